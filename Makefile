@@ -1,8 +1,8 @@
-# The two commands are `make up` and `make test`; each sets the machine up first, which costs nothing the second time.
-#   make up        start everything; DEMO=0 starts it empty, ACME_PORT=9000 elsewhere (every variable: .env.example)
-#   make test      ARGS="-k leash -x" goes to pytest
-#   make compiled  build the engine's hot modules as machine code and wait for it; `make up` does it in the background
-#   PYTHON=/path/to/python3.12 chooses the interpreter that .venv is built from
+# The two main commands are `make up` and `make test`; both run the set-up first, which costs nothing the second time.
+#   make up        starts everything; DEMO=0 without the demo, ACME_PORT=9000 on another port (variables: .env.example)
+#   make test      runs the tests; ARGS="-k leash -x" is passed to pytest
+#   make compiled  compiles the engine's hot modules and waits for it; `make up` does this in the background
+#   PYTHON=/path/to/python3.12 selects the interpreter for .venv
 
 PYTHON =
 ARGS =
@@ -25,7 +25,7 @@ compiled: setup
 test: setup
 	@.venv/bin/python -m pytest -n auto --dist worksteal $(ARGS)
 
-# Ten minutes of faults on a running instance; the last line has the counts. ARGS=--list-faults prints the faults
+# Injects faults into a running instance for ten minutes; the last line has the counts. ARGS=--list-faults lists them
 chaos: setup
 	@.venv/bin/python -m tests.chaos.storm $(if $(SEED),--seed $(SEED)) $(ARGS)
 
@@ -35,15 +35,15 @@ lint: setup
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
-# docs/modules.md, docs/job-states.md and docs/glossary.md from the code
+# Generates docs/modules.md, docs/job-states.md and docs/glossary.md from the code
 map: setup
 	@.venv/bin/python docs/module_map.py
 
-# Every wheel of every platform, by hash; no index is named, so the files install from any mirror.
+# Locks every wheel of every platform by hash. No index is named, so the files install from any mirror.
 lock: setup
 	@UPGRADE='$(UPGRADE)' sh acmeweb/services/lock.sh
 
-# For docker compose. The directory is closed; the files must be readable to the containers' own users.
+# For docker compose. The directory is closed; the files must be readable by the users of the containers.
 secrets:
 	@test -d secrets || mkdir -m 700 secrets
 	@for name in secret_key database_password valkey_password cluster_token admin_password; do \
@@ -51,7 +51,7 @@ secrets:
 	    chmod 644 secrets/$$name; \
 	done
 
-# What can be made again. The data in var/ stays.
+# Removes everything that can be rebuilt. The data in var/ stays.
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""The programs' door: which addresses there are, and what describes them. How it behaves is in `jobs.door`."""
+"""The root of the REST API: its URLs, the OpenAPI schema and the reference page. The behaviour is in `jobs.rest`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from jobs.rest.shapes import ResourceShape, object_field, text_field
 
 
 def answer_error(error: Exception, context: dict[str, Any]) -> Response | None:
+    """Return the API's response to an exception; None lets Django handle it."""
     return exception_handler(to_api_exception(error), context)
 
 
@@ -34,15 +35,17 @@ OPENAPI_SHAPE = ResourceShape(
 
 @cache
 def openapi_schema() -> dict[str, Any]:
-    """It is the same for everybody and as long as the process runs."""
+    """Return the schema. It is the same for all callers, so it is built once per process."""
     return SchemaGenerator().get_schema(request=None, public=True)
 
 
 class OpenApiSchema(ApiEndpoint):
-    """This description, as OpenAPI 3.1."""
+    """The OpenAPI 3.1 schema of this API."""
 
     tag = "About"
-    rules = {"GET": EndpointRule(scope=TokenScope.READ, says="This description, as OpenAPI 3.1", answer=OPENAPI_SHAPE)}
+    rules = {
+        "GET": EndpointRule(scope=TokenScope.READ, says="The OpenAPI 3.1 schema of this API", answer=OPENAPI_SHAPE)
+    }
 
     def get(self, request: Any) -> Response:
         reject_unknown_params(request)
@@ -50,21 +53,22 @@ class OpenApiSchema(ApiEndpoint):
 
 
 def schema_name(body: dict[str, Any] | None) -> str:
+    """Return the name of the schema that a request body refers to; empty if there is no body."""
     kinds = body["content"].values() if body else ()
     return next((kind["schema"]["$ref"].rpartition("/")[2] for kind in kinds), "")
 
 
 def api_docs_page(request: HttpRequest) -> HttpResponse:
-    """The same for people: rendered here, nothing is loaded from elsewhere. Behind the login like every page."""
-    described = openapi_schema()
+    """Render the API reference. It is rendered here and loads nothing from other hosts; it requires a login."""
+    schema = openapi_schema()
     tags: dict[str, list[dict[str, Any]]] = {}
-    for address, methods in described["paths"].items():
+    for address, methods in schema["paths"].items():
         for method, operation in methods.items():
             body = schema_name(operation.get("requestBody"))
             entry = {"method": method.upper(), "address": address, "body": body, **operation}
             tags.setdefault(operation["tags"][0], []).append(entry)
-    shapes = {name: one for name, one in described["components"]["schemas"].items() if one.get("properties")}
-    return render(request, "api/docs.html", {"tags": tags, "shapes": shapes, "info": described["info"]})
+    shapes = {name: shape for name, shape in schema["components"]["schemas"].items() if shape.get("properties")}
+    return render(request, "api/docs.html", {"tags": tags, "shapes": shapes, "info": schema["info"]})
 
 
 urlpatterns = [

@@ -5,5 +5,5 @@ class AcmeWebConfig(AppConfig):
     name = "acmeweb"
 
     def ready(self) -> None:
-        # Who sends a task must know the broker, not only who carries it out
+        # Processes that only send tasks need the broker's address too
         from acmeweb import celery  # noqa: F401

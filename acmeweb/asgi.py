@@ -1,4 +1,4 @@
-"""The web server's door: HTTP to Django, websockets to the live consumer."""
+"""The ASGI application: HTTP goes to Django, websockets go to the live consumer."""
 
 import os
 

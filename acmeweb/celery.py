@@ -1,6 +1,6 @@
-"""Workers and beat. Beat only wakes the loops; one line a loop.
+"""The Celery app of workers and beat. Beat only triggers the loops; the schedule has one line per loop.
 
-Loaded by every Django process (apps.py), because whoever wakes a loop must know the broker.
+Every Django process loads it (apps.py), because a process that triggers a loop needs the broker.
 """
 
 import os
@@ -19,16 +19,16 @@ app = Celery("acme", set_as_current=True)
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 
-# A worker without -Q serves them all. The default queue `celery` is not among them and stays empty.
+# A worker without -Q serves all queues. The default queue `celery` is not among them and stays empty.
 app.conf.task_queues = [Queue(one.name, Exchange(one.name), routing_key=one.name) for one in WORKER_QUEUES]
 app.conf.task_routes = TASK_ROUTES
 
-# A tick that no worker took within its interval is worthless: the next one is there. So it expires.
+# A tick that no worker took within its interval is obsolete, because the next tick exists. So ticks expire.
 app.conf.beat_schedule = {
     "turns": {"task": "scheduling.turns", "schedule": 1.0, "options": {"expires": 2}},
     "estimates": {"task": "scheduling.estimates", "schedule": 30.0, "options": {"expires": 30}},
     "samples": {"task": "scheduling.samples", "schedule": 15.0, "options": {"expires": 15}},
-    # Three looks a minute, of which the first writes: one that came late must not leave a gap
+    # Three runs per minute, of which the first writes: one late run must not leave a gap
     "minutes": {"task": "scheduling.minutes", "schedule": 20.0, "options": {"expires": 20}},
     "diagnoses": {"task": "failures.diagnose", "schedule": 1.0, "options": {"expires": 2}},
     "followed logs": {"task": "failures.follow", "schedule": 5.0, "options": {"expires": 5}},

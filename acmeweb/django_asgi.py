@@ -1,10 +1,10 @@
-"""Django under an asynchronous server: the whole of a request is one call in one thread.
+"""Django under an ASGI server: each request is one call in one thread.
 
-Django's own handler walks into a thread and back for each middleware, and begins a thread for each request; with ten
-middlewares that is more work than most of our answers. Nothing of ours is asynchronous below this line, so the body is
-read here, then one thread does everything from the first middleware to the bytes of the answer.
+Django's own handler switches to a thread and back for each middleware, and starts a thread for each request; with ten
+middlewares that is more work than most of our responses. Nothing of ours is asynchronous below this line, so the body
+is read here, then one thread does everything from the first middleware to the bytes of the response.
 
-A caller who hangs up is not noticed before the answer is sent: a thread that works cannot be stopped anyway.
+A disconnect is only noticed when the response is sent: a working thread cannot be stopped anyway.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from django.urls import set_script_prefix
 
 from jobs.rest.streaming import write_until_disconnect
 
-REQUEST_THREADS = 40  # more than there are connections to the database: whether we live is answered without one
+REQUEST_THREADS = 40  # more than database connections, so /healthz is answered even if all of those are busy
 
 
 class ThreadedASGIHandler(ASGIHandler):
@@ -52,8 +52,8 @@ class ThreadedASGIHandler(ASGIHandler):
         finally:
             await self._in_thread(response.close)
 
-    async def _in_thread(self, work: Callable[..., Any], *words: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self.threads, work, *words)
+    async def _in_thread(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work, *arguments)
 
     async def _stream(self, response: Any, send: Any) -> None:
         async for part in response if response.is_async else self._read_parts(iter(response)):
@@ -71,7 +71,7 @@ class ThreadedASGIHandler(ASGIHandler):
             return None, False
 
     def _handle_in_thread(self, scope: Any, body: Any) -> tuple[HttpResponseBase, bytes]:
-        """In the thread. What can be closed is closed here: the connection goes back to the pool before we answer."""
+        """Handle the request in the thread. Close what can be closed, so the connection returns to the pool first."""
         set_script_prefix(get_script_prefix(scope))
         request_started.send(sender=self.__class__, scope=scope)
         request, refusal = self.create_request(scope, body)
@@ -91,6 +91,6 @@ class ThreadedASGIHandler(ASGIHandler):
 
 
 def _response_headers(response: HttpResponseBase) -> list[tuple[bytes, bytes]]:
-    found = [(name.encode("ascii"), value.encode("latin1")) for name, value in response.items()]
+    headers = [(name.encode("ascii"), value.encode("latin1")) for name, value in response.items()]
     cookies = (morsel.OutputString().encode("ascii") for morsel in response.cookies.values())
-    return found + [(b"Set-Cookie", cookie) for cookie in cookies]
+    return headers + [(b"Set-Cookie", cookie) for cookie in cookies]

@@ -1,5 +1,6 @@
-"""What every request and answer carries: an id, which the Events of the request keep too, and a content policy.
-And what the log says of an answer.
+"""Adds to every request and response an id (also stored in the Events of the request) and a content policy.
+
+Also formats the log lines of responses.
 """
 
 from __future__ import annotations
@@ -18,29 +19,30 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'"
 )
-# A caller may bring an id of its own; anything that could break a header or a log line is replaced by ours.
+# Callers may send an id of their own; an id that could break a header or a log line is replaced by ours.
 REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 
 def request_id(request: HttpRequest) -> str:
-    given = request.headers.get("X-Request-ID", "")
-    return given if REQUEST_ID_PATTERN.fullmatch(given) else uuid.uuid4().hex
+    """Return the caller's request id if it is well-formed, otherwise a new one."""
+    caller_id = request.headers.get("X-Request-ID", "")
+    return caller_id if REQUEST_ID_PATTERN.fullmatch(caller_id) else uuid.uuid4().hex
 
 
 class RequestLogFormatter(logging.Formatter):
-    """Of an answer, a line says under which id it went out. One below 500 was meant, and brings no traceback."""
+    """Adds the request id to log lines of responses. Responses below 500 are intended and get no traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told = copy(record)
+        shown = copy(record)
         if getattr(record, "status_code", 500) < 500:
-            told.exc_info = told.exc_text = None
+            shown.exc_info = shown.exc_text = None
         if id := getattr(getattr(record, "request", None), "acme_id", ""):
-            told.msg, told.args = f"{record.getMessage()} [{id}]", None
-        return super().format(told)
+            shown.msg, shown.args = f"{record.getMessage()} [{id}]", None
+        return super().format(shown)
 
 
 class RequestMiddleware:
-    """The id in every answer, and the policy that lets nothing injected into a page run: all it loads is our own."""
+    """Adds the request id, and a policy that lets pages load and run only our own files."""
 
     async_capable = sync_capable = True
 
@@ -51,11 +53,11 @@ class RequestMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponse | Awaitable[HttpResponse]:
         request.acme_id = request_id(request)  # type: ignore[attr-defined]
-        # No text in the database holds a NUL; API and pages deal with it themselves, Django's admin would fail
+        # PostgreSQL text cannot contain NUL. API and pages check for it themselves, Django's admin would fail
         if request.path.startswith("/admin/") and "%00" in request.META.get("QUERY_STRING", ""):
-            raise BadRequest("A NUL byte in the address")
+            raise BadRequest("The query string contains a NUL byte.")
         if iscoroutinefunction(self):
-            return self._later(request)  # type: ignore[attr-defined]
+            return self._call_async(request)  # type: ignore[attr-defined]
         return self._add_headers(request, self.get_response(request))  # type: ignore[arg-type]
 
     async def _call_async(self, request: HttpRequest) -> HttpResponse:

@@ -1,7 +1,7 @@
-"""The queues of the workers, which tasks go to which, and how many processes serve each.
+"""The worker queues, the tasks of each, and how many processes serve each.
 
-A queue has processes of its own, so work of one kind never waits for work of another: a replay of ten minutes, a model
-that answers after five, and a mail server that hangs each occupy their own processes and nobody else's.
+Each queue has its own processes, so work of one kind never waits for another kind: a ten-minute replay, a slow model
+and a mail server that hangs each block only their own processes.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ class WorkerQueue:
     name: str
     role: str  # which database timeouts apply, see acmeweb.common.env.ROLE_TIMEOUTS
     processes: int
-    niceness: int = 0  # where the processor is short, pages and turns come first
+    niceness: int = 0  # if the CPU is short, pages and turns come first
     tasks: tuple[str, ...]
 
 
 WORKER_QUEUES = (
-    # A cluster that hangs occupies one process until the deadline of the call, so there are several
+    # A cluster that hangs blocks one process until the call times out, so there are several
     WorkerQueue(name="turns", role="loops", processes=4, tasks=("scheduling.turns", "scheduling.turn")),
     WorkerQueue(
         name="watching",
@@ -55,7 +55,7 @@ WORKER_QUEUES = (
         niceness=5,
         tasks=("failures.diagnose", "failures.follow", "failures.sweep"),
     ),
-    # Minutes of computing, for which nobody waits
+    # Takes minutes, and no other work depends on it
     WorkerQueue(
         name="long",
         role="long",

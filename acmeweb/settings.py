@@ -17,13 +17,13 @@ VAR = Path(env.text("ACME_VAR", str(ROOT / "var")))
 DEBUG = env.flag("ACME_DEBUG", False)
 HTTPS = env.flag("ACME_HTTPS", False)
 
-# No default key exists: a process that was given none makes up its own and cannot read anyone's session. Whoever
-# serves (asgi.py, celery.py) refuses to start that way.
+# There is no default key: a process without SECRET_KEY makes up its own and cannot read existing sessions. Servers and
+# workers (asgi.py, celery.py) refuse to start that way.
 SECRET_KEY_GIVEN = bool(env.text("SECRET_KEY"))
 SECRET_KEY = env.text("SECRET_KEY") or secrets.token_urlsafe(48)
 BIND = env.text("ACME_BIND", "127.0.0.1")
 ALLOWED_HOSTS = [*env.words("ACME_HOSTS"), "localhost", "127.0.0.1", "[::1]", socket.gethostname().lower()]
-if BIND not in ("0.0.0.0", "::"):  # noqa: S104 - "everywhere" is no name that a browser may come with
+if BIND not in ("0.0.0.0", "::"):  # noqa: S104 - the wildcard address is not a host name
     ALLOWED_HOSTS.append(f"[{BIND}]" if ":" in BIND else BIND)
 CSRF_TRUSTED_ORIGINS = env.words("ACME_ORIGINS")
 # Reverse proxies whose X-Forwarded-For and X-Forwarded-Proto count (acmeweb/auth/client_address.py)
@@ -86,7 +86,7 @@ DATABASES: dict[str, dict[str, Any]] = {
     "default": environment.database_settings(_database) if _database else {"ENGINE": "django.db.backends.dummy"}
 }
 if _database:
-    # The pool keeps connections across requests; Django's own keeping (CONN_MAX_AGE) must be off with it.
+    # The pool keeps connections across requests; Django's persistent connections (CONN_MAX_AGE) must be off with it.
     DATABASES["default"]["OPTIONS"]["pool"] = {
         "min_size": 1,
         "max_size": env.number("ACME_DB_POOL", 8, 1, 200),
@@ -103,11 +103,11 @@ _valkey = _valkey and environment.with_password(_valkey, env.text("VALKEY_PASSWO
 # Clients know the scheme redis:// only; a Valkey server speaks the same protocol.
 VALKEY_URL = _valkey._replace(scheme=_valkey.scheme.replace("valkey", "redis")).geturl() if _valkey else ""
 
-# The cluster that `make up` brings along: the simulated one, or this machine.
+# The cluster that `make up` starts: the simulated one, or this machine.
 OWN_CLUSTER_URL = env.text("SIMULATED_CLUSTER_URL", "http://127.0.0.1:6820")
 OWN_CLUSTER_TOKEN_FILE = env.text("OWN_CLUSTER_TOKEN_FILE")
-OWN_CLUSTER_USER = "acme"  # the name that comes with the token, as X-SLURM-USER-NAME
-# What the settings of clusters may name on this machine (jobs/logs/allowed_paths.py)
+OWN_CLUSTER_USER = "acme"  # sent with the token as X-SLURM-USER-NAME
+# Directories that the settings of clusters may name (jobs/logs/allowed_paths.py)
 ACME_TOKEN_DIRS = env.directories("ACME_TOKEN_DIRS", f"{VAR.absolute() / 'tokens'},/etc/acme/tokens")
 ACME_LOG_DIRS = env.directories("ACME_LOG_DIRS")
 
@@ -117,7 +117,7 @@ CHANNEL_LAYERS = {
     else {"BACKEND": "channels.layers.InMemoryChannelLayer"}
 }
 
-CURRENCY = env.text("ACME_CURRENCY", "USD")  # of the clusters' prices
+CURRENCY = env.text("ACME_CURRENCY", "USD")  # currency of the clusters' prices
 
 CELERY_BROKER_URL = VALKEY_URL.replace("unix://", "redis+socket://") or "memory://"
 CELERY_TASK_SERIALIZER = "json"
@@ -129,7 +129,7 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
-# A turn of a loop takes seconds. The broker may hand a message out again only after the longest task is surely dead.
+# A turn of a loop takes seconds. The broker redelivers a message only after the longest task is surely dead.
 CELERY_TASK_SOFT_TIME_LIMIT = 50
 CELERY_TASK_TIME_LIMIT = 60
 CELERY_BROKER_TRANSPORT_OPTIONS = {
@@ -138,14 +138,14 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "unacked_restore_throttle": 1,
     "socket_timeout": 10,
     "socket_connect_timeout": 2,
-    "max_retries": 0,  # whoever wakes a loop does not wait for a broker that is away: the next tick comes anyway
+    "max_retries": 0,  # do not wait for an unavailable broker: the next tick comes anyway
 }
 CELERY_TIMEZONE = "UTC"
-# Counts (of requests, of durations) are worth no longer wait than this; tests want them all, however slow the machine
+# Counters and durations are not worth a longer wait; tests need all of them, however slow the machine
 VALKEY_COUNTING_S = 60.0 if env.flag("ACME_TESTING", False) else 0.5
 
-# Fragments that are the same for everyone are rendered once (acmeweb/updates/fragment_cache.py). A test begins with
-# other rows and the same numbers
+# Fragments that are the same for all users are rendered once (acmeweb/updates/fragment_cache.py). Not in tests, where
+# each test has other rows under the same keys
 _memory = "dummy.DummyCache" if env.flag("ACME_TESTING", False) else "locmem.LocMemCache"
 CACHES = {"default": {"BACKEND": f"django.core.cache.backends.{_memory}"}}
 
@@ -166,10 +166,10 @@ REST_FRAMEWORK = {
     "URL_FORMAT_OVERRIDE": None,
 }
 ACME_METRICS_NETWORKS = env.networks("ACME_METRICS_NETWORKS")
-# Where jobs reach us, as seen from the nodes of the clusters; empty: they are told no address
+# Address at which jobs reach Acme, as seen from the nodes of the clusters; empty: jobs get no address
 _url = env.url(("ACME_URL",), ("http", "https"))
 ACME_URL = _url.geturl() if _url else ""
-# Who is told of incidents: the mail server, and networks that webhooks may be in besides the open internet
+# Notifications: the mail server, and networks that webhooks may reach in addition to the public internet
 _mail = env.url(("ACME_MAIL_URL",), ("smtp", "smtp+tls", "smtps"))
 EMAIL_HOST = (_mail.hostname or "") if _mail else ""
 EMAIL_USE_SSL, EMAIL_USE_TLS = bool(_mail and _mail.scheme == "smtps"), bool(_mail and _mail.scheme == "smtp+tls")
@@ -182,9 +182,9 @@ ACME_WEBHOOK_NETWORKS = tuple(map(ipaddress.ip_network, env.networks("ACME_WEBHO
 # Longest life of a new token, in days; 0: no limit
 ACME_TOKEN_MAX_DAYS = env.number("ACME_TOKEN_MAX_DAYS", 365, 0, 36_500)
 ACME_API_PER_MINUTE = env.number("ACME_API_PER_MINUTE", 30_000, 1, 10_000_000)
-# A learned rule is adopted by itself after so many hits that people found right, and none wrong; 0: by hand only
+# A learned rule is adopted automatically after this many confirmed and no rejected hits; 0: by hand only
 ACME_ADOPT_RULES_AFTER = env.number("ACME_ADOPT_RULES_AFTER", 0, 0, 1000)
-# A model that is asked about failures the rules are unsure of: any endpoint of the OpenAI protocol, up to and with /v1
+# A language model for failures that the rules cannot classify: any OpenAI-compatible endpoint, up to and with /v1
 _agent = env.url(("ACME_AGENT_URL",), ("http", "https"))
 ACME_AGENT_URL = _agent.geturl() if _agent else ""
 ACME_AGENT_MODEL = env.text("ACME_AGENT_MODEL")
@@ -192,18 +192,18 @@ ACME_AGENT_KEY = env.text("ACME_AGENT_KEY")
 ACME_AGENT_VOTES = env.number("ACME_AGENT_VOTES", 3, 1, 15)
 ACME_AGENT_CALL_S = env.number("ACME_AGENT_CALL_S", 30, 1, 300)
 ACME_AGENT_BUDGET_S = env.number("ACME_AGENT_BUDGET_S", 60, 1, 600)
-# Money, in cents: for one failure at most, and the prices of a million tokens (0: it costs nothing)
+# In cents: the maximum for one failure, and the prices of a million tokens (0: free)
 ACME_AGENT_BUDGET_CENTS = env.number("ACME_AGENT_BUDGET_CENTS", 25, 0, 100_000)
 ACME_AGENT_CENTS_IN = env.number("ACME_AGENT_CENTS_IN", 0, 0, 1_000_000)
 ACME_AGENT_CENTS_OUT = env.number("ACME_AGENT_CENTS_OUT", 0, 0, 1_000_000)
 DATA_UPLOAD_MAX_MEMORY_SIZE = 16 * 1024 * 1024  # 5,000 jobs in one request
 SPECTACULAR_SETTINGS = {
     "TITLE": "Acme",
-    "DESCRIPTION": "Jobs, nodes and everything that happens to them.",
+    "DESCRIPTION": "Jobs, nodes, failures and scheduling of GPU clusters.",
     "VERSION": "1",
     "OAS_VERSION": "3.1.0",
     "SERVE_INCLUDE_SCHEMA": False,
-    "POSTPROCESSING_HOOKS": [],  # enums stay where they are used: under names of their own they clash
+    "POSTPROCESSING_HOOKS": [],  # keep enums inline: as named schemas they clash
     "APPEND_COMPONENTS": {
         "securitySchemes": {
             "bearer": {"type": "http", "scheme": "bearer", "description": "A token: Authorization: Bearer acme_…"},
@@ -213,10 +213,10 @@ SPECTACULAR_SETTINGS = {
     },
 }
 
-# Sign-ins by OpenID Connect; None: passwords only
+# Sign-in with OpenID Connect; None: passwords only
 OIDC = env.oidc()
 
-# The only one: a second backend would check passwords past the limits (acmeweb/auth/login_limits.py)
+# The only backend: a second one would check passwords without the limits (acmeweb/auth/login_limits.py)
 AUTHENTICATION_BACKENDS = ["acmeweb.auth.login_limits.ThrottledBackend"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
@@ -242,16 +242,16 @@ STORAGES = {
     },
 }
 
-# Tests have collected no files; outside of them a missing directory is worth whitenoise's warning
+# Tests have no collected files; elsewhere a missing directory deserves WhiteNoise's warning
 WHITENOISE_AUTOREFRESH = WHITENOISE_USE_FINDERS = DEBUG or env.flag("ACME_TESTING", False)
 
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = HTTPS
-# The probes of an orchestrator speak plain HTTP to the process itself.
+# The probes of an orchestrator use plain HTTP, directly to the process.
 SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$"]
 SECURE_HSTS_SECONDS = int(timedelta(days=365).total_seconds()) if HTTPS else 0
-# Preloading binds every name of the domain for months and cannot be taken back quickly: it is asked for explicitly.
+# Preloading affects all names of the domain for months and cannot be undone quickly, so it must be enabled explicitly.
 # Browsers accept it only together with includeSubDomains, which alone would already break other hosts of the domain.
 SECURE_HSTS_PRELOAD = HTTPS and env.flag("ACME_HSTS_PRELOAD", False)
 SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD

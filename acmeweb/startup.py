@@ -1,4 +1,4 @@
-"""What a program does before it serves anything."""
+"""What a process does before it serves requests or tasks."""
 
 import gc
 
@@ -6,12 +6,13 @@ from django.conf import settings
 
 from acmeweb.common.env import with_timeouts
 
-GC_THRESHOLD = 10_000  # Python's 700 has a request of thousands of jobs looked through for garbage many times over
+GC_THRESHOLD = 10_000  # with Python's 700, a request of thousands of jobs triggers many collections
 
 
 def require_secret_key() -> None:
+    """Exit unless SECRET_KEY is set."""
     if not settings.SECRET_KEY_GIVEN:
-        raise SystemExit("SECRET_KEY is not set: start with `make up`, or give a long random value of your own")
+        raise SystemExit("SECRET_KEY is not set. Start with `make up`, or set it to a long random value.")
 
 
 def apply_role_timeouts(name: str) -> None:
@@ -21,7 +22,7 @@ def apply_role_timeouts(name: str) -> None:
 
 
 def freeze_loaded_modules() -> None:
-    """What is loaded by now stays: to look through it for garbage was a quarter of a large turn or request."""
+    """Exclude loaded modules from garbage collection: scanning them took a quarter of a large turn or request."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)

@@ -1,4 +1,4 @@
-"""WhiteNoise for an asynchronous server."""
+"""WhiteNoise for an ASGI server."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from whitenoise.middleware import WhiteNoiseMiddleware
 
 
 class StaticFilesMiddleware(WhiteNoiseMiddleware):
-    """Our files are small, so they are answered whole: a file handed over as a synchronous stream would be read in the
-    event loop's thread, chunk by chunk, and Django warns of each."""
+    """Sends files whole. They are small, and a synchronous stream would be read in the event loop's thread, chunk by
+    chunk, with a Django warning each time."""
 
     @staticmethod
     def serve(static_file: Any, request: HttpRequest) -> HttpResponse:
-        found = static_file.get_response(request.method, request.META)
-        body = found.file.read() if found.file else b""
-        if found.file:
-            found.file.close()
-        response = HttpResponse(body, status=int(found.status))
+        response_parts = static_file.get_response(request.method, request.META)
+        body = response_parts.file.read() if response_parts.file else b""
+        if response_parts.file:
+            response_parts.file.close()
+        response = HttpResponse(body, status=int(response_parts.status))
         del response["Content-Type"]
-        for name, value in found.headers:
+        for name, value in response_parts.headers:
             response[name] = value
         return response

@@ -21,7 +21,7 @@ urlpatterns = [
     path("account/password/", login.ChangePasswordView.as_view(), name="password"),
     path("logout/", oidc.sign_out, name="logout"),
     path("favicon.ico", home.favicon),
-    # The admin's own page would neither throttle nor offer to revoke tokens
+    # Django's own page would neither throttle nor offer to revoke tokens
     path("admin/password_change/", RedirectView.as_view(pattern_name="password")),
     path("admin/", admin.site.urls),
     path("api/v1/", include(api_root.urlpatterns)),

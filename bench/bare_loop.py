@@ -1,16 +1,16 @@
-"""The yardstick: an event loop of fifty lines that does nothing but FIFO or SJF with exact placement on equal nodes.
+"""A baseline: an event loop of fifty lines with only FIFO or SJF and exact placement on equal nodes.
 
-No reasons, quotas, reports, policies or preemption; what a simulator costs beyond this is the price of being one.
+It has no reasons, quotas, reports, policies or preemption. What a simulator costs beyond this is the price of features.
 """
 
 from heapq import heapify, heappop, heappush
 
 
 def bare_loop(submit, runtime, gpus, *, nodes, per_node=8, shortest=False):
-    """Start time of each job."""
+    """Return the start time of each job."""
     count = len(submit)
     start = [0.0] * count
-    buckets = [[] for _ in range(per_node + 1)]  # nodes by free GPUs; entries may be out of date
+    buckets = [[] for _ in range(per_node + 1)]  # nodes by free GPUs; entries may be stale
     free = [per_node] * nodes
     buckets[per_node] = list(range(nodes))
     heapify(buckets[per_node])

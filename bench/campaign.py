@@ -1,19 +1,20 @@
-"""A campaign beside a pretraining job, live:  python bench/campaign.py [--trial-speed N] [--only PART] [--json FILE]
+"""A campaign next to a pretraining job, live:  python bench/campaign.py [--trial-speed N] [--only PART] [--json FILE]
 
-A simulated cluster of ten nodes as a process of its own, and the real loops on a real PostgreSQL: turns, copies of
-models, the coordinator. Pretraining holds nine nodes and is put back into the queue once, ten seconds after evaluation
-was asked for. Three runs with the same seed: pretraining alone; with 63 datasets of a 7B model as one job each, which
-loads the model over the node's link and scores on its GPU; with the same datasets as a campaign (`--nodes 1`).
+Runs a simulated cluster of ten nodes as a separate process, and the real loops on a real PostgreSQL: turns, copies of
+models, the coordinator. Pretraining runs on nine nodes and is requeued once, ten seconds after the evaluation was
+requested. Three runs with the same seed: pretraining alone; with 63 datasets of a 7B model as one job each, which loads
+the model over the node's link and scores on its GPU; with the same datasets as a campaign (`--nodes 1`).
 
-Printed for both: how long GPU jobs of evaluation waited (median, p90), GPU-seconds that they held without inferring,
-when a dataset had its result, and what became of pretraining. The cluster plays evaluation `--trial-speed` times as
-fast, and seconds are given in its time: so a turn of our loops, which nothing makes faster, counts that many times.
-Loaders of one node do not slow each other here, which is kind to the one-job-each side. About five minutes.
+Prints for both methods: the queue wait of GPU jobs of the evaluation (median, p90), the GPU-seconds that they held
+without inference, when datasets had their results, and the effect on pretraining. The cluster plays the evaluation
+`--trial-speed` times as fast, and seconds are given in its time. So a turn of our loops, which cannot be sped up,
+counts that many times. Loaders of one node do not slow each other down here, which favours one job per dataset. Takes
+about five minutes.
 
-Then pretraining arrives while a campaign holds all ten nodes (`--only arrival`: this alone): how long it waits for nine
-of them, what the trials that give way had begun and must do again, and that in the end each sample was evaluated once.
-Here evaluation is played four times as fast only, because the grace is one of the wall; seconds are those of the wall.
-About five minutes more.
+Then pretraining arrives while a campaign holds all ten nodes (`--only arrival` runs only this). Prints how long it
+waits for nine of them, how much work of the preempted trials must be repeated, and whether each sample was evaluated
+once. Here the evaluation is only four times as fast, because the grace period is in real time; so are the seconds.
+Takes about five more minutes.
 """
 
 from __future__ import annotations
@@ -33,16 +34,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from loops import clear, database
+from loops import clear_database, start_database
 
 NODES, PRETRAINING_NODES = 10, 9
-RESTART_S, HORIZON_S = 10.0, 60.0  # of the wall, since evaluation was asked for
+RESTART_S, HORIZON_S = 10.0, 60.0  # in real time, after the evaluation was requested
 RUN_TIMEOUT_S = 1800.0
-ARRIVAL_SPEED, ARRIVAL_DELAY_S, SHORT_JOB_S = (
-    4.0,
-    20.0,
-    60.0,
-)  # it arrives in the midst of their slices, and ends after a minute
+# Pretraining arrives in the middle of the campaign's slices, and ends after a minute
+ARRIVAL_SPEED, ARRIVAL_DELAY_S, SHORT_JOB_S = 4.0, 20.0, 60.0
 TURN_INTERVAL_S = 0.1
 EVALUATION_ROOT = "/shared/evaluations"
 
@@ -71,16 +69,16 @@ class EvaluationResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ArrivalResult:
-    """Seconds of the wall."""
+    """The result of the arrival; in seconds of real time."""
 
-    held_gpus: int  # by evaluation, when pretraining came
-    started_s: float  # pretraining, since it was submitted
+    held_gpus: int  # by the evaluation, when pretraining arrived
+    started_s: float  # pretraining, since its submission
     alone_s: float  # the same on the empty cluster, after the campaign
     attempts: int
-    asked_s: float  # until the first trial was asked to give way
-    gave_way: int  # trials
-    longest_wait_s: float  # from being asked to the end of the last of them
-    begun_s: float  # GPU-seconds since they had last finished a slice: to be done again
+    asked_s: float  # until the first trial was asked to stop
+    gave_way: int  # number of preempted trials
+    longest_wait_s: float  # from the request to the end of the last of them
+    begun_s: float  # GPU-seconds since their last finished slices; this work is repeated
     held_s: float  # GPU-seconds of all trials
     makespan_s: float
     samples: int
@@ -91,23 +89,25 @@ def main() -> None:
     parser.add_argument("--trial-speed", type=float, default=60.0)
     parser.add_argument("--only", choices=("beside", "arrival"))
     parser.add_argument("--json", metavar="FILE")
-    given = parser.parse_args()
+    options = parser.parse_args()
     machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
-    print(f"{machine}\n{NODES} nodes of 8 GPUs, pretraining on {PRETRAINING_NODES}, evaluation {given.trial_speed:g}x")
+    print(
+        f"{machine}\n{NODES} nodes of 8 GPUs, pretraining on {PRETRAINING_NODES}, evaluation {options.trial_speed:g}x"
+    )
     with ExitStack() as stack:
-        database(stack)
-        kinds = {} if given.only == "arrival" else EVALUATION_METHODS
-        found = {name: run_method(kind(given.trial_speed), given.trial_speed) for name, kind in kinds.items()}
-        if found:
-            print("\n".join(result_lines(found)))
-        arrived = None if given.only == "beside" else measure_arrival()
+        start_database(stack)
+        kinds = {} if options.only == "arrival" else EVALUATION_METHODS
+        results = {name: run_method(kind(options.trial_speed), options.trial_speed) for name, kind in kinds.items()}
+        if results:
+            print("\n".join(result_lines(results)))
+        arrived = None if options.only == "beside" else measure_arrival()
         if arrived:
             print("\n".join(arrival_lines(arrived)))
-    if given.json:
-        runs = {name: {part: one and asdict(one) for part, one in parts.items()} for name, parts in found.items()}
-        said = {"machine": machine, "trial_speed": given.trial_speed, "runs": runs}
-        said |= {"arrival": arrived and asdict(arrived)}
-        Path(given.json).write_text(json.dumps(said, indent=2) + "\n")
+    if options.json:
+        runs = {name: {part: one and asdict(one) for part, one in parts.items()} for name, parts in results.items()}
+        document = {"machine": machine, "trial_speed": options.trial_speed, "runs": runs}
+        document |= {"arrival": arrived and asdict(arrived)}
+        Path(options.json).write_text(json.dumps(document, indent=2) + "\n")
 
 
 def run_method(kind: Any, speed: float) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def run_method(kind: Any, speed: float) -> dict[str, Any]:
 def start_bench_cluster(speed: float) -> Iterator[BenchCluster]:
     from tests.cluster.running import ClusterProcess
 
-    clear()
+    clear_database()
     with tempfile.TemporaryDirectory(prefix="acme-bench-") as home:
         options = ("--nodes", str(NODES), "--trial-speed", str(speed), "--seed", "0")
         with ClusterProcess(Path(home), *options) as cluster:
@@ -130,15 +130,15 @@ def measure_arrival() -> ArrivalResult:
     with start_bench_cluster(ARRIVAL_SPEED) as place:
         kind = CampaignEvaluation(ARRIVAL_SPEED)
         kind.prepare(place)
-        asked = kind.ask(place.cluster, nodes=NODES)
-        place.until(lambda: count_allocated_gpus(asked) >= 8 * PRETRAINING_NODES)
+        requested = kind.ask(place.cluster, nodes=NODES)
+        place.until(lambda: count_allocated_gpus(requested) >= 8 * PRETRAINING_NODES)
         since = time.monotonic()
         place.until(lambda: time.monotonic() - since > ARRIVAL_DELAY_S)
-        held, job = count_allocated_gpus(asked), place.pretraining(SHORT_JOB_S)
-        place.until(lambda: job_has_ended(job) and kind.over(asked))
+        held, job = count_allocated_gpus(requested), place.pretraining(SHORT_JOB_S)
+        place.until(lambda: job_has_ended(job) and kind.over(requested))
         after = place.pretraining(1.0)
         place.until(lambda: job_has_ended(after))
-        return arrival_result(asked, job, after, held)
+        return arrival_result(requested, job, after, held)
 
 
 def count_allocated_gpus(campaign: Any) -> int:
@@ -162,10 +162,10 @@ def arrival_result(campaign: Any, pretraining: Any, after: Any, held: int) -> Ar
     from scheduling.models import Shard
 
     if (campaign.state, pretraining.state) != ("COMPLETED", "COMPLETED"):
-        raise RuntimeError(f"the campaign is {campaign.state}, pretraining {pretraining.state}: {campaign.why}")
+        raise RuntimeError(f"The campaign is {campaign.state}, pretraining is {pretraining.state}: {campaign.why}")
     jobs = Job.objects.filter(trial__campaign=campaign, trial__kind="infer", started_at__isnull=False)
-    asked = dict(Event.objects.filter(job__in=jobs, what="job.preempt_asked").values_list("job", "at"))
-    gone = list(jobs.filter(pk__in=asked).annotate(last_s=Max("trial__inferred__inferred_at_s")))
+    requested = dict(Event.objects.filter(job__in=jobs, what="job.preempt_asked").values_list("job", "at"))
+    gone = list(jobs.filter(pk__in=requested).annotate(last_s=Max("trial__inferred__inferred_at_s")))
     came_at = pretraining.submitted_at
     shards = Shard.objects.filter(evaluation__campaign=campaign)
     return ArrivalResult(
@@ -173,9 +173,9 @@ def arrival_result(campaign: Any, pretraining: Any, after: Any, held: int) -> Ar
         started_s=_start_wait_s(pretraining),
         alone_s=_start_wait_s(after),
         attempts=pretraining.attempts.count(),
-        asked_s=min(((at - came_at).total_seconds() for at in asked.values()), default=0.0),
+        asked_s=min(((at - came_at).total_seconds() for at in requested.values()), default=0.0),
         gave_way=len(gone),
-        longest_wait_s=max(((job.ended_at - asked[job.pk]).total_seconds() for job in gone), default=0.0),
+        longest_wait_s=max(((job.ended_at - requested[job.pk]).total_seconds() for job in gone), default=0.0),
         begun_s=sum(max(_job_gpu_seconds(job) - (job.last_s or 0.0), 0.0) for job in gone),
         held_s=sum(_job_gpu_seconds(job) for job in jobs),
         makespan_s=(campaign.ended_at - campaign.created_at).total_seconds(),
@@ -193,7 +193,7 @@ def _job_gpu_seconds(job: Any) -> float:
 
 
 class BenchCluster:
-    """One cluster, its pretraining job, and the loops that beat would run."""
+    """One cluster, its pretraining job, and the loops that beat would trigger."""
 
     def __init__(self, process: Any, speed: float) -> None:
         from tests import make
@@ -221,7 +221,7 @@ class BenchCluster:
         began = time.monotonic()
         while not over():
             if time.monotonic() - began > RUN_TIMEOUT_S:
-                raise RuntimeError("the run did not come to its end")
+                raise RuntimeError("The run did not finish in time.")
             self.turn()
             time.sleep(TURN_INTERVAL_S)
 
@@ -232,19 +232,19 @@ class BenchCluster:
         kind.prepare(self)
         job = self.pretraining()
         self.until(lambda: job_is_running(job))
-        asked, began = kind.ask(self.cluster), time.monotonic()
+        requested, began = kind.ask(self.cluster), time.monotonic()
         self.until(lambda: time.monotonic() - began > RESTART_S)
         job.refresh_from_db()
-        requeue(job, author=make.author(), why="It starts again from its newest checkpoint.")
-        self.until(lambda: time.monotonic() - began > HORIZON_S and kind.over(asked))
-        return {"pretraining": pretraining_result(job), "evaluation": kind.told(asked)}
+        requeue(job, author=make.author(), why="Restart from the newest checkpoint.")
+        self.until(lambda: time.monotonic() - began > HORIZON_S and kind.over(requested))
+        return {"pretraining": pretraining_result(job), "evaluation": kind.result(requested)}
 
     def pretraining(self, lasts_s: float = 3600.0) -> Any:
         from tests import make
 
-        wish = {"nodes": PRETRAINING_NODES, "gpus_per_node": 8, "cpus_per_node": 64, "memory_per_node": "400G"}
+        resources = {"nodes": PRETRAINING_NODES, "gpus_per_node": 8, "cpus_per_node": 64, "memory_per_node": "400G"}
         hints = {"SIM_DURATION_S": f"{lasts_s:g}", "SIM_END": "COMPLETED"}
-        return make.job(cluster=self.cluster, kind="pretrain", name="pretrain", environment=hints, **wish)
+        return make.job(cluster=self.cluster, kind="pretrain", name="pretrain", environment=hints, **resources)
 
 
 def job_is_running(job: Any) -> bool:
@@ -256,10 +256,10 @@ def pretraining_result(job: Any) -> PretrainingResult:
     from jobs.models import Event
 
     first, *later = job.attempts.order_by("number")
-    asked = Event.objects.get(job=job, what="job.requeue_asked").at
+    requested = Event.objects.get(job=job, what="job.requeue_asked").at
     return PretrainingResult(
         started_s=(first.confirmed_at - job.submitted_at).total_seconds(),
-        restarted_s=(later[-1].confirmed_at - asked).total_seconds(),
+        restarted_s=(later[-1].confirmed_at - requested).total_seconds(),
         attempts=1 + len(later),
         lines=sum(_count_progress_lines(job, attempt) for attempt in (first, *later)),
     )
@@ -273,7 +273,7 @@ def _count_progress_lines(job: Any, attempt: Any) -> int:
     return sum(line.startswith("[") and line[: len(until)] <= until for line in text.splitlines())
 
 
-# --- the ways to evaluate
+# --- methods of evaluation
 
 
 class NoEvaluation:
@@ -286,15 +286,15 @@ class NoEvaluation:
     def ask(self, cluster: Any) -> None:
         return None
 
-    def over(self, asked: None) -> bool:
+    def over(self, requested: None) -> bool:
         return True
 
-    def told(self, asked: None) -> None:
+    def result(self, requested: None) -> None:
         return None
 
 
 class OneJobPerDataset:
-    """Each dataset is a job that starts, loads over the link, infers and scores on its GPU: what people submit."""
+    """Each dataset is a job that starts, loads over the link, infers and scores on its GPU, as users submit it."""
 
     def __init__(self, speed: float) -> None:
         self._speed = speed
@@ -325,10 +325,10 @@ class OneJobPerDataset:
             scores=True,
             expected_s=3600.0,
         )
-        told = orders.trial_instructions([part], model="/checkpoints/run/step-1000", serve="", nonce="each")
-        asked = {"gpus_per_node": 1, "cpus_per_node": 4}
+        instructions = orders.trial_instructions([part], model="/checkpoints/run/step-1000", serve="", nonce="each")
+        requested = {"gpus_per_node": 1, "cpus_per_node": 4}
         return orders.inference_job(
-            f"each-{dataset.name}", "", "", [part], {orders.INSTRUCTIONS_VARIABLE: told}, **asked
+            f"each-{dataset.name}", "", "", [part], {orders.INSTRUCTIONS_VARIABLE: instructions}, **requested
         )
 
     def over(self, jobs: list[Any]) -> bool:
@@ -337,15 +337,15 @@ class OneJobPerDataset:
 
         return not Job.objects.filter(pk__in=[job.pk for job in jobs]).exclude(state__in=FINAL_STATES).exists()
 
-    def told(self, asked: list[Any]) -> EvaluationResult:
+    def result(self, requested: list[Any]) -> EvaluationResult:
         from jobs.models import Job
         from scheduling.evaluation.work import datasets
         from scheduling.loops.campaigns import read_job_output
 
-        jobs = list(Job.objects.filter(pk__in=[job.pk for job in asked]).select_related("cluster").order_by("id"))
+        jobs = list(Job.objects.filter(pk__in=[job.pk for job in requested]).select_related("cluster").order_by("id"))
         failed = [job.name for job in jobs if job.state != "COMPLETED"]
         if failed:
-            raise RuntimeError(f"these did not come to their end: {failed}")
+            raise RuntimeError(f"These jobs did not complete: {failed}")
         took = {part.part: part.took_s for job in jobs for part in read_job_output(job, "each", 1 << 20).parts}
         inferring = sum(took[number] * _inference_share(one) for number, one in enumerate(datasets()))
         done = [(job.ended_at - job.submitted_at).total_seconds() for job in jobs]
@@ -353,7 +353,7 @@ class OneJobPerDataset:
 
 
 def _inference_share(dataset: Any) -> float:
-    """Which share of a job that does both is inference: the dice of a shard stretch both alike."""
+    """Return the share of inference in a job that does both; random factors stretch both alike."""
     from scheduling.slurmsim.scripts.evaluation_jobs import dataset_cost
 
     cost = dataset_cost(dataset.name, dataset.samples)
@@ -361,7 +361,7 @@ def _inference_share(dataset: Any) -> float:
 
 
 class CampaignEvaluation:
-    """The cluster has evaluated before, if only a small dataset: so it is known how long a trial takes to start."""
+    """A campaign. An earlier one with a small dataset has measured how long a trial takes to start."""
 
     def __init__(self, speed: float) -> None:
         self._speed = speed
@@ -385,30 +385,30 @@ class CampaignEvaluation:
     def _start_campaign(self, cluster: Any, checkpoint: str, priors: list[dict[str, Any]], nodes: int = 1) -> Any:
         from jobs.models import clock
         from scheduling.actions import campaigns as verbs
-        from scheduling.evaluation import campaign_requests as asked
+        from scheduling.evaluation import campaign_requests as requested
         from tests import make
 
         commands = {"infer": "answer", "metric": "score", "output_root": EVALUATION_ROOT, "stage_root": "/dev/shm"}
         team = make.team()
-        spec = asked.parse_suite({"name": "study", "datasets": priors, **commands})
+        spec = requested.parse_suite({"name": "study", "datasets": priors, **commands})
         suite = verbs.define_suite(spec, team=team, author=make.author())
-        wanted = asked.parse_campaign({"checkpoints": [checkpoint], "nodes": nodes})
+        campaign_request = requested.parse_campaign({"checkpoints": [checkpoint], "nodes": nodes})
         return verbs.create_campaign(
-            wanted, suite=suite, cluster=cluster, team=team, author=make.author(), now=clock.now()
+            campaign_request, suite=suite, cluster=cluster, team=team, author=make.author(), now=clock.now()
         )
 
     def over(self, campaign: Any) -> bool:
         campaign.refresh_from_db()
         return campaign.state not in ("PENDING", "RUNNING")
 
-    def told(self, campaign: Any) -> EvaluationResult:
+    def result(self, campaign: Any) -> EvaluationResult:
         from django.db.models import Sum
 
         from jobs.models import Job
         from scheduling.models import Evaluation, Shard
 
         if campaign.state != "COMPLETED":
-            raise RuntimeError(f"the campaign is {campaign.state}: {campaign.why}")
+            raise RuntimeError(f"The campaign is {campaign.state}: {campaign.why}")
         jobs = Job.objects.filter(trial__campaign=campaign).order_by("id")
         inferring = Shard.objects.filter(evaluation__campaign=campaign).aggregate(Sum("infer_s"))["infer_s__sum"]
         ended = Evaluation.objects.filter(campaign=campaign).values_list("ended_at", flat=True)
@@ -454,7 +454,7 @@ def _quantile(values: list[float], share: float) -> float:
 EVALUATION_METHODS = {"alone": NoEvaluation, "one job each": OneJobPerDataset, "decoupled": CampaignEvaluation}
 
 
-# --- shown
+# --- output
 
 RESULT_COLUMNS = {
     "gpu_jobs": "GPU jobs",
@@ -462,36 +462,36 @@ RESULT_COLUMNS = {
     "queued_p50_s": "queued p50",
     "queued_p90_s": "queued p90",
     "gpu_held_s": "GPU-s held",
-    "gpu_idle_s": "idle in them",
+    "gpu_idle_s": "idle held",
     "result_p50_s": "result p50",
     "result_p90_s": "result p90",
     "makespan_s": "makespan",
 }
 
 
-def result_lines(found: dict[str, Any]) -> Iterator[str]:
+def result_lines(results: dict[str, Any]) -> Iterator[str]:
     yield f"\n{'evaluation':<14}" + "".join(f"{title:>14}" for title in RESULT_COLUMNS.values())
-    for name, run in found.items():
+    for name, run in results.items():
         if one := run["evaluation"]:
             yield f"{name:<14}" + "".join(f"{getattr(one, column):>14,.0f}" for column in RESULT_COLUMNS)
-    each, ours = found["one job each"]["evaluation"], found["decoupled"]["evaluation"]
+    each, ours = results["one job each"]["evaluation"], results["decoupled"]["evaluation"]
     yield f"{'ratio':<14}" + "".join(
         f"{getattr(each, column) / getattr(ours, column):>13.1f}x" if getattr(ours, column) else f"{'':>14}"
         for column in RESULT_COLUMNS
     )
     yield f"\n{'pretraining':<14}{'start s':>14}{'restart s':>14}{'attempts':>14}{f'steps in {HORIZON_S:.0f} s':>14}"
-    for name, run in found.items():
+    for name, run in results.items():
         one = run["pretraining"]
         yield f"{name:<14}{one.started_s:>14.1f}{one.restarted_s:>14.1f}{one.attempts:>14}{one.lines * 10:>14}"
 
 
 def arrival_lines(one: ArrivalResult) -> Iterator[str]:
-    yield f"\npretraining arrives while evaluation holds {one.held_gpus} of {8 * NODES} GPUs, {ARRIVAL_SPEED:g}x:"
+    yield f"\nPretraining arrives while the evaluation holds {one.held_gpus} of {8 * NODES} GPUs, {ARRIVAL_SPEED:g}x:"
     yield f"  started after {one.started_s:.1f} s, {one.alone_s:.1f} s on the empty cluster, attempts: {one.attempts}"
-    yield f"  {one.gave_way} trials gave way: the first was asked after {one.asked_s:.1f} s,"
-    yield f"  and the slowest took {one.longest_wait_s:.1f} s to end"
-    yield f"  {one.begun_s:,.0f} of {one.held_s:,.0f} GPU-seconds are to be done again"
-    yield f"  the campaign took {one.makespan_s:.0f} s, {one.samples:,} samples in shards, each once"
+    yield f"  {one.gave_way} trials were preempted: the first request came after {one.asked_s:.1f} s,"
+    yield f"  the slowest took {one.longest_wait_s:.1f} s to end"
+    yield f"  {one.begun_s:,.0f} of {one.held_s:,.0f} GPU-seconds must be repeated"
+    yield f"  the campaign took {one.makespan_s:.0f} s, {one.samples:,} samples, each evaluated once"
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What a save costs a training, torch.save beside AsyncCheckpointer:  python bench/checkpoints.py [--mb N] [--json F]
+"""What a save costs a training, torch.save and AsyncCheckpointer:  python bench/checkpoints.py [--mb N] [--json F]
 
-A model of so many megabytes on the best device there is (a GPU, else the CPU) trains in steps of matrix products; every
-so many steps it is saved, by torch.save as most loops do it (written, synced, renamed) and by AsyncCheckpointer. Both
-run in one process, in turns, on one disk. The stall is the time for which `save` does not return; what training itself
-loses while a background writer shares the machine is the difference of the whole run's time. Needs torch.
+A model of the given size on the best device (a GPU, else the CPU) trains in steps of matrix products. At regular steps
+it is saved, by torch.save as in most loops (written, synced, renamed) and by AsyncCheckpointer. Both run in one
+process, alternating, on one disk. The stall is the time until `save` returns. What training loses while a background
+writer shares the machine is the difference of the total run times. Needs torch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def make_state(megabytes, device):
 
 
 def train(state, device):
-    """A step: it reads and changes all of the state."""
+    """Run one step, which reads and changes the whole state."""
     some = torch.randn(16, state["layer 0"].shape[0], device=device)
     for weights in state.values():
         some = torch.tanh(some @ weights)
@@ -77,7 +77,7 @@ def compare_savers(megabytes, saves, steps, rounds):
         with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_AT")) as home:
             (Path(home) / "plain").mkdir()
             with AsyncCheckpointer(Path(home) / "async") as saving:
-                saving.save(state, 10_000_000)  # makes its buffers, as the first save of a run does
+                saving.save(state, 10_000_000)  # allocates its buffers, like the first save of a run
                 saving.wait()
                 ways = {
                     "no save": None,
@@ -100,31 +100,31 @@ def saver_summary(name, stalls, wholes):
 
 
 def main():
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--mb", type=int, default=100)
-    asked.add_argument("--saves", type=int, default=3)
-    asked.add_argument("--steps", type=int, default=10, help="between two saves")
-    asked.add_argument("--rounds", type=int, default=2)
-    asked.add_argument("--json", metavar="FILE")
-    given = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mb", type=int, default=100)
+    parser.add_argument("--saves", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=10, help="number of steps between two saves")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--json", metavar="FILE")
+    options = parser.parse_args()
     warnings.filterwarnings("ignore", message="torch.distributed is disabled")
     if not torch.accelerator.is_available():
-        torch.set_num_threads(1)  # a GPU's trainer leaves the processor to others; here it must be told to
-    with tempfile.TemporaryDirectory() as meeting:  # a world of one, so that a process writes as it does for many ranks
+        torch.set_num_threads(1)  # a trainer on a GPU leaves the CPU free; on the CPU it must be limited
+    with tempfile.TemporaryDirectory() as meeting:  # one rank, so that a process writes as for many
         dist.init_process_group("gloo", init_method=f"file://{meeting}/meet", rank=0, world_size=1)
-        device, rows = compare_savers(given.mb, given.saves, given.steps, given.rounds)
+        device, rows = compare_savers(options.mb, options.saves, options.steps, options.rounds)
         dist.destroy_process_group()
     plain, ours = (next(row for row in rows if row["way"] == way) for way in ("torch.save", "AsyncCheckpointer"))
     ratio = plain["stall_s"]["p50"] / ours["stall_s"]["p50"]
     machine = f"{platform.machine()}, {os.cpu_count()} CPUs, torch {torch.__version__} on {device}"
-    print(f"{given.mb} MB, {given.saves} saves of {given.steps} steps, {given.rounds} rounds; {machine}")
+    print(f"{options.mb} MB, {options.saves} saves of {options.steps} steps, {options.rounds} rounds; {machine}")
     for row in rows:
         stall = row["stall_s"]
         print(f"{row['way']:20} stall p50 {stall['p50']:8.3f} s  max {stall['max']:8.3f} s   run {row['run_s']:8.2f} s")
-    print(f"the stall is {ratio:.1f} times shorter")
-    if given.json:
-        document = {"machine": machine, "mb": given.mb, "device": device, "rows": rows, "stall_ratio": ratio}
-        Path(given.json).write_text(json.dumps(document, indent=2) + "\n")
+    print(f"The stall is {ratio:.1f} times shorter.")
+    if options.json:
+        document = {"machine": machine, "mb": options.mb, "device": device, "rows": rows, "stall_ratio": ratio}
+        Path(options.json).write_text(json.dumps(document, indent=2) + "\n")
 
 
 if __name__ == "__main__":

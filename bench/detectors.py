@@ -1,20 +1,20 @@
-"""Slow steps found, and false alarms:  python bench/detectors.py [--series N] [--seed S] [--json FILE]
+"""Detection of slow steps, and false alarms:  python bench/detectors.py [--series N] [--seed S] [--json FILE]
 
 Series are generated: each step has a batch of packed sequences of log-normal lengths and takes
-alpha x tokens + beta x sum of squared lengths, with noise. Sequences get longer and shorter as the data does, in
-stretches of some hundred steps; the machine drifts by up to 8 %; every sixtieth step or so pauses for 2 to 20 times its
-length (a save, garbage collection). Half of the series get slower by 1.2 to 3 times at some step and stay so; others
-are healthy. A finding before that step, or in a healthy series, is false; a slow series without a later finding is
-missed. Beside it stand the same predictor told of tokens alone or of nothing, and what always judges: Bayesian online
-change-point detection (Adams and MacKay) on the same step times, each change checked for more than 10 % over the time
-before, as fail-slow detectors do. A second table is of jobs whose batches are all alike, which need to tell nothing.
+alpha x tokens + beta x sum of squared lengths, with noise. The lengths change with the data, in stretches of some
+hundred steps; the machine drifts by up to 8 %; about every sixtieth step pauses for 2 to 20 times its length (a save,
+garbage collection). Half of the series become slower by 1.2 to 3 times at some step and stay slow; the others are
+healthy. A finding before that step, or in a healthy series, is false; a slow series without a later finding is missed.
+The table compares the same predictor with tokens only and without input, and a detector that needs no input: Bayesian
+online change-point detection (Adams and MacKay) on the same step times, where each change is checked for more than 10 %
+over the time before, as in fail-slow detectors. A second table is for jobs whose batches are all alike.
 
-Hangs are looked for in generated logs of jobs that report nothing: steps of half a second to a minute, told line by
-line or in blocks of 4 or 8 KiB as a pipe is flushed; saves and evaluations that are announced, pauses that are not,
-noise. Half of them hang at some moment; half of those go on to complain. The log is looked at every 15 s, as the loop
-does; a finding while it still makes steps is false.
+Hangs are searched in generated logs of jobs that report nothing: steps of half a second to a minute, written line by
+line or in blocks of 4 or 8 KiB as a pipe is flushed; announced saves and evaluations, unannounced pauses, noise. Half
+of the jobs hang at some moment; half of those then print complaints. The log is checked every 15 s, as in the loop; a
+finding while the job still makes steps is false.
 
-Last stands what such a look costs where a log has grown by 1,500 lines, every tenth a step: 100 lines a second.
+The last figure is the cost of such a check if a log has grown by 1,500 lines, every tenth a step: 100 lines per second.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ALPHA, BETA = 8e-6, 6e-10
 
 
 def packed_batches(dice, steps):
-    """Tokens and squares of each step: 64 sequences, of lengths that the data changes every so often."""
+    """Return tokens and squares of each step: 64 sequences, whose lengths change with the data."""
     tokens, squares = np.empty(steps), np.empty(steps)
     at = 0
     while at < steps:
@@ -58,12 +58,12 @@ def packed_batches(dice, steps):
 
 
 def uniform_batches(steps):
-    """64 sequences of one length, as who packs to a fixed length has them."""
+    """Return batches of 64 sequences of one length, as with packing to a fixed length."""
     return np.full(steps, 64 * 2048.0), np.full(steps, 64 * 2048.0**2)
 
 
 def generate_series(dice, factor, steps=STEPS, packed=True):
-    """Steps, and the number of the first slow one (None: healthy)."""
+    """Return the steps, and the number of the first slow one (None: healthy)."""
     tokens, squares = packed_batches(dice, steps) if packed else uniform_batches(steps)
     took = (ALPHA * tokens + BETA * squares) * np.exp(dice.normal(0, dice.uniform(0.005, 0.03), steps))
     took *= 1 + dice.uniform(-0.08, 0.08) * np.linspace(0, 1, steps)
@@ -84,19 +84,19 @@ def detect_slow_steps(steps):
 
 
 def detect_by_tokens(steps):
-    """The same predictor, told nothing of the lengths of sequences."""
+    """Run the same predictor without the lengths of sequences."""
     return detect_slow_steps([replace(step, squares=0.0) for step in steps])
 
 
 def detect_by_time(steps):
-    """The same, of a job that tells nothing of its batches."""
+    """Run the same predictor for a job that reports nothing about its batches."""
     return detect_slow_steps([replace(step, tokens=1.0, squares=0.0) for step in steps])
 
 
 def detect_change_points(steps, hazard=1 / 500, longest=300):
-    """Normal data with unknown mean and variance; a change is when the likeliest run begins anew."""
+    """Detect changes in normal data with unknown mean and variance: the most likely run starts anew."""
     took = np.log([step.seconds for step in steps])
-    found, prior = [], (took[:20].mean(), 1.0, 1.0, 0.05)
+    findings, prior = [], (took[:20].mean(), 1.0, 1.0, 0.05)
     mean, count, shape, spread = (np.array([value]) for value in prior)
     logs, run = np.zeros(1), 0
     lgamma = np.vectorize(math.lgamma)
@@ -104,10 +104,10 @@ def detect_change_points(steps, hazard=1 / 500, longest=300):
     for at, value in enumerate(took):
         width = spread * (count + 1) / (shape * count)
         gamma = halves[np.round(shape * 2).astype(int) - 2]
-        told = gamma - 0.5 * np.log(2 * np.pi * shape * width)
-        told -= (shape + 0.5) * np.log1p((value - mean) ** 2 / (2 * shape * width))
-        grown = logs + told + np.log(1 - hazard)
-        new = np.logaddexp.reduce(logs + told) + np.log(hazard)
+        likelihood = gamma - 0.5 * np.log(2 * np.pi * shape * width)
+        likelihood -= (shape + 0.5) * np.log1p((value - mean) ** 2 / (2 * shape * width))
+        grown = logs + likelihood + np.log(1 - hazard)
+        new = np.logaddexp.reduce(logs + likelihood) + np.log(hazard)
         logs = np.concatenate(([new], grown))[:longest]
         logs -= np.logaddexp.reduce(logs)
         spread = np.concatenate(([prior[3]], spread + count * (value - mean) ** 2 / (2 * (count + 1))))[:longest]
@@ -119,11 +119,11 @@ def detect_change_points(steps, hazard=1 / 500, longest=300):
             began = at - likely + 1
             before = took[max(0, began - 50) : began]
             if len(before) >= 20 and np.median(took[began : at + 1]) - np.median(before) > np.log(1.1):
-                found.append(at)
+                findings.append(at)
             run = likely
         elif likely >= run:
             run = likely
-    return found
+    return findings
 
 
 def score_detector(name, judge, cases):
@@ -131,10 +131,10 @@ def score_detector(name, judge, cases):
     delays, per_factor, steps_seen = [], {factor: [0, 0] for factor in SLOWDOWN_FACTORS}, 0
     began = time.perf_counter()
     for steps, onset, factor in cases:
-        found = judge(steps)
+        findings = judge(steps)
         steps_seen += len(steps)
-        early = [at for at in found if onset is None or at < onset]
-        late = [at for at in found if onset is not None and at >= onset]
+        early = [at for at in findings if onset is None or at < onset]
+        late = [at for at in findings if onset is not None and at >= onset]
         false, alarms = false + len(early), alarms + bool(early)
         if onset is not None:
             true, missed = true + bool(late), missed + (not late)
@@ -175,13 +175,13 @@ LOG_CHECK_INTERVAL_S, LOG_DURATION_S, LONGEST_LOG_STEPS = 15.0, 7200.0, 150
 
 
 def generate_log_writes(dice, hangs):
-    """(when, text) of each write to a log, and when the job hangs (None: it does not)."""
+    """Yield (time, lines) of each write to a log. The last write without a watchdog line is where the job hangs."""
     step_s, every, width = 10 ** dice.uniform(-0.3, 1.8), int(dice.integers(1, 4)), int(dice.integers(30, 110))
     block = int(dice.choice([0, 0, 0, 4096, 8192]))
     ends = max(LOG_DURATION_S, LONGEST_LOG_STEPS * step_s * every)
     onset = dice.uniform(0.6, 0.95) * ends if hangs else None
     at, step, held, size = dice.uniform(20, 300), 0, [], 0
-    # (what it says, how often, how long it takes), in seconds
+    # (name, interval, shortest and longest duration), in seconds
     sections = (
         ("saving checkpoint", dice.uniform(600, 3600), 5, 120),
         ("running evaluation", dice.uniform(1200, 7200), 30, 600),
@@ -190,15 +190,15 @@ def generate_log_writes(dice, hangs):
     while at < (onset or ends):
         step += 1
         at += step_s * dice.lognormal(0, 0.1) * (dice.uniform(2, 6) if dice.random() < 0.01 else 1)
-        said = [(at, f"iteration {step:>8} | loss 2.1 |{'.' * width}")] if step % every == 0 else []
+        lines_written = [(at, f"iteration {step:>8} | loss 2.1 |{'.' * width}")] if step % every == 0 else []
         if dice.random() < 0.05:
-            said.append((at, "UserWarning: the scheduler was called before the optimizer"))
+            lines_written.append((at, "UserWarning: the scheduler was called before the optimizer"))
         for number, (name, often, low, high) in enumerate(sections):
             if at >= due[number]:
-                said.append((at, f"{name} at step {step}"))
+                lines_written.append((at, f"{name} at step {step}"))
                 at += dice.uniform(low, high)
                 due[number] = at + often
-        for moment, line in said:
+        for moment, line in lines_written:
             held, size = [*held, line], size + len(line) + 1
             if size >= block:
                 yield moment, held
@@ -211,19 +211,19 @@ def generate_log_writes(dice, hangs):
 
 
 def hang_alarm_times(writes, ends):
-    """Each moment at which the loop would say that it hangs; one that lasts is said once."""
-    heard, writes, found, told = CadenceState(), list(writes), [], False
+    """Return the times at which the loop would report a hang; a continuing hang is reported once."""
+    cadence, writes, findings, likelihood = CadenceState(), list(writes), [], False
     at, next_ = LOG_CHECK_INTERVAL_S, 0
     while at < ends:
         lines = []
         while next_ < len(writes) and writes[next_][0] <= at:
             lines += writes[next_][1]
             next_ += 1
-        heard = update_cadence(heard, lines, at) if lines else heard
-        finding = detect_silence(heard, at)
-        found += [at] if finding and not told else []
-        told, at = finding is not None, at + LOG_CHECK_INTERVAL_S
-    return found
+        cadence = update_cadence(cadence, lines, at) if lines else cadence
+        finding = detect_silence(cadence, at)
+        findings += [at] if finding and not likelihood else []
+        likelihood, at = finding is not None, at + LOG_CHECK_INTERVAL_S
+    return findings
 
 
 def score_hang_detection(count, seed):
@@ -233,14 +233,14 @@ def score_hang_detection(count, seed):
         dice, hangs = np.random.default_rng([seed, number, 7]), number % 2 == 0
         writes = list(generate_log_writes(dice, hangs))
         work = [moment for moment, lines in writes if "watchdog" not in lines[0]]
-        if not work:  # it hung before it had written its first block
+        if not work:  # the job hung before its first block was written
             missed += 1
             continue
         onset = work[-1] if hangs else None
         ends = (onset + 3600) if hangs else work[-1]
-        found, looks = hang_alarm_times(writes, ends), looks + int(ends / LOG_CHECK_INTERVAL_S)
-        early = [at for at in found if onset is None or at < onset]
-        late = [at for at in found if onset is not None and at >= onset]
+        findings, looks = hang_alarm_times(writes, ends), looks + int(ends / LOG_CHECK_INTERVAL_S)
+        early = [at for at in findings if onset is None or at < onset]
+        late = [at for at in findings if onset is not None and at >= onset]
         false, healthy_alarms = false + len(early), healthy_alarms + (onset is None and bool(early))
         true, missed = true + bool(late), missed + (hangs and not late)
         delays += [late[0] - onset] if late else []
@@ -264,13 +264,13 @@ OTHER_LINE = "node-{step:03}: [rank{step}] data worker waited 12 ms for shard {s
 
 
 def log_check_cost_ms(rounds=20):
-    """Milliseconds of processor time, from bytes to what is known."""
+    """Return the milliseconds of CPU time from bytes to the parsed result."""
     lines = [(OTHER_LINE if number % 10 else STEP_LINE).format(step=number) for number in range(1500)]
     raw, began = "\n".join(lines).encode(), time.process_time()
     for _ in range(rounds):
-        said = decode_log_text(raw).splitlines()
-        update_cadence(CadenceState(), said, 0.0)
-        training_output.parse_training_output(said)
+        lines_written = decode_log_text(raw).splitlines()
+        update_cadence(CadenceState(), lines_written, 0.0)
+        training_output.parse_training_output(lines_written)
     return (time.process_time() - began) / rounds * 1000
 
 
@@ -279,7 +279,7 @@ def detector_table(rows):
     for row in rows:
         delay = row["delay_steps"]
         by = "  ".join(f"{factor}x {part:.2f}" for factor, part in row["recall_by_factor"].items() if part is not None)
-        right = "silent" if row["precision"] is None else f"{row['precision']:.4f}"
+        right = "none" if row["precision"] is None else f"{row['precision']:.4f}"
         yield (
             f"{row['detector']:24}{right:>10}{row['recall'] or 0:>8.3f}{row['false_alarms']:>7}"
             f"{delay['p50'] or 0:>11.0f}{delay['p95'] or 0:>6.0f}{row['us_per_step']:>9.1f}   {by}"
@@ -289,39 +289,37 @@ def detector_table(rows):
 def hang_summary(row):
     delay = row["delay_s"]
     right = f"precision {row['precision']:.4f}, recall {row['recall']:.3f}, {row['false_alarms']} false"
-    return (
-        f"{row['detector']}, {row['series']} logs: {right}, found after {delay['p50']:.0f} s (p95 {delay['p95']:.0f})"
-    )
+    return f"{row['detector']}, {row['series']} logs: {right}, after {delay['p50']:.0f} s (p95 {delay['p95']:.0f})"
 
 
 def main():
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--series", type=int, default=400)
-    asked.add_argument("--seed", type=int, default=1)
-    asked.add_argument("--json", metavar="FILE")
-    given = asked.parse_args()
-    rows, even = (compare_detectors(given.series, given.seed, packed) for packed in (True, False))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--series", type=int, default=400)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", metavar="FILE")
+    options = parser.parse_args()
+    rows, even = (compare_detectors(options.series, options.seed, packed) for packed in (True, False))
     machine = f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}"
-    logs, look_ms = score_hang_detection(given.series, given.seed), log_check_cost_ms()
-    told = {
+    logs, look_ms = score_hang_detection(options.series, options.seed), log_check_cost_ms()
+    likelihood = {
         "machine": machine,
         "hangs": logs,
         "look_ms": look_ms,
-        "series": given.series,
+        "series": options.series,
         "steps": STEPS,
-        "seed": given.seed,
+        "seed": options.seed,
         "detectors": rows,
         "batches_alike": even,
     }
-    print(f"{given.series} series of {STEPS} steps, seed {given.seed}; {machine}")
+    print(f"{options.series} series of {STEPS} steps, seed {options.seed}; {machine}")
     print("\n".join(detector_table(rows)))
-    print("batches that are all alike:")
+    print("uniform batches:")
     print("\n".join(detector_table(even)))
     print(hang_summary(logs))
     share = look_ms * 500 / LOG_CHECK_INTERVAL_S / 1000
-    print(f"a look at 1,500 lines: {look_ms:.1f} ms; 500 such logs: {share:.2f} s a second")
-    if given.json:
-        Path(given.json).write_text(json.dumps(told, indent=2) + "\n")
+    print(f"Check of 1,500 lines: {look_ms:.1f} ms; 500 such logs: {share:.2f} s per second")
+    if options.json:
+        Path(options.json).write_text(json.dumps(likelihood, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""How often the diagnosis is right, and how fast it reads.
+"""Accuracy and speed of the diagnosis.
 
     python bench/diagnosis.py accuracy LABELLED.jsonl [--half develop|report] [--seed N] [--misses]
     python bench/diagnosis.py speed [--mb 1000] [--drain-mb 20]     (Drain3 is measured where drain3 is installed)
     python bench/diagnosis.py tail [--jobs 500] [--lines 100] [--seconds 10]
 
-Labelled logs are never part of this repository. A line of the JSONL has `log`, `root_cause`, and where known
-`acceptable`, `cascade` and `evidence_line`. The halves are drawn by the seed within each label, so that one can develop
-on the one and report on the other.
+Labelled logs are never part of this repository. A line of the JSONL has `log` and `root_cause`, and optionally
+`acceptable`, `cascade` and `evidence_line`. The halves are drawn by the seed within each label, so that one half can be
+used for development and the other for the report.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ def main() -> None:
     tail.add_argument("--jobs", type=int, default=500)
     tail.add_argument("--lines", type=int, default=100)
     tail.add_argument("--seconds", type=int, default=10)
-    words = parser.parse_args()
-    if words.verb == "accuracy":
-        print_accuracy(select_half(read_labelled_logs(words.path), words.half, words.seed), words.misses)
-    elif words.verb == "tail":
-        measure_log_followers(words.jobs, words.lines, words.seconds)
-    elif words.one:
-        measure_runner(words.one, words.file)
+    options = parser.parse_args()
+    if options.verb == "accuracy":
+        print_accuracy(select_half(read_labelled_logs(options.path), options.half, options.seed), options.misses)
+    elif options.verb == "tail":
+        measure_log_followers(options.jobs, options.lines, options.seconds)
+    elif options.label:
+        measure_runner(options.label, options.file)
     else:
-        compare_speed(words.mb, words.drain_mb)
+        compare_speed(options.mb, options.drain_mb)
 
 
 # -- accuracy ----------------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def read_labelled_logs(path: Path) -> list[dict[str, Any]]:
 
 
 def select_half(rows: list[dict[str, Any]], half: str | None, seed: int) -> list[dict[str, Any]]:
-    """One half, drawn label by label; labels with an odd count give their odd one to either."""
+    """Return one half, drawn label by label; the odd log of a label goes to either half."""
     if half is None:
         return rows
     dice, groups = random.Random(seed), defaultdict(list)
@@ -90,33 +90,33 @@ def select_half(rows: list[dict[str, Any]], half: str | None, seed: int) -> list
 
 
 def last_error_name(log: str) -> str:
-    """What a quick look does: take the last word that ends in Error."""
-    found = LAST_ERROR.findall(log)
-    return found[-1] if found else NONE
+    """Return the last word that ends in Error, as a quick look at a log would."""
+    errors = LAST_ERROR.findall(log)
+    return errors[-1] if errors else NONE
 
 
 def print_accuracy(rows: list[dict[str, Any]], misses: bool) -> None:
-    answers = [engine.diagnose_text(row["log"]) for row in rows]
-    truth, told = [row["root_cause"] for row in rows], [answer.root_cause for answer in answers]
+    diagnoses = [engine.diagnose_text(row["log"]) for row in rows]
+    truth, predicted = [row["root_cause"] for row in rows], [diagnosis.root_cause for diagnosis in diagnoses]
     cascades = [index for index, row in enumerate(rows) if row.get("cascade")]
-    print(f"logs                       {len(rows)}  rules {answers[0].rules_version if answers else '-'}")
-    print(f"strict                     {format_share(map(str.__eq__, truth, told))}")
-    acceptable = [one in acceptable_labels(row) for one, row in zip(told, rows, strict=True)]
+    print(f"logs                       {len(rows)}  rules {diagnoses[0].rules_version if diagnoses else '-'}")
+    print(f"strict                     {format_share(map(str.__eq__, truth, predicted))}")
+    acceptable = [label in acceptable_labels(row) for label, row in zip(predicted, rows, strict=True)]
     print(f"lenient                    {format_share(acceptable)}")
-    print(f"macro F1                   {macro_f1(truth, told):.3f}")
-    print(f"cascades                   {format_share(truth[index] == told[index] for index in cascades)}")
-    print(f"evidence line hit          {format_share(evidence_hits(rows, answers))}")
-    print(f"  as the first line        {format_share(evidence_hits(rows, answers, first=True))}")
-    healthy = [one for want, one in zip(truth, told, strict=True) if want == NONE]
-    print(f"healthy called a failure   {sum(one != NONE for one in healthy)} of {len(healthy)}")
-    print(f"infrastructure, user told  {infrastructure_blamed_on_user(truth, told)}")
+    print(f"macro F1                   {macro_f1(truth, predicted):.3f}")
+    print(f"cascades                   {format_share(truth[index] == predicted[index] for index in cascades)}")
+    print(f"evidence line hit          {format_share(evidence_hits(rows, diagnoses))}")
+    print(f"  as the first line        {format_share(evidence_hits(rows, diagnoses, first=True))}")
+    healthy = [label for want, label in zip(truth, predicted, strict=True) if want == NONE]
+    print(f"healthy called a failure   {sum(label != NONE for label in healthy)} of {len(healthy)}")
+    print(f"infrastructure, user blamed {infrastructure_blamed_on_user(truth, predicted)}")
     print(
         f"naive last ...Error        {format_share(last_error_name(row['log']) == row['root_cause'] for row in rows)}"
     )
-    print_calibration(rows, answers)
-    print_confusions(truth, told)
+    print_calibration(rows, diagnoses)
+    print_confusions(truth, predicted)
     if misses:
-        print_misses(rows, answers)
+        print_misses(rows, diagnoses)
 
 
 def acceptable_labels(row: dict[str, Any]) -> set[str]:
@@ -128,61 +128,63 @@ def format_share(outcomes: Any) -> str:
     return f"{sum(outcomes) / len(outcomes):.3f} ({sum(outcomes)} of {len(outcomes)})" if outcomes else "-"
 
 
-def macro_f1(truth: list[str], told: list[str]) -> float:
-    """Over the labels that occur in the truth; an answer outside them costs recall there."""
+def macro_f1(truth: list[str], predicted: list[str]) -> float:
+    """Return the macro F1 over the labels of the truth; a prediction outside them costs recall there."""
     scores = []
     for label in sorted(set(truth)):
-        right = sum(want == got == label for want, got in zip(truth, told, strict=True))
-        scores.append(2 * right / (truth.count(label) + told.count(label)))
+        right = sum(want == got == label for want, got in zip(truth, predicted, strict=True))
+        scores.append(2 * right / (truth.count(label) + predicted.count(label)))
     return sum(scores) / len(scores) if scores else 0.0
 
 
-def evidence_hits(rows: list[dict[str, Any]], answers: list[LogDiagnosis], first: bool = False) -> Iterator[bool]:
-    for row, answer in zip(rows, answers, strict=True):
+def evidence_hits(rows: list[dict[str, Any]], diagnoses: list[LogDiagnosis], first: bool = False) -> Iterator[bool]:
+    for row, diagnosis in zip(rows, diagnoses, strict=True):
         want = str(row.get("evidence_line", "")).strip()
         if want and row["root_cause"] != NONE:
-            shown = answer.evidence[:1] if first else answer.evidence
-            yield any(one.text.strip() and (one.text.strip() in want or want in one.text.strip()) for one in shown)
+            shown = diagnosis.evidence[:1] if first else diagnosis.evidence
+            yield any(
+                label.text.strip() and (label.text.strip() in want or want in label.text.strip()) for label in shown
+            )
 
 
-def infrastructure_blamed_on_user(truth: list[str], told: list[str]) -> str:
-    pairs = [(want, got) for want, got in zip(truth, told, strict=True)
+def infrastructure_blamed_on_user(truth: list[str], predicted: list[str]) -> str:
+    pairs = [(want, got) for want, got in zip(truth, predicted, strict=True)
              if LABELS[want].category is FailureCategory.INFRASTRUCTURE]  # fmt: skip
     users = (FailureCategory.SCRIPT, FailureCategory.FRAMEWORK)
     return f"{sum(LABELS[got].category in users for _, got in pairs)} of {len(pairs)}"
 
 
-def print_calibration(rows: list[dict[str, Any]], answers: list[LogDiagnosis]) -> None:
-    print("\ncalibration (lenient)      said   right     n")
+def print_calibration(rows: list[dict[str, Any]], diagnoses: list[LogDiagnosis]) -> None:
+    print("\ncalibration (lenient)    stated   right     n")
     for low, high in itertools.pairwise(CONFIDENCE_BINS):
-        inside = [(answer.confidence, answer.root_cause in acceptable_labels(row))
-                  for row, answer in zip(rows, answers, strict=True)
-                  if low <= answer.confidence < high]  # fmt: skip
+        inside = [(diagnosis.confidence, diagnosis.root_cause in acceptable_labels(row))
+                  for row, diagnosis in zip(rows, diagnoses, strict=True)
+                  if low <= diagnosis.confidence < high]  # fmt: skip
         if inside:
             said, right = (sum(column) / len(inside) for column in zip(*inside, strict=True))
             bar = "#" * round(40 * right)
             print(f"  {low:.2f} to {min(high, 1):.2f}            {said:.2f}   {right:.2f}  {len(inside):5d}  {bar}")
 
 
-def print_confusions(truth: list[str], told: list[str]) -> None:
-    wrong = Counter((want, got) for want, got in zip(truth, told, strict=True) if want != got)
-    print("\nconfusions (truth → told)")
+def print_confusions(truth: list[str], predicted: list[str]) -> None:
+    wrong = Counter((want, got) for want, got in zip(truth, predicted, strict=True) if want != got)
+    print("\nconfusions (truth → predicted)")
     for (want, got), count in wrong.most_common():
         print(f"  {count:3d}  {want} → {got}")
 
 
-def print_misses(rows: list[dict[str, Any]], answers: list[LogDiagnosis]) -> None:
-    for row, answer in zip(rows, answers, strict=True):
-        if row["root_cause"] != answer.root_cause:
-            seen = answer.evidence[0].text[:150] if answer.evidence else "-"
-            print(f"\n{row.get('id')}: {row['root_cause']} → {answer.root_cause} {answer.confidence}\n  {seen}")
+def print_misses(rows: list[dict[str, Any]], diagnoses: list[LogDiagnosis]) -> None:
+    for row, diagnosis in zip(rows, diagnoses, strict=True):
+        if row["root_cause"] != diagnosis.root_cause:
+            seen = diagnosis.evidence[0].text[:150] if diagnosis.evidence else "-"
+            print(f"\n{row.get('id')}: {row['root_cause']} → {diagnosis.root_cause} {diagnosis.confidence}\n  {seen}")
 
 
 # -- speed -------------------------------------------------------------------------------------------------------------
 
 
 def generate_log(size: int, seed: int = 3) -> Iterator[bytes]:
-    """40 ranks interleaved, metrics and NCCL chatter; in the last lines one GPU fails and all others wait for it."""
+    """Yield the log of 40 ranks with metrics and NCCL output. At the end one GPU fails and the others wait."""
     dice, written, step = random.Random(seed), 0, 0
     pool = [dice.random() for _ in range(4096)]
     while written < size - 20_000:
@@ -222,7 +224,7 @@ def _failure_lines() -> Iterator[str]:
 
 
 def compare_speed(size_mb: int, drain_mb: int) -> None:
-    """Each runner in a process of its own, so that its peak memory is its own."""
+    """Measure each runner in a separate process, so that its peak memory is its own."""
     folder = Path(tempfile.mkdtemp(prefix="acme-bench-"))
     try:
         whole, part = folder / "whole.log", folder / "part.log"
@@ -235,14 +237,14 @@ def compare_speed(size_mb: int, drain_mb: int) -> None:
         _time_grep(whole)
         drain = _run_in_subprocess("drain3", part)
         if drain:
-            print(f"\nacme is {ours / drain:.0f} times as fast as Drain3 on the same lines")
+            print(f"\nAcme is {ours / drain:.0f} times as fast as Drain3 on the same lines")
     finally:
         shutil.rmtree(folder)
 
 
 def _run_in_subprocess(name: str, path: Path) -> float:
-    words = [sys.executable, __file__, "speed", "--one", name, "--file", str(path)]
-    out = subprocess.run(words, capture_output=True, text=True, check=False)
+    options = [sys.executable, __file__, "speed", "--one", name, "--file", str(path)]
+    out = subprocess.run(options, capture_output=True, text=True, check=False)
     if out.returncode:
         print(f"{name:12s} not measured: {(out.stderr.strip().splitlines() or ['?'])[-1]}")
         return 0.0
@@ -256,18 +258,18 @@ def _time_grep(path: Path) -> None:
     _print_speed_row("grep -F", path, time.perf_counter() - began, 0, "one word")
 
 
-def _print_speed_row(name: str, path: Path, seconds: float, peak: float, answer: str) -> None:
+def _print_speed_row(name: str, path: Path, seconds: float, peak: float, diagnosis: str) -> None:
     size = path.stat().st_size / 1e6
-    print(f"{name:12s} {size:6.0f} {seconds:8.2f} {size / seconds:8.1f} {peak:8.0f}  {answer}")
+    print(f"{name:12s} {size:6.0f} {seconds:8.2f} {size / seconds:8.1f} {peak:8.0f}  {diagnosis}")
 
 
 def measure_runner(name: str, path: Path) -> None:
     run: Callable[[Path], str] = {"acme": _run_diagnosis, "compress": _run_compressor, "drain3": _run_drain3}[name]
-    engine.diagnose_text("")  # compiling the rules is once per process, not per log
+    engine.diagnose_text("")  # compile the rules first, once per process
     began = time.process_time()
-    answer = run(path)
+    diagnosis = run(path)
     _print_speed_row(
-        name, path, time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, answer
+        name, path, time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, diagnosis
     )
 
 
@@ -278,8 +280,8 @@ def read_chunks(path: Path) -> Iterator[bytes]:
 
 
 def _run_diagnosis(path: Path) -> str:
-    answer = engine.diagnose(read_chunks(path))
-    return f"{answer.root_cause} line {answer.evidence[0].line} of {answer.lines}"
+    diagnosis = engine.diagnose(read_chunks(path))
+    return f"{diagnosis.root_cause} line {diagnosis.evidence[0].line} of {diagnosis.lines}"
 
 
 def _run_compressor(path: Path) -> str:
@@ -289,8 +291,8 @@ def _run_compressor(path: Path) -> str:
     for piece in read_chunks(path):
         compressor.feed(piece)
     bundle = compressor.bundle()
-    kept = "cause kept" if "uncorrectable ECC" in bundle.text else "CAUSE LOST"
-    return f"{path.stat().st_size / max(1, len(bundle.text.encode())):.0f} times smaller, {kept}"
+    stored = "cause kept" if "uncorrectable ECC" in bundle.text else "CAUSE LOST"
+    return f"{path.stat().st_size / max(1, len(bundle.text.encode())):.0f} times smaller, {stored}"
 
 
 def _run_drain3(path: Path) -> str:
@@ -308,10 +310,10 @@ def _run_drain3(path: Path) -> str:
 
 
 def measure_log_followers(jobs: int, lines: int, seconds: int) -> None:
-    """Each virtual second every job writes its lines and one worker follows them all; under 1 s each, it keeps up.
+    """Follow the logs of all jobs with one worker, in virtual seconds; below 1 s of CPU per second it keeps up.
 
-    Between two looks a job's follower lies frozen in the database: what setting it down and taking it up costs is told
-    for one look. A worker looks at a job every five minutes, or sooner when much is unread.
+    Between two checks, the state of a job's follower is stored in the database; the cost of storing and restoring it is
+    printed per check. A worker checks a job every five minutes, or sooner if much is unread.
     """
     from failures.diagnosis.following import LogFollower, restore_follower
 
@@ -326,11 +328,11 @@ def measure_log_followers(jobs: int, lines: int, seconds: int) -> None:
         spent += time.process_time() - began
     began = time.process_time()
     states = [follower.frozen() for follower in followers]
-    kept = [state for state in states if state is not None and restore_follower(state) is not None]
+    stored = [state for state in states if state is not None and restore_follower(state) is not None]
     look = (time.process_time() - began) / jobs
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{jobs} jobs x {lines} lines/s: {spent / seconds:.2f} s of CPU per second, worst {worst:.2f}, {peak:.0f} MB")
-    print(f"set down and taken up: {look * 1000:.1f} ms of CPU and {sum(map(len, kept)) / jobs / 1000:.1f} KB a look")
+    print(f"store and restore: {look * 1000:.1f} ms of CPU and {sum(map(len, stored)) / jobs / 1000:.1f} KB per check")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """Evaluation campaigns:  python bench/evaluation.py [--cases N] [--json FILE]
 
-1. A campaign of 500 checkpoints and 63 datasets, planned: seconds on one core (goal 5) and how far the plan is from the
-   lower bound; also where none of the datasets may be cut.
-2. The line beside CP-SAT, which solves small cases to the end: 5 to 9 datasets that may not be cut on 2 to 4 GPUs, each
-   with seconds on a GPU and a metric after it that runs beside. The gap is the makespan over the solver's; where it has
-   not come to the end within its effort, over what it has proven that nobody can beat. The seeds are 0, 1, 2, …
-3. The same for 10 to 40 datasets on 2 to 8 GPUs, over what arithmetic says that nobody can beat: a bound that is loose
-   where there are few datasets for each GPU.
+1. The plan of a campaign of 500 checkpoints and 63 datasets: seconds on one core (goal 5) and the distance from the
+   lower bound; also if datasets may not be divided.
+2. Our order and CP-SAT, which solves small cases to optimality: 5 to 9 indivisible datasets on 2 to 4 GPUs, each with
+   seconds on a GPU and a metric after it that runs in parallel. The gap is our makespan over the solver's; if the
+   solver has not finished within its effort, over the lower bound that it has proven. The seeds are 0, 1, 2, …
+3. The same for 10 to 40 datasets on 2 to 8 GPUs, over an arithmetic lower bound, which is loose if there are few
+   datasets per GPU.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from scheduling.evaluation.plan import simulate_campaign
 from scheduling.evaluation.uncut_order import makespan_lower_bound_s
 from scheduling.evaluation.work import EvaluationSite, PhaseCosts, SliceCost, datasets
 
-SOLVER_EFFORT = 3.0  # of the solver for a case, in its own units: some seconds, the same on every machine
-SMALL_CASES, LARGE_CASES = ((2, 3, 4), (5, 9)), ((2, 4, 6, 8), (10, 40))  # how many GPUs, how many datasets
+SOLVER_EFFORT = 3.0  # per case, in the solver's units: some seconds, the same on every machine
+SMALL_CASES, LARGE_CASES = ((2, 3, 4), (5, 9)), ((2, 4, 6, 8), (10, 40))  # numbers of GPUs, range of datasets
 NO_STARTUP_COST = PhaseCosts(start=0.0, weights_gb=0.0)
 
 
@@ -83,11 +83,11 @@ def planned_makespan_s(work: list[tuple[int, int]], gpus: int) -> float:
 
 
 def solver_gap(seed: int) -> tuple[float, bool]:
-    """And whether the solver came to the end."""
+    """Return the gap, and whether the solver finished."""
     work, gpus = random_case(seed, SMALL_CASES)
-    found = planned_makespan_s(work, gpus)
-    least, solved = solve_makespan(work, gpus, int(found))
-    return found / least - 1, solved
+    planned = planned_makespan_s(work, gpus)
+    optimum, solved = solve_makespan(work, gpus, int(planned))
+    return planned / optimum - 1, solved
 
 
 def lower_bound_gap(seed: int) -> float:
@@ -96,8 +96,8 @@ def lower_bound_gap(seed: int) -> float:
 
 
 def solve_makespan(work: list[tuple[int, int]], gpus: int, known: int) -> tuple[float, bool]:
-    """The shortest makespan there is, at most the one that is known: who is on which GPU, where the longest metrics go
-    first, for then no other order of the same ends earlier."""
+    """Return the shortest makespan, at most the known one, by assigning datasets to GPUs. The longest metrics go first,
+    because no other order on the same GPU ends earlier."""
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
@@ -127,9 +127,9 @@ def gap_summary(gaps: list[float]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=200, help="small cases for CP-SAT")
+    parser.add_argument("--cases", type=int, default=200, help="number of small cases for CP-SAT")
     parser.add_argument("--json", metavar="FILE")
-    given = parser.parse_args()
+    options = parser.parse_args()
     machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     print(machine)
     plans = [measure_plan(500, nodes) for nodes in (4, 36, 64)] + [
@@ -138,15 +138,17 @@ def main() -> None:
     print(f"\n{'checkpoints':>11}{'nodes':>7}{'cut':>5}{'slices':>9}{'plan, CPU s':>13}{'of bound':>10}   goal 5 s")
     for plan in plans:
         print("{checkpoints:>11}{nodes:>7}{cut:>5}{slices:>9}{plan_s:>13}{over_bound:>10}".format(**plan))
-    cases = [solver_gap(seed) for seed in range(given.cases)]
+    cases = [solver_gap(seed) for seed in range(options.cases)]
     small = gap_summary([over for over, _ in cases]) | {"solved": sum(done for _, done in cases)}
-    larger = gap_summary([lower_bound_gap(seed) for seed in range(given.cases)])
+    larger = gap_summary([lower_bound_gap(seed) for seed in range(options.cases)])
     words = "mean {mean:.2%}, p90 {p90:.2%}, p95 {p95:.2%}, worst {worst:.2%}"
-    print("\nbeside CP-SAT, {cases} cases, {solved} solved to the end: ".format(**small) + words.format(**small))
-    print("larger ones, {cases} cases, over the bound: ".format(**larger) + words.format(**larger))
-    if given.json:
-        found = {"machine": machine, "plans": plans, "gap": small, "larger": larger}
-        Path(given.json).write_text(json.dumps(found, indent=2) + "\n")
+    print(
+        "\ncompared with CP-SAT, {cases} cases, {solved} solved to optimality: ".format(**small) + words.format(**small)
+    )
+    print("larger cases, {cases}, over the lower bound: ".format(**larger) + words.format(**larger))
+    if options.json:
+        planned = {"machine": machine, "plans": plans, "gap": small, "larger": larger}
+        Path(options.json).write_text(json.dumps(planned, indent=2) + "\n")
 
 
 if __name__ == "__main__":

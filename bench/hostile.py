@@ -1,9 +1,9 @@
-"""Logs that break things: what each is answered with, in which time, with which peak of memory.
+"""Hostile logs: the diagnosis of each, with time and peak memory.
 
     python bench/hostile.py [--mb 300]
 
-Each goes through the whole diagnosis in a process of its own. The peak is the process's, the compiled signatures and
-Python itself (the row `nothing`) included. Ends with 1 when a peak passes 300 MB or a process dies.
+Each log passes the whole diagnosis in a separate process. The peak is that of the process, including the compiled
+signatures and Python itself (the row `nothing`). Exits with 1 if a peak exceeds 300 MB or a process dies.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mb", type=int, default=300)
     parser.add_argument("--one", choices=HOSTILE_LOGS, help="used by the bench itself")
-    words = parser.parse_args()
-    if words.one:
-        diagnose_case(words.one, words.mb)
+    options = parser.parse_args()
+    if options.one:
+        diagnose_case(options.one, options.mb)
         return 0
     bad = 0
-    print(f"{platform.machine()}, Python {platform.python_version()}, {words.mb} MB each\n")
+    print(f"{platform.machine()}, Python {platform.python_version()}, {options.mb} MB each\n")
     print(f"{'case':26s} {'s':>7s} {'peak MB':>8s}  answer")
     rows = []
     for name in HOSTILE_LOGS:
-        run = [sys.executable, __file__, "--one", name, "--mb", str(words.mb)]
+        run = [sys.executable, __file__, "--one", name, "--mb", str(options.mb)]
         out = subprocess.run(run, capture_output=True, text=True, check=False)
         if out.returncode:
             print(f"{name:26s} died: {(out.stderr.strip().splitlines() or [str(out.returncode)])[-1]}")

@@ -1,13 +1,13 @@
-"""What sick neighbours cost a healthy cluster: the time from submit to promise, and how long pages take.
+"""The effect of faulty neighbours on a healthy cluster: the time from submission to promise, and page latency.
 
     python bench/isolation.py            about four minutes; --seconds 60 --json
 
-It starts an instance of its own, as `make up` does, with its demo running, and adds a healthy simulated cluster of 64
-nodes. Jobs are submitted to that cluster over the API, two a second, and four pages are asked for in turn, first
-undisturbed, then from the moment on at which all of this is there: three clusters whose slurmrestd and exporter accept
-connections and never answer, replays that compute throughout, a model endpoint that does not answer for 300 s, and a
-running training job whose log is a FIFO. Promises are measured by the clock of the database. Everything is on loopback.
-Prints a table to stderr, and JSON to stdout with --json.
+It starts its own instance like `make up`, with the demo, and adds a healthy simulated cluster of 64 nodes. Jobs are
+submitted to that cluster over the API, two per second, and four pages are requested in turn: first undisturbed, then
+with all of these: three clusters whose slurmrestd and exporter accept connections and never answer, replays that
+compute all the time, a model endpoint that does not answer for 300 s, and a running training job whose log is a FIFO.
+Promises are measured by the database's clock. Everything is on loopback. Prints a table to stderr, and JSON to stdout
+with --json.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class UnresponsiveServer:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="How long each of the two parts is measured.")
+    parser.add_argument("--seconds", type=float, default=60.0, help="Duration of each of the two parts.")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     model = UnresponsiveServer()
@@ -66,10 +66,10 @@ def main() -> None:
         home = instance.place.var.parent
         healthy = stack.enter_context(ClusterProcess(home / "healthy", "--nodes", "64"))
         os.environ.update(instance.surroundings())
-        found = measure_isolation(instance, healthy, home, options.seconds, model)
-    print(latency_table(found), file=sys.stderr)
+        figures = measure_isolation(instance, healthy, home, options.seconds, model)
+    print(latency_table(figures), file=sys.stderr)
     if options.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(figures, indent=1))
 
 
 def measure_isolation(
@@ -90,16 +90,16 @@ def measure_isolation(
     browser = BenchUser(instance.port, api_make.token(person), person)
     until(lambda: Cluster.objects.get(name="healthy").nodes.exists(), what="the healthy cluster reports no nodes")
     time.sleep(WARMUP_S)
-    found = {"machine": machine_info(), "undisturbed": measure_part(browser, seconds)}
+    figures = {"machine": machine_info(), "undisturbed": measure_part(browser, seconds)}
     logs = home / "logs"
     logs.mkdir()
     silent = start_disturbances(logs)
-    found["disturbed"] = measure_part(browser, seconds)
-    return found | {"disturbance": disturbance_counts(silent, model), "machine_after": machine_info()}
+    figures["disturbed"] = measure_part(browser, seconds)
+    return figures | {"disturbance": disturbance_counts(silent, model), "machine_after": machine_info()}
 
 
 def shared_token(instance: Any, cluster: ClusterProcess) -> Path:
-    """The cluster's token where Acme accepts tokens, readable to the user that Acme runs as."""
+    """Store the cluster's token where Acme accepts tokens, readable by Acme's user; return its path."""
     directory = instance.place.var / "tokens"
     directory.mkdir(exist_ok=True)
     file = directory / "healthy"
@@ -109,7 +109,7 @@ def shared_token(instance: Any, cluster: ClusterProcess) -> Path:
     return file
 
 
-# --- what disturbs
+# --- disturbances
 
 
 def start_disturbances(logs: Path) -> list[UnresponsiveServer]:
@@ -134,7 +134,7 @@ def start_disturbances(logs: Path) -> list[UnresponsiveServer]:
 
 
 def start_training_job(logs: Path, gpu: int) -> Any:
-    """A training job that runs on a cluster which nobody reaches, so the record alone speaks of it."""
+    """Create a running training job on an unreachable cluster, so that only the database has its state."""
     from datetime import timedelta
 
     from jobs.actions import jobs as job_actions
@@ -149,7 +149,7 @@ def start_training_job(logs: Path, gpu: int) -> Any:
 
 
 def disturbance_counts(silent: list[UnresponsiveServer], model: UnresponsiveServer) -> dict[str, Any]:
-    """That all of it was there."""
+    """Return evidence that every disturbance was active."""
     from failures.models import Cadence, ModelOpinion
     from scheduling.models import OpenCircuit, Simulation
 
@@ -163,11 +163,11 @@ def disturbance_counts(silent: list[UnresponsiveServer], model: UnresponsiveServ
     }
 
 
-# --- what is measured
+# --- measurements
 
 
 class BenchUser:
-    """One person: a token for the API, a session for the pages."""
+    """One user with an API token and a browser session."""
 
     def __init__(self, port: int, token: str, person: Any) -> None:
         from django.test import Client
@@ -206,8 +206,8 @@ class BenchUser:
 def measure_part(browser: BenchUser, seconds: float) -> dict[str, Any]:
     ids: list[str] = []
     pages: dict[str, list[float]] = {"home": [], "jobs": [], "queue": [], "job": []}
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
         due = time.monotonic() + SUBMIT_INTERVAL_S
         ids.append(browser.submit())
         name = list(pages)[len(ids) % len(pages)]
@@ -227,8 +227,8 @@ def promise_latencies(ids: list[str]) -> dict[str, Any]:
     from jobs.models import Attempt
 
     rows: list[tuple[Any, Any]] = []
-    until = time.monotonic() + 120
-    while len(rows) < len(ids) and time.monotonic() < until:
+    deadline = time.monotonic() + 120
+    while len(rows) < len(ids) and time.monotonic() < deadline:
         first = Attempt.objects.filter(job__public_id__in=ids, number=1)
         rows = list(first.values_list("promised_at", "job__submitted_at"))
         time.sleep(0.2)
@@ -239,8 +239,8 @@ def promise_latencies(ids: list[str]) -> dict[str, Any]:
 def latency_summary(values: list[float], factor: float) -> dict[str, float]:
     ordered = sorted(value * factor for value in values)
     high = ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))]
-    found = {"p50": statistics.median(ordered), "p95": high, "max": ordered[-1]}
-    return {name: round(value, 3) for name, value in found.items()} | {"count": len(ordered)}
+    figures = {"p50": statistics.median(ordered), "p95": high, "max": ordered[-1]}
+    return {name: round(value, 3) for name, value in figures.items()} | {"count": len(ordered)}
 
 
 def machine_info() -> str:
@@ -248,23 +248,25 @@ def machine_info() -> str:
     return f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {load:.1f}"
 
 
-def latency_table(found: dict[str, Any]) -> str:
+def latency_table(figures: dict[str, Any]) -> str:
     rows = [
-        f"before: {found['machine']}; after: {found['machine_after']}",
+        f"before: {figures['machine']}; after: {figures['machine_after']}",
         f"{'':24}{'undisturbed':>28}{'disturbed':>28}",
     ]
     rows.append(
-        latency_row("submit to promise, s", found, lambda one: one["promise"]) + f"   goal p95 {GOAL_PROMISE_S:.0f} s"
+        latency_row("submit to promise, s", figures, lambda one: one["promise"]) + f"   goal p95 {GOAL_PROMISE_S:.0f} s"
     )
-    rows.append(f"{'never promised':24}" + "".join(f"{found[when]['promise']['never']:>28}" for when in MEASURED_PARTS))
-    for name in found["disturbed"]["pages"]:
+    rows.append(
+        f"{'never promised':24}" + "".join(f"{figures[when]['promise']['never']:>28}" for when in MEASURED_PARTS)
+    )
+    for name in figures["disturbed"]["pages"]:
         goal = f"   goal p95 {GOAL_PAGE_MS:.0f} ms"
-        rows.append(latency_row(f"page {name}, ms", found, lambda one, name=name: one["pages"][name]) + goal)
-    return "\n".join([*rows, f"disturbance: {found['disturbance']}"])
+        rows.append(latency_row(f"page {name}, ms", figures, lambda one, name=name: one["pages"][name]) + goal)
+    return "\n".join([*rows, f"disturbance: {figures['disturbance']}"])
 
 
-def latency_row(title: str, found: dict[str, Any], of: Any) -> str:
-    cells = ["{p50:.2f} / {p95:.2f} / {max:.2f} ({count})".format(**of(found[when])) for when in MEASURED_PARTS]
+def latency_row(title: str, figures: dict[str, Any], of: Any) -> str:
+    cells = ["{p50:.2f} / {p95:.2f} / {max:.2f} ({count})".format(**of(figures[when])) for when in MEASURED_PARTS]
     return f"{title:24}" + "".join(f"{cell:>28}" for cell in cells)
 
 

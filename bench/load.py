@@ -1,7 +1,7 @@
-"""A load of HTTP requests that costs the machine little: bytes made beforehand, over connections that stay open.
+"""Generates HTTP load at low cost: requests are prepared as bytes and sent over open connections.
 
-A client library would spend as much on a request as the server does, on the same two cores. This one knows HTTP/1.1 as
-far as our own server speaks it: an answer has a Content-Length.
+A client library would spend as much per request as the server, on the same two cores. This client implements only the
+HTTP/1.1 that our server uses: every response has a Content-Length.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RequestStream = Iterator[bytes]
 
 @dataclass(kw_only=True)
 class LoadResult:
-    """What came of a load; times in seconds."""
+    """The result of a load; times in seconds."""
 
     wall_s: float = 0.0
     times: list[float] = field(default_factory=list)
@@ -54,8 +54,8 @@ class LoadConnection:
         place = urlsplit(home)
         return cls(*await asyncio.open_connection(place.hostname, place.port, limit=2**26))
 
-    async def ask(self, asked: bytes) -> tuple[int, bytes]:
-        self.writer.write(asked)
+    async def ask(self, request: bytes) -> tuple[int, bytes]:
+        self.writer.write(request)
         head = await self.reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
         return int(head[9:12]), await self.reader.readexactly(length)
@@ -70,7 +70,7 @@ def run_load(
     per_s: float = 0.0,
     check: Callable = lambda *_: None,
 ) -> LoadResult:
-    """So many requests, as fast as they are answered or at a pace; `check` sees each answer."""
+    """Send the requests, as fast as they are answered or at a fixed rate; `check` gets each response."""
     return asyncio.run(_run_load(home, islice(requests, count), connections, per_s, check))
 
 
@@ -80,13 +80,13 @@ async def _run_load(home: str, requests: RequestStream, connections: int, per_s:
     began = time.perf_counter()
 
     async def send_requests(line: LoadConnection) -> None:
-        for asked in requests:
+        for request in requests:
             if per_s:
-                # The place in the row says when it is due, however late the ones before it came back
+                # The schedule is fixed, however late earlier responses were
                 due = began + len(measured.times) / per_s
                 await asyncio.sleep(max(0.0, due - time.perf_counter()))
             sent = time.perf_counter()
-            status, body = await line.ask(asked)
+            status, body = await line.ask(request)
             measured.times.append(time.perf_counter() - sent)
             measured.statuses[status] += 1
             check(status, body)

@@ -1,7 +1,7 @@
-"""A log of 200 MB on its page: how long its end, a place in its middle and a search take. `python bench/log_page.py`
+"""The page of a 200 MB log: time to show its end, its middle, and to search it. `python bench/log_page.py`
 
-The reading is timed, from the open file to the lines of the template; the rest of a request costs what any page costs.
-Beside it, in the same run: reading the whole file, which is what opening it in an editor or a plain `cat` begins with.
+Measures the reading, from the open file to the lines of the template; the rest of a request costs as much as on any
+page. For comparison, in the same run: reading the whole file, as an editor or `cat` would.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def time_calls(what: Callable[[], object]) -> dict[str, float]:
 
 
 def count_search_hits(where: tuple[str, str]) -> int:
-    """From the beginning to the end, as often as the page would be asked."""
-    at, wanted, found = 0, log_search.text_matcher("the needle"), 0
+    """Search from the beginning to the end, in the same pieces as the page."""
+    at, matches, count = 0, log_search.text_matcher("the needle"), 0
     while True:
-        hits = log_search.search(*where, wanted, at)
-        found, at = found + len(hits.lines), hits.until
+        hits = log_search.search(*where, matches, at)
+        count, at = count + len(hits.lines), hits.until
         if not hits.more:
-            return found
+            return count
 
 
 def main() -> None:
@@ -58,18 +58,18 @@ def main() -> None:
         where = (home, path.name)
         assert count_search_hits(where) == 1
         rows = {
-            "its end": time_calls(lambda: log_search.chunk_before(*where)),
-            "a place in its middle": time_calls(lambda: log_search.chunk_at(*where, MEGABYTES << 19)),
+            "the end": time_calls(lambda: log_search.chunk_before(*where)),
+            "the middle": time_calls(lambda: log_search.chunk_at(*where, MEGABYTES << 19)),
             "around line 1,000,000": time_calls(lambda: job_log.read_window(*where, 1_000_000)),
             "a piece of a search (64 MiB)": time_calls(
                 lambda: log_search.search(*where, log_search.text_matcher("needle"), 0)
             ),
-            "a search of all of it": time_calls(lambda: count_search_hits(where)),
-            "for comparison: read it all": time_calls(path.read_bytes),
+            "a search of the whole log": time_calls(lambda: count_search_hits(where)),
+            "for comparison: read all": time_calls(path.read_bytes),
         }
-        told = {"input_mb": path.stat().st_size / 1e6, "rounds": TIMING_ROUNDS, "rows": rows}
+        document = {"input_mb": path.stat().st_size / 1e6, "rounds": TIMING_ROUNDS, "rows": rows}
     machine = {"python": platform.python_version(), "cpus": os.cpu_count(), "load": os.getloadavg()[0]}
-    print(json.dumps(told | {"machine": machine}))
+    print(json.dumps(document | {"machine": machine}))
     for name, row in rows.items():
         print(f"{name:32} median {row['median_ms']:9.2f} ms   worst {row['worst_ms']:9.2f} ms", file=sys.stderr)
 

@@ -1,13 +1,13 @@
-"""One live turn with its database, and how many jobs it starts in a second.
+"""One live turn with its database, and how many jobs it starts per second.
 
     python bench/loops.py                three parts, about two minutes on an idle machine
     python bench/loops.py turn           load, decide, apply, explain at two sizes; also: starts, profile
 
-`turn` measures a whole turn of a full cluster (nothing can start): the cluster is a list in memory, PostgreSQL a real
-server that waits for its disk. The first turn takes over the whole cluster, later ones find little to write; in the
-busy ones somebody else became first in the queue, so everybody's sentence is another. `starts` runs turns against the
-simulated cluster's server until all of a burst is accepted; where Slurm is installed, a real slurmctld on the same host
-takes a burst through the same adapter, and sbatch one after another.
+`turn` measures a complete turn of a full cluster, where no job can start. The cluster is a list in memory, PostgreSQL a
+real server with durable writes. The first turn reads the whole cluster, later turns write little; in the busy turns
+another job became first in the queue, so the reason of every pending job changes. `starts` runs turns against the
+simulated cluster's server until a whole burst is accepted. If Slurm is installed, a real slurmctld on the same host
+takes a burst through the same adapter, and sbatch one job after another.
 Prints a table to stderr and JSON to stdout.
 """
 
@@ -40,29 +40,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["turn", "starts"])
     parts = parser.parse_args().parts
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "machine": {"cores": os.cpu_count(), "load_before": os.getloadavg()[0], "python": platform.python_version()}
     }
     with ExitStack() as stack:
         start_database(stack)
         if {"turn", "profile"} & set(parts):
-            found["turn"] = {
+            figures["turn"] = {
                 name: measure_turn(*size, profile="profile" in parts) for name, size in CLUSTER_SIZES.items()
             }
         if "starts" in parts:
-            found["starts"] = measure_starts()
-    found["peak_memory_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-    print(figures_table(found), file=sys.stderr)
-    print(json.dumps(found, indent=1))
+            figures["starts"] = measure_starts()
+    figures["peak_memory_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    print(figures_table(figures), file=sys.stderr)
+    print(json.dumps(figures, indent=1))
 
 
 def start_database(stack: ExitStack) -> None:
-    """Servers of our own, durable as in production, and an empty schema."""
+    """Start our own servers, durable as in production, with an empty schema."""
     from acmeweb.services import postgres
     from tests import servers
 
     os.environ.update(ACME_TESTING="1", SECRET_KEY="only-for-figures-" + "x" * 40)
-    postgres.UNSAFE_TEST_SETTINGS = {}  # what tests save of fsync would be a lie here
+    postgres.UNSAFE_TEST_SETTINGS = {}  # tests skip fsync, which would falsify the figures
     servers.start(stack)
     os.environ["DJANGO_SETTINGS_MODULE"] = "acmeweb.settings"
     import django
@@ -110,14 +110,14 @@ def measure_turn(nodes: int, waiting: int, running: int, *, profile: bool) -> di
         "median_s": statistics.median(later),
         "worst_s": max(later),
         "busy_s": statistics.median(busy),
-        "cpu_s": statistics.median(cpu),  # ours alone, without PostgreSQL's: what a busy machine does not stretch
+        "cpu_s": statistics.median(cpu),  # only ours, without PostgreSQL; not affected by a busy machine
         "load_s": load_s,
         "decide_s": decide_s,
     }
 
 
 def change_queue_head(cluster: Any, number: int) -> None:
-    """Somebody else is first in the queue since the last turn, and everybody's sentence names the first."""
+    """Make another job first in the queue, which changes the reason of all others."""
     from jobs.models import Job
 
     first = Job.objects.filter(cluster=cluster, state="PENDING", gpus_per_node=8).order_by("id")[number]
@@ -137,7 +137,7 @@ def clear_database() -> None:
 
 
 def analyze_tables() -> None:
-    """What autovacuum does within a minute of such a flood of rows; the planner knows nothing before."""
+    """Run ANALYZE, as autovacuum does within a minute of so many new rows."""
     from django.db import connection
 
     with connection.cursor() as cursor:
@@ -145,7 +145,7 @@ def analyze_tables() -> None:
 
 
 def make_full_cluster(nodes: int, waiting: int, running: int) -> tuple[Any, Any]:
-    """Every GPU is held; the widest jobs have whole nodes, the others halves."""
+    """Create a cluster with all GPUs allocated; the largest jobs have whole nodes, the others halves."""
     from jobs.models import Node
     from tests import make
     from tests.scheduling.fake import FakeCluster
@@ -173,7 +173,7 @@ def make_full_cluster(nodes: int, waiting: int, running: int) -> tuple[Any, Any]
 
 
 def make_running_jobs(cluster: Any, slurm: Any, nodes: list[Any], count: int) -> None:
-    """`count` jobs that run since an hour, both in the record and on the cluster."""
+    """Create jobs that have been running for an hour, in the database and on the cluster."""
     from jobs.core.lifecycle import State
     from jobs.models import Allocation, Attempt, Job, clock
     from scheduling.backends.base import BackendJob
@@ -214,25 +214,23 @@ def measure_starts() -> dict[str, Any]:
     from tests.backends.real_slurm import RealSlurm, missing_programs
     from tests.cluster.running import ClusterProcess
 
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     with (
         tempfile.TemporaryDirectory(prefix="acme-bench-") as home,
         ClusterProcess(Path(home), "--nodes", "64") as simulated,
     ):
         token = str(simulated.state / "token")
-        found["simulated"] = measure_burst(simulated.address, str(simulated.log_root), token, BURST_JOBS)
-    found["slurm"] = f"not installed ({missing_programs()})" if missing_programs() else None
-    if found["slurm"] is None:
+        figures["simulated"] = measure_burst(simulated.address, str(simulated.log_root), token, BURST_JOBS)
+    figures["slurm"] = f"not installed ({missing_programs()})" if missing_programs() else None
+    if figures["slurm"] is None:
         with RealSlurm() as slurm:
-            found["slurm"] = measure_burst(
-                slurm.address, str(slurm.output), "", 32
-            )  # as many as its four nodes have GPUs
-            found["sbatch"] = measure_sbatch(slurm)
-    return found
+            figures["slurm"] = measure_burst(slurm.address, str(slurm.output), "", 32)  # the GPUs of its four nodes
+            figures["sbatch"] = measure_sbatch(slurm)
+    return figures
 
 
 def measure_burst(address: str, log_root: str, token_file: str, count: int) -> dict[str, float]:
-    """So many jobs at once, and turns until the cluster has accepted all that fit."""
+    """Submit jobs at once, and run turns until the cluster has accepted them."""
     from django.db.models import Q
 
     from jobs.models import Attempt
@@ -243,13 +241,13 @@ def measure_burst(address: str, log_root: str, token_file: str, count: int) -> d
     clear_database()
     place = {"address": address, "log_root": log_root, "token_file": token_file, "api_user": "root", "is_bundled": True}
     cluster = make.cluster("burst", nodes=0, policy="fifo", **place)
-    run_turns(cluster.pk, "bench", connect)  # it learns its nodes
-    wish = {"gpus_per_node": 1, "cpus_per_node": 1, "memory_per_node": "100M", "command": "sleep 300"}
-    make.jobs(*[{**wish, "environment": {"SIM_DURATION_S": "300"}} for _ in range(count)], cluster=cluster)
+    run_turns(cluster.pk, "bench", connect)  # loads the nodes
+    resources = {"gpus_per_node": 1, "cpus_per_node": 1, "memory_per_node": "100M", "command": "sleep 300"}
+    make.jobs(*[{**resources, "environment": {"SIM_DURATION_S": "300"}} for _ in range(count)], cluster=cluster)
     began, spent = time.perf_counter(), time.process_time()
     while Attempt.objects.filter(job__cluster=cluster).exclude(Q(backend_id="")).count() < count:
         run_turns(cluster.pk, "bench", connect)
-        assert time.perf_counter() - began < 300, "the burst was not accepted"
+        assert time.perf_counter() - began < 300, "The burst was not accepted."
     took = time.perf_counter() - began
     cpu_ms = 1000 * (time.process_time() - spent) / count
     return {"jobs": count, "seconds": took, "per_second": count / took, "cpu_ms_each": cpu_ms}
@@ -260,20 +258,20 @@ def measure_sbatch(slurm: Any) -> dict[str, float]:
     return {"jobs": SBATCH_JOBS, "seconds": took, "per_second": SBATCH_JOBS / took}
 
 
-# --- shown
+# --- output
 
 
-def figures_table(found: dict[str, Any]) -> str:
-    lines = [f"load average before: {found['machine']['load_before']:.1f} on {found['machine']['cores']} cores"]
-    for name, took in found.get("turn", {}).items():
+def figures_table(figures: dict[str, Any]) -> str:
+    lines = [f"load average before: {figures['machine']['load_before']:.1f} on {figures['machine']['cores']} cores"]
+    for name, took in figures.get("turn", {}).items():
         shown = " ".join(f"{what.removesuffix('_s')} {seconds:.2f}" for what, seconds in took.items())
         lines.append(f"{name:32} seconds: {shown}; goal {GOAL_TURN_S:.0f} for median and busy")
-    for name, took in found.get("starts", {}).items():
-        said = took if isinstance(took, str) else f"{took['per_second']:.0f} jobs/s ({took['jobs']} jobs)"
+    for name, took in figures.get("starts", {}).items():
+        text = took if isinstance(took, str) else f"{took['per_second']:.0f} jobs/s ({took['jobs']} jobs)"
         if "cpu_ms_each" in took:
-            said += f", {took['cpu_ms_each']:.0f} ms of our CPU each"
-        lines.append(f"{name:32} {said}; goal {GOAL_STARTS}")
-    lines.append(f"peak memory {found['peak_memory_mb']} MB; goal {GOAL_MEMORY_MB}")
+            text += f", {took['cpu_ms_each']:.0f} ms of our CPU each"
+        lines.append(f"{name:32} {text}; goal {GOAL_STARTS}")
+    lines.append(f"peak memory {figures['peak_memory_mb']} MB; goal {GOAL_MEMORY_MB}")
     return "\n".join(lines)
 
 

@@ -1,9 +1,8 @@
-"""What node health finds in a machine room that breaks, and what it makes up:  python bench/node_health.py [--hours H]
+"""Precision and recall of the node health checks:  python bench/node_health.py [--hours H]
 
-The simulated cluster breaks far more often than a real one, and its telemetry page is scraped every 15 s, stored and
-judged as on live clusters (`telemetry.parse`, `sample`, `health.reading`, `detect.nodes.health`), without a database.
-What is found on a node where nothing broke that can be counted, or nothing any more, is false. What is shown is ours,
-so this says that each way to break is read out of the page and that noise is not; real counters are noisier.
+The simulated cluster fails far more often than a real one. Its telemetry page is scraped every 15 s, stored and judged
+as on live clusters, without a database. A finding on a node without a countable fault, or after its end, is false. The
+telemetry is simulated, so this shows that each kind of fault is detected and noise is not; real counters are noisier.
 """
 
 from __future__ import annotations
@@ -48,25 +47,25 @@ GPU_BREAKAGES = {
     FaultKind.NVLINK,
     FaultKind.FABRIC,
     FaultKind.SLOW,
-}  # told by the page; the others by silence
+}  # visible in telemetry; the other kinds only by missing data
 FINDING_LIFETIME_S = node_health.SAMPLE_WINDOW.total_seconds() + 60
 
 
 def make_faulty_cluster(count, per_node_day, seed):
     names = [f"seren-{number:03}" for number in range(count)]
-    hands = SimulatedExecutor(seed=seed)
+    executor = SimulatedExecutor(seed=seed)
     faults = FaultModel(per_node_day=per_node_day, seed=seed)
     return ClusterController(
         SimulatorSnapshot(nodes=tuple(build_nodes(names, gpus=8, gpu_model="a100", now=START_TIME_S))),
-        hands,
+        executor,
         START_TIME_S,
         faults=faults,
-    ), hands
+    ), executor
 
 
-def record_samples(world, hands, now, rows, nodes):
+def record_samples(world, executor, now, rows, nodes):
     page = dcgm_exporter.exporter_page(
-        dcgm_exporter.simulated_samples(world, hands.play, seed=1, now=now), dcgm_exporter.nic_ports(world, now=now)
+        dcgm_exporter.simulated_samples(world, executor.play, seed=1, now=now), dcgm_exporter.nic_ports(world, now=now)
     )
     seen, at = telemetry.parse(page), datetime.fromtimestamp(now, UTC)
     by_node = {}
@@ -77,24 +76,24 @@ def record_samples(world, hands, now, rows, nodes):
 
 
 def measure_node_health(count, hours, per_node_day, seed):
-    world, hands = make_faulty_cluster(count, per_node_day, seed)
+    world, executor = make_faulty_cluster(count, per_node_day, seed)
     nodes = {name: Node(name=name) for name in world.nodes}
     rows = {name: deque(maxlen=int(node_health.SAMPLE_WINDOW.total_seconds() / SCRAPE_INTERVAL_S)) for name in nodes}
     lasting, said, false, found = set(), 0, [], Counter()
     for look in range(int(hours * 3600 / SCRAPE_INTERVAL_S)):
         now = START_TIME_S + look * SCRAPE_INTERVAL_S
         world.advance_to(now)
-        record_samples(world, hands, now, rows, nodes)
+        record_samples(world, executor, now, rows, nodes)
         for name, seen in rows.items():
             if not seen:
                 continue
-            told = [
+            findings = [
                 one
                 for one in detect.node_health_findings(node_health.build_reading(name, list(seen)), now)
                 if one.severity is not Severity.NOTE
             ]
-            told = [one for one in told if "telemetry" not in one.why]
-            if told and name not in lasting:
+            findings = [one for one in findings if "telemetry" not in one.why]
+            if findings and name not in lasting:
                 said += 1
                 near = [
                     one
@@ -102,10 +101,15 @@ def measure_node_health(count, hours, per_node_day, seed):
                     if one.node == name and one.at <= now and one.kind in VISIBLE_BREAKAGES
                 ]
                 near = [one for one in near if now - max(one.at, min(one.until, now)) <= FINDING_LIFETIME_S]
-                false += [] if near else [told[0].why]
-            (lasting.add if told else lasting.discard)(name)
+                false += [] if near else [findings[0].why]
+            (lasting.add if findings else lasting.discard)(name)
             for one in world.troubles:
-                if told and one.node == name and one.kind in GPU_BREAKAGES and 0 <= now - one.at <= FINDING_LIFETIME_S:
+                if (
+                    findings
+                    and one.node == name
+                    and one.kind in GPU_BREAKAGES
+                    and 0 <= now - one.at <= FINDING_LIFETIME_S
+                ):
                     found[one.number] = 1
     due = [one for one in world.troubles if one.kind in GPU_BREAKAGES and one.at < now - FINDING_LIFETIME_S]
     missed = Counter(str(one.kind) for one in due if one.number not in found)
@@ -113,18 +117,18 @@ def measure_node_health(count, hours, per_node_day, seed):
 
 
 def main():
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--hours", type=float, default=6.0)
-    asked.add_argument("--nodes", type=int, default=8)
-    asked.add_argument("--seed", type=int, default=1)
-    asked.add_argument("--per-node-day", type=float, default=12.0)
-    given = asked.parse_args()
-    got = measure_node_health(given.nodes, given.hours, given.per_node_day, given.seed)
-    right = got["said"] - len(got["false"])
-    print(f"{given.nodes} nodes, {given.hours:g} h, seed {given.seed}: {got['said']} times not well, {right} rightly,")
-    seen, missed = got["due"] - sum(got["missed"].values()), dict(got["missed"]) or "none"
-    print(f"{seen} of {got['due']} troubles seen; missed: {missed}")
-    print("\n".join(got["false"]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hours", type=float, default=6.0)
+    parser.add_argument("--nodes", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--per-node-day", type=float, default=12.0)
+    options = parser.parse_args()
+    result = measure_node_health(options.nodes, options.hours, options.per_node_day, options.seed)
+    right = result["said"] - len(result["false"])
+    print(f"{options.nodes} nodes, {options.hours:g} h, seed {options.seed}: {result['said']} alarms, {right} right,")
+    seen, missed = result["due"] - sum(result["missed"].values()), dict(result["missed"]) or "none"
+    print(f"{seen} of {result['due']} faults detected; missed: {missed}")
+    print("\n".join(result["false"]))
 
 
 if __name__ == "__main__":

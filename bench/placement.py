@@ -1,9 +1,10 @@
-"""Placements beside the best there is:  python bench/placement.py [--cases N] [--json FILE]
+"""Placements compared with the optimum:  python bench/placement.py [--cases N] [--json FILE]
 
-Small cases that CP-SAT solves to the end: a few nodes with CPUs and memory, a queue that does not fit whole. Every
-placement goes through the queue in order and takes what fits (skipping FIFO, one turn); the solver picks the jobs and
-places that fill the most GPUs. The gap is what of those GPUs stays empty. Order is not the placement's choice, so the
-gap of "any order" is the solver's; `in order` is the best for the same jobs taken greedily (exact against the others).
+Small cases that CP-SAT solves to optimality: a few nodes with CPUs and memory, and a queue that does not fit
+completely. Every placement walks the queue in order and takes what fits (skipping FIFO, one turn); the solver picks the
+jobs and places that fill the most GPUs. The gap is the share of those GPUs that stays empty. The order is not the
+placement's choice, so the gap of "any order" is the solver's; `in order` is the optimum for the same jobs taken
+greedily.
 """
 
 from __future__ import annotations
@@ -36,22 +37,24 @@ def random_case(seed):
                  free_cpus=96, free_memory_mb=1000, leaf=f"l{n // 2}")
         for n in range(6)
     ]  # fmt: skip
-    wishes = []
+    requests = []
     for _ in range(dice.randint(8, 14)):
         gpus = dice.choice([1, 1, 1, 2, 2, 4, 8])
         need = ResourceRequest(
             gpus=gpus, cpus=gpus * dice.choice([4, 8, 12, 20]), memory_mb=gpus * dice.choice([50, 120, 200])
         )
-        wishes.append(ResourceRequest(nodes=2, gpus=4, cpus=32) if dice.random() < 0.15 else need)
-    return nodes, wishes
+        requests.append(ResourceRequest(nodes=2, gpus=4, cpus=32) if dice.random() < 0.15 else need)
+    return nodes, requests
 
 
-def place_greedily(nodes, wishes, name):
-    usual = dict.fromkeys(wishes, 1.0)
+def place_greedily(nodes, requests, name):
+    usual = dict.fromkeys(requests, 1.0)
     engine = Engine(
-        NodeResources(nodes), POLICY_RULES["fifo-skip"](), placement=PLACEMENTS[name](PlacementContext(wishes=usual))
+        NodeResources(nodes),
+        POLICY_RULES["fifo-skip"](),
+        placement=PLACEMENTS[name](PlacementContext(typical_requests=usual)),
     )
-    for number, need in enumerate(wishes):
+    for number, need in enumerate(requests):
         engine.submit(EngineJob(number, engine.ask(need), 0, 10, 10), 0)
     began = time.perf_counter()
     engine.decide(0)
@@ -63,13 +66,13 @@ def place_greedily(nodes, wishes, name):
 def compare_placements(cases):
     figures = {name: {"gap": 0.0, "worst": 0.0, "met": 0, "fragments": 0.0, "ms": 0.0} for name in PLACEMENT_NAMES}
     for seed in range(cases):
-        nodes, wishes = random_case(seed)
+        nodes, requests = random_case(seed)
         best = solve_placements(
-            NodeResources(nodes), [(need, ALL_NODES) for need in wishes], budget=5.0, all_of_them=False
+            NodeResources(nodes), [(need, ALL_NODES) for need in requests], budget=5.0, all_of_them=False
         )
-        most = sum(need.total_gpus for need, places in zip(wishes, best, strict=True) if places)
+        most = sum(need.total_gpus for need, places in zip(requests, best, strict=True) if places)
         for name, sums in figures.items():
-            placed, fragments, took = place_greedily(nodes, wishes, name)
+            placed, fragments, took = place_greedily(nodes, requests, name)
             gap = 1 - placed / most
             sums["gap"] += gap / cases
             sums["worst"] = max(sums["worst"], gap)
@@ -80,15 +83,15 @@ def compare_placements(cases):
 
 
 if __name__ == "__main__":
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--cases", type=int, default=100)
-    asked.add_argument("--json", metavar="FILE")
-    given = asked.parse_args()
-    found = compare_placements(given.cases)
-    print(f"{given.cases} cases of 6 nodes, 8 to 14 jobs; {platform.processor() or platform.machine()}")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=100)
+    parser.add_argument("--json", metavar="FILE")
+    options = parser.parse_args()
+    figures = compare_placements(options.cases)
+    print(f"{options.cases} cases of 6 nodes, 8 to 14 jobs; {platform.processor() or platform.machine()}")
     print(f"{'placement':<14}{'mean gap %':>11}{'worst %':>9}{'met':>6}{'fragments':>11}{'ms a turn':>11}")
-    for name, one in sorted(found.items(), key=lambda pair: pair[1]["gap"]):
+    for name, one in sorted(figures.items(), key=lambda pair: pair[1]["gap"]):
         print(f"{name:<14}{one['gap'] * 100:>11.2f}{one['worst'] * 100:>9.1f}{one['met']:>6}", end="")
         print(f"{one['fragments']:>11.2f}{one['ms']:>11.2f}")
-    if given.json:
-        Path(given.json).write_text(json.dumps(found, indent=2) + "\n")
+    if options.json:
+        Path(options.json).write_text(json.dumps(figures, indent=2) + "\n")

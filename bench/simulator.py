@@ -1,9 +1,9 @@
 """The simulator's figures:  python bench/simulator.py TRACE [--million] [--only PART,PART] [--policies NAME,NAME]
 
-TRACE is the Philly week that other simulators were measured on (12,751 jobs, 9 to 15 October 2017). Prints our
-answers beside theirs, our speed beside a bare event loop in the same run, the growth with the number of jobs, and the
-time of a live decision; that of explanations and start estimates is in waiting.py. Times are of the processor, the best
-of a few: one thread that waits for nothing takes as long on an idle machine; a busy one still shows in the bare loop.
+TRACE is the Philly week that other simulators were measured on (12,751 jobs, 9 to 15 October 2017). Prints our results
+next to theirs, our speed next to a bare event loop in the same run, the growth with the number of jobs, and the time of
+a live decision; explanations and start estimates are in explanations.py. Times are CPU times, the best of a few runs: a
+single thread without waits takes as long on an idle machine; a busy machine still affects the bare loop.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from scheduling.replay import acme_trace, report
 from scheduling.replay.run import ReplaySetting, run_policy
 
 PHILLY_SETTING = ReplaySetting(nodes=80)
-# policy, placement, preemption cost, who reports it, their mean completion, their mean queueing
+# policy, placement, preemption cost, source, its mean completion, its mean queueing
 PUBLISHED_RESULTS = (
     ("fifo", "consolidate", "none", "HeliosArtifact", 8043.84, 811.75),
     ("sjf", "consolidate", "none", "HeliosArtifact, Lucid", 7692.07, 459.98),
@@ -56,16 +56,16 @@ GROWTH_POLICIES = (*GOAL_JOBS_PER_S, "fifo-skip", "fair", "drf", "conservative")
 
 
 def best_cpu_time(work, times=3):
-    """Seconds, and what it returned."""
-    took, answer = math.inf, None
+    """Return the CPU seconds of the best run, and its result."""
+    took, result = math.inf, None
     for _ in range(times):
         gc.collect()
         gc.disable()
         began = time.process_time()
-        answer = work()
+        result = work()
         took = min(took, time.process_time() - began)
         gc.enable()
-    return took, answer
+    return took, result
 
 
 def replay_summary(history, policy, setting):
@@ -74,7 +74,7 @@ def replay_summary(history, policy, setting):
 
 def print_published_comparison(history):
     print(f"{'policy':<10}{'placement':<13}{'cost':<8}{'completion s':>13}{'theirs':>10}{'diff %':>8}", end="")
-    print(f"{'queue s':>10}{'theirs':>9}{'diff %':>8}{'stops':>7}  who")
+    print(f"{'queue s':>10}{'theirs':>9}{'diff %':>8}{'stops':>7}  source")
     for policy, placement, cost, who, jct, queue in PUBLISHED_RESULTS:
         ours = replay_summary(history, policy, replace(PHILLY_SETTING, placement=placement, preemption_cost=cost))
         print(f"{policy:<10}{placement:<13}{cost:<8}", end="")
@@ -85,11 +85,11 @@ def print_published_comparison(history):
 
 
 def jobs_per_second(history, policies):
-    """Jobs a second, of ours and of the bare loop, by policy."""
+    """Yield the policy, and the jobs per second of ours and of the bare loop."""
     columns = history.submit_s.tolist(), history.runtime_s.tolist(), history.gpus.tolist()
     for policy in policies:
         bare = ours = math.inf
-        for _ in range(5):  # in turns, so that a busy moment of the machine hits both
+        for _ in range(5):  # alternating, so that a busy moment affects both
             bare = min(
                 bare, best_cpu_time(lambda p=policy: bare_loop(*columns, nodes=80, shortest=p == "sjf"), times=1)[0]
             )
@@ -98,13 +98,13 @@ def jobs_per_second(history, policies):
 
 
 def print_speed(history, trace, policies):
-    """Beside the interpreted engine, where this one is compiled."""
-    print(f"\nwhole run with report, {len(history):,} jobs; the bare loop runs FIFO or SJF, whatever the policy")
+    """Print the speed; with a compiled engine also that of the interpreted one."""
+    print(f"\nWhole run with report, {len(history):,} jobs; the bare loop runs FIFO or SJF for every policy")
     print(f"{engine_mode():<12}{'jobs/s':>10}{'goal':>9}{'bare loop':>11}{'ratio':>7}{'interpreted':>13}{'gain':>6}")
     plain = interpreted_engine_rates(trace, policies) if engine_mode() == "compiled" else {}
     for policy, rate, base in jobs_per_second(history, policies):
         print(f"{policy:<12}{rate:>10,.0f}{GOAL_JOBS_PER_S[policy]:>9,}{base:>11,.0f}{base / rate:>7.2f}", end="")
-        if policy in plain:  # by its own bare loop, as the machine may have been busier
+        if policy in plain:  # relative to its own bare loop, because the machine may have been busier
             before, base_then = plain[policy]
             print(f"{before:>13,.0f}{rate / base * base_then / before:>6.2f}", end="")
         print("" if rate >= GOAL_JOBS_PER_S[policy] else "   MISSED", flush=True)
@@ -112,8 +112,8 @@ def print_speed(history, trace, policies):
 
 def interpreted_engine_rates(trace, policies):
     words = [sys.executable, __file__, trace, "--only", "rates", "--policies", ",".join(policies)]
-    told = subprocess.run(words, env={**os.environ, "ACME_COMPILED": "0"}, capture_output=True, text=True, check=True)
-    return {policy: (rate, base) for policy, rate, base in json.loads(told.stdout)}
+    output = subprocess.run(words, env={**os.environ, "ACME_COMPILED": "0"}, capture_output=True, text=True, check=True)
+    return {policy: (rate, base) for policy, rate, base in json.loads(output.stdout)}
 
 
 def print_growth(sizes, policies):
@@ -130,8 +130,8 @@ def print_growth(sizes, policies):
 
 
 def print_backlog_times(sizes):
-    """Everybody comes at once: the queue is as long as the trace."""
-    print("\nall come within a second, 80 nodes; seconds by waiting jobs, and the exponent")
+    """Measure jobs that all arrive at once: the queue is as long as the trace."""
+    print("\nAll arrive within a second, 80 nodes; seconds by pending jobs, and the exponent")
     print("policy    " + "".join(f"{size:>12,}" for size in sizes) + "   exponent")
     for policy in ("fifo", "fifo-skip", "sjf", "easy", "srtf", "tiresias"):
         took = []
@@ -145,7 +145,7 @@ def print_backlog_times(sizes):
 
 
 def print_live_decisions():
-    """One decision at 1,250 nodes, 10,000 waiting and 2,000 running jobs."""
+    """Measure one decision with 1,250 nodes, 10,000 pending and 2,000 running jobs."""
     dice = np.random.default_rng(2)
     now = datetime(2026, 1, 1, tzinfo=UTC)
     nodes = [
@@ -154,7 +154,7 @@ def print_live_decisions():
         for n, free in enumerate([0] * 750 + dice.choice([0, 0, 0, 1, 2], 500).tolist())
     ]  # fmt: skip
     sizes = 1, 1, 1, 2, 4, 8, 64, 512
-    # One object for all who ask for the same, as snapshots have it
+    # One object per distinct request, as in snapshots
     needs = {gpus: ResourceRequest(nodes=1 if gpus < 8 else gpus // 8, gpus=min(gpus, 8), cpus=4) for gpus in sizes}
     waiting = [
         WaitingJob(id=n, name=f"j{n}", team=f"t{n % 20}", kind=JobKind.OTHER, priority=n % 3, submitted_at=now,
@@ -168,7 +168,7 @@ def print_live_decisions():
         for n in range(10_000, 12_000)
     ]  # fmt: skip
     picture = ClusterSnapshot(now=now, nodes=tuple(nodes), waiting=tuple(waiting), running=tuple(running))
-    print("\none live decision, 1,250 nodes, 10,000 waiting, 2,000 running; goal 100 ms")
+    print("\nOne live decision, 1,250 nodes, 10,000 waiting, 2,000 running; goal 100 ms")
     for name, policy in LIVE_POLICIES.items():
         took, decided = best_cpu_time(lambda p=policy: p(picture))
         print(f"{name:<10}{took * 1000:>8.1f} ms   {len(decided.starts)} starts, {len(decided.waits)} reasons")
@@ -178,29 +178,31 @@ def print_live_decisions():
         running=tuple(replace(job, preemptible=job.id % 3 == 0) for job in running),
     )
     took, decided = best_cpu_time(lambda: LIVE_POLICIES["acme"](mixed))
-    print(f"acme{took * 1000:>14.1f} ms   {len(decided.stops)} borrowers of 667 give way")
+    print(f"acme{took * 1000:>14.1f} ms   {len(decided.stops)} borrowers of 667 are preempted")
 
 
 if __name__ == "__main__":
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("trace")
-    asked.add_argument("--million", action="store_true", help="let it grow to a million jobs; minutes")
-    asked.add_argument("--only", default="answers,speed,live,backlog,growth", help="these parts, by commas")
-    asked.add_argument("--policies", default=",".join(GROWTH_POLICIES), help="of speed and growth, by commas")
-    given = asked.parse_args()
-    policies = given.policies.split(",")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trace")
+    parser.add_argument("--million", action="store_true", help="measure the growth up to a million jobs; takes minutes")
+    parser.add_argument("--only", default="answers,speed,live,backlog,growth", help="parts to run, comma-separated")
+    parser.add_argument(
+        "--policies", default=",".join(GROWTH_POLICIES), help="policies for speed and growth, comma-separated"
+    )
+    options = parser.parse_args()
+    policies = options.policies.split(",")
     if unknown := [policy for policy in policies if policy not in GROWTH_POLICIES]:
-        asked.error(f"--policies: {unknown[0]!r} is none of {', '.join(GROWTH_POLICIES)}")
+        parser.error(f"--policies: {unknown[0]!r} is not one of {', '.join(GROWTH_POLICIES)}")
     with_goal = [policy for policy in policies if policy in GOAL_JOBS_PER_S]
-    week = read_trace(given.trace)
-    sizes = (10_000, 30_000, 100_000, 300_000, 1_000_000) if given.million else (10_000, 30_000, 100_000)
+    week = read_trace(options.trace)
+    sizes = (10_000, 30_000, 100_000, 300_000, 1_000_000) if options.million else (10_000, 30_000, 100_000)
     parts = {
         "answers": lambda: print_published_comparison(week),
-        "speed": lambda: print_speed(week, given.trace, with_goal),
+        "speed": lambda: print_speed(week, options.trace, with_goal),
         "rates": lambda: print(json.dumps(list(jobs_per_second(week, with_goal)))),
         "live": print_live_decisions,
         "backlog": lambda: print_backlog_times((3_000, 10_000, 30_000, 100_000)),
         "growth": lambda: print_growth(sizes, policies),
     }
-    for name in given.only.split(","):
+    for name in options.only.split(","):
         parts[name]()

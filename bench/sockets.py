@@ -1,13 +1,13 @@
-"""The pages under load: a thousand open sockets, the map of ten thousand GPUs now and then, the first page.
+"""Pages under load: a thousand open sockets, the map of ten thousand GPUs now and in the past, the home page.
 
     python bench/sockets.py                 everything; about six minutes on a machine with two cores
-    python bench/sockets.py sockets         the sockets only; also: map, home
+    python bench/sockets.py sockets         only the sockets; also: map, home
     python bench/sockets.py map --history 100000
 
-It starts an instance of its own, as `make up` does. Sockets are opened as a browser opens them, with a session and
-the extensions that Chromium offers; ten times a second a row is changed and its topic told, as every change of ours is.
-From the return of the commit until each socket has the message is what is measured, in one process with one clock; what
-that process itself costs stands beside it. Prints a table to stderr and JSON to stdout.
+It starts its own instance like `make up`. Sockets are opened as by a browser, with a session and the extensions that
+Chromium offers. Ten times per second a row is changed and its topic published, as Acme does for each change. Measures
+the time from the return of the commit until each socket has the message, in one process with one clock; the cost of
+that process is shown too. Prints a table to stderr and JSON to stdout.
 """
 
 from __future__ import annotations
@@ -35,51 +35,51 @@ import psycopg
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import door, load
-from bench.door import BenchInstance
+from bench import api_load, load
+from bench.api_load import BenchInstance
 from bench.load import build_request
 from tests.acceptance.instance import running
 
 SOCKET_COUNT, CHANGES_PER_S, CHANGE_SECONDS = 1000, 10, 30
-MAX_HANDSHAKES = 32  # at once
-QUIET_INTERVAL_S = 3  # without a message
+MAX_HANDSHAKES = 32  # concurrent handshakes
+QUIET_INTERVAL_S = 3  # measure until no message arrives for this long
 NODE_COUNT, GPUS_PER_NODE, LIVE_JOBS = 1250, 8, 50_000
-EVENTS_PER_NODE = 40  # of each node in thirty days
+EVENTS_PER_NODE = 40  # per node in thirty days
 PAGE_READS = 40
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["sockets", "map", "home"])
-    parser.add_argument("--history", type=int, default=1_000_000, help="Finished jobs.")
+    parser.add_argument("--history", type=int, default=1_000_000, help="Number of finished jobs.")
     options = parser.parse_args()
     with running(DEMO="0") as (instance, _):
         bench = BenchInstance(instance)
-        found: dict[str, Any] = {
+        figures: dict[str, Any] = {
             "machine": {"cores": os.cpu_count(), "load_before": os.getloadavg()[0], "python": platform.python_version()}
         }
         if "sockets" in options.parts:
-            found["sockets"] = measure_sockets(bench)
+            figures["sockets"] = measure_sockets(bench)
         if {"map", "home"} & set(options.parts):
             fill_cluster(bench, options.history)
         if "map" in options.parts:
-            found["map"] = measure_map(bench)
+            figures["map"] = measure_map(bench)
         if "home" in options.parts:
-            found["home"] = measure_pages(bench, {"home": "/"})
-        found["machine"]["load_after"] = os.getloadavg()[0]
-    print(door.format_figures(found), file=sys.stderr)
-    print(json.dumps(found, indent=1))
+            figures["home"] = measure_pages(bench, {"home": "/"})
+        figures["machine"]["load_after"] = os.getloadavg()[0]
+    print(api_load.format_figures(figures), file=sys.stderr)
+    print(json.dumps(figures, indent=1))
 
 
 # --- sockets
 
 
 class LivePageSocket(asyncio.Protocol):
-    """One page: the handshake, then frames as the server sends them. Nothing is kept but the time of each number."""
+    """One page: the handshake, then frames from the server. Stores only the time of each number."""
 
     def __init__(self, head: bytes, topic: str) -> None:
         self.head, self.topic = head, topic
-        self.heard: list[tuple[int, float]] = []  # number, when
+        self.received: list[tuple[int, float]] = []  # number, time
         self.buffer, self.inflate, self.open = b"", None, False
         self.joined = asyncio.get_running_loop().create_future()
 
@@ -91,13 +91,13 @@ class LivePageSocket(asyncio.Protocol):
         now = time.perf_counter()
         self.buffer += data
         if not self.open:
-            head, end, rest = self.buffer.partition(b"\r\n\r\n")
+            head, end, remainder = self.buffer.partition(b"\r\n\r\n")
             if not end:
                 return
             if not head.startswith(b"HTTP/1.1 101"):
-                self.joined.set_exception(SystemExit(f"the handshake was refused: {head[:200]!r}"))
+                self.joined.set_exception(SystemExit(f"The handshake was refused: {head[:200]!r}"))
                 return
-            self.open, self.buffer = True, rest
+            self.open, self.buffer = True, remainder
             if b"permessage-deflate" in head.lower():
                 self.inflate = zlib.decompressobj(-15)
             self._send_text(json.dumps({"join": [self.topic]}).encode())
@@ -112,18 +112,20 @@ class LivePageSocket(asyncio.Protocol):
             return
         if first & 0x40:
             payload = self.inflate.decompress(payload + b"\0\0\xff\xff")
-        told = json.loads(payload)
-        if "joined" in told:
-            self.joined.set_result(told["joined"][self.topic])
+        message = json.loads(payload)
+        if "joined" in message:
+            self.joined.set_result(message["joined"][self.topic])
         else:
-            self.heard.append((told["seq"], now))
+            self.received.append((message["seq"], now))
 
     def _send_text(self, text: bytes) -> None:
-        self.transport.write(bytes([0x81, 0x80 | len(text), 0, 0, 0, 0]) + text)  # a mask of zeros changes nothing
+        self.transport.write(
+            bytes([0x81, 0x80 | len(text), 0, 0, 0, 0]) + text
+        )  # a mask of zeros leaves the text unchanged
 
 
 def measure_sockets(bench: BenchInstance) -> dict[str, Any]:
-    return asyncio.run(_measure_sockets(bench, door.create_session(bench)))
+    return asyncio.run(_measure_sockets(bench, api_load.create_session(bench)))
 
 
 async def _measure_sockets(bench: BenchInstance, key: str) -> dict[str, Any]:
@@ -134,42 +136,42 @@ async def _measure_sockets(bench: BenchInstance, key: str) -> dict[str, Any]:
     pages = await _open_sockets(bench, key, f"node:{node}")
     opened = time.perf_counter() - began
     committed: list[float] = []
-    before, mine, began = bench.cpu_s(), time.process_time(), time.perf_counter()
+    before, client_cpu, began = bench.cpu_s(), time.process_time(), time.perf_counter()
     changer = threading.Thread(target=_change_node_rows, args=[node, committed])
     changer.start()
     while changer.is_alive():
         await asyncio.sleep(0.2)
     wall = time.perf_counter() - began
     cores = {name: round((now - before.get(name, 0)) / wall, 2) for name, now in bench.cpu_s().items()}
-    mine = time.process_time() - mine
+    client_cpu = time.process_time() - client_cpu
     first = pages[0].joined.result() + 1  # the number of the first change
     before_that = -1
-    while (messages := sum(len(page.heard) for page in pages)) > before_that:
+    while (messages := sum(len(page.received) for page in pages)) > before_that:
         before_that = messages
         await asyncio.sleep(QUIET_INTERVAL_S)
     for page in pages:
         page.transport.close()
-    late = sorted(1000 * one for page in pages for one in _receipt_delays(page.heard, first, committed))
+    late = sorted(1000 * one for page in pages for one in _receipt_delays(page.received, first, committed))
     return {
         "opened": {"sockets": SOCKET_COUNT, "seconds": round(opened, 1), "compressed": bool(pages[0].inflate)},
         "commit to receipt": {
             "changes": len(committed),
-            # Two commits within MERGE_S of each other have one number, and the later ones seem later than they are
+            # Commits within MERGE_WINDOW_S share a number, and the later ones seem later than they are
             "merged_or_lost": len(committed) * SOCKET_COUNT - len(late),
             **{f"p{share}_ms": round(late[int(len(late) * share / 100)], 1) for share in (50, 95, 99)},
             "worst_ms": round(late[-1], 1),
         },
         "messages": {"sent": messages, "server_us_each": round(1e6 * wall * sum(cores.values()) / messages, 1)},
-        "cores": {**cores, "this_client": round(mine / wall, 2)},
+        "cores": {**cores, "this_client": round(client_cpu / wall, 2)},
         "server_cores": round(sum(cores.values()), 2),
     }
 
 
-def _receipt_delays(heard: list[tuple[int, float]], first: int, committed: list[float]) -> Iterator[float]:
-    """How long after its commit a page knew of each change: from that number, or a higher one that took its place."""
+def _receipt_delays(received: list[tuple[int, float]], first: int, committed: list[float]) -> Iterator[float]:
+    """Yield how long after its commit a page knew of each change: from that number, or a later one that replaced it."""
     changes = iter(enumerate(committed, first))
     number, commit = next(changes)
-    for seq, at in heard:
+    for seq, at in received:
         while number <= seq:
             yield at - commit
             if (following := next(changes, None)) is None:
@@ -202,7 +204,7 @@ async def _open_sockets(bench: BenchInstance, key: str, topic: str) -> list[Live
 
 
 def _change_node_rows(node: int, committed: list[float]) -> None:
-    """As an action does: the row, then the hint after the commit. When each commit had returned."""
+    """Change the row and publish its topic, as an action does. Appends the time at which each commit had returned."""
     from django.db import connection, transaction
 
     from acmeweb.common import live
@@ -227,7 +229,7 @@ SELECT a.id, (%(nodes)s::bigint[])[1 + place.at / %(gpus)s], place.at %% %(gpus)
 FROM (SELECT id, promised_at, ended_at, row_number() OVER (ORDER BY promised_at) AS n FROM jobs_attempt
       WHERE ended_at IS NOT NULL) AS a, LATERAL (SELECT (a.n / 4 %% %(all)s)::int AS at) AS place WHERE a.n %% 4 = 0
 """
-# The newest of those who run have a node each
+# The newest running attempts have a node each
 INSERT_LIVE_ALLOCATIONS = """
 INSERT INTO jobs_allocation (attempt_id, node_id, gpu, held_at)
 SELECT a.id, (%(nodes)s::bigint[])[a.n], gpu, a.promised_at
@@ -242,8 +244,8 @@ SELECT now() - (n * 30.0 / %(events)s) * interval '1 day', 'node.moved', %(clust
 
 
 def fill_cluster(bench: BenchInstance, finished: int) -> None:
-    """A cluster of ten thousand GPUs, and what became of its jobs in the last 28 hours: ten begin each second and take
-    an hour. So 36,000 are alive at once; every fourth has a GPU, which makes 9,000 of the 10,000."""
+    """Create a cluster of ten thousand GPUs, and its jobs of the last 28 hours: ten start per second and take an hour.
+    So 36,000 are alive at a time; every fourth has a GPU, which makes 9,000 of the 10,000."""
     from jobs.models import Cluster, Node
     from tests.jobs.api import api_make
 
@@ -262,7 +264,7 @@ def fill_cluster(bench: BenchInstance, finished: int) -> None:
     )
     nodes = list(Node.objects.filter(cluster=home).order_by("name").values_list("pk", flat=True))
     bench.connection.close()
-    door.fill_history(bench, finished, LIVE_JOBS)
+    api_load.fill_history(bench, finished, LIVE_JOBS)
     places = {"nodes": nodes, "gpus": GPUS_PER_NODE, "all": NODE_COUNT * GPUS_PER_NODE, "busy": NODE_COUNT * 4 // 5}
     with psycopg.connect(bench.url(), autocommit=True) as session:
         session.execute("SET session_replication_role = replica")
@@ -276,7 +278,7 @@ def fill_cluster(bench: BenchInstance, finished: int) -> None:
 
 
 def create_samples(bench: BenchInstance, nodes: list[int], at: datetime, resolution: int) -> None:
-    """Telemetry of all GPUs at this moment."""
+    """Create the telemetry of all GPUs at this time."""
     from jobs.models import Sample
 
     Sample.objects.bulk_create(
@@ -303,41 +305,43 @@ def measure_map(bench: BenchInstance) -> dict[str, Any]:
 
     nodes = list(Node.objects.filter(cluster__name="history").values_list("pk", flat=True))
     now = datetime.now(UTC)
-    asked = {"now": ""}
+    requests = {"now": ""}
     for hours in (1, 6, 20):
         at = interval_start(now - timedelta(hours=hours), Resolution.FIVE_MINUTES)
         create_samples(bench, nodes, at, Resolution.FIVE_MINUTES)
-        asked[f"{hours} h ago"] = f"?at={at:%Y-%m-%dT%H:%M:%SZ}"
+        requests[f"{hours} h ago"] = f"?at={at:%Y-%m-%dT%H:%M:%SZ}"
     create_samples(bench, nodes, interval_start(now, Resolution.RAW), Resolution.RAW)
-    paths = {f"map, {when}": f"/map/history/data/{at}" for when, at in asked.items()}
-    paths |= {"errors, now": "/map/history/errors/", "page of 6 h ago": f"/map/{asked['6 h ago']}&cluster=history"}
+    paths = {f"map, {when}": f"/map/history/data/{at}" for when, at in requests.items()}
+    paths |= {"errors, now": "/map/history/errors/", "page of 6 h ago": f"/map/{requests['6 h ago']}&cluster=history"}
     return measure_pages(bench, paths)
 
 
 def measure_pages(bench: BenchInstance, paths: dict[str, str]) -> dict[str, Any]:
-    """Over one connection, as a browser asks; bytes are those that travel."""
-    cookie = f"sessionid={door.create_session(bench)}"
-    found = {}
+    """Measure over one connection, as a browser does; bytes are those transferred."""
+    cookie = f"sessionid={api_load.create_session(bench)}"
+    figures = {}
     for name, path in paths.items():
         sent: list[bytes] = []
-        asked = build_request("GET", path, "", Cookie=cookie, Accept_Encoding="gzip")
+        requests = build_request("GET", path, "", Cookie=cookie, Accept_Encoding="gzip")
 
         def check_page(status: int, body: bytes, sent: list[bytes] = sent) -> None:
             if status != 200:
                 raise SystemExit(f"status {status}: {body[:500]!r}")
             sent.append(body)
 
-        load.run_load(bench.home, itertools.repeat(asked), connections=1, count=5)
+        load.run_load(bench.home, itertools.repeat(requests), connections=1, count=5)
         before = bench.cpu_s()
-        measured = load.run_load(bench.home, itertools.repeat(asked), connections=1, count=PAGE_READS, check=check_page)
+        measured = load.run_load(
+            bench.home, itertools.repeat(requests), connections=1, count=PAGE_READS, check=check_page
+        )
         spent = {n: after - before.get(n, 0) for n, after in bench.cpu_s().items()}
-        found[name] = measured.figures() | {
+        figures[name] = measured.figures() | {
             "web_ms": round(1000 * sum(s for n, s in spent.items() if n.startswith("web")) / PAGE_READS, 1),
             "database_ms": round(1000 * sum(s for n, s in spent.items() if n.startswith("post")) / PAGE_READS, 1),
             "bytes": round(statistics.median(map(len, sent))),
             "bytes_unpacked": len(gzip.decompress(sent[-1]) if sent[-1][:2] == b"\x1f\x8b" else sent[-1]),
         }
-    return found
+    return figures
 
 
 if __name__ == "__main__":

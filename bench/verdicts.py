@@ -1,11 +1,11 @@
-"""How soon a failed attempt has its verdict: at a steady rate, in a burst, of one log of 200 MB, and of one followed.
+"""Time from a failure to its diagnosis: at a steady rate, in a burst, for one log of 200 MB, and for a followed log.
 
     python bench/verdicts.py             about two minutes; --burst 500 --megabytes 200
 
-It starts an instance of its own, as `make up` does, and writes ended attempts with their logs into its record; its
-workers do the rest. Measured from the commit of the end to the commit of the verdict, and to that of the bundle, by the
-clock of the database. The followed log is as large as the large one, and was there for its workers to read while its
-attempt ran. The yardstick runs in the same minute: the bare engine over the same logs, in one process.
+It starts its own instance like `make up`, and writes ended attempts with their logs into its database; its workers do
+the rest. Measures from the commit of the end to the commit of the diagnosis and of the bundle, by the database's clock.
+The followed log is as large as the large one, and the workers could read it while its attempt ran. The baseline in the
+same minute is the engine alone over the same logs, in one process.
 Prints a table to stderr and JSON to stdout.
 """
 
@@ -36,14 +36,14 @@ TypeError: unsupported operand type(s) for +=: 'float' and 'NoneType'
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--burst", type=int, default=200, help="Attempts that end at one moment.")
-    parser.add_argument("--megabytes", type=int, default=200, help="Size of the one large log.")
+    parser.add_argument("--burst", type=int, default=200, help="Number of attempts that end at once.")
+    parser.add_argument("--megabytes", type=int, default=200, help="Size of the large log.")
     options = parser.parse_args()
     with running(DEMO="0") as (instance, _):
         os.environ.update(instance.surroundings())
-        found = measure_verdicts(instance.place.var.parent, options)
-    print(verdict_table(found), file=sys.stderr)
-    print(json.dumps(found, indent=1))
+        figures = measure_verdicts(instance.place.var.parent, options)
+    print(verdict_table(figures), file=sys.stderr)
+    print(json.dumps(figures, indent=1))
 
 
 def measure_verdicts(home: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -67,23 +67,23 @@ def measure_verdicts(home: Path, options: argparse.Namespace) -> dict[str, Any]:
         make.running(logs, gpus_per_node=1, on=(f"seren-{n % 64 + 1:03d}",), gpus=(n // 64,))
         for n in range(options.burst)
     ]
-    parts["burst"] = [make.end(logs, one, small).pk for one in ready]
+    parts["burst"] = [make.end(logs, row, small).pk for row in ready]
     wait_for_diagnoses()
     big = make.running(logs, gpus_per_node=1)
     parts["large"] = [make.end(logs, big, large).pk]
     wait_for_diagnoses()
     parts["followed"] = [run_followed_attempt(logs, large)]
     wait_for_diagnoses()
-    found = {name: verdict_latencies(pks) for name, pks in parts.items()}
+    figures = {name: verdict_latencies(pks) for name, pks in parts.items()}
     return {
         "machine": machine_info(),
-        **found,
+        **figures,
         "bare engine": {"large_s": time_bare_engine(large), "small_s": time_bare_engine(small)},
     }
 
 
 def run_followed_attempt(logs: Path, text: str) -> int:
-    """All but its last words is written while the attempt runs; the end comes when the followers have caught up."""
+    """Write all but the last lines while the attempt runs; end the attempt once the followers have caught up."""
     from failures.models import Following
     from failures.queries.log_resume import DEFAULT_FOLLOW_PACE
     from jobs.models import Attempt
@@ -93,12 +93,12 @@ def run_followed_attempt(logs: Path, text: str) -> int:
     path = logs / f"{attempt.key}.log"
     path.write_text(text[: -len(ERROR_TAIL)])
     Attempt.objects.filter(pk=attempt.pk).update(log_path=path.name)
-    until = time.monotonic() + 300
+    deadline = time.monotonic() + 300
     while not Following.objects.filter(
         pk=attempt.pk, read__gte=len(text) - DEFAULT_FOLLOW_PACE.ahead - len(ERROR_TAIL)
     ).exists():
-        if time.monotonic() > until:
-            raise SystemExit("the log was not followed to its end within five minutes")
+        if time.monotonic() > deadline:
+            raise SystemExit("The log was not followed to its end within five minutes.")
         time.sleep(0.2)
     with path.open("a") as log:
         log.write(ERROR_TAIL)
@@ -106,7 +106,7 @@ def run_followed_attempt(logs: Path, text: str) -> int:
 
 
 def wait_for_workers() -> None:
-    """Workers compile their rules once; that is start-up, and not what a verdict waits for."""
+    """Wait until the workers have compiled their rules, which is part of the start-up."""
     time.sleep(10)
 
 
@@ -123,13 +123,13 @@ def wait_for_diagnoses() -> None:
     from jobs.core.lifecycle import FAILURE_STATES
     from jobs.models import Attempt
 
-    until = time.monotonic() + 300
-    while time.monotonic() < until:
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
         waiting = Attempt.objects.filter(state__in=FAILURE_STATES, diagnosis=None).exists()
         if not waiting and not Diagnosis.objects.open().exists():
             return
         time.sleep(0.2)
-    raise SystemExit("not everything was diagnosed within five minutes")
+    raise SystemExit("Not all attempts were diagnosed within five minutes.")
 
 
 def verdict_latencies(pks: list[int]) -> dict[str, Any]:
@@ -171,16 +171,16 @@ def machine_info() -> str:
     return f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {load:.1f}"
 
 
-def verdict_table(found: dict[str, Any]) -> str:
+def verdict_table(figures: dict[str, Any]) -> str:
     rows = [
-        found["machine"],
+        figures["machine"],
         f"{'':8} {'attempts':>8} {'right':>6}   verdict p50 / p95 / max     bundle p50 / p95 / max",
     ]
     for name in ("steady", "burst", "large", "followed"):
-        one = found[name]
-        times = ["{p50:>8} {p95:>8} {max:>8}".format(**one[kind]) for kind in ("verdict_s", "bundle_s")]
-        rows.append(f"{name:8} {one['attempts']:>8} {one['right']:>6} {times[0]} {times[1]}")
-    return "\n".join([*rows, f"bare engine: large {found['bare engine']['large_s']} s"])
+        row = figures[name]
+        times = ["{p50:>8} {p95:>8} {max:>8}".format(**row[kind]) for kind in ("verdict_s", "bundle_s")]
+        rows.append(f"{name:8} {row['attempts']:>8} {row['right']:>6} {times[0]} {times[1]}")
+    return "\n".join([*rows, f"bare engine: large {figures['bare engine']['large_s']} s"])
 
 
 if __name__ == "__main__":

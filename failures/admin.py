@@ -1,4 +1,4 @@
-"""Verdicts and incidents in the console of last resort: to be read, and judged with a reason; never edited."""
+"""The Django admin of failures: read-only records, with a few actions that require a reason."""
 
 from __future__ import annotations
 
@@ -35,42 +35,42 @@ from jobs.admin.verbs import AdminAction, AdminActionInput, AdminActionRefused, 
 from jobs.models import clock
 
 
-def _confirm(row: Diagnosis, asked: AdminActionInput) -> None:
-    _review_diagnosis(row, row.root_cause, asked)
+def _confirm(row: Diagnosis, inputs: AdminActionInput) -> None:
+    _review_diagnosis(row, row.root_cause, inputs)
 
 
-def _correct(row: Diagnosis, asked: AdminActionInput) -> None:
-    _review_diagnosis(row, asked.value, asked)
+def _correct(row: Diagnosis, inputs: AdminActionInput) -> None:
+    _review_diagnosis(row, inputs.value, inputs)
 
 
-def _review_diagnosis(row: Diagnosis, root_cause: str, asked: AdminActionInput) -> None:
+def _review_diagnosis(row: Diagnosis, root_cause: str, inputs: AdminActionInput) -> None:
     try:
-        decision_actions.correct_diagnosis(row, root_cause, author=asked.author, now=clock.now(), note=asked.why)
-    except incident_actions.FailureStateConflict as moved:
-        raise AdminActionRefused(str(moved)) from None
+        decision_actions.correct_diagnosis(row, root_cause, author=inputs.author, now=clock.now(), note=inputs.why)
+    except incident_actions.FailureStateConflict as conflict:
+        raise AdminActionRefused(str(conflict)) from None
 
 
-def _resolve(row: Incident, asked: AdminActionInput) -> None:
-    _apply_verb(incident_actions.resolve, row, asked)
+def _resolve(row: Incident, inputs: AdminActionInput) -> None:
+    _apply_verb(incident_actions.resolve, row, inputs)
 
 
-def _acknowledge(row: Incident, asked: AdminActionInput) -> None:
-    _apply_verb(incident_actions.acknowledge, row, asked)
+def _acknowledge(row: Incident, inputs: AdminActionInput) -> None:
+    _apply_verb(incident_actions.acknowledge, row, inputs)
 
 
-def _apply_verb(act: Any, row: Incident, asked: AdminActionInput) -> None:
+def _apply_verb(act: Any, row: Incident, inputs: AdminActionInput) -> None:
     try:
-        act(row, author=asked.author, now=clock.now(), why=asked.why)
-    except incident_actions.FailureStateConflict as moved:
-        raise AdminActionRefused(str(moved)) from None
+        act(row, author=inputs.author, now=clock.now(), why=inputs.why)
+    except incident_actions.FailureStateConflict as conflict:
+        raise AdminActionRefused(str(conflict)) from None
 
 
 def _confirm_effect(rows: Sequence[Diagnosis]) -> str:
-    return f"What is said of {count_text(len(rows), 'failure')} is right; your name will stand under it."
+    return f"The diagnosis of {count_text(len(rows), 'failure')} will be confirmed in your name."
 
 
 def _correct_effect(rows: Sequence[Diagnosis]) -> str:
-    return f"The root cause of {count_text(len(rows), 'failure')} becomes another; what the engine said is kept."
+    return f"The root cause of {count_text(len(rows), 'failure')} will be changed. The diagnosis of the engine is kept."
 
 
 CONFIRM = AdminAction(
@@ -88,44 +88,46 @@ ACKNOWLEDGE = AdminAction(
     name="acknowledge",
     label="Acknowledge",
     act=_acknowledge,
-    effect=lambda rows: f"Others see that you are at {count_text(len(rows), 'incident')}.",
+    effect=lambda rows: f"{count_text(len(rows), 'incident').capitalize()} will be acknowledged in your name.",
     fits=lambda row: row.state == IncidentState.OPEN,
 )
 RESOLVE = AdminAction(
     name="resolve",
     label="Resolve",
     act=_resolve,
-    effect=lambda rows: f"{count_text(len(rows), 'incident').capitalize()} over; what fails from now on is another.",
+    effect=lambda rows: (
+        f"{count_text(len(rows), 'incident').capitalize()} will be closed. New failures open new incidents."
+    ),
     fits=lambda row: row.state != IncidentState.RESOLVED,
 )
 
 
 class PendingDiagnosisFilter(IsOpenFilter):
-    """Whether there is work left: no verdict yet, or no bundle."""
+    """Filter for diagnoses whose verdict or bundle is missing."""
 
-    title = "work left"
+    title = "pending work"
     parameter_name = "open"
     ends = "kept_at"
 
 
 @admin.register(Diagnosis)
 class DiagnosisAdmin(AdminActionsMixin, RecordAdmin):
-    list_display = ("id", "cause", "job", "cluster", "sure", "review", "reviewed_by", "failed", "incident")
+    list_display = ("id", "cause", "job", "cluster", "sure", "review", "reviewed_by", "failure_time", "incident")
     list_select_related = ("attempt__job", "cluster", "reviewed_by", "incident")
     list_filter = (PendingDiagnosisFilter, "category", "review", "engine", "cluster")
     date_hierarchy = "failed_at"
     search_fields = ("attempt__key__startswith", "root_cause__exact")
-    search_help_text = "Begin of a job id, or a root cause."
+    search_help_text = "Start of a job id, or a root cause."
     fields = (
         *("attempt", "cluster", "cause", "said", "sure", "engine", "rules_version", "restart_helps", "action"),
         *("review", "reviewed_by", "reviewed_at", "review_note", "incident", "gpus", "ran", "lost"),
-        *("failed", "judged_at", "kept_at", "tries", "trouble", "lines", "size", "details", "evidence_bundle"),
+        *("failure_time", "judged_at", "kept_at", "tries", "trouble", "lines", "size", "details", "evidence_bundle"),
     )
     verbs = (CONFIRM, CORRECT)
     verb_permission = "failures.change_diagnosis"
     touched_columns = ("Failure", "Job")
 
-    def touched_cells(self, row: Diagnosis) -> tuple[Any, ...]:
+    def confirmation_cells(self, row: Diagnosis) -> tuple[Any, ...]:
         return formatting.badge(row.badge), formatting.link(row.attempt.job)
 
     def get_queryset(self, request: HttpRequest) -> Any:
@@ -139,12 +141,12 @@ class DiagnosisAdmin(AdminActionsMixin, RecordAdmin):
     def job(self, row: Diagnosis) -> SafeString | str:
         return formatting.link(row.attempt.job)
 
-    @admin.display(description="sure")
+    @admin.display(description="confidence")
     def sure(self, row: Diagnosis) -> str:
-        return f"{row.percent} %"
+        return f"{row.percent}%"
 
     @admin.display(description="failed")
-    def failed(self, row: Diagnosis) -> SafeString | str:
+    def failure_time(self, row: Diagnosis) -> SafeString | str:
         return formatting.relative_time(row.failed_at)
 
     @admin.display(description="evidence")
@@ -165,22 +167,22 @@ class UnresolvedIncidentFilter(IsOpenFilter):
 
 @admin.register(Incident)
 class IncidentAdmin(AdminActionsMixin, RecordAdmin):
-    list_display = ("id", "standing", "root_cause", "subject", "cluster", "attempts", "lost", "first", "last")
+    list_display = ("id", "standing", "root_cause", "subject", "cluster", "attempts", "gpu_hours", "first", "last")
     list_select_related = ("cluster", "lead__attempt__job")
     list_filter = (UnresolvedIncidentFilter, "scope", "category", "cluster")
     date_hierarchy = "first_symptom_at"
     search_fields = ("subject__startswith", "root_cause__exact")
-    search_help_text = "Begin of a node's name or of a job id, or a root cause."
+    search_help_text = "Start of a node name or of a job id, or a root cause."
     fields = (
         *("standing", "root_cause", "category", "scope", "subject", "cluster", "nodes", "lead"),
-        *("attempts", "lost", "first_symptom_at", "last_symptom_at", "opened_at"),
+        *("attempts", "gpu_hours", "first_symptom_at", "last_symptom_at", "opened_at"),
         *("acknowledged_at", "acknowledged_by", "resolved_at", "resolved_by", "resolved_why"),
     )
     verbs = (ACKNOWLEDGE, RESOLVE)
     verb_permission = "failures.change_incident"
     touched_columns = ("Incident", "Cause", "About")
 
-    def touched_cells(self, row: Incident) -> tuple[Any, ...]:
+    def confirmation_cells(self, row: Incident) -> tuple[Any, ...]:
         return row, row.root_cause, row.subject
 
     @admin.display(description="state", ordering="state")
@@ -188,38 +190,40 @@ class IncidentAdmin(AdminActionsMixin, RecordAdmin):
         return formatting.long_badge(row.badge)
 
     @admin.display(description="GPU-hours lost")
-    def lost(self, row: Incident) -> str:
+    def gpu_hours(self, row: Incident) -> str:
         return f"{row.gpu_hours_lost:,.1f}"
 
     @admin.display(description="first symptom", ordering="first_symptom_at")
     def first(self, row: Incident) -> SafeString | str:
         return formatting.relative_time(row.first_symptom_at)
 
-    @admin.display(description="last", ordering="last_symptom_at")
+    @admin.display(description="last symptom", ordering="last_symptom_at")
     def last(self, row: Incident) -> SafeString | str:
         return formatting.relative_time(row.last_symptom_at)
 
 
-def _adopt(row: LearnedRule, asked: AdminActionInput) -> None:
-    _apply_verb(rule_actions.adopt, row, asked)
+def _adopt(row: LearnedRule, inputs: AdminActionInput) -> None:
+    _apply_verb(rule_actions.adopt, row, inputs)
 
 
-def _retire(row: LearnedRule, asked: AdminActionInput) -> None:
-    _apply_verb(rule_actions.retire, row, asked)
+def _retire(row: LearnedRule, inputs: AdminActionInput) -> None:
+    _apply_verb(rule_actions.retire, row, inputs)
 
 
 ADOPT = AdminAction(
     name="adopt",
     label="Adopt",
     act=_adopt,
-    effect=lambda rows: f"{count_text(len(rows), 'rule').capitalize()} from now on in every verdict.",
+    effect=lambda rows: f"{count_text(len(rows), 'rule').capitalize()} will be used in every new diagnosis.",
     fits=lambda row: row.state == RuleState.SHADOW,
 )
 RETIRE = AdminAction(
     name="retire",
     label="Retire",
     act=_retire,
-    effect=lambda rows: f"{count_text(len(rows), 'rule').capitalize()} no more; verdicts that were given stay.",
+    effect=lambda rows: (
+        f"{count_text(len(rows), 'rule').capitalize()} will be retired. Existing diagnoses do not change."
+    ),
     fits=lambda row: row.state != RuleState.RETIRED,
 )
 
@@ -236,13 +240,13 @@ class LearnedRuleAdmin(AdminActionsMixin, RecordAdmin):
     )
     verbs = (ADOPT, RETIRE)
     verb_permission = "failures.change_learnedrule"
-    touched_columns = ("Rule", "Names")
+    touched_columns = ("Rule", "Root cause")
 
-    def touched_cells(self, row: LearnedRule) -> tuple[Any, ...]:
+    def confirmation_cells(self, row: LearnedRule) -> tuple[Any, ...]:
         return row.name, row.label or "routine"
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        return super().get_queryset(request).counted()
+        return super().get_queryset(request).with_hit_counts()
 
     @admin.display(description="state", ordering="state")
     def standing(self, row: LearnedRule) -> SafeString:
@@ -260,9 +264,9 @@ class DecisionAdmin(RecordAdmin):
     list_filter = ("course", "mode", "action", "cluster")
     date_hierarchy = "at"
     search_fields = ("attempt__key__startswith",)
-    search_help_text = "Begin of a job id."
+    search_help_text = "Start of a job id."
 
-    @admin.display(description="course", ordering="course")
+    @admin.display(description="state", ordering="course")
     def standing(self, row: Decision) -> SafeString:
         return formatting.long_badge(row.badge)
 
@@ -274,7 +278,7 @@ class SignAdmin(RecordAdmin):
     list_filter = ("symptom", "severity", "cluster")
     date_hierarchy = "since"
     search_fields = ("node__name__startswith", "attempt__key__startswith")
-    search_help_text = "Begin of a node's name or of a job id."
+    search_help_text = "Start of a node name or of a job id."
 
 
 @admin.register(Order)
@@ -283,7 +287,7 @@ class OrderAdmin(RecordAdmin):
     list_select_related = ("job", "node")
     list_filter = ("cluster",)
     search_fields = ("job__public_id__startswith", "node__name__startswith")
-    search_help_text = "Begin of a job id or of a node's name."
+    search_help_text = "Start of a job id or of a node name."
 
 
 @admin.register(Channel)
@@ -293,7 +297,7 @@ class ChannelAdmin(RecordAdmin):
     list_filter = ("kind", "team")
     exclude = ("secret",)
     search_fields = ("target__startswith",)
-    search_help_text = "Begin of an address."
+    search_help_text = "Start of an address."
 
 
 @admin.register(Notice)
@@ -305,16 +309,16 @@ class NoticeAdmin(RecordAdmin):
 
 @admin.register(StackDump)
 class StackDumpAdmin(RecordAdmin):
-    list_display = ("id", "attempt", "incident", "ranks", "asked", "closed_at")
+    list_display = ("id", "attempt", "incident", "ranks", "request_time", "closed_at")
     list_select_related = ("attempt", "incident")
     list_filter = ("asked_at",)
     search_fields = ("attempt__key__exact",)
-    search_help_text = "The key of an attempt."
+    search_help_text = "Attempt id."
     ordering = ("-pk",)
     exclude = ("packed",)
 
-    @admin.display(description="asked")
-    def asked(self, dump: StackDump) -> str:
+    @admin.display(description="requested")
+    def request_time(self, dump: StackDump) -> str:
         return formatting.relative_time(dump.asked_at)
 
 
@@ -325,4 +329,4 @@ class CadenceAdmin(RecordAdmin):
     ordering = ("-pk",)
     list_filter = ("looked_at",)
     search_fields = ("attempt__key__exact",)
-    search_help_text = "The key of an attempt."
+    search_help_text = "Attempt id."

@@ -1,4 +1,4 @@
-"""Celery's side of the loops: one function called."""
+"""Celery tasks: each calls one turn of a loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobs.models import clock
 
 @shared_task(name="failures.diagnose")
 def diagnose_recent_failures() -> int:
-    # Compiled once a process, before somebody waits for it
+    # Compile once per process, before the first diagnosis needs it
     scan.shipped_scanner()
     compress.shipped_filters()
     return diagnose.diagnose_once(clock.now())
@@ -23,7 +23,7 @@ def diagnose_recent_failures() -> int:
 
 @shared_task(name="failures.sweep")
 def diagnose_missed_failures() -> int:
-    """Attempts whose end we learned of late: a cluster was away for days, or all workers were."""
+    """Diagnoses attempts whose end became known late, for example after an outage of the cluster or of all workers."""
     done = diagnose.diagnose_once(clock.now(), since=diagnose.ALL_FAILURES)
     incident_actions.resolve_recovered_incidents(clock.now())
     return done
@@ -59,7 +59,8 @@ def learn_from_diagnoses() -> int:
     return learn.learn_once(clock.now())
 
 
-# The budget of time ends it long before. Longer than a message may stay unconfirmed: taken at once, woken by beat
+# The time budget of the loop ends it much earlier. The limit exceeds the acknowledgement timeout of the broker, so the
+# message is acknowledged at once; a lost turn is repeated by the schedule
 @shared_task(name="failures.consult", soft_time_limit=None, time_limit=1300, acks_late=False)
 def consult_model() -> int:
     return consult.consult_once(clock.now())

@@ -1,4 +1,4 @@
-"""Who runs which loop just now. The loops write these rows; the admin only shows them."""
+"""Admin pages of leases: which worker runs which loop. The pages are read-only; loops write the rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LeaseAdmin(RecordAdmin):
     list_filter = (LeaseHolderFilter,)
     date_hierarchy = "expires_at"
     search_fields = ("name__startswith", "holder__startswith")
-    search_help_text = "Begin of the loop's or of the worker's name."
+    search_help_text = "Start of the loop's or the worker's name."
     fields = ("name", "holder", "term", "held", "expires_long")
 
     @admin.display(description="held now", boolean=True)

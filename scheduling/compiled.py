@@ -1,8 +1,8 @@
-"""The engine's hot modules as machine code, where `acmeweb.services.compile_engine` built them of these very sources.
+"""Import the engine's hot modules as machine code if `acmeweb.services.compile_engine` built them from these sources.
 
-The .py files stay the truth: a build is found by a checksum of them, so one edited line and everything is interpreted
-again, at once and as it stands. Nothing lies beside the sources that could be imported instead of them.
-`ACME_COMPILED=0` leaves a build alone.
+The .py files remain authoritative. A build is found by a checksum of them, so after any edit everything is interpreted
+again until the next build. No build files lie beside the sources, so none can be imported by accident.
+`ACME_COMPILED=0` disables builds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from types import ModuleType
 from acmeweb.common.env import ROOT, EnvReader
 
 TURNS = ("strict", "skipping", "sharing", "easy", "preempting", "claiming", "ahead", "plan", "conservative")
-# Those that need NumPy stay as they are: they inherit from one of these
+# Policies that need NumPy are not compiled; they inherit from one of these
 POLICIES = (
     *("fifo", "sjf", "srtf", "qssf", "tiresias", "themis"),
     *("easy", "conservative", "fair", "drf", "acme"),
@@ -33,21 +33,23 @@ MODULES = (
     *(f"scheduling.engine.policies.{name}" for name in POLICIES),
     "scheduling.replay.kernel",
 )
-LIBRARY = "acme_engine__mypyc"  # what all of them are linked into
+LIBRARY = "acme_engine__mypyc"  # the shared library that all compiled modules are linked into
 SUFFIX: str = sysconfig.get_config_var("EXT_SUFFIX")
 BUILDS = Path(sys.prefix) / "acme-engine"
 
 
 def source_checksum(root: Path = ROOT) -> str:
-    """Of the modules, and of all beside them that they take types from."""
+    """The checksum of the compiled modules and of all files in the engine, whose types they use."""
     sources = [*root.glob("scheduling/engine/**/*.py"), root / "scheduling/replay/kernel.py"]
-    whole = hashlib.sha256(SUFFIX.encode())
+    checksum = hashlib.sha256(SUFFIX.encode())
     for source in sorted(sources):
-        whole.update(source.relative_to(root).as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
-    return whole.hexdigest()[:20]
+        checksum.update(source.relative_to(root).as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
+    return checksum.hexdigest()[:20]
 
 
 class CompiledFinder(MetaPathFinder):
+    """Finds compiled modules in a build directory."""
+
     def __init__(self, home: Path) -> None:
         self.home = home
 
@@ -61,12 +63,12 @@ class CompiledFinder(MetaPathFinder):
 
 
 def prefer_compiled() -> None:
-    """From now on what was built is imported instead of its source, if it was built of it."""
+    """Import compiled modules from now on, if a build of exactly these sources exists."""
     if EnvReader(os.environ).flag("ACME_COMPILED", default=True) and (home := BUILDS / source_checksum()).is_dir():
         sys.meta_path.insert(0, CompiledFinder(home))
 
 
 def engine_mode() -> str:
-    """What this process has imported."""
+    """Whether this process has imported the compiled or the interpreted engine."""
     engine = sys.modules.get("scheduling.engine.engine")
     return "compiled" if str(getattr(engine, "__file__", "")).endswith(SUFFIX) else "interpreted"

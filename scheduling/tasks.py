@@ -1,4 +1,4 @@
-"""Celery's side of the loops: ids in, one loop function called."""
+"""Celery tasks of the loops. Each task takes ids and calls one loop function."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def find_cluster_unknown_outcomes(cluster_id: int) -> int:
 
 
 def _find_outcomes_with_lease(cluster_id: int, *, again: bool) -> int:
-    """One at a time saves effort; each result is guarded by what the attempt looked like."""
+    """Search for outcomes of a cluster's attempts. The lease only saves work: each write checks the attempt's state."""
     name = f"outcomes:{cluster_id}"
-    if (taken := Lease.take(name, LEASE_HOLDER, OUTCOMES_LEASE)) is None:
+    if (lease := Lease.take(name, LEASE_HOLDER, OUTCOMES_LEASE)) is None:
         return 0
     try:
         cluster = Cluster.objects.get(pk=cluster_id)
@@ -83,7 +83,7 @@ def _find_outcomes_with_lease(cluster_id: int, *, again: bool) -> int:
             return 0
         return outcomes.find_outcomes_once(cluster, connect(cluster), clock.now(), again=again)
     finally:
-        Lease.release(name, taken.term)
+        Lease.release(name, lease.term)
 
 
 @shared_task(name="scheduling.estimates")
@@ -99,7 +99,7 @@ def estimate(cluster_id: int) -> int:
 
 @shared_task(name="scheduling.samples")
 def queue_telemetry_reads() -> None:
-    """Each cluster by itself: an exporter that hangs delays the samples of no other cluster."""
+    """Queue one task per cluster, so that an exporter that hangs does not delay the samples of other clusters."""
     for cluster_id in Cluster.objects.exclude(metrics_address="").values_list("pk", flat=True):
         read_cluster_telemetry.apply_async([cluster_id], expires=15)
 
@@ -116,7 +116,7 @@ def record_cluster_minutes() -> int:
 
 @shared_task(name="scheduling.recover")
 def recover() -> int:
-    """What the ranks of a hang have answered is read before it is decided about."""
+    """Read the stack dumps of hanging jobs, then decide on recoveries, which may depend on the dumps."""
     return stacks_once(clock.now()) + decide_and_recover_once(clock.now())
 
 
@@ -127,9 +127,9 @@ def update_ledger_metrics() -> int:
 
 @shared_task(name="scheduling.watch")
 def watch() -> int:
-    done = watch_once(clock.now())
+    failures = watch_once(clock.now())
     circuit_breaker.record_log_storage_state()
-    return done
+    return failures
 
 
 @shared_task(name="scheduling.sweep")
@@ -142,40 +142,41 @@ def sweep() -> int:
 
 @shared_task(name="scheduling.campaigns")
 def campaigns() -> int:
-    """One at a time saves effort; what each turn changes is guarded by the campaign's own count of turns."""
+    """Coordinate all campaigns. The lease only saves work: each change checks the campaign's turn counter."""
     if (
         not campaign_loop.has_campaign_work()
-        or (taken := Lease.take("campaigns", LEASE_HOLDER, CAMPAIGNS_LEASE)) is None
+        or (lease := Lease.take("campaigns", LEASE_HOLDER, CAMPAIGNS_LEASE)) is None
     ):
         return 0
     try:
         return advance_stagings_once(clock.now()) + campaign_loop.coordinate_campaigns_once(clock.now())
     finally:
-        Lease.release("campaigns", taken.term)
+        Lease.release("campaigns", lease.term)
 
 
 @shared_task(name="scheduling.evaluation_rules")
 def evaluation_rules() -> int:
-    """One at a time, beside the coordinator: a directory may take long to list."""
+    """Check the evaluation rules. A separate task, because listing a directory may take long."""
     now = clock.now()
-    if not rules.has_due_rules(now) or (taken := Lease.take("evaluation rules", LEASE_HOLDER, CAMPAIGNS_LEASE)) is None:
+    if not rules.has_due_rules(now) or (lease := Lease.take("evaluation rules", LEASE_HOLDER, CAMPAIGNS_LEASE)) is None:
         return 0
     try:
         return rules.check_rules_once(now)
     finally:
-        Lease.release("evaluation rules", taken.term)
+        Lease.release("evaluation rules", lease.term)
 
 
 @shared_task(name="scheduling.simulations")
 def queue_simulation_worker() -> None:
-    """Beat asks too, so that no lost message leaves a simulation waiting."""
+    """Start a worker if a simulation waits. Celery beat calls this too, in case a wake-up message was lost."""
     if simulations.has_free_simulation(clock.now()):
         run_next_simulation.apply_async(expires=10)
     simulations.delete_old_simulations(clock.now())
 
 
-# Longer than a message may stay unconfirmed: taken at once, and woken again by beat if its worker dies
+# A replay runs longer than a message may stay unacknowledged, so the message is acknowledged early. If the worker dies,
+# beat starts another one.
 @shared_task(name="scheduling.simulation", soft_time_limit=600, time_limit=630, acks_late=False)
 def run_next_simulation() -> str:
-    """The next one that waits, whoever asked for it."""
+    """Run the next waiting simulation."""
     return str(simulations.run_simulation_once(clock.now) or "")

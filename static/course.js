@@ -1,12 +1,12 @@
-// What a cluster did lately: the share of its GPUs that was held and busy, and how many jobs ran and waited. The numbers
-// are the API's (one mean for each step, null where nobody looked); the words beside the plots say what they come to.
+// Plots of a cluster's recent load: share of GPUs allocated and busy, and numbers of running and pending jobs. The data
+// is the API's (one mean per step, null without measurements); the text next to the plots summarizes it.
 "use strict";
 (() => {
   const box = document.getElementById("course-plots");
   if (!box) return;
   const HEIGHT = 140;
   const EVERY_MS = 60000;
-  const FEW = 12;  // so few are shown as points: a lone one is no line
+  const FEW = 12;  // with so few values each is drawn as a point, because a single one is not a line
   const words = document.getElementById("course-words");
   let cluster = box.dataset.cluster;
   let hours = "24";
@@ -19,8 +19,8 @@
   const least = () => box.clientWidth || 320;
 
   const PLOTS = [
-    { title: "GPUs, percent", low: [0, 100], lines: [["held", "running", () => share(course.held, course.gpus)], ["busy", "good", () => course.busy]] },
-    { title: "jobs", low: null, lines: [["waiting", "waiting", () => course.waiting], ["running", "running", () => course.running]] },
+    { title: "GPUs, percent", low: [0, 100], lines: [["allocated", "running", () => share(course.held, course.gpus)], ["busy", "good", () => course.busy]] },
+    { title: "jobs", low: null, lines: [["pending", "waiting", () => course.waiting], ["running", "running", () => course.running]] },
   ];
 
   function options({ title, low, lines }) {
@@ -37,7 +37,7 @@
     };
   }
 
-  // Of a cluster that was entered lately, no more than an hour of nothing
+  // For a new cluster, show at most one hour without data
   const ends = () => {
     const begin = Date.parse(course.begin) / 1000;
     const end = begin + course.step_s * course.held.length;
@@ -45,16 +45,15 @@
     return [Math.min(begin + course.step_s * Math.max(first, 0), end - 3600), end];
   };
 
-  function say() {
+  function describe() {
     const held = share(course.held, course.gpus);
     if (!known(held).length) {
-      words.textContent = "Figures are written down once a minute; there are none of this time yet.";
+      words.textContent = "No figures for this period yet. They are recorded once per minute.";
       return;
     }
-    const parts = [`${mean(held).toFixed(0)} % of the GPUs held in the mean`];
-    if (known(course.busy).length) parts.push(`${mean(course.busy).toFixed(0)} % busy`);
-    parts.push(`at most ${Math.round(Math.max(...known(course.waiting)))} jobs waited`);
-    words.textContent = parts.join(", ");
+    const parts = [`Average ${mean(held).toFixed(0)}% allocated`];
+    if (known(course.busy).length) parts.push(`${mean(course.busy).toFixed(0)}% utilized`);
+    words.textContent = `${parts.join(", ")}; peak queue ${Math.round(Math.max(...known(course.waiting)))}`;
   }
 
   function draw() {
@@ -64,7 +63,7 @@
     const at = course.held.map((_, number) => Date.parse(course.begin) / 1000 + number * course.step_s);
     charts = PLOTS.map((plot, number) => new uPlot(made[number], [at, ...plot.lines.map(([, , values]) => values())], box));
     fit();
-    say();
+    describe();
     box.dataset.drawn = `${cluster} ${hours}`;
   }
 
@@ -73,13 +72,13 @@
   }
 
   async function ask() {
-    const wanted = [cluster, hours].join();
+    const selection = [cluster, hours].join();
     try {
-      const found = await drawing.read(`${box.dataset.url.replace("CLUSTER", cluster)}?hours=${hours}`);
-      if (wanted !== [cluster, hours].join()) return;  // something else was chosen meanwhile
-      course = found;
+      const response = await drawing.read(`${box.dataset.url.replace("CLUSTER", cluster)}?hours=${hours}`);
+      if (selection !== [cluster, hours].join()) return;  // the selection changed meanwhile
+      course = response;
       draw();
-    } catch { /* the header says that it is stale; the next look may succeed */ }
+    } catch { /* the header shows that the page is stale; the next request may succeed */ }
   }
 
   document.getElementById("course").addEventListener("click", (event) => {

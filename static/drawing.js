@@ -1,5 +1,5 @@
-// What all plots have in common: colours of the style sheet as this theme has them, and axes. As everywhere here a time
-// is UTC, and a day has 24 hours.
+// Shared by all plots: colours of the style sheet in the current theme, and axes. All times are UTC, so every day has 24
+// hours.
 "use strict";
 const drawing = (() => {
   const two = (value) => String(value).padStart(2, "0");
@@ -10,10 +10,10 @@ const drawing = (() => {
     return time === "00:00" ? `${two(at.getUTCMonth() + 1)}-${two(at.getUTCDate())}` : time;
   }
 
-  // What uPlot writes below its ticks, `every` so many seconds: a job of two minutes needs them told
+  // Labels of time ticks. With ticks less than a minute apart they include seconds
   const times = (_plot, ticks, _axis, _room, every) => ticks.map((at) => clock(at, every < 60));
 
-  // With as many digits as tell the lines of an axis apart: a learning rate lies far below uPlot's thousandths
+  // Enough digits to distinguish the ticks of an axis: a learning rate is far below uPlot's thousandths
   function label(value, apart) {
     if (value === null) return "";
     const order = (number) => Math.floor(Math.log10(Math.abs(number)) + 1e-9);
@@ -37,7 +37,7 @@ const drawing = (() => {
     return found;
   }
 
-  // The options of uPlot that do not depend on what is drawn; `time`: whether x is one
+  // Options of uPlot that do not depend on the data; `time`: whether the x axis is time
   function plot(box, { title, height, time, key, size = 62 }) {
     const quiet = colour(box, "quiet");
     const axis = { stroke: quiet, grid: { stroke: quiet, width: 0.25 }, ticks: { stroke: quiet, width: 0.5 } };
@@ -59,8 +59,8 @@ const drawing = (() => {
     return response.json();
   }
 
-  // Draws again when the colours or the room change, and asks again now and then, as long as the box is on the page:
-  // a fragment may be replaced, and what it was drawn by must end with it
+  // Redraws when colours or size change, and reloads periodically, as long as the box is on the page: a fragment may be
+  // replaced, and its plots must then stop
   function keep(box, { draw, fit, ask, everyMs }) {
     const ends = new AbortController();
     const here = (work) => () => (box.isConnected ? work() : end());

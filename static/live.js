@@ -1,13 +1,13 @@
-// Keeps a page true. The socket brings names of topics and sequence numbers, never data; for each topic that moved an
-// event is dispatched on <body>, and the fragments that show it ask the server again:
+// Keeps a page up to date. The socket carries topic names and sequence numbers, never data. For each topic that changed,
+// an event is dispatched on <body>, and the fragments that show it reload:
 //
 //   <section id="queue" hx-get="/" hx-trigger="queue from:body, every 30s" hx-swap="outerMorph">
 //
-// A topic's events come at most once a second, and the last of a burst always comes: htmx' own throttle drops it. A
-// fragment that costs the server more listens to the same topic at a tenth of that pace: "queue-slowly from:body".
-// The event has the name of its topic, with "-" for ":" (topic "job:01k3v9q2m7t", event "job-01k3v9q2m7t").
-// Everything is asked again when something may have been missed: at every (re)connection, because the page is older
-// than its first message; at a gap in the numbers; when the tab is shown again. `every 30s` works without any of this.
+// A topic has at most one event per second, and the last of a burst is always delivered; htmx' own throttle drops it. A
+// fragment that is expensive for the server listens at a tenth of that rate: "queue-slowly from:body".
+// The event's name is that of the topic with "-" for ":" (topic "job:01k3v9q2m7t", event "job-01k3v9q2m7t").
+// Everything reloads when messages may have been missed: at every (re)connection, because the page is older than its
+// first message; at a gap in the numbers; when the tab becomes visible. `every 30s` works without any of this.
 "use strict";
 (() => {
   const MERGE_MS = 150;
@@ -31,14 +31,14 @@
 
   function pacer(suffix, pace) {
     const moved = new Set();
-    const told = new Map();  // when each topic last became an event
+    const sentAt = new Map();  // when each topic last became an event
     let timer = null;
     function flush() {
       const now = performance.now();
-      const ripe = [...moved].filter((topic) => now - (told.get(topic) ?? -pace) >= pace);
+      const ripe = [...moved].filter((topic) => now - (sentAt.get(topic) ?? -pace) >= pace);
       for (const topic of ripe) {
         moved.delete(topic);
-        told.set(topic, now);
+        sentAt.set(topic, now);
         document.body.dispatchEvent(new CustomEvent(topic.replaceAll(":", "-") + suffix));
       }
       timer = moved.size ? setTimeout(flush, MERGE_MS) : null;
@@ -57,34 +57,34 @@
     slowly(names);
   }
 
-  // --- what the header says
+  // --- status in the header
 
-  function say(tone, text) {
+  function setStatus(tone, text) {
     if (!status) return;
     const words = status.querySelector("[data-live-text]");
     status.dataset.state = tone;
-    if (words.textContent !== text) words.textContent = text;  // a live region speaks at every writing
+    if (words.textContent !== text) words.textContent = text;  // screen readers announce every change of a live region
   }
 
   function stale() {
     if (!signedOut && status?.dataset.state !== "stale") {
-      say("stale", `stale since ${new Date().toLocaleTimeString([], { hour12: false })}`);
+      setStatus("stale", `stale since ${new Date().toLocaleTimeString([], { hour12: false })}`);
     }
   }
 
   function endSession() {
     signedOut = true;
-    say("out", "signed out");
+    setStatus("out", "signed out");
   }
 
   // --- the socket
 
-  function hear(message) {
+  function onMessage(message) {
     const answer = JSON.parse(message.data);
     if (answer.joined) {
       wait = FIRST_WAIT_MS;
       for (const [topic, number] of Object.entries(answer.joined)) numbers.set(topic, number);
-      say("live", "live");
+      setStatus("live", "live");
       move(...topics);
     } else if (answer.topic) {
       const isNext = answer.seq === numbers.get(answer.topic) + 1;
@@ -96,13 +96,13 @@
   function connect() {
     socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/live/`);
     socket.addEventListener("open", () => socket.send(JSON.stringify({ join: topics })));
-    socket.addEventListener("message", hear);
+    socket.addEventListener("message", onMessage);
     socket.addEventListener("close", (event) => {
       socket = null;
       if (event.code === SIGNED_OUT) return endSession();
       stale();
       if (event.code === REFUSED) return undefined;
-      // Half of the wait is by chance: a thousand pages must not come back in the same instant
+      // Half of the delay is random, so that a thousand pages do not reconnect at the same moment
       setTimeout(() => { if (!socket && !signedOut) connect(); }, wait / 2 + Math.random() * wait / 2);
       wait = Math.min(wait * 2, LONGEST_WAIT_MS);
       return undefined;
@@ -120,21 +120,21 @@
   // --- fragments
 
   document.addEventListener("htmx:before:request", (event) => {
-    // Nobody looks at a hidden tab; it asks once when it is shown again
+    // A hidden tab does not poll; it reloads once when it becomes visible
     if (signedOut || (document.hidden && event.detail.ctx.sourceEvent?.type === "every")) event.preventDefault();
   });
 
   document.addEventListener("htmx:before:response", (event) => {
     const response = event.detail.ctx.response.raw;
     if (response.redirected && new URL(response.url).pathname.startsWith("/login/")) {
-      event.preventDefault();  // the form to sign in is no fragment of this page
+      event.preventDefault();  // the login form is not a fragment of this page
       endSession();
     }
   });
 
   document.addEventListener("htmx:error", stale);
 
-  // --- running times count on between two answers, by the server's clock
+  // --- running times continue between responses, by the server's clock
 
   const skew = Date.now() / 1000 - Number(document.body.dataset.now || Date.now() / 1000);
   const two = (number) => String(number).padStart(2, "0");
@@ -155,11 +155,11 @@
     if (event.target.matches("form[data-auto] select")) event.target.form.requestSubmit();
   });
   document.addEventListener("submit", (event) => {
-    // A second click must not submit a second job; the Back button finds the form usable again
+    // A second click must not submit a second job; the Back button makes the form usable again
     if (event.target.matches("form[data-once]")) {
       setTimeout(() => event.target.querySelectorAll("button").forEach((button) => { button.disabled = true; }));
     }
-    // An address without empty filters can be read and shared
+    // A URL without empty filters is easier to read and share
     if (event.target.matches("form[data-auto]")) {
       for (const field of event.target.elements) if (field.name && !field.value) field.disabled = true;
     }
@@ -168,7 +168,7 @@
     if (!event.persisted) return;
     document.querySelectorAll("form :disabled:not([data-off])").forEach((field) => { field.disabled = false; });
   });
-  // One open question at a time; Escape closes it
+  // At most one open dialog; Escape closes it
   document.addEventListener("toggle", (event) => {
     if (!event.target.open || !event.target.matches("details.ask")) return;
     document.querySelectorAll("details.ask[open]").forEach((other) => { if (other !== event.target) other.open = false; });

@@ -1,7 +1,7 @@
-// A log of any length on a page: the lines around the place that is looked at, and a slider over the whole of it. What
-// is near is asked for before it is reached, what lies far behind is let go, so a page never holds more than some pieces.
-// Lines are known by the byte at which they begin (jobs/logs/log_search.py). A log that grows is followed while its end is
-// shown, and the end stays in sight as long as the reader is there.
+// A log of any length: the lines around the visible place, and a slider over the whole log. Nearby parts are loaded before
+// they are reached, distant ones are removed, so a page never holds more than a few pieces. Lines are identified by the
+// byte at which they begin (jobs/logs/log_search.py). A growing log is followed while its end is visible, and the view
+// stays at the end as long as the reader is there.
 "use strict";
 (() => {
   const MOST_LINES = 1500;
@@ -46,14 +46,14 @@
       return found;
     }
 
-    // Numbers go on only over whole lines, from one that has a number
+    // Line numbers continue only across complete lines, from a line that has a number
     const numberOf = (row, whole) => (whole && row?.dataset.number ? Number(row.dataset.number) : null);
 
     function append(piece) {
       const stays = isAtEnd();
       let first = null;
       while (pre.lastElementChild && Number(pre.lastElementChild.dataset.at) >= piece.start) {
-        first = pre.lastElementChild;  // it was not complete yet
+        first = pre.lastElementChild;  // this line was incomplete
         first.remove();
       }
       const same = numberOf(first, piece.whole), before = numberOf(pre.lastElementChild, piece.whole);
@@ -61,7 +61,7 @@
       pre.append(rows(piece, same ?? (before === null ? null : before + 1)));
       if (hit) pre.querySelector(`[data-at="${first.dataset.at}"]`)?.classList.add("hit");
       stop = piece.stop;
-      letGo("firstElementChild");
+      removeDistant("firstElementChild");
       if (stays) toEnd();
     }
 
@@ -70,11 +70,11 @@
       pre.prepend(rows(piece, next === null ? null : next - piece.lines.length));
       pre.scrollTop += pre.scrollHeight - tall;
       start = piece.start;
-      letGo("lastElementChild");
+      removeDistant("lastElementChild");
     }
 
-    // From the other side than we go to
-    function letGo(side) {
+    // Remove lines on the side opposite to the scroll direction
+    function removeDistant(side) {
       const gone = [], kept = () => pre.childElementCount - gone.length;
       let row = pre[side];
       const next = side === "firstElementChild" ? "nextElementSibling" : "previousElementSibling";
@@ -98,7 +98,7 @@
       if (toTheEnd) toEnd(); else pre.scrollTop = 0;
     }
 
-    // One question at a time; a place that somebody chose goes first
+    // One request at a time; a place that the user chose goes first
     async function run(query, take) {
       busy = true;
       pre.setAttribute("aria-busy", "true");
@@ -107,8 +107,8 @@
         const shrunk = piece.size < stop && !query.includes("&before=");
         size = piece.size;
         if (shrunk) replace(await read(""), true); else take(piece);
-        say();
-      } catch { /* the next look asks again; the header says whether the server is there */ }
+        showPosition();
+      } catch { /* the next scroll retries; the header shows whether the server responds */ }
       busy = false;
       pre.removeAttribute("aria-busy");
       if (wanted !== null) jump(wanted);
@@ -118,20 +118,20 @@
       wanted = at;
       if (busy) return;
       wanted = null;
-      if (at >= size) run("", (piece) => replace(piece, true)).then(look);
-      else run(`&at=${at}`, (piece) => replace(piece, false)).then(look);
+      if (at >= size) run("", (piece) => replace(piece, true)).then(loadNearby);
+      else run(`&at=${at}`, (piece) => replace(piece, false)).then(loadNearby);
     }
 
-    function look() {
+    function loadNearby() {
       if (busy) return;
       const near = SCREENS_AHEAD * height();
       const was = [start, stop].join();
-      const more = () => { if ([start, stop].join() !== was) look(); };
+      const more = () => { if ([start, stop].join() !== was) loadNearby(); };
       if (start > 0 && pre.scrollTop < near) run(`&before=${start}`, prepend).then(more);
       else if (stop < size && below() < near) run(`&at=${stop}`, append).then(more);
     }
 
-    // --- where we are
+    // --- current position
 
     function top() {
       const rows = pre.children, edge = pre.scrollTop + pre.offsetTop;
@@ -145,7 +145,7 @@
 
     const bytes = (count) => (count < 1024 ? `${count} B` : count < 1024 ** 2 ? `${(count / 1024).toFixed(0)} KiB` : `${(count / 1024 ** 2).toFixed(1)} MiB`);
 
-    function say() {
+    function showPosition() {
       drawing = false;
       const at = isAtEnd() ? size : top();
       const text = `${size ? Math.round(100 * at / size) : 100} % of ${bytes(size)}`;
@@ -156,8 +156,8 @@
     }
 
     pre.addEventListener("scroll", () => {
-      look();
-      if (!drawing) { drawing = true; requestAnimationFrame(say); }
+      loadNearby();
+      if (!drawing) { drawing = true; requestAnimationFrame(showPosition); }
     });
     pre.addEventListener("keydown", (event) => {
       if (event.key === "Home") { event.preventDefault(); if (start > 0) jump(0); else pre.scrollTop = 0; }
@@ -170,15 +170,15 @@
 
     if (pre.dataset.opensAt === "end") toEnd();
     if (pre.dataset.opensAt === "hit") pre.scrollTop = (pre.querySelector(".hit")?.offsetTop ?? 0) - pre.offsetTop - height() / 3;
-    say();
-    look();
+    showPosition();
+    loadNearby();
     return {
       follow: () => { if (!busy && stop >= size) run(`&at=${stop}`, append); },
       of: (address) => { if (url !== address) { url = address; jump(Infinity); } },
     };
   }
 
-  // A section that comes with the first line, or with another attempt, is another log
+  // A section that arrives with the first line, or with another attempt, is another log
   const shown = new WeakMap();
   function each() {
     for (const section of document.querySelectorAll("section[data-lines]")) {
@@ -194,7 +194,7 @@
 
   document.addEventListener("htmx:after:swap", () => {
     each();
-    // What was printed last comes with the news that it has ended
+    // The fragment that reports the end of the job may arrive before its last lines were read
     for (const section of document.querySelectorAll("section[data-lines]")) shown.get(section.querySelector("pre"))?.follow();
   });
   setInterval(() => { if (!document.hidden) follow(); }, FOLLOW_MS);

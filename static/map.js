@@ -1,7 +1,7 @@
-// The map of a cluster: one canvas, a cell for each GPU, blocks of racks under their leaf switch. The server sends
-// numbers (jobs/core/gpu_map.py); here they become places and colours. What a colour says is also said by the form of the
-// cell (hollow, filled, crossed, dotted, large or small) and in words for the cell that is pointed at. It shows now, and
-// goes on by itself; or a moment that is over, which the slider chooses and the address keeps.
+// The map of a cluster: one canvas, one cell per GPU, racks in blocks under their leaf switch. The server sends numbers
+// (jobs/core/gpu_map.py); here they become positions and colours. What a colour means is also shown by the form of the
+// cell (hollow, filled, crossed, dotted, large or small) and as text for the cell under the pointer. The map shows the
+// present and updates itself, or a past moment, which the slider selects and the URL keeps.
 "use strict";
 (() => {
   const root = document.getElementById("map");
@@ -11,18 +11,18 @@
   const legend = document.getElementById("map-legend");
   const by = document.getElementById("map-by");
   const pen = canvas.getContext("2d");
-  const PAUSE_MS = 2000;  // between two answers, however fast the queue moves
+  const PAUSE_MS = 2000;  // minimum time between two requests, however fast the queue changes
   const FREE = -1, OTHERS = -2, FOREIGN = -3;
   const ACROSS = 4, GAP = 1;
 
-  let data = null;   // what the server sent
-  let errors = null; // when something was last wrong, asked for only where it is coloured by
+  let data = null;   // the server's response
+  let errors = null; // times of the last errors, loaded only if they determine the colour
   let cells = [];    // {node, gpu, index, x, y}, in the order of the server's lists
   let size = 10;
-  let chosen = -1;   // the cell that is pointed at
+  let chosen = -1;   // the cell under the pointer
   let asking = false, again = false, resting = null;
 
-  // --- colours: those of the style sheet, as this theme has them
+  // --- colours of the style sheet, in the current theme
 
   const probe = document.createElement("span");
   probe.hidden = true;
@@ -43,7 +43,7 @@
     return `hsl(${number / 10} 60% ${dark() ? 58 : 45}%)`;
   }
 
-  // Pale to strong in one hue: more is stronger in both themes
+  // Pale to strong in one hue; more is stronger in both themes
   const scale = (part, tint) => `hsl(${tint} 75% ${dark() ? 16 + 50 * part : 92 - 52 * part}%)`;
 
   function fill(cell) {
@@ -60,7 +60,7 @@
     }
   }
 
-  // The newest error of the GPU or of its node, and how old it was then
+  // The newest error of the GPU or of its node, and its age at that time
   const AGES = [[3600, "an hour"], [86400, "a day"], [7 * 86400, "a week"], [30 * 86400, "30 days"]];
   function age(cell) {
     const name = cell.node[0];
@@ -76,7 +76,7 @@
     return days ? `${days}d${hours % 24 && days < 10 ? `${hours % 24}h` : ""}` : hours ? `${hours}h${minutes % 60 ? `${minutes % 60}m` : ""}` : `${minutes}m`;
   }
 
-  // --- places
+  // --- positions
 
   function place() {
     const width = canvas.clientWidth;
@@ -165,7 +165,7 @@
     }
   }
 
-  // What is pointed at, and the rest of the same job
+  // Outline the cell under the pointer and the other cells of its job
   function mark() {
     const cell = cells[chosen];
     if (!cell) return;
@@ -179,11 +179,11 @@
 
   function key() {
     const rows = {
-      state: [["running", "", "held"], ["", "hollow", "free"], ["quiet", "", "held from outside"], ["bad", "crossed", "closed, in the colour of why"], ["", "", "· of another team"]],
-      job: [["", "", "one colour a job"], ["", "hollow", "free"], ["quiet", "", "of another team or from outside"]],
-      team: [["", "", "one colour a team"], ["", "hollow", "free"], ["quiet", "", "of another team or from outside"]],
-      busy: [["", "", "pale: idle, strong: busy"], ["", "hollow", "no reading"]],
-      hot: [["", "", "pale: 30 °C, strong: 90 °C"], ["", "hollow", "no reading"]],
+      state: [["running", "", "allocated"], ["", "hollow", "free"], ["quiet", "", "foreign job"], ["bad", "crossed", "unavailable, in the colour of the reason"], ["", "", "· job of another team"]],
+      job: [["", "", "one colour per job"], ["", "hollow", "free"], ["quiet", "", "another team or foreign job"]],
+      team: [["", "", "one colour per team"], ["", "hollow", "free"], ["quiet", "", "another team or foreign job"]],
+      busy: [["", "", "pale: idle, strong: busy"], ["", "hollow", "no data"]],
+      hot: [["", "", "pale: 30 °C, strong: 90 °C"], ["", "hollow", "no data"]],
       error: [...AGES.map(([, text], step) => [scale(1 - step / AGES.length, 0), "", `within ${text}`]), ["", "hollow", "none in 30 days"]],
     }[by.value];
     legend.replaceChildren(...rows.map(([tone, form, text]) => {
@@ -199,20 +199,20 @@
     }));
   }
 
-  // --- words for one cell
+  // --- text for one cell
 
   function say(cell) {
     const [name, rack, leaf, , state] = cell.node;
     const who = data.who[cell.index], busy = data.busy[cell.index], hot = data.hot[cell.index];
     const holder = who >= 0 ? `${data.jobs[who][1]} of ${data.jobs[who][2]} (${data.jobs[who][0]})`
-      : who === FREE ? "free" : who === FOREIGN ? "held by a job from outside" : "held by a job of another team";
+      : who === FREE ? "free" : who === FOREIGN ? "foreign job" : "job of another team";
     const parts = [`${name} GPU ${cell.gpu}`, state, holder];
-    if (busy >= 0) parts.push(`${busy} % busy`);
+    if (busy >= 0) parts.push(`${busy}% busy`);
     if (hot >= 0) parts.push(`${hot} °C`);
     const code = data.xid.find(([index]) => index === cell.index);
     if (code) parts.push(`Xid ${code[1]}`);
     const last = by.value === "error" && age(cell);
-    if (last) parts.push(`last error ${spoken(data.at - last.at)} before: ${last.words}`);
+    if (last) parts.push(`last error ${spoken(data.at - last.at)} earlier: ${last.words}`);
     else if (by.value === "error") parts.push("no error in 30 days");
     if (rack || leaf) parts.push([rack && `rack ${rack}`, leaf && `switch ${leaf}`].filter(Boolean).join(", "));
     return parts.join(" · ");
@@ -239,7 +239,7 @@
     return cells.findIndex((cell) => x >= cell.x && x <= cell.x + size && y >= cell.y && y <= cell.y + size);
   }
 
-  // The nearest cell in that direction; sideways in its row
+  // The nearest cell in that direction; horizontally within its row
   function beside(from, dx, dy) {
     let best = -1, least = Infinity;
     const at = cells[from];
@@ -265,11 +265,11 @@
   canvas.addEventListener("mousemove", (event) => choose(under(event)));
   canvas.addEventListener("click", (event) => open(under(event)));
 
-  // --- asking: at the beginning, when the queue or the nodes moved, and for each moment that is chosen; never twice at
-  // once, and of moments that are passed over in between only the last
+  // --- requests: at the start, when the queue or the nodes changed, and for each selected moment. Never two at a time;
+  // of several moments selected meanwhile only the last is requested
 
   const MOST_KEPT = 60;
-  const kept = new Map();  // frames of what is over: they do not change
+  const kept = new Map();  // frames of the past, which do not change
 
   const written = (seconds) => new Date(seconds * 1000).toISOString().replace(".000Z", "Z");
   const address = (url) => (moment === null ? url : `${url}?at=${written(moment)}`);
@@ -293,7 +293,7 @@
     if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value);
   }
 
-  // Of now no faster than the queue may move; a moment that somebody chose is asked for at once
+  // The present is limited to one request per PAUSE_MS; a selected moment is requested at once
   async function ask() {
     if (asking || (resting && moment === null)) { again = true; return; }
     clearTimeout(resting);
@@ -305,8 +305,8 @@
       const found = await frame();
       if (wanted === moment) show(found);
     } catch (error) {
-      // Of now the header says that it is stale, and the next hint asks again
-      if (wanted !== null && wanted === moment) { stop(); words.textContent = error.sentence || `The map of ${spelled(wanted)} could not be read.`; }
+      // For the present, the header shows that the page is stale, and the next hint retries
+      if (wanted !== null && wanted === moment) { stop(); words.textContent = error.sentence || `The map of ${spelled(wanted)} could not be loaded.`; }
     }
     asking = false;
     again ||= wanted !== moment || way !== by.value;
@@ -322,15 +322,15 @@
     if (cells[chosen]) words.textContent = say(cells[chosen]);
   }
 
-  // --- the moment: null is now
+  // --- the selected moment; null is the present
 
   const slider = document.getElementById("map-at"), moments = document.getElementById("map-moment");
   const step = document.getElementById("map-step"), days = document.getElementById("map-days");
   const backToNow = document.getElementById("map-now"), player = document.getElementById("map-play");
-  const GRAIN_S = 300;        // as fine as telemetry is kept
-  const FRAME_MS = 700;       // of a replay, at least
+  const GRAIN_S = 300;        // resolution of the stored telemetry
+  const FRAME_MS = 700;       // minimum duration of a frame of a replay
   const DAY_S = 86400;
-  const REACH_S = 30 * DAY_S - GRAIN_S;  // what is older leaves while the page is open
+  const REACH_S = 30 * DAY_S - GRAIN_S;  // older data is deleted while the page is open
   const skew = Date.now() / 1000 - Number(root.dataset.now);
   const newest = () => Math.floor((Date.now() / 1000 - skew) / GRAIN_S) * GRAIN_S;
   const spelled = (seconds) => written(seconds).replace("T", " ").replace(/:\d\dZ$/, " UTC");
@@ -342,9 +342,9 @@
     const end = newest();
     slider.max = end;
     const begins = Math.max(Math.ceil(Number(root.dataset.begins) / GRAIN_S) * GRAIN_S, end - REACH_S);
-    slider.min = Math.min(begins, end - GRAIN_S);  // now is at the right, also where there is nothing before it
+    slider.min = Math.min(begins, end - GRAIN_S);  // the present is at the right, also without any history
     slider.value = moment ?? end;
-    slider.disabled = player.disabled = begins >= end;  // of a cluster that was just entered there is only now
+    slider.disabled = player.disabled = begins >= end;  // a cluster that was just added has only the present
     marks(Number(slider.min), end);
   }
 
@@ -360,7 +360,7 @@
     days.replaceChildren(...found);
   }
 
-  // Later than the newest whole step is now
+  // Anything later than the newest complete step is the present
   function go(seconds) {
     const end = newest();
     const before = moment;
@@ -379,7 +379,7 @@
     naming = setTimeout(name, 300);
   }
 
-  // When the slider rests: browsers refuse a page that writes its address too often
+  // Runs when the slider rests: browsers reject pages that change their URL too often
   let naming = null;
   function name() {
     const place = new URL(location.href);

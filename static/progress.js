@@ -1,19 +1,19 @@
-// Draws how a job goes: loss, step time and what else it reports, one below the other over the same axis.
-// The numbers are the API's; the sections around the plots say the newest of them in words.
+// Draws the progress of a job: loss, step time and other reported values, one plot below the other with a common axis.
+// The data is the API's; the sections around the plots show the newest values as text.
 "use strict";
 function plotsOf(box) {
   const HEIGHT = 150;
   const EVERY_MS = 15000;
-  const DRAWN = [["loss", "loss"], ["step_time_s", "seconds a step"], ["grad_norm", "gradient norm"], ["learning_rate", "learning rate"]];
+  const DRAWN = [["loss", "loss"], ["step_time_s", "seconds per step"], ["grad_norm", "gradient norm"], ["learning_rate", "learning rate"]];
   let over = "at";
   let points = [];
   let marks = [];
   let charts = [];
   const width = () => box.querySelector(".uplot")?.clientWidth || Math.min(box.clientWidth, 640);
-  const number = (value) => (typeof value === "number" ? value : null);  // NaN comes as a word, and leaves a gap
+  const number = (value) => (typeof value === "number" ? value : null);  // NaN is a string in JSON, and becomes a gap
   const place = (point) => (over === "at" ? Date.parse(point.at) / 1000 : point.step);
 
-  // Checkpoints are lines across the plot: what was saved by then can be started from
+  // Checkpoints are vertical lines: a restart continues from one of them
   const saved = (tone) => ({
     hooks: {
       draw: [(chart) => {
@@ -47,7 +47,7 @@ function plotsOf(box) {
     };
   }
 
-  // A report without a step has no place over steps
+  // A report without a step cannot be placed on the step axis
   const placed = () => (over === "at" ? points : points.filter((point) => typeof point.step === "number").sort((a, b) => a.step - b.step));
 
   function draw() {
@@ -71,7 +71,7 @@ function plotsOf(box) {
       points = series.points;
       marks = found.results ?? [];
       draw();
-    } catch { /* the words above say how old they are; the next look may succeed */ }
+    } catch { /* the text above shows how old the values are; the next request may succeed */ }
   }
 
   box.addEventListener("click", (event) => {
@@ -86,7 +86,7 @@ function plotsOf(box) {
 }
 
 (() => {
-  // A job that begins to report brings its plots with the fragment
+  // The plots of a job that starts to report arrive with the fragment
   const begin = () => {
     const box = document.getElementById("plots");
     if (!box || box.dataset.begun) return;

@@ -1,8 +1,8 @@
-// A list of jobs or nodes by keyboard, and what is chosen in it: both outlive the fragment, which is replaced as they move.
+// Keyboard navigation and selection in a list of jobs or nodes; both survive the replacement of the fragment.
 "use strict";
 (() => {
   const chosen = new Set();
-  let here = "";  // id of the row the keyboard stands on
+  let here = "";  // id of the row with the keyboard cursor
   const list = () => document.querySelector("#jobs, #nodes");
   const rows = () => [...list().querySelectorAll("tbody tr[id]")];
   const boxes = () => [...list().querySelectorAll("input[name=id]")];
@@ -64,7 +64,7 @@
     else return;
     show();
   });
-  // What is chosen on a page that was left counts too
+  // Rows selected on other pages of the list are included
   document.getElementById("many")?.addEventListener("formdata", (event) => {
     const there = new Set(boxes().map((box) => box.value));
     for (const id of chosen) if (!there.has(id)) event.formData.append("id", id);

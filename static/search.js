@@ -1,4 +1,4 @@
-// The box of Ctrl-K: a dialog over whatever page is open. Without this file the same link leads to the page of the search.
+// The Ctrl-K dialog, on every page. Without this file the same link opens the search page.
 "use strict";
 (() => {
   const dialog = document.getElementById("search-box");
@@ -40,7 +40,7 @@
     if (event.key === "ArrowDown") mark(chosen + 1);
     else if (event.key === "ArrowUp") mark(chosen - 1);
     else if (event.key === "Enter") {
-      // What was typed last may not have been answered yet: then the page of the search answers it
+      // The results may be older than the input: then open the search page
       if (dialog.querySelector("#found")?.dataset.q === input.value.trim()) options()[chosen]?.click();
       else location.assign(`${input.form.action}?${new URLSearchParams({ q: input.value })}`);
     } else return;

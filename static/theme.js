@@ -11,7 +11,7 @@
     const button = document.querySelector("[data-theme-switch]");
     if (button) {
       button.querySelector("[data-theme-name]").textContent = chosen;
-      button.setAttribute("aria-label", `Theme: ${chosen}. Change it.`);
+      button.setAttribute("aria-label", `Theme: ${chosen}. Change theme.`);
     }
   };
 
@@ -20,7 +20,7 @@
     apply();
     document.querySelector("[data-theme-switch]")?.addEventListener("click", () => {
       chosen = THEMES[(THEMES.indexOf(chosen) + 1) % THEMES.length];
-      try { localStorage.setItem("theme", chosen); } catch { /* it lasts as long as the page */ }
+      try { localStorage.setItem("theme", chosen); } catch { /* without storage it lasts as long as the page */ }
       apply();
     });
   });

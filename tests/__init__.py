@@ -1,0 +1,1 @@
+"""The tests; the directories mirror the packages."""

@@ -1,4 +1,4 @@
-"""What every process that runs tests does before its first one."""
+"""Set-up of every process that runs tests."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from acmeweb.startup import freeze_loaded_modules
 
 
 def pytest_collection_finish() -> None:
-    """Eight thousand tests and all of their imports stay; to look through them for garbage was a fifth of the time."""
+    """Exclude the tests and their imports from garbage collection, which took a fifth of the time."""
     freeze_loaded_modules()

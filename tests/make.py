@@ -1,5 +1,5 @@
-"""Rows with sensible defaults. People and places are always the same: ada and ben do not see each other's jobs; the
-cluster is seren, of four nodes with eight GPUs each."""
+"""Creates rows with sensible defaults. The users are always the same: ada and ben cannot see each other's jobs; the
+cluster is seren, with four nodes of eight GPUs each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOOP = Author(by="test")
 
 @cache
 def hashed_password() -> str:
-    """Hashing takes a quarter of a second, which is the point of it; once is enough for everybody's."""
+    """Hash a password once for all users, because hashing takes a quarter of a second."""
     return make_password(PASSWORD)
 
 
@@ -43,7 +43,7 @@ def team(name: str = "pretraining", **members: str) -> Team:
 
 
 def cluster(name: str = "seren", *, nodes: int = 4, **fields: Any) -> Cluster:
-    """With its nodes; heard of a moment ago. One that is there takes over the fields given."""
+    """Create or update a cluster with its nodes, last seen a moment ago."""
     first = {"address": "http://127.0.0.1:1", "log_root": "/nonexistent", "mode": "drive"}
     first["heard_at"] = datetime.now(UTC)
     row, new = Cluster.objects.get_or_create(name=name, defaults=first | fields)
@@ -53,7 +53,7 @@ def cluster(name: str = "seren", *, nodes: int = 4, **fields: Any) -> Cluster:
 
 
 def node(name: str = "seren-001", *, cluster: Cluster | None = None, **fields: Any) -> Node:
-    """Made if it is not there; one that is there takes over the fields given."""
+    """Create or update a node."""
     first = {
         "gpus": 8,
         "gpu_model": "a100",
@@ -82,7 +82,7 @@ def author(name: str = "ada") -> Author:
 
 
 def jobs(*asked: dict[str, Any], by: str = "ada", cluster: Cluster | None = None, **common: Any) -> list[Job]:
-    """Jobs submitted through the one door there is."""
+    """Submit jobs through the regular action."""
     home = cluster or globals()["cluster"]()
     group = Team.objects.filter(memberships__user=user(by)).first() or team(**{by: TeamRole.RESEARCHER})
     return job_actions.submit(
@@ -106,7 +106,7 @@ def attempt(
     on: Iterable[str] = (),
     log_path: str = "",
 ) -> Attempt:
-    """A job whose GPUs are promised, on the nodes named or on the first ones: CONFIGURING."""
+    """Promise GPUs to a job, on the given nodes or the first ones: the attempt is CONFIGURING."""
     job = job or globals()["job"](gpus_per_node=1)
     there = Node.objects.filter(cluster=job.cluster).order_by("name")
     wide = list(there.filter(name__in=on) if on else there[: nodes or job.nodes])
@@ -121,7 +121,7 @@ def attempt(
 
 
 def running(job: Job | None = None, **where: Any) -> Attempt:
-    """A job that the cluster runs."""
+    """Create a job that runs on the cluster."""
     made = attempt(job, **where)
     job_actions.record_backend_id(made, f"{made.pk + 1000}")
     job_actions.confirm_start(made, started_at=clock.now() - timedelta(minutes=5), author=author())
@@ -131,7 +131,7 @@ def running(job: Job | None = None, **where: Any) -> Attempt:
 
 
 def ended(job: Job | None = None, state: str = State.COMPLETED, **how: Any) -> Attempt:
-    """A job whose attempt is over; a failure of the platform sends it back to the queue."""
+    """End the attempt of a job; a platform failure requeues the job."""
     job = job or globals()["job"](gpus_per_node=1)
     made = running(job)
     job_actions.finish(

@@ -1,4 +1,4 @@
-"""A PostgreSQL and a Valkey of their own for every test run; loaded before Django reads its settings (`-p` in addopts).
+"""A separate PostgreSQL and Valkey for every test run; loaded before Django's settings (`-p` in addopts).
 
 With DATABASE_URL given, that server is used. Under xdist the controller starts them once and the workers inherit their
 addresses. They end with pytest, also when it is killed.
@@ -44,7 +44,7 @@ def pytest_load_initial_conftests() -> Generator[None, None, None]:
 
 
 def pytest_configure() -> None:
-    """No property measures time: a busy machine is no reason to fail."""
+    """Hypothesis has no deadlines, because a busy machine must not fail a test."""
     from hypothesis import HealthCheck, settings
 
     settings.register_profile("acme", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -59,8 +59,8 @@ def start(stack: ExitStack) -> None:
     home = Path(tempfile.mkdtemp(prefix="acme-tests-"))
     stack.callback(shutil.rmtree, home, ignore_errors=True)
     os.environ["ACME_VAR"] = str(home)
-    home.chmod(0o755)  # a server that may not be root must get in
-    (home / "static").mkdir()  # where collected files would lie; without it every request warns
+    home.chmod(0o755)  # servers that do not run as root need access
+    (home / "static").mkdir()  # for collected files; without it every request warns
     if not os.environ.get("DATABASE_URL"):
         os.environ["DATABASE_URL"] = start_postgres(home, stack)
     if not (os.environ.get("VALKEY_URL") or os.environ.get("REDIS_URL")):
@@ -96,7 +96,7 @@ def _spawn(words: list[str], log: Path, stack: ExitStack) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """The data is thrown away next, so nothing needs to be closed in order."""
+    """Kill the servers; their data is deleted anyway."""
     process.kill()
     process.wait()
 

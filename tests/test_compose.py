@@ -1,4 +1,4 @@
-"""docker-compose.yml, Dockerfile and .env.example, as far as they can be checked without Docker."""
+"""docker-compose.yml, Dockerfile and .env.example, checked without Docker."""
 
 import re
 import shlex
@@ -24,7 +24,7 @@ def run(*words):
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
-def test_it_is_a_compose_file():
+def test_compose_file_is_valid():
     checker = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
 
     done = run(*checker, "docker-compose.yml")
@@ -32,22 +32,22 @@ def test_it_is_a_compose_file():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_all_services_are_there():
+def test_compose_file_has_all_services():
     assert {"db", "valkey", "migrate", "web", "worker", "beat", "cluster"} <= set(SERVICES)
 
 
 @pytest.mark.parametrize("name", sorted(LONG_RUNNING))
-def test_what_runs_long_has_a_health_check(name):
+def test_long_running_services_have_health_checks(name):
     assert SERVICES[name]["healthcheck"]["test"]
 
 
 @pytest.mark.parametrize("name", sorted(set(OURS) - {"migrate", "cluster"}))
-def test_what_uses_the_database_waits_for_the_schema(name):
+def test_services_with_a_database_wait_for_the_schema(name):
     assert OURS[name]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}
 
 
 @pytest.mark.parametrize("name", sorted(OURS))
-def test_ours_give_up_every_privilege(name):
+def test_own_services_drop_all_privileges(name):
     service = OURS[name]
 
     assert service["cap_drop"] == ["ALL"] and service["read_only"] is True
@@ -65,13 +65,13 @@ def test_a_secret_comes_from_a_file_and_is_declared(name):
             assert value.removeprefix("/run/secrets/") in service["secrets"]
 
 
-def test_who_asks_for_the_token_and_who_sends_it_have_the_same_file():
+def test_cluster_and_worker_share_the_token_file():
     assert "--token-file=/run/secrets/cluster_token" in SERVICES["cluster"]["command"]
     for name in ("cluster", "worker", "migrate"):
         assert "cluster_token" in SERVICES[name]["secrets"]
 
 
-def test_make_secrets_makes_every_one():
+def test_make_secrets_creates_every_secret():
     made = re.search("for name in (.*); do", (ROOT / "Makefile").read_text())[1].split()
 
     assert set(made) == set(COMPOSE["secrets"])
@@ -85,7 +85,7 @@ def test_a_named_volume_is_declared(name):
 
 
 @pytest.mark.parametrize("name", sorted(OURS))
-def test_its_command_exists(name):
+def test_command_of_every_service_exists(name):
     match OURS[name]["command"]:
         case ["python", "manage.py", command, *_]:
             assert command in get_commands()
@@ -106,7 +106,7 @@ def test_the_image_starts_the_same_web_server():
     assert yaml.safe_load(written.rpartition("CMD ")[2]) == OURS["web"]["command"]
 
 
-def test_the_image_installs_the_runtime_lock_alone_and_is_nobody_special():
+def test_image_installs_only_the_runtime_lock_and_runs_unprivileged():
     written = (ROOT / "Dockerfile").read_text()
 
     assert "--require-hashes -r requirements.lock" in written and "requirements-dev" not in written
@@ -133,13 +133,13 @@ def test_a_lock_names_no_host_and_hashes_everything(name):
     assert all("--hash=" in block for block in re.split(r"\n(?=\S)", written.strip()))
 
 
-def test_the_scripts_are_shell():
+def test_scripts_are_valid_shell():
     for script in ("acmeweb/services/setup.sh", "acmeweb/services/lock.sh"):
         assert run("sh", "-n", script).returncode == 0
     assert run("bash", "-n", ".ci/run").returncode == 0
 
 
-def test_no_password_is_among_the_words_of_a_container():
+def test_no_container_command_contains_a_password():
     for service in SERVICES.values():
         words = service.get("command", [])
         assert "--requirepass" not in (shlex.split(words) if isinstance(words, str) else words)

@@ -1,4 +1,4 @@
-"""Settings: the environment over the file, files for secrets, and sentences for what cannot be."""
+"""Settings: precedence of the environment over the file, secret files, and messages for invalid values."""
 
 import os
 from urllib.parse import urlsplit
@@ -35,7 +35,7 @@ def test_a_secret_comes_from_the_file_it_names(tmp_path):
     assert EnvReader({"SECRET_KEY_FILE": str(tmp_path / "key")}).text("SECRET_KEY") == "from a file"
 
 
-def test_a_secret_file_of_the_environment_wins_over_the_plain_value_beneath(tmp_path):
+def test_secret_file_of_the_environment_overrides_the_plain_value_of_the_file(tmp_path):
     (tmp_path / "key").write_text("given")
 
     assert (
@@ -48,7 +48,7 @@ def test_a_secret_file_that_is_missing_is_named():
         EnvReader({"SECRET_KEY_FILE": "/no/such"}).text("SECRET_KEY")
 
 
-def test_an_alias_of_the_environment_wins_over_the_name_beneath():
+def test_alias_in_the_environment_overrides_the_name_in_the_file():
     env = EnvReader({"REDIS_URL": "redis://given"}, {"VALKEY_URL": "redis://beneath"})
 
     assert env.url(("VALKEY_URL", "REDIS_URL"), SCHEMES).hostname == "given"
@@ -73,7 +73,7 @@ def test_a_url_without_a_password_is_filled(url, filled):
     assert with_password(urlsplit(url), "p@s").geturl() == filled
 
 
-def test_no_password_leaves_the_url_alone():
+def test_url_without_a_password_is_unchanged():
     assert with_password(urlsplit("redis://valkey/0"), "").geturl() == "redis://valkey/0"
 
 
@@ -109,7 +109,7 @@ def test_one_database_server_or_several_are_named(place, host, port):
     assert described["OPTIONS"] == {"target_session_attrs": "read-write"}
 
 
-def test_several_database_servers_are_what_the_driver_understands():
+def test_driver_accepts_several_database_servers():
     described = database_settings(urlsplit("postgresql://acme@127.0.0.1:5433,127.0.0.2/acme"))
 
     attempts = conninfo_attempts(conninfo_to_dict(host=described["HOST"], port=described["PORT"]))
@@ -121,7 +121,7 @@ def test_several_database_servers_are_what_the_driver_understands():
 
 
 @pytest.mark.django_db
-def test_the_next_database_server_is_taken_where_the_first_one_is_away():
+def test_next_database_server_is_used_if_the_first_is_unavailable():
     here = connection.settings_dict
     place = f"127.0.0.1:1,{here['HOST']}:{here['PORT']}"
     described = database_settings(urlsplit(f"postgresql://{place}/{here['NAME']}?target_session_attrs=read-write"))
@@ -141,22 +141,22 @@ def test_the_next_database_server_is_taken_where_the_first_one_is_away():
     "url",
     ["postgresql://u:hidden@h1:abc,h2:5432/db", "postgresql://u:hidden@h:0/db", "postgresql://u:hidden@h:99999/db"],
 )
-def test_a_database_port_that_is_none_is_refused_without_showing_the_password(url):
-    with pytest.raises(InvalidEnvSetting, match=r"DATABASE_URL=.* is no port") as caught:
+def test_invalid_database_port_is_refused_without_showing_the_password(url):
+    with pytest.raises(InvalidEnvSetting, match=r"DATABASE_URL=.* is not a port") as caught:
         database_settings(EnvReader({"DATABASE_URL": url}).url(("DATABASE_URL",), ("postgresql",)))
 
     assert "hidden" not in str(caught.value)
 
 
-def test_a_url_that_cannot_be_taken_apart_is_refused_without_showing_the_password():
-    with pytest.raises(InvalidEnvSetting, match=r"DATABASE_URL='.*': is no URL") as caught:
+def test_unparsable_url_is_refused_without_showing_the_password():
+    with pytest.raises(InvalidEnvSetting, match=r"DATABASE_URL='.*': is not a URL") as caught:
         EnvReader({"DATABASE_URL": "postgresql://u:hidden@[::1/db"}).url(("DATABASE_URL",), ("postgresql",))
 
     assert "hidden" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", ["0", "86401", "1.5", "-5", "", "5m", "٣"])
-def test_a_job_age_that_is_none_names_the_variable(value):
+def test_invalid_job_age_names_the_variable(value):
     with pytest.raises(
         InvalidEnvSetting, match=r"ACME_CLUSTER_MIN_JOB_AGE=.* is not a whole number of seconds from 1 to"
     ):
@@ -169,7 +169,7 @@ def test_the_job_age_is_that_of_slurm_unless_it_is_set():
 
 
 @pytest.mark.parametrize("value", ["0", "65536", "http", "-1", "", "٣"])
-def test_a_port_that_is_none_names_the_variable(value):
+def test_invalid_port_names_the_variable(value):
     with pytest.raises(InvalidEnvSetting, match="ACME_PORT"):
         EnvReader({"ACME_PORT": value}).number("ACME_PORT", 8000, 1, 2)
 
@@ -180,12 +180,12 @@ def test_a_directory_is_an_absolute_path_below_the_root(value):
         EnvReader({"ACME_TOKEN_DIRS": value}).directories("ACME_TOKEN_DIRS")
 
 
-def test_no_directory_is_the_default():
+def test_empty_directories_mean_the_default():
     assert EnvReader({"ACME_TOKEN_DIRS": ""}).directories("ACME_TOKEN_DIRS", "/a,/b") == ["/a", "/b"]
 
 
 def test_an_unknown_role_names_the_variable():
-    with pytest.raises(InvalidEnvSetting, match="ACME_ROLE='webb': is none of web, loops, long"):
+    with pytest.raises(InvalidEnvSetting, match="ACME_ROLE='webb': is not one of web, loops, long"):
         database_role(EnvReader({"ACME_ROLE": "webb"}))
 
 
@@ -204,7 +204,7 @@ def test_postgresql_takes_the_timeouts_of_each_role(name, lock, statement, idle)
     assert shown == [lock, statement, idle]
 
 
-def test_timeouts_in_the_address_of_the_database_win():
+def test_timeouts_in_the_database_url_take_precedence():
     with psycopg.connect(os.environ["DATABASE_URL"], options=with_timeouts("-c lock_timeout=7s", "web")) as session:
         assert session.execute("SHOW lock_timeout").fetchone() == ("7s",)
 

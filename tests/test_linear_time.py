@@ -1,4 +1,4 @@
-"""Every function over text of users takes time in proportion to its length, or bounds the length itself.
+"""Every function on user text takes time proportional to its length, or limits the length.
 
 The table names the functions, with the largest text that reaches each. Every one gets each of the SEEDS, repeated to a
 quarter, a half and the whole of that size. Four times the text may take at most GROWTH times the processor time, and
@@ -105,7 +105,7 @@ SEEDS = (
 class Case:
     name: str
     call: Callable[[str], object]
-    size: int = 64 * KIB  # of the largest text that gets there
+    size: int = 64 * KIB  # largest text that reaches the function
 
 
 def field(name: str) -> Callable[[str], object]:
@@ -113,7 +113,7 @@ def field(name: str) -> Callable[[str], object]:
 
 
 SHAPE = spec.ClusterShape(name="seren", nodes=(spec.NodeShape(count=4, gpus=8, cpus=64, memory_mb=1 << 20),))
-# A refusal is an answer too; anything else that is raised fails the test
+# A refusal is a valid result; any other exception fails the test
 REFUSALS = (ValueError, APIException, InvalidRequestField, answers.MalformedAnswer)
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
@@ -145,7 +145,7 @@ def confirmed(text: str) -> object:
 
 
 CASES = (
-    # what is shown of commands, environments, comments, labels and names
+    # display of commands, environments, comments, labels and names
     Case("masked command or comment", masking.mask_text),
     Case("masked environment", lambda text: masking.mask_secrets({"A": text})),
     Case("secret name", masking.is_secret_name),
@@ -154,7 +154,7 @@ CASES = (
     Case("masked text for a model", agent_masking.mask_bundle),
     Case("cells for a terminal", lambda text: table.format_table([("A", lambda row: row)], [text])),  # type: ignore[arg-type]
     Case("lines for a terminal", table.clean_log_text, 256 * KIB),
-    # what is read of a request
+    # parsing of requests
     *(Case(f"field {name}", field(name)) for name in spec.JOB_FIELD_READERS),
     Case("environment of a request", lambda text: spec.parse({"command": "x", "environment": {"A": text}}, SHAPE)),
     Case("labels of a request", lambda text: spec.parse({"command": "x", "labels": {text: text}}, SHAPE)),
@@ -173,7 +173,7 @@ CASES = (
     Case("sbatch words", lambda text: script.split_options(text.split(" "))),
     Case("task ids of the command line", lambda text: table.expand_task_ids([text])),
     Case("node names of the command line", lambda text: table.format_hostlist(text.split(","))),
-    # what is done to a command
+    # processing of commands
     Case("smaller batch of a command", resized),
     # logs
     Case("cleaned log", lambda text: job_log.decode_log_text(text.encode()), 256 * KIB),
@@ -192,7 +192,7 @@ CASES = (
     Case("proposed rule", confirmed),
     Case("answer of a model", lambda text: answers.parse_json_object(text)),
     Case("results of an evaluation", lambda text: job_output.parse_job_output(["acme:n " + text], "n"), 128 * KIB),
-    # tables and what clusters report
+    # tables, and responses of clusters
     *(
         Case(f"cell {parse.__name__}", parse)
         for parse in (cells.parse_number, cells.parse_time, cells.parse_slurm_clock, cells.parse_megabytes)

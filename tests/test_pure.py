@@ -11,7 +11,7 @@ from acmeweb.common.env import ROOT
 
 BLOCKED = ("django", "rest_framework", "channels", "celery", "redis", "httpx", "psycopg")
 
-# Python and numpy begin once, not once for each of the modules; the child of a fork has imported none of ours before
+# Python and numpy start once; each module is imported in a fork that has not imported any of ours
 IMPORTER = f"""
 import importlib, json, os, sys, traceback
 import numpy
@@ -41,7 +41,7 @@ def listed():
 
 
 def modules(name):
-    """The module, or for `package.*` everything in the package. Nothing for what is not written yet."""
+    """Return the module, or for `package.*` all modules of the package; empty if it does not exist."""
     if name.endswith(".*"):
         package = ROOT / name.removesuffix(".*").replace(".", "/")
         return sorted(name.removesuffix("*") + path.stem for path in package.glob("[!_]*.py"))
@@ -49,7 +49,7 @@ def modules(name):
     return [name] if path.with_suffix(".py").exists() or (path / "__init__.py").exists() else []
 
 
-def test_there_is_a_list():
+def test_list_of_pure_modules_is_not_empty():
     assert "jobs.core.*" in listed()
 
 
@@ -61,15 +61,15 @@ def importer():
 
 
 def imported(importer, module):
-    """What went wrong; empty where nothing did."""
+    """Return the error; empty if there was none."""
     print(module, file=importer.stdin, flush=True)
     return json.loads(importer.stdout.readline())
 
 
 @pytest.mark.parametrize("module", [module for name in listed() for module in modules(name)])
-def test_it_imports_without_django_and_without_a_network(importer, module):
+def test_pure_module_imports_without_django_and_network(importer, module):
     assert imported(importer, module) == ""
 
 
-def test_a_module_with_django_is_found_out(importer):
+def test_module_with_django_is_detected(importer):
     assert "django is not for pure modules" in imported(importer, "jobs.actions.jobs")

@@ -1,4 +1,4 @@
-"""The runtime's lock file is enough for every process of the product: what tests and tools draw in is not there."""
+"""The runtime's lock file is sufficient for every process: no module needs packages of tests or tools."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ import sys
 from acmeweb.common.env import ROOT
 from tests.patience import PATIENCE_S
 
-# Every module whose distribution is not in requirements.lock is as good as not installed.
+# Modules whose distribution is not in requirements.lock are treated as not installed.
 CHILD = """
 import importlib.metadata, re, sys
 def plain(name): return re.sub(r"[-_.]+", "-", name.lower())
@@ -29,7 +29,7 @@ PROCESSES = (
 )
 
 
-def test_nothing_is_imported_that_the_lock_does_not_name():
+def test_runtime_lock_names_every_imported_package():
     environment = {**os.environ, "SECRET_KEY": "x" * 60}
     words = [sys.executable, "-c", CHILD, *PROCESSES]
 

@@ -1,0 +1,1 @@
+"""Authentication: passwords, OpenID Connect, bearer tokens, and the client's address."""

@@ -1,4 +1,4 @@
-"""Who knocks at the API: a browser's session, or a bearer token."""
+"""Authentication of API callers: by the session of a browser or by a bearer token."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rest_framework.exceptions import AuthenticationFailed
 
 from jobs.models import Token
 
-LAST_USED_INTERVAL = timedelta(minutes=1)  # a write per request would make every read a write
+LAST_USED_INTERVAL = timedelta(minutes=1)  # one write per request would turn every read into a write
 
 
 class BearerTokenAuthentication(BaseAuthentication):
@@ -43,7 +43,7 @@ class BrowserSessionAuthentication(SessionAuthentication):
 
 
 def token_refusal(token: Token | None, address: str, now: datetime) -> str:
-    """Why it opens nothing; empty if it does."""
+    """Return why the token is refused; empty if it is accepted."""
     if token is None or not token.is_usable(now):
         return "This token is unknown, expired or revoked."
     if not _from_allowed_network(token, address):
@@ -52,15 +52,15 @@ def token_refusal(token: Token | None, address: str, now: datetime) -> str:
 
 
 def update_last_used(tokens: Iterable[Token], now: datetime) -> None:
-    idle = [one.pk for one in tokens if one.last_used_at is None or one.last_used_at < now - LAST_USED_INTERVAL]
+    idle = [token.pk for token in tokens if token.last_used_at is None or token.last_used_at < now - LAST_USED_INTERVAL]
     if idle:
         Token.objects.filter(pk__in=idle).update(last_used_at=now)
 
 
 def find_tokens(digests: Sequence[str]) -> tuple[dict[str, Token], datetime]:
-    """The tokens with their users and their roles, and the database's time: one question, for every request asks it.
+    """Return the tokens with their users and roles, and the database's time, in one query: every request runs it.
 
-    Nothing is remembered between requests: a token that was revoked is turned away from the next one on.
+    Nothing is cached between requests, so a revoked token is refused from the next request on.
     """
     with connection.cursor() as cursor:
         cursor.execute(_tokens_sql(), [list(digests)])
@@ -85,17 +85,17 @@ def _model_fields(model: Any) -> tuple[Any, ...]:
 @cache
 def _tokens_sql() -> str:
     user = get_user_model()
-    columns = [f't."{one.column}"' for one in _model_fields(Token)] + [
-        f'u."{one.column}"' for one in _model_fields(user)
+    columns = [f't."{field.column}"' for field in _model_fields(Token)] + [
+        f'u."{field.column}"' for field in _model_fields(user)
     ]
     return f"""
         SELECT clock_timestamp(),
                (SELECT json_object_agg(m.team_id, m.role) FROM jobs_membership m WHERE m.user_id = t.user_id),
                {", ".join(columns)}
-        FROM unnest(%s::text[]) AS asked (digest)
-        LEFT JOIN {Token._meta.db_table} t ON t.digest = asked.digest
+        FROM unnest(%s::text[]) AS requested (digest)
+        LEFT JOIN {Token._meta.db_table} t ON t.digest = requested.digest
         LEFT JOIN {user._meta.db_table} u ON u.id = t.user_id
-    """  # noqa: S608 - the names are Django's
+    """  # noqa: S608 - table and column names come from Django
 
 
 def _from_allowed_network(token: Token, address: str) -> bool:

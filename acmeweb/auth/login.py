@@ -1,4 +1,4 @@
-"""Logging in with a password, and changing it. How often one may try is decided in `login_limits`."""
+"""Login with a password, and changing it. `login_limits` limits the number of attempts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jobs.actions.journal import Author
 
 
 class AdminLoginForm(LoginForm, AdminAuthenticationForm):
-    """Django's admin refuses with the same sentence."""
+    """The login form of Django's admin, with the same limits and the same message."""
 
 
 class AcmeLoginView(views.LoginView):
@@ -51,15 +51,15 @@ class ChangePasswordView(views.PasswordChangeView):
 
     @transaction.atomic
     def form_valid(self, form: Any) -> HttpResponse:
-        """The session key is made from the password's hash, so all other sessions of the user end."""
+        """Change the password. The session key depends on its hash, so all other sessions of the user end."""
         response = super().form_valid(form)
-        said = "Your password is changed; your other sessions are signed out."
+        message = "Your password was changed. Your other sessions were signed out."
         if form.cleaned_data["revoke_tokens"]:
             revoked = token_actions.revoke_user_tokens(
                 self.request.user, author=Author.of(self.request), why="The password was changed."
             )
-            said += f" Tokens revoked: {revoked}."
-        messages.success(self.request, said)
+            message += f" Tokens revoked: {revoked}."
+        messages.success(self.request, message)
         return response
 
     def form_invalid(self, form: Any) -> HttpResponse:

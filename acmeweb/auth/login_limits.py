@@ -1,12 +1,12 @@
-"""How many passwords may be tried, for every page that asks for one.
+"""Limits on password attempts, for every page that asks for a password.
 
-Ten per user name and address, fifty per address, both within a quarter of an hour. An attempt is counted before the
+Ten per user name and address, fifty per address, both within 15 minutes. An attempt is counted before the
 password is checked, in one atomic statement, so parallel attempts cannot pass the limit together. A correct password
-takes its own attempt back and nothing else: somebody with an account of their own cannot reset the count of their
-address. A user name alone is never locked, because a stranger could then lock a colleague out.
+takes its own attempt back and nothing else: a user with an account cannot reset the count of their address. A user name
+alone is never locked, because anyone could then lock a colleague out.
 
 The counters are rows of PostgreSQL, which a login needs anyway (user, session): all web processes share them, and they
-work when Valkey is away. IPv6 clients count by their /64 network, which is what one subscriber gets.
+work when Valkey is unavailable. IPv6 clients count by their /64 network, which is what one subscriber gets.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from django.http import HttpRequest
 
 ATTEMPT_WINDOW = timedelta(minutes=15)
 MAX_PER_NAME, MAX_PER_ADDRESS = 10, 50
-TOO_MANY_MESSAGE = "Too many wrong passwords. Wait a quarter of an hour, then try again."
+TOO_MANY_MESSAGE = "Too many wrong passwords. Wait 15 minutes, then try again."
 
-# COUNT and TAKE_BACK lock the counters of an attempt in the order of their keys, so parallel attempts do not deadlock
+# Both statements lock the counters of an attempt in the order of their keys, so parallel attempts do not deadlock
 COUNT_ATTEMPT_SQL = """
 INSERT INTO jobs_loginattempts AS known (key, since, count) VALUES {rows}
 ON CONFLICT (key) DO UPDATE SET
@@ -40,7 +40,7 @@ UPDATE jobs_loginattempts AS known SET count = known.count - 1 FROM (
     SELECT key FROM jobs_loginattempts WHERE key = ANY(%s) ORDER BY key COLLATE "C" FOR UPDATE
 ) AS locked WHERE known.key = locked.key AND known.count > 0
 """
-# A few with each attempt, more than it adds; rows that another attempt has locked are left to the next one
+# Each attempt deletes a few expired rows, more than it adds. Rows that another attempt has locked are skipped
 DELETE_EXPIRED_SQL = """
 DELETE FROM jobs_loginattempts WHERE key IN (
     SELECT key FROM jobs_loginattempts WHERE since <= clock_timestamp() - %s ORDER BY since LIMIT 20
@@ -69,18 +69,19 @@ class ThrottledBackend(ModelBackend):
 
 
 def attempt_limits(request: HttpRequest | None, username: str) -> dict[str, int]:
-    """Keys of the counters that an attempt belongs to, with their limits."""
+    """Return the keys of the counters that an attempt belongs to, with their limits."""
     address = address_network(request.META.get("REMOTE_ADDR", "")) if request is not None else ""
     limits = {_counter_key("name", username.strip().lower(), address): MAX_PER_NAME}
     return limits | ({_counter_key("address", address): MAX_PER_ADDRESS} if address else {})
 
 
 def address_network(address: str) -> str:
+    """Return the /64 network of an IPv6 address; other texts are returned as they are."""
     try:
-        found = ipaddress.ip_address(address)
+        parsed = ipaddress.ip_address(address)
     except ValueError:
         return address
-    return str(ipaddress.ip_network((found, 64), strict=False)) if found.version == 6 else address
+    return str(ipaddress.ip_network((parsed, 64), strict=False)) if parsed.version == 6 else address
 
 
 def _counter_key(*parts: str) -> str:
@@ -88,15 +89,15 @@ def _counter_key(*parts: str) -> str:
 
 
 def count_attempt(limits: dict[str, int]) -> int:
-    """Count one attempt; 0 if the password may be checked."""
+    """Count one attempt; return the seconds to wait, or 0 if the password may be checked."""
     rows = ", ".join(["(%s, clock_timestamp(), 1)"] * len(limits))
     with connection.cursor() as cursor:
         cursor.execute(DELETE_EXPIRED_SQL, [ATTEMPT_WINDOW])
         cursor.execute(
             COUNT_ATTEMPT_SQL.format(rows=rows), [*sorted(limits), ATTEMPT_WINDOW, ATTEMPT_WINDOW, ATTEMPT_WINDOW]
         )
-        found = cursor.fetchall()
-    return max((max(1, wait_s) for key, count, wait_s in found if count > limits[key]), default=0)
+        counters = cursor.fetchall()
+    return max((max(1, wait_s) for key, count, wait_s in counters if count > limits[key]), default=0)
 
 
 def uncount_attempt(limits: dict[str, int]) -> None:
@@ -105,12 +106,12 @@ def uncount_attempt(limits: dict[str, int]) -> None:
 
 
 def retry_after_seconds(request: HttpRequest) -> int:
-    """Seconds until another password may be tried; 0 if this request was not refused for that."""
+    """Return the seconds until the next attempt is allowed; 0 if this request was not throttled."""
     return getattr(request, "login_wait_s", 0)
 
 
 class LoginForm(AuthenticationForm):
-    """For our page and, mixed in, for Django's admin."""
+    """The login form, used on our page and mixed into the one of Django's admin."""
 
     def get_invalid_login_error(self) -> ValidationError:
         if retry_after_seconds(self.request):
@@ -119,14 +120,14 @@ class LoginForm(AuthenticationForm):
 
 
 class OldPasswordForm(PasswordChangeForm):
-    """Its old password counts like a login, or an open session would allow to guess without limit."""
+    """Counts the old password like a login. Otherwise an open session could be used to guess without limit."""
 
     request: HttpRequest
 
     def clean_old_password(self) -> str:
         old = self.cleaned_data["old_password"]
-        known = authenticate(self.request, username=self.user.get_username(), password=old)
-        if known is None or known.pk != self.user.pk:
+        user = authenticate(self.request, username=self.user.get_username(), password=old)
+        if user is None or user.pk != self.user.pk:
             wrong = TOO_MANY_MESSAGE if retry_after_seconds(self.request) else self.error_messages["password_incorrect"]
             raise ValidationError(wrong, code="password_incorrect")
         return str(old)

@@ -1,0 +1,1 @@
+"""ASGI middleware that answers frequent requests in batches, without Django."""

@@ -1,10 +1,10 @@
-"""What the ways around Django share: one address each, for requests that come hundreds of times a second.
+"""ASGI middleware that batches frequent requests and bypasses Django: one path each, hundreds of requests per second.
 
-Those that come while the last ones are written wait in the event loop, and are then written together; each is answered
-after the commit. Only what is plainly right is answered here: everything else goes to Django as it came, which has the
-sentence for it. So there is one place that refuses, and each of these can be taken away.
+Requests that arrive during a write wait in the event loop and are then written together; each is answered after the
+commit. Only plainly valid requests are answered here. All others go to Django unchanged, which reports the error. So
+refusals have one implementation, and each of these middlewares can be removed.
 
-If the process dies, nobody was told that anything was kept, and who asked asks again.
+If the process dies before the commit, no request was answered, and the callers retry.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ from acmeweb.middleware import CONTENT_SECURITY_POLICY, REQUEST_ID_PATTERN
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_BATCH_SIZE = 500
-GATHER_SHARE, MAX_GATHER_S = 0.3, 0.01  # of the time that the last took, while many ask; who is alone never waits
-MAX_TOKEN_LENGTH = 120  # they are remembered
+# After a batch of several requests, wait this share of its duration for more. A single request never waits
+GATHER_SHARE, MAX_GATHER_S = 0.3, 0.01
+MAX_TOKEN_LENGTH = 120  # tokens are cache keys
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchableRequest:
-    """A POST of JSON by somebody with a token; nothing around its body is unusual."""
+    """A POST of JSON with a bearer token and without unusual headers."""
 
     token: str
     raw: bytes
     id: str
     source: str | None  # the caller's address
-    home: str  # how the caller calls this server: https://acme.example
+    home: str  # base URL that the caller used: https://acme.example
     headers: Mapping[str, str]
 
 
@@ -54,6 +55,8 @@ class BatchResponse:
 
 
 class BatchingMiddleware:
+    """Base of the middlewares: subclasses name the path and answer the requests."""
+
     address = ""
     name = ""
 
@@ -63,28 +66,28 @@ class BatchingMiddleware:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http" or scope["path"] != self.address or scope["method"] != "POST":
             return await self.django(scope, receive, send)
-        read: list[Any] = []
-        raw = await _read_small_body(receive, read)
-        asked = None if raw is None else _parse_batchable(scope, raw)
-        answer = await self.answer(asked) if asked else None
-        if asked is None or answer is None:
-            return await self.django(scope, _replay_receive(read, receive), send)
-        await _send_response(answer, asked.id, send)
+        messages: list[Any] = []
+        raw = await _read_small_body(receive, messages)
+        request = None if raw is None else _parse_batchable(scope, raw)
+        response = await self.answer(request) if request else None
+        if request is None or response is None:
+            return await self.django(scope, _replay_receive(messages, receive), send)
+        await _send_response(response, request.id, send)
 
-    async def answer(self, asked: BatchableRequest) -> BatchResponse | None:
-        """None: this one is Django's."""
+    async def answer(self, request: BatchableRequest) -> BatchResponse | None:
+        """Return the response; None leaves the request to Django."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class PendingWrite:
     key: Hashable
-    asked: Any
+    request: Any
     result: asyncio.Future[Any]
 
 
 class BatchWriter:
-    """One thread that writes what waits, all of it at once. What has the same key is never written together."""
+    """Writes pending requests in batches, in one thread. Requests with the same key are never in the same batch."""
 
     def __init__(self, name: str, write: Callable[[Mapping[Any, Any]], Mapping[Any, Any]]) -> None:
         self.name, self.write = name, write
@@ -92,67 +95,67 @@ class BatchWriter:
         self.writer: asyncio.Task[None] | None = None
         self.thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
-    async def submit_and_wait(self, key: Hashable, asked: Any) -> Any:
-        """What `write` said of it; None if it could not be written."""
-        one = PendingWrite(key=key, asked=asked, result=asyncio.get_running_loop().create_future())
-        self.waiting.append(one)
+    async def submit_and_wait(self, key: Hashable, request: Any) -> Any:
+        """Return the result of `write` for this request; None if it could not be written."""
+        entry = PendingWrite(key=key, request=request, result=asyncio.get_running_loop().create_future())
+        self.waiting.append(entry)
         if self.writer is None or self.writer.done():
             self.writer = asyncio.create_task(self._write_batches())
-        return await one.result
+        return await entry.result
 
     async def _write_batches(self) -> None:
         while self.waiting:
-            together, began = self._next_batch(), time.monotonic()
-            written = await self._write_batch(together)
-            for one in together.values():
-                if not one.result.done():  # its caller may have hung up
-                    one.result.set_result(written.get(one.key))
-            if len(together) > 1:
-                # Who was just answered asks again at once: let them come together
+            batch, began = self._next_batch(), time.monotonic()
+            results = await self._write_batch(batch)
+            for entry in batch.values():
+                if not entry.result.done():  # the caller may have disconnected
+                    entry.result.set_result(results.get(entry.key))
+            if len(batch) > 1:
+                # Callers just answered often send their next request at once: let those arrive in one batch
                 await asyncio.sleep(min(MAX_GATHER_S, GATHER_SHARE * (time.monotonic() - began)))
-            if not self.waiting:  # and look again afterwards: somebody may have come meanwhile
-                await self._in_thread(connections.close_all)  # back to the pool
+            if not self.waiting:  # then the loop checks again: requests may arrive meanwhile
+                await self._in_thread(connections.close_all)  # returns the connection to the pool
 
-    async def _in_thread(self, work: Callable[..., Any], *words: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self.thread, work, *words)
+    async def _in_thread(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self.thread, work, *arguments)
 
-    async def _write_batch(self, together: Mapping[Hashable, PendingWrite]) -> Mapping[Any, Any]:
-        asked = {key: one.asked for key, one in together.items()}
+    async def _write_batch(self, batch: Mapping[Hashable, PendingWrite]) -> Mapping[Any, Any]:
+        requests = {key: entry.request for key, entry in batch.items()}
         try:
-            return await self._in_thread(self._call_write, asked)
+            return await self._in_thread(self._call_write, requests)
         except Error:
-            return {}  # Django tries each on its own, and says what is wrong
+            return {}  # Django tries each request alone and reports what is wrong
         except Exception:
-            log.exception("%s %s could not be written together", len(together), self.name)
+            log.exception("A batch of %s %s could not be written", len(batch), self.name)
             return {}
 
-    def _call_write(self, asked: Mapping[Hashable, Any]) -> Mapping[Any, Any]:
+    def _call_write(self, requests: Mapping[Hashable, Any]) -> Mapping[Any, Any]:
         try:
-            return self.write(asked)
+            return self.write(requests)
         except BaseException:
-            connections.close_all()  # it may be the connection that is broken
+            connections.close_all()  # the connection itself may be broken
             raise
 
     def _next_batch(self) -> dict[Hashable, PendingWrite]:
-        """One of each key: a second one has its turn with the next."""
-        together: dict[Hashable, PendingWrite] = {}
-        later: list[PendingWrite] = []
-        while self.waiting and len(together) < MAX_BATCH_SIZE:
-            one = self.waiting.popleft()
-            if one.key in together:
-                later.append(one)
+        """Return at most one pending request of each key; the others stay for the next batch."""
+        batch: dict[Hashable, PendingWrite] = {}
+        postponed: list[PendingWrite] = []
+        while self.waiting and len(batch) < MAX_BATCH_SIZE:
+            entry = self.waiting.popleft()
+            if entry.key in batch:
+                postponed.append(entry)
             else:
-                together[one.key] = one
-        self.waiting.extendleft(reversed(later))
-        return together
+                batch[entry.key] = entry
+        self.waiting.extendleft(reversed(postponed))
+        return batch
 
 
-async def _read_small_body(receive: Any, read: list[Any]) -> bytes | None:
-    """None when it is too large for here, or its sender hung up; what was read is kept for Django."""
+async def _read_small_body(receive: Any, messages: list[Any]) -> bytes | None:
+    """Return the body; None if it is too large or the sender disconnected. `messages` collects input for Django."""
     parts, size = [], 0
     while True:
         message = await receive()
-        read.append(message)
+        messages.append(message)
         if message["type"] != "http.request":
             return None
         parts.append(message.get("body", b""))
@@ -163,11 +166,11 @@ async def _read_small_body(receive: Any, read: list[Any]) -> bytes | None:
             return b"".join(parts)
 
 
-def _replay_receive(read: Sequence[Any], receive: Any) -> Any:
-    left = deque(read)
+def _replay_receive(messages: Sequence[Any], receive: Any) -> Any:
+    remaining = deque(messages)
 
     async def replay_message() -> Any:
-        return left.popleft() if left else await receive()
+        return remaining.popleft() if remaining else await receive()
 
     return replay_message
 
@@ -175,7 +178,7 @@ def _replay_receive(read: Sequence[Any], receive: Any) -> Any:
 def _parse_batchable(scope: Any, raw: bytes) -> BatchableRequest | None:
     headers = {name.decode("latin1").lower(): value.decode("latin1") for name, value in scope["headers"]}
     if len(headers) < len(scope["headers"]):
-        return None  # one is there twice
+        return None  # a header occurs twice
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     scheme, _, token = headers.get("authorization", "").partition(" ")
     host, token, safe = headers.get("host", ""), token.strip(), _request_scheme(scope, headers)
@@ -188,11 +191,11 @@ def _parse_batchable(scope: Any, raw: bytes) -> BatchableRequest | None:
         return None
     if not _is_allowed_host(host) or (settings.SECURE_SSL_REDIRECT and safe != "https"):
         return None
-    given, client = headers.get("x-request-id", ""), scope.get("client")
+    request_id, client = headers.get("x-request-id", ""), scope.get("client")
     return BatchableRequest(
         token=token,
         raw=raw,
-        id=given if REQUEST_ID_PATTERN.fullmatch(given) else uuid.uuid4().hex,
+        id=request_id if REQUEST_ID_PATTERN.fullmatch(request_id) else uuid.uuid4().hex,
         source=client[0] if client else None,
         home=f"{safe}://{host}",
         headers=headers,
@@ -200,7 +203,7 @@ def _parse_batchable(scope: Any, raw: bytes) -> BatchableRequest | None:
 
 
 def _request_scheme(scope: Any, headers: Mapping[str, str]) -> str:
-    """As Django finds it: what a proxy says counts only where one was configured."""
+    """Return the scheme as Django determines it: a proxy's header counts only if a proxy is configured."""
     if settings.SECURE_PROXY_SSL_HEADER and "x-forwarded-proto" in headers:
         return "https" if headers["x-forwarded-proto"].partition(",")[0].strip() == "https" else "http"
     return str(scope["scheme"])
@@ -212,15 +215,15 @@ def _is_allowed_host(host: str) -> bool:
     return bool(domain) and validate_host(domain, settings.ALLOWED_HOSTS)
 
 
-async def _send_response(answer: BatchResponse, id: str, send: Any) -> None:
+async def _send_response(response: BatchResponse, id: str, send: Any) -> None:
     headers = {
         "Content-Type": "application/json",
-        "Content-Length": str(len(answer.body)),
+        "Content-Length": str(len(response.body)),
         "Content-Security-Policy": CONTENT_SECURITY_POLICY,
         "X-Content-Type-Options": "nosniff",
         "X-Request-ID": id,
-        **answer.headers,
+        **response.headers,
     }
-    written = [(name.encode(), value.encode("latin1")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": answer.status, "headers": written})
-    await send({"type": "http.response.body", "body": answer.body})
+    encoded = [(name.encode(), value.encode("latin1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": response.status, "headers": encoded})
+    await send({"type": "http.response.body", "body": response.body})

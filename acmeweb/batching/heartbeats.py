@@ -1,8 +1,8 @@
-"""Heartbeats, many at a time: the one request that comes a thousand times a second.
+"""Batched heartbeats: the one request that arrives a thousand times per second.
 
-A report of heartbeats costs Django two milliseconds and the database a transaction; here all that wait are one
-statement. Checkpoints, an Idempotency-Key, a wrong token, an attempt that has ended, a database that is away: those are
-Django's.
+In Django, a report of heartbeats costs two milliseconds and a transaction; here all pending reports are one statement.
+Django handles everything else: checkpoints, an Idempotency-Key, an invalid token, an ended attempt, and a database that
+is unavailable.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class HeartbeatBatching(BatchingMiddleware):
         self.collected = BatchWriter("heartbeats", write)
         self.pace = MinuteRateLimit()
 
-    async def answer(self, asked: BatchableRequest) -> BatchResponse | None:
-        key = _attempt_key(asked.token)
-        report = _parse_heartbeats(asked.raw) if key and "idempotency-key" not in asked.headers else None
+    async def answer(self, request: BatchableRequest) -> BatchResponse | None:
+        key = _attempt_key(request.token)
+        report = _parse_heartbeats(request.raw) if key and "idempotency-key" not in request.headers else None
         if not (key and report and self.pace.allow_request(key)):
             return None
-        noted = await self.collected.submit_and_wait(key, report.beats)
-        return BatchResponse(body=json.dumps(noted.shown(), separators=(",", ":")).encode()) if noted else None
+        result = await self.collected.submit_and_wait(key, report.beats)
+        return BatchResponse(body=json.dumps(result.as_dict(), separators=(",", ":")).encode()) if result else None
 
 
 class MinuteRateLimit:
-    """As many as the door allows each caller; beyond that Django counts, and says when to come back."""
+    """Allows each caller as many requests as the API does. Beyond that, Django counts and sends Retry-After."""
 
     def __init__(self) -> None:
         self.minute, self.counted = 0, Counter[str]()
@@ -64,10 +64,10 @@ def _attempt_key(token: str) -> str | None:
 
 
 def _parse_heartbeats(raw: bytes) -> ProgressReport | None:
-    """Heartbeats that can be read, and nothing else."""
+    """Return the report if it is valid and contains only heartbeats."""
     try:
-        asked = json_body.read(raw)
-        report = parse_report(asked) if isinstance(asked, dict) else None
+        payload = json_body.read(raw)
+        report = parse_report(payload) if isinstance(payload, dict) else None
     except (APIException, InvalidField):
         return None
     return report if report and report.only_heartbeats else None

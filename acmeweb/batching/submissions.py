@@ -1,7 +1,7 @@
-"""Single jobs, many at a time: what comes while the last ones are written is one transaction.
+"""Batched submissions of single jobs: all that arrive during a write are one transaction.
 
-Alone, a submission costs Django nine questions and a commit. Here its token is looked up, its wish is read and its rows
-are written by the same functions, together with those of everybody else who waits; each is answered for itself.
+In Django, one submission costs nine queries and a commit. Here the same functions look up its token, parse it and write
+its rows, together with all other pending submissions. Each gets its own response.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jobs.rest.permissions import caller_with
 
 @dataclass(frozen=True, kw_only=True)
 class PendingSubmission:
-    asked: BatchableRequest
+    request: BatchableRequest
     job: Mapping[str, Any]
     digest: str  # of the token
     key: str | None  # Idempotency-Key
@@ -44,15 +44,15 @@ class SubmissionBatching(BatchingMiddleware):
         super().__init__(django)
         self.collected = BatchWriter("submissions", write or submit_pending)
 
-    async def answer(self, asked: BatchableRequest) -> BatchResponse | None:
-        job, key = _parse_job(asked.raw), asked.headers.get("idempotency-key")
-        if job is None or not _is_user_token(asked.token) or not (key is None or idempotency.is_valid_key(key)):
+    async def answer(self, request: BatchableRequest) -> BatchResponse | None:
+        job, key = _parse_job(request.raw), request.headers.get("idempotency-key")
+        if job is None or not _is_user_token(request.token) or not (key is None or idempotency.is_valid_key(key)):
             return None
-        one = PendingSubmission(asked=asked, job=job, digest=Token.secret_digest(asked.token), key=key)
-        # The same key twice: the second finds the answer of the first
-        name: Hashable = object() if key is None else (one.digest, key)
-        told = await self.collected.submit_and_wait(name, one)
-        return _created_response(*told) if told else None
+        entry = PendingSubmission(request=request, job=job, digest=Token.secret_digest(request.token), key=key)
+        # Requests with the same Idempotency-Key never share a batch, so the second finds the response of the first
+        name: Hashable = object() if key is None else (entry.digest, key)
+        reply = await self.collected.submit_and_wait(name, entry)
+        return _created_response(*reply) if reply else None
 
 
 def _is_user_token(token: str) -> bool:
@@ -61,10 +61,10 @@ def _is_user_token(token: str) -> bool:
 
 def _parse_job(raw: bytes) -> dict[str, Any] | None:
     try:
-        asked = json_body.read(raw)
+        payload = json_body.read(raw)
     except (APIException, InvalidField):
         return None
-    return asked if isinstance(asked, dict) else None
+    return payload if isinstance(payload, dict) else None
 
 
 def _created_response(shown: Mapping[str, Any], where: str) -> BatchResponse:
@@ -73,25 +73,26 @@ def _created_response(shown: Mapping[str, Any], where: str) -> BatchResponse:
     )
 
 
-def submit_pending(asked: Mapping[Any, PendingSubmission]) -> Mapping[Any, SubmissionReply]:
-    tokens, now = api_authentication.find_tokens(sorted({one.digest for one in asked.values()}))
-    asks = {}
-    for name, one in asked.items():
-        token = tokens.get(one.digest)
-        if token and not api_authentication.token_refusal(token, one.asked.source or "", now):
-            asks[name] = _batch_submission(one, token)
-    api_authentication.update_last_used({token for one in asks.values() if (token := one.caller.token)}, now)
-    return submit_batch.submit_jobs_together(asks, now)
+def submit_pending(requests: Mapping[Any, PendingSubmission]) -> Mapping[Any, SubmissionReply]:
+    """Write the submissions in one transaction; a submission without a reply is left to Django."""
+    tokens, now = api_authentication.find_tokens(sorted({entry.digest for entry in requests.values()}))
+    accepted = {}
+    for name, entry in requests.items():
+        token = tokens.get(entry.digest)
+        if token and not api_authentication.token_refusal(token, entry.request.source or "", now):
+            accepted[name] = _batch_submission(entry, token)
+    api_authentication.update_last_used({token for entry in accepted.values() if (token := entry.caller.token)}, now)
+    return submit_batch.submit_jobs_together(accepted, now)
 
 
-def _batch_submission(one: PendingSubmission, token: Token) -> BatchSubmission:
-    digest = idempotency.digest_request("POST", SubmissionBatching.address, one.asked.raw)
+def _batch_submission(entry: PendingSubmission, token: Token) -> BatchSubmission:
+    digest = idempotency.digest_request("POST", SubmissionBatching.address, entry.request.raw)
     return BatchSubmission(
         caller=caller_with(token),
-        author=Author.from_user(token.user, one.asked.id, one.asked.source),
-        job=one.job,
-        address=f"{one.asked.home}{SubmissionBatching.address}",
-        idempotency=IdempotentRequest(user_id=token.user_id, key=one.key, digest=digest)
-        if one.key is not None
+        author=Author.from_user(token.user, entry.request.id, entry.request.source),
+        job=entry.job,
+        address=f"{entry.request.home}{SubmissionBatching.address}",
+        idempotency=IdempotentRequest(user_id=token.user_id, key=entry.key, digest=digest)
+        if entry.key is not None
         else None,
     )

@@ -1,0 +1,1 @@
+"""Helpers that every app may import: environment, live updates, metrics, outgoing HTTP."""

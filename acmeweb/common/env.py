@@ -1,8 +1,8 @@
-"""Settings from the environment, read once and strictly.
+"""Settings from the environment, read once and validated.
 
-A value that cannot be what it should be stops the process with one sentence that names the variable and the value.
-`make up` writes what it found (ports, passwords) to `var/run/env`, so that a `manage.py` beside it speaks to the same
-servers; the real environment always wins over that file.
+An invalid value stops the process with one sentence that names the variable and the value. `make up` writes the ports
+and passwords that it chose to `var/run/env`, so that a `manage.py` in another shell connects to the same servers; the
+real environment always takes precedence over that file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FALSE_WORDS = frozenset({"0", "false", "no", "off", ""})
 
 
 class InvalidEnvSetting(SystemExit):
-    """A setting nobody can start with. It is a SystemExit so that the sentence is all a person sees."""
+    """An invalid setting. It is a SystemExit so that the sentence is all that is printed, without a traceback."""
 
     def __init__(self, name: str, value: str, why: str) -> None:
         self.name, self.value = name, value
@@ -32,7 +32,7 @@ class InvalidEnvSetting(SystemExit):
 
 
 def read_file(path: Path) -> dict[str, str]:
-    """NAME=value lines; blank lines and # comments are skipped. A file that is not there says nothing."""
+    """Return the NAME=value lines of a file, without blank lines and comments; empty if the file is missing."""
     try:
         lines = path.read_text().splitlines()
     except (FileNotFoundError, PermissionError):
@@ -61,20 +61,20 @@ def _parse_team_group(word: str) -> tuple[str, str, str]:
     group, sign, place = word.partition("=")
     team, _, role = place.partition(":")
     if not (sign and group.strip() and team.strip() and role.strip() in ROLES):
-        raise InvalidEnvSetting("OIDC_TEAMS", word, f"is no GROUP=TEAM:ROLE; a role is one of {', '.join(ROLES)}")
+        raise InvalidEnvSetting("OIDC_TEAMS", word, f"is not GROUP=TEAM:ROLE; roles are {', '.join(ROLES)}")
     return group.strip(), team.strip(), role.strip()
 
 
 class EnvReader:
-    """The environment over the file of the running instance."""
+    """Reads the environment, with the file of the running instance as a fallback."""
 
     def __init__(self, environ: Mapping[str, str], beneath: Mapping[str, str] | None = None) -> None:
         self._layers = (environ, beneath or {})
 
     def text(self, name: str, default: str = "") -> str:
-        """The value, or the content of the file that NAME_FILE points to (Docker and systemd secrets)."""
-        found = (self._find_value(layer, name) for layer in self._layers)
-        return next((value for value in found if value is not None), default)
+        """Return the value, or the content of the file that NAME_FILE names (Docker and systemd secrets)."""
+        values = (self._find_value(layer, name) for layer in self._layers)
+        return next((value for value in values if value is not None), default)
 
     def _find_value(self, layer: Mapping[str, str], name: str) -> str | None:
         if name in layer:
@@ -89,46 +89,47 @@ class EnvReader:
     def flag(self, name: str, default: bool) -> bool:
         value = self.text(name, "1" if default else "0").lower()
         if value not in TRUE_WORDS | FALSE_WORDS:
-            raise InvalidEnvSetting(name, value, "is neither 1 nor 0")
+            raise InvalidEnvSetting(name, value, "is not 1 or 0")
         return value in TRUE_WORDS
 
     def number(self, name: str, default: int, low: int, high: int) -> int:
         return self._parse_setting(
-            name, str(default), lambda v: _check_between(int(v), low, high), f"is no number from {low} to {high}"
+            name, str(default), lambda v: _check_between(int(v), low, high), f"is not a number from {low} to {high}"
         )
 
     def words(self, name: str, default: str = "") -> list[str]:
         return _split_list(self.text(name, default))
 
     def directories(self, name: str, default: str = "") -> list[str]:
-        """An empty value is as good as none."""
-        for word in (found := _split_list(self.text(name) or default)):
+        """Return absolute directories. An empty value means the default."""
+        for word in (words := _split_list(self.text(name) or default)):
             if not word.startswith("/") or not word.strip("/"):
                 raise InvalidEnvSetting(name, word, "is not an absolute path of a directory below /")
-        return found
+        return words
 
     def networks(self, name: str) -> list[str]:
-        for word in (found := self.words(name)):
+        """Return IP networks in CIDR notation, checked."""
+        for word in (words := self.words(name)):
             try:
                 ipaddress.ip_network(word)
             except ValueError as error:
-                raise InvalidEnvSetting(name, word, f"is no network ({error})") from None
-        return found
+                raise InvalidEnvSetting(name, word, f"is not a network ({error})") from None
+        return words
 
     def oidc(self) -> OidcSettings | None:
-        """The provider of sign-ins, if one is named."""
+        """Return the settings of the OIDC provider; None if none is configured."""
         issuer = self.url(("OIDC_ISSUER",), ("https", "http"))
         if issuer is None:
             return None
         if issuer.scheme == "http" and issuer.hostname not in ("127.0.0.1", "localhost", "::1"):
             raise InvalidEnvSetting(
-                "OIDC_ISSUER", issuer.geturl(), "must be https; who listens could sign in as anybody"
+                "OIDC_ISSUER", issuer.geturl(), "must be https; an eavesdropper could sign in as any user"
             )
         if not self.text("OIDC_CLIENT_ID"):
             raise InvalidEnvSetting("OIDC_CLIENT_ID", "", "is needed with OIDC_ISSUER")
         new_users = self.text("OIDC_NEW_USERS", "refuse")
         if new_users not in ("refuse", "create"):
-            raise InvalidEnvSetting("OIDC_NEW_USERS", new_users, "is neither refuse nor create")
+            raise InvalidEnvSetting("OIDC_NEW_USERS", new_users, "is not refuse or create")
         return OidcSettings(
             issuer=issuer.geturl(),
             client_id=self.text("OIDC_CLIENT_ID"),
@@ -142,7 +143,7 @@ class EnvReader:
         )
 
     def url(self, names: tuple[str, ...], schemes: tuple[str, ...]) -> SplitResult | None:
-        """The first of the names that is set (an alias counts as the name it stands for, also over the file)."""
+        """Return the URL of the first name that is set. An alias in the environment beats the name in the file."""
         for layer in self._layers:
             for name in names:
                 if value := self._find_value(layer, name):
@@ -171,14 +172,14 @@ def _split_url(name: str, value: str) -> SplitResult:
     try:
         return urlsplit(value)
     except ValueError:
-        shown = value.rpartition("@")[2]  # whatever comes before may be a password, and the error repeats it
-        raise InvalidEnvSetting(name, shown, "is no URL") from None
+        shown = value.rpartition("@")[2]  # the part before @ may contain a password, and the error is logged
+        raise InvalidEnvSetting(name, shown, "is not a URL") from None
 
 
 def _check_scheme(name: str, parts: SplitResult, schemes: tuple[str, ...]) -> SplitResult:
     if parts.scheme not in schemes:
         raise InvalidEnvSetting(
-            name, _url_without_password(parts), f"is no URL that begins with {' or '.join(schemes)}"
+            name, _url_without_password(parts), f"is not a URL that starts with {' or '.join(schemes)}"
         )
     return parts
 
@@ -188,7 +189,7 @@ def _url_without_password(parts: SplitResult) -> str:
 
 
 def with_password(parts: SplitResult, password: str) -> SplitResult:
-    """A URL without a password can be shown and committed; the password has a variable or a file of its own."""
+    """Add the password to a URL without one: such URLs can be shown, the password has its own variable or file."""
     if parts.password or not password:
         return parts
     user, _, place = parts.netloc.rpartition("@")
@@ -197,7 +198,7 @@ def with_password(parts: SplitResult, password: str) -> SplitResult:
 
 @dataclass(frozen=True, kw_only=True)
 class RoleTimeouts:
-    """How long PostgreSQL lets a session of one role wait for a lock, run a statement, or rest inside a transaction."""
+    """How long PostgreSQL lets a session wait for a lock, run a statement, or stay idle inside a transaction."""
 
     lock_s: int
     statement_s: int
@@ -205,7 +206,7 @@ class RoleTimeouts:
 
     @property
     def options(self) -> str:
-        """As libpq sends them with the connection."""
+        """The timeouts as libpq connection options."""
         named = {
             "lock_timeout": self.lock_s,
             "statement_timeout": self.statement_s,
@@ -215,7 +216,7 @@ class RoleTimeouts:
 
 
 # A process without a role (migrations, management commands) has no timeouts. Idle sessions outside of a transaction
-# hold no lock and are kept by the pools, so nothing ends them. Statements of loops end before their task does (50 s).
+# hold no lock and belong to the pools, so nothing ends them. Statements of loops end before their task does (50 s).
 ROLE_TIMEOUTS = {
     "web": RoleTimeouts(lock_s=5, statement_s=20, idle_in_transaction_s=30),
     "loops": RoleTimeouts(lock_s=10, statement_s=40, idle_in_transaction_s=60),
@@ -226,18 +227,18 @@ ROLE_TIMEOUTS = {
 def database_role(env: EnvReader) -> str:
     name = env.text("ACME_ROLE")
     if name and name not in ROLE_TIMEOUTS:
-        raise InvalidEnvSetting("ACME_ROLE", name, f"is none of {', '.join(ROLE_TIMEOUTS)}")
+        raise InvalidEnvSetting("ACME_ROLE", name, f"is not one of {', '.join(ROLE_TIMEOUTS)}")
     return name
 
 
 def with_timeouts(options: str, role: str) -> str:
-    """Connection options with the timeouts of a role in front: what the URL says itself comes later, and counts."""
+    """Return connection options with the role's timeouts first, so that options from the URL override them."""
     return f"{ROLE_TIMEOUTS[role].options} {options}".strip() if role else options
 
 
 def database_settings(parts: SplitResult) -> dict[str, object]:
-    """Django's description of the server that a postgresql:// URL points to, or of several: h1:5432,h2:5432. libpq
-    tries them in that order until one is what target_session_attrs asks for."""
+    """Return Django's settings for a postgresql:// URL, which may name several hosts: h1:5432,h2:5432. libpq tries them
+    in that order until one matches target_session_attrs."""
     places = [_host_and_port(place, parts) for place in parts.netloc.rpartition("@")[2].split(",")]
     ports = [port for _, port in places]
     return {
@@ -252,26 +253,26 @@ def database_settings(parts: SplitResult) -> dict[str, object]:
 
 
 def _host_and_port(place: str, parts: SplitResult) -> tuple[str, str]:
-    """An address of IPv6 stands in brackets."""
+    """Split HOST:PORT. IPv6 addresses are in brackets."""
     host, colon, port = place.rpartition(":") if not place.endswith("]") else (place, "", "")
     if not colon:
         host, port = place, ""
     if port and not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
-        raise InvalidEnvSetting("DATABASE_URL", _url_without_password(parts), f"{port!r} is no port")
+        raise InvalidEnvSetting("DATABASE_URL", _url_without_password(parts), f"{port!r} is not a port")
     return unquote(host.strip("[]")), port
 
 
 def web_processes(env: EnvReader) -> int:
-    """One for each core: each is one interpreter, and more than four are more than our pages ask for."""
+    """Return the number of web processes: one per core, at most four by default, which is enough for our pages."""
     return env.number("ACME_WEB_PROCESSES", min(4, os.cpu_count() or 1), 1, 32)
 
 
 def cluster_min_job_age_s(env: EnvReader) -> int:
-    """How long the cluster that `make up` brings along remembers ended jobs; the default is that of Slurm."""
-    name, why = "ACME_CLUSTER_MIN_JOB_AGE", "is not a whole number of seconds from 1 to 86400"
+    """How long the bundled cluster keeps ended jobs; the default is that of Slurm."""
+    name, error = "ACME_CLUSTER_MIN_JOB_AGE", "is not a whole number of seconds from 1 to 86400"
     value = env.text(name, "300")
     if not (value.isascii() and value.isdigit() and len(value) < 10 and 1 <= int(value) <= 86_400):
-        raise InvalidEnvSetting(name, value, why)
+        raise InvalidEnvSetting(name, value, error)
     return int(value)
 
 

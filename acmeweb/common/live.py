@@ -1,8 +1,8 @@
-"""Tell open pages that a topic moved. A hint: it carries a name and a number, never data, and may get lost.
+"""Notifies open pages that a topic changed. The message is a name and a number, never data, and it may get lost.
 
-`changed()` waits for the commit, costs the caller next to nothing, and never fails it: a thread of its own takes the
-topics, merges what comes within a moment, counts each topic's number up in Valkey and passes it on. A page that sees a
-gap in the numbers, or none for a while, simply asks again.
+`publish_on_commit()` waits for the commit, is cheap for the caller, and never fails it: a background thread collects
+the topics, merges those of a short window, increments each topic's number in Valkey and publishes it. A page that
+detects a gap in the numbers, or receives nothing for a while, reloads.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ MERGE_WINDOW_S = 0.05
 
 
 def publish_on_commit(*topics: str) -> None:
-    """After the commit of the transaction we are in (or at once, outside of one)."""
+    """Publish the topics after the commit of the current transaction (or at once, outside of one)."""
     transaction.on_commit(partial(_enqueue_topics, topics), robust=True)
 
 
 def channel_group(topic: str) -> str:
-    """Channels allows letters, digits, dashes and dots in the name of a group."""
+    """Return the channel group of a topic. Channels allows letters, digits, dashes and dots in its name."""
     return f"live.{topic.replace(':', '.')}"
 
 
 class _TopicPublisher:
-    """One thread with an event loop of its own, started at the first topic of a process."""
+    """One thread with its own event loop, started at the first topic of a process."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.topics: set[str] = set()
         self.lock = threading.Lock()
         self.loop = asyncio.new_event_loop()
-        # One connection for as long as the process lives; it is made at the first word, by the loop it belongs to
+        # One connection per process, opened at the first message by the event loop that uses it
         self.server = valkey.from_url(settings.VALKEY_URL, socket_timeout=5)
         threading.Thread(target=self.loop.run_forever, name="live", daemon=True).start()
 
@@ -60,7 +60,7 @@ class _TopicPublisher:
         try:
             await self._publish_topics(sorted(topics))
         except (RedisError, OSError) as error:
-            log.debug("nobody heard of %s: %s", topics, error)
+            log.debug("Topics %s were not published: %s", topics, error)
 
     async def _publish_topics(self, topics: list[str]) -> None:
         numbers = await self._increment_sequences(topics)
@@ -87,7 +87,7 @@ def _enqueue_topics(topics: tuple[str, ...]) -> None:
     if not settings.VALKEY_URL:
         return
     with _publisher_lock:
-        # Celery forks its children: a thread does not survive that, so each process has its own
+        # Celery forks its children, and threads do not survive a fork, so each process starts its own
         if _publisher is None or _publisher.pid != os.getpid():
             _publisher = _TopicPublisher()
     _publisher.take(topics)

@@ -1,8 +1,8 @@
-"""What `/metrics` is told through Valkey: durations that several processes measure, added up (how many, how long
-together, how many within each bound), and figures that a loop works out now and then.
+"""Metrics shared through Valkey for `/metrics`: durations that several processes measure (count, sum, histogram), and
+figures that a loop computes periodically.
 
-As everything there they can be lost; then they begin at nothing again, which Prometheus expects of counters. Whoever
-measures never waits for a Valkey that is away, and never fails because of it.
+The data may be lost; counters then restart at zero, which Prometheus expects. A process that measures never waits for
+an unavailable Valkey and never fails because of it.
 """
 
 from __future__ import annotations
@@ -26,32 +26,35 @@ VALKEY_RETRY_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class DurationCounts:
+    """A histogram of durations."""
+
     count: int
     total_s: float
-    within: Sequence[int]  # for each bound, those that took no longer
+    within: Sequence[int]  # for each bound, the durations up to it
 
 
 class _ValkeyConnection:
-    """One connection a process; one that did not answer is left alone for a while."""
+    """One connection per process. After a failure it is not used for VALKEY_RETRY_S."""
 
     def __init__(self) -> None:
-        self.away_until = 0.0
+        self.retry_at = 0.0
         self.server: redis.Redis | None = None
 
-    def ask(self, work: list[tuple[object, ...]]) -> list[object] | None:
-        if not settings.VALKEY_URL or time.monotonic() < self.away_until:
+    def ask(self, commands: list[tuple[object, ...]]) -> list[object] | None:
+        """Run the commands and return their results; None if Valkey is unavailable or not configured."""
+        if not settings.VALKEY_URL or time.monotonic() < self.retry_at:
             return None
         try:
             if self.server is None:
-                url, most_s = settings.VALKEY_URL, settings.VALKEY_COUNTING_S
-                self.server = redis.Redis.from_url(url, socket_timeout=most_s, socket_connect_timeout=most_s)
+                url, timeout_s = settings.VALKEY_URL, settings.VALKEY_COUNTING_S
+                self.server = redis.Redis.from_url(url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s)
             pipe = self.server.pipeline(transaction=False)
-            for words in work:
-                pipe.execute_command(*words)
+            for command in commands:
+                pipe.execute_command(*command)
             return pipe.execute()
         except redis.RedisError as error:
-            self.away_until = time.monotonic() + VALKEY_RETRY_S
-            log.info("a measurement was lost: %s", error)
+            self.retry_at = time.monotonic() + VALKEY_RETRY_S
+            log.info("Metrics were not stored: %s", error)
             return None
 
 
@@ -74,33 +77,33 @@ def record_duration(what: str, of: str, seconds: float) -> None:
 
 
 def read_durations(what: str) -> dict[str, DurationCounts]:
-    """By what was measured; empty when nobody answers."""
+    """Return the durations by what was measured; empty if Valkey is unavailable."""
     answers = valkey.ask([("HGETALL", f"acme:tally:{what}")])
-    found: dict[str, dict[str, float]] = {}
-    kept = answers[0] if answers else {}
-    for field, value in kept.items() if isinstance(kept, dict) else ():
+    counts: dict[str, dict[str, float]] = {}
+    stored = answers[0] if answers else {}
+    for field, value in stored.items() if isinstance(stored, dict) else ():
         of, _, part = field.decode().partition("\n")
-        found.setdefault(of, {})[part] = float(value)
-    return {of: _duration_counts(parts) for of, parts in found.items()}
+        counts.setdefault(of, {})[part] = float(value)
+    return {of: _duration_counts(parts) for of, parts in counts.items()}
 
 
 def _duration_counts(parts: dict[str, float]) -> DurationCounts:
-    within, so_far = [], 0
+    within, total = [], 0
     for number in range(len(BOUNDS_S)):
-        so_far += int(parts.get(str(number), 0))
-        within.append(so_far)
-    return DurationCounts(count=so_far + int(parts.get("over", 0)), total_s=parts.get("total", 0.0), within=within)
+        total += int(parts.get(str(number), 0))
+        within.append(total)
+    return DurationCounts(count=total + int(parts.get("over", 0)), total_s=parts.get("total", 0.0), within=within)
 
 
-def store_figures(what: str, of: str, figures: Mapping[str, Any], kept_s: int) -> None:
-    """Until the next ones, or for so long: old figures are worse than none."""
-    valkey.ask([("SET", f"acme:figures:{what}:{of}", json.dumps(figures), "EX", kept_s)])
+def store_figures(what: str, of: str, figures: Mapping[str, Any], lifetime_s: int) -> None:
+    """Store figures until the next ones, at most for `lifetime_s`: outdated figures are worse than none."""
+    valkey.ask([("SET", f"acme:figures:{what}:{of}", json.dumps(figures), "EX", lifetime_s)])
 
 
 def read_figures(what: str, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Of those that there are any of."""
-    asked = list(names)
-    answers = valkey.ask([("MGET", *(f"acme:figures:{what}:{of}" for of in asked))]) if asked else None
-    kept = answers[0] if answers else []
-    found = zip(asked, kept if isinstance(kept, list) else [], strict=False)
-    return {of: json.loads(text) for of, text in found if text}
+    """Return the stored figures of these names; names without figures are omitted."""
+    keys = list(names)
+    answers = valkey.ask([("MGET", *(f"acme:figures:{what}:{of}" for of in keys))]) if keys else None
+    stored = answers[0] if answers else []
+    rows = zip(keys, stored if isinstance(stored, list) else [], strict=False)
+    return {of: json.loads(text) for of, text in rows if text}

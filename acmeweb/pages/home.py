@@ -1,4 +1,4 @@
-"""Pages that belong to no app, and the two questions an orchestrator asks."""
+"""The home page, and the health checks."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from jobs.web.page import render_page
 
 log = logging.getLogger(__name__)
 
-# --- the two questions of an orchestrator
+# --- health checks
 
 
 @login_not_required
 def healthz(request: HttpRequest) -> HttpResponse:
-    """The process answers. Nothing else is asked, or a slow database would have every process restarted."""
+    """Liveness: the process answers. It checks nothing else, or a slow database would restart every process."""
     return JsonResponse({"status": "ok"})
 
 
 @login_not_required
 def readyz(request: HttpRequest) -> HttpResponse:
-    """Whether this process can serve. What is wrong stands in the log; a stranger learns only that it is not."""
+    """Readiness: whether this process can serve. The reason for a failure is logged, not shown to callers."""
     try:
         ready = _is_migrated() and _valkey_answers()
     except (Error, redis.RedisError) as error:
-        log.warning("not ready: %s", error)
+        log.warning("Not ready: %s", error)
         ready = False
     return JsonResponse({"status": "ok" if ready else "unavailable"}, status=200 if ready else 503)
 
@@ -57,7 +57,7 @@ _seen_migrated = False
 
 
 def _is_migrated() -> bool:
-    """Migrations do not become unapplied while a process runs, so a yes is remembered; the database is asked always."""
+    """Whether all migrations are applied. A positive result is cached; the database is queried every time."""
     global _seen_migrated
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
@@ -77,14 +77,15 @@ def _valkey_answers() -> bool:
 # --- Now
 
 MAX_EXCEPTIONS = 20
-PLATFORM_SCOPES = (IncidentScope.NODE, IncidentScope.SERVICE)  # who wrote a program that fails sees that at his job
+# Failures of programs are not among them: their authors see them on the page of the job
+PLATFORM_SCOPES = (IncidentScope.NODE, IncidentScope.SERVICE)
 MAX_QUEUE_ROWS = 30
 MAX_RECENT_JOBS = 10
 
 
 @require_safe
 def home_page(request: HttpRequest) -> HttpResponse:
-    """Exceptions first, then the clusters at a glance, then the queue. Names only of jobs that the viewer may see."""
+    """Show exceptions first, then the clusters, then the queue. Job names only if the viewer may see the job."""
     now, caller = clock.now(), Caller(user=request.user)
     context = {
         "now": now,
@@ -102,7 +103,7 @@ def home_page(request: HttpRequest) -> HttpResponse:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionItems:
-    """What needs a person. Lists are cut; the counts are whole."""
+    """What needs attention. Lists are truncated; counts are complete."""
 
     clusters: list[Cluster]
     unreadable: list[Cluster]
@@ -113,7 +114,7 @@ class AttentionItems:
     nodes: list[Node]
     more_nodes: int
     held: list[Job]
-    unknown: list[Job]  # nobody knows how their last attempts ended
+    unknown: list[Job]  # the outcome of their last attempts is unknown
     hanging: list[Job]
 
     def __bool__(self) -> bool:
@@ -122,13 +123,13 @@ class AttentionItems:
 
 
 def _attention_items(caller: Caller, now: datetime) -> AttentionItems:
-    """Most of it there is mostly none of; so it is asked first whether there is any, in a tenth of the words."""
-    mine = caller.jobs()
-    troubled = Node.objects.troubled().filter(maintenance=None)  # what was planned needs nobody
+    """Collect what needs attention. Usually most lists are empty, so a cheap `exists` precedes the long queries."""
+    visible = caller.jobs()
+    troubled = Node.objects.not_usable().filter(maintenance=None)  # planned maintenance needs no attention
     nodes = (
         list(troubled.select_related("cluster").order_by("-since")[: MAX_EXCEPTIONS + 1]) if troubled.exists() else []
     )
-    held, unknown = mine.on_requeue_hold().order_by("-pk"), mine.with_unknown_outcome().order_by("-pk")
+    held, unknown = visible.on_requeue_hold().order_by("-pk"), visible.with_unknown_outcome().order_by("-pk")
     incidents, proposals = _unacknowledged_incidents(caller), _open_proposals(caller, now)
     clusters = list(Cluster.objects.all())
     return AttentionItems(
@@ -142,7 +143,7 @@ def _attention_items(caller: Caller, now: datetime) -> AttentionItems:
         more_nodes=troubled.count() - MAX_EXCEPTIONS if len(nodes) > MAX_EXCEPTIONS else 0,
         held=list(held.with_list_columns()[:MAX_EXCEPTIONS]) if held.exists() else [],
         unknown=list(unknown.with_list_columns()[:MAX_EXCEPTIONS]) if unknown.exists() else [],
-        hanging=list(mine.hanging(Deed.objects.hanging()).with_list_columns().order_by("-pk")[:MAX_EXCEPTIONS]),
+        hanging=list(visible.hanging(Deed.objects.hanging()).with_list_columns().order_by("-pk")[:MAX_EXCEPTIONS]),
     )
 
 
@@ -152,27 +153,28 @@ def _attach_reachability(row: Cluster, now: datetime) -> Cluster:
 
 
 def _open_proposals(caller: Caller, now: datetime) -> list[Decision]:
-    """What recovery would do if somebody said yes; the first to expire first."""
+    """Return what recovery would do after an approval; the first to expire comes first."""
     if not Decision.objects.awaiting_approval(now).exists():
         return []
     rows = failure_permissions.visible_decisions(caller).awaiting_approval(now)
     rows = rows.select_related("attempt__job__team", "sign__node").order_by("expires_at", "pk")
-    found = list(rows[: MAX_EXCEPTIONS + 1])
-    for decision in found:
+    shown_rows = list(rows[: MAX_EXCEPTIONS + 1])
+    for decision in shown_rows:
         decision.sentence = decision_actions.decision_summary(decision)
-    return found
+    return shown_rows
 
 
 def _unacknowledged_incidents(caller: Caller) -> list[Incident]:
-    """Incidents that nobody has taken on; those that somebody acknowledged are in good hands."""
-    untaken = {"state": IncidentState.OPEN, "scope__in": PLATFORM_SCOPES}
-    if not Incident.objects.filter(**untaken).exists():  # anybody's: whose they are is the longest question of all
+    """Return the open incidents of nodes and services that no user has acknowledged."""
+    unacknowledged = {"state": IncidentState.OPEN, "scope__in": PLATFORM_SCOPES}
+    # Checked for all teams first, because the query with permissions is the slowest
+    if not Incident.objects.filter(**unacknowledged).exists():
         return []
-    rows = failure_permissions.visible_incidents(caller).filter(**untaken)
-    found = list(rows.select_related("cluster").order_by("-pk")[: MAX_EXCEPTIONS + 1])
-    for incident in found:
+    rows = failure_permissions.visible_incidents(caller).filter(**unacknowledged)
+    shown_rows = list(rows.select_related("cluster").order_by("-pk")[: MAX_EXCEPTIONS + 1])
+    for incident in shown_rows:
         incident.look = category_badge(incident.root_cause, incident.category)
-    return found
+    return shown_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,24 +190,24 @@ class HomeQueue:
 
 
 def _home_queue(caller: Caller) -> HomeQueue:
-    """Half of the rows for each; what one half leaves free goes to the other. Which jobs is asked list by list, what
-    their rows show once for all of them."""
+    """Return pending and running jobs, half of the rows each; unused rows of one half go to the other. The ids are
+    selected list by list, then what the rows show in one query for all of them."""
     visible, half = caller.jobs(), MAX_QUEUE_ROWS // 2
     all_waiting = visible.waiting().in_queue_order().values_list("pk", flat=True)
     by_start = F("started_at").desc(nulls_first=True)
     all_running = visible.live().order_by(by_start, "-pk").values_list("pk", flat=True)
-    # One row more than is shown says that there are more
+    # Fetch one row more than is shown, to know whether there are more
     running = list(all_running[: half + 1])
     waiting = list(all_waiting[: MAX_QUEUE_ROWS - min(half, len(running)) + 1])
     if len(waiting) < half < len(running):
         running = list(all_running[: MAX_QUEUE_ROWS - len(waiting) + 1])
     shown = waiting[: MAX_QUEUE_ROWS - min(half, len(running))]
-    going = running[: MAX_QUEUE_ROWS - len(shown)]
+    shown_running = running[: MAX_QUEUE_ROWS - len(shown)]
     finished = list(visible.latest_ended().values_list("pk", flat=True)[:MAX_RECENT_JOBS])
-    rows = Job.objects.filter(pk__in=[*shown, *going, *finished]).with_list_columns().in_bulk()
+    rows = Job.objects.filter(pk__in=[*shown, *shown_running, *finished]).with_list_columns().in_bulk()
     return HomeQueue(
-        waiting=[rows[pk] for pk in shown if pk in rows],  # it may have been deleted since
-        running=[rows[pk] for pk in going if pk in rows],
+        waiting=[rows[pk] for pk in shown if pk in rows],  # a job may have been deleted since
+        running=[rows[pk] for pk in shown_running if pk in rows],
         finished=[rows[pk] for pk in finished if pk in rows],
         is_cut=len(waiting) + len(running) > MAX_QUEUE_ROWS,
     )
@@ -213,5 +215,5 @@ def _home_queue(caller: Caller) -> HomeQueue:
 
 @login_not_required
 def favicon(request: HttpRequest) -> HttpResponse:
-    """Browsers ask for it on pages that name no icon, as the admin console's do."""
+    """Redirect to the icon. Browsers request this path on pages that name no icon, such as the admin's."""
     return redirect(static("icon.svg"))

@@ -1,6 +1,6 @@
-"""The campaigns that are under way, as far as the viewer may see them: what is done, what failed, what is left.
+"""The running campaigns that the viewer may see: results done, failed and remaining.
 
-Three statements for all of them together.
+Three queries for all campaigns together.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class CampaignBarPart:
 @dataclass(frozen=True, kw_only=True)
 class RunningCampaign:
     campaign: Campaign
-    standing: CampaignProgress
+    progress: CampaignProgress
     parts: Sequence[CampaignBarPart]
 
 
 def running_campaigns(caller: Caller) -> list[RunningCampaign]:
-    """The newest first, as on the page of all of them."""
+    """Return the running campaigns, newest first, as on the page of all campaigns."""
     rows = (
         campaign_queries.campaigns(caller)
         .filter(state__in=OPEN_CAMPAIGN_STATES)
@@ -43,26 +43,26 @@ def running_campaigns(caller: Caller) -> list[RunningCampaign]:
     )
     if not rows.exists():
         return []
-    found = list(rows.order_by("-pk").defer("plan")[:MAX_CAMPAIGNS_SHOWN])
-    known = campaign_queries.campaign_progress(found)
-    standings = [known.get(row.pk, CampaignProgress()) for row in found]
+    rows_shown = list(rows.order_by("-pk").defer("plan")[:MAX_CAMPAIGNS_SHOWN])
+    progress_by_id = campaign_queries.campaign_progress(rows_shown)
+    progresses = [progress_by_id.get(row.pk, CampaignProgress()) for row in rows_shown]
     return [
-        RunningCampaign(campaign=row, standing=one, parts=_bar_parts(one))
-        for row, one in zip(found, standings, strict=True)
+        RunningCampaign(campaign=row, progress=progress, parts=_bar_parts(progress))
+        for row, progress in zip(rows_shown, progresses, strict=True)
     ]
 
 
-def _bar_parts(standing: CampaignProgress) -> list[CampaignBarPart]:
-    left = standing.evaluations - standing.done - standing.failed - standing.cancelled
+def _bar_parts(progress: CampaignProgress) -> list[CampaignBarPart]:
+    remaining = progress.evaluations - progress.done - progress.failed - progress.cancelled
     sizes = [
-        ("done", "good", standing.done),
-        ("failed", "bad", standing.failed),
-        ("cancelled", "quiet", standing.cancelled),
-        ("left", "waiting", left),
+        ("done", "good", progress.done),
+        ("failed", "bad", progress.failed),
+        ("cancelled", "quiet", progress.cancelled),
+        ("left", "waiting", remaining),
     ]
     parts, begin = [], 0
     for name, tone, results in sizes:
-        start, share = (round(100 * size / (standing.evaluations or 1), 3) for size in (begin, results))
+        start, share = (round(100 * size / (progress.evaluations or 1), 3) for size in (begin, results))
         parts.append(CampaignBarPart(name=name, tone=tone, results=results, start=start, share=share))
         begin += results
     return [part for part in parts if part.results]

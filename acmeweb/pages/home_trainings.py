@@ -1,6 +1,6 @@
-"""The trainings that run, as far as the viewer may see them: how far, how it goes, what would be lost.
+"""The running trainings that the viewer may see: progress, loss, and the work that a failure would lose.
 
-Six statements for all of them together; each reads a bounded number of rows for each training shown.
+Six queries for all trainings together; each reads a bounded number of rows per training shown.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from jobs.models import Attempt, Job, ProgressSource, Pulse
 from scheduling.queries import ledger_facts
 
 MAX_TRAININGS_SHOWN = 12
-MAX_TRAININGS_READ = 48  # the widest, whether they report or not: who does not is no training to show
+MAX_TRAININGS_READ = 48  # the largest, reporting or not; jobs without progress are not shown as trainings
 POINTS_READ = 600
 
-# The end of each attempt's range in the table's own key
+# The newest rows of each attempt, read from the end of its range in the primary key
 LOSSES_SQL = """
 SELECT a.id, ARRAY(SELECT loss FROM jobs_progress WHERE attempt_id = a.id AND loss IS NOT NULL
   ORDER BY at DESC LIMIT %s) FROM unnest(%s::bigint[]) AS a (id)
@@ -30,54 +30,54 @@ SELECT a.id, ARRAY(SELECT loss FROM jobs_progress WHERE attempt_id = a.id AND lo
 @dataclass(frozen=True, kw_only=True)
 class HomeTraining:
     job: Job
-    pulse: Pulse | None  # of a program that neither reports nor prints anything
-    line: str  # of the loss
+    pulse: Pulse | None  # None if the program neither reports progress nor prints any
+    line: str  # points of the loss sparkline
     saved_at: datetime | None
     ettr: float | None
 
     @property
     def at_risk_since(self) -> datetime | None:
-        return self.saved_at or (self.told and self.told.saved_at) or self.job.started_at
+        return self.saved_at or (self.log_checkpoint and self.log_checkpoint.saved_at) or self.job.started_at
 
     @property
-    def told(self) -> Pulse | None:
-        """Where nobody has reported a checkpoint, the one that its log tells of."""
+    def log_checkpoint(self) -> Pulse | None:
+        """The pulse whose checkpoint comes from the log, if no checkpoint was reported."""
         pulse = self.pulse
         return pulse if pulse and pulse.is_of_log and pulse.saved_at and not self.saved_at else None
 
 
 def running_trainings(visible: Any, now: datetime) -> list[HomeTraining]:
-    """The widest first: there most is lost."""
+    """Return the running trainings, largest first: those lose most in a failure."""
     jobs = list(visible.largest_trainings().values_list("pk", flat=True)[:MAX_TRAININGS_READ])
     if not jobs:
         return []
-    found = Attempt.objects.filter(job__in=jobs, ended_at__isnull=True)
-    found = found.select_related("pulse", "job__user", "job__team", "job__cluster")
-    found = found.defer("job__command", "job__environment", "job__labels", "job__comment")
-    shown = sorted(found, key=lambda one: (-one.job.gpus, -one.job_id))[:MAX_TRAININGS_SHOWN]
+    attempts = Attempt.objects.filter(job__in=jobs, ended_at__isnull=True)
+    attempts = attempts.select_related("pulse", "job__user", "job__team", "job__cluster")
+    attempts = attempts.defer("job__command", "job__environment", "job__labels", "job__comment")
+    shown = sorted(attempts, key=lambda attempt: (-attempt.job.gpus, -attempt.job_id))[:MAX_TRAININGS_SHOWN]
     if not shown:
         return []
-    lines = _loss_sparklines([one.pk for one in shown])
-    ettr = ledger_facts.job_ettr([one.job_id for one in shown], now)
-    saved = ledger_facts.newest_checkpoint_times([one.job_id for one in shown])
-    return [_home_training(one, lines, saved, ettr) for one in shown]
+    lines = _loss_sparklines([attempt.pk for attempt in shown])
+    ettr = ledger_facts.job_ettr([attempt.job_id for attempt in shown], now)
+    saved = ledger_facts.newest_checkpoint_times([attempt.job_id for attempt in shown])
+    return [_home_training(attempt, lines, saved, ettr) for attempt in shown]
 
 
 def _home_training(
-    one: Attempt, lines: Mapping[int, str], saved: Mapping[int, datetime], ettr: Mapping[int, float | None]
+    attempt: Attempt, lines: Mapping[int, str], saved: Mapping[int, datetime], ettr: Mapping[int, float | None]
 ) -> HomeTraining:
-    pulse = getattr(one, "pulse", None)
+    pulse = getattr(attempt, "pulse", None)
     return HomeTraining(
-        job=one.job,
+        job=attempt.job,
         pulse=pulse,
-        line=lines.get(one.pk, ""),
-        saved_at=saved.get(one.job_id),
-        ettr=ettr.get(one.job_id) if _has_first_step(pulse) else None,
+        line=lines.get(attempt.pk, ""),
+        saved_at=saved.get(attempt.job_id),
+        ettr=ettr.get(attempt.job_id) if _has_first_step(pulse) else None,
     )
 
 
 def _has_first_step(pulse: Pulse | None) -> bool:
-    """When its first step came; where nobody knows, all of its time would count as useful."""
+    """Whether the time of the first step is known. If it is not, all of the run time would count as productive."""
     return pulse is not None and pulse.source != ProgressSource.LATE
 
 

@@ -1,7 +1,7 @@
-"""One box for everything: jobs, nodes, people, teams, incidents and pages, as far as the asker may see them.
+"""Search over jobs, nodes, users, teams, incidents and pages, limited to what the user may see.
 
-Each kind costs one short statement, whatever the history: ids by their index, names among the newest `LATEST` jobs of
-the asker's teams. The page works without a script; the dialog of Ctrl-K asks for its fragment.
+Each kind costs one short query, however long the history: ids use their index, names are searched among the newest
+`MAX_JOBS_SEARCHED` jobs of the user's teams. The page works without JavaScript; the Ctrl-K dialog loads its fragment.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ MAX_QUERY_LENGTH = 120
 class SearchResult:
     kind: str
     title: str
-    says: str
+    detail: str
     url: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchablePage:
     title: str
-    name: str  # of its address
-    words: str = ""  # by which people look for it
+    name: str  # of its URL pattern
+    words: str = ""  # further search terms
     needs: str = ""
 
 
@@ -77,12 +77,12 @@ SEARCHABLE_PAGES = (
 @require_safe
 def search_page(request: HttpRequest) -> HttpResponse:
     text = request.GET.get("q", "").replace("\x00", "").strip()[:MAX_QUERY_LENGTH]
-    context = {"q": text, "found": list(search_results(request, text))}
+    context = {"q": text, "results": list(search_results(request, text))}
     return render_page(request, "search.html", context, {"found": "_found.html"})
 
 
 def search_results(request: HttpRequest, text: str) -> Iterator[SearchResult]:
-    """What is written out in full first."""
+    """Yield the results of all kinds; rows of the database come before pages."""
     caller = Caller(user=request.user)
     if text:
         yield from _job_results(caller, text)
@@ -103,7 +103,7 @@ def _job_results(caller: Caller, text: str) -> Iterable[SearchResult]:
         SearchResult(
             kind="job",
             title=job.name,
-            says=f"{job.public_id} {job.badge.label}, {job.owner_name} in {job.team.name}",
+            detail=f"{job.public_id} {job.badge.label}, {job.owner_name} in {job.team.name}",
             url=reverse("job", args=[job.public_id]),
         )
         for job in list(jobs.values())[:MAX_RESULTS_PER_KIND]
@@ -116,7 +116,7 @@ def _node_results(text: str) -> Iterable[SearchResult]:
         SearchResult(
             kind="node",
             title=node.name,
-            says=f"{node.badge.label}, {node.gpus} GPUs of {node.cluster}",
+            detail=f"{node.badge.label}, {node.gpus} GPUs of {node.cluster}",
             url=reverse("node", args=[node.cluster.name, node.name]),
         )
         for node in rows
@@ -124,7 +124,7 @@ def _node_results(text: str) -> Iterable[SearchResult]:
 
 
 def _user_results(request: HttpRequest, caller: Caller, text: str) -> Iterable[SearchResult]:
-    """Those with whom the asker shares a team; whoever runs the site knows everybody."""
+    """Yield users who share a team with the caller; site administrators find all users."""
     rows = get_user_model().objects.filter(
         Q(username__icontains=text) | Q(first_name__icontains=text) | Q(last_name__icontains=text)
     )
@@ -133,41 +133,41 @@ def _user_results(request: HttpRequest, caller: Caller, text: str) -> Iterable[S
     return [
         SearchResult(
             kind="user",
-            title=one.get_username(),
-            says=one.get_full_name() or "jobs of theirs",
-            url=f"{reverse('jobs')}?{urlencode({'user': one.get_username()})}",
+            title=user.get_username(),
+            detail=user.get_full_name() or "jobs of this user",
+            url=f"{reverse('jobs')}?{urlencode({'user': user.get_username()})}",
         )
-        for one in rows.order_by("username").distinct()[:MAX_RESULTS_PER_KIND]
+        for user in rows.order_by("username").distinct()[:MAX_RESULTS_PER_KIND]
     ]
 
 
 def _team_and_cluster_results(request: HttpRequest, text: str) -> Iterable[SearchResult]:
     for team in Team.objects.where(request.user).filter(name__icontains=text).distinct()[:MAX_RESULTS_PER_KIND]:
-        yield SearchResult(kind="team", title=team.name, says=team.title, url=reverse("team", args=[team.name]))
+        yield SearchResult(kind="team", title=team.name, detail=team.title, url=reverse("team", args=[team.name]))
     for cluster in Cluster.objects.filter(name__icontains=text)[:MAX_RESULTS_PER_KIND]:
         url = f"{reverse('queue')}?{urlencode({'cluster': cluster.name})}"
-        yield SearchResult(kind="cluster", title=cluster.name, says=cluster.title, url=url)
+        yield SearchResult(kind="cluster", title=cluster.name, detail=cluster.title, url=url)
 
 
 def _incident_results(caller: Caller, text: str) -> Iterable[SearchResult]:
-    asked = Q(root_cause__icontains=text) | Q(subject__icontains=text)
+    condition = Q(root_cause__icontains=text) | Q(subject__icontains=text)
     number = text.removeprefix("#")
     if number.isascii() and number.isdecimal() and len(number) < 18:
-        asked |= Q(pk=int(number))
+        condition |= Q(pk=int(number))
     rows = (
         failure_permissions.visible_incidents(caller)
-        .filter(asked)
+        .filter(condition)
         .select_related("cluster")
         .order_by("-pk")[:MAX_RESULTS_PER_KIND]
     )
     return [
         SearchResult(
             kind="incident",
-            title=f"Incident {one.pk}: {category_badge(one.root_cause, one.category).label}",
-            says=f"{one.state}, {one.cluster}{f', {one.subject}' if one.scope == 'node' else ''}",
-            url=reverse("incident", args=[one.pk]),
+            title=f"Incident {row.pk}: {category_badge(row.root_cause, row.category).label}",
+            detail=f"{row.state}, {row.cluster}{f', {row.subject}' if row.scope == 'node' else ''}",
+            url=reverse("incident", args=[row.pk]),
         )
-        for one in rows
+        for row in rows
     ]
 
 
@@ -176,4 +176,4 @@ def _page_results(request: HttpRequest, text: str) -> Iterable[SearchResult]:
     for page in SEARCHABLE_PAGES:
         known = f"{page.title} {page.words}".lower()
         if all(word in known for word in words) and (not page.needs or request.user.has_perm(page.needs)):
-            yield SearchResult(kind="page", title=page.title, says="", url=reverse(page.name))
+            yield SearchResult(kind="page", title=page.title, detail="", url=reverse(page.name))

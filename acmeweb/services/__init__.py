@@ -1,0 +1,1 @@
+"""Set-up, start and supervision of the programs of an instance."""

@@ -1,9 +1,9 @@
-"""Builds the engine's hot modules as machine code:  python -m acmeweb.services.compile_engine
+"""Compiles the hot modules of the engine to machine code:  python -m acmeweb.services.compile_engine
 
-mypyc makes C of the same typed sources that mypy checks, and the machine's C compiler makes a library of it, in the
-directory of this Python (`.venv/acme-engine`). A build is kept under the checksum of its sources and looked for there
-only (`scheduling.compiled`); it is put in place whole, after it was imported once. Whatever is missing, Acme works:
-then the engine is interpreted, and one line says why.
+mypyc translates the typed sources that mypy checks to C, and the C compiler builds a library in the directory of this
+Python (`.venv/acme-engine`). A build is stored under the checksum of its sources and only found there
+(`scheduling.compiled`). It is moved to its place as a whole, after a test import. Acme also works without a build: then
+the engine is interpreted, and one log line says why.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import sys
 from setuptools import setup
 from mypyc.build import mypycify
 home, work, group, *files = sys.argv[1:]
-alone = ["--no-site-packages", "--follow-imports=silent"]  # NumPy, which others import, takes minutes to read
+alone = ["--no-site-packages", "--follow-imports=silent"]  # otherwise mypy reads NumPy for minutes
 setup(
     name="acme-engine",
     packages=[],
@@ -36,17 +36,23 @@ setup(
     script_args=["-q", "build_ext", "--build-lib", home, "--build-temp", work],
 )
 """
-IMPORT_CHECK_SCRIPT = (
-    "import sys; from scheduling import compiled; sys.meta_path.insert(0, compiled.Finder(compiled.Path(sys.argv[1])))"
+IMPORT_CHECK_SCRIPT = "; ".join(
+    (
+        "import sys",
+        "from scheduling import compiled",
+        "sys.meta_path.insert(0, compiled.CompiledFinder(compiled.Path(sys.argv[1])))",
+        "import scheduling.replay.run",
+        "assert compiled.engine_mode() == 'compiled'",
+    )
 )
-IMPORT_CHECK_SCRIPT += "; import scheduling.replay.run; assert compiled.runs() == 'compiled'"
 
 
 class EngineBuildError(Exception):
-    """In a sentence."""
+    """Why the build failed, in one sentence."""
 
 
 def main(builds: Path = BUILDS) -> int:
+    """Build the engine unless the build for the present sources exists; return the exit code."""
     home = builds / source_checksum()
     if home.is_dir():
         return 0
@@ -56,14 +62,14 @@ def main(builds: Path = BUILDS) -> int:
             if not home.is_dir():
                 _build(home)
     except EngineBuildError as problem:
-        print(f"The engine runs interpreted, which is slower: {problem}", file=sys.stderr)
+        print(f"The engine runs interpreted, which is slower. Reason: {problem}", file=sys.stderr)
         return 1
     return 0
 
 
 @contextmanager
 def _build_lock(builds: Path) -> Iterator[None]:
-    """Two builds at once would do the same; whoever dies leaves the lock."""
+    """Hold a lock: two concurrent builds would do the same work. The kernel releases the lock of a dead process."""
     builds.mkdir(exist_ok=True)
     directory = os.open(builds, os.O_RDONLY)
     try:
@@ -77,19 +83,19 @@ def _check_toolchain() -> None:
     compiler = os.environ.get("CC") or str(sysconfig.get_config_var("CC") or "cc")
     if not shutil.which(compiler.split()[0]):
         raise EngineBuildError(
-            f"there is no C compiler {compiler.split()[0]} here (on Debian and Ubuntu: apt install gcc)."
+            f"C compiler {compiler.split()[0]} is not installed (on Debian and Ubuntu: apt install gcc)."
         )
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
         raise EngineBuildError(
-            "this Python came without its C headers (on Debian and Ubuntu: apt install python3-dev)."
+            "the C headers of this Python are missing (on Debian and Ubuntu: apt install python3-dev)."
         )
     if missing := [name for name in ("mypyc", "setuptools") if find_spec(name) is None]:
         raise EngineBuildError(f"{' and '.join(missing)} is not installed.")
 
 
 def _build(home: Path) -> None:
-    # The newest of the others stays: who runs from it may import a module of it yet
-    for earlier in sorted(home.parent.iterdir(), key=lambda one: one.stat().st_mtime)[:-1]:
+    # Keep the newest of the other builds: a process that runs from it may still import a module of it
+    for earlier in sorted(home.parent.iterdir(), key=lambda path: path.stat().st_mtime)[:-1]:
         shutil.rmtree(earlier, ignore_errors=True)
     files = [f"{name.replace('.', '/')}.py" for name in MODULES]
     with tempfile.TemporaryDirectory(dir=home.parent) as made:
@@ -97,22 +103,22 @@ def _build(home: Path) -> None:
         _run_python("-c", BUILD_SCRIPT, made_home, work, LIBRARY.removesuffix("__mypyc"), *files)
         _run_python("-c", IMPORT_CHECK_SCRIPT, made_home)
         if source_checksum() != home.name:
-            raise EngineBuildError("its sources were edited while it was built.")
+            raise EngineBuildError("the sources were edited during the build.")
         Path(made_home).rename(home)
 
 
-def _given_path() -> list[str]:
+def _python_path() -> list[str]:
     return [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
 
 
 def _run_python(*words: str) -> None:
-    environment = {**os.environ, "ACME_COMPILED": "0", "PYTHONPATH": os.pathsep.join((str(ROOT), *_given_path()))}
+    environment = {**os.environ, "ACME_COMPILED": "0", "PYTHONPATH": os.pathsep.join((str(ROOT), *_python_path()))}
     done = subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True)
     if done.returncode:
-        said = (done.stdout + done.stderr).strip().splitlines() or ["nothing was said"]
-        raise EngineBuildError(f"the build failed with: {said[-1]}")
+        output = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
+        raise EngineBuildError(f"the build failed with: {output[-1]}")
 
 
 if __name__ == "__main__":
-    os.closerange(3, 1024)  # whoever started this in the background may hold locks that must not live as long
+    os.closerange(3, 1024)  # setup.sh starts this in the background and would otherwise pass on its lock
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Where an instance keeps what: one directory, `var/`, and a name for everything in it."""
+"""The directories and files of an instance, all below one directory, `var/`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class InstanceDirectories:
 
     @property
     def run(self) -> Path:
-        """What describes the running instance; may be deleted while nothing runs."""
+        """Files that describe the running instance; may be deleted while nothing runs."""
         return self.var / "run"
 
     @property
@@ -25,7 +25,7 @@ class InstanceDirectories:
 
     @property
     def cluster_token(self) -> Path:
-        """What opens the cluster that comes along; its server and the workers read it."""
+        """The token of the bundled cluster; its server and the workers read it."""
         return self.secrets / "cluster"
 
     @property
@@ -42,7 +42,7 @@ class InstanceDirectories:
 
     @property
     def work(self) -> Path:
-        """The home of Acme's own processes: caches, and the time table of beat."""
+        """The home directory of Acme's own processes: caches, and the schedule file of beat."""
         return self.var / "work"
 
     @property
@@ -51,7 +51,7 @@ class InstanceDirectories:
 
     @property
     def cluster(self) -> Path:
-        """The state of the cluster that comes along, and the logs of its jobs."""
+        """The state of the bundled cluster, and the logs of its jobs."""
         return self.var / "cluster"
 
     @property
@@ -65,10 +65,10 @@ class InstanceDirectories:
 
     @property
     def lock(self) -> Path:
-        """Held by the one `up` that may start things here."""
+        """Lock file of the one `up` that may start processes here."""
         return self.run / "lock"
 
     @property
     def alive(self) -> Path:
-        """Shared by every process that was started here, until the last is gone (leash --hold)."""
+        """Lock file shared by every process that was started here, until the last one ends (parent_guard --hold)."""
         return self.run / "alive"

@@ -1,8 +1,8 @@
 """One instance from start to stop: what `make up` does, in order.
 
-Nothing here decides how a program runs; that is the table in programs.py. The steps: look whether it can be started at
-all, start the servers under Supervisor, prepare the database, start the rest, wait until it serves, wait until it shall
-stop. However it ends - Ctrl-C, an error, kill -9 - every process started here ends too (leash.py).
+The table in programs.py defines how each program runs. The steps here: check whether a start is possible, start the
+servers under Supervisor, prepare the database, start the other programs, wait until the dashboard answers, wait for a
+stop request. However it ends - Ctrl-C, an error, kill -9 - every process started here ends too (parent_guard.py).
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ from acmeweb.services.programs import InstanceConfig
 from acmeweb.services.supervisor import SupervisorClient, SupervisorUnavailable
 
 SERVER_TIMEOUT_S, READY_TIMEOUT_S, STOP_TIMEOUT_S = 30.0, 60.0, 30.0
-REMINDER_INTERVAL_S = 60.0  # that the database is still being prepared
+REMINDER_INTERVAL_S = 60.0  # between messages that the database is still being prepared
 WILDCARD_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104
 
 
 class StopRequested(Exception):
-    """Somebody asked us to stop while we were waiting for something."""
+    """A stop was requested while we were waiting."""
 
 
 class StopSignals:
-    """Ctrl-C, TERM and HUP. A handler only notes it: the work at hand ends at the next pause, never in the middle."""
+    """Ctrl-C, TERM and HUP. A handler only sets a flag, so work stops at the next pause, never halfway."""
 
     def __init__(self) -> None:
         self.stop = False
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # nohup means it: then a closed terminal is nothing to us.
+            # nohup ignores HUP on purpose: then a closed terminal must not stop us.
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._request_stop)
 
@@ -80,16 +80,16 @@ class StopSignals:
 
 
 class StartupLog:
-    """What took how long goes to var/log/up.log; a terminal also sees one line of it at a time."""
+    """Writes what took how long to var/log/up.log; a terminal also shows the current line."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a" if path.exists() and path.stat().st_size < 10**6 else "w")
-        self._began = time.monotonic()
+        self._started_at = time.monotonic()
         self._shown = sys.stderr.isatty()
 
     def note(self, what: str) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
-        self._file.write(f"{now} {time.monotonic() - self._began:6.2f} s  {what}\n")
+        self._file.write(f"{now} {time.monotonic() - self._started_at:6.2f} s  {what}\n")
         self._file.flush()
         if self._shown:
             print(f"\r\x1b[K{what}", end="", file=sys.stderr, flush=True)
@@ -101,25 +101,25 @@ class StartupLog:
 
 @dataclass(frozen=True, kw_only=True)
 class RunningInstance:
-    """Everything a start has settled before the first process begins."""
+    """What a start determines before the first process begins."""
 
-    wish: InstanceConfig
+    config: InstanceConfig
     addresses: dict[str, str]
     secrets: dict[str, str]
-    signs: StopSignals
-    diary: StartupLog
+    signals: StopSignals
+    startup_log: StartupLog
 
     @property
-    def place(self) -> InstanceDirectories:
-        return self.wish.place
+    def dirs(self) -> InstanceDirectories:
+        return self.config.dirs
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**os.environ, **self.addresses, "ACME_VAR": str(self.place.var), "PYTHONUNBUFFERED": "1"}
+        return {**os.environ, **self.addresses, "ACME_VAR": str(self.dirs.var), "PYTHONUNBUFFERED": "1"}
 
     @property
     def home(self) -> str:
-        return _base_url(self.wish.bind, self.wish.port)
+        return _base_url(self.config.bind, self.config.port)
 
 
 def _base_url(bind: str, port: int) -> str:
@@ -128,18 +128,18 @@ def _base_url(bind: str, port: int) -> str:
 
 
 def up(env: EnvReader, var: Path) -> int:
-    """Run an instance until it is stopped; the exit code."""
-    signs, place = StopSignals(), InstanceDirectories(var)
+    """Run an instance until it is stopped; return the exit code."""
+    signals, dirs = StopSignals(), InstanceDirectories(var)
     try:
         bind, port = env.text("ACME_BIND", "127.0.0.1"), env.number("ACME_PORT", 8000, 1, 65535)
         preflight.check_path(var)
         preflight.check_path(ROOT)
-        preflight.make_directories(place)
+        preflight.make_directories(dirs)
         preflight.check_disk(var)
-        with locks.instance_lock(place.lock):
-            locks.wait_for_leftovers(place.alive, signs.pause)
+        with locks.instance_lock(dirs.lock):
+            locks.wait_for_leftovers(dirs.alive, signals.pause)
             preflight.check_port(bind, port)
-            return _run_instance(_configure_instance(env, place, bind, port, signs))
+            return _run_instance(_configure_instance(env, dirs, bind, port, signals))
     except StopRequested:
         return 0
     except (CannotStart, InvalidEnvSetting) as why:
@@ -151,7 +151,7 @@ def up(env: EnvReader, var: Path) -> int:
 
 
 class WaitReminder:
-    """Says every so often that something is not done yet, and what its log says last."""
+    """Reports periodically that a step is still running, with the last line of its log."""
 
     def __init__(
         self,
@@ -161,15 +161,17 @@ class WaitReminder:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log, self._say, self._every_s, self._monotonic = log, say, every_s, monotonic
-        self._began = self._said = monotonic()
+        self._started_at = self._last_reminder = monotonic()
 
     def remind_if_due(self) -> None:
         now = self._monotonic()
-        if now - self._said < self._every_s:
+        if now - self._last_reminder < self._every_s:
             return
-        self._said = now
-        last = supervisor.last_lines(self._log, 1).strip() or "it has written nothing yet"
-        self._say(f"The database is still being prepared after {now - self._began:.0f} s. {self._log} ends: {last}")
+        self._last_reminder = now
+        last = supervisor.last_lines(self._log, 1).strip() or "it is still empty"
+        self._say(
+            f"The database is still being prepared after {now - self._started_at:.0f} s. {self._log} ends: {last}"
+        )
 
 
 def _start_error_text(error: OSError, var: Path) -> str:
@@ -179,19 +181,18 @@ def _start_error_text(error: OSError, var: Path) -> str:
 
 
 def _configure_instance(
-    env: EnvReader, place: InstanceDirectories, bind: str, port: int, signs: StopSignals
+    env: EnvReader, dirs: InstanceDirectories, bind: str, port: int, signals: StopSignals
 ) -> RunningInstance:
-    """Choose ports, make secrets, write down how to reach everything."""
-    secrets = {name: secret_files.read_or_create(place.secrets / name) for name in ("postgres", "valkey")}
-    secrets["admin-password"] = secret_files.read_or_create(
-        place.secrets / "admin-password", 20
-    )  # a person types this one
-    secret_files.read_or_create(place.cluster_token)
-    last = EnvReader(read_file(place.env))
+    """Choose ports, create secrets, and write the addresses of all servers to var/run/env."""
+    secrets = {name: secret_files.read_or_create(dirs.secrets / name) for name in ("postgres", "valkey")}
+    # Shorter than the others, because users type it
+    secrets["admin-password"] = secret_files.read_or_create(dirs.secrets / "admin-password", 20)
+    secret_files.read_or_create(dirs.cluster_token)
+    last = EnvReader(read_file(dirs.env))
     database = env.url(("DATABASE_URL",), ("postgresql", "postgres"))
     broker = env.url(("VALKEY_URL", "REDIS_URL"), ("redis", "rediss", "valkey", "unix"))
-    wish = InstanceConfig(
-        place=place,
+    config = InstanceConfig(
+        dirs=dirs,
         bind=bind,
         port=port,
         demo=env.flag("DEMO", True),
@@ -204,20 +205,24 @@ def _configure_instance(
         users=users.choose(env),
     )
     addresses = {
-        "SECRET_KEY": env.text("SECRET_KEY") or secret_files.read_or_create(place.secrets / "secret-key"),
+        "SECRET_KEY": env.text("SECRET_KEY") or secret_files.read_or_create(dirs.secrets / "secret-key"),
         "DATABASE_URL": with_password(database, env.text("DATABASE_PASSWORD")).geturl()
         if database
-        else postgres.url(secrets["postgres"], wish.postgres_port),
+        else postgres.url(secrets["postgres"], config.postgres_port),
         "VALKEY_URL": with_password(broker, env.text("VALKEY_PASSWORD")).geturl()
         if broker
-        else valkey.url(secrets["valkey"], wish.valkey_port),
-        "SIMULATED_CLUSTER_URL": f"http://127.0.0.1:{wish.cluster_port}",
-        "OWN_CLUSTER_TOKEN_FILE": str(place.cluster_token),
+        else valkey.url(secrets["valkey"], config.valkey_port),
+        "SIMULATED_CLUSTER_URL": f"http://127.0.0.1:{config.cluster_port}",
+        "OWN_CLUSTER_TOKEN_FILE": str(dirs.cluster_token),
         "ACME_URL": env.text("ACME_URL") or _base_url(bind, port),  # where jobs report their progress to
     }
-    secret_files.write_env(place.env, addresses)
+    secret_files.write_env(dirs.env, addresses)
     return RunningInstance(
-        wish=wish, addresses=addresses, secrets=secrets, signs=signs, diary=StartupLog(place.log / "up.log")
+        config=config,
+        addresses=addresses,
+        secrets=secrets,
+        signals=signals,
+        startup_log=StartupLog(dirs.log / "up.log"),
     )
 
 
@@ -229,72 +234,73 @@ def _last_port(last: EnvReader, name: str) -> int | None:
     return parts.port if parts else None
 
 
-def _run_instance(it: RunningInstance) -> int:
-    it.diary.note("starting")
-    it.diary.note(_users_text(it.wish))
-    _write_server_files(it)
-    if it.wish.users.are_separate:
-        ownership.assign_files_to_users(it.place, it.wish.users, runs_jobs=not it.wish.demo)
+def _run_instance(instance: RunningInstance) -> int:
+    instance.startup_log.note("starting")
+    instance.startup_log.note(_users_text(instance.config))
+    _write_server_files(instance)
+    if instance.config.users.are_separate:
+        ownership.assign_files_to_users(instance.dirs, instance.config.users, runs_jobs=not instance.config.demo)
         _compile_sources()
-    with _supervisor_session(it) as (process, runner):
+    with _supervisor_session(instance) as (process, runner):
         try:
-            _start_programs(it, process, runner)
-            print(_ready_message(it, _admin_password(it)), flush=True)
-            _watch_programs(it, process, runner)
+            _start_programs(instance, process, runner)
+            print(_ready_message(instance, _admin_password(instance)), flush=True)
+            _watch_programs(instance, process, runner)
         finally:
-            it.diary.clear_line()
+            instance.startup_log.clear_line()
     return 1
 
 
-def _users_text(wish: InstanceConfig) -> str:
-    them = wish.users
-    if not them.are_separate:
-        return users.shared_user_warning(them, not wish.demo) or "everything runs as the user who started it"
-    jobs = "" if wish.demo else f", jobs {them.jobs} (one for each team)"
-    return f"user ids: Acme {them.acme}, PostgreSQL {them.postgres}, Valkey {them.valkey}{jobs}"
+def _users_text(config: InstanceConfig) -> str:
+    ids = config.users
+    if not ids.are_separate:
+        return users.shared_user_warning(ids, not config.demo) or "all programs run as the user who started Acme"
+    jobs = "" if config.demo else f", jobs {ids.jobs} (one for each team)"
+    return f"user ids: Acme {ids.acme}, PostgreSQL {ids.postgres}, Valkey {ids.valkey}{jobs}"
 
 
-def _write_server_files(it: RunningInstance) -> None:
-    them = it.wish.users
-    if it.wish.postgres_port:
-        log = it.place.log / "initdb.log"
-        postgres.prepare_data_directory(it.place.postgres, it.secrets["postgres"], log, them.postgres)
-        it.diary.note("PostgreSQL's files are there")
-    if it.wish.valkey_port:
-        text = valkey.configuration(it.place.valkey, it.secrets["valkey"], it.wish.valkey_port)
-        secret_files.write(it.place.valkey_conf, text)
-        if them.are_separate:
-            os.chown(it.place.valkey_conf, *parent_guard.ids_of(them.valkey))
+def _write_server_files(instance: RunningInstance) -> None:
+    ids = instance.config.users
+    if instance.config.postgres_port:
+        log = instance.dirs.log / "initdb.log"
+        postgres.prepare_data_directory(instance.dirs.postgres, instance.secrets["postgres"], log, ids.postgres)
+        instance.startup_log.note("PostgreSQL's data directory exists")
+    if instance.config.valkey_port:
+        text = valkey.configuration(instance.dirs.valkey, instance.secrets["valkey"], instance.config.valkey_port)
+        secret_files.write(instance.dirs.valkey_conf, text)
+        if ids.are_separate:
+            os.chown(instance.dirs.valkey_conf, *parent_guard.ids_of(ids.valkey))
 
 
 def _compile_sources() -> None:
-    """Acme's own user may not write beside the sources, and each of its processes would compile them again."""
+    """Compile the Python sources: Acme's own user may not write next to them, so each process would repeat it."""
     for package in ("acmeweb", "jobs", "failures", "scheduling"):
         compileall.compile_dir(ROOT / package, quiet=2)
 
 
 @contextmanager
-def _supervisor_session(it: RunningInstance) -> Iterator[tuple[subprocess.Popen[bytes], SupervisorClient]]:
-    """Supervisor, and whatever happens inside: when this is left, nothing of it runs any more."""
+def _supervisor_session(instance: RunningInstance) -> Iterator[tuple[subprocess.Popen[bytes], SupervisorClient]]:
+    """Run Supervisor for the duration of the block; afterwards none of its programs runs."""
     port, password = ports.pick(), secret_files.random_secret()
     supervisor.write_configuration(
-        it.place, supervisor.configuration(it.place, programs.program_table(it.wish), port, password)
+        instance.dirs,
+        supervisor.configuration(instance.dirs, programs.program_table(instance.config), port, password),
     )
-    process, runner = supervisor.start(it.place, it.environment), SupervisorClient(port, password)
+    process, runner = supervisor.start(instance.dirs, instance.environment), SupervisorClient(port, password)
     try:
         yield process, runner
     finally:
-        _stop_programs(it, process, runner)
+        _stop_programs(instance, process, runner)
         runner.close()
 
 
-def _stop_programs(it: RunningInstance, process: subprocess.Popen[bytes], runner: SupervisorClient) -> None:
-    it.diary.note("stopping")
+def _stop_programs(instance: RunningInstance, process: subprocess.Popen[bytes], runner: SupervisorClient) -> None:
+    instance.startup_log.note("stopping")
     with suppress(ProcessLookupError):
         process.terminate()
     limit = time.monotonic() + STOP_TIMEOUT_S
     while process.poll() is None and time.monotonic() < limit:
-        # Supervisor looks around once a second, or when it is spoken to; so it is spoken to.
+        # Supervisor checks its children once per second, or on a request; so requests speed up the stop.
         with suppress(SupervisorUnavailable):
             runner.programs()
         time.sleep(0.05)
@@ -302,98 +308,105 @@ def _stop_programs(it: RunningInstance, process: subprocess.Popen[bytes], runner
         process.kill()
         process.wait()
     with suppress(CannotStart):
-        locks.wait_for_leftovers(it.place.alive)
-    it.diary.note("stopped")
-    it.diary.clear_line()
+        locks.wait_for_leftovers(instance.dirs.alive)
+    instance.startup_log.note("stopped")
+    instance.startup_log.clear_line()
 
 
-def _start_programs(it: RunningInstance, process: subprocess.Popen[bytes], runner: SupervisorClient) -> None:
-    wish, urls = it.wish, it.addresses
+def _start_programs(instance: RunningInstance, process: subprocess.Popen[bytes], runner: SupervisorClient) -> None:
+    config, urls = instance.config, instance.addresses
 
     def database_answers() -> bool:
-        if wish.postgres_port:
-            return postgres.ensure_database(it.secrets["postgres"], wish.postgres_port)
+        if config.postgres_port:
+            return postgres.ensure_database(instance.secrets["postgres"], config.postgres_port)
         return postgres.accepts_login(urls["DATABASE_URL"])
 
-    _wait_until(it, database_answers, "the database to answer", SERVER_TIMEOUT_S, process, runner)
-    it.diary.note("the database answers")
+    _wait_until(instance, database_answers, "the database to answer", SERVER_TIMEOUT_S, process, runner)
+    instance.startup_log.note("the database answers")
     _wait_until(
-        it, lambda: valkey.accepts_login(urls["VALKEY_URL"]), "Valkey to answer", SERVER_TIMEOUT_S, process, runner
+        instance,
+        lambda: valkey.accepts_login(urls["VALKEY_URL"]),
+        "Valkey to answer",
+        SERVER_TIMEOUT_S,
+        process,
+        runner,
     )
-    it.diary.note("Valkey answers")
-    _prepare_database(it, process, runner)
-    it.diary.note("the database is prepared")
+    instance.startup_log.note("Valkey answers")
+    _prepare_database(instance, process, runner)
+    instance.startup_log.note("the database is prepared")
     runner.start_other_programs()
     _wait_until(
-        it,
-        lambda: _web_is_ready(wish) and _all_programs_run(runner),
+        instance,
+        lambda: _web_is_ready(config) and _all_programs_run(runner),
         "the dashboard to answer",
         READY_TIMEOUT_S,
         process,
         runner,
     )
-    it.diary.note("ready")
+    instance.startup_log.note("ready")
 
 
 def _wait_until(
-    it: RunningInstance,
-    question: Callable[[], bool],
+    instance: RunningInstance,
+    condition: Callable[[], bool],
     what: str,
     limit_s: float,
     process: subprocess.Popen[bytes],
     runner: SupervisorClient,
 ) -> None:
-    """Ask until yes. A program that was given up, or a runner that is gone, ends the waiting at once."""
+    """Poll until the condition holds. Raise CannotStart at once if a program failed for good or the runner ended."""
     limit = time.monotonic() + limit_s
-    while not question():
-        it.signs.pause()
+    while not condition():
+        instance.signals.pause()
         if process.poll() is not None:
-            raise CannotStart(f"The process runner ended:\n{supervisor.last_lines(it.place.log / 'supervisor.out')}")
-        if given_up := _programs_in_state(runner, "FATAL"):
-            raise CannotStart(_failed_programs_text(it, given_up))
+            raise CannotStart(
+                f"The process runner ended:\n{supervisor.last_lines(instance.dirs.log / 'supervisor.out')}"
+            )
+        if failed_programs := _programs_in_state(runner, "FATAL"):
+            raise CannotStart(_failed_programs_text(instance, failed_programs))
         if time.monotonic() > limit:
             failed = _programs_in_state(runner, "BACKOFF", "EXITED")
-            raise CannotStart(f"Waited {limit_s:.0f} s for {what}. {_failed_programs_text(it, failed)}")
+            raise CannotStart(f"Waited {limit_s:.0f} s for {what}. {_failed_programs_text(instance, failed)}")
 
 
 def _programs_in_state(runner: SupervisorClient, *states: str) -> list[str]:
     try:
-        return [seen.name for seen in runner.programs() if seen.state in states]
+        return [program.name for program in runner.programs() if program.state in states]
     except SupervisorUnavailable:
         return []
 
 
 def _all_programs_run(runner: SupervisorClient) -> bool:
     try:
-        return all(seen.state == "RUNNING" for seen in runner.programs())
+        return all(program.state == "RUNNING" for program in runner.programs())
     except SupervisorUnavailable:
         return False
 
 
-def _failed_programs_text(it: RunningInstance, names: list[str]) -> str:
+def _failed_programs_text(instance: RunningInstance, names: list[str]) -> str:
     if not names:
-        return f"No program failed; their logs are in {it.place.log}."
-    logs = (it.place.log / f"{name}.log" for name in names)
+        return f"No program failed; their logs are in {instance.dirs.log}."
+    logs = (instance.dirs.log / f"{name}.log" for name in names)
     return "\n".join(f"{log.stem} does not start; {log} ends:\n{supervisor.last_lines(log)}" for log in logs)
 
 
-def _prepare_database(it: RunningInstance, process: subprocess.Popen[bytes], runner: SupervisorClient) -> None:
-    """A process of its own: this one met its settings before there was a database.
+def _prepare_database(instance: RunningInstance, process: subprocess.Popen[bytes], runner: SupervisorClient) -> None:
+    """Run `manage.py prepare` in a process of its own, because this one read its settings before a database existed.
 
-    It may take as long as it needs: to end a migration in the middle of a large table would only make it begin again.
+    There is no time limit: killing a migration of a large table would only make it start again.
     """
-    words = [sys.executable, "manage.py", "prepare"]
-    environment = {**it.environment, "ACME_ADMIN_PASSWORD": it.secrets["admin-password"]}
-    log = it.place.log / "prepare.log"
+    command = [sys.executable, "manage.py", "prepare"]
+    environment = {**instance.environment, "ACME_ADMIN_PASSWORD": instance.secrets["admin-password"]}
+    log = instance.dirs.log / "prepare.log"
     with log.open("wb") as out:
         child = subprocess.Popen(
             parent_guard.guarded_command(
-                words,
+                command,
                 stop="KILL",
                 parent=os.getpid(),
-                hold=it.place.alive,
-                user=it.wish.users.acme,
-                home=it.place.work,
+                hold=instance.dirs.alive,
+                user=instance.config.users.acme,
+                home=instance.dirs.work,
                 reach=programs.SOURCE_PATHS,
             ),
             stdin=subprocess.DEVNULL,
@@ -410,18 +423,18 @@ def _prepare_database(it: RunningInstance, process: subprocess.Popen[bytes], run
         return child.poll() is not None
 
     try:
-        _wait_until(it, is_prepared, "the database to be prepared", math.inf, process, runner)
+        _wait_until(instance, is_prepared, "the database to be prepared", math.inf, process, runner)
     finally:
         child.kill()
         child.wait()
     if child.returncode != 0:
-        raise CannotStart(_failed_programs_text(it, ["prepare"]))
+        raise CannotStart(_failed_programs_text(instance, ["prepare"]))
 
 
-def _web_is_ready(wish: InstanceConfig) -> bool:
-    """One question at a time on one connection, asked under a name that is always allowed."""
+def _web_is_ready(config: InstanceConfig) -> bool:
+    """Whether /readyz answers 200. The Host header is one that is always allowed."""
     connection = http.client.HTTPConnection(
-        WILDCARD_ADDRESSES.get(wish.bind, wish.bind).strip("[]"), wish.port, timeout=5
+        WILDCARD_ADDRESSES.get(config.bind, config.bind).strip("[]"), config.port, timeout=5
     )
     try:
         connection.request("GET", "/readyz", headers={"Host": "localhost"})
@@ -432,29 +445,33 @@ def _web_is_ready(wish: InstanceConfig) -> bool:
         connection.close()
 
 
-def _admin_password(it: RunningInstance) -> str:
-    said = (it.place.log / "prepare.log").read_text(errors="replace")
-    return it.secrets["admin-password"] if PASSWORD_AS_GENERATED in said else ""
+def _admin_password(instance: RunningInstance) -> str:
+    output = (instance.dirs.log / "prepare.log").read_text(errors="replace")
+    return instance.secrets["admin-password"] if PASSWORD_AS_GENERATED in output else ""
 
 
-def _ready_message(it: RunningInstance, password: str) -> str:
-    it.diary.clear_line()
-    shown = f"password {password}" if password else "password: as you set it"
-    ready = f"Acme is ready: {it.home}  user {ADMINISTRATOR}  {shown}  (Ctrl-C stops everything)"
-    warning = users.shared_user_warning(it.wish.users, not it.wish.demo)
+def _ready_message(instance: RunningInstance, password: str) -> str:
+    instance.startup_log.clear_line()
+    password_text = f"password {password}" if password else "password: as you set it"
+    ready = f"Acme is ready: {instance.home}  user {ADMINISTRATOR}  {password_text}  (Ctrl-C stops everything)"
+    warning = users.shared_user_warning(instance.config.users, not instance.config.demo)
     return f"{ready}\n{warning}" if warning else ready
 
 
-def _watch_programs(it: RunningInstance, process: subprocess.Popen[bytes], runner: SupervisorClient) -> None:
-    """Until somebody stops it (Stopped) or the runner dies. A program that was given up is tried again, and named."""
-    look_again = 0.0
+def _watch_programs(instance: RunningInstance, process: subprocess.Popen[bytes], runner: SupervisorClient) -> None:
+    """Run until a stop is requested or the runner dies. Restart programs that Supervisor gave up on."""
+    next_check_at = 0.0
     while process.poll() is None:
-        it.signs.pause(0.1)
-        if time.monotonic() < look_again:
+        instance.signals.pause(0.1)
+        if time.monotonic() < next_check_at:
             continue
-        look_again = time.monotonic() + 10
+        next_check_at = time.monotonic() + 10
         for name in _programs_in_state(runner, "FATAL"):
-            print(f"{name} keeps failing, see {it.place.log / name}.log; it is started again.", file=sys.stderr)
+            print(
+                f"{name} keeps failing and is being restarted. See {instance.dirs.log / name}.log.",
+                file=sys.stderr,
+            )
             with suppress(SupervisorUnavailable):
                 runner.start(name)
-    raise CannotStart(f"The process runner ended by itself; everything was stopped. See {it.place.log}/supervisor.log.")
+    log = instance.dirs.log / "supervisor.log"
+    raise CannotStart(f"The process runner ended unexpectedly; all programs were stopped. See {log}.")

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Writes down the versions and hashes of everything pyproject.toml asks for. What is pinned already stays, so that a new
-# package moves nothing else; `make lock UPGRADE=1` takes the newest of all.
+# Locks the versions and hashes of all requirements of pyproject.toml. Existing pins stay, so that a new package changes
+# nothing else; `make lock UPGRADE=1` upgrades all of them.
 set -eu
 cd "$(dirname "$0")/../.."
 
@@ -13,9 +13,9 @@ compile() {
 }
 
 compile requirements.lock pyproject.toml
-# every extra of ours, and none of the client's: torch is gigabytes, and comes from the trainer's own environment
+# all of our extras, none of the client's: torch is gigabytes, and comes from the trainer's own environment
 extras="--extra embedded --extra traces --extra exact --extra plots --extra prediction --extra dev"
 compile requirements-dev.lock $extras pyproject.toml client/pyproject.toml
 echo uv | compile requirements-uv.lock -
-# for the image, where the engine is compiled without everything else that developers have
+# for the image, where the engine is compiled without the other development packages
 sed -n 's/^ *"\(mypy\[mypyc\].*\)",/\1/p' pyproject.toml | compile requirements-compile.lock -c requirements-dev.lock -

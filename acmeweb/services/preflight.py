@@ -1,4 +1,4 @@
-"""What must be true before anything is started; each answer is one sentence a person can act on."""
+"""Checks before a start. Each failure is one sentence that says what to do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def free_mb(path: Path) -> int:
 
 
 def check_port(host: str, port: int) -> None:
-    """Bind and let go: the only question whose answer counts."""
+    """Bind the port and release it: the only reliable check."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -36,35 +36,42 @@ def check_port(host: str, port: int) -> None:
 
 def _port_sentence(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"Port {port} on {host} is already in use; choose another with ACME_PORT={port + 1}."
+        return f"Port {port} on {host} is already in use. Choose another with ACME_PORT={port + 1}."
     if error.errno == errno.EACCES:
-        return f"Port {port} needs privileges that this user has not; choose one above 1023 with ACME_PORT=8000."
-    return f"ACME_BIND={host} is no address of this machine ({error.strerror})."
+        return f"Port {port} requires root. Choose one above 1023 with ACME_PORT=8000."
+    return f"ACME_BIND={host} is not an address of this machine ({error.strerror})."
 
 
 def check_disk(path: Path, free: Callable[[Path], int] = free_mb) -> None:
-    if (left := free(path)) < DISK_NEEDED_MB:
-        raise CannotStart(f"{path} has {left} MB of free disk, and Acme needs {DISK_NEEDED_MB} MB; free some.")
+    if (free_space := free(path)) < DISK_NEEDED_MB:
+        raise CannotStart(f"{path} has {free_space} MB of free disk space. Acme needs {DISK_NEEDED_MB} MB.")
 
 
 def check_path(path: Path) -> None:
-    """The process runner's file format cuts a line at " ;" and " #"; better said than seen."""
+    """Reject paths that Supervisor's file format would cut: it treats " ;" and " #" as the start of a comment."""
     if re.search(r"\s[;#]|\n", str(path)):
-        raise CannotStart(f"Acme cannot live in {str(path)!r}, because of the ' ;' or ' #' in it; move it.")
+        raise CannotStart(f"The path {str(path)!r} contains ' ;' or ' #', which Supervisor cannot handle. Move Acme.")
 
 
-def make_directories(place: InstanceDirectories) -> None:
+def make_directories(dirs: InstanceDirectories) -> None:
     try:
-        for directory in (place.var, place.run, place.log, place.valkey, place.work, place.static):
+        for directory in (
+            dirs.var,
+            dirs.run,
+            dirs.log,
+            dirs.valkey,
+            dirs.work,
+            dirs.static,
+        ):
             directory.mkdir(parents=True, exist_ok=True)
-        place.secrets.mkdir(mode=0o700, exist_ok=True)
-        place.secrets.chmod(0o700)
-        # A server that runs as another user passes through here; what is secret lies closed further down.
-        for directory in (place.var, place.run):
+        dirs.secrets.mkdir(mode=0o700, exist_ok=True)
+        dirs.secrets.chmod(0o700)
+        # Servers that run as other users pass through here; secrets are protected further down.
+        for directory in (dirs.var, dirs.run):
             directory.chmod(0o755)
-        place.log.chmod(0o750)
+        dirs.log.chmod(0o750)
     except OSError as error:
-        why = f"{error.filename} cannot be made ({error.strerror}); choose another directory with ACME_VAR."
-        raise CannotStart(why) from None
-    if not os.access(place.run, os.W_OK):
-        raise CannotStart(f"{place.run} cannot be written to; choose another directory with ACME_VAR.")
+        message = f"{error.filename} cannot be created ({error.strerror}). Choose another directory with ACME_VAR."
+        raise CannotStart(message) from None
+    if not os.access(dirs.run, os.W_OK):
+        raise CannotStart(f"{dirs.run} is not writable. Choose another directory with ACME_VAR.")

@@ -1,7 +1,7 @@
-"""What a database and a static directory need before anything serves: schema, static files, first contents.
+"""Prepares the database and the static directory: schema, static files, initial contents.
 
-Everything here is safe to do twice and by two processes at once: an advisory lock in the database lets one through at a
-time, and the second finds nothing to do. `make up` and the one-shot container `migrate` are the same call.
+Every step can be repeated and run by two processes at once: an advisory lock in the database admits one at a time, and
+the second finds nothing to do. `make up` and the one-shot container `migrate` make the same call.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ PASSWORD_AS_CHANGED = "administrator: password as you set it"  # noqa: S105 - a 
 
 
 def prepare_instance(password: str, demo: bool, say: Callable[[str], None]) -> str:
-    """Make everything ready to serve and return what is known of the administrator's password."""
+    """Prepare everything; return whether the administrator has the generated password or another one."""
     with prepare_lock():
         _run_timed_step("schema", _apply_migrations, say)
         _run_timed_step("static files", collect_static, say)
         _run_timed_step("administrator", lambda: _create_administrator(password), say)
-        # At each start: the address of our own cluster may be another one; what is there is left as it is
+        # At every start: the address of the bundled cluster may have changed. Existing rows are kept
         _run_timed_step("own cluster", lambda: call_command("seed_demo" if demo else "seed_local"), say)
     return _password_state(password)
 
@@ -50,8 +50,8 @@ def prepare_lock(sleep: Callable[[float], None] = time.sleep) -> Iterator[None]:
 
 
 def _try_prepare_lock() -> bool:
-    """Asked again and again: who waits within a statement holds a snapshot, and an index made beside the work of
-    others waits for every snapshot to end. The two would wait for each other."""
+    """Try the lock; the caller polls. A statement that waits for it would hold a snapshot, and a concurrent index build
+    waits for all snapshots to end: the two would wait for each other."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_lock(%s)", [PREPARE_LOCK_ID])
         return bool(cursor.fetchone()[0])
@@ -70,7 +70,7 @@ def _apply_migrations() -> None:
 
 
 def collect_static() -> None:
-    """Hashing two hundred files costs a tenth of what collecting them does, so unchanged sources are left alone."""
+    """Collect the static files if a source changed. Hashing 200 files costs a tenth of collecting them."""
     mark, now = settings.STATIC_ROOT / ".fingerprint", files_fingerprint(_static_sources())
     if mark.exists() and mark.read_text() == now:
         return
@@ -95,7 +95,7 @@ def files_fingerprint(files: Iterator[tuple[str, Path]]) -> str:
 
 
 def _create_administrator(password: str) -> None:
-    """Once: whoever was renamed or deleted afterwards stays so, as long as anybody is there."""
+    """Create the administrator if there are no users at all, so that a renamed or deleted one does not come back."""
     if password and not get_user_model().objects.exists():
         get_user_model().objects.create_superuser(username=ADMINISTRATOR, email="", password=password)
 

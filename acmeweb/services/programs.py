@@ -27,19 +27,19 @@ SOURCE_PATHS = (ROOT, Path(sys.prefix), Path(PYTHON))  # what Acme's own program
 
 @dataclass(frozen=True, kw_only=True)
 class SupervisedProgram:
-    """One row: what runs, and how it ends."""
+    """One program: its command, and how it is stopped."""
 
     name: str
-    words: Sequence[str]  # without the leash
-    stop: str = "TERM"  # how it is asked to end
-    orphaned: str = "KILL"  # what the kernel sends when the process runner is gone
+    words: Sequence[str]  # without the guard
+    stop: str = "TERM"  # signal for an orderly stop
+    orphaned: str = "KILL"  # signal from the kernel when Supervisor is gone
     patience_s: int = 5  # after this it is killed
     server: bool = False  # the others need it: starts before them, stops after them
-    user: str = ""  # who to be instead of root
-    home: Path | None = None  # of that user; with it the program may know our environment
-    reach: Sequence[Path] = ()  # what that user must get at
+    user: str = ""  # user to run as instead of root
+    home: Path | None = None  # home of that user; with it the program keeps our environment
+    reach: Sequence[Path] = ()  # paths that the user must be able to read
     low_port: bool = False  # it listens on a port below 1024
-    module: str = ""  # without this module or this command there is nothing to start
+    module: str = ""  # the program exists only with this module or this command
     command: str = ""
 
     def is_available(self) -> bool:
@@ -61,9 +61,9 @@ class SupervisedProgram:
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceConfig:
-    """What the table depends on. A port of 0: somebody else's server is used."""
+    """What the table depends on. A port of 0 means that an external server is used."""
 
-    place: InstanceDirectories
+    dirs: InstanceDirectories
     bind: str
     port: int
     demo: bool
@@ -76,75 +76,75 @@ class InstanceConfig:
     users: ServiceUsers = field(default_factory=ServiceUsers)
 
 
-def program_table(wish: InstanceConfig) -> list[SupervisedProgram]:
+def program_table(config: InstanceConfig) -> list[SupervisedProgram]:
     rows = [
-        _cluster_program(wish),
-        _workers_program(wish),
-        _beat_program(wish),
-        *(_web_program(wish, number) for number in range(1, wish.web + 1)),
+        _cluster_program(config),
+        _workers_program(config),
+        _beat_program(config),
+        *(_web_program(config, number) for number in range(1, config.web + 1)),
     ]
-    if wish.postgres_port:
-        rows.append(_postgres_program(wish))
-    if wish.valkey_port:
-        rows.append(_valkey_program(wish))
-    if wish.demo:
-        rows.append(_acme_program(wish, name="demo", words=(PYTHON, "manage.py", "demo_users"), command="demo_users"))
+    if config.postgres_port:
+        rows.append(_postgres_program(config))
+    if config.valkey_port:
+        rows.append(_valkey_program(config))
+    if config.demo:
+        rows.append(_acme_program(config, name="demo", words=(PYTHON, "manage.py", "demo_users"), command="demo_users"))
     return [row for row in rows if row.is_available()]
 
 
-def _acme_program(wish: InstanceConfig, **row: Any) -> SupervisedProgram:
-    """A program of Acme itself."""
-    return SupervisedProgram(user=wish.users.acme, home=wish.place.work, reach=SOURCE_PATHS, **row)
+def _acme_program(config: InstanceConfig, **row: Any) -> SupervisedProgram:
+    """Return a program of Acme itself, with Acme's user and access to the sources."""
+    return SupervisedProgram(user=config.users.acme, home=config.dirs.work, reach=SOURCE_PATHS, **row)
 
 
-def _postgres_program(wish: InstanceConfig) -> SupervisedProgram:
-    home = wish.place.postgres
+def _postgres_program(config: InstanceConfig) -> SupervisedProgram:
+    home = config.dirs.postgres
     return SupervisedProgram(
         name="postgres",
-        words=postgres.server_command(home, wish.postgres_port),
+        words=postgres.server_command(home, config.postgres_port),
         stop="INT",
         orphaned="INT",
         patience_s=8,
         server=True,
-        user=wish.users.postgres,
+        user=config.users.postgres,
         reach=(postgres.binary("postgres"), home),
     )
 
 
-def _valkey_program(wish: InstanceConfig) -> SupervisedProgram:
-    binary, home = valkey.binary(), wish.place.valkey
-    words = (str(binary), str(wish.place.valkey_conf))
+def _valkey_program(config: InstanceConfig) -> SupervisedProgram:
+    binary, home = valkey.binary(), config.dirs.valkey
+    words = (str(binary), str(config.dirs.valkey_conf))
     reach = (binary, home)
     return SupervisedProgram(
-        name="valkey", words=words, orphaned="TERM", server=True, user=wish.users.valkey, reach=reach
+        name="valkey", words=words, orphaned="TERM", server=True, user=config.users.valkey, reach=reach
     )
 
 
-def _cluster_program(wish: InstanceConfig) -> SupervisedProgram:
+def _cluster_program(config: InstanceConfig) -> SupervisedProgram:
     module = "scheduling.slurmsim.server"
-    words = [PYTHON, "-m", module, "--state", str(wish.place.cluster), "--port", str(wish.cluster_port)]
-    words += ["--token-file", str(wish.place.cluster_token), "--min-job-age", str(wish.cluster_min_job_age_s)]
-    words += [] if wish.cluster_accounting else ["--no-accounting"]
-    # Open requests get 3 s, jobs that do not hear TERM 5 s, and their end is written down
+    words = [PYTHON, "-m", module, "--state", str(config.dirs.cluster), "--port", str(config.cluster_port)]
+    words += ["--token-file", str(config.dirs.cluster_token), "--min-job-age", str(config.cluster_min_job_age_s)]
+    words += [] if config.cluster_accounting else ["--no-accounting"]
+    # Open requests get 3 s, jobs that ignore TERM 5 s, then their end is recorded
     row: dict[str, Any] = {"name": "cluster", "orphaned": "TERM", "patience_s": 14, "module": module}
-    if wish.demo:
-        # Ten times what large training runs report: with it the demo has something to show within the hour
-        return _acme_program(wish, words=[*words, "--faults", "0.05"], **row)
-    # It starts jobs as other users and stops them, so it stays root where we are
-    users = ["--job-uids", wish.users.jobs] if wish.users.are_separate else []
+    if config.demo:
+        # Ten times the rate that large training runs report, so that the demo has failures within the hour
+        return _acme_program(config, words=[*words, "--faults", "0.05"], **row)
+    # It starts and stops jobs as other users, so it stays root if we are root
+    users = ["--job-uids", config.users.jobs] if config.users.are_separate else []
     return SupervisedProgram(words=[*words, "--execute", *users], **row)
 
 
-def _workers_program(wish: InstanceConfig) -> SupervisedProgram:
-    return _acme_program(wish, name="workers", words=(PYTHON, "-m", "acmeweb.services.workers"), patience_s=8)
+def _workers_program(config: InstanceConfig) -> SupervisedProgram:
+    return _acme_program(config, name="workers", words=(PYTHON, "-m", "acmeweb.services.workers"), patience_s=8)
 
 
-def _beat_program(wish: InstanceConfig) -> SupervisedProgram:
-    words = (*CELERY, "beat", "-s", str(wish.place.work / "beat-schedule"), "--pidfile=")
-    return _acme_program(wish, name="beat", words=words)
+def _beat_program(config: InstanceConfig) -> SupervisedProgram:
+    words = (*CELERY, "beat", "-s", str(config.dirs.work / "beat-schedule"), "--pidfile=")
+    return _acme_program(config, name="beat", words=words)
 
 
-def _web_program(wish: InstanceConfig, number: int) -> SupervisedProgram:
-    words = (PYTHON, "-m", "acmeweb.services.web", "--host", wish.bind, "--port", str(wish.port))
+def _web_program(config: InstanceConfig, number: int) -> SupervisedProgram:
+    words = (PYTHON, "-m", "acmeweb.services.web", "--host", config.bind, "--port", str(config.port))
     name = "web" if number == 1 else f"web-{number}"
-    return _acme_program(wish, name=name, words=words, low_port=wish.port < 1024)
+    return _acme_program(config, name=name, words=words, low_port=config.port < 1024)

@@ -1,4 +1,4 @@
-"""Secrets of an instance: made once, kept in files that only their owner reads."""
+"""Secrets of an instance: created once, in files that only their owner can read."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 
 
 def read_or_create(path: Path, length: int = 48) -> str:
-    """The secret in this file; on the first call one is made up. Letters and digits only: it goes into URLs."""
+    """Return the secret in this file; create it on the first call. Letters and digits only: it is used in URLs."""
     try:
-        if kept := path.read_text().strip():
-            return kept
+        if stored := path.read_text().strip():
+            return stored
     except FileNotFoundError:
         pass
-    made = random_secret(length)
-    write(path, made + "\n")
-    return made
+    new = random_secret(length)
+    write(path, new + "\n")
+    return new
 
 
 def random_secret(length: int = 48) -> str:
@@ -25,11 +25,11 @@ def random_secret(length: int = 48) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Whole or not at all, and never readable by others for a moment: a torn password would lock the data away."""
+    """Write the file atomically and never readable by others: a truncated password would lock the data away."""
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
-    opened = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(opened, "w") as file:
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds .venv: finds a Python, then installs exactly what the lock files name. Nothing outside the checkout changes.
-# Safe to call always: a finished set-up is recognised in a few milliseconds, an interrupted one is begun again.
+# Can be called at any time: a finished set-up is recognised in a few milliseconds, an interrupted one starts again.
 set -eu
 cd "$(dirname "$0")/../.."
 unset PYTHONHOME PYTHONPATH VIRTUAL_ENV CONDA_PREFIX || true
@@ -24,14 +24,14 @@ inputs() {
     "$1" -I -S -c 'import sys; print(sys.version)' 2>/dev/null
 }
 
-# A shim that exists but starts nothing (an unset pyenv version, a store alias) answers no and is passed over.
+# A shim that exists but does not run (an unset pyenv version, a store alias) fails and is skipped.
 runs() {
     "$1" -I -S -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' >/dev/null 2>&1
 }
 
 find_python() {
     if [ -n "${PYTHON:-}" ]; then
-        runs "$PYTHON" || fail "PYTHON=$PYTHON is not a Python 3.11, 3.12, 3.13 or 3.14 that runs."
+        runs "$PYTHON" || fail "PYTHON=$PYTHON is not a working Python 3.11, 3.12, 3.13 or 3.14."
         command -v "$PYTHON"
         return
     fi
@@ -41,7 +41,7 @@ find_python() {
             return
         fi
     done
-    fail "Acme needs Python 3.11 or newer (up to 3.14), and none was found on the PATH; install one or name it with PYTHON=/path/to/python3."
+    fail "Acme needs Python 3.11 or newer (up to 3.14), and none was found on the PATH. Install one or set PYTHON=/path/to/python3."
 }
 
 finished() {
@@ -76,13 +76,13 @@ except BlockingIOError:
     print("set-up: waiting for another set-up of this directory", file=sys.stderr)
     fcntl.flock(directory, fcntl.LOCK_EX)
 except OSError:
-    pass  # a file system without locks; two set-ups at once are then nobody else'"'"'s fault
+    pass  # a file system without locks; do not run two set-ups at once there
 os.execv("/bin/sh", ["sh", "acmeweb/services/setup.sh", "locked"])
 '
 }
 
 make_venv() {
-    # No stamp: the last attempt was interrupted, and half a package looks whole to an installer.
+    # Without a stamp the last attempt was interrupted, and an installer may take a partial package for a complete one.
     if [ ! -f "$STAMP" ] || [ "$(version .venv/bin/python)" != "$(version "$1")" ]; then
         rm -rf .venv
     fi
@@ -93,7 +93,7 @@ make_venv() {
     fi
 }
 
-# Where the machine has certificates of its own they are the ones to trust: a company's index is often signed by them.
+# Trust the machine's own certificates if it has any: a company's package index is often signed by them.
 trust_the_machine() {
     for store in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem; do
         if [ -r "$store" ]; then
@@ -109,14 +109,14 @@ install() {
     PIP_USER=0 .venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --only-binary :all: \
         --require-hashes -r requirements-uv.lock || no_packages
     say "installing $(grep -c == requirements-dev.lock) packages"
-    # Compiled now, once: a dozen processes start from these files, and some environments forbid them to write.
+    # Compile now: a dozen processes start from these files, and some environments do not let them write.
     .venv/bin/uv pip sync --quiet --compile-bytecode --require-hashes requirements-dev.lock || no_packages
     .venv/bin/uv pip install --quiet --no-deps --no-build-isolation -e client || no_packages
 }
 
 no_packages() {
     check_disk
-    fail "Packages could not be installed (the reason stands above); is the package index reachable? Run the command again, it begins where it must."
+    fail "Packages could not be installed (see the reason above). Check that the package index is reachable, then run the command again."
 }
 
 if [ "${1:-}" != locked ]; then
@@ -135,6 +135,6 @@ install
 inputs .venv/bin/python >"$STAMP.new"
 mv "$STAMP.new" "$STAMP"
 say "done"
-# Half a minute of a core, for which nobody waits: what starts meanwhile interprets the engine, as is always done where
-# there is no C compiler. The log then says why.
+# Takes half a minute of a core in the background. Processes that start meanwhile interpret the engine, as they do
+# without a C compiler; the log then has the reason.
 nice .venv/bin/python -m acmeweb.services.compile_engine >.venv/acme-engine.log 2>&1 </dev/null &

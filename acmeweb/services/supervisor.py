@@ -1,7 +1,7 @@
-"""Supervisor, the process runner: its configuration, and the few questions `up` asks it.
+"""Supervisor, the process runner: its configuration, and the client that `up` uses.
 
-`up` speaks to it over TCP on the loopback with a password made for this run. A Unix socket would have to lie in var/,
-whose path may be longer than the 107 bytes a socket's name can have.
+`up` connects over TCP on the loopback with a password created for this run. A Unix socket would have to be in var/,
+whose path may be longer than the 107 bytes allowed for a socket.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from acmeweb.services.programs import SupervisedProgram
 RPC_USER = "up"
 
 
-def configuration(place: InstanceDirectories, programs: Sequence[SupervisedProgram], port: int, password: str) -> str:
-    """Servers are groups of their own; the rest is one group, so that it is stopped all at once and before them."""
-    rest = [program for program in programs if not program.server]
-    blocks = [_supervisord_section(place), _rpc_section(port, password)]
-    blocks += [_program_section(place, program, order) for order, program in enumerate(_start_order(programs), start=1)]
-    blocks.append(_ini_section("group:acme", {"programs": ",".join(p.name for p in rest), "priority": "900"}))
+def configuration(dirs: InstanceDirectories, programs: Sequence[SupervisedProgram], port: int, password: str) -> str:
+    """Return supervisord.conf. Each server is a group; the other programs are one group, which stops before them."""
+    others = [program for program in programs if not program.server]
+    blocks = [_supervisord_section(dirs), _rpc_section(port, password)]
+    blocks += [_program_section(dirs, program, order) for order, program in enumerate(_start_order(programs), start=1)]
+    blocks.append(_ini_section("group:acme", {"programs": ",".join(p.name for p in others), "priority": "900"}))
     return "\n".join(blocks)
 
 
@@ -38,19 +38,19 @@ def _start_order(programs: Sequence[SupervisedProgram]) -> list[SupervisedProgra
     return sorted(programs, key=lambda program: not program.server)
 
 
-def _supervisord_section(place: InstanceDirectories) -> str:
+def _supervisord_section(dirs: InstanceDirectories) -> str:
     options = {
         "nodaemon": "true",
         "silent": "true",
-        "logfile": _escape_percent(place.log / "supervisor.log"),
+        "logfile": _escape_percent(dirs.log / "supervisor.log"),
         "logfile_maxbytes": "5MB",
         "logfile_backups": "1",
-        "pidfile": _escape_percent(place.run / "supervisord.pid"),
-        "childlogdir": _escape_percent(place.log),
+        "pidfile": _escape_percent(dirs.run / "supervisord.pid"),
+        "childlogdir": _escape_percent(dirs.log),
         "umask": "022",
     }
     if os.geteuid() == 0:
-        options["user"] = "root"  # said, because it warns about a root nobody asked for
+        options["user"] = "root"  # explicit, because Supervisor warns about an implicit root
     return _ini_section("supervisord", options)
 
 
@@ -60,9 +60,9 @@ def _rpc_section(port: int, password: str) -> str:
     return server + "\n" + _ini_section("rpcinterface:supervisor", {"supervisor.rpcinterface_factory": rpc})
 
 
-def _program_section(place: InstanceDirectories, program: SupervisedProgram, order: int) -> str:
+def _program_section(dirs: InstanceDirectories, program: SupervisedProgram, order: int) -> str:
     options = {
-        "command": _escape_percent(shlex.join(program.guarded_command_line(place.alive))),
+        "command": _escape_percent(shlex.join(program.guarded_command_line(dirs.alive))),
         "directory": _escape_percent(ROOT),
         "priority": str(order),
         "autostart": str(program.server).lower(),
@@ -71,13 +71,12 @@ def _program_section(place: InstanceDirectories, program: SupervisedProgram, ord
         "startretries": "8",
         "stopsignal": program.stop,
         "stopwaitsecs": str(program.patience_s),
-        # PostgreSQL tells its own children, and in an order that matters to it.
+        # PostgreSQL signals its own children, in an order that matters to it.
         "stopasgroup": str(program.name != "postgres").lower(),
         "killasgroup": "true",
         "redirect_stderr": "true",
-        "stdout_logfile": _escape_percent(
-            _escape_percent(place.log / f"{program.name}.log")
-        ),  # this one it expands twice
+        # Supervisor expands this option twice
+        "stdout_logfile": _escape_percent(_escape_percent(dirs.log / f"{program.name}.log")),
         "stdout_logfile_maxbytes": "10MB",
         "stdout_logfile_backups": "3",
     }
@@ -92,12 +91,12 @@ def _escape_percent(value: object) -> str:
     return str(value).replace("%", "%%")
 
 
-def start(place: InstanceDirectories, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """In a session of its own, so that a Ctrl-C reaches `up` alone, which then stops everything in order."""
-    words = [sys.executable, "-m", "supervisor.supervisord", "-n", "-c", str(place.run / "supervisord.conf")]
-    with (place.log / "supervisor.out").open("wb") as out:
+def start(dirs: InstanceDirectories, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start Supervisor in its own session, so that Ctrl-C reaches only `up`, which then stops everything in order."""
+    command = [sys.executable, "-m", "supervisor.supervisord", "-n", "-c", str(dirs.run / "supervisord.conf")]
+    with (dirs.log / "supervisor.out").open("wb") as out:
         return subprocess.Popen(
-            parent_guard.guarded_command(words, parent=os.getpid(), hold=place.alive),
+            parent_guard.guarded_command(command, parent=os.getpid(), hold=dirs.alive),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
@@ -107,8 +106,8 @@ def start(place: InstanceDirectories, environment: Mapping[str, str]) -> subproc
         )
 
 
-def write_configuration(place: InstanceDirectories, text: str) -> None:
-    secret_files.write(place.run / "supervisord.conf", text)
+def write_configuration(dirs: InstanceDirectories, text: str) -> None:
+    secret_files.write(dirs.run / "supervisord.conf", text)
 
 
 class _TimeoutTransport(xmlrpc.client.Transport):
@@ -124,12 +123,12 @@ class ProcessStatus:
 
     name: str
     state: str  # STOPPED STARTING RUNNING BACKOFF STOPPING EXITED FATAL
-    said: str
+    description: str
     pid: int
 
 
 class SupervisorClient:
-    """The running Supervisor. Every verb may raise Silent: it is starting, stopping, or gone."""
+    """Client of the running Supervisor. Every method may raise SupervisorUnavailable."""
 
     def __init__(self, port: int, password: str) -> None:
         address = f"http://{RPC_USER}:{password}@127.0.0.1:{port}/RPC2"
@@ -152,19 +151,19 @@ class SupervisorClient:
         self._rpc_call("stopProcess", self._full_name(name), True)
 
     def _full_name(self, name: str) -> str:
-        """With the program's group: servers are groups of their own."""
+        """Return the name with its group, as Supervisor expects it."""
         rows = self._rpc_call("getAllProcessInfo")
         return next((f"{row['group']}:{row['name']}" for row in rows if row["name"] == name), name)
 
-    def _rpc_call(self, verb: str, *words: object) -> Any:
+    def _rpc_call(self, verb: str, *arguments: object) -> Any:
         try:
-            return getattr(self._calls.supervisor, verb)(*words)
+            return getattr(self._calls.supervisor, verb)(*arguments)
         except (OSError, http.client.HTTPException, xmlrpc.client.Error) as error:
             raise SupervisorUnavailable(str(error)) from None
 
 
 class SupervisorUnavailable(Exception):
-    """The runner did not answer."""
+    """Supervisor did not answer: it is starting, stopping, or gone."""
 
 
 def last_lines(log: Path, count: int = 8) -> str:

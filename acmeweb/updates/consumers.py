@@ -1,8 +1,8 @@
-"""The websocket of a page: it joins the topics it shows and hears that they moved.
+"""The websocket of a page: it joins the topics that the page shows and reports when they change.
 
-The page says `{"join": ["queue", "job:01k3v9q2m7t"]}` and is answered with the number each topic is at; from then on
-`{"topic": …, "seq": …}`. A number that is not the next one, or a new connection, makes the page ask for its fragments
-again. A page may only join what its user may see; who logged out is cut off at the next look.
+The page sends `{"join": ["queue", "job:01k3v9q2m7t"]}` and receives the current number of each topic; after that,
+`{"topic": …, "seq": …}` per change. After a gap in the numbers or a new connection, the page reloads its fragments. A
+page may only join what its user may see. The session is checked regularly, and the socket closes after a logout.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ SESSION_RECHECK_S = 30
 
 
 class LiveConsumer(AsyncJsonWebsocketConsumer):
-    channel_layer_alias = None  # the hub listens for all pages of the process
+    channel_layer_alias = None  # SubscriptionHub listens for all pages of the process
 
     async def connect(self) -> None:
         self.topics: set[str] = set()
         self.listener = subscriptions.PageListener(self.send)
         self.checks: asyncio.Task[None] | None = None
-        # A refused handshake reaches a browser as 1006 whatever we say; the page must hear that it is signed out
+        # Browsers see a refused handshake as 1006 whatever the code; accept first, so the page learns it is signed out
         await self.accept()
         if not self.scope["user"].is_authenticated:
             await self.close(code=4401)
@@ -52,7 +52,7 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
             await subscriptions.process_hub().leave(topic, self.listener)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None, **_: Any) -> None:
-        """What is no text (a binary frame, an empty one) is no wish of ours either, and no reason for a traceback."""
+        """Treat binary and empty frames as invalid messages instead of raising."""
         await self.receive_json(await self.decode_json(text_data or ""))
 
     async def receive_json(self, content: Any, **_: Any) -> None:
@@ -65,7 +65,7 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
             if topic not in self.topics and len(self.topics) < MAX_TOPICS:
                 self.topics.add(topic)
                 await subscriptions.process_hub().join(topic, self.listener)
-        # 0 where nobody knows: then the page asks again at the next message
+        # 0 if the number is unknown: then the page reloads at the next message
         await self.send_json({"joined": await sync_to_async(fragment_cache.topic_sequences)(allowed)})
 
     @classmethod
@@ -112,7 +112,7 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
         return Campaign.objects.filter(public_id=public_id, team__in=teams).exists()
 
     async def _is_still_logged_in(self) -> bool:
-        """Read anew: who signed out, was switched off or has another password by now is nobody any more."""
+        """Read the session again: the user may have signed out, been deactivated or changed the password."""
         session = SessionStore(self.scope["session"].session_key)
         return bool((await get_user({"session": session})).is_authenticated)
 

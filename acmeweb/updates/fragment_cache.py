@@ -1,9 +1,9 @@
-"""Fragments that are the same for everyone are rendered once per change in each process, and served to all.
+"""Cache keys of fragments that are the same for all users: rendered once per change in each process.
 
-A template keeps such a part with `{% cache 5 NAME shared_at %}`, where `shared_at` is what this module answers: the
-numbers of the topics that the part shows. They are read before anything else is, and counted up after each commit, so
-a part made from older rows is never found under a newer number. Where nobody knows the numbers (Valkey is away) the
-five seconds alone limit how old it can be.
+A template caches such a part with `{% cache 5 NAME shared_at %}`, where `shared_at` is a `cache_key`: the numbers of
+the topics that the part shows. The numbers are read before the rows and incremented after each commit, so a part made
+from older rows is never stored under a newer number. If the numbers are unknown (Valkey is unavailable), only the five
+seconds limit the age.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def cache_key(*topics: str) -> str:
 
 
 def topic_sequences(topics: Collection[str]) -> dict[str, int]:
-    """Where each topic is now; 0 where nobody knows, which is no number that a topic ever has."""
+    """Return the current number of each topic; 0 if unknown, which is never the number of a topic."""
     answers = metrics_store.valkey.ask([("MGET", *(f"acme:live:{topic}" for topic in topics))]) if topics else None
-    found = answers[0] if answers and isinstance(answers[0], list) else [None] * len(topics)
-    return {topic: int(value or 0) for topic, value in zip(topics, found, strict=True)}
+    values = answers[0] if answers and isinstance(answers[0], list) else [None] * len(topics)
+    return {topic: int(value or 0) for topic, value in zip(topics, values, strict=True)}

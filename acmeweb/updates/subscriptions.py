@@ -1,8 +1,7 @@
-"""Who listens in this process: a topic is subscribed to once, however many pages show it.
+"""Subscriptions of this process: one per topic, however many pages show it.
 
-A message is put into words once and handed to every page. A page has one word of each topic on its way at most: a newer
-one takes its place, so a page that reads slowly costs neither memory nor the time of others; it sees a gap in the
-numbers, and asks again.
+Each message is encoded once and sent to every page. At most one message per topic is pending for a page: a newer one
+replaces it. So a slow page costs neither memory nor the time of other pages; it sees a gap in the numbers and reloads.
 """
 
 from __future__ import annotations
@@ -20,76 +19,76 @@ from acmeweb.common.live import channel_group
 
 
 class PageListener:
-    """One open page."""
+    """One open page, with the messages that wait to be sent to it."""
 
     def __init__(self, send: Callable[[str], Awaitable[None]]) -> None:
         self.send = send
         self.waiting: dict[str, str] = {}
-        self.telling: asyncio.Task[None] | None = None
+        self.sender: asyncio.Task[None] | None = None
 
-    def queue_message(self, topic: str, words: str) -> None:
-        self.waiting[topic] = words
-        if self.telling is None:
-            self.telling = asyncio.create_task(self._send_messages())
+    def queue_message(self, topic: str, text: str) -> None:
+        self.waiting[topic] = text
+        if self.sender is None:
+            self.sender = asyncio.create_task(self._send_messages())
 
     async def _send_messages(self) -> None:
-        # Who is gone is told nothing more; its consumer hears of that by itself
+        # A closed connection gets no more messages; its consumer learns of the disconnect by itself
         try:
             with suppress(OSError, RuntimeError):
                 while self.waiting:
                     await self.send(self.waiting.pop(next(iter(self.waiting))))
         finally:
-            self.telling = None
+            self.sender = None
 
     def close(self) -> None:
-        if self.telling:
-            self.telling.cancel()
+        if self.sender:
+            self.sender.cancel()
 
 
 class SubscriptionHub:
     def __init__(self) -> None:
         self.layer = get_channel_layer()
         self.listeners: dict[str, set[PageListener]] = {}
-        self.lock = asyncio.Lock()  # of joining and leaving, which both ask Valkey
+        self.lock = asyncio.Lock()  # joining and leaving both await Valkey
         self.channel = ""
-        self.hearing: asyncio.Task[None] | None = None
+        self.receiver: asyncio.Task[None] | None = None
 
     async def join(self, topic: str, listener: PageListener) -> None:
         async with self.lock:
-            if self.hearing is None or self.hearing.done():
+            if self.receiver is None or self.receiver.done():
                 self.channel = await self.layer.new_channel()
                 for known in self.listeners:
                     await self.layer.group_add(channel_group(known), self.channel)
-                self.hearing = asyncio.create_task(self._receive_messages())
+                self.receiver = asyncio.create_task(self._receive_messages())
             if topic not in self.listeners:
                 await self.layer.group_add(channel_group(topic), self.channel)
             self.listeners.setdefault(topic, set()).add(listener)
 
     async def leave(self, topic: str, listener: PageListener) -> None:
         async with self.lock:
-            there = self.listeners.get(topic, set())
-            there.discard(listener)
-            if there:
+            remaining = self.listeners.get(topic, set())
+            remaining.discard(listener)
+            if remaining:
                 return
             self.listeners.pop(topic, None)
-            with suppress(RedisError, OSError):  # nobody is told anything by what was not taken back
+            with suppress(RedisError, OSError):  # a subscription that stays has no listeners, so it does no harm
                 await self.layer.group_discard(channel_group(topic), self.channel)
-            if not self.listeners and self.hearing:
-                self.hearing.cancel()
-                self.hearing = None
+            if not self.listeners and self.receiver:
+                self.receiver.cancel()
+                self.receiver = None
 
     async def _receive_messages(self) -> None:
         while True:
             message = await self.layer.receive(self.channel)
             topic = message["topic"]
-            words = json.dumps({"topic": topic, "seq": message["seq"]})
+            text = json.dumps({"topic": topic, "seq": message["seq"]})
             for listener in self.listeners.get(topic, ()):
-                listener.queue_message(topic, words)
+                listener.queue_message(topic, text)
 
 
 _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, SubscriptionHub] = WeakKeyDictionary()
 
 
 def process_hub() -> SubscriptionHub:
-    """A server has one loop; tests have many."""
+    """Return the hub of the running event loop. A server has one loop; tests have many."""
     return _hubs.setdefault(asyncio.get_running_loop(), SubscriptionHub())

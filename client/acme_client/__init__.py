@@ -1,11 +1,11 @@
-"""Acme for Python programs: submit work and wait for it.
+"""Python API of Acme: submit jobs and wait for them.
 
 import acme_client
 id = acme_client.submit("python train.py", nodes=2, gpus_per_node=8, time_limit="2-00:00:00")
 job = acme_client.wait(id)
 assert job["state"] == "COMPLETED"
 
-Inside a job, `Run` reports how far it is: see acme_client.run.
+Inside a job, `Run` reports progress: see acme_client.run.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ UNFINISHED_STATES = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
 
 
 def submit(command: str, *, acme: Acme | None = None, **fields: Any) -> str:
-    """The id of the new job, of the array if it is one. The fields are those of the REST API."""
+    """Submit a job; return its id, for an array the id of the array. The fields are those of the REST API."""
     submitted: dict[str, Any] = (acme or Acme.configured()).post("jobs/", {"command": command, **fields})
     return str(submitted["id"])
 
 
 def wait(id: str, *, acme: Acme | None = None, timeout_s: float | None = None, every_s: float = 5.0) -> dict[str, Any]:
-    """The job when it has ended. A server that is away for a while is waited for; TimeoutError after `timeout_s`."""
+    """Return the job once it has ended. Unavailable servers are polled again; TimeoutError after `timeout_s`."""
     acme = acme or Acme.configured()
     ends_at = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
@@ -41,5 +41,5 @@ def wait(id: str, *, acme: Acme | None = None, timeout_s: float | None = None, e
         if job is not None and job["state"] not in UNFINISHED_STATES:
             return job
         if ends_at is not None and time.monotonic() + every_s > ends_at:
-            raise TimeoutError(f"{id} is not done after {timeout_s:g} s.")
+            raise TimeoutError(f"{id} has not ended after {timeout_s:g} s.")
         time.sleep(every_s)

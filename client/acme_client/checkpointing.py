@@ -1,20 +1,20 @@
-"""Checkpoints that hold a training up only for as long as a copy of its state to host memory takes.
+"""Asynchronous checkpoints: training is blocked only while its state is copied to host memory.
 
     with Run() as run, AsyncCheckpointer("checkpoints", run) as saving:
-        step = saving.restore(state) or 0          # the newest that is whole, or the one that recovery has chosen
+        step = saving.restore(state) or 0          # the newest complete one, or the one that recovery has chosen
         ...
         saving.save(state, step)                   # returns when the state may change again
 
-The copy goes to pinned (and, between processes, shared) memory; torch.distributed.checkpoint writes it from a process
-of its own, so that no Python of the trainer's waits for a disk. Without torch.distributed a thread writes.
+The copy is in pinned (and, between processes, shared) memory. torch.distributed.checkpoint writes it from a separate
+process, so no Python code of the trainer waits for a disk. Without torch.distributed a thread writes.
 
-Killed at any moment, the newest checkpoint that was durable stays whole: one is written beside the others under a name
-that nobody takes for a checkpoint, synced, and then renamed; one that is pruned is renamed away before it is deleted;
-one that is saved again is put aside until the new one has its name, and the next start puts it back if none has it.
-A save that fails is said once and counted; training goes on, and the one before it stays.
+If the program is killed at any moment, the newest durable checkpoint stays complete. A new one is written under a
+temporary name, synced, and then renamed. A pruned one is renamed before it is deleted. A checkpoint that is saved again
+is renamed until the new one has its name, and the next start restores the name if needed. A failed save is logged once
+and counted; training continues, and the previous checkpoint stays.
 
-The newest is the one saved last, not the one of the highest step: each holds its number in the order of saving. Sent
-back to step 900, a training has abandoned its step 1000, also while that still lies there.
+The newest checkpoint is the one saved last, not the one with the highest step: each stores its number in the order of
+saving. A training that was sent back to step 900 has abandoned its step 1000, even while that checkpoint still exists.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ORDER_FILE = ".order"  # in a checkpoint: its number in the order of saving
 
 
 class CheckpointReporter(Protocol):
-    """What of a `Run` is used here."""
+    """The part of `Run` that is used here."""
 
     def checkpoint_saved(
         self, path: Any, step: int | None = None, *, durable: bool = False, stall_s: float | None = None
@@ -52,9 +52,9 @@ class CheckpointReporter(Protocol):
 
 
 class AsyncCheckpointer:
-    """One for each process of a training; all of them call `save` with their part of the state, in the same order.
+    """One instance per process of a training; all call `save` with their part of the state, in the same order.
 
-    `keep` whole checkpoints stay. `processes=False` writes from a thread also where torch.distributed runs.
+    `keep` complete checkpoints are kept. `processes=False` writes from a thread even with torch.distributed.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class AsyncCheckpointer:
         processes: bool = True,
     ) -> None:
         if keep < 1:
-            raise ValueError("keep: at least one checkpoint must stay")
+            raise ValueError("keep: must be at least 1")
         self.directory = Path(directory)
         self.run = run
         self.keep = keep
         self.saves = self.failed = 0
-        self.stall_s = 0.0  # of the last save
-        self.stalled_s = 0.0  # of all
+        self.stall_s = 0.0  # stall of the last save
+        self.stalled_s = 0.0  # of all saves
         self._together = dist.is_available() and dist.is_initialized()
         self._first = not self._together or dist.get_rank() == 0
         self._group = dist.new_group(backend="gloo") if self._together else None
@@ -93,7 +93,7 @@ class AsyncCheckpointer:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._remove_incomplete()
         if self._together:
-            dist.barrier(group=self._group)  # all see the same checkpoints
+            dist.barrier(group=self._group)  # all ranks see the same checkpoints
 
     def __enter__(self) -> AsyncCheckpointer:
         return self
@@ -101,17 +101,17 @@ class AsyncCheckpointer:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    # --- what a trainer calls
+    # --- used by the trainer
 
     def save(self, state: dict[str, Any], step: int) -> float:
-        """Seconds for which it held the training up. The one before it is waited for: a store that is too slow for
-        its interval shows as a stall, and never as a heap of copies in memory."""
+        """Start a save; return the seconds that training was blocked. It waits for the previous save, so slow storage
+        causes stalls instead of accumulating copies in memory."""
         began = time.perf_counter()
         self.wait()
         self._done.clear()
         writing = self.directory / f".step_{step}.saving"
         try:
-            found = dcp.async_save(
+            pending = dcp.async_save(
                 state,
                 checkpoint_id=writing,
                 process_group=self._group,
@@ -124,7 +124,7 @@ class AsyncCheckpointer:
         except BaseException:
             self._done.set()
             raise
-        self._writing = found if isinstance(found, Future) else found.upload_completion
+        self._writing = pending if isinstance(pending, Future) else pending.upload_completion
         self.saves += 1
         self.stall_s = time.perf_counter() - began
         self.stalled_s += self.stall_s
@@ -134,18 +134,18 @@ class AsyncCheckpointer:
         return self.stall_s
 
     def wait(self) -> Path | None:
-        """Until what was begun is durable, or has failed. The newest that is durable."""
+        """Wait until the current save is durable or has failed; return the newest durable checkpoint."""
         self._done.wait()
         return self.newest()
 
     def newest(self) -> Path | None:
-        """The whole checkpoint that was saved last, or that recovery has sent the training back to since."""
-        found = self._complete_checkpoints()
-        return found[-1][1] if found else None
+        """Return the complete checkpoint that was saved last, or that recovery sent the training back to since."""
+        complete = self._complete_checkpoints()
+        return complete[-1][1] if complete else None
 
     def restore(self, state: dict[str, Any], path: str | os.PathLike[str] | None = None) -> int | None:
-        """Load into `state`, from this path, the one that recovery has chosen, or the newest. Its step; None: there is
-        none, and the training begins."""
+        """Load into `state`: from this path, from the checkpoint that recovery has chosen, or from the newest one.
+        Return its step; None if there is no checkpoint and training starts from the beginning."""
         chosen = path or os.environ.get(CHECKPOINT_VARIABLE) or self.newest()
         if chosen is None:
             return None
@@ -159,17 +159,17 @@ class AsyncCheckpointer:
         self._done.wait()
         self._stager.close()
 
-    # --- when it is written
+    # --- after a write
 
     def _finish_write(self, done: Future[Any], writing: Path, step: int) -> None:
-        """In the thread that waited for the writer."""
+        """Publish or remove what was written. Runs in the thread that waited for the writer."""
         try:
             done.result()
             if self._first:
                 self._publish_checkpoint(writing, step)
         except BaseException as error:
             self.failed += 1
-            log.warning("the checkpoint of step %s was not saved: %r", step, error)
+            log.warning("The checkpoint of step %s was not saved: %r", step, error)
             if self._first:
                 self._remove_incomplete()
         finally:
@@ -179,7 +179,7 @@ class AsyncCheckpointer:
         path = self._checkpoint_path(step)
         self._write_order_number(writing)
         aside = path.with_name(f".{path.name}.aside")
-        if path.exists():  # saved before, by an attempt that was sent back behind it
+        if path.exists():  # saved earlier, by an attempt before a rollback
             shutil.rmtree(aside, ignore_errors=True)
             path.rename(aside)
         writing.rename(path)
@@ -197,7 +197,7 @@ class AsyncCheckpointer:
         shutil.rmtree(gone, ignore_errors=True)
 
     def _remove_incomplete(self) -> None:
-        """What an earlier process was killed over, or a save has failed over."""
+        """Remove what an interrupted process or a failed save left."""
         for path in list(self.directory.iterdir()):
             match = TEMPORARY_NAME.fullmatch(path.name)
             if match and match[2] == "aside" and not path.with_name(match[1]).exists():
@@ -206,45 +206,45 @@ class AsyncCheckpointer:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _mark_as_newest(self, path: Path) -> None:
-        """What was saved after it is abandoned from here on, also for a start that is not told of the choice."""
+        """Mark a checkpoint as the newest, so that later ones stay abandoned even for a start without a chosen path."""
         newest = self.newest()
         if newest is None or not path.is_dir() or not path.parent.samefile(self.directory) or path.samefile(newest):
             return
         try:
             self._write_order_number(path)
         except OSError as error:
-            log.warning("%s could not be marked as the one to go on from: %s", path, error)
+            log.warning("%s could not be marked as the newest checkpoint: %s", path, error)
 
     def _write_order_number(self, path: Path) -> None:
         number = 1 + max((_read_order_number(other) for _, other in self._complete_checkpoints()), default=0)
-        coming = path / f"{ORDER_FILE}.coming"
-        with coming.open("w") as file:
+        temporary = path / f"{ORDER_FILE}.coming"
+        with temporary.open("w") as file:
             file.write(str(number))
             file.flush()
             os.fsync(file.fileno())
-        coming.replace(path / ORDER_FILE)
+        temporary.replace(path / ORDER_FILE)
         _sync_directory(path)
 
     def _checkpoint_path(self, step: int) -> Path:
         return self.directory / f"step_{step}"
 
     def _complete_checkpoints(self) -> list[tuple[int, Path]]:
-        """Those that are needed least first. The metadata is what torch writes last.
+        """Return the complete checkpoints, the least needed first. torch writes the metadata last.
 
-        One of a higher step than one saved after it was abandoned: it comes before all that led to the newest."""
+        A checkpoint with a higher step than one saved after it was abandoned; it sorts before the current line."""
         if not self.directory.is_dir():
             return []
         named = ((CHECKPOINT_NAME.fullmatch(path.name), path) for path in self.directory.iterdir())
         whole = ((int(match[1]), path) for match, path in named if match and (path / ".metadata").is_file())
         line: list[tuple[int, Path]] = []
         abandoned: list[tuple[int, Path]] = []
-        for step, path in sorted(whole, key=lambda one: (_read_order_number(one[1]), one[0]), reverse=True):
+        for step, path in sorted(whole, key=lambda entry: (_read_order_number(entry[1]), entry[0]), reverse=True):
             (abandoned if line and step > line[-1][0] else line).append((step, path))
         return [*reversed(abandoned), *reversed(line)]
 
 
 def _read_order_number(path: Path) -> int:
-    """Without one, as from before there were numbers, the steps alone tell."""
+    """Return the number in the order of saving; 0 for checkpoints of older versions, which are ordered by step."""
     try:
         return int((path / ORDER_FILE).read_text())
     except (OSError, ValueError):

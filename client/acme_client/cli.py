@@ -1,6 +1,6 @@
-"""The command `acme`: what sbatch, squeue, scancel, scontrol and sinfo users expect, over the REST API.
+"""The command `acme`: the counterparts of sbatch, squeue, scancel, scontrol and sinfo, over the REST API.
 
-Exit codes: 0 done · 1 refused by the server · 2 wrong usage · 3 server not reachable · 4 not allowed.
+Exit codes: 0 success · 1 refused by the server · 2 usage error · 3 server not reachable · 4 not allowed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from acme_client import (
     clusters,
     config,
     evaluate,
-    explained,
-    keys,
-    offline,
+    exec_wrapper,
+    explanation,
+    keyboard,
+    offline_diagnosis,
     rules,
     script,
     simulate,
@@ -36,7 +37,6 @@ from acme_client import (
     verbs,
 )
 from acme_client import top as live_view
-from acme_client import wrapped as wrapping
 from acme_client.api import Acme, AcmeError, Refused
 from acme_client.terminal import DryRunOption, OutputFormat, OutputOption, ReasonOption
 from acme_client.terminal import client_from_context as _server
@@ -45,14 +45,14 @@ from acme_client.terminal import parse_filters as _pairs
 from acme_client.terminal import print_message as _say
 from acme_client.terminal import print_rows as _print
 
-EPILOG = "Exit codes: 0 done, 1 refused by the server, 2 wrong usage, 3 server not reachable, 4 not allowed."
+EPILOG = "Exit codes: 0 success, 1 refused by the server, 2 usage error, 3 server not reachable, 4 not allowed."
 TEST_POLL_S = 1.0
 UNFINISHED_STATES = ("PENDING", "RUNNING", "SUSPENDED")
-# What all wrong words are; typer gives out its kinds only
+# The base class of all usage errors; typer exports only subclasses
 TyperUsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
 app = typer.Typer(
-    help="Acme: submit jobs, follow them, look after nodes.",
+    help="Acme: submit jobs, follow them, and operate nodes.",
     epilog=EPILOG,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -69,56 +69,56 @@ def run() -> None:
         _say(_error_message(error))
         sys.exit(error.exit_code)
     except BrokenPipeError:
-        # Whoever read us has seen enough; nothing may be written any more, not even at exit
+        # The reader closed the pipe; write nothing more, not even at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
 
 
 def _error_message(error: AcmeError) -> str:
-    """The server knows fields; here they are options."""
-    said = error.errors.get("team") if isinstance(error, Refused) else None
-    return f"{error}. Name one with -A." if "is missing" in str(said) else str(error)
+    """Return the message; fields of the server are options here."""
+    team_error = error.errors.get("team") if isinstance(error, Refused) else None
+    return f"{error}. Set it with -A." if "is missing" in str(team_error) else str(error)
 
 
 def _print_usage_error(error: Any) -> None:
-    """One sentence, and where the words are explained; without any words the help was the answer."""
+    """Print one sentence and where to find help; without a command the help was printed already."""
     if sentence := " ".join(error.format_message().split()):
         where = error.ctx.command_path if error.ctx else "acme"
-        _say(f"{sentence.rstrip('.')}; see {where} --help")
+        _say(f"{sentence.rstrip('.')}. See {where} --help.")
 
 
 @app.command()
 def version() -> None:
-    """The version of this command."""
+    """Print the version of this command."""
     typer.echo(__version__)
 
 
 @app.command()
 def login(
     ctx: typer.Context,
-    url: Annotated[str, typer.Argument(help="https://acme.example.org; asked for if left out.")] = "",
+    url: Annotated[str, typer.Argument(help="https://acme.example.org; prompted for if missing.")] = "",
 ) -> None:
-    """Keep the server's address and your token, which is asked for, or read from standard input."""
+    """Save the server's URL and your token. The token is prompted for, or read from standard input."""
     if not url and sys.stdin.isatty():
-        url = typer.prompt("Address", default="http://127.0.0.1:8000")
+        url = typer.prompt("URL", default="http://127.0.0.1:8000")
     if not url:
-        _usage("give the server's address: acme login https://acme.example.org")
+        _usage("The server's URL is missing: acme login https://acme.example.org")
     if not url.startswith(("http://", "https://")):
-        _usage(f"{url} is no address; write https://{url}")
+        _usage(f"{url} is not a URL. Write https://{url}")
     token = typer.prompt("Token", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline().strip()
     if not token:
-        _usage("no token was given")
+        _usage("The token is missing.")
     transport = ctx.obj if isinstance(ctx.obj, httpx.BaseTransport) else None
-    me = Acme(url, token, transport).get("me/")
-    place = config.save(config.Config(url=url, token=token))
-    typer.echo(f"You are {me['user']}, with scope {me['scope']}; kept in {place}.")
+    account = Acme(url, token, transport).get("me/")
+    path = config.save(config.Config(url=url, token=token))
+    typer.echo(f"Logged in as {account['user']} with scope {account['scope']}. Saved in {path}.")
 
 
 SUBMIT_OPTIONS = ", ".join(sorted({*script.OPTIONS, "--begin", "--export"}))
 SUBMIT_SHORT_OPTIONS = ", ".join(sorted(script.SHORT_OPTIONS))
-SUBMIT_HELP = f"""Submit a script with its #SBATCH and #ACME lines, or a command with --wrap; '-' reads the script from
-standard input. Takes sbatch's options: {SUBMIT_OPTIONS}, and their short forms {SUBMIT_SHORT_OPTIONS}.
-Prints 'Submitted batch job ID'; with --parsable only the id."""
+SUBMIT_HELP = f"""Submit a script with #SBATCH and #ACME lines, or a command with --wrap. '-' reads the script from
+standard input. Accepts these options of sbatch: {SUBMIT_OPTIONS}; short forms: {SUBMIT_SHORT_OPTIONS}.
+Prints 'Submitted batch job ID', with --parsable only the id."""
 
 
 @app.command(
@@ -130,49 +130,51 @@ def submit(
 ) -> None:
     options, wrapped, parsable = _split_client_options([*(words or []), *ctx.args])
     try:
-        options, rest = script.split_options(options)
-        if (wrapped is None) == (not rest):
-            raise script.BadOption("give a script or --wrap COMMAND, one of the two")
-        text = f"#!/bin/sh\n{wrapped}\n" if wrapped is not None else _read_script(rest[0])
-        body, ignored = script.build_submit_body(options, text, rest[1:], now=datetime.now(UTC), environment=os.environ)
+        options, positional = script.split_options(options)
+        if (wrapped is None) == (not positional):
+            raise script.BadOption("Give either a script or --wrap COMMAND.")
+        text = f"#!/bin/sh\n{wrapped}\n" if wrapped is not None else _read_script(positional[0])
+        body, ignored = script.build_submit_body(
+            options, text, positional[1:], now=datetime.now(UTC), environment=os.environ
+        )
     except script.BadOption as error:
         _usage(str(error))
     if ignored:
-        _say(f"Acme has no use for {', '.join(dict.fromkeys(ignored))}, and leaves it out.")
-    if "name" not in body and wrapped is None and rest[0] != "-":
-        body["name"] = Path(rest[0]).name
+        _say(f"Options without effect in Acme were ignored: {', '.join(dict.fromkeys(ignored))}.")
+    if "name" not in body and wrapped is None and positional[0] != "-":
+        body["name"] = Path(positional[0]).name
     done = _server(ctx).post("jobs/", body)
     typer.echo(done["id"] if parsable else f"Submitted batch job {done['id']}")
 
 
 @app.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def exec_command(command: Annotated[list[str], typer.Argument(metavar="COMMAND [ARGS]")]) -> None:
-    """Inside a job: run COMMAND so that it can be asked where its ranks stand before a hang is ended."""
-    raise typer.Exit(wrapping.run_wrapped_command(command))
+    """Run COMMAND inside a job so that Acme can request the stacks of its ranks before it ends a hang."""
+    raise typer.Exit(exec_wrapper.run_wrapped_command(command))
 
 
 def _split_client_options(words: list[str]) -> tuple[list[str], str | None, bool]:
-    """--wrap and --parsable are ours to act on, not the job's."""
-    kept: list[str] = []
+    """Separate --wrap and --parsable, which the client handles, from the job's options."""
+    options: list[str] = []
     wrapped, parsable = None, False
-    left = list(words)
-    while left:
-        word = left.pop(0)
-        if not word.startswith("-") and (not kept or not _takes_value(kept[-1])):
-            return [*kept, word, *left], wrapped, parsable
+    remaining = list(words)
+    while remaining:
+        word = remaining.pop(0)
+        if not word.startswith("-") and (not options or not _takes_value(options[-1])):
+            return [*options, word, *remaining], wrapped, parsable
         if word == "--parsable":
             parsable = True
-        elif word == "--wrap" and left:
-            wrapped = left.pop(0)
+        elif word == "--wrap" and remaining:
+            wrapped = remaining.pop(0)
         elif word.startswith("--wrap="):
             wrapped = word.removeprefix("--wrap=")
         else:
-            kept.append(word)
-    return kept, wrapped, parsable
+            options.append(word)
+    return options, wrapped, parsable
 
 
 def _takes_value(word: str) -> bool:
-    """Whether the next word is this option's value."""
+    """Whether the next word is the value of this option."""
     if not word.startswith("-") or "=" in word:
         return False
     if word.startswith("--"):
@@ -186,28 +188,28 @@ def _read_script(name: str) -> str:
     except OSError as error:
         raise script.BadOption(f"{name} cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
-        raise script.BadOption(f"{name} is no text") from None
+        raise script.BadOption(f"{name} is not a text file") from None
 
 
 @app.command()
 def jobs(
     ctx: typer.Context,
-    user: Annotated[str, typer.Option("--user", "-u")] = "",
+    user: Annotated[str, typer.Option("--user", "-u", help="Only jobs of this user.")] = "",
     states: Annotated[str, typer.Option("--states", "-t", help="PD,R or PENDING,RUNNING; all for every state.")] = "",
-    account: Annotated[str, typer.Option("--account", "-A", help="The team.")] = "",
-    name: Annotated[str, typer.Option("--name", "-n")] = "",
-    cluster: Annotated[str, typer.Option("--clusters", "-M")] = "",
-    sort: Annotated[str, typer.Option("--sort", "-S", help="id, -id, priority, submitted_at …")] = "",
-    limit: Annotated[int, typer.Option("--limit", min=1)] = 1000,
+    account: Annotated[str, typer.Option("--account", "-A", help="Only jobs of this team.")] = "",
+    name: Annotated[str, typer.Option("--name", "-n", help="Only jobs with this name.")] = "",
+    cluster: Annotated[str, typer.Option("--clusters", "-M", help="Only jobs on this cluster.")] = "",
+    sort: Annotated[str, typer.Option("--sort", "-S", help="Sort by id, -id, priority, submitted_at …")] = "",
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of jobs.")] = 1000,
     labels: Annotated[
-        list[str] | None, typer.Option("--label", "-l", help="NAME=VALUE; several must all hold.")
+        list[str] | None, typer.Option("--label", "-l", help="NAME=VALUE; repeat to require several.")
     ] = None,
     filters: Annotated[
         list[str] | None, typer.Option("--filter", "-f", help="Any filter of the API: kind=pretrain, nodes__gte=8.")
     ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """The queue, as squeue shows it."""
+    """List the queue, like squeue."""
     query: dict[str, Any] = {"user": user, "team": account, "name": name, "cluster": cluster, "ordering": sort}
     if states.lower() != "all":
         query["state__in"] = (
@@ -225,50 +227,52 @@ def _parse_state(word: str) -> str:
 
 @app.command()
 def job(ctx: typer.Context, id: str, output: OutputOption = OutputFormat.TABLE) -> None:
-    """Everything about one job."""
-    acme, here = _server(ctx), f"jobs/{quote(id, safe='')}/"
-    row = acme.get(here)
+    """Show all details of a job."""
+    acme, path = _server(ctx), f"jobs/{quote(id, safe='')}/"
+    row = acme.get(path)
     if output == OutputFormat.TABLE:
-        typer.echo(table.format_details(row | (_fetch_progress(acme, here) if row["started_at"] else {})))
+        typer.echo(table.format_details(row | (_fetch_progress(acme, path) if row["started_at"] else {})))
     else:
         _print(table.job_columns(datetime.now(UTC), wide=True), [row], output, alone=True)
 
 
-def _fetch_progress(acme: Acme, here: str) -> dict[str, str]:
-    """How far it is, as far as anybody has told."""
-    told = acme.get(f"{here}progress/", {"points": 2})
-    return table.progress_fields(told, list(acme.pages(f"{here}checkpoints/", {"ordering": "-saved_at"}, 1)))
+def _fetch_progress(acme: Acme, path: str) -> dict[str, str]:
+    """Return the progress of a job, as far as it is known."""
+    progress = acme.get(f"{path}progress/", {"points": 2})
+    return table.progress_fields(progress, list(acme.pages(f"{path}checkpoints/", {"ordering": "-saved_at"}, 1)))
 
 
 @app.command()
 def logs(
     ctx: typer.Context,
     id: str,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the attempt ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the attempt ends.")] = False,
     lines: Annotated[
-        int | None, typer.Option("--lines", "-n", min=0, max=100_000, help="Only the last so many.")
+        int | None, typer.Option("--lines", "-n", min=0, max=100_000, help="Only the last N lines.")
     ] = None,
-    attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="Its number; else the newest.")] = None,
+    attempt: Annotated[
+        int | None, typer.Option("--attempt", min=1, help="Number of the attempt; default: the newest.")
+    ] = None,
 ) -> None:
-    """What a job printed. On a terminal without its control sequences; into a file or pipe as it is."""
+    """Print the log of a job. On a terminal without control sequences; into a file or pipe unchanged."""
     acme = _server(ctx)
     query: dict[str, Any] = {"attempt": attempt} if attempt else {}
-    at = None
+    offset = None
     if lines is not None or not follow:
         try:
-            answer = acme.raw(
+            response = acme.raw(
                 f"jobs/{quote(id, safe='')}/log/", query | ({"tail": f"{lines}lines"} if lines is not None else {})
             )
         except Refused as refused:
             if not follow or refused.status != 404:
                 raise
         else:
-            _print_log(answer.content)
-            at = int(answer.headers["X-Log-Offset"]) + len(answer.content)
-            # The newest may be another one a moment later
-            query["attempt"] = answer.headers["X-Log-Attempt"]
+            _print_log(response.content)
+            offset = int(response.headers["X-Log-Offset"]) + len(response.content)
+            # A newer attempt may start meanwhile; follow the one that was printed
+            query["attempt"] = response.headers["X-Log-Attempt"]
     if follow:
-        for event in acme.events(f"jobs/{quote(id, safe='')}/log/follow/", query, at):
+        for event in acme.events(f"jobs/{quote(id, safe='')}/log/follow/", query, offset):
             if not event.name:
                 typer.echo(event.data, nl=False)
             elif event.name == "end":
@@ -284,28 +288,28 @@ def _print_log(raw: bytes) -> None:
 
 @app.command()
 def why(ctx: typer.Context, id: str, output: OutputOption = OutputFormat.TABLE) -> None:
-    """Why a job waits, what would start it now, and when it will start."""
-    said = _server(ctx).get(f"jobs/{quote(id, safe='')}/explain/")
-    typer.echo(table.format_json(said) if output == OutputFormat.JSON else explained.format_explanation(said))
+    """Show why a job waits, what would start it now, and when it is expected to start."""
+    response = _server(ctx).get(f"jobs/{quote(id, safe='')}/explain/")
+    typer.echo(table.format_json(response) if output == OutputFormat.JSON else explanation.format_explanation(response))
 
 
 @app.command()
 def top(
     ctx: typer.Context,
-    user: Annotated[str, typer.Option("--user", "-u")] = "",
-    account: Annotated[str, typer.Option("--account", "-A", help="The team.")] = "",
-    cluster: Annotated[str, typer.Option("--clusters", "-M")] = "",
-    every: Annotated[float, typer.Option("--every", "-d", min=1, max=3600, help="Seconds.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Print it once; so it is where there is no terminal.")] = False,
+    user: Annotated[str, typer.Option("--user", "-u", help="Only jobs of this user.")] = "",
+    account: Annotated[str, typer.Option("--account", "-A", help="Only jobs of this team.")] = "",
+    cluster: Annotated[str, typer.Option("--clusters", "-M", help="Only this cluster.")] = "",
+    every: Annotated[float, typer.Option("--every", "-d", min=1, max=3600, help="Refresh interval in seconds.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit; the default without a terminal.")] = False,
 ) -> None:
-    """The clusters live: GPUs, what runs, what waits and why."""
+    """Show the clusters live: GPUs, running jobs, pending jobs and why they wait."""
     query = {name: value for name, value in (("user", user), ("team", account), ("cluster", cluster)) if value}
-    looking, console = live_view.LiveStatusReader(acme=_server(ctx), query=query), Console(highlight=False)
+    reader, console = live_view.LiveStatusReader(acme=_server(ctx), query=query), Console(highlight=False)
     if once or not console.is_terminal:
-        console.print(live_view.render_snapshot(looking.look(console.height), console.height))
+        console.print(live_view.render_snapshot(reader.look(console.height), console.height))
         return
-    with keys.cbreak_mode(), suppress(KeyboardInterrupt):
-        live_view.show_live_view(looking, every, console, lambda seconds: keys.wait_for_key("qQ", seconds))
+    with keyboard.cbreak_mode(), suppress(KeyboardInterrupt):
+        live_view.show_live_view(reader, every, console, lambda seconds: keyboard.wait_for_key("qQ", seconds))
 
 
 class ShellChoice(StrEnum):
@@ -315,19 +319,19 @@ class ShellChoice(StrEnum):
 
 
 @app.command()
-def completion(shell: Annotated[ShellChoice, typer.Argument(help="For which shell.")] = ShellChoice.BASH) -> None:
-    """What makes the shell complete our words; for bash put it into ~/.local/share/bash-completion/completions/acme."""
+def completion(shell: Annotated[ShellChoice, typer.Argument(help="The shell.")] = ShellChoice.BASH) -> None:
+    """Print the completion script. For bash: ~/.local/share/bash-completion/completions/acme."""
     typer.echo(get_completion_script(prog_name="acme", complete_var="_ACME_COMPLETE", shell=shell.value))
 
 
 @app.command()
 def nodes(
     ctx: typer.Context,
-    cluster: Annotated[str, typer.Option("--clusters", "-M")] = "",
-    each: Annotated[bool, typer.Option("--node", "-N", help="A line for each node.")] = False,
+    cluster: Annotated[str, typer.Option("--clusters", "-M", help="Only this cluster.")] = "",
+    each: Annotated[bool, typer.Option("--node", "-N", help="One line per node.")] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """The nodes, as sinfo shows them."""
+    """List the nodes, like sinfo."""
     rows = list(_server(ctx).pages("nodes/", {"cluster": cluster} if cluster else {}, 100_000))
     if each or output != OutputFormat.TABLE:
         _print(table.NODE_COLUMNS, rows, output)
@@ -337,27 +341,31 @@ def nodes(
 
 @app.command()
 def diagnose(
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Logs, packed or not; - is standard input.")],
-    exit_code: Annotated[int | None, typer.Option("--exit-code", help="Exit code of the process, where known.")] = None,
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE...", help="Log files, also compressed; - is standard input.")
+    ],
+    exit_code: Annotated[int | None, typer.Option("--exit-code", help="Exit code of the process, if known.")] = None,
     signal: Annotated[str | None, typer.Option("--signal", help="Signal that ended it: a number or a name.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per file and line, in order.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per file, one per line, in order.")
+    ] = False,
 ) -> None:
-    """Why a job failed, from its log alone. Works offline: nothing is sent anywhere."""
+    """Diagnose why a job failed, from its log alone. Works offline: nothing is sent."""
     try:
-        unread = offline.diagnose_files(files, exit_code, signal, as_json)
+        unread = offline_diagnosis.diagnose_files(files, exit_code, signal, as_json)
     except ValueError as error:
         _usage(str(error))
     except ImportError as error:
-        _usage(f"the engine's scanner is not installed here: {error}")
+        _usage(f"The diagnosis engine's scanner is not installed: {error}")
     if unread:
-        _usage(f"{unread} of {len(files)} files could not be read")
+        _usage(f"{unread} of {len(files)} files could not be read.")
 
 
-NodeArgument = Annotated[str, typer.Argument(help="CLUSTER/NODE, or NODE where only one cluster has it.")]
+NodeArgument = Annotated[str, typer.Argument(help="CLUSTER/NODE, or NODE if it is unique.")]
 
 
 class DrainChoice(StrEnum):
-    """What becomes of the jobs that run there."""
+    """What happens to the jobs that run on the node."""
 
     FINISH = "finish"
     CHECKPOINT = "checkpoint"
@@ -368,30 +376,30 @@ class DrainChoice(StrEnum):
 def drain(
     ctx: typer.Context,
     node: NodeArgument,
-    reason: Annotated[str, typer.Option("--reason", help="Operators read it in the list of nodes.")],
+    reason: Annotated[str, typer.Option("--reason", help="Shown in the list of nodes.")],
     mode: Annotated[
         DrainChoice,
-        typer.Option("--mode", help="Running jobs finish, or are requeued after their next checkpoint, or now."),
+        typer.Option("--mode", help="Let running jobs finish, or requeue them after their next checkpoint, or now."),
     ] = DrainChoice.FINISH,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Let a node take no new jobs; running ones finish, or are sent back to the queue."""
+    """Stop new jobs from starting on a node. Running jobs finish or are requeued."""
     acme = _server(ctx)
-    said = acme.post(
+    response = acme.post(
         f"nodes/{_resolve_node_id(acme, node)}/drain/", {"reason": reason, "mode": mode.value, "dry_run": dry_run}
     )
-    typer.echo(f"{said['node']}: {'would be drained' if dry_run else 'drained'}. {said['effect']}")
-    for one in said["jobs"]:
-        risk = f", {one['gpu_hours_at_risk']:.1f} GPU-hours since it last saved its work"
-        typer.echo(f"  {one['id']} of {one['user']} ({one['team']}), {one['gpus']} GPUs{risk}")
+    typer.echo(f"{response['node']}: {'would be drained' if dry_run else 'drained'}. {response['effect']}")
+    for job_row in response["jobs"]:
+        risk = f", {job_row['gpu_hours_at_risk']:.1f} GPU-hours since it last saved its work"
+        typer.echo(f"  {job_row['id']} of {job_row['user']} ({job_row['team']}), {job_row['gpus']} GPUs{risk}")
 
 
 @app.command()
 def resume(ctx: typer.Context, node: NodeArgument, reason: ReasonOption = "") -> None:
-    """Let a node take work again."""
+    """Return a drained node to service."""
     acme = _server(ctx)
-    said = acme.post(f"nodes/{_resolve_node_id(acme, node)}/resume/", {"reason": reason} if reason else {})
-    typer.echo(f"{said['id']}: resumed.")
+    response = acme.post(f"nodes/{_resolve_node_id(acme, node)}/resume/", {"reason": reason} if reason else {})
+    typer.echo(f"{response['id']}: resumed.")
 
 
 @app.command()
@@ -399,27 +407,30 @@ def test(
     ctx: typer.Context,
     node: NodeArgument,
     reason: ReasonOption = "",
-    wait: Annotated[bool, typer.Option(help="Wait until it has come out; exit code 1 if the node failed.")] = True,
+    wait: Annotated[bool, typer.Option(help="Wait for the result; exit code 1 if the node failed.")] = True,
 ) -> None:
-    """Test a node that is drained and empty."""
+    """Test a drained node without jobs."""
     acme = _server(ctx)
     path = f"nodes/{_resolve_node_id(acme, node)}/test/"
-    said = acme.post(path, {"reason": reason} if reason else {})
-    while wait and not said["done"]:
+    response = acme.post(path, {"reason": reason} if reason else {})
+    while wait and not response["done"]:
         time.sleep(TEST_POLL_S)
-        said = acme.get(path)
-    typer.echo(f"{said['node']}: {said['outcome']}" + (f" Output: {said['log']}" if said["log"] else ""))
-    if said["passed"] is False:
+        response = acme.get(path)
+    typer.echo(
+        f"{response['node']}: {response['outcome']}" + (f" Output: {response['log']}" if response["log"] else "")
+    )
+    if response["passed"] is False:
         raise typer.Exit(1)
 
 
 def _resolve_node_id(acme: Acme, name: str) -> str:
+    """Return CLUSTER/NODE for a name that is unique; otherwise exit with an error."""
     if "/" in name:
         return name.strip("/")
-    found = [row["id"] for row in acme.pages("nodes/", {"name": name, "fields": "id"}, 10)]
-    if len(found) != 1:
-        _usage(f"{name} is in {len(found)} clusters; write CLUSTER/NODE" if found else f"there is no node {name}")
-    return str(found[0])
+    ids = [row["id"] for row in acme.pages("nodes/", {"name": name, "fields": "id"}, 10)]
+    if len(ids) != 1:
+        _usage(f"{name} is in {len(ids)} clusters. Write CLUSTER/NODE." if ids else f"Node {name} does not exist.")
+    return str(ids[0])
 
 
 verbs.register(app)

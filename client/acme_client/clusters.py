@@ -1,4 +1,4 @@
-"""`acme cluster`: list clusters, add one, change how it is reached and how far Acme goes on it, test a connection."""
+"""`acme cluster`: list, add and change clusters, set their control mode, and test connections."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from acme_client.terminal import (
 )
 
 DRIVE_WARNING = (
-    "Acme will start, stop and requeue jobs, and drain and resume nodes on this cluster. Jobs that others submitted are"
-    " never changed."
+    "Acme will start, stop and requeue jobs, and drain and resume nodes on this cluster. Jobs submitted outside of Acme"
+    " are never changed."
 )
 CLUSTER_COLUMNS: list[table.TableColumn] = [
     ("CLUSTER", lambda row: row["name"]),
@@ -47,39 +47,43 @@ class SubmitAsChoice(StrEnum):
 
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The cluster.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="The server's answer as JSON.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a cluster is driven.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the server's response as JSON.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation of mode drive.")]
 AddressOption = Annotated[str | None, typer.Option("--address", help="http://host:6820 or unix:///run/slurmrestd.sock")]
-UserOption = Annotated[str | None, typer.Option("--user", help="Sent as X-SLURM-USER-NAME.")]
+UserOption = Annotated[str | None, typer.Option("--user", help="User name, sent as X-SLURM-USER-NAME.")]
 TokenOption = Annotated[
-    str | None, typer.Option("--token-file", help="Path on the server to the file with the JWT, never the JWT.")
+    str | None, typer.Option("--token-file", help="Path on the server to a file with the JWT, not the JWT itself.")
 ]
 SubmitAsOption = Annotated[
     SubmitAsChoice | None,
     typer.Option(
-        "--submit-as", help="Jobs run as the token's user (service) or as the person who submitted (the other two)."
+        "--submit-as", help="Jobs run as the token's user (service) or as the submitting user (the other two)."
     ),
 ]
 UserTokensOption = Annotated[
     str | None, typer.Option("--user-tokens", help="Directory on the server with one token file for each user.")
 ]
-MetricsOption = Annotated[str | None, typer.Option("--metrics", help="GPU telemetry, as http://host:9400/metrics.")]
+MetricsOption = Annotated[
+    str | None, typer.Option("--metrics", help="URL of GPU telemetry, such as http://host:9400/metrics.")
+]
 LogRootOption = Annotated[str | None, typer.Option("--log-root", help="Directory of job logs, as the server sees it.")]
 CheckpointRootOption = Annotated[
     str | None, typer.Option("--checkpoint-root", help="Directory of checkpoints, as the server sees it.")
 ]
-TitleOption = Annotated[str | None, typer.Option("--title")]
-PriceOption = Annotated[float | None, typer.Option("--gpu-hour-price", help="In the currency of the server.")]
+TitleOption = Annotated[str | None, typer.Option("--title", help="Title shown on pages.")]
+PriceOption = Annotated[
+    float | None, typer.Option("--gpu-hour-price", help="Price of a GPU-hour, in the server's currency.")
+]
 ModeOption = Annotated[
     ModeChoice | None, typer.Option("--mode", help=f"observe, advise or drive. In drive: {DRIVE_WARNING}")
 ]
 
-app = typer.Typer(invoke_without_command=True, help="List clusters, add, change and test them.")
+app = typer.Typer(invoke_without_command=True, help="List, add, change and test clusters.")
 
 
 @app.callback()
 def list_clusters(ctx: typer.Context, output: OutputOption = OutputFormat.TABLE, as_json: JsonOption = False) -> None:
-    """List clusters, add, change and test them."""
+    """List, add, change and test clusters."""
     if ctx.invoked_subcommand is None:
         rows = list(client_from_context(ctx).pages("clusters/", {}, 10_000))
         print_rows(CLUSTER_COLUMNS, rows, OutputFormat.JSON if as_json else output)
@@ -87,7 +91,7 @@ def list_clusters(ctx: typer.Context, output: OutputOption = OutputFormat.TABLE,
 
 @app.command()
 def show(ctx: typer.Context, name: NameArgument, as_json: JsonOption = False) -> None:
-    """Everything about one cluster."""
+    """Show all details of a cluster."""
     row = client_from_context(ctx).get(_cluster_path(name))
     typer.echo(table.format_json(row) if as_json else table.format_details(row))
 
@@ -111,7 +115,7 @@ def add(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Add a cluster, in mode observe if nothing else is said."""
+    """Add a cluster; the default mode is observe."""
     body = _without_none(
         name=name,
         address=address,
@@ -151,7 +155,7 @@ def change_cluster(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Change a cluster. With a new address name its --token-file again: the token is sent there from then on."""
+    """Change a cluster. A new address requires --token-file again, because the token is then sent there."""
     body = _without_none(
         address=address,
         token_file=token_file,
@@ -166,7 +170,7 @@ def change_cluster(
         mode=mode,
     )
     if not body:
-        exit_with_usage_error("give at least one option to change; see acme cluster set --help")
+        exit_with_usage_error("Give at least one option to change. See acme cluster set --help.")
     _confirm_drive_mode(mode, yes)
     row = client_from_context(ctx).patch(_cluster_path(name), body | _without_none(reason=reason or None))
     typer.echo(table.format_json(row) if as_json else f"{row['name']}: changed {', '.join(sorted(body))}.")
@@ -175,7 +179,7 @@ def change_cluster(
 @app.command()
 def test(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="A saved cluster; else give --address.")] = "",
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="A saved cluster; otherwise give --address.")] = "",
     address: AddressOption = None,
     token_file: TokenOption = None,
     user: UserOption = None,
@@ -185,7 +189,7 @@ def test(
     log_root: LogRootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Test a connection, of a saved cluster or one that is not saved. Exit code 1 if a step fails."""
+    """Test the connection of a saved cluster, or of one that is not saved. Exit code 1 if a step fails."""
     body = _without_none(
         address=address,
         token_file=token_file,
@@ -196,20 +200,20 @@ def test(
         log_root=log_root,
     )
     if bool(name) == bool(body):
-        exit_with_usage_error("give the name of a saved cluster, or --address and what belongs to it, one of the two")
-    told = client_from_context(ctx).post(f"{_cluster_path(name)}test/" if name else "clusters/test/", body)
+        exit_with_usage_error("Give either the name of a saved cluster, or --address with its options.")
+    result = client_from_context(ctx).post(f"{_cluster_path(name)}test/" if name else "clusters/test/", body)
     if as_json:
-        typer.echo(table.format_json(told))
+        typer.echo(table.format_json(result))
     else:
-        _print_steps(told["steps"])
-    if not told["works"]:
+        _print_steps(result["steps"])
+    if not result["works"]:
         raise typer.Exit(1)
 
 
 def _print_steps(steps: list[dict[str, Any]]) -> None:
     for step in steps:
-        said = f"{step['says']} {step['advice']}".rstrip()
-        typer.echo(f"{STEP_MARKS[step['good']]:<6}  {step['name']:<9}  {table.clean_text(said)}")
+        text = f"{step['says']} {step['advice']}".rstrip()
+        typer.echo(f"{STEP_MARKS[step['good']]:<6}  {step['name']:<9}  {table.clean_text(text)}")
 
 
 def _cluster_path(name: str) -> str:
@@ -225,10 +229,10 @@ def _confirm_drive_mode(mode: ModeChoice | None, yes: bool) -> None:
         return
     print_message(DRIVE_WARNING)
     try:
-        if yes or typer.confirm("Drive it?", err=True):
+        if yes or typer.confirm("Switch to drive?", err=True):
             return
     except typer.Abort:
-        exit_with_usage_error("nobody answered; add --yes to go on without being asked")
+        exit_with_usage_error("No confirmation was given. Add --yes to skip it.")
     print_message("Nothing was changed.")
     raise typer.Exit(1)
 

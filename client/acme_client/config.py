@@ -1,4 +1,4 @@
-"""Where the server is and what opens it: the environment, else $XDG_CONFIG_HOME/acme/config.toml (mode 0600)."""
+"""The server's URL and token: from the environment, else from $XDG_CONFIG_HOME/acme/config.toml (mode 0600)."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ def path(environment: Mapping[str, str] = os.environ) -> Path:
 
 def load(environment: Mapping[str, str] = os.environ) -> Config:
     try:
-        kept = tomllib.loads(path(environment).read_text())
+        stored = tomllib.loads(path(environment).read_text())
     except (OSError, ValueError):
-        kept = {}
+        stored = {}
     return Config(
-        url=environment.get("ACME_URL") or str(kept.get("url", "")),
-        token=environment.get("ACME_TOKEN") or str(kept.get("token", "")),
+        url=environment.get("ACME_URL") or str(stored.get("url", "")),
+        token=environment.get("ACME_TOKEN") or str(stored.get("token", "")),
     )
 
 
-def save(found: Config, environment: Mapping[str, str] = os.environ) -> Path:
-    place = path(environment)
-    place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # Written beside it and moved: never readable for others, not even for a moment, and never half
-    fresh = place.with_suffix(f".{os.getpid()}")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(f"url = {json.dumps(found.url)}\ntoken = {json.dumps(found.token)}\n")
-    fresh.replace(place)
-    return place
+def save(config: Config, environment: Mapping[str, str] = os.environ) -> Path:
+    """Write the configuration file atomically; it is never readable by other users. Return its path."""
+    target = path(environment)
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = target.with_suffix(f".{os.getpid()}")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(f"url = {json.dumps(config.url)}\ntoken = {json.dumps(config.token)}\n")
+    temporary.replace(target)
+    return target

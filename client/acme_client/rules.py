@@ -1,4 +1,4 @@
-"""`acme rules`: directories in which each new checkpoint is evaluated, switched on and off, changed, removed."""
+"""`acme rules`: list, enable, disable, change and remove rules that evaluate each new checkpoint of a directory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from acme_client import table
 from acme_client.api import Acme
 from acme_client.terminal import OutputFormat, OutputOption, client_from_context, exit_with_usage_error, print_rows
 
-WhichOption = Annotated[str | None, typer.Option("--which", help="newest or every.")]
-PatternOption = Annotated[str | None, typer.Option("--pattern", help="Of names beneath the directory, as 'run-*'.")]
-IntervalOption = Annotated[str | None, typer.Option("--interval", help="The least time between campaigns: 1:00:00.")]
-PerDayOption = Annotated[int | None, typer.Option("--per-day", help="At most so many campaigns in 24 hours.")]
+WhichOption = Annotated[str | None, typer.Option("--which", help="Which new checkpoints to evaluate: newest or every.")]
+PatternOption = Annotated[
+    str | None, typer.Option("--pattern", help="Pattern of names in the directory, such as 'run-*'.")
+]
+IntervalOption = Annotated[
+    str | None, typer.Option("--interval", help="Minimum time between campaigns, such as 1:00:00.")
+]
+PerDayOption = Annotated[int | None, typer.Option("--per-day", help="Maximum number of campaigns in 24 hours.")]
 
 RULE_COLUMNS: list[table.TableColumn] = [
     ("ID", lambda row: row["id"]),
@@ -32,32 +36,34 @@ WIDE_COLUMNS: list[table.TableColumn] = [
 ]
 
 
-def create_rule(acme: Acme, asked: Mapping[str, Any]) -> str:
-    given = {name: value for name, value in asked.items() if value is not None}
-    return str(acme.post("evaluation-rules/", given)["id"])
+def create_rule(acme: Acme, options: Mapping[str, Any]) -> str:
+    body = {name: value for name, value in options.items() if value is not None}
+    return str(acme.post("evaluation-rules/", body)["id"])
 
 
 def rules(
     ctx: typer.Context,
-    id: Annotated[int | None, typer.Argument(help="One rule; without it all are listed.")] = None,
-    on: Annotated[bool | None, typer.Option("--on/--off", help="Switch it on or off.")] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Its campaigns stay.")] = False,
+    id: Annotated[int | None, typer.Argument(help="Id of a rule; without it all rules are listed.")] = None,
+    on: Annotated[bool | None, typer.Option("--on/--off", help="Enable or disable the rule.")] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the rule; its campaigns stay.")] = False,
     which: WhichOption = None,
     pattern: PatternOption = None,
     interval: IntervalOption = None,
     per_day: PerDayOption = None,
-    nodes: Annotated[int | None, typer.Option("--nodes", "-N", min=0, help="Of each campaign; 0: no limit.")] = None,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", "-N", min=0, help="Maximum number of nodes of a campaign; 0: no limit.")
+    ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """List the rules that evaluate new checkpoints, or change one. `acme evaluate --watch DIR` makes one."""
-    given = {"is_on": on, "which": which, "pattern": pattern, "interval": interval, "per_day": per_day}
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    """List the rules that evaluate new checkpoints, or change one. `acme evaluate --watch DIR` creates a rule."""
+    options = {"is_on": on, "which": which, "pattern": pattern, "interval": interval, "per_day": per_day}
+    changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if nodes is not None:
         changes["nodes"] = nodes or None
     if (changes or remove) and id is None:
-        exit_with_usage_error("name the rule that is to change; acme rules lists them")
+        exit_with_usage_error("The id of the rule is missing. acme rules lists them.")
     if changes and remove:
-        exit_with_usage_error("--remove and a change are two things; give one of them")
+        exit_with_usage_error("--remove and a change exclude each other.")
     columns = (
         RULE_COLUMNS[:-1] + (WIDE_COLUMNS if id is not None or output != OutputFormat.TABLE else []) + RULE_COLUMNS[-1:]
     )

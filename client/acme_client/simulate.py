@@ -1,4 +1,4 @@
-"""`acme simulate`: a trace replayed by the server under other policies, waited for, and compared in a table."""
+"""`acme simulate`: replay a trace on the server under other policies, wait for the results, and compare them."""
 
 from __future__ import annotations
 
@@ -47,65 +47,74 @@ WIDE_COLUMNS: list[table.TableColumn] = [
 def simulate(
     ctx: typer.Context,
     trace: Annotated[str, typer.Argument(help="acme:seren, acme:kalos, or history: past jobs of a cluster.")] = "",
-    policy: Annotated[str, typer.Option("--policy", "-p", help="One or more, by commas; each is replayed.")] = "fifo",
-    jobs: Annotated[int | None, typer.Option("--jobs", help="Of acme: how many are drawn.")] = None,
-    days: Annotated[int | None, typer.Option("--days", help="Of history: how far it goes back.")] = None,
-    cluster: Annotated[str | None, typer.Option("--clusters", "-M", help="Of history: whose.")] = None,
-    team: Annotated[str | None, typer.Option("--account", "-A", help="The team it is asked for.")] = None,
-    nodes: Annotated[int | None, typer.Option("--nodes", "-N", help="Otherwise as many as there are.")] = None,
-    gpus_per_node: Annotated[int | None, typer.Option("--gpus-per-node")] = None,
-    placement: Annotated[str | None, typer.Option("--placement")] = None,
-    preemption_cost: Annotated[str | None, typer.Option("--preemption-cost", help="none or helios.")] = None,
-    faults: Annotated[str | None, typer.Option("--faults", help="rates, or name=number by commas.")] = None,
-    noise: Annotated[
-        str | None, typer.Option("--noise", help="Errors of expected run times: none, helios, 0.5.")
+    policy: Annotated[str, typer.Option("--policy", "-p", help="One or more policies, separated by commas.")] = "fifo",
+    jobs: Annotated[int | None, typer.Option("--jobs", help="For acme: number of sampled jobs.")] = None,
+    days: Annotated[int | None, typer.Option("--days", help="For history: number of days.")] = None,
+    cluster: Annotated[str | None, typer.Option("--clusters", "-M", help="For history: the cluster.")] = None,
+    team: Annotated[
+        str | None, typer.Option("--account", "-A", help="The team that the simulation belongs to.")
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed")] = None,
-    id: Annotated[str, typer.Option("--id", help="Wait for one that was asked for before.")] = "",
-    wait: Annotated[bool, typer.Option(help="Without it only the id is printed.")] = True,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", "-N", help="Number of nodes; default: those of the cluster.")
+    ] = None,
+    gpus_per_node: Annotated[int | None, typer.Option("--gpus-per-node", help="GPUs of a node.")] = None,
+    placement: Annotated[str | None, typer.Option("--placement", help="Placement strategy.")] = None,
+    preemption_cost: Annotated[
+        str | None, typer.Option("--preemption-cost", help="Cost of a preemption: none or helios.")
+    ] = None,
+    faults: Annotated[str | None, typer.Option("--faults", help="rates, or name=number separated by commas.")] = None,
+    noise: Annotated[
+        str | None, typer.Option("--noise", help="Error of expected run times: none, helios, or a number such as 0.5.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of the random numbers.")] = None,
+    id: Annotated[str, typer.Option("--id", help="Wait for an existing simulation.")] = "",
+    wait: Annotated[bool, typer.Option(help="Wait for the result; otherwise only print the id.")] = True,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Replay a trace under other policies, and compare them."""
+    """Replay a trace under other policies and compare them."""
     if bool(trace) == bool(id):
-        exit_with_usage_error("give a trace such as acme:seren, or the --id of a simulation, one of the two")
+        exit_with_usage_error("Give either a trace such as acme:seren, or the --id of a simulation.")
     acme = client_from_context(ctx)
     if trace:
-        asked = {"trace": trace, "policies": [name.strip() for name in policy.split(",")], "jobs": jobs, "days": days}
-        asked |= {"cluster": cluster, "team": team, "nodes": nodes, "gpus_per_node": gpus_per_node, "seed": seed}
-        asked |= {"placement": placement, "preemption_cost": preemption_cost, "faults": faults, "noise": noise}
-        said = acme.post("simulations/", {name: value for name, value in asked.items() if value is not None})
+        request = {"trace": trace, "policies": [name.strip() for name in policy.split(",")], "jobs": jobs, "days": days}
+        request |= {"cluster": cluster, "team": team, "nodes": nodes, "gpus_per_node": gpus_per_node, "seed": seed}
+        request |= {"placement": placement, "preemption_cost": preemption_cost, "faults": faults, "noise": noise}
+        simulation = acme.post("simulations/", {name: value for name, value in request.items() if value is not None})
     else:
-        said = acme.get(f"simulations/{id}/")
+        simulation = acme.get(f"simulations/{id}/")
     if not wait:
-        typer.echo(table.format_json(said) if output == OutputFormat.JSON else said["id"])
+        typer.echo(table.format_json(simulation) if output == OutputFormat.JSON else simulation["id"])
         return
-    _print_simulation(_wait_for_simulation(acme, said["id"]), output)
+    _print_simulation(_wait_for_simulation(acme, simulation["id"]), output)
 
 
 def _wait_for_simulation(acme: Acme, id: str) -> dict[str, Any]:
-    """Whoever stops waiting has not stopped it: others may have asked for the same, and it can be looked at later."""
+    """Wait for a simulation and return it. Ctrl-C stops only the waiting, because others may share the simulation."""
     try:
         with progress_bar("simulate") as progress:
-            while (said := acme.get(f"simulations/{id}/"))["state"] in UNFINISHED_STATES:
-                progress(said["progress"], 100)
+            while (simulation := acme.get(f"simulations/{id}/"))["state"] in UNFINISHED_STATES:
+                progress(simulation["progress"], 100)
                 time.sleep(POLL_S)
-            return dict(said)
+            return dict(simulation)
     except KeyboardInterrupt:
-        print_message(f"{id} goes on; acme simulate --id {id} waits for it again.")
+        print_message(f"{id} continues. Wait for it with acme simulate --id {id}.")
         raise typer.Exit(130) from None
 
 
-def _print_simulation(said: dict[str, Any], output: OutputFormat) -> None:
+def _print_simulation(simulation: dict[str, Any], output: OutputFormat) -> None:
     if output == OutputFormat.JSON:
-        typer.echo(table.format_json(said))
-    elif said["result"]:
+        typer.echo(table.format_json(simulation))
+    elif simulation["result"]:
         print_rows(
             SIMULATION_COLUMNS + (WIDE_COLUMNS if output in (OutputFormat.WIDE, OutputFormat.CSV) else []),
-            said["result"]["runs"],
+            simulation["result"]["runs"],
             output,
         )
-    if not said["result"]:
-        print_message(f"{said['id']} is {said['state']}" + (f": {said['error']}" if said["error"] else "."))
+    if not simulation["result"]:
+        print_message(
+            f"{simulation['id']} is {simulation['state']}"
+            + (f": {simulation['error']}" if simulation["error"] else ".")
+        )
         raise typer.Exit(1)
 
 

@@ -1,12 +1,12 @@
-"""A program that can be asked where it stands: at a signal, the stack of every thread goes into its log.
+"""Prints the stacks of a program on a signal: the stack of every thread goes to its log.
 
-`faulthandler` writes from within the signal, whatever the program waits for. It writes to a pipe that never blocks it;
-a thread puts the rank before each line and passes the whole on at once, so that the stacks of many ranks do not run
-into each other. Standard library only, for `acme exec` brings this file to programs that have none of ours.
+`faulthandler` writes inside the signal handler, whatever the program waits for. It writes to a pipe that never blocks;
+a thread prefixes each line with the rank and writes the whole at once, so stacks of several ranks do not mix. Standard
+library only, because `acme exec` loads this file into programs that have none of our packages.
 
-A signal that a process does not expect ends it. So nobody is told that a program can be asked before every process that
-the cluster would send it to expects it (`survives`): those below the task that the cluster started, and that task
-itself unless it is a batch shell, which the cluster leaves out.
+A signal without a handler ends a process. So stacks are announced only once every process that the cluster would signal
+handles it (`is_signal_safe`): those below the task that the cluster started, and that task itself unless it is a batch
+shell, which the cluster does not signal.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 
-ALLOWED_SIGNALS = ("USR1", "USR2")  # any other means something to programs that know nothing of us
-DEFAULT_SIGNAL = "USR2"  # USR1 is what checkpoints are usually asked for by
+ALLOWED_SIGNALS = ("USR1", "USR2")  # other signals have a meaning for programs that do not know Acme
+DEFAULT_SIGNAL = "USR2"  # USR1 is the usual signal for a checkpoint
 SIGNAL_VARIABLE = "ACME_STACKS"
-PARENT_ANNOUNCES_VARIABLE = "ACME_STACKS_TOLD"  # somebody above says that the job can be asked
+PARENT_ANNOUNCES_VARIABLE = "ACME_STACKS_TOLD"  # set if a parent process announces the stacks
 RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 FLUSH_DELAY_S = 0.2
-MAX_DUMP_BYTES = 256 * 1024  # of one process
-PIPE_BYTES = 1024 * 1024  # as much as Linux lets an ordinary user have
+MAX_DUMP_BYTES = 256 * 1024  # per process
+PIPE_BYTES = 1024 * 1024  # the maximum that Linux allows ordinary users
 
 _registered_signals: set[int] = set()
 
 
 def signal_number(word: str) -> int:
-    """USR2, and B:USR2 for one that the batch shell's place takes; 0 for what may not be asked by."""
+    """Return the number of USR2, or of B:USR2 (sent to the batch shell); 0 if the signal is not allowed."""
     name = word.removeprefix("B:")
     return int(getattr(signal, f"SIG{name}", 0)) if name in ALLOWED_SIGNALS else 0
 
 
 def install_stack_handler(environment: Mapping[str, str] = os.environ, to: int = 2) -> str:
-    """From now on this process answers; the word of the signal, empty where it cannot. Once is enough."""
+    """Install the handler once; return the signal's name, or empty if this process cannot use it."""
     word = environment.get(SIGNAL_VARIABLE) or DEFAULT_SIGNAL
     number = signal_number(word)
     if not number or not hasattr(faulthandler, "register"):
         return ""
     if number not in _registered_signals:
         if signal.getsignal(number) not in (signal.SIG_DFL, signal.SIG_IGN):
-            return ""  # the program has a use for it
+            return ""  # the program uses the signal itself
         _register_stack_dump(number, rank_from_environment(environment), to)
         _registered_signals.add(number)
     return word
@@ -65,7 +65,7 @@ def _register_stack_dump(number: int, rank: str, to: int) -> None:
     thread = threading.Thread(target=_forward_stacks, args=(source, to, rank), name="acme-stacks", daemon=True)
     thread.start()
     faulthandler.register(number, file=sink, all_threads=True)
-    # A forked child (a data loader) has the pipe, but not the thread: it says nothing, and lives on
+    # A forked child (a data loader) has the pipe, but not the thread, so it must ignore the signal
     os.register_at_fork(after_in_child=lambda: _ignore_signal(number))
 
 
@@ -82,12 +82,12 @@ def _forward_stacks(source: int, to: int, rank: str) -> None:
 
 
 def write_stacks(text: str, rank: str, pid: int, to: int) -> None:
-    """Into the log, in one piece."""
+    """Write the stacks to the log in one piece."""
     if not text:
         return
-    told = [f"stacks of rank {rank} (pid {pid})", *text.splitlines()]
+    lines = [f"stacks of rank {rank} (pid {pid})", *text.splitlines()]
     with contextlib.suppress(OSError):
-        _write_all(to, "".join(f"[rank{rank}]: {line}\n" for line in told).encode())
+        _write_all(to, "".join(f"[rank{rank}]: {line}\n" for line in lines).encode())
 
 
 def _write_all(to: int, text: bytes) -> None:
@@ -95,17 +95,17 @@ def _write_all(to: int, text: bytes) -> None:
         text = text[os.write(to, text) :]
 
 
-# --- who would get the signal
+# --- which processes get the signal
 
 
 def slurm_signal_spec(word: str, environment: Mapping[str, str] = os.environ) -> str:
-    """`B:` where this process has taken the batch shell's place: signals to all but the shell do not reach it."""
+    """Prefix `B:` if this process replaced the batch shell, because signals to all but the shell do not reach it."""
     in_place = environment.get("SLURM_TASK_PID") == str(os.getpid()) and "SLURM_STEP_ID" not in environment
     return f"B:{word.removeprefix('B:')}" if in_place else word
 
 
 def is_signal_safe(word: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether all whom the cluster would send it to expect it. False where nobody can tell."""
+    """Whether all processes that the cluster would signal handle the signal. False if it cannot be determined."""
     task = environment.get("SLURM_TASK_PID", "")
     if not task.isdecimal() or not signal_number(word):
         return False
@@ -118,19 +118,20 @@ def is_signal_safe(word: str, environment: Mapping[str, str] = os.environ) -> bo
 
 
 def descendants(root: int) -> Iterator[int]:
+    """Yield the pids of all processes below this one."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdecimal() and (parent := _proc_status_field(int(name), "PPid")):
             children.setdefault(int(parent), []).append(int(name))
-    left = list(children.get(root, ()))
-    while left:
-        pid = left.pop()
-        left += children.get(pid, ())
+    pending = list(children.get(root, ()))
+    while pending:
+        pid = pending.pop()
+        pending += children.get(pid, ())
         yield pid
 
 
 def catches_or_ignores(pid: int, number: int) -> bool:
-    """It has a handler of its own for it, or ignores it. Who is gone, or a zombie, has nothing to fear."""
+    """Whether the process handles or ignores the signal. Ended processes and zombies cannot be harmed."""
     if _proc_status_field(pid, "State").startswith(("Z", "X")) or not _proc_status_field(pid, "State"):
         return True
     return bool((_signal_mask(pid, "SigCgt") | _signal_mask(pid, "SigIgn")) >> (number - 1) & 1)
@@ -147,7 +148,7 @@ def is_python_process(pid: int) -> bool:
 def process_rank(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/environ", encoding="utf-8", errors="replace") as file:
-            return rank_from_environment(dict(one.partition("=")[::2] for one in file.read().split("\0")))
+            return rank_from_environment(dict(entry.partition("=")[::2] for entry in file.read().split("\0")))
     except OSError:
         return "0"
 

@@ -1,4 +1,4 @@
-"""Rows as squeue and sinfo print them, or as CSV and JSON. What a job calls itself is shown, never interpreted."""
+"""Formats rows as squeue and sinfo do, or as CSV and JSON. Control characters in names are never interpreted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 TableRow = Mapping[str, Any]
 TableColumn = tuple[str, Callable[[TableRow], Any]]
 
-# Terminals obey these characters: a job's name must not be able to send any
+# Terminals interpret these characters, so names and logs must not contain them
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 STATE_CODES = {
@@ -43,13 +43,13 @@ ESCAPE_SEQUENCES = re.compile(
 
 
 def clean_log_text(text: str) -> str:
-    """What a job printed, for a terminal that it must not steer: newlines and tabs stay, its colours do not."""
-    kept = ESCAPE_SEQUENCES.sub("", text.replace("\r\n", "\n")).split("\n")
-    return "\n".join("\t".join(clean_text(cell) for cell in line.rpartition("\r")[2].split("\t")) for line in kept)
+    """Remove terminal control from job output: newlines and tabs stay, colours do not."""
+    lines = ESCAPE_SEQUENCES.sub("", text.replace("\r\n", "\n")).split("\n")
+    return "\n".join("\t".join(clean_text(cell) for cell in line.rpartition("\r")[2].split("\t")) for line in lines)
 
 
 def format_duration(seconds: float) -> str:
-    """`D-HH:MM:SS`; below an hour `M:SS`, as squeue does it."""
+    """Return `D-HH:MM:SS`; below an hour `M:SS`, like squeue."""
     total = max(0, int(seconds))
     days, rest = divmod(total, 86400)
     hours, rest = divmod(rest, 3600)
@@ -67,7 +67,7 @@ def elapsed_time(row: TableRow, now: datetime) -> str:
 
 
 def nodelist_or_reason(row: TableRow) -> str:
-    """NODELIST(REASON)."""
+    """Return the value of squeue's column NODELIST(REASON)."""
     return f"({row['reason'] or 'None'})" if row["state"] == "PENDING" else str(row["nodelist"])
 
 
@@ -117,24 +117,24 @@ GROUP_COLUMNS: list[TableColumn] = [
 
 
 def group_nodes(nodes: Sequence[TableRow]) -> list[TableRow]:
-    """sinfo's summary: the nodes of a cluster that are alike, in one line."""
-    found: dict[tuple[str, str], list[TableRow]] = {}
+    """Return sinfo's summary: one line for the nodes of a cluster in the same state."""
+    groups: dict[tuple[str, str], list[TableRow]] = {}
     for node in nodes:
-        found.setdefault((node["cluster"], node["code"]), []).append(node)
+        groups.setdefault((node["cluster"], node["code"]), []).append(node)
     return [
         {
             "CLUSTER": cluster,
-            "NODES": len(alike),
+            "NODES": len(members),
             "STATE": state,
-            "GPUS": f"{sum(node['gpus_held'] for node in alike)}/{sum(node['gpus'] for node in alike)}",
-            "NODELIST": format_hostlist([node["name"] for node in alike]),
+            "GPUS": f"{sum(node['gpus_held'] for node in members)}/{sum(node['gpus'] for node in members)}",
+            "NODELIST": format_hostlist([node["name"] for node in members]),
         }
-        for (cluster, state), alike in found.items()
+        for (cluster, state), members in groups.items()
     ]
 
 
 def format_hostlist(names: Sequence[str]) -> str:
-    """`gpu[001-016,020]`; names that end in no number stand for themselves."""
+    """Return a host list such as `gpu[001-016,020]`; names without a trailing number are listed one by one."""
     plain: list[str] = []
     numbered: dict[tuple[str, int], list[int]] = {}
     for name in sorted(set(names)):
@@ -163,7 +163,7 @@ def _format_hostlist_range(prefix: str, width: int, numbers: Sequence[int]) -> s
 
 def format_table(columns: Sequence[TableColumn], rows: Sequence[TableRow]) -> str:
     cells = [[title for title, _ in columns], *([clean_text(read(row)) for _, read in columns] for row in rows)]
-    widths = [max(len(line[place]) for line in cells) for place in range(len(columns))]
+    widths = [max(len(line[index]) for line in cells) for index in range(len(columns))]
     return "\n".join(
         " ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
     )
@@ -178,7 +178,7 @@ def format_csv(columns: Sequence[TableColumn], rows: Sequence[TableRow]) -> str:
 
 
 def _escape_formula(cell: str) -> str:
-    """A spreadsheet would take it for a formula."""
+    """Quote a cell that a spreadsheet would treat as a formula."""
     return f"'{cell}" if cell[:1] in ("=", "+", "@") else cell
 
 
@@ -186,22 +186,22 @@ def format_json(value: Any) -> str:
     return json.dumps(value, indent=2)
 
 
-def progress_fields(told: TableRow, saved: Sequence[TableRow]) -> dict[str, str]:
-    """Step, loss and last save of a job, those of them that are known. What its log says of a save counts for nothing
-    where it reports its saves, and is forgotten with all else that its log told once it reports a step."""
-    newest, by_log = told["newest"] or {}, ", as its log says" if told["source"] else ""
-    found = {}
+def progress_fields(progress: TableRow, checkpoints: Sequence[TableRow]) -> dict[str, str]:
+    """Return step, loss and last checkpoint of a job, as far as known. A checkpoint from the log counts only if none
+    was reported. The server discards all values from the log once the job reports a step."""
+    newest, by_log = progress["newest"] or {}, " (from the log)" if progress["source"] else ""
+    fields = {}
     if newest.get("step") is not None:
-        total = f" of {told['steps_total']}" if told.get("steps_total") is not None else ""
-        found["step"] = f"{newest['step']}{total} at {newest['at']}{by_log}"
+        total = f" of {progress['steps_total']}" if progress.get("steps_total") is not None else ""
+        fields["step"] = f"{newest['step']}{total} at {newest['at']}{by_log}"
     if newest.get("loss") is not None:
-        found["loss"] = str(newest["loss"])
-    for one in saved[:1]:
-        state = "durable" if one["durable_at"] else "not durable yet"
-        found["last_save"] = f"step {one['step']} at {one['saved_at']}, {state}, in {one['path']}"
-    if not saved and told.get("saved_at"):
-        found["last_save"] = f"step {told['saved_step']} at {told['saved_at']}{by_log}; nobody has looked"
-    return found
+        fields["loss"] = str(newest["loss"])
+    for checkpoint in checkpoints[:1]:
+        state = "durable" if checkpoint["durable_at"] else "not durable yet"
+        fields["last_save"] = f"step {checkpoint['step']} at {checkpoint['saved_at']}, {state}, in {checkpoint['path']}"
+    if not checkpoints and progress.get("saved_at"):
+        fields["last_save"] = f"step {progress['saved_step']} at {progress['saved_at']}{by_log}, unverified"
+    return fields
 
 
 def format_details(row: TableRow) -> str:
@@ -211,7 +211,7 @@ def format_details(row: TableRow) -> str:
 
 def _format_detail(value: Any) -> str:
     if isinstance(value, dict):
-        return " ".join(f"{clean_text(name)}={clean_text(one)}" for name, one in value.items())
+        return " ".join(f"{clean_text(name)}={clean_text(item)}" for name, item in value.items())
     if isinstance(value, list):
         return ",".join(map(clean_text, value))
     if isinstance(value, str) and "\n" in value:
@@ -220,16 +220,16 @@ def _format_detail(value: Any) -> str:
 
 
 def expand_task_ids(ids: Sequence[str]) -> list[str]:
-    """`ID_[0-3,7]` is five tasks."""
-    found: list[str] = []
+    """Expand ranges of array tasks: `ID_[0-3,7]` is five tasks."""
+    expanded: list[str] = []
     for id in ids:
         match = re.fullmatch(r"(\w+?)_\[([\d,-]+)\]", id)
         if not match:
-            found.append(id)
+            expanded.append(id)
             continue
         for part in match[2].split(","):
             low, _, high = part.partition("-")
             if not low or (high and int(high) - int(low) > 5000):
-                raise ValueError(f"{id} is no range of tasks such as ID_[0-7]")
-            found += [f"{match[1]}_{index}" for index in range(int(low), int(high or low) + 1)]
-    return found
+                raise ValueError(f"{id} is not a range of tasks. Write ID_[0-7].")
+            expanded += [f"{match[1]}_{index}" for index in range(int(low), int(high or low) + 1)]
+    return expanded

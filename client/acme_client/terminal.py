@@ -1,4 +1,4 @@
-"""What the commands share: their common options, one sentence for errors, and rows in the form that was asked for."""
+"""Shared by the commands: common options, error output, and rows in the requested format."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ class OutputFormat(StrEnum):
     JSON = "json"
 
 
-OutputOption = Annotated[OutputFormat, typer.Option("--output", "-o", help="How it is printed.")]
-ReasonOption = Annotated[str, typer.Option("--reason", help="Kept in the record, with your name.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")]
-IdsArgument = Annotated[list[str] | None, typer.Argument(help="Ids of jobs or arrays, or ranges of tasks: ID_[0-7].")]
+OutputOption = Annotated[OutputFormat, typer.Option("--output", "-o", help="Output format.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="Stored in the event, with your name.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
+IdsArgument = Annotated[
+    list[str] | None, typer.Argument(help="Ids of jobs or arrays, or ranges of tasks such as ID_[0-7].")
+]
 FilterOption = Annotated[
     list[str] | None, typer.Option("--filter", "-f", help="Instead of ids: state=PENDING, user=ada, name__contains=x.")
 ]
@@ -44,7 +46,7 @@ def exit_with_usage_error(sentence: str) -> NoReturn:
 
 
 def client_from_context(ctx: typer.Context) -> Acme:
-    """The context carries another way to the server in tests."""
+    """Return the client. In tests, the context carries another transport."""
     return Acme.configured(ctx.obj if isinstance(ctx.obj, httpx.BaseTransport) else None)
 
 
@@ -60,20 +62,20 @@ def print_rows(
 
 
 def parse_filters(filters: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for one in filters:
-        name, sign, value = one.partition("=")
+    filters_by_name: dict[str, Any] = {}
+    for text in filters:
+        name, sign, value = text.partition("=")
         if not sign:
-            exit_with_usage_error(f"{one} is no filter; write NAME=VALUE")
-        found.setdefault(name, []).append(value)
-    return found
+            exit_with_usage_error(f"{text} is not a filter. Write NAME=VALUE.")
+        filters_by_name.setdefault(name, []).append(value)
+    return filters_by_name
 
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[float, float], None]]:
-    """On a terminal only, and on standard error; short work shows none."""
+    """Show a progress bar on standard error, only on a terminal."""
     with Progress(
         *Progress.get_default_columns(), console=error_console, transient=True, disable=not error_console.is_terminal
-    ) as shown:
-        task = shown.add_task(title, total=None)
-        yield lambda done, of: shown.update(task, completed=done, total=of)
+    ) as progress:
+        task = progress.add_task(title, total=None)
+        yield lambda done, of: progress.update(task, completed=done, total=of)

@@ -1,4 +1,4 @@
-"""The live view of a terminal: GPUs of each cluster, what runs, what waits and why."""
+"""The live view for terminals: GPUs of each cluster, running jobs, and pending jobs with their reason."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ HEADER_LINES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class LiveSnapshot:
+    """What one refresh shows."""
+
     at: datetime
     nodes: Sequence[table.TableRow] = ()
     running: Sequence[table.TableRow] = ()
@@ -34,7 +36,7 @@ class LiveSnapshot:
 
 @dataclass(kw_only=True)
 class LiveStatusReader:
-    """Asks the server; the nodes, which are many and change seldom, not every time."""
+    """Reads jobs at each refresh, and nodes less often, because they are many and rarely change."""
 
     acme: Acme
     query: dict[str, Any] = field(default_factory=dict)
@@ -52,58 +54,64 @@ class LiveStatusReader:
         waiting = self._read_jobs({"state": "PENDING", "ordering": "-priority,submitted_at"}, rows)
         return LiveSnapshot(at=now, nodes=self.nodes, running=running, waiting=waiting)
 
-    def _read_jobs(self, wanted: dict[str, Any], rows: int) -> list[table.TableRow]:
-        return list(self.acme.pages("jobs/", self.query | wanted, rows))
+    def _read_jobs(self, filters: dict[str, Any], rows: int) -> list[table.TableRow]:
+        return list(self.acme.pages("jobs/", self.query | filters, rows))
 
 
-def render_snapshot(seen: LiveSnapshot, lines: int) -> Group:
-    """All of it in so many lines."""
-    room = max(4, lines - HEADER_LINES - len({node["cluster"] for node in seen.nodes}))
-    waiting = min(len(seen.waiting), max(room // 2, room - len(seen.running)))
-    columns = table.job_columns(seen.at, wide=False)
-    shown = [*seen.running[: room - waiting], *seen.waiting[:waiting]]
+def render_snapshot(snapshot: LiveSnapshot, lines: int) -> Group:
+    """Render the snapshot in this many lines."""
+    available = max(4, lines - HEADER_LINES - len({node["cluster"] for node in snapshot.nodes}))
+    waiting = min(len(snapshot.waiting), max(available // 2, available - len(snapshot.running)))
+    columns = table.job_columns(snapshot.at, wide=False)
+    shown = [*snapshot.running[: available - waiting], *snapshot.waiting[:waiting]]
     jobs = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
     for title, _ in columns:
         jobs.add_column(title, no_wrap=True, overflow="ellipsis", ratio=4 if title == "NODELIST(REASON)" else None)
     for row in shown:
         style = "dim" if row["state"] == "PENDING" else ""
         jobs.add_row(*(Text(table.clean_text(read(row))) for _, read in columns), style=style)
-    head = [Text(f"acme  {seen.at:%H:%M:%S} UTC   q or Ctrl-C ends", style="bold")]
-    head += [Text(f"stale: {table.clean_text(seen.trouble)}", style="red")] if seen.trouble else []
+    head = [Text(f"acme  {snapshot.at:%H:%M:%S} UTC   q or Ctrl-C quits", style="bold")]
+    head += [Text(f"stale: {table.clean_text(snapshot.trouble)}", style="red")] if snapshot.trouble else []
     return Group(
-        *head, *(capacity_line(name, nodes) for name, nodes in nodes_by_cluster(seen.nodes).items()), Text(""), jobs
+        *head, *(capacity_line(name, nodes) for name, nodes in nodes_by_cluster(snapshot.nodes).items()), Text(""), jobs
     )
 
 
 def nodes_by_cluster(nodes: Sequence[table.TableRow]) -> dict[str, list[table.TableRow]]:
-    found: dict[str, list[table.TableRow]] = {}
+    groups: dict[str, list[table.TableRow]] = {}
     for node in nodes:
-        found.setdefault(node["cluster"], []).append(node)
-    return found
+        groups.setdefault(node["cluster"], []).append(node)
+    return groups
 
 
 def capacity_line(name: str, nodes: Sequence[table.TableRow]) -> Text:
     """`seren  gpus 120/256 [#####.....]  nodes: 12 alloc, 3 idle, 1 drain`"""
-    held, total = (sum(node[field] for node in nodes) for field in ("gpus_held", "gpus"))
-    filled = round(20 * held / total) if total else 0
+    allocated, total = (sum(node[field] for node in nodes) for field in ("gpus_held", "gpus"))
+    filled = round(20 * allocated / total) if total else 0
     codes = Counter(str(node["code"]).rstrip("*") for node in nodes)
-    line = Text(f"{table.clean_text(name):12} gpus {held}/{total} [{'#' * filled}{'.' * (20 - filled)}]  nodes: ")
+    line = Text(f"{table.clean_text(name):12} gpus {allocated}/{total} [{'#' * filled}{'.' * (20 - filled)}]  nodes: ")
     for place, (code, count) in enumerate(codes.most_common()):
         style = "bold red" if code in UNAVAILABLE_CODES else ""
         line.append(", " if place else "").append(f"{count} {table.clean_text(code)}", style=style)
     return line
 
 
-def show_live_view(looking: LiveStatusReader, every_s: float, console: Console, ended: Callable[[float], bool]) -> None:
-    """Until `ended`, which waits so many seconds for a key. A server that is away leaves the last view, and says so."""
-    seen = looking.look(console.height)
-    with Live(render_snapshot(seen, console.height), console=console, screen=True, auto_refresh=False) as live:
+def show_live_view(
+    reader: LiveStatusReader, every_s: float, console: Console, should_stop: Callable[[float], bool]
+) -> None:
+    """Refresh until `should_stop`, which waits for a key. While the server is unavailable, keep the last view."""
+    snapshot = reader.look(console.height)
+    with Live(render_snapshot(snapshot, console.height), console=console, screen=True, auto_refresh=False) as live:
         live.refresh()
-        while not ended(every_s):
+        while not should_stop(every_s):
             try:
-                seen = looking.look(console.height)
+                snapshot = reader.look(console.height)
             except Unreachable as error:
-                seen = LiveSnapshot(
-                    at=seen.at, nodes=seen.nodes, running=seen.running, waiting=seen.waiting, trouble=str(error)
+                snapshot = LiveSnapshot(
+                    at=snapshot.at,
+                    nodes=snapshot.nodes,
+                    running=snapshot.running,
+                    waiting=snapshot.waiting,
+                    trouble=str(error),
                 )
-            live.update(render_snapshot(seen, console.height), refresh=True)
+            live.update(render_snapshot(snapshot, console.height), refresh=True)

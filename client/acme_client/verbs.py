@@ -1,4 +1,4 @@
-"""The verbs of the command line: on ids, on ranges of tasks, or on what filters find."""
+"""The verb commands, such as `acme cancel`: on ids, on ranges of tasks, or on filters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from acme_client import acting, table
+from acme_client import bulk_verbs, table
 from acme_client.api import Acme
 from acme_client.terminal import (
     DryRunOption,
@@ -26,36 +26,43 @@ from acme_client.terminal import (
 
 
 def _run_verb(
-    acme: Acme, verb: dict[str, Any], ids: list[str] | None, filters: list[str] | None, output: OutputFormat, dry: bool
+    acme: Acme,
+    verb: dict[str, Any],
+    ids: list[str] | None,
+    filters: list[str] | None,
+    output: OutputFormat,
+    dry_run: bool,
 ) -> None:
     if bool(ids) == bool(filters):
-        exit_with_usage_error("give ids, or --filter, one of the two")
+        exit_with_usage_error("Give either ids or --filter.")
     with progress_bar(verb["verb"]) as progress:
         if ids:
             try:
-                done = acting.run_verb_on_ids(acme, verb, table.expand_task_ids(ids), progress)
+                done = bulk_verbs.run_verb_on_ids(acme, verb, table.expand_task_ids(ids), progress)
             except ValueError as error:
                 exit_with_usage_error(str(error))
         else:
-            done = acting.run_verb_on_filter(acme, verb, parse_filters(filters or []), progress)
+            done = bulk_verbs.run_verb_on_filter(acme, verb, parse_filters(filters or []), progress)
     if output in (OutputFormat.JSON, OutputFormat.CSV):
         print_rows(table.OUTCOME_COLUMNS, done.outcomes, output)
     else:
-        for one in done.refused:
-            print_message(one["error"] if one["id"] in one["error"] else f"{one['id']}: {one['error']}")
-        if dry:
-            typer.echo(f"{verb['verb']} would reach {done.done} of {done.matched} jobs.")
-    if done.left:
-        print_message(f"{done.left} more match, and were not tried.")
+        for outcome in done.refused:
+            print_message(
+                outcome["error"] if outcome["id"] in outcome["error"] else f"{outcome['id']}: {outcome['error']}"
+            )
+        if dry_run:
+            typer.echo(f"Dry run: {verb['verb']} would change {done.done} of {done.matched} jobs.")
+    if done.remaining:
+        print_message(f"{done.remaining} more jobs match but were not changed.")
     if done.refused:
         raise typer.Exit(1)
 
 
 VERB_HELP = {
-    "cancel": "End jobs.",
-    "hold": "Keep waiting jobs from starting.",
+    "cancel": "Cancel jobs.",
+    "hold": "Prevent pending jobs from starting.",
     "release": "Let held jobs start again.",
-    "requeue": "Stop running jobs and put them back at their place in the queue.",
+    "requeue": "Stop running jobs and return them to their place in the queue.",
     "mark-succeeded": "Record that jobs whose outcome is unknown succeeded.",
     "mark-failed": "Record that jobs whose outcome is unknown failed.",
     "run-again": "Run jobs again although their outcome is unknown.",
@@ -80,7 +87,9 @@ def _make_verb_command(verb: str) -> Callable[..., None]:
 
 def priority(
     ctx: typer.Context,
-    number: Annotated[int, typer.Argument(min=-1_000_000, max=1_000_000, help="Higher starts first.")],
+    number: Annotated[
+        int, typer.Argument(min=-1_000_000, max=1_000_000, help="Jobs with a higher number start first.")
+    ],
     ids: IdsArgument = None,
     filters: FilterOption = None,
     reason: ReasonOption = "",
@@ -93,7 +102,7 @@ def priority(
 
 
 def register(app: typer.Typer) -> None:
-    for name, says in VERB_HELP.items():
-        app.command(name, help=says)(_make_verb_command(name))
-    # A priority may begin with a minus
+    for name, help_text in VERB_HELP.items():
+        app.command(name, help=help_text)(_make_verb_command(name))
+    # A priority may start with a minus sign
     app.command(context_settings={"ignore_unknown_options": True})(priority)

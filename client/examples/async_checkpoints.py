@@ -1,9 +1,9 @@
-"""A plain torch loop whose checkpoints cost it only the copy to host memory.
+"""A plain torch loop with asynchronous checkpoints: each blocks training only for the copy to host memory.
 
     acme submit --wrap "torchrun --nproc-per-node 8 async_checkpoints.py" --gpus-per-node 8 --time 4:00:00
 
-It goes on from the checkpoint that a recovery has chosen, else from the newest that is whole. With Lightning, do the
-same in a callback: `save` in `on_train_batch_end`, `restore` in `on_fit_start`, `close` in `on_fit_end`.
+It resumes from the checkpoint that a recovery has chosen, or from the newest complete one. With Lightning, do the same
+in a callback: `save` in `on_train_batch_end`, `restore` in `on_fit_start`, `close` in `on_fit_end`.
 """
 
 import os
@@ -45,9 +45,9 @@ def main() -> None:
             if step % CHECKPOINT_STEPS == 0 or run.stop_as:
                 saving.save(training_state(model, optimizer), step)
             if run.stop_as:
-                saving.wait()  # what was asked for is durable before it leaves
+                saving.wait()  # the requested checkpoint is durable before the program ends
                 return
-    print(f"{saving.saves} saves held it up for {saving.stalled_s:.3f} s in all", flush=True)
+    print(f"{saving.saves} saves blocked training for {saving.stalled_s:.3f} s in total", flush=True)
 
 
 if __name__ == "__main__":

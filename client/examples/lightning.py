@@ -1,7 +1,7 @@
-"""A PyTorch Lightning callback: `Trainer(callbacks=[AcmeProgress()])` is all there is to do.
+"""A PyTorch Lightning callback: add it with `Trainer(callbacks=[AcmeProgress()])`.
 
-Only rank 0 reports. No hook waits for the network or for a GPU: a loss is handed over as the tensor it is, and read by
-the thread that sends. The step is Lightning's own, so a resumed run goes on where it was.
+Only rank 0 reports. No hook waits for the network or a GPU: the loss is passed as a tensor and read by the sending
+thread. The step is Lightning's own, so a resumed run continues its count.
 """
 
 import time
@@ -15,7 +15,7 @@ except ImportError:
     try:
         from pytorch_lightning.callbacks import Callback
     except ImportError:
-        Callback = object  # so that this file can be read and tested where there is no Lightning
+        Callback = object  # so that this file can be imported and tested without Lightning
 
 
 class AcmeProgress(Callback):
@@ -38,7 +38,7 @@ class AcmeProgress(Callback):
             learning_rate=_learning_rate(trainer),
         )
         if self.run.stop_as:
-            trainer.should_stop = True  # after this step, with its checkpoint
+            trainer.should_stop = True  # ends after this step, with its checkpoint
 
     def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
         path = getattr(trainer.checkpoint_callback, "dirpath", None)

@@ -1,8 +1,8 @@
-"""A training loop that says how far it is: submit it, and its page shows loss and speed.
+"""A training loop that reports its progress: submit it, and its page shows loss and speed.
 
     acme submit --wrap "python plain_loop.py" --gpus-per-node 1 --time 1:00:00
 
-Outside of Acme it runs just the same, and says nothing to anybody. Where it died it goes on from its last checkpoint.
+Outside of Acme it runs the same and reports nothing. After a failure it resumes from its last checkpoint.
 """
 
 import json
@@ -21,12 +21,12 @@ CHECKPOINT_DIRECTORY = Path(os.environ.get("CHECKPOINT_DIR", "checkpoints"))
 
 def newest_checkpoint() -> tuple[Path | None, int]:
     """The newest checkpoint and its step; None and -1 for a first start."""
-    found = sorted(CHECKPOINT_DIRECTORY.glob("step-*.json"))
-    return (found[-1], json.loads(found[-1].read_text())["step"]) if found else (None, -1)
+    checkpoints = sorted(CHECKPOINT_DIRECTORY.glob("step-*.json"))
+    return (checkpoints[-1], json.loads(checkpoints[-1].read_text())["step"]) if checkpoints else (None, -1)
 
 
 def save(step: int, loss: float) -> Path:
-    """Written beside it and moved, so that a checkpoint is whole or not there."""
+    """Write a checkpoint under a temporary name and rename it, so that it is complete or missing."""
     CHECKPOINT_DIRECTORY.mkdir(parents=True, exist_ok=True)
     path = CHECKPOINT_DIRECTORY / f"step-{step:08d}.json"
     path.with_suffix(".new").write_text(json.dumps({"step": step, "loss": loss}))
@@ -35,7 +35,7 @@ def save(step: int, loss: float) -> Path:
 
 def main() -> None:
     path, last = newest_checkpoint()
-    print(f"going on after step {last} from {path}" if path else "a first start", flush=True)
+    print(f"resuming after step {last} from {path}" if path else "first start", flush=True)
     with Run() as run:
         for step in range(last + 1, STEPS):
             began = time.perf_counter()
@@ -44,7 +44,7 @@ def main() -> None:
             if (step + 1) % CHECKPOINT_STEPS == 0:
                 run.checkpoint_saved(save(step, loss), step)
             if run.stop_as:
-                print(f"asked to end as {run.stop_as}: saving, then leaving", flush=True)
+                print(f"requested to end as {run.stop_as}: saving a checkpoint", flush=True)
                 run.checkpoint_saved(save(step, loss), step)
                 return
 

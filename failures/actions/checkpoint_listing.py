@@ -1,8 +1,8 @@
-"""Listing a directory of checkpoints: names, sizes and a few bytes, never through a symbolic link, never without end.
+"""Lists a directory of checkpoints: names, sizes and a few bytes. Limited in time and size; follows no symbolic links.
 
-The path is a user's and so are the files, so each directory is opened from the one above it and must be one itself.
-What is read is what `checkpoints` needs: trackers, indexes and the ends of files. A reader process does it
-(`jobs.logs.storage`), and is given up when the mount does not answer.
+Path and files belong to a user and are untrusted, so each directory is opened relative to its parent and must be a
+real directory. Only trackers, indexes and the ends of files are read, as `checkpoints` needs them. A reader process
+does the work (`jobs.logs.storage`) and is abandoned if the mount does not respond.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ MAX_FILES = 100_000
 MAX_DEPTH = 8
 MAX_LISTING_S = 20.0
 MAX_TEXT_BYTES = 8 << 20
-MAX_TOTAL_TEXT_BYTES = 64 << 20  # together
+MAX_TOTAL_TEXT_BYTES = 64 << 20
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class CheckpointListingError(Exception):
-    """The directory cannot be listed; the message is a sentence."""
+    """The directory cannot be listed; the message says why."""
 
 
 @dataclass(kw_only=True)
@@ -56,18 +56,18 @@ class DirectoryWalk:
 def list_checkpoint_files(
     root: str, path: str, most_files: int = MAX_FILES, most_s: float = MAX_LISTING_S
 ) -> DirectoryListing:
-    """What lies in `path`, which is absolute beneath the root, or relative to it."""
+    """The files in `path`, which is relative to the root or an absolute path below it."""
     try:
-        words = (root, path, most_files, most_s, allowed_paths.load_allowed_paths())
-        return storage.call(root, walk_in_reader_process, *words, deadline_s=most_s + storage.ANSWER_DEADLINE_S)
-    except StorageUnresponsive as silent:
-        raise CheckpointListingError(str(silent)) from None
+        arguments = (root, path, most_files, most_s, allowed_paths.load_allowed_paths())
+        return storage.call(root, walk_in_reader_process, *arguments, deadline_s=most_s + storage.ANSWER_DEADLINE_S)
+    except StorageUnresponsive as error:
+        raise CheckpointListingError(str(error)) from None
 
 
 def walk_in_reader_process(
     root: str, path: str, most_files: int, most_s: float, allowed: AllowedPaths
 ) -> DirectoryListing:
-    """In the reader process."""
+    """The listing of the directory. Runs in the reader process."""
     top = _open_directory(root, path, allowed)
     walk = DirectoryWalk(most_files=most_files, until=time.monotonic() + most_s)
     try:
@@ -81,10 +81,10 @@ def _open_directory(root: str, path: str, allowed: AllowedPaths) -> int:
     parts = PurePosixPath(path).parts
     if path.startswith("/"):
         if not PurePosixPath(path).is_relative_to(root):
-            raise CheckpointListingError(f"{path} is not beneath {root}.")
+            raise CheckpointListingError(f"{path} is not below {root}.")
         parts = PurePosixPath(path).relative_to(root).parts
     if ".." in parts or "\x00" in path:
-        raise CheckpointListingError("A path of checkpoints may not lead upwards.")
+        raise CheckpointListingError("The checkpoint path must not contain “..”.")
     try:
         here = _open_root(root, allowed)
         for part in parts:
@@ -126,17 +126,17 @@ def _scan_entries(walk: DirectoryWalk, here: int, prefix: str) -> Iterator[os.Di
     with os.scandir(here) as entries:
         for entry in entries:
             if len(walk.files) >= walk.most_files:
-                walk.cut = f"there are more than {walk.most_files} files, and not all were looked at"
+                walk.cut = f"there are more than {walk.most_files} files, and not all were checked"
                 return
             if time.monotonic() > walk.until:
-                walk.cut = "looking through it takes too long, and not all was looked at"
+                walk.cut = "listing the files took too long, and not all were checked"
                 return
             if _is_utf8_name(entry.name):
                 yield entry
 
 
 def _is_utf8_name(name: str) -> bool:
-    """Bytes that are no UTF-8 arrive as surrogates, which can neither be stored nor shown."""
+    """Whether the name is valid UTF-8. Other bytes arrive as surrogates, which can be neither stored nor shown."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -146,7 +146,7 @@ def _is_utf8_name(name: str) -> bool:
 
 def _walk_subdirectory(walk: DirectoryWalk, here: int, leaf: str, name: str, depth: int) -> None:
     if depth >= MAX_DEPTH:
-        walk.cut = f"{name} lies more than {MAX_DEPTH} directories deep"
+        walk.cut = f"{name} is more than {MAX_DEPTH} directories deep"
         return
     inner = os.open(leaf, DIRECTORY_FLAGS, dir_fd=here)
     try:
@@ -156,25 +156,25 @@ def _walk_subdirectory(walk: DirectoryWalk, here: int, leaf: str, name: str, dep
 
 
 def _add_file(walk: DirectoryWalk, here: int, leaf: str, name: str) -> None:
-    """Opened once, and what is said of it is said of what was opened."""
+    """Adds a file. It is opened once and checked through the descriptor, so that it cannot be swapped in between."""
     fd = os.open(leaf, FILE_FLAGS, dir_fd=here)
     try:
-        seen = os.fstat(fd)
-        if not stat.S_ISREG(seen.st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             return
-        sound = is_complete_file(leaf, seen.st_size, lambda offset, length: os.pread(fd, length, offset))
-        at = datetime.fromtimestamp(seen.st_mtime, UTC)
-        walk.files.append(ListedFile(path=name, size=seen.st_size, at=at, sound=sound))
+        sound = is_complete_file(leaf, status.st_size, lambda offset, length: os.pread(fd, length, offset))
+        at = datetime.fromtimestamp(status.st_mtime, UTC)
+        walk.files.append(ListedFile(path=name, size=status.st_size, at=at, sound=sound))
         if leaf in (MEGATRON_TRACKER, DEEPSPEED_LATEST, TRAINER_STATE, SAVE_ORDER_FILE) or leaf.endswith(
             INDEX_SUFFIXES
         ):
-            _read_text(walk, fd, name, seen.st_size)
+            _read_text(walk, fd, name, status.st_size)
     finally:
         os.close(fd)
 
 
 def _read_text(walk: DirectoryWalk, fd: int, name: str, size: int) -> None:
-    """A file that is too long stays unread, and its checkpoint is then not trusted."""
+    """Reads a small file. One that is too large is not read; its checkpoint then counts as incomplete."""
     if size <= MAX_TEXT_BYTES and walk.read + size <= MAX_TOTAL_TEXT_BYTES:
         walk.read += size
         walk.texts[name] = os.pread(fd, size, 0).decode("utf-8", "replace")

@@ -1,7 +1,7 @@
-"""The only code that changes a Decision or an Order. Each verb is one transaction with its Event.
+"""The only code that changes a Decision or an Order. Each function is one transaction that also records an Event.
 
-A person who corrects a verdict also says that what was decided rests on the wrong cause: what is not done yet is
-withdrawn with that reason, and the loop asks again.
+If a user corrects a diagnosis, the decisions based on the wrong cause are withdrawn unless they were carried out, and
+the recovery loop decides again.
 """
 
 from __future__ import annotations
@@ -40,45 +40,47 @@ from jobs.core.lifecycle import State
 from jobs.models import Attempt, HoldKind, Job, Node
 
 RECOVERY_AUTHOR = Author(by="recovery")
-INCIDENT_REASON_PREFIX = "Recovery of incident"  # how the reasons begin with which it closes and tests nodes
+INCIDENT_REASON_PREFIX = "Recovery of incident"  # start of the reasons with which recovery drains and tests nodes
 INITIAL_STATES = {
     AutomationMode.OBSERVE: DecisionState.OBSERVED,
     AutomationMode.PROPOSE: DecisionState.PROPOSED,
     AutomationMode.ACT: DecisionState.APPROVED,
 }
 CLAIM_LEASE = timedelta(seconds=60)
-MAX_ACTING_TIME = timedelta(minutes=30)  # with two rounds of tests; then the job is given back to its ending
+MAX_ACTING_TIME = timedelta(
+    minutes=30
+)  # includes two rounds of tests; after this the job keeps the state in which it ended
 
 
 def record_decision(
-    row: Diagnosis | Sign, situation: RecoveryInputs, found: RecoveryDecision, now: datetime
+    row: Diagnosis | Sign, situation: RecoveryInputs, recovery: RecoveryDecision, now: datetime
 ) -> Decision | None:
-    """One for each failed attempt (that stands) and for each sign; None where somebody else was faster."""
+    """The recorded decision. None if another worker was faster: each failed attempt or sign has at most one."""
     try:
         with transaction.atomic():
-            return _create_decision(row, situation, found, now)
+            return _create_decision(row, situation, recovery, now)
     except IntegrityError:
         return None
 
 
 def _create_decision(
-    row: Diagnosis | Sign, situation: RecoveryInputs, found: RecoveryDecision, now: datetime
+    row: Diagnosis | Sign, situation: RecoveryInputs, recovery: RecoveryDecision, now: datetime
 ) -> Decision:
     ground = {"diagnosis": row} if isinstance(row, Diagnosis) else {"sign": row}
     inputs = {
         name: sanitize_for_storage(to_json_value(getattr(situation, name))) for name in ("facts", "history", "policy")
     }
-    base, words = found.checkpoint, {"pro": found.pro, "con": found.con}
+    base, words = recovery.checkpoint, {"pro": recovery.pro, "con": recovery.con}
     decision = Decision.objects.create(
         cluster_id=row.cluster_id, incident_id=row.incident_id, attempt=row.attempt, at=now, **ground,
-        action=found.action.value, mode=found.mode.value, why=sanitize_for_storage(found.why),
-        limits=sanitize_for_storage([[mode.value, why] for mode, why in found.limits]), drain=sorted(found.drain),
-        test=sorted(found.test), checkpoint_path=base.path[:1000] if base else "",
-        checkpoint_step=base.step if base else None, skip=list(found.skip) if found.skip else None,
-        change=sanitize_for_storage(to_json_value(found.change)), undo=found.undo, not_before=found.not_before,
-        expires_at=found.expires_at, consumes=found.consumes,
-        course=_initial_state(found), due_at=now, **inputs,
-        **{name: sanitize_for_storage(list(one)) for name, one in words.items()},
+        action=recovery.action.value, mode=recovery.mode.value, why=sanitize_for_storage(recovery.why),
+        limits=sanitize_for_storage([[mode.value, why] for mode, why in recovery.limits]), drain=sorted(recovery.drain),
+        test=sorted(recovery.test), checkpoint_path=base.path[:1000] if base else "",
+        checkpoint_step=base.step if base else None, skip=list(recovery.skip) if recovery.skip else None,
+        change=sanitize_for_storage(to_json_value(recovery.change)), undo=recovery.undo, not_before=recovery.not_before,
+        expires_at=recovery.expires_at, consumes=recovery.consumes,
+        course=_initial_state(recovery), due_at=now, **inputs,
+        **{name: sanitize_for_storage(list(sentences)) for name, sentences in words.items()},
     )  # fmt: skip
     _record_event("decision.made", RECOVERY_AUTHOR, decision, why=decision_summary(decision), to_state=decision.course)
     _postpone_job(decision, now)
@@ -86,15 +88,15 @@ def _create_decision(
     return decision
 
 
-def _initial_state(found: RecoveryDecision) -> str:
-    """What nobody can say yes to is no proposal: an end, or advice."""
-    if found.restarts or (found.action is RecoveryAction.STOP and found.is_automatic):
-        return INITIAL_STATES[found.mode]
+def _initial_state(recovery: RecoveryDecision) -> str:
+    """The state of a new decision. Only actions that can be approved are proposed; advice is only recorded."""
+    if recovery.restarts or (recovery.action is RecoveryAction.STOP and recovery.is_automatic):
+        return INITIAL_STATES[recovery.mode]
     return DecisionState.OBSERVED
 
 
 def _postpone_job(decision: Decision, now: datetime) -> None:
-    """As long as the decision may still come to pass. Who is started again by nobody need not wait for anybody."""
+    """Keeps the job pending while the decision may still be carried out, and releases it otherwise."""
     attempt = decision.attempt
     if attempt is None or attempt.ended_at is None:
         return
@@ -102,35 +104,40 @@ def _postpone_job(decision: Decision, now: datetime) -> None:
         if decision.course == DecisionState.APPROVED:
             recovery_actions.postpone(attempt, now + MAX_ACTING_TIME, why=f"Recovery: {decision_summary(decision)}")
         elif decision.course == DecisionState.PROPOSED:
-            why = f"Proposed: {decision_summary(decision)} Incident {decision.incident_id} waits for somebody's yes."
-            recovery_actions.postpone(attempt, decision.expires_at, why=why)
+            reason = f"Approval needed in incident {decision.incident_id}: {decision_summary(decision)}"
+            recovery_actions.postpone(attempt, decision.expires_at, why=reason)
         else:
             decline_job_recovery(decision, RECOVERY_AUTHOR)
     except JobError:
-        return  # the rule of its ending, or a person, was there first
+        return  # the retry rule or a user has changed the job meanwhile
 
 
 def decision_summary(decision: Decision) -> str:
-    """What it is, in one line."""
+    """The decision and its reason in one line."""
     what = decision.action.capitalize()
     if decision.change:
-        what += f": {' and '.join(_describe_change(one) for one in decision.changes)}"
+        what += f": {' and '.join(_describe_change(change) for change in decision.changes)}"
     if decision.checkpoint_step is not None:
         what += f"{',' if decision.change else ''} from step {decision.checkpoint_step}"
     if decision.drain:
         what += f" without {', '.join(decision.drain)}"
     elif decision.test:
         what += f": {', '.join(decision.test)}"
-    return f"{what}, because {decision.why}."
+    return f"{what}. {_as_sentence(decision.why)}"
 
 
-def _describe_change(one: RequestChange) -> str:
-    words = f"{one.what} {one.becomes}" if one.what == MEMORY else one.becomes
-    return f"{words} instead of {one.was}" if one.was else words
+def _as_sentence(text: str) -> str:
+    """The text as a sentence. Unlike capitalize(), this keeps the case of names."""
+    return f"{text[:1].upper()}{text[1:].removesuffix('.')}."
+
+
+def _describe_change(change: RequestChange) -> str:
+    words = f"{change.what} {change.becomes}" if change.what == MEMORY else change.becomes
+    return f"{words} instead of {change.was}" if change.was else words
 
 
 def changed_job_fields(decision: Decision, *, back: bool = False) -> dict[str, Any]:
-    """The fields of its job as the change leaves them; with `back`, as they were before it. Raises Differs."""
+    """The job's fields after the change, or before it with `back`. Raises RequestChangedMeanwhile."""
     if decision.attempt is None or not decision.change:
         return {}
     job = Job.objects.select_for_update(of=("self",)).get(pk=decision.attempt.job_id)
@@ -140,42 +147,42 @@ def changed_job_fields(decision: Decision, *, back: bool = False) -> dict[str, A
 
 
 def distrust_newer_checkpoints(decision: Decision) -> None:
-    """What it went back behind stays bad: the next failure, of another cause, must not go on from there."""
+    """Marks checkpoints newer than a rollback as bad, so that later restarts do not resume from them."""
     if decision.action != RecoveryAction.ROLL_BACK or decision.attempt is None or decision.checkpoint_step is None:
         return
-    saved = [(one["path"][:500], one["step"]) for one in decision.facts["checkpoints"]]
-    spoiled = {path: step for path, step in saved if step > decision.checkpoint_step}
+    saved = [(checkpoint["path"][:500], checkpoint["step"]) for checkpoint in decision.facts["checkpoints"]]
+    newer = {path: step for path, step in saved if step > decision.checkpoint_step}
     recovery_actions.mark_checkpoints_bad(
-        decision.attempt, spoiled.items(), author=RECOVERY_AUTHOR, why=_rollback_reason(decision)
+        decision.attempt, newer.items(), author=RECOVERY_AUTHOR, why=_rollback_reason(decision)
     )
 
 
 def _rollback_reason(decision: Decision) -> str:
-    return f"Recovery went back behind it, to step {decision.checkpoint_step}: incident {decision.incident_id}."
+    return f"Recovery rolled back to step {decision.checkpoint_step} (incident {decision.incident_id})."
 
 
 def decline_job_recovery(decision: Decision, author: Author, why: str = "", *, hold: bool = False) -> None:
-    """The job becomes what its end says, but with `hold` does not run again by itself. Raises JobError where it does
-    not wait any more."""
+    """Returns the job to the state in which it ended; with `hold`, it does not run again automatically.
+
+    Raises JobError if the job is no longer waiting for recovery.
+    """
     stops = decision.action == RecoveryAction.STOP and decision.mode == AutomationMode.ACT
-    words = why or f"{decision.why[:1].upper()}{decision.why[1:]}."
+    words = why or _as_sentence(decision.why)
     if decision.attempt is not None:
         recovery_actions.decline_recovery(decision.attempt, author=author, why=words, hold=hold or stops)
 
 
-# --- what people say
+# --- actions of users
 
 
 @transaction.atomic
 def approve(decision: Decision, *, author: Author, now: datetime, why: str = "") -> None:
-    """One click: it will be carried out as it stands."""
+    """Approves a proposal; the recovery loop carries it out unchanged."""
     row = _lock_decision(decision)
     if row.course != DecisionState.PROPOSED:
-        raise FailureStateConflict(f"it is {row.course} already")
+        raise FailureStateConflict(f"the decision is already {row.course}")
     if now > row.expires_at:
-        raise FailureStateConflict(
-            f"it was right until {row.expires_at:%d %b %H:%M} UTC; what was right then may be wrong now"
-        )
+        raise FailureStateConflict(f"the proposal expired at {row.expires_at:%d %b %H:%M} UTC")
     _record_answer(row, DecisionState.APPROVED, author, now, why, due_at=now)
     _record_event("decision.approved", author, row, why=why, to_state=DecisionState.APPROVED)
     if row.attempt is not None and row.restarts:
@@ -187,10 +194,10 @@ def approve(decision: Decision, *, author: Author, now: datetime, why: str = "")
 
 @transaction.atomic
 def decline(decision: Decision, *, author: Author, now: datetime, why: str = "") -> None:
-    """The job becomes what its end says."""
+    """Declines a proposal; the job keeps the state in which it ended."""
     row = _lock_decision(decision)
     if row.course != DecisionState.PROPOSED:
-        raise FailureStateConflict(f"it is {row.course} already")
+        raise FailureStateConflict(f"the decision is already {row.course}")
     _record_answer(row, DecisionState.DECLINED, author, now, why, ended_at=now)
     _record_event("decision.declined", author, row, why=why, to_state=DecisionState.DECLINED)
     words = f"{author.by} declined its recovery" + (f": {why}" if why else ".")
@@ -200,20 +207,22 @@ def decline(decision: Decision, *, author: Author, now: datetime, why: str = "")
 
 @transaction.atomic
 def undo(decision: Decision, *, author: Author, now: datetime, why: str = "") -> None:
-    """Nodes that it drained take work again, the job is held if it still waits; recovery leaves both alone until the
-    orders are lifted."""
+    """Undoes a decision: resumes the drained nodes and holds the job if it is pending.
+
+    Recovery does not act on the nodes and the job until the orders are lifted.
+    """
     row = _lock_decision(decision)
     if not row.can_be_undone:
-        raise FailureStateConflict(f"it is {row.course}, and there is nothing to undo")
-    words = why or f"{author.by} took back “{row.action}” of {row.at:%d %b %H:%M}"
+        raise FailureStateConflict(f"the decision is {row.course}; there is nothing to undo")
+    words = why or f"{author.by} undid “{row.action}” of {row.at:%d %b %H:%M} UTC"
     _record_answer(row, DecisionState.UNDONE, author, now, why, ended_at=now)
     _record_event("decision.undone", author, row, why=words, to_state=DecisionState.UNDONE)
-    done = [
+    notes = [
         _resume_drained_node(step, author, words, now)
         for step in row.steps.filter(kind=Step.Kind.DRAINED, node__isnull=False)
     ]
-    done.append(_hold_undone_job(row, author, words, now))
-    Step.objects.create(decision=row, kind=Step.Kind.UNDONE, words=" ".join(one for one in done if one))
+    notes.append(_hold_undone_job(row, author, words, now))
+    Step.objects.create(decision=row, kind=Step.Kind.UNDONE, words=" ".join(note for note in notes if note))
     decision.refresh_from_db()
 
 
@@ -221,21 +230,20 @@ def _resume_drained_node(step: Step, author: Author, why: str, now: datetime) ->
     node = Node.objects.get(pk=step.node_id)
     Order.objects.create(cluster_id=node.cluster_id, node=node, by=author.by, why=why, at=now)
     if not node.drain_asked or node.reason_by != RECOVERY_AUTHOR.by:
-        return ""  # somebody else has decided about it since
+        return ""  # another user or loop has drained it since
     node_actions.resume(node, author=author, why=why, now=now)
-    return f"{node} takes work again."
+    return f"{node} accepts jobs again."
 
 
 def _hold_undone_job(row: Decision, author: Author, why: str, now: datetime) -> str:
-    """A job that has not gone on yet is held, whatever its end would have made of it; one that has is nobody's to
-    stop."""
+    """Holds the job if it is pending; a job that has started again keeps running. Returns a sentence about it."""
     if row.attempt is None:
         return ""
     job = Job.objects.get(pk=row.attempt.job_id)
     Order.objects.create(cluster_id=row.cluster_id, job=job, by=author.by, why=why, at=now)
     if job.state != State.PENDING:
         return f"{job} is {job.state}."
-    said = _restore_job_request(row, job, author, why)
+    note = _restore_job_request(row, job, author, why)
     if row.action == RecoveryAction.ROLL_BACK:
         recovery_actions.unmark_bad_checkpoints(row.attempt, author=author, why=why, judged=_rollback_reason(row))
     if job.recover_by is not None:
@@ -243,25 +251,25 @@ def _hold_undone_job(row: Decision, author: Author, why: str, now: datetime) -> 
         job.refresh_from_db()
     elif job.hold == HoldKind.NONE:
         job_actions.hold(job, author=author, why=why)
-    return f"{job} is held.{said}" if job.state == State.PENDING else f"{job} is {job.state}, as its end says.{said}"
+    return f"{job} is held.{note}" if job.state == State.PENDING else f"{job} has ended: {job.state}.{note}"
 
 
 def _restore_job_request(row: Decision, job: Job, author: Author, why: str) -> str:
-    """What was changed for it is changed back, unless somebody has changed it since."""
+    """Restores the request that recovery changed, unless it was changed again since. Returns a sentence about it."""
     if not row.steps.filter(kind=Step.Kind.RESTARTED).exists() or not row.change:
         return ""
     try:
         recovery_actions.change_job_request(job, changed_job_fields(row, back=True), author=author, why=why)
     except RequestChangedMeanwhile as changed:
-        return f" What it asks for stays: {changed}."
-    return " It asks for what it asked for before."
+        return f" Its request was not restored: {changed}."
+    return " Its previous request was restored."
 
 
 @transaction.atomic
 def lift_order(order: Order, *, author: Author, now: datetime) -> None:
-    """Recovery may decide about its subject again."""
+    """Lifts an override: recovery may act on its job or node again."""
     if not Order.objects.standing().filter(pk=order.pk).update(lifted_at=now, lifted_by=author.by):
-        raise FailureStateConflict("somebody lifted it already")
+        raise FailureStateConflict("the override is already lifted")
     order.refresh_from_db()
     where = {"job_id": order.job_id, "node_id": order.node_id, "cluster_id": order.cluster_id}
     journal.new_event("order.lifted", author, why=order.why, **where).save()
@@ -269,8 +277,8 @@ def lift_order(order: Order, *, author: Author, now: datetime) -> None:
 
 
 def _record_answer(row: Decision, course: str, author: Author, now: datetime, why: str, **fields: Any) -> None:
-    said = {"said_by": author.by, "said_at": now, "said_why": sanitize_for_storage(why)[:1000]}
-    Decision.objects.filter(pk=row.pk).update(course=course, **said, **fields)
+    answer = {"said_by": author.by, "said_at": now, "said_why": sanitize_for_storage(why)[:1000]}
+    Decision.objects.filter(pk=row.pk).update(course=course, **answer, **fields)
     _publish_change(row)
 
 
@@ -279,24 +287,28 @@ def _ignore_job_error(act: Callable[[], None]) -> None:
         with transaction.atomic():
             act()
     except JobError:
-        return  # somebody let it go meanwhile
+        return  # the job was released meanwhile
 
 
 @transaction.atomic
 def correct_diagnosis(row: Diagnosis, root_cause: str, *, author: Author, now: datetime, note: str = "") -> None:
-    """A person knows better why it failed, or confirms it; what rests on another cause is not to be done any more."""
+    """Confirms or corrects a diagnosis, and withdraws the decisions that rest on another cause."""
     failure_actions.correct_verdict(row, root_cause, author=author, now=now, note=note)
     for decision in row.decisions.standing():
         _withdraw_decision(_lock_decision(decision), row, author, now)
 
 
 def _withdraw_decision(decision: Decision, row: Diagnosis, author: Author, now: datetime) -> None:
-    """Who carries it out holds the lock until his step is written, and then finds that it is not his any more."""
+    """Withdraws a decision if it rests on another cause.
+
+    The caller holds the lock of the row. A worker that is carrying the decision out keeps the lock until its step is
+    written, and loses its claim afterwards.
+    """
     if decision.facts["cause"] == row.root_cause or not _can_withdraw(decision):
         return
     why = f"{author.by} corrected the diagnosis from {decision.facts['cause']} to {row.root_cause}."
-    done = [f"{step.kind} {step.node or ''}".strip() for step in decision.steps.select_related("node")]
-    outcome = f"{why} What was done before that stays: {', '.join(done)}." if done else why
+    steps = [f"{step.kind} {step.node or ''}".strip() for step in decision.steps.select_related("node")]
+    outcome = f"{why} These steps were already carried out: {', '.join(steps)}." if steps else why
     _record_answer(
         decision, DecisionState.WITHDRAWN, author, now, "", ended_at=now, outcome=sanitize_for_storage(outcome)
     )
@@ -304,7 +316,7 @@ def _withdraw_decision(decision: Decision, row: Diagnosis, author: Author, now: 
 
 
 def _can_withdraw(decision: Decision) -> bool:
-    """Nothing was done about the job, and nobody has said no to it."""
+    """Whether the decision is open and nothing was done to the job yet."""
     if decision.course == DecisionState.OBSERVED:
         return decision.incident.state != IncidentState.RESOLVED
     if decision.course not in OPEN_STATES:
@@ -312,14 +324,17 @@ def _can_withdraw(decision: Decision) -> bool:
     return not decision.steps.filter(kind__in=(Step.Kind.RESTARTED, Step.Kind.ENDED)).exists()
 
 
-# --- what the loop does
+# --- actions of the recovery loop
 
 
 def claim(decision: Decision, now: datetime) -> Decision | None:
-    """Ours for a while; counted before anything is done. The number of tries is the fence."""
-    taken = Decision.objects.due(now).filter(pk=decision.pk, tries=decision.tries)
+    """Claims a due decision for a limited time; None if another worker has it.
+
+    `tries` is counted before any work and serves as the fencing token.
+    """
+    due_row = Decision.objects.due(now).filter(pk=decision.pk, tries=decision.tries)
     began = decision.began_at or now
-    if not taken.update(
+    if not due_row.update(
         course=DecisionState.ACTING, tries=decision.tries + 1, due_at=now + CLAIM_LEASE, began_at=began
     ):
         return None
@@ -328,16 +343,19 @@ def claim(decision: Decision, now: datetime) -> Decision | None:
 
 
 def require_claim(decision: Decision) -> None:
-    """Locked until the step is written: who takes the decision back waits for that, or was first and it is not made."""
+    """Locks the decision until the step is written, so that an undo either waits for the step or prevents it.
+
+    Raises FailureStateConflict if the claim was lost.
+    """
     rows = Decision.objects.select_for_update(of=("self",)).only("pk")
     if rows.filter(pk=decision.pk, tries=decision.tries, course=DecisionState.ACTING).first() is None:
-        raise FailureStateConflict(f"decision {decision.pk} was taken back, or is carried out by somebody else")
+        raise FailureStateConflict(f"decision {decision.pk} was withdrawn or is being carried out by another worker")
 
 
 @transaction.atomic
 def finish_decision(decision: Decision, course: str, outcome: str, now: datetime) -> bool:
-    ended = {"course": course, "outcome": sanitize_for_storage(outcome), "ended_at": now}
-    if not Decision.objects.filter(pk=decision.pk, tries=decision.tries, course=DecisionState.ACTING).update(**ended):
+    fields = {"course": course, "outcome": sanitize_for_storage(outcome), "ended_at": now}
+    if not Decision.objects.filter(pk=decision.pk, tries=decision.tries, course=DecisionState.ACTING).update(**fields):
         return False
     decision.refresh_from_db()
     _record_event(f"decision.{course}", RECOVERY_AUTHOR, decision, why=outcome, to_state=course)
@@ -346,43 +364,43 @@ def finish_decision(decision: Decision, course: str, outcome: str, now: datetime
 
 
 def count_error(decision: Decision) -> int:
-    """How often it has raised by now."""
+    """The number of errors so far, including this one."""
     Decision.objects.filter(pk=decision.pk).update(errors=F("errors") + 1)
     decision.refresh_from_db()
     return decision.errors
 
 
 def wait_until(decision: Decision, until: datetime, outcome: str) -> None:
-    mine = Decision.objects.filter(pk=decision.pk, tries=decision.tries, course=DecisionState.ACTING)
-    if mine.exclude(outcome=outcome).update(outcome=outcome, due_at=until):
+    claimed = Decision.objects.filter(pk=decision.pk, tries=decision.tries, course=DecisionState.ACTING)
+    if claimed.exclude(outcome=outcome).update(outcome=outcome, due_at=until):
         _publish_change(decision)
     else:
-        mine.update(due_at=until)
+        claimed.update(due_at=until)
 
 
 def add_faulty_nodes(decision: Decision, names: Sequence[str]) -> None:
-    """The test found them: they count among the nodes that were closed."""
-    mine = Decision.objects.filter(pk=decision.pk, tries=decision.tries, course=DecisionState.ACTING)
-    mine.update(drain=sorted({*decision.drain, *names}))
+    """Adds nodes that failed the test to the drained nodes of the decision."""
+    claimed = Decision.objects.filter(pk=decision.pk, tries=decision.tries, course=DecisionState.ACTING)
+    claimed.update(drain=sorted({*decision.drain, *names}))
     decision.refresh_from_db()
 
 
 def expire_proposals(now: datetime) -> int:
-    """What nobody said yes to in time is never done."""
+    """Expires the proposals that were not approved in time. Returns how many."""
     late = Decision.objects.filter(course=DecisionState.PROPOSED, expires_at__lte=now).select_related("attempt__job")
-    return sum(_expire_decision(row, "Nobody approved it in time.", now) for row in late[:200])
+    return sum(_expire_decision(row, "It was not approved in time.", now) for row in late[:200])
 
 
 def expire_sign_proposals(sign: Sign, why: str, now: datetime) -> None:
-    """What was proposed because of a sign that has passed is not to be done any more."""
+    """Expires the proposals that were made because of a sign that has ended."""
     for row in Decision.objects.filter(sign=sign, course=DecisionState.PROPOSED).select_related("attempt__job"):
         _expire_decision(row, why, now)
 
 
 @transaction.atomic
 def _expire_decision(row: Decision, why: str, now: datetime) -> bool:
-    over = {"course": DecisionState.EXPIRED, "ended_at": now, "outcome": why}
-    if not Decision.objects.filter(pk=row.pk, course=DecisionState.PROPOSED).update(**over):
+    fields = {"course": DecisionState.EXPIRED, "ended_at": now, "outcome": why}
+    if not Decision.objects.filter(pk=row.pk, course=DecisionState.PROPOSED).update(**fields):
         return False
     _record_event("decision.expired", RECOVERY_AUTHOR, row, to_state=DecisionState.EXPIRED, why=why)
     _publish_change(row)

@@ -1,4 +1,4 @@
-"""Rows → what `grouping` thinks about: a failure as a symptom, and the incidents it may belong to. Changes nothing."""
+"""Loads the inputs of `grouping`: a failure as a symptom, and the incidents it may belong to. Read-only."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ def symptom_of(row: Diagnosis) -> FailureSymptom:
 
 
 def candidates(cluster_id: int, symptom: FailureSymptom) -> list[OpenIncident]:
-    """Those that it may join by where, what and when; in a burst of many causes that is nearly none."""
-    near = Incident.objects.unresolved().filter(cluster_id=cluster_id, last_symptom_at__gte=symptom.at - LONGEST_NEAR)
-    newest = near.filter(_may_join(symptom)).order_by("-last_symptom_at").prefetch_related("nodes")[:200]
+    """Unresolved incidents that the symptom may join by place, cause and time; at most 200, newest first."""
+    recent = Incident.objects.unresolved().filter(cluster_id=cluster_id, last_symptom_at__gte=symptom.at - LONGEST_NEAR)
+    newest = recent.filter(_may_join(symptom)).order_by("-last_symptom_at").prefetch_related("nodes")[:200]
     jobs: dict[int, set[str]] = {}
-    inside = Diagnosis.objects.filter(incident__in=[one.pk for one in newest])
-    for pk, job, array in inside.values_list("incident_id", "attempt__job__public_id", "attempt__job__array_id"):
+    diagnoses = Diagnosis.objects.filter(incident__in=[row.pk for row in newest])
+    for pk, job, array in diagnoses.values_list("incident_id", "attempt__job__public_id", "attempt__job__array_id"):
         jobs.setdefault(pk, set()).add(array or job)
     return [
         OpenIncident(
-            id=one.pk,
-            root_cause=one.root_cause,
-            scope=IncidentScope(one.scope),
-            first_at=one.first_symptom_at,
-            last_at=one.last_symptom_at,
-            nodes=frozenset(node.name for node in one.nodes.all()),
-            jobs=frozenset(jobs.get(one.pk, ())),
-            words=one.words,
+            id=row.pk,
+            root_cause=row.root_cause,
+            scope=IncidentScope(row.scope),
+            first_at=row.first_symptom_at,
+            last_at=row.last_symptom_at,
+            nodes=frozenset(node.name for node in row.nodes.all()),
+            jobs=frozenset(jobs.get(row.pk, ())),
+            words=row.words,
         )
-        for one in newest
+        for row in newest
     ]
 
 
 def _may_join(symptom: FailureSymptom) -> Q:
-    """What `grouping` asks for of each scope, as far as the database can say it; it has the last word."""
-    of_it = Q(attempt__job__public_id=symptom.job) | Q(attempt__job__array_id=symptom.job)
-    same_job = Diagnosis.objects.filter(of_it, incident=OuterRef("pk"))
+    """A filter for the incidents that `grouping` may accept. It only preselects rows; `grouping` decides."""
+    matches_job = Q(attempt__job__public_id=symptom.job) | Q(attempt__job__array_id=symptom.job)
+    same_job = Diagnosis.objects.filter(matches_job, incident=OuterRef("pk"))
     same_node = Incident.nodes.through.objects.filter(incident=OuterRef("pk"), node__name__in=symptom.nodes)
     same_cause = Q(root_cause=symptom.root_cause)
-    here = Q(scope=IncidentScope.NODE) & Exists(same_node)
-    return here | same_cause & (Q(scope=IncidentScope.SERVICE) | Q(scope=IncidentScope.JOB) & Exists(same_job))
+    at_same_node = Q(scope=IncidentScope.NODE) & Exists(same_node)
+    return at_same_node | same_cause & (Q(scope=IncidentScope.SERVICE) | Q(scope=IncidentScope.JOB) & Exists(same_job))

@@ -1,6 +1,7 @@
-"""The only code that changes a Diagnosis or an Incident. Each verb is one transaction with its Event.
+"""The only code that changes a Diagnosis or an Incident. Each function is one transaction that also records an Event.
 
-What a loop found is written under the number of its try: who slept past its time writes nothing.
+Results are written only if the row still has the `tries` of the claim, so a worker whose lease has expired writes
+nothing.
 """
 
 from __future__ import annotations
@@ -31,27 +32,27 @@ from jobs.models import Attempt, Job, Node
 
 DIAGNOSIS_AUTHOR = Author(by="diagnosis")
 RECOVERY_LOOP_AUTHOR = Author(by="recovery")
-LEASE = timedelta(seconds=90)  # longer than a task may live, so that nobody else is at the same row
+LEASE = timedelta(seconds=90)  # longer than the time limit of a task, so that no two workers process one row
 MAX_NEW_DIAGNOSES = 500
 CLAIM_RELATIONS = ("attempt__job__cluster", "attempt__following")
 MAX_RESOLVED_PER_TURN = 200
 RECOVERED_WITHIN = timedelta(days=30)
 MAX_BUNDLE_BYTES = 64 << 10
-SUSPECT_BUNDLE_DELAY = timedelta(minutes=30)  # its bundle is made when its log has more to say
+SUSPECT_BUNDLE_DELAY = timedelta(minutes=30)  # the log of a running attempt grows; its bundle is made later
 UNSTARTED_STATES = (DecisionState.PROPOSED, DecisionState.OBSERVED)
-SYMPTOM_CONFIDENCE = 0.9  # no step for three times the longest usual: seen, not guessed
-INCIDENT_LOCK_KEY = 0x0E11  # "who opens incidents of this cluster", for pg_advisory_xact_lock
+SYMPTOM_CONFIDENCE = 0.9  # measured: no step for three times the longest usual interval
+INCIDENT_LOCK_KEY = 0x0E11  # class id of the lock per cluster, for pg_advisory_xact_lock
 
 
 class FailureStateConflict(Exception):
-    """Somebody else changed the row first; the message is a sentence."""
+    """The row was changed by another user or worker; the message says how."""
 
 
-# --- the work
+# --- work of the loops
 
 
 def add_missing_diagnoses(since: datetime, now: datetime) -> int:
-    """A row for each attempt that failed since then and has none. Twice or by two workers at once: still one each."""
+    """Adds a row for each attempt that failed since then and has none. Returns how many. Safe to run concurrently."""
     failed = (
         Attempt.objects.filter(ended_at__gte=since, state__in=sorted(FAILURE_STATES), stop_as="", diagnosis=None)
         .order_by("ended_at")
@@ -62,15 +63,15 @@ def add_missing_diagnoses(since: datetime, now: datetime) -> int:
 
 
 def claim(now: datetime) -> Diagnosis | None:
-    """The next row with work to do, verdicts before bundles. Counted before it is begun.
+    """Claims the next row with work to do, verdicts before bundles. `tries` is counted before the work starts.
 
-    One bundle at a time: each is seconds of work that nobody waits for, and must not take every worker from verdicts.
+    Only one bundle is built at a time: each takes seconds, and verdicts are more urgent.
     """
     with transaction.atomic():
         due = Diagnosis.objects.open().filter(due_at__lte=now).select_for_update(skip_locked=True, of=("self",))
-        # What failed in one moment is due in one moment: its first symptom leads, whatever order the table gives
-        longest = (F("judged_at").asc(nulls_first=True), "due_at", "failed_at", "pk")
-        row = due.order_by(*longest).only("pk", "judged_at").first()
+        # Simultaneous failures are due at the same time; order by failed_at, so that the first one leads the incident
+        order = (F("judged_at").asc(nulls_first=True), "due_at", "failed_at", "pk")
+        row = due.order_by(*order).only("pk", "judged_at").first()
         if row is None or (row.judged_at and _bundle_in_progress(now)):
             return None
         Diagnosis.objects.filter(pk=row.pk).update(tries=F("tries") + 1, due_at=now + LEASE)
@@ -101,18 +102,18 @@ def record_verdict(
     now: datetime,
     trouble: str = "",
 ) -> Incident | None:
-    """Write the verdict down and join it to an incident, or open one. What a person said meanwhile stays."""
+    """Stores the verdict and adds it to an incident, or opens one. Returns the incident, None if nothing failed."""
     fields = _verdict_fields(verdict) | {
         "gpus": cost.gpus,
         "ran": cost.ran,
         "lost": cost.lost,
         "trouble": trouble[:1000],
     }
-    # The bundle is a piece of work of its own, with tries of its own; and at once
+    # The bundle is separate work with its own tries, due immediately
     fields |= {"judged_at": now, "tries": 0, "due_at": now}
     if not Diagnosis.objects.filter(pk=row.pk, tries=row.tries, judged_at=None).update(**fields):
-        raise FailureStateConflict(f"{row.attempt} was judged by somebody else a moment ago")
-    for name, value in fields.items():  # as it is now in the database, without asking for all of it again
+        raise FailureStateConflict(f"{row.attempt} was diagnosed by another worker")
+    for name, value in fields.items():  # update the instance without another query
         setattr(row, name, value)
     _update_attempt_cause(row, DIAGNOSIS_AUTHOR)
     row.nodes.set(_known_nodes(row, {node.host for node in verdict.suspect_nodes}))
@@ -123,24 +124,24 @@ def record_verdict(
     return incident
 
 
-DETECTOR_ENGINE = "detector"  # the engine's name, where a running attempt is judged by what it reports
+DETECTOR_ENGINE = "detector"  # name of the engine for diagnoses of running attempts
 
 
 @transaction.atomic
 def diagnose_running_attempt(attempt: Attempt, label: str, why: str, since: datetime, now: datetime) -> Incident | None:
-    """A running attempt shows a symptom: its verdict comes before its end. Twice: None."""
-    found = LABELS[label]
-    row, new = Diagnosis.objects.get_or_create(
+    """Diagnoses a running attempt from a symptom. Returns its incident; None if it already has a diagnosis."""
+    label_info = LABELS[label]
+    row, is_new = Diagnosis.objects.get_or_create(
         attempt=attempt,
         defaults={
             "cluster_id": attempt.job.cluster_id, "failed_at": now, "due_at": now + SUSPECT_BUNDLE_DELAY,
-            "judged_at": now, "root_cause": label, "said": label, "category": found.category.value,
+            "judged_at": now, "root_cause": label, "said": label, "category": label_info.category.value,
             "confidence": SYMPTOM_CONFIDENCE,
-            "restart_helps": found.restart.value, "restart_reason": found.reason, "action": found.action,
+            "restart_helps": label_info.restart.value, "restart_reason": label_info.reason, "action": label_info.action,
             "engine": DETECTOR_ENGINE, "notes": [why], "gpus": attempt.job.gpus,
         },
     )  # fmt: skip
-    if not new:
+    if not is_new:
         return None
     row.refresh_from_db()
     incident = _join_incident(row, since, now)
@@ -151,15 +152,18 @@ def diagnose_running_attempt(attempt: Attempt, label: str, why: str, since: date
 
 @transaction.atomic
 def withdraw_early_diagnosis(row: Diagnosis, why: str, now: datetime) -> bool:
-    """The symptom passed before anything was done about it: what fails later is judged for itself."""
+    """Deletes the diagnosis of a running attempt whose symptom has ended. False if recovery has acted on it.
+
+    A later failure of the attempt gets its own diagnosis.
+    """
     if (
         row.engine != DETECTOR_ENGINE
         or not Attempt.objects.filter(pk=row.attempt_id, ended_at=None, stop_as="").exists()
     ):
         return False
-    # Locked: whoever says yes meanwhile finds it gone, or was first and keeps it
-    waiting = Decision.objects.select_for_update(of=("self",)).filter(diagnosis=row)
-    if any(one.course not in UNSTARTED_STATES for one in waiting):
+    # The lock makes a concurrent approval either fail or happen before the check below
+    unstarted = Decision.objects.select_for_update(of=("self",)).filter(diagnosis=row)
+    if any(decision.course not in UNSTARTED_STATES for decision in unstarted):
         return False
     incident = row.incident
     if incident is not None:
@@ -168,7 +172,7 @@ def withdraw_early_diagnosis(row: Diagnosis, why: str, now: datetime) -> bool:
             if incident.state != IncidentState.RESOLVED:
                 resolve(incident, author=DIAGNOSIS_AUTHOR, now=now, why=why)
             Incident.objects.filter(pk=incident.pk).update(lead=None)
-    waiting.filter(course__in=UNSTARTED_STATES).delete()
+    unstarted.filter(course__in=UNSTARTED_STATES).delete()
     _record_event("diagnosis.withdrawn", DIAGNOSIS_AUTHOR, row, from_state=row.root_cause, why=why)
     _publish_change(row)
     row.delete()
@@ -176,16 +180,16 @@ def withdraw_early_diagnosis(row: Diagnosis, why: str, now: datetime) -> bool:
 
 
 def _verdict_fields(verdict: pure.LogDiagnosis) -> dict[str, Any]:
-    shown = sanitize_for_storage(wording.as_dict(verdict))
-    same = ("evidence", "chain", "suspect_nodes", "suspect_gpus", "alternatives", "notes", "lines", "size")
-    words = ("root_cause", "confidence", "restart_reason", "action", "engine", "rules_version")
-    found = {name: shown[name] for name in (*same, *words)}
-    found |= {"said": verdict.root_cause, "category": verdict.category.value, "blame": verdict.blame or ""}
-    return found | {"restart_helps": verdict.restart_helps.value}
+    verdict_json = sanitize_for_storage(wording.as_dict(verdict))
+    copied = ("evidence", "chain", "suspect_nodes", "suspect_gpus", "alternatives", "notes", "lines", "size")
+    names = ("root_cause", "confidence", "restart_reason", "action", "engine", "rules_version")
+    fields = {name: verdict_json[name] for name in (*copied, *names)}
+    fields |= {"said": verdict.root_cause, "category": verdict.category.value, "blame": verdict.blame or ""}
+    return fields | {"restart_helps": verdict.restart_helps.value}
 
 
 def sanitize_for_storage(value: Any) -> Any:
-    """PostgreSQL keeps no NUL and no half character; logs hold both."""
+    """The value without NUL characters and lone surrogates, which occur in logs and which PostgreSQL rejects."""
     match value:
         case str():
             return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
@@ -197,7 +201,7 @@ def sanitize_for_storage(value: Any) -> Any:
 
 
 def store_bundle(row: Diagnosis, text: str, now: datetime) -> None:
-    """The work on this row is done, and what a follower knew of the log is needed no more."""
+    """Stores the bundle, which completes the row, and deletes the read position of its log."""
     raw = text.encode("utf-8", "replace")[:MAX_BUNDLE_BYTES]
     packed = zlib.compress(raw, 9) if raw else None
     open_row = Diagnosis.objects.filter(pk=row.pk, tries=row.tries, kept_at=None)
@@ -206,9 +210,9 @@ def store_bundle(row: Diagnosis, text: str, now: datetime) -> None:
 
 
 def _known_nodes(row: Diagnosis, names: Iterable[str]) -> list[Node]:
-    """A log writes `seren-001.cluster.local` where the record says `seren-001`."""
-    wanted = set(names) | {name.partition(".")[0] for name in names}
-    return list(Node.objects.filter(cluster_id=row.cluster_id, name__in=wanted)) if wanted else []
+    """The nodes with these names. A log may contain `seren-001.cluster.local` for the node `seren-001`."""
+    candidates = set(names) | {name.partition(".")[0] for name in names}
+    return list(Node.objects.filter(cluster_id=row.cluster_id, name__in=candidates)) if candidates else []
 
 
 # --- incidents
@@ -217,13 +221,15 @@ def _known_nodes(row: Diagnosis, names: Iterable[str]) -> list[Node]:
 def find_or_open_incident(
     cluster_id: int, symptom: FailureSymptom, category: str, first_at: datetime, lead: Diagnosis | None = None
 ) -> tuple[Incident, bool]:
-    """The incident that a symptom belongs to, and whether it was there. Under a lock of the cluster: two attempts that
-    die of one cause in one moment must not open two incidents."""
+    """The incident of a symptom, and whether it existed before.
+
+    Takes a lock per cluster: two attempts that fail with one cause at the same time must not open two incidents.
+    """
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [INCIDENT_LOCK_KEY, cluster_id])
-    found = grouping.matching_incident(symptom, incident_candidates.candidates(cluster_id, symptom))
-    if found:
-        return Incident.objects.get(pk=found), True
+    incident_id = grouping.matching_incident(symptom, incident_candidates.candidates(cluster_id, symptom))
+    if incident_id:
+        return Incident.objects.get(pk=incident_id), True
     opened = Incident.objects.create(
         cluster_id=cluster_id,
         root_cause=symptom.root_cause,
@@ -240,8 +246,8 @@ def find_or_open_incident(
 
 def _join_incident(row: Diagnosis, first_at: datetime, now: datetime) -> Incident:
     symptom = incident_candidates.symptom_of(row)
-    incident, found = find_or_open_incident(row.cluster_id, symptom, row.category, first_at, lead=row)
-    if incident.lead_id is None:  # it was opened by a sign: now there is somebody who died of it
+    incident, existed = find_or_open_incident(row.cluster_id, symptom, row.category, first_at, lead=row)
+    if incident.lead_id is None:  # opened by a sign: this is its first failed attempt
         Incident.objects.filter(pk=incident.pk).update(lead=row)
     Diagnosis.objects.filter(pk=row.pk).update(incident=incident)
     Incident.objects.filter(pk=incident.pk).update(
@@ -256,7 +262,7 @@ def _join_incident(row: Diagnosis, first_at: datetime, now: datetime) -> Inciden
         incident.nodes.add(*named)
         row.nodes.add(*named)
     row.incident = incident
-    what = "incident.joined" if found else "incident.opened"
+    what = "incident.joined" if existed else "incident.opened"
     _record_event(
         what, DIAGNOSIS_AUTHOR, row, to_state=incident.state, why=incident.title, detail={"incident": incident.pk}
     )
@@ -265,7 +271,7 @@ def _join_incident(row: Diagnosis, first_at: datetime, now: datetime) -> Inciden
 
 @transaction.atomic
 def acknowledge(incident: Incident, *, author: Author, now: datetime, why: str = "") -> None:
-    """Somebody is at it."""
+    """Marks the incident as acknowledged: someone is working on it."""
     if not Incident.objects.filter(pk=incident.pk, state=IncidentState.OPEN).update(
         state=IncidentState.ACKNOWLEDGED, acknowledged_at=now, acknowledged_by=author.by
     ):
@@ -275,7 +281,7 @@ def acknowledge(incident: Incident, *, author: Author, now: datetime, why: str =
 
 @transaction.atomic
 def resolve(incident: Incident, *, author: Author, now: datetime, why: str = "") -> None:
-    """It is over; what fails from now on is another incident."""
+    """Closes the incident. New failures with the same cause open a new one."""
     if (
         not Incident.objects.unresolved()
         .filter(pk=incident.pk)
@@ -286,55 +292,56 @@ def resolve(incident: Incident, *, author: Author, now: datetime, why: str = "")
 
 
 def resolve_recovered_incidents(now: datetime) -> int:
-    """Close what a program mended by itself: every job that was in it has ended well since."""
+    """Resolves incidents of jobs that have all completed since. Returns how many."""
     rows = Incident.objects.unresolved().filter(scope=IncidentScope.JOB, last_symptom_at__gte=now - RECOVERED_WITHIN)
-    mended = rows.exclude(diagnoses__attempt__job__in=Job.objects.exclude(state=State.COMPLETED))
-    done = 0
-    for incident in mended.select_related("lead__attempt__job").order_by("pk")[:MAX_RESOLVED_PER_TURN]:
+    recovered = rows.exclude(diagnoses__attempt__job__in=Job.objects.exclude(state=State.COMPLETED))
+    resolved = 0
+    for incident in recovered.select_related("lead__attempt__job").order_by("pk")[:MAX_RESOLVED_PER_TURN]:
         try:
-            resolve(incident, author=DIAGNOSIS_AUTHOR, now=now, why="Its jobs have ended well since.")
-            done += 1
+            resolve(incident, author=DIAGNOSIS_AUTHOR, now=now, why="All affected jobs have completed since.")
+            resolved += 1
         except FailureStateConflict:
-            continue  # a person was faster
-    return done
+            continue  # a user was faster
+    return resolved
 
 
-def _incident_conflict(incident: Incident, wanted: str) -> FailureStateConflict:
+def _incident_conflict(incident: Incident, target_state: str) -> FailureStateConflict:
     incident.refresh_from_db()
-    return FailureStateConflict(f"{incident} cannot be {wanted}: it is {incident.state} already")
+    return FailureStateConflict(f"{incident} cannot be {target_state} because it is already {incident.state}")
 
 
 def _record_incident_event(what: str, author: Author, incident: Incident, state: str, why: str) -> None:
     before = incident.state
     incident.refresh_from_db()
-    moved: dict[str, Any] = {"from_state": before, "to_state": state, "why": why, "detail": {"incident": incident.pk}}
+    values: dict[str, Any] = {"from_state": before, "to_state": state, "why": why, "detail": {"incident": incident.pk}}
     if incident.lead is not None:
-        _record_event(what, author, incident.lead, **moved)
-    else:  # signs alone
-        journal.new_event(what, author, cluster_id=incident.cluster_id, node=incident.nodes.first(), **moved).save()
+        _record_event(what, author, incident.lead, **values)
+    else:  # the incident has only signs
+        journal.new_event(what, author, cluster_id=incident.cluster_id, node=incident.nodes.first(), **values).save()
     live.publish_on_commit("failures", f"incident:{incident.pk}")
 
 
-# --- what people say of a verdict
+# --- reviews
 
 
 @transaction.atomic
 def confirm(row: Diagnosis, *, author: Author, now: datetime, note: str = "") -> None:
-    """A person looked, and it is so."""
+    """Records that a user confirms the diagnosis."""
     _record_review(row, row.root_cause, author=author, now=now, note=note)
 
 
 @transaction.atomic
 def correct_verdict(row: Diagnosis, root_cause: str, *, author: Author, now: datetime, note: str = "") -> None:
-    """A person knows better. To what the engine had said: that confirms it."""
+    """Records the root cause given by a user. The cause that the engine named counts as a confirmation."""
     _record_review(row, root_cause, author=author, now=now, note=note)
 
 
 @transaction.atomic
 def confirm_verdict_by_recovery(row: Diagnosis, *, now: datetime, note: str) -> bool:
-    """What this verdict had us do has worked, so the verdict is held to be true; `note` says what was done.
+    """Confirms a diagnosis whose recovery worked; `note` says what was done.
 
-    False where that proves nothing: a person has spoken, no cause was named, or what helped is said not to help.
+    Returns False if that proves nothing: the diagnosis was reviewed, its cause is unknown, or a restart is not
+    expected to help against the cause.
     """
     row.refresh_from_db(from_queryset=Diagnosis.objects.select_for_update(of=("self",)).defer("bundle"))
     if row.review or row.judged_at is None or row.root_cause in (NONE, UNKNOWN):
@@ -368,13 +375,13 @@ def _record_review(row: Diagnosis, root_cause: str, *, author: Author, now: date
 
 
 def _update_attempt_cause(row: Diagnosis, author: Author) -> None:
-    """For the ledgers against crash loops; a cause that nobody knows leaves them to count by how the command ended."""
+    """Sets the cause on the attempt for the crash loop check. An unknown cause is stored as empty."""
     unknown = row.root_cause in (NONE, UNKNOWN)
     job_actions.set_failure_cause(row.attempt, "" if unknown else row.root_cause, author=author)
 
 
 def _update_incident_cause(row: Diagnosis) -> None:
-    """An incident is called by what its leading diagnosis says."""
+    """Sets the cause of the incident that this diagnosis leads."""
     led = Q(pk=row.incident_id, lead=row) & ~Q(root_cause=row.root_cause)
     Incident.objects.filter(led).update(root_cause=row.root_cause, category=row.category)
 

@@ -1,4 +1,4 @@
-"""The only code that changes how far running logs were read. Nothing of it is history, so nothing of it is an Event."""
+"""The only code that changes Following, the read positions of running logs. Records no events: they are not history."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from jobs.actions.retention import delete_batch
 from jobs.core.lifecycle import FAILURE_STATES
 from jobs.models import Attempt
 
-LEASE = timedelta(seconds=90)  # longer than a task may live
+LEASE = timedelta(seconds=90)  # longer than the time limit of a task
 MAX_NEW_ROWS = 500
-DIAGNOSIS_GRACE = timedelta(hours=1)  # a failed attempt has its bundle long before
+DIAGNOSIS_GRACE = timedelta(hours=1)  # the bundle of a failed attempt is stored long before
 
 
 def add_running_attempts(now: datetime) -> int:
-    """A row for each running attempt with a log that has none. Twice or by two workers at once: still one each."""
+    """Adds a row for each running attempt with a log that has none. Returns how many. Safe to run concurrently."""
     running = Attempt.objects.filter(ended_at=None, confirmed_at__isnull=False, following=None).exclude(log_path="")
     fresh = running.exclude(job__cluster__log_root="").order_by("pk").values_list("pk", flat=True)[:MAX_NEW_ROWS]
     rows = [Following(attempt_id=pk, due_at=now) for pk in fresh]
@@ -28,7 +28,10 @@ def add_running_attempts(now: datetime) -> int:
 
 
 def claim(now: datetime) -> Following | None:
-    """The log that waited longest. Counted before it is begun, and one at a time: verdicts need the other workers."""
+    """Claims the log that is due longest. Only one at a time, because diagnoses need the other workers.
+
+    `tries` is counted before the work starts.
+    """
     with transaction.atomic():
         if Following.objects.filter(taken_until__gte=now).exists():
             return None
@@ -41,7 +44,7 @@ def claim(now: datetime) -> Following | None:
 
 @dataclass(frozen=True, kw_only=True)
 class LogFollowResult:
-    """What a look at a growing log found; `state` is None where nothing new was read."""
+    """The result of reading a growing log; `state` is None if nothing new was read."""
 
     size: int
     due_at: datetime
@@ -50,22 +53,22 @@ class LogFollowResult:
     state: bytes | None = None
 
 
-def save_log_offset(row: Following, look: LogFollowResult, now: datetime) -> bool:
-    """False when somebody else took the row meanwhile, or the attempt was judged and the row is gone."""
+def save_log_offset(row: Following, result: LogFollowResult, now: datetime) -> bool:
+    """Stores the result. False if another worker has claimed the row, or it was deleted after a diagnosis."""
     fields: dict[str, object] = {
-        "size": look.size,
-        "due_at": look.due_at,
+        "size": result.size,
+        "due_at": result.due_at,
         "looked_at": now,
         "taken_until": None,
         "tries": 0,
     }
-    if look.state is not None:
-        fields |= {"read": look.read, "seam": look.seam, "state": look.state}
+    if result.state is not None:
+        fields |= {"read": result.read, "seam": result.seam, "state": result.state}
     return bool(_claimed_row(row).update(**fields))
 
 
 def postpone_log(row: Following, until: datetime) -> None:
-    """It stays counted: a log that breaks its reader is left to the diagnosis after a few tries."""
+    """Postpones a log after an error. `tries` stays counted, so that it is left to the diagnosis after a few errors."""
     _claimed_row(row).update(due_at=until, taken_until=None)
 
 
@@ -78,6 +81,6 @@ def forget_offsets(attempts: Iterable[int]) -> None:
 
 
 def forget_ended_attempts(now: datetime) -> int:
-    """Of attempts that ended well at once; of those that failed when the diagnosis has surely had its turn."""
+    """Deletes the rows of ended attempts: successful ones immediately, failed ones after the diagnosis."""
     over = ~Q(attempt__state__in=sorted(FAILURE_STATES)) | Q(attempt__ended_at__lt=now - DIAGNOSIS_GRACE)
     return delete_batch(Following.objects.filter(over, attempt__ended_at__isnull=False))

@@ -19,10 +19,10 @@ from jobs.actions.journal import Author
 from jobs.core.spec import InvalidField
 
 LEASE = timedelta(seconds=60)
-MIN_MESSAGE_INTERVAL = timedelta(seconds=30)  # between two messages about one incident: bursts become one
+MIN_MESSAGE_INTERVAL = timedelta(seconds=30)  # between two messages about one incident, to combine bursts
 MAX_SEND_FAILURES = 10
 MAX_RETRY_DELAY = timedelta(minutes=30)
-FAILING_CHANNEL_PERIOD = timedelta(hours=1)  # after a message was given up
+FAILING_CHANNEL_PERIOD = timedelta(hours=1)  # how long a channel counts as failing after Acme gave up a message
 
 
 @transaction.atomic
@@ -36,7 +36,7 @@ def add_channel(
     least_gpu_hours: float = 0,
     allowed: tuple[Network, ...] = (),
 ) -> Channel:
-    """Raises BadSpec. A webhook gets a secret that its receiver must know."""
+    """Adds a channel. Raises InvalidField. A webhook gets a secret, with which its receiver verifies messages."""
     _validate_target(kind, target, allowed)
     try:
         with transaction.atomic():
@@ -45,7 +45,7 @@ def add_channel(
                 secret=secrets.token_urlsafe(32) if kind == Channel.Kind.WEBHOOK else "", created_by=author.by,
             )  # fmt: skip
     except IntegrityError:
-        raise InvalidField("target", "is told already") from None
+        raise InvalidField("target", "already has a channel") from None
     journal.new_event("channel.added", author, why=str(row), detail={"channel": row.pk}).save()
     return row
 
@@ -55,7 +55,7 @@ def _validate_target(kind: str, target: str, allowed: tuple[Network, ...]) -> No
         try:
             EmailValidator()(target)
         except ValidationError:
-            raise InvalidField("target", "is no mail address") from None
+            raise InvalidField("target", "is not an e-mail address") from None
         return
     try:
         outbound_http.check_url(target, allowed)
@@ -65,14 +65,14 @@ def _validate_target(kind: str, target: str, allowed: tuple[Network, ...]) -> No
 
 @transaction.atomic
 def remove_channel(row: Channel, *, author: Author) -> None:
-    """Nobody is told there any more."""
+    """Deletes the channel and its notices."""
     journal.new_event("channel.removed", author, why=str(row), detail={"channel": row.pk}).save()
     row.delete()
 
 
 @transaction.atomic
 def switch_channel(row: Channel, is_on: bool, *, author: Author) -> None:
-    """Off, it keeps what it is told of and is told nothing."""
+    """Switches a channel on or off. A channel that is off keeps its filters."""
     if Channel.objects.filter(pk=row.pk, is_on=not is_on).update(is_on=is_on):
         what = "channel.switched-on" if is_on else "channel.switched-off"
         journal.new_event(what, author, why=str(row), detail={"channel": row.pk}).save()
@@ -81,7 +81,7 @@ def switch_channel(row: Channel, is_on: bool, *, author: Author) -> None:
 
 @transaction.atomic
 def change_channel_rules(row: Channel, *, scope: str, least_gpu_hours: float, author: Author) -> bool:
-    """What it is told of. Where it leads is never changed: that would be another channel."""
+    """Changes the filters of a channel. False if nothing changed. The address of a channel cannot be changed."""
     rules = {"scope": scope, "least_gpu_hours": least_gpu_hours}
     before = {name: getattr(row, name) for name in rules}
     if before == rules or not Channel.objects.filter(pk=row.pk, **before).update(**rules):
@@ -93,26 +93,26 @@ def change_channel_rules(row: Channel, *, scope: str, least_gpu_hours: float, au
 
 
 def request_notice(channel_id: int, incident_id: int, digest: str, now: datetime) -> bool:
-    """There is something to say. Soon, but not at once after the last message."""
-    row, new = Notice.objects.get_or_create(
+    """Requests a message with this content hash. It is due at once, or MIN_MESSAGE_INTERVAL after the last one."""
+    row, is_new = Notice.objects.get_or_create(
         channel_id=channel_id, incident_id=incident_id, defaults={"wanted": digest, "due_at": now}
     )
-    if new or row.wanted == digest:
-        return new
+    if is_new or row.wanted == digest:
+        return is_new
     due_at = max(now, row.sent_at + MIN_MESSAGE_INTERVAL) if row.sent_at else now
     fields = {"wanted": digest, "due_at": due_at, "given_up_at": None, "failures": 0}
     return Notice.objects.filter(pk=row.pk, wanted=row.wanted).update(**fields) == 1
 
 
 def failing_channels(now: datetime) -> set[int]:
-    """Channels whose newest tries failed."""
+    """Ids of the channels whose last messages could not be delivered."""
     rows = Notice.objects.exclude(trouble="").exclude(wanted=F("sent"))
     late = Q(given_up_at=None) | Q(given_up_at__gt=now - FAILING_CHANNEL_PERIOD)
     return set(rows.filter(late).values_list("channel", flat=True).distinct().order_by())
 
 
 def claim(now: datetime, *, last: Collection[int] = (), but: Collection[int] = ()) -> Notice | None:
-    """The longest due first; those of the channels in `last` after all others, of those in `but` none."""
+    """Claims the message that is due longest. Channels in `last` come after all others; those in `but` are skipped."""
     place = Case(When(channel__in=last, then=1), default=0, output_field=SmallIntegerField())
     order = (place, "due_at") if last else ("due_at",)
     with transaction.atomic():
@@ -131,7 +131,7 @@ def mark_sent(row: Notice, digest: str, now: datetime) -> None:
 
 
 def mark_failed(row: Notice, why: str, now: datetime) -> None:
-    """Later again, each time twice as late; after many times never."""
+    """Schedules a retry with exponential backoff, and gives up after MAX_SEND_FAILURES errors."""
     wait = min(timedelta(seconds=5) * 2 ** min(row.failures, 12), MAX_RETRY_DELAY)
     over = now if row.failures + 1 >= MAX_SEND_FAILURES else None
     Notice.objects.filter(pk=row.pk, tries=row.tries).update(

@@ -1,7 +1,7 @@
-"""Rows → what `recovery.decide` is asked: the facts of one failure, the history around it, what its team allows.
+"""Loads the inputs of `recovery.decide`: the facts of one failure, its history, and the policy of its team. Read-only.
 
-Reads; changes nothing. Some ten short statements, none of which grows with the history of the cluster: decisions of the
-last day, the attempts of one job. A directory of checkpoints is listed here too, so no transaction may be open.
+About ten short queries; none grows with the history of the cluster, because they cover the decisions of the last day
+and the attempts of one job. This also lists the checkpoint directory, so no transaction may be open.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from failures.recovery.values import (
     ANY_SUBJECT,
     FailureFacts,
     FailureHistory,
+    OverrideFacts,
     PastAction,
     RecoveryPolicy,
     SavedCheckpoint,
 )
-from failures.recovery.values import OverrideFacts as Said
 from jobs.actions import jobs as job_actions
 from jobs.core.hostlist import expand
 from jobs.core.retry_budget import PastAttempt
@@ -40,8 +40,8 @@ from jobs.models import Attempt, Job, Node, Progress, ProgressSource, RecoveryMo
 MAX_LOSS_POINTS = 20_000
 MAX_PAST_ACTIONS = 2_000
 SPIKE_CAUSE = "LossNaNOrSpike"
-SIGN_CAUSES = {SymptomType.SLOW: "SlowNode", SymptomType.NODE: "NodeHealth"}  # of the table of remedies
-MEASURED_CONFIDENCE = 0.9  # measured, not guessed
+SIGN_CAUSES = {SymptomType.SLOW: "SlowNode", SymptomType.NODE: "NodeHealth"}  # rows of REMEDIES
+MEASURED_CONFIDENCE = 0.9  # signs are measured, not inferred from a log
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ def inputs_of_diagnosis(row: Diagnosis, now: datetime) -> RecoveryInputs:
 
 
 def inputs_of_sign(row: Sign, now: datetime) -> RecoveryInputs:
-    """It lasts, so it is judged as of now. A node alone is nobody's job, and for operators to say."""
+    """The inputs for an ongoing sign, as of now. For a node without a job, only operator settings apply."""
     attempt, facts = row.attempt, _sign_facts(row, now)
     tries = job_actions.attempt_history(attempt) if attempt else []
     policy = attempt_policy(attempt) if attempt else cluster_policy(row.cluster_id)
@@ -99,7 +99,7 @@ def diagnosis_facts(row: Diagnosis) -> FailureFacts:
         cause=row.root_cause or UNKNOWN,
         category=FailureCategory(row.category),
         at=row.failed_at,
-        confidence=1.0 if row.reviewed_by_id else row.confidence,  # a person has said so
+        confidence=1.0 if row.reviewed_by_id else row.confidence,  # reviewed by a user
         restart_helps=RestartAdvice(row.restart_helps),
         incident=str(row.incident_id or ""),
         nodes=frozenset(expand(attempt.nodelist)),
@@ -115,21 +115,21 @@ def diagnosis_facts(row: Diagnosis) -> FailureFacts:
 
 
 def _known_checkpoints(attempt: Attempt, spike_at: int | None) -> tuple[SavedCheckpoint, ...]:
-    """Those that lie in its directory, with what was reported and judged of them; or only what was reported."""
+    """The checkpoints in the job's directory and those that the job reported, with their verdicts; newest first."""
     job = attempt.job
-    reported = {one.path: one for one in job.checkpoints.order_by("-step")[:200]}
-    lying = {one.path: one for one in _listed_checkpoints(attempt, spike_at)}
+    reported = {checkpoint.path: checkpoint for checkpoint in job.checkpoints.order_by("-step")[:200]}
+    by_path = {checkpoint.path: checkpoint for checkpoint in _listed_checkpoints(attempt, spike_at)}
     for path, row in reported.items():
-        known = lying.get(path)
+        listed = by_path.get(path)
         bad = spike_at is not None and row.step >= spike_at
-        lying[path] = SavedCheckpoint(
+        by_path[path] = SavedCheckpoint(
             step=row.step,
             path=path,
-            whole=known.whole if known else None,
-            verdict=row.verdict or ("bad" if bad else known.verdict if known else ""),
-            order=known.order if known else 0,
+            whole=listed.whole if listed else None,
+            verdict=row.verdict or ("bad" if bad else listed.verdict if listed else ""),
+            order=listed.order if listed else 0,
         )
-    return tuple(sorted(lying.values(), key=lambda one: (-one.step, one.path)))
+    return tuple(sorted(by_path.values(), key=lambda checkpoint: (-checkpoint.step, checkpoint.path)))
 
 
 def _listed_checkpoints(attempt: Attempt, spike_at: int | None) -> tuple[SavedCheckpoint, ...]:
@@ -137,51 +137,53 @@ def _listed_checkpoints(attempt: Attempt, spike_at: int | None) -> tuple[SavedCh
     if not (job.cluster.checkpoint_root and job.checkpoint_dir):
         return ()
     try:
-        found = checkpoints.find_checkpoints(
+        listed = checkpoints.find_checkpoints(
             checkpoint_listing.list_checkpoint_files(job.cluster.checkpoint_root, job.checkpoint_dir)
         )
     except checkpoint_listing.CheckpointListingError:
         return ()
-    return checkpoints.to_saved_checkpoints(found, job.checkpoint_dir, spike_at)
+    return checkpoints.to_saved_checkpoints(listed, job.checkpoint_dir, spike_at)
 
 
 def _memory_request(row: Diagnosis, job: Job) -> resizing.MemoryRequest | None:
-    """What it asks for, beside the largest of the nodes that could take it."""
+    """The memory request of the job, with the memory of the nodes that could run it; None if no change would help."""
     nodes = Node.objects.filter(cluster=job.cluster_id, gpus__gte=job.gpus_per_node, cpus__gte=job.cpus_per_node)
-    wanted = {"gpu_model": job.gpu_model, "nic_type": job.nic_type, "name": job.on_node}
-    nodes = nodes.filter(**{name: value for name, value in wanted.items() if value})
+    constraints = {"gpu_model": job.gpu_model, "nic_type": job.nic_type, "name": job.on_node}
+    nodes = nodes.filter(**{name: value for name, value in constraints.items() if value})
     sizes = sorted(nodes.values_list("memory_mb", "gpus"), reverse=True)
-    enough = sizes[min(job.nodes, len(sizes)) - 1] if sizes else (0, 0)  # as much as all of its nodes have
-    asked = resizing.JobRequest(command=job.command, environment=job.environment, memory_mb=job.memory_per_node_mb)
+    enough = (
+        sizes[min(job.nodes, len(sizes)) - 1] if sizes else (0, 0)
+    )  # available on each of as many nodes as the job needs
+    current = resizing.JobRequest(command=job.command, environment=job.environment, memory_mb=job.memory_per_node_mb)
     whole = bool(job.gpus_per_node) and job.gpus_per_node == enough[1]
-    said = [str(one.get("text", "")) for one in row.evidence]
-    found = resizing.build_memory_request(asked, most_memory_mb=enough[0], whole_nodes=whole, said=said)
-    return resizing.applicable_request(row.root_cause, found, asked)
+    evidence = [str(line.get("text", "")) for line in row.evidence]
+    request = resizing.build_memory_request(current, most_memory_mb=enough[0], whole_nodes=whole, evidence=evidence)
+    return resizing.applicable_request(row.root_cause, request, current)
 
 
 def _loaded_checkpoint_step(attempt: Attempt) -> int | None:
-    """What recovery had told this attempt to load."""
-    before = Decision.objects.filter(attempt__job=attempt.job_id, attempt__number__lt=attempt.number, course="done")
-    return before.order_by("-attempt__number").values_list("checkpoint_step", flat=True).first()
+    """The step of the checkpoint that recovery told this attempt to load, if any."""
+    earlier = Decision.objects.filter(attempt__job=attempt.job_id, attempt__number__lt=attempt.number, course="done")
+    return earlier.order_by("-attempt__number").values_list("checkpoint_step", flat=True).first()
 
 
 def _total_run_time(attempt: Attempt, until: datetime) -> timedelta:
-    """How long all attempts of its job ran, this one included: what a start from the beginning repeats at most."""
+    """The run time of the job's attempts up to this one: the most that a start from the beginning repeats."""
     earlier = Attempt.objects.filter(job=attempt.job_id, number__lte=attempt.number, confirmed_at__isnull=False)
     spans = earlier.values_list("confirmed_at", "ended_at")
     return sum((max((ended or until) - began, timedelta(0)) for began, ended in spans), timedelta(0))
 
 
 def _loss_spike_step(attempt: Attempt) -> int | None:
-    """The step at which its loss went up and stayed there, from what it reported."""
+    """The step of the last lasting loss spike that the job reported; None if there is none."""
     rows = Progress.objects.filter(attempt_id=attempt.pk, step__isnull=False).order_by("-at")
-    rows = rows.filter(attempt__pulse__source=ProgressSource.REPORTS)  # figures picked out of a log judge nobody
-    told = list(rows.values_list("step", "at", "loss", "grad_norm")[:MAX_LOSS_POINTS])
+    rows = rows.filter(attempt__pulse__source=ProgressSource.REPORTS)  # values parsed from a log are too unreliable
+    samples = list(rows.values_list("step", "at", "loss", "grad_norm")[:MAX_LOSS_POINTS])
     points = [
-        LossPoint(step=step, at=at.timestamp(), loss=value, grad_norm=norm) for step, at, value, norm in told[::-1]
+        LossPoint(step=step, at=at.timestamp(), loss=value, grad_norm=norm) for step, at, value, norm in samples[::-1]
     ]
-    found = loss.loss_findings(points)
-    return int(found[-1].subject.partition("-")[0]) if found else None
+    findings = loss.loss_findings(points)
+    return int(findings[-1].subject.partition("-")[0]) if findings else None
 
 
 def _failure_history(
@@ -214,24 +216,24 @@ def _past_actions(cluster_id: int, now: datetime) -> tuple[PastAction, ...]:
     )
 
 
-def _active_overrides(cluster_id: int, facts: FailureFacts) -> tuple[Said, ...]:
-    standing = Order.objects.standing().filter(cluster=cluster_id).select_related("job", "node")
+def _active_overrides(cluster_id: int, facts: FailureFacts) -> tuple[OverrideFacts, ...]:
+    rows = Order.objects.standing().filter(cluster=cluster_id).select_related("job", "node")
     subjects = facts.nodes | {facts.job}
-    return tuple(Said(subject=one.subject, by=one.by, why=one.why) for one in standing if one.subject in subjects)
+    return tuple(OverrideFacts(subject=row.subject, by=row.by, why=row.why) for row in rows if row.subject in subjects)
 
 
 def attempt_policy(attempt: Attempt) -> RecoveryPolicy:
-    """Rows of one cluster overrule those of all; `Policy.mode` takes the least of a team's and the operators'."""
+    """The policy for an attempt. Settings of its cluster override those for every cluster."""
     return _policy_from_rows(RecoveryMode.objects.for_job(attempt.job))
 
 
 def cluster_policy(cluster_id: int) -> RecoveryPolicy:
-    """What operators said for a cluster."""
+    """The policy of a cluster from the settings of operators."""
     return _policy_from_rows(RecoveryMode.objects.filter(Q(cluster=None) | Q(cluster=cluster_id), team=None))
 
 
-def _policy_from_rows(said: QuerySet[RecoveryMode]) -> RecoveryPolicy:
-    rows = list(said.select_related("team"))
+def _policy_from_rows(settings: QuerySet[RecoveryMode]) -> RecoveryPolicy:
+    rows = list(settings.select_related("team"))
     modes: dict[tuple[str, str], AutomationMode] = {}
     for row in sorted(rows, key=lambda row: row.cluster_id is not None):
         modes[row.team.name if row.team else ANY_SUBJECT, row.action or ANY_SUBJECT] = AutomationMode(row.mode)

@@ -1,4 +1,4 @@
-"""The only code that changes what was learned: cases, rules, opinions. Each verb is one transaction with its Event."""
+"""The only code that changes cases, learned rules and model opinions. Each function is one transaction."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from jobs.actions.journal import Author
 
 LEARNING_AUTHOR = Author(by="learning")
 AGENT_AUTHOR = Author(by="agent")
-MODEL_REQUEST_TIMEOUT = timedelta(minutes=10)  # longer than any budget of time: who asked then is dead
+MODEL_REQUEST_TIMEOUT = timedelta(minutes=10)  # longer than any time budget: the worker that asked is gone
 
 
 def save_case(row: Diagnosis, vector: Vector) -> None:
-    """The case of a diagnosis. Twice is once."""
+    """Stores the case of a diagnosis. Idempotent."""
     Case.objects.update_or_create(diagnosis=row, defaults={"vector": vector, "version": EMBEDDING_VERSION})
 
 
@@ -34,7 +34,7 @@ def mark_learned(row: Diagnosis, now: datetime) -> None:
 
 @transaction.atomic
 def propose_rule(source: Diagnosis, proposal: RuleProposal, replay: RuleReplay) -> LearnedRule | None:
-    """Into the shadow; None when this very rule was proposed before, retired or not."""
+    """Adds a shadow rule. None if the same rule was proposed before, even if it is retired."""
     detail = sanitize_for_storage(asdict(replay))
     rule, new = LearnedRule.objects.get_or_create(
         name=proposal.name,
@@ -45,7 +45,8 @@ def propose_rule(source: Diagnosis, proposal: RuleProposal, replay: RuleReplay) 
         },
     )  # fmt: skip
     if new:
-        _record_event("rule.proposed", LEARNING_AUTHOR, rule, why=f"learned for {rule.label}", detail=detail)
+        why = f"Learned from a confirmed diagnosis of {rule.label}."
+        _record_event("rule.proposed", LEARNING_AUTHOR, rule, why=why, detail=detail)
     return rule if new else None
 
 
@@ -56,7 +57,7 @@ def propose_filter(source: Diagnosis, name: str, pattern: str, example: str, ori
                              "example": sanitize_for_storage(example)[:600], "origin": origin, "source": source},
     )  # fmt: skip
     if new:
-        _record_event("rule.proposed", LEARNING_AUTHOR, rule, why="drops lines that are routine")
+        _record_event("rule.proposed", LEARNING_AUTHOR, rule, why="Removes routine lines from evidence bundles.")
     return rule if new else None
 
 
@@ -66,27 +67,27 @@ def record_hits(row: Diagnosis, rules: Iterable[LearnedRule]) -> None:
 
 @transaction.atomic
 def adopt(rule: LearnedRule, *, author: Author, now: datetime, why: str = "") -> None:
-    """From now on it counts in every verdict."""
-    moved = LearnedRule.objects.filter(pk=rule.pk, state=RuleState.SHADOW)
-    if not moved.update(state=RuleState.ADOPTED, adopted_at=now, adopted_by=author.by):
+    """Adopts a shadow rule: from now on it is used in every diagnosis."""
+    shadow = LearnedRule.objects.filter(pk=rule.pk, state=RuleState.SHADOW)
+    if not shadow.update(state=RuleState.ADOPTED, adopted_at=now, adopted_by=author.by):
         raise _rule_conflict(rule, "adopted")
     _record_event("rule.adopted", author, rule, why=why, from_state=RuleState.SHADOW, to_state=RuleState.ADOPTED)
 
 
 @transaction.atomic
 def retire(rule: LearnedRule, *, author: Author, now: datetime, why: str = "") -> None:
-    """It counts no more; verdicts that it gave stay as they are."""
-    before = LearnedRule.objects.select_for_update().get(pk=rule.pk).state
-    moved = LearnedRule.objects.running().filter(pk=rule.pk)
-    if not moved.update(state=RuleState.RETIRED, retired_at=now, retired_by=author.by, retired_why=why[:1000]):
+    """Retires a rule. Existing diagnoses do not change."""
+    previous_state = LearnedRule.objects.select_for_update().get(pk=rule.pk).state
+    active = LearnedRule.objects.running().filter(pk=rule.pk)
+    if not active.update(state=RuleState.RETIRED, retired_at=now, retired_by=author.by, retired_why=why[:1000]):
         raise _rule_conflict(rule, "retired")
-    _record_event("rule.retired", author, rule, why=why, from_state=before, to_state=RuleState.RETIRED)
+    _record_event("rule.retired", author, rule, why=why, from_state=previous_state, to_state=RuleState.RETIRED)
 
 
 def claim_model_request(row: Diagnosis, model: str, now: datetime) -> bool:
-    """Is it ours to ask the model about this row? At most one asks, and again only when the first one died over it."""
-    opinion, new = ModelOpinion.objects.get_or_create(diagnosis=row, defaults={"asked_at": now, "model": model})
-    if new:
+    """Whether this worker may ask the model about the row. Only one may, until it times out without an answer."""
+    opinion, is_new = ModelOpinion.objects.get_or_create(diagnosis=row, defaults={"asked_at": now, "model": model})
+    if is_new:
         return True
     stale = ModelOpinion.objects.filter(pk=opinion.pk, answered_at=None, asked_at__lt=now - MODEL_REQUEST_TIMEOUT)
     return bool(stale.update(asked_at=now, model=model))
@@ -94,7 +95,7 @@ def claim_model_request(row: Diagnosis, model: str, now: datetime) -> bool:
 
 @transaction.atomic
 def record_opinion(row: Diagnosis, outcome: VoteResult, now: datetime) -> None:
-    """An enrichment or an abstention; the verdict is not touched."""
+    """Stores the answer of the model, which may be an abstention. The verdict does not change."""
     fields: dict[str, Any] = sanitize_for_storage(asdict(outcome))
     if not ModelOpinion.objects.filter(diagnosis=row, answered_at=None).update(answered_at=now, **fields):
         return
@@ -107,17 +108,17 @@ def record_opinion(row: Diagnosis, outcome: VoteResult, now: datetime) -> None:
     live.publish_on_commit("failures", f"job:{row.attempt.job.public_id}")
 
 
-def _rule_conflict(rule: LearnedRule, wanted: str) -> FailureStateConflict:
+def _rule_conflict(rule: LearnedRule, target_state: str) -> FailureStateConflict:
     rule.refresh_from_db()
-    return FailureStateConflict(f"{rule} cannot be {wanted}: it is {rule.state} already")
+    return FailureStateConflict(f"{rule} cannot be {target_state} because it is already {rule.state}")
 
 
 def _record_event(
     what: str, author: Author, rule: LearnedRule, *, detail: dict[str, Any] | None = None, **fields: Any
 ) -> None:
-    """Beside the job that taught it: a rule has no journal of its own."""
+    """Records the event on the job from which the rule was learned, because rules have no journal."""
     attempt = rule.source.attempt
-    known = {"rule": rule.name, "pattern": rule.pattern} | (detail or {})
-    journal.job_event(what, author, attempt.job, attempt=attempt, detail=known, **fields).save()
+    rule_detail = {"rule": rule.name, "pattern": rule.pattern} | (detail or {})
+    journal.job_event(what, author, attempt.job, attempt=attempt, detail=rule_detail, **fields).save()
     rule.refresh_from_db()
     live.publish_on_commit("rules")

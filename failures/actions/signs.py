@@ -1,4 +1,4 @@
-"""The only code that changes a Sign. Each verb is one transaction with its Event."""
+"""The only code that changes a Sign. Each function is one transaction that also records an Event."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from jobs.core.hostlist import expand
 from jobs.models import Attempt, Cluster, Node, RepairStage
 
 DETECTOR_AUTHOR = Author(by="detector")
-DIGITS_PATTERN = re.compile(r"\d+")  # how long it is silent, how hot it is: they move with every look
+DIGITS_PATTERN = re.compile(r"\d+")  # durations and temperatures change with every measurement
 
 
 @transaction.atomic
@@ -38,10 +38,10 @@ def record_finding(
     attempt: Attempt | None = None,
     node: Node | None = None,
 ) -> Sign | None:
-    """A detector sees it: a new sign, or one more look at the same. None where nothing about it is new."""
-    known = _ongoing_sign(finding, attempt, node)
+    """Creates a sign from a finding, or updates the ongoing one. Returns it; None if nothing but numbers changed."""
+    ongoing = _ongoing_sign(finding, attempt, node)
     values = {"seen_at": now, "severity": finding.severity.value, "why": sanitize_for_storage(finding.why)}
-    if known is None:
+    if ongoing is None:
         since = min(datetime.fromtimestamp(finding.since, UTC), now)
         sign = Sign.objects.create(
             cluster=cluster, symptom=finding.symptom.value, attempt=attempt, node=node, since=since,
@@ -49,10 +49,10 @@ def record_finding(
         )  # fmt: skip
         _record_event("sign.seen", sign, why=sign.why, detail={"sign": sign.pk, "severity": sign.severity})
     else:
-        sign, before = known, _comparable_text(known)
+        sign, previous_text = ongoing, _comparable_text(ongoing)
         Sign.objects.filter(pk=sign.pk).update(**values)
         sign.refresh_from_db()
-        if before == _comparable_text(sign):
+        if previous_text == _comparable_text(sign):
             return None
     if sign.severity == Severity.BAD and sign.incident is None:
         _join_incident(sign, now)
@@ -74,7 +74,7 @@ def _ongoing_sign(finding: DetectorFinding, attempt: Attempt | None, node: Node 
 
 @transaction.atomic
 def blame_node(sign: Sign, node: Node, why: str, now: datetime) -> bool:
-    """It is known now which node it is. Said once."""
+    """Names the node that causes a sign. False if the sign has ended or already has a node."""
     if not Sign.objects.not_ended().filter(pk=sign.pk, node=None).update(node=node, why=f"{sign.why} {why}"):
         return False
     sign.refresh_from_db()
@@ -86,27 +86,27 @@ def blame_node(sign: Sign, node: Node, why: str, now: datetime) -> bool:
 
 @transaction.atomic
 def update_step_times(sign: Sign, observed: float, expected: float, now: datetime) -> None:
-    """It lasts, and so slow it is: what the ledger reckons with."""
+    """Updates the measured step times of an ongoing sign, from which the ledger computes the slow time."""
     Sign.objects.not_ended().filter(pk=sign.pk).update(observed=observed, expected=expected, seen_at=now)
 
 
 @transaction.atomic
 def end_sign(sign: Sign, why: str, at: datetime, now: datetime) -> bool:
-    """It is over. What was proposed because of it is withdrawn; what is under way goes on."""
+    """Ends a sign and expires its proposals; decisions being carried out continue. False if it had already ended."""
     if not Sign.objects.not_ended().filter(pk=sign.pk).update(ended_at=max(at, sign.since)):
         return False
     sign.refresh_from_db()
     _record_event("sign.passed", sign, why=why, detail={"sign": sign.pk})
     decision_actions.expire_sign_proposals(sign, why, now)
     if sign.incident is not None and _incident_is_idle(sign.incident):
-        with suppress(FailureStateConflict):  # a person was faster
+        with suppress(FailureStateConflict):  # a user was faster
             resolve(sign.incident, author=DETECTOR_AUTHOR, now=now, why=why)
     _publish_change(sign)
     return True
 
 
 def _incident_is_idle(incident: Incident) -> bool:
-    """Nothing else is wrong there, and nobody is doing anything about it."""
+    """Whether the incident has no failures, no ongoing signs and no decisions in progress."""
     others = incident.diagnoses.exists() or incident.signs.not_ended().exists()
     return not others and not incident.decisions.filter(course__in={*OPEN_STATES, *CARRIED_OUT_STATES}).exists()
 
@@ -118,14 +118,16 @@ def _join_incident(sign: Sign, now: datetime) -> None:
         sign.incident.nodes.add(sign.node)
         return
     symptom = _symptom_of_sign(sign, now)
-    incident, found = find_or_open_incident(sign.cluster_id, symptom, FailureCategory.INFRASTRUCTURE.value, sign.since)
+    incident, existed = find_or_open_incident(
+        sign.cluster_id, symptom, FailureCategory.INFRASTRUCTURE.value, sign.since
+    )
     Sign.objects.filter(pk=sign.pk).update(incident=incident)
     sign.refresh_from_db()
     if sign.node is not None:
         incident.nodes.add(sign.node)
-    if found:
+    if existed:
         Incident.objects.filter(pk=incident.pk, last_symptom_at__lt=now).update(last_symptom_at=now)
-    what = "incident.joined" if found else "incident.opened"
+    what = "incident.joined" if existed else "incident.opened"
     _record_event(what, sign, to_state=incident.state, why=incident.title, detail={"incident": incident.pk})
     live.publish_on_commit(f"incident:{incident.pk}")
 

@@ -1,4 +1,4 @@
-"""The only code that changes a StackDump. Each verb is one transaction with its Event."""
+"""The only code that changes a StackDump. Each function is one transaction that also records an Event."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from jobs.actions import journal, stack_requests
 from jobs.actions.journal import Author
 from jobs.models import Attempt
 
-STACKS_TIMEOUT = timedelta(seconds=30)  # a turn to send the signal, the ranks to write, a look to read
+STACKS_TIMEOUT = timedelta(seconds=30)  # one turn sends the signal, the ranks write, the next turn reads
 MAX_STORED_BYTES = 256 << 10
 STACKS_AUTHOR = Author(by=DETECTOR_ENGINE)
 
 
 @transaction.atomic
 def request_stacks(attempt: Attempt, incident: Incident, log_size: int, now: datetime) -> StackDump | None:
-    """Before anything is decided. None where the program has not said that it can be asked."""
+    """Requests the stacks of a hanging attempt before recovery decides. None if the program does not support it."""
     if not stack_requests.request_stacks(
-        attempt, author=STACKS_AUTHOR, why=f"Incident {incident.pk}: where do its ranks stand?"
+        attempt, author=STACKS_AUTHOR, why=f"Stacks of the ranks for incident {incident.pk}."
     ):
         return None
     return StackDump.objects.create(
@@ -43,13 +43,13 @@ def update_log_size(dump: StackDump, log_size: int) -> None:
 
 @transaction.atomic
 def close_dump(dump: StackDump, text: str, ranks: int, sentences: Sequence[str], now: datetime) -> bool:
-    """What has come is kept, and said with the verdict; that nothing has come is said too. Once."""
+    """Stores the stacks, or the reason why there are none, and adds it to the diagnosis. False if already closed."""
     raw = text.encode("utf-8", "replace")
-    said = sanitize_for_storage(list(sentences))
+    notes = sanitize_for_storage(list(sentences))
     fields = {
         "closed_at": now,
         "ranks": ranks,
-        "sentences": said,
+        "sentences": notes,
         "packed": zlib.compress(raw[:MAX_STORED_BYTES], 9) if raw else None,
         "size": len(raw),
     }
@@ -57,11 +57,11 @@ def close_dump(dump: StackDump, text: str, ranks: int, sentences: Sequence[str],
         return False
     row = Diagnosis.objects.select_for_update(of=("self",)).defer("bundle").filter(attempt=dump.attempt_id).first()
     if row is not None:
-        Diagnosis.objects.filter(pk=row.pk).update(notes=[*row.notes, *said])
+        Diagnosis.objects.filter(pk=row.pk).update(notes=[*row.notes, *notes])
     attempt = dump.attempt
     detail = {"incident": dump.incident_id, "ranks": ranks}
     journal.job_event(
-        "stacks.read", STACKS_AUTHOR, attempt.job, attempt=attempt, why=" ".join(said), detail=detail
+        "stacks.read", STACKS_AUTHOR, attempt.job, attempt=attempt, why=" ".join(notes), detail=detail
     ).save()
     live.publish_on_commit(f"incident:{dump.incident_id}", f"job:{attempt.job.public_id}")
     return True

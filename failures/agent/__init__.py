@@ -1,0 +1,1 @@
+"""Client for the optional language model: masking, prompts, requests and checking of answers."""

@@ -1,8 +1,8 @@
-"""What a model may answer, and what is made of several answers. Pure.
+"""The answers that a model may give, and how several answers become one vote. Pure.
 
-The schema is closed: a label of our list or an abstention, numbers of lines that were shown, a short sentence. Whatever
-else a model writes, because a log told it to or by itself, is not read. A vote needs a majority of all that were asked;
-an answer that cites a line which was not shown counts as an abstention.
+The schema is closed: a known label or an abstention, numbers of lines that were sent, and a short sentence. Anything
+else in an answer is ignored, including text that a log tricked the model into writing. A result needs a majority of all
+requested votes; an answer that cites a line which was not sent counts as an abstention.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ FILTER_SCHEMA: dict[str, Any] = {
 
 
 class MalformedAnswer(ValueError):
-    """The answer is not what was asked for; the message is a sentence."""
+    """The answer does not fit the schema. The message is a sentence for the user."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class ModelVote:
 
 @dataclass(frozen=True, kw_only=True)
 class VoteResult:
-    """What all the votes together say. `root_cause` is empty where the model abstains."""
+    """The result of all votes. `root_cause` is empty if the model abstains."""
 
     root_cause: str
     lines: tuple[int, ...]
@@ -84,9 +84,9 @@ def parse_json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(words)
     except (ValueError, RecursionError):
-        raise MalformedAnswer("The answer is no JSON.") from None
+        raise MalformedAnswer("The answer is not valid JSON.") from None
     if not isinstance(value, dict):
-        raise MalformedAnswer("The answer is no JSON object.")
+        raise MalformedAnswer("The answer is not a JSON object.")
     return value
 
 
@@ -94,26 +94,26 @@ def parse_vote(text: str, shown: frozenset[int]) -> ModelVote:
     value = parse_json_object(text)
     cause, lines, why = value.get("root_cause"), value.get("lines"), value.get("why")
     if cause not in LABELS:
-        raise MalformedAnswer("root_cause: the answer names no cause of the list.")
+        raise MalformedAnswer("root_cause: the answer names a cause that is not in the list.")
     if not isinstance(lines, list) or not all(type(line) is int for line in lines):
         raise MalformedAnswer("lines: the answer does not cite lines by number.")
-    if strange := [line for line in lines if line not in shown]:
-        raise MalformedAnswer(f"lines: line {strange[0]} was not shown.")
+    if unknown := [line for line in lines if line not in shown]:
+        raise MalformedAnswer(f"lines: line {unknown[0]} was not sent to the model.")
     if cause != UNKNOWN and not lines:
-        raise MalformedAnswer("lines: the answer cites no line for its cause.")
+        raise MalformedAnswer("lines: the answer names a cause but cites no line.")
     words = why if isinstance(why, str) else ""
     plain = "".join(letter if letter.isprintable() else " " for letter in words)[:MAX_WHY_CHARS]
     return ModelVote(root_cause=cause, lines=tuple(dict.fromkeys(lines))[:MAX_CITED_LINES], why=plain)
 
 
 def majority_result(opinions: Iterable[ModelVote], asked: int, troubles: Iterable[str] = ()) -> VoteResult:
-    """More than half of those asked must say the same; anything less is an abstention."""
-    given = list(opinions)
-    cause, votes = Counter(one.root_cause for one in given).most_common(1)[0] if given else ("", 0)
+    """The cause that more than half of the requested votes name; an abstention if there is none."""
+    valid = list(opinions)
+    cause, votes = Counter(vote.root_cause for vote in valid).most_common(1)[0] if valid else ("", 0)
     if cause in ("", UNKNOWN) or votes * 2 <= asked:
         return VoteResult(root_cause="", lines=(), why="", votes=votes, asked=asked, troubles=tuple(troubles))
-    same = [one for one in given if one.root_cause == cause]
-    cited = Counter(line for one in same for line in one.lines)
+    same = [vote for vote in valid if vote.root_cause == cause]
+    cited = Counter(line for vote in same for line in vote.lines)
     lines = tuple(line for line, _ in sorted(cited.items(), key=lambda pair: (-pair[1], pair[0])))[:MAX_CITED_LINES]
     return VoteResult(
         root_cause=cause, lines=lines, why=same[0].why, votes=votes, asked=asked, troubles=tuple(troubles)
@@ -121,9 +121,9 @@ def majority_result(opinions: Iterable[ModelVote], asked: int, troubles: Iterabl
 
 
 def parse_filter_rules(text: str) -> tuple[tuple[str, str], ...]:
-    """(pattern, example) of each filter rule; whether they are any good is for `trouble_with` to say."""
-    given = parse_json_object(text).get("rules")
-    if not isinstance(given, list):
-        raise MalformedAnswer("rules: the answer holds no list of rules.")
-    pairs = [(one.get("pattern"), one.get("example")) for one in given[:12] if isinstance(one, dict)]
+    """(pattern, example) of each filter rule. They are not checked here but by `rule_proposals.filter_error`."""
+    rules = parse_json_object(text).get("rules")
+    if not isinstance(rules, list):
+        raise MalformedAnswer("rules: the answer has no list of rules.")
+    pairs = [(rule.get("pattern"), rule.get("example")) for rule in rules[:12] if isinstance(rule, dict)]
     return tuple((p[:300], e[:600]) for p, e in pairs if isinstance(p, str) and isinstance(e, str) and p and e)

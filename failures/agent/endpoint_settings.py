@@ -1,4 +1,4 @@
-"""The endpoint that the settings name."""
+"""The model endpoint from the Django settings."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What leaves the house: a bundle without secrets and addresses, at most 64 KiB, its lines numbered. Pure.
+"""Prepares a bundle for the model: no secrets, names replaced, at most 64 KiB. Pure.
 
-Names are replaced by stable stand-ins (`host-1`, `address-2`), so that a model still sees that two lines speak of one
-machine; the answer's words are translated back here and nowhere else.
+Names are replaced by stable placeholders (`host-1`, `address-2`), so that a model still sees that two lines are about
+the same machine. Only this module translates the placeholders in an answer back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SECRET_TOKEN = re.compile(
     r"(?i:\bbearer\s+)[\w.~+/=-]{8,}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|-----BEGIN [A-Z ]+-----\S*"
 )
 TOP_LEVEL_DOMAINS = "internal|local|lan|corp|cluster|com|net|org|io|edu|cn|de"
-# With bounds, as the standards of mail and DNS have them: each place of a long word is tried, but not to its end
+# Lengths are bounded as in the mail and DNS standards. Without bounds, a long word would take quadratic time
 NAME_PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("mail", re.compile(r"\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}\b")),
     ("address", re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b|\b(?:[0-9a-fA-F]{1,4}:){4,7}[0-9a-fA-F]{1,4}\b")),
@@ -28,22 +28,22 @@ NAME_PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedBundle:
-    """What may be sent. `numbers` are the lines of the log that it shows: nothing else can be cited."""
+    """The text to send. `numbers` are the log lines in it; an answer may cite only those."""
 
     text: str
     numbers: frozenset[int]
     stand_ins: dict[str, str]
 
-    def named(self, words: str) -> str:
-        """A model's words with the real names again."""
+    def restore_names(self, words: str) -> str:
+        """A text of the model with the placeholders replaced by the real names."""
         return re.sub(
-            r"\b(?:mail|address|host|user)-\d+\b", lambda found: self.stand_ins.get(found[0], found[0]), words
+            r"\b(?:mail|address|host|user)-\d+\b", lambda match: self.stand_ins.get(match[0], match[0]), words
         )
 
 
 def mask_bundle(bundle: str, hosts: frozenset[str] = frozenset()) -> MaskedBundle:
     names: dict[str, str] = {}
-    kept: list[str] = []
+    sent: list[str] = []
     numbers: set[int] = set()
     room = MAX_BUNDLE_BYTES
     for row in bundle.split("\n"):
@@ -51,17 +51,17 @@ def mask_bundle(bundle: str, hosts: frozenset[str] = frozenset()) -> MaskedBundl
         room -= len(safe.encode("utf-8", "replace")) + 1
         if room < 0:
             break
-        kept.append(safe)
-        if found := re.match(r"@(\d+)\b", row):
-            numbers.add(int(found[1]))
+        sent.append(safe)
+        if match := re.match(r"@(\d+)\b", row):
+            numbers.add(int(match[1]))
     return MaskedBundle(
-        text="\n".join(kept), numbers=frozenset(numbers), stand_ins={new: old for old, new in names.items()}
+        text="\n".join(sent), numbers=frozenset(numbers), stand_ins={new: old for old, new in names.items()}
     )
 
 
 def _replace_names(row: str, names: dict[str, str], hosts: frozenset[str]) -> str:
     for kind, pattern in NAME_PATTERNS:
-        row = pattern.sub(lambda found, kind=kind: _placeholder(kind, found[0], names), row)  # type: ignore[misc]
+        row = pattern.sub(lambda match, kind=kind: _placeholder(kind, match[0], names), row)  # type: ignore[misc]
     for host in hosts:
         if host and host in row:
             row = re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", _placeholder("host", host, names), row)

@@ -1,8 +1,8 @@
-"""Speaks to any endpoint of the OpenAI protocol (vLLM, Ollama, a cloud), within a budget of time and money.
+"""Client for any OpenAI-compatible endpoint (vLLM, Ollama, a cloud service), within a budget of time and money.
 
-Nothing is sent but what `masking` let through. Every way a server can fail ends in an `AgentError` with a sentence, and
-the caller abstains: a verdict never waits for a model. An answer is read in pieces against the deadline and a limit of
-size, so a server that trickles or floods holds nobody.
+Only text that `masking` has cleaned is sent. Every server failure becomes an `AgentError` with a sentence, and the
+caller abstains: a verdict never waits for a model. The answer is read in pieces against a deadline and a size limit, so
+a server that sends too slowly or too much cannot block a worker.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Clock = Callable[[], float]
 
 
 class AgentError(Exception):
-    """No answer; the message is a sentence."""
+    """There is no answer. The message is a sentence for the user."""
 
 
 class ModelRequestRejected(AgentError):
-    """The server said no (4xx): asking again would be the same."""
+    """The server rejected the request (4xx). Repeating it would not help."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,8 @@ class ModelEndpoint:
     votes: int = 3
     call_s: float = 60
     budget_s: float = 120  # for all votes of one failure
-    budget_cost: float = 0.25  # in the currency of the prices below; counts only where prices are given
-    price_in: float = 0  # for a million tokens
+    budget_cost: float = 0.25  # in the currency of the prices below; ignored if the prices are 0
+    price_in: float = 0  # per million tokens
     price_out: float = 0
 
     @property
@@ -53,7 +53,7 @@ class ModelEndpoint:
 
 @dataclass
 class ModelBudget:
-    """What one failure may still cost. The clock is an argument; it is monotonic time, not the time of day."""
+    """The time and money left for one failure. `clock` is monotonic, not the time of day."""
 
     endpoint: ModelEndpoint
     clock: Clock = time.monotonic
@@ -67,19 +67,19 @@ class ModelBudget:
 
     def exhaustion_reason(self) -> str:
         if self.remaining_s() < MIN_CALL_S:
-            return "The time for the model is used up."
-        return "The money for the model is used up." if self.spent >= self.endpoint.budget_cost > 0 else ""
+            return "The time budget for the model is used up."
+        return "The cost budget for the model is used up." if self.spent >= self.endpoint.budget_cost > 0 else ""
 
     def add_usage(self, usage: object) -> None:
         if isinstance(usage, dict):
-            sent, made = (usage.get(name, 0) for name in ("prompt_tokens", "completion_tokens"))
-            if all(isinstance(count, int) and count >= 0 for count in (sent, made)):
-                self.spent += (sent * self.endpoint.price_in + made * self.endpoint.price_out) / 1e6
+            tokens_in, tokens_out = (usage.get(name, 0) for name in ("prompt_tokens", "completion_tokens"))
+            if all(isinstance(count, int) and count >= 0 for count in (tokens_in, tokens_out)):
+                self.spent += (tokens_in * self.endpoint.price_in + tokens_out * self.endpoint.price_out) / 1e6
 
 
 @dataclass
 class Agent:
-    """`failure` for a verdict over a bundle, `filters` for rules over frequent shapes."""
+    """Sends the two kinds of requests: `failure` asks for a verdict on a bundle, `filters` for filter rules."""
 
     endpoint: ModelEndpoint
     client: httpx.Client
@@ -89,33 +89,33 @@ class Agent:
         self, bundle: str, precedents: Sequence[Precedent] = (), hosts: frozenset[str] = frozenset()
     ) -> VoteResult:
         safe = masking.mask_bundle(bundle, hosts)
-        known = [_mask_precedent(one, hosts) for one in precedents]
+        known = [_mask_precedent(precedent, hosts) for precedent in precedents]
         messages = prompts.diagnosis_messages(safe.text, known, f"=={secrets.token_hex(8)}==")
         budget = ModelBudget(self.endpoint, self.clock)
-        given, troubles = self._collect_votes(messages, safe.numbers, budget)
-        outcome = answers.majority_result(given, self.endpoint.votes, troubles)
-        return VoteResult(**{**outcome.__dict__, "why": safe.named(outcome.why)})
+        votes, troubles = self._collect_votes(messages, safe.numbers, budget)
+        outcome = answers.majority_result(votes, self.endpoint.votes, troubles)
+        return VoteResult(**{**outcome.__dict__, "why": safe.restore_names(outcome.why)})
 
     def _collect_votes(
         self, messages: list[dict[str, str]], shown: frozenset[int], budget: ModelBudget
     ) -> tuple[list[ModelVote], list[str]]:
-        given: list[ModelVote] = []
+        votes: list[ModelVote] = []
         troubles: list[str] = []
         for vote in range(self.endpoint.votes):
             if why := budget.exhaustion_reason():
                 troubles.append(why)
                 break
             try:
-                given.append(answers.parse_vote(self.ask(messages, answers.VERDICT_SCHEMA, budget, vote), shown))
+                votes.append(answers.parse_vote(self.ask(messages, answers.VERDICT_SCHEMA, budget, vote), shown))
             except MalformedAnswer as trouble:
                 troubles.append(str(trouble))
             except AgentError as trouble:
                 troubles.append(str(trouble))
-                break  # a server that is down or says no is not asked for the other votes
-        return given, troubles
+                break  # the server is down or rejects us: the other votes would fail in the same way
+        return votes, troubles
 
     def filters(self, shapes: Sequence[str]) -> tuple[tuple[str, str], ...]:
-        """(pattern, example); the caller tries each before it may drop a line."""
+        """(pattern, example) of proposed filter rules. The caller must check each one before it may drop a line."""
         safe = masking.mask_bundle("\n".join(shapes))
         messages = prompts.filter_messages(safe.text.split("\n"), f"=={secrets.token_hex(8)}==")
         return answers.parse_filter_rules(
@@ -123,7 +123,7 @@ class Agent:
         )
 
     def ask(self, messages: list[dict[str, str]], schema: dict[str, Any], budget: ModelBudget, vote: int = 0) -> str:
-        """The text of one answer. The first vote is cold; the others differ by seed and a little warmth."""
+        """The text of one answer. The first vote uses temperature 0; the others vary by seed and temperature."""
         body = {
             "model": self.endpoint.model, "messages": messages, "max_tokens": 1200, "seed": vote,
             "temperature": 0.0 if vote == 0 else 0.7,
@@ -132,33 +132,33 @@ class Agent:
         }  # fmt: skip
         try:
             reply = self._post(body, budget)
-        except ModelRequestRejected:  # older servers know no schemas: the answer is checked by us in any case
+        except ModelRequestRejected:  # older servers do not support schemas; the answer is checked here in any case
             reply = self._post({**body, "response_format": {"type": "json_object"}}, budget)
         budget.add_usage(reply.get("usage"))
         return _answer_text(reply)
 
     def _post(self, body: dict[str, Any], budget: ModelBudget) -> dict[str, Any]:
-        left = max(MIN_CALL_S, min(self.endpoint.call_s, budget.remaining_s()))
-        until = self.clock() + left
+        timeout_s = max(MIN_CALL_S, min(self.endpoint.call_s, budget.remaining_s()))
+        until = self.clock() + timeout_s
         headers = {"Authorization": f"Bearer {self.endpoint.key}"} if self.endpoint.key else {}
         url = f"{self.endpoint.url.rstrip('/')}/chat/completions"
         try:
-            with self.client.stream("POST", url, json=body, headers=headers, timeout=left) as response:
+            with self.client.stream("POST", url, json=body, headers=headers, timeout=timeout_s) as response:
                 data = self._read_body(response, until)
         except httpx.TimeoutException:
-            raise AgentError(f"The model did not answer within {left:.0f} s.") from None
+            raise AgentError(f"The model did not answer within {timeout_s:.0f} s.") from None
         except httpx.HTTPError as trouble:
-            raise AgentError(f"The model cannot be reached: {type(trouble).__name__}.") from None
+            raise AgentError(f"The model server cannot be reached: {type(trouble).__name__}.") from None
         if 400 <= response.status_code < 500:
-            raise ModelRequestRejected(f"The model's server refused the question with {response.status_code}.")
+            raise ModelRequestRejected(f"The model server rejected the request with status {response.status_code}.")
         if response.status_code != 200:
-            raise AgentError(f"The model's server answered {response.status_code}.")
+            raise AgentError(f"The model server answered with status {response.status_code}.")
         try:
             reply = json.loads(data)
         except (ValueError, RecursionError):
-            raise MalformedAnswer("The server's answer is no JSON.") from None
+            raise MalformedAnswer("The response of the model server is not valid JSON.") from None
         if not isinstance(reply, dict):
-            raise MalformedAnswer("The server's answer is no JSON object.")
+            raise MalformedAnswer("The response of the model server is not a JSON object.")
         return reply
 
     def _read_body(self, response: httpx.Response, until: float) -> bytes:
@@ -166,9 +166,9 @@ class Agent:
         for piece in response.iter_bytes():
             data += piece
             if len(data) > MAX_RESPONSE_BYTES:
-                raise MalformedAnswer(f"The answer is larger than {MAX_RESPONSE_BYTES >> 10} KiB.")
+                raise MalformedAnswer(f"The response is larger than {MAX_RESPONSE_BYTES >> 10} KiB.")
             if self.clock() > until:
-                raise AgentError("The model's answer came too slowly.")
+                raise AgentError("The response of the model server took too long.")
         return data
 
 
@@ -176,13 +176,13 @@ def _answer_text(reply: dict[str, Any]) -> str:
     try:
         text = reply["choices"][0]["message"]["content"]
     except (KeyError, IndexError, TypeError):
-        raise MalformedAnswer("The server's answer holds no message.") from None
+        raise MalformedAnswer("The response of the model server has no message.") from None
     if not isinstance(text, str):
-        raise MalformedAnswer("The server's answer holds no text.")
+        raise MalformedAnswer("The response of the model server has no text.")
     return text
 
 
-def _mask_precedent(one: Precedent, hosts: frozenset[str]) -> Precedent:
-    words = masking.mask_bundle(one.words, hosts).text.replace("\n", " ")
-    cured = masking.mask_bundle(one.cured_by, hosts).text.replace("\n", " ")
-    return Precedent(root_cause=one.root_cause, cured_by=cured, words=words, likeness=one.likeness)
+def _mask_precedent(precedent: Precedent, hosts: frozenset[str]) -> Precedent:
+    words = masking.mask_bundle(precedent.words, hosts).text.replace("\n", " ")
+    cured = masking.mask_bundle(precedent.cured_by, hosts).text.replace("\n", " ")
+    return Precedent(root_cause=precedent.root_cause, cured_by=cured, words=words, likeness=precedent.likeness)

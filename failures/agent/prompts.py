@@ -1,4 +1,7 @@
-"""What a model is told. Pure. What logs and people wrote stands between marks that they cannot know."""
+"""The prompts for a model. Pure.
+
+Text from logs and users is enclosed in random marks that it cannot contain, so that it cannot pose as an instruction.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ FILTER_PROMPT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Precedent:
-    """A confirmed case near to this one."""
+    """A confirmed case that is similar to this one."""
 
     root_cause: str
     cured_by: str
@@ -36,12 +39,12 @@ class Precedent:
 
 def diagnosis_messages(bundle: str, precedents: Sequence[Precedent], border: str) -> list[dict[str, str]]:
     system = DIAGNOSIS_PROMPT.format(mark=border, causes=", ".join(LABELS))
-    seen = "".join(
-        f"- likeness {one.likeness:.2f}: {one.root_cause}; first line: {one.words[:200]}; cured by: {one.cured_by}\n"
-        for one in precedents[:5]
+    past = "".join(
+        f"- likeness {row.likeness:.2f}: {row.root_cause}; first line: {row.words[:200]}; cured by: {row.cured_by}\n"
+        for row in precedents[:5]
     )
     before = (
-        f"Confirmed cases of the past that look alike, as data:\n{border}\n{seen}{border}\nThe log:\n" if seen else ""
+        f"Confirmed cases of the past that look alike, as data:\n{border}\n{past}{border}\nThe log:\n" if past else ""
     )
     return [
         {"role": "system", "content": system},

@@ -1,4 +1,4 @@
-"""Who is told of incidents, through the programs' door."""
+"""The REST API of notification channels."""
 
 from __future__ import annotations
 
@@ -37,11 +37,16 @@ MAX_GPU_HOURS = 10**9
 
 CHANNEL_FIELDS: dict[str, ShapeField] = {
     "id": integer_field(),
-    "team": text_field("Null: every incident.", get=attribute_path("team.name"), needs=("team__name",), nullable=True),
+    "team": text_field(
+        "Only incidents that affect its jobs are sent. Null: incidents of every team.",
+        get=attribute_path("team.name"),
+        needs=("team__name",),
+        nullable=True,
+    ),
     "kind": text_field(choices=CHANNEL_KINDS),
-    "target": text_field("A mail address, or the address that is called."),
-    "scope": text_field("Only such incidents; empty: all."),
-    "least_gpu_hours": float_field("Only incidents that have cost as much."),
+    "target": text_field("An e-mail address, or the URL of a webhook."),
+    "scope": text_field("Only incidents of this scope are sent. Empty: all."),
+    "least_gpu_hours": float_field("Least GPU-hours lost in an incident before it is sent."),
     "is_on": boolean_field(),
     "created_at": datetime_field(),
     "created_by": text_field(),
@@ -49,14 +54,14 @@ CHANNEL_FIELDS: dict[str, ShapeField] = {
 CHANNEL_SHAPE = ResourceShape("Channel", CHANNEL_FIELDS)
 ADDED_CHANNEL_SHAPE = ResourceShape(
     "AddedChannel",
-    {**CHANNEL_FIELDS, "secret": text_field("Of a webhook; shown this once. Acme-Signature is made with it.")},
+    {**CHANNEL_FIELDS, "secret": text_field("Key of the Acme-Signature of a webhook. Returned only once.")},
 )
 CHANNEL_REQUEST_SHAPE = ResourceShape(
     "ChannelRequest",
     {
         "kind": text_field(choices=CHANNEL_KINDS),
         "target": text_field(),
-        "team": text_field("Left out: every incident, which operators may ask for.", required=False),
+        "team": text_field("Default: incidents of every team, for operators only.", required=False),
         "scope": text_field(choices=INCIDENT_SCOPES, required=False),
         "least_gpu_hours": integer_field(low=0, high=MAX_GPU_HOURS, required=False),
     },
@@ -67,13 +72,13 @@ EMPTY_BODY_SHAPE = ResourceShape("Nothing", {})
 
 
 def _require_channel_admin(caller: Any, team_id: int | None) -> None:
-    """Addresses may hold a secret, so they are for those who keep the team."""
+    """Raises PermissionDenied unless the caller manages the team's channels. Addresses may contain secrets."""
     if not (caller.may_operate_clusters or caller.is_site_admin or (team_id and caller.has(TeamRole.ADMIN, team_id))):
-        raise PermissionDenied("Operators of clusters do that, and administrators of a team for their own.")
+        raise PermissionDenied("Only operators, and team administrators for their team, can manage channels.")
 
 
 def _get_channel(caller: Any, channel: int) -> Channel:
-    """Of another team, or of everybody for those who operate nothing: there is none."""
+    """The channel, locked. Raises NotFound for channels of other teams."""
     rows = Channel.objects.select_related("team").select_for_update(of=("self",))
     if not (caller.may_operate_clusters or caller.is_site_admin):
         rows = rows.filter(team__in=caller.teams())
@@ -83,13 +88,15 @@ def _get_channel(caller: Any, channel: int) -> Channel:
 
 
 class Channels(ActionEndpoint, ListEndpoint):
-    """Who is told of incidents: by mail, by a signed webhook, or as Slack has it."""
+    """Channels that receive incident notices: e-mail, signed webhooks, Slack or Mattermost."""
 
     tag = "Notifications"
     what = "channels"
     shape = CHANNEL_SHAPE
     rules = {
-        "GET": EndpointRule(scope=TokenScope.OPERATE, says="Channels you keep", answer=CHANNEL_SHAPE, many=True),
+        "GET": EndpointRule(
+            scope=TokenScope.OPERATE, says="List the channels that you manage", answer=CHANNEL_SHAPE, many=True
+        ),
         "POST": EndpointRule(
             scope=TokenScope.OPERATE,
             says="Add a channel",
@@ -105,7 +112,7 @@ class Channels(ActionEndpoint, ListEndpoint):
         return Channel.objects.filter(team__in=self.caller.teams(TeamRole.ADMIN))
 
     def work(self) -> Response:
-        asked = self.body(
+        values = self.body(
             {
                 "kind": parsing.choice_reader(CHANNEL_KINDS),
                 "target": parsing.text_reader(500),
@@ -116,16 +123,16 @@ class Channels(ActionEndpoint, ListEndpoint):
             "a channel",
         )
         for name in ("kind", "target"):
-            if not asked.get(name):
-                raise InvalidRequestField(name, "is needed")
-        team = self.caller.teams().filter(name=asked["team"]).first() if "team" in asked else None
-        if "team" in asked and team is None:
-            raise InvalidRequestField("team", f"you have no team {parsing.short_repr(asked['team'])}")
+            if not values.get(name):
+                raise InvalidRequestField(name, "is required")
+        team = self.caller.teams().filter(name=values["team"]).first() if "team" in values else None
+        if "team" in values and team is None:
+            raise InvalidRequestField("team", f"you are not a member of team {parsing.short_repr(values['team'])}")
         _require_channel_admin(self.caller, team.pk if team else None)
         try:
             row = notice_actions.add_channel(
-                asked["kind"], asked["target"], author=self.author, team_id=team.pk if team else None,
-                scope=asked.get("scope", ""), least_gpu_hours=asked.get("least_gpu_hours", 0),
+                values["kind"], values["target"], author=self.author, team_id=team.pk if team else None,
+                scope=values.get("scope", ""), least_gpu_hours=values.get("least_gpu_hours", 0),
                 allowed=settings.ACME_WEBHOOK_NETWORKS,
             )  # fmt: skip
         except InvalidField as error:
@@ -135,13 +142,13 @@ class Channels(ActionEndpoint, ListEndpoint):
 
 
 class OneChannel(ApiEndpoint):
-    """Switch a channel off, and on again."""
+    """Switches a channel on or off."""
 
     tag = "Notifications"
     rules = {
         "PATCH": EndpointRule(
             scope=TokenScope.OPERATE,
-            says="Switch a channel off or on",
+            says="Switch a channel on or off",
             body=CHANNEL_SWITCH_SHAPE,
             answer=CHANNEL_SHAPE,
             team=True,
@@ -151,19 +158,19 @@ class OneChannel(ApiEndpoint):
 
     def patch(self, request: Any, channel: int) -> Response:
         reject_unknown_params(request)
-        asked = self.body({"is_on": parsing.read_bool}, "a channel")
-        if "is_on" not in asked:
-            raise InvalidRequestField("is_on", "is needed")
+        values = self.body({"is_on": parsing.read_bool}, "a channel")
+        if "is_on" not in values:
+            raise InvalidRequestField("is_on", "is required")
         with transaction.atomic():
             row = _get_channel(self.caller, channel)
             etags.check_if_match(request, CHANNEL_SHAPE.show(row))
-            notice_actions.switch_channel(row, asked["is_on"], author=self.author)
+            notice_actions.switch_channel(row, values["is_on"], author=self.author)
         shown = CHANNEL_SHAPE.show(row)
         return Response(shown, headers={"ETag": etags.etag(shown)})
 
 
 class RemoveChannel(ActionEndpoint):
-    """Tell nobody there any more."""
+    """Removes a channel."""
 
     tag = "Notifications"
     rules = {

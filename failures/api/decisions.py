@@ -1,4 +1,4 @@
-"""What recovery decided, through the programs' door: read, approve, decline, undo, replay; and how far it may go."""
+"""The REST API of recovery decisions, orders and modes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ MODE_VALUES = [one.value for one in AutomationMode]
 STEP_SHAPE = ResourceShape(
     "RecoveryStep",
     {
-        "kind": text_field("drained, tested, resumed, restarted, ended, undone."),
+        "kind": text_field("drained, tested, resumed, restarted, ended or undone."),
         "node": text_field(get=attribute_path("node.name"), needs=("node__name",), nullable=True),
         "at": datetime_field(),
         "words": text_field(),
@@ -61,11 +61,11 @@ LIMIT_SHAPE = ResourceShape("RecoveryLimit", {"mode": text_field(choices=MODE_VA
 CHANGE_SHAPE = ResourceShape(
     "RequestChange",
     {
-        "what": text_field("Of the job's request.", choices=[MEMORY, COMMAND, ENVIRONMENT]),
-        "was": text_field("Empty: it asked for no amount."),
+        "what": text_field("The changed part of the request.", choices=[MEMORY, COMMAND, ENVIRONMENT]),
+        "was": text_field("Previous value. Empty: the default of the cluster."),
         "becomes": text_field(),
         "why": text_field(),
-        "keeps_batch": boolean_field("Whether the batch between two updates stays as it was."),
+        "keeps_batch": boolean_field("Whether the global batch stays the same."),
     },
 )
 DECISION_SHAPE = ResourceShape(
@@ -74,7 +74,8 @@ DECISION_SHAPE = ResourceShape(
         "id": integer_field(),
         "incident": integer_field(get=attribute_path("incident_id"), needs=("incident_id",)),
         "attempt": text_field(
-            "Null: a node alone.", get=attribute_path("attempt.key"), needs=("attempt__key",), nullable=True,
+            "Null for a decision about a node without a job.",
+            get=attribute_path("attempt.key"), needs=("attempt__key",), nullable=True,
         ),
         "job": text_field(
             get=attribute_path("attempt.job.public_id"), needs=("attempt__job__public_id",), nullable=True,
@@ -83,45 +84,53 @@ DECISION_SHAPE = ResourceShape(
             get=attribute_path("attempt.job.team.name"), needs=("attempt__job__team__name",), nullable=True,
         ),
         "node": text_field(
-            "That a sign names, where nobody has died.", get=attribute_path("sign.node.name"),
+            "The node of the sign, for decisions without a failed attempt.", get=attribute_path("sign.node.name"),
             needs=("sign__node__name",), nullable=True,
         ),
         "at": datetime_field(),
         "action": text_field(choices=ACTION_VALUES),
-        "mode": text_field("How far it may go by itself.", choices=MODE_VALUES),
+        "mode": text_field(
+            "observe: only recorded; propose: needs approval; act: carried out automatically.", choices=MODE_VALUES
+        ),
         "why": text_field(),
-        "pro": text_list_field("What speaks for it."),
-        "con": text_list_field("What speaks against it."),
+        "pro": text_list_field("Arguments for the action."),
+        "con": text_list_field("Arguments against the action."),
         "limits": nested_list_field(
             LIMIT_SHAPE,
-            "What took the mode down.",
+            "Reasons why the mode was lowered.",
             get=lambda row: [{"mode": mode, "why": why} for mode, why in row.limits],
             needs=("limits",),
         ),
-        "drain": text_list_field("Nodes that take no new work any more."),
-        "test": text_list_field("Nodes that are tested in pairs."),
+        "drain": text_list_field("Nodes that are drained."),
+        "test": text_list_field("Nodes that are tested in pairs before jobs start on them again."),
         "checkpoint": text_field(
-            "Where the job goes on from.", get=attribute_path("checkpoint_path"), needs=("checkpoint_path",),
+            "The checkpoint from which the job resumes.",
+            get=attribute_path("checkpoint_path"), needs=("checkpoint_path",),
         ),
         "checkpoint_step": integer_field(nullable=True),
         "skip": ShapeField(
-            schema={"type": ["array", "null"], "items": {"type": "integer"}, "description": "Steps left out."}
+            schema={
+                "type": ["array", "null"],
+                "items": {"type": "integer"},
+                "description": "First and last step whose data are skipped.",
+            }
         ),
         "change": nested_list_field(
-            CHANGE_SHAPE, "What the job asks for instead.", get=lambda row: row.change, needs=("change",),
+            CHANGE_SHAPE, "Changes to the request of the job.", get=lambda row: row.change, needs=("change",),
         ),
-        "undo": text_field("What takes it back."),
+        "undo": text_field("How to undo the action."),
         "not_before": datetime_field(),
-        "expires_at": datetime_field("It is never carried out after that."),
-        "course": text_field("What became of it.", choices=DecisionState.values),
-        "said_by": text_field("Who approved, declined or undid it."),
+        "expires_at": datetime_field("The decision is not carried out after this time."),
+        "course": text_field("State of the decision.", choices=DecisionState.values),
+        "said_by": text_field("User who approved, declined or undid the decision."),
         "said_at": datetime_field(nullable=True),
         "said_why": text_field(),
         "began_at": datetime_field(nullable=True),
         "ended_at": datetime_field(nullable=True),
         "outcome": text_field(),
         "steps": nested_list_field(
-            STEP_SHAPE, "What was really done.", get=lambda row: [STEP_SHAPE.show(one) for one in row.steps.all()],
+            STEP_SHAPE, "Steps that were carried out.",
+            get=lambda row: [STEP_SHAPE.show(one) for one in row.steps.all()],
             needs=(), joins=("steps__node",), in_lists=False,
         ),
     },
@@ -138,7 +147,7 @@ DIFFERENCE_SHAPE = ResourceShape(
 
 
 class Decisions(ListEndpoint):
-    """What recovery decided about the failures of an incident."""
+    """The recovery decisions of an incident."""
 
     tag = "Recovery"
     what = "decisions"
@@ -150,7 +159,11 @@ class Decisions(ListEndpoint):
     }
     rules = {
         "GET": EndpointRule(
-            scope=TokenScope.READ, says="Decisions about an incident", answer=DECISION_SHAPE, many=True, team=True
+            scope=TokenScope.READ,
+            says="List the recovery decisions of an incident",
+            answer=DECISION_SHAPE,
+            many=True,
+            team=True,
         )
     }
 
@@ -168,23 +181,31 @@ def get_decision_row(caller: Any, incident: int, decision: int) -> Decision:
 
 
 class OneDecision(DetailEndpoint):
-    """One decision, with what was done."""
+    """One decision, with the steps that were carried out."""
 
     tag = "Recovery"
     shape = DECISION_SHAPE
-    rules = {"GET": EndpointRule(scope=TokenScope.READ, says="One decision", answer=DECISION_SHAPE, team=True)}
+    rules = {
+        "GET": EndpointRule(
+            scope=TokenScope.READ, says="Show one decision with its steps", answer=DECISION_SHAPE, team=True
+        )
+    }
 
     def row(self, incident: int, decision: int) -> Any:
         return get_decision_row(self.caller, incident, decision)
 
 
 class Replay(ApiEndpoint):
-    """What today's rules would do with the same inputs."""
+    """Compares a decision with the one that the current rules make from the same inputs."""
 
     tag = "Recovery"
     rules = {
         "GET": EndpointRule(
-            scope=TokenScope.READ, says="A decision by today's rules", answer=DIFFERENCE_SHAPE, many=True, team=True
+            scope=TokenScope.READ,
+            says="Compare a decision with the current rules",
+            answer=DIFFERENCE_SHAPE,
+            many=True,
+            team=True,
         )
     }
 
@@ -193,27 +214,29 @@ class Replay(ApiEndpoint):
         row = find_or_404(
             failure_permissions.visible_decisions(self.caller).filter(incident=incident), "decision", pk=decision
         )
-        shown = [DIFFERENCE_SHAPE.show(one) for one in replaying.compare_with_replay(row)]
+        shown = [DIFFERENCE_SHAPE.show(difference) for difference in replaying.compare_with_replay(row)]
         return Response({"next": None, "previous": None, "results": shown})
 
 
 def _decision_verb(name: str, says: str, act: Callable[..., None]) -> type[ActionEndpoint]:
     def work(self: Any, incident: int, decision: int) -> Response:
-        asked = self.body({"reason": parsing.text_reader(1000, lines=True)}, f"the verb {name}")
+        values = self.body({"reason": parsing.text_reader(1000, lines=True)}, f"the verb {name}")
         rows = failure_permissions.visible_decisions(self.caller).select_related(
             "attempt__job__team", "incident", "sign"
         )
         row = find_or_404(rows.filter(incident=incident), "decision", pk=decision)
         if not failure_permissions.may_decide_on(self.caller, row):
-            raise PermissionDenied("Operators do that, and whoever may change the job where no node is closed.")
+            raise PermissionDenied(
+                "Only operators can do this. If no node is drained, users who can change the job can do it, too."
+            )
         etags.check_if_match(self.request, DECISION_SHAPE.show(get_decision_row(self.caller, incident, decision)))
         try:
-            act(row, author=self.author, now=clock.now(), why=asked.get("reason", ""))
-        except (FailureStateConflict, NodeError) as moved:
-            raise Conflict(str(moved)) from None
+            act(row, author=self.author, now=clock.now(), why=values.get("reason", ""))
+        except (FailureStateConflict, NodeError) as conflict:
+            raise Conflict(str(conflict)) from None
         request_turn(row.cluster_id)
-        told = DECISION_SHAPE.show(get_decision_row(self.caller, incident, decision))
-        return Response(told, headers={"ETag": etags.etag(told)})
+        body = DECISION_SHAPE.show(get_decision_row(self.caller, incident, decision))
+        return Response(body, headers={"ETag": etags.etag(body)})
 
     rule = EndpointRule(
         scope=TokenScope.SUBMIT, says=says, body=REASON_BODY, answer=DECISION_SHAPE, conflicts=True, team=True
@@ -223,12 +246,12 @@ def _decision_verb(name: str, says: str, act: Callable[..., None]) -> type[Actio
     )
 
 
-ApproveDecision = _decision_verb("approve", "Let a proposal be carried out", decision_actions.approve)
-DeclineDecision = _decision_verb("decline", "Say no to a proposal", decision_actions.decline)
-UndoDecision = _decision_verb("undo", "Take back what was done", decision_actions.undo)
+ApproveDecision = _decision_verb("approve", "Approve a proposed decision", decision_actions.approve)
+DeclineDecision = _decision_verb("decline", "Decline a proposed decision", decision_actions.decline)
+UndoDecision = _decision_verb("undo", "Undo a decision", decision_actions.undo)
 
 
-# --- what a person decided
+# --- orders: overrides by users
 
 
 ORDER_SHAPE = ResourceShape(
@@ -246,19 +269,26 @@ ORDER_SHAPE = ResourceShape(
 
 
 class Orders(ListEndpoint):
-    """What people decided about jobs and nodes; recovery respects it until it is lifted."""
+    """Overrides by users: recovery does not act on these jobs and nodes until the order is lifted."""
 
     tag = "Recovery"
     what = "orders"
     shape = ORDER_SHAPE
-    rules = {"GET": EndpointRule(scope=TokenScope.READ, says="Standing orders", answer=ORDER_SHAPE, many=True)}
+    rules = {
+        "GET": EndpointRule(
+            scope=TokenScope.READ,
+            says="List the orders that exclude jobs and nodes from recovery",
+            answer=ORDER_SHAPE,
+            many=True,
+        )
+    }
 
     def rows(self) -> QuerySet[Any]:
         return failure_permissions.visible_orders(self.caller)
 
 
 class LiftOrder(ActionEndpoint):
-    """Let recovery decide again."""
+    """Lifts an order: recovery can act on its job or node again."""
 
     tag = "Recovery"
     rules = {
@@ -272,16 +302,16 @@ class LiftOrder(ActionEndpoint):
             failure_permissions.visible_orders(self.caller).select_related("job__team", "node"), "order", pk=order
         )
         if not failure_permissions.may_lift_order(self.caller, row):
-            raise PermissionDenied("Operators do that, and whoever may change the job.")
+            raise PermissionDenied("Only operators and users who can change the job can lift this order.")
         etags.check_if_match(self.request, ORDER_SHAPE.show(row))
         try:
             decision_actions.lift_order(row, author=self.author, now=clock.now())
-        except FailureStateConflict as moved:
-            raise Conflict(str(moved)) from None
+        except FailureStateConflict as conflict:
+            raise Conflict(str(conflict)) from None
         return Response(ORDER_SHAPE.show(row))
 
 
-# --- how far it may go
+# --- modes
 
 
 MODE_SHAPE = ResourceShape(
@@ -302,41 +332,43 @@ MODE_REQUEST_SHAPE = ResourceShape(
     "RecoveryModeRequest",
     {
         "mode": text_field(
-            "observe: only write down; propose: a person approves; act: carry out at once.", choices=MODE_VALUES
+            "observe: only recorded; propose: needs approval; act: carried out automatically.", choices=MODE_VALUES
         ),
-        "team": text_field("Left out: every team, which operators may say.", required=False),
+        "team": text_field("Default: every team, for operators only.", required=False),
         "cluster": text_field(required=False),
-        "action": text_field("Left out: every action.", choices=ACTION_VALUES, required=False),
+        "action": text_field("Default: every action.", choices=ACTION_VALUES, required=False),
     },
     example={"team": "pretraining", "action": "restart", "mode": "act"},
 )
 
 
-def _named_row(field: str, rows: QuerySet[Any], asked: dict[str, Any]) -> Any:
-    if field not in asked:
+def _named_row(field: str, rows: QuerySet[Any], values: dict[str, Any]) -> Any:
+    if field not in values:
         return None
-    row = rows.filter(name=asked[field]).first()
+    row = rows.filter(name=values[field]).first()
     if row is None:
-        raise InvalidRequestField(field, f"you have no {field} {parsing.short_repr(asked[field])}")
+        raise InvalidRequestField(field, f"there is no {field} {parsing.short_repr(values[field])} that you can use")
     return row
 
 
 class Modes(ActionEndpoint, ListEndpoint):
-    """How far recovery may go by itself. Nothing said: propose."""
+    """Recovery modes by team, cluster and action. The default mode is propose."""
 
     tag = "Recovery"
     what = "recovery modes"
     shape = MODE_SHAPE
     rules = {
-        "GET": EndpointRule(scope=TokenScope.READ, says="Modes of recovery", answer=MODE_SHAPE, many=True),
-        "POST": EndpointRule(scope=TokenScope.OPERATE, says="Set a mode", body=MODE_REQUEST_SHAPE, answer=MODE_SHAPE),
+        "GET": EndpointRule(scope=TokenScope.READ, says="List the recovery modes", answer=MODE_SHAPE, many=True),
+        "POST": EndpointRule(
+            scope=TokenScope.OPERATE, says="Set a recovery mode", body=MODE_REQUEST_SHAPE, answer=MODE_SHAPE
+        ),
     }
 
     def rows(self) -> QuerySet[RecoveryMode]:
         return RecoveryMode.objects.all()
 
     def work(self) -> Response:
-        asked = self.body(
+        values = self.body(
             {
                 "mode": parsing.choice_reader(MODE_VALUES),
                 "team": parsing.text_reader(40),
@@ -345,19 +377,19 @@ class Modes(ActionEndpoint, ListEndpoint):
             },
             "a mode of recovery",
         )
-        if "mode" not in asked:
-            raise InvalidRequestField("mode", f"is needed: {', '.join(MODE_VALUES)}")
-        team = _named_row("team", self.caller.teams(), asked)
-        cluster = _named_row("cluster", Cluster.objects.all(), asked)
+        if "mode" not in values:
+            raise InvalidRequestField("mode", f"is required: {', '.join(MODE_VALUES)}")
+        team = _named_row("team", self.caller.teams(), values)
+        cluster = _named_row("cluster", Cluster.objects.all(), values)
         self._require_mode_admin(team)
         row = recovery_actions.set_recovery_mode(
-            asked["mode"], author=self.author, team_id=team.pk if team else None,
-            cluster_id=cluster.pk if cluster else None, action=asked.get("action", ""),
+            values["mode"], author=self.author, team_id=team.pk if team else None,
+            cluster_id=cluster.pk if cluster else None, action=values.get("action", ""),
         )  # fmt: skip
         return Response(MODE_SHAPE.show(row))
 
     def _require_mode_admin(self, team: Team | None) -> None:
-        """A team's administrators say it for their team, operators for everybody."""
+        """Raises PermissionDenied unless the caller is an operator, or an administrator of this team."""
         allowed = self.caller.may_operate_clusters or self.caller.is_site_admin
         if not allowed and not (team and self.caller.has(TeamRole.ADMIN, team.pk)):
-            raise PermissionDenied("Operators of clusters do that, and administrators of a team for their own.")
+            raise PermissionDenied("Only operators, and team administrators for their team, can set recovery modes.")

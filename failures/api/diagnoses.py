@@ -1,4 +1,4 @@
-"""Verdicts through the programs' door: look, confirm, correct; and a log that somebody pastes."""
+"""The REST API of diagnoses: list, confirm, correct; and diagnose the text of a log."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAX_NOTE_LENGTH = 1000
 
 
 class Diagnoses(ListEndpoint):
-    """Why attempts failed."""
+    """Diagnoses of failed attempts."""
 
     tag = "Failures"
     what = "diagnoses"
@@ -60,7 +60,7 @@ class Diagnoses(ListEndpoint):
     rules = {
         "GET": EndpointRule(
             scope=TokenScope.READ,
-            says="Why the attempts of your teams failed",
+            says="List the diagnoses of your teams' failed attempts",
             answer=shapes.DIAGNOSIS_SHAPE,
             many=True,
         )
@@ -71,17 +71,17 @@ class Diagnoses(ListEndpoint):
 
 
 class OneDiagnosis(DetailEndpoint):
-    """Why one attempt failed."""
+    """The diagnosis of one attempt."""
 
     tag = "Failures"
     shape = shapes.DIAGNOSIS_SHAPE
     rules = {
         "GET": EndpointRule(
-            scope=TokenScope.READ, says="Why an attempt failed", answer=shapes.DIAGNOSIS_SHAPE, team=True
+            scope=TokenScope.READ, says="Show the diagnosis of an attempt", answer=shapes.DIAGNOSIS_SHAPE, team=True
         ),
         "PATCH": EndpointRule(
             scope=TokenScope.SUBMIT,
-            says="Confirm a diagnosis, or correct it",
+            says="Confirm or correct a diagnosis",
             body=shapes.REVIEW_SHAPE,
             answer=shapes.DIAGNOSIS_SHAPE,
             conflicts=True,
@@ -104,31 +104,31 @@ class OneDiagnosis(DetailEndpoint):
 
     def patch(self, request: Any, **where: Any) -> Response:
         reject_unknown_params(request)
-        asked = self.body(self.takes, "a review")
-        if ("root_cause" in asked) == bool(asked.get("confirmed")):
-            raise InvalidRequestField("root_cause", "give either the root cause it should be, or confirmed: true")
+        values = self.body(self.takes, "a review")
+        if ("root_cause" in values) == bool(values.get("confirmed")):
+            raise InvalidRequestField("root_cause", "give either the correct root cause or confirmed: true")
         with transaction.atomic():
             row = self.row(**where)
             list(Diagnosis.objects.select_for_update().filter(pk=row.pk).values("pk"))
             etags.check_if_match(request, self.shape.show(self.row(**where)))
-            self._apply_review(Diagnosis.objects.select_related("attempt__job").defer("bundle").get(pk=row.pk), asked)
+            self._apply_review(Diagnosis.objects.select_related("attempt__job").defer("bundle").get(pk=row.pk), values)
             shown = self.shape.show(self.row(**where))
         return Response(shown, headers={"ETag": etags.etag(shown)})
 
-    def _apply_review(self, row: Diagnosis, asked: dict[str, Any]) -> None:
+    def _apply_review(self, row: Diagnosis, values: dict[str, Any]) -> None:
         if not self.caller.may_change(row.attempt.job):
-            raise PermissionDenied("Its owner and the operators of its team judge a diagnosis.")
+            raise PermissionDenied("Only the owner of the job and the operators of its team can review a diagnosis.")
         try:
-            cause = asked.get("root_cause", row.root_cause)
+            cause = values.get("root_cause", row.root_cause)
             decision_actions.correct_diagnosis(
-                row, cause, author=self.author, now=clock.now(), note=asked.get("note", "")
+                row, cause, author=self.author, now=clock.now(), note=values.get("note", "")
             )
-        except incident_actions.FailureStateConflict as moved:
-            raise Conflict(str(moved)) from None
+        except incident_actions.FailureStateConflict as conflict:
+            raise Conflict(str(conflict)) from None
 
 
 class JobDiagnosis(OneDiagnosis):
-    """Why the newest attempt that failed did."""
+    """The diagnosis of the newest failed attempt of a job."""
 
     def row(self, id: str) -> Any:
         job = find_or_404(self.caller.jobs().only("id", "public_id"), "job", public_id=id)
@@ -139,14 +139,14 @@ class JobDiagnosis(OneDiagnosis):
 
 
 class Diagnose(ActionEndpoint):
-    """A log that Acme did not write."""
+    """Diagnoses the text of a log without storing it."""
 
     tag = "Failures"
     throttle_classes = [PerUserThrottle, PasteThrottle]
     rules = {
         "POST": EndpointRule(
             scope=TokenScope.READ,
-            says="Say why a job failed, from the text of its log, which is not kept",
+            says="Diagnose the text of a log; the text is not stored",
             body=shapes.PASTED_LOG_SHAPE,
             answer=shapes.PASTED_VERDICT_SHAPE,
         )
@@ -157,15 +157,15 @@ class Diagnose(ActionEndpoint):
         "signal": parsing.integer_reader(1, 64),
     }
 
-    def kept(self, work: Callable[[], Response]) -> Response:
+    def run_idempotent(self, work: Callable[[], Response]) -> Response:
         return run_once_outside_transaction(self.request, work)
 
     def work(self) -> Response:
-        asked = self.body(self.takes, "this request")
-        if "log" not in asked:
-            raise InvalidRequestField("log", "is missing")
-        ending = ExitStatus(exit_code=asked.get("exit_code"), signal=asked.get("signal"))
-        return Response(diagnose_pasted_log(asked["log"], ending))
+        values = self.body(self.takes, "this request")
+        if "log" not in values:
+            raise InvalidRequestField("log", "is required")
+        ending = ExitStatus(exit_code=values.get("exit_code"), signal=values.get("signal"))
+        return Response(diagnose_pasted_log(values["log"], ending))
 
 
 def diagnose_pasted_log(text: str, ending: ExitStatus) -> dict[str, Any]:

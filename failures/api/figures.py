@@ -1,4 +1,4 @@
-"""The failure table through the programs' door, as JSON or CSV."""
+"""The REST API of failure statistics, as JSON or CSV."""
 
 from __future__ import annotations
 
@@ -27,20 +27,23 @@ DATE_TIME_SCHEMA = {"type": "string", "format": "date-time"}
 
 
 class FailureStatistics(ApiEndpoint):
-    """What failed, how often, at what price."""
+    """Failure statistics of a period: counts, GPU-hours, times."""
 
     tag = "Failures"
     rules = {
         "GET": EndpointRule(
             scope=TokenScope.READ,
-            says="Failures of a period: counts, GPU-hours, time to failure and to restart",
+            says="Failure statistics of a period: counts, GPU-hours, time to failure and to restart",
             answer=shapes.FAILURE_TABLE_SHAPE,
             media="text/csv",
             query={
-                "from": (DATE_TIME_SCHEMA, "Attempts that ended at or after it; else 30 days before `to`."),
-                "to": (DATE_TIME_SCHEMA, "And before it; else now."),
-                "by": ({"type": "string", "enum": list(failure_statistics.GROUPINGS)}, "One row for each; else cause."),
-                "format": ({"type": "string", "enum": ["json", "csv"]}, "csv has the rows alone."),
+                "from": (DATE_TIME_SCHEMA, "Start of the period, inclusive. Default: 30 days before `to`."),
+                "to": (DATE_TIME_SCHEMA, "End of the period, exclusive. Default: now."),
+                "by": (
+                    {"type": "string", "enum": list(failure_statistics.GROUPINGS)},
+                    "Grouping of the rows. Default: cause.",
+                ),
+                "format": ({"type": "string", "enum": ["json", "csv"]}, "csv contains only the rows. Default: json."),
             },
         )
     }
@@ -52,11 +55,11 @@ class FailureStatistics(ApiEndpoint):
         until = self._time_parameter("to") or clock.now()
         since = self._time_parameter("from") or _default_since(until)
         if since >= until:
-            raise InvalidRequestField("from", "is not before to")
+            raise InvalidRequestField("from", "must be before to")
         table = failure_statistics.failure_table(by, since, until, failure_permissions.counted_team_ids(self.caller))
         if kind == "csv":
             return _csv_download(failure_statistics.rows_as_csv(table.rows), by)
-        answer = {
+        body = {
             "from": json_value(since),
             "to": json_value(until),
             "by": by,
@@ -65,16 +68,16 @@ class FailureStatistics(ApiEndpoint):
             "gpu_hours_lost": table.gpu_hours_lost,
             "rows": [asdict(row) for row in table.rows],
         }
-        return Response(answer)
+        return Response(body)
 
     def _choice_parameter(self, name: str, words: tuple[str, ...]) -> str:
-        asked = single_query_value(self.request, name)
-        return words[0] if asked is None else parsing.choice_reader(words)(name, asked)
+        value = single_query_value(self.request, name)
+        return words[0] if value is None else parsing.choice_reader(words)(name, value)
 
     def _time_parameter(self, name: str) -> datetime | None:
-        asked = single_query_value(self.request, name)
-        found: datetime | None = None if asked is None else query_params.read_datetime(name, asked)
-        return found
+        value = single_query_value(self.request, name)
+        moment: datetime | None = None if value is None else query_params.read_datetime(name, value)
+        return moment
 
 
 def _default_since(until: datetime) -> datetime:
@@ -85,7 +88,7 @@ def _default_since(until: datetime) -> datetime:
 
 
 def _csv_download(text: str, by: str) -> HttpResponse:
-    answer = HttpResponse(text, content_type="text/csv; charset=utf-8")
-    answer["Content-Disposition"] = f'attachment; filename="failures-by-{by}.csv"'
-    answer["X-Content-Type-Options"] = "nosniff"
-    return answer
+    response = HttpResponse(text, content_type="text/csv; charset=utf-8")
+    response["Content-Disposition"] = f'attachment; filename="failures-by-{by}.csv"'
+    response["X-Content-Type-Options"] = "nosniff"
+    return response

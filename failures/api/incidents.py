@@ -1,4 +1,4 @@
-"""Incidents through the programs' door."""
+"""The REST API of incidents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_INVOLVED = 200
 
 
 def attach_involved_attempts(incident: Any, caller: Caller) -> Any:
-    """The attempts that the caller may see."""
+    """Sets `incident.involved` to the failed attempts that the caller may see, and returns the incident."""
     rows = (
         failure_permissions.visible_diagnoses(caller)
         .filter(incident=incident)
@@ -50,7 +50,7 @@ class _InvolvedAttempt:
 
 
 class Incidents(ListEndpoint):
-    """What went wrong."""
+    """Incidents: failures grouped by cause."""
 
     tag = "Failures"
     what = "incidents"
@@ -73,14 +73,17 @@ class Incidents(ListEndpoint):
     }
     rules = {
         "GET": EndpointRule(
-            scope=TokenScope.READ, says="Incidents that touched your teams", answer=shapes.INCIDENT_SHAPE, many=True
+            scope=TokenScope.READ,
+            says="List the incidents that affect your teams",
+            answer=shapes.INCIDENT_SHAPE,
+            many=True,
         )
     }
 
     def rows(self) -> QuerySet[Incident]:
         return failure_permissions.visible_incidents(self.caller)
 
-    def complete(self, rows: list[Any], names: list[str]) -> None:
+    def attach_computed_values(self, rows: list[Any], names: list[str]) -> None:
         if "involved" in names:
             for row in rows:
                 attach_involved_attempts(row, self.caller)
@@ -98,7 +101,10 @@ class OneIncident(DetailEndpoint):
     shape = shapes.INCIDENT_SHAPE
     rules = {
         "GET": EndpointRule(
-            scope=TokenScope.READ, says="One incident, with its nodes", answer=shapes.INCIDENT_SHAPE, team=True
+            scope=TokenScope.READ,
+            says="Show one incident with its nodes and attempts",
+            answer=shapes.INCIDENT_SHAPE,
+            team=True,
         )
     }
 
@@ -108,18 +114,18 @@ class OneIncident(DetailEndpoint):
 
 def _incident_verb(name: str, says: str, act: Any) -> type[ActionEndpoint]:
     def work(self: Any, incident: int) -> Response:
-        asked = self.body({"reason": parsing.text_reader(1000, lines=True)}, f"the verb {name}")
+        values = self.body({"reason": parsing.text_reader(1000, lines=True)}, f"the verb {name}")
         row = get_incident_row(self.caller, incident)
         if not failure_permissions.may_handle_incident(self.caller, row):
-            raise PermissionDenied("Operators, and the owners of its jobs, do that.")
+            raise PermissionDenied("Only operators and the owners of the failed jobs can do this.")
         locked = Incident.objects.select_for_update(of=("self",)).select_related("lead__attempt__job").get(pk=row.pk)
         etags.check_if_match(self.request, shapes.INCIDENT_SHAPE.show(get_incident_row(self.caller, incident)))
         try:
-            act(locked, author=self.author, now=clock.now(), why=asked.get("reason", ""))
-        except incident_actions.FailureStateConflict as moved:
-            raise Conflict(str(moved)) from None
-        shown = shapes.INCIDENT_SHAPE.show(get_incident_row(self.caller, incident))
-        return Response(shown, headers={"ETag": etags.etag(shown)})
+            act(locked, author=self.author, now=clock.now(), why=values.get("reason", ""))
+        except incident_actions.FailureStateConflict as conflict:
+            raise Conflict(str(conflict)) from None
+        representation = shapes.INCIDENT_SHAPE.show(get_incident_row(self.caller, incident))
+        return Response(representation, headers={"ETag": etags.etag(representation)})
 
     rule = EndpointRule(
         scope=TokenScope.SUBMIT, says=says, body=REASON_BODY, answer=shapes.INCIDENT_SHAPE, conflicts=True, team=True
@@ -129,5 +135,5 @@ def _incident_verb(name: str, says: str, act: Any) -> type[ActionEndpoint]:
     )
 
 
-AcknowledgeIncident = _incident_verb("acknowledge", "Say that somebody is at it", incident_actions.acknowledge)
-ResolveIncident = _incident_verb("resolve", "Say that it is over", incident_actions.resolve)
+AcknowledgeIncident = _incident_verb("acknowledge", "Acknowledge an incident", incident_actions.acknowledge)
+ResolveIncident = _incident_verb("resolve", "Resolve an incident", incident_actions.resolve)

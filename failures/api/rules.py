@@ -1,4 +1,4 @@
-"""What was learned, through the programs' door: rules with their hits, and past failures that looked alike."""
+"""The REST API of learned rules and of similar failures."""
 
 from __future__ import annotations
 
@@ -36,18 +36,23 @@ RULE_SHAPE = ResourceShape(
     {
         "id": text_field(get=attribute_path("name"), needs=("name",)),
         "kind": text_field(choices=RuleKind.values),
-        "label": text_field("The root cause it names; a filter has none."),
+        "label": text_field("Root cause that the rule names. Empty for a filter."),
         "pattern": text_field(),
         "origin": text_field(choices=RuleOrigin.values),
         "owner": text_field(get=lambda row: row.owner.username if row.owner else "", needs=("owner__username",)),
-        "state": text_field("A shadow is counted and changes nothing.", choices=RuleState.values),
-        "hits": integer_field(
-            "Diagnoses in whose bundle it found something.", get=attribute_path("hit_count"), needs=()
+        "state": text_field(
+            "shadow: hits are counted only; adopted: used in every diagnosis.", choices=RuleState.values
         ),
-        "right": integer_field("Of these, judged by people and of this cause.", needs=()),
-        "wrong": integer_field("Of these, judged by people and of another cause.", needs=()),
+        "hits": integer_field(
+            "Number of diagnoses whose bundle the rule matches.", get=attribute_path("hit_count"), needs=()
+        ),
+        "right": integer_field("Number of hits reviewed with the same cause.", needs=()),
+        "wrong": integer_field("Number of hits reviewed with another cause.", needs=()),
         "precision": float_field(
-            "Right among those judged; null before any was.", get=attribute_path("precision"), needs=(), nullable=True
+            "Fraction of reviewed hits that were right. Null if none was reviewed.",
+            get=attribute_path("precision"),
+            needs=(),
+            nullable=True,
         ),
         "proposed_at": datetime_field(),
         "adopted_at": datetime_field(nullable=True),
@@ -61,18 +66,20 @@ SIMILAR_FAILURE_SHAPE = ResourceShape(
     "SimilarFailure",
     {
         "id": text_field(
-            "The attempt.", get=attribute_path("diagnosis.attempt.key"), needs=("diagnosis__attempt__key",)
+            "Attempt id.", get=attribute_path("diagnosis.attempt.key"), needs=("diagnosis__attempt__key",)
         ),
         "root_cause": text_field(get=attribute_path("diagnosis.root_cause"), needs=("diagnosis__root_cause",)),
-        "likeness": float_field("1: the same words.", get=attribute_path("likeness"), needs=()),
-        "cured_by": text_field("What people wrote when it was over.", get=attribute_path("cured_by"), needs=()),
+        "likeness": float_field(
+            "Similarity of the logs, 1 for the same text.", get=attribute_path("likeness"), needs=()
+        ),
+        "cured_by": text_field("Review note or resolution of that failure.", get=attribute_path("cured_by"), needs=()),
         "failed_at": datetime_field(get=attribute_path("diagnosis.failed_at"), needs=("diagnosis__failed_at",)),
     },
 )
 
 
 class Rules(ListEndpoint):
-    """What was learned from confirmed diagnoses."""
+    """Rules learned from confirmed diagnoses."""
 
     tag = "Failures"
     what = "rules"
@@ -86,17 +93,19 @@ class Rules(ListEndpoint):
     }
     rules = {
         "GET": EndpointRule(
-            scope=TokenScope.READ, says="Learned rules, with hits and precision", answer=RULE_SHAPE, many=True
+            scope=TokenScope.READ, says="List the learned rules with hits and precision", answer=RULE_SHAPE, many=True
         )
     }
 
     def rows(self) -> QuerySet[LearnedRule]:
-        return failure_permissions.visible_rules(self.caller).counted()
+        return failure_permissions.visible_rules(self.caller).with_hit_counts()
 
 
 def get_rule_row(caller: Any, rule: str) -> Any:
     return find_or_404(
-        RULE_SHAPE.load(failure_permissions.visible_rules(caller).counted(), RULE_SHAPE.fields), "rule", name=rule
+        RULE_SHAPE.load(failure_permissions.visible_rules(caller).with_hit_counts(), RULE_SHAPE.fields),
+        "rule",
+        name=rule,
     )
 
 
@@ -105,7 +114,7 @@ class OneRule(DetailEndpoint):
 
     tag = "Failures"
     shape = RULE_SHAPE
-    rules = {"GET": EndpointRule(scope=TokenScope.READ, says="One learned rule", answer=RULE_SHAPE, team=True)}
+    rules = {"GET": EndpointRule(scope=TokenScope.READ, says="Show one learned rule", answer=RULE_SHAPE, team=True)}
 
     def row(self, rule: str) -> Any:
         return get_rule_row(self.caller, rule)
@@ -113,19 +122,19 @@ class OneRule(DetailEndpoint):
 
 def _rule_verb(name: str, says: str, act: Any) -> type[ActionEndpoint]:
     def work(self: Any, rule: str) -> Response:
-        asked = self.body({"reason": parsing.text_reader(1000, lines=True)}, f"the verb {name}")
+        values = self.body({"reason": parsing.text_reader(1000, lines=True)}, f"the verb {name}")
         row = find_or_404(
             failure_permissions.visible_rules(self.caller).select_related("source__attempt__job"), "rule", name=rule
         )
         if not failure_permissions.may_manage_rules(self.caller):
-            raise PermissionDenied("Operators keep the rulebook.")
+            raise PermissionDenied("Only operators can manage learned rules.")
         etags.check_if_match(self.request, RULE_SHAPE.show(get_rule_row(self.caller, rule)))
         try:
-            act(row, author=self.author, now=clock.now(), why=asked.get("reason", ""))
-        except FailureStateConflict as moved:
-            raise Conflict(str(moved)) from None
-        told = RULE_SHAPE.show(get_rule_row(self.caller, rule))
-        return Response(told, headers={"ETag": etags.etag(told)})
+            act(row, author=self.author, now=clock.now(), why=values.get("reason", ""))
+        except FailureStateConflict as conflict:
+            raise Conflict(str(conflict)) from None
+        body = RULE_SHAPE.show(get_rule_row(self.caller, rule))
+        return Response(body, headers={"ETag": etags.etag(body)})
 
     rule = EndpointRule(
         scope=TokenScope.SUBMIT, says=says, body=REASON_BODY, answer=RULE_SHAPE, conflicts=True, team=True
@@ -133,18 +142,18 @@ def _rule_verb(name: str, says: str, act: Any) -> type[ActionEndpoint]:
     return type(f"{name.title()}Rule", (ActionEndpoint,), {"tag": "Failures", "rules": {"POST": rule}, "work": work})
 
 
-AdoptRule = _rule_verb("adopt", "Let a rule count in every verdict", rule_actions.adopt)
-RetireRule = _rule_verb("retire", "Let a rule count no more", rule_actions.retire)
+AdoptRule = _rule_verb("adopt", "Adopt a rule", rule_actions.adopt)
+RetireRule = _rule_verb("retire", "Retire a rule", rule_actions.retire)
 
 
 class Similar(ApiEndpoint):
-    """Confirmed failures of the past whose logs said nearly the same."""
+    """Confirmed past failures with similar logs."""
 
     tag = "Failures"
     rules = {
         "GET": EndpointRule(
             scope=TokenScope.READ,
-            says="Seen before, and cured by what",
+            says="List similar confirmed failures with their resolutions",
             answer=SIMILAR_FAILURE_SHAPE,
             many=True,
             team=True,
@@ -155,4 +164,6 @@ class Similar(ApiEndpoint):
         reject_unknown_params(request)
         row = find_or_404(failure_permissions.visible_diagnoses(self.caller), "diagnosis", attempt__key=attempt)
         rows = similar_failures.similar_confirmed_cases(row, self.caller)
-        return Response({"next": None, "previous": None, "results": [SIMILAR_FAILURE_SHAPE.show(one) for one in rows]})
+        return Response(
+            {"next": None, "previous": None, "results": [SIMILAR_FAILURE_SHAPE.show(case) for case in rows]}
+        )

@@ -1,4 +1,4 @@
-"""Where the ranks of an attempt stood when it hung, through the programs' door: words of a log, so its team's."""
+"""The REST API of the stacks of hanging attempts. They come from logs, so only members of the team see them."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ STACKS_SHAPE = ResourceShape(
         "attempt": text_field(get=attribute_path("attempt.key"), needs=("attempt__key",)),
         "incident": integer_field(get=attribute_path("incident_id"), needs=("incident_id",)),
         "asked_at": datetime_field(),
-        "until": datetime_field("Nothing is decided before they have come, or before this."),
-        "closed_at": datetime_field("Null: they are waited for.", nullable=True),
-        "ranks": integer_field("That have said where they stand."),
-        "sentences": text_list_field("What the stacks say, or why there are none."),
-        "size": integer_field("Of the stacks, in bytes."),
-        "text": text_field("The stacks, as far as they are kept.", needs=("packed",)),
+        "until": datetime_field("Recovery waits for the stacks until this time at most."),
+        "closed_at": datetime_field("Null: the stacks have not arrived yet.", nullable=True),
+        "ranks": integer_field("Number of ranks whose stacks have arrived."),
+        "sentences": text_list_field("Summary of the stacks, or why there are none."),
+        "size": integer_field("Size of the stacks in bytes, before truncation."),
+        "text": text_field("Text of the stacks, possibly truncated.", needs=("packed",)),
     },
 )
 
 
 class AttemptStacks(ListEndpoint):
-    """The stacks of an attempt's ranks, each time that they were asked for, the newest first."""
+    """The stack dumps of an attempt, newest first."""
 
     tag = "Failures"
     what = "stacks"
     shape = STACKS_SHAPE
     rules = {
         "GET": EndpointRule(
-            scope=TokenScope.READ, says="Where the ranks of an attempt stood", answer=STACKS_SHAPE, many=True, team=True
+            scope=TokenScope.READ, says="List the stack dumps of an attempt", answer=STACKS_SHAPE, many=True, team=True
         )
     }
 
     def rows(self, attempt: str) -> QuerySet[StackDump]:
-        mine = Attempt.objects.filter(job__in=self.caller.jobs().values("pk"))
-        row = find_or_404(mine.only("pk"), "attempt", key=attempt)
+        visible = Attempt.objects.filter(job__in=self.caller.jobs().values("pk"))
+        row = find_or_404(visible.only("pk"), "attempt", key=attempt)
         return StackDump.objects.filter(attempt=row.pk)

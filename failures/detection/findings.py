@@ -1,6 +1,6 @@
-"""What a detector says: a symptom, since when, of whom, and what it is based on. Pure.
+"""The result of a detector: a symptom, its start, its subject and the measured values. Pure.
 
-Moments are seconds (of any one clock), `now` is an argument, and a detector that knows too little finds nothing.
+Times are seconds of one arbitrary clock and `now` is an argument. A detector without enough data returns no finding.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DetectorFinding:
     symptom: SymptomType
     since: float
     why: str
-    subject: str = ""  # a rank, a node, a step range; empty: the attempt
+    subject: str = ""  # a rank, a node or a step range; empty means the whole attempt
     severity: Severity = Severity.BAD
     observed: float = 0.0
     expected: float = 0.0

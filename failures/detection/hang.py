@@ -1,14 +1,14 @@
-"""A job that completes no step any more. Pure.
+"""Detects jobs that have stopped completing steps. Pure.
 
-Patience is max(30 s, 3 x the p99 of the recent intervals). The first steps are no measure (compilation, warm caches),
-and neither is time inside a section that the job declared (checkpoint, evaluation, compile). A section that goes on
-three times as long as any of its name before, and half an hour at least, is a hang of its own. Before there are enough
-steps nothing is said: a slow start is no hang.
+The limit is max(30 s, 3 x the p99 of the recent step intervals). The first steps do not count (compilation, warm-up of
+caches), nor does time inside a section that the job declared (checkpoint, evaluation, compile). A section is a hang of
+its own when it lasts three times as long as any earlier section of its name, and at least half an hour. Until there
+are enough steps there is no finding, because a slow start is not a hang.
 
-A job that reports nothing is judged by its log: by the lines that count steps where it has such lines, else by
-silence, with a longer patience because a healthy program may have nothing to say.
+A job that does not report steps is judged by its log: by the lines that count steps if it prints any, otherwise by
+silence. Silence has a higher limit, because a healthy program may print nothing for minutes.
 
-What is found asks for the stacks of all ranks; it never kills.
+A finding leads to a request for the stacks of all ranks; the detector never ends a job.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from failures.detection.findings import DetectorFinding, SymptomType
 
 MIN_PATIENCE_S = 30.0
 PATIENCE_FACTOR = 3.0
-WARMUP_STEPS = 5  # steps that are no measure
+WARMUP_STEPS = 5  # not representative: they include compilation
 RECENT_INTERVALS = 200
-MIN_INTERVALS = 5  # intervals
+MIN_INTERVALS = 5  # below this there is no finding
 MIN_SILENCE_S = 300.0
 MIN_SECTION_S = 1800.0
 
-# Trainers write the number in a column: `iteration        7/   90000`
+# Up to 12 separators, because trainers align the number in a column: `iteration        7/   90000`
 STEP_COUNTER = re.compile(r"(?i)\b(?:global[_ ]?step|step|iter(?:ation)?)s?\W{0,12}(\d{1,12})\b")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SectionInterval:
-    """A time in which no step is due, as the job declared it; `end` is None while it lasts."""
+    """A period without steps that the job declared; `end` is None while it lasts."""
 
     name: str
     begin: float
@@ -58,16 +58,19 @@ def detect_hang(
     first: int = WARMUP_STEPS,
     enough: int = MIN_INTERVALS,
 ) -> DetectorFinding | None:
-    """`steps` are the moments at which a step was completed, oldest first; of the `first` ones nothing is learned, and
-    nothing is said before `enough` intervals are known."""
-    open_ = [one for one in sections if one.end is None]
-    if open_:
-        return _detect_stuck_section(open_[-1], sections, now)
+    """A finding if no step completed for longer than the limit.
+
+    `steps` are the completion times, oldest first. The `first` ones are ignored, and at least `enough` intervals are
+    needed.
+    """
+    open_sections = [section for section in sections if section.end is None]
+    if open_sections:
+        return _detect_stuck_section(open_sections[-1], sections, now)
     intervals = _step_intervals(steps[first:], sections)[-RECENT_INTERVALS:]
     if len(intervals) < enough:
         return None
     patience = max(floor_s, factor * _percentile_99(intervals))
-    since = max([steps[-1], *(one.end for one in sections if one.end is not None)])
+    since = max([steps[-1], *(section.end for section in sections if section.end is not None)])
     if now - since <= patience:
         return None
     return DetectorFinding(
@@ -75,12 +78,12 @@ def detect_hang(
         since=since,
         observed=now - since,
         expected=patience,
-        why=f"No step was completed for {now - since:.0f} s; {patience:.0f} s is the longest that is usual here.",
+        why=f"No step completed for {now - since:.0f} s; the limit for this job is {patience:.0f} s.",
     )
 
 
 def detect_hang_in_log(lines: Sequence[TimedLine], now: float) -> DetectorFinding | None:
-    """From the text alone. `lines` in the order they came, each with the moment it came."""
+    """A finding based on log lines alone. `lines` are in order of arrival, each with its arrival time."""
     steps = step_times(lines)
     if len(steps) > WARMUP_STEPS + MIN_INTERVALS:
         return detect_hang(steps, now)
@@ -88,19 +91,22 @@ def detect_hang_in_log(lines: Sequence[TimedLine], now: float) -> DetectorFindin
 
 
 def step_times(lines: Iterable[TimedLine]) -> list[float]:
-    """When the number of steps rose; a line that repeats one (a watchdog that complains) is no step."""
-    moments, furthest = [], -1
+    """The times at which the step number rose. A line that repeats a number, such as a watchdog's, is not a step."""
+    times, furthest = [], -1
     for line in lines:
-        found = STEP_COUNTER.search(line.text[:500])
-        if found and int(found[1]) > furthest:
-            furthest = int(found[1])
-            moments.append(line.at)
-    return moments
+        match = STEP_COUNTER.search(line.text[:500])
+        if match and int(match[1]) > furthest:
+            furthest = int(match[1])
+            times.append(line.at)
+    return times
 
 
 def _step_intervals(steps: Sequence[float], sections: Sequence[SectionInterval]) -> list[float]:
+    """Intervals between steps, without those that overlap a section."""
     return [
-        b - a for a, b in pairwise(steps) if not any(one.begin < b and (one.end or one.begin) > a for one in sections)
+        b - a
+        for a, b in pairwise(steps)
+        if not any(section.begin < b and (section.end or section.begin) > a for section in sections)
     ]
 
 
@@ -109,20 +115,21 @@ def _percentile_99(values: Sequence[float]) -> float:
 
 
 def _detect_stuck_section(
-    one: SectionInterval, sections: Iterable[SectionInterval], now: float
+    current: SectionInterval, sections: Iterable[SectionInterval], now: float
 ) -> DetectorFinding | None:
-    lasted: dict[str, float] = defaultdict(float)
-    for other in sections:
-        if other.end is not None:
-            lasted[other.name] = max(lasted[other.name], other.end - other.begin)
-    patience = max(MIN_SECTION_S, PATIENCE_FACTOR * lasted[one.name])
-    if now - one.begin <= patience:
+    longest: dict[str, float] = defaultdict(float)
+    for section in sections:
+        if section.end is not None:
+            longest[section.name] = max(longest[section.name], section.end - section.begin)
+    patience = max(MIN_SECTION_S, PATIENCE_FACTOR * longest[current.name])
+    duration = now - current.begin
+    if duration <= patience:
         return None
     return DetectorFinding(
         symptom=SymptomType.HANG,
-        since=one.begin,
-        subject=one.name,
-        observed=now - one.begin,
+        since=current.begin,
+        subject=current.name,
+        observed=duration,
         expected=patience,
-        why=f"Its section {one.name} lasts for {now - one.begin:.0f} s; {patience:.0f} s are the most it should.",
+        why=f'Section "{current.name}" has lasted for {duration:.0f} s; the limit is {patience:.0f} s.',
     )

@@ -1,9 +1,9 @@
-"""A loss that jumps and does not come back, or is no number any more. Pure.
+"""Detects a loss that jumps and stays high, or that becomes NaN or infinite. Pure.
 
-The usual is the median of the last accepted values, and their spread the median deviation; a value far above it is
-counted and never accepted, so a spike does not become the usual. One that comes back within `PATIENCE` steps was a
-spike of the data, and no failure. Mixed precision skips a step whose gradients overflow: an infinite norm alone is a
-failure only when it stays; a loss that is no number, when it is not one twice.
+The baseline is the median of the last accepted values, with the median absolute deviation as spread. A value far above
+it is counted but not accepted, so a spike never becomes the baseline. A loss that returns within `PATIENCE_STEPS` was a
+data spike and not a failure. Mixed precision skips a step whose gradients overflow, so an infinite gradient norm is a
+failure only if it persists (`MIN_OVERFLOW_STEPS`); a non-finite loss is one on its second step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from failures.detection.findings import DetectorFinding, SymptomType
 BASELINE_WINDOW = 128
 MIN_BASELINE_VALUES = 32
 SPREAD_FACTOR = 8.0
-MIN_RELATIVE_JUMP = 0.05  # of the usual: a very steady loss is not held to its own steadiness
+MIN_RELATIVE_JUMP = 0.05  # of the baseline, so that a very steady loss does not raise alarms at tiny changes
 PATIENCE_STEPS = 32
 MIN_NAN_STEPS = 2
 MIN_OVERFLOW_STEPS = 20
@@ -34,22 +34,23 @@ class LossPoint:
 
 
 class MetricSeries:
-    """One measure: how many values in a row were far above the usual."""
+    """One metric: its baseline, and how many values in a row were far above it."""
 
     def __init__(self) -> None:
-        self._usual: deque[float] = deque(maxlen=BASELINE_WINDOW)
+        self._baseline: deque[float] = deque(maxlen=BASELINE_WINDOW)
         self.first: LossPoint | None = None
         self.above = 0
         self.limit = math.inf
 
     def see(self, value: float, point: LossPoint) -> None:
-        if len(self._usual) >= MIN_BASELINE_VALUES:
-            middle = median(self._usual)
-            spread = 1.4826 * median(abs(one - middle) for one in self._usual)
+        if len(self._baseline) >= MIN_BASELINE_VALUES:
+            middle = median(self._baseline)
+            # 1.4826 turns the median absolute deviation into a standard deviation of normal noise
+            spread = 1.4826 * median(abs(known - middle) for known in self._baseline)
             self.limit = middle + max(SPREAD_FACTOR * spread, MIN_RELATIVE_JUMP * abs(middle))
         if value <= self.limit:
             self.above, self.first = 0, None
-            self._usual.append(value)
+            self._baseline.append(value)
         else:
             self.first = self.first or point
             self.above += 1
@@ -60,18 +61,18 @@ class LossDetector:
         self._loss, self._norm = MetricSeries(), MetricSeries()
         self._nans: list[LossPoint] = []
         self._overflows: list[LossPoint] = []
-        self._told = False
+        self._has_open_finding = False
 
     def see(self, point: LossPoint) -> DetectorFinding | None:
-        """One finding until the measure is back."""
-        found = self._current_finding(point)
-        told, self._told = self._told, found is not None
-        return None if told else found
+        """Add a point. Returns a finding once per episode; the next one only after the metric has recovered."""
+        finding = self._current_finding(point)
+        was_open, self._has_open_finding = self._has_open_finding, finding is not None
+        return None if was_open else finding
 
     @property
     def has_open_finding(self) -> bool:
-        """What was told last has not passed."""
-        return self._told
+        """Whether the last reported problem still persists."""
+        return self._has_open_finding
 
     def _current_finding(self, point: LossPoint) -> DetectorFinding | None:
         self._nans = _nonfinite_run(self._nans, point, point.loss)
@@ -80,20 +81,19 @@ class LossDetector:
             if value is not None and math.isfinite(value):
                 series.see(value, point)
         if len(self._nans) >= MIN_NAN_STEPS:
-            return _loss_finding(SymptomType.NAN, self._nans[0], point, "The loss is not a number")
+            return _loss_finding(SymptomType.NAN, self._nans[0], point, "The loss is NaN or infinite")
         if len(self._overflows) >= MIN_OVERFLOW_STEPS:
-            return _loss_finding(SymptomType.NAN, self._overflows[0], point, "The norm of the gradients is not finite")
-        # The norm alone may wander; it only shortens the patience with a loss that is high
+            return _loss_finding(SymptomType.NAN, self._overflows[0], point, "The gradient norm is NaN or infinite")
+        # A high gradient norm alone is not a failure; it only halves the patience with a high loss
         patience = PATIENCE_STEPS // 2 if self._norm.above >= PATIENCE_STEPS // 2 else PATIENCE_STEPS
         if self._loss.first and self._loss.above >= patience:
             first, limit = self._loss.first, self._loss.limit
-            return _loss_finding(
-                SymptomType.LOSS_SPIKE, first, point, f"The loss is above {limit:.4g} and does not come back"
-            )
+            return _loss_finding(SymptomType.LOSS_SPIKE, first, point, f"The loss has stayed above {limit:.4g}")
         return None
 
 
 def _nonfinite_run(before: list[LossPoint], point: LossPoint, value: float | None) -> list[LossPoint]:
+    """The points of the current run of non-finite values; empty after a finite one."""
     if value is None:
         return before
     return [] if math.isfinite(value) else [*before[: MIN_OVERFLOW_STEPS - 1], point]
@@ -101,9 +101,10 @@ def _nonfinite_run(before: list[LossPoint], point: LossPoint, value: float | Non
 
 def _loss_finding(symptom: SymptomType, first: LossPoint, last: LossPoint, why: str) -> DetectorFinding:
     steps = f"{first.step}-{last.step}"
-    return DetectorFinding(symptom=symptom, since=first.at, subject=steps, why=f"{why}, from step {first.step} on.")
+    return DetectorFinding(symptom=symptom, since=first.at, subject=steps, why=f"{why} since step {first.step}.")
 
 
 def loss_findings(points: Iterable[LossPoint]) -> list[DetectorFinding]:
-    watch = LossDetector()
-    return [found for point in points if (found := watch.see(point))]
+    """All findings of a series."""
+    detector = LossDetector()
+    return [finding for point in points if (finding := detector.see(point))]

@@ -1,7 +1,7 @@
-"""A node's health from what it reports, and from what became of those who ran on it. Pure.
+"""Node health from its telemetry, and from the outcome of the jobs that ran on it. Pure.
 
-What a code means is in the diagnosis' catalogue (NVIDIA's own table); an unknown code is a note and never a reason to
-act. Telemetry that stops is a warning about the telemetry: only the cluster may say that a node is down.
+The meaning of an Xid code comes from the diagnosis catalogue (NVIDIA's own table); an unknown code is a note and never
+a reason to act. Missing telemetry is a warning about the telemetry: only the cluster decides that a node is down.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from failures.diagnosis import catalogue
 
 WARN_TEMPERATURE_C = 87.0
 MAX_TEMPERATURE_C = 93.0
-IMPLAUSIBLE_TEMPERATURE_C = 120.0  # GPUs switch themselves off well below; broken sensors report 127 or 255
+IMPLAUSIBLE_TEMPERATURE_C = 120.0  # GPUs shut down well below this; broken sensors report 127 or 255
 TELEMETRY_TIMEOUT_S = 90.0  # six samples of fifteen seconds
-WARN_CORRECTED_ERRORS = 1_000  # in some minutes; a few are what ECC is for
-WARN_NVLINK_ERRORS = 100  # links repair single errors by themselves
-WARN_THROTTLED_FRACTION = 0.2  # part of the samples
+WARN_CORRECTED_ERRORS = 1_000  # within minutes; ECC is made to correct a few
+WARN_NVLINK_ERRORS = 100  # links correct single errors by retransmission
+WARN_THROTTLED_FRACTION = 0.2  # of the samples
 LEMON_THRESHOLD = 4.0
 HISTORY_DAYS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeTelemetryWindow:
-    """A node over the last minutes. Counters are what was added in that time; None: not measured."""
+    """Telemetry of a node over the last minutes. Counters hold the increase in that time; None means not measured."""
 
     node: str
     heard_at: float | None
     xids: Sequence[int] = ()
     ecc_uncorrected: int = 0
     ecc_corrected: int = 0
-    rows_pending: int = 0  # remapped at the next reset
+    rows_pending: int = 0  # to be remapped at the next reset
     remap_failed: bool = False
     nvlink_errors: int = 0
     nics_down: Sequence[str] = ()
     hottest_c: float | None = None
-    throttled: float | None = None  # part of the samples
+    throttled: float | None = None  # fraction of the samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class NodeHistoryEntry:
     what: str
 
 
-# What people's lists of bad nodes are made of: repeated failures weigh, whatever their name
+# Weight of each event in the lemon score: repeated failures count, whatever their cause
 EVENT_WEIGHTS = {
     "job_failed_here_alone": 1.0,
     "gang_failed_here": 0.5,
@@ -61,60 +61,63 @@ EVENT_WEIGHTS = {
 
 
 def node_health_findings(reading: NodeTelemetryWindow, now: float) -> list[DetectorFinding]:
-    """The worst first."""
+    """All findings of a node, the most severe first."""
     order = list(Severity)
-    found = (_node_finding(reading, now, *said) for said in _observations(reading, now))
-    return sorted(found, key=lambda one: -order.index(one.severity))
+    findings = (_node_finding(reading, now, *observation) for observation in _observations(reading, now))
+    return sorted(findings, key=lambda finding: -order.index(finding.severity))
 
 
 def reports_fault(reading: NodeTelemetryWindow) -> bool:
-    """Whether it reports a fault that ends the programs on it. Heat only slows them down: a node that is too hot did
-    not cause an end, and a temperature is what sensors most often report wrongly."""
+    """Whether the node reports a fault that ends programs on it.
+
+    Temperature does not count: heat only slows programs down, and it is the value that sensors most often get wrong.
+    """
     return any(severity is Severity.BAD for severity, _ in _hardware_faults(reading))
 
 
-def _observations(one: NodeTelemetryWindow, now: float) -> Iterator[tuple[Severity, str]]:
-    if one.heard_at is None or now - one.heard_at > TELEMETRY_TIMEOUT_S:
-        ago = "ever" if one.heard_at is None else f"for {now - one.heard_at:.0f} s"
-        yield Severity.WARN, f"No telemetry {ago}."
-    yield from _hardware_faults(one)
-    yield from _thermal_observations(one)
+def _observations(reading: NodeTelemetryWindow, now: float) -> Iterator[tuple[Severity, str]]:
+    if reading.heard_at is None:
+        yield Severity.WARN, "No telemetry received yet."
+    elif now - reading.heard_at > TELEMETRY_TIMEOUT_S:
+        yield Severity.WARN, f"No telemetry for {now - reading.heard_at:.0f} s."
+    yield from _hardware_faults(reading)
+    yield from _thermal_observations(reading)
 
 
-def _hardware_faults(one: NodeTelemetryWindow) -> Iterator[tuple[Severity, str]]:
-    for code in dict.fromkeys(one.xids):
+def _hardware_faults(reading: NodeTelemetryWindow) -> Iterator[tuple[Severity, str]]:
+    for code in dict.fromkeys(reading.xids):
         if code:
             yield _xid_observation(code)
-    if one.remap_failed:
-        yield Severity.BAD, "A row of GPU memory could not be replaced."
-    if one.ecc_uncorrected:
-        yield Severity.BAD, f"Uncorrectable memory errors: {one.ecc_uncorrected}."
-    if one.ecc_corrected >= WARN_CORRECTED_ERRORS:
-        yield Severity.WARN, f"Memory errors that were corrected: {one.ecc_corrected}."
-    if one.rows_pending:
-        yield Severity.WARN, f"Rows of GPU memory to be replaced at the next reset: {one.rows_pending}."
-    if one.nvlink_errors >= WARN_NVLINK_ERRORS:
-        yield Severity.WARN, f"NVLink errors: {one.nvlink_errors}."
-    if one.nics_down:
-        yield Severity.BAD, f"Network ports down: {', '.join(one.nics_down)}."
+    if reading.remap_failed:
+        yield Severity.BAD, "A row of GPU memory could not be remapped."
+    if reading.ecc_uncorrected:
+        yield Severity.BAD, f"Uncorrectable memory errors: {reading.ecc_uncorrected}."
+    if reading.ecc_corrected >= WARN_CORRECTED_ERRORS:
+        yield Severity.WARN, f"Corrected memory errors: {reading.ecc_corrected}."
+    if reading.rows_pending:
+        yield Severity.WARN, f"GPU memory rows to be remapped at the next reset: {reading.rows_pending}."
+    if reading.nvlink_errors >= WARN_NVLINK_ERRORS:
+        yield Severity.WARN, f"NVLink errors: {reading.nvlink_errors}."
+    if reading.nics_down:
+        yield Severity.BAD, f"Network ports down: {', '.join(reading.nics_down)}."
 
 
-def _thermal_observations(one: NodeTelemetryWindow) -> Iterator[tuple[Severity, str]]:
-    if one.hottest_c is not None and one.hottest_c >= IMPLAUSIBLE_TEMPERATURE_C:
-        yield Severity.WARN, f"A temperature sensor is broken: it reports {one.hottest_c:.0f} °C."
-    elif one.hottest_c is not None and one.hottest_c >= WARN_TEMPERATURE_C:
+def _thermal_observations(reading: NodeTelemetryWindow) -> Iterator[tuple[Severity, str]]:
+    if reading.hottest_c is not None and reading.hottest_c >= IMPLAUSIBLE_TEMPERATURE_C:
+        yield Severity.WARN, f"A temperature sensor is broken: it reports {reading.hottest_c:.0f} °C."
+    elif reading.hottest_c is not None and reading.hottest_c >= WARN_TEMPERATURE_C:
         yield (
-            Severity.BAD if one.hottest_c >= MAX_TEMPERATURE_C else Severity.WARN,
-            f"A GPU is at {one.hottest_c:.0f} °C.",
+            Severity.BAD if reading.hottest_c >= MAX_TEMPERATURE_C else Severity.WARN,
+            f"A GPU is at {reading.hottest_c:.0f} °C.",
         )
-    if one.throttled is not None and one.throttled >= WARN_THROTTLED_FRACTION:
-        yield Severity.WARN, f"GPUs are slowed down by heat or power {one.throttled:.0%} of the time."
+    if reading.throttled is not None and reading.throttled >= WARN_THROTTLED_FRACTION:
+        yield Severity.WARN, f"GPUs are throttled by heat or power {reading.throttled:.0%} of the time."
 
 
 def _xid_observation(code: int) -> tuple[Severity, str]:
     known = catalogue.xid_codes().get(code)
-    if known is None:
-        return Severity.NOTE, f"Xid {code}, which is in no catalogue."
+    if known is None:  # without a colon: what stands before one is read back as the code of a known fault
+        return Severity.NOTE, f"Xid {code} is not in the catalogue."
     severity = Severity.BAD if known.auto_cordon == "yes" else Severity.NOTE
     return severity, f"Xid {code}: {known.meaning}."
 
@@ -124,9 +127,9 @@ def _node_finding(reading: NodeTelemetryWindow, now: float, severity: Severity, 
 
 
 def lemon_score(past: Sequence[NodeHistoryEntry], now: float) -> float:
-    """How much of a lemon: weighted history that fades over thirty days. What is not in the table weighs nothing."""
-    days = [((now - one.at) / 86400, EVENT_WEIGHTS.get(one.what, 0.0)) for one in past]
-    return sum(weight * max(0.0, 1 - ago / HISTORY_DAYS) for ago, weight in days if ago >= 0)
+    """The weighted sum of a node's recent events, fading linearly over thirty days. Events not in the table weigh 0."""
+    aged = [((now - entry.at) / 86400, EVENT_WEIGHTS.get(entry.what, 0.0)) for entry in past]
+    return sum(weight * max(0.0, 1 - days / HISTORY_DAYS) for days, weight in aged if days >= 0)
 
 
 def is_lemon(past: Sequence[NodeHistoryEntry], now: float) -> bool:

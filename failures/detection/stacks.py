@@ -1,11 +1,12 @@
-"""Where each rank of a job that hangs stands: stacks out of a log, and who is not where the others are. Pure.
+"""Reads the stacks of a hanging job's ranks from a log, and finds the ranks that the others wait for. Pure.
 
-Reads what `faulthandler` and `py-spy dump` print, with or without a launcher's rank before each line; a rank may also
-be told by a line of its own (`stacks of rank 3`). Of a rank's threads one speaks for it: its own collective, else what
-the program itself does; threads of pools and of data loaders' helpers speak for nobody.
+The parser reads the output of `faulthandler` and `py-spy dump`, with or without a launcher's rank before each line. A
+line of its own may also name the rank (`stacks of rank 3`). One thread represents a rank: the one in a collective, else
+the main program; threads of pools and data loader helpers are ignored.
 
-Everybody in one collective points at what lies between them; one who is elsewhere is whom the others wait for. That is
-evidence for a person, and for the sentence of the incident: no node is closed because of a stack.
+If all ranks are in the same collective, the fault is in a GPU, a link or the network. If a minority is elsewhere, the
+others wait for it. This is evidence for the user and for the text of the incident: Acme never drains a node because of
+a stack.
 """
 
 from __future__ import annotations
@@ -49,20 +50,20 @@ class Frame:
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """One thread, the innermost frame first. Rank -1: nobody said which one it is."""
+    """The stack of one thread, innermost frame first. Rank -1 means unknown."""
 
     rank: int
     frames: tuple[Frame, ...]
 
     @property
     def is_helper(self) -> bool:
-        """A thread that the program started beside itself."""
+        """Whether this is a thread that the program started, and not its main thread."""
         return self.frames[-1].name in ("_bootstrap", "__bootstrap")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankPosition:
-    """Where a rank stands: what it does, in which function, and who called that."""
+    """What a rank is doing, in which function, and from where in the program it was called."""
 
     doing: RankActivity
     name: str
@@ -70,20 +71,21 @@ class RankPosition:
     caller: Frame | None = None
 
     def words(self, *, many: bool) -> str:
-        said = ACTIVITY_PHRASES[self.doing][many].format(name=self.name)
-        return f"{said}, {(self.caller or self.frame).short}"
+        """A verb phrase for one rank or for `many`, with the place in the program."""
+        phrase = ACTIVITY_PHRASES[self.doing][many].format(name=self.name)
+        return f"{phrase}, {(self.caller or self.frame).short}"
 
 
 ACTIVITY_PHRASES: dict[RankActivity, tuple[str, str]] = {
     RankActivity.COLLECTIVE: ("waits in {name}", "wait in {name}"),
     RankActivity.LOADER: ("is in its data loader", "are in their data loaders"),
-    RankActivity.CHECKPOINT: ("saves or loads a checkpoint", "save or load a checkpoint"),
-    RankActivity.COMPILE: ("compiles", "compile"),
+    RankActivity.CHECKPOINT: ("is saving or loading a checkpoint", "are saving or loading a checkpoint"),
+    RankActivity.COMPILE: ("is compiling", "are compiling"),
     RankActivity.DEVICE: ("waits for its GPU", "wait for their GPUs"),
     RankActivity.OTHER: ("is in {name}", "are in {name}"),
 }
 
-# The innermost frame that fits says it. `send` and `recv` count where torch.distributed has them, and nowhere else.
+# The innermost matching frame decides. Names such as `send` count only in the files below: others use them too.
 COLLECTIVE_FUNCTION = re.compile(
     r"^_?(?:all_(?:reduce|gather|to_all)\w*|reduce_scatter\w*|reduce|broadcast\w*|gather\w*|scatter\w*|(?:monitored_)?barrier"
     r"|i?send|i?recv|batch_isend_irecv|wait)$"
@@ -112,18 +114,18 @@ LIBRARY_PATH = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^torch/|^<fro
 
 
 def parse_stacks(text: str) -> list[Stack]:
-    """Every thread's stack, in the order of the log."""
+    """The stacks of all threads, in the order of the log."""
     return list(_iter_stacks(text.splitlines()))
 
 
 def _iter_stacks(rows: Iterable[str]) -> Iterator[Stack]:
-    """A rank's lines may stand between those of another one, so each has a thread of its own under way."""
+    """Stacks as they end. Lines of several ranks may be interleaved, so each rank has its own open thread."""
     open_: dict[int, list[Frame]] = {}
-    named = -1  # by a line of its own; it holds until the next one, for lines that no launcher marks
+    named = -1  # the rank from the last marker line; it applies to lines without a launcher's prefix
     for row in rows:
         line = lines.parse(0, row)
-        if told := RANK_MARKER.search(line.message):
-            named = int(told[1])
+        if marker := RANK_MARKER.search(line.message):
+            named = int(marker[1])
         rank = _stack_rank(row, line.rank, named)
         if THREAD_HEADER.match(line.message.strip()):
             yield from _complete_stack(rank, open_.pop(rank, None))
@@ -137,7 +139,7 @@ def _iter_stacks(rows: Iterable[str]) -> Iterator[Stack]:
 
 
 def _stack_rank(row: str, marked: int | None, named: int) -> int:
-    """What stands before the line knows best; a rank that a line of the stack only mentions is none."""
+    """The rank of a row. A launcher's prefix wins; a rank that is only mentioned in the text does not count."""
     return marked if marked is not None and not RANK_MARKER.search(row) else named
 
 
@@ -151,21 +153,21 @@ def _complete_stack(rank: int, frames: list[Frame] | None) -> Iterator[Stack]:
         yield Stack(rank=rank, frames=tuple(frames))
 
 
-# --- where they stand
+# --- positions of the ranks
 
 
 def rank_positions(stacks: Sequence[Stack]) -> dict[int, RankPosition]:
-    """By rank; of a rank that was asked twice the last answer counts, as far as it has threads that speak."""
-    of_rank: dict[int, list[Stack]] = defaultdict(list)
+    """The position of each rank. If a rank was dumped twice, its last dump counts; helper threads never do."""
+    stacks_of_rank: dict[int, list[Stack]] = defaultdict(list)
     for stack in stacks:
         if not stack.is_helper:
-            of_rank[stack.rank].append(stack)
-    found = {}
-    for rank, mine in sorted(of_rank.items()):
-        stood = [_stack_position(stack) for stack in mine]
-        waits = [one for one in stood if one.doing is RankActivity.COLLECTIVE]
-        found[rank] = (waits or stood)[-1]
-    return found
+            stacks_of_rank[stack.rank].append(stack)
+    chosen = {}
+    for rank, own_stacks in sorted(stacks_of_rank.items()):
+        positions = [_stack_position(stack) for stack in own_stacks]
+        collectives = [position for position in positions if position.doing is RankActivity.COLLECTIVE]
+        chosen[rank] = (collectives or positions)[-1]
+    return chosen
 
 
 def _stack_position(stack: Stack) -> RankPosition:
@@ -183,28 +185,28 @@ def _stack_position(stack: Stack) -> RankPosition:
 
 
 def _first_own_frame(frames: Iterable[Frame]) -> Frame | None:
-    """The first one that is the program's and no library's."""
+    """The innermost frame that belongs to the program and not to a library."""
     return next((frame for frame in frames if not LIBRARY_PATH.search(frame.file)), None)
 
 
-# --- what that says
+# --- summary
 
 
 @dataclass(frozen=True, kw_only=True)
 class StackSummary:
-    """What the stacks say, in sentences; and the ranks whom the others wait for."""
+    """What the stacks show, in sentences; the ranks that the others wait for; the ranks without a stack."""
 
     sentences: tuple[str, ...]
     awaited_ranks: tuple[int, ...] = ()
     silent: tuple[int, ...] = ()
 
 
-def summarize_stacks(found: Mapping[int, RankPosition], world: int) -> StackSummary:
-    """`world`: how many ranks there are; 0 where nobody knows."""
-    ranked = {rank: place for rank, place in found.items() if rank >= 0}
+def summarize_stacks(positions: Mapping[int, RankPosition], world: int) -> StackSummary:
+    """A summary of all positions. `world` is the number of ranks; 0 if unknown."""
+    ranked = {rank: place for rank, place in positions.items() if rank >= 0}
     if not ranked:
-        said = [f"A rank {place.words(many=False)}." for place in found.values()]
-        return StackSummary(sentences=tuple(said[:1]) or ("No rank has said where it stands.",))
+        unranked = [f"One rank {place.words(many=False)}." for place in positions.values()]
+        return StackSummary(sentences=tuple(unranked[:1]) or ("No stack was found in the log.",))
     silent = tuple(rank for rank in range(world) if rank not in ranked)
     groups = _group_positions(ranked)
     sentences = [_group_sentence(place, members, world) for place, members in groups[:MAX_NAMED_GROUPS]]
@@ -212,16 +214,16 @@ def summarize_stacks(found: Mapping[int, RankPosition], world: int) -> StackSumm
     if awaited:
         sentences.append(f"The others wait for {_rank_list(awaited)}.")
     elif len(groups) == 1 and groups[0][0].doing is RankActivity.COLLECTIVE and not silent and len(ranked) > 1:
-        sentences.append("All have come there and none goes on: it lies between them, in a GPU, a link or the network.")
+        sentences.append("All ranks are in the same collective: the fault is in a GPU, a link or the network.")
     elif len(groups) > 1 and all(place.doing is RankActivity.COLLECTIVE for place, _ in groups):
-        sentences.append("They wait in different collectives, so the program has led them apart.")
+        sentences.append("Ranks wait in different collectives: the program calls them in a different order.")
     if silent and len(silent) < world:
-        sentences.append(f"{_rank_list(silent, capital=True)} gave no stack.")
+        sentences.append(f"{_rank_list(silent, capital=True)} reported no stack.")
     return StackSummary(sentences=tuple(sentences), awaited_ranks=awaited, silent=silent)
 
 
 def _group_positions(ranked: Mapping[int, RankPosition]) -> list[tuple[RankPosition, list[int]]]:
-    """Those who do the same, the most first."""
+    """Ranks grouped by what they do, the largest group first."""
     counted = Counter((place.doing, place.name) for place in ranked.values())
     members: dict[tuple[RankActivity, str], list[int]] = defaultdict(list)
     for rank in sorted(ranked):
@@ -231,7 +233,7 @@ def _group_positions(ranked: Mapping[int, RankPosition]) -> list[tuple[RankPosit
 
 
 def _find_awaited_ranks(groups: Sequence[tuple[RankPosition, list[int]]]) -> tuple[int, ...]:
-    """A minority that has not come to the collective in which all the others wait."""
+    """The minority that has not reached the collective in which all other ranks wait; empty if there is none."""
     waiting = [members for place, members in groups if place.doing is RankActivity.COLLECTIVE]
     others = [rank for place, members in groups if place.doing is not RankActivity.COLLECTIVE for rank in members]
     if len(waiting) != 1 or not others or len(others) >= len(waiting[0]):
@@ -253,7 +255,7 @@ def _rank_list(members: Sequence[int], *, capital: bool = False) -> str:
 
 
 def format_rank_ranges(numbers: Sequence[int]) -> str:
-    """0-6,8"""
+    """Ranks as ranges: `0-6,8`."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][-1] + 1:
@@ -263,6 +265,9 @@ def format_rank_ranges(numbers: Sequence[int]) -> str:
     return ",".join("-".join(str(end) for end in run) for run in runs)
 
 
-def expected_world_size(found: Mapping[int, RankPosition], gpus: int) -> int:
-    """A rank for each GPU is usual and not certain: only where most of them have answered are the others missed."""
-    return gpus if 2 * sum(rank >= 0 for rank in found) > gpus else 0
+def expected_world_size(positions: Mapping[int, RankPosition], gpus: int) -> int:
+    """The number of ranks to expect; 0 if unknown.
+
+    One rank per GPU is usual but not certain, so ranks are called missing only if most GPUs have reported one.
+    """
+    return gpus if 2 * sum(rank >= 0 for rank in positions) > gpus else 0

@@ -1,13 +1,12 @@
-"""What a training prints of itself: lines of its log → the newest step with its figures, and a checkpoint that it says
-is saved. Pure.
+"""Reads training progress from log lines: the newest step with its metrics, and the last saved checkpoint. Pure.
 
-A step counts only where its line also tells what trainings alone tell (a loss, a norm of gradients, a learning rate, a
-throughput), and where nothing before it says that something else is counted: an evaluation, a download, a warm-up. A
-bar of tqdm counts by its label and its figures; one without any only together with the figures that its trainer prints
-beside it. Doubt means: no step. Nothing of this is evidence against anybody; it is shown, and dates the first step.
+A step counts only if its line also has a training metric (loss, gradient norm, learning rate, throughput), and if
+nothing before it shows that something else is counted: an evaluation, a download, a warm-up. A tqdm bar counts by its
+label and metrics; a bar without any counts only together with the metrics that its trainer prints beside it. In doubt
+there is no step. The result is displayed and dates the first step; it is never evidence of a fault.
 
-Ranks print the same step: the furthest counts, and who comes behind only adds what was not told yet. A step a little
-lower than what is known is such a straggler; one that is much lower is a program that went back.
+Several ranks print the same step. The highest step wins, and the others only add missing metrics. A step slightly lower
+than the known one comes from a rank that is behind; a much lower one means that the program went back.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-MAX_LINE_CHARS = 800  # characters of a line that are looked at
+MAX_LINE_CHARS = 800
 MAX_TOKENS = 2**62
-MAX_RANK_LAG_STEPS = 4  # steps by which ranks of one job may differ in what they print
-CONTEXT_CHARS = 60  # characters before a number that say what it counts
-CHUNK_LINES, OVERLAP_LINES = 16, 4  # lines; a bar comes right before or after its figures
-MAX_PARSED_LINES = 512  # lines of a look
-MAX_COUNTERS = MAX_HOST_NAMES = 8  # of a line
-MAX_EPOCHS, MAX_STEPS = 100_000, 10**12  # more is a misreading
+MAX_RANK_LAG_STEPS = 4  # a rank may be this far behind the others in what it prints
+CONTEXT_CHARS = 60  # before a number: they show what it counts
+CHUNK_LINES, OVERLAP_LINES = 16, 4  # overlap, because a bar is printed right before or after its metrics
+MAX_PARSED_LINES = 512  # per call
+MAX_COUNTERS = MAX_HOST_NAMES = 8  # per line
+MAX_EPOCHS, MAX_STEPS = 100_000, 10**12  # a higher number is a misread line
 
 NUMBER_GROUP = r"([-+]?(?:\d{1,15}(?:,\d{3}){0,4}(?:\.\d{0,18})?(?:e[-+]?\d{1,3})?|nan|inf(?:inity)?))(?!\w|\.\d)"
 VALUE_SEPARATOR = r"[\"']?\s{0,8}(?:[:=]\s{0,8})?[\"'\[(]{0,2}"
@@ -39,7 +38,7 @@ OTHER_COUNTERS = re.compile(
     r"(?i)(?<![a-z])(?:eval|valid|val(?![a-z])|test|predict|infer|sampling|denois|generat|warm|max|total|num[ _]|every|"
     r"sav|resum|load|restor|download|tokeni|preprocess|profil|benchmark|sanity|skip|overflow|at )"
 )
-# An evaluation, unless it is a figure by the way: `val_loss: 3.1` says nothing of the loss after it.
+# Words of an evaluation, but not as part of a metric's name: `val_loss: 3.1` does not apply to the loss after it.
 EVALUATION_WORDS = re.compile(
     r"(?i)(?<![a-z])(?:eval|valid(?![_ ]tok)|val(?![a-z])|test|predict|infer)"
     r"(?!\w{0,8}[_/](?:loss|acc|accuracy|ppl|perplexity)[\"']?\s{0,4}[:=])"
@@ -100,7 +99,7 @@ SAVE_INCOMPLETE = re.compile(
     r"(?i)\b(?:not|never|no|fail\w{0,5}|error|exception|unable|cannot|could|will|would|to be|before|if|when|"
     r"load\w{0,4}|restor\w{0,4}|resum\w{0,4}|delet\w{0,4}|remov\w{0,4}|last|previous|configuration)\b"
 )
-SHARD_FILE = re.compile(r"(?i)(?:model|optim)_states")  # of one rank; others may still write
+SHARD_FILE = re.compile(r"(?i)(?:model|optim)_states")  # of one rank; other ranks may still be writing
 CHECKPOINT_STEP = re.compile(r"(?i)(?:iteration|iter_?|step|checkpoint-)[\s:=_-]{0,12}(\d{1,12})(?!\d)")
 CHECKPOINT_PATH = re.compile(
     r"\b(?:to|in|at|as)\s{1,4}[\"'`]?(?!\d{1,4}/\d{1,2}(?:/\d{1,4})?(?:[\sT,;.)\]]|$))"  # a date
@@ -112,7 +111,7 @@ FOLDER_PATH = re.compile(r"(?<!\S)/(?:[\w.-]{1,60}/){1,12}")
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedStep:
-    """A step that was completed, with what was said of it."""
+    """A completed step with the metrics from its log line."""
 
     step: int
     total: int | None = None
@@ -125,7 +124,7 @@ class LoggedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedCheckpoint:
-    """A checkpoint of which the log says that it is saved; nobody has looked."""
+    """A checkpoint that the log reports as saved. Acme has not verified it."""
 
     step: int
     path: str = ""
@@ -140,7 +139,10 @@ class TrainingOutput:
 def parse_training_output(
     lines: Sequence[str], before: int | None = None, hosts: Collection[str] = ()
 ) -> TrainingOutput:
-    """`before` is the furthest step that was known; without anything new, `newest` is None. It runs on `hosts`."""
+    """The newest step and the last saved checkpoint in these lines.
+
+    `before` is the highest step known so far; `newest` is None if there is none beyond it. `hosts` are the job's nodes.
+    """
     lines = _hide_host_names(lines, hosts)
     newest = _latest_step(lines)
     if newest is not None and before is not None and before - MAX_RANK_LAG_STEPS < newest.step <= before:
@@ -149,7 +151,7 @@ def parse_training_output(
 
 
 def _hide_host_names(lines: Sequence[str], hosts: Collection[str]) -> Sequence[str]:
-    """A node may be called test-001. In front of a line that says nothing of what the line counts."""
+    """The lines without misleading node names: a prefix such as `test-001` does not mean that a test is counted."""
     misleading = {host.partition(".")[0].lower() for host in hosts if OTHER_COUNTERS.search(host)}
     if not misleading:
         return lines
@@ -157,22 +159,22 @@ def _hide_host_names(lines: Sequence[str], hosts: Collection[str]) -> Sequence[s
 
 
 def _hide_names_in_line(misleading: Collection[str], line: str) -> str:
-    return HOST_PREFIX.sub(lambda named: _neutral_name(named, misleading), line[:MAX_LINE_CHARS], count=MAX_HOST_NAMES)
+    return HOST_PREFIX.sub(lambda match: _neutral_name(match, misleading), line[:MAX_LINE_CHARS], count=MAX_HOST_NAMES)
 
 
-def _neutral_name(named: re.Match[str], misleading: Collection[str]) -> str:
-    before = named.string[: named.start()]
-    is_prefix = named[1].lower() in misleading and "%|" not in before and not STEP_COUNTER.search(before)
-    return "host" if is_prefix else named[0]
+def _neutral_name(match: re.Match[str], misleading: Collection[str]) -> str:
+    before = match.string[: match.start()]
+    is_prefix = match[1].lower() in misleading and "%|" not in before and not STEP_COUNTER.search(before)
+    return "host" if is_prefix else match[0]
 
 
 def _latest_step(lines: Sequence[str]) -> LoggedStep | None:
-    """From the end on, by a few lines at once: of a thousand steps only the last is wanted."""
+    """The last step, searched in chunks from the end: of a thousand steps only the last one is needed."""
     marked = [line[:MAX_LINE_CHARS] for line in lines if _may_report_step(line)][-MAX_PARSED_LINES:]
     for end in range(len(marked), 0, -CHUNK_LINES):
         newest: LoggedStep | None = None
-        for one in _iter_steps(marked[max(0, end - CHUNK_LINES) : end + OVERLAP_LINES]):
-            newest = _merge_steps(newest, one)
+        for step in _iter_steps(marked[max(0, end - CHUNK_LINES) : end + OVERLAP_LINES]):
+            newest = _merge_steps(newest, step)
         if newest is not None:
             return newest
     return None
@@ -185,7 +187,7 @@ def _may_report_step(line: str) -> bool:
 
 
 def _latest_checkpoint(lines: Sequence[str], before: int | None) -> LoggedCheckpoint | None:
-    """One that does not say at which step is of the step before it."""
+    """The last saved checkpoint. If its line has no step, the step before that line is used."""
     for place in range(len(lines) - 1, -1, -1):
         if (saved := _checkpoint_of_line(lines[place][:MAX_LINE_CHARS])) is None:
             continue
@@ -195,11 +197,11 @@ def _latest_checkpoint(lines: Sequence[str], before: int | None) -> LoggedCheckp
     return None
 
 
-def _merge_steps(known: LoggedStep | None, one: LoggedStep) -> LoggedStep:
-    """The furthest step, with the last that was said of each figure."""
+def _merge_steps(known: LoggedStep | None, new: LoggedStep) -> LoggedStep:
+    """The higher of two steps; metrics that it lacks are taken from the other one."""
     if known is None:
-        return one
-    ahead, behind = (one, known) if one.step > known.step else (known, one)
+        return new
+    ahead, behind = (new, known) if new.step > known.step else (known, new)
     missing = {name: value for name, value in vars(behind).items() if getattr(ahead, name) is None}
     return replace(ahead, **missing)
 
@@ -207,67 +209,71 @@ def _merge_steps(known: LoggedStep | None, one: LoggedStep) -> LoggedStep:
 def _iter_steps(lines: Iterable[str]) -> Iterator[LoggedStep]:
     bars = _ProgressBars()
     for line in lines:
-        if (found := bars.heard(line)) is not None:
-            yield found
-    if (late := bars.late()) is not None:
-        yield late
+        if (step := bars.process_line(line)) is not None:
+            yield step
+    if (pending := bars.take_pending()) is not None:
+        yield pending
 
 
 class _ProgressBars:
-    """A trainer that shows a bar prints its figures without their step, above a bar that it then draws anew."""
+    """Matches metrics to the progress bar that has their step.
+
+    A trainer with a bar prints its metrics without a step, above the bar, which it then draws again.
+    """
 
     def __init__(self) -> None:
         self.bar: tuple[int, int] | None = None
-        self.waits: LoggedStep | None = None
+        self.pending: LoggedStep | None = None
 
-    def heard(self, line: str) -> LoggedStep | None:
-        if "%|" in line and (drawn := PROGRESS_BAR.search(line)):
-            return self.add_bar(line, drawn)
+    def process_line(self, line: str) -> LoggedStep | None:
+        if "%|" in line and (bar_match := PROGRESS_BAR.search(line)):
+            return self.add_bar(line, bar_match)
         if "eval_" in line and "{" in line:
-            late, self.bar = self.late(), None  # whatever was drawn last may have counted the evaluation
-            return late or _step_of_line(line)
-        if told := _step_of_line(line):
-            return told
-        if "epoch" in line.lower() and (figures := _figures_without_step(line)):
-            late, self.waits = self.late(), figures
-            return late
+            pending, self.bar = self.take_pending(), None  # the last bar may have counted the evaluation
+            return pending or _step_of_line(line)
+        if step := _step_of_line(line):
+            return step
+        if "epoch" in line.lower() and (metrics := _metrics_without_step(line)):
+            pending, self.pending = self.take_pending(), metrics
+            return pending
         return None
 
-    def add_bar(self, line: str, drawn: re.Match[str]) -> LoggedStep | None:
-        bare = _bare_bar(line, drawn)
+    def add_bar(self, line: str, bar_match: re.Match[str]) -> LoggedStep | None:
+        bare = _bare_bar(line, bar_match)
         if bare is None:
-            return _step_beside_bar(line, drawn)
+            return _step_beside_bar(line, bar_match)
         if self._is_next_bar(bare):
-            self.waits = None  # nobody knows of which of the two they are
-        if self.waits is None or (self.bar is None and bare[0]) or (self.bar and self.bar[1] == bare[1]):
+            self.pending = None  # ambiguous: they may belong to either bar
+        if self.pending is None or (self.bar is None and bare[0]) or (self.bar and self.bar[1] == bare[1]):
             self.bar = bare
-        return self.late()
+        return self.take_pending()
 
     def _is_next_bar(self, bare: tuple[int, int]) -> bool:
         return self.bar is not None and self.bar[0] >= self.bar[1] and bare[0] > 0 and bare[1] > self.bar[1]
 
-    def late(self) -> LoggedStep | None:
-        """Figures whose bar has come, or will not come any more: another one is not theirs."""
-        told, self.waits = self.waits, None
-        return (
-            replace(told, step=self.bar[0], total=_valid_total(self.bar[0], self.bar[1])) if told and self.bar else None
-        )
+    def take_pending(self) -> LoggedStep | None:
+        """The waiting metrics with the step of the current bar; None without a bar. They are used once only."""
+        metrics, self.pending = self.pending, None
+        if not (metrics and self.bar):
+            return None
+        return replace(metrics, step=self.bar[0], total=_valid_total(self.bar[0], self.bar[1]))
 
 
 def _step_of_line(line: str) -> LoggedStep | None:
-    found = [match for match in islice(STEP_COUNTER.finditer(line), MAX_COUNTERS) if _counts_training(line, match)]
-    if not found:
+    counters = [match for match in islice(STEP_COUNTER.finditer(line), MAX_COUNTERS) if _counts_training(line, match)]
+    if not counters:
         return _step_of_loss_line(line)
-    of_all = next((match for match in found if match[1].lower().startswith("global")), found[0])
-    step = int(of_all[2])
-    total = _valid_total(step, int(of_all[3])) if of_all[3] else None
-    told = _with_figures(line, LoggedStep(step=step, total=total), found[0].start())
-    tells = (told.loss, told.grad_norm, told.learning_rate, told.tokens, THROUGHPUT.search(line))
-    return told if any(one is not None for one in tells) else None
+    # A global step counts over all epochs, so it wins over a counter that starts again in each epoch
+    counter = next((match for match in counters if match[1].lower().startswith("global")), counters[0])
+    step = int(counter[2])
+    total = _valid_total(step, int(counter[3])) if counter[3] else None
+    logged = _with_metrics(line, LoggedStep(step=step, total=total), counters[0].start())
+    evidence = (logged.loss, logged.grad_norm, logged.learning_rate, logged.tokens, THROUGHPUT.search(line))
+    return logged if any(item is not None for item in evidence) else None
 
 
 def _step_of_loss_line(line: str) -> LoggedStep | None:
-    """`loss at step 50: 2.31`"""
+    """The step of a line such as `loss at step 50: 2.31`."""
     match = LOSS_AT_STEP.search(line)
     if match is None or not (_counts_training(line, match) and _is_training_loss(line, match.start())):
         return None
@@ -275,8 +281,8 @@ def _step_of_loss_line(line: str) -> LoggedStep | None:
 
 
 def _counts_training(line: str, match: re.Match[str]) -> bool:
-    """The folders in which a program lies say nothing of what it does."""
-    before = FOLDER_PATH.sub(lambda folders: " " * len(folders[0]), line[: match.start()])
+    """Whether the counter is one of training steps. Directory names before it are ignored: they may be misleading."""
+    before = FOLDER_PATH.sub(lambda path: " " * len(path[0]), line[: match.start()])
     return not OTHER_COUNTERS.search(before[-CONTEXT_CHARS:])
 
 
@@ -284,63 +290,63 @@ def _valid_total(step: int, total: int) -> int | None:
     return total if total >= step else None
 
 
-# --- bars
+# --- progress bars
 
 
-def _bare_bar(line: str, drawn: re.Match[str]) -> tuple[int, int] | None:
-    """How far one is that says nothing but a number."""
-    others = OTHER_COUNTERS.search(line[: drawn.start() + 1])
-    if others or _bar_labels(line, drawn) - {"rank"} or "=" in line[drawn.end() :]:
+def _bare_bar(line: str, bar_match: re.Match[str]) -> tuple[int, int] | None:
+    """(done, total) of a bar without label and metrics; None for any other bar."""
+    others = OTHER_COUNTERS.search(line[: bar_match.start() + 1])
+    if others or _bar_labels(line, bar_match) - {"rank"} or "=" in line[bar_match.end() :]:
         return None
-    return int(drawn[1]), int(drawn[2])
+    return int(bar_match[1]), int(bar_match[2])
 
 
-def _step_beside_bar(line: str, drawn: re.Match[str]) -> LoggedStep | None:
-    """What stands beside the bar of an evaluation is the evaluation's."""
-    if EVALUATION_WORDS.search(line[: drawn.start() + 1]):
+def _step_beside_bar(line: str, bar_match: re.Match[str]) -> LoggedStep | None:
+    """The step from a bar or the text after it; None for the bar of an evaluation, whose metrics are not training's."""
+    if EVALUATION_WORDS.search(line[: bar_match.start() + 1]):
         return None
-    return _step_of_bar(line, drawn) or _step_of_line(line[drawn.end() :])
+    return _step_of_bar(line, bar_match) or _step_of_line(line[bar_match.end() :])
 
 
-def _step_of_bar(line: str, drawn: re.Match[str]) -> LoggedStep | None:
-    if _bar_labels(line, drawn) - TRAINING_BAR_WORDS or OTHER_COUNTERS.search(line[: drawn.start() + 1]):
+def _step_of_bar(line: str, bar_match: re.Match[str]) -> LoggedStep | None:
+    if _bar_labels(line, bar_match) - TRAINING_BAR_WORDS or OTHER_COUNTERS.search(line[: bar_match.start() + 1]):
         return None
-    figures, done, total = line[drawn.end() :], int(drawn[1]), int(drawn[2])
-    of_all = next((match for match in STEP_COUNTER.finditer(figures) if match[1].lower().startswith("global")), None)
-    told = _with_figures(figures, LoggedStep(step=done))
-    if told.loss is None and "v_num=" not in figures:
+    metrics, done, total = line[bar_match.end() :], int(bar_match[1]), int(bar_match[2])
+    counter = next((match for match in STEP_COUNTER.finditer(metrics) if match[1].lower().startswith("global")), None)
+    logged = _with_metrics(metrics, LoggedStep(step=done))
+    if logged.loss is None and "v_num=" not in metrics:  # v_num: the bar of PyTorch Lightning
         return None
-    if of_all:
-        return replace(told, step=int(of_all[2]))
-    if epoch := EPOCH.search(line[: drawn.start()]):  # counts anew in each
+    if counter:
+        return replace(logged, step=int(counter[2]))
+    if epoch := EPOCH.search(line[: bar_match.start()]):  # the bar starts again in each epoch
         step = int(epoch[1]) * total + done
-        return replace(told, step=step) if int(epoch[1]) <= MAX_EPOCHS and step <= MAX_STEPS else None
-    return replace(told, total=_valid_total(done, total))
+        return replace(logged, step=step) if int(epoch[1]) <= MAX_EPOCHS and step <= MAX_STEPS else None
+    return replace(logged, total=_valid_total(done, total))
 
 
-def _bar_labels(line: str, drawn: re.Match[str]) -> set[str]:
-    """What launchers put in brackets, a rank or a moment or a level, is no label; other words there are."""
-    before = LAUNCHER_PREFIX.sub("", line[: drawn.start() + 1])
+def _bar_labels(line: str, bar_match: re.Match[str]) -> set[str]:
+    """The words before a bar, without a launcher's prefix in brackets (rank, time or log level)."""
+    before = LAUNCHER_PREFIX.sub("", line[: bar_match.start() + 1])
     return {word.lower() for word in WORD.findall(before)}
 
 
-def _figures_without_step(line: str) -> LoggedStep | None:
-    """`{'loss': 2.1, 'learning_rate': 1e-05, 'epoch': 0.1}`; its step is what the bar says."""
+def _metrics_without_step(line: str) -> LoggedStep | None:
+    """The metrics of a line such as `{'loss': 2.1, 'learning_rate': 1e-05, 'epoch': 0.1}`; the bar has their step."""
     begin = line.find("{")
     if begin < 0 or "train_runtime" in line:
         return None
-    told = _with_figures(line[begin:], LoggedStep(step=0))
-    return told if told.loss is not None else None
+    metrics = _with_metrics(line[begin:], LoggedStep(step=0))
+    return metrics if metrics.loss is not None else None
 
 
-# --- figures
+# --- metrics
 
 
-def _with_figures(line: str, told: LoggedStep, counted_at: int = 0) -> LoggedStep:
+def _with_metrics(line: str, step: LoggedStep, counted_at: int = 0) -> LoggedStep:
     norm = _parse_number(GRAD_NORM.search(line))
     tokens = _parse_number(TOKENS.search(line))
     return replace(
-        told,
+        step,
         loss=_training_loss(line, counted_at),
         grad_norm=None if norm is not None and norm < 0 else norm,
         learning_rate=_parse_number(LEARNING_RATE.search(line)),
@@ -354,7 +360,7 @@ def _parse_number(match: re.Match[str] | None) -> float | None:
 
 
 def _training_loss(line: str, counted_at: int) -> float | None:
-    """The training's own: there are losses of a validation, of parts of the model, of a critic."""
+    """The training loss of a line, and not that of a validation, of a part of the model or of a critic."""
     evaluated = [match.start() for match in EVALUATION_WORDS.finditer(line, counted_at)]
     trained = [match.start() for match in TRAINING_WORDS.finditer(line, counted_at)]
     for match in LOSS_VALUE.finditer(line):
@@ -369,6 +375,7 @@ def _last_before(end: int, places: list[int]) -> int:
 
 
 def _is_training_loss(line: str, at: int) -> bool:
+    """Whether the loss at `at` has no qualifier before it, or one that is used for the training loss."""
     before = line[max(0, at - 24) : at]
     if not before or not (before[-1].isalnum() or before[-1] in "_/-. "):
         return True
@@ -411,9 +418,9 @@ def _checkpoint_of_line(line: str) -> LoggedCheckpoint | None:
 
 
 def _checkpoint_step(line: str, path: str) -> int:
-    """As the words say, else the innermost folder: those around it may be named after steps of a recipe."""
+    """The step from the text, else from the innermost directory: outer ones may be named after steps of a recipe."""
     words = " ".join(word for word in line.replace(path, "").split() if not PART_OF_PATH.search(word))
-    if said := CHECKPOINT_STEP.search(words):
-        return int(said[1])
+    if in_text := CHECKPOINT_STEP.search(words):
+        return int(in_text[1])
     named = CHECKPOINT_STEP.findall(path) or CHECKPOINT_STEP.findall(line)
     return int(named[-1]) if named else -1

@@ -1,7 +1,7 @@
-"""NVIDIA's error codes: Xid, SXid of NVSwitch, NVLink 5 sub-codes; and the Acme failure table. Pure.
+"""NVIDIA's error codes (Xid, SXid of NVSwitch, NVLink 5 sub-codes) and the Acme failure table. Pure.
 
-The files beside this module are data with a public source each (`catalogues/README.md`). Where sources disagree, the
-disagreement is kept and shown: an operator shall know that two vendors' tools would act differently.
+The CSV files in `catalogues/` come from public sources (`catalogues/README.md`). Where sources disagree, both are kept
+and shown, so that operators know that the tools of two vendors would act differently.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class XidCode:
     source_of_fault: str
     action: str
     auto_cordon: str
-    conflict: str
+    conflict: str  # where the sources disagree; empty if they agree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ def _parse_status(text: str) -> int:
 
 @lru_cache(maxsize=1)
 def dcgm_codes() -> dict[str, tuple[str, str]]:
-    """DCGM error code → (label, action); an empty label says that the code means nothing by itself."""
+    """DCGM error code → (label, action). An empty label means that the code alone is not a failure."""
     return {row["code"]: (row["label"], row["action"]) for row in _csv_rows("dcgm.csv")}
 
 
@@ -100,7 +100,10 @@ def failure_table() -> tuple[dict[str, str], ...]:
 
 
 def find_sub_code(xid: int, intrinfo: int, error_status: int) -> NvlinkSubCode | None:
-    """The rule of an NVLink 5 Xid: exact error status, and the interrupt word under either driver's bit pattern."""
+    """The sub-code of an NVLink 5 Xid.
+
+    The error status must be equal, and the interrupt word must fit the bit pattern of older or newer drivers.
+    """
     for rule in nvlink_sub_codes():
         fits = _matches_bit_pattern(rule.pattern_new, intrinfo) or _matches_bit_pattern(rule.pattern_old, intrinfo)
         if rule.xid == xid and rule.error_status == error_status and fits:
@@ -109,28 +112,28 @@ def find_sub_code(xid: int, intrinfo: int, error_status: int) -> NvlinkSubCode |
 
 
 def _matches_bit_pattern(pattern: str, word: int) -> bool:
-    """`-` is any bit; the leftmost character is the highest bit that the pattern has."""
+    """Whether a word fits a pattern of `0`, `1` and `-` (any bit), highest bit first."""
     if not pattern or set(pattern) - set("01-"):
         return False
     bits = f"{word & (1 << len(pattern)) - 1:0{len(pattern)}b}"
     return all(want in ("-", have) for want, have in zip(pattern, bits, strict=True))
 
 
-# Codes that report what another code did: the channel was torn down (43, 45), the driver wants a reset (154).
+# Codes that follow another code: the channel was torn down (43, 45), the driver requests a reset (154).
 CONSEQUENCE_XIDS = frozenset({43, 45, 154})
 NVLINK_XIDS = frozenset({71, 74, *range(144, 151)})
 ECC_XIDS = frozenset({48, 63, 64, 92, 94, 95, 140, 160, 161, 171, 172, 173})
 MEMORY_ERROR_WORDS = re.compile(r"(?i)\bECC\b|\bDBE\b|double[- ]bit|row remap|retire|uncorrect|contained:|DRAM|SRAM")
 
 
-NVLINK_WORDS = re.compile(r"(?i)\bNVLink\b|\binterrupt hit on link \d")  # whatever the code, the driver names the link
+NVLINK_WORDS = re.compile(r"(?i)\bNVLink\b|\binterrupt hit on link \d")  # the driver names the link for any code
 
 
 PREVIOUS_XID = re.compile(r"(?i)caused by previous Xid (\d{1,3})\b")
 
 
 def classify_xid(code: int, words: str) -> tuple[str, LineRole, int]:
-    """(label, role, specificity) of a code with the words printed after it."""
+    """(label, role, specificity) of an Xid code and the text after it."""
     if (before := PREVIOUS_XID.search(words)) and int(before[1]) != code:
         return classify_xid(int(before[1]), "")[0], LineRole.CASCADE, 46
     label = (
@@ -158,6 +161,7 @@ def _xid_specificity(code: int, words: str) -> int:
 
 
 def classify_sxid(code: int, words: str) -> tuple[str, LineRole, int]:
+    """(label, role, specificity) of an SXid code and the text after it."""
     known = sxid_codes().get(code)
     fatal = "non-fatal" not in words.lower() and ("fatal" in words.lower() or bool(known and known.fatal))
     return "NVLinkError", LineRole.INITIATING, 90 if fatal else 60

@@ -1,7 +1,7 @@
-"""What was found in a log → why it failed. Pure.
+"""Selects the root cause from the findings in a log. Pure.
 
-A cause beats a symptom by its role, whatever stands last or shouts loudest; among causes the more specific one wins,
-and only then the earlier one. What remains uncertain is said: alternatives with scores, a confidence, or `Unknown`.
+A cause ranks above a symptom, wherever they are in the log and however often they occur. Among causes the more specific
+one wins, then the earlier one. Uncertainty is part of the result: alternatives with scores, a confidence, or `Unknown`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from .values import (
     ParsedLine,
 )
 
-CERTAIN_SPECIFICITY = 70  # from here on a line alone names its cause
-CLEAR_SYMPTOM_SPECIFICITY = 40  # symptoms at least this specific say that something else had gone wrong by then
+CERTAIN_SPECIFICITY = 70  # from here on a single line is enough to name the cause
+CLEAR_SYMPTOM_SPECIFICITY = 40  # a symptom at least this specific shows that something had failed before it
 MAX_EVIDENCE_LINES = 8
 MAX_EVIDENCE_CHARS = 2000
 SCHEDULER_STOP_SIGNATURES = frozenset({"slurm-time-limit", "slurm-preempted", "pod-evicted"})
-PERSISTENT_SIGNATURES = frozenset({"loss-scale-floor"})  # steps go on, and train nothing
-RECORD_ONLY_SIGNATURES = frozenset({"xid-63", "xid-92"})  # memory noted for repair; the job's own data was corrected
+PERSISTENT_SIGNATURES = frozenset({"loss-scale-floor"})  # steps continue, but nothing is trained
+RECORD_ONLY_SIGNATURES = frozenset({"xid-63", "xid-92"})  # memory is recorded for repair; the data was corrected
 RETRY_WORDS = re.compile(
     r"(?i)\bretrying\b|\bwill (?:re)?try\b|\btrying again\b|\b(?:attempt|try|retry) #?\d+ ?(?:/|of) ?\d+"
 )
@@ -42,7 +42,7 @@ EXHAUSTION_LABELS = frozenset({"OutOfMemoryError", "HostOOMKilled", "DiskFull"})
 GIVE_UP_WORDS = re.compile(
     r"(?i)\b(?:exit(?:s|ing)|abort(?:s|ing|ed)?|giv(?:es|ing) up|terminat(?:es|ing|ed)|stopp(?:ing|ed))\b"
 )
-CLOSING_SIGNAL = "closing-signal"  # launchers send it to healthy workers too, before or after they say that all is done
+CLOSING_SIGNAL = "closing-signal"  # launchers send it to healthy workers too, before or after reporting success
 ROLE_RANK = {LineRole.INITIATING: 2, LineRole.CASCADE: 1, LineRole.TEARDOWN: 0}
 PROGRESS_LINE = re.compile(
     r"(?i)\b(?:iter(?:ation)?|step|epoch|samples?|batch)\b.{0,80}(?:loss|time(?!d|-?out|r|stamp)|speed|throughput|"
@@ -63,29 +63,34 @@ COMPLETION_LINE = re.compile(
 )
 LOADING_BAR = re.compile(
     r"(?i)\b(?:load|download|fetch|generat|map|tokeniz|prepar|resolv|filter)\w*\b.{0,60}\d+%\||"
-    r"\d+%\|[^|]*\|.{0,60}\d[kMG]?i?B/s\]"  # what is counted in bytes is a download, of whatever name
+    r"\d+%\|[^|]*\|.{0,60}\d[kMG]?i?B/s\]"  # a bar that counts bytes is a download, whatever its label
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierInput:
-    """Findings in the order they matter, and what is known of the end."""
+    """The findings in a log, and what is known about the end of the job."""
 
     findings: tuple[LogFinding, ...]
-    failed: bool | None
-    progress: int  # lines that show work being done after the last trouble
+    failed: bool | None  # None: the exit status is unknown
+    progress: int  # number of lines with progress after the last finding
 
     @property
     def made_progress(self) -> bool:
         return self.progress > 0 or self.failed is False
 
     def continues_after(self, root: LogFinding | None) -> bool:
-        """One such line outlives a symptom; after an exception it may be another rank's last word."""
+        """Whether work continued after this finding.
+
+        One line of progress is enough after a symptom. After an exception it may come from another rank that was still
+        running, so two are needed.
+        """
         vague = root is None or root.role is not LineRole.INITIATING or root.line.level in LOW_LEVELS
         return self.progress >= (1 if vague else 2)
 
 
 def diagnose_reading(reading: LogReading, ending: ExitStatus | None = None) -> LogDiagnosis:
+    """The diagnosis of a log that was read, with the exit status if it is known."""
     case = _classifier_input(reading, ending or ExitStatus())
     ranked = _ranked_findings(case)
     root = ranked[0] if ranked else None
@@ -97,8 +102,8 @@ def _classifier_input(reading: LogReading, ending: ExitStatus) -> ClassifierInpu
     findings = [*reading.findings]
     if (unnamed := _unnamed_exception(reading)) is not None:
         findings.append(unnamed)
-    if (ended := endings.exit_status_finding(ending)) is not None:
-        findings.append(ended)
+    if (exit_finding := endings.exit_status_finding(ending)) is not None:
+        findings.append(exit_finding)
     first_failed = first_failed_rank(reading.tail)
     findings = [_adjust_for_context(finding, findings, first_failed) for finding in findings]
     last = max((finding.last_number for finding in findings if finding.signature != CLOSING_SIGNAL), default=0)
@@ -108,14 +113,16 @@ def _classifier_input(reading: LogReading, ending: ExitStatus) -> ClassifierInpu
 
 
 def _is_progress_after(line: ParsedLine, closing: int) -> bool:
-    """Workers that are sent home had worked before; only that all was done says why they were."""
+    """Whether a line shows progress. After a closing signal, only lines that report completion count: workers that
+    are being stopped may still print the progress they made before."""
     return is_progress_line(line.text) and (line.number > closing or COMPLETION_LINE.search(line.text) is not None)
 
 
 def _unnamed_exception(reading: LogReading) -> LogFinding | None:
-    """An exception whose name tells nothing (`dask.KilledWorker: …`) is known by its place, under a traceback.
+    """An exception with an unknown name (`dask.KilledWorker: …`), recognised by its position below a traceback.
 
-    To look for such names in whole logs would cost the scan a third of its speed; the end is where they are.
+    Only the end of the log is searched, where they usually are. A search of the whole log would slow the scan by a
+    third.
     """
     opened = [finding.last_number for finding in reading.findings if finding.signature == TRACEBACK]
     if not opened or any(finding.label and finding.note != MENTION_NOTE for finding in reading.findings):
@@ -131,12 +138,12 @@ def _unnamed_exception(reading: LogReading) -> LogFinding | None:
 
 
 def is_progress_line(text: str) -> bool:
-    """Work was done, not only something loaded: a bar of another rank may still be drawn when this one is dead."""
+    """Whether a line shows work. Loading bars do not count: other ranks may still draw one after this rank has died."""
     return PROGRESS_LINE.search(text) is not None and LOADING_BAR.search(text) is None
 
 
 def _adjust_for_context(finding: LogFinding, others: list[LogFinding], first_failed: int | None) -> LogFinding:
-    """The same words mean less when the trouble had begun before them."""
+    """The finding with its role and weight adjusted: it means less if something else had already failed before it."""
     at = finding.line.number
     if finding.signature in SCHEDULER_STOP_SIGNATURES and _certain_cause_before(at, finding, others):
         return replace(finding, role=LineRole.CASCADE)
@@ -160,19 +167,18 @@ def _adjust_for_context(finding: LogFinding, others: list[LogFinding], first_fai
 
 
 DAEMON_LOST_SIGNATURE = "daemon-lost"
-KEEP_ALIVE_SIGNATURE = "keep-alive-lost"  # an agent that tells how its worker was killed has outlived its own silence
-PREEMPTION_SIGNATURE = "slurm-preempted"  # what became of a node that died, where it is told after its death
-SPAWN_FRAME = "multiprocessing/spawn.py:"  # a child that finds its start cut short: its parent had died while it wrote
+KEEP_ALIVE_SIGNATURE = "keep-alive-lost"  # if the agent reports a killed worker, the agent itself is alive
+PREEMPTION_SIGNATURE = "slurm-preempted"  # after a node failure it is the reason why the node is gone
+SPAWN_FRAME = "multiprocessing/spawn.py:"  # a child with truncated start data: its parent died while writing it
 
 
 def _sigkill_before(at: int, others: list[LogFinding]) -> bool:
-    """A launcher misses the daemon that somebody has just killed."""
+    """Whether a process was killed before this line: then the launcher only reports that its daemon is gone."""
     return any(other.signature == "sigkill" and 0 < other.line.number < at for other in others)
 
 
-STEP_KILL_SIGNATURES = frozenset(
-    {"sigkill", "slurm-cancelled"}
-)  # what Slurm does to the rest of a step when one task has ended
+# Slurm kills the remaining tasks of a step when one task has failed
+STEP_KILL_SIGNATURES = frozenset({"sigkill", "slurm-cancelled"})
 SLURM_PREFIXES = ("srun: ", "slurmstepd: ")
 TASK_EXIT_LINE = re.compile(r"srun: .*: Exited with exit code (?!137\b|9\b)\d")
 
@@ -195,8 +201,11 @@ def _certain_cause_before(at: int, finding: LogFinding, others: list[LogFinding]
 
 
 def _symptom_before(at: int, others: list[LogFinding], own_rank: int | None = None) -> bool:
-    """Whether a symptom precedes this line. Ranks share one log in no fixed order, so with `own_rank`, the rank that
-    failed first, only symptoms of that rank count, and those of which no rank is known."""
+    """Whether a symptom precedes this line.
+
+    Ranks share one log in no fixed order. With `own_rank`, the rank that failed first, only the symptoms of that rank
+    count, and those without a known rank.
+    """
     return any(
         other.role is LineRole.CASCADE and other.specificity >= CLEAR_SYMPTOM_SPECIFICITY and 0 < other.line.number < at
         and (own_rank is None or other.line.rank is None or own_rank in other.ranks)
@@ -206,19 +215,23 @@ def _symptom_before(at: int, others: list[LogFinding], own_rank: int | None = No
 
 TORCHRUN_REPORT_HEADER = re.compile(r"Root Cause \(first observed failure\)")
 TORCHRUN_REPORT_RANK = re.compile(r"^\W*rank +: +(\d+)\b")
-TORCHRUN_REPORT_LINES = 8  # of a torchrun report after its headline
+TORCHRUN_REPORT_LINES = 8  # length of a torchrun report after its headline
 
 
 def first_failed_rank(tail: tuple[ParsedLine, ...]) -> int | None:
-    """The rank that torchrun reports as the first failure. Every node has an agent of its own, which knows the ranks
-    of that node only: where the reports name several ranks, none of them is known to be the first of the job."""
+    """The rank that torchrun reports as the first failure; None if unknown.
+
+    Each node has its own agent, which knows only the ranks of its node. If the reports name several ranks, it is not
+    known which of them was the first of the job.
+    """
     ranks: set[int] = set()
-    left = 0
+    lines_to_read = 0
     for line in tail:
-        left = TORCHRUN_REPORT_LINES if TORCHRUN_REPORT_HEADER.search(line.message) else left - 1
-        if left > 0 and (named := TORCHRUN_REPORT_RANK.search(line.message)):
+        is_header = TORCHRUN_REPORT_HEADER.search(line.message)
+        lines_to_read = TORCHRUN_REPORT_LINES if is_header else lines_to_read - 1
+        if lines_to_read > 0 and (named := TORCHRUN_REPORT_RANK.search(line.message)):
             ranks.add(int(named[1]))
-            left = 0
+            lines_to_read = 0
     return ranks.pop() if len(ranks) == 1 else None
 
 
@@ -232,13 +245,9 @@ OBJECT_STORE_FRAME = re.compile(
     r"/(?:botocore|s3transfer|s3fs|minio|gcsfs|oss2|adlfs|google/cloud/storage|azure/storage)/"
 )
 WEIGHT_LOAD_FRAME = re.compile(r":(?:load_weights|load_model|load_state_dict|_load_pretrained_model|load_checkpoint)$")
-TENSOR_LOAD_FRAME = re.compile(
-    r":\w*(?:load_weights?|weight_loader)$"
-)  # functions that put one tensor of a file into a model
+TENSOR_LOAD_FRAME = re.compile(r":\w*(?:load_weights?|weight_loader)$")  # copies one tensor from a file into a model
 WEIGHT_MISMATCH_LABELS = frozenset({"RuntimeError", "ValueError", "AssertionError", "KeyError"})
-UNSPECIFIC_LABELS = frozenset(
-    {"ValueError", "RuntimeError", "OSError"}
-)  # names that say nothing of what was being done
+UNSPECIFIC_LABELS = frozenset({"ValueError", "RuntimeError", "OSError"})  # they do not show what the program was doing
 DATA_WORKER_FRAME = re.compile(
     r"/torch/utils/data/_utils/(?:worker|fetch)\.py:|/datasets?/(?:\S+/)?\w+\.py:|:__getitem__$"
 )
@@ -246,7 +255,7 @@ WRITE_FAILURE_WORDS = re.compile(r"cannot be opened|Input/output error|file writ
 
 
 def relabel_by_frames(finding: LogFinding) -> LogFinding:
-    """Where the frames say what the program was about to do, they know better than the exception's name."""
+    """The finding relabelled by its traceback: frames show what the program was doing, which the name does not."""
     words, frames = finding.line.text, finding.frames
     if any(frame.endswith(SAVE_FRAMES) for frame in frames) and WRITE_FAILURE_WORDS.search(words):
         return replace(finding, label="DiskFull", specificity=72, blame=Blame.STORAGE)
@@ -278,7 +287,7 @@ def relabel_by_frames(finding: LogFinding) -> LogFinding:
 
 
 def finding_sort_key(finding: LogFinding) -> tuple[int, int, int]:
-    """What was meant above what was only mentioned, cause above symptom, sure above vague, early above late."""
+    """Sorts raised before mentioned, causes before symptoms, specific before vague, early before late."""
     rank = -1 if finding.note == MENTION_NOTE else ROLE_RANK.get(finding.role, 0)
     return (-rank, -finding.specificity, finding.line.number)
 
@@ -291,14 +300,14 @@ def _root_label(root: LogFinding | None, case: ClassifierInput, reading: LogRead
     if root is None or (root.note == MENTION_NOTE and case.failed is not True):
         return _label_without_cause(case, reading.sentence)
     if case.failed is False and (root.role is not LineRole.INITIATING or case.continues_after(root)):
-        return NONE  # launchers have been seen to return 0 over a dead rank, so a plain exception still counts
+        return NONE  # not for a plain exception: some launchers return 0 although a rank has died
     if case.failed is None and case.continues_after(root) and _is_refuted_by_progress(root):
         return NONE
     return root.label
 
 
 def _is_refuted_by_progress(root: LogFinding) -> bool:
-    """Work that goes on disproves a vague line, a mere record, and what is tried again by its own words."""
+    """Whether continued work disproves this cause: a vague line, a mere record, or an error that is being retried."""
     if root.signature in PERSISTENT_SIGNATURES:
         return False
     vague = root.role is not LineRole.INITIATING or root.specificity < CERTAIN_SPECIFICITY
@@ -309,8 +318,11 @@ def _is_refuted_by_progress(root: LogFinding) -> bool:
 
 
 def _is_warning_only(root: LogFinding) -> bool:
-    """The program's own word that it takes this for no failure. Of hardware, and of room that has run out, it cannot
-    know; and NCCL warns of everything."""
+    """Whether the program itself logged this as a warning only.
+
+    The level is ignored for hardware and exhausted resources, which a program cannot judge, and for NCCL, which logs
+    everything as a warning.
+    """
     if root.line.level != "WARNING" or root.label in EXHAUSTION_LABELS or "NCCL WARN" in root.line.text:
         return False
     return LABELS[root.label].category is not FailureCategory.INFRASTRUCTURE and not GIVE_UP_WORDS.search(
@@ -319,15 +331,15 @@ def _is_warning_only(root: LogFinding) -> bool:
 
 
 def _label_without_cause(case: ClassifierInput, sentence: str) -> str:
-    """What is no log proves no health, unless somebody saw it end well."""
+    """`None` or `Unknown` for a log without a cause. An unreadable log proves success only with a good exit status."""
     if case.failed or (sentence and case.failed is None):
         return UNKNOWN
-    ended_badly = any(_indicates_failure(finding, case) for finding in case.findings)
-    return UNKNOWN if ended_badly and case.failed is None and not case.continues_after(None) else NONE
+    indicates_failure = any(_indicates_failure(finding, case) for finding in case.findings)
+    return UNKNOWN if indicates_failure and case.failed is None and not case.continues_after(None) else NONE
 
 
 def _indicates_failure(finding: LogFinding, case: ClassifierInput) -> bool:
-    """A traceback whose exception was only mentioned, or ignored by Python itself, is no end."""
+    """Whether a finding shows a failure. A traceback does not if its exception was only mentioned or ignored."""
     if finding.note == MENTION_NOTE:
         return False
     if finding.signature == TRACEBACK and any(other.note == MENTION_NOTE for other in case.findings):
@@ -354,10 +366,10 @@ def _build_diagnosis(
 
 
 def _build_evidence(root: LogFinding | None, same: list[LogFinding]) -> tuple[EvidenceLine, ...]:
-    """The line itself, then other signs of the same cause, then what else was said of it."""
-    found = [root, *same] if root else []
-    firsts = [_evidence_line(finding, finding.line, finding.count) for finding in found]
-    more = [_evidence_line(finding, line, 1) for finding in found for line in finding.more]
+    """The line of the root cause, then other findings with the same label, then further lines of all of them."""
+    findings = [root, *same] if root else []
+    firsts = [_evidence_line(finding, finding.line, finding.count) for finding in findings]
+    more = [_evidence_line(finding, line, 1) for finding in findings for line in finding.more]
     return tuple([*firsts[:MAX_EVIDENCE_LINES], *more][:MAX_EVIDENCE_LINES])
 
 
@@ -369,22 +381,22 @@ def _evidence_line(finding: LogFinding, line: ParsedLine, count: int) -> Evidenc
 
 
 def _build_chain(root: LogFinding | None, case: ClassifierInput) -> tuple[ChainLink, ...]:
-    """The cause first, then what followed it, in the order of the log; what only came before it is no consequence."""
+    """The cause, then its consequences in the order of the log. Other causes before it are not consequences."""
     if root is None:
         return ()
-    reading_end = 1 << 62
-    rest = [finding for finding in case.findings if finding is not root and finding.note != MENTION_NOTE
+    log_end = 1 << 62
+    later = [finding for finding in case.findings if finding is not root and finding.note != MENTION_NOTE
             and (finding.role is not LineRole.INITIATING or finding.line.number > root.line.number)]  # fmt: skip
-    rest.sort(key=lambda finding: finding.line.number or reading_end)  # line 0 is how it ended: the last thing
+    later.sort(key=lambda finding: finding.line.number or log_end)  # line 0 is the exit status, which comes last
     return tuple(
-        _chain_link(finding, LineRole.INITIATING if finding is root else None) for finding in [root, *rest][:12]
+        _chain_link(finding, LineRole.INITIATING if finding is root else None) for finding in [root, *later][:12]
     )
 
 
 def _chain_link(finding: LogFinding, role: LineRole | None) -> ChainLink:
-    as_seen = LineRole.CASCADE if finding.role is LineRole.INITIATING else finding.role
+    default_role = LineRole.CASCADE if finding.role is LineRole.INITIATING else finding.role
     return ChainLink(
-        role=role or as_seen, label=finding.label or finding.signature, line=finding.line.number,
+        role=role or default_role, label=finding.label or finding.signature, line=finding.line.number,
         text=finding.line.text[:300], time=finding.line.time, count=finding.count, ranks=finding.ranks[:64],
     )  # fmt: skip
 

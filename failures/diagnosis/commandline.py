@@ -1,6 +1,6 @@
-"""Logs named on a command line → their diagnoses, in that order. The one module here that opens files.
+"""Diagnoses log files given on a command line. The only module of this package that opens files.
 
-`manage.py diagnose` and `acme diagnose` are this. A file that cannot be read gets its sentence in place of an answer.
+`manage.py diagnose` and `acme diagnose` use it. A file that cannot be read gets an error sentence instead of a result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CHUNK_BYTES = 1 << 20
 
 
 def diagnose_files(files: Iterable[str], ending: ExitStatus, as_json: bool) -> Iterator[tuple[str, bool]]:
-    """(what to print, was it read), file by file, each as soon as it is known."""
+    """(text to print, whether the file was read) for each file, in order, as soon as it is known."""
     for name in files:
         diagnosis, trouble = diagnose_file(name, ending)
         if as_json:
@@ -29,7 +29,7 @@ def diagnose_files(files: Iterable[str], ending: ExitStatus, as_json: bool) -> I
 
 
 def diagnose_file(name: str, ending: ExitStatus) -> tuple[LogDiagnosis, str]:
-    """The answer, and a sentence when it rests on nothing of the file: it is not there, or is no text at all."""
+    """The diagnosis, and an error sentence if the file is missing, unreadable or not a text file."""
     try:
         diagnosis = engine.diagnose(_read_chunks(name), ending)
     except OSError as error:
@@ -53,11 +53,11 @@ def _iter_chunks(file: BinaryIO) -> Iterator[bytes]:
 
 
 def signal_number(text: str) -> int:
-    """9, KILL and SIGKILL are one signal."""
+    """The number of a signal given as 9, KILL or SIGKILL."""
     if text.isdigit() and 0 < int(text) < 65:
         return int(text)
     name = text.upper() if text.upper().startswith("SIG") else f"SIG{text.upper()}"
     try:
         return int(signals.Signals[name])
     except KeyError:
-        raise ValueError(f"{text!r} is no signal such as 9, KILL or SIGKILL") from None
+        raise ValueError(f"{text!r} is not a signal. Use a number or a name such as 9, KILL or SIGKILL.") from None

@@ -1,7 +1,7 @@
-"""The compiled table of signatures, kept between processes: compiling takes seconds, and loading a millisecond.
+"""A cache of the compiled signatures on disk: compiling takes seconds, loading a millisecond.
 
-Never needed: whatever is wrong with the file or its place, the table is compiled. A file is believed only where nobody
-else could have written it, for it is loaded as machine tables; Vectorscan checks its checksum and the processor.
+The cache is optional: if the file cannot be used, the table is compiled. A file is loaded only if no other user could
+have written it, because its content is used as machine tables. Vectorscan checks its checksum and the processor type.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def load(table: str) -> hyperscan.Database | None:
-    """`table` is the version of the signatures."""
+    """The compiled database for a version of the signatures; None if it is not cached or not trusted."""
     with suppress(OSError, RuntimeError, ValueError, hyperscan.error):
         with _cache_path(table).open("rb") as file:
-            about = os.fstat(file.fileno())
-            if about.st_uid != os.geteuid() or about.st_mode & WRITABLE_BY_OTHERS or about.st_size > MAX_DATABASE_BYTES:
+            info = os.fstat(file.fileno())
+            if info.st_uid != os.geteuid() or info.st_mode & WRITABLE_BY_OTHERS or info.st_size > MAX_DATABASE_BYTES:
                 return None
             database = hyperscan.loadb(file.read(), hyperscan.HS_MODE_BLOCK)
         database.scratch = hyperscan.Scratch(database)
@@ -36,7 +36,7 @@ def load(table: str) -> hyperscan.Database | None:
 
 
 def save(table: str, database: hyperscan.Database) -> None:
-    """Whole or not at all; of two at once the last one stays."""
+    """Write the database atomically; of two concurrent writers the last one wins."""
     with suppress(OSError, RuntimeError, hyperscan.error):
         place = _cache_path(table)
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def save(table: str, database: hyperscan.Database) -> None:
 
 
 def _delete_old_databases(directory: Path) -> None:
-    """The newest stay: several versions may be in use, on several kinds of machines."""
+    """Delete all but the newest files. Several are kept for different versions and kinds of machines."""
     tables = sorted(directory.glob("table-*"), key=lambda path: path.stat().st_mtime)
     for old in tables[:-MAX_CACHED_DATABASES]:
         old.unlink(missing_ok=True)
@@ -66,7 +66,7 @@ def _cache_path(table: str) -> Path:
 
 
 def _platform_key() -> str:
-    """A table fits one version of the library and one kind of processor; homes are shared by machines of several."""
+    """A key for the library version and the processor type, because machines of several types may share a home."""
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         kind = "".join(sorted({line for line in file if line.startswith(("flags", "Features", "model name"))}))
         return hashlib.sha256(f"{version('hyperscan')} {sys.platform} {kind}".encode()).hexdigest()[:12]

@@ -1,8 +1,8 @@
-"""Hundreds of megabytes of log → at most 64 KiB of evidence, while the job still writes. Pure; bounded memory.
+"""Compresses hundreds of megabytes of log into 64 KiB of evidence, while the job still writes. Pure; bounded memory.
 
-Three sieves: filter rules drop routine lines without Python looking at them; lines of the same shape collapse to a
-template with a count and its first and last sighting; what is left is ranked (causes, their surroundings, the end of
-the log, rare shapes) and cut to the size of a bundle. A line with a signature on it passes the first sieve always.
+There are three stages. Filter rules drop routine lines in the scanner, without any Python code per line. Lines of the
+same shape become one template with a count and its first and last occurrence. The result is ranked (causes, nearby
+lines, the end of the log, rare shapes) and cut to the size of a bundle. Filters never drop a line with a signature.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ ROW_RANK_NAMES = {0: "cause", 1: "symptom", 2: "teardown", 3: "near", 4: "end", 
 
 @dataclass
 class LineTemplate:
-    """One shape of line: as it was first seen, and how it came back."""
+    """One shape of line: its first text, its last text and how often it occurred."""
 
     text: str
     first: int
     last: int
     last_text: str
     count: int = 1
-    trouble: int | None = None
+    trouble: int | None = None  # ROLE_SEVERITY of the signature on it, if any
 
 
 @dataclass(frozen=True, kw_only=True)
 class BundleRow:
-    """A line of the bundle."""
+    """One row of the bundle: a line, or several lines of the same shape."""
 
     number: int
     last: int
@@ -59,7 +59,7 @@ class BundleRow:
 
 @dataclass(frozen=True, kw_only=True)
 class LogBundle:
-    """What is kept of an attempt's log for good."""
+    """The part of an attempt's log that is stored permanently."""
 
     rows: tuple[BundleRow, ...]
     dropped: tuple[tuple[str, int], ...]
@@ -70,7 +70,7 @@ class LogBundle:
 
     @property
     def text(self) -> str:
-        """Readable, and readable again by the diagnosis: the original line follows the bar."""
+        """The bundle as text, for users and for the diagnosis, which can read it again."""
         return "\n".join(format_row(row) for row in self.rows) + ("\n" if self.rows else "")
 
 
@@ -86,7 +86,7 @@ def shipped_filters() -> Scanner:
 
 @dataclass
 class LogCompressor:
-    """feed() as the bytes come; bundle() whenever one is wanted."""
+    """Call feed() with each chunk, and bundle() at any time for the result so far."""
 
     rules: tuple[FilterRule, ...] = filters.SHIPPED_FILTERS
     templates: dict[str, LineTemplate] = field(default_factory=dict)
@@ -109,16 +109,16 @@ class LogCompressor:
         return self._filters.version
 
     def state(self) -> dict[str, Any]:
-        """All that it knows of the text so far."""
+        """Everything that has been read so far, for `restore_state`."""
         return {name: getattr(self, name) for name in STATE_ATTRIBUTES}
 
     def restore_state(self, state: dict[str, Any]) -> None:
-        """Go on where another with the same rules left off."""
+        """Continue from the state of another compressor with the same rules."""
         for name in STATE_ATTRIBUTES:
             setattr(self, name, state[name])
 
     def feed(self, chunk: bytes, whole_lines: bool = False) -> None:
-        """`whole_lines` looks at what has come at once, as a follower wants, and not a megabyte later."""
+        """Add bytes. `whole_lines` processes complete lines at once instead of per megabyte, as a follower needs."""
         self._size += len(chunk)
         for at in range(0, len(chunk), BLOCK_BYTES):
             self._pending += chunk[at : at + BLOCK_BYTES]
@@ -142,8 +142,8 @@ class LogCompressor:
         self._ending = (self._ending + text)[-TAIL_BYTES:] if len(text) < TAIL_BYTES else text[-TAIL_BYTES:]
 
     def _signature_lines(self, text: bytes) -> dict[int, int]:
-        """Line number → how bad, for the lines with a signature on them."""
-        rows: dict[int, int] = {}
+        """Line number → severity, for the lines with a signature on them."""
+        severities: dict[int, int] = {}
         number, counted = self._line, 0
         for at, index in self._signatures.hits(text):
             role = self._signatures.signatures[index].role
@@ -151,11 +151,11 @@ class LogCompressor:
                 continue
             number += text.count(b"\n", counted, at - 1)
             counted = max(counted, at - 1)
-            rows[number] = min(rows.get(number, 9), ROLE_SEVERITY[role])
-        return rows
+            severities[number] = min(severities.get(number, 9), ROLE_SEVERITY[role])
+        return severities
 
     def _unfiltered_lines(self, text: bytes, trouble: dict[int, int]) -> Iterator[tuple[int, bytes]]:
-        """Lines that no filter rule covers, and troubled ones. Routine lines cost one jump each."""
+        """Lines without a filter rule, and lines with a signature. A routine line costs one jump."""
         number, at = self._line, 0
         for hit, index in self._filters.hits(text):
             if hit <= at:
@@ -177,12 +177,13 @@ class LogCompressor:
             number += 1
 
     def _add_to_template(self, number: int, raw: bytes, trouble: int | None) -> None:
-        words = (
+        # A progress bar rewrites its line: only the text after the last carriage return is visible
+        visible = (
             raw[-lines.MAX_LINE_CHARS :].rsplit(b"\r", 1)[-1]
             if b"\r" in raw.rstrip(b"\r\n")
             else raw[: lines.MAX_LINE_CHARS]
         )
-        text = words.decode("utf-8", "replace").rstrip()
+        text = visible.decode("utf-8", "replace").rstrip()
         if not text.strip():
             return
         shape = NUMBER_PATTERN.sub(PLACEHOLDER, text[:400])
@@ -204,20 +205,21 @@ class LogCompressor:
         self.templates[shape] = LineTemplate(text=text, first=number, last=number, last_text=text, trouble=trouble)
 
     def _evict_templates(self, trouble: int | None) -> bool:
-        """Old, untroubled shapes give way: half of them at once, so that this is rare."""
-        calm = [shape for shape, template in self.templates.items() if template.trouble is None]
-        if trouble is None and len(calm) < MAX_TEMPLATES // 4:
+        """Make room by evicting old shapes without a signature: half of them at once, so that this is rare."""
+        evictable = [shape for shape, template in self.templates.items() if template.trouble is None]
+        if trouble is None and len(evictable) < MAX_TEMPLATES // 4:
             return False
-        for shape in calm[: len(calm) // 2]:
+        for shape in evictable[: len(evictable) // 2]:
             self.overflow += self.templates.pop(shape).count
         return len(self.templates) < MAX_TEMPLATES
 
     def proposals(self) -> tuple[FilterRule, ...]:
-        """Rules that frequency alone suggests: shapes by the hundred without a sign of trouble."""
-        calm = ((shape, one.count) for shape, one in self.templates.items() if one.trouble is None)
-        return filters.propose_frequent_filters(calm)
+        """Filter rules for shapes that occur hundreds of times without a signature."""
+        harmless = ((shape, known.count) for shape, known in self.templates.items() if known.trouble is None)
+        return filters.propose_frequent_filters(harmless)
 
     def bundle(self) -> LogBundle:
+        """The bundle of everything read so far, including an unfinished last line."""
         self._process_pending(everything=True)
         return LogBundle(
             rows=tuple(_fit_into_bundle(self._ranked_rows())), dropped=tuple(sorted(self.dropped.items())),
@@ -226,17 +228,17 @@ class LogCompressor:
         )  # fmt: skip
 
     def _ranked_rows(self) -> list[tuple[int, BundleRow]]:
-        """(rank, row), the most telling first; among equals the earlier one."""
+        """(rank, row), the most important first, and in the order of the log within a rank."""
         near = {template.first for template in self.templates.values() if template.trouble in (0, 1)}
-        rows = [(self._template_rank(one, near), _template_row(one)) for one in self.templates.values()]
-        known = {one.first for one in self.templates.values()}
+        rows = [(self._template_rank(template, near), _template_row(template)) for template in self.templates.values()]
+        known = {template.first for template in self.templates.values()}
         ends = {**dict(self.tail[-TAIL_LINES:]), **self._last_lines()}
         rows += [(4, _single_row(number, text)) for number, text in ends.items() if number not in known]
         rows.sort(key=lambda row: (row[0], row[1].number))
         return [(rank, replace(row, why=ROW_RANK_NAMES[rank])) for rank, row in rows]
 
     def _last_lines(self) -> dict[int, str]:
-        """How the log ends, routine or not: whether it still made progress is evidence too."""
+        """The last lines by number, including routine ones: whether the job still made progress is evidence too."""
         rows = self._ending.decode("utf-8", "replace").split("\n")
         last = self._line if self._ending and not self._ending.endswith(b"\n") else self._line - 1
         rows = [row.rsplit("\r", 1)[-1].rstrip() for row in (rows if rows[-1] else rows[:-1])]
@@ -244,20 +246,22 @@ class LogCompressor:
         numbered = {first + at: row for at, row in enumerate(rows) if row and first + at > 0}
         return dict(list(numbered.items())[-20:])
 
-    def _template_rank(self, one: LineTemplate, near: set[int]) -> int:
-        if one.trouble is not None:
-            return one.trouble
-        if any(at in near for at in range(one.first, one.first + NEARBY_LINES)):
+    def _template_rank(self, template: LineTemplate, near: set[int]) -> int:
+        """The rank of a template, a key of ROW_RANK_NAMES."""
+        if template.trouble is not None:
+            return template.trouble
+        if any(at in near for at in range(template.first, template.first + NEARBY_LINES)):
             return 3
-        if one.last > self._line - TAIL_LINES:
+        if template.last > self._line - TAIL_LINES:
             return 4
-        return 5 if one.count < 4 else 6
+        return 5 if template.count < 4 else 6
 
 
-def _template_row(one: LineTemplate) -> BundleRow:
+def _template_row(template: LineTemplate) -> BundleRow:
     return BundleRow(
-        number=one.first, last=one.last, count=one.count, first_time=lines.parse(one.first, one.text).time,
-        last_time=lines.parse(one.last, one.last_text).time, why="", text=one.text[:MAX_ROW_CHARS],
+        number=template.first, last=template.last, count=template.count, why="", text=template.text[:MAX_ROW_CHARS],
+        first_time=lines.parse(template.first, template.text).time,
+        last_time=lines.parse(template.last, template.last_text).time,
     )  # fmt: skip
 
 
@@ -268,11 +272,11 @@ def _single_row(number: int, text: str) -> BundleRow:
 
 
 def _fit_into_bundle(ranked: list[tuple[int, BundleRow]]) -> list[BundleRow]:
-    """As many rows as a bundle holds, back in the order of the log."""
-    room, kept = MAX_BUNDLE_BYTES, []
+    """The most important rows that fit into a bundle, in the order of the log."""
+    room, selected = MAX_BUNDLE_BYTES, []
     for _, row in ranked:
         room -= len(format_row(row).encode()) + 1
         if room < 0:
             break
-        kept.append(row)
-    return sorted(kept, key=lambda row: row.number)
+        selected.append(row)
+    return sorted(selected, key=lambda row: row.number)

@@ -1,8 +1,8 @@
-"""How sure: the share of answers of this kind that were right on labelled logs. Pure.
+"""The confidence of a diagnosis: the share of similar results that were correct on labelled logs. Pure.
 
-A table, not a formula: set by what came out at first sight of 611 logs (what work that was seen says of health: of 458
-later ones), never by what the rules say of logs they were tuned on (`bench/diagnosis.py accuracy` prints it for any
-labelled set). It is coarse; a finer one would only remember its logs.
+The values are a table, not a formula. They were measured on 611 logs that the rules had not been tuned on (for `None`
+after visible progress: on 458 later ones). `bench/diagnosis.py accuracy` prints them for any labelled set. The table is
+coarse on purpose; a finer one would overfit its logs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from .labels import NONE, UNKNOWN
 from .reader import MENTION_NOTE, LogReading
 from .values import LineRole, LogFinding
 
+# (minimum specificity, confidence)
 CAUSE_CONFIDENCE: tuple[tuple[int, float], ...] = (
     (90, 0.96),
     (80, 0.94),
@@ -27,12 +28,12 @@ SYMPTOM_CONFIDENCE: tuple[tuple[int, float], ...] = (
     (20, 0.5),
     (0, 0.35),
 )
-RIVAL_PENALTY = 0.12  # each other cause of about the same weight takes this much
+RIVAL_PENALTY = 0.12  # subtracted for each other cause of about the same specificity
 RIVAL_MARGIN = 12
 
 
 def finding_confidence(finding: LogFinding) -> float:
-    """Of one finding by itself."""
+    """The confidence of one finding by itself."""
     rows = CAUSE_CONFIDENCE if finding.role is LineRole.INITIATING else SYMPTOM_CONFIDENCE
     return next(value for least, value in rows if finding.specificity >= least)
 
@@ -43,7 +44,7 @@ def diagnosis_confidence(
     if label == UNKNOWN:
         return 0.0
     if label == NONE:
-        return 0.5 if reading.sentence else 0.8 if seen_working else 0.4  # silence alone proves little
+        return 0.5 if reading.sentence else 0.8 if seen_working else 0.4  # a log without errors alone proves little
     if root is None:
         return 0.0
     rivals = {finding.label for finding in ranked if _is_rival(root, finding)}
@@ -51,6 +52,6 @@ def diagnosis_confidence(
 
 
 def _is_rival(root: LogFinding, finding: LogFinding) -> bool:
-    """Another cause of nearly the same weight; what was only mentioned is no rival."""
+    """Whether a finding is another cause of nearly the same specificity. Mentions do not count."""
     near = root.specificity - finding.specificity < RIVAL_MARGIN
     return near and finding.role is root.role and finding.label != root.label and finding.note != MENTION_NOTE

@@ -1,7 +1,7 @@
-"""The door to the diagnosis: text in pieces, and how it ended, in; a Diagnosis out. Pure, and free of Django.
+"""Entry point of the diagnosis: log chunks and an exit status in, a LogDiagnosis out. Pure, and without Django.
 
-The client package carries this directory as it is, under a name of its own: so imports inside it are relative, and it
-needs the standard library and the scanner, nothing else (zstd where it is installed).
+The client package contains a copy of this directory under another name. Imports inside it are therefore relative, and
+it depends only on the standard library and the scanner (and zstd if it is installed).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from .values import ExitStatus, LogDiagnosis
 
 
 def diagnose(chunks: Iterable[bytes], ending: ExitStatus | None = None, scanner: Scanner | None = None) -> LogDiagnosis:
-    """The same text and ending give the same answer, however the text is cut, and packed or not.
+    """The diagnosis of a log. It does not depend on how the text is cut into chunks or whether it is compressed.
 
-    `scanner` holds other rules than the shipped ones: those and what was learned.
+    `scanner` replaces the shipped rules, for example by the shipped and the learned ones.
     """
     text = unpacking.DecompressedLog(chunks)
     reading = reader.read_log(text, scanner)

@@ -1,8 +1,8 @@
-"""Filter rules: which lines are routine and need not be kept. Pure.
+"""Filter rules: lines that are routine and do not need to be stored. Pure.
 
-A rule is data: a pattern in the scanner's dialect, whose hit says "this whole line is routine". A line in which a
-signature sees trouble is kept whatever the rules say, so that a careless rule can hide a metric but never a cause.
-Rules that are not shipped come from frequency (`proposed`), from a person or from an agent; all are checked alike.
+A rule is a pattern in the scanner's dialect; a match means that the whole line is routine. A line with a signature is
+always stored, so a careless rule can hide a metric but never a cause. Other rules than the shipped ones come from line
+frequency (`propose_frequent_filters`), from a user or from a model; all go through the same checks.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ SHIPPED_FILTERS: tuple[FilterRule, ...] = (
 
 
 def compile_filters(rules: Iterable[FilterRule]) -> Scanner:
-    """The same scanner reads filter rules; they only lack a label."""
+    """A scanner for filter rules: the same as for signatures, without labels."""
     return Scanner([
         Signature(name=rule.name, label="", role=LineRole.BENIGN, specificity=0, pattern=rule.pattern,
                   example=rule.example, blame=Blame.JOB)
@@ -84,7 +84,7 @@ def compile_filters(rules: Iterable[FilterRule]) -> Scanner:
 def propose_frequent_filters(
     templates: Iterable[tuple[str, int]], least: int = MIN_FREQUENT_COUNT
 ) -> tuple[FilterRule, ...]:
-    """What repeats by the hundred without any sign of trouble is routine: a rule per such template."""
+    """One rule for each template that occurs at least `least` times. The caller leaves out those with a signature."""
     rules = []
     for at, (template, count) in enumerate(templates):
         words = template.replace(PLACEHOLDER, "").strip()
@@ -98,6 +98,6 @@ def propose_frequent_filters(
 
 
 def template_pattern(template: str) -> str:
-    """The template's words, with room where it had numbers. Bounded holes keep the scan linear and small."""
+    """A pattern of the template's fixed words. The holes for its numbers are bounded, to keep the scan linear."""
     parts = [re.escape(part) for part in template[:160].strip().split(PLACEHOLDER)]
     return r"\S{0,60}".join(parts)

@@ -1,9 +1,8 @@
-"""A log that is still being written: read and compressed as it grows, set down, and taken up again elsewhere. Pure.
+"""Reads and compresses a log while it is still being written. The state can be saved and restored. Pure.
 
-What a follower knows can be frozen to bytes, so that it outlives its process, and whoever judges the end reads only
-what came last. The bytes are a pickle of our own few classes and of nothing else: reading them back can make no other
-object, whatever they hold. Bytes of other rules, or of classes that have changed since, are refused; then the log is
-read anew.
+The state survives its process as bytes, so the final diagnosis has to read only the newest part of the log. The bytes
+are a pickle that can contain only the few classes listed here: loading cannot create any other object. A state with
+other rules, or of classes that have changed since, is rejected; then the log is read from its beginning.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ from .reader import RankLocation, SignatureReader, SignatureTally
 from .scan import Scanner
 from .values import Blame, LineRole, LogFinding, ParsedLine, RestartAdvice
 
-MAX_STATE_BYTES = 4 << 20  # a log that needs more than this is read from its beginning when it ends
+MAX_STATE_BYTES = 4 << 20  # if the state is larger, the log is read again from its beginning when the job ends
 MAX_UNPACKED_BYTES = 64 << 20
 STATE_CLASSES = (SignatureTally, LogFinding, ParsedLine, GpuEvent, RankLocation, LineTemplate)
 STATE_CLASSES_BY_NAME = {
-    (one.__module__, one.__qualname__): one for one in (*STATE_CLASSES, LineRole, Blame, RestartAdvice)
+    (known.__module__, known.__qualname__): known for known in (*STATE_CLASSES, LineRole, Blame, RestartAdvice)
 }
 
 
 class LogFollower:
-    """feed() takes what was written since and returns what is new and serious."""
+    """Call feed() with the bytes written since the last call; it returns new causes and symptoms."""
 
     def __init__(self, rules: tuple[FilterRule, ...] = filters.SHIPPED_FILTERS, scanner: Scanner | None = None) -> None:
         self.reader = SignatureReader(scanner)
         self.compressor = LogCompressor(rules)
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
 
     def feed(self, chunk: bytes) -> tuple[LogFinding, ...]:
         self.reader.feed(chunk)
@@ -49,37 +48,38 @@ class LogFollower:
     def _new_findings(self) -> Iterator[LogFinding]:
         for finding in self.reader.findings():
             key = (finding.signature, finding.label)
-            if key not in self._told and finding.role in (LineRole.INITIATING, LineRole.CASCADE) and finding.label:
-                self._told.add(key)
+            if key not in self._reported and finding.role in (LineRole.INITIATING, LineRole.CASCADE) and finding.label:
+                self._reported.add(key)
                 yield finding
 
     def frozen(self) -> bytes | None:
-        """None when it is too much to be kept."""
-        state = (self.reader.state(), self.compressor.state(), self._told)
+        """The state as bytes; None if it is too large to be stored."""
+        state = (self.reader.state(), self.compressor.state(), self._reported)
         raw = self._version_stamp() + zlib.compress(pickle.dumps(state, protocol=5), 1)
         return raw if len(raw) <= MAX_STATE_BYTES else None
 
     def _version_stamp(self) -> bytes:
-        """The same for two followers exactly when one can go on with what the other knew."""
+        """A hash of the rules and classes. Two followers can exchange their state exactly if their stamps are equal."""
         words = [self.reader.rules_version, self.compressor.filters_version]
-        words += [f"{one.__qualname__}:{','.join(field.name for field in fields(one))}" for one in STATE_CLASSES]
+        words += [f"{known.__qualname__}:{','.join(field.name for field in fields(known))}" for known in STATE_CLASSES]
         return hashlib.sha256("\n".join(words).encode()).digest()
 
 
 def restore_follower(
     raw: bytes, rules: tuple[FilterRule, ...] = filters.SHIPPED_FILTERS, scanner: Scanner | None = None
 ) -> LogFollower | None:
+    """A follower with a saved state; None if the state is damaged or from other rules or classes."""
     follower = LogFollower(rules, scanner)
     stamp = follower._version_stamp()
     if not raw.startswith(stamp):
         return None
     try:
         plain = zlib.decompressobj().decompress(raw[len(stamp) :], MAX_UNPACKED_BYTES)
-        read, compressed, told = _StateUnpickler(io.BytesIO(plain)).load()
+        read, compressed, reported = _StateUnpickler(io.BytesIO(plain)).load()
         follower.reader.restore_state(read)
         follower.compressor.restore_state(compressed)
-        follower._told = told
-    except Exception:
+        follower._reported = reported
+    except Exception:  # damaged bytes can raise anything
         return None
     return follower
 
@@ -89,4 +89,4 @@ class _StateUnpickler(pickle.Unpickler):
         try:
             return STATE_CLASSES_BY_NAME[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"{module}.{name} is no part of a follower") from None
+            raise pickle.UnpicklingError(f"{module}.{name} is not part of a follower") from None

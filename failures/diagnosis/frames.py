@@ -1,4 +1,4 @@
-"""The rows above an exception → the frames it came through. Pure."""
+"""Reads the frames of a traceback from the lines above an exception. Pure."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ MAX_PREFIX_CHARS = 120
 
 @lru_cache(maxsize=512)
 def _parse_row(row: str) -> ParsedLine:
-    """Every exception looks back over the same rows as the one before it."""
+    """A parsed line, cached because consecutive exceptions look back over the same lines."""
     return lines.parse(0, row)
 
 
 def traceback_frames(rows: list[str], line: ParsedLine) -> list[str]:
-    """Frames as `file:function`, innermost last. Lines of other ranks in between are stepped over.
+    """Frames as `file:function`, innermost last. Lines of other ranks in between are skipped.
 
-    A traceback that Python itself ignored (in a destructor, at exit) begins with the frame IGNORED.
+    A traceback that Python itself ignored (in a destructor, at exit) begins with IGNORED_FRAME.
     """
     frames: list[str] = []
     header = False
-    strange = _unknown_prefix(line.message)
+    prefix = _unknown_prefix(line.message)
     for row in reversed(rows[-200:]):
         above = _parse_row(row)
         if above.rank != line.rank and line.rank is not None and above.rank is not None:
             continue
-        message = _parse_row(strange.sub("", above.message, count=1)).message if strange else above.message
+        message = _parse_row(prefix.sub("", above.message, count=1)).message if prefix else above.message
         if header:
             return [*([IGNORED_FRAME] if IGNORED_EXCEPTION.search(message) else []), *frames[::-1]]
         if match := FRAME_LINE.search(message):
@@ -46,9 +46,9 @@ def traceback_frames(rows: list[str], line: ParsedLine) -> list[str]:
 
 
 def _unknown_prefix(message: str) -> re.Pattern[str] | None:
-    """What stands before an exception's name, numbers aside: if it stands before its frames too, it is a prefix.
+    """A pattern of the text before an exception's name. If its frames have the same text, it is a log prefix.
 
-    There are more launchers and collectors of logs than anybody can list.
+    This recognises the prefixes of launchers and log collectors that `lines` does not know. Numbers in it may differ.
     """
     name = EXCEPTION_NAME.search(message)
     before = message[: name.start(1)] if name else ""

@@ -1,7 +1,7 @@
-"""Xid and SXid lines of the kernel log → events. Pure.
+"""Parses the Xid and SXid lines of the kernel log into events. Pure.
 
-A GPU that breaks prints dozens of lines within a second, and the node's other GPUs join in. Everything of one node and
-one minute is one event; its first code that is no mere consequence is what it is about.
+A failing GPU logs dozens of lines within a second, and other GPUs of the node often follow. All events of a node and a
+minute form one group. Its head is the most specific code that is not a consequence of another one.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def _event_group(host: str, minute: str, group: list[GpuEvent]) -> GpuEventGroup
 
 
 def _minute_key(time: str) -> str:
-    """Up to the minutes; a kernel's seconds since boot are cut to minutes; no time at all is one long minute."""
+    """A key for the minute of a timestamp or of seconds since boot. Lines without a time share one key."""
     if re.fullmatch(r"\d+\.\d+", time):
         return str(int(float(time)) // 60)
-    found = re.match(r".*?\d\d:\d\d", time)
-    return found[0] if found else ""
+    match = re.match(r".*?\d\d:\d\d", time)
+    return match[0] if match else ""

@@ -1,7 +1,7 @@
-"""One line of any log → when, where, which rank, how loud, and the words themselves. Pure.
+"""Parses one log line into time, host, rank, level and message. Pure.
 
-Launchers, loggers and kernels each put a prefix of their own before a line, often several on top of each other, so
-prefixes are peeled one by one until none is left. Peeling stops at eight: a line of nothing but brackets is text.
+Launchers, loggers and kernels add prefixes to a line, often several in a row, so prefixes are removed one by one until
+none is left. At most eight are removed: a line that consists of brackets only is text.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ LEVEL_GROUP = (
 )
 DIGITS, LOWER, UPPER = string.digits, string.ascii_lowercase, string.ascii_uppercase
 LETTERS = LOWER + UPPER
-# What a prefix may begin with, and the prefix; the first that fits is taken
+# (first characters, pattern) of each prefix; the first match is used
 PREFIXES: tuple[tuple[str, str], ...] = (
-    ("@", r"@\d+(?: x\d+)? \| "),  # a row of our own bundle
+    ("@", r"@\d+(?: x\d+)? \| "),  # a row of a bundle
     ("[", r"\[rank:? ?(?P<rank>\d+)\](?::| |$)"),
     ("[", r"\[[a-zA-Z_]\w*?(?P<local>\d+)\]:"),  # elastic's [default3]:
     ("[", r"\[\d+,(?:mpirank:)?(?P<rank>\d+)(?:,[\w.-]+)?\](?:<std(?:out|err)>)?:"),  # mpirun --tag-output, SageMaker
@@ -42,7 +42,7 @@ PREFIXES: tuple[tuple[str, str], ...] = (
     ("t", rf'time="?(?P<time>[^" ]{{1,40}})"? level={LEVEL_GROUP} msg="?'),  # logfmt, of programs written in Go
     (LOWER, r"[a-z][\w.-]{1,80} +\|(?= +\S)"),  # docker compose
     ("s", r"std(?:out|err) [FP]\b"),  # a container's log file, after its time
-    ("{", r'\{"(?:log|message|msg|line|textPayload)": ?"'),  # one JSON object a line
+    ("{", r'\{"(?:log|message|msg|line|textPayload)": ?"'),  # one JSON object per line
     ("[", r"\[pod/[\w./-]+\]"),  # kubectl logs --prefix
     ("[", r"\[local_rank:? ?(?P<local>\d+)\]"),
     ("[", r"\[[\w/.-]+ \(pid \d+\)\]"),  # Metaflow
@@ -68,7 +68,7 @@ PREFIXES: tuple[tuple[str, str], ...] = (
     ("N", r"NCCL (?P<level>WARN|INFO)"),
     ("-", r"-+ "),
 )
-# A line is asked only for prefixes that may begin with its first character: a plain line for three of them, not for all
+# Prefixes by first character, so that a plain line is tried against three of them and not against all
 PREFIXES_BY_LETTER: dict[str, tuple[re.Pattern[str], ...]] = {
     letter: tuple(re.compile(pattern) for starts, pattern in PREFIXES if letter in starts)
     for letter in {letter for starts, _ in PREFIXES for letter in starts}
@@ -88,7 +88,7 @@ class _PrefixFields:
     words: dict[str, str] = field(default_factory=dict)
 
     def take(self, parts: dict[str, str | None]) -> None:
-        """The outermost prefix that says something keeps its word: it is the launcher's, which knows best."""
+        """Add the fields of a prefix. Outer prefixes win: the launcher adds them and is the most reliable source."""
         for name in ("rank", "gpu"):
             if (text := parts.get(name)) is not None and getattr(self, name) is None:
                 setattr(self, name, int(text))
@@ -107,22 +107,22 @@ def _log_level(parts: dict[str, str | None]) -> str:
 
 
 def parse(number: int, text: str) -> ParsedLine:
-    """Peel all prefixes; what is left is the message, with its own indentation."""
+    """The line without its prefixes. The message keeps its own indentation."""
     text = text[:MAX_LINE_CHARS].rstrip()
-    seen, rest = _PrefixFields(), text
+    fields, remainder = _PrefixFields(), text
     for _ in range(MAX_PREFIXES):
-        bare = rest.lstrip()
+        bare = remainder.lstrip()
         match = _match_prefix(bare)
         if match is None or match.end() == 0:
             break
-        seen.take(match.groupdict())
-        rest = bare[match.end() :]
-    message = rest[1:] if rest is not text and rest.startswith(" ") else rest
-    if seen.rank is None and "ank" in text and (named := RANK_MENTION.search(text)):
-        seen.rank = int(named[1])
+        fields.take(match.groupdict())
+        remainder = bare[match.end() :]
+    message = remainder[1:] if remainder is not text and remainder.startswith(" ") else remainder
+    if fields.rank is None and "ank" in text and (named := RANK_MENTION.search(text)):
+        fields.rank = int(named[1])
     return ParsedLine(
-        number=number, text=text.strip(), message=message, rank=seen.rank, host=seen.host, gpu=seen.gpu,
-        time=seen.time, level=seen.level,
+        number=number, text=text.strip(), message=message, rank=fields.rank, host=fields.host, gpu=fields.gpu,
+        time=fields.time, level=fields.level,
     )  # fmt: skip
 
 

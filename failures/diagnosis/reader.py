@@ -1,8 +1,8 @@
-"""A log, fed in pieces of any size → what was found in it. Pure; bounded memory whatever comes.
+"""Reads a log in chunks of any size and collects the findings in it. Pure; memory is bounded for any input.
 
-The text is scanned in blocks of about a megabyte that end at a newline; only lines in which a signature matched are
-looked at in Python. A line without end is cut into blocks too. What is kept is bounded: one tally per signature and
-label, a few thousand GPU events, the last lines of the text. Fed at once or byte by byte, the reading is the same.
+The text is scanned in blocks of about one megabyte that end at a newline; only lines with a matching signature are
+processed in Python. Very long lines are cut into blocks too. The collected data is bounded: one tally per signature and
+label, a few thousand GPU events, the last lines of the text. The result does not depend on the size of the chunks.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ TAIL_BYTES = 16 << 10
 MAX_GPU_EVENTS = 4096
 MAX_RANKS = 4096
 MAX_LOCATIONS = 16384
-MAX_DETAILED_MATCHES = 300  # sightings of one tally that are read in full; later ones are counted
-NEAR = 6  # lines between the two ends of one thought
+MAX_DETAILED_MATCHES = 300  # matches of one signature that are parsed; later ones are only counted
 MAX_EXTRA_LINES = 3
 DIGITS = re.compile(r"\d+")
 XID_QUOTED = "xid-quoted"
@@ -55,10 +54,10 @@ class LogReading:
 
 @dataclass
 class SignatureTally:
-    """One signature under one label, as the log goes by."""
+    """The matches of one signature under one label so far."""
 
     finding: LogFinding
-    weak: bool
+    weak: bool  # only mentioned so far, not raised
     more: list[ParsedLine] = field(default_factory=list)
     count: int = 0
     last_number: int = 0
@@ -69,13 +68,13 @@ class SignatureTally:
         self.last_number = number
 
     def keep(self, line: ParsedLine) -> None:
-        """A few further lines of other words: a reader wants to see what else was said, not the same from 40 ranks."""
+        """Keep a few more lines if their words differ: users need other messages, not the same one from 40 ranks."""
         if len(self.more) < MAX_EXTRA_LINES and line.number != self.finding.line.number:
             words = DIGITS.sub("#", line.message)
             if all(words != DIGITS.sub("#", other.message) for other in (self.finding.line, *self.more)):
                 self.more.append(line)
 
-    def closed(self) -> LogFinding:
+    def build_finding(self) -> LogFinding:
         return replace(
             self.finding, count=self.count, last_number=self.last_number, ranks=tuple(sorted(self.ranks)),
             more=tuple(self.more),
@@ -84,16 +83,17 @@ class SignatureTally:
 
 @dataclass(frozen=True, kw_only=True)
 class SignatureMatch:
-    """A signature on a line, with the label and weight that this very line gives it."""
+    """A signature that matched a line, with the label and specificity for this line."""
 
     signature: Signature
     label: str
     specificity: int
     weak: bool
-    is_raised: bool = False  # an exception as Python prints it: its name begins the message
+    is_raised: bool = False  # an exception as Python prints it: the message begins with its name
 
 
 def match_signature(signature: Signature, line: ParsedLine) -> SignatureMatch | None:
+    """The match of a signature with a line; None if the details of the line rule it out."""
     if signature.name == PYTHON_EXCEPTION:
         return _match_exception(signature, line)
     if signature.name == DCGM:
@@ -140,7 +140,7 @@ def _match_unknown_exception(signature: Signature, line: ParsedLine) -> Signatur
 
 
 class SignatureReader:
-    """feed() as the bytes come, reading() whenever an answer is wanted."""
+    """Call feed() with each chunk, and build_reading() at any time for the result so far."""
 
     def __init__(self, scanner: Scanner | None = None) -> None:
         self._scanner = scanner or shipped_scanner()
@@ -163,12 +163,12 @@ class SignatureReader:
         return self._scanner.version
 
     def state(self) -> dict[str, Any]:
-        """All that it knows of the text so far; how the text began matters only until that was judged."""
+        """Everything that has been read so far, for `restore_state`. The head is dropped once it has been checked."""
         known = {name: getattr(self, name) for name in STATE_ATTRIBUTES}
         return known | {"_head": b""} if self._judged else known
 
     def restore_state(self, state: dict[str, Any]) -> None:
-        """Go on where another with the same rules left off."""
+        """Continue from the state of another reader with the same rules."""
         for name in STATE_ATTRIBUTES:
             setattr(self, name, state[name])
 
@@ -187,32 +187,32 @@ class SignatureReader:
                 self._scan_whole_lines()
 
     def _scan_whole_lines(self) -> None:
-        """Up to the last newline; a line longer than a block is cut at a carriage return, or anywhere."""
+        """Scan up to the last newline. A line longer than a block is cut at a carriage return, or anywhere."""
         self._check_input()
         if self._sentence:
             self._pending.clear()
             return
         cut = self._pending.rfind(b"\n") + 1 or self._pending.rfind(b"\r") + 1 or len(self._pending)
-        with memoryview(self._pending) as view:  # sliced by itself it would be copied twice
+        with memoryview(self._pending) as view:  # slicing the bytearray directly would copy it twice
             block = bytes(view[:cut])
         del self._pending[:cut]
         self._scan_block(block)
 
     def _check_input(self) -> None:
-        """Once, before anything is scanned: is this a log at all?"""
+        """Check once, before the first scan, whether this is a text file at all."""
         if not self._judged:
             self._judged, self._sentence = True, cleaning.non_text_message(self._head)
 
     def scan_pending_lines(self) -> None:
-        """Scan the whole lines that have come, for a follower that cannot wait for a megabyte."""
+        """Scan all complete lines now, for a follower that cannot wait for a full block."""
         if b"\n" in self._pending:
             self._scan_whole_lines()
 
     def findings(self) -> tuple[LogFinding, ...]:
-        return tuple(tally.closed() for tally in self._tallies.values() if tally.count)
+        return tuple(tally.build_finding() for tally in self._tallies.values() if tally.count)
 
     def build_reading(self) -> LogReading:
-        """What is known so far; an unfinished last line is taken as it stands."""
+        """The result so far, including an unfinished last line."""
         self._check_input()
         if self._pending and not self._sentence:
             block = bytes(self._pending)
@@ -244,20 +244,20 @@ class SignatureReader:
         self._before = (self._before + text)[-TAIL_BYTES:] if len(text) < TAIL_BYTES else text[-TAIL_BYTES:]
 
     def _lines_with_hits(self, text: bytes) -> list[tuple[int, int, list[int]]]:
-        """Hits grouped by the line they are on; a carriage return begins a line of its own, as on a terminal."""
-        found: list[tuple[int, int, list[int]]] = []
-        edge = meant = -1
+        """(start, end, signature indices) of each line with hits. A carriage return begins a line, as on a terminal."""
+        rows: list[tuple[int, int, list[int]]] = []
+        edge = statement_edge = -1
         for at, index in self._scanner.hits(text):
-            if at <= edge and found:
-                if at <= meant and index not in found[-1][2]:
-                    found[-1][2].append(index)
+            if at <= edge and rows:
+                if at <= statement_edge and index not in rows[-1][2]:
+                    rows[-1][2].append(index)
                 continue
-            above = text.rfind(b"\n", 0, at)  # a carriage return further up is of another line: not looked for
+            above = text.rfind(b"\n", 0, at)  # a carriage return further up belongs to another line
             start = max(above, text.rfind(b"\r", above + 1, at - 1), at - lines.MAX_LINE_CHARS) + 1
             edge = _line_end(text, at)
-            meant = _statement_end(text, start, edge)
-            found.append((start, edge, [index] if at <= meant else []))
-        return [row for row in found if row[2]]
+            statement_edge = _statement_end(text, start, edge)
+            rows.append((start, edge, [index] if at <= statement_edge else []))
+        return [row for row in rows if row[2]]
 
     def _process_line(self, text: bytes, start: int, end: int, ids: list[int], number: int) -> None:
         if all(self._is_over_limit(index) for index in ids):
@@ -278,6 +278,7 @@ class SignatureReader:
             self._record_match(winner, line, text, start)
 
     def _is_over_limit(self, index: int) -> bool:
+        """Whether this signature has matched so often that its lines are no longer parsed."""
         name = self._signatures[index].name
         most = (
             20 * MAX_DETAILED_MATCHES
@@ -291,52 +292,50 @@ class SignatureReader:
             tally.again(number)
 
     def _best_match(self, ids: list[int], line: ParsedLine, text: bytes, start: int) -> SignatureMatch | None:
-        """The most specific sighting of a line, unless something harmless explains it as well."""
+        """The most specific match on a line; None if a benign signature explains the line."""
         if SOURCE_LINE.match(line.message):
             return None
         rows = [self._signatures[index] for index in ids if not self._is_excluded(index, line.text)]
-        seen = [
-            sighting for row in rows if row.role is not LineRole.BENIGN and (sighting := match_signature(row, line))
-        ]
-        if any(row.name in ERROR_CODE_SIGNATURES for row in rows):  # a code says more than the words around it
-            seen = [sighting for sighting in seen if sighting.signature.name in ERROR_CODE_SIGNATURES]
+        matches = [match for row in rows if row.role is not LineRole.BENIGN and (match := match_signature(row, line))]
+        if any(row.name in ERROR_CODE_SIGNATURES for row in rows):  # a code is more precise than the words around it
+            matches = [match for match in matches if match.signature.name in ERROR_CODE_SIGNATURES]
         else:
-            seen = _drop_quoted_names(seen)
-        best = max(seen, key=lambda sighting: sighting.specificity, default=None)
+            matches = _drop_quoted_names(matches)
+        best = max(matches, key=lambda match: match.specificity, default=None)
         if best is None or best.specificity > _benign_specificity(rows):
             return best
-        loud = [row for row in rows if row.name not in AMBIGUOUS_PHRASES]
-        raised = any(sighting.is_raised for sighting in seen) and best.specificity > _benign_specificity(loud)
+        unambiguous = [row for row in rows if row.name not in AMBIGUOUS_PHRASES]
+        raised = any(match.is_raised for match in matches) and best.specificity > _benign_specificity(unambiguous)
         return best if raised and self._frames_above(text, start, line) else None
 
     def _is_excluded(self, index: int, text: str) -> bool:
         unless = self._unless[index]
         return unless is not None and unless.search(text) is not None
 
-    def _record_match(self, seen: SignatureMatch, line: ParsedLine, text: bytes, start: int) -> None:
-        key = (seen.signature.name, seen.label)
+    def _record_match(self, match: SignatureMatch, line: ParsedLine, text: bytes, start: int) -> None:
+        key = (match.signature.name, match.label)
         tally = self._tallies.get(key)
         if tally and tally.last_number == line.number:
             return
-        if tally is None or (tally.weak and not seen.weak):
-            tally = self._replace_tally(key, tally, self._new_tally(seen, line, text, start))
+        if tally is None or (tally.weak and not match.weak):
+            tally = self._replace_tally(key, tally, self._new_tally(match, line, text, start))
         tally.again(line.number)
         tally.keep(line)
         if line.rank is not None and len(tally.ranks) < MAX_RANKS:
             tally.ranks.add(line.rank)
 
-    def _new_tally(self, seen: SignatureMatch, line: ParsedLine, text: bytes, start: int) -> SignatureTally:
+    def _new_tally(self, match: SignatureMatch, line: ParsedLine, text: bytes, start: int) -> SignatureTally:
         frames = self._frames_above(text, start, line)
-        weak = IGNORED_FRAME in frames or (seen.weak and not frames)
+        weak = IGNORED_FRAME in frames or (match.weak and not frames)
         finding = LogFinding(
-            signature=seen.signature.name, label=seen.label, role=seen.signature.role,
-            specificity=seen.specificity // 2 if weak else seen.specificity, blame=seen.signature.blame,
-            restart=seen.signature.restart, line=line, frames=frames, note=MENTION_NOTE if weak else "",
+            signature=match.signature.name, label=match.label, role=match.signature.role,
+            specificity=match.specificity // 2 if weak else match.specificity, blame=match.signature.blame,
+            restart=match.signature.restart, line=line, frames=frames, note=MENTION_NOTE if weak else "",
         )  # fmt: skip
         return SignatureTally(finding=finding, weak=weak)
 
     def _replace_tally(self, key: tuple[str, str], old: SignatureTally | None, new: SignatureTally) -> SignatureTally:
-        """A later sighting that is meant seriously takes the place of one that was only mentioned."""
+        """Replace a tally of mentions by one of a raised error, which is better evidence."""
         if old is not None:
             if new.weak:
                 return old
@@ -345,7 +344,7 @@ class SignatureReader:
         return new
 
     def _frames_above(self, text: bytes, start: int, line: ParsedLine) -> tuple[str, ...]:
-        """The traceback above a line, of the same rank, as far as the block and what was kept of the last one reach."""
+        """The traceback above a line, of the same rank, as far as this block and the end of the previous one reach."""
         above = text[max(0, start - CONTEXT_BYTES) : start]
         if start < CONTEXT_BYTES:
             above = self._before[-CONTEXT_BYTES:] + above
@@ -379,31 +378,29 @@ def _benign_specificity(rows: list[Signature]) -> int:
     return max((row.specificity for row in rows if row.role is LineRole.BENIGN), default=-1)
 
 
-def _drop_quoted_names(seen: list[SignatureMatch]) -> list[SignatureMatch]:
-    """What is wrong with the program's text names other things only as names: `cannot import name 'S3Error'`."""
-    told = next(
-        (sighting.label for sighting in seen if sighting.is_raised and sighting.label in CODE_ERROR_LABELS), None
-    )
-    return [sighting for sighting in seen if told is None or sighting.label == told]
+def _drop_quoted_names(matches: list[SignatureMatch]) -> list[SignatureMatch]:
+    """The matches without names that a code error only quotes, such as `cannot import name 'S3Error'`."""
+    label = next((match.label for match in matches if match.is_raised and match.label in CODE_ERROR_LABELS), None)
+    return [match for match in matches if label is None or match.label == label]
 
 
 MENTION_NOTE = "mentioned"
 CODE_ERROR_LABELS = frozenset({"ImportError", "NameError", "AttributeError", "ZeroDivisionError"})
-# Harmless words that the message of an exception may use too: under a traceback it was raised all the same
+# Benign phrases that may also be part of an exception's message: below a traceback the exception was still raised
 AMBIGUOUS_PHRASES = frozenset({"zero-errors", "advice", "default-config", "launcher-words", "falling-back"})
 ERROR_CODE_SIGNATURES = frozenset({XID, SXID, DCGM})
 DCGM_CODE = re.compile(r"DCGM_FR_[A-Z0-9_]+")
-# lines of source that tracebacks quote: they name errors that were not raised there
+# Source lines that tracebacks quote: they name errors that were not raised there
 SOURCE_LINE = re.compile(r"\s*(?:raise \w|except\b.*:$|File \"[^\"]+\", line \d+|warnings\.warn\()")
 MIN_SPECIFICITY_AT_ANY_LEVEL = 44
-UNKNOWN_EXCEPTION_SPECIFICITY = 38  # an exception whose name says nothing
+UNKNOWN_EXCEPTION_SPECIFICITY = 38  # an exception with an unknown name
 CAUTION_WORDS = re.compile(r"(?i)\bwarn|\bnote\b|\bignor|\boptional|\bskip|\bdebug\b")
 ERROR_INTRODUCTION = re.compile(
     r"(?i)^\W*$|^[\w./-]+: *$|(?:message|what\(\)|errors?|exceptions?|caused by|causes?|caught|raised?|fail(?:ed|ure)|"
     r"reason|\"name\"|"
     r"died|with|traceback|<class)\W*$"
 )
-# From here on a line explains what may be behind it: `this can happen if the node was preempted`
+# The rest of the line lists possible causes: `this can happen if the node was preempted`
 ADVICE_START = re.compile(
     rb"[Tt]his (?:can|could|may|might) (?:also )?(?:happen|occur|be (?:due|caused))\b|[Tt]his indicates that\b|"
     rb"[Pp]ossible (?:[Cc]auses?|[Rr]easons?)\b|\b[Ss]olution:|\b[Ii]f you (?:see|get|suspect)\b"
@@ -413,13 +410,13 @@ MEGATRON_LOCATION = re.compile(r"Rank +(\d+) .*? on +(\S+) +device +\d+ \[([^\]]
 
 
 def _statement_end(text: bytes, start: int, edge: int) -> int:
-    """How far a line speaks of what happened, before it goes on to what may be behind it at other times."""
+    """The end of the part of a line that states what happened, before a list of possible causes."""
     begins = ADVICE_START.search(text, start, edge)
     return begins.end() if begins else edge
 
 
 def _line_end(text: bytes, at: int) -> int:
-    """End of the line that holds `at`, cut where nobody reads on."""
+    """The end of the line that contains `at`, or MAX_LINE_CHARS further if it is longer."""
     newline = text.find(b"\n", max(0, at - 1), at + lines.MAX_LINE_CHARS)
     stop = newline if newline >= 0 else min(len(text), at + lines.MAX_LINE_CHARS)
     turn = text.find(b"\r", at, stop)
@@ -427,6 +424,7 @@ def _line_end(text: bytes, at: int) -> int:
 
 
 def parse_location(line: ParsedLine) -> RankLocation | None:
+    """The host and GPU of a rank, if the line reports them."""
     if (match := NCCL_LOCATION.search(line.text)) and line.host:
         return RankLocation(rank=int(match[1]), host=line.host, pci=match[2].lower())
     if match := MEGATRON_LOCATION.search(line.text):

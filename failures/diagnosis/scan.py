@@ -1,8 +1,8 @@
-"""One pass of all patterns over a block of bytes, in linear time, by Vectorscan (the `hyperscan` wheels).
+"""Matches all patterns in one linear pass over a block of bytes, with Vectorscan (the `hyperscan` wheels).
 
-Why Vectorscan and not RE2: both are linear, so no pattern can hang a worker; but RE2's set says only which patterns
-matched, not where, so every line would have to go through Python by itself, while Vectorscan reports positions from one
-scan of a megabyte. Python then touches the lines that matched and no others.
+Vectorscan is used instead of RE2. Both are linear, so no pattern can hang a worker, but RE2's sets report only which
+patterns matched and not where, so Python would have to handle every line. Vectorscan reports the positions from one
+scan of a megabyte, and Python handles only the lines that matched.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .table import SIGNATURES
 
 
 class InvalidPatternError(ValueError):
-    """A pattern the scanner cannot take; the message is a sentence that names the signature."""
+    """The scanner cannot compile a pattern. The message names the signature."""
 
 
 class Scanner:
-    """The compiled table. Threads take turns, for its scratch space serves one scan at a time."""
+    """A compiled table of signatures. Threads scan one after the other, because they share its scratch space."""
 
     def __init__(self, signatures: Sequence[Signature], database: hyperscan.Database | None = None) -> None:
-        """`database` is these signatures, compiled before."""
+        """`database` holds the same signatures, compiled earlier."""
         self.signatures = tuple(signatures)
         self.version = signatures_version(self.signatures)
         self._database = database or _compile_database(self.signatures)
@@ -35,16 +35,16 @@ class Scanner:
 
     def hits(self, block: bytes) -> list[tuple[int, int]]:
         """(end of match, index of signature), in the order of the text."""
-        found: list[tuple[int, int]] = []
-        add = found.append
+        matches: list[tuple[int, int]] = []
+        add = matches.append
 
         def on_match(index: int, _start: int, end: int, _flags: int, _context: object) -> None:
             add((end, index))
 
         with self._turn:
             self._database.scan(block, match_event_handler=on_match)
-        found.sort()
-        return found
+        matches.sort()
+        return matches
 
 
 def _compile_database(signatures: tuple[Signature, ...]) -> hyperscan.Database:
@@ -61,7 +61,7 @@ def _compile_database(signatures: tuple[Signature, ...]) -> hyperscan.Database:
 
 
 def _compile_error_message(signatures: tuple[Signature, ...], trouble: str) -> str:
-    """The compiler names no row when many go in, so each is tried alone."""
+    """A sentence that names the faulty signature. The compiler does not name it, so each one is compiled alone."""
     for signature in signatures:
         try:
             hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK).compile(
@@ -73,14 +73,14 @@ def _compile_error_message(signatures: tuple[Signature, ...], trouble: str) -> s
 
 
 def signatures_version(signatures: Sequence[Signature]) -> str:
-    """A name for exactly these rules, so that a stored verdict can say what it was made with."""
+    """A hash of these signatures, stored with each verdict to show which rules it was made with."""
     text = "\n".join(repr(signature) for signature in signatures)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 @lru_cache(maxsize=1)
 def shipped_scanner() -> Scanner:
-    """The scanner of the shipped table. Compiling takes two or three seconds, so it is done once for each table."""
+    """The scanner of the shipped table. Compiling takes two or three seconds, so the result is cached on disk."""
     table = signatures_version(SIGNATURES)
     if known := compiled_patterns.load(table):
         return Scanner(SIGNATURES, known)

@@ -1,11 +1,11 @@
-"""What a signature is, and the one list of them. Pure.
+"""Signatures, and the functions that build the rows of the table. Pure.
 
-A signature recognises one line. Its pattern is for the multi-pattern scanner: Hyperscan's dialect, linear in the text,
-without look-around or back-references. `unless` and everything that reads numbers out of a line is Python's `re`, and
-runs only on lines that a signature has already found.
+A signature recognises one line. Its pattern is for the multi-pattern scanner: Hyperscan syntax, linear in the text,
+without look-around or back-references. `unless`, and all code that reads numbers from a line, uses Python's `re` and
+runs only on lines that a signature has matched.
 
-To add one: a row in `table/`, with an example line in your own words. `specificity` says how sure the line alone makes
-us (0 to 100); it orders causes among themselves, and never lifts a symptom above a cause.
+To add a signature, add a row in `table/` with an example line in your own words. `specificity` (0 to 100) is how
+certain a cause is from this line alone; it orders causes among themselves and never ranks a symptom above a cause.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Signature:
     unless: str = ""
 
 
-# One alternative, or several: any of them recognises the line.
+# One or several patterns; a line matches if any of them does
 PatternAlternatives = str | tuple[str, ...]
 
 

@@ -1,6 +1,6 @@
-"""Which nodes and GPUs to look at: hosts and PCI addresses in the evidence, ranks mapped to hosts. Pure.
+"""Finds the nodes and GPUs to check, from hosts, PCI addresses and ranks in the evidence. Pure.
 
-A suspicion, never a verdict: the node test decides. Failures that the job brought on itself suspect nobody.
+A suspect is not proven faulty: a node test decides. Failures of the program itself have no suspects.
 """
 
 from __future__ import annotations
@@ -38,48 +38,51 @@ def suspect_nodes(
 ) -> tuple[SuspectNode, ...]:
     if root is None or root.blame not in HARDWARE_BLAMES:
         return ()
-    found: dict[str, str] = {}
-    homes = {place.rank: place for place in reading.places}
+    suspects: dict[str, str] = {}
+    locations = {place.rank: place for place in reading.places}
     for finding in (root, *same_label):
-        for host in _hosts_of_finding(finding, homes):
-            found.setdefault(host, f"line {finding.line.number}: {finding.signature}")
+        for host in _hosts_of_finding(finding, locations):
+            suspects.setdefault(host, f"line {finding.line.number}: {finding.signature}")
     for event in reading.gpu_events:
         if event.line.host and event.label == root.label:
-            found.setdefault(event.line.host, f"line {event.line.number}: {event.kind} {event.code}")
+            suspects.setdefault(event.line.host, f"line {event.line.number}: {event.kind} {event.code}")
     for place in silent_ranks(root, reading.places):
-        found.setdefault(place.host, f"rank {place.rank} reported nothing while the others timed out")
-    return tuple(SuspectNode(host=host, why=why) for host, why in list(found.items())[:MAX_SUSPECTS])
+        suspects.setdefault(place.host, f"rank {place.rank} reported nothing while the other ranks timed out")
+    return tuple(SuspectNode(host=host, why=why) for host, why in list(suspects.items())[:MAX_SUSPECTS])
 
 
-def _hosts_of_finding(finding: LogFinding, homes: dict[int, RankLocation]) -> list[str]:
+def _hosts_of_finding(finding: LogFinding, locations: dict[int, RankLocation]) -> list[str]:
+    """Hosts named in the text of a line; without any, the host that logged it and the host of its rank."""
     named = [match[1] for pattern in HOST_MENTIONS if (match := pattern.search(finding.line.text))]
     own = [finding.line.host] if finding.line.host and not named else []
     rank = finding.line.rank
-    mapped = [homes[rank].host] if rank in homes and not named and finding.signature != "nccl-timeout" else []
+    # In a collective timeout the healthy ranks complain, so their hosts are not suspects
+    is_complaint = finding.signature == "nccl-timeout"
+    mapped = [locations[rank].host] if rank in locations and not named and not is_complaint else []
     return named + own + mapped
 
 
 def suspect_gpus(root: LogFinding | None, reading: LogReading) -> tuple[SuspectGpu, ...]:
-    """By PCI address where the kernel names one, else by the rank that met the error."""
+    """The suspected GPUs, by PCI address if the kernel names one, else by the rank with the error."""
     if root is None or root.blame is not Blame.GPU:
         return ()
     ranks = {(short_pci(place.pci), place.host): place.rank for place in reading.places if place.pci}
-    found: dict[tuple[str, str], SuspectGpu] = {}
+    suspects: dict[tuple[str, str], SuspectGpu] = {}
     for event in reading.gpu_events:
         if event.label == root.label or event.kind == "Xid":
             pci, host = event.pci, event.line.host
             why = f"{event.kind} {event.code} on line {event.line.number}"
-            found.setdefault(
+            suspects.setdefault(
                 (host, pci), SuspectGpu(host=host, pci=pci, rank=ranks.get((short_pci(pci), host)), why=why)
             )
-    if not found:
-        found = _suspect_gpu_of_rank(root, reading)
-    return tuple(gpu for gpu in list(found.values())[:MAX_SUSPECTS] if gpu.pci or gpu.rank is not None)
+    if not suspects:
+        suspects = _suspect_gpu_of_rank(root, reading)
+    return tuple(gpu for gpu in list(suspects.values())[:MAX_SUSPECTS] if gpu.pci or gpu.rank is not None)
 
 
 def _suspect_gpu_of_rank(root: LogFinding, reading: LogReading) -> dict[tuple[str, str], SuspectGpu]:
-    homes = {place.rank: place for place in reading.places}
-    place = homes.get(root.line.rank) if root.line.rank is not None else None
+    locations = {place.rank: place for place in reading.places}
+    place = locations.get(root.line.rank) if root.line.rank is not None else None
     match = PCI_ADDRESS.search(root.line.text)
     pci = match[1].lower() if match else place.pci if place else ""
     host = root.line.host or (place.host if place else "")
@@ -88,12 +91,12 @@ def _suspect_gpu_of_rank(root: LogFinding, reading: LogReading) -> dict[tuple[st
 
 
 def short_pci(pci: str) -> str:
-    """0000:3b:00.0, 0000:3b:00 and NCCL's 3b000 are one address."""
+    """A PCI address in a comparable form: 0000:3b:00.0, 0000:3b:00 and NCCL's 3b000 are the same address."""
     return pci.lower().removeprefix("00000000:").removeprefix("0000:").replace(":", "").replace(".", "")[:4]
 
 
 def silent_ranks(root: LogFinding, places: tuple[RankLocation, ...]) -> list[RankLocation]:
-    """In a collective time-out the healthy ranks complain; the sick one hangs and says nothing."""
+    """The ranks that did not report a collective timeout: healthy ranks report it, a faulty one hangs silently."""
     if root.signature != "nccl-timeout" or len(root.ranks) < 2:
         return []
     quiet = [place for place in places if place.rank not in root.ranks]

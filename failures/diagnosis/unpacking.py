@@ -1,8 +1,8 @@
-"""A log as it was archived → its text, piece by piece. Pure; bounded memory and bounded work.
+"""Decompresses an archived log piece by piece. Pure; bounded memory and bounded work.
 
-gzip, bzip2, xz and zstd are known by their first bytes, never by a file's name. A decoder gives at most one piece at a
-time, so a bomb costs no memory; it costs no time without end either, for unpacking stops at `MOST`. What was cut short,
-damaged or stopped is still read as far as it went, and a sentence says so.
+gzip, bzip2, xz and zstd are recognised by their first bytes, not by the file name. A decoder returns at most one piece
+at a time, so a decompression bomb uses no memory, and decompression stops at MAX_UNPACKED_BYTES, so it cannot run
+forever. A truncated or damaged file is read as far as possible, and `sentence` reports the problem.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, Protocol
 
 PIECE_BYTES = 256 << 10
 MAX_UNPACKED_BYTES = 64 << 30
-WINDOW_LOG = 27  # 128 MiB of look-back is what `zstd --long` writes; more is refused
+WINDOW_LOG = 27  # the 128 MiB window of `zstd --long`; larger windows are rejected
 MAX_XZ_MEMORY_BYTES = 128 << 20
 HEADER_BYTES = 6
 
 
 class Decoder(Protocol):
-    """What bz2, lzma and zstd have in common; `Inflater` brings zlib in line."""
+    """The common interface of the bz2, lzma and zstd decoders; GzipDecoder adapts zlib to it."""
 
     @property
     def eof(self) -> bool: ...
@@ -58,7 +58,7 @@ def _xz_decoder() -> Decoder:
 
 
 def _zstd_decoder() -> Decoder | None:
-    """Python 3.14 brings zstd along; before that the wheel `backports.zstd` does, where it is installed."""
+    """A decoder from Python 3.14 or from the package `backports.zstd`; None if neither is available."""
     for name in ("compression.zstd", "backports.zstd"):
         try:
             module: Any = importlib.import_module(name)
@@ -82,7 +82,7 @@ def is_compressed(head: bytes) -> bool:
 
 
 class DecompressedLog:
-    """Iterate over it once; `sentence` then says what kept the text from being whole, if anything did."""
+    """The decompressed chunks; iterate once. Afterwards, `sentence` reports why the text is incomplete, if it is."""
 
     def __init__(self, chunks: Iterable[bytes], most: int = MAX_UNPACKED_BYTES) -> None:
         self._chunks = iter(chunks)
@@ -94,7 +94,9 @@ class DecompressedLog:
         name, begin = _detect_format(head)
         decoder = begin() if begin else None
         if begin and decoder is None:
-            self.sentence = f"This is a {name} file and the package backports.zstd is not installed; unpack it first."
+            self.sentence = (
+                f"This is a {name} file, and the package backports.zstd is not installed. Unpack the file first."
+            )
         if begin is None or decoder is None:
             yield from ([] if begin else self._plain_chunks(head))
         else:
@@ -111,18 +113,18 @@ class DecompressedLog:
         yield from self._chunks
 
     def _limit_size(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        room = self._most
+        remaining = self._most
         for piece in pieces:
-            yield piece[:room]
-            room -= len(piece)
-            if room <= 0:
-                self.sentence = f"Unpacked it is larger than {self._most >> 20} MiB; the rest was not read."
+            yield piece[:remaining]
+            remaining -= len(piece)
+            if remaining <= 0:
+                self.sentence = f"The unpacked log is larger than {self._most >> 20} MiB. The rest was not read."
                 return
 
     def _decode_members(
         self, data: bytes, name: str, begin: Callable[[], Decoder | None], decoder: Decoder
     ) -> Iterator[bytes]:
-        """Member after member: `cat a.gz b.gz` is a gzip file too."""
+        """The text of all members: `cat a.gz b.gz` is a valid gzip file too."""
         try:
             while True:
                 if piece := decoder.decompress(data, PIECE_BYTES):
@@ -131,18 +133,18 @@ class DecompressedLog:
                 if decoder.eof:
                     data = decoder.unused_data or next(self._chunks, b"")
                     following = begin() if _detect_format(data)[0] == name else None
-                    if following is None:  # the end, or padding of a tape
+                    if following is None:  # end of file, or padding from a tape
                         return
                     decoder = following
                 elif decoder.needs_input and not (data := next(self._chunks, b"")):
-                    self.sentence = f"The {name} file is cut short; it was read as far as it goes."
+                    self.sentence = f"The {name} file is cut short. It was read up to its end."
                     return
         except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as trouble:
-            self.sentence = f"The {name} file is damaged ({trouble}); it was read as far as it goes."
-        except Exception as trouble:  # zstd's own error class lives in a module that may not be there
+            self.sentence = f"The {name} file is damaged ({trouble}). It was read up to the damage."
+        except Exception as trouble:  # the class of zstd errors is in a module that may not be installed
             if type(trouble).__name__ != "ZstdError":
                 raise
-            self.sentence = f"The {name} file is damaged ({trouble}); it was read as far as it goes."
+            self.sentence = f"The {name} file is damaged ({trouble}). It was read up to the damage."
 
 
 def _detect_format(head: bytes) -> tuple[str, Callable[[], Decoder | None] | None]:

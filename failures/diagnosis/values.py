@@ -1,6 +1,6 @@
-"""What the diagnosis speaks in: frozen values from the reading of a log to the verdict. Pure.
+"""The immutable values of the diagnosis, from a parsed line to the result. Pure.
 
-Every value carries what the next reader needs and nothing of where it came from: no file handle, no row, no clock.
+They contain data only: no file handles, no database rows, no clock.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from enum import StrEnum
 
 
 class LineRole(StrEnum):
-    """What a line is in the story of a failure. A cause beats a symptom wherever the two stand in the log."""
+    """The role of a line in a failure. A cause ranks above a symptom, wherever they are in the log."""
 
     INITIATING = "initiating"
     CASCADE = "cascade"
     TEARDOWN = "teardown"
-    BENIGN = "benign"  # looks frightening, means nothing: hides weaker findings on its own line
-    PLACE = "place"  # says only which rank lives where
+    BENIGN = "benign"  # looks like an error but is harmless; hides weaker findings on its own line
+    PLACE = "place"  # only reports the host of a rank
 
 
 class Blame(StrEnum):
@@ -44,7 +44,7 @@ class FailureCategory(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ParsedLine:
-    """One line of the log, its prefixes understood. `number` counts from 1 as an editor does."""
+    """One line of the log with its prefixes parsed. `number` counts from 1."""
 
     number: int
     text: str
@@ -58,7 +58,7 @@ class ParsedLine:
 
 @dataclass(frozen=True, kw_only=True)
 class LogFinding:
-    """A signature seen in the log: where first, where last, how often, by how many ranks."""
+    """A signature in the log: first line, last line, number of matches and the ranks that logged it."""
 
     signature: str
     label: str
@@ -71,13 +71,13 @@ class LogFinding:
     last_number: int = 0
     ranks: tuple[int, ...] = ()
     frames: tuple[str, ...] = ()
-    more: tuple[ParsedLine, ...] = ()
+    more: tuple[ParsedLine, ...] = ()  # further lines with other words
     note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExitStatus:
-    """How the process ended, where somebody knows it. A signal is positive, as in signal(7)."""
+    """How the process ended, if known. Signals are positive, as in signal(7)."""
 
     exit_code: int | None = None
     signal: int | None = None
@@ -100,7 +100,7 @@ class EvidenceLine:
 
 @dataclass(frozen=True, kw_only=True)
 class ChainLink:
-    """One step from the cause to the loud last line."""
+    """One step from the cause to the last error."""
 
     role: LineRole
     label: str
@@ -134,7 +134,7 @@ class AlternativeCause:
 
 @dataclass(frozen=True, kw_only=True)
 class LogDiagnosis:
-    """The answer. The same text and ending give the same answer under the same rules."""
+    """The result. It depends only on the text, the exit status and the rules."""
 
     root_cause: str
     category: FailureCategory

@@ -1,4 +1,4 @@
-"""A Diagnosis as JSON and as text for a terminal. Pure."""
+"""Formats a LogDiagnosis as JSON and as text for a terminal. Pure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def as_dict(diagnosis: LogDiagnosis) -> dict[str, Any]:
 
 
 def as_json(name: str, diagnosis: LogDiagnosis) -> str:
-    """One object on one line; control characters of the log are escaped by JSON itself."""
+    """A JSON object on one line. JSON escapes the control characters of the log."""
     return json.dumps({"file": name, **as_dict(diagnosis)}, ensure_ascii=True)
 
 
 def as_text(name: str, diagnosis: LogDiagnosis) -> str:
     rows = [_headline(name, diagnosis), *(f"  {note}" for note in diagnosis.notes)]
     if diagnosis.root_cause not in (NONE, UNKNOWN):
-        rows += ["", "  because", *(f"    {_link_text(link)}" for link in diagnosis.chain[:1])]
+        rows += ["", "  cause", *(f"    {_link_text(link)}" for link in diagnosis.chain[:1])]
         rows += _consequence_lines(diagnosis)
         rows += _suspect_lines(diagnosis)
         rows += ["", f"  restart helps: {diagnosis.restart_helps} ({diagnosis.restart_reason})"]
@@ -32,7 +32,7 @@ def as_text(name: str, diagnosis: LogDiagnosis) -> str:
         rows.append(f"  what to do:    {diagnosis.action}")
     if diagnosis.alternatives:
         rivals = ", ".join(f"{other.root_cause} {other.score:.2f}" for other in diagnosis.alternatives)
-        rows.append(f"  or else:       {rivals}")
+        rows.append(f"  alternatives:  {rivals}")
     return "\n".join(rows)
 
 
@@ -40,17 +40,17 @@ def _headline(name: str, diagnosis: LogDiagnosis) -> str:
     if diagnosis.root_cause == NONE:
         return f"{name}: nothing failed ({diagnosis.lines} line{'' if diagnosis.lines == 1 else 's'})"
     if diagnosis.root_cause == UNKNOWN:
-        return f"{name}: the cause is not in this text ({diagnosis.lines} lines)"
+        return f"{name}: the cause is not in this log ({diagnosis.lines} lines)"
     return f"{name}: {diagnosis.root_cause} ({diagnosis.category}, confidence {diagnosis.confidence:.2f})"
 
 
 def _consequence_lines(diagnosis: LogDiagnosis) -> list[str]:
-    rest = diagnosis.chain[1:]
-    return ["  then", *(f"    {_link_text(link)}" for link in rest)] if rest else []
+    later = diagnosis.chain[1:]
+    return ["  consequences", *(f"    {_link_text(link)}" for link in later)] if later else []
 
 
 def _link_text(link: ChainLink) -> str:
-    where = f"line {link.line}" if link.line else "its end"
+    where = f"line {link.line}" if link.line else "exit status"
     times = f" (x{link.count})" if link.count > 1 else ""
     text = printable_text(link.text)
     words = text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
@@ -58,7 +58,7 @@ def _link_text(link: ChainLink) -> str:
 
 
 def printable_text(text: str) -> str:
-    """Without control characters: a log must not move the reader's cursor."""
+    """The text without control characters, because a log must not move the cursor of the terminal."""
     return "".join(letter if letter.isprintable() or letter == "\t" else "·" for letter in text)
 
 

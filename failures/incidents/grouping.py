@@ -1,8 +1,8 @@
-"""Which incident a failure belongs to: one incident for each cause, not for each symptom. Pure.
+"""Groups failures into incidents: one incident per cause, not per symptom. Pure.
 
-Three scopes. A node that is sick takes every job on it down, whatever each of them says of it; a service or the fabric
-takes jobs down wherever they run; a program takes down itself, and the tasks of its array. What a failure has in
-common with an open incident must have happened close enough in time.
+There are three scopes. A faulty node fails every job on it, with different symptoms. A network or service problem
+fails jobs wherever they run. A program error fails only the job itself and the tasks of its array. A failure joins an
+open incident only if it happened within the time window of its scope.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class IncidentScope(StrEnum):
 
 NODE_CAUSES = frozenset(
     {"NVLinkError", "CUDAError", "NodeFailure", "SlurmNodeFail", "ECCError", "GPUFallenOffBus", "XidOther"}
-    | {"NodeHealth", "SlowNode"}  # signs: nobody has died of them yet
+    | {"NodeHealth", "SlowNode"}  # signs, which may exist without a failed attempt
 )
 SERVICE_CAUSES = frozenset({"NetworkError", "S3StorageError", "ConnectionError"})
-# What a peer of a dead node says, or what says nothing: it joins an incident of a node that the attempt ran on
+# Symptoms seen by peers of a failed node, and unknown causes: these join an incident of a node that the attempt ran on
 PEER_SYMPTOM_CAUSES = frozenset(
     {"NCCLTimeoutError", "NCCLRemoteError", "ConnectionError", "NetworkError", "Hang", UNKNOWN}
 )
-# Thousands of programs meet a connection that is refused, each for its own reason: the words must be the same too
+# Refused connections have many unrelated reasons, so the text must match, too
 CAUSES_MATCHED_BY_TEXT = frozenset({"ConnectionError"})
 
 JOIN_WINDOWS = {
@@ -46,19 +46,19 @@ MAX_LINE_SHAPE = 200
 
 @dataclass(frozen=True, kw_only=True)
 class FailureSymptom:
-    """One failed attempt, as far as grouping looks at it."""
+    """The facts about a failed attempt that grouping uses."""
 
     root_cause: str
     at: datetime
     job: str  # the array's id for a task of an array
     nodes: frozenset[str]  # where it ran
-    suspects: frozenset[str]  # whom the evidence names
+    suspects: frozenset[str]  # nodes that the evidence names
     words: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenIncident:
-    """An incident that is not resolved."""
+    """An unresolved incident."""
 
     id: int
     root_cause: str
@@ -71,7 +71,7 @@ class OpenIncident:
 
 
 def accused_nodes(symptom: FailureSymptom) -> frozenset[str]:
-    """The nodes that a hardware failure is about; the only node of an attempt needs nobody to name it."""
+    """The nodes that caused the symptom. For node causes, the only node of an attempt counts even if not named."""
     if symptom.root_cause not in NODE_CAUSES:
         return symptom.suspects & symptom.nodes
     named = symptom.suspects & symptom.nodes
@@ -85,23 +85,23 @@ def scope_of_symptom(symptom: FailureSymptom) -> IncidentScope:
 
 
 def incident_subject(symptom: FailureSymptom) -> str:
-    """What the incident is called after."""
+    """The subject of a new incident for this symptom: nodes, cause or job."""
     match scope_of_symptom(symptom):
         case IncidentScope.NODE:
             return ", ".join(sorted(accused_nodes(symptom)))
         case IncidentScope.SERVICE:
-            return symptom.root_cause  # the words are those of somebody's log
+            return symptom.root_cause  # not the text, which comes from the log of one team
     return symptom.job
 
 
 def matching_incident(symptom: FailureSymptom, incidents: Iterable[OpenIncident]) -> int | None:
-    """The incident it joins: the one with the closest kinship, among equals the newest. None: it is a new one."""
-    fitting = [(kinship, one.last_at, one.id) for one in incidents if (kinship := _match_strength(symptom, one))]
-    return max(fitting)[2] if fitting else None
+    """The id of the incident with the best match, the newest among equals. None if the symptom needs a new one."""
+    matches = [(strength, row.last_at, row.id) for row in incidents if (strength := _match_strength(symptom, row))]
+    return max(matches)[2] if matches else None
 
 
 def _match_strength(symptom: FailureSymptom, incident: OpenIncident) -> int:
-    """0: none. 3: the same cause at the same place; 2: the same service; 1: what a peer saw of it."""
+    """3: same cause at the same place; 2: same service; 1: symptom seen by a peer; 0: no match."""
     if _is_within_window(symptom.at, incident, JOIN_WINDOWS[incident.scope]) and _same_cause(symptom, incident):
         return 3 if incident.scope is not IncidentScope.SERVICE else 2
     peer = (
@@ -130,5 +130,5 @@ def _is_within_window(at: datetime, incident: OpenIncident, within: timedelta) -
 
 
 def shape_of_line(text: str) -> str:
-    """The shape of a line: two ranks that say the same on two ports say the same."""
+    """The line with numbers replaced, so that lines that differ only in ranks or ports are equal."""
     return " ".join(NUMBER_PATTERN.sub("#", text).split())[:MAX_LINE_SHAPE]

@@ -1,8 +1,8 @@
-"""A compressed log → a vector, so that the past cases nearest to it can be found. Pure; no model, no download.
+"""Turns a compressed log into a vector, to find the most similar past cases. Pure; no model, no download.
 
-Words and pairs of words are hashed into 512 places with a sign each, which keeps inner products right on average
-(feature hashing). Numbers, addresses and paths are blanked first: two logs are near when the same things were said, not
-when they were said by the same host. Lines in which a signature sees trouble weigh more than what only surrounds them.
+Words and pairs of words are hashed into 512 dimensions with a sign each, which preserves inner products on average
+(feature hashing). Numbers, addresses and paths are removed first: logs are similar if they have the same messages, not
+if they come from the same host. Lines with a signature weigh more than the lines around them.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Vector = NDArray[np.float32]
 
 
 def embed_bundle(bundle: str, scanner: Scanner | None = None) -> Vector:
-    """Of length one, or all zero where no word is left."""
+    """A vector of length 1; all zeros if no word is left."""
     weights: dict[str, float] = {}
     for row, weight in weighted_messages(bundle, scanner or shipped_scanner()):
-        for token in tokens(row):  # the most it weighs anywhere: chatter by the hundred is not louder for it
+        for token in tokens(row):  # the highest weight, not the sum: repetition does not make a line more important
             weights[token] = max(weights.get(token, 0.0), weight)
     vector = np.zeros(DIMENSIONS, dtype=np.float32)
     for token, weight in weights.items():
@@ -44,18 +44,17 @@ def embed_bundle(bundle: str, scanner: Scanner | None = None) -> Vector:
 
 
 def weighted_messages(bundle: str, scanner: Scanner) -> Iterator[tuple[str, float]]:
-    """Each line's message once, with what it weighs."""
+    """The message of each line with its weight."""
     data = bundle.encode("utf-8", "replace")
-    heavy: dict[int, float] = {}
+    weight_by_line: dict[int, float] = {}
     number = counted = 0
     for at, index in sorted(scanner.hits(data)):
         number, counted = number + data.count(b"\n", counted, at - 1), max(counted, at - 1)
-        heavy[number] = max(
-            heavy.get(number, DEFAULT_WEIGHT), ROLE_WEIGHTS.get(scanner.signatures[index].role, DEFAULT_WEIGHT)
-        )
+        weight = ROLE_WEIGHTS.get(scanner.signatures[index].role, DEFAULT_WEIGHT)
+        weight_by_line[number] = max(weight_by_line.get(number, DEFAULT_WEIGHT), weight)
     for number, row in enumerate(data.decode("utf-8", "replace").split("\n")):
         if row.strip():
-            yield lines.parse(number, row).message, heavy.get(number, DEFAULT_WEIGHT)
+            yield lines.parse(number, row).message, weight_by_line.get(number, DEFAULT_WEIGHT)
 
 
 def tokens(message: str) -> Iterator[str]:
@@ -65,11 +64,11 @@ def tokens(message: str) -> Iterator[str]:
 
 
 def vector_similarity(one: Vector, other: Vector) -> float:
-    """1 for the same words, about 0 for none in common."""
+    """The cosine similarity: 1 for the same words, about 0 for none in common."""
     return float(np.dot(one, other))
 
 
-def nearest_vectors(wanted: Vector, among: Iterable[tuple[int, Vector]], most: int = 5) -> list[tuple[int, float]]:
-    """What the database answers by its index, in plain arithmetic: for tests and for a bench of the index."""
-    found = [(key, vector_similarity(wanted, vector)) for key, vector in among]
-    return sorted(found, key=lambda pair: (-pair[1], pair[0]))[:most]
+def nearest_vectors(query: Vector, among: Iterable[tuple[int, Vector]], most: int = 5) -> list[tuple[int, float]]:
+    """(key, similarity) of the nearest vectors, computed exhaustively: the reference for the index of the database."""
+    pairs = [(key, vector_similarity(query, vector)) for key, vector in among]
+    return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:most]

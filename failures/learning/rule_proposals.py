@@ -1,8 +1,9 @@
-"""A confirmed diagnosis → a signature that would have found it, and what it would have done to all the others. Pure.
+"""Derives a signature from a confirmed diagnosis, and replays it on all other stored cases. Pure.
 
-The proposal is one line's shape: of the evidence first, else of any line of the bundle. It must be of words (a shape of
-holes matches everything), and must occur in no bundle whose confirmed cause is another. A proposal is never right by
-itself: `replayed` runs it against every stored bundle, and one confirmed verdict changed for the worse refuses it.
+The proposal is the shape of one line: an evidence line if possible, else any line of the bundle. The shape must have
+enough fixed words (a shape of holes matches everything) and must not occur in a bundle with another confirmed cause. A
+proposal is not trusted by itself: `replay_rule` runs it on every stored bundle, and a single confirmed verdict that
+becomes wrong rejects it.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from failures.diagnosis.signatures import Signature
 from failures.diagnosis.table import SIGNATURES
 from failures.diagnosis.values import Blame, LineRole
 
-LEARNED_SPECIFICITY = 74  # a clear cause, and still below every shipped signature that names the broken part
+LEARNED_SPECIFICITY = 74  # a clear cause, but below every shipped signature that names the broken part
 MIN_WORDS = 3
 MIN_LETTERS = 14
 MAX_SHAPE_CHARS = 160
-MAX_HOLE_CHARS = 80  # characters of a hole
+MAX_HOLE_CHARS = 80  # a bound, so that scanning stays linear
 HOLE_MARK = "\0"
 VARIABLE_PART = re.compile(r"'[^']{0,80}'|\"[^\"]{0,80}\"|(?:/[\w.@+-]+){2,}|\b[\w.-]*\d[\w.:,+-]*")
 TRACEBACK_LINE = re.compile(r"(?i)^\s*(?:File \"|Traceback \(|raise |During handling|The above exception)")
@@ -34,7 +35,7 @@ BLAME_BY_CATEGORY = {"Infrastructure": Blame.NODE}
 
 @dataclass(frozen=True, kw_only=True)
 class StoredBundle:
-    """A stored bundle, what is held to be its cause, and whether a person or a recovery confirmed that."""
+    """A stored bundle with its assumed cause. `confirmed` means confirmed by a user or by a successful recovery."""
 
     key: int
     cause: str
@@ -48,12 +49,12 @@ class RuleProposal:
     label: str
     pattern: str
     example: str
-    support: int  # bundles of this cause that it finds
+    support: int  # number of bundles with this cause that it matches
 
 
 @dataclass(frozen=True, kw_only=True)
 class RuleReplay:
-    """What a rule did to history. `broken` are confirmed verdicts that were right without it."""
+    """The effect of a rule on past cases. `broken` are cases with a correct verdict that the rule makes wrong."""
 
     hits: int
     right: int
@@ -73,21 +74,22 @@ class RuleReplay:
 def propose_rule(
     confirmed: StoredBundle, evidence: Sequence[str], history: Iterable[StoredBundle]
 ) -> RuleProposal | None:
-    """The most telling line; None where every line also occurs under another cause, or says too little."""
+    """A rule from the best line; None if every line is too general or also occurs with another cause."""
     if confirmed.cause in (NONE, UNKNOWN) or confirmed.cause not in LABELS:
         return None
-    past = [one for one in history if one.confirmed]
+    past = [case for case in history if case.confirmed]
     best: RuleProposal | None = None
     for text in candidate_lines(confirmed.bundle, evidence):
-        one = _build_proposal(text, confirmed, past)
-        if one and (best is None or one.support > best.support):
-            best = one
+        proposal = _build_proposal(text, confirmed, past)
+        if proposal and (best is None or proposal.support > best.support):
+            best = proposal
         if best and text in evidence and best.example == text:
-            return best  # what a person was shown as evidence is better than what only recurs
+            return best  # a line that was confirmed as evidence is better than one that is only frequent
     return best
 
 
 def candidate_lines(bundle: str, evidence: Sequence[str]) -> list[str]:
+    """The messages that are specific enough for a rule, evidence first."""
     rows = [lines.parse(0, row).message.strip() for row in bundle.split("\n")]
     shown = [lines.parse(0, row).message.strip() for row in evidence]
     return list(dict.fromkeys(row for row in [*shown, *rows] if _is_specific_enough(row)))[:400]
@@ -101,16 +103,16 @@ def _is_specific_enough(message: str) -> bool:
 
 def _build_proposal(text: str, confirmed: StoredBundle, past: Sequence[StoredBundle]) -> RuleProposal | None:
     pattern, parts = shape_pattern(text), _shape_parts(text)
-    if any(one.cause != confirmed.cause and _occurs_in_bundle(parts, one.bundle) for one in past):
+    if any(case.cause != confirmed.cause and _occurs_in_bundle(parts, case.bundle) for case in past):
         return None
-    same = {one.key for one in past if one.cause == confirmed.cause and _occurs_in_bundle(parts, one.bundle)}
+    same = {case.key for case in past if case.cause == confirmed.cause and _occurs_in_bundle(parts, case.bundle)}
     same.add(confirmed.key)
     name = f"learned-{hashlib.sha256(f'{confirmed.cause}{pattern}'.encode()).hexdigest()[:10]}"
     return RuleProposal(name=name, label=confirmed.cause, pattern=pattern, example=text[:500], support=len(same))
 
 
 def shape_pattern(text: str) -> str:
-    """Its words, with room where it had numbers, names or paths. Holes are bounded, so scanning stays linear."""
+    """A pattern of the fixed words of a text, with bounded holes for its numbers, names and paths."""
     return f".{{0,{MAX_HOLE_CHARS}}}".join(
         re.escape(part).replace(r"\ ", " ").replace("/", r"\/") for part in _shape_parts(text)
     )
@@ -121,13 +123,16 @@ def _shape_parts(text: str) -> list[str]:
 
 
 def _occurs_in_bundle(parts: Sequence[str], bundle: str) -> bool:
-    """Whether the shape of these parts is found. Python's `re` would try every way to fill the holes."""
+    """Whether a row of the bundle has this shape. Not with Python's `re`, which would backtrack forever."""
     longest = max(parts, key=len)
     return longest in bundle and any(_matches_row(parts, row) for row in bundle.split("\n") if longest in row)
 
 
 def _matches_row(parts: Sequence[str], row: str) -> bool:
-    """All ends of each part that can be reached, part by part: linear in the row for each part."""
+    """Whether the parts occur in order, with holes of at most MAX_HOLE_CHARS. Linear in the row for each part.
+
+    `ends` holds every position at which the parts so far can end.
+    """
     ends = list(range(len(row) + 1))
     for number, part in enumerate(parts):
         widest = MAX_HOLE_CHARS if number else 0
@@ -156,61 +161,62 @@ def as_signature(name: str, label: str, pattern: str, example: str) -> Signature
 
 
 def scanner_with_rules(rules: Iterable[Signature]) -> Scanner:
-    """The shipped table and these; raises BadPattern with a sentence that names the row."""
+    """A scanner of the shipped table and these rules. Raises InvalidPatternError, which names the rule."""
     return Scanner((*SIGNATURES, *rules))
 
 
 def signature_error(rule: Signature) -> str:
-    """Why this pattern cannot be used, in a sentence; nothing when it can."""
+    """A sentence that explains why the pattern cannot be used; empty if it can."""
     try:
         scanner = Scanner((rule,))
     except InvalidPatternError as trouble:
         return f"{trouble}."
     if not scanner.hits(rule.example.encode()):
-        return "The pattern does not find its own example."
-    return "The pattern finds an empty line." if scanner.hits(b"\n") or scanner.hits(b" ") else ""
+        return "The pattern does not match its own example."
+    return "The pattern matches an empty line." if scanner.hits(b"\n") or scanner.hits(b" ") else ""
 
 
 def replay_rule(rule: Signature, history: Iterable[StoredBundle]) -> RuleReplay:
-    """Every stored bundle judged with the rule, and where that changed a confirmed verdict, without it too."""
+    """The effect of the rule on every stored bundle: confirmed cases are diagnosed with and without it."""
     alone, together = Scanner((rule,)), scanner_with_rules([rule])
     hits = right = wrong = 0
     mended: list[int] = []
     broken: list[int] = []
-    for one in history:
-        if not alone.hits(one.bundle.encode()):
-            continue  # a rule that sees nothing changes nothing
+    for case in history:
+        if not alone.hits(case.bundle.encode()):
+            continue  # without a match the rule cannot change the verdict
         hits += 1
-        if not one.confirmed:
+        if not case.confirmed:
             continue
-        right, wrong = right + (one.cause == rule.label), wrong + (one.cause != rule.label)
-        after = engine.diagnose_text(one.bundle, scanner=together).root_cause
-        before = engine.diagnose_text(one.bundle).root_cause
+        right, wrong = right + (case.cause == rule.label), wrong + (case.cause != rule.label)
+        after = engine.diagnose_text(case.bundle, scanner=together).root_cause
+        before = engine.diagnose_text(case.bundle).root_cause
         if before != after:
-            (mended if after == one.cause else broken if before == one.cause else []).append(one.key)
+            (mended if after == case.cause else broken if before == case.cause else []).append(case.key)
     return RuleReplay(hits=hits, right=right, wrong=wrong, mended=tuple(mended), broken=tuple(broken))
 
 
 def routine_shapes(bundle: str) -> list[tuple[str, str]]:
-    """(pattern, example) of what came back by the hundred without a sign of trouble."""
-    counted = [
-        found
+    """(pattern, example) of the rows that occur hundreds of times and do not indicate a failure."""
+    frequent = [
+        match[2]
         for row in bundle.split("\n")
-        if (found := REPEATED_ROW.match(row)) and int(found[1]) >= MIN_FREQUENT_COUNT
+        if (match := REPEATED_ROW.match(row)) and int(match[1]) >= MIN_FREQUENT_COUNT
     ]
-    pairs = [
-        (shape_pattern(found[2].strip()), found[2].strip()[:500]) for found in counted if _is_specific_enough(found[2])
-    ]
+    pairs = [(shape_pattern(text.strip()), text.strip()[:500]) for text in frequent if _is_specific_enough(text)]
     return [(pattern, example) for pattern, example in pairs if not filter_error(pattern, example)]
 
 
 def filter_error(pattern: str, example: str) -> str:
-    """Beside what a signature must hold: no line of trouble may be its example."""
+    """A sentence that explains why the filter cannot be used; empty if it can.
+
+    It must meet the conditions of a signature, and its example must not indicate a failure.
+    """
     rule = Signature(name="filter", label="", role=LineRole.BENIGN, specificity=0, pattern=pattern, example=example)
     if trouble := signature_error(rule):
         return trouble
     judged = engine.diagnose_text(example).root_cause
-    return "" if judged in (NONE, UNKNOWN) else f"Its example speaks of trouble: {judged}."
+    return "" if judged in (NONE, UNKNOWN) else f"The example indicates a failure: {judged}."
 
 
 def filter_name(pattern: str) -> str:

@@ -1,0 +1,1 @@
+"""Periodic tasks: diagnose failures, follow logs, run detectors, send notices, learn rules. Each survives a kill."""

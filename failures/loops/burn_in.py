@@ -1,11 +1,11 @@
-"""Care: carry repaired nodes through their burn-in and back to work.
+"""Burn-in: tests repaired nodes until they may accept jobs again.
 
-Who is eligible   nodes in burn-in, on clusters Acme drives.
-What a turn does  the next step of each that is due: another test, or, when its time is over and its last test passed,
-                  its return. What a test or a sign says of it is heard where that is written down.
-Failure story     Each step is one transaction that reads the node again under its lock: killed anywhere or run twice,
-                  there is one open test and one return. Who resumes the node meanwhile has decided, and the burn-in is
-                  over. A cluster that is away keeps the test waiting, and the node closed.
+Eligible rows     Nodes in burn-in on clusters that Acme controls.
+What a turn does  Takes the next step of each node that is due: another test, or the return to service when the burn-in
+                  time is over and the last test passed. Failed tests and signs are handled where they are recorded.
+Failure story     Each step is one transaction that reads the node again under a lock, so a kill or a second run leaves
+                  at most one open test and one return. If an operator resumes the node, the burn-in ends. While a
+                  cluster is unreachable, the test waits and the node stays drained.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def burn_in_once(now: datetime) -> int:
-    """How many steps were made."""
+    """Takes the next step of each node in burn-in that is due. Returns the number of steps."""
     done = 0
     for node in Node.objects.filter(care=RepairStage.BURN_IN, cluster__mode=ClusterMode.DRIVE).select_related(
         "cluster"
@@ -38,7 +38,7 @@ def _advance_burn_in(node: Node, now: datetime) -> bool:
     try:
         moved = node_actions.continue_burn_in(node, author=SCHEDULER, now=now)
     except NodeError as error:
-        log.info("%s stays in burn-in: %s", node, error)
+        log.info("Node %s stays in burn-in: %s", node, error)
         return False
     if moved:
         request_turn(node.cluster_id)

@@ -1,13 +1,13 @@
-"""Consult: a model is asked about failures that the rules are unsure of, and which frequent lines are routine.
+"""Consult: asks a language model about failures of which the rules are unsure, and which frequent lines are routine.
 
-Who is eligible   diagnoses of the last day whose bundle is stored, that nobody reviewed, and whose verdict is Unknown
-                  or below 0.7; without an opinion yet. One at a time in the whole installation, the newest first.
-What a turn does  marks the row as asked, asks without a transaction, writes the opinion or the abstention beside the
-                  verdict. The verdict was stored before and stays: the model can enrich or abstain, never delay. The
-                  log agent then proposes filter rules for shapes that are frequent there; they begin in shadow.
-Failure story     Killed while asking: the mark is old after ten minutes and the row may be asked again. A server that
-                  is down, slow or talks nonsense costs its budget once per row and leaves an abstention with the
-                  reason. Without an endpoint nothing is eligible.
+Eligible rows     Unreviewed diagnoses of the last day with a stored bundle, without an opinion, whose root cause is
+                  Unknown or whose confidence is below 0.7. One at a time in the whole installation, newest first.
+What a turn does  Marks the row as asked, calls the model outside a transaction, and stores its opinion or abstention
+                  next to the verdict, which never changes or waits for the model. The agent then proposes filter rules
+                  for frequent lines; they start as shadow rules.
+Failure story     After a kill during the call, the mark expires in ten minutes and the row can be asked again. A server
+                  that is down, slow or returns invalid answers costs its time budget once per row and leaves an
+                  abstention with the reason. Without an endpoint, no row is eligible.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ MAX_PRECEDENTS = 3
 MIN_LIKENESS = 0.5
 
 
-def consult_once(now: datetime, at: ModelEndpoint | None = None) -> int:
-    """1 when a model was asked."""
-    where = at or endpoint_from_settings()
-    if not where.configured or _request_in_progress(now):
+def consult_once(now: datetime, endpoint: ModelEndpoint | None = None) -> int:
+    """Asks the model about one diagnosis. Returns 1 if it did, else 0."""
+    settings = endpoint or endpoint_from_settings()
+    if not settings.configured or _request_in_progress(now):
         return 0
     row = _next_unsure_diagnosis(now)
-    if row is None or not rule_actions.claim_model_request(row, where.model, now):
+    if row is None or not rule_actions.claim_model_request(row, settings.model, now):
         return 0
     hosts = frozenset(row.attempt.job.cluster.nodes.values_list("name", flat=True)[:10_000])
     with httpx.Client() as client:
-        agent = Agent(where, client)
+        agent = Agent(settings, client)
         outcome = agent.failure(row.bundle_text, precedents(row), hosts)
         rule_actions.record_opinion(row, outcome, clock.now())
-        if outcome.root_cause:  # a model that abstained, or was away, is not asked for more
+        if outcome.root_cause:  # no further calls after an abstention or an error
             _propose_filters(agent, row)
     return 1
 
@@ -60,8 +60,8 @@ def _propose_filters(agent: Agent, row: Diagnosis) -> None:
         return
     try:
         rules = agent.filters(shapes)
-    except (AgentError, MalformedAnswer) as trouble:
-        log.info("no filter rules from the model: %s", trouble)
+    except (AgentError, MalformedAnswer) as error:
+        log.info("The model returned no filter rules: %s", error)
         return
     for pattern, example in rules:
         if not rule_proposals.filter_error(pattern, example):
@@ -87,20 +87,20 @@ def precedents(row: Diagnosis) -> list[Precedent]:
     case = Case.objects.filter(diagnosis=row).first()
     if case is None:
         return []
-    return [case_as_precedent(one) for one in nearest_cases(case, MAX_PRECEDENTS)]
+    return [case_as_precedent(near) for near in nearest_cases(case, MAX_PRECEDENTS)]
 
 
 def nearest_cases(case: Case, most: int) -> list[Case]:
-    """Confirmed cases of the same team: what another team's log said is not told to a model about this one."""
+    """The nearest confirmed cases of the same team. Logs of other teams are never sent to the model."""
     team = case.diagnosis.attempt.job.team_id
-    found = Case.objects.confirmed().filter(diagnosis__attempt__job__team=team).exclude(pk=case.pk)
-    rows = found.nearest(case.vector).select_related("diagnosis__incident").defer("diagnosis__bundle")[:most]
-    return [one for one in rows if one.likeness >= MIN_LIKENESS]
+    confirmed = Case.objects.confirmed().filter(diagnosis__attempt__job__team=team).exclude(pk=case.pk)
+    rows = confirmed.nearest(case.vector).select_related("diagnosis__incident").defer("diagnosis__bundle")[:most]
+    return [near for near in rows if near.likeness >= MIN_LIKENESS]
 
 
-def case_as_precedent(one: Case) -> Precedent:
-    first = one.diagnosis.first_line
+def case_as_precedent(case: Case) -> Precedent:
+    first = case.diagnosis.first_line
     return Precedent(
-        root_cause=one.diagnosis.root_cause, cured_by=one.cured_by or "not recorded",
-        words=str(first["text"]) if first else "", likeness=one.likeness,
+        root_cause=case.diagnosis.root_cause, cured_by=case.cured_by or "not recorded",
+        words=str(first["text"]) if first else "", likeness=case.likeness,
     )  # fmt: skip

@@ -1,15 +1,15 @@
-"""Diagnose: every attempt that failed gets a verdict within seconds, then a bundle of evidence that is kept for good.
+"""Diagnose: every failed attempt gets a verdict within seconds, then an evidence bundle that is stored permanently.
 
-Who is eligible   attempts that ended in failure since `since` and have no row yet; then rows whose work is left and
-                  whose time has come, verdicts before bundles, the longest due first.
-What a turn does  notes the failed attempts, claims one row at a time (counted, put ahead by a lease), reads its log
-                  without a transaction, writes verdict and incident in one. It stops claiming when its time is up.
-Failure story     Killed anywhere: what was claimed comes back when its lease is over, and the number of its try says
-                  whose result counts. Two workers: a row is skipped while it is locked, and due later once claimed. A
-                  log that breaks its reader three times, by an error or by taking the worker with it, is Unknown with
-                  that reason and is not read again. A log that is not there yet is looked for a second time, one whose
-                  storage does not answer a third time; then the verdict stands on what the cluster said. Run twice:
-                  nothing is left to do.
+Eligible rows     Attempts that failed within `since` and have no row yet; then rows with work to do that are due,
+                  verdicts before bundles, longest due first.
+What a turn does  Adds rows for failed attempts, claims one row at a time (counted, with a lease), reads the log outside
+                  a transaction, and stores verdict and incident in one transaction. It stops claiming when its time
+                  budget is used up.
+Failure story     After a kill, a claimed row is due again when its lease ends; `tries` decides whose result counts. Two
+                  workers never process one row: it is skipped while locked and due later once claimed. If reading a log
+                  fails three times, by an error or a crash of the worker, the verdict is Unknown with the reason, and
+                  the log is not read again. A log that does not exist yet is tried twice, one on unresponsive storage
+                  three times; then the verdict uses the report of the cluster. A second run finds no work.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 
 RECENT_FAILURES = timedelta(hours=1)
 ALL_FAILURES = timedelta(days=30)
-TIME_BUDGET = timedelta(seconds=20)  # well below what a task may take
+TIME_BUDGET = timedelta(seconds=20)  # well below the time limit of the task
 MAX_TRIES = 3
-LATE_LOG_DELAY = timedelta(seconds=2)  # a shared file system may show a file a moment after its writer is gone
+LATE_LOG_DELAY = timedelta(seconds=2)  # a shared file system may show a file only after its writer has exited
 LOG_WAIT = timedelta(seconds=5)
 SILENT_STORAGE_DELAY = timedelta(seconds=20)
 
@@ -52,7 +52,7 @@ def diagnose_once(
     judge: JudgeFunction = diagnose_attempt.judge_attempt,
     bundle: BundleFunction = diagnose_attempt.build_bundle,
 ) -> int:
-    """How many verdicts and bundles were written."""
+    """Diagnoses failed attempts until no row is due or the time budget is used up. Returns the number of results."""
     incident_actions.add_missing_diagnoses(now - since, now)
     done, at = 0, now
     while at - now < TIME_BUDGET and (row := incident_actions.claim(at)) is not None:
@@ -62,18 +62,18 @@ def diagnose_once(
 
 
 def _process_row(row: Diagnosis, now: datetime, judge: JudgeFunction, bundle: BundleFunction) -> bool:
-    """The row boundary: whatever a log does to its reader, the next one is read."""
+    """Processes one row. Errors are logged and the row is retried, so that other rows are not affected."""
     try:
         if row.judged_at is None:
             return _write_verdict(row, now, judge)
         _write_bundle(row, bundle)
-    except FailureStateConflict as moved:
-        log.info("%s", moved)
+    except FailureStateConflict as conflict:
+        log.info("%s", conflict)
         return False
     except SoftTimeLimitExceeded:
         raise
     except Exception as error:
-        log.exception("the log of %s could not be read to its end", row.attempt)
+        log.exception("The log of %s could not be read", row.attempt)
         incident_actions.postpone_diagnosis(
             row, f"{type(error).__name__}: {error}", now + timedelta(seconds=5 * row.tries)
         )
@@ -85,21 +85,21 @@ def _write_verdict(row: Diagnosis, now: datetime, judge: JudgeFunction) -> bool:
     if row.tries > MAX_TRIES:
         _write_unknown_verdict(row, now)
         return True
-    found = judge(row.attempt)
-    if isinstance(found.no_log, LogNotCreated) and now - row.failed_at < LOG_WAIT and row.tries == 1:
-        incident_actions.postpone_diagnosis(row, str(found.no_log), now + LATE_LOG_DELAY)
+    result = judge(row.attempt)
+    if isinstance(result.no_log, LogNotCreated) and now - row.failed_at < LOG_WAIT and row.tries == 1:
+        incident_actions.postpone_diagnosis(row, str(result.no_log), now + LATE_LOG_DELAY)
         return False
-    if isinstance(found.no_log, StorageUnresponsive) and row.tries < MAX_TRIES:
-        incident_actions.postpone_diagnosis(row, str(found.no_log), now + SILENT_STORAGE_DELAY)
+    if isinstance(result.no_log, StorageUnresponsive) and row.tries < MAX_TRIES:
+        incident_actions.postpone_diagnosis(row, str(result.no_log), now + SILENT_STORAGE_DELAY)
         return False
     incident_actions.record_verdict(
-        row, found.verdict, found.cost, found.first_symptom_at, clock.now()
+        row, result.verdict, result.cost, result.first_symptom_at, clock.now()
     )  # reading took its time
     return True
 
 
 def _write_unknown_verdict(row: Diagnosis, now: datetime) -> None:
-    why = f"Its log could not be read in {MAX_TRIES} tries" + (f": {row.trouble}" if row.trouble else ".")
+    why = f"The log could not be read in {MAX_TRIES} attempts" + (f": {row.trouble}" if row.trouble else ".")
     incident_actions.record_verdict(
         row, _unreadable_log_verdict(why), diagnose_attempt.failure_cost(row.attempt), row.failed_at, now, trouble=why
     )

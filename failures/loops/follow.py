@@ -1,16 +1,15 @@
-"""Follow: the logs of running attempts are read while they grow, so that an end finds little left to read.
+"""Follow: reads the logs of running attempts while they grow, so that little is left to read when an attempt ends.
 
-Who is eligible   running attempts whose cluster keeps logs and that have no row yet; then rows whose time has come, the
-                  longest due first. A log is due when as much as `Pace.ahead` is expected to be unread.
-What a turn does  forgets what has ended, then claims one row at a time (counted, leased, one in hand at any moment),
-                  reads on from where it was left, and keeps what is known with its place in the file, in one UPDATE.
-                  It stops claiming when its time is up.
-Failure story     Killed anywhere: what was kept last is true of the bytes it names, and the next turn reads on there.
-                  Two workers: the lease keeps the second away; a worker that slept past it writes nothing, for the
-                  row carries another number and another lease. Late or never: the diagnosis reads the rest, or all. A
-                  log that breaks its reader three times is left to the diagnosis, which has tries of its own. A log
-                  that was cut off or replaced is begun anew. Rules that changed: what was known under others is not
-                  used.
+Eligible rows     Running attempts on clusters with logs that have no row yet; then rows that are due, longest first. A
+                  log is due when `FollowPace.ahead` bytes are expected to be unread.
+What a turn does  Deletes rows of ended attempts, then claims one row at a time (counted, with a lease, one claimed row
+                  in total), continues reading, and stores state and read position in one UPDATE. It stops claiming
+                  when its time budget is used up.
+Failure story     After a kill, the stored state still matches its read position, and the next turn continues there. The
+                  lease excludes a second worker; a worker whose lease has expired writes nothing, because the row has
+                  another `tries`. If this loop is late, the diagnosis reads the rest. A log that fails three times is
+                  left to the diagnosis. A truncated or replaced log is read from the beginning, as is every log after
+                  the rules have changed.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ RETRY_DELAY = timedelta(minutes=1)
 
 
 def follow_once(now: datetime, pace: FollowPace = DEFAULT_FOLLOW_PACE) -> int:
-    """How many logs were looked at."""
+    """Reads logs that are due. Returns their number."""
     actions.forget_ended_attempts(now)
     actions.add_running_attempts(now)
     done, at = 0, now
@@ -46,15 +45,15 @@ def follow_once(now: datetime, pace: FollowPace = DEFAULT_FOLLOW_PACE) -> int:
 
 
 def _follow_row(row: Following, now: datetime, pace: FollowPace) -> None:
-    """The row boundary: whatever one log does, the next one is followed."""
+    """Follows one log. Errors are logged and the log is retried, so that other logs are not affected."""
     attempt = row.attempt
     try:
-        grown = LogStream(attempt.job.cluster.log_root, attempt.log_path)
-        actions.save_log_offset(row, log_resume.read_new_lines(row, grown, now, pace), now)
+        stream = LogStream(attempt.job.cluster.log_root, attempt.log_path)
+        actions.save_log_offset(row, log_resume.read_new_lines(row, stream, now, pace), now)
     except LogReadError:
         actions.save_log_offset(row, actions.LogFollowResult(size=0, due_at=now + RETRY_DELAY), now)
     except SoftTimeLimitExceeded:
         raise
     except Exception:
-        log.exception("the log of %s cannot be followed", attempt)
+        log.exception("The log of %s could not be followed", attempt)
         actions.postpone_log(row, now + RETRY_DELAY)

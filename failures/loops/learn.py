@@ -1,15 +1,14 @@
-"""Learn: what the last failures said becomes cases and hits, and confirmed ones propose rules.
+"""Learn: turns diagnoses into cases and rule hits, and confirmed diagnoses into rule proposals.
 
-Who is eligible   diagnoses whose bundle is stored and that have no case of this version yet, oldest first; then cases
-                  that a person reviewed after they were last learned from.
-What a turn does  a case gets its vector, the hits of all running rules, and filter rules for its frequent lines;
-                  a reviewed case proposes at most one rule,
-                  which is replayed against all stored bundles and thrown away when it would change a confirmed verdict
-                  for the worse. A shadow rule with enough hits that were right, and none that was wrong, is adopted
-                  when the policy says so (ACME_ADOPT_RULES_AFTER; 0: by hand only).
-Failure story     Killed anywhere: the case or the mark `learned_at` is missing and the row is taken again; hits and
-                  proposals are unique, so twice is once. A bundle that breaks its reader is logged and marked, and
-                  the next one is taken. Rules are proposed, never changed: what people see was made by one turn.
+Eligible rows     Diagnoses with a stored bundle and no case of this version, oldest first; then cases that were
+                  reviewed since they were last used for learning.
+What a turn does  A case gets its vector, the hits of all active rules, and filter rules for its frequent lines. A
+                  reviewed case proposes at most one rule, which is replayed against all stored bundles and dropped if
+                  it would worsen a confirmed verdict. A shadow rule with enough right hits and no wrong one is adopted
+                  if ACME_ADOPT_RULES_AFTER is set (0: rules are adopted manually).
+Failure story     After a kill, the case or its `learned_at` is missing and the row is processed again; hits and
+                  proposals are unique, so nothing is duplicated. A bundle that fails is logged and marked, and the next
+                  one is processed. Rules are never modified after they were proposed.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from failures.queries import active_rules
 log = logging.getLogger(__name__)
 
 MAX_CASES = 50
-MAX_LESSONS = 3  # each replays all history
+MAX_LESSONS = 3  # each replays all stored bundles
 MAX_PAST_BUNDLES = 5000
-MAX_FILTERS = 3  # of one bundle
+MAX_FILTERS = 3  # per bundle
 
 
 def learn_once(now: datetime) -> int:
-    """How many cases were made and lessons drawn."""
+    """Creates cases, learns rules and adopts proven ones. Returns the number of rows processed."""
     done = sum(_process_row_safely(_create_case, row, now) for row in _diagnoses_without_case())
     done += sum(_process_row_safely(_learn_rule, row, now) for row in _diagnoses_to_learn_from())
     return done + _adopt_proven_rules(now)
@@ -58,14 +57,14 @@ def _diagnoses_to_learn_from() -> list[Diagnosis]:
 
 
 def _process_row_safely(work: Callable[[Diagnosis, datetime], None], row: Diagnosis, now: datetime) -> bool:
-    """The row boundary."""
+    """Processes one row. Errors are logged and the row is marked, so that other rows are not affected."""
     try:
         work(row, now)
     except SoftTimeLimitExceeded:
         raise
     except Exception:
-        log.exception("nothing could be learned from diagnosis %s", row.pk)
-        if work is _create_case:  # a case that is near to nothing, so that the row is not taken for ever
+        log.exception("Learning from diagnosis %s failed", row.pk)
+        if work is _create_case:  # an empty case, so that the row is not processed forever
             rule_actions.save_case(row, embedding.embed_bundle(""))
         rule_actions.mark_learned(row, now)
         return False
@@ -84,33 +83,34 @@ def _create_case(row: Diagnosis, now: datetime) -> None:
 def rules_that_hit(rules: list[LearnedRule], text: str) -> list[LearnedRule]:
     if not rules:
         return []
-    seen = {index for _, index in Scanner([active_rules.rule_signature(rule) for rule in rules]).hits(text.encode())}
-    return [rules[index] for index in sorted(seen)]
+    indices = {index for _, index in Scanner([active_rules.rule_signature(rule) for rule in rules]).hits(text.encode())}
+    return [rules[index] for index in sorted(indices)]
 
 
 def _learn_rule(row: Diagnosis, now: datetime) -> None:
     past = list(past_bundles())
-    own = StoredBundle(key=row.pk, cause=row.root_cause, bundle=row.bundle_text)
-    shown = [one["text"] for one in row.evidence if one.get("text")] if row.review == DiagnosisReview.CONFIRMED else []
-    proposal = rule_proposals.propose_rule(own, shown, past)
+    bundle = StoredBundle(key=row.pk, cause=row.root_cause, bundle=row.bundle_text)
+    lines = [line["text"] for line in row.evidence if line.get("text")]
+    lines = lines if row.review == DiagnosisReview.CONFIRMED else []
+    proposal = rule_proposals.propose_rule(bundle, lines, past)
     if proposal is not None and row.root_cause != _cause_by_active_rules(row):
         signature = rule_proposals.as_signature(proposal.name, proposal.label, proposal.pattern, proposal.example)
-        trouble = rule_proposals.signature_error(signature)
-        replay = rule_proposals.replay_rule(signature, past) if not trouble else None
+        error = rule_proposals.signature_error(signature)
+        replay = rule_proposals.replay_rule(signature, past) if not error else None
         if replay and replay.accepted and (rule := rule_actions.propose_rule(row, proposal, replay)):
-            for one in past:
-                if rules_that_hit([rule], one.bundle):
-                    rule_actions.record_hits(Diagnosis(pk=one.key), [rule])
+            for other in past:
+                if rules_that_hit([rule], other.bundle):
+                    rule_actions.record_hits(Diagnosis(pk=other.key), [rule])
     rule_actions.mark_learned(row, now)
 
 
 def _cause_by_active_rules(row: Diagnosis) -> str:
-    """What the rules of today say by the log alone: a cause that they find already needs no further rule."""
+    """The root cause that the active rules find in the bundle. If it is right, no further rule is needed."""
     return engine.diagnose_text(row.bundle_text, scanner=active_rules.active_scanner()).root_cause
 
 
 def past_bundles() -> Iterator[StoredBundle]:
-    """All stored bundles, the newest first; bounded, since each is read again for a replay."""
+    """The stored bundles, newest first. Limited, because a replay reads all of them."""
     rows = Diagnosis.objects.filter(bundle__isnull=False, kept_at__isnull=False).order_by("-id")[:MAX_PAST_BUNDLES]
     for row in rows.only("id", "root_cause", "review", "bundle").iterator(200):
         yield StoredBundle(
@@ -119,17 +119,17 @@ def past_bundles() -> Iterator[StoredBundle]:
 
 
 def _adopt_proven_rules(now: datetime) -> int:
-    least = settings.ACME_ADOPT_RULES_AFTER
-    if not least:
+    threshold = settings.ACME_ADOPT_RULES_AFTER
+    if not threshold:
         return 0
-    shadows = LearnedRule.objects.filter(state=RuleState.SHADOW, kind=RuleKind.SIGNATURE).counted()
+    shadows = LearnedRule.objects.filter(state=RuleState.SHADOW, kind=RuleKind.SIGNATURE).with_hit_counts()
     adopted = 0
-    for rule in shadows.filter(right__gte=least, wrong=0):
+    for rule in shadows.filter(right__gte=threshold, wrong=0):
         try:
             rule_actions.adopt(
-                rule, author=rule_actions.LEARNING_AUTHOR, now=now, why=f"{rule.right} hits, all of them right"
+                rule, author=rule_actions.LEARNING_AUTHOR, now=now, why=f"All {rule.right} reviewed hits were right."
             )
             adopted += 1
-        except FailureStateConflict as moved:
-            log.info("%s", moved)
+        except FailureStateConflict as conflict:
+            log.info("%s", conflict)
     return adopted

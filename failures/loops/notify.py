@@ -1,14 +1,14 @@
-"""Notify: tell people of incidents: one message for each incident and channel, brought up to date when it moves.
+"""Notify: sends one message per incident and channel, and an update whenever the incident changes.
 
-Who is eligible   incidents that moved within the last hour, for each channel of a team that they touch (or of
-                  everybody) whose rules they meet; then messages whose time has come, the longest due first.
-What a turn does  writes down what is to be said, as a hash; claims one message at a time (counted, put ahead by a
-                  lease), sends it without a transaction, notes what was said. Channels in trouble come last, and
-                  one that fails is left alone for the rest of the turn: who hears nobody keeps nobody waiting.
-Failure story     Killed between sending and the note, the same message is sent once more: it carries the same id and
-                  number, by which a receiver knows it. A receiver that is away is asked again, later each time, ten
-                  times. Two workers: a message is skipped while it is locked, and due later once claimed. Run twice:
-                  what was said is what is to be said, so nothing is.
+Eligible rows     Incidents that changed within the last hour, for each channel whose team they affect (or of every
+                  team) and whose filters they match; then messages that are due, longest first.
+What a turn does  Stores a hash of the message to send, claims one message at a time (counted, with a lease), sends it
+                  outside a transaction, and stores the hash as sent. Failing channels come last, and a channel that
+                  fails is skipped for the rest of the turn, so that it does not delay the others.
+Failure story     After a kill between sending and storing, the message is sent again with the same id and number, so
+                  that receivers can detect the duplicate. An unreachable receiver is retried ten times with increasing
+                  delays. Two workers never send one message: it is skipped while locked and due later once claimed. A
+                  second run sends nothing, because the hashes are equal.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SendFunction = Callable[[Notice, IncidentMessage], None]
 
 
 def notify_once(now: datetime, send: SendFunction | None = None) -> int:
-    """How many messages were sent."""
+    """Sends the messages that are due. Returns how many were sent."""
     _request_notices(now)
     done, at, failed = 0, now, set[int]()
     troubled = notice_actions.failing_channels(now)
@@ -52,7 +52,7 @@ def notify_once(now: datetime, send: SendFunction | None = None) -> int:
 
 
 def _request_notices(now: datetime) -> None:
-    """Two statements for each channel, one for each incident that moved."""
+    """Requests messages for changed incidents. Two queries per channel, one per changed incident."""
     digests: dict[tuple[int, int | None], str] = {}
     for channel in Channel.objects.filter(is_on=True):
         known = dict(
@@ -70,23 +70,23 @@ def _request_notices(now: datetime) -> None:
 
 
 def _message_hash(incident: Incident, team_id: int | None) -> str:
-    """Empty where nothing can be said of it, which must not keep the others from being told."""
+    """The hash of the current message; empty after an error, so that other incidents are still sent."""
     try:
         return build_message(incident, team_id).digest
     except SoftTimeLimitExceeded:
         raise
     except Exception:
-        log.exception("nothing can be said of %s", incident)
+        log.exception("The message for %s could not be built", incident)
         return ""
 
 
 def _channel_incidents(channel: Channel, now: datetime) -> Iterable[Incident]:
-    """Only what moved since the channel is there."""
+    """Incidents for the channel that changed within the window and since the channel was added."""
     since = max(now - CHANGE_WINDOW, channel.created_at)
-    moved = Q(last_symptom_at__gte=since) | Q(acknowledged_at__gte=since) | Q(resolved_at__gte=since)
+    changed = Q(last_symptom_at__gte=since) | Q(acknowledged_at__gte=since) | Q(resolved_at__gte=since)
     decided = Decision.objects.filter(Q(at__gte=since) | Q(said_at__gte=since) | Q(ended_at__gte=since))
     rows = Incident.objects.filter(last_symptom_at__gte=now - INCIDENT_WINDOW)
-    rows = rows.filter(moved | Q(pk__in=decided.values("incident")), gpu_hours_lost__gte=channel.least_gpu_hours)
+    rows = rows.filter(changed | Q(pk__in=decided.values("incident")), gpu_hours_lost__gte=channel.least_gpu_hours)
     if channel.scope:
         rows = rows.filter(scope=channel.scope)
     if channel.team_id:
@@ -99,7 +99,7 @@ def _with_message_relations(rows: QuerySet[Incident]) -> QuerySet[Incident]:
 
 
 def build_message(incident: Incident, team_id: int | None) -> IncidentMessage:
-    """A team is told what is decided about its own jobs; a channel without a team is the operators'."""
+    """The message about an incident. For a team it contains only decisions about jobs of that team."""
     decisions = Decision.objects.filter(incident=incident)
     if team_id is not None:
         decisions = decisions.filter(attempt__job__team=team_id)
@@ -118,7 +118,7 @@ def build_message(incident: Incident, team_id: int | None) -> IncidentMessage:
 
 
 def _send_notice(row: Notice, now: datetime, send: SendFunction) -> bool:
-    """The row boundary: whatever one receiver does, the next one is told."""
+    """Sends one message. Errors are logged and the message is retried, so that other receivers are not affected."""
     try:
         message = build_message(
             _with_message_relations(Incident.objects.all()).get(pk=row.incident_id), row.channel.team_id
@@ -128,7 +128,7 @@ def _send_notice(row: Notice, now: datetime, send: SendFunction) -> bool:
         raise
     except Exception as error:
         is_ours = not isinstance(error, delivery.DELIVERY_ERRORS)
-        log.warning("%s was not sent: %s", row, error, exc_info=is_ours)
+        log.warning("The notice %s was not sent: %s", row, error, exc_info=is_ours)
         notice_actions.mark_failed(row, f"{type(error).__name__}: {error}", now)
         return False
     notice_actions.mark_sent(row, message.digest, now)

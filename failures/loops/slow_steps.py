@@ -1,18 +1,17 @@
-"""Slow: look at the steps of running training jobs, and say which take longer than their batches explain.
+"""Slow steps: finds running training jobs whose steps take longer than their batches explain.
 
-Who is eligible   the attempts that `watch` looks after, heard of within the last minutes; and signs of attempts that
+Eligible rows     The attempts that `watch` covers and that reported within the last minutes; and signs of attempts that
                   have ended.
-What a turn does  asks the pure detector about the newest steps of each, beside those from before its sign began, so
-                  that a long slowdown is never taken for the usual. Where the steps say nothing, because their batches
-                  vary in what nobody tells, the ranks are compared with each other instead. What it finds is a sign; it
-                  names the node where the ranks' own times, or the node's own health, tell which one it is. What passed
-                  is closed.
-Failure story     The detector sees rows alone and keeps nothing between turns; a sign is one row for as long as it
-                  lasts. Killed anywhere, run twice or late, the next turn says the same. An attempt that ended closes
-                  its sign at its end, so no ledger counts slow steps of the dead.
+What a turn does  Runs the pure detector on the newest steps of each attempt and on steps from before its sign began, so
+                  that a long slowdown does not become the baseline. If the batches vary too much, the ranks are
+                  compared with each other instead. A finding becomes a sign. It names a node if the times of the ranks
+                  or the health of the node identify one. A sign ends when the steps are normal again.
+Failure story     The detector uses only stored rows and keeps no state between turns, and an ongoing sign is one row,
+                  so after a kill or a second run the next turn gives the same result. When an attempt ends, its sign
+                  ends at the same time, so that no slow steps are counted after its end.
 
-A look is one range of the progress' own key, 300 rows, and about eight milliseconds of arithmetic; so a turn
-every minute with a thousand training jobs is some ten seconds of one worker.
+Each attempt costs one range scan of 300 rows and about 8 ms of computation, so a turn with 1,000 training jobs takes
+about 10 s of one worker every minute.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ MAX_RANK_TIMES, MAX_SLOW_RANKS = 8, 3
 
 
 def slow_steps_once(now: datetime) -> int:
-    """How many signs were seen, named or closed."""
+    """Updates the signs of slow steps. Returns how many were opened, attributed to a node or ended."""
     signs = {sign.attempt_id: sign for sign in _ongoing_signs()}
     done = sum(_end_sign_of_ended_attempt(sign) for sign in signs.values())
     for attempt in attempts_with_reports():
@@ -65,24 +64,24 @@ def _end_sign_of_ended_attempt(sign: Sign) -> bool:
     if not ended:
         return False
     with skip_row_on_error(sign):
-        return sign_actions.end_sign(sign, "Its attempt has ended.", ended, ended)
+        return sign_actions.end_sign(sign, "The attempt has ended.", ended, ended)
     return False
 
 
 def _check_attempt(attempt: Attempt, sign: Sign | None, now: datetime) -> bool:
     steps = measured_steps(_progress_rows(attempt, sign.since if sign else None))
-    told = slow_steps.evaluate_steps(steps)
-    found = told.finding if told.can_tell else _compare_ranks(attempt, now)
+    evaluation = slow_steps.evaluate_steps(steps)
+    finding = evaluation.finding if evaluation.can_tell else _compare_ranks(attempt, now)
     if sign is None:
-        return found is not None and _open_sign(attempt, found, now)
-    if found is None:
+        return finding is not None and _open_sign(attempt, finding, now)
+    if finding is None:
         return _end_recovered_sign(sign, steps, now)
     _update_step_times(sign, steps, now)
     return sign.node is None and _locate_slow_node(attempt, sign, now)
 
 
-def _open_sign(attempt: Attempt, found: DetectorFinding, now: datetime) -> bool:
-    sign = sign_actions.record_finding(found, attempt.job.cluster, now, attempt=attempt)
+def _open_sign(attempt: Attempt, finding: DetectorFinding, now: datetime) -> bool:
+    sign = sign_actions.record_finding(finding, attempt.job.cluster, now, attempt=attempt)
     if sign is not None and sign.node is None:
         _locate_slow_node(attempt, sign, now)
     return sign is not None
@@ -90,9 +89,9 @@ def _open_sign(attempt: Attempt, found: DetectorFinding, now: datetime) -> bool:
 
 def _end_recovered_sign(sign: Sign, steps: Sequence[StepTiming], now: datetime) -> bool:
     if len(steps) <= LARGE_EXCESS_STEPS:
-        return False  # too little is known
+        return False  # too few steps
     return sign_actions.end_sign(
-        sign, "Its steps are as long as predicted again.", _step_time(steps[-LARGE_EXCESS_STEPS], now), now
+        sign, "The steps take as long as predicted again.", _step_time(steps[-LARGE_EXCESS_STEPS], now), now
     )
 
 
@@ -101,7 +100,7 @@ def _step_time(step: StepTiming, now: datetime) -> datetime:
 
 
 def _update_step_times(sign: Sign, steps: Sequence[StepTiming], now: datetime) -> None:
-    """In seconds of one step: the newest ones since it began, and those from before."""
+    """Stores the median step times since the sign began and before it."""
     slow = [step.seconds for step in steps if step.at >= sign.since.timestamp()]
     before = [step.seconds for step in steps if step.at < sign.since.timestamp()]
     if slow and before:
@@ -120,7 +119,7 @@ class ProgressRow(NamedTuple):
 
 
 def _progress_rows(attempt: Attempt, since: datetime | None) -> list[ProgressRow]:
-    """The newest ones; of an attempt that is slow for a while, also the last ones from before."""
+    """The newest reported steps in order; with `since`, also the last ones before that time."""
     rows = Progress.objects.filter(attempt_id=attempt.pk, step__isnull=False).order_by("-at")
     columns = rows.values_list("step", "at", "tokens", "step_time_s", "sum_sq")
     if since is None:
@@ -131,73 +130,77 @@ def _progress_rows(attempt: Attempt, since: datetime | None) -> list[ProgressRow
 
 
 def measured_steps(rows: Sequence[ProgressRow]) -> list[StepTiming]:
-    """What each took: as it says itself, else from one to the next. Without its tokens every batch is like the others,
-    and without the squares of its lengths every batch has sequences as long as the others'; half of it is not used.
-    Over a gap (steps that nobody looked at) nothing is measured."""
-    ahead = [(one, row) for one, row in pairwise(rows) if row.step > one.step]
-    tokens = [_growth_per_step(one.tokens, row.tokens, row.step - one.step) for one, row in ahead]
-    squares = [_growth_per_step(one.sum_sq, row.sum_sq, row.step - one.step) for one, row in ahead]
-    knows, deeply = all(tokens), all(tokens) and all(squares)
+    """The step times, as reported or from the times of the reports.
+
+    Unless all rows have token counts, all batches count as equal; the squared lengths are used only if all rows have
+    both. A gap in the reports is averaged over its steps.
+    """
+    pairs = [(previous, row) for previous, row in pairwise(rows) if row.step > previous.step]
+    tokens = [_growth_per_step(previous.tokens, row.tokens, row.step - previous.step) for previous, row in pairs]
+    squares = [_growth_per_step(previous.sum_sq, row.sum_sq, row.step - previous.step) for previous, row in pairs]
+    has_tokens, has_squares = all(tokens), all(tokens) and all(squares)
     return [
-        StepTiming(at=row.at.timestamp(), seconds=seconds, tokens=n if knows else 1.0, squares=q if deeply else 0.0)
-        for (one, row), n, q in zip(ahead, tokens, squares, strict=True)
-        if (seconds := _step_seconds(one, row)) > 0
+        StepTiming(
+            at=row.at.timestamp(), seconds=seconds, tokens=n if has_tokens else 1.0, squares=q if has_squares else 0.0
+        )
+        for (previous, row), n, q in zip(pairs, tokens, squares, strict=True)
+        if (seconds := _step_seconds(previous, row)) > 0
     ]
 
 
-def _step_seconds(one: ProgressRow, row: ProgressRow) -> float:
-    told = row.step_time_s
-    if told is not None and math.isfinite(told) and told > 0:
-        return told
-    return (row.at - one.at).total_seconds() / (row.step - one.step)
+def _step_seconds(previous: ProgressRow, row: ProgressRow) -> float:
+    reported = row.step_time_s
+    if reported is not None and math.isfinite(reported) and reported > 0:
+        return reported
+    return (row.at - previous.at).total_seconds() / (row.step - previous.step)
 
 
 def _growth_per_step(before: float | None, after: float | None, steps: int) -> float:
-    """By how much in one step; 0 where that is not known, or cannot be."""
+    """The growth of a counter per step; 0 if it is unknown or invalid."""
     if before is None or after is None or not math.isfinite(after - before):
         return 0.0
     return max(0.0, (after - before) / steps)
 
 
-# --- who it is
+# --- the slow node
 
 
 def _locate_slow_node(attempt: Attempt, sign: Sign, now: datetime) -> bool:
-    """By the ranks' own times; else, where exactly one of its nodes shows trouble of its own, it is that one."""
-    if found := _slow_node_by_ranks(attempt, sign, now):
-        node = Node.objects.filter(cluster=sign.cluster_id, name=found[0]).first()
-        return node is not None and sign_actions.blame_node(sign, node, found[1], now)
+    """Attributes the sign to a node: by the times of the ranks, else to the only node with health signs."""
+    if located := _slow_node_by_ranks(attempt, sign, now):
+        node = Node.objects.filter(cluster=sign.cluster_id, name=located[0]).first()
+        return node is not None and sign_actions.blame_node(sign, node, located[1], now)
     return _slow_node_by_health(attempt, sign, now)
 
 
 def _compare_ranks(attempt: Attempt, now: datetime) -> DetectorFinding | None:
-    """All wait for one of them, whatever their batches are: who does the same work in the same steps is faster."""
-    same = _newest_rank_times(attempt.rank_times.all())
-    found = _slow_rank_findings(same, now)
-    if not found or found[0].observed <= 1 + slow_steps.LARGE_EXCESS:
+    """The finding if one rank is much slower than others with the same work, whatever the batches are; else None."""
+    rank_times = _newest_rank_times(attempt.rank_times.all())
+    findings = _slow_rank_findings(rank_times, now)
+    if not findings or findings[0].observed <= 1 + slow_steps.LARGE_EXCESS:
         return None
-    return replace(found[0], symptom=SymptomType.SLOW, since=same[-1].at.timestamp())
+    return replace(findings[0], symptom=SymptomType.SLOW, since=rank_times[-1].at.timestamp())
 
 
 def _newest_rank_times(rows: QuerySet[RankTimes]) -> list[RankTimes]:
-    """The newest, as far as they are of one placement."""
+    """The newest rank times, restricted to the newest placement."""
     newest = list(rows.order_by("-pk")[:MAX_RANK_TIMES])
     return [row for row in newest if (row.nodes, row.groups) == (newest[0].nodes, newest[0].groups)]
 
 
-def _slow_rank_findings(same: Sequence[RankTimes], now: datetime) -> list[DetectorFinding]:
-    found = slow_ranks.detect_slow_ranks(_rank_series(same), now.timestamp()) if same else []
-    return found if len(found) <= MAX_SLOW_RANKS else []  # so many at once are no node's fault
+def _slow_rank_findings(rank_times: Sequence[RankTimes], now: datetime) -> list[DetectorFinding]:
+    findings = slow_ranks.detect_slow_ranks(_rank_series(rank_times), now.timestamp()) if rank_times else []
+    return findings if len(findings) <= MAX_SLOW_RANKS else []  # so many slow ranks are not caused by a node
 
 
 def _slow_node_by_ranks(attempt: Attempt, sign: Sign, now: datetime) -> tuple[str, str] | None:
-    """The node, and why, as those who do the same work show it; from what was measured since it became slow."""
-    same = _newest_rank_times(attempt.rank_times.filter(at__gte=sign.since))
-    if not (found := _slow_rank_findings(same, now)):
+    """The slow node and the reason, from the rank times since the sign began; None if no rank stands out."""
+    rank_times = _newest_rank_times(attempt.rank_times.filter(at__gte=sign.since))
+    if not (findings := _slow_rank_findings(rank_times, now)):
         return None
-    number = found[0].subject.removeprefix("rank ")
-    node = same[0].nodes[int(number)] if found[0].symptom is SymptomType.SLOW_RANK else found[0].subject
-    return (node, found[0].why) if node in expand(attempt.nodelist) else None
+    number = findings[0].subject.removeprefix("rank ")
+    node = rank_times[0].nodes[int(number)] if findings[0].symptom is SymptomType.SLOW_RANK else findings[0].subject
+    return (node, findings[0].why) if node in expand(attempt.nodelist) else None
 
 
 def _rank_series(rows: Sequence[RankTimes]) -> list[RankTimings]:
@@ -216,8 +219,8 @@ def _rank_series(rows: Sequence[RankTimes]) -> list[RankTimings]:
 def _slow_node_by_health(attempt: Attempt, sign: Sign, now: datetime) -> bool:
     nodes = Node.objects.filter(cluster=sign.cluster_id, name__in=expand(attempt.nodelist))
     unwell = Sign.objects.not_ended().of_node_health().filter(node__in=nodes).exclude(severity=Severity.NOTE)
-    found = list(unwell.select_related("node")[:2])
-    if len(found) != 1 or found[0].node is None:
+    signs = list(unwell.select_related("node")[:2])
+    if len(signs) != 1 or signs[0].node is None:
         return False
-    why = f"Of its nodes {found[0].node} alone is not well: {found[0].why}"
-    return sign_actions.blame_node(sign, found[0].node, why, now)
+    why = f"{signs[0].node} is the only node of the job with health problems: {signs[0].why}"
+    return sign_actions.blame_node(sign, signs[0].node, why, now)

@@ -1,15 +1,14 @@
-"""Stacks: read what the ranks of a hanging attempt have answered, before anything is done about it.
+"""Stacks: reads the stacks of a hanging attempt from its log before recovery acts.
 
-Who is eligible   stacks that were asked for and are not closed, the oldest first.
-What a turn does  looks at how far the log has grown since; when it grows no more, or the time is over, or the attempt
-                  has ended, it reads what came, keeps it with the incident, and says with the verdict what it means.
-Failure story     `watch` writes verdict, request and deed in one transaction; `deliver` sends the signal, twice where
-                  an answer got lost, and the last answer of each rank counts. Killed anywhere, the next turn looks
-                  again; closing is guarded, so nothing is said twice. Nobody waits for this loop for ever: `recover`
-                  holds its decision back until `until` and no longer. A log that cannot be read is closed with that
-                  reason when the time is over.
+Eligible rows     Stack dumps that were requested and are not closed, oldest first.
+What a turn does  Checks how far the log has grown. When it stops growing, the time is over or the attempt has ended, it
+                  reads the stacks, stores them with the incident, and adds a summary to the diagnosis.
+Failure story     `watch` stores diagnosis, request and cluster command in one transaction. The signal may be sent twice
+                  if a response was lost; the last stack of each rank counts. After a kill, the next turn checks again,
+                  and a dump is closed only once. Recovery waits until `until` at most, even if this loop does not run.
+                  A log that cannot be read is closed with the reason when the time is over.
 
-A turn looks at the size of one file for each request; what came is read once, at most `MOST_READ` of it.
+A turn checks the size of one file per request. The stacks are read once, at most MAX_READ_BYTES.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ MAX_READ_BYTES = 8 << 20
 
 
 def stacks_once(now: datetime) -> int:
-    """How many were closed."""
+    """Reads the requested stacks. Returns how many dumps were closed."""
     done = 0
     rows = StackDump.objects.open().select_related("attempt__job__cluster").order_by("pk")
     for dump in rows[:MAX_DUMPS]:
@@ -45,24 +44,24 @@ def _check_dump(dump: StackDump, now: datetime) -> bool:
             stack_actions.update_log_size(dump, log.size)
             return False
         raw = log.read_range(dump.log_from, min(log.size, dump.log_from + MAX_READ_BYTES))
-    except LogReadError as nothing:
-        return late and _close_empty(dump, str(nothing), now)
-    found = stacks.parse_stacks(text := decode_log_text(raw))
-    if not found:
+    except LogReadError as error:
+        return late and _close_empty(dump, str(error), now)
+    stack_list = stacks.parse_stacks(text := decode_log_text(raw))
+    if not stack_list:
         return late and _close_empty(dump, _missing_stacks_reason(dump), now)
-    places = stacks.rank_positions(found)
-    told = stacks.summarize_stacks(places, stacks.expected_world_size(places, dump.attempt.job.gpus))
-    return stack_actions.close_dump(dump, text, sum(rank >= 0 for rank in places) or 1, told.sentences, now)
+    positions = stacks.rank_positions(stack_list)
+    summary = stacks.summarize_stacks(positions, stacks.expected_world_size(positions, dump.attempt.job.gpus))
+    return stack_actions.close_dump(dump, text, sum(rank >= 0 for rank in positions) or 1, summary.sentences, now)
 
 
 def _close_empty(dump: StackDump, why: str, now: datetime) -> bool:
-    return stack_actions.close_dump(dump, "", 0, [f"Its ranks were asked for their stacks. {why}"], now)
+    return stack_actions.close_dump(dump, "", 0, [f"The stacks of the ranks were requested. {why}"], now)
 
 
 def _missing_stacks_reason(dump: StackDump) -> str:
-    deed = Deed.objects.filter(attempt=dump.attempt_id, kind=ClusterCommandKind.STACKS).order_by("-pk").first()
-    if deed is not None and deed.outcome.startswith("refused"):
-        return f"The cluster did not pass it on: {deed.outcome}."
-    if deed is not None and deed.done_at is None:
+    command = Deed.objects.filter(attempt=dump.attempt_id, kind=ClusterCommandKind.STACKS).order_by("-pk").first()
+    if command is not None and command.outcome.startswith("refused"):
+        return f"The cluster rejected the signal: {command.outcome}."
+    if command is not None and command.done_at is None:
         return "The cluster was not reached in time."
-    return "None has come."
+    return "None arrived in time."

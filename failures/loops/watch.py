@@ -1,26 +1,24 @@
-"""Watch: look at what running training jobs report, and say when one hangs or its loss went bad.
+"""Watch: detects running training jobs that hang or whose loss spikes.
 
-Who is eligible   attempts that run on a cluster Acme drives, that nobody stops, of jobs which recovery looks after
-                  and that have reported steps; for hangs only those who have been silent for half a minute. Of all
-                  trainings that report no step the log is heard, wherever they run, who was looked at longest ago
-                  first, but those that recovery looks after before all others: what it prints of steps is noted for
-                  people, and they are judged by how it counts. Of one that has ended the rest is heard once more.
-What a turn does  asks the pure detectors; what they find becomes a verdict of the running attempt and joins an
-                  incident, from which recovery decides. The ranks of one that hangs are asked for their stacks first,
-                  where the program can be asked (`stacks` reads them). A symptom that passes before anything was done
-                  is taken back. Where most of a cluster falls silent in one turn, nothing is said of anybody for a
-                  quarter of an hour.
-Failure story     A verdict is one row for each attempt, written together with the request for stacks and its deed, so
-                  killed anywhere or run twice nothing is said or asked twice. The
-                  detectors see the rows alone and keep nothing between turns; a late turn finds the same.
+Eligible rows     Running attempts with reported steps on clusters that Acme controls, of jobs that recovery may restart
+                  and that are not being stopped; for hangs only those without a report for 30 s. For training jobs
+                  without reports, the log is read on every cluster, those that recovery may restart first, then longest
+                  unread first. The rest of the log of an ended attempt is read once.
+What a turn does  Runs the pure detectors. A finding becomes a diagnosis of the running attempt and joins an incident,
+                  from which recovery decides. The stacks of a hanging attempt are requested first, if its program
+                  supports it (`stacks` reads them). A diagnosis is withdrawn if the symptom ends before recovery acts.
+                  If most attempts of a cluster fall silent in one turn, none is diagnosed for 15 minutes.
+Failure story     A diagnosis is one row per attempt, written in one transaction with the request for stacks and its
+                  cluster command, so a kill or a second run repeats nothing. The detectors use only stored rows and
+                  keep no state between turns, so a late turn finds the same.
 
-Steps read from a log are shown, and date the first one; nobody is judged by the figures beside them. A hang is judged
-by the cadence of the log, which knows blocks and sections and has the longer patience; a step time that includes what
-else the program did between two lines makes nobody slow, and a loss picked out of a line ends no job.
+Steps read from a log are shown to users, but their values are not used for diagnoses: step times include other work of
+the program, and a loss parsed from a line is too unreliable to end a job. Hangs without reports are detected from the
+cadence of the log, with more patience.
 
-A turn reads one row of each running attempt (its pulse), and the newest 300 of those that are looked at closely: who
-has been silent, and whose newest loss is new. With a thousand training jobs that is some megabytes every 15 seconds.
-Of a log it reads what came since the last look, a megabyte at most; a log that has not grown costs a look at its size.
+A turn reads one row per running attempt (its pulse), and the newest 300 progress rows of attempts that are silent or
+have a new loss: a few MB every 15 s with 1,000 training jobs. It reads at most 1 MiB of new lines per log; a log that
+has not grown costs one size check.
 """
 
 from __future__ import annotations
@@ -54,15 +52,15 @@ log = logging.getLogger(__name__)
 
 MAX_POINTS = 300
 MAX_ATTEMPTS = 2_000
-MAX_LOGS = 500  # in a turn
-MIN_COMMON_SILENCE = 3  # that fall silent in one turn
-COMMON_SILENCE_PATIENCE_S = 900.0  # with those
-FRESH_REPORT_AGE = timedelta(seconds=45)  # three turns: a loss that was looked at is not looked at again for ever
+MAX_LOGS = 500  # per turn
+MIN_COMMON_SILENCE = 3  # attempts that fall silent in one turn
+COMMON_SILENCE_PATIENCE_S = 900.0
+FRESH_REPORT_AGE = timedelta(seconds=45)  # three turns; older losses were checked before
 HANG_CAUSE, SPIKE_CAUSE = "Hang", "LossNaNOrSpike"
 
 
 def watch_once(now: datetime) -> int:
-    """How many symptoms were found or taken back."""
+    """Diagnoses hangs and loss spikes. Returns how many diagnoses were made or withdrawn."""
     done, hangs, watched = _withdraw_passed_hangs(now), list[tuple[Attempt, DetectorFinding]](), Counter[int]()
     judged, others = _attempts_without_reports()
     for attempts, look in ((attempts_with_reports(), _hang_by_reports), (judged, _hang_by_log)):
@@ -92,13 +90,16 @@ def watch_once(now: datetime) -> int:
 
 
 def _is_common_silence(silent: int, watched: int) -> bool:
-    """Many that fall silent together do not hang, each for itself: their reports or logs do not reach us, or all wait
-    for one service. Nobody is ended for that, as long as such a thing usually takes; a fabric that died stays dead."""
+    """Whether most attempts of a cluster are silent.
+
+    Then their reports or logs do not arrive, or all wait for one service. No job is ended for the usual duration of
+    such an outage.
+    """
     return silent >= MIN_COMMON_SILENCE and silent > watched / 2
 
 
 def attempts_with_reports() -> list[Attempt]:
-    """Running attempts that recovery looks after, that report steps, and that have no verdict yet."""
+    """Running attempts that recovery may restart, that report steps, and that have no diagnosis yet."""
     rows = (
         _recoverable_trainings()
         .filter(pulse__step__isnull=False, pulse__source=ProgressSource.REPORTS)
@@ -108,9 +109,9 @@ def attempts_with_reports() -> list[Attempt]:
 
 
 def _attempts_without_reports() -> tuple[list[Attempt], list[Attempt]]:
-    """Those that report none, and whose log can be read: the ones that recovery looks after, and the others."""
+    """Running trainings that report no steps but have a readable log: those that recovery may restart, and others."""
     judged = list(_with_readable_log(_recoverable_trainings())[:MAX_LOGS])
-    others = _with_readable_log(_running_trainings()).exclude(pk__in=[one.pk for one in judged])
+    others = _with_readable_log(_running_trainings()).exclude(pk__in=[attempt.pk for attempt in judged])
     return judged, list(others[: MAX_LOGS - len(judged)])
 
 
@@ -121,7 +122,7 @@ def _with_readable_log(attempts: QuerySet[Attempt]) -> QuerySet[Attempt]:
 
 
 def _ended_attempts() -> list[Attempt]:
-    """Whose log was heard while they ran: what they printed after that is heard once more."""
+    """Ended attempts whose log was read while they ran: the rest of it is read once."""
     rows = Attempt.objects.filter(ended_at__isnull=False, cadence__isnull=False).select_related("job__cluster")
     return list(_with_readable_log(rows.defer("job__command"))[:MAX_LOGS])
 
@@ -134,24 +135,26 @@ def _recoverable_trainings() -> QuerySet[Attempt]:
 
 
 def _running_trainings() -> QuerySet[Attempt]:
-    """A job that its cluster has suspended completes no step, and does not hang."""
+    """Running training attempts. Suspended jobs are excluded: they complete no steps but do not hang."""
     training = Q(job__kind__in=[str(kind) for kind in TRAINING_KINDS]) | ~Q(job__checkpoint_dir="")
-    wanted = training | Q(job__labels__contains={RECOVERY_LABEL: "on"})
-    rows = Attempt.objects.filter(wanted, ended_at__isnull=True, confirmed_at__isnull=False, job__state=State.RUNNING)
+    is_training = training | Q(job__labels__contains={RECOVERY_LABEL: "on"})
+    rows = Attempt.objects.filter(
+        is_training, ended_at__isnull=True, confirmed_at__isnull=False, job__state=State.RUNNING
+    )
     return rows.select_related("job__cluster").defer("job__command")
 
 
 def _hang_by_log(attempt: Attempt, now: datetime) -> DetectorFinding | None:
-    """By the lines of its log that count steps, where it has such lines."""
+    """The hang found from the lines of the log that count steps, if there are any."""
     try:
-        found = step_cadence.detect_silence(log_progress.update_from_log(attempt, now), now.timestamp())
+        finding = step_cadence.detect_silence(log_progress.update_from_log(attempt, now), now.timestamp())
     except LogReadError:
         return None
-    return replace(found, why=f"Its log counts no further. {found.why}") if found else None
+    return replace(finding, why=f"The log shows no new steps. {finding.why}") if finding else None
 
 
 def _hang_by_reports(attempt: Attempt, now: datetime) -> DetectorFinding | None:
-    """By its reports; whoever has spoken within the shortest patience there is does not hang."""
+    """The hang found from the reports. An attempt that reported within MIN_PATIENCE_S does not hang."""
     if now - attempt.pulse.heard_at <= timedelta(seconds=MIN_PATIENCE_S):
         return None
     return detect_hang(_step_times(_loss_points(attempt)), now.timestamp(), _declared_sections(attempt))
@@ -167,12 +170,14 @@ def _report_loss_spike(attempt: Attempt, now: datetime) -> bool:
 
 def _loss_points(attempt: Attempt) -> list[LossPoint]:
     rows = Progress.objects.filter(attempt_id=attempt.pk, step__isnull=False).order_by("-at")
-    told = rows.values_list("step", "at", "loss", "grad_norm")[:MAX_POINTS]
-    return [LossPoint(step=step, at=at.timestamp(), loss=value, grad_norm=norm) for step, at, value, norm in told][::-1]
+    samples = rows.values_list("step", "at", "loss", "grad_norm")[:MAX_POINTS]
+    return [LossPoint(step=step, at=at.timestamp(), loss=value, grad_norm=norm) for step, at, value, norm in samples][
+        ::-1
+    ]
 
 
 def _declared_sections(attempt: Attempt) -> list[SectionInterval]:
-    """What it declared: a save, an evaluation, a compilation. The newest ones tell how long each usually lasts."""
+    """Declared sections, such as saves and evaluations. The newest ones show how long each kind usually lasts."""
     rows = attempt.sections.order_by("-began_at")[:MAX_POINTS]
     return [
         SectionInterval(
@@ -183,7 +188,7 @@ def _declared_sections(attempt: Attempt) -> list[SectionInterval]:
 
 
 def _step_times(points: list[LossPoint]) -> list[float]:
-    """When the furthest step rose: one that is told twice is no step."""
+    """The times at which the highest step increased. Repeated steps do not count."""
     moments, furthest = [], -1
     for point in points:
         if point.step > furthest:
@@ -193,7 +198,7 @@ def _step_times(points: list[LossPoint]) -> list[float]:
 
 
 def _ongoing_loss_spike(points: list[LossPoint]) -> DetectorFinding | None:
-    """Only one that has not come back."""
+    """The last loss spike, if the loss has not recovered."""
     watch, last = loss.LossDetector(), None
     for point in points:
         last = watch.see(point) or (last if watch.has_open_finding else None)
@@ -201,20 +206,20 @@ def _ongoing_loss_spike(points: list[LossPoint]) -> DetectorFinding | None:
 
 
 def _report_symptom(attempt: Attempt, label: str, finding: DetectorFinding, now: datetime) -> bool:
-    """The ranks of a hang are asked where they stand, in the transaction that says it: nothing is decided before."""
+    """Diagnoses a running attempt. For a hang, requests the stacks in the same transaction, before recovery decides."""
     since, size = datetime.fromtimestamp(finding.since, UTC), _log_size(attempt) if label == HANG_CAUSE else 0
     with transaction.atomic():
         incident = failure_actions.diagnose_running_attempt(attempt, label, finding.why, since, now)
-        asked = (
+        is_stacks_requested = (
             incident is not None and label == HANG_CAUSE and stack_actions.request_stacks(attempt, incident, size, now)
         )
-    if asked:
+    if is_stacks_requested:
         request_turn(attempt.job.cluster_id)
     return incident is not None
 
 
 def _log_size(attempt: Attempt) -> int:
-    """What stands in the log by now is no answer to what is asked now."""
+    """The current size of the log. Stacks requested now appear after this position."""
     try:
         return LogStream(attempt.job.cluster.log_root, attempt.log_path).size
     except LogReadError:
@@ -222,7 +227,7 @@ def _log_size(attempt: Attempt) -> int:
 
 
 def _withdraw_passed_hangs(now: datetime) -> int:
-    """Hangs of attempts that have completed a step since they were said to hang."""
+    """Withdraws the diagnoses of hangs whose attempts have completed a step since. Returns how many."""
     rows = Diagnosis.objects.filter(
         engine=DETECTOR_ENGINE, root_cause=HANG_CAUSE, attempt__ended_at=None, attempt__stop_as=""
     )
@@ -231,12 +236,12 @@ def _withdraw_passed_hangs(now: datetime) -> int:
     for row in rows.select_related(*related)[:MAX_ATTEMPTS]:
         with skip_row_on_error(row):
             if row.judged_at and (goes_on := _last_step_time(row.attempt, now)) and goes_on > row.judged_at:
-                done += failure_actions.withdraw_early_diagnosis(row, "It completes steps again.", now)
+                done += failure_actions.withdraw_early_diagnosis(row, "The job completes steps again.", now)
     return done
 
 
 def _last_step_time(attempt: Attempt, now: datetime) -> datetime | None:
-    """As it was judged: by what it reports, else by its log."""
+    """The time of the last step, from the reports if there are any, else from the log."""
     pulse = getattr(attempt, "pulse", None)
     if pulse is not None and pulse.step is not None and not pulse.is_of_log:
         return pulse.at

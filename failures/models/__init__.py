@@ -1,5 +1,4 @@
-"""What was found out (Diagnosis), what went wrong (Incident), what is done about it (Decision), and what was learned of
-it (Case, LearnedRule)."""
+"""The models of failures: diagnoses, incidents, recovery decisions, signs, notices, and learned cases and rules."""
 
 from failures.models.cadence import Cadence
 from failures.models.case import Case

@@ -1,6 +1,6 @@
-"""How often the log of an attempt counts a step: what a job without reports is judged by.
+"""The step cadence in the log of an attempt, from which hangs of jobs without reports are detected.
 
-Work in hand: a row that is lost begins anew with the lines that come.
+Working state, not history: if a row is lost, the cadence starts again with the next lines.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from jobs.models import Attempt
 
 class Cadence(models.Model):
     attempt = models.OneToOneField(Attempt, on_delete=models.CASCADE, primary_key=True, related_name="cadence")
-    read = models.PositiveBigIntegerField(default=0, help_text="Bytes of its log that were looked at.")
-    furthest = models.JSONField(default=dict, help_text="The highest step, by the shape of the line that counts it.")
-    moments = ArrayField(models.FloatField(), default=list, help_text="When it was seen to count further, in seconds.")
-    steps = ArrayField(models.PositiveIntegerField(), default=list, help_text="How many it told at each moment.")
-    sections = models.JSONField(default=list, help_text="Times in which no step is due: name, begin, end.")
+    read = models.PositiveBigIntegerField(default=0, help_text="Bytes of the log that were read.")
+    furthest = models.JSONField(default=dict, help_text="Highest step, by the shape of the line that contains it.")
+    moments = ArrayField(models.FloatField(), default=list, help_text="Times at which the step increased, in seconds.")
+    steps = ArrayField(
+        models.PositiveIntegerField(), default=list, help_text="Increase of the step at each of these times."
+    )
+    sections = models.JSONField(default=list, help_text="Periods without steps: name, begin, end.")
     looked_at = models.DateTimeField()
 
     class Meta:

@@ -1,8 +1,7 @@
-"""Past failures by what their logs said: one vector each, so that the nearest confirmed ones can be shown.
+"""Past failures with a vector of their log, so that similar confirmed failures can be found.
 
-The vectors are pgvector's: PostgreSQL keeps and compares them. They are compared one by one, without an index: only
-confirmed cases are candidates, and ten thousand of them take PostgreSQL a few milliseconds; an approximate index
-filtered by confirmation would miss some.
+PostgreSQL stores and compares the vectors with pgvector, without an index: only confirmed cases are candidates,
+comparing 10,000 of them takes a few milliseconds, and an approximate index with a filter would miss some.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from failures.models.diagnosis import Diagnosis, DiagnosisReview
 
 
 class VectorField(models.Field):
-    """pgvector's type; its text form is `[1,2,3]`."""
+    """A column of the pgvector type. Its text form is `[1,2,3]`."""
 
     def db_type(self, connection: Any) -> str:
         return f"vector({DIMENSIONS})"
@@ -42,7 +41,7 @@ class CaseQuerySet(models.QuerySet["Case"]):
         return settled.exclude(diagnosis__root_cause__in=(NONE, UNKNOWN))
 
     def nearest(self, vector: Vector) -> Self:
-        """With `distance`: 0 says the same, 1 has nothing in common. Vectors of another version are not compared."""
+        """Cases by `distance` (0: same text, 1: nothing in common), without vectors of other versions."""
         distance = RawSQL("vector <=> %s::vector", [format_vector(vector)], output_field=models.FloatField())
         return self.filter(version=EMBEDDING_VERSION).annotate(distance=distance).order_by("distance", "id")
 
@@ -52,7 +51,7 @@ class Case(models.Model):
     vector = VectorField()
     version = models.CharField(max_length=40)
     made_at = models.DateTimeField(db_default=Now())
-    learned_at = models.DateTimeField(null=True, help_text="When it was last asked what there is to learn from it.")
+    learned_at = models.DateTimeField(null=True, help_text="When the case was last used for learning rules.")
 
     objects = CaseQuerySet.as_manager()
 
@@ -64,7 +63,7 @@ class Case(models.Model):
 
     @property
     def likeness(self) -> float:
-        """Of what `nearest` found."""
+        """The similarity from 0 to 1, for rows of `nearest`."""
         return 1.0 - float(getattr(self, "distance", 1.0))
 
     @property
@@ -73,6 +72,6 @@ class Case(models.Model):
 
     @property
     def cured_by(self) -> str:
-        """What people wrote when it was over, in their words."""
+        """The review note of the diagnosis, else the resolution of its incident."""
         incident = self.diagnosis.incident
         return self.diagnosis.review_note or (incident.resolved_why if incident else "")

@@ -1,7 +1,7 @@
-"""What was decided about a failure, what it was decided from, and what became of it.
+"""Recovery decisions with their inputs and their outcome, and orders that exclude jobs and nodes from recovery.
 
-The inputs are kept as they were, so that the rules of another day can be asked what they would do. A Step is
-one thing that was carried out; its row is written in the transaction of the step, so that none is made twice.
+The inputs are stored unchanged, so that later rules can replay the decision. A Step is one action that was carried out;
+its row is written in the transaction of the action, so that it is not repeated.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from jobs.models import Attempt, Cluster, Job, Node
 
 
 class DecisionState(models.TextChoices):
-    """What becomes of a decision."""
+    """The state of a decision."""
 
-    OBSERVED = "observed"  # written down; nothing will be done
+    OBSERVED = "observed"  # recorded only
     PROPOSED = "proposed"
-    APPROVED = "approved"  # by a person, or by the mode of its team
+    APPROVED = "approved"  # by a user, or automatically by the mode
     ACTING = "acting"
     DONE = "done"
     DECLINED = "declined"
     EXPIRED = "expired"
     FAILED = "failed"
     UNDONE = "undone"
-    WITHDRAWN = "withdrawn"  # a person named another cause before it was done: it is decided anew
+    WITHDRAWN = "withdrawn"  # a user corrected the diagnosis first; recovery decides again
 
 
 OPEN_STATES = (DecisionState.PROPOSED, DecisionState.APPROVED, DecisionState.ACTING)
@@ -58,11 +58,11 @@ class DecisionQuerySet(models.QuerySet["Decision"]):
         return self.filter(course__in=OPEN_STATES)
 
     def standing(self) -> Self:
-        """Those that were not withdrawn: one for each failed attempt."""
+        """Decisions that were not withdrawn: at most one per failed attempt."""
         return self.exclude(course=DecisionState.WITHDRAWN)
 
     def due(self, now: datetime) -> Self:
-        """Somebody said yes, and there is a step to make."""
+        """Approved decisions whose next step is due."""
         return self.filter(course__in=(DecisionState.APPROVED, DecisionState.ACTING), due_at__lte=now)
 
     def awaiting_approval(self, now: datetime) -> Self:
@@ -75,43 +75,45 @@ class DecisionQuerySet(models.QuerySet["Decision"]):
 class Decision(models.Model):
     cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="decisions")
     incident = models.ForeignKey(Incident, on_delete=models.PROTECT, related_name="decisions")
-    # about an attempt that failed, or about a sign: of an attempt that runs on, or of a node alone
+    # Either a diagnosis or a sign. A sign concerns a running attempt, or only a node (then there is no attempt)
     diagnosis = models.ForeignKey(Diagnosis, null=True, on_delete=models.PROTECT, related_name="decisions")
     sign = models.OneToOneField(Sign, null=True, on_delete=models.PROTECT, related_name="decision")
     attempt = models.ForeignKey(Attempt, null=True, on_delete=models.PROTECT, related_name="decisions")
     at = models.DateTimeField(db_default=Now())
 
-    # what it was made from
+    # the inputs
     facts = models.JSONField()
     history = models.JSONField()
     policy = models.JSONField()
 
-    # what it is
+    # the decision
     action = models.CharField(max_length=20, choices=[(one.value, one.value) for one in RecoveryAction])
     mode = models.CharField(max_length=8, choices=[(one.value, one.value) for one in AutomationMode])
     why = models.TextField()
     pro = models.JSONField(default=list)
     con = models.JSONField(default=list)
-    limits = models.JSONField(default=list, help_text="What took the mode down: [mode, why].")
+    limits = models.JSONField(default=list, help_text="Reasons why the mode was lowered: [mode, why].")
     drain = models.JSONField(default=list)
     test = models.JSONField(default=list)
     checkpoint_path = models.CharField(max_length=1000, blank=True)
     checkpoint_step = models.PositiveBigIntegerField(null=True)
-    skip = models.JSONField(null=True, help_text="First and last step whose data are left out.")
-    change = models.JSONField(default=list, blank=True, help_text="What the job asks for instead.")
+    skip = models.JSONField(null=True, help_text="First and last step whose data are skipped.")
+    change = models.JSONField(default=list, blank=True, help_text="Changes to the request of the job.")
     undo = models.TextField(blank=True)
     not_before = models.DateTimeField()
     expires_at = models.DateTimeField()
     consumes = models.BooleanField(default=False)
 
-    # what became of it
+    # the outcome
     course = models.CharField(max_length=10, choices=DecisionState, default=DecisionState.PROPOSED)
-    said_by = models.CharField(max_length=150, blank=True, help_text="Who approved, declined or undid it.")
+    said_by = models.CharField(
+        max_length=150, blank=True, help_text="User who approved, declined or undid the decision."
+    )
     said_at = models.DateTimeField(null=True)
     said_why = models.TextField(blank=True)
-    due_at = models.DateTimeField(db_default=Now(), help_text="When its next step is looked at.")
+    due_at = models.DateTimeField(db_default=Now(), help_text="When the next step is due.")
     tries = models.PositiveIntegerField(default=0)
-    errors = models.PositiveSmallIntegerField(default=0, help_text="Tries that raised; waiting for a test is none.")
+    errors = models.PositiveSmallIntegerField(default=0, help_text="Number of tries that failed with an error.")
     began_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
     outcome = models.TextField(blank=True)
@@ -159,7 +161,7 @@ class Decision(models.Model):
 
     @property
     def changes(self) -> tuple[RequestChange, ...]:
-        return tuple(from_json(RequestChange, one) for one in self.change)
+        return tuple(from_json(RequestChange, change) for change in self.change)
 
     @property
     def can_be_undone(self) -> bool:
@@ -167,14 +169,14 @@ class Decision(models.Model):
 
 
 class Step(models.Model):
-    """One thing that was really done for a decision."""
+    """One action that was carried out for a decision."""
 
     class Kind(models.TextChoices):
         DRAINED = "drained"
         TESTED = "tested"
         RESUMED = "resumed"
         RESTARTED = "restarted"
-        ENDED = "ended"  # the job was left to what its end says
+        ENDED = "ended"  # recovery released the job in the state in which it ended
         UNDONE = "undone"
 
     decision = models.ForeignKey(Decision, on_delete=models.PROTECT, related_name="steps")
@@ -199,7 +201,7 @@ class OrderQuerySet(models.QuerySet["Order"]):
 
 
 class Order(models.Model):
-    """What a person decided about a job or a node; recovery respects it until it is lifted."""
+    """A user's override: recovery does not act on this job or node until the order is lifted."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="orders")
     job = models.ForeignKey(Job, null=True, on_delete=models.PROTECT, related_name="orders")

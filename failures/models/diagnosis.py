@@ -1,8 +1,8 @@
-"""Why an attempt failed: the verdict, what it rests on, and what people said of it.
+"""Why an attempt failed: the verdict, its evidence, and its reviews.
 
-A row begins as work to do (`judged_at` is empty) and is filled by the loop in two steps: the verdict, which somebody
-waits for, then the bundle, which nobody waits for. `root_cause` is what counts now; `said` is what the engine answered
-and stays as it was, so that a correction can be learned from. Who corrected what is told by Events.
+A row starts as work to do (`judged_at` is empty). The loop fills it in two steps: first the verdict, which users wait
+for, then the bundle. `root_cause` is the current cause; `said` is the cause that the engine named, which never changes,
+so that rules can be learned from corrections. Events record the history of reviews.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ def category_badge(root_cause: str, category: str) -> StateBadge:
 
 
 class DiagnosisReview(models.TextChoices):
-    NONE = "", "nobody looked"
+    NONE = "", "not reviewed"
     CONFIRMED = "confirmed"
     CORRECTED = "corrected"
 
 
 class DiagnosisQuerySet(models.QuerySet["Diagnosis"]):
     def open(self) -> Self:
-        """Work that is left: no verdict yet, or no bundle yet."""
+        """Rows with work to do: the verdict or the bundle is missing."""
         return self.filter(kept_at__isnull=True)
 
     def judged(self) -> Self:
         return self.filter(judged_at__isnull=False)
 
     def failures(self) -> Self:
-        """Those that count: an attempt in which nothing failed is none."""
+        """Diagnoses of real failures, without attempts in which nothing failed."""
         return self.judged().exclude(root_cause=NONE)
 
     def of_jobs(self, jobs: models.QuerySet[Job]) -> Self:
@@ -68,17 +68,23 @@ class Diagnosis(models.Model):
     cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="diagnoses")
     failed_at = models.DateTimeField(help_text="When the attempt ended.")
 
-    # the work
+    # the work of the loop
     noted_at = models.DateTimeField(db_default=Now())
-    due_at = models.DateTimeField(db_default=Now(), help_text="Not before; moved ahead while a worker is at it.")
-    tries = models.PositiveSmallIntegerField(default=0, help_text="Counted before each try: the fencing token too.")
-    trouble = models.TextField(blank=True, help_text="What went wrong at the last try.")
+    due_at = models.DateTimeField(
+        db_default=Now(), help_text="When the next work is due. A claim moves it to the end of the lease."
+    )
+    tries = models.PositiveSmallIntegerField(
+        default=0, help_text="Number of tries, counted before each one. Also the fencing token."
+    )
+    trouble = models.TextField(blank=True, help_text="Error of the last try.")
     judged_at = models.DateTimeField(null=True)
-    kept_at = models.DateTimeField(null=True, help_text="When the evidence bundle was stored; the work is done.")
+    kept_at = models.DateTimeField(
+        null=True, help_text="When the evidence bundle was stored, which completes the work."
+    )
 
     # the verdict
     root_cause = models.CharField(max_length=40, default=UNKNOWN)
-    said = models.CharField("the engine said", max_length=40, default=UNKNOWN)
+    said = models.CharField("engine diagnosis", max_length=40, default=UNKNOWN)
     category = models.CharField(max_length=16, choices=CATEGORY_CHOICES, default=FailureCategory.UNKNOWN.value)
     confidence = models.FloatField(default=0, validators=[MinValueValidator(0), MaxValueValidator(1)])
     evidence = models.JSONField(default=list)
@@ -98,23 +104,25 @@ class Diagnosis(models.Model):
     lines = models.PositiveBigIntegerField("lines of the log", default=0)
     size = models.PositiveBigIntegerField("bytes of the log", default=0)
 
-    # what it cost
+    # the cost
     gpus = models.PositiveIntegerField("GPUs", default=0)
-    ran = models.DurationField(default=timedelta, help_text="From the cluster's start of the attempt to its end.")
-    lost = models.DurationField(default=timedelta, help_text="Of that, since the last checkpoint.")
+    ran = models.DurationField(
+        default=timedelta, help_text="From the start of the attempt to its end, as the cluster reports them."
+    )
+    lost = models.DurationField(default=timedelta, help_text="Run time since the last checkpoint.")
 
-    # what is kept of the log for good
+    # the evidence, stored permanently
     bundle = models.BinaryField(null=True, help_text="At most 64 KiB of text, compressed.")
     bundle_size = models.PositiveIntegerField(default=0)
 
-    # what people said
+    # the review
     review = models.CharField(max_length=10, choices=DiagnosisReview, default=DiagnosisReview.NONE, blank=True)
     reviewed_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+")
     reviewed_at = models.DateTimeField(null=True)
     review_note = models.TextField(blank=True)
 
     incident = models.ForeignKey(Incident, null=True, on_delete=models.PROTECT, related_name="diagnoses")
-    nodes = models.ManyToManyField(Node, related_name="diagnoses", help_text="Suspects that the record knows.")
+    nodes = models.ManyToManyField(Node, related_name="diagnoses", help_text="Suspect nodes that are known to Acme.")
 
     objects = DiagnosisQuerySet.as_manager()
 

@@ -1,6 +1,6 @@
-"""How far the log of a running attempt has been read, and what is known of it so far.
+"""The read position in the log of a running attempt, and the state of its follower.
 
-Work in hand, and nothing else: every row may be lost, then that log is read from its beginning when the attempt ends.
+Working state, not history: if a row is lost, the log is read from its beginning when the attempt ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_FOLLOW_TRIES = 3
 
 class FollowingQuerySet(models.QuerySet["Following"]):
     def due(self, now: datetime) -> Self:
-        """Who died over a log three times without getting any further leaves it to the diagnosis."""
+        """Due rows that are not claimed. After MAX_FOLLOW_TRIES without progress, a log is left to the diagnosis."""
         free = models.Q(taken_until=None) | models.Q(taken_until__lt=now)
         return self.filter(free, due_at__lte=now, tries__lt=MAX_FOLLOW_TRIES, attempt__ended_at=None)
 
@@ -26,12 +26,12 @@ class FollowingQuerySet(models.QuerySet["Following"]):
 class Following(models.Model):
     attempt = models.OneToOneField(Attempt, on_delete=models.CASCADE, primary_key=True, related_name="following")
     due_at = models.DateTimeField(db_default=Now())
-    taken_until = models.DateTimeField(null=True, help_text="A worker is at it.")
-    tries = models.PositiveIntegerField(default=0, help_text="Since it last got any further; the fencing token too.")
+    taken_until = models.DateTimeField(null=True, help_text="End of the lease of the worker that claimed the row.")
+    tries = models.PositiveIntegerField(default=0, help_text="Tries since the last progress. Also the fencing token.")
     looked_at = models.DateTimeField(null=True)
-    size = models.PositiveBigIntegerField(default=0, help_text="Of the log, at the last look.")
-    read = models.PositiveBigIntegerField(default=0, help_text="Bytes of the log that `state` knows.")
-    seam = models.BinaryField(default=b"", help_text="The last of those bytes: another file would not have them.")
+    size = models.PositiveBigIntegerField(default=0, help_text="Size of the log at the last read.")
+    read = models.PositiveBigIntegerField(default=0, help_text="Bytes of the log that are included in the state.")
+    seam = models.BinaryField(default=b"", help_text="The last bytes read, to detect that the file was replaced.")
     state = models.BinaryField(null=True)
 
     objects = FollowingQuerySet.as_manager()

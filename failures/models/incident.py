@@ -1,4 +1,4 @@
-"""What went wrong, once for each cause: a dead node under five jobs is one incident, not five."""
+"""Incidents: failures grouped by cause. A failed node that affects five jobs is one incident."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class IncidentQuerySet(models.QuerySet["Incident"]):
         return self.exclude(state=IncidentState.RESOLVED)
 
     def affecting_jobs(self, jobs: models.QuerySet[Job]) -> Self:
-        """Incidents that any of these jobs was in, or is slowed down by."""
-        # Asked of each incident, of which a page shows few; the other way round all these jobs ever died of is read
-        mine = jobs.filter(pk=models.OuterRef("attempt__job"))
-        inside, slowed = (
-            models.Exists(of.related_model.objects.filter(models.Exists(mine), incident=models.OuterRef("pk")))
+        """Incidents in which any of these jobs failed or was slowed down."""
+        # One subquery per incident, of which a page shows few. A join would read all failures of these jobs
+        matching_jobs = jobs.filter(pk=models.OuterRef("attempt__job"))
+        failed, slowed = (
+            models.Exists(of.related_model.objects.filter(models.Exists(matching_jobs), incident=models.OuterRef("pk")))
             for of in (Incident._meta.get_field("diagnoses"), Incident._meta.get_field("signs"))
         )
-        return self.filter(inside | slowed)
+        return self.filter(failed | slowed)
 
 
 class Incident(models.Model):
@@ -47,8 +47,8 @@ class Incident(models.Model):
     root_cause = models.CharField(max_length=40, default=UNKNOWN)
     category = models.CharField(max_length=16, choices=[(c.value, c.value) for c in FailureCategory])
     scope = models.CharField(max_length=8, choices=[(s.value, s.value) for s in IncidentScope])
-    subject = models.CharField(max_length=200, help_text="The node, the service or the job that it is about.")
-    words = models.CharField(max_length=200, blank=True, help_text="The shape of the first line of evidence.")
+    subject = models.CharField(max_length=200, help_text="Affected node, service or job.")
+    words = models.CharField(max_length=200, blank=True, help_text="Shape of the first line of evidence.")
     state = models.CharField(max_length=12, choices=IncidentState, default=IncidentState.OPEN)
     first_symptom_at = models.DateTimeField()
     last_symptom_at = models.DateTimeField()
@@ -58,10 +58,14 @@ class Incident(models.Model):
     resolved_at = models.DateTimeField(null=True)
     resolved_by = models.CharField(max_length=150, blank=True)
     resolved_why = models.TextField(blank=True)
-    attempts = models.PositiveIntegerField(default=0, help_text="Attempts that died of it.")
+    attempts = models.PositiveIntegerField(default=0, help_text="Number of failed attempts.")
     gpu_hours_lost = models.FloatField("GPU-hours lost", default=0)
     lead = models.ForeignKey(
-        "failures.Diagnosis", null=True, on_delete=models.PROTECT, related_name="+", help_text="It names the cause."
+        "failures.Diagnosis",
+        null=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+        help_text="Diagnosis that names the cause.",
     )
     nodes = models.ManyToManyField(Node, related_name="incidents")
 

@@ -1,4 +1,4 @@
-"""Who is told of incidents, and what he was told: one row for each channel and incident, brought up to date."""
+"""Channels that receive incident notices, and the state of the notice for each channel and incident."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ class Channel(models.Model):
     class Kind(models.TextChoices):
         EMAIL = "email"
         WEBHOOK = "webhook"
-        SLACK = "slack", "slack: an incoming webhook, as Slack and Mattermost have them"
+        SLACK = "slack", "slack: an incoming webhook of Slack or Mattermost"
 
     team = models.ForeignKey(
         Team, null=True, blank=True, on_delete=models.CASCADE, related_name="channels",
-        help_text="Incidents that touch its jobs. Empty: every incident.",
+        help_text="Only incidents that affect jobs of this team are sent. Leave empty to send all incidents.",
     )  # fmt: skip
     kind = models.CharField(max_length=8, choices=Kind)
-    target = models.CharField(max_length=500, help_text="A mail address, or the address that is called.")
-    secret = models.CharField(max_length=64, blank=True, editable=False, help_text="Signs what a webhook is sent.")
+    target = models.CharField(max_length=500, help_text="An e-mail address, or the URL of a webhook.")
+    secret = models.CharField(
+        max_length=64, blank=True, editable=False, help_text="Key with which messages to a webhook are signed."
+    )
     scope = models.CharField(
         max_length=8, blank=True, choices=[(one.value, one.value) for one in IncidentScope],
-        help_text="Only sick nodes, services or programs. Empty: all.",
+        help_text="Only incidents of this scope are sent. Leave empty to send all.",
     )  # fmt: skip
-    least_gpu_hours = models.FloatField(default=0, help_text="Only incidents that have cost as much.")
+    least_gpu_hours = models.FloatField(default=0, help_text="Least GPU-hours lost in an incident before it is sent.")
     is_on = models.BooleanField(default=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     created_by = models.CharField(max_length=150, blank=True, editable=False)
@@ -48,19 +50,21 @@ class Channel(models.Model):
 
 class NoticeQuerySet(models.QuerySet["Notice"]):
     def open(self) -> Self:
-        """What is to be said is not what was said."""
+        """Notices whose current message was not sent yet."""
         return self.exclude(wanted=models.F("sent")).filter(given_up_at__isnull=True)
 
 
 class Notice(models.Model):
     channel = models.ForeignKey(Channel, on_delete=models.CASCADE, related_name="notices")
     incident = models.ForeignKey(Incident, on_delete=models.PROTECT, related_name="notices")
-    wanted = models.CharField(max_length=64, help_text="A hash of what is to be said.")
-    sent = models.CharField(max_length=64, blank=True, help_text="A hash of what was said last.")
-    update = models.PositiveIntegerField(default=0, help_text="How many messages were sent.")
+    wanted = models.CharField(max_length=64, help_text="Hash of the message to send.")
+    sent = models.CharField(max_length=64, blank=True, help_text="Hash of the last message sent.")
+    update = models.PositiveIntegerField(default=0, help_text="Number of messages sent.")
     due_at = models.DateTimeField(db_default=Now())
-    tries = models.PositiveIntegerField(default=0, help_text="Counted before each try: the fencing token too.")
-    failures = models.PositiveSmallIntegerField(default=0, help_text="In a row.")
+    tries = models.PositiveIntegerField(
+        default=0, help_text="Number of tries, counted before each one. Also the fencing token."
+    )
+    failures = models.PositiveSmallIntegerField(default=0, help_text="Number of consecutive failures.")
     sent_at = models.DateTimeField(null=True)
     given_up_at = models.DateTimeField(null=True)
     trouble = models.TextField(blank=True)

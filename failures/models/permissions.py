@@ -1,7 +1,7 @@
-"""Who may see and judge what: a log's words belong to its team, an incident to everybody whom it touches.
+"""Access rules for failures. The text of a log is visible to its team, an incident to every team that it affects.
 
-Whoever operates clusters sees every incident, its nodes and its cost, and whose jobs were in it; what a log said, only
-who may see the job.
+Operators of clusters see all incidents with their nodes, cost and affected jobs, but log text only of jobs that they
+can see.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jobs.models.permissions import Caller
 
 
 def caller_of_user(user: Any) -> Caller:
-    """Somebody at a page: no token narrows what they may do."""
+    """The caller for a user of the web pages, without restrictions by a token."""
     return Caller(user=user)
 
 
@@ -32,15 +32,15 @@ def visible_incidents(caller: Caller) -> QuerySet[Incident]:
 
 
 def may_handle_incident(caller: Caller, incident: Incident) -> bool:
-    """Acknowledge, resolve: who operates the machines, or may change a job that was in it."""
+    """Whether the caller may acknowledge and resolve the incident: operators, and users who can change a failed job."""
     if caller.may_operate_clusters or caller.is_site_admin:
         return True
-    inside = visible_diagnoses(caller).filter(incident=incident).select_related("attempt__job")[:50]
-    return any(caller.may_change(row.attempt.job) for row in inside)
+    diagnoses = visible_diagnoses(caller).filter(incident=incident).select_related("attempt__job")[:50]
+    return any(caller.may_change(row.attempt.job) for row in diagnoses)
 
 
 def visible_decisions(caller: Caller) -> QuerySet[Decision]:
-    """Whoever operates machines decides about nodes of any team's job."""
+    """Decisions that the caller may see. Operators see those of all teams, because they decide about nodes."""
     rows = Decision.objects.all()
     return (
         rows
@@ -50,7 +50,7 @@ def visible_decisions(caller: Caller) -> QuerySet[Decision]:
 
 
 def visible_orders(caller: Caller) -> QuerySet[Order]:
-    """An order about a node is everybody's to see, one about a job its team's."""
+    """Orders that the caller may see: those about nodes, and those about jobs of the caller's teams."""
     rows = Order.objects.standing()
     if caller.is_site_admin or caller.may_operate_clusters:
         return rows
@@ -58,11 +58,11 @@ def visible_orders(caller: Caller) -> QuerySet[Order]:
 
 
 def may_decide_on(caller: Caller, decision: Decision) -> bool:
-    """Approve, decline, undo: closing and testing nodes is for operators, a job alone for whoever may change it."""
+    """Whether the caller may approve, decline and undo. If nodes are drained or tested, only operators may."""
     if caller.may_operate_clusters or caller.is_site_admin:
         return True
-    alone = decision.attempt is not None and not (decision.drain or decision.test)
-    return alone and caller.may_change(decision.attempt.job)
+    only_job = decision.attempt is not None and not (decision.drain or decision.test)
+    return only_job and caller.may_change(decision.attempt.job)
 
 
 def may_lift_order(caller: Caller, order: Order) -> bool:
@@ -72,12 +72,12 @@ def may_lift_order(caller: Caller, order: Order) -> bool:
 
 
 def counted_team_ids(caller: Caller) -> Sequence[int] | None:
-    """Whose failures a table counts; None: everybody's. Figures are no log lines, so operators see all of them."""
+    """The ids of the teams whose failures are counted; None for all. Operators see the statistics of all teams."""
     return None if caller.is_site_admin or caller.may_operate_clusters else sorted(caller.roles)
 
 
 def visible_rules(caller: Caller) -> QuerySet[LearnedRule]:
-    """Operators keep the rulebook; others see what their own failures taught."""
+    """Rules that the caller may see. Operators see all, other users those learned from failures of their teams."""
     rows = LearnedRule.objects.all()
     if caller.is_site_admin or caller.may_operate_clusters:
         return rows

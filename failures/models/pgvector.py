@@ -1,4 +1,4 @@
-"""PostgreSQL's extension `vector`, asked for when the tables are made."""
+"""Creates the PostgreSQL extension `vector`, used by the first migration."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from django.core.management.base import CommandError
 from django.db import Error
 
 MISSING_EXTENSION = (
-    "PostgreSQL lacks the extension vector (pgvector): install the package postgresql-NN-pgvector on its host or take "
-    "the image pgvector/pgvector, and if this user may not, let an administrator run CREATE EXTENSION vector."
+    "The PostgreSQL extension vector (pgvector) is missing. Install the package postgresql-NN-pgvector on the database "
+    "host or use the image pgvector/pgvector. If this user cannot create it, ask an administrator to run "
+    "CREATE EXTENSION vector."
 )
 
 
 def create_vector_extension(apps: Any, schema_editor: Any) -> None:
-    """Similar past failures are compared inside the database; without the extension nothing may start by half."""
+    """Creates the extension. Raises CommandError with instructions, because the tables cannot be created without it."""
     with schema_editor.connection.cursor() as cursor:
         try:
             cursor.execute("CREATE EXTENSION IF NOT EXISTS vector")
-        except Error as trouble:
-            raise CommandError(f"{MISSING_EXTENSION} ({str(trouble).splitlines()[0]})") from None
+        except Error as error:
+            raise CommandError(f"{MISSING_EXTENSION} ({str(error).splitlines()[0]})") from None

@@ -1,7 +1,7 @@
-"""What a detector sees of a running attempt or of a node, for as long as it lasts.
+"""Signs: findings of detectors about a running attempt or a node, for as long as they last.
 
-A sign is no failure: an attempt that is slow runs on, and what it dies of later is judged for itself. It is the
-evidence of an incident, what recovery decides from, and what the ledger counts slow steps by.
+A sign is not a failure: a slow attempt keeps running, and a later failure gets its own diagnosis. Signs are evidence of
+incidents and inputs of recovery decisions, and the ledger computes the slow time from them.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Sign(models.Model):
     attempt = models.ForeignKey(Attempt, null=True, on_delete=models.CASCADE, related_name="signs")
     node = models.ForeignKey(Node, null=True, on_delete=models.CASCADE, related_name="signs")
     since = models.DateTimeField()
-    seen_at = models.DateTimeField(db_default=Now(), help_text="When it was seen last.")
+    seen_at = models.DateTimeField(db_default=Now(), help_text="Time of the last detection.")
     ended_at = models.DateTimeField(null=True)
     why = models.TextField()
-    observed = models.FloatField(default=0, help_text="Of slow steps: seconds of one, and what was predicted.")
+    observed = models.FloatField(default=0, help_text="For slow steps: measured seconds per step.")
     expected = models.FloatField(default=0)
     incident = models.ForeignKey(Incident, null=True, on_delete=models.PROTECT, related_name="signs")
 
@@ -85,5 +85,5 @@ class Sign(models.Model):
 
     @property
     def times(self) -> float:
-        """How many times longer than predicted."""
+        """The ratio of measured to predicted step time."""
         return self.observed / self.expected if self.expected > 0 else 1.0

@@ -1,8 +1,8 @@
-"""Rules that were learned: what they find, where they come from, and how they have done so far.
+"""Learned rules: what they match, where they come from, and how often they were right.
 
-The shipped table is code and is not here. A rule is proposed, runs in shadow (what it would find is counted and changes
-nothing), is adopted by hand or by policy, and can be retired by one click at any time. Hits are rows, so precision is
-counted anew from what people say today of the diagnoses it hit, corrections included.
+The shipped rules are code and not stored here. A rule is proposed as a shadow rule, whose hits are counted but change
+nothing; it is adopted manually or by policy, and can be retired at any time. Hits are rows, so the precision always
+reflects the current reviews of the diagnoses.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class RuleQuerySet(models.QuerySet["LearnedRule"]):
     def adopted(self, kind: str = RuleKind.SIGNATURE) -> Self:
         return self.filter(kind=kind, state=RuleState.ADOPTED)
 
-    def counted(self) -> Self:
-        """With `hit_count`, and `right` and `wrong` among the hits that somebody judged."""
+    def with_hit_counts(self) -> Self:
+        """Rules with `hit_count`, and with the number of `right` and `wrong` hits among the reviewed ones."""
         judged = Q(hits__diagnosis__review__in=(DiagnosisReview.CONFIRMED, DiagnosisReview.CORRECTED))
         fits = Q(hits__diagnosis__root_cause=F("label"))
         return self.annotate(
@@ -63,14 +63,18 @@ class RuleQuerySet(models.QuerySet["LearnedRule"]):
 class LearnedRule(models.Model):
     name = models.CharField(max_length=60, unique=True)
     kind = models.CharField(max_length=10, choices=RuleKind, default=RuleKind.SIGNATURE)
-    label = models.CharField(max_length=40, blank=True, help_text="The root cause it names; a filter rule has none.")
+    label = models.CharField(
+        max_length=40, blank=True, help_text="Root cause that the rule names. Empty for a filter rule."
+    )
     pattern = models.CharField(max_length=2000)
     example = models.CharField(max_length=600)
     origin = models.CharField(max_length=10, choices=RuleOrigin)
     source = models.ForeignKey(Diagnosis, on_delete=models.PROTECT, related_name="taught")
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+")
     state = models.CharField(max_length=10, choices=RuleState, default=RuleState.SHADOW)
-    replay = models.JSONField(default=dict, help_text="What it would have done to all that was stored then.")
+    replay = models.JSONField(
+        default=dict, help_text="Result of the replay on all stored bundles at the time of the proposal."
+    )
     proposed_at = models.DateTimeField(db_default=Now())
     adopted_at = models.DateTimeField(null=True)
     adopted_by = models.CharField(max_length=150, blank=True)
@@ -97,7 +101,7 @@ class LearnedRule(models.Model):
 
     @property
     def precision(self) -> float | None:
-        """Of what `counted` brought along."""
+        """The fraction of reviewed hits that were right, for rows of `with_hit_counts`; None if none was reviewed."""
         right, wrong = getattr(self, "right", 0), getattr(self, "wrong", 0)
         return right / (right + wrong) if right + wrong else None
 
@@ -115,13 +119,13 @@ class RuleHit(models.Model):
 
 
 class ModelOpinion(models.Model):
-    """What the failure agent said of a diagnosis, beside the verdict and never instead of it."""
+    """The opinion of the language model about a diagnosis. It is shown next to the verdict and never changes it."""
 
     diagnosis = models.OneToOneField(Diagnosis, on_delete=models.PROTECT, related_name="opinion")
     asked_at = models.DateTimeField()
     answered_at = models.DateTimeField(null=True)
     model = models.CharField(max_length=200)
-    root_cause = models.CharField(max_length=40, blank=True, help_text="Empty: it abstained.")
+    root_cause = models.CharField(max_length=40, blank=True, help_text="Empty if the model abstained.")
     lines = models.JSONField(default=list)
     why = models.TextField(blank=True)
     votes = models.PositiveSmallIntegerField(default=0)

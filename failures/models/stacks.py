@@ -1,4 +1,4 @@
-"""Where the ranks of an attempt stood when it hung: asked for once, and read in its log before anything is ended."""
+"""Stacks of the ranks of a hanging attempt, requested once and read from its log before recovery ends the attempt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StackDumpQuerySet(models.QuerySet["StackDump"]):
         return self.filter(closed_at__isnull=True)
 
     def within_deadline(self, now: datetime) -> Self:
-        """Whoever decides waits for these; for no longer than was promised, whoever is dead."""
+        """Open dumps for which recovery still waits. The deadline ends the wait even if no loop closes the dump."""
         return self.open().filter(until__gt=now)
 
 
@@ -26,14 +26,14 @@ class StackDump(models.Model):
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="stack_dumps")
     incident = models.ForeignKey(Incident, on_delete=models.CASCADE, related_name="stack_dumps")
     asked_at = models.DateTimeField(db_default=Now())
-    until = models.DateTimeField(help_text="What has not come by then is not waited for.")
-    log_from = models.PositiveBigIntegerField(default=0, help_text="The size of its log when they were asked for.")
-    log_size = models.PositiveBigIntegerField(default=0, help_text="At the last look.")
+    until = models.DateTimeField(help_text="Recovery waits for the stacks until this time.")
+    log_from = models.PositiveBigIntegerField(default=0, help_text="Size of the log at the time of the request.")
+    log_size = models.PositiveBigIntegerField(default=0, help_text="Size of the log at the last check.")
     closed_at = models.DateTimeField(null=True)
-    ranks = models.PositiveIntegerField(default=0, help_text="That have said where they stand.")
-    sentences = models.JSONField(default=list, help_text="What the stacks say.")
-    packed = models.BinaryField(null=True, help_text="The stacks themselves, compressed.")
-    size = models.PositiveIntegerField(default=0, help_text="Of the stacks, in bytes, before they were cut.")
+    ranks = models.PositiveIntegerField(default=0, help_text="Number of ranks whose stacks have arrived.")
+    sentences = models.JSONField(default=list, help_text="Summary of the stacks.")
+    packed = models.BinaryField(null=True, help_text="Compressed text of the stacks.")
+    size = models.PositiveIntegerField(default=0, help_text="Size of the stacks in bytes, before truncation.")
 
     objects = StackDumpQuerySet.as_manager()
 

@@ -1,0 +1,1 @@
+"""Incident notices: the message texts and their delivery by e-mail, webhook or Slack."""

@@ -1,4 +1,4 @@
-"""One message to one channel, and in words what keeps it from arriving. It calls out; it changes no row."""
+"""Sends one message to one channel and explains errors. Calls external services; does not change the database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jobs.models import clock
 
 
 class DeliveryError(Exception):
-    """The message is a sentence about the receiver."""
+    """The receiver did not accept the message; the exception text says why."""
 
     def __init__(self, why: str, status: int = 0) -> None:
         super().__init__(why)
@@ -27,7 +27,7 @@ DELIVERY_ERRORS = (DeliveryError, outbound_http.ForbiddenUrl, httpx.HTTPError, h
 
 
 def send(channel: Channel, message: IncidentMessage, *, update: int = 0, delivery: str) -> None:
-    """Raises one of EXPECTED where it does not arrive."""
+    """Sends the message. Raises one of DELIVERY_ERRORS if it is not delivered."""
     match channel.kind:
         case Channel.Kind.EMAIL:
             _send_mail(channel, message, update)
@@ -35,24 +35,24 @@ def send(channel: Channel, message: IncidentMessage, *, update: int = 0, deliver
             _post(channel.target, messages.slack_body(message), {})
         case _:
             body = messages.webhook_body(message, update)
-            signed = messages.webhook_signature(channel.secret, body, int(clock.now().timestamp()))
-            _post(channel.target, body, {"Acme-Signature": signed, "Acme-Delivery": delivery})
+            signature = messages.webhook_signature(channel.secret, body, int(clock.now().timestamp()))
+            _post(channel.target, body, {"Acme-Signature": signature, "Acme-Delivery": delivery})
 
 
 def _post(target: str, body: bytes, headers: dict[str, str]) -> None:
     headers = {"Content-Type": "application/json", **headers}
-    # What it answers beside its status is not read: it might never end
+    # Only the status is read: the body of the response might never end
     with (
         outbound_http.client(settings.ACME_WEBHOOK_NETWORKS) as client,
-        client.stream("POST", target, content=body, headers=headers) as answer,
+        client.stream("POST", target, content=body, headers=headers) as response,
     ):
         pass
-    if answer.status_code // 100 != 2:
-        raise DeliveryError(f"it answered {answer.status_code}", answer.status_code)
+    if response.status_code // 100 != 2:
+        raise DeliveryError(f"the receiver returned HTTP status {response.status_code}", response.status_code)
 
 
 def _send_mail(channel: Channel, message: IncidentMessage, update: int) -> None:
-    """Later mails are answers to the first one, so that a reader's program keeps them together."""
+    """Sends an e-mail. Updates are sent as replies to the first one, so that mail programs group them in a thread."""
     if not settings.EMAIL_HOST:
         raise DeliveryError("no mail server is configured (ACME_MAIL_URL)")
     thread = f"<incident-{message.incident}.{channel.pk}@{settings.ACME_MAIL_FROM.rpartition('@')[2]}>"
@@ -62,7 +62,7 @@ def _send_mail(channel: Channel, message: IncidentMessage, update: int) -> None:
     ).send()
 
 
-# --- a trial
+# --- the test message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,24 +73,24 @@ class ChannelTestResult:
 
 
 def send_test_message(channel: Channel) -> ChannelTestResult:
-    """Send a message that is plainly a test; what goes wrong is explained, and nothing is raised."""
+    """Sends a test message and returns the outcome with advice. Delivery errors are not raised."""
     message = IncidentMessage(
-        incident=0, state="test", title="a test of this channel, nothing is wrong", cluster="no cluster", attempts=0
+        incident=0, state="test", title="test of this channel, no action needed", cluster="no cluster", attempts=0
     )
     try:
         send(channel, message, delivery=f"test-{channel.pk}")
     except DELIVERY_ERRORS as error:
         return _explain_error(error)
-    return ChannelTestResult(good=True, says="The message was taken. Look whether it has arrived where people read it.")
+    return ChannelTestResult(good=True, says="The receiver accepted the message. Check that it has arrived.")
 
 
 STATUS_ADVICE = {
-    401: "It wants to know who calls; such receivers take an address with a secret in it.",
-    403: "It does not let us in: the address may have been revoked.",
-    404: "Nothing is there any more: copy the address again from where it was made.",
-    405: "It takes no POST: this is the address of a page, not of a webhook.",
-    410: "It was taken away: make a new one there.",
-    429: "It takes no more messages for now; try again in some minutes.",
+    401: "The receiver requires authentication. Use an address that contains a secret.",
+    403: "Access is denied. The address may have been revoked.",
+    404: "The address does not exist. Copy it again from the receiver.",
+    405: "The address does not accept POST. It is the address of a page, not of a webhook.",
+    410: "The webhook was deleted. Create a new one.",
+    429: "The receiver limits the rate of messages. Try again in a few minutes.",
 }
 
 
@@ -99,25 +99,23 @@ def _explain_error(error: BaseException) -> ChannelTestResult:
         case DeliveryError(status=status) if status:
             advice = STATUS_ADVICE.get(status, "")
             if status // 100 == 3:
-                advice = "It sends us on to another address; enter that one, for we follow nobody."
-            return ChannelTestResult(
-                good=False, says=f"It answered {status}.", advice=advice or "Look into its own log."
-            )
+                advice = "The address redirects to another one. Enter that one; Acme does not follow redirects."
+            says, advice = f"The receiver returned HTTP status {status}.", advice or "See the log of the receiver."
+            return ChannelTestResult(good=False, says=says, advice=advice)
         case DeliveryError():
             return ChannelTestResult(
-                good=False, says=f"{str(error).capitalize()}.", advice="The site's environment sets that."
+                good=False, says=f"{str(error).capitalize()}.", advice="Set it in the environment of the Acme server."
             )
         case outbound_http.ForbiddenUrl():
-            advice = "Who runs the site may allow its network with ACME_WEBHOOK_NETWORKS."
+            advice = "An administrator of the Acme server can allow its network with ACME_WEBHOOK_NETWORKS."
             return ChannelTestResult(good=False, says=f"The address {error}.", advice=advice)
         case httpx.TimeoutException():
-            says = f"It did not answer within {outbound_http.CALL_TIMEOUT_S:.0f} seconds."
-            return ChannelTestResult(good=False, says=says, advice="Is a firewall between it and us?")
+            says = f"The receiver did not respond within {outbound_http.CALL_TIMEOUT_S:.0f} s."
+            return ChannelTestResult(good=False, says=says, advice="Check whether a firewall blocks the connection.")
         case httpx.ConnectError():
-            return ChannelTestResult(
-                good=False, says="Nobody listens there, or its certificate is not valid.", advice=str(error)
-            )
+            says = "The connection failed: no server responds, or its certificate is not valid."
+            return ChannelTestResult(good=False, says=says, advice=str(error))
         case _:
             return ChannelTestResult(
-                good=False, says="It could not be sent.", advice=f"{type(error).__name__}: {error}"[:300]
+                good=False, says="The message could not be sent.", advice=f"{type(error).__name__}: {error}"[:300]
             )

@@ -1,7 +1,7 @@
-"""What people are told of an incident, and how a webhook's message is signed. Pure.
+"""The text of incident notices, and the signature of webhooks. Pure.
 
-Names and words come from jobs and logs, so nothing here is taken for markup: mail is plain text, Slack's three special
-characters are written as entities, JSON is JSON.
+Names and texts come from jobs and logs and are untrusted. E-mail is plain text, Slack's three special characters are
+escaped, and webhooks are JSON, so none of it is interpreted as markup.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_LINE_LENGTH = 300
 
 @dataclass(frozen=True, kw_only=True)
 class IncidentMessage:
-    """Of one moment of an incident. The same moment is the same message."""
+    """The state of an incident at one moment. Equal states give equal messages."""
 
     incident: int
     state: str
@@ -27,14 +27,14 @@ class IncidentMessage:
     attempts: int
     nodes: Sequence[str] = ()
     decision: str = ""
-    course: str = ""  # of that decision
+    course: str = ""  # state of that decision
     url: str = ""
 
     @property
     def digest(self) -> str:
-        """Of what is worth a new message: that one more attempt died of the same is not."""
-        kept = {name: value for name, value in asdict(self).items() if name != "attempts"}
-        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+        """Hash of the fields that cause a new message when they change. The number of attempts is not one of them."""
+        fields = {name: value for name, value in asdict(self).items() if name != "attempts"}
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
     @property
     def subject(self) -> str:
@@ -43,16 +43,16 @@ class IncidentMessage:
 
     @property
     def lines(self) -> list[str]:
-        found = [self.subject, f"Attempts that died of it: {self.attempts}."]
+        lines = [self.subject, f"Failed attempts: {self.attempts}."]
         if self.nodes:
-            found.append(single_line(f"Nodes: {', '.join(self.nodes)}."))
+            lines.append(single_line(f"Nodes: {', '.join(self.nodes)}."))
         if self.decision:
-            found.append(single_line(f"Recovery ({self.course}): {self.decision}"))
-        return [*found, self.url] if self.url else found
+            lines.append(single_line(f"Recovery ({self.course}): {self.decision}"))
+        return [*lines, self.url] if self.url else lines
 
 
 def single_line(text: str) -> str:
-    """One line, whatever somebody called his job."""
+    """The text on one line, without control characters. Job names may contain any character."""
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())[:MAX_LINE_LENGTH]
 
 
@@ -67,6 +67,6 @@ def slack_body(message: IncidentMessage) -> bytes:
 
 
 def webhook_signature(secret: str, body: bytes, at: int) -> str:
-    """The time is signed too, so that an old message cannot be sent again by somebody else."""
-    made = hmac.new(secret.encode(), b"%d." % at + body, hashlib.sha256).hexdigest()
-    return f"t={at},v1={made}"
+    """The signature header. It includes the time, so that receivers can reject replayed messages."""
+    digest = hmac.new(secret.encode(), b"%d." % at + body, hashlib.sha256).hexdigest()
+    return f"t={at},v1={digest}"

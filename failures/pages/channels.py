@@ -1,4 +1,4 @@
-"""Settings of notifications: who is told of which incidents, a test that explains, and what was told last."""
+"""Settings of notifications: the channels and their filters, a test message, and the last notices."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from jobs.pages.settings import printable_text
 MAX_NOTICES, MAX_CHANGES = 10, 20
 SCOPE_LABELS = {
     "": "all incidents",
-    IncidentScope.NODE: "sick nodes only",
-    IncidentScope.SERVICE: "services and the fabric only",
-    IncidentScope.JOB: "programs only",
+    IncidentScope.NODE: "faulty nodes only",
+    IncidentScope.SERVICE: "network and services only",
+    IncidentScope.JOB: "jobs only",
 }
 CHANNEL_KIND_LABELS = {
     Channel.Kind.EMAIL: "e-mail",
@@ -39,26 +39,35 @@ EVERY_TEAM_LABEL = "every team"
 
 
 class ChannelRulesForm(forms.Form):
-    scope = forms.ChoiceField(label="Told of", choices=list(SCOPE_LABELS.items()), required=False)
+    scope = forms.ChoiceField(label="Incidents", choices=list(SCOPE_LABELS.items()), required=False)
     least_gpu_hours = forms.FloatField(
-        label="From", min_value=0, max_value=10**9, initial=0, required=False, help_text="GPU-hours that it has cost."
+        label="Minimum cost",
+        min_value=0,
+        max_value=10**9,
+        initial=0,
+        required=False,
+        help_text="Least GPU-hours lost in an incident before it is sent.",
     )
 
     def rules(self) -> dict[str, Any]:
-        found = self.cleaned_data
-        return {"scope": found["scope"], "least_gpu_hours": found["least_gpu_hours"] or 0.0}
+        fields = self.cleaned_data
+        return {"scope": fields["scope"], "least_gpu_hours": fields["least_gpu_hours"] or 0.0}
 
 
 class ChannelForm(ChannelRulesForm):
-    team = forms.ModelChoiceField(queryset=Team.objects.none(), required=False, help_text="Incidents of its jobs.")
+    team = forms.ModelChoiceField(
+        queryset=Team.objects.none(), required=False, help_text="Only incidents that affect jobs of this team are sent."
+    )
     kind = forms.ChoiceField(choices=list(CHANNEL_KIND_LABELS.items()))
     target = forms.CharField(
-        label="Address", max_length=500, help_text="A mail address, or the https:// address that is called."
+        label="Address",
+        max_length=500,
+        help_text="An e-mail address, or the https:// URL of a webhook.",
     )
     field_order = ("team", "kind", "target", "scope", "least_gpu_hours")
 
-    def __init__(self, caller: Caller, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, caller: Caller, *arguments: Any) -> None:
+        super().__init__(*arguments)
         team: Any = self.fields["team"]
         team.queryset = Team.objects.all() if _manages_all_channels(caller) else caller.teams(TeamRole.ADMIN)
         team.required = not _manages_all_channels(caller)
@@ -73,7 +82,7 @@ def _manages_all_channels(caller: Caller) -> bool:
 
 
 def managed_channels(caller: Caller) -> QuerySet[Channel]:
-    """Addresses may hold a secret, so they are for those who keep the team."""
+    """The channels that the caller manages. Addresses may contain secrets, so other team members do not see them."""
     rows = Channel.objects.select_related("team")
     return rows if _manages_all_channels(caller) else rows.filter(team__in=caller.teams(TeamRole.ADMIN))
 
@@ -106,18 +115,18 @@ def create_channel(request: HttpRequest) -> HttpResponse:
     form = ChannelForm(caller, request.POST)
     if not form.is_valid():
         return _render_channel_list(request, caller, form)
-    asked, team = form.cleaned_data, form.cleaned_data["team"]
+    fields, team = form.cleaned_data, form.cleaned_data["team"]
     try:
         row = notice_actions.add_channel(
-            asked["kind"], asked["target"], author=Author.of(request), team_id=team.pk if team else None,
+            fields["kind"], fields["target"], author=Author.of(request), team_id=team.pk if team else None,
             allowed=settings.ACME_WEBHOOK_NETWORKS, **form.rules(),
         )  # fmt: skip
     except InvalidField as error:
-        form.add_error("target", f"It {error.why}.")
+        form.add_error("target", f"The address {error.why}.")
         return _render_channel_list(request, caller, form)
-    messages.success(request, "It is told of what happens from now on. Send it a test.")
+    messages.success(request, "The channel receives incidents from now on. Send a test message.")
     if row.secret:
-        messages.warning(request, f"Its secret, shown this once: {row.secret}")
+        messages.warning(request, f"Signing secret, shown only once: {row.secret}")
     return redirect("channel", row.pk)
 
 
@@ -133,18 +142,18 @@ def _get_channel(request: HttpRequest, number: int) -> Channel:
 def _render_channel(
     request: HttpRequest,
     row: Channel,
-    tried: delivery.ChannelTestResult | None = None,
+    test_result: delivery.ChannelTestResult | None = None,
     form: ChannelRulesForm | None = None,
 ) -> HttpResponse:
-    told = Event.objects.filter(what__startswith="channel.", detail__channel=row.pk).order_by("-id")
+    events = Event.objects.filter(what__startswith="channel.", detail__channel=row.pk).order_by("-id")
     context = {
         "now": clock.now(),
         "channel": row,
         "kind": CHANNEL_KIND_LABELS.get(row.kind, row.kind),
-        "tried": tried,
+        "tried": test_result,
         "form": form or ChannelRulesForm(initial={"scope": row.scope, "least_gpu_hours": row.least_gpu_hours}),
         "notices": list(row.notices.select_related("incident").order_by("-pk")[:MAX_NOTICES]),
-        "events": list(told[:MAX_CHANGES]),
+        "events": list(events[:MAX_CHANGES]),
     }
     return render(request, "settings/channel.html", context, status=422 if form else 200)
 
@@ -154,20 +163,20 @@ def channel_verb(request: HttpRequest, number: int, verb: str) -> HttpResponse:
     row, author = _get_channel(request, number), Author.of(request)
     match verb:
         case "test":
-            return _render_channel(request, row, tried=delivery.send_test_message(row))
+            return _render_channel(request, row, test_result=delivery.send_test_message(row))
         case "on" | "off":
             notice_actions.switch_channel(row, verb == "on", author=author)
-            messages.success(request, f"It is {verb}.")
+            messages.success(request, f"The channel is {verb}.")
         case "remove":
             notice_actions.remove_channel(row, author=author)
-            messages.success(request, "Nobody is told there any more.")
+            messages.success(request, "The channel was removed.")
             return redirect("channels")
         case "rules":
             form = ChannelRulesForm(request.POST)
             if not form.is_valid():
                 return _render_channel(request, row, form=form)
             changed = notice_actions.change_channel_rules(row, author=author, **form.rules())
-            messages.success(request, "Its rules are changed." if changed else "Nothing was changed.")
+            messages.success(request, "The filters were changed." if changed else "Nothing was changed.")
         case _:
             raise Http404
     return redirect("channel", row.pk)

@@ -1,4 +1,4 @@
-"""Decisions on the page of their incident: for and against, a person's yes or no, and what today's rules would do."""
+"""Recovery decisions on the page of their incident: approve, decline, undo, replay, and lift an override."""
 
 from __future__ import annotations
 
@@ -40,37 +40,37 @@ class IncidentDecisions:
 
 
 def incident_decisions(incident: Incident, caller: Caller) -> IncidentDecisions:
-    """The open ones first, then the newest."""
+    """The visible decisions of an incident, open ones first, then newest first."""
     rows = failure_permissions.visible_decisions(caller).filter(incident=incident).order_by("-pk")
     rows = rows.select_related("attempt__job__team", "sign__node__cluster").prefetch_related("steps__node__cluster")
-    found = list(rows[: MAX_DECISIONS + 1])
-    for one in found:
-        one.may_decide = failure_permissions.may_decide_on(caller, one)
-        one.sentence = decision_actions.decision_summary(one)
-        one.may_ask_anew = _may_submit_changed(one, caller)
-    found.sort(key=lambda one: not one.is_open)
+    shown = list(rows[: MAX_DECISIONS + 1])
+    for decision in shown:
+        decision.may_decide = failure_permissions.may_decide_on(caller, decision)
+        decision.sentence = decision_actions.decision_summary(decision)
+        decision.may_submit_changed = _may_submit_changed(decision, caller)
+    shown.sort(key=lambda decision: not decision.is_open)
     return IncidentDecisions(
-        decisions=found[:MAX_DECISIONS],
-        hidden=max(0, len(found) - MAX_DECISIONS),
-        orders=_related_orders(found, caller),
+        decisions=shown[:MAX_DECISIONS],
+        hidden=max(0, len(shown) - MAX_DECISIONS),
+        orders=_related_orders(shown, caller),
     )
 
 
-def _may_submit_changed(one: Decision, caller: Caller) -> bool:
-    known = one.attempt is not None and caller.has(TeamRole.VIEWER, one.attempt.job.team_id)
-    return known and bool(one.change) and one.course not in UNDER_WAY_STATES
+def _may_submit_changed(decision: Decision, caller: Caller) -> bool:
+    is_visible = decision.attempt is not None and caller.has(TeamRole.VIEWER, decision.attempt.job.team_id)
+    return is_visible and bool(decision.change) and decision.course not in UNDER_WAY_STATES
 
 
 def _related_orders(decisions: list[Decision], caller: Caller) -> list[Order]:
-    jobs = {one.attempt.job_id for one in decisions if one.attempt}
-    nodes = {step.node_id for one in decisions for step in one.steps.all() if step.node_id}
+    jobs = {decision.attempt.job_id for decision in decisions if decision.attempt}
+    nodes = {step.node_id for decision in decisions for step in decision.steps.all() if step.node_id}
     rows = failure_permissions.visible_orders(caller).select_related("job__team", "node")
-    found = (
+    orders = (
         [*rows.filter(job__in=jobs)[:MAX_DECISIONS], *rows.filter(node__in=nodes)[:MAX_DECISIONS]] if decisions else []
     )
-    for one in found:
-        one.may_lift = failure_permissions.may_lift_order(caller, one)
-    return found
+    for order in orders:
+        order.may_lift = failure_permissions.may_lift_order(caller, order)
+    return orders
 
 
 DECISION_VERBS: dict[str, tuple[Callable[..., None], str]] = {
@@ -83,23 +83,24 @@ DECISION_VERBS: dict[str, tuple[Callable[..., None], str]] = {
 @require_POST
 def decision_verb(request: HttpRequest, number: int, decision: int, verb: str) -> HttpResponse:
     if verb not in DECISION_VERBS:
-        raise Http404("no such verb")
+        raise Http404("Unknown action.")
     caller = failure_permissions.caller_of_user(request.user)
     row = _get_decision(caller, number, decision)
-    act, told = DECISION_VERBS[verb]
+    act, outcome = DECISION_VERBS[verb]
     if not failure_permissions.may_decide_on(caller, row):
         messages.error(
-            request, "Not allowed: operators do that, and whoever may change the job where no node is closed."
+            request,
+            "Not allowed. Operators can do this; if no node is drained, users who can change the job can do it, too.",
         )
         return redirect("incident", number)
     why = posted_text(request)
     try:
         act(row, author=Author.of(request), now=clock.now(), why=why)
-    except (FailureStateConflict, NodeError) as moved:
-        messages.error(request, f"Conflict, nothing was changed: {moved}.")
+    except (FailureStateConflict, NodeError) as conflict:
+        messages.error(request, f"Nothing was changed: {conflict}.")
     else:
         request_turn(row.cluster_id)
-        messages.success(request, f"{row.action.capitalize()}: {told}.")
+        messages.success(request, f"{row.action.capitalize()}: {outcome}.")
     return redirect("incident", number)
 
 
@@ -113,32 +114,32 @@ def decision_replay_page(request: HttpRequest, number: int, decision: int) -> Ht
 
 @require_safe
 def changed_job_form(request: HttpRequest, number: int, decision: int) -> HttpResponse:
-    """The form of a new job that asks for what the decision says, filled in: for a job that does not wait any more."""
+    """The submit form filled in with the changed request, for a job that is no longer pending."""
     row = _get_decision(failure_permissions.caller_of_user(request.user), number, decision)
     if row.attempt is None or not row.change:
-        raise Http404("nothing would be asked for instead")
+        raise Http404("This decision does not change the request of the job.")
     job = get_object_or_404(Job.objects.visible_to(request.user).select_related("cluster"), pk=row.attempt.job_id)
     initial = job_forms.resubmit_values(job, secrets=job.user_id == request.user.pk)
     try:
         initial |= _changed_initial(row, job, initial, request)
-    except RequestChangedMeanwhile as other:
-        messages.info(request, f"The job is filled in as it was: {other}.")
+    except RequestChangedMeanwhile as conflict:
+        messages.info(request, f"The form contains the original job: {conflict}.")
     form = job_forms.SubmitForm(user=request.user, initial=initial)
     page = {"form": form, "may_submit": form.fields["team"].queryset.exists()}
     return render(request, "jobs/submit.html", page)
 
 
 def _changed_initial(row: Decision, job: Job, initial: dict[str, Any], request: HttpRequest) -> dict[str, Any]:
-    """With the checkpoint that was chosen; secrets of others are left out, as wherever a job is asked for once more."""
-    own = job.user_id == request.user.pk
-    environment = job.environment if own else masking.without_secrets(job.environment)
-    asked = JobRequest(command=initial["command"], environment=environment, memory_mb=job.memory_per_node_mb)
-    new = apply_changes(row.changes, asked)
+    """Form values with the changes and the chosen checkpoint. Secrets of other users are left out."""
+    is_owner = job.user_id == request.user.pk
+    environment = job.environment if is_owner else masking.without_secrets(job.environment)
+    previous = JobRequest(command=initial["command"], environment=environment, memory_mb=job.memory_per_node_mb)
+    new = apply_changes(row.changes, previous)
     resume = {"path": row.checkpoint_path, "step": row.checkpoint_step} if row.checkpoint_step is not None else {}
-    told = resume_variables(resume, job.environment.get(CHECKPOINT_TEMPLATE_VARIABLE, ""))
+    resume_environment = resume_variables(resume, job.environment.get(CHECKPOINT_TEMPLATE_VARIABLE, ""))
     return {
         "command": new.command,
-        "environment": job_forms.format_pairs({**new.environment, **told}),
+        "environment": job_forms.format_pairs({**new.environment, **resume_environment}),
         "memory_per_node": f"{new.memory_mb}M" if new.memory_mb else "",
     }
 
@@ -148,13 +149,13 @@ def lift_order(request: HttpRequest, order: int) -> HttpResponse:
     caller = failure_permissions.caller_of_user(request.user)
     row = get_object_or_404(failure_permissions.visible_orders(caller).select_related("job__team", "node"), pk=order)
     if not failure_permissions.may_lift_order(caller, row):
-        messages.error(request, "Not allowed: operators, and whoever may change the job, do that.")
+        messages.error(request, "Not allowed. Operators and users who can change the job can lift this override.")
     else:
         try:
             decision_actions.lift_order(row, author=Author.of(request), now=clock.now())
-            messages.success(request, f"Recovery may decide about {row.subject} again.")
-        except FailureStateConflict as moved:
-            messages.error(request, f"Conflict, nothing was changed: {moved}.")
+            messages.success(request, f"Recovery can act on {row.subject} again.")
+        except FailureStateConflict as conflict:
+            messages.error(request, f"Nothing was changed: {conflict}.")
     back = request.POST.get("incident", "")
     return redirect("incident", int(back)) if back.isdecimal() and len(back) < 18 else redirect("failures")
 

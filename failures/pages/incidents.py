@@ -1,4 +1,4 @@
-"""The pages of failures: what went wrong, one incident, why one job failed, and a log that somebody pastes."""
+"""The failure pages: the list of incidents with statistics, one incident, one diagnosis, and a pasted log."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from jobs.web.page import POSITION_READER, PageQuery, posted_text, read_cluster_
 PAGE_SIZE = 25
 MAX_BARS = 10
 
-# --- the list, and the figures of a period
+# --- the list of incidents, and the statistics of a period
 
 STATE_FILTERS: dict[str, tuple[str, ...]] = {
     "unresolved": (IncidentState.OPEN, IncidentState.ACKNOWLEDGED),
@@ -44,7 +44,7 @@ STATE_FILTERS: dict[str, tuple[str, ...]] = {
     "resolved": (IncidentState.RESOLVED,),
     "all": tuple(IncidentState.values),
 }
-STATE_LABELS = {"undecided": "awaits a decision"}
+STATE_LABELS = {"undecided": "needs approval"}
 REACH_FILTERS: dict[str, tuple[str, ...]] = {
     "everything": tuple(IncidentScope),
     "platform": (IncidentScope.NODE, IncidentScope.SERVICE),
@@ -58,25 +58,25 @@ def incident_list(request: HttpRequest) -> HttpResponse:
     caller, now = failure_permissions.caller_of_user(request.user), clock.now()
     address = PageQuery(request.GET)
     days = {name: address.read(name, forms.parse_day) for name in ("from", "to")}
-    asked = _list_filters(address) | {name: f"{day:%Y-%m-%d}" if day else "" for name, day in days.items()}
-    since, until = _filter_period(address, days, asked["days"], now)
+    filters = _list_filters(address) | {name: f"{day:%Y-%m-%d}" if day else "" for name, day in days.items()}
+    since, until = _filter_period(address, days, filters["days"], now)
     before = address.read("before", POSITION_READER)
-    figures = cache(lambda: _failure_figures(asked, since, until, caller))
+    figures = cache(lambda: _failure_figures(filters, since, until, caller))
     context = {
         "now": now,
-        "asked": asked,
-        "incidents": cache(lambda: _incident_page(caller, asked, before, now)),
-        "states": [_filter_choice("state", name, asked, STATE_LABELS.get(name, name)) for name in STATE_FILTERS],
-        "reaches": [_filter_choice("reach", name, asked) for name in REACH_FILTERS],
-        "periods": [_filter_choice("days", days, asked, words) for days, words in PERIOD_LABELS.items()],
-        "views": [_filter_choice("by", name, asked) for name in failure_statistics.GROUPINGS],
+        "asked": filters,
+        "incidents": cache(lambda: _incident_page(caller, filters, before, now)),
+        "states": [_filter_choice("state", name, filters, STATE_LABELS.get(name, name)) for name in STATE_FILTERS],
+        "reaches": [_filter_choice("reach", name, filters) for name in REACH_FILTERS],
+        "periods": [_filter_choice("days", days, filters, label) for days, label in PERIOD_LABELS.items()],
+        "views": [_filter_choice("by", name, filters) for name in failure_statistics.GROUPINGS],
         "clusters": cache(lambda: list(Cluster.objects.all())),
         "figures": figures,
         "since": since,
         "until": until,
         "is_first": before is None,
         "here": request.get_full_path(),
-        "csv_url": _statistics_csv_url(asked, since, until),
+        "csv_url": _statistics_csv_url(filters, since, until),
     }
     fragments = {"incidents": "failures/_incidents.html", "figures": "failures/_figures.html"}
     return render_page(request, "failures/failures.html", context, fragments, address.wrong)
@@ -89,14 +89,14 @@ def _list_filters(address: PageQuery) -> dict[str, str]:
         "days": (list(PERIOD_LABELS), "30"),
         "by": (failure_statistics.GROUPINGS, "cause"),
     }
-    words = {name: address.choice_value(name, choices, usual) for name, (choices, usual) in known.items()}
-    return words | {"cluster": address.read("cluster", read_cluster_name, "")}
+    filters = {name: address.choice_value(name, choices, usual) for name, (choices, usual) in known.items()}
+    return filters | {"cluster": address.read("cluster", read_cluster_name, "")}
 
 
 def _filter_period(
     address: PageQuery, named: Mapping[str, datetime | None], days: str, now: datetime
 ) -> tuple[datetime, datetime]:
-    """Whole days from a calendar win over "the last so many days"."""
+    """Start and end of the period. The dates `from` and `to` take precedence over the last N days."""
     since, until = named["from"], named["to"]
     end, last = min(until + timedelta(days=1), now) if until else now, min(until or now, now)
     if since and since >= end:
@@ -112,12 +112,12 @@ class IncidentFilterChoice:
     is_on: bool
 
 
-def _filter_choice(field: str, value: str, asked: Mapping[str, str], words: str = "") -> IncidentFilterChoice:
-    kept = {name: text for name, text in asked.items() if text}
+def _filter_choice(field: str, value: str, filters: Mapping[str, str], label: str = "") -> IncidentFilterChoice:
+    parameters = {name: text for name, text in filters.items() if text}
     if field == "days":
-        kept = {name: text for name, text in kept.items() if name not in ("from", "to")}
-    is_on = asked[field] == value and not (field == "days" and (asked["from"] or asked["to"]))
-    return IncidentFilterChoice(name=words or value, url="?" + urlencode(kept | {field: value}), is_on=is_on)
+        parameters = {name: text for name, text in parameters.items() if name not in ("from", "to")}
+    is_on = filters[field] == value and not (field == "days" and (filters["from"] or filters["to"]))
+    return IncidentFilterChoice(name=label or value, url="?" + urlencode(parameters | {field: value}), is_on=is_on)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,31 +126,33 @@ class IncidentPage:
     older: str
 
 
-def _incident_page(caller: Caller, asked: Mapping[str, str], before: int | None, now: datetime) -> IncidentPage:
+def _incident_page(caller: Caller, filters: Mapping[str, str], before: int | None, now: datetime) -> IncidentPage:
     rows = failure_permissions.visible_incidents(caller).filter(
-        state__in=STATE_FILTERS[asked["state"]], scope__in=REACH_FILTERS[asked["reach"]]
+        state__in=STATE_FILTERS[filters["state"]], scope__in=REACH_FILTERS[filters["reach"]]
     )
-    if asked["state"] == "undecided":
+    if filters["state"] == "undecided":
         rows = rows.filter(
             pk__in=failure_permissions.visible_decisions(caller).awaiting_approval(now).values("incident")
         )
-    if asked["cluster"]:
-        rows = rows.filter(cluster__name=asked["cluster"])
+    if filters["cluster"]:
+        rows = rows.filter(cluster__name=filters["cluster"])
     if before is not None:
         rows = rows.filter(pk__lt=before)
-    found = list(rows.select_related("cluster").prefetch_related("nodes").order_by("-pk")[: PAGE_SIZE + 1])
-    named = dict(caller.jobs().filter(public_id__in=[row.subject for row in found]).values_list("public_id", "name"))
-    for row in found:
+    page_rows = list(rows.select_related("cluster").prefetch_related("nodes").order_by("-pk")[: PAGE_SIZE + 1])
+    job_names = dict(
+        caller.jobs().filter(public_id__in=[row.subject for row in page_rows]).values_list("public_id", "name")
+    )
+    for row in page_rows:
         row.look = category_badge(row.root_cause, row.category)
-        row.job_name = named.get(row.subject, "")
-    kept = {name: text for name, text in asked.items() if text}
-    older = urlencode(kept | {"before": found[PAGE_SIZE - 1].pk}) if len(found) > PAGE_SIZE else ""
-    return IncidentPage(rows=found[:PAGE_SIZE], older=older)
+        row.job_name = job_names.get(row.subject, "")
+    parameters = {name: text for name, text in filters.items() if text}
+    older = urlencode(parameters | {"before": page_rows[PAGE_SIZE - 1].pk}) if len(page_rows) > PAGE_SIZE else ""
+    return IncidentPage(rows=page_rows[:PAGE_SIZE], older=older)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParetoBar:
-    """One step of the Pareto chart: shares are in percent of all GPU-hours."""
+    """One bar of the Pareto chart. Shares are percentages of all GPU-hours."""
 
     name: str
     look: Any
@@ -168,13 +170,13 @@ class FailureFigures:
     most_of_a_node: int
 
 
-def _failure_figures(asked: Mapping[str, str], since: datetime, until: datetime, caller: Caller) -> FailureFigures:
+def _failure_figures(filters: Mapping[str, str], since: datetime, until: datetime, caller: Caller) -> FailureFigures:
     teams = failure_permissions.counted_team_ids(caller)
     causes = failure_statistics.failure_table("cause", since, until, teams)
     nodes = sorted(failure_statistics.failure_table("node", since, until, teams).rows, key=lambda row: -row.num)[
         :MAX_BARS
     ]
-    by = asked["by"]
+    by = filters["by"]
     table = causes if by == "cause" else failure_statistics.failure_table(by, since, until, teams)
     most = max((row.num for row in nodes), default=1)
     return FailureFigures(table=table, by=by, bars=_pareto_bars(causes), nodes=nodes, most_of_a_node=most)
@@ -196,9 +198,9 @@ def _pareto_bars(causes: failure_statistics.FailureTable) -> list[ParetoBar]:
     return bars
 
 
-def _statistics_csv_url(asked: Mapping[str, str], since: datetime, until: datetime) -> str:
-    wanted = {"by": asked["by"], "from": since.isoformat(), "to": until.isoformat(), "format": "csv"}
-    return f"/api/v1/failures/statistics/?{urlencode(wanted)}"
+def _statistics_csv_url(filters: Mapping[str, str], since: datetime, until: datetime) -> str:
+    parameters = {"by": filters["by"], "from": since.isoformat(), "to": until.isoformat(), "format": "csv"}
+    return f"/api/v1/failures/statistics/?{urlencode(parameters)}"
 
 
 # --- one incident
@@ -208,24 +210,25 @@ def _statistics_csv_url(asked: Mapping[str, str], since: datetime, until: dateti
 def incident_detail(request: HttpRequest, number: int) -> HttpResponse:
     caller, now = failure_permissions.caller_of_user(request.user), clock.now()
     row = _get_incident(caller, number)
-    seen = list(
+    diagnoses = list(
         failure_permissions.visible_diagnoses(caller)
         .filter(incident=row)
         .select_related("attempt__job__team", "attempt__job__user", "reviewed_by")
         .defer("bundle")
         .order_by("failed_at", "pk")[:100]
     )
-    leading = next((one for one in seen if one.pk == row.lead_id), seen[0] if seen else None)
+    leading = next((item for item in diagnoses if item.pk == row.lead_id), diagnoses[0] if diagnoses else None)
+    jobs = [item.attempt.job for item in diagnoses]
     context = {
         "now": now,
         "incident": row,
         "look": category_badge(row.root_cause, row.category),
         "topic": f"incident:{row.pk}",
         "label": LABELS.get(row.root_cause),
-        "named": next((one.attempt.job.name for one in seen if one.attempt.job.public_id == row.subject), ""),
-        "moments": cache(lambda: incident_story.incident_timeline(row, seen)),
-        "seen": seen,
-        "hidden": max(0, row.attempts - len(seen)),
+        "named": next((job.name for job in jobs if job.public_id == row.subject), ""),
+        "moments": cache(lambda: incident_story.incident_timeline(row, diagnoses)),
+        "seen": diagnoses,
+        "hidden": max(0, row.attempts - len(diagnoses)),
         "may_handle": failure_permissions.may_handle_incident(caller, row),
         "signs": cache(lambda: signs.incident_signs(row)),
         "dumps": cache(lambda: stacks.incident_stacks(row, caller)),
@@ -249,17 +252,17 @@ INCIDENT_VERBS: dict[str, Callable[..., None]] = {
 @require_POST
 def incident_verb(request: HttpRequest, number: int, verb: str) -> HttpResponse:
     if verb not in INCIDENT_VERBS:
-        raise Http404("no such verb")
+        raise Http404("Unknown action.")
     caller = failure_permissions.caller_of_user(request.user)
     row = _get_incident(caller, number)
     if not failure_permissions.may_handle_incident(caller, row):
-        messages.error(request, "Not allowed: operators and the owners of its jobs do that.")
+        messages.error(request, "Not allowed. Operators and the owners of the failed jobs can do this.")
         return redirect("incident", number)
     row = Incident.objects.select_related("lead__attempt__job").get(pk=row.pk)
     try:
         INCIDENT_VERBS[verb](row, author=Author.of(request), now=clock.now(), why=posted_text(request))
-    except incident_actions.FailureStateConflict as moved:
-        messages.error(request, f"Conflict, nothing was changed: {moved}.")
+    except incident_actions.FailureStateConflict as conflict:
+        messages.error(request, f"Nothing was changed: {conflict}.")
     else:
         messages.success(request, f"Incident {number}: {verb}d.")
     return redirect("incident", number)
@@ -276,19 +279,19 @@ def job_diagnosis(request: HttpRequest, public_id: str) -> HttpResponse:
 
 
 def diagnosis_panel(request: HttpRequest, job: Job) -> dict[str, Any]:
-    """The newest attempt that failed. The viewer may see the job."""
+    """The context of the diagnosis panel: the newest failed attempt. The caller has checked access to the job."""
     rows = Diagnosis.objects.filter(attempt__job=job).select_related("attempt", "reviewed_by").defer("bundle")
     newest = rows.order_by("-attempt__number").first()
-    found = {"job": job, "topic": f"job:{job.public_id}", "url": reverse("job-diagnosis", args=[job.public_id])}
+    context = {"job": job, "topic": f"job:{job.public_id}", "url": reverse("job-diagnosis", args=[job.public_id])}
     if newest is None:
-        return found | {"diagnosis": None}
+        return context | {"diagnosis": None}
     newest.attempt.job = job
-    return found | _diagnosis_context(newest, failure_permissions.caller_of_user(request.user))
+    return context | _diagnosis_context(newest, failure_permissions.caller_of_user(request.user))
 
 
 def _diagnosis_context(row: Diagnosis, caller: Caller) -> dict[str, Any]:
     job = row.attempt.job
-    others = [one for one in row.alternatives if one["root_cause"] != row.root_cause]
+    others = [alternative for alternative in row.alternatives if alternative["root_cause"] != row.root_cause]
     return {
         "diagnosis": row,
         "job": job,
@@ -305,15 +308,17 @@ def _diagnosis_context(row: Diagnosis, caller: Caller) -> dict[str, Any]:
 
 @require_POST
 def review_diagnosis(request: HttpRequest, attempt: str) -> HttpResponse:
-    """Confirm, or correct: one click here, after one that opened the choice."""
+    """Confirms or corrects the diagnosis of an attempt."""
     caller = failure_permissions.caller_of_user(request.user)
     rows = failure_permissions.visible_diagnoses(caller).select_related("attempt__job").defer("bundle")
     row = get_object_or_404(rows, attempt__key=attempt)
     cause, note = request.POST.get("root_cause", ""), posted_text(request, "note")
     if not caller.may_change(row.attempt.job):
-        messages.error(request, "Not allowed: its owner and the operators of its team judge a diagnosis.")
+        messages.error(
+            request, "Not allowed. The owner of the job and the operators of its team can review a diagnosis."
+        )
     elif cause not in LABELS:
-        messages.error(request, "Nothing was changed: choose a root cause from the list.")
+        messages.error(request, "Nothing was changed. Select a root cause from the list.")
     else:
         _apply_review(request, row, cause, note)
     number = request.POST.get("incident", "")
@@ -327,13 +332,13 @@ def _apply_review(request: HttpRequest, row: Diagnosis, cause: str, note: str) -
         decision_actions.correct_diagnosis(
             row, cause, author=Author.of(request), now=clock.now(), note=note.replace("\x00", "")
         )
-    except incident_actions.FailureStateConflict as moved:
-        messages.error(request, f"Conflict, nothing was changed: {moved}.")
+    except incident_actions.FailureStateConflict as conflict:
+        messages.error(request, f"Nothing was changed: {conflict}.")
     else:
-        messages.success(request, f"{row.attempt}: {row.review} as {row.root_cause}.")
+        messages.success(request, f"{row.attempt}: diagnosis {row.review} as {row.root_cause}.")
 
 
-# --- a log that somebody pastes
+# --- a pasted log
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -342,10 +347,10 @@ def paste_log(request: HttpRequest) -> HttpResponse:
         return render(request, "failures/paste.html", {"form": forms.PasteForm()})
     form = forms.PasteForm(request.POST, request.FILES)
     if not pasted_log.may_paste(request):
-        form.add_error(None, "That were many logs in one minute; wait a moment.")
+        form.add_error(None, "Too many logs in one minute. Wait a moment and try again.")
     if not form.is_valid():
         return render(request, "failures/paste.html", {"form": form}, status=422)
-    said = engine.diagnose_text(form.log(), form.ending())
-    verdict = incident_actions.sanitize_for_storage(asdict(said))
-    context = {"form": form, "verdict": verdict, "verdict_look": category_badge(said.root_cause, said.category)}
-    return render(request, "failures/paste.html", context | {"percent": round(said.confidence * 100)})
+    result = engine.diagnose_text(form.log(), form.ending())
+    verdict = incident_actions.sanitize_for_storage(asdict(result))
+    context = {"form": form, "verdict": verdict, "verdict_look": category_badge(result.root_cause, result.category)}
+    return render(request, "failures/paste.html", context | {"percent": round(result.confidence * 100)})

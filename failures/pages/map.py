@@ -1,4 +1,4 @@
-"""What the map colours by age of the last error: as old as the map itself, and as public as the page of a node."""
+"""The last errors of nodes and GPUs, by which the map colours them. Visible to every user, like the pages of nodes."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ WHOLE_NODE = -1
 @require_safe
 @gzip_page
 def map_errors(request: HttpRequest, cluster: str) -> HttpResponse:
-    """Rows of node, GPU (-1: the node as a whole), time and words."""
+    """JSON rows of node, GPU (-1 for the whole node), time and text."""
     row = get_object_or_404(Cluster, name=cluster)
     now = clock.now()
-    asked = PageQuery(request.GET)
-    at = asked.read("at", datetime_reader_since(map_rows.map_history_start(row, now), now), now)
-    if asked.wrong:
-        return bad_request(asked.wrong)
+    query = PageQuery(request.GET)
+    at = query.read("at", datetime_reader_since(map_rows.map_history_start(row, now), now), now)
+    if query.wrong:
+        return bad_request(query.wrong)
     names = dict(Node.objects.filter(cluster=row).values_list("pk", "name"))
     errors = [
-        [names[one.node], WHOLE_NODE if one.gpu is None else one.gpu, int(one.at.timestamp()), one.words]
-        for one in last_errors(row, at, map_rows.gpus_with_xid(row, at))
-        if one.node in names
+        [names[error.node], WHOLE_NODE if error.gpu is None else error.gpu, int(error.at.timestamp()), error.words]
+        for error in last_errors(row, at, map_rows.gpus_with_xid(row, at))
+        if error.node in names
     ]
     response = JsonResponse({"at": int(at.timestamp()), "errors": errors}, json_dumps_params={"separators": (",", ":")})
     patch_cache_control(response, private=True, no_store=True)

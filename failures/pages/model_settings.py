@@ -1,4 +1,4 @@
-"""Settings of the model that is asked about failures: what is configured, and whether it answers."""
+"""Settings of the language model for failures: the configured endpoint, and a test of it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from failures.agent.answers import VoteResult
 from failures.agent.model_client import Agent, ModelEndpoint
 from jobs.models import clock
 
-MAX_CALL_S = 30  # somebody waits for the page
-# An invented failure, in the shape of a bundle
+MAX_CALL_S = 30  # the user waits for the page
+# An invented failure in the format of a bundle
 EXAMPLE_BUNDLE = (
     "@1 | node-1: step 120 loss 2.31\n"
     "@7 | node-1: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 12.00 GiB\n"
@@ -41,11 +41,11 @@ def model_settings_page(request: HttpRequest) -> HttpResponse:
 
 
 def _test_model(endpoint: ModelEndpoint) -> ModelTestResult:
-    """One vote, so that it costs as little as a question can."""
-    once = replace(
+    """The answer of the model to the example. Requests a single vote to keep the cost low."""
+    single_vote = replace(
         endpoint, votes=1, call_s=min(endpoint.call_s, MAX_CALL_S), budget_s=min(endpoint.budget_s, MAX_CALL_S)
     )
     began = time.monotonic()
     with httpx.Client() as client:
-        outcome = Agent(once, client).failure(EXAMPLE_BUNDLE)
+        outcome = Agent(single_vote, client).failure(EXAMPLE_BUNDLE)
     return ModelTestResult(outcome=outcome, seconds=time.monotonic() - began)

@@ -1,4 +1,4 @@
-"""Settings of recovery: how far it may go by itself, by team and action, and who said so."""
+"""Settings of recovery: the mode by team, cluster and action, and who set it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class RecoveryModeForm(forms.Form):
     action = forms.ChoiceField(choices=ACTION_CHOICES, required=False)
     mode = forms.ChoiceField(choices=RecoveryMode.Reach.choices, initial=RecoveryMode.Reach.PROPOSE)
 
-    def __init__(self, caller: Caller, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, caller: Caller, *arguments: Any) -> None:
+        super().__init__(*arguments)
         team: Any = self.fields["team"]
         team.queryset = Team.objects.all() if _manages_every_team(caller) else caller.teams(TeamRole.ADMIN)
         team.required = not _manages_every_team(caller)
@@ -45,7 +45,7 @@ def _manages_every_team(caller: Caller) -> bool:
 
 
 def _may_change_mode(caller: Caller, row: RecoveryMode) -> bool:
-    """A team's administrators for their team, operators for everybody."""
+    """Whether the caller may change this mode: team administrators for their team, operators for every team."""
     return _manages_every_team(caller) or (row.team_id is not None and caller.has(TeamRole.ADMIN, row.team_id))
 
 
@@ -59,13 +59,13 @@ def _render_modes(request: HttpRequest, caller: Caller, form: RecoveryModeForm) 
     rows = list(
         RecoveryMode.objects.select_related("team", "cluster").order_by("team__name", "cluster__name", "action")
     )
-    told = Event.objects.filter(what="recovery.mode").order_by("-id")
+    events = Event.objects.filter(what="recovery.mode").order_by("-id")
     context = {
         "now": clock.now(),
         "rows": [(row, _may_change_mode(caller, row), row.action in CORDON_ACTIONS) for row in rows],
-        "reaches": [(str(one), str(one)) for one in RecoveryMode.Reach.values],
+        "reaches": [(str(mode), str(mode)) for mode in RecoveryMode.Reach.values],
         "form": form if _manages_every_team(caller) or caller.teams(TeamRole.ADMIN).exists() else None,
-        "events": list(told[:MAX_CHANGES]),
+        "events": list(events[:MAX_CHANGES]),
         "reserves": spare_nodes.spare_reserves(clock.now()),
         "confidence": f"{spare_nodes.CONFIDENCE:.0%}",
         "window": spare_nodes.WINDOW.days,
@@ -74,8 +74,8 @@ def _render_modes(request: HttpRequest, caller: Caller, form: RecoveryModeForm) 
 
 
 def _mode_message(row: RecoveryMode) -> str:
-    said = f"{row}. It counts from the next decision on."
-    return said[:1].upper() + said[1:]  # names of teams and clusters stay as they are written
+    text = f"{row}. The mode applies from the next decision."
+    return text[:1].upper() + text[1:]  # capitalize() would change the case of team and cluster names
 
 
 @require_POST
@@ -84,13 +84,13 @@ def set_mode(request: HttpRequest) -> HttpResponse:
     form = RecoveryModeForm(caller, request.POST)
     if not form.is_valid():
         return _render_modes(request, caller, form)
-    asked = form.cleaned_data
+    requested = form.cleaned_data
     row = recovery_actions.set_recovery_mode(
-        asked["mode"],
+        requested["mode"],
         author=Author.of(request),
-        team_id=asked["team"].pk if asked["team"] else None,
-        cluster_id=asked["cluster"].pk if asked["cluster"] else None,
-        action=asked["action"],
+        team_id=requested["team"].pk if requested["team"] else None,
+        cluster_id=requested["cluster"].pk if requested["cluster"] else None,
+        action=requested["action"],
     )
     messages.success(request, _mode_message(row))
     return redirect("recovery-modes")
@@ -98,19 +98,19 @@ def set_mode(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def change_mode(request: HttpRequest, number: int) -> HttpResponse:
-    """Another word for a row that is there; `none` takes it away."""
+    """Changes the mode of an existing setting; `none` removes it."""
     caller = failure_permissions.caller_of_user(request.user)
     row = get_object_or_404(RecoveryMode.objects.select_related("team", "cluster"), pk=number)
     if not _may_change_mode(caller, row):
         raise PermissionDenied
-    said = request.POST.get("mode", "")
-    if said == "none":
+    mode = request.POST.get("mode", "")
+    if mode == "none":
         recovery_actions.clear_recovery_mode(row, author=Author.of(request))
-        messages.success(request, "What is said more generally counts again.")
-    elif said in RecoveryMode.Reach.values:
+        messages.success(request, "The setting was removed. The more general setting applies.")
+    elif mode in RecoveryMode.Reach.values:
         where = {"team_id": row.team_id, "cluster_id": row.cluster_id, "action": row.action}
-        changed = recovery_actions.set_recovery_mode(said, author=Author.of(request), **where)
+        changed = recovery_actions.set_recovery_mode(mode, author=Author.of(request), **where)
         messages.success(request, _mode_message(changed))
     else:
-        messages.error(request, "Nothing was changed: a mode is observe, propose or act.")
+        messages.error(request, "Nothing was changed. The mode must be observe, propose or act.")
     return redirect("recovery-modes")

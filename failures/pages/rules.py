@@ -1,4 +1,4 @@
-"""The page of learned rules: what each finds, how often it was right, and one click to adopt or to retire it."""
+"""The page of learned rules: what each matches, how often it was right, and buttons to adopt or retire it."""
 
 from __future__ import annotations
 
@@ -34,45 +34,46 @@ VERB_RESULTS = {"adopt": "adopted", "retire": "retired"}
 @require_safe
 def rule_list(request: HttpRequest) -> HttpResponse:
     caller = failure_permissions.caller_of_user(request.user)
-    asked = PageQuery(request.GET)
-    state = asked.choice_value("state", list(RULE_STATE_FILTERS), "running")
+    query = PageQuery(request.GET)
+    state = query.choice_value("state", list(RULE_STATE_FILTERS), "running")
     context = {
         "now": clock.now(),
         "state": state,
         "states": [
-            {"name": one, "url": f"{reverse('rules')}?state={one}", "is_on": one == state} for one in RULE_STATE_FILTERS
+            {"name": name, "url": f"{reverse('rules')}?state={name}", "is_on": name == state}
+            for name in RULE_STATE_FILTERS
         ],
         "rows": cache(lambda: _visible_rule_rows(caller, state)),
         "may_keep": failure_permissions.may_manage_rules(caller),
         "here": request.get_full_path(),
     }
-    return render_page(request, "failures/rules.html", context, {"rules": "failures/_rules.html"}, asked.wrong)
+    return render_page(request, "failures/rules.html", context, {"rules": "failures/_rules.html"}, query.wrong)
 
 
 def _visible_rule_rows(caller: Caller, state: str) -> list[LearnedRule]:
-    """The example is a line of somebody's log: it is shown to those who may see that log."""
-    rows = failure_permissions.visible_rules(caller).filter(state__in=RULE_STATE_FILTERS[state]).counted()
-    shown = list(rows.select_related("owner", "source__attempt__job").defer("source__bundle")[:MAX_RULES])
-    mine = failure_permissions.visible_diagnoses(caller).filter(pk__in=[row.source_id for row in shown])
-    visible = set(mine.values_list("pk", flat=True))
-    for row in shown:
+    """The rules that the caller may see. The example is a line of a log, shown only to users with access to the log."""
+    rows = failure_permissions.visible_rules(caller).filter(state__in=RULE_STATE_FILTERS[state]).with_hit_counts()
+    rules = list(rows.select_related("owner", "source__attempt__job").defer("source__bundle")[:MAX_RULES])
+    readable = failure_permissions.visible_diagnoses(caller).filter(pk__in=[row.source_id for row in rules])
+    visible = set(readable.values_list("pk", flat=True))
+    for row in rules:
         row.may_see_source = row.source_id in visible
-    return shown
+    return rules
 
 
 @require_POST
 def rule_verb(request: HttpRequest, name: str, verb: str) -> HttpResponse:
     if verb not in RULE_VERBS:
-        raise Http404("no such verb")
+        raise Http404("Unknown action.")
     caller = failure_permissions.caller_of_user(request.user)
     row = get_object_or_404(failure_permissions.visible_rules(caller).select_related("source__attempt__job"), name=name)
     if not failure_permissions.may_manage_rules(caller):
-        messages.error(request, "Not allowed: operators keep the rulebook.")
+        messages.error(request, "Not allowed. Operators manage the learned rules.")
         return redirect("rules")
     try:
         RULE_VERBS[verb](row, author=Author.of(request), now=clock.now())
-    except FailureStateConflict as moved:
-        messages.error(request, f"Conflict, nothing was changed: {moved}.")
+    except FailureStateConflict as conflict:
+        messages.error(request, f"Nothing was changed: {conflict}.")
     else:
         messages.success(request, f"{name}: {VERB_RESULTS[verb]}.")
     return redirect("rules")

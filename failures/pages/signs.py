@@ -1,4 +1,4 @@
-"""Signs as pages show them: of a node, of a job, of an incident."""
+"""The signs of a node, a job or an incident, for the pages."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from jobs.models import Job, Node
 RECENT_SIGNS_PERIOD = timedelta(days=7)
 MAX_SIGNS = 10
 HISTORY_LABELS = {
-    "job_failed_here_alone": "failure that names it alone",
-    "gang_failed_here": "failure that names it among others",
+    "job_failed_here_alone": "failure naming only this node",
+    "gang_failed_here": "failure naming several nodes",
     "failed_test": "failed test",
-    "down": "time down",
+    "down": "outage",
     "xid": "Xid",
 }
 
 
 def node_signs(node: Node, now: datetime) -> dict[str, Any]:
-    """What is seen of it now, and of the last week."""
+    """The context of the health panel of a node: current signs, those of the last week, and its lemon score."""
     rows = Sign.objects.filter(node=node, seen_at__gt=now - RECENT_SIGNS_PERIOD).order_by("-pk")[:MAX_SIGNS]
-    past = history_of_node(node, now)
+    history = history_of_node(node, now)
     return {
         "now": now,
         "signs": _ongoing_first(rows),
-        "lemon": node_health.lemon_score(past, now.timestamp()),
+        "lemon": node_health.lemon_score(history, now.timestamp()),
         "worst": node_health.LEMON_THRESHOLD,
-        "past": _history_text(past),
+        "past": _history_text(history),
     }
 
 
 def _history_text(past: Sequence[node_health.NodeHistoryEntry]) -> str:
-    told = Counter(HISTORY_LABELS[one.what] for one in past if one.what in HISTORY_LABELS)
-    return ", ".join(f"{many} × {what}" for what, many in told.most_common())
+    counts = Counter(HISTORY_LABELS[entry.what] for entry in past if entry.what in HISTORY_LABELS)
+    return ", ".join(f"{count} × {label}" for label, count in counts.most_common())
 
 
 def job_signs(job: Job, now: datetime) -> dict[str, Any]:

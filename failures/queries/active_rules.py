@@ -1,6 +1,6 @@
-"""The scanner of this moment: the shipped table and every adopted rule; and the filters likewise.
+"""The active scanner and filters: the shipped rules and all adopted ones.
 
-Compiling takes a second, so a process keeps the last scanner and makes another when the adopted rules are others.
+Compiling takes a second, so each process caches the scanner and recompiles it when the adopted rules change.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def rule_signature(rule: LearnedRule) -> Signature:
 
 def active_scanner() -> Scanner:
     rows = LearnedRule.objects.adopted().order_by("id").values_list("name", "label", "pattern", "example")
-    wanted = tuple(rows)
-    if not wanted:
+    adopted = tuple(rows)
+    if not adopted:
         return shipped_scanner()
-    with _compile_lock:  # or two threads would compile the same
-        return _compile_scanner(wanted)
+    with _compile_lock:  # so that two threads do not compile the same rules
+        return _compile_scanner(adopted)
 
 
 @lru_cache(maxsize=2)

@@ -1,4 +1,4 @@
-"""What today's rules would do with the inputs of a stored decision, at the moment of that decision. Changes nothing."""
+"""Replays a stored decision: what the current rules would decide from its inputs at that time. Read-only."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ def replay_decision(decision: Decision) -> RecoveryDecision:
 
 
 def compare_with_replay(decision: Decision) -> list[ReplayDifference]:
-    found = replay_decision(decision)
-    base = found.checkpoint
+    replayed = replay_decision(decision)
+    base = replayed.checkpoint
     rows: tuple[tuple[str, Any, Any], ...] = (
-        ("action", decision.action, found.action.value),
-        ("mode", decision.mode, found.mode.value),
-        ("why", decision.why, found.why),
-        ("drain", ", ".join(decision.drain), ", ".join(sorted(found.drain))),
-        ("test", ", ".join(decision.test), ", ".join(sorted(found.test))),
+        ("action", decision.action, replayed.action.value),
+        ("mode", decision.mode, replayed.mode.value),
+        ("reason", decision.why, replayed.why),
+        ("drain", ", ".join(decision.drain), ", ".join(sorted(replayed.drain))),
+        ("test", ", ".join(decision.test), ", ".join(sorted(replayed.test))),
         ("from step", _format_step(decision.checkpoint_step), _format_step(base.step if base else None)),
-        ("leaves out steps", _format_step_range(decision.skip), _format_step_range(found.skip)),
-        ("asks for", _format_changes(decision.changes), _format_changes(found.change)),
-        ("held back by", "; ".join(why for _, why in decision.limits), "; ".join(why for _, why in found.limits)),
+        ("skipped steps", _format_step_range(decision.skip), _format_step_range(replayed.skip)),
+        ("changed request", _format_changes(decision.changes), _format_changes(replayed.change)),
+        ("limits", "; ".join(why for _, why in decision.limits), "; ".join(why for _, why in replayed.limits)),
     )
     return [ReplayDifference(what=what, then=then or "nothing", today=today or "nothing") for what, then, today in rows]
 
 
 def _format_changes(changes: Iterable[RequestChange]) -> str:
-    return "; ".join(f"{one.what} {one.becomes}" for one in changes)
+    return "; ".join(f"{change.what} {change.becomes}" for change in changes)
 
 
 def _format_step(step: int | None) -> str:

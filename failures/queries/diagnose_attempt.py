@@ -1,8 +1,7 @@
-"""An attempt's row and its log → a verdict, a cost, a bundle. Reads; changes nothing.
+"""Diagnoses an attempt from its log and the report of the cluster: verdict, cost, evidence bundle. Read-only.
 
-A log is streamed in pieces of a quarter of a megabyte, so its size costs time and no memory; of one that was followed
-while it grew only the rest is read. What the cluster knows of
-the end (state, reason, exit code, nodes that died) is laid beside what the log says.
+The log is streamed in chunks of 256 KiB, so memory use does not depend on its size. If it was followed while it grew,
+only the rest is read. The report of the cluster (state, reason, exit code, failed nodes) is combined with the log.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from failures.queries import active_rules, log_resume
 from jobs.logs.job_log import LogReadError, LogStream, StorageUnresponsive
 from jobs.models import Attempt, CheckpointVerdict, Event
 
-MAX_COMPRESSED_BYTES = 64 << 20  # of a longer log its end is kept; the evidence is in the verdict anyway
+MAX_COMPRESSED_BYTES = 64 << 20  # of a longer log only the end is bundled; the verdict contains the evidence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +34,11 @@ class AttemptVerdict:
 def judge_attempt(attempt: Attempt) -> AttemptVerdict:
     no_log, ending = None, ExitStatus(exit_code=attempt.exit_code, signal=attempt.signal)
     try:
-        said = _log_verdict(attempt, ending)
-    except LogReadError as nothing:
-        no_log, said = nothing, _verdict_without_log(attempt, str(nothing), ending)
+        log_verdict = _log_verdict(attempt, ending)
+    except LogReadError as error:
+        no_log, log_verdict = error, _verdict_without_log(attempt, str(error), ending)
     end = ClusterEndReport(state=attempt.state, reason=attempt.reason, news=_node_state_changes(attempt))
-    verdict = circumstances.merge_cluster_report(said, end)
+    verdict = circumstances.merge_cluster_report(log_verdict, end)
     ended, began = _end_and_start(attempt)
     return AttemptVerdict(
         verdict=verdict,
@@ -50,12 +49,12 @@ def judge_attempt(attempt: Attempt) -> AttemptVerdict:
 
 
 def _log_verdict(attempt: Attempt, ending: ExitStatus) -> LogDiagnosis:
-    """Whoever followed the log while it grew has left little to read; packed or never followed, it is read whole."""
+    """The diagnosis of the log. Reads only the rest of a log that was followed while it grew."""
     log = LogStream(attempt.job.cluster.log_root, attempt.log_path)
-    known = log_resume.resume_follower(attempt, log)
-    if known is None:
+    resumed = log_resume.resume_follower(attempt, log)
+    if resumed is None:
         return engine.diagnose(log.sync_chunks(), ending, active_rules.active_scanner())
-    follower, at = known
+    follower, at = resumed
     log.cut(at, log.size)
     for piece in log.sync_chunks():
         follower.reader.feed(piece)
@@ -63,17 +62,19 @@ def _log_verdict(attempt: Attempt, ending: ExitStatus) -> LogDiagnosis:
 
 
 def _verdict_without_log(attempt: Attempt, why: str, ending: ExitStatus) -> LogDiagnosis:
-    """The cluster's words are all there is; without any, the cause is unknown and the reason is said."""
-    said = engine.diagnose([attempt.reason.encode()], ending) if attempt.reason else engine.diagnose([], ending)
-    return replace(said, notes=(why, *(note for note in said.notes if note != "The log is empty.")), lines=0, size=0)
+    """The diagnosis from the reason that the cluster reports; unknown if there is none. `why` is added as a note."""
+    diagnosis = engine.diagnose([attempt.reason.encode()], ending) if attempt.reason else engine.diagnose([], ending)
+    return replace(
+        diagnosis, notes=(why, *(note for note in diagnosis.notes if note != "The log is empty.")), lines=0, size=0
+    )
 
 
 def _node_state_changes(attempt: Attempt) -> tuple[NodeStateChange, ...]:
-    """What died before the attempt began did not kill it; what is reported late may have."""
+    """State changes of the attempt's nodes near its end, not before its start. Late reports are included."""
     ended, began = _end_and_start(attempt)
-    here = attempt.allocations.order_by().values("node")
-    near = (max(began, ended - circumstances.NODE_CHANGE_WINDOW), ended + circumstances.NODE_CHANGE_WINDOW)
-    rows = Event.objects.filter(node__in=here, what="node.moved", at__range=near).order_by("id")
+    allocated = attempt.allocations.order_by().values("node")
+    window = (max(began, ended - circumstances.NODE_CHANGE_WINDOW), ended + circumstances.NODE_CHANGE_WINDOW)
+    rows = Event.objects.filter(node__in=allocated, what="node.moved", at__range=window).order_by("id")
     return tuple(
         NodeStateChange(node=name, at=at, condition=to)
         for name, at, to in rows.values_list("node__name", "at", "to_state")[:1000]
@@ -81,13 +82,13 @@ def _node_state_changes(attempt: Attempt) -> tuple[NodeStateChange, ...]:
 
 
 def _end_and_start(attempt: Attempt) -> tuple[datetime, datetime]:
-    """When it ended, when it began."""
+    """The end and the start of the attempt."""
     ended = attempt.ended_at or attempt.promised_at
     return ended, attempt.confirmed_at or attempt.promised_at
 
 
 def failure_cost(attempt: Attempt) -> FailureCost:
-    """Work is lost since the last checkpoint that nobody judged bad; all of it where none was reported."""
+    """The cost of the failure. The time since the last checkpoint that is not bad is lost; without one, all of it."""
     ended, _ = _end_and_start(attempt)
     if attempt.confirmed_at is None:
         return FailureCost(gpus=attempt.job.gpus, ran=timedelta(0), lost=timedelta(0))
@@ -98,13 +99,13 @@ def failure_cost(attempt: Attempt) -> FailureCost:
 
 
 def build_bundle(attempt: Attempt, most: int = MAX_COMPRESSED_BYTES) -> str:
-    """Empty when there is no log any more. Line numbers are those of the whole log, wherever the kept part begins."""
+    """The evidence bundle; empty if the log no longer exists. Line numbers refer to the whole log."""
     try:
         log = LogStream(attempt.job.cluster.log_root, attempt.log_path)
-        known = log_resume.resume_follower(attempt, log)
-        return _finish_bundle(*known, log) if known else _bundle_of_tail(log, most)
+        resumed = log_resume.resume_follower(attempt, log)
+        return _finish_bundle(*resumed, log) if resumed else _bundle_of_tail(log, most)
     except StorageUnresponsive:
-        raise  # what is stored now is kept for good
+        raise  # try again later: an empty bundle would be final
     except LogReadError:
         return ""
 

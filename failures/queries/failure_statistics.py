@@ -1,7 +1,7 @@
-"""What failed, how often and at what price, in the shape of the Acme failure table: for any period, by four views.
+"""Failure statistics of a period by cause, node, team or kind, with the columns of the AcmeTrace failure table.
 
-One statement each, over the diagnoses of the period; a failure counts once, by node once for each node it suspects.
-Time to restart is from an attempt's end to the moment its job ran again; an attempt whose job never ran again has none.
+One query over the diagnoses of the period. Each failure counts once; grouped by node, once for each suspect node. Time
+to restart is from the end of an attempt to the next start of its job; it is empty if the job did not run again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MAX_TABLE_ROWS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class FailureRow:
-    """One line of the table. Times are in minutes, as in the published one."""
+    """One row of the table. Times are in minutes, as in the published table."""
 
     category: str
     reason: str
@@ -75,7 +75,7 @@ class FailureTable:
 
 
 def failure_table(by: str, since: datetime, until: datetime, teams: Sequence[int] | None) -> FailureTable:
-    """`teams` are those whose failures count; None for all of them."""
+    """The statistics of a period. `teams` are the ids of the teams that count; None for all."""
     statement = TABLE_SQL.format(
         name=GROUP_COLUMNS[by],
         sort=CATEGORY_COLUMNS[by],
@@ -84,9 +84,9 @@ def failure_table(by: str, since: datetime, until: datetime, teams: Sequence[int
     )
     with connection.cursor() as cursor:
         cursor.execute(statement, {"since": since, "until": until, "teams": None if teams is None else list(teams)})
-        found = cursor.fetchall()
-    whole = sum(row[10] for row in found) or 1.0
-    rows = [_failure_row(values, whole) for values in found]
+        records = cursor.fetchall()
+    total = sum(row[10] for row in records) or 1.0
+    rows = [_failure_row(values, total) for values in records]
     return FailureTable(
         rows=rows,
         num=sum(row.num for row in rows),
@@ -95,7 +95,7 @@ def failure_table(by: str, since: datetime, until: datetime, teams: Sequence[int
     )
 
 
-def _failure_row(values: Sequence[object], whole: float) -> FailureRow:
+def _failure_row(values: Sequence[object], total: float) -> FailureRow:
     category, reason, num, *numbers = values
     demand, demand_mid, ran, ran_mid, back, back_mid, restarted, hours, lost = numbers
     return FailureRow(
@@ -106,7 +106,7 @@ def _failure_row(values: Sequence[object], whole: float) -> FailureRow:
         gpu_demand_median=_round_figure(demand_mid) or 0,
         time_to_failure_min_avg=_round_figure(ran) or 0,
         time_to_failure_min_median=_round_figure(ran_mid) or 0,
-        gpu_time_share_pct=_round_figure(float(hours) / whole * 100) or 0,  # type: ignore[arg-type]
+        gpu_time_share_pct=_round_figure(float(hours) / total * 100) or 0,  # type: ignore[arg-type]
         time_to_restart_min_avg=_round_figure(back),
         time_to_restart_min_median=_round_figure(back_mid),
         restarted=int(restarted),  # type: ignore[call-overload]
@@ -131,5 +131,5 @@ def rows_as_csv(rows: Iterable[FailureRow]) -> str:
 
 
 def _escape_formula(value: object) -> object:
-    """A name that begins like a formula would be run by a spreadsheet."""
+    """The value with a quote prepended if a spreadsheet would run it as a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" and value else value

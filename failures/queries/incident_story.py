@@ -1,6 +1,6 @@
-"""An incident told in the order of time: what nodes and GPUs did, which attempts died, what people did about it.
+"""The timeline of an incident: node and GPU events, failed attempts, and actions of users. Read-only.
 
-Reads rows; changes nothing. Of attempts only those are told that the viewer may see.
+It contains only attempts that the viewer may see.
 """
 
 from __future__ import annotations
@@ -55,23 +55,23 @@ class IncidentTimelineEntry:
     words: str
     why: str = ""
     url: str = ""
-    name: str = ""  # what the link is called
+    name: str = ""  # text of the link
 
 
-def incident_timeline(incident: Incident, seen: Sequence[Diagnosis]) -> list[IncidentTimelineEntry]:
+def incident_timeline(incident: Incident, diagnoses: Sequence[Diagnosis]) -> list[IncidentTimelineEntry]:
     nodes = list(incident.nodes.all())
     span = (incident.first_symptom_at - TIMELINE_MARGIN, incident.last_symptom_at + TIMELINE_MARGIN)
-    found = [
+    entries = [
         IncidentTimelineEntry(at=incident.first_symptom_at, tone="bad", icon="!", words="first symptom"),
-        *_failure_entries(seen),
-        *_journal_entries(incident, seen, nodes, span),
+        *_failure_entries(diagnoses),
+        *_journal_entries(incident, diagnoses, nodes, span),
         *_xid_entries(incident, nodes, span),
     ]
-    return sorted(found, key=lambda one: one.at)[:MAX_TIMELINE_ENTRIES]
+    return sorted(entries, key=lambda entry: entry.at)[:MAX_TIMELINE_ENTRIES]
 
 
-def _failure_entries(seen: Iterable[Diagnosis]) -> Iterator[IncidentTimelineEntry]:
-    for row in seen:
+def _failure_entries(diagnoses: Iterable[Diagnosis]) -> Iterator[IncidentTimelineEntry]:
+    for row in diagnoses:
         url = reverse("job", args=[row.attempt.job.public_id])
         words = f"attempt {row.attempt.number} ended {row.attempt.state}: {row.root_cause}"
         yield IncidentTimelineEntry(
@@ -80,17 +80,19 @@ def _failure_entries(seen: Iterable[Diagnosis]) -> Iterator[IncidentTimelineEntr
 
 
 def _journal_entries(
-    incident: Incident, seen: Sequence[Diagnosis], nodes: Sequence[Node], span: tuple[datetime, datetime]
+    incident: Incident, diagnoses: Sequence[Diagnosis], nodes: Sequence[Node], span: tuple[datetime, datetime]
 ) -> Iterator[IncidentTimelineEntry]:
-    jobs = {row.attempt.job_id for row in seen}
-    died = {row.attempt_id for row in seen}  # a short one may be noticed to start after its end
-    ours = Q(detail__incident=incident.pk) | Q(what__startswith="diagnosis.", attempt__in=[d.attempt_id for d in seen])
-    back = Q(what__in=("job.started", "job.recovered"), at__lte=span[1] + timedelta(days=1))
-    of_jobs = Event.objects.filter(ours | back, job__in=jobs, at__gte=span[0], what__in=TIMELINE_EVENTS)
+    jobs = {row.attempt.job_id for row in diagnoses}
+    attempts = {row.attempt_id for row in diagnoses}  # the start of a short attempt may be recorded after its end
+    of_incident = Q(detail__incident=incident.pk) | Q(
+        what__startswith="diagnosis.", attempt__in=[d.attempt_id for d in diagnoses]
+    )
+    restarts = Q(what__in=("job.started", "job.recovered"), at__lte=span[1] + timedelta(days=1))
+    of_jobs = Event.objects.filter(of_incident | restarts, job__in=jobs, at__gte=span[0], what__in=TIMELINE_EVENTS)
     of_nodes = Event.objects.filter(node__in=nodes, at__range=span, what__in=TIMELINE_EVENTS)
-    first_end = min((row.failed_at for row in seen), default=span[0])
+    first_end = min((row.failed_at for row in diagnoses), default=span[0])
     for event in of_jobs.select_related("job").order_by("id")[:MAX_TIMELINE_ENTRIES]:
-        if event.what == "job.started" and (event.at <= first_end or event.attempt_id in died):
+        if event.what == "job.started" and (event.at <= first_end or event.attempt_id in attempts):
             continue
         yield _event_entry(event, reverse("job", args=[event.job.public_id]), event.job.name)
     for event in of_nodes.select_related("node__cluster").order_by("id")[:MAX_TIMELINE_ENTRIES]:
@@ -111,20 +113,20 @@ def _event_entry(event: Event, url: str, name: str) -> IncidentTimelineEntry:
 def _xid_entries(
     incident: Incident, nodes: Sequence[Node], span: tuple[datetime, datetime]
 ) -> Iterator[IncidentTimelineEntry]:
-    """Telemetry repeats the last Xid until the driver is loaded again: only where it changes it is news."""
+    """Entries for new Xids. Telemetry repeats the last Xid until the driver is reloaded, so only changes count."""
     rows = Sample.objects.filter(node__in=nodes, resolution=Resolution.RAW, at__range=span).order_by("node", "at")
-    last: dict[tuple[int, int], float | None] = {}
+    last_codes: dict[tuple[int, int], float | None] = {}
     for sample in rows.select_related("node__cluster")[:5000]:
         for gpu, code in enumerate(sample.xid):
-            known = (sample.node_id, gpu) in last
-            if code and known and code != last[sample.node_id, gpu]:
+            is_known = (sample.node_id, gpu) in last_codes
+            if code and is_known and code != last_codes[sample.node_id, gpu]:
                 url = reverse("node", args=[sample.node.cluster.name, sample.node.name])
                 words = f"Xid {int(code)} on GPU {gpu}"
                 why = _xid_meaning(int(code))
                 yield IncidentTimelineEntry(
                     at=sample.at, tone="bad", icon="▲", words=words, why=why, url=url, name=sample.node.name
                 )
-            last[sample.node_id, gpu] = code
+            last_codes[sample.node_id, gpu] = code
 
 
 def _xid_meaning(code: int) -> str:

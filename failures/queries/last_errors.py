@@ -1,7 +1,7 @@
-"""When something was last wrong with each node, or with one of its GPUs: what the map colours by. It only reads.
+"""The last error of each node and GPU, by which the map colours them. Read-only.
 
-An error that names GPUs is theirs; one that names none is the node's. Incidents bring nothing of their own here: what
-opens them is a failure or a sign. Three statements, which read the failures of thirty days.
+An error that names GPUs is attributed to them, any other to the node. Incidents need no query here, because a failure
+or a sign opens them. Three queries, which read the failures of 30 days.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ EVENT_TEXT = {"down": "went down", "failed_test": "failed its test"}
 @dataclass(frozen=True, kw_only=True)
 class LastError:
     node: int
-    gpu: int | None  # None: of the node as a whole
+    gpu: int | None  # None: the whole node
     at: datetime
     words: str
 
 
 def last_errors(cluster: Cluster, at: datetime, showing: Mapping[int, Collection[int]]) -> list[LastError]:
-    """The newest of each node and of each GPU at that moment; `showing` are the GPUs whose driver shows an Xid then."""
+    """The newest error of each node and each GPU at that time. `showing` lists GPUs whose driver shows an Xid then."""
     newest: dict[tuple[int, int | None], LastError] = {}
-    for one in (*_failure_errors(cluster, at), *_event_errors(cluster, at), *_sign_errors(cluster, at, showing)):
-        known = newest.get((one.node, one.gpu))
-        if known is None or one.at > known.at:
-            newest[one.node, one.gpu] = one
+    for error in (*_failure_errors(cluster, at), *_event_errors(cluster, at), *_sign_errors(cluster, at, showing)):
+        previous = newest.get((error.node, error.gpu))
+        if previous is None or error.at > previous.at:
+            newest[error.node, error.gpu] = error
     return list(newest.values())
 
 
@@ -49,21 +49,23 @@ def _errors_of_gpus(node: int, gpus: Collection[int], at: datetime, words: str) 
 def _failure_errors(cluster: Cluster, at: datetime) -> Iterator[LastError]:
     rows = Diagnosis.objects.filter(cluster=cluster, root_cause__in=NODE_CAUSES, nodes__isnull=False)
     rows = rows.filter(failed_at__gt=at - LOOK_BACK, failed_at__lte=at).order_by("-failed_at", "-pk")
-    found = list(rows.values_list("nodes", "failed_at", "root_cause", "suspect_gpus")[: node_history.MAX_HISTORY_ROWS])
-    nodes = Node.objects.only("name", "gpu_pci").in_bulk({node for node, *_ in found})
-    for node, failed_at, cause, gpus in found:
+    records = list(
+        rows.values_list("nodes", "failed_at", "root_cause", "suspect_gpus")[: node_history.MAX_HISTORY_ROWS]
+    )
+    nodes = Node.objects.only("name", "gpu_pci").in_bulk({node for node, *_ in records})
+    for node, failed_at, cause, gpus in records:
         yield from _errors_of_gpus(node, _suspect_gpu_indices(nodes[node], gpus), failed_at, cause)
 
 
 def _suspect_gpu_indices(node: Node, suspects: Sequence[Mapping[str, str]]) -> list[int]:
-    """Which of its GPUs they are; none if the record does not know their addresses."""
-    named = {short_pci(one["pci"]) for one in suspects if one["pci"] and one["host"].partition(".")[0] == node.name}
-    return [index for index, pci in enumerate(node.gpu_pci) if short_pci(pci) in named]
+    """Indices of the suspect GPUs of a node; empty if their addresses are unknown."""
+    known = {short_pci(gpu["pci"]) for gpu in suspects if gpu["pci"] and gpu["host"].partition(".")[0] == node.name}
+    return [index for index, pci in enumerate(node.gpu_pci) if short_pci(pci) in known]
 
 
 def _event_errors(cluster: Cluster, at: datetime) -> Iterator[LastError]:
-    for node, told_at, what in node_history.event_history_entries(Q(node__cluster=cluster), at - LOOK_BACK, at):
-        yield LastError(node=node, gpu=None, at=told_at, words=EVENT_TEXT[what])
+    for node, event_at, what in node_history.event_history_entries(Q(node__cluster=cluster), at - LOOK_BACK, at):
+        yield LastError(node=node, gpu=None, at=event_at, words=EVENT_TEXT[what])
 
 
 def _sign_errors(cluster: Cluster, at: datetime, showing: Mapping[int, Collection[int]]) -> Iterator[LastError]:

@@ -1,7 +1,7 @@
-"""A log on disk and what a follower knew of it → the follower, a little further. Reads; changes nothing.
+"""Resumes reading a log from the stored state of a follower. Read-only.
 
-What was known is trusted only if the file still has, at that place, the bytes that were read last: a log that was cut
-off, written anew or swapped for another one is read from its beginning.
+The stored state is used only if the file still contains the last read bytes at their position. A log that was
+truncated, rewritten or replaced is read from its beginning.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ PACKED_READ_DELAY = timedelta(hours=6)
 
 @dataclass(frozen=True, kw_only=True)
 class FollowPace:
-    ahead: int = 8 << 20  # so much may be unread when an attempt ends: some 40 ms for a verdict, 250 ms for a bundle
-    at_once: int = 48 << 20  # about two seconds of a worker
+    ahead: int = 8 << 20  # bytes left unread when an attempt ends: about 40 ms for a verdict, 250 ms for a bundle
+    at_once: int = 48 << 20  # bytes per turn, about two seconds
 
 
 DEFAULT_FOLLOW_PACE = FollowPace()
 
 
 def resume_follower(attempt: Attempt, log: LogStream) -> tuple[LogFollower, int] | None:
-    """The follower of this attempt and how many bytes it knows; None where nobody followed this very file."""
+    """The follower of this attempt and how many bytes it has read; None if this file was not followed."""
     row: Following | None = getattr(attempt, "following", None)
     return _resume_from_row(row, log) if row else None
 
@@ -42,20 +42,20 @@ def _resume_from_row(row: Following, log: LogStream) -> tuple[LogFollower, int] 
         return None
     if log.read_range(max(0, row.read - SEAM_BYTES), row.read) != bytes(row.seam):
         return None
-    known = restore_follower(bytes(row.state), active_rules.active_filter_rules(), active_rules.active_scanner())
-    return (known, row.read) if known else None
+    follower = restore_follower(bytes(row.state), active_rules.active_filter_rules(), active_rules.active_scanner())
+    return (follower, row.read) if follower else None
 
 
 def read_new_lines(
     row: Following, log: LogStream, now: datetime, pace: FollowPace = DEFAULT_FOLLOW_PACE
 ) -> LogFollowResult:
-    """Nothing is read until it is worth the trouble; then all of it, or as much as one turn may take."""
+    """Reads the new lines once there are enough of them, up to the limit per turn."""
     if unpacking.is_compressed(log.read_range(0, unpacking.HEADER_BYTES)):
         return LogFollowResult(size=log.size, due_at=now + PACKED_READ_DELAY)
-    known, at = _resume_from_row(row, log) or (None, 0)
+    resumed, at = _resume_from_row(row, log) or (None, 0)
     if log.size - at < pace.ahead:
         return LogFollowResult(size=log.size, due_at=now + _next_read_delay(row, log.size, at, now, pace))
-    follower = known or LogFollower(active_rules.active_filter_rules(), active_rules.active_scanner())
+    follower = resumed or LogFollower(active_rules.active_filter_rules(), active_rules.active_scanner())
     log.cut(at, min(log.size, at + pace.at_once))
     for piece in log.sync_chunks():
         follower.feed(piece)
@@ -69,7 +69,7 @@ def read_new_lines(
 
 
 def _next_read_delay(row: Following, size: int, read: int, now: datetime, pace: FollowPace) -> timedelta:
-    """Until so much will be unread again, if it grows on as it has grown since the last look."""
+    """The time until `pace.ahead` bytes will be unread, if the log keeps growing as since the last read."""
     if row.looked_at is None or now <= row.looked_at:
         return MIN_READ_DELAY
     grown = max(0, size - row.size) / (now - row.looked_at).total_seconds()

@@ -1,7 +1,7 @@
-"""Rows → what became of those who ran on a node: the history that a lemon score is made of. Reads; changes nothing.
+"""The failure history of nodes, from which the lemon score is computed. Read-only.
 
-Three statements for a cluster, whatever the number of its nodes, or for one node; what is read grows with the
-failures of thirty days, and where those are too many, the newest count.
+Three queries for a cluster or a node, independent of the number of nodes. They read the failures of 30 days, at most
+MAX_HISTORY_ROWS of each kind, newest first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HistoryEntry = tuple[int, datetime, str]
 
 
 def history_by_node(cluster: Cluster, now: datetime) -> Mapping[int, list[NodeHistoryEntry]]:
-    """By node."""
+    """The history of each node of the cluster, by node id."""
     return _load_history(Q(cluster=cluster), Q(node__cluster=cluster), Q(cluster=cluster), now)
 
 
@@ -31,35 +31,35 @@ def history_of_node(node: Node, now: datetime) -> list[NodeHistoryEntry]:
     return list(_load_history(Q(pk__in=naming), Q(node=node), Q(node=node), now).get(node.pk, ()))
 
 
-def _load_history(failures: Q, told: Q, signs: Q, now: datetime) -> Mapping[int, list[NodeHistoryEntry]]:
+def _load_history(failures: Q, event_filter: Q, signs: Q, now: datetime) -> Mapping[int, list[NodeHistoryEntry]]:
     since = now - timedelta(days=HISTORY_DAYS)
-    found = defaultdict(list)
+    history = defaultdict(list)
     for node, at, what in (
         *_failure_history_entries(failures, since),
-        *event_history_entries(told, since, now),
+        *event_history_entries(event_filter, since, now),
         *_xid_history_entries(signs, since),
     ):
-        found[node].append(NodeHistoryEntry(at=at.timestamp(), what=what))
-    return found
+        history[node].append(NodeHistoryEntry(at=at.timestamp(), what=what))
+    return history
 
 
 def _failure_history_entries(whose: Q, since: datetime) -> Iterator[HistoryEntry]:
-    """Those whose evidence names it; alone, if it named nobody else."""
+    """Failures whose evidence names the node, either alone or among others."""
     rows = Diagnosis.objects.filter(whose, failed_at__gte=since, root_cause__in=NODE_CAUSES)
-    named = defaultdict(list)
+    nodes_by_failure = defaultdict(list)
     rows = rows.filter(nodes__isnull=False).order_by("-failed_at", "-pk")
     for pk, node, at in rows.values_list("pk", "nodes", "failed_at")[:MAX_HISTORY_ROWS]:
-        named[pk].append((node, at))
-    for there in named.values():
-        what = "job_failed_here_alone" if len(there) == 1 else "gang_failed_here"
-        yield from ((node, at, what) for node, at in there)
+        nodes_by_failure[pk].append((node, at))
+    for entries in nodes_by_failure.values():
+        what = "job_failed_here_alone" if len(entries) == 1 else "gang_failed_here"
+        yield from ((node, at, what) for node, at in entries)
 
 
 def event_history_entries(whose: Q, since: datetime, until: datetime) -> Iterator[HistoryEntry]:
     down = Q(what="node.moved", to_state__startswith="DOWN")
-    # Of the way down nothing is told of a test; a negated comparison would leave out what is not told
-    ran = Q(detail__ran=True) | Q(detail__ran__isnull=True)
-    failed = Q(ran, what="node.tested", detail__passed=False)
+    # Events of outages have no `ran`; a negated comparison would exclude rows without the key
+    test_ran = Q(detail__ran=True) | Q(detail__ran__isnull=True)
+    failed = Q(test_ran, what="node.tested", detail__passed=False)
     rows = Event.objects.filter(down | failed, whose, at__gte=since, at__lte=until)
     for node, at, what in rows.order_by("-at").values_list("node", "at", "what")[:MAX_HISTORY_ROWS]:
         yield node, at, "down" if what == "node.moved" else "failed_test"

@@ -1,4 +1,4 @@
-"""Limits for a log that somebody pastes into the page or sends to the API."""
+"""Limits for logs that users paste into the page or send to the API."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from django.http import HttpRequest
 
 from jobs.rest.throttle import PerUserThrottle
 
-MAX_PASTED_BYTES = 8 * 1024 * 1024  # bytes
+MAX_PASTED_BYTES = 8 * 1024 * 1024
 MAX_PASTES_PER_MINUTE = 30
 
 
 class PasteThrottle(PerUserThrottle):
-    """One counter for the page and the API."""
+    """The rate limit, shared by the page and the API."""
 
     name = "diagnose:"
     most = MAX_PASTES_PER_MINUTE

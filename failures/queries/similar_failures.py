@@ -1,4 +1,4 @@
-"""Seen before: confirmed failures whose logs said nearly the same, as far as the one who asks may see them."""
+"""Similar failures: confirmed failures with nearly the same log, restricted to those that the caller may see."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ MIN_LIKENESS = 0.5
 
 
 def similar_confirmed_cases(row: Diagnosis, caller: Caller) -> list[Case]:
-    """The nearest first; none while the bundle of this one is not stored yet."""
+    """The similar cases, nearest first; empty until the bundle of this diagnosis is stored."""
     case = Case.objects.filter(diagnosis=row).first()
     if case is None or not case.vector.any():
         return []
-    mine = (
+    visible = (
         Case.objects.confirmed()
         .filter(diagnosis__in=failure_permissions.visible_diagnoses(caller).values("pk"))
         .exclude(pk=case.pk)
     )
-    near = mine.nearest(case.vector).select_related("diagnosis__attempt__job", "diagnosis__incident")
-    return [one for one in near.defer("diagnosis__bundle")[:MAX_SIMILAR] if one.likeness >= MIN_LIKENESS]
+    near = visible.nearest(case.vector).select_related("diagnosis__attempt__job", "diagnosis__incident")
+    return [similar for similar in near.defer("diagnosis__bundle")[:MAX_SIMILAR] if similar.likeness >= MIN_LIKENESS]

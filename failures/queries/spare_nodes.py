@@ -1,8 +1,8 @@
-"""Rows → how many spare nodes of each kind a cluster needs, and what that is reckoned from. Reads; changes nothing.
+"""How many spare nodes of each kind a cluster needs, calculated from past outages. Read-only.
 
-A node is away from the moment its cluster calls it DOWN, or recovery closes it, until it takes work again. How often
-that happens and how long it takes is counted over thirty days, or for as long as the node has been there; how many are
-away at once is then binomial (`nodetest.spares`). Of what began earlier the part within that time counts.
+An outage lasts from the time at which the cluster reports a node DOWN or recovery drains it until the node accepts jobs
+again. Outages are counted over 30 days, or since the node was added; of earlier outages, the part in this period
+counts. The number of simultaneous outages is binomial (`pair_tests.estimate_spares`).
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ WINDOW = timedelta(days=30)
 DAY = timedelta(days=1)
 CONFIDENCE = 0.99
 MAX_NODE_EVENTS = 50_000
-LOOP_AUTHORS = ("recovery", "detector")  # whoever else closes a node has reasons of his own
+LOOP_AUTHORS = ("recovery", "detector")  # drains by users are not outages
 GONE, UP, CLOSED, RESUMED = "gone", "up", "closed", "resumed"
 OUTAGE_START_OF_END = {UP: GONE, RESUMED: CLOSED}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpareReserve:
-    """Nodes of one kind: those that replace each other."""
+    """The spares of one kind of nodes. Nodes of one kind can replace each other."""
 
     cluster: str
     kind: str
     nodes: int
-    free: int  # just now, and taking work
+    free: int  # idle and accepting jobs
     outages: int
     node_days: float
-    days_away: float  # of one outage, the mean
+    days_away: float  # mean duration of an outage
     wanted: int
-    enough: float  # how likely that many suffice
+    enough: float  # probability that this many suffice
     sentence: str
 
     @property
@@ -53,24 +53,22 @@ class SpareReserve:
 
 
 def spare_reserves(now: datetime) -> list[SpareReserve]:
-    """Every cluster's kinds, the largest first."""
-    return [one for cluster in Cluster.objects.order_by("name") for one in _cluster_reserves(cluster, now)]
+    """The reserves of all clusters, by cluster, largest kind first."""
+    return [reserve for cluster in Cluster.objects.order_by("name") for reserve in _cluster_reserves(cluster, now)]
 
 
 def _cluster_reserves(cluster: Cluster, now: datetime) -> list[SpareReserve]:
     since = max(now - WINDOW, cluster.created_at)
-    away, came = _outages_by_node(cluster, since, now), node_first_seen(cluster)
+    away, first_seen = _outages_by_node(cluster, since, now), node_first_seen(cluster)
     kinds: dict[str, list[Node]] = defaultdict(list)
     held = Allocation.objects.filter(node=OuterRef("pk"), released_at__isnull=True)
     for node in Node.objects.filter(cluster=cluster, gpus__gt=0).annotate(is_held=Exists(held)):
         kinds[f"{node.gpus} × {node.gpu_model or 'GPU'}"].append(node)
-    found = [
-        _node_kind_reserve(
-            cluster, kind, nodes, away, sum(_days_between(max(since, came.get(one.pk, since)), now) for one in nodes)
-        )
-        for kind, nodes in kinds.items()
-    ]
-    return sorted(found, key=lambda one: (-one.nodes, one.kind))
+    reserves = []
+    for kind, nodes in kinds.items():
+        node_days = sum(_days_between(max(since, first_seen.get(node.pk, since)), now) for node in nodes)
+        reserves.append(_node_kind_reserve(cluster, kind, nodes, away, node_days))
+    return sorted(reserves, key=lambda item: (-item.nodes, item.kind))
 
 
 def _days_between(since: datetime, now: datetime) -> float:
@@ -83,34 +81,36 @@ def _node_kind_reserve(
     spells = [spell for node in nodes for spell in away.get(node.pk, ())]
     mean = sum(spells, timedelta()) / DAY / len(spells) if spells else 0.0
     rate = len(spells) / node_days if node_days else 0.0
-    said = pair_tests.estimate_spares(len(nodes), failures_per_node_day=rate, days_away=mean, confidence=CONFIDENCE)
+    estimate = pair_tests.estimate_spares(len(nodes), failures_per_node_day=rate, days_away=mean, confidence=CONFIDENCE)
     free = sum(not node.is_held and not node.drain_asked and node.state in USABLE_NODE_STATES for node in nodes)
-    sentence = said.sentence if spells else "None of them was away in this time, so nothing says how many are needed."
+    sentence = (
+        estimate.sentence if spells else "No outages in this period, so the number of spares cannot be estimated."
+    )
     return SpareReserve(
         cluster=cluster.name, kind=kind, nodes=len(nodes), free=free, outages=len(spells), node_days=node_days,
-        days_away=mean, wanted=said.spares, enough=said.enough, sentence=sentence,
+        days_away=mean, wanted=estimate.spares, enough=estimate.enough, sentence=sentence,
     )  # fmt: skip
 
 
 def _outages_by_node(cluster: Cluster, since: datetime, now: datetime) -> Mapping[int, list[timedelta]]:
-    """By node, each time that it was away, as far as that lies within the window."""
+    """The durations of the outages of each node within the window, by node id."""
     down = Q(what="node.moved", to_state__startswith="DOWN") | Q(what="node.moved", from_state__startswith="DOWN")
     closed = Q(what="node.drained", by__in=LOOP_AUTHORS) | Q(what="node.resumed")
     rows = Event.objects.filter(down | closed, node__cluster=cluster, at__gte=since).order_by("-id")
-    told = _outages_open_at(cluster, since)
+    events_by_node = _outages_open_at(cluster, since)
     for node, at, what, to in reversed(rows.values_list("node", "at", "what", "to_state")[:MAX_NODE_EVENTS]):
-        told[node].append((at, _outage_event(what, to)))
-    return {node: list(outage_durations(events, now)) for node, events in told.items()}
+        events_by_node[node].append((at, _outage_event(what, to)))
+    return {node: list(outage_durations(events, now)) for node, events in events_by_node.items()}
 
 
 def _outages_open_at(cluster: Cluster, since: datetime) -> dict[int, list[tuple[datetime, str]]]:
-    """Who was away when the window began, as if it had begun then."""
-    told: dict[int, list[tuple[datetime, str]]] = defaultdict(list)
+    """The outages that were already open when the window began, as if they had begun then."""
+    events_by_node: dict[int, list[tuple[datetime, str]]] = defaultdict(list)
     for node, what, to, _, by in last_node_events(cluster, since):
         sign = _outage_event(what, to)
         if sign == GONE or (sign == CLOSED and by in LOOP_AUTHORS):
-            told[node].append((since, sign))
-    return told
+            events_by_node[node].append((since, sign))
+    return events_by_node
 
 
 def _outage_event(what: str, to_state: str) -> str:
@@ -119,11 +119,12 @@ def _outage_event(what: str, to_state: str) -> str:
     return CLOSED if what == "node.drained" else RESUMED
 
 
-def outage_durations(told: Iterable[tuple[datetime, str]], now: datetime) -> Iterator[timedelta]:
-    """One that died and was closed is back when it answers and takes work again, both; so it was away once."""
+def outage_durations(events: Iterable[tuple[datetime, str]], now: datetime) -> Iterator[timedelta]:
+    """The durations of the outages. Overlapping reasons count once: a node that is both DOWN and drained is back only
+    when it is up and resumed."""
     reasons: set[str] = set()
     began = now
-    for at, sign in told:
+    for at, sign in events:
         if sign in OUTAGE_START_OF_END:
             was_away = bool(reasons)
             reasons.discard(OUTAGE_START_OF_END[sign])

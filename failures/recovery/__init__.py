@@ -1,4 +1,4 @@
-"""From a failure to what is done about it: the table, the decision, and what holds it back."""
+"""Recovery decisions: the table of remedies, the decision, its limits, and checkpoints. Pure functions, no database."""
 
 from failures.recovery.decide import decide
 

@@ -1,8 +1,8 @@
-"""Which checkpoints lie in a directory, and which of them are complete. Pure, over a listing that somebody made.
+"""Finds the checkpoints in a directory listing and decides which of them are complete. Pure: the caller lists files.
 
-Five conventions are known by their names: Megatron, DeepSpeed, torch DCP, Lightning, Hugging Face. A checkpoint is
-trusted when everything that its convention promises is there, nothing is empty or cut off, and the file that is
-written last (a tracker, an index, the metadata) says that saving came to its end. Doubt means: not whole, with why.
+Five formats are recognised by their names: Megatron, DeepSpeed, torch DCP, Lightning, Hugging Face. A checkpoint is
+complete if all files of its format exist, none is empty or truncated, and the file that is written last (a tracker, an
+index, the metadata) shows that the save finished. In doubt it is incomplete, with a reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LIGHTNING, HUGGING_FACE = "Lightning", "Hugging Face"
 
 MEGATRON_TRACKER, DEEPSPEED_LATEST = "latest_checkpointed_iteration.txt", "latest"
 TRAINER_STATE, DCP_METADATA = "trainer_state.json", ".metadata"
-SAVE_ORDER_FILE = ".order"  # in a checkpoint of Acme's own checkpointer: its number in the order of saving
+SAVE_ORDER_FILE = ".order"  # written by Acme's own checkpointer: the number of the save
 STEP_DIRECTORY_PATTERN = re.compile(
     r"(?:iter_|global_step|checkpoint[-_]|step[-_=]?|ckpt[-_]?)?0*(\d{1,15})(?:\.ckpt)?"
 )
@@ -29,9 +29,9 @@ LIGHTNING_FILE_PATTERN = re.compile(r"(?:.*[-_])?step=0*(\d{1,15})(?:[-_].*)?\.c
 RANK_PATTERN = re.compile(r"(?:zero_pp|mp)_rank_(\d{1,9})")
 INDEX_SUFFIXES = (".safetensors.index.json", ".bin.index.json")
 WEIGHTS_PATTERN = re.compile(r"(?:model|pytorch_model|adapter_model)(?:\.safetensors|\.bin)")
-NEVER_EMPTY_SUFFIXES = (".pt", ".ckpt", ".distcp", ".safetensors", ".bin")  # never empty
+NEVER_EMPTY_SUFFIXES = (".pt", ".ckpt", ".distcp", ".safetensors", ".bin")
 ZIP_BEGIN, ZIP_END = b"PK\x03\x04", b"PK\x05\x06"
-ZIP_TAIL_BYTES = 22  # of a zip without a comment, which is what torch writes
+ZIP_TAIL_BYTES = 22  # end record of a zip without a comment, as torch writes it
 HEADER_LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100 << 20
 
@@ -41,14 +41,14 @@ class ListedFile:
     path: str  # relative, with /
     size: int
     at: datetime
-    sound: bool | None = None  # None: its kind does not tell
+    sound: bool | None = None  # None: the file type has no check
 
 
 @dataclass(frozen=True, kw_only=True)
 class DirectoryListing:
     files: Sequence[ListedFile] = ()
-    texts: Mapping[str, str] = field(default_factory=dict)  # of the small files that were read
-    cut: str = ""  # why there may be more than this
+    texts: Mapping[str, str] = field(default_factory=dict)  # contents of the small files, by path
+    cut: str = ""  # why the listing may be incomplete
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +58,8 @@ class ListedCheckpoint:
     kind: str
     size: int
     saved_at: datetime
-    trouble: str = ""  # why it is not whole
-    order: int = 0  # the one saved last has the highest; 0: nobody has numbered them
+    trouble: str = ""  # why it is not complete
+    order: int = 0  # number of the save, the newest has the highest; 0: not numbered
 
     @property
     def is_complete(self) -> bool:
@@ -68,7 +68,7 @@ class ListedCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFiles:
-    """The files of one checkpoint, named from its own directory."""
+    """The files of one checkpoint, with paths relative to its directory."""
 
     path: str
     step: int
@@ -80,7 +80,7 @@ class CheckpointFiles:
         return self.path.rpartition("/")[2]
 
     def beside(self, name: str) -> str | None:
-        """The text of a file in the directory around it."""
+        """The contents of a file in the parent directory, if it was read."""
         parent = self.path.rpartition("/")[0]
         return self.listing.texts.get(f"{parent}/{name}" if parent else name)
 
@@ -89,40 +89,40 @@ class CheckpointFiles:
 
 
 def find_checkpoints(listing: DirectoryListing) -> tuple[ListedCheckpoint, ...]:
-    """All that are recognised, the newest step first. Linear in the number of files."""
-    inside: dict[str, dict[str, ListedFile]] = defaultdict(dict)
-    found = []
+    """All recognised checkpoints, newest step first. Linear in the number of files."""
+    files_by_directory: dict[str, dict[str, ListedFile]] = defaultdict(dict)
+    checkpoints = []
     for file in listing.files:
         if (group := _checkpoint_directory(file.path)) is not None:
-            inside[group][file.path.removeprefix(f"{group}/")] = file
+            files_by_directory[group][file.path.removeprefix(f"{group}/")] = file
         elif match := LIGHTNING_FILE_PATTERN.fullmatch(file.path.rpartition("/")[2]):
-            found.append(_lightning_checkpoint(file, int(match[1])))
+            checkpoints.append(_lightning_checkpoint(file, int(match[1])))
     groups = (
         CheckpointFiles(path=path, step=_directory_step(path), files=files, listing=listing)
-        for path, files in inside.items()
+        for path, files in files_by_directory.items()
     )
-    found += [one for group in groups if (one := _checkpoint_from_files(group))]
-    return tuple(sorted(found, key=lambda one: (-one.step, one.path)))
+    checkpoints += [checkpoint for group in groups if (checkpoint := _checkpoint_from_files(group))]
+    return tuple(sorted(checkpoints, key=lambda checkpoint: (-checkpoint.step, checkpoint.path)))
 
 
 def to_saved_checkpoints(
-    found: Sequence[ListedCheckpoint], root: str, spike_at: int | None = None
+    listed: Sequence[ListedCheckpoint], root: str, spike_at: int | None = None
 ) -> tuple[SavedCheckpoint, ...]:
-    """For the decision. What was saved at a spike or behind it holds the weights that went bad."""
+    """The checkpoints as `decide` takes them. Those saved at a loss spike or after it are bad."""
     return tuple(
         SavedCheckpoint(
-            step=one.step,
-            path=f"{root.rstrip('/')}/{one.path}",
-            whole=one.is_complete,
-            verdict="bad" if spike_at is not None and one.step >= spike_at else "",
-            order=one.order,
+            step=checkpoint.step,
+            path=f"{root.rstrip('/')}/{checkpoint.path}",
+            whole=checkpoint.is_complete,
+            verdict="bad" if spike_at is not None and checkpoint.step >= spike_at else "",
+            order=checkpoint.order,
         )
-        for one in found
+        for checkpoint in listed
     )
 
 
 def _checkpoint_directory(path: str) -> str | None:
-    """The outermost directory whose name is a step's."""
+    """The outermost directory on the path whose name is that of a step."""
     parts = path.split("/")
     for depth, part in enumerate(parts[:-1], 1):
         if STEP_DIRECTORY_PATTERN.fullmatch(part):
@@ -159,8 +159,8 @@ def _checkpoint_from_files(group: CheckpointFiles) -> ListedCheckpoint | None:
 
 
 def _save_order_number(group: CheckpointFiles) -> int:
-    said = (group.text(SAVE_ORDER_FILE) or "").strip()
-    return int(said) if said.isascii() and said.isdigit() and len(said) < 16 else 0
+    text = (group.text(SAVE_ORDER_FILE) or "").strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
 
 
 def _checkpoint_format(group: CheckpointFiles) -> str | None:
@@ -180,39 +180,41 @@ def _damaged_file(files: Mapping[str, ListedFile]) -> str:
         if file.sound is False or (
             not file.size and leaf.endswith((".pt", ".ckpt", ".distcp", ".safetensors", ".bin"))
         ):
-            return f"{name} is {'cut off or damaged' if file.size else 'empty'}"
+            return f"{name} is {'truncated or damaged' if file.size else 'empty'}"
     return ""
 
 
-# --- what each convention promises
+# --- the checks of each format
 
 
 def _megatron_defect(group: CheckpointFiles) -> str:
-    said = group.beside(MEGATRON_TRACKER)
-    if said is None:
-        return f"there is no {MEGATRON_TRACKER}, so nobody says that saving came to its end"
-    number = said.strip()[:18]
+    text = group.beside(MEGATRON_TRACKER)
+    if text is None:
+        return f"{MEGATRON_TRACKER} is missing, so the save may not have finished"
+    number = text.strip()[:18]
     if not (number.isascii() and number.isdigit()) or int(number) < group.step:
-        return f"{MEGATRON_TRACKER} says {said.strip()[:20]!r}: saving did not come to its end"
+        return f"{MEGATRON_TRACKER} contains {text.strip()[:20]!r}: the save did not finish"
     if any(name.endswith(".distcp") for name in group.files):
         return _dcp_defect(group)
     return _rank_files_defect(group)
 
 
 def _rank_files_defect(group: CheckpointFiles) -> str:
-    """Each rank's directory holds the same files, and none is left out."""
+    """The defect of a checkpoint with one directory per rank: a missing rank, or missing files of a rank."""
     ranks: dict[str, set[str]] = defaultdict(set)
     for name in group.files:
         rank, slash, leaf = name.partition("/")
         if slash and RANK_PATTERN.match(rank):
             ranks[rank].add(leaf)
     if not ranks:
-        return "there is no mp_rank directory and no .distcp file in it"
+        return "it contains no mp_rank directory and no .distcp file"
     if missing := _missing_rank(int(match[1]) for rank in ranks if (match := RANK_PATTERN.match(rank))):
         return missing
-    whole = set().union(*ranks.values())
-    short = [rank for rank, leaves in sorted(ranks.items()) if leaves != whole and not _has_model_weights(leaves)]
-    return f"{short[0]} lacks files that other ranks have" if short else ""
+    expected = set().union(*ranks.values())
+    incomplete = [
+        rank for rank, leaves in sorted(ranks.items()) if leaves != expected and not _has_model_weights(leaves)
+    ]
+    return f"{incomplete[0]} lacks files that other ranks have" if incomplete else ""
 
 
 def _has_model_weights(leaves: set[str]) -> bool:
@@ -220,15 +222,15 @@ def _has_model_weights(leaves: set[str]) -> bool:
 
 
 def _deepspeed_defect(group: CheckpointFiles) -> str:
-    said = group.beside(DEEPSPEED_LATEST)
-    if said is None:
-        return f"there is no file {DEEPSPEED_LATEST}, so nobody says that saving came to its end"
-    newest = STEP_DIRECTORY_PATTERN.fullmatch(said.strip())
+    text = group.beside(DEEPSPEED_LATEST)
+    if text is None:
+        return f"the file {DEEPSPEED_LATEST} is missing, so the save may not have finished"
+    newest = STEP_DIRECTORY_PATTERN.fullmatch(text.strip())
     if newest is None or int(newest[1]) < group.step:
-        return f"{DEEPSPEED_LATEST} says {said.strip()[:40]!r}: saving did not come to its end"
+        return f"{DEEPSPEED_LATEST} contains {text.strip()[:40]!r}: the save did not finish"
     leaves = [name.rpartition("/")[2] for name in group.files]
     if not any(leaf.endswith("_model_states.pt") for leaf in leaves):
-        return "there are no model states in it"
+        return "it contains no model states"
     shards = (
         RANK_PATTERN.search(leaf) for leaf in leaves if leaf.endswith("_optim_states.pt") and "zero_pp_rank" in leaf
     )
@@ -236,49 +238,49 @@ def _deepspeed_defect(group: CheckpointFiles) -> str:
 
 
 def _missing_rank(ranks: Iterable[int]) -> str:
-    """Ranks count from 0 without a hole."""
-    there = set(ranks)
-    missing = next((rank for rank in range(len(there)) if rank not in there), None)
-    return f"what rank {missing} saved is missing" if missing is not None else ""
+    """The defect if a rank is missing. Ranks are numbered from 0 without gaps."""
+    present = set(ranks)
+    missing = next((rank for rank in range(len(present)) if rank not in present), None)
+    return f"the files of rank {missing} are missing" if missing is not None else ""
 
 
 def _dcp_defect(group: CheckpointFiles) -> str:
     metadata = next((file for name, file in group.files.items() if name.rpartition("/")[2] == DCP_METADATA), None)
     if metadata is None or not metadata.size:
-        return f"there is no {DCP_METADATA}, which is written last"
-    return "" if any(name.endswith(".distcp") for name in group.files) else "there is no .distcp file in it"
+        return f"{DCP_METADATA}, which is written last, is missing or empty"
+    return "" if any(name.endswith(".distcp") for name in group.files) else "it contains no .distcp file"
 
 
 def _hugging_face_defect(group: CheckpointFiles) -> str:
     state = _parse_json_object(group.text(TRAINER_STATE))
     if state is None:
-        return f"{TRAINER_STATE} is missing or no JSON, and it is written after the weights"
+        return f"{TRAINER_STATE}, which is written after the weights, is missing or not valid JSON"
     if state.get("global_step") != group.step:
-        return f"{TRAINER_STATE} speaks of step {str(state.get('global_step'))[:20]}"
+        return f"{TRAINER_STATE} is of step {str(state.get('global_step'))[:20]}"
     weights = _weight_files(group)
     if not weights:
-        return "there are no weights in it"
+        return "it contains no weights"
     for index in (name for name in weights if name.endswith(INDEX_SUFFIXES)):
         shards = (_parse_json_object(group.text(index)) or {}).get("weight_map")
         if not isinstance(shards, dict) or not shards:
-            return f"{index} names no files"
+            return f"{index} lists no files"
         if absent := sorted({str(shard) for shard in shards.values()} - set(group.files)):
-            return f"{absent[0][:80]} is missing; {index} names it"
+            return f"{absent[0][:80]} is missing, but {index} lists it"
     return ""
 
 
 def _weight_files(group: CheckpointFiles) -> list[str]:
-    """An index where there is one, or the single file."""
+    """The index files if there are any, else the weight files."""
     indexes = sorted(name for name in group.files if name.endswith(INDEX_SUFFIXES))
     return indexes or sorted(name for name in group.files if WEIGHTS_PATTERN.fullmatch(name))
 
 
 def _parse_json_object(text: str | None) -> dict[str, object] | None:
     try:
-        found = json.loads(text or "")
+        parsed = json.loads(text or "")
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return parsed if isinstance(parsed, dict) else None
 
 
 FORMAT_CHECKS: dict[str, Callable[[CheckpointFiles], str]] = {
@@ -293,16 +295,16 @@ FORMAT_CHECKS: dict[str, Callable[[CheckpointFiles], str]] = {
 
 
 def is_complete_file(name: str, size: int, read: Callable[[int, int], bytes]) -> bool | None:
-    """Whether a file is whole, from a few bytes of it: `read(offset, length)`. None: its kind does not tell."""
+    """Whether a file is complete, from a few bytes of it: `read(offset, length)`. None if its type has no check."""
     if name.endswith((".pt", ".ckpt")):
         if read(0, 4) != ZIP_BEGIN:
-            return None  # the format from before torch 1.6, or somebody's own
+            return None  # the format before torch 1.6, or a custom one
         return read(max(0, size - ZIP_TAIL_BYTES), ZIP_TAIL_BYTES)[:4] == ZIP_END
     return _is_complete_safetensors(size, read) if name.endswith(".safetensors") else None
 
 
 def _is_complete_safetensors(size: int, read: Callable[[int, int], bytes]) -> bool:
-    """Its header says where the last tensor ends."""
+    """Whether the file ends where its header says that the last tensor ends."""
     length = int.from_bytes(read(0, HEADER_LENGTH_BYTES), "little")
     if size < HEADER_LENGTH_BYTES or not 2 <= length <= min(MAX_HEADER_BYTES, size - HEADER_LENGTH_BYTES):
         return False

@@ -1,7 +1,4 @@
-"""How far a deed may go by itself: everything that takes a mode down, and the breaker of a whole cluster. Pure.
-
-Doubt only ever takes away; no rule here raises what a team allowed.
-"""
+"""Rules that lower the mode of a decision, and the circuit breaker of a cluster. Pure: no rule raises a mode."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ PLAIN_RESTART_ACTIONS = frozenset({RecoveryAction.RESTART, RecoveryAction.ELSEWH
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionDraft:
-    """What was decided so far."""
+    """The parts of a decision that are known before its mode is."""
 
     action: RecoveryAction
     facts: FailureFacts
@@ -52,65 +49,71 @@ class DecisionDraft:
 
 
 def mode_limits(case: DecisionDraft) -> tuple[ModeLimit, ...]:
-    return tuple(found for rule in LIMIT_RULES if (found := rule(case)))
+    return tuple(limit for rule in LIMIT_RULES if (limit := rule(case)))
 
 
 def _opt_out_limit(case: DecisionDraft) -> ModeLimit | None:
     off = case.facts.labels.get(OPT_OUT_LABEL) == "off"
-    return (AutomationMode.OBSERVE, f"the job opted out by its label {OPT_OUT_LABEL}=off") if off else None
+    return (AutomationMode.OBSERVE, f"the job opted out with the label {OPT_OUT_LABEL}=off") if off else None
 
 
 def _expiry_limit(case: DecisionDraft) -> ModeLimit | None:
     if case.now <= case.facts.at + ACTION_TERMS[case.action].expires:
         return None
-    return AutomationMode.OBSERVE, f"it failed at {case.facts.at:%d %b %H:%M} and what was right then may be wrong now"
+    return AutomationMode.OBSERVE, f"it failed at {case.facts.at:%d %b %H:%M} UTC, which is too long ago to act on"
 
 
 def _override_limit(case: DecisionDraft) -> ModeLimit | None:
     for order in case.history.orders:
         if order.subject == case.facts.job and not order.lifted:
-            return AutomationMode.OBSERVE, f"{order.by} decided about this job: {order.why}"
+            return AutomationMode.OBSERVE, f"{order.by} has excluded this job from recovery: {order.why}"
     return None
 
 
 def _confidence_limit(case: DecisionDraft) -> ModeLimit | None:
     if case.facts.confidence >= case.policy.sure:
         return None
-    needed = f"{case.policy.sure:.0%} are needed to act"
-    return AutomationMode.PROPOSE, f"the diagnosis is {case.facts.confidence:.0%} sure, and {needed}"
+    confidence, threshold = case.facts.confidence, case.policy.sure
+    return AutomationMode.PROPOSE, f"confidence {confidence:.0%}, threshold {threshold:.0%}"
 
 
 def _repetition_limit(case: DecisionDraft) -> ModeLimit | None:
     terms, same = ACTION_TERMS[case.action], (case.action, case.facts.job)
     since = case.now - terms.within
-    done = [one for one in case.history.done if (one.action, one.job) == same and one.at > since]
-    count = sum(not _saved_newer_checkpoint(one, case.base) for one in done)
+    repeats = [action for action in case.history.done if (action.action, action.job) == same and action.at > since]
+    count = sum(not _saved_newer_checkpoint(action, case.base) for action in repeats)
     hours = terms.within / timedelta(hours=1)
     return (
-        (AutomationMode.PROPOSE, f"“{case.action}” was done {count} times within {hours:g} h")
+        (AutomationMode.PROPOSE, f"“{case.action}” was carried out {count} times within {hours:g} h")
         if count >= terms.most
         else None
     )
 
 
-def _saved_newer_checkpoint(done: PastAction, base: SavedCheckpoint | None) -> bool:
-    """A restart after which the job saved a newer checkpoint is part of no loop: a gang of thousands of GPUs meets
-    several broken nodes in an hour. A loss that goes wrong again and again needs a person although it saves."""
-    if done.action not in PLAIN_RESTART_ACTIONS or done.checkpoint is None or base is None:
+def _saved_newer_checkpoint(restart: PastAction, base: SavedCheckpoint | None) -> bool:
+    """Whether the job saved a newer checkpoint after this restart, so that the restart is not part of a loop.
+
+    A job on thousands of GPUs meets several broken nodes in an hour. Rollbacks always count: a loss that spikes
+    repeatedly needs an operator even if the job saves checkpoints.
+    """
+    if restart.action not in PLAIN_RESTART_ACTIONS or restart.checkpoint is None or base is None:
         return False
-    return base.step > done.checkpoint
+    return base.step > restart.checkpoint
 
 
 def _no_checkpoint_limit(case: DecisionDraft) -> ModeLimit | None:
-    step = max((one.step or 0 for one in case.history.tries), default=0)
+    step = max((attempt.step or 0 for attempt in case.history.tries), default=0)
     if not case.restarts or case.base is not None or not step or _restart_is_cheap(case):
         return None
-    return AutomationMode.PROPOSE, f"it had come to step {step}, and no checkpoint is known to start from"
+    return AutomationMode.PROPOSE, f"it had reached step {step}, and no checkpoint is known to start from"
 
 
 def _restart_is_cheap(case: DecisionDraft) -> bool:
-    """A job that failed before its first save. Repeating minutes costs less than waiting for a person; but a job that
-    had loaded a checkpoint has one, and it is only not found."""
+    """Whether the job failed before its first save, so that a restart from the beginning repeats only minutes.
+
+    That costs less than waiting for an approval. A job that had loaded a checkpoint has one that was not found, so it
+    does not qualify.
+    """
     ran = case.facts.ran
     return ran is not None and ran <= case.policy.most_repeated and case.facts.started_from is None
 
@@ -120,16 +123,16 @@ def _resize_consent_limit(case: DecisionDraft) -> ModeLimit | None:
         return None
     return (
         AutomationMode.PROPOSE,
-        f"what a job asks for is changed by itself only where its label says {RESIZE_OPT_IN_LABEL}=on",
+        f"requests are changed automatically only with the label {RESIZE_OPT_IN_LABEL}=on",
     )
 
 
 def _batch_size_limit(case: DecisionDraft) -> ModeLimit | None:
-    if all(one.keeps_batch for one in case.change):
+    if all(change.keeps_batch for change in case.change):
         return None
     return (
         AutomationMode.PROPOSE,
-        "its global batch may become smaller, and what it learns with it, which is its owner's to say",
+        "the change may reduce the global batch and affect training, which its owner must approve",
     )
 
 
@@ -156,16 +159,18 @@ LIMIT_RULES: tuple[Callable[[DecisionDraft], ModeLimit | None], ...] = (
 def breaker_trip_reason(
     history: FailureHistory, breaker: CircuitBreaker, now: datetime, adding: frozenset[str] = frozenset()
 ) -> str:
-    """Why nothing on this cluster may act by itself; empty: it may. More deeds never take this back."""
+    """Why no action on this cluster may run automatically; empty if it may. More actions never clear the reason."""
     since = now - breaker.cordon_window
-    nodes = set(adding).union(*(one.nodes for one in history.done if one.action in CORDON_ACTIONS and one.at > since))
+    nodes = set(adding).union(
+        *(action.nodes for action in history.done if action.action in CORDON_ACTIONS and action.at > since)
+    )
     if nodes and len(nodes) > breaker.cordoned_share * history.cluster_nodes and len(nodes) > 1:
         minutes = breaker.cordon_window // timedelta(minutes=1)
-        share = f"{len(nodes)} of {history.cluster_nodes} nodes would be taken out within {minutes} minutes"
-        return f"{share}; {breaker.cordoned_share:.0%} are allowed"
+        share = f"{len(nodes)} of {history.cluster_nodes} nodes would be drained within {minutes} minutes"
+        return f"{share}; the limit is {breaker.cordoned_share:.0%}"
     since = now - breaker.restart_window
-    restarts = sum(one.action in RERUN_ACTIONS and one.at > since for one in history.done)
+    restarts = sum(action.action in RERUN_ACTIONS and action.at > since for action in history.done)
     if restarts >= breaker.restarts:
         minutes = breaker.restart_window // timedelta(minutes=1)
-        return f"{restarts} jobs were restarted within {minutes} minutes; {breaker.restarts} are allowed"
+        return f"{restarts} jobs were restarted within {minutes} minutes; the limit is {breaker.restarts}"
     return ""

@@ -1,9 +1,9 @@
-"""Which of many nodes is the broken one: all-gather in pairs, twice. Pure; who runs the pairs is told the outcome.
+"""Finds the faulty nodes among many: all-gather tests in pairs, in two rounds. Pure: the caller runs the pairs.
 
-Round one puts all nodes into worlds of two (one of three if their number is odd). Whoever was in a world that passed is
-good. Round two lets each node of a failed world meet a partner that is known to be good: failing again, it is faulty.
-The cost is two all-gathers, however many nodes there are, as long as there are as many good partners as suspects; with
-fewer, round two takes several waves. A node that nobody good can meet is not judged, and that is said.
+Round one groups all nodes in pairs (one group of three if their number is odd). Every node in a group that passed is
+good. Round two tests each node of a failed group with a partner that is known to be good: if it fails again, it is
+faulty. The cost is two all-gathers, however many nodes there are, as long as there are as many good partners as
+suspects; with fewer, round two takes several waves. Nodes without a good partner are reported as not tested.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_TEST_NODES = 100_000
 
 
 class InvalidPairTest(ValueError):
-    """What was asked cannot be tested; the message says why."""
+    """The request is invalid; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class NodeGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupResult:
-    """`passed` is None where nobody knows: it did not start, or the cluster lost it. That says nothing of a node."""
+    """The outcome of one group. `passed` is None if it is unknown: the test did not start, or the cluster lost it."""
 
     nodes: tuple[str, ...]
     passed: bool | None
@@ -37,12 +37,12 @@ class GroupResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PairTestVerdict:
-    """Every tested node is in exactly one of the first three."""
+    """The verdict of both rounds. Every node is in exactly one of `good`, `faulty` and `unjudged`."""
 
     good: frozenset[str]
     faulty: frozenset[str]
-    unjudged: dict[str, str]  # and why
-    links: tuple[tuple[str, ...], ...] = ()  # failed together, and each passed with another partner
+    unjudged: dict[str, str]  # node → reason
+    links: tuple[tuple[str, ...], ...] = ()  # failed together, although each passed with another partner
 
     @property
     def sentence(self) -> str:
@@ -50,16 +50,16 @@ class PairTestVerdict:
         if self.faulty:
             parts.append(f"faulty: {', '.join(sorted(self.faulty))}")
         if self.unjudged:
-            parts.append(f"not judged: {', '.join(sorted(self.unjudged))}")
-        parts += [f"the path between {' and '.join(link)} failed, both work with others" for link in self.links]
+            parts.append(f"not tested: {', '.join(sorted(self.unjudged))}")
+        parts += [f"the link between {' and '.join(link)} failed, both work with other nodes" for link in self.links]
         return "; ".join(parts) + "."
 
 
 def first_round_groups(nodes: Collection[str], known_good: Collection[str] = ()) -> tuple[NodeGroup, ...]:
-    """Everybody once. A single node needs a partner from `known_good`."""
+    """The groups of round one, each node once. A single node needs a partner from `known_good`."""
     suspects = sorted(set(nodes))
     if len(suspects) > MAX_TEST_NODES:
-        raise InvalidPairTest(f"nodes: {len(suspects)} are more than the {MAX_TEST_NODES} that one test takes")
+        raise InvalidPairTest(f"nodes: {len(suspects)} exceed the limit of {MAX_TEST_NODES} for one test")
     if len(suspects) == 1:
         partners = sorted(set(known_good) - set(suspects))
         return (NodeGroup(nodes=(suspects[0], partners[0])),) if partners else ()
@@ -73,7 +73,7 @@ def first_round_groups(nodes: Collection[str], known_good: Collection[str] = ())
 def second_round_waves(
     nodes: Collection[str], first: Sequence[GroupResult], known_good: Collection[str] = ()
 ) -> tuple[tuple[NodeGroup, ...], ...]:
-    """Waves of worlds; in a wave nobody is in two. Empty: nobody failed, or no partner is known to be good."""
+    """The groups of round two, in waves that use each node once. Empty if no node failed or no partner is good."""
     suspects, partners = sorted(_nodes_that_only_failed(nodes, first)), sorted(_good_nodes(nodes, first, known_good))
     if not partners:
         return ()
@@ -89,7 +89,7 @@ def pair_test_verdict(
     second: Sequence[GroupResult],
     known_good: Collection[str] = (),
 ) -> PairTestVerdict:
-    """What both rounds say. Only failing beside a partner that is known to be good makes a node faulty."""
+    """The verdict of both rounds. A node is faulty only if it fails with a partner that is known to be good."""
     tested, partners = set(nodes), _good_nodes(nodes, first, known_good)
     suspects = _nodes_that_only_failed(nodes, first)
     cleared = {node for world in second if world.passed for node in world.nodes} & suspects
@@ -108,7 +108,7 @@ def pair_test_verdict(
 
 
 def _good_nodes(nodes: Collection[str], first: Iterable[GroupResult], known_good: Collection[str]) -> set[str]:
-    """Who passed with somebody, and partners from elsewhere; those never while they are under test themselves."""
+    """Nodes that passed with any partner, and known good nodes that are not under test themselves."""
     passed = {node for world in first if world.passed for node in world.nodes}
     failed = {node for world in first if world.passed is False for node in world.nodes} - set(known_good)
     return (passed | (set(known_good) - set(nodes))) - failed
@@ -121,15 +121,15 @@ def _nodes_that_only_failed(nodes: Collection[str], first: Iterable[GroupResult]
 
 
 def _failing_suspect(world: GroupResult, partners: set[str]) -> set[str]:
-    """The one that is not known to be good; of two unknown nodes neither can be accused."""
+    """The one node that is not known to be good; empty if two are unknown, because either could be the cause."""
     unknown = set(world.nodes) - partners
     return unknown if len(unknown) == 1 and len(world.nodes) > 1 else set()
 
 
 def _undetermined_reason(node: str, suspects: set[str], partners: set[str]) -> str:
     if node not in suspects:
-        return "its world did not run, or nobody knows how it came out"
-    return "its second world did not run" if partners - {node} else "no partner is known to be good"
+        return "its test did not run, or its result is unknown"
+    return "its second test did not run" if partners - {node} else "no partner is known to be good"
 
 
 def _failed_links(first: Iterable[GroupResult], good: set[str]) -> tuple[tuple[str, ...], ...]:
@@ -141,22 +141,22 @@ def _failed_links(first: Iterable[GroupResult], good: set[str]) -> tuple[tuple[s
 
 @dataclass(frozen=True, kw_only=True)
 class SpareEstimate:
-    """How many nodes to keep free, and how that was reckoned."""
+    """How many nodes to keep free, and how the number was calculated."""
 
     nodes: int
     spares: int
-    away: float  # the share of time that a node is away
-    enough: float  # how likely that many suffice
+    away: float  # fraction of time that a node is unavailable
+    enough: float  # probability that this many spares suffice
     sentence: str
 
 
 def estimate_spares(
     nodes: int, *, failures_per_node_day: float, days_away: float, confidence: float = 0.99
 ) -> SpareEstimate:
-    """The fewest spares that suffice with this confidence, if nodes fail apart from each other.
+    """The smallest number of spares that suffices with this confidence, if nodes fail independently.
 
-    A node is away with p = r·d / (1 + r·d): it fails r times a day and each time stays away d days. The number that is
-    away at once is binomial.
+    A node that fails r times a day and is unavailable for d days each time is unavailable with probability
+    p = r·d / (1 + r·d). The number of nodes that are unavailable at the same time is binomial.
     """
     _validate_spare_inputs(nodes, failures_per_node_day, days_away, confidence)
     load = failures_per_node_day * days_away
@@ -167,8 +167,8 @@ def estimate_spares(
         covered += _binomial_probability(nodes, count, away)
     enough = min(covered, 1.0)
     sentence = (
-        f"{count} spares for {nodes} nodes: each is away {away:.3%} of the time, and no more than {count} are away "
-        f"at once {enough:.1%} of the time."
+        f"{count} spares for {nodes} nodes: each node is unavailable {away:.3%} of the time, and at most {count} are "
+        f"unavailable at once {enough:.1%} of the time."
     )
     return SpareEstimate(nodes=nodes, spares=count, away=away, enough=enough, sentence=sentence)
 
@@ -184,7 +184,7 @@ def _validate_spare_inputs(nodes: int, rate: float, days: float, confidence: flo
 
 
 def _binomial_probability(nodes: int, away: int, p: float) -> float:
-    """Exactly so many of them at once; by logarithms, because (1 - p) to the power of thousands is 0."""
+    """The probability that exactly this many are unavailable. Uses logarithms: (1 - p) ** thousands underflows to 0."""
     if p <= 0:
         return 1.0 if away == 0 else 0.0
     ways = math.lgamma(nodes + 1) - math.lgamma(away + 1) - math.lgamma(nodes - away + 1)

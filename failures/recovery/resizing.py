@@ -1,8 +1,8 @@
-"""What a job that was too large for its memory asks for instead: a smaller batch for each GPU, or more memory. Pure.
+"""Changed requests for a job that ran out of memory: a smaller batch per GPU, fewer workers or more memory. Pure.
 
-The batch is made smaller where the job names it, in its command or in its environment, and what the program needs to
-keep its global batch is changed with it: half the batch, twice the steps of accumulation. A batch that is named twice,
-or in a file that nobody here reads, is left to its owner. Nothing else of a command is touched, and none of it is kept.
+The batch size is changed where the job sets it, in its command or its environment. The steps of accumulation are
+changed with it to keep the global batch: half the batch size, twice the steps. A batch size that is set twice, or in a
+file, is left to the owner of the job. The rest of the command is neither changed nor stored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jobs.core.slurm_notation import parse_memory_mb
 GPU_OOM, HOST_OOM, LOADER_OOM = "OutOfMemoryError", "HostOOMKilled", "DataloaderKilled"
 MEMORY_CAUSES = frozenset({GPU_OOM, HOST_OOM, LOADER_OOM})
 
-# An option as it is written in a command: --micro-batch-size 8, data.micro_batch_size=8, MICRO_BATCH_SIZE=8
+# An option in a command: --micro-batch-size 8, data.micro_batch_size=8, MICRO_BATCH_SIZE=8
 OPTION_PATTERN = re.compile(
     r"(?<![^\s'\"])(?P<flag>--?[A-Za-z][\w.-]*|\+{0,2}[A-Za-z_][\w./]*(?==))(?P<by>=|[ \t]+)"
     r"(?P<value>[0-9]{1,7})(?![^\s'\";\\])"
@@ -30,17 +30,19 @@ PER_GPU_BATCH_NAMES = frozenset(
         *("per_device_train_batch_size", "per_gpu_train_batch_size"),
     }
 )
-BATCH_NAME = "batch_size"  # of one GPU or of all: programs differ
+BATCH_NAME = "batch_size"  # per GPU or global: programs differ
 ACCUMULATION_NAMES = frozenset(
     {
         *("gradient_accumulation_steps", "gradient_accumulation", "accumulation_steps", "accumulate_grad_batches"),
         *("grad_accum_steps", "grad_acc_steps", "gas"),
     }
 )
-GLOBAL_BATCH_NAMES = frozenset({"global_batch_size", "train_batch_size", "gbs"})  # who names it accumulates by himself
+GLOBAL_BATCH_NAMES = frozenset(
+    {"global_batch_size", "train_batch_size", "gbs"}
+)  # such a program adapts its accumulation
 TRANSFORMERS_BATCH_NAMES = frozenset(
     {"per_device_train_batch_size", "per_gpu_train_batch_size"}
-)  # and its name for the steps
+)  # used with --gradient_accumulation_steps
 WORKER_COUNT_NAMES = frozenset(
     {"num_workers", "dataloader_num_workers", "num_data_workers", "data_workers", "dataloader_workers"}
 )
@@ -49,15 +51,15 @@ OPTION_NAME_GROUPS = (PER_GPU_BATCH_NAMES | {BATCH_NAME}, ACCUMULATION_NAMES, GL
 RELEVANT_OPTION_NAMES = frozenset().union(*OPTION_NAME_GROUPS)
 
 IDENTIFIER_PATTERN = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z_]\w*(?:-[A-Za-z_]\w*)*")
-REFERENCE_PATTERN = re.compile(r"(?:=|[ \t]+)\"?\$\{?(\w+)")  # behind an option: its value stands somewhere else
+REFERENCE_PATTERN = re.compile(r"(?:=|[ \t]+)\"?\$\{?(\w+)")  # after an option: its value is a variable
 COMMENT_PATTERN = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|(?P<comment>(?<![^\s;&|()])#[^\n]*)""", re.DOTALL)
 
 MEMORY, COMMAND, ENVIRONMENT = "memory_per_node", "command", "environment"
 MB_PER_GIB = 1024
-ROUND_UP_FROM_MB = 8 * MB_PER_GIB  # less is asked for to the megabyte
-MAX_BATCH_DIVISOR = 8  # a batch that only a larger number divides would become far too small
+ROUND_UP_FROM_MB = 8 * MB_PER_GIB  # smaller requests are not rounded
+MAX_BATCH_DIVISOR = 8  # a larger divisor would make the batch far too small
 
-# A data loader's memory between its processes has a size of its own, whatever the job asks for
+# Signs that shared memory ran out. Its size does not depend on the memory request
 SHARED_MEMORY_PATTERN = re.compile(
     r"shared[ _]memory|\bshm\b|bus error|sigbus|\bsignal:? 7\b|(?:exitcode *:|code[ =:]{1,4}) *(?:-7|135)\b",
     re.IGNORECASE,
@@ -70,8 +72,8 @@ class RequestOption:
     flag: str
     by: str
     value: int
-    variable: str = ""  # of the environment, in whose value it stands or whose value it is
-    raw: str = ""  # the value as it is written: 08
+    variable: str = ""  # the environment variable that contains it
+    raw: str = ""  # the value as written, such as 08
 
     @property
     def name(self) -> str:
@@ -88,14 +90,14 @@ def _normalize_name(word: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryRequest:
-    """What of a job's request says how much memory it needs."""
+    """The parts of a job's request that determine how much memory it needs."""
 
-    memory_mb: int = 0  # 0: what its cluster gives
-    most_memory_mb: int = 0  # of a node that it could run on
+    memory_mb: int = 0  # 0: the default of its cluster
+    most_memory_mb: int = 0  # available on the nodes that it could run on
     whole_nodes: bool = False
     options: tuple[RequestOption, ...] = ()
-    shared: bool = False  # it was the memory between its processes that ran out
-    unread: tuple[str, ...] = ()  # names that count and stand there too, with what is no plain number
+    shared: bool = False  # shared memory ran out
+    unread: tuple[str, ...] = ()  # relevant names whose value is not a plain number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +107,7 @@ class RequestChange:
     becomes: str
     why: str
     keeps_batch: bool = True
-    variable: str = ""  # of the environment
+    variable: str = ""  # the environment variable that is changed
 
     @property
     def sentence(self) -> str:
@@ -114,7 +116,7 @@ class RequestChange:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """What of a job a change is made to."""
+    """The parts of a job that a change applies to."""
 
     command: str
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -122,43 +124,45 @@ class JobRequest:
 
 
 class RequestChangedMeanwhile(Exception):
-    """The job does not ask any more for what was to be changed; the message is a sentence."""
+    """The request no longer contains what was to be changed; the message says why."""
 
 
 def build_memory_request(
-    asked: JobRequest, *, most_memory_mb: int, whole_nodes: bool, said: Iterable[str] = ()
+    job_request: JobRequest, *, most_memory_mb: int, whole_nodes: bool, evidence: Iterable[str] = ()
 ) -> MemoryRequest:
-    """Only numbers behind a name that counts here: a command may hold secrets, and this is kept with the decision.
-    `said` is the evidence, as it stands in the log."""
-    found = [one for one in _all_options(asked) if one.name in RELEVANT_OPTION_NAMES]
+    """The memory request of a job. `evidence` are the lines of its log.
+
+    It contains only numbers of relevant options: it is stored with the decision, and a command may contain secrets.
+    """
+    options = [option for option in _all_options(job_request) if option.name in RELEVANT_OPTION_NAMES]
     return MemoryRequest(
-        memory_mb=asked.memory_mb,
+        memory_mb=job_request.memory_mb,
         most_memory_mb=most_memory_mb,
         whole_nodes=whole_nodes,
-        options=tuple(found[:MAX_OPTIONS]),
-        shared=any(SHARED_MEMORY_PATTERN.search(line) for line in said),
-        unread=tuple(sorted(_unreadable_names(asked, found))),
+        options=tuple(options[:MAX_OPTIONS]),
+        shared=any(SHARED_MEMORY_PATTERN.search(line) for line in evidence),
+        unread=tuple(sorted(_unreadable_names(job_request, options))),
     )
 
 
-def applicable_request(cause: str, request: MemoryRequest, asked: JobRequest) -> MemoryRequest | None:
-    """None where what would be proposed could not be carried out: then it stays advice."""
+def applicable_request(cause: str, request: MemoryRequest, job_request: JobRequest) -> MemoryRequest | None:
+    """The request, or None if the proposed changes could not be applied to the job."""
     try:
-        apply_changes(propose_changes(cause, request), asked)
+        apply_changes(propose_changes(cause, request), job_request)
     except RequestChangedMeanwhile:
         return None
     return request
 
 
-def _all_options(asked: JobRequest) -> list[RequestOption]:
-    found = list(_parse_options(_blank_comments(asked.command), COMMAND))
-    for name, value in asked.environment.items():
+def _all_options(request: JobRequest) -> list[RequestOption]:
+    options = list(_parse_options(_blank_comments(request.command), COMMAND))
+    for name, value in request.environment.items():
         if INTEGER_VALUE_PATTERN.fullmatch(value):
-            found.append(
+            options.append(
                 RequestOption(place=ENVIRONMENT, flag=name, by="=", value=int(value), variable=name, raw=value)
             )
-        found += _parse_options(value, ENVIRONMENT, name)
-    return found
+        options += _parse_options(value, ENVIRONMENT, name)
+    return options
 
 
 def _parse_options(text: str, place: str, variable: str = "") -> Iterator[RequestOption]:
@@ -170,18 +174,18 @@ def _parse_options(text: str, place: str, variable: str = "") -> Iterator[Reques
 
 
 def _blank_comments(command: str) -> str:
-    """As long as before, so that what is found stands where it stood."""
+    """The command with its comments replaced by blanks. The length stays the same, so that positions stay valid."""
     return COMMENT_PATTERN.sub(lambda match: " " * len(match[0]) if match["comment"] else match[0], command)
 
 
-def _unreadable_names(asked: JobRequest, found: Iterable[RequestOption]) -> set[str]:
-    """What is named, but with a value that nobody here can read; not where it refers to one that was read."""
-    read = {one.flag for one in found if one.by == "=" and (one.place == COMMAND or one.flag == one.variable)}
-    names = {
-        _relevant_name(name) for name, value in asked.environment.items() if not INTEGER_VALUE_PATTERN.fullmatch(value)
-    }
-    for text in (_blank_comments(asked.command), *asked.environment.values()):
-        names.update(_unreadable_names_in_text(text, read))
+def _unreadable_names(request: JobRequest, options: Iterable[RequestOption]) -> set[str]:
+    """Relevant names whose value cannot be read, except references to an option that was read."""
+    assigned = [option for option in options if option.by == "="]
+    readable = {option.flag for option in assigned if option.place == COMMAND or option.flag == option.variable}
+    variables = request.environment.items()
+    names = {_relevant_name(name) for name, value in variables if not INTEGER_VALUE_PATTERN.fullmatch(value)}
+    for text in (_blank_comments(request.command), *request.environment.values()):
+        names.update(_unreadable_names_in_text(text, readable))
     return names - {""}
 
 
@@ -198,20 +202,20 @@ def _unreadable_names_in_text(text: str, read: set[str]) -> Iterator[str]:
 
 
 def _relevant_name(word: str) -> str:
-    """The name that counts; a program may have put its own before that of the steps."""
+    """The relevant option name in a word, or "". Accumulation options may have a prefix of the program."""
     name = _normalize_name(word)
     return (
         name
         if name in RELEVANT_OPTION_NAMES
-        else next((one for one in sorted(ACCUMULATION_NAMES) if name.endswith(f"_{one}")), "")
+        else next((suffix for suffix in sorted(ACCUMULATION_NAMES) if name.endswith(f"_{suffix}")), "")
     )
 
 
-# --- what is asked for instead
+# --- proposed changes
 
 
 def propose_changes(cause: str, request: MemoryRequest | None) -> tuple[RequestChange, ...]:
-    """Empty: nobody here knows what would help."""
+    """The changes that would help against this cause; empty if none is known."""
     if request is None:
         return ()
     if cause == GPU_OOM:
@@ -222,7 +226,7 @@ def propose_changes(cause: str, request: MemoryRequest | None) -> tuple[RequestC
 
 
 def _smaller_batch(request: MemoryRequest) -> tuple[RequestChange, ...]:
-    names, unread = {one.name for one in request.options}, set(request.unread)
+    names, unread = {option.name for option in request.options}, set(request.unread)
     kind = PER_GPU_BATCH_NAMES if (names | unread) & PER_GPU_BATCH_NAMES else frozenset({BATCH_NAME})
     batch = _single_option(request, kind)
     if batch is None or batch.value < 2:
@@ -233,17 +237,17 @@ def _smaller_batch(request: MemoryRequest) -> tuple[RequestChange, ...]:
     smaller = _option_change(batch, batch.value // part, "each step needs less memory")
     if names & (
         GLOBAL_BATCH_NAMES if batch.name == BATCH_NAME else GLOBAL_BATCH_NAMES | {BATCH_NAME}
-    ):  # beside one of a GPU's it is that of all
-        return (replace(smaller, why="each step needs less memory, and the global batch that it names stays"),)
+    ):  # next to a batch size per GPU, this is the global one
+        return (replace(smaller, why="each step needs less memory, and the global batch size is set separately"),)
     if unread & (GLOBAL_BATCH_NAMES | {BATCH_NAME}):
         return (replace(smaller, keeps_batch=False),)
     named = (names | unread) & ACCUMULATION_NAMES
     if (steps := _single_option(request, ACCUMULATION_NAMES)) and steps.value:
-        more = _option_change(steps, steps.value * part, "so the batch between two updates stays as it was")
+        more = _option_change(steps, steps.value * part, "this keeps the global batch unchanged")
         return smaller, more
     if not named and batch.name in TRANSFORMERS_BATCH_NAMES and batch.place == COMMAND and batch.flag.startswith("--"):
         added = f"{smaller.becomes} --gradient_accumulation_steps{batch.by}{part}"
-        why = "each step needs less memory, and the batch between two updates stays as it was"
+        why = "each step needs less memory, and the global batch stays unchanged"
         return (replace(smaller, becomes=added, why=why),)
     return (replace(smaller, keeps_batch=False),)
 
@@ -255,7 +259,7 @@ def _more_memory(request: MemoryRequest) -> tuple[RequestChange, ...]:
     more = min(most, rounded) if was else most if request.whole_nodes else 0
     if more <= was:
         return ()
-    why = "all that its nodes have" if more == most else f"{_format_memory(more - was)} more"
+    why = "all memory of its nodes" if more == most else f"{_format_memory(more - was)} more"
     return (RequestChange(what=MEMORY, was=_format_memory(was), becomes=_format_memory(more), why=why),)
 
 
@@ -264,14 +268,14 @@ def _fewer_workers(request: MemoryRequest) -> tuple[RequestChange, ...]:
     if workers is None or workers.value < 2:
         return ()
     return (
-        _option_change(workers, workers.value // 2, "each worker of a data loader holds a copy of what it prepares"),
+        _option_change(workers, workers.value // 2, "each data loader worker holds a copy of the data it prepares"),
     )
 
 
 def _single_option(request: MemoryRequest, names: frozenset[str]) -> RequestOption | None:
-    """What is named twice means two things, and nobody here knows which of them was too large."""
-    found = [one for one in request.options if one.name in names]
-    return found[0] if len(found) == 1 and not names & set(request.unread) else None
+    """The only option with one of these names. None if there are several, because either could be the cause."""
+    options = [option for option in request.options if option.name in names]
+    return options[0] if len(options) == 1 and not names & set(request.unread) else None
 
 
 def _option_change(option: RequestOption, value: int, why: str) -> RequestChange:
@@ -279,54 +283,54 @@ def _option_change(option: RequestOption, value: int, why: str) -> RequestChange
     return RequestChange(what=option.place, was=option.text, becomes=becomes, why=why, variable=option.variable)
 
 
-# --- made
+# --- applied changes
 
 
-def apply_changes(changes: Iterable[RequestChange], asked: JobRequest) -> JobRequest:
-    for one in changes:
-        asked = _apply_change(one, asked)
-    return asked
+def apply_changes(changes: Iterable[RequestChange], request: JobRequest) -> JobRequest:
+    for change in changes:
+        request = _apply_change(change, request)
+    return request
 
 
 def reverse_changes(changes: Iterable[RequestChange]) -> tuple[RequestChange, ...]:
-    return tuple(replace(one, was=one.becomes, becomes=one.was) for one in changes)
+    return tuple(replace(change, was=change.becomes, becomes=change.was) for change in changes)
 
 
-def _apply_change(one: RequestChange, asked: JobRequest) -> JobRequest:
-    if one.what == MEMORY:
-        if asked.memory_mb != _parse_memory(one.was):
-            raise RequestChangedMeanwhile(
-                f"it asks for {_format_memory(asked.memory_mb) or 'no amount'} of memory by now"
-            )
-        return replace(asked, memory_mb=_parse_memory(one.becomes))
-    if one.what == ENVIRONMENT:
-        name = one.variable or one.was.partition("=")[0]
-        return replace(asked, environment={**asked.environment, name: _apply_in_variable(one, name, asked.environment)})
-    return replace(asked, command=_apply_in_text(one, asked.command, "its command", _blank_comments(asked.command)))
+def _apply_change(change: RequestChange, request: JobRequest) -> JobRequest:
+    if change.what == MEMORY:
+        if request.memory_mb != _parse_memory(change.was):
+            raise RequestChangedMeanwhile(f"it now requests {_format_memory(request.memory_mb) or 'no'} memory")
+        return replace(request, memory_mb=_parse_memory(change.becomes))
+    if change.what == ENVIRONMENT:
+        name = change.variable or change.was.partition("=")[0]
+        value = _apply_in_variable(change, name, request.environment)
+        return replace(request, environment={**request.environment, name: value})
+    command = _apply_in_text(change, request.command, "its command", _blank_comments(request.command))
+    return replace(request, command=command)
 
 
-def _apply_in_variable(one: RequestChange, name: str, environment: Mapping[str, str]) -> str:
+def _apply_in_variable(change: RequestChange, name: str, environment: Mapping[str, str]) -> str:
     if name not in environment:
-        raise RequestChangedMeanwhile(f"its environment has no {name} any more")
-    if f"{name}={environment[name]}" == one.was:
-        return one.becomes.removeprefix(f"{name}=")
-    return _apply_in_text(one, environment[name], f"{name} of its environment")
+        raise RequestChangedMeanwhile(f"its environment no longer contains {name}")
+    if f"{name}={environment[name]}" == change.was:
+        return change.becomes.removeprefix(f"{name}=")
+    return _apply_in_text(change, environment[name], f"{name} of its environment")
 
 
-def _apply_in_text(one: RequestChange, text: str, whose: str, counted: str | None = None) -> str:
-    """Where it stands in what counts of the text."""
-    written = re.compile(rf"(?<![^\s'\"]){re.escape(one.was)}(?![^\s'\";\\])")
-    found = [match.span() for match in written.finditer(text if counted is None else counted)]
-    if len(found) != 1:
+def _apply_in_text(change: RequestChange, text: str, whose: str, counted: str | None = None) -> str:
+    """The text with the change applied at its only occurrence. `counted` is the text without its comments."""
+    pattern = re.compile(rf"(?<![^\s'\"]){re.escape(change.was)}(?![^\s'\";\\])")
+    spans = [match.span() for match in pattern.finditer(text if counted is None else counted)]
+    if len(spans) != 1:
         raise RequestChangedMeanwhile(
-            f"{whose} says {one.was} more than once" if found else f"{whose} does not say {one.was} any more"
+            f"{whose} contains {change.was} more than once" if spans else f"{whose} no longer contains {change.was}"
         )
-    ((start, end),) = found
-    return text[:start] + one.becomes + text[end:]
+    ((start, end),) = spans
+    return text[:start] + change.becomes + text[end:]
 
 
 def _format_memory(megabytes: int) -> str:
-    """To the megabyte, for it is read back; nothing where nothing was asked for."""
+    """Exact to the megabyte, because it is parsed again; empty for 0."""
     return "" if not megabytes else f"{megabytes}M" if megabytes % MB_PER_GIB else f"{megabytes // MB_PER_GIB}G"
 
 

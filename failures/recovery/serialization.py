@@ -1,6 +1,6 @@
-"""Decisions' inputs as JSON and back, so that today's rules can be asked what they would do. Pure.
+"""Converts the inputs of decisions to JSON and back, so that the current rules can replay them. Pure.
 
-What the values are is read from their own annotations: a field that is added needs no line here.
+The types are read from the annotations of the dataclasses, so new fields need no code here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def to_json_value(value: Any) -> Any:
-    """Mappings become pairs, because their keys may be more than text."""
+    """The value as JSON. Mappings become lists of pairs, because their keys may not be strings."""
     match value:
         case None | bool() | int() | float():
             return value
@@ -34,12 +34,12 @@ def to_json_value(value: Any) -> Any:
         case frozenset():
             return [to_json_value(inner) for inner in sorted(value)]
     if is_dataclass(value):
-        return {one.name: to_json_value(getattr(value, one.name)) for one in fields(value)}
+        return {item.name: to_json_value(getattr(value, item.name)) for item in fields(value)}
     return [to_json_value(inner) for inner in value]
 
 
 def from_json(kind: Callable[..., T], stored: Mapping[str, Any]) -> T:
-    """Fields that are gone are left out; ones that came later have their default."""
+    """An instance from stored JSON. Fields that no longer exist are dropped; newer ones get their default."""
     hints = _field_types(kind)
     return kind(**{name: _parse_value(hints[name], inner) for name, inner in stored.items() if name in hints})
 
@@ -52,7 +52,7 @@ def _field_types(kind: Callable[..., Any]) -> dict[str, Any]:
 def _parse_value(hint: Any, stored: Any) -> Any:
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return None if stored is None else _parse_value(next(one for one in inner if one is not type(None)), stored)
+        return None if stored is None else _parse_value(next(kind for kind in inner if kind is not type(None)), stored)
     if origin is not None:
         return _parse_collection(origin, inner, stored)
     if isinstance(hint, type) and is_dataclass(hint):
@@ -68,6 +68,6 @@ def _parse_collection(origin: Any, inner: tuple[Any, ...], stored: Iterable[Any]
     if issubclass(origin, Mapping):
         return {_parse_value(inner[0], key): _parse_value(inner[1], value) for key, value in stored}
     if origin is tuple and inner[-1] is not Ellipsis:
-        return tuple(_parse_value(kind, one) for kind, one in zip(inner, stored, strict=True))
-    read = (_parse_value(inner[0], one) for one in stored)
-    return frozenset(read) if issubclass(origin, frozenset) else tuple(read) if issubclass(origin, Sequence) else None
+        return tuple(_parse_value(kind, item) for kind, item in zip(inner, stored, strict=True))
+    items = (_parse_value(inner[0], item) for item in stored)
+    return frozenset(items) if issubclass(origin, frozenset) else tuple(items) if issubclass(origin, Sequence) else None

@@ -1,4 +1,4 @@
-"""What a decision is made from, and what it is. Pure values."""
+"""The inputs of a recovery decision, and the decision. Pure values."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from failures.recovery.remedies import CORDON_ACTIONS, RESTART_ACTIONS, Automati
 from failures.recovery.resizing import MemoryRequest, RequestChange
 from jobs.core.retry_budget import PastAttempt
 
-ModeLimit = tuple[AutomationMode, str]  # what a mode was taken down to, and why
+ModeLimit = tuple[AutomationMode, str]  # the lowered mode, and the reason
 
-OPT_OUT_LABEL = "acme-recovery"  # a label of the job; its value `off` opts out
-RESIZE_OPT_IN_LABEL = "acme-resize"  # `on`: what it asks for may be changed without a person's yes
+OPT_OUT_LABEL = "acme-recovery"  # job label; the value `off` opts out of recovery
+RESIZE_OPT_IN_LABEL = "acme-resize"  # job label; the value `on` allows changing the request without approval
 ANY_SUBJECT = "*"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavedCheckpoint:
-    """A checkpoint. `whole` is None where nobody has looked; `verdict` is what was judged of its contents."""
+    """A checkpoint. `whole` is None if it was not verified; `verdict` is the judgement of its contents."""
 
     step: int
     path: str
     whole: bool | None = None
-    verdict: str = ""  # good, bad, or not judged
-    order: int = 0  # in which they were saved, where that was written down
+    verdict: str = ""  # good, bad, or empty: not judged
+    order: int = 0  # number of the save, if the checkpointer records it
 
     @property
     def is_usable(self) -> bool:
@@ -36,8 +36,7 @@ class SavedCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class FailureFacts:
-    """One failed attempt, as its diagnosis and the record have it; or a sign of one that runs, or of a node alone
-    (then there is no job)."""
+    """The facts about one failed attempt, or about a sign of a running attempt or of a node (then `job` is empty)."""
 
     job: str
     team: str
@@ -49,42 +48,42 @@ class FailureFacts:
     incident: str = ""  # the same for every failure of one cause
     nodes: frozenset[str] = frozenset()
     suspects: frozenset[str] = frozenset()
-    alike: int = 0  # other jobs in the same incident
+    alike: int = 0  # number of other jobs in the same incident
     labels: Mapping[str, str] = field(default_factory=dict)
     checkpoints: tuple[SavedCheckpoint, ...] = ()
-    started_from: int | None = None  # the step of the checkpoint that it had loaded
-    ran: timedelta | None = None  # all attempts of the job together; known where no checkpoint is
+    started_from: int | None = None  # the step of the checkpoint that the attempt loaded
+    ran: timedelta | None = None  # run time of all attempts of the job; set only if there is no checkpoint
     spike_at: int | None = None  # the step at which the loss went up
-    sign: str = ""  # what a detector saw
-    request: MemoryRequest | None = None  # where it may have asked for too little
+    sign: str = ""  # the finding of a detector
+    request: MemoryRequest | None = None  # set if the job may have requested too little memory
 
     @property
-    def named(self) -> frozenset[str]:
-        """Suspects on which it really ran; evidence against most of a gang is against nobody."""
-        found = self.suspects & self.nodes
-        return found if len(found) <= max(1, len(self.nodes) // 2) else frozenset()
+    def named_nodes(self) -> frozenset[str]:
+        """Suspect nodes that the job ran on. Empty if these are most of its nodes: then the evidence proves nothing."""
+        named = self.suspects & self.nodes
+        return named if len(named) <= max(1, len(self.nodes) // 2) else frozenset()
 
     @property
     def is_service_outage(self) -> bool:
-        return self.cause in SERVICE_CAUSES and (not self.named or self.alike > 0)
+        return self.cause in SERVICE_CAUSES and (not self.named_nodes or self.alike > 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PastAction:
-    """A deed that was carried out."""
+    """A recovery action that was carried out."""
 
     action: RecoveryAction
     job: str
     at: datetime
     incident: str = ""
-    nodes: frozenset[str] = frozenset()  # those that were drained
-    until: datetime | None = None  # of a wait
-    checkpoint: int | None = None  # the step that it went back to
+    nodes: frozenset[str] = frozenset()  # drained nodes
+    until: datetime | None = None  # end of a wait
+    checkpoint: int | None = None  # the step that the job resumed from
 
 
 @dataclass(frozen=True, kw_only=True)
 class OverrideFacts:
-    """What a person decided about a job or a node. It holds until it is lifted."""
+    """An operator's or owner's override for a job or a node. It applies until it is lifted."""
 
     subject: str
     by: str
@@ -94,20 +93,20 @@ class OverrideFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class FailureHistory:
-    tries: Sequence[PastAttempt] = ()  # of this job, oldest first, the failed one last
-    done: Sequence[PastAction] = ()  # on the whole cluster
+    tries: Sequence[PastAttempt] = ()  # attempts of this job, oldest first, the failed one last
+    done: Sequence[PastAction] = ()  # past actions on the whole cluster
     orders: Sequence[OverrideFacts] = ()
     cluster_nodes: int = 0
 
     @property
     def step(self) -> int | None:
-        """How far the failed attempt had come; None: nobody knows."""
+        """The last step of the failed attempt; None if it is unknown."""
         return self.tries[-1].step if self.tries else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CircuitBreaker:
-    """When everything on a cluster is only proposed: so much automatic work has a common cause, perhaps ourselves."""
+    """Limits above which every action on a cluster is only proposed: so many have a common cause, perhaps Acme."""
 
     cordoned_share: float = 0.1
     cordon_window: timedelta = timedelta(minutes=30)
@@ -117,30 +116,31 @@ class CircuitBreaker:
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveryPolicy:
-    """Modes by team and action; an action's own entry counts before that for everything.
+    """Modes by team and action. The entry of an action takes precedence over the entry for all actions.
 
-    What is said for every team is the operators' word, and a team's can only take away from it. Where operators are
-    silent, a team says what becomes of its jobs, but nodes belong to no team: they are proposed to be closed or tested.
+    Entries for every team are set by operators; the stricter of the operator and the team setting applies. Without an
+    operator setting, the team setting applies to its jobs. Nodes belong to no team, so draining and testing them is
+    then only proposed.
     """
 
     modes: Mapping[tuple[str, str], AutomationMode] = field(default_factory=dict)
     breaker: CircuitBreaker = CircuitBreaker()
-    sure: float = 0.7  # what a diagnosis must reach before anything acts on it
+    sure: float = 0.7  # least confidence for automatic actions
     first_wait: timedelta = timedelta(minutes=1)
-    longest_wait: timedelta = timedelta(minutes=5)  # a try costs less than a gang's GPUs that stand idle
-    most_repeated: timedelta = timedelta(minutes=30)  # of a job without a checkpoint: a person takes as long to come
-    skip_before: int = 0  # steps of data left out ahead of a spike
-    skip_after: int = 100  # and behind it
+    longest_wait: timedelta = timedelta(minutes=5)  # an attempt costs less than the idle GPUs of a large job
+    most_repeated: timedelta = timedelta(minutes=30)  # run time without a checkpoint; an approval takes as long
+    skip_before: int = 0  # steps of data skipped before a spike
+    skip_after: int = 100  # steps of data skipped after it
 
     def mode(self, team: str, action: RecoveryAction) -> AutomationMode:
-        said = [
-            word
-            for word in (self._configured_mode(ANY_SUBJECT, action), self._configured_mode(team, action))
-            if word is not None
+        modes = [
+            mode
+            for mode in (self._configured_mode(ANY_SUBJECT, action), self._configured_mode(team, action))
+            if mode is not None
         ]
-        if not said or (action in CORDON_ACTIONS and self._configured_mode(ANY_SUBJECT, action) is None):
-            said.append(AutomationMode.PROPOSE)
-        return min(said, key=lambda one: one.rank)
+        if not modes or (action in CORDON_ACTIONS and self._configured_mode(ANY_SUBJECT, action) is None):
+            modes.append(AutomationMode.PROPOSE)
+        return min(modes, key=lambda mode: mode.rank)
 
     def _configured_mode(self, team: str, action: RecoveryAction) -> AutomationMode | None:
         return self.modes.get((team, action.value), self.modes.get((team, ANY_SUBJECT)))
@@ -148,7 +148,7 @@ class RecoveryPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveryDecision:
-    """The decision. `pro` and `con` are sentences; `limits` are what took the mode down, each with the mode it left."""
+    """The decision. `pro` and `con` are sentences; `limits` lists the lowered modes with the reasons."""
 
     action: RecoveryAction
     mode: AutomationMode
@@ -156,15 +156,15 @@ class RecoveryDecision:
     pro: tuple[str, ...]
     con: tuple[str, ...]
     limits: tuple[ModeLimit, ...]
-    drain: frozenset[str]  # the job starts without them
-    test: frozenset[str]  # two rounds of pairs, before the job starts again where it needs these nodes
+    drain: frozenset[str]  # nodes that are drained; the job starts on others
+    test: frozenset[str]  # nodes that are tested in pairs before jobs start on them again
     checkpoint: SavedCheckpoint | None
-    skip: tuple[int, int] | None  # steps whose data are left out, both ends included
+    skip: tuple[int, int] | None  # first and last step whose data are skipped
     not_before: datetime
     expires_at: datetime
     undo: str
-    consumes: bool  # whether this failure counts in the ledgers of retries
-    change: tuple[RequestChange, ...] = ()  # what the job asks for instead
+    consumes: bool  # whether this failure counts against the retry limit
+    change: tuple[RequestChange, ...] = ()  # changes to the request of the job
 
     @property
     def is_automatic(self) -> bool:

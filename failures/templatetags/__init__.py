@@ -1,0 +1,1 @@
+"""Template tags and filters for failures, used on the pages of jobs and nodes."""

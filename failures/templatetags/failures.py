@@ -1,4 +1,4 @@
-"""Parts of the pages of a job and of a node: jobs know nothing of failures, their templates ask here."""
+"""Panels and filters for the pages of jobs and nodes. Templates use them, because jobs must not import failures."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ register = template.Library()
 
 @register.inclusion_tag("failures/_diagnosis.html", takes_context=True)
 def diagnosis_of(context: Any, job: Job) -> dict[str, Any]:
-    """The panel as the page opens; afterwards the fragment asks for itself."""
+    """The diagnosis panel of a job. After the page has loaded, the panel refreshes itself."""
     request = context["request"]
     return incidents.diagnosis_panel(request, job) | {"now": context["now"], "csrf_token": context.get("csrf_token")}
 
 
 @register.inclusion_tag("failures/_node_signs.html", takes_context=True)
 def signs_of(context: Any, node: Node) -> dict[str, Any]:
-    """What detectors see of a node, and what they saw of it lately."""
+    """The health panel of a node: current and recent signs."""
     return signs.node_signs(node, context["now"])
 
 
 @register.inclusion_tag("failures/_job_signs.html", takes_context=True)
 def slow_steps_of(context: Any, job: Job) -> dict[str, Any]:
-    """How long its steps have been longer than predicted."""
+    """The panel of slow steps of a job."""
     return signs.job_signs(job, context["now"])
 
 
 @register.filter
 def hours(value: float) -> str:
-    """GPU-hours: three figures are enough; nothing at all is a plain 0."""
+    """GPU-hours with up to three significant digits."""
     if not value:
         return "0"
     if 0 < value < 0.01:
@@ -54,5 +54,5 @@ def split_words(text: str) -> list[str]:
 
 
 @register.filter
-def of(asked: dict[str, str], name: str) -> str:
-    return asked.get(name, "")
+def of(filters: dict[str, str], name: str) -> str:
+    return filters.get(name, "")

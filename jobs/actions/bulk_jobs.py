@@ -1,4 +1,4 @@
-"""One verb on many jobs: each for itself, so that what cannot be done to one of them stops no other."""
+"""Applies one action to many jobs. Each job is handled separately, so an error on one does not affect the others."""
 
 from __future__ import annotations
 
@@ -19,31 +19,35 @@ MAX_BULK_JOBS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class BulkJobResult:
-    """`error` is empty where it was done, or would be."""
+    """The result for one job. `error` is empty if the action was applied, or would be in a dry run."""
 
     job: Job
     error: str = ""
 
 
 class _JobDryRunRollback(Exception):
-    """The end of a dry run: what it did is rolled back."""
+    """Raised at the end of a dry run to roll back its changes."""
 
 
 def jobs_by_id(rows: QuerySet[Job], ids: Iterable[str]) -> QuerySet[Job]:
-    """By id, or all tasks of an array by the array's."""
+    """Return jobs by their id, and all tasks of arrays by the id of the array."""
     return rows.filter(Q(public_id__in=ids) | (Q(array_id__in=ids) & ~Q(array_id="")))
 
 
 def oldest_jobs(rows: QuerySet[Job]) -> Sequence[Job]:
-    """The oldest first, and always in the same order, so that two who do this do not wait for each other; one more
-    than `MOST_VERBS`, which says that there are more."""
+    """Return the oldest jobs, at most one more than `MAX_BULK_JOBS`; the extra one shows that there are more.
+
+    The order is always the same, so two concurrent bulk actions lock the rows in the same order and cannot deadlock.
+    """
     return list(rows.order_by("id")[: MAX_BULK_JOBS + 1])
 
 
-def try_action(verb: JobAction, job: Job, wish: JobActionRequest, caller: Caller, *, dry: bool) -> BulkJobResult:
+def try_action(action: JobAction, job: Job, request: JobActionRequest, caller: Caller, *, dry: bool) -> BulkJobResult:
+    """Apply the action to one job and return the result. A dry run is rolled back."""
     try:
+        # A savepoint per job: a database error on one job does not abort the surrounding transaction
         with transaction.atomic():
-            perform_job_action(verb, job, wish, caller)
+            perform_job_action(action, job, request, caller)
             if dry:
                 raise _JobDryRunRollback
     except _JobDryRunRollback:

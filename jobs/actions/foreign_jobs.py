@@ -1,9 +1,9 @@
-"""Jobs that others submitted to a cluster: taken into the record, followed, never changed.
+"""Jobs that were submitted outside Acme: imported, followed, never changed.
 
-They are rows like ours, so lists, statistics and diagnoses know them. Their place is kept as what a node holds without
-GPU indices, because the GPUs of a foreign job may be ones that we had promised: which GPUs they hold is said by
-`Node.foreign_gpus`, which the scheduler respects. Operators of the cluster may cancel or adopt those that another Acme
-installation submitted.
+They are stored like other jobs, so lists, statistics and diagnoses include them. Their allocations have no GPU indices,
+because the GPUs of a foreign job may be ones that Acme had allocated. `Node.foreign_gpus` lists the GPUs they hold, and
+the scheduler does not use those. Operators of the cluster may cancel or adopt jobs that another Acme installation
+submitted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from jobs.models import (
     bulk_copy,
 )
 
-FOREIGN_OWNER = "outside-acme"  # the team and the user of whom neither account nor name is known here
+FOREIGN_OWNER = "outside-acme"  # team and user of jobs whose account or user name does not exist in Acme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class ForeignJob:
     exit_code: int | None
     signal: int | None
     log_path: str
-    key: str = ""  # installation and attempt key, where another Acme submitted it
+    key: str = ""  # installation and attempt key, if another Acme installation submitted the job
 
     @property
     def has_run(self) -> bool:
@@ -72,30 +72,33 @@ class ForeignJob:
 
 
 @transaction.atomic
-def import_foreign_jobs(cluster: Cluster, strangers: Sequence[ForeignJob], *, now: datetime, author: Author) -> int:
-    """Rows for all of them, as they stand. Twice is refused by the database, with nothing written."""
-    people, teams = (
-        _existing_users({one.user for one in strangers}),
-        _existing_teams({one.account for one in strangers}),
+def import_foreign_jobs(cluster: Cluster, reported: Sequence[ForeignJob], *, now: datetime, author: Author) -> int:
+    """Create rows for these jobs in their present state. The database rejects a second import of a job, and nothing is
+    written then."""
+    users, teams = (
+        _existing_users({report.user for report in reported}),
+        _existing_teams({report.account for report in reported}),
     )
     jobs = [
         _build_foreign_job(
-            one,
+            report,
             cluster,
-            people.get(one.user) or people[FOREIGN_OWNER],
-            teams.get(one.account) or teams[FOREIGN_OWNER],
+            users.get(report.user) or users[FOREIGN_OWNER],
+            teams.get(report.account) or teams[FOREIGN_OWNER],
             key,
             now,
         )
-        for one, key in zip(strangers, _new_public_ids(len(strangers), now), strict=True)
+        for report, key in zip(reported, _new_public_ids(len(reported), now), strict=True)
     ]
     bulk_copy.insert(jobs)
-    pairs = list(zip(strangers, jobs, strict=True))
-    attempts = [_build_foreign_attempt(one, job, 1) for one, job in pairs if one.has_run]
+    pairs = list(zip(reported, jobs, strict=True))
+    attempts = [_build_foreign_attempt(report, job, 1) for report, job in pairs if report.has_run]
     bulk_copy.insert(attempts)
     names = dict(Node.objects.filter(cluster=cluster).values_list("name", "pk"))
-    placed = zip((one for one in strangers if one.has_run), attempts, strict=True)
-    bulk_copy.insert([held for one, attempt in placed for held in _build_foreign_allocations(one, attempt, names)])
+    running = zip((report for report in reported if report.has_run), attempts, strict=True)
+    bulk_copy.insert(
+        [allocation for report, attempt in running for allocation in _build_foreign_allocations(report, attempt, names)]
+    )
     bulk_copy.insert([journal.job_event("job.seen", author, job, to_state=job.state) for job in jobs])
     live.publish_on_commit("queue")
     return len(jobs)
@@ -108,92 +111,95 @@ def _new_public_ids(count: int, now: datetime) -> Iterable[str]:
 
 
 def _existing_users(names: set[str]) -> dict[str, Any]:
-    """Accounts that are here. Nobody gets one because a cluster has heard his name."""
+    """Return existing accounts by name. No account is created for names that only the cluster reports."""
     users = get_user_model().objects
-    nobody, new = users.get_or_create(username=FOREIGN_OWNER, defaults={"is_active": False})
-    if new:
-        nobody.set_unusable_password()
-        nobody.save()
-    return {FOREIGN_OWNER: nobody} | {user.get_username(): user for user in users.filter(username__in=names)}
+    unknown_user, is_new = users.get_or_create(username=FOREIGN_OWNER, defaults={"is_active": False})
+    if is_new:
+        # This account only owns rows; it must not be usable for a login
+        unknown_user.set_unusable_password()
+        unknown_user.save()
+    return {FOREIGN_OWNER: unknown_user} | {user.get_username(): user for user in users.filter(username__in=names)}
 
 
 def _existing_teams(names: set[str]) -> dict[str, Team]:
-    nobodys, _ = Team.objects.get_or_create(name=FOREIGN_OWNER)
-    return {FOREIGN_OWNER: nobodys} | {team.name: team for team in Team.objects.filter(name__in=names)}
+    unknown_team, _ = Team.objects.get_or_create(name=FOREIGN_OWNER)
+    return {FOREIGN_OWNER: unknown_team} | {team.name: team for team in Team.objects.filter(name__in=names)}
 
 
-def _build_foreign_job(one: ForeignJob, cluster: Cluster, user: Any, team: Team, name: str, now: datetime) -> Job:
-    over = one.state in FINAL_STATES
+def _build_foreign_job(reported: ForeignJob, cluster: Cluster, user: Any, team: Team, name: str, now: datetime) -> Job:
+    is_final = reported.state in FINAL_STATES
     return Job(
         public_id=name,
         cluster=cluster,
         team=team,
         user=user,
-        foreign_id=one.id,
-        foreign_user=single_line(one.user)[:64] or "unknown",
-        foreign_key=single_line(one.key)[:48],
-        name=single_line(one.name)[:120] or "job",
+        foreign_id=reported.id,
+        foreign_user=single_line(reported.user)[:64] or "unknown",
+        foreign_key=single_line(reported.key)[:48],
+        name=single_line(reported.name)[:120] or "job",
         command="",
-        nodes=max(len(one.nodes), 1),
-        gpus_per_node=one.gpus_per_node,
-        cpus_per_node=one.cpus_per_node,
-        memory_per_node_mb=one.memory_per_node_mb,
-        time_limit=one.time_limit,
-        state=one.state,
+        nodes=max(len(reported.nodes), 1),
+        gpus_per_node=reported.gpus_per_node,
+        cpus_per_node=reported.cpus_per_node,
+        memory_per_node_mb=reported.memory_per_node_mb,
+        time_limit=reported.time_limit,
+        state=reported.state,
         flags=[],
-        reason="" if one.state != State.PENDING else one.reason[:40],
-        why="" if one.state != State.PENDING else "Waiting in the cluster's own queue.",
-        submitted_at=one.submitted_at or now,
-        started_at=one.started_at if one.has_run else None,
-        ended_at=(one.ended_at or now) if over else None,
-        exit_code=one.exit_code,
-        signal=one.signal,
+        reason="" if reported.state != State.PENDING else reported.reason[:40],
+        why="" if reported.state != State.PENDING else "Waiting in the cluster's own queue.",
+        submitted_at=reported.submitted_at or now,
+        started_at=reported.started_at if reported.has_run else None,
+        ended_at=(reported.ended_at or now) if is_final else None,
+        exit_code=reported.exit_code,
+        signal=reported.signal,
     )
 
 
-def _build_foreign_attempt(one: ForeignJob, job: Job, number: int) -> Attempt:
+def _build_foreign_attempt(reported: ForeignJob, job: Job, number: int) -> Attempt:
     return Attempt(
         job=job,
         number=number,
+        # The prefix keeps the keys of foreign attempts apart from those of Acme's own attempts
         key=f"f{job.public_id}.{number}",
-        backend_id=one.backend_id,
-        state=one.state,
-        nodelist=compress(one.nodes),
-        log_path=one.log_path[:500],
-        promised_at=one.started_at,
-        confirmed_at=one.started_at,
-        ended_at=job.ended_at if one.state in FINAL_STATES else None,
-        exit_code=one.exit_code,
-        signal=one.signal,
+        backend_id=reported.backend_id,
+        state=reported.state,
+        nodelist=compress(reported.nodes),
+        log_path=reported.log_path[:500],
+        promised_at=reported.started_at,
+        confirmed_at=reported.started_at,
+        ended_at=job.ended_at if reported.state in FINAL_STATES else None,
+        exit_code=reported.exit_code,
+        signal=reported.signal,
     )
 
 
-def _build_foreign_allocations(one: ForeignJob, attempt: Attempt, names: dict[str, int]) -> list[Allocation]:
-    here = [names[name] for name in one.nodes if name in names] if one.state in LIVE_STATES else []
-    return [Allocation(attempt=attempt, node_id=node, gpu=None, held_at=one.started_at) for node in here]
+def _build_foreign_allocations(reported: ForeignJob, attempt: Attempt, names: dict[str, int]) -> list[Allocation]:
+    node_ids = [names[name] for name in reported.nodes if name in names] if reported.state in LIVE_STATES else []
+    return [Allocation(attempt=attempt, node_id=node, gpu=None, held_at=reported.started_at) for node in node_ids]
 
 
 @transaction.atomic
-def start_foreign_job(job: Job, one: ForeignJob, *, author: Author) -> Attempt:
-    """Its cluster started it. What became of it since is the next news."""
-    running = {**vars(one), "state": State.RUNNING, "ended_at": None}
+def start_foreign_job(job: Job, reported: ForeignJob, *, author: Author) -> Attempt:
+    """Record that the cluster started the job. Its state since then is recorded by the next observation."""
+    # The job may have ended since. Record the start first, so that both transitions get an Event
+    running = {**vars(reported), "state": State.RUNNING, "ended_at": None}
     attempt = _build_foreign_attempt(ForeignJob(**running), job, job.attempts.count() + 1)
     attempt.save()
-    names = dict(Node.objects.filter(cluster=job.cluster_id, name__in=one.nodes).values_list("name", "pk"))
+    names = dict(Node.objects.filter(cluster=job.cluster_id, name__in=reported.nodes).values_list("name", "pk"))
     Allocation.objects.bulk_create(_build_foreign_allocations(ForeignJob(**running), attempt, names))
-    began, nodes = one.started_at, max(len(one.nodes), 1)
+    started_at, nodes = reported.started_at, max(len(reported.nodes), 1)
     job_actions.change_state(
-        job, State.RUNNING, author=author, why="", attempt=attempt, started_at=began, nodes=nodes, reason=""
+        job, State.RUNNING, author=author, why="", attempt=attempt, started_at=started_at, nodes=nodes, reason=""
     )
     return attempt
 
 
 @transaction.atomic
 def cancel_foreign_job(job: Job, *, author: Author, why: str = "") -> None:
-    """Cancel a job of another Acme installation on its cluster; the next looks at the cluster show its end."""
+    """Cancel a job of another Acme installation on its cluster. The next observation of the cluster records its end."""
     job = Job.objects.select_for_update(of=("self",)).select_related("cluster").get(pk=job.pk)
     if not job.installation or job.state in FINAL_STATES:
-        raise state_changed_error(job, "cancel needs a job of another installation that has not ended")
+        raise state_changed_error(job, "cancel needs an unfinished job of another installation")
     if job.cluster.mode != ClusterMode.DRIVE:
         raise JobStateChanged(f"{job} is on {job.cluster}, which Acme does not drive; cancel it there")
     backend_id = job.foreign_id.partition("@")[0]
@@ -204,15 +210,16 @@ def cancel_foreign_job(job: Job, *, author: Author, why: str = "") -> None:
 
 @transaction.atomic
 def adopt_foreign_job(job: Job, *, author: Author, why: str = "") -> None:
-    """Make a running job of another installation one of ours. Its command is not known here, so it cannot be requeued.
+    """Take over a running job of another installation. Its command is not known here, so it cannot be requeued.
 
-    The next look at the cluster fills in which GPUs it holds (`sync`).
+    The next observation of the cluster records which GPUs it holds.
     """
     attempt = Attempt.objects.select_for_update().filter(job=job, ended_at__isnull=True).first()
     job = Job.objects.select_for_update(of=("self",)).get(pk=job.pk)
     if not job.installation or attempt is None:
         raise state_changed_error(job, "adopt needs a running job of another installation")
     Attempt.objects.filter(pk=attempt.pk).update(key=local_attempt_key(job.foreign_key))
+    # Without foreign_id the job is treated as one of Acme's own
     Job.objects.filter(pk=job.pk).update(foreign_id="", requeue_limit=0)
     journal.job_event("job.adopted", author, job, attempt=attempt, why=why, detail={"key": job.foreign_key}).save()
     job.refresh_from_db()
@@ -220,12 +227,12 @@ def adopt_foreign_job(job: Job, *, author: Author, why: str = "") -> None:
 
 
 def local_attempt_key(foreign_key: str) -> str:
-    """Under which key an attempt of that name is kept here: without the installation, if it is this one."""
+    """Return the key under which an attempt is stored here: without the installation if that is this one."""
     installation, _, key = foreign_key.rpartition(":")
     return key if installation == Installation.current_id() else foreign_key
 
 
 def withdraw_foreign_job(job: Job, why: str, *, now: datetime, author: Author) -> None:
-    """It left its cluster's queue without having run."""
+    """Record that the job left the queue of its cluster without having run."""
     with transaction.atomic():
         job_actions.change_state(job, State.CANCELLED, author=author, why=why, ended_at=now)

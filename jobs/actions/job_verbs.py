@@ -1,7 +1,7 @@
-"""What people do to a job: one table for the pages, the API and the admin console.
+"""The actions that users can apply to a job: one table for the pages, the API and the admin console.
 
-A verb says in which states it fits and what comes of it; who may use it is asked in `carry_out`. The console of last
-resort does not ask: there Django's permissions have decided, and every act is an operator's.
+An action defines in which states it fits and what it does. `perform_job_action` checks permissions. The admin console
+does not call it: there, Django's permissions decide, and every action is that of an operator.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ read_priority = parsing.integer_reader(-MAX_PRIORITY, MAX_PRIORITY)
 
 
 class JobActionDenied(Exception):
-    """They may see the job and may not change it so; the message is a sentence."""
+    """The user may see the job but may not apply this action. The message is a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobActionRequest:
-    """Who wants it, and what the verb needs besides."""
+    """Who requests the action, and its parameters."""
 
     author: Author
     why: str = ""
@@ -37,39 +37,45 @@ class JobActionRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class JobAction:
+    """One action of the table."""
+
     name: str
     label: str
-    says: str  # what it is, for a list of verbs
-    effect: str  # what comes of it, next to the button
+    says: str  # summary, for the API schema
+    effect: str  # what happens, shown next to the button
     tone: str
     fits: Callable[[Job], bool]
-    act: Callable[[Job, JobActionRequest, bool], None]  # the bool: as an operator
+    act: Callable[[Job, JobActionRequest, bool], None]  # the bool: act as an operator
     takes_priority: bool = False
-    of_outcome: bool = False  # has a button of its own where a page asks how the job ended
-    in_lists: bool = True  # offered for many jobs at once on pages; the API offers every verb
-    reaches_installations: bool = False  # operators of the cluster may use it on jobs of another Acme installation
+    of_outcome: bool = False  # shown separately, where a page asks for the outcome of the job
+    in_lists: bool = True  # pages offer it for many jobs at once; the API offers all actions
+    reaches_installations: bool = False  # operators of the cluster may apply it to jobs of another Acme installation
 
 
-def perform_job_action(verb: JobAction, job: Job, wish: JobActionRequest, caller: Caller) -> None:
-    """Raises NotAllowed, Moved or Forbidden, and has then changed nothing."""
-    if verb.reaches_installations and job.installation:
+def perform_job_action(action: JobAction, job: Job, request: JobActionRequest, caller: Caller) -> None:
+    """Apply the action. Raises JobActionDenied, JobStateChanged or ForbiddenTransition, and has then changed
+    nothing."""
+    if action.reaches_installations and job.installation:
         if not caller.may_operate_clusters:
-            raise JobActionDenied("It belongs to another Acme installation; this needs the right to operate clusters.")
+            raise JobActionDenied(
+                "This job belongs to another Acme installation. You need the permission to operate clusters."
+            )
     elif not caller.may_change(job):
-        raise JobActionDenied(caller.denial_reason(job, "It"))
-    operates = caller.may_operate(job)
-    if verb.takes_priority and wish.priority > max(0, job.priority) and not operates:
-        raise JobActionDenied("Only operators of the team raise a priority above 0.")
-    # Who holds another's job does it as an operator: its owner cannot lift that hold
-    as_operator = operates and (verb.name != "hold" or job.user_id != caller.user.pk)
-    verb.act(job, wish, as_operator)
+        raise JobActionDenied(caller.denial_reason(job, "This job"))
+    is_operator = caller.may_operate(job)
+    if action.takes_priority and request.priority > max(0, job.priority) and not is_operator:
+        raise JobActionDenied("Only operators of the team may set a priority above 0.")
+    # A hold on the job of another user is an operator's hold, which the owner cannot release
+    as_operator = is_operator and (action.name != "hold" or job.user_id != caller.user.pk)
+    action.act(job, request, as_operator)
 
 
 def available_job_actions(job: Job, caller: Caller) -> list[JobAction]:
-    """What the caller may do to the job as it is now."""
+    """Return the actions that the caller may apply to the job in its present state."""
+    # Foreign jobs belong to no real team, so only operators of the cluster may act on some of them
     if job.is_foreign:
-        reaches = bool(job.installation) and caller.may_operate_clusters
-        return [verb for verb in JOB_ACTIONS.values() if reaches and verb.reaches_installations and verb.fits(job)]
+        may_operate = bool(job.installation) and caller.may_operate_clusters
+        return [verb for verb in JOB_ACTIONS.values() if may_operate and verb.reaches_installations and verb.fits(job)]
     return [verb for verb in JOB_ACTIONS.values() if verb.fits(job)] if caller.may_change(job) else []
 
 
@@ -127,7 +133,7 @@ JOB_ACTIONS = {
             name="hold",
             label="Hold",
             says="Keep a waiting job from starting",
-            effect="It keeps its place in the queue and does not start before somebody releases it.",
+            effect="The job keeps its place in the queue and does not start until it is released.",
             tone="quiet",
             fits=lambda job: _is_pending(job) and not job.hold,
             act=_hold,
@@ -135,8 +141,8 @@ JOB_ACTIONS = {
         JobAction(
             name="release",
             label="Release",
-            says="Let a held job start again",
-            effect="It may start again as soon as there is room.",
+            says="Allow a held job to start",
+            effect="The job starts as soon as resources are free.",
             tone="good",
             fits=lambda job: _is_pending(job) and bool(job.hold) and not has_unknown_outcome(job),
             act=_release,
@@ -145,7 +151,7 @@ JOB_ACTIONS = {
             name="priority",
             label="Change priority",
             says="Change the priority of a waiting job",
-            effect="It moves in the queue; higher goes first.",
+            effect="The job moves in the queue. Jobs with a higher priority start first.",
             tone="quiet",
             fits=_is_pending,
             act=_set_priority,
@@ -155,8 +161,8 @@ JOB_ACTIONS = {
         JobAction(
             name="requeue",
             label="Requeue",
-            says="Stop a running job and put it back at its place in the queue",
-            effect="It is stopped, and goes back to its old place in the queue.",
+            says="Stop a running job and return it to its place in the queue",
+            effect="The job is stopped and returns to its place in the queue.",
             tone="warn",
             fits=lambda job: job.is_live,
             act=_requeue,
@@ -164,8 +170,8 @@ JOB_ACTIONS = {
         JobAction(
             name="cancel",
             label="Cancel",
-            says="End a job: at once if it waits, otherwise by its cluster",
-            effect="It ends for good. A job that runs is stopped by its cluster first.",
+            says="Cancel a job: a waiting job ends at once, a running job is stopped by its cluster",
+            effect="The job ends and does not start again. A running job is stopped by its cluster.",
             tone="bad",
             fits=lambda job: not job.is_final,
             act=_cancel,
@@ -173,9 +179,9 @@ JOB_ACTIONS = {
         ),
         JobAction(
             name="mark-succeeded",
-            label="It succeeded",
+            label="Mark as succeeded",
             says="Record that a job whose outcome is unknown succeeded",
-            effect="It becomes COMPLETED and does not run again.",
+            effect="The job becomes COMPLETED and does not run again.",
             tone="good",
             fits=has_unknown_outcome,
             act=_mark_succeeded,
@@ -184,9 +190,9 @@ JOB_ACTIONS = {
         ),
         JobAction(
             name="mark-failed",
-            label="It failed",
+            label="Mark as failed",
             says="Record that a job whose outcome is unknown failed",
-            effect="It becomes FAILED and does not run again.",
+            effect="The job becomes FAILED and does not run again.",
             tone="bad",
             fits=has_unknown_outcome,
             act=_mark_failed,
@@ -197,7 +203,7 @@ JOB_ACTIONS = {
             name="run-again",
             label="Run again",
             says="Run a job again although its outcome is unknown",
-            effect="It goes back to its place in the queue. If it did succeed, its command runs twice.",
+            effect="The job returns to its place in the queue. If it did succeed, its command runs twice.",
             tone="warn",
             fits=has_unknown_outcome,
             act=_run_again,
@@ -208,7 +214,7 @@ JOB_ACTIONS = {
             name="adopt",
             label="Adopt",
             says="Take over a running job of another Acme installation",
-            effect="This installation follows it from now on and can stop it. It is never started again.",
+            effect="This installation follows the job and can stop it. The job is never started again.",
             tone="quiet",
             fits=lambda job: bool(job.installation) and job.is_live,
             act=_adopt,

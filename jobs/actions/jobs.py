@@ -1,12 +1,12 @@
 """The only code that changes a job.
 
-Every verb expects a state, changes it in one guarded UPDATE, and writes the Event of it in the same transaction; when
-somebody else was faster it raises `Moved` and has changed nothing. What a cluster must be told is left as a Deed; no
-verb here talks to a cluster or to a queue.
+Every action expects a state, changes it in one guarded UPDATE, and writes its Event in the same transaction. If the
+state was changed concurrently, it raises `JobStateChanged` and has changed nothing. Commands for the cluster are
+written to the outbox (`Deed`); no action here calls a cluster or a queue.
 
-    JobError         (jobs.actions.stop, which holds the verbs that stop a job)
-    ├── Moved        the job is not in the state that the verb expects
-    └── BadSpec      (jobs.core.spec) what was asked cannot be
+    JobError              (jobs.actions.stop, which contains the actions that stop a job)
+    └── JobStateChanged   the job is not in the state that the action expects
+    InvalidField          (jobs.core.spec) a field of the request is invalid
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, OUTCOME_UNKNOWN, RECO
 from jobs.core.retry_budget import PastAttempt, crash_loop_reason, failure_cause
 from jobs.models import Allocation, Attempt, Cluster, ClusterMode, HoldKind, Job, Node, RecoveryMode, bulk_copy, clock
 
-MAX_SUBMIT_REFUSALS = 3  # of one job in a row because of its nodes
-RECOVERY_DECISION_TIMEOUT = timedelta(minutes=10)  # three tries to read a log take half of it
-REQUEUED_BY_CLUSTER = "Its cluster put it back into its own queue."
+MAX_SUBMIT_REFUSALS = 3  # consecutive rejections of a job because of its nodes
+RECOVERY_DECISION_TIMEOUT = timedelta(minutes=10)  # three tries to read a log take half of this time
+REQUEUED_BY_CLUSTER = "Requeued by the cluster."
 
-# --- what people do to a job
+# --- actions of users
 
 
 @transaction.atomic
 def hold(job: Job, *, author: Author, why: str = "", operator: bool = False) -> None:
     if job.hold == HoldKind.ADMIN and not operator:
-        raise JobStateChanged(f"{job} is held by an operator already")
+        raise JobStateChanged(f"{job} is already held by an operator")
     kind = HoldKind.ADMIN if operator else HoldKind.USER
-    reason, sentence = ("JobHeldAdmin", "An operator holds it") if operator else ("JobHeldUser", "Its owner holds it")
+    reason, sentence = ("JobHeldAdmin", "Held by an operator") if operator else ("JobHeldUser", "Held by its owner")
     _update_pending_job(job, "hold", hold=kind, reason=reason, why=f"{sentence}: {why}" if why else f"{sentence}.")
     journal.job_event("job.held", author, job, why=why).save()
     publish_job_change(job)
@@ -56,13 +56,13 @@ def hold(job: Job, *, author: Author, why: str = "", operator: bool = False) -> 
 
 @transaction.atomic
 def release(job: Job, *, author: Author, why: str = "", operator: bool = False) -> None:
-    """An operator's hold is lifted by an operator only."""
+    """Allow a held job to start. An operator's hold can only be released by an operator."""
     if job.hold == HoldKind.ADMIN and not operator:
         raise JobStateChanged(f"{job} is held by an operator; only an operator can release it")
     if Flag.OUTCOME_UNKNOWN in job.flags:
-        raise JobStateChanged(f"{job} may have succeeded already; record its outcome, or run it again")
+        raise JobStateChanged(f"{job} may have succeeded; record its outcome, or run it again")
     flags = [flag for flag in job.flags if flag not in (Flag.REQUEUE_HOLD, Flag.LAUNCH_FAILED, Flag.RECOVERING)]
-    # Who releases a job that waits for recovery has decided himself
+    # Releasing a job that waits for recovery overrides the recovery decision
     _update_pending_job(
         job, "release", hold=HoldKind.NONE, flags=flags, reason="None", why=WAITING_FOR_FIRST_TURN, recover_by=None
     )
@@ -80,18 +80,17 @@ def set_priority(job: Job, priority: int, *, author: Author, why: str = "") -> N
 
 def _update_pending_job(job: Job, verb: str, **fields: object) -> None:
     refuse_foreign(job, verb)
-    # The hold is part of the guard: an operator's hold that came meanwhile must not be overwritten or lifted
-    expected = Job.objects.filter(pk=job.pk, state=State.PENDING, hold=job.hold)
-    if expected.update(**fields) != 1:
-        raise state_changed_error(
-            job, f"{verb} needs a job that waits", held="somebody held or released it a moment ago"
-        )
+    # The guard includes the hold: an operator's concurrent hold must not be overwritten or released
+    guarded = Job.objects.filter(pk=job.pk, state=State.PENDING, hold=job.hold)
+    if guarded.update(**fields) != 1:
+        raise state_changed_error(job, f"{verb} needs a waiting job", held="it was held or released at the same time")
     job.refresh_from_db()
 
 
 @transaction.atomic
 def cancel(job: Job, *, author: Author, why: str = "") -> None:
-    """Waiting jobs end at once; a live one is stopped by its cluster, which has the last word on how it ended."""
+    """Cancel a job. A waiting job ends at once. A live job is stopped by its cluster, whose report decides how it
+    ended."""
     refuse_foreign(job, "cancel")
     if job.state == State.PENDING:
         change_state(job, State.CANCELLED, author=author, why=why or "Cancelled.", ended_at=clock.now())
@@ -99,16 +98,16 @@ def cancel(job: Job, *, author: Author, why: str = "") -> None:
         request_stop(job, State.CANCELLED, "cancel", author=author, why=why)
 
 
-# --- what the loops do to a job
+# --- actions of loops
 
 
 def record_backend_id(attempt: Attempt, backend_id: str) -> None:
-    """The cluster took it under an id of its own."""
+    """Record the id that the cluster gave the attempt."""
     record_backend_ids({attempt.pk: backend_id})
 
 
 def record_backend_ids(ids: Mapping[int, str]) -> None:
-    """Attempts, each with the id under which its cluster took it."""
+    """Record the ids that the cluster gave these attempts."""
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE jobs_attempt a SET backend_id = v.name, missing_since = NULL,"
@@ -119,15 +118,16 @@ def record_backend_ids(ids: Mapping[int, str]) -> None:
 
 
 def set_missing_since(attempt: Attempt, since: datetime | None) -> None:
-    """The cluster does not know it (any more), or knows it again."""
+    """Record since when the cluster does not know the attempt, or None if it knows it again."""
     Attempt.objects.filter(pk=attempt.pk, ended_at__isnull=True).update(missing_since=since)
 
 
 @transaction.atomic
 def confirm_start(attempt: Attempt, *, started_at: datetime, author: Author) -> None:
-    """The cluster runs it. Its clock may be ahead of ours, and nothing has happened in the future."""
+    """Record that the cluster runs the attempt. A start in the future, from a clock ahead of ours, counts as now."""
     now = clock.now()
     started_at = min(started_at, now)
+    # The filter makes a repeated confirmation a no-op, so only the first one writes an Event
     if Attempt.objects.filter(pk=attempt.pk, ended_at__isnull=True, confirmed_at__isnull=True).update(
         confirmed_at=started_at, seen_running_at=now
     ):
@@ -141,29 +141,35 @@ def confirm_start(attempt: Attempt, *, started_at: datetime, author: Author) -> 
 
 @transaction.atomic
 def set_suspended(attempt: Attempt, *, suspended: bool, author: Author) -> None:
-    """The cluster stopped its processes, or lets them go on; the GPUs stay held."""
+    """Record that the cluster suspended or resumed the processes. The GPUs stay held."""
     job = Job.objects.get(pk=attempt.job_id)
     target = State.SUSPENDED if suspended else State.RUNNING
+    # Observations repeat every turn; only a change is recorded
     if job.state in LIVE_STATES and job.state != target:
         Attempt.objects.filter(pk=attempt.pk, ended_at__isnull=True).update(state=target)
-        change_state(job, target, author=author, why="The cluster reports it.", attempt=attempt)
+        change_state(job, target, author=author, why="Reported by the cluster.", attempt=attempt)
 
 
 @transaction.atomic
 def finish(attempt: Attempt, ended: AttemptEnd, *, author: Author) -> None:
-    """Close the attempt, give its GPUs back, and move the job to what follows from this end."""
+    """Close the attempt, release its GPUs, and move the job to the state that follows from this end."""
     attempt = _lock_attempt(attempt)
     job = attempt.job
+    # A job that completed before the stop arrived stays completed
     if attempt.stop_as == State.FAILED and ended.state != State.COMPLETED:
-        ended = replace(ended, state=State.FAILED, reason=attempt.stop_why)  # its cluster knows only that we ended it
+        ended = replace(ended, state=State.FAILED, reason=attempt.stop_why)  # the cluster only knows that Acme ended it
     if job.is_foreign:
         close_attempt(attempt, ended, attempt_end.JobTransition(state=ended.state, why=ended.sentence), author=author)
         return
-    # Who gives way is not charged for it, so what the platform has spent does not count against him
-    spent = 0 if attempt.stop_as == State.PREEMPTED else job.requeues
-    becomes = attempt_end.transition_after_end(ended, wanted=attempt.stop_as, budget=job.requeue_limit - spent)
+    # A preemption consumes no requeue, so it is possible even if platform failures have used up the limit
+    requeues_used = 0 if attempt.stop_as == State.PREEMPTED else job.requeues
+    becomes = attempt_end.transition_after_end(
+        ended, requested=attempt.stop_as, budget=job.requeue_limit - requeues_used
+    )
+    # A platform failure would be requeued, unless the same failure repeats without progress
     if becomes.spends_budget and (why := crash_loop_reason(attempt_history(attempt, ended))):
         becomes = attempt_end.transition_to_hold(why)
+    # Recovery only acts in mode drive, and never on an end that a user or the scheduler requested
     may_recover = (
         attempt.stop_as in ("", State.FAILED)
         and job.cluster.mode == ClusterMode.DRIVE
@@ -184,10 +190,10 @@ def finish_missing(
     missing_since: datetime,
     author: Author,
 ) -> None:
-    """The same for an attempt that its cluster has forgotten, unless the cluster has shown it again since."""
+    """Do the same for an attempt that its cluster no longer knows, unless the cluster has reported it again since."""
     attempt = _lock_attempt(attempt)
     if attempt.ended_at or attempt.missing_since != missing_since:
-        raise JobStateChanged(f"the cluster knows attempt {attempt} again")
+        raise JobStateChanged(f"the cluster reports attempt {attempt} again")
     if backend_id:
         Attempt.objects.filter(pk=attempt.pk, backend_id="").update(backend_id=backend_id)
     if started_at:
@@ -203,18 +209,21 @@ def recovery_eligibility(job: Job) -> attempt_end.RecoveryEligibility:
 
 
 def _recovery_modes(job: Job) -> set[str]:
-    """All that may come of it for this job. About everything: the least of its team's and the operators' word, that
-    of the cluster before that of all; nothing said: propose."""
+    """Return all modes that may apply to a failure of this job.
+
+    For all actions together, the more restrictive one of team and operators applies; a row of the cluster takes
+    precedence over a row of all clusters. Without a row: propose.
+    """
     rows = list(RecoveryMode.objects.for_job(job).values_list("team", "cluster", "action", "mode"))
-    whole = sorted((row for row in rows if not row[2]), key=lambda row: bool(row[1]))
-    said = {team: str(mode) for team, _, _, mode in whole}.values()
-    least = min(said, key=RecoveryMode.Reach.values.index, default="propose")
-    return {str(mode) for _, _, action, mode in rows if action} | {least}
+    general = sorted((row for row in rows if not row[2]), key=lambda row: bool(row[1]))
+    by_team = {team: str(mode) for team, _, _, mode in general}.values()
+    strictest = min(by_team, key=RecoveryMode.Reach.values.index, default="propose")
+    return {str(mode) for _, _, action, mode in rows if action} | {strictest}
 
 
 @transaction.atomic
 def record_cluster_requeue(attempt: Attempt, *, now: datetime, author: Author) -> None:
-    """A job from outside Acme was put back into its cluster's own queue."""
+    """Record that the cluster returned a foreign job to its own queue."""
     ended = AttemptEnd(state=State.PREEMPTED, at=now)
     close_attempt(
         attempt,
@@ -225,29 +234,32 @@ def record_cluster_requeue(attempt: Attempt, *, now: datetime, author: Author) -
 
 
 def attempt_history(attempt: Attempt, ended: AttemptEnd | None = None) -> list[PastAttempt]:
-    """Of its job, oldest first, this one last."""
+    """Return the attempts of the job up to this one, oldest first."""
     return [*_earlier_attempts(attempt), _past_attempt(attempt, ended or recorded_end(attempt))]
 
 
 def _earlier_attempts(attempt: Attempt) -> list[PastAttempt]:
     earlier = Attempt.objects.filter(job=attempt.job_id, number__lt=attempt.number)
-    return [_past_attempt(one, recorded_end(one)) for one in earlier.select_related("pulse").order_by("number")]
+    return [_past_attempt(past, recorded_end(past)) for past in earlier.select_related("pulse").order_by("number")]
 
 
 def recorded_end(attempt: Attempt) -> AttemptEnd:
-    how = {"exit_code": attempt.exit_code, "signal": attempt.signal, "reason": attempt.reason}
-    return AttemptEnd(state=State(attempt.state), at=attempt.ended_at, **how)
+    fields = {"exit_code": attempt.exit_code, "signal": attempt.signal, "reason": attempt.reason}
+    return AttemptEnd(state=State(attempt.state), at=attempt.ended_at, **fields)
 
 
 def _past_attempt(attempt: Attempt, ended: AttemptEnd) -> PastAttempt:
-    """What it reported as done; what people and the scheduler ended has no cause. A log may count anything, and who
-    counts anew in each epoch never gets further: that holds no job back."""
-    how = {"label": attempt.cause, "state": ended.state, "exit_code": ended.exit_code, "signal": ended.signal}
+    """Return what the retry counters need to know about an attempt.
+
+    An attempt that a user or the scheduler stopped has no cause. Only reported steps and saved checkpoints count as
+    progress, not steps from the log: a log that counts anew in each epoch would show no progress.
+    """
+    end_facts = {"label": attempt.cause, "state": ended.state, "exit_code": ended.exit_code, "signal": ended.signal}
     pulse = getattr(attempt, "pulse", None)
     reported = pulse.step if pulse and not pulse.is_of_log else None
     steps = [step for step in (attempt.saved_step, reported) if step is not None]
     return PastAttempt(
-        cause=failure_cause(**how) if attempt.stop_as in ("", State.FAILED) else "",
+        cause=failure_cause(**end_facts) if attempt.stop_as in ("", State.FAILED) else "",
         nodes=frozenset(expand(attempt.nodelist)),
         step=max(steps, default=None),
     )
@@ -255,31 +267,32 @@ def _past_attempt(attempt: Attempt, ended: AttemptEnd) -> PastAttempt:
 
 @transaction.atomic
 def set_failure_cause(attempt: Attempt, label: str, *, author: Author) -> None:
-    """What a diagnosis, or a person, called the cause of its end: from now on the ledgers count by it.
+    """Record the cause of a failure, from a diagnosis or a user. The retry counters use it from now on.
 
-    A job is back in its queue before anybody has read its log, so that decision is looked at once more: if this end
-    closed a crash loop, the job waits for a person. What was held before that is never let go here, and what has
-    started again meanwhile is stopped by nobody; its next end will be counted by the name.
+    A job is requeued before its log has been read, so that decision is checked again: if this failure completes a crash
+    loop, the job is held. An earlier hold is never released here, and a job that has started again is not stopped; its
+    next failure is counted with this cause.
     """
     Attempt.objects.filter(pk=attempt.pk, ended_at__isnull=False).update(cause=label)
     job = Job.objects.select_for_update().get(pk=attempt.job_id)
     last = Attempt.objects.filter(job=job).select_related("pulse").order_by("-number").first()
-    waits = job.state == State.PENDING and job.hold == HoldKind.NONE and Flag.REQUEUED in job.flags
-    if not waits or last is None or last.pk != attempt.pk:
+    is_requeued = job.state == State.PENDING and job.hold == HoldKind.NONE and Flag.REQUEUED in job.flags
+    # Only the newest attempt decides, and only if the job has not started again or been held since
+    if not is_requeued or last is None or last.pk != attempt.pk:
         return
     if why := crash_loop_reason(attempt_history(last)):
         _hold_crash_looping_job(job, last, why, author=author)
 
 
 def _hold_crash_looping_job(job: Job, attempt: Attempt, why: str, *, author: Author) -> None:
-    held = {"hold": HoldKind.USER, "flags": [Flag.REQUEUE_HOLD], "reason": "JobHeldUser", "why": why}
-    Job.objects.filter(pk=job.pk).update(**held)
+    fields = {"hold": HoldKind.USER, "flags": [Flag.REQUEUE_HOLD], "reason": "JobHeldUser", "why": why}
+    Job.objects.filter(pk=job.pk).update(**fields)
     journal.job_event("job.held", author, job, attempt=attempt, why=why).save()
     publish_job_change(job)
 
 
 def _lock_attempt(attempt: Attempt) -> Attempt:
-    """Locked and read again: what a person asked since the loop looked decides what becomes of the job."""
+    """Lock the attempt and read it again: a stop that a user requested meanwhile decides what the job becomes."""
     return Attempt.objects.select_for_update(of=("self",)).select_related("job__cluster").get(pk=attempt.pk)
 
 
@@ -287,12 +300,12 @@ def _lock_attempt(attempt: Attempt) -> Attempt:
 def record_submit_refusal(
     attempt: Attempt, why: str, *, now: datetime, author: Author, about_place: bool = False
 ) -> None:
-    """The cluster would not take it: the promise is void and the job waits for a person, or, where its nodes were the
-    reason, at its place in the queue for others."""
+    """Close an attempt that the cluster rejected. The job is held or, if its nodes were the reason, requeued for other
+    nodes."""
     attempt = _lock_attempt(attempt)
     ended = AttemptEnd(state=State.BOOT_FAIL, at=now, reason=why)
     if attempt.stop_as == State.CANCELLED:
-        becomes = attempt_end.transition_after_end(ended, wanted=attempt.stop_as, budget=0)
+        becomes = attempt_end.transition_after_end(ended, requested=attempt.stop_as, budget=0)
     elif about_place and not _has_repeated_refusals(attempt):
         becomes = attempt_end.transition_after_misplacement(why)
     else:
@@ -301,48 +314,54 @@ def record_submit_refusal(
 
 
 def _has_repeated_refusals(attempt: Attempt) -> bool:
-    """Whether those before it were not taken either. Nodes do not die that often, so it is the job after all."""
+    """Return whether the previous attempts were rejected too. Nodes rarely fail that often, so the job is the likely
+    cause."""
     before = Attempt.objects.filter(job=attempt.job_id, number__lt=attempt.number).order_by("-number")
+    # An attempt without a backend id was never accepted by the cluster
     ends = list(before.values_list("state", "backend_id")[: MAX_SUBMIT_REFUSALS - 1])
     return ends == [(State.BOOT_FAIL, "")] * (MAX_SUBMIT_REFUSALS - 1)
 
 
 @transaction.atomic
 def withdraw_attempt(attempt: Attempt, *, now: datetime, author: Author) -> None:
-    """It was to be stopped before the cluster heard of it."""
+    """Close an attempt that was stopped before it was submitted to the cluster."""
     attempt = _lock_attempt(attempt)
-    wanted = State(attempt.stop_as)
-    ended = AttemptEnd(state=State.CANCELLED, at=now, reason=attempt.stop_why or "stopped before it was sent")
-    close_attempt(attempt, ended, attempt_end.transition_after_end(ended, wanted=wanted, budget=1), author=author)
+    requested = State(attempt.stop_as)
+    ended = AttemptEnd(
+        state=State.CANCELLED, at=now, reason=attempt.stop_why or "stopped before it was submitted to the cluster"
+    )
+    close_attempt(attempt, ended, attempt_end.transition_after_end(ended, requested=requested, budget=1), author=author)
 
 
 @transaction.atomic
 def close_attempt(attempt: Attempt, ended: AttemptEnd, becomes: attempt_end.JobTransition, *, author: Author) -> None:
-    """End a live attempt, give its GPUs back, and move its job. A cluster's clock may be ahead of ours."""
+    """End a live attempt, release its GPUs, and move its job. An end in the future counts as now."""
     ended = replace(ended, at=min(ended.at, clock.now()))
-    closed = Attempt.objects.filter(pk=attempt.pk, ended_at__isnull=True).update(
+    updated = Attempt.objects.filter(pk=attempt.pk, ended_at__isnull=True).update(
         state=becomes.state if becomes.state in FINAL_STATES else ended.state,
         ended_at=ended.at,
         exit_code=ended.exit_code,
         signal=ended.signal,
         reason=ended.reason,
     )
-    if not closed:
-        raise JobStateChanged(f"attempt {attempt} has ended already")
+    if not updated:
+        raise JobStateChanged(f"attempt {attempt} has already ended")
+    # Released in the same transaction, so another attempt can hold the GPUs as soon as this one has ended
     Allocation.objects.filter(attempt=attempt, released_at__isnull=True).update(released_at=ended.at)
     job = Job.objects.select_for_update().get(pk=attempt.job_id)
     fields = _final_fields(ended) if becomes.state in FINAL_STATES else _waiting_fields(job, becomes)
+    # A stale resume point would make the next attempt repeat work that is already saved
     if job.resume and not _resume_is_still_valid(job, attempt):
         fields["resume"] = {}
-    # A refusal's sentence quotes the reason already
+    # The sentence of a rejection already contains the reason
     why = becomes.why if ended.reason in becomes.why else f"{becomes.why} {ended.reason}"
     detail = {"ended": ended.state, "exit_code": ended.exit_code, "signal": ended.signal}
     change_state(job, becomes.state, author=author, why=why, attempt=attempt, detail=detail, **fields)
 
 
 def _resume_is_still_valid(job: Job, attempt: Attempt) -> bool:
-    """Whether where it was told to go on from is still the place: not once it has saved something newer, and not
-    where nobody would know of that."""
+    """Return whether the next attempt should resume from the same checkpoint: not if this attempt has saved a newer
+    one, and not if no saves are known."""
     if attempt.confirmed_at is None:
         return True
     saved = job.checkpoints.order_by("-step").values_list("step", "attempt_id")
@@ -355,24 +374,30 @@ def _final_fields(ended: AttemptEnd) -> dict[str, Any]:
 
 
 def _waiting_fields(job: Job, becomes: attempt_end.JobTransition) -> dict[str, Any]:
-    recovering = Flag.RECOVERING in becomes.flags
-    unknown = Flag.OUTCOME_UNKNOWN in becomes.flags
-    held = recovering or unknown or Flag.REQUEUE_HOLD in becomes.flags
+    is_recovering = Flag.RECOVERING in becomes.flags
+    is_unknown = Flag.OUTCOME_UNKNOWN in becomes.flags
+    is_held = is_recovering or is_unknown or Flag.REQUEUE_HOLD in becomes.flags
     return {
         "flags": list(becomes.flags),
         "started_at": None,
         "requeues": job.requeues + becomes.spends_budget,
-        # Its owner may release it, once the cause is mended
-        "hold": HoldKind.USER if held else HoldKind.NONE,
-        "reason": RECOVERING if recovering else OUTCOME_UNKNOWN if unknown else "JobHeldUser" if held else "None",
-        "recover_by": clock.now() + RECOVERY_DECISION_TIMEOUT if recovering else None,
+        # A user's hold: the owner may release it after fixing the cause
+        "hold": HoldKind.USER if is_held else HoldKind.NONE,
+        "reason": RECOVERING
+        if is_recovering
+        else OUTCOME_UNKNOWN
+        if is_unknown
+        else "JobHeldUser"
+        if is_held
+        else "None",
+        "recover_by": clock.now() + RECOVERY_DECISION_TIMEOUT if is_recovering else None,
     }
 
 
 def store_wait_reasons(reasons: Sequence[tuple[int, str, str]]) -> int:
-    """Job id, Slurm's word, the sentence: kept as the page shows them, in one statement that writes only what changed.
+    """Store (job id, Slurm reason, sentence) of waiting jobs. One statement, which writes only changed rows.
 
-    No Event: this is an answer, not a change of state.
+    No Event is written, because the state does not change.
     """
     if not reasons:
         return 0
@@ -381,7 +406,7 @@ def store_wait_reasons(reasons: Sequence[tuple[int, str, str]]) -> int:
         cursor.execute(
             "UPDATE jobs_job j SET reason = v.reason, why = v.why"
             " FROM unnest(%s::bigint[], %s::text[], %s::text[]) v (id, reason, why)"
-            # Whoever holds a job has said why; a look from before the hold must not talk over it
+            # A held job already has its reason. A reason computed before the hold must not overwrite it
             " WHERE j.id = v.id AND j.state = 'PENDING' AND j.hold = ''"
             " AND (j.reason, j.why) IS DISTINCT FROM (v.reason, v.why)",
             [list(ids), list(words), list(sentences)],
@@ -393,14 +418,14 @@ def store_wait_reasons(reasons: Sequence[tuple[int, str, str]]) -> int:
 
 
 def fail_unstartable_job(job: Job, why: str, *, now: datetime, author: Author) -> None:
-    """It can never start."""
+    """End a job that can never start."""
     with transaction.atomic():
         change_state(job, State.FAILED, author=author, why=why, ended_at=now, reason="DependencyNeverSatisfied")
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuCorrection:
-    """The cluster gave another GPU of the node than the one we promised."""
+    """The cluster allocated another GPU of the node than Acme planned."""
 
     attempt_id: int
     node_id: int
@@ -410,7 +435,7 @@ class GpuCorrection:
 
 @transaction.atomic
 def correct_gpus(corrections: Sequence[GpuCorrection]) -> None:
-    """All in one statement, because attempts may swap places and the database looks at the end of each statement."""
+    """Apply all corrections in one statement, because attempts may swap GPUs and constraints are checked at its end."""
     if not corrections:
         return
     values = ", ".join(["(%s::bigint, %s::bigint, %s::int, %s::int)"] * len(corrections))
@@ -427,10 +452,11 @@ def correct_gpus(corrections: Sequence[GpuCorrection]) -> None:
 
 @transaction.atomic
 def record_adopted_gpus(attempt_id: int, cluster: Cluster, given: Mapping[str, Sequence[int]]) -> None:
-    """The GPUs of an attempt that was taken over without them, as its cluster shows them."""
+    """Record the GPUs of an adopted attempt, as its cluster reports them."""
     nodes = dict(Node.objects.filter(cluster=cluster, name__in=given).values_list("pk", "name"))
     attempt = Attempt.objects.select_for_update().get(pk=attempt_id)
     rows = Allocation.objects.live().filter(attempt=attempt, node__in=nodes)
+    # The GPUs are already recorded, so this is a repeated call
     if rows.filter(gpu__isnull=False).exists():
         return
     rows.delete()
@@ -445,21 +471,21 @@ def record_adopted_gpus(attempt_id: int, cluster: Cluster, given: Mapping[str, S
 
 
 def _journal_gpu_allocations(attempt_ids: set[int]) -> None:
-    """Which GPUs an attempt holds can be read from the Events alone, so a correction is one."""
+    """Write an Event for each correction, so that the Events alone show which GPUs an attempt holds."""
     held: dict[int, dict[str, list[int]]] = {pk: {} for pk in attempt_ids}
     rows = Allocation.objects.live().filter(attempt__in=attempt_ids, gpu__isnull=False).order_by("node__name", "gpu")
     for attempt_id, node, gpu in rows.values_list("attempt_id", "node__name", "gpu"):
         held[attempt_id].setdefault(node, []).append(gpu)
     attempts = Attempt.objects.filter(pk__in=attempt_ids).select_related("job").order_by("pk")
-    why = "The cluster gave other GPUs of the node than were promised."
+    why = "The cluster allocated other GPUs of the node than planned."
     events = [
-        journal.job_event("job.placed", SYNC, one.job, attempt=one, why=why, detail={"gpus": held[one.pk]})
-        for one in attempts
+        journal.job_event("job.placed", SYNC, attempt.job, attempt=attempt, why=why, detail={"gpus": held[attempt.pk]})
+        for attempt in attempts
     ]
     bulk_copy.insert(events)
 
 
-# --- one move
+# --- state changes
 
 
 def change_state(
@@ -473,9 +499,11 @@ def change_state(
     flags: Iterable[str] = (),
     **fields: Any,
 ) -> None:
+    """Move the job to another state and write the Event. Raises JobStateChanged if the state has changed meanwhile."""
     source = State(job.state)
     lifecycle.check_transition(source, target)
-    changed = {"flags": list(flags), "recover_by": None, **fields}  # flags belong to the state that is left
+    changed = {"flags": list(flags), "recover_by": None, **fields}  # flags belong to the old state
+    # The guard on the old state detects concurrent changes without locking the row first
     updated = Job.objects.filter(pk=job.pk, state=source).update(state=target, why=why, **changed)
     if updated != 1:
         raise state_changed_error(job, f"it was {source} a moment ago")

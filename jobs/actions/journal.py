@@ -1,4 +1,4 @@
-"""Writing Events: who did what to which row, and why. Only `actions` modules call this."""
+"""Writes Events: who changed which row, and why. Only `actions` modules call this."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jobs.models import Attempt, Cluster, Event, Job, Node
 
 @dataclass(frozen=True, kw_only=True)
 class Author:
-    """Who does it: a person (with the request it came by) or a loop."""
+    """The author of a change: a user (with the request) or a loop."""
 
     by: str
     user_id: int | None = None
@@ -34,7 +34,7 @@ SYNC = Author(by="sync")
 
 
 def new_event(what: str, author: Author, **fields: Any) -> Event:
-    """An Event that is not written yet, for those who write many at once."""
+    """Return an unsaved Event, for callers that write many at once."""
     return Event(
         what=what,
         by=author.by,
@@ -48,23 +48,29 @@ def new_event(what: str, author: Author, **fields: Any) -> Event:
 def job_event(
     what: str, author: Author, job: Job, *, attempt: Attempt | None = None, why: str = "", **fields: Any
 ) -> Event:
-    rows = {"job_id": job.pk, "attempt_id": attempt.pk if attempt else None}  # ids: it is written thousands at a time
-    return new_event(what, author, cluster_id=job.cluster_id, why=why, **rows, **fields)
+    ids = {
+        "job_id": job.pk,
+        "attempt_id": attempt.pk if attempt else None,
+    }  # ids instead of instances: thousands are written at a time
+    return new_event(what, author, cluster_id=job.cluster_id, why=why, **ids, **fields)
 
 
 INSERT_JOB_EVENTS_SQL = """
 INSERT INTO jobs_event (what, to_state, cluster_id, job_id, user_id, by, source, request_id, from_state, why, detail)
-SELECT %s, %s, told.*, '', '', '{}'
-FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::text[], %s::inet[], %s::text[]) AS told
+SELECT %s, %s, v.*, '', '', '{}'
+FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::text[], %s::inet[], %s::text[]) AS v
 """
 
 
-def insert_job_events(what: str, told: Sequence[tuple[Author, Job]], *, to_state: str) -> None:
-    """The same of many jobs, whoever did it to each: one statement, and no model for each."""
-    if not told:
+def insert_job_events(what: str, changes: Sequence[tuple[Author, Job]], *, to_state: str) -> None:
+    """Write the same Event for many jobs, each with its author, in one statement and without model instances."""
+    if not changes:
         return
-    rows = [(job.cluster_id, job.pk, who.user_id, who.by, who.source, who.request_id) for who, job in told]
+    rows = [
+        (job.cluster_id, job.pk, author.user_id, author.by, author.source, author.request_id) for author, job in changes
+    ]
     with connection.cursor() as cursor:
+        # Thousands of submissions arrive in one request, and each needs its Event
         cursor.execute(INSERT_JOB_EVENTS_SQL, [what, to_state, *map(list, zip(*rows, strict=True))])
 
 

@@ -1,4 +1,4 @@
-"""The only code that changes a maintenance. Its nodes are closed and opened by the verbs of every drain."""
+"""The only code that changes a maintenance. Its nodes are closed and opened with the actions of drains."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ MAX_MAINTENANCE_DURATION = timedelta(days=366)
 
 
 class MaintenanceError(Exception):
-    """It cannot be; `field` is what is wrong, if it is one thing, and the message a sentence."""
+    """The maintenance is not possible. `field` is the invalid field, if there is one; the message is part of a
+    sentence."""
 
     def __init__(self, why: str, field: str = "") -> None:
         super().__init__(why)
@@ -31,7 +32,7 @@ class MaintenanceError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class MaintenanceRequest:
-    """What somebody asks for. `nodes` as Slurm writes them; empty: the whole cluster."""
+    """A requested maintenance. `nodes` is in Slurm's notation; empty means the whole cluster."""
 
     name: str
     reason: str
@@ -42,82 +43,90 @@ class MaintenanceRequest:
     lead: timedelta = DEFAULT_LEAD
 
 
-def check_maintenance(cluster: Cluster, wanted: MaintenanceRequest, now: datetime) -> list[Node]:
-    """Its nodes, or a sentence on what does not go."""
+def check_maintenance(cluster: Cluster, request: MaintenanceRequest, now: datetime) -> list[Node]:
+    """Return the nodes of the maintenance. Raises MaintenanceError if the request is invalid."""
     if cluster.mode == ClusterMode.OBSERVE:
-        raise MaintenanceError(f"{cluster} is only observed: declare it there", "cluster")
-    if not wanted.name.strip():
+        raise MaintenanceError(
+            f"{cluster} is in mode observe; schedule the maintenance on the cluster itself", "cluster"
+        )
+    if not request.name.strip():
         raise MaintenanceError("is empty", "name")
-    if not wanted.reason.strip():
-        raise MaintenanceError("is empty: people whose jobs wait for it read it", "reason")
-    if wanted.mode != DrainMode.FINISH and cluster.mode != ClusterMode.DRIVE:
+    if not request.reason.strip():
+        raise MaintenanceError("is empty; it is shown to users whose jobs wait", "reason")
+    if request.mode != DrainMode.FINISH and cluster.mode != ClusterMode.DRIVE:
         raise MaintenanceError(f"{cluster} is not driven by Acme, so its jobs can only finish", "mode")
-    if not timedelta(0) <= wanted.lead <= MAX_MAINTENANCE_DURATION:
+    if not timedelta(0) <= request.lead <= MAX_MAINTENANCE_DURATION:
         raise MaintenanceError("is not between 0 and 366 days", "lead")
-    _check_times(max(wanted.start_at, now), wanted.end_at, now)
-    if Maintenance.objects.open().filter(cluster=cluster, name=wanted.name.strip()).exists():
-        raise MaintenanceError(f"is taken: {cluster} has a maintenance of that name already", "name")
-    return _resolve_nodes(cluster, wanted.nodes)
+    _check_times(max(request.start_at, now), request.end_at, now)
+    if Maintenance.objects.open().filter(cluster=cluster, name=request.name.strip()).exists():
+        raise MaintenanceError(f"is already used by another maintenance of {cluster}", "name")
+    return _resolve_nodes(cluster, request.nodes)
 
 
 def _check_times(start: datetime, end: datetime, now: datetime) -> None:
     if end <= now:
-        raise MaintenanceError("is past", "end_at")
+        raise MaintenanceError("is in the past", "end_at")
     if end <= start:
         raise MaintenanceError("is not after the start", "end_at")
+    # Catches typing errors in the year
     if start - now > MAX_MAINTENANCE_DURATION:
         raise MaintenanceError("is more than a year ahead", "start_at")
     if end - start > MAX_MAINTENANCE_DURATION:
         raise MaintenanceError("is more than a year after the start", "end_at")
 
 
-def _resolve_nodes(cluster: Cluster, written: str) -> list[Node]:
-    """Every node, where none is named."""
-    here = Node.objects.filter(cluster=cluster)
-    if not written.strip():
-        return list(here)
+def _resolve_nodes(cluster: Cluster, nodelist: str) -> list[Node]:
+    """Return the named nodes, or all nodes if none are named."""
+    candidates = Node.objects.filter(cluster=cluster)
+    if not nodelist.strip():
+        return list(candidates)
     try:
-        names = expand(written)
+        names = expand(nodelist)
     except BadHostlist as bad:
         raise MaintenanceError(str(bad), "nodes") from None
     if any("\0" in name for name in names):
         raise MaintenanceError("contains a NUL byte", "nodes")
-    found = list(here.filter(name__in=names))
-    if unknown := sorted(set(names) - {node.name for node in found}):
+    nodes = list(candidates.filter(name__in=names))
+    if unknown := sorted(set(names) - {node.name for node in nodes}):
         more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
-        raise MaintenanceError(f"{cluster} has no node {', '.join(one[:64] for one in unknown[:3])}{more}", "nodes")
-    if not found:
-        raise MaintenanceError("names no node", "nodes")
-    return found
+        raise MaintenanceError(f"{cluster} has no node {', '.join(name[:64] for name in unknown[:3])}{more}", "nodes")
+    if not nodes:
+        raise MaintenanceError("contains no node", "nodes")
+    return nodes
 
 
-def preview_maintenance(cluster: Cluster, wanted: MaintenanceRequest, now: datetime) -> MaintenanceImpact:
-    """What it would mean; refused as the deed would be."""
-    nodes = check_maintenance(cluster, wanted, now)
+def preview_maintenance(cluster: Cluster, request: MaintenanceRequest, now: datetime) -> MaintenanceImpact:
+    """Return the effect of the maintenance. Raises the same errors as scheduling it."""
+    nodes = check_maintenance(cluster, request, now)
     return drain_impact.maintenance_impact(
         nodes,
-        start=max(wanted.start_at, now),
-        end=wanted.end_at,
-        mode=wanted.mode,
-        lead=wanted.lead,
+        start=max(request.start_at, now),
+        end=request.end_at,
+        mode=request.mode,
+        lead=request.lead,
         now=now,
-        whole=not wanted.nodes.strip(),
+        whole=not request.nodes.strip(),
     )
 
 
 @transaction.atomic
-def schedule_maintenance(cluster: Cluster, wanted: MaintenanceRequest, *, author: Author, now: datetime) -> Maintenance:
-    Cluster.objects.select_for_update(no_key=True).get(pk=cluster.pk)  # of two with one name, one is told
-    nodes = check_maintenance(cluster, wanted, now)
+def schedule_maintenance(
+    cluster: Cluster, request: MaintenanceRequest, *, author: Author, now: datetime
+) -> Maintenance:
+    """Create the maintenance."""
+    Cluster.objects.select_for_update(no_key=True).get(
+        pk=cluster.pk
+    )  # serializes requests, so that the second one with the same name is rejected
+    nodes = check_maintenance(cluster, request, now)
     window = Maintenance.objects.create(
         cluster=cluster,
-        name=wanted.name.strip(),
-        reason=wanted.reason.strip(),
-        whole_cluster=not wanted.nodes.strip(),
-        start_at=max(wanted.start_at, now),
-        end_at=wanted.end_at,
-        mode=wanted.mode,
-        lead=wanted.lead,
+        name=request.name.strip(),
+        reason=request.reason.strip(),
+        whole_cluster=not request.nodes.strip(),
+        start_at=max(request.start_at, now),
+        end_at=request.end_at,
+        mode=request.mode,
+        lead=request.lead,
         by=author.by,
     )
     if not window.whole_cluster:
@@ -130,12 +139,12 @@ def schedule_maintenance(cluster: Cluster, wanted: MaintenanceRequest, *, author
 def change_maintenance_end(
     window: Maintenance, end_at: datetime, *, author: Author, why: str = "", now: datetime
 ) -> None:
-    """Longer, or shorter; a moment ago is refused: to end it now is to cancel it."""
+    """Change the end of the maintenance. An end in the past is rejected: use `cancel` to end it now."""
     _lock_maintenance(window)
     _refuse_if_over(window, now)
     _check_times(window.start_at if window.start_at > now else now, end_at, now)
     if end_at == window.end_at:
-        raise MaintenanceError(f"{window} ends then already", "end_at")
+        raise MaintenanceError(f"{window} already ends at that time", "end_at")
     before, window.end_at = window.end_at, end_at
     window.save(update_fields=["end_at"])
     _journal_maintenance("maintenance.end_moved", window, author, why=why, before=before.isoformat())
@@ -143,7 +152,7 @@ def change_maintenance_end(
 
 @transaction.atomic
 def cancel(window: Maintenance, *, author: Author, why: str = "", now: datetime) -> None:
-    """It does not take place, or is over now: nodes that it closed take work again with the next turn."""
+    """Cancel the maintenance, or end it now. Nodes that it closed are opened again in the next turn."""
     _lock_maintenance(window)
     _refuse_if_over(window, now)
     window.cancelled_at = now
@@ -151,12 +160,12 @@ def cancel(window: Maintenance, *, author: Author, why: str = "", now: datetime)
     _journal_maintenance("maintenance.cancelled", window, author, why=why)
 
 
-# What the loop does; each is one transaction that looks again
+# --- actions of the loop; each is one transaction that reads the rows again
 
 
 @transaction.atomic
 def close_node_for_maintenance(window: Maintenance, node: Node, now: datetime) -> bool:
-    """Unless it was cancelled or somebody closed the node since the look."""
+    """Drain the node, unless the maintenance was cancelled or the node was drained meanwhile."""
     _lock_maintenance(window)
     if not window.is_in_progress(now) or not window.affected_nodes().filter(pk=node.pk, drain_asked=False).exists():
         return False
@@ -164,6 +173,7 @@ def close_node_for_maintenance(window: Maintenance, node: Node, now: datetime) -
         window.begun_at = now
         window.save(update_fields=["begun_at"])
         _journal_maintenance("maintenance.began", window, MAINTENANCE, why=window.reason)
+    # Outside mode drive Acme may not stop jobs, so they finish whatever mode was requested
     mode = window.mode if window.cluster.mode == ClusterMode.DRIVE else DrainMode.FINISH
     why = f"maintenance: {window.name}"
     node_actions.drain(node, author=MAINTENANCE, why=why, now=now, mode=mode, maintenance=window)
@@ -172,7 +182,7 @@ def close_node_for_maintenance(window: Maintenance, node: Node, now: datetime) -
 
 @transaction.atomic
 def reopen_node_after_maintenance(window: Maintenance, node: Node, now: datetime) -> bool:
-    """Unless its end was moved, or somebody else has taken the node over."""
+    """Open the node, unless the end was moved or an operator has changed the node meanwhile."""
     _lock_maintenance(window)
     if window.is_in_progress(now) or not Node.objects.filter(pk=node.pk, maintenance=window).exists():
         return False
@@ -182,9 +192,11 @@ def reopen_node_after_maintenance(window: Maintenance, node: Node, now: datetime
 
 @transaction.atomic
 def finish(window: Maintenance, now: datetime) -> bool:
+    """Mark the maintenance as finished when none of its nodes is closed by it any more."""
     _lock_maintenance(window)
     if window.closed_at or window.phase(now) not in ("over", "cancelled"):
         return False
+    # Some nodes are still closed by this maintenance; the loop opens them first
     if Node.objects.filter(maintenance=window).exists():
         return False
     window.closed_at = now
@@ -200,17 +212,17 @@ def _lock_maintenance(window: Maintenance) -> None:
 
 def _refuse_if_over(window: Maintenance, now: datetime) -> None:
     if (phase := window.phase(now)) in ("over", "cancelled"):
-        raise MaintenanceError(f"the maintenance {window} is {phase} already")
+        raise MaintenanceError(f"the maintenance {window} is already {phase}")
 
 
 def _journal_maintenance(what: str, window: Maintenance, author: Author, *, why: str = "", **detail: object) -> None:
-    told = {
+    event_detail = {
         "maintenance": window.pk,
         "name": window.name,
         "start": window.start_at.isoformat(),
         "end": window.end_at.isoformat(),
         **detail,
     }
-    journal.cluster_event(what, author, window.cluster, why=why, detail=told).save()
+    journal.cluster_event(what, author, window.cluster, why=why, detail=event_detail).save()
     request_turn(window.cluster_id)
     live.publish_on_commit("queue", "nodes")

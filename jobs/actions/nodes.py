@@ -1,8 +1,8 @@
-"""The only code that changes a node: what operators ask for, what tests find, and what a cluster reports.
+"""The only code that changes a node: requests of operators, results of tests, and reports of the cluster.
 
-The way back of a node that failed a test: test → repair → burn-in → return. In burn-in nothing runs there but its test,
-again and again, for a time that its cluster's settings say; then it takes work by itself. One test that fails, or a bad
-sign of its health, sends it back to repair.
+A node that failed a test returns in these steps: test, repair, burn-in, return. In burn-in the node runs only its test,
+repeatedly, for the time in the cluster's settings; then it accepts jobs again without further approval. One failed
+test, or a sign of bad health, returns it to repair.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NODE_TEST_INTERVAL = timedelta(minutes=1)
 
 
 class NodeError(Exception):
-    """The verb does not fit the node; the message is a sentence."""
+    """The action does not fit the node. The message is a sentence."""
 
 
 @transaction.atomic
@@ -46,19 +46,23 @@ def drain(
     mode: str = DrainMode.FINISH,
     maintenance: Maintenance | None = None,
 ) -> None:
-    """No new jobs; what becomes of the running ones says the mode, and `drain_once` does it. Counts for our scheduler
-    at once; the cluster is told by a deed. A node that is drained already may be drained in another mode; one that a
-    maintenance closed may be drained by somebody, who then says when it opens."""
+    """Stop starting jobs on the node. `mode` decides what happens to running jobs, and `drain_once` carries it out.
+
+    The drain takes effect for Acme's scheduler at once; a command informs the cluster. A drained node may be drained
+    again in another mode. A node that a maintenance has closed may be drained by an operator, who then decides when it
+    opens.
+    """
     if not why.strip():
-        raise NodeError("a reason is needed: operators read it in the list of nodes")
+        raise NodeError("a reason is required; it is shown in the node list")
     _lock_node(node)
     if mode != DrainMode.FINISH and node.cluster.mode != ClusterMode.DRIVE:
         raise NodeError(f"{node.cluster} is not driven by Acme, so its jobs can only finish")
     if node.drain_asked and node.drain_mode == mode and (maintenance or not node.maintenance_id):
-        raise NodeError(f"{node} is drained already, by {node.reason_by}: {node.reason}")
-    asked = {"reason": why, "reason_by": author.by, "reason_at": now}
-    Node.objects.filter(pk=node.pk).update(drain_asked=True, drain_mode=mode, maintenance=maintenance, **asked)
-    stop.cancel_evictions(node, author=author, why=f"{node} is drained in another way.", now=now)
+        raise NodeError(f"{node} is already drained by {node.reason_by}: {node.reason}")
+    request_fields = {"reason": why, "reason_by": author.by, "reason_at": now}
+    Node.objects.filter(pk=node.pk).update(drain_asked=True, drain_mode=mode, maintenance=maintenance, **request_fields)
+    # Evictions of the previous mode are revoked; `drain_once` plans those of the new mode
+    stop.cancel_evictions(node, author=author, why=f"The drain mode of {node} was changed.", now=now)
     _queue_node_command(node, ClusterCommandKind.DRAIN, why)
     journal.node_event("node.drained", author, node, why=why, detail={"mode": mode}).save()
     _publish_node_change(node)
@@ -66,28 +70,33 @@ def drain(
 
 @transaction.atomic
 def resume(node: Node, *, author: Author, why: str = "", now: datetime) -> None:
-    """Take work again. Who was to leave and has not been told to end yet runs on. A node that is resumed while its
-    maintenance goes on is in it no more."""
+    """Accept jobs again. Jobs that were to be evicted and have not been stopped yet keep running.
+
+    A node that is resumed during its maintenance is removed from the maintenance.
+    """
     _lock_node(node)
     if not node.is_drained and node.takes_work:
-        raise NodeError(f"{node} takes work already")
-    left = node.maintenance if node.maintenance and node.maintenance.is_in_progress(now) else None
-    if left:
-        left.spared.add(node)
-    nothing = {"reason": "", "reason_by": "", "reason_at": None, "care": RepairStage.NONE, "care_until": None}
-    Node.objects.filter(pk=node.pk).update(drain_asked=False, drain_mode=DrainMode.FINISH, maintenance=None, **nothing)
-    stop.cancel_evictions(node, author=author, why=f"{node} takes work again.", now=now)
+        raise NodeError(f"{node} already accepts jobs")
+    left_maintenance = node.maintenance if node.maintenance and node.maintenance.is_in_progress(now) else None
+    if left_maintenance:
+        # Otherwise the maintenance loop would close the node again in its next turn
+        left_maintenance.spared.add(node)
+    cleared = {"reason": "", "reason_by": "", "reason_at": None, "care": RepairStage.NONE, "care_until": None}
+    Node.objects.filter(pk=node.pk).update(drain_asked=False, drain_mode=DrainMode.FINISH, maintenance=None, **cleared)
+    stop.cancel_evictions(node, author=author, why=f"{node} accepts jobs again.", now=now)
     _queue_node_command(node, ClusterCommandKind.RESUME, why)
-    journal.node_event("node.resumed", author, node, why=why, detail={"left": left.name} if left else {}).save()
+    journal.node_event(
+        "node.resumed", author, node, why=why, detail={"left": left_maintenance.name} if left_maintenance else {}
+    ).save()
     _publish_node_change(node)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeTestResult:
-    """How a test of a node came out."""
+    """The result of a node test."""
 
     passed: bool
-    ran: bool = True  # a test that never began says nothing of its node
+    ran: bool = True  # False: the test did not start, so it has no result for the node
     why: str = ""
     exit_code: int | None = None
     log_path: str = ""
@@ -99,12 +108,12 @@ class NodeTestResult:
 
 @transaction.atomic
 def start_node_test(node: Node, *, author: Author, why: str = "") -> Deed:
-    """Run the cluster's test command on it, while nothing else may start there: on a node that is drained and empty."""
+    """Queue the test command of the cluster. The node must be drained and empty, so that nothing else starts there."""
     _lock_node(node)
     _check_testable(node)
-    deed, new = _queue_test_command(node, why)
-    if not new:
-        raise NodeError(f"{node} is being tested already")
+    deed, is_new = _queue_test_command(node, why)
+    if not is_new:
+        raise NodeError(f"{node} is already being tested")
     journal.node_event("node.test_asked", author, node, why=why, detail={"test": deed.pk}).save()
     _publish_node_change(node)
     deed.refresh_from_db()
@@ -113,11 +122,16 @@ def start_node_test(node: Node, *, author: Author, why: str = "") -> Deed:
 
 def _check_testable(node: Node) -> None:
     if node.cluster.mode != ClusterMode.DRIVE:
-        raise NodeError(f"{node.cluster} is not driven by Acme, which runs tests as jobs")
+        raise NodeError(f"{node.cluster} is not driven by Acme, which runs node tests as jobs")
     if not node.drain_asked:
-        raise NodeError(f"{node} is not drained; drain it first, so that the test has it alone")
-    if held := Allocation.objects.filter(node=node, released_at__isnull=True).values("attempt").distinct().count():
-        raise NodeError(f"{format_count(held, 'job')} still {'runs' if held == 1 else 'run'} on {node}")
+        raise NodeError(f"{node} is not drained; drain it before you test it")
+    if (
+        running_jobs := Allocation.objects.filter(node=node, released_at__isnull=True)
+        .values("attempt")
+        .distinct()
+        .count()
+    ):
+        raise NodeError(f"{format_count(running_jobs, 'job')} still {'runs' if running_jobs == 1 else 'run'} on {node}")
 
 
 def _queue_test_command(node: Node, why: str) -> tuple[Deed, bool]:
@@ -126,31 +140,31 @@ def _queue_test_command(node: Node, why: str) -> tuple[Deed, bool]:
         kind=ClusterCommandKind.TEST,
         attempt=None,
         done_at=None,
-        defaults={"cluster_id": node.cluster_id, "reason": why or "It is tested."},
+        defaults={"cluster_id": node.cluster_id, "reason": why or "Node test."},
     )
 
 
 def record_node_test(node: Node, deed: Deed, outcome: NodeTestResult, *, author: Author) -> None:
-    """In the transaction that settles the deed."""
-    told = {
+    """Record a test result, in the transaction that closes the command."""
+    event_detail = {
         "test": deed.pk,
         "passed": outcome.passed,
         "ran": outcome.ran,
         "exit_code": outcome.exit_code,
         "log": outcome.log_path,
     }
-    journal.node_event("node.tested", author, node, why=outcome.sentence, detail=told).save()
+    journal.node_event("node.tested", author, node, why=outcome.sentence, detail=event_detail).save()
     if outcome.ran and not outcome.passed:
         mark_for_repair(node, author=author, why=outcome.sentence)
     _publish_node_change(node)
 
 
-# --- the way back
+# --- repair and burn-in
 
 
 @transaction.atomic
 def mark_for_repair(node: Node, *, author: Author, why: str) -> None:
-    """Something is broken: it stays closed until somebody has repaired it. Of an open node nothing is said."""
+    """Keep the node closed until it has been repaired. Has no effect on an open node."""
     row = Node.objects.select_for_update().get(pk=node.pk)
     if not row.drain_asked or row.care == RepairStage.REPAIR:
         return
@@ -163,14 +177,14 @@ def mark_for_repair(node: Node, *, author: Author, why: str) -> None:
 
 @transaction.atomic
 def start_burn_in(node: Node, *, author: Author, why: str = "", now: datetime) -> None:
-    """It is repaired: its burn-in begins with a test, and ends with its return."""
+    """Start the burn-in of a repaired node. It starts with a test and ends with the return of the node."""
     _lock_node(node)
     _check_testable(node)
     if node.care == RepairStage.BURN_IN:
-        raise NodeError(f"{node} is in burn-in already")
+        raise NodeError(f"{node} is already in burn-in")
     until = now + timedelta(minutes=node.cluster.burn_in_minutes)
     Node.objects.filter(pk=node.pk).update(care=RepairStage.BURN_IN, care_until=until)
-    deed, _ = _queue_test_command(node, "It is in burn-in.")
+    deed, _ = _queue_test_command(node, "Burn-in test.")
     detail = {"until": until.isoformat(), "test": deed.pk}
     journal.node_event("node.burn_in_began", author, node, why=why, detail=detail).save()
     _publish_node_change(node)
@@ -178,22 +192,23 @@ def start_burn_in(node: Node, *, author: Author, why: str = "", now: datetime) -
 
 @transaction.atomic
 def continue_burn_in(node: Node, *, author: Author, now: datetime) -> bool:
-    """The next step of a burn-in, where one is due: another test, or the node's return."""
+    """Carry out the next step of a burn-in if one is due: another test, or the return of the node."""
     _lock_node(node)
     if node.care != RepairStage.BURN_IN or not node.drain_asked:
         return False
     tests = Deed.objects.filter(node=node, kind=ClusterCommandKind.TEST)
     last = tests.order_by("-pk").first()
-    over = now >= node.care_until and last is not None and _burn_in_test_passed(node, last)
-    if last is not None and (last.done_at is None or (last.done_at > now - NODE_TEST_INTERVAL and not over)):
+    # The burn-in ends only with a passed test, not just because its time is over
+    is_finished = now >= node.care_until and last is not None and _burn_in_test_passed(node, last)
+    if last is not None and (last.done_at is None or (last.done_at > now - NODE_TEST_INTERVAL and not is_finished)):
         return False
-    if over:
+    if is_finished:
         why = f"It passed its burn-in of {node.cluster.burn_in_minutes} minutes."
         journal.node_event("node.burn_in_passed", author, node, why=why).save()
         resume(node, author=author, why=why, now=now)
         return True
     _check_testable(node)
-    _queue_test_command(node, "It is in burn-in.")
+    _queue_test_command(node, "Burn-in test.")
     return True
 
 
@@ -202,14 +217,15 @@ def _burn_in_test_passed(node: Node, deed: Deed) -> bool:
 
 
 def _lock_node(node: Node) -> None:
-    """The row of now, and nobody else's until we are done; only where Acme may say what happens."""
+    """Lock the node and read it again. Raises NodeError for a cluster in mode observe."""
     node.refresh_from_db(from_queryset=Node.objects.select_for_update(of=("self",)).select_related("cluster"))
     if node.cluster.mode == ClusterMode.OBSERVE:
-        raise NodeError(f"{node.cluster} is only observed: drain and resume its nodes there")
+        raise NodeError(f"{node.cluster} is in mode observe; drain and resume its nodes on the cluster")
 
 
 def _queue_node_command(node: Node, kind: str, why: str) -> None:
-    """The newest wish wins: an open deed of the other kind would undo it."""
+    """Queue a drain or resume command. It replaces an open command of the other kind, which would undo it."""
+    # Drain and resume replace each other: only the most recent request may reach the cluster
     Deed.objects.open().filter(node=node, kind__in=NODE_COMMANDS).exclude(kind=kind).delete()
     Deed.objects.get_or_create(
         node=node, kind=kind, done_at=None, defaults={"cluster_id": node.cluster_id, "reason": why}
@@ -221,23 +237,26 @@ def _publish_node_change(node: Node) -> None:
     live.publish_on_commit("nodes", f"node:{node.pk}")
 
 
-def record_observation(node: Node, *, author: Author, now: datetime, **seen: object) -> None:
-    """Take over what the cluster reports of it; an Event if its state or flags moved, nothing if nothing is new."""
-    changed = {name: value for name, value in seen.items() if getattr(node, name) != value}
+def record_observation(node: Node, *, author: Author, now: datetime, **reported: object) -> None:
+    """Store what the cluster reports about the node. Writes an Event if its condition changed, and nothing if nothing
+    changed."""
+    changed = {name: value for name, value in reported.items() if getattr(node, name) != value}
     if changed:
         _apply_observation(node, changed, author=author, now=now)
 
 
 @transaction.atomic
 def _apply_observation(node: Node, changed: dict[str, object], *, author: Author, now: datetime) -> None:
-    before, shown = node.condition, node.badge.label
+    before, old_label = node.condition, node.badge.label
+    # `since` is the time of the last change of state, not of the last change of any column
     if {"state", "flags"} & changed.keys():
         changed["since"] = now
     for name, value in changed.items():
         setattr(node, name, value)
     node.save(update_fields=list(changed))
+    # Load changes (idle, mixed, allocated) write no Event, because they happen with every job
     if node.condition != before:
-        told = {"from_state": before, "to_state": node.condition, "why": node.reason}
-        journal.node_event("node.moved", author, node, **told).save()
-    if node.badge.label != shown:
+        event_fields = {"from_state": before, "to_state": node.condition, "why": node.reason}
+        journal.node_event("node.moved", author, node, **event_fields).save()
+    if node.badge.label != old_label:
         live.publish_on_commit("nodes", f"node:{node.pk}")

@@ -1,6 +1,6 @@
-"""Limits an error to the row it concerns: `one_row` logs it, and the loop goes on with the next row.
+"""Limits an error to the row that caused it: `skip_row_on_error` logs it, and the loop continues with the next row.
 
-Errors that concern the whole turn pass through: see `jobs.core.turn_errors`.
+Errors that concern the whole turn are raised; see `jobs.core.turn_errors`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def skip_row_on_error(subject: object) -> Iterator[None]:
+    """Log errors of one row instead of raising them."""
     try:
         yield
     except (JobError, ForbiddenTransition, DatabaseError, SkipsRow) as error:
-        log.warning("%s was skipped, the next turn retries it: %s", subject, error)
+        log.warning("%s was skipped; retrying in the next turn: %s", subject, error)
     except (EndsTurn, SoftTimeLimitExceeded):
         raise
     except Exception:
-        log.exception("%s was skipped because of an internal error, the next turn retries it", subject)
+        log.exception("%s was skipped because of an internal error; retrying in the next turn", subject)

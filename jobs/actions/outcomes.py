@@ -1,7 +1,6 @@
-"""Attempts that their cluster has forgotten: what becomes of the job when nothing shows how they ended, and when
-somebody, or a later look, says how they did.
+"""Handles attempts that their cluster no longer knows, and records outcomes that become known later.
 
-A job whose outcome is unknown may have succeeded, so it must not start again by itself. It waits as PENDING with the
+A job with an unknown outcome may have succeeded, so it must not start again automatically. It waits as PENDING with the
 flag OUTCOME_UNKNOWN, held, without GPUs. Its attempt is closed as UNKNOWN.
 """
 
@@ -23,24 +22,31 @@ from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import FINAL_STATES, Flag, State
 from jobs.models import Attempt, HoldKind, Job, clock
 
-FINAL_STOP_STATES = (State.CANCELLED, State.TIMEOUT, State.FAILED)  # what a stop may ask for that starts nothing again
+FINAL_STOP_STATES = (
+    State.CANCELLED,
+    State.TIMEOUT,
+    State.FAILED,
+)  # requested states after which the job does not start again
 
 
 @transaction.atomic
 def mark_outcome_unknown(attempt: Attempt, why: str, *, missing_since: datetime, author: Author) -> None:
-    """Close a live attempt that is still missing since then. One that was to end for good is taken to have ended so."""
+    """Close a live attempt that is still missing. If a final stop was requested for it, the attempt counts as
+    stopped."""
     attempt = Attempt.objects.select_for_update(of=("self",)).select_related("job__cluster").get(pk=attempt.pk)
     if attempt.ended_at or attempt.missing_since != missing_since:
-        raise state_changed_error(attempt.job, f"the cluster knows attempt {attempt} again")
+        raise state_changed_error(attempt.job, f"the cluster reports attempt {attempt} again")
     ended = AttemptEnd(state=State.UNKNOWN, at=missing_since, reason=why)
+    # A foreign job is only followed: it is closed as cancelled and never held
     if attempt.job.is_foreign:
         withdrawn = AttemptEnd(state=State.CANCELLED, at=missing_since, reason=why)
         job_actions.close_attempt(
             attempt, withdrawn, attempt_end.JobTransition(state=State.CANCELLED, why=why), author=author
         )
+    # The requested stop explains why the cluster no longer knows the attempt
     elif attempt.stop_as in FINAL_STOP_STATES:
         job_actions.close_attempt(
-            attempt, ended, attempt_end.transition_after_end(ended, wanted=attempt.stop_as, budget=0), author=author
+            attempt, ended, attempt_end.transition_after_end(ended, requested=attempt.stop_as, budget=0), author=author
         )
     else:
         job_actions.close_attempt(attempt, ended, attempt_end.transition_to_unknown(why), author=author)
@@ -48,11 +54,15 @@ def mark_outcome_unknown(attempt: Attempt, why: str, *, missing_since: datetime,
 
 @transaction.atomic
 def record_late_end(attempt: Attempt, ended: AttemptEnd, *, author: Author) -> None:
-    """It has become known how an UNKNOWN attempt ended: the job becomes what follows from that."""
+    """Record the end of an UNKNOWN attempt that became known later, and move the job to the state that follows."""
     job, attempt = _lock_job_and_attempt(attempt.job)
+    # The clock of the cluster may be ahead of ours
     ended = replace(ended, at=min(ended.at, clock.now()))
-    spent = 0 if attempt.stop_as == State.PREEMPTED else job.requeues
-    becomes = attempt_end.transition_after_end(ended, wanted=attempt.stop_as, budget=job.requeue_limit - spent)
+    # As in `finish`: a preemption consumes no requeue
+    requeues_used = 0 if attempt.stop_as == State.PREEMPTED else job.requeues
+    becomes = attempt_end.transition_after_end(
+        ended, requested=attempt.stop_as, budget=job.requeue_limit - requeues_used
+    )
     _set_attempt_end(attempt, ended)
     if becomes.state in FINAL_STATES:
         _end_job(job, attempt, becomes.state, becomes.why, ended, author=author)
@@ -63,17 +73,17 @@ def record_late_end(attempt: Attempt, ended: AttemptEnd, *, author: Author) -> N
 
 @transaction.atomic
 def mark_succeeded(job: Job, *, author: Author, why: str = "") -> None:
-    _record_outcome(job, State.COMPLETED, "recorded that it had succeeded", author=author, why=why)
+    _record_outcome(job, State.COMPLETED, "recorded that the job succeeded", author=author, why=why)
 
 
 @transaction.atomic
 def mark_failed(job: Job, *, author: Author, why: str = "") -> None:
-    _record_outcome(job, State.FAILED, "recorded that it had failed", author=author, why=why)
+    _record_outcome(job, State.FAILED, "recorded that the job failed", author=author, why=why)
 
 
 @transaction.atomic
 def run_again(job: Job, *, author: Author, why: str = "") -> None:
-    """Back to its place in the queue. The attempt whose outcome is unknown stays UNKNOWN."""
+    """Return the job to its place in the queue. The attempt with the unknown outcome stays UNKNOWN."""
     job, attempt = _lock_job_and_attempt(job)
     _return_job_to_queue(job, WAITING_FOR_FIRST_TURN, spends=False)
     detail = {"outcome": "run_again"}
@@ -83,26 +93,26 @@ def run_again(job: Job, *, author: Author, why: str = "") -> None:
 
 def _record_outcome(job: Job, state: State, sentence: str, *, author: Author, why: str) -> None:
     job, attempt = _lock_job_and_attempt(job)
-    said = f"{author.by} {sentence}{f': {why}' if why else '.'}"
-    ended = AttemptEnd(state=state, at=attempt.ended_at, reason=said)
+    reason = f"{author.by} {sentence}{f': {why}' if why else '.'}"
+    ended = AttemptEnd(state=state, at=attempt.ended_at, reason=reason)
     _set_attempt_end(attempt, ended)
-    _end_job(job, attempt, state, said, ended, author=author)
+    _end_job(job, attempt, state, reason, ended, author=author)
     detail = {"outcome": "succeeded" if state == State.COMPLETED else "failed"}
     journal.job_event("job.outcome_recorded", author, job, attempt=attempt, why=why, detail=detail).save()
 
 
 def _lock_job_and_attempt(job: Job) -> tuple[Job, Attempt]:
-    """The job and its attempt without an outcome. The attempt is locked first, as everywhere."""
+    """Lock and return the job and its attempt with unknown outcome. The attempt is locked first, as everywhere."""
     attempt = Attempt.objects.select_for_update().filter(job=job, state=State.UNKNOWN).order_by("-number").first()
     locked = Job.objects.select_for_update(of=("self",)).select_related("cluster").get(pk=job.pk)
     if attempt is None or locked.state != State.PENDING or Flag.OUTCOME_UNKNOWN not in locked.flags:
-        raise state_changed_error(job, "this needs a job whose outcome is unknown", held="its outcome is known by now")
+        raise state_changed_error(job, "this needs a job with an unknown outcome", held="its outcome is already known")
     return locked, attempt
 
 
 def _set_attempt_end(attempt: Attempt, ended: AttemptEnd) -> None:
-    how = {"exit_code": ended.exit_code, "signal": ended.signal, "reason": ended.reason}
-    Attempt.objects.filter(pk=attempt.pk).update(state=ended.state, ended_at=ended.at, **how)
+    fields = {"exit_code": ended.exit_code, "signal": ended.signal, "reason": ended.reason}
+    Attempt.objects.filter(pk=attempt.pk).update(state=ended.state, ended_at=ended.at, **fields)
 
 
 def _end_job(job: Job, attempt: Attempt, state: State, why: str, ended: AttemptEnd, *, author: Author) -> None:
@@ -118,6 +128,6 @@ def _end_job(job: Job, attempt: Attempt, state: State, why: str, ended: AttemptE
 
 
 def _return_job_to_queue(job: Job, why: str, *, spends: bool) -> None:
-    waits = {"hold": HoldKind.NONE, "flags": [Flag.REQUEUED], "reason": "None", "why": why}
-    Job.objects.filter(pk=job.pk).update(**waits, requeues=job.requeues + spends)
+    fields = {"hold": HoldKind.NONE, "flags": [Flag.REQUEUED], "reason": "None", "why": why}
+    Job.objects.filter(pk=job.pk).update(**fields, requeues=job.requeues + spends)
     job.refresh_from_db()

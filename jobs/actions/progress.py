@@ -1,7 +1,7 @@
-"""Progress that a running attempt reports: its credentials, and the only code that writes it.
+"""Progress reports of running attempts: their tokens, and the only code that writes their rows.
 
-The token is derived from the attempt's key, so nothing is stored and nothing can be stolen from the database. It is
-good for that attempt alone, and only as long as the attempt lives: the statement that writes looks at that.
+A token is derived from the key of the attempt, so none is stored and none can be stolen from the database. It is valid
+only for that attempt and only while the attempt is live; the statement that writes checks this.
 """
 
 from __future__ import annotations
@@ -34,14 +34,16 @@ HEARTBEAT_COLUMNS = {
 
 
 def run_token(key: str) -> str:
+    """Return the token with which an attempt reports its progress."""
     return f"{RUN_TOKEN_PREFIX}{key}.{_run_token_signature(key)}"
 
 
 def run_token_key(token: str) -> str | None:
-    """The key of the attempt that this token was made for; None if we made no such token."""
+    """Return the key of the attempt for which this token was created, or None if the token is invalid."""
     if not token.startswith(RUN_TOKEN_PREFIX):
         return None
     key, _, signature = token.removeprefix(RUN_TOKEN_PREFIX).rpartition(".")
+    # Constant-time comparison: the time must not reveal how much of a guessed signature is correct
     return key if hmac.compare_digest(signature.encode(), _run_token_signature(key).encode()) else None
 
 
@@ -54,48 +56,50 @@ HeartbeatRows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class HeartbeatResult:
+    """The result of a report: the attempt, its requested stop, and how many rows were new."""
+
     attempt_id: int
     job_id: int
     stop_as: str
     rows: int
 
-    def shown(self, checkpoints: int = 0) -> dict[str, Any]:
+    def as_dict(self, checkpoints: int = 0) -> dict[str, Any]:
         return {"heartbeats": self.rows, "checkpoints": checkpoints, "stop_as": self.stop_as}
 
 
 _column_names = ", ".join(HEARTBEAT_COLUMNS)
 _value_columns = [name for name in HEARTBEAT_COLUMNS if name != "at"]
-# One statement for many attempts: which of them live, their rows, their newest values. What a heartbeat leaves out
-# stays as it was. Always in the same order, so that two of these that meet wait for each other and do not deadlock.
-# Whose steps his log has told so far is passed over here where he tells some himself: `begun` says so.
+# One statement for many attempts: checks which are live, inserts their rows, and updates their newest values. Fields
+# that a heartbeat omits keep their values. Rows are locked in a fixed order, so concurrent statements cannot deadlock.
+# Attempts that report steps for the first time after their log was read are skipped here and returned as `begun`.
 INSERT_HEARTBEATS_SQL = f"""
 WITH live AS (
     SELECT key, id, job_id, stop_as, key = ANY(%s)
         AND (SELECT source FROM jobs_pulse p WHERE p.attempt_id = jobs_attempt.id) <> '' IS TRUE AS begun
     FROM jobs_attempt WHERE key = ANY(%s) AND ended_at IS NULL),
-said AS MATERIALIZED (
+reported AS MATERIALIZED (
     SELECT live.id AS attempt_id, LEAST(COALESCE(v.at, clock_timestamp()), clock_timestamp()) AS at,
            {", ".join(f"v.{name}" for name in _value_columns)}
     FROM unnest(%s::text[], {", ".join(f"%s::{kind}[]" for kind in HEARTBEAT_COLUMNS.values())})
         AS v (key, {_column_names})
     JOIN live USING (key) WHERE NOT begun),
-kept AS (
+inserted AS (
     INSERT INTO jobs_progress (attempt_id, {_column_names})
-    SELECT attempt_id, {_column_names} FROM said ORDER BY attempt_id, at
+    SELECT attempt_id, {_column_names} FROM reported ORDER BY attempt_id, at
     ON CONFLICT DO NOTHING RETURNING attempt_id),
 beat AS (
     INSERT INTO jobs_pulse (attempt_id, {_column_names})
-    SELECT DISTINCT ON (attempt_id) attempt_id, {_column_names} FROM said ORDER BY attempt_id, at DESC
+    SELECT DISTINCT ON (attempt_id) attempt_id, {_column_names} FROM reported ORDER BY attempt_id, at DESC
     ON CONFLICT (attempt_id) DO UPDATE SET heard_at = clock_timestamp(), at = EXCLUDED.at,
         {", ".join(f"{name} = COALESCE(EXCLUDED.{name}, jobs_pulse.{name})" for name in _value_columns)}
     WHERE EXCLUDED.at >= jobs_pulse.at)
 SELECT key, id, job_id, stop_as, COALESCE(news.count, 0), begun FROM live
-LEFT JOIN (SELECT attempt_id, count(*) FROM kept GROUP BY attempt_id) AS news ON news.attempt_id = live.id
-"""  # noqa: S608 - the names are ours
-# Who begins to report steps himself owes nothing to what was read from his log, whatever his clock says: it goes, for
-# detectors would compare the one with the other. Not of one that has ended meanwhile: his report is refused, and what
-# the log told is all there is. In the order of NOTE. Two statements, for the first may wait until whoever reads the log
-# has committed what he read: only a statement that begins after that sees his row.
+LEFT JOIN (SELECT attempt_id, count(*) FROM inserted GROUP BY attempt_id) AS news ON news.attempt_id = live.id
+"""  # noqa: S608 - constant names
+# When an attempt starts to report steps, all values from its log are deleted, because detectors would compare the two
+# sources. Ended attempts are excluded: their report is rejected, and the values from the log are the only ones. Locks
+# are taken in the same order as in INSERT_HEARTBEATS_SQL. Two statements, because the first may wait for the commit of
+# the log reader, and only a statement that starts after that commit sees its row.
 LOCK_LOG_PULSES_SQL = """
 SELECT p.attempt_id FROM jobs_pulse p JOIN jobs_attempt a ON a.id = p.attempt_id
 WHERE a.key = ANY(%s) AND a.ended_at IS NULL AND p.source <> ''
@@ -108,46 +112,49 @@ DELETE FROM jobs_pulse WHERE attempt_id = ANY(%(begun)s)
 
 
 def record_heartbeats(reports: Mapping[str, HeartbeatRows]) -> dict[str, HeartbeatResult]:
-    """By the attempt's key; one that does not live any more is left out. The same heartbeats twice are kept once.
+    """Store reports by attempt key and return their results. Attempts that are not live are left out. Duplicate reports
+    are stored once.
 
-    Nearly all are one statement. Whoever takes over from what his log told is written by three more, once in his life:
-    if the process dies before their commit, his pulse is the log's still, nobody was told that anything was kept, and
-    his next report takes over. If he ends before it, his report is left out; if another report of his comes at the same
-    time, the second waits for the first, finds nothing to forget, and is kept beside it.
+    Nearly all attempts need one statement. When an attempt starts to report steps after its log has been read, three
+    more statements delete the values from the log, once per attempt. Failure story: If the process dies before that
+    commit, the pulse still shows the log, the reporter gets no response, and its next report repeats the deletion. If
+    the attempt ends before, its report is left out. If two reports arrive at the same time, the second waits for the
+    first, finds nothing to delete, and is stored too.
     """
-    noted, begun = _insert_heartbeats(reports)
-    if begun:
-        theirs = {key: reports[key] for key in begun}
+    results, takeovers = _insert_heartbeats(reports)
+    if takeovers:
+        takeover_reports = {key: reports[key] for key in takeovers}
         with transaction.atomic():
             with connection.cursor() as cursor:
-                cursor.execute(LOCK_LOG_PULSES_SQL, [begun])
+                cursor.execute(LOCK_LOG_PULSES_SQL, [takeovers])
                 cursor.execute(DELETE_LOG_PROGRESS_SQL, {"begun": [row[0] for row in cursor.fetchall()]})
-            noted |= _insert_heartbeats(theirs)[0]
-    return noted
+            results |= _insert_heartbeats(takeover_reports)[0]
+    return results
 
 
 def _insert_heartbeats(reports: Mapping[str, HeartbeatRows]) -> tuple[dict[str, HeartbeatResult], list[str]]:
-    """What was noted, and whose log must be forgotten before anything can be."""
+    """Return the stored results, and the keys of attempts whose values from the log must be deleted first."""
     steps = [key for key, beats in reports.items() if any(beat.get("step") is not None for beat in beats)]
+    # unnest() takes parallel arrays: one key and one value of each column per heartbeat
     keys = [key for key, beats in reports.items() for _ in beats]
     columns = [[beat.get(name) for beats in reports.values() for beat in beats] for name in HEARTBEAT_COLUMNS]
     with connection.cursor() as cursor:
         cursor.execute(INSERT_HEARTBEATS_SQL, [steps, list(reports), keys, *columns])
         rows = cursor.fetchall()
-    noted = {
+    results = {
         key: HeartbeatResult(attempt_id=id, job_id=job, stop_as=stop_as, rows=count)
-        for key, id, job, stop_as, count, begun in rows
-        if not begun
+        for key, id, job, stop_as, count, is_takeover in rows
+        if not is_takeover
     }
-    return noted, sorted(row[0] for row in rows if row[-1])
+    return results, sorted(row[0] for row in rows if row[-1])
 
 
 def record_attempt_heartbeats(key: str, beats: HeartbeatRows) -> HeartbeatResult | None:
     return record_heartbeats({key: beats}).get(key)
 
 
-# The same for one attempt by its log: only while it reports no step itself, which is looked at again where the rows
-# meet, since its first report may come meanwhile. One that has ended may be read to its end.
+# Stores a step from the log of one attempt, only while the attempt reports no steps itself. The ON CONFLICT clause
+# checks this again, because the first report may arrive concurrently. Logs of ended attempts are read to their end.
 _log_step_values = ", ".join(f"%({name})s::{kind}" for name, kind in HEARTBEAT_COLUMNS.items())
 INSERT_LOG_STEP_SQL = f"""
 WITH live AS (SELECT a.id FROM jobs_attempt a LEFT JOIN jobs_pulse p ON p.attempt_id = a.id
@@ -164,11 +171,11 @@ beat AS (
     RETURNING attempt_id)
 INSERT INTO jobs_progress (attempt_id, {_column_names}) SELECT attempt_id, {_log_step_values} FROM beat
 ON CONFLICT DO NOTHING
-"""  # noqa: S608 - the names are ours
+"""  # noqa: S608 - constant names
 
 
 def record_log_step(attempt_id: int, beat: Mapping[str, Any], *, total: int | None, is_late: bool) -> None:
-    """What its log tells of a step. It is nothing where the attempt reports steps itself."""
+    """Store a step from the log. Has no effect if the attempt reports steps itself."""
     values = {name: beat.get(name) for name in HEARTBEAT_COLUMNS}
     source = ProgressSource.LATE if is_late else ProgressSource.LOG
     with connection.cursor() as cursor:
@@ -176,9 +183,11 @@ def record_log_step(attempt_id: int, beat: Mapping[str, Any], *, total: int | No
 
 
 def record_log_checkpoint(attempt_id: int, *, step: int, path: str, saved_at: datetime) -> None:
-    """A checkpoint as its log tells of it: for people to see. It is no Checkpoint, for nobody has looked."""
-    told = Pulse.objects.filter(attempt=attempt_id).exclude(source=ProgressSource.REPORTS)
-    told.update(saved_step=step, saved_path=path, saved_at=saved_at)
+    """Store the last checkpoint in the log, for display only. It is not a Checkpoint row, because it is not
+    verified."""
+    pulses = Pulse.objects.filter(attempt=attempt_id).exclude(source=ProgressSource.REPORTS)
+    # Rows of attempts that report themselves are excluded: their reports take precedence
+    pulses.update(saved_step=step, saved_path=path, saved_at=saved_at)
 
 
 UPSERT_SECTION_SQL = """
@@ -191,18 +200,18 @@ ON CONFLICT (attempt_id, began_at, name) DO UPDATE SET ended_at = COALESCE(s.end
 
 @dataclass(frozen=True, kw_only=True)
 class SectionReport:
-    """A time in which no step is due: it has begun, or it is over."""
+    """The start or the end of a period in which no step is due."""
 
     name: str
     began_at: datetime
     ended_at: datetime | None = None
 
 
-def record_sections(noted: HeartbeatResult, declared: Sequence[SectionReport]) -> None:
-    """Said twice, or its end without its begin, it is one section all the same."""
+def record_sections(heartbeat: HeartbeatResult, sections: Sequence[SectionReport]) -> None:
+    """Store sections. A repeated report, or an end that arrives without its start, still results in one section."""
     with connection.cursor() as cursor:
-        for one in declared:
-            cursor.execute(UPSERT_SECTION_SQL, [noted.attempt_id, one.name, one.began_at, one.ended_at])
+        for section in sections:
+            cursor.execute(UPSERT_SECTION_SQL, [heartbeat.attempt_id, section.name, section.began_at, section.ended_at])
 
 
 MAX_RANK_TIMES = 16
@@ -210,31 +219,33 @@ MAX_RANK_TIMES = 16
 
 @dataclass(frozen=True, kw_only=True)
 class RankTimesReport:
-    """How long each rank computed in one step; `nodes` and `groups` have the same positions."""
+    """How long each rank computed in one step. `nodes` and `groups` have the same positions as `seconds`."""
 
     seconds: Sequence[float]
     nodes: Sequence[str]
     groups: Sequence[str] = ()
 
 
-def record_rank_times(noted: HeartbeatResult, told: Sequence[RankTimesReport]) -> None:
-    """Only the newest ones are of use."""
+def record_rank_times(heartbeat: HeartbeatResult, reports: Sequence[RankTimesReport]) -> None:
+    """Store rank times and keep only the newest rows of the attempt."""
     rows = [
-        RankTimes(attempt_id=noted.attempt_id, seconds=one.seconds, nodes=one.nodes, groups=one.groups) for one in told
+        RankTimes(attempt_id=heartbeat.attempt_id, seconds=report.seconds, nodes=report.nodes, groups=report.groups)
+        for report in reports
     ]
     RankTimes.objects.bulk_create(rows)
-    mine = RankTimes.objects.filter(attempt=noted.attempt_id).order_by("-pk")
-    if kept := list(mine.values_list("pk", flat=True)[:MAX_RANK_TIMES]):
-        mine.filter(pk__lt=kept[-1]).delete()
+    attempt_rows = RankTimes.objects.filter(attempt=heartbeat.attempt_id).order_by("-pk")
+    # Keep the newest rows: delete all that are older than the last of them
+    if newest := list(attempt_rows.values_list("pk", flat=True)[:MAX_RANK_TIMES]):
+        attempt_rows.filter(pk__lt=newest[-1]).delete()
 
 
-def set_stacks_signal(noted: HeartbeatResult, signal: str | None) -> None:
-    """What its processes answer with their stacks; nothing said changes nothing, an empty word takes it back."""
+def set_stacks_signal(heartbeat: HeartbeatResult, signal: str | None) -> None:
+    """Store the signal at which the processes write their stacks. None changes nothing; an empty string removes it."""
     if signal is not None:
-        Attempt.objects.filter(pk=noted.attempt_id).exclude(stacks_signal=signal).update(stacks_signal=signal)
+        Attempt.objects.filter(pk=heartbeat.attempt_id).exclude(stacks_signal=signal).update(stacks_signal=signal)
 
 
-# The same step at the same place, saved by another attempt, is another checkpoint: that one went back and came again
+# The same step and path, saved by another attempt, is a new checkpoint: the other attempt repeated the step
 SAME_CHECKPOINT_SQL = "(EXCLUDED.step, EXCLUDED.attempt_id) IS NOT DISTINCT FROM (c.step, c.attempt_id)"
 UPSERT_CHECKPOINTS_SQL = f"""
 INSERT INTO jobs_checkpoint AS c (job_id, attempt_id, step, path, saved_at, durable_at, stall_s, verdict, verdict_why)
@@ -248,11 +259,13 @@ ON CONFLICT (job_id, path) DO UPDATE SET
     verdict_why = CASE WHEN {SAME_CHECKPOINT_SQL} THEN c.verdict_why ELSE '' END,
     step = EXCLUDED.step, attempt_id = EXCLUDED.attempt_id
 WHERE NOT ({SAME_CHECKPOINT_SQL}) OR (c.durable_at IS NULL AND EXCLUDED.durable_at IS NOT NULL)
-"""  # noqa: S608 - constants alone
+"""  # noqa: S608 - only constants
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointReport:
+    """A saved checkpoint, as the job reports it."""
+
     path: str
     step: int
     saved_at: datetime | None = None
@@ -260,29 +273,34 @@ class CheckpointReport:
     stall_s: float | None = None
 
 
-def record_checkpoints(noted: HeartbeatResult, saved: Sequence[CheckpointReport], author: Author) -> int:
-    """How many were news. A path that is written again at another step, or by another attempt, is another checkpoint:
-    not durable yet, not judged yet."""
-    attempt = Attempt.objects.select_related("job").get(pk=noted.attempt_id)
-    news = []
+def record_checkpoints(heartbeat: HeartbeatResult, reports: Sequence[CheckpointReport], author: Author) -> int:
+    """Store checkpoints and return how many were new.
+
+    A path that is written again with another step, or by another attempt, is a new checkpoint: not durable and not
+    verified yet.
+    """
+    attempt = Attempt.objects.select_related("job").get(pk=heartbeat.attempt_id)
+    new_reports = []
     with connection.cursor() as cursor:
-        for one in saved:
-            where = noted.job_id, noted.attempt_id, one.step, one.path
-            cursor.execute(UPSERT_CHECKPOINTS_SQL, [*where, one.saved_at, one.durable, one.stall_s])
+        for report in reports:
+            where = heartbeat.job_id, heartbeat.attempt_id, report.step, report.path
+            cursor.execute(UPSERT_CHECKPOINTS_SQL, [*where, report.saved_at, report.durable, report.stall_s])
+            # rowcount is 0 if the checkpoint was already known, because of the WHERE clause of the upsert
             if cursor.rowcount:
-                news.append(one)
-    if durable := [one.step for one in news if one.durable]:
+                new_reports.append(report)
+    # Eviction and recovery read this copy on the attempt, without a query of its checkpoints
+    if durable := [report.step for report in new_reports if report.durable]:
         Attempt.objects.filter(pk=attempt.pk).update(saved_at=clock.now(), saved_step=max(durable))
     Event.objects.bulk_create(
         journal.job_event(
-            "checkpoint.durable" if one.durable else "checkpoint.saved",
+            "checkpoint.durable" if report.durable else "checkpoint.saved",
             author,
             attempt.job,
             attempt=attempt,
-            detail={"step": one.step, "path": one.path},
+            detail={"step": report.step, "path": report.path},
         )
-        for one in news
+        for report in new_reports
     )
-    if news:
+    if new_reports:
         live.publish_on_commit(f"job:{attempt.job.public_id}")
-    return len(news)
+    return len(new_reports)

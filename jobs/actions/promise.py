@@ -1,9 +1,9 @@
-"""The verb that promises waiting jobs their GPUs, many in one transaction: a burst must not cost a commit for each.
+"""Allocates GPUs to waiting jobs, many jobs in one transaction, so that a burst does not cost a commit per job.
 
-Intent before deed: a promised job is CONFIGURING, its GPUs are taken, and a Deed says that its cluster must be told.
-What people did since the scheduler looked is respected under locks: a hold, a cancel, a drain of any of the nodes. The
-database refuses a second live holder of a GPU and a second live attempt of a job, with all that were to be promised
-beside it.
+The intent is recorded before the action: an allocated job is CONFIGURING, its GPUs are held, and a queued command
+submits it to the cluster. Changes by users since the decision are respected under locks: a hold, a cancel, a drain of
+any of the nodes. The database rejects a second live holder of a GPU and a second live attempt of a job, together with
+all other allocations of the transaction.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jobs.models import Allocation, Attempt, ClusterCommandKind, Deed, Event, Ho
 
 @dataclass(frozen=True, kw_only=True)
 class NodeGpus:
-    """Where on one node."""
+    """The GPUs to allocate on one node."""
 
     node_id: int
     name: str
@@ -34,7 +34,7 @@ class NodeGpus:
 
 @dataclass(frozen=True, kw_only=True)
 class JobPlacement:
-    """What one waiting job is to get."""
+    """The nodes and GPUs planned for one waiting job."""
 
     job_id: int
     places: Sequence[NodeGpus]
@@ -47,82 +47,91 @@ class JobPlacement:
 
 @dataclass(frozen=True, kw_only=True)
 class AllocationResult:
+    """`kept` are the new attempts, `left` maps skipped jobs to the reason."""
+
     kept: list[Attempt] = field(default_factory=list)
-    left: dict[int, str] = field(default_factory=dict)  # job -> why it was not promised after all
+    left: dict[int, str] = field(default_factory=dict)  # job -> why it was skipped
 
 
 def allocate_job(job: Job, places: Sequence[NodeGpus], *, author: Author, why: str, log_root: str = "") -> Attempt:
-    """One alone; Moved where it cannot be."""
-    made = allocate_jobs([JobPlacement(job_id=job.pk, places=places, why=why)], author=author, log_root=log_root)
-    if made.left:
-        raise JobStateChanged(made.left[job.pk])
+    """Allocate one job. Raises JobStateChanged if that is not possible."""
+    result = allocate_jobs([JobPlacement(job_id=job.pk, places=places, why=why)], author=author, log_root=log_root)
+    if result.left:
+        raise JobStateChanged(result.left[job.pk])
     job.refresh_from_db()
-    (attempt,) = made.kept
+    (attempt,) = result.kept
     attempt.job = job
     return attempt
 
 
 @transaction.atomic
-def allocate_jobs(wanted: Sequence[JobPlacement], *, author: Author, log_root: str = "") -> AllocationResult:
-    """Those that can still be had; the others are named. IntegrityError where somebody else holds one of the GPUs."""
-    jobs = {job.pk: job for job in _lock_jobs(wanted)}
-    usable = _lock_usable_nodes(wanted)
-    left = {one.job_id: why for one in wanted if (why := _skip_reason(one, jobs[one.job_id], usable))}
-    chosen = [one for one in wanted if one.job_id not in left]
+def allocate_jobs(placements: Sequence[JobPlacement], *, author: Author, log_root: str = "") -> AllocationResult:
+    """Allocate the jobs that still can start, and report the others. Raises IntegrityError if another attempt holds one
+    of the GPUs."""
+    jobs = {job.pk: job for job in _lock_jobs(placements)}
+    usable = _lock_usable_nodes(placements)
+    skipped = {plan.job_id: why for plan in placements if (why := _skip_reason(plan, jobs[plan.job_id], usable))}
+    chosen = [plan for plan in placements if plan.job_id not in skipped]
     if not chosen:
-        return AllocationResult(left=left)
+        return AllocationResult(left=skipped)
     attempts = _create_attempts(chosen, jobs, log_root)
     Allocation.objects.bulk_create(
         [
             Allocation(attempt=attempt, node_id=place.node_id, gpu=gpu)
-            for attempt, one in zip(attempts, chosen, strict=True)
-            for place in one.places
+            for attempt, plan in zip(attempts, chosen, strict=True)
+            for place in plan.places
+            # An attempt without GPUs still gets one row per node, so that the node counts as occupied
             for gpu in (place.gpus or (None,))
         ]
     )
     Deed.objects.bulk_create(
         [
-            Deed(cluster_id=jobs[one.job_id].cluster_id, kind=ClusterCommandKind.SUBMIT, attempt=attempt)
-            for attempt, one in zip(attempts, chosen, strict=True)
+            Deed(cluster_id=jobs[plan.job_id].cluster_id, kind=ClusterCommandKind.SUBMIT, attempt=attempt)
+            for attempt, plan in zip(attempts, chosen, strict=True)
         ]
     )
     _mark_configuring(chosen)
-    bulk_copy.insert([_allocation_event(attempt, one, author) for attempt, one in zip(attempts, chosen, strict=True)])
-    live.publish_on_commit("queue", *(f"job:{jobs[one.job_id].public_id}" for one in chosen))
-    return AllocationResult(kept=attempts, left=left)
+    bulk_copy.insert([_allocation_event(attempt, plan, author) for attempt, plan in zip(attempts, chosen, strict=True)])
+    live.publish_on_commit("queue", *(f"job:{jobs[plan.job_id].public_id}" for plan in chosen))
+    return AllocationResult(kept=attempts, left=skipped)
 
 
-def _lock_jobs(wanted: Sequence[JobPlacement]) -> Collection[Job]:
-    rows = Job.objects.filter(pk__in=[one.job_id for one in wanted]).select_for_update(of=("self",)).order_by("pk")
+def _lock_jobs(placements: Sequence[JobPlacement]) -> Collection[Job]:
+    job_ids = [plan.job_id for plan in placements]
+    # Ordered by key: concurrent transactions that lock the same rows cannot deadlock
+    rows = Job.objects.filter(pk__in=job_ids).select_for_update(of=("self",)).order_by("pk")
     return rows.only("public_id", "state", "hold", "cluster_id")
 
 
-def _lock_usable_nodes(wanted: Sequence[JobPlacement]) -> set[int]:
-    asked = {node for one in wanted for node in one.nodes}
-    rows = Node.objects.usable().filter(pk__in=asked).select_for_update(no_key=True).order_by("pk")
+def _lock_usable_nodes(placements: Sequence[JobPlacement]) -> set[int]:
+    node_ids = {node for plan in placements for node in plan.nodes}
+    # FOR NO KEY UPDATE does not conflict with the foreign key checks of other allocations on these nodes
+    rows = Node.objects.usable().filter(pk__in=node_ids).select_for_update(no_key=True).order_by("pk")
     return set(rows.values_list("pk", flat=True))
 
 
-def _skip_reason(one: JobPlacement, job: Job, usable: set[int]) -> str:
+def _skip_reason(placement: JobPlacement, job: Job, usable: set[int]) -> str:
     if job.state != State.PENDING:
-        return f"{job} is {job.state}; only a job that waits is promised anything"
+        return f"{job} is {job.state}; GPUs are only allocated to waiting jobs"
     if job.hold != HoldKind.NONE:
-        return f"{job} was held a moment ago"
-    return "" if one.nodes <= usable else f"a node promised to {job} was closed a moment ago"
+        return f"{job} was held meanwhile"
+    return "" if placement.nodes <= usable else f"a node planned for {job} was closed meanwhile"
 
 
 def _create_attempts(chosen: Sequence[JobPlacement], jobs: dict[int, Job], log_root: str) -> list[Attempt]:
-    before = Attempt.objects.filter(job__in=[one.job_id for one in chosen]).order_by().values_list("job")
-    earlier = dict(before.annotate(Max("number")))  # not their count: a restored database may lack one in between
+    before = Attempt.objects.filter(job__in=[placement.job_id for placement in chosen]).order_by().values_list("job")
+    earlier = dict(before.annotate(Max("number")))  # not the count: a restored database may lack an earlier attempt
     rows = []
-    for one in chosen:
-        job, number = jobs[one.job_id], earlier.get(one.job_id, 0) + 1
+    for placement in chosen:
+        job, number = jobs[placement.job_id], earlier.get(placement.job_id, 0) + 1
         rows.append(
             Attempt(
                 job=job,
                 number=number,
+                # The cluster stores this key, so an attempt is recognized even if the response to its submission was
+                # lost
                 key=f"{job.public_id}.{number}",
-                nodelist=compress(place.name for place in one.places),
+                nodelist=compress(place.name for place in placement.places),
                 log_path=f"{log_root}/{job.public_id}-{number}.log" if log_root else "",
             )
         )
@@ -132,20 +141,26 @@ def _create_attempts(chosen: Sequence[JobPlacement], jobs: dict[int, Job], log_r
 def _mark_configuring(chosen: Sequence[JobPlacement]) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
+            # One statement for all jobs. `change_state` would need several per job
             "UPDATE jobs_job j SET state = %s, flags = %s::varchar[], reason = '', why = v.why"
             " FROM unnest(%s::bigint[], %s::text[]) v (id, why) WHERE j.id = v.id",
-            [State.RUNNING, [Flag.CONFIGURING], [one.job_id for one in chosen], [one.why for one in chosen]],
+            [
+                State.RUNNING,
+                [Flag.CONFIGURING],
+                [placement.job_id for placement in chosen],
+                [placement.why for placement in chosen],
+            ],
         )
 
 
-def _allocation_event(attempt: Attempt, one: JobPlacement, author: Author) -> Event:
+def _allocation_event(attempt: Attempt, placement: JobPlacement, author: Author) -> Event:
     return journal.job_event(
         "job.moved",
         author,
         attempt.job,
         attempt=attempt,
-        why=one.why,
+        why=placement.why,
         from_state=State.PENDING,
         to_state=State.RUNNING,
-        detail={"gpus": {place.name: list(place.gpus) for place in one.places}},
+        detail={"gpus": {place.name: list(place.gpus) for place in placement.places}},
     )

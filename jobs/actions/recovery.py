@@ -1,7 +1,8 @@
-"""The verbs of recovery on a job that waits for it after a failure.
+"""Recovery actions on a job that waits for a recovery decision after a failure.
 
-Each is guarded by that wait: who released, cancelled or restarted the job meanwhile has decided, and the verb raises
-`Moved`. If recovery never comes, `give_back` applies the rule of `jobs.core.attempt_end`, as if recovery were off.
+Each action requires that the job still waits. If a user released, cancelled or restarted the job meanwhile, the action
+raises `JobStateChanged`. If recovery makes no decision in time, `decline_recovery` applies the rules of
+`jobs.core.attempt_end`, as if recovery were off.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ CHANGEABLE_FIELDS = frozenset({"command", "environment", "memory_per_node_mb"})
 
 @transaction.atomic
 def postpone(attempt: Attempt, until: datetime, *, why: str) -> None:
-    """It waits on: for a person's yes, or for a test."""
+    """Let the job wait longer: for an approval, or for a test."""
     job = _lock_recovering_job(attempt)
     Job.objects.filter(pk=job.pk).update(recover_by=until, why=why)
     publish_job_change(job)
@@ -42,8 +43,10 @@ def restart(
     begin_at: datetime | None = None,
     asks: Mapping[str, Any] | None = None,
 ) -> None:
-    """Back to its old place in the queue. What `resume` holds the next attempt is told in its environment; `asks` are
-    fields of its request that become others."""
+    """Return the job to its place in the queue.
+
+    `resume` is passed to the next attempt in its environment. `asks` are changes to the job's request.
+    """
     job = _lock_recovering_job(attempt)
     fields: dict[str, Any] = {"resume": dict(resume or {})}
     if begin_at is not None:
@@ -52,22 +55,24 @@ def restart(
     Job.objects.filter(pk=job.pk).update(
         hold=HoldKind.NONE, flags=[Flag.REQUEUED], reason="None", why=why, recover_by=None, **fields, **changed
     )
-    told = {
+    event_detail = {
         "resume": fields["resume"],
         "begin_at": begin_at.isoformat() if begin_at else None,
         "changed": sorted(changed),
     }
-    journal.job_event("job.recovered", author, job, attempt=attempt, why=why, detail=told).save()
+    journal.job_event("job.recovered", author, job, attempt=attempt, why=why, detail=event_detail).save()
     publish_job_change(job)
 
 
 @transaction.atomic
 def mark_checkpoints_bad(attempt: Attempt, saved: Iterable[tuple[str, int]], *, author: Author, why: str) -> int:
-    """These checkpoints hold what went bad, also where only a listing had shown them: nobody goes on from them."""
+    """Mark checkpoints as bad, so that no attempt resumes from them. Creates rows for those known only from a directory
+    listing."""
     rows = [
         Checkpoint(job_id=attempt.job_id, step=step, path=path, verdict=CheckpointVerdict.BAD, verdict_why=why)
         for path, step in saved
     ]
+    # Upsert: checkpoints known only from a directory listing have no row yet
     Checkpoint.objects.bulk_create(
         rows, update_conflicts=True, unique_fields=["job", "path"], update_fields=["verdict", "verdict_why"]
     )
@@ -79,20 +84,20 @@ def mark_checkpoints_bad(attempt: Attempt, saved: Iterable[tuple[str, int]], *, 
 
 @transaction.atomic
 def unmark_bad_checkpoints(attempt: Attempt, *, author: Author, why: str, judged: str) -> int:
-    """What was distrusted with these words is not any more."""
+    """Remove the mark from the checkpoints that were marked for this reason. Return their number."""
     rows = Checkpoint.objects.filter(job=attempt.job_id, verdict=CheckpointVerdict.BAD, verdict_why=judged)
-    trusted = rows.update(verdict=CheckpointVerdict.UNKNOWN, verdict_why="")
-    if trusted:
+    unmarked = rows.update(verdict=CheckpointVerdict.UNKNOWN, verdict_why="")
+    if unmarked:
         journal.job_event("checkpoint.trusted", author, attempt.job, attempt=attempt, why=why).save()
-    return trusted
+    return unmarked
 
 
 @transaction.atomic
 def change_job_request(job: Job, asks: Mapping[str, Any], *, author: Author, why: str) -> None:
-    """A job that waits asks for something else from now on."""
+    """Change the request of a waiting job."""
     row = Job.objects.select_for_update(of=("self",)).get(pk=job.pk)
     if row.state != State.PENDING:
-        raise JobStateChanged(f"{row} is {row.state}; what it asks for is changed only while it waits")
+        raise JobStateChanged(f"{row} is {row.state}; its request can only be changed while it waits")
     changed = _request_changes(row, asks)
     if changed:
         Job.objects.filter(pk=row.pk).update(**changed)
@@ -101,19 +106,22 @@ def change_job_request(job: Job, asks: Mapping[str, Any], *, author: Author, why
 
 
 def _request_changes(job: Job, asks: Mapping[str, Any]) -> dict[str, Any]:
+    # A closed list: recovery must not change, for example, the owner or the priority
     if unknown := set(asks) - CHANGEABLE_FIELDS:
-        raise ValueError(f"{', '.join(sorted(unknown))}: recovery does not change that of a job")
+        raise ValueError(f"{', '.join(sorted(unknown))}: recovery cannot change these fields")
     return {name: value for name, value in asks.items() if getattr(job, name) != value}
 
 
 @transaction.atomic
 def decline_recovery(attempt: Attempt, *, author: Author, why: str, hold: bool = False) -> None:
-    """Recovery does not start it again. What its end says comes to pass; with `hold` it does not go on by itself."""
+    """Apply the rules without recovery. With `hold`, a job that would be requeued is held instead."""
     job = _lock_recovering_job(attempt)
     ended = recorded_end(attempt)
-    becomes = attempt_end.transition_after_end(ended, wanted="", budget=job.requeue_limit - job.requeues)
-    if becomes.state not in FINAL_STATES and (loop := why if hold else crash_loop_reason(attempt_history(attempt))):
-        becomes = attempt_end.transition_to_hold(loop)
+    becomes = attempt_end.transition_after_end(ended, requested="", budget=job.requeue_limit - job.requeues)
+    if becomes.state not in FINAL_STATES and (
+        hold_reason := why if hold else crash_loop_reason(attempt_history(attempt))
+    ):
+        becomes = attempt_end.transition_to_hold(hold_reason)
     if becomes.state in FINAL_STATES:
         fields: dict[str, Any] = {
             "ended_at": ended.at,
@@ -130,48 +138,50 @@ def decline_recovery(attempt: Attempt, *, author: Author, why: str, hold: bool =
 def _requeue_without_recovery(
     job: Job, attempt: Attempt, becomes: attempt_end.JobTransition, *, author: Author, why: str
 ) -> None:
-    held = Flag.REQUEUE_HOLD in becomes.flags
+    is_held = Flag.REQUEUE_HOLD in becomes.flags
     Job.objects.filter(pk=job.pk).update(
-        hold=HoldKind.USER if held else HoldKind.NONE,
+        hold=HoldKind.USER if is_held else HoldKind.NONE,
         flags=list(becomes.flags),
-        reason="JobHeldUser" if held else "None",
+        reason="JobHeldUser" if is_held else "None",
         requeues=job.requeues + becomes.spends_budget,
         recover_by=None,
         why=becomes.why,
     )
-    what = "job.held" if held else "job.recovered"
+    what = "job.held" if is_held else "job.recovered"
     journal.job_event(what, author, job, attempt=attempt, why=f"{becomes.why} {why}".strip()).save()
     publish_job_change(job)
 
 
 def _lock_recovering_job(attempt: Attempt) -> Job:
-    """Locked. Only the newest attempt's failure is anybody's to recover from."""
+    """Lock and return the job. Raises JobStateChanged if it no longer waits for this attempt's recovery."""
     job = Job.objects.select_for_update(of=("self",)).get(pk=attempt.job_id)
     if job.state != State.PENDING or job.recover_by is None:
-        raise JobStateChanged(f"{job} is {job.state} and waits for no recovery any more")
+        raise JobStateChanged(f"{job} is {job.state} and no longer waits for recovery")
+    # A decision about an older failure must not affect a newer attempt
     if Attempt.objects.filter(job=job, number__gt=attempt.number).exists():
-        raise JobStateChanged(f"{job} has been tried again since {attempt}")
+        raise JobStateChanged(f"{job} has a newer attempt than {attempt}")
     return job
 
 
 def overdue_recoveries(cluster: Cluster, now: datetime, limit: int = 200) -> list[Attempt]:
-    """The newest attempts of jobs whose wait for recovery is over."""
+    """Return the newest attempts of jobs whose time to wait for recovery is over."""
     jobs = Job.objects.recovering().filter(cluster=cluster, recover_by__lte=now).order_by("recover_by")[:limit]
     newest = (Attempt.objects.filter(job=job).select_related("job").order_by("-number").first() for job in jobs)
-    return [one for one in newest if one is not None]
+    return [attempt for attempt in newest if attempt is not None]
 
 
 @transaction.atomic
 def set_recovery_mode(
     mode: str, *, author: Author, team_id: int | None = None, cluster_id: int | None = None, action: str = ""
 ) -> RecoveryMode:
-    """How far recovery may go by itself; the same word again changes nothing."""
-    row, new = RecoveryMode.objects.select_for_update().get_or_create(
+    """Set how far recovery may act without approval. The same mode again changes nothing."""
+    row, is_new = RecoveryMode.objects.select_for_update().get_or_create(
         team_id=team_id, cluster_id=cluster_id, action=action, defaults={"mode": mode, "changed_by": author.by}
     )
-    if not new and row.mode == mode:
+    # No Event for a repeated setting
+    if not is_new and row.mode == mode:
         return row
-    before = "" if new else row.mode
+    before = "" if is_new else row.mode
     row.mode, row.changed_by, row.changed_at = mode, author.by, clock.now()
     row.save(update_fields=["mode", "changed_by", "changed_at"])
     detail = {"team": team_id, "action": action, "from": before, "to": mode}
@@ -181,9 +191,11 @@ def set_recovery_mode(
 
 @transaction.atomic
 def clear_recovery_mode(row: RecoveryMode, *, author: Author) -> bool:
-    """What is said more generally counts again; nothing said at all means propose."""
-    told, detail = str(row), {"team": row.team_id, "action": row.action, "from": row.mode, "to": ""}
+    """Remove the setting, so that the more general one applies, or propose without any."""
+    setting, detail = str(row), {"team": row.team_id, "action": row.action, "from": row.mode, "to": ""}
     if not RecoveryMode.objects.filter(pk=row.pk).delete()[0]:
         return False
-    journal.new_event("recovery.mode", author, cluster_id=row.cluster_id, why=f"no more: {told}", detail=detail).save()
+    journal.new_event(
+        "recovery.mode", author, cluster_id=row.cluster_id, why=f"Removed: {setting}", detail=detail
+    ).save()
     return True

@@ -1,4 +1,4 @@
-"""Attempts that the database has lost, written down again as their cluster shows them."""
+"""Recreates attempts that the database has lost (after a restore) from the report of their cluster."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ RESTORE_REASON = "The cluster runs this attempt, which was missing in the databa
 
 @dataclass(frozen=True, kw_only=True)
 class LostAttempt:
-    """As the cluster shows it."""
+    """A lost attempt as its cluster reports it."""
 
     key: str
     number: int
     backend_id: str
     started_at: datetime
     nodes: tuple[str, ...]
-    gpus: Mapping[str, tuple[int, ...]]  # empty while it does not run
+    gpus: Mapping[str, tuple[int, ...]]  # empty until it runs
     cancelled: bool = False
 
 
 @transaction.atomic
 def restore(job: Job, lost: LostAttempt, *, author: Author) -> Attempt:
-    """IntegrityError where the number is taken, or where somebody else holds one of its GPUs here.
+    """Recreate the attempt. Raises IntegrityError if its number exists or another attempt holds one of its GPUs.
 
-    Why it was cancelled is lost too, so its job goes back to the queue.
+    The reason of a cancel is lost too, so the job of a cancelled attempt returns to the queue.
     """
     root = job.cluster.log_root
     attempt = Attempt.objects.create(
@@ -55,6 +55,7 @@ def restore(job: Job, lost: LostAttempt, *, author: Author) -> Attempt:
         for gpu in lost.gpus.get(name, (None,))
     )
     held = {name: list(gpus) for name, gpus in lost.gpus.items()}
+    # The next observation confirms the start, as for an attempt that was just submitted
     flags = [Flag.CONFIGURING]
     job_actions.change_state(
         job, State.RUNNING, author=author, why=RESTORE_REASON, attempt=attempt, detail={"gpus": held}, flags=flags

@@ -1,7 +1,7 @@
-"""Forgetting old rows in bounded batches.
+"""Deletes old rows in bounded batches.
 
-Each batch is a transaction of its own, so a run that is cut off keeps what it has deleted, locks are short, and a
-backlog of any size is worked off by as many runs as it takes.
+Each batch is a separate transaction. So an interrupted run keeps what it has deleted, locks are short, and a backlog of
+any size is deleted over several runs.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from django.db.models import QuerySet
 from jobs.models import IdempotencyKey
 
 DELETE_BATCH_SIZE = 5_000
-TABLE_BUDGET_S = 4.0  # of one run, for each table
+TABLE_BUDGET_S = 4.0  # per run and table
 
 
 @dataclass(kw_only=True)
 class DeleteDeadline:
+    """The time limit of one run for one table."""
+
     seconds: float = TABLE_BUDGET_S
     monotonic: Callable[[], float] = time.monotonic
     began: float = field(init=False)
@@ -36,17 +38,19 @@ class DeleteDeadline:
 
 
 def delete_all(rows: QuerySet[Any], deadline: DeleteDeadline | None = None, size: int = DELETE_BATCH_SIZE) -> int:
-    """As many batches as fit before the deadline, one at least. Return how many rows were deleted."""
+    """Delete as many batches as fit before the deadline, at least one. Return the number of deleted rows."""
     deadline, total = deadline or DeleteDeadline(), 0
     while deleted := delete_batch(rows, size):
         total += deleted
+        # A batch that is not full was the last one
         if deleted < size or deadline.is_over:
             break
     return total
 
 
 def delete_batch(rows: QuerySet[Any], size: int = DELETE_BATCH_SIZE) -> int:
-    """At most so many of them."""
+    """Delete at most `size` rows. Return their number."""
+    # Select keys first: DELETE has no LIMIT in PostgreSQL
     keys = list(rows.order_by().values_list("pk", flat=True)[:size])
     if keys:
         rows.model._default_manager.filter(pk__in=keys).delete()
@@ -54,5 +58,5 @@ def delete_batch(rows: QuerySet[Any], size: int = DELETE_BATCH_SIZE) -> int:
 
 
 def delete_expired_web_state(now: datetime) -> int:
-    """Sessions that have expired, and answers to requests that are too old to be repeated."""
+    """Delete expired sessions and stored API responses that are too old to be repeated."""
     return delete_all(Session.objects.filter(expire_date__lt=now)) + delete_all(IdempotencyKey.objects.forgotten(now))

@@ -1,11 +1,11 @@
-"""Whose the saved views of the list of jobs are, and the only code that changes them, each change with its Event.
+"""Permissions of saved views of the job list, and the only code that changes them. Each change writes its Event.
 
-A personal view is its owner's. A team's is seen by all in it, saved by its researchers, and changed or removed by who
-saved it and by the team's operators. Which view a list begins with is everybody's own choice, and no token's of one
-team, which reaches that team's views.
+A personal view belongs to its owner. A team's view is visible to all members, saved by researchers of the team, and
+changed or removed by its creator and by operators of the team. Every user chooses which view their list opens with; a
+token bound to a team cannot change that and can access only the views of that team.
 
-    ViewError    the views are not what they are taken to be
-    └── NotYours it needs a role that the caller does not have
+    SavedViewError          the views are not in the expected state
+    └── SavedViewForbidden  the caller lacks a role
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from jobs.core.parsing import raise_invalid_field
 from jobs.models import SavedView, Team, TeamRole
 from jobs.models.permissions import Caller
 
-MAX_VIEWS = 50  # of a person, and of a team
+MAX_VIEWS = 50  # per user, and per team
 MAX_NAME_LENGTH, MAX_QUERY_LENGTH = 40, 1000
 
 
 class SavedViewError(Exception):
-    """Nothing was changed; the message is a sentence without its full stop."""
+    """Nothing was changed. The message is a sentence without a period."""
 
 
 class SavedViewForbidden(SavedViewError):
@@ -35,7 +35,7 @@ class SavedViewForbidden(SavedViewError):
 
 
 def views_of_caller(caller: Caller, *, everywhere: bool = False) -> QuerySet[SavedView]:
-    """Each says whether the caller's list begins with it."""
+    """Return the visible views. `is_first` marks the view that the caller's list opens with."""
     chosen = Exists(SavedView.first_for.through.objects.filter(savedview=OuterRef("pk"), user=caller.user))
     rows = SavedView.objects.all() if everywhere else SavedView.objects.for_user(caller.user)
     rows = rows.select_related("team", "owner").annotate(is_first=chosen)
@@ -54,23 +54,28 @@ def may_change(caller: Caller, view: SavedView) -> bool:
 
 @transaction.atomic
 def save(caller: Caller, name: str, query: str, *, team: Team | None, author: Author) -> tuple[SavedView, bool]:
-    """The view, and whether it is new: one of that name shows these filters from now on, if it may be changed."""
+    """Return the view and whether it is new. An existing view of that name gets these filters, if the caller may change
+    it."""
     name = clean_view_name(name)
     if not may_save(caller, team):
-        token, role = "a token of one team saves for that team", "this needs the role researcher in the team"
+        token, role = (
+            "a token bound to a team can only save views of that team",
+            "this needs the role researcher in the team",
+        )
         raise SavedViewForbidden(role if team else token)
-    there = SavedView.objects.filter(owner=caller.user, team=None) if team is None else team.saved_views.all()
-    view = there.select_for_update().filter(name=name).first()
+    existing = SavedView.objects.filter(owner=caller.user, team=None) if team is None else team.saved_views.all()
+    # Lock the row, so that two requests that overwrite it are applied one after the other
+    view = existing.select_for_update().filter(name=name).first()
     if view is None:
-        return _create_view(caller, name, query, team=team, most=there.count(), author=author), True
+        return _create_view(caller, name, query, team=team, most=existing.count(), author=author), True
     if not may_change(caller, view):
-        raise SavedViewForbidden(f"{view} is somebody else's; choose another name")
+        raise SavedViewForbidden(f"{view} belongs to another user; choose another name")
     set_view_query(caller, view, query, author=author)
     return view, False
 
 
 def set_view_query(caller: Caller, view: SavedView, query: str, *, author: Author) -> None:
-    """Other filters under the same name; within the transaction of who locked it."""
+    """Change the filters of a view, in the transaction that locked it."""
     _check_may_change(caller, view)
     _check_query_length(query)
     SavedView.objects.filter(pk=view.pk).update(query=query)
@@ -80,13 +85,13 @@ def set_view_query(caller: Caller, view: SavedView, query: str, *, author: Autho
 
 def _create_view(caller: Caller, name: str, query: str, *, team: Team | None, most: int, author: Author) -> SavedView:
     if most >= MAX_VIEWS:
-        raise SavedViewError(f"there are {MAX_VIEWS} views already; remove one first")
+        raise SavedViewError(f"the limit of {MAX_VIEWS} views is reached; remove one first")
     _check_query_length(query)
     try:
         with transaction.atomic():
             view = SavedView.objects.create(owner=caller.user, team=team, name=name, query=query)
     except IntegrityError:
-        raise SavedViewError(f"somebody has just saved a view called {name}") from None
+        raise SavedViewError(f"another user has just saved a view called {name}") from None
     _journal_saved_view("view.saved", view, author, query=query)
     return view
 
@@ -97,11 +102,12 @@ def rename(caller: Caller, view: SavedView, name: str, *, author: Author) -> Non
     _check_may_change(caller, view)
     try:
         with transaction.atomic():
+            # The guard on the old name detects a concurrent rename
             changed = SavedView.objects.filter(pk=view.pk, name=view.name).update(name=name)
     except IntegrityError:
-        raise SavedViewError(f"there is a view called {name} already") from None
+        raise SavedViewError(f"a view called {name} already exists") from None
     if not changed:
-        raise SavedViewError("somebody else has just renamed or removed it")
+        raise SavedViewError("another user has just renamed or removed the view")
     _journal_saved_view("view.renamed", view, author, to=name)
 
 
@@ -109,27 +115,29 @@ def rename(caller: Caller, view: SavedView, name: str, *, author: Author) -> Non
 def remove(caller: Caller, view: SavedView, *, author: Author) -> None:
     _check_may_change(caller, view)
     if not SavedView.objects.filter(pk=view.pk).delete()[0]:
-        raise SavedViewError("somebody else has just removed it")
+        raise SavedViewError("another user has just removed the view")
     _journal_saved_view("view.removed", view, author, query=view.query)
 
 
 @transaction.atomic
 def set_first_view(caller: Caller, view: SavedView | None) -> None:
-    """A person's list begins with one view at most; no Event, for it changes nothing for anybody else."""
+    """Set the view that the user's list opens with, or none. No Event is written, because other users are not
+    affected."""
     if caller.bound_team_id is not None:
-        raise SavedViewForbidden("a token of one team does not choose what its owner's list begins with")
+        raise SavedViewForbidden("a token bound to a team cannot set the first view of its owner")
+    # Serializes concurrent choices, so that at most one view is the first
     get_user_model().objects.select_for_update().get(pk=caller.user.pk)
-    if view and not views_of_caller(caller).filter(pk=view.pk).exists():  # who runs the site may look at everybody's
-        raise_invalid_field("is_first", f"{view} is in no list of yours")
+    if view and not views_of_caller(caller).filter(pk=view.pk).exists():  # a superuser may look at the views of others
+        raise_invalid_field("is_first", f"{view} is not one of your views")
     caller.user.first_view.set([view] if view else [])
 
 
 def clean_view_name(name: str) -> str:
     name = " ".join(name.split())
     if not name:
-        raise_invalid_field("name", "a view needs one")
+        raise_invalid_field("name", "a view needs a name")
     if len(name) > MAX_NAME_LENGTH or not name.isprintable():
-        raise_invalid_field("name", f"at most {MAX_NAME_LENGTH} characters that can be printed")
+        raise_invalid_field("name", f"must have at most {MAX_NAME_LENGTH} printable characters")
     return name
 
 
@@ -140,7 +148,7 @@ def _check_query_length(query: str) -> None:
 
 def _check_may_change(caller: Caller, view: SavedView) -> None:
     if not may_change(caller, view):
-        raise SavedViewForbidden(f"{view} is somebody else's: this needs the role operator in its team")
+        raise SavedViewForbidden(f"{view} belongs to another user; this needs the role operator in its team")
 
 
 def _journal_saved_view(what: str, view: SavedView, author: Author, **more: Any) -> None:

@@ -1,7 +1,7 @@
-"""Ask the processes of a running attempt where they stand: a signal at which each writes its stacks into the log.
+"""Requests stack traces from the processes of a running attempt.
 
-A signal ends whoever does not expect it. So only those are asked that have said they can be: the attempt by what it
-reports (`stacks`), or the job by its label.
+A signal makes each process write its stacks to the log. The signal ends a process that does not handle it. So only
+attempts that declare support receive it: with `stacks` in their reports, or with a label of the job.
 """
 
 from __future__ import annotations
@@ -13,22 +13,26 @@ from jobs.actions.journal import Author
 from jobs.core.slurm_notation import BadNotation, CheckpointSignal, parse_signal
 from jobs.models import Attempt, ClusterCommandKind, ClusterMode, Deed
 
-STACK_SIGNALS = frozenset({"USR1", "USR2"})  # any other means something to a program that was never told of us
-STACKS_LABEL = "acme-stacks"  # of a job: the signal, as sbatch's --signal writes it
+STACK_SIGNALS = frozenset({"USR1", "USR2"})  # other signals have a meaning for programs that do not know Acme
+STACKS_LABEL = "acme-stacks"  # job label: the signal, in the notation of sbatch --signal
 
 
 def attempt_stacks_signal(attempt: Attempt) -> CheckpointSignal | None:
-    said = str(attempt.job.labels.get(STACKS_LABEL, "")) or attempt.stacks_signal  # its owner knows its shell
+    """Return the signal at which the attempt writes its stacks, or None."""
+    notation = (
+        str(attempt.job.labels.get(STACKS_LABEL, "")) or attempt.stacks_signal
+    )  # the label takes precedence, because the owner knows the job's shell
     try:
-        ask = parse_signal(said) if said else None
+        signal = parse_signal(notation) if notation else None
     except BadNotation:
-        return None  # a label is free text
-    return ask if ask and ask.signal in STACK_SIGNALS else None
+        return None  # labels are free text
+    return signal if signal and signal.signal in STACK_SIGNALS else None
 
 
 def request_stacks(attempt: Attempt, *, author: Author, why: str) -> bool:
-    """False where it cannot be asked, or is being asked, or is to end anyway."""
+    """Queue the request. Return False if the attempt does not support it, already has one, or is being stopped."""
     signal, job = attempt_stacks_signal(attempt), attempt.job
+    # A job that is being stopped would log its stacks during shutdown, which tells nothing about its hang
     if signal is None or attempt.stop_as or attempt.ended_at or job.cluster.mode != ClusterMode.DRIVE or job.is_foreign:
         return False
     try:
@@ -37,5 +41,5 @@ def request_stacks(attempt: Attempt, *, author: Author, why: str) -> bool:
             Deed.objects.create(**common, kind=ClusterCommandKind.STACKS, reason=signal.text)
             journal.job_event("job.stacks_asked", author, job, attempt=attempt, why=why).save()
     except IntegrityError:
-        return False  # one is on its way
+        return False  # a request is already open
     return True

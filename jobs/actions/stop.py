@@ -1,8 +1,8 @@
-"""The verbs that stop a running job: what it is to become is written down, and its cluster is told by a deed.
+"""Actions that stop a running job. They record the state that the job is to become; a queued command tells the cluster.
 
-Who must give way is asked to save its work first: a deed sends the signal, a second one stops it when the grace is
-over, or as soon as a checkpoint has reached remote storage. Until then a stop may be called off. A person's wish never
-waits for a grace, and the scheduler never overrules one.
+A preempted or evicted job can save a checkpoint first: one command sends the signal, and a second one stops the job
+when the grace period is over, or as soon as a checkpoint is on remote storage. Until then the stop can be revoked.
+Stops by users have no grace period, and the scheduler never overrides them.
 """
 
 from __future__ import annotations
@@ -21,29 +21,31 @@ from jobs.models import Attempt, Cluster, ClusterCommandKind, ClusterMode, Deed,
 
 
 class JobError(Exception):
-    pass
+    """An action on a job failed and has changed nothing."""
 
 
 class JobStateChanged(JobError):
-    """The job is somewhere else by now; the message says where."""
+    """The job is not in the expected state. The message names its state."""
 
 
 @transaction.atomic
 def requeue(job: Job, *, author: Author, why: str = "") -> None:
-    """Stop it and put it back at its old place in the queue."""
+    """Stop the job and return it to its place in the queue."""
     request_stop(job, State.PENDING, "requeue", author=author, why=why)
 
 
 @transaction.atomic
 def preempt(job: Job, *, author: Author, why: str, for_job: str = "") -> None:
-    """Let it give way to `for_job`, after a checkpoint if it makes any. Who is being stopped already is left alone."""
-    asked = {"for": for_job} if for_job else {}
-    request_stop(job, State.PREEMPTED, "preempt", author=author, why=why, ask=job_checkpoint_signal(job), detail=asked)
+    """Stop the job in favor of `for_job`, after a checkpoint if it saves any. Fails if the job is already being
+    stopped."""
+    detail = {"for": for_job} if for_job else {}
+    request_stop(job, State.PREEMPTED, "preempt", author=author, why=why, ask=job_checkpoint_signal(job), detail=detail)
 
 
 @transaction.atomic
 def evict(job: Job, node: Node, *, author: Author, why: str, ask: bool = True) -> None:
-    """Off this node and back to its old place in the queue; `call_off` can undo it until the grace is over."""
+    """Move the job off this node and return it to its place in the queue. `cancel_evictions` can revoke this during the
+    grace period."""
     request_stop(
         job, State.PENDING, "evict", author=author, why=why, ask=job_checkpoint_signal(job) if ask else None, node=node
     )
@@ -51,33 +53,35 @@ def evict(job: Job, node: Node, *, author: Author, why: str, ask: bool = True) -
 
 @transaction.atomic
 def requeue_unplaced(job: Job, *, author: Author, why: str) -> None:
-    """Its cluster keeps it waiting for nodes that it was promised: back to its old place in the queue, for others."""
+    """Requeue an allocated job that the cluster keeps waiting for its nodes, so that it gets others."""
     request_stop(job, State.PENDING, "take_back", author=author, why=why)
 
 
 @transaction.atomic
 def enforce_time_limit(job: Job, *, author: Author, why: str) -> None:
-    """Its time is over, and its cluster has not noticed."""
+    """Stop a job that has exceeded its time limit without being stopped by the cluster."""
     request_stop(job, State.TIMEOUT, "limit", author=author, why=why)
 
 
 @transaction.atomic
 def stop_for_recovery(attempt: Attempt, *, author: Author, why: str, saves: bool = False) -> None:
-    """It is alive and does nothing any more, or nothing good: end it as failed, so that recovery goes on from there.
-    One that only is slow `saves` its work first."""
-    live = Attempt.objects.filter(pk=attempt.pk, ended_at__isnull=True).exists()
-    if not live:
-        raise state_changed_error(attempt.job, f"{attempt} has ended already")
+    """Stop a live attempt that makes no useful progress as FAILED, so that recovery handles the failure. With `saves`,
+    for attempts that are only slow, it saves a checkpoint first."""
+    is_live = Attempt.objects.filter(pk=attempt.pk, ended_at__isnull=True).exists()
+    # A new attempt may have started meanwhile, and this stop is not meant for it
+    if not is_live:
+        raise state_changed_error(attempt.job, f"{attempt} has already ended")
     ask = job_checkpoint_signal(attempt.job) if saves else None
     request_stop(attempt.job, State.FAILED, "recover", author=author, why=why, ask=ask)
 
 
 def job_checkpoint_signal(job: Job) -> CheckpointSignal | None:
-    """How it wants to be asked for a checkpoint; None for a job that makes none."""
+    """Return the signal that requests a checkpoint from the job, or None if it saves no checkpoints."""
     saves = job.checkpoint_dir or job.checkpoint_interval
-    said = job.checkpoint_signal or (job.cluster.checkpoint_signal if saves else "")
-    ask = parse_signal(said) if said else None
-    return ask if ask and ask.grace else None
+    notation = job.checkpoint_signal or (job.cluster.checkpoint_signal if saves else "")
+    signal = parse_signal(notation) if notation else None
+    # Without a grace period the signal would be useless, because the stop follows at once
+    return signal if signal and signal.grace else None
 
 
 FINAL_STOP_VERBS = frozenset({"cancel", "limit"})
@@ -86,7 +90,7 @@ LOOP_STOP_VERBS = frozenset({"preempt", "evict", "take_back", "limit", "recover"
 
 def request_stop(
     job: Job,
-    wanted: State,
+    target: State,
     verb: str,
     *,
     author: Author,
@@ -95,23 +99,26 @@ def request_stop(
     node: Node | None = None,
     detail: Mapping[str, object] | None = None,
 ) -> None:
+    """Record the requested end of the live attempt and queue the commands that carry it out."""
+    # Lock order everywhere: the attempt first, then the job
     attempt = Attempt.objects.select_for_update().filter(job=job, ended_at__isnull=True).first()
     if attempt is None:
-        raise state_changed_error(job, f"{verb} needs a job that {'waits or ' if verb == 'cancel' else ''}runs")
+        raise state_changed_error(job, f"{verb} needs a {'waiting or ' if verb == 'cancel' else ''}running job")
     _check_may_stop(job, attempt, verb)
-    Attempt.objects.filter(pk=attempt.pk).update(stop_as=wanted, stop_why=why)
-    # The flags of now, not those the caller has seen: the cluster may have confirmed it meanwhile
-    now = Job.objects.select_for_update().get(pk=job.pk)
-    Job.objects.filter(pk=job.pk).update(flags=sorted({*now.flags, Flag.SIGNALING}))
+    Attempt.objects.filter(pk=attempt.pk).update(stop_as=target, stop_why=why)
+    # Use the present flags, not those that the caller has read: the cluster may have confirmed the start meanwhile
+    current = Job.objects.select_for_update().get(pk=job.pk)
+    Job.objects.filter(pk=job.pk).update(flags=sorted({*current.flags, Flag.SIGNALING}))
     grace = _queue_stop_commands(attempt, job.cluster_id, why, ask if attempt.confirmed_at else None, node)
-    told = {**(detail or {}), **({"grace_s": int(grace.total_seconds())} if grace else {})}
-    journal.job_event(f"job.{verb}_asked", author, job, attempt=attempt, node=node, why=why, detail=told).save()
+    event_detail = {**(detail or {}), **({"grace_s": int(grace.total_seconds())} if grace else {})}
+    journal.job_event(f"job.{verb}_asked", author, job, attempt=attempt, node=node, why=why, detail=event_detail).save()
     job.refresh_from_db()
     publish_job_change(job)
 
 
 def _check_may_stop(job: Job, attempt: Attempt, verb: str) -> None:
     refuse_foreign(job, verb)
+    # Without the command the job could not be started again after a requeue
     if job.is_adopted and verb not in FINAL_STOP_VERBS:
         raise JobStateChanged(
             f"{job} was adopted from another installation and cannot start again; it can only be cancelled"
@@ -119,9 +126,9 @@ def _check_may_stop(job: Job, attempt: Attempt, verb: str) -> None:
     if job.cluster.mode != ClusterMode.DRIVE:
         raise JobStateChanged(f"{job} runs on {job.cluster}, which Acme does not drive; {verb} it there")
     if attempt.stop_as == State.CANCELLED:
-        raise JobStateChanged(f"{job} is being cancelled already")
+        raise JobStateChanged(f"{job} is already being cancelled")
     if attempt.stop_as and verb in LOOP_STOP_VERBS:
-        raise JobStateChanged(f"{job} is being stopped already")
+        raise JobStateChanged(f"{job} is already being stopped")
 
 
 def refuse_foreign(job: Job, verb: str) -> None:
@@ -132,51 +139,58 @@ def refuse_foreign(job: Job, verb: str) -> None:
 def _queue_stop_commands(
     attempt: Attempt, cluster_id: int, why: str, ask: CheckpointSignal | None, node: Node | None
 ) -> timedelta | None:
-    """One open deed of a kind is enough: a cancel that is on its way serves a second wish too, and at once."""
+    """Queue the commands of a stop and return the grace period.
+
+    There is at most one open cancel per attempt. A second stop request removes the remaining grace period of the first.
+    """
     common = {"attempt": attempt, "cluster_id": cluster_id}
-    waiting = Deed.objects.open().filter(attempt=attempt, kind=ClusterCommandKind.CANCEL).select_for_update().first()
+    open_cancel = (
+        Deed.objects.open().filter(attempt=attempt, kind=ClusterCommandKind.CANCEL).select_for_update().first()
+    )
     now = clock.now()
-    if waiting:
-        if not waiting.tries:
-            Deed.objects.filter(pk=waiting.pk).update(due_at=min(waiting.due_at, now), node=None)
+    if open_cancel:
+        # A cancel that was already sent needs no change; the loop repeats it until the attempt has ended
+        if not open_cancel.tries:
+            Deed.objects.filter(pk=open_cancel.pk).update(due_at=min(open_cancel.due_at, now), node=None)
         return None
     if ask:
         Deed.objects.create(**common, kind=ClusterCommandKind.SIGNAL, reason=ask.text, node=node)
     due_at = now + ask.grace if ask else now
-    # Created by the clock, not by the transaction's beginning: a checkpoint counts from the ask on
+    # created_at is the present time, not the start of the transaction: only checkpoints after the request count
     Deed.objects.create(**common, kind=ClusterCommandKind.CANCEL, reason=why, created_at=now, due_at=due_at, node=node)
     return ask.grace if ask else None
 
 
 @transaction.atomic
 def cancel_evictions(node: Node, *, author: Author, why: str, now: datetime) -> int:
-    """Let run on whoever was to leave this node and has not been told to end yet. Return how many."""
-    planned = Deed.objects.open().filter(node=node, kind=ClusterCommandKind.CANCEL, tries=0, due_at__gt=now)
-    called = 0
-    for deed in planned.select_related("attempt__job").select_for_update(of=("self",)).order_by("id"):
+    """Revoke evictions from this node that have not been sent to the cluster yet. Return their number."""
+    commands = Deed.objects.open().filter(node=node, kind=ClusterCommandKind.CANCEL, tries=0, due_at__gt=now)
+    revoked = 0
+    for command in commands.select_related("attempt__job").select_for_update(of=("self",)).order_by("id"):
         Deed.objects.open().filter(
-            attempt=deed.attempt, kind__in=(ClusterCommandKind.CANCEL, ClusterCommandKind.SIGNAL)
+            attempt=command.attempt, kind__in=(ClusterCommandKind.CANCEL, ClusterCommandKind.SIGNAL)
         ).delete()
-        Attempt.objects.filter(pk=deed.attempt_id).update(stop_as="", stop_why="")
-        job = Job.objects.select_for_update().get(pk=deed.attempt.job_id)
+        Attempt.objects.filter(pk=command.attempt_id).update(stop_as="", stop_why="")
+        job = Job.objects.select_for_update().get(pk=command.attempt.job_id)
         Job.objects.filter(pk=job.pk).update(flags=[flag for flag in job.flags if flag != Flag.SIGNALING])
-        journal.job_event("job.evict_called_off", author, job, attempt=deed.attempt, node=node, why=why).save()
+        journal.job_event("job.evict_called_off", author, job, attempt=command.attempt, node=node, why=why).save()
         publish_job_change(job)
-        called += 1
-    return called
+        revoked += 1
+    return revoked
 
 
 def end_grace_after_checkpoint(cluster: Cluster, now: datetime) -> int:
-    """Who has saved a checkpoint since he was asked needs no more grace."""
-    waiting = Deed.objects.open().filter(cluster=cluster, kind=ClusterCommandKind.CANCEL, tries=0, due_at__gt=now)
-    return waiting.with_newer_checkpoint().update(due_at=now)
+    """End the grace period of attempts that have saved a checkpoint since the request."""
+    commands = Deed.objects.open().filter(cluster=cluster, kind=ClusterCommandKind.CANCEL, tries=0, due_at__gt=now)
+    return commands.with_newer_checkpoint().update(due_at=now)
 
 
 def state_changed_error(job: Job, why: str, held: str = "") -> JobStateChanged:
-    """`held` is the reason where the state was right after all."""
+    """Return the error for an unexpected state. `held` is the reason if the job is pending after all."""
     state = Job.objects.values_list("state", flat=True).get(pk=job.pk)
     return JobStateChanged(f"{job} is {state}; {held if held and state == State.PENDING else why}")
 
 
 def publish_job_change(job: Job) -> None:
+    """Notify open pages after the commit."""
     live.publish_on_commit("queue", f"job:{job.public_id}")

@@ -1,7 +1,7 @@
-"""Many wishes become jobs: for which team and cluster, which of them can be, and what each is answered with.
+"""Submits the jobs of a request: resolves team and cluster, decides which jobs are valid, and builds the response.
 
-However many there are, it is a handful of statements: one look at the cluster, one at what they depend on, and the
-bulk inserts of `submit_actions`.
+The number of statements does not depend on the number of jobs: one query of the cluster, one of the dependencies, and
+the bulk inserts of `submit_actions`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ TARGET_FIELDS = ("team", "cluster")
 
 @dataclass(kw_only=True)
 class SubmissionResult:
-    """What one wish came to; filled in on the way."""
+    """The result of one requested job; completed step by step."""
 
     spec: JobSpec | None = None
     submitted: dict[str, Any] = field(default_factory=dict)
     errors: dict[str, list[str]] = field(default_factory=dict)
 
-    def shown(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         if self.errors:
             return {"status": 400, "errors": self.errors}
         return {"status": 201, "id": self.submitted["id"], "jobs": self.submitted["jobs"]}
@@ -45,7 +45,7 @@ TeamAndCluster = tuple[Team, Cluster]
 
 
 def submit_requests(
-    asked: Sequence[Mapping[str, Any]],
+    requests: Sequence[Mapping[str, Any]],
     defaults: Mapping[str, Any],
     caller: Caller,
     author: Author,
@@ -53,15 +53,20 @@ def submit_requests(
     many: bool = False,
     each: bool = False,
 ) -> list[SubmissionResult]:
-    """In the order asked. Without `each` the first that cannot be raises (of many, by its place), nothing is kept."""
+    """Submit the jobs and return their results in the order of the request.
+
+    Without `each`, the first invalid job raises an error (with its position if `many`), and nothing is stored.
+    """
     places = CallerTargets(caller)
-    results = [SubmissionResult() for _ in asked]
+    results = [SubmissionResult() for _ in requests]
     groups: dict[tuple[int, int], list[int]] = {}
-    for index, one in enumerate(asked):
+    for index, request in enumerate(requests):
         with _CollectErrors(results, index, each, many):
-            team, cluster, results[index].spec = parse_submission(one, defaults, places)
+            team, cluster, results[index].spec = parse_submission(request, defaults, places)
             groups.setdefault((team.pk, cluster.pk), []).append(index)
+    # Counted after parsing, because an array of one request can be thousands of rows
     _refuse_too_many(results, many)
+    # Jobs of one team and cluster are written together, because dependencies never cross teams
     for (team_id, cluster_id), members in groups.items():
         team, cluster = places.teams[team_id], places.clusters[cluster_id]
         _refuse_bad_references(results, members, team, each, many)
@@ -70,11 +75,11 @@ def submit_requests(
 
 
 def parse_submission(
-    asked: Mapping[str, Any], defaults: Mapping[str, Any], places: CallerTargets
+    request: Mapping[str, Any], defaults: Mapping[str, Any], places: CallerTargets
 ) -> tuple[Team, Cluster, JobSpec]:
-    """One wish, as far as it can be judged without the others."""
-    team, cluster = places.of({**defaults, **asked})
-    spec = parse({name: value for name, value in asked.items() if name not in TARGET_FIELDS}, places.shape(cluster))
+    """Validate one job as far as possible without the others."""
+    team, cluster = places.of({**defaults, **request})
+    spec = parse({name: value for name, value in request.items() if name not in TARGET_FIELDS}, places.shape(cluster))
     refuse_priority(spec.priority, places.caller.has(TeamRole.OPERATOR, team.pk))
     return team, cluster, spec
 
@@ -85,8 +90,8 @@ def _submit_jobs_of_group(
     if not members:
         return
     specs = [spec for index in members if (spec := results[index].spec)]
-    wanted = submit_actions.SubmissionGroup(specs=specs, cluster=cluster, team=team, author=author)
-    jobs = iter(submit_actions.submit_in_transaction([wanted], clock.now())[0])
+    group = submit_actions.SubmissionGroup(specs=specs, cluster=cluster, team=team, author=author)
+    jobs = iter(submit_actions.submit_in_transaction([group], clock.now())[0])
     for index, spec in zip(members, specs, strict=True):
         results[index].submitted = submission_response([next(jobs) for _ in range(len(spec.array) or 1)])
     request_turn_after_commit(cluster.pk)
@@ -103,12 +108,13 @@ def submission_response(jobs: Sequence[Job]) -> dict[str, Any]:
 
 
 def request_turn_after_commit(cluster_id: int) -> None:
-    """After the commit: in our transaction it would hold the cluster's row, and all who submit would queue for it."""
+    """Request a turn after the commit. Inside the transaction, the update would lock the cluster's row, and all
+    submissions would wait for each other."""
     transaction.on_commit(partial(wake.turn_debouncer.request, cluster_id), robust=True)
 
 
 class _CollectErrors:
-    """A wish that cannot be is noted, if each stands for itself; otherwise its place in the list is named."""
+    """Records the error of an invalid job if `each` is set; otherwise raises it with the job's position."""
 
     def __init__(self, results: list[SubmissionResult], index: int, each: bool, many: bool) -> None:
         self.results, self.index, self.each, self.many = results, index, each, many
@@ -119,6 +125,7 @@ class _CollectErrors:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
         if isinstance(error, InvalidField):
             return self._record_errors({error.field: [error.why]})
+        # Without `each`, a missing permission keeps its own status code (403)
         if isinstance(error, PermissionDenied) and self.each:
             return self._record_errors({"team": [str(error.detail)]})
         return False
@@ -135,18 +142,18 @@ def _positioned_error(index: int, errors: dict[str, list[str]]) -> str:
 
 
 def _refuse_too_many(results: list[SubmissionResult], many: bool) -> None:
-    rows = sum(len(one.spec.array) or 1 for one in results if one.spec)
+    rows = sum(len(result.spec.array) or 1 for result in results if result.spec)
     if rows > MAX_JOBS_PER_REQUEST:
         field = "jobs" if many else "array"
         raise InvalidField(
-            field, f"come to {rows} jobs, arrays counted by their tasks; at most {MAX_JOBS_PER_REQUEST} are allowed"
+            field, f"result in {rows} jobs, counting array tasks; at most {MAX_JOBS_PER_REQUEST} are allowed"
         )
 
 
 def _refuse_bad_references(
     results: list[SubmissionResult], members: list[int], team: Team, each: bool, many: bool
 ) -> None:
-    """Keys given twice, dependencies on nobody, circles; who waits for a refused job is refused too."""
+    """Reject duplicate keys, unknown dependencies and cycles, and jobs that depend on a rejected job."""
     specs = {index: spec for index in members if (spec := results[index].spec)}
     outside = {d.on for spec in specs.values() for d in spec.dependencies if not d.on.startswith("@")}
     known = submit_actions.existing_job_ids(outside, team)
@@ -154,9 +161,10 @@ def _refuse_bad_references(
     for index, spec in specs.items():
         with _CollectErrors(results, index, each, many):
             if spec.key in keys:
-                raise InvalidField("key", f"{spec.key!r} is given to another job too")
+                raise InvalidField("key", f"{spec.key!r} is also used by another job")
             if spec.key:
                 keys[spec.key] = index
+    # A cycle concerns several jobs, so it rejects the whole request even with `each`
     with _CollectErrors(results, members[0], False, many):
         refuse_dependency_cycle(
             {f"@{spec.key}": [d.on for d in spec.dependencies] for spec in specs.values() if spec.key}
@@ -172,27 +180,28 @@ def _propagate_refusals(
     each: bool,
     many: bool,
 ) -> None:
-    """A refusal refuses those that wait for it, and so on: as many rounds as the chain is long, no circle is left."""
-    left = [index for index, spec in specs.items() if spec.dependencies]
-    while left:
-        before = len(left)
-        for index in left:
+    """Reject jobs that depend on rejected jobs, until nothing changes. There are no cycles, so this ends."""
+    remaining = [index for index, spec in specs.items() if spec.dependencies]
+    while remaining:
+        before = len(remaining)
+        for index in remaining:
             with _CollectErrors(results, index, each, many):
                 _check_references(specs[index], keys, known, results)
-        left = [index for index in left if not results[index].errors]
-        if len(left) == before:
+        remaining = [index for index in remaining if not results[index].errors]
+        if len(remaining) == before:
             return
 
 
 def _check_references(spec: JobSpec, keys: Mapping[str, int], known: set[str], results: list[SubmissionResult]) -> None:
     for dependency in spec.dependencies:
+        # Keys start with @; all other references are public ids of existing jobs
         key = dependency.on[1:] if dependency.on.startswith("@") else None
         if key is None and dependency.on not in known:
             raise InvalidField("dependencies", f"the team has no job {dependency.on!r}")
         if key is not None and key not in keys:
             raise InvalidField("dependencies", f"no job of this request has the key {key!r}")
         if key is not None and results[keys[key]].errors:
-            raise InvalidField("dependencies", f"the job {key!r}, which it waits for, was refused")
+            raise InvalidField("dependencies", f"the job {key!r}, on which it depends, was rejected")
 
 
 _cluster_shapes: dict[int, tuple[datetime | None, ClusterShape]] = {}
@@ -200,7 +209,7 @@ _cluster_shapes: dict[int, tuple[datetime | None, ClusterShape]] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class SubmissionTargets:
-    """What may be named; read once, however many ask."""
+    """The teams and clusters that requests may name, loaded once for several callers."""
 
     teams: Mapping[int, Team]
     clusters: Mapping[int, Cluster]
@@ -211,14 +220,14 @@ class SubmissionTargets:
         with connection.cursor() as cursor:
             cursor.execute(SUBMISSION_TARGETS_SQL, [any(caller.is_site_admin for caller in callers), teams])
             rows = cursor.fetchall()
-        found: dict[str, dict[int, Any]] = {"team": {}, "cluster": {}}
+        targets: dict[str, dict[int, Any]] = {"team": {}, "cluster": {}}
         for kind, *values in rows:
             model, names = TARGET_MODELS[kind]
-            found[kind][values[0]] = model.from_db(connection.alias, names, values[: len(names)])
-        return cls(teams=found["team"], clusters=found["cluster"])
+            targets[kind][values[0]] = model.from_db(connection.alias, names, values[: len(names)])
+        return cls(teams=targets["team"], clusters=targets["cluster"])
 
 
-# Every submission asks this; as one question in plain words it costs a fifth of two of the ORM's
+# Every submission runs this query. One raw statement costs a fifth of two ORM queries
 SUBMISSION_TARGETS_SQL = """
 SELECT 'team', id, name, NULL, NULL FROM jobs_team WHERE %s OR id = ANY(%s)
 UNION ALL SELECT 'cluster', id, name, mode, heard_at FROM jobs_cluster
@@ -230,39 +239,42 @@ TARGET_MODELS: dict[str, tuple[Any, list[str]]] = {
 
 
 class CallerTargets:
-    """The teams one may submit for and the clusters there are."""
+    """The teams that the caller may submit for, and the clusters."""
 
-    def __init__(self, caller: Caller, ground: SubmissionTargets | None = None) -> None:
+    def __init__(self, caller: Caller, targets: SubmissionTargets | None = None) -> None:
         self.caller = caller
-        ground = ground or SubmissionTargets.of([caller])
-        self.clusters = ground.clusters
+        targets = targets or SubmissionTargets.of([caller])
+        self.clusters = targets.clusters
         self.teams = {
-            key: team for key, team in ground.teams.items() if caller.is_site_admin or caller.has(TeamRole.VIEWER, key)
+            key: team for key, team in targets.teams.items() if caller.is_site_admin or caller.has(TeamRole.VIEWER, key)
         }
 
-    def of(self, asked: Mapping[str, Any]) -> TeamAndCluster:
-        return self.resolve_team(asked.get("team")), self.resolve_cluster(asked.get("cluster"))
+    def of(self, request: Mapping[str, Any]) -> TeamAndCluster:
+        return self.resolve_team(request.get("team")), self.resolve_cluster(request.get("cluster"))
 
     def shape(self, cluster: Cluster) -> ClusterShape:
-        """Counted anew when the cluster was heard of anew: nothing else adds or removes nodes."""
-        known = _cluster_shapes.get(cluster.pk)
-        if known is None or known[0] != cluster.heard_at:
-            known = _cluster_shapes[cluster.pk] = cluster.heard_at, Node.objects.shape(cluster)
-        return known[1]
+        """Return the hardware of the cluster. Cached until the cluster's next report, because only a report changes
+        nodes."""
+        cached = _cluster_shapes.get(cluster.pk)
+        # heard_at changes with each report of the cluster
+        if cached is None or cached[0] != cluster.heard_at:
+            cached = _cluster_shapes[cluster.pk] = cluster.heard_at, Node.objects.shape(cluster)
+        return cached[1]
 
     def resolve_team(self, name: Any) -> Team:
         if name is None:
-            mine = [team for team in self.teams.values() if self.caller.has(TeamRole.RESEARCHER, team.pk)]
-            return _only_choice("team", mine, "you may submit for")
-        team = _choice_by_name("team", name, self.teams.values(), "you are in no team")
+            submittable = [team for team in self.teams.values() if self.caller.has(TeamRole.RESEARCHER, team.pk)]
+            return _only_choice("team", submittable, "you may submit for")
+        team = _choice_by_name("team", name, self.teams.values(), "you are not a member of team")
         if not self.caller.has(TeamRole.RESEARCHER, team.pk):
             raise PermissionDenied(f"You are a viewer in {team}; submitting needs the role researcher or above.")
         return team
 
     def resolve_cluster(self, name: Any) -> Cluster:
         if name is None:
+            # With one driven cluster, users need not name it even if others are observed
             driven = [cluster for cluster in self.clusters.values() if cluster.mode == ClusterMode.DRIVE]
-            return _only_choice("cluster", driven or list(self.clusters.values()), "there are")
+            return _only_choice("cluster", driven or list(self.clusters.values()), "choose one of")
         return _choice_by_name("cluster", name, self.clusters.values(), "there is no cluster")
 
 
@@ -271,13 +283,13 @@ def _only_choice(field: str, choices: Sequence[Any], what: str) -> Any:
         return choices[0]
     if not choices:
         raise InvalidField(field, f"there is no {field} that you may submit {'for' if field == 'team' else 'to'}")
-    raise InvalidField(field, f"is missing; {what} {', '.join(sorted(str(one) for one in choices)[:10])}")
+    raise InvalidField(field, f"is missing; {what} {', '.join(sorted(str(choice) for choice in choices)[:10])}")
 
 
 def _choice_by_name(field: str, name: Any, choices: Any, why: str) -> Any:
     if not isinstance(name, str):
         raise InvalidField(field, f"is {parsing.json_type_name(name)}, not text")
-    for one in choices:
-        if one.name == name:
-            return one
+    for choice in choices:
+        if choice.name == name:
+            return choice
     raise InvalidField(field, f"{why} {parsing.short_repr(name)}")

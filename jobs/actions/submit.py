@@ -1,6 +1,6 @@
-"""The verb that takes new jobs: the wishes of one person, or of many at once, by a handful of statements.
+"""Creates jobs, of one user or of many at once, with a fixed number of statements.
 
-Whatever it raises has kept nothing: who calls `submit_within` must give up the transaction.
+An error leaves the transaction incomplete: a caller of `submit_in_transaction` must roll it back.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from jobs.core.spec import DependencySpec, InvalidField, JobSpec
 from jobs.models import Cluster, ClusterMode, Dependency, HoldKind, Job, Team, bulk_copy
 
 MAX_DEPENDENCY_ROWS = 100_000
-WAITING_FOR_FIRST_TURN = "The scheduler has not looked at it yet."
+WAITING_FOR_FIRST_TURN = "Waiting for the next scheduling turn."
 
-# What the row keeps of a JobSpec under the same name.
+# Fields of JobSpec that are columns of the same name
 COPIED_SPEC_FIELDS = (
     *("name", "kind", "command", "workdir", "environment", "nodes", "gpus_per_node", "cpus_per_node"),
     *("memory_per_node_mb", "gpu_model", "nic_type", "on_node", "time_limit", "priority", "preemptible"),
@@ -36,7 +36,7 @@ COPIED_SPEC_FIELDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class SubmissionGroup:
-    """What one request wants in one place. Its jobs may name each other by `key`."""
+    """The jobs of one request for one team and cluster. They may refer to each other by `key`."""
 
     specs: Sequence[JobSpec]
     cluster: Cluster
@@ -45,64 +45,68 @@ class SubmissionGroup:
 
 
 def submit(specs: Sequence[JobSpec], *, cluster: Cluster, team: Team, author: Author, now: datetime) -> list[Job]:
-    """All of them or none. An array becomes one row a task; the rows come back in the order asked."""
+    """Create all jobs or none. An array becomes one row per task. Rows are returned in the order of the request."""
     with transaction.atomic():
         return submit_in_transaction([SubmissionGroup(specs=specs, cluster=cluster, team=team, author=author)], now)[0]
 
 
-def submit_in_transaction(wanted: Sequence[SubmissionGroup], now: datetime) -> list[list[Job]]:
-    """The same for many, in the caller's transaction, which must not outlive what this raises."""
-    for one in wanted:
-        refuse_observe_mode(one.cluster)
-    specs = [spec for one in wanted for spec in one.specs]
+def submit_in_transaction(submissions: Sequence[SubmissionGroup], now: datetime) -> list[list[Job]]:
+    """Create the jobs of several groups in the caller's transaction, which must be rolled back on an error."""
+    for group in submissions:
+        refuse_observe_mode(group.cluster)
+    specs = [spec for group in submissions for spec in group.specs]
     names, keys = _reserve_numbers(len(specs), sum(len(spec.array) or 1 for spec in specs))
     groups = [
-        [_build_job_rows(spec, public_id(now, next(names)), keys, one, now) for spec in one.specs] for one in wanted
+        [_build_job_rows(spec, public_id(now, next(names)), keys, group, now) for spec in group.specs]
+        for group in submissions
     ]
     submitted = [[job for rows in group for job in rows] for group in groups]
     bulk_copy.insert([job for jobs in submitted for job in jobs])
-    for one, group in zip(wanted, groups, strict=True):
-        _create_dependencies(list(zip(one.specs, group, strict=True)), one.team)
-    authors = [(one.author, job) for one, jobs in zip(wanted, submitted, strict=True) for job in jobs]
+    for group, rows in zip(submissions, groups, strict=True):
+        _create_dependencies(list(zip(group.specs, rows, strict=True)), group.team)
+    authors = [(group.author, job) for group, jobs in zip(submissions, submitted, strict=True) for job in jobs]
     journal.insert_job_events("job.submitted", authors, to_state=State.PENDING)
     live.publish_on_commit("queue")
     return submitted
 
 
 def refuse_observe_mode(cluster: Cluster) -> None:
+    """Reject submissions to a cluster in mode observe."""
     if cluster.mode == ClusterMode.OBSERVE:
-        raise InvalidField("cluster", f"{cluster} is only observed: Acme starts nothing there")
+        raise InvalidField("cluster", f"{cluster} is in mode observe; Acme does not start jobs there")
 
 
 def _reserve_numbers(jobs: int, rows: int) -> tuple[Iterator[int], Iterator[int]]:
-    """For the public ids and for the keys, by one question."""
+    """Return numbers for the public ids and primary keys for the rows, with one query."""
     with connection.cursor() as cursor:
         cursor.execute(
+            # One public id per spec, but one primary key per row: array tasks share the id of their array
             "SELECT CASE WHEN n <= %s THEN nextval('jobs_public_id') END, nextval('jobs_job_id_seq')"
             " FROM generate_series(1, %s) AS n",
             [jobs, rows],
         )
-        found = cursor.fetchall()
-    return iter([name for name, _ in found[:jobs]]), iter([key for _, key in found])
+        numbers = cursor.fetchall()
+    return iter([name for name, _ in numbers[:jobs]]), iter([key for _, key in numbers])
 
 
 @cache
 def _column_defaults() -> tuple[dict[str, Any], list[tuple[str, Callable[[], Any]]]]:
-    """What a column holds that nobody named; what is an object of its own in each row is made anew."""
+    """Return the default of each column, and the factories of mutable defaults, which each row needs separately."""
     fields = Job._meta.concrete_fields
-    made = [(field.attname, field.default) for field in fields if field.has_default() and callable(field.default)]
-    return {field.attname: field.get_default() for field in fields}, made
+    factories = [(field.attname, field.default) for field in fields if field.has_default() and callable(field.default)]
+    return {field.attname: field.get_default() for field in fields}, factories
 
 
-def _build_job_rows(spec: JobSpec, name: str, keys: Iterator[int], wanted: SubmissionGroup, now: datetime) -> list[Job]:
+def _build_job_rows(spec: JobSpec, name: str, keys: Iterator[int], group: SubmissionGroup, now: datetime) -> list[Job]:
     common = {field: getattr(spec, field) for field in COPIED_SPEC_FIELDS} | {
-        "cluster_id": wanted.cluster.pk,
-        "team_id": wanted.team.pk,
-        "user_id": wanted.author.user_id,
+        "cluster_id": group.cluster.pk,
+        "team_id": group.team.pk,
+        "user_id": group.author.user_id,
         "submitted_at": now,
         "hold": HoldKind.USER if spec.hold else HoldKind.NONE,
         "reason": "JobHeldUser" if spec.hold else "None",
-        "why": "Its owner holds it." if spec.hold else WAITING_FOR_FIRST_TURN,
+        # A held job shows its hold at once, without waiting for a scheduling turn
+        "why": "Held by its owner." if spec.hold else WAITING_FOR_FIRST_TURN,
     }
     if not spec.array:
         return [_build_job_row(common, id=next(keys), public_id=name)]
@@ -113,54 +117,56 @@ def _build_job_rows(spec: JobSpec, name: str, keys: Iterator[int], wanted: Submi
 
 
 def _build_job_row(common: dict[str, Any], **own: Any) -> Job:
-    """By place: a model made of thousands of keywords is most of what a large request costs."""
-    blank, made = _column_defaults()
-    return Job(*(blank | {name: make() for name, make in made} | common | own).values())
+    """Build a row from positional arguments. Keyword arguments would dominate the cost of a large request."""
+    blank, factories = _column_defaults()
+    return Job(*(blank | {name: make() for name, make in factories} | common | own).values())
 
 
-def _create_dependencies(asked: list[tuple[JobSpec, list[Job]]], team: Team) -> None:
-    """Turn `afterok:ID` into rows; every task of an array that is named must have ended that way."""
-    if not any(spec.dependencies for spec, _ in asked):
+def _create_dependencies(submitted: list[tuple[JobSpec, list[Job]]], team: Team) -> None:
+    """Convert `afterok:ID` to rows. A dependency on an array means a dependency on each of its tasks."""
+    if not any(spec.dependencies for spec, _ in submitted):
         return
-    by_key = {f"@{spec.key}": group for spec, group in asked if spec.key}
-    outside = {d.on for spec, _ in asked for d in spec.dependencies if d.on not in by_key}
-    known = _jobs_by_name(outside, team)
-    # Every task of one array waits for every task of the other: two large arrays would be millions of rows
+    # Keys refer to jobs of this request; other names must exist in the database
+    by_key = {f"@{spec.key}": group for spec, group in submitted if spec.key}
+    outside = {d.on for spec, _ in submitted for d in spec.dependencies if d.on not in by_key}
+    existing = _jobs_by_name(outside, team)
+    # Every task of one array depends on every task of the other: two large arrays would need millions of rows
     count = sum(
-        len(group) * len(by_key.get(wish.on) or known.get(wish.on) or _raise_unknown_job(wish))
-        for spec, group in asked
-        for wish in spec.dependencies
+        len(group) * len(by_key.get(dependency.on) or existing.get(dependency.on) or _raise_unknown_job(dependency))
+        for spec, group in submitted
+        for dependency in spec.dependencies
     )
     if count > MAX_DEPENDENCY_ROWS:
         raise InvalidField(
-            "dependencies", f"come to {count} pairs of jobs, more than the {MAX_DEPENDENCY_ROWS} allowed"
+            "dependencies", f"result in {count} pairs of jobs, more than the {MAX_DEPENDENCY_ROWS} allowed"
         )
     after: dict[tuple[int, int], str] = {}
-    for spec, group in asked:
-        for wish in spec.dependencies:
-            for on in by_key.get(wish.on) or known.get(wish.on) or _raise_unknown_job(wish):
+    for spec, group in submitted:
+        for dependency in spec.dependencies:
+            for on in by_key.get(dependency.on) or existing.get(dependency.on) or _raise_unknown_job(dependency):
                 for job in group:
-                    if after.setdefault((job.pk, on.pk), wish.after) != wish.after:
-                        raise InvalidField("dependencies", f"asks two different ends of {on}")
-    bulk_copy.insert([Dependency(job_id=job, on_id=on, after=wish) for (job, on), wish in after.items()])
+                    # Both ids of a task may be given; a duplicate is fine unless the conditions differ
+                    if after.setdefault((job.pk, on.pk), dependency.after) != dependency.after:
+                        raise InvalidField("dependencies", f"requires two different outcomes of {on}")
+    bulk_copy.insert([Dependency(job_id=job, on_id=on, after=dependency) for (job, on), dependency in after.items()])
 
 
 def _jobs_by_name(names: set[str], team: Team) -> dict[str, list[Job]]:
-    """Each name with its jobs: one job, or every task of an array; a task may be meant by both of its names."""
-    found: dict[str, list[Job]] = {}
-    wanted = Q(public_id__in=names) | Q(array_id__in=names)
-    for job in Job.objects.filter(wanted, team=team).only("public_id", "array_id") if names else ():
+    """Return the jobs of each name: one job, or every task of an array. A task can be named by both of its ids."""
+    jobs: dict[str, list[Job]] = {}
+    match = Q(public_id__in=names) | Q(array_id__in=names)
+    for job in Job.objects.filter(match, team=team).only("public_id", "array_id") if names else ():
         for name in {job.public_id, job.array_id} & names:
-            found.setdefault(name, []).append(job)
-    return found
+            jobs.setdefault(name, []).append(job)
+    return jobs
 
 
 def existing_job_ids(names: set[str], team: Team) -> set[str]:
-    """Which of these ids, of jobs or of arrays, the team has."""
-    wanted = Q(public_id__in=names) | Q(array_id__in=names)
-    rows = Job.objects.filter(wanted, team=team).values_list("public_id", "array_id") if names else ()
+    """Return which of these ids, of jobs or of arrays, belong to the team."""
+    match = Q(public_id__in=names) | Q(array_id__in=names)
+    rows = Job.objects.filter(match, team=team).values_list("public_id", "array_id") if names else ()
     return names.intersection(name for row in rows for name in row)
 
 
-def _raise_unknown_job(wish: DependencySpec) -> list[Job]:
-    raise InvalidField("dependencies", f"the team has no job {wish.on!r}")
+def _raise_unknown_job(dependency: DependencySpec) -> list[Job]:
+    raise InvalidField("dependencies", f"the team has no job {dependency.on!r}")

@@ -1,7 +1,7 @@
-"""The only code that makes teams and changes who is in them, each with its Event.
+"""The only code that creates teams and changes their members. Each change writes its Event.
 
-Whoever administers a team gives and takes roles up to their own; whoever runs the site gives every role. A team that
-has an administrator keeps one: the last may go only when somebody who runs the site does it.
+An administrator of a team grants and revokes roles in it; a superuser may do so in every team. The last administrator
+of a team can only be removed by a superuser.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from jobs.models import Membership, Team, TeamRole
 
 
 class TeamError(Exception):
-    """Nothing was changed; the message is a sentence without its full stop."""
+    """Nothing was changed. The message is a sentence without a period."""
 
 
 @transaction.atomic
 def create_team(name: str, title: str, *, first: Any, author: Author) -> Team:
-    """With its first administrator."""
+    """Create a team with its first administrator."""
     try:
         with transaction.atomic():
             team = Team.objects.create(name=name, title=title)
     except IntegrityError:
-        raise TeamError(f"there is a team {name} already") from None
+        raise TeamError(f"a team named {name} already exists") from None
     journal.new_event("team.made", author, detail={"team": name, "title": title}).save()
-    token_actions.set_roles(first, {team.pk: TeamRole.ADMIN}, author=author, why="Made the team.")
+    token_actions.set_roles(first, {team.pk: TeamRole.ADMIN}, author=author, why="Created the team.")
     return team
 
 
@@ -37,28 +37,31 @@ def create_team(name: str, title: str, *, first: Any, author: Author) -> Team:
 def set_team_title(team: Team, title: str, *, author: Author) -> None:
     before = Team.objects.select_for_update().get(pk=team.pk).title
     if before == title:
-        raise TeamError(f"{team} is called so already")
+        raise TeamError(f"{team} already has this title")
     Team.objects.filter(pk=team.pk).update(title=title)
     journal.new_event("team.retitled", author, detail={"team": team.name, "from": before, "to": title}).save()
 
 
 @transaction.atomic
 def set_team_role(team: Team, member: Any, role: TeamRole | None, *, by: Any, author: Author, why: str = "") -> None:
-    """None: no role any more. The team's row is locked, so that two administrators cannot each remove the other."""
+    """Set or, with None, remove a role. The team's row is locked, so that two administrators cannot remove each
+    other."""
     Team.objects.select_for_update().get(pk=team.pk)
     roles = {user: TeamRole(has) for user, has in Membership.objects.filter(team=team).values_list("user_id", "role")}
     before = roles.get(member.pk)
     if before == role:
-        raise TeamError(f"{member} {f'is {role}' if role else 'has no role'} in {team} already")
+        raise TeamError(f"{member} already {f'is {role}' if role else 'has no role'} in {team}")
+    # A superuser has every role in every team and may remove the last administrator
     if not by.is_superuser:
         _check_role_change(roles, member.pk, role, own=roles.get(by.pk))
     token_actions.set_roles(member, {team.pk: role}, author=author, why=why)
 
 
 def _check_role_change(roles: dict[int, TeamRole], member: int, role: TeamRole | None, *, own: TeamRole | None) -> None:
-    """Who asks must administer the team; an administrator's rank is the highest, so no role is out of reach."""
+    """Check that the caller administers the team and that an administrator remains."""
     if own != TeamRole.ADMIN:
         raise TeamError("this needs the role admin in the team")
-    others = [user for user, has in roles.items() if has == TeamRole.ADMIN and user != member]
+    # A team whose last administrator leaves could only be administered by a superuser
+    others = [user for user, other_role in roles.items() if other_role == TeamRole.ADMIN and user != member]
     if roles.get(member) == TeamRole.ADMIN and role != TeamRole.ADMIN and not others:
-        raise TeamError("the last administrator stays: make somebody else one first")
+        raise TeamError("the team needs an administrator: appoint another one first")

@@ -1,4 +1,4 @@
-"""The only code that makes and revokes tokens and gives roles, each with its Event."""
+"""The only code that creates and revokes tokens and sets roles. Each change writes its Event."""
 
 from __future__ import annotations
 
@@ -15,30 +15,32 @@ from jobs.models import Membership, Team, TeamRole, Token, TokenScope, clock
 
 
 class TokenError(Exception):
-    """The message is a sentence."""
+    """The token cannot be created or changed. The message is a sentence."""
 
 
 def max_token_scope(user: Any, team: Team | None) -> TokenScope:
-    """What a token of theirs may do at most: as much as their role in its team, or their highest role anywhere."""
+    """Return the highest scope for a token of this user: that of their role in the token's team, or of their highest
+    role."""
     if user.is_superuser:
         return TokenScope(TokenScope.ADMIN)
-    mine = Membership.objects.filter(user=user)
-    roles = (mine.filter(team=team) if team else mine).values_list("role", flat=True)
+    memberships = Membership.objects.filter(user=user)
+    # A token without a team acts in all teams of its user, so the highest role counts
+    roles = (memberships.filter(team=team) if team else memberships).values_list("role", flat=True)
     return TokenScope(TokenScope.values[max((TeamRole(role).rank for role in roles), default=0)])
 
 
 def max_token_lifetime() -> timedelta | None:
-    """How long a new token may live (ACME_TOKEN_MAX_DAYS); None: as long as anybody likes."""
+    """Return the maximum lifetime of a new token (ACME_TOKEN_MAX_DAYS); None means unlimited."""
     return timedelta(days=settings.ACME_TOKEN_MAX_DAYS) if settings.ACME_TOKEN_MAX_DAYS else None
 
 
 def token_expiry_error(expires_at: datetime | None, now: datetime) -> str:
-    """Why a new token may not live that long, as a sentence; empty if it may."""
-    most = max_token_lifetime()
-    if most is None or (expires_at is not None and expires_at <= now + most):
+    """Return why a new token may not be valid that long, as a sentence, or an empty string."""
+    limit = max_token_lifetime()
+    if limit is None or (expires_at is not None and expires_at <= now + limit):
         return ""
-    asked = "without an end" if expires_at is None else f"until {expires_at:%Y-%m-%d}"
-    return f"A token may live for at most {most.days} days here (ACME_TOKEN_MAX_DAYS), not {asked}."
+    requested = "without an end" if expires_at is None else f"until {expires_at:%Y-%m-%d}"
+    return f"A token may be valid for at most {limit.days} days (ACME_TOKEN_MAX_DAYS), not {requested}."
 
 
 @transaction.atomic
@@ -52,7 +54,8 @@ def create_token(
     networks: list[str] | None = None,
     expires_at: datetime | None = None,
 ) -> tuple[Token, str]:
-    """A new token and its secret, which is shown this once. TokenError if it would live longer than allowed."""
+    """Create a token and return it with its secret, which cannot be read again. Raises TokenError if it would be valid
+    too long."""
     if why := token_expiry_error(expires_at, clock.now()):
         raise TokenError(why)
     token, secret = Token.make(
@@ -65,20 +68,21 @@ def create_token(
 
 @transaction.atomic
 def revoke(token: Token, *, author: Author, why: str = "") -> None:
-    """From its next request on; for good."""
+    """Revoke the token permanently, effective with its next request."""
+    # The guard keeps the time and the author of the first revocation
     if not Token.objects.filter(pk=token.pk, revoked_at__isnull=True).update(revoked_at=clock.now()):
-        raise TokenError(f"{token} is revoked already")
+        raise TokenError(f"{token} is already revoked")
     token.refresh_from_db()
     journal_token("token.revoked", token, author, why)
 
 
 @transaction.atomic
 def revoke_user_tokens(user: Any, *, author: Author, why: str) -> int:
-    """Every token that acts for this user; how many were revoked."""
+    """Revoke every token of this user. Return their number."""
     tokens = Token.objects.filter(user=user, revoked_at__isnull=True).select_related("user", "team")
-    for token in (found := list(tokens.select_for_update(of=("self",)))):
+    for token in (locked := list(tokens.select_for_update(of=("self",)))):
         revoke(token, author=author, why=why)
-    return len(found)
+    return len(locked)
 
 
 def journal_token(what: str, token: Token, author: Author, why: str = "") -> None:
@@ -90,8 +94,10 @@ def journal_token(what: str, token: Token, author: Author, why: str = "") -> Non
 
 @transaction.atomic
 def set_roles(user: Any, roles: Mapping[int, TeamRole | None], *, author: Author, why: str) -> int:
-    """Team by team the role they have from now on, None for none; how many changed. Other teams stay as they are."""
+    """Set the user's role in each of these teams, None for none. Return how many changed. Other teams are not
+    affected."""
     before = dict(Membership.objects.filter(user=user, team__in=roles).values_list("team_id", "role"))
+    # Only changed roles write an Event
     changed = {team: role for team, role in roles.items() if before.get(team) != role}
     for team in Team.objects.filter(pk__in=changed):
         role = changed[team.pk]

@@ -1,7 +1,7 @@
-"""Wake the loops of a cluster. A hint: a turn comes every second anyway, this one comes at once.
+"""Requests early turns of the loops. Turns run every second anyway; this only reduces latency.
 
-The wish is kept in the row, so it survives a broker that is away, and a turn that is under way sees it at its end and
-goes on instead of leaving it to the next. The message names the task, because `jobs` knows nothing of schedulers.
+The request is stored in the cluster's row, so it survives a broker outage, and a running turn checks it before
+finishing. Tasks are sent by name, because `jobs` must not import the scheduler.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from jobs.models import Cluster
 
 log = logging.getLogger(__name__)
 
-DEBOUNCE_S = 0.2  # a turn costs the workers more than the submissions it is for cost the web
+DEBOUNCE_S = 0.2  # a turn costs more than the submissions that request it
 
 
 def request_turn(cluster_id: int) -> None:
+    """Request an early scheduling turn of the cluster."""
     Cluster.objects.filter(pk=cluster_id).update(wanted_at=Now())
+    # After the commit, because a turn that starts earlier would not see the change
     transaction.on_commit(partial(_send_turn_task, cluster_id), robust=True)
 
 
 def request_diagnoses() -> None:
-    """Attempts ended. Who failed is found by looking, so this says only that looking is worth while."""
+    """Start the diagnosis loop early after attempts have ended. The loop finds failed attempts itself."""
     transaction.on_commit(partial(_send_task, "failures.diagnose"), robust=True)
 
 
@@ -39,50 +41,53 @@ def _send_turn_task(cluster_id: int) -> None:
 
 def _send_task(name: str, *ids: int) -> None:
     try:
+        # No retry and a short expiry: the periodic turn follows anyway, and a broker outage must not block the caller
         current_app.send_task(name, list(ids), retry=False, expires=10)
     except (OperationalError, OSError) as error:
-        log.info("nobody could be woken for %s %s: %s", name, ids, error)
+        log.info("task %s %s could not be sent: %s", name, ids, error)
 
 
 class TurnDebouncer:
-    """Rung by many, heard once: hundreds of submissions a second become a few wishes, and nobody waits for them.
+    """Debounces turn requests: hundreds of submissions per second result in a few database updates, and callers never
+    block.
 
-    Its thread begins with the first ring and ends when it is quiet for a while. If the process dies before it has
-    passed a ring on, the next beat of the loops comes a second later.
+    Its thread starts with the first request and ends after a quiet period. If the process dies before a request is
+    passed on, the next periodic turn follows within a second.
     """
 
     def __init__(self, pause_s: float = DEBOUNCE_S, quiet_s: float = 5.0) -> None:
         self.pause_s, self.quiet_s = pause_s, quiet_s
-        self.rung: set[int] = set()
+        self.pending: set[int] = set()
         self.changed = threading.Condition()
         self.thread: threading.Thread | None = None
 
     def request(self, cluster_id: int) -> None:
         with self.changed:
-            self.rung.add(cluster_id)
+            self.pending.add(cluster_id)
             self.changed.notify()
+            # Started on demand, so that processes without submissions have no additional thread
             if self.thread is None:
-                self.thread = threading.Thread(target=self._flush_until_quiet, name="bell", daemon=True)
+                self.thread = threading.Thread(target=self._flush_until_quiet, name="turn-debouncer", daemon=True)
                 self.thread.start()
 
     def _flush_until_quiet(self) -> None:
-        while rung := self._next_batch():
+        while cluster_ids := self._next_batch():
             try:
-                for cluster_id in rung:
+                for cluster_id in cluster_ids:
                     request_turn(cluster_id)
             except Error as error:
-                log.info("a wish for a turn was lost: %s", error)
+                log.info("a request for a scheduling turn was lost: %s", error)
             finally:
-                connections.close_all()  # back to the pool
-            time.sleep(self.pause_s)  # those who come meanwhile share the next round
+                connections.close_all()  # returns the connections to the pool
+            time.sleep(self.pause_s)  # requests that arrive meanwhile share the next round
 
     def _next_batch(self) -> set[int]:
         with self.changed:
-            self.changed.wait_for(lambda: self.rung, self.quiet_s)
-            rung, self.rung = self.rung, set()
-            if not rung:
+            self.changed.wait_for(lambda: self.pending, self.quiet_s)
+            batch, self.pending = self.pending, set()
+            if not batch:
                 self.thread = None
-            return rung
+            return batch
 
 
 turn_debouncer = TurnDebouncer()

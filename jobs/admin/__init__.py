@@ -1,7 +1,7 @@
-"""The console of last resort: every row of the record, and the verbs that people may use on it.
+"""The Django admin: read-only lists of all rows, and the actions on jobs, nodes, maintenance and tokens.
 
-Rows that loops write are only shown. What changes a job or a node goes through the same verbs as everywhere else, one
-row at a time, with a reason, so an Event tells of it.
+Rows written by background processes are read-only. Jobs and nodes change only through the actions in `jobs.actions`,
+one row at a time and with a reason, so that every change has an event.
 """
 
 from django.contrib import admin
@@ -22,4 +22,4 @@ from jobs.admin import (  # noqa: F401 (importing them registers them)
 
 admin.site.site_header = "Acme operations"
 admin.site.site_title = "Acme operations"
-admin.site.index_title = "The record, and who may change it"
+admin.site.index_title = "Records and permissions"

@@ -1,4 +1,4 @@
-"""Clusters and nodes: their configuration and topology may be edited, what they reported may not."""
+"""Admin of clusters and nodes. Configuration and topology are editable, reported values are read-only."""
 
 from __future__ import annotations
 
@@ -40,11 +40,13 @@ class ClusterAdminForm(forms.ModelForm):
         return cleaned
 
     def _refuse_saved_token_elsewhere(self, cleaned: dict[str, Any]) -> None:
-        """The settings page asks for a confirmation; the console has none."""
+        """Refuse an address change that would send the saved token elsewhere; only the settings page can confirm it."""
         itself = Cluster.objects.filter(pk=self.instance.pk)
         if itself.with_tokens_for_another_address(token_paths(cleaned), cleaned.get("address", "")):
             page = f"/settings/clusters/of/{self.instance.name}/"
-            self.add_error("address", f"The saved token would be sent there. Change the address at {page} instead.")
+            self.add_error(
+                "address", f"The saved token would be sent to the new address. Change the address at {page} instead."
+            )
 
 
 @admin.register(Cluster)
@@ -59,28 +61,47 @@ class ClusterAdmin(EventsLinkMixin, ProtectedHistoryMixin, AcmeAdmin):
         "node_count",
         "closed_count",
         "product",
-        "heard",
+        "last_response",
         "short_trouble",
     )
     list_filter = ("mode", "policy")
     search_fields = ("name__startswith", "title")
-    search_help_text = "Begin of the name, or any part of the title."
+    search_help_text = "Beginning of the name, or any part of the title."
     date_hierarchy = "created_at"
-    readonly_fields = ("product", "api", "heard_long", "trouble", "unreadable_text", "wanted", "created")
+    readonly_fields = (
+        "product",
+        "api",
+        "last_response_long",
+        "trouble",
+        "unreadable_text",
+        "turn_request",
+        "created_time",
+    )
     fieldsets = (
         (None, {"fields": ("name", "title", "mode", "policy", "policy_settings", "placement")}),
         (
             "Connection",
             {"fields": (*CLUSTER_CONNECTION_FIELDS, "checkpoint_root")},
         ),
-        ("What it asks of jobs and nodes", {"fields": ("checkpoint_signal", "test_command")}),
+        ("Jobs and nodes", {"fields": ("checkpoint_signal", "test_command")}),
         (
-            "What it said",
-            {"fields": ("product", "api", "heard_long", "trouble", "unreadable_text", "wanted", "created")},
+            "Status",
+            {
+                "fields": (
+                    "product",
+                    "api",
+                    "last_response_long",
+                    "trouble",
+                    "unreadable_text",
+                    "turn_request",
+                    "created_time",
+                )
+            },
         ),
     )
 
-    decided_by = ("policy", "policy_settings", "placement")  # changed on the page of the queue, which tells of it
+    # Changed on the queue page, which records an event
+    decided_by = ("policy", "policy_settings", "placement")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Cluster | None = None) -> tuple[str, ...]:
         decided = self.decided_by if obj else ()
@@ -88,7 +109,7 @@ class ClusterAdmin(EventsLinkMixin, ProtectedHistoryMixin, AcmeAdmin):
         return (*self.readonly_fields, *decided, *set_by_acme)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Cluster]:
-        closed = Q(nodes__in=Node.objects.troubled().values("pk"))
+        closed = Q(nodes__in=Node.objects.not_usable().values("pk"))
         return (
             super().get_queryset(request).annotate(node_total=Count("nodes"), node_closed=Count("nodes", filter=closed))
         )
@@ -97,28 +118,28 @@ class ClusterAdmin(EventsLinkMixin, ProtectedHistoryMixin, AcmeAdmin):
     def node_count(self, cluster: Cluster) -> int:
         return cluster.node_total
 
-    @admin.display(description="take no work")
+    @admin.display(description="closed nodes")
     def closed_count(self, cluster: Cluster) -> int:
         return cluster.node_closed
 
-    @admin.display(description="heard", ordering="heard_at")
-    def heard(self, cluster: Cluster) -> str:
+    @admin.display(description="last response", ordering="heard_at")
+    def last_response(self, cluster: Cluster) -> str:
         return formatting.relative_time(cluster.heard_at)
 
-    @admin.display(description="trouble")
+    @admin.display(description="problem")
     def short_trouble(self, cluster: Cluster) -> str:
         return formatting.clip_text(cluster.problem)
 
-    @admin.display(description="heard")
-    def heard_long(self, cluster: Cluster) -> str:
+    @admin.display(description="last response")
+    def last_response_long(self, cluster: Cluster) -> str:
         return formatting.exact_and_relative_time(cluster.heard_at)
 
-    @admin.display(description="turn of its loop asked for")
-    def wanted(self, cluster: Cluster) -> str:
+    @admin.display(description="scheduling turn requested")
+    def turn_request(self, cluster: Cluster) -> str:
         return formatting.exact_and_relative_time(cluster.wanted_at)
 
     @admin.display(description="created")
-    def created(self, cluster: Cluster) -> str:
+    def created_time(self, cluster: Cluster) -> str:
         return formatting.exact_and_relative_time(cluster.created_at)
 
 
@@ -132,48 +153,48 @@ def _running_on(nodes: Sequence[Node]) -> int:
 
 def _drain_effect(nodes: Sequence[Node]) -> str:
     running = count_text(_running_on(nodes), "running job", "finish")
-    return f"drain: no new jobs on {count_text(len(nodes), 'node')}, {running}."
+    return f"drain: no new jobs start on {count_text(len(nodes), 'node')}; {running}."
 
 
 def _drain_now_effect(nodes: Sequence[Node]) -> str:
     now = clock.now()
-    touched = drain_impact.affected_jobs(nodes, now)
-    return f"drain now: {drain_impact.drain_impact_text(touched, DrainMode.NOW)}"
+    affected = drain_impact.affected_jobs(nodes, now)
+    return f"drain now: {drain_impact.drain_impact_text(affected, DrainMode.NOW)}"
 
 
 def _resume_effect(nodes: Sequence[Node]) -> str:
-    closed = count_text(sum(not node.takes_work for node in nodes), "closed node", "take")
-    return f"resume: {closed} new jobs again as soon as the cluster agrees; the reasons for the drain are cleared."
+    closed = count_text(sum(not node.takes_work for node in nodes), "closed node", "accept")
+    return f"resume: {closed} jobs again as soon as the cluster confirms it. The drain reasons are cleared."
 
 
-def _drain_node(node: Node, asked: AdminActionInput) -> None:
-    node_actions.drain(node, author=asked.author, why=asked.why, now=clock.now())
+def _drain_node(node: Node, values: AdminActionInput) -> None:
+    node_actions.drain(node, author=values.author, why=values.why, now=clock.now())
 
 
-def _drain_after_checkpoint(node: Node, asked: AdminActionInput) -> None:
-    node_actions.drain(node, author=asked.author, why=asked.why, now=clock.now(), mode=DrainMode.CHECKPOINT)
+def _drain_after_checkpoint(node: Node, values: AdminActionInput) -> None:
+    node_actions.drain(node, author=values.author, why=values.why, now=clock.now(), mode=DrainMode.CHECKPOINT)
 
 
 def _drain_after_checkpoint_effect(nodes: Sequence[Node]) -> str:
     now = clock.now()
-    touched = drain_impact.affected_jobs(nodes, now)
-    return f"drain after checkpoint: {drain_impact.drain_impact_text(touched, DrainMode.CHECKPOINT)}"
+    affected = drain_impact.affected_jobs(nodes, now)
+    return f"drain after checkpoint: {drain_impact.drain_impact_text(affected, DrainMode.CHECKPOINT)}"
 
 
-def _drain_node_now(node: Node, asked: AdminActionInput) -> None:
-    node_actions.drain(node, author=asked.author, why=asked.why, now=clock.now(), mode=DrainMode.NOW)
+def _drain_node_now(node: Node, values: AdminActionInput) -> None:
+    node_actions.drain(node, author=values.author, why=values.why, now=clock.now(), mode=DrainMode.NOW)
 
 
-def _resume_node(node: Node, asked: AdminActionInput) -> None:
-    node_actions.resume(node, author=asked.author, why=asked.why, now=clock.now())
+def _resume_node(node: Node, values: AdminActionInput) -> None:
+    node_actions.resume(node, author=values.author, why=values.why, now=clock.now())
 
 
-def _test_node(node: Node, asked: AdminActionInput) -> None:
-    node_actions.start_node_test(node, author=asked.author, why=asked.why)
+def _test_node(node: Node, values: AdminActionInput) -> None:
+    node_actions.start_node_test(node, author=values.author, why=values.why)
 
 
 def _test_effect(nodes: Sequence[Node]) -> str:
-    return f"test: a job of its own checks {count_text(len(nodes), 'node')}; how it came out is told among the events."
+    return f"test: a test job checks {count_text(len(nodes), 'node')}. The result appears in the events."
 
 
 def _drain_mode_differs(mode: str) -> Callable[[Node], bool]:
@@ -223,17 +244,17 @@ NODE_ACTIONS = (
 
 
 class AcceptsJobsFilter(admin.SimpleListFilter):
-    title = "takes work"
+    title = "accepts jobs"
     parameter_name = "takes_work"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("yes", "takes new jobs"), ("no", "closed to new jobs")]
+        return [("yes", "accepts new jobs"), ("no", "closed to new jobs")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Node]) -> QuerySet[Node]:
         if self.value() == "yes":
             return queryset.usable()
         if self.value() == "no":
-            return queryset.troubled()
+            return queryset.not_usable()
         return queryset
 
 
@@ -247,19 +268,19 @@ class NodeAdmin(AdminActionsMixin, EventsLinkMixin, ProtectedHistoryMixin, AcmeA
     show_full_result_count = False
     list_display = (
         *("name", "cluster", "st", "gpus_used", "short_reason", "reason_by", "in_state"),
-        *("gpu_model", "cpus", "memory", "rack", "seen"),
+        *("gpu_model", "cpus", "memory", "rack", "last_report"),
     )
     list_select_related = ("cluster",)
     list_filter = (AcceptsJobsFilter, "state", "cluster", "gpu_model", "nic_type")
     date_hierarchy = "since"
     search_fields = ("name__startswith", "rack__startswith", "leaf__startswith", "gpu_uuids__icontains")
-    search_help_text = "Begin of a node's, rack's or leaf switch's name, or a GPU's UUID."
-    topology = ("rack", "leaf", "pod", "nic_type", "nic_count")  # what a cluster does not report
+    search_help_text = "Beginning of the name of a node, rack or leaf switch; or a GPU's UUID."
+    topology = ("rack", "leaf", "pod", "nic_type", "nic_count")  # clusters do not report these
     inlines = (EventInline,)
     fieldsets = (
         (
             None,
-            {"fields": (("long_st", "work", "cluster"), "reason", "reason_who", ("in_state_long", "seen_long"))},
+            {"fields": (("long_st", "work", "cluster"), "reason", "reason_who", ("in_state_long", "last_report_long"))},
         ),
         ("Topology", {"fields": (topology[:3], topology[3:])}),
         ("Hardware", {"fields": (("gpus_used", "gpu_model", "cpus", "memory"), "uuids", "pci")}),
@@ -269,7 +290,7 @@ class NodeAdmin(AdminActionsMixin, EventsLinkMixin, ProtectedHistoryMixin, AcmeA
         return [name for name in flatten_fieldsets(self.fieldsets) if name not in self.topology]
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """A node appears when its cluster reports it."""
+        """Nodes are created when their cluster reports them."""
         return False
 
     def has_view_permission(self, request: HttpRequest, obj: Node | None = None) -> bool:
@@ -281,7 +302,7 @@ class NodeAdmin(AdminActionsMixin, EventsLinkMixin, ProtectedHistoryMixin, AcmeA
         used = Coalesce(Subquery(count, output_field=IntegerField()), 0)
         return super().get_queryset(request).annotate(used=used)
 
-    def touched_cells(self, node: Node) -> tuple[Any, ...]:
+    def confirmation_cells(self, node: Node) -> tuple[Any, ...]:
         return (formatting.badge(node.badge), formatting.link(node), node.cluster, self.gpus_used(node), node.reason)
 
     @admin.display(description="state", ordering="state")
@@ -292,7 +313,7 @@ class NodeAdmin(AdminActionsMixin, EventsLinkMixin, ProtectedHistoryMixin, AcmeA
     def long_st(self, node: Node) -> str:
         return formatting.long_badge(node.badge)
 
-    @admin.display(description="takes work", boolean=True)
+    @admin.display(description="accepts jobs", boolean=True)
     def work(self, node: Node) -> bool:
         return node.takes_work
 
@@ -308,7 +329,7 @@ class NodeAdmin(AdminActionsMixin, EventsLinkMixin, ProtectedHistoryMixin, AcmeA
     def short_reason(self, node: Node) -> str:
         return formatting.clip_text(node.reason, 50)
 
-    @admin.display(description="reason given")
+    @admin.display(description="reason set")
     def reason_who(self, node: Node) -> str:
         return formatting.join_texts(
             formatting.exact_and_relative_time(node.reason_at), node.reason_by and f"by {node.reason_by}"
@@ -322,12 +343,12 @@ class NodeAdmin(AdminActionsMixin, EventsLinkMixin, ProtectedHistoryMixin, AcmeA
     def in_state_long(self, node: Node) -> str:
         return formatting.exact_and_relative_time(node.since)
 
-    @admin.display(description="seen", ordering="seen_at")
-    def seen(self, node: Node) -> str:
+    @admin.display(description="last report", ordering="seen_at")
+    def last_report(self, node: Node) -> str:
         return formatting.relative_time(node.seen_at)
 
-    @admin.display(description="seen")
-    def seen_long(self, node: Node) -> str:
+    @admin.display(description="last report")
+    def last_report_long(self, node: Node) -> str:
         return formatting.exact_and_relative_time(node.seen_at)
 
     @admin.display(description="GPU UUIDs")

@@ -1,4 +1,4 @@
-"""What happened (Event) and what clusters are asked to do (Deed): to be read, never to be edited."""
+"""Read-only admin of events and of the commands queued for clusters."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from jobs.models import Deed, Event, Job, Node
 
 class EventInline(RecordInline):
     model = Event
-    fields = readonly_fields = ("happened", "opens", "by", "why")
+    fields = readonly_fields = ("event_time", "opens", "by", "why")
     verbose_name_plural = "latest events"
 
     @admin.display(description="at")
-    def happened(self, event: Event) -> str:
+    def event_time(self, event: Event) -> str:
         return formatting.relative_time(event.at)
 
 
 class EventsLinkMixin(admin.ModelAdmin):
-    """Mixed into the admin of a row that events tell of: a button leads to all of them."""
+    """Adds a button that opens the events of a row."""
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
@@ -58,7 +58,7 @@ class EventAuthorFilter(admin.SimpleListFilter):
     parameter_name = "done_by"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("person", "a person"), ("loop", "a loop")]
+        return [("person", "a user"), ("loop", "a background process")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Event]) -> QuerySet[Event]:
         if self.value() not in ("person", "loop"):
@@ -68,21 +68,21 @@ class EventAuthorFilter(admin.SimpleListFilter):
 
 @admin.register(Event)
 class EventAdmin(RecordAdmin):
-    list_display = ("happened", "what", "subject", "cluster", "moved", "by", "short_why", "request")
+    list_display = ("event_time", "what", "subject", "cluster", "transition", "by", "short_why", "request")
     list_select_related = ("cluster", "job", "node")
     list_filter = (EventSubjectFilter, EventAuthorFilter, "cluster")
     date_hierarchy = "at"
     search_fields = ("request_id__exact", "by__exact", "what__startswith")
-    search_help_text = "Begin of a job id, a node's name; or a request id, a user's name, the begin of what happened."
+    search_help_text = "Beginning of a job id or of an event name; or a node, a user name or a request id."
     fields = (
-        *("happened_long", "what", "subject", "attempt", "cluster", "from_state", "to_state", "why"),
+        *("event_time_long", "what", "subject", "attempt", "cluster", "from_state", "to_state", "why"),
         *("by", "user", "source", "request_id", "details"),
     )
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Event], search_term: str
     ) -> tuple[QuerySet[Event], bool]:
-        """A job or a node first: their events have an index, the other columns have none."""
+        """Search by job or node first, because only these columns have an index."""
         term = search_term.strip()
         if term:
             jobs = list(Job.objects.filter(public_id__startswith=term).values_list("pk", flat=True)[:100])
@@ -92,19 +92,19 @@ class EventAdmin(RecordAdmin):
         return super().get_search_results(request, queryset, search_term)
 
     @admin.display(description="at")
-    def happened(self, event: Event) -> str:
+    def event_time(self, event: Event) -> str:
         return formatting.relative_time(event.at)
 
     @admin.display(description="at")
-    def happened_long(self, event: Event) -> str:
+    def event_time_long(self, event: Event) -> str:
         return formatting.exact_and_relative_time(event.at)
 
     @admin.display(description="job or node")
     def subject(self, event: Event) -> str:
         return formatting.link(event.job or event.node)
 
-    @admin.display(description="moved")
-    def moved(self, event: Event) -> str:
+    @admin.display(description="state change")
+    def transition(self, event: Event) -> str:
         return f"{event.from_state} → {event.to_state}".strip() if event.to_state else formatting.MISSING_TEXT
 
     @admin.display(description="request")
@@ -125,7 +125,7 @@ class EventAdmin(RecordAdmin):
 
 
 class PendingCommandFilter(IsOpenFilter):
-    """Whether the cluster still has to be told."""
+    """Filters commands that are not yet sent to the cluster."""
 
     title = "open"
     parameter_name = "open"
@@ -134,19 +134,19 @@ class PendingCommandFilter(IsOpenFilter):
 
 @admin.register(Deed)
 class ClusterCommandAdmin(RecordAdmin):
-    list_display = ("id", "kind", "subject", "cluster", "created", "due", "tries", "done", "short_outcome")
+    list_display = ("id", "kind", "subject", "cluster", "created_time", "due", "tries", "done_time", "short_outcome")
     list_select_related = ("cluster", "attempt", "node")
     list_filter = (PendingCommandFilter, "kind", "cluster")
     date_hierarchy = "created_at"
     search_fields = ("attempt__key__startswith", "node__name__exact")
-    search_help_text = "Begin of a job id, or the name of a node."
+    search_help_text = "Beginning of a job id, or the name of a node."
 
     @admin.display(description="attempt or node")
     def subject(self, deed: Deed) -> str:
         return formatting.link(deed.attempt or deed.node)
 
     @admin.display(description="created")
-    def created(self, deed: Deed) -> str:
+    def created_time(self, deed: Deed) -> str:
         return formatting.relative_time(deed.created_at)
 
     @admin.display(description="not before")
@@ -154,7 +154,7 @@ class ClusterCommandAdmin(RecordAdmin):
         return formatting.MISSING_TEXT if deed.done_at else formatting.relative_time(deed.due_at)
 
     @admin.display(description="done")
-    def done(self, deed: Deed) -> str:
+    def done_time(self, deed: Deed) -> str:
         return formatting.relative_time(deed.done_at)
 
     @admin.display(description="outcome")

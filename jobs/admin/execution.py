@@ -1,4 +1,4 @@
-"""What hangs on a job: attempts, the GPUs they hold, checkpoints, dependencies."""
+"""Admin of rows that belong to a job: attempts, GPU allocations, checkpoints and dependencies."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from jobs.models import Allocation, Attempt, Checkpoint, Dependency
 
 
 def _attempt_duration(attempt: Attempt) -> timedelta | None:
-    began = attempt.confirmed_at
-    return (attempt.ended_at or timezone.now()) - began if began else None
+    start = attempt.confirmed_at
+    return (attempt.ended_at or timezone.now()) - start if start else None
 
 
-# --- on the page of a job
+# --- inlines of the job page
 
 
 class AttemptInline(RecordInline):
     model = Attempt
-    fields = readonly_fields = ("opens", "badge", "backend_id", "nodelist", "began", "lasted", "exit_text", "reason")
+    fields = readonly_fields = ("opens", "badge", "backend_id", "nodelist", "began", "run_time", "exit_text", "reason")
     verbose_name_plural = "attempts, newest first"
 
     @admin.display(description="ST")
     def badge(self, attempt: Attempt) -> str:
         return formatting.badge(attempt.badge)
 
-    @admin.display(description="began")
+    @admin.display(description="started")
     def began(self, attempt: Attempt) -> str:
         return formatting.relative_time(attempt.confirmed_at or attempt.promised_at)
 
     @admin.display(description="time")
-    def lasted(self, attempt: Attempt) -> str:
+    def run_time(self, attempt: Attempt) -> str:
         return formatting.duration(_attempt_duration(attempt))
 
 
@@ -57,11 +57,11 @@ class DependencyInline(RecordInline):
 class CheckpointInline(RecordInline):
     model = Checkpoint
     ordering = ("-step",)
-    fields = readonly_fields = ("opens", "path", "saved", "durable", "verdict", "verdict_why")
+    fields = readonly_fields = ("opens", "path", "saved_time", "durable", "verdict", "verdict_why")
     verbose_name_plural = "newest checkpoints"
 
     @admin.display(description="saved")
-    def saved(self, checkpoint: Checkpoint) -> str:
+    def saved_time(self, checkpoint: Checkpoint) -> str:
         return formatting.relative_time(checkpoint.saved_at)
 
     @admin.display(description="durable")
@@ -69,7 +69,7 @@ class CheckpointInline(RecordInline):
         return formatting.relative_time(checkpoint.durable_at)
 
 
-# --- pages of their own
+# --- own pages
 
 
 class HeldAllocationFilter(IsOpenFilter):
@@ -78,12 +78,23 @@ class HeldAllocationFilter(IsOpenFilter):
 
 @admin.register(Attempt)
 class AttemptAdmin(RecordAdmin):
-    list_display = ("key", "cluster", "name", "st", "time", "backend_id", "nodes", "exit_text", "promised", "stop_as")
+    list_display = (
+        "key",
+        "cluster",
+        "name",
+        "st",
+        "time",
+        "backend_id",
+        "nodes",
+        "exit_text",
+        "promise_time",
+        "stop_as",
+    )
     list_select_related = ("job__cluster",)
     list_filter = (IsOpenFilter, "state", "job__cluster")
     date_hierarchy = "promised_at"
     search_fields = ("key__startswith", "backend_id__startswith")
-    search_help_text = "Begin of a job id, or of the cluster's own job id."
+    search_help_text = "Beginning of a job id or of the cluster's job id."
 
     @admin.display(description="cluster")
     def cluster(self, attempt: Attempt) -> str:
@@ -105,34 +116,34 @@ class AttemptAdmin(RecordAdmin):
     def nodes(self, attempt: Attempt) -> str:
         return formatting.clip_text(attempt.nodelist, 40)
 
-    @admin.display(description="promised")
-    def promised(self, attempt: Attempt) -> str:
+    @admin.display(description="assigned")
+    def promise_time(self, attempt: Attempt) -> str:
         return formatting.relative_time(attempt.promised_at)
 
 
 @admin.register(Allocation)
 class AllocationAdmin(RecordAdmin):
-    list_display = ("id", "attempt", "node", "cluster", "gpu", "held", "released")
+    list_display = ("id", "attempt", "node", "cluster", "gpu", "hold_time", "release_time")
     list_select_related = ("attempt", "node__cluster")
     list_filter = (HeldAllocationFilter, "node__cluster")
     search_fields = ("attempt__key__startswith", "node__name__exact")
-    search_help_text = "Begin of a job id, or the name of a node."
+    search_help_text = "Beginning of a job id, or the name of a node."
 
     @admin.display(description="cluster")
     def cluster(self, allocation: Allocation) -> str:
         return allocation.node.cluster.name
 
-    @admin.display(description="held")
-    def held(self, allocation: Allocation) -> str:
+    @admin.display(description="held since")
+    def hold_time(self, allocation: Allocation) -> str:
         return formatting.relative_time(allocation.held_at)
 
     @admin.display(description="released")
-    def released(self, allocation: Allocation) -> str:
+    def release_time(self, allocation: Allocation) -> str:
         return formatting.relative_time(allocation.released_at)
 
 
 class DurableCheckpointFilter(IsOpenFilter):
-    """A checkpoint that has not reached remote storage is no help when its node dies."""
+    """Filters checkpoints by whether they reached remote storage. Others may be lost when their node fails."""
 
     title = "durable"
     parameter_name = "durable"
@@ -145,16 +156,16 @@ class DurableCheckpointFilter(IsOpenFilter):
 
 @admin.register(Checkpoint)
 class CheckpointAdmin(RecordAdmin):
-    list_display = ("job", "step", "path", "saved", "durable", "verdict", "verdict_why")
+    list_display = ("job", "step", "path", "saved_time", "durable", "verdict", "verdict_why")
     list_display_links = ("step",)
     list_select_related = ("job",)
     list_filter = ("verdict", DurableCheckpointFilter)
     date_hierarchy = "saved_at"
     search_fields = ("job__public_id__startswith", "path__startswith")
-    search_help_text = "Begin of a job id or of a path."
+    search_help_text = "Beginning of a job id or of a path."
 
     @admin.display(description="saved")
-    def saved(self, checkpoint: Checkpoint) -> str:
+    def saved_time(self, checkpoint: Checkpoint) -> str:
         return formatting.relative_time(checkpoint.saved_at)
 
     @admin.display(description="durable")
@@ -168,12 +179,12 @@ class DependencyAdmin(RecordAdmin):
     list_select_related = ("job", "on")
     list_filter = ("after",)
     search_fields = ("job__public_id__startswith", "on__public_id__startswith")
-    search_help_text = "Begin of the id of either job."
+    search_help_text = "Beginning of the id of either job."
 
     @admin.display(description="ST")
     def st(self, dependency: Dependency) -> str:
         return formatting.badge(dependency.job.badge)
 
-    @admin.display(description="ST of the other")
+    @admin.display(description="ST of dependency")
     def on_st(self, dependency: Dependency) -> str:
         return formatting.badge(dependency.on.badge)

@@ -1,4 +1,4 @@
-"""How values are shown in the admin: Slurm's words and notation, the exact time on hover, never colour alone."""
+"""Formatting of values in the admin: Slurm's terms and notation, exact times as tooltip, icons beside colours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jobs.core.lifecycle import StateBadge
 from jobs.core.slurm_notation import format_duration
 from jobs.models import Attempt, Job
 
-MISSING_TEXT = "-"  # as Django writes it
+MISSING_TEXT = "-"  # the same as Django's
 SECRET_NAME_PATTERN = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
 
 
@@ -40,12 +40,12 @@ def long_badge(look: StateBadge) -> SafeString:
 
 
 def duration(length: timedelta | None) -> SafeString | str:
-    """For a time that has been measured: where there is none, it is not UNLIMITED."""
+    """A measured duration. None is shown as missing, not as UNLIMITED as for time limits."""
     return MISSING_TEXT if length is None else format_html('<span class="acme-time">{}</span>', format_duration(length))
 
 
 def age(length: timedelta) -> str:
-    """Two units are enough to tell how old something is: 3d4h, 4h10m, 12m, 40s."""
+    """The duration in at most two units: 3d4h, 4h10m, 12m, 40s."""
     seconds = int(abs(length).total_seconds())
     units = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
     first = next((i for i, (_, size) in enumerate(units) if seconds >= size), 3)
@@ -57,7 +57,7 @@ def age(length: timedelta) -> str:
 
 
 def relative_time(at: datetime | None, now: datetime | None = None) -> SafeString | str:
-    """Relative, because at night nobody subtracts; the exact time in UTC is on hover."""
+    """`12m ago` or `in 12m`, with the exact UTC time as tooltip."""
     if at is None:
         return MISSING_TEXT
     distance = (now or timezone.now()) - at
@@ -71,7 +71,7 @@ def exact(at: datetime) -> str:
 
 
 def exact_and_relative_time(at: datetime | None) -> SafeString | str:
-    """On the page of one row there is room for both."""
+    """The exact time with the relative time in parentheses, for pages of one row."""
     if at is None:
         return MISSING_TEXT
     return format_html("{} ({})", exact(at), relative_time(at))
@@ -96,12 +96,12 @@ def block(text: str) -> SafeString | str:
 
 
 def masked_environment(variables: Mapping[str, object]) -> SafeString | str:
-    """People put keys into environments and labels; whoever looks at a job need not learn them."""
-    found = (
+    """NAME=value lines with secrets hidden, because users put keys into environments and labels."""
+    shown = (
         (k, "(hidden)" if SECRET_NAME_PATTERN.search(k) else safe_display_text(str(v)))
         for k, v in sorted(variables.items())
     )
-    return pairs(found)
+    return pairs(shown)
 
 
 def pairs(rows: Iterable[tuple[str, object]]) -> SafeString | str:

@@ -1,4 +1,4 @@
-"""What the programs' door remembers of requests. The answers are shown without their bodies: they may be long."""
+"""Admin of stored idempotency keys and of login attempt counters. Stored response bodies are not shown."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from jobs.models import IdempotencyKey, LoginAttempts
 
 @admin.register(IdempotencyKey)
 class IdempotencyKeyAdmin(RecordAdmin):
-    list_display = ("made", "key", "user", "status")
+    list_display = ("created_time", "key", "user", "status")
     list_select_related = ("user",)
     list_filter = ("status",)
     date_hierarchy = "created_at"
     search_fields = ("key__exact", "user__username__exact")
-    search_help_text = "A whole key, or a user's name."
-    fields = ("made", "key", "user", "status", "digest")
+    search_help_text = "A complete key, or a user name."
+    fields = ("created_time", "key", "user", "status", "digest")
 
     @admin.display(description="at", ordering="created_at")
-    def made(self, row: IdempotencyKey) -> str:
+    def created_time(self, row: IdempotencyKey) -> str:
         return formatting.relative_time(row.created_at)
 
 
 @admin.register(LoginAttempts)
 class LoginAttemptsAdmin(RecordAdmin):
-    """Counters by hash: neither names nor addresses are kept. A superuser may delete one, so its limit starts again."""
+    """Counters keyed by hash, without names or addresses. A superuser can delete one to reset its limit."""
 
-    list_display = ("began", "count", "key")
+    list_display = ("window_start", "count", "key")
     ordering = ("-since",)
     date_hierarchy = "since"
     search_fields = ("key__exact",)
-    search_help_text = "A whole hash."
-    fields = ("began", "count", "key")
+    search_help_text = "A complete hash."
+    fields = ("window_start", "count", "key")
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.is_superuser
 
     @admin.display(description="since", ordering="since")
-    def began(self, row: LoginAttempts) -> str:
+    def window_start(self, row: LoginAttempts) -> str:
         return formatting.relative_time(row.since)

@@ -1,4 +1,4 @@
-"""Which Acme this is on its clusters. Shown only: running jobs carry the id."""
+"""Admin of this installation's id on its clusters. Read-only, because running jobs carry the id."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from jobs.models import Installation
 
 @admin.register(Installation)
 class InstallationAdmin(RecordAdmin):
-    list_display = ("id_on_clusters", "made")
+    list_display = ("id_on_clusters", "created_time")
     ordering = ("created_at",)
     search_fields = ("id_on_clusters__exact",)
-    search_help_text = "A whole id."
-    fields = ("id_on_clusters", "made")
+    search_help_text = "A complete id."
+    fields = ("id_on_clusters", "created_time")
 
     @admin.display(description="since", ordering="created_at")
-    def made(self, row: Installation) -> str:
+    def created_time(self, row: Installation) -> str:
         return formatting.relative_time(row.created_at)

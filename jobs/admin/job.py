@@ -1,4 +1,4 @@
-"""Jobs as squeue shows them."""
+"""Admin of jobs, with the columns of squeue."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class JobStageFilter(admin.SimpleListFilter):
         ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        # Lists of states, not of what they are not: that is what the partial indexes are made for
-        wanted = {
+        # Positive lists of states, as in the conditions of the partial indexes; a negation could not use them
+        conditions = {
             "unfinished": Q(state__in=sorted({State.PENDING, *LIVE_STATES})),
             "waiting": Q(state=State.PENDING),
             "held": Q(state=State.PENDING) & ~Q(hold=HoldKind.NONE),
             "live": Q(state__in=sorted(LIVE_STATES)),
             "finished": Q(state__in=sorted(FINAL_STATES)),
         }
-        return queryset.filter(wanted[self.value()]) if self.value() in wanted else queryset
+        return queryset.filter(conditions[self.value()]) if self.value() in conditions else queryset
 
 
 @admin.register(Job)
@@ -53,15 +53,15 @@ class JobAdmin(AdminActionsMixin, RecordAdmin):
     touched_columns = ("ST", "job", "name", "user", "team", "time", "nodes", "GPUs")
     list_display = (
         *("jobid", "cluster", "name", "user", "st", "time", "nodes", "nodelist_reason"),
-        *("gpu_count", "team", "priority", "submitted"),
+        *("gpu_count", "team", "priority", "submit_time"),
     )
     sortable_by = ("jobid", "priority", "nodes")
     list_select_related = ("cluster", "user", "team")
     list_filter = (JobStageFilter, "state", "kind", "cluster", "team", "preemptible")
     date_hierarchy = "submitted_at"
-    # Prefixes, so that an index can serve them; an id is looked up on its own (get_search_results)
+    # Prefix searches can use an index. Ids are looked up separately (get_search_results)
     search_fields = ("name__startswith", "user__username__startswith")
-    search_help_text = "Begin of a job id, of the cluster's own job id, of a name, or of a user's name."
+    search_help_text = "Beginning of a job id, a job name or a user name; or the cluster's job id."
     inlines = (AttemptInline, DependencyInline, CheckpointInline, EventInline)
     fieldsets = (
         (
@@ -70,8 +70,8 @@ class JobAdmin(AdminActionsMixin, RecordAdmin):
                 "fields": (
                     "long_st",
                     "waits_for",
-                    ("elapsed", "limit"),
-                    ("submitted_long", "started", "ended"),
+                    ("run_and_wait_time", "limit"),
+                    ("submit_time_long", "start_time", "end_time"),
                     ("name", "kind"),
                     ("cluster", "team", "user"),
                     ("array", "comment_block"),
@@ -79,15 +79,15 @@ class JobAdmin(AdminActionsMixin, RecordAdmin):
             },
         ),
         (
-            "Needs",
+            "Resources",
             {"fields": (("nodes", "gpus_per_node", "gpu_model"), ("cpus_per_node", "memory", "nic_type"))},
         ),
         (
-            "Order",
-            {"fields": (("priority", "preemptible", "hold"), ("begin_at", "requeued"))},
+            "Scheduling",
+            {"fields": (("priority", "preemptible", "hold"), ("begin_at", "requeue_count"))},
         ),
         (
-            "What runs",
+            "Command",
             {
                 "fields": (
                     *("command_block", "workdir", "variables"),
@@ -105,21 +105,21 @@ class JobAdmin(AdminActionsMixin, RecordAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Job], search_term: str
     ) -> tuple[QuerySet[Job], bool]:
-        """Ids first, by their indexes: OR-ed with names they would cost a look at every job there ever was."""
+        """Search by id first, using the id indexes. One OR of ids and names would scan all jobs."""
         term = search_term.strip()
         for by_id in (
             Q(public_id__startswith=term),
             Q(pk__in=Attempt.objects.filter(backend_id=term).values("job")),
         ):
-            if term and (found := queryset.filter(by_id)).exists():
-                return found, False
+            if term and (matches := queryset.filter(by_id)).exists():
+                return matches, False
         return super().get_search_results(request, queryset, search_term)
 
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
-        """A job's history is its events."""
+        """Show the job's events in place of Django's change history."""
         return HttpResponseRedirect(events_page_url("job", object_id))
 
-    def touched_cells(self, job: Job) -> tuple[Any, ...]:
+    def confirmation_cells(self, job: Job) -> tuple[Any, ...]:
         time = formatting.duration(job.elapsed(timezone.now()))
         return (
             formatting.badge(job.badge),
@@ -141,7 +141,7 @@ class JobAdmin(AdminActionsMixin, RecordAdmin):
         return f"({job.reason}) {job.why}" if job.reason else job.why or formatting.MISSING_TEXT
 
     @admin.display(description="requeues")
-    def requeued(self, job: Job) -> str:
+    def requeue_count(self, job: Job) -> str:
         return f"{job.requeues} of {job.requeue_limit}"
 
     @admin.display(description="ST", ordering="state")
@@ -157,9 +157,11 @@ class JobAdmin(AdminActionsMixin, RecordAdmin):
         return formatting.duration(job.elapsed(timezone.now()))
 
     @admin.display(description="time")
-    def elapsed(self, job: Job) -> str:
-        ran, waited = job.elapsed(timezone.now()), format_duration(job.waited(timezone.now()))
-        return f"{format_duration(ran)}, after waiting {waited}" if ran is not None else f"waited {waited}"
+    def run_and_wait_time(self, job: Job) -> str:
+        run_time, wait_time = job.elapsed(timezone.now()), format_duration(job.waited(timezone.now()))
+        if run_time is None:
+            return f"waited {wait_time}"
+        return f"{format_duration(run_time)}, after waiting {wait_time}"
 
     @admin.display(description="time limit")
     def limit(self, job: Job) -> str:
@@ -176,19 +178,19 @@ class JobAdmin(AdminActionsMixin, RecordAdmin):
         return job.gpus
 
     @admin.display(description="submitted", ordering="submitted_at")
-    def submitted(self, job: Job) -> str:
+    def submit_time(self, job: Job) -> str:
         return formatting.relative_time(job.submitted_at)
 
     @admin.display(description="submitted")
-    def submitted_long(self, job: Job) -> str:
+    def submit_time_long(self, job: Job) -> str:
         return formatting.exact_and_relative_time(job.submitted_at)
 
     @admin.display(description="started")
-    def started(self, job: Job) -> str:
+    def start_time(self, job: Job) -> str:
         return formatting.exact_and_relative_time(job.started_at)
 
     @admin.display(description="ended")
-    def ended(self, job: Job) -> str:
+    def end_time(self, job: Job) -> str:
         code = "" if job.exit_code is None and job.signal is None else f"{job.exit_code or 0}:{job.signal or 0}"
         return formatting.join_texts(formatting.exact_and_relative_time(job.ended_at), code and f"exit {code}")
 

@@ -1,4 +1,4 @@
-"""The verbs of jobs in the console: the one table there is, and what each will do to the rows that were picked."""
+"""Job actions in the admin: the actions of `jobs.actions.job_verbs`, each with a text about its effect."""
 
 from __future__ import annotations
 
@@ -19,70 +19,69 @@ def _count_by_stage(jobs: Sequence[Job]) -> Counter[str]:
 
 
 def _refusal_text(count: int) -> str:
-    return f" {count_text(count, 'other', 'refuse')}, and the answer says why." if count else ""
+    return f" {count_text(count, 'other job')} will be refused; the result says why." if count else ""
 
 
 def _hold_effect(jobs: Sequence[Job]) -> str:
     stages = _count_by_stage(jobs)
-    kept = count_text(stages["waiting"], "waiting job", "stay")
-    return f"hold: {kept} in the queue, not to start until an operator releases." + _refusal_text(
-        stages["live"] + stages["finished"]
-    )
+    waiting = count_text(stages["waiting"], "waiting job", "stay")
+    refused = _refusal_text(stages["live"] + stages["finished"])
+    return f"hold: {waiting} in the queue and can start only after an operator's release.{refused}"
 
 
 def _release_effect(jobs: Sequence[Job]) -> str:
     held = sum(bool(job.hold) for job in jobs)
-    return f"release: {count_text(held, 'held job')} may start again, from the old place in the queue."
+    return f"release: {count_text(held, 'held job')} can start again, from the previous position in the queue."
 
 
 def _cancel_effect(jobs: Sequence[Job]) -> str:
     stages = _count_by_stage(jobs)
     ends, stops = count_text(stages["waiting"], "waiting job", "end"), count_text(stages["live"], "live job", "stop")
-    lost = "; what was done since the last checkpoint is lost" if stages["live"] else ""
-    return f"cancel: {ends} at once, {stops} as soon as the cluster obeys{lost}." + _refusal_text(stages["finished"])
+    lost = "; work since the last checkpoint is lost" if stages["live"] else ""
+    return f"cancel: {ends} immediately, {stops} when the cluster stops them{lost}." + _refusal_text(stages["finished"])
 
 
 def _requeue_effect(jobs: Sequence[Job]) -> str:
     stages = _count_by_stage(jobs)
     return (
-        f"requeue: {count_text(stages['live'], 'live job', 'go')} back to the old place in the queue;"
-        " what was done since the last checkpoint is lost."
+        f"requeue: {count_text(stages['live'], 'live job', 'return')} to the previous position in the queue;"
+        " work since the last checkpoint is lost."
     ) + _refusal_text(stages["waiting"] + stages["finished"])
 
 
 def _priority_effect(jobs: Sequence[Job]) -> str:
     stages = _count_by_stage(jobs)
-    moved = count_text(stages["waiting"], "waiting job", "move")
-    return f"priority: {moved} in the queue; higher goes first." + _refusal_text(stages["live"] + stages["finished"])
+    waiting = count_text(stages["waiting"], "waiting job", "move")
+    refused = _refusal_text(stages["live"] + stages["finished"])
+    return f"priority: {waiting} in the queue; higher values start first.{refused}"
 
 
 def _unknown_outcomes(jobs: Sequence[Job]) -> tuple[int, str]:
-    lacking = sum(Flag.OUTCOME_UNKNOWN in job.flags for job in jobs)
-    return lacking, _refusal_text(len(jobs) - lacking)
+    """The number of jobs with an unknown outcome, and the text about the others."""
+    unknown = sum(Flag.OUTCOME_UNKNOWN in job.flags for job in jobs)
+    return unknown, _refusal_text(len(jobs) - unknown)
 
 
 def _succeeded_effect(jobs: Sequence[Job]) -> str:
-    lacking, others = _unknown_outcomes(jobs)
-    return f"mark-succeeded: {count_text(lacking, 'job', 'become')} COMPLETED." + others
+    unknown, others = _unknown_outcomes(jobs)
+    return f"mark-succeeded: {count_text(unknown, 'job', 'become')} COMPLETED." + others
 
 
 def _failed_effect(jobs: Sequence[Job]) -> str:
-    lacking, others = _unknown_outcomes(jobs)
-    return f"mark-failed: {count_text(lacking, 'job', 'become')} FAILED." + others
+    unknown, others = _unknown_outcomes(jobs)
+    return f"mark-failed: {count_text(unknown, 'job', 'become')} FAILED." + others
 
 
 def _run_again_effect(jobs: Sequence[Job]) -> str:
-    lacking, others = _unknown_outcomes(jobs)
-    return (
-        f"run-again: {count_text(lacking, 'job', 'go')} back to the queue, whether or not the command succeeded."
-        + others
-    )
+    unknown, others = _unknown_outcomes(jobs)
+    jobs_return = count_text(unknown, "job", "return")
+    return f"run-again: {jobs_return} to the queue. Commands that did succeed run twice.{others}"
 
 
 def _adopt_effect(jobs: Sequence[Job]) -> str:
-    theirs = sum(bool(job.installation) and job.is_live for job in jobs)
-    kept = count_text(theirs, "job", "become")
-    return f"adopt: {kept} a job of this installation, never started again." + _refusal_text(len(jobs) - theirs)
+    foreign = sum(bool(job.installation) and job.is_live for job in jobs)
+    refused = _refusal_text(len(jobs) - foreign)
+    return f"adopt: this installation takes over {count_text(foreign, 'job')}, without starting it again.{refused}"
 
 
 PRIORITY_INPUT = forms.IntegerField(label="Priority", min_value=-MAX_PRIORITY, max_value=MAX_PRIORITY)
@@ -101,9 +100,9 @@ ACTION_EFFECTS = {
 
 
 def _admin_action(verb: job_verbs.JobAction) -> AdminAction:
-    def run_action(job: Job, asked: AdminActionInput) -> None:
-        wish = job_verbs.JobActionRequest(author=asked.author, why=asked.why, priority=asked.value or 0)
-        verb.act(job, wish, True)
+    def run_action(job: Job, values: AdminActionInput) -> None:
+        action = job_verbs.JobActionRequest(author=values.author, why=values.why, priority=values.value or 0)
+        verb.act(job, action, True)
 
     number = PRIORITY_INPUT if verb.takes_priority else None
     return AdminAction(

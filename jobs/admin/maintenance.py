@@ -1,4 +1,4 @@
-"""Maintenance: looked at, and called off. It is declared on the page of the queue, which says what it means."""
+"""Admin of maintenance: read and cancel. The queue page schedules it and previews its effect."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from jobs.admin.verbs import AdminAction, AdminActionInput, AdminActionsMixin, c
 from jobs.models import Maintenance, Node, clock
 
 
-def _cancel_maintenance(window: Maintenance, asked: AdminActionInput) -> None:
-    maintenance_actions.cancel(window, author=asked.author, why=asked.why, now=clock.now())
+def _cancel_maintenance(window: Maintenance, values: AdminActionInput) -> None:
+    maintenance_actions.cancel(window, author=values.author, why=values.why, now=clock.now())
 
 
 def _cancel_effect(windows: Sequence[Maintenance]) -> str:
     closed = Node.objects.filter(maintenance__in=windows).count()
-    nodes = count_text(closed, "node", "take")
-    return f"cancel: {count_text(len(windows), 'maintenance')}; {nodes} work again with the next turn."
+    nodes = count_text(closed, "node", "accept")
+    return f"cancel: {count_text(len(windows), 'maintenance window')}; {nodes} jobs again after the next turn."
 
 
 CANCEL_ACTION = AdminAction(
@@ -45,10 +45,10 @@ class MaintenanceAdmin(AdminActionsMixin, RecordAdmin):
     list_select_related = ("cluster",)
     list_filter = ("cluster", "mode")
     search_fields = ("name__startswith",)
-    search_help_text = "Begin of the name."
+    search_help_text = "Beginning of the name."
     fields = (
         *("name", "cluster", "reason", "phase", "begins", "ends", "mode", "lead_time", "which"),
-        *("by", "declared", "begun", "cancelled", "closed"),
+        *("by", "created_time", "begin_time", "cancel_time", "close_time"),
     )
     readonly_fields = fields
 
@@ -58,7 +58,7 @@ class MaintenanceAdmin(AdminActionsMixin, RecordAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Maintenance]:
         return super().get_queryset(request).select_related("cluster")
 
-    def touched_cells(self, window: Maintenance) -> tuple[Any, ...]:
+    def confirmation_cells(self, window: Maintenance) -> tuple[Any, ...]:
         return (formatting.link(window), window.cluster, self.phase(window), self.begins(window), self.ends(window))
 
     @admin.display(description="phase")
@@ -84,18 +84,18 @@ class MaintenanceAdmin(AdminActionsMixin, RecordAdmin):
         names = list(window.nodes.order_by("name").values_list("name", flat=True)[:101])
         return ", ".join(names[:100]) + (" …" if len(names) > 100 else "")
 
-    @admin.display(description="declared")
-    def declared(self, window: Maintenance) -> str:
+    @admin.display(description="scheduled")
+    def created_time(self, window: Maintenance) -> str:
         return formatting.exact_and_relative_time(window.created_at)
 
     @admin.display(description="first node closed")
-    def begun(self, window: Maintenance) -> str:
+    def begin_time(self, window: Maintenance) -> str:
         return formatting.exact_and_relative_time(window.begun_at)
 
     @admin.display(description="cancelled")
-    def cancelled(self, window: Maintenance) -> str:
+    def cancel_time(self, window: Maintenance) -> str:
         return formatting.exact_and_relative_time(window.cancelled_at)
 
-    @admin.display(description="all nodes open")
-    def closed(self, window: Maintenance) -> str:
+    @admin.display(description="nodes opened")
+    def close_time(self, window: Maintenance) -> str:
         return formatting.exact_and_relative_time(window.closed_at)

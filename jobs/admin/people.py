@@ -1,4 +1,4 @@
-"""Teams, roles, quotas and tokens. Nobody gives away more than they have, but those who run the site."""
+"""Admin of teams, roles, quotas and recovery modes. Only site administrators can grant roles above their own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jobs.models import Membership, Quota, RecoveryMode, SavedView, Team, TeamRo
 
 
 def rank_in(team: Team | None, user: Any) -> int:
-    """How high the user's role is in the team: -1 without any, above all for whoever runs the site."""
+    """The rank of the user's role in the team: -1 without a role; above all roles for a superuser."""
     if user.is_superuser:
         return len(TeamRole)
     if team is None or team.pk is None:
@@ -30,19 +30,19 @@ def rank_in(team: Team | None, user: Any) -> int:
 
 
 class MembershipForm(forms.ModelForm):
-    asker: Any  # who fills it in; set on the class that is made for each request
+    asker: Any  # the user who submits the form; set on the form class of each request
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
-        # Where it is and where it goes: a membership that is moved is taken from one team and given in another
+        # Moving a membership removes a role in one team and grants one in another, so both teams are checked
         teams = [self.instance.team if self.instance.team_id else None, cleaned.get("team")]
         own = min((rank_in(team, self.asker) for team in teams if team), default=rank_in(None, self.asker))
         before = self.initial.get("role")
         if before and TeamRole(before).rank > own:
-            raise ValidationError("This role is higher than yours in the team; you cannot change it.")
-        wanted = cleaned.get("role")
-        if wanted and TeamRole(wanted).rank > own:
-            raise ValidationError({"role": "You cannot give a role that is higher than yours in the team."})
+            raise ValidationError("You cannot change a role that is higher than yours in the team.")
+        role = cleaned.get("role")
+        if role and TeamRole(role).rank > own:
+            raise ValidationError({"role": "You cannot grant a role that is higher than yours in the team."})
         return cleaned
 
 
@@ -58,7 +58,7 @@ class MembershipInline(admin.TabularInline):
         return formset
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """A ticked box here asks no form; others delete memberships on their own page, which looks at the role."""
+        """Only superusers delete here, because the inline checks no role. Others use the membership's own page."""
         return request.user.is_superuser and super().has_delete_permission(request, obj)
 
 
@@ -69,7 +69,7 @@ class MembershipAdmin(AcmeAdmin):
     list_select_related = ("user", "team")
     list_filter = ("role", "team")
     search_fields = ("user__username__startswith", "team__name__startswith")
-    search_help_text = "Begin of a user's or a team's name."
+    search_help_text = "Beginning of a user name or a team name."
     autocomplete_fields = ("user", "team")
 
     def get_form(self, request: HttpRequest, obj: Membership | None = None, **kwargs: Any) -> Any:
@@ -86,7 +86,7 @@ class MembershipAdmin(AcmeAdmin):
         return super().has_delete_permission(request, obj)
 
 
-# --- teams and what they own
+# --- teams and quotas
 
 
 class QuotaInline(admin.TabularInline):
@@ -97,15 +97,15 @@ class QuotaInline(admin.TabularInline):
 @admin.register(Team)
 class TeamAdmin(ProtectedHistoryMixin, AcmeAdmin):
     history = ("jobs",)
-    list_display = ("name", "title", "member_count", "gpus", "created")
+    list_display = ("name", "title", "member_count", "gpus", "created_time")
     search_fields = ("name__startswith", "title__icontains", "memberships__user__username__exact")
-    search_help_text = "Begin of the name, any part of the title, or a member's user name."
+    search_help_text = "Beginning of the name, any part of the title, or a member's user name."
     list_filter = ("quotas__cluster",)
     date_hierarchy = "created_at"
     inlines = (MembershipInline, QuotaInline)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Team]:
-        # Two joins would multiply each other: the members are counted apart from the GPUs
+        # A second join on quotas would multiply the counted rows, so the quotas are read separately
         return super().get_queryset(request).annotate(member_total=Count("memberships", distinct=True))
 
     @admin.display(description="members", ordering="member_total")
@@ -117,7 +117,7 @@ class TeamAdmin(ProtectedHistoryMixin, AcmeAdmin):
         return ", ".join(f"{q.gpus} on {q.cluster}{q.kind and f' ({q.kind})'}" for q in team.quotas.all())
 
     @admin.display(description="created", ordering="created_at")
-    def created(self, team: Team) -> str:
+    def created_time(self, team: Team) -> str:
         return formatting.relative_time(team.created_at)
 
 
@@ -127,35 +127,35 @@ class QuotaAdmin(AcmeAdmin):
     list_select_related = ("team", "cluster")
     list_filter = ("cluster", "kind", "team")
     search_fields = ("team__name__startswith", "cluster__name__startswith")
-    search_help_text = "Begin of a team's or a cluster's name."
+    search_help_text = "Beginning of a team name or a cluster name."
 
     @admin.display(description="kind", ordering="kind")
     def kind_or_all(self, quota: Quota) -> str:
-        return quota.kind or "every kind"
+        return quota.kind or "all kinds"
 
 
 @admin.register(RecoveryMode)
 class RecoveryModeAdmin(AcmeAdmin):
-    """The verb writes the row and tells of it, as through every other door."""
+    """Saves through `set_recovery_mode`, so that each change has an event."""
 
     list_display = ("mode", "whom", "where", "what", "changed_by", "changed_at")
     list_select_related = ("team", "cluster")
     list_filter = ("mode", "cluster", "team")
     search_fields = ("team__name__startswith", "cluster__name__startswith")
-    search_help_text = "Begin of a team's or a cluster's name."
+    search_help_text = "Beginning of a team name or a cluster name."
     readonly_fields = ("changed_by", "changed_at")
 
     @admin.display(description="team", ordering="team")
     def whom(self, row: RecoveryMode) -> str:
-        return row.team.name if row.team else "every team"
+        return row.team.name if row.team else "all teams"
 
     @admin.display(description="cluster", ordering="cluster")
     def where(self, row: RecoveryMode) -> str:
-        return row.cluster.name if row.cluster else "every cluster"
+        return row.cluster.name if row.cluster else "all clusters"
 
     @admin.display(description="action", ordering="action")
     def what(self, row: RecoveryMode) -> str:
-        return row.action or "every action"
+        return row.action or "all actions"
 
     def get_readonly_fields(self, request: HttpRequest, obj: RecoveryMode | None = None) -> tuple[str, ...]:
         return (*self.readonly_fields, "cluster", "team", "action") if obj else self.readonly_fields

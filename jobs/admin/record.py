@@ -1,4 +1,4 @@
-"""What the admin pages of the record have in common: they look, do not touch, and never count a million rows."""
+"""Base classes of the admin pages: read-only lists that stay fast on tables with millions of rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jobs.admin import formatting
 
 
 class CappedPaginator(Paginator):
-    """Counts as far as anybody turns pages: COUNT(*) of a million rows, and OFFSET into them, are slow."""
+    """Counts at most 5,000 rows, because COUNT(*) of millions of rows, and OFFSET into them, are slow."""
 
     cap = 5000
 
@@ -31,12 +31,12 @@ class CappedPaginator(Paginator):
 
     @cached_property
     def _capped_count(self) -> int:
-        # The annotations of the list are for the rows that are shown, not for those that are counted
+        # Drops the list's annotations, which counting does not need
         return self.object_list.order_by().values("pk")[: self.cap + 1].count()
 
 
 class AcmeAdmin(admin.ModelAdmin):
-    """Badges have a style sheet, and dates are drilled down without a look at every row."""
+    """Adds the style sheet for badges and a date drill-down without a full table scan."""
 
     list_per_page = 50
     change_list_template = "admin/jobs/change_list.html"
@@ -47,11 +47,11 @@ class AcmeAdmin(admin.ModelAdmin):
 
 
 class RecordAdmin(AcmeAdmin):
-    """Rows that loops and verbs write: nobody adds, edits or deletes one by hand."""
+    """Read-only admin for rows that only background processes and actions write."""
 
     paginator = CappedPaginator
     show_full_result_count = False
-    show_facets = admin.ShowFacets.NEVER  # each would be a COUNT(*) of its own
+    show_facets = admin.ShowFacets.NEVER  # each facet would run a COUNT(*)
     ordering = ("-id",)
     sortable_by: tuple[str, ...] = ()
 
@@ -65,13 +65,13 @@ class RecordAdmin(AcmeAdmin):
         return False
 
     def has_view_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
-        """Whoever may use a verb on a row may see it; the form itself stays closed."""
+        """Users who may act on a row may see it, although the form is read-only."""
         names = (f"{self.opts.app_label}.{what}_{self.opts.model_name}" for what in ("view", "change"))
         return any(request.user.has_perm(name) for name in names)
 
 
 class NewestRowsFormSet(BaseInlineFormSet):
-    """The newest rows only: a pretraining run has thousands of checkpoints and events."""
+    """Shows only the newest rows: a pretraining job has thousands of checkpoints and events."""
 
     most = 20
 
@@ -100,26 +100,28 @@ class RecordInline(admin.TabularInline):
 
 
 class ProtectedHistoryMixin(admin.ModelAdmin):
-    """Deleting is for mistakes of the last minute: what has a history is refused before Django lists all of it."""
+    """Refuses to delete rows that have history, before Django lists all related rows.
+
+    Deletion is meant for rows created by mistake.
+    """
 
     history: tuple[str, ...] = ()
 
     def get_deleted_objects(self, objs: Iterable[models.Model], request: HttpRequest) -> tuple[Any, ...]:
         objs = list(objs)
-        kept = [sentence for row in objs for sentence in self._deletion_refusals(row)]
-        if kept:
-            return [], {}, set(), kept
+        refusals = [text for row in objs if (text := self._deletion_refusal(row))]
+        if refusals:
+            return [], {}, set(), refusals
         return super().get_deleted_objects(objs, request)
 
-    def _deletion_refusals(self, row: models.Model) -> list[str]:
-        found = [name for name in self.history if getattr(row, name).exists()]
-        return [f"{row} has {', '.join(name.replace('_', ' ') for name in found)}, and the record keeps them"][
-            : len(found)
-        ]
+    def _deletion_refusal(self, row: models.Model) -> str:
+        """Why the row cannot be deleted; empty if it can."""
+        relations = [name.replace("_", " ") for name in self.history if getattr(row, name).exists()]
+        return f"{row} has {', '.join(relations)}, which must be kept" if relations else ""
 
 
 class IsOpenFilter(admin.SimpleListFilter):
-    """Whether the row is still going on; the partial indexes make `yes` cheap."""
+    """Filters rows without an end time. Partial indexes make `yes` fast."""
 
     title = "live"
     parameter_name = "live"

@@ -1,5 +1,7 @@
-"""Samples of nodes and GPUs, and what trainings report. The newest first; there are millions of samples, so nothing
-here sorts or counts them."""
+"""Admin of telemetry samples and training progress, newest first.
+
+There are millions of samples, so no list here sorts or counts them.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ def _known_values(values: list[float | None]) -> list[float]:
 
 @admin.register(Sample)
 class SampleAdmin(RecordAdmin):
-    list_display = ("id", "node", "cluster", "taken", "resolution", "utilisation", "hottest", "power", "xids")
+    list_display = ("id", "node", "cluster", "sample_time", "resolution", "utilisation", "hottest", "power", "xids")
     list_select_related = ("node__cluster",)
-    # No date hierarchy: the oldest of millions of rows is not cheap to find. The date filter needs no look at them.
+    # No date hierarchy: it would search for the oldest of millions of rows. The date filter needs no such query
     list_filter = ("resolution", "at", "node__cluster")
     search_fields = ("node__name__exact",)
     search_help_text = "The name of a node."
@@ -28,13 +30,13 @@ class SampleAdmin(RecordAdmin):
         return sample.node.cluster.name
 
     @admin.display(description="at")
-    def taken(self, sample: Sample) -> str:
+    def sample_time(self, sample: Sample) -> str:
         return formatting.relative_time(sample.at)
 
     @admin.display(description="mean utilisation")
     def utilisation(self, sample: Sample) -> str:
         values = _known_values(sample.gpu_util)
-        return f"{sum(values) / len(values):.0f} %" if values else formatting.MISSING_TEXT
+        return f"{sum(values) / len(values):.0f}%" if values else formatting.MISSING_TEXT
 
     @admin.display(description="hottest GPU")
     def hottest(self, sample: Sample) -> str:
@@ -48,20 +50,20 @@ class SampleAdmin(RecordAdmin):
 
     @admin.display(description="Xid")
     def xids(self, sample: Sample) -> str:
-        found = (f"Xid {value:.0f} on GPU {gpu}" for gpu, value in enumerate(sample.xid) if value)
-        return ", ".join(found) or formatting.MISSING_TEXT
+        errors = (f"Xid {value:.0f} on GPU {gpu}" for gpu, value in enumerate(sample.xid) if value)
+        return ", ".join(errors) or formatting.MISSING_TEXT
 
 
 @admin.register(Minute)
 class MinuteAdmin(RecordAdmin):
-    list_display = ("cluster", "taken", "gpus", "held", "closed", "busy", "running", "waiting", "wanted")
-    list_display_links = ("taken",)
+    list_display = ("cluster", "sample_time", "gpus", "held", "closed", "busy", "running", "waiting", "wanted")
+    list_display_links = ("sample_time",)
     list_select_related = ("cluster",)
     list_filter = ("cluster", "at")
     ordering = ("-pk",)
 
     @admin.display(description="at")
-    def taken(self, minute: Minute) -> str:
+    def sample_time(self, minute: Minute) -> str:
         return formatting.relative_time(minute.at)
 
 
@@ -89,7 +91,7 @@ class SectionAdmin(RecordAdmin):
 
 @admin.register(RankTimes)
 class RankTimesAdmin(RecordAdmin):
-    list_display = ("attempt", "taken", "ranks", "slowest")
+    list_display = ("attempt", "sample_time", "ranks", "slowest")
     list_select_related = ("attempt",)
     list_filter = ("at",)
     ordering = ("-pk",)
@@ -97,7 +99,7 @@ class RankTimesAdmin(RecordAdmin):
     search_help_text = "The key of an attempt."
 
     @admin.display(description="at")
-    def taken(self, times: RankTimes) -> str:
+    def sample_time(self, times: RankTimes) -> str:
         return formatting.relative_time(times.at)
 
     @admin.display(description="ranks")
@@ -108,5 +110,5 @@ class RankTimesAdmin(RecordAdmin):
     def slowest(self, times: RankTimes) -> str:
         if not times.seconds:
             return formatting.MISSING_TEXT
-        rank, seconds = max(enumerate(times.seconds), key=lambda one: one[1])
+        rank, seconds = max(enumerate(times.seconds), key=lambda pair: pair[1])
         return f"rank {rank}: {seconds:.3f} s"

@@ -1,4 +1,4 @@
-"""Tokens: the secret is shown once, a token does no more than the one who makes it may, and only its hash is kept."""
+"""Admin of API tokens. Only the hash is stored, the secret is shown once, and scopes are limited to the creator's."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class TokenForm(TokenRightsForm):
     def clean_expires_at(self) -> Any:
         at = self.cleaned_data["expires_at"]
         if at and "expires_at" in self.changed_data and at <= timezone.now():
-            raise ValidationError("It would have expired already.")
+            raise ValidationError("The expiry date must be in the future.")
         if self.instance.pk is None or "expires_at" in self.changed_data:
-            # A later change counts from when the token was made, or its life could be extended without limit
-            made_at = self.instance.created_at if self.instance.pk else timezone.now()
-            if why := token_actions.token_expiry_error(at, made_at):
+            # The limit counts from the token's creation. Otherwise repeated changes could extend it forever
+            created_at = self.instance.created_at if self.instance.pk else timezone.now()
+            if why := token_actions.token_expiry_error(at, created_at):
                 raise ValidationError(why)
         return at
 
@@ -40,7 +40,7 @@ class UsableTokenFilter(admin.SimpleListFilter):
     parameter_name = "usable"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("yes", "usable"), ("no", "revoked, expired, or its user is inactive")]
+        return [("yes", "usable"), ("no", "revoked, expired, or of an inactive user")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Token]) -> QuerySet[Token]:
         usable = Token.objects.usable(timezone.now()).values("pk")
@@ -49,19 +49,18 @@ class UsableTokenFilter(admin.SimpleListFilter):
         return queryset.exclude(pk__in=usable) if self.value() == "no" else queryset
 
 
-def _revoke_token(token: Token, asked: AdminActionInput) -> None:
+def _revoke_token(token: Token, values: AdminActionInput) -> None:
     try:
-        token_actions.revoke(token, author=asked.author, why=asked.why)
+        token_actions.revoke(token, author=values.author, why=values.why)
     except token_actions.TokenError as error:
         raise AdminActionRefused(str(error)) from None
-    said = f"Revoked. {asked.why}".strip()
-    LogEntry.objects.log_actions(asked.author.user_id, [token], CHANGE, change_message=said, single_object=True)
+    message = f"Revoked. {values.why}".strip()
+    LogEntry.objects.log_actions(values.author.user_id, [token], CHANGE, change_message=message, single_object=True)
 
 
 def _revoke_effect(tokens: Sequence[Token]) -> str:
-    return (
-        f"revoke: programs that carry {_tokens_text(len(tokens))} are turned away from their next request on; for good."
-    )
+    programs = f"programs that use {_tokens_text(len(tokens))}"
+    return f"revoke: {programs} are rejected from their next request on. This cannot be undone."
 
 
 def _tokens_text(count: int) -> str:
@@ -79,25 +78,25 @@ class TokenAdmin(AdminActionsMixin, AcmeAdmin):
     verbs = (REVOKE_ACTION,)
     verb_permission = "jobs.change_token"
     touched_columns = ("token", "user", "team", "scope", "last used")
-    list_display = ("prefix", "name", "user", "team", "scope", "networks", "state", "used", "expires")
+    list_display = ("prefix", "name", "user", "team", "scope", "networks", "state", "last_use", "expires")
     list_select_related = ("user", "team")
     list_filter = (UsableTokenFilter, "scope", "team")
     date_hierarchy = "created_at"
     search_fields = ("prefix__startswith", "name__startswith", "user__username__startswith")
-    search_help_text = "Begin of the token itself, of its name, or of its user's name."
+    search_help_text = "Beginning of the token, of its name, or of its user's name."
     made_of = ("name", "user", "team", "scope", "networks", "expires_at")
-    fields = (*made_of, "prefix", "state", "created", "used")
+    fields = (*made_of, "prefix", "state", "created_time", "last_use")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Token]:
-        mine = super().get_queryset(request)
-        return mine if request.user.is_superuser else mine.filter(user=request.user)
+        tokens = super().get_queryset(request)
+        return tokens if request.user.is_superuser else tokens.filter(user=request.user)
 
     def get_fields(self, request: HttpRequest, obj: Token | None = None) -> tuple[str, ...]:
         return self.fields if obj else self.made_of
 
     def get_readonly_fields(self, request: HttpRequest, obj: Token | None = None) -> tuple[str, ...]:
-        """What a token may do is decided when it is made; to give it more, make another."""
-        return ("user", "team", "scope", "prefix", "state", "created", "used") if obj else ()
+        """A token's access is fixed at creation. To grant more, create another token."""
+        return ("user", "team", "scope", "prefix", "state", "created_time", "last_use") if obj else ()
 
     def get_form(self, request: HttpRequest, obj: Token | None = None, **kwargs: Any) -> Any:
         form = super().get_form(request, obj, **kwargs)
@@ -105,9 +104,9 @@ class TokenAdmin(AdminActionsMixin, AcmeAdmin):
         return form
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        life = token_actions.max_token_lifetime()
-        first = {"user": request.user.pk, "expires_at": timezone.now() + life if life else None}
-        return first | super().get_changeform_initial_data(request)
+        lifetime = token_actions.max_token_lifetime()
+        defaults = {"user": request.user.pk, "expires_at": timezone.now() + lifetime if lifetime else None}
+        return defaults | super().get_changeform_initial_data(request)
 
     def formfield_for_foreignkey(self, db_field: ForeignKey, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name == "user" and not request.user.is_superuser:
@@ -118,14 +117,14 @@ class TokenAdmin(AdminActionsMixin, AcmeAdmin):
 
     def save_model(self, request: HttpRequest, obj: Token, form: Any, change: bool) -> None:
         if not change:
-            made, obj.secret = Token.make()
-            obj.prefix, obj.digest = made.prefix, made.digest
+            generated, obj.secret = Token.make()
+            obj.prefix, obj.digest = generated.prefix, generated.digest
         super().save_model(request, obj, form, change)
         if not change:
             token_actions.journal_token("token.made", obj, Author.of(request))
 
     def response_add(self, request: HttpRequest, obj: Token, post_url_continue: str | None = None) -> HttpResponse:
-        """The secret is in this answer and nowhere else: a message that outlives it would lie in a cookie or a row."""
+        """Show the secret, which is only in this response. A message would store it in a cookie or a database row."""
         context = self.admin_site.each_context(request) | {
             "title": f"Token {obj.name}",
             "opts": self.opts,
@@ -137,8 +136,8 @@ class TokenAdmin(AdminActionsMixin, AcmeAdmin):
         response["Cache-Control"] = "no-store"
         return response
 
-    def touched_cells(self, token: Token) -> tuple[Any, ...]:
-        return (token, token.user, token.team or formatting.MISSING_TEXT, token.scope, self.used(token))
+    def confirmation_cells(self, token: Token) -> tuple[Any, ...]:
+        return (token, token.user, token.team or formatting.MISSING_TEXT, token.scope, self.last_use(token))
 
     @admin.display(description="state")
     def state(self, token: Token) -> str:
@@ -147,7 +146,7 @@ class TokenAdmin(AdminActionsMixin, AcmeAdmin):
         return "expired" if token.expires_at and token.expires_at <= timezone.now() else "usable"
 
     @admin.display(description="last used", ordering="last_used_at")
-    def used(self, token: Token) -> str:
+    def last_use(self, token: Token) -> str:
         return formatting.relative_time(token.last_used_at)
 
     @admin.display(description="expires", ordering="expires_at")
@@ -155,11 +154,11 @@ class TokenAdmin(AdminActionsMixin, AcmeAdmin):
         if token.expires_at:
             return formatting.relative_time(token.expires_at)
         return (
-            formatting.join_texts("never", "no limit when it was made")
+            formatting.join_texts("never", "(exceeds the current limit)")
             if token_actions.max_token_lifetime()
             else "never"
         )
 
     @admin.display(description="created")
-    def created(self, token: Token) -> str:
+    def created_time(self, token: Token) -> str:
         return formatting.exact_and_relative_time(token.created_at)

@@ -1,4 +1,4 @@
-"""Django's users, with their teams; whoever does not run the site cannot make somebody who does."""
+"""Admin of users with their teams. Only superusers can grant staff or superuser access."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class UserAdmin(ProtectedHistoryMixin, DjangoUserAdmin):
 
     @transaction.atomic
     def user_change_password(self, request: HttpRequest, id: str, form_url: str = "") -> HttpResponse:
-        """Django's page, which checks the permission; it made a change if the stored hash is another one."""
+        """Django's password page (which checks the permission), then revoke tokens if the stored hash has changed."""
         before = User.objects.filter(pk=id).values_list("password", flat=True).first() if id.isdecimal() else None
         response = super().user_change_password(request, id, form_url)
         if before is not None and request.POST.get("revoke_tokens"):
@@ -68,7 +68,7 @@ class UserAdmin(ProtectedHistoryMixin, DjangoUserAdmin):
         return own if request.user.is_superuser else (*own, *self.powers)
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """A new password for a superuser would be a way to become one; the same goes for other staff."""
+        """Only superusers can change staff: setting another administrator's password would grant their access."""
         if obj is not None and not request.user.is_superuser and (obj.is_superuser or obj.is_staff):
             return False
         return super().has_change_permission(request, obj)
@@ -85,14 +85,14 @@ class UserAdmin(ProtectedHistoryMixin, DjangoUserAdmin):
 
 @admin.register(Identity)
 class IdentityAdmin(RecordAdmin):
-    """Made by a sign-in. Whoever runs the site may delete one, so that its person is a stranger again."""
+    """External identities, created at sign-in. A superuser can delete one to unlink the user from the provider."""
 
     list_display = ("subject", "issuer", "user", "since")
     list_select_related = ("user",)
     list_filter = ("issuer",)
     date_hierarchy = "created_at"
     search_fields = ("subject__exact", "user__username__startswith")
-    search_help_text = "A whole subject, or the begin of a user's name."
+    search_help_text = "A complete subject, or the beginning of a user name."
     fields = ("user", "issuer", "subject", "since")
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:

@@ -1,6 +1,6 @@
-"""Verbs with a reason asked for: the button or action leads to one page that says what will happen, then does it.
+"""Admin actions with a confirmation page that shows the effect and asks for a reason.
 
-Each row is a call of its own in a transaction of its own. What one row refuses is said in a message; the rest go on.
+Each row is processed in its own transaction. A refused row produces a message; the other rows are still processed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_ROWS = 500
 
 
 class AdminActionRefused(Exception):
-    """The verb of an admin does not fit the row; the message is a sentence."""
+    """An admin action does not apply to the row. The message is shown to the user."""
 
 
 ACTION_ERRORS = (AdminActionRefused, JobError, NodeError, MaintenanceError, ForbiddenTransition)
@@ -41,7 +41,7 @@ ACTION_ERRORS = (AdminActionRefused, JobError, NodeError, MaintenanceError, Forb
 
 @dataclass(frozen=True, kw_only=True)
 class AdminActionInput:
-    """What the page asked for, and who answered."""
+    """The values entered on the confirmation page, and their author."""
 
     author: Author
     why: str
@@ -53,13 +53,13 @@ class AdminAction:
     name: str
     label: str
     act: Callable[[Any, AdminActionInput], None]
-    effect: Callable[[Sequence[Any]], str]  # one sentence: what happens to these rows
-    fits: Callable[[Any], bool]  # whether the page of one row offers it
+    effect: Callable[[Sequence[Any]], str]  # what happens to these rows, as text
+    fits: Callable[[Any], bool]  # whether the page of a row offers the action
     needs_reason: bool = False
-    value: forms.Field | None = None  # what the verb needs besides a reason
+    value: forms.Field | None = None  # an input besides the reason
 
     def form(self, data: Any = None) -> forms.Form:
-        """What it needs first, where that is asked, then why."""
+        """The confirmation form: the action's own input, if any, and the reason."""
         form = ReasonForm(data)
         form.fields["why"].required = self.needs_reason
         if self.value:
@@ -72,13 +72,13 @@ class ReasonForm(forms.Form):
     why = forms.CharField(
         label="Reason",
         max_length=500,
-        help_text="Kept in the event, next to your name; colleagues and the owner read it.",
+        help_text="Stored in the event with your name. Your colleagues and the owner can read it.",
         widget=forms.Textarea(attrs={"rows": 3, "class": "vLargeTextField", "autofocus": True}),
     )
 
 
 class AdminActionsMixin(admin.ModelAdmin):
-    """Mixed into a ModelAdmin: its verbs as actions of the list and as buttons on the page of one row."""
+    """Adds `verbs` to a ModelAdmin, as actions of the list and as buttons on the page of a row."""
 
     verbs: tuple[AdminAction, ...] = ()
     verb_permission = ""
@@ -112,7 +112,7 @@ class AdminActionsMixin(admin.ModelAdmin):
         return reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_verb", args=[verb.name])
 
     def action_view(self, request: HttpRequest, name: str) -> HttpResponse:
-        """GET asks for one row (a button), POST does it for the rows that the page listed."""
+        """GET shows the confirmation page for one row (button); POST performs the action on the confirmed rows."""
         verb = next((verb for verb in self.verbs if verb.name == name), None)
         if verb is None:
             raise Http404
@@ -127,21 +127,21 @@ class AdminActionsMixin(admin.ModelAdmin):
         form = verb.form(request.POST)
         if not form.is_valid():
             return self.ask(request, verb, rows, form, alone=alone)
-        asked = AdminActionInput(
+        values = AdminActionInput(
             author=Author.of(request), why=form.cleaned_data["why"], value=form.cleaned_data.get("value")
         )
-        self._run_action(request, verb, rows, asked)
+        self._run_action(request, verb, rows, values)
         return HttpResponseRedirect(self._return_url(rows if alone else []))
 
     def _selected_rows(self, request: HttpRequest, keys: list[str]) -> list[Any]:
-        wanted = [int(unquote(key)) for key in keys if unquote(key).isdecimal()][:MAX_ROWS]
-        rows = list(self.actionable_rows(request).filter(pk__in=wanted))
+        ids = [int(unquote(key)) for key in keys if unquote(key).isdecimal()][:MAX_ROWS]
+        rows = list(self.actionable_rows(request).filter(pk__in=ids))
         if not rows:
-            raise Http404("none of the rows exists")
+            raise Http404("rows not found")
         return rows
 
     def actionable_rows(self, request: HttpRequest) -> models.QuerySet[Any]:
-        """Only what the list would show to this person."""
+        """The rows that the list shows to this user."""
         rows = self.get_queryset(request).order_by("pk")
         return rows.select_related(*self.list_select_related) if self.list_select_related else rows
 
@@ -170,39 +170,39 @@ class AdminActionsMixin(admin.ModelAdmin):
         return TemplateResponse(request, "admin/jobs/ask_reason.html", context)
 
     def confirmation_cells(self, row: Any) -> tuple[Any, ...]:
-        """What the page says of a row that is going to be touched."""
+        """The cells of a row on the confirmation page, one per column of `touched_columns`."""
         return (row,)
 
     def _run_action(
-        self, request: HttpRequest, verb: AdminAction, rows: Sequence[Any], asked: AdminActionInput
+        self, request: HttpRequest, verb: AdminAction, rows: Sequence[Any], values: AdminActionInput
     ) -> None:
-        refused = [refusal for row in rows if (refusal := _run_on_row(verb, row, asked))]
-        if done := len(rows) - len(refused):
+        refusals = [refusal for row in rows if (refusal := _run_on_row(verb, row, values))]
+        if done := len(rows) - len(refusals):
             what = self.opts.verbose_name if done == 1 else self.opts.verbose_name_plural
             messages.success(request, f"{verb.label}: done for {done} {what}.")
-        for refusal in refused:
+        for refusal in refusals:
             messages.warning(request, f"{verb.label} refused: {refusal}")
 
 
-def _run_on_row(verb: AdminAction, row: Any, asked: AdminActionInput) -> str:
-    """Empty if it was done, or else the sentence that says why not."""
+def _run_on_row(verb: AdminAction, row: Any, values: AdminActionInput) -> str:
+    """Perform the action on one row; returns an error message, or "" on success."""
     try:
-        verb.act(row, asked)
+        verb.act(row, values)
     except ACTION_ERRORS as refusal:
         return f"{refusal}."
-    except Exception:  # the boundary of a row: the others still get their turn
-        log.exception("%s of %s failed (request %s)", verb.name, row, asked.author.request_id)
-        return f"{row}: an error of ours; the log has it under request {asked.author.request_id}."
+    except Exception:  # one failing row must not stop the others
+        log.exception("%s of %s failed (request %s)", verb.name, row, values.author.request_id)
+        return f"{row}: internal error. See the log entry of request {values.author.request_id}."
     return ""
 
 
 def _confirm_selected(
     verb: AdminAction, model_admin: Any, request: HttpRequest, queryset: models.QuerySet[Any]
 ) -> HttpResponse | None:
-    """The action of the list. Nobody stops ten thousand jobs by one click on "select all"."""
+    """Show the confirmation page for a list action; refuses more than MAX_ROWS rows ("select all")."""
     keys = list(queryset.order_by("pk").values_list("pk", flat=True)[: MAX_ROWS + 1])
     if len(keys) > MAX_ROWS:
-        messages.error(request, f"More than {MAX_ROWS} are selected; narrow the list down first.")
+        messages.error(request, f"More than {MAX_ROWS} rows are selected. Filter the list first.")
         return None
     rows = list(model_admin.actionable_rows(request).filter(pk__in=keys))
     return model_admin.ask(request, verb, rows, verb.form())

@@ -1,0 +1,1 @@
+"""REST API endpoints of jobs, nodes, clusters, teams, logs and progress, and the shapes of their data."""

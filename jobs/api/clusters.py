@@ -1,4 +1,4 @@
-"""Clusters, teams and the caller: read-only. How clusters are added and changed is in `scheduling.api.clusters`."""
+"""Clusters, teams, quotas and the caller, read-only. `scheduling.api.clusters` adds and changes clusters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONNECTION_PERMISSIONS = ("jobs.operate_cluster", "jobs.add_cluster", "jobs.chan
 
 
 def visible_cluster(name: str, caller: Caller) -> Cluster:
-    """As CLUSTER_DETAIL shows it to this caller."""
+    """The cluster, prepared for CLUSTER_DETAIL: connection settings are shown only with a cluster permission."""
     row: Cluster = find_or_404(Cluster.objects.all(), "cluster", name=name)
     row.shows_connection = caller.may(*CONNECTION_PERMISSIONS)  # type: ignore[attr-defined]
     return row
@@ -47,11 +47,13 @@ class ReadClusters(ListEndpoint):
 
 
 class ReadCluster(DetailEndpoint):
-    """One cluster."""
+    """Get one cluster."""
 
     tag = "Clusters and teams"
     shape = shapes.CLUSTER_DETAIL
-    rules = {"GET": EndpointRule(scope=TokenScope.READ, says="One cluster", answer=shapes.CLUSTER_DETAIL, team=True)}
+    rules = {
+        "GET": EndpointRule(scope=TokenScope.READ, says="Get one cluster", answer=shapes.CLUSTER_DETAIL, team=True)
+    }
 
     def row(self, name: str) -> Cluster:
         return visible_cluster(name, self.caller)
@@ -65,31 +67,31 @@ MAX_HOURS, MAX_STEPS = 744, 400
 CLUSTER_SERIES_SHAPE = ResourceShape(
     "Course",
     {
-        "begin": datetime_field("Of the first step."),
+        "begin": datetime_field("Start of the first step."),
         "step_s": integer_field(
-            "How long a step is; the series have one mean for each, null where nothing is known.", low=60
+            "Length of a step in seconds. Each series has one mean value per step, or null without data.", low=60
         ),
-        "gpus": _series_field("GPUs there were."),
-        "held": _series_field("GPUs that jobs held."),
-        "closed": _series_field("GPUs that nobody held, on nodes that took no work or did not answer."),
-        "busy": _series_field("Percent of the GPUs' time; of those that were measured."),
-        "running": _series_field("Jobs that ran."),
-        "waiting": _series_field("Jobs that waited."),
-        "wanted": _series_field("GPUs that those asked for."),
+        "gpus": _series_field("GPUs of the cluster."),
+        "held": _series_field("GPUs held by jobs."),
+        "closed": _series_field("Free GPUs on nodes that are closed or not responding."),
+        "busy": _series_field("GPU utilisation in percent, of GPUs with telemetry."),
+        "running": _series_field("Running jobs."),
+        "waiting": _series_field("Waiting jobs."),
+        "wanted": _series_field("GPUs requested by waiting jobs."),
     },
 )
 
 
 class ClusterCourse(ApiEndpoint):
-    """What a cluster did lately."""
+    """Usage of a cluster over time."""
 
     tag = "Clusters and teams"
     rules = {
         "GET": EndpointRule(
             scope=TokenScope.READ,
-            says="What was held, busy and waiting over the last hours, as series of even steps",
+            says="Get held, utilised and requested GPUs of the last hours as time series",
             answer=CLUSTER_SERIES_SHAPE,
-            query={"hours": ({"type": "integer", "minimum": 1, "maximum": MAX_HOURS}, "Until now; else 24.")},
+            query={"hours": ({"type": "integer", "minimum": 1, "maximum": MAX_HOURS}, "Hours until now. Default: 24.")},
         )
     }
 
@@ -97,8 +99,8 @@ class ClusterCourse(ApiEndpoint):
         reject_unknown_params(request, "hours")
         hours = query_params.integer_param(self.query, "hours", 1, MAX_HOURS) or 24
         cluster = find_or_404(Cluster.objects.all(), "cluster", name=name)
-        course = cluster_minutes.cluster_usage_series(cluster, timedelta(hours=hours), MAX_STEPS, clock.now())
-        return Response({"begin": json_value(course.begin), "step_s": course.step_s, **course.values})
+        series = cluster_minutes.cluster_usage_series(cluster, timedelta(hours=hours), MAX_STEPS, clock.now())
+        return Response({"begin": json_value(series.begin), "step_s": series.step_s, **series.values})
 
 
 class Teams(ListEndpoint):
@@ -121,18 +123,18 @@ class Teams(ListEndpoint):
 
 
 class OneTeam(DetailEndpoint):
-    """One of your teams."""
+    """Get one of your teams."""
 
     tag = "Clusters and teams"
     shape = shapes.TEAM
-    rules = {"GET": EndpointRule(scope=TokenScope.READ, says="One of your teams", answer=shapes.TEAM, team=True)}
+    rules = {"GET": EndpointRule(scope=TokenScope.READ, says="Get one of your teams", answer=shapes.TEAM, team=True)}
 
     def row(self, name: str) -> Team:
         return find_or_404(shapes.TEAM.load(self.caller.teams(), shapes.TEAM.fields), "team", name=name)
 
 
 class Quotas(ListEndpoint):
-    """Quotas of your teams."""
+    """List quotas of your teams."""
 
     tag = "Clusters and teams"
     what = "quotas"
@@ -153,7 +155,7 @@ class Quotas(ListEndpoint):
     rules = {
         "GET": EndpointRule(
             scope=TokenScope.READ,
-            says="The quotas of your teams, and what is left",
+            says="List quotas of your teams with their use",
             answer=shapes.QUOTA_USAGE,
             many=True,
         )
@@ -162,33 +164,31 @@ class Quotas(ListEndpoint):
     def rows(self) -> QuerySet[Quota]:
         return Quota.objects.filter(team__in=self.caller.teams())
 
-    def complete(self, rows: list[Any], names: list[str]) -> None:
+    def attach_computed_values(self, rows: list[Any], names: list[str]) -> None:
         if {"held", "left"}.intersection(names):
             add_used_gpus(rows)
 
 
 def add_used_gpus(quotas: list[Any]) -> None:
-    """One query: the GPUs of jobs that may not be preempted, by team, cluster and kind."""
+    """Set `held` and `left` on the quotas with one query. Only jobs that are not preemptible count."""
     held: Counter[tuple[int, int, str]] = Counter()
-    live = Job.objects.live().filter(preemptible=False, team__in=[one.team_id for one in quotas]).order_by()
+    live = Job.objects.live().filter(preemptible=False, team__in=[quota.team_id for quota in quotas]).order_by()
     for team, cluster, kind, gpus in live.values_list("team", "cluster", "kind").annotate(
         gpus=Sum(F("nodes") * F("gpus_per_node"))
     ):
         held[team, cluster, kind] += gpus
-        held[team, cluster, ""] += gpus
-    for one in quotas:
-        one.held = held[one.team_id, one.cluster_id, one.kind]
-        one.left = one.gpus - one.held
+        held[team, cluster, ""] += gpus  # quotas without a kind cover all kinds
+    for quota in quotas:
+        quota.held = held[quota.team_id, quota.cluster_id, quota.kind]
+        quota.left = quota.gpus - quota.held
 
 
 class Me(ApiEndpoint):
-    """Who the credentials stand for."""
+    """The authenticated user."""
 
     tag = "Clusters and teams"
     rules = {
-        "GET": EndpointRule(
-            scope=TokenScope.READ, says="Who you are here, and what you may do", answer=shapes.CALLER_SHAPE
-        )
+        "GET": EndpointRule(scope=TokenScope.READ, says="Get your user, scope and roles", answer=shapes.CALLER_SHAPE)
     }
 
     def get(self, request: Any) -> Response:

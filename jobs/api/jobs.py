@@ -1,4 +1,4 @@
-"""Jobs through the programs' door: submit, look, and the verbs on one, on many and on what a filter finds."""
+"""Jobs in the API: submit, list and read jobs, and actions on one job or many."""
 
 from __future__ import annotations
 
@@ -63,15 +63,15 @@ JOB_ORDERINGS = {
 
 
 def attach_latest_attempts(jobs: Sequence[Any]) -> None:
-    """One query for the newest attempt of each."""
+    """Set `latest_attempt` on the jobs with one query."""
     rows = Attempt.objects.filter(job__in=[job.pk for job in jobs]).order_by("job_id", "-number").distinct("job_id")
-    newest = {one.job_id: one for one in rows.only("job_id", "nodelist", "backend_id")}
+    newest = {attempt.job_id: attempt for attempt in rows.only("job_id", "nodelist", "backend_id")}
     for job in jobs:
         job.latest_attempt = newest.get(job.pk)
 
 
 class Jobs(ListEndpoint, ActionEndpoint):
-    """List jobs, submit one."""
+    """List jobs and submit a job."""
 
     tag = "Jobs"
     what = "jobs"
@@ -79,7 +79,7 @@ class Jobs(ListEndpoint, ActionEndpoint):
     filters = JOB_FILTERS
     orderings = JOB_ORDERINGS
     rules = {
-        "GET": EndpointRule(scope=READ, says="List the jobs of your teams", answer=shapes.JOB, many=True),
+        "GET": EndpointRule(scope=READ, says="List jobs of your teams", answer=shapes.JOB, many=True),
         "POST": EndpointRule(
             scope=SUBMIT,
             says="Submit one job",
@@ -93,15 +93,15 @@ class Jobs(ListEndpoint, ActionEndpoint):
     def rows(self) -> QuerySet[Job]:
         return self.caller.jobs()
 
-    def complete(self, rows: list[Any], names: list[str]) -> None:
+    def attach_computed_values(self, rows: list[Any], names: list[str]) -> None:
         if shapes.LATEST_ATTEMPT_FIELDS.intersection(names):
             attach_latest_attempts(rows)
 
     def work(self) -> Response:
         results = submissions.submit_requests([self.object()], {}, self.caller, self.author)
-        shown = results[0].submitted
-        address = self.request.build_absolute_uri(f"{self.request.path}{shown['jobs'][0]}/")
-        return Response(shown, status=201, headers={"Location": address})
+        submitted = results[0].submitted
+        url = self.request.build_absolute_uri(f"{self.request.path}{submitted['jobs'][0]}/")
+        return Response(submitted, status=201, headers={"Location": url})
 
 
 class BulkJobs(ActionEndpoint):
@@ -111,7 +111,7 @@ class BulkJobs(ActionEndpoint):
     rules = {
         "POST": EndpointRule(
             scope=SUBMIT,
-            says="Submit up to 5,000 jobs, all or each for itself",
+            says="Submit up to 5,000 jobs, all together or each on its own",
             body=shapes.BULK_REQUEST,
             answer=shapes.BULK_RESULT,
             refused=shapes.BULK_RESULT,
@@ -127,53 +127,54 @@ class BulkJobs(ActionEndpoint):
     }
 
     def work(self) -> Response:
-        asked = self.body(self.takes, "this request")
-        if "jobs" not in asked:
+        body = self.body(self.takes, "this request")
+        if "jobs" not in body:
             raise InvalidRequestField("jobs", "is missing")
-        defaults: dict[str, Any] = {name: asked[name] for name in ("team", "cluster") if name in asked}
-        each = asked.get("mode") == "each"
-        results = submissions.submit_requests(asked["jobs"], defaults, self.caller, self.author, many=True, each=each)
-        accepted = sum(1 for one in results if not one.errors)
-        answer = {
+        defaults: dict[str, Any] = {name: body[name] for name in ("team", "cluster") if name in body}
+        each = body.get("mode") == "each"
+        results = submissions.submit_requests(body["jobs"], defaults, self.caller, self.author, many=True, each=each)
+        accepted = sum(1 for result in results if not result.errors)
+        payload = {
             "accepted": accepted,
             "refused": len(results) - accepted,
-            "results": [one.shown() for one in results],
+            "results": [result.as_dict() for result in results],
         }
-        return Response(answer, status=201 if accepted else 400)
+        return Response(payload, status=201 if accepted else 400)
 
 
 class OneJob(DetailEndpoint):
-    """One job."""
+    """Get one job."""
 
     tag = "Jobs"
     shape = shapes.JOB
-    rules = {"GET": EndpointRule(scope=READ, says="One job, with all that was asked", answer=shapes.JOB, team=True)}
+    rules = {"GET": EndpointRule(scope=READ, says="Get one job with all its settings", answer=shapes.JOB, team=True)}
 
     def row(self, id: str) -> Job:
         return full_job(self.caller, id)
 
 
 def full_job(caller: Caller, id: str) -> Any:
+    """The job with everything that shapes.JOB shows, or 404."""
     job = find_or_404(shapes.JOB.load(caller.jobs(), shapes.JOB.fields), "job", public_id=id)
     attach_latest_attempts([job])
     return job
 
 
 class JobRowsEndpoint(ListEndpoint):
-    """Rows that belong to one job."""
+    """Base class of lists whose rows belong to one job."""
 
     def job(self, id: str) -> Job:
         return find_or_404(self.caller.jobs().only("id", "public_id"), "job", public_id=id)
 
 
 class JobAttempts(JobRowsEndpoint):
-    """Every execution of it."""
+    """List the attempts of a job."""
 
     tag = "Jobs"
     what = "attempts"
     shape = shapes.ATTEMPT
     rules = {
-        "GET": EndpointRule(scope=READ, says="Every execution of a job", answer=shapes.ATTEMPT, many=True, team=True)
+        "GET": EndpointRule(scope=READ, says="List the attempts of a job", answer=shapes.ATTEMPT, many=True, team=True)
     }
 
     def rows(self, id: str) -> QuerySet:
@@ -181,7 +182,7 @@ class JobAttempts(JobRowsEndpoint):
 
 
 class JobEvents(JobRowsEndpoint):
-    """What happened to it."""
+    """List the events of a job."""
 
     tag = "Jobs"
     what = "events"
@@ -193,45 +194,43 @@ class JobEvents(JobRowsEndpoint):
         "id": query_params.integer_filter("id"),
     }
     rules = {
-        "GET": EndpointRule(
-            scope=READ, says="What happened to a job: who, when and why", answer=shapes.EVENT, many=True, team=True
-        )
+        "GET": EndpointRule(scope=READ, says="List the events of a job", answer=shapes.EVENT, many=True, team=True)
     }
 
     def rows(self, id: str) -> QuerySet:
         return Event.objects.filter(job=self.job(id))
 
 
-# --- verbs
+# --- actions
 
 
 REASON_READER = parsing.text_reader(MAX_REASON_LENGTH, lines=True)
 
 
 class JobActionEndpoint(ActionEndpoint):
-    """One verb on one job. If-Match guards it; the answer is the job as it is then."""
+    """An action on one job, guarded by If-Match. The response is the job after the action."""
 
     tag = "Jobs"
     verb: ClassVar[job_verbs.JobAction]
     takes: ClassVar[Mapping[str, parsing.FieldReader]] = {"reason": REASON_READER}
 
     def work(self, id: str) -> Response:
-        asked = self.body(self.takes, f"the verb {self.verb.name}")
+        body = self.body(self.takes, f"the verb {self.verb.name}")
         for name in self.takes:
-            if name not in asked and name != "reason":
+            if name not in body and name != "reason":
                 raise InvalidRequestField(name, "is missing")
         job = full_job(self.caller, id)
         if "If-Match" in self.request.headers:
             _lock_job(job)
             etags.check_if_match(self.request, shapes.JOB.show(full_job(self.caller, id)))
-        wish = JobActionRequest(author=self.author, why=asked.get("reason", ""), priority=asked.get("priority", 0))
-        perform_job_action(self.verb, self.caller.jobs().get(pk=job.pk), wish, self.caller)
+        action = JobActionRequest(author=self.author, why=body.get("reason", ""), priority=body.get("priority", 0))
+        perform_job_action(self.verb, self.caller.jobs().get(pk=job.pk), action, self.caller)
         request_turn_after_commit(job.cluster_id)
         return current_row_response(shapes.JOB, full_job(self.caller, id))
 
 
 def _lock_job(job: Job) -> None:
-    """From here to the commit nobody moves it. The attempt first, as the verbs take them."""
+    """Lock the job until the commit. Locks the attempt first, in the same order as the actions, to avoid deadlocks."""
     list(Attempt.objects.select_for_update().filter(job=job, ended_at__isnull=True).values("pk"))
     list(Job.objects.select_for_update().filter(pk=job.pk).values("pk"))
 
@@ -241,21 +240,21 @@ def _action_endpoint(verb: job_verbs.JobAction) -> type[JobActionEndpoint]:
     body = shapes.PRIORITY_BODY if verb.takes_priority else shapes.REASON_BODY
     rule = EndpointRule(scope=SUBMIT, says=verb.says, body=body, answer=shapes.JOB, conflicts=True, team=True)
     table = {"verb": verb, "takes": takes, "rules": {"POST": rule}, "__doc__": verb.says}
-    words = verb.name.title().replace("-", "")
-    return type(f"{words}Job", (JobActionEndpoint,), table)
+    prefix = verb.name.title().replace("-", "")
+    return type(f"{prefix}Job", (JobActionEndpoint,), table)
 
 
 JOB_ACTION_ENDPOINTS = {name: _action_endpoint(verb) for name, verb in job_verbs.JOB_ACTIONS.items()}
 
 
 class ManyVerbs(ActionEndpoint):
-    """One verb on a list of ids, or on what a filter finds. What cannot be done is told job by job."""
+    """An action on jobs given by ids or by a filter. The response has a result per job."""
 
     tag = "Jobs"
     rules = {
         "POST": EndpointRule(
             scope=SUBMIT,
-            says="One verb on many jobs, by ids or by a filter, with a dry run",
+            says="Apply an action to many jobs, given by ids or by a filter, with an optional dry run",
             body=shapes.JOB_ACTION_REQUEST,
             answer=shapes.JOB_ACTION_RESULTS,
             conflicts=True,
@@ -271,26 +270,24 @@ class ManyVerbs(ActionEndpoint):
     }
 
     def work(self) -> Response:
-        asked = self.body(self.takes, "this request")
-        _check_action_request(asked)
-        verb, dry = asked["verb"], asked.get("dry_run", False)
-        rows, unknown = (
-            self._jobs_by_ids(asked["ids"]) if "ids" in asked else (self._jobs_by_filter(asked["filter"]), [])
-        )
+        body = self.body(self.takes, "this request")
+        _check_action_request(body)
+        verb, dry = body["verb"], body.get("dry_run", False)
+        rows, unknown = self._jobs_by_ids(body["ids"]) if "ids" in body else (self._jobs_by_filter(body["filter"]), [])
         jobs = bulk_jobs.oldest_jobs(rows)
         matched = len(jobs) if len(jobs) <= MAX_BULK_JOBS else rows.count()
-        wish = JobActionRequest(author=self.author, why=asked.get("reason", ""), priority=asked.get("priority", 0))
-        tried = [
-            bulk_jobs.try_action(job_verbs.JOB_ACTIONS[verb], job, wish, self.caller, dry=dry)
+        action = JobActionRequest(author=self.author, why=body.get("reason", ""), priority=body.get("priority", 0))
+        results = [
+            bulk_jobs.try_action(job_verbs.JOB_ACTIONS[verb], job, action, self.caller, dry=dry)
             for job in jobs[:MAX_BULK_JOBS]
         ]
-        outcomes = [_action_result(one) for one in tried]
-        outcomes += [{"id": id, "done": False, "error": f"You have no job {id}."} for id in unknown]
-        done = sum(1 for one in outcomes if one["done"])
+        outcomes = [_action_result(result) for result in results]
+        outcomes += [{"id": id, "done": False, "error": f"Job {id} not found."} for id in unknown]
+        done = sum(1 for outcome in outcomes if outcome["done"])
         if done and not dry:
             for cluster in {job.cluster_id for job in jobs}:
                 request_turn_after_commit(cluster)
-        answer = {
+        payload = {
             "verb": verb,
             "dry_run": dry,
             "matched": matched,
@@ -299,35 +296,36 @@ class ManyVerbs(ActionEndpoint):
             "left": max(0, matched - MAX_BULK_JOBS),
             "outcomes": outcomes,
         }
-        return Response(answer)
+        return Response(payload)
 
     def _jobs_by_ids(self, ids: list[str]) -> tuple[QuerySet[Job], list[str]]:
+        """The matching jobs, and the ids that match none."""
         rows = bulk_jobs.jobs_by_id(self.caller.jobs(), ids)
         known = {name for pair in rows.values_list("public_id", "array_id") for name in pair}
         return rows, [id for id in dict.fromkeys(ids) if id not in known]
 
-    def _jobs_by_filter(self, asked: Mapping[str, Any]) -> QuerySet[Job]:
-        if not asked:
-            raise InvalidRequestField("filter", "is empty; name the jobs by at least one filter")
-        words = {name: _filter_texts(name, value) for name, value in asked.items()}
-        if refused := query_params.RESERVED_PARAMS.intersection(words):
-            raise InvalidRequestField("filter", f"{min(refused)} is no filter")
-        return self.caller.jobs().filter(query_params.parse(JOB_FILTERS, words, "jobs"))
+    def _jobs_by_filter(self, filters: Mapping[str, Any]) -> QuerySet[Job]:
+        if not filters:
+            raise InvalidRequestField("filter", "is empty; give at least one filter")
+        params = {name: _filter_texts(name, value) for name, value in filters.items()}
+        if reserved := query_params.RESERVED_PARAMS.intersection(params):
+            raise InvalidRequestField("filter", f"{min(reserved)} is not a filter")
+        return self.caller.jobs().filter(query_params.parse(JOB_FILTERS, params, "jobs"))
 
 
-def _check_action_request(asked: Mapping[str, Any]) -> None:
-    if "verb" not in asked:
+def _check_action_request(body: Mapping[str, Any]) -> None:
+    if "verb" not in body:
         raise InvalidRequestField("verb", "is missing")
-    if ("ids" in asked) == ("filter" in asked):
+    if ("ids" in body) == ("filter" in body):
         raise InvalidRequestField("ids", "give either ids or a filter")
-    if (asked["verb"] == "priority") != ("priority" in asked):
-        raise InvalidRequestField("priority", "belongs to the verb priority, which cannot do without it")
+    if (body["verb"] == "priority") != ("priority" in body):
+        raise InvalidRequestField("priority", "is required for the verb priority and not allowed for others")
 
 
 def _filter_texts(name: str, value: Any) -> list[str]:
-    """A filter in a body is the same as in an address; there everything is text."""
+    """The values of a filter as text, as they would be in a URL."""
     values: Iterable[Any] = value if isinstance(value, list) else [value]
-    return [_filter_text(name, one) for one in values] or parsing.raise_invalid_field(name[:40], "is an empty list")
+    return [_filter_text(name, item) for item in values] or parsing.raise_invalid_field(name[:40], "is an empty list")
 
 
 def _filter_text(name: str, value: Any) -> str:

@@ -1,12 +1,13 @@
-"""Following a log: server-sent events from the event loop, no thread and no database connection for each follower.
+"""Log streaming: server-sent events from the event loop, without a thread or database connection per client.
 
-The endpoint runs as every other one: credentials, rights, throttle. What it leaves is a Wish. Under ASGI, `Following`
-(around Django, in acmeweb.asgi) takes the wish up when Django is done with the request and has given its thread and
-connection back; a follower then costs a descriptor and a look at the file each second.
+The endpoint checks credentials, permissions and rate limit like any other, and stores a LogStreamRequest in the ASGI
+scope. LogStreamMiddleware (around Django, in acmeweb.asgi) streams the log after Django has finished the request and
+released its thread and connection. A client then costs a file descriptor and one file read per second.
 
-Events: `start` {attempt, offset}; text without a name, cleaned, whose id is the byte after it; `truncated` when the
-file became shorter; `end` {attempt, why} when the attempt is over and all is read; `reconnect` when the time of this
-connection is over: rights are looked at anew with the next one, which resumes where this one ended.
+Events: `start` {attempt, offset}; unnamed events with cleaned text, whose id is the byte after the text; `truncated`
+when the file became shorter; `end` {attempt, why} when the attempt has ended and everything is sent; `reconnect` when
+the connection reaches its maximum age. The client then reconnects, which checks permissions again, and resumes where
+the old connection ended.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from jobs.logs.job_log import LogNotCreated, LogReadError, StorageUnresponsive, 
 from jobs.models import Attempt
 from jobs.rest.streaming import write_until_disconnect
 
-STREAM_SCOPE_KEY = "acme.following"  # where the wish lies in the ASGI scope
+STREAM_SCOPE_KEY = "acme.following"  # key of the stream requests in the ASGI scope
 EVENT_STREAM_TYPE = "text/event-stream; charset=utf-8"
 STREAM_CHUNK_BYTES = 64 * 1024
 
@@ -45,29 +46,30 @@ class LogStreamRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class LogStreamTiming:
-    """How often a follower looks, and how long it may."""
+    """Intervals and limits of a log stream, in seconds."""
 
-    look_s: float = 1.0
-    beat_s: float = 15.0
-    longest_s: float = 300.0
-    settle_s: float = 3.0  # after the end of an attempt its last lines may still be on their way to the file
+    look_s: float = 1.0  # between two reads of the file
+    beat_s: float = 15.0  # keep-alive comment after this much silence
+    longest_s: float = 300.0  # maximum age of a connection
+    settle_s: float = 3.0  # the last lines may reach a shared file system after the attempt has ended
 
 
 DEFAULT_TIMING = LogStreamTiming()
 
 
-def stream_response(request: Any, wish: LogStreamRequest) -> HttpResponseBase:
+def stream_response(request: Any, stream: LogStreamRequest) -> HttpResponseBase:
+    """Hand the stream to LogStreamMiddleware, or stream from Django if the middleware is not installed."""
     headers = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
     if isinstance(request, ASGIRequest) and STREAM_SCOPE_KEY in request.scope:
-        request.scope[STREAM_SCOPE_KEY].append(wish)
+        request.scope[STREAM_SCOPE_KEY].append(stream)
         return HttpResponse(content_type=EVENT_STREAM_TYPE, headers=headers)
-    events = follow_log(wish, attempt_has_ended)
+    events = follow_log(stream, attempt_has_ended)
     chunks = events if isinstance(request, ASGIRequest) else _sync_chunks(events)
     return StreamingHttpResponse(chunks, content_type=EVENT_STREAM_TYPE, headers=headers)
 
 
 def _sync_chunks(events: AsyncIterator[bytes]) -> Iterator[bytes]:
-    """For a server without an event loop: a thread for each follower, which is why ours is another one."""
+    """The events as a synchronous iterator, for WSGI servers. It blocks a thread per client."""
     with asyncio.Runner() as runner:
         while True:
             try:
@@ -77,7 +79,7 @@ def _sync_chunks(events: AsyncIterator[bytes]) -> Iterator[bytes]:
 
 
 class LogStreamMiddleware:
-    """ASGI around Django: what the endpoint granted is streamed here."""
+    """ASGI middleware around Django that streams the logs for which the endpoint has stored a LogStreamRequest."""
 
     def __init__(self, django: Any, pace: LogStreamTiming = DEFAULT_TIMING) -> None:
         self.django, self.pace = django, pace
@@ -85,27 +87,27 @@ class LogStreamMiddleware:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http" or not scope["path"].endswith("/log/follow/"):
             return await self.django(scope, receive, send)
-        wishes: list[LogStreamRequest] = []
+        streams: list[LogStreamRequest] = []
         head: list[dict[str, Any]] = []
 
         async def intercept_response(message: dict[str, Any]) -> None:
-            if not wishes:
+            if not streams:  # an error, or a request that is not streamed
                 await send(message)
             elif message["type"] == "http.response.start":
                 head.append(message)
 
-        await self.django({**scope, STREAM_SCOPE_KEY: wishes}, receive, intercept_response)
-        if wishes and head:
-            await self._stream_events(wishes[0], head[0], scope["method"], receive, send)
+        await self.django({**scope, STREAM_SCOPE_KEY: streams}, receive, intercept_response)
+        if streams and head:
+            await self._stream_events(streams[0], head[0], scope["method"], receive, send)
 
     async def _stream_events(
-        self, wish: LogStreamRequest, head: dict[str, Any], method: str, receive: Any, send: Any
+        self, stream: LogStreamRequest, head: dict[str, Any], method: str, receive: Any, send: Any
     ) -> None:
         head["headers"] = [pair for pair in head["headers"] if pair[0].lower() != b"content-length"]
         await send(head)
         if method == "HEAD":
             return await send({"type": "http.response.body", "body": b""})
-        await write_until_disconnect(receive, _send_events(follow_log(wish, attempt_has_ended, self.pace), send))
+        await write_until_disconnect(receive, _send_events(follow_log(stream, attempt_has_ended, self.pace), send))
 
 
 async def _send_events(events: Any, send: Any) -> None:
@@ -122,7 +124,7 @@ def attempt_has_ended(attempt_id: int) -> bool:
     try:
         return not Attempt.objects.filter(pk=attempt_id, ended_at__isnull=True).exists()
     finally:
-        close_old_connections()  # back to the pool: this thread has no request that would do it
+        close_old_connections()  # no request runs in this thread, so Django does not return the connection itself
 
 
 # --- the events
@@ -132,48 +134,48 @@ AttemptEndedCheck = Callable[[int], Awaitable[bool]]
 
 
 async def follow_log(
-    wish: LogStreamRequest, ended: AttemptEndedCheck, pace: LogStreamTiming = DEFAULT_TIMING
+    stream: LogStreamRequest, ended: AttemptEndedCheck, pace: LogStreamTiming = DEFAULT_TIMING
 ) -> AsyncIterator[bytes]:
-    began = beaten = time.monotonic()
-    log = _LogTail(wish.root, wish.path, wish.offset)
+    """The events of a log from an offset on, until the attempt ends or the connection reaches its maximum age."""
+    began = last_event = time.monotonic()
+    log = _LogTail(stream.root, stream.path, stream.offset)
     over_since: float | None = None
-    yield b"retry: 1000\n" + server_sent_event("start", json.dumps({"attempt": wish.number, "offset": wish.offset}))
+    yield b"retry: 1000\n" + server_sent_event("start", json.dumps({"attempt": stream.number, "offset": stream.offset}))
     while True:
-        # Asked before the look: what was printed before the end is then in what is read
+        # Checks the end before it reads, so that the last read contains everything printed before the end
         now = time.monotonic()
-        if over_since is None and await ended(wish.attempt_id):
+        if over_since is None and await ended(stream.attempt_id):
             over_since = now
         finished = over_since is not None and now - over_since >= pace.settle_s
         try:
             text, truncated = await asyncio.to_thread(log.more, finished)
-        except LogReadError as nothing:
-            if finished or not isinstance(nothing, LogNotCreated | StorageUnresponsive):
-                yield _end_event(wish, log.at, str(nothing))
+        except LogReadError as error:
+            # A log that does not exist yet, or storage that does not respond, is retried until the attempt has ended
+            if finished or not isinstance(error, LogNotCreated | StorageUnresponsive):
+                yield _end_event(stream, log.at, str(error))
                 return
             text, truncated = "", False
         if truncated:
             yield server_sent_event("truncated", "", 0)
         if text:
             yield server_sent_event("", text, log.at)
-            beaten = time.monotonic()
+            last_event = time.monotonic()
         elif finished:
-            yield _end_event(wish, log.at, "The attempt has ended.")
+            yield _end_event(stream, log.at, "The attempt has ended.")
             return
         now = time.monotonic()
         if now - began >= pace.longest_s:
-            yield server_sent_event(
-                "reconnect", "This connection has lasted long enough; come back with Last-Event-ID."
-            )
+            yield server_sent_event("reconnect", "Maximum connection time reached. Reconnect with Last-Event-ID.")
             return
-        if now - beaten >= pace.beat_s:
-            beaten = now
-            yield b": still here\n\n"
+        if now - last_event >= pace.beat_s:
+            last_event = now
+            yield b": keep-alive\n\n"
         if not text:
             await asyncio.sleep(pace.look_s)
 
 
-def _end_event(wish: LogStreamRequest, at: int, why: str) -> bytes:
-    return server_sent_event("end", json.dumps({"attempt": wish.number, "why": why}), at)
+def _end_event(stream: LogStreamRequest, at: int, why: str) -> bytes:
+    return server_sent_event("end", json.dumps({"attempt": stream.number, "why": why}), at)
 
 
 def server_sent_event(name: str, text: str, at: int | None = None) -> bytes:
@@ -184,42 +186,45 @@ def server_sent_event(name: str, text: str, at: int | None = None) -> bytes:
 
 
 class _LogTail:
-    """Reads on from where it was, as soon as there is a file."""
+    """Reads a growing log file from an offset on. The file need not exist yet."""
 
     def __init__(self, root: str, path: str, at: int) -> None:
         self.root, self.path, self.at = root, path, at
-        self.waits_with = -1  # bytes of a line without its end, at the last look
+        self.partial_bytes = -1  # length of the unfinished last line at the previous read
 
     def more(self, finished: bool) -> tuple[str, bool]:
-        """The next text, cleaned, and whether the file became shorter than what was read of it."""
-        found = self._read_chunk()
-        truncated = found.size < self.at
+        """The next cleaned text, and whether the file is now shorter than the part already read."""
+        result = self._read_chunk()
+        truncated = result.size < self.at
         if truncated:
             self.at = 0
-            found = self._read_chunk()
-        (raw,) = found.pieces
-        taken = self._complete_lines(raw, finished)
-        self.at += len(taken)
-        return decode_log_text(taken), truncated
+            result = self._read_chunk()
+        (raw,) = result.pieces
+        complete = self._complete_lines(raw, finished)
+        self.at += len(complete)
+        return decode_log_text(complete), truncated
 
     def _complete_lines(self, raw: bytes, finished: bool) -> bytes:
-        """Up to the last newline, so that neither a character nor a terminal sequence is cut in two. A line that does
-        not end is given out when it is as long as a piece, or when nothing was added to it since the last look."""
-        whole = raw.rfind(b"\n") + 1
-        if whole:
-            self.waits_with = -1
-            return raw[:whole]
-        rests = len(raw) == self.waits_with
-        self.waits_with = -1 if rests else len(raw)
-        return raw if finished or len(raw) == STREAM_CHUNK_BYTES else (_complete_characters(raw) if rests else b"")
+        """The text up to the last newline, so that no character and no terminal sequence is split.
+
+        An unfinished line is returned when it fills a chunk, or when it did not grow since the previous read, as a
+        progress bar or a prompt.
+        """
+        end = raw.rfind(b"\n") + 1
+        if end:
+            self.partial_bytes = -1
+            return raw[:end]
+        unchanged = len(raw) == self.partial_bytes
+        self.partial_bytes = -1 if unchanged else len(raw)
+        return raw if finished or len(raw) == STREAM_CHUNK_BYTES else (_complete_characters(raw) if unchanged else b"")
 
     def _read_chunk(self) -> log_files.LogReadResult:
-        words = (self.root, self.path, ((STREAM_CHUNK_BYTES, self.at),), None, allowed_paths.load_allowed_paths())
-        return storage.call(self.root, log_files.read_log_pieces, *words)
+        args = (self.root, self.path, ((STREAM_CHUNK_BYTES, self.at),), None, allowed_paths.load_allowed_paths())
+        return storage.call(self.root, log_files.read_log_pieces, *args)
 
 
 def _complete_characters(raw: bytes) -> bytes:
-    """Without a UTF-8 character or an escape sequence that has only begun."""
+    """The bytes without an incomplete UTF-8 character or escape sequence at the end."""
     if (escape := raw.rfind(b"\x1b", max(0, len(raw) - 64))) >= 0 and b"m" not in raw[escape:]:
         raw = raw[:escape]
     for back in range(1, min(4, len(raw)) + 1):

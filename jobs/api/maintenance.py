@@ -1,4 +1,4 @@
-"""Maintenance through the programs' door: declare it, move its end, call it off."""
+"""Maintenance in the API: schedule it, change its end, cancel it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ from jobs.rest.shapes import (
 )
 
 PHASES = ("planned", "going on", "over", "cancelled")
-DRAIN_MODES_TEXT = "When it begins running jobs finish, are requeued after their next checkpoint, or are requeued now."
+DRAIN_MODES_TEXT = (
+    "What happens to running jobs when the maintenance begins. finish: they run to their end; checkpoint: each is"
+    " requeued after its next checkpoint; now: they are requeued immediately."
+)
 
 MAINTENANCE_FIELDS: dict[str, ShapeField] = {
     "id": integer_field(),
@@ -53,9 +56,9 @@ MAINTENANCE_FIELDS: dict[str, ShapeField] = {
         get=lambda row: row.phase(clock.now()),
         needs=("cancelled_at", "closed_at", "start_at", "end_at"),
     ),
-    "whole_cluster": boolean_field("Also nodes that it reports later."),
+    "whole_cluster": boolean_field("Covers the whole cluster, including nodes added later."),
     "nodes": ShapeField(
-        schema={"type": "array", "items": {"type": "string"}, "description": "Empty: the whole cluster."},
+        schema={"type": "array", "items": {"type": "string"}, "description": "Node names; empty: the whole cluster."},
         get=lambda row: sorted(node.name for node in row.nodes.all()),
         needs=(),
         joins=("nodes",),
@@ -63,28 +66,28 @@ MAINTENANCE_FIELDS: dict[str, ShapeField] = {
     "start_at": datetime_field(),
     "end_at": datetime_field(),
     "mode": text_field(DRAIN_MODES_TEXT, choices=DrainMode.values),
-    "lead": seconds_field("Jobs without a time limit do not start there so long before."),
+    "lead": seconds_field("Jobs without a time limit stop starting on the nodes this long before."),
     "by": text_field(),
     "created_at": datetime_field(),
-    "begun_at": datetime_field("The first node was closed.", nullable=True),
+    "begun_at": datetime_field("When the first node was closed.", nullable=True),
     "cancelled_at": datetime_field(nullable=True),
-    "closed_at": datetime_field("Its nodes take work again.", nullable=True),
+    "closed_at": datetime_field("When the nodes were opened again.", nullable=True),
 }
 MAINTENANCE = ResourceShape("Maintenance", MAINTENANCE_FIELDS)
 MAINTENANCE_REQUEST = ResourceShape(
     "MaintenanceRequest",
     {
-        "name": text_field("No other open one of the cluster has it."),
-        "reason": text_field("People whose jobs wait for it read it."),
-        "nodes": text_field("As Slurm writes them: gpu[001-016]. Left out: the whole cluster.", required=False),
-        "start_at": datetime_field("Left out: now.", required=False),
+        "name": text_field("Unique among the open maintenance windows of the cluster."),
+        "reason": text_field("Shown to users whose jobs wait for the maintenance."),
+        "nodes": text_field("Slurm node list, such as gpu[001-016]. Default: the whole cluster.", required=False),
+        "start_at": datetime_field("Default: now.", required=False),
         "end_at": datetime_field(),
         "mode": text_field(DRAIN_MODES_TEXT, choices=DrainMode.values, required=False),
         "lead": ShapeField(
-            schema={"type": ["integer", "string"], "description": "Seconds or D-HH:MM:SS; a day if left out."},
+            schema={"type": ["integer", "string"], "description": "Seconds or D-HH:MM:SS. Default: one day."},
             required=False,
         ),
-        "dry_run": boolean_field("Say what it would mean, and change nothing.", required=False),
+        "dry_run": boolean_field("Return the effect without changing anything.", required=False),
     },
     example={
         "name": "cooling",
@@ -98,14 +101,14 @@ MAINTENANCE_PREVIEW = ResourceShape(
     "MaintenanceAhead",
     {
         "id": integer_field("Null for a dry run.", nullable=True),
-        "effect": text_field("What it means, as sentences."),
+        "effect": text_field("Effect of the maintenance, in sentences."),
         "nodes": integer_field(),
         "gpus": integer_field(),
         "running": nested_list_field(
-            RUNNING_JOB, "Jobs that may still be there when it begins; gpus counts those on its nodes."
+            RUNNING_JOB, "Jobs that may still run when it begins; gpus counts GPUs on the affected nodes."
         ),
-        "over_before": integer_field("Running jobs whose time limits end before."),
-        "waiting": integer_field("Jobs that are too long to be over before, by their time limits."),
+        "over_before": integer_field("Running jobs whose time limits end before the maintenance."),
+        "waiting": integer_field("Waiting jobs whose time limits do not end before the maintenance."),
         "waiting_gpus": integer_field(),
     },
 )
@@ -125,7 +128,7 @@ def _find_maintenance(cluster: str, number: int) -> Maintenance:
 
 
 class Maintenances(ActionEndpoint, ListEndpoint):
-    """When nodes of a cluster are wanted empty."""
+    """List and schedule maintenance."""
 
     tag = "Nodes"
     what = "maintenance"
@@ -136,14 +139,14 @@ class Maintenances(ActionEndpoint, ListEndpoint):
     rules = {
         "GET": EndpointRule(
             scope=TokenScope.READ,
-            says="Maintenance of a cluster, the latest first",
+            says="List the maintenance of a cluster, latest first",
             answer=MAINTENANCE,
             many=True,
             team=True,
         ),
         "POST": EndpointRule(
             scope=TokenScope.OPERATE,
-            says="Declare a maintenance: jobs that would reach into it do not start there. A dry run shows which",
+            says="Schedule maintenance. Jobs that would run into it do not start on its nodes; a dry run lists them",
             body=MAINTENANCE_REQUEST,
             answer=MAINTENANCE_PREVIEW,
             operator=True,
@@ -167,42 +170,42 @@ class Maintenances(ActionEndpoint, ListEndpoint):
             "lead": parsing.read_duration,
             "dry_run": parsing.read_bool,
         }
-        asked = self.body(table, "a maintenance")
+        body = self.body(table, "a maintenance")
         for field in ("name", "reason", "end_at"):
-            if field not in asked:
-                raise InvalidRequestField(field, "is needed")
-        dry, now, cluster = asked.pop("dry_run", False), clock.now(), visible_cluster(name, self.caller)
+            if field not in body:
+                raise InvalidRequestField(field, "is required")
+        dry, now, cluster = body.pop("dry_run", False), clock.now(), visible_cluster(name, self.caller)
         etags.check_if_match(self.request, CLUSTER_DETAIL.show(cluster), CLUSTER_DETAIL.observed)
-        if "lead" in asked and asked["lead"] is None:
-            raise InvalidRequestField("lead", "is UNLIMITED: then no job without a time limit would ever start there")
-        fields: dict[str, Any] = {"start_at": now, "lead": DEFAULT_LEAD} | asked
-        wanted = MaintenanceRequest(**fields)
-        ahead = maintenance_actions.preview_maintenance(cluster, wanted, now)
-        row = None if dry else maintenance_actions.schedule_maintenance(cluster, wanted, author=self.author, now=now)
+        if "lead" in body and body["lead"] is None:
+            raise InvalidRequestField("lead", "must not be UNLIMITED: no job without a time limit could start")
+        fields: dict[str, Any] = {"start_at": now, "lead": DEFAULT_LEAD} | body
+        window = MaintenanceRequest(**fields)
+        impact = maintenance_actions.preview_maintenance(cluster, window, now)
+        row = None if dry else maintenance_actions.schedule_maintenance(cluster, window, author=self.author, now=now)
         return Response(
             {
                 "id": row.pk if row else None,
-                "effect": ahead.effect,
-                "nodes": ahead.nodes,
-                "gpus": ahead.gpus,
-                "running": [running_job_row(one) for one in ahead.running],
-                "over_before": ahead.over_before,
-                "waiting": ahead.waiting,
-                "waiting_gpus": ahead.waiting_gpus,
+                "effect": impact.effect,
+                "nodes": impact.nodes,
+                "gpus": impact.gpus,
+                "running": [running_job_row(affected) for affected in impact.running],
+                "over_before": impact.over_before,
+                "waiting": impact.waiting,
+                "waiting_gpus": impact.waiting_gpus,
             }
         )
 
 
 class OneMaintenance(DetailEndpoint):
-    """One maintenance."""
+    """Get one maintenance and change its end."""
 
     tag = "Nodes"
     shape = MAINTENANCE
     rules = {
-        "GET": EndpointRule(scope=TokenScope.READ, says="One maintenance", answer=MAINTENANCE, team=True),
+        "GET": EndpointRule(scope=TokenScope.READ, says="Get one maintenance", answer=MAINTENANCE, team=True),
         "PATCH": EndpointRule(
             scope=TokenScope.OPERATE,
-            says="Move the end of a maintenance",
+            says="Change the end of a maintenance",
             body=MAINTENANCE_END,
             answer=MAINTENANCE,
             operator=True,
@@ -216,28 +219,28 @@ class OneMaintenance(DetailEndpoint):
 
     def patch(self, request: Any, name: str, number: int) -> Response:
         reject_unknown_params(request)
-        asked = self.body(
+        body = self.body(
             {"end_at": parsing.read_timestamp, "reason": parsing.text_reader(MAX_REASON_LENGTH, lines=True)}, "an end"
         )
-        if "end_at" not in asked:
-            raise InvalidRequestField("end_at", "is needed")
+        if "end_at" not in body:
+            raise InvalidRequestField("end_at", "is required")
         with transaction.atomic():
             row = lock_unchanged_row(request, MAINTENANCE, lambda: _find_maintenance(name, number))
-            why = asked.get("reason", "")
+            why = body.get("reason", "")
             maintenance_actions.change_maintenance_end(
-                row, asked["end_at"], author=self.author, why=why, now=clock.now()
+                row, body["end_at"], author=self.author, why=why, now=clock.now()
             )
         return current_row_response(MAINTENANCE, _find_maintenance(name, number))
 
 
 class CancelMaintenance(ActionEndpoint):
-    """Call it off, or end it now."""
+    """Cancel maintenance, or end it now."""
 
     tag = "Nodes"
     rules = {
         "POST": EndpointRule(
             scope=TokenScope.OPERATE,
-            says="Call a maintenance off, or end it now: its nodes take work again",
+            says="Cancel maintenance, or end it now, so that its nodes accept jobs again",
             body=MAINTENANCE_REASON,
             answer=MAINTENANCE,
             operator=True,
@@ -247,7 +250,7 @@ class CancelMaintenance(ActionEndpoint):
     }
 
     def work(self, name: str, number: int) -> Response:
-        asked = self.body({"reason": parsing.text_reader(MAX_REASON_LENGTH, lines=True)}, "the verb cancel")
+        body = self.body({"reason": parsing.text_reader(MAX_REASON_LENGTH, lines=True)}, "the verb cancel")
         row = lock_unchanged_row(self.request, MAINTENANCE, lambda: _find_maintenance(name, number))
-        maintenance_actions.cancel(row, author=self.author, why=asked.get("reason", ""), now=clock.now())
+        maintenance_actions.cancel(row, author=self.author, why=body.get("reason", ""), now=clock.now())
         return Response(MAINTENANCE.show(_find_maintenance(name, number)))

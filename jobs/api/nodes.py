@@ -1,4 +1,4 @@
-"""Nodes through the programs' door: look at them, close them, open them again."""
+"""Nodes in the API: list and read nodes, drain, resume, test and burn in."""
 
 from __future__ import annotations
 
@@ -76,12 +76,13 @@ class Nodes(ListEndpoint):
     def rows(self) -> QuerySet[Node]:
         return Node.objects.all()
 
-    def complete(self, rows: list[Any], names: list[str]) -> None:
+    def attach_computed_values(self, rows: list[Any], names: list[str]) -> None:
         if "gpus_held" in names:
             attach_gpus_held(rows)
 
 
 def full_node(cluster: str, name: str) -> Any:
+    """The node with everything that shapes.NODE shows, or 404."""
     node = find_or_404(
         shapes.NODE.load(Node.objects.all(), shapes.NODE.fields), "node", cluster__name=cluster, name=name
     )
@@ -90,11 +91,11 @@ def full_node(cluster: str, name: str) -> Any:
 
 
 class OneNode(DetailEndpoint):
-    """One node."""
+    """Get one node."""
 
     tag = "Nodes"
     shape = shapes.NODE
-    rules = {"GET": EndpointRule(scope=TokenScope.READ, says="One node", answer=shapes.NODE, team=True)}
+    rules = {"GET": EndpointRule(scope=TokenScope.READ, says="Get one node", answer=shapes.NODE, team=True)}
 
     def row(self, cluster: str, name: str) -> Any:
         return full_node(cluster, name)
@@ -115,11 +116,11 @@ def _operator_rule(says: str, body: ResourceShape, answer: ResourceShape) -> End
 
 
 class DrainNode(NodeActionEndpoint):
-    """Close a node."""
+    """Drain a node."""
 
     rules = {
         "POST": _operator_rule(
-            "Drain a node: no new jobs; running ones finish, or are requeued. A dry run shows which",
+            "Drain a node: no new jobs start, running jobs finish or are requeued. A dry run lists them",
             shapes.DRAIN_BODY,
             shapes.DRAIN_CONSEQUENCES,
         )
@@ -131,37 +132,37 @@ class DrainNode(NodeActionEndpoint):
     }
 
     def work(self, cluster: str, name: str) -> Response:
-        asked = self.body(self.takes, "the verb drain")
-        if "reason" not in asked:
-            raise InvalidRequestField("reason", "is missing: operators read it in the list of nodes")
-        node, dry, mode = self.lock(cluster, name), asked.get("dry_run", False), asked.get("mode", DrainMode.FINISH)
-        # Looked at before: a preview and a deed are told in the same words
-        said = drain_consequences(node, mode, done=not dry)
+        body = self.body(self.takes, "the verb drain")
+        if "reason" not in body:
+            raise InvalidRequestField("reason", "is missing; it is shown in the node list")
+        node, dry, mode = self.lock(cluster, name), body.get("dry_run", False), body.get("mode", DrainMode.FINISH)
+        # Computed before the drain, so that the dry run and the action return the same consequences
+        consequences = drain_consequences(node, mode, done=not dry)
         if not dry:
-            node_actions.drain(node, author=self.author, why=asked["reason"], now=clock.now(), mode=mode)
+            node_actions.drain(node, author=self.author, why=body["reason"], now=clock.now(), mode=mode)
             request_turn_after_commit(node.cluster_id)
-        return Response(said)
+        return Response(consequences)
 
 
 class NodeChangeEndpoint(NodeActionEndpoint):
-    """A verb whose answer is the node as it is then."""
+    """An action on a node. The response is the node after the action."""
 
     verb: ClassVar[str]
     act: ClassVar[Callable[..., None]]
     takes = {"reason": parsing.text_reader(MAX_REASON_LENGTH, lines=True)}
 
     def work(self, cluster: str, name: str) -> Response:
-        asked = self.body(self.takes, f"the verb {self.verb}")
+        body = self.body(self.takes, f"the verb {self.verb}")
         node = self.lock(cluster, name)
-        self.act(node, author=self.author, why=asked.get("reason", ""), now=clock.now())
+        self.act(node, author=self.author, why=body.get("reason", ""), now=clock.now())
         request_turn_after_commit(node.cluster_id)
         return current_row_response(shapes.NODE, full_node(cluster, name))
 
 
 class ResumeNode(NodeChangeEndpoint):
-    """Open a node again."""
+    """Resume a node."""
 
-    rules = {"POST": _operator_rule("Let a node take work again", shapes.REASON_BODY, shapes.NODE)}
+    rules = {"POST": _operator_rule("Resume a node so that it accepts jobs again", shapes.REASON_BODY, shapes.NODE)}
     verb, act = "resume", staticmethod(node_actions.resume)
 
 
@@ -170,11 +171,9 @@ class TestNode(NodeActionEndpoint):
 
     rules = {
         "GET": EndpointRule(
-            scope=TokenScope.READ, says="The newest test of a node", answer=shapes.NODE_TEST, team=True
+            scope=TokenScope.READ, says="Get the newest test of a node", answer=shapes.NODE_TEST, team=True
         ),
-        "POST": _operator_rule(
-            "Run the cluster's test on a node that is drained and empty", shapes.REASON_BODY, shapes.NODE_TEST
-        ),
+        "POST": _operator_rule("Test a node that is drained and has no jobs", shapes.REASON_BODY, shapes.NODE_TEST),
     }
     takes = {"reason": parsing.text_reader(MAX_REASON_LENGTH, lines=True)}
 
@@ -187,19 +186,19 @@ class TestNode(NodeActionEndpoint):
         return Response(_node_test_result(newest, f"{cluster}/{name}"))
 
     def work(self, cluster: str, name: str) -> Response:
-        asked = self.body(self.takes, "the verb test")
+        body = self.body(self.takes, "the verb test")
         node = self.lock(cluster, name)
-        deed = node_actions.start_node_test(node, author=self.author, why=asked.get("reason", ""))
+        command = node_actions.start_node_test(node, author=self.author, why=body.get("reason", ""))
         request_turn_after_commit(node.cluster_id)
-        return Response(_node_test_result(deed, f"{cluster}/{name}"))
+        return Response(_node_test_result(command, f"{cluster}/{name}"))
 
 
 class BurnInNode(NodeChangeEndpoint):
-    """Bring a repaired node back."""
+    """Burn in a repaired node."""
 
     rules = {
         "POST": _operator_rule(
-            "Begin the burn-in of a repaired node: tested for a time, then it returns by itself",
+            "Start the burn-in of a repaired node. It is tested for a time and then accepts jobs automatically",
             shapes.REASON_BODY,
             shapes.NODE,
         )
@@ -207,43 +206,43 @@ class BurnInNode(NodeChangeEndpoint):
     verb, act = "burn-in", staticmethod(node_actions.start_burn_in)
 
 
-def _node_test_result(deed: Deed, node: str) -> dict[str, Any]:
-    told = Event.objects.filter(node=deed.node_id, what="node.tested", detail__test=deed.pk).first()
+def _node_test_result(command: Deed, node: str) -> dict[str, Any]:
+    event = Event.objects.filter(node=command.node_id, what="node.tested", detail__test=command.pk).first()
     return {
-        "id": deed.pk,
+        "id": command.pk,
         "node": node,
-        "asked_at": json_value(deed.created_at),
-        "done": deed.done_at is not None,
-        "passed": told.detail["passed"] if told else None,
-        "outcome": deed.outcome or "It waits for its cluster.",
-        "log": told.detail["log"] if told else "",
+        "asked_at": json_value(command.created_at),
+        "done": command.done_at is not None,
+        "passed": event.detail["passed"] if event else None,
+        "outcome": command.outcome or "Waiting for the cluster.",
+        "log": event.detail["log"] if event else "",
     }
 
 
 def drain_consequences(node: Node, mode: str, *, done: bool) -> dict[str, Any]:
-    """Which jobs a drain touches, in any team: whoever operates clusters sees whose they are, not what they do."""
-    touched = drains.affected_jobs([node], clock.now())
+    """The jobs of all teams that a drain affects. Cluster operators see the owners, but not names or commands."""
+    jobs = drains.affected_jobs([node], clock.now())
     return {
         "node": f"{node.cluster.name}/{node.name}",
         "done": done,
-        "effect": drains.drain_impact_text(touched, mode),
-        "running": len(touched),
-        "gpus": sum(one.gpus for one in touched),
+        "effect": drains.drain_impact_text(jobs, mode),
+        "running": len(jobs),
+        "gpus": sum(affected.gpus for affected in jobs),
         "mode": mode,
-        "gpu_hours_at_risk": round(sum(one.at_risk for one in touched), 2),
-        "jobs": [running_job_row(one) for one in touched],
+        "gpu_hours_at_risk": round(sum(affected.at_risk for affected in jobs), 2),
+        "jobs": [running_job_row(affected) for affected in jobs],
     }
 
 
-def running_job_row(one: drains.AffectedJob) -> dict[str, Any]:
+def running_job_row(affected: drains.AffectedJob) -> dict[str, Any]:
     return {
-        "id": one.job.public_id,
-        "team": one.job.team.name,
-        "user": one.job.owner_name,
-        "gpus": one.gpus,
-        "started_at": json_value(one.started_at),
-        "preemptible": one.job.preemptible,
-        "gpus_in_all": one.job.gpus,
-        "saved_at": json_value(one.saved_at),
-        "gpu_hours_at_risk": one.at_risk,
+        "id": affected.job.public_id,
+        "team": affected.job.team.name,
+        "user": affected.job.owner_name,
+        "gpus": affected.gpus,
+        "started_at": json_value(affected.started_at),
+        "preemptible": affected.job.preemptible,
+        "gpus_in_all": affected.job.gpus,
+        "saved_at": json_value(affected.saved_at),
+        "gpu_hours_at_risk": affected.at_risk,
     }

@@ -1,9 +1,9 @@
-"""What a running job reports of itself, with a token that is good for that one attempt.
+"""Progress reports of running jobs, authenticated with a token that is valid for one attempt.
 
-Ten thousand attempts come by every few seconds, so a report of heartbeats is one statement and no session or user is
-looked up: the same report twice changes nothing by itself. Who brings an Idempotency-Key all the same is answered as
-everywhere, at a higher price. Under our web server most heartbeats do not reach this endpoint:
-`acmeweb.batching.heartbeats` writes many in one statement and passes on only what needs an individual answer.
+Ten thousand attempts report every few seconds. A report of heartbeats therefore takes one SQL statement and no lookup
+of a session or user; repeating a report changes nothing. A request with an Idempotency-Key is handled as usual, at a
+higher cost. Under our web server most heartbeats do not reach this endpoint: `acmeweb.batching.heartbeats` writes
+many in one statement and forwards only requests that need an individual response.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NON_FINITE_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptPrincipal:
-    """Who reports: an attempt, not a person."""
+    """The authenticated attempt, in place of a user."""
 
     key: str
     is_authenticated: bool = True
@@ -85,13 +85,15 @@ HEARTBEAT_SHAPE = ResourceShape(
     "Heartbeat",
     {
         "step": _count_schema(),
-        "tokens": _count_schema("Consumed since the beginning of the training."),
-        "sum_sq": _float_schema("Of the squared lengths of its sequences, since the beginning: what attention costs."),
-        "loss": _float_schema("What is no number, JSON has only as text."),
+        "tokens": _count_schema("Tokens consumed since the start of the training."),
+        "sum_sq": _float_schema("Sum of squared sequence lengths since the start, a measure of the cost of attention."),
+        "loss": _float_schema("NaN and infinities are sent as text, because JSON has no numbers for them."),
         "grad_norm": _float_schema(),
         "step_time_s": _float_schema(),
         "learning_rate": _float_schema(),
-        "at": datetime_field("When; now, if it is left out, and never later than now.", required=False, nullable=True),
+        "at": datetime_field(
+            "Time of the step. Default, and latest possible value: now.", required=False, nullable=True
+        ),
     },
 )
 CHECKPOINT_SHAPE = ResourceShape(
@@ -100,13 +102,13 @@ CHECKPOINT_SHAPE = ResourceShape(
         "path": text_field(),
         "step": integer_field(low=0, high=MAX_COUNT),
         "saved_at": datetime_field(required=False, nullable=True),
-        "durable": boolean_field("It has reached remote storage.", required=False, nullable=True),
+        "durable": boolean_field("True if the checkpoint has reached remote storage.", required=False, nullable=True),
         "stall_s": ShapeField(
             schema={
                 "type": ["number", "null"],
                 "minimum": 0,
                 "maximum": MAX_STALL_S,
-                "description": "Seconds for which saving it held training up.",
+                "description": "Seconds for which saving the checkpoint stalled the training.",
             },
             required=False,
         ),
@@ -116,8 +118,8 @@ SECTION_SHAPE = ResourceShape(
     "SectionDeclared",
     {
         "name": text_field("checkpoint, evaluation, compile …"),
-        "began_at": datetime_field("Tells it from others of its name."),
-        "ended_at": datetime_field("Left out: it goes on.", required=False, nullable=True),
+        "began_at": datetime_field("Start; distinguishes sections of the same name."),
+        "ended_at": datetime_field("End; omit it while the section is in progress.", required=False, nullable=True),
     },
 )
 RANKS_SHAPE = ResourceShape(
@@ -126,8 +128,11 @@ RANKS_SHAPE = ResourceShape(
         "seconds": ShapeField(
             schema={"type": "array", "maxItems": MAX_RANKS, "items": {"type": "number", "minimum": 0}},
         ),
-        "nodes": text_list_field("Where each of them runs."),
-        "groups": text_list_field("Who does the same work, such as a pipeline's stage; left out: all.", required=False),
+        "nodes": text_list_field("Node of each rank."),
+        "groups": text_list_field(
+            "Group of each rank. Ranks of a group do the same work, such as a pipeline stage. Default: one group.",
+            required=False,
+        ),
     },
 )
 REPORT_SHAPE = ResourceShape(
@@ -137,24 +142,26 @@ REPORT_SHAPE = ResourceShape(
         "checkpoints": nested_list_field(CHECKPOINT_SHAPE, f"At most {MAX_CHECKPOINTS}.", required=False),
         "ranks": nested_list_field(
             RANKS_SHAPE,
-            f"How long each rank computed in one step, by its number. At most {MAX_RANK_REPORTS}.",
+            f"Compute time of each rank in one step, by rank number. At most {MAX_RANK_REPORTS}.",
             required=False,
         ),
         "sections": nested_list_field(
             SECTION_SHAPE,
-            f"Times in which no step is due, so that none is a hang. At most {MAX_CHECKPOINTS}.",
+            f"Periods without steps, which are then not reported as a hang. At most {MAX_CHECKPOINTS}.",
             required=False,
         ),
-        "stacks": text_field("A signal that all its processes answer with their stacks: USR2, B:USR2.", required=False),
+        "stacks": text_field(
+            "Signal at which all processes print their stacks, such as USR2 or B:USR2.", required=False
+        ),
     },
     example={"heartbeats": [{"step": 120, "loss": 2.31, "tokens": 503316480}]},
 )
 REPORT_ACCEPTED = ResourceShape(
     "ReportTaken",
     {
-        "heartbeats": integer_field("That were new."),
-        "checkpoints": integer_field("That were new."),
-        "stop_as": text_field("What the attempt is asked to become; empty: go on."),
+        "heartbeats": integer_field("Number of new heartbeats."),
+        "checkpoints": integer_field("Number of new checkpoints."),
+        "stop_as": text_field("Requested final state of the attempt; empty: continue."),
     },
 )
 
@@ -169,14 +176,14 @@ def read_float(name: str, value: Any) -> float:
     try:
         return float(value)
     except OverflowError:
-        parsing.raise_invalid_field(name, "is larger than any number we keep")
+        parsing.raise_invalid_field(name, "is too large")
 
 
 def read_stall_seconds(name: str, value: Any) -> float:
-    found = read_float(name, value)
-    if not 0 <= found <= MAX_STALL_S:
-        parsing.raise_invalid_field(name, f"{found:g} is not between 0 and {MAX_STALL_S} seconds")
-    return found
+    seconds = read_float(name, value)
+    if not 0 <= seconds <= MAX_STALL_S:
+        parsing.raise_invalid_field(name, f"{seconds:g} is not between 0 and {MAX_STALL_S} seconds")
+    return seconds
 
 
 READ_COUNT = parsing.integer_reader(0, MAX_COUNT)
@@ -205,10 +212,10 @@ SECTION_READERS = {
 
 
 def read_step_seconds(name: str, value: Any) -> float:
-    found = read_float(name, value)
-    if not 0 <= found < math.inf:
-        parsing.raise_invalid_field(name, f"{found:g} is no time that a step can take")
-    return found
+    seconds = read_float(name, value)
+    if not 0 <= seconds < math.inf:
+        parsing.raise_invalid_field(name, f"{seconds:g} is not a valid step time")
+    return seconds
 
 
 RANK_READERS = {
@@ -219,14 +226,14 @@ RANK_READERS = {
 
 
 def read_stack_signal(name: str, value: Any) -> str:
-    said = parsing.text_reader(12)(name, value)
+    text = parsing.text_reader(12)(name, value)
     try:
-        ask = parse_signal(said) if said else None
+        parsed = parse_signal(text) if text else None
     except BadNotation as error:
         parsing.raise_invalid_field(name, str(error))
-    if ask and ask.signal not in STACK_SIGNALS:
-        parsing.raise_invalid_field(name, f"{ask.signal} is none of {', '.join(sorted(STACK_SIGNALS))}")
-    return ask.text if ask else ""
+    if parsed and parsed.signal not in STACK_SIGNALS:
+        parsing.raise_invalid_field(name, f"{parsed.signal} is not one of {', '.join(sorted(STACK_SIGNALS))}")
+    return parsed.text if parsed else ""
 
 
 REPORT_READERS = {
@@ -240,6 +247,8 @@ REPORT_READERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressReport:
+    """A parsed report. `stacks` is None if the report does not mention a signal, and "" if it removes the signal."""
+
     beats: list[dict[str, Any]]
     saved: list[progress.CheckpointReport]
     declared: list[progress.SectionReport]
@@ -251,22 +260,22 @@ class ProgressReport:
         return not (self.saved or self.declared or self.ranks) and self.stacks is None
 
 
-def parse_report(asked: dict[str, Any]) -> ProgressReport:
-    found = parsing.read_fields(asked, REPORT_READERS, "a report")
+def parse_report(body: dict[str, Any]) -> ProgressReport:
+    fields = parsing.read_fields(body, REPORT_READERS, "a report")
     return ProgressReport(
         beats=[
-            _read_item("heartbeats", index, one, HEARTBEAT_READERS)
-            for index, one in enumerate(found.get("heartbeats", ()))
+            _read_item("heartbeats", index, item, HEARTBEAT_READERS)
+            for index, item in enumerate(fields.get("heartbeats", ()))
         ],
-        saved=[_read_checkpoint(index, one) for index, one in enumerate(found.get("checkpoints", ()))],
-        declared=[_read_section(index, one) for index, one in enumerate(found.get("sections", ()))],
-        ranks=[_read_rank_times(index, one) for index, one in enumerate(found.get("ranks", ()))],
-        stacks=found.get("stacks"),
+        saved=[_read_checkpoint(index, item) for index, item in enumerate(fields.get("checkpoints", ()))],
+        declared=[_read_section(index, item) for index, item in enumerate(fields.get("sections", ()))],
+        ranks=[_read_rank_times(index, item) for index, item in enumerate(fields.get("ranks", ()))],
+        stacks=fields.get("stacks"),
     )
 
 
 class ReportProgress(ActionEndpoint):
-    """A job's own report."""
+    """Report the progress of a running attempt."""
 
     tag = "Progress"
     own_credentials = True
@@ -274,70 +283,72 @@ class ReportProgress(ActionEndpoint):
     rules = {
         "POST": EndpointRule(
             scope=TokenScope.READ,
-            says="Heartbeats and checkpoints of a running attempt",
+            says="Report heartbeats, checkpoints and sections of a running attempt",
             body=REPORT_SHAPE,
             answer=REPORT_ACCEPTED,
         )
     }
 
-    def kept(self, work: Callable[[], Response]) -> Response:
+    def run_idempotent(self, work: Callable[[], Response]) -> Response:
         if idempotency_key_of(self.request) is None:
             return work()
         run = self.request.user.key
         owner = Attempt.objects.filter(key=run, job__user__isnull=False).values_list("job__user", flat=True).first()
         if owner is None:
-            raise AuthenticationFailed("There is no attempt of this token.")
+            raise AuthenticationFailed("The attempt of this token does not exist.")
         return run_once(self.request, work, attempt_request(self.request, run, owner))
 
     def work(self) -> Response:
         report = parse_report(self.object())
         request, key = self.request, self.request.user.key
         if report.only_heartbeats:
-            return Response(self._require_live(progress.record_attempt_heartbeats(key, report.beats)).shown())
+            return Response(self._require_live(progress.record_attempt_heartbeats(key, report.beats)).as_dict())
         author = Author(by=key, request_id=request.acme_id, source=request.META.get("REMOTE_ADDR") or None)
         with transaction.atomic():
-            noted = self._require_live(progress.record_attempt_heartbeats(key, report.beats))
-            progress.record_sections(noted, report.declared)
-            progress.record_rank_times(noted, report.ranks)
-            progress.set_stacks_signal(noted, report.stacks)
-            news = progress.record_checkpoints(noted, report.saved, author) if report.saved else 0
-        return Response(noted.shown(checkpoints=news))
+            result = self._require_live(progress.record_attempt_heartbeats(key, report.beats))
+            progress.record_sections(result, report.declared)
+            progress.record_rank_times(result, report.ranks)
+            progress.set_stacks_signal(result, report.stacks)
+            new_checkpoints = progress.record_checkpoints(result, report.saved, author) if report.saved else 0
+        return Response(result.as_dict(checkpoints=new_checkpoints))
 
-    def _require_live(self, noted: progress.HeartbeatResult | None) -> progress.HeartbeatResult:
-        if noted is None:
+    def _require_live(self, result: progress.HeartbeatResult | None) -> progress.HeartbeatResult:
+        """The result; None means that the attempt has ended, so its token is refused."""
+        if result is None:
             raise AuthenticationFailed("The attempt of this token has ended.")
-        return noted
+        return result
 
 
-def _read_item(field: str, index: int, one: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
+def _read_item(field: str, index: int, item: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
     try:
-        return parsing.read_fields(one, table, "it")
+        return parsing.read_fields(item, table, "it")
     except parsing.InvalidField as error:
         raise InvalidRequestField(field, f"number {index}: {error.field}: {error.why}") from None
 
 
-def _read_checkpoint(index: int, one: dict[str, Any]) -> progress.CheckpointReport:
-    found = _read_item("checkpoints", index, one, CHECKPOINT_READERS)
+def _read_checkpoint(index: int, item: dict[str, Any]) -> progress.CheckpointReport:
+    fields = _read_item("checkpoints", index, item, CHECKPOINT_READERS)
     for name in ("path", "step"):
-        if name not in found:
+        if name not in fields:
             raise InvalidRequestField("checkpoints", f"number {index}: {name}: is missing")
-    return progress.CheckpointReport(**found)
+    return progress.CheckpointReport(**fields)
 
 
-def _read_section(index: int, one: dict[str, Any]) -> progress.SectionReport:
-    found = _read_item("sections", index, one, SECTION_READERS)
+def _read_section(index: int, item: dict[str, Any]) -> progress.SectionReport:
+    fields = _read_item("sections", index, item, SECTION_READERS)
     for name in ("name", "began_at"):
-        if name not in found:
+        if name not in fields:
             raise InvalidRequestField("sections", f"number {index}: {name}: is missing")
-    return progress.SectionReport(**found)
+    return progress.SectionReport(**fields)
 
 
-def _read_rank_times(index: int, one: dict[str, Any]) -> progress.RankTimesReport:
-    found = _read_item("ranks", index, one, RANK_READERS)
-    ranks = len(found.get("seconds", ()))
+def _read_rank_times(index: int, item: dict[str, Any]) -> progress.RankTimesReport:
+    fields = _read_item("ranks", index, item, RANK_READERS)
+    ranks = len(fields.get("seconds", ()))
     for name in ("nodes", "groups"):
-        if len(found.get(name, ())) != ranks and (name == "nodes" or name in found):
+        count = len(fields.get(name, ()))
+        if count != ranks and (name == "nodes" or name in fields):
             raise InvalidRequestField(
-                "ranks", f"number {index}: {name}: there are {len(found.get(name, ()))} for {ranks} ranks"
+                "ranks", f"number {index}: {name}: length is {count}, but seconds has length {ranks}"
             )
-    return progress.RankTimesReport(**{"seconds": (), "nodes": (), **found})
+    return progress.RankTimesReport(**{"seconds": (), "nodes": (), **fields})

@@ -1,4 +1,4 @@
-"""What jobs said of themselves, read back: the series of an attempt, and checkpoints."""
+"""Reported progress in the API: the series of an attempt, checkpoints, and advice on the checkpoint interval."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ POINT_SHAPE = ResourceShape(
 SERIES_SHAPE = ResourceShape(
     "Series",
     {
-        "attempt": integer_field("Its number."),
-        "heard_at": datetime_field("The last time it said anything; null: never.", nullable=True),
-        "source": text_field("Who told its steps; empty: it reported them itself.", choices=ProgressSource.values),
+        "attempt": integer_field("Attempt number."),
+        "heard_at": datetime_field("Time of the last update; null: no update yet.", nullable=True),
+        "source": text_field("Source of the steps; empty: reported by the job.", choices=ProgressSource.values),
         "newest": ShapeField(schema={"oneOf": [POINT_SHAPE.schema(), {"type": "null"}]}),
-        "steps_total": integer_field("Where it is to end, as its log says.", low=0, nullable=True),
+        "steps_total": integer_field("Planned number of steps, read from the log.", low=0, nullable=True),
         "saved_step": integer_field(
-            "Of the last checkpoint that its log says is saved; nobody has looked whether it is whole.",
+            "Step of the last checkpoint found in the log (unverified).",
             low=0,
             nullable=True,
         ),
-        "saved_at": datetime_field("When that one was saved, at the earliest.", nullable=True),
+        "saved_at": datetime_field("Earliest time at which that checkpoint was saved.", nullable=True),
         "points": nested_list_field(
-            POINT_SHAPE, "In order; of a long series the last of each of so many equal stretches of time."
+            POINT_SHAPE, "Points in order of time. A long series has the last point of each of equal time intervals."
         ),
     },
 )
@@ -77,19 +77,21 @@ CHECKPOINT_ROW = ResourceShape(
     {
         "job": text_field(get=attribute_path("job.public_id"), needs=("job__public_id",)),
         "attempt": integer_field(
-            "Its number.", get=attribute_path("attempt.number"), needs=("attempt__number",), nullable=True
+            "Attempt number.", get=attribute_path("attempt.number"), needs=("attempt__number",), nullable=True
         ),
         "step": integer_field(low=0),
         "path": text_field(),
         "saved_at": datetime_field(),
-        "durable_at": datetime_field("When it had reached remote storage; null: not yet.", nullable=True),
-        "stall_s": number_field("Seconds for which saving it held training up; null: not told.", nullable=True),
-        "verdict": text_field("Whether it can be started from; empty: not judged.", choices=CheckpointVerdict.values),
+        "durable_at": datetime_field("When it reached remote storage; null: not yet.", nullable=True),
+        "stall_s": number_field("Seconds for which saving stalled the training; null: not reported.", nullable=True),
+        "verdict": text_field(
+            "Whether a job can resume from it; empty: not checked.", choices=CheckpointVerdict.values
+        ),
         "verdict_why": text_field(),
     },
 )
 
-# A range of the table's own key, read once; so the cost is that of the attempt's rows, whatever else there is
+# Scans one range of the primary key, so the cost depends only on the attempt's rows, not on the size of the table
 THINNED_SERIES_SQL = f"""
 SELECT DISTINCT ON (bucket) {", ".join(HEARTBEAT_COLUMNS)} FROM (
     SELECT {", ".join(f"p.{name}" for name in HEARTBEAT_COLUMNS)},
@@ -101,20 +103,20 @@ ORDER BY bucket, at DESC
 
 
 class JobProgress(ApiEndpoint):
-    """How far a job is and how it goes."""
+    """Get the progress of an attempt."""
 
     tag = "Progress"
     rules = {
         "GET": EndpointRule(
             scope=TokenScope.READ,
-            says="How far an attempt is and how it goes, as a series",
+            says="Get the progress of an attempt as a series",
             answer=SERIES_SHAPE,
             team=True,
             query={
-                "attempt": ({"type": "integer", "minimum": 1}, "Its number; the newest, if it is left out."),
+                "attempt": ({"type": "integer", "minimum": 1}, "Attempt number. Default: the newest."),
                 "points": (
                     {"type": "integer", "minimum": 2, "maximum": MAX_POINTS},
-                    f"At most; else {DEFAULT_POINTS}.",
+                    f"Maximum number of points. Default: {DEFAULT_POINTS}.",
                 ),
             },
         )
@@ -122,16 +124,16 @@ class JobProgress(ApiEndpoint):
 
     def get(self, request: Any, id: str) -> Response:
         reject_unknown_params(request, "attempt", "points")
-        wanted = query_params.integer_param(self.query, "attempt", 1, 32_000)
+        number = query_params.integer_param(self.query, "attempt", 1, 32_000)
         points = query_params.integer_param(self.query, "points", 2, MAX_POINTS) or DEFAULT_POINTS
         attempts = find_or_404(self.caller.jobs().only("id"), "job", public_id=id).attempts.order_by("-number")
-        attempt = find_or_404(attempts, "attempt", number=wanted) if wanted else attempts.first()
+        attempt = find_or_404(attempts, "attempt", number=number) if number else attempts.first()
         if attempt is None:
-            nothing = dict.fromkeys(("heard_at", "newest", *LOG_COLUMNS))
-            return Response({"attempt": 0, "source": "", "points": [], **nothing})
+            empty = dict.fromkeys(("heard_at", "newest", *LOG_COLUMNS))
+            return Response({"attempt": 0, "source": "", "points": [], **empty})
         pulse = Pulse.objects.filter(attempt=attempt).first()
         newest = {name: getattr(pulse, name) for name in HEARTBEAT_COLUMNS} if pulse else None
-        answer = {
+        payload = {
             "attempt": attempt.number,
             "heard_at": json_value(pulse.heard_at) if pulse else None,
             "source": pulse.source if pulse else "",
@@ -139,10 +141,11 @@ class JobProgress(ApiEndpoint):
             **{name: json_value(getattr(pulse, name)) if pulse and pulse.is_of_log else None for name in LOG_COLUMNS},
             "points": [_json_point(row) for row in thinned_series(attempt.pk, points)],
         }
-        return Response(answer)
+        return Response(payload)
 
 
 def thinned_series(attempt_id: int, points: int) -> list[dict[str, Any]]:
+    """At most `points` heartbeats, evenly distributed over time."""
     with connection.cursor() as cursor:
         cursor.execute(THINNED_SERIES_SQL, [points - 1, attempt_id, attempt_id])
         return [dict(zip(HEARTBEAT_COLUMNS, row, strict=True)) for row in cursor.fetchall()]
@@ -153,7 +156,7 @@ def _json_point(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _json_number(value: Any) -> Any:
-    """JSON has no word for what is no number; what a trainer must know of all things is that its loss is one."""
+    """The value for JSON, with NaN and infinities as text, because JSON has no numbers for them."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return json_value(value)
@@ -173,7 +176,7 @@ CHECKPOINT_FILTERS = {
 
 
 class Checkpoints(ListEndpoint):
-    """Checkpoints of your teams."""
+    """List checkpoints of your teams."""
 
     tag = "Progress"
     what = "checkpoints"
@@ -187,7 +190,7 @@ class Checkpoints(ListEndpoint):
     }
     rules = {
         "GET": EndpointRule(
-            scope=TokenScope.READ, says="Checkpoints of your teams' jobs", answer=CHECKPOINT_ROW, many=True
+            scope=TokenScope.READ, says="List checkpoints of your teams' jobs", answer=CHECKPOINT_ROW, many=True
         )
     }
 
@@ -199,38 +202,42 @@ SAVING_ADVICE = ResourceShape(
     "SavingAdvice",
     {
         "every_s": number_field(
-            "How often it should save, by Daly's estimate; null: too little is known.", nullable=True
+            "Suggested checkpoint interval in seconds (Daly); null: not enough data.", nullable=True
         ),
-        "why": text_field("What it is reckoned from, or what is not known."),
-        "mttf_s": number_field("Its mean time between failures.", nullable=True),
-        "failures": integer_field("Attempts that failed.", low=0, nullable=True),
-        "ran_s": number_field("How long it ran, over all its attempts.", nullable=True),
-        "stall_s": number_field("How long a save holds it up: the median of the last ones.", nullable=True),
-        "waste": number_field("The part of its time that saving and doing again would cost then.", nullable=True),
-        "usual_s": number_field("How often it saves now.", nullable=True),
-        "usual_waste": number_field("What that costs.", nullable=True),
+        "why": text_field("The basis of the suggestion, or the data that is missing."),
+        "mttf_s": number_field("Mean time between failures of the job, in seconds.", nullable=True),
+        "failures": integer_field("Failed attempts.", low=0, nullable=True),
+        "ran_s": number_field("Run time of all attempts, in seconds.", nullable=True),
+        "stall_s": number_field("Median stall of the latest checkpoints, in seconds.", nullable=True),
+        "waste": number_field(
+            "Fraction of run time lost to saving and repeated work with the suggested interval.", nullable=True
+        ),
+        "usual_s": number_field("Current checkpoint interval, in seconds.", nullable=True),
+        "usual_waste": number_field("Fraction of run time lost with the current interval.", nullable=True),
     },
 )
 
 
 class JobSaving(ApiEndpoint):
-    """How often it should save."""
+    """Get the suggested checkpoint interval of a job."""
 
     tag = "Progress"
     rules = {
-        "GET": EndpointRule(scope=TokenScope.READ, says="How often a job should save", answer=SAVING_ADVICE, team=True)
+        "GET": EndpointRule(
+            scope=TokenScope.READ, says="Get the suggested checkpoint interval", answer=SAVING_ADVICE, team=True
+        )
     }
 
     def get(self, request: Any, id: str) -> Response:
         reject_unknown_params(request)
         job = find_or_404(self.caller.jobs(), "job", public_id=id)
         advice = checkpoint_advice.job_checkpoint_advice(job, list(job.attempts.all()), clock.now())
-        said = {name: getattr(advice, name, None) for name in SAVING_ADVICE.fields if name != "why"}
-        return Response(said | {"why": advice.why if advice else checkpoint_advice.NO_ADVICE_TEXT})
+        values = {name: getattr(advice, name, None) for name in SAVING_ADVICE.fields if name != "why"}
+        return Response(values | {"why": advice.why if advice else checkpoint_advice.NO_ADVICE_TEXT})
 
 
 class JobCheckpoints(JobRowsEndpoint):
-    """What it saved."""
+    """List the checkpoints of a job."""
 
     tag = "Progress"
     what = "checkpoints"
@@ -239,7 +246,7 @@ class JobCheckpoints(JobRowsEndpoint):
     filters = CHECKPOINT_FILTERS
     rules = {
         "GET": EndpointRule(
-            scope=TokenScope.READ, says="The checkpoints of a job", answer=CHECKPOINT_ROW, many=True, team=True
+            scope=TokenScope.READ, says="List the checkpoints of a job", answer=CHECKPOINT_ROW, many=True, team=True
         )
     }
 

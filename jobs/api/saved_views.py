@@ -1,4 +1,4 @@
-"""Saved views of the list of jobs through the programs' door: the same views, rights and sentences as on the page."""
+"""Saved views of the job list in the API, with the same permissions and error messages as on the page."""
 
 from __future__ import annotations
 
@@ -41,27 +41,30 @@ from jobs.web.job_filters import LIST_FILTERS, LIST_SWITCHES
 from jobs.web.page import MAX_PARAM_LENGTH, PageQuery
 
 VIEW_FILTERS = (*LIST_FILTERS, *LIST_SWITCHES)
-FILTERS_HELP = f"As in the address of the list of jobs: {', '.join(VIEW_FILTERS)}. None: it shows everything."
+FILTERS_HELP = f"Filters as in the URL of the job list: {', '.join(VIEW_FILTERS)}. Empty: the view shows all jobs."
 
 VIEW_FIELDS: dict[str, ShapeField] = {
     "id": integer_field(),
     "name": text_field(),
     "team": text_field(
-        "Who sees it; null: only its owner.", get=attribute_path("team.name"), needs=("team__name",), nullable=True
+        "Team that sees the view; null: only its owner.",
+        get=attribute_path("team.name"),
+        needs=("team__name",),
+        nullable=True,
     ),
     "owner": text_field(get=attribute_path("owner.username"), needs=("owner__username",)),
     "filters": text_map_field(FILTERS_HELP, get=lambda row: QueryDict(row.query).dict(), needs=("query",)),
-    "is_first": boolean_field("Your list of jobs begins with it.", needs=()),
+    "is_first": boolean_field("True if this is your default view.", needs=()),
     "created_at": datetime_field(),
 }
 VIEW = ResourceShape("SavedView", VIEW_FIELDS)
 VIEW_REQUEST = ResourceShape(
     "SavedViewRequest",
     {
-        "name": text_field("One of yours, or of the team, that is called so shows these filters from now on."),
+        "name": text_field("An existing view of this name, of yours or of the team, is updated."),
         "filters": text_map_field(FILTERS_HELP, required=False),
-        "team": text_field("Who sees it; left out: only you.", required=False),
-        "is_first": boolean_field("Begin your list of jobs with it.", required=False),
+        "team": text_field("Team that sees the view. Default: only you.", required=False),
+        "is_first": boolean_field("Make this your default view.", required=False),
     },
     example={"name": "Nights", "filters": {"state": "failed", "kind": "pretrain"}, "team": "pretraining"},
 )
@@ -70,7 +73,7 @@ VIEW_CHANGE = ResourceShape(
     {
         "name": text_field(required=False),
         "filters": text_map_field(FILTERS_HELP, required=False),
-        "is_first": boolean_field("Whether your list of jobs begins with it.", required=False),
+        "is_first": boolean_field("Whether this is your default view.", required=False),
     },
     example={"name": "Night shift"},
 )
@@ -78,21 +81,20 @@ EMPTY_BODY = ResourceShape("Nothing", {})
 
 
 def _read_view_query(name: str, value: Any) -> str:
-    """Read as the page reads its address, and refused by the same sentences."""
-    given = parsing.read_object(name, value)
-    for word in given:
-        if word not in VIEW_FILTERS:
+    """The filters as a query string, validated by the reader of the page."""
+    filters = parsing.read_object(name, value)
+    for key in filters:
+        if key not in VIEW_FILTERS:
             parsing.raise_invalid_field(
                 name,
-                f"{parsing.short_repr(word)} is no filter of the list of jobs; there are {', '.join(VIEW_FILTERS)}",
+                f"{parsing.short_repr(key)} is not a filter of the job list; use any of {', '.join(VIEW_FILTERS)}",
             )
-    address = PageQuery(
-        {word: parsing.text_reader(MAX_PARAM_LENGTH)(f"{name}.{word}", one) for word, one in given.items()}
-    )
-    asked = job_filters.read_job_filters(address)
+    read_text = parsing.text_reader(MAX_PARAM_LENGTH)
+    address = PageQuery({key: read_text(f"{name}.{key}", text) for key, text in filters.items()})
+    selection = job_filters.read_job_filters(address)
     for wrong in address.wrong:
         parsing.raise_invalid_field(f"{name}.{wrong.field}", wrong.why)
-    return urlencode(asked.kept)
+    return urlencode(selection.params)
 
 
 VIEW_READERS: dict[str, parsing.FieldReader] = {
@@ -103,14 +105,14 @@ VIEW_READERS: dict[str, parsing.FieldReader] = {
 
 
 def _find_view(caller: Caller, view: int) -> SavedView:
-    """Who runs the site is not shown other people's views in a list, and may ask for each."""
+    """The view, or 404. Site administrators can read any view by id, although lists show only their own."""
     rows = saved_view_actions.views_of_caller(caller, everywhere=caller.is_site_admin)
     row: SavedView = find_or_404(rows, "view", pk=view)
     return row
 
 
 class Views(ActionEndpoint, ListEndpoint):
-    """List saved views, save one."""
+    """List saved views and save a view."""
 
     tag = "Jobs"
     what = "views"
@@ -121,18 +123,18 @@ class Views(ActionEndpoint, ListEndpoint):
     rules = {
         "GET": EndpointRule(
             scope=TokenScope.READ,
-            says="Filters of the list of jobs that you or your teams saved",
+            says="List saved views of you and your teams",
             answer=VIEW,
             many=True,
         ),
         "POST": EndpointRule(
             scope=TokenScope.SUBMIT,
-            says="Save filters of the list of jobs under a name",
+            says="Save filters of the job list under a name",
             body=VIEW_REQUEST,
             answer=VIEW,
             status=201,
             conflicts=True,
-            also={200: "There was one of that name; it shows these filters now."},
+            also={200: "An existing view of this name was updated."},
         ),
     }
 
@@ -140,32 +142,32 @@ class Views(ActionEndpoint, ListEndpoint):
         return saved_view_actions.views_of_caller(self.caller)
 
     def work(self) -> Response:
-        asked = self.body(VIEW_READERS | {"team": parsing.text_reader(40)}, "a view")
-        if "name" not in asked:
-            raise InvalidRequestField("name", "is needed")
-        team = self.caller.teams().filter(name=asked["team"]).first() if "team" in asked else None
-        if "team" in asked and team is None:
-            raise InvalidRequestField("team", f"you have no team {parsing.short_repr(asked['team'])}")
+        body = self.body(VIEW_READERS | {"team": parsing.text_reader(40)}, "a view")
+        if "name" not in body:
+            raise InvalidRequestField("name", "is required")
+        team = self.caller.teams().filter(name=body["team"]).first() if "team" in body else None
+        if "team" in body and team is None:
+            raise InvalidRequestField("team", f"you are not a member of team {parsing.short_repr(body['team'])}")
         view, is_new = saved_view_actions.save(
-            self.caller, asked["name"], asked.get("filters", ""), team=team, author=self.author
+            self.caller, body["name"], body.get("filters", ""), team=team, author=self.author
         )
-        if asked.get("is_first"):
+        if body.get("is_first"):
             saved_view_actions.set_first_view(self.caller, view)
-        shown = VIEW.show(_find_view(self.caller, view.pk))
-        where = self.request.build_absolute_uri(f"{self.request.path}{view.pk}/")
-        return Response(shown, status=201 if is_new else 200, headers={"Location": where} if is_new else {})
+        payload = VIEW.show(_find_view(self.caller, view.pk))
+        url = self.request.build_absolute_uri(f"{self.request.path}{view.pk}/")
+        return Response(payload, status=201 if is_new else 200, headers={"Location": url} if is_new else {})
 
 
 class OneView(DetailEndpoint):
-    """One saved view: look, rename, let it show something else."""
+    """Get and change one saved view."""
 
     tag = "Jobs"
     shape = VIEW
     rules = {
-        "GET": EndpointRule(scope=TokenScope.READ, says="One saved view", answer=VIEW, team=True),
+        "GET": EndpointRule(scope=TokenScope.READ, says="Get one saved view", answer=VIEW, team=True),
         "PATCH": EndpointRule(
             scope=TokenScope.SUBMIT,
-            says="Rename a saved view, change its filters, begin your list with it",
+            says="Rename a saved view, change its filters, or make it your default",
             body=VIEW_CHANGE,
             answer=VIEW,
             team=True,
@@ -178,20 +180,20 @@ class OneView(DetailEndpoint):
 
     def patch(self, request: Any, view: int) -> Response:
         reject_unknown_params(request)
-        asked = self.body(VIEW_READERS, "a view")
+        body = self.body(VIEW_READERS, "a view")
         with transaction.atomic():
             row = lock_unchanged_row(request, VIEW, lambda: _find_view(self.caller, view))
-            if "name" in asked:
-                saved_view_actions.rename(self.caller, row, asked["name"], author=self.author)
-            if "filters" in asked:
-                saved_view_actions.set_view_query(self.caller, row, asked["filters"], author=self.author)
-            if asked.get("is_first", row.is_first) != row.is_first:  # type: ignore[attr-defined]
-                saved_view_actions.set_first_view(self.caller, row if asked["is_first"] else None)
+            if "name" in body:
+                saved_view_actions.rename(self.caller, row, body["name"], author=self.author)
+            if "filters" in body:
+                saved_view_actions.set_view_query(self.caller, row, body["filters"], author=self.author)
+            if body.get("is_first", row.is_first) != row.is_first:  # type: ignore[attr-defined]
+                saved_view_actions.set_first_view(self.caller, row if body["is_first"] else None)
         return current_row_response(VIEW, _find_view(self.caller, view))
 
 
 class RemoveView(ActionEndpoint):
-    """Remove a saved view; what it showed stays."""
+    """Remove a saved view. The jobs that it shows are not affected."""
 
     tag = "Jobs"
     rules = {
@@ -203,6 +205,6 @@ class RemoveView(ActionEndpoint):
     def work(self, view: int) -> Response:
         self.body({}, "the verb remove")
         row = lock_unchanged_row(self.request, VIEW, lambda: _find_view(self.caller, view))
-        shown = VIEW.show(row)
+        payload = VIEW.show(row)
         saved_view_actions.remove(self.caller, row, author=self.author)
-        return Response(shown)
+        return Response(payload)

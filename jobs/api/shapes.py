@@ -1,4 +1,4 @@
-"""What the record looks like from outside: one table for each kind of row, and one for each body."""
+"""Shapes of the API resources: one table per kind of row and per request body."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ from jobs.rest.shapes import (
     text_map_field,
 )
 
-JOB_ID_FIELD = text_field("Short public id that sorts by time; an array's task is written ID_INDEX.")
-DURATION = {"type": ["integer", "string"], "description": "Seconds, or D-HH:MM:SS, HH:MM:SS, MM."}
+JOB_ID_FIELD = text_field("Short public id that sorts by submission time. Array tasks have the form ID_INDEX.")
+DURATION = {
+    "type": ["integer", "string"],
+    "description": "Seconds as a number, or a text such as D-HH:MM:SS, HH:MM:SS or minutes.",
+}
 STATES = list(State)
 
 
@@ -42,7 +45,7 @@ def job_title(job: Job) -> str:
 
 
 def _latest_attempt_field(name: str) -> Any:
-    """Of the newest attempt, which `with_latest_attempt` has hung on the job."""
+    """A getter for a value of the newest attempt, which `attach_latest_attempts` has set on the job."""
 
     def read_latest(job: Any) -> Any:
         attempt: Attempt | None = job.latest_attempt
@@ -61,47 +64,49 @@ JOB = ResourceShape(
         "team": text_field(get=attribute_path("team.name"), needs=("team__name",)),
         "user": text_field(get=attribute_path("user.username"), needs=("user__username",)),
         "foreign_user": text_field(
-            "Who submitted it to the cluster, where it was not Acme; empty for Acme's own jobs."
+            "User who submitted the job directly to the cluster. Empty for jobs submitted through Acme."
         ),
         "name": text_field(),
         "kind": text_field(choices=JobKind),
         "state": text_field("Slurm's base state.", choices=STATES),
-        "flags": text_list_field("What goes on around the state: CONFIGURING, SIGNALING, REQUEUE_HOLD …"),
+        "flags": text_list_field("Slurm's state flags: CONFIGURING, SIGNALING, REQUEUE_HOLD …"),
         "title": text_field(
-            "The one word for state and flags, as squeue shows it.", get=job_title, needs=("state", "flags")
+            "State and flags as one word, as squeue shows it.", get=job_title, needs=("state", "flags")
         ),
         "code": text_field(
-            "The title's short code: PD, R, CG …", get=lambda j: STATE_CODES[job_title(j)], needs=("state", "flags")
+            "Short code of the title: PD, R, CG …", get=lambda j: STATE_CODES[job_title(j)], needs=("state", "flags")
         ),
-        "reason": text_field("Slurm's word for why it waits."),
-        "why": text_field("The same as a sentence."),
-        "hold": text_field("Who holds it.", choices=HoldKind.values),
+        "reason": text_field("Slurm's reason why the job waits."),
+        "why": text_field("The reason as a sentence."),
+        "hold": text_field("Who holds the job; empty: not held.", choices=HoldKind.values),
         "priority": integer_field(),
         "preemptible": boolean_field(),
         "nodes": integer_field(),
         "gpus_per_node": integer_field(),
-        "gpus": integer_field("All of them together.", needs=("nodes", "gpus_per_node")),
+        "gpus": integer_field("Total GPUs on all nodes.", needs=("nodes", "gpus_per_node")),
         "cpus_per_node": integer_field(),
         "memory_per_node": integer_field(
-            "MiB.", get=attribute_path("memory_per_node_mb"), needs=("memory_per_node_mb",)
+            "In MiB.", get=attribute_path("memory_per_node_mb"), needs=("memory_per_node_mb",)
         ),
         "gpu_model": text_field(),
         "nic_type": text_field(),
-        "time_limit": seconds_field("Seconds; null: UNLIMITED.", nullable=True),
+        "time_limit": seconds_field("In seconds; null: UNLIMITED.", nullable=True),
         "submitted_at": datetime_field(),
-        "begin_at": datetime_field("Not before.", nullable=True),
+        "begin_at": datetime_field("The job does not start before this time.", nullable=True),
         "started_at": datetime_field(nullable=True),
         "ended_at": datetime_field(nullable=True),
         "exit_code": integer_field(nullable=True),
         "signal": integer_field(nullable=True),
-        "exit": text_field("code:signal; empty before the end.", get=exit_text, needs=("exit_code", "signal")),
-        "requeues": integer_field("Spent of the budget."),
+        "exit": text_field("code:signal; empty until it ends.", get=exit_text, needs=("exit_code", "signal")),
+        "requeues": integer_field("Requeues used of requeue_limit."),
         "requeue_limit": integer_field(),
-        "array_id": text_field("The array it is a task of."),
+        "array_id": text_field("Id of the job's array; empty: not an array task."),
         "array_index": integer_field(nullable=True),
-        "array_limit": integer_field("Tasks of the array that may run at once.", nullable=True),
-        "nodelist": text_field("Of the newest attempt.", get=_latest_attempt_field("nodelist"), needs=()),
-        "backend_id": text_field("The cluster's own id of it.", get=_latest_attempt_field("backend_id"), needs=()),
+        "array_limit": integer_field("Maximum number of tasks of the array that run at once.", nullable=True),
+        "nodelist": text_field("Nodes of the newest attempt.", get=_latest_attempt_field("nodelist"), needs=()),
+        "backend_id": text_field(
+            "The cluster's job id of the newest attempt.", get=_latest_attempt_field("backend_id"), needs=()
+        ),
         "labels": text_map_field("Secrets are masked.", get=lambda job: mask_secrets(job.labels), needs=("labels",)),
         "comment": text_field(
             "Secrets are masked.", get=lambda job: mask_text(job.comment), needs=("comment",), in_lists=False
@@ -109,7 +114,7 @@ JOB = ResourceShape(
         "command": text_field(get=lambda job: mask_text(job.command), needs=("command",), in_lists=False),
         "workdir": text_field(in_lists=False),
         "environment": text_map_field(
-            "Secrets are masked, by the variable's name or by what its value looks like.",
+            "Secrets are masked, recognized by the variable's name or by the format of its value.",
             get=lambda job: mask_secrets(job.environment),
             needs=("environment",),
             in_lists=False,
@@ -119,7 +124,7 @@ JOB = ResourceShape(
         "checkpoint_signal": text_field(in_lists=False),
         "dependencies": text_list_field(
             "afterok:ID …",
-            get=lambda job: [f"{one.after}:{one.on.public_id}" for one in job.dependencies.all()],
+            get=lambda job: [f"{row.after}:{row.on.public_id}" for row in job.dependencies.all()],
             needs=(),
             joins=("dependencies__on",),
             in_lists=False,
@@ -130,26 +135,31 @@ JOB = ResourceShape(
 ATTEMPT = ResourceShape(
     "Attempt",
     {
-        "id": text_field("The id that the cluster keeps too.", get=attribute_path("key"), needs=("key",)),
+        "id": text_field(
+            "Attempt id, also stored by the cluster in the job's comment.", get=attribute_path("key"), needs=("key",)
+        ),
         "number": integer_field(),
         "state": text_field(choices=STATES),
         "title": text_field(
-            "CONFIGURING until the cluster runs it.",
-            get=lambda one: one.badge.label,
+            "State as one word; CONFIGURING until the cluster runs the attempt.",
+            get=lambda attempt: attempt.badge.label,
             needs=("state", "confirmed_at"),
         ),
-        "backend_id": text_field("The cluster's own id of it."),
+        "backend_id": text_field("The cluster's job id."),
         "nodelist": text_field(),
-        "promised_at": datetime_field("When it was given its GPUs."),
+        "promised_at": datetime_field("When GPUs were assigned to the attempt."),
         "started_at": datetime_field(
-            "When the cluster began it.", get=attribute_path("confirmed_at"), needs=("confirmed_at",), nullable=True
+            "When the cluster started the attempt.",
+            get=attribute_path("confirmed_at"),
+            needs=("confirmed_at",),
+            nullable=True,
         ),
         "ended_at": datetime_field(nullable=True),
         "exit_code": integer_field(nullable=True),
         "signal": integer_field(nullable=True),
-        "exit": text_field("code:signal; empty before the end.", get=exit_text, needs=("exit_code", "signal")),
+        "exit": text_field("code:signal; empty until it ends.", get=exit_text, needs=("exit_code", "signal")),
         "reason": text_field(),
-        "stop_as": text_field("What it was asked to become."),
+        "stop_as": text_field("Requested final state; empty: no stop requested."),
         "stop_why": text_field(),
     },
 )
@@ -160,9 +170,9 @@ EVENT = ResourceShape(
         "id": integer_field(),
         "at": datetime_field(),
         "what": text_field("job.submitted, job.moved, node.drained …"),
-        "by": text_field("A user's name, or the loop that did it."),
-        "source": text_field("Where the request came from.", nullable=True),
-        "request_id": text_field("The X-Request-ID of the answer to the request that caused it."),
+        "by": text_field("User name, or the name of the Acme process that made the change."),
+        "source": text_field("IP address of the request.", nullable=True),
+        "request_id": text_field("X-Request-ID of the request that caused the event."),
         "attempt": text_field(get=attribute_path("attempt.key"), needs=("attempt__key",), nullable=True),
         "from_state": text_field(),
         "to_state": text_field(),
@@ -191,44 +201,46 @@ NODE = ResourceShape(
         "state": text_field(choices=NodeState),
         "flags": text_list_field(get=attribute_path("all_flags"), needs=("flags", "drain_asked")),
         "title": text_field(
-            "One word for state and flags.", get=attribute_path("badge.label"), needs=("state", "flags", "drain_asked")
+            "State and flags as one word.", get=attribute_path("badge.label"), needs=("state", "flags", "drain_asked")
         ),
         "code": text_field(
-            "sinfo's word: idle, mix, drng …", get=attribute_path("badge.code"), needs=("state", "flags", "drain_asked")
+            "Short state as sinfo shows it: idle, mix, drng …",
+            get=attribute_path("badge.code"),
+            needs=("state", "flags", "drain_asked"),
         ),
         "takes_work": boolean_field(needs=("state", "flags", "drain_asked")),
         "gpus": integer_field(),
-        "gpus_held": integer_field("Held by jobs now.", get=lambda node: node.gpus_held, needs=()),
+        "gpus_held": integer_field("GPUs held by jobs now.", get=lambda node: node.gpus_held, needs=()),
         "gpu_model": text_field(),
         "cpus": integer_field(),
-        "memory": integer_field("MiB.", get=attribute_path("memory_mb"), needs=("memory_mb",)),
+        "memory": integer_field("In MiB.", get=attribute_path("memory_mb"), needs=("memory_mb",)),
         "rack": text_field(),
         "leaf": text_field("Leaf switch."),
         "pod": text_field(),
         "nic_type": text_field(),
         "nic_count": integer_field(),
-        "reason": text_field("Why it is closed."),
+        "reason": text_field("Why the node is closed."),
         "reason_by": text_field(),
         "reason_at": datetime_field(nullable=True),
-        "care": text_field("Where it is on its way back: repair, burn-in; empty: nowhere.", choices=RepairStage.values),
-        "care_until": datetime_field("When its burn-in is over.", nullable=True),
-        "since": datetime_field("In this state since."),
-        "seen_at": datetime_field("When its cluster last spoke of it.", nullable=True),
+        "care": text_field("Repair stage of the node: repair or burn-in; empty: none.", choices=RepairStage.values),
+        "care_until": datetime_field("When the burn-in ends.", nullable=True),
+        "since": datetime_field("When the node entered this state."),
+        "seen_at": datetime_field("When the cluster last reported the node.", nullable=True),
     },
 )
 
 RUNNING_JOB = ResourceShape(
     "HeldBy",
     {
-        "id": text_field("Of the job."),
+        "id": text_field("Id of the job."),
         "team": text_field(),
         "user": text_field(),
-        "gpus": integer_field("On this node."),
+        "gpus": integer_field("GPUs on this node."),
         "started_at": datetime_field(nullable=True),
         "preemptible": boolean_field(),
-        "gpus_in_all": integer_field("Of the whole job, on all its nodes."),
-        "saved_at": datetime_field("Its newest checkpoint in remote storage.", nullable=True),
-        "gpu_hours_at_risk": number_field("Of the whole job, since it last saved its work."),
+        "gpus_in_all": integer_field("GPUs of the job on all its nodes."),
+        "saved_at": datetime_field("Time of the newest checkpoint in remote storage.", nullable=True),
+        "gpu_hours_at_risk": number_field("GPU-hours of the whole job since its last checkpoint."),
     },
 )
 
@@ -237,11 +249,11 @@ DRAIN_CONSEQUENCES = ResourceShape(
     {
         "node": text_field("CLUSTER/NAME."),
         "done": boolean_field("False for a dry run."),
-        "effect": text_field("What happens, as a sentence."),
-        "running": integer_field("Jobs on the node."),
-        "gpus": integer_field("GPUs of the node that they hold."),
+        "effect": text_field("Effect of the drain, as a sentence."),
+        "running": integer_field("Jobs running on the node."),
+        "gpus": integer_field("GPUs of the node held by these jobs."),
         "mode": text_field(choices=DrainMode.values),
-        "gpu_hours_at_risk": number_field("Of all of them; lost when they are sent away now."),
+        "gpu_hours_at_risk": number_field("GPU-hours lost if all these jobs are requeued now."),
         "jobs": nested_list_field(RUNNING_JOB),
     },
 )
@@ -252,29 +264,33 @@ CLUSTER = ResourceShape(
         "id": text_field(get=attribute_path("name"), needs=("name",)),
         "name": text_field(),
         "title": text_field(),
-        "mode": text_field("How far Acme goes on it.", choices=ClusterMode.values),
+        "mode": text_field("Control mode: what Acme may do on the cluster.", choices=ClusterMode.values),
         "policy": text_field(),
-        "gpu_hour_price": number_field("In the currency that the server is set to.", nullable=True),
+        "gpu_hour_price": number_field("In the server's currency; null: costs are not shown.", nullable=True),
         "product": text_field(),
-        "heard_at": datetime_field("When it last answered.", nullable=True, observed=True),
-        "trouble": text_field("Why its last scheduling turn failed; empty when it succeeded.", observed=True),
-        "unreadable_count": integer_field("Rows of its last answer that could not be read.", observed=True),
-        "unreadable_rows": text_field("Which rows these are, and why. Nothing is concluded about them.", observed=True),
+        "heard_at": datetime_field("When the cluster last responded.", nullable=True, observed=True),
+        "trouble": text_field("Why the last scheduling turn failed; empty: it succeeded.", observed=True),
+        "unreadable_count": integer_field(
+            "Rows of the cluster's last response that could not be parsed.", observed=True
+        ),
+        "unreadable_rows": text_field("The unreadable rows with the reasons. Acme ignores these rows.", observed=True),
     },
 )
 
-MODE_HELP = f"observe: watch; advise: propose starts; drive: decide what runs where. In drive: {DRIVE_EXPLANATION}"
+MODE_HELP = (
+    f"observe: watch only; advise: propose starts; drive: decide which jobs run where. In drive: {DRIVE_EXPLANATION}"
+)
 
 
 SUBMIT_AS_HELP = (
-    "The user that jobs run as on the cluster. service: the user of Acme's token, for everybody, so that people and"
-    " teams are not isolated there; user_header: the person who submitted, named to a token that may act for others;"
-    " user_tokens: the person who submitted, by a token of their own."
+    "The user as whom jobs run on the cluster. service: the user of Acme's token, for all jobs, so that users and"
+    " teams are not isolated there; user_header: the submitting user, named in a header and sent with a token that may"
+    " act for others; user_tokens: the submitting user, with a token of their own."
 )
 
 
 def _connection_field(name: str, says: str) -> ShapeField:
-    """Null for callers who neither operate nor configure clusters; `places.cluster_row` knows which are which."""
+    """A connection setting; null for callers without a cluster permission (see `clusters.visible_cluster`)."""
     return text_field(
         says, nullable=True, get=lambda row: getattr(row, name) if row.shows_connection else None, needs=(name,)
     )
@@ -285,61 +301,65 @@ CLUSTER_DETAIL = ResourceShape(
     {
         **CLUSTER.fields,
         "address": _connection_field(
-            "address", "Of its slurmrestd. Null, as the next ones, without a permission on clusters."
+            "address", "Address of slurmrestd. Null, like the other connection settings, without a cluster permission."
         ),
-        "api_user": _connection_field("api_user", "Sent as X-SLURM-USER-NAME."),
+        "api_user": _connection_field("api_user", "User name sent as X-SLURM-USER-NAME."),
         "token_file": _connection_field(
-            "token_file", "Path to the file with the JWT; the token itself is never shown."
+            "token_file", "Path to the file with the JWT. The token itself is never shown."
         ),
         "submit_as": text_field(SUBMIT_AS_HELP, choices=SubmitIdentity.values),
         "user_token_directory": _connection_field(
-            "user_token_directory", "For user_tokens: one token file for each user."
+            "user_token_directory", "For user_tokens: directory with one token file per user."
         ),
-        "metrics_address": _connection_field("metrics_address", "GPU telemetry in DCGM exporter format."),
-        "log_root": _connection_field("log_root", "Shared directory that job logs are written to."),
+        "metrics_address": _connection_field("metrics_address", "Address of GPU telemetry in DCGM exporter format."),
+        "log_root": _connection_field("log_root", "Shared directory for job logs."),
         "checkpoint_root": _connection_field(
-            "checkpoint_root", "Shared directory beneath which jobs keep checkpoints."
+            "checkpoint_root", "Shared directory that contains the checkpoints of jobs."
         ),
-        "checkpoint_signal": text_field("Asks jobs to save a checkpoint before they are stopped; empty: never."),
+        "checkpoint_signal": text_field(
+            "Signal that makes jobs save a checkpoint before they are stopped; empty: none."
+        ),
         "burn_in_minutes": integer_field("How long a repaired node is tested before it accepts jobs.", low=0),
-        "is_bundled": boolean_field("Started by Acme itself, which also sets how it is reached."),
+        "is_bundled": boolean_field("Started by Acme, which also manages its connection settings."),
     },
 )
 CLUSTER_CHANGES = {
     "title": text_field(required=False),
     "address": text_field(
-        "http://host:6820 or unix:///run/slurmrestd.sock. With a new address name token_file again: the token is sent"
-        " there from then on.",
+        "http://host:6820 or unix:///run/slurmrestd.sock. To change the address you must also send token_file, because"
+        " the token is then sent to the new address.",
         required=False,
     ),
-    "api_user": text_field("Sent as X-SLURM-USER-NAME.", required=False),
+    "api_user": text_field("User name sent as X-SLURM-USER-NAME.", required=False),
     "token_file": text_field(
-        "Path to a file containing the JWT, beneath a directory of ACME_TOKEN_DIRS on the server.", required=False
+        "Path to a file containing the JWT, inside a directory of ACME_TOKEN_DIRS on the server.", required=False
     ),
     "submit_as": text_field(SUBMIT_AS_HELP, choices=SubmitIdentity.values, required=False),
     "user_token_directory": text_field(
-        "For user_tokens: a directory beneath ACME_TOKEN_DIRS with one token file for each user, named as the user.",
+        "For user_tokens: a directory inside ACME_TOKEN_DIRS with one token file per user, named after the user.",
         required=False,
     ),
-    "metrics_address": text_field("GPU telemetry in DCGM exporter format.", required=False),
-    "log_root": text_field("Shared directory that job logs are written to, as the server sees it.", required=False),
-    "checkpoint_root": text_field("Shared directory beneath which jobs keep checkpoints.", required=False),
+    "metrics_address": text_field("Address of GPU telemetry in DCGM exporter format.", required=False),
+    "log_root": text_field("Shared directory for job logs, as mounted on the server.", required=False),
+    "checkpoint_root": text_field("Shared directory that contains the checkpoints of jobs.", required=False),
     "mode": text_field(MODE_HELP, choices=ClusterMode.values, required=False),
-    "checkpoint_signal": text_field("[B:]USR1[@seconds], as for sbatch --signal; empty: never.", required=False),
-    "burn_in_minutes": integer_field("How long a repaired node is tested.", low=0, high=10_080, required=False),
-    "gpu_hour_price": number_field(
-        "In the currency of the server; null: no costs are shown.", nullable=True, required=False
+    "checkpoint_signal": text_field("[B:]USR1[@seconds], as for sbatch --signal; empty: none.", required=False),
+    "burn_in_minutes": integer_field(
+        "How long a repaired node is tested before it accepts jobs.", low=0, high=10_080, required=False
     ),
-    "reason": text_field("Kept in the Event.", required=False),
+    "gpu_hour_price": number_field(
+        "In the server's currency; null: costs are not shown.", nullable=True, required=False
+    ),
+    "reason": text_field("Stored with the event.", required=False),
 }
 CLUSTER_CHANGE = ResourceShape("ClusterChange", CLUSTER_CHANGES, example={"mode": "advise"})
 NEW_CLUSTER = ResourceShape(
     "ClusterRequest",
     {
         **CLUSTER_CHANGES,
-        "name": text_field("Small letters, digits and dashes, at most 40."),
+        "name": text_field("Lowercase letters, digits and dashes; at most 40 characters."),
         "address": text_field("http://host:6820 or unix:///run/slurmrestd.sock."),
-        "mode": text_field(f"observe if left out. {MODE_HELP}", choices=ClusterMode.values, required=False),
+        "mode": text_field(f"Default: observe. {MODE_HELP}", choices=ClusterMode.values, required=False),
     },
     example={"name": "seren", "address": "http://127.0.0.1:6820", "mode": "observe"},
 )
@@ -354,15 +374,15 @@ CONNECTION = ResourceShape(
 CONNECTION_TEST = ResourceShape(
     "ConnectionTest",
     {
-        "works": boolean_field("No step is wrong."),
+        "works": boolean_field("True if no step failed."),
         "steps": nested_list_field(
             ResourceShape(
                 "ConnectionTestStep",
                 {
                     "name": text_field(),
-                    "good": boolean_field("Null where it was not tried, or there was nothing to try.", nullable=True),
+                    "good": boolean_field("Null if the step was skipped.", nullable=True),
                     "says": text_field(),
-                    "advice": text_field("What to do; empty where nothing is wrong."),
+                    "advice": text_field("What to do; empty if the step succeeded."),
                 },
             )
         ),
@@ -376,7 +396,7 @@ QUOTA = ResourceShape(
     "Quota",
     {
         "cluster": text_field(get=attribute_path("cluster.name")),
-        "kind": text_field("Empty: every kind of work."),
+        "kind": text_field("Kind of job; empty: all kinds."),
         "gpus": integer_field(),
     },
 )
@@ -385,10 +405,10 @@ QUOTA_USAGE = ResourceShape(
     {
         "team": text_field(get=attribute_path("team.name"), needs=("team__name",)),
         "cluster": text_field(get=attribute_path("cluster.name"), needs=("cluster__name",)),
-        "kind": text_field("Empty: every kind of work."),
-        "gpus": integer_field("That jobs which may not be preempted hold at most."),
-        "held": integer_field("That they hold just now.", needs=()),
-        "left": integer_field("Of the two, what is left; negative, where a quota was made smaller.", needs=()),
+        "kind": text_field("Kind of job; empty: all kinds."),
+        "gpus": integer_field("Maximum number of GPUs for jobs that are not preemptible."),
+        "held": integer_field("GPUs that these jobs hold now.", needs=()),
+        "left": integer_field("GPUs left; negative if the quota was reduced below its use.", needs=()),
     },
 )
 TEAM = ResourceShape(
@@ -399,13 +419,13 @@ TEAM = ResourceShape(
         "title": text_field(),
         "members": nested_list_field(
             MEMBER,
-            get=lambda team: [MEMBER.show(one) for one in team.memberships.all()],
+            get=lambda team: [MEMBER.show(membership) for membership in team.memberships.all()],
             needs=(),
             joins=("memberships__user",),
         ),
         "quotas": nested_list_field(
             QUOTA,
-            get=lambda team: [QUOTA.show(one) for one in team.quotas.all()],
+            get=lambda team: [QUOTA.show(quota) for quota in team.quotas.all()],
             needs=(),
             joins=("quotas__cluster",),
         ),
@@ -417,40 +437,44 @@ CALLER_SHAPE = ResourceShape(
     "Me",
     {
         "user": text_field(),
-        "scope": text_field("What this token, or session, may do at most.", choices=TokenScope.values),
+        "scope": text_field("Maximum access of this token or session.", choices=TokenScope.values),
         "token": text_field("The token's prefix; null for a session.", nullable=True),
         "expires_at": datetime_field(nullable=True),
-        "superuser": boolean_field("Every role in every team."),
-        "operates_clusters": boolean_field("May drain, resume and test nodes."),
+        "superuser": boolean_field("Has every role in every team."),
+        "operates_clusters": boolean_field("Can drain, resume and test nodes."),
         "teams": nested_list_field(ROLE),
     },
 )
 
-# --- bodies
+# --- request bodies
 
 JOB_REQUEST = ResourceShape(
     "JobRequest",
     {
-        "command": text_field("A script or a command line; the cluster runs it, Acme never does."),
-        "team": text_field("Needed by those who submit for several teams.", required=False),
-        "cluster": text_field("Needed where Acme drives several.", required=False),
-        "name": text_field("Otherwise the first word of the command.", required=False),
+        "command": text_field("A script or a command line. It runs on the cluster, never on the Acme server."),
+        "team": text_field("Required if you can submit for several teams.", required=False),
+        "cluster": text_field("Required if Acme drives several clusters.", required=False),
+        "name": text_field("Default: the first word of the command.", required=False),
         "kind": text_field(choices=JobKind, required=False),
         "workdir": text_field("Absolute path.", required=False),
         "environment": text_map_field(required=False),
         "nodes": integer_field(low=1, high=100_000, required=False),
         "gpus_per_node": integer_field(low=0, high=1000, required=False),
-        "cpus_per_node": integer_field("Otherwise the GPUs' share of a node.", low=1, high=100_000, required=False),
-        "memory_per_node": one_of_field({"type": "integer"}, {"type": "string"}, says="MiB, or 512G.", required=False),
+        "cpus_per_node": integer_field(
+            "Default: a share of the node proportional to its GPUs.", low=1, high=100_000, required=False
+        ),
+        "memory_per_node": one_of_field(
+            {"type": "integer"}, {"type": "string"}, says="In MiB, or a text such as 512G.", required=False
+        ),
         "gpu_model": text_field(required=False),
         "nic_type": text_field(required=False),
         "time_limit": ShapeField(schema=DURATION, required=False),
         "priority": integer_field(low=-MAX_PRIORITY, high=MAX_PRIORITY, required=False),
         "preemptible": boolean_field(required=False),
         "requeue_limit": integer_field(low=0, high=1000, required=False),
-        "begin_at": datetime_field("With a time zone.", required=False),
+        "begin_at": datetime_field("Earliest start, with a time zone.", required=False),
         "hold": boolean_field(required=False),
-        "array": text_field("0-99%10", required=False),
+        "array": text_field("Task indexes, such as 0-99%10; %10 runs at most ten at once.", required=False),
         "dependencies": one_of_field(
             {"type": "string"},
             {"type": "array", "items": {"type": "string"}},
@@ -460,11 +484,13 @@ JOB_REQUEST = ResourceShape(
         "checkpoint_dir": text_field("Absolute path.", required=False),
         "checkpoint_interval": ShapeField(schema=DURATION, required=False),
         "checkpoint_signal": text_field(
-            "Asks it to save its work before it is stopped: [B:]USR1[@seconds], as for sbatch --signal.", required=False
+            "Signal that makes the job save a checkpoint before it is stopped: [B:]USR1[@seconds], as for sbatch"
+            " --signal.",
+            required=False,
         ),
         "labels": text_map_field(required=False),
         "comment": text_field(required=False),
-        "key": text_field("What other jobs of the same request call it.", required=False),
+        "key": text_field("Name for references (@KEY) from other jobs of the same request.", required=False),
     },
     example={"command": "python train.py", "nodes": 2, "gpus_per_node": 8, "time_limit": "2-00:00:00"},
 )
@@ -472,31 +498,31 @@ JOB_REQUEST = ResourceShape(
 JOB_SUBMITTED = ResourceShape(
     "Submitted",
     {
-        "id": text_field("Of the job; of the array, if it is one."),
-        "jobs": text_list_field("The ids of all rows: one, or one for each task of the array."),
+        "id": text_field("Id of the job or the array."),
+        "jobs": text_list_field("Ids of all jobs created: one, or one per task of the array."),
         "state": text_field(choices=STATES),
-        "why": text_field("Why it does not run yet."),
+        "why": text_field("Why the job is not running yet."),
     },
 )
 
 BULK_REQUEST = ResourceShape(
     "JobsRequest",
     {
-        "jobs": nested_list_field(JOB_REQUEST, "At most 5,000, arrays counted by their tasks."),
+        "jobs": nested_list_field(JOB_REQUEST, "At most 5,000 jobs; each task of an array counts."),
         "mode": text_field(
-            "all: every job or none; each: every job that can be.", choices=("all", "each"), required=False
+            "all: submit all jobs or none; each: submit every valid job.", choices=("all", "each"), required=False
         ),
-        "team": text_field("For jobs that name none.", required=False),
-        "cluster": text_field("For jobs that name none.", required=False),
+        "team": text_field("Default for jobs without a team.", required=False),
+        "cluster": text_field("Default for jobs without a cluster.", required=False),
     },
 )
 BULK_JOB_RESULT = ResourceShape(
     "Result",
     {
-        "status": integer_field("201, or what the job alone would have been answered with."),
+        "status": integer_field("201, or the status that a request with this job alone would get."),
         "id": text_field(required=False),
         "jobs": text_list_field(required=False),
-        "errors": object_field("Field by field.", required=False),
+        "errors": object_field("Errors by field.", required=False),
     },
 )
 BULK_RESULT = ResourceShape(
@@ -504,12 +530,12 @@ BULK_RESULT = ResourceShape(
     {
         "accepted": integer_field(),
         "refused": integer_field(),
-        "results": nested_list_field(BULK_JOB_RESULT, "In the order asked."),
+        "results": nested_list_field(BULK_JOB_RESULT, "In the order of the request."),
     },
 )
 
 REASON_BODY = ResourceShape(
-    "Why", {"reason": text_field("Kept in the Event; who holds or drains should give one.", required=False)}
+    "Why", {"reason": text_field("Stored with the event. Recommended for hold and drain.", required=False)}
 )
 PRIORITY_BODY = ResourceShape(
     "PriorityRequest",
@@ -520,10 +546,12 @@ JOB_ACTION_REQUEST = ResourceShape(
     "VerbRequest",
     {
         "verb": text_field(choices=JOB_ACTION_NAMES),
-        "ids": text_list_field("Ids of jobs, or of arrays for all their tasks; at most 1,000.", required=False),
-        "filter": object_field('Filters of the list of jobs, such as {"state": "PENDING"}.', required=False),
-        "dry_run": boolean_field("Say what would be done, and change nothing.", required=False),
-        "priority": integer_field("For the verb priority.", low=-MAX_PRIORITY, high=MAX_PRIORITY, required=False),
+        "ids": text_list_field("Ids of jobs, or of arrays to include all their tasks; at most 1,000.", required=False),
+        "filter": object_field('Filters of the job list, such as {"state": "PENDING"}.', required=False),
+        "dry_run": boolean_field("Return the effect without changing anything.", required=False),
+        "priority": integer_field(
+            "Required for the verb priority.", low=-MAX_PRIORITY, high=MAX_PRIORITY, required=False
+        ),
         "reason": REASON_BODY.fields["reason"],
     },
     example={"verb": "cancel", "filter": {"state": "PENDING", "user": "ada"}, "dry_run": True},
@@ -532,8 +560,8 @@ JOB_ACTION_RESULT = ResourceShape(
     "Outcome",
     {
         "id": text_field(),
-        "done": boolean_field("For a dry run: would be done."),
-        "error": text_field("Why not.", required=False),
+        "done": boolean_field("True if the action was performed, or would be in a dry run."),
+        "error": text_field("Why the action was refused.", required=False),
     },
 )
 JOB_ACTION_RESULTS = ResourceShape(
@@ -541,10 +569,10 @@ JOB_ACTION_RESULTS = ResourceShape(
     {
         "verb": text_field(choices=JOB_ACTION_NAMES),
         "dry_run": boolean_field(),
-        "matched": integer_field("Jobs that the ids or the filter name."),
+        "matched": integer_field("Jobs that match the ids or the filter."),
         "done": integer_field(),
         "refused": integer_field(),
-        "left": integer_field("Matched beyond the 1,000 of one request: ask again."),
+        "left": integer_field("Matching jobs beyond the limit of 1,000 per request. Repeat the request for them."),
         "outcomes": nested_list_field(JOB_ACTION_RESULT),
     },
 )
@@ -555,20 +583,21 @@ NODE_TEST = ResourceShape(
         "node": text_field("CLUSTER/NAME."),
         "asked_at": datetime_field(),
         "done": boolean_field(),
-        "passed": boolean_field("Null until it is done.", nullable=True),
-        "outcome": text_field("How far it is, or how it came out."),
-        "log": text_field("Where its output is."),
+        "passed": boolean_field("Null until the test is done.", nullable=True),
+        "outcome": text_field("Progress or result of the test."),
+        "log": text_field("Path of the test's output."),
     },
 )
 DRAIN_BODY = ResourceShape(
     "DrainRequest",
     {
-        "reason": text_field("Operators read it in the list of nodes."),
+        "reason": text_field("Shown in the node list."),
         "mode": text_field(
-            "What becomes of running jobs: finish lets them, checkpoint requeues each after its next one, now at once.",
+            "What happens to running jobs. finish: they run to their end; checkpoint: each is requeued after its next"
+            " checkpoint; now: they are requeued immediately.",
             choices=DrainMode.values,
             required=False,
         ),
-        "dry_run": boolean_field("Show the consequences, and change nothing.", required=False),
+        "dry_run": boolean_field("Return the consequences without changing anything.", required=False),
     },
 )

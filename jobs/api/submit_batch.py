@@ -1,8 +1,8 @@
-"""Single jobs of many people, submitted in one transaction.
+"""Submits single jobs of many users in one transaction.
 
-Only what is plainly right: one job, no array, nothing it waits for, a key that nobody has used. Each gets its own
-answer, its own Event and its own idempotency record, as if it had come alone; who is left out has been told nothing,
-nothing is kept of him, and he goes the way of all others.
+A batch takes only simple valid requests: one job, no array, no dependencies, and an unused Idempotency-Key. Each
+request gets its own response, event and idempotency record, as if it were submitted alone. A request that is left out
+has no effect here and is handled by the normal endpoint.
 """
 
 from __future__ import annotations
@@ -31,60 +31,63 @@ class BatchSubmission:
     caller: Caller
     author: Author
     job: Mapping[str, Any]
-    address: str  # of the list of jobs; the new one's is told as Location
+    address: str  # URL of the job list, from which the job's Location is built
     idempotency: IdempotentRequest | None = None
 
     def job_url(self, job: Job) -> str:
         return f"{self.address}{job.public_id}/"
 
 
-SubmissionReply = tuple[dict[str, Any], str]  # what was submitted, and where it is
+SubmissionReply = tuple[dict[str, Any], str]  # response body and URL of the new job
 
 
-def submit_jobs_together(asks: Mapping[Any, BatchSubmission], now: datetime) -> dict[Any, SubmissionReply]:
-    """What each is told; those who are not in the answer were not served."""
-    plain = _within_rate_limit(asks, _valid_submissions(asks))
-    if not plain:
+def submit_jobs_together(requests: Mapping[Any, BatchSubmission], now: datetime) -> dict[Any, SubmissionReply]:
+    """Submit the requests that are simple and valid; returns their replies. The others are missing in the result."""
+    accepted = _within_rate_limit(requests, _valid_submissions(requests))
+    if not accepted:
         return {}
     with transaction.atomic():
-        free = idempotency.claim_new_requests([keyed for name in plain if (keyed := asks[name].idempotency)], now)
-        chosen = {name: wanted for name, wanted in plain.items() if asks[name].idempotency in {None, *free}}
-        jobs = dict(zip(chosen, submit_in_transaction(list(chosen.values()), now), strict=True)) if chosen else {}
-        told = {
-            name: (submissions.submission_response(rows), asks[name].job_url(rows[0])) for name, rows in jobs.items()
+        keyed_requests = [keyed for name in accepted if (keyed := requests[name].idempotency)]
+        new = idempotency.claim_new_requests(keyed_requests, now)
+        groups = {name: group for name, group in accepted.items() if requests[name].idempotency in {None, *new}}
+        jobs = dict(zip(groups, submit_in_transaction(list(groups.values()), now), strict=True)) if groups else {}
+        replies = {
+            name: (submissions.submission_response(rows), requests[name].job_url(rows[0]))
+            for name, rows in jobs.items()
         }
-        _store_replies({keyed: told[name] for name in told if (keyed := asks[name].idempotency)})
-        for cluster_id in {wanted.cluster.pk for wanted in chosen.values()}:
+        _store_replies({keyed: replies[name] for name in replies if (keyed := requests[name].idempotency)})
+        for cluster_id in {group.cluster.pk for group in groups.values()}:
             submissions.request_turn_after_commit(cluster_id)
-    return told
+    return replies
 
 
-def _valid_submissions(asks: Mapping[Any, BatchSubmission]) -> dict[Any, SubmissionGroup]:
-    allowed = {name: ask for name, ask in asks.items() if ask.caller.scope.covers(TokenScope.SUBMIT)}
-    ground = SubmissionTargets.of([ask.caller for ask in allowed.values()])
-    return {name: wanted for name, ask in allowed.items() if (wanted := _validate_submission(ask, ground))}
+def _valid_submissions(requests: Mapping[Any, BatchSubmission]) -> dict[Any, SubmissionGroup]:
+    allowed = {name: row for name, row in requests.items() if row.caller.scope.covers(TokenScope.SUBMIT)}
+    targets = SubmissionTargets.of([request.caller for request in allowed.values()])
+    return {name: group for name, row in allowed.items() if (group := _validate_submission(row, targets))}
 
 
-def _validate_submission(ask: BatchSubmission, ground: SubmissionTargets) -> SubmissionGroup | None:
+def _validate_submission(request: BatchSubmission, targets: SubmissionTargets) -> SubmissionGroup | None:
+    """The parsed submission; None if it is invalid or not simple."""
     try:
-        team, cluster, spec = submissions.parse_submission(ask.job, {}, CallerTargets(ask.caller, ground))
+        team, cluster, spec = submissions.parse_submission(request.job, {}, CallerTargets(request.caller, targets))
         refuse_observe_mode(cluster)
     except (InvalidField, PermissionDenied):
         return None
     if spec.array or spec.dependencies:
         return None
-    return SubmissionGroup(specs=[spec], cluster=cluster, team=team, author=ask.author)
+    return SubmissionGroup(specs=[spec], cluster=cluster, team=team, author=request.author)
 
 
 def _within_rate_limit(
-    asks: Mapping[Any, BatchSubmission], plain: Mapping[Any, SubmissionGroup]
+    requests: Mapping[Any, BatchSubmission], groups: Mapping[Any, SubmissionGroup]
 ) -> dict[Any, SubmissionGroup]:
-    """Only who is served here is counted here: Django counts those whom it is left."""
-    may = throttle.users_within_limit([asks[name].caller.user.pk for name in plain])
-    return {name: wanted for name, wanted in plain.items() if asks[name].caller.user.pk in may}
+    """The groups of users within their rate limit. Counts only these requests; Django counts those it handles."""
+    users = throttle.users_within_limit([requests[name].caller.user.pk for name in groups])
+    return {name: group for name, group in groups.items() if requests[name].caller.user.pk in users}
 
 
-def _store_replies(told: Mapping[IdempotentRequest, SubmissionReply]) -> None:
-    if told:
-        headers = {keyed: {"Location": where} for keyed, (_, where) in told.items()}
-        idempotency.store_responses({keyed: shown for keyed, (shown, _) in told.items()}, 201, headers)
+def _store_replies(replies: Mapping[IdempotentRequest, SubmissionReply]) -> None:
+    if replies:
+        headers = {keyed: {"Location": url} for keyed, (_, url) in replies.items()}
+        idempotency.store_responses({keyed: payload for keyed, (payload, _) in replies.items()}, 201, headers)

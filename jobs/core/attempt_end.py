@@ -1,4 +1,4 @@
-"""What becomes of a job when an attempt of it ends. A table a person can read; nothing is changed here."""
+"""Decides what happens to a job when one of its attempts ends. Returns decisions; nothing is changed here."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from datetime import datetime
 
 from jobs.core.lifecycle import FAILURE_STATES, FINAL_STATES, PLATFORM_FAILURES, TRANSITIONS, Flag, JobKind, State
 
-RECOVERY_LABEL = "acme-recovery"  # of a job: `off` opts out, `on` asks for it where it is not usual
+RECOVERY_LABEL = "acme-recovery"  # job label: `off` disables recovery, `on` enables it for kinds that do not use it
 TRAINING_KINDS = frozenset({JobKind.PRETRAIN, JobKind.SFT, JobKind.MLLM})
-# A time limit is what its owner asked for; everything else may have been somebody's fault
+# The job's owner chose the time limit and the deadline. All other failures may be caused by the platform
 RECOVERABLE_STATES = FAILURE_STATES - {State.TIMEOUT, State.DEADLINE}
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobTransition:
-    """The job's new state. A job that goes back to the queue keeps its place there."""
+    """The job's new state. A job that returns to the queue keeps its place there."""
 
     state: State
     flags: tuple[Flag, ...] = ()
@@ -26,7 +26,7 @@ class JobTransition:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptEnd:
-    """How a cluster says that an attempt ended."""
+    """How an attempt ended, as the cluster reports it."""
 
     state: State
     at: datetime
@@ -36,6 +36,8 @@ class AttemptEnd:
 
     @property
     def sentence(self) -> str:
+        """Describe the end for the event log and the job page."""
+        # The signal first: shells report 128 + signal as exit code, which is harder to read
         if self.state == State.FAILED and self.signal:
             return f"Its command was ended by signal {self.signal}."
         if self.state == State.FAILED and self.exit_code:
@@ -43,36 +45,40 @@ class AttemptEnd:
         return TRANSITIONS.get((State.RUNNING, self.state), f"The cluster reports {self.state}.")
 
 
-def transition_after_end(ended: AttemptEnd, *, wanted: str, budget: int) -> JobTransition:
-    """`wanted` is what somebody asked the attempt to become ("" for nobody), `budget` the requeues that are left."""
+def transition_after_end(ended: AttemptEnd, *, requested: str, budget: int) -> JobTransition:
+    """Return what the job becomes after this end.
+
+    `requested` is the state that a user or a loop requested with a stop, "" without such a request. `budget` is the
+    number of requeues that remain.
+    """
+    # A job that completed before a requested stop took effect stays completed
     if ended.state == State.COMPLETED:
         return JobTransition(state=State.COMPLETED, why=ended.sentence)
-    if wanted == State.CANCELLED:
-        return JobTransition(state=State.CANCELLED, why="It was stopped as asked.")
-    if wanted == State.PENDING:
-        return JobTransition(state=State.PENDING, flags=(Flag.REQUEUED,), why="It was requeued as asked.")
-    if wanted == State.TIMEOUT:
+    if requested == State.CANCELLED:
+        return JobTransition(state=State.CANCELLED, why="Stopped on request.")
+    if requested == State.PENDING:
+        return JobTransition(state=State.PENDING, flags=(Flag.REQUEUED,), why="Requeued on request.")
+    if requested == State.TIMEOUT:
         return JobTransition(state=State.TIMEOUT, why=TRANSITIONS[State.RUNNING, State.TIMEOUT])
-    if wanted == State.FAILED:
-        return JobTransition(state=State.FAILED, why="Recovery ended it.")
-    if wanted == State.PREEMPTED:
-        return _requeue_or_end(State.PREEMPTED, budget, spends=False, why="It gave way to other work")
+    if requested == State.FAILED:
+        return JobTransition(state=State.FAILED, why="Stopped by recovery.")
+    if requested == State.PREEMPTED:
+        # A preemption consumes no requeue, because the job is not responsible for it
+        return _requeue_or_end(State.PREEMPTED, budget, spends=False, why="Preempted by other work")
     if ended.state in PLATFORM_FAILURES:
-        return _requeue_or_end(ended.state, budget, spends=True, why="The platform failed under it")
+        return _requeue_or_end(ended.state, budget, spends=True, why="Platform failure")
     return JobTransition(state=ended.state, why=ended.sentence)
 
 
 def _requeue_or_end(end: State, budget: int, *, spends: bool, why: str) -> JobTransition:
     if budget > 0:
-        return JobTransition(
-            state=State.PENDING, flags=(Flag.REQUEUED,), spends_budget=spends, why=f"{why}; it waits for a new start."
-        )
-    return JobTransition(state=end, why=f"{why}, and its requeue budget is spent.")
+        return JobTransition(state=State.PENDING, flags=(Flag.REQUEUED,), spends_budget=spends, why=f"{why}; requeued.")
+    return JobTransition(state=end, why=f"{why}; no requeues remain.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveryEligibility:
-    """What of a job says whether recovery looks after it."""
+    """The properties of a job that decide whether recovery handles its failures."""
 
     kind: str
     labels: Mapping[str, object]
@@ -80,48 +86,49 @@ class RecoveryEligibility:
     may_requeue: bool
 
     def is_recoverable(self, ended: AttemptEnd) -> bool:
-        said = self.labels.get(RECOVERY_LABEL)
-        usual = self.kind in TRAINING_KINDS or self.saves
-        looked_after = said != "off" and self.may_requeue and (usual or said == "on")
-        return looked_after and ended.state in RECOVERABLE_STATES
+        preference = self.labels.get(RECOVERY_LABEL)
+        is_default = self.kind in TRAINING_KINDS or self.saves
+        is_enabled = preference != "off" and self.may_requeue and (is_default or preference == "on")
+        return is_enabled and ended.state in RECOVERABLE_STATES
 
 
 def waits_for_recovery(becomes: JobTransition, modes: Collection[str]) -> bool:
-    """Whether recovery decides before this rule does. A job that goes on by itself is taken from its queue only where
-    recovery may act without asking anybody."""
+    """Return whether recovery decides before the rules in this module apply. A job that would be requeued waits for
+    recovery only where recovery may act without approval."""
     return "act" in modes or (becomes.state in FINAL_STATES and "propose" in modes)
 
 
 def transition_to_recovery(ended: AttemptEnd) -> JobTransition:
+    """Keep the job pending until recovery has decided."""
     return JobTransition(
         state=State.PENDING,
         flags=(Flag.RECOVERING,),
-        why=f"{ended.sentence} What is done about it is being decided.",
+        why=f"{ended.sentence} Waiting for a recovery decision.",
     )
 
 
 def transition_to_hold(why: str) -> JobTransition:
-    """It would go on ending like this, so it waits for a person."""
+    """Hold the job until a user releases it: another attempt would end in the same way."""
     return JobTransition(state=State.PENDING, flags=(Flag.REQUEUE_HOLD,), spends_budget=True, why=why)
 
 
 def transition_to_unknown(why: str) -> JobTransition:
-    """Its cluster forgot it, and nothing shows how it ended. It may have succeeded, so it must not start again before
-    a person has recorded the outcome."""
+    """Hold a job whose attempt the cluster no longer knows. It may have succeeded, so it must not start again before a
+    user has recorded the outcome."""
     return JobTransition(state=State.PENDING, flags=(Flag.OUTCOME_UNKNOWN,), why=why)
 
 
 def transition_after_refusal(why: str) -> JobTransition:
-    """The cluster would not take it. Asking again would be refused again, so it waits for a person."""
+    """Hold a job that the cluster rejected. A second submission would be rejected too, so a user must look at it."""
     return JobTransition(
-        state=State.PENDING, flags=(Flag.REQUEUE_HOLD, Flag.LAUNCH_FAILED), why=f"The cluster refused it: {why}"
+        state=State.PENDING, flags=(Flag.REQUEUE_HOLD, Flag.LAUNCH_FAILED), why=f"The cluster rejected the job: {why}"
     )
 
 
 def transition_after_misplacement(why: str) -> JobTransition:
-    """The cluster cannot take it there just now, and that is not the job's fault."""
+    """Requeue a job whose nodes became unavailable before it started. That is not the job's fault."""
     return JobTransition(
         state=State.PENDING,
         flags=(Flag.REQUEUED,),
-        why=f"Its nodes could not take it any more; it waits for others. The cluster said: {why}",
+        why=f"The allocated nodes are no longer available; requeued for other nodes. The cluster reported: {why}",
     )

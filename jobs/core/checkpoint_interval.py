@@ -1,12 +1,13 @@
-"""How often a training should save: Young's and Daly's interval, from its own failures and its measured stall. Pure.
+"""Calculates how often a training job should save checkpoints, from its own failures and measured stalls. Pure.
 
-With a mean time M between failures and a save that holds training up for d, an interval t costs d / t for saving and
-about t / 2M for what is done again. Young's optimum is sqrt(2 d M); Daly's higher-order estimate ("A higher order
-estimate of the optimum checkpoint interval for restart dumps", 2006) holds also where d is no longer small against M.
-Only the part of a save that blocks training counts: what a background process writes costs no step.
+With a mean time M between failures and a save that stalls training for d, an interval t costs d / t for saving and
+about t / 2M for work that is repeated after a failure. Young's optimum is sqrt(2 d M). Daly's higher-order estimate ("A
+higher order estimate of the optimum checkpoint interval for restart dumps", 2006) also holds where d is not small
+compared with M. Only the part of a save that blocks training counts: background writes cost no step.
 
-Few failures say little of their rate. M is the time that was run by n + 0.7 failures, the middle of what a Poisson
-count of n leaves likely; so a job that never failed gets an answer too, and one that grows more certain as it runs.
+A few failures are a weak estimate of the failure rate. M is therefore the run time divided by n + 0.7 failures, which
+is near the median of the rates that explain a Poisson count of n. A job that has never failed also gets an answer, and
+the answer becomes more certain as the job runs.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from datetime import timedelta
 from itertools import pairwise
 from statistics import median
 
+# Added to the observed failures, so that a job without failures has a finite mean time between failures
 UNSEEN_FAILURES = 0.7
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointAdvice:
-    """`usual_s` and `usual_waste` are what the job does now, where it has saved often enough to tell."""
+    """The recommended interval. `usual_s` and `usual_waste` describe the current interval, if the job has saved often
+    enough."""
 
     every_s: float
     mttf_s: float
@@ -40,42 +43,48 @@ class CheckpointAdvice:
 
     @property
     def saved_fraction(self) -> float:
-        """The part of its time that following it saves."""
+        """The part of the job's time that the recommended interval saves."""
+        # Not negative: measured gaps vary, and the estimate is of first order
         return max(0.0, (self.usual_waste or self.waste) - self.waste)
 
     @property
     def why(self) -> str:
-        failed = f"{self.failures} failure{'' if self.failures == 1 else 's'}"
-        told = f"{failed} in {self.ran_s / 3600:.1f} h, and a save holds it up for {self.stall_s:.2g} s"
+        count = f"{self.failures} failure{'' if self.failures == 1 else 's'}"
+        summary = f"{count} in {self.ran_s / 3600:.1f} h; each save stalls training for {self.stall_s:.2g} s"
         if self.usual_s is None or self.saved_fraction < 0.001:
-            return f"{told}."
-        return f"{told}. Saving every {self.usual_s:.0f} s as now costs {self.saved_fraction:.1%} more of its time."
+            return f"{summary}."
+        return f"{summary}. The current interval of {self.usual_s:.0f} s costs {self.saved_fraction:.1%} more run time."
 
 
 def optimal_interval_s(*, mttf_s: float, stall_s: float) -> float:
-    """Daly's interval between the end of a save and the beginning of the next."""
+    """Return Daly's interval between the end of one save and the start of the next."""
     if stall_s <= 0 or mttf_s <= 0:
         raise ValueError("mttf_s, stall_s: both must be above 0")
+    # Daly's approximation is only defined below this limit
     if stall_s >= 2 * mttf_s:
         return mttf_s
-    part = math.sqrt(stall_s / (2 * mttf_s))
-    return math.sqrt(2 * stall_s * mttf_s) * (1 + part / 3 + part * part / 9) - stall_s
+    ratio = math.sqrt(stall_s / (2 * mttf_s))
+    return math.sqrt(2 * stall_s * mttf_s) * (1 + ratio / 3 + ratio * ratio / 9) - stall_s
 
 
 def waste(interval_s: float, *, mttf_s: float, stall_s: float) -> float:
-    """The part of the time that goes into saving, and into doing again what was not saved; first order."""
-    whole = interval_s + stall_s
-    return min(1.0, stall_s / whole + whole / (2 * mttf_s))
+    """Return the part of the time that is spent on saving and on repeating unsaved work (first-order estimate)."""
+    cycle_s = interval_s + stall_s
+    return min(1.0, stall_s / cycle_s + cycle_s / (2 * mttf_s))
 
 
 def advise_checkpoint_interval(
     *, failures: int, ran_s: float, stalls_s: Sequence[float], saved_s: Sequence[float]
 ) -> CheckpointAdvice | None:
-    """`saved_s` are moments of saves, in order. None: it has not run, or nobody knows what a save costs."""
-    known = [stall for stall in stalls_s if stall > 0]
-    if not known or ran_s <= 0:
+    """Return the recommended interval, or None if the job has not run yet or has reported no stall.
+
+    `saved_s` are the times of saves in ascending order.
+    """
+    stalls = [stall for stall in stalls_s if stall > 0]
+    if not stalls or ran_s <= 0:
         return None
-    stall_s, mttf_s = median(known), ran_s / (failures + UNSEEN_FAILURES)
+    # The median, because single saves may be delayed by other load on the storage
+    stall_s, mttf_s = median(stalls), ran_s / (failures + UNSEEN_FAILURES)
     every_s = optimal_interval_s(mttf_s=mttf_s, stall_s=stall_s)
     gaps = [later - at for at, later in pairwise(saved_s) if later > at]
     usual_s = median(gaps) if gaps else None

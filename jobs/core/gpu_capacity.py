@@ -1,4 +1,4 @@
-"""Where the GPUs of a cluster are, in four parts that always sum to the whole. Pure."""
+"""Splits the GPUs of a cluster into allocated, free, drained and down. The four parts always sum to the total. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class NodeLoad:
-    """A node: its GPUs, how many of them are held, whether it answers and whether new work may start on it; and how
-    many nodes are like that."""
+    """`nodes` equal nodes: GPUs per node, GPUs held per node, and whether they respond and accept jobs."""
 
     nodes: int = 1
     gpus: int
@@ -20,7 +19,7 @@ class NodeLoad:
 
 @dataclass(frozen=True, kw_only=True)
 class CapacitySegment:
-    """A piece of a bar: `start` and `share` in percent of the whole."""
+    """A segment of a bar. `start` and `share` are percentages of the total."""
 
     name: str
     tone: str
@@ -31,6 +30,8 @@ class CapacitySegment:
 
 @dataclass(frozen=True, kw_only=True)
 class Capacity:
+    """GPU counts of one cluster."""
+
     allocated: int = 0
     free: int = 0
     drained: int = 0
@@ -46,40 +47,43 @@ class Capacity:
 
     @property
     def parts(self) -> list[CapacitySegment]:
-        """Each part begins where the one before it ends, so rounding cannot leave a gap or an overlap."""
+        """The segments of the bar. Each starts where the previous one ends, so rounding leaves no gap and no
+        overlap."""
         sizes = [
             ("allocated", "running", self.allocated),
             ("free", "good", self.free),
             ("drained", "drain", self.drained),
             ("down", "bad", self.down),
         ]
-        parts, begin = [], 0
+        parts, offset = [], 0
         for name, tone, gpus in sizes:
-            whole = self.total or 1
+            total = self.total or 1
             parts.append(
                 CapacitySegment(
                     name=name,
                     tone=tone,
                     gpus=gpus,
-                    start=round(100 * begin / whole, 3),
-                    share=round(100 * (begin + gpus) / whole, 3) - round(100 * begin / whole, 3),
+                    start=round(100 * offset / total, 3),
+                    share=round(100 * (offset + gpus) / total, 3) - round(100 * offset / total, 3),
                 )
             )
-            begin += gpus
+            offset += gpus
         return parts
 
 
 def sum_capacity(loads: Iterable[NodeLoad]) -> Capacity:
-    """A node that does not answer is down with all it has; of a drained one, what still works counts as allocated."""
+    """Return the capacity of all loads together. All GPUs of a node that does not respond are down. On a drained node,
+    GPUs that are still held count as allocated."""
     allocated = free = drained = down = 0
     for load in loads:
-        gpus, held = load.nodes * load.gpus, load.nodes * min(load.held, load.gpus)
+        # min(): allocations may exceed the reported GPUs while a node is being reconfigured
+        gpus, in_use = load.nodes * load.gpus, load.nodes * min(load.held, load.gpus)
         if not load.answers:
             down += gpus
             continue
-        allocated += held
+        allocated += in_use
         if load.takes_work:
-            free += gpus - held
+            free += gpus - in_use
         else:
-            drained += gpus - held
+            drained += gpus - in_use
     return Capacity(allocated=allocated, free=free, drained=drained, down=down)

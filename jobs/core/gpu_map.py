@@ -1,4 +1,4 @@
-"""Every GPU of a cluster as numbers for the map: short lists, because ten thousand of them travel at once. Pure."""
+"""Builds the data of the GPU map. Short lists of numbers, because ten thousand GPUs are sent in one response. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-FREE_GPU, HIDDEN_JOB, FOREIGN_JOB = -1, -2, -3  # who holds a GPU, where it is no job that the reader may know
+FREE_GPU, HIDDEN_JOB, FOREIGN_JOB = -1, -2, -3  # entries of `who` that are not the index of a visible job
 UNKNOWN_VALUE = -1  # no reading
 
 
 @dataclass(frozen=True, kw_only=True)
 class MapNode:
-    """A node as the map needs it."""
+    """The properties of a node that the map shows."""
 
     id: int
     name: str
@@ -29,7 +29,7 @@ class MapNode:
 
 @dataclass(frozen=True, kw_only=True)
 class VisibleJob:
-    """A job that the reader may know."""
+    """A job that the reader may see."""
 
     public_id: str
     name: str
@@ -38,11 +38,11 @@ class VisibleJob:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuReadings:
-    """Telemetry of a node, GPU by GPU."""
+    """Telemetry of one node, one value per GPU."""
 
     busy: Sequence[float | None] = ()  # percent
     hot: Sequence[float | None] = ()  # degrees
-    xid: Sequence[float | None] = ()  # the last code that the driver has shown
+    xid: Sequence[float | None] = ()  # the last code that the driver reported
 
 
 NO_READINGS = GpuReadings()
@@ -54,50 +54,56 @@ def gpu_map_payload(
     known: Mapping[int, VisibleJob],
     readings: Mapping[int, GpuReadings],
 ) -> dict[str, Any]:
-    """`holders` are node, GPU, job; `known` are those of them that the reader may know. The GPUs of all nodes stand one
-    after the other, in the order of the nodes."""
+    """Return the JSON of the map.
+
+    `holders` are (node, GPU, job); `known` are the jobs among them that the reader may see. The lists `who`, `busy` and
+    `hot` have one entry per GPU, node after node in the order of `nodes`.
+    """
+    # Jobs are sent once and referenced by their index, which is shorter than repeating their names
     numbers = {pk: number for number, pk in enumerate(known)}
     held: dict[int, dict[int, int]] = defaultdict(dict)
     for node, gpu, job in holders:
         held[node][gpu] = numbers.get(job, HIDDEN_JOB)
     nodes: list[list[Any]] = []
-    who: list[int] = []
+    owners: list[int] = []
     busy: list[int] = []
     hot: list[int] = []
-    xids: list[tuple[int, int]] = []  # of few, so only of those
-    for spot in sorted(spots, key=lambda one: (one.leaf, one.rack, one.name)):
+    xids: list[tuple[int, int]] = []  # (GPU, code) pairs, because few GPUs have a code
+    # Sorted by topology, so that neighbors in the network are neighbors on the map
+    for spot in sorted(spots, key=lambda spot: (spot.leaf, spot.rack, spot.name)):
         nodes.append([spot.name, spot.rack, spot.leaf, spot.gpus, spot.word, spot.tone, int(spot.takes_work)])
-        reading, first = readings.get(spot.id, NO_READINGS), len(who)
+        reading, first = readings.get(spot.id, NO_READINGS), len(owners)
         xids += [(first + gpu, code) for gpu, code in enumerate(_padded_values(reading.xid, spot.gpus)) if code > 0]
-        who += _holder_of_each_gpu(spot, held[spot.id])
+        owners += _holder_of_each_gpu(spot, held[spot.id])
         busy += _padded_values(reading.busy, spot.gpus)
         hot += _padded_values(reading.hot, spot.gpus)
-    jobs = [[one.public_id, one.name, one.team] for one in known.values()]
-    return {"nodes": nodes, "jobs": jobs, "who": who, "busy": busy, "hot": hot, "xid": xids}
+    jobs = [[job.public_id, job.name, job.team] for job in known.values()]
+    return {"nodes": nodes, "jobs": jobs, "who": owners, "busy": busy, "hot": hot, "xid": xids}
 
 
 def _holder_of_each_gpu(spot: MapNode, held: Mapping[int, int]) -> list[int]:
+    # The common case first: few nodes run foreign jobs
     if not spot.foreign:
         return [held.get(gpu, FREE_GPU) for gpu in range(spot.gpus)]
     return [held.get(gpu, FOREIGN_JOB if gpu in spot.foreign else FREE_GPU) for gpu in range(spot.gpus)]
 
 
 def _padded_values(values: Sequence[float | None], gpus: int) -> list[int]:
-    """One for each GPU; telemetry may know fewer of them, or more."""
-    known = [UNKNOWN_VALUE if value is None or not math.isfinite(value) else round(value) for value in values[:gpus]]
-    return known + [UNKNOWN_VALUE] * (gpus - len(known))
+    """Return one value per GPU. Telemetry may report fewer or more GPUs than the node has."""
+    readings = [UNKNOWN_VALUE if value is None or not math.isfinite(value) else round(value) for value in values[:gpus]]
+    return readings + [UNKNOWN_VALUE] * (gpus - len(readings))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RackSummary:
-    """The same as a row of a table."""
+    """One row of the table that shows the same data by rack."""
 
     leaf: str
     rack: str
     nodes: int
     gpus: int
     held: int
-    closed: int  # GPUs on nodes that take no work and that nobody holds
+    closed: int  # free GPUs on nodes that do not accept jobs
 
     @property
     def free(self) -> int:
@@ -119,5 +125,6 @@ def _rack_summary(leaf: str, rack: str, inside: Sequence[MapNode], held: Mapping
         nodes=len(inside),
         gpus=sum(spot.gpus for spot in inside),
         held=sum(taken.values()),
+        # max(): foreign jobs may be listed on GPUs that an allocation of Acme also holds
         closed=sum(max(0, spot.gpus - taken[spot.id]) for spot in inside if not spot.takes_work),
     )

@@ -1,4 +1,4 @@
-"""Node lists as Slurm writes them: `gpu[001-003,020]`. Pure text in, text out."""
+"""Expands and compresses node lists in Slurm notation, such as `gpu[001-003,020]`. Pure."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from itertools import product
 from math import prod
 
 TRAILING_NUMBER = re.compile(r"(?<![0-9])[0-9]{1,18}\Z")
-MAX_HOSTLIST_LENGTH = 1_000_000  # characters of a list: 100,000 nodes, each with its name written out
-MAX_EXPANDED_CHARACTERS = 16_000_000  # of all names together
+MAX_HOSTLIST_LENGTH = 1_000_000  # characters: enough for 100,000 nodes whose names are written in full
+MAX_EXPANDED_CHARACTERS = 16_000_000  # total of all names
 MAX_HOSTNAME_LENGTH = 255
 MAX_DIGITS = 18
-MAX_HOSTNAMES = 100_000  # a list is typed by a person or sent by a cluster; neither may make us fill the memory
+MAX_HOSTNAMES = 100_000  # bounds the memory that input of a user or a cluster can use
 
 
 class BadHostlist(ValueError):
-    pass
+    """The text is not a valid node list. The message is part of a sentence."""
 
 
 def expand(text: str) -> list[str]:
-    """Every name in the order written: `a[1-2],b` is a1, a2, b. Counted before anything is expanded."""
+    """Return every name in the order written: `a[1-2],b` gives a1, a2, b. Sizes are checked before anything is
+    expanded."""
     if len(text) > MAX_HOSTLIST_LENGTH:
         raise BadHostlist(f"{text[:40]!r}… has more than {MAX_HOSTLIST_LENGTH} characters")
     parts = [_parse_part(part.strip()) for part in _split_at_commas(text) if part.strip()]
+    # Compute the number of names before expanding, because nested ranges multiply
     counts = [prod(_name_count(piece) for piece in pieces) for pieces in parts]
     if sum(counts) > MAX_HOSTNAMES:
         raise BadHostlist(f"{text[:40]!r} names more than {MAX_HOSTNAMES} nodes")
@@ -36,7 +38,7 @@ def expand(text: str) -> list[str]:
 
 
 def _split_at_commas(text: str) -> Iterator[str]:
-    """Cut at the commas that stand outside brackets."""
+    """Split at the commas outside brackets."""
     depth = start = 0
     for i, char in enumerate(text):
         depth += (char == "[") - (char == "]")
@@ -50,7 +52,7 @@ def _split_at_commas(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-# A piece of a name: text as it stands, or the ranges of a bracket as (first, last, digits)
+# Part of a name: literal text, or the ranges of one bracket as (first, last, digits)
 NumberRanges = list[tuple[int, int, int]]
 HostlistPiece = str | NumberRanges
 
@@ -77,6 +79,7 @@ def _parse_range(piece: str, part: str) -> tuple[int, int, int]:
 
 
 def _is_number(text: str) -> bool:
+    # isdigit() alone also accepts digits of other scripts
     return text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
 
 
@@ -85,7 +88,7 @@ def _name_count(piece: HostlistPiece) -> int:
 
 
 def _expanded_size(pieces: list[HostlistPiece], count: int) -> int:
-    """Characters of all names of a part, at most."""
+    """Return an upper bound of the characters in all names of a part."""
     return count * sum(len(piece) if isinstance(piece, str) else MAX_DIGITS for piece in pieces)
 
 
@@ -96,12 +99,12 @@ def _piece_texts(piece: HostlistPiece) -> list[str]:
 
 
 def compress(names: Iterable[str]) -> str:
-    """The shortest list that expands to the same set, sorted the way a person counts."""
+    """Return the shortest list that expands to the same set, with numbers in numeric order."""
     plain: list[str] = []
     groups: dict[tuple[str, int], list[int]] = {}
     for name in sorted(set(names)):
         match = TRAILING_NUMBER.search(name)
-        # 1 and 01 are different names, so the width belongs to the group; a plain number has none beyond its digits
+        # 1 and 01 are different names, so the width is part of the key. Numbers without a leading zero have width 0
         if match:
             head, digits = name[: match.start()], match[0]
             width = len(digits) if digits.startswith("0") else 0
@@ -114,14 +117,14 @@ def compress(names: Iterable[str]) -> str:
 
 
 def _merge_padded_groups(groups: dict[tuple[str, int], list[int]]) -> None:
-    """Numbers that fill a padded group's width exactly (gpu09, gpu10) belong to that group."""
+    """Move numbers that fill the width of a padded group exactly (gpu09, gpu10) into that group."""
     for head, width in [key for key in groups if key[1]]:
-        free = groups.get((head, 0), [])
-        fitting = [n for n in free if len(str(n)) == width]
+        unpadded = groups.get((head, 0), [])
+        fitting = [n for n in unpadded if len(str(n)) == width]
         groups[head, width].extend(fitting)
-        rest = [n for n in free if len(str(n)) != width]
-        if rest:
-            groups[head, 0] = rest
+        remaining = [n for n in unpadded if len(str(n)) != width]
+        if remaining:
+            groups[head, 0] = remaining
         else:
             groups.pop((head, 0), None)
 

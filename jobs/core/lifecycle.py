@@ -1,8 +1,7 @@
-"""The states of jobs and nodes, and which may follow which.
+"""Defines the states of jobs and nodes, and the allowed transitions between job states. Pure.
 
-The words are Slurm's, because operators read them daily: one base state plus flags. `MOVES` is the only table of what
-may happen to a job; every arrow has the sentence that explains it, and a state without an arrow out of it is final.
-This module only answers questions; it never changes anything.
+The names are Slurm's, because operators read them daily: one base state plus flags. `TRANSITIONS` is the only table of
+allowed transitions. Each entry has a sentence that explains it; a state without an entry that starts from it is final.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """What a job, or one attempt of it, is."""
+    """The base state of a job or of one attempt."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -27,11 +26,11 @@ class State(StrEnum):
     BOOT_FAIL = "BOOT_FAIL"
     DEADLINE = "DEADLINE"
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
-    UNKNOWN = "UNKNOWN"  # of an attempt only: its cluster forgot it, and nothing shows how it ended
+    UNKNOWN = "UNKNOWN"  # attempts only: the cluster no longer knows the attempt, and nothing shows how it ended
 
 
 class Flag(StrEnum):
-    """What is going on around a base state; a job may wear several."""
+    """What happens to a job in addition to its base state; a job may have several flags."""
 
     LAUNCH_FAILED = "LAUNCH_FAILED"
     COMPLETING = "COMPLETING"
@@ -48,14 +47,14 @@ class Flag(StrEnum):
     REVOKED = "REVOKED"
     RESV_DEL_HOLD = "RESV_DEL_HOLD"
     SIGNALING = "SIGNALING"
-    RECOVERING = "RECOVERING"  # ours: what is done about its failure is being decided
-    OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"  # ours: a person records how its last attempt ended
+    RECOVERING = "RECOVERING"  # Acme only: waiting for a recovery decision
+    OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"  # Acme only: a user must record how the last attempt ended
 
 
 class JobKind(StrEnum):
-    """What the work is, as the Acme trace tells it apart."""
+    """The kind of work, with the categories of the Acme trace."""
 
-    # As equality is that of the word; and Enum's own is written in Python, for keys that are asked ten thousand times
+    # Equality is that of the string, so its hash is correct. The hash of Enum is slow because it runs in Python
     __hash__ = str.__hash__
 
     PRETRAIN = "pretrain"
@@ -97,59 +96,60 @@ STATE_CODES: dict[str, str] = {
 }
 
 TRANSITIONS: dict[tuple[State, State], str] = {
-    (State.PENDING, State.RUNNING): "The scheduler promised it nodes and GPUs; CONFIGURING until the cluster runs it.",
-    (State.PENDING, State.CANCELLED): "A person withdrew it before it ran.",
+    (State.PENDING, State.RUNNING): "The scheduler allocated nodes and GPUs; CONFIGURING until the cluster starts it.",
+    (State.PENDING, State.CANCELLED): "A user cancelled it before it started.",
     (
         State.PENDING,
         State.FAILED,
-    ): "It can never start: what it depends on ended the wrong way, the cluster refused it, or it had failed for good.",
+    ): "It can never start: a dependency ended in the wrong state, the cluster rejected it, or its failure is final.",
     (State.PENDING, State.DEADLINE): "Its deadline passed while it waited.",
     (State.PENDING, State.COMPLETED): "The outcome of its last attempt was unknown; it had succeeded.",
     (State.PENDING, State.TIMEOUT): "The outcome of its last attempt was unknown; it had reached its time limit.",
     (State.PENDING, State.PREEMPTED): "The outcome of its last attempt was unknown; it had been preempted.",
-    (State.PENDING, State.NODE_FAIL): "A node under it had died, and recovery did not start it again.",
-    (State.PENDING, State.BOOT_FAIL): "Its nodes had not come up, and recovery did not start it again.",
-    (State.PENDING, State.OUT_OF_MEMORY): "It had used too much memory, and recovery did not start it again.",
+    (State.PENDING, State.NODE_FAIL): "One of its nodes failed, and recovery did not restart it.",
+    (State.PENDING, State.BOOT_FAIL): "Its nodes did not boot, and recovery did not restart it.",
+    (State.PENDING, State.OUT_OF_MEMORY): "It used too much memory, and recovery did not restart it.",
     (
         State.RUNNING,
         State.PENDING,
-    ): "It goes back to its place in the queue: requeued, preempted, or its launch was refused.",
-    (State.RUNNING, State.SUSPENDED): "The cluster stopped its processes and keeps its GPUs.",
+    ): "It returns to its place in the queue: requeued, preempted, or its launch was rejected.",
+    (State.RUNNING, State.SUSPENDED): "The cluster suspended its processes; its GPUs stay allocated.",
     (State.RUNNING, State.COMPLETED): "Its command ended with exit code 0.",
     (State.RUNNING, State.FAILED): "Its command ended with another exit code or by a signal.",
-    (State.RUNNING, State.CANCELLED): "A person stopped it.",
+    (State.RUNNING, State.CANCELLED): "A user cancelled it.",
     (State.RUNNING, State.TIMEOUT): "It reached its time limit.",
-    (State.RUNNING, State.NODE_FAIL): "A node under it died and its requeue budget is spent.",
-    (State.RUNNING, State.PREEMPTED): "It gave way to other work and may not be requeued.",
-    (State.RUNNING, State.BOOT_FAIL): "Its nodes did not come up and its requeue budget is spent.",
+    (State.RUNNING, State.NODE_FAIL): "One of its nodes failed, and no requeues remain.",
+    (State.RUNNING, State.PREEMPTED): "It was preempted and may not be requeued.",
+    (State.RUNNING, State.BOOT_FAIL): "Its nodes did not boot, and no requeues remain.",
     (State.RUNNING, State.DEADLINE): "Its deadline passed while it ran.",
-    (State.RUNNING, State.OUT_OF_MEMORY): "It used more memory than it was given.",
-    (State.SUSPENDED, State.RUNNING): "The cluster lets it go on.",
-    (State.SUSPENDED, State.PENDING): "It is requeued from where it was suspended.",
-    (State.SUSPENDED, State.COMPLETED): "It ended well between two looks at the cluster.",
-    (State.SUSPENDED, State.FAILED): "It ended badly between two looks at the cluster.",
-    (State.SUSPENDED, State.CANCELLED): "A person stopped it while it was suspended.",
+    (State.RUNNING, State.OUT_OF_MEMORY): "It exceeded its memory limit.",
+    (State.SUSPENDED, State.RUNNING): "The cluster resumed it.",
+    (State.SUSPENDED, State.PENDING): "It was requeued while it was suspended.",
+    (State.SUSPENDED, State.COMPLETED): "It completed between two observations of the cluster.",
+    (State.SUSPENDED, State.FAILED): "It failed between two observations of the cluster.",
+    (State.SUSPENDED, State.CANCELLED): "A user cancelled it while it was suspended.",
     (State.SUSPENDED, State.TIMEOUT): "It reached its time limit while it was suspended.",
-    (State.SUSPENDED, State.NODE_FAIL): "A node under it died while it was suspended.",
+    (State.SUSPENDED, State.NODE_FAIL): "One of its nodes failed while it was suspended.",
 }
 
 JOB_STATES = tuple(state for state in State if state != State.UNKNOWN)
+# Derived from the table, so a new transition cannot contradict this set
 FINAL_STATES = frozenset(State) - {source for source, _ in TRANSITIONS}
-RECOVERING = "Recovering"  # the word of a job that waits for recovery, as Slurm's JobHeldUser is of a held one
-OUTCOME_UNKNOWN = "OutcomeUnknown"  # the same for a job whose outcome a person must record
-LIVE_STATES = frozenset({State.RUNNING, State.SUSPENDED})  # an attempt exists and GPUs are held
+RECOVERING = "Recovering"  # wait reason of a job that waits for recovery, like Slurm's JobHeldUser for a held job
+OUTCOME_UNKNOWN = "OutcomeUnknown"  # wait reason of a job whose outcome a user must record
+LIVE_STATES = frozenset({State.RUNNING, State.SUSPENDED})  # the job has a live attempt, which holds GPUs
 
-# Ends that are the platform's doing: they may consume the requeue budget instead of ending the job.
+# Failures of the platform. They consume a requeue instead of ending the job, as long as any remain.
 PLATFORM_FAILURES = frozenset({State.NODE_FAIL, State.BOOT_FAIL})
 
-# Ends that somebody must explain. A person's cancel and a preemption explain themselves.
+# Ends that need a diagnosis. A cancel and a preemption have a known cause.
 FAILURE_STATES = frozenset(
     {State.FAILED, State.TIMEOUT, State.NODE_FAIL, State.BOOT_FAIL, State.DEADLINE, State.OUT_OF_MEMORY}
 )
 
 
 class ForbiddenTransition(Exception):
-    """A move that `MOVES` does not know."""
+    """A transition that `TRANSITIONS` does not contain."""
 
     def __init__(self, source: State, target: State) -> None:
         super().__init__(f"a job that is {source} cannot become {target}")
@@ -162,7 +162,7 @@ def check_transition(source: State, target: State) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class StateBadge:
-    """How a state is shown: never by colour alone."""
+    """How a page shows a state: label, code and icon, so that color is never the only difference."""
 
     label: str
     code: str
@@ -170,7 +170,7 @@ class StateBadge:
     icon: str
 
 
-# Tones are names of custom properties in app.css; icons are text that DejaVu has, so that a terminal prints them too.
+# Tones are names of custom properties in app.css. Icons are characters of DejaVu, so that terminals print them too.
 STATE_STYLES: dict[str, tuple[str, str]] = {
     State.PENDING: ("waiting", "…"),
     State.RUNNING: ("running", "▶"),
@@ -194,7 +194,7 @@ STATE_STYLES: dict[str, tuple[str, str]] = {
     Flag.REQUEUE_HOLD: ("waiting", "‖"),
 }
 
-# The flag that names the state on its own, as squeue shows it: the first that is worn wins.
+# Flags that replace the name of the state, as in squeue. The first one that is present counts.
 TITLE_FLAGS = (
     *(Flag.SIGNALING, Flag.CONFIGURING, Flag.COMPLETING),
     *(Flag.OUTCOME_UNKNOWN, Flag.RECOVERING, Flag.REQUEUE_HOLD, Flag.REQUEUED),
@@ -202,9 +202,9 @@ TITLE_FLAGS = (
 
 
 def state_title(state: State, flags: Iterable[str] = ()) -> State | Flag:
-    """The one word for a state and its flags; a final state is always called by its own name."""
-    worn = set(flags)
-    return next((flag for flag in TITLE_FLAGS if flag in worn and state not in FINAL_STATES), state)
+    """Return the one word that names a state with its flags. A final state always has its own name."""
+    present = set(flags)
+    return next((flag for flag in TITLE_FLAGS if flag in present and state not in FINAL_STATES), state)
 
 
 def badge(state: State, flags: Iterable[str] = ()) -> StateBadge:
@@ -230,7 +230,7 @@ class NodeFlag(StrEnum):
     FAIL = "FAIL"
     PLANNED = "PLANNED"
     NOT_RESPONDING = "NOT_RESPONDING"
-    UNREADABLE = "UNREADABLE"  # ours: the cluster's row of it cannot be read, so the rest is its last known state
+    UNREADABLE = "UNREADABLE"  # Acme only: the cluster's row of the node is invalid, so the other values are old
 
 
 USABLE_NODE_STATES = frozenset({NodeState.IDLE, NodeState.MIXED, NodeState.ALLOCATED})
@@ -238,7 +238,12 @@ CLOSED_NODE_FLAGS = frozenset(
     {NodeFlag.DRAIN, NodeFlag.FAIL, NodeFlag.MAINTENANCE, NodeFlag.NOT_RESPONDING, NodeFlag.UNREADABLE}
 )
 
-TITLE_NODE_FLAGS = (NodeFlag.FAIL, NodeFlag.MAINTENANCE, NodeFlag.UNREADABLE, NodeFlag.RESERVED)  # the first one counts
+TITLE_NODE_FLAGS = (
+    NodeFlag.FAIL,
+    NodeFlag.MAINTENANCE,
+    NodeFlag.UNREADABLE,
+    NodeFlag.RESERVED,
+)  # the first present one counts
 NODE_STYLES: dict[str, tuple[str, str, str]] = {
     NodeState.IDLE: ("idle", "good", "○"),
     NodeState.MIXED: ("mix", "running", "◐"),
@@ -257,39 +262,42 @@ NODE_STYLES: dict[str, tuple[str, str, str]] = {
 
 
 def takes_work(state: NodeState, flags: Iterable[str]) -> bool:
-    """Whether new jobs may start on the node."""
+    """Return whether new jobs may start on the node."""
     return state in USABLE_NODE_STATES and not CLOSED_NODE_FLAGS.intersection(flags)
 
 
 def node_condition(state: NodeState, flags: Iterable[str]) -> str:
-    """What of a node's state is worth an Event: its health and what operators did, not that work comes and goes."""
+    """Return the part of a node's state whose changes are recorded as events: its health and its drains, but not its
+    load."""
     health = "UP" if state in USABLE_NODE_STATES else str(state)
-    notable = sorted(set(flags) - {NodeFlag.COMPLETING, NodeFlag.PLANNED})
-    return "+".join([health, *notable])
+    recorded = sorted(set(flags) - {NodeFlag.COMPLETING, NodeFlag.PLANNED})
+    return "+".join([health, *recorded])
 
 
 def parse_node_condition(words: str) -> tuple[str, list[str]]:
-    """What `condition` wrote, back in health and flags: UP, or the state of a node that is not."""
+    """Split the text of `node_condition` into health and flags. Health is UP, or the state of an unusable node."""
     health, *flags = words.split("+")
     return ("UP" if health in USABLE_NODE_STATES else health), flags
 
 
 def node_state_for_usage(gpus: int, used: int, busy: bool) -> NodeState:
-    """The state of a healthy node, from what it carries."""
+    """Return the state of a healthy node from its load."""
     if not busy:
         return NodeState.IDLE
     return NodeState.ALLOCATED if gpus and used >= gpus else NodeState.MIXED
 
 
 def node_badge(state: NodeState, flags: Iterable[str] = ()) -> StateBadge:
-    """sinfo's word: a drained node is empty, a draining one is not, and `*` says that it does not answer."""
-    worn = set(flags)
+    """Return sinfo's name: a drained node is empty, a draining one is not, and `*` marks a node that does not
+    respond."""
+    present = set(flags)
     word: str = state
     if state in USABLE_NODE_STATES:
-        if NodeFlag.DRAIN in worn:
+        # As in sinfo: DRAINED when the last job has left, DRAINING before
+        if NodeFlag.DRAIN in present:
             word = "DRAINED" if state == NodeState.IDLE else "DRAINING"
         else:
-            word = next((flag for flag in TITLE_NODE_FLAGS if flag in worn), state)
+            word = next((flag for flag in TITLE_NODE_FLAGS if flag in present), state)
     short, tone, icon = NODE_STYLES[word]
-    star = "*" if NodeFlag.NOT_RESPONDING in worn else ""
+    star = "*" if NodeFlag.NOT_RESPONDING in present else ""
     return StateBadge(label=str(word) + star, code=short + star, tone="bad" if star else tone, icon=icon)

@@ -1,10 +1,10 @@
-"""Secrets that a page must not show, and characters that would change how a page or terminal shows text. Pure.
+"""Masks secrets in text that pages and terminals show. Pure.
 
-A value is a secret by its name (`HF_TOKEN=…`, `--api-key …`) or by its own shape (`postgres://user:password@host`, a
-bearer header, tokens of well-known services, private keys). Masking is for display: the job itself gets the value.
+A value is secret because of its name (`HF_TOKEN=…`, `--api-key …`) or its form (`postgres://user:password@host`, a
+bearer header, tokens of well-known services, private keys). Masking is for display only: the job gets the real value.
 
-Text comes from users and is long, so everything here is linear: names are matched only where they begin, a value that
-is passed over is never scanned again by the same rule, and no pattern has a choice between two ways to read a text.
+The text comes from users and may be long, so all patterns run in linear time. Names match only at their beginning, no
+rule scans a skipped value again, and no pattern can match a text in two ways.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 
 MASK = "••••••"
+# Whole words only: KEY matches API_KEY, but not KEYBOARD
 SECRET_WORDS = frozenset(
     {"TOKEN", "KEY", "APIKEY", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "PWD", "CREDENTIAL", "CREDENTIALS"}
 )
@@ -20,22 +21,23 @@ SECRET_WORDS = frozenset(
 _SEPARATORS = re.compile(r"[^A-Z0-9]+")
 _CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
-# A name and what may separate it from its value: `=`, `"name": `, `name: `, or blanks behind an option
+# A name and the separator before its value: `=`, `"name": `, `name: `, or spaces after an option
 _NAME = re.compile(r"""(?<![\w.-])(?P<name>[\w.-]++)(?P<by>\s*+=\s*+|["']\s*+:\s*+|:[ \t]++|[ \t]++(?!-))?""")
-# One word of a shell. A quotation mark that is never closed reaches to the end; one that follows plain characters
-# belongs to the value only if it closes without a blank, otherwise it ends the string in which the whole stands.
+# One word of a shell. An unclosed quotation mark extends to the end of the text. A quotation mark after plain
+# characters is part of the value only if it closes before a space; otherwise it ends the surrounding string.
 _PART = r"""[^\s"'\\;&|)]++|\\.|"[^\s"'\\;&|]*+"|'[^\s"'\\;&|]*+'"""
 _VALUE = re.compile(
     rf"""(?:"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|'[^']*+(?:'|\Z)|\\"(?:[^"\\]++|\\[^"])*+\\"|(?:{_PART}))(?:{_PART})*+""",
     re.DOTALL,
 )
 
-# Secrets that are recognised without a name. A length and, where words could look the same, a digit keep others out.
+# Secrets that are recognized without a name. A minimum length and, where words look similar, a required digit
+# prevent false matches.
 _PRIVATE_KEY = re.compile(
     r"(-----BEGIN (?:[A-Z]{1,12} ){0,3}PRIVATE KEY-----)(?:.*?(-----END (?:[A-Z]{1,12} ){0,3}PRIVATE KEY-----)|.*)",
     re.DOTALL,
 )
-# Behind `://`: a password up to the last @ of the host part, or a long user name, which is a token
+# After `://`: a password up to the last @ of the host part, or a long user name, which is a token
 _PASSWORD = re.compile(r"""(?<=://)([^\s:/?#@"']*+:)[^\s/?#"']+(?=@)""")
 _LONG_USER = re.compile(r"(?<=://)[\w-]{20,}+(?=@)")
 _HEADER = re.compile(
@@ -71,7 +73,8 @@ _BY_SHAPE: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def is_secret_name(name: str) -> bool:
-    """By its whole words: HF_TOKEN is one, MAX_TOKENS and TOKENIZERS_PARALLELISM are not."""
+    """Return whether a whole word of the name marks a secret: HF_TOKEN does, MAX_TOKENS and TOKENIZERS_PARALLELISM do
+    not."""
     return not SECRET_WORDS.isdisjoint(_name_words(name))
 
 
@@ -80,42 +83,45 @@ def _name_words(name: str) -> list[str]:
 
 
 def mask_secrets(values: Mapping[str, str]) -> dict[str, str]:
-    """An environment, or labels, as a page may show them. An empty value hides nothing and says that it is empty."""
+    """Return environment variables or labels as a page may show them. An empty value stays visible as empty."""
     return {name: MASK if value and is_secret_name(name) else mask_text(value) for name, value in values.items()}
 
 
 def without_secrets(values: Mapping[str, str]) -> dict[str, str]:
-    """The variables that hold no secret, neither by name nor by value."""
+    """Return the variables that are not secret, neither by name nor by value."""
     return {name: value for name, value in values.items() if not is_secret_name(name) and mask_text(value) == value}
 
 
 def mask_text(text: str) -> str:
-    """A command, a comment or a value without its secrets; words that merely contain a secret's name stay."""
+    """Return a command, comment or value without its secrets. Words that only contain the name of a secret stay."""
     return _mask_by_name(_mask_by_shape(text))
 
 
 def _mask_by_shape(text: str) -> str:
+    # Private keys first: their lines could match patterns of other secrets
     text = _PRIVATE_KEY.sub(lambda key: f"{key[1]}{MASK}{key[2] or ''}", text)
-    for pattern, instead in _BY_SHAPE:
-        text = pattern.sub(instead, text)
+    for pattern, replacement in _BY_SHAPE:
+        text = pattern.sub(replacement, text)
     return text
 
 
 def _mask_by_name(text: str) -> str:
-    """`HF_TOKEN=abc` and `--api-key abc`. What follows another name is looked at again: it may hold a name itself."""
-    kept: list[str] = []
+    """Mask values such as those in `HF_TOKEN=abc` and `--api-key abc`. The text after any other name is scanned again,
+    because it may contain a secret name."""
+    parts: list[str] = []
     done = at = 0
-    while found := _NAME.search(text, at):
-        name, by, at = found["name"], found["by"], found.end()
-        hides = bool(by) and is_secret_name(name) and _takes_value(name, by)
-        if hides and (value := _VALUE.match(text, at)):
-            kept += [text[done:at], MASK]
+    while match := _NAME.search(text, at):
+        name, by, at = match["name"], match["by"], match.end()
+        is_secret = bool(by) and is_secret_name(name) and _takes_value(name, by)
+        if is_secret and (value := _VALUE.match(text, at)):
+            parts += [text[done:at], MASK]
             done = at = value.end()
-    return "".join([*kept, text[done:]])
+    return "".join([*parts, text[done:]])
 
 
 def _takes_value(name: str, by: str) -> bool:
-    """Behind a colon only names of several words (`X-API-Key: `) or in quotes count: `the key: value` is prose."""
+    """Return whether the separator introduces a value. After a colon, only quoted names and names of several words
+    (`X-API-Key: `) count, because `the key: value` is prose."""
     if "=" in by or by[0] in "\"'":
         return True
     return len(_name_words(name)) > 1 if by[0] == ":" else name.startswith("--")

@@ -1,7 +1,7 @@
-"""Reading one value that a stranger sent: value in, checked value out, BadSpec otherwise. Pure.
+"""Reads values of untrusted requests: returns the checked value or raises InvalidField. Pure.
 
-A reader is called with the name of the field and the value; what it refuses it says in a sentence without its subject,
-because the name of the field stands before it. `read_all()` reads an object of fields by a table of readers.
+A reader is called with the name of the field and the value. Its error message has no subject, because the name of the
+field is shown before it. `read_fields()` reads an object with a table of readers.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ FieldReader = Callable[[str, Any], Any]
 
 
 class InvalidField(ValueError):
-    """What was asked cannot be. `field` is the name in the request, `why` a sentence without its subject."""
+    """A field of a request is invalid. `field` is its name in the request, `why` a sentence without a subject."""
 
     def __init__(self, field: str, why: str) -> None:
         self.field, self.why = field, why
         super().__init__(f"{field}: {why}")
 
 
-def read_fields(asked: Mapping[str, Any], readers: Mapping[str, FieldReader], what: str) -> dict[str, Any]:
-    """The fields that were given, read; null stands for a field that was not given."""
-    for name in asked:
+def read_fields(request: Mapping[str, Any], readers: Mapping[str, FieldReader], what: str) -> dict[str, Any]:
+    """Return the values of the fields in the request. Null means the same as a missing field."""
+    for name in request:
         if name not in readers:
-            raise InvalidField(str(name)[:40], f"is no field of {what}")
-    return {name: readers[name](name, value) for name, value in asked.items() if value is not None}
+            raise InvalidField(str(name)[:40], f"is not a field of {what}")
+    return {name: readers[name](name, value) for name, value in request.items() if value is not None}
 
 
 def raise_invalid_field(name: str, why: str) -> NoReturn:
     raise InvalidField(name, why)
 
 
-# C0 and C1 controls, and the overrides that let a line read otherwise than it is
+# C0 and C1 control characters, and bidirectional overrides, which change the order in which a line is displayed
 UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
@@ -49,6 +49,7 @@ def text_reader(most: int, lines: bool = False) -> Callable[[str, Any], str]:
     def read_bounded_text(name: str, value: Any) -> str:
         if not isinstance(value, str):
             raise_invalid_field(name, f"is {json_type_name(value)}, not text")
+        # Limits are in bytes, as in the database. For ASCII text the length is the same and faster
         size = len(value) if value.isascii() else len(value.encode(errors="replace"))
         if size > most:
             raise_invalid_field(name, f"has {size} bytes, more than the {most} allowed")
@@ -65,14 +66,15 @@ def text_reader(most: int, lines: bool = False) -> Callable[[str, Any], str]:
 
 def nonempty_reader(read: Callable[[str, Any], str]) -> Callable[[str, Any], str]:
     def read_nonempty(name: str, value: Any) -> str:
-        found = read(name, value)
-        return found if found.strip() else raise_invalid_field(name, "is empty")
+        text = read(name, value)
+        return text if text.strip() else raise_invalid_field(name, "is empty")
 
     return read_nonempty
 
 
 def integer_reader(low: int, high: int) -> Callable[[str, Any], int]:
     def read_integer(name: str, value: Any) -> int:
+        # bool is a subclass of int in Python
         if isinstance(value, bool) or not isinstance(value, int):
             raise_invalid_field(name, f"is {json_type_name(value)}, not a whole number")
         if not low <= value <= high:
@@ -92,41 +94,43 @@ def read_bool(name: str, value: Any) -> bool:
 
 def pattern_reader(pattern: re.Pattern[str], what: str) -> Callable[[str, Any], str]:
     def read_matching(name: str, value: Any) -> str:
-        found = text_reader(200)(name, value)
+        text = text_reader(200)(name, value)
         return (
-            found
-            if not found or pattern.fullmatch(found)
-            else raise_invalid_field(name, f"{found[:40]!r} is no {what}")
+            text
+            if not text or pattern.fullmatch(text)
+            else raise_invalid_field(name, f"{text[:40]!r} is not a valid {what}")
         )
 
     return read_matching
 
 
 def read_absolute_path(name: str, value: Any) -> str:
-    found = text_reader(500)(name, value)
-    if found and (not found.startswith("/") or ".." in found.split("/")):
-        raise_invalid_field(name, f"{found[:40]!r} is no absolute path without ..")
-    return found
+    path = text_reader(500)(name, value)
+    if path and (not path.startswith("/") or ".." in path.split("/")):
+        raise_invalid_field(name, f"{path[:40]!r} is not an absolute path without ..")
+    return path
 
 
 def read_duration(name: str, value: Any) -> timedelta | None:
-    """Seconds as a number, or Slurm's notation as text."""
+    """Read seconds as a number, or Slurm's notation as text."""
     try:
         if isinstance(value, str):
-            found = slurm_notation.parse_duration(value)
+            duration = slurm_notation.parse_duration(value)
+        # value != value is true only for NaN
         elif isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-            raise_invalid_field(name, f"is {json_type_name(value)}, neither seconds nor D-HH:MM:SS")
+            raise_invalid_field(name, f"is {json_type_name(value)}, not seconds or D-HH:MM:SS")
         else:
-            found = slurm_notation.duration_from_seconds(value)
+            duration = slurm_notation.duration_from_seconds(value)
     except slurm_notation.BadNotation as error:
         raise_invalid_field(name, str(error))
-    if found is not None and not found:
+    # None means UNLIMITED, which is valid
+    if duration is not None and not duration:
         raise_invalid_field(name, "is zero")
-    return found
+    return duration
 
 
 def read_memory_mb(name: str, value: Any) -> int:
-    """MiB as a number, or `512G` as text."""
+    """Read MiB as a number, or text such as `512G`."""
     if isinstance(value, str):
         try:
             value = slurm_notation.parse_memory_mb(value)
@@ -136,30 +140,30 @@ def read_memory_mb(name: str, value: Any) -> int:
 
 
 def read_checkpoint_signal(name: str, value: Any) -> str:
-    """As sbatch --signal writes it; kept as it was written."""
-    written = text_reader(16)(name, value)
+    """Check the notation of sbatch --signal and return it in upper case."""
+    notation = text_reader(16)(name, value)
     try:
-        slurm_notation.parse_signal(written) if written else None
+        slurm_notation.parse_signal(notation) if notation else None
     except slurm_notation.BadNotation as error:
         raise_invalid_field(name, str(error))
-    return written.strip().upper()
+    return notation.strip().upper()
 
 
-# Nothing happened before, and days are added to and taken from every moment
+# Leaves room for adding and subtracting days without leaving the range of datetime
 FIRST_YEAR, LAST_YEAR = 1970, 9000
 
 
 def read_timestamp(name: str, value: Any) -> datetime:
-    written = text_reader(40)(name, value)
+    text = text_reader(40)(name, value)
     try:
-        found = datetime.fromisoformat(written)
+        timestamp = datetime.fromisoformat(text)
     except ValueError:
-        raise_invalid_field(name, f"{written[:40]!r} is no ISO 8601 time")
-    if found.tzinfo is None:
-        raise_invalid_field(name, f"{written[:40]!r} has no time zone; write 2026-01-31T08:00:00Z")
-    if not FIRST_YEAR <= found.year < LAST_YEAR:
-        raise_invalid_field(name, f"{written[:40]!r} is out of range")
-    return found.astimezone(UTC)
+        raise_invalid_field(name, f"{text[:40]!r} is not an ISO 8601 time")
+    if timestamp.tzinfo is None:
+        raise_invalid_field(name, f"{text[:40]!r} has no time zone; write 2026-01-31T08:00:00Z")
+    if not FIRST_YEAR <= timestamp.year < LAST_YEAR:
+        raise_invalid_field(name, f"{text[:40]!r} is out of range")
+    return timestamp.astimezone(UTC)
 
 
 def json_type_name(value: Any) -> str:
@@ -168,7 +172,7 @@ def json_type_name(value: Any) -> str:
 
 
 def short_repr(value: Any) -> str:
-    """A value as part of a sentence: never longer than a line, and no huge integer is turned into digits."""
+    """Return a value for use in a sentence: at most 40 characters, and huge integers are not converted to digits."""
     if isinstance(value, int) and abs(value) > 10**20:
         return "a number of more than 20 digits"
     return repr(value)[:40]
@@ -177,7 +181,7 @@ def short_repr(value: Any) -> str:
 def choice_reader(choices: Sequence[str]) -> Callable[[str, Any], str]:
     def read_choice(name: str, value: Any) -> str:
         if not isinstance(value, str) or value not in choices:
-            raise_invalid_field(name, f"{short_repr(value)} is none of {', '.join(choices)}")
+            raise_invalid_field(name, f"{short_repr(value)} is not one of {', '.join(choices)}")
         return value
 
     return read_choice
@@ -189,7 +193,7 @@ def list_reader(reader: FieldReader, most: int) -> Callable[[str, Any], list[Any
             raise_invalid_field(name, f"is {json_type_name(value)}, not a list")
         if not 1 <= len(value) <= most:
             raise_invalid_field(name, f"has {len(value)} entries; between 1 and {most} are allowed")
-        return [reader(name, one) for one in value]
+        return [reader(name, entry) for entry in value]
 
     return read_list
 

@@ -1,9 +1,9 @@
-"""When to stop trying again: two ledgers over the attempts of one job. Pure.
+"""Decides when a job must not be retried any more, from two counters over its attempts. Pure.
 
-A job that ends again and again for the same cause gets nowhere by itself. The first ledger counts ends of one cause
-without progress between them; the second, which is shorter, those of one cause on one node. Progress is a step further
-than any attempt before had come; it closes both ledgers. An attempt whose progress is not known consumes nothing, and
-what people or the scheduler ended is no failure. Other causes in between do not close a ledger.
+Retrying does not help a job that fails repeatedly with the same cause. The first counter counts failures with one cause
+and without progress in between. The second has a lower limit and counts those on one node. Progress is a step beyond
+the furthest step of all earlier attempts; it resets both counters. An attempt with unknown progress counts for neither,
+and a stop by a user or the scheduler is not a failure. Failures with other causes in between do not reset the counters.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ MAX_RETRIES_PER_NODE = 2
 
 @dataclass(frozen=True, kw_only=True)
 class PastAttempt:
-    """How one attempt ended. `cause` is empty where somebody wanted it to end."""
+    """How one attempt ended. `cause` is empty for an attempt that a user or the scheduler stopped."""
 
     cause: str
     nodes: frozenset[str] = frozenset()
-    step: int | None = None  # the furthest that is known to be done
+    step: int | None = None  # the furthest completed step that is known
 
 
 def failure_cause(*, label: str, state: str, exit_code: int | None, signal: int | None) -> str:
-    """The diagnosis where there is one; until then, how the command ended."""
+    """Return the diagnosis or, as long as there is none, how the command ended."""
     if label:
         return label
     if signal:
@@ -35,31 +35,33 @@ def failure_cause(*, label: str, state: str, exit_code: int | None, signal: int 
 
 
 def crash_loop_reason(tries: Sequence[PastAttempt]) -> str:
-    """Why the last of these, oldest first, should not be tried again; empty: it may."""
-    cause, best = tries[-1].cause if tries else "", 0
-    again, on_node = 0, Counter[str]()
+    """Return why the last of these attempts (oldest first) must not be retried, or an empty string if it may be."""
+    cause, furthest = tries[-1].cause if tries else "", 0
+    repeats, on_node = 0, Counter[str]()
     if not cause:
         return ""
-    for one in tries:
-        if one.step is None:
+    for attempt in tries:
+        # Unknown progress could mean progress, so the attempt counts for nothing
+        if attempt.step is None:
             continue
-        if one.step > best:
-            best, again = one.step, 0
+        if attempt.step > furthest:
+            furthest, repeats = attempt.step, 0
             on_node.clear()
-        if one.cause == cause:
-            again += 1
-            on_node.update(one.nodes)
+        if attempt.cause == cause:
+            repeats += 1
+            on_node.update(attempt.nodes)
+    # The same holds for the last attempt: without a known step there is no evidence of a loop
     if tries[-1].step is None:
         return ""
-    return _crash_loop_text(cause, again, on_node, tries[-1].nodes)
+    return _crash_loop_text(cause, repeats, on_node, tries[-1].nodes)
 
 
-def _crash_loop_text(cause: str, again: int, on_node: Counter[str], here: frozenset[str]) -> str:
-    end = "without a step of progress; a person must look before it starts again."
-    if again > MAX_RETRIES:
-        return f"It ended {again} times by {cause} {end}"
-    # Of a gang any node may be the one; only what a small job meets again is a place
-    worst = max(sorted(here), key=lambda node: on_node[node], default="")
-    if len(here) == 1 and on_node[worst] > MAX_RETRIES_PER_NODE:
-        return f"It ended {on_node[worst]} times by {cause} on {worst} {end}"
+def _crash_loop_text(cause: str, repeats: int, on_node: Counter[str], nodes: frozenset[str]) -> str:
+    advice = "without progress in between. Fix the cause, then release the job."
+    if repeats > MAX_RETRIES:
+        return f"Held after {repeats} failures with cause {cause} {advice}"
+    # In a job of several nodes, any of them may be faulty. Only a job on one node identifies the node
+    worst = max(sorted(nodes), key=lambda node: on_node[node], default="")
+    if len(nodes) == 1 and on_node[worst] > MAX_RETRIES_PER_NODE:
+        return f"Held after {on_node[worst]} failures with cause {cause} on {worst} {advice}"
     return ""

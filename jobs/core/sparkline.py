@@ -1,4 +1,4 @@
-"""A series as a line of a few pixels. Pure."""
+"""Draws a series as a small SVG line. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ MAX_POINTS = 60
 
 
 def sparkline_points(values: Sequence[float | None]) -> str:
-    """The `points` of an SVG polyline, `WIDTH` x `HEIGHT`, the newest at the right; empty where there is no line.
+    """Return the `points` of an SVG polyline, or an empty string for fewer than two values.
 
-    What is no number leaves its place free. A long series is thinned to the last value of each of so many stretches.
+    The newest value is at the right. Missing and non-finite values leave a gap. A long series is reduced to the last
+    value of each of `MAX_POINTS` sections.
     """
     if len(values) > MAX_POINTS:
         values = [values[(number + 1) * len(values) // MAX_POINTS - 1] for number in range(MAX_POINTS)]
-    known = [(at, value) for at, value in enumerate(values) if value is not None and math.isfinite(value)]
-    if len(known) < 2:
+    finite = [(at, value) for at, value in enumerate(values) if value is not None and math.isfinite(value)]
+    if len(finite) < 2:
         return ""
-    low, high = min(value for _, value in known), max(value for _, value in known)
+    low, high = min(value for _, value in finite), max(value for _, value in finite)
     across, down = SPARKLINE_WIDTH / max(1, len(values) - 1), SPARKLINE_HEIGHT / (high - low) if high > low else 0.0
-    return " ".join(f"{at * across:.1f},{SPARKLINE_HEIGHT - (value - low) * down:.1f}" for at, value in known)
+    return " ".join(f"{at * across:.1f},{SPARKLINE_HEIGHT - (value - low) * down:.1f}" for at, value in finite)

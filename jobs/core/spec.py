@@ -1,8 +1,8 @@
-"""What a person may ask for. `parse()` serves the API, the form and imports, so all print the same sentence.
+"""Validates job requests. The API, the form and imports all use `parse()`, so they report the same errors.
 
-A request is a mapping of plain values (JSON). What comes out is a `JobSpec` that the record can keep as it is, or a
-`InvalidField` that names the field and says in one sentence what is wrong with it. Nothing is looked up here: what the
-cluster has is an argument (`Shape`), and ids of other jobs stay text.
+A request is a mapping of plain values (JSON). The result is a `JobSpec`, whose values can be stored unchanged, or an
+`InvalidField` that names the field and says what is wrong. Nothing is looked up here: the hardware of the cluster is an
+argument (`ClusterShape`), and ids of other jobs stay text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DEPENDENCY_CONDITIONS = ("afterok", "afterany", "afternotok")
 
 @dataclass(frozen=True, kw_only=True)
 class NodeShape:
-    """Nodes of one make."""
+    """A number of nodes with equal hardware."""
 
     count: int
     gpus: int
@@ -50,7 +50,7 @@ class NodeShape:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterShape:
-    """What a cluster has, however busy it is."""
+    """The hardware of a cluster, independent of its load."""
 
     name: str
     nodes: tuple[NodeShape, ...] = ()
@@ -58,7 +58,7 @@ class ClusterShape:
 
 @dataclass(frozen=True, kw_only=True)
 class DependencySpec:
-    """`on` is a public id, or `@key` of another job of the same request."""
+    """A dependency. `on` is a public id, or `@key` of another job in the same request."""
 
     after: str
     on: str
@@ -66,6 +66,8 @@ class DependencySpec:
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
+    """A validated job request."""
+
     name: str
     command: str
     kind: JobKind = JobKind.OTHER
@@ -77,7 +79,7 @@ class JobSpec:
     memory_per_node_mb: int = 0
     gpu_model: str = ""
     nic_type: str = ""
-    on_node: str = ""  # by the scheduler's own coordinators, never by a request
+    on_node: str = ""  # set by the scheduler's own coordinators; requests cannot set it
     time_limit: timedelta | None = None
     priority: int = 0
     preemptible: bool = False
@@ -92,35 +94,37 @@ class JobSpec:
     checkpoint_signal: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     comment: str = ""
-    key: str = ""  # what other jobs of the same request call it
+    key: str = ""  # name by which other jobs of the request refer to it
 
 
-def parse(asked: Mapping[str, Any], shape: ClusterShape) -> JobSpec:
-    """One job. Raises InvalidField for the first thing that cannot be."""
-    if not isinstance(asked, Mapping):
-        raise InvalidField("job", "is no object of fields")
-    values = parsing.read_fields(asked, JOB_FIELD_READERS, "a job")
+def parse(request: Mapping[str, Any], shape: ClusterShape) -> JobSpec:
+    """Return one validated job. Raises InvalidField for the first invalid field."""
+    if not isinstance(request, Mapping):
+        raise InvalidField("job", "is not an object")
+    values = parsing.read_fields(request, JOB_FIELD_READERS, "a job")
     if "command" not in values:
         raise InvalidField("command", "is missing")
     if "memory_per_node" in values:
+        # The request accepts notations such as 512G; the spec stores MiB
         values["memory_per_node_mb"] = values.pop("memory_per_node")
+    # The reader returns indices and limit together, because both come from one text
     if "array" in values:
         values["array"], values["array_limit"] = values["array"]
     values.setdefault("name", _default_name(values["command"]))
-    # Without a wish a job gets its share of the node, as Slurm's DefCpuPerGPU does it; never less than one CPU.
+    # One CPU would starve the data loading of a GPU job, so the default is its share of the node
     values.setdefault("cpus_per_node", _default_cpus(values.get("gpus_per_node", 0), shape))
     job = JobSpec(**values)
     check_fits_cluster(job, shape)
     return job
 
 
-def parse_many(asked: Sequence[Mapping[str, Any]], shape: ClusterShape) -> list[JobSpec]:
-    """Several jobs that may name each other by `key`; a circle among them is refused."""
-    jobs = [parse(one, shape) for one in asked]
+def parse_many(requests: Sequence[Mapping[str, Any]], shape: ClusterShape) -> list[JobSpec]:
+    """Return several validated jobs that may refer to each other by `key`. A dependency cycle is rejected."""
+    jobs = [parse(request, shape) for request in requests]
     keys = Counter(job.key for job in jobs if job.key)
     for key, count in keys.items():
         if count > 1:
-            raise InvalidField("key", f"{key!r} is given to {count} jobs")
+            raise InvalidField("key", f"{key!r} is used by {count} jobs")
     for job in jobs:
         for dependency in job.dependencies:
             if dependency.on.startswith("@") and dependency.on[1:] not in keys:
@@ -133,49 +137,51 @@ def refuse_dependency_cycle(waits_for: Mapping[str, Sequence[str]]) -> None:
     try:
         TopologicalSorter(waits_for).prepare()
     except CycleError as error:
+        # CycleError lists the nodes of the cycle in its second argument
         circle = " → ".join(name.lstrip("@") for name in error.args[1])
-        raise InvalidField("dependencies", f"{circle} is a circle: none of these jobs could ever start") from None
+        raise InvalidField("dependencies", f"{circle} is a cycle: none of these jobs could start") from None
 
 
 def refuse_priority(priority: int, is_operator: bool) -> None:
-    """As with nice: everybody may step back, only operators of the team may push ahead of all others."""
+    """Reject priorities above 0 for everyone except operators of the team. As with nice, lowering is always allowed."""
     if priority > 0 and not is_operator:
-        raise InvalidField("priority", "above 0 is given by operators of the team; yours may be 0 or lower")
+        raise InvalidField("priority", "must be 0 or lower; only operators of the team may set a higher value")
 
 
 def check_fits_cluster(job: JobSpec, shape: ClusterShape) -> None:
-    """Whether the cluster, when empty, could run it; the sentence names the first field that rules out every node."""
+    """Check that the cluster could run the job when empty. The error names the first field that rules out every
+    node."""
     candidates = list(shape.nodes)
     if not candidates:
         raise InvalidField("cluster", f"{shape.name} has reported no nodes yet")
     for name, test, why in FIT_RULES:
-        left = [node for node in candidates if test(job, node)]
-        if not left:
+        fitting = [node for node in candidates if test(job, node)]
+        if not fitting:
             raise InvalidField(name, why(job, shape))
-        candidates = left
-    have = sum(node.count for node in candidates)
-    if job.nodes > have:
-        raise InvalidField("nodes", f"{job.nodes} are more than the {have} such nodes that {shape.name} has")
+        candidates = fitting
+    available = sum(node.count for node in candidates)
+    if job.nodes > available:
+        raise InvalidField("nodes", f"{job.nodes} is more than the {available} matching nodes of {shape.name}")
 
 
 def _too_many_gpus_text(job: JobSpec, shape: ClusterShape) -> str:
-    """12 GPUs on nodes of 8 is the mistake people make: say how to ask for them."""
-    most = max((node.gpus for node in shape.nodes), default=0)
-    if most and job.gpus_per_node > most and job.nodes == 1:
+    """Explain how to request several nodes: 12 GPUs on nodes with 8 is a common mistake."""
+    largest = max((node.gpus for node in shape.nodes), default=0)
+    if largest and job.gpus_per_node > largest and job.nodes == 1:
         return (
-            f"{job.gpus_per_node} do not fit a node of {most} GPUs; "
-            f"ask for {-(-job.gpus_per_node // most)} nodes with {most} GPUs each or fewer"
+            f"{job.gpus_per_node} is more than the {largest} GPUs of a node; "
+            f"request {-(-job.gpus_per_node // largest)} nodes with at most {largest} GPUs each"
         )
-    return f"{job.gpus_per_node} are more than the {most} GPUs of the largest node of {shape.name}"
+    return f"{job.gpus_per_node} is more than the {largest} GPUs of the largest node of {shape.name}"
 
 
 def _missing_hardware_text(
-    what: Callable[[JobSpec], str], such: str = "such "
+    what: Callable[[JobSpec], str], qualifier: str = "matching "
 ) -> Callable[[JobSpec, ClusterShape], str]:
-    return lambda job, shape: f"no {such}node of {shape.name} has {what(job)}"
+    return lambda job, shape: f"no {qualifier}node of {shape.name} has {what(job)}"
 
 
-# In this order: the field, whether a node has it, and what is said when none of those left has
+# Checked in this order: the field, whether a node satisfies it, and the error if no remaining node does
 FIT_RULES: tuple[tuple[str, Callable[[JobSpec, NodeShape], bool], Callable[[JobSpec, ClusterShape], str]], ...] = (
     (
         "gpu_model",
@@ -202,17 +208,19 @@ FIT_RULES: tuple[tuple[str, Callable[[JobSpec, NodeShape], bool], Callable[[JobS
 
 
 def _default_cpus(gpus: int, shape: ClusterShape) -> int:
+    """Return the CPUs per node for these GPUs: the smallest share of any GPU node, as with Slurm's DefCpuPerGPU."""
     nodes = [node for node in shape.nodes if node.gpus]
     if not gpus or not nodes:
         return 1
+    # The smallest share fits on every GPU node of the cluster
     smallest = min(node.cpus // node.gpus for node in nodes)
     return max(1, gpus * smallest)
 
 
 def _default_name(command: str) -> str:
-    """sbatch calls a job after its script: the first word that is no shebang or directive."""
+    """Return the name of the program in the command, as sbatch uses the name of the script."""
     for line in command.splitlines():
-        # `HF_TOKEN=abc python train.py` is called python: what is assigned before it may be a secret
+        # `HF_TOKEN=abc python train.py` is named python: the value of an assignment may be a secret
         words = list(dropwhile(ASSIGNMENT.match, line.split()))
         if words and not words[0].startswith("#"):
             name = parsing.UNPRINTABLE.sub("", words[0].rsplit("/", 1)[-1])
@@ -220,7 +228,7 @@ def _default_name(command: str) -> str:
     return "job"
 
 
-# --- one reader a field
+# --- one reader per field
 
 
 def _read_kind(name: str, value: Any) -> JobKind:
@@ -236,34 +244,39 @@ def _read_array(name: str, value: Any) -> tuple[tuple[int, ...], int | None]:
 
 
 def _read_dependencies(name: str, value: Any) -> tuple[DependencySpec, ...]:
-    """`afterok:ID:ID,afterany:ID` as text, or a list of such words."""
+    """Read `afterok:ID:ID,afterany:ID` as text, or a list of such entries."""
     words = value.split(",") if isinstance(value, str) else value
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        parsing.raise_invalid_field(name, f"is {parsing.json_type_name(value)}, neither afterok:ID nor a list of such")
-    found = [dependency for word in words if word.strip() for dependency in _parse_dependency(name, word.strip())]
-    if len(found) > MAX_DEPENDENCIES:
-        parsing.raise_invalid_field(name, f"has {len(found)} entries, more than the {MAX_DEPENDENCIES} allowed")
-    targets = [dependency.on for dependency in found]
+        parsing.raise_invalid_field(
+            name, f"is {parsing.json_type_name(value)}, not afterok:ID or a list of such entries"
+        )
+    dependencies = [
+        dependency for word in words if word.strip() for dependency in _parse_dependency(name, word.strip())
+    ]
+    if len(dependencies) > MAX_DEPENDENCIES:
+        parsing.raise_invalid_field(name, f"has {len(dependencies)} entries, more than the {MAX_DEPENDENCIES} allowed")
+    targets = [dependency.on for dependency in dependencies]
+    # One row per pair of jobs, so there can be only one condition
     if len(set(targets)) < len(targets):
         parsing.raise_invalid_field(name, "names the same job twice")
-    return tuple(found)
+    return tuple(dependencies)
 
 
 def _parse_dependency(name: str, word: str) -> list[DependencySpec]:
     after, *ids = word.split(":")
     if after not in DEPENDENCY_CONDITIONS:
-        parsing.raise_invalid_field(name, f"{after[:40]!r} is none of {', '.join(DEPENDENCY_CONDITIONS)}")
-    if not ids or not all(JOB_REFERENCE.fullmatch(one) for one in ids):
-        parsing.raise_invalid_field(name, f"{word[:60]!r} names no job; write {after}:ID")
-    return [DependencySpec(after=after, on=one) for one in ids]
+        parsing.raise_invalid_field(name, f"{after[:40]!r} is not one of {', '.join(DEPENDENCY_CONDITIONS)}")
+    if not ids or not all(JOB_REFERENCE.fullmatch(reference) for reference in ids):
+        parsing.raise_invalid_field(name, f"{word[:60]!r} contains no job id; write {after}:ID")
+    return [DependencySpec(after=after, on=reference) for reference in ids]
 
 
 def _read_environment(name: str, value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping):
-        parsing.raise_invalid_field(name, f"is {parsing.json_type_name(value)}, not an object of names and texts")
+        parsing.raise_invalid_field(name, f"is {parsing.json_type_name(value)}, not an object of names and strings")
     for key, content in value.items():
         if not isinstance(key, str) or not ENVIRONMENT_NAME.fullmatch(key):
-            parsing.raise_invalid_field(name, f"{parsing.short_repr(key)} is no name of a variable")
+            parsing.raise_invalid_field(name, f"{parsing.short_repr(key)} is not a valid variable name")
         parsing.text_reader(MAX_ENVIRONMENT_BYTES, lines=True)(f"{name}.{key}", content)
     if sum(len(k) + len(v) for k, v in value.items()) > MAX_ENVIRONMENT_BYTES:
         parsing.raise_invalid_field(name, f"is larger than {MAX_ENVIRONMENT_BYTES} bytes")
@@ -272,12 +285,12 @@ def _read_environment(name: str, value: Any) -> dict[str, str]:
 
 def _read_labels(name: str, value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping):
-        parsing.raise_invalid_field(name, f"is {parsing.json_type_name(value)}, not an object of names and texts")
+        parsing.raise_invalid_field(name, f"is {parsing.json_type_name(value)}, not an object of names and strings")
     if len(value) > MAX_LABELS:
         parsing.raise_invalid_field(name, f"has {len(value)} entries, more than the {MAX_LABELS} allowed")
     for key, content in value.items():
         if not isinstance(key, str) or not LABEL_NAME.fullmatch(key):
-            parsing.raise_invalid_field(name, f"{parsing.short_repr(key)} is no name of a label")
+            parsing.raise_invalid_field(name, f"{parsing.short_repr(key)} is not a valid label name")
         parsing.text_reader(200)(f"{name}.{key}", content)
     return dict(value)
 

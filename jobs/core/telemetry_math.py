@@ -1,4 +1,4 @@
-"""Arithmetic over telemetry: many samples of one node to one. Pure."""
+"""Aggregates telemetry: many samples of one node to one value per GPU. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def last(values: Sequence[float]) -> float:
     return values[-1]
 
 
-# Means hide the moment that matters for heat; the last Xid is the one a person looks up.
+# A mean would hide short temperature peaks. For Xid codes, operators look up the most recent one.
 AGGREGATIONS: Mapping[str, Callable[[Sequence[float]], float]] = {
     "gpu_util": mean,
     "gpu_memory_mib": mean,
@@ -27,16 +27,16 @@ AGGREGATIONS: Mapping[str, Callable[[Sequence[float]], float]] = {
 
 
 def aggregate_per_gpu(column: str, rows: Sequence[Series]) -> list[float | None]:
-    """One value a GPU, from rows in the order of time; a GPU that was never measured stays None."""
+    """Return one value per GPU from rows in chronological order. A GPU without a reading stays None."""
     width = max((len(row) for row in rows), default=0)
     return [_aggregate_gpu(AGGREGATIONS[column], [row[gpu] for row in rows if gpu < len(row)]) for gpu in range(width)]
 
 
-def _aggregate_gpu(how: Callable[[Sequence[float]], float], values: Series) -> float | None:
+def _aggregate_gpu(aggregate: Callable[[Sequence[float]], float], values: Series) -> float | None:
     measured = [value for value in values if value is not None]
-    return how(measured) if measured else None
+    return aggregate(measured) if measured else None
 
 
 def interval_start(at: datetime, seconds: int) -> datetime:
-    """The begin of the interval that a moment falls into."""
+    """Return the start of the interval that contains this time."""
     return at - timedelta(seconds=at.timestamp() % seconds)

@@ -1,4 +1,4 @@
-"""An attempt as a bar on the time from a job's submission until its end, or now. Pure."""
+"""Lays out attempts as bars on a time axis from the submission of a job to its end, or to now. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, kw_only=True)
 class TimelineEntry:
-    """A stretch of time and the tone it is drawn in; no end means that it still goes on."""
+    """A period and the tone of its bar. `end` is None while the period lasts."""
 
     name: str
     tone: str
@@ -19,7 +19,7 @@ class TimelineEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class TimelineBar:
-    """In percent of the whole width."""
+    """Position and width of a bar in percent of the total width."""
 
     name: str
     tone: str
@@ -27,19 +27,22 @@ class TimelineBar:
     share: float
 
 
-MIN_WIDTH_PERCENT = 0.4  # percent: a second within a month must still be seen
+MIN_WIDTH_PERCENT = 0.4  # keeps a bar of one second visible on an axis of a month
 
 
-def timeline_bars(pieces: Iterable[TimelineEntry], begin: datetime, end: datetime) -> list[TimelineBar]:
-    whole = max((end - begin).total_seconds(), 1.0)
+def timeline_bars(entries: Iterable[TimelineEntry], begin: datetime, end: datetime) -> list[TimelineBar]:
+    # At least one second, because begin and end may be equal
+    total = max((end - begin).total_seconds(), 1.0)
 
     def percent_at(moment: datetime) -> float:
-        return min(100.0, max(0.0, 100 * (moment - begin).total_seconds() / whole))
+        # Clamped: clocks of clusters may differ from ours
+        return min(100.0, max(0.0, 100 * (moment - begin).total_seconds() / total))
 
-    drawn = []
-    for piece in pieces:
-        start, stop = percent_at(piece.begin), percent_at(piece.end or end)
+    bars = []
+    for entry in entries:
+        start, stop = percent_at(entry.begin), percent_at(entry.end or end)
         share = max(stop - start, MIN_WIDTH_PERCENT)
+        # A widened bar at the end must not exceed the axis
         start = min(start, 100 - share)
-        drawn.append(TimelineBar(name=piece.name, tone=piece.tone, start=round(start, 3), share=round(share, 3)))
-    return drawn
+        bars.append(TimelineBar(name=entry.name, tone=entry.tone, start=round(start, 3), share=round(share, 3)))
+    return bars

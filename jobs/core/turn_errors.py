@@ -1,11 +1,11 @@
-"""Two base classes that decide how far an error reaches in a turn of a loop (`jobs.actions.one_row`)."""
+"""Two base classes of errors that decide whether a loop skips one row or ends its turn (`jobs.actions.one_row`)."""
 
 from __future__ import annotations
 
 
 class EndsTurn(Exception):
-    """The rest of the turn would fail as well: the lease is lost, or the cluster does not answer."""
+    """The remaining rows of the turn would fail too: the lease is lost, or the cluster does not respond."""
 
 
 class SkipsRow(Exception):
-    """Concerns one row only. The next turn retries it."""
+    """The error concerns one row only. The next turn retries the row."""

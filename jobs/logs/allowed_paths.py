@@ -1,12 +1,13 @@
-"""Which files and directories of this machine the settings of a cluster may name, and reading a token from them.
+"""Checks which files and directories the settings of a cluster may name, and reads tokens.
 
-Whoever may configure clusters decides where tokens are sent and which directory logs are read from. Without limits
-that would be a way to read any file that Acme can read. Token files are therefore accepted only beneath directories
-named by the operator of this machine (ACME_TOKEN_DIRS); directories of logs and checkpoints must not overlap system
-directories, ACME_VAR or directories of tokens.
+A user who may configure clusters decides where tokens are sent and which directory logs are read from. Without limits
+this would allow them to read any file that Acme can read. Token files are therefore accepted only beneath directories
+that the operator of this machine has named (ACME_TOKEN_DIRS). Directories of logs and checkpoints must not overlap
+system directories, ACME_VAR or directories of tokens.
 
-Paths are checked when they are saved and again when they are used, because a link may be replaced in between: a token
-is opened step by step without following links, an open directory is judged by the path the kernel reports for it.
+Paths are checked when they are saved and again when they are used, because a link may be replaced in between. A token
+is opened component by component without following links, and an open directory is checked by the path that the kernel
+reports for it.
 """
 
 from __future__ import annotations
@@ -25,85 +26,92 @@ SYSTEM_DIRECTORIES = (
 
 
 class PathNotAllowed(ValueError):
-    """The message is a sentence without its subject and full stop, as of a field."""
+    """The path is not allowed. The message is a sentence without subject and period, as for a field."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AllowedPaths:
+    """The directories that cluster settings may refer to."""
+
     var: str
     token_dirs: tuple[str, ...]
     log_dirs: tuple[str, ...] = ()
-    bundled_logs: str = ""  # of the cluster that `make up` brings along; beneath `var`, and no person can enter it
+    bundled_logs: str = ""  # logs of the cluster that `make up` starts; beneath `var`, so users cannot enter this path
 
     def check_token_path(self, path: str) -> None:
-        """Only where it lies: the file may be written later."""
+        """Check the location only: the file may be written later."""
         self._locate_token(path)
 
     def read_token(self, path: str) -> str:
-        """The one word of a token file beneath an allowed directory. No link is followed after the check."""
+        """Return the token in a file beneath an allowed directory. No link is followed after the check."""
         directory, parts = self._locate_token(path)
         try:
-            here = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             for part in parts[:-1]:
-                here = _open_child(here, part, os.O_DIRECTORY)
-            here = _open_child(here, parts[-1], os.O_NONBLOCK)  # opening a FIFO must not wait for its writer
+                descriptor = _open_child(descriptor, part, os.O_DIRECTORY)
+            descriptor = _open_child(
+                descriptor, parts[-1], os.O_NONBLOCK
+            )  # without O_NONBLOCK, opening a FIFO would wait for its writer
         except OSError as error:
             raise _unreadable_error(error) from None
-        return _read_token_text(here)
+        return _read_token_text(descriptor)
 
     def check_token_directory(self, path: str) -> None:
-        """The same for a directory with one token file per user: an allowed directory, or one beneath it."""
+        """Check a directory with one token file per user: an allowed directory, or a directory beneath one."""
         real = _real_path(path)
-        if any(real == os.path.realpath(one) for one in self.token_dirs):
+        if any(real == os.path.realpath(directory) for directory in self.token_dirs):
             return
         self._locate_token(path)
 
     def check_shared_directory(self, path: str) -> None:
-        """Of logs or checkpoints, as a person enters it. It need not exist yet."""
+        """Check a directory of logs or checkpoints that a user enters. It need not exist yet."""
         self._check_shared(_real_path(path))
 
     def check_open_directory(self, descriptor: int) -> None:
-        """The same for a directory that is open, so nobody can replace it between this check and its use."""
+        """Check a directory by its descriptor, so that it cannot be replaced between this check and its use."""
         real = os.readlink(f"/proc/self/fd/{descriptor}")
+        # The log directory of the bundled cluster lies in ACME_VAR, so it needs an exception
         if not self.bundled_logs or real != os.path.realpath(self.bundled_logs):
             self._check_shared(real)
 
     def check_socket(self, path: str) -> None:
         if _is_beneath(_real_path(path), os.path.realpath(self.var)):
-            raise PathNotAllowed("lies in ACME_VAR, where Acme's own services listen")
+            raise PathNotAllowed("lies in ACME_VAR, where the services of Acme listen")
 
     def _locate_token(self, path: str) -> tuple[str, tuple[str, ...]]:
-        """(the allowed directory, the way from there to the file), both without links."""
+        """Return (allowed directory, path components from there to the file), both without links."""
         real = _real_path(path)
         for directory in map(os.path.realpath, self.token_dirs):
             if real != directory and _is_beneath(real, directory):
                 self._refuse_own_secrets(real)
                 return directory, Path(real).relative_to(directory).parts
-        named = ", ".join(self.token_dirs)
+        allowed = ", ".join(self.token_dirs)
         raise PathNotAllowed(
-            f"is not beneath a directory for tokens ({named}); move the file there, or add its directory to"
+            f"is not beneath a directory for tokens ({allowed}); move the file there, or add its directory to"
             " ACME_TOKEN_DIRS"
         )
 
     def _refuse_own_secrets(self, real: str) -> None:
         var = os.path.realpath(self.var)
         if _is_beneath(real, var) and not _is_beneath(real, f"{var}/tokens"):
-            raise PathNotAllowed(f"lies in ACME_VAR, where Acme keeps its own secrets; move it to {self.var}/tokens")
+            raise PathNotAllowed(f"lies in ACME_VAR, where Acme stores its secrets; move it to {self.var}/tokens")
 
     def _check_shared(self, real: str) -> None:
         if real == "/":
-            raise PathNotAllowed("is the root directory of this machine; name the directory that jobs write to")
-        _refuse_overlap(real, [os.path.realpath(self.var)], "ACME_VAR, where Acme keeps its own data and secrets")
+            raise PathNotAllowed("is the root directory of this machine; enter the directory that jobs write to")
+        _refuse_overlap(real, [os.path.realpath(self.var)], "ACME_VAR, where Acme stores its data and secrets")
         _refuse_overlap(real, map(os.path.realpath, self.token_dirs), "a directory of tokens")
+        # An explicit list replaces the default ban of system directories
         if self.log_dirs:
-            if not any(_is_beneath(real, os.path.realpath(one)) for one in self.log_dirs):
+            if not any(_is_beneath(real, os.path.realpath(directory)) for directory in self.log_dirs):
                 raise PathNotAllowed(f"is not beneath {', '.join(self.log_dirs)} (ACME_LOG_DIRS)")
         else:
             _refuse_overlap(real, SYSTEM_DIRECTORIES, "a system directory")
 
 
 def load_allowed_paths() -> AllowedPaths:
-    from django.conf import settings  # here, because the readers of shared file systems run without Django
+    """Return the limits from the Django settings."""
+    from django.conf import settings  # imported here because reader processes run without Django
 
     return AllowedPaths(
         var=str(settings.VAR),
@@ -114,19 +122,20 @@ def load_allowed_paths() -> AllowedPaths:
 
 
 def read_program_token(path: str) -> str:
-    """Of the cluster that `make up` brings along: the program chose the path, so it may lie anywhere."""
+    """Return the token of the cluster that `make up` starts. The program chose its path, so the file may be
+    anywhere."""
     try:
-        here = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         raise _unreadable_error(error) from None
-    return _read_token_text(here)
+    return _read_token_text(descriptor)
 
 
 def _real_path(path: str) -> str:
     if "\x00" in path:
         raise PathNotAllowed("contains a NUL byte")
     if not path.startswith("/"):
-        raise PathNotAllowed("does not begin with /; name it as it is mounted on this machine")
+        raise PathNotAllowed("does not begin with /; enter the path as mounted on this machine")
     try:
         return os.path.realpath(path)
     except (OSError, ValueError) as error:
@@ -134,20 +143,21 @@ def _real_path(path: str) -> str:
 
 
 def _is_beneath(path: str, directory: str) -> bool:
-    """Or the same."""
+    """Return whether the path is the directory or lies beneath it."""
+    # The slash keeps /data2 from counting as beneath /data
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def _refuse_overlap(real: str, forbidden: Iterable[str], what: str) -> None:
-    for one in forbidden:
-        if _is_beneath(real, one):
-            raise PathNotAllowed(f"is in {what} ({one})")
-        if _is_beneath(one, real):
-            raise PathNotAllowed(f"contains {what} ({one})")
+    for directory in forbidden:
+        if _is_beneath(real, directory):
+            raise PathNotAllowed(f"is in {what} ({directory})")
+        if _is_beneath(directory, real):
+            raise PathNotAllowed(f"contains {what} ({directory})")
 
 
 def _open_child(parent: int, name: str, flags: int) -> int:
-    """One name further down. The parent is closed in any case, so the caller owns exactly one descriptor."""
+    """Open a child of a directory. The parent is always closed, so the caller owns exactly one descriptor."""
     try:
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, dir_fd=parent)
     finally:
@@ -155,28 +165,31 @@ def _open_child(parent: int, name: str, flags: int) -> int:
 
 
 def _read_token_text(descriptor: int) -> str:
-    """Closes the descriptor."""
+    """Return the token in an open file and close the descriptor."""
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise PathNotAllowed("is not a regular file")
+        # One byte more than allowed, to detect larger files
         raw = os.read(descriptor, MAX_TOKEN_BYTES + 1)
     except OSError as error:
         raise _unreadable_error(error) from None
     finally:
         os.close(descriptor)
     if len(raw) > MAX_TOKEN_BYTES:
-        raise PathNotAllowed(f"is larger than {MAX_TOKEN_BYTES >> 10} KiB; it must hold the token and nothing else")
+        raise PathNotAllowed(f"is larger than {MAX_TOKEN_BYTES >> 10} KiB; it must contain only the token")
     try:
         text = raw.decode("ascii").strip()
     except UnicodeDecodeError:
-        raise PathNotAllowed("holds no text; it must hold the token and nothing else") from None
+        raise PathNotAllowed("is not a text file; it must contain only the token") from None
     if not text:
-        raise PathNotAllowed("is empty; write a token into it: scontrol token username=… lifespan=…")
+        raise PathNotAllowed("is empty; write a token to it with: scontrol token username=… lifespan=…")
     if not text.isprintable() or " " in text:
-        raise PathNotAllowed("holds more than one word; it must hold the token alone, without SLURM_JWT= before it")
+        raise PathNotAllowed(
+            "contains more than one word; it must contain only the token, without the prefix SLURM_JWT="
+        )
     return text
 
 
 def _unreadable_error(error: Exception) -> PathNotAllowed:
     why = getattr(error, "strerror", "") or str(error)
-    return PathNotAllowed(f"cannot be read ({why}); let uid {os.getuid()} of this machine read it")
+    return PathNotAllowed(f"cannot be read ({why}); make it readable for uid {os.getuid()} of this machine")

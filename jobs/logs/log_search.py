@@ -1,8 +1,7 @@
-"""Reading a log of any size by pieces: a screenful from any place, and what is found in it.
+"""Reads a log of any size in chunks: a screenful from any offset, and search results.
 
-A question costs one piece or, when something is looked for, at most `MOST_SCANNED` bytes; the answer says how far it
-came, so that a log of any length is searched by asking again. What people type is looked for as it is written: no
-pattern of theirs reaches the matcher.
+A request reads one chunk or, for a search, at most `MAX_SCANNED_BYTES`. The response contains how far the search came,
+so that the client can continue. The search text is matched literally, never as a pattern.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from jobs.logs.job_log import CHUNK_BYTES, TAIL_BYTES, LogFile, decode_log_text
 MAX_SCANNED_BYTES = 64 * 1024 * 1024
 MAX_HITS = 200
 MAX_HIT_BYTES = 500
-MAX_CHUNK_LINES = 500  # of a piece: a page keeps some pieces, however short its lines are
-OVERLAP = 4096  # longer than what may be looked for, so that nothing is lost between two pieces
+MAX_CHUNK_LINES = 500  # per chunk: a page keeps several chunks, and lines may be very short
+OVERLAP = 4096  # longer than the longest search text, so that no match is lost between two chunks
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogChunk:
-    """Whole lines with the byte at which each begins."""
+    """Whole lines with the byte offset of each."""
 
     lines: list[tuple[int, str]]
     start: int
     stop: int
     size: int
-    whole: bool = True  # it begins where a line begins
+    whole: bool = True  # starts at the start of a line
 
     @property
     def earlier(self) -> int | None:
@@ -45,8 +44,10 @@ class LogChunk:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchHits:
+    """Lines that match, and how far the search came."""
+
     lines: list[tuple[int, str]]
-    until: int  # the byte up to which it was looked for
+    until: int  # offset up to which the log was searched
     size: int
 
     @property
@@ -55,7 +56,7 @@ class SearchHits:
 
 
 def chunk_at(root: str, path: str, at: int) -> LogChunk:
-    """From the line in which byte `at` lies; of a shorter log its last piece."""
+    """Return lines starting with the one that contains byte `at`. Beyond the end, the last line of the log."""
     log = LogFile(root, path)
     size, start = log.size, _line_start_before(log, min(at, max(0, log.size - 1)))
     raw = log.pread(TAIL_BYTES, start)
@@ -63,26 +64,27 @@ def chunk_at(root: str, path: str, at: int) -> LogChunk:
     if start + len(raw) < size and b"\n" in raw:
         raw = raw[: raw.rfind(b"\n") + 1]
     lines, stop = _split_lines(raw, start), start + len(raw)
+    # The next chunk starts at the first line that was cut off
     if len(lines) > MAX_CHUNK_LINES:
         lines, stop = lines[:MAX_CHUNK_LINES], lines[MAX_CHUNK_LINES][0]
     return LogChunk(lines=lines, start=start, stop=stop, size=size, whole=whole)
 
 
 def chunk_before(root: str, path: str, stop: int | None = None) -> LogChunk:
-    """The lines that end where another piece begins; without one, the end of the log."""
+    """Return the lines that end at `stop`, by default at the end of the log."""
     log = LogFile(root, path)
     size = log.size
     stop = size if stop is None else min(stop, size)
     low = max(0, stop - TAIL_BYTES)
     raw = log.pread(stop - low, low)
     begins = low == 0 or log.pread(1, low - 1) == b"\n"
-    cut = 0 if begins else raw.find(b"\n", 0, -1) + 1  # of one endless line the last piece
+    cut = 0 if begins else raw.find(b"\n", 0, -1) + 1  # in a line longer than the chunk: its last part
     lines = _split_lines(raw[cut:], low + cut)[-MAX_CHUNK_LINES:]
     return LogChunk(lines=lines, start=lines[0][0] if lines else stop, stop=stop, size=size, whole=begins or cut > 0)
 
 
 def _line_start_before(log: LogFile, at: int) -> int:
-    """A line longer than a piece begins where we stand: nobody reads it from its beginning."""
+    """Return the start of the line at this offset. In a line longer than one chunk, return the offset itself."""
     low = max(0, at - TAIL_BYTES)
     before = log.pread(at - low, low)
     newline = before.rfind(b"\n")
@@ -90,25 +92,25 @@ def _line_start_before(log: LogFile, at: int) -> int:
 
 
 def _split_lines(raw: bytes, start: int) -> list[tuple[int, str]]:
-    found, at = [], start
+    lines, at = [], start
     for line in raw.removesuffix(b"\n").split(b"\n") if raw else ():
-        found.append((at, decode_log_text(line)))
+        lines.append((at, decode_log_text(line)))
         at += len(line) + 1
-    return found
+    return lines
 
 
-LineMatcher = Callable[[bytes, int], Iterator[int]]  # where it stands in these bytes, before this one
+LineMatcher = Callable[[bytes, int], Iterator[int]]  # (bytes, stop) -> offsets of matches before stop
 
 
 def text_matcher(text: str) -> LineMatcher:
-    """Without regard to case. Some times faster than the same as a pattern, which folds each byte by itself."""
-    wanted = text.encode().lower()
+    """Match case-insensitively. Several times faster than a regular expression, which folds each byte separately."""
+    needle = text.encode().lower()
 
     def find_text(raw: bytes, stop: int) -> Iterator[int]:
         lowered, at = raw.lower(), -1
-        while (at := lowered.find(wanted, at + 1, stop)) >= 0:
+        while (at := lowered.find(needle, at + 1, stop)) >= 0:
             yield at
-            at = lowered.find(b"\n", at, stop)  # a line is told once, however often it stands in it
+            at = lowered.find(b"\n", at, stop)  # report a line once, even if it matches several times
             if at < 0:
                 return
 
@@ -116,36 +118,36 @@ def text_matcher(text: str) -> LineMatcher:
 
 
 def rank_matcher(number: int) -> LineMatcher:
-    """As trainers and launchers write it: [rank3], rank=3, `3:` before a line."""
-    found = _rank_pattern(number)
-    return lambda raw, stop: (match.start() for match in found.finditer(raw, 0, stop))
+    """Match the notations of trainers and launchers: [rank3], rank=3, `3:` at the start of a line."""
+    pattern = _rank_pattern(number)
+    return lambda raw, stop: (match.start() for match in pattern.finditer(raw, 0, stop))
 
 
 def _rank_pattern(rank: int) -> re.Pattern[bytes]:
     return re.compile(rb"\[rank ?%d\]|\brank[ =:]{1,2}%d\b|^ *%d: " % (rank, rank, rank), re.IGNORECASE | re.MULTILINE)
 
 
-def search(root: str, path: str, wanted: LineMatcher, at: int) -> SearchHits:
-    """Lines in which it stands, from byte `at` on, each once."""
+def search(root: str, path: str, matcher: LineMatcher, at: int) -> SearchHits:
+    """Return the matching lines from byte `at` on, each once."""
     log = LogFile(root, path)
-    return _search_open_log(log, wanted, _line_start_before(log, min(at, log.size)), log.size)
+    return _search_open_log(log, matcher, _line_start_before(log, min(at, log.size)), log.size)
 
 
-def _search_open_log(log: LogFile, wanted: LineMatcher, at: int, size: int) -> SearchHits:
-    found: list[tuple[int, str]] = []
+def _search_open_log(log: LogFile, matcher: LineMatcher, at: int, size: int) -> SearchHits:
+    hits: list[tuple[int, str]] = []
     stop = min(size, at + MAX_SCANNED_BYTES)
     while at < stop and (raw := log.pread(CHUNK_BYTES + OVERLAP, at)):
-        # Whole lines, where there are any: the rest is read again with what follows it
+        # Search whole lines if there are any. The rest is read again with the next chunk
         whole = len(raw) if at + len(raw) >= size else raw.rfind(b"\n") + 1 or CHUNK_BYTES
-        told = -1
-        for place in wanted(raw, whole):
-            begin = raw.rfind(b"\n", 0, place) + 1
-            if begin == told:
+        last_begin = -1
+        for match in matcher(raw, whole):
+            begin = raw.rfind(b"\n", 0, match) + 1
+            if begin == last_begin:
                 continue
-            told, end = begin, raw.find(b"\n", place)
+            last_begin, end = begin, raw.find(b"\n", match)
             line = raw[begin : end if end >= 0 else whole]
-            found.append((at + begin, decode_log_text(line[:MAX_HIT_BYTES])))
-            if len(found) == MAX_HITS:
-                return SearchHits(lines=found, until=at + begin + len(line) + 1, size=size)
+            hits.append((at + begin, decode_log_text(line[:MAX_HIT_BYTES])))
+            if len(hits) == MAX_HITS:
+                return SearchHits(lines=hits, until=at + begin + len(line) + 1, size=size)
         at += whole
-    return SearchHits(lines=found, until=min(at, size), size=size)
+    return SearchHits(lines=hits, until=min(at, size), size=size)

@@ -1,14 +1,14 @@
-"""Shared file systems that may stop answering: a reader process touches them, and is given up when it hangs.
+"""Calls functions on shared file systems in reader processes, which are abandoned when the file system hangs.
 
 On a hard network mount whose server is gone, open() and stat() sleep until the server is back, and not even SIGKILL
-ends that sleep. So no process that others need touches a log or checkpoint directory itself: `call` has a reader
-process do it and waits no longer than a deadline.
+ends that sleep. So no process that serves requests touches a log or checkpoint directory itself: `call` lets a reader
+process do it and waits until a deadline.
 
-Failure story: A reader that does not answer in time is killed and left behind, whenever the kernel lets it go. Its root
-(the mounted directory) then counts as silent in this process: everybody is refused at once with one sentence, and after
-2 s, 4 s, up to a minute one caller tries again. So a page waits for one deadline at most, and not more than
-`MOST_LEFT_BEHIND` readers of a root are ever left behind in one process. Any answer ends this. A caller that is
-interrupted in the middle kills its reader too, because nobody knows what it would answer next.
+Failure story: A reader that misses the deadline is killed and abandoned; it exits when the kernel allows it. Its root
+(the mounted directory) is then unresponsive in this process: all callers get the same error immediately, and after 2 s,
+4 s, up to a minute one caller tries again. So a page waits for one deadline at most, and a process never abandons more
+than `MAX_ABANDONED_READERS` readers of a root. Any answer ends this state. An interrupted caller kills its reader too,
+because the next answer of that reader would belong to the interrupted request.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ T = TypeVar("T")
 ANSWER_DEADLINE_S = 4.0
 FIRST_RETRY_S, MAX_RETRY_S = 2.0, 60.0
 ANSWER_VALID_S = 60.0
-MAX_CONCURRENT_CALLS = 3  # readers that work on one root
+MAX_CONCURRENT_CALLS = 3  # concurrent calls per root
 MAX_ABANDONED_READERS = 3
 MAX_IDLE_READERS = 4
-PIPE_BYTES = 1 << 20  # a piece of a log passes in one go
+PIPE_BYTES = 1 << 20  # a piece of a log fits into the pipe
 
 READER_COMMAND = (
     *(sys.executable, "-I", "-S", "-c"),
@@ -47,18 +47,18 @@ READER_COMMAND = (
 
 
 class StorageUnresponsive(LogReadError):
-    """The file system did not answer in time, so nothing is known of its files."""
+    """The file system did not respond in time, so nothing is known about its files."""
 
 
 class ReaderExited(Exception):
-    """The reader ended before it answered."""
+    """The reader exited before it answered."""
 
 
 class ReaderProcess:
     """One reader process."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(  # noqa: S603 - our own words
+        self._process = subprocess.Popen(  # noqa: S603 - constant arguments
             READER_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={}, start_new_session=True
         )
         assert self._process.stdin and self._process.stdout
@@ -67,22 +67,23 @@ class ReaderProcess:
             fcntl.fcntl(self._from, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         os.set_blocking(self._from.fileno(), False)
 
-    def ask(self, function: Callable[..., Any], words: tuple[Any, ...], deadline_s: float) -> tuple[bool, Any]:
-        """Raises TimeoutError, or Gone."""
+    def ask(self, function: Callable[..., Any], arguments: tuple[Any, ...], deadline_s: float) -> tuple[bool, Any]:
+        """Run the function in the reader. Raises TimeoutError or ReaderExited."""
         until = time.monotonic() + deadline_s
         try:
-            os.write(self._to.fileno(), pack((function.__module__, function.__name__, words)))
+            # Requests are small enough to fit into the pipe, so this write does not block
+            os.write(self._to.fileno(), pack((function.__module__, function.__name__, arguments)))
         except BrokenPipeError:
             raise ReaderExited from None
         length = int.from_bytes(self._receive_bytes(LENGTH_BYTES, until))
         return pickle.loads(self._receive_bytes(length, until))  # type: ignore[no-any-return] # noqa: S301
 
     def _receive_bytes(self, count: int, until: float) -> bytes:
-        raw, poll = bytearray(), select.poll()  # select() takes no descriptor above 1023
+        raw, poll = bytearray(), select.poll()  # select() does not support descriptors above 1023
         poll.register(self._from, select.POLLIN)
         while len(raw) < count:
-            left = until - time.monotonic()
-            if left <= 0 or not poll.poll(left * 1000):
+            remaining_s = until - time.monotonic()
+            if remaining_s <= 0 or not poll.poll(remaining_s * 1000):
                 raise TimeoutError
             piece = os.read(self._from.fileno(), min(PIPE_BYTES, count - len(raw)))
             if not piece:
@@ -91,7 +92,7 @@ class ReaderProcess:
         return bytes(raw)
 
     def kill(self) -> None:
-        """Not waited for: it may sleep in the kernel."""
+        """Kill the reader without waiting for its exit, because it may sleep in the kernel."""
         self._process.kill()
         for pipe in (self._to, self._from):
             with suppress(OSError):
@@ -107,7 +108,7 @@ class ReaderProcess:
 
 
 class ReaderPool:
-    """The readers of this process. Any of them reads anything, so idle ones are kept for everybody."""
+    """The readers of this process. Any reader can read any root, so idle ones are shared."""
 
     def __init__(self) -> None:
         self._lock, self._idle, self._dying = threading.Lock(), list[ReaderProcess](), list[ReaderProcess]()
@@ -117,7 +118,7 @@ class ReaderPool:
             while self._idle:
                 if (reader := self._idle.pop()).is_alive:
                     return reader
-                reader.kill()  # it has ended; its pipes are closed
+                reader.kill()  # it has exited; this closes its pipes
         return ReaderProcess()
 
     def release(self, reader: ReaderProcess) -> None:
@@ -128,21 +129,21 @@ class ReaderPool:
         self.end(reader)
 
     def close(self) -> None:
-        """End those that are idle, and wait for all that can be waited for."""
+        """End idle readers and wait up to 1 s for each reader that is exiting."""
         while self._idle:
             self.end(self._idle.pop())
         for reader in self._dying:
             reader.wait(1.0)
 
     def end(self, reader: ReaderProcess) -> None:
-        """Remembered until it is dead, so that it leaves no zombie."""
+        """Kill a reader and keep it until it has exited, so that it leaves no zombie."""
         reader.kill()
         with self._lock:
-            self._dying = [one for one in (*self._dying, reader) if one.is_alive]
+            self._dying = [dying for dying in (*self._dying, reader) if dying.is_alive]
 
 
 class StorageRoot:
-    """One root and what is known of it in this process."""
+    """One root and its state in this process."""
 
     def __init__(
         self,
@@ -152,35 +153,38 @@ class StorageRoot:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.root, self._readers, self._deadline_s, self._monotonic = root, readers, deadline_s, monotonic
+        # Bounds the threads that can wait for one hanging root
         self._slots = threading.BoundedSemaphore(MAX_CONCURRENT_CALLS)
         self._lock = threading.Lock()
         self._left_behind: list[ReaderProcess] = []
         self._failures, self._retry_at = 0, 0.0
-        self.silent_since: float | None = None  # by the clock of the wall
+        self.silent_since: float | None = None  # wall-clock time
         self.answered_at = 0.0
 
-    def call(self, function: Callable[..., T], *words: Any, deadline_s: float | None = None) -> T:
-        """What the function answers in a reader process, or what it raises; StorageSilent."""
-        is_try = self._claim_retry()
+    def call(self, function: Callable[..., T], *arguments: Any, deadline_s: float | None = None) -> T:
+        """Return the function's result in a reader process, or raise its exception. Raises StorageUnresponsive."""
+        is_retry = self._claim_retry()
         deadline_s = deadline_s or self._deadline_s
         if not self._slots.acquire(timeout=deadline_s):
             raise self.unresponsive_error()
         try:
-            if self.silent_since is not None and not is_try:
-                raise self.unresponsive_error()  # it fell silent while we waited for a reader
-            good, value = self._run_request(function, words, deadline_s)
+            if self.silent_since is not None and not is_retry:
+                raise self.unresponsive_error()  # it became unresponsive while this call waited for a slot
+            succeeded, value = self._run_request(function, arguments, deadline_s)
         finally:
             self._slots.release()
         self._record_answer()
-        if not good:
+        if not succeeded:
             raise value
         return value  # type: ignore[no-any-return]
 
-    def _run_request(self, function: Callable[..., Any], words: tuple[Any, ...], deadline_s: float) -> tuple[bool, Any]:
-        for _ in range(2):  # an idle reader may end just now
+    def _run_request(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], deadline_s: float
+    ) -> tuple[bool, Any]:
+        for _ in range(2):  # an idle reader may exit at this moment
             reader = self._readers.take()
             try:
-                answer = reader.ask(function, words, deadline_s)
+                answer = reader.ask(function, arguments, deadline_s)
             except TimeoutError:
                 self._abandon_reader(reader)
                 raise self.unresponsive_error() from None
@@ -192,16 +196,17 @@ class StorageRoot:
                 raise
             self._readers.release(reader)
             return answer
-        raise StorageUnresponsive(f"The reader of {self.root} ended without an answer.")
+        raise StorageUnresponsive(f"The reader process of {self.root} exited without an answer.")
 
     def _claim_retry(self) -> bool:
-        """Whether this is a try of a silent root: one caller at a time, when its time has come. Others are refused."""
+        """Return whether this call retries an unresponsive root. One caller at a time may; all others are refused."""
         with self._lock:
             if self.silent_since is None:
                 return False
             self._left_behind = [reader for reader in self._left_behind if reader.is_alive]
             if self._monotonic() < self._retry_at or len(self._left_behind) >= MAX_ABANDONED_READERS:
                 raise self.unresponsive_error()
+            # No other caller retries while this one waits for its answer
             self._retry_at = self._monotonic() + 2 * self._deadline_s
             return True
 
@@ -221,9 +226,7 @@ class StorageRoot:
 
     def unresponsive_error(self) -> StorageUnresponsive:
         since = f" since {time.strftime('%H:%M', time.gmtime(self.silent_since))} UTC" if self.silent_since else ""
-        return StorageUnresponsive(
-            f"The storage at {self.root} does not answer{since}; it is tried again within a minute."
-        )
+        return StorageUnresponsive(f"The storage at {self.root} does not answer{since}. Acme retries within a minute.")
 
 
 _reader_pool = ReaderPool()
@@ -235,21 +238,24 @@ def storage_root(root: str) -> StorageRoot:
 
 
 def unresponsive_reason(root: str) -> str | None:
-    """Why a root is silent, as far as this process knows. Empty: it answered of late. None: nobody asked it."""
-    known = _storage_roots.get(root)
-    if known is None:
+    """Return why a root is unresponsive, as far as this process knows.
+
+    Empty: the root has responded recently. None: this process has not called it recently.
+    """
+    state = _storage_roots.get(root)
+    if state is None:
         return None
-    if known.silent_since is not None:
-        return str(known.unresponsive_error())
-    return "" if time.time() - known.answered_at < ANSWER_VALID_S else None
+    if state.silent_since is not None:
+        return str(state.unresponsive_error())
+    return "" if time.time() - state.answered_at < ANSWER_VALID_S else None
 
 
-def call(root: str, function: Callable[..., T], *words: Any, deadline_s: float | None = None) -> T:
-    return storage_root(root).call(function, *words, deadline_s=deadline_s)
+def call(root: str, function: Callable[..., T], *arguments: Any, deadline_s: float | None = None) -> T:
+    return storage_root(root).call(function, *arguments, deadline_s=deadline_s)
 
 
 def _reset_after_fork() -> None:
-    """A forked process must not speak to the readers of its parent."""
+    """Drop all readers in a forked process: they belong to the parent."""
     global _reader_pool
     _storage_roots.clear()
     _reader_pool = ReaderPool()

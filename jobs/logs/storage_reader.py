@@ -1,7 +1,7 @@
-"""The process that touches shared file systems for others: it calls the functions it is asked for, one at a time.
+"""The process that accesses shared file systems for others: it runs one requested function at a time.
 
-A request is (module, function, arguments), an answer (whether it succeeded, value or exception), both pickled behind
-their length. It ends when its parent is gone, or when nobody has asked anything for a minute.
+A request is (module, function, arguments), an answer (success, value or exception). Both are pickled with a length
+prefix. The process exits when its parent has exited, or after a minute without a request.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ LENGTH_BYTES = 8
 
 
 def main() -> None:
-    asked, answers = sys.stdin.buffer, sys.stdout.buffer
-    while select.select([asked], [], [], IDLE_S)[0]:
-        request = receive(asked)
+    requests, answers = sys.stdin.buffer, sys.stdout.buffer
+    while select.select([requests], [], [], IDLE_S)[0]:
+        request = receive(requests)
         if request is None:
             return
         send(answers, run_request(request))
 
 
 def run_request(request: Any) -> tuple[bool, object]:
-    module, name, words = request
+    module, name, arguments = request
     try:
-        return True, getattr(importlib.import_module(module), name)(*words)
+        return True, getattr(importlib.import_module(module), name)(*arguments)
     except Exception as error:
         return False, error
 

@@ -1,4 +1,4 @@
-"""The record: every row of it, one subject a module."""
+"""Django models of the app, one module per subject. Rules live in `jobs.core`, changes in `jobs.actions`."""
 
 from jobs.models.cluster import Cluster, ClusterMode, DrainMode, Node, RepairStage
 from jobs.models.event import NODE_COMMANDS, ClusterCommandKind, Deed, Event

@@ -1,4 +1,4 @@
-"""Many new rows by COPY: an INSERT of thousands of rows spends most of its time as text on the way to the database."""
+"""Inserts many rows with COPY. Thousands of rows in an INSERT spend most of their time as SQL text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, cast
 from django.db import connection, connections, models
 from django.db.models.expressions import DatabaseDefault
 
-# psycopg writes the values of these fields as the ORM would have prepared them
+# psycopg writes the values of these fields in the same way as the ORM
 PASSTHROUGH_FIELDS = (
     models.BooleanField,
     models.CharField,
@@ -24,65 +24,69 @@ PASSTHROUGH_FIELDS = (
 
 
 def insert(rows: Sequence[models.Model]) -> None:
-    """Rows of one model, none of them saved yet; afterwards each has its key, as after `bulk_create`.
+    """Insert unsaved rows of one model. Afterwards each row has its key, as after `bulk_create`.
 
-    Either all bring a key of the model's sequence or none does. What the database is to fill in (a default of its own)
-    must be the same columns in all rows.
+    Either all rows already have a key of the model's sequence, or none. Columns that the database fills with a default
+    of its own must be the same in all rows.
     """
     if not rows:
         return
     meta: Any = type(rows[0])._meta
+    # COPY does not return generated keys, so they are reserved first
     if rows[0].pk is None:
         for row, key in zip(rows, _reserve_keys(meta, len(rows)), strict=True):
             row.pk = key
-    left = frozenset(
+    omitted = frozenset(
         name for name in _fields_with_database_default(meta) if isinstance(rows[0].__dict__[name], DatabaseDefault)
     )
-    into, plain, prepared = _copy_plan(meta, left)
-    here = connections[connection.alias]  # the connection itself: the proxy costs more than most values
-    with here.wrap_database_errors, here.cursor() as cursor, cursor.copy(into) as copy:
+    statement, plain, prepared = _copy_plan(meta, omitted)
+    raw_connection = connections[connection.alias]  # not the proxy, whose attribute lookup costs more than most values
+    with raw_connection.wrap_database_errors, raw_connection.cursor() as cursor, cursor.copy(statement) as copy:
         for row in rows:
             values = list(map(row.__dict__.__getitem__, plain))
-            for place, prepare in prepared:
-                values[place] = prepare(values[place], here)
+            for position, prepare in prepared:
+                values[position] = prepare(values[position], raw_connection)
             copy.write_row(values)
     for row in rows:
-        row._state.adding, row._state.db = False, here.alias
+        # As after save(), so that a later save() of the instance is an UPDATE
+        row._state.adding, row._state.db = False, raw_connection.alias
 
 
 @cache
 def _fields_with_database_default(meta: Any) -> tuple[str, ...]:
-    """What the database may fill in."""
+    """Return the attributes of columns that have a database default."""
     return tuple(field.attname for field in meta.concrete_fields if field.has_db_default())
 
 
-ValueConverter = Callable[[Any, Any], Any]  # of a value, for a connection
+ValueConverter = Callable[[Any, Any], Any]  # (value, connection) -> value for psycopg
 CopyPlan = tuple[str, list[str], list[tuple[int, ValueConverter]]]
 
 
 @cache
-def _copy_plan(meta: Any, left: frozenset[str]) -> CopyPlan:
-    """The statement, the attributes in its order, and what those need of which psycopg does not know enough."""
-    columns = [field for field in meta.concrete_fields if field.attname not in left]
+def _copy_plan(meta: Any, omitted: frozenset[str]) -> CopyPlan:
+    """Return the COPY statement, the attributes in its order, and converters for values that psycopg cannot write
+    itself."""
+    columns = [field for field in meta.concrete_fields if field.attname not in omitted]
     quote = connection.ops.quote_name
     names = ", ".join(quote(str(field.column)) for field in columns)
-    prepared = [
-        (place, _value_converter(field))
-        for place, field in enumerate(columns)
+    converters = [
+        (position, _value_converter(field))
+        for position, field in enumerate(columns)
         if not isinstance(field, PASSTHROUGH_FIELDS)
     ]
-    into = f"COPY {quote(meta.db_table)} ({names}) FROM STDIN"
-    return into, [field.attname for field in columns], prepared
+    statement = f"COPY {quote(meta.db_table)} ({names}) FROM STDIN"
+    return statement, [field.attname for field in columns], converters
 
 
 def _value_converter(field: Any) -> ValueConverter:
     if isinstance(field, models.JSONField):
-        # As text: wrapped for the statement's sake, as the ORM does, it costs twice as much
+        # As text: the wrapper object that the ORM uses takes twice as long
         return lambda value, _: None if value is None else json.dumps(value, cls=field.encoder)
     return cast(ValueConverter, field.get_db_prep_save)
 
 
 def _reserve_keys(meta: Any, count: int) -> list[int]:
+    """Return new values of the model's sequence."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT nextval(pg_get_serial_sequence(%s, %s)) FROM generate_series(1, %s)",

@@ -1,4 +1,4 @@
-"""What exists: clusters and their nodes. The rows say what a cluster last told us, and what operators added to it."""
+"""Clusters and their nodes: what a cluster last reported, and what operators configured."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from jobs.logs import allowed_paths
 from jobs.logs.allowed_paths import PathNotAllowed
 from jobs.models.people import SLUG
 
-SILENT_AFTER = timedelta(seconds=30)  # a turn a second: half a minute without an answer is no hiccup
+SILENT_AFTER = timedelta(seconds=30)  # turns run every second, so 30 s without a response is not a short delay
 
 
 def validate_signal(text: str) -> None:
@@ -42,29 +42,31 @@ def validate_signal(text: str) -> None:
 
 def validate_object(value: object) -> None:
     if not isinstance(value, dict):
-        raise ValidationError('It must be an object, as {"order": "sjf"}.')
+        raise ValidationError('Must be an object, for example {"order": "sjf"}.')
 
 
 def validate_slurm_address(text: str) -> None:
     if not (text.startswith("unix:///") or _is_web_address(text)):
-        raise ValidationError("address must begin with http://, https:// or unix:///, as http://host:6820.")
+        raise ValidationError("address must begin with http://, https:// or unix:///, for example http://host:6820.")
 
 
 def validate_metrics_address(text: str) -> None:
     if not _is_web_address(text):
-        raise ValidationError("metrics_address must begin with http:// or https://, as http://host:9400/metrics.")
+        raise ValidationError(
+            "metrics_address must begin with http:// or https://, for example http://host:9400/metrics."
+        )
 
 
 def _is_web_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of the port
+    except ValueError:  # raised by parts.port
         return False
 
 
 class ClusterMode(models.TextChoices):
-    """How far Acme goes on a cluster."""
+    """What Acme may change on a cluster."""
 
     OBSERVE = "observe", "observe: watch, change nothing"
     ADVISE = "advise", "advise: propose starts, change nothing"
@@ -72,41 +74,49 @@ class ClusterMode(models.TextChoices):
 
 
 DRIVE_EXPLANATION = (
-    "Acme will start, stop and requeue jobs, and drain and resume nodes on this cluster. Jobs that others submitted are"
-    " never changed."
+    "Acme will start, stop and requeue jobs, and drain and resume nodes on this cluster. Jobs that were submitted"
+    " outside Acme are never changed."
 )
 
 
 class SubmitIdentity(models.TextChoices):
-    """The user that a job runs as on the cluster."""
+    """The user that jobs run as on the cluster."""
 
     SERVICE = "service", "service: every job runs as the user of Acme's token"
-    USER_HEADER = "user_header", "user_header: as the person who submitted it, named to a token that may act for others"
-    USER_TOKENS = "user_tokens", "user_tokens: as the person who submitted it, by a token of their own"
+    USER_HEADER = (
+        "user_header",
+        "user_header: each job runs as its owner; requires a token that may act for other users",
+    )
+    USER_TOKENS = "user_tokens", "user_tokens: each job runs as its owner, with a token of that user"
 
 
 class DrainMode(models.TextChoices):
-    """What becomes of the jobs on a node that is drained."""
+    """What happens to the jobs on a drained node."""
 
     FINISH = "finish"
-    CHECKPOINT = "checkpoint"  # each is requeued after its next one
+    CHECKPOINT = "checkpoint"  # each job is requeued after its next checkpoint
     NOW = "now"
 
 
 class ClusterQuerySet(models.QuerySet["Cluster"]):
     def silent(self, now: datetime) -> Self:
-        """Clusters whose rows are old news: what is shown of them may be wrong."""
+        """Return clusters that have not responded recently, so their rows may be out of date."""
         return self.exclude(heard_at__gt=now - SILENT_AFTER)
 
     def with_tokens_for_another_address(self, tokens: Mapping[str, str], address: str) -> dict[str, Cluster]:
-        """By the fields of `tokens`, whose they are. A token is sent to the address that it was saved with and to no
-        other. Otherwise whoever may test connections could have the token of any cluster, or of any of its users, sent
-        to an address of their own."""
-        ours = {name: os.path.realpath(path) for name, path in tokens.items() if path}
+        """Return which of these token paths already belong to a cluster with another address, by field name.
+
+        A token is only sent to the address that it was saved with. Otherwise a user who may test connections could have
+        the token of any cluster, or of its users, sent to an address of their own.
+        """
+        # Compare real paths: a link to a token file must not bypass the check
+        requested = {name: os.path.realpath(path) for name, path in tokens.items() if path}
         owners: dict[str, Cluster] = {}
-        for row in self.exclude(address=address) if ours else ():
-            theirs = [os.path.realpath(path) for path in token_paths(vars(row)).values() if path]
-            owners |= {name: row for name, path in ours.items() if any(_paths_overlap(path, one) for one in theirs)}
+        for row in self.exclude(address=address) if requested else ():
+            saved = [os.path.realpath(path) for path in token_paths(vars(row)).values() if path]
+            owners |= {
+                name: row for name, path in requested.items() if any(_paths_overlap(path, other) for other in saved)
+            }
         return owners
 
 
@@ -117,9 +127,9 @@ def token_paths(columns: Mapping[str, Any]) -> dict[str, str]:
     return {name: columns.get(name) or "" for name in TOKEN_FIELDS}
 
 
-def _paths_overlap(one: str, other: str) -> bool:
-    """The same file, or one is a directory that the other lies in."""
-    return os.path.commonpath([one, other]) in (one, other)
+def _paths_overlap(path: str, other: str) -> bool:
+    """Return whether the paths are equal or one is a directory that contains the other."""
+    return os.path.commonpath([path, other]) in (path, other)
 
 
 class Cluster(models.Model):
@@ -128,7 +138,7 @@ class Cluster(models.Model):
     address = models.CharField(
         max_length=300,
         validators=[validate_slurm_address],
-        help_text="slurmrestd: http://host:6820 or unix:///run/slurmrestd.sock",
+        help_text="Address of slurmrestd: http://host:6820 or unix:///run/slurmrestd.sock.",
     )
     api_user = models.CharField(max_length=64, blank=True, help_text="Sent as X-SLURM-USER-NAME.")
     token_file = models.CharField(
@@ -141,26 +151,26 @@ class Cluster(models.Model):
         max_length=12,
         choices=SubmitIdentity,
         default=SubmitIdentity.SERVICE,
-        help_text="With service, jobs of different people and teams are not isolated on the cluster: they share files,"
+        help_text="With service, jobs of different users and teams are not isolated on the cluster: they share files,"
         " processes and signals. user_header needs a token of root or of the SlurmUser.",
     )
     user_token_directory = models.CharField(
         max_length=300,
         blank=True,
-        help_text="For user_tokens: a directory beneath ACME_TOKEN_DIRS with one file for each user, named as the user"
-        " is in Acme. The token inside says who that is on the cluster.",
+        help_text="For user_tokens: a directory beneath ACME_TOKEN_DIRS with one file per user, named after the Acme"
+        " user. The token in the file determines the user on the cluster.",
     )
     metrics_address = models.CharField(
         max_length=300,
         blank=True,
         validators=[validate_metrics_address],
-        help_text="GPU telemetry in DCGM exporter format.",
+        help_text="Address of a DCGM exporter that provides GPU telemetry.",
     )
     log_root = models.CharField(max_length=300, blank=True, help_text="Shared directory that job logs are written to.")
     checkpoint_root = models.CharField(
         max_length=300,
         blank=True,
-        help_text="Shared directory beneath which jobs keep checkpoints. Empty: only reported ones are known.",
+        help_text="Shared directory beneath which jobs save checkpoints. Empty: only reported checkpoints are known.",
     )
     mode = models.CharField(
         max_length=10, choices=ClusterMode, default=ClusterMode.OBSERVE, help_text=f"In drive: {DRIVE_EXPLANATION}"
@@ -171,49 +181,53 @@ class Cluster(models.Model):
         blank=True,
         default="USR1@60",
         validators=[validate_signal],
-        help_text="Asks jobs that save checkpoints to do so before they are stopped, unless they name a signal of their"
-        " own: [B:]USR1[@seconds], as for sbatch --signal. Empty: never.",
+        help_text="Signal that requests a checkpoint before a job is stopped, unless the job sets its own:"
+        " [B:]USR1[@seconds], as for sbatch --signal. Empty: no signal.",
     )
     test_command = models.TextField(
-        blank=True, help_text="What a test of a node runs. Empty: the check of GPUs, network and disk that Acme brings."
+        blank=True, help_text="Command of a node test. Empty: the built-in test of GPUs, network and disk."
     )
     burn_in_minutes = models.PositiveIntegerField(
         "burn-in (minutes)",
         blank=True,
         default=60,
         validators=[MaxValueValidator(10_080)],
-        help_text="So long a repaired node is tested again and again before it takes work.",
+        help_text="How long a repaired node is tested before it accepts jobs.",
     )
     gpu_hour_price = models.FloatField(
         "price of a GPU-hour",
         null=True,
         blank=True,
         validators=[MinValueValidator(0.0), MaxValueValidator(1_000_000.0)],
-        help_text="What jobs and reports say their GPU-hours cost. Empty: they tell GPU-hours alone.",
+        help_text="Used to show costs. Leave empty to show GPU-hours only.",
     )
     policy = models.CharField(max_length=40, default="acme")
     policy_settings = models.JSONField(
         default=dict,
         blank=True,
         validators=[validate_object],
-        help_text='What acme leaves to choose, as {"order": "fifo", "aging_s": 86400, "class_s": 86400,'
-        ' "backfill": "easy", "reserve": ["pretrain"]}; other policies have none.',
+        help_text='Settings of the policy acme, for example {"order": "fifo", "aging_s": 86400, "class_s": 86400,'
+        ' "backfill": "easy", "reserve": ["pretrain"]}. Other policies have no settings.',
     )
     is_bundled = models.BooleanField(
-        default=False, editable=False, help_text="Started by Acme itself, which also sets how it is reached."
+        default=False, editable=False, help_text="Started by Acme, which also manages its connection settings."
     )
     product = models.CharField(max_length=60, blank=True, editable=False)
     api = models.CharField(max_length=20, blank=True, editable=False)
-    heard_at = models.DateTimeField(null=True, editable=False, help_text="When it last answered.")
-    trouble = models.TextField(blank=True, editable=False, help_text="Why it did not answer since.")
+    heard_at = models.DateTimeField(null=True, editable=False, help_text="Time of the last response.")
+    trouble = models.TextField(blank=True, editable=False, help_text="Error since the last response. Empty: no error.")
     unreadable_count = models.PositiveIntegerField(
-        default=0, db_default=0, editable=False, help_text="Rows of its last answer that could not be read."
+        default=0, db_default=0, editable=False, help_text="Number of rows in the last response that could not be read."
     )
     unreadable_rows = models.TextField(
-        blank=True, default="", db_default="", editable=False, help_text="Which rows these are, and why."
+        blank=True, default="", db_default="", editable=False, help_text="These rows, with the errors."
     )
-    trouble_since = models.DateTimeField(null=True, editable=False, help_text="When its turns began to fail.")
-    wanted_at = models.DateTimeField(null=True, editable=False, help_text="Somebody asked for a turn of its loop.")
+    trouble_since = models.DateTimeField(
+        null=True, editable=False, help_text="Time since which its scheduling turns fail."
+    )
+    wanted_at = models.DateTimeField(
+        null=True, editable=False, help_text="Time of the last request for an early scheduling turn."
+    )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     objects = ClusterQuerySet.as_manager()
@@ -233,12 +247,13 @@ class Cluster(models.Model):
         )
 
     def clean(self) -> None:
+        # The paths of the bundled cluster are set by Acme and lie inside ACME_VAR, where user paths may not
         if not self.is_bundled:
             _check_paths(self)
 
     @property
     def unreadable_text(self) -> str:
-        """Empty where every row of its last answer could be read."""
+        """A sentence about rows of the last response that could not be read, or an empty string."""
         if not self.unreadable_count:
             return ""
         rows = "row" if self.unreadable_count == 1 else "rows"
@@ -246,18 +261,21 @@ class Cluster(models.Model):
 
     @property
     def problem(self) -> str:
+        """The current error of the cluster, or an empty string."""
         return self.trouble or self.unreadable_text
 
     def is_silent(self, now: datetime) -> bool:
+        """Return whether the cluster has not responded recently."""
         return self.heard_at is None or self.heard_at <= now - SILENT_AFTER
 
     def is_failing(self, now: datetime) -> bool:
-        """It answers, and its scheduling turns fail all the same."""
+        """Return whether the cluster responds but its scheduling turns keep failing."""
         lasts = self.trouble_since is not None and self.trouble_since <= now - SILENT_AFTER
         return lasts and not self.is_silent(now)
 
 
 def _check_paths(row: Cluster) -> None:
+    """Raise ValidationError for paths that are not allowed and for incomplete token settings."""
     allowed = allowed_paths.load_allowed_paths()
     refusals: dict[str, str] = {}
     for name, check in (
@@ -271,8 +289,9 @@ def _check_paths(row: Cluster) -> None:
                 check(value)
         except PathNotAllowed as refused:
             refusals[name] = f"{value} {refused}."
+    # setdefault: an error of the path itself is more specific and takes precedence
     if (row.submit_as == SubmitIdentity.USER_TOKENS) != bool(row.user_token_directory):
-        refusals.setdefault("user_token_directory", "It is needed with user_tokens, and used with nothing else.")
+        refusals.setdefault("user_token_directory", "Required with user_tokens; not used with other identities.")
     if row.submit_as != SubmitIdentity.SERVICE and not row.token_file:
         refusals.setdefault("token_file", "A token is needed to submit jobs as other users.")
     if refusals:
@@ -280,10 +299,10 @@ def _check_paths(row: Cluster) -> None:
 
 
 class RepairStage(models.TextChoices):
-    """Where a closed node is on its way back."""
+    """The progress of a closed node on its way back to work."""
 
     NONE = "", "none"
-    REPAIR = "repair", "waits for repair"
+    REPAIR = "repair", "waiting for repair"
     BURN_IN = "burn-in"
 
 
@@ -293,13 +312,15 @@ class NodeQuerySet(models.QuerySet["Node"]):
         return open_.exclude(flags__overlap=list(CLOSED_NODE_FLAGS))
 
     def shape(self, cluster: Cluster) -> ClusterShape:
-        """What the cluster has, whatever state it is in: a node that is down today may serve a job tomorrow."""
+        """Return the hardware of the cluster, whatever the state of its nodes: a node that is down today may run a job
+        tomorrow."""
         makes = ("gpus", "cpus", "memory_mb", "gpu_model", "nic_type")
         rows = self.filter(cluster=cluster).values(*makes).annotate(count=models.Count("pk")).order_by(*makes)
         return ClusterShape(name=cluster.name, nodes=tuple(NodeShape(**row) for row in rows))
 
-    def troubled(self) -> Self:
-        """Nodes that take no new work, whatever the reason."""
+    def not_usable(self) -> Self:
+        """Return nodes that do not accept new jobs, whatever the reason."""
+        # A subquery instead of the negated conditions, which would repeat the definition of usable
         return self.exclude(pk__in=self.usable().values("pk"))
 
 
@@ -326,25 +347,25 @@ class Node(models.Model):
         default=list,
         blank=True,
         editable=False,
-        help_text="Held by jobs that others submitted to the cluster.",
+        help_text="GPUs held by jobs that were submitted outside Acme.",
     )
-    drain_asked = models.BooleanField(default=False, editable=False, help_text="An operator closed it through Acme.")
+    drain_asked = models.BooleanField(default=False, editable=False, help_text="A drain was requested through Acme.")
     drain_mode = models.CharField(max_length=10, choices=DrainMode, default=DrainMode.FINISH, editable=False)
-    # Not the other way round: whoever drains it otherwise, or opens it, takes it out of the maintenance's hands
+    # On the node, not on the maintenance: a later drain or resume by an operator detaches it from the maintenance
     maintenance = models.ForeignKey(
         "Maintenance",
         null=True,
         on_delete=models.SET_NULL,
         related_name="closed",
         editable=False,
-        help_text="Which closed it, and will open it.",
+        help_text="Maintenance that closed the node and will reopen it.",
     )
     reason = models.TextField(blank=True, editable=False)
     reason_by = models.CharField(max_length=150, blank=True, editable=False)
     reason_at = models.DateTimeField(null=True, editable=False)
     care = models.CharField(max_length=8, choices=RepairStage, blank=True, default=RepairStage.NONE, editable=False)
-    care_until = models.DateTimeField(null=True, editable=False, help_text="When its burn-in is over.")
-    since = models.DateTimeField(db_default=Now(), editable=False, help_text="In this state since.")
+    care_until = models.DateTimeField(null=True, editable=False, help_text="End of the burn-in.")
+    since = models.DateTimeField(db_default=Now(), editable=False, help_text="Time of the last change of state.")
     seen_at = models.DateTimeField(null=True, editable=False)
 
     objects = NodeQuerySet.as_manager()
@@ -361,7 +382,7 @@ class Node(models.Model):
 
     @property
     def all_flags(self) -> list[str]:
-        """What the cluster reports and what operators asked for: a drain counts from the moment it is asked."""
+        """The flags that the cluster reports, plus DRAIN as soon as an operator has requested a drain."""
         return sorted({*self.flags, NodeFlag.DRAIN} if self.drain_asked else self.flags)
 
     @property

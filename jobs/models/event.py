@@ -1,8 +1,8 @@
-"""What happened, and what clusters were asked to do about it.
+"""Events (what happened) and cluster commands (what a cluster must still be told).
 
-An Event is written in the transaction of the change it tells of and is never edited: a database trigger refuses it.
-A Deed is the other half of a decision: the row says that a cluster must be told, in the same transaction; the loop
-tells it afterwards, as often as it takes.
+An Event is written in the transaction of the change that it records. It is never edited; a database trigger rejects
+updates. A `Deed` is a command in an outbox: it is written in the transaction of the decision, and a loop sends it to
+the cluster afterwards, repeatedly until it succeeds.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from jobs.models.job import Attempt, Job
 
 
 class Event(models.Model):
+    """An append-only record of one change."""
+
     at = models.DateTimeField(db_default=Now())
     what = models.CharField(max_length=40, help_text="job.submitted, job.moved, node.drained …")
     cluster = models.ForeignKey(Cluster, null=True, on_delete=models.PROTECT, related_name="events")
@@ -26,7 +28,7 @@ class Event(models.Model):
     attempt = models.ForeignKey(Attempt, null=True, on_delete=models.PROTECT, related_name="events")
     node = models.ForeignKey(Node, null=True, on_delete=models.PROTECT, related_name="events")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+")
-    by = models.CharField(max_length=150, help_text="A user's name, or the loop that did it.")
+    by = models.CharField(max_length=150, help_text="User name, or name of the loop.")
     source = models.GenericIPAddressField(null=True, help_text="Where the request came from.")
     request_id = models.CharField(max_length=64, blank=True)
     from_state = models.CharField(max_length=40, blank=True)
@@ -40,7 +42,7 @@ class Event(models.Model):
             models.Index(fields=["job", "id"], name="event_by_job", condition=models.Q(job__isnull=False)),
             models.Index(fields=["node", "id"], name="event_by_node", condition=models.Q(node__isnull=False)),
             models.Index(fields=["at"], name="event_by_time"),
-            # What a node was at some moment: the last that was told of it before, and the last that was asked
+            # The state of a node at a given time: its last reported change and its last requested one
             models.Index(fields=["node", "-at", "-id"], name="event_node_moved", condition=models.Q(what="node.moved")),
             models.Index(
                 fields=["node", "-at", "-id"],
@@ -57,16 +59,16 @@ class Event(models.Model):
 class ClusterCommandKind(models.TextChoices):
     SUBMIT = "submit"
     CANCEL = "cancel"
-    CANCEL_ID = "cancel_id"  # a job of the cluster that is no attempt of ours; `reason` is its id there
+    CANCEL_ID = "cancel_id"  # a job on the cluster that is not an attempt of Acme; `reason` is its id there
     DRAIN = "drain"
     RESUME = "resume"
-    SIGNAL = "signal"  # ask for a checkpoint
+    SIGNAL = "signal"  # request a checkpoint
     TEST = "test"
-    STACKS = "stacks"  # ask where its processes stand
+    STACKS = "stacks"  # request the stacks of its processes
 
 
-MAX_STOP_TRIES = 10  # tries: some five minutes, where TERM and KILL take half a minute
-NODE_COMMANDS = (ClusterCommandKind.DRAIN, ClusterCommandKind.RESUME)  # of these the newest wish counts
+MAX_STOP_TRIES = 10  # about five minutes; TERM and KILL take 30 s
+NODE_COMMANDS = (ClusterCommandKind.DRAIN, ClusterCommandKind.RESUME)  # the newest of these replaces an older open one
 
 
 class ClusterCommandQuerySet(models.QuerySet["Deed"]):
@@ -74,32 +76,39 @@ class ClusterCommandQuerySet(models.QuerySet["Deed"]):
         return self.filter(done_at__isnull=True)
 
     def due(self, now: datetime) -> Self:
-        """Open, and not in the hands of somebody who may still be at it."""
+        """Return open commands that are due and that no worker is currently sending."""
         return self.open().filter(due_at__lte=now)
 
     def hanging(self) -> Self:
-        """Stops that were asked for again and again, half a minute apart, and whose attempt has still not ended."""
+        """Return stops that were requested many times, 30 s apart, and whose attempt has not ended."""
         return self.open().filter(kind=ClusterCommandKind.CANCEL, tries__gte=MAX_STOP_TRIES)
 
     def with_newer_checkpoint(self) -> Self:
-        """Whose attempt has brought a checkpoint to remote storage since the deed was written."""
+        """Return commands whose attempt has saved a checkpoint to remote storage since the command was created."""
         return self.filter(attempt__saved_at__gt=models.F("created_at"))
 
 
 class Deed(models.Model):
+    """A command for a cluster, sent at least once. Open while `done_at` is null."""
+
     cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="deeds")
     kind = models.CharField(max_length=10, choices=ClusterCommandKind)
     attempt = models.ForeignKey(Attempt, null=True, on_delete=models.PROTECT, related_name="deeds")
-    # With an attempt beside it: for the sake of that node
+    # Set together with an attempt if the command evicts the attempt from this node
     node = models.ForeignKey(Node, null=True, on_delete=models.PROTECT, related_name="deeds")
     reason = models.TextField(blank=True)
     created_at = models.DateTimeField(db_default=Now())
-    due_at = models.DateTimeField(db_default=Now(), help_text="Not before; moved ahead while a worker is at it.")
-    tries = models.PositiveIntegerField(default=0, help_text="Counted before each try, so it is the fencing token too.")
-    tries_without_effect = models.PositiveIntegerField(
-        default=0, db_default=0, help_text="So many tries are known to have started nothing on the cluster."
+    due_at = models.DateTimeField(
+        db_default=Now(),
+        help_text="Earliest time of the next try. Moved into the future while a worker sends the command.",
     )
-    in_hand = models.BooleanField(default=False, db_default=False, help_text="A worker is at it, or died at it.")
+    tries = models.PositiveIntegerField(default=0, help_text="Incremented before each try; also the fencing token.")
+    tries_without_effect = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="Number of tries that are known to have had no effect on the cluster."
+    )
+    in_hand = models.BooleanField(
+        default=False, db_default=False, help_text="A worker sends the command, or died while sending it."
+    )
     done_at = models.DateTimeField(null=True)
     outcome = models.TextField(blank=True)
 
@@ -112,7 +121,10 @@ class Deed(models.Model):
         ]
         constraints = [
             models.UniqueConstraint(
-                fields=["attempt", "kind"], condition=models.Q(done_at__isnull=True), name="one_open_deed_per_attempt"
+                # A repeated decision reuses the open command instead of adding a second one
+                fields=["attempt", "kind"],
+                condition=models.Q(done_at__isnull=True),
+                name="one_open_deed_per_attempt",
             ),
             models.UniqueConstraint(
                 fields=["node", "kind"],

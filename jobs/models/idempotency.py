@@ -1,4 +1,4 @@
-"""What the programs' door remembers of requests, so that a repeated one does its work once."""
+"""Stored responses of API requests, so that a repeated request has an effect only once."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ KEY_LIFETIME = timedelta(hours=24)
 
 class IdempotencyKeyQuerySet(models.QuerySet["IdempotencyKey"]):
     def forgotten(self, now: datetime) -> Self:
-        """Too old to be answered from."""
+        """Return keys that are too old to answer a repeated request."""
         return self.filter(created_at__lt=now - KEY_LIFETIME)
 
 
 class IdempotencyKey(models.Model):
-    """One request that was carried out, written in the transaction of its work: both are there or neither is."""
+    """One completed request, written in the transaction of its work: either both are stored or neither."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     key = models.CharField(max_length=200)
-    digest = models.CharField(max_length=64, help_text="Of method, address and body.")
+    digest = models.CharField(max_length=64, help_text="Hash of method, address and body.")
     status = models.PositiveSmallIntegerField()
     headers = models.JSONField(default=dict)
-    body = models.TextField(help_text="The answer's JSON, as text: its order is kept.")
+    body = models.TextField(help_text="JSON of the response as text, which preserves the order of its keys.")
     created_at = models.DateTimeField(db_default=Now())
 
     objects = IdempotencyKeyQuerySet.as_manager()

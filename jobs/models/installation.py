@@ -1,4 +1,7 @@
-"""Which Acme this is. Several installations may use one cluster, and each must know its own jobs there."""
+"""The identity of this installation.
+
+Several installations may use one cluster, and each must recognize its own jobs there.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,9 @@ def new_installation_id() -> str:
 
 
 class Installation(models.Model):
-    """One row. Its id is part of every key that a cluster is given, so it must not change while jobs run."""
+    """A single row. Its id is part of every key that is sent to a cluster, so it must not change while jobs run."""
 
+    # With the check constraint below, this key allows only one row
     only = models.BooleanField(primary_key=True, default=True, editable=False)
     id_on_clusters = models.CharField(max_length=16, default=new_installation_id)
     created_at = models.DateTimeField(db_default=Now())
@@ -31,5 +35,6 @@ class Installation(models.Model):
 
     @classmethod
     def current_id(cls) -> str:
-        found = cls.objects.values_list("id_on_clusters", flat=True).first()
-        return found or cls.objects.get_or_create(only=True)[0].id_on_clusters
+        """Return the id of this installation and create it on first use."""
+        stored_id = cls.objects.values_list("id_on_clusters", flat=True).first()
+        return stored_id or cls.objects.get_or_create(only=True)[0].id_on_clusters

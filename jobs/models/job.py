@@ -1,4 +1,4 @@
-"""What was asked (Job), each execution of it (Attempt), the GPUs it holds (Allocation), what it saved (Checkpoint)."""
+"""Jobs, their attempts, the GPUs that attempts hold (allocations) and saved checkpoints."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class HoldKind(models.TextChoices):
 
 
 TOTAL_GPUS = models.F("nodes") * models.F("gpus_per_node")
-# Of the forty columns those that a table of jobs shows: half of what a page of them costs is to name them
+# The columns of a job table. Loading all forty columns would double the cost of a page
 LIST_COLUMNS = (
     *("public_id", "name", "kind", "cluster", "team__name", "user__username", "foreign_id", "foreign_user", "array_id"),
     *("nodes", "gpus_per_node", "preemptible", "priority", "state", "flags", "reason", "why"),
@@ -41,7 +41,7 @@ LIST_COLUMNS = (
 
 class JobQuerySet(models.QuerySet["Job"]):
     def visible_to(self, user, role: str = TeamRole.VIEWER) -> Self:
-        """Jobs of the teams in which the user has at least this role."""
+        """Return the jobs of teams in which the user has at least this role."""
         if user.is_superuser:
             return self
         return self.filter(team__in=Team.objects.where(user, role).values("pk"))
@@ -59,35 +59,36 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.filter(state__in=sorted(LIVE_STATES))
 
     def largest_trainings(self) -> Self:
-        """Of those that hold something, the widest first: there most is lost."""
+        """Return live training jobs, the largest first, because their failure loses the most work."""
         return self.live().filter(kind__in=sorted(TRAINING_KINDS)).order_by(TOTAL_GPUS.desc(), "-id")
 
     def on_requeue_hold(self) -> Self:
-        """The scheduler gave up on them and a person must look."""
+        """Return jobs that Acme does not start again until a user releases them."""
         return self.waiting().filter(flags__contains=[Flag.REQUEUE_HOLD])
 
     def with_unknown_outcome(self) -> Self:
-        """Their clusters forgot how their last attempts ended, and a person must record it."""
+        """Return jobs whose last attempt the cluster no longer knows; a user must record the outcome."""
         return self.waiting().filter(flags__contains=[Flag.OUTCOME_UNKNOWN])
 
     def hanging(self, deeds: models.QuerySet) -> Self:
-        """Live jobs whose stop is among these deeds: mostly none, so they are looked up first."""
+        """Return live jobs whose stop command is among these. Usually there are none, so the commands are queried
+        first."""
         attempts = list(deeds.order_by().values_list("attempt", flat=True))
         return self.live().filter(attempts__in=attempts, attempts__ended_at__isnull=True) if attempts else self.none()
 
     def recovering(self) -> Self:
-        """What is done about their failure is being decided, or waits for somebody's yes."""
+        """Return jobs that wait for a recovery decision or for its approval."""
         return self.waiting().filter(recover_by__isnull=False)
 
     def latest_ended(self) -> Self:
         return self.filter(ended_at__isnull=False).order_by("-ended_at")
 
-    def called(self, text: str) -> Self:
-        """By a part of the name, or the beginning of the id."""
+    def matching_text(self, text: str) -> Self:
+        """Return jobs with this text in their name, or with an id that starts with it."""
         return self.filter(models.Q(name__icontains=text) | models.Q(public_id__startswith=text.lower()))
 
     def with_list_columns(self) -> Self:
-        """What a table of jobs shows: the nodes are those of the newest attempt, the cluster is its key alone."""
+        """Load only the columns of a job table. The node list is that of the newest attempt."""
         newest = Attempt.objects.filter(job=models.OuterRef("pk")).order_by("-number")
         place = Coalesce(
             models.Subquery(newest.values("nodelist")[:1]), models.Value(""), output_field=models.TextField()
@@ -96,7 +97,9 @@ class JobQuerySet(models.QuerySet["Job"]):
 
 
 class Job(models.Model):
-    tasks: object = None  # of the array that this row stands for, where a list folds arrays
+    """A job request and its current state. `jobs.actions` is the only code that changes it."""
+
+    tasks: object = None  # set by lists that show an array as one row: the tasks that this row stands for
 
     # identity
     public_id = models.CharField("job id", max_length=24, unique=True, editable=False)
@@ -111,7 +114,7 @@ class Job(models.Model):
     workdir = models.CharField(max_length=500, blank=True)
     environment = models.JSONField(default=dict, blank=True)
 
-    # what it needs
+    # resources
     nodes = models.PositiveIntegerField(default=1)
     gpus_per_node = models.PositiveSmallIntegerField("GPUs per node", default=0)
     cpus_per_node = models.PositiveIntegerField("CPUs per node", default=1)
@@ -119,11 +122,16 @@ class Job(models.Model):
     gpu_model = models.CharField("GPU model", max_length=40, blank=True)
     nic_type = models.CharField("NIC type", max_length=40, blank=True)
     on_node = models.CharField(
-        max_length=64, blank=True, default="", db_default="", editable=False, help_text="The only node it may run on."
+        max_length=64,
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="The only node on which the job may run.",
     )
     time_limit = models.DurationField(null=True, blank=True, help_text="Empty: UNLIMITED.")
 
-    # when, and in which order
+    # queueing
     priority = models.IntegerField(default=0)
     preemptible = models.BooleanField(default=False)
     requeue_limit = models.PositiveSmallIntegerField(default=3)
@@ -132,48 +140,57 @@ class Job(models.Model):
     hold = models.CharField(max_length=5, choices=HoldKind, default=HoldKind.NONE, blank=True, editable=False)
     array_id = models.CharField(max_length=16, blank=True, editable=False, db_index=True)
     array_index = models.PositiveIntegerField(null=True, editable=False)
-    array_limit = models.PositiveIntegerField(null=True, editable=False, help_text="Tasks that may run at once.")
+    array_limit = models.PositiveIntegerField(
+        null=True, editable=False, help_text="Number of tasks that may run at the same time."
+    )
 
-    # what it leaves behind
+    # checkpoints and labels
     checkpoint_dir = models.CharField(max_length=500, blank=True)
     checkpoint_interval = models.DurationField(null=True, blank=True)
     checkpoint_signal = models.CharField(
         max_length=16,
         blank=True,
-        help_text="Asks it to save its work before it is stopped: [B:]USR1[@seconds], as for sbatch --signal.",
+        help_text="Signal that requests a checkpoint before a stop: [B:]USR1[@seconds], as for sbatch --signal.",
     )
     labels = models.JSONField(default=dict, blank=True)
     comment = models.TextField(blank=True)
 
-    # what has become of it
+    # state
     state = models.CharField(max_length=14, choices=JOB_STATE_CHOICES, default=State.PENDING, editable=False)
     flags = ArrayField(models.CharField(max_length=16), default=list, editable=False)
-    reason = models.CharField(max_length=40, blank=True, editable=False, help_text="Slurm's word for why it waits.")
-    why = models.TextField(blank=True, editable=False, help_text="The same as a sentence.")
+    reason = models.CharField(
+        max_length=40, blank=True, editable=False, help_text="Why the job waits, as a Slurm reason."
+    )
+    why = models.TextField(blank=True, editable=False, help_text="Why the job waits, as a sentence.")
     submitted_at = models.DateTimeField(db_default=Now(), editable=False)
     started_at = models.DateTimeField(null=True, editable=False)
     ended_at = models.DateTimeField(null=True, editable=False)
     exit_code = models.IntegerField(null=True, editable=False)
     signal = models.PositiveSmallIntegerField(null=True, editable=False)
-    # what recovery does about its last failure
+    # recovery from the last failure
     recover_by = models.DateTimeField(
-        null=True, editable=False, help_text="It waits for recovery; after this it becomes what its end says."
+        null=True,
+        editable=False,
+        help_text="The job waits for recovery until then. Afterwards the rules without recovery apply.",
     )
     resume = models.JSONField(
-        default=dict, editable=False, help_text="What the next attempt is told: checkpoint, its step, steps to skip."
+        default=dict, editable=False, help_text="Passed to the next attempt: checkpoint, its step, steps to skip."
     )
     foreign_id = models.CharField(
-        max_length=64, blank=True, editable=False, help_text="Id and time of submission there, where it was not Acme's."
+        max_length=64,
+        blank=True,
+        editable=False,
+        help_text="Id and submission time on the cluster, for jobs submitted outside Acme.",
     )
     foreign_user = models.CharField(
-        max_length=64, blank=True, editable=False, help_text="Who submitted it to the cluster, where it was not Acme."
+        max_length=64, blank=True, editable=False, help_text="Owner on the cluster, for jobs submitted outside Acme."
     )
     foreign_key = models.CharField(
         max_length=48,
         blank=True,
         db_default="",
         editable=False,
-        help_text="Installation and attempt key, where another Acme installation submitted it.",
+        help_text="Installation and attempt key, for jobs of another Acme installation.",
     )
 
     objects = JobQuerySet.as_manager()
@@ -187,20 +204,20 @@ class Job(models.Model):
             models.Index(fields=["team", "-id"], name="job_by_team"),
             models.Index(fields=["submitted_at"], name="job_by_time"),
             GinIndex(fields=["labels"], name="job_by_label", opclasses=["jsonb_path_ops"]),
-            # What lists may be ordered by, with the id that makes every place unique
+            # Sort orders of lists. The id makes the order unique
             models.Index(fields=["ended_at", "id"], name="job_by_end", condition=models.Q(ended_at__isnull=False)),
             models.Index(
                 fields=["started_at", "id"], name="job_by_start", condition=models.Q(started_at__isnull=False)
             ),
             models.Index(fields=["priority", "id"], name="job_by_priority"),
             models.Index(fields=["name", "id"], name="job_by_name"),
-            # The queue and what runs stay small whatever the history grows to.
+            # Partial indexes stay small, whatever the size of the history
             models.Index(
                 fields=["cluster", "-priority", "submitted_at", "id"],
                 name="job_queue",
                 condition=models.Q(state=State.PENDING),
             ),
-            # The same across clusters, for those who look at the whole
+            # The same order across clusters, for pages that show all of them
             models.Index(
                 fields=["-priority", "submitted_at", "id"],
                 name="job_queue_of_all",
@@ -219,7 +236,7 @@ class Job(models.Model):
                 name="job_widest_trainings",
                 condition=models.Q(state__in=sorted(LIVE_STATES), kind__in=sorted(TRAINING_KINDS)),
             ),
-            # A handful among all that wait, and every look at the first page asks for them
+            # Few of the waiting jobs match, and every view of the start page queries them
             models.Index(
                 fields=["-id"],
                 name="job_held_back",
@@ -254,17 +271,18 @@ class Job(models.Model):
 
     @property
     def is_foreign(self) -> bool:
-        """Submitted to the cluster by others: seen and counted, never changed."""
+        """Whether the job was submitted outside Acme. Such jobs are shown and counted, never changed."""
         return bool(self.foreign_id)
 
     @property
     def is_adopted(self) -> bool:
-        """Taken over from another Acme installation: its command is not known here, so it cannot start again."""
+        """Whether the job was taken over from another Acme installation. Its command is unknown here, so it cannot
+        start again."""
         return bool(self.foreign_key) and not self.foreign_id
 
     @property
     def installation(self) -> str:
-        """The other Acme installation that submitted it; empty for jobs of this one and of other people."""
+        """The id of the other Acme installation that submitted the job. Empty for all other jobs."""
         return self.foreign_key.partition(":")[0] if self.foreign_id else ""
 
     @property
@@ -284,15 +302,16 @@ class Job(models.Model):
         return Flag.CONFIGURING in self.flags
 
     def elapsed(self, now: datetime) -> timedelta | None:
-        """How long it has run, or ran; None before it started."""
+        """Return the run time of the job so far, or None before its start."""
         return (self.ended_at or now) - self.started_at if self.started_at else None
 
     def waited(self, now: datetime) -> timedelta:
+        """Return how long the job waited for its start, or has waited so far."""
         return (self.started_at or self.ended_at or now) - self.submitted_at
 
 
 class DependencyCondition(models.TextChoices):
-    """What the other job must have come to, in sbatch's words."""
+    """The required end of the other job, in sbatch's terms."""
 
     OK = "afterok"
     ANY = "afterany"
@@ -308,6 +327,7 @@ class Dependency(models.Model):
         verbose_name_plural = "dependencies"
         constraints = [
             models.UniqueConstraint(fields=["job", "on"], name="one_dependency_per_pair"),
+            # Longer cycles are rejected when jobs are submitted
             models.CheckConstraint(condition=~models.Q(job=models.F("on")), name="no_job_waits_for_itself"),
         ]
 
@@ -315,7 +335,7 @@ class Dependency(models.Model):
         return f"{self.after}:{self.on}"
 
 
-# Of an attempt that is over: from its promise up to its end. A cluster's clock may have it end before it began.
+# The period of an ended attempt. Greatest(), because by the cluster's clock it may end before its allocation.
 ATTEMPT_SPAN = models.Func(
     "promised_at",
     Greatest("promised_at", "ended_at"),
@@ -329,41 +349,50 @@ class AttemptQuerySet(models.QuerySet["Attempt"]):
         return self.filter(ended_at__isnull=True)
 
     def at(self, moment: datetime) -> Self:
-        """Alive then, whether they are over by now or not; each half has an index of its own."""
+        """Return attempts that were live at this time, whether they have ended since or not. Each half has its own
+        index."""
         over = models.Q(ended_at__isnull=False, span__contains=moment)
         return self.alias(span=ATTEMPT_SPAN).filter(over | models.Q(ended_at__isnull=True, promised_at__lte=moment))
 
 
 class Attempt(models.Model):
-    """One execution. From the promise of GPUs (CONFIGURING) to its end; at most one of a job is alive."""
+    """One execution of a job, from the allocation of GPUs (CONFIGURING) to its end. A job has at most one live
+    attempt."""
 
     job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="attempts")
     number = models.PositiveSmallIntegerField()
-    key = models.CharField(max_length=32, unique=True, help_text="Our id of it, which the cluster keeps too.")
+    key = models.CharField(
+        max_length=32, unique=True, help_text="Id of the attempt in Acme, which is also stored on the cluster."
+    )
     backend_id = models.CharField(max_length=40, blank=True, help_text="Slurm's own job id.")
     state = models.CharField(max_length=14, choices=ATTEMPT_STATE_CHOICES, default=State.RUNNING)
     nodelist = models.TextField(blank=True)
     log_path = models.CharField(max_length=500, blank=True)
     promised_at = models.DateTimeField(db_default=Now())
-    accepted_at = models.DateTimeField(null=True, help_text="When its cluster took it, by our clock.")
-    confirmed_at = models.DateTimeField(null=True, help_text="When the cluster began to run it, by its own clock.")
-    seen_running_at = models.DateTimeField(null=True, help_text="When it was first seen running, by our clock.")
+    accepted_at = models.DateTimeField(null=True, help_text="When the cluster accepted it (clock of Acme).")
+    confirmed_at = models.DateTimeField(null=True, help_text="When it started (clock of the cluster).")
+    seen_running_at = models.DateTimeField(null=True, help_text="When it was first observed running (clock of Acme).")
     ended_at = models.DateTimeField(null=True)
-    missing_since = models.DateTimeField(null=True, help_text="The cluster answers, but does not know it any more.")
+    missing_since = models.DateTimeField(
+        null=True, help_text="Since when the cluster responds but does not know the attempt."
+    )
     exit_code = models.IntegerField(null=True)
     signal = models.PositiveSmallIntegerField(null=True)
     reason = models.TextField(blank=True)
     cause = models.CharField(
-        max_length=80, blank=True, help_text="Why it ended: a diagnosis' label, once there is one."
+        max_length=80, blank=True, help_text="Root cause: the label of the diagnosis, as soon as there is one."
     )
-    # The newest checkpoint of it that has reached remote storage
+    # The newest checkpoint of this attempt on remote storage
     saved_at = models.DateTimeField(null=True)
     saved_step = models.PositiveBigIntegerField(null=True)
-    # What a person or the scheduler wants it to become; the cluster is told by a deed and has the last word.
+    # The state that a user or a loop requested with a stop. The cluster's report decides the final state
     stop_as = models.CharField(max_length=14, blank=True, choices=JOB_STATE_CHOICES)
     stop_why = models.TextField(blank=True)
     stacks_signal = models.CharField(
-        max_length=12, blank=True, db_default="", help_text="Its processes answer it with their stacks; it said so."
+        max_length=12,
+        blank=True,
+        db_default="",
+        help_text="Signal at which the processes write their stacks, as declared by the job.",
     )
 
     objects = AttemptQuerySet.as_manager()
@@ -373,7 +402,10 @@ class Attempt(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["job", "number"], name="attempts_are_counted"),
             models.UniqueConstraint(
-                fields=["job"], condition=models.Q(ended_at__isnull=True), name="one_live_attempt_per_job"
+                # Prevents a second start if two schedulers ever run at the same time
+                fields=["job"],
+                condition=models.Q(ended_at__isnull=True),
+                name="one_live_attempt_per_job",
             ),
             models.CheckConstraint(condition=models.Q(state__in=list(State)), name="attempt_state_known"),
         ]
@@ -385,11 +417,11 @@ class Attempt(models.Model):
                 name="attempt_missing",
                 condition=models.Q(ended_at__isnull=True, missing_since__isnull=False),
             ),
-            # Who asks why attempts failed looks every second at those of the last hour
+            # The diagnosis loop reads the failures of the last hour every second
             models.Index(
                 fields=["ended_at"], name="attempt_failed", condition=models.Q(state__in=sorted(FAILURE_STATES))
             ),
-            # Who held what at a moment that is over, however many came before and after it
+            # The allocations at a time in the past, independent of the size of the history
             GistIndex(ATTEMPT_SPAN, name="attempt_by_span", condition=models.Q(ended_at__isnull=False)),
         ]
 
@@ -403,7 +435,7 @@ class Attempt(models.Model):
 
     @property
     def exit_text(self) -> str:
-        """`code:signal`, as sacct shows it."""
+        """Exit code and signal as `code:signal`, as in sacct."""
         if self.exit_code is None and self.signal is None:
             return ""
         return f"{self.exit_code or 0}:{self.signal or 0}"
@@ -414,31 +446,33 @@ class AllocationQuerySet(models.QuerySet["Allocation"]):
         return self.filter(released_at__isnull=True)
 
     def at(self, moment: datetime) -> Self:
+        # The attempt's index narrows the rows; allocations have no index over time
         held = models.Q(released_at__isnull=True) | models.Q(released_at__gt=moment)
         return self.filter(held, attempt__in=Attempt.objects.at(moment).values("pk"), held_at__lte=moment)
 
     def held_per_node(self) -> dict[int, int]:
-        """How many GPUs are held just now, by the node's primary key; idle nodes are not in it."""
+        """Return the number of held GPUs by node key. Idle nodes are not included."""
         rows = self.live().filter(gpu__isnull=False).order_by()
         return dict(rows.values_list("node").annotate(models.Count("pk")))
 
     def gpus_by_attempt_and_node(self) -> Iterator[tuple[int, int, list[int | None]]]:
-        """Attempt, node and the GPUs it holds there; [None] where it holds none. One row for each, not for each GPU."""
+        """Yield (attempt, node, GPUs held there), one row per pair. The list is [None] if the attempt holds no GPU
+        there."""
         rows = self.order_by().values_list("attempt_id", "node_id").annotate(gpus=ArrayAgg("gpu"))
         return rows.iterator(chunk_size=10_000)
 
 
 class Allocation(models.Model):
-    """One GPU held by an attempt; a node that gives CPUs and memory only has one row without a GPU.
+    """One GPU held by an attempt. On a node where an attempt holds only CPUs and memory, one row with `gpu` null.
 
-    The database refuses a second live holder of a GPU (exclusion constraint `one_live_holder_per_gpu`, written in SQL
-    in the first migration because Django cannot say it). It is checked at the end of each statement, so that one
-    UPDATE may swap GPUs between attempts when a cluster chose other indices than we promised.
+    The database rejects a second live holder of a GPU with the exclusion constraint `one_live_holder_per_gpu`, which is
+    written in SQL in the first migration because Django cannot express it. The constraint is checked at the end of each
+    statement, so one UPDATE may swap GPUs between attempts if a cluster chose other indices than Acme.
     """
 
     attempt = models.ForeignKey(Attempt, on_delete=models.PROTECT, related_name="allocations")
     node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="allocations")
-    gpu = models.PositiveSmallIntegerField(null=True, help_text="Index on the node.")
+    gpu = models.PositiveSmallIntegerField(null=True, help_text="Index of the GPU on the node.")
     held_at = models.DateTimeField(db_default=Now())
     released_at = models.DateTimeField(null=True)
 
@@ -466,13 +500,14 @@ class Checkpoint(models.Model):
     step = models.PositiveBigIntegerField()
     path = models.CharField(max_length=500)
     saved_at = models.DateTimeField(db_default=Now())
-    durable_at = models.DateTimeField(null=True, blank=True, help_text="When it had reached remote storage.")
-    stall_s = models.FloatField(null=True, blank=True, help_text="Seconds for which saving it held training up.")
+    durable_at = models.DateTimeField(null=True, blank=True, help_text="When the checkpoint was on remote storage.")
+    stall_s = models.FloatField(null=True, blank=True, help_text="Seconds for which the save stalled training.")
     verdict = models.CharField(max_length=4, choices=CheckpointVerdict, default=CheckpointVerdict.UNKNOWN, blank=True)
     verdict_why = models.TextField(blank=True)
 
     class Meta:
         ordering = ["job", "-step"]
+        # The path is the identity: a path that is overwritten replaces the checkpoint
         constraints = [models.UniqueConstraint(fields=["job", "path"], name="one_row_per_checkpoint")]
 
     def __str__(self) -> str:

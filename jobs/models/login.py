@@ -1,4 +1,4 @@
-"""How often somebody tried to log in with a password lately."""
+"""Counters of recent password logins."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from django.db import models
 
 
 class LoginAttempts(models.Model):
-    """One counter: of an address, or of a user name from an address. `acmeweb.auth.login_limits` counts and forgets."""
+    """One counter of an address, or of a user name from an address. `acmeweb.auth.login_limits` increments and deletes
+    it."""
 
-    key = models.CharField(max_length=64, primary_key=True, help_text="SHA-256 of what is counted.")
-    since = models.DateTimeField(help_text="When the window of this count began.")
+    key = models.CharField(
+        max_length=64, primary_key=True, help_text="SHA-256 of the address, or of the user name and address."
+    )
+    since = models.DateTimeField(help_text="Start of the counting window.")
     count = models.PositiveIntegerField()
 
     class Meta:

@@ -1,4 +1,4 @@
-"""Maintenance: nodes of a cluster that people want for themselves, from a time until another."""
+"""Maintenance windows: nodes of a cluster that are closed for a period."""
 
 from __future__ import annotations
 
@@ -11,39 +11,42 @@ from django.db.models.functions import Now
 
 from jobs.models.cluster import Cluster, DrainMode, Node
 
-DEFAULT_LEAD = timedelta(days=1)  # as long as a job without a limit is taken to run where nothing is known of it
+DEFAULT_LEAD = timedelta(days=1)  # the run time that is assumed for a job without a time limit
 
 
 class MaintenanceQuerySet(models.QuerySet["Maintenance"]):
     def open(self) -> Self:
-        """Planned or going on; also one that is over and whose nodes are not all open again."""
+        """Return windows that are planned or in progress, and finished ones whose nodes are not all open again."""
         return self.filter(closed_at=None)
 
     def ahead(self, now: datetime) -> Self:
-        """Those that keep jobs from starting."""
+        """Return windows that prevent jobs from starting."""
         return self.open().filter(end_at__gt=now)
 
 
 class Maintenance(models.Model):
-    """Who is told to leave when it begins says the mode, as for a drain: it is one."""
+    """A planned drain. `mode` decides what happens to jobs that still run when it starts."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="maintenances")
     name = models.CharField(max_length=60)
     reason = models.TextField()
-    whole_cluster = models.BooleanField(default=False, help_text="Also nodes that it reports later.")
+    whole_cluster = models.BooleanField(default=False, help_text="Includes nodes that the cluster reports later.")
     nodes = models.ManyToManyField(Node, related_name="maintenances", blank=True)
-    spared = models.ManyToManyField(Node, related_name="+", blank=True, help_text="Resumed by somebody while it lasts.")
+    spared = models.ManyToManyField(
+        Node, related_name="+", blank=True, help_text="Nodes that were resumed during the maintenance."
+    )
     start_at = models.DateTimeField()
     end_at = models.DateTimeField()
     mode = models.CharField(max_length=10, choices=DrainMode, default=DrainMode.FINISH)
     lead = models.DurationField(
-        default=DEFAULT_LEAD, help_text="Jobs without a time limit do not start there so long before."
+        default=DEFAULT_LEAD,
+        help_text="How long before the start jobs without a time limit stop starting on these nodes.",
     )
     by = models.CharField(max_length=150)
     created_at = models.DateTimeField(db_default=Now())
-    begun_at = models.DateTimeField(null=True, help_text="The first node was closed.")
+    begun_at = models.DateTimeField(null=True, help_text="Time at which the first node was closed.")
     cancelled_at = models.DateTimeField(null=True)
-    closed_at = models.DateTimeField(null=True, help_text="All is as it was before.")
+    closed_at = models.DateTimeField(null=True, help_text="Time at which all nodes were open again.")
 
     objects = MaintenanceQuerySet.as_manager()
 
@@ -62,18 +65,19 @@ class Maintenance(models.Model):
         return self.name
 
     def affected_nodes(self) -> models.QuerySet[Node]:
-        """Its nodes, as far as they are in it still."""
-        here = Node.objects.filter(cluster=self.cluster_id)
-        chosen = here if self.whole_cluster else here.filter(maintenances=self)
-        return chosen.exclude(pk__in=self.spared.values("pk"))
+        """Return the nodes of the window without those that an operator has resumed since."""
+        nodes = Node.objects.filter(cluster=self.cluster_id)
+        selected = nodes if self.whole_cluster else nodes.filter(maintenances=self)
+        return selected.exclude(pk__in=self.spared.values("pk"))
 
     def phase(self, now: datetime) -> str:
         if self.cancelled_at:
             return "cancelled"
+        # A window can be over while its nodes are still being opened: see `open`
         if self.closed_at or now >= self.end_at:
             return "over"
         return "going on" if now >= self.start_at else "planned"
 
     def is_in_progress(self, now: datetime) -> bool:
-        """Whether its nodes should be closed."""
+        """Return whether the nodes of the window should be closed."""
         return self.phase(now) == "going on"

@@ -1,4 +1,4 @@
-"""Who may do what: teams, the role a person has in one, what a team owns, and the tokens programs carry."""
+"""Teams, roles, quotas, sign-in identities and API tokens."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from django.db.models.functions import Now
 
 from jobs.core.lifecycle import JobKind
 
-SLUG = RegexValidator(r"^[a-z0-9][a-z0-9-]{0,39}$", "Small letters, digits and dashes, at most 40.")
+SLUG = RegexValidator(r"^[a-z0-9][a-z0-9-]{0,39}$", "Use lowercase letters, digits and dashes, at most 40.")
 
 
 class TeamRole(models.TextChoices):
-    """Each role may do all that the ones before it may."""
+    """Roles in ascending order; each includes the rights of the previous ones."""
 
     VIEWER = "viewer"
     RESEARCHER = "researcher"
@@ -35,12 +35,14 @@ class TeamRole(models.TextChoices):
         return cls.values[cls.values.index(role) :]
 
 
-ROLE_RANKS = {role: rank for rank, role in enumerate(TeamRole)}  # asked twice for each of thousands of jobs
+ROLE_RANKS = {
+    role: rank for rank, role in enumerate(TeamRole)
+}  # precomputed, because permission checks of long lists use it twice per job
 
 
 class TeamQuerySet(models.QuerySet["Team"]):
     def where(self, user, role: str = TeamRole.VIEWER) -> Self:
-        """The teams in which the user has at least this role; whoever runs the site has every role everywhere."""
+        """Return the teams in which the user has at least this role. A superuser has every role in every team."""
         if user.is_superuser:
             return self
         return self.filter(memberships__user=user, memberships__role__in=TeamRole.roles_at_least(role))
@@ -78,14 +80,14 @@ class Membership(models.Model):
 
 
 class Quota(models.Model):
-    """How many GPUs of a cluster a team owns, for one kind of work or for all of it."""
+    """How many GPUs of a cluster a team owns, for one kind of job or for all."""
 
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="quotas")
     cluster = models.ForeignKey("jobs.Cluster", on_delete=models.CASCADE, related_name="quotas")
     kind = models.CharField(
-        max_length=12, choices=[(k.value, k.value) for k in JobKind], blank=True, help_text="Empty: every kind of work."
+        max_length=12, choices=[(k.value, k.value) for k in JobKind], blank=True, help_text="Empty: all kinds of jobs."
     )
-    gpus = models.PositiveIntegerField(help_text="Jobs that may not be preempted hold at most so many GPUs together.")
+    gpus = models.PositiveIntegerField(help_text="Maximum number of GPUs that non-preemptible jobs may hold together.")
 
     class Meta:
         ordering = ["cluster", "team", "kind"]
@@ -96,19 +98,19 @@ class Quota(models.Model):
 
 
 class TokenScope(models.TextChoices):
-    """Each scope may do all that the ones before it may."""
+    """Scopes in ascending order; each includes the rights of the previous ones."""
 
     READ = "read"
     SUBMIT = "submit"
     OPERATE = "operate"
     ADMIN = "admin"
 
-    def covers(self, wanted: str) -> bool:
-        return TokenScope.values.index(self) >= TokenScope.values.index(wanted)
+    def covers(self, required: str) -> bool:
+        return TokenScope.values.index(self) >= TokenScope.values.index(required)
 
 
 class Identity(models.Model):
-    """Who somebody is at a provider of sign-ins; a name there may be given to somebody else, a subject may not."""
+    """A user at an identity provider. A name at the provider may be reassigned to another user; a subject may not."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="identities")
     issuer = models.CharField(max_length=255)
@@ -126,11 +128,13 @@ class Identity(models.Model):
 class TokenQuerySet(models.QuerySet["Token"]):
     def usable(self, now: datetime) -> Self:
         alive = models.Q(expires_at__isnull=True) | models.Q(expires_at__gt=now)
+        # A deactivated user loses all tokens at once
         return self.filter(alive, revoked_at__isnull=True, user__is_active=True)
 
 
 class Token(models.Model):
-    """A bearer token. Only its hash is kept: 32 random bytes need no slow hash, nobody can guess them."""
+    """A bearer token. Only its hash is stored. A token has 32 random bytes, so it cannot be guessed and needs no slow
+    hash."""
 
     MARK = "acme_"
 
@@ -138,6 +142,7 @@ class Token(models.Model):
     team = models.ForeignKey(Team, null=True, blank=True, on_delete=models.CASCADE, related_name="tokens")
     name = models.CharField(max_length=80)
     scope = models.CharField(max_length=10, choices=TokenScope, default=TokenScope.READ)
+    # Shown in lists and events, so that users recognize a token without its secret
     prefix = models.CharField(max_length=12, editable=False)
     digest = models.CharField(max_length=64, unique=True, editable=False)
     networks = ArrayField(
@@ -160,13 +165,13 @@ class Token(models.Model):
         return f"{self.prefix}… {self.name}"
 
     def is_usable(self, now: datetime) -> bool:
-        """As `usable` says it of rows."""
+        """Return the condition of `TokenQuerySet.usable` for this row."""
         alive = self.expires_at is None or self.expires_at > now
         return alive and self.revoked_at is None and self.user.is_active
 
     @classmethod
     def make(cls, **fields: object) -> tuple[Token, str]:
-        """A new token and its secret, which is shown this once."""
+        """Return an unsaved token and its secret. The secret cannot be read again later."""
         secret = cls.MARK + secrets.token_urlsafe(32)
         return cls(prefix=secret[:12], digest=cls.secret_digest(secret), **fields), secret
 

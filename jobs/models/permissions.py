@@ -1,6 +1,6 @@
-"""Who may do what to which rows: asked by pages, API and sockets alike.
+"""Permission checks on rows, shared by pages, API and WebSockets.
 
-Two things must both allow it: the role in the team, and the scope of the token if the caller came with one.
+A request needs both: a sufficient role in the team and, if it uses a token, a sufficient scope.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FULL_SCOPE = TokenScope(TokenScope.ADMIN)
 
 
 class TeamOwnedRow(Protocol):
-    """A row of a person and a team."""
+    """A row that has an owner and a team."""
 
     user_id: Any
     team_id: Any
@@ -26,7 +26,7 @@ class TeamOwnedRow(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """The user behind a request, as far as their token lets them go; without one, as far as they may go themselves."""
+    """The user of a request with their rights, reduced to those of the token if the request uses one."""
 
     user: Any
     scope: TokenScope = FULL_SCOPE
@@ -34,7 +34,7 @@ class Caller:
 
     @property
     def is_site_admin(self) -> bool:
-        """Whoever runs the site has every role everywhere, unless the token is bound to one team."""
+        """Whether the user has every role in every team: a superuser whose token is not bound to one team."""
         return self.user.is_superuser and self.bound_team_id is None
 
     @property
@@ -43,22 +43,25 @@ class Caller:
 
     @cached_property
     def roles(self) -> Mapping[int, Any]:
-        """Team by team; read with the token, or by one query a request."""
+        """The role in each team. Loaded together with the token, or with one query per request."""
         if self.user.is_superuser:
+            # A superuser with a token of one team is limited to that team
             return {self.bound_team_id: TeamRole.ADMIN} if self.bound_team_id else {}
-        known = getattr(self.user, "known_roles", None)
-        if known is None:
-            known = dict(Membership.objects.filter(user=self.user).values_list("team_id", "role"))
-        return {team: TeamRole(role) for team, role in known.items() if self.bound_team_id in (None, team)}
+        # Set by the token authentication, which loads user and roles in one query
+        roles = getattr(self.user, "known_roles", None)
+        if roles is None:
+            roles = dict(Membership.objects.filter(user=self.user).values_list("team_id", "role"))
+        return {team: TeamRole(role) for team, role in roles.items() if self.bound_team_id in (None, team)}
 
     @cached_property
     def may_operate_clusters(self) -> bool:
-        """A token of one team is no key to machines that all teams share."""
+        """Whether the user may operate clusters. A token bound to a team may not, because clusters are shared by all
+        teams."""
         return self.bound_team_id is None and self.user.has_perm("jobs.operate_cluster")
 
     def may(self, *any_of: str) -> bool:
-        """Has one of these permissions; as above, never by a token of one team."""
-        return self.bound_team_id is None and any(self.user.has_perm(one) for one in any_of)
+        """Return whether the user has one of these permissions. Never true for a token bound to a team."""
+        return self.bound_team_id is None and any(self.user.has_perm(permission) for permission in any_of)
 
     def has(self, role: str, team_id: int) -> bool:
         return self.is_site_admin or (team_id in self.roles and self.roles[team_id].rank >= TeamRole(role).rank)
@@ -66,18 +69,21 @@ class Caller:
     def teams(self, role: str = TeamRole.VIEWER) -> QuerySet[Team]:
         if self.is_site_admin:
             return Team.objects.all()
-        return Team.objects.filter(pk__in=[team for team, has in self.roles.items() if has.rank >= TeamRole(role).rank])
+        return Team.objects.filter(
+            pk__in=[team for team, own_role in self.roles.items() if own_role.rank >= TeamRole(role).rank]
+        )
 
     def jobs(self) -> QuerySet[Job]:
-        """The ids of the teams as numbers, not as a subquery: the planner then knows which index is good."""
+        """Return the visible jobs. Team ids are passed as numbers, not as a subquery, so that the planner chooses the
+        right index."""
         return Job.objects.all() if self.is_site_admin else Job.objects.filter(team_id__in=sorted(self.roles))
 
     def rows_of_visible_jobs(self, rows: QuerySet[Any]) -> QuerySet[Any]:
-        """Those rows that belong to a job which they may see."""
+        """Return the rows that belong to a visible job."""
         return rows if self.is_site_admin else rows.filter(job__team_id__in=sorted(self.roles))
 
     def may_change(self, row: TeamOwnedRow) -> bool:
-        """Researchers change what is their own, operators all of their team."""
+        """Return whether the caller may change the row: researchers their own, operators all of their team."""
         if row.user_id == self.user.pk and self.has(TeamRole.RESEARCHER, row.team_id):
             return True
         return self.may_operate(row)
@@ -86,9 +92,9 @@ class Caller:
         return self.scope.covers(TokenScope.OPERATE) and self.has(TeamRole.OPERATOR, row.team_id)
 
     def denial_reason(self, row: TeamOwnedRow, what: str) -> str:
-        """What is lacking to change it: a role, or a token that reaches as far as its owner."""
+        """Explain which role or scope is missing to change the row."""
         if row.user_id == self.user.pk:
-            return f"{what} is yours, but a viewer changes nothing; this needs the role researcher or above."
+            return f"{what} is yours, but viewers cannot make changes. This needs the role researcher or above."
         if self.has(TeamRole.OPERATOR, row.team_id):
-            return f"{what} is somebody else's: this takes the scope operate, and this token has {self.scope}."
-        return f"{what} is somebody else's: this needs the role operator in its team."
+            return f"{what} belongs to another user. This needs a token with the scope operate, not {self.scope}."
+        return f"{what} belongs to another user. This needs the role operator in its team."

@@ -1,7 +1,7 @@
-"""What a job says of itself while it runs: how far it is and how it goes.
+"""Progress of running jobs, as reported by the job or read from its log.
 
-Progress grows by up to a thousand rows a second, so a row is narrow and there is one B-tree, its own key. Pulse is the
-newest of each attempt: what pages and detectors ask for, without a search in the rows.
+`Progress` grows by up to a thousand rows per second, so its rows are narrow and its primary key is the only B-tree.
+`Pulse` holds the newest values of each attempt: pages and detectors read it without searching in `Progress`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ PROGRESS_RETENTION = timedelta(days=31)
 
 
 class StepMetrics(models.Model):
-    at = models.DateTimeField(help_text="By the job's clock, but never later than ours.")
+    at = models.DateTimeField(help_text="Clock of the job, but never later than the clock of Acme.")
     step = models.PositiveBigIntegerField(null=True)
-    tokens = models.PositiveBigIntegerField(null=True, help_text="Consumed since the beginning of the training.")
-    sum_sq = models.FloatField(null=True, help_text="Of the squared lengths of the sequences, since the beginning.")
+    tokens = models.PositiveBigIntegerField(null=True, help_text="Tokens consumed since the start of training.")
+    sum_sq = models.FloatField(null=True, help_text="Sum of the squared sequence lengths since the start of training.")
     loss = models.FloatField(null=True)
     grad_norm = models.FloatField(null=True)
     step_time_s = models.FloatField(null=True)
@@ -33,7 +33,7 @@ class StepMetrics(models.Model):
 
 
 class Progress(StepMetrics):
-    """Append-only. The attempt is looked up by the statement that inserts, so no constraint needs to look again."""
+    """Append-only. No foreign key constraint: the INSERT statement already looks up the attempt."""
 
     pk = models.CompositePrimaryKey("attempt_id", "at")
     attempt = models.ForeignKey(
@@ -42,7 +42,9 @@ class Progress(StepMetrics):
 
     class Meta:
         ordering = ["attempt_id", "at"]
-        indexes = [BrinIndex(fields=["at"], name="progress_by_age")]  # for forgetting; costs an insert next to nothing
+        indexes = [
+            BrinIndex(fields=["at"], name="progress_by_age")
+        ]  # for deleting old rows; a BRIN index adds almost no cost to an insert
         verbose_name_plural = "progress"
 
     def __str__(self) -> str:
@@ -50,28 +52,34 @@ class Progress(StepMetrics):
 
 
 class ProgressSource(models.TextChoices):
-    REPORTS = "", "its reports"
-    LOG = "log", "its log"
-    LATE = "late", "its log, which nobody had read from the beginning"
+    """Where the steps of an attempt come from."""
+
+    REPORTS = "", "reports of the job"
+    LOG = "log", "log of the job"
+    LATE = "late", "log of the job, not read from the start"
 
 
 class Pulse(StepMetrics):
-    """What a log tells of an attempt counts only while the attempt itself reports no step."""
+    """The newest values of an attempt. Values from the log are used only until the attempt reports steps itself."""
 
     attempt = models.OneToOneField(Attempt, primary_key=True, on_delete=models.CASCADE, related_name="pulse")
-    heard_at = models.DateTimeField(db_default=Now(), help_text="By our clock.")
+    heard_at = models.DateTimeField(db_default=Now(), help_text="Clock of Acme.")
     source = models.CharField(
         max_length=4,
         choices=ProgressSource,
         blank=True,
         default=ProgressSource.REPORTS,
         db_default="",
-        help_text="Who tells its steps.",
+        help_text="Source of the steps.",
     )
-    steps_total = models.PositiveBigIntegerField(null=True, help_text="Where it is to end, as its log says.")
-    # No Checkpoint: nobody has looked whether it is whole, so nothing is ever started from it
-    saved_step = models.PositiveBigIntegerField(null=True, help_text="The last checkpoint that its log says is saved.")
-    saved_at = models.DateTimeField(null=True, help_text="When that one was saved, at the earliest.")
+    steps_total = models.PositiveBigIntegerField(
+        null=True, help_text="Last step of the training, according to the log."
+    )
+    # Not stored as a Checkpoint: it is not verified, so no attempt resumes from it
+    saved_step = models.PositiveBigIntegerField(
+        null=True, help_text="Step of the last checkpoint in the log (unverified)."
+    )
+    saved_at = models.DateTimeField(null=True, help_text="Earliest time at which that checkpoint was saved.")
     saved_path = models.CharField(max_length=400, blank=True, default="", db_default="")
 
     @property
@@ -83,7 +91,7 @@ class Pulse(StepMetrics):
 
 
 class Section(models.Model):
-    """A time in which no step is due, as the job declared it; without an end while it lasts."""
+    """A period that the job declared, in which no step is due. `ended_at` is null while it lasts."""
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="sections")
     name = models.CharField(max_length=40, help_text="checkpoint, evaluation, compile …")
@@ -101,16 +109,20 @@ class Section(models.Model):
 
 
 class RankTimes(models.Model):
-    """How long each rank computed in one step, without waiting for others; a rank is a position in the arrays.
+    """How long each rank computed in one step, without waiting for others. The rank is the position in the arrays.
 
-    Only the newest few of an attempt are kept: they say who is slow now.
+    Only the newest rows of an attempt are kept, because they show which rank is slow now.
     """
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="rank_times")
     at = models.DateTimeField(db_default=Now())
     seconds = ArrayField(models.FloatField())
     nodes = ArrayField(models.CharField(max_length=64))
-    groups = ArrayField(models.CharField(max_length=40), default=list, help_text="Who does the same work; empty: all.")
+    groups = ArrayField(
+        models.CharField(max_length=40),
+        default=list,
+        help_text="Ranks with equal names do the same work. Empty: all do.",
+    )
 
     class Meta:
         ordering = ["attempt", "-id"]

@@ -1,7 +1,7 @@
-"""How far recovery may go by itself, as a team or an operator has said: the record's part of it.
+"""How far recovery may act without approval, as configured by teams and operators.
 
-Nothing said means propose. A row of a team goes before one of everybody, one of an action before one of all actions,
-and one of a cluster before one of all clusters.
+Without a row the mode is propose. A row of a team takes precedence over a row for all teams, a row of an action over
+one for all actions, and a row of a cluster over one for all clusters.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class RecoveryModeQuerySet(models.QuerySet["RecoveryMode"]):
 
 class RecoveryMode(models.Model):
     class Reach(models.TextChoices):
-        OBSERVE = "observe", "observe: write down what would be done"
-        PROPOSE = "propose", "propose: a person approves each deed"
-        ACT = "act", "act: carried out at once, and told"
+        OBSERVE = "observe", "observe: record decisions only"
+        PROPOSE = "propose", "propose: each action needs approval"
+        ACT = "act", "act: actions are carried out and reported"
 
     cluster = models.ForeignKey(Cluster, null=True, blank=True, on_delete=models.CASCADE, related_name="recovery_modes")
     team = models.ForeignKey(Team, null=True, blank=True, on_delete=models.CASCADE, related_name="recovery_modes")
-    action = models.CharField(max_length=20, blank=True, help_text="restart, test nodes … Empty: every action.")
+    action = models.CharField(max_length=20, blank=True, help_text="Such as restart or test nodes. Empty: all actions.")
     mode = models.CharField(max_length=8, choices=Reach, default=Reach.PROPOSE)
     changed_at = models.DateTimeField(db_default=Now(), editable=False)
     changed_by = models.CharField(max_length=150, blank=True, editable=False)
@@ -42,12 +42,15 @@ class RecoveryMode(models.Model):
         ordering = ["cluster", "team", "action"]
         constraints = [
             models.UniqueConstraint(
-                fields=["cluster", "team", "action"], nulls_distinct=False, name="one_mode_per_team_and_action"
+                # Nulls are values here: null means all clusters or all teams
+                fields=["cluster", "team", "action"],
+                nulls_distinct=False,
+                name="one_mode_per_team_and_action",
             ),
             models.CheckConstraint(condition=Q(mode__in=["observe", "propose", "act"]), name="recovery_mode_known"),
         ]
 
     def __str__(self) -> str:
-        whom = self.team.name if self.team else "every team"
+        teams = self.team.name if self.team else "every team"
         where = f" on {self.cluster}" if self.cluster else ""
-        return f"{self.mode}: {self.action or 'everything'} for {whom}{where}"
+        return f"{self.mode}: {self.action or 'everything'} for {teams}{where}"

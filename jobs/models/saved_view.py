@@ -1,4 +1,4 @@
-"""Filters of the list of jobs under a name: a person's own, or those of a team."""
+"""Saved filters of the job list: of a user, or of a team."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobs.models.people import Team
 
 class SavedViewQuerySet(models.QuerySet["SavedView"]):
     def for_user(self, user: Any) -> Self:
-        """One's own first, then those of one's teams. Whoever runs the site is shown no more than others are."""
+        """Return the user's own views, then those of their teams. A superuser gets no additional views."""
         teams = Team.objects.filter(memberships__user=user)
         own = Q(owner=user, team__isnull=True)
         return self.filter(own | Q(team__in=teams.values("pk"))).order_by(
@@ -23,6 +23,7 @@ class SavedViewQuerySet(models.QuerySet["SavedView"]):
 
 
 class SavedView(models.Model):
+    # PROTECT: the views of a team must not disappear with the user who saved them
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="saved_views")
     team = models.ForeignKey(
         Team,
@@ -30,12 +31,15 @@ class SavedView(models.Model):
         blank=True,
         on_delete=models.CASCADE,
         related_name="saved_views",
-        help_text="Who sees it; empty: only its owner.",
+        help_text="Team that sees the view. Empty: only its owner.",
     )
     name = models.CharField(max_length=40)
-    query = models.CharField(max_length=1000, blank=True, help_text="The filters, as in the address of the list.")
+    query = models.CharField(max_length=1000, blank=True, help_text="The filters, as in the query string of the list.")
     first_for = models.ManyToManyField(
-        settings.AUTH_USER_MODEL, blank=True, related_name="first_view", help_text="Whose list begins with it."
+        settings.AUTH_USER_MODEL,
+        blank=True,
+        related_name="first_view",
+        help_text="Users whose list opens with this view.",
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 

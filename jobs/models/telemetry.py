@@ -1,6 +1,7 @@
-"""Samples of what nodes and GPUs do. Raw ones are kept for two days, 5-minute means for a month, hours for two years.
+"""Telemetry of nodes and GPUs.
 
-One row is one node at one time; the GPUs are positions in arrays, so a node with 8 GPUs costs one row, not eight.
+Raw samples are kept for two days, 5-minute means for a month, hourly means for two years. One row is one node at one
+time. GPUs are positions in arrays, so a node with 8 GPUs needs one row, not eight.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from jobs.models.cluster import Cluster, Node
 
 
 class Resolution(models.IntegerChoices):
-    """Seconds that one row stands for; raw samples are taken every 15 s."""
+    """Seconds that one row stands for. Raw samples are taken every 15 s."""
 
     RAW = 15
     FIVE_MINUTES = 300
@@ -29,21 +30,24 @@ SAMPLE_RETENTION = {
 
 
 def gpu_values_field() -> ArrayField:
+    # Null elements are GPUs without a reading
     return ArrayField(models.FloatField(null=True), default=list)
 
 
 class Sample(models.Model):
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="samples")
     resolution = models.PositiveSmallIntegerField(choices=Resolution, default=Resolution.RAW)
-    at = models.DateTimeField(help_text="Begin of the interval that the row stands for.")
+    at = models.DateTimeField(help_text="Start of the interval that the row covers.")
     gpu_util = gpu_values_field()  # percent
     gpu_memory_mib = gpu_values_field()
-    gpu_temperature_c = gpu_values_field()  # the hottest moment in rollups, not the mean
+    gpu_temperature_c = gpu_values_field()  # rollups store the maximum, not the mean
     gpu_power_w = gpu_values_field()
     xid = gpu_values_field()  # the last Xid of each GPU, 0 for none
-    # Raw samples only. Most GPUs count no errors for months, so what is 0 is left out
+    # Raw samples only. Zeros are omitted, because most GPUs count no errors for months
     counted = models.JSONField(
-        default=dict, db_default={}, help_text="What else is not as in a sound node: a value for each GPU, or names."
+        default=dict,
+        db_default={},
+        help_text="Other counters that differ from a healthy node: one value per GPU, or names.",
     )
 
     class Meta:
@@ -59,20 +63,17 @@ MINUTE_RETENTION = timedelta(days=31)
 
 
 class Minute(models.Model):
-    """A cluster in one minute: what was held and busy, what ran and what waited. GPUs that are neither held nor closed
-    were free."""
+    """The load of a cluster in one minute. GPUs that are neither held nor closed were free."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="minutes")
-    at = models.DateTimeField(help_text="Begin of the minute.")
+    at = models.DateTimeField(help_text="Start of the minute.")
     gpus = models.PositiveIntegerField("GPUs")
     held = models.PositiveIntegerField()
-    closed = models.PositiveIntegerField(
-        help_text="GPUs that nobody held on nodes that took no work or did not answer."
-    )
-    busy = models.FloatField(null=True, help_text="Percent, the mean of the GPUs that were measured.")
+    closed = models.PositiveIntegerField(help_text="Free GPUs on nodes that did not accept jobs or did not respond.")
+    busy = models.FloatField(null=True, help_text="Mean over the measured GPUs, in percent.")
     running = models.PositiveIntegerField()
     waiting = models.PositiveIntegerField()
-    wanted = models.PositiveBigIntegerField(help_text="GPUs that the waiting jobs asked for.")
+    wanted = models.PositiveBigIntegerField(help_text="GPUs requested by the waiting jobs.")
 
     class Meta:
         ordering = ["cluster", "-at"]

@@ -1,0 +1,1 @@
+"""Pages of jobs, nodes, the GPU map, teams and the user account."""

@@ -1,4 +1,4 @@
-"""A person's own page: who they are here, their tokens, and those of the teams they administer."""
+"""The account page: the user's roles, tokens, and the tokens of teams that the user administers."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MAX_TOKENS_SHOWN = 100
 def account_page(request: HttpRequest) -> HttpResponse:
     form = OwnTokenForm(request.POST or None, asker=request.user)
     if request.method == "POST" and form.is_valid():
-        token, secret = token_actions.create_token(user=request.user, author=Author.of(request), **form.wanted())
-        # The secret is in this answer and nowhere else: a message that outlives it would lie in a cookie or a row
-        answer = render(request, "account/made.html", {"token": token, "secret": secret})
-        answer["Cache-Control"] = "no-store"
-        return answer
+        token, secret = token_actions.create_token(user=request.user, author=Author.of(request), **form.token_values())
+        # The secret is only in this response. A flash message would store it in a cookie or a database row
+        response = render(request, "account/made.html", {"token": token, "secret": secret})
+        response["Cache-Control"] = "no-store"
+        return response
     return render(request, "account/account.html", _page_context(request, form), status=422 if form.errors else 200)
 
 
@@ -45,7 +45,7 @@ def _page_context(request: HttpRequest, form: OwnTokenForm) -> dict[str, Any]:
 
 
 def _revocable_tokens(user: Any) -> QuerySet[Token]:
-    """Their own, and every token that is bound to a team they administer."""
+    """The user's own tokens, and all tokens bound to teams that the user administers."""
     administered = Team.objects.where(user, TeamRole.ADMIN).values("pk")
     return Token.objects.filter(Q(user=user) | Q(team__in=administered), revoked_at__isnull=True)
 
@@ -58,5 +58,5 @@ def revoke(request: HttpRequest, pk: int) -> HttpResponse:
     except token_actions.TokenError as error:
         messages.error(request, f"Nothing was changed: {error}.")
     else:
-        messages.success(request, f"{token} is revoked; programs that carry it are turned away from now on.")
+        messages.success(request, f"{token} is revoked. Programs that use it are rejected from now on.")
     return redirect("account")

@@ -1,4 +1,4 @@
-"""One verb on many nodes: first what it would do to those who run there, then each node for itself."""
+"""Bulk actions on nodes: a preview with the affected jobs, then one transaction per node."""
 
 from __future__ import annotations
 
@@ -21,71 +21,74 @@ from jobs.models import ClusterMode, DrainMode, Node, clock
 from jobs.pages.nodes import DRAIN_MODE_CHOICES, drain_affected_jobs, visible_job_ids
 from jobs.web.page import posted_text
 
-MAX_NODES = 500  # at once; each is a transaction of its own
-MAX_JOBS_SHOWN = 100  # told by name
-NODE_ACTION_EFFECTS = {"drain": "No new job starts there.", "resume": "New jobs may start there again."}
+MAX_NODES = 500  # per request; each node takes a transaction of its own
+MAX_JOBS_SHOWN = 100  # affected jobs listed in the preview
+NODE_ACTION_EFFECTS = {
+    "drain": "No new jobs start on these nodes.",
+    "resume": "New jobs can start on these nodes again.",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeActionOutcome:
-    """`error` is empty where it was done, or would be."""
+    """The result for one node. `error` is empty if the action succeeded, or would succeed in a preview."""
 
     node: Node
     error: str = ""
 
 
 class _NodeDryRunRollback(Exception):
-    """The end of a dry run: what it did is rolled back."""
+    """Raised at the end of a dry run to roll its transaction back."""
 
 
 @require_POST
 @permission_required("jobs.operate_cluster", raise_exception=True)
 def bulk_node_action(request: HttpRequest) -> HttpResponse:
-    """With `confirm` it is done, and told node by node."""
+    """Preview a drain or resume of the selected nodes; with `confirm`, perform it."""
     verb, mode = request.POST.get("verb", ""), request.POST.get("mode", DrainMode.FINISH)
     if verb not in NODE_ACTION_EFFECTS or mode not in DrainMode.values:
-        raise Http404("no such verb, or no such way to drain")
+        raise Http404("unknown verb or drain mode")
     nodes = _selected_nodes(request)
     if not nodes:
-        messages.warning(request, "No node was chosen: tick some.")
+        messages.warning(request, "No nodes selected.")
         return redirect("nodes")
-    unsaid = verb == "drain" and not posted_text(request)
+    lacks_reason = verb == "drain" and not posted_text(request)
     confirmed = request.POST.get("confirm") == "1"
-    done = confirmed and not unsaid
-    touched = drain_impact.affected_jobs(nodes, clock.now()) if verb == "drain" and not done else []
+    done = confirmed and not lacks_reason
+    affected = drain_impact.affected_jobs(nodes, clock.now()) if verb == "drain" and not done else []
     outcomes = [_try_node_action(request, node, verb, mode, dry=not done) for node in nodes[:MAX_NODES]]
     if done:
-        for cluster in {one.node.cluster_id for one in outcomes if not one.error}:
+        for cluster in {outcome.node.cluster_id for outcome in outcomes if not outcome.error}:
             request_turn(cluster)
-    good = [one.node for one in outcomes if not one.error]
+    good = [outcome.node for outcome in outcomes if not outcome.error]
     context = {
         "now": clock.now(),
         "verb": verb,
         "effect": NODE_ACTION_EFFECTS[verb],
         "done": done,
-        "unsaid": confirmed and unsaid,
+        "unsaid": confirmed and lacks_reason,
         "mode": mode,
-        "outcomes": sorted(outcomes, key=lambda one: not one.error),
+        "outcomes": sorted(outcomes, key=lambda outcome: not outcome.error),
         "good": good,
         "gpus": sum(node.gpus for node in good),
         "more": len(nodes) > MAX_NODES,
         "most": MAX_NODES,
-        "running": drain_affected_jobs(touched, visible_job_ids(request, {one.job.pk for one in touched})),
+        "running": drain_affected_jobs(affected, visible_job_ids(request, {hit.job.pk for hit in affected})),
         "most_jobs": MAX_JOBS_SHOWN,
-        "ways": [(way, words, drain_impact.drain_impact_text(touched, way)) for way, words in _drain_modes(nodes)],
+        "ways": [(way, label, drain_impact.drain_impact_text(affected, way)) for way, label in _drain_modes(nodes)],
     }
-    return render(request, "nodes/many.html", context, status=422 if confirmed and unsaid else 200)
+    return render(request, "nodes/many.html", context, status=422 if confirmed and lacks_reason else 200)
 
 
 def _selected_nodes(request: HttpRequest) -> Sequence[Node]:
-    """One more than are taken, which says that there are more."""
-    ids = [int(one) for one in request.POST.getlist("id") if one.isascii() and one.isdecimal() and len(one) < 19]
+    """Up to MAX_NODES + 1 nodes; the extra one shows that the selection is larger."""
+    ids = [int(text) for text in request.POST.getlist("id") if text.isascii() and text.isdecimal() and len(text) < 19]
     rows = Node.objects.filter(pk__in=ids[: MAX_NODES + 1]).select_related("cluster")
     return list(rows.order_by("cluster__name", "name"))
 
 
 def _drain_modes(nodes: Sequence[Node]) -> list[tuple[str, str]]:
-    """Where Acme only watches, jobs can but finish."""
+    """The drain modes possible on all these nodes. Acme can requeue jobs only on clusters that it drives."""
     return (
         DRAIN_MODE_CHOICES if all(node.cluster.mode == ClusterMode.DRIVE for node in nodes) else DRAIN_MODE_CHOICES[:1]
     )

@@ -1,4 +1,4 @@
-"""The list of jobs: filters in the address, arrays folded, a table for spreadsheets, one verb on many."""
+"""The job list: filters in the URL, folded arrays, CSV export and bulk actions."""
 
 from __future__ import annotations
 
@@ -46,32 +46,32 @@ CSV_CHUNK_ROWS = 1000
 @require_safe
 def job_list_page(request: HttpRequest) -> HttpResponse:
     address, caller = PageQuery(request.GET), Caller(user=request.user)
-    asked, before = job_filters.read_job_filters(address), address.read("before", POSITION_READER)
+    selection, before = job_filters.read_job_filters(address), address.read("before", POSITION_READER)
     views = cache(lambda: list(saved_view_actions.views_of_caller(caller)))
     if not request.GET and "HX-Request" not in request.headers and (first := saved_views.default_view(views())):
         return redirect(saved_views.view_url(first))
-    found = job_filters.filtered_jobs(request.user, asked)
-    # One row more than is shown says whether there is a next page; counting a million rows would not be worth it
-    rows = _page_rows(found, asked, before)
-    tasks = {} if _is_unfolded(asked) else job_arrays.array_tasks(found, rows[:PAGE_SIZE])
+    matches = job_filters.filtered_jobs(request.user, selection)
+    # Fetches one extra row to know whether there is a next page: counting a million rows would be too slow
+    rows = _page_rows(matches, selection, before)
+    tasks = {} if _is_unfolded(selection) else job_arrays.array_tasks(matches, rows[:PAGE_SIZE])
     for job in rows:
         job.tasks = tasks.get(job.array_id)
     teams = cache(lambda: list(Team.objects.where(request.user).distinct()))
     context = {
         "now": clock.now(),
         "rows": rows[:PAGE_SIZE],
-        "older": urlencode(asked.kept | {"before": rows[PAGE_SIZE - 1].pk}) if len(rows) > PAGE_SIZE else "",
-        "newest": urlencode(asked.kept) if before is not None else "",
+        "older": urlencode(selection.params | {"before": rows[PAGE_SIZE - 1].pk}) if len(rows) > PAGE_SIZE else "",
+        "newest": urlencode(selection.params) if before is not None else "",
         "is_first": before is None,
-        "asked": asked.filters,
-        "mine": asked.mine,
-        "kept": asked.kept,
+        "asked": selection.filters,
+        "mine": selection.mine,
+        "kept": selection.params,
         "here": request.get_full_path(),
-        "everyone_url": asked.url(mine=None),
-        "mine_url": asked.url(mine="1"),
-        "fold_url": "" if asked.filters["array"] else asked.url(fold=None if asked.unfolded else "0"),
-        "unfolded": asked.unfolded,
-        "csv_url": f"{reverse('jobs-csv')}{asked.url(fold=None)}",
+        "everyone_url": selection.url(mine=None),
+        "mine_url": selection.url(mine="1"),
+        "fold_url": "" if selection.filters["array"] else selection.url(fold=None if selection.unfolded else "0"),
+        "unfolded": selection.unfolded,
+        "csv_url": f"{reverse('jobs-csv')}{selection.url(fold=None)}",
         "state_groups": [name for name in job_filters.STATE_GROUPS if name.islower()],
         "states": list(JOB_STATES),
         "kinds": list(JobKind),
@@ -80,20 +80,21 @@ def job_list_page(request: HttpRequest) -> HttpResponse:
         "may_act": lambda: any(caller.has(TeamRole.RESEARCHER, team.pk) for team in teams()),
         "verbs": JOB_ACTIONS.values(),
         "selects": True,
-        "views": cache(lambda: saved_views.saved_view_menu(caller, views(), teams(), urlencode(asked.kept))),
+        "views": cache(lambda: saved_views.saved_view_menu(caller, views(), teams(), urlencode(selection.params))),
     }
     return render_page(request, "jobs/jobs.html", context, {"jobs": "jobs/_jobs.html"}, address.wrong)
 
 
-def _is_unfolded(asked: JobListFilters) -> bool:
-    return asked.unfolded or bool(asked.filters["array"])
+def _is_unfolded(selection: JobListFilters) -> bool:
+    return selection.unfolded or bool(selection.filters["array"])
 
 
-def _page_rows(found: QuerySet[Job], asked: JobListFilters, before: int | None) -> list[Job]:
-    if not _is_unfolded(asked):
-        return job_arrays.folded_job_page(found.with_list_columns(), before, PAGE_SIZE)
-    rest = found if before is None else found.filter(pk__lt=before)
-    return list(rest.with_list_columns().order_by("-pk")[: PAGE_SIZE + 1])
+def _page_rows(matches: QuerySet[Job], selection: JobListFilters, before: int | None) -> list[Job]:
+    """Up to PAGE_SIZE + 1 rows older than job `before`."""
+    if not _is_unfolded(selection):
+        return job_arrays.folded_job_page(matches.with_list_columns(), before, PAGE_SIZE)
+    older = matches if before is None else matches.filter(pk__lt=before)
+    return list(older.with_list_columns().order_by("-pk")[: PAGE_SIZE + 1])
 
 
 @require_POST
@@ -101,7 +102,7 @@ def save_view(request: HttpRequest) -> HttpResponse:
     return saved_views.save_from_list(request, PageQuery(request.POST))
 
 
-# --- for spreadsheets
+# --- CSV export
 
 CSV_COLUMNS = (
     *("JobID", "Name", "User", "Team", "Kind", "Cluster", "State", "Submit", "Start", "End", "ElapsedS"),
@@ -111,24 +112,24 @@ CSV_COLUMNS = (
 
 @require_safe
 def export_csv(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
-    """All that the filters find, however many, a thousand at a time and never all in memory."""
+    """Stream all jobs that match the filters as CSV, in chunks that keep memory use constant."""
     address = PageQuery(request.GET)
-    asked = job_filters.read_job_filters(address)
+    selection = job_filters.read_job_filters(address)
     if address.wrong:
         return bad_request(address.wrong)
     clusters = dict(Cluster.objects.values_list("pk", "name"))
-    pieces = _csv_chunks(job_filters.filtered_jobs(request.user, asked).with_list_columns(), clusters)
+    pieces = _csv_chunks(job_filters.filtered_jobs(request.user, selection).with_list_columns(), clusters)
     chunks = _read_in_threads(pieces) if isinstance(request, ASGIRequest) else pieces
     response = StreamingHttpResponse(chunks, content_type="text/csv; charset=utf-8")
     response["Content-Disposition"] = 'attachment; filename="jobs.csv"'
     return response
 
 
-def _csv_chunks(found: QuerySet[Job], clusters: Mapping[int, str]) -> Iterator[str]:
-    """Each chunk begins where the one before it ended: no cursor and no transaction stays open while somebody reads."""
+def _csv_chunks(jobs: QuerySet[Job], clusters: Mapping[int, str]) -> Iterator[str]:
+    """CSV text in chunks. Each chunk is a query of its own, so a slow client keeps no cursor or transaction open."""
     now, last = clock.now(), None
     yield _format_csv([CSV_COLUMNS])
-    while rows := list((found if last is None else found.filter(pk__lt=last)).order_by("-pk")[:CSV_CHUNK_ROWS]):
+    while rows := list((jobs if last is None else jobs.filter(pk__lt=last)).order_by("-pk")[:CSV_CHUNK_ROWS]):
         last = rows[-1].pk
         yield _format_csv([_csv_row(job, clusters.get(job.cluster_id, ""), now) for job in rows])
 
@@ -142,7 +143,7 @@ def _next_chunk(pieces: Iterator[str]) -> str:
     try:
         return next(pieces, "")
     finally:
-        connections.close_all()  # of this thread; the next piece may come from another, or never be asked for
+        connections.close_all()  # of this thread; the next chunk may run in another thread, or never
 
 
 def _csv_row(job: Job, cluster: str, now: Any) -> list[Any]:
@@ -152,14 +153,14 @@ def _csv_row(job: Job, cluster: str, now: Any) -> list[Any]:
     return [
         *(job.public_id, _safe_csv_cell(job.name), _safe_csv_cell(job.owner_name), job.team.name, job.kind),
         *(cluster, job.state),
-        *(one.isoformat(timespec="seconds") if one else "" for one in moments),
+        *(moment.isoformat(timespec="seconds") if moment else "" for moment in moments),
         "" if elapsed is None else int(elapsed.total_seconds()),
         *(job.nodes, job.gpus, job.priority, job.reason, exit_code, getattr(job, "nodelist", "")),
     ]
 
 
 def _safe_csv_cell(text: str) -> str:
-    """What a spreadsheet would take for a formula is text there too, and no terminal obeys a name."""
+    """The text without control characters, quoted if a spreadsheet would run it as a formula."""
     text = strip_control_characters(text)
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
@@ -170,29 +171,30 @@ def _format_csv(rows: Sequence[Sequence[Any]]) -> str:
     return out.getvalue()
 
 
-# --- one verb on many
+# --- bulk actions
 
 
 @require_POST
 def bulk_job_action(request: HttpRequest) -> HttpResponse:
-    """First what would become of each, rehearsed and rolled back; with `confirm` it is done, and told job by job."""
+    """Preview an action on many jobs by rolling it back; with `confirm`, perform it. Shows the result per job."""
     verb = JOB_ACTIONS.get(request.POST.get("verb", ""))
     if verb is None:
-        raise Http404("no such verb")
+        raise Http404("unknown verb")
     address, caller = PageQuery(request.POST), Caller(user=request.user)
-    asked = job_filters.read_job_filters(address)
-    back = reverse("jobs") + asked.url()
+    selection = job_filters.read_job_filters(address)
+    back = reverse("jobs") + selection.url()
     if address.wrong:
-        # Without that filter it would be done to more jobs than were meant
+        # Ignoring the invalid filter would apply the action to more jobs than intended
         messages.error(request, f"Nothing was changed: {address.wrong[0]}.")
         return redirect(back)
-    named = " ".join([*request.POST.getlist("id"), request.POST.get("ids", "")])
-    ids = named.replace("\x00", " ").split()[: MAX_BULK_JOBS + 1]
-    everything = request.POST.get("all") == "1"
-    rows = job_filters.filtered_jobs(request.user, asked) if everything else bulk_jobs.jobs_by_id(caller.jobs(), ids)
+    id_text = " ".join([*request.POST.getlist("id"), request.POST.get("ids", "")])
+    ids = id_text.replace("\x00", " ").split()[: MAX_BULK_JOBS + 1]
+    use_filters = request.POST.get("all") == "1"
+    matches = job_filters.filtered_jobs(request.user, selection)
+    rows = matches if use_filters else bulk_jobs.jobs_by_id(caller.jobs(), ids)
     jobs = bulk_jobs.oldest_jobs(rows.select_related("user", "team", "cluster"))
     if not jobs:
-        messages.warning(request, "No job was chosen: tick some, or all that the filters find.")
+        messages.warning(request, "No jobs selected.")
         return redirect(back)
     done = request.POST.get("confirm") == "1"
     try:
@@ -204,14 +206,14 @@ def bulk_job_action(request: HttpRequest) -> HttpResponse:
         "now": clock.now(),
         "verb": verb,
         "done": done,
-        "outcomes": sorted(outcomes, key=lambda one: not one.error),
-        "good": sum(not one.error for one in outcomes),
+        "outcomes": sorted(outcomes, key=lambda outcome: not outcome.error),
+        "good": sum(not outcome.error for outcome in outcomes),
         "more": len(jobs) > MAX_BULK_JOBS,
         "most": MAX_BULK_JOBS,
         "why": request.POST.get("why", ""),
         "priority": request.POST.get("priority", ""),
         "back": back,
-        "kept": asked.kept,
+        "kept": selection.params,
     }
     return render(request, "jobs/many.html", context)
 
@@ -225,9 +227,9 @@ def _try_job_action(
         else 0
     )
     why = posted_text(request)
-    wish = JobActionRequest(author=Author.of(request), why=why, priority=priority)
-    outcomes = [bulk_jobs.try_action(verb, job, wish, caller, dry=dry) for job in jobs]
+    action = JobActionRequest(author=Author.of(request), why=why, priority=priority)
+    outcomes = [bulk_jobs.try_action(verb, job, action, caller, dry=dry) for job in jobs]
     if not dry:
-        for cluster in {one.job.cluster_id for one in outcomes if not one.error}:
+        for cluster in {outcome.job.cluster_id for outcome in outcomes if not outcome.error}:
             request_turn(cluster)
     return outcomes

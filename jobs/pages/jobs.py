@@ -1,4 +1,7 @@
-"""The pages of jobs. A view loads rows and hands them to a template; what may change is a verb in actions."""
+"""The pages of one job: details, log, actions, and the submit form.
+
+Views load rows and render templates. All changes go through `jobs.actions`.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,7 @@ def job_topic(row: Job) -> str:
 
 
 def _visible_job(request: HttpRequest, public_id: str) -> Job:
-    """Somebody else's job is as good as not there: its very existence is the team's business."""
+    """The job, or 404 if the user may not see it. The response does not reveal that the job exists."""
     rows = Job.objects.visible_to(request.user).select_related("user", "team", "cluster")
     return get_object_or_404(rows, public_id=public_id)
 
@@ -90,7 +93,7 @@ def _visible_job(request: HttpRequest, public_id: str) -> Job:
 def _attempt_bar(row: Job, attempt: Attempt, now: datetime) -> list[timeline.TimelineBar]:
     pieces = [
         timeline.TimelineEntry(
-            name="getting ready",
+            name="Preparing",
             tone="starting",
             begin=attempt.promised_at,
             end=attempt.confirmed_at or attempt.ended_at,
@@ -106,7 +109,7 @@ def _attempt_bar(row: Job, attempt: Attempt, now: datetime) -> list[timeline.Tim
 
 @dataclass(frozen=True, kw_only=True)
 class AllocatedNodeGroup:
-    """Nodes on which an attempt holds the same GPUs."""
+    """Nodes on which an attempt holds the same GPU indexes."""
 
     nodelist: str
     names: list[str]
@@ -114,25 +117,25 @@ class AllocatedNodeGroup:
 
 
 def _allocated_nodes(attempt: Attempt) -> list[AllocatedNodeGroup]:
-    held: dict[str, list[int]] = {}
+    gpus_by_node: dict[str, list[int]] = {}
     for name, gpu in attempt.allocations.order_by("node__name", "gpu").values_list("node__name", "gpu"):
-        held.setdefault(name, []).extend([] if gpu is None else [gpu])
-    alike: dict[tuple[int, ...], list[str]] = {}
-    for name, gpus in held.items():
-        alike.setdefault(tuple(gpus), []).append(name)
+        gpus_by_node.setdefault(name, []).extend([] if gpu is None else [gpu])
+    nodes_by_gpus: dict[tuple[int, ...], list[str]] = {}
+    for name, gpus in gpus_by_node.items():
+        nodes_by_gpus.setdefault(tuple(gpus), []).append(name)
     return [
         AllocatedNodeGroup(nodelist=compress(names), names=names if len(names) <= 8 else [], gpus=gpu_index_text(gpus))
-        for gpus, names in alike.items()
+        for gpus, names in nodes_by_gpus.items()
     ]
 
 
 def gpu_index_text(gpus: Iterable[int]) -> str:
-    """0,1,2,3,6 as `0-3,6`."""
-    written = compress(str(gpu) for gpu in gpus)
-    return written.strip("[]") or "no GPU"
+    """The indexes as ranges: 0,1,2,3,6 becomes `0-3,6`."""
+    ranges = compress(str(gpu) for gpu in gpus)
+    return ranges.strip("[]") or "no GPU"
 
 
-# --- its log
+# --- log
 
 
 @require_safe
@@ -143,93 +146,95 @@ def job_log_page(request: HttpRequest, public_id: str) -> HttpResponse:
     if attempt and "attempt" in request.GET:
         context["log_url"] += f"?attempt={attempt.number}"
     address = PageQuery(request.GET)
-    asked, line = _log_position(address), address.read("line", LOG_OFFSET_READER)
-    if attempt and context["tail"] and asked:
-        context |= asked | _read_log_part(row, attempt, asked)
+    position, line = _log_position(address), address.read("line", LOG_OFFSET_READER)
+    if attempt and context["tail"] and position:
+        context |= position | _read_log_part(row, attempt, position)
         return render_page(request, "jobs/reading.html", context, wrong=address.wrong)
     if attempt and context["tail"] and line is not None:
         context["window"] = job_log.read_window(row.cluster.log_root, attempt.log_path, line)
     return render_page(request, "jobs/log.html", context, {"log": "jobs/_log.html"}, address.wrong)
 
 
-LOG_OFFSET_READER, RANK_READER = digits_reader(15), digits_reader(6)  # a byte or a line of it
+LOG_OFFSET_READER, RANK_READER = digits_reader(15), digits_reader(6)  # an offset is a byte or a line number
 
 
 def _log_position(address: PageQuery) -> dict[str, Any]:
-    """A place in the log, words to look for, or a rank; empty for its end."""
+    """The requested byte offset, search text and rank; empty to show the end of the log."""
     at, rank, find = address.read("at", LOG_OFFSET_READER), address.read("rank", RANK_READER), address.text("find")
     return {} if at is None and rank is None and not find else {"at": at or 0, "find": find, "rank": rank}
 
 
-def _read_log_part(row: Job, attempt: Attempt, asked: dict[str, Any]) -> dict[str, Any]:
-    where = (row.cluster.log_root, attempt.log_path)
-    if not asked["find"] and asked["rank"] is None:
-        return {"part": log_search.chunk_at(*where, asked["at"])}
-    rank = asked["rank"]
-    wanted = log_search.text_matcher(asked["find"]) if rank is None else log_search.rank_matcher(rank)
-    return {"hits": log_search.search(*where, wanted, asked["at"])}
+def _read_log_part(row: Job, attempt: Attempt, position: dict[str, Any]) -> dict[str, Any]:
+    """The search hits, or the part of the log at the offset if nothing is searched for."""
+    file = (row.cluster.log_root, attempt.log_path)
+    if not position["find"] and position["rank"] is None:
+        return {"part": log_search.chunk_at(*file, position["at"])}
+    rank = position["rank"]
+    matcher = log_search.text_matcher(position["find"]) if rank is None else log_search.rank_matcher(rank)
+    return {"hits": log_search.search(*file, matcher, position["at"])}
 
 
 def _requested_attempt(request: HttpRequest, row: Job) -> Attempt | None:
-    """The one asked for by its number, or the newest."""
+    """The attempt with the number in `?attempt=`, or the newest; None if there is no attempt yet."""
     number = request.GET.get("attempt", "")
     if not number:
         return row.attempts.order_by("-number").first()
     if not number.isdecimal() or len(number) > 5:
-        raise Http404("no such attempt")
+        raise Http404("unknown attempt")
     return get_object_or_404(row.attempts, number=int(number))
 
 
 def _log_context(row: Job, attempt: Attempt | None) -> dict[str, Any]:
-    tail, why = None, "It has not started yet."
+    tail, why = None, "The job has not started yet."
     if attempt:
         try:
             tail = log_search.chunk_before(row.cluster.log_root, attempt.log_path)
-        except job_log.LogReadError as nothing:
-            why = str(nothing)
+        except job_log.LogReadError as error:
+            why = str(error)
     grows = bool(attempt and not attempt.ended_at)
     return {"attempt": attempt, "tail": tail, "no_log": why, "grows": grows, "log_url": reverse("log", args=[row])}
 
 
 @require_safe
 def log_lines(request: HttpRequest, public_id: str) -> HttpResponse:
-    """A piece for a page that shows the log: from a byte on, up to one, or its end. Not compressed: a job's words stand
-    beside those of others."""
+    """A part of the log as JSON: from byte `at`, up to byte `before`, or the end of the log.
+
+    The response is not compressed (BREACH): text chosen by one person may stand beside text that others must not see.
+    """
     row = _visible_job(request, public_id)
     attempt = _requested_attempt(request, row)
     if attempt is None:
-        raise Http404("it has not started yet")
+        raise Http404("the job has not started yet")
     address = PageQuery(request.GET)
-    asked = {name: address.read(name, LOG_OFFSET_READER) for name in ("at", "before")}
+    at, before = (address.read(name, LOG_OFFSET_READER) for name in ("at", "before"))
     if address.wrong:
         return bad_request(address.wrong)
-    where = (row.cluster.log_root, attempt.log_path)
+    file = (row.cluster.log_root, attempt.log_path)
     try:
-        at = asked["at"]
-        part = log_search.chunk_before(*where, asked["before"]) if at is None else log_search.chunk_at(*where, at)
+        part = log_search.chunk_before(*file, before) if at is None else log_search.chunk_at(*file, at)
     except job_log.StorageUnresponsive:
-        raise  # answered with 503, by acmeweb.error_pages
-    except job_log.LogReadError as nothing:
-        raise Http404(str(nothing)) from None
-    told = {name: getattr(part, name) for name in ("lines", "start", "stop", "size", "whole")}
-    response = JsonResponse(told, json_dumps_params={"separators": (",", ":"), "ensure_ascii": False})
+        raise  # acmeweb.error_pages answers with 503
+    except job_log.LogReadError as error:
+        raise Http404(str(error)) from None
+    payload = {name: getattr(part, name) for name in ("lines", "start", "stop", "size", "whole")}
+    response = JsonResponse(payload, json_dumps_params={"separators": (",", ":"), "ensure_ascii": False})
     patch_cache_control(response, private=True, no_store=True)
     return response
 
 
 @require_safe
 def download_log(request: HttpRequest, public_id: str) -> HttpResponse | StreamingHttpResponse:
-    """The file as it is, as a download: a browser must never take what a job printed for a page of ours."""
+    """The raw log file as a download. A browser must never render a job's output as a page of this site."""
     row = _visible_job(request, public_id)
     attempt = _requested_attempt(request, row)
     if attempt is None:
-        raise Http404("it has not started yet")
+        raise Http404("the job has not started yet")
     try:
         stream = job_log.LogStream(row.cluster.log_root, attempt.log_path)
     except job_log.StorageUnresponsive:
-        raise
-    except job_log.LogReadError as nothing:
-        raise Http404(str(nothing)) from None
+        raise  # acmeweb.error_pages answers with 503
+    except job_log.LogReadError as error:
+        raise Http404(str(error)) from None
     response = StreamingHttpResponse(stream, content_type="text/plain; charset=utf-8")
     response["Content-Length"] = str(stream.size)
     response["Content-Disposition"] = f'attachment; filename="{attempt.key}.log"'
@@ -237,7 +242,7 @@ def download_log(request: HttpRequest, public_id: str) -> HttpResponse | Streami
     return response
 
 
-# --- what people do to a job
+# --- actions
 
 
 @require_POST
@@ -245,7 +250,7 @@ def job_action_view(request: HttpRequest, public_id: str, name: str) -> HttpResp
     verb = JOB_ACTIONS.get(name)
     row = _visible_job(request, public_id)
     if verb is None:
-        raise Http404("no such verb")
+        raise Http404("unknown verb")
     why = posted_text(request)
     try:
         priority = (
@@ -253,8 +258,8 @@ def job_action_view(request: HttpRequest, public_id: str, name: str) -> HttpResp
             if verb.takes_priority
             else 0
         )
-        wish = JobActionRequest(author=Author.of(request), why=why, priority=priority)
-        perform_job_action(verb, row, wish, Caller(user=request.user))
+        action = JobActionRequest(author=Author.of(request), why=why, priority=priority)
+        perform_job_action(verb, row, action, Caller(user=request.user))
     except JobActionDenied as refusal:
         messages.error(request, f"Not allowed: {refusal}")
     except InvalidField as bad:
@@ -263,8 +268,8 @@ def job_action_view(request: HttpRequest, public_id: str, name: str) -> HttpResp
         messages.error(request, f"Conflict, nothing was changed: {error}.")
     else:
         request_turn(row.cluster_id)
-        # A job that runs is stopped by its cluster; we have only asked
-        messages.success(request, f"{verb.label}: {'asked.' if row.is_live else 'done.'}")
+        # The cluster stops a running job later; only the request is recorded now
+        messages.success(request, f"{verb.label}: {'requested.' if row.is_live else 'done.'}")
     return redirect("job", public_id)
 
 
@@ -284,13 +289,13 @@ def _form_context(form: job_forms.SubmitForm) -> dict[str, Any]:
 
 
 def _resubmit_initial(request: HttpRequest) -> dict[str, Any]:
-    """`?from=<job>`: edit and resubmit."""
+    """The values of job `?from=`, to edit and submit it again."""
     if not (source := request.GET.get("from")):
         return {}
     row = _visible_job(request, source[:24])
     own = row.user_id == request.user.pk
     if not own and _has_secrets(row):
-        messages.info(request, "Secret values were left out: only the owner's form carries them. Put yours in.")
+        messages.info(request, "Secret values were left out because only the owner can see them. Enter your own.")
     return {"initial": job_forms.resubmit_values(row, secrets=own)}
 
 

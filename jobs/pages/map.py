@@ -1,4 +1,4 @@
-"""The map: every GPU of a cluster as a cell, and the same as a table; now, or at a moment that is over (`?at=`)."""
+"""The GPU map of a cluster and its table of racks, for now or for a past moment (`?at=`)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from jobs.web.page import PageQuery, bad_request, datetime_reader_since, render_
 
 @require_safe
 def map_page(request: HttpRequest) -> HttpResponse:
-    asked = PageQuery(request.GET)
-    clusters, cluster = requested_cluster(asked)
+    address = PageQuery(request.GET)
+    clusters, cluster = requested_cluster(address)
     now = clock.now()
-    at = asked.read("at", datetime_reader_since(map_rows.map_history_start(cluster, now), now)) if cluster else None
+    at = address.read("at", datetime_reader_since(map_rows.map_history_start(cluster, now), now)) if cluster else None
     context = {
         "now": now,
         "clusters": clusters,
@@ -35,7 +35,7 @@ def map_page(request: HttpRequest) -> HttpResponse:
         "begins": map_rows.map_history_start(cluster, now) if cluster else now,
         "racks": cache(lambda: _map_racks(cluster, at)),
     }
-    return render_page(request, "jobs/map.html", context, {"racks": "jobs/_racks.html"}, asked.wrong)
+    return render_page(request, "jobs/map.html", context, {"racks": "jobs/_racks.html"}, address.wrong)
 
 
 def _map_racks(cluster: Cluster | None, at: datetime | None) -> list[gpu_map.RackSummary]:
@@ -43,33 +43,36 @@ def _map_racks(cluster: Cluster | None, at: datetime | None) -> list[gpu_map.Rac
         return []
     if at is None:
         return gpu_map.rack_summaries(map_rows.current_map_nodes(cluster), Allocation.objects.held_per_node())
-    then = map_rows.past_map(cluster, at)
-    return gpu_map.rack_summaries(then.spots, Counter(node for node, _, _ in then.holders))
+    snapshot = map_rows.past_map(cluster, at)
+    return gpu_map.rack_summaries(snapshot.spots, Counter(node for node, _, _ in snapshot.holders))
 
 
 @require_safe
 @gzip_page
 def map_data_json(request: HttpRequest, cluster: str) -> HttpResponse:
-    """A few queries, whatever the size. Compressed here: it holds nothing that a guess could be tried against."""
+    """The map's data, in a few queries whatever the cluster's size.
+
+    Compression is safe here (BREACH): the response contains no secrets and no text that a requester can choose.
+    """
     row = get_object_or_404(Cluster, name=cluster)
     now = clock.now()
-    asked = PageQuery(request.GET)
-    at = asked.read("at", datetime_reader_since(map_rows.map_history_start(row, now), now))
-    if asked.wrong:
-        return bad_request(asked.wrong)
-    picture = map_rows.past_map(row, at) if at else map_rows.current_map(row)
+    address = PageQuery(request.GET)
+    at = address.read("at", datetime_reader_since(map_rows.map_history_start(row, now), now))
+    if address.wrong:
+        return bad_request(address.wrong)
+    snapshot = map_rows.past_map(row, at) if at else map_rows.current_map(row)
     readings = map_rows.readings_at(row, at) if at else map_rows.readings(row, now)
-    drawn = gpu_map.gpu_map_payload(picture.spots, picture.holders, _visible_holders(request, picture), readings)
-    told = {"at": int((at or now).timestamp()), **drawn}
-    response = JsonResponse(told, json_dumps_params={"separators": (",", ":")})
+    cells = gpu_map.gpu_map_payload(snapshot.spots, snapshot.holders, _visible_holders(request, snapshot), readings)
+    payload = {"at": int((at or now).timestamp()), **cells}
+    response = JsonResponse(payload, json_dumps_params={"separators": (",", ":")})
     patch_cache_control(response, private=True, no_store=True)
     return response
 
 
-def _visible_holders(request: HttpRequest, picture: MapSnapshot) -> dict[int, VisibleJob]:
-    """Of those who hold a GPU on it: many more jobs may be alive."""
-    holders = list({job for _, _, job in picture.holders})
-    # As one array: ten thousand parameters are a statement that takes longer to read than to answer
-    rows = Job.objects.visible_to(request.user).filter(pk__in=RawSQL("SELECT unnest(%s::bigint[])", [holders]))
-    found = rows.order_by("team__name", "pk").values_list("pk", "public_id", "name", "team__name")
-    return {pk: VisibleJob(public_id=public, name=name, team=team) for pk, public, name, team in found}
+def _visible_holders(request: HttpRequest, snapshot: MapSnapshot) -> dict[int, VisibleJob]:
+    """The jobs on the map that the user may see, by primary key."""
+    holders = list({job for _, _, job in snapshot.holders})
+    # One array parameter: PostgreSQL parses ten thousand separate parameters more slowly than it runs the query
+    jobs = Job.objects.visible_to(request.user).filter(pk__in=RawSQL("SELECT unnest(%s::bigint[])", [holders]))
+    rows = jobs.order_by("team__name", "pk").values_list("pk", "public_id", "name", "team__name")
+    return {pk: VisibleJob(public_id=public, name=name, team=team) for pk, public, name, team in rows}

@@ -1,4 +1,4 @@
-"""The pages of nodes: the table people know from sinfo, one node, drain and resume."""
+"""The node list (as in sinfo), the page of one node, and the node actions."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ NODE_FILTERS: dict[str, Callable[[Node], bool]] = {
 }
 
 DRAIN_MODE_CHOICES = [
-    (str(DrainMode.FINISH), "finish"),
-    (str(DrainMode.CHECKPOINT), "go back to the queue after their next checkpoint"),
-    (str(DrainMode.NOW), "go back to the queue now"),
+    (str(DrainMode.FINISH), "Let them finish"),
+    (str(DrainMode.CHECKPOINT), "Requeue after the next checkpoint"),
+    (str(DrainMode.NOW), "Requeue now"),
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFilterLink:
-    """One link of a row of filters."""
+    """One link of the state filter."""
 
     name: str
     url: str
@@ -64,48 +64,48 @@ class NodeFilterLink:
 
 @require_safe
 def node_list_page(request: HttpRequest) -> HttpResponse:
-    asked = PageQuery(request.GET)
-    wanted, cluster = (
-        asked.choice_value("state", list(NODE_FILTERS), "all"),
-        asked.read("cluster", read_cluster_name, ""),
+    address = PageQuery(request.GET)
+    state, cluster = (
+        address.choice_value("state", list(NODE_FILTERS), "all"),
+        address.read("cluster", read_cluster_name, ""),
     )
     rows = Node.objects.select_related("cluster").order_by("cluster__name", "name")
-    everything = [node for node in rows if cluster in ("", node.cluster.name)]
-    held = Allocation.objects.held_per_node()
-    fits = NODE_FILTERS[wanted]
+    nodes = [node for node in rows if cluster in ("", node.cluster.name)]
+    gpus_held = Allocation.objects.held_per_node()
+    matches = NODE_FILTERS[state]
     context = {
         "now": clock.now(),
-        "rows": [(node, held.get(node.pk, 0) + len(node.foreign_gpus)) for node in everything if fits(node)],
-        "filters": [_filter_link(name, everything, wanted, cluster) for name in NODE_FILTERS],
-        "wanted": "" if wanted == "all" else wanted,
+        "rows": [(node, gpus_held.get(node.pk, 0) + len(node.foreign_gpus)) for node in nodes if matches(node)],
+        "filters": [_filter_link(name, nodes, state, cluster) for name in NODE_FILTERS],
+        "wanted": "" if state == "all" else state,
         "cluster": cluster,
         "clusters": cache(lambda: list(Cluster.objects.all())),
         "here": request.get_full_path(),
         "may_operate": request.user.has_perm("jobs.operate_cluster"),
     }
-    return render_page(request, "nodes/nodes.html", context, {"nodes": "nodes/_nodes.html"}, asked.wrong)
+    return render_page(request, "nodes/nodes.html", context, {"nodes": "nodes/_nodes.html"}, address.wrong)
 
 
-def _filter_link(name: str, nodes: list[Node], wanted: str, cluster: str) -> NodeFilterLink:
-    asked = {"state": "" if name == "all" else name, "cluster": cluster}
-    url = "?" + urlencode({key: value for key, value in asked.items() if value})
-    return NodeFilterLink(name=name, url=url, count=sum(map(NODE_FILTERS[name], nodes)), is_on=name == wanted)
+def _filter_link(name: str, nodes: list[Node], state: str, cluster: str) -> NodeFilterLink:
+    params = {"state": "" if name == "all" else name, "cluster": cluster}
+    url = "?" + urlencode({key: value for key, value in params.items() if value})
+    return NodeFilterLink(name=name, url=url, count=sum(map(NODE_FILTERS[name], nodes)), is_on=name == state)
 
 
 @require_safe
 def node_page(request: HttpRequest, cluster: str, name: str) -> HttpResponse:
     row = _find_node(cluster, name)
     sample = Sample.objects.filter(node=row, resolution=Resolution.RAW).order_by("-at").first()
-    held = list(row.allocations.live().select_related("attempt__job__user", "attempt__job__team"))
-    visible = visible_job_ids(request, {allocation.attempt.job_id for allocation in held})
+    allocations = list(row.allocations.live().select_related("attempt__job__user", "attempt__job__team"))
+    visible = visible_job_ids(request, {allocation.attempt.job_id for allocation in allocations})
     context = {
         "now": clock.now(),
         "node": row,
         "sample": sample,
-        "gpus": _node_gpus(row, sample, held, visible),
+        "gpus": _node_gpus(row, sample, allocations, visible),
         "running": drain_affected_jobs(drain_impact.affected_jobs([row], clock.now()), visible),
         "modes": _drain_choices(row),
-        "may_test": row.drain_asked and not held and row.cluster.mode == ClusterMode.DRIVE,
+        "may_test": row.drain_asked and not allocations and row.cluster.mode == ClusterMode.DRIVE,
         "recent": cache(lambda: _recent_attempts(request, row)),
         "events": cache(lambda: list(Event.objects.filter(node=row).order_by("-id")[:MAX_EVENTS])),
         "may_operate": request.user.has_perm("jobs.operate_cluster"),
@@ -114,7 +114,7 @@ def node_page(request: HttpRequest, cluster: str, name: str) -> HttpResponse:
 
 
 def _find_node(cluster: str, name: str) -> Node:
-    if "\0" in cluster + name:  # PostgreSQL takes no such text
+    if "\0" in cluster + name:  # PostgreSQL rejects NUL bytes
         raise Http404
     return get_object_or_404(Node.objects.select_related("cluster"), cluster__name=cluster, name=name)
 
@@ -125,7 +125,10 @@ def visible_job_ids(request: HttpRequest, ids: set[int]) -> set[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeGpu:
-    """One GPU of a node: what it is, who holds it (a job only if the viewer may see it), what it last reported."""
+    """One GPU of a node: its identity, the job that holds it, and its last telemetry.
+
+    `job` is None if the viewer may not see the job; `taken` is still true then.
+    """
 
     index: int
     uuid: str
@@ -140,17 +143,17 @@ class NodeGpu:
     xid: int
 
 
-def _node_gpus(row: Node, sample: Sample | None, held: list[Allocation], visible: set[int]) -> list[NodeGpu]:
-    holders = {allocation.gpu: allocation.attempt.job for allocation in held}
+def _node_gpus(row: Node, sample: Sample | None, allocations: list[Allocation], visible: set[int]) -> list[NodeGpu]:
+    holders = {allocation.gpu: allocation.attempt.job for allocation in allocations}
 
     def gpu_reading(values: list[float | None] | None, index: int) -> float | None:
         return values[index] if values and index < len(values) else None
 
-    found = []
+    gpus = []
     for index in range(row.gpus):
         holder = holders.get(index)
         memory = gpu_reading(sample and sample.gpu_memory_mib, index)
-        found.append(
+        gpus.append(
             NodeGpu(
                 index=index,
                 uuid=row.gpu_uuids[index] if index < len(row.gpu_uuids) else "",
@@ -165,46 +168,48 @@ def _node_gpus(row: Node, sample: Sample | None, held: list[Allocation], visible
                 xid=int(gpu_reading(sample and sample.xid, index) or 0),
             )
         )
-    return found
+    return gpus
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrainAffectedJobs:
-    """What a drain would wait for."""
+    """The running jobs that a drain affects."""
 
     jobs: list[AffectedJob]
-    hidden: int
-    at_risk: float  # GPU-hours of all of them, shown or not
+    hidden: int  # jobs of other teams
+    at_risk: float  # GPU-hours of all jobs, including the hidden ones
 
     @property
     def count(self) -> int:
         return len(self.jobs) + self.hidden
 
 
-def drain_affected_jobs(touched: list[AffectedJob], visible: set[int]) -> DrainAffectedJobs:
-    shown = [one for one in touched if one.job.pk in visible]
-    return DrainAffectedJobs(jobs=shown, hidden=len(touched) - len(shown), at_risk=sum(one.at_risk for one in touched))
+def drain_affected_jobs(affected: list[AffectedJob], visible: set[int]) -> DrainAffectedJobs:
+    """The affected jobs, of which the viewer sees those with an id in `visible`."""
+    shown = [hit for hit in affected if hit.job.pk in visible]
+    at_risk = sum(hit.at_risk for hit in affected)
+    return DrainAffectedJobs(jobs=shown, hidden=len(affected) - len(shown), at_risk=at_risk)
 
 
 def _drain_choices(row: Node) -> list[tuple[str, str]]:
-    """How it may be drained: where Acme drives, and in another way than it is."""
+    """The drain modes that the node's cluster supports, without the one already in effect."""
     modes = DRAIN_MODE_CHOICES if row.cluster.mode == ClusterMode.DRIVE else DRAIN_MODE_CHOICES[:1]
     return [mode for mode in modes if not (row.drain_asked and row.drain_mode == mode[0])]
 
 
 def _recent_attempts(request: HttpRequest, row: Node) -> list[Attempt]:
-    """The last attempts that ran here, of jobs that the viewer may see."""
+    """The 20 latest attempts on this node, of jobs that the viewer may see."""
     jobs = Job.objects.visible_to(request.user)
     here = Allocation.objects.filter(node=row).values("attempt")
-    found = Attempt.objects.filter(pk__in=here, job__in=jobs).select_related("job__user")
-    return list(found.order_by("-pk")[:20])
+    attempts = Attempt.objects.filter(pk__in=here, job__in=jobs).select_related("job__user")
+    return list(attempts.order_by("-pk")[:20])
 
 
 NODE_ACTION_MESSAGES = {
-    "drain": "closed for new jobs",
-    "resume": "takes work again",
-    "test": "its test begins",
-    "burn-in": "its burn-in begins",
+    "drain": "drain requested",
+    "resume": "resume requested",
+    "test": "test requested",
+    "burn-in": "burn-in started",
 }
 
 
@@ -213,10 +218,10 @@ NODE_ACTION_MESSAGES = {
 def node_action_view(request: HttpRequest, cluster: str, name: str, verb: str) -> HttpResponse:
     row = _find_node(cluster, name)
     if verb not in NODE_ACTION_MESSAGES:
-        raise Http404("no such verb")
+        raise Http404("unknown verb")
     mode = request.POST.get("mode", DrainMode.FINISH)
     if mode not in DrainMode.values:
-        raise Http404("no such way to drain")
+        raise Http404("unknown drain mode")
     author, why = Author.of(request), posted_text(request)
     try:
         match verb:

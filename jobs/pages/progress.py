@@ -1,4 +1,4 @@
-"""How a job goes, as part of its page: the newest figures, its checkpoints, and where its series is drawn from."""
+"""The progress panel of a job's page: newest values, checkpoints, and the URL of the chart data."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ MAX_CHECKPOINTS_SHOWN = 6
 
 @dataclass(frozen=True, kw_only=True)
 class JobCheckpointSummary:
-    """What it saved, whichever attempt did."""
+    """The checkpoints of all attempts of a job."""
 
     newest: list[Checkpoint]
     count: int
-    good_at: datetime | None  # the newest that reached remote storage and was not judged bad
+    good_at: datetime | None  # when the newest durable checkpoint that was not judged bad was saved
 
 
 def progress_panel(job: Job, attempt: Attempt | None) -> dict[str, Any]:
-    """Empty where it never reported anything: most jobs are no trainings."""
+    """The panel's context; empty if the job never reported progress, as most jobs that are not trainings."""
     pulse = Pulse.objects.filter(attempt=attempt).first() if attempt else None
     saved = _checkpoint_summary(job)
     if pulse is None and not saved.count:
@@ -52,6 +52,6 @@ def _is_non_finite(value: float | None) -> bool:
 def _checkpoint_summary(job: Job) -> JobCheckpointSummary:
     rows = Checkpoint.objects.filter(job=job)
     good = Q(durable_at__isnull=False) & ~Q(verdict=CheckpointVerdict.BAD)
-    told = rows.order_by().aggregate(count=Count("pk"), good_at=Max("saved_at", filter=good))
-    newest = rows.order_by("-saved_at", "-pk")[: MAX_CHECKPOINTS_SHOWN if told["count"] else 0]
-    return JobCheckpointSummary(newest=list(newest), count=told["count"], good_at=told["good_at"])
+    totals = rows.order_by().aggregate(count=Count("pk"), good_at=Max("saved_at", filter=good))
+    newest = rows.order_by("-saved_at", "-pk")[: MAX_CHECKPOINTS_SHOWN if totals["count"] else 0]
+    return JobCheckpointSummary(newest=list(newest), count=totals["count"], good_at=totals["good_at"])

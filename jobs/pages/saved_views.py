@@ -1,4 +1,4 @@
-"""Saved views as the list of jobs shows and changes them."""
+"""Saved views in the job list: the menu that shows them and the forms that change them."""
 
 from __future__ import annotations
 
@@ -25,32 +25,35 @@ from jobs.web.page import PageQuery
 
 @dataclass(frozen=True, kw_only=True)
 class SavedViewMenu:
-    """The views that somebody may open, and the one that is open."""
+    """The views that the user can open, and the one that is open now."""
 
     views: Sequence[SavedView]
     open: SavedView | None
     may_change: bool
-    is_first: bool
-    teams: Sequence[Team]  # to save a view for
+    is_first: bool  # the open view is the user's default
+    teams: Sequence[Team]  # teams for which the user can save views
 
 
 def saved_view_menu(caller: Caller, views: Sequence[SavedView], teams: Iterable[Team], query: str) -> SavedViewMenu:
-    found = next((view for view in views if is_same_query(view.query, query)), None)
+    current = next((view for view in views if is_same_query(view.query, query)), None)
     return SavedViewMenu(
         views=views,
-        open=found,
-        may_change=bool(found and saved_view_actions.may_change(caller, found)),
-        is_first=bool(found and found.is_first),  # type: ignore[attr-defined]
+        open=current,
+        may_change=bool(current and saved_view_actions.may_change(caller, current)),
+        is_first=bool(current and current.is_first),  # type: ignore[attr-defined]
         teams=[team for team in teams if caller.has(TeamRole.RESEARCHER, team.pk)],
     )
 
 
-def is_same_query(one: str, other: str) -> bool:
-    return QueryDict(one) == QueryDict(other)
+def is_same_query(query: str, other: str) -> bool:
+    return QueryDict(query) == QueryDict(other)
 
 
 def default_view(views: Iterable[SavedView]) -> SavedView | None:
-    """With which a list begins that was asked for nothing. Who left the team no longer begins with its view."""
+    """The user's default view, which opens when the job list is requested without parameters.
+
+    `views` holds only views that the user may see, so a view of a team that the user has left is never the default.
+    """
     return next((view for view in views if view.is_first and view.query), None)  # type: ignore[attr-defined]
 
 
@@ -58,18 +61,18 @@ def view_url(view: SavedView) -> str:
     return f"{reverse('jobs')}?{view.query or NO_VIEW_QUERY}"
 
 
-# --- what their forms ask for
+# --- forms
 
 
 def save_from_list(request: HttpRequest, shown: PageQuery) -> HttpResponse:
-    """The filters that the list showed, as their form has them."""
-    caller, asked = Caller(user=request.user), job_filters.read_job_filters(shown)
-    query = urlencode(asked.kept)
+    """Save the filters of the job list, as posted by its form, under a name."""
+    caller, selection = Caller(user=request.user), job_filters.read_job_filters(shown)
+    query = urlencode(selection.params)
     if shown.wrong:
         messages.error(request, f"Nothing was saved: {shown.wrong[0]}.")
-        return redirect(reverse("jobs") + asked.url())
-    named = request.POST.get("for", "")
-    team = get_object_or_404(caller.teams(), name=named.replace("\x00", "")) if named else None
+        return redirect(reverse("jobs") + selection.url())
+    team_name = request.POST.get("for", "")
+    team = get_object_or_404(caller.teams(), name=team_name.replace("\x00", "")) if team_name else None
     try:
         view, is_new = saved_view_actions.save(
             caller, request.POST.get("name", ""), query, team=team, author=Author.of(request)
@@ -78,8 +81,8 @@ def save_from_list(request: HttpRequest, shown: PageQuery) -> HttpResponse:
             saved_view_actions.set_first_view(caller, view)
     except (SavedViewError, InvalidField) as error:
         messages.error(request, f"Nothing was saved: {error}.")
-        return redirect(reverse("jobs") + asked.url())
-    messages.success(request, f"{view.name} is saved." if is_new else f"{view.name} shows these filters now.")
+        return redirect(reverse("jobs") + selection.url())
+    messages.success(request, f"View {view.name} saved." if is_new else f"View {view.name} updated.")
     return redirect(view_url(view))
 
 
@@ -89,11 +92,11 @@ def change_view_action(request: HttpRequest, pk: int, verb: str) -> HttpResponse
     rows = SavedView.objects.for_user(caller.user).select_related("team", "owner")
     view = get_object_or_404(rows, pk=pk)
     try:
-        said = _apply_change(request, caller, view, verb)
+        message = _apply_change(request, caller, view, verb)
     except (SavedViewError, InvalidField) as error:
         messages.error(request, f"Nothing was changed: {error}.")
     else:
-        messages.success(request, said)
+        messages.success(request, message)
     return redirect(view_url(view))
 
 
@@ -102,14 +105,14 @@ def _apply_change(request: HttpRequest, caller: Caller, view: SavedView, verb: s
     match verb:
         case "rename":
             saved_view_actions.rename(caller, view, request.POST.get("name", ""), author=author)
-            return "The view has another name."
+            return "View renamed."
         case "remove":
             saved_view_actions.remove(caller, view, author=author)
-            return f"{view.name} is removed; what it showed is still here."
+            return f"View {view.name} removed. Its filters are still applied."
         case "first":
             saved_view_actions.set_first_view(caller, view)
-            return f"Your list of jobs begins with {view.name}."
+            return f"{view.name} is now your default view."
         case "not-first":
             saved_view_actions.set_first_view(caller, None)
-            return "Your list of jobs begins with everything."
-    raise Http404("no such verb")
+            return "Your job list now opens without a view."
+    raise Http404("unknown verb")

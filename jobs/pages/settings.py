@@ -1,4 +1,4 @@
-"""Settings of people: teams, who is in them with which role. What a role may do is in `rights`."""
+"""Team settings: teams, their members and roles. `jobs.actions.permissions` defines what each role may do."""
 
 from __future__ import annotations
 
@@ -40,30 +40,31 @@ class TitleForm(TeamForm):
 
 class RoleForm(forms.Form):
     user = forms.CharField(label="User name", max_length=150)
-    role = forms.ChoiceField(choices=[*TeamRole.choices, (NO_ROLE, "no role any more")], initial=TeamRole.RESEARCHER)
-    why = forms.CharField(label="Why", max_length=1000, required=False)
+    role = forms.ChoiceField(choices=[*TeamRole.choices, (NO_ROLE, "remove from team")], initial=TeamRole.RESEARCHER)
+    why = forms.CharField(label="Reason", max_length=1000, required=False)
 
     def clean_user(self) -> Any:
         name = self.cleaned_data["user"]
-        found = get_user_model().objects.filter(username=name.replace("\x00", "")).first()
-        if found is None:
-            raise ValidationError(f"Nobody here is called {name[:50]!r}; they must have signed in once.")
-        return found
+        user = get_user_model().objects.filter(username=name.replace("\x00", "")).first()
+        if user is None:
+            raise ValidationError(f"User {name[:50]!r} not found. Users must have signed in once.")
+        return user
 
     def clean(self) -> dict[str, Any]:
         member = self.cleaned_data.get("user")
-        if member and not member.is_active and self.wanted():
-            raise ValidationError({"user": f"{member} has left; a role can only be taken away."})
+        if member and not member.is_active and self.new_role():
+            raise ValidationError({"user": f"{member} is deactivated. You can only remove this user from the team."})
         return self.cleaned_data
 
-    def wanted(self) -> TeamRole | None:
+    def new_role(self) -> TeamRole | None:
+        """The role to set; None removes the user from the team."""
         role = self.cleaned_data.get("role", NO_ROLE)
         return None if role == NO_ROLE else TeamRole(role)
 
 
 def printable_text(text: str) -> str:
     if not text.isprintable():
-        raise ValidationError("It contains a control character.")
+        raise ValidationError("The title contains a control character.")
     return text
 
 
@@ -102,7 +103,7 @@ def add_team(request: HttpRequest) -> HttpResponse:
     except TeamError as error:
         messages.error(request, f"Nothing was changed: {error}.")
         return redirect("teams")
-    messages.success(request, f"Team {team} is made, and you administer it.")
+    messages.success(request, f"Team {team} created. You are its administrator.")
     return redirect("team", team.name)
 
 
@@ -124,17 +125,17 @@ def _is_team_admin(request: HttpRequest, row: Team) -> bool:
 
 def _render_team(request: HttpRequest, row: Team, form: RoleForm, status: int = 200) -> HttpResponse:
     administers = _is_team_admin(request, row)
-    told = Event.objects.filter(what__startswith="team.", detail__team=row.name).order_by("-id")
+    changes = Event.objects.filter(what__startswith="team.", detail__team=row.name).order_by("-id")
     context = {
         "now": clock.now(),
         "team": row,
         "members": list(row.memberships.select_related("user").order_by("user__username")),
         "quotas": list(row.quotas.select_related("cluster")),
-        "roles": [*TeamRole.choices, (NO_ROLE, "no role any more")],
+        "roles": [*TeamRole.choices, (NO_ROLE, "remove from team")],
         "administers": administers,
         "form": form if administers else None,
         "title_form": TitleForm(instance=row) if administers else None,
-        "events": list(told[:MAX_CHANGES_SHOWN]) if administers else [],
+        "events": list(changes[:MAX_CHANGES_SHOWN]) if administers else [],
     }
     return render(request, "settings/team.html", context, status=status)
 
@@ -143,18 +144,18 @@ def _render_team(request: HttpRequest, row: Team, form: RoleForm, status: int = 
 def set_role(request: HttpRequest, name: str) -> HttpResponse:
     row, form = _visible_team(request, name), RoleForm(request.POST)
     if not _is_team_admin(request, row):
-        messages.error(request, "Not allowed: this needs the role admin in the team.")
+        messages.error(request, "Not allowed: this needs the role admin in this team.")
         return redirect("team", row.name)
     if not form.is_valid():
         return _render_team(request, row, form, status=422)
-    member, role = form.cleaned_data["user"], form.wanted()
+    member, role = form.cleaned_data["user"], form.new_role()
     try:
         why = form.cleaned_data["why"]
         team_actions.set_team_role(row, member, role, by=request.user, author=Author.of(request), why=why)
     except TeamError as error:
         messages.error(request, f"Nothing was changed: {error}.")
     else:
-        messages.success(request, f"{member} {f'is {role} in' if role else 'has no role any more in'} {row}.")
+        messages.success(request, f"{member} is {f'now {role} in' if role else 'no longer a member of'} team {row}.")
     return redirect("team", row.name) if Team.objects.where(request.user).filter(pk=row.pk) else redirect("teams")
 
 
@@ -169,5 +170,5 @@ def change_team_title(request: HttpRequest, name: str) -> HttpResponse:
     except TeamError as error:
         messages.error(request, f"Nothing was changed: {error}.")
     else:
-        messages.success(request, "The title is changed.")
+        messages.success(request, "Title changed.")
     return redirect("team", row.name)

@@ -1,0 +1,1 @@
+"""Read-only queries that pages and the API share."""

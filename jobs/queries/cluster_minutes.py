@@ -1,6 +1,7 @@
-"""The minutes of a cluster: written by a loop (`scheduling.loops.cluster_minutes`), read as a series of even steps.
+"""Reads the per-minute load of a cluster as a series of equal steps.
 
-A reading costs the minutes between its ends, from one index: 1,440 rows for a day, 10,080 for a week.
+`scheduling.loops.cluster_minutes` writes the rows. A query reads the minutes of its range from one index: 1,440 rows
+for a day, 10,080 for a week.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from jobs.core.telemetry_math import interval_start
 from jobs.models import Cluster
 
 MINUTE_COLUMNS = ("gpus", "held", "closed", "busy", "running", "waiting", "wanted")
-STEPS_S = (60, 300, 900, 1800, 3600, 7200, 14_400)  # of a plot; each divides the day
+STEPS_S = (60, 300, 900, 1800, 3600, 7200, 14_400)  # step sizes of plots; each divides a day
 
 MINUTE_MEANS_SQL = f"""
 SELECT floor(extract(epoch FROM at) / %(step)s)::bigint - %(first)s,
-    {", ".join(f"avg({one})" for one in MINUTE_COLUMNS)}
+    {", ".join(f"avg({name})" for name in MINUTE_COLUMNS)}
 FROM jobs_minute WHERE cluster_id = %(cluster)s AND at >= %(since)s AND at < %(until)s GROUP BY 1
-"""  # noqa: S608 - the names are ours
+"""  # noqa: S608 - constant names
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterUsageSeries:
-    """Means over equal steps from `begin` on; None where nobody wrote anything down."""
+    """Means over equal steps from `begin` on. None where no minute was recorded."""
 
     begin: datetime
     step_s: int
@@ -34,14 +35,14 @@ class ClusterUsageSeries:
 
 
 def cluster_usage_series(cluster: Cluster, span: timedelta, most: int, now: datetime) -> ClusterUsageSeries:
-    """So many steps at most, as fine as they may be; the last is the one we are in."""
-    step = next((one for one in STEPS_S if span.total_seconds() <= one * most), STEPS_S[-1])
+    """Return the finest series with at most `most` steps. The last step is the current one."""
+    step = next((step for step in STEPS_S if span.total_seconds() <= step * most), STEPS_S[-1])
     begin = interval_start(now - span, step) + timedelta(seconds=step)
     first, count = int(begin.timestamp()) // step, int((now - begin).total_seconds()) // step + 1
     values: dict[str, list[float | None]] = {name: [None] * count for name in MINUTE_COLUMNS}
-    asked = {"step": step, "first": first, "cluster": cluster.pk, "since": begin, "until": now}
+    params = {"step": step, "first": first, "cluster": cluster.pk, "since": begin, "until": now}
     with connection.cursor() as cursor:
-        cursor.execute(MINUTE_MEANS_SQL, asked)
+        cursor.execute(MINUTE_MEANS_SQL, params)
         for number, *means in cursor.fetchall():
             for name, mean in zip(MINUTE_COLUMNS, means, strict=True):
                 values[name][number] = None if mean is None else round(float(mean), 1)

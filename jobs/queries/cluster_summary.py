@@ -1,7 +1,8 @@
-"""Each cluster at a glance: where its GPUs are, how many jobs run and wait. It names nobody, so it is everybody's.
+"""A short summary of each cluster: the use of its GPUs, and the numbers of running and waiting jobs.
 
-Three statements for all clusters together: one walks over the nodes and the live allocations, and comes back with a row
-for each sort of node that there is; two count what the partial indexes of live and waiting jobs hold.
+It contains no names of jobs or users, so every user may see it. Three statements serve all clusters: one scans nodes
+and live allocations and returns a row for each group of equal nodes; two count rows in the partial indexes of live and
+waiting jobs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from jobs.core.gpu_capacity import Capacity, NodeLoad, sum_capacity
 from jobs.core.lifecycle import USABLE_NODE_STATES, NodeFlag, NodeState, takes_work
 from jobs.models import Cluster, Job
 
-# GPUs of jobs that came to the cluster another way are taken too, though no allocation of ours says so
+# GPUs of jobs that were submitted outside Acme count as held, although no allocation row exists for them
 NODE_GROUPS_SQL = """
 SELECT n.cluster_id, n.state, n.flags, n.drain_asked, n.gpus, coalesce(h.held, 0) + cardinality(n.foreign_gpus),
   count(*)
@@ -31,7 +32,7 @@ FROM jobs_node n LEFT JOIN (
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSummary:
-    """One cluster: where its GPUs are, and how many jobs run and wait."""
+    """One cluster: the use of its GPUs, and its running and waiting jobs."""
 
     cluster: Cluster
     capacity: Capacity
@@ -58,12 +59,13 @@ def cluster_summaries(now: datetime) -> list[ClusterSummary]:
 
 
 def _node_loads() -> dict[int, Sequence[NodeLoad]]:
-    found: dict[int, list[NodeLoad]] = defaultdict(list)
+    loads: dict[int, list[NodeLoad]] = defaultdict(list)
     with connection.cursor() as cursor:
         cursor.execute(NODE_GROUPS_SQL)
         for cluster, state, flags, drain_asked, gpus, held, nodes in cursor.fetchall():
+            # As `Node.all_flags`: a requested drain counts before the cluster confirms it
             flags = [*flags, NodeFlag.DRAIN] if drain_asked else flags
-            found[cluster].append(
+            loads[cluster].append(
                 NodeLoad(
                     nodes=nodes,
                     gpus=gpus,
@@ -72,8 +74,8 @@ def _node_loads() -> dict[int, Sequence[NodeLoad]]:
                     takes_work=takes_work(NodeState(state), flags),
                 )
             )
-    return dict(found)
+    return dict(loads)
 
 
-def _counts_by_cluster(found: Any) -> dict[int, int]:
-    return dict(found.order_by().values_list("cluster").annotate(Count("pk")))
+def _counts_by_cluster(jobs: Any) -> dict[int, int]:
+    return dict(jobs.order_by().values_list("cluster").annotate(Count("pk")))

@@ -1,8 +1,8 @@
-"""Rows → what the map shows: what nodes are, who holds which GPU, what telemetry says; now, or some time ago.
+"""Loads the data of the GPU map: nodes, GPU holders and telemetry, for now or for a time in the past.
 
-Then as now a handful of short statements, whatever the history has grown to: attempts are found by an index over the
-time that they took. What no row tells is not guessed: a node has the GPUs and the place of today; which GPUs a foreign
-job held nobody wrote down, so it is shown on the first that nobody of ours held.
+Both use a few short statements, whatever the size of the history: past attempts are found by an index over their
+periods. Data without history is approximated. A node is shown with its present GPUs and rack. Which GPUs a foreign job
+held was not recorded, so the job is shown on the first GPUs that no job of Acme held.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from jobs.core.telemetry_math import interval_start
 from jobs.models import Allocation, Cluster, Event, Node, Resolution, Sample
 
 NODE_EVENTS = ("node.moved", "node.drained", "node.resumed")
-# When the cluster first told of each node, where that was seen: before it, the node was not there
+# When the cluster first reported each node, if Acme observed it. Before that, the node did not exist
 NODE_FIRST_SEEN_SQL = """
 SELECT n.id, e.at FROM jobs_node n CROSS JOIN LATERAL (SELECT at, from_state FROM jobs_event
   WHERE node_id = n.id AND what = 'node.moved' ORDER BY id LIMIT 1) AS e
 WHERE n.cluster_id = %s AND e.from_state LIKE 'UNKNOWN%%'
 """
-# The newest of each node before a moment: each half is one step into an index of its own, however much happened since
+# The newest events of each node before a time. Each half is one lookup in its own index, whatever the history's size
 LAST_NODE_EVENTS_SQL = """
 SELECT n.id, e.what, e.to_state, e.why, e.by FROM jobs_node n CROSS JOIN LATERAL (
   (SELECT what, to_state, why, by FROM jobs_event WHERE node_id = n.id AND what = 'node.moved'
@@ -45,19 +45,21 @@ SELECT n.id, e.what, e.to_state, e.why, e.by FROM jobs_node n CROSS JOIN LATERAL
    AND at < %(at)s ORDER BY at DESC, id DESC LIMIT 1)
 ) AS e WHERE n.cluster_id = %(cluster)s
 """
-MAX_MAP_HISTORY = timedelta(days=30)  # how far back the map goes; telemetry of five minutes is kept a day longer
-MAX_READING_AGE = timedelta(minutes=1)  # older readings say nothing of now; four samples come in that time
+MAX_MAP_HISTORY = timedelta(days=30)  # range of the map; 5-minute telemetry is kept one day longer
+MAX_READING_AGE = timedelta(minutes=1)  # older readings are not current; four samples arrive in this time
 GpuHolder = tuple[int, int, int]  # node, GPU, job
 
 
 @dataclass(frozen=True, kw_only=True)
 class MapSnapshot:
+    """The nodes and GPU holders of a map."""
+
     spots: Sequence[MapNode]
     holders: Sequence[GpuHolder]
 
 
 def map_history_start(cluster: Cluster, at: datetime) -> datetime:
-    """Of what was before the cluster was entered there is no row, and to draw it as closed would be a guess."""
+    """Return the earliest time of the map. There are no rows from before the cluster was added."""
     return max(cluster.created_at, at - MAX_MAP_HISTORY)
 
 
@@ -95,23 +97,24 @@ def _map_node(node: Node, badge: StateBadge, takes_work: bool, foreign: Sequence
 
 
 def readings(cluster: Cluster, at: datetime) -> dict[int, GpuReadings]:
-    """The newest of the minute before."""
+    """Return the newest reading of each node in the last minute."""
     rows = Sample.objects.filter(
         resolution=Resolution.RAW, at__gt=at - MAX_READING_AGE, at__lte=at, node__cluster=cluster
     )
+    # DISTINCT ON keeps the first row of each node, which is the newest
     return _readings_by_node(rows.order_by("node_id", "-at").distinct("node_id"))
 
 
 def _readings_by_node(rows: QuerySet[Sample]) -> dict[int, GpuReadings]:
-    found = rows.values_list("node_id", "gpu_util", "gpu_temperature_c", "xid")
-    return {node: GpuReadings(busy=busy, hot=hot, xid=xid) for node, busy, hot, xid in found}
+    values = rows.values_list("node_id", "gpu_util", "gpu_temperature_c", "xid")
+    return {node: GpuReadings(busy=busy, hot=hot, xid=xid) for node, busy, hot, xid in values}
 
 
 # --- then
 
 
 def readings_at(cluster: Cluster, at: datetime) -> dict[int, GpuReadings]:
-    """Means of five minutes; where those are not folded yet, the newest of the minute before."""
+    """Return 5-minute means or, where they are not aggregated yet, the newest reading of the minute before."""
     five = Resolution.FIVE_MINUTES
     return _readings_by_node(
         Sample.objects.filter(resolution=five, at=interval_start(at, five), node__cluster=cluster)
@@ -119,89 +122,97 @@ def readings_at(cluster: Cluster, at: datetime) -> dict[int, GpuReadings]:
 
 
 def gpus_with_xid(cluster: Cluster, at: datetime) -> dict[int, list[int]]:
-    """By node: the GPUs of which the driver shows a code at that moment. It does so until it is loaded again."""
-    found = {node: [gpu for gpu, code in enumerate(one.xid) if code] for node, one in readings_at(cluster, at).items()}
-    return {node: gpus for node, gpus in found.items() if gpus}
+    """Return the GPUs with an Xid code at that time, by node. The driver shows a code until it is reloaded."""
+    coded = {
+        node: [gpu for gpu, code in enumerate(gpus.xid) if code] for node, gpus in readings_at(cluster, at).items()
+    }
+    return {node: gpus for node, gpus in coded.items() if gpus}
 
 
 def past_map(cluster: Cluster, at: datetime) -> MapSnapshot:
-    held = _past_usage_by_node(cluster, at)
+    usage = _past_usage_by_node(cluster, at)
     nodes = list(_gpu_nodes(cluster))
     conditions, drained = _past_conditions(cluster, nodes, at)
     return MapSnapshot(
         spots=[
-            _past_map_node(node, conditions[node.pk], node.pk in drained, held.get(node.pk, _NodeUsage()))
+            _past_map_node(node, conditions[node.pk], node.pk in drained, usage.get(node.pk, _NodeUsage()))
             for node in nodes
         ],
-        holders=[holder for one in held.values() for holder in one.holders],
+        holders=[holder for node_usage in usage.values() for holder in node_usage.holders],
     )
 
 
 @dataclass(kw_only=True)
 class _NodeUsage:
-    """What was held of a node."""
+    """What was held on a node."""
 
     holders: list[GpuHolder] = field(default_factory=list)
-    unplaced_gpus: int = 0  # GPUs of foreign jobs, of which only the number is known
-    busy: bool = False  # somebody was there, if only with CPUs
+    unplaced_gpus: int = 0  # GPUs of foreign jobs, of which only the count is known
+    busy: bool = False  # a job ran there, possibly only with CPUs
 
 
 def _past_usage_by_node(cluster: Cluster, at: datetime) -> Mapping[int, _NodeUsage]:
     rows = Allocation.objects.at(at).filter(node__cluster=cluster).order_by()
-    found: dict[int, _NodeUsage] = defaultdict(_NodeUsage)
+    usage: dict[int, _NodeUsage] = defaultdict(_NodeUsage)
     job = "attempt__job"
     for node, gpu, pk, foreign, wide in rows.values_list(
         "node_id", "gpu", f"{job}_id", f"{job}__foreign_id", f"{job}__gpus_per_node"
     ):
-        found[node].busy = True
+        usage[node].busy = True
         if gpu is not None:
-            found[node].holders.append((node, gpu, pk))
+            usage[node].holders.append((node, gpu, pk))
         elif foreign:
-            found[node].unplaced_gpus += wide
-    return found
+            usage[node].unplaced_gpus += wide
+    return usage
 
 
 def node_first_seen(cluster: Cluster) -> Mapping[int, datetime]:
-    """By node, the moment since which it has been there; of who is not in it, since its cluster was added."""
+    """Return the time since which each node exists. Nodes that are missing here exist since the cluster was added."""
     with connection.cursor() as cursor:
         cursor.execute(NODE_FIRST_SEEN_SQL, [cluster.pk])
         return dict(cursor.fetchall())
 
 
-NodeEventRow = tuple[int, str, str, str, str]  # node, what, to which state, why, by whom
+NodeEventRow = tuple[int, str, str, str, str]  # node, what, new state, why, author
 
 
 def last_node_events(cluster: Cluster, at: datetime) -> list[NodeEventRow]:
-    """What was the last that moved each node, and the last that was asked of it."""
+    """Return the last change and the last requested drain or resume of each node before this time."""
     with connection.cursor() as cursor:
         cursor.execute(LAST_NODE_EVENTS_SQL, {"at": at, "cluster": cluster.pk})
         return cursor.fetchall()
 
 
 def _past_conditions(cluster: Cluster, nodes: Iterable[Node], at: datetime) -> tuple[Mapping[int, str], set[int]]:
-    """The condition of each node, and who was drained. Before its first Event a node was what that moved it from."""
+    """Return the condition of each node, and the drained nodes.
+
+    Before its first event, a node had the state that this event changed.
+    """
     conditions, drained = {}, set()
     for node, what, state, _, _ in last_node_events(cluster, at):
         if what == "node.moved":
             conditions[node] = state
         elif what == "node.drained":
             drained.add(node)
-    untold = [node for node in nodes if node.pk not in conditions]
+    unchanged = [node for node in nodes if node.pk not in conditions]
+    # Nodes without an event before this time: the state before their first later event was the state at this time
     moves = (
-        Event.objects.filter(node__in=untold, what="node.moved", at__gte=at)
+        Event.objects.filter(node__in=unchanged, what="node.moved", at__gte=at)
         .order_by("node_id", "id")
         .distinct("node_id")
     )
-    first = dict(moves.values_list("node_id", "from_state")) if untold else {}
-    return conditions | {node.pk: first.get(node.pk) or node.condition for node in untold}, drained
+    first = dict(moves.values_list("node_id", "from_state")) if unchanged else {}
+    return conditions | {node.pk: first.get(node.pk) or node.condition for node in unchanged}, drained
 
 
-def _past_map_node(node: Node, words: str, drained: bool, held: _NodeUsage) -> MapNode:
-    health, flags = parse_node_condition(words)
-    worn = sorted({*flags, NodeFlag.DRAIN}) if drained else flags
-    taken = {gpu for _, gpu, _ in held.holders}
-    foreign = [gpu for gpu in range(node.gpus) if gpu not in taken][: held.unplaced_gpus]
+def _past_map_node(node: Node, condition: str, drained: bool, usage: _NodeUsage) -> MapNode:
+    health, flags = parse_node_condition(condition)
+    shown_flags = sorted({*flags, NodeFlag.DRAIN}) if drained else flags
+    held_gpus = {gpu for _, gpu, _ in usage.holders}
+    foreign = [gpu for gpu in range(node.gpus) if gpu not in held_gpus][: usage.unplaced_gpus]
     state = (
-        node_state_for_usage(node.gpus, len(taken) + len(foreign), held.busy) if health == "UP" else NodeState(health)
+        node_state_for_usage(node.gpus, len(held_gpus) + len(foreign), usage.busy)
+        if health == "UP"
+        else NodeState(health)
     )
-    return _map_node(node, node_badge(state, worn), takes_work(state, worn), foreign)
+    return _map_node(node, node_badge(state, shown_flags), takes_work(state, shown_flags), foreign)

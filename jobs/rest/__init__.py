@@ -1,0 +1,1 @@
+"""Framework of the REST API, used by all apps: endpoints, permissions, errors, pagination, idempotency, schema."""

@@ -1,4 +1,7 @@
-"""What every endpoint is: closed by default, strict about what it reads, one transaction for what it writes."""
+"""Base classes of all API endpoints.
+
+Endpoints are closed by default, reject unknown input, and perform each write in one transaction.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +28,20 @@ class ApiEndpoint(APIView):
     http_method_names = ["get", "head", "post", "patch"]
     rules: ClassVar[dict[str, EndpointRule]] = {}
     tag: ClassVar[str] = ""
-    own_credentials: ClassVar[bool] = False  # neither a person's token nor a session opens it
-    takes_file: ClassVar[bool] = False  # POST is a form with a file, which is never whole in memory
+    own_credentials: ClassVar[bool] = False  # has its own authentication; user tokens and sessions are not accepted
+    takes_file: ClassVar[bool] = False  # POST is a form with a file, which is streamed and never held in memory
     request: Any
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         if request.method == "POST" and not self.takes_file:
-            # Before anybody takes the stream: an Idempotency-Key is bound to these bytes
+            # Read before a parser consumes the stream: an Idempotency-Key is bound to these bytes
             request.raw_body = request._request.body
         super().initial(request, *args, **kwargs)
         for name, values in request.query_params.lists():
             for text in (name, *values):
                 if "\x00" in text or "\ufffd" in text or any(0xD800 <= ord(char) <= 0xDFFF for char in text):
                     field = name.encode("ascii", "backslashreplace").decode().replace("\x00", "\\x00")[:40]
-                    raise InvalidRequestField(field, "contains a NUL byte, or bytes that are no UTF-8")
+                    raise InvalidRequestField(field, "contains a NUL byte or invalid UTF-8")
 
     @property
     def caller(self) -> Caller:
@@ -53,23 +56,26 @@ class ApiEndpoint(APIView):
         return dict(self.request.query_params.lists())
 
     def body(self, table: Mapping[str, parsing.FieldReader], what: str) -> dict[str, Any]:
+        """The parsed fields of the body; `what` names the body in error messages."""
         return parsing.read_fields(self.object(), table, what)
 
     def object(self) -> dict[str, Any]:
-        asked = self.request.data
-        if not isinstance(asked, dict) or hasattr(asked, "lists"):
-            raise InvalidRequestField("detail", "The body is no JSON object.")
-        return asked
+        """The body as a JSON object; anything else is refused."""
+        payload = self.request.data
+        if not isinstance(payload, dict) or hasattr(payload, "lists"):
+            raise InvalidRequestField("detail", "The body is not a JSON object.")
+        return payload
 
 
 class ActionEndpoint(ApiEndpoint):
-    """POST: `work()` runs in one transaction, and once for each Idempotency-Key."""
+    """An endpoint with POST: `work()` runs in one transaction, and once for each Idempotency-Key."""
 
     def post(self, request: Any, **where: Any) -> Response:
-        reject_unknown_params(request)  # whoever writes ?dry_run=true does not mean the deed
-        return self.kept(lambda: self.work(**where))
+        reject_unknown_params(request)  # a caller who writes ?dry_run=true must not trigger the real action
+        return self.run_idempotent(lambda: self.work(**where))
 
-    def kept(self, work: Callable[[], Response]) -> Response:
+    def run_idempotent(self, work: Callable[[], Response]) -> Response:
+        """Run `work`, or return the stored response to the request's Idempotency-Key."""
         return run_once(self.request, work)
 
     def work(self, **where: Any) -> Response:
@@ -84,12 +90,12 @@ class ListEndpoint(ApiEndpoint):
     what: ClassVar[str]
 
     def get(self, request: Any, **where: Any) -> Response:
-        asked = self.query
-        wanted = query.parse(self.filters, asked, self.what)
-        names = query.requested_fields(self.shape, self._fields_param(asked)) or self.shape.list_fields
-        placed = [sort.column for sort in self.orderings.values()]
-        rows = self.shape.load(self.rows(**where).filter(wanted), names, placed)
-        page = pagination.paginate(rows, self.orderings, self.ordering, asked)
+        params = self.query
+        condition = query.parse(self.filters, params, self.what)
+        names = query.requested_fields(self.shape, self._fields_param(params)) or self.shape.list_fields
+        sort_columns = [sort.column for sort in self.orderings.values()]
+        rows = self.shape.load(self.rows(**where).filter(condition), names, sort_columns)
+        page = pagination.paginate(rows, self.orderings, self.ordering, params)
         self.attach_computed_values(page.rows, names)
         return Response(
             {
@@ -103,16 +109,16 @@ class ListEndpoint(ApiEndpoint):
         raise NotImplementedError
 
     def attach_computed_values(self, rows: list[Any], names: list[str]) -> None:
-        """Hang on each row what takes a query of its own for the whole page."""
+        """Set values on the rows that need an extra query for the whole page."""
 
-    def _fields_param(self, asked: Mapping[str, list[str]]) -> str | None:
-        values = asked.get("fields", [])
+    def _fields_param(self, params: Mapping[str, list[str]]) -> str | None:
+        values = params.get("fields", [])
         if len(values) > 1:
             raise InvalidRequestField("fields", "is given more than once")
         return values[0] if values else None
 
-    def _page_url(self, rest: str | None) -> str | None:
-        return self.request.build_absolute_uri(f"{self.request.path}?{rest}") if rest else None
+    def _page_url(self, params: str | None) -> str | None:
+        return self.request.build_absolute_uri(f"{self.request.path}?{params}") if params else None
 
 
 class DetailEndpoint(ApiEndpoint):
@@ -123,7 +129,7 @@ class DetailEndpoint(ApiEndpoint):
         names = query.requested_fields(self.shape, request.query_params.get("fields"))
         whole = self.shape.show(self.row(**where))
         tag = etags.etag(whole, self.shape.observed)
-        if (held := request.headers.get("If-None-Match")) and etags.matches(held.replace("W/", ""), tag):
+        if (cached := request.headers.get("If-None-Match")) and etags.matches(cached.replace("W/", ""), tag):
             return Response(status=304, headers={"ETag": tag})
         shown = whole if names is None else {name: whole[name] for name in names}
         return Response(shown, headers={"ETag": tag})
@@ -135,38 +141,42 @@ class DetailEndpoint(ApiEndpoint):
 def reject_unknown_params(request: Any, *known: str) -> None:
     for name in request.query_params:
         if name not in known:
-            raise InvalidRequestField(parsing.short_repr(name)[1:-1], "is no parameter of this address")
+            raise InvalidRequestField(parsing.short_repr(name)[1:-1], "is not a parameter of this endpoint")
 
 
 def find_or_404(rows: QuerySet, what: str, **key: Any) -> Any:
-    """The one row, or 404: whether it does not exist or is not yours is the same answer."""
+    """The matching row, or 404. The response is the same for rows that do not exist and rows of other teams."""
     row = rows.filter(**key).first()
     if row is None:
-        raise NotFound(f"You have no {what} {' '.join(str(value) for value in key.values())}.")
+        raise NotFound(f"{what.capitalize()} {' '.join(str(value) for value in key.values())} not found.")
     return row
 
 
 def lock_unchanged_row(request: Any, shape: ResourceShape, look: Callable[[], Any]) -> Any:
-    """The row as it stays until the commit; If-Match is held against it. Who may not see it locks nothing."""
-    there = look()
-    list(type(there).objects.select_for_update().filter(pk=there.pk).values("pk"))
+    """The row, locked until the commit and checked against If-Match.
+
+    `look` finds the row or raises 404, so callers who may not see a row cannot lock it. It runs again under the lock
+    to return current values.
+    """
+    unlocked = look()
+    list(type(unlocked).objects.select_for_update().filter(pk=unlocked.pk).values("pk"))
     row = look()
     etags.check_if_match(request, shape.show(row), shape.observed)
     return row
 
 
 def current_row_response(shape: ResourceShape, row: Any) -> Response:
-    """After a change, under the tag that a look at it would have."""
+    """The row after a change, with the ETag that a GET would return."""
     shown = shape.show(row)
     return Response(shown, headers={"ETag": etags.etag(shown, shape.observed)})
 
 
 class UnknownPathEndpoint(ApiEndpoint):
-    """The rest of the addresses, so that even a wrong one answers in JSON, and to nobody without credentials."""
+    """Answers unknown API paths with a JSON 404, after checking the credentials."""
 
     http_method_names = ["get", "head", "post", "put", "patch", "delete", "options"]
 
     def check_permissions(self, request: Any) -> None:
         if request.user is None or not request.user.is_authenticated:
             self.permission_denied(request)
-        raise NotFound(f"There is nothing at {request.path[:200]}; addresses end in a slash.")
+        raise NotFound(f"Not found: {request.path[:200]}. API paths end with a slash.")

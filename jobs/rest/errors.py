@@ -1,7 +1,7 @@
-"""How the programs' door refuses: `{"field": ["sentence"]}` or `{"detail": "sentence"}`.
+"""API errors: `{"field": ["sentence"]}` or `{"detail": "sentence"}`.
 
-Whatever a caller sends ends in a 4xx; what our own code raises for a reason has its status here. A 5xx that is left
-is a defect. (This module imports no views: REST framework's views load our parser, and that loads this.)
+Invalid requests always get a 4xx. `to_api_exception` maps the exceptions of other layers to a status. Any other 5xx
+is a bug. This module imports no views, because REST framework's views load our parser, which loads this module.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNAVAILABLE_RETRY_S = 5
 
 
 class Conflict(exceptions.APIException):
-    """The rows are not what the request takes them to be. With `wait`, the same request may succeed later."""
+    """The rows are in a state that does not allow the request. With `wait`, the same request may succeed later."""
 
     status_code = status.HTTP_409_CONFLICT
 
@@ -40,29 +40,29 @@ class Conflict(exceptions.APIException):
 
 
 class PreconditionFailed(exceptions.APIException):
-    """If-Match names another version than the one we hold."""
+    """If-Match names another version than the current one."""
 
     status_code = status.HTTP_412_PRECONDITION_FAILED
-    default_detail = "It has changed since you read it; read it again and decide anew."
+    default_detail = "The resource has changed since you read it. Read it again before you change it."
 
 
 class DatabaseUnavailable(exceptions.APIException):
-    """The database is away, or every connection to it is busy for longer than anybody waits."""
+    """The database is unreachable, or no connection became free in time."""
 
     status_code = status.HTTP_503_SERVICE_UNAVAILABLE
-    default_detail = "The database does not answer at the moment; try again."
+    default_detail = "The database is not responding. Try again."
     wait = UNAVAILABLE_RETRY_S
 
 
 class DatabaseTimeout(DatabaseUnavailable):
-    """A statement ran into its timeout."""
+    """A statement exceeded its timeout."""
 
-    default_detail = "The database took too long and was stopped. Try again, or ask for less at once."
+    default_detail = "The database query timed out. Try again, or request less data at once."
 
 
 class RequestBodyTooLarge(exceptions.APIException):
     status_code = status.HTTP_413_REQUEST_ENTITY_TOO_LARGE
-    default_detail = "The body of the request is too large."
+    default_detail = "The request body is too large."
 
 
 class InvalidRequestField(exceptions.ValidationError):
@@ -71,7 +71,7 @@ class InvalidRequestField(exceptions.ValidationError):
 
 
 def to_api_exception(error: Exception) -> Exception:
-    """What our own code raises for a reason, as the refusal that it is."""
+    """The API error for an exception of our own code or the database; other exceptions are returned unchanged."""
     match error:
         case InvalidField():
             return InvalidRequestField(error.field, error.why)
@@ -82,19 +82,19 @@ def to_api_exception(error: Exception) -> Exception:
         case JobStateChanged() | MaintenanceError() | NodeError() | ForbiddenTransition() | SavedViewError():
             return Conflict(str(error))
         case IntegrityError():
-            return Conflict("Somebody else changed the same rows at the same moment; try again.", CONFLICT_RETRY_S)
+            return Conflict("Another request changed the same rows at the same time. Try again.", CONFLICT_RETRY_S)
         case OperationalError() if isinstance(error.__cause__, postgres.DeadlockDetected | postgres.LockNotAvailable):
-            return Conflict("Somebody else is changing the same rows; try again.", CONFLICT_RETRY_S)
+            return Conflict("Another request is changing the same rows. Try again.", CONFLICT_RETRY_S)
         case OperationalError() if isinstance(error.__cause__, postgres.QueryCanceled):
-            log.warning("a statement was stopped: %s", error)
+            log.warning("database statement cancelled: %s", error)
             return DatabaseTimeout()
         case OperationalError() | InterfaceError():
-            log.warning("the database does not answer: %s", error)
+            log.warning("database is not responding: %s", error)
             return DatabaseUnavailable()
         case DataError():
-            return exceptions.ValidationError({"detail": "A value is outside of what can be kept."})
+            return exceptions.ValidationError({"detail": "A value is out of range."})
         case RequestDataTooBig():
             return RequestBodyTooLarge()
         case UnreadablePostError() | SuspiciousOperation():
-            return exceptions.ParseError("The request could not be read to its end.")
+            return exceptions.ParseError("The request could not be read completely.")
     return error

@@ -1,4 +1,4 @@
-"""ETag and If-Match: a change is refused when the caller decided on a version that is gone."""
+"""ETag and If-Match: a change is refused if the caller read an older version."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from jobs.rest.errors import PreconditionFailed
 
 
 def etag(shown: Mapping[str, Any], observed: Collection[str] = ()) -> str:
-    """Of everything that is shown, so whatever a caller can see changing changes it.
+    """The ETag of all values shown to the caller.
 
-    What is only observed has a part of its own, behind a dot: it changes with nobody touching the row, so If-Match
-    disregards it.
+    Observed values, such as the time of the last response of a cluster, change without user action. They get a part
+    of their own behind a dot, which If-Match ignores.
     """
     parts = [{name: value for name, value in shown.items() if name not in observed}]
     if observed:
@@ -29,16 +29,17 @@ def _content_digest(shown: Mapping[str, Any]) -> str:
 
 
 def matches(header: str, tag: str) -> bool:
-    """Weak tags never match here: If-Match compares strongly."""
-    return header.strip() == "*" or tag in [one.strip() for one in header.split(",")]
+    """Whether a header lists the tag. Weak tags never match, because If-Match uses strong comparison."""
+    return header.strip() == "*" or tag in [listed.strip() for listed in header.split(",")]
 
 
 def check_if_match(request: Any, shown: Mapping[str, Any], observed: Collection[str] = ()) -> None:
-    wanted = request.headers.get("If-Match")
-    if wanted is None:
+    """Raise PreconditionFailed unless If-Match is absent or names the current version."""
+    header = request.headers.get("If-Match")
+    if header is None:
         return
-    decided = ",".join(_stable_part(one) for one in wanted.split(","))
-    if not matches(decided, _stable_part(etag(shown, observed))):
+    stable_tags = ",".join(_stable_part(tag) for tag in header.split(","))
+    if not matches(stable_tags, _stable_part(etag(shown, observed))):
         raise PreconditionFailed
 
 

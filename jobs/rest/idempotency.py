@@ -1,9 +1,8 @@
-"""`Idempotency-Key`: the same request twice does its work once.
+"""`Idempotency-Key`: a repeated request is performed once.
 
-The stored answer is written in the transaction of the work, so a process that dies between commit and answer loses
-nothing: the next try gets the answer that was on its way. Only what was carried out is stored; a refusal changed
-nothing and is worked out anew. Two at once: an advisory lock of the transaction lets one through, the other is told
-to come back, and no lock outlives its transaction.
+The response is stored in the transaction of the work. If the process dies after the commit, the next try gets the
+stored response. Refusals change nothing, so they are not stored and are evaluated again. Of two concurrent requests
+with the same key, a transaction-level advisory lock lets one through; the other gets 409 with Retry-After.
 """
 
 from __future__ import annotations
@@ -31,43 +30,46 @@ STORED_HEADERS = ("Location", "ETag")
 
 @dataclass(frozen=True, kw_only=True)
 class IdempotentRequest:
-    """One request under its key; the digest is of all that it asks."""
+    """A request with an Idempotency-Key; the digest covers method, path and body."""
 
     user_id: int
     key: str
     digest: str
 
 
-def run_once(request: Any, work: Callable[[], Response], asked: IdempotentRequest | None = None) -> Response:
-    """Do the work in one transaction, or answer as it was answered before."""
+def run_once(request: Any, work: Callable[[], Response], keyed: IdempotentRequest | None = None) -> Response:
+    """Run `work` in one transaction, or return the response stored for the request's key."""
     with transaction.atomic():
-        asked = asked or user_request(request)
-        return (_stored_response(asked) or _store_response(asked, work())) if asked else work()
+        keyed = keyed or user_request(request)
+        return (_stored_response(keyed) or _store_response(keyed, work())) if keyed else work()
 
 
-def run_once_outside_transaction(request: Any, think: Callable[[], Response]) -> Response:
-    """The same for what takes long and changes no row: nothing is open meanwhile, so of two at once both think."""
-    asked = user_request(request)
-    if asked is None:
-        return think()
+def run_once_outside_transaction(request: Any, compute: Callable[[], Response]) -> Response:
+    """Like `run_once`, for a slow computation that changes no rows.
+
+    No transaction is open during the computation, so two concurrent requests with the same key both compute.
+    """
+    keyed = user_request(request)
+    if keyed is None:
+        return compute()
     with transaction.atomic():
-        known = _stored_response(asked)
-    if known:
-        return known
-    answer = think()
+        stored = _stored_response(keyed)
+    if stored:
+        return stored
+    response = compute()
     with transaction.atomic():
-        return _stored_response(asked) or _store_response(asked, answer)
+        return _stored_response(keyed) or _store_response(keyed, response)
 
 
-def compute_then_run_once(request: Any, think: Callable[[], T], work: Callable[[T], Response]) -> Response:
-    """The same where a part of the work takes long and changes nothing: nothing is open while that is done."""
-    asked = user_request(request)
-    if asked:
+def compute_then_run_once(request: Any, compute: Callable[[], T], work: Callable[[T], Response]) -> Response:
+    """Like `run_once`, with a slow computation first. No transaction is open during the computation."""
+    keyed = user_request(request)
+    if keyed:
         with transaction.atomic():
-            if known := _stored_response(asked):
-                return known
-    thought = think()
-    return run_once(request, lambda: work(thought), asked)
+            if stored := _stored_response(keyed):
+                return stored
+    result = compute()
+    return run_once(request, lambda: work(result), keyed)
 
 
 def user_request(request: Any) -> IdempotentRequest | None:
@@ -76,16 +78,16 @@ def user_request(request: Any) -> IdempotentRequest | None:
 
 
 def attempt_request(request: Any, run: str, owner: int) -> IdempotentRequest | None:
-    """A run counts its keys for itself: what its user's other runs call theirs is not its business."""
+    """The keyed request of an attempt. Keys are scoped to the attempt, so two jobs of one user cannot collide."""
     key = idempotency_key_of(request)
-    known_as = f"{run} {hashlib.sha256((key or '').encode()).hexdigest()}"
-    return IdempotentRequest(user_id=owner, key=known_as, digest=_request_digest(request)) if key else None
+    scoped_key = f"{run} {hashlib.sha256((key or '').encode()).hexdigest()}"
+    return IdempotentRequest(user_id=owner, key=scoped_key, digest=_request_digest(request)) if key else None
 
 
 def idempotency_key_of(request: Any) -> str | None:
     key = request.headers.get("Idempotency-Key")
     if key is not None and not is_valid_key(key):
-        raise InvalidRequestField("Idempotency-Key", f"is no text of 1 to {MAX_KEY_LENGTH} printable ASCII characters")
+        raise InvalidRequestField("Idempotency-Key", f"must have 1 to {MAX_KEY_LENGTH} printable ASCII characters")
     return key
 
 
@@ -98,70 +100,75 @@ def is_valid_key(key: str) -> bool:
 
 
 def digest_request(method: str, path: str, body: bytes) -> str:
-    asked = hashlib.sha256(f"{method} {path}\n".encode())
-    asked.update(body)
-    return asked.hexdigest()
+    digest = hashlib.sha256(f"{method} {path}\n".encode())
+    digest.update(body)
+    return digest.hexdigest()
 
 
-def _stored_response(asked: IdempotentRequest) -> Response | None:
-    if not _try_lock_keys([asked])[0]:
-        raise Conflict("A request with this Idempotency-Key is being worked on.", CONFLICT_RETRY_S)
-    kept = _stored_keys([asked], clock.now()).first()
-    if kept is None:
+def _stored_response(keyed: IdempotentRequest) -> Response | None:
+    """The stored response, or None for a new key. Locks the key; raises Conflict if it is in use."""
+    if not _try_lock_keys([keyed])[0]:
+        raise Conflict("Another request with this Idempotency-Key is in progress.", CONFLICT_RETRY_S)
+    row = _stored_keys([keyed], clock.now()).first()
+    if row is None:
         return None
-    if kept.digest != asked.digest:
+    if row.digest != keyed.digest:
         raise Conflict("This Idempotency-Key was used for another request within the last 24 hours.")
-    headers = {**kept.headers, "Idempotency-Replayed": "true"}
-    return Response(json.loads(kept.body), status=kept.status, headers=headers)
+    headers = {**row.headers, "Idempotency-Replayed": "true"}
+    return Response(json.loads(row.body), status=row.status, headers=headers)
 
 
-def _store_response(asked: IdempotentRequest, answer: Response) -> Response:
-    store_responses({asked: answer.data}, answer.status_code, {asked: answer.headers})
-    return answer
+def _store_response(keyed: IdempotentRequest, response: Response) -> Response:
+    store_responses({keyed: response.data}, response.status_code, {keyed: response.headers})
+    return response
 
 
-# --- of many at once
+# --- batches
 
 
-def claim_new_requests(asked: Sequence[IdempotentRequest], now: datetime) -> set[IdempotentRequest]:
-    """Those that nobody has done yet and nobody is doing; until the end of the transaction nobody else will."""
-    if not asked:
+def claim_new_requests(batch: Sequence[IdempotentRequest], now: datetime) -> set[IdempotentRequest]:
+    """The requests of the batch that are new, locked until the end of the transaction.
+
+    Requests with a stored response, or in progress elsewhere, are left out.
+    """
+    if not batch:
         return set()
-    mine = [one for one, got in zip(asked, _try_lock_keys(asked), strict=True) if got]
-    known = {(kept.user_id, kept.key) for kept in _stored_keys(mine, now)}
-    return {one for one in mine if (one.user_id, one.key) not in known}
+    locked = [keyed for keyed, got in zip(batch, _try_lock_keys(batch), strict=True) if got]
+    stored = {(row.user_id, row.key) for row in _stored_keys(locked, now)}
+    return {keyed for keyed in locked if (keyed.user_id, keyed.key) not in stored}
 
 
 def store_responses(
-    answers: Mapping[IdempotentRequest, Any], status: int, headers: Mapping[IdempotentRequest, Mapping[str, str]]
+    payloads: Mapping[IdempotentRequest, Any], status: int, headers: Mapping[IdempotentRequest, Mapping[str, str]]
 ) -> None:
     rows = (
         IdempotencyKey(
-            user_id=one.user_id,
-            key=one.key,
-            digest=one.digest,
+            user_id=keyed.user_id,
+            key=keyed.key,
+            digest=keyed.digest,
             status=status,
-            headers={name: headers[one][name] for name in STORED_HEADERS if name in headers[one]},
-            body=json.dumps(said, cls=JSONEncoder),
+            headers={name: headers[keyed][name] for name in STORED_HEADERS if name in headers[keyed]},
+            body=json.dumps(payload, cls=JSONEncoder),
         )
-        for one, said in answers.items()
+        for keyed, payload in payloads.items()
     )
     IdempotencyKey.objects.bulk_create(rows)
 
 
-def _stored_keys(asked: Sequence[IdempotentRequest], now: datetime) -> QuerySet[IdempotencyKey]:
-    """What is kept of these. An answer that is too old makes room for a new one; the others go with the sweep."""
-    mine = IdempotencyKey.objects.filter(user__in={one.user_id for one in asked}, key__in=[one.key for one in asked])
-    mine.forgotten(now).delete()
-    return mine
+def _stored_keys(batch: Sequence[IdempotentRequest], now: datetime) -> QuerySet[IdempotencyKey]:
+    """The stored rows of these requests. Deletes those that have expired, so that their keys can be used again."""
+    rows = IdempotencyKey.objects.filter(user__in={row.user_id for row in batch}, key__in=[row.key for row in batch])
+    rows.forgotten(now).delete()
+    return rows
 
 
 def lock_number(user_id: int, key: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{user_id}:{key}".encode()).digest()[:8], signed=True)
 
 
-def _try_lock_keys(asked: Iterable[IdempotentRequest]) -> list[bool]:
-    numbers = [lock_number(one.user_id, one.key) for one in asked]
+def _try_lock_keys(batch: Iterable[IdempotentRequest]) -> list[bool]:
+    """Try to lock each key until the end of the transaction, without waiting."""
+    numbers = [lock_number(keyed.user_id, keyed.key) for keyed in batch]
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_xact_lock(n) FROM unnest(%s::bigint[]) AS n", [numbers])
         return [got for (got,) in cursor.fetchall()]

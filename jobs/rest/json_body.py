@@ -1,4 +1,4 @@
-"""Reading JSON that a stranger sent: strict, bounded, and refused in sentences that name the place."""
+"""Parsing of untrusted JSON: strict, with bounded depth and numbers, and errors that name the position."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StrictJSONParser(BaseParser):
 
 
 class JSONContentNegotiation(BaseContentNegotiation):
-    """There is one form of answer; a strange Accept header is no reason to refuse one."""
+    """Ignores the Accept header: the API answers in JSON only, and clients with other headers still get an answer."""
 
     def select_parser(self, request: Any, parsers: Any) -> Any:
         kind = (request.content_type or "").partition(";")[0].strip().lower()
@@ -35,10 +35,11 @@ class JSONContentNegotiation(BaseContentNegotiation):
 
 
 def read(raw: bytes) -> Any:
+    """The parsed body; an empty body is an empty object. Raises ParseError or InvalidRequestField."""
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
-        raise ParseError(f"The body is no UTF-8: byte {error.start} cannot be read.") from None
+        raise ParseError(f"The body is not valid UTF-8: byte {error.start} cannot be decoded.") from None
     if not text.strip():
         return {}
     try:
@@ -50,33 +51,35 @@ def read(raw: bytes) -> Any:
             parse_constant=_reject_constant,
         )
     except json.JSONDecodeError as error:
-        raise ParseError(f"The body is no JSON: {error.msg} in line {error.lineno}, column {error.colno}.") from None
+        raise ParseError(
+            f"The body is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}."
+        ) from None
     except RecursionError:
-        raise ParseError(f"The body is nested more than {MAX_DEPTH} deep.") from None
+        raise ParseError(f"The body is nested more than {MAX_DEPTH} levels deep.") from None
     _check_depth(value)
-    # Only an escape can smuggle half a character or a NUL through UTF-8; most bodies need no second look
+    # After UTF-8 decoding, only a \u escape can produce a lone surrogate or a NUL, so most bodies skip this check
     if "\\u" in text:
         _check_texts(value)
     return value
 
 
 def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names: set[str] = set()
+        twice = next(name for name, _ in pairs if name in names or names.add(name))  # type: ignore[func-returns-value]
         raise InvalidRequestField(_printable_name(twice)[:40], "is given twice")
-    return found
+    return fields
 
 
 def _bounded_integer(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
-        raise ParseError(f"The body holds a number of {len(digits)} digits.")
+        raise ParseError(f"The body contains a number of {len(digits)} digits; at most {MAX_DIGITS} are allowed.")
     return int(digits)
 
 
 def _reject_constant(name: str) -> NoReturn:
-    raise ParseError(f"The body holds {name}, which is no JSON.")
+    raise ParseError(f"The body contains {name}, which is not valid JSON.")
 
 
 def _check_depth(value: Any) -> None:
@@ -85,7 +88,7 @@ def _check_depth(value: Any) -> None:
         level = [inner for outer in level for inner in _child_values(outer) if isinstance(inner, list | dict)]
         if not level:
             return
-    raise ParseError(f"The body is nested more than {MAX_DEPTH} deep.")
+    raise ParseError(f"The body is nested more than {MAX_DEPTH} levels deep.")
 
 
 def _child_values(value: Any) -> Any:
@@ -95,13 +98,13 @@ def _child_values(value: Any) -> Any:
 def _check_texts(value: Any) -> None:
     for field, text in _text_values("", value):
         if any(0xD800 <= ord(char) <= 0xDFFF for char in text):
-            raise InvalidRequestField(field or "detail", "contains half a character (a lone surrogate)")
+            raise InvalidRequestField(field or "detail", "contains a lone surrogate")
         if "\x00" in text:
             raise InvalidRequestField(field or "detail", "contains a NUL byte")
 
 
 def _text_values(field: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Every text of the body with the way to it, `environment.A`; the depth is checked already."""
+    """All names and texts of the body with their path, such as `environment.A`. The depth must be checked before."""
     if isinstance(value, str):
         yield field, value
     elif isinstance(value, list):
@@ -109,9 +112,9 @@ def _text_values(field: str, value: Any) -> Iterator[tuple[str, str]]:
             yield from _text_values(field, inner)
     elif isinstance(value, Mapping):
         for name, inner in value.items():
-            way = f"{field}.{_printable_name(name)[:40]}".lstrip(".")
-            yield way, name
-            yield from _text_values(way, inner)
+            path = f"{field}.{_printable_name(name)[:40]}".lstrip(".")
+            yield path, name
+            yield from _text_values(path, inner)
 
 
 def _printable_name(name: str) -> str:

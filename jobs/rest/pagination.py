@@ -1,7 +1,7 @@
-"""Pages by key, not by number: the cursor holds the last row's place, so rows that come in meanwhile shift nothing.
+"""Keyset pagination: the cursor holds the sort values of the last row, so new rows do not shift the pages.
 
-Nothing is counted. A cursor is opaque to callers but not secret: it is read as strictly as any other input, and all
-it can do is name a place in rows that the caller may see anyway.
+Rows are not counted. A cursor is opaque but not secret: it is validated like any other input, and can only name a
+position among rows that the caller may see anyway.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ MAX_LIMIT = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class SortColumn:
-    """One thing rows can be ordered by."""
+    """A column by which rows can be ordered."""
 
     column: str
     kind: type = str
-    nullable: bool = False  # rows without a value come last, whichever the direction
+    nullable: bool = False  # rows without a value come last in both directions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,30 +59,33 @@ def paginate(
 ) -> ResultPage:
     """One page of the rows; `next` and `previous` are query strings."""
     limit = _limit(query)
-    asked = _single_param(query, "ordering")
-    ordering = default if asked is None else asked
+    requested = _single_param(query, "ordering")
+    ordering = default if requested is None else requested
     keys = _sort_keys(table, ordering)
     cursor = _single_param(query, "cursor")
     backwards, place = _decode(cursor, ordering, keys) if cursor else (False, None)
     if place is not None:
         rows = rows.filter(_after_cursor(keys, place, backwards))
-    found = _fetch_rows(rows, keys, place, backwards, limit + 1)
-    more, found = len(found) > limit, found[:limit]
+    fetched = _fetch_rows(rows, keys, place, backwards, limit + 1)
+    more, page = len(fetched) > limit, fetched[:limit]
     if backwards:
-        found.reverse()
+        page.reverse()
     has_next, has_previous = (True, more) if backwards else (more, place is not None)
     return ResultPage(
-        rows=found,
-        next=_page_query(query, ordering, keys, found[-1], False) if has_next and found else None,
-        previous=_page_query(query, ordering, keys, found[0], True) if has_previous and found else None,
+        rows=page,
+        next=_page_query(query, ordering, keys, page[-1], False) if has_next and page else None,
+        previous=_page_query(query, ordering, keys, page[0], True) if has_previous and page else None,
     )
 
 
 def _fetch_rows(
     rows: QuerySet, keys: Sequence[SortKey], place: Sequence[Any] | None, backwards: bool, most: int
 ) -> list[Any]:
-    """Rows that lack a value come last, and are asked for apart: one index serves both directions of those that have
-    one, and none serves both kinds in one order."""
+    """Up to `most` rows after the cursor.
+
+    Rows without a value come last and take a query of their own: an index serves the rows with a value in either
+    direction, but no index serves both kinds of rows in one order.
+    """
     order, first = _order_by(keys, backwards), keys[0]
     if not first.sort.nullable:
         return list(rows.order_by(*order)[:most])
@@ -91,15 +94,15 @@ def _fetch_rows(
     if place is not None and place[0] is not None:
         valued &= _index_bound(first, place[0], backwards)
     parts = [(valued, [_index_order(first, backwards), *order[1:]]), (Q(**{f"{column}__isnull": True}), order[1:])]
-    found: list[Any] = []
-    for wanted, by in reversed(parts) if backwards else parts:
-        if len(found) < most:
-            found += rows.filter(wanted).order_by(*by)[: most - len(found)]
-    return found
+    fetched: list[Any] = []
+    for condition, columns in reversed(parts) if backwards else parts:
+        if len(fetched) < most:
+            fetched += rows.filter(condition).order_by(*columns)[: most - len(fetched)]
+    return fetched
 
 
 def _index_order(key: SortKey, backwards: bool) -> Any:
-    """Without a word about nulls, as the index has it."""
+    """The order without NULLS FIRST or LAST, which matches the index."""
     return F(key.sort.column).desc() if key.descending != backwards else F(key.sort.column).asc()
 
 
@@ -111,21 +114,21 @@ def _single_param(query: Mapping[str, Sequence[str]], name: str) -> str | None:
 
 
 def _limit(query: Mapping[str, Sequence[str]]) -> int:
-    asked = _single_param(query, "limit")
-    if asked is None:
+    text = _single_param(query, "limit")
+    if text is None:
         return DEFAULT_LIMIT
-    # Its length first: a number of thousands of digits, or with zeros in front, is none that we read
-    if not (asked.isascii() and asked.isdigit() and len(asked) <= 4 and 1 <= int(asked) <= MAX_LIMIT):
-        raise InvalidRequestField("limit", f"{parsing.short_repr(asked)} is no number between 1 and {MAX_LIMIT}")
-    return int(asked)
+    # Checks the length first, so that int() never parses thousands of digits
+    if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= MAX_LIMIT):
+        raise InvalidRequestField("limit", f"{parsing.short_repr(text)} is not a number between 1 and {MAX_LIMIT}")
+    return int(text)
 
 
 def _sort_keys(table: Mapping[str, SortColumn], ordering: str) -> list[SortKey]:
-    """What to order by; the id at the end makes every place unique."""
+    """The sort keys of `ordering`, ending with the id so that every position is unique."""
     names = [name.strip() for name in ordering.split(",")]
     for name in names:
         if name.removeprefix("-") not in table:
-            raise InvalidRequestField("ordering", f"{parsing.short_repr(name)} is none of {', '.join(table)}")
+            raise InvalidRequestField("ordering", f"{parsing.short_repr(name)} is not one of {', '.join(table)}")
     if len({name.removeprefix("-") for name in names}) < len(names):
         raise InvalidRequestField("ordering", "names the same field twice")
     keys = [SortKey(sort=table[name.removeprefix("-")], descending=name.startswith("-")) for name in names]
@@ -147,17 +150,17 @@ def _order_expression(key: SortKey, backwards: bool) -> Any:
 
 
 def _after_cursor(keys: Sequence[SortKey], place: Sequence[Any], backwards: bool) -> Q:
-    """Rows after the place (before it, when going backwards): the first key that differs decides."""
-    wanted, same = Q(), Q()
+    """Rows after the cursor's position, or before it if `backwards`. The first differing key decides."""
+    after, same = Q(), Q()
     for key, value in zip(keys, place, strict=True):
-        wanted |= same & _key_after(key, value, backwards)
+        after |= same & _key_after(key, value, backwards)
         same &= Q(**{key.sort.column: value}) if value is not None else Q(**{f"{key.sort.column}__isnull": True})
-    return wanted if keys[0].sort.nullable else wanted & _index_bound(keys[0], place[0], backwards)
+    return after if keys[0].sort.nullable else after & _index_bound(keys[0], place[0], backwards)
 
 
 def _key_after(key: SortKey, value: Any, backwards: bool) -> Q:
     column = key.sort.column
-    if value is None:  # last of all: nothing is after it, everything with a value is before it
+    if value is None:  # nulls come last: nothing is after them, and all rows with a value are before them
         return Q(**{f"{column}__isnull": False}) if backwards else Q(pk__in=[])
     sign = "lt" if key.descending != backwards else "gt"
     further = Q(**{f"{column}__{sign}": value})
@@ -165,7 +168,7 @@ def _key_after(key: SortKey, value: Any, backwards: bool) -> Q:
 
 
 def _index_bound(key: SortKey, value: Any, backwards: bool) -> Q:
-    """Says nothing new, but an index can start at it, which it cannot at an OR."""
+    """A redundant condition that lets PostgreSQL start an index scan at the position; an OR does not."""
     sign = "lte" if key.descending != backwards else "gte"
     return Q(**{f"{key.sort.column}__{sign}": value})
 
@@ -189,7 +192,7 @@ def _decode(cursor: str, ordering: str, keys: Sequence[SortKey]) -> tuple[bool, 
         made_for, backwards, *place = json.loads(packed)
         values = [_parse_cursor_value(key.sort, value) for key, value in zip(keys, place, strict=True)]
     except (binascii.Error, ValueError, TypeError, RecursionError):
-        raise InvalidRequestField("cursor", "is none of ours, or belongs to another ordering") from None
+        raise InvalidRequestField("cursor", "is not a valid cursor, or belongs to another ordering") from None
     if made_for != ordering or not isinstance(backwards, bool):
         raise InvalidRequestField("cursor", "belongs to another ordering")
     return backwards, values

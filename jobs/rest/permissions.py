@@ -1,6 +1,6 @@
-"""What each method of the door asks of a caller; what that one may do to rows is in `jobs.models.permissions`.
+"""Access rules of API methods. Permissions on single rows are in `jobs.models.permissions`.
 
-A method that an endpoint has no Rule for is closed. Rows of a team that the caller is not in do not exist for them.
+A method without an EndpointRule is closed. Callers get 404 for rows of teams of which they are not members.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jobs.rest.shapes import ResourceShape, Schema
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointRule:
-    """What one method of an endpoint asks for and promises; permissions, tests and the schema read it."""
+    """The requirements and the contract of one API method. Permission checks, tests and the schema use it."""
 
     scope: str
     says: str
@@ -27,15 +27,15 @@ class EndpointRule:
     answer: ResourceShape | None = None
     many: bool = False
     status: int = 200
-    operator: bool = False  # needs the permission to operate clusters, whatever the team
-    permissions: tuple[str, ...] = ()  # needs one of these, whatever the team
+    operator: bool = False  # needs the permission to operate clusters, regardless of team roles
+    permissions: tuple[str, ...] = ()  # needs one of these, regardless of team roles
     conflicts: bool = False  # may answer 409
-    team: bool = False  # rows belong to teams: others get 404
-    refused: ResourceShape | None = None  # what a 400 may look like besides the fields that are wrong
-    media: str = "application/json"  # what the answer is, when it is no Shape; or may be besides one
-    query: Mapping[str, tuple[Schema, str]] = field(default_factory=dict)  # parameters of its own, and what they mean
-    headers: Mapping[str, str] = field(default_factory=dict)  # headers that it reads
-    also: Mapping[int, str] = field(default_factory=dict)  # further statuses; from 400 on they are errors in JSON
+    team: bool = False  # rows belong to teams: callers who are not members get 404
+    refused: ResourceShape | None = None  # another possible body of a 400 besides the usual field errors
+    media: str = "application/json"  # media type of a response without a shape, or an alternative to the shape
+    query: Mapping[str, tuple[Schema, str]] = field(default_factory=dict)  # query parameters with their descriptions
+    headers: Mapping[str, str] = field(default_factory=dict)  # request headers with their descriptions
+    also: Mapping[int, str] = field(default_factory=dict)  # further statuses; those from 400 on are JSON errors
 
     @property
     def permission_text(self) -> str:
@@ -44,31 +44,33 @@ class EndpointRule:
 
 
 def caller_with(token: Token) -> Caller:
-    """A session may do what its user may; a token never more than its scope."""
+    """The caller of a token: its user, limited to the token's scope."""
     return Caller(user=token.user, scope=TokenScope(token.scope), token=token)
 
 
 def caller_of(request: Any) -> Caller:
     if not hasattr(request, "acme_caller"):
-        mine = isinstance(request.auth, Token)
-        request.acme_caller = caller_with(request.auth) if mine else Caller(user=request.user)
+        has_token = isinstance(request.auth, Token)
+        request.acme_caller = caller_with(request.auth) if has_token else Caller(user=request.user)
     return request.acme_caller
 
 
 class EndpointRulePermission(BasePermission):
-    """The default of every endpoint: closed, unless its Rule lets this caller in."""
+    """The default permission of all endpoints: denied unless the method's EndpointRule allows the caller."""
 
     def has_permission(self, request: Any, view: Any) -> bool:
         if request.user is None or not request.user.is_authenticated:
-            return False  # DRF answers 401, because nobody has said who they are
+            return False  # DRF answers 401 for missing credentials
         if request.method not in view.allowed_methods:
-            return True  # nobody may: DRF answers 405
+            return True  # DRF answers 405
         rule = getattr(view, "rules", {}).get("GET" if request.method == "HEAD" else request.method)
         if rule is None:
             return False
         caller = caller_of(request)
         if not caller.scope.covers(rule.scope):
-            raise PermissionDenied(f"This needs a token of scope {rule.scope} or above; yours is {caller.scope}.")
+            raise PermissionDenied(
+                f"This needs a token with scope {rule.scope} or higher. Your scope is {caller.scope}."
+            )
         if rule.operator and not caller.may_operate_clusters:
             raise PermissionDenied("This needs the permission to operate clusters.")
         if rule.permissions and not caller.may(*rule.permissions):

@@ -1,4 +1,4 @@
-"""`field__lookup` filters and `fields=`, from an explicit table: what is not in it is refused by name."""
+"""`field__lookup` filters and `fields=`. Each endpoint lists its filters in a table; other names are rejected."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from jobs.rest.shapes import ResourceShape, Schema
 
 RESERVED_PARAMS = frozenset({"limit", "cursor", "ordering", "fields"})
 MAX_VALUES = 1000
-MAX_DISTINCT_VALUES = (
-    2000  # values that are walked through: more would take longer than looking through the rows may save
-)
+MAX_DISTINCT_VALUES = 2000  # beyond this, collecting the distinct values takes longer than scanning the rows
 MAX_MATCHING_VALUES = 100
 
 BOOLEAN_WORDS = {"true": True, "1": True, "false": False, "0": False}
@@ -32,7 +30,7 @@ WITH RECURSIVE seen (value) AS (
 SELECT value, upper(value) LIKE upper(%s) FROM (SELECT value FROM seen WHERE value IS NOT NULL LIMIT %s) AS few
 """
 
-# How a lookup of ours is called in the ORM; `""` is the bare field
+# API lookup -> ORM lookup; "" is the field without a lookup
 LOOKUPS = {
     "": "exact",
     "in": "in",
@@ -52,80 +50,83 @@ class QueryFilter:
     read: Callable[[str, str], Any]
     lookups: tuple[str, ...]
     schema: Schema
-    by_name: bool = False  # what comes after `__` is a name of the rows' own, such as that of a label
-    named: tuple[type[Model], str] | None = None  # the values are names of rows there, and the column holds their keys
-    distinct_scan_model: type[Model] | None = (
-        None  # few different values are usual in its column, with which an index of it begins
-    )
+    by_name: bool = False  # the text after `__` is a key in the column's JSON object, such as a label's name
+    named: tuple[type[Model], str] | None = None  # the values are names of these rows; the column holds their keys
+    # The column has few distinct values and an index of this model begins with it
+    distinct_scan_model: type[Model] | None = None
 
 
-def parse(table: Mapping[str, QueryFilter], asked: Mapping[str, Sequence[str]], what: str) -> Q:
-    """Every filter must hold; one that is given several times holds for any of its values."""
-    wanted = Q()
-    for name, values in asked.items():
+def parse(table: Mapping[str, QueryFilter], params: Mapping[str, Sequence[str]], what: str) -> Q:
+    """The condition of all filters combined with AND. A repeated filter matches any of its values."""
+    condition = Q()
+    for name, values in params.items():
         if name not in RESERVED_PARAMS:
-            wanted &= _filter_condition(table, name, values, what)
-    return wanted
+            condition &= _filter_condition(table, name, values, what)
+    return condition
 
 
 def _filter_condition(table: Mapping[str, QueryFilter], name: str, values: Sequence[str], what: str) -> Q:
     field, _, lookup = name.partition("__")
     known = table.get(field)
     if known is not None and known.by_name and lookup:
-        wanted = Q()
+        condition = Q()
         for value in values:
-            wanted |= Q(**{f"{known.column}__contains": {lookup: known.read(name, value)}})
-        return wanted
+            condition |= Q(**{f"{known.column}__contains": {lookup: known.read(name, value)}})
+        return condition
     if known is None or lookup not in known.lookups:
-        offered = f"{field} knows {_lookups_text(field, known.lookups)}" if known else f"there are {', '.join(table)}"
-        raise InvalidRequestField(parsing.short_repr(name)[1:-1], f"is no filter of {what}; {offered}")
+        choices = _lookups_text(field, known.lookups) if known else ", ".join(table)
+        raise InvalidRequestField(parsing.short_repr(name)[1:-1], f"is not a filter of {what}; use one of {choices}")
     if lookup == "isnull":
         return Q(**{f"{known.column}__isnull": _read_boolean(name, _single_value(name, values))})
     if lookup in ("", "in"):
-        words = [word for value in values for word in (value.split(",") if lookup == "in" else [value])]
-        if len(words) > MAX_VALUES:
-            raise InvalidRequestField(name, f"has {len(words)} values, more than the {MAX_VALUES} allowed")
-        found = [_parse_filter_value(known, name, word, lookup) for word in words]
+        texts = [text for value in values for text in (value.split(",") if lookup == "in" else [value])]
+        if len(texts) > MAX_VALUES:
+            raise InvalidRequestField(name, f"has {len(texts)} values; at most {MAX_VALUES} are allowed")
+        parsed = [_parse_filter_value(known, name, text, lookup) for text in texts]
         if known.named:
-            return Q(**{f"{known.column}__in": _primary_keys_named(known.named, found)})
-        return Q(**{known.column: found[0]}) if len(found) == 1 else Q(**{f"{known.column}__in": found})
-    wanted_value = known.read(name, _single_value(name, values))
-    among = _distinct_values_containing(known, wanted_value) if lookup == "contains" else None
-    if among is not None:
-        return Q(**{f"{known.column}__in": among})
-    return Q(**{f"{known.column}__{LOOKUPS[lookup]}": wanted_value})
+            return Q(**{f"{known.column}__in": _primary_keys_named(known.named, parsed)})
+        return Q(**{known.column: parsed[0]}) if len(parsed) == 1 else Q(**{f"{known.column}__in": parsed})
+    value = known.read(name, _single_value(name, values))
+    candidates = _distinct_values_containing(known, value) if lookup == "contains" else None
+    if candidates is not None:
+        return Q(**{f"{known.column}__in": candidates})
+    return Q(**{f"{known.column}__{LOOKUPS[lookup]}": value})
 
 
 def _distinct_values_containing(known: QueryFilter, part: str) -> list[str] | None:
-    """Which of the column's different values contain it; None where they are many, and each row is looked at.
+    """The distinct values of the column that contain `part`; None if they are too many, so that the rows are scanned.
 
-    A history has a million jobs and a few hundred names, and a part of a name has no index: what no name contains is
-    known after a walk from name to name, and what a few contain is found by the index of names.
+    A history has a million jobs but a few hundred names, and no index serves a substring search. Collecting the
+    distinct names with index skips is fast, and the rows with matching names are then found by index.
     """
     if known.distinct_scan_model is None:
         return None
-    table, column = (connection.ops.quote_name(one) for one in (known.distinct_scan_model._meta.db_table, known.column))
+    names = (known.distinct_scan_model._meta.db_table, known.column)
+    table, column = (connection.ops.quote_name(name) for name in names)
     with connection.cursor() as cursor:
         cursor.execute(
             DISTINCT_VALUES_SQL.format(table=table, column=column),
             [f"%{connection.ops.prep_for_like_query(part)}%", MAX_DISTINCT_VALUES + 1],
         )
         rows = cursor.fetchall()
-    found = [value for value, contains in rows if contains]
-    return found if len(rows) <= MAX_DISTINCT_VALUES and len(found) <= MAX_MATCHING_VALUES else None
+    matching = [value for value, contains in rows if contains]
+    return matching if len(rows) <= MAX_DISTINCT_VALUES and len(matching) <= MAX_MATCHING_VALUES else None
 
 
-def _parse_filter_value(known: QueryFilter, name: str, word: str, lookup: str) -> Any:
+def _parse_filter_value(known: QueryFilter, name: str, text: str, lookup: str) -> Any:
     try:
-        return known.read(name, word)
+        return known.read(name, text)
     except (parsing.InvalidField, InvalidRequestField):
-        if lookup == "in" and not word:
-            raise InvalidRequestField(name, "has nothing before, after or between its commas; write one,two") from None
+        if lookup == "in" and not text:
+            raise InvalidRequestField(name, "contains an empty value; separate values with single commas") from None
         raise
 
 
 def _primary_keys_named(named: tuple[type[Model], str], names: list[Any]) -> list[Any]:
-    """Looked up here: the planner knows how many rows a key has, but not how many a name behind a join will have."""
+    """The primary keys of the named rows.
+
+    Resolved in a query of its own instead of a join: the planner has statistics for keys, not for joined names.
+    """
     model, column = named
     return list(model._default_manager.filter(**{f"{column}__in": names}).order_by("pk").values_list("pk", flat=True))
 
@@ -142,33 +143,33 @@ def _single_value(name: str, values: Sequence[str]) -> str:
     return values[0]
 
 
-def integer_param(asked: Mapping[str, Sequence[str]], name: str, low: int, high: int) -> int | None:
-    """A parameter that is no filter; None when it was not given."""
-    values = asked.get(name, [])
+def integer_param(params: Mapping[str, Sequence[str]], name: str, low: int, high: int) -> int | None:
+    """The value of an integer parameter; None if it is absent."""
+    values = params.get(name, [])
     if not values:
         return None
     digits = _single_value(name, values)
     if not (digits.isascii() and digits.isdigit()):
-        raise InvalidRequestField(name, f"{parsing.short_repr(digits)} is no whole number")
+        raise InvalidRequestField(name, f"{parsing.short_repr(digits)} is not a whole number")
     if len(digits) > 18 or not low <= int(digits) <= high:
         raise InvalidRequestField(name, f"{parsing.short_repr(digits)} is not between {low} and {high}")
     return int(digits)
 
 
-def requested_fields(shape: ResourceShape, asked: str | None) -> list[str] | None:
-    """The names in `fields=`, in the order of the shape; None when it was not given."""
-    if asked is None:
+def requested_fields(shape: ResourceShape, text: str | None) -> list[str] | None:
+    """The names in `fields=`, in the order of the shape; None if the parameter is absent."""
+    if text is None:
         return None
-    names = [name.strip() for name in asked.split(",")]
+    names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in shape.fields:
             raise InvalidRequestField(
-                "fields", f"{parsing.short_repr(name)} is no field; there are {', '.join(shape.fields)}"
+                "fields", f"{parsing.short_repr(name)} is not a field; use any of {', '.join(shape.fields)}"
             )
     return [name for name in shape.fields if name in names]
 
 
-# --- kinds of filters, for the tables
+# --- filter types
 
 
 def text_filter(column: str, *more: str, walked: type[Model] | None = None) -> QueryFilter:
@@ -189,9 +190,9 @@ def related_name_filter(column: str, model: type[Model], name: str) -> QueryFilt
 
 
 def choice_filter(column: str, choices: Sequence[str]) -> QueryFilter:
-    words = [str(one) for one in choices]
-    schema = {"type": "string", "enum": words}
-    return QueryFilter(column=column, read=parsing.choice_reader(words), lookups=("", "in"), schema=schema)
+    values = [str(choice) for choice in choices]
+    schema = {"type": "string", "enum": values}
+    return QueryFilter(column=column, read=parsing.choice_reader(values), lookups=("", "in"), schema=schema)
 
 
 def integer_filter(column: str) -> QueryFilter:
@@ -209,7 +210,7 @@ def datetime_filter(column: str) -> QueryFilter:
 
 
 def labels_filter(column: str) -> QueryFilter:
-    """`labels__run=7b`: rows whose label `run` is `7b`."""
+    """A filter on labels: `labels__run=7b` matches rows whose label `run` is `7b`."""
     return QueryFilter(
         column=column, read=parsing.text_reader(500), lookups=(), schema={"type": "string"}, by_name=True
     )
@@ -218,17 +219,17 @@ def labels_filter(column: str) -> QueryFilter:
 def _read_integer(name: str, value: str) -> int:
     digits = value.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()):
-        raise InvalidRequestField(name, f"{parsing.short_repr(value)} is no whole number")
+        raise InvalidRequestField(name, f"{parsing.short_repr(value)} is not a whole number")
     number = int(value[:20])
     return parsing.integer_reader(-(2**31), 2**31 - 1)(name, number)
 
 
 def _read_boolean(name: str, value: str) -> bool:
     if value.lower() not in BOOLEAN_WORDS:
-        raise InvalidRequestField(name, f"{parsing.short_repr(value)} is neither true nor false")
+        raise InvalidRequestField(name, f"{parsing.short_repr(value)} is not true or false")
     return BOOLEAN_WORDS[value.lower()]
 
 
 def read_datetime(name: str, value: str) -> Any:
-    # In a query a plus sign arrives as a space when it was not escaped, and nobody means a space before an offset
+    # An unescaped plus sign in a query arrives as a space; before a UTC offset it can only mean a plus
     return parsing.read_timestamp(name, value.replace(" ", "+") if value[-6:-5] == " " else value)

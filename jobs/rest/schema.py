@@ -1,4 +1,4 @@
-"""The schema of an endpoint, from its Rules: what permissions read is what is documented."""
+"""OpenAPI schema of the endpoints, generated from the same EndpointRules that permissions use."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from jobs.rest.shapes import ResourceShape, Schema
 
 ERROR_SCHEMA = {
     "type": "object",
-    "description": "The fields that are wrong and why; `detail` where it is no single field.",
+    "description": "Errors by field name; `detail` for errors that concern no single field.",
     "additionalProperties": {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
 }
 
 ERROR_DESCRIPTIONS = {
-    400: "A field cannot be as it is.",
-    401: "Nobody knows who asks.",
-    403: "The scope of the token or the role in the team does not reach.",
-    404: "There is no such thing, or it is none of yours.",
-    405: "The address is that of something else, such as jobs/bulk/ where an id was meant.",
-    409: "It is in another state by now, or the same Idempotency-Key is in use; with Retry-After, try again.",
-    412: "It has changed since the version in If-Match.",
-    413: "The body is too large.",
-    415: "The body is no JSON; with a file, no multipart/form-data.",
-    429: "Too many requests; Retry-After says when to come back.",
-    503: "The database does not answer at the moment; Retry-After says when to come back.",
+    400: "Invalid field value.",
+    401: "Missing or invalid token.",
+    403: "The token's scope or the role in the team is not sufficient.",
+    404: "Not found, or not visible to you.",
+    405: "Method not allowed. The path may belong to another endpoint, such as jobs/bulk/ in place of a job id.",
+    409: "The state does not allow the request, or the Idempotency-Key is in use. With Retry-After, try again.",
+    412: "The resource has changed since the version in If-Match.",
+    413: "The request body is too large.",
+    415: "The body is not JSON, or not multipart/form-data for an upload.",
+    429: "Too many requests. Retry-After says when to try again.",
+    503: "The database is not responding. Retry-After says when to try again.",
 }
 
 WRITE_METHODS = ("POST", "PATCH")
@@ -72,27 +72,26 @@ class EndpointRuleSchema(AutoSchema):
         return operation
 
     def _parameter_schemas(self, path: str, method: str) -> list[Schema]:
-        found = [
+        params = [
             {"name": name, "in": "path", "required": True, "schema": PATH_PARAM_SCHEMAS[name]}
             for name in re.findall(r"{(\w+)}", path)
         ]
         if method == "POST" and isinstance(self.view, ActionEndpoint):
-            found.append(
-                _request_header("Idempotency-Key", "The same key and body: the stored answer.", most=MAX_KEY_LENGTH)
-            )
+            says = "Repeating the same key and body returns the stored response."
+            params.append(_request_header("Idempotency-Key", says, most=MAX_KEY_LENGTH))
         if method in WRITE_METHODS:
             if "{" in path:
-                found.append(_request_header("If-Match", "Only if it still is the version of this ETag."))
+                params.append(_request_header("If-Match", "Change the resource only if it still has this ETag."))
         elif isinstance(self.view, ListEndpoint):
-            found += _list_parameters(self.view)
+            params += _list_parameters(self.view)
         elif isinstance(self.view, DetailEndpoint):
-            found += [
-                _request_header("If-None-Match", "304 if it still is this version."),
+            params += [
+                _request_header("If-None-Match", "Answer 304 if the resource still has this ETag."),
                 _fields_parameter(self.view.shape),
             ]
         rule = self.view.rules[method]
-        found += [_query_parameter(name, schema, says) for name, (schema, says) in rule.query.items()]
-        return found + [_request_header(name, says) for name, says in rule.headers.items()]
+        params += [_query_parameter(name, schema, says) for name, (schema, says) in rule.query.items()]
+        return params + [_request_header(name, says) for name, says in rule.headers.items()]
 
     def _response_schemas(self, path: str, method: str, rule: EndpointRule, registry: Any) -> dict[str, Schema]:
         registry.register_on_missing(
@@ -103,7 +102,7 @@ class EndpointRuleSchema(AutoSchema):
             if rule.many:
                 schema = _page_schema(_shape_reference(rule.answer, registry, thinned=True))
             elif isinstance(self.view, DetailEndpoint) and method == "GET":
-                schema = {"anyOf": [_shape_reference(rule.answer, registry, thinned=one) for one in (False, True)]}
+                schema = {"anyOf": [_shape_reference(rule.answer, registry, thinned=thin) for thin in (False, True)]}
             else:
                 schema = _shape_reference(rule.answer, registry)
             answer["content"] = {"application/json": {"schema": schema}}
@@ -111,7 +110,7 @@ class EndpointRuleSchema(AutoSchema):
             answer.setdefault("content", {})[rule.media] = {"schema": {"type": "string"}}
         answers = {str(rule.status): answer | {"headers": _response_headers(self.view, method, rule)}}
         if isinstance(self.view, DetailEndpoint) and method == "GET":
-            answers["304"] = {"description": "It still is the version of If-None-Match."}
+            answers["304"] = {"description": "Not modified since the version in If-None-Match."}
         refusals = {status: ERROR_DESCRIPTIONS[status] for status in _error_statuses(path, method)}
         error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
         for status, says in {**refusals, **rule.also}.items():
@@ -124,8 +123,8 @@ class EndpointRuleSchema(AutoSchema):
 
 
 def _requirements_text(rule: EndpointRule) -> str:
-    said = f"Scope: {rule.scope}." + " Needs the permission to operate clusters." * rule.operator
-    return said + (f" Needs {rule.permission_text}." if rule.permissions else "")
+    text = f"Scope: {rule.scope}." + " Needs the permission to operate clusters." * rule.operator
+    return text + (f" Needs {rule.permission_text}." if rule.permissions else "")
 
 
 def _operation_id(method: str, view: str) -> str:
@@ -162,13 +161,13 @@ def _page_schema(row: Schema) -> Schema:
 
 
 def _response_headers(view: Any, method: str, rule: EndpointRule) -> dict[str, Schema]:
-    headers = {"X-Request-ID": _response_header("The id of this request, kept in the Events that it caused.")}
+    headers = {"X-Request-ID": _response_header("The id of this request, stored in the events that it causes.")}
     if isinstance(view, DetailEndpoint) or (method in WRITE_METHODS and rule.team):
-        headers["ETag"] = _response_header("The version; send it as If-Match to change just this one.")
+        headers["ETag"] = _response_header("The version. Send it as If-Match to change only this version.")
     if isinstance(view, ActionEndpoint) and method == "POST":
-        headers["Idempotency-Replayed"] = _response_header("true: this is the answer to an earlier request.")
+        headers["Idempotency-Replayed"] = _response_header("true: this is the stored response to an earlier request.")
     if rule.status == 201:
-        headers["Location"] = _response_header("Where the new row is.")
+        headers["Location"] = _response_header("URL of the new resource.")
     return headers
 
 
@@ -183,34 +182,39 @@ def _request_header(name: str, says: str, most: int | None = None) -> Schema:
 
 def _list_parameters(view: ListEndpoint) -> list[Schema]:
     orderings = ", ".join(view.orderings)
-    found = [
+    params = [
         _query_parameter(
-            "limit", {"type": "integer", "minimum": 1, "maximum": pagination.MAX_LIMIT}, "Rows of a page."
+            "limit",
+            {"type": "integer", "minimum": 1, "maximum": pagination.MAX_LIMIT},
+            "Maximum number of rows per page.",
         ),
-        _query_parameter("cursor", {"type": "string"}, "From next or previous."),
+        _query_parameter("cursor", {"type": "string"}, "Taken from `next` or `previous`."),
         _query_parameter(
-            "ordering", {"type": "string"}, f"Any of {orderings}; - before it for descending. {view.ordering}"
+            "ordering",
+            {"type": "string"},
+            f"Any of {orderings}, separated by commas; prefix - for descending. Default: {view.ordering}.",
         ),
         _fields_parameter(view.shape),
     ]
-    for name, one in view.filters.items():
-        found += [_filter_parameter(name, lookup, one) for lookup in one.lookups]
-        if one.by_name:
-            found.append(_query_parameter(f"{name}__NAME", one.schema, "NAME stands for any: labels__run=7b."))
-    return found
+    for name, known in view.filters.items():
+        params += [_filter_parameter(name, lookup, known) for lookup in known.lookups]
+        if known.by_name:
+            says = "Replace NAME with any name, as in labels__run=7b."
+            params.append(_query_parameter(f"{name}__NAME", known.schema, says))
+    return params
 
 
-def _filter_parameter(name: str, lookup: str, one: QueryFilter) -> Schema:
+def _filter_parameter(name: str, lookup: str, known: QueryFilter) -> Schema:
     if lookup == "isnull":
         return _query_parameter(f"{name}__isnull", {"type": "boolean"})
     if lookup == "in":
-        return _query_parameter(f"{name}__in", {"type": "string"}, "Several, with commas between them.")
-    return _query_parameter(f"{name}__{lookup}" if lookup else name, one.schema)
+        return _query_parameter(f"{name}__in", {"type": "string"}, "Values separated by commas.")
+    return _query_parameter(f"{name}__{lookup}" if lookup else name, known.schema)
 
 
 def _fields_parameter(shape: ResourceShape) -> Schema:
     return _query_parameter(
-        "fields", {"type": "string"}, f"Only these, with commas between them: {', '.join(shape.fields)}"
+        "fields", {"type": "string"}, f"Fields to return, separated by commas: {', '.join(shape.fields)}."
     )
 
 

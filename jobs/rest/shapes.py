@@ -1,7 +1,7 @@
-"""What answers and bodies look like, in one table each.
+"""Resource shapes: one table per response or request body.
 
-A Shape says which fields there are, how each is read off a row, what columns that takes, and how it is described in
-the schema; so what is sent, what `fields=` can choose and what is documented cannot drift apart.
+A shape lists the fields, how each is read from a row, which columns that needs, and its description in the schema.
+So responses, `fields=` and the documentation always agree.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Schema = dict[str, Any]
 class ShapeField:
     schema: Schema
     get: Callable[[Any], Any] | None = None  # None: the attribute of the same name
-    needs: tuple[str, ...] | None = None  # None: the column of the same name
-    joins: tuple[str, ...] = ()  # what must be prefetched
+    needs: tuple[str, ...] | None = None  # columns to load; None: the column of the same name
+    joins: tuple[str, ...] = ()  # relations to prefetch
     required: bool = True
-    in_lists: bool = True  # part of a list without being asked for
-    observed: bool = False  # changes with nobody touching the row: no reason to refuse a change
+    in_lists: bool = True  # returned in lists without `fields=`
+    observed: bool = False  # changes without user action, so If-Match ignores it
 
 
 @dataclass(frozen=True)
@@ -43,41 +43,41 @@ class ResourceShape:
 
     @property
     def list_fields(self) -> list[str]:
-        return [name for name, one in self.fields.items() if one.in_lists]
+        return [name for name, field in self.fields.items() if field.in_lists]
 
     @property
     def observed(self) -> list[str]:
-        return [name for name, one in self.fields.items() if one.observed]
+        return [name for name, field in self.fields.items() if field.observed]
 
     def load(self, rows: QuerySet, names: Iterable[str], also: Iterable[str] = ()) -> QuerySet:
-        """Only the columns that these fields are read off, and those that give a row its place on the page."""
+        """The rows with only the columns that these fields need, and the `also` columns (used for sorting)."""
         columns: set[str] = {"pk", *also}
         joins: set[str] = set()
         for name in names:
-            one = self.fields[name]
-            columns.update((name,) if one.needs is None else one.needs)
-            joins.update(one.joins)
+            field = self.fields[name]
+            columns.update((name,) if field.needs is None else field.needs)
+            joins.update(field.joins)
         related = {column.rpartition("__")[0] for column in columns if "__" in column}
         rows = rows.only(*columns, *related).prefetch_related(*sorted(joins))
         return rows.select_related(*sorted(related)) if related else rows
 
     def schema(self, thinned: bool = False) -> Schema:
-        """With `thinned`, no field is sure to be there: a list leaves out the long ones, `fields=` more of them."""
-        shown: Schema = {
+        """The JSON schema. With `thinned` no field is required: lists omit long fields and `fields=` omits more."""
+        schema: Schema = {
             "type": "object",
-            "properties": {name: one.schema for name, one in self.fields.items()},
+            "properties": {name: field.schema for name, field in self.fields.items()},
             "additionalProperties": False,
         }
-        needed = [name for name, one in self.fields.items() if one.required]
-        if needed and not thinned:
-            shown["required"] = needed
+        required = [name for name, field in self.fields.items() if field.required]
+        if required and not thinned:
+            schema["required"] = required
         if self.example is not None:
-            shown["examples"] = [self.example]
-        return shown
+            schema["examples"] = [self.example]
+        return schema
 
 
 def json_value(value: Any) -> Any:
-    """Times are ISO 8601 in UTC, durations whole seconds."""
+    """The value for JSON: times as ISO 8601 in UTC, durations as whole seconds."""
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, timedelta):
@@ -86,7 +86,7 @@ def json_value(value: Any) -> Any:
 
 
 def attribute_path(path: str) -> Callable[[Any], Any]:
-    """`team.name`, or null where there is none on the way."""
+    """A getter of a path such as `team.name`; None if a part of the path is missing."""
     get = attrgetter(path)
 
     def read_attribute(row: Any) -> Any:
@@ -98,7 +98,7 @@ def attribute_path(path: str) -> Callable[[Any], Any]:
     return read_attribute
 
 
-# --- kinds of fields, for the tables
+# --- field types
 
 
 def text_field(says: str = "", choices: Iterable[str] | None = None, **more: Any) -> ShapeField:
@@ -113,7 +113,7 @@ def integer_field(says: str = "", low: int | None = None, high: int | None = Non
 
 
 def number_field(says: str = "", **more: Any) -> ShapeField:
-    """A number that need not be whole."""
+    """A number that may have a fraction."""
     return _build_field({"type": "number"}, says, more)
 
 

@@ -1,4 +1,4 @@
-"""Writing an answer for as long as somebody listens. Knows ASGI and nothing else."""
+"""Streaming ASGI responses that end when the client disconnects."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 
 async def write_until_disconnect(receive: Any, writing: Coroutine[Any, Any, None]) -> None:
-    """Cancels the writing when the caller has hung up."""
-    gone, written = asyncio.ensure_future(_wait_for_disconnect(receive)), asyncio.ensure_future(writing)
+    """Run `writing` and cancel it when the client disconnects. Exceptions of `writing` are raised."""
+    disconnect, writer = asyncio.ensure_future(_wait_for_disconnect(receive)), asyncio.ensure_future(writing)
     try:
-        await asyncio.wait({gone, written}, return_when=asyncio.FIRST_COMPLETED)
-        if written.done():
-            written.result()
+        await asyncio.wait({disconnect, writer}, return_when=asyncio.FIRST_COMPLETED)
+        if writer.done():
+            writer.result()
     finally:
-        for task in (gone, written):
+        for task in (disconnect, writer):
             task.cancel()
-        for task in (gone, written):
+        for task in (disconnect, writer):
             with suppress(asyncio.CancelledError, OSError):
                 await task
 

@@ -1,7 +1,7 @@
-"""So many requests a minute and user; more are told when to come back.
+"""Rate limit per user and minute; requests beyond it get 429 with Retry-After.
 
-A fixed window counted in Valkey, so that all web processes share it. Without Valkey each process counts for itself:
-a limit that is too generous for a while is better than a door that is shut.
+Requests are counted per fixed window in Valkey, so that all web processes share the limit. While Valkey is
+unavailable, each process counts on its own: a limit that is too generous for a while is better than an outage.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from django.conf import settings
 from rest_framework.throttling import BaseThrottle
 
 WINDOW_S = 60
-VALKEY_RETRY_S = 5  # how long a Valkey that did not answer is left alone
+VALKEY_RETRY_S = 5  # pause after Valkey did not respond, before it is used again
 
 
 class PerUserThrottle(BaseThrottle):
-    name = ""  # of the counter; an endpoint that costs more than others has one of its own
+    name = ""  # of the counter; expensive endpoints use a counter of their own
 
     @property
     def most(self) -> int:
@@ -28,7 +28,7 @@ class PerUserThrottle(BaseThrottle):
 
     def allow_request(self, request: Any, view: Any) -> bool:
         if request.user is None:
-            return True  # refused for another reason a moment later
+            return True  # authentication refuses the request afterwards
         return counter.count(f"api:{self.name}{request.user.pk}", WINDOW_S) <= self.most
 
     def wait(self) -> float:
@@ -36,19 +36,18 @@ class PerUserThrottle(BaseThrottle):
 
 
 def users_within_limit(user_ids: Iterable[int]) -> set[int]:
-    """One request more of each that is named; those users who may go on."""
-    seen = {f"api:{user_id}": times for user_id, times in Times(user_ids).items()}
-    found = counter.increment_many(seen, WINDOW_S) if seen else {}
-    return {int(what.removeprefix("api:")) for what, times in found.items() if times <= settings.ACME_API_PER_MINUTE}
+    """Count one request per listed id (ids may repeat) and return the users who are within their limit."""
+    increments = {f"api:{user_id}": times for user_id, times in Times(user_ids).items()}
+    totals = counter.increment_many(increments, WINDOW_S) if increments else {}
+    return {int(what.removeprefix("api:")) for what, times in totals.items() if times <= settings.ACME_API_PER_MINUTE}
 
 
 def seconds_until_next_window(window_s: int) -> int:
-    """Seconds until the next window."""
     return window_s - int(time.time()) % window_s
 
 
 class WindowCounter:
-    """Of what happened within a window; the name of the window is part of what is counted."""
+    """Counts events per time window. The window's number is part of each counter's name."""
 
     def __init__(self) -> None:
         self.server: redis.Redis | None = None
@@ -58,39 +57,40 @@ class WindowCounter:
     def count(self, what: str, window_s: int) -> int:
         return self.increment_many({what: 1}, window_s)[what]
 
-    def increment_many(self, seen: Mapping[str, int], window_s: int) -> dict[str, int]:
-        """How often each has happened within this window, those with it."""
+    def increment_many(self, increments: Mapping[str, int], window_s: int) -> dict[str, int]:
+        """Add to each counter; returns the new totals of the current window."""
         window = int(time.time()) // window_s
-        names = {what: f"{what}:{window}" for what in seen}
-        found = self._increment_in_valkey({names[what]: times for what, times in seen.items()}, window_s * 2)
-        if found is not None:
-            return dict(zip(seen, found, strict=True))
-        if len(self.here) > 10_000:
+        names = {what: f"{what}:{window}" for what in increments}
+        totals = self._increment_in_valkey({names[what]: times for what, times in increments.items()}, window_s * 2)
+        if totals is not None:
+            return dict(zip(increments, totals, strict=True))
+        if len(self.here) > 10_000:  # old windows are never removed one by one
             self.here.clear()
-        for what, times in seen.items():
+        for what, times in increments.items():
             self.here[names[what]] = self.here.get(names[what], 0) + times
         return {what: self.here[name] for what, name in names.items()}
 
     def look(self, what: str, window_s: int) -> int:
-        """As many as were counted, and none more."""
+        """The total of the current window, without adding to it."""
         name = f"{what}:{int(time.time()) // window_s}"
-        found = self._increment_in_valkey({name: 0}, None)
-        return self.here.get(name, 0) if found is None else found[0]
+        totals = self._increment_in_valkey({name: 0}, None)
+        return self.here.get(name, 0) if totals is None else totals[0]
 
-    def _increment_in_valkey(self, seen: Mapping[str, int], kept_s: int | None) -> list[int] | None:
-        """None: each process counts for itself. Without `kept_s` nothing is added."""
+    def _increment_in_valkey(self, increments: Mapping[str, int], expire_s: int | None) -> list[int] | None:
+        """The totals after adding, or unchanged if `expire_s` is None. Returns None if Valkey is unavailable."""
         if not settings.VALKEY_URL or time.monotonic() < self.away_until:
             return None
         try:
             if self.server is None:
                 url, most_s = settings.VALKEY_URL, settings.VALKEY_COUNTING_S
                 self.server = redis.Redis.from_url(url, socket_timeout=most_s, socket_connect_timeout=most_s)
-            if kept_s is None:
-                return [int(number or 0) for number in self.server.mget([f"acme:{name}" for name in seen])]  # type: ignore[union-attr]
+            if expire_s is None:
+                keys = [f"acme:{name}" for name in increments]
+                return [int(number or 0) for number in self.server.mget(keys)]  # type: ignore[union-attr]
             pipe = self.server.pipeline(transaction=False)
-            for name, times in seen.items():
+            for name, times in increments.items():
                 pipe.incrby(f"acme:{name}", times)
-                pipe.expire(f"acme:{name}", kept_s)
+                pipe.expire(f"acme:{name}", expire_s)
             return [int(number) for number in pipe.execute()[::2]]
         except redis.RedisError:
             self.away_until = time.monotonic() + VALKEY_RETRY_S

@@ -1,6 +1,6 @@
-"""How values look on a page. Formatting only: what is shown was decided by the row or the view.
+"""Template filters and tags that format values. Models and views decide what is shown.
 
-Times are compared with the `now` that the view passes down, so one page shows one moment.
+Relative times use the `now` of the view, so all times on a page refer to the same moment.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ MISSING_TEXT = "–"
 
 
 @register.simple_tag
-@lru_cache(maxsize=1000)  # there are some dozens, and every row has one
+@lru_cache(maxsize=1000)  # a few dozen distinct badges, rendered in every table row
 def badge(look: StateBadge) -> SafeString:
-    """Icon and word; where a table is narrow the style sheet shows Slurm's short code instead of the word."""
+    """A state's icon and label. In narrow tables the style sheet shows Slurm's short code instead of the label."""
     return format_html(
         '<span class="badge {}" title="{}"><span class="icon" aria-hidden="true">{}</span>'
         '<span class="word">{}</span><span class="code" aria-hidden="true">{}</span></span>',
@@ -40,12 +40,12 @@ def badge(look: StateBadge) -> SafeString:
 
 @register.filter
 def ago(moment: datetime | None, now: datetime) -> SafeString | str:
-    """`12m ago`, with the exact time on hover."""
+    """`12m ago` or `in 12m`, with the exact time as tooltip."""
     if moment is None:
         return MISSING_TEXT
-    words = f"{age(now - moment)} ago" if moment <= now else f"in {age(moment - now)}"
+    text = f"{age(now - moment)} ago" if moment <= now else f"in {age(moment - now)}"
     return format_html(
-        '<time datetime="{}" title="{}">{}</time>', moment.isoformat(), moment.strftime(EXACT_TIME_FORMAT), words
+        '<time datetime="{}" title="{}">{}</time>', moment.isoformat(), moment.strftime(EXACT_TIME_FORMAT), text
     )
 
 
@@ -58,7 +58,7 @@ def exact(moment: datetime | None) -> SafeString | str:
 
 @register.filter
 def age(duration: timedelta) -> str:
-    """As kubectl writes it: 45s, 12m, 3h5m, 3d4h."""
+    """The duration as kubectl prints it: 45s, 12m, 3h5m, 3d4h."""
     seconds = max(0, int(duration.total_seconds()))
     days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
     if days:
@@ -75,13 +75,13 @@ def since(moment: datetime, now: datetime) -> str:
 
 @register.filter
 def duration(value: timedelta | None) -> str:
-    """`D-HH:MM:SS`; nothing set is UNLIMITED."""
+    """`D-HH:MM:SS`, or UNLIMITED for None."""
     return slurm_notation.format_duration(value)
 
 
 @register.filter
 def ran(job: Job, now: datetime) -> SafeString | str:
-    """squeue's TIME. What runs carries its start, so that live.js can count on between two answers."""
+    """squeue's TIME. For running jobs the element carries the start time, from which live.js updates the text."""
     elapsed = job.elapsed(now)
     if elapsed is None or job.started_at is None:
         return MISSING_TEXT
@@ -102,13 +102,13 @@ def memory(megabytes: int) -> str:
 
 @register.filter
 def grouped(count: int) -> str:
-    """12,300,000"""
+    """The number with thousands separators: 12,300,000."""
     return f"{count:,}"
 
 
 @register.filter
 def size(count: int) -> str:
-    """Bytes, in powers of 1024."""
+    """A number of bytes as B, KiB or MiB."""
     if count < 1024:
         return f"{count} B"
     return f"{count / 1024:.0f} KiB" if count < 1024**2 else f"{count / 1024**2:.1f} MiB"
@@ -121,7 +121,7 @@ def currency() -> str:
 
 @register.filter
 def amount(money: float) -> str:
-    """`12.40`; of thousands the cents are noise."""
+    """`12.40`; without cents from 1,000 on."""
     return f"{money:,.0f}" if money >= 1000 else f"{money:.2f}"
 
 
@@ -143,7 +143,7 @@ def gib(mebibytes: float) -> str:
 
 @register.filter
 def place(job: Job) -> str:
-    """NODELIST(REASON)'s first half of the truth: where it is, or Slurm's word for why it is nowhere."""
+    """squeue's NODELIST(REASON): the nodes of a running or finished job, or Slurm's reason why it waits."""
     if job.is_live:
         return getattr(job, "nodelist", "")
     return f"({job.reason or 'None'})" if not job.is_final else getattr(job, "nodelist", "")

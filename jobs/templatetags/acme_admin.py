@@ -1,7 +1,7 @@
-"""The date drill-down of the admin, without a look at every row of the table.
+"""The date drill-down of the admin lists, without a full table scan.
 
-Django's own asks the database which years, months and days occur, which reads the whole table on every page. The
-calendar knows them already; only where it begins is asked.
+Django's own version queries which years, months and days occur, which reads the whole table on every page. This one
+lists all periods since the first row, so it queries only the smallest date.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ register = template.Library()
 @register.inclusion_tag("admin/date_hierarchy.html")
 def calendar(cl: Any) -> dict[str, Any]:
     field = cl.date_hierarchy
-    chosen = [int(cl.params[name]) for part in ("year", "month", "day") if (name := f"{field}__{part}") in cl.params]
+    selected = [int(cl.params[name]) for part in ("year", "month", "day") if (name := f"{field}__{part}") in cl.params]
     today = timezone.now().date()
 
     def date_link(*parts: int) -> str:
-        named = zip(("year", "month", "day"), parts, strict=False)
-        return cl.get_query_string({f"{field}__{name}": part for name, part in named}, [f"{field}__"])
+        named_parts = zip(("year", "month", "day"), parts, strict=False)
+        return cl.get_query_string({f"{field}__{name}": part for name, part in named_parts}, [f"{field}__"])
 
-    if not chosen:
+    if not selected:
         years = range(_first_year(cl, today), today.year + 1)
         return _choices_context(None, [{"link": date_link(year), "title": str(year)} for year in years])
-    back = {"link": date_link(*chosen[:-1]), "title": _period_title(*chosen[:-1])}
-    if len(chosen) == 3:
-        return _choices_context(back, [{"title": _period_title(*chosen)}])
+    back = {"link": date_link(*selected[:-1]), "title": _period_title(*selected[:-1])}
+    if len(selected) == 3:
+        return _choices_context(back, [{"title": _period_title(*selected)}])
     return _choices_context(
-        back, [{"link": date_link(*parts), "title": _period_title(*parts)} for parts in _sub_periods(chosen, today)]
+        back, [{"link": date_link(*parts), "title": _period_title(*parts)} for parts in _sub_periods(selected, today)]
     )
 
 
@@ -44,11 +44,11 @@ def _first_year(cl: Any, today: date) -> int:
     return first.year if first else today.year
 
 
-def _sub_periods(chosen: list[int], today: date) -> list[tuple[int, ...]]:
-    """The months of a year or the days of a month, as far as there have been any."""
-    last = 12 if len(chosen) == 1 else monthrange(*chosen)[1]
-    parts = [(*chosen, number) for number in range(1, last + 1)]
-    return [each for each in parts if each <= (today.year, today.month, today.day)]
+def _sub_periods(selected: list[int], today: date) -> list[tuple[int, ...]]:
+    """The months of a year or the days of a month, without future ones."""
+    last = 12 if len(selected) == 1 else monthrange(*selected)[1]
+    periods = [(*selected, number) for number in range(1, last + 1)]
+    return [period for period in periods if period <= (today.year, today.month, today.day)]
 
 
 def _period_title(*parts: int) -> str:

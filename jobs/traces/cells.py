@@ -1,4 +1,4 @@
-"""From the cells of a table to numbers, a column at a time: fast for whole columns, exact about the one bad cell."""
+"""Converts the cells of a table to numbers, whole columns at a time."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ CellParser = Callable[[str], float]
 
 
 def parse_cells(cells: Sequence[str], parse: CellParser) -> Floats:
-    """Raises ValueError if one cell is bad; the caller then asks row by row."""
+    """Return a column of numbers. Raises ValueError for a bad cell; the caller then parses row by row to find it."""
     blanks = cells.count("")
     if blanks == len(cells):
         return np.full(len(cells), math.nan)
+    # Fast paths for whole columns. A ValueError falls back to parsing cell by cell
     if parse is parse_number:
         try:
-            whole = [cell or "nan" for cell in cells] if blanks else cells
-            return np.fromiter(map(float, whole), dtype=np.float64, count=len(cells))
+            filled = [cell or "nan" for cell in cells] if blanks else cells
+            return np.fromiter(map(float, filled), dtype=np.float64, count=len(cells))
         except ValueError:
             pass
     if parse is parse_time:
@@ -44,18 +45,19 @@ def parse_number(cell: str) -> float:
 
 
 def parse_time(cell: str) -> float:
-    """Unix seconds. A time without a zone is taken as UTC: only differences matter to a replay."""
+    """Return Unix seconds. A time without a zone is taken as UTC, because only differences matter to a replay."""
     cell = cell.strip()
     if cell in BLANK_CELLS:
         return math.nan
+    # Unix seconds, possibly with a fraction
     if cell.replace(".", "", 1).isdigit():
         return float(cell)
-    read = datetime.fromisoformat(cell)
-    return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
+    timestamp = datetime.fromisoformat(cell)
+    return (timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)).timestamp()
 
 
 def parse_slurm_clock(cell: str) -> float:
-    """Slurm's [days-]hours:minutes:seconds, or plain seconds."""
+    """Parse Slurm's [days-]hours:minutes:seconds, or plain seconds."""
     cell = cell.strip()
     if cell in BLANK_CELLS or cell in ("UNLIMITED", "Partition_Limit"):
         return math.nan
@@ -77,20 +79,22 @@ def parse_megabytes(cell: str) -> float:
 
 
 def parse_tres_gpus(cell: str) -> float:
-    """`billing=8,gres/gpu:a100=8,gres/gpu=8` → 8: the line without a model is the sum of those with one."""
-    found = _GPU.findall(cell)
-    plain = [int(count) for model, count in found if not model]
-    return float(plain[0] if plain else sum(int(count) for _, count in found))
+    """Return the GPUs: `billing=8,gres/gpu:a100=8,gres/gpu=8` gives 8. The entry without a model is the sum of those
+    with one."""
+    matches = _GPU.findall(cell)
+    totals = [int(count) for model, count in matches if not model]
+    return float(totals[0] if totals else sum(int(count) for _, count in matches))
 
 
 def _parse_plain_times(cells: Sequence[str]) -> Floats:
-    """Whole columns of `2023-05-17 11:00:58[+00:00]`, all in one zone, without a Python step per cell."""
+    """Parse columns of `2023-05-17 11:00:58[+00:00]` with one zone, without a Python step per cell."""
     first = cells[0]
     zone = first[19:]
     if not _PLAIN_TIME.match(first) or any(cell[19:] != zone for cell in cells):
         raise ValueError("mixed")
-    read = np.array([cell[:19] for cell in cells], dtype="datetime64[s]")
-    if np.isnat(read).any():
+    times = np.array([cell[:19] for cell in cells], dtype="datetime64[s]")
+    if np.isnat(times).any():
         raise ValueError("blank among times")
-    shift = parse_time(first) - float(read[0].astype(np.int64))
-    return read.astype(np.int64).astype(np.float64) + shift
+    # All cells have the same zone, so its offset is computed once
+    shift = parse_time(first) - float(times[0].astype(np.int64))
+    return times.astype(np.int64).astype(np.float64) + shift

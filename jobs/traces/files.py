@@ -1,4 +1,4 @@
-"""Opens trace files, plain or packed (gz, zst) or Parquet, and writes our own export: the only part that does I/O."""
+"""Opens trace files (plain, gz, zst or Parquet) and writes Acme's own export. The only module here that does I/O."""
 
 from __future__ import annotations
 
@@ -24,43 +24,45 @@ EXPORT_HEADER = (
 
 @dataclass(frozen=True, kw_only=True)
 class TraceLimits:
-    """What is taken of a stranger's file, whatever it unpacks to."""
+    """Limits for uploaded files, whatever they unpack to."""
 
     jobs: int
     unpacked_bytes: int
-    json_characters: int = 32 << 20  # it is held whole, as objects
+    json_characters: int = 32 << 20  # JSON is parsed as a whole in memory
 
 
-SNIFFED_CHARACTERS = 1_000  # lines of a table that are no jobs: header, comments
+SNIFFED_CHARACTERS = 1_000  # allowance for lines that are not jobs: header, comments
 
 
-def read_trace(path: str | Path, name: str = "", most: TraceLimits | None = None) -> Trace:
+def read_trace(path: str | Path, name: str = "", limits: TraceLimits | None = None) -> Trace:
+    """Read a trace file. Raises BadTrace if it is unreadable or exceeds the limits."""
     path = Path(path)
     name = name or path.name
     try:
         if _begins_with(path, b"PAR1"):
-            if most:
-                raise BadTrace(f"{name} is Parquet, which is read from the command line only; write it as CSV.")
+            if limits:
+                raise BadTrace(f"{name} is Parquet, which is only supported on the command line. Convert it to CSV.")
             return _read_parquet(path)
-        with open_trace_lines(path, most) as lines:
-            trace = read_text_trace(_limit_lines(lines, name, most) if most else lines, name)
+        with open_trace_lines(path, limits) as lines:
+            trace = read_text_trace(_limit_lines(lines, name, limits) if limits else lines, name)
+    # Everything that a truncated or damaged file can raise
     except (OSError, EOFError, UnicodeError, zlib.error) as error:
         raise BadTrace(f"{name} cannot be read: {error}") from error
-    if most and len(trace) > most.jobs:
-        raise BadTrace(f"{name} has {len(trace):,} jobs, more than the {most.jobs:,} allowed.")
+    if limits and len(trace) > limits.jobs:
+        raise BadTrace(f"{name} has {len(trace):,} jobs, more than the {limits.jobs:,} allowed.")
     return trace
 
 
-def _limit_lines(lines: Iterable[str], name: str, most: TraceLimits) -> Iterator[str]:
-    """Stopped where it grows too long, before anything is made of it. No cell needs a NUL, and no database takes it."""
+def _limit_lines(lines: Iterable[str], name: str, limits: TraceLimits) -> Iterator[str]:
+    """Stop a file that exceeds the limits before it is parsed. Replaces NUL, which the database cannot store."""
     is_json, characters = False, 0
     for number, line in enumerate(lines):
         is_json = line.lstrip("\ufeff \t").startswith(("[", "{")) if number == 0 else is_json
         characters += len(line)
-        if is_json and characters > most.json_characters:
-            raise BadTrace(f"{name} is JSON of more than {most.json_characters >> 20} MiB; write it as CSV.")
-        if not is_json and number > most.jobs + SNIFFED_CHARACTERS:
-            raise BadTrace(f"{name} has more lines than the {most.jobs:,} jobs allowed.")
+        if is_json and characters > limits.json_characters:
+            raise BadTrace(f"{name} is JSON of more than {limits.json_characters >> 20} MiB. Convert it to CSV.")
+        if not is_json and number > limits.jobs + SNIFFED_CHARACTERS:
+            raise BadTrace(f"{name} has more lines than the {limits.jobs:,} jobs allowed.")
         yield line.replace("\x00", "?")
 
 
@@ -70,12 +72,13 @@ def _begins_with(path: Path, magic: bytes) -> bool:
 
 
 def _read_parquet(path: Path) -> Trace:
-    """A few thousand rows at a time, each cell as the text that a CSV would hold: the layouts know no other."""
+    """Read a few thousand rows at a time and convert each cell to the text that a CSV would contain, for the
+    layouts."""
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise BadTrace(f"{path.name} is Parquet; install acme[traces] or write it as CSV first.") from None
+        raise BadTrace(f"{path.name} is Parquet. Install acme[traces] or convert it to CSV.") from None
 
     def cell_texts(batch: Any) -> list[list[str]]:
         return [column.cast(pyarrow.string()).fill_null("").to_pylist() for column in batch.columns]
@@ -89,33 +92,34 @@ def _read_parquet(path: Path) -> Trace:
 
 
 @contextmanager
-def open_trace_lines(path: Path, most: TraceLimits | None = None) -> Iterator[Iterable[str]]:
+def open_trace_lines(path: Path, limits: TraceLimits | None = None) -> Iterator[Iterable[str]]:
     with path.open("rb") as raw, _decompress(raw) as data:
-        bounded = io.BufferedReader(_LimitedReader(data, most.unpacked_bytes)) if most else data
+        bounded = io.BufferedReader(_LimitedReader(data, limits.unpacked_bytes)) if limits else data
         yield io.TextIOWrapper(bounded, encoding="utf-8", errors="replace", newline="")  # type: ignore[arg-type]
 
 
 class _LimitedReader(io.RawIOBase):
-    """A few kilobytes that unpack to all of the memory are refused on their way."""
+    """Stops a decompression bomb at the limit of unpacked bytes."""
 
-    def __init__(self, data: IO[bytes], most: int) -> None:
-        self._data, self._left, self._most = data, most, most
+    def __init__(self, data: IO[bytes], limit: int) -> None:
+        self._data, self._left, self._most = data, limit, limit
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, into: Any) -> int:
-        chunk = self._data.read(len(into))
+    def readinto(self, buffer: Any) -> int:
+        chunk = self._data.read(len(buffer))
         self._left -= len(chunk)
         if self._left < 0:
             raise BadTrace(f"It unpacks to more than the {self._most >> 20} MiB allowed.")
-        into[: len(chunk)] = chunk
+        buffer[: len(chunk)] = chunk
         return len(chunk)
 
 
 @contextmanager
 def _decompress(raw: IO[bytes]) -> Iterator[IO[bytes]]:
-    """By what the file begins with, not by its name."""
+    """Decompress according to the first bytes of the file, not its name."""
+    # Users rename files, so the extension is not reliable
     magic = raw.read(4)
     raw.seek(0)
     if magic[:2] == b"\x1f\x8b":
@@ -133,19 +137,21 @@ def _decompress(raw: IO[bytes]) -> Iterator[IO[bytes]]:
 
 
 def _zstd_module():  # type: ignore[no-untyped-def]
-    """Python 3.14 brings zstd along; before it, the package of the same code."""
+    """Return the zstd module of Python 3.14, or the backport package for older versions."""
     try:
         from compression import zstd
     except ImportError:
         try:
             from backports import zstd
         except ImportError:
-            raise OSError("it is packed with zstd, for which a package is missing; unpack it first") from None
+            raise OSError(
+                "it is compressed with zstd, and the package backports.zstd is not installed; decompress it first"
+            ) from None
     return zstd
 
 
 def write_trace(trace: Trace, out: TextIO) -> None:
-    """Our own export: what `read` understands, one row a job."""
+    """Write Acme's own export with one row per job. `read_trace` reads it again."""
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow(EXPORT_HEADER)
     columns = (

@@ -1,7 +1,7 @@
-"""The tables that people publish: which column holds what, and each one's trap.
+"""The layouts of published trace tables: which column contains what, and the pitfall of each.
 
-A layout is known by its header. `columns` maps our fact to the names a source may give it, best first; `finish` makes
-the run time, GPUs and queueing time of what the source has.
+A layout is recognized by its header. `words` and `numbers` map our fields to the columns of the source. `finish`
+derives run time, GPUs and queueing time from the columns of the source.
 """
 
 from __future__ import annotations
@@ -28,17 +28,20 @@ KIND_NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class TraceLayout:
+    """One table format."""
+
     name: str
-    marks: frozenset[str]  # a header with all of these is of this layout
+    marks: frozenset[str]  # a header that contains all of these has this layout
     words: Mapping[str, str] = field(default_factory=dict)
     numbers: Mapping[str, tuple[str, CellParser]] = field(default_factory=dict)
     finish: Callable[[Columns], Columns] = dict
     separator: str = ","
-    skips: Callable[[str], bool] | None = None  # ids of rows that are no jobs, as the steps of sacct
+    skips: Callable[[str], bool] | None = None  # whether a row with this id is not a job, such as a step in sacct
 
 
 def _runtime_from_start(columns: Columns) -> Columns:
-    """Start and end say the run time, whatever `duration` means here; duration only where they are missing."""
+    """Derive the run time from start and end. `duration` has different meanings, so it is used only where they are
+    missing."""
     measured = columns["end"] - columns["start"]
     columns["runtime_s"] = np.where(np.isnan(measured), columns["duration"], measured)
     columns["queue_s"] = np.where(
@@ -48,7 +51,7 @@ def _runtime_from_start(columns: Columns) -> Columns:
 
 
 def _kalos(columns: Columns) -> Columns:
-    """The trap of Kalos: `duration` is end minus submit, so the queueing must be taken out of it."""
+    """Derive the run time for Kalos. There, `duration` is end minus submit, so the queueing time is subtracted."""
     measured = columns["end"] - columns["start"]
     without_queue = columns["duration"] - np.nan_to_num(columns["queue_s"])
     columns["runtime_s"] = np.where(np.isnan(measured), without_queue, measured)
@@ -56,7 +59,8 @@ def _kalos(columns: Columns) -> Columns:
 
 
 def _openb(columns: Columns) -> Columns:
-    """A pod asks for whole GPUs or a part of one; a part holds the GPU whole here, as nothing of ours shares one."""
+    """Derive times for OpenB. A pod may request a part of a GPU; it counts as a whole GPU here, because Acme does not
+    share GPUs."""
     columns["runtime_s"] = columns["end"] - columns["start"]
     columns["queue_s"] = columns["start"] - columns["submit_s"]
     columns["cpus"] = columns["cpus"] / 1000
@@ -64,7 +68,7 @@ def _openb(columns: Columns) -> Columns:
 
 
 def _sacct(columns: Columns) -> Columns:
-    """What was allocated, and for what runs still the time so far; `Elapsed` is 0 for what never started."""
+    """Use the allocated GPUs and, for running jobs, the elapsed time. `Elapsed` is 0 for jobs that never started."""
     columns["gpus"] = np.where(columns["gpus"] > 0, columns["gpus"], np.nan_to_num(columns["asked_gpus"]))
     columns["duration"] = np.where(np.isnan(columns["start"]), np.nan, columns["duration"])
     return _runtime_from_start(columns)

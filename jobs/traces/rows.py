@@ -1,7 +1,7 @@
-"""Tables, SWF and Philly's JSON, from lines to a Trace. Pure: whoever calls has opened the file.
+"""Parses tables, SWF and Philly's JSON from lines to a Trace. Pure: the caller has opened the file.
 
-Rows are taken in blocks: a block is turned into columns at once, and only a block with a bad cell is read row by row to
-find it. So a million rows cost seconds, and what is held besides the columns is one block.
+Rows are processed in blocks. A block is converted column by column, and only a block with a bad cell is parsed row by
+row to find that cell. So a million rows take seconds, and memory holds the columns plus one block.
 """
 
 from __future__ import annotations
@@ -37,23 +37,24 @@ NUMBER_FIELDS = (
 )
 STORED_FIELDS = ("submit_s", "runtime_s", "queue_s", "limit_s", "gpus", "nodes", "cpus", "memory_mb")
 
-MAX_GPUS = 10_000_000  # no cluster has them, and what asks for more is no number of GPUs
+MAX_GPUS = 10_000_000  # more than any cluster has, so larger values are errors
 
-NumberedRow = tuple[int, list[str]]  # its line in the file, its cells
+NumberedRow = tuple[int, list[str]]  # (line number, cells)
 
 
 def read_text_trace(lines: Iterable[str], source: str = "trace") -> Trace:
-    """Any of the text layouts; the first lines tell which."""
+    """Read any text layout. The first line determines which."""
     lines = iter(lines)
     first = next(lines, None)
     if first is None:
         raise BadTrace(f"{source} is empty.")
+    # Byte order mark, which spreadsheet programs write
     first = first.removeprefix("\ufeff")
     if first.lstrip().startswith(("[", "{")):
         try:
             jobs = json.loads(first + "".join(lines))
         except (ValueError, RecursionError) as error:
-            raise BadTrace(f"{source} begins like JSON and is none: {error}.") from error
+            raise BadTrace(f"{source} begins like JSON but is not valid JSON: {error}.") from error
         return read_philly(jobs, source)
     if first.startswith(";"):
         return read_swf(chain([first], lines), source)
@@ -61,11 +62,12 @@ def read_text_trace(lines: Iterable[str], source: str = "trace") -> Trace:
 
 
 def read_table(header: str, lines: Iterable[str], source: str) -> Trace:
+    # sacct -P separates columns with |, all other layouts with commas
     separator = "|" if header.count("|") > header.count(",") else ","
     try:
         names = [name.strip() for name in next(csv.reader([header], delimiter=separator), [])]
     except csv.Error as error:
-        raise BadTrace(f"{source}: its first line is no header: {error}.") from error
+        raise BadTrace(f"{source}: the first line is not a valid header: {error}.") from error
     cells = csv.reader(lines, delimiter=separator, strict=True)
     reading = table_reader(names, source)
     rows = _number_rows(cells, reading)
@@ -75,27 +77,27 @@ def read_table(header: str, lines: Iterable[str], source: str) -> Trace:
 
 
 def read_columns(names: Sequence[str], blocks: Iterable[Sequence[Sequence[str]]], source: str) -> Trace:
-    """A table that comes column by column, some rows at a time; its lines are its rows, from 1."""
-    reading, before = table_reader(names, source), 1
+    """Read a table that arrives in blocks of columns. Line numbers are row numbers, starting at 1."""
+    reading, next_line = table_reader(names, source), 1
     for block in blocks:
-        rows = [(line, list(cells)) for line, cells in enumerate(zip(*block, strict=True), before)]
-        before += len(rows)
+        rows = [(line, list(cells)) for line, cells in enumerate(zip(*block, strict=True), next_line)]
+        next_line += len(rows)
         reading.take(rows)
     return reading.trace()
 
 
 def table_reader(names: Sequence[str], source: str) -> TableReader:
-    """The layout that has such a header."""
+    """Return a reader for the layout that matches this header."""
     layout = next((known for known in LAYOUTS if known.marks.issubset(names)), None)
     if layout is None:
         known = "; ".join(f"{one.name} ({', '.join(sorted(one.marks))})" for one in LAYOUTS)
-        said = ", ".join(ascii(name)[1:-1][:40] for name in names[:12])
-        raise BadTrace(f"{source}: a header of {said} is of no layout we know: {known}.")
+        columns = ", ".join(ascii(name)[1:-1][:40] for name in names[:12])
+        raise BadTrace(f"{source}: the header {columns} matches no known layout: {known}.")
     return TableReader(layout, names, source)
 
 
 def _number_rows(cells: Iterator[list[str]], reading: TableReader) -> Iterator[NumberedRow]:
-    """Rows with their line; a line that is not CSV at all is set aside."""
+    """Yield rows with their line numbers. A line that is not valid CSV is recorded as bad."""
     while True:
         try:
             row = next(cells)
@@ -109,7 +111,7 @@ def _number_rows(cells: Iterator[list[str]], reading: TableReader) -> Iterator[N
 
 
 class TableReader:
-    """One table on its way in: the columns so far, and the rows that were refused."""
+    """Collects the columns of one table and its bad rows."""
 
     def __init__(self, layout: TraceLayout, header: Sequence[str], source: str) -> None:
         self._layout, self._source, self._width = layout, source, len(header)
@@ -120,32 +122,35 @@ class TableReader:
         }
         self._columns: dict[str, list[Floats]] = {name: [] for name in STORED_FIELDS}
         self._known: dict[str, dict[str, int]] = {name: {} for name in TEXT_FIELDS if name != "ids"}
+        # Texts are stored as codes: few distinct users and teams repeat in millions of rows
         self._codes: dict[str, list[np.ndarray[Any, np.dtype[np.int32]]]] = {name: [] for name in self._known}
         self._ids: list[str] = []
         self.bad: list[InvalidRow] = []
         self.bad_count = 0
 
     def refuse(self, line: int, why: str, row: Sequence[str]) -> None:
+        """Count a bad row, and quote it if there are few so far."""
         self.bad_count += 1
         if len(self.bad) < MAX_QUOTED_ROWS:
             self.bad.append(InvalidRow(line=line, why=why, text=self._layout.separator.join(row)))
 
     def take(self, block: list[NumberedRow]) -> None:
+        """Add a block of rows."""
         if skips := self._layout.skips:
             block = [row for row in block if not skips(row[1][0])]
-        whole = [row for row in block if len(row[1]) == self._width]
-        if len(whole) < len(block):
+        complete = [row for row in block if len(row[1]) == self._width]
+        if len(complete) < len(block):
             for line, row in block:
                 if len(row) != self._width:
                     self.refuse(line, f"{len(row)} cells, the header has {self._width}", row)
-        if not whole:
+        if not complete:
             return
         try:
-            columns = self._parse_block(whole)
+            columns = self._parse_block(complete)
         except ValueError:
-            whole = [row for row in whole if self._is_readable(row)]
-            columns = self._parse_block(whole)
-        self._store_block(whole, columns)
+            complete = [row for row in complete if self._is_readable(row)]
+            columns = self._parse_block(complete)
+        self._store_block(complete, columns)
 
     def _parse_block(self, block: list[NumberedRow]) -> Columns:
         cells = list(zip(*(row for _, row in block), strict=True)) or [()] * self._width
@@ -171,8 +176,8 @@ class TableReader:
             if good[row]:
                 good[row] = False
                 self.refuse(*block[row][:1], why, block[row][1])
-        kept = [row for (_, row), fine in zip(block, good.tolist(), strict=True) if fine]
-        self._store_texts(kept)
+        good_rows = [row for (_, row), is_good in zip(block, good.tolist(), strict=True) if is_good]
+        self._store_texts(good_rows)
         for name in STORED_FIELDS:
             self._columns[name].append(columns[name][good])
 
@@ -182,6 +187,7 @@ class TableReader:
         for name, known in self._known.items():
             column = self._words.get(name)
             words = [row[column] for row in rows] if column is not None else [""] * len(rows)
+            # dict.fromkeys keeps the order of first appearance, so codes do not depend on the block size
             for word in dict.fromkeys(words):
                 known.setdefault(word, len(known))
             self._codes[name].append(np.fromiter(map(known.__getitem__, words), dtype=np.int32, count=len(rows)))
@@ -209,11 +215,11 @@ def _build_trace(
     bad_count: int,
 ) -> Trace:
     floats = ("submit_s", "runtime_s", "queue_s", "limit_s", "cpus", "memory_mb")
-    given: dict[str, Any] = {**words, **{name: columns[name] for name in floats}}
+    named_columns: dict[str, Any] = {**words, **{name: columns[name] for name in floats}}
     trace = Trace(
         source=source,
         ids=ids,
-        **given,
+        **named_columns,
         gpus=np.nan_to_num(columns["gpus"]).astype(np.int32),
         nodes=np.maximum(np.nan_to_num(columns["nodes"], nan=1), 1).astype(np.int32),
         bad=tuple(bad),
@@ -223,16 +229,16 @@ def _build_trace(
 
 
 def _invalid_rows(columns: Columns) -> Iterator[tuple[int, str]]:
-    """Rows that are readable but cannot be a job that ran."""
+    """Yield rows that are readable but cannot be a job that ran."""
     submit, runtime, gpus = columns["submit_s"], columns["runtime_s"], columns["gpus"]
-    for found, why in (
-        (~np.isfinite(submit), "no time of submission"),
+    for mask, why in (
+        (~np.isfinite(submit), "no submission time"),
         (~np.isfinite(runtime), "no run time"),
         (runtime < 0, "negative run time"),
         (gpus < 0, "negative number of GPUs"),
         (gpus > MAX_GPUS, f"more than {MAX_GPUS:,} GPUs"),
     ):
-        for row in np.flatnonzero(found).tolist():
+        for row in np.flatnonzero(mask).tolist():
             yield row, why
 
 
@@ -244,7 +250,7 @@ SWF_COLUMNS = {"submit_s": 1, "queue_s": 2, "duration": 3, "cpus": 4, "asked_cpu
 
 
 def read_swf(lines: Iterable[str], source: str = "swf") -> Trace:
-    """Feitelson's Standard Workload Format: eighteen numbers a line, -1 for unknown, CPUs only."""
+    """Read Feitelson's Standard Workload Format: eighteen numbers per line, -1 for unknown, CPUs only."""
     layout = TraceLayout(
         name="swf",
         marks=frozenset(),
@@ -272,9 +278,9 @@ def _swf(columns: Columns) -> Columns:
 
 
 def read_philly(jobs: Sequence[Mapping[str, Any]], source: str = "philly") -> Trace:
-    """Microsoft's cluster_job_log: a list of jobs with their attempts; run time is the sum over the attempts.
+    """Read Microsoft's cluster_job_log: a list of jobs with attempts. The run time is the sum over the attempts.
 
-    The line of a bad row is its number in the list, from 1.
+    The line number of a bad row is its position in the list, starting at 1.
     """
     layout = TraceLayout(
         name="philly",
@@ -288,8 +294,9 @@ def read_philly(jobs: Sequence[Mapping[str, Any]], source: str = "philly") -> Tr
     for at, job in enumerate(jobs, 1):
         try:
             rows.append((at, _philly_row(job)))
+        # The structure of the JSON is not validated, so a bad job can fail in any of these ways
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            why = str(error) if type(error) is ValueError else f"it is no job of that layout ({error})"
+            why = str(error) if type(error) is ValueError else f"is not a job in this layout ({error})"
             reading.refuse(at, why, [json.dumps(job, default=str)])
     for start in range(0, len(rows), BLOCK_ROWS):
         reading.take(rows[start : start + BLOCK_ROWS])
@@ -297,16 +304,16 @@ def read_philly(jobs: Sequence[Mapping[str, Any]], source: str = "philly") -> Tr
 
 
 def _philly_row(job: Mapping[str, Any]) -> list[str]:
-    attempts = [one for one in job["attempts"] if one.get("start_time") and one.get("end_time")]
+    attempts = [attempt for attempt in job["attempts"] if attempt.get("start_time") and attempt.get("end_time")]
     if not attempts:
         raise ValueError("no attempt that started and ended")
-    ran = sum(parse_time(one["end_time"]) - parse_time(one["start_time"]) for one in attempts)
-    places = attempts[0]["detail"]
-    gpus = sum(len(place["gpus"]) for place in places)
+    runtime_s = sum(parse_time(attempt["end_time"]) - parse_time(attempt["start_time"]) for attempt in attempts)
+    hosts = attempts[0]["detail"]
+    gpus = sum(len(place["gpus"]) for place in hosts)
     words = [_storable_text(job[name]) for name in ("jobid", "user", "vc", "status")]
-    return [*words, str(job["submitted_time"]), str(ran), str(gpus), str(max(1, len(places)))]
+    return [*words, str(job["submitted_time"]), str(runtime_s), str(gpus), str(max(1, len(hosts)))]
 
 
 def _storable_text(value: Any) -> str:
-    """JSON can spell what no text can hold."""
+    """Replace characters that JSON can contain but the database cannot store."""
     return str(value).encode("utf-8", "replace").decode().replace("\x00", "?")

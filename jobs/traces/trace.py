@@ -1,4 +1,4 @@
-"""What a trace is: one column per fact, one row per job, in order of submission. Never reads a file."""
+"""The trace type: one column per field, one row per job, in order of submission. Does not read files."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
 
-MAX_QUOTED_ROWS = 20  # bad rows kept word for word; all are counted
+MAX_QUOTED_ROWS = 20  # bad rows that are quoted; all are counted
 
 
 class BadTrace(ValueError):
-    """The file as a whole is not a trace we can read; the sentence says why."""
+    """The file as a whole is not a readable trace. The message is a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InvalidRow:
+    """A row that was not accepted, with its line number."""
+
     line: int
     why: str
     text: str
@@ -31,7 +33,7 @@ class InvalidRow:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedColumn:
-    """A column of words that repeat: users, teams, kinds."""
+    """A column of repeated words, such as users, teams or kinds, stored as codes."""
 
     codes: Ints
     words: tuple[str, ...]
@@ -51,15 +53,16 @@ class EncodedColumn:
     def __iter__(self) -> Iterator[str]:
         return (self.words[code] for code in self.codes.tolist())
 
-    def rows(self, chosen: npt.NDArray[np.intp]) -> EncodedColumn:
-        return replace(self, codes=self.codes[chosen])
+    def rows(self, indices: npt.NDArray[np.intp]) -> EncodedColumn:
+        return replace(self, codes=self.codes[indices])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """Times in seconds from the first submission; `began_s` is that moment in Unix time, 0 where the source has none.
+    """Times are in seconds from the first submission. `began_s` is the Unix time of that moment, 0 if the source has
+    none.
 
-    `runtime_s` is the time on the GPUs, without queueing, whatever the source calls duration. NaN: not known.
+    `runtime_s` is the time on the GPUs without queueing, whatever the source calls duration. NaN means unknown.
     """
 
     source: str
@@ -84,44 +87,45 @@ class Trace:
     def __len__(self) -> int:
         return len(self.submit_s)
 
-    def rows(self, chosen: npt.NDArray[np.intp]) -> Trace:
-        """The same trace with these rows only, in this order."""
+    def rows(self, indices: npt.NDArray[np.intp]) -> Trace:
+        """Return the trace with these rows only, in this order."""
         words = ("users", "pools", "kinds", "names", "states")
         numbers = ("submit_s", "runtime_s", "queue_s", "limit_s", "gpus", "nodes", "cpus", "memory_mb")
-        columns = {name: getattr(self, name).rows(chosen) for name in words}
-        columns |= {name: getattr(self, name)[chosen] for name in numbers}
-        return replace(self, ids=[self.ids[row] for row in chosen.tolist()], **columns)
+        columns = {name: getattr(self, name).rows(indices) for name in words}
+        columns |= {name: getattr(self, name)[indices] for name in numbers}
+        return replace(self, ids=[self.ids[row] for row in indices.tolist()], **columns)
 
 
 def trace_from_columns(source: str, **columns: Sequence[float] | Sequence[str] | npt.NDArray[np.generic]) -> Trace:
-    """A trace from plain columns; what is not given is unknown. Rows are put in order of submission."""
-    given = {name: column for name, column in columns.items() if column is not None}
-    count = len(given["submit_s"])
+    """Build a trace from plain columns, sorted by submission. Missing columns are unknown."""
+    present = {name: column for name, column in columns.items() if column is not None}
+    count = len(present["submit_s"])
     columns_of_words: dict[str, Any] = {
-        name: EncodedColumn.of(str(word) for word in given.get(name, ("",) * count))
+        name: EncodedColumn.of(str(word) for word in present.get(name, ("",) * count))
         for name in ("users", "pools", "kinds", "names", "states")
     }
     floats: dict[str, Any] = {
-        name: np.asarray(given.get(name, np.full(count, np.nan)), dtype=np.float64)
+        name: np.asarray(present.get(name, np.full(count, np.nan)), dtype=np.float64)
         for name in ("submit_s", "runtime_s", "queue_s", "limit_s", "cpus", "memory_mb")
     }
     ints: dict[str, Any] = {
-        "gpus": np.asarray(given.get("gpus", np.zeros(count)), dtype=np.int32),
-        "nodes": np.asarray(given.get("nodes", np.ones(count)), dtype=np.int32),
+        "gpus": np.asarray(present.get("gpus", np.zeros(count)), dtype=np.int32),
+        "nodes": np.asarray(present.get("nodes", np.ones(count)), dtype=np.int32),
     }
-    ids = [str(word) for word in given.get("ids", range(1, count + 1))]
+    ids = [str(word) for word in present.get("ids", range(1, count + 1))]
     trace = Trace(source=source, ids=ids, **columns_of_words, **floats, **ints)
     return sort_by_submission(trace)
 
 
 def sort_by_submission(trace: Trace) -> Trace:
-    """By time of submission, equal times as they stand in the file, and time counted from the first."""
+    """Sort by submission time, keeping the file order of equal times, and count time from the first submission."""
     if not len(trace):
         return trace
     order = np.argsort(trace.submit_s, kind="stable")
+    # Most traces are already sorted; copying all columns would be wasted
     if np.any(order[1:] < order[:-1]):
         trace = trace.rows(order)
     first = float(trace.submit_s[0])
-    # Seconds below a year are counted from a start of their own; larger ones are Unix time
+    # Values below a year are relative to the start of the trace; larger ones are Unix time
     began = trace.began_s or (first if first > 31_536_000 else 0.0)
     return replace(trace, submit_s=trace.submit_s - began if began == first else trace.submit_s, began_s=began)

@@ -1,0 +1,1 @@
+"""Shared code of the pages: rendering, URL parameters, forms and job filters."""

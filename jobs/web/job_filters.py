@@ -1,4 +1,4 @@
-"""What the list of jobs may be filtered by: read from an address or a saved view, asked of the rows."""
+"""Filters of the job list: reading them from a URL or a saved view, and applying them to the rows."""
 
 from __future__ import annotations
 
@@ -23,31 +23,35 @@ STATE_GROUPS: dict[str, Iterable[State]] = {
     "failed": sorted(FAILURE_STATES),
     **{state.value: (state,) for state in JOB_STATES},
 }
-NO_VIEW_QUERY = "view=0"  # an address without filters that asks for just that
+NO_VIEW_QUERY = "view=0"  # requests the unfiltered list; a URL without parameters may open the user's default view
 FILTER_CHOICES: dict[str, list[str]] = {"state": list(STATE_GROUPS), "kind": [kind.value for kind in JobKind]}
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobListFilters:
-    """Names of people and places find nothing where nobody is called so; words that are ours are known or wrong."""
+    """The filters of one request.
+
+    An unknown user, team or cluster name matches no rows. An unknown state or kind is an error (see `FILTER_CHOICES`).
+    """
 
     filters: Mapping[str, str]
     mine: bool
     unfolded: bool
 
     @property
-    def kept(self) -> dict[str, str]:
-        """The same as an address, without the place in the list."""
-        kept = {name: value for name, value in self.filters.items() if value}
-        return kept | ({"mine": "1"} if self.mine else {}) | ({"fold": "0"} if self.unfolded else {})
+    def params(self) -> dict[str, str]:
+        """The filters as URL parameters, without the page position."""
+        params = {name: value for name, value in self.filters.items() if value}
+        return params | ({"mine": "1"} if self.mine else {}) | ({"fold": "0"} if self.unfolded else {})
 
     def url(self, **other: str | None) -> str:
-        """No filters at all are asked for too: the bare address may begin with a view."""
-        wanted = {name: value for name, value in (self.kept | other).items() if value is not None}
-        return f"?{urlencode(wanted) or NO_VIEW_QUERY}"
+        """The query string with `other` replaced; None removes a parameter."""
+        params = {name: value for name, value in (self.params | other).items() if value is not None}
+        return f"?{urlencode(params) or NO_VIEW_QUERY}"
 
 
 def read_job_filters(address: PageQuery) -> JobListFilters:
+    """Read the filters; invalid values are left out and recorded in `address.wrong`."""
     filters = {
         name: address.choice_value(name, FILTER_CHOICES[name]) if name in FILTER_CHOICES else address.text(name)
         for name in LIST_FILTERS
@@ -56,14 +60,15 @@ def read_job_filters(address: PageQuery) -> JobListFilters:
     return JobListFilters(filters=filters, mine=mine == "1", unfolded=fold == "0")
 
 
-def filtered_jobs(user: Any, asked: JobListFilters) -> QuerySet[Job]:
-    found, wanted = Caller(user=user).jobs(), asked.filters
-    if asked.mine:
-        found = found.filter(user=user)
-    if wanted["q"]:
-        found = found.called(wanted["q"])
-    if wanted["state"]:
-        found = found.filter(state__in=STATE_GROUPS[wanted["state"]])
+def filtered_jobs(user: Any, selection: JobListFilters) -> QuerySet[Job]:
+    """The jobs visible to the user that match the filters."""
+    jobs, filters = Caller(user=user).jobs(), selection.filters
+    if selection.mine:
+        jobs = jobs.filter(user=user)
+    if filters["q"]:
+        jobs = jobs.matching_text(filters["q"])
+    if filters["state"]:
+        jobs = jobs.filter(state__in=STATE_GROUPS[filters["state"]])
     exact = {"kind": "kind", "team": "team__name", "user": "user__username", "cluster": "cluster__name"}
     exact["array"] = "array_id"
-    return found.filter(**{field: wanted[name] for name, field in exact.items() if wanted[name]})
+    return jobs.filter(**{field: filters[name] for name, field in exact.items() if filters[name]})

@@ -1,4 +1,7 @@
-"""What a browser sends, turned into what jobs.core.spec.parse reads. The form checks nothing that the parser checks."""
+"""The submit form: converts posted fields into a request for `jobs.core.spec.parse`.
+
+The form leaves validation to the parser, so that pages and API report the same errors.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from jobs.models import Cluster, Job, Node, Team, TeamRole
 NUMBER_FIELDS = ("nodes", "gpus_per_node", "cpus_per_node", "priority", "requeue_limit")
 FLAG_FIELDS = ("preemptible", "hold")
 PAIRS_FIELDS = ("environment", "labels")
-# The rest of the spec is text that the parser reads as it is.
+# All other fields are text that is passed to the parser unchanged.
 TEXT_FIELDS = (
     *("name", "command", "kind", "workdir", "memory_per_node", "gpu_model", "nic_type", "time_limit", "begin_at"),
     *("array", "dependencies", "checkpoint_dir", "checkpoint_interval", "checkpoint_signal", "comment"),
@@ -24,7 +27,7 @@ TEXT_FIELDS = (
 
 def text_input(label: str, *, help_text: str = "", rows: int = 0, initial: str = "", **attrs: str) -> forms.CharField:
     widget = forms.Textarea(attrs={"rows": rows, **attrs}) if rows else forms.TextInput(attrs=attrs)
-    # No stripping and no length here: the parser has the sentences for both
+    # Multi-line text is not stripped and no length is checked: the parser reports both
     return forms.CharField(
         label=label, required=False, strip=not rows, help_text=help_text, initial=initial, widget=widget
     )
@@ -35,42 +38,48 @@ def number_input(label: str, initial: int | str = "", *, help_text: str = "") ->
 
 
 class SubmitForm(forms.Form):
-    """Every field of a job. Team and cluster are choices among what the user may use."""
+    """All fields of a job. Team and cluster offer only what the user may use."""
 
     team = forms.ModelChoiceField(Team.objects.none(), empty_label=None)
     cluster = forms.ModelChoiceField(Cluster.objects.none(), empty_label=None)
-    name = text_input("Name", help_text="Empty: the first word of the command.")
+    name = text_input("Name", help_text="Leave empty to use the first word of the command.")
     kind = forms.ChoiceField(label="Kind", choices=[(k.value, k.value) for k in JobKind], initial=JobKind.OTHER.value)
     command = text_input("Command", rows=8, spellcheck="false", placeholder="torchrun --nproc-per-node 8 train.py")
     nodes = number_input("Nodes", 1)
     gpus_per_node = number_input("GPUs per node", 8)
-    time_limit = text_input("Time limit", initial="12:00:00", help_text="D-HH:MM:SS, minutes, or UNLIMITED.")
+    time_limit = text_input("Time limit", initial="12:00:00", help_text="Minutes, D-HH:MM:SS or UNLIMITED.")
 
-    cpus_per_node = number_input("CPUs per node", help_text="Empty: its share of the node.")
-    memory_per_node = text_input("Memory per node", help_text="512G or 1T; empty: as the cluster decides.")
-    gpu_model = text_input("GPU model", help_text="Empty: any.")
-    nic_type = text_input("NIC type", help_text="Empty: any.")
+    cpus_per_node = number_input(
+        "CPUs per node", help_text="Leave empty for a share of the node proportional to its GPUs."
+    )
+    memory_per_node = text_input(
+        "Memory per node", help_text="For example 512G or 1T. Leave empty for the cluster default."
+    )
+    gpu_model = text_input("GPU model", help_text="Leave empty for any model.")
+    nic_type = text_input("NIC type", help_text="Leave empty for any type.")
     workdir = text_input("Working directory", placeholder="/home/me/run")
-    environment = text_input("Environment", rows=4, spellcheck="false", help_text="NAME=value, one a line.")
-    priority = number_input("Priority", 0, help_text="Higher starts first; above 0 is for operators.")
-    requeue_limit = number_input("Requeue limit", 3, help_text="Starts again so often after a failure of the platform.")
-    preemptible = forms.BooleanField(label="Preemptible", required=False, help_text="May give way to other work.")
-    hold = forms.BooleanField(label="Hold", required=False, help_text="Does not start before it is released.")
+    environment = text_input("Environment", rows=4, spellcheck="false", help_text="NAME=value, one per line.")
+    priority = number_input(
+        "Priority", 0, help_text="Higher values start first. Values above 0 need the role operator."
+    )
+    requeue_limit = number_input("Requeue limit", 3, help_text="Maximum number of restarts after platform failures.")
+    preemptible = forms.BooleanField(label="Preemptible", required=False, help_text="Other jobs may preempt this job.")
+    hold = forms.BooleanField(label="Hold", required=False, help_text="The job does not start until you release it.")
     begin_at = text_input("Not before", placeholder="2026-01-31T08:00:00Z")
-    array = text_input("Array", placeholder="0-99%10", help_text="One job for each index; %10: ten at once.")
+    array = text_input("Array", placeholder="0-99%10", help_text="One job per index. %10 runs at most ten at once.")
     dependencies = text_input("Dependencies", placeholder="afterok:01k3v9q2m7t")
     checkpoint_dir = text_input("Checkpoint directory", placeholder="/ckpt/run")
-    checkpoint_interval = text_input("Checkpoint every", placeholder="30:00")
-    checkpoint_signal = text_input("Ask for one with", placeholder="USR1@60")
-    labels = text_input("Labels", rows=2, spellcheck="false", help_text="name=value, one a line.")
+    checkpoint_interval = text_input("Checkpoint interval", placeholder="30:00")
+    checkpoint_signal = text_input("Checkpoint signal", placeholder="USR1@60")
+    labels = text_input("Labels", rows=2, spellcheck="false", help_text="name=value, one per line.")
     comment = text_input("Comment", rows=2)
 
     BASIC = ("team", "cluster", "name", "kind", "command", "nodes", "gpus_per_node", "time_limit")
     GROUPS = (
         ("Resources", ("cpus_per_node", "memory_per_node", "gpu_model", "nic_type")),
-        ("Order", ("priority", "requeue_limit", "begin_at", "dependencies", "array", "preemptible", "hold")),
-        ("Where it runs", ("workdir", "environment")),
-        ("What it leaves behind", ("checkpoint_dir", "checkpoint_interval", "checkpoint_signal", "labels", "comment")),
+        ("Scheduling", ("priority", "requeue_limit", "begin_at", "dependencies", "array", "preemptible", "hold")),
+        ("Working directory and environment", ("workdir", "environment")),
+        ("Checkpoints and labels", ("checkpoint_dir", "checkpoint_interval", "checkpoint_signal", "labels", "comment")),
     )
 
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
@@ -90,7 +99,7 @@ class SubmitForm(forms.Form):
         return values
 
     def refuse(self, bad: InvalidField) -> None:
-        """The sentence of the parser, beside the field that it names."""
+        """Show the parser's error at the field that it names."""
         field = bad.field.partition(".")[0]
         inner = bad.field.partition(".")[2]
         self.add_error(field if field in self.fields else None, f"{inner}: {bad.why}" if inner else bad.why)
@@ -99,18 +108,20 @@ class SubmitForm(forms.Form):
         return [self[name] for name in self.BASIC]
 
     def groups(self) -> list[tuple[str, list[forms.BoundField], bool]]:
-        """Folded groups; one with an error in it, or with a value of its own, is open."""
+        """The collapsible groups as (title, fields, is_open); a group with an error or a changed value is open."""
         return [(title, [self[name] for name in names], self._has_input(names)) for title, names in self.GROUPS]
 
     def _has_input(self, names: tuple[str, ...]) -> bool:
-        given = any(self[name].value() not in (None, "", False, self.fields[name].initial) for name in names)
-        return given or any(name in self.errors for name in names)
+        changed = any(self[name].value() not in (None, "", False, self.fields[name].initial) for name in names)
+        return changed or any(name in self.errors for name in names)
 
 
 def submit_request(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The request of the form. What was left empty is not asked for."""
+    """The form's values as a submit request, without the empty fields."""
     request: dict[str, Any] = {name: values[name] for name in TEXT_FIELDS if values.get(name)}
-    request["command"] = values.get("command", "").replace("\r\n", "\n")  # browsers send CRLF, shells choke on it
+    request["command"] = values.get("command", "").replace(
+        "\r\n", "\n"
+    )  # browsers send CRLF, which breaks shell scripts
     if values.get("comment"):
         request["comment"] = values["comment"].replace("\r\n", "\n")
     request |= {name: integer_or_text(values[name]) for name in NUMBER_FIELDS if values.get(name)}
@@ -118,24 +129,25 @@ def submit_request(values: Mapping[str, Any]) -> dict[str, Any]:
     return request | {name: parse_pairs(name, values[name]) for name in PAIRS_FIELDS if values.get(name, "").strip()}
 
 
-def integer_or_text(written: str) -> int | str:
-    """A number if it is one; other text goes to the parser, which has the sentence for it."""
-    digits = written.strip().removeprefix("-")
-    return int(written) if digits.isascii() and digits.isdigit() and len(digits) < 20 else written
+def integer_or_text(text: str) -> int | str:
+    """The text as an integer if possible; otherwise the text itself, which the parser then rejects."""
+    digits = text.strip().removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 20 else text
 
 
-def parse_pairs(field: str, written: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for line in written.splitlines():
+def parse_pairs(field: str, text: str) -> dict[str, str]:
+    """Parse NAME=value lines. Raises InvalidField for a line without "=" and for a repeated name."""
+    pairs: dict[str, str] = {}
+    for line in text.splitlines():
         name, sign, value = line.partition("=")
         if not line.strip():
             continue
         if not sign:
-            raise InvalidField(field, f"{line.strip()[:40]!r} is no NAME=value")
-        if name.strip() in found:
+            raise InvalidField(field, f"{line.strip()[:40]!r} is not of the form NAME=value")
+        if name.strip() in pairs:
             raise InvalidField(field, f"{name.strip()[:40]!r} is given twice")
-        found[name.strip()] = value
-    return found
+        pairs[name.strip()] = value
+    return pairs
 
 
 def format_pairs(values: Mapping[str, str]) -> str:
@@ -143,7 +155,7 @@ def format_pairs(values: Mapping[str, str]) -> str:
 
 
 def resubmit_values(job: Job, *, secrets: bool) -> dict[str, Any]:
-    """What the form shows to ask for the same job once more. Secret values are for the owner's eyes only."""
+    """Initial form values to submit the same job again. `secrets` must be True only for the job's owner."""
     return {
         "team": job.team_id,
         "cluster": job.cluster_id,

@@ -1,4 +1,4 @@
-"""A page and its fragments: one view, one context, two sizes of answer."""
+"""Rendering pages and their htmx fragments, and reading page parameters."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from jobs.core.parsing import FieldReader, InvalidField, choice_reader, raise_in
 from jobs.models import Cluster
 
 MAX_TEXT_LENGTH = 1000
-MAX_PARAM_LENGTH = 200  # of an address
-MAX_EVENTS = 100  # of a job or a node, the newest; a page shows no more
+MAX_PARAM_LENGTH = 200  # characters of a URL parameter
+MAX_EVENTS = 100  # newest events that a job's or node's page shows
 
 
 def render_page(
@@ -26,100 +26,99 @@ def render_page(
     fragments: Mapping[str, str] | None = None,
     wrong: Sequence[InvalidField] = (),
 ) -> HttpResponse:
-    """The page, or the one fragment that htmx wants to replace (`HX-Target: section#queue`).
+    """Render the page, or the fragment that htmx replaces (`HX-Target: section#queue`).
 
-    Values of the context may be functions: a template calls what it shows, so a fragment costs only its own queries.
-    What is `wrong` with the address stands above the page; to its fragments that was said already.
+    Context values may be functions. A template calls only those it uses, so a fragment runs only its own queries.
+    A page shows the errors in `wrong` above its content and is answered with 400. Fragments do not repeat them.
     """
-    wanted = request.headers.get("HX-Target", "").partition("#")[2] if "HX-Request" in request.headers else ""
-    fragment = (fragments or {}).get(wanted)
+    target = request.headers.get("HX-Target", "").partition("#")[2] if "HX-Request" in request.headers else ""
+    fragment = (fragments or {}).get(target)
     response = render(
         request, fragment or page, {"wrong": wrong, **context}, status=400 if wrong and not fragment else 200
     )
-    # The same address has two answers; without this the Back button could show a fragment as a page
+    # Page and fragment share a URL. Without Vary the Back button could show a cached fragment as a page
     patch_vary_headers(response, ["HX-Request", "HX-Target"])
     patch_cache_control(response, private=True, no_cache=True)
     return response
 
 
 class PageQuery:
-    """What the address of a page asks for, word by word.
+    """The URL parameters of a page.
 
-    A word that cannot be is left out and kept in `wrong`: the page says so above what the rest of the address finds. An
-    answer that has no room for a sentence is refused with it (`refused`).
+    An invalid value is ignored and recorded in `wrong`. A page shows these errors above its content. A response
+    without room for them, such as JSON or CSV, is refused with `bad_request`.
     """
 
-    def __init__(self, given: Mapping[str, str]) -> None:
-        self.given = given
+    def __init__(self, params: Mapping[str, str]) -> None:
+        self.params = params
         self.wrong: list[InvalidField] = []
 
     def text(self, name: str, most: int = MAX_PARAM_LENGTH) -> str:
-        """PostgreSQL takes no NUL."""
-        return self.given.get(name, "").replace("\0", "").strip()[:most]
+        """The stripped value, or "". NUL bytes are removed because PostgreSQL rejects them."""
+        return self.params.get(name, "").replace("\0", "").strip()[:most]
 
     def read(self, name: str, reader: FieldReader, usual: Any = None) -> Any:
-        if not (written := self.text(name)):
+        """The parsed value, or `usual` if the parameter is missing or invalid."""
+        if not (text := self.text(name)):
             return usual
         try:
-            return reader(name, written)
+            return reader(name, text)
         except InvalidField as wrong:
             self.wrong.append(wrong)
             return usual
 
     def choice_value(self, name: str, choices: Sequence[str], usual: str = "") -> str:
-        found: str = self.read(name, choice_reader(choices), usual)
-        return found
+        value: str = self.read(name, choice_reader(choices), usual)
+        return value
 
 
 def bad_request(wrong: Sequence[InvalidField]) -> HttpResponse:
-    """For answers that are no page."""
-    words = "\n".join(map(str, wrong))
-    return HttpResponseBadRequest(words, content_type="text/plain; charset=utf-8")
+    """A plain-text 400 with one error per line, for responses that are not pages."""
+    lines = "\n".join(map(str, wrong))
+    return HttpResponseBadRequest(lines, content_type="text/plain; charset=utf-8")
 
 
 def digits_reader(most: int) -> FieldReader:
-    """Of up to so many digits, from 0 on: the place of a row in its list, of a byte in its file."""
+    """A reader of non-negative integers of at most `most` digits, such as row ids and byte offsets."""
 
-    def read_digits(name: str, written: str) -> int:
-        if not (written.isascii() and written.isdecimal() and len(written) <= most):
-            raise_invalid_field(name, f"{short_repr(written)} is no whole number of up to {most} digits")
-        return int(written)
+    def read_digits(name: str, text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and len(text) <= most):
+            raise_invalid_field(name, f"{short_repr(text)} is not a whole number of up to {most} digits")
+        return int(text)
 
     return read_digits
 
 
-POSITION_READER = digits_reader(18)  # a key of the database
+POSITION_READER = digits_reader(18)  # a primary key
 
 
 def posted_text(request: HttpRequest, field: str = "why") -> str:
-    """Free words of a person, without control characters (PostgreSQL stores no NUL, terminals obey the others)."""
+    """Free text of a form, without control characters: PostgreSQL rejects NUL, terminals interpret the others."""
     return strip_control_characters(request.POST.get(field, "")[: 2 * MAX_TEXT_LENGTH]).strip()[:MAX_TEXT_LENGTH]
 
 
-def read_cluster_name(name: str, written: str) -> str:
-    if not Cluster.objects.filter(name=written).exists():
-        raise_invalid_field(name, f"{short_repr(written)} is no cluster that is known here")
-    return written
+def read_cluster_name(name: str, text: str) -> str:
+    if not Cluster.objects.filter(name=text).exists():
+        raise_invalid_field(name, f"{short_repr(text)} is not a known cluster")
+    return text
 
 
 def requested_cluster(address: PageQuery) -> tuple[list[Cluster], Cluster | None]:
-    """All there are, and the one in the address, or the first."""
-    clusters, wanted = list(Cluster.objects.all()), address.read("cluster", read_cluster_name)
-    found = next((one for one in clusters if one.name == wanted), None)
-    return clusters, found or (clusters[0] if clusters else None)
+    """All clusters, and the one named in the URL; the first if none is named."""
+    clusters, name = list(Cluster.objects.all()), address.read("cluster", read_cluster_name)
+    selected = next((cluster for cluster in clusters if cluster.name == name), None)
+    return clusters, selected or (clusters[0] if clusters else None)
 
 
 def datetime_reader_since(since: datetime, now: datetime) -> FieldReader:
-    """That has come already, and of which there is still something known."""
+    """A reader of times between `since`, where the stored history begins, and `now`."""
 
-    def read_past_datetime(name: str, written: str) -> datetime:
-        at = read_timestamp(name, written)
+    def read_past_datetime(name: str, text: str) -> datetime:
+        at = read_timestamp(name, text)
         if at > now:
-            raise_invalid_field(name, f"{written[:40]!r} has not come yet")
+            raise_invalid_field(name, f"{text[:40]!r} is in the future")
         if at < since:
-            raise_invalid_field(
-                name, f"{written[:40]!r} is before {since:%Y-%m-%d %H:%M:%S} UTC, where what is known begins"
-            )
+            raise_invalid_field(name, f"{text[:40]!r} is before the history begins, {since:%Y-%m-%d %H:%M:%S} UTC")
         return at
 
     return read_past_datetime

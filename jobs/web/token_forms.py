@@ -1,4 +1,4 @@
-"""Asking for a token: nobody gives one more than they have."""
+"""Forms that create tokens. A token never gets more access than the user who creates it."""
 
 from __future__ import annotations
 
@@ -12,29 +12,31 @@ from django.core.exceptions import ValidationError
 from jobs.actions.tokens import max_token_lifetime, max_token_scope
 from jobs.models import Team, Token, TokenScope, clock
 
-TOKEN_LIFETIMES = {"7": "7 days", "30": "30 days", "90": "90 days", "365": "a year", "": "until it is revoked"}
+TOKEN_LIFETIMES = {"7": "7 days", "30": "30 days", "90": "90 days", "365": "1 year", "": "until revoked"}
 MAX_NETWORKS = 20
 
 
 def allowed_lifetimes() -> list[tuple[str, str]]:
-    """The choices within ACME_TOKEN_MAX_DAYS; the limit itself stands for those beyond it."""
+    """The choices within ACME_TOKEN_MAX_DAYS, and the limit itself in place of the longer ones."""
     most = max_token_lifetime()
     if most is None:
         return list(TOKEN_LIFETIMES.items())
-    within = [(days, label) for days, label in TOKEN_LIFETIMES.items() if days and int(days) <= most.days]
+    allowed = [(days, label) for days, label in TOKEN_LIFETIMES.items() if days and int(days) <= most.days]
     limit = str(most.days)
-    return within if limit in dict(within) else [*within, (limit, f"{limit} days, the longest allowed")]
+    return allowed if limit in dict(allowed) else [*allowed, (limit, f"{limit} days (maximum)")]
 
 
 def normalize_network(text: str) -> str:
     try:
         return str(ipaddress.ip_network(text.strip()))
     except ValueError as error:
-        raise ValidationError(f"{text[:50]!r} is no network such as 10.0.0.0/8 or 2001:db8::/32: {error}") from error
+        raise ValidationError(
+            f"{text[:50]!r} is not a network such as 10.0.0.0/8 or 2001:db8::/32: {error}."
+        ) from error
 
 
 class TokenRightsForm(forms.ModelForm):
-    """What any form that makes a token checks."""
+    """Checks shared by all forms that create tokens."""
 
     asker: Any
 
@@ -45,17 +47,17 @@ class TokenRightsForm(forms.ModelForm):
         cleaned = super().clean() or self.cleaned_data
         scope = cleaned.get("scope")
         if scope and not max_token_scope(self.asker, cleaned.get("team")).covers(TokenScope(scope)):
-            raise ValidationError({"scope": "A token cannot do more than you may do yourself."})
+            raise ValidationError({"scope": "A token cannot have more access than you have."})
         return cleaned
 
 
 class OwnTokenForm(TokenRightsForm):
-    lives = forms.ChoiceField(label="Valid for", choices=list(TOKEN_LIFETIMES.items()), initial="90", required=False)
+    lives = forms.ChoiceField(label="Lifetime", choices=list(TOKEN_LIFETIMES.items()), initial="90", required=False)
 
     class Meta:
         model = Token
         fields = ("name", "scope", "team", "networks")
-        labels = {"name": "What it is for"}
+        labels = {"name": "Purpose"}
 
     def __init__(self, *args: Any, asker: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -64,21 +66,23 @@ class OwnTokenForm(TokenRightsForm):
         self.fields["team"].empty_label = "all my teams"
         self.fields["lives"].choices = allowed_lifetimes()
         widest = max_token_scope(asker, None)
-        self.fields["scope"].choices = [(one, TokenScope(one).label) for one in TokenScope.values if widest.covers(one)]
+        scopes = [scope for scope in TokenScope.values if widest.covers(scope)]
+        self.fields["scope"].choices = [(scope, TokenScope(scope).label) for scope in scopes]
 
     def clean_name(self) -> str:
         name = self.cleaned_data["name"]
         if not name.isprintable():
-            raise ValidationError("It contains a control character.")
+            raise ValidationError("The name contains a control character.")
         return name
 
     def clean_networks(self) -> list[str]:
-        found = super().clean_networks()
-        if len(found) > MAX_NETWORKS:
-            raise ValidationError(f"These are {len(found)} networks, more than the {MAX_NETWORKS} allowed.")
-        return found
+        networks = super().clean_networks()
+        if len(networks) > MAX_NETWORKS:
+            raise ValidationError(f"Enter at most {MAX_NETWORKS} networks, not {len(networks)}.")
+        return networks
 
-    def wanted(self) -> dict[str, Any]:
+    def token_values(self) -> dict[str, Any]:
+        """The arguments for `create_token`."""
         lives = self.cleaned_data["lives"] or (
             "" if max_token_lifetime() is None else self.fields["lives"].choices[-1][0]
         )

@@ -1,0 +1,1 @@
+"""Actions of scheduling: all writes to its models, each guarded and with its Event."""

@@ -1,12 +1,12 @@
-"""The only code that changes suites, campaigns and what belongs to them.
+"""All changes to suites, campaigns and their evaluations, shards and trials.
 
-Whatever the loop decides carries the turn that it looked at: `_turned` counts the turn up in the transaction of the
-change, so of two loops that saw the same only the first changes anything. A trial, its job and its shards' new state
-are one transaction: there is no moment in which a sample is in two jobs, or in none.
+Each decision of the loop is based on one turn number of the campaign. `_advance_turn` increments it in the transaction
+of the change, so if two loops read the same turn, only the first one changes anything. A trial, its job and the new
+state of its shards are written in one transaction, so each sample is always in exactly one place.
 
     EvaluationError
-    ├── Gone   it is not in the state that the verb expects, or somebody else has changed it since the look
-    └── BadSpec (jobs.core.parsing) what was asked cannot be
+    └── CampaignStateConflict   the campaign is in another state than expected, or was changed concurrently
+    InvalidField (jobs.core.parsing)   a field of the request is invalid
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.core.parsing import InvalidField
 from jobs.core.public_id import public_id
+from jobs.core.slurm_notation import format_count
 from jobs.core.spec import JobSpec, check_fits_cluster
 from jobs.models import Cluster, ClusterMode, Node, Team, bulk_copy
 from scheduling.evaluation import job_output
@@ -45,9 +46,9 @@ from scheduling.models import (
 )
 
 COORDINATOR = "evaluation"
-MAX_SHARD_TRIES = 3  # of a shard whose command fails
-MAX_SHARD_LOSSES = 25  # of a shard whose job is taken away
-OBSERVE_MODE_WAIT_REASON = "It waits: {} is only observed by now, so Acme starts nothing there."
+MAX_SHARD_TRIES = 3  # failures of its command
+MAX_SHARD_LOSSES = 25  # jobs that ended before the shard was done, for example by preemption
+OBSERVE_MODE_WAIT_REASON = "Waiting: {} is in mode observe, so Acme starts no jobs there."
 
 
 class EvaluationError(Exception):
@@ -58,26 +59,26 @@ class CampaignStateConflict(EvaluationError):
     pass
 
 
-# --- what people do
+# --- actions of users
 
 
 @transaction.atomic
 def define_suite(spec: SuiteSpec, *, team: Team, author: Author) -> Suite:
-    """The next version; the newest one if it says the same already."""
-    Team.objects.select_for_update().get(pk=team.pk)  # two at once number themselves one after the other
+    """Create the next version of a suite. Return the newest version if it is identical."""
+    Team.objects.select_for_update().get(pk=team.pk)  # serialises version numbers of concurrent requests
     newest = Suite.objects.filter(team=team, name=spec.name).order_by("-version").first()
     columns = {name: getattr(spec, name) for name in SUITE_COLUMNS}
     if newest and _suite_equals_spec(newest, spec, columns):
         return newest
-    made = Suite.objects.create(
+    suite = Suite.objects.create(
         team=team, user_id=author.user_id, name=spec.name, version=newest.version + 1 if newest else 1, **columns
     )
     SuiteDataset.objects.bulk_create(
-        SuiteDataset(suite=made, position=number, **{name: getattr(one, name) for name in DATASET_COLUMNS})
-        for number, one in enumerate(spec.datasets)
+        SuiteDataset(suite=suite, position=number, **{name: getattr(dataset, name) for name in DATASET_COLUMNS})
+        for number, dataset in enumerate(spec.datasets)
     )
-    journal.new_event("suite.defined", author, detail={"suite": str(made), "team": team.name}).save()
-    return made
+    journal.new_event("suite.defined", author, detail={"suite": str(suite), "team": team.name}).save()
+    return suite
 
 
 SUITE_COLUMNS = (
@@ -89,20 +90,20 @@ DATASET_COLUMNS = ("name", "samples", "parts", "infer", "metric", "infer_s", "sc
 
 def _suite_equals_spec(suite: Suite, spec: SuiteSpec, columns: Mapping[str, Any]) -> bool:
     datasets = [tuple(row) for row in suite.datasets.order_by("position").values_list(*DATASET_COLUMNS)]
-    asked = [tuple(getattr(one, name) for name in DATASET_COLUMNS) for one in spec.datasets]
-    return datasets == asked and all(getattr(suite, name) == value for name, value in columns.items())
+    requested = [tuple(getattr(dataset, name) for name in DATASET_COLUMNS) for dataset in spec.datasets]
+    return datasets == requested and all(getattr(suite, name) == value for name, value in columns.items())
 
 
 @transaction.atomic
 def create_campaign(
     spec: CampaignSpec, *, suite: Suite, cluster: Cluster, team: Team, author: Author, now: datetime
 ) -> Campaign:
-    """What is known already of the same checkpoint, dataset and version of the suite is taken over, unless `again`."""
+    """Create a campaign. It reuses results of the same checkpoint, dataset and suite version, unless `again` is set."""
     _validate_campaign_spec(spec, suite, cluster, now)
     with connection.cursor() as cursor:
         cursor.execute("SELECT nextval('jobs_public_id')")
         name = public_id(now, cursor.fetchone()[0])
-    made = Campaign.objects.create(
+    campaign = Campaign.objects.create(
         public_id=name,
         cluster=cluster,
         team=team,
@@ -113,23 +114,23 @@ def create_campaign(
         nodes=spec.nodes,
         deadline_at=spec.deadline_at,
     )
-    known = {} if spec.again else _reusable_evaluations(team, suite, spec.checkpoints)
+    results = {} if spec.again else _reusable_evaluations(team, suite, spec.checkpoints)
     datasets = list(suite.datasets.values_list("pk", flat=True))
     rows = [
-        _new_evaluation(made, checkpoint, dataset, known.get((checkpoint, dataset)), now)
+        _new_evaluation(campaign, checkpoint, dataset, results.get((checkpoint, dataset)), now)
         for checkpoint in spec.checkpoints
         for dataset in datasets
     ]
     bulk_copy.insert(rows)
-    _log_campaign_event(made, author, "", CampaignState.PENDING)
-    return made
+    _log_campaign_event(campaign, author, "", CampaignState.PENDING)
+    return campaign
 
 
 def _validate_campaign_spec(spec: CampaignSpec, suite: Suite, cluster: Cluster, now: datetime) -> None:
     if cluster.mode == ClusterMode.OBSERVE:
-        raise InvalidField("cluster", f"{cluster} is only observed: Acme starts nothing there")
+        raise InvalidField("cluster", f"{cluster} is in mode observe, in which Acme starts no jobs")
     if not cluster.log_root:
-        raise InvalidField("cluster", f"{cluster} keeps no logs that Acme can read, and results come through them")
+        raise InvalidField("cluster", f"{cluster} has no job log directory, from which Acme reads the results")
     if spec.deadline_at and spec.deadline_at <= now:
         raise InvalidField("deadline_at", "is in the past")
     trial = JobSpec(
@@ -142,7 +143,7 @@ def _validate_campaign_spec(spec: CampaignSpec, suite: Suite, cluster: Cluster, 
     check_fits_cluster(trial, Node.objects.shape(cluster))
     count = len(spec.checkpoints) * suite.datasets.count()
     if count > MAX_EVALUATIONS:
-        raise InvalidField("checkpoints", f"come to {count} evaluations, more than the {MAX_EVALUATIONS} allowed")
+        raise InvalidField("checkpoints", f"would create {count} evaluations; at most {MAX_EVALUATIONS} are allowed")
 
 
 def _reusable_evaluations(team: Team, suite: Suite, checkpoints: Sequence[str]) -> dict[tuple[str, int], Evaluation]:
@@ -153,21 +154,21 @@ def _reusable_evaluations(team: Team, suite: Suite, checkpoints: Sequence[str]) 
 
 
 def _new_evaluation(
-    campaign: Campaign, checkpoint: str, dataset: int, known: Evaluation | None, now: datetime
+    campaign: Campaign, checkpoint: str, dataset: int, earlier: Evaluation | None, now: datetime
 ) -> Evaluation:
     row = Evaluation(campaign=campaign, checkpoint=checkpoint, dataset_id=dataset)
-    if known:
-        row.state, row.scores, row.reused_id, row.given = known.state, known.scores, known.pk, known.given
-        row.why, row.ended_at = "Known from an earlier campaign.", now
+    if earlier:
+        row.state, row.scores, row.reused_id, row.given = earlier.state, earlier.scores, earlier.pk, earlier.given
+        row.why, row.ended_at = "Reused from an earlier campaign.", now
     return row
 
 
 @transaction.atomic
 def cancel(campaign: Campaign, *, author: Author, now: datetime) -> None:
-    """Its jobs are withdrawn or stopped; what was measured stays."""
+    """Cancel the campaign. The loop then cancels its jobs; existing results are kept."""
     row = Campaign.objects.select_for_update().get(pk=campaign.pk)
     if row.state not in OPEN_CAMPAIGN_STATES:
-        raise CampaignStateConflict(f"{row} has ended: it is {row.state}.")
+        raise CampaignStateConflict(f"{row} has already ended: {row.state}.")
     Evaluation.objects.filter(campaign=row, state__in=OPEN_CAMPAIGN_STATES).update(
         state=CampaignState.CANCELLED, ended_at=now
     )
@@ -176,29 +177,29 @@ def cancel(campaign: Campaign, *, author: Author, now: datetime) -> None:
 
 @transaction.atomic
 def retry(campaign: Campaign, *, author: Author, now: datetime) -> int:
-    """What failed alone, with all its tries: shards, and checkpoints given up. Return how many evaluations."""
+    """Retry the failed evaluations, with all tries available again. Return their number."""
     row = Campaign.objects.select_for_update().get(pk=campaign.pk)
     failed = Evaluation.objects.filter(campaign=row, state=CampaignState.FAILED)
     if row.state == CampaignState.CANCELLED or not failed.exists():
-        raise CampaignStateConflict(f"Nothing of {row} failed that could be tried again; it is {row.state}.")
+        raise CampaignStateConflict(f"{row} has no failed evaluations to retry. Its state is {row.state}.")
     shards = Shard.objects.filter(evaluation__in=failed, state=ShardState.FAILED)
     fresh = {"tries": 0, "losses": 0, "trial": None}
     shards.filter(infer_s__isnull=True).update(state=ShardState.WAITING, **fresh)
     shards.filter(infer_s__isnull=False).update(state=ShardState.INFERRED, **fresh)
     again = failed.update(state=CampaignState.RUNNING, why="", ended_at=None)
-    Campaign.objects.filter(pk=row.pk).update(started_at=now)  # what failed to be copied before is forgiven
+    Campaign.objects.filter(pk=row.pk).update(started_at=now)  # earlier failed copies no longer count
     _set_campaign_state(
-        row, CampaignState.RUNNING, author=author, now=now, why=f"{again} failed evaluations are tried again."
+        row, CampaignState.RUNNING, author=author, now=now, why=f"Retrying {format_count(again, 'failed evaluation')}."
     )
     return again
 
 
-# --- what the loop does
+# --- actions of the loop
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRequest:
-    """A job to be submitted, and the shards that it is to go through."""
+    """A job to submit, and the shards it will process."""
 
     kind: str
     checkpoint: str
@@ -210,7 +211,7 @@ class TrialRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class NewShard:
-    """Samples that become a shard."""
+    """Samples that will become a shard."""
 
     evaluation: int
     start: int
@@ -230,16 +231,19 @@ def start_campaign(campaign: Campaign, plan: Mapping[str, Any], nodes: int, now:
 
 @transaction.atomic
 def create_shards(campaign: Campaign, cuts: Sequence[NewShard]) -> dict[tuple[int, int], int]:
-    """(evaluation, start) → its shard. Who took these samples since the look is seen by the turn and by `given`."""
+    """Create the shards and return their ids by (evaluation, start). Raises CampaignStateConflict if some samples were
+    assigned concurrently."""
     _advance_turn(campaign, CampaignState.RUNNING)
     for cut in cuts:
-        mine = Evaluation.objects.filter(pk=cut.evaluation, campaign=campaign, given=cut.start)
-        if not mine.update(given=F("given") + cut.samples, state=CampaignState.RUNNING):
-            raise CampaignStateConflict(f"{campaign}: somebody else cut evaluation {cut.evaluation} at {cut.start}")
-    made = Shard.objects.bulk_create(
+        samples = Evaluation.objects.filter(pk=cut.evaluation, campaign=campaign, given=cut.start)
+        if not samples.update(given=F("given") + cut.samples, state=CampaignState.RUNNING):
+            raise CampaignStateConflict(
+                f"{campaign}: evaluation {cut.evaluation} was split concurrently at {cut.start}"
+            )
+    shards = Shard.objects.bulk_create(
         Shard(evaluation_id=cut.evaluation, start=cut.start, samples=cut.samples) for cut in cuts
     )
-    return {(shard.evaluation_id, shard.start): shard.pk for shard in made}
+    return {(shard.evaluation_id, shard.start): shard.pk for shard in shards}
 
 
 SHARD_STATE_BEFORE_TRIAL = {TrialKind.INFER: ShardState.WAITING, TrialKind.SCORE: ShardState.INFERRED}
@@ -269,22 +273,22 @@ def submit_trials(campaign: Campaign, orders: Sequence[TrialRequest], now: datet
         for job, order in zip(jobs, orders, strict=True)
     )
     for trial, order in zip(trials, orders, strict=True):
-        mine = Shard.objects.filter(
+        shards = Shard.objects.filter(
             pk__in=order.shards, state=SHARD_STATE_BEFORE_TRIAL[TrialKind(order.kind)], trial=None
         )
-        if mine.update(state=SHARD_STATE_DURING_TRIAL[TrialKind(order.kind)], trial=trial) != len(order.shards):
-            raise CampaignStateConflict(f"{campaign}: a shard of {order.spec.name} is elsewhere by now")
+        if shards.update(state=SHARD_STATE_DURING_TRIAL[TrialKind(order.kind)], trial=trial) != len(order.shards):
+            raise CampaignStateConflict(f"{campaign}: a shard of {order.spec.name} was assigned concurrently")
     return trials
 
 
 @transaction.atomic
 def record_trial_output(campaign: Campaign, trial: Trial, parts: Iterable[PartResult], now: datetime) -> int:
-    """Take over what a trial says that it has done. Return how much of it was news."""
+    """Record the results that a trial reports in its log. Return the number of new results."""
     _advance_turn(campaign, *OPEN_CAMPAIGN_STATES)
     news = 0
-    mine = {shard.pk: shard for shard in Shard.objects.filter(trial=trial)}
+    shards = {shard.pk: shard for shard in Shard.objects.filter(trial=trial)}
     for part in parts:
-        if shard := mine.get(part.part):
+        if shard := shards.get(part.part):
             news += (
                 _record_inference(shard, trial, part)
                 if trial.kind == TrialKind.INFER
@@ -297,32 +301,32 @@ def record_trial_output(campaign: Campaign, trial: Trial, parts: Iterable[PartRe
 
 
 def _record_inference(shard: Shard, trial: Trial, part: PartResult) -> bool:
-    """Where there is no metric of its own, the inference brings the result."""
+    """Record the inference of a shard. If the suite has no metric command, the inference reports the scores."""
     if part.code:
         return _record_shard_failure(
-            shard, ShardState.WAITING, part.why or f"Its command ended with exit code {part.code}."
+            shard, ShardState.WAITING, part.why or f"The command ended with exit code {part.code}."
         )
-    done: dict[str, Any] = {"state": ShardState.INFERRED, "trial": None, "why": "", "inferred_by": trial, "tries": 0}
+    fields: dict[str, Any] = {"state": ShardState.INFERRED, "trial": None, "why": "", "inferred_by": trial, "tries": 0}
     if part.scores is not None:
-        done |= {"state": ShardState.COMPLETED, "scores": dict(part.scores)}
-    mine = Shard.objects.filter(pk=shard.pk, state=ShardState.INFERRING, trial=trial)
-    return bool(mine.update(**done, infer_s=part.took_s, inferred_at_s=part.at_s))
+        fields |= {"state": ShardState.COMPLETED, "scores": dict(part.scores)}
+    rows = Shard.objects.filter(pk=shard.pk, state=ShardState.INFERRING, trial=trial)
+    return bool(rows.update(**fields, infer_s=part.took_s, inferred_at_s=part.at_s))
 
 
 def _record_scoring(shard: Shard, trial: Trial, part: PartResult) -> bool:
     if part.code or part.scores is None:
         return _record_shard_failure(
-            shard, ShardState.INFERRED, part.why or f"Its metric ended with exit code {part.code}."
+            shard, ShardState.INFERRED, part.why or f"The metric command ended with exit code {part.code}."
         )
-    done = {"state": ShardState.COMPLETED, "trial": None, "why": "", "scored_by": trial}
-    mine = Shard.objects.filter(pk=shard.pk, state=ShardState.SCORING, trial=trial)
-    return bool(mine.update(**done, scores=dict(part.scores), score_s=part.took_s, scored_at_s=part.at_s))
+    fields = {"state": ShardState.COMPLETED, "trial": None, "why": "", "scored_by": trial}
+    rows = Shard.objects.filter(pk=shard.pk, state=ShardState.SCORING, trial=trial)
+    return bool(rows.update(**fields, scores=dict(part.scores), score_s=part.took_s, scored_at_s=part.at_s))
 
 
 def _record_shard_failure(shard: Shard, back: str, why: str) -> bool:
     state = ShardState.FAILED if shard.tries + 1 >= MAX_SHARD_TRIES else back
-    mine = Shard.objects.filter(pk=shard.pk, state=shard.state, trial=shard.trial_id)
-    return bool(mine.update(state=state, trial=None, tries=F("tries") + 1, why=why[:500]))
+    rows = Shard.objects.filter(pk=shard.pk, state=shard.state, trial=shard.trial_id)
+    return bool(rows.update(state=state, trial=None, tries=F("tries") + 1, why=why[:500]))
 
 
 SHARD_STATE_AFTER_LOSS = {TrialKind.INFER: ShardState.WAITING, TrialKind.SCORE: ShardState.INFERRED}
@@ -330,30 +334,31 @@ SHARD_STATE_AFTER_LOSS = {TrialKind.INFER: ShardState.WAITING, TrialKind.SCORE: 
 
 @transaction.atomic
 def end_trial(campaign: Campaign, trial: Trial, *, blame: bool, why: str, now: datetime) -> int:
-    """Its job is over: what it did not come to goes back. With `blame` the first of that is what it died of."""
+    """Return the unfinished shards of an ended trial to the queue. With `blame`, the first of them counts as failed: it
+    was the one being processed. Return the number of unfinished shards."""
     _advance_turn(
         campaign, *OPEN_CAMPAIGN_STATES, CampaignState.FAILED, CampaignState.CANCELLED, CampaignState.COMPLETED
     )
     if not Trial.objects.filter(pk=trial.pk, ended_at__isnull=True).update(ended_at=now, why=why[:500]):
-        raise CampaignStateConflict(f"{trial} has ended already")
-    left = list(Shard.objects.filter(trial=trial).order_by("id"))
-    ran = int(trial.job.started_at is not None)  # who only waited has lost nothing
+        raise CampaignStateConflict(f"{trial} has already ended")
+    unfinished = list(Shard.objects.filter(trial=trial).order_by("id"))
+    ran = int(trial.job.started_at is not None)  # a trial that never started lost no work
     back = SHARD_STATE_AFTER_LOSS[TrialKind(trial.kind)]
-    for shard in left[:1] if blame else []:
+    for shard in unfinished[:1] if blame else []:
         _record_shard_failure(shard, back, why)
-    for shard in left[1:] if blame else left:
+    for shard in unfinished[1:] if blame else unfinished:
         lost = shard.losses + ran >= MAX_SHARD_LOSSES
         state = ShardState.FAILED if lost else back
         Shard.objects.filter(pk=shard.pk, trial=trial).update(
             state=state, trial=None, losses=F("losses") + ran, why=why[:500]
         )
     live.publish_on_commit(campaign_topic(campaign))
-    return len(left)
+    return len(unfinished)
 
 
 @transaction.atomic
 def fail_checkpoint(campaign: Campaign, checkpoint: str, why: str, now: datetime) -> None:
-    """A checkpoint that cannot be evaluated, unless some of it is under way."""
+    """Fail the open evaluations of a checkpoint, except those with a running trial."""
     _advance_turn(campaign, CampaignState.RUNNING)
     busy = Shard.objects.filter(evaluation=OuterRef("pk"), trial__isnull=False)
     open_ = Evaluation.objects.filter(campaign=campaign, checkpoint=checkpoint, state__in=OPEN_CAMPAIGN_STATES)
@@ -362,7 +367,8 @@ def fail_checkpoint(campaign: Campaign, checkpoint: str, why: str, now: datetime
 
 @transaction.atomic
 def settle_campaign(campaign: Campaign, now: datetime) -> bool:
-    """Evaluations whose shards have all ended get their result, and the campaign its end. True if anything moved."""
+    """End evaluations whose shards have all ended, and the campaign after its last one. Return whether anything
+    changed."""
     moved = _settle_evaluations(campaign, now)
     if Evaluation.objects.filter(campaign=campaign, state__in=OPEN_CAMPAIGN_STATES).exists():
         if moved:
@@ -371,7 +377,7 @@ def settle_campaign(campaign: Campaign, now: datetime) -> bool:
     _advance_turn(campaign, CampaignState.RUNNING)
     failed = Evaluation.objects.filter(campaign=campaign, state=CampaignState.FAILED).count()
     state = CampaignState.FAILED if failed else CampaignState.COMPLETED
-    why = f"{failed} of its evaluations failed; the others have their results." if failed else ""
+    why = f"{format_count(failed, 'evaluation')} failed; the others have results." if failed else ""
     _set_campaign_state(campaign, state, author=campaign_author(campaign), now=now, why=why)
     return True
 
@@ -399,13 +405,13 @@ def _settle_evaluations(campaign: Campaign, now: datetime) -> bool:
         else:
             scores = job_output.merge_scores(row.shards.values_list("samples", "scores"))
             fields = {"state": CampaignState.COMPLETED, "scores": scores, "why": ""}
-        mine = Evaluation.objects.filter(pk=row.pk, state=CampaignState.RUNNING)
-        moved |= bool(mine.update(**fields, ended_at=now))
+        rows = Evaluation.objects.filter(pk=row.pk, state=CampaignState.RUNNING)
+        moved |= bool(rows.update(**fields, ended_at=now))
     return moved
 
 
 def set_observe_mode_reason(campaign: Campaign) -> None:
-    """Its cluster is only observed: it waits, and says so."""
+    """Show on the campaign that it waits because its cluster is in mode observe."""
     _update_wait_reason(
         campaign,
         OBSERVE_MODE_WAIT_REASON.format(campaign.cluster),
@@ -414,20 +420,20 @@ def set_observe_mode_reason(campaign: Campaign) -> None:
 
 
 def clear_observe_mode_reason(campaign: Campaign) -> None:
-    held = OBSERVE_MODE_WAIT_REASON.format(campaign.cluster)
-    if campaign.why == held:
-        _update_wait_reason(campaign, "", Campaign.objects.filter(pk=campaign.pk, why=held))
+    reason = OBSERVE_MODE_WAIT_REASON.format(campaign.cluster)
+    if campaign.why == reason:
+        _update_wait_reason(campaign, "", Campaign.objects.filter(pk=campaign.pk, why=reason))
 
 
-def _update_wait_reason(campaign: Campaign, why: str, mine: QuerySet[Campaign]) -> None:
-    """Words alone: no turn is counted, for nothing was decided."""
-    if campaign.why != why and mine.update(why=why):
+def _update_wait_reason(campaign: Campaign, why: str, rows: QuerySet[Campaign]) -> None:
+    """Update the text only. This is not a decision, so the turn number stays."""
+    if campaign.why != why and rows.update(why=why):
         campaign.why = why
         live.publish_on_commit("campaigns", campaign_topic(campaign))
 
 
 def campaign_author(campaign: Campaign) -> Author:
-    """What the coordinator does, it does for whoever asked for the campaign."""
+    """Return the author of the coordinator's actions: it acts on behalf of the campaign's user."""
     return Author(by=COORDINATOR, user_id=campaign.user_id)
 
 
@@ -436,14 +442,14 @@ def campaign_topic(campaign: Campaign) -> str:
 
 
 def _advance_turn(campaign: Campaign, *states: str) -> None:
-    mine = Campaign.objects.filter(pk=campaign.pk, turn=campaign.turn, state__in=states)
-    if not mine.update(turn=F("turn") + 1):
-        raise CampaignStateConflict(f"{campaign} was changed by somebody else since the look")
+    rows = Campaign.objects.filter(pk=campaign.pk, turn=campaign.turn, state__in=states)
+    if not rows.update(turn=F("turn") + 1):
+        raise CampaignStateConflict(f"{campaign} was changed concurrently")
     campaign.turn += 1
 
 
 def _set_campaign_state(campaign: Campaign, state: str, *, author: Author, now: datetime, why: str = "") -> None:
-    """Under the row's lock: `_turned` or `select_for_update` came before."""
+    """Set the state. The caller must have locked the row by `_advance_turn` or `select_for_update`."""
     before = campaign.state
     ended = now if state not in OPEN_CAMPAIGN_STATES else None
     Campaign.objects.filter(pk=campaign.pk).update(state=state, ended_at=ended, why=why, turn=F("turn") + 1)

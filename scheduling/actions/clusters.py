@@ -1,4 +1,4 @@
-"""The only code that enters a cluster and changes how it is reached, with its Event. How it decides: policy_actions."""
+"""All changes to clusters and their connections, with their Events. The scheduling policy is changed by `policies`."""
 
 from __future__ import annotations
 
@@ -28,19 +28,21 @@ RESERVED_NAMES = ("test",)  # /api/v1/clusters/test/ tests a connection that is 
 
 
 class ClusterError(Exception):
-    """Nothing was changed; the message is a sentence without its full stop."""
+    """The request was refused and nothing was changed. The message has no final period."""
 
 
 class InvalidClusterFields(ClusterError):
-    """The fields that cannot be, each with its sentences."""
+    """The invalid fields, each with its messages."""
 
     def __init__(self, errors: Mapping[str, Sequence[str]]) -> None:
-        self.errors = {name: list(said) for name, said in errors.items()}
-        super().__init__("; ".join(f"{name}: {one.rstrip('.')}" for name, said in self.errors.items() for one in said))
+        self.errors = {name: list(messages) for name, messages in errors.items()}
+        texts = (f"{name}: {text.rstrip('.')}" for name, messages in self.errors.items() for text in messages)
+        super().__init__("; ".join(texts))
 
 
 class ConnectionTests(PerUserThrottle):
-    """Connection tests of one user in a minute, by page and API together: a test must not become a port scanner."""
+    """Limits the connection tests of a user per minute, on pages and API together: a test must not serve as a port
+    scanner."""
 
     name = "connection-tests:"
     most = 30
@@ -56,27 +58,27 @@ def add(name: str, columns: Mapping[str, Any], *, author: Author, why: str = "")
         with transaction.atomic():
             row = Cluster.objects.create(name=name, **columns)
     except IntegrityError:
-        raise ClusterError(f"there is a cluster {name} already") from None
-    told = {column: value for column, value in columns.items() if value}
-    journal.cluster_event("cluster.added", author, row, why=why, detail={"columns": told}).save()
+        raise ClusterError(f"a cluster named {name} already exists") from None
+    values = {column: value for column, value in columns.items() if value}
+    journal.cluster_event("cluster.added", author, row, why=why, detail={"columns": values}).save()
     _announce_change(row)
     return row
 
 
 @transaction.atomic
 def change(row: Cluster, columns: Mapping[str, Any], *, author: Author, why: str = "") -> list[str]:
-    """The names of the columns that are another now. Those read before are expected to stand still."""
+    """Change the columns and return the names of those that differ. Fails if they were changed since `row` was read."""
     changed = {name: value for name, value in columns.items() if getattr(row, name) != value}
     if not changed:
-        raise ClusterError(f"{row} is set like this already")
+        raise ClusterError(f"{row} already has these settings")
     refuse_bundled_changes(row, changed)
     _validate_cluster(_cluster_copy_with(row, changed))
     if not {"address", *TOKEN_FIELDS}.isdisjoint(changed):
-        wanted = _cluster_copy_with(row, changed)
-        refuse_token_for_other_address(wanted.address, token_paths(vars(wanted)), apart_from=row)
+        target = _cluster_copy_with(row, changed)
+        refuse_token_for_other_address(target.address, token_paths(vars(target)), apart_from=row)
     before = {name: getattr(row, name) for name in changed}
     if not Cluster.objects.filter(pk=row.pk, **before).update(**changed):
-        raise ClusterError(f"somebody changed {row} in the meantime; look again")
+        raise ClusterError(f"{row} was changed in the meantime; reload and try again")
     detail = {"changes": [[name, before[name], value] for name, value in changed.items()]}
     journal.cluster_event("cluster.changed", author, row, why=why, detail=detail).save()
     _announce_change(row)
@@ -86,13 +88,14 @@ def change(row: Cluster, columns: Mapping[str, Any], *, author: Author, why: str
 def refuse_token_for_other_address(
     address: str, tokens: Mapping[str, str], *, apart_from: Cluster | None = None
 ) -> None:
+    """Raise InvalidClusterFields if a token belongs to another cluster's address, so that it is not sent elsewhere."""
     others = Cluster.objects.exclude(pk=apart_from.pk) if apart_from else Cluster.objects.all()
     for name, owner in others.with_tokens_for_another_address(tokens, address).items():
         raise InvalidClusterFields({name: [owner.token_address_warning]})
 
 
 def validate_connection(columns: Mapping[str, Any]) -> None:
-    """Of a test: what could not be saved either is not tried."""
+    """Refuse to test settings that could not be saved."""
     row = Cluster(**columns)
     try:
         row.clean()
@@ -102,27 +105,28 @@ def validate_connection(columns: Mapping[str, Any]) -> None:
 
 
 def run_connection_test(
-    asked: ConnectionSettings, now: datetime, row: Cluster | None = None
+    connection: ConnectionSettings, now: datetime, row: Cluster | None = None
 ) -> list[ConnectionTestStep]:
-    """Afterwards the turns of a saved cluster ask it again at once, whatever was found out."""
-    steps = connection_test.run_test_steps(asked, now)
+    """Run the test. It resets the circuits of a saved cluster, so the loops retry at once."""
+    steps = connection_test.run_test_steps(connection, now)
     if row is not None:
         circuit_breaker.reset_circuits(row)
     return steps
 
 
 def refuse_bundled_changes(row: Cluster, changed: Mapping[str, Any]) -> None:
-    """Acme sets these itself at each start; a change by a person would send its own token elsewhere."""
+    """Refuse changes to the connection of the bundled cluster. Acme sets it at each start, and a change could send
+    Acme's own token elsewhere."""
     fixed = sorted(name for name in CONNECTION_COLUMNS if changed.get(name, getattr(row, name)) != getattr(row, name))
     if row.is_bundled and fixed:
-        raise InvalidClusterFields({name: [f"Acme sets this itself each time it starts {row}."] for name in fixed})
+        raise InvalidClusterFields({name: [f"Set by Acme each time it starts {row}."] for name in fixed})
 
 
 def _cluster_copy_with(row: Cluster, columns: Mapping[str, Any]) -> Cluster:
-    wanted = copy(row)
+    changed = copy(row)
     for name, value in columns.items():
-        setattr(wanted, name, value)
-    return wanted
+        setattr(changed, name, value)
+    return changed
 
 
 def _validate_cluster(row: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""The only code that writes estimates and what became of them. Each verb may be repeated, and two may run at once."""
+"""All changes to start estimates and their outcomes. The functions are idempotent and may run concurrently."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from scheduling.replay.start_estimates import StartEstimate
 OUTCOME_RETENTION = timedelta(days=30)
 ERROR_WINDOW = timedelta(days=7)
 MAX_JOBS_FOR_ERROR = 5000
-TURN_TOLERANCE = timedelta(minutes=1)  # who was to start at once may take a turn or two
+TURN_TOLERANCE = timedelta(minutes=1)  # a job estimated to start at once may take a turn or two
 
-# A row moves only when its estimate does, by a minute or a fiftieth of what is ahead: ten thousand rows that say the
-# same as before would be ten thousand writes twice a minute
+# Update a row only if its estimate moved by a minute or 2% of the remaining wait. Otherwise ten thousand waiting jobs
+# would cause ten thousand writes twice a minute.
 UPSERT_ESTIMATES = """
 INSERT INTO scheduling_estimate (job_id, cluster_id, p50, p90, made_at, first_p50, first_p90, first_made_at)
 SELECT v.id, %(cluster)s, v.p50, v.p90, %(now)s, v.p50, v.p90, %(now)s
@@ -31,7 +31,7 @@ WHERE greatest(abs(extract(epoch FROM scheduling_estimate.p50 - excluded.p50)),
       > greatest(60, 0.02 * extract(epoch FROM excluded.p50 - excluded.made_at))
 """
 
-# Who has just been started keeps his until he is judged
+# A job that has just started keeps its estimate until the outcome is recorded
 DELETE_STALE_ESTIMATES = """
 DELETE FROM scheduling_estimate e USING jobs_job j
 WHERE e.cluster_id = %(cluster)s AND j.id = e.job_id AND j.state = 'PENDING' AND NOT e.job_id = ANY(%(ids)s)
@@ -59,15 +59,15 @@ FROM recent WHERE ahead >= %(low)s AND ahead < %(high)s
 """
 
 
-def save_estimates(cluster: Cluster, told: Mapping[int, StartEstimate], now: datetime) -> int:
-    """Write those that moved; forget those of jobs that have none any more. Return how many rows were written."""
-    ids = sorted(told)
+def save_estimates(cluster: Cluster, estimates: Mapping[int, StartEstimate], now: datetime) -> int:
+    """Write the estimates that moved and delete those of other waiting jobs. Return the number of rows written."""
+    ids = sorted(estimates)
     values = {
         "cluster": cluster.pk,
         "now": now,
         "ids": ids,
-        "p50": [told[job_id].p50 for job_id in ids],
-        "p90": [told[job_id].p90 for job_id in ids],
+        "p50": [estimates[job_id].p50 for job_id in ids],
+        "p90": [estimates[job_id].p90 for job_id in ids],
     }
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(UPSERT_ESTIMATES, values)
@@ -78,19 +78,19 @@ def save_estimates(cluster: Cluster, told: Mapping[int, StartEstimate], now: dat
 
 @transaction.atomic
 def record_outcomes(cluster: Cluster) -> int:
-    """The first estimates of those who have been given their GPUs since: keep how far off they were."""
+    """Record the first estimate and the actual start of jobs that have started. Return their number."""
     with connection.cursor() as cursor:
         cursor.execute(INSERT_OUTCOMES, [cluster.pk])
         judged = [row[0] for row in cursor.fetchall()]
     Estimate.objects.filter(job_id__in=judged).delete()
-    # It ended without ever starting: there is nothing to judge
+    # Jobs that ended without starting have no outcome
     delete_batch(Estimate.objects.filter(cluster=cluster).exclude(job__state="PENDING"))
     return len(judged)
 
 
 @transaction.atomic
 def update_error_summaries(cluster: Cluster, now: datetime) -> None:
-    """By how far ahead the estimates looked, over the last days."""
+    """Update the error of the recent estimates, for each lead."""
     delete_batch(EstimateOutcome.objects.filter(cluster=cluster, started_at__lt=now - OUTCOME_RETENTION))
     low = timedelta(0)
     for lead, high in LEAD_UNTIL.items():
@@ -106,8 +106,8 @@ def _update_error_summary(cluster: Cluster, lead: str, low: timedelta, high: tim
     if not jobs:
         EstimateError.objects.filter(cluster=cluster, lead=lead).delete()
         return
-    found = {"jobs": jobs, "median_s": median, "within_p90": within, "updated_at": now}
-    EstimateError.objects.update_or_create(cluster=cluster, lead=lead, defaults=found)
+    columns = {"jobs": jobs, "median_s": median, "within_p90": within, "updated_at": now}
+    EstimateError.objects.update_or_create(cluster=cluster, lead=lead, defaults=columns)
 
 
 def record_forecast(cluster: Cluster, *, now: datetime, jobs: int, took: timedelta, seen: str) -> None:

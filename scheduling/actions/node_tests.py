@@ -1,7 +1,7 @@
-"""The only code that changes a test of nodes. Each verb is one transaction with its Events.
+"""All changes to pair tests of nodes. Each function is one transaction with its Events.
 
-Whoever is under test, or is a partner, takes no work meanwhile; those that the test closed it opens again, unless they
-are faulty or somebody else has decided about them since.
+Nodes under test and their partners accept no jobs during the test. Afterwards the test resumes the nodes it drained,
+except faulty nodes and nodes that a user has drained or resumed since.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from jobs.models import Allocation, Cluster, DrainMode, Node
 from scheduling.models import NodeTest, TestWorld
 
 RECOVERY_AUTHOR = Author(by="recovery")
-PASSED_REASON = "It passed beside a partner."
-FAILED_REASON = "It failed beside two partners, one of them known to be good."
+PASSED_REASON = "The node passed a test with a partner."
+FAILED_REASON = "The node failed with two partners, one of them known to be good."
 
 
 class NoTestableNodes(Exception):
-    """The message is a sentence."""
+    """No node can be tested. The message is a sentence for users."""
 
 
 @transaction.atomic
@@ -43,10 +43,10 @@ def start_node_test(
     author: Author = RECOVERY_AUTHOR,
     reopen: Collection[str] = (),
 ) -> NodeTest:
-    """Close them, and write down the worlds of round one. For one decision once. `reopen` are those that are closed
-    already and take work again if they are good."""
-    if decision is not None and (known := NodeTest.objects.filter(decision=decision).first()):
-        return known
+    """Drain the nodes and create the test jobs of round one. Idempotent per decision. `reopen` are already drained
+    nodes that are resumed if they pass."""
+    if decision is not None and (existing := NodeTest.objects.filter(decision=decision).first()):
+        return existing
     rows = list(Node.objects.select_for_update().filter(cluster=cluster, name__in=names).order_by("name"))
     away = {
         node.name: f"the cluster reports it {node.condition}" for node in rows if node.state not in USABLE_NODE_STATES
@@ -57,7 +57,7 @@ def start_node_test(
     test = NodeTest.objects.create(
         cluster=cluster, decision=decision, nodes=[node.name for node in able],
         partners=[node.name for node in partners], faulty=sorted(away), began_at=now, closed=sorted(reopen),
-        unjudged=dict.fromkeys(sorted(busy), "other jobs run on it"),
+        unjudged=dict.fromkeys(sorted(busy), "other jobs are running on it"),
     )  # fmt: skip
     _drain_nodes(test, [*able, *partners], why, now, author)
     _create_test_jobs(test, 1, [pair_tests.first_round_groups(test.nodes, test.partners)])
@@ -72,10 +72,10 @@ def _nodes_with_jobs(rows: Sequence[Node]) -> set[str]:
     return set(held.values_list("node__name", flat=True))
 
 
-def _idle_partners(cluster: Cluster, suspects: Sequence[Node], asked: Collection[str]) -> list[Node]:
-    """One that is idle and healthy, of the same kind."""
+def _idle_partners(cluster: Cluster, suspects: Sequence[Node], tested: Collection[str]) -> list[Node]:
+    """Return at most one idle, healthy node with the same GPU model, locked."""
     idle = Node.objects.usable().filter(cluster=cluster, gpu_model__in={node.gpu_model for node in suspects})
-    free = idle.exclude(name__in=asked).exclude(foreign_gpus__len__gt=0)
+    free = idle.exclude(name__in=tested).exclude(foreign_gpus__len__gt=0)
     held = Allocation.objects.filter(released_at__isnull=True).values("node")
     return list(free.exclude(pk__in=held).select_for_update(of=("self",)).order_by("name")[:1])
 
@@ -105,7 +105,7 @@ def record_test_job_result(world: TestWorld, passed: bool | None, why: str, now:
 
 @transaction.atomic
 def advance_node_test(test: NodeTest, now: datetime) -> NodeTest:
-    """A round is over: the next one, or the verdict. Whoever comes second finds it done."""
+    """Start the next round or record the verdict once all test jobs of a round have ended. Idempotent."""
     test = NodeTest.objects.select_for_update().get(pk=test.pk)
     if test.ended_at or test.worlds.filter(ended_at=None).exists():
         return test
@@ -121,20 +121,20 @@ def advance_node_test(test: NodeTest, now: datetime) -> NodeTest:
 
 
 def _second_round_waves(test: NodeTest, first: Sequence[GroupResult], now: datetime) -> Sequence[Sequence[NodeGroup]]:
-    """Where nobody passed, somebody from outside is asked to be the partner."""
-    failed = any(one.passed is False for one in first)
-    if failed and not any(one.passed for one in first) and not test.partners:
+    """Return the test jobs of round two. If no group passed round one, an idle node from outside is the partner."""
+    failed = any(result.passed is False for result in first)
+    if failed and not any(result.passed for result in first) and not test.partners:
         suspects = list(Node.objects.filter(cluster=test.cluster_id, name__in=test.nodes))
-        found = _idle_partners(test.cluster, suspects, test.nodes)
-        test.partners = [node.name for node in found]
+        partners = _idle_partners(test.cluster, suspects, test.nodes)
+        test.partners = [node.name for node in partners]
         test.save(update_fields=["partners"])
-        _drain_nodes(test, found, f"It is the partner in {test}", now, RECOVERY_AUTHOR)
+        _drain_nodes(test, partners, f"Partner in {test}", now, RECOVERY_AUTHOR)
     return pair_tests.second_round_waves(test.nodes, first, test.partners)
 
 
 @transaction.atomic
 def abort_node_test(test: NodeTest, why: str, now: datetime) -> None:
-    """Nobody wants to know any more: nobody is judged, and whom it closed takes work again."""
+    """End the test without a verdict and resume the nodes it drained."""
     test = NodeTest.objects.select_for_update().get(pk=test.pk)
     if test.ended_at is None:
         test.worlds.filter(ended_at=None).update(ended_at=now, why=why)
@@ -148,12 +148,12 @@ def _round_results(test: NodeTest, number: int) -> list[GroupResult]:
     return [GroupResult(nodes=tuple(row.nodes), passed=row.passed, why=row.why) for row in rows]
 
 
-def _finish_node_test(test: NodeTest, found: PairTestVerdict, now: datetime) -> None:
-    faulty = sorted({*found.faulty, *test.faulty})
-    unjudged = {**test.unjudged, **found.unjudged}
-    whole = PairTestVerdict(good=found.good, faulty=frozenset(faulty), unjudged=unjudged, links=found.links)
-    ended = {"good": sorted(found.good), "faulty": faulty, "unjudged": unjudged, "sentence": whole.sentence}
-    NodeTest.objects.filter(pk=test.pk).update(ended_at=now, **ended)
+def _finish_node_test(test: NodeTest, verdict: PairTestVerdict, now: datetime) -> None:
+    faulty = sorted({*verdict.faulty, *test.faulty})
+    unjudged = {**test.unjudged, **verdict.unjudged}
+    whole = PairTestVerdict(good=verdict.good, faulty=frozenset(faulty), unjudged=unjudged, links=verdict.links)
+    columns = {"good": sorted(verdict.good), "faulty": faulty, "unjudged": unjudged, "sentence": whole.sentence}
+    NodeTest.objects.filter(pk=test.pk).update(ended_at=now, **columns)
     test.refresh_from_db()
     _log_node_results(test)
     for node in Node.objects.filter(cluster=test.cluster_id, name__in=test.closed).exclude(name__in=faulty):
@@ -172,7 +172,7 @@ def _log_node_results(test: NodeTest) -> None:
 
 
 def _resume_node(test: NodeTest, node: Node, now: datetime) -> None:
-    """Not what a person closed, or closed anew, while the test went on."""
+    """Resume the node, unless a user has drained it during the test."""
     if not node.drain_asked or node.reason_by != RECOVERY_AUTHOR.by:
         return
     try:

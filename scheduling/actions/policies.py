@@ -1,8 +1,8 @@
-"""The only code that changes how a cluster decides.
+"""All changes to the scheduling policy of a cluster.
 
 PolicyError
-├── Moved     somebody changed it since it was looked at
-└── Nothing   it is so already
+├── PolicyChangedConcurrently   the policy was changed since it was shown
+└── PolicyUnchanged             the policy already has these settings
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ def current_policy_choice(cluster: Cluster) -> PolicyChoice:
 def set_policy_choice(
     cluster: Cluster, after: PolicyChoice, *, before: PolicyChoice, author: Author, why: str
 ) -> list[PolicyDifference]:
-    """Its loop decides by the new choice from the next turn on; what runs stays. Raises BadSettings."""
+    """Change the policy. It takes effect in the next turn; running jobs are not affected. Raises
+    InvalidPolicySettings."""
     changed = differences(before, check_choice(after))
     if not changed:
-        raise PolicyUnchanged(f"{cluster} decides so already; nothing was changed.")
+        raise PolicyUnchanged(f"{cluster} already has this policy. Nothing was changed.")
     expected = {"policy": before.policy, "placement": before.placement, "policy_settings": before.settings}
     columns = {"policy": after.policy, "placement": after.placement, "policy_settings": dict(after.settings)}
     if not Cluster.objects.filter(pk=cluster.pk, **expected).update(**columns):
-        raise PolicyChangedConcurrently(f"Somebody changed how {cluster} decides in the meantime; nothing was changed.")
-    detail = {"changes": [[one.name, one.before, one.after] for one in changed]}
+        raise PolicyChangedConcurrently(f"The policy of {cluster} was changed in the meantime. Nothing was changed.")
+    detail = {"changes": [[difference.name, difference.before, difference.after] for difference in changed]}
     states = {"from_state": before.policy, "to_state": after.policy}
     journal.cluster_event("policy.changed", author, cluster, why=why, detail=detail, **states).save()
     request_turn(cluster.pk)

@@ -1,11 +1,11 @@
-"""The only code that changes a simulation.
+"""All changes to simulations.
 
-Every verb expects a state, changes it in one guarded UPDATE and writes the Event of it in the same transaction. What a
-worker does carries the number of its try: whoever was taken for dead and comes back can change nothing any more.
+Each function changes the state in one guarded UPDATE and writes its Event in the same transaction. The writes of a
+worker check the number of its try, so a worker that was presumed dead cannot change anything when it returns.
 
     SimulationError
-    ├── Gone     it is not in the state that the verb expects, or another worker has it
-    └── TooMany  so many wait for this person already
+    ├── SimulationStateConflict   the simulation is in another state than expected, or another worker runs it
+    └── TooManySimulations        the user has too many unfinished simulations
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from jobs.models import Team
 from scheduling.models import UNFINISHED_STATES, UPLOAD_PREFIX, Simulation, SimulationState, UploadedTrace
 
 SIMULATOR_AUTHOR = Author(by="simulator")
-MAX_UNFINISHED_PER_USER = 5  # of one person
+MAX_UNFINISHED_PER_USER = 5
 MAX_SIMULATION_TRIES = 3
-ADVISORY_LOCK_ID = 0x51A7E  # one replay at a time: the advisory lock under which a worker takes one
+ADVISORY_LOCK_ID = 0x51A7E  # serialises the claims of workers, so that one replay runs at a time
 
 
 class SimulationError(Exception):
@@ -47,52 +47,52 @@ def create_simulation(
     *, trace: str, policies: Sequence[str], params: Mapping[str, Any], team: Team, author: Author, now: datetime
 ) -> Simulation:
     assert author.user_id is not None
-    # Two requests at once of one person count each other
+    # Serialises the user's requests, so that concurrent ones count each other
     _advisory_lock(author.user_id, ADVISORY_LOCK_ID)
     waiting = Simulation.objects.unfinished().filter(user_id=author.user_id).count()
     if waiting >= MAX_UNFINISHED_PER_USER:
-        raise TooManySimulations(f"{waiting} of your simulations have not ended yet; cancel one or wait.")
+        raise TooManySimulations(f"You have {waiting} unfinished simulations. Cancel one or wait.")
     with connection.cursor() as cursor:
         cursor.execute("SELECT nextval('jobs_public_id')")
         name = public_id(now, cursor.fetchone()[0])
-    made = Simulation.objects.create(
+    simulation = Simulation.objects.create(
         public_id=name, trace=trace, policies=list(policies), params=dict(params), team=team, user_id=author.user_id
     )
     if trace.startswith(UPLOAD_PREFIX):
         UploadedTrace.objects.filter(pk=int(trace.removeprefix(UPLOAD_PREFIX))).update(used_at=now)
-    _log_simulation_event(made, author, "", SimulationState.PENDING)
-    return made
+    _log_simulation_event(simulation, author, "", SimulationState.PENDING)
+    return simulation
 
 
 @transaction.atomic
 def claim_simulation(now: datetime) -> Simulation | None:
-    """The next one that nobody is at, if no other is being worked on. Who has been tried too often fails here."""
+    """Return the next simulation without a worker, or None while another one runs. A simulation whose worker died too
+    often fails here."""
     _advisory_lock(0, ADVISORY_LOCK_ID)
     if Simulation.objects.with_live_worker(now).exists():
         return None
     free = Simulation.objects.free(now)
-    for spent in free.filter(tries__gte=MAX_SIMULATION_TRIES):
+    for exhausted in free.filter(tries__gte=MAX_SIMULATION_TRIES):
         _end_simulation(
-            spent,
+            exhausted,
             SimulationState.FAILED,
             now,
-            error=f"Its worker died {MAX_SIMULATION_TRIES} times; the last time at work.",
+            error=f"The worker died {MAX_SIMULATION_TRIES} times during this simulation.",
         )
-    if (chosen := free.filter(tries__lt=MAX_SIMULATION_TRIES).order_by("tries", "id").first()) is None:
+    if (simulation := free.filter(tries__lt=MAX_SIMULATION_TRIES).order_by("tries", "id").first()) is None:
         return None
-    before = chosen.state
-    mine = Simulation.objects.filter(pk=chosen.pk, state=before, tries=chosen.tries)
-    mine.update(state=SimulationState.RUNNING, tries=F("tries") + 1, started_at=now, heard_at=now, progress=0.0)
-    chosen.refresh_from_db()
-    _log_simulation_event(chosen, SIMULATOR_AUTHOR, before, SimulationState.RUNNING)
-    return chosen
+    before = simulation.state
+    row = Simulation.objects.filter(pk=simulation.pk, state=before, tries=simulation.tries)
+    row.update(state=SimulationState.RUNNING, tries=F("tries") + 1, started_at=now, heard_at=now, progress=0.0)
+    simulation.refresh_from_db()
+    _log_simulation_event(simulation, SIMULATOR_AUTHOR, before, SimulationState.RUNNING)
+    return simulation
 
 
 def report_progress(simulation: Simulation, progress: float, now: datetime) -> None:
-    """Raises Gone when somebody cancelled it or another worker has taken it over."""
-    mine = _this_try_rows(simulation)
-    if not mine.update(progress=progress, heard_at=now):
-        raise SimulationStateConflict(f"{simulation} is no longer ours to run.")
+    """Record the progress. Raises SimulationStateConflict if it was cancelled or another worker took over."""
+    if not _this_try_rows(simulation).update(progress=progress, heard_at=now):
+        raise SimulationStateConflict(f"{simulation} was cancelled, or another worker runs it.")
     live.publish_on_commit(_simulation_topic(simulation))
 
 
@@ -108,10 +108,10 @@ def fail(simulation: Simulation, error: str, now: datetime) -> None:
 
 @transaction.atomic
 def cancel(simulation: Simulation, *, author: Author, now: datetime) -> None:
-    """Its worker hears of it within a second."""
+    """Cancel a simulation. A running worker notices within a second."""
     row = Simulation.objects.select_for_update().get(pk=simulation.pk)
     if row.state not in UNFINISHED_STATES:
-        raise SimulationStateConflict(f"{simulation} has ended: it is {row.state}.")
+        raise SimulationStateConflict(f"{simulation} has already ended: {row.state}.")
     Simulation.objects.filter(pk=row.pk).update(state=SimulationState.CANCELLED, ended_at=now)
     _log_simulation_event(row, author, row.state, SimulationState.CANCELLED)
 
@@ -122,7 +122,7 @@ def _this_try_rows(simulation: Simulation) -> Any:
 
 def _end_simulation(simulation: Simulation, state: str, now: datetime, **columns: Any) -> None:
     if not _this_try_rows(simulation).update(state=state, ended_at=now, **columns):
-        raise SimulationStateConflict(f"{simulation} is no longer ours to end.")
+        raise SimulationStateConflict(f"{simulation} was cancelled, or another worker runs it.")
     _log_simulation_event(simulation, SIMULATOR_AUTHOR, SimulationState.RUNNING, state, why=columns.get("error", ""))
 
 
@@ -137,7 +137,7 @@ def _simulation_topic(simulation: Simulation) -> str:
     return f"simulation:{simulation.public_id}"
 
 
-def _advisory_lock(number: int, turnstile: int) -> None:
-    """Until the end of the transaction."""
+def _advisory_lock(number: int, lock_id: int) -> None:
+    """Wait for the lock and hold it until the end of the transaction."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [turnstile, number])
+        cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [lock_id, number])

@@ -1,4 +1,4 @@
-"""The only code that changes a checkpoint's copies on nodes. Each expects a state and writes its Event."""
+"""All changes to copies of checkpoints on nodes. Each function checks the state and writes an Event."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ COORDINATOR_AUTHOR = Author(by=COORDINATOR)
 
 
 def start_staging(campaign: Campaign, node: str, checkpoint: str, now: datetime) -> Staging:
-    """Submit the job that copies it. Gone: somebody else brings it there already, or it is just being removed."""
-    word, path = new_nonce(), orders.copy_path(campaign.suite.stage_root, campaign.team.name, checkpoint)
-    spec = orders.staging_job(f"stage-{campaign.public_id}", node, word, checkpoint, path)
+    """Submit the job that copies a checkpoint to a node. Raises CampaignStateConflict if the copy exists already or is
+    being made or removed."""
+    nonce, path = new_nonce(), orders.copy_path(campaign.suite.stage_root, campaign.team.name, checkpoint)
+    spec = orders.staging_job(f"stage-{campaign.public_id}", node, nonce, checkpoint, path)
     try:
         with transaction.atomic():
             row = Staging.objects.create(
-                cluster=campaign.cluster, team=campaign.team, node=node, checkpoint=checkpoint, path=path, nonce=word
+                cluster=campaign.cluster, team=campaign.team, node=node, checkpoint=checkpoint, path=path, nonce=nonce
             )
             row.job = _submit_staging_job(campaign, spec, now)
             row.save(update_fields=["job"])
             _log_staging_event(row, "", StagingState.COPYING)
     except IntegrityError:
-        raise CampaignStateConflict(f"{checkpoint} is on {node} already, or on its way there or away") from None
+        raise CampaignStateConflict(
+            f"a copy of {checkpoint} on {node} already exists, or is being made or removed"
+        ) from None
     return row
 
 
@@ -48,13 +51,13 @@ def mark_staging_failed(row: Staging, why: str, now: datetime) -> None:
 
 @transaction.atomic
 def mark_staging_lost(row: Staging, why: str, now: datetime) -> None:
-    """It is not there any more, or nobody knows."""
+    """Record that the copy is gone or that its state is unknown."""
     _set_staging_state(row, row.state, StagingState.REMOVED, now, why=why)
 
 
 @transaction.atomic
 def start_staging_removal(row: Staging, campaign: Campaign, now: datetime) -> None:
-    """`campaign` is the last that needed it: its removal is submitted in the same name."""
+    """Submit the job that removes a copy, on behalf of `campaign`, the last one that needed it."""
     spec = orders.removal_job(f"unstage-{campaign.public_id}", row.node, row.nonce, row.path)
     _set_staging_state(
         row, StagingState.READY, StagingState.REMOVING, now, removal=_submit_staging_job(campaign, spec, now)

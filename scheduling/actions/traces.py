@@ -1,6 +1,6 @@
-"""The only code that changes the traces that people bring: kept, used, removed, forgotten.
+"""All changes to uploaded traces: save, remove, delete after the retention time.
 
-A file is read in full before anything is kept, so a row is always a trace; what it holds never changes after that.
+A file is parsed completely before it is saved, so each row is a valid trace. Its content never changes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from jobs.traces.files import write_trace
 from jobs.traces.trace import Trace
 from scheduling.models import UNFINISHED_STATES, Simulation, UploadedTrace
 
-MAX_TRACES_PER_TEAM = 20  # of a team: each may be tens of megabytes
-TRACE_RETENTION = timedelta(days=90)  # after it was last used
+MAX_TRACES_PER_TEAM = 20  # each may have tens of megabytes
+TRACE_RETENTION = timedelta(days=90)  # since the last replay
 MAX_QUOTED_ROWS = 5
 
 
@@ -32,7 +32,7 @@ class TraceInUse(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class ParsedTrace:
-    """A file that was read and is not kept yet: the columns of its row."""
+    """A parsed file that is not saved yet: the columns of its row."""
 
     name: str
     jobs: int
@@ -43,9 +43,10 @@ class ParsedTrace:
 
 
 def parse_upload(trace: Trace, name: str) -> ParsedTrace:
-    """Takes seconds for a long one, so no transaction is open meanwhile. Raises BadSpec."""
+    """Return the columns to save. It takes seconds for a long trace, so call it outside a transaction. Raises
+    InvalidField."""
     if not len(trace):
-        raise InvalidField("trace_file", f"{name} holds no job that ran{_first_bad_row(trace)}")
+        raise InvalidField("trace_file", f"{name} contains no job that ran{_first_bad_row(trace)}")
     return ParsedTrace(
         name=name,
         jobs=len(trace),
@@ -57,30 +58,30 @@ def parse_upload(trace: Trace, name: str) -> ParsedTrace:
 
 
 @transaction.atomic
-def save_trace(brought: ParsedTrace, *, team: Team, author: Author) -> UploadedTrace:
-    """Raises BadSpec."""
+def save_trace(upload: ParsedTrace, *, team: Team, author: Author) -> UploadedTrace:
+    """Save a parsed trace. Raises InvalidField if the team has too many."""
     Team.objects.select_for_update().get(pk=team.pk)
     if UploadedTrace.objects.filter(team=team).count() >= MAX_TRACES_PER_TEAM:
-        raise InvalidField("trace_file", f"{team} has {MAX_TRACES_PER_TEAM} traces already; remove one")
-    made = UploadedTrace.objects.create(team=team, user_id=author.user_id, **vars(brought))
-    _log_trace_event(made, "trace.uploaded", author)
-    return made
+        raise InvalidField("trace_file", f"{team} already has {MAX_TRACES_PER_TEAM} traces; remove one first")
+    row = UploadedTrace.objects.create(team=team, user_id=author.user_id, **vars(upload))
+    _log_trace_event(row, "trace.uploaded", author)
+    return row
 
 
 @transaction.atomic
 def remove(row: UploadedTrace, *, author: Author) -> None:
-    """Results of past replays stay. Raises InUse."""
-    if Simulation.objects.filter(trace=row.called, state__in=UNFINISHED_STATES).exists():
-        raise TraceInUse(f"{row} is being replayed; cancel that first.")
+    """Remove a trace. Results of past replays are kept. Raises TraceInUse."""
+    if Simulation.objects.filter(trace=row.trace_name, state__in=UNFINISHED_STATES).exists():
+        raise TraceInUse(f"{row} is used by an unfinished simulation. Cancel the simulation first.")
     _log_trace_event(row, "trace.removed", author)
     row.delete()
 
 
-TRACE_DELETE_BATCH = 50  # at once: each holds megabytes
+TRACE_DELETE_BATCH = 50  # rows have megabytes each
 
 
 def delete_unused_traces(now: datetime) -> int:
-    """Those that nobody has replayed for long."""
+    """Delete traces that were not replayed during the retention time. Return their number."""
     busy = Simulation.objects.filter(state__in=UNFINISHED_STATES, trace__startswith="upload:").values_list(
         "trace", flat=True
     )

@@ -1,4 +1,4 @@
-"""Evaluation through the programs' door: suites, campaigns, and each dataset of each checkpoint."""
+"""API of evaluations: suites, campaigns, and the result of each dataset for each checkpoint."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from jobs.rest.shapes import (
 )
 from scheduling.actions import campaigns as actions
 from scheduling.actions.campaigns import CampaignStateConflict
-from scheduling.evaluation import campaign_requests as asking
+from scheduling.evaluation import campaign_requests
 from scheduling.evaluation.campaign_requests import MAX_DATASET_PARTS
 from scheduling.evaluation.frameworks import TEMPLATES
 from scheduling.models import Campaign, CampaignState, Evaluation, Suite
@@ -40,17 +40,21 @@ from scheduling.queries.campaigns import CampaignProgress
 DATASET_SHAPE = ResourceShape(
     "SuiteDataset",
     {
-        "name": text_field("As its framework knows it."),
-        "samples": integer_field("How many it has.", low=1, high=10**8),
+        "name": text_field("Name of the dataset in its framework."),
+        "samples": integer_field("Number of samples.", low=1, high=10**8),
         "parts": integer_field(
-            "In how many pieces it may be cut; 1: it stays whole.", low=1, high=MAX_DATASET_PARTS, required=False
+            "Maximum number of shards; 1: the dataset is not split.", low=1, high=MAX_DATASET_PARTS, required=False
         ),
-        "infer": text_field("Instead of the suite's command.", required=False),
-        "metric": text_field("Instead of the suite's command.", required=False),
+        "infer": text_field("Overrides the suite's command.", required=False),
+        "metric": text_field("Overrides the suite's command.", required=False),
         "infer_s": number_field(
-            "Seconds of all samples on a GPU, before any were measured.", nullable=True, required=False
+            "Estimated seconds for all samples on one GPU, used until there are measurements.",
+            nullable=True,
+            required=False,
         ),
-        "score_s": number_field("Seconds of its metric, before any were measured.", nullable=True, required=False),
+        "score_s": number_field(
+            "Estimated seconds of the metric, used until there are measurements.", nullable=True, required=False
+        ),
     },
 )
 
@@ -61,22 +65,29 @@ SUITE_SHAPE = ResourceShape(
         "team": text_field(get=attribute_path("team.name"), needs=("team__name",)),
         "user": text_field(get=attribute_path("user.username"), needs=("user__username",)),
         "name": text_field(),
-        "version": integer_field("A changed suite is a new version; results belong to one.", low=1),
+        "version": integer_field("Each change to a suite creates a new version; results belong to one version.", low=1),
         "title": text_field(),
         "framework": text_field(choices=TEMPLATES),
-        "serve": text_field("Started once a trial; it listens at $ACME_PORT when it is ready.", in_lists=False),
-        "infer": text_field("Answers one shard, into $ACME_OUTPUT.", in_lists=False),
-        "metric": text_field("Scores it on CPUs, into $ACME_RESULT; empty: the inference does.", in_lists=False),
+        "serve": text_field(
+            "Server command, started once per trial. It is ready when it listens on $ACME_PORT.", in_lists=False
+        ),
+        "infer": text_field(
+            "Inference command: runs the samples of one shard and writes $ACME_OUTPUT.", in_lists=False
+        ),
+        "metric": text_field(
+            "Metric command: scores a shard on CPUs and writes $ACME_RESULT. Empty: the inference command scores.",
+            in_lists=False,
+        ),
         "output_root": text_field(),
-        "stage_root": text_field("Where nodes keep copies of models; empty: none are made."),
-        "gpus": integer_field("Of a trial; 0: it runs on CPUs.", low=0),
-        "cpus": integer_field("Of a trial.", low=1),
-        "memory_mb": integer_field("Of a trial.", low=0),
-        "metric_jobs": integer_field("CPU jobs that may score at once.", low=1),
+        "stage_root": text_field("Node-local directory for copies of checkpoints. Empty: checkpoints are not copied."),
+        "gpus": integer_field("GPUs per trial; 0: trials run on CPUs.", low=0),
+        "cpus": integer_field("CPUs per trial.", low=1),
+        "memory_mb": integer_field("Memory per trial, in MiB.", low=0),
+        "metric_jobs": integer_field("Maximum number of concurrent scoring jobs.", low=1),
         "created_at": datetime_field(),
         "datasets": nested_list_field(
             DATASET_SHAPE,
-            get=lambda row: [DATASET_SHAPE.show(one) for one in row.datasets.all()],
+            get=lambda row: [DATASET_SHAPE.show(dataset) for dataset in row.datasets.all()],
             needs=(),
             joins=("datasets",),
             in_lists=False,
@@ -87,19 +98,25 @@ SUITE_SHAPE = ResourceShape(
 SUITE_REQUEST_SHAPE = ResourceShape(
     "SuiteRequest",
     {
-        "name": text_field("Small letters, digits and dashes."),
+        "name": text_field("Lowercase letters, digits and dashes."),
         "datasets": nested_list_field(DATASET_SHAPE),
-        "output_root": text_field("A directory that all nodes can write to."),
-        "team": text_field("Needed by those who submit for several teams.", required=False),
+        "output_root": text_field("Shared directory that all nodes can write to."),
+        "team": text_field("Required if you can submit for several teams.", required=False),
         "title": text_field(required=False),
-        "framework": text_field("What is run where no command is given.", choices=TEMPLATES, required=False),
-        "serve": text_field("Started once a trial; it listens at $ACME_PORT when it is ready.", required=False),
-        "infer": text_field("Answers one shard, into $ACME_OUTPUT.", required=False),
-        "metric": text_field("Scores it on CPUs, into $ACME_RESULT.", required=False),
-        "stage_root": text_field("Where nodes keep copies of models, as /dev/shm.", required=False),
-        "gpus": integer_field("Of a trial; 0: it runs on CPUs.", low=0, high=64, required=False),
+        "framework": text_field("Supplies the commands that are not given.", choices=TEMPLATES, required=False),
+        "serve": text_field(
+            "Server command, started once per trial. It is ready when it listens on $ACME_PORT.", required=False
+        ),
+        "infer": text_field(
+            "Inference command: runs the samples of one shard and writes $ACME_OUTPUT.", required=False
+        ),
+        "metric": text_field("Metric command: scores a shard on CPUs and writes $ACME_RESULT.", required=False),
+        "stage_root": text_field(
+            "Node-local directory for copies of checkpoints, for example /dev/shm.", required=False
+        ),
+        "gpus": integer_field("GPUs per trial; 0: trials run on CPUs.", low=0, high=64, required=False),
         "cpus": integer_field(low=1, high=1024, required=False),
-        "memory": object_field("MiB, or text as 64G.", required=False),
+        "memory": object_field("A number in MiB, or a string such as 64G.", required=False),
         "metric_jobs": integer_field(low=1, high=1000, required=False),
     },
     example={
@@ -117,7 +134,9 @@ CAMPAIGN_PROGRESS_SHAPE = ResourceShape(
         "done": integer_field(low=0),
         "failed": integer_field(low=0),
         "cancelled": integer_field(low=0),
-        "percent": number_field("Of the samples: half when they are answered, half when they are scored."),
+        "percent": number_field(
+            "Percent of the samples. A sample counts half after inference and fully after scoring."
+        ),
     },
 )
 
@@ -126,8 +145,8 @@ CAMPAIGN_PLAN_SHAPE = ResourceShape(
     {
         "nodes": integer_field(low=1),
         "slots_per_node": integer_field(low=1),
-        "makespan_s": number_field("What was foreseen before anything ran."),
-        "lower_bound_s": number_field("What no schedule can beat."),
+        "makespan_s": number_field("Planned duration."),
+        "lower_bound_s": number_field("Lower bound of the duration for any schedule."),
         "gpu_hours": number_field(),
         "trials": integer_field(low=0),
         "meets_deadline": boolean_field(nullable=True),
@@ -149,21 +168,21 @@ CAMPAIGN_SHAPE = ResourceShape(
         "suite": text_field(
             "NAME@VERSION.", get=lambda r: f"{r.suite.name}@{r.suite.version}", needs=("suite__name", "suite__version")
         ),
-        "checkpoints": text_list_field("What is evaluated."),
-        "weights_gb": number_field("Of a checkpoint."),
-        "nodes": integer_field("At most so many at once; null before it is planned.", low=1, nullable=True),
+        "checkpoints": text_list_field("Paths of the checkpoints."),
+        "weights_gb": number_field("Size of one checkpoint, in GB."),
+        "nodes": integer_field(
+            "Maximum number of nodes in use; null until the campaign is planned.", low=1, nullable=True
+        ),
         "deadline_at": datetime_field(nullable=True),
         "state": text_field(choices=CampaignState.values),
-        "why": text_field("What went wrong, as a sentence."),
+        "why": text_field("The reason if the campaign waits or failed."),
         "created_at": datetime_field(),
         "started_at": datetime_field(nullable=True),
         "ended_at": datetime_field(nullable=True),
-        "standing": object_field(
-            "How far it is.", get=lambda row: CAMPAIGN_PROGRESS_SHAPE.show(row.standing), needs=()
-        ),
-        "plan": object_field("Made before anything ran.", get=_campaign_plan, nullable=True, in_lists=False),
+        "standing": object_field("Progress.", get=lambda row: CAMPAIGN_PROGRESS_SHAPE.show(row.standing), needs=()),
+        "plan": object_field("The initial plan.", get=_campaign_plan, nullable=True, in_lists=False),
         "gpu_hours": number_field(
-            "Held by its trials so far.", get=lambda row: row.gpu_hours, needs=("pk",), in_lists=False
+            "GPU-hours used by its trials.", get=lambda row: row.gpu_hours, needs=("pk",), in_lists=False
         ),
     },
 )
@@ -173,15 +192,17 @@ CAMPAIGN_SHAPE.fields["plan"].schema.update(oneOf=[CAMPAIGN_PLAN_SHAPE.schema(),
 CAMPAIGN_REQUEST_SHAPE = ResourceShape(
     "CampaignRequest",
     {
-        "checkpoints": text_list_field("Absolute paths, as the nodes see them."),
+        "checkpoints": text_list_field("Absolute paths on the nodes."),
         "suite": text_field("NAME for its newest version, or NAME@2."),
-        "team": text_field("Needed by those who submit for several teams.", required=False),
-        "cluster": text_field("Needed where there are several.", required=False),
-        "nodes": integer_field("At most so many at once.", low=1, high=100_000, required=False),
-        "deadline_at": datetime_field("Instead of nodes: the fewest that are through by then.", required=False),
-        "within": object_field("The same as a time from now: seconds, or text as 2:00:00.", required=False),
-        "weights_gb": number_field("Of one checkpoint; 14 if not given.", required=False),
-        "again": boolean_field("Evaluate what is known already once more.", required=False),
+        "team": text_field("Required if you can submit for several teams.", required=False),
+        "cluster": text_field("Required if there are several clusters.", required=False),
+        "nodes": integer_field("Maximum number of nodes in use.", low=1, high=100_000, required=False),
+        "deadline_at": datetime_field(
+            "Use it instead of nodes: Acme uses the fewest nodes that meet the deadline.", required=False
+        ),
+        "within": object_field("The deadline relative to now: seconds, or a string such as 2:00:00.", required=False),
+        "weights_gb": number_field("Size of one checkpoint, in GB. Default: 14.", required=False),
+        "again": boolean_field("Repeat evaluations that already have a result.", required=False),
     },
     example={"checkpoints": ["/checkpoints/run/step-1000"], "suite": "core", "nodes": 1},
 )
@@ -194,21 +215,25 @@ EVALUATION_SHAPE = ResourceShape(
         "dataset": text_field(get=attribute_path("dataset.name"), needs=("dataset__name",)),
         "samples": integer_field(get=attribute_path("dataset.samples"), needs=("dataset__samples",)),
         "state": text_field(choices=CampaignState.values),
-        "scores": object_field("Names and numbers; null before the end.", nullable=True),
-        "reused": boolean_field("Known from before.", get=lambda row: row.reused_id is not None, needs=("reused",)),
-        "why": text_field("Why it failed."),
+        "scores": object_field("Scores by metric name; null until the evaluation has ended.", nullable=True),
+        "reused": boolean_field(
+            "Whether the result comes from an earlier campaign.",
+            get=lambda row: row.reused_id is not None,
+            needs=("reused",),
+        ),
+        "why": text_field("The reason if the evaluation failed."),
         "ended_at": datetime_field(nullable=True),
     },
 )
 
-# The campaign's own fields are read where forms and the command line are too (`evaluating.ask`)
+# The campaign's own fields are parsed by `campaign_requests`, which forms and the command line use too
 UNPARSED_READERS: dict[str, parsing.FieldReader] = {
     name: lambda _, value: value for name in CAMPAIGN_REQUEST_SHAPE.fields
 }
 
 
 class SuiteListEndpoint(ListEndpoint, ActionEndpoint):
-    """List suites, define one or its next version."""
+    """List suites; define a suite or its next version."""
 
     tag = "Evaluation"
     what = "suites"
@@ -223,7 +248,7 @@ class SuiteListEndpoint(ListEndpoint, ActionEndpoint):
         "GET": EndpointRule(scope=TokenScope.READ, says="List the suites of your teams", answer=SUITE_SHAPE, many=True),
         "POST": EndpointRule(
             scope=TokenScope.SUBMIT,
-            says="Define a suite; one that is changed is a new version",
+            says="Define a suite, or a new version of it",
             body=SUITE_REQUEST_SHAPE,
             answer=SUITE_SHAPE,
             status=201,
@@ -234,13 +259,13 @@ class SuiteListEndpoint(ListEndpoint, ActionEndpoint):
         return campaign_queries.suites(self.caller)
 
     def work(self) -> Response:
-        asked = dict(self.object())
-        team = CallerTargets(self.caller).resolve_team(asked.pop("team", None))
-        made = actions.define_suite(asking.parse_suite(asked), team=team, author=self.author)
+        values = dict(self.object())
+        team = CallerTargets(self.caller).resolve_team(values.pop("team", None))
+        suite = actions.define_suite(campaign_requests.parse_suite(values), team=team, author=self.author)
         shown = SUITE_SHAPE.show(
-            SUITE_SHAPE.load(campaign_queries.suites(self.caller), SUITE_SHAPE.fields).get(pk=made.pk)
+            SUITE_SHAPE.load(campaign_queries.suites(self.caller), SUITE_SHAPE.fields).get(pk=suite.pk)
         )
-        address = self.request.build_absolute_uri(f"{self.request.path}{made.pk}/")
+        address = self.request.build_absolute_uri(f"{self.request.path}{suite.pk}/")
         return Response(shown, status=201, headers={"Location": address})
 
 
@@ -261,7 +286,7 @@ class SuiteDetailEndpoint(DetailEndpoint):
 
 
 class CampaignListEndpoint(ListEndpoint, ActionEndpoint):
-    """List campaigns, ask for one."""
+    """List campaigns; start a campaign."""
 
     tag = "Evaluation"
     what = "campaigns"
@@ -281,7 +306,7 @@ class CampaignListEndpoint(ListEndpoint, ActionEndpoint):
         ),
         "POST": EndpointRule(
             scope=TokenScope.SUBMIT,
-            says="Evaluate checkpoints with a suite; what is known already is not run again",
+            says="Evaluate checkpoints with a suite. Existing results are reused",
             body=CAMPAIGN_REQUEST_SHAPE,
             answer=CAMPAIGN_SHAPE,
             status=201,
@@ -291,21 +316,21 @@ class CampaignListEndpoint(ListEndpoint, ActionEndpoint):
     def rows(self) -> QuerySet[Campaign]:
         return campaign_queries.campaigns(self.caller)
 
-    def complete(self, rows: list[Any], names: list[str]) -> None:
+    def attach_computed_values(self, rows: list[Any], names: list[str]) -> None:
         add_computed_fields(rows, names)
 
     def work(self) -> Response:
-        made = campaign_queries.create_campaign_from_request(
+        created = campaign_queries.create_campaign_from_request(
             self.body(UNPARSED_READERS, "a campaign"), CallerTargets(self.caller), self.author, clock.now()
         )
-        address = self.request.build_absolute_uri(f"{self.request.path}{made.public_id}/")
-        return Response(campaign_response(self.caller, made.public_id), status=201, headers={"Location": address})
+        address = self.request.build_absolute_uri(f"{self.request.path}{created.public_id}/")
+        return Response(campaign_response(self.caller, created.public_id), status=201, headers={"Location": address})
 
 
 def add_computed_fields(rows: list[Any], names: Any) -> None:
-    known = campaign_queries.campaign_progress(rows) if "standing" in names else {}
+    progress = campaign_queries.campaign_progress(rows) if "standing" in names else {}
     for row in rows:
-        row.standing = known.get(row.pk, CampaignProgress())
+        row.standing = progress.get(row.pk, CampaignProgress())
         row.gpu_hours = round(campaign_queries.gpu_hours(row, clock.now()), 4) if "gpu_hours" in names else None
 
 
@@ -321,7 +346,7 @@ def campaign_response(caller: Any, id: str) -> dict[str, Any]:
 
 
 class CampaignDetailEndpoint(DetailEndpoint):
-    """How far it is, what it was to take and what it has cost."""
+    """A campaign with its progress, its plan and the GPU-hours used."""
 
     tag = "Evaluation"
     shape = CAMPAIGN_SHAPE
@@ -334,7 +359,7 @@ class CampaignDetailEndpoint(DetailEndpoint):
 
 
 class CampaignEvaluationsEndpoint(ListEndpoint):
-    """Its table of results, as they arrive."""
+    """The results of a campaign, listed as they arrive."""
 
     tag = "Evaluation"
     what = "evaluations"
@@ -348,7 +373,7 @@ class CampaignEvaluationsEndpoint(ListEndpoint):
     rules = {
         "GET": EndpointRule(
             scope=TokenScope.READ,
-            says="Each dataset of each checkpoint",
+            says="List the evaluations of a campaign: one per dataset and checkpoint",
             answer=EVALUATION_SHAPE,
             many=True,
             team=True,
@@ -364,17 +389,17 @@ class _CampaignVerb(ActionEndpoint):
     tag = "Evaluation"
 
     def work(self, id: str) -> Response:
-        self.body({}, "a change of a campaign")
+        self.body({}, "a campaign action")
         row = find_or_404(campaign_queries.campaigns(self.caller).select_related("suite"), "campaign", public_id=id)
         if not self.caller.may_change(row):
             raise PermissionDenied(self.caller.denial_reason(row, str(row)))
         etags.check_if_match(self.request, campaign_response(self.caller, id))
         try:
             self.change(row)
-        except CampaignStateConflict as gone:
-            raise Conflict(str(gone)) from None
-        told = campaign_response(self.caller, id)
-        return Response(told, headers={"ETag": etags.etag(told)})
+        except CampaignStateConflict as conflict:
+            raise Conflict(str(conflict)) from None
+        document = campaign_response(self.caller, id)
+        return Response(document, headers={"ETag": etags.etag(document)})
 
     def change(self, row: Campaign) -> None:
         raise NotImplementedError
@@ -390,18 +415,18 @@ def _campaign_verb_rules(says: str) -> dict[str, EndpointRule]:
 
 
 class CancelCampaignEndpoint(_CampaignVerb):
-    """Take it back; its jobs are stopped, its results stay."""
+    """Cancel a campaign. Its jobs are stopped; existing results are kept."""
 
-    rules = _campaign_verb_rules("End a campaign before it is through")
+    rules = _campaign_verb_rules("Cancel a campaign")
 
     def change(self, row: Campaign) -> None:
         actions.cancel(row, author=self.author, now=clock.now())
 
 
 class RetryCampaignEndpoint(_CampaignVerb):
-    """What failed, and nothing else."""
+    """Retry the failed evaluations of a campaign."""
 
-    rules = _campaign_verb_rules("Try again what failed of a campaign")
+    rules = _campaign_verb_rules("Retry the failed evaluations of a campaign")
 
     def change(self, row: Campaign) -> None:
         actions.retry(row, author=self.author, now=clock.now())

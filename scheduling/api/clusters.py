@@ -1,4 +1,4 @@
-"""Clusters through the API: add one, change how it is reached and how far Acme goes on it, test a connection."""
+"""API of clusters: add a cluster, change its connection and control mode, test a connection."""
 
 from __future__ import annotations
 
@@ -63,30 +63,30 @@ CLUSTER_READERS: dict[str, parsing.FieldReader] = {
 
 
 def _request_columns(endpoint: Any, table: Mapping[str, parsing.FieldReader], what: str) -> dict[str, Any]:
-    """Null stands for a field that was not given, except that a price may be taken away."""
-    found = endpoint.body(table, what)
-    if "gpu_hour_price" in endpoint.object() and "gpu_hour_price" not in found:
-        found["gpu_hour_price"] = None
-    return found
+    """Return the columns in the request body. Null means "not given", except that a null price removes the price."""
+    columns = endpoint.body(table, what)
+    if "gpu_hour_price" in endpoint.object() and "gpu_hour_price" not in columns:
+        columns["gpu_hour_price"] = None
+    return columns
 
 
 def _raise_api_errors(act: Callable[[], Any]) -> Any:
     try:
         return act()
-    except InvalidClusterFields as bad:
-        raise ValidationError(bad.errors) from None
+    except InvalidClusterFields as error:
+        raise ValidationError(error.errors) from None
     except ClusterError as error:
         raise Conflict(f"{error}.") from None
 
 
 class ClusterListEndpoint(ReadClusters, ActionEndpoint):
-    """List clusters, add one."""
+    """List clusters; add a cluster."""
 
     rules = {
         **ReadClusters.rules,
         "POST": EndpointRule(
             scope=TokenScope.ADMIN,
-            says="Add a cluster, in mode observe if nothing else is said. It need not answer yet",
+            says="Add a cluster, by default in mode observe. It does not have to be reachable yet",
             body=shapes.NEW_CLUSTER,
             answer=shapes.CLUSTER_DETAIL,
             status=201,
@@ -101,7 +101,7 @@ class ClusterListEndpoint(ReadClusters, ActionEndpoint):
         )
         for field in ("name", "address"):
             if field not in columns:
-                raise InvalidRequestField(field, "is needed")
+                raise InvalidRequestField(field, "is required")
         name, why = columns.pop("name"), columns.pop("reason", "")
         _raise_api_errors(lambda: cluster_actions.add(name, columns, author=self.author, why=why))
         address = self.request.build_absolute_uri(f"{self.request.path}{name}/")
@@ -110,13 +110,13 @@ class ClusterListEndpoint(ReadClusters, ActionEndpoint):
 
 
 class ClusterDetailEndpoint(ReadCluster):
-    """One cluster: how it is reached, and how far Acme goes on it."""
+    """One cluster with its connection and control mode."""
 
     rules = {
         **ReadCluster.rules,
         "PATCH": EndpointRule(
             scope=TokenScope.ADMIN,
-            says="Change how a cluster is reached, or how far Acme goes on it",
+            says="Change the connection or the control mode of a cluster",
             body=shapes.CLUSTER_CHANGE,
             answer=shapes.CLUSTER_DETAIL,
             permissions=(CHANGE,),
@@ -140,28 +140,30 @@ class ClusterDetailEndpoint(ReadCluster):
 def _require_token_with_new_address(row: Cluster, columns: Mapping[str, Any]) -> None:
     is_moved = columns.get("address", row.address) != row.address
     if is_moved and row.token_file and "token_file" not in columns:
-        raise InvalidRequestField("token_file", "is needed with a new address: name the token that may be sent there")
+        raise InvalidRequestField(
+            "token_file", "is required with a new address: give the token file to use for the new address"
+        )
 
 
 class _ConnectionTestVerb(ActionEndpoint):
     tag = CLUSTERS_TAG
     throttle_classes = [PerUserThrottle, ConnectionTests]
 
-    def kept(self, work: Callable[[], Response]) -> Response:
-        return run_once_outside_transaction(self.request, work)  # no transaction is open while a cluster is asked
+    def run_idempotent(self, work: Callable[[], Response]) -> Response:
+        return run_once_outside_transaction(self.request, work)  # no transaction stays open during the test
 
-    def tested(self, asked: ConnectionSettings, row: Cluster | None = None) -> Response:
-        steps = cluster_actions.run_connection_test(asked, clock.now(), row)
+    def test_response(self, connection: ConnectionSettings, row: Cluster | None = None) -> Response:
+        steps = cluster_actions.run_connection_test(connection, clock.now(), row)
         return Response({"works": connection_test.all_steps_passed(steps), "steps": [asdict(step) for step in steps]})
 
 
 class TestClusterEndpoint(_ConnectionTestVerb):
-    """Try the connection of a cluster as it is saved."""
+    """Test the saved connection of a cluster."""
 
     rules = {
         "POST": EndpointRule(
             scope=TokenScope.OPERATE,
-            says="Test the connection of a cluster as it is saved. Nothing is changed",
+            says="Test the saved connection of a cluster. Nothing is changed",
             body=ResourceShape("NothingMore", {}),
             answer=shapes.CONNECTION_TEST,
             permissions=CONNECTION_PERMISSIONS,
@@ -173,16 +175,16 @@ class TestClusterEndpoint(_ConnectionTestVerb):
         self.body({}, "a test of a saved cluster")
         row = visible_cluster(name, self.caller)
         etags.check_if_match(self.request, shapes.CLUSTER_DETAIL.show(row), shapes.CLUSTER_DETAIL.observed)
-        return self.tested(ConnectionSettings.of(row), row)
+        return self.test_response(ConnectionSettings.of(row), row)
 
 
 class TestConnectionEndpoint(_ConnectionTestVerb):
-    """Try a connection that is not saved."""
+    """Test a connection that is not saved."""
 
     rules = {
         "POST": EndpointRule(
             scope=TokenScope.ADMIN,
-            says="Test a connection without saving it. A token that is saved for another address is not sent",
+            says="Test a connection without saving it. A token saved for another address is not sent",
             body=shapes.CONNECTION,
             answer=shapes.CONNECTION_TEST,
             permissions=(ADD, CHANGE),
@@ -192,9 +194,9 @@ class TestConnectionEndpoint(_ConnectionTestVerb):
     def work(self) -> Response:
         columns = self.body(CONNECTION_READERS, "a connection")
         if "address" not in columns:
-            raise InvalidRequestField("address", "is needed")
+            raise InvalidRequestField("address", "is required")
         _raise_api_errors(lambda: cluster_actions.validate_connection(columns))
-        return self.tested(ConnectionSettings(**columns))
+        return self.test_response(ConnectionSettings(**columns))
 
 
 urlpatterns = [

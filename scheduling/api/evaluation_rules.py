@@ -1,4 +1,4 @@
-"""Rules by which new checkpoints are evaluated, through the programs' door."""
+"""API of evaluation rules, which evaluate new checkpoints automatically."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from jobs.rest.shapes import (
 )
 from scheduling.actions import evaluation_rules as actions
 from scheduling.actions.campaigns import CampaignStateConflict
-from scheduling.evaluation import rules as asking
+from scheduling.evaluation import rules as rule_requests
 from scheduling.evaluation.rules import MAX_CAMPAIGNS_PER_DAY
 from scheduling.models import EvaluationRule, RuleSelection
 from scheduling.queries import campaigns as campaign_queries
@@ -41,35 +41,43 @@ RULE_SHAPE = ResourceShape(
         "id": integer_field(get=attribute_path("pk"), needs=("pk",)),
         "team": text_field(get=attribute_path("team.name"), needs=("team__name",)),
         "user": text_field(
-            "In whose name campaigns are asked for.", get=attribute_path("user.username"), needs=("user__username",)
+            "Campaigns are started on behalf of this user.",
+            get=attribute_path("user.username"),
+            needs=("user__username",),
         ),
         "cluster": text_field(get=attribute_path("cluster.name"), needs=("cluster__name",)),
-        "directory": text_field("Where checkpoints appear."),
-        "suite": text_field("NAME for its newest version at the time, or NAME@2."),
-        "pattern": text_field("Of names beneath the directory; * is anything; empty: all."),
+        "directory": text_field("Directory that is checked for new checkpoints."),
+        "suite": text_field("NAME for the newest version at the start of each campaign, or NAME@2."),
+        "pattern": text_field(
+            "Pattern of checkpoint names within the directory; * matches anything. Empty: all names."
+        ),
         "which": text_field(choices=RuleSelection.values),
         "interval_s": number_field(
-            "The least time between two campaigns.", get=lambda row: row.interval.total_seconds(), needs=("interval",)
+            "Minimum time between two campaigns.", get=lambda row: row.interval.total_seconds(), needs=("interval",)
         ),
-        "per_day": integer_field("At most so many campaigns in 24 hours.", low=1),
-        "nodes": integer_field("Of each campaign.", low=1, nullable=True),
-        "weights_gb": number_field("Of a checkpoint."),
+        "per_day": integer_field("Maximum number of campaigns in 24 hours.", low=1),
+        "nodes": integer_field("Node limit of each campaign.", low=1, nullable=True),
+        "weights_gb": number_field("Size of one checkpoint, in GB."),
         "is_on": boolean_field(),
-        "started": integer_field("Campaigns that it has asked for.", low=0, observed=True),
+        "started": integer_field("Number of campaigns started.", low=0, observed=True),
         "looked_at": datetime_field(nullable=True, observed=True),
-        "why": text_field("What it waits for, or what is wrong.", observed=True),
+        "why": text_field("What the rule waits for, or what is wrong.", observed=True),
         "created_at": datetime_field(),
     },
 )
 
 RULE_CHANGE_FIELDS = {
-    "suite": text_field("NAME for its newest version at the time, or NAME@2.", required=False),
-    "pattern": text_field("Of names beneath the directory; * is anything.", required=False),
+    "suite": text_field("NAME for the newest version at the start of each campaign, or NAME@2.", required=False),
+    "pattern": text_field("Pattern of checkpoint names within the directory; * matches anything.", required=False),
     "which": text_field(choices=RuleSelection.values, required=False),
-    "interval": object_field("The least time between two campaigns: seconds, or text as 2:00:00.", required=False),
+    "interval": object_field(
+        "Minimum time between two campaigns: seconds, or a string such as 2:00:00.", required=False
+    ),
     "per_day": integer_field(low=1, high=MAX_CAMPAIGNS_PER_DAY, required=False),
-    "nodes": integer_field("Of each campaign; null: no limit.", low=1, high=100_000, required=False, nullable=True),
-    "weights_gb": number_field("Of one checkpoint; 14 if not given.", required=False),
+    "nodes": integer_field(
+        "Node limit of each campaign; null: no limit.", low=1, high=100_000, required=False, nullable=True
+    ),
+    "weights_gb": number_field("Size of one checkpoint, in GB. Default: 14.", required=False),
     "is_on": boolean_field(required=False),
 }
 RULE_CHANGE_SHAPE = ResourceShape("EvaluationRuleChange", RULE_CHANGE_FIELDS, example={"is_on": False})
@@ -77,20 +85,20 @@ RULE_REQUEST_SHAPE = ResourceShape(
     "EvaluationRuleRequest",
     {
         **RULE_CHANGE_FIELDS,
-        "directory": text_field("An absolute path, as the nodes see it."),
-        "suite": text_field("NAME for its newest version at the time, or NAME@2."),
-        "team": text_field("Needed by those who submit for several teams.", required=False),
-        "cluster": text_field("Needed where there are several.", required=False),
+        "directory": text_field("Absolute path on the nodes."),
+        "suite": text_field("NAME for the newest version at the start of each campaign, or NAME@2."),
+        "team": text_field("Required if you can submit for several teams.", required=False),
+        "cluster": text_field("Required if there are several clusters.", required=False),
     },
     example={"directory": "/checkpoints/run", "suite": "core", "which": "newest", "interval": "1:00:00"},
 )
 
 
 class EvaluationRuleListEndpoint(ListEndpoint, ActionEndpoint):
-    """List rules, make one."""
+    """List evaluation rules; add a rule."""
 
     tag = EVALUATION_TAG
-    what = "rules of evaluation"
+    what = "evaluation rules"
     shape = RULE_SHAPE
     filters = {
         "team": query_params.text_filter("team__name"),
@@ -99,10 +107,12 @@ class EvaluationRuleListEndpoint(ListEndpoint, ActionEndpoint):
         "directory": query_params.text_filter("directory"),
     }
     rules = {
-        "GET": EndpointRule(scope=TokenScope.READ, says="List the rules of your teams", answer=RULE_SHAPE, many=True),
+        "GET": EndpointRule(
+            scope=TokenScope.READ, says="List the evaluation rules of your teams", answer=RULE_SHAPE, many=True
+        ),
         "POST": EndpointRule(
             scope=TokenScope.SUBMIT,
-            says="Evaluate each new checkpoint that appears in a directory",
+            says="Add a rule that evaluates each new checkpoint in a directory",
             body=RULE_REQUEST_SHAPE,
             answer=RULE_SHAPE,
             status=201,
@@ -113,9 +123,9 @@ class EvaluationRuleListEndpoint(ListEndpoint, ActionEndpoint):
         return campaign_queries.rules(self.caller)
 
     def work(self) -> Response:
-        made = campaign_queries.create_rule_from_request(self.object(), CallerTargets(self.caller), self.author)
-        address = self.request.build_absolute_uri(f"{self.request.path}{made.pk}/")
-        return Response(rule_response(self.caller, made.pk), status=201, headers={"Location": address})
+        created = campaign_queries.create_rule_from_request(self.object(), CallerTargets(self.caller), self.author)
+        address = self.request.build_absolute_uri(f"{self.request.path}{created.pk}/")
+        return Response(rule_response(self.caller, created.pk), status=201, headers={"Location": address})
 
 
 def get_rule(caller: Any, rule: int) -> EvaluationRule:
@@ -137,7 +147,7 @@ def get_changeable_rule(caller: Any, rule: int) -> EvaluationRule:
 
 
 def get_locked_rule(request: Any, caller: Any, rule: int) -> EvaluationRule:
-    """As it stays until the commit; If-Match is held against it."""
+    """Return the rule, locked until the commit, after comparing it with If-Match."""
     row = get_changeable_rule(caller, rule)
     list(EvaluationRule.objects.select_for_update().filter(pk=row.pk).values("pk"))
     row = get_changeable_rule(caller, rule)
@@ -146,15 +156,15 @@ def get_locked_rule(request: Any, caller: Any, rule: int) -> EvaluationRule:
 
 
 class EvaluationRuleDetailEndpoint(DetailEndpoint):
-    """What it looks for and how it goes; switch it off, or change how often it may."""
+    """One rule with its settings and state; change it, or enable or disable it."""
 
     tag = EVALUATION_TAG
     shape = RULE_SHAPE
     rules = {
-        "GET": EndpointRule(scope=TokenScope.READ, says="One rule", answer=RULE_SHAPE, team=True),
+        "GET": EndpointRule(scope=TokenScope.READ, says="One evaluation rule", answer=RULE_SHAPE, team=True),
         "PATCH": EndpointRule(
             scope=TokenScope.SUBMIT,
-            says="Change a rule, or switch it off or on",
+            says="Change, enable or disable a rule",
             body=RULE_CHANGE_SHAPE,
             answer=RULE_SHAPE,
             team=True,
@@ -167,25 +177,25 @@ class EvaluationRuleDetailEndpoint(DetailEndpoint):
 
     def patch(self, request: Any, rule: int) -> Response:
         reject_unknown_params(request)
-        fields = asking.parse_rule_changes(self.object())
+        fields = rule_requests.parse_rule_changes(self.object())
         with transaction.atomic():
             row = get_locked_rule(request, self.caller, rule)
             try:
                 actions.change(row, fields, author=self.author)
-            except CampaignStateConflict as gone:
-                raise Conflict(str(gone)) from None
-        told = rule_response(self.caller, rule)
-        return Response(told, headers={"ETag": etags.etag(told, RULE_SHAPE.observed)})
+            except CampaignStateConflict as conflict:
+                raise Conflict(str(conflict)) from None
+        document = rule_response(self.caller, rule)
+        return Response(document, headers={"ETag": etags.etag(document, RULE_SHAPE.observed)})
 
 
 class RemoveEvaluationRuleEndpoint(ActionEndpoint):
-    """It starts nothing any more; its campaigns stay."""
+    """Remove a rule. It starts no more campaigns; existing campaigns are kept."""
 
     tag = EVALUATION_TAG
     rules = {
         "POST": EndpointRule(
             scope=TokenScope.SUBMIT,
-            says="Remove a rule",
+            says="Remove an evaluation rule",
             body=ResourceShape("NothingMore", {}),
             answer=RULE_SHAPE,
             team=True,
@@ -196,12 +206,12 @@ class RemoveEvaluationRuleEndpoint(ActionEndpoint):
     def work(self, rule: int) -> Response:
         self.body({}, "the verb remove")
         row = get_locked_rule(self.request, self.caller, rule)
-        told = RULE_SHAPE.show(row)
+        document = RULE_SHAPE.show(row)
         try:
             actions.remove(row, author=self.author)
-        except CampaignStateConflict as gone:
-            raise Conflict(str(gone)) from None
-        return Response(told)
+        except CampaignStateConflict as conflict:
+            raise Conflict(str(conflict)) from None
+        return Response(document)
 
 
 urlpatterns = [

@@ -1,4 +1,4 @@
-"""Why a job waits, through the programs' door."""
+"""API of wait explanations: why a job waits, what would start it now, and when it will start."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from scheduling.queries.wait_explanation import WaitExplanation, explain_job
 HOLDER_SHAPE = ResourceShape(
     "Holder",
     {
-        "job": text_field("Empty: several jobs together, or jobs of teams that are not yours."),
-        "title": text_field("What its owner calls it."),
-        "team": text_field("Empty: teams that are not yours."),
+        "job": text_field("Empty for several jobs together, or jobs of other teams."),
+        "title": text_field("Name given by the job's owner."),
+        "team": text_field("Empty for other teams."),
         "jobs": integer_field(low=1),
         "gpus": integer_field(low=0),
-        "ends_at": datetime_field("At its time limit.", nullable=True),
+        "ends_at": datetime_field("When the time limit ends.", nullable=True),
     },
 )
 BLOCKER_SHAPE = ResourceShape(
     "Blocker",
     {
         "kind": text_field(choices=BlockerKind),
-        "reason": text_field("Slurm's word."),
-        "why": text_field("The same as a sentence."),
-        "gpus": integer_field("Missing, over the quota, or asked for by those ahead.", low=0),
-        "nodes": integer_field("That lack room for its share.", low=0),
-        "jobs": integer_field("Ahead of it, or waited for.", low=0),
+        "reason": text_field("Reason in Slurm's terms."),
+        "why": text_field("The reason as a sentence."),
+        "gpus": integer_field("GPUs that are missing, exceed the quota, or are requested by the jobs ahead.", low=0),
+        "nodes": integer_field("Nodes without enough free resources.", low=0),
+        "jobs": integer_field("Jobs ahead of it, or jobs it waits for.", low=0),
         "holders": nested_list_field(
             HOLDER_SHAPE, get=lambda row: [HOLDER_SHAPE.show(holder) for holder in row.holders]
         ),
@@ -55,30 +55,34 @@ BLOCKER_SHAPE = ResourceShape(
 CHANGE_SHAPE = ResourceShape(
     "Change",
     {
-        "kind": text_field("gpus, nodes, model, limit, preemptible, quota, end …; two of them joined by a plus."),
-        "who": text_field("Who could do it: its owner, an operator, or time.", choices=ChangeActor),
-        "why": text_field("A sentence. It was tried on the cluster as it is: with this change, the job starts."),
-        "cost": fraction_field("0 gives nothing up. The changes come the cheapest first."),
+        "kind": text_field(
+            "gpus, nodes, model, limit, preemptible, quota, end …; two kinds are joined by a plus sign."
+        ),
+        "who": text_field("Who can make the change: the job's owner, an operator, or time.", choices=ChangeActor),
+        "why": text_field(
+            "The change as a sentence. A simulation of the current cluster confirmed that the job starts with it."
+        ),
+        "cost": fraction_field("0 means that nothing is given up. Changes are sorted by cost, the cheapest first."),
     },
 )
 START_ESTIMATE_SHAPE = ResourceShape(
     "StartEstimate",
     {
-        "p50": datetime_field("As likely before as after."),
-        "p90": datetime_field("Nine of ten times before."),
-        "made_at": datetime_field("Of the forecast.", nullable=True),
+        "p50": datetime_field("Median estimate."),
+        "p90": datetime_field("90% likely by this time."),
+        "made_at": datetime_field("When the estimate was computed.", nullable=True),
     },
 )
 ESTIMATE_ERROR_SHAPE = ResourceShape(
     "EstimateError",
     {
-        "lead": text_field("How far ahead those estimates looked.", choices=EstimateLead.values),
-        "jobs": integer_field("That were judged, over the last seven days.", low=1),
+        "lead": text_field("Time between the estimates and the estimated starts.", choices=EstimateLead.values),
+        "jobs": integer_field("Number of jobs compared, over the last seven days.", low=1),
         "median_s": seconds_field(
-            "Half of the jobs started nearer to the first estimate that they got.",
+            "Median absolute error of the first estimate of each job.",
             get=lambda error: round(error.median_s),
         ),
-        "within_p90": fraction_field("Part of them that had started by their P90."),
+        "within_p90": fraction_field("Share of the jobs that had started by their P90."),
     },
 )
 EXPLANATION_SHAPE = ResourceShape(
@@ -87,25 +91,30 @@ EXPLANATION_SHAPE = ResourceShape(
         "id": text_field(JOB_ID_FIELD.schema["description"]),
         "state": text_field(choices=STATES),
         "title": text_field(),
-        "reason": text_field("Slurm's word: Resources, Priority, Dependency, JobHeldUser …"),
-        "why": text_field("The same as a sentence, as the last turn left it; empty for a job that does not wait."),
-        "hold": text_field("Who holds it.", choices=HoldKind.values),
-        "begin_at": datetime_field("Not before.", nullable=True),
+        "reason": text_field("Reason in Slurm's terms: Resources, Priority, Dependency, JobHeldUser …"),
+        "why": text_field("The reason as a sentence, as of the last scheduling turn; empty if the job does not wait."),
+        "hold": text_field("Kind of hold.", choices=HoldKind.values),
+        "begin_at": datetime_field("Earliest start.", nullable=True),
         "waits_for": nested_list_field(DEPENDENCY, "Jobs that must end first."),
-        "at": datetime_field("When the rest was worked out."),
+        "at": datetime_field("When the explanation was computed."),
         "blockers": nested_list_field(
-            BLOCKER_SHAPE, "What keeps it back, the weightiest first; empty: it starts with the next turn."
+            BLOCKER_SHAPE,
+            "What blocks the job, the most important first. Empty: it starts in the next scheduling turn.",
         ),
-        "smallest_change": nested_field(CHANGE_SHAPE, "What would start it now, at the least cost.", nullable=True),
-        "other_changes": nested_list_field(CHANGE_SHAPE, "What would do as well, at more."),
-        "estimate": nested_field(START_ESTIMATE_SHAPE, "When it will start.", nullable=True),
-        "past_error": nested_field(ESTIMATE_ERROR_SHAPE, "How far off such estimates were.", nullable=True),
+        "smallest_change": nested_field(
+            CHANGE_SHAPE, "The cheapest change that would start the job now.", nullable=True
+        ),
+        "other_changes": nested_list_field(
+            CHANGE_SHAPE, "Other changes that would start the job now, at a higher cost."
+        ),
+        "estimate": nested_field(START_ESTIMATE_SHAPE, "Estimated start.", nullable=True),
+        "past_error": nested_field(ESTIMATE_ERROR_SHAPE, "Past error of such estimates.", nullable=True),
     },
 )
 
 
 class JobExplanationEndpoint(ApiEndpoint):
-    """Why it waits, what would start it now, and when it will start."""
+    """Why a job waits, what would start it now, and when it will start."""
 
     tag = "Jobs"
     rules = {
@@ -135,7 +144,7 @@ def explanation_response(job: Any, answer: WaitExplanation) -> dict[str, Any]:
         "why": job.why,
         "hold": job.hold,
         "begin_at": json_value(job.begin_at),
-        "waits_for": [DEPENDENCY.show(one) for one in job.dependencies.all()],
+        "waits_for": [DEPENDENCY.show(dependency) for dependency in job.dependencies.all()],
         "at": json_value(answer.at),
         "blockers": [BLOCKER_SHAPE.show(blocker) for blocker in answer.blockers],
         "smallest_change": CHANGE_SHAPE.show(answer.smallest) if answer.smallest else None,

@@ -1,4 +1,4 @@
-"""Simulations through the programs' door: ask for a replay, follow it, take it back."""
+"""API of simulations: start a replay, follow it, cancel it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ log = logging.getLogger(__name__)
 
 MAX_POLICIES = 13
 TRACE_DESCRIPTION = (
-    "history: past jobs of a cluster; acme:seren, acme:kalos: jobs drawn like those of Acme; upload:NUMBER: a file that"
-    " was brought to traces/ or the page What if."
+    "history: past jobs of a cluster; acme:seren, acme:kalos: synthetic jobs sampled from AcmeTrace; upload:NUMBER: an"
+    " uploaded trace file."
 )
 MAX_VIRTUAL_CLUSTERS = 1000
 
@@ -56,18 +56,18 @@ SIMULATION_SHAPE = ResourceShape(
         "trace": text_field(TRACE_DESCRIPTION),
         "policies": text_list_field("In the order of the runs."),
         "asked": object_field(
-            "The rest of what was asked.", get=lambda row: _visible_params(row.params), needs=("params",)
+            "The other parameters of the request.", get=lambda row: _visible_params(row.params), needs=("params",)
         ),
         "state": text_field(choices=SimulationState.values),
         "progress": object_field(
             "Percent, over all policies.", get=lambda row: round(row.progress, 1), needs=("progress",)
         ),
-        "error": text_field("Why it failed."),
+        "error": text_field("The reason if the simulation failed."),
         "created_at": datetime_field(),
         "started_at": datetime_field(nullable=True),
         "ended_at": datetime_field(nullable=True),
         "result": object_field(
-            "`runs` as of `manage.py simulate --json`, one a policy; null before the end.",
+            "`runs` contains one run per policy, as in `manage.py simulate --json`; null before the end.",
             nullable=True,
             in_lists=False,
         ),
@@ -78,8 +78,8 @@ SIMULATION_SHAPE.fields["progress"].schema.update(type="number", minimum=0, maxi
 QUOTA_SHAPE = ResourceShape(
     "SimulatedQuota",
     {
-        "team": text_field("One of the trace; without it those who are in none.", required=False),
-        "kind": text_field("Without it the quota is for all work of the team.", choices=JobKind, required=False),
+        "team": text_field("A team of the trace. Omit it for jobs without a team.", required=False),
+        "kind": text_field("Omit it for a quota over all kinds.", choices=JobKind, required=False),
         "gpus": integer_field(low=0, high=10**9 - 1),
     },
 )
@@ -87,38 +87,52 @@ SIMULATION_REQUEST_SHAPE = ResourceShape(
     "SimulationRequest",
     {
         "trace": text_field(TRACE_DESCRIPTION),
-        "policies": text_list_field("Each is replayed by itself: " + ", ".join(POLICY_RULES)),
-        "team": text_field("Needed by those who submit for several teams.", required=False),
-        "cluster": text_field("For history; needed where there are several.", required=False),
-        "days": integer_field("For history: how far it goes back; 30 if not given.", low=1, high=366, required=False),
-        "until": datetime_field("For history: where it ends; now if not given.", required=False),
+        "policies": text_list_field("Each policy is replayed separately. One or more of: " + ", ".join(POLICY_RULES)),
+        "team": text_field("Required if you can submit for several teams.", required=False),
+        "cluster": text_field("For history. Required if there are several clusters.", required=False),
+        "days": integer_field("For history: number of days. Default: 30.", low=1, high=366, required=False),
+        "until": datetime_field("For history: end of the period. Default: now.", required=False),
         "jobs": integer_field(
-            "For acme: how many are drawn.", low=1, high=replay_settings.MAX_TRACE_JOBS, required=False
+            "For acme: number of synthetic jobs.", low=1, high=replay_settings.MAX_TRACE_JOBS, required=False
         ),
         "nodes": integer_field(
-            "Otherwise as many as there are.", low=1, high=requests.MAX_REPLAY_NODES, required=False
+            "Default: the size of the cluster or published trace. Required for an uploaded trace.",
+            low=1,
+            high=requests.MAX_REPLAY_NODES,
+            required=False,
         ),
         "gpus_per_node": integer_field(low=1, high=requests.MAX_GPUS_PER_NODE, required=False),
-        "nodes_per_leaf": integer_field("0: all on one switch.", low=0, high=requests.MAX_REPLAY_NODES, required=False),
+        "nodes_per_leaf": integer_field(
+            "0: all nodes are on one switch.", low=0, high=requests.MAX_REPLAY_NODES, required=False
+        ),
         "cpus_per_node": integer_field("0: CPUs are not counted.", low=0, high=10**6, required=False),
         "memory_per_node_mb": integer_field("0: memory is not counted.", low=0, high=10**8, required=False),
         "placement": text_field(choices=requests.PLACEMENT_NAMES, required=False),
-        "preemption_cost": text_field("helios: 7, 30 or 60 s by width.", choices=PREEMPTION_COSTS, required=False),
-        "vcs": object_field("Virtual cluster → its nodes.", required=False),
-        "faults": text_field("rates, or name=number by commas: nodes break.", required=False),
-        "noise": text_field("Errors of expected run times: none, helios, or a log-normal's sigma.", required=False),
+        "preemption_cost": text_field(
+            "helios: 7, 30 or 60 s, depending on job size.", choices=PREEMPTION_COSTS, required=False
+        ),
+        "vcs": object_field("Number of nodes by name of the virtual cluster.", required=False),
+        "faults": text_field("Node failures: rates, or name=number pairs separated by commas.", required=False),
+        "noise": text_field("Error of run time estimates: none, helios, or a log-normal's sigma.", required=False),
         "seed": integer_field(low=0, high=2**31 - 1, required=False),
         "checkpoint_s": integer_field(
-            "Jobs save so often; without it who is stopped saves first.", low=0, high=10**9, required=False
+            "Checkpoint interval of the jobs. Without it, jobs save a checkpoint when they are preempted.",
+            low=0,
+            high=10**9,
+            required=False,
         ),
-        "best_effort": text_field("Kinds of work that borrow under acme, by commas; empty: none.", required=False),
-        "quota": nested_list_field(QUOTA_SHAPE, "What teams may hold; a team is one of the trace.", required=False),
-        "policy_settings": object_field('An object for each policy: {"acme": {"order": "sjf"}}.', required=False),
+        "best_effort": text_field(
+            "Kinds that are preemptible and may borrow under acme, separated by commas. Empty: none.", required=False
+        ),
+        "quota": nested_list_field(QUOTA_SHAPE, "Quotas of the teams in the trace.", required=False),
+        "policy_settings": object_field('Settings by policy: {"acme": {"order": "sjf"}}.', required=False),
     },
     example={"trace": "acme:seren", "policies": ["fifo", "easy"], "jobs": 10_000},
 )
 INTEGER_FIELDS = {
-    name: one for name, one in SIMULATION_REQUEST_SHAPE.fields.items() if one.schema.get("type") == "integer"
+    name: shape_field
+    for name, shape_field in SIMULATION_REQUEST_SHAPE.fields.items()
+    if shape_field.schema.get("type") == "integer"
 }
 QUOTA_READERS: dict[str, parsing.FieldReader] = {
     "team": parsing.text_reader(80),
@@ -127,8 +141,8 @@ QUOTA_READERS: dict[str, parsing.FieldReader] = {
 }
 SIMULATION_READERS: dict[str, parsing.FieldReader] = {
     **{
-        name: parsing.integer_reader(one.schema["minimum"], one.schema["maximum"])
-        for name, one in INTEGER_FIELDS.items()
+        name: parsing.integer_reader(shape_field.schema["minimum"], shape_field.schema["maximum"])
+        for name, shape_field in INTEGER_FIELDS.items()
     },
     "trace": read_trace_name,
     "policies": parsing.list_reader(parsing.choice_reader(tuple(POLICY_RULES)), MAX_POLICIES),
@@ -150,19 +164,19 @@ SIMULATION_READERS: dict[str, parsing.FieldReader] = {
 
 
 def _read_virtual_clusters(name: str, value: Any) -> dict[str, int]:
-    asked = parsing.read_object(name, value)
-    if len(asked) > MAX_VIRTUAL_CLUSTERS:
-        raise InvalidRequestField(name, f"has {len(asked)} entries; at most {MAX_VIRTUAL_CLUSTERS} are allowed")
+    clusters = parsing.read_object(name, value)
+    if len(clusters) > MAX_VIRTUAL_CLUSTERS:
+        raise InvalidRequestField(name, f"has {len(clusters)} entries; at most {MAX_VIRTUAL_CLUSTERS} are allowed")
     count, word = parsing.integer_reader(1, requests.MAX_REPLAY_NODES), parsing.text_reader(80)
-    return {word(name, pool): count(name, nodes) for pool, nodes in asked.items()}
+    return {word(name, pool): count(name, nodes) for pool, nodes in clusters.items()}
 
 
-def _read_quota(asked: dict[str, Any]) -> dict[str, Any]:
-    return parsing.read_fields(asked, QUOTA_READERS, "a quota")
+def _read_quota(values: dict[str, Any]) -> dict[str, Any]:
+    return parsing.read_fields(values, QUOTA_READERS, "a quota")
 
 
 def _visible_params(params: dict[str, Any]) -> dict[str, Any]:
-    """Which teams a history holds is said to nobody: it names teams by their numbers."""
+    """Return the parameters without `teams`: it lists internal ids of the teams whose jobs the history contains."""
     return {name: value for name, value in params.items() if name != "teams"}
 
 
@@ -174,7 +188,7 @@ def get_simulation(caller: Caller, id: str) -> Simulation:
 
 
 class SimulationListEndpoint(ListEndpoint, ActionEndpoint):
-    """List simulations, ask for one."""
+    """List simulations; start a simulation."""
 
     tag = "Simulations"
     what = "simulations"
@@ -205,28 +219,28 @@ class SimulationListEndpoint(ListEndpoint, ActionEndpoint):
         return visible_simulations(self.caller)
 
     def work(self) -> Response:
-        asked = self.body(SIMULATION_READERS, "a simulation")
+        values = self.body(SIMULATION_READERS, "a simulation")
         places = CallerTargets(self.caller)
-        team = places.resolve_team(asked.pop("team", None))
+        team = places.resolve_team(values.pop("team", None))
         for name in ("trace", "policies"):
-            if name not in asked:
+            if name not in values:
                 raise InvalidRequestField(name, "is missing")
-        trace, policies = asked.pop("trace"), list(dict.fromkeys(asked.pop("policies")))
-        params = replay_params(trace, policies, asked, places, self.caller)
+        trace, policies = values.pop("trace"), list(dict.fromkeys(values.pop("policies")))
+        params = replay_params(trace, policies, values, places, self.caller)
         try:
-            made = actions.create_simulation(
+            simulation = actions.create_simulation(
                 trace=trace, policies=policies, params=params, team=team, author=self.author, now=clock.now()
             )
-        except TooManySimulations as many:
-            raise Conflict(str(many)) from None
+        except TooManySimulations as conflict:
+            raise Conflict(str(conflict)) from None
         wake_simulation_worker()
-        shown = SIMULATION_SHAPE.show(get_simulation(self.caller, made.public_id))
-        address = self.request.build_absolute_uri(f"{self.request.path}{made.public_id}/")
+        shown = SIMULATION_SHAPE.show(get_simulation(self.caller, simulation.public_id))
+        address = self.request.build_absolute_uri(f"{self.request.path}{simulation.public_id}/")
         return Response(shown, status=201, headers={"Location": address})
 
 
 class SimulationDetailEndpoint(DetailEndpoint):
-    """How far it is, and what came out."""
+    """A simulation with its progress and result."""
 
     tag = "Simulations"
     shape = SIMULATION_SHAPE
@@ -241,13 +255,13 @@ class SimulationDetailEndpoint(DetailEndpoint):
 
 
 class CancelSimulationEndpoint(ActionEndpoint):
-    """Take it back; a running one stops within a second or two."""
+    """Cancel a simulation. A running one stops within two seconds."""
 
     tag = "Simulations"
     rules = {
         "POST": EndpointRule(
             scope=TokenScope.SUBMIT,
-            says="End a simulation before it is through",
+            says="Cancel a simulation",
             body=ResourceShape("NothingMore", {}),
             answer=SIMULATION_SHAPE,
             conflicts=True,
@@ -263,10 +277,10 @@ class CancelSimulationEndpoint(ActionEndpoint):
         etags.check_if_match(self.request, SIMULATION_SHAPE.show(get_simulation(self.caller, id)))
         try:
             actions.cancel(row, author=self.author, now=clock.now())
-        except SimulationStateConflict as gone:
-            raise Conflict(str(gone)) from None
-        told = SIMULATION_SHAPE.show(get_simulation(self.caller, id))
-        return Response(told, headers={"ETag": etags.etag(told)})
+        except SimulationStateConflict as conflict:
+            raise Conflict(str(conflict)) from None
+        document = SIMULATION_SHAPE.show(get_simulation(self.caller, id))
+        return Response(document, headers={"ETag": etags.etag(document)})
 
 
 urlpatterns = [

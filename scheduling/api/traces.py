@@ -1,4 +1,4 @@
-"""Job traces of one's own through the programs' door: the same files, limits and sentences as on the page What if."""
+"""API of uploaded job traces, with the same formats, limits and messages as the page What if."""
 
 from __future__ import annotations
 
@@ -45,29 +45,29 @@ from scheduling.queries.replays import (
 
 TRACE_FIELDS: dict[str, ShapeField] = {
     "id": integer_field(),
-    "trace": text_field("How a simulation names it.", get=attribute_path("called"), needs=()),
-    "name": text_field("Of the file."),
+    "trace": text_field("Name of the trace in a simulation.", get=attribute_path("trace_name"), needs=()),
+    "name": text_field("Name of the file."),
     "team": text_field(get=attribute_path("team.name"), needs=("team__name",)),
     "user": text_field(get=attribute_path("user.username"), needs=("user__username",)),
     "jobs": integer_field(),
-    "span_s": fraction_field("From the first submission to the last."),
-    "bad": integer_field("Rows that could not be read."),
-    "quoted": text_list_field("The first of those, with their lines."),
+    "span_s": fraction_field("Seconds from the first submission to the last."),
+    "bad": integer_field("Number of unreadable rows, which were skipped."),
+    "quoted": text_list_field("The first unreadable rows, with their line numbers."),
     "created_at": datetime_field(),
-    "used_at": datetime_field("When a replay of it was last asked for."),
+    "used_at": datetime_field("When a replay of it was last requested."),
 }
 TRACE_SHAPE = ResourceShape("Trace", TRACE_FIELDS)
 FILE_SCHEMA = {
     "type": "string",
     "format": "binary",
-    "description": "CSV of AcmeTrace, Helios, openb or our own export, Philly, SWF, sacct --parsable2; also gz or zst;"
-    f" at most {MAX_FILE_BYTES >> 20} MiB.",
+    "description": "CSV (AcmeTrace, Helios, openb, Acme export), Philly, SWF, sacct --parsable2; optionally gz or"
+    f" zst. At most {MAX_FILE_BYTES >> 20} MiB.",
 }
 TRACE_UPLOAD_SHAPE = ResourceShape(
     "TraceUpload",
     {
         "trace_file": ShapeField(schema=FILE_SCHEMA),
-        "team": text_field("Whose trace it is; needed by those who submit for several.", required=False),
+        "team": text_field("Team that owns the trace. Required if you can submit for several teams.", required=False),
     },
 )
 NOTHING_SHAPE = ResourceShape("Nothing", {})
@@ -79,7 +79,7 @@ def _get_trace(caller: Caller, trace: int) -> UploadedTrace:
 
 
 class TraceListEndpoint(ActionEndpoint, ListEndpoint):
-    """List the traces of your teams, bring one."""
+    """List the uploaded traces of your teams; upload a trace."""
 
     tag = "Simulations"
     what = "traces"
@@ -95,11 +95,11 @@ class TraceListEndpoint(ActionEndpoint, ListEndpoint):
     orderings = {"id": pagination.SORT_BY_ID, "created_at": pagination.SortColumn(column="created_at", kind=datetime)}
     rules = {
         "GET": EndpointRule(
-            scope=TokenScope.READ, says="Job traces that people of your teams brought", answer=TRACE_SHAPE, many=True
+            scope=TokenScope.READ, says="List the uploaded traces of your teams", answer=TRACE_SHAPE, many=True
         ),
         "POST": EndpointRule(
             scope=TokenScope.SUBMIT,
-            says="Bring a file of jobs, to replay it as upload:NUMBER",
+            says="Upload a trace file, to replay it as upload:NUMBER",
             body=TRACE_UPLOAD_SHAPE,
             answer=TRACE_SHAPE,
             status=201,
@@ -110,21 +110,21 @@ class TraceListEndpoint(ActionEndpoint, ListEndpoint):
         return traces(self.caller)
 
     def post(self, request: Any) -> Response:
-        """A long file is read for seconds, so no transaction is open meanwhile."""
+        """Parse and save the file. Parsing takes seconds for a long file, so it runs outside the transaction."""
         reject_unknown_params(request)
         file = self._uploaded_file()
         team = CallerTargets(self.caller).resolve_team(request.data.get("team"))
-        request.raw_body = _digest(file) + str(team.pk).encode()  # what an Idempotency-Key is bound to
+        request.raw_body = _digest(file) + str(team.pk).encode()  # an Idempotency-Key is bound to this
         return compute_then_run_once(
-            request, lambda: self._parse_file(file), lambda brought: self._save_and_respond(brought, team)
+            request, lambda: self._parse_file(file), lambda upload: self._save_and_respond(upload, team)
         )
 
     def _uploaded_file(self) -> UploadedFile:
         for name in self.request.data:
             if name not in TRACE_UPLOAD_SHAPE.fields:
-                raise InvalidRequestField(parsing.short_repr(name)[1:-1], "is no field of a trace")
+                raise InvalidRequestField(parsing.short_repr(name)[1:-1], "is not a field of a trace")
         if (file := self.request.FILES.get("trace_file")) is None:
-            raise InvalidRequestField("trace_file", "is needed: a file, in a form (multipart/form-data)")
+            raise InvalidRequestField("trace_file", "is required: upload a file as multipart/form-data")
         refuse_large_file(file)
         return file
 
@@ -134,11 +134,11 @@ class TraceListEndpoint(ActionEndpoint, ListEndpoint):
             raise Throttled(wait=counter.wait())
         return read_uploaded_trace(file)
 
-    def _save_and_respond(self, brought: ParsedTrace, team: Any) -> Response:
-        made = trace_actions.save_trace(brought, team=team, author=self.author)
-        shown = TRACE_SHAPE.show(_get_trace(self.caller, made.pk))
-        where = self.request.build_absolute_uri(f"{self.request.path}{made.pk}/")
-        return Response(shown, status=201, headers={"Location": where})
+    def _save_and_respond(self, upload: ParsedTrace, team: Any) -> Response:
+        trace = trace_actions.save_trace(upload, team=team, author=self.author)
+        document = TRACE_SHAPE.show(_get_trace(self.caller, trace.pk))
+        address = self.request.build_absolute_uri(f"{self.request.path}{trace.pk}/")
+        return Response(document, status=201, headers={"Location": address})
 
 
 def _digest(file: UploadedFile) -> bytes:
@@ -149,18 +149,22 @@ def _digest(file: UploadedFile) -> bytes:
 
 
 class TraceDetailEndpoint(DetailEndpoint):
-    """One trace, without what it holds."""
+    """One uploaded trace, without its rows."""
 
     tag = "Simulations"
     shape = TRACE_SHAPE
-    rules = {"GET": EndpointRule(scope=TokenScope.READ, says="One trace of your teams", answer=TRACE_SHAPE, team=True)}
+    rules = {
+        "GET": EndpointRule(
+            scope=TokenScope.READ, says="One uploaded trace of your teams", answer=TRACE_SHAPE, team=True
+        )
+    }
 
     def row(self, trace: int) -> UploadedTrace:
         return _get_trace(self.caller, trace)
 
 
 class RemoveTraceEndpoint(ActionEndpoint):
-    """Remove a trace; results of past replays stay."""
+    """Remove a trace. Results of past replays are kept."""
 
     tag = "Simulations"
     rules = {
@@ -183,8 +187,8 @@ class RemoveTraceEndpoint(ActionEndpoint):
         etags.check_if_match(self.request, shown)
         try:
             trace_actions.remove(row, author=self.author)
-        except TraceInUse as used:
-            raise Conflict(str(used)) from None
+        except TraceInUse as conflict:
+            raise Conflict(str(conflict)) from None
         return Response(shown)
 
 

@@ -1,0 +1,1 @@
+"""Access to clusters: the Backend interface, its slurmrestd adapter, and the reader of GPU telemetry."""

@@ -1,7 +1,7 @@
-"""What the rest of Acme knows of a cluster: a few verbs, the values that cross them, and the ways to fail.
+"""The interface between Acme and a cluster: operations, the values they exchange, and the errors they raise.
 
-Simulated, local and real clusters are reached through the same `Backend`; they differ by the address alone. Nothing in
-here touches a network. A backend never decides; it carries out one deed or says what it sees.
+Simulated, local and real clusters are reached through the same `Backend` and differ only in their address. This module
+has no network code. A backend makes no decisions: it carries out one command or reports what it reads.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ T = TypeVar("T")
 
 
 class BackendError(EndsTurn):
-    """Anything that goes wrong between us and a cluster."""
+    """Base of everything that goes wrong between Acme and a cluster."""
 
 
 class ClusterUnreachable(BackendError):
-    """It did not answer, and the deed was surely not done. Says nothing about the jobs that run there."""
+    """The cluster did not respond, and the command was certainly not carried out. Jobs may still run."""
 
 
 class OutcomeUnknown(BackendError):
-    """The answer got lost: the deed may have been done. Look before doing it again."""
+    """The response was lost, so the command may have been carried out. Look it up before sending it again."""
 
 
 class RequestTimedOut(OutcomeUnknown):
-    """The request was sent and the deadline passed without an answer: what comes next would wait as long."""
+    """The request was sent and the deadline passed without a response. Further requests would probably time out too."""
 
 
 class AccountingUnavailable(BackendError):
-    """The cluster keeps no record of ended jobs beyond its controller's memory."""
+    """The cluster has no record of ended jobs beyond the memory of its controller."""
 
 
 class RequestRejected(SkipsRow, BackendError):
-    """It answered no, with a reason. Asking again without a change is pointless."""
+    """The cluster rejected the command with a reason. Repeating it unchanged is pointless."""
 
 
 class PlacementRejected(RequestRejected):
-    """The no is about the nodes that were asked for, as they are now; elsewhere the same job may run."""
+    """The rejection concerns the requested nodes in their present state; the same job may run on other nodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitRequest:
-    """One attempt, as a cluster is asked to run it: on exactly these nodes, with this many GPUs on each."""
+    """One attempt as it is submitted to a cluster: on exactly these nodes, with this many GPUs on each."""
 
-    key: str  # our attempt's id; the cluster keeps it in the comment, and it is looked up before sending again
+    key: str  # the attempt's id; stored in the job's comment, and looked up before the attempt is sent again
     name: str
-    user: str  # of Acme, who asked for it; empty for Acme's own tests of nodes
+    user: str  # the Acme user who owns the job; empty for Acme's own node tests
     account: str
     script: str
     workdir: str
@@ -63,14 +63,14 @@ class SubmitRequest:
     memory_per_node_mb: int
     time_limit: timedelta | None
     stdout: str
-    installation: str = ""  # which Acme submits it; the cluster keeps it beside the key
+    installation: str = ""  # the installation that submits it; stored in the comment next to the key
 
 
 @dataclass(frozen=True, kw_only=True)
 class BackendJob:
-    """One job as the cluster reports it. `key` is empty for a job that no Acme submitted.
+    """One job as the cluster reports it. `key` is empty for a job that Acme did not submit.
 
-    `installation` names the Acme that submitted it. It is empty for jobs of versions that did not send it.
+    `installation` names the installation that submitted it. It is empty for jobs of versions that did not send it.
     """
 
     backend_id: str
@@ -88,7 +88,7 @@ class BackendJob:
     exit_code: int | None = None
     signal: int | None = None
     account: str = ""
-    gpus_per_node: int = 0  # as asked, also while it waits
+    gpus_per_node: int = 0  # as requested, also while the job is pending
     cpus: int = 0  # of all its nodes together
     memory_per_node_mb: int = 0
     time_limit: timedelta | None = None
@@ -114,18 +114,18 @@ class BackendNode:
 
 @dataclass(frozen=True, kw_only=True)
 class UnreadableRow:
-    """One row of a cluster's answer that could not be read. Nothing may be concluded about the job or node it is."""
+    """One row of a cluster's response that could not be read. Nothing may be concluded about its job or node."""
 
     kind: str  # "job" or "node"
     name: str = ""  # job id or node name; empty if even that cannot be read
     key: str = ""
     installation: str = ""
     sentence: str
-    comment_read: bool = False  # then an empty key means that the job is not ours
-    last_seen: BackendJob | None = None  # what this connection last read of the job: it still holds those GPUs
+    comment_read: bool = False  # if true, an empty key means that the job is not Acme's
+    last_seen: BackendJob | None = None  # the job as last read on this connection: it still holds those GPUs
 
     def may_match(self, backend_id: str, key: str) -> bool:
-        """Whether this row may be the job with this backend id (empty: not known) and key (empty: not ours)."""
+        """Whether this row may be the job with this backend id (empty: unknown) and key (empty: not Acme's)."""
         if self.key and key:
             return self.key == key
         if self.name and backend_id:
@@ -134,14 +134,14 @@ class UnreadableRow:
 
 
 class ClusterListing(list[T]):
-    """The rows of an answer that could be read, and those that could not."""
+    """The readable rows of a response, and the unreadable ones."""
 
     def __init__(self, rows: Iterable[T] = (), unreadable: Iterable[UnreadableRow] = ()) -> None:
         super().__init__(rows)
         self.unreadable = tuple(unreadable)
 
     def hides_job(self, backend_id: str, key: str) -> bool:
-        """Whether an unreadable row may be this job: then its absence from the listing means nothing."""
+        """Whether an unreadable row may be this job. If so, its absence from the listing means nothing."""
         return any(row.may_match(backend_id, key) for row in self.unreadable)
 
     def hides_node(self, name: str) -> bool:
@@ -150,16 +150,16 @@ class ClusterListing(list[T]):
 
 @dataclass(frozen=True, kw_only=True)
 class PingReply:
-    """What a cluster says of itself when it is pinged."""
+    """What a cluster reports about itself when it is pinged."""
 
     product: str  # "slurm 22.05.8"
     api: str  # "v0.0.38"
 
 
 class Backend(Protocol):
-    """A cluster. Every verb may raise Unreachable, Doubtful (deeds only) or Refused (deeds only).
+    """A cluster. All operations may raise ClusterUnreachable; commands also OutcomeUnknown or RequestRejected.
 
-    Every verb ends within the backend's deadline, however slowly the cluster answers.
+    Every operation ends within the backend's deadline, however slowly the cluster responds.
     """
 
     def ping(self) -> PingReply: ...
@@ -167,38 +167,45 @@ class Backend(Protocol):
     def nodes(self) -> ClusterListing[BackendNode]: ...
 
     def jobs(self) -> ClusterListing[BackendJob]:
-        """Every job the cluster still knows, ended ones included."""
+        """All jobs that the cluster still knows, including ended ones."""
         ...
 
     def find(self, key: str) -> BackendJob | None:
-        """The newest job with our key, after a submit without an answer. Unreachable if an unreadable row may be it."""
+        """The newest job with this key; used after a submission whose response was lost.
+
+        Raises ClusterUnreachable if an unreadable row may be this job.
+        """
         ...
 
-    def accounted(self, backend_id: str) -> Sequence[BackendJob]:
-        """Every job that accounting recorded under this id, oldest first; ids are given out again after a controller
-        lost its state. Empty where accounting does not know it. NoAccounting where there is none. Clusters without
-        AccountingStoreFlags=job_comment record no keys."""
+    def accounting_jobs(self, backend_id: str) -> Sequence[BackendJob]:
+        """All jobs that accounting recorded under this id, oldest first; empty if accounting does not know the id.
+
+        One id may have several jobs, because a controller that lost its state reuses ids. Raises AccountingUnavailable
+        if the cluster has no accounting. Clusters without AccountingStoreFlags=job_comment record no keys.
+        """
         ...
 
-    def accounted_since(self, since: datetime) -> Sequence[BackendJob]:
-        """What accounting recorded of jobs submitted since then, oldest first. NoAccounting where there is none."""
+    def accounting_jobs_since(self, since: datetime) -> Sequence[BackendJob]:
+        """Accounting records of jobs submitted since then, oldest first. AccountingUnavailable without accounting."""
         ...
 
     def submit(self, what: SubmitRequest) -> str:
-        """Hand it over and return the cluster's own id of it."""
+        """Submit a job and return the cluster's id of it."""
         ...
 
     def submit_all(self, what: Sequence[SubmitRequest]) -> Sequence[str | BackendError]:
-        """Several at once, over as many connections as the cluster bears; the answers in the order asked. Once it does
-        not answer, those not sent yet are left."""
+        """Submit several jobs over parallel connections; the results are in the order of the requests.
+
+        Once the cluster stops responding, the remaining requests are not sent.
+        """
         ...
 
     def cancel(self, backend_id: str) -> None:
-        """TERM, then KILL. A job that has ended already, or is not known any more, is no error."""
+        """Send TERM, then KILL. Does not fail if the job has ended or is no longer known."""
         ...
 
     def signal(self, backend_id: str, name: str, *, shell: bool) -> None:
-        """To the processes of a job: to its batch shell alone, or to all but that. It goes on running."""
+        """Signal a running job's batch shell only, or all its processes except the shell."""
         ...
 
     def drain(self, node: str, reason: str) -> None: ...

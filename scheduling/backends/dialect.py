@@ -1,8 +1,8 @@
-"""Slurm's REST dialects: what to send in which version, and how to read what comes back.
+"""Slurm's REST API versions: how requests are written and responses are read in each of them.
 
-Every difference between versions that we know of is in `DIALECTS` or in a reader that takes both shapes. A reader
-never trusts the answer: what is missing or of the wrong kind becomes `OddAnswer`, which names the field. Nothing in
-here talks to anybody.
+All known differences between versions are in `DIALECTS` or in parsers that accept both forms. Parsers do not trust a
+response: a missing value or a wrong type raises `MalformedResponse`, which names the field. This module has no network
+code.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ T = TypeVar("T")
 StateAndFlags = tuple[State, frozenset[str]]
 
 COMMENT_PREFIX = "acme:"
-DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"  # Slurm refuses an empty environment and adds nothing to a given one
+DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"  # Slurm rejects an empty environment and adds nothing to a non-empty one
 
 NO_ACCOUNTING_RECORD_ERRORS = frozenset({2017, 9003})  # "nothing found", with 200 and an empty list
-JOB_GONE_ERRORS = frozenset({2017, 2021})  # no such job; already completing or completed: nothing is left to cancel
-# A no about the place as it is now, not about the job: a node died, is drained or reserved, a partition is closed, or a
-# node has less than when it was chosen (2014; also said of what no node ever had, so nobody may ask for ever).
+JOB_GONE_ERRORS = frozenset({2017, 2021})  # no such job; already completing or completed: nothing to cancel
+# Rejections of the placement, not of the job: a node failed, is drained or reserved, a partition is closed, or a node
+# has less than when it was chosen. 2014 also means that no node ever had the resources, so retries must be limited.
 PLACEMENT_ERRORS = frozenset({2014, 2015, 2016, 2035, 2056, 2068, 2070, 2079, 2101, 2118})
-# Errors of Slurm's own transport: slurmrestd answered us, but could not be sure of its controller. 7000 is v0.0.39 that
-# finds no accounting store: it says so of every request, also of a submission that went through.
+# Errors of Slurm's own transport: slurmrestd responded, but could not be sure of its controller. v0.0.39 returns 7000
+# when it finds no accounting storage; it does so for every request, even for a submission that succeeded.
 NOT_DELIVERED_ERRORS = frozenset({1001, 1800})
 TRANSPORT_ERRORS = (range(1000, 1100), range(1800, 1900), range(5000, 5100), range(7000, 7001))
 
-MAX_TIME_LIMIT_MINUTES = 2**31  # more is one of Slurm's words for "none"
-MAX_NODE_NAME_LENGTH = 64  # characters of a node's name, as its row in the record has
-MAX_NODE_FLAG_LENGTH = 20  # characters of a node's flag, likewise
-MAX_CPUS = 2**31 - 1  # also the largest job id: both are columns of 32 bits or nearly so in Slurm and in the record
+MAX_TIME_LIMIT_MINUTES = 2**31  # larger values are Slurm's ways of writing "none"
+MAX_NODE_NAME_LENGTH = 64  # characters, as in the database column
+MAX_NODE_FLAG_LENGTH = 20  # characters, as in the database column
+MAX_CPUS = 2**31 - 1  # also the largest job id: both are about 32 bits wide in Slurm and in the database
 MAX_MEMORY_MB = 2**50
 MAX_SIGNAL_NUMBER = 32_767
-MAX_DIGITS = 9  # of a count or an index; Python refuses to read thousands of them
-MAX_GPU_MODEL_LENGTH = 40  # characters, as in a node's row
-MAX_GPUS_PER_NODE = 4096  # per node; an index list comes from outside and must not fill the memory
+MAX_DIGITS = 9  # of a count or an index; int() rejects strings of thousands of digits
+MAX_GPU_MODEL_LENGTH = 40  # characters, as in the database column
+MAX_GPUS_PER_NODE = 4096  # index lists are untrusted input and must not exhaust memory
 GPU_COUNT = re.compile(r"(?:^|,)\s*(?:gres[/:])?gpu(?::([^:,()]+))?:(\d+)")
 GPU_INDICES = re.compile(r"(?:^|,)gpu(?::[^,()]*)?\(IDX:([0-9,-]+)\)")
 NODE_FLAG_ALIASES = {
@@ -52,8 +52,8 @@ NODE_FLAG_ALIASES = {
     "DRAINED": str(NodeFlag.DRAIN),
     "DRAINING": str(NodeFlag.DRAIN),
 }
-# v0.0.38 gives one word, and a flag's word hides the state beneath it. COMPLETING is an end of a kind that is not told
-# yet, with the GPUs still held: until the next look it counts as running, never as an end that we would have to invent.
+# v0.0.38 reports one word, and a flag hides the base state. COMPLETING does not show yet how the job ended, and the
+# GPUs are still held: until the next poll it counts as running, because any final state would be a guess.
 BASE_STATE_OF_FLAG = {
     **dict.fromkeys((Flag.COMPLETING, Flag.CONFIGURING, Flag.POWER_UP_NODE, Flag.RESIZING), State.RUNNING),
     **dict.fromkeys((Flag.SIGNALING, Flag.STAGE_OUT, Flag.STOPPED), State.RUNNING),
@@ -62,40 +62,40 @@ BASE_STATE_OF_FLAG = {
     Flag.REVOKED: State.CANCELLED,
 }
 NO_REASON = frozenset({"", "None", "(null)"})
-NO_NODES = NO_REASON | {"None assigned"}  # the last one is accounting's
+NO_NODES = NO_REASON | {"None assigned"}  # "None assigned" comes from accounting
 UNKNOWN_SUBMIT_TIME = datetime.min.replace(tzinfo=UTC)
 
 
 class MalformedResponse(ValueError):
-    """The answer is not what Slurm would say; the sentence names the field."""
+    """A response that Slurm does not define; the message names the field."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """How one version of the API wants to be spoken to."""
+    """How requests are written in one version of the API."""
 
     api: str
     script_inside_job: bool = True
     environment_is_list: bool = True
     nodes_field: str = "required_nodes"
     nodes_is_list: bool = True
-    counts_apart: bool = True  # minimum_nodes and maximum_nodes; before, a pair in `nodes`
+    counts_apart: bool = True  # minimum_nodes and maximum_nodes; earlier versions use a pair in `nodes`
     gres_field: str = "tres_per_node"
     gres_prefix: str = "gres/gpu"
     numbers_are_structures: bool = True
     no_requeue: tuple[str, bool] = ("requeue", False)
     drains: bool = True
-    lists_states: bool = False  # /jobs/state/: a few words a job, where /jobs has 26 KB
+    lists_states: bool = False  # has /jobs/state/: a few words per job instead of the 26 KB of /jobs
     says_unchanged: bool = False  # a bare 304 for ?update_time; later versions answer 200 with an empty list
-    skips_steps: bool = False  # accounting understands skip_steps; a step is as long as its job
-    aims_signals: bool = True  # `flags` say who of a job gets a signal; without them it is everybody
+    skips_steps: bool = False  # accounting supports skip_steps; a step's record is as large as its job's
+    aims_signals: bool = True  # `flags` select the processes that get a signal; without them all do
 
 
 OLDEST_DIALECT = Dialect(
     api="v0.0.38",
     script_inside_job=False,
     environment_is_list=False,
-    nodes_field="nodelist",  # `required_nodes` is a disabled key there; this spelling of sbatch's option is taken
+    nodes_field="nodelist",  # `required_nodes` is disabled there; the name of sbatch's option works
     nodes_is_list=False,
     counts_apart=False,
     gres_field="gres",
@@ -110,13 +110,13 @@ OLDEST_DIALECT = Dialect(
 NEWER_API_VERSIONS = ("v0.0.45", "v0.0.44", "v0.0.43", "v0.0.42", "v0.0.41")
 DIALECTS: dict[str, Dialect] = {
     **{api: Dialect(api=api, lists_states=True) for api in NEWER_API_VERSIONS},
-    "v0.0.40": Dialect(api="v0.0.40", script_inside_job=False),  # 23.11 wants it outside, 24.11 takes both
+    "v0.0.40": Dialect(api="v0.0.40", script_inside_job=False),  # 23.11 requires it outside, 24.11 accepts both
     "v0.0.39": Dialect(api="v0.0.39", script_inside_job=False, gres_prefix="gres:gpu", aims_signals=False),
     "v0.0.38": OLDEST_DIALECT,
 }
 
 
-# What is sent
+# Request bodies
 
 
 def submit_body(dialect: Dialect, what: SubmitRequest) -> dict[str, Any]:
@@ -129,29 +129,29 @@ def submit_body(dialect: Dialect, what: SubmitRequest) -> dict[str, Any]:
 
 
 def with_interpreter_line(script: str) -> str:
-    """Slurm refuses a script without an interpreter line; a bare command is bash's."""
+    """The script with a first line that names an interpreter, which Slurm requires; bash if there is none."""
     text = script if script.startswith("#!") else f"#!/bin/bash\n{script}"
     return text if text.endswith("\n") else f"{text}\n"
 
 
 def job_comment(what: SubmitRequest) -> str:
-    """`acme:<installation>:<key>`: which Acme submitted it, and which of its attempts it is."""
+    """`acme:<installation>:<key>`: the installation that submits the job, and the attempt."""
     return f"{COMMENT_PREFIX}{what.installation}:{what.key}" if what.installation else f"{COMMENT_PREFIX}{what.key}"
 
 
 def _basic_fields(dialect: Dialect, what: SubmitRequest) -> dict[str, Any]:
-    name_of_requeue, requeue = dialect.no_requeue
-    wishes: dict[str, Any] = {
+    requeue_field, requeue = dialect.no_requeue
+    fields: dict[str, Any] = {
         "name": what.name,
         "comment": job_comment(what),
         "current_working_directory": what.workdir,
         "tasks_per_node": 1,
         "cpus_per_task": max(what.cpus_per_node, 1),
-        name_of_requeue: requeue,  # Acme decides after a fault; a second start behind its back would run twice
+        requeue_field: requeue,  # only Acme requeues; a requeue by Slurm would start the job twice
     }
-    # An empty name of a log is a file that cannot be opened, so the job would fail; none at all is Slurm's own choice
-    named = {"account": what.account, "standard_output": what.stdout}
-    return wishes | {name: value for name, value in named.items() if value}
+    # Slurm fails a job whose log path is empty, so an empty value is left out and Slurm uses its default.
+    optional = {"account": what.account, "standard_output": what.stdout}
+    return fields | {name: value for name, value in optional.items() if value}
 
 
 def _placement_fields(dialect: Dialect, what: SubmitRequest) -> dict[str, Any]:
@@ -177,16 +177,19 @@ def _limit_fields(dialect: Dialect, what: SubmitRequest) -> dict[str, Any]:
     return dict(limits)
 
 
-def _environment_field(dialect: Dialect, wanted: Mapping[str, str]) -> dict[str, str] | list[str]:
-    environment = {"PATH": DEFAULT_PATH, **wanted}
+def _environment_field(dialect: Dialect, requested: Mapping[str, str]) -> dict[str, str] | list[str]:
+    environment = {"PATH": DEFAULT_PATH, **requested}
     if dialect.environment_is_list:
         return [f"{name}={value}" for name, value in environment.items()]
     return environment
 
 
 def signal_flags(dialect: Dialect, shell: bool) -> dict[str, str] | None:
-    """What says whom a signal is for. None: this version would send it to the batch shell too, which dies of it and
-    takes the job along. A shell that is to get it has a trap and passes it on, so there it does no harm."""
+    """The query flags that select which processes of a job get a signal.
+
+    None if this version would also send it to the batch shell, which would end and take the job along. A shell that is
+    to get the signal has a trap and passes it on, so no flags are needed then.
+    """
     if not dialect.aims_signals:
         return {} if shell else None
     return {"flags": "BATCH_JOB" if shell else "FULL_STEPS_ONLY"}
@@ -201,13 +204,15 @@ def resume_body() -> dict[str, Any]:
 
 
 def accounting_query(dialect: Dialect, since: datetime) -> str:
-    """Jobs that were alive at some time since then: those submitted since are among them. A plain number is no time to
-    22.05, `uts` is understood by every version."""
+    """The query for jobs that existed at some time since then, which includes all submitted since then.
+
+    Slurm 22.05 does not parse a plain number as a time; all versions parse `uts`.
+    """
     steps = {"skip_steps": "true"} if dialect.skips_steps else {}
     return urlencode({"start_time": f"uts{int(since.timestamp())}", **steps})
 
 
-# What comes back: errors
+# Errors in responses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,12 +236,14 @@ class ErrorEntry:
 
 
 def error_entries(answer: object) -> list[ErrorEntry]:
-    """errors[] in any version's spelling, and the per-job outcomes of a cancellation, which newer versions answer
-    with 200 and an empty errors[]."""
+    """The entries of errors[] in any version, and the per-job errors of a cancellation.
+
+    Newer versions report the latter with status 200 and an empty errors[].
+    """
     if not isinstance(answer, Mapping):
         return []
-    said = [_parse_error_entry(entry) for entry in _mapping_entries(answer, "errors")]
-    return said + [
+    entries = [_parse_error_entry(entry) for entry in _mapping_entries(answer, "errors")]
+    return entries + [
         bad for entry in _mapping_entries(answer, "status") if (bad := _parse_status_error(entry)) is not None
     ]
 
@@ -257,60 +264,65 @@ def _parse_status_error(entry: Mapping[str, Any]) -> ErrorEntry | None:
 def _parse_error_entry(entry: Mapping[str, Any]) -> ErrorEntry:
     number = next((entry[k] for k in ("error_number", "error_code") if type(entry.get(k)) is int), 0)
     texts = (entry.get(k) for k in ("error", "description"))
-    said = [text for text in texts if isinstance(text, str) and text not in ("", "No error")]
-    short, *longer = said or [f"error {number}"]
+    messages = [text for text in texts if isinstance(text, str) and text not in ("", "No error")]
+    short, *longer = messages or [f"error {number}"]
     return ErrorEntry(
         number=number, words=next((text for text in longer if short in text), ": ".join([short, *longer]))
     )
 
 
-def first_error_message(found: Sequence[ErrorEntry]) -> str:
-    """What Slurm said first: later entries only say that it gave up."""
-    return found[0].words
+def first_error_message(entries: Sequence[ErrorEntry]) -> str:
+    """The message of the first entry; later ones usually only report that Slurm gave up."""
+    return entries[0].words
 
 
-# What comes back: values
+# Values in responses
 
 
 def parse_job_id(answer: object) -> str:
-    number = _parse_number(_require_mapping(answer, "the answer").get("job_id"), "job_id")
+    number = _parse_number(_require_mapping(answer, "the response").get("job_id"), "job_id")
     if not number:
-        raise MalformedResponse("job_id is missing in the answer to a submission")
+        raise MalformedResponse("job_id is missing in the response to a submission")
     return str(_number_in_range(number, "job_id", MAX_CPUS))
 
 
 def parse_release(answer: object) -> str:
-    """Slurm's version out of a ping; a ping that hides it is still a ping."""
+    """Slurm's version from a ping; "unknown" if it is missing."""
     meta = answer.get("meta") if isinstance(answer, Mapping) else None
     slurm = (meta.get("slurm") or meta.get("Slurm")) if isinstance(meta, Mapping) else None
-    found = slurm.get("release") if isinstance(slurm, Mapping) else None
-    return found if isinstance(found, str) else "unknown"
+    release = slurm.get("release") if isinstance(slurm, Mapping) else None
+    return release if isinstance(release, str) else "unknown"
 
 
 def controller_is_up(answer: object) -> bool:
-    """slurmrestd answers a ping with 200 while its controller is away (and newer ones for a bad token too)."""
+    """Whether a ping reports a reachable controller.
+
+    slurmrestd responds with status 200 while its controller is down, and newer versions do so for a bad token too.
+    """
     pings = _mapping_entries(answer, "pings") if isinstance(answer, Mapping) else []
     return any((ping.get("pinged") or ping.get("ping")) == "UP" or ping.get("responding") is True for ping in pings)
 
 
 def parse_jobs(answer: object) -> ClusterListing[BackendJob]:
-    """Rows that cannot be read are set aside. OddAnswer if that is more than half of them."""
+    """All readable jobs; unreadable rows are set aside. MalformedResponse if they are more than half."""
     return _require_mostly_readable("jobs", parse_single_job(answer))
 
 
 def parse_single_job(answer: object) -> ClusterListing[BackendJob]:
-    """The answer to a question for a single job, which may well be unreadable."""
+    """The response to a request for one job, which may be unreadable."""
     return _parse_rows(answer, "jobs", parse_job, unreadable_job)
 
 
 def parse_nodes(answer: object) -> ClusterListing[BackendNode]:
-    """Rows that cannot be read are set aside. OddAnswer if that is more than half of them."""
+    """All readable nodes; unreadable rows are set aside. MalformedResponse if they are more than half."""
     return _require_mostly_readable("nodes", _parse_rows(answer, "nodes", parse_node, unreadable_node))
 
 
 def parse_job_states(answer: object) -> ClusterListing[tuple[str, StateAndFlags | str]]:
-    """Job ids with state and flags, of /jobs/state/; a text where the state cannot be read, so the job must be asked
-    for in full. Only rows without a readable id are set aside."""
+    """Job ids with state and flags from /jobs/state/; an error text where the state cannot be read.
+
+    The caller must fetch those jobs in full. Only rows without a readable id are set aside.
+    """
     return _require_mostly_readable("jobs", _parse_rows(answer, "jobs", _parse_state_row, unreadable_job))
 
 
@@ -319,8 +331,8 @@ def _parse_state_row(entry: Mapping[str, Any]) -> tuple[str, StateAndFlags | str
     name = value if isinstance(value, str) and value.isascii() and value.isdigit() else parse_job_id(entry)
     try:
         return name, _parse_job_state(entry.get("state"))
-    except MalformedResponse as odd:
-        return name, str(odd)
+    except MalformedResponse as error:
+        return name, str(error)
 
 
 def _parse_rows(
@@ -334,22 +346,22 @@ def _parse_rows(
     for entry in _require_list(answer, field):
         try:
             readable.append(read(_require_mapping(entry, f"an entry of {field}")))
-        except MalformedResponse as odd:
-            unreadable.append(set_aside(entry, odd))
+        except MalformedResponse as error:
+            unreadable.append(set_aside(entry, error))
     return ClusterListing(readable, unreadable)
 
 
-def _require_mostly_readable(what: str, found: ClusterListing[T]) -> ClusterListing[T]:
-    """An answer that is wrong as a whole must not look like a cluster that lost most of its jobs."""
-    bad = len(found.unreadable)
-    if bad > len(found):
+def _require_mostly_readable(what: str, rows: ClusterListing[T]) -> ClusterListing[T]:
+    """Raise MalformedResponse if most rows are unreadable; otherwise the cluster would seem to have lost its jobs."""
+    unreadable = len(rows.unreadable)
+    if unreadable > len(rows):
         raise MalformedResponse(
-            f"{bad} of {bad + len(found)} {what} cannot be read; the first: {found.unreadable[0].sentence}"
+            f"{unreadable} of {unreadable + len(rows)} {what} cannot be read; first: {rows.unreadable[0].sentence}"
         )
-    return found
+    return rows
 
 
-def unreadable_job(entry: object, odd: MalformedResponse) -> UnreadableRow:
+def unreadable_job(entry: object, error: MalformedResponse) -> UnreadableRow:
     raw = entry if isinstance(entry, Mapping) else {}
     name, installation, key, comment_read = _readable_job_id(raw), "", "", True
     try:
@@ -361,7 +373,7 @@ def unreadable_job(entry: object, odd: MalformedResponse) -> UnreadableRow:
         name=name,
         key=key,
         installation=installation,
-        sentence=f"job {name}: {odd}" if name else f"a job without a readable id: {odd}",
+        sentence=f"job {name}: {error}" if name else f"a job without a readable id: {error}",
         comment_read=comment_read and isinstance(entry, Mapping) and "comment" in entry,
     )
 
@@ -376,21 +388,20 @@ def _readable_job_id(raw: Mapping[str, Any]) -> str:
         return ""
 
 
-def unreadable_node(entry: object, odd: MalformedResponse) -> UnreadableRow:
+def unreadable_node(entry: object, error: MalformedResponse) -> UnreadableRow:
     name = entry.get("name") if isinstance(entry, Mapping) else None
-    found = name[:MAX_NODE_NAME_LENGTH] if isinstance(name, str) else ""
-    shown = found if found.isprintable() else ascii(found)
-    sentence = f"node {shown}: {odd}" if found else f"a node without a name: {odd}"
-    return UnreadableRow(kind="node", name=found, sentence=sentence)
+    known_name = name[:MAX_NODE_NAME_LENGTH] if isinstance(name, str) else ""
+    printable = known_name if known_name.isprintable() else ascii(known_name)
+    sentence = f"node {printable}: {error}" if known_name else f"a node without a name: {error}"
+    return UnreadableRow(kind="node", name=known_name, sentence=sentence)
 
 
 def parse_job(raw: Mapping[str, Any]) -> BackendJob:
     state, flags = _parse_job_state(raw.get("job_state"))
     names = _node_names(raw)
     code, signal = _parse_exit_status(raw.get("exit_code")) if state in FINAL_STATES else (None, None)
-    begun = (
-        None if state == State.PENDING else _time_field(raw, "start_time")
-    )  # Slurm guesses the start of a waiting job
+    # Slurm reports an estimated start for a pending job
+    started_at = None if state == State.PENDING else _time_field(raw, "start_time")
     installation, key = _parse_comment(raw)
     return BackendJob(
         backend_id=parse_job_id(raw),
@@ -404,10 +415,10 @@ def parse_job(raw: Mapping[str, Any]) -> BackendJob:
         nodes=names,
         gpus=_gpus_by_node(names, raw.get("gres_detail")),
         submitted_at=_time_field(raw, "submit_time"),
-        started_at=begun,
+        started_at=started_at,
         ended_at=_time_field(raw, "end_time")
         if state in FINAL_STATES
-        else None,  # before the end it is start plus time limit
+        else None,  # until then Slurm reports start plus time limit
         exit_code=code,
         signal=signal,
         **_parse_request_fields(raw),
@@ -415,7 +426,7 @@ def parse_job(raw: Mapping[str, Any]) -> BackendJob:
 
 
 def _parse_request_fields(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """What it asked for; of a job that others submitted nothing else tells it."""
+    """The resources a job requested; for jobs that Acme did not submit there is no other source."""
     minutes = _parse_number(raw.get("time_limit"), "time_limit")
     return {
         "account": _text_field(raw, "account"),
@@ -428,19 +439,19 @@ def _parse_request_fields(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_accounting_jobs(answer: object) -> ClusterListing[BackendJob]:
-    """Of /slurmdb/, oldest first. Rows that cannot be read are set aside, however many they are."""
-    found = _parse_rows(answer, "jobs", parse_accounting_job, unreadable_job)
-    return ClusterListing(sorted(found, key=lambda job: job.submitted_at or UNKNOWN_SUBMIT_TIME), found.unreadable)
+    """Jobs from /slurmdb/, oldest first. Unreadable rows are set aside, however many there are."""
+    jobs = _parse_rows(answer, "jobs", parse_accounting_job, unreadable_job)
+    return ClusterListing(sorted(jobs, key=lambda job: job.submitted_at or UNKNOWN_SUBMIT_TIME), jobs.unreadable)
 
 
 def parse_accounting_job(raw: Mapping[str, Any]) -> BackendJob:
-    """A job in slurmdbd's words. What is not needed to tell how it ended may be missing or odd."""
-    told, times = _require_mapping(raw.get("state"), "state"), _require_mapping(raw.get("time"), "time")
-    state, flags = _parse_job_state(told.get("current"))
+    """Read a job from accounting. Fields that do not affect its outcome may be missing or malformed."""
+    state_object, times = _require_mapping(raw.get("state"), "state"), _require_mapping(raw.get("time"), "time")
+    state, flags = _parse_job_state(state_object.get("current"))
     code, signal = _parse_exit_status(raw.get("exit_code")) if state in FINAL_STATES else (None, None)
     if state == State.FAILED and not code and not signal:
-        code = None  # 22.05 says SUCCESS and 0 of every exit code
-    reason = _optional_text_field(told, "reason")
+        code = None  # 22.05 reports SUCCESS and 0 for every exit code
+    reason = _optional_text_field(state_object, "reason")
     installation, key = _parse_comment(raw)
     return BackendJob(
         backend_id=parse_job_id(raw),
@@ -463,10 +474,12 @@ def parse_accounting_job(raw: Mapping[str, Any]) -> BackendJob:
 
 
 def parse_listing_time(answer: object) -> int | None:
-    """When the controller made this listing, by its own clock; versions before v0.0.40 and the list of states do not
-    tell it."""
+    """When the controller made this listing, by its own clock; None if unknown.
+
+    Versions before v0.0.40 and the list of states do not report it.
+    """
     try:
-        return _parse_number(_require_mapping(answer, "the answer").get("last_update"), "last_update")
+        return _parse_number(_require_mapping(answer, "the response").get("last_update"), "last_update")
     except MalformedResponse:
         return None
 
@@ -498,7 +511,7 @@ def _require_mapping(value: object, field: str) -> Mapping[str, Any]:
 
 
 def _require_list(answer: object, field: str) -> list[object]:
-    entries = _require_mapping(answer, "the answer").get(field)
+    entries = _require_mapping(answer, "the response").get(field)
     if not isinstance(entries, list):
         raise MalformedResponse(f"{field} is {_type_description(entries)}, not a list")
     return entries
@@ -513,25 +526,25 @@ def _text_field(raw: Mapping[str, Any], field: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise MalformedResponse(f"{field} is {_type_description(value)}, not a text")
+        raise MalformedResponse(f"{field} is {_type_description(value)}, not a string")
     return _storable_text(value)
 
 
 def _optional_text_field(raw: Mapping[str, Any], field: str) -> str:
-    """Of what nothing depends on: a wrong type counts as missing."""
+    """A field that nothing depends on: a wrong type counts as missing."""
     value = raw.get(field)
     return _storable_text(value) if isinstance(value, str) else ""
 
 
 def _storable_text(text: str) -> str:
-    """JSON may contain NUL and half surrogate pairs, which no database takes."""
+    """The text without NUL and lone surrogates, which JSON may contain and databases reject."""
     if text.isascii() and "\0" not in text:
         return text
     return text.replace("\0", "").encode(errors="replace").decode()
 
 
 def _parse_number(value: object, field: str) -> int | None:
-    """A plain number, or {"set", "infinite", "number"}; None where there is none."""
+    """A plain number, or {"set", "infinite", "number"}; None if there is none."""
     if isinstance(value, Mapping):
         if not value.get("set", True) or value.get("infinite"):
             return None
@@ -551,7 +564,7 @@ def _number_in_range(value: object, field: str, most: int) -> int:
 
 
 def _optional_count(value: object, field: str, most: int) -> int:
-    """Slurm also writes "none" as the largest numbers of its types."""
+    """The count, or 0 if it is out of range: Slurm also writes "none" as the largest number of a type."""
     number = _parse_number(value, field) or 0
     return number if 0 <= number <= most else 0
 
@@ -563,17 +576,17 @@ def _time_field(raw: Mapping[str, Any], field: str) -> datetime | None:
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (OverflowError, ValueError, OSError):
-        raise MalformedResponse(f"{field} is {seconds}, which is no time") from None
+        raise MalformedResponse(f"{field} is {seconds}, which is not a valid time") from None
 
 
 def _word_list(value: object, field: str) -> list[str]:
-    """["a", "b"] or "a,b"."""
+    """A list of words from ["a", "b"] or "a,b"."""
     if value is None:
         return []
-    found = value.split(",") if isinstance(value, str) else value
-    if not (isinstance(found, list) and all(isinstance(word, str) for word in found)):
-        raise MalformedResponse(f"{field} is {_type_description(value)}, not a list of words")
-    return [_storable_text(word.strip()) for word in found if word.strip()]
+    words = value.split(",") if isinstance(value, str) else value
+    if not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
+        raise MalformedResponse(f"{field} is {_type_description(value)}, not a list of strings")
+    return [_storable_text(word.strip()) for word in words if word.strip()]
 
 
 def _parse_job_state(value: object) -> StateAndFlags:
@@ -582,12 +595,12 @@ def _parse_job_state(value: object) -> StateAndFlags:
     if base is None and words and words[0] in Flag.__members__:
         base = BASE_STATE_OF_FLAG[Flag(words[0])]
     if base is None:
-        raise MalformedResponse(f"job_state {words!r:.80} names no state of a job")
+        raise MalformedResponse(f"job_state {words!r:.80} is not a job state")
     return base, frozenset(words) - {str(base)}
 
 
 def _parse_node_state(raw: Mapping[str, Any]) -> tuple[NodeState, frozenset[str]]:
-    """A base this code has never heard of (FUTURE, INVALID) is UNKNOWN: nothing will be placed there."""
+    """The base state and flags of a node. An unknown state (FUTURE, INVALID) is UNKNOWN, so nothing is placed there."""
     words = [
         w.upper() for w in [*_word_list(raw.get("state"), "state"), *_word_list(raw.get("state_flags"), "state_flags")]
     ]
@@ -597,15 +610,15 @@ def _parse_node_state(raw: Mapping[str, Any]) -> tuple[NodeState, frozenset[str]
 
 
 def _parse_comment(raw: Mapping[str, Any]) -> tuple[str, str]:
-    """(installation, key) out of a job's comment; both empty for a job that no Acme submitted.
+    """(installation, key) from a job's comment; both empty for a job that Acme did not submit.
 
-    A comment of a wrong type says nothing: taken for somebody else's job, our own job would be missing.
+    A comment of a wrong type raises: if it were taken for another user's job, Acme's own job would count as missing.
     """
     comment = raw.get("comment")
     if isinstance(comment, Mapping):  # some releases wrap it
         comment = comment.get("job")
     if not (comment is None or isinstance(comment, str)):
-        raise MalformedResponse(f"comment is {_type_description(comment)}, not a text")
+        raise MalformedResponse(f"comment is {_type_description(comment)}, not a string")
     if not comment or not comment.startswith(COMMENT_PREFIX):
         return "", ""
     installation, _, key = _storable_text(comment).removeprefix(COMMENT_PREFIX).rpartition(":")
@@ -613,8 +626,8 @@ def _parse_comment(raw: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _state_reason(raw: Mapping[str, Any]) -> str:
-    said = (_text_field(raw, "state_description"), _text_field(raw, "state_reason"))
-    return next((text for text in said if text not in NO_REASON), "")
+    texts = (_text_field(raw, "state_description"), _text_field(raw, "state_reason"))
+    return next((text for text in texts if text not in NO_REASON), "")
 
 
 def _node_names(raw: Mapping[str, Any]) -> tuple[str, ...]:
@@ -633,7 +646,7 @@ def _optional_node_names(raw: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _parse_exit_status(value: object) -> tuple[int | None, int | None]:
-    """(code, signal) of a wait status (v0.0.38), of one in a structure for numbers (v0.0.39), or of a structure."""
+    """(code, signal) from a wait status (v0.0.38), from one wrapped in a number object (v0.0.39), or from an object."""
     if isinstance(value, Mapping) and "number" in value:
         value = _parse_number(value, "exit_code")
     if type(value) is int:
@@ -648,11 +661,11 @@ def _parse_exit_status(value: object) -> tuple[int | None, int | None]:
 
 
 def _gpus_by_node(names: Sequence[str], detail: object) -> dict[str, tuple[int, ...]]:
-    """gres_detail has one text per node, in the order of the nodes, and only while the job runs."""
+    """GPU indices by node. gres_detail has one text per node, in node order, and only while the job runs."""
     if not detail:
         return {}
     if not (isinstance(detail, list) and all(isinstance(text, str) for text in detail)):
-        raise MalformedResponse(f"gres_detail is {_type_description(detail)}, not a list of texts")
+        raise MalformedResponse(f"gres_detail is {_type_description(detail)}, not a list of strings")
     return {name: tuple(_gpu_indices(text)) for name, text in zip(names, detail, strict=False)}
 
 
@@ -670,16 +683,16 @@ def _gpu_indices(text: str) -> Iterator[int]:
 
 def _parse_gpu_index(digits: str, piece: str) -> int:
     if not (digits.isdigit() and len(digits) <= MAX_DIGITS and int(digits) < MAX_GPUS_PER_NODE):
-        raise MalformedResponse(f"gres_detail has GPU indices {piece!r:.40}")
+        raise MalformedResponse(f"gres_detail has invalid GPU indices {piece!r:.40}")
     return int(digits)
 
 
 def _parse_gres(gres: str) -> tuple[str, int]:
-    """("a100", 8) of "gpu:a100:8(S:0-1)"; with several models the first one names the node."""
-    found = GPU_COUNT.findall(gres)
-    model = next((name for name, _ in found if name), "")
-    if any(len(count) > MAX_DIGITS for _, count in found):
+    """("a100", 8) from "gpu:a100:8(S:0-1)"; with several models, the first one counts."""
+    gpus = GPU_COUNT.findall(gres)
+    model = next((name for name, _ in gpus if name), "")
+    if any(len(count) > MAX_DIGITS for _, count in gpus):
         raise MalformedResponse(f"gres {gres!r:.60} has too many GPUs")
     return model[:MAX_GPU_MODEL_LENGTH], _number_in_range(
-        sum(int(count) for _, count in found), "the number of GPUs", MAX_GPUS_PER_NODE
+        sum(int(count) for _, count in gpus), "the number of GPUs", MAX_GPUS_PER_NODE
     )

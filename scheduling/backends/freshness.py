@@ -1,9 +1,9 @@
-"""Answers that are older than one seen before: from a cache in between, or from a slurmrestd that lags behind.
+"""Detects listings that are older than an earlier one, from a cache or from a slurmrestd that lags behind.
 
-Slurm says when a listing was made (`last_update`) from v0.0.40 on. An older listing than the one before would make a
-job that was just accepted look missing, or an ended one alive, so it is refused. A clock that was set back looks the
-same; so after `SET_BACK_AFTER_S` of nothing but older answers the new time counts. Before v0.0.40, and in the short
-list of states, nothing says how old an answer is.
+Slurm reports when a listing was made (`last_update`) from v0.0.40 on. A listing older than the previous one would make
+a job that was just accepted look missing, or an ended job look alive, so it is rejected. A clock that was set back
+looks the same; so after `ACCEPT_OLDER_AFTER_S` with only older listings, the new time is accepted. Versions before
+v0.0.40 and the short list of states do not show the age of a listing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ACCEPT_OLDER_AFTER_S = 30.0
 
 
 class StaleListing(ValueError):
-    """Its text says how old the answer is."""
+    """The message says how old the listing is."""
 
 
 class FreshnessChecker:
@@ -28,7 +28,7 @@ class FreshnessChecker:
             return
         if made_at < self._newest.get(listing, made_at) and not self._clock_was_set_back(listing):
             age = self._newest[listing] - made_at
-            raise StaleListing(f"{age} s before its last answer: a cache, or a clock that was set back")
+            raise StaleListing(f"{age} s older than the previous one: a cache, or a clock that was set back")
         self._older_since.pop(listing, None)
         self._newest[listing] = made_at
 

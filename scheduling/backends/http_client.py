@@ -1,8 +1,8 @@
-"""HTTP requests that end in time: one deadline for everything a request does, and a bound on the answer's size.
+"""HTTP requests with one deadline for the whole request and a limit on the size of the response.
 
-httpx limits each read and each write, so a server that sends one byte a second holds a caller for ever. Here every
-operation on the socket gets what is left until the deadline, headers and TLS handshake included, and several requests
-may share one deadline. Only the name server is outside of it: its limits are those of the system's resolver.
+httpx limits each read and each write, so a server that sends one byte per second blocks a caller forever. Here every
+operation on the socket gets the time that remains until the deadline, including headers and the TLS handshake, and
+several requests may share one deadline. Only name resolution is not covered: the system's resolver has its own limits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import httpcore
 import httpx
 
 MAX_RESPONSE_BYTES = 512 << 20
-NO_CACHE_HEADERS = {"Cache-Control": "no-cache"}  # whatever stands in between asks the cluster itself
+NO_CACHE_HEADERS = {"Cache-Control": "no-cache"}  # makes caches in between ask the cluster
 MAX_CONNECTIONS = 100
 MAX_IDLE_CONNECTIONS = 20
 KEEPALIVE_EXPIRY_S = 5.0
@@ -28,7 +28,7 @@ class ResponseTooLarge(httpx.TransportError):
 
 
 class RequestDeadline:
-    """A moment on the monotonic clock. Shared by all requests of one call to a cluster."""
+    """A point in time on the monotonic clock, shared by all requests of one call to a cluster."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -44,7 +44,7 @@ class RequestDeadline:
 
 
 class HttpClient:
-    """Keeps connections to one address. Raises httpx.HTTPError for whatever prevents a whole answer."""
+    """Keeps connections to one address. Raises httpx.HTTPError if there is no complete response."""
 
     def __init__(self, address: str, headers: Mapping[str, str], *, largest: int = MAX_RESPONSE_BYTES) -> None:
         base, socket_path = (
@@ -66,10 +66,12 @@ class HttpClient:
         body: object = None,
         headers: Mapping[str, str] | None = None,
     ) -> httpx.Response:
-        """The whole answer. `headers` replace those of the client. PoolTimeout if the deadline passed before anything
-        was sent."""
+        """Send a request and return the complete response. `headers` override those of the client.
+
+        PoolTimeout means that the deadline passed before anything was sent.
+        """
         if deadline.over:
-            raise httpx.PoolTimeout(f"no answer within {deadline.seconds:g} s")
+            raise httpx.PoolTimeout(f"no response within {deadline.seconds:g} s")
         extensions = {"deadline": deadline.at}
         with self._client.stream(method, path, json=body, headers=headers, extensions=extensions) as response:
             content = b"".join(self._limit_size(response.iter_raw()))
@@ -83,12 +85,12 @@ class HttpClient:
         for chunk in chunks:
             size += len(chunk)
             if size > self._largest:
-                raise ResponseTooLarge(f"the answer is larger than {self._largest >> 20} MiB")
+                raise ResponseTooLarge(f"the response is larger than {self._largest >> 20} MiB")
             yield chunk
 
 
 class DeadlineTransport(httpx.BaseTransport):
-    """httpx over a connection pool whose timeouts are moments: the "deadline" of each request's extensions."""
+    """httpx over a connection pool whose timeouts are points in time: the "deadline" extension of each request."""
 
     def __init__(self, socket_path: str | None) -> None:
         self._pool = httpcore.ConnectionPool(
@@ -107,14 +109,14 @@ class DeadlineTransport(httpx.BaseTransport):
             port=request.url.port,
             target=request.url.raw_path,
         )
-        sent = httpcore.Request(
+        outgoing = httpcore.Request(
             method=request.method,
             url=url,
             headers=request.headers.raw,
             content=request.stream,
             extensions={"timeout": {"connect": at, "read": at, "write": at, "pool": max(at - time.monotonic(), 0)}},
         )
-        answer = _translate_errors(lambda: self._pool.handle_request(sent))
+        answer = _translate_errors(lambda: self._pool.handle_request(outgoing))
         return httpx.Response(answer.status, headers=answer.headers, stream=_ResponseStream(answer))
 
     def close(self) -> None:
@@ -135,7 +137,7 @@ class _ResponseStream(httpx.SyncByteStream):
 
 
 def _translate_errors(call: Callable[[], Any]) -> Any:
-    """httpx names its exceptions like those of httpcore."""
+    """Run the call and raise errors of httpcore as the httpx exceptions of the same name."""
     try:
         return call()
     except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, httpcore.PoolTimeout) as error:
@@ -146,14 +148,14 @@ def _translate_errors(call: Callable[[], Any]) -> Any:
 
 
 def _remaining_s(at: float | None, error: type[Exception]) -> float:
-    left = (at or 0.0) - time.monotonic()
-    if left <= 0:
+    remaining = (at or 0.0) - time.monotonic()
+    if remaining <= 0:
         raise error("the deadline passed")
-    return left
+    return remaining
 
 
 class _DeadlineNetwork(httpcore.NetworkBackend):
-    """Sockets whose `timeout` is the moment at which to give up."""
+    """Opens sockets whose `timeout` is the point in time at which to give up."""
 
     def __init__(self) -> None:
         self._plain = httpcore.SyncBackend()
@@ -166,29 +168,29 @@ class _DeadlineNetwork(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
-        """Each address of the host is tried, all of them within the one deadline."""
-        failed: Exception = httpcore.ConnectError(f"{host} has no address")
+        """Connect to the first address of the host that works; all attempts share the one deadline."""
+        last_error: Exception = httpcore.ConnectError(f"{host} has no address")
         for address in _resolve_addresses(host, port):
-            left = _remaining_s(timeout, httpcore.ConnectTimeout)
+            remaining = _remaining_s(timeout, httpcore.ConnectTimeout)
             try:
-                return _DeadlineStream(self._plain.connect_tcp(address, port, left, local_address, socket_options))
+                return _DeadlineStream(self._plain.connect_tcp(address, port, remaining, local_address, socket_options))
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-                failed = error
-        raise failed
+                last_error = error
+        raise last_error
 
     def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
     ) -> httpcore.NetworkStream:
-        left = _remaining_s(timeout, httpcore.ConnectTimeout)
-        return _DeadlineStream(self._plain.connect_unix_socket(path, left, socket_options))
+        remaining = _remaining_s(timeout, httpcore.ConnectTimeout)
+        return _DeadlineStream(self._plain.connect_unix_socket(path, remaining, socket_options))
 
 
 def _resolve_addresses(host: str, port: int) -> list[str]:
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise httpcore.ConnectError(str(error)) from error
-    return list(dict.fromkeys(str(one[4][0]) for one in found))
+    return list(dict.fromkeys(str(entry[4][0]) for entry in addresses))
 
 
 class _DeadlineStream(httpcore.NetworkStream):
@@ -199,12 +201,12 @@ class _DeadlineStream(httpcore.NetworkStream):
         return self._plain.read(max_bytes, _remaining_s(timeout, httpcore.ReadTimeout))
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """The plain stream would grant the whole time again for each piece that a slow server takes."""
-        plain, rest = self._plain.get_extra_info("socket"), memoryview(buffer)
+        """Send the whole buffer. The plain stream would restart the timeout after each piece that it sends."""
+        plain, unsent = self._plain.get_extra_info("socket"), memoryview(buffer)
         try:
-            while rest:
+            while unsent:
                 plain.settimeout(_remaining_s(timeout, httpcore.WriteTimeout))
-                rest = rest[plain.send(rest) :]
+                unsent = unsent[plain.send(unsent) :]
         except TimeoutError as error:
             raise httpcore.WriteTimeout(str(error)) from error
         except OSError as error:
@@ -216,14 +218,14 @@ class _DeadlineStream(httpcore.NetworkStream):
     def start_tls(
         self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
     ) -> _DeadlineStream:
-        left = _remaining_s(timeout, httpcore.ConnectTimeout)
-        return _DeadlineStream(self._plain.start_tls(ssl_context, server_hostname, left))
+        remaining = _remaining_s(timeout, httpcore.ConnectTimeout)
+        return _DeadlineStream(self._plain.start_tls(ssl_context, server_hostname, remaining))
 
     def get_extra_info(self, info: str) -> Any:
         return self._plain.get_extra_info(info)
 
 
 def fetch_text(address: str, *, timeout_s: float, largest: int) -> str:
-    """One page, fetched once. Raises httpx.HTTPError or httpx.InvalidURL."""
+    """Fetch one page over a new connection. Raises httpx.HTTPError or httpx.InvalidURL."""
     with closing(HttpClient(address, {}, largest=largest)) as client:
         return client.request("GET", address, RequestDeadline(timeout_s)).raise_for_status().text

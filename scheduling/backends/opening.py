@@ -1,4 +1,4 @@
-"""From an address to the backend behind it: the one place that knows which kinds there are."""
+"""Opens the backend for an address. The only place that knows the kinds of backends."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def open_backend(
     api: str = "",
     senders: IdentityProvider | None = None,
 ) -> Backend:
-    """Simulated cluster, this machine or a real Slurm: all speak slurmrestd, so the address is all there is to say."""
+    """The backend of a simulated, local or real cluster. All of them run slurmrestd, so the address is enough."""
     return SlurmBackend(address, user=user, token=token, timeout_s=timeout_s, api=api, senders=senders)

@@ -1,7 +1,8 @@
-"""What the last looks at a cluster saw, so that the next one costs what moved and not what is there.
+"""The results of earlier polls of a cluster, so that a poll only fetches what changed.
 
-A state that is the same was not asked for again; so everything is asked for anew every `ALL_EVERY` looks, and whatever
-a state does not tell (a comment, a limit, a reason) is at most that old. Kept by one connection, and gone with it.
+A job whose state is unchanged is not fetched again. Therefore every `FULL_LISTING_EVERY`-th poll fetches everything,
+and fields that change without the state (a comment, a limit, a reason) are at most that old. One connection
+owns the cache.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from .dialect import StateAndFlags
 
 FULL_LISTING_EVERY = 30
 MAX_SINGLE_JOB_REQUESTS = 40
-MAX_UNREADABLE_RETRIES = 10  # rows that have never been read: which GPUs these jobs hold is not known at all
-CLOCK_SKEW_S = 60  # between the clocks of a cluster and of ours
+MAX_UNREADABLE_RETRIES = 10  # of rows that were never readable: the GPUs of these jobs are unknown
+CLOCK_SKEW_S = 60  # between the cluster's clock and ours
 
 
 class ListingCache:
@@ -24,41 +25,43 @@ class ListingCache:
         self.unreadable_jobs: tuple[UnreadableRow, ...] = ()
         self.nodes: ClusterListing[BackendNode] = ClusterListing()
         self.jobs_since = self.nodes_since = 0
-        self._standing_of_unreadable: dict[str, StateAndFlags | str] = {}
-        self._job_looks = self._node_looks = FULL_LISTING_EVERY
+        self._states_of_unreadable: dict[str, StateAndFlags | str] = {}
+        self._job_polls = self._node_polls = FULL_LISTING_EVERY
 
     @property
     def all_jobs(self) -> ClusterListing[BackendJob]:
         return ClusterListing(self.jobs.values(), self.unreadable_jobs)
 
     def may_list_changed_jobs(self) -> bool:
-        """Whether one more look may do with what moved."""
-        self._job_looks += 1
-        return self._job_looks < FULL_LISTING_EVERY
+        """Count a poll of jobs. Whether it may fetch only what changed."""
+        self._job_polls += 1
+        return self._job_polls < FULL_LISTING_EVERY
 
     def may_list_changed_nodes(self) -> bool:
-        self._node_looks += 1
-        return self._node_looks < FULL_LISTING_EVERY
+        self._node_polls += 1
+        return self._node_polls < FULL_LISTING_EVERY
 
     def force_full_job_listing(self) -> None:
-        """The next look asks for everything."""
-        self._job_looks = FULL_LISTING_EVERY
+        """Make the next poll fetch everything."""
+        self._job_polls = FULL_LISTING_EVERY
 
     def store_jobs(self, jobs: ClusterListing[BackendJob], began: float) -> None:
-        self.unreadable_jobs, self._standing_of_unreadable = self._attach_last_seen(jobs.unreadable), {}
+        self.unreadable_jobs, self._states_of_unreadable = self._attach_last_seen(jobs.unreadable), {}
         self.jobs = {job.backend_id: job for job in jobs}
-        self._job_looks, self.jobs_since = 0, int(began) - CLOCK_SKEW_S
+        self._job_polls, self.jobs_since = 0, int(began) - CLOCK_SKEW_S
 
     def store_nodes(self, nodes: ClusterListing[BackendNode], began: float) -> None:
         self.nodes = nodes
-        self._node_looks, self.nodes_since = 0, int(began) - CLOCK_SKEW_S
+        self._node_polls, self.nodes_since = 0, int(began) - CLOCK_SKEW_S
 
-    def moved(self, states: Mapping[str, StateAndFlags | str]) -> list[str]:
-        """Whose state is new, or not what it was. A row that could not be read is asked for again once it moves,
-        and at each look while nothing is known of the job."""
+    def changed_jobs(self, states: Mapping[str, StateAndFlags | str]) -> list[str]:
+        """Ids of jobs that are new or whose state changed.
+
+        An unreadable row is fetched again when its state changes, and at each poll while nothing is known of the job.
+        """
         known: dict[str, StateAndFlags | str] = {name: (job.state, job.flags) for name, job in self.jobs.items()}
-        known |= self._standing_of_unreadable
-        return [name for name, standing in states.items() if known.get(name) != standing]
+        known |= self._states_of_unreadable
+        return [name for name, state in states.items() if known.get(name) != state]
 
     def renew(
         self,
@@ -67,15 +70,15 @@ class ListingCache:
         unreadable: Mapping[str, UnreadableRow],
         nameless: Sequence[UnreadableRow],
     ) -> ClusterListing[BackendJob]:
-        """Those that are still there, each as it was last seen; a row that cannot be read any more is set aside."""
-        found = self.jobs | {job.backend_id: job for job in fresh}
-        aside = {row.name: row for row in self.unreadable_jobs if row.name in states and row.name not in found}
-        aside |= unreadable
-        never_read = [name for name in aside if name not in self.jobs and not aside[name].last_seen]
+        """Update the cache: listed jobs stay as last read, and rows that became unreadable are set aside."""
+        jobs_by_id = self.jobs | {job.backend_id: job for job in fresh}
+        set_aside = {row.name: row for row in self.unreadable_jobs if row.name in states and row.name not in jobs_by_id}
+        set_aside |= unreadable
+        never_read = [name for name in set_aside if name not in self.jobs and not set_aside[name].last_seen]
         ask_again = set(never_read[:MAX_UNREADABLE_RETRIES])
-        self._standing_of_unreadable = {name: states[name] for name in aside if name not in ask_again}
-        self.unreadable_jobs = self._attach_last_seen((*aside.values(), *nameless))
-        self.jobs = {name: found[name] for name in states if name in found and name not in aside}
+        self._states_of_unreadable = {name: states[name] for name in set_aside if name not in ask_again}
+        self.unreadable_jobs = self._attach_last_seen((*set_aside.values(), *nameless))
+        self.jobs = {name: jobs_by_id[name] for name in states if name in jobs_by_id and name not in set_aside}
         return self.all_jobs
 
     def _attach_last_seen(self, rows: Iterable[UnreadableRow]) -> tuple[UnreadableRow, ...]:

@@ -1,8 +1,8 @@
-"""Who a job is submitted as on a Slurm cluster.
+"""The user that a job is submitted as on a Slurm cluster.
 
-slurmrestd takes the user's name in X-SLURM-USER-NAME and a token in X-SLURM-USER-TOKEN. With a token of root or of the
-SlurmUser the name may be anybody's; with any other token it must be the token's own user. Slurm 22.05 accepts a name
-that it does not know and gives the job to the user id 99, so the backend reads the first job of each user back.
+slurmrestd expects the user's name in X-SLURM-USER-NAME and a token in X-SLURM-USER-TOKEN. With a token of root or of
+the SlurmUser the name may be any user's; with any other token it must be the token's own user. Slurm 22.05 accepts an
+unknown name and gives the job to the user id 99, so the backend checks the first job of each user.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from typing import Any, Protocol
 
 from .base import RequestRejected
 
-# Acme must not hand out these, whoever may name its users: they own the cluster or its keys.
+# Acme must never submit as these users: they own the cluster or its keys.
 PRIVILEGED_USERS = frozenset({"root", "slurm", "munge", "nobody"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmIdentity:
-    """A user as the cluster knows them, and the token sent with their name."""
+    """A user's name on the cluster, and the token sent with it."""
 
     user: str
     token: str
 
     @property
     def headers(self) -> dict[str, str]:
-        given = {"X-SLURM-USER-TOKEN": self.token, "X-SLURM-USER-NAME": self.user}
-        return {name: value for name, value in given.items() if value}
+        headers = {"X-SLURM-USER-TOKEN": self.token, "X-SLURM-USER-NAME": self.user}
+        return {name: value for name, value in headers.items() if value}
 
 
 class IdentityProvider(Protocol):
     def of(self, user: str) -> SlurmIdentity:
-        """Of a user of Acme. Raises Refused with what to do where their jobs cannot be submitted."""
+        """The identity of an Acme user. Raises RequestRejected, with what to do, if their jobs cannot be submitted."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceTokenIdentities:
-    """One token that may act for others; the name on the cluster is that of Acme's user."""
+    """One token that may act for other users; the name on the cluster is the Acme user's name."""
 
     service_user: str
     token: str
@@ -53,7 +53,7 @@ class ServiceTokenIdentities:
 
 @dataclass(frozen=True, kw_only=True)
 class UserTokenIdentities:
-    """A token for each user, in a file of their name. The token itself says who that is on the cluster."""
+    """One token per user, in a file named after the user. The token itself names the user on the cluster."""
 
     service_user: str
     directory: str
@@ -70,15 +70,15 @@ class UserTokenIdentities:
                 f"no Slurm token for user {user}: {self.directory}/{user} {error}. An operator creates one with"
                 f" scontrol token username={user} lifespan=…, then the job can be released"
             ) from None
-        ends = token_expiry(token)
-        if ends and ends <= self.now():
+        expires_at = token_expiry(token)
+        if expires_at and expires_at <= self.now():
             raise RequestRejected(
-                f"the Slurm token of user {user} ended {ends:%Y-%m-%d %H:%M} UTC. An operator renews"
+                f"the Slurm token of user {user} expired on {expires_at:%Y-%m-%d %H:%M} UTC. An operator renews"
                 f" {self.directory}/{user} with scontrol token username={user} lifespan=…, then the job can be released"
             )
-        named = token_user(token) or user
-        _refuse_privileged(named, self.service_user)
-        return SlurmIdentity(user=named, token=token)
+        cluster_user = token_user(token) or user
+        _refuse_privileged(cluster_user, self.service_user)
+        return SlurmIdentity(user=cluster_user, token=token)
 
 
 def _refuse_privileged(user: str, service_user: str) -> None:
@@ -90,13 +90,13 @@ def _refuse_privileged(user: str, service_user: str) -> None:
 
 
 def jwt_claims(token: str) -> Mapping[str, Any]:
-    """What a JWT says. Nobody's signature is checked here, the cluster does that. Empty where it is none."""
+    """The claims of a JWT, without checking its signature (the cluster does that); empty if the token is not a JWT."""
     try:
         part = token.split(".")[1]
-        found = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+        claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
     except (ValueError, IndexError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return claims if isinstance(claims, dict) else {}
 
 
 def token_expiry(token: str) -> datetime | None:
@@ -107,7 +107,7 @@ def token_expiry(token: str) -> datetime | None:
 
 
 def token_user(token: str) -> str:
-    """Slurm's own claim, or the one that is usual elsewhere and that Slurm reads too."""
-    said = jwt_claims(token)
-    name = said.get("sun") or said.get("username") or ""
+    """The user in Slurm's own claim, or in the generic one that Slurm reads too."""
+    claims = jwt_claims(token)
+    name = claims.get("sun") or claims.get("username") or ""
     return name if isinstance(name, str) else ""

@@ -1,7 +1,7 @@
-"""What the GPUs say: a DCGM exporter's Prometheus page, read into one value per GPU.
+"""Reads GPU telemetry: parses a DCGM exporter's Prometheus page into one reading per GPU.
 
-We need one sample shape (name, labels, number) of the text format, so the reader is a few lines of our own and not a
-dependency. A line that makes no sense is skipped and counted: one broken exporter must not blind us for the others.
+Acme needs one sample form of the text format (name, labels, number), so the parser is short and needs no dependency. A
+malformed line is skipped and counted, so that one broken exporter does not hide the GPUs of the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SAMPLE_PATTERN = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d
 LABEL_PATTERN = re.compile(r'\s*([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
 ESCAPES = {"n": "\n", "\\": "\\", '"': '"'}
 
-# A metric's name and the field that it fills.
+# Metric name -> field of GpuReading
 GPU_FIELDS = {
     "DCGM_FI_DEV_GPU_UTIL": "util_percent",
     "DCGM_FI_DEV_FB_USED": "memory_used_mib",
@@ -31,7 +31,7 @@ GPU_FIELDS = {
     "DCGM_FI_DEV_XID_ERRORS": "last_xid",
     "DCGM_FI_PROF_SM_ACTIVE": "sm_active_ratio",
 }
-# What is counted or flagged besides, under names of ours; most of it is 0 for months.
+# Counters and flags, by the names used in `counted`; most values are 0 for months
 GPU_COUNTERS = {
     "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": "ecc_dbe",  # volatile: since the driver was loaded
     "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": "ecc_sbe",
@@ -45,17 +45,17 @@ GPU_COUNTERS = {
     "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": "slowed",
     "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS": "slowed",  # its name before DCGM 3.3
 }
-# Bits of the reasons that tell of trouble: hardware slowdown, heat by software and hardware, power brake. An idle GPU,
-# a power cap and clocks that somebody set are no trouble.
+# Throttle reasons that indicate a problem: hardware slowdown, thermal slowdown in software and hardware, power brake.
+# An idle GPU, a power cap and application clocks are normal.
 THROTTLE_REASON_BITS = 0x8 | 0x20 | 0x40 | 0x80
-DCGM_BLANK = 2**47  # DCGM's words for "not supported" begin there
-NIC_STATE, NIC_ACTIVE = "node_infiniband_state_id", 4  # node_exporter's, where a page brings its lines along
+DCGM_BLANK = 2**47  # DCGM's "not supported" values begin here
+NIC_STATE, NIC_ACTIVE = "node_infiniband_state_id", 4  # a metric of node_exporter, on pages that include it
 IDENTITY_LABELS = {"UUID": "uuid", "pci_bus_id": "pci_bus_id", "modelName": "model"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuReading:
-    """One GPU at one look. None is a value the exporter does not give."""
+    """One GPU at one poll. None means that the exporter does not provide the value."""
 
     node: str
     gpu: int
@@ -64,19 +64,19 @@ class GpuReading:
     temperature_c: float | None = None
     power_w: float | None = None
     sm_active_ratio: float | None = None
-    last_xid: int | None = None  # the exporter never takes it back, so it is the last one, not a current one
+    last_xid: int | None = None  # the exporter never resets it, so it is the last error, not a current one
     uuid: str = ""
     pci_bus_id: str = ""
     model: str = ""
-    counted: Mapping[str, float] = field(default_factory=dict)  # by the names of COUNTERS
+    counted: Mapping[str, float] = field(default_factory=dict)  # by the names in GPU_COUNTERS
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExporterPage:
-    """One page of an exporter."""
+    """One parsed page of an exporter."""
 
     gpus: tuple[GpuReading, ...]
-    nics_down: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of each node that has one
+    nics_down: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by node, only of nodes with a port down
     unreadable_lines: int = 0
     by_place: Mapping[tuple[str, int], GpuReading] = field(default_factory=dict, repr=False)
 
@@ -86,16 +86,16 @@ class MalformedSample(ValueError):
 
 
 def parse(page: str) -> ExporterPage:
-    """The GPUs of a page in the order of node and index, and how many lines could not be read."""
-    found: dict[tuple[str, int], GpuReading] = {}
+    """The GPUs of a page, ordered by node and index, and the number of unreadable lines."""
+    gpus: dict[tuple[str, int], GpuReading] = {}
     down: dict[str, list[str]] = {}
     skipped = 0
     for line in _sample_lines(page):
         try:
-            _apply_nic_sample(down, line) if line.startswith(NIC_STATE) else _apply_gpu_sample(found, line)
+            _apply_nic_sample(down, line) if line.startswith(NIC_STATE) else _apply_gpu_sample(gpus, line)
         except MalformedSample:
             skipped += 1
-    ordered, nics = dict(sorted(found.items())), {node: tuple(sorted(names)) for node, names in sorted(down.items())}
+    ordered, nics = dict(sorted(gpus.items())), {node: tuple(sorted(names)) for node, names in sorted(down.items())}
     return ExporterPage(gpus=tuple(ordered.values()), nics_down=nics, unreadable_lines=skipped, by_place=ordered)
 
 
@@ -103,20 +103,20 @@ def _sample_lines(page: str) -> Iterable[str]:
     return (line for line in page.split("\n") if line.strip() and not line.lstrip().startswith("#"))
 
 
-def _apply_gpu_sample(found: dict[tuple[str, int], GpuReading], line: str) -> None:
+def _apply_gpu_sample(gpus: dict[tuple[str, int], GpuReading], line: str) -> None:
     name, labels, value = _parse_sample(line)
     if name not in GPU_FIELDS and name not in GPU_COUNTERS:
         return
     node, gpu = labels.get("hostname") or labels.get("Hostname", ""), labels.get("gpu", "")
     if not node or not (gpu.isascii() and gpu.isdigit()):
         raise MalformedSample(line)
-    if math.isnan(value):  # DCGM's word for "not measured just now"
+    if math.isnan(value):  # DCGM reports NaN if a value is not measured now
         return
-    known = found.get((node, int(gpu))) or _new_gpu_reading(node, int(gpu), labels)
+    known = gpus.get((node, int(gpu))) or _new_gpu_reading(node, int(gpu), labels)
     if name in GPU_COUNTERS:
-        found[node, int(gpu)] = replace(known, counted={**known.counted, **_counter_values(GPU_COUNTERS[name], value)})
+        gpus[node, int(gpu)] = replace(known, counted={**known.counted, **_counter_values(GPU_COUNTERS[name], value)})
         return
-    found[node, int(gpu)] = replace(known, **{GPU_FIELDS[name]: _field_value(GPU_FIELDS[name], value)})
+    gpus[node, int(gpu)] = replace(known, **{GPU_FIELDS[name]: _field_value(GPU_FIELDS[name], value)})
 
 
 def _counter_values(name: str, value: float) -> dict[str, float]:
@@ -170,7 +170,7 @@ def _parse_labels(text: str) -> dict[str, str]:
 
 
 def read_exporter(address: str, *, timeout_s: float = 5.0) -> ExporterPage:
-    """One look at an exporter, within `timeout_s` in total. Not answering says nothing about its GPUs."""
+    """Fetch and parse an exporter's page within `timeout_s`. Raises ClusterUnreachable if it does not respond."""
     try:
         page = fetch_text(address, timeout_s=timeout_s, largest=MAX_PAGE_BYTES)
     except (httpx.HTTPError, httpx.InvalidURL) as error:

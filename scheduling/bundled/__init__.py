@@ -1,0 +1,1 @@
+"""The cluster that Acme starts itself: its registration, and the demo workload."""

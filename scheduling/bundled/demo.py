@@ -1,7 +1,7 @@
-"""The demo datacenter: its teams and people, and what they submit. They use the product as anybody does.
+"""The demo datacenter: its teams, its users, and the jobs they submit through the ordinary actions.
 
-Nothing here knows that the cluster is simulated: the jobs carry what the simulated cluster is to play in their
-environment (`SIM_DURATION_S`, `SIM_END`), as an argument to a program would.
+Nothing here depends on the simulation: the jobs carry the behaviour that the simulated cluster plays as environment
+variables (`SIM_DURATION_S`, `SIM_END`), like arguments of a program.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from scheduling.slurmsim import workload
 from scheduling.slurmsim.workload import SampledJob, WorkloadSettings
 
 DEMO_CLUSTER = "seren"
-MAX_WAITING_JOBS = 150  # the people of the demo get tired of submitting
-MAX_JOB_SHARE = 0.5  # of the cluster, for one job
+MAX_WAITING_JOBS = 150  # no more jobs are submitted while this many wait
+MAX_JOB_SHARE = 0.5  # of the cluster's GPUs
 IDLE_CLUSTER_SHARE = 0.2
 
 
@@ -57,7 +57,7 @@ DEMO_TEAMS = {
 
 @transaction.atomic
 def create_teams_and_users() -> None:
-    """Teams and people; nobody gets a password, so nobody can log in as them until an administrator gives one."""
+    """Create teams and users. The users have no passwords, so logging in as them is not possible."""
     for name, team in DEMO_TEAMS.items():
         row, _ = Team.objects.get_or_create(name=name, defaults={"title": team.title})
         for person, role in zip(team.people, (TeamRole.ADMIN, TeamRole.RESEARCHER), strict=True):
@@ -69,12 +69,12 @@ def create_teams_and_users() -> None:
 
 
 def enable_automatic_recovery(cluster: Cluster) -> None:
-    """So that it is seen at work; whoever installs Acme is asked before each deed until they say otherwise."""
+    """Let recovery act on the demo cluster, to show it at work. Other installations require approval by default."""
     recovery_actions.set_recovery_mode("act", author=Author(by="demo"), cluster_id=cluster.pk)
 
 
 def set_quotas(cluster: Cluster, gpus: int) -> None:
-    """Once the cluster has told how many GPUs there are to share out."""
+    """Create the quotas of the teams. Call it once the number of GPUs is known."""
     for name, team in DEMO_TEAMS.items():
         if team.quota_share:
             Quota.objects.get_or_create(
@@ -86,7 +86,7 @@ def set_quotas(cluster: Cluster, gpus: int) -> None:
 
 
 def workload_target(cluster: Cluster, *, speed: float, longest_s: float) -> WorkloadSettings | None:
-    """None while the cluster has not told what it has."""
+    """Return the settings of the workload, or None until the cluster has reported its nodes."""
     counts = list(Node.objects.filter(cluster=cluster, gpus__gt=0).values_list("gpus", flat=True))
     if not counts:
         return None
@@ -96,13 +96,13 @@ def workload_target(cluster: Cluster, *, speed: float, longest_s: float) -> Work
 
 
 def is_mostly_idle(cluster: Cluster, place: WorkloadSettings) -> bool:
-    """Nobody has come in yet: the doors were just opened, or were closed for long."""
+    """Whether the cluster was just started or was down for long."""
     held = Allocation.objects.filter(node__cluster=cluster, released_at=None, gpu__isnull=False).count()
     return held < place.gpus * IDLE_CLUSTER_SHARE
 
 
 def initial_jobs(dice: Random, place: WorkloadSettings) -> Iterator[SampledJob]:
-    """What is there when the doors open: long pretraining jobs and the queue of a normal hour."""
+    """Yield the jobs at the start: long pretraining jobs and the queue of a normal hour."""
     for share in (4, 6):
         wide = replace(place, most_gpus=max(place.gpus_per_node, place.gpus // share))
         yield workload.with_duration(workload.sample_job_of_kind(JobKind.PRETRAIN, dice, wide), dice.uniform(900, 3600))
@@ -114,19 +114,19 @@ DEMO_DATASETS = (
     *("humaneval", "gsm8k", "mbpp", "piqa", "boolq", "winogrande", "arc_challenge", "openbookqa", "commonsenseqa"),
     *("truthfulqa", "race_middle", "ceval"),
 )
-SAMPLES_PER_DATASET = 150  # of each: a whole one takes longer than who looks at a demo stays
+SAMPLES_PER_DATASET = 150  # whole datasets would take too long for a demo
 CHECKPOINT_EVERY_S = 900.0
 
 
 def demo_suite() -> Suite:
-    """What the evaluation team measures; the same again is the same version."""
+    """Define the suite of the evaluation team. Repeated calls return the same version."""
     spec = asked.parse_suite(
         {
             "name": "core",
-            "title": "A little of everything",
+            "title": "Core benchmarks",
             "framework": "lm-eval",
             "output_root": "/shared/evaluations",
-            "stage_root": "/dev/shm",  # noqa: S108 - memory of the node, for the length of a campaign
+            "stage_root": "/dev/shm",  # noqa: S108 - the node's memory, used during a campaign
             "datasets": [{"name": name, "samples": SAMPLES_PER_DATASET} for name in DEMO_DATASETS],
         }
     )
@@ -134,12 +134,12 @@ def demo_suite() -> Suite:
 
 
 def evaluate(cluster: Cluster, step: int, now: datetime) -> Campaign:
-    """A pretraining run has saved a checkpoint, and somebody wants to know what it can do."""
+    """Start a campaign for two checkpoints of a pretraining run."""
     names = [f"/checkpoints/pretrain-7b/step-{step + more}" for more in (0, 1000)]
     spec = asked.parse_campaign({"checkpoints": names, "nodes": 2})
-    of = demo_suite()
+    suite = demo_suite()
     return campaign_actions.create_campaign(
-        spec, suite=of, cluster=cluster, team=of.team, author=_evaluation_author(), now=now
+        spec, suite=suite, cluster=cluster, team=suite.team, author=_evaluation_author(), now=now
     )
 
 
@@ -148,12 +148,12 @@ def _evaluation_author() -> Author:
     return Author(by=person.get_username(), user_id=person.pk)
 
 
-def submit(cluster: Cluster, wish: SampledJob, dice: Random, now: datetime) -> Job:
-    name, team = next((name, team) for name, team in DEMO_TEAMS.items() if wish.kind in team.kinds)
+def submit(cluster: Cluster, job: SampledJob, dice: Random, now: datetime) -> Job:
+    name, team = next((name, team) for name, team in DEMO_TEAMS.items() if job.kind in team.kinds)
     person = get_user_model().objects.get(username=dice.choice(team.people))
-    asked = _job_request(wish, dice)
+    request = _job_request(job, dice)
     jobs = job_actions.submit(
-        [spec.parse(asked, Node.objects.shape(cluster))],
+        [spec.parse(request, Node.objects.shape(cluster))],
         cluster=cluster,
         team=Team.objects.get(name=name),
         author=Author(by=person.get_username(), user_id=person.pk),
@@ -163,20 +163,20 @@ def submit(cluster: Cluster, wish: SampledJob, dice: Random, now: datetime) -> J
     return jobs[0]
 
 
-def _job_request(wish: SampledJob, dice: Random) -> dict[str, object]:
-    asked: dict[str, object] = {
-        "name": wish.name,
-        "kind": wish.kind.value,
-        "command": wish.command,
-        "workdir": f"/home/{wish.name}",
-        "environment": {"SIM_DURATION_S": str(wish.duration_s), "SIM_END": wish.end, "OMP_NUM_THREADS": "8"},
-        "nodes": wish.nodes,
-        "gpus_per_node": wish.gpus_per_node,
-        "time_limit": int(wish.time_limit.total_seconds()),
-        "priority": 100 if wish.kind == JobKind.PRETRAIN else 0,
-        "preemptible": wish.kind == JobKind.EVALUATION and dice.random() < 0.3,
+def _job_request(job: SampledJob, dice: Random) -> dict[str, object]:
+    request: dict[str, object] = {
+        "name": job.name,
+        "kind": job.kind.value,
+        "command": job.command,
+        "workdir": f"/home/{job.name}",
+        "environment": {"SIM_DURATION_S": str(job.duration_s), "SIM_END": job.end, "OMP_NUM_THREADS": "8"},
+        "nodes": job.nodes,
+        "gpus_per_node": job.gpus_per_node,
+        "time_limit": int(job.time_limit.total_seconds()),
+        "priority": 100 if job.kind == JobKind.PRETRAIN else 0,
+        "preemptible": job.kind == JobKind.EVALUATION and dice.random() < 0.3,
     }
-    if wish.kind == JobKind.PRETRAIN:
-        asked |= {"checkpoint_dir": f"/checkpoints/{wish.name}", "checkpoint_interval": "30:00"}
-        asked |= {"labels": {STACKS_LABEL: "USR2"}}  # their program has a handler for it
-    return asked
+    if job.kind == JobKind.PRETRAIN:
+        request |= {"checkpoint_dir": f"/checkpoints/{job.name}", "checkpoint_interval": "30:00"}
+        request |= {"labels": {STACKS_LABEL: "USR2"}}  # their program handles this signal
+    return request

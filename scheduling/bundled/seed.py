@@ -1,4 +1,4 @@
-"""The cluster that `make up` brings along, simulated or this very machine: how its row is written down."""
+"""Base of the commands that register the bundled cluster of `make up`: simulated, or this machine."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ from jobs.models.cluster import SubmitIdentity
 
 
 class SeedCommand(BaseCommand):
-    """What both seeds ask for; what else belongs to a first start is theirs."""
+    """The common arguments and the cluster's row. Subclasses add what a first start needs."""
 
     def add_arguments(self, parser: CommandParser) -> None:
         logs = str(settings.VAR / "cluster" / "logs")
-        parser.add_argument("--address", default=settings.OWN_CLUSTER_URL, help="where its slurmrestd answers")
-        parser.add_argument("--log-root", default=logs, help="directory of its job logs")
-        parser.add_argument("--token-file", default=settings.OWN_CLUSTER_TOKEN_FILE, help="the token it asks for")
+        parser.add_argument("--address", default=settings.OWN_CLUSTER_URL, help="address of its slurmrestd")
+        parser.add_argument("--log-root", default=logs, help="directory of the job logs")
+        parser.add_argument(
+            "--token-file", default=settings.OWN_CLUSTER_TOKEN_FILE, help="file with the token for slurmrestd"
+        )
 
-    def upsert_cluster(self, name: str, title: str, given: dict[str, Any]) -> tuple[Cluster, bool]:
-        """The port may differ from start to start, so how it is reached is always brought up to date."""
-        place = {
-            "address": given["address"],
-            "metrics_address": f"{given['address']}/metrics",
-            "log_root": given["log_root"],
-            "token_file": given["token_file"],
+    def upsert_cluster(self, name: str, title: str, options: dict[str, Any]) -> tuple[Cluster, bool]:
+        """Create or update the cluster's row. The connection is updated at each start, because the port may change."""
+        connection = {
+            "address": options["address"],
+            "metrics_address": f"{options['address']}/metrics",
+            "log_root": options["log_root"],
+            "token_file": options["token_file"],
             "api_user": settings.OWN_CLUSTER_USER,
             "is_bundled": True,
             "submit_as": SubmitIdentity.USER_HEADER,
         }
-        first = {"title": title, "mode": ClusterMode.DRIVE}  # nobody else submits jobs here
+        first = {"title": title, "mode": ClusterMode.DRIVE}  # no other program submits jobs here
         rows = Cluster.objects
         if other := rows.filter(is_bundled=True).exclude(name=name).first():
             raise CommandError(
-                f"This Acme runs the cluster {other.name}, and was started to run {name}. "
-                "Use another directory for it: ACME_VAR=DIRECTORY make up"
+                f"This Acme already runs the cluster {other.name} and cannot run {name} too. "
+                "Use another directory: ACME_VAR=DIRECTORY make up"
             )
-        return rows.update_or_create(name=name, defaults=place, create_defaults={**place, **first})
+        return rows.update_or_create(name=name, defaults=connection, create_defaults={**connection, **first})

@@ -1,0 +1,1 @@
+"""Programs that Acme sends to nodes: node tests, all-gather tests and evaluation jobs. Standard library only."""

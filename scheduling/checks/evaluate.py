@@ -1,9 +1,9 @@
-"""What a job of a campaign runs: it copies a model to its node, goes through shards, scores answers, or removes a copy.
+"""The program of a campaign job: it copies a model to its node, runs shards, scores results, or removes a copy.
 
-It is sent to the node as a script, so it needs nothing but Python's standard library. What it is to do
-stands in `ACME_EVALUATION`, as JSON. It says in its log how far it is: lines that begin with `acme:` and a word that
-nobody knows who only writes answers. At USR1 it gives way: after the shard that it is at if that is expected to end
-within the grace, else at once, for it would be killed then anyway. What it leaves is done elsewhere.
+It is sent to the node as a script, so it uses only Python's standard library. `ACME_EVALUATION` contains its task as
+JSON. It reports progress in its log, in lines that start with `acme:` and a random word, so that the output of an
+evaluated model cannot forge them. On USR1 it stops: after the current shard if that is expected to end within the grace
+period, otherwise at once, because it would be killed anyway. Another job runs the shards that remain.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SERVER_START_TIMEOUT_S = 3600
 
 program_started_at = time.time()
 stop_requests: list[int] = []
-shard_expected_until = [math.inf]  # when the shard that it is at is expected to end; nothing is gained by a start
+shard_expected_until = [math.inf]  # of the current shard; infinite before the first one
 
 
 class TrialError(Exception):
@@ -40,17 +40,17 @@ def log_event(what: dict[str, Any], **values: Any) -> None:
 
 
 def stage_copy(what: dict[str, Any]) -> None:
-    """A copy is there under its name when it is whole; until then it has another one."""
+    """Copy the model. The copy has its final name only when it is complete."""
     source, target = what["from"], what["to"]
     if not os.path.exists(target):
         if not os.path.exists(source):
-            raise TrialError(f"there is no {source}")
+            raise TrialError(f"{source} does not exist")
         size = path_bytes(source)
         parent = os.path.dirname(target)
         os.makedirs(parent, mode=0o755, exist_ok=True)
         free = shutil.disk_usage(parent).free
         if size > free:
-            raise TrialError(f"it takes {size / 1e9:.1f} GB, and {parent} has {free / 1e9:.1f} GB left")
+            raise TrialError(f"{source} needs {size / 1e9:.1f} GB, but {parent} has {free / 1e9:.1f} GB free")
         unfinished = target + ".part"
         remove_path(unfinished)
         if os.path.isdir(source):
@@ -64,8 +64,8 @@ def stage_copy(what: dict[str, Any]) -> None:
 def path_bytes(path: str) -> int:
     if os.path.isfile(path):
         return os.path.getsize(path)
-    found = [os.path.join(place, name) for place, _, names in os.walk(path) for name in names]
-    return sum(os.path.getsize(name) for name in found if os.path.isfile(name))
+    files = [os.path.join(place, name) for place, _, names in os.walk(path) for name in names]
+    return sum(os.path.getsize(name) for name in files if os.path.isfile(name))
 
 
 def remove_copy(what: dict[str, Any]) -> None:
@@ -82,11 +82,11 @@ def remove_path(path: str) -> None:
 
 
 def run_trial(what: dict[str, Any]) -> int:
-    """Shards one after the other; one that fails leaves the others alone. The exit code says whether all went well."""
+    """Run the shards in order; a failed shard does not stop the others. The exit code is 0 if all succeeded."""
     signal.signal(signal.SIGUSR1, lambda *_: handle_preemption(what))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what serves the model ends too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the model server ends too
     if not os.path.exists(what["model"]):
-        raise TrialError(f"there is no {what['model']}")
+        raise TrialError(f"{what['model']} does not exist")
     server = start_model_server(what) if what.get("serve") else None
     failed = 0
     try:
@@ -107,7 +107,7 @@ def handle_preemption(what: dict[str, Any]) -> None:
     stop_requests.append(1)
     if shard_expected_until[0] > time.time() + what["grace_s"]:
         log_event(what, stopped=True)
-        sys.exit(0)  # what it started ends with its job
+        sys.exit(0)  # its child processes end with the job
 
 
 def start_model_server(what: dict[str, Any]) -> subprocess.Popen[bytes]:
@@ -123,22 +123,24 @@ def start_model_server(what: dict[str, Any]) -> subprocess.Popen[bytes]:
 
 
 def wait_until_listening(server: subprocess.Popen[bytes], port: int) -> None:
-    patience = time.time() + SERVER_START_TIMEOUT_S
+    deadline = time.time() + SERVER_START_TIMEOUT_S
     while True:
         if server.poll() is not None:
-            raise TrialError(f"what serves the model ended with exit code {server.returncode}")
+            raise TrialError(f"the model server ended with exit code {server.returncode}")
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
             return
         except OSError:
-            if time.time() > patience:
-                raise TrialError("what serves the model does not listen at $ACME_PORT") from None
+            if time.time() > deadline:
+                raise TrialError("the model server does not listen on $ACME_PORT") from None
             time.sleep(0.2)
 
 
 def free_port() -> int:
-    """Below those that the kernel gives to whoever connects: nobody takes it meanwhile, and a knock at it that nobody
-    hears cannot be answered by its own echo."""
+    """A free port below the range for outgoing connections.
+
+    The kernel does not give such a port to another client meanwhile, and a connection attempt cannot connect to itself.
+    """
     while True:
         port = random.randrange(20_000, 32_000)
         with socket.socket() as probe, suppress(OSError):
@@ -170,7 +172,7 @@ def run_shard(what: dict[str, Any], part: dict[str, Any]) -> bool:
     try:
         os.makedirs(output, exist_ok=True)
         if os.path.lexists(result):
-            os.remove(result)  # an earlier try's is no result of this one
+            os.remove(result)  # may be left by an earlier attempt
         command = what["commands"][part["command"]]
         shard_expected_until[0] = since + part["expected_s"]
         code = subprocess.run(["/bin/sh", "-c", command], env=dict(os.environ, **values)).returncode  # noqa: S603
@@ -185,14 +187,14 @@ def run_shard(what: dict[str, Any], part: dict[str, Any]) -> bool:
 
 def read_scores(path: str) -> dict[str, Any]:
     if not os.path.isfile(path):
-        raise TrialError("its command wrote no $ACME_RESULT")
+        raise TrialError("the command wrote no $ACME_RESULT")
     if os.path.getsize(path) > MAX_RESULT_BYTES:
-        raise TrialError(f"its $ACME_RESULT is larger than {MAX_RESULT_BYTES} bytes")
+        raise TrialError(f"$ACME_RESULT is larger than {MAX_RESULT_BYTES} bytes")
     with open(path) as file:
-        found = json.load(file)
-    if not isinstance(found, dict):
-        raise TrialError("its $ACME_RESULT is no JSON object")
-    return found
+        scores = json.load(file)
+    if not isinstance(scores, dict):
+        raise TrialError("$ACME_RESULT is not a JSON object")
+    return scores
 
 
 def main() -> int:

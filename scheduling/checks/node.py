@@ -1,8 +1,8 @@
-"""What a test of a node runs where nobody configured another one: are its GPUs, its network and its disk usable?
+"""The default node test: checks that the GPUs, the network and the disk of a node are usable.
 
-It is sent to the node as a script, so it needs nothing but Python's standard library. One line a check; exit code 1
-when any failed. `ACME_EXPECT_GPUS` says how many GPUs must be there, `ACME_TEST_PEERS` (host:port, separated by blanks)
-whom the node must reach.
+It is sent to the node as a script, so it uses only Python's standard library. It prints one line per check, and its
+exit code is 1 if any check failed. `ACME_EXPECT_GPUS` is the number of GPUs that the node must have; `ACME_TEST_PEERS`
+lists the peers (host:port, separated by spaces) that it must reach.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHECK_TIMEOUT_S = 20
 
 
 class NodeCheckFailed(Exception):
-    """The message is what the line says."""
+    """The message is printed in the line of the check."""
 
 
 def check_gpus() -> str:
@@ -31,36 +31,36 @@ def check_gpus() -> str:
         return "none expected"
     program = shutil.which("nvidia-smi")
     if program is None:
-        raise NodeCheckFailed(f"{expected} expected, and nvidia-smi is not there")
+        raise NodeCheckFailed(f"{expected} expected, but nvidia-smi is not installed")
     try:
-        said = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=CHECK_TIMEOUT_S)  # noqa: S603
+        result = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=CHECK_TIMEOUT_S)  # noqa: S603
     except subprocess.TimeoutExpired:
-        raise NodeCheckFailed(f"nvidia-smi did not answer in {CHECK_TIMEOUT_S} s") from None
-    found = sum(line.startswith("GPU ") for line in said.stdout.splitlines())
-    if said.returncode or found < expected:
-        raise NodeCheckFailed(f"{found} of {expected} are visible (nvidia-smi exit code {said.returncode})")
-    return f"{found} of {expected}"
+        raise NodeCheckFailed(f"nvidia-smi did not respond within {CHECK_TIMEOUT_S} s") from None
+    visible = sum(line.startswith("GPU ") for line in result.stdout.splitlines())
+    if result.returncode or visible < expected:
+        raise NodeCheckFailed(f"{visible} of {expected} GPUs are visible (nvidia-smi exit code {result.returncode})")
+    return f"{visible} of {expected}"
 
 
 def check_loopback() -> str:
-    """TCP carries what it is given."""
+    """Check that TCP over the loopback interface transmits data unchanged."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(CHECK_TIMEOUT_S)
-        sent = os.urandom(1 << 16)
-        sender = threading.Thread(target=_send_blocks, args=(server.getsockname()[1], sent), daemon=True)
+        block_sent = os.urandom(1 << 16)
+        sender = threading.Thread(target=_send_blocks, args=(server.getsockname()[1], block_sent), daemon=True)
         sender.start()
-        got, wrong = 0, False
+        received, wrong = 0, False
         connection, _ = server.accept()
         with connection:
             connection.settimeout(CHECK_TIMEOUT_S)
             while block := connection.recv(1 << 20):
-                at = got % len(sent)
-                wrong |= block[:1] != sent[at : at + 1]
-                got += len(block)
+                at = received % len(block_sent)
+                wrong |= block[:1] != block_sent[at : at + 1]
+                received += len(block)
         sender.join(CHECK_TIMEOUT_S)
-    if wrong or got != TCP_BYTES:
-        raise NodeCheckFailed(f"{got} of {TCP_BYTES} bytes came, {'changed' if wrong else 'unchanged'}")
-    return f"{got >> 20} MiB through 127.0.0.1"
+    if wrong or received != TCP_BYTES:
+        raise NodeCheckFailed(f"{received} of {TCP_BYTES} bytes arrived, {'changed' if wrong else 'unchanged'}")
+    return f"{received >> 20} MiB through 127.0.0.1"
 
 
 def _send_blocks(port: int, block: bytes) -> None:
@@ -71,10 +71,10 @@ def _send_blocks(port: int, block: bytes) -> None:
 
 def check_peers() -> str:
     names = os.environ.get("ACME_TEST_PEERS", "").split()
-    away = [name for name in names if not _is_reachable(name)]
-    if away:
-        raise NodeCheckFailed(f"no answer from {', '.join(away)}")
-    return f"{len(names)} reached" if names else "none named"
+    unreachable = [name for name in names if not _is_reachable(name)]
+    if unreachable:
+        raise NodeCheckFailed(f"cannot connect to {', '.join(unreachable)}")
+    return f"{len(names)} reached" if names else "none configured"
 
 
 def _is_reachable(name: str) -> bool:
@@ -87,14 +87,14 @@ def _is_reachable(name: str) -> bool:
 
 
 def check_disk() -> str:
-    written = os.urandom(DISK_BYTES)
+    data = os.urandom(DISK_BYTES)
     with tempfile.TemporaryFile() as file:
-        file.write(written)
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
         file.seek(0)
-        if file.read() != written:
-            raise NodeCheckFailed("what was read is not what was written")
+        if file.read() != data:
+            raise NodeCheckFailed("the data read differs from the data written")
     return f"{DISK_BYTES >> 20} MiB in {tempfile.gettempdir()}"
 
 

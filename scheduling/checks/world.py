@@ -1,11 +1,11 @@
-"""Can these nodes talk to each other? An all-gather over all processes of a world, checked byte by byte and timed.
+"""Tests whether nodes can communicate: an all-gather over all processes of a group, checked byte by byte and timed.
 
-One process a node (or a GPU, under torchrun) runs this file; it needs nothing but Python's standard library. Where
-torch is installed the exchange is torch.distributed's, by NCCL on GPUs and by gloo on CPUs; elsewhere it is plain TCP,
-through the process of rank 0. Prints one line of JSON. Exit code 0: passed; 1: failed; 2: it was started wrongly.
+One process per node (or per GPU, under torchrun) runs this file; it uses only Python's standard library. If torch is
+installed, torch.distributed exchanges the data, with NCCL on GPUs and gloo on CPUs; otherwise plain TCP does, through
+the process of rank 0. Prints one line of JSON. Exit code 0: passed; 1: failed; 2: invalid arguments.
 
-Rank, number of processes and meeting point come from the arguments, from torchrun's variables or from Slurm's. All
-processes need the same ACME_TEST_KEY, so that a stranger on the port is not taken for a peer.
+The rank, the number of processes and the address of rank 0 come from the arguments, from torchrun's variables or from
+Slurm's. All processes need the same ACME_TEST_KEY, so that no other program on the port is taken for a peer.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from typing import Any
 
 MAX_BLOCK_BYTES = 16 << 30
 PIECE_BYTES = 1 << 20
-GREETING_TIMEOUT_S = 5  # a stranger who says nothing holds nobody up for longer
-MIN_BANDWIDTH_RATIO = 0.5  # of the bandwidth that is expected
+GREETING_TIMEOUT_S = 5  # limits how long a connection that sends nothing delays the test
+MIN_BANDWIDTH_RATIO = 0.5  # of the expected bandwidth
 
 
 class AllGatherFailed(Exception):
-    """The message is the `why` of the answer."""
+    """The message is the `why` of the result."""
 
 
 class InvalidArguments(Exception):
@@ -49,7 +49,7 @@ class AllGatherGroup:
     patience_s: float
 
     def mine(self, rank: int) -> Iterator[bytes]:
-        """What a rank sends, in pieces that differ, so that a lost or doubled one is seen."""
+        """The data that a rank sends, in pieces that differ, so that a lost or repeated piece is detected."""
         block = random.Random(rank).randbytes(PIECE_BYTES)
         for at in range(0, self.block_bytes, PIECE_BYTES):
             piece = at.to_bytes(8, "big") + block[8:]
@@ -60,7 +60,7 @@ class AllGatherGroup:
 
 
 def all_gather_over_tcp(world: AllGatherGroup) -> tuple[float, int]:
-    """Seconds, and the bytes that went through this process."""
+    """The seconds taken, and the bytes that went through this process."""
     with ExitStack() as closing:
         if world.rank == 0:
             return _run_hub(world, closing)
@@ -68,18 +68,18 @@ def all_gather_over_tcp(world: AllGatherGroup) -> tuple[float, int]:
 
 
 def _run_hub(world: AllGatherGroup, closing: ExitStack) -> tuple[float, int]:
-    """Everybody's block comes here, and everybody gets those of all others."""
+    """Receive every peer's data and send each peer the data of all others."""
     deadline = time.monotonic() + world.patience_s
     server = closing.enter_context(socket.create_server(("", world.port)))
     peers: dict[int, socket.socket] = {}
     while len(peers) < world.size - 1:
         server.settimeout(
-            _remaining_s(deadline, f"{world.size - 1 - len(peers)} of {world.size - 1} peers did not come")
+            _remaining_s(deadline, f"{world.size - 1 - len(peers)} of {world.size - 1} peers did not connect")
         )
         try:
             connection, _ = server.accept()
         except TimeoutError:
-            continue  # the next look at the clock says who is missing
+            continue  # _remaining_s reports the missing peers once the time is over
         closing.enter_context(connection)
         rank = _authenticate_peer(world, connection)
         connection.settimeout(world.patience_s)
@@ -113,28 +113,28 @@ def _run_spoke(world: AllGatherGroup, closing: ExitStack) -> tuple[float, int]:
 
 
 def _confirm_delivery(world: AllGatherGroup, began: float, peers: list[socket.socket], moved: int) -> tuple[float, int]:
-    """Only what arrived whole at everybody counts."""
+    """The result, once all peers have confirmed that they received everything."""
     if any(_receive_exactly(peer, 2) != b"ok" for peer in peers):
-        raise AllGatherFailed("a peer did not confirm what it got")
+        raise AllGatherFailed("a peer did not confirm the data that it received")
     return time.monotonic() - began, moved
 
 
 def _connect_to_hub(world: AllGatherGroup) -> socket.socket:
-    """Rank 0 may start later than this one."""
+    """Connect to rank 0, which may start later than this process."""
     deadline = time.monotonic() + world.patience_s
     while True:
-        left = _remaining_s(deadline, f"rank 0 at {world.host}:{world.port} cannot be reached")
+        remaining = _remaining_s(deadline, f"rank 0 at {world.host}:{world.port} cannot be reached")
         try:
-            return socket.create_connection((world.host, world.port), left)
+            return socket.create_connection((world.host, world.port), remaining)
         except OSError:
-            time.sleep(min(0.05, left))
+            time.sleep(min(0.05, remaining))
 
 
 def _remaining_s(deadline: float, why: str) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
+    remaining = deadline - time.monotonic()
+    if remaining <= 0:
         raise AllGatherFailed(why)
-    return left
+    return remaining
 
 
 def _peer_greeting(world: AllGatherGroup, rank: int) -> bytes:
@@ -142,14 +142,14 @@ def _peer_greeting(world: AllGatherGroup, rank: int) -> bytes:
 
 
 def _authenticate_peer(world: AllGatherGroup, connection: socket.socket) -> int | None:
-    """The peer's rank; None for somebody who has no business here."""
+    """The peer's rank; None if the connection is not from a peer of this test."""
     connection.settimeout(min(GREETING_TIMEOUT_S, world.patience_s))
     try:
-        said = _receive_exactly(connection, 36)
+        greeting = _receive_exactly(connection, 36)
     except (AllGatherFailed, OSError):
         return None
-    rank = int.from_bytes(said[32:], "big")
-    return rank if 0 < rank < world.size and said == _peer_greeting(world, rank) else None
+    rank = int.from_bytes(greeting[32:], "big")
+    return rank if 0 < rank < world.size and greeting == _peer_greeting(world, rank) else None
 
 
 def _send_payload(world: AllGatherGroup, to: socket.socket, rank: int) -> None:
@@ -160,18 +160,18 @@ def _send_payload(world: AllGatherGroup, to: socket.socket, rank: int) -> None:
 def _receive_payload(world: AllGatherGroup, peer: socket.socket, rank: int) -> None:
     for number, piece in enumerate(world.mine(rank)):
         if _receive_exactly(peer, len(piece)) != piece:
-            raise AllGatherFailed(f"what rank {rank} sent arrived changed, in MiB {number}")
+            raise AllGatherFailed(f"the data of rank {rank} arrived changed, in MiB {number}")
 
 
 def _receive_exactly(peer: socket.socket, size: int) -> bytearray:
-    got = bytearray(size)
-    rest = memoryview(got)
-    while rest:
-        count = peer.recv_into(rest)
+    received = bytearray(size)
+    unfilled = memoryview(received)
+    while unfilled:
+        count = peer.recv_into(unfilled)
         if not count:
             raise AllGatherFailed("a peer closed the connection")
-        rest = rest[count:]
-    return got
+        unfilled = unfilled[count:]
+    return received
 
 
 # --- torch
@@ -204,13 +204,13 @@ def _timed_all_gather(world: AllGatherGroup, torch: Any, device: str) -> tuple[f
         return got
 
     mine = rank_block(world.rank)
-    run_all_gather()  # the first one makes the connections
+    run_all_gather()  # the first run opens the connections
     began = time.monotonic()
     got = run_all_gather()
     took = time.monotonic() - began
     for rank, found in enumerate(got):
         if not torch.equal(found, rank_block(rank)):
-            raise AllGatherFailed(f"what rank {rank} sent arrived changed")
+            raise AllGatherFailed(f"the data of rank {rank} arrived changed")
     return took, (world.size - 1) * world.block_bytes
 
 
@@ -218,44 +218,44 @@ def _timed_all_gather(world: AllGatherGroup, torch: Any, device: str) -> tuple[f
 
 
 def main(argv: list[str] | None = None) -> int:
-    answer: dict[str, Any] = {"host": socket.gethostname(), "passed": False, "why": "", "how": ""}
+    result: dict[str, Any] = {"host": socket.gethostname(), "passed": False, "why": "", "how": ""}
     try:
-        asked = _parse_arguments(argv)
-        code = _run_test(asked, answer)
+        arguments = _parse_arguments(argv)
+        code = _run_test(arguments, result)
     except InvalidArguments as error:
-        answer["why"], code = str(error), 2
-    print(json.dumps(answer), flush=True)
+        result["why"], code = str(error), 2
+    print(json.dumps(result), flush=True)
     return code
 
 
-def _run_test(asked: argparse.Namespace, answer: dict[str, Any]) -> int:
-    world = _group_from_arguments(asked)
-    answer |= {"rank": world.rank, "size": world.size, "bytes": world.block_bytes, "expected_gbps": asked.expect_gbps}
-    torch = None if asked.how == "tcp" else _import_torch(required=asked.how == "torch")
-    answer["how"] = "tcp" if torch is None else "nccl" if torch.cuda.is_available() else "gloo"
+def _run_test(args: argparse.Namespace, result: dict[str, Any]) -> int:
+    world = _group_from_arguments(args)
+    result |= {"rank": world.rank, "size": world.size, "bytes": world.block_bytes, "expected_gbps": args.expect_gbps}
+    torch = None if args.how == "tcp" else _import_torch(required=args.how == "torch")
+    result["how"] = "tcp" if torch is None else "nccl" if torch.cuda.is_available() else "gloo"
     try:
         seconds, moved = all_gather_over_tcp(world) if torch is None else all_gather_over_torch(world, torch)
         gbps = moved * 8 / max(seconds, 1e-9) / 1e9
-        answer |= {"seconds": round(seconds, 6), "gbps": round(gbps, 3)}
-        if gbps < MIN_BANDWIDTH_RATIO * asked.expect_gbps:
+        result |= {"seconds": round(seconds, 6), "gbps": round(gbps, 3)}
+        if gbps < MIN_BANDWIDTH_RATIO * args.expect_gbps:
             raise AllGatherFailed(
-                f"{gbps:.2f} Gbit/s, less than {MIN_BANDWIDTH_RATIO:.0%} of the {asked.expect_gbps:g} that are expected"
+                f"{gbps:.2f} Gbit/s, less than {MIN_BANDWIDTH_RATIO:.0%} of the expected {args.expect_gbps:g}"
             )
-    except (AllGatherFailed, OSError, RuntimeError) as error:  # torch says everything with RuntimeError
-        answer["why"] = str(error).partition("\n")[0][:500] or type(error).__name__
+    except (AllGatherFailed, OSError, RuntimeError) as error:  # torch reports most failures as RuntimeError
+        result["why"] = str(error).partition("\n")[0][:500] or type(error).__name__
         return 1
-    answer["passed"] = True
+    result["passed"] = True
     return 0
 
 
 def _import_torch(*, required: bool) -> Any:
-    """torch where it is installed and whole; a broken installation is no fault of the network."""
+    """torch if it is installed and works; a broken installation is not a network fault."""
     try:
         import torch
         import torch.distributed
     except (ImportError, OSError) as error:
         if required:
-            raise InvalidArguments(f"--how torch: it cannot be imported ({error})") from None
+            raise InvalidArguments(f"--how torch: torch cannot be imported ({error})") from None
         return None
     if required and not torch.distributed.is_available():
         raise InvalidArguments("--how torch: this build has no torch.distributed")
@@ -268,13 +268,13 @@ class RaisingArgumentParser(argparse.ArgumentParser):
 
 
 def _parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = RaisingArgumentParser(description="An all-gather over all processes of a world, checked and timed.")
+    parser = RaisingArgumentParser(description="Run an all-gather over all processes of a group, check it and time it.")
     parser.add_argument("--rank", default=_environment_value("RANK", "SLURM_PROCID"))
     parser.add_argument("--size", default=_environment_value("WORLD_SIZE", "SLURM_NTASKS"))
     parser.add_argument("--master", default=_environment_value("MASTER_ADDR"), help="host or host:port of rank 0")
-    parser.add_argument("--mib", type=float, default=64, help="how much each process sends")
+    parser.add_argument("--mib", type=float, default=64, help="MiB that each process sends")
     parser.add_argument("--expect-gbps", type=float, default=float(_environment_value("ACME_EXPECT_GBPS") or 0))
-    parser.add_argument("--patience", type=float, default=60, help="seconds")
+    parser.add_argument("--patience", type=float, default=60, help="timeout in seconds")
     parser.add_argument("--how", choices=["auto", "torch", "tcp"], default="auto")
     return parser.parse_args(argv)
 
@@ -283,21 +283,21 @@ def _environment_value(*names: str) -> str:
     return next((os.environ[name] for name in names if os.environ.get(name)), "")
 
 
-def _group_from_arguments(asked: argparse.Namespace) -> AllGatherGroup:
-    host, _, port = asked.master.rpartition(":")
+def _group_from_arguments(arguments: argparse.Namespace) -> AllGatherGroup:
+    host, _, port = arguments.master.rpartition(":")
     if not host:
-        host, port = asked.master, _environment_value("MASTER_PORT") or "29517"
+        host, port = arguments.master, _environment_value("MASTER_PORT") or "29517"
     if not host:
-        raise InvalidArguments("--master: nobody said where rank 0 is")
-    size = _integer_in_range("--size", asked.size, 2, 1 << 20)
+        raise InvalidArguments("--master: the address of rank 0 is missing")
+    size = _integer_in_range("--size", arguments.size, 2, 1 << 20)
     return AllGatherGroup(
-        rank=_integer_in_range("--rank", asked.rank, 0, size - 1),
+        rank=_integer_in_range("--rank", arguments.rank, 0, size - 1),
         size=size,
         host=host,
         port=_integer_in_range("--master", port, 1, 65535),
         key=_environment_value("ACME_TEST_KEY").encode(),
-        block_bytes=_integer_in_range("--mib", asked.mib * (1 << 20), 1, MAX_BLOCK_BYTES),
-        patience_s=_integer_in_range("--patience", asked.patience, 1, 3600),
+        block_bytes=_integer_in_range("--mib", arguments.mib * (1 << 20), 1, MAX_BLOCK_BYTES),
+        patience_s=_integer_in_range("--patience", arguments.patience, 1, 3600),
     )
 
 

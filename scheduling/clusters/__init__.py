@@ -1,0 +1,1 @@
+"""Connections to clusters: backends, circuit breaker, connection test."""

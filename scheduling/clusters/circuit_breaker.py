@@ -1,14 +1,14 @@
-"""Ask a cluster less often while it does not answer in time, so that it costs the workers little.
+"""Circuit breaker: reduces the requests to an endpoint that does not respond in time, to save worker time.
 
-A call that fails after more than `LATE_S` has occupied a worker for that long. From then on the endpoint is left alone:
-for 2 s, then 4 s, 8 s, up to a minute, each a little longer or shorter by chance. When that time is over, exactly one
-worker tries it, with a short deadline. A call that fails at once (connection refused, an error as the answer) costs
-nothing and lengthens no wait; a turn that meets no other failure ends all this, as any answer does.
+A call that fails after more than `LATE_FAILURE_S` has blocked a worker for that long, and opens the circuit. The
+endpoint is then not called for 2 s, 4 s, 8 s, up to a minute, each time with some random jitter. After each delay
+exactly one worker probes it, with a short timeout. A call that fails at once (connection refused, an error response)
+does not extend the delay. A response, or a turn without a late failure, closes the circuit.
 
-Failure story: The state is one row in the database, for all workers. A worker that dies while it tries leaves a row
-whose time of the next try is `CLAIM` ahead; then another worker tries. A row that is lost, or left behind by a restored
-database, costs one late call or one minute. A row counts for one address: who changes the address starts anew, and a
-person who tests the connection deletes it. Times are the database's, so clocks of workers do not matter.
+Failure story: The state is one row in the database, shared by all workers. If a worker dies during a probe, another
+worker probes after `PROBE_CLAIM`. A lost row, or an old row from a restored database, costs one late call or one
+minute. A row applies to one address: a new address starts with a closed circuit, and a connection test by a user
+deletes the row. Times are the database's, so the clocks of the workers do not matter.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from jobs.models import Cluster
 from scheduling.backends.base import BackendError, ClusterUnreachable
 from scheduling.models import ClusterEndpoint, OpenCircuit
 
-LATE_FAILURE_S = 2.0  # a failure after less than this cost no more than an answer would have
-PROBE_TIMEOUT_S = 3.0  # the deadline of a try
+LATE_FAILURE_S = 2.0  # a faster failure costs no more than a response
+PROBE_TIMEOUT_S = 3.0  # timeout of a probe
 FIRST_RETRY_DELAY, MAX_RETRY_DELAY = timedelta(seconds=2), timedelta(minutes=1)
-PROBE_CLAIM = timedelta(seconds=20)  # longer than a try and the call after it take
+PROBE_CLAIM = timedelta(seconds=20)  # longer than a probe and the following call
 
 CLAIM_PROBE_SQL = """
 UPDATE scheduling_opencircuit SET retry_at = clock_timestamp() + %s
@@ -50,18 +50,18 @@ ON CONFLICT (cluster_id, endpoint) DO UPDATE SET
 
 class Admission(StrEnum):
     FREE = "free"
-    TRY = "try"  # by this worker alone, briefly
+    TRY = "try"  # this worker alone may probe
     WAIT = "wait"
 
 
 def is_open(cluster: Cluster, endpoint: ClusterEndpoint) -> bool:
-    """Whether it is left alone just now; for callers that do not try it themselves."""
+    """Whether the circuit is open. For callers that do not probe."""
     where = {"cluster": cluster, "endpoint": endpoint, "address": _endpoint_address(cluster, endpoint)}
     return OpenCircuit.objects.filter(**where).exists()
 
 
 def request_admission(cluster: Cluster, endpoint: ClusterEndpoint) -> Admission:
-    """Whether this worker may call it now. TRY is given to one worker at a time."""
+    """Return whether this worker may call the endpoint now. Only one worker at a time gets TRY."""
     if not is_open(cluster, endpoint):
         return Admission.FREE
     with connection.cursor() as cursor:
@@ -85,12 +85,13 @@ def record_answer(cluster: Cluster, endpoint: ClusterEndpoint) -> None:
 
 
 def reset_circuits(cluster: Cluster) -> None:
-    """A person wants to know now."""
+    """Close all circuits of a cluster, because a user requested an immediate retry."""
     OpenCircuit.objects.filter(cluster=cluster).delete()
 
 
 def record_log_storage_state(silence: Callable[[str], str | None] = storage.unresponsive_reason) -> None:
-    """For the pages of clusters: which log storage did not answer this process. Each process backs off by itself."""
+    """Record which log storage does not respond to this process, for the cluster pages. The backoff itself is per
+    process."""
     for cluster in Cluster.objects.exclude(log_root=""):
         why = silence(cluster.log_root)
         if why:
@@ -100,7 +101,7 @@ def record_log_storage_state(silence: Callable[[str], str | None] = storage.unre
 
 
 def open_circuits(cluster: Cluster) -> list[OpenCircuit]:
-    """Of the addresses that the cluster has now."""
+    """Return the open circuits for the current addresses of the cluster."""
     rows = OpenCircuit.objects.filter(cluster=cluster).order_by("endpoint")
     return [row for row in rows if row.address == _endpoint_address(cluster, ClusterEndpoint(row.endpoint))]
 
@@ -116,9 +117,9 @@ def _endpoint_address(cluster: Cluster, endpoint: ClusterEndpoint) -> str:
 
 
 class CircuitGuardedBackend:
-    """A backend that is not called again in this turn once a call to it failed late: `late` says how.
+    """Wraps a backend. After a late failure, described in `late`, it makes no more calls in this turn.
 
-    What is not called any more was surely not done, so it is Unreachable.
+    The skipped calls raise ClusterUnreachable: they certainly had no effect.
     """
 
     def __init__(self, backend: Any, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -136,12 +137,12 @@ class CircuitGuardedBackend:
         return answers
 
     def __getattr__(self, name: str) -> Any:
-        def guarded_call(*words: Any, **names: Any) -> Any:
+        def guarded_call(*args: Any, **kwargs: Any) -> Any:
             if self.late:
                 raise ClusterUnreachable(self.late)
             began = self._monotonic()
             try:
-                return getattr(self._backend, name)(*words, **names)
+                return getattr(self._backend, name)(*args, **kwargs)
             except BackendError as error:
                 self._record_if_late(began, error)
                 raise

@@ -1,6 +1,7 @@
-"""Trying how a cluster is reached, before or after its row is written: step by step, and what to do where one fails.
+"""Connection test of a saved or unsaved cluster. Each step reports what is wrong and what to do.
 
-Nothing is written and nothing on the cluster is changed. A step whose ground is missing is not tried. No Django.
+The test changes nothing in the database and nothing on the cluster. A step is skipped if a step that it depends on
+failed. No Django.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from scheduling.backends.telemetry import ExporterPage, read_exporter
 
 CONNECTION_TEST_TIMEOUT_S = 5.0
 MAX_NAMED_HOSTS = 4
-OTHER_USER = "nobody"  # a name that every machine knows, and in which a ping changes nothing
+OTHER_USER = "nobody"  # exists on every machine; a ping on its behalf changes nothing
 
 OpenBackend = Callable[..., Backend]
 ReadTelemetry = Callable[[str], ExporterPage]
@@ -37,7 +38,7 @@ ReadTelemetry = Callable[[str], ExporterPage]
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionSettings:
-    """As the columns of a cluster's row."""
+    """The connection settings, named like the columns of a cluster's row."""
 
     address: str
     api_user: str = ""
@@ -54,13 +55,13 @@ class ConnectionSettings:
 
     @classmethod
     def of(cls, row: Any) -> ConnectionSettings:
-        """As a cluster is saved."""
+        """Return the settings of a saved cluster."""
         return cls(**{column.name: getattr(row, column.name) for column in fields(cls)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionTestStep:
-    """`good` is None where it was not tried, or there was nothing to try. `advice` is empty where nothing is wrong."""
+    """The result of one step. `good` is None for a skipped step; `advice` is empty if nothing is wrong."""
 
     name: str
     good: bool | None
@@ -73,7 +74,7 @@ class ConnectionTestFailure(Exception):
 
 
 def run_test_steps(
-    asked: ConnectionSettings,
+    settings: ConnectionSettings,
     now: datetime,
     *,
     open_: OpenBackend = open_backend,
@@ -82,23 +83,23 @@ def run_test_steps(
     allowed: AllowedPaths | None = None,
     timeout_s: float = CONNECTION_TEST_TIMEOUT_S,
 ) -> list[ConnectionTestStep]:
-    """Each answer is waited for at most `timeout_s`."""
+    """Run all steps. Each waits at most `timeout_s` for a response."""
     allowed = allowed or load_allowed_paths()
-    steps = [_run_step("Address", lambda: _check_address(asked.address, allowed, resolve, timeout_s))]
-    steps.append(_run_step("Token", lambda: _check_token_expiry(_read_token(asked, allowed), now)))
+    steps = [_run_step("Address", lambda: _check_address(settings.address, allowed, resolve, timeout_s))]
+    steps.append(_run_step("Token", lambda: _check_token_expiry(_read_token(settings, allowed), now)))
     nodes: list[BackendNode] = []
     if all(step.good is not False for step in steps):
-        token = _read_token(asked, allowed)
-        steps += _slurm_steps(asked, token, nodes, open_, timeout_s)
-        tried = steps[-1].good is not None
-        users = partial(_check_submit_as, asked, token, allowed, now, partial(open_, timeout_s=timeout_s))
+        token = _read_token(settings, allowed)
+        steps += _slurm_steps(settings, token, nodes, open_, timeout_s)
+        is_connected = steps[-1].good is not None
+        users = partial(_check_submit_as, settings, token, allowed, now, partial(open_, timeout_s=timeout_s))
         steps.append(
-            _run_step("Users", users) if tried else ConnectionTestStep(name="Users", good=None, says="Not tried.")
+            _run_step("Users", users) if is_connected else ConnectionTestStep(name="Users", good=None, says="Skipped.")
         )
     else:
-        steps += [ConnectionTestStep(name=name, good=None, says="Not tried.") for name in ("Slurm", "Nodes", "Users")]
-    steps.append(_run_step("Telemetry", lambda: _telemetry(asked.metrics_address, nodes, read_, resolve)))
-    steps.append(_run_step("Job logs", lambda: _logs(asked, allowed)))
+        steps += [ConnectionTestStep(name=name, good=None, says="Skipped.") for name in ("Slurm", "Nodes", "Users")]
+    steps.append(_run_step("Telemetry", lambda: _telemetry(settings.metrics_address, nodes, read_, resolve)))
+    steps.append(_run_step("Job logs", lambda: _logs(settings, allowed)))
     return steps
 
 
@@ -106,8 +107,8 @@ def all_steps_passed(steps: Sequence[ConnectionTestStep]) -> bool:
     return all(step.good is not False for step in steps)
 
 
-def _path_failure(path: str, refused: PathNotAllowed) -> ConnectionTestFailure:
-    what, _, advice = str(refused).partition("; ")
+def _path_failure(path: str, error: PathNotAllowed) -> ConnectionTestFailure:
+    what, _, advice = str(error).partition("; ")
     return ConnectionTestFailure(
         f"{path} {what}.", f"{advice[:1].upper()}{advice[1:]}." if advice else "Choose another path."
     )
@@ -118,13 +119,13 @@ def _run_step(
 ) -> ConnectionTestStep:
     try:
         good, says, *advice = look()
-    except ConnectionTestFailure as failed:
-        says, advised = failed.args
-        return ConnectionTestStep(name=name, good=False, says=says, advice=advised)
+    except ConnectionTestFailure as failure:
+        problem, remedy = failure.args
+        return ConnectionTestStep(name=name, good=False, says=problem, advice=remedy)
     return ConnectionTestStep(name=name, good=good, says=says, advice="".join(advice))
 
 
-# --- the way there
+# --- address
 
 
 def _check_address(address: str, allowed: AllowedPaths, resolve: Resolve, timeout_s: float) -> tuple[bool, str]:
@@ -135,11 +136,12 @@ def _check_address(address: str, allowed: AllowedPaths, resolve: Resolve, timeou
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:
         raise ConnectionTestFailure(
-            "This is no address.", "Write http://host:6820 or unix:///run/slurmrestd.sock."
+            "The address is invalid.", "Use http://host:6820 or unix:///run/slurmrestd.sock."
         ) from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConnectionTestFailure(
-            "It begins with none of http://, https://, unix://.", "Write http://host:6820, as slurmrestd listens."
+            "The address must start with http://, https:// or unix://.",
+            "Use the address of slurmrestd: http://host:6820.",
         )
     return _check_tcp(parts.hostname, port, resolve, timeout_s)
 
@@ -147,98 +149,102 @@ def _check_address(address: str, allowed: AllowedPaths, resolve: Resolve, timeou
 def _check_unix_socket(path: str, allowed: AllowedPaths, timeout_s: float) -> tuple[bool, str]:
     try:
         allowed.check_socket(path)
-    except PathNotAllowed as refused:
-        raise _path_failure(path, refused) from None
+    except PathNotAllowed as error:
+        raise _path_failure(path, error) from None
     if not Path(path).exists():
         raise ConnectionTestFailure(
-            f"There is no {path} on this machine.", "Is slurmrestd started with it, and is it mounted here?"
+            f"{path} does not exist on this machine.",
+            "Check that slurmrestd creates this socket and that it is mounted here.",
         )
-    with closing(socket.socket(socket.AF_UNIX)) as tried:
-        tried.settimeout(timeout_s)
+    with closing(socket.socket(socket.AF_UNIX)) as client:
+        client.settimeout(timeout_s)
         try:
-            tried.connect(path)
+            client.connect(path)
         except PermissionError:
             raise ConnectionTestFailure(
-                f"{path} is closed to us.",
-                f"Let the user of this process (uid {os.getuid()}) write to it: the group of the socket decides.",
+                f"Acme has no permission to connect to {path}.",
+                f"Give the user of this process (uid {os.getuid()}) write access, for example by the socket's group.",
             ) from None
         except OSError as error:
             raise ConnectionTestFailure(
-                f"Nobody listens on {path} ({error.strerror or error}).", "Start slurmrestd, or look at its log."
+                f"No process listens on {path} ({error.strerror or error}).", "Start slurmrestd, or check its log."
             ) from None
-    return True, "The socket answers."
+    return True, "The socket accepts connections."
 
 
 def _check_tcp(host: str, port: int, resolve: Resolve, timeout_s: float) -> tuple[bool, str]:
     try:
-        found = sorted(set(resolve(host, port)))
+        addresses = sorted(set(resolve(host, port)))
     except (OSError, UnicodeError):
         raise ConnectionTestFailure(
-            f"No name server knows {host}.", "Check the spelling, or write the address as numbers."
+            f"The host name {host} cannot be resolved.", "Check the spelling, or use the IP address."
         ) from None
-    _refuse_metadata_service(host, found)
+    _refuse_metadata_service(host, addresses)
     try:
         socket.create_connection((host, port), timeout_s).close()
     except ConnectionRefusedError:
         raise ConnectionTestFailure(
-            f"{host} is there, but nobody listens on port {port}.",
-            "Start slurmrestd there with this port (-a 0.0.0.0:6820), or correct the port.",
+            f"{host} is reachable, but no process listens on port {port}.",
+            "Start slurmrestd on this port (for example -a 0.0.0.0:6820), or correct the port.",
         ) from None
     except TimeoutError:
         raise ConnectionTestFailure(
-            f"{host}:{port} does not answer within {timeout_s:.0f} s.", "A firewall between here and there drops it."
+            f"{host}:{port} did not respond within {timeout_s:.0f} s.",
+            "Check the firewalls between this machine and the host.",
         ) from None
     except OSError as error:
         raise ConnectionTestFailure(
-            f"{host}:{port} cannot be reached ({error.strerror or error}).", "Is there a route?"
+            f"{host}:{port} cannot be reached ({error.strerror or error}).", "Check the route to this host."
         ) from None
-    return True, f"{host} is {', '.join(found[:MAX_NAMED_HOSTS])}, and port {port} is open."
+    return True, f"{host} resolves to {', '.join(addresses[:MAX_NAMED_HOSTS])}; port {port} is open."
 
 
-def _refuse_metadata_service(host: str, found: Sequence[str]) -> None:
-    """A test must not become a way to the credentials that clouds hand out to this machine."""
-    if any(map(outbound_http.is_metadata_service, found)):
+def _refuse_metadata_service(host: str, addresses: Sequence[str]) -> None:
+    """Refuse addresses of a cloud's metadata service, which would hand out this machine's credentials."""
+    if any(map(outbound_http.is_metadata_service, addresses)):
         raise ConnectionTestFailure(
-            f"{host} is an address for this machine's own metadata.", "Name the host on which slurmrestd runs."
+            f"{host} is the metadata service of this machine.", "Use the host on which slurmrestd runs."
         )
 
 
-# --- the token
+# --- token
 
 
-def _read_token(asked: ConnectionSettings, allowed: AllowedPaths) -> str:
-    if not asked.token_file:
+def _read_token(settings: ConnectionSettings, allowed: AllowedPaths) -> str:
+    if not settings.token_file:
         return ""
     try:
-        return read_program_token(asked.token_file) if asked.is_bundled else allowed.read_token(asked.token_file)
-    except PathNotAllowed as refused:
-        raise _path_failure(asked.token_file, refused) from None
+        return (
+            read_program_token(settings.token_file) if settings.is_bundled else allowed.read_token(settings.token_file)
+        )
+    except PathNotAllowed as error:
+        raise _path_failure(settings.token_file, error) from None
 
 
 def _check_token_expiry(token: str, now: datetime) -> tuple[bool | None, str]:
     if not token:
-        return None, "None is sent."
+        return None, "No token is sent."
     ends = token_expiry(token)
     if ends and ends <= now:
         raise ConnectionTestFailure(
-            f"The token ended {ends:%Y-%m-%d %H:%M} UTC.", "Renew it: scontrol token username=… lifespan=…"
+            f"The token expired at {ends:%Y-%m-%d %H:%M} UTC.", "Renew it: scontrol token username=… lifespan=…"
         )
-    return True, f"It ends {ends:%Y-%m-%d %H:%M} UTC." if ends else "It can be read."
+    return True, f"The token expires at {ends:%Y-%m-%d %H:%M} UTC." if ends else "The token is readable."
 
 
-# --- what it says
+# --- Slurm
 
 
 def _slurm_steps(
-    asked: ConnectionSettings, token: str, nodes: list[BackendNode], open_: OpenBackend, timeout_s: float
+    settings: ConnectionSettings, token: str, nodes: list[BackendNode], open_: OpenBackend, timeout_s: float
 ) -> Iterator[ConnectionTestStep]:
     try:
-        backend = open_(asked.address, user=asked.api_user, token=token, timeout_s=timeout_s)
+        backend = open_(settings.address, user=settings.api_user, token=token, timeout_s=timeout_s)
     except ValueError as error:
         yield ConnectionTestStep(
-            name="Slurm", good=False, says=str(error), advice="Write http://host:6820, as slurmrestd listens."
+            name="Slurm", good=False, says=str(error), advice="Use the address of slurmrestd: http://host:6820."
         )
-        yield ConnectionTestStep(name="Nodes", good=None, says="Not tried.")
+        yield ConnectionTestStep(name="Nodes", good=None, says="Skipped.")
         return
     with closing(backend):
         hello = _run_step("Slurm", lambda: _check_ping(backend))
@@ -246,7 +252,7 @@ def _slurm_steps(
         if hello.good:
             yield _run_step("Nodes", lambda: _check_nodes(backend, nodes))
         else:
-            yield ConnectionTestStep(name="Nodes", good=None, says="Not tried.")
+            yield ConnectionTestStep(name="Nodes", good=None, says="Skipped.")
 
 
 def _check_ping(backend: Backend) -> tuple[bool, str]:
@@ -254,78 +260,78 @@ def _check_ping(backend: Backend) -> tuple[bool, str]:
         hello = backend.ping()
     except BackendError as error:
         raise ConnectionTestFailure(str(error), _backend_error_advice(str(error))) from None
-    return True, f"{hello.product} answers, by {hello.api}."
+    return True, f"Connected to {hello.product}, API {hello.api}."
 
 
-def _backend_error_advice(said: str) -> str:
-    """What usually stands behind such an answer."""
-    words = said.lower()
+def _backend_error_advice(message: str) -> str:
+    """Return advice for the usual cause of this error message."""
+    words = message.lower()
     if "401" in words or "403" in words or "authenticat" in words or "token" in words:
-        return "It does not take the token: is AuthAltTypes=auth/jwt set, is the key the same, is the user known there?"
+        return (
+            "The token was rejected. Check AuthAltTypes=auth/jwt, the JWT key, and that the user exists on the cluster."
+        )
     if "speaks none of" in words:
-        return "Start slurmrestd with the plugins openapi/slurmctld and data_parser of 22.05 or newer."
+        return "Start slurmrestd 22.05 or newer with the plugins openapi/slurmctld and data_parser."
     if "controller" in words:
-        return "slurmrestd runs and slurmctld does not: look there, or at SlurmctldHost in its slurm.conf."
+        return "slurmrestd runs, but slurmctld does not respond. Check slurmctld, and SlurmctldHost in slurm.conf."
     if "json" in words or "html" in words or "404" in words:
-        return "Something else listens there: compare the port with that of slurmrestd."
-    return "Look into the log of slurmrestd; the same question by hand: curl …/slurm/v0.0.40/ping"
+        return "Another program listens on this port. Check the port of slurmrestd."
+    return "Check the log of slurmrestd. To repeat the request by hand: curl …/slurm/v0.0.40/ping"
 
 
 def _check_nodes(backend: Backend, nodes: list[BackendNode]) -> tuple[bool, str]:
     try:
         nodes += backend.nodes()
     except BackendError as error:
-        raise ConnectionTestFailure(
-            str(error), "It greets us but does not name its nodes: may this user read them?"
-        ) from None
+        raise ConnectionTestFailure(str(error), "Check that this user may list the nodes.") from None
     if not nodes:
-        raise ConnectionTestFailure("It has no node.", "Enter nodes in slurm.conf; there is nothing to run on.")
+        raise ConnectionTestFailure("The cluster has no nodes.", "Add nodes to slurm.conf.")
     gpus = sum(node.gpus for node in nodes)
     if not gpus:
         raise ConnectionTestFailure(
-            f"{len(nodes)} nodes, and none with a GPU.",
-            "Enter GresTypes=gpu, and Gres=gpu:… of the nodes.",
+            f"{len(nodes)} nodes, none of them with GPUs.",
+            "Add GresTypes=gpu and the Gres=gpu:… of the nodes to slurm.conf.",
         )
     return True, f"{len(nodes)} nodes with {gpus} GPUs."
 
 
-# --- as whom jobs run
+# --- user of the jobs
 
 
 def _check_submit_as(
-    asked: ConnectionSettings, token: str, allowed: AllowedPaths, now: datetime, open_: OpenBackend
+    settings: ConnectionSettings, token: str, allowed: AllowedPaths, now: datetime, open_: OpenBackend
 ) -> tuple[bool | None, str, str] | tuple[bool | None, str]:
-    service = asked.api_user or token_user(token) or "of slurmrestd"
-    if asked.submit_as == SubmitIdentity.USER_HEADER:
-        return _check_user_header(asked, token, service, open_)
-    if asked.submit_as == SubmitIdentity.USER_TOKENS:
-        return _check_user_tokens(asked.user_token_directory, service, allowed, now)
+    service = settings.api_user or token_user(token) or "of slurmrestd"
+    if settings.submit_as == SubmitIdentity.USER_HEADER:
+        return _check_user_header(settings, token, service, open_)
+    if settings.submit_as == SubmitIdentity.USER_TOKENS:
+        return _check_user_tokens(settings.user_token_directory, service, allowed, now)
     return (
         None,
-        f"Every job runs as the user {service}, whoever submitted it. People and teams are not isolated on this"
-        " cluster: each job can read and change the files of all jobs, and signal them.",
-        "Choose user_header or user_tokens to run jobs as the person who submitted them.",
+        f"All jobs run as the user {service}. Users and teams are not isolated on this cluster: each job can read and"
+        " change the files of all jobs, and signal them.",
+        "Choose user_header or user_tokens to run jobs as the user who submitted them.",
     )
 
 
-def _check_user_header(asked: ConnectionSettings, token: str, service: str, open_: OpenBackend) -> tuple[bool, str]:
-    """Asked as somebody else: only a token of root or of the SlurmUser may."""
+def _check_user_header(settings: ConnectionSettings, token: str, service: str, open_: OpenBackend) -> tuple[bool, str]:
+    """Check that the token may act on behalf of another user, as only tokens of root and the SlurmUser may."""
     if not token:
         raise ConnectionTestFailure(
-            "The names of users are only believed together with a token, and no token file is given.",
-            "Name a file with a token of the SlurmUser: scontrol token username=slurm lifespan=…",
+            "user_header requires a token, but no token file is set.",
+            "Set the path of a file with a token of the SlurmUser: scontrol token username=slurm lifespan=…",
         )
-    with closing(open_(asked.address, user=OTHER_USER, token=token)) as backend:
+    with closing(open_(settings.address, user=OTHER_USER, token=token)) as backend:
         try:
             backend.ping()
         except BackendError as error:
             raise ConnectionTestFailure(
-                f"The token of user {service} may not act for other users ({error}).",
-                "Use a token of root or of the SlurmUser (scontrol show config), or choose user_tokens.",
+                f"The token of user {service} cannot act on behalf of other users ({error}).",
+                "Use a token of root or the SlurmUser (see scontrol show config), or choose user_tokens.",
             ) from None
     return True, (
-        f"Jobs run as the person who submitted them, by the name they have in Acme; user {service} may act for others."
-        " A user whom the cluster does not know is refused when their first job is submitted."
+        f"Jobs run as the user who submitted them, under the user name in Acme; user {service} may act on behalf of"
+        " others. If a user does not exist on the cluster, their jobs are rejected."
     )
 
 
@@ -333,24 +339,25 @@ def _check_user_tokens(directory: str, service: str, allowed: AllowedPaths, now:
     try:
         allowed.check_token_directory(directory)
         names = sorted(name for name in os.listdir(directory) if not name.startswith("."))
-    except PathNotAllowed as refused:
-        raise _path_failure(directory, refused) from None
+    except PathNotAllowed as error:
+        raise _path_failure(directory, error) from None
     except OSError as error:
         raise ConnectionTestFailure(
-            f"{directory} cannot be read ({error.strerror}).", f"Let uid {os.getuid()} read it."
+            f"{directory} is not readable ({error.strerror}).", f"Give uid {os.getuid()} read access."
         ) from None
     senders = UserTokenIdentities(service_user=service, directory=directory, read=allowed.read_token, now=lambda: now)
-    wrong = [said for name in names if (said := _token_refusal(senders, name))]
-    if wrong:
+    problems = [problem for name in names if (problem := _token_refusal(senders, name))]
+    if problems:
         raise ConnectionTestFailure(
-            f"{len(wrong)} of {len(names)} token files cannot be used: {wrong[0]}.", "Renew or remove them."
+            f"{len(problems)} of {len(names)} token files are not usable: {problems[0]}.",
+            "Renew or remove these files.",
         )
     if not names:
         raise ConnectionTestFailure(
-            f"{directory} is empty.", "Write a token for each user: scontrol token username=… lifespan=…"
+            f"{directory} is empty.", "Create a token file for each user: scontrol token username=… lifespan=…"
         )
     return True, (
-        f"Jobs run as the person who submitted them; {len(names)} users have a token, jobs of others are held. User"
+        f"Jobs run as the user who submitted them. {len(names)} users have a token; jobs of other users are held. User"
         f" {service} cancels jobs and drains nodes, so it must be a Slurm operator."
     )
 
@@ -358,42 +365,42 @@ def _check_user_tokens(directory: str, service: str, allowed: AllowedPaths, now:
 def _token_refusal(senders: UserTokenIdentities, name: str) -> str:
     try:
         senders.of(name)
-    except RequestRejected as refused:
-        return str(refused)
+    except RequestRejected as error:
+        return str(error)
     return ""
 
 
-# --- beside it
+# --- telemetry and logs
 
 
 def _telemetry(
     address: str, nodes: Sequence[BackendNode], read_: ReadTelemetry, resolve: Resolve
 ) -> tuple[bool | None, str]:
     if not address:
-        return None, "None is asked for: utilisation, temperatures and Xids stay unknown."
+        return None, "Not configured. Utilisation, temperatures and Xids are not available."
     _refuse_metadata_service(address, _resolve_url(address, resolve))
     try:
-        found = read_(address)
+        page = read_(address)
     except ClusterUnreachable as error:
         raise ConnectionTestFailure(
-            str(error), "Name a page of a DCGM exporter, as http://host:9400/metrics."
+            str(error), "Use the address of a DCGM exporter: http://host:9400/metrics."
         ) from None
-    if not found.gpus:
+    if not page.gpus:
         raise ConnectionTestFailure(
-            "The page names no GPU.", "Is it the page of a DCGM exporter, with host names (-k or Hostname)?"
+            "The page contains no GPUs.", "Check that it is a DCGM exporter that reports host names (-k or Hostname)."
         )
-    hosts = {gpu.node for gpu in found.gpus}
-    strange = sorted(hosts - {node.name for node in nodes}) if nodes else []
-    if strange:
-        named = ", ".join(strange[:MAX_NAMED_HOSTS])
+    hosts = {gpu.node for gpu in page.gpus}
+    unknown = sorted(hosts - {node.name for node in nodes}) if nodes else []
+    if unknown:
+        names = ", ".join(unknown[:MAX_NAMED_HOSTS])
         raise ConnectionTestFailure(
-            f"It names hosts that the cluster does not: {named}.", "Host names must be those of slurm.conf."
+            f"The page contains hosts that are not nodes of the cluster: {names}.", "Host names must match slurm.conf."
         )
-    return True, f"{len(found.gpus)} GPUs of {len(hosts)} nodes are measured."
+    return True, f"{len(page.gpus)} GPUs on {len(hosts)} nodes report telemetry."
 
 
 def _resolve_url(url: str, resolve: Resolve) -> Sequence[str]:
-    """None where it is no address; whoever reads it says so."""
+    """Return the IP addresses of the host, or none if the URL is invalid: reading it then fails with the reason."""
     try:
         host = urlsplit(url).hostname
         return resolve(host, 80) if host else []
@@ -401,25 +408,27 @@ def _resolve_url(url: str, resolve: Resolve) -> Sequence[str]:
         return []
 
 
-def _logs(asked: ConnectionSettings, allowed: AllowedPaths) -> tuple[bool | None, str]:
-    path = asked.log_root
+def _logs(settings: ConnectionSettings, allowed: AllowedPaths) -> tuple[bool | None, str]:
+    path = settings.log_root
     if not path:
-        return None, "None is named: logs are not shown, and failures are judged without them."
+        return None, "Not configured. Logs are not shown, and failures are diagnosed without them."
     try:
-        if not asked.is_bundled:
+        if not settings.is_bundled:
             allowed.check_shared_directory(path)
-    except PathNotAllowed as refused:
-        raise _path_failure(path, refused) from None
+    except PathNotAllowed as error:
+        raise _path_failure(path, error) from None
     try:
         is_directory, is_readable = storage.call(path, log_files.directory_access, path)
-    except StorageUnresponsive as silent:
+    except StorageUnresponsive as error:
         raise ConnectionTestFailure(
-            str(silent), "Does the server of this mount run? See dmesg on this machine."
+            str(error), "Check the file server of this mount, and dmesg on this machine."
         ) from None
     if not is_directory:
         raise ConnectionTestFailure(
-            f"{path} is no directory on this machine.", "Mount the file system that jobs write to."
+            f"{path} is not a directory on this machine.", "Mount the file system that jobs write to."
         )
     if not is_readable:
-        raise ConnectionTestFailure(f"{path} is closed to us.", f"Let uid {os.getuid()} of this machine read it.")
-    return True, "The directory can be read."
+        raise ConnectionTestFailure(
+            f"Acme has no permission to read {path}.", f"Give uid {os.getuid()} on this machine read access."
+        )
+    return True, "The directory is readable."

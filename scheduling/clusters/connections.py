@@ -1,4 +1,4 @@
-"""A cluster's row to the backend behind its address; one connection a process and address."""
+"""Backends of clusters, with one connection per process, address and identity."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _open_connections: dict[tuple[str, ...], Backend] = {}
 
 
 def ping(cluster: Cluster, timeout_s: float) -> None:
-    """Over a connection of its own, whose answer is waited for no longer than this. Raises BackendError."""
+    """Ping the cluster over a separate connection with this timeout. Raises BackendError."""
     try:
         backend = open_backend(cluster.address, user=cluster.api_user, token=_token(cluster), timeout_s=timeout_s)
     except ValueError as error:
@@ -27,7 +27,7 @@ def ping(cluster: Cluster, timeout_s: float) -> None:
 
 
 def connect(cluster: Cluster) -> Backend:
-    """The token is read anew for each key, so a rotated file takes effect with the next connection."""
+    """Return the cluster's connection. The token file is read each time, so a rotated token opens a new connection."""
     address, user, token = cluster.address, cluster.api_user, _token(cluster)
     key = (address, user, token, cluster.submit_as, cluster.user_token_directory)
     if key not in _open_connections:
@@ -51,19 +51,20 @@ def _submit_senders(cluster: Cluster, token: str) -> IdentityProvider | None:
 
 
 def _utc_now() -> datetime:
-    """Of this machine: several threads submit at once, and the database's clock would cost each a connection."""
+    """Return this machine's time. Several threads submit at once; the database's clock would cost each a connection."""
     return datetime.now(UTC)
 
 
 def _token(cluster: Cluster) -> str:
     try:
         return cluster_token(cluster)
-    except PathNotAllowed as refused:
-        raise ClusterUnreachable(f"the token file {cluster.token_file} {refused}") from None
+    except PathNotAllowed as error:
+        raise ClusterUnreachable(f"the token file {cluster.token_file} {error}") from None
 
 
 def cluster_token(cluster: Cluster) -> str:
-    """Raises PathRefused. Only the program that starts the bundled cluster may name a file outside ACME_TOKEN_DIRS."""
+    """Return the cluster's token. Raises PathNotAllowed. Only the bundled cluster may use a file outside
+    ACME_TOKEN_DIRS."""
     if not cluster.token_file:
         return ""
     if cluster.is_bundled:

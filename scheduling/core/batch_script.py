@@ -1,4 +1,4 @@
-"""The batch script of an attempt: the job's own script, run as a child of a few lines that record how it ended. Pure.
+"""The batch script of an attempt: the job's own script runs as a child of a wrapper that records how it ended. Pure.
 
 A cluster forgets ended jobs (Slurm's MinJobAge, 300 s by default). So the script itself leaves an attempt record, a
 directory beside the log:
@@ -6,10 +6,10 @@ directory beside the log:
     LOG.acme/start   "<Slurm job id> <host> <unix seconds>", written before the command starts
     LOG.acme/exit    "<exit code> <unix seconds>", written as the last action; 128 + n after signal n
 
-Because the job's script is a child process, it may use `exec` and `trap` as it likes. Making the directory is atomic,
-so the same attempt cannot start twice, whoever submitted it a second time: the second start exits with
-`STARTED_BEFORE` and runs nothing. Where the directory cannot be made for another reason, the command runs without a
-record. A script that is ended by KILL leaves `start` and no `exit`.
+Because the job's script is a child process, it may use `exec` and `trap` freely. Creating the directory is atomic, so
+the same attempt cannot start twice even if it was submitted twice: the second start exits with `STARTED_BEFORE` and
+runs nothing. If the directory cannot be created for another reason, the command runs without a record. A script that is
+ended by KILL leaves `start` and no `exit`.
 """
 
 from __future__ import annotations
@@ -72,22 +72,23 @@ exit "$acme_code"
 
 
 def record_directory(log_path: str) -> str:
-    """Where an attempt with this log keeps its record; empty where it has no log of ours."""
+    """The directory of the attempt record for this log path; empty if Acme does not write the log."""
     return f"{log_path}.acme" if log_path else ""
 
 
 def batch_script(script: str, *, record: str, forward: Iterable[str] = ()) -> str:
-    """`forward` names the signals that are sent to the batch shell alone. Without a record the script is left as it
-    is."""
+    """The wrapped script; unchanged without a record. `forward` names signals that are sent to the batch shell
+    alone.
+    """
     if not record:
         return script
     body = script if script.endswith("\n") else f"{script}\n"
-    wanted = tuple(dict.fromkeys(forward))
+    forwarded = tuple(dict.fromkeys(forward))
     return TEMPLATE.format(
         record=shlex.quote(record),
         started_before=STARTED_BEFORE,
-        signals=" ".join(name for name in SIGNALS if name not in wanted),
-        forwards="".join(_forward_trap(name) for name in wanted),
+        signals=" ".join(name for name in SIGNALS if name not in forwarded),
+        forwards="".join(_forward_trap(name) for name in forwarded),
         interpreter=_interpreter(script),
         end=_unused_line(body),
         script=body,
@@ -99,14 +100,16 @@ def _forward_trap(name: str) -> str:
 
 
 def _interpreter(script: str) -> str:
-    """By the first line of the script, as the kernel reads it: the program and at most one argument."""
+    """The interpreter from the first line of the script, parsed like the kernel does: the program and at most one
+    argument.
+    """
     first = script.partition("\n")[0]
     words = first.removeprefix("#!").split(maxsplit=1) if first.startswith("#!") else []
     return shlex.join(word.strip() for word in words or ["/bin/bash"])
 
 
 def _unused_line(text: str) -> str:
-    """A line that does not occur in the text, to end the here-document with."""
+    """A line that does not occur in the text, used to end the here-document."""
     lines = {line for line in text.split("\n") if line.startswith("ACME_END_OF_SCRIPT")}
     number = 0
     while (end := f"ACME_END_OF_SCRIPT_{number}") in lines:
@@ -116,7 +119,7 @@ def _unused_line(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptRecord:
-    """What the script wrote. `exit_code` is None while, or because, it has not come to its last action."""
+    """The content of the attempt record. `exit_code` is None if the script did not reach its last action."""
 
     started: bool
     exit_code: int | None = None
@@ -125,7 +128,7 @@ class AttemptRecord:
 
 
 def read_record(start_line: str | None, exit_line: str | None) -> AttemptRecord:
-    """From the text of both files; None for a file that is not there. What cannot be read counts as not written."""
+    """Parse both files; None for a file that does not exist. Unreadable content counts as not written."""
     started = (start_line or "").split()
     at = _parse_number(started[2]) if len(started) == 3 else None
     ended = [_parse_number(word) for word in (exit_line or "").split()]

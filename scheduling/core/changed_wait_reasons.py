@@ -1,10 +1,10 @@
-"""Which of a turn's answers are written into the rows. Pure.
+"""Which wait decisions of a turn are written to the database. Pure.
 
-One GPU that comes free changes the sentence of everybody who waits, and rewriting ten thousand rows takes a database
-longer than the rest of the turn. So a turn writes a bounded number: first those whose word is new, in the order of the
-queue; of those whose sentence alone has other numbers, a share that goes round with the seconds. In a queue of up to
-`MOST` jobs all are written at once; in one of ten thousand, a sentence in a list may be some ten seconds old. Whoever
-asks for one job gets an answer of that moment (`explaining`).
+When one GPU comes free, the sentence of every waiting job changes, and rewriting ten thousand rows takes longer than
+the rest of the turn. So a turn writes a limited number: first the rows whose reason changed, in queue order; of those
+with other numbers in the sentence only, a rotating share. Up to `MAX_CHANGED_ROWS` all changes are written at once. In
+a queue of ten thousand, a sentence in a list may be about ten seconds old. The page of a single job computes its answer
+on request.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ MAX_CHANGED_ROWS = 1000
 def changed_wait_reasons(
     picture: ClusterSnapshot, waits: Iterable[WaitDecision], most: int = MAX_CHANGED_ROWS
 ) -> list[WaitDecision]:
-    told = {job.id: (job.reason, job.why) for job in picture.waiting}
-    news = [wait for wait in waits if told[wait.job_id] != (wait.reason, wait.why)]
-    if len(news) <= most:
-        return news
-    other_word = [wait for wait in news if told[wait.job_id][0] != wait.reason]
-    reworded = [wait for wait in news if told[wait.job_id][0] == wait.reason]
-    return other_word[:most] + _rotating_share(reworded, most, picture.now)
+    """The decisions to write: those that differ from the stored rows, at most about twice `most`."""
+    stored = {job.id: (job.reason, job.why) for job in picture.waiting}
+    changed = [wait for wait in waits if stored[wait.job_id] != (wait.reason, wait.why)]
+    if len(changed) <= most:
+        return changed
+    new_reasons = [wait for wait in changed if stored[wait.job_id][0] != wait.reason]
+    new_sentences = [wait for wait in changed if stored[wait.job_id][0] == wait.reason]
+    return new_reasons[:most] + _rotating_share(new_sentences, most, picture.now)
 
 
 def _rotating_share(waits: list[WaitDecision], most: int, now: datetime) -> list[WaitDecision]:
-    """Everybody's turn comes once in as many seconds as there are shares."""
+    """The part to write in this second. Each decision is selected once in as many seconds as there are shares."""
     shares = -(-len(waits) // most)
     return [wait for wait in waits if (wait.job_id + int(now.timestamp())) % shares == 0] if shares else []

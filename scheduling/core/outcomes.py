@@ -1,8 +1,8 @@
-"""How an attempt ended that its cluster has forgotten. Pure: evidence in, one small value out.
+"""How an attempt ended after its cluster has forgotten it. Pure: evidence in, one small value out.
 
-A cluster forgets ended jobs (Slurm's MinJobAge), so "not known any more" never means "failed". Asked are, in this
-order: the cluster's accounting, the attempt record that the batch script leaves beside the log, and Slurm's own words
-at the end of the log. Where none of them tells, the outcome is unknown, and a person must say.
+A cluster forgets ended jobs (Slurm's MinJobAge), so "no longer known" never means "failed". The sources are checked in
+this order: the cluster's accounting, the attempt record that the batch script leaves beside the log, and Slurm's own
+messages at the end of the log. If none of them has the outcome, it is unknown and a user must decide.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from jobs.core.lifecycle import FINAL_STATES, Flag, State
 from scheduling.backends.base import BackendJob
 from scheduling.core.batch_script import STARTED_BEFORE, AttemptRecord
 
-MISSING_GRACE = timedelta(seconds=30)  # a controller that was killed may know it again
+MISSING_GRACE = timedelta(seconds=30)  # a restarted controller may know the job again
 SUBMISSION_GRACE = timedelta(seconds=10)  # a submission without an answer may still arrive
-ACCOUNTING_LAG = timedelta(minutes=2)  # slurmdbd hears of ends late, and of some never
-SOURCE_TIMEOUT = timedelta(minutes=5)  # so long accounting or log storage that does not answer is waited for
+ACCOUNTING_LAG = timedelta(minutes=2)  # slurmdbd records ends late, and some never
+SOURCE_TIMEOUT = timedelta(minutes=5)  # how long to wait for accounting or log storage that does not answer
 CLOCK_SKEW = timedelta(minutes=10)
-SIGNAL_EXIT_CODES = range(129, 160)  # exit codes of a command that died of a signal
+SIGNAL_EXIT_CODES = range(129, 160)  # exit codes of a command that was ended by a signal
 
 STOPPED_BY_CLUSTER = frozenset(
     {State.CANCELLED, State.PREEMPTED, State.NODE_FAIL, State.BOOT_FAIL, State.OUT_OF_MEMORY}
@@ -42,29 +42,29 @@ STATE_OF_CAUSE = {
 
 @dataclass(frozen=True, kw_only=True)
 class MissingAttempt:
-    """What our record knows of the attempt."""
+    """What our record says about the attempt."""
 
-    key: str  # as the cluster has it; empty for a job that no Acme submitted
+    key: str  # as stored by the cluster; empty for jobs that Acme did not submit
     backend_id: str  # empty where the answer to its submission was lost
-    confirmed: bool  # the cluster has shown it running
+    confirmed: bool  # the cluster has reported it as running
     promised_at: datetime
     missing_since: datetime
-    has_log: bool  # it has a log of ours, and so should have a record
+    has_log: bool  # Acme writes its log, so there should be a record
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomeEvidence:
-    """What was found. None: there is no such source, or it did not answer; `away` tells which."""
+    """The evidence. None: the source does not exist or did not answer; `away` lists the latter."""
 
     accounted: Sequence[BackendJob] | None = None
     record: AttemptRecord | None = None
     log_exists: bool | None = None
     log_tail: str = ""
-    away: tuple[str, ...] = ()  # sources that exist and did not answer just now
+    away: tuple[str, ...] = ()  # sources that exist but do not answer at the moment
 
 
 class OutcomeFinding:
-    """What follows from the evidence."""
+    """A conclusion from the evidence."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,12 @@ class KnownEnd(OutcomeFinding):
 
 @dataclass(frozen=True)
 class NeverStarted(OutcomeFinding):
-    """It left no trace where it must have left one."""
+    """The attempt left no trace where a started attempt must leave one."""
 
 
 @dataclass(frozen=True)
 class OutcomePending(OutcomeFinding):
-    """Look again later."""
+    """Check again later."""
 
 
 @dataclass(frozen=True)
@@ -90,27 +90,28 @@ class UnknownOutcome(OutcomeFinding):
 
 
 def find_outcome(attempt: MissingAttempt, evidence: OutcomeEvidence, now: datetime) -> OutcomeFinding:
+    """The outcome of a missing attempt, as far as the evidence shows it."""
     missing_for = now - attempt.missing_since
-    mine = _own_accounting_jobs(attempt, evidence)
+    own_jobs = _own_accounting_jobs(attempt, evidence)
     if (
-        known := _end_in_accounting(mine, evidence)
+        outcome := _end_in_accounting(own_jobs, evidence)
         or _end_in_record(attempt, evidence)
         or _end_in_log(attempt, evidence)
     ):
-        return known
+        return outcome
     if evidence.away and missing_for < SOURCE_TIMEOUT:
         return OutcomePending()
-    if any(job.state not in FINAL_STATES for job in mine) and missing_for < ACCOUNTING_LAG:
+    if any(job.state not in FINAL_STATES for job in own_jobs) and missing_for < ACCOUNTING_LAG:
         return OutcomePending()
     if missing_for < (MISSING_GRACE if attempt.backend_id else SUBMISSION_GRACE):
         return OutcomePending()
-    if _left_no_trace(attempt, evidence, mine):
+    if _left_no_trace(attempt, evidence, own_jobs):
         return NeverStarted()
     return UnknownOutcome(_why_unknown(attempt, evidence))
 
 
 def _own_accounting_jobs(attempt: MissingAttempt, evidence: OutcomeEvidence) -> list[BackendJob]:
-    """Those of the accounted jobs that are this attempt. Ids are given out again, and comments may not be stored."""
+    """The accounting jobs that are this attempt. Clusters reuse ids and may not store comments."""
     since = attempt.promised_at - CLOCK_SKEW
     recent = [job for job in evidence.accounted or () if job.submitted_at is None or job.submitted_at >= since]
     by_key = [job for job in recent if job.key and job.key == attempt.key]
@@ -118,35 +119,42 @@ def _own_accounting_jobs(attempt: MissingAttempt, evidence: OutcomeEvidence) -> 
     return by_key or (by_id if len(by_id) == 1 else [])
 
 
-def _end_in_accounting(mine: Sequence[BackendJob], evidence: OutcomeEvidence) -> KnownEnd | None:
-    over = [job for job in mine if job.state in FINAL_STATES and Flag.COMPLETING not in job.flags]
-    over = [job for job in over if not was_refused(job.state, job.exit_code, evidence.record)]
+def _end_in_accounting(own_jobs: Sequence[BackendJob], evidence: OutcomeEvidence) -> KnownEnd | None:
+    ended_jobs = [job for job in own_jobs if job.state in FINAL_STATES and Flag.COMPLETING not in job.flags]
+    ended_jobs = [job for job in ended_jobs if not was_refused(job.state, job.exit_code, evidence.record)]
     if evidence.record and evidence.record.exit_code == 0:
-        over = [job for job in over if not may_have_succeeded(job.state, job.exit_code)]
-    if not over:
+        ended_jobs = [job for job in ended_jobs if not may_have_succeeded(job.state, job.exit_code)]
+    if not ended_jobs:
         return None
-    # One that completed counts before all others with its key: it must not run again
+    # A completed job counts before all others with its key, because it must not run again
     job = min(
-        over, key=lambda one: (one.state != State.COMPLETED, one.submitted_at or datetime.max.replace(tzinfo=UTC))
+        ended_jobs,
+        key=lambda candidate: (
+            candidate.state != State.COMPLETED,
+            candidate.submitted_at or datetime.max.replace(tzinfo=UTC),
+        ),
     )
     at = job.ended_at or job.started_at or job.submitted_at
     if at is None:
         return None
-    how = {"exit_code": job.exit_code, "signal": job.signal}
+    exit_fields = {"exit_code": job.exit_code, "signal": job.signal}
     ended = AttemptEnd(
-        state=job.state, at=at, reason="The cluster had forgotten it; its accounting knew the end.", **how
+        state=job.state,
+        at=at,
+        reason="The cluster no longer knew the job. Its accounting has the outcome.",
+        **exit_fields,
     )
     return KnownEnd(ended, job.started_at, job.backend_id)
 
 
 def was_refused(state: State, exit_code: int | None, record: AttemptRecord | None) -> bool:
-    """Whether this job ran nothing, because its attempt had been started before (`batch_script.STARTED_BEFORE`)."""
+    """Whether the job ran nothing because its attempt had started before (`batch_script.STARTED_BEFORE`)."""
     refused = state == State.FAILED and exit_code == STARTED_BEFORE
     return refused and record is not None and record.started and record.exit_code != STARTED_BEFORE
 
 
 def may_have_succeeded(state: State, exit_code: int | None) -> bool:
-    """Whether a job with this end may have run its command to exit code 0 before its cluster stopped it."""
+    """Whether a job with this end may have finished its command with exit code 0 before the cluster stopped it."""
     return state in STOPPED_BY_CLUSTER and not exit_code
 
 
@@ -160,12 +168,12 @@ def _end_in_record(attempt: MissingAttempt, evidence: OutcomeEvidence) -> KnownE
     state = State.COMPLETED if code == 0 else State.FAILED
     if code in SIGNAL_EXIT_CODES:
         state = _state_in_log(evidence.log_tail) or state
-    why = "The cluster had forgotten it; its attempt record has the exit code."
+    why = "The cluster no longer knew the job. Its attempt record has the exit code."
     return KnownEnd(AttemptEnd(state=state, at=at, exit_code=code, reason=why), began)
 
 
 def _node_clock_time(attempt: MissingAttempt, unix_s: float) -> datetime:
-    """By the clock of a node, which may be wrong: it had ended when it was found missing."""
+    """A time by the clock of a node, which may be wrong: the job had ended when it was found missing."""
     return min(datetime.fromtimestamp(unix_s, UTC), attempt.missing_since)
 
 
@@ -173,21 +181,23 @@ def _end_in_log(attempt: MissingAttempt, evidence: OutcomeEvidence) -> KnownEnd 
     state = _state_in_log(evidence.log_tail)
     if state is None:
         return None
-    why = "The cluster had forgotten it; its log says that the cluster ended it."
+    why = "The cluster no longer knew the job. According to its log, the cluster ended it."
     return KnownEnd(AttemptEnd(state=state, at=attempt.missing_since, reason=why))
 
 
 def _state_in_log(tail: str) -> State | None:
-    found = None
+    state = None
     for line in tail.splitlines()[-200:]:
         if match := CANCELLED_LINE.search(line):
-            found = STATE_OF_CAUSE.get((match[1] or "").removeprefix(" DUE TO "), State.CANCELLED)
-    return found
+            state = STATE_OF_CAUSE.get((match[1] or "").removeprefix(" DUE TO "), State.CANCELLED)
+    return state
 
 
-def _left_no_trace(attempt: MissingAttempt, evidence: OutcomeEvidence, mine: Sequence[BackendJob]) -> bool:
-    """A job that starts opens its log first. Without a log of ours only accounting can say that there was no job."""
-    if attempt.confirmed or mine:
+def _left_no_trace(attempt: MissingAttempt, evidence: OutcomeEvidence, own_jobs: Sequence[BackendJob]) -> bool:
+    """Whether the job cannot have started. A job opens its log first; without our log only accounting can
+    prove this.
+    """
+    if attempt.confirmed or own_jobs:
         return False
     if attempt.has_log and evidence.log_exists is not None:
         return not evidence.log_exists and evidence.record is not None and not evidence.record.started
@@ -196,18 +206,18 @@ def _left_no_trace(attempt: MissingAttempt, evidence: OutcomeEvidence, mine: Seq
 
 
 def _why_unknown(attempt: MissingAttempt, evidence: OutcomeEvidence) -> str:
-    said = [
-        "accounting does not say how it ended" if evidence.accounted is not None else "there is no accounting to ask",
+    findings = [
+        "accounting does not say how it ended" if evidence.accounted is not None else "no accounting is available",
         _record_text(attempt, evidence),
         "the log does not say how it ended",
     ]
-    found = ", ".join(said)
-    return f"The cluster has forgotten this attempt: {found}. It may have succeeded, so it is not started again."
+    text = ", ".join(findings)
+    return f"The cluster no longer knows this attempt: {text}. It may have succeeded, so it is not restarted."
 
 
 def _record_text(attempt: MissingAttempt, evidence: OutcomeEvidence) -> str:
     if not attempt.has_log:
         return "there is no log directory to record the exit code in"
     if evidence.record is None:
-        return "the record of its exit code cannot be read"
-    return "it recorded its start and no exit code" if evidence.record.started else "it recorded no start"
+        return "its attempt record cannot be read"
+    return "it recorded its start but no exit code" if evidence.record.started else "it recorded no start"

@@ -1,6 +1,6 @@
-"""How a cluster decides: policy, placement and what is set of the policy, as operators choose it. Pure.
+"""The policy, placement and settings that operators choose for a cluster. Pure.
 
-A choice is compared by what it amounts to: nothing set and the default set in words are the same.
+Choices are compared by their effect: an empty setting equals its default set explicitly.
 """
 
 from __future__ import annotations
@@ -18,28 +18,30 @@ from scheduling.engine.policies.acme import ORDER_RULES
 from scheduling.engine.settings import AcmeSettings, InvalidPolicySettings, parse_acme_settings
 
 SETTING_LABELS = {
-    "order": "order among equals",
-    "aging_s": "nobody is passed by who came so much later",
-    "class_s": "one step of priority is worth a wait of",
+    "order": "order within a class",
+    "aging_s": "maximum overtaking",
+    "class_s": "wait equal to one priority point",
     "backfill": "backfilling",
-    "reserve": "quotas kept free for",
+    "reserve": "quotas reserved for",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyChoice:
+    """A policy, its placement and its settings."""
+
     policy: str
     placement: str
     settings: Mapping[str, object]
 
     def setting_texts(self) -> dict[str, str]:
-        """Every line of it in words, those that were left to their defaults too. Raises BadSettings."""
-        said = {"policy": self.policy, "placement": self.placement}
+        """All settings as text, including defaults. Raises `InvalidPolicySettings`."""
+        texts = {"policy": self.policy, "placement": self.placement}
         return (
-            said
+            texts
             | {SETTING_LABELS[name]: _value_text(name, value) for name, value in asdict(full_settings(self)).items()}
             if self.is_acme
-            else said
+            else texts
         )
 
     @property
@@ -48,13 +50,15 @@ class PolicyChoice:
 
     @property
     def mark(self) -> str:
-        """Another one for every other choice: a page that was opened before a change is known by it."""
+        """A hash of the choice, by which a page notices that the choice has changed since it was opened."""
         text = json.dumps([self.policy, self.placement, dict(self.settings)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyDifference:
+    """A setting that differs between two choices."""
+
     name: str
     before: str
     after: str
@@ -65,16 +69,17 @@ def full_settings(choice: PolicyChoice) -> AcmeSettings:
 
 
 def check_choice(choice: PolicyChoice) -> PolicyChoice:
-    """As it may be used on a live cluster. Raises BadSettings, which names the field."""
+    """Return the choice if a live cluster can use it. Raises `InvalidPolicySettings`, which names the field."""
     if choice.policy not in LIVE_POLICIES:
-        raise InvalidPolicySettings(f"policy: {choice.policy!r} is none of {', '.join(LIVE_POLICIES)}")
+        raise InvalidPolicySettings(f"policy: {choice.policy!r} is not one of {', '.join(LIVE_POLICIES)}")
     if choice.placement not in PLACEMENTS:
-        raise InvalidPolicySettings(f"placement: {choice.placement!r} is none of {', '.join(PLACEMENTS)}")
+        raise InvalidPolicySettings(f"placement: {choice.placement!r} is not one of {', '.join(PLACEMENTS)}")
     rules_factory(choice.policy, choice.settings)
     return choice
 
 
 def differences(before: PolicyChoice, after: PolicyChoice) -> list[PolicyDifference]:
+    """The settings that differ, as text."""
     old, new = _texts_or_raw(before), _texts_or_raw(after)
     names = [*old, *(name for name in new if name not in old)]
     return [
@@ -85,7 +90,7 @@ def differences(before: PolicyChoice, after: PolicyChoice) -> list[PolicyDiffere
 
 
 def _texts_or_raw(choice: PolicyChoice) -> dict[str, str]:
-    """What cannot be read is shown as it stands: it is what an operator comes to mend."""
+    """The settings as text, or unformatted if they are invalid, so that an operator can see and correct them."""
     try:
         return choice.setting_texts()
     except InvalidPolicySettings:
@@ -93,14 +98,14 @@ def _texts_or_raw(choice: PolicyChoice) -> dict[str, str]:
         return {"policy": choice.policy, "placement": choice.placement, **plain}
 
 
-MAX_DURATION_S = 10**10  # longer ones are no length that a calendar has
+MAX_DURATION_S = 10**10  # `timedelta` cannot represent much longer durations
 
 
 def _value_text(name: str, value: object) -> str:
     if name.endswith("_s") and isinstance(value, int | float) and value < MAX_DURATION_S and float(value).is_integer():
         return format_duration(timedelta(seconds=value))
     if isinstance(value, frozenset):
-        return ", ".join(sorted(value)) or "nobody"
+        return ", ".join(sorted(value)) or "no kind"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""What teams own of a cluster, and what they hold of it: the quotas as a page shows them. Pure."""
+"""Quotas of teams and what they hold of them, as pages show it. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ TeamKind = tuple[str, JobKind | None]
 
 @dataclass(kw_only=True)
 class QuotaUse:
-    held: int = 0  # by jobs that count against the quota
-    borrowed: int = 0  # by jobs that give way
+    """GPUs of a team."""
+
+    held: int = 0  # GPUs of jobs that count against the quota
+    borrowed: int = 0  # GPUs of preemptible jobs
     waiting: int = 0
 
     def add(self, other: QuotaUse) -> None:
@@ -26,6 +28,8 @@ class QuotaUse:
 
 @dataclass(frozen=True, kw_only=True)
 class QuotaBarPart:
+    """A part of a quota bar; `start` and `share` in percent."""
+
     name: str
     tone: str
     gpus: int
@@ -35,7 +39,9 @@ class QuotaBarPart:
 
 @dataclass(frozen=True, kw_only=True)
 class QuotaAccount:
-    """`team` empty: all that the reader may not know by name. `owned` None: no quota limits it."""
+    """A quota or team with its use. An empty `team` is all teams hidden from the reader. `owned` None: no quota
+    applies.
+    """
 
     team: str
     kind: JobKind | None = None
@@ -53,8 +59,8 @@ class QuotaAccount:
         return max(self.owned or 0, self.use.held) + self.use.borrowed
 
     def parts(self, most: int) -> list[QuotaBarPart]:
-        """Along one scale for all accounts of a cluster, so that bars can be compared."""
-        idle = ("kept free", "waiting") if self.reserved else ("left of the quota", "quiet")
+        """The parts of the bar. `most` is the scale shared by all bars of a cluster, so they can be compared."""
+        idle = ("reserved", "waiting") if self.reserved else ("unused quota", "quiet")
         lengths = (("held", "running", self.use.held), (*idle, self.left), ("borrowed", "starting", self.use.borrowed))
         parts, start = [], 0
         for name, tone, gpus in lengths:
@@ -71,7 +77,7 @@ def accounts(
     reserves: Collection[JobKind],
     sees: Callable[[str], bool],
 ) -> list[QuotaAccount]:
-    """One for each quota, then the teams without one; who may not be named is one account together."""
+    """One account per quota, then teams without one. Teams that the reader may not see form one account."""
     limits = {(quota.team, quota.kind): quota.gpus for quota in quotas}
     keys = [*sorted(limits, key=lambda key: (key[0], key[1] or "")), *_teams_without_quota(uses, limits)]
     shown = [
@@ -90,18 +96,19 @@ def accounts(
 
 
 def quota_uses(picture: ClusterSnapshot) -> Mapping[TeamKind, QuotaUse]:
+    """GPUs held, borrowed and waiting, by team and kind; kind None for the whole team."""
     uses: defaultdict[TeamKind, QuotaUse] = defaultdict(QuotaUse)
     for job in picture.running:
-        one = QuotaUse(borrowed=job.gpus) if job.preemptible else QuotaUse(held=job.gpus)
+        use = QuotaUse(borrowed=job.gpus) if job.preemptible else QuotaUse(held=job.gpus)
         for kind in (job.kind, None):
-            uses[job.team, kind].add(one)
-    waiting: Counter[TeamKind] = Counter()  # tens of thousands may wait, of a few teams and kinds
-    for asked in picture.waiting:
-        waiting[asked.team, asked.kind] += asked.need.total_gpus
+            uses[job.team, kind].add(use)
+    waiting: Counter[TeamKind] = Counter()  # tens of thousands of jobs may wait, but of few teams and kinds
+    for request in picture.waiting:
+        waiting[request.team, request.kind] += request.need.total_gpus
     for (team, sort), gpus in waiting.items():
         for kind in (sort, None):
             uses[team, kind].waiting += gpus
-    return dict(uses)  # many read it at once, and a look at a defaultdict changes it
+    return dict(uses)  # several threads read it, and reading a missing key would change a defaultdict
 
 
 def _teams_without_quota(uses: Iterable[TeamKind], limits: Collection[TeamKind]) -> list[TeamKind]:
@@ -112,7 +119,7 @@ def _teams_without_quota(uses: Iterable[TeamKind], limits: Collection[TeamKind])
 def _combined_account(
     teams: Collection[str], uses: Mapping[TeamKind, QuotaUse], limits: Mapping[TeamKind, int]
 ) -> QuotaAccount:
-    """A team's quota for all its work; where it has none, those for the kinds together."""
+    """All hidden teams as one account. For each team its overall quota counts, else the sum of those for kinds."""
     use, owned = QuotaUse(), 0
     for team in teams:
         use.add(uses.get((team, None)) or QuotaUse())

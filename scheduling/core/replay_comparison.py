@@ -1,4 +1,4 @@
-"""Several runs side by side: what `simulator.report` says of each, as rows that a table or a file can show. Pure."""
+"""Compare several runs: the summaries of `replay.report` as rows for a table or a file. Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ RunSummary = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonCell:
+    """A value with its text and the length of its bar."""
+
     value: float | None
     words: str
-    share: float  # of the widest in its row, in percent
+    share: float  # in percent of the largest value in its row
     best: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonRow:
+    """One figure for all runs."""
+
     name: str
     unit: str
     cells: tuple[ComparisonCell, ...]
@@ -30,13 +34,15 @@ class ComparisonRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonSection:
+    """Rows under one heading."""
+
     name: str
     rows: tuple[ComparisonRow, ...]
 
 
 def sections(runs: Sequence[RunSummary]) -> list[ComparisonSection]:
-    """Empty ones are left out: a replay without faults has nothing to say of them."""
-    made = [
+    """All sections that have rows. A replay without faults, for example, has no section about them."""
+    named_rows = [
         ("Queue delay", [*_percentile_rows(runs, "queue_s"), *_kind_rows(runs)]),
         ("Completion time", _percentile_rows(runs, "jct_s")),
         ("Cluster", _cluster_rows(runs)),
@@ -44,7 +50,9 @@ def sections(runs: Sequence[RunSummary]) -> list[ComparisonSection]:
         ("Fairness", _fairness_rows(runs)),
         ("Faults", _fault_rows(runs)),
     ]
-    return [ComparisonSection(name=name, rows=rows) for name, found in made if (rows := tuple(found))]
+    return [
+        ComparisonSection(name=name, rows=rows) for name, section_rows in named_rows if (rows := tuple(section_rows))
+    ]
 
 
 def _percentile_rows(runs: Sequence[RunSummary], of: str) -> Iterator[ComparisonRow]:
@@ -53,13 +61,13 @@ def _percentile_rows(runs: Sequence[RunSummary], of: str) -> Iterator[Comparison
 
 
 def _kind_rows(runs: Sequence[RunSummary]) -> Iterator[ComparisonRow]:
-    """In the mean, for each kind of work that any of the runs had; one that has no such job has no figure."""
+    """The mean queue delay per kind of job. A run without jobs of a kind has no value."""
     names = dict.fromkeys(name for run in runs for name in run["by_kind"])
     if len(names) < 2:
         return
     for name in names:
-        found = [run["by_kind"].get(name) for run in runs]
-        yield comparison_row(f"mean, {name}", "s", [one and one["queue_s"]["mean"] for one in found])
+        summaries = [run["by_kind"].get(name) for run in runs]
+        yield comparison_row(f"mean, {name}", "s", [summary and summary["queue_s"]["mean"] for summary in summaries])
 
 
 def _cluster_rows(runs: Sequence[RunSummary]) -> Iterator[ComparisonRow]:
@@ -67,7 +75,7 @@ def _cluster_rows(runs: Sequence[RunSummary]) -> Iterator[ComparisonRow]:
     yield comparison_row("fragmentation", "%", [100 * run["fragmentation"] for run in runs])
     yield comparison_row("makespan", "s", [run["makespan_s"] for run in runs])
     yield comparison_row("preemptions", "", [run["preemptions"] for run in runs])
-    yield comparison_row("jobs that ended", "", [run["jobs"] for run in runs], least=None)
+    yield comparison_row("finished jobs", "", [run["jobs"] for run in runs], least=None)
 
 
 def _gpu_hour_rows(runs: Sequence[RunSummary]) -> Iterator[ComparisonRow]:
@@ -86,16 +94,18 @@ def _fairness_rows(runs: Sequence[RunSummary]) -> Iterator[ComparisonRow]:
 
 def _fault_rows(runs: Sequence[RunSummary]) -> Iterator[ComparisonRow]:
     if any(run["faults"]["nodes"] for run in runs):
-        yield comparison_row("nodes that broke", "", [run["faults"]["nodes"] for run in runs], least=None)
-        yield comparison_row("jobs broken off", "", [run["faults"]["jobs"] for run in runs])
+        yield comparison_row("node failures", "", [run["faults"]["nodes"] for run in runs], least=None)
+        yield comparison_row("interrupted jobs", "", [run["faults"]["jobs"] for run in runs])
 
 
 def comparison_row(name: str, unit: str, values: Sequence[float | None], *, least: bool | None = True) -> ComparisonRow:
-    """`least`: whether less is better; None where neither is. Nobody is best where all are alike."""
-    there = [value for value in values if value is not None]
-    most = max(there, default=0)
-    most = most if most > 1e-9 else 1  # what is left of a sum that should be nothing is no bar
-    best = None if least is None or len(set(there)) < 2 else min(there) if least else max(there)
+    """A row with its best value marked. `least`: whether less is better; None if neither is. Equal values have
+    no best.
+    """
+    present = [value for value in values if value is not None]
+    largest = max(present, default=0)
+    largest = largest if largest > 1e-9 else 1  # rounding errors of a sum that should be 0 get no bar
+    best = None if least is None or len(set(present)) < 2 else min(present) if least else max(present)
     return ComparisonRow(
         name=name,
         unit=unit,
@@ -103,7 +113,7 @@ def comparison_row(name: str, unit: str, values: Sequence[float | None], *, leas
             ComparisonCell(
                 value=value,
                 words=format_figure(value, unit),
-                share=0.0 if value is None else max(0.0, 100 * value / most),
+                share=0.0 if value is None else max(0.0, 100 * value / largest),
                 best=best is not None and value == best,
             )
             for value in values
@@ -112,13 +122,14 @@ def comparison_row(name: str, unit: str, values: Sequence[float | None], *, leas
 
 
 def format_figure(value: float | None, unit: str) -> str:
+    """The value as text with its unit."""
     if value is None:
         return "–"
     match unit:
         case "s":
             return format_duration(timedelta(seconds=round(value)))
         case "%":
-            return f"{value:.1f} %"
+            return f"{value:.1f}%"
         case "ratio":
             return f"{value:.3f}" if value < 10 else f"{value:,.0f}"
         case "h":
@@ -127,9 +138,14 @@ def format_figure(value: float | None, unit: str) -> str:
             return f"{value:,}"
 
 
-def csv_rows(names: Sequence[str], found: Sequence[ComparisonSection]) -> Iterator[list[str]]:
-    """For a CSV: bare numbers, with their unit in a column of its own."""
+def csv_rows(names: Sequence[str], comparison: Sequence[ComparisonSection]) -> Iterator[list[str]]:
+    """Rows of a CSV file: bare numbers, with the unit in a separate column."""
     yield ["section", "figure", "unit", *names]
-    for section in found:
-        for one in section.rows:
-            yield [section.name, one.name, one.unit, *("" if c.value is None else f"{c.value:g}" for c in one.cells)]
+    for section in comparison:
+        for row in section.rows:
+            yield [
+                section.name,
+                row.name,
+                row.unit,
+                *("" if cell.value is None else f"{cell.value:g}" for cell in row.cells),
+            ]

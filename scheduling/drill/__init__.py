@@ -1,0 +1,1 @@
+"""Recovery drills: a simulated datacenter with faults, on which recovery strategies are compared. Pure."""

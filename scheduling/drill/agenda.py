@@ -1,4 +1,4 @@
-"""Virtual time: what is due, in order. Of two things at one moment the one that was planned first comes first."""
+"""Virtual time: runs scheduled actions in order of time; actions of the same time run in order of scheduling."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class EventQueue:
         self._planned = 0
         self.now = 0.0
 
-    def at(self, when: float, deed: TimedAction) -> None:
+    def at(self, at: float, action: TimedAction) -> None:
         self._planned += 1
-        heappush(self._due, (max(when, self.now), self._planned, deed))
+        heappush(self._due, (max(at, self.now), self._planned, action))
 
     def run(self, until: float) -> None:
         while self._due and self._due[0][0] <= until:
-            self.now, _, deed = heappop(self._due)
-            deed(self.now)
+            self.now, _, action = heappop(self._due)
+            action(self.now)
         self.now = until

@@ -1,52 +1,54 @@
-"""What Acme is compared with, on the same stage: nothing automatic, and always the same. Pure."""
+"""The strategies that Acme is compared with: no automation, and a requeue after every failure. Pure."""
 
 from __future__ import annotations
 
 from scheduling.drill.simulation import DrillSimulation
 from scheduling.drill.values import FailedAttempt, StepReport
 
-PLATFORM_REQUEUE_STATES = frozenset({"NODE_FAIL"})  # what a cluster starts again by itself
+PLATFORM_REQUEUE_STATES = frozenset({"NODE_FAIL"})  # requeued by the cluster itself
 
 
 class ManualRecovery:
-    """No recovery: whatever the cluster does not start again by itself waits for a person."""
+    """No recovery: an operator must handle everything that the cluster does not requeue itself."""
 
     name = "off"
 
     def __init__(self, stage: DrillSimulation) -> None:
         self.stage = stage
 
-    def beat(self, job: str, beat: StepReport) -> None:
-        """A loss that goes wrong is seen when somebody looks at the curve."""
+    def on_step(self, job: str, report: StepReport) -> None:
+        """An operator notices a wrong loss when looking at the curve."""
         if self.stage.works[job].loss_defect:
-            self._call_operator(job, beat.at)
+            self._call_operator(job, report.at)
 
-    def section(self, job: str, name: str, begin: float, end: float) -> None:
+    def on_section(self, job: str, name: str, begin: float, end: float) -> None:
         return
 
-    def started(self, job: str, now: float) -> None:
+    def on_start(self, job: str, now: float) -> None:
         return
 
-    def ended(self, seen: FailedAttempt, now: float) -> None:
-        if seen.state in PLATFORM_REQUEUE_STATES:
-            self._requeue(seen, now)
+    def on_end(self, attempt: FailedAttempt, now: float) -> None:
+        if attempt.state in PLATFORM_REQUEUE_STATES:
+            self._requeue(attempt, now)
         else:
-            self._call_operator(seen.job, now)
+            self._call_operator(attempt.job, now)
 
     def run_checks(self, now: float) -> None:
         return
 
-    def _requeue(self, seen: FailedAttempt, now: float) -> None:
-        newest = self.stage.works[seen.job].newest(None)
-        self.stage.restart(seen.job, newest.step if newest else None, at=now)
+    def _requeue(self, attempt: FailedAttempt, now: float) -> None:
+        newest = self.stage.works[attempt.job].newest(None)
+        self.stage.restart(attempt.job, newest.step if newest else None, at=now)
 
     def _call_operator(self, job: str, now: float) -> None:
         self.stage.call_operator(job, now)
 
 
 class RequeueAlways(ManualRecovery):
-    """Every end is started again at once, from the newest checkpoint that is whole. Nobody is asked, no node is tested;
-    a person is called when a job has ended three times without a step."""
+    """Restart after every failure, from the newest complete checkpoint, without diagnosis and without node tests.
+
+    An operator is called when a job has ended three times without a new step.
+    """
 
     name = "requeue"
 
@@ -54,11 +56,11 @@ class RequeueAlways(ManualRecovery):
         super().__init__(stage)
         self._furthest: dict[str, tuple[int, int]] = {}
 
-    def ended(self, seen: FailedAttempt, now: float) -> None:
-        step, again = self._furthest.get(seen.job, (-1, 0))
-        further = seen.step is not None and seen.step > step
-        self._furthest[seen.job] = (max(step, seen.step or 0), 1 if further else again + 1)
-        if self._furthest[seen.job][1] >= 3:
-            self._call_operator(seen.job, now)
-        if self._furthest[seen.job][1] <= 20:
-            self._requeue(seen, now)
+    def on_end(self, attempt: FailedAttempt, now: float) -> None:
+        step, again = self._furthest.get(attempt.job, (-1, 0))
+        further = attempt.step is not None and attempt.step > step
+        self._furthest[attempt.job] = (max(step, attempt.step or 0), 1 if further else again + 1)
+        if self._furthest[attempt.job][1] >= 3:
+            self._call_operator(attempt.job, now)
+        if self._furthest[attempt.job][1] <= 20:
+            self._requeue(attempt, now)

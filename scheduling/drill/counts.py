@@ -1,4 +1,4 @@
-"""What became of everything that was injected. Each blow to a job is a case, from the fault to the first new step."""
+"""Counts the results of injected faults. Each job that a fault hits is a case, from the fault to the next new step."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 @dataclass(kw_only=True)
 class FaultCase:
-    """`recoverable`: starting it again, in the right way, is enough; nobody need mend the program or its data."""
+    """`recoverable`: the right kind of restart is enough; the program and its data need no fix."""
 
     kind: str
     job: str
     at: float
     recoverable: bool
-    expected: frozenset[str]  # names of the cause that are right
+    expected: frozenset[str]  # diagnosis labels that count as correct
     detected: float | None = None
     label: str = ""
     human: bool = False
@@ -35,7 +35,7 @@ class FaultCase:
 @dataclass(kw_only=True)
 class DrillCounts:
     cases: list[FaultCase] = field(default_factory=list)
-    idle: list[str] = field(default_factory=list)  # kinds of faults that hit nobody
+    idle: list[str] = field(default_factory=list)  # kinds of faults that hit no job
     wrong_stops: list[str] = field(default_factory=list)
     wrong_restarts: int = 0
     cordons: int = 0
@@ -45,29 +45,29 @@ class DrillCounts:
     def of(self, job: str) -> list[FaultCase]:
         return [case for case in self.cases if case.job == job and case.open]
 
-    def detected(self, job: str, now: float, label: str) -> None:
+    def record_detection(self, job: str, now: float, label: str) -> None:
         for case in self.of(job):
             if case.detected is None:
                 case.detected, case.label = now, label
 
-    def restarted(self, job: str) -> None:
-        mine = self.of(job)
-        for case in mine:
+    def record_restart(self, job: str) -> None:
+        open_cases = self.of(job)
+        for case in open_cases:
             case.restarts += 1
-        # Started again although nothing but a change of the program helps, and before anybody made it
-        if mine and all(not case.recoverable and not case.human for case in mine):
+        # The job restarted although only a change of the program helps, and before an operator made it
+        if open_cases and all(not case.recoverable and not case.human for case in open_cases):
             self.wrong_restarts += 1
 
     def record_handover(self, job: str) -> None:
         for case in self.of(job):
             case.human = True
 
-    def mended(self, job: str) -> None:
+    def record_fix(self, job: str) -> None:
         for case in self.of(job):
             case.mended = True
 
     def record_first_step(self, job: str, now: float) -> None:
-        """What only a change of the program ends is not over because the program runs again for a while."""
+        """Close the recoverable cases. A case that needs a fix of the program stays open until it is fixed."""
         for case in self.of(job):
             if case.recoverable or case.mended:
                 case.first_step = now

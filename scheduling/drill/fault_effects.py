@@ -1,4 +1,4 @@
-"""What a fault does to the jobs that it meets. Pure; part of the stage. Each blow to a job opens a case."""
+"""Applies faults to the jobs that they hit. Pure; part of the simulation. Each job that is hit opens a case."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from scheduling.drill.values import DrillFault
 from scheduling.slurmsim.failure_reasons import TRAINING_KINDS
 from scheduling.slurmsim.faults import STORAGE_HIT_RATE, FaultKind
 
-BAD_STEPS = 12  # of a data range that spoils the weights
-# Names of a cause that are right; what two words mean the same thing for whoever has to act on them
+BAD_STEPS = 12  # length of a data range that spoils the weights
+# Diagnosis labels that count as correct; labels that call for the same action are equivalent
 ACCEPTED_LABELS: dict[str, frozenset[str]] = {
     FaultKind.DEATH: frozenset({"SlurmNodeFail", "NodeFailure"}),
     FaultKind.OFF_BUS: frozenset({"GPUFallenOffBus"}),
@@ -23,7 +23,7 @@ ACCEPTED_LABELS: dict[str, frozenset[str]] = {
     FaultKind.STORAGE: frozenset({"S3StorageError"}),
     FaultKind.LOSS: frozenset({"LossNaNOrSpike"}),
     "cuda_error": frozenset({"CUDAError"}),
-    "nccl_timeout_error": frozenset({"NCCLTimeoutError", "Hang"}),  # what a watchdog says late
+    "nccl_timeout_error": frozenset({"NCCLTimeoutError", "Hang"}),  # reported late, by the watchdog
     "nccl_remote_error": frozenset({"NCCLRemoteError", "NetworkError"}),
     "s3_storage_error": frozenset({"S3StorageError"}),
     "os_error": frozenset({"OSError"}),
@@ -51,17 +51,17 @@ class FaultInjector:
             stage.slowed.append(fault)
         if fault.kind == FaultKind.DEATH:
             self._lose_node(fault, now)
-        there = [work for work in self._running_on(fault.node) if self._affects_job(fault, work)]
-        if not there:
+        hit_jobs = [work for work in self._running_on(fault.node) if self._affects_job(fault, work)]
+        if not hit_jobs:
             stage.tally.idle.append(fault.kind)
-        for work in there:
+        for work in hit_jobs:
             self._hit_job(fault, work, now)
 
     def _running_on(self, node: int) -> list[DrillJob]:
         return [work for work in self.stage.works.values() if work.running and node in work.nodes and not work.dying]
 
     def _affects_job(self, fault: DrillFault, work: DrillJob) -> bool:
-        """Whether a job notices: one GPU needs no links, one node no fabric; pace is followed in the gang only."""
+        """Whether a fault affects a job: one GPU needs no links, one node no fabric; only the gang's pace counts."""
         if fault.kind == FaultKind.SLOW:
             return work.is_gang
         if fault.kind in (FaultKind.FABRIC, "nccl_remote_error", "nccl_timeout_error"):
@@ -97,19 +97,19 @@ class FaultInjector:
         if fault.kind == FaultKind.DEATH:
             end, state = now + stage.dice("lost", fault.number).uniform(*NODE_LOST_S), "NODE_FAIL"
         stage.agenda.at(
-            end, stage.if_same_attempt(work, lambda one, t: stage.fail_attempt(one, t, fault.kind, fault.node, state))
+            end, stage.if_same_attempt(work, lambda job, t: stage.fail_attempt(job, t, fault.kind, fault.node, state))
         )
 
     def _hang_job(self, work: DrillJob, now: float, at_fault: int | None = None) -> None:
-        """It says nothing more; after ten minutes NCCL's watchdog ends it."""
+        """Stop the job's output; NCCL's watchdog ends the job after `watchdog_s`."""
         stage = self.stage
         work.silent_since = now
 
-        def barks(one: DrillJob, later: float) -> None:
-            one.current_attempt.hangs.append((now, later))
-            stage.fail_attempt(one, later, "nccl_timeout_error", at_fault)
+        def end_hung_job(job: DrillJob, later: float) -> None:
+            job.current_attempt.hangs.append((now, later))
+            stage.fail_attempt(job, later, "nccl_timeout_error", at_fault)
 
-        stage.agenda.at(now + stage.plan.watchdog_s, stage.if_same_attempt(work, barks))
+        stage.agenda.at(now + stage.plan.watchdog_s, stage.if_same_attempt(work, end_hung_job))
 
     def _lose_node(self, fault: DrillFault, now: float) -> None:
         stage = self.stage
@@ -120,22 +120,22 @@ class FaultInjector:
     def _fail_storage(self, fault: DrillFault, now: float) -> None:
         stage = self.stage
         stage.outages.append((now, now + fault.lasts_s))
-        hit = [
+        hit_jobs = [
             work
             for work in list(stage.works.values())
             if work.running and not work.dying and work.kind in TRAINING_KINDS
             and stage.dice("reads", fault.number, work.name).random() < STORAGE_HIT_RATE
         ]  # fmt: skip
-        if not hit:
+        if not hit_jobs:
             stage.tally.idle.append(fault.kind)
-        for work in hit:
+        for work in hit_jobs:
             self._open_case(fault.kind, work, now, recoverable=True)
             work.dying = True
             at = now + stage.dice("read", fault.number, work.name).uniform(1, 60)
-            stage.agenda.at(at, stage.if_same_attempt(work, lambda one, t: stage.fail_attempt(one, t, fault.kind)))
+            stage.agenda.at(at, stage.if_same_attempt(work, lambda job, t: stage.fail_attempt(job, t, fault.kind)))
 
     def _break_program(self, fault: DrillFault, now: float) -> None:
-        """The gang's own program or data."""
+        """Insert a bug into the gang's program, or bad data."""
         stage = self.stage
         work = stage.works[GANG_JOB]
         if not work.running or work.current_attempt.first_step is None or work.bug or work.dying:
@@ -150,7 +150,7 @@ class FaultInjector:
             self._open_case(fault.kind, work, now, recoverable=True)
 
     def fail_by_own_flaw(self, work: DrillJob, now: float) -> None:
-        """A job of the mix fails of what it brought along."""
+        """Fail a job of the mix for its own flaw."""
         stage, flaw = self.stage, work.flaw
         if flaw is None or work.dying or not work.running:
             return

@@ -1,12 +1,12 @@
-"""What breaks in a drill, when and where, at published rates. Pure and seeded: the same for everybody who is tried.
+"""Draws what fails in a drill, when and where, at published rates. Pure and seeded: the same for every strategy.
 
-llama3  419 unexpected interruptions in 54 days of 16,384 GPUs ("The Llama 3 Herd of Models", table 5), per GPU: one a
-        day of this gang. The mix follows that table where `troubles.MIX` has a row. Its 54 software bugs are halved
-        between errors that pass and errors in the program, for the table does not say.
-dense   the same mix as often as that run met it, an interruption of the gang every 3.1 hours, though it has an eighth
-        of the GPUs
+llama3  419 unexpected interruptions in 54 days of 16,384 GPUs ("The Llama 3 Herd of Models", table 5), scaled per GPU:
+        one per day for this gang. The mix follows that table where `slurmsim.faults.FAULT_WEIGHTS` has a row. The
+        table does not divide its 54 software bugs, so half are transient errors and half errors in the program.
+dense   the same mix at the absolute rate of that run, an interruption of the gang every 3.1 hours, although the gang
+        has an eighth of the GPUs
 acme    one hardware failure per million GPU-minutes: table 3 of the Acme study (NSDI'24) has 134 of them, and its
-        NVLink row (54 failures of 800 GPUs after 868 minutes, 30.25 % of the GPU time of all failures) makes the whole
+        NVLink row (54 failures of 800 GPUs after 868 minutes, 30.25 % of the GPU time of all failures) gives a total of
         124 million GPU-minutes. Mix by the counts of that table.
 """
 
@@ -26,8 +26,8 @@ DAY_S = 86_400.0
 BUG = "bug"  # an error in the gang's program
 TRANSIENT_REASONS = frozenset(
     {"cuda_error", "nccl_timeout_error", "nccl_remote_error"}
-)  # reasons that strike a running job
-# What stays broken until somebody mends it, and how often of those that may
+)  # reasons that hit a running job
+# Faults that persist until they are repaired, and the probability that they do
 PERSISTENCE: Mapping[str, float] = {
     FaultKind.OFF_BUS: 1.0,
     FaultKind.NVLINK: 1.0,
@@ -39,7 +39,7 @@ PERSISTENCE: Mapping[str, float] = {
 RESTARTABLE_REASONS = frozenset(
     {*FaultKind, *TRANSIENT_REASONS, "connection_error", "s3_storage_error", "network_error", "checkpoint_corrupt"}
 )
-EXCLUDED_REASONS = frozenset({"loss_nan"})  # of the jobs beside; the gang has losses that go wrong
+EXCLUDED_REASONS = frozenset({"loss_nan"})  # not for jobs of the mix; only the gang simulates a bad loss
 LLAMA3_PER_NODE_DAY = 419 / 54 / 2048
 ACME_PER_NODE_DAY = 134 / 124e6 * 8 * 1440
 
@@ -51,7 +51,7 @@ class Scenario:
     mix: Mapping[str, float]
 
     def hours_between(self, nodes: int) -> float:
-        """Interruptions of a gang of so many nodes."""
+        """Hours between interruptions of a gang of this many nodes."""
         return 24 / (self.per_node_day * nodes)
 
 
@@ -68,14 +68,14 @@ SCENARIOS = {
 
 
 def draw_faults(scenario: Scenario, plan: DrillPlan) -> tuple[DrillFault, ...]:
-    """Each fault by dice of its own number, so that no answer changes what breaks later."""
-    found: list[DrillFault] = []
+    """Draw all faults, each from its own seed, so that a strategy's actions do not change later faults."""
+    faults: list[DrillFault] = []
     at, dice = 0.0, Random(f"{plan.seed}:{scenario.name}:when")
     while True:
         at += dice.expovariate(scenario.per_node_day * plan.nodes / DAY_S)
         if at >= plan.end_s:
-            return tuple(found)
-        found.append(_draw_fault(len(found), at, scenario, plan))
+            return tuple(faults)
+        faults.append(_draw_fault(len(faults), at, scenario, plan))
 
 
 def _draw_fault(number: int, at: float, scenario: Scenario, plan: DrillPlan) -> DrillFault:
@@ -90,12 +90,12 @@ def _draw_fault(number: int, at: float, scenario: Scenario, plan: DrillPlan) -> 
 
 
 def draw_flaw(kind: JobKind, gpus: int, key: str) -> JobFlaw | None:
-    """What a job of the mix fails of by itself, if it does."""
+    """The flaw for which a job of the mix fails by itself, or None."""
     dice = Random(f"flaw:{key}")
     if dice.random() >= PROFILE_BY_KIND[kind].fails:
         return None
     reason = draw_reason(dice, kind, gpus)
-    while reason.breaks or reason.name in EXCLUDED_REASONS:  # what breaks in the machine has its own rate
+    while reason.breaks or reason.name in EXCLUDED_REASONS:  # machine faults have their own rate
         reason = draw_reason(dice, kind, gpus)
     return JobFlaw(
         reason=reason.name, after_s=draw_time_to_failure_s(dice, reason), passes=reason.name in RESTARTABLE_REASONS
@@ -103,7 +103,7 @@ def draw_flaw(kind: JobKind, gpus: int, key: str) -> JobFlaw | None:
 
 
 def draw_bug_reason(number: int) -> str:
-    """The reason that an error in the gang's program fails with."""
+    """The failure reason of a bug in the gang's program."""
     dice = Random(f"bug:{number}")
     rows = [
         row for row in REASONS_BY_NAME.values() if row.family is not FailureFamily.INFRASTRUCTURE and row.gpus >= 200

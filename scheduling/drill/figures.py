@@ -1,6 +1,6 @@
-"""The figures of a drill: what was found, cured and done wrongly, how fast, and what it cost the training. Pure.
+"""The results of a drill: what was detected, recovered and done wrongly, how fast, and the lost training time. Pure.
 
-ETTR comes from the ledger, which divides every GPU-second of the gang's 2,048 GPUs from its first start on.
+ETTR comes from the ledger, which accounts for every GPU-second of the gang's 2,048 GPUs from its first start.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MICROSECONDS_PER_SECOND = 1_000_000
 
 
 def drill_summary(runs: Sequence[DrillResult]) -> dict[str, Any]:
-    """Of some scenarios under one answer, together."""
+    """The combined results of several scenarios under one strategy."""
     cases = [case for run in runs for case in run.tally.cases]
     idle = [kind for run in runs for kind in run.tally.idle]
     days = sum(run.plan.nodes * run.plan.hours / 24 for run in runs)
@@ -54,25 +54,25 @@ def _recovery_delays(cases: Iterable[FaultCase]) -> list[float]:
 
 
 def _recovery_delays_beyond_restart(cases: Iterable[FaultCase]) -> list[float]:
-    """Without what the job itself needs to start."""
+    """Recovery delays without the time that the job itself needs to start."""
     return [case.first_step - case.at - case.restart_s for case in cases if case.first_step is not None]
 
 
 def _summary_by_kind(cases: Iterable[FaultCase], idle: Iterable[str]) -> dict[str, dict[str, Any]]:
-    of: dict[str, list[FaultCase]] = defaultdict(list)
+    by_kind: dict[str, list[FaultCase]] = defaultdict(list)
     for case in cases:
-        of[case.kind].append(case)
-    nobody: dict[str, int] = defaultdict(int)
+        by_kind[case.kind].append(case)
+    hit_no_job: dict[str, int] = defaultdict(int)
     for kind in idle:
-        nobody[kind] += 1
-    return {kind: _kind_summary(of[kind], nobody[kind]) for kind in sorted({*of, *nobody})}
+        hit_no_job[kind] += 1
+    return {kind: _kind_summary(by_kind[kind], hit_no_job[kind]) for kind in sorted({*by_kind, *hit_no_job})}
 
 
-def _kind_summary(cases: Sequence[FaultCase], nobody: int) -> dict[str, Any]:
+def _kind_summary(cases: Sequence[FaultCase], hit_no_job: int) -> dict[str, Any]:
     known = [case for case in cases if case.detected is not None]
     return {
-        "injected": len(cases) + nobody,
-        "hit_nobody": nobody,
+        "injected": len(cases) + hit_no_job,
+        "hit_nobody": hit_no_job,
         "recoverable": sum(case.recoverable for case in cases),
         "recovered_without_human": sum(case.is_recovered for case in cases),
         "detected": len(known),
@@ -87,7 +87,7 @@ def gang_ettr(run: DrillResult) -> float:
 
 
 def buckets_us(run: DrillResult) -> dict[Bucket, int]:
-    """The gang's GPU-time by bucket; what is in none of an attempt's was spent waiting for the next one."""
+    """The gang's GPU-time by bucket; time outside all attempts was spent waiting for the next one."""
     gang, end = run.works[GANG_JOB], _to_microseconds(run.plan.end_s)
     machine = buckets.NodeHistory(
         name=GANG_JOB, capacity=((_gang_runs(run)[0].start, gang.gpus),), holdings=tuple(_gang_holdings(gang, end))
@@ -95,8 +95,8 @@ def buckets_us(run: DrillResult) -> dict[Bucket, int]:
     lives = {
         number: attempt_intervals.bucket_intervals(attempt) for number, attempt in enumerate(_ledger_attempts(gang))
     }
-    found = buckets.ledger_entries(buckets.LedgerInput(machines=(machine,), lives=lives), 0, end)
-    return dict(buckets.sum_by_key(found, lambda piece: "")[""])
+    entries = buckets.ledger_entries(buckets.LedgerInput(machines=(machine,), lives=lives), 0, end)
+    return dict(buckets.sum_by_key(entries, lambda piece: "")[""])
 
 
 def _gang_runs(run: DrillResult) -> tuple[reliability.JobLifetime, ...]:
@@ -117,13 +117,13 @@ def _ledger_attempts(gang: DrillJob) -> Iterable[attempt_intervals.AttemptHistor
 
 
 def _ledger_attempt(life: AttemptLife, bases: Sequence[int]) -> attempt_intervals.AttemptHistory:
-    """What a later attempt had to do again was lost here, also where it went back further than one attempt."""
+    """The ledger's view of an attempt. Work that any later attempt repeated was lost here."""
     return attempt_intervals.AttemptHistory(
         promised=_to_microseconds(life.promised),
         first_step=None if life.first_step is None else _to_microseconds(life.first_step),
         ended=None if life.ended is None else _to_microseconds(life.ended),
         kept=not bases,
-        saved=_to_microseconds(life.reached(min(bases))) if bases else None,
+        saved=_to_microseconds(life.time_of_step(min(bases))) if bases else None,
         cause=life.cause,
         after=life.after,
         stalls=[(_to_microseconds(low), _to_microseconds(high)) for low, high in life.stalls],
@@ -133,8 +133,8 @@ def _ledger_attempt(life: AttemptLife, bases: Sequence[int]) -> attempt_interval
 
 
 def _slow_spells(life: AttemptLife) -> Iterable[attempt_intervals.SlowPeriod]:
-    """Steps of one pace in a row are one spell."""
-    for factor, spans in groupby(life.slows, key=lambda one: one[2]):
+    """Merge consecutive steps of the same pace into one period."""
+    for factor, spans in groupby(life.slows, key=lambda row: row[2]):
         rows = list(spans)
         yield attempt_intervals.SlowPeriod(
             start=_to_microseconds(rows[0][0]), end=_to_microseconds(rows[-1][1]), observed=factor, expected=1.0

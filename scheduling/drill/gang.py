@@ -1,4 +1,4 @@
-"""The gang's training, step by step: what it reports, saves, and meets in its data. Pure; part of the stage."""
+"""The gang's training, step by step: step reports, checkpoints, and bad data. Pure; part of the simulation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class GangTraining:
         self._pause_s = 0.0
 
     def begin(self, work: DrillJob, now: float) -> None:
-        """Its first step is done."""
+        """Complete the first step."""
         self._pause_s = 0.0
         self.stage.tally.record_first_step(work.name, now)
         self._finish_step(work, now, self.stage.plan.step_s)
@@ -27,12 +27,12 @@ class GangTraining:
             stage.fail_attempt(work, now, work.bug[1])
             return
         factor = max((factor for node, factor in stage.slow().items() if node in work.nodes), default=1.0)
-        beat = symptoms.step_report(plan, step, now, factor=factor, pause_s=self._pause_s, bad_loss=work.loss_defect)
+        report = symptoms.step_report(plan, step, now, factor=factor, pause_s=self._pause_s, bad_loss=work.loss_defect)
         self._pause_s = 0.0
         if factor > 1:
-            work.current_attempt.slows.append((now, now + beat.seconds, factor))
+            work.current_attempt.slows.append((now, now + report.seconds, factor))
         stage.agenda.at(
-            now + beat.seconds, stage.if_same_attempt(work, lambda one, t: self._finish_step(one, t, beat.seconds))
+            now + report.seconds, stage.if_same_attempt(work, lambda job, t: self._finish_step(job, t, report.seconds))
         )
 
     def _finish_step(self, work: DrillJob, now: float, seconds: float) -> None:
@@ -40,15 +40,15 @@ class GangTraining:
         if work.silent_since is not None:
             return
         work.step += 1
-        work.loss_defect = work.loss_defect or work.met(work.step)
+        work.loss_defect = work.loss_defect or work.data_defect(work.step)
         work.current_attempt.steps.append(work.step)
         work.current_attempt.times.append(now)
-        beat = symptoms.step_report(plan, work.step, now, factor=1.0, pause_s=0.0, bad_loss=work.loss_defect)
-        stage.answer.beat(
+        report = symptoms.step_report(plan, work.step, now, factor=1.0, pause_s=0.0, bad_loss=work.loss_defect)
+        stage.answer.on_step(
             work.name,
             StepReport(
-                at=now, step=work.step, seconds=seconds, tokens=beat.tokens, squares=beat.squares, loss=beat.loss,
-                grad_norm=beat.grad_norm,
+                at=now, step=work.step, seconds=seconds, tokens=report.tokens, squares=report.squares, loss=report.loss,
+                grad_norm=report.grad_norm,
             ),
         )  # fmt: skip
         if not work.running:
@@ -56,13 +56,13 @@ class GangTraining:
         if work.step % self.save_every == 0:
             self._save_checkpoint(work, now)
         if work.step % plan.evaluate_steps == 0:
-            stage.answer.section(work.name, "evaluation", now, now + plan.evaluate_s)
+            stage.answer.on_section(work.name, "evaluation", now, now + plan.evaluate_s)
             stage.agenda.at(now + plan.evaluate_s, stage.if_same_attempt(work, self._schedule_next_step))
             return
         self._schedule_next_step(work, now)
 
     def _save_checkpoint(self, work: DrillJob, now: float) -> None:
-        """Training stands still for the stall; what is written is whole when it lies in remote storage."""
+        """Pause training for the stall. The checkpoint is complete when it is in remote storage."""
         plan = self.stage.plan
         saved = DrillCheckpoint(step=work.step, at=now, loss_defect=work.loss_defect)
         work.saved = [*work.saved[-40:], saved]

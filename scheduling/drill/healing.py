@@ -1,7 +1,7 @@
-"""Acme's own answer, from the parts that answer on live clusters: detectors, diagnosis, grouping, decision, node test.
+"""Acme's recovery in a drill, from the parts used on live clusters: detectors, diagnosis, incidents, decisions, tests.
 
-It sees what a control plane sees and nothing else: reports of steps, lines of logs, telemetry, listings of checkpoints.
-What is missing here is only the hands: rows, loops and clusters, which have tests of their own. Pure.
+It sees only what a control plane sees: step reports, log lines, telemetry, checkpoint listings. Rows, loops and
+clusters are not part of a drill; they have their own tests. Pure.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from scheduling.drill.simulation import DrillSimulation
 from scheduling.drill.values import FailedAttempt, StepReport, virtual_time
 
 AUTOMATIC_POLICY = RecoveryPolicy(modes={(ANY_SUBJECT, ANY_SUBJECT): AutomationMode.ACT})
-SWEEP_INTERVAL_S = 60.0  # between two looks at the telemetry of all nodes
-DETECTOR_CONFIDENCE = 0.95  # how sure a detector's finding is, by bench/detectors.py
+SWEEP_INTERVAL_S = 60.0  # between two checks of the telemetry of all nodes
+DETECTOR_CONFIDENCE = 0.95  # of a detector's finding, as measured by bench/detectors.py
 CHECKPOINT_ROOT = "/checkpoints"
 SLOW_NODE = "SlowNode"
 
 
 @dataclass(kw_only=True)
 class FollowedAttempt:
-    """What is kept of one attempt while it runs."""
+    """The state of a running attempt that the detectors need."""
 
     began: float
     steps: deque[float] = field(default_factory=lambda: deque(maxlen=260))
@@ -57,7 +57,7 @@ class FollowedAttempt:
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveryCause:
-    """Why something must be done, whoever found it."""
+    """Why an attempt needs recovery, from a diagnosis or a detector."""
 
     label: str
     category: FailureCategory
@@ -68,11 +68,11 @@ class RecoveryCause:
     spike_at: int | None = None
 
 
-def cause_of_diagnosis(found: LogDiagnosis) -> RecoveryCause:
+def cause_of_diagnosis(diagnosis: LogDiagnosis) -> RecoveryCause:
     return RecoveryCause(
-        label=found.root_cause, category=found.category, confidence=found.confidence,
-        restart_helps=found.restart_helps, suspects=frozenset(node.host for node in found.suspect_nodes),
-        words=shape_of_line(found.evidence[0].text) if found.evidence else "",
+        label=diagnosis.root_cause, category=diagnosis.category, confidence=diagnosis.confidence,
+        restart_helps=diagnosis.restart_helps, suspects=frozenset(node.host for node in diagnosis.suspect_nodes),
+        words=shape_of_line(diagnosis.evidence[0].text) if diagnosis.evidence else "",
     )  # fmt: skip
 
 
@@ -97,60 +97,63 @@ class AcmeRecovery:
         self._cleared: dict[str, tuple[tuple[int, ...], int]] = {}
         self._swept = 0.0
 
-    # --- what is reported
+    # --- reports from the simulation
 
-    def started(self, job: str, now: float) -> None:
+    def on_start(self, job: str, now: float) -> None:
         self._followed[job] = FollowedAttempt(began=now)
 
-    def section(self, job: str, name: str, begin: float, end: float) -> None:
+    def on_section(self, job: str, name: str, begin: float, end: float) -> None:
         self._followed[job].sections.append(hang.SectionInterval(name=name, begin=begin, end=end))
 
-    def beat(self, job: str, beat: StepReport) -> None:
-        one = self._followed[job]
-        one.steps.append(beat.at)
-        point = loss.LossPoint(step=beat.step, at=beat.at, loss=beat.loss, grad_norm=beat.grad_norm)
-        if found := one.loss.see(point):
-            spike_at = int(found.subject.partition("-")[0])
-            self._stop_and_recover(job, cause_of_finding("LossNaNOrSpike", spike_at=spike_at), beat.at)
+    def on_step(self, job: str, report: StepReport) -> None:
+        followed = self._followed[job]
+        followed.steps.append(report.at)
+        point = loss.LossPoint(step=report.step, at=report.at, loss=report.loss, grad_norm=report.grad_norm)
+        if finding := followed.loss.see(point):
+            spike_at = int(finding.subject.partition("-")[0])
+            self._stop_and_recover(job, cause_of_finding("LossNaNOrSpike", spike_at=spike_at), report.at)
             return
-        step = pace.StepTiming(at=beat.at, seconds=beat.seconds, tokens=beat.tokens, squares=beat.squares)
-        one.slow = one.slow or one.pace.see(step) is not None
-        if one.slow:
-            self._locate_slow_node(job, one, beat.at)
+        step = pace.StepTiming(at=report.at, seconds=report.seconds, tokens=report.tokens, squares=report.squares)
+        followed.slow = followed.slow or followed.pace.see(step) is not None
+        if followed.slow:
+            self._locate_slow_node(job, followed, report.at)
 
-    def _locate_slow_node(self, job: str, one: FollowedAttempt, now: float) -> None:
-        """Who makes the others wait; where nobody stands out, nobody is blamed."""
-        found = [
+    def _locate_slow_node(self, job: str, followed: FollowedAttempt, now: float) -> None:
+        """Stop the job if single nodes stand out as slow; otherwise no node is blamed."""
+        slow = [
             row
             for row in slow_ranks.detect_slow_ranks(self.stage.ranks(job, now), now)
             if row.symptom is SymptomType.SLOW_NODE
         ]
-        one.slow = False
-        if found:
-            self._stop_and_recover(job, cause_of_finding(SLOW_NODE, frozenset(row.subject for row in found)), now)
+        followed.slow = False
+        if slow:
+            self._stop_and_recover(job, cause_of_finding(SLOW_NODE, frozenset(row.subject for row in slow)), now)
 
     def run_checks(self, now: float) -> None:
         for job in list(self._followed):
-            one = self._followed[job]
-            if one.steps and now - one.steps[-1] > hang.MIN_PATIENCE_S:
-                self._handle_hang(job, hang.detect_hang(list(one.steps), now, list(one.sections)), now)
+            followed = self._followed[job]
+            if followed.steps and now - followed.steps[-1] > hang.MIN_PATIENCE_S:
+                self._handle_hang(job, hang.detect_hang(list(followed.steps), now, list(followed.sections)), now)
         for job in self.stage.jobs_with_log():
-            # Younger silence than the detector's floor is no finding; asking costs more than looking at a clock
+            # The detector ignores a shorter silence; comparing times is cheaper than running it
             if now - self.stage.last_line_at(job, now) > hang.MIN_PATIENCE_S:
                 self._handle_hang(job, hang.detect_hang_in_log(self.stage.lines(job, now), now), now)
         if now - self._swept >= SWEEP_INTERVAL_S:
             self._swept = now
             self._check_all_nodes(now)
 
-    def _handle_hang(self, job: str, found: DetectorFinding | None, now: float) -> None:
-        if found is not None:
+    def _handle_hang(self, job: str, finding: DetectorFinding | None, now: float) -> None:
+        if finding is not None:
             self._stop_and_recover(job, cause_of_finding("Hang"), now)
 
-    # --- nodes by themselves
+    # --- node checks
 
     def _check_all_nodes(self, now: float) -> None:
-        """A node that is not well for two looks takes no new work; what runs there is let be, its end will tell. What
-        was seen before a test that it passed is not held against it again."""
+        """Cordon idle nodes that look bad in two checks in a row.
+
+        A node with a running job is left alone; the job's end will show a fault. Readings that a node had before a test
+        that it passed do not count again.
+        """
         for reading in self.stage.node_readings(self.stage.nodes_in_service(), now):
             node = reading.node
             bad = _is_bad_reading(reading, now) and (tuple(reading.xids), reading.ecc_uncorrected) != self._cleared.get(
@@ -168,7 +171,7 @@ class AcmeRecovery:
             self._test_node(node, now)
 
     def _test_node(self, node: str, now: float) -> None:
-        """Two nodes that are known to be good, one after the other; whom both worlds fail is faulty."""
+        """Test the node with two known good nodes in turn; it is faulty if both tests fail."""
         partners = [name for name in self.stage.idle() if name != node][:2]
         if not partners:
             self.stage.agenda.at(now + SWEEP_INTERVAL_S, lambda later: self._test_node(node, later))
@@ -201,9 +204,9 @@ class AcmeRecovery:
 
         def after_first(first: list[pair_tests.GroupResult], later: float) -> None:
             waves = pair_tests.second_round_waves(suspects, first, partners)
-            self._run_waves(list(waves), [], later, lambda second, at: told(first, second, at))
+            self._run_waves(list(waves), [], later, lambda second, at: finish(first, second, at))
 
-        def told(first: list[pair_tests.GroupResult], second: list[pair_tests.GroupResult], at: float) -> None:
+        def finish(first: list[pair_tests.GroupResult], second: list[pair_tests.GroupResult], at: float) -> None:
             then(pair_tests.pair_test_verdict(suspects, first, second, partners), at)
 
         self.stage.test(first_worlds, now, after_first)
@@ -220,102 +223,102 @@ class AcmeRecovery:
             return
         self.stage.test(waves[0], now, lambda more, later: self._run_waves(waves[1:], [*outcomes, *more], later, then))
 
-    # --- an attempt that failed, or must not go on
+    # --- an attempt that failed or must be stopped
 
-    def ended(self, seen: FailedAttempt, now: float) -> None:
-        self._followed.pop(seen.job, None)
-        found = engine.diagnose_text(seen.log, ExitStatus(exit_code=seen.exit_code))
-        weighed = circumstances.merge_cluster_report(found, ClusterEndReport(state=seen.state, news=seen.news))
-        self._recover_attempt(seen, cause_of_diagnosis(weighed), now)
+    def on_end(self, attempt: FailedAttempt, now: float) -> None:
+        self._followed.pop(attempt.job, None)
+        diagnosis = engine.diagnose_text(attempt.log, ExitStatus(exit_code=attempt.exit_code))
+        merged = circumstances.merge_cluster_report(diagnosis, ClusterEndReport(state=attempt.state, news=attempt.news))
+        self._recover_attempt(attempt, cause_of_diagnosis(merged), now)
 
     def _stop_and_recover(self, job: str, cause: RecoveryCause, now: float) -> None:
-        """The attempt runs and gets nowhere: it is ended, and answered like one that ended by itself."""
+        """Stop an attempt that runs without progress, and recover it like one that ended by itself."""
         self._followed.pop(job, None)
-        self.stage.tally.detected(job, now, cause.label)
-        seen = self.stage.seen(job, now)
+        self.stage.tally.record_detection(job, now, cause.label)
+        attempt = self.stage.failed_attempt(job, now)
         self.stage.stop(job, now, saving=cause.label == SLOW_NODE)
-        # Who could save is asked to, and goes on from there
-        shelf = self.stage.seen(job, now).shelf if cause.label == SLOW_NODE else seen.shelf
-        self._recover_attempt(replace(seen, shelf=shelf), cause, now)
+        # A slow job saves a checkpoint when it is stopped, and restarts from it
+        checkpoint_files = self.stage.failed_attempt(job, now).shelf if cause.label == SLOW_NODE else attempt.shelf
+        self._recover_attempt(replace(attempt, shelf=checkpoint_files), cause, now)
 
-    def _recover_attempt(self, seen: FailedAttempt, cause: RecoveryCause, now: float) -> None:
-        self.stage.tally.detected(seen.job, now, cause.label)
-        facts = self._recovery_facts(seen, cause, now)
-        self._tries[seen.job].append(PastAttempt(cause=cause.label, nodes=seen.nodes, step=seen.step))
+    def _recover_attempt(self, attempt: FailedAttempt, cause: RecoveryCause, now: float) -> None:
+        self.stage.tally.record_detection(attempt.job, now, cause.label)
+        facts = self._recovery_facts(attempt, cause, now)
+        self._tries[attempt.job].append(PastAttempt(cause=cause.label, nodes=attempt.nodes, step=attempt.step))
         history = FailureHistory(
-            tries=tuple(self._tries[seen.job]), done=tuple(self._done), cluster_nodes=self.stage.plan.nodes
+            tries=tuple(self._tries[attempt.job]), done=tuple(self._done), cluster_nodes=self.stage.plan.nodes
         )
-        self._execute_recovery(seen, facts, decide(facts, history, AUTOMATIC_POLICY, virtual_time(now)), now)
+        self._execute_recovery(attempt, facts, decide(facts, history, AUTOMATIC_POLICY, virtual_time(now)), now)
 
-    def _recovery_facts(self, seen: FailedAttempt, cause: RecoveryCause, now: float) -> FailureFacts:
+    def _recovery_facts(self, run: FailedAttempt, cause: RecoveryCause, now: float) -> FailureFacts:
         faulty = frozenset(
-            one.node for one in self.stage.node_readings(seen.nodes, now) if node_health.reports_fault(one)
+            row.node for row in self.stage.node_readings(run.nodes, now) if node_health.reports_fault(row)
         )
         suspects = cause.suspects | (faulty if cause.category is FailureCategory.INFRASTRUCTURE else frozenset())
-        incident, alike = self._assign_incident(seen, cause, suspects)
+        incident, alike = self._assign_incident(run, cause, suspects)
         return FailureFacts(
-            job=seen.job, team=seen.team, cause=cause.label, category=cause.category, at=seen.at,
-            confidence=cause.confidence, restart_helps=cause.restart_helps, incident=str(incident), nodes=seen.nodes,
-            suspects=suspects, alike=alike, labels=seen.labels, started_from=seen.started_from,
+            job=run.job, team=run.team, cause=cause.label, category=cause.category, at=run.at,
+            confidence=cause.confidence, restart_helps=cause.restart_helps, incident=str(incident), nodes=run.nodes,
+            suspects=suspects, alike=alike, labels=run.labels, started_from=run.started_from,
             checkpoints=checkpoints.to_saved_checkpoints(
-                checkpoints.find_checkpoints(seen.shelf), CHECKPOINT_ROOT, cause.spike_at
+                checkpoints.find_checkpoints(run.shelf), CHECKPOINT_ROOT, cause.spike_at
             ),
-            spike_at=cause.spike_at, ran=seen.ran,
+            spike_at=cause.spike_at, ran=run.ran,
         )  # fmt: skip
 
-    def _assign_incident(self, seen: FailedAttempt, cause: RecoveryCause, suspects: frozenset[str]) -> tuple[int, int]:
-        """The incident it belongs to, and how many other jobs are in it."""
+    def _assign_incident(self, run: FailedAttempt, cause: RecoveryCause, suspects: frozenset[str]) -> tuple[int, int]:
+        """The incident of the failure, and the number of other jobs in it."""
         failure = Failure(
-            root_cause=cause.label, at=seen.at, job=seen.job, nodes=seen.nodes, suspects=suspects, words=cause.words
+            root_cause=cause.label, at=run.at, job=run.job, nodes=run.nodes, suspects=suspects, words=cause.words
         )
-        known = matching_incident(failure, self._incidents.values())
-        if known is None:
-            known = len(self._incidents) + 1
-            self._incidents[known] = OpenIncident(
-                id=known, root_cause=cause.label, scope=scope_of_symptom(failure), first_at=seen.at, last_at=seen.at,
-                nodes=suspects & seen.nodes, jobs=frozenset({seen.job}), words=cause.words,
+        incident_id = matching_incident(failure, self._incidents.values())
+        if incident_id is None:
+            incident_id = len(self._incidents) + 1
+            self._incidents[incident_id] = OpenIncident(
+                id=incident_id, root_cause=cause.label, scope=scope_of_symptom(failure), words=cause.words,
+                first_at=run.at, last_at=run.at, nodes=suspects & run.nodes, jobs=frozenset({run.job}),
             )  # fmt: skip
-            return known, 0
-        one = self._incidents[known]
-        jobs = one.jobs | {seen.job}
-        self._incidents[known] = OpenIncident(
-            id=known, root_cause=one.root_cause, scope=one.scope, first_at=one.first_at,
-            last_at=max(one.last_at, seen.at), nodes=one.nodes, jobs=jobs, words=one.words,
+            return incident_id, 0
+        incident = self._incidents[incident_id]
+        jobs = incident.jobs | {run.job}
+        self._incidents[incident_id] = OpenIncident(
+            id=incident_id, root_cause=incident.root_cause, scope=incident.scope, first_at=incident.first_at,
+            last_at=max(incident.last_at, run.at), nodes=incident.nodes, jobs=jobs, words=incident.words,
         )  # fmt: skip
-        return known, len(jobs) - 1
+        return incident_id, len(jobs) - 1
 
-    def _execute_recovery(self, seen: FailedAttempt, facts: FailureFacts, what: RecoveryDecision, now: float) -> None:
-        if not what.is_automatic or what.action not in RESTART_ACTIONS:
-            self.stage.call_operator(seen.job, now)
+    def _execute_recovery(self, run: FailedAttempt, facts: FailureFacts, choice: RecoveryDecision, now: float) -> None:
+        if not choice.is_automatic or choice.action not in RESTART_ACTIONS:
+            self.stage.call_operator(run.job, now)
             return
         self._done.append(
             PastAction(
-                action=what.action, job=seen.job, at=virtual_time(now), incident=facts.incident, nodes=what.drain,
-                until=what.not_before if what.action is RecoveryAction.WAIT else None,
-                checkpoint=what.checkpoint.step if what.checkpoint else None,
+                action=choice.action, job=run.job, at=virtual_time(now), incident=facts.incident, nodes=choice.drain,
+                until=choice.not_before if choice.action is RecoveryAction.WAIT else None,
+                checkpoint=choice.checkpoint.step if choice.checkpoint else None,
             )
         )  # fmt: skip
-        if what.action is RecoveryAction.TEST:
-            self._test_nodes_first(seen, what, now)
+        if choice.action is RecoveryAction.TEST:
+            self._test_nodes_first(run, choice, now)
             return
-        for node in what.drain:
+        for node in choice.drain:
             self._cordon_node(node, now, untested=facts.cause == SLOW_NODE)
-        self._restart(seen, what, now + (what.not_before - virtual_time(now)).total_seconds())
+        self._restart(run, choice, now + (choice.not_before - virtual_time(now)).total_seconds())
 
-    def _test_nodes_first(self, seen: FailedAttempt, what: RecoveryDecision, now: float) -> None:
-        def judged(verdict: pair_tests.PairTestVerdict, later: float) -> None:
+    def _test_nodes_first(self, attempt: FailedAttempt, decision: RecoveryDecision, now: float) -> None:
+        def restart_after_test(verdict: pair_tests.PairTestVerdict, later: float) -> None:
             for node in verdict.faulty:
                 self.stage.cordon(node, later)
                 self._repair(node, later)
-            self._restart(seen, what, later)
+            self._restart(attempt, decision, later)
 
-        idle = [node for node in self.stage.idle() if node not in what.test]
-        self._run_pair_tests(sorted(what.test), idle, now, judged)
+        idle = [node for node in self.stage.idle() if node not in decision.test]
+        self._run_pair_tests(sorted(decision.test), idle, now, restart_after_test)
 
-    def _restart(self, seen: FailedAttempt, what: RecoveryDecision, at: float) -> None:
-        step = what.checkpoint.step if what.checkpoint else None
-        self.stage.restart(seen.job, step, at=at, skip=what.skip)
+    def _restart(self, attempt: FailedAttempt, decision: RecoveryDecision, at: float) -> None:
+        step = decision.checkpoint.step if decision.checkpoint else None
+        self.stage.restart(attempt.job, step, at=at, skip=decision.skip)
 
 
 def _is_bad_reading(reading: node_health.NodeTelemetryWindow, now: float) -> bool:
-    return any(one.severity is Severity.BAD for one in node_health.node_health_findings(reading, now))
+    return any(finding.severity is Severity.BAD for finding in node_health.node_health_findings(reading, now))

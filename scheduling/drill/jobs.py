@@ -1,4 +1,4 @@
-"""The jobs of a drill, as they stand: who they are, where they run, what is saved. Changed by the stage alone."""
+"""The state of a drill's jobs: identity, nodes, checkpoints. Only the simulation changes it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DrillCheckpoint:
     step: int
     at: float
     whole: bool = False
-    loss_defect: str = ""  # how the weights in it are bad, if they are
+    loss_defect: str = ""  # "nan" or "spike" if its weights are bad
     damaged: bool = False
 
 
@@ -42,8 +42,8 @@ class AttemptLife:
     steps: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
 
-    def reached(self, step: int) -> float:
-        """When it had completed this step; its promise, where it came later than that step."""
+    def time_of_step(self, step: int) -> float:
+        """When the attempt had completed this step, at the earliest when its GPUs were allocated."""
         at = bisect_right(self.steps, step)
         return self.times[at - 1] if at else self.promised
 
@@ -59,9 +59,9 @@ class DrillJob:
     ask: RequestGroup
     number: int
     flaw: JobFlaw | None = None
-    job: EngineJob | None = None  # while it waits or runs
+    job: EngineJob | None = None  # while the job waits or runs
     nodes: tuple[int, ...] = ()  # of the present attempt, or of the last
-    run: int = 0  # which attempt; what was planned for an earlier one is void
+    run: int = 0  # changes with each attempt; actions planned for an earlier value are void
     waiting: bool = False
     running: bool = False
     over: bool = False
@@ -74,7 +74,7 @@ class DrillJob:
     skips: list[tuple[int, int]] = field(default_factory=list)
     bad_data: list[tuple[int, int, str]] = field(default_factory=list)
     loss_defect: str = ""
-    bug: tuple[int, str] | None = None  # at which step the program fails, and with which words
+    bug: tuple[int, str] | None = None  # the step at which the program fails, and the reason
     lives: list[AttemptLife] = field(default_factory=list)
 
     @property
@@ -89,22 +89,22 @@ class DrillJob:
     def saves(self) -> bool:
         return self.kind in CHECKPOINTING_KINDS
 
-    def ran(self, now: float) -> timedelta:
-        """How long all of its attempts ran, start-up included."""
+    def total_run_time(self, now: float) -> timedelta:
+        """The total run time of all attempts, including their start-up."""
         return timedelta(
             seconds=sum((now if life.ended is None else life.ended) - life.promised for life in self.lives)
         )
 
     def newest(self, step: int | None) -> DrillCheckpoint | None:
-        """The checkpoint of a step, or of the newest that is whole."""
-        whole = [one for one in self.saved if one.whole and (step is None or one.step == step)]
-        return max(whole, key=lambda one: one.step, default=None)
+        """The newest complete checkpoint, or the one of the given step."""
+        whole = [row for row in self.saved if row.whole and (step is None or row.step == step)]
+        return max(whole, key=lambda row: row.step, default=None)
 
     def is_step_skipped(self, step: int) -> bool:
         return any(low <= step <= high for low, high in self.skips)
 
-    def met(self, step: int) -> str:
-        """How the data of this step spoil the weights, if they do."""
+    def data_defect(self, step: int) -> str:
+        """How the data of this step damage the weights; empty if they do not."""
         if self.is_step_skipped(step):
             return ""
         return next((how for low, high, how in self.bad_data if low <= step <= high), "")

@@ -1,4 +1,4 @@
-"""One drill: a scenario, a plan and an answer in, what became of it out. Pure."""
+"""Runs one drill: a scenario, a plan and a strategy give a DrillResult. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STRATEGIES: Mapping[str, Callable[[DrillSimulation], RecoveryStrategy]] = {
     "requeue": RequeueAlways,
     "off": ManualRecovery,
 }
-MAX_MIX_JOB_GPUS = 64  # GPUs; wider jobs do not fit beside the gang
+MAX_MIX_JOB_GPUS = 64  # GPUs; larger jobs do not fit next to the gang
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,19 +49,19 @@ class DrillResult:
 def run_drill(
     scenario: Scenario, plan: DrillPlan, answer: str, faults: Sequence[DrillFault] | None = None
 ) -> DrillResult:
-    """`faults` in the place of those that the scenario draws."""
+    """Simulate the scenario under a strategy. `faults` replaces the faults that the scenario draws."""
     faults = draw_faults(scenario, plan) if faults is None else faults
     agenda, tally = EventQueue(), DrillCounts()
     stage = DrillSimulation(plan, _build_engine(plan), agenda, tally)
     stage.answer = STRATEGIES[answer](stage)
     save_s = optimal_interval_s(mttf_s=scenario.hours_between(plan.gang_nodes) * 3600, stall_s=plan.stall_s)
     save_every = max(1, round(save_s / plan.step_s))
-    gang, blows = GangTraining(stage, save_every), FaultInjector(stage)
-    stage.on_first_step = lambda work, now: _handle_first_step(stage, gang, blows, work, now)
+    gang, fault_injector = GangTraining(stage, save_every), FaultInjector(stage)
+    stage.on_first_step = lambda work, now: _handle_first_step(stage, gang, fault_injector, work, now)
     stage.submit(_gang_job(stage), 0.0)
     _schedule_arrivals(stage, plan)
     for fault in faults:
-        agenda.at(fault.at, partial(blows.apply_fault, fault))
+        agenda.at(fault.at, partial(fault_injector.apply_fault, fault))
     _schedule_ticks(stage, plan)
     agenda.run(plan.end_s + plan.cooldown_h * 3600)
     tally.jobs = len(stage.works)
@@ -72,16 +72,16 @@ def run_drill(
 
 
 def _handle_first_step(
-    stage: DrillSimulation, gang: GangTraining, blows: FaultInjector, work: DrillJob, now: float
+    stage: DrillSimulation, gang: GangTraining, fault_injector: FaultInjector, work: DrillJob, now: float
 ) -> None:
     if work.is_gang:
         gang.begin(work, now)
         return
     stage.tally.record_first_step(work.name, now)
-    left = max(1.0, work.need_s - work.step * 10.0)
-    if work.flaw and work.flaw.after_s < left:
-        stage.agenda.at(now + work.flaw.after_s, stage.if_same_attempt(work, blows.fail_by_own_flaw))
-    stage.agenda.at(now + left, stage.if_same_attempt(work, stage.finish))
+    remaining_s = max(1.0, work.need_s - work.step * 10.0)
+    if work.flaw and work.flaw.after_s < remaining_s:
+        stage.agenda.at(now + work.flaw.after_s, stage.if_same_attempt(work, fault_injector.fail_by_own_flaw))
+    stage.agenda.at(now + remaining_s, stage.if_same_attempt(work, stage.finish))
 
 
 def _schedule_ticks(stage: DrillSimulation, plan: DrillPlan) -> None:
@@ -120,7 +120,7 @@ def _gang_job(stage: DrillSimulation) -> DrillJob:
 
 
 def _schedule_arrivals(stage: DrillSimulation, plan: DrillPlan) -> None:
-    """The mix of Kalos beside the gang: as many jobs as it had in that time, those that are narrow enough."""
+    """Schedule the mix of Kalos next to the gang: as many jobs as Kalos had in that time, without the largest ones."""
     site = acme_trace.PUBLISHED_CLUSTERS["kalos"]
     count = max(1, round(site.jobs / site.days * plan.hours / 24))
     trace = acme_trace.draw_trace(site, "kalos", jobs=count, seed=plan.seed)

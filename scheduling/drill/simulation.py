@@ -1,7 +1,7 @@
-"""The datacenter of a drill: the engine gives places, jobs start, run and end, nodes are shut and opened. Pure.
+"""The simulated datacenter of a drill: the engine places jobs; jobs start, run and end; nodes close and open. Pure.
 
-Everything true is here. An answer (`answers.Answer`) is told what a control plane would be told, and does what one
-could do: the public methods below `what an answer may do`. Virtual seconds; dice are seeded by what they decide.
+The simulation knows the truth. A strategy (`RecoveryStrategy`) sees what a control plane would see, and acts through
+the public methods below `actions of a strategy`. Times are virtual seconds; each random draw is seeded by its purpose.
 """
 
 from __future__ import annotations
@@ -24,17 +24,14 @@ from scheduling.drill.values import DrillFault, DrillPlan, FailedAttempt, StepRe
 from scheduling.engine.engine import Engine, EngineJob
 from scheduling.slurmsim.faults import REPAIR_RANGE_S, SYMPTOM_DELAY_S, FaultKind
 
-SYNC_DELAY_S, DIAGNOSIS_DELAY_S, TURN_DELAY_S = (
-    1.0,
-    2.0,
-    1.0,
-)  # a look at the cluster, a diagnosis, a turn of the scheduler
-TEARDOWN_S = (2.0, 15.0)  # from the first rank that dies to the last
-NODE_LOST_S = (5.0, 15.0)  # until a cluster calls a silent node down
-FAILED_START_S = (20.0, 60.0)  # into its start-up a job meets what is broken
+# A poll of the cluster, a diagnosis, a turn of the scheduler
+SYNC_DELAY_S, DIAGNOSIS_DELAY_S, TURN_DELAY_S = 1.0, 2.0, 1.0
+TEARDOWN_S = (2.0, 15.0)  # from the end of the first rank to the end of the last
+NODE_LOST_S = (5.0, 15.0)  # until a cluster marks a silent node as down
+FAILED_START_S = (20.0, 60.0)  # until a starting job fails on a broken node
 MIX_START_S = 60.0
 LINE_EVERY_S = 20.0
-FALSE_FAILURE_RATE, MISSED_FAILURE_RATE = 0.002, 0.03  # of an all-gather between two nodes
+FALSE_FAILURE_RATE, MISSED_FAILURE_RATE = 0.002, 0.03  # of an all-gather test between two nodes
 RECENT_FAULT_S = 3600.0
 SILENT_FAULTS = frozenset({FaultKind.HANG, "nccl_timeout_error"})
 MACHINE_FAULTS = frozenset(
@@ -43,17 +40,17 @@ MACHINE_FAULTS = frozenset(
 
 
 class RecoveryStrategy(Protocol):
-    """Who answers to what goes wrong: Acme, or what is compared with it."""
+    """Reacts to events of the simulation: Acme's recovery, or a strategy that it is compared with."""
 
     name: str
 
-    def beat(self, job: str, beat: StepReport) -> None: ...
+    def on_step(self, job: str, report: StepReport) -> None: ...
 
-    def section(self, job: str, name: str, begin: float, end: float) -> None: ...
+    def on_section(self, job: str, name: str, begin: float, end: float) -> None: ...
 
-    def started(self, job: str, now: float) -> None: ...
+    def on_start(self, job: str, now: float) -> None: ...
 
-    def ended(self, seen: FailedAttempt, now: float) -> None: ...
+    def on_end(self, attempt: FailedAttempt, now: float) -> None: ...
 
     def run_checks(self, now: float) -> None: ...
 
@@ -76,7 +73,7 @@ class DrillSimulation:
         self._jobs = 0
         self._noises: tuple[int, dict[str, str]] = -1, {}
 
-    # --- jobs come, start and end
+    # --- jobs: submission, start and end
 
     def submit(self, work: DrillJob, now: float) -> None:
         self.works[work.name] = work
@@ -86,8 +83,8 @@ class DrillSimulation:
         if work.waiting or work.running or work.over:
             return
         self._jobs += 1
-        left = max(1.0, work.need_s - work.step * MIX_STEP_S)
-        work.job = EngineJob(self._jobs, work.ask, work.submitted, left, left)
+        remaining_s = max(1.0, work.need_s - work.step * MIX_STEP_S)
+        work.job = EngineJob(self._jobs, work.ask, work.submitted, remaining_s, remaining_s)
         self.by_job[self._jobs] = work
         work.waiting = True
         self.engine.submit(work.job, now)
@@ -110,7 +107,7 @@ class DrillSimulation:
             self._start_attempt(self.by_job[job.number], job, now)
 
     def _preempt_job(self, work: DrillJob, now: float) -> None:
-        """It gave way to an owner, saved as it was told to, and waits again."""
+        """Preempt a job for a quota owner: it saves a checkpoint and waits again."""
         self.leave(work, now, kept=True)
         work.saved.append(DrillCheckpoint(step=work.step, at=now, whole=True))
         work.waiting = True
@@ -123,7 +120,7 @@ class DrillSimulation:
         after = work.lives[-1].cause if work.lives else ""
         work.lives.append(AttemptLife(promised=now, base=work.step, nodes=work.nodes, after=after))
         work.base = work.step
-        self.answer.started(work.name, now)
+        self.answer.on_start(work.name, now)
         if kind := self.start_obstacle(work, now):
             self._fail_to_start(work, kind, now)
             return
@@ -131,8 +128,11 @@ class DrillSimulation:
         self.agenda.at(now + start_up, self.if_same_attempt(work, self._record_first_step))
 
     def _fail_to_start(self, work: DrillJob, kind: str, now: float) -> None:
-        """A node that does not answer keeps the others waiting in silence until NCCL's watchdog ends the job, as it
-        does to a job that runs. What else is broken is an error at once."""
+        """Schedule the failure of an attempt on broken nodes.
+
+        With a node that hangs, the other ranks wait until NCCL's watchdog ends the job, as in a running job. Other
+        faults fail the start immediately.
+        """
         after = self.dice("stumble", work.name, work.run).uniform(*FAILED_START_S)
         if kind in SILENT_FAULTS:
             self.agenda.at(now + after + self.plan.watchdog_s, self._die_of(work, "nccl_timeout_error"))
@@ -140,24 +140,24 @@ class DrillSimulation:
             self.agenda.at(now + after, self._die_of(work, kind))
 
     def _die_of(self, work: DrillJob, kind: str) -> Callable[[float], None]:
-        return self.if_same_attempt(work, lambda one, now: self.fail_attempt(one, now, kind))
+        return self.if_same_attempt(work, lambda attempt, now: self.fail_attempt(attempt, now, kind))
 
-    def if_same_attempt(self, work: DrillJob, deed: Callable[[DrillJob, float], None]) -> Callable[[float], None]:
-        """What was planned for an attempt is void when that attempt is over."""
+    def if_same_attempt(self, work: DrillJob, action: Callable[[DrillJob, float], None]) -> Callable[[float], None]:
+        """The action, skipped if the attempt is over when it is due."""
         run = work.run
 
-        def due(now: float) -> None:
+        def run_if_current(now: float) -> None:
             if work.run == run and work.running:
-                deed(work, now)
+                action(work, now)
 
-        return due
+        return run_if_current
 
     def _record_first_step(self, work: DrillJob, now: float) -> None:
         work.current_attempt.first_step = now
         self.on_first_step(work, now)
 
     def start_obstacle(self, work: DrillJob, now: float) -> str:
-        """What stands in the way of a start there."""
+        """The kind of fault that prevents the attempt from starting; empty if nothing does."""
         for number in work.nodes:
             for fault in self.sick(number):
                 if fault.kind != FaultKind.SLOW and (fault.kind != FaultKind.NVLINK or work.gpus > 1):
@@ -167,11 +167,11 @@ class DrillSimulation:
         return ""
 
     def sick(self, number: int) -> list[DrillFault]:
-        """What is broken there now and stays so."""
+        """Persistent faults that the node has now."""
         return [
-            one
-            for one in self.broken[number]
-            if one.number not in self.mended and (one.sticks or self._is_node_down(one))
+            fault
+            for fault in self.broken[number]
+            if fault.number not in self.mended and (fault.sticks or self._is_node_down(fault))
         ]
 
     def _is_node_down(self, fault: DrillFault) -> bool:
@@ -180,18 +180,18 @@ class DrillSimulation:
     def fail_attempt(
         self, work: DrillJob, now: float, kind: str, where: int | None = None, state: str = "FAILED"
     ) -> None:
-        """Its processes are gone; the record hears of it a moment later."""
+        """End the attempt now; the strategy sees it after the delays of polling and diagnosis."""
         if not work.running:
             return
         work.current_attempt.cause = kind
-        seen = self.seen(work.name, now, kind, where, state)
+        attempt = self.failed_attempt(work.name, now, kind, where, state)
         self.leave(work, now, kept=False)
-        self.agenda.at(now + SYNC_DELAY_S + DIAGNOSIS_DELAY_S, lambda later: self.answer.ended(seen, later))
+        self.agenda.at(now + SYNC_DELAY_S + DIAGNOSIS_DELAY_S, lambda later: self.answer.on_end(attempt, later))
 
-    def seen(
+    def failed_attempt(
         self, job: str, now: float, kind: str = "", where: int | None = None, state: str = "RUNNING"
     ) -> FailedAttempt:
-        """An attempt as the record has it at this moment."""
+        """An attempt as a control plane would record it at this moment."""
         work = self.works[job]
         self.progress(work, now)
         nodes = tuple(self.names[number] for number in work.nodes)
@@ -203,13 +203,13 @@ class DrillSimulation:
         return FailedAttempt(
             job=work.name, team=work.team, kind=work.kind, at=virtual_time(now), state=state,
             log=log, exit_code=1, nodes=frozenset(nodes), step=self._reported_step(work),
-            started_from=work.base or None, ran=work.ran(now),
-            shelf=symptoms.checkpoint_listing((one.step, one.at, one.whole) for one in work.saved),
+            started_from=work.base or None, ran=work.total_run_time(now),
+            shelf=symptoms.checkpoint_listing((saved.step, saved.at, saved.whole) for saved in work.saved),
             news=self._node_news(work, now) if state == "NODE_FAIL" else (),
         )  # fmt: skip
 
     def _reported_step(self, work: DrillJob) -> int | None:
-        """How far it says it came; evaluation and debugging report nothing."""
+        """The last step that the job reports; None for evaluation and debugging jobs, which report none."""
         return work.step if work.saves else None
 
     def _gpus_per_used_node(self, work: DrillJob) -> int:
@@ -218,7 +218,7 @@ class DrillSimulation:
     def _rank_at_fault(self, work: DrillJob, kind: str, where: int | None) -> int:
         dice = self.dice("rank", work.name, work.run)
         if where is None:
-            sick = [number for number in work.nodes if any(one.kind == kind for one in self.sick(number))]
+            sick = [number for number in work.nodes if any(fault.kind == kind for fault in self.sick(number))]
             where = sick[0] if sick else None
         if where is not None and where in work.nodes:
             return work.nodes.index(where) * self._gpus_per_used_node(work) + dice.randrange(
@@ -233,7 +233,7 @@ class DrillSimulation:
         )
 
     def leave(self, work: DrillJob, now: float, *, kept: bool) -> None:
-        """It gives its GPUs back. What was not saved is lost when it starts again."""
+        """End the attempt and free its GPUs. Work since the last checkpoint is lost unless it is kept."""
         if not work.running:
             return
         self.progress(work, now)
@@ -248,16 +248,16 @@ class DrillSimulation:
         self.schedule_turn(now)
 
     def progress(self, work: DrillJob, now: float) -> None:
-        """How far a job of the mix has come; the gang counts its steps itself."""
+        """Update the step of a job of the mix; the gang counts its own steps."""
         if work.is_gang or work.current_attempt.first_step is None:
             return
-        worked = min(now, work.silent_since or now) - work.current_attempt.first_step
-        work.step = work.current_attempt.base + int(max(0.0, worked) / MIX_STEP_S)
+        work_s = min(now, work.silent_since or now) - work.current_attempt.first_step
+        work.step = work.current_attempt.base + int(max(0.0, work_s) / MIX_STEP_S)
         if work.saves:
-            known = {one.step for one in work.saved}
+            saved_steps = {checkpoint.step for checkpoint in work.saved}
             every = int(self.plan.checkpoint_s / MIX_STEP_S)
             for step in range((work.current_attempt.base // every + 1) * every, work.step + 1, every):
-                if step in known:
+                if step in saved_steps:
                     continue
                 at = work.current_attempt.first_step + (step - work.current_attempt.base) * MIX_STEP_S
                 work.saved.append(DrillCheckpoint(step=step, at=at, whole=True))
@@ -281,19 +281,19 @@ class DrillSimulation:
             self.schedule_turn(now)
 
     def had_machine_fault(self, number: int, now: float) -> bool:
-        """Whether there was anything wrong with the machine itself, not only with a program that ran there."""
+        """Whether the node itself had a fault recently, not only a program that ran on it."""
         real = (fault for fault in self.broken[number] if fault.kind in MACHINE_FAULTS)
         return any(now - RECENT_FAULT_S <= fault.at <= now for fault in real) or bool(self.sick(number))
 
     def dice(self, *what: object) -> Random:
         return Random(f"{self.plan.seed}:" + ":".join(str(part) for part in what))
 
-    # --- what an answer may do
+    # --- actions of a strategy
 
     def restart(self, job: str, step: int | None, *, at: float, skip: tuple[int, int] | None = None) -> None:
-        """From the checkpoint of this step; without one from the beginning."""
+        """Restart a job from the checkpoint of this step, or from the beginning if it is None."""
         work = self.works[job]
-        self.tally.restarted(job)
+        self.tally.record_restart(job)
         chosen = work.newest(step) if step is not None else None
         if skip:
             work.skips.append(skip)
@@ -303,7 +303,7 @@ class DrillSimulation:
         self.agenda.at(at, lambda now: self.queue(work, now))
 
     def stop(self, job: str, now: float, *, saving: bool = False) -> None:
-        """End a running attempt: by a signal on which it saves, or at once."""
+        """Stop a running attempt, with a signal that makes it save a checkpoint or at once."""
         work = self.works[job]
         if work.running and not self.tally.of(job):
             self.tally.wrong_stops.append(f"{job} at {virtual_time(now):%d %H:%M:%S}")
@@ -326,38 +326,38 @@ class DrillSimulation:
         self.open(self.number_of[node], "cordon", now)
 
     def repair(self, node: str, now: float, then: Callable[[float], None]) -> None:
-        """People take it out, mend what is broken, and give it back."""
+        """Send a node to repair; its faults are gone when it returns."""
         number = self.number_of[node]
-        done = now + self.dice("repair", node, int(now)).uniform(*REPAIR_RANGE_S)
+        returns_at = now + self.dice("repair", node, int(now)).uniform(*REPAIR_RANGE_S)
 
-        def mended(later: float) -> None:
+        def finish_repair(later: float) -> None:
             self.mended |= {fault.number for fault in self.broken[number] if fault.at < later}
             then(later)
 
-        self.agenda.at(done, mended)
+        self.agenda.at(returns_at, finish_repair)
 
     def test(self, worlds: Sequence[NodeGroup], now: float, then: Callable[[list[GroupResult], float], None]) -> None:
-        """Run these all-gathers at once; nobody else starts on their nodes meanwhile."""
+        """Run these all-gather tests in parallel; no job starts on their nodes meanwhile."""
         numbers = [self.number_of[node] for world in worlds for node in world.nodes]
         for number in numbers:
             self.close(number, "test", now)
 
-        def done(later: float) -> None:
+        def finish_tests(later: float) -> None:
             outcomes = [self._test_outcome(world, later) for world in worlds]
             for number in numbers:
                 self.open(number, "test", later)
             then(outcomes, later)
 
-        self.agenda.at(now + self.plan.test_round_s, done)
+        self.agenda.at(now + self.plan.test_round_s, finish_tests)
 
     def _test_outcome(self, world: NodeGroup, now: float) -> GroupResult:
-        sick = any(one.kind != FaultKind.SLOW for node in world.nodes for one in self.sick(self.number_of[node]))
+        sick = any(fault.kind != FaultKind.SLOW for node in world.nodes for fault in self.sick(self.number_of[node]))
         chance = self.dice("gather", *world.nodes, int(now)).random()
         passed = chance < MISSED_FAILURE_RATE if sick else chance >= FALSE_FAILURE_RATE
         return GroupResult(nodes=world.nodes, passed=passed, why="" if passed else "timed out")
 
     def call_operator(self, job: str, now: float) -> None:
-        """A person is called. He needs his time, and then does what is right."""
+        """Call an operator, who comes after some time and does the right thing."""
         work = self.works[job]
         self.tally.record_handover(job)
         if not work.handed_over and not work.over:
@@ -373,7 +373,7 @@ class DrillSimulation:
                 self.agenda.at(outage, mend)
                 return
             if work.running and not (work.loss_defect or work.dying or work.silent_since is not None):
-                return  # it runs again
+                return  # it runs again, so there is nothing to fix
             for number in work.nodes:
                 if self.sick(number):
                     self.close(number, "repair", now)
@@ -384,22 +384,22 @@ class DrillSimulation:
         return mend
 
     def _reopen_action(self, number: int) -> Callable[[float], None]:
-        def opened(now: float) -> None:
+        def reopen_node(now: float) -> None:
             self.open(number, "repair", now)
             self.open(number, "cordon", now)
 
-        return opened
+        return reopen_node
 
     def _fix_program(self, work: DrillJob, now: float) -> None:
-        """The owner mends his program or his data. A job of the mix that was wrong is submitted as another one."""
+        """Fix the program or the data. A job of the mix with a lasting flaw ends here and is submitted as a new job."""
         if work.flaw and not work.flaw.passes and not work.is_gang:
             work.over = True
             return
         work.bug, work.flaw = None, None
         work.skips += [(low, high) for low, high, _ in work.bad_data]
         if work.is_gang:
-            good = [one for one in work.saved if one.whole and not one.loss_defect]
-            chosen = max(good, key=lambda one: one.step, default=None)
+            good = [checkpoint for checkpoint in work.saved if checkpoint.whole and not checkpoint.loss_defect]
+            chosen = max(good, key=lambda checkpoint: checkpoint.step, default=None)
             work.step, work.loss_defect = (chosen.step if chosen else 0), ""
         work.base = work.step
         self.queue(work, now)
@@ -409,7 +409,7 @@ class DrillSimulation:
 
     def _node_reading(self, name: str, now: float) -> NodeTelemetryWindow:
         number = self.number_of[name]
-        broken = [(one.kind, one.at) for one in self.broken.get(number, ()) if one.number not in self.mended]
+        broken = [(fault.kind, fault.at) for fault in self.broken.get(number, ()) if fault.number not in self.mended]
         return symptoms.simulated_reading(name, now, broken, self._current_noise(now).get(name, ""))
 
     def _current_noise(self, now: float) -> dict[str, str]:
@@ -426,12 +426,12 @@ class DrillSimulation:
         )
 
     def slow(self) -> dict[int, float]:
-        """Nodes that hold others up, and by how much. There are few, so they are kept apart."""
+        """Slow nodes and their factors. They are few, so they are stored separately."""
         self.slowed = [fault for fault in self.slowed if fault.number not in self.mended]
         return {fault.node: fault.factor for fault in self.slowed}
 
     def idle(self) -> list[str]:
-        """Nodes in service on which nobody runs."""
+        """Nodes in service without a job."""
         free = self.engine.room.free
         return [name for number, name in enumerate(self.names) if free[number] == self.plan.gpus_per_node
                 and not self.shut[number]]  # fmt: skip
@@ -443,7 +443,7 @@ class DrillSimulation:
         return self.engine.room.free[self.number_of[node]] < self.plan.gpus_per_node
 
     def jobs_with_log(self) -> list[str]:
-        """Jobs of the mix that run and write a log."""
+        """Running jobs of the mix, which write a log."""
         return [work.name for work in self.works.values() if work.running and not work.is_gang]
 
     def last_line_at(self, job: str, now: float) -> float:
@@ -456,7 +456,7 @@ class DrillSimulation:
         )
 
     def lines(self, job: str, now: float) -> list[TimedLine]:
-        """The last lines of a log, each with the moment it came."""
+        """The last lines of a job's log with their times."""
         work = self.works[job]
         began, last = work.current_attempt.first_step, self.last_line_at(job, now)
         if began is None:

@@ -1,7 +1,8 @@
-"""What a fault shows of itself: logs, telemetry, times of ranks, listings of checkpoints. Pure and seeded.
+"""The symptoms of a fault: logs, telemetry, step times of ranks, checkpoint listings. Pure and seeded.
 
-Nothing here names a cause; the sentences are those of `simulator.lastwords`, which knows no signature. Beside the true
-signs stands what every machine room shows for nothing: codes that programs cause, hot days, gaps, sensors that lie.
+Nothing here names a cause; the log lines come from `slurmsim.scripts.failure_messages`, which knows no signature. Real
+symptoms are mixed with the noise of every datacenter: Xids that programs cause, hot days, telemetry gaps, wrong
+sensors.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from scheduling.slurmsim.faults import REASON_OF_FAULT, XID_OF_FAULT, FaultKind
 from scheduling.slurmsim.scripts.failure_output import FailureContext, failure_lines
 from scheduling.slurmsim.scripts.job_output import NOISE_TEMPLATES
 
-STAGES, NODES_OF_STAGE = 8, 8  # of the gang's pipeline, and nodes at least; ranks of one stage do the same work
-ALPHA, BETA = 1.0, 0.12  # parts of a step: by tokens, by squares of lengths
+STAGES, NODES_OF_STAGE = 8, 8  # pipeline stages, and minimum nodes per stage; ranks of one stage do the same work
+ALPHA, BETA = 1.0, 0.12  # parts of a step's time: by tokens, by squared sequence lengths
 TOKENS_PER_STEP = 4_194_304.0
-SHARDS_PER_CHECKPOINT = 4  # files of a checkpoint; the real one has thousands, and the check is the same
+SHARDS_PER_CHECKPOINT = 4  # real checkpoints have thousands of files; the check is the same
 NOISE_PER_NODE_HOUR, NOISE_S = 0.02, 300.0
-# Codes that programs cause, a hot day, a gap in the telemetry, a corrected link, a sensor that lies for a minute
+# Xids that programs cause, a hot day, a telemetry gap, a corrected link error, a sensor that is wrong for a minute
 NODE_NOISE_KINDS = ("13", "31", "43", "hot", "gap", "link", "lying")
 CODE_VISIBLE_S = 900.0
 XIDS: dict[str, int] = {**{str(kind): code for kind, code in XID_OF_FAULT.items()}, "cuda_error": 31}
 
 
 def failure_log(kind: str, *, job: int, nodes: Sequence[str], gpus: int, rank: int, step: int, dice: str) -> str:
-    """The last of a job's log: some progress, some noise, and what is said when it dies of this."""
+    """The end of a job's log: some progress lines, some noise, and the error output of this failure."""
     body = [_progress_line(number, dice) for number in range(max(0, step - 40), step)]
     reason = REASON_OF_FAULT.get(FaultKind(kind), "") if kind in set(FaultKind) else kind
     if not kind:
@@ -40,7 +41,7 @@ def failure_log(kind: str, *, job: int, nodes: Sequence[str], gpus: int, rank: i
     )
     tail = failure_lines(scene)
     if kind == FaultKind.DEATH:
-        # The rank at fault says nothing any more; those who waited for it do
+        # The failed rank writes nothing more; the ranks that waited for it report errors
         tail = failure_lines(_context_with_reason(scene, "nccl_remote_error", (rank + gpus) % scene.ranks))[-12:]
         tail = [*tail[:2], f"slurmstepd: error: *** JOB {job} ON {nodes[0]} CANCELLED DUE TO NODE FAILURE ***"]
     return "\n".join([*body, *tail]) + "\n"
@@ -67,7 +68,7 @@ def expected_loss(step: int, random: Random) -> float:
 
 
 def step_report(plan: DrillPlan, step: int, at: float, *, factor: float, pause_s: float, bad_loss: str) -> StepReport:
-    """A step as it is reported: sequences get longer and shorter, and now and then something pauses."""
+    """The report of a step: step times vary with sequence lengths, with rare pauses."""
     dice = Random(f"{plan.seed}:step:{step}")
     stretch = Random(f"{plan.seed}:data:{step // 150}").uniform(0.5, 1.5)
     squares = stretch * dice.uniform(0.97, 1.03)
@@ -93,28 +94,28 @@ def step_report(plan: DrillPlan, step: int, at: float, *, factor: float, pause_s
 
 
 def _is_transient_spike(plan: DrillPlan, step: int) -> bool:
-    """A bad batch or two, some times a day; the loss comes back by itself."""
+    """A bad batch or two, a few times a day; the loss recovers by itself."""
     dice = Random(f"{plan.seed}:spike:{step // 1000}")
     begins = dice.randrange(1000)
     return begins <= step % 1000 < begins + dice.randrange(3, 16)
 
 
 def rank_step_times(plan: DrillPlan, nodes: Sequence[str], slow: dict[str, float], key: str) -> list[RankTimings]:
-    """Computing times of the last steps of every rank. Heat is a node's, so all GPUs of a slow node are slow."""
+    """Compute times of the last steps of every rank. A slow node slows all its GPUs."""
     stages = max(1, min(STAGES, len(nodes) // NODES_OF_STAGE))
     dice, per_node = Random(f"{plan.seed}:ranks:{key}"), plan.gpus_per_node
-    found = []
+    timings = []
     for number in range(len(nodes) * per_node):
         node = nodes[number // per_node]
         stage = number * stages // (len(nodes) * per_node)
         usual = plan.step_s * (0.8 + 0.02 * stage) * slow.get(node, 1.0)
         seconds = tuple(usual * (1 + 0.01 * dice.gauss(0, 1)) for _ in range(5))
-        found.append(RankTimings(number=number, group=f"stage {stage}", node=node, seconds=seconds))
-    return found
+        timings.append(RankTimings(number=number, group=f"stage {stage}", node=node, seconds=seconds))
+    return timings
 
 
 def checkpoint_listing(saved: Iterable[tuple[int, float, bool]]) -> DirectoryListing:
-    """A directory in torch DCP's convention; of what was cut off the metadata is missing, which is written last."""
+    """A directory in torch DCP's format. Metadata is written last, so an interrupted checkpoint has none."""
     files = []
     for step, at, whole in saved:
         shards = SHARDS_PER_CHECKPOINT if whole else SHARDS_PER_CHECKPOINT - 1
@@ -127,15 +128,15 @@ def checkpoint_listing(saved: Iterable[tuple[int, float, bool]]) -> DirectoryLis
 
 
 def draw_node_noise(names: Sequence[str], dice: Random) -> dict[str, str]:
-    """Which nodes show something for nothing in these minutes: nearly none."""
+    """The nodes that show noise in this interval; usually almost none."""
     chance = NOISE_PER_NODE_HOUR * NOISE_S / 3600
     return {name: dice.choice(NODE_NOISE_KINDS) for name in names if dice.random() < chance}
 
 
 def simulated_reading(name: str, now: float, broken: Iterable[tuple[str, float]], noise: str) -> NodeTelemetryWindow:
-    """A node's last minutes; `broken` is what of it broke, and when. Codes and counters are seen for some time."""
+    """A node's telemetry of the last minutes; `broken` has its faults and their times. Xids stay for a while."""
     xids, ecc, nvlink, hottest, throttled = [], 0, 0, 62.0, 0.0
-    heard, down = now - 10.0, []
+    heard_at, down = now - 10.0, []
     for kind, since in broken:
         fresh = now - since < CODE_VISIBLE_S
         if fresh and (code := XIDS.get(kind)):
@@ -147,11 +148,11 @@ def simulated_reading(name: str, now: float, broken: Iterable[tuple[str, float]]
         if kind == FaultKind.SLOW:
             hottest, throttled = 89.0, 0.6
         if kind == FaultKind.DEATH:
-            heard = min(heard, since)
+            heard_at = min(heard_at, since)
     if noise.isdigit():
         xids.append(int(noise))
     hottest = {"hot": 88.5, "lying": 127.0 if now % NOISE_S < 60 else hottest}.get(noise, hottest)
     return NodeTelemetryWindow(
-        node=name, heard_at=now - 200 if noise == "gap" else heard, xids=tuple(xids), ecc_uncorrected=ecc,
+        node=name, heard_at=now - 200 if noise == "gap" else heard_at, xids=tuple(xids), ecc_uncorrected=ecc,
         nvlink_errors=nvlink + (noise == "link"), nics_down=tuple(down), hottest_c=hottest, throttled=throttled,
     )  # fmt: skip

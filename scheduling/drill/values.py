@@ -1,6 +1,7 @@
-"""What a drill is made of: its plan, what breaks, and what an answer may see of it. Frozen values.
+"""The values of a drill: its plan, its faults, and what a strategy sees of them. Frozen.
 
-Two sides share these and nothing else. The stage knows a `Fault`; who answers is shown `Ended` and `Beat`.
+Simulation and strategy share only these. The simulation knows a `DrillFault`; a strategy sees `FailedAttempt` and
+`StepReport`.
 """
 
 from __future__ import annotations
@@ -22,25 +23,25 @@ def virtual_time(at: float) -> datetime:
 
 @dataclass(frozen=True, kw_only=True)
 class DrillPlan:
-    """The datacenter of the drill. Where no source is named the figure is ours, and each can be set."""
+    """The simulated datacenter. Figures without a source are assumptions; each can be set."""
 
     hours: float = 24.0
     seed: int = 1
-    nodes: int = 302  # Kalos, of the Acme study
+    nodes: int = 302  # Kalos in the Acme study
     gpus_per_node: int = 8
-    gang_nodes: int = 256  # 2,048 GPUs, its 123B job
-    step_s: float = 10.0  # 4 million tokens of a 123B model on so many A100 at half their peak
-    restart_s: float = 180.0  # processes, communicators and loading; 129 s of it as a load of a 405B model took
-    stall_s: float = 2.0  # that a checkpoint blocks training
-    persist_s: float = 60.0  # until it lies in remote storage; 51 s were measured for a 405B model
-    checkpoint_s: float = 1800.0  # of the jobs beside it
-    evaluate_steps: int = 720  # the gang stands still for an evaluation so often
+    gang_nodes: int = 256  # 2,048 GPUs: its 123B job
+    step_s: float = 10.0  # 4 million tokens of a 123B model on this many A100 at half their peak
+    restart_s: float = 180.0  # processes, communicators, and 129 s of loading as measured for a 405B model
+    stall_s: float = 2.0  # for which a checkpoint blocks training
+    persist_s: float = 60.0  # until it is in remote storage; measured for a 405B model: 51 s
+    checkpoint_s: float = 1800.0  # interval of the other jobs
+    evaluate_steps: int = 720  # steps between evaluations, during which the gang does not train
     evaluate_s: float = 90.0
-    watchdog_s: float = 600.0  # after which NCCL itself ends a job that hangs
-    test_round_s: float = 30.0  # a round of pairs, as jobs: started, run and told
-    human_s: tuple[float, float] = (600.0, 3600.0)  # until a person has come, found it and mended it
+    watchdog_s: float = 600.0  # until NCCL ends a hanging job
+    test_round_s: float = 30.0  # a round of pair tests, from submission to result
+    human_s: tuple[float, float] = (600.0, 3600.0)  # until an operator has come, found the fault and fixed it
     spares: int = 4
-    cooldown_h: float = 2.0  # nothing breaks any more, and what is open may come to its end
+    cooldown_h: float = 2.0  # time without faults at the end, for open cases to finish
 
     @property
     def end_s(self) -> float:
@@ -53,8 +54,10 @@ class DrillPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class DrillFault:
-    """The truth of something that breaks. `place` and `gpu` choose whom, `lasts_s` is how long it stays if nobody
-    mends it, and `sticks` whether it hits whoever comes next."""
+    """A fault.
+
+    `node` and `gpu` are its place, `lasts_s` is its duration without repair, and with `sticks` it also hits later jobs.
+    """
 
     number: int
     at: float
@@ -62,13 +65,13 @@ class DrillFault:
     node: int
     gpu: int
     lasts_s: float
-    factor: float = 1.0  # how much slower a slow one is
+    factor: float = 1.0  # by which a slow node is slower
     sticks: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobFlaw:
-    """What a job brings along: it fails so `after_s` of work, and again and again unless it `passes`."""
+    """A job's own flaw: it fails after `after_s` of work, and again after each restart unless it `passes`."""
 
     reason: str
     after_s: float
@@ -77,7 +80,7 @@ class JobFlaw:
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
-    """A step that a trainer reports."""
+    """A step as reported by a training program."""
 
     at: float
     step: int
@@ -90,7 +93,7 @@ class StepReport:
 
 @dataclass(frozen=True, kw_only=True)
 class FailedAttempt:
-    """An attempt that failed, as the record has it."""
+    """An attempt that failed, as recorded by the control plane."""
 
     job: str
     team: str
@@ -103,6 +106,6 @@ class FailedAttempt:
     step: int | None
     started_from: int | None
     shelf: DirectoryListing
-    ran: timedelta  # all of its attempts together
+    ran: timedelta  # total of all attempts
     news: tuple[NodeStateChange, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)

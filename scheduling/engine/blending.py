@@ -1,10 +1,10 @@
-"""Predictions of run times as Helios makes them (SC'21): a tenth of the rolling estimate, nine tenths of trees.
+"""Run time predictions of Helios (SC'21): one tenth rolling estimate, nine tenths gradient-boosted trees.
 
-The gradient-boosted trees are trained on jobs that have ended, again whenever their number has doubled, and never on
-the future. Differences: names are compared as they are, not clustered by edit distance; the trees learn the logarithm,
-or the longest jobs would be all they see; and they look at the last hundred thousand jobs.
+The trees are trained on jobs that have ended, again whenever their number has doubled, and never on the future.
+Differences: names are compared as they are, not clustered by edit distance; the trees learn the logarithm, because
+otherwise the longest jobs would dominate; and only the last hundred thousand jobs are used.
 
-LightGBM is imported when it first trains (`pip install acme[prediction]`): nothing else needs it.
+LightGBM is imported at the first training (`pip install acme[prediction]`), because nothing else needs it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from scheduling.engine.predicting import Predictor, RollingPredictor
 from scheduling.engine.settings import MissingLibrary
 
 MODEL_WEIGHT = 0.9
-MIN_TRAINING_JOBS = 1_000  # jobs that must have ended
+MIN_TRAINING_JOBS = 1_000  # ended jobs needed before the first training
 MAX_TRAINING_JOBS = 100_000
 TREE_PARAMETERS = {
-    "objective": "regression_l1",  # the median: one job of a month among a hundred of a minute is not the rule
+    "objective": "regression_l1",  # the median, so one month-long job among short ones does not dominate
     "num_leaves": 31,
     "learning_rate": 0.1,
     "min_data_in_leaf": 20,
@@ -38,12 +38,14 @@ FeatureRow = tuple[int, int, int, int, int]
 
 
 class BlendedPredictor(Predictor):
+    """The rolling estimate, combined with trees as soon as enough jobs have ended."""
+
     def __init__(self) -> None:
         if find_spec("lightgbm") is None:
             raise MissingLibrary("The policy qssf-ml needs LightGBM: install acme[prediction].")
         self._rolling = RollingPredictor()
         self._trees: Any = None
-        self._known: dict[FeatureRow, float] = {}  # what the trees say of it
+        self._known: dict[FeatureRow, float] = {}  # cached predictions of the trees
         self._rows: list[FeatureRow] = []
         self._ran: list[float] = []
         self._seen, self._learn_at = 0, MIN_TRAINING_JOBS
@@ -53,13 +55,14 @@ class BlendedPredictor(Predictor):
         if self._trees is None:
             return rolling
         row = _feature_row(job)
-        if (said := self._known.get(row)) is None:
-            # Asking costs much, asking for a whole day little more; one thread, or threads that wait eat the machine
+        if (trees_s := self._known.get(row)) is None:
+            # One call is expensive, a call for all hours of the day costs little more. One thread, because idle
+            # LightGBM threads would spin on all cores
             day = [(*row[:4], hour) for hour in range(24)]
             logs = self._trees.predict(np.array(day, dtype=float), num_threads=1)
             self._known.update(zip(day, np.expm1(logs).tolist(), strict=True))
-            said = self._known[row]
-        return (1 - MODEL_WEIGHT) * rolling + MODEL_WEIGHT * said if said > 0 else rolling
+            trees_s = self._known[row]
+        return (1 - MODEL_WEIGHT) * rolling + MODEL_WEIGHT * trees_s if trees_s > 0 else rolling
 
     def learn(self, job: EngineJob, ran_s: float) -> None:
         self._rolling.learn(job, ran_s)
@@ -80,11 +83,11 @@ def _feature_row(job: EngineJob) -> FeatureRow:
 def _train_trees(rows: list[FeatureRow], ran_s: list[float]) -> Any:
     import lightgbm
 
-    lesson = lightgbm.Dataset(
+    dataset = lightgbm.Dataset(
         np.array(rows, dtype=float),
         np.log1p(ran_s),
         feature_name=["user", "name", "gpus", "weekday", "hour"],
         categorical_feature=["user", "name"],
         params={"verbosity": -1},
     )
-    return lightgbm.train(TREE_PARAMETERS, lesson, num_boost_round=BOOSTING_ROUNDS)
+    return lightgbm.train(TREE_PARAMETERS, dataset, num_boost_round=BOOSTING_ROUNDS)

@@ -1,7 +1,7 @@
-"""What keeps a job from starting, as data with a sentence. The first of a job's blockers is what lists show.
+"""What keeps a job from starting, as data with a sentence. Lists show the first blocker of a job.
 
-`sees` says of a team whether whoever reads may know its jobs. To everybody else they are "a job of another team": a
-sentence that is kept with a job is read by its team, so it is written for that team.
+`sees` returns whether the reader may know the jobs of a team. For every other reader they are "a job of another team".
+Sentences that are stored with a job are read by its team, so they are written for that team.
 """
 
 from __future__ import annotations
@@ -35,19 +35,21 @@ class BlockerKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """Who has what this job lacks: a job, or all jobs of teams that the reader may not see."""
+    """What holds the resources that this job lacks: one job, or all jobs of teams that the reader may not see."""
 
     gpus: int
     jobs: int = 1
     job: str = ""
     title: str = ""
     team: str = ""  # empty: other teams
-    ends_at: datetime | None = None  # at its limit
+    ends_at: datetime | None = None  # when it reaches its time limit
 
 
 @dataclass(frozen=True, kw_only=True)
 class Blocker:
-    """`reason` is Slurm's word, `why` the sentence. `gpus` is how many are missing, over the quota, or ahead."""
+    """`reason` is Slurm's term, `why` the sentence. `gpus` counts GPUs that are missing, over the quota, or requested
+    by the jobs ahead.
+    """
 
     kind: BlockerKind
     reason: str
@@ -59,27 +61,28 @@ class Blocker:
 
 
 def has_gate(job: WaitingJob, now: datetime) -> bool:
-    """Whether `gates` names anything."""
+    """Whether `gate_blockers` would yield anything."""
     return bool(job.hold or job.waits_for or (job.begin_at and job.begin_at > now))
 
 
 def gate_blockers(job: WaitingJob, now: datetime) -> Iterator[Blocker]:
-    """What keeps it back whatever is free."""
+    """Yield what keeps the job from starting regardless of free resources: a hold, a begin time, dependencies."""
     if job.hold == "admin":
         yield Blocker(kind=BlockerKind.HOLD, reason="JobHeldAdmin", why=job.why or "An operator holds it.")
     elif job.hold:
         reason = RECOVERING if job.reason == RECOVERING else "JobHeldUser"
         yield Blocker(kind=BlockerKind.HOLD, reason=reason, why=job.why or "Its owner holds it.")
     if job.begin_at and job.begin_at > now:
-        why = f"It may begin at {job.begin_at:%Y-%m-%d %H:%M:%S} UTC."
+        why = f"Its earliest start is {job.begin_at:%Y-%m-%d %H:%M:%S} UTC."
         yield Blocker(kind=BlockerKind.BEGIN, reason="BeginTime", why=why)
     if job.waits_for:
         more = f" and {len(job.waits_for) - 3} more" if len(job.waits_for) > 3 else ""
-        why = f"It waits for the end of {', '.join(job.waits_for[:3])}{more}."
+        why = f"It waits for {', '.join(job.waits_for[:3])}{more} to end."
         yield Blocker(kind=BlockerKind.DEPENDENCY, reason="Dependency", why=why, jobs=len(job.waits_for))
 
 
 def job_label(job: str, team: str, sees: CanSeeTeam) -> str:
+    """The name of the job, or a neutral label for readers that may not see its team."""
     return job if sees(team) else "a job of another team"
 
 

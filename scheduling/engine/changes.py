@@ -1,8 +1,8 @@
-"""Changes to a Picture that might start a job, each with what it costs.
+"""Changes to a snapshot that might start a job, each with its cost.
 
-Costs make different things comparable: 0 gives nothing up, 1 gives up all. Asking for a part of the GPUs costs the part
-that is left out; waiting t hours for somebody's end costs t / (1 + t); what needs an operator costs more than what the
-owner does alone.
+Costs make different changes comparable: 0 gives up nothing, 1 gives up everything. Requesting fewer GPUs costs the
+fraction that is left out. Waiting t hours for another job to end costs t / (1 + t). Changes that need an operator cost
+more than those that the owner can make.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from scheduling.engine.cluster import ClosedNode, ClusterSnapshot, NodeView, Quo
 
 HARDWARE_COST = 0.15
 PREEMPTIBLE_COST = 0.25
-SHORTER_LIMIT_COST = 0.5  # times the part of the limit that is cut
-OPERATOR_COST = 0.3  # besides what is given
+SHORTER_LIMIT_COST = 0.5  # multiplied by the fraction by which the limit is shortened
+OPERATOR_COST = 0.3  # added to the cost of what the operator grants
 PRIORITY_COST = 0.6
 
 
@@ -29,7 +29,7 @@ class ChangeActor(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class SuggestedChange:
-    """`phrase` goes on after "It would start now if"."""
+    """A change and its effect on a snapshot. `phrase` continues "It would start now if"."""
 
     kind: str
     who: ChangeActor
@@ -42,6 +42,7 @@ class SuggestedChange:
         return f"It would start now if {self.phrase}."
 
     def then(self, other: SuggestedChange) -> SuggestedChange:
+        """Both changes as one: costs add up, and the less available actor counts."""
         return SuggestedChange(
             kind=f"{self.kind}+{other.kind}",
             who=max(self.who, other.who, key=list(ChangeActor).index),
@@ -62,7 +63,7 @@ def find_waiting_job(picture: ClusterSnapshot, job_id: int) -> WaitingJob:
 
 
 def with_job_fields(job_id: int, **fields: Any) -> Callable[[ClusterSnapshot], ClusterSnapshot]:
-    """The job asks for something else."""
+    """A change of the job's own request."""
 
     def replace_job(picture: ClusterSnapshot) -> ClusterSnapshot:
         waiting = tuple(replace(job, **fields) if job.id == job_id else job for job in picture.waiting)
@@ -82,22 +83,24 @@ def with_quotas(raised: Collection[QuotaView]) -> Callable[[ClusterSnapshot], Cl
 
 
 def with_open_nodes(opened: Collection[ClosedNode]) -> Callable[[ClusterSnapshot], ClusterSnapshot]:
-    ids = {one.node.id for one in opened}
+    ids = {closed.node.id for closed in opened}
 
     def open_nodes(picture: ClusterSnapshot) -> ClusterSnapshot:
-        nodes = (*picture.nodes, *(one.node for one in opened))
-        return replace(picture, nodes=nodes, closed=tuple(one for one in picture.closed if one.node.id not in ids))
+        nodes = (*picture.nodes, *(closed.node for closed in opened))
+        return replace(
+            picture, nodes=nodes, closed=tuple(closed for closed in picture.closed if closed.node.id not in ids)
+        )
 
     return open_nodes
 
 
-def without_running_jobs(gone: Collection[RunningJob]) -> Callable[[ClusterSnapshot], ClusterSnapshot]:
-    """These have ended, and what they held is free."""
+def without_running_jobs(ended: Collection[RunningJob]) -> Callable[[ClusterSnapshot], ClusterSnapshot]:
+    """A change after which these jobs have ended and their resources are free."""
 
     def end_jobs(picture: ClusterSnapshot) -> ClusterSnapshot:
-        ids = {job.id for job in gone}
+        ids = {job.id for job in ended}
         nodes = {node.id: node for node in picture.nodes}
-        for job in gone:
+        for job in ended:
             for node_id, gpus in job.places.items():
                 if node_id in nodes:
                     nodes[node_id] = _with_freed_gpus(nodes[node_id], job, gpus)

@@ -1,7 +1,7 @@
-"""The world as the engine sees it, and what it may answer. Plain frozen values; nothing here decides or changes.
+"""The cluster as the engine sees it, and the decisions that it returns. Plain frozen values without behaviour.
 
-A `Picture` is everything a policy may look at. It answers with `Decisions`: what to start and exactly where, what to
-stop, and for all the rest the reason why it waits.
+A `ClusterSnapshot` is everything a policy may look at. The answer is `TurnDecisions`: which jobs start and exactly
+where, which jobs stop, and why each of the others waits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAINTENANCE = "maintenance"
 
 @dataclass(frozen=True, kw_only=True)
 class NodeView:
-    """A node that may take work, and what is free on it."""
+    """A node that accepts jobs, and what is free on it."""
 
     id: int
     name: str
@@ -38,7 +38,9 @@ class NodeView:
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceRequest:
-    """What a job asks of each of its nodes, and of how many; `rest` is for one more node that it does not fill."""
+    """What a job needs on each of `nodes` nodes. `rest` GPUs are needed on one more node, which the job does
+    not fill.
+    """
 
     nodes: int = 1
     gpus: int = 0
@@ -49,27 +51,29 @@ class ResourceRequest:
     nic_type: str = ""
     node: str = ""  # the only one it may run on
     pool: str = ""  # the virtual cluster it belongs to, where the placement guarantees them cells
-    runs_s: float = 0.0  # how long it holds them, where a maintenance is ahead (`windows`)
+    runs_s: float = 0.0  # how long it holds the nodes; set if a maintenance is ahead (`windows`)
 
     @property
     def total_gpus(self) -> int:
         return self.nodes * self.gpus + self.rest
 
-    # Asked at every event, and written down at the first time
+    # Cached, because they are read at every event
 
     @cached_property
     def gang(self) -> bool:
-        """Whether it is for more than one node."""
+        """Whether the job needs more than one node."""
         return self.nodes > 1 or self.rest > 0
 
     @cached_property
     def needs_only_gpus(self) -> bool:
-        """Whether nothing but GPUs is asked for."""
+        """Whether the job needs neither CPUs nor memory."""
         return not (self.cpus or self.memory_mb)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WaitingJob:
+    """A job that waits to start."""
+
     id: int
     name: str
     team: str
@@ -79,20 +83,22 @@ class WaitingJob:
     submitted_at: datetime
     preemptible: bool = False
     time_limit: timedelta | None = None
-    usual: timedelta | None = None  # how long jobs like it took, where that matters and there is no limit
+    usual: timedelta | None = None  # run time of similar jobs; set if it matters and there is no limit
     hold: str = ""  # "", "user" or "admin"
-    reason: str = ""  # what its row tells people since the last turn, in Slurm's word
-    why: str = ""  # and in a sentence; the holder's own while it is held
+    reason: str = ""  # Slurm's term stored in its row by the last turn
+    why: str = ""  # the stored sentence; while held, the one given by the user
     begin_at: datetime | None = None
-    waits_for: tuple[str, ...] = ()  # public ids of jobs whose end it still waits for
+    waits_for: tuple[str, ...] = ()  # public ids of the dependencies that have not ended
     array: str = ""
     array_limit: int | None = None
     user: str = ""
-    title: str = ""  # what its owner calls it
+    title: str = ""  # the name given by its owner
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunningJob:
+    """A job that holds nodes."""
+
     id: int
     name: str
     team: str
@@ -104,17 +110,17 @@ class RunningJob:
     time_limit: timedelta | None = None
     array: str = ""
     places: Mapping[int, int] = field(default_factory=dict)  # node id -> GPUs held there
-    cpus: int = 0  # on each of them
+    cpus: int = 0  # on each node
     memory_mb: int = 0
-    saved_at: datetime | None = None  # its newest checkpoint in remote storage: what came after it is lost by a stop
-    stopping: bool = False  # its end was asked for already: what it holds comes free soon
+    saved_at: datetime | None = None  # its newest checkpoint in remote storage; a stop loses later work
+    stopping: bool = False  # its stop is requested already, so its GPUs come free soon
     user: str = ""
     title: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuotaView:
-    """`kind` None: for all work of the team."""
+    """A limit on the GPUs of a team. With `kind` None it applies to all its jobs."""
 
     team: str
     kind: JobKind | None
@@ -123,7 +129,7 @@ class QuotaView:
 
 @dataclass(frozen=True, kw_only=True)
 class ClosedNode:
-    """It takes no work; `back` says what would open it: resumed, back, or nothing but the end of a `maintenance`."""
+    """A node that accepts no jobs. `back` says what would open it: "resumed", "back", or the end of a `MAINTENANCE`."""
 
     node: NodeView
     back: str
@@ -132,6 +138,8 @@ class ClosedNode:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSnapshot:
+    """Everything that a turn may look at, read from the database at `now`."""
+
     now: datetime
     nodes: tuple[NodeView, ...] = ()
     waiting: tuple[WaitingJob, ...] = ()
@@ -143,28 +151,30 @@ class ClusterSnapshot:
 
     @property
     def nodes_in_maintenance(self) -> tuple[NodeView, ...]:
-        """What comes back by itself, when a maintenance is over."""
-        within = {node for window in self.windows if window.start <= self.now < window.end for node in window.nodes}
-        return tuple(one.node for one in self.closed if one.back == MAINTENANCE and one.node.id in within)
+        """Closed nodes that open by themselves when a maintenance ends."""
+        node_ids = {node for window in self.windows if window.start <= self.now < window.end for node in window.nodes}
+        return tuple(closed.node for closed in self.closed if closed.back == MAINTENANCE and closed.node.id in node_ids)
 
     @property
     def typical_requests(self) -> Counter[ResourceRequest]:
-        """What is usually asked for here, a share each: by those who wait and those who run."""
-        usual = Counter(ResourceRequest(gpus=max(job.places.values(), default=0)) for job in self.running)
+        """Requests of running and waiting jobs per node, with their frequency."""
+        counts = Counter(ResourceRequest(gpus=max(job.places.values(), default=0)) for job in self.running)
         for need, times in Counter(job.need for job in self.waiting).items():
-            usual[replace(need, nodes=1, rest=0)] += times
-        return usual
+            counts[replace(need, nodes=1, rest=0)] += times
+        return counts
 
     @property
     def guaranteed_nodes(self) -> dict[str, int]:
-        """Team -> whole nodes that its quota for all work amounts to."""
+        """Team -> number of whole nodes covered by its quota for all jobs."""
         gpus = max((node.gpus for node in self.nodes), default=0)
-        owned = {quota.team: quota.gpus // gpus for quota in self.quotas if quota.kind is None and gpus}
-        return {team: nodes for team, nodes in owned.items() if nodes}
+        guaranteed = {quota.team: quota.gpus // gpus for quota in self.quotas if quota.kind is None and gpus}
+        return {team: nodes for team, nodes in guaranteed.items() if nodes}
 
 
 @dataclass(frozen=True, kw_only=True)
 class StartDecision:
+    """Start this job on exactly these GPUs."""
+
     job_id: int
     places: Mapping[int, tuple[int, ...]]  # node id -> GPU indices
     why: str
@@ -172,7 +182,7 @@ class StartDecision:
 
 @dataclass(frozen=True, kw_only=True)
 class StopDecision:
-    """`for_job` is the waiting job that it makes room for; 0 where it is for nobody in particular."""
+    """Stop this job. `for_job` is the waiting job that gets its GPUs; 0 if there is none in particular."""
 
     job_id: int
     why: str
@@ -180,8 +190,10 @@ class StopDecision:
 
 
 class WaitDecision(NamedTuple):
-    """`reason` is Slurm's word, `why` the sentence a page shows: those of the first of its blockers. Made ten thousand
-    times a turn, which a tuple makes cheap."""
+    """Why a job waits: `reason` is Slurm's term, `why` the sentence of its first blocker.
+
+    A turn creates ten thousand of these, so this is a tuple, which is cheap to create.
+    """
 
     job_id: int
     reason: str
@@ -191,6 +203,8 @@ class WaitDecision(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TurnDecisions:
+    """The result of one turn."""
+
     starts: tuple[StartDecision, ...] = ()
     stops: tuple[StopDecision, ...] = ()
     waits: tuple[WaitDecision, ...] = field(default=())

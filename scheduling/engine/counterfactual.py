@@ -1,9 +1,8 @@
-"""The smallest change that would start a waiting job now, found by asking the engine that decides.
+"""Find the smallest change that would start a waiting job now, by trying changes on the engine that decides.
 
-What might help is guessed (`guesses`). Each guess is tried, the cheapest first: the change is made to the Picture, and
-the job must start in the turn that follows. So what is said is never wrong about the policy, however that thinks. Where
-one change is not enough, two are tried together. The number of turns is bounded (`TRIES`), because each costs as much
-as a live decision.
+`guesses` proposes changes that might help. Each is tried, the cheapest first: it is applied to the snapshot, and the
+job must start in the following turn. The result is therefore always true for the configured policy. If no single change
+is enough, pairs are tried. `MAX_TRIES` bounds the number of turns, because each costs as much as a live decision.
 """
 
 from __future__ import annotations
@@ -21,7 +20,11 @@ from scheduling.engine.live import engine_after_turn
 from scheduling.engine.rules import PolicyRules
 
 MAX_TRIES = 16
-FIRST_STEP_KINDS = ("preemptible", "quota", "priority")  # where one change is not enough, these may get a second one
+FIRST_STEP_KINDS = (
+    "preemptible",
+    "quota",
+    "priority",
+)  # if no single change is enough, these may be combined with a second
 MAX_SECOND_STEPS = 4
 
 RulesFactory = Callable[[], PolicyRules]
@@ -30,30 +33,32 @@ RulesFactory = Callable[[], PolicyRules]
 def smallest_changes(
     picture: ClusterSnapshot, rules: RulesFactory, job_id: int, *, sees: CanSeeTeam = lambda team: True, most: int = 3
 ) -> tuple[SuggestedChange, ...]:
-    """The cheapest first; empty if nothing that is tried would do, or if it starts anyway."""
+    """Up to `most` changes, the cheapest first. Empty if no tried change helps or the job starts anyway."""
     search = _ChangeSearch(rules, job_id, sees)
     if not gate_kinds(picture, job_id) and search.starts(picture):
         return ()
-    first = _lift_gates(picture, job_id)
-    if first and search.starts(first.apply(picture)):
-        return (first,)
-    base = first.apply(picture) if first else picture
-    found = list(islice(search.one(base), most)) or list(islice(search.two(base), most))
-    return tuple(first.then(one) if first else one for one in found)
+    gates = _lift_gates(picture, job_id)
+    if gates and search.starts(gates.apply(picture)):
+        return (gates,)
+    ungated = gates.apply(picture) if gates else picture
+    changes = list(islice(search.one(ungated), most)) or list(islice(search.two(ungated), most))
+    return tuple(gates.then(change) if gates else change for change in changes)
 
 
 def job_starts(picture: ClusterSnapshot, rules: PolicyRules, job_id: int) -> bool:
-    opened = engine_after_turn(picture, rules)
-    stays = {job.number for job in opened.engine.started if job.places is not None}
-    return any(job.number in stays for job, asked in opened.jobs if asked.id == job_id)
+    """Whether the job starts in a turn on this snapshot and is not preempted in the same turn."""
+    state = engine_after_turn(picture, rules)
+    stays = {job.number for job in state.engine.started if job.places is not None}
+    return any(job.number in stays for job, waiting in state.jobs if waiting.id == job_id)
 
 
 def gate_kinds(picture: ClusterSnapshot, job_id: int) -> list[BlockerKind]:
+    """The gates that keep the job from starting regardless of free resources."""
     return [gate.kind for gate in gate_blockers(find_waiting_job(picture, job_id), picture.now)]
 
 
 def _lift_gates(picture: ClusterSnapshot, job_id: int) -> SuggestedChange | None:
-    """Nothing else matters while a hold, a dependency or its own begin time keep it out."""
+    """The change that lifts all gates, or None. Nothing else matters while a gate keeps the job out."""
     job = find_waiting_job(picture, job_id)
     lifts = [_lift_gate(job, kind) for kind in gate_kinds(picture, job_id)]
     return reduce(SuggestedChange.then, lifts) if lifts else None
@@ -63,38 +68,43 @@ def _lift_gate(job: WaitingJob, kind: BlockerKind) -> SuggestedChange:
     if kind == BlockerKind.HOLD:
         by = ChangeActor.OPERATOR if job.hold == "admin" else ChangeActor.OWNER
         if job.reason == OUTCOME_UNKNOWN:
-            return make_change("run-again", by, 0.0, "somebody let it run again", with_job_fields(job.id, hold=""))
+            return make_change("run-again", by, 0.0, "it were allowed to run again", with_job_fields(job.id, hold=""))
         return make_change("release", by, 0.0, "it were released", with_job_fields(job.id, hold=""))
     if kind == BlockerKind.BEGIN:
         return make_change(
-            "begin", ChangeActor.OWNER, 0.0, "it might begin at once", with_job_fields(job.id, begin_at=None)
+            "begin", ChangeActor.OWNER, 0.0, "it had no begin time", with_job_fields(job.id, begin_at=None)
         )
     names = job.waits_for[0] if len(job.waits_for) == 1 else f"the {len(job.waits_for)} jobs it waits for"
     return make_change("dependency", ChangeActor.TIME, 0.0, f"{names} had ended", with_job_fields(job.id, waits_for=()))
 
 
 class _ChangeSearch:
+    """Tries changes until `MAX_TRIES` turns are used up."""
+
     def __init__(self, rules: RulesFactory, job_id: int, sees: CanSeeTeam) -> None:
         self._rules = rules
         self._job_id = job_id
         self._sees = sees
-        self._left = MAX_TRIES
+        self._tries_left = MAX_TRIES
 
     def starts(self, picture: ClusterSnapshot) -> bool:
-        self._left -= 1
-        return self._left >= 0 and job_starts(picture, self._rules(), self._job_id)
+        """Whether the job starts in a turn on this snapshot; False when no tries are left."""
+        self._tries_left -= 1
+        return self._tries_left >= 0 and job_starts(picture, self._rules(), self._job_id)
 
     def sorted_guesses(self, picture: ClusterSnapshot) -> list[SuggestedChange]:
         guesses = ChangeGuesses(picture, self._rules(), self._job_id, self._sees)
         return sorted(guesses.all(), key=lambda guess: (guess.cost, guess.phrase))
 
     def one(self, picture: ClusterSnapshot) -> Iterator[SuggestedChange]:
+        """Single changes that start the job."""
         return (guess for guess in self.sorted_guesses(picture) if self.starts(guess.apply(picture)))
 
     def two(self, picture: ClusterSnapshot) -> Iterator[SuggestedChange]:
+        """Pairs of changes of different kinds that start the job."""
         steps = [guess for guess in self.sorted_guesses(picture) if guess.kind in FIRST_STEP_KINDS]
         for step in steps:
             after = step.apply(picture)
             second = (guess for guess in self.sorted_guesses(after)[:MAX_SECOND_STEPS] if guess.kind != step.kind)
-            if found := next((guess for guess in second if self.starts(guess.apply(after))), None):
-                yield step.then(found)
+            if pair := next((guess for guess in second if self.starts(guess.apply(after))), None):
+                yield step.then(pair)

@@ -1,7 +1,7 @@
-"""What each job is told after a turn: what it was given, or what keeps it back, the weightiest first.
+"""Explain the decisions of a turn: why a job starts, or which blockers keep it waiting, ranked by weight.
 
-It is worked out once for all who ask for the same on one account; a job of its own costs the looking up. The sentences
-are for the team of the job: who is ahead is named only if he belongs to it.
+The result is computed once for all jobs with the same request and account, so each further job costs one lookup. The
+sentences are written for the team of the job: the job ahead of it is named only if it belongs to that team.
 """
 
 from __future__ import annotations
@@ -19,93 +19,103 @@ from scheduling.engine.room import NodeResources, assign_gpu_indices
 from scheduling.engine.windows import UNKNOWN_RUN_S, NodeWindow
 
 BlockerTuple = tuple[Blocker, ...]
-WaitText = tuple[str, str, BlockerTuple]  # as in a `Wait`, of the first of them
+WaitText = tuple[str, str, BlockerTuple]  # reason and sentence of the first blocker, then all of them
 QUOTA_KINDS = {"JobArrayTaskLimit": BlockerKind.ARRAY, "ReqNodeNotAvail": BlockerKind.RESERVATION}
 
 
 class WaitExplainer:
+    """Start and wait decisions of one turn, with their sentences."""
+
     def __init__(
         self, engine: Engine, jobs: list[tuple[EngineJob, WaitingJob]], order: Sequence[EngineJob], now: datetime
     ) -> None:
-        """`order`: of all who were submitted."""
+        """`order` holds all submitted jobs in queue order."""
         self._engine = engine
         self._now = now.timestamp()
         self._unbarred: NodeResources | None = None
         self._jobs = jobs
         self._behind: dict[RequestGroup, WaitText] = {}
         self._refusals: dict[RequestGroup, QuotaRefusal | None] = {}
-        self._lacking: dict[int, Blocker | None] = {}  # by shape
+        self._lacking: dict[int, Blocker | None] = {}  # by shape: the account does not change what fits
         started = set(engine.started)
         self.waiting = [job for job in order if job not in started]
         self.head = next((job for job in self.waiting if not self._quota_refusal(job.ask)), None)
 
     def starts(self) -> Iterator[StartDecision]:
+        """Start decisions with GPU indices, in the order in which the engine started the jobs."""
         taken = {number for job in self._engine.started for number, _ in job.places or ()}
         free = {number: sorted(self._engine.room.nodes[number].free_gpus) for number in taken}
         for job in self._engine.started:
-            asked = self._jobs[job.number][1]
-            need = asked.need
+            request = self._jobs[job.number][1]
+            need = request.need
             number, word = (need.total_gpus, "GPU") if need.gpus else (need.nodes, "node")
             behind = self.head and _queue_position(self.head) < _queue_position(job)
-            note = f"; {self._head_label(job.ask)} is ahead but does not fit." if behind else "."
+            note = f"; {self._head_label(job.ask)} is ahead in the queue but does not fit." if behind else "."
             places = assign_gpu_indices(self._engine.room, job.places or (), free)
             yield StartDecision(
-                job_id=asked.id, places=places, why=f"{format_count(number, word)} {_was_or_were(number)} free{note}"
+                job_id=request.id, places=places, why=f"{format_count(number, word)} {_was_or_were(number)} free{note}"
             )
 
     def waits(self) -> list[WaitDecision]:
-        jobs, new = self._jobs, tuple.__new__  # the way around Wait's own takes half as long
+        """One decision per waiting job, in queue order."""
+        jobs, new = (
+            self._jobs,
+            tuple.__new__,
+        )  # calling tuple.__new__ directly takes half as long as the NamedTuple constructor
         waits = []
         for job in self.waiting:
-            reason, why, told = self._wait_text(job)
-            waits.append(new(WaitDecision, (jobs[job.number][1].id, reason, why, told)))
+            reason, why, blockers = self._wait_text(job)
+            waits.append(new(WaitDecision, (jobs[job.number][1].id, reason, why, blockers)))
         return waits
 
-    def told(self, job: EngineJob) -> BlockerTuple:
-        """Its blockers, ranked; the same object for all who are told the same."""
+    def ranked_blockers(self, job: EngineJob) -> BlockerTuple:
+        """The blockers of a waiting job, ranked. Jobs with the same explanation share one tuple."""
         return self._wait_text(job)[2]
 
     def _wait_text(self, job: EngineJob) -> WaitText:
         ask = job.ask
         if job is self.head:
             return _text_of_blockers(self._find_blockers(ask, is_head=True))
-        if (said := self._behind.get(ask)) is None:
-            said = self._behind[ask] = _text_of_blockers(self._find_blockers(ask, is_head=False))
-        return said
+        if (text := self._behind.get(ask)) is None:
+            text = self._behind[ask] = _text_of_blockers(self._find_blockers(ask, is_head=False))
+        return text
 
     def _find_blockers(self, ask: RequestGroup, *, is_head: bool) -> Iterator[Blocker]:
-        ahead = self._priority_blocker(ask) if self.head and not is_head else None
-        lacks = self._resource_blocker(ask)
-        awaits = self._maintenance_blocker(ask) if lacks and self._engine.bars else None
-        lacks = awaits or lacks
-        if refused := self._quota_refusal(ask):
+        """Yield the blockers, the most important first. The first one is the sentence that lists show."""
+        priority = self._priority_blocker(ask) if self.head and not is_head else None
+        resources = self._resource_blocker(ask)
+        maintenance = self._maintenance_blocker(ask) if resources and self._engine.bars else None
+        resources = maintenance or resources
+        if refusal := self._quota_refusal(ask):
             yield Blocker(
-                kind=QUOTA_KINDS.get(refused.reason, BlockerKind.QUOTA), reason=refused.reason, why=refused.why
+                kind=QUOTA_KINDS.get(refusal.reason, BlockerKind.QUOTA), reason=refusal.reason, why=refusal.why
             )
-            if lacks:
-                yield lacks
+            if resources:
+                yield resources
             return
-        if ahead and self._engine.rules.one_line:
-            yield ahead
-            if lacks:
-                yield lacks
+        if priority and self._engine.rules.one_line:
+            yield priority
+            if resources:
+                yield resources
             return
-        lacks = lacks or self._policy_blocker(ask)
-        if not ahead or awaits:
-            yield lacks
-            if ahead:
-                yield ahead
+        resources = resources or self._policy_blocker(ask)
+        if not priority or maintenance:
+            yield resources
+            if priority:
+                yield priority
             return
-        first = f"{lacks.why} {capitalize_first(self._head_label(ask))} is ahead of it."
-        yield Blocker(kind=lacks.kind, reason=lacks.reason, why=first, gpus=lacks.gpus, nodes=lacks.nodes)
-        yield ahead
+        first = f"{resources.why} {capitalize_first(self._head_label(ask))} is ahead of it."
+        yield Blocker(
+            kind=resources.kind, reason=resources.reason, why=first, gpus=resources.gpus, nodes=resources.nodes
+        )
+        yield priority
 
     def _priority_blocker(self, ask: RequestGroup) -> Blocker:
         why = f"{capitalize_first(self._head_label(ask))} is ahead of it in the queue."
         return Blocker(kind=BlockerKind.PRIORITY, reason="Priority", why=why)
 
     def _head_label(self, ask: RequestGroup) -> str:
-        """As the team of this job may read it."""
+        """The job at the head of the queue, named only if the team of this request may see it."""
         assert self.head is not None
         head = self._jobs[self.head.number][1]
         return job_label(head.name, head.team, lambda team: team == ask.owner.team)
@@ -116,7 +126,7 @@ class WaitExplainer:
         return self._refusals[ask]
 
     def _resource_blocker(self, ask: RequestGroup) -> Blocker | None:
-        """What of the room is missing; None if it would fit. The same on every account."""
+        """The missing resources, or None if the request would fit. The result is the same for every account."""
         if ask.shape not in self._lacking:
             engine = self._engine
             fits = engine.place(engine.room, ask.need, ask.able) is not None
@@ -124,7 +134,7 @@ class WaitExplainer:
         return self._lacking[ask.shape]
 
     def _maintenance_blocker(self, ask: RequestGroup) -> Blocker | None:
-        """If nothing but a maintenance keeps it from starting."""
+        """A blocker if maintenance is the only reason why the request does not start; otherwise None."""
         engine = self._engine
         if self._unbarred is None:
             self._unbarred = engine.room.copy()
@@ -133,64 +143,70 @@ class WaitExplainer:
         bars = [bar for bar in engine.bars if bar.stops(runs_s, self._now)]
         if not bars:
             return None
-        left = (ask.able & engine.room.usable).bit_count()
-        too_few = left < ask.need.nodes + bool(ask.need.rest)  # whoever holds the others, they are not to be had
+        usable = (ask.able & engine.room.usable).bit_count()
+        too_few = usable < ask.need.nodes + bool(
+            ask.need.rest
+        )  # maintenance blocks the other nodes even if they become free
         if not too_few and engine.place(self._unbarred, ask.need, ask.made) is None:
             return None
         why = maintenance_text([bar.window for bar in bars], self._now, runs_s)
         return Blocker(kind=BlockerKind.MAINTENANCE, reason="ReqNodeNotAvail", why=why, nodes=ask.need.nodes)
 
     def _policy_blocker(self, ask: RequestGroup) -> Blocker:
-        """It fits, and the policy keeps the place free for somebody."""
+        """The request fits, but the policy keeps its place free for another job."""
         promise = self._engine.promise
         if promise is None:
-            why = "It fits now, but the policy lets others go first."
+            why = "It fits now, but the policy starts other jobs first."
             return Blocker(kind=BlockerKind.PRIORITY, reason="Priority", why=why)
-        at = "its turn" if promise.at == math.inf else f"{datetime.fromtimestamp(promise.at, UTC):%d %b %H:%M} UTC"
-        why = f"It fits now, but could still run at {at}, when the first in the queue is to start."
+        at = "that time" if promise.at == math.inf else f"{datetime.fromtimestamp(promise.at, UTC):%d %b %H:%M} UTC"
+        why = f"It fits now, but might still be running at {at}, when the first job in the queue is due to start."
         return Blocker(kind=BlockerKind.RESERVATION, reason="Priority", why=why, gpus=promise.job.ask.gpus)
 
 
 def maintenance_text(windows: Sequence[NodeWindow], now: float, runs_s: float) -> str:
-    """For a job that would fit, and be there when they begin."""
-    each = [f"{one.name} from {one.start:%d %b %H:%M} until {one.end:%d %b %H:%M} UTC" for one in windows[:2]]
+    """The sentence for a job that fits now but would still run when the maintenance starts."""
+    periods = [
+        f"{window.name} from {window.start:%d %b %H:%M} until {window.end:%d %b %H:%M} UTC" for window in windows[:2]
+    ]
     more = f" and {len(windows) - 2} more" if len(windows) > 2 else ""
-    why = f"The nodes it would fit on are reserved for maintenance {' and '.join(each)}{more}"
-    if all(one.start.timestamp() <= now for one in windows):
+    why = f"The nodes it would fit on are reserved for maintenance {' and '.join(periods)}{more}"
+    if all(window.start.timestamp() <= now for window in windows):
         return f"{why}."
     if runs_s != UNKNOWN_RUN_S:
-        return f"{why}, and might still run then."
-    lead = max(one.lead for one in windows)
-    return f"{why}; as it has no time limit, it does not start there in the {format_duration(lead)} before."
+        return f"{why}, and it might still be running then."
+    lead = max(window.lead for window in windows)
+    return f"{why}. It has no time limit, so it does not start there in the {format_duration(lead)} before that."
 
 
 def _queue_position(job: EngineJob) -> tuple[int, float, int]:
     return job.band, job.key, job.number
 
 
-def _text_of_blockers(told: Iterator[Blocker]) -> WaitText:
-    blockers = tuple(told)
+def _text_of_blockers(ranked: Iterator[Blocker]) -> WaitText:
+    blockers = tuple(ranked)
     return blockers[0].reason, blockers[0].why, blockers
 
 
 def missing_resources(room: NodeResources, ask: RequestGroup) -> Blocker:
-    """Too few GPUs at all, or enough of them but not in this shape."""
+    """The blocker of a request that does not fit: too few free GPUs, or enough of them but not on suitable nodes."""
     need = ask.need
     with_gpus = room.fitting_nodes(ResourceRequest(gpus=need.gpus), ask.able).bit_count()
     fitting = room.fitting_nodes(need, ask.able).bit_count()
     if not need.gpus:
-        asked = f"{need.node or format_count(need.nodes, 'node')} with {format_count(need.cpus, 'CPU')}"
-        why = f"It needs {asked}; {_nodes_have_text(fitting)} that free."
+        requested = f"{need.node or format_count(need.nodes, 'node')} with {format_count(need.cpus, 'CPU')}"
+        why = f"It needs {requested}; {_nodes_have_text(fitting)} that free."
         return Blocker(
             kind=BlockerKind.CAPACITY, reason="Resources", why=why, nodes=max(0, need.nodes + bool(need.rest) - fitting)
         )
     free = room.free_gpus_among(ask.able)
     model = f"{need.gpu_model} GPU".strip()
-    asked = format_count(need.gpus, model) if need.nodes == 1 else f"{need.nodes} × {format_count(need.gpus, model)}"
-    asked += f" on {need.node}" if need.node else ""
+    requested = (
+        format_count(need.gpus, model) if need.nodes == 1 else f"{need.nodes} × {format_count(need.gpus, model)}"
+    )
+    requested += f" on {need.node}" if need.node else ""
     beside = _cpu_memory_text(room, need) if with_gpus > fitting else ""
     in_all = format_count(free, "GPU")
-    why = f"It needs {asked}; {_nodes_have_text(fitting)} {need.gpus} free{beside} ({in_all} free in all)."
+    why = f"It needs {requested}; {_nodes_have_text(fitting)} {need.gpus} free{beside} ({in_all} free in total)."
     scattered = free >= need.total_gpus
     return Blocker(
         kind=BlockerKind.TOPOLOGY if scattered else BlockerKind.CAPACITY,
@@ -202,11 +218,11 @@ def missing_resources(room: NodeResources, ask: RequestGroup) -> Blocker:
 
 
 def _cpu_memory_text(room: NodeResources, need: ResourceRequest) -> str:
-    """Where CPUs or memory are what is short."""
-    wanted = [format_count(need.cpus, "CPU")] if need.cpus else []
+    """The CPUs and memory needed per node, for requests that these keep from fitting."""
+    amounts = [format_count(need.cpus, "CPU")] if need.cpus else []
     if need.memory_mb:
-        wanted.append(f"{need.memory_mb} MiB")
-    return f" with {' and '.join(wanted)} beside them"
+        amounts.append(f"{need.memory_mb} MiB")
+    return f" with {' and '.join(amounts)}"
 
 
 def _was_or_were(number: int) -> str:

@@ -1,4 +1,4 @@
-"""What teams and arrays hold, and whether they may hold more."""
+"""Quota accounts: what teams and job arrays hold, and whether they may hold more."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scheduling.engine.cluster import QuotaView, RunningJob, WaitingJob
 
 @dataclass(frozen=True, kw_only=True)
 class QuotaRefusal:
-    """`reason` is Slurm's word, `why` the sentence a page shows."""
+    """`reason` is Slurm's term, `why` the sentence shown on pages."""
 
     reason: str
     why: str
@@ -21,7 +21,7 @@ class QuotaRefusal:
 
 @dataclass(frozen=True, kw_only=True)
 class QuotaOwner:
-    """Whose account a job goes on; jobs that ask for the same on one account are admitted alike."""
+    """The account that a job counts against. Equal requests on one account are admitted alike."""
 
     team: str
     kind: JobKind
@@ -41,8 +41,11 @@ class QuotaOwner:
 
 
 class QuotaUsage:
-    """Quotas for the kinds that `reserves` names are more than limits: what their owners leave of them is kept free of
-    all who cannot be sent away."""
+    """GPUs held per team and kind, checked against the quotas.
+
+    Quotas for the kinds in `reserves` are more than limits: GPUs that their owners do not use stay free of jobs that
+    cannot be preempted.
+    """
 
     def __init__(
         self,
@@ -59,18 +62,23 @@ class QuotaUsage:
             self.add(owner, job.gpus, 1)
 
     def add(self, owner: QuotaOwner, gpus: int, sign: int) -> None:
-        """A job of theirs began (1) or left (-1)."""
+        """Count a job that started (sign 1) or released its GPUs (sign -1)."""
         if owner.array:
             self._tasks[owner.array] += sign
-        # Preemptible work borrows what others leave idle: it counts against nobody's quota
+        # Preemptible jobs borrow idle GPUs, so they count against no quota
         if not owner.preemptible:
             self._held[owner.team, owner.kind] += sign * gpus
             self._held[owner.team, None] += sign * gpus
 
     def refuse(self, owner: QuotaOwner, gpus: int, obtainable: int | None = None) -> QuotaRefusal | None:
-        """`obtainable` is how many GPUs are free or held by who gives way; None where nothing is reserved."""
+        """Why the owner may not start `gpus` more, or None.
+
+        `obtainable` is the number of GPUs that are free or held by preemptible jobs; None if no quota is reserved.
+        """
         if owner.array_limit is not None and self._tasks[owner.array] >= owner.array_limit:
-            why = f"Of its array, {format_count(owner.array_limit, 'task')} may run at once, and so many do."
+            why = (
+                f"Its array is limited to {format_count(owner.array_limit, 'running task')}, and the limit is reached."
+            )
             return QuotaRefusal(reason="JobArrayTaskLimit", why=why)
         if owner.preemptible:
             return None
@@ -85,17 +93,18 @@ class QuotaUsage:
         return self._reserved_refusal(owner, gpus, obtainable) if obtainable is not None and self._reserved else None
 
     def _reserved_refusal(self, owner: QuotaOwner, gpus: int, obtainable: int) -> QuotaRefusal | None:
-        """What others own and do not use is lent to who gives way, and to nobody else."""
+        """Refuse if the job needs GPUs that are reserved for other teams. Only preemptible jobs may borrow those."""
         if (owner.team, owner.kind) in self._reserved:
             return None
-        kept = {key: self._limits[key] - self._held[key] for key in self._reserved}
-        unused = sum(left for left in kept.values() if left > 0)
+        unused_quotas = {key: self._limits[key] - self._held[key] for key in self._reserved}
+        unused = sum(number for number in unused_quotas.values() if number > 0)
         if not unused or gpus <= obtainable - unused:
             return None
-        (team, kind), left = max(kept.items(), key=lambda item: item[1])
-        others = " and others" if unused > left else ""
+        (team, kind), most_unused = max(unused_quotas.items(), key=lambda item: item[1])
+        others = " and others" if unused > most_unused else ""
         why = (
-            f"{format_count(unused, 'GPU')} {'is' if unused == 1 else 'are'} kept for {kind} of team {team}{others}; "
-            f"{max(0, obtainable - unused)} can be had, this job needs {gpus}. A preemptible job may borrow them."
+            f"{format_count(unused, 'GPU')} {'is' if unused == 1 else 'are'} "
+            f"reserved for {kind} jobs of team {team}{others}; "
+            f"{max(0, obtainable - unused)} remain, and this job needs {gpus}. A preemptible job may borrow them."
         )
         return QuotaRefusal(reason="ReqNodeNotAvail", why=why)

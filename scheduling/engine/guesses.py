@@ -1,6 +1,7 @@
-"""What might start a job that waits, by the state after a turn: what would fit, what the quota lacks, who ends next.
+"""Propose changes that might start a waiting job, from the state after a turn: what would fit, quotas, earliest ends.
 
-A guess need not be right; `counterfactual` tries it. It should be cheap to find: a look into the room, not a turn.
+A proposal may be wrong; `counterfactual` tries each one. Proposals must be cheap: a lookup in the free resources, not a
+turn.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ MAX_SINGLE_ENDS = 3
 
 
 class ChangeGuesses:
-    """What might start it, by the room and the books after a turn."""
+    """Changes that might start one job, based on free resources and quota usage after a turn."""
 
     def __init__(self, picture: ClusterSnapshot, rules: PolicyRules, job_id: int, sees: CanSeeTeam) -> None:
         self._picture = picture
@@ -51,6 +52,7 @@ class ChangeGuesses:
         self._number = {node.id: number for number, node in enumerate(self._room.nodes)}
 
     def all(self) -> Iterator[SuggestedChange]:
+        """All proposals, unsorted."""
         yield from self._smaller_requests()
         yield from self._other_hardware()
         yield from self._other_terms()
@@ -68,40 +70,41 @@ class ChangeGuesses:
     def _owner_change(self, kind: str, cost: float, phrase: str, **fields: object) -> SuggestedChange:
         return make_change(kind, ChangeActor.OWNER, cost, phrase, with_job_fields(self._job.id, **fields))
 
-    # What its owner can change
+    # Changes that the owner can make
 
     def _smaller_requests(self) -> Iterator[SuggestedChange]:
+        """Propose fewer GPUs per node, fewer nodes, and fewer CPUs or less memory."""
         need = self._need
         fewer_gpus = (replace(need, gpus=gpus) for gpus in range(need.gpus - 1, 0, -1))
-        if less := next((one for one in fewer_gpus if self._would_start(one)), None):
-            part = 1 - less.total_gpus / need.total_gpus
-            a_node = " a node" if need.nodes > 1 else ""
-            phrase = f"it asked for {format_count(less.gpus, 'GPU')}{a_node} instead of {need.gpus}"
-            yield self._owner_change("gpus", part, phrase, need=less)
+        if fitting := next((smaller for smaller in fewer_gpus if self._would_start(smaller)), None):
+            fraction = 1 - fitting.total_gpus / need.total_gpus
+            per_node = " per node" if need.nodes > 1 else ""
+            phrase = f"it requested {format_count(fitting.gpus, 'GPU')}{per_node} instead of {need.gpus}"
+            yield self._owner_change("gpus", fraction, phrase, need=fitting)
         fewer_nodes = (replace(need, nodes=nodes) for nodes in range(need.nodes - 1, 0, -1))
-        if less := next((one for one in fewer_nodes if self._would_start(one)), None):
-            phrase = f"it asked for {format_count(less.nodes, 'node')} instead of {need.nodes}"
-            yield self._owner_change("nodes", 1 - less.nodes / need.nodes, phrase, need=less)
+        if fitting := next((smaller for smaller in fewer_nodes if self._would_start(smaller)), None):
+            phrase = f"it requested {format_count(fitting.nodes, 'node')} instead of {need.nodes}"
+            yield self._owner_change("nodes", 1 - fitting.nodes / need.nodes, phrase, need=fitting)
         yield from self._less_cpu_memory()
 
     def _would_start(self, need: ResourceRequest) -> bool:
         return self._quota_admits(need.total_gpus) and self._has_placement(need)
 
     def _less_cpu_memory(self) -> Iterator[SuggestedChange]:
-        """Fewer CPUs or less memory, where the GPUs are there."""
+        """Propose fewer CPUs or less memory, if only these keep the request from fitting."""
         need = self._need
         if self._has_placement(need) or not self._has_placement(replace(need, cpus=min(1, need.cpus), memory_mb=0)):
             return
         if (cpus := self._largest_fitting("cpus", replace(need, memory_mb=0))) < need.cpus:
-            phrase = f"it asked for {format_count(cpus, 'CPU')} a node instead of {need.cpus}"
+            phrase = f"it requested {format_count(cpus, 'CPU')} per node instead of {need.cpus}"
             yield self._owner_change("cpus", 0.5 * (1 - cpus / need.cpus), phrase, need=replace(need, cpus=cpus))
         if (memory := self._largest_fitting("memory_mb", replace(need, cpus=min(1, need.cpus)))) < need.memory_mb:
-            phrase = f"it asked for {format_memory(memory)} a node instead of {format_memory(need.memory_mb)}"
+            phrase = f"it requested {format_memory(memory)} per node instead of {format_memory(need.memory_mb)}"
             less = replace(need, memory_mb=memory)
             yield self._owner_change("memory", 0.5 * (1 - memory / need.memory_mb), phrase, need=less)
 
     def _largest_fitting(self, field: str, need: ResourceRequest) -> int:
-        """The largest value that fits, by halving."""
+        """The largest value of this field that fits, found by bisection."""
         low, high = 0, getattr(need, field)
         while low < high:
             middle = (low + high + 1) // 2
@@ -114,16 +117,16 @@ class ChangeGuesses:
             for model in sorted({node.gpu_model for node in self._room.nodes} - {need.gpu_model, ""}):
                 other = replace(need, gpu_model=model)
                 if self._has_placement(other):
-                    phrase = f"it took {model} GPUs instead of {need.gpu_model}"
+                    phrase = f"it used {model} GPUs instead of {need.gpu_model}"
                     yield self._owner_change("model", HARDWARE_COST, phrase, need=other)
         if need.nic_type and self._has_placement(replace(need, nic_type="")):
             other = replace(need, nic_type="")
-            yield self._owner_change("nic", HARDWARE_COST, f"it did not ask for {need.nic_type} NICs", need=other)
+            yield self._owner_change("nic", HARDWARE_COST, f"it did not require {need.nic_type} NICs", need=other)
 
     def _other_terms(self) -> Iterator[SuggestedChange]:
         job = self._job
         if not job.preemptible:
-            yield self._owner_change("preemptible", PREEMPTIBLE_COST, "it might be preempted", preemptible=True)
+            yield self._owner_change("preemptible", PREEMPTIBLE_COST, "it were preemptible", preemptible=True)
         ahead = [other.priority for other in self._picture.waiting if other.id != job.id and not other.hold]
         if ahead and (highest := max(ahead) + 1) > job.priority:
             raised = with_job_fields(job.id, priority=highest)
@@ -133,16 +136,17 @@ class ChangeGuesses:
             yield from self._limit_before_maintenance()
 
     def _limit_before_reservation(self) -> Iterator[SuggestedChange]:
-        """Short enough to be over before the first in the queue is to start."""
+        """Propose a time limit short enough to end before the first job in the queue is due to start."""
         promise = self._engine.promise
         slack = promise.at - self._picture.now.timestamp() if promise else math.inf
         yield from self._limit_within(slack)
 
     def _limit_before_maintenance(self) -> Iterator[SuggestedChange]:
+        """Propose a time limit short enough to end before the next maintenance."""
         now = self._picture.now
         yield from self._limit_within(
             min(
-                ((one.start - now).total_seconds() for one in self._picture.windows if one.start > now),
+                ((window.start - now).total_seconds() for window in self._picture.windows if window.start > now),
                 default=math.inf,
             )
         )
@@ -156,7 +160,7 @@ class ChangeGuesses:
         phrase = f"its time limit were {format_duration(short)} instead of {format_duration(limit)}"
         yield self._owner_change("limit", cost, phrase, time_limit=short)
 
-    # What operators can change
+    # Changes that need an operator
 
     def _higher_quotas(self) -> Iterator[SuggestedChange]:
         short = [(quota, more) for quota in self._picture.quotas if (more := self._quota_excess(quota)) > 0]
@@ -177,31 +181,34 @@ class ChangeGuesses:
         return self._gpus_under_quota(quota) + self._need.total_gpus - quota.gpus
 
     def _gpus_under_quota(self, quota: QuotaView) -> int:
-        """By who runs, and by who was started in this turn."""
-        held = [(QuotaOwner.of(asked), job.gpus) for job, asked in self._opened.jobs if job.places is not None]
-        held += [(running_job_owner(job), job.gpus) for job in self._picture.running]
-        theirs = [(owner, gpus) for owner, gpus in held if owner.team == quota.team and not owner.preemptible]
-        return sum(gpus for owner, gpus in theirs if quota.kind in (None, owner.kind))
+        """GPUs that count against the quota: of running jobs and of jobs started in this turn."""
+        usage = [(QuotaOwner.of(waiting), job.gpus) for job, waiting in self._opened.jobs if job.places is not None]
+        usage += [(running_job_owner(job), job.gpus) for job in self._picture.running]
+        counted = [(owner, gpus) for owner, gpus in usage if owner.team == quota.team and not owner.preemptible]
+        return sum(gpus for owner, gpus in counted if quota.kind in (None, owner.kind))
 
     def _node_openings(self) -> Iterator[SuggestedChange]:
+        """Propose to open as many closed nodes as the request lacks."""
         lacking = max(
             1, self._need.nodes - self._room.fitting_nodes(self._need, self._room.able(self._need)).bit_count()
         )
-        useful = [one for one in self._picture.closed if self._is_useful_node(one)]
-        useful.sort(key=lambda one: (one.back != "resumed", one.node.name))
+        useful = [closed for closed in self._picture.closed if self._is_useful_node(closed)]
+        useful.sort(key=lambda closed: (closed.back != "resumed", closed.node.name))
         if len(useful) < lacking:
             return
         chosen = useful[:lacking]
-        names = ", ".join(one.node.name for one in chosen[:3]) + (f" and {lacking - 3} more" if lacking > 3 else "")
+        names = ", ".join(closed.node.name for closed in chosen[:3]) + (
+            f" and {lacking - 3} more" if lacking > 3 else ""
+        )
         many = "node" if lacking == 1 else "nodes"
-        back = "resumed" if all(one.back == "resumed" for one in chosen) else "back"
+        back = "resumed" if all(closed.back == "resumed" for closed in chosen) else "back"
         phrase = f"{many} {names} were {back}"
         yield make_change(
             "nodes-open", ChangeActor.OPERATOR, OPERATOR_COST + 0.1 * lacking, phrase, with_open_nodes(chosen)
         )
 
-    def _is_useful_node(self, one: ClosedNode) -> bool:
-        node, need = one.node, self._need
+    def _is_useful_node(self, closed: ClosedNode) -> bool:
+        node, need = closed.node, self._need
         return (
             len(node.free_gpus) >= need.gpus
             and node.free_cpus >= need.cpus
@@ -211,19 +218,20 @@ class ChangeGuesses:
             and need.node in ("", node.name)
         )
 
-    # What time will bring
+    # Changes that only time brings
 
     def _job_ends(self) -> Iterator[SuggestedChange]:
+        """Propose single jobs whose end would be enough, or else the shortest series of next ends that would be."""
         by_end = sorted(self._picture.running, key=self._seconds_left)
         alone = islice((job for job in by_end if self._would_start_after([job])), MAX_SINGLE_ENDS)
-        found = False
+        any_alone = False
         for job in alone:
-            found = True
-            who = job_label(job.name, job.team, self._sees)
-            yield self._end_change([job], f"{who} ({format_count(job.gpus, 'GPU')}{self._time_left_text(job)}) ended")
-        if not found and (first := self._earliest_ends(by_end)):
-            last = self._time_left_text(first[-1]).replace(", at", ", the last at")
-            yield self._end_change(first, f"the {len(first)} jobs that end first had ended{last}")
+            any_alone = True
+            label = job_label(job.name, job.team, self._sees)
+            yield self._end_change([job], f"{label} ({format_count(job.gpus, 'GPU')}{self._time_left_text(job)}) ended")
+        if not any_alone and (earliest := self._earliest_ends(by_end)):
+            last = self._time_left_text(earliest[-1]).replace(", at", ", the last at")
+            yield self._end_change(earliest, f"the {len(earliest)} jobs that end first had ended{last}")
 
     def _end_change(self, jobs: list[RunningJob], phrase: str) -> SuggestedChange:
         hours = max(self._seconds_left(job) for job in jobs) / 3600
@@ -236,11 +244,11 @@ class ChangeGuesses:
         return max(0.0, (job.started_at + job.time_limit - self._picture.now).total_seconds())
 
     def _time_left_text(self, job: RunningJob) -> str:
-        left = self._seconds_left(job)
-        return ", no limit" if left == math.inf else f", at its limit in {approximate_duration(left)}"
+        seconds = self._seconds_left(job)
+        return ", no limit" if seconds == math.inf else f", at its limit in {approximate_duration(seconds)}"
 
     def _earliest_ends(self, by_end: list[RunningJob]) -> list[RunningJob]:
-        """The fewest, in the order of their limits, after whom it would fit."""
+        """The fewest jobs, in order of their time limits, whose end would let this job start. Found by bisection."""
         low, high = 2, len([job for job in by_end if self._seconds_left(job) < math.inf])
         if high < low or not self._would_start_after(by_end[:high]):
             return []
@@ -250,19 +258,19 @@ class ChangeGuesses:
         return by_end[:low]
 
     def _would_start_after(self, jobs: list[RunningJob]) -> bool:
-        """Give back in the room and the books, look, take again."""
+        """Whether the job would start after these have ended. Releases their resources, checks and takes them again."""
         if len(jobs) == 1 and not self._quota_admits(self._need.total_gpus) and jobs[0].team != self._job.team:
             return False
-        given = [self._release_job(job) for job in jobs]
+        released = [self._release_job(job) for job in jobs]
         enough = self._would_start(self._need)
-        for job, places in zip(jobs, given, strict=True):
+        for job, places in zip(jobs, released, strict=True):
             self._room.take(places, _held_resources(job))
             if self._engine.books:
                 self._engine.books.add(running_job_owner(job), job.gpus, 1)
         return enough
 
     def _release_job(self, job: RunningJob) -> GpuPlacement:
-        """No more comes back to a node than is missing there, whatever the record says."""
+        """Release the job's resources: per node at most the GPUs missing there, because records may be wrong."""
         room, number = self._room, self._number
         held = [(number[node], gpus) for node, gpus in job.places.items() if node in number]
         places = tuple((node, min(gpus, room.nodes[node].gpus - room.free[node])) for node, gpus in held)
@@ -281,7 +289,7 @@ def _held_resources(job: RunningJob) -> ResourceRequest:
 
 
 def approximate_duration(seconds: float) -> str:
-    """`about 2 h`."""
+    """A rounded duration such as `about 2 h`."""
     for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size or (size < 86_400 and seconds >= size):
             return f"about {round(seconds / size)} {unit}"

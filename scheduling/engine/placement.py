@@ -1,14 +1,14 @@
-"""Where a job goes. A placement looks at the room and answers with places, or with None if it does not fit; it takes
-nothing.
+"""Placements: functions that choose nodes for a request, or return None if it does not fit. They take nothing.
 
-`consolidate`  a share goes into the fullest node that fits; a gang as close together as it fits, and what is left of it
-               (`Need.rest`) into the emptiest node that fits, near the others: HeliosArtifact's rule, with topology.
-`pack`         the same, but a job that no node holds whole may be spread over the fewest nodes that do.
-`spread`       a share goes into the emptiest node.
+`consolidate`  puts a share on the fullest node that fits. A gang is placed as close together as possible, and its
+               remainder (`ResourceRequest.rest`) on the emptiest node that fits, near the others. This is the rule of
+               HeliosArtifact, with topology.
+`pack`         does the same, but may spread a job that fits on no single node over the fewest nodes that hold it.
+`spread`       puts a share on the emptiest node.
 
-Close together is one leaf switch, else one pod, else one kind of network card: NCCL between InfiniBand and RoCE falls
-back to sockets, so Holmes (ICPP'24) keeps data parallel groups within one kind. Only if no kind holds the gang it
-crosses. Equal nodes are taken in the order in which they were given. `placements` holds those that need more to know.
+"Close together" means one leaf switch, else one pod, else one type of network card. Between InfiniBand and RoCE, NCCL
+falls back to sockets, so Holmes (ICPP'24) keeps data-parallel groups within one type; a gang crosses types only if no
+type can hold it. Equal nodes are taken in the given order. Placements that need more information are in `placements`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ NodeChooser = Callable[[NodeResources, NodeSet, ResourceRequest, int], list[int]
 
 
 def consolidate(room: NodeResources, need: ResourceRequest, among: NodeSet = ALL_NODES) -> GpuPlacement | None:
+    """Place a single share on the fullest node that fits, a gang as close together as possible."""
     if need.gang:
         return place_gang(room, need, among)
     gpus = need.gpus
@@ -42,6 +43,7 @@ def consolidate(room: NodeResources, need: ResourceRequest, among: NodeSet = ALL
 
 
 def spread(room: NodeResources, need: ResourceRequest, among: NodeSet = ALL_NODES) -> GpuPlacement | None:
+    """Place a single share on the emptiest node that fits, a gang as close together as possible."""
     if need.gang:
         return place_gang(room, need, among)
     for free in range(room.most, need.gpus - 1, -1):
@@ -51,32 +53,38 @@ def spread(room: NodeResources, need: ResourceRequest, among: NodeSet = ALL_NODE
 
 
 def pack(room: NodeResources, need: ResourceRequest, among: NodeSet = ALL_NODES) -> GpuPlacement | None:
-    """Whole if it fits whole; else the emptiest nodes until the remainder fits one, and then the fullest that fits."""
+    """Use one placement of `consolidate` if it fits, else fill the emptiest nodes until the remainder fits on
+    one node.
+    """
     whole = consolidate(room, need, among)
     if whole or need.total_gpus > room.free_gpus:
         return whole
-    left, places = need.total_gpus, []
+    missing, places = need.total_gpus, []
     for free in range(room.most, 0, -1):
         for number in members(room.with_cpu_memory(need, room.by_free[free] & among)):
             among &= ~(1 << number)
-            places.append((number, min(free, left)))
-            left -= min(free, left)
-            if not left:
+            places.append((number, min(free, missing)))
+            missing -= min(free, missing)
+            if not missing:
                 return tuple(places)
-            if last := consolidate(room, ResourceRequest(gpus=left, cpus=need.cpus, memory_mb=need.memory_mb), among):
+            if last := consolidate(
+                room, ResourceRequest(gpus=missing, cpus=need.cpus, memory_mb=need.memory_mb), among
+            ):
                 return (*places, *last)
     return None
 
 
-# What these answer depends on the nodes that have room for a share, and on nothing else. Where CPUs and memory are not
-# asked for they look at the sets of the room only
+# The result of these depends only on the nodes that fit a share. If no CPUs or memory are requested, they read only the
+# node sets of `NodeResources`
 PER_NODE_PLACEMENTS: tuple[PlacementFunction, ...] = (consolidate, spread)
 
 
 def place_gang(
     room: NodeResources, need: ResourceRequest, among: NodeSet = ALL_NODES, choose: NodeChooser | None = None
 ) -> GpuPlacement | None:
-    """`choose` says which of a group of nodes that are equally close."""
+    """Place a gang close together. `choose` selects nodes within a group of equally close ones; default: the
+    fullest.
+    """
     if need.total_gpus > room.free_gpus:
         return None
     fitting = room.fitting_nodes(need, among)
@@ -91,7 +99,7 @@ def place_gang(
 
 
 def _remainder_node(room: NodeResources, need: ResourceRequest, among: NodeSet, neighbour: int) -> int | None:
-    """The emptiest node for the remainder: near the others if one fits there."""
+    """The emptiest node for the remainder, near the other nodes if one fits there."""
     for groups in (*room.nearness, (ALL_NODES,)):
         near = next(group for group in groups if group >> neighbour & 1)
         for free in range(room.most, need.rest - 1, -1):
@@ -101,7 +109,9 @@ def _remainder_node(room: NodeResources, need: ResourceRequest, among: NodeSet, 
 
 
 def _nearest_nodes(room: NodeResources, fitting: NodeSet, need: ResourceRequest, choose: NodeChooser) -> list[int]:
-    """Within the smallest leaf switch that holds all, else pod, else network; else over those that hold most of it."""
+    """Nodes of the smallest leaf switch that holds the gang, else of a pod or network, else of the leaves with most
+    space.
+    """
     if len(room.leaves) == 1:
         return choose(room, fitting, need, need.nodes)
     for groups, widest in zip(room.nearness, room.widest, strict=True):
@@ -114,7 +124,7 @@ def _nearest_nodes(room: NodeResources, fitting: NodeSet, need: ResourceRequest,
 
 
 def _fill_leaves(room: NodeResources, fitting: NodeSet, need: ResourceRequest, choose: NodeChooser) -> list[int]:
-    """Those first of which most fit."""
+    """Nodes leaf by leaf, those with the most fitting nodes first."""
     sizes = [0] * len(room.leaves)
     for number in node_list(fitting):
         sizes[room.leaf_of[number]] += 1
@@ -127,6 +137,7 @@ def _fill_leaves(room: NodeResources, fitting: NodeSet, need: ResourceRequest, c
 
 
 def fullest_nodes(room: NodeResources, fitting: NodeSet, need: ResourceRequest, count: int) -> list[int]:
+    """Up to `count` fitting nodes, those with the fewest free GPUs first."""
     chosen: list[int] = []
     for nodes in room.by_free[need.gpus :]:
         for number in members(nodes & fitting):

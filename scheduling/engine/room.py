@@ -1,8 +1,8 @@
-"""The free room of the nodes: what fits where, and what is left after it.
+"""Free resources of the nodes: what fits where, and what remains after a placement.
 
-A set of nodes is an integer, bit n for node n. `by_free[g]` is the set of usable nodes with exactly g free GPUs and
-`levels` has bit g set when that set is not empty, so the fullest node that still fits is found by two shifts.
-Which GPUs of a node a job gets is chosen by the caller at the end: to a policy the GPUs of one node are alike.
+A set of nodes is an integer, bit n for node n. `by_free[g]` is the set of usable nodes with exactly g free GPUs, and
+`levels` has bit g set if that set is not empty, so two shifts find the fullest node that still fits. The caller selects
+the GPU indices at the end, because all GPUs of a node are equal to a policy.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ MAX_CACHED_SHAPES = 16
 
 
 class NodeResources:
+    """The free GPUs, CPUs and memory of a set of nodes, indexed by number of free GPUs."""
+
     def __init__(self, nodes: Iterable[NodeView]) -> None:
         self.nodes = tuple(nodes)
         self.free = [len(node.free_gpus) for node in self.nodes]
@@ -42,13 +44,15 @@ class NodeResources:
             for number in node_list(together):
                 self.leaf_of[number] = leaf
         pods, kinds = (_merge_groups(leaves, keep) for keep in ((0, 2), (2,)))
-        self.nearness = self.leaves, _sorted_groups(pods), _sorted_groups(kinds)  # the nearest first
-        self.widest = tuple(max(map(int.bit_count, groups), default=0) for groups in self.nearness)  # nodes in one
-        self.bound: dict[str, NodeSet] = {}  # virtual cluster -> the nodes on which its jobs run
-        self._jobs_of: dict[str, list[int]] = {}  # how many of them, by node
-        # CPUs and memory asked of a node -> the nodes that have them; for the first so many that somebody asked for
+        self.nearness = self.leaves, _sorted_groups(pods), _sorted_groups(kinds)  # the closest grouping first
+        self.widest = tuple(
+            max(map(int.bit_count, groups), default=0) for groups in self.nearness
+        )  # most nodes in one group
+        self.bound: dict[str, NodeSet] = {}  # virtual cluster -> nodes on which its jobs run
+        self._jobs_of: dict[str, list[int]] = {}  # virtual cluster -> its number of jobs per node
+        # (CPUs, memory) per node -> nodes that have both free; cached for the first `MAX_CACHED_SHAPES` shapes
         self._ample: dict[tuple[int, int], NodeSet] = {}
-        self.unsettled: Sequence[Any] = ()  # jobs of this turn, that nobody has been told of: they may still be moved
+        self.unsettled: Sequence[Any] = ()  # jobs started in this turn but not yet reported, so they may still be moved
 
     def _index_free_nodes(self) -> None:
         with_free: list[list[int]] = [[] for _ in self.by_free]
@@ -71,7 +75,7 @@ class NodeResources:
         return {name: node_set_of(numbers) for name, numbers in groups.items()}
 
     def _copy_topology(self) -> NodeResources:
-        """The same nodes; what is free on them is to be said yet."""
+        """A copy for the same nodes; the caller sets what is free on them."""
         other = NodeResources(())
         other.nodes, other.most, other.whole = self.nodes, self.most, self.whole
         other.leaves, other.nearness, other.widest = self.leaves, self.nearness, self.widest
@@ -81,7 +85,7 @@ class NodeResources:
         return other
 
     def copy(self) -> NodeResources:
-        """Another room to try things in."""
+        """An independent copy for trying placements."""
         other = self._copy_topology()
         other.free, other.cpus, other.memory_mb = list(self.free), list(self.cpus), list(self.memory_mb)
         other.by_free = list(self.by_free)
@@ -92,15 +96,15 @@ class NodeResources:
         return other
 
     def nodes_with_at_least(self) -> list[NodeSet]:
-        """For each number of GPUs, the usable nodes that have as many free or more."""
-        found, sets = 0, []
+        """For each number of GPUs, the usable nodes that have that many free or more."""
+        nodes_so_far, sets = 0, []
         for nodes in reversed(self.by_free):
-            found |= nodes
-            sets.append(found)
+            nodes_so_far |= nodes
+            sets.append(nodes_so_far)
         return sets[::-1]
 
     def with_free_sets(self, at_least: Sequence[NodeSet]) -> NodeResources:
-        """The same nodes with other GPUs free, given as sets, for placements that look at nothing else."""
+        """A copy with the free GPUs given as sets. Only for placements that read nothing else."""
         other = self._copy_topology()
         other.free, other.cpus, other.memory_mb, other._ample = [], [], [], {}
         other.unsettled = ()
@@ -108,7 +112,7 @@ class NodeResources:
         return other
 
     def set_free_sets(self, at_least: Sequence[NodeSet]) -> None:
-        """From now on these are free; for rooms of which nobody asks more than placements do."""
+        """Replace the free GPUs by these sets. Only for copies that placements alone read."""
         self.by_free, self.levels, self.free_gpus = [], 0, 0
         self.usable = at_least[0]
         for free, nodes in enumerate(at_least):
@@ -119,16 +123,16 @@ class NodeResources:
                 self.free_gpus += free * exactly.bit_count()
 
     def add_existing_job(self, places: GpuPlacement, need: ResourceRequest) -> None:
-        """Somebody held this already when the room was made of what was free."""
+        """Account for a job that already held resources when this object was created."""
         gpus, cpus, memory_mb = self.whole
         self.whole = gpus, cpus + len(places) * need.cpus, memory_mb + len(places) * need.memory_mb
         if need.pool:
             self.count_cluster_jobs(places, need.pool, 1)
 
-    # Nodes that come and go
+    # Opening and closing nodes
 
     def open(self, number: int) -> None:
-        """From now on the node takes work."""
+        """Let the node accept jobs."""
         if not self.usable >> number & 1:
             self.usable |= 1 << number
             free = self.free[number]
@@ -137,7 +141,9 @@ class NodeResources:
             self.free_gpus += free
 
     def close(self, number: int) -> None:
-        """No new work; what is held there stays held, and what comes free stays unused until it is opened."""
+        """Stop accepting jobs on the node. Held resources stay held; released ones stay unused until the node is
+        opened.
+        """
         if self.usable >> number & 1:
             self.usable ^= 1 << number
             free = self.free[number]
@@ -146,7 +152,7 @@ class NodeResources:
                 self.levels ^= 1 << free
             self.free_gpus -= free
 
-    # Taking and giving back
+    # Taking and releasing
 
     def take(self, places: GpuPlacement, need: ResourceRequest) -> None:
         self.move(places, need, -1)
@@ -155,14 +161,14 @@ class NodeResources:
         self.move(places, need, 1)
 
     def move(self, places: GpuPlacement, need: ResourceRequest, sign: int) -> None:
-        """Take (-1) or give back (1)."""
+        """Take (-1) or release (1) the resources of a placement."""
         if not need.needs_only_gpus:
             for number, _ in places:
                 self.cpus[number] = cpus = self.cpus[number] + sign * need.cpus
                 self.memory_mb[number] = memory_mb = self.memory_mb[number] + sign * need.memory_mb
-                for asked, nodes in self._ample.items():
-                    if nodes >> number & 1 != (cpus >= asked[0] and memory_mb >= asked[1]):
-                        self._ample[asked] = nodes ^ 1 << number
+                for shape, nodes in self._ample.items():
+                    if nodes >> number & 1 != (cpus >= shape[0] and memory_mb >= shape[1]):
+                        self._ample[shape] = nodes ^ 1 << number
         if need.pool:
             self.count_cluster_jobs(places, need.pool, -sign)
         by_free, free_of, usable = self.by_free, self.free, self.usable
@@ -172,15 +178,15 @@ class NodeResources:
             free = free_of[number]
             free_of[number] = after = free + gpus
             if usable & bit:
-                by_free[free] = left = by_free[free] ^ bit
-                if not left:
+                by_free[free] = remaining = by_free[free] ^ bit
+                if not remaining:
                     self.levels ^= 1 << free
                 by_free[after] |= bit
                 self.levels |= 1 << after
                 self.free_gpus += gpus
 
     def count_cluster_jobs(self, places: GpuPlacement, pool: str, more: int) -> None:
-        """More (1) or fewer (-1) jobs of a virtual cluster run there."""
+        """Count one more (1) or one fewer (-1) job of a virtual cluster on these nodes."""
         jobs = self._jobs_of.setdefault(pool, [0] * len(self.nodes))
         nodes = self.bound.get(pool, 0)
         for number, _ in places:
@@ -188,10 +194,10 @@ class NodeResources:
             nodes = nodes | 1 << number if jobs[number] else nodes & ~(1 << number)
         self.bound[pool] = nodes
 
-    # Questions
+    # Queries
 
     def able(self, need: ResourceRequest) -> NodeSet:
-        """The nodes whose make is the one that is asked for, whatever is free on them."""
+        """The nodes with the requested hardware, regardless of what is free on them."""
         if not need.gpu_model and not need.nic_type and not need.node:
             return ALL_NODES
         return sum(
@@ -203,34 +209,34 @@ class NodeResources:
         )
 
     def with_cpu_memory(self, need: ResourceRequest, nodes: NodeSet) -> NodeSet:
-        """Those of the nodes whose free CPUs and memory suffice."""
+        """The nodes of the set that have enough free CPUs and memory."""
         if need.needs_only_gpus:
             return nodes
-        asked = need.cpus, need.memory_mb
-        if (ample := self._ample.get(asked)) is not None:
+        shape = need.cpus, need.memory_mb
+        if (ample := self._ample.get(shape)) is not None:
             return nodes & ample
         if len(self._ample) < MAX_CACHED_SHAPES:
-            self._ample[asked] = ample = self._scan_cpu_memory(need, (1 << len(self.nodes)) - 1)
+            self._ample[shape] = ample = self._scan_cpu_memory(need, (1 << len(self.nodes)) - 1)
             return nodes & ample
         return self._scan_cpu_memory(need, nodes)
 
     def _scan_cpu_memory(self, need: ResourceRequest, nodes: NodeSet) -> NodeSet:
         cpus, memory_mb = need.cpus, need.memory_mb
-        there = zip(reversed(self.cpus), reversed(self.memory_mb), strict=True)
-        enough = ["1" if free >= cpus and free_mb >= memory_mb else "0" for free, free_mb in there]
+        free_pairs = zip(reversed(self.cpus), reversed(self.memory_mb), strict=True)
+        enough = ["1" if free >= cpus and free_mb >= memory_mb else "0" for free, free_mb in free_pairs]
         return nodes & int("".join(enough) or "0", 2)
 
     def first_fitting_node(self, need: ResourceRequest, nodes: NodeSet) -> int | None:
-        """The first of the nodes whose free CPUs and memory suffice."""
+        """The first node of the set that has enough free CPUs and memory."""
         nodes = self.with_cpu_memory(need, nodes)
         return (nodes & -nodes).bit_length() - 1 if nodes else None
 
     def fitting_nodes(self, need: ResourceRequest, among: NodeSet = ALL_NODES) -> NodeSet:
-        """The nodes on which one share of it fits now."""
-        found = 0
+        """The nodes on which one share of the request fits now."""
+        fitting = 0
         for more in members(self.levels >> need.gpus):
-            found |= self.by_free[need.gpus + more]
-        return self.with_cpu_memory(need, found & among)
+            fitting |= self.by_free[need.gpus + more]
+        return self.with_cpu_memory(need, fitting & among)
 
     def free_gpus_among(self, among: NodeSet) -> int:
         return sum(free * (nodes & among).bit_count() for free, nodes in enumerate(self.by_free))
@@ -241,7 +247,7 @@ def _sorted_groups(groups: NodeGroups) -> tuple[NodeSet, ...]:
 
 
 def _merge_groups(leaves: NodeGroups, keep: tuple[int, ...]) -> NodeGroups:
-    """With so much of their names."""
+    """Merge leaves whose names agree in the parts to keep."""
     groups: NodeGroups = {}
     for leaf, nodes in leaves.items():
         name = tuple(leaf[part] for part in keep)
@@ -250,14 +256,17 @@ def _merge_groups(leaves: NodeGroups, keep: tuple[int, ...]) -> NodeGroups:
 
 
 def members(nodes: NodeSet) -> Iterator[int]:
+    """The node numbers in a set, in ascending order."""
     while nodes:
-        low = nodes & -nodes
-        yield low.bit_length() - 1
-        nodes ^= low
+        lowest = nodes & -nodes
+        yield lowest.bit_length() - 1
+        nodes ^= lowest
 
 
 def node_set_of(numbers: list[int]) -> NodeSet:
-    """The set of them, in order as they come: at once, for many small steps with large sets take longer."""
+    """The set of these numbers, which must be in order. Built at once, because many small steps on large integers are
+    slow.
+    """
     bits = bytearray(numbers[-1] // 8 + 1)
     for number in numbers:
         bits[number // 8] |= 1 << number % 8
@@ -265,22 +274,22 @@ def node_set_of(numbers: list[int]) -> NodeSet:
 
 
 def node_list(nodes: NodeSet) -> list[int]:
-    """The same at once, which is quicker where there are many."""
-    found: list[int] = []
+    """The node numbers in a set as a list; faster than `members` for large sets."""
+    numbers: list[int] = []
     for at, byte in enumerate(nodes.to_bytes((nodes.bit_length() + 7) // 8, "little")):
         if byte:
             for bit in BITS_OF_BYTE[byte]:
-                found.append(8 * at + bit)
-    return found
+                numbers.append(8 * at + bit)
+    return numbers
 
 
 def assign_gpu_indices(
     room: NodeResources, places: GpuPlacement, free: Mapping[int, list[int]]
 ) -> dict[int, tuple[int, ...]]:
-    """Node id -> GPU indices, the lowest free ones; `free` (by node number) is used up."""
+    """Node id -> GPU indices, the lowest free ones first. Removes them from `free`, which is keyed by node number."""
     chosen = {}
     for number, gpus in places:
-        left = free[number]
-        chosen[room.nodes[number].id] = tuple(left[:gpus])
-        del left[:gpus]
+        free_indices = free[number]
+        chosen[room.nodes[number].id] = tuple(free_indices[:gpus])
+        del free_indices[:gpus]
     return chosen

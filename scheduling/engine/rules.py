@@ -1,6 +1,6 @@
-"""What a policy is made of. A policy is a subclass in a file of its own; `policies` lists them by name.
+"""The base class of policies. A policy is a subclass in a file of its own; `policies` lists them by name.
 
-Where the engine is compiled these rules are too, and a policy of plain Python works beside them.
+If the engine is compiled, these rules are compiled too. Policies in plain Python still work with it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from scheduling.engine.settings import reject_unknown
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PolicyRules:
-    """An order, the way the line is walked, and what is learned on the way. One object serves one engine.
+    """A queue order, a way to walk the queue, and what is learned from ended jobs. One instance serves one engine.
 
-    one_line   everybody stands in one line, because the first that does not fit holds back all behind it.
-    preempts   running jobs are ranked too, and may have to stop.
-    plans      the engine keeps the expected ends, because somebody is promised a start.
-    claims     owners take GPUs back from borrowers, who are told so in advance (`turns/claiming`); goes with `plans`.
-    depth      how many are promised a start at once, where everybody is.
+    one_line   all jobs wait in one queue, because the first job that does not fit blocks all behind it
+    preempts   running jobs are ranked too, and may have to stop
+    plans      the engine tracks expected ends, because jobs get reservations
+    claims     owners preempt borrowers, which get notice in advance (`turns/claiming`); requires `plans`
+    depth      the maximum number of reservations at once, if every job gets one
     """
 
     name: ClassVar[str]
@@ -35,60 +35,62 @@ class PolicyRules:
 
     @classmethod
     def of(cls, settings: Mapping[str, object]) -> PolicyRules:
-        """As an operator set it; most policies leave nothing to choose."""
+        """The rules with the settings of an operator. Most policies have no settings."""
         reject_unknown(settings)
         return cls()
 
     @property
     def queues_by_account(self) -> bool:
-        """Whether accounts stand in lines of their own, because what they hold or have had decides."""
+        """Whether each account has its own queues, because the resources it holds or has used determine the order."""
         return False
 
     @property
     def reserves(self) -> frozenset[JobKind]:
-        """Quotas for these kinds are kept free for their owners."""
+        """The kinds of jobs whose quotas stay free for their owners."""
         return frozenset()
 
     def turn(self, engine: Engine, now: float) -> None:
-        """How the line is walked: mostly just one of the functions in `turns`."""
+        """Walk the queue and start jobs; usually one of the functions in `turns`."""
         raise NotImplementedError
 
     def key(self, job: EngineJob, now: float) -> float:
-        """Its place among those who wait: the smallest first, equal ones by submission."""
+        """The place among waiting jobs: the smallest first, ties by submission."""
         return 0.0
 
     def band(self, job: EngineJob) -> int:
-        """Lower goes first whatever the key (rules that claim only)."""
-        return job.asked_band
+        """Lower goes first regardless of the key. Used only with `claims`."""
+        return job.requested_band
 
     def cost(self, job: EngineJob, now: float) -> float:
-        """The key without what only breaks ties, for a policy that takes its order from here: 0 or more."""
+        """The key without its tie-breaker, 0 or more, for a policy that uses this order as a component."""
         return self.key(job, now)
 
     def rank(self, job: EngineJob, now: float) -> float:
-        """Its place among those who run if it started now. Must not change while it runs, except at `next_change`."""
+        """The place among running jobs if it started now. Must not change while it runs, except at
+        `next_rank_change`.
+        """
         return self.key(job, now)
 
     def next_rank_change(self, job: EngineJob, now: float) -> float | None:
-        """When its rank changes by itself if it goes on running."""
+        """When the rank changes by itself if the job keeps running; None if never."""
         return None
 
-    def changed(self, job: EngineJob, now: float) -> None:
-        """That moment has come."""
+    def on_rank_change(self, job: EngineJob, now: float) -> None:
+        """Called at the time that `next_rank_change` returned."""
 
     def share(self, ask: RequestGroup, engine: Engine, now: float) -> float:
-        """What the account of these jobs has had or holds; the smallest goes first. It may only grow during a turn."""
+        """What the account of these jobs has used or holds; the smallest goes first. It may only grow during a turn."""
         return 0.0
 
-    def began(self, job: EngineJob, now: float) -> None:
-        """A job of an account holds GPUs from now on (rules by account only)."""
+    def on_job_start(self, job: EngineJob, now: float) -> None:
+        """Called when a job takes GPUs; only with `queues_by_account`."""
 
-    def left(self, job: EngineJob, now: float) -> None:
-        """It gave them back."""
+    def on_job_release(self, job: EngineJob, now: float) -> None:
+        """Called when a job releases its GPUs; only with `queues_by_account`."""
 
-    def ended(self, job: EngineJob, now: float) -> None:
-        """What can be learned from a job that has ended by itself; `since` is when its last run began."""
+    def on_job_end(self, job: EngineJob, now: float) -> None:
+        """Called when a job has ended by itself, to learn from it. `since` is the start of its last run."""
 
     def mean_error_s(self) -> float | None:
-        """How far its predictions of run times were off, if it makes any."""
+        """The mean error of the policy's run time predictions; None if it makes none."""
         return None

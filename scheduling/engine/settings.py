@@ -1,4 +1,4 @@
-"""What operators may choose of a policy, for each cluster; for `acme` a frozen value. Errors name the field."""
+"""Settings of policies that operators can change per cluster. Error messages name the field."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ MAX_SETTING_S = 1e9
 
 
 class MissingLibrary(Exception):
-    """It needs a library that is not there; the sentence says what to install."""
+    """A policy or placement needs an optional library. The message says what to install."""
 
 
 class InvalidPolicySettings(ValueError):
-    """What was set cannot be; the message names the field."""
+    """A setting is invalid. The message names the field."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AcmeSettings:
-    """
-    order      the policy whose order is taken among jobs of equal class.
-    aging_s    nobody is passed over for that order's sake by who came this much later.
-    class_s    one step of priority is worth so long a wait.
-    backfill   `easy` promises a start to the first in line, `conservative` to everybody.
-    reserve    kinds of work for which a team's quota is kept free of all who cannot be sent away again.
+    """Settings of the policy `acme`.
+
+    order      the policy that orders jobs of equal class
+    aging_s    a job is never overtaken because of that order by a job submitted this much later
+    class_s    the waiting time that equals one priority point
+    backfill   `easy` reserves for the first job only, `conservative` for every job
+    reserve    kinds of jobs for which a team's quota stays free of jobs that cannot be preempted
     """
 
     order: str = "fifo"
@@ -36,53 +37,55 @@ class AcmeSettings:
     reserve: frozenset[JobKind] = frozenset({JobKind.PRETRAIN})
 
 
-def reject_unknown(given: Mapping[str, object], *names: str) -> None:
-    """Nothing else may be set."""
-    for name in given:
+def reject_unknown(settings: Mapping[str, object], *names: str) -> None:
+    """Raise if a setting is not one of `names`."""
+    for name in settings:
         if name not in names:
             raise InvalidPolicySettings(
-                f"{name}: is none of {', '.join(names)}" if names else f"{name}: this policy has none"
+                f"{name}: is not one of {', '.join(names)}" if names else f"{name}: this policy has no settings"
             )
 
 
-def positive_number(given: Mapping[str, object], name: str) -> float:
-    value = given[name]
+def positive_number(settings: Mapping[str, object], name: str) -> float:
+    """The setting as a number above 0."""
+    value = settings[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_SETTING_S:
         raise InvalidPolicySettings(f"{name}: {value!r} is not a number above 0")
     return float(value)
 
 
-def parse_acme_settings(given: Mapping[str, object], orders: Mapping[str, object]) -> AcmeSettings:
-    reject_unknown(given, *(field.name for field in fields(AcmeSettings)))
+def parse_acme_settings(settings: Mapping[str, object], orders: Mapping[str, object]) -> AcmeSettings:
+    """Check the settings of the policy `acme`. `orders` are the policies that it can use for its order."""
+    reject_unknown(settings, *(field.name for field in fields(AcmeSettings)))
     readers = {
-        "order": lambda name: _choice_value(given, name, orders),
-        "aging_s": lambda name: _seconds_value(given, name),
-        "class_s": lambda name: _seconds_value(given, name),
-        "backfill": lambda name: _choice_value(given, name, ("easy", "conservative")),
-        "reserve": lambda name: _kinds_value(given, name),
+        "order": lambda name: _choice_value(settings, name, orders),
+        "aging_s": lambda name: _seconds_value(settings, name),
+        "class_s": lambda name: _seconds_value(settings, name),
+        "backfill": lambda name: _choice_value(settings, name, ("easy", "conservative")),
+        "reserve": lambda name: _kinds_value(settings, name),
     }
-    return AcmeSettings(**{name: readers[name](name) for name in given})  # type: ignore[arg-type, no-untyped-call]
+    return AcmeSettings(**{name: readers[name](name) for name in settings})  # type: ignore[arg-type, no-untyped-call]
 
 
-def _choice_value(given: Mapping[str, object], name: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
-    value = given[name]
-    if not isinstance(value, str) or value not in known:
-        raise InvalidPolicySettings(f"{name}: {value!r} is none of {', '.join(known)}")
+def _choice_value(settings: Mapping[str, object], name: str, choices: Mapping[str, object] | tuple[str, ...]) -> str:
+    value = settings[name]
+    if not isinstance(value, str) or value not in choices:
+        raise InvalidPolicySettings(f"{name}: {value!r} is not one of {', '.join(choices)}")
     return value
 
 
-def _seconds_value(given: Mapping[str, object], name: str) -> float:
-    value = given[name]
+def _seconds_value(settings: Mapping[str, object], name: str) -> float:
+    value = settings[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_SETTING_S:
         raise InvalidPolicySettings(f"{name}: {value!r} is not a number of seconds, 0 or more")
     return float(value)
 
 
-def _kinds_value(given: Mapping[str, object], name: str) -> frozenset[JobKind]:
-    value = given[name]
-    if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+def _kinds_value(settings: Mapping[str, object], name: str) -> frozenset[JobKind]:
+    value = settings[name]
+    if not isinstance(value, list | tuple) or not all(isinstance(kind, str) for kind in value):
         raise InvalidPolicySettings(f"{name}: {value!r} is not a list of kinds of work")
-    unknown = [one for one in value if one not in list(JobKind)]
+    unknown = [kind for kind in value if kind not in list(JobKind)]
     if unknown:
-        raise InvalidPolicySettings(f"{name}: {unknown[0]!r} is none of {', '.join(JobKind)}")
-    return frozenset(JobKind(one) for one in value)
+        raise InvalidPolicySettings(f"{name}: {unknown[0]!r} is not one of {', '.join(JobKind)}")
+    return frozenset(JobKind(kind) for kind in value)

@@ -1,7 +1,7 @@
-"""One waiting job, in full: what keeps it back with who holds it, and what would start it now.
+"""The full explanation for one waiting job: its blockers with the jobs behind them, and what would start it now.
 
-A turn says this in a sentence for everybody; here one job gets the whole answer, when somebody asks. It is written for
-the reader: jobs of teams that `sees` denies are counted, never named.
+A turn stores one sentence per job. This module computes the complete answer for a single job when a user asks for it.
+The answer depends on the reader: jobs of teams for which `sees` returns False are counted, never named.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_NAMED_HOLDERS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """No blockers: it starts with the next turn."""
+    """The explanation of one job. Without blockers, the job starts in the next turn."""
 
     at: datetime
     blockers: tuple[Blocker, ...]
@@ -35,28 +35,32 @@ class Explanation:
 def explain_wait(
     picture: ClusterSnapshot, rules: Callable[[], PolicyRules], job_id: int, sees: CanSeeTeam
 ) -> Explanation:
+    """Explain why a job waits. Runs at least two turns on the snapshot, and many more to find the changes."""
     blockers = _BlockerDetails(picture, rules(), job_id, sees).blockers()
     changes = smallest_changes(picture, rules, job_id, sees=sees) if blockers else ()
     return Explanation(at=picture.now, blockers=blockers, changes=changes)
 
 
 class _BlockerDetails:
+    """The blockers of one job after a turn, completed with the jobs that hold what it lacks."""
+
     def __init__(self, picture: ClusterSnapshot, rules: PolicyRules, job_id: int, sees: CanSeeTeam) -> None:
         self._picture = picture
         self._sees = sees
-        self._asked = find_waiting_job(picture, job_id)
-        self._shut = tuple(gate_blockers(self._asked, picture.now))
+        self._job = find_waiting_job(picture, job_id)
+        self._gates = tuple(gate_blockers(self._job, picture.now))
         self._opened: SnapshotEngine = engine_after_turn(picture, rules)
-        self._telling = WaitExplainer(self._opened.engine, self._opened.jobs, self._opened.order, picture.now)
+        self._explainer = WaitExplainer(self._opened.engine, self._opened.jobs, self._opened.order, picture.now)
 
     def blockers(self) -> tuple[Blocker, ...]:
-        if self._shut:
-            return self._shut
-        if claim := self._opened.claims.waits.get(self._asked.id):
+        """The blockers, ranked: gates first, then the borrowers that must stop, then what the turn found."""
+        if self._gates:
+            return self._gates
+        if claim := self._opened.claims.waits.get(self._job.id):
             return claim.blockers
-        at = {self._opened.jobs[job.number][1].id: job for job in self._telling.waiting}
-        job = at.get(self._asked.id)
-        return tuple(self._with_holders(one) for one in self._telling.told(job)) if job else ()
+        at = {self._opened.jobs[job.number][1].id: job for job in self._explainer.waiting}
+        job = at.get(self._job.id)
+        return tuple(self._with_holders(blocker) for blocker in self._explainer.ranked_blockers(job)) if job else ()
 
     def _with_holders(self, blocker: Blocker) -> Blocker:
         match blocker.kind:
@@ -65,7 +69,7 @@ class _BlockerDetails:
             case BlockerKind.CAPACITY | BlockerKind.TOPOLOGY:
                 return replace(blocker, holders=self._holders(self._jobs_on_matching_nodes()))
             case BlockerKind.ARRAY:
-                tasks = [job for job in self._picture.running if job.array == self._asked.array]
+                tasks = [job for job in self._picture.running if job.array == self._job.array]
                 return replace(blocker, jobs=len(tasks), holders=self._holders(tasks))
             case BlockerKind.PRIORITY:
                 return self._jobs_ahead_details(blocker)
@@ -82,31 +86,33 @@ class _BlockerDetails:
         return replace(blocker, gpus=over, holders=self._holders(self._jobs_under_quota(worst)))
 
     def _jobs_under_quota(self, quota: QuotaView) -> list[RunningJob]:
-        theirs = [job for job in self._picture.running if job.team == quota.team and not job.preemptible]
-        return [job for job in theirs if quota.kind in (None, job.kind)]
+        """Running jobs that count against the quota."""
+        team_jobs = [job for job in self._picture.running if job.team == quota.team and not job.preemptible]
+        return [job for job in team_jobs if quota.kind in (None, job.kind)]
 
     def _quota_excess(self, quota: QuotaView) -> int:
-        if quota.team != self._asked.team or quota.kind not in (None, self._asked.kind):
+        """GPUs by which this job would exceed the quota; 0 or less if it fits or the quota does not apply."""
+        if quota.team != self._job.team or quota.kind not in (None, self._job.kind):
             return 0
-        return sum(job.gpus for job in self._jobs_under_quota(quota)) + self._asked.need.total_gpus - quota.gpus
+        return sum(job.gpus for job in self._jobs_under_quota(quota)) + self._job.need.total_gpus - quota.gpus
 
     def _jobs_on_matching_nodes(self) -> list[RunningJob]:
-        """Who runs where it might run."""
+        """Jobs that run on nodes on which this job could run."""
         room = self._opened.engine.room
-        able = room.able(self._asked.need) & room.usable
+        able = room.able(self._job.need) & room.usable
         ids = {room.nodes[number].id for number in members(able)}
         return [job for job in self._picture.running if not ids.isdisjoint(job.places)]
 
     def _jobs_ahead_details(self, blocker: Blocker) -> Blocker:
         before: list[WaitingJob] = []
-        for job in self._telling.waiting:
+        for job in self._explainer.waiting:
             other = self._opened.jobs[job.number][1]
-            if other.id == self._asked.id:
+            if other.id == self._job.id:
                 break
             before.append(other)
         gpus = sum(job.need.total_gpus for job in before)
         more = (
-            f" In all {format_count(len(before), 'job')} with {format_count(gpus, 'GPU')} are ahead."
+            f" In total, {format_count(len(before), 'job')} with {format_count(gpus, 'GPU')} are ahead."
             if len(before) > 1
             else ""
         )
@@ -119,18 +125,20 @@ class _BlockerDetails:
         return replace(blocker, holders=self._holders([head]))
 
     def _holders(self, jobs: Iterable[RunningJob | WaitingJob], *, first: bool = False) -> tuple[Holder, ...]:
-        """The largest by name, or the first in the queue; the rest by team, and the teams one may not see together."""
+        """The largest holders by name (or the first in the queue), the others by team, hidden teams together."""
         holders = [self._holder(job) for job in jobs]
         if not first:
             holders.sort(key=lambda one: (-one.gpus, one.job))
-        seen = [one for one in holders if one.team]
-        rest: dict[str, list[Holder]] = {}
-        for one in seen[MAX_NAMED_HOLDERS:]:
-            rest.setdefault(one.team, []).append(one)
-        unseen = [one for one in holders if not one.team]
-        groups = [*((team, rest[team]) for team in sorted(rest)), *([("", unseen)] if unseen else [])]
-        together = [Holder(team=team, jobs=len(some), gpus=sum(one.gpus for one in some)) for team, some in groups]
-        return (*seen[:MAX_NAMED_HOLDERS], *together)
+        visible = [one for one in holders if one.team]
+        by_team: dict[str, list[Holder]] = {}
+        for one in visible[MAX_NAMED_HOLDERS:]:
+            by_team.setdefault(one.team, []).append(one)
+        hidden = [one for one in holders if not one.team]
+        groups = [*((team, by_team[team]) for team in sorted(by_team)), *([("", hidden)] if hidden else [])]
+        grouped = [
+            Holder(team=team, jobs=len(members), gpus=sum(one.gpus for one in members)) for team, members in groups
+        ]
+        return (*visible[:MAX_NAMED_HOLDERS], *grouped)
 
     def _holder(self, job: RunningJob | WaitingJob) -> Holder:
         gpus = job.gpus if isinstance(job, RunningJob) else job.need.total_gpus

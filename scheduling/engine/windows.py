@@ -1,11 +1,11 @@
-"""Maintenance: nodes that must be empty from a time on, until another. Who would still run then does not start there.
+"""Maintenance windows: nodes that must be empty for a period. Jobs that would still run then do not start there.
 
-A `Window` is how rows say it, in the Picture; a `Bar` is the same for the engine, in seconds and sets of nodes. How
-long a job holds its nodes is its time limit, else what jobs like it took so far (`WaitingJob.usual`); of whom neither
-is known, nobody can say that he is over in time, so he does not start there from the window's `lead` on.
+A `NodeWindow` comes from the database, in the snapshot. A `MaintenanceBar` is the same for the engine, in seconds and
+node sets. A job is assumed to hold its nodes for its time limit, else for the run time of similar jobs
+(`WaitingJob.usual`). If neither is known, the job stops starting on these nodes from the window's `lead` before it.
 
-Times are rounded up, so that jobs of all lengths stand in few lines, but never past the next window: what may start
-now is exact, and what is promised for later errs by being late.
+Run times are rounded up, so that jobs of all lengths share few queues, but never past the next window. So decisions for
+now are exact, and reservations for later can only be too late.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, kw_only=True)
 class NodeWindow:
-    """Ids of nodes, whether they take work now or not."""
+    """A maintenance of these node ids, whether they accept jobs now or not."""
 
     name: str
     start: datetime
@@ -33,7 +33,7 @@ class NodeWindow:
 
 @dataclass(frozen=True, kw_only=True)
 class MaintenanceBar:
-    """`shut` are those of the nodes that take no work already and will again when it is over."""
+    """A maintenance as the engine sees it. `shut` are its nodes that are closed already and open when it is over."""
 
     window: NodeWindow
     start: float
@@ -44,32 +44,32 @@ class MaintenanceBar:
 
     @staticmethod
     def of(window: NodeWindow, numbers: Mapping[int, int], shut: Collection[int], now: datetime) -> MaintenanceBar:
-        """`numbers`: id of a node -> its number in the room; `shut` are ids."""
-        held = [node for node in window.nodes if node in numbers]
+        """Convert a window. `numbers`: node id -> its number in the engine; `shut`: ids of closed nodes."""
+        present = [node for node in window.nodes if node in numbers]
         goes_on = window.start <= now
         return MaintenanceBar(
             window=window,
             start=window.start.timestamp(),
             end=window.end.timestamp(),
             lead_s=window.lead.total_seconds(),
-            nodes=sum(1 << numbers[node] for node in held),
-            shut=sum(1 << numbers[node] for node in held if goes_on and node in shut),
+            nodes=sum(1 << numbers[node] for node in present),
+            shut=sum(1 << numbers[node] for node in present if goes_on and node in shut),
         )
 
     def _assumed_run_s(self, runs_s: float) -> float:
         return self.lead_s if runs_s == UNKNOWN_RUN_S else runs_s
 
     def stops(self, runs_s: float, at: float) -> bool:
-        """Whether one who starts then and holds his nodes so long would be there during the maintenance."""
+        """Whether a job that starts at that time and holds its nodes for `runs_s` would run during the maintenance."""
         return at < self.end and (at >= self.start or at + self._assumed_run_s(runs_s) > self.start)
 
     def change_times(self, runs_s: float, after: float) -> Iterator[float]:
-        """When that answer will be another one."""
+        """The times at which the result of `stops` changes."""
         yield from (at for at in (self.start - self._assumed_run_s(runs_s), self.start, self.end) if at > after)
 
 
 def blocked_nodes(bars: Iterable[MaintenanceBar], runs_s: float, at: float) -> int:
-    """The nodes on which he may not start."""
+    """The nodes on which a job with this run time may not start."""
     nodes = 0
     for bar in bars:
         if bar.stops(runs_s, at):
@@ -78,7 +78,7 @@ def blocked_nodes(bars: Iterable[MaintenanceBar], runs_s: float, at: float) -> i
 
 
 def round_up_run_time(bars: Collection[MaintenanceBar], runs_s: float, now: float) -> float:
-    """A little longer, but what it may start on now stays the same."""
+    """A longer run time that does not change where the job may start now."""
     if runs_s == UNKNOWN_RUN_S:
         return runs_s
     step = MIN_ROUNDING_S if runs_s < DAY_S else 2.0 ** (math.floor(math.log2(runs_s)) - 4)
@@ -87,5 +87,6 @@ def round_up_run_time(bars: Collection[MaintenanceBar], runs_s: float, now: floa
 
 
 def run_time_seconds(limit: timedelta | None, usual: timedelta | None) -> float:
-    known = limit or usual
-    return known.total_seconds() if known else UNKNOWN_RUN_S
+    """The assumed run time: the limit, else the usual time, else `UNKNOWN_RUN_S`."""
+    assumed = limit or usual
+    return assumed.total_seconds() if assumed else UNKNOWN_RUN_S

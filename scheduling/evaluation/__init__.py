@@ -1,0 +1,1 @@
+"""Evaluation campaigns without Django: requests, cost estimates, planning, job instructions and output."""

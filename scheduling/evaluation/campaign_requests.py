@@ -1,6 +1,6 @@
-"""What may be asked of an evaluation: a suite, a campaign. Request in, checked values out, or BadSpec.
+"""Parses and validates requests for suites and campaigns. Raises InvalidField.
 
-The same for API, form and command line, so all three print the same sentence.
+API, forms and command line share this module, so they show the same messages.
 """
 
 from __future__ import annotations
@@ -63,24 +63,26 @@ class CampaignSpec:
 
 def read_seconds(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 10**7:
-        parsing.raise_invalid_field(name, f"is {parsing.short_repr(value)}, no number of seconds from 0 to 10000000")
+        parsing.raise_invalid_field(
+            name, f"is {parsing.short_repr(value)}; must be a number of seconds from 0 to 10000000"
+        )
     return float(value)
 
 
 def read_gigabytes(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.001 <= value <= 10**5:
-        parsing.raise_invalid_field(name, f"is {parsing.short_repr(value)}, no number of GB from 0.001 to 100000")
+        parsing.raise_invalid_field(
+            name, f"is {parsing.short_repr(value)}; must be a number of GB from 0.001 to 100000"
+        )
     return float(value)
 
 
 def read_directory(name: str, value: Any) -> str:
-    """An absolute path that is no root of a file system: what lies beneath it is made and removed by jobs."""
-    found = parsing.read_absolute_path(name, value)
-    if len(found) > 250:
+    """Read an absolute path other than the root of the file system: jobs create and remove files inside it."""
+    path = parsing.read_absolute_path(name, value)
+    if len(path) > 250:
         parsing.raise_invalid_field(name, "has more than 250 characters")
-    return (
-        found if not found or found.strip("/") else parsing.raise_invalid_field(name, "is the root of the file system")
-    )
+    return path if not path or path.strip("/") else parsing.raise_invalid_field(name, "is the root of the file system")
 
 
 read_command = parsing.text_reader(MAX_COMMAND_LENGTH, lines=True)
@@ -97,7 +99,7 @@ DATASET_READERS: dict[str, parsing.FieldReader] = {
 
 SUITE_READERS: dict[str, parsing.FieldReader] = {
     "name": parsing.nonempty_reader(
-        parsing.pattern_reader(SUITE_NAME_PATTERN, "name: small letters, digits and dashes, at most 40")
+        parsing.pattern_reader(SUITE_NAME_PATTERN, "name: lowercase letters, digits and dashes, at most 40")
     ),
     "title": parsing.text_reader(120),
     "framework": parsing.choice_reader(tuple(TEMPLATES)),
@@ -122,8 +124,8 @@ CAMPAIGN_READERS: dict[str, parsing.FieldReader] = {
 }
 
 
-def parse_suite(asked: Mapping[str, Any]) -> SuiteSpec:
-    values = parsing.read_fields(asked, SUITE_READERS, "a suite")
+def parse_suite(request: Mapping[str, Any]) -> SuiteSpec:
+    values = parsing.read_fields(request, SUITE_READERS, "a suite")
     for name in ("name", "output_root", "datasets"):
         if not values.get(name):
             raise InvalidField(name, "is missing")
@@ -132,25 +134,27 @@ def parse_suite(asked: Mapping[str, Any]) -> SuiteSpec:
         values["memory_mb"] = values.pop("memory")
     values["infer"] = values.get("infer") or template.infer
     values["metric"] = values.get("metric") or template.metric
-    datasets = tuple(_parse_dataset(number, one, template.splits) for number, one in enumerate(values.pop("datasets")))
-    names = [one.name for one in datasets]
+    datasets = tuple(
+        _parse_dataset(number, dataset, template.splits) for number, dataset in enumerate(values.pop("datasets"))
+    )
+    names = [dataset.name for dataset in datasets]
     for name in names:
         if names.count(name) > 1:
             raise InvalidField("datasets", f"names {name} twice")
-    for number, one in enumerate(datasets):
-        if not (one.infer or values["infer"]):
-            raise InvalidField("infer", f"is missing, and dataset {number + 1} ({one.name}) has none of its own")
+    for number, dataset in enumerate(datasets):
+        if not (dataset.infer or values["infer"]):
+            raise InvalidField("infer", f"is missing, and dataset {number + 1} ({dataset.name}) does not override it")
     return SuiteSpec(datasets=datasets, **values)
 
 
-def _parse_dataset(number: int, asked: Any, splits: bool) -> DatasetSpec:
+def _parse_dataset(number: int, request: Any, splits: bool) -> DatasetSpec:
     place = f"datasets[{number + 1}]"
-    if not isinstance(asked, Mapping):
-        raise InvalidField(place, f"is {parsing.json_type_name(asked)}, not an object")
+    if not isinstance(request, Mapping):
+        raise InvalidField(place, f"is {parsing.json_type_name(request)}, not an object")
     try:
-        values = parsing.read_fields(asked, DATASET_READERS, "a dataset")
-    except InvalidField as bad:
-        raise InvalidField(f"{place}.{bad.field}", bad.why) from None
+        values = parsing.read_fields(request, DATASET_READERS, "a dataset")
+    except InvalidField as error:
+        raise InvalidField(f"{place}.{error.field}", error.why) from None
     for name in ("name", "samples"):
         if name not in values:
             raise InvalidField(f"{place}.{name}", "is missing")
@@ -159,12 +163,12 @@ def _parse_dataset(number: int, asked: Any, splits: bool) -> DatasetSpec:
     return DatasetSpec(**values)
 
 
-def parse_campaign(asked: Mapping[str, Any]) -> CampaignSpec:
-    """`asked` holds only what belongs to the campaign itself: who, where and which suite is somebody else's to read."""
-    values = parsing.read_fields(asked, CAMPAIGN_READERS, "a campaign")
+def parse_campaign(request: Mapping[str, Any]) -> CampaignSpec:
+    """Parse the campaign's own fields. The caller has already removed the team, the cluster and the suite."""
+    values = parsing.read_fields(request, CAMPAIGN_READERS, "a campaign")
     if "checkpoints" not in values:
         raise InvalidField("checkpoints", "is missing")
     if "nodes" in values and "deadline_at" in values:
-        raise InvalidField("nodes", "and deadline_at are two ways to say the same; give one of them")
+        raise InvalidField("nodes", "and deadline_at exclude each other; give only one of them")
     values["checkpoints"] = tuple(dict.fromkeys(values["checkpoints"]))
     return CampaignSpec(**values)

@@ -1,10 +1,10 @@
-"""What a campaign does next: which nodes stage which checkpoint, what the free GPUs evaluate, what the CPUs score.
+"""Decides the next actions of a campaign: copies of checkpoints, trials on free GPUs, scoring jobs on CPUs.
 
-The board is the whole of it, as it is now; nothing is remembered between two looks. A trial is cut for one GPU from the
-line of what nobody has taken (`line`): a share of what is left over twice the GPUs, so that trials shrink towards the
-end and all end together, but long enough for the start and the loading of the model to be worth it. Where datasets were
-never measured, the first trials go through a few samples of each and nothing else: what follows is then cut by what
-they took. What a trial did not come to goes back to the line. Pure: board in, moves out.
+The snapshot contains the complete state; nothing is stored between two decisions. A trial for one GPU takes slices from
+the queue of unassigned work (`WorkQueue`). Its size is the remaining work divided by twice the number of GPUs, so that
+trials shrink and all end at about the same time, but at least long enough to justify starting the framework and loading
+the checkpoint. The first trials of unmeasured datasets only process a few samples of each; the following ones are sized
+by these measurements. Unfinished work of a trial returns to the queue. Pure: snapshot in, actions out.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from scheduling.evaluation.dispatch import DatasetSlice, DatasetTask, WorkQueue
 from scheduling.evaluation.work import EvaluationSite, SliceCost
 
-MIN_TRIAL_FACTOR = 8.0  # times what starting and loading take, a trial should at least last
-MAX_TRIAL_PARTS = 48  # of a trial: they go through the environment of a process
-SCORING_BATCH_S = 60.0  # metrics are gathered into one CPU job up to this
+MIN_TRIAL_FACTOR = 8.0  # minimum length of a trial, in multiples of the time to inference
+MAX_TRIAL_PARTS = 48  # limited by the size of a process's environment
+SCORING_BATCH_S = 60.0  # metrics are collected into one CPU job up to this length
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnassignedSamples:
-    """What is not in a shard yet of one dataset of one checkpoint."""
+    """The samples of one dataset of one checkpoint that are not in a shard yet."""
 
     evaluation: int
     checkpoint: str
@@ -32,14 +32,14 @@ class UnassignedSamples:
     start: int
     samples: int
     cost: SliceCost  # of these samples
-    parts: int  # in how many it may still be cut
+    parts: int  # maximum number of further shards
     is_measured: bool = True  # by any trial so far
-    begun: bool = False  # some of it is in a shard
+    begun: bool = False  # some samples are in a shard
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetryShard:
-    """A shard that came to nothing and is to be tried again, whole."""
+    """A failed or lost shard, to be retried as a whole."""
 
     shard: int
     evaluation: int
@@ -53,8 +53,8 @@ class RetryShard:
 @dataclass(frozen=True, kw_only=True)
 class NodeSlots:
     name: str
-    slots: int  # trials that would fit now
-    ours: int = 0  # trials of this campaign that are there or on their way
+    slots: int  # trials that fit now
+    ours: int = 0  # running and pending trials of this campaign
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,13 +69,13 @@ class CampaignSnapshot:
     wanted: Sequence[UnassignedSamples] = ()
     loose: Sequence[RetryShard] = ()
     nodes: Sequence[NodeSlots] = ()
-    staged: Mapping[str, frozenset[str]] = field(default_factory=dict)  # node -> checkpoints that are there
-    coming: Mapping[str, frozenset[str]] = field(default_factory=dict)  # node -> checkpoints on their way
-    at_work: Mapping[str, str] = field(default_factory=dict)  # node -> the checkpoint of its newest trial
+    staged: Mapping[str, frozenset[str]] = field(default_factory=dict)  # node -> copies of checkpoints
+    coming: Mapping[str, frozenset[str]] = field(default_factory=dict)  # node -> copies being made or removed
+    at_work: Mapping[str, str] = field(default_factory=dict)  # node -> checkpoint of its newest trial
     most_nodes: int = 1
     slots_per_node: int = 8
-    stages: bool = True  # whether copies are kept on nodes at all
-    ready_s: float = 30.0  # until a trial infers
+    stages: bool = True  # whether the suite uses copies on nodes
+    ready_s: float = 30.0  # from the start of a trial to its first inference
     inferred: Sequence[InferredShard] = ()
     scoring: int = 0
     most_scoring: int = 16
@@ -83,7 +83,7 @@ class CampaignSnapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialSlice:
-    """Samples for a trial; `shard` where they had one before."""
+    """Samples for a trial. `shard` is set if they already are in a shard."""
 
     evaluation: int
     start: int
@@ -122,6 +122,7 @@ class CampaignActions:
 
 
 def decide(board: CampaignSnapshot) -> CampaignActions:
+    """Return the next actions of the campaign."""
     stage, trials = _stagings_and_trials(board) if board.wanted or board.loose else ((), ())
     return CampaignActions(stage=tuple(stage), trials=tuple(trials), scorings=tuple(_new_scorings(board)))
 
@@ -131,7 +132,7 @@ def _stagings_and_trials(board: CampaignSnapshot) -> tuple[list[tuple[str, str]]
     if not rooms:
         return [], []
     work: list[RetryShard | UnassignedSamples] = [*board.loose, *board.wanted]
-    names = sorted({one.checkpoint for one in work})
+    names = sorted({item.checkpoint for item in work})
     line = _work_queue(board, work, names, rooms)
     share_s = line.remaining_s / _total_slots(board)
     probes = math.ceil(_unprobed_datasets(board) / _total_slots(board))
@@ -156,11 +157,11 @@ def _work_queue(
     names: Sequence[str],
     rooms: Mapping[int, NodeSlots],
 ) -> WorkQueue:
-    """What nobody has taken, with the nodes going on with the checkpoints that they have."""
+    """Return the queue of unassigned work, in which the nodes continue with the checkpoints that they have."""
     numbers = {name: number for number, name in enumerate(names)}
     site = EvaluationSite(nodes=max(1, board.most_nodes), gpus_per_node=max(1, board.slots_per_node))
-    datasets = {name: number for number, name in enumerate(sorted({one.dataset for one in work}))}
-    line = WorkQueue([_dispatch_task(one, numbers[one.checkpoint], datasets[one.dataset]) for one in work], site)
+    datasets = {name: number for number, name in enumerate(sorted({item.dataset for item in work}))}
+    line = WorkQueue([_dispatch_task(item, numbers[item.checkpoint], datasets[item.dataset]) for item in work], site)
     for node, room in rooms.items():
         for checkpoint in _preferred_checkpoints(board, room.name):
             if checkpoint in numbers and line.hold(node, numbers[checkpoint]):
@@ -169,7 +170,7 @@ def _work_queue(
 
 
 def _eligible_nodes(board: CampaignSnapshot) -> list[NodeSlots]:
-    """The nodes that may be used now: those that we are on already, then those that hold a copy, then the emptiest."""
+    """Return the usable nodes within the limit: nodes with our trials first, then with copies, then the emptiest."""
     ranked = sorted(
         board.nodes, key=lambda room: (-room.ours, -len(_present_or_arriving(board, room.name)), -room.slots, room.name)
     )
@@ -181,29 +182,29 @@ def _present_or_arriving(board: CampaignSnapshot, node: str) -> frozenset[str]:
 
 
 def _preferred_checkpoints(board: CampaignSnapshot, node: str) -> Iterator[str]:
-    """What it is at, then what it has, then what it is getting."""
+    """Yield the checkpoint of the node's newest trial, then its copies, then its arriving copies."""
     if node in board.at_work:
         yield board.at_work[node]
     yield from sorted(board.staged.get(node, ()))
     yield from sorted(board.coming.get(node, ()))
 
 
-def _dispatch_task(one: RetryShard | UnassignedSamples, checkpoint: int, dataset: int) -> DatasetTask:
-    wanted = one if isinstance(one, UnassignedSamples) else None
+def _dispatch_task(item: RetryShard | UnassignedSamples, checkpoint: int, dataset: int) -> DatasetTask:
+    unassigned = item if isinstance(item, UnassignedSamples) else None
     return DatasetTask(
         checkpoint=checkpoint,
         dataset=dataset,
-        samples=one.samples,
-        prior=one.cost,
-        parts=wanted.parts if wanted else 1,
-        offset=one.start,
-        is_measured=wanted.is_measured if wanted else True,
-        begun=wanted.begun if wanted else True,
+        samples=item.samples,
+        prior=item.cost,
+        parts=unassigned.parts if unassigned else 1,
+        offset=item.start,
+        is_measured=unassigned.is_measured if unassigned else True,
+        begun=unassigned.begun if unassigned else True,
     )
 
 
 def _slot_order(rooms: Mapping[int, NodeSlots]) -> Iterator[int]:
-    """One slot of each node, then the second of each: work spreads over nodes before it fills one."""
+    """Yield the nodes, once per free slot: one slot of each node, then the second of each. This spreads the work."""
     for turn in range(max(room.slots for room in rooms.values())):
         yield from (number for number, room in rooms.items() if turn < room.slots)
 
@@ -214,7 +215,7 @@ def _total_slots(board: CampaignSnapshot) -> int:
 
 def _unprobed_datasets(board: CampaignSnapshot) -> int:
     return len(
-        {one.dataset for one in board.wanted if not one.is_measured} - {o.dataset for o in board.wanted if o.begun}
+        {item.dataset for item in board.wanted if not item.is_measured} - {o.dataset for o in board.wanted if o.begun}
     )
 
 
@@ -226,7 +227,7 @@ def _trial_slices(
     share_s: float,
     probes: int,
 ) -> Iterator[TrialSlice]:
-    """`share_s` and `probes` are what each GPU would get, if all that is left were dealt out evenly now."""
+    """Yield the slices of a new trial. `share_s` and `probes` are an even share of the remaining work per GPU."""
     if line.next_needs_probe(checkpoint):
         for _ in range(min(probes, MAX_TRIAL_PARTS)):
             if line.next_needs_probe(checkpoint) and (taken := line.take(checkpoint)):
@@ -245,34 +246,34 @@ def _trial_slices(
             return
 
 
-def _trial_slice(taken: DatasetSlice, one: RetryShard | UnassignedSamples) -> TrialSlice:
-    expected_s = one.cost.gpu_s * taken.samples / one.samples
-    shard = one.shard if isinstance(one, RetryShard) else None
+def _trial_slice(taken: DatasetSlice, item: RetryShard | UnassignedSamples) -> TrialSlice:
+    expected_s = item.cost.gpu_s * taken.samples / item.samples
+    shard = item.shard if isinstance(item, RetryShard) else None
     return TrialSlice(
-        evaluation=one.evaluation, start=taken.start, samples=taken.samples, expected_s=expected_s, shard=shard
+        evaluation=item.evaluation, start=taken.start, samples=taken.samples, expected_s=expected_s, shard=shard
     )
 
 
 def _new_scorings(board: CampaignSnapshot) -> Iterator[NewScoring]:
-    """Long metrics first and alone, short ones together; never more jobs at once than the suite allows."""
+    """Yield new scoring jobs within the suite's limit: long metrics first and alone, short ones together."""
     room = board.most_scoring - board.scoring
-    for batch in _scoring_batches(sorted(board.inferred, key=lambda one: (-one.score_s, one.shard))):
+    for batch in _scoring_batches(sorted(board.inferred, key=lambda item: (-item.score_s, item.shard))):
         if room <= 0:
             return
         room -= 1
-        shards = tuple(one.shard for one in batch)
-        yield NewScoring(checkpoint=batch[0].checkpoint, shards=shards, expected_s=sum(one.score_s for one in batch))
+        shards = tuple(item.shard for item in batch)
+        yield NewScoring(checkpoint=batch[0].checkpoint, shards=shards, expected_s=sum(item.score_s for item in batch))
 
 
 def _scoring_batches(inferred: Iterable[InferredShard]) -> Iterator[list[InferredShard]]:
     open_: dict[str, list[InferredShard]] = defaultdict(list)
     filled_s: dict[str, float] = defaultdict(float)
-    for one in inferred:
-        batch = open_[one.checkpoint]
-        if batch and (filled_s[one.checkpoint] + one.score_s > SCORING_BATCH_S or len(batch) >= MAX_TRIAL_PARTS):
+    for item in inferred:
+        batch = open_[item.checkpoint]
+        if batch and (filled_s[item.checkpoint] + item.score_s > SCORING_BATCH_S or len(batch) >= MAX_TRIAL_PARTS):
             yield batch
-            batch = open_[one.checkpoint] = []
-            filled_s[one.checkpoint] = 0.0
-        batch.append(one)
-        filled_s[one.checkpoint] += one.score_s
+            batch = open_[item.checkpoint] = []
+            filled_s[item.checkpoint] = 0.0
+        batch.append(item)
+        filled_s[item.checkpoint] += item.score_s
     yield from (batch for batch in open_.values() if batch)

@@ -1,4 +1,4 @@
-"""Before a campaign runs: how many nodes it takes, how long it will take there, and what nobody can beat. Pure."""
+"""The plan of a campaign before it runs: number of nodes, expected duration, and a lower bound. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from scheduling.evaluation.simulate import SimulationOutcome
 from scheduling.evaluation.work import EvaluationSite, PhaseCosts, SliceCost
 
 MAX_CHART_BARS = 1500
-DEFAULT_NODES = 4  # where nobody says how many
-MAX_CHARTED_EVALUATIONS = 3000  # evaluations, from which on a chart shows nothing
+DEFAULT_NODES = 4  # without a node limit and a deadline
+MAX_CHARTED_EVALUATIONS = 3000  # larger plans have no chart
 
 
 @dataclass(frozen=True, kw_only=True)
 class CampaignWorkload:
-    """What is to be evaluated: (checkpoint, dataset, samples, parts) each, and what a dataset costs."""
+    """The evaluations as (checkpoint, dataset, samples, parts), the cost per dataset, and the size of the cluster."""
 
     work: Sequence[tuple[str, str, int, int]]
     costs: Mapping[str, SliceCost]
@@ -39,11 +39,11 @@ class CampaignWorkload:
 
 
 def plan(ahead: CampaignWorkload, nodes: int | None, within_s: float | None) -> dict[str, Any]:
-    """With so many nodes; or the fewest that meet the deadline; or a few."""
+    """Return the plan for this number of nodes, for the fewest nodes that meet the deadline, or for a default."""
     most = max(1, ahead.most_nodes)
     if nodes is not None or within_s is None:
-        chosen = min(nodes or DEFAULT_NODES, most)
-        return _plan_document(ahead, chosen, _simulate_campaign(ahead, chosen))
+        count = min(nodes or DEFAULT_NODES, most)
+        return _plan_document(ahead, count, _simulate_campaign(ahead, count))
     low, high = 1, most
     while low < high:
         middle = (low + high) // 2
@@ -55,8 +55,8 @@ def plan(ahead: CampaignWorkload, nodes: int | None, within_s: float | None) -> 
 
 
 def _simulate_campaign(ahead: CampaignWorkload, nodes: int) -> SimulationOutcome:
-    checkpoints = {name: number for number, name in enumerate(dict.fromkeys(one[0] for one in ahead.work))}
-    names = list(dict.fromkeys(one[1] for one in ahead.work))
+    checkpoints = {name: number for number, name in enumerate(dict.fromkeys(row[0] for row in ahead.work))}
+    names = list(dict.fromkeys(row[1] for row in ahead.work))
     numbers = {name: number for number, name in enumerate(names)}
     tasks = [
         DatasetTask(
@@ -75,7 +75,7 @@ def _plan_document(
     ahead: CampaignWorkload, nodes: int, outcome: SimulationOutcome, within_s: float | None = None
 ) -> dict[str, Any]:
     costs = [(min(samples, parts), ahead.costs[dataset]) for _, dataset, samples, parts in ahead.work]
-    checkpoints = len({one[0] for one in ahead.work})
+    checkpoints = len({row[0] for row in ahead.work})
     bound_s = lower_bound_s(ahead.site(nodes), ahead.phases, costs, checkpoints=checkpoints)
     return {
         "nodes": nodes,

@@ -1,16 +1,16 @@
-"""How the usual frameworks are called: what a suite runs where its owner says nothing else.
+"""Commands of the common evaluation frameworks, which a suite uses by default.
 
-Templates are shell commands; what they need to know comes as variables, so that no name of a file or dataset is ever
-put into a command's text: $ACME_MODEL, $ACME_DATASET, $ACME_START, $ACME_END, $ACME_SAMPLES (from start to end),
-$ACME_WHOLE (1 where these are all of the dataset), $ACME_OUTPUT (a directory of the shard's own), $ACME_RESULT (where
-the result belongs, as an object of names and numbers), $ACME_PORT.
+Templates are shell commands. Their parameters are environment variables, so that names of files and datasets are never
+part of the command text: $ACME_MODEL, $ACME_DATASET, $ACME_START, $ACME_END, $ACME_SAMPLES (from start to end),
+$ACME_WHOLE (1 if these are all samples of the dataset), $ACME_OUTPUT (a directory of the shard), $ACME_RESULT (the file
+for the result, an object of names and numbers), $ACME_PORT.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# A whole dataset is asked for by its name alone, so groups of tasks are evaluated too: `--samples` knows tasks only
+# A whole dataset is requested by name only, so that groups of tasks work too: `--samples` only supports tasks
 LM_EVAL = """\
 set --
 if [ -z "$ACME_WHOLE" ]; then
@@ -22,7 +22,7 @@ lm_eval --model hf --model_args "pretrained=$ACME_MODEL" --tasks "$ACME_DATASET"
   --log_samples --output_path "$ACME_OUTPUT" "$@"
 """
 
-# Errors of a mean do not join into one by a mean, so they are left out
+# Standard errors cannot be averaged over shards, so they are omitted
 LM_EVAL_RESULT = """\
 python3 - <<'END'
 import glob, json, os, sys
@@ -31,8 +31,8 @@ said = json.load(open(newest))
 asked = int(os.environ["ACME_SAMPLES"])
 answered = sum(one["effective"] for one in said["n-samples"].values())
 if not os.environ["ACME_WHOLE"] and asked != answered:
-    sys.exit(f"lm_eval answered {answered} samples where {asked} were asked: a group of tasks cannot be split; name its"
-             " tasks in the suite, or give it parts: 1")
+    sys.exit(f"lm_eval processed {answered} samples instead of {asked}: a group of tasks cannot be split; list its"
+             " tasks in the suite, or set parts: 1")
 scores = {}
 for name, value in said["results"][os.environ["ACME_DATASET"]].items():
     metric, _, of = name.partition(",")
@@ -42,11 +42,11 @@ json.dump(scores, open(os.environ["ACME_RESULT"], "w"))
 END
 """
 
-# opencompass ends well although its tasks failed; then it leaves no answers, or only those it kept on its way
+# opencompass exits with 0 even if its tasks failed; then there are no predictions, or only temporary ones
 OPENCOMPASS = """\
 opencompass --hf-path "$ACME_MODEL" --datasets "$ACME_DATASET" --mode infer --work-dir "$ACME_OUTPUT/work" || exit
 find "$ACME_OUTPUT/work" -path '*/predictions/*.json' ! -name 'tmp_*' | grep -q . ||
-  { echo "opencompass left no answers; its own log is under $ACME_OUTPUT/work" >&2; exit 1; }
+  { echo "opencompass wrote no predictions; its log is in $ACME_OUTPUT/work" >&2; exit 1; }
 """
 
 OPENCOMPASS_RESULT = """\
@@ -69,7 +69,7 @@ END
 class FrameworkTemplate:
     infer: str = ""
     metric: str = ""
-    splits: bool = True  # whether it can be told to answer some samples only
+    splits: bool = True  # whether it can process a part of the samples
 
 
 TEMPLATES = {

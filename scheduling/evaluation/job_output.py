@@ -1,7 +1,7 @@
-"""What a campaign's job says of itself in its log, which is a stranger's text: only lines with its own word count.
+"""Parses the reports of a campaign's job in its log. Only lines with the job's nonce count.
 
-`checks/evaluate.py` writes such lines, and the word is drawn for each job: an answer of a model that looks like one
-cannot know it. A claim is believed only as far as it could be true: known shards, finite numbers, short texts.
+`checks/evaluate.py` writes these lines. The nonce is random for each job, so the output of a model cannot imitate such
+a line. Values are validated: known shards, finite numbers, short texts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+")
 class PartResult:
     part: int
     took_s: float
-    at_s: float  # since its job began
+    at_s: float  # since the start of the job
     code: int
     scores: Mapping[str, float] | None = None
     why: str = ""
@@ -32,59 +32,59 @@ class PartResult:
 @dataclass(frozen=True, kw_only=True)
 class JobOutput:
     parts: tuple[PartResult, ...] = ()
-    ready: bool = False  # the model is there, and is served where it is to be
-    gb: float | None = None  # of the copy that is there now
+    ready: bool = False  # the checkpoint exists and the server, if any, is ready
+    gb: float | None = None  # size of the new copy
     at_s: float = 0.0
     removed: bool = False
     failed: str = ""
-    stray: tuple[str, ...] = field(default=())  # lines that were not understood
+    stray: tuple[str, ...] = field(default=())  # lines that could not be parsed
 
 
 def parse_job_output(lines: Iterable[str], nonce: str) -> JobOutput:
-    """The last word on each part counts."""
+    """Parse the report lines. The last report of each part counts."""
     parts: dict[int, PartResult] = {}
-    rest: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     stray = []
     for line in lines:
         if not nonce or not line.startswith(f"acme:{nonce} ") or len(line) > MAX_LINE_LENGTH:
             continue
-        said = _parse_json_object(line.partition(" ")[2])
-        if said is None:
+        document = _parse_json_object(line.partition(" ")[2])
+        if document is None:
             stray.append(line[:200])
-        elif "part" in said:
-            done = _parse_part(said)
-            if done is None:
+        elif "part" in document:
+            result = _parse_part(document)
+            if result is None:
                 stray.append(line[:200])
             else:
-                parts[done.part] = done
+                parts[result.part] = result
         else:
-            rest |= said
+            fields |= document
     return JobOutput(
         parts=tuple(parts.values()),
-        ready="ready" in rest,
-        gb=_finite_number(rest.get("gb")) if "staged" in rest else None,
-        at_s=_finite_number(rest.get("at")) or 0.0,
-        removed="removed" in rest,
-        failed=_clean_text(rest.get("failed")),
+        ready="ready" in fields,
+        gb=_finite_number(fields.get("gb")) if "staged" in fields else None,
+        at_s=_finite_number(fields.get("at")) or 0.0,
+        removed="removed" in fields,
+        failed=_clean_text(fields.get("failed")),
         stray=tuple(stray),
     )
 
 
 def _parse_json_object(text: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
-def _parse_part(said: Mapping[str, Any]) -> PartResult | None:
-    number, code = said.get("part"), said.get("code")
-    took, at = _finite_number(said.get("took")), _finite_number(said.get("at"))
+def _parse_part(document: Mapping[str, Any]) -> PartResult | None:
+    number, code = document.get("part"), document.get("code")
+    took, at = _finite_number(document.get("took")), _finite_number(document.get("at"))
     if not _is_integer(number) or not _is_integer(code) or took is None or at is None or took < 0 or at < 0:
         return None
-    scores, why = parse_scores(said.get("scores"))
-    why = _clean_text(said.get("why")) or why
+    scores, why = parse_scores(document.get("scores"))
+    why = _clean_text(document.get("why")) or why
     failed = code != 0 or bool(why)
     return PartResult(
         part=int(number or 0), took_s=took, at_s=at, code=int(code or 0) or int(failed), scores=scores, why=why
@@ -92,18 +92,18 @@ def _parse_part(said: Mapping[str, Any]) -> PartResult | None:
 
 
 def parse_scores(value: object) -> tuple[Mapping[str, float] | None, str]:
-    """Names and finite numbers, or why that is no result."""
+    """Return the scores as finite numbers by name, or the reason why the value is invalid."""
     if value is None:
         return None, ""
     if not isinstance(value, dict) or not value:
-        return None, "its result is no object of names and numbers"
+        return None, "the result is not an object of names and numbers"
     if len(value) > MAX_SCORES:
-        return None, f"its result has {len(value)} entries, more than the {MAX_SCORES} allowed"
+        return None, f"the result has {len(value)} entries; at most {MAX_SCORES} are allowed"
     for name, number in value.items():
         if not SCORE_NAME_PATTERN.fullmatch(name):
-            return None, f"its result has a name that is none: {ascii(name)[:60]}"
+            return None, f"the result has an invalid name: {ascii(name)[:60]}"
         if _finite_number(number) is None:
-            return None, f"its result says of {name} what is no number"
+            return None, f"the result has a value for {name} that is not a finite number"
     return {name: float(number) for name, number in value.items()}, ""
 
 
@@ -126,10 +126,10 @@ def _clean_text(value: object) -> str:
 
 
 def merge_scores(shards: Iterable[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
-    """Of several shards the mean, each by its samples; a name that one of them lacks is left out."""
-    known = list(shards)
-    if not known:
+    """Return the mean of the shards' scores, weighted by samples. Names missing in some shards are omitted."""
+    rows = list(shards)
+    if not rows:
         return {}
-    whole = sum(samples for samples, _ in known)
-    names = [name for name in known[0][1] if all(name in scores for _, scores in known)]
-    return {name: sum(samples * scores[name] for samples, scores in known) / whole for name in names}
+    whole = sum(samples for samples, _ in rows)
+    names = [name for name in rows[0][1] if all(name in scores for _, scores in rows)]
+    return {name: sum(samples * scores[name] for samples, scores in rows) / whole for name in names}

@@ -1,8 +1,8 @@
-"""No schedule can be shorter: the largest of what the GPUs, one dataset's chain, the links and the CPUs need.
+"""Lower bound of the duration of an evaluation: the maximum over GPUs, single datasets, links and CPUs.
 
-Before it infers, a GPU must have started the framework and loaded the model, and somebody must have brought the model
-to its node. A dataset is opened at least once, and its last sample is scored after it was inferred. Its chain is that
-of the smallest piece it may be cut into: a sample, or all of it.
+Before the first inference, a GPU must start the framework and load the model, and the model must be copied to its node.
+A dataset is opened at least once, and its last sample is scored after its inference. The bound of a dataset is that of
+the smallest piece it may be split into: one sample, or the whole dataset.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from scheduling.evaluation.work import EvaluationSite, PhaseCosts, SliceCost
 def lower_bound_s(
     site: EvaluationSite, phases: PhaseCosts, costs: Iterable[tuple[int, SliceCost]], *, checkpoints: int = 1
 ) -> float:
-    """`costs` are all datasets of all checkpoints, each with the number of pieces it may be cut into."""
-    known = list(costs)
+    """Return the lower bound. `costs` lists all datasets of all checkpoints, each with its maximum number of pieces."""
+    rows = list(costs)
     transfer = phases.weights_gb / site.link_gb_s
     ready = max(phases.start, transfer) + phases.weights_gb / site.host_gb_s
-    work = sum(cost.gpu_s for _, cost in known)
-    scoring = sum(cost.score for _, cost in known)
-    whole = [(cost.gpu_s, cost.score) for pieces, cost in known if pieces < 2]
+    work = sum(cost.gpu_s for _, cost in rows)
+    scoring = sum(cost.score for _, cost in rows)
+    whole = [(cost.gpu_s, cost.score) for pieces, cost in rows if pieces < 2]
     return max(
         ready + work / site.gpus,
-        max((ready + (cost.gpu_s + cost.score) / pieces for pieces, cost in known), default=0.0),
+        max((ready + (cost.gpu_s + cost.score) / pieces for pieces, cost in rows), default=0.0),
         ready + makespan_lower_bound_s(whole, site.gpus),
         ready + scoring / (site.nodes * site.scorers_per_node),
         checkpoints * transfer / site.nodes,

@@ -1,14 +1,14 @@
-"""Ways to run one checkpoint over many datasets: what is done today, what others do, and each of our techniques.
+"""Methods to evaluate one checkpoint on many datasets: the baseline, other tools, and each of our techniques.
 
 | method | trials | model from | metrics |
 |---|---|---|---|
-| baseline | one for each dataset, in the order of the suite | storage | on the GPU |
+| baseline | one per dataset, in the order of the suite | storage | on the GPU |
 | size | OpenCompass' size partitioner: split above a cap, merged below it | storage | on the GPU |
-| num_worker | OpenCompass' worker partitioner: every dataset dealt out to all GPUs | storage | on the GPU |
-| staging | as the baseline | the node's memory | on the GPU |
-| metrics_off_gpu | as the baseline | storage | CPU jobs |
-| priors | one for each GPU, slices by predicted run time (`line`) | storage | on the GPU |
-| acme | as priors | the node's memory | CPU jobs |
+| num_worker | OpenCompass' worker partitioner: every dataset split over all GPUs | storage | on the GPU |
+| staging | like the baseline | the node's memory | on the GPU |
+| metrics_off_gpu | like the baseline | storage | CPU jobs |
+| priors | one per GPU, slices by predicted run time (`dispatch`) | storage | on the GPU |
+| acme | like priors | the node's memory | CPU jobs |
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from scheduling.evaluation.simulate import (
 )
 from scheduling.evaluation.work import AnswerStyle, BenchmarkDataset, EvaluationSite, PhaseCosts, SliceCost
 
-DatasetPart = tuple[int, int]  # a dataset, and how many of its samples
+DatasetPart = tuple[int, int]  # a dataset and the number of its samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class StudySetting:
     site: EvaluationSite
     phases: PhaseCosts
     datasets: Sequence[BenchmarkDataset]
-    priors: Sequence[SliceCost]  # what the planner believes of each dataset
+    priors: Sequence[SliceCost]  # the planner's estimate for each dataset
 
     def cost(self, dataset: int, samples: int) -> SliceCost:
         return self.phases.cost(self.datasets[dataset], samples)
@@ -48,7 +48,7 @@ class StudySetting:
 
 
 class FixedBatches:
-    """Trials whose pieces are known beforehand; each goes to the first GPU that is free."""
+    """Trials with fixed pieces. Each goes to the first free GPU."""
 
     def __init__(self, setting: StudySetting, batches: Sequence[Sequence[DatasetPart]]) -> None:
         self._setting = setting
@@ -87,7 +87,8 @@ LONG_ANSWERS = ("bbh", "gsm8k", "math", "strategyqa", "agieval")
 
 
 def partition_by_size(setting: StudySetting) -> list[list[DatasetPart]]:
-    """Largest first; above the cap a dataset is split evenly, below it neighbours share a trial."""
+    """Return the trials of the size partitioner, the largest first. Datasets above the cap are split evenly; smaller
+    ones are merged."""
     sized = sorted(((_dataset_size(dataset), number) for number, dataset in enumerate(setting.datasets)), reverse=True)
     return [*_split_large(setting, sized), *_merge_small(setting, [entry for entry in sized if entry[0] <= SIZE_CAP])]
 
@@ -121,7 +122,7 @@ MIN_PART_SAMPLES = 16
 
 
 def partition_by_worker(setting: StudySetting) -> list[list[DatasetPart]]:
-    """As many trials as GPUs, each with its share of every dataset of at least 16 samples."""
+    """Return one trial per GPU, each with a share of at least 16 samples of the datasets."""
     workers = setting.site.gpus
     buckets: list[list[DatasetPart]] = [[] for _ in range(workers)]
     dealt = 0

@@ -1,8 +1,8 @@
-"""The jobs of a campaign, as they are submitted: what each is told to do, what it asks for, how long it may take.
+"""The jobs of a campaign: their instructions, resources and time limits.
 
-A trial is best effort: it gives way to whoever owns the GPUs, after the shard that it is at if that is expected to end
-within the grace, else at once. The grace is short: a gang that needs a hundred GPUs waits for the last of them, and the
-others idle meanwhile. It is never put back into the queue by itself, because what it leaves is dealt out anew. Pure.
+A trial is preemptible: it stops after its current shard if that is expected to end within the grace time, otherwise at
+once. The grace time is short, because a job that needs a hundred GPUs waits for the last of them while the others idle.
+A trial is never requeued, because its unfinished shards are assigned to new trials. Pure.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from jobs.core.spec import JobSpec
 
 PROGRAM_PATH = Path(__file__).parents[1] / "checks" / "evaluate.py"
 INSTRUCTIONS_VARIABLE = "ACME_EVALUATION"
-MAX_INSTRUCTIONS_BYTES = 60_000  # of that variable
+MAX_INSTRUCTIONS_BYTES = 60_000  # size of this variable
 GRACE_S = 10
 CHECKPOINT_SIGNAL = f"B:USR1@{GRACE_S}"
 MIN_TIME_LIMIT = timedelta(minutes=10)
 MAX_TIME_LIMIT = timedelta(days=7)
-LIMIT_FACTOR = 4  # times what is expected, and again with each try
+LIMIT_FACTOR = 4  # time limit relative to the estimate; multiplied again at each retry
 COPY_PATH_PATTERN = re.compile(r".*/acme-[0-9a-f]{20}", re.ASCII | re.DOTALL)
 COPY_LIMIT = timedelta(hours=4)
 REMOVAL_LIMIT = timedelta(minutes=30)
@@ -35,7 +35,7 @@ REMOVAL_LIMIT = timedelta(minutes=30)
 
 @dataclass(frozen=True, kw_only=True)
 class TrialPart:
-    """A shard, as its job is told of it."""
+    """A shard in the instructions of its job."""
 
     shard: int
     dataset: str
@@ -44,19 +44,19 @@ class TrialPart:
     whole: bool  # all samples of its dataset
     output: str
     command: str
-    scores: bool  # whether a result is expected of the command
+    scores: bool  # whether the command must write a result
     expected_s: float
     tries: int = 0
 
 
 @cache
 def script() -> str:
-    """The program itself: the node need not have anything of ours."""
+    """Return the program as a script, so that nodes need no installation."""
     return f"#!/usr/bin/env python3\n{PROGRAM_PATH.read_text(encoding='utf-8')}"
 
 
 def copy_path(stage_root: str, team: str, checkpoint: str) -> str:
-    """Teams share no copies: a name of theirs says nothing of who may read the original."""
+    """Return the path of a copy. Teams share no copies, because others may not be allowed to read the original."""
     digest = hashlib.sha256(f"{team}\0{checkpoint}".encode()).hexdigest()[:20]
     return f"{stage_root.rstrip('/')}/acme-{digest}"
 
@@ -66,18 +66,18 @@ def is_copy(path: str) -> bool:
 
 
 def parts_that_fit(parts: Iterable[TrialPart], model: str, serve: str) -> list[TrialPart]:
-    """As many of the first as a job can be told of; always one."""
-    kept: list[TrialPart] = []
+    """Return the first parts that fit into a job's environment; at least one."""
+    fitting: list[TrialPart] = []
     size = len(model) + len(serve) + 500
     commands: set[str] = set()
     for part in parts:
         size += len(json.dumps(part.output)) + len(part.dataset) + 200
         size += 0 if part.command in commands else len(json.dumps(part.command))
-        if kept and size > MAX_INSTRUCTIONS_BYTES:
+        if fitting and size > MAX_INSTRUCTIONS_BYTES:
             break
         commands.add(part.command)
-        kept.append(part)
-    return kept
+        fitting.append(part)
+    return fitting
 
 
 def trial_instructions(parts: Sequence[TrialPart], *, model: str, serve: str, nonce: str) -> str:
@@ -109,7 +109,8 @@ def trial_instructions(parts: Sequence[TrialPart], *, model: str, serve: str, no
 
 
 def trial_time_limit(parts: Sequence[TrialPart]) -> timedelta:
-    """Generous, for a prior may be far off: and four times as long for whoever ran into it before."""
+    """Return the time limit of a trial. It is generous because estimates may be wrong, and four times longer after each
+    failed try."""
     expected_s = sum(part.expected_s for part in parts)
     tries = max((part.tries for part in parts), default=0)
     wide = MIN_TIME_LIMIT.total_seconds() + LIMIT_FACTOR * expected_s
@@ -117,7 +118,7 @@ def trial_time_limit(parts: Sequence[TrialPart]) -> timedelta:
 
 
 def inference_job(
-    name: str, campaign: str, node: str, parts: Sequence[TrialPart], environment: Mapping[str, str], **asked: Any
+    name: str, campaign: str, node: str, parts: Sequence[TrialPart], environment: Mapping[str, str], **fields: Any
 ) -> JobSpec:
     return _job_spec(
         name,
@@ -126,7 +127,7 @@ def inference_job(
         on_node=node,
         time_limit=trial_time_limit(parts),
         checkpoint_signal=CHECKPOINT_SIGNAL,
-        **asked,
+        **fields,
     )
 
 
@@ -144,7 +145,7 @@ def removal_job(name: str, node: str, nonce: str, target: str) -> JobSpec:
     return _job_spec(name, "", {INSTRUCTIONS_VARIABLE: json.dumps(what)}, on_node=node, time_limit=REMOVAL_LIMIT)
 
 
-def _job_spec(name: str, campaign: str, environment: Mapping[str, str], **asked: Any) -> JobSpec:
+def _job_spec(name: str, campaign: str, environment: Mapping[str, str], **fields: Any) -> JobSpec:
     return JobSpec(
         name=name,
         command=script(),
@@ -153,5 +154,5 @@ def _job_spec(name: str, campaign: str, environment: Mapping[str, str], **asked:
         preemptible=True,
         requeue_limit=0,
         labels={"campaign": campaign} if campaign else {},
-        **asked,
+        **fields,
     )

@@ -1,7 +1,7 @@
-"""What a campaign is expected to do: its line played forward with the priors as if they were true.
+"""The plan of a campaign: a simulation of its work queue with the estimated costs.
 
-The plan is never followed to the letter. A free GPU asks the line, which knows what really happened; the plan is what a
-person sees before, and what the outcome is compared with.
+The plan is not binding. Free GPUs take work from the queue, which knows the measured costs. The plan is shown to users
+and compared with the outcome.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PieceOf = Callable[[DatasetSlice, DatasetTask], TrialPiece]
 
 
 class WorkQueueSource:
-    """Trials that take from the line until nothing is left of their checkpoint."""
+    """Trials that take slices from the queue until their checkpoint has no work left."""
 
     def __init__(self, tasks: Sequence[DatasetTask], site: EvaluationSite, piece_of: PieceOf) -> None:
         self._tasks = tasks
@@ -42,7 +42,7 @@ class WorkQueueSource:
 def simulate_campaign(
     tasks: Sequence[DatasetTask], names: Sequence[str], site: EvaluationSite, phases: PhaseCosts, *, chart: bool = False
 ) -> SimulationOutcome:
-    """`names` are those of the datasets. 500 checkpoints of 63 datasets take a few seconds."""
+    """Simulate the campaign. `names` are those of the datasets. 500 checkpoints of 63 datasets take a few seconds."""
 
     def expected_piece(taken: DatasetSlice, task: DatasetTask) -> TrialPiece:
         cost = task.prior.times(taken.samples / task.samples)

@@ -1,9 +1,9 @@
-"""What a dataset is expected to cost, from what was measured and, before anything was, from arithmetic.
+"""Estimates the cost of a dataset from measurements or, before there are any, from a model.
 
-A measurement counts for its dataset on the same type of GPU, in proportion to the size of the model and to the samples.
-Of the newest ones the upper third is taken, not the mean: a slice that takes longer than planned holds up more than one
-that takes less. Where a dataset has never been seen, its guess is corrected by how far the guesses of the campaign's
-other datasets were off: so a prior that is wrong twenty times over is wrong for the first slices only.
+A measurement applies to its dataset on the same GPU model, in proportion to the model size and the number of samples.
+The upper third of the newest measurements is used instead of the mean, because a slice that takes longer than planned
+delays more than a shorter one gains. The estimate of an unmeasured dataset is corrected by the error of the estimates
+of the campaign's other datasets, so an estimate that is wrong by a factor of 20 only affects the first slices.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from scheduling.evaluation.work import PhaseCosts, SliceCost, datasets
 
 MAX_MEASUREMENTS = 20
 UPPER_QUANTILE = 2 / 3
-MIN_CORRECTED_GUESSES = 3  # guesses that were measured, before they say something of the others
-DEFAULT_SAMPLE_S = 0.2  # of a dataset that nobody knows anything of
+MIN_CORRECTED_GUESSES = 3  # measured datasets that are needed for a correction of the others
+DEFAULT_SAMPLE_S = 0.2  # for an unknown dataset
 DEFAULT_SCORE_S = 0.002
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetDescription:
-    """A dataset as its suite describes it."""
+    """A dataset in the description of its suite."""
 
     name: str
     samples: int
@@ -35,7 +35,7 @@ class DatasetDescription:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardMeasurement:
-    """One shard that was run. The newest come first."""
+    """The measured times of one shard. Lists have the newest first."""
 
     dataset: str
     gpu_model: str
@@ -51,58 +51,74 @@ def phases() -> PhaseCosts:
 
 
 def expected_costs(
-    known: Iterable[DatasetDescription], seen: Iterable[ShardMeasurement], gpu_model: str, weights_gb: float
+    described_datasets: Iterable[DatasetDescription],
+    measurements: Iterable[ShardMeasurement],
+    gpu_model: str,
+    weights_gb: float,
 ) -> dict[str, SliceCost]:
-    """By the dataset's name, each for all its samples."""
-    found = list(known)
-    rates = _measured_rates(seen, gpu_model, weights_gb)
-    guesses = {one.name: guess(one, weights_gb) for one in found}
+    """Return the cost of all samples by dataset name."""
+    described = list(described_datasets)
+    rates = _measured_rates(measurements, gpu_model, weights_gb)
+    guesses = {dataset.name: guess(dataset, weights_gb) for dataset in described}
     off_infer = _guess_correction(
-        [(rates[one.name][0], guesses[one.name].infer / one.samples) for one in found if one.name in rates]
+        [
+            (rates[dataset.name][0], guesses[dataset.name].infer / dataset.samples)
+            for dataset in described
+            if dataset.name in rates
+        ]
     )
     return {
-        one.name: _expected_cost(one, rates.get(one.name, (None, None)), guesses[one.name], off_infer) for one in found
+        dataset.name: _expected_cost(dataset, rates.get(dataset.name, (None, None)), guesses[dataset.name], off_infer)
+        for dataset in described
     }
 
 
 def _expected_cost(
-    one: DatasetDescription, rates: tuple[float | None, float | None], guessed: SliceCost, off: float
+    dataset: DatasetDescription, rates: tuple[float | None, float | None], guessed: SliceCost, off: float
 ) -> SliceCost:
     infer, score = rates
     return SliceCost(
         prepare=0.0,
-        infer=infer * one.samples if infer is not None else guessed.infer * off,
-        score=score * one.samples if score is not None else guessed.score,
+        infer=infer * dataset.samples if infer is not None else guessed.infer * off,
+        score=score * dataset.samples if score is not None else guessed.score,
     )
 
 
-def guess(one: DatasetDescription, weights_gb: float) -> SliceCost:
-    """Before anything was measured: what the suite says, the table of well-known datasets, or next to nothing."""
+def guess(dataset: DatasetDescription, weights_gb: float) -> SliceCost:
+    """Estimate the cost without measurements: from the suite, from the table of known datasets, or by a default."""
     table = {dataset.name: dataset for dataset in datasets()}
     size = weights_gb / phases().weights_gb
-    if one.name in table:
-        cost = phases().cost(table[one.name], one.samples)
+    if dataset.name in table:
+        cost = phases().cost(table[dataset.name], dataset.samples)
         plain = SliceCost(prepare=0.0, infer=cost.gpu_s * size, score=cost.score)
     else:
-        plain = SliceCost(prepare=0.0, infer=one.samples * DEFAULT_SAMPLE_S * size, score=one.samples * DEFAULT_SCORE_S)
+        plain = SliceCost(
+            prepare=0.0, infer=dataset.samples * DEFAULT_SAMPLE_S * size, score=dataset.samples * DEFAULT_SCORE_S
+        )
     return SliceCost(
         prepare=0.0,
-        infer=plain.infer if one.infer_s is None else one.infer_s,
-        score=plain.score if one.score_s is None else one.score_s,
+        infer=plain.infer if dataset.infer_s is None else dataset.infer_s,
+        score=plain.score if dataset.score_s is None else dataset.score_s,
     )
 
 
 def _measured_rates(
-    seen: Iterable[ShardMeasurement], gpu_model: str, weights_gb: float
+    measurements: Iterable[ShardMeasurement], gpu_model: str, weights_gb: float
 ) -> Mapping[str, tuple[float | None, float | None]]:
-    """Seconds a sample, by dataset: of inference and of the metric, which no GPU and no model changes."""
+    """Return seconds per sample of inference and metric by dataset. The metric depends on neither GPU nor model."""
     infer: dict[str, list[float]] = defaultdict(list)
     score: dict[str, list[float]] = defaultdict(list)
-    for one in seen:
-        if one.infer_s is not None and one.gpu_model == gpu_model and len(infer[one.dataset]) < MAX_MEASUREMENTS:
-            infer[one.dataset].append(one.infer_s / one.samples * weights_gb / one.weights_gb)
-        if one.score_s is not None and len(score[one.dataset]) < MAX_MEASUREMENTS:
-            score[one.dataset].append(one.score_s / one.samples)
+    for measurement in measurements:
+        if (
+            measurement.infer_s is not None
+            and measurement.gpu_model == gpu_model
+            and len(infer[measurement.dataset]) < MAX_MEASUREMENTS
+        ):
+            infer[measurement.dataset].append(
+                measurement.infer_s / measurement.samples * weights_gb / measurement.weights_gb
+            )
+        if measurement.score_s is not None and len(score[measurement.dataset]) < MAX_MEASUREMENTS:
+            score[measurement.dataset].append(measurement.score_s / measurement.samples)
     return {name: (_upper_value(infer[name]), _upper_value(score[name])) for name in {*infer, *score}}
 
 
@@ -111,5 +127,5 @@ def _upper_value(values: list[float]) -> float | None:
 
 
 def _guess_correction(pairs: Iterable[tuple[float | None, float]]) -> float:
-    ratios = [seen / guessed for seen, guessed in pairs if seen is not None and guessed > 0]
+    ratios = [measured / guessed for measured, guessed in pairs if measured is not None and guessed > 0]
     return median(ratios) if len(ratios) >= MIN_CORRECTED_GUESSES else 1.0

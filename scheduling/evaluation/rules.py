@@ -1,8 +1,8 @@
-"""Rules that start a campaign when a checkpoint appears: what may be asked, and what is due. Pure.
+"""Evaluation rules: parse requests, and decide which checkpoints are due. Pure.
 
-A rule looks at what is new since it was made. `newest` evaluates the newest of those and lets the others go; `every`
-evaluates all of them, as many in one campaign as have gathered. The time between campaigns and their number in a day
-hold it back; what waits meanwhile is looked at again, so nothing is lost.
+A rule considers checkpoints that are newer than the rule. `newest` evaluates the newest new checkpoint and skips the
+others; `every` evaluates all of them, several in one campaign. The minimum interval and the daily limit delay
+campaigns; waiting checkpoints are considered again later, so none is lost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jobs.core.parsing import InvalidField
 from scheduling.evaluation.campaign_requests import read_directory, read_gigabytes
 
 ONE_DAY = timedelta(days=1)
-MAX_CHECKPOINTS_PER_CAMPAIGN = 50  # checkpoints of one campaign
+MAX_CHECKPOINTS_PER_CAMPAIGN = 50
 MAX_RULE_INTERVAL = timedelta(days=30)
 MAX_CAMPAIGNS_PER_DAY = 1000
 
@@ -31,7 +31,7 @@ class CheckpointSelection(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RuleSpec:
-    """A rule, but for whose it is and where it looks."""
+    """The settings of a rule, without its team, user and cluster."""
 
     directory: str
     suite: str
@@ -46,7 +46,7 @@ class RuleSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundCheckpoint:
-    """A complete checkpoint, as its job reported it or as it lies in the directory."""
+    """A complete checkpoint, reported by its job or found in the directory."""
 
     path: str
     step: int
@@ -55,51 +55,58 @@ class FoundCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class RuleHistory:
-    """What a rule has asked for so far."""
+    """The campaigns and checkpoints of a rule so far."""
 
-    seen: Collection[str]  # paths that are dealt with
-    last_at: datetime | None = None  # of its newest campaign
+    seen: Collection[str]  # processed paths
+    last_at: datetime | None = None  # time of its newest campaign
     today: int = 0  # campaigns of the last 24 hours
 
 
 @dataclass(frozen=True, kw_only=True)
 class DueCheckpoints:
     start: tuple[str, ...] = ()
-    skip: tuple[str, ...] = ()  # a newer one is evaluated instead
-    why: str = ""  # nothing starts although there is something new
+    skip: tuple[str, ...] = ()  # older than the one that is evaluated
+    why: str = ""  # why nothing starts although there are new checkpoints
 
 
 def due_checkpoints(
-    rule: RuleSpec, there: Sequence[FoundCheckpoint], asked: RuleHistory, now: datetime
+    rule: RuleSpec, there: Sequence[FoundCheckpoint], history: RuleHistory, now: datetime
 ) -> DueCheckpoints:
-    new = sorted((one for one in _matching_checkpoints(rule, there) if one.path not in asked.seen), key=_age_key)
+    new = sorted(
+        (checkpoint for checkpoint in _matching_checkpoints(rule, there) if checkpoint.path not in history.seen),
+        key=_age_key,
+    )
     if not new:
         return DueCheckpoints()
-    if asked.last_at and (until := asked.last_at + rule.interval) > now:
+    if history.last_at and (until := history.last_at + rule.interval) > now:
         return DueCheckpoints(
-            why=f"{_waiting_text(new)} until {until:%H:%M} UTC: it evaluates at most every {rule.interval}."
+            why=f"{_waiting_text(new)} until {until:%H:%M} UTC: the minimum interval is {rule.interval}."
         )
-    if asked.today >= rule.per_day:
-        return DueCheckpoints(why=f"{_waiting_text(new)}: {asked.today} campaigns of the last 24 hours are its limit.")
+    if history.today >= rule.per_day:
+        return DueCheckpoints(
+            why=f"{_waiting_text(new)}: the limit of {history.today} campaigns in 24 hours is reached."
+        )
     if rule.which == CheckpointSelection.NEWEST:
-        return DueCheckpoints(start=(new[-1].path,), skip=tuple(one.path for one in new[:-1]))
-    return DueCheckpoints(start=tuple(one.path for one in new[:MAX_CHECKPOINTS_PER_CAMPAIGN]))
+        return DueCheckpoints(start=(new[-1].path,), skip=tuple(checkpoint.path for checkpoint in new[:-1]))
+    return DueCheckpoints(start=tuple(checkpoint.path for checkpoint in new[:MAX_CHECKPOINTS_PER_CAMPAIGN]))
 
 
 def _matching_checkpoints(rule: RuleSpec, there: Sequence[FoundCheckpoint]) -> list[FoundCheckpoint]:
-    """Beneath its directory, and with a name of the pattern; each path once."""
+    """Return the checkpoints inside the directory whose name matches the pattern, each path once."""
     root = rule.directory.rstrip("/") + "/"
-    beneath = {one.path: one for one in there if one.path.startswith(root)}
-    return [one for path, one in beneath.items() if matches_pattern(rule.pattern, path.removeprefix(root))]
+    beneath = {checkpoint.path: checkpoint for checkpoint in there if checkpoint.path.startswith(root)}
+    return [
+        checkpoint for path, checkpoint in beneath.items() if matches_pattern(rule.pattern, path.removeprefix(root))
+    ]
 
 
 def matches_pattern(pattern: str, name: str) -> bool:
-    """`*` stands for anything, `/` too; an empty pattern is any name."""
+    """Whether the name matches. `*` matches anything, including `/`; an empty pattern matches all names."""
     return not pattern or fnmatch.fnmatchcase(name, pattern)
 
 
-def _age_key(one: FoundCheckpoint) -> tuple[datetime, int, str]:
-    return one.at, one.step, one.path
+def _age_key(checkpoint: FoundCheckpoint) -> tuple[datetime, int, str]:
+    return checkpoint.at, checkpoint.step, checkpoint.path
 
 
 def _waiting_text(new: Sequence[FoundCheckpoint]) -> str:
@@ -107,13 +114,13 @@ def _waiting_text(new: Sequence[FoundCheckpoint]) -> str:
 
 
 def _read_interval(name: str, value: Any) -> timedelta:
-    """None and 0 are: whenever one appears."""
+    """Read the minimum interval. None and 0 mean no minimum."""
     if value is None or value == 0:
         return timedelta(0)
-    found = parsing.read_duration(name, value)
-    if found is None or found > MAX_RULE_INTERVAL:
-        parsing.raise_invalid_field(name, f"is no time up to {MAX_RULE_INTERVAL.days} days")
-    return found
+    interval = parsing.read_duration(name, value)
+    if interval is None or interval > MAX_RULE_INTERVAL:
+        parsing.raise_invalid_field(name, f"must be a duration of at most {MAX_RULE_INTERVAL.days} days")
+    return interval
 
 
 RULE_READERS: dict[str, parsing.FieldReader] = {
@@ -129,8 +136,8 @@ RULE_READERS: dict[str, parsing.FieldReader] = {
 }
 
 
-def parse_rule(asked: Mapping[str, Any]) -> RuleSpec:
-    values = parsing.read_fields(asked, RULE_READERS, "a rule of evaluation")
+def parse_rule(request: Mapping[str, Any]) -> RuleSpec:
+    values = parsing.read_fields(request, RULE_READERS, "an evaluation rule")
     for name in ("directory", "suite"):
         if name not in values:
             raise InvalidField(name, "is missing")
@@ -142,13 +149,13 @@ RULE_CHANGE_READERS: dict[str, parsing.FieldReader] = {
 }
 
 
-def parse_rule_changes(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a rule is to be another. What it has seen belongs to its directory, so that stays."""
-    if "directory" in asked:
-        raise InvalidField("directory", "cannot change; make another rule for another directory")
-    values = parsing.read_fields(asked, RULE_CHANGE_READERS, "a change of a rule of evaluation")
-    if "nodes" in asked:
-        values.setdefault("nodes", None)  # null takes the limit away
+def parse_rule_changes(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Parse changes of a rule. The directory cannot change, because the processed checkpoints belong to it."""
+    if "directory" in request:
+        raise InvalidField("directory", "cannot be changed; add another rule for another directory")
+    values = parsing.read_fields(request, RULE_CHANGE_READERS, "a change of an evaluation rule")
+    if "nodes" in request:
+        values.setdefault("nodes", None)  # null removes the limit
     if not values:
-        raise InvalidField("is_on", "or another field to be changed is missing")
+        raise InvalidField("is_on", "or another field to change is required")
     return values

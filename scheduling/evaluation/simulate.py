@@ -1,8 +1,8 @@
-"""An evaluation played forward: GPUs, the nodes' links to the storage, and the CPUs that score.
+"""Simulates an evaluation: GPUs, the links of nodes to the storage, and the CPUs that score.
 
-The same play gives a method's makespan in the study and the plan that a campaign shows before it runs. A node's link is
-shared evenly by all who load over it at the moment; everything else takes the seconds that `Cost` says. O(slices log
-slices), no clock, no dice: errors of the priors are in the costs that it is given.
+The study uses it for the makespan of a method, and campaigns for their plan. A node's link is shared evenly by all
+current transfers; everything else takes the seconds in `SliceCost`. O(slices log slices), without clock and randomness:
+errors of estimates are part of the costs.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from scheduling.evaluation.work import EvaluationSite, PhaseCosts, SliceCost
 
 @dataclass(frozen=True, kw_only=True)
 class TrialPiece:
-    """Some samples of one dataset, and what they really take."""
+    """Some samples of one dataset, with their real cost."""
 
     name: str
     cost: SliceCost
-    handle: object = None  # for the source, when it hears how long it took
+    handle: object = None  # identifies the piece for its source
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedTrial:
-    """A job on one GPU: it starts the framework, loads the checkpoint, and goes through pieces until there are none."""
+    """A job on one GPU: it starts the framework, loads the checkpoint, and processes pieces until there are none."""
 
     checkpoint: int
     more: Callable[[], TrialPiece | None]
@@ -36,15 +36,15 @@ class SimulatedTrial:
 
 class TrialSource(Protocol):
     def trial(self, node: int) -> SimulatedTrial | None:
-        """The next job for a free GPU of this node."""
+        """Return the next job for a free GPU of this node."""
 
     def record_piece(self, piece: TrialPiece) -> None:
-        """A piece is through."""
+        """Record that the inference of a piece has finished."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GanttBar:
-    """One stretch of a Gantt chart; `gpu` is -1 for CPU work."""
+    """One phase in a Gantt chart; `gpu` is -1 for CPU work."""
 
     node: int
     gpu: int
@@ -57,7 +57,7 @@ class GanttBar:
 @dataclass(frozen=True, kw_only=True)
 class SimulationOutcome:
     makespan_s: float
-    gpu_idle_s: float  # of GPUs inside trials: everything but inference
+    gpu_idle_s: float  # time in trials without inference
     gpu_held_s: float
     trials: int
     pieces: int
@@ -65,10 +65,10 @@ class SimulationOutcome:
 
 
 class SharedLink:
-    """Processor sharing: everybody who loads gets the same part of the bandwidth.
+    """Processor sharing: all current transfers get an equal share of the bandwidth.
 
-    `_served` is what each of them has had since the beginning, so a flow ends when it reaches its own mark, and a
-    change of their number touches one figure.
+    `_served` is the volume that each active flow has received since the beginning. A flow ends when `_served` reaches
+    its mark, so a change in the number of flows updates only one value.
     """
 
     def __init__(self, gb_s: float) -> None:
@@ -131,8 +131,8 @@ class EvaluationSimulator:
         self._staged, self._off_gpu, self._chart = staged, off_gpu, chart
         self._gpus = [_SimulatedGpu(number=n, node=n // site.gpus_per_node) for n in range(site.gpus)]
         self._links = [SharedLink(site.link_gb_s) for _ in range(site.nodes)]
-        self._busy: set[int] = set()  # nodes over whose links somebody loads
-        self._stages: list[dict[int, list[_SimulatedGpu] | None]] = [{} for _ in range(site.nodes)]  # None: it is there
+        self._busy: set[int] = set()  # nodes with transfers
+        self._stages: list[dict[int, list[_SimulatedGpu] | None]] = [{} for _ in range(site.nodes)]  # None: copied
         self._flows: list[tuple[int, int] | _SimulatedGpu] = []
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._number = 0
@@ -164,7 +164,7 @@ class EvaluationSimulator:
             bars=tuple(tally.bars),
         )
 
-    # A GPU's way through a trial
+    # Phases of a trial
 
     def _next_trial(self, gpu: _SimulatedGpu, now: float) -> None:
         gpu.trial = self._source.trial(gpu.node)
@@ -177,7 +177,7 @@ class EvaluationSimulator:
         self._run_phase(gpu, "start", self._phases.start, now, self._load)
 
     def _stage(self, node: int, checkpoint: int, now: float) -> None:
-        """The first trial of a checkpoint on a node brings the precursor with it; the others find it at work."""
+        """Start the copy of a checkpoint with its first trial on the node. Other trials wait for the same copy."""
         if checkpoint in self._stages[node]:
             return
         self._stages[node][checkpoint] = []
@@ -228,7 +228,7 @@ class EvaluationSimulator:
         else:
             self._run_phase(gpu, "score", gpu.piece.cost.score, now, self._next_piece)
 
-    # What happens beside the GPUs
+    # Scoring and transfers
 
     def _start_scorings(self, now: float) -> None:
         while self._to_score and self._scoring < self._site.nodes * self._site.scorers_per_node:
@@ -259,7 +259,7 @@ class EvaluationSimulator:
         for gpu in waiting:
             self._load_from_host(gpu, now)
 
-    # Time
+    # Events
 
     def _run_phase(
         self, gpu: _SimulatedGpu, phase: str, seconds: float, now: float, then: Callable[[_SimulatedGpu, float], None]

@@ -1,7 +1,7 @@
-"""The paper's setting, method beside method: one 7B model, 63 datasets, one node and four (NSDI'24, 6.2 and Fig. 16).
+"""Compares the methods in the setting of the paper: one 7B model, 63 datasets, 1 and 4 nodes (NSDI'24, 6.2, Fig. 16).
 
-The priors of a planner are wrong by up to `error` for each dataset, drawn anew for each seed; what really happens is
-the same for all methods. Pure: seeds in, a report out.
+The planner's estimates are wrong by up to `error` per dataset, sampled for each seed; the real costs are the same for
+all methods. Pure: seeds in, a report out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scheduling.evaluation.lower_bound import lower_bound_s
 from scheduling.evaluation.methods import METHODS, StudySetting
 from scheduling.evaluation.work import EvaluationSite, PhaseCosts, datasets
 
-PUBLISHED_SPEEDUPS = {1: 1.3, 4: 1.8}  # times shorter than the baseline
+PUBLISHED_SPEEDUPS = {1: 1.3, 4: 1.8}  # relative to the baseline
 PRIOR_FACTORS = (1 / 20, 20.0)
 
 
@@ -33,7 +33,7 @@ class MethodResult:
 
 @dataclass(frozen=True, kw_only=True)
 class WrongPriorsResult:
-    """`acme` with wrong priors, over all seeds."""
+    """The results of `acme` with wrong estimates, over all seeds."""
 
     error: float
     seeds: int
@@ -45,7 +45,7 @@ class WrongPriorsResult:
 
 @dataclass(frozen=True, kw_only=True)
 class OneWrongPriorResult:
-    """`acme` where the prior of one dataset is `factor` times the truth; over all datasets, one after the other."""
+    """The results of `acme` if the estimate of one dataset is `factor` times the cost, for each dataset in turn."""
 
     factor: float
     median_s: float
@@ -60,7 +60,7 @@ class SiteComparison:
     nodes: int
     lower_bound_s: float
     longest_dataset_s: float  # on one GPU
-    whole_bound_s: float  # no schedule that keeps datasets whole, as the baseline does, can be shorter
+    whole_bound_s: float  # lower bound of schedules that do not split datasets
     published_speedup: float | None
     rows: tuple[MethodResult, ...]
     wrong_priors: tuple[WrongPriorsResult, ...]
@@ -76,10 +76,10 @@ def study(
 
 
 def _compare_at_site(site: EvaluationSite, phases: PhaseCosts, errors: Sequence[float], seeds: int) -> SiteComparison:
-    known = datasets()
-    costs = [phases.cost(dataset, dataset.samples) for dataset in known]
-    bound_s = lower_bound_s(site, phases, [(d.samples, cost) for d, cost in zip(known, costs, strict=True)])
-    setting = StudySetting(site=site, phases=phases, datasets=known, priors=costs)
+    benchmarks = datasets()
+    costs = [phases.cost(dataset, dataset.samples) for dataset in benchmarks]
+    bound_s = lower_bound_s(site, phases, [(d.samples, cost) for d, cost in zip(benchmarks, costs, strict=True)])
+    setting = StudySetting(site=site, phases=phases, datasets=benchmarks, priors=costs)
     outcomes = {name: method.run(setting) for name, method in METHODS.items()}
     base_s = outcomes["baseline"].makespan_s
     rows = tuple(
@@ -122,7 +122,8 @@ def _wrong_priors_result(
 
 def _one_wrong_prior_result(setting: StudySetting, factor: float, base_s: float, bound_s: float) -> OneWrongPriorResult:
     spans = sorted(
-        (_makespan_with_wrong_prior(setting, number, factor), one.name) for number, one in enumerate(setting.datasets)
+        (_makespan_with_wrong_prior(setting, number, factor), dataset.name)
+        for number, dataset in enumerate(setting.datasets)
     )
     worst_s, worst = spans[-1]
     return OneWrongPriorResult(

@@ -1,11 +1,11 @@
-"""The order of datasets that may not be cut, for longest first is no optimum where nothing can be cut.
+"""The order of datasets that may not be split. Longest first is not optimal for them.
 
-Each takes some seconds on a GPU, and a metric after it that runs beside. Once it is known which of them one GPU gets,
-their best order there is too: the longest metric first. So what is searched is who gets which: the best of a few simple
-rules, then moves and swaps that take from the GPU that ends last, then all there is, as long as the effort lasts. What
-comes out is one list: whoever is free takes the next, so no dataset begins later than the search had it.
+Each dataset takes some seconds on a GPU and then a metric, which runs in parallel with the next dataset. For a fixed
+set of datasets on one GPU, the best order is the longest metric first. So the search is over the assignment to GPUs:
+the best of some simple rules, then moves and swaps away from the GPU that ends last, then branch and bound within a
+step limit. The result is one list: each free GPU takes the next dataset, so no dataset starts later than in the search.
 
-Effort is counted in steps and not in time: the same work gives the same order everywhere.
+The limit counts steps instead of time, so the same work gives the same order everywhere.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from functools import lru_cache
 from itertools import accumulate, product
 
 DatasetTimes = tuple[float, float]  # seconds on a GPU, and of the metric
-GpuAssignments = list[list[int]]  # what each GPU gets
+GpuAssignments = list[list[int]]  # dataset numbers by GPU
 
-GOOD_ENOUGH_FACTOR = 1.0005  # times what nobody can beat: not worth any effort
-MAX_MOVES = 4000  # a GPU's part looked at anew
-MAX_SEARCH_STEPS = 4000  # of the search to the end: a dataset put onto a GPU
+GOOD_ENOUGH_FACTOR = 1.0005  # relative to the lower bound; better results are not worth the effort
+MAX_MOVES = 4000  # moves and swaps that are evaluated
+MAX_SEARCH_STEPS = 4000  # assignments of a dataset to a GPU in the branch and bound
 
 PRIORITY_RULES: tuple[Callable[[DatasetTimes], float], ...] = (
-    lambda one: -one[0],
-    lambda one: -one[0] - one[1],
-    lambda one: -one[1],
+    lambda times: -times[0],
+    lambda times: -times[0] - times[1],
+    lambda times: -times[1],
 )
 
 
 def makespan_lower_bound_s(work: Sequence[DatasetTimes], gpus: int) -> float:
-    """No deal can end earlier: those whose metrics take at least so long are spread evenly at best."""
-    ranked = sorted(work, key=lambda one: -one[1])
+    """Return a lower bound: for each metric length, the datasets with at least this metric are spread evenly."""
+    ranked = sorted(work, key=lambda times: -times[1])
     busy = accumulate(on_gpu for on_gpu, _ in ranked)
     spread = [on_gpus / gpus + score for on_gpus, (_, score) in zip(busy, ranked, strict=True)]
     return max([*spread, *(on_gpu + score for on_gpu, score in work)], default=0.0)
@@ -39,17 +39,17 @@ def makespan_lower_bound_s(work: Sequence[DatasetTimes], gpus: int) -> float:
 
 @lru_cache(maxsize=64)
 def best_order(work: tuple[DatasetTimes, ...], gpus: int) -> tuple[int, ...]:
-    """The places of `work` in the order in which they are to be taken by so many GPUs."""
+    """Return the indices of `work` in the order in which the GPUs should take them."""
     by_metric = sorted(range(len(work)), key=lambda place: (-work[place][1], -work[place][0]))
-    ranked = [work[place] for place in by_metric]  # so a GPU's part in ascending order is in its best order
+    ranked = [work[place] for place in by_metric]  # so a GPU's datasets in ascending order are in their best order
     good_s = makespan_lower_bound_s(ranked, gpus) * GOOD_ENOUGH_FACTOR
-    dealt = min(
+    groups = min(
         (_list_schedule(ranked, gpus, rule) for rule in PRIORITY_RULES), key=lambda groups: _makespan_s(ranked, groups)
     )
-    _improve_by_moves(ranked, dealt, good_s)
-    if _makespan_s(ranked, dealt) > good_s:
-        dealt = _branch_and_bound(ranked, gpus, dealt, good_s)
-    return tuple(by_metric[place] for _, place in sorted(_start_times(ranked, dealt)))
+    _improve_by_moves(ranked, groups, good_s)
+    if _makespan_s(ranked, groups) > good_s:
+        groups = _branch_and_bound(ranked, gpus, groups, good_s)
+    return tuple(by_metric[place] for _, place in sorted(_start_times(ranked, groups)))
 
 
 def _group_makespan_s(work: Sequence[DatasetTimes], group: Sequence[int]) -> float:
@@ -74,7 +74,7 @@ def _start_times(work: Sequence[DatasetTimes], groups: GpuAssignments) -> Iterat
 
 
 def _list_schedule(work: Sequence[DatasetTimes], gpus: int, rule: Callable[[DatasetTimes], float]) -> GpuAssignments:
-    """In the order of the rule, each to the GPU that is free first."""
+    """Assign each dataset, in the order of the rule, to the GPU that is free first."""
     groups: GpuAssignments = [[] for _ in range(gpus)]
     free = [0.0] * gpus
     for place in sorted(range(len(work)), key=lambda place: (rule(work[place]), place)):
@@ -85,26 +85,26 @@ def _list_schedule(work: Sequence[DatasetTimes], gpus: int, rule: Callable[[Data
 
 
 def _improve_by_moves(work: Sequence[DatasetTimes], groups: GpuAssignments, good_s: float) -> None:
-    """Moves and swaps from the GPU that ends last, as long as one of them helps."""
+    """Apply moves and swaps that shorten the GPU that ends last, until none helps."""
     spans = [_group_makespan_s(work, group) for group in groups]
-    left = MAX_MOVES
+    budget = MAX_MOVES
     while max(spans) > good_s:
         last = spans.index(max(spans))
         for other, ours, theirs in _moves_and_swaps(groups, last):
-            left -= 1
+            budget -= 1
             spans_after = _group_makespan_s(work, ours), _group_makespan_s(work, theirs)
             if max(spans_after) < spans[last] - 1e-9:
                 groups[last], groups[other] = ours, theirs
                 spans[last], spans[other] = spans_after
                 break
-            if not left:
+            if not budget:
                 return
         else:
             return
 
 
 def _moves_and_swaps(groups: GpuAssignments, last: int) -> Iterator[tuple[int, list[int], list[int]]]:
-    """Another GPU, and what both would have after a move or a swap."""
+    """Yield another GPU, and the datasets of both GPUs after a move or a swap."""
     others = [number for number in range(len(groups)) if number != last]
     for place, other in product(groups[last], others):
         yield other, _group_without(groups[last], place), _group_with(groups[other], place)
@@ -118,7 +118,7 @@ def _moves_and_swaps(groups: GpuAssignments, last: int) -> Iterator[tuple[int, l
 
 
 def _group_without(group: Sequence[int], place: int) -> list[int]:
-    return [one for one in group if one != place]
+    return [number for number in group if number != place]
 
 
 def _group_with(group: Sequence[int], place: int) -> list[int]:
@@ -128,7 +128,7 @@ def _group_with(group: Sequence[int], place: int) -> list[int]:
 
 
 def _branch_and_bound(work: Sequence[DatasetTimes], gpus: int, known: GpuAssignments, good_s: float) -> GpuAssignments:
-    """Each dataset onto each GPU, as far as that can still end earlier than what is known."""
+    """Try all assignments that can still be shorter than the best known one, within the step limit."""
     search = _BranchAndBound(work, gpus, _makespan_s(work, known), good_s)
     search.go(0, [0.0] * gpus, 0.0)
     if search.best is None:
@@ -150,7 +150,7 @@ class _BranchAndBound:
         self._steps = MAX_SEARCH_STEPS
 
     def go(self, place: int, free: list[float], ends_s: float) -> None:
-        """`work[place:]` is still to be put somewhere; longest metrics came first, so nothing that was put moves."""
+        """Assign `work[place:]`. The longest metrics come first, so earlier assignments do not change."""
         if place == len(self._work):
             self.best, self._best_s = list(self._onto), ends_s
             return

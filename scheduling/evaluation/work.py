@@ -1,8 +1,8 @@
-"""What an evaluation is made of: datasets, a model, the site they run at, and what one slice of a dataset costs.
+"""The cost model of evaluations: datasets, a model, a site, and the cost of a slice of a dataset.
 
-Everything a trial does is one of five phases: start the framework, load the model, prepare the samples, infer, and
-score what was answered. Seconds come from the one profile that is published (HumanEval on a 7B model, NSDI'24 Fig. 13:
-221 s, of which 29.5 % load and prepare and 19.0 % score) and from arithmetic on tokens; `Phases.anchored` shows how.
+A trial has five phases: start the framework, load the model, prepare the samples, infer, and score. The seconds come
+from the only published profile (HumanEval on a 7B model, NSDI'24 Fig. 13: 221 s, of which 29.5% load and prepare and
+19.0% score) and from token counts; see `PhaseCosts.calibrate`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ INFER_S = PROFILE_S - LOAD_AND_PREPARE_S - SCORE_S
 
 
 class AnswerStyle(StrEnum):
-    GENERATE = "generate"  # an answer is written, token by token
-    CHOOSE = "choose"  # the likelihood of each label is read, one forward pass a label
+    GENERATE = "generate"  # the model writes an answer token by token
+    CHOOSE = "choose"  # the likelihood of each label is computed, with one forward pass per label
 
 
 class MetricType(StrEnum):
     MATCH = "match"  # strings are compared
-    TESTS = "tests"  # the programs that were written are run
-    JUDGE = "judge"  # another model is asked, over a network
+    TESTS = "tests"  # the generated programs are run
+    JUDGE = "judge"  # another model scores the answers, over a network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class BenchmarkDataset:
     samples: int
     style: AnswerStyle
     prompt_tokens: int
-    answer: int  # tokens of an answer, or how many labels there are to choose from
+    answer: int  # tokens of an answer, or number of labels
     metric: MetricType
 
 
@@ -44,7 +44,7 @@ class BenchmarkDataset:
 class EvaluationSite:
     nodes: int
     gpus_per_node: int = 8
-    link_gb_s: float = 25 / 8  # a node's way to the storage, shared by all who load
+    link_gb_s: float = 25 / 8  # link of a node to the storage, shared by its transfers
     host_gb_s: float = 10.0  # from the host's memory to one GPU
     scorers_per_node: int = 16  # CPU jobs that score at the same time
 
@@ -55,7 +55,7 @@ class EvaluationSite:
 
 @dataclass(frozen=True, kw_only=True)
 class SliceCost:
-    """Seconds of one slice, once the model is loaded; `score` may run elsewhere."""
+    """Seconds of one slice after the model is loaded; `score` may run elsewhere."""
 
     prepare: float
     infer: float
@@ -75,17 +75,17 @@ class PhaseCosts:
 
     start: float
     weights_gb: float = 14.0  # 7B parameters of two bytes
-    open: float = 1.0  # to find a dataset's files and templates, for each slice
-    prepare_sample: float = 0.005  # to fill its prompt in and tokenise it
-    prompt_token: float = 0.00012  # 2 x 7e9 operations at 38 % of an A100's 312 TFLOP/s
+    open: float = 1.0  # find the files and templates of a dataset, per slice
+    prepare_sample: float = 0.005  # fill in and tokenise the prompt
+    prompt_token: float = 0.00012  # 2 x 7e9 operations at 38% of an A100's 312 TFLOP/s
     answer_token: float = 0.0
     score_sample: tuple[tuple[MetricType, float], ...] = ()
 
     @classmethod
     def calibrate(cls, sharing: int = 8, site: EvaluationSite | None = None) -> PhaseCosts:
-        """Such that HumanEval costs what was measured, if `sharing` trials of a node loaded at the same time.
+        """Return costs for which HumanEval takes the measured time if `sharing` trials of a node load together.
 
-        The study does not say how many did. The start of the framework is what remains of the time before inference.
+        The study does not state this number. The rest of the time before inference is the start of the framework.
         """
         bare = cls(start=0.0)
         human = next(dataset for dataset in datasets() if dataset.name == "humaneval")
@@ -97,7 +97,7 @@ class PhaseCosts:
             score_sample=(
                 (MetricType.MATCH, 0.002),
                 (MetricType.TESTS, SCORE_S / human.samples),
-                (MetricType.JUDGE, 2.0),  # such that the longest take the half hour that the study reports
+                (MetricType.JUDGE, 2.0),  # the longest then take half an hour, as in the study
             ),
         )
 
@@ -115,7 +115,7 @@ class PhaseCosts:
 
 @cache
 def datasets() -> tuple[BenchmarkDataset, ...]:
-    """The 63 of the study's setting. It names none of them: these are the usual ones, each with its public origin."""
+    """Return 63 common public datasets. The study uses 63 datasets but does not name them."""
     with (Path(__file__).parent / "datasets.csv").open(encoding="utf-8", newline="") as table:
         return tuple(
             BenchmarkDataset(

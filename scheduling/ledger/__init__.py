@@ -1,0 +1,1 @@
+"""The GPU-hour ledger: every GPU-second of a cluster in one bucket, and the reports based on it."""

@@ -1,10 +1,10 @@
-"""One attempt's life as spells for the ledger: what of its time was work, and what of its work was kept. Pure.
+"""Intervals of one attempt for the ledger: which of its time was work, and which of its work was lost. Pure.
 
-start-up      from the promise to its first completed step (without reports: until the cluster ran it); the same is
-              recovery when the attempt before it had failed, under that failure's cause
-lost work     after the last save that counts, when an end threw the rest away: any end but COMPLETED, CANCELLED (a
-              person had what he wanted) and "still runs"
-slow          of a spell above the predicted pace, the part that the prediction would have saved, at its end
+start-up      from the promised start to the first completed step (without step reports: until the cluster ran it). This
+              is recovery, under the failure's cause, if the previous attempt failed
+lost work     work after the last valid checkpoint if the end discarded it. Any end does, except COMPLETED, CANCELLED
+              (the user got what was needed) and an attempt that still runs
+slow          the excess time of a period slower than predicted, placed at its end
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UsSpan = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class SlowPeriod:
-    """A time in which steps took `observed` where `expected` was predicted, in any unit."""
+    """A period in which steps took `observed` although `expected` was predicted, in any unit."""
 
     start: int
     end: int
@@ -30,16 +30,16 @@ class SlowPeriod:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptHistory:
-    """In microseconds since 1970; None: it did not happen yet, or is not known."""
+    """Times in microseconds since 1970. None: has not happened yet, or is unknown."""
 
     promised: int
     confirmed: int | None = None
     first_step: int | None = None
     ended: int | None = None
-    kept: bool = True  # its end threw nothing away
-    saved: int | None = None  # the moment whose state the newest good checkpoint holds
-    cause: str = ""  # of its end
-    after: str = ""  # the cause of the failure that it recovers from
+    kept: bool = True  # its end discarded no work
+    saved: int | None = None  # the time of the state in the newest valid checkpoint
+    cause: str = ""  # the cause of its end
+    after: str = ""  # the cause of the failure from which it recovers
     stalls: Sequence[UsSpan] = ()
     hangs: Sequence[UsSpan] = ()
     idles: Sequence[UsSpan] = ()
@@ -49,29 +49,34 @@ class AttemptHistory:
 OPEN_END_US = 1 << 62
 
 
-def bucket_intervals(one: AttemptHistory) -> list[BucketInterval]:
-    end = OPEN_END_US if one.ended is None else one.ended
-    spells = [BucketInterval(one.promised, min(_start_us(one), end), *_startup_bucket(one))]
-    spells += [BucketInterval(low, high, Bucket.CHECKPOINT_STALL) for low, high in one.stalls]
-    spells += [BucketInterval(low, high, Bucket.HUNG, one.cause) for low, high in one.hangs]
-    spells += [BucketInterval(low, high, Bucket.IDLE) for low, high in one.idles]
-    spells += [slow for pace in one.slows for slow in _slow_intervals(pace)]
-    if not one.kept and one.ended is not None:
-        spells.append(BucketInterval(max(one.promised, one.saved or one.promised), end, Bucket.LOST_WORK, one.cause))
-    return spells
+def bucket_intervals(attempt: AttemptHistory) -> list[BucketInterval]:
+    """The intervals of an attempt. They may overlap; `buckets` resolves that."""
+    end = OPEN_END_US if attempt.ended is None else attempt.ended
+    intervals = [BucketInterval(attempt.promised, min(_start_us(attempt), end), *_startup_bucket(attempt))]
+    intervals += [BucketInterval(low, high, Bucket.CHECKPOINT_STALL) for low, high in attempt.stalls]
+    intervals += [BucketInterval(low, high, Bucket.HUNG, attempt.cause) for low, high in attempt.hangs]
+    intervals += [BucketInterval(low, high, Bucket.IDLE) for low, high in attempt.idles]
+    intervals += [slow_interval for pace in attempt.slows for slow_interval in _slow_intervals(pace)]
+    if not attempt.kept and attempt.ended is not None:
+        intervals.append(
+            BucketInterval(
+                max(attempt.promised, attempt.saved or attempt.promised), end, Bucket.LOST_WORK, attempt.cause
+            )
+        )
+    return intervals
 
 
-def _startup_bucket(one: AttemptHistory) -> tuple[Bucket, str]:
-    return (Bucket.RECOVERY, one.after) if one.after else (Bucket.START_UP, "")
+def _startup_bucket(attempt: AttemptHistory) -> tuple[Bucket, str]:
+    return (Bucket.RECOVERY, attempt.after) if attempt.after else (Bucket.START_UP, "")
 
 
-def _start_us(one: AttemptHistory) -> int:
-    known = one.first_step if one.first_step is not None else one.confirmed
-    return OPEN_END_US if known is None else known
+def _start_us(attempt: AttemptHistory) -> int:
+    start = attempt.first_step if attempt.first_step is not None else attempt.confirmed
+    return OPEN_END_US if start is None else start
 
 
 def _slow_intervals(pace: SlowPeriod) -> Iterator[BucketInterval]:
-    """Placed by its own ends alone, so that no window can cut it differently."""
+    """The excess time at the end of the period. Independent of any window, so no window cuts it differently."""
     if pace.observed > pace.expected > 0 and pace.end > pace.start:
         too_long = round((pace.end - pace.start) * (1 - pace.expected / pace.observed))
         yield BucketInterval(pace.end - too_long, pace.end, Bucket.SLOW, pace.cause)

@@ -1,19 +1,20 @@
-"""Every GPU-second of a cluster in exactly one bucket. Pure.
+"""Assign every GPU-second of a cluster to exactly one bucket. Pure.
 
-What happened comes in as spells that may overlap, contradict each other or end before they begin, because clocks do
-and reports do. `paint` decides each moment once, by the order written below, so the buckets sum to capacity x time to
-the microsecond: for any window, over a change of clocks (moments are microseconds since 1970, UTC), over a node that
-gets more GPUs, and whichever version of these rules divides them. Windows add up: two halves are the whole.
+The input intervals may overlap, contradict each other or end before they begin, because clocks and reports do.
+`ledger_entries` decides each moment once, in the order below, so the buckets add up to capacity x time to the
+microsecond: for any window, across clock changes (times are microseconds since 1970, UTC), for nodes that get more GPUs
+and for every version of these rules. Windows are additive: two halves equal the whole.
 
-Who wins, per GPU:
-  1  down            the node does not answer: nothing runs there, whatever the rows say
-  2  an attempt      the newest holder of the GPU; inside an attempt, `WITHIN`: hung, checkpoint stall, start-up or
-                     recovery, idle, lost work, slow, and what is left is productive
-  3  drained         in test, repair or maintenance; what still runs on a draining node counts as its attempt
-  4  free            nobody waited · reserved idle: somebody waits who would fit on this node, so the order keeps it ·
-                     fragmented: somebody waits, and what is free of this node is too little for each of them
+Precedence, per GPU:
+  1  down            the node does not respond: nothing runs there, whatever the rows say
+  2  an attempt      the newest holder of the GPU; within an attempt, `ATTEMPT_BUCKET_ORDER`: hung, checkpoint stall,
+                     start-up or recovery, idle, lost work, slow; the remainder is productive
+  3  drained         test, repair or maintenance; jobs still running on a draining node count as their attempt
+  4  free            no job waited · reserved idle: a job waited that fits on this node, so the order kept it free ·
+                     fragmented: jobs waited, and the free GPUs of this node were too few for each of them
 
-The cost is n log n in the spells of a node, once per set of GPUs with the same history (usually one or two a node).
+The cost is n log n in the intervals of a node, once per set of GPUs with the same history (usually one or two per
+node).
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Generic, NamedTuple, TypeVar
 
-VERSION = "1"  # of these rules; kept beside figures that are stored
+VERSION = "1"  # version of these rules, stored with the figures
 
 
 class Bucket(StrEnum):
+    """Where GPU time went."""
+
     PRODUCTIVE = "productive"
     START_UP = "start_up"
     CHECKPOINT_STALL = "checkpoint_stall"
@@ -38,15 +41,15 @@ class Bucket(StrEnum):
     RECOVERY = "recovery"
     HUNG = "hung"
     SLOW = "slow"
-    IDLE = "idle"  # held, and nothing done with it
+    IDLE = "idle"  # held but not used
     RESERVED_IDLE = "reserved_idle"
     FRAGMENTED = "fragmented"
-    FREE = "free"  # and nobody waited
+    FREE = "free"  # and no job waited
     DRAINED = "drained"
     DOWN = "down"
 
 
-# The first that is said of a moment wins
+# The first bucket that applies to a moment takes precedence
 ATTEMPT_BUCKET_ORDER = (
     Bucket.HUNG,
     Bucket.CHECKPOINT_STALL,
@@ -71,7 +74,7 @@ class BucketInterval(NamedTuple):
 
 
 class GpuAllocation(NamedTuple):
-    """An attempt on GPUs of one node. Where the indices are not known, how many."""
+    """An attempt on GPUs of one node. `unplaced_gpus` is their number if the indices are unknown."""
 
     attempt: int
     start: int
@@ -81,7 +84,7 @@ class GpuAllocation(NamedTuple):
 
 
 class WaitInterval(NamedTuple):
-    """A job that may start as far as it is concerned."""
+    """A period in which a job was ready to start."""
 
     start: int
     end: int
@@ -91,7 +94,7 @@ class WaitInterval(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeHistory:
-    """A node. `capacity` is how many GPUs it had from when on; before the first entry it was not there."""
+    """A node. `capacity` lists (time, GPUs from then on); before the first entry the node did not exist."""
 
     name: str
     model: str = ""
@@ -102,15 +105,17 @@ class NodeHistory:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerInput:
+    """Everything that the ledger of a cluster is computed from."""
+
     machines: Sequence[NodeHistory]
     lives: Mapping[int, Sequence[BucketInterval]] = field(
         default_factory=dict
-    )  # of an attempt; `worked.life` writes them
+    )  # by attempt; see `attempt_intervals.bucket_intervals`
     waits: Sequence[WaitInterval] = ()
 
 
 class LedgerEntry(NamedTuple):
-    """So many GPUs of a node, all the time from `start` to `end`, in one bucket."""
+    """A number of GPUs of a node that were in one bucket from `start` to `end`."""
 
     start: int
     end: int
@@ -129,16 +134,18 @@ LayerValue = TypeVar("LayerValue")
 
 
 class TimelineLayer(NamedTuple, Generic[LayerValue]):
+    """A value that applies from `start` to `end` unless a layer of lower rank covers it."""
+
     start: int
     end: int
-    rank: tuple[int, ...]  # the lowest is on top
+    rank: tuple[int, ...]  # the lowest rank is on top
     says: LayerValue
 
 
 def flatten_layers(
     layers: Iterable[TimelineLayer[LayerValue]], ground: LayerValue, start: int, end: int
 ) -> Iterator[tuple[int, int, LayerValue]]:
-    """What is on top at each moment of a window; the ground where nothing lies. Neighbours never overlap."""
+    """The top layer at each moment of a window, or `ground` where there is none. Periods never overlap."""
     within = (layer for layer in layers if max(layer.start, start) < min(layer.end, end))
     coming = sorted(within, key=lambda layer: layer.start)
     open_: list[tuple[tuple[int, ...], int, TimelineLayer[LayerValue]]] = []
@@ -156,32 +163,36 @@ def flatten_layers(
         now = until
 
 
-def ledger_entries(facts: LedgerInput, start: int, end: int) -> Iterator[LedgerEntry]:
-    """All of the window, divided. Pieces of a node come together; those of free GPUs last."""
-    wanted = {
-        machine.model: _smallest_waiting_request(facts.waits, machine.model, start, end) for machine in facts.machines
+def ledger_entries(data: LedgerInput, start: int, end: int) -> Iterator[LedgerEntry]:
+    """All entries of a window. Entries of a node are consecutive, those of free GPUs last."""
+    smallest_waiting = {
+        node.model: _smallest_waiting_request(data.waits, node.model, start, end) for node in data.machines
     }
-    lives: dict[int, IntervalTimeline] = {}
-    for machine in facts.machines:
-        yield from _node_entries(machine, facts.lives, lives, wanted[machine.model], start, end)
+    timelines: dict[int, IntervalTimeline] = {}
+    for node in data.machines:
+        yield from _node_entries(node, data.lives, timelines, smallest_waiting[node.model], start, end)
 
 
 class IntervalTimeline(NamedTuple):
-    """An attempt's own time line, painted once and cut for every GPU that it holds."""
+    """The flattened timeline of an attempt, computed once and cut for every GPU that it holds."""
 
     starts: list[int]
     parts: list[tuple[int, int, BucketInterval]]
 
     def within(self, start: int, end: int) -> Iterator[tuple[int, int, BucketInterval]]:
+        """The parts that overlap the window, cut to it."""
         for part in self.parts[max(0, bisect_right(self.starts, start) - 1) :]:
             if part[0] >= end:
                 return
             yield max(part[0], start), min(part[1], end), part[2]
 
 
-def _attempt_timeline(spells: Sequence[BucketInterval], start: int, end: int) -> IntervalTimeline:
+def _attempt_timeline(intervals: Sequence[BucketInterval], start: int, end: int) -> IntervalTimeline:
     ground = BucketInterval(start, end, Bucket.PRODUCTIVE)
-    layers = (TimelineLayer(one.start, one.end, (BUCKET_RANK[one.bucket], one.start), one) for one in spells)
+    layers = (
+        TimelineLayer(interval.start, interval.end, (BUCKET_RANK[interval.bucket], interval.start), interval)
+        for interval in intervals
+    )
     parts = list(flatten_layers(layers, ground, start, end))
     return IntervalTimeline([part[0] for part in parts], parts)
 
@@ -190,62 +201,66 @@ NO_ALLOCATION = GpuAllocation(-1, 0, 0)
 
 
 def _node_entries(
-    machine: NodeHistory,
-    spells: Mapping[int, Sequence[BucketInterval]],
-    lives: dict[int, IntervalTimeline],
-    wanted: IntervalTimeline | None,
+    node: NodeHistory,
+    intervals: Mapping[int, Sequence[BucketInterval]],
+    timelines: dict[int, IntervalTimeline],
+    smallest_waiting: IntervalTimeline | None,
     start: int,
     end: int,
 ) -> Iterator[LedgerEntry]:
-    free: Counter[int] = Counter()  # how many more GPUs are free from then on
-    for there, holdings, gpus in _gpu_lanes(machine, start, end):
-        for since, until in there:
-            for low, high, says in flatten_layers(_gpu_layers(machine, holdings), NO_ALLOCATION, since, until):
-                if says is NO_ALLOCATION:
+    free: Counter[int] = Counter()  # time -> change in the number of free GPUs
+    for spans, holdings, gpus in _gpu_lanes(node, start, end):
+        for since, until in spans:
+            for low, high, layer in flatten_layers(_gpu_layers(node, holdings), NO_ALLOCATION, since, until):
+                if layer is NO_ALLOCATION:
                     free[low] += gpus
                     free[high] -= gpus
-                elif isinstance(says, BucketInterval):
-                    yield LedgerEntry(low, high, gpus, says.bucket, machine.name, None, says.cause)
+                elif isinstance(layer, BucketInterval):
+                    yield LedgerEntry(low, high, gpus, layer.bucket, node.name, None, layer.cause)
                 else:
-                    if says.attempt not in lives:
-                        lives[says.attempt] = _attempt_timeline(spells.get(says.attempt, ()), start, end)
-                    for a, b, part in lives[says.attempt].within(low, high):
-                        yield LedgerEntry(a, b, gpus, part.bucket, machine.name, says.attempt, part.cause)
-    yield from _free_entries(machine.name, free, wanted)
+                    if layer.attempt not in timelines:
+                        timelines[layer.attempt] = _attempt_timeline(intervals.get(layer.attempt, ()), start, end)
+                    for part_start, part_end, part in timelines[layer.attempt].within(low, high):
+                        yield LedgerEntry(part_start, part_end, gpus, part.bucket, node.name, layer.attempt, part.cause)
+    yield from _free_entries(node.name, free, smallest_waiting)
 
 
 def _gpu_layers(
-    machine: NodeHistory, holdings: Iterable[GpuAllocation]
+    node: NodeHistory, holdings: Iterable[GpuAllocation]
 ) -> Iterator[TimelineLayer[BucketInterval | GpuAllocation]]:
-    for spell in machine.spells:
-        yield TimelineLayer(spell.start, spell.end, (0 if spell.bucket == Bucket.DOWN else 2, spell.start), spell)
-    for one in holdings:
-        yield TimelineLayer(one.start, one.end, (1, -one.start, -one.attempt), one)
+    for interval in node.spells:
+        yield TimelineLayer(
+            interval.start, interval.end, (0 if interval.bucket == Bucket.DOWN else 2, interval.start), interval
+        )
+    for holding in holdings:
+        yield TimelineLayer(holding.start, holding.end, (1, -holding.start, -holding.attempt), holding)
 
 
 def _gpu_lanes(
-    machine: NodeHistory, start: int, end: int
+    node: NodeHistory, start: int, end: int
 ) -> Iterator[tuple[tuple[tuple[int, int], ...], tuple[GpuAllocation, ...], int]]:
-    """GPUs of one history: when they were there, who held them, how many they are."""
+    """Groups of GPUs with equal history: when they existed, what held them, and their number."""
     per_gpu: dict[int, list[GpuAllocation]] = defaultdict(list)
-    whole = max((gpus for _, gpus in machine.capacity), default=0)
-    for one in sorted(machine.holdings, key=lambda one: (one.unplaced_gpus > 0, one.start)):
-        if one.start < one.end:
-            for gpu in one.gpus or _least_held_gpus(per_gpu, one, whole):
-                per_gpu[gpu].append(one)
-    lanes = Counter((_present_spans(machine.capacity, gpu, start, end), tuple(per_gpu[gpu])) for gpu in range(whole))
-    for (there, holdings), gpus in lanes.items():
-        yield there, holdings, gpus
+    whole = max((gpus for _, gpus in node.capacity), default=0)
+    for holding in sorted(node.holdings, key=lambda holding: (holding.unplaced_gpus > 0, holding.start)):
+        if holding.start < holding.end:
+            for gpu in holding.gpus or _least_held_gpus(per_gpu, holding, whole):
+                per_gpu[gpu].append(holding)
+    lanes = Counter((_present_spans(node.capacity, gpu, start, end), tuple(per_gpu[gpu])) for gpu in range(whole))
+    for (spans, holdings), gpus in lanes.items():
+        yield spans, holdings, gpus
 
 
-def _least_held_gpus(per_gpu: Mapping[int, Sequence[GpuAllocation]], one: GpuAllocation, whole: int) -> Sequence[int]:
-    """Whoever came without indices gets GPUs that nobody else holds then, as far as there are any."""
+def _least_held_gpus(
+    per_gpu: Mapping[int, Sequence[GpuAllocation]], allocation: GpuAllocation, whole: int
+) -> Sequence[int]:
+    """GPUs for an allocation without indices: those least held by others in that time."""
 
     def held_us(gpu: int) -> int:
         others = per_gpu.get(gpu, ())
-        return sum(max(0, min(one.end, other.end) - max(one.start, other.start)) for other in others)
+        return sum(max(0, min(allocation.end, other.end) - max(allocation.start, other.start)) for other in others)
 
-    return sorted(range(whole), key=lambda gpu: (held_us(gpu), gpu))[: one.unplaced_gpus]
+    return sorted(range(whole), key=lambda gpu: (held_us(gpu), gpu))[: allocation.unplaced_gpus]
 
 
 def _present_spans(capacity: Sequence[tuple[int, int]], gpu: int, start: int, end: int) -> tuple[tuple[int, int], ...]:
@@ -262,65 +277,73 @@ def _capacity_steps(capacity: Sequence[tuple[int, int]], start: int, end: int) -
 def _smallest_waiting_request(
     waits: Iterable[WaitInterval], model: str, start: int, end: int
 ) -> IntervalTimeline | None:
-    """How few free GPUs of one node would serve somebody who waits; as the `cause` of a spell."""
-    mine = [one for one in waits if one.gpus_per_node > 0 and one.model in ("", model)]
-    if not mine:
+    """The fewest free GPUs on one node that a waiting job could use, over time, stored as the `cause` of the
+    intervals.
+    """
+    matching = [wait for wait in waits if wait.gpus_per_node > 0 and wait.model in ("", model)]
+    if not matching:
         return None
-    nobody = BucketInterval(start, end, Bucket.FREE, "")
+    ground = BucketInterval(start, end, Bucket.FREE, "")
     layers = (
         TimelineLayer(
-            w.start, w.end, (w.gpus_per_node,), BucketInterval(w.start, w.end, Bucket.FRAGMENTED, str(w.gpus_per_node))
+            wait_interval.start,
+            wait_interval.end,
+            (wait_interval.gpus_per_node,),
+            BucketInterval(wait_interval.start, wait_interval.end, Bucket.FRAGMENTED, str(wait_interval.gpus_per_node)),
         )
-        for w in mine
+        for wait_interval in matching
     )
-    parts = list(flatten_layers(layers, nobody, start, end))
+    parts = list(flatten_layers(layers, ground, start, end))
     return IntervalTimeline([part[0] for part in parts], parts)
 
 
-def _free_entries(node: str, changes: Mapping[int, int], wanted: IntervalTimeline | None) -> Iterator[LedgerEntry]:
+def _free_entries(
+    node: str, changes: Mapping[int, int], smallest_waiting: IntervalTimeline | None
+) -> Iterator[LedgerEntry]:
     moments = sorted(changes)
     gpus = 0
     for low, high in pairwise(moments):
         gpus += changes[low]
         if not gpus:
             continue
-        if wanted is None:
+        if smallest_waiting is None:
             yield LedgerEntry(low, high, gpus, Bucket.FREE, node)
             continue
-        for a, b, says in wanted.within(low, high):
-            yield LedgerEntry(a, b, gpus, _free_bucket(gpus, says), node)
+        for part_start, part_end, waiting in smallest_waiting.within(low, high):
+            yield LedgerEntry(part_start, part_end, gpus, _free_bucket(gpus, waiting), node)
 
 
-def _free_bucket(gpus: int, wanted: BucketInterval) -> Bucket:
-    if wanted.bucket == Bucket.FREE:
+def _free_bucket(gpus: int, smallest_waiting: BucketInterval) -> Bucket:
+    """The bucket of free GPUs, depending on the smallest waiting request."""
+    if smallest_waiting.bucket == Bucket.FREE:
         return Bucket.FREE
-    return Bucket.RESERVED_IDLE if gpus >= int(wanted.cause) else Bucket.FRAGMENTED
+    return Bucket.RESERVED_IDLE if gpus >= int(smallest_waiting.cause) else Bucket.FRAGMENTED
 
 
 SumKey = TypeVar("SumKey")
 
 
-def sum_by_key(found: Iterable[LedgerEntry], key: Callable[[LedgerEntry], SumKey]) -> dict[SumKey, Counter[Bucket]]:
-    """GPU-microseconds by whatever the key says, and by bucket."""
+def sum_by_key(entries: Iterable[LedgerEntry], key: Callable[[LedgerEntry], SumKey]) -> dict[SumKey, Counter[Bucket]]:
+    """GPU-microseconds by key and bucket."""
     sums: dict[SumKey, Counter[Bucket]] = defaultdict(Counter)
-    for piece in found:
-        sums[key(piece)][piece.bucket] += piece.gpu_us
+    for entry in entries:
+        sums[key(entry)][entry.bucket] += entry.gpu_us
     return dict(sums)
 
 
-def capacity_us(machines: Iterable[NodeHistory], start: int, end: int) -> int:
-    """GPUs x time, from the capacity alone: what the buckets must sum to."""
-    steps = (step for machine in machines for step in _capacity_steps(machine.capacity, start, end))
+def capacity_us(nodes: Iterable[NodeHistory], start: int, end: int) -> int:
+    """GPUs x time from the capacity alone: the total that the buckets must add up to."""
+    steps = (step for node in nodes for step in _capacity_steps(node.capacity, start, end))
     return sum((high - low) * gpus for low, high, gpus in steps)
 
 
-def split_entries(found: Iterable[LedgerEntry], at: Sequence[int]) -> Iterator[LedgerEntry]:
-    """The same pieces, none of which crosses one of these moments: the midnights of a table by day."""
-    for piece in found:
-        low = piece.start
-        for moment in at[bisect_right(at, piece.start) :]:
-            if moment >= piece.end:
+def split_entries(entries: Iterable[LedgerEntry], at: Sequence[int]) -> Iterator[LedgerEntry]:
+    """The same entries, split at these times, such as the midnights of a daily table."""
+    for entry in entries:
+        low = entry.start
+        for moment in at[bisect_right(at, entry.start) :]:
+            if moment >= entry.end:
                 break
-            yield piece._replace(start=low, end=moment)
+            yield entry._replace(start=low, end=moment)
             low = moment
-        yield piece._replace(start=low)
+        yield entry._replace(start=low)

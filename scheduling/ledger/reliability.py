@@ -1,11 +1,11 @@
-"""ETTR, goodput and the mean time to failure, from the ledger's sums. Pure.
+"""ETTR, goodput and mean time to failure, from the sums of the ledger. Pure.
 
-goodput  productive GPU-time as a part of what was held (a job, team, kind) or of all there was (a cluster, a day)
-ettr     productive time as a part of the wall clock of the runs, from the first promise to the last end, waits between
-         attempts included, because a training that waits to be restarted does not train
-mttf     exposure / failures. The interval is the exact one of a Poisson count (Garwood): the limits are those rates at
-         which so few, or so many, failures would be seen with probability (1 - confidence) / 2. With no failure at all
-         there is a lower limit and no more.
+goodput  productive GPU time as a fraction of the time held (a job, team, kind) or of the capacity (a cluster, a day)
+ettr     productive time as a fraction of the wall-clock time of the runs, from the first promised start to the last
+         end. Waits between attempts count, because a training that waits for a restart makes no progress
+mttf     exposure / failures. The interval is the exact one of a Poisson count (Garwood): its limits are the rates at
+         which so few, or so many, failures have the probability (1 - confidence) / 2. Without failures there is only
+         a lower limit
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_EXACT_COUNT = 100
 
 @dataclass(frozen=True, kw_only=True)
 class JobLifetime:
-    """A job from its first promise to its last end, as wide as it is."""
+    """A job from its first promised start to its last end, with its GPUs."""
 
     job: int
     gpus: int
@@ -33,7 +33,7 @@ class JobLifetime:
 
 @dataclass(frozen=True, kw_only=True)
 class Mttf:
-    """In the unit of the exposure. None: no failure was seen, so there is no upper limit and no estimate."""
+    """In the unit of the exposure. None: without failures there is no upper limit and no estimate."""
 
     failures: int
     exposure: float
@@ -43,29 +43,32 @@ class Mttf:
 
 
 def held_gpu_us(sums: Mapping[Bucket, int]) -> int:
-    return sum(part for bucket, part in sums.items() if bucket in HELD_BUCKETS)
+    """GPU-microseconds in which GPUs were held by attempts."""
+    return sum(size for bucket, size in sums.items() if bucket in HELD_BUCKETS)
 
 
 def goodput(sums: Mapping[Bucket, int], whole: int) -> float | None:
+    """The productive fraction of `whole`; None if that is 0."""
     return sums.get(Bucket.PRODUCTIVE, 0) / whole if whole else None
 
 
 def ettr(sums: Mapping[Bucket, int], runs: Iterable[JobLifetime], start: int, end: int) -> float | None:
-    """Of the runs that these sums are of, in a window."""
+    """The ETTR of the runs that the sums belong to, within a window; None if they did not run in it."""
     wall = sum(run.gpus * max(0, min(run.end, end) - max(run.start, start)) for run in runs)
     return sums.get(Bucket.PRODUCTIVE, 0) / wall if wall else None
 
 
-def lost_by_cause(pieces: Iterable[LedgerEntry]) -> Counter[tuple[str, Bucket]]:
-    """GPU-microseconds that failures cost. An empty cause: nobody knows it yet."""
+def lost_by_cause(entries: Iterable[LedgerEntry]) -> Counter[tuple[str, Bucket]]:
+    """GPU-microseconds that failures cost. An empty cause is a failure without a diagnosis yet."""
     lost: Counter[tuple[str, Bucket]] = Counter()
-    for piece in pieces:
-        if piece.bucket in BADPUT_BUCKETS:
-            lost[piece.cause, piece.bucket] += piece.gpu_us
+    for entry in entries:
+        if entry.bucket in BADPUT_BUCKETS:
+            lost[entry.cause, entry.bucket] += entry.gpu_us
     return lost
 
 
 def mttf(failures: int, exposure: float, confidence: float = 0.9) -> Mttf:
+    """The mean time to failure with its confidence interval."""
     tail = (1 - confidence) / 2
     most = _bisect_mean(lambda mean: poisson_cdf(failures, mean) > tail, failures)
     least = _bisect_mean(lambda mean: poisson_cdf(failures - 1, mean) > 1 - tail, failures) if failures else 0.0
@@ -79,7 +82,9 @@ def mttf(failures: int, exposure: float, confidence: float = 0.9) -> Mttf:
 
 
 def poisson_cdf(count: int, mean: float) -> float:
-    """P(N <= count) of a Poisson number; beyond a hundred by Wilson and Hilferty's cube root (1e-4 there)."""
+    """P(N <= count) for a Poisson variable. Above `MAX_EXACT_COUNT` by the approximation of Wilson and Hilferty (error
+    1e-4).
+    """
     if count < 0:
         return 0.0
     if mean <= 0:
@@ -93,7 +98,7 @@ def poisson_cdf(count: int, mean: float) -> float:
 
 
 def _bisect_mean(too_low: Callable[[float], bool], count: int) -> float:
-    """The mean at which a falling probability crosses, by halving."""
+    """The mean at which a falling probability crosses the bound, by bisection."""
     low, high = 0.0, count + 10 * math.sqrt(count + 1) + 10
     for _ in range(80):
         middle = (low + high) / 2

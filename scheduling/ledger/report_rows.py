@@ -1,4 +1,4 @@
-"""The ledger as people read it: six groups of buckets that sum to the whole, as bars and as rows. Pure."""
+"""The ledger for readers: six groups of buckets that add up to the total, as bars and as rows. Pure."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ Size = TypeVar("Size", int, float)
 
 @dataclass(frozen=True, kw_only=True)
 class BucketGroup:
+    """Buckets shown as one part of a bar. `says` is its legend."""
+
     name: str
     tone: str
     says: str
@@ -27,33 +29,33 @@ class BucketGroup:
 
 
 BUCKET_GROUPS = (
-    BucketGroup(name="productive", tone="good", says="steps that count", buckets=(Bucket.PRODUCTIVE,)),
+    BucketGroup(name="productive", tone="good", says="completed steps that were kept", buckets=(Bucket.PRODUCTIVE,)),
     BucketGroup(
         name="overhead",
         tone="starting",
-        says="starting up, saving checkpoints",
+        says="start-up, saving checkpoints",
         buckets=(Bucket.START_UP, Bucket.CHECKPOINT_STALL),
     ),
     BucketGroup(
         name="lost",
         tone="bad",
-        says="work done again after failures, recovery, hangs, slow spells",
+        says="work repeated after failures, recovery, hangs, slow periods",
         buckets=(Bucket.LOST_WORK, Bucket.RECOVERY, Bucket.HUNG, Bucket.SLOW),
     ),
     BucketGroup(
         name="idle",
         tone="waiting",
-        says="held and not used, or free while somebody waits",
+        says="held but not used, or free while jobs wait",
         buckets=(Bucket.IDLE, Bucket.RESERVED_IDLE, Bucket.FRAGMENTED),
     ),
-    BucketGroup(name="free", tone="quiet", says="and nobody waited", buckets=(Bucket.FREE,)),
-    BucketGroup(name="closed", tone="drain", says="drained, in test, down", buckets=(Bucket.DRAINED, Bucket.DOWN)),
+    BucketGroup(name="free", tone="quiet", says="free while no job waits", buckets=(Bucket.FREE,)),
+    BucketGroup(name="closed", tone="drain", says="drained, under test, down", buckets=(Bucket.DRAINED, Bucket.DOWN)),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Period:
-    """`asked` is how the address names it."""
+    """A report period. `asked` has the query parameters that select it."""
 
     title: str
     since: datetime
@@ -66,24 +68,24 @@ class Period:
 
 
 def parse_period(days: str, month: str, now: datetime) -> Period:
-    """A calendar month (UTC, as far as it has gone), or the last so many days. Raises BadSpec."""
+    """The calendar month (UTC, up to now), or the last `days` days. Raises an error that names the field."""
     if month:
         return _month_period(month, now)
     days = days or DEFAULT_DAYS
     if days not in PERIOD_TITLES:
-        raise_invalid_field("days", f"{days[:20]!r} is none of {', '.join(PERIOD_TITLES)}")
+        raise_invalid_field("days", f"{days[:20]!r} is not one of {', '.join(PERIOD_TITLES)}")
     return Period(
         title=f"last {PERIOD_TITLES[days]}", since=now - timedelta(days=int(days)), until=now, asked={"days": days}
     )
 
 
 def _month_period(text: str, now: datetime) -> Period:
-    found = MONTH.fullmatch(text)
-    if found is None:
-        raise_invalid_field("month", f"{text[:20]!r} is no month such as {now:%Y-%m}")
-    since = datetime(int(found[1]), int(found[2]), 1, tzinfo=UTC)
+    match = MONTH.fullmatch(text)
+    if match is None:
+        raise_invalid_field("month", f"{text[:20]!r} is not a month. Use YYYY-MM, such as {now:%Y-%m}")
+    since = datetime(int(match[1]), int(match[2]), 1, tzinfo=UTC)
     if since >= now:
-        raise_invalid_field("month", f"{text} has not begun yet")
+        raise_invalid_field("month", f"{text} is in the future")
     return Period(title=f"{since:%B %Y}", since=since, until=min(_next_month(since), now), asked={"month": text})
 
 
@@ -92,16 +94,16 @@ def _next_month(month: datetime) -> datetime:
 
 
 def months(now: datetime, count: int = 12) -> list[str]:
-    """The newest first."""
-    found = [now.astimezone(UTC).replace(day=1)]
-    while len(found) < count:
-        found.append((found[-1] - timedelta(days=1)).replace(day=1))
-    return [f"{one:%Y-%m}" for one in found]
+    """The names of the last `count` months, the newest first."""
+    newest_first = [now.astimezone(UTC).replace(day=1)]
+    while len(newest_first) < count:
+        newest_first.append((newest_first[-1] - timedelta(days=1)).replace(day=1))
+    return [f"{month:%Y-%m}" for month in newest_first]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportBarPart:
-    """A piece of a bar, `start` and `share` in percent."""
+    """A part of a bar; `start` and `share` in percent."""
 
     group: BucketGroup
     hours: float
@@ -111,28 +113,31 @@ class ReportBarPart:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportRow:
+    """One row of a report table."""
+
     name: str
     hours: float
     parts: Sequence[ReportBarPart]
     goodput: float | None
-    cost: float | None  # None: no cluster of it has a price
+    cost: float | None  # None: no cluster in this row has a price
 
 
 def report_bar_parts(gpu_us: Mapping[Bucket, int]) -> list[ReportBarPart]:
-    """Each begins where the one before it ends; together they are the whole."""
-    whole, begin, found = sum(gpu_us.values()), 0, []
+    """The parts of a bar. Each begins where the previous one ends; together they fill the bar."""
+    total, position, parts = sum(gpu_us.values()), 0, []
     for group in BUCKET_GROUPS:
         size = sum(gpu_us.get(bucket, 0) for bucket in group.buckets)
-        start = round(100 * begin / whole, 3) if whole else 0.0
-        begin += size
-        end = round(100 * begin / whole, 3) if whole else 0.0
-        found.append(ReportBarPart(group=group, hours=size / US_PER_HOUR, start=start, share=end - start))
-    return found
+        start = round(100 * position / total, 3) if total else 0.0
+        position += size
+        end = round(100 * position / total, 3) if total else 0.0
+        parts.append(ReportBarPart(group=group, hours=size / US_PER_HOUR, start=start, share=end - start))
+    return parts
 
 
 def report_row(
     name: str, gpu_us: Mapping[Bucket, int], goodput: float | None, costs: Mapping[Bucket, float] | None = None
 ) -> ReportRow:
+    """A row with its bar, goodput and cost."""
     hours = sum(gpu_us.values()) / US_PER_HOUR
     return ReportRow(
         name=name, hours=hours, parts=report_bar_parts(gpu_us), goodput=goodput, cost=total_cost(costs or {})
@@ -140,10 +145,11 @@ def report_row(
 
 
 def total_cost(costs: Mapping[Bucket, float]) -> float | None:
+    """The cost of all buckets; None if nothing has a price."""
     return sum(costs.values()) if costs else None
 
 
 def split_held_sizes(sizes: Mapping[Bucket, Size]) -> tuple[dict[Bucket, Size], dict[Bucket, Size]]:
-    """The row without a name of a table by team or kind: what teams that are not named held, and what nobody held."""
+    """Split the unnamed row of a table by team or kind: what hidden teams held, and what no job held."""
     held = {bucket: size for bucket, size in sizes.items() if bucket in HELD_BUCKETS}
     return held, {bucket: size for bucket, size in sizes.items() if bucket not in HELD_BUCKETS}

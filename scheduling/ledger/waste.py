@@ -1,7 +1,7 @@
-"""GPUs that are held and not used: whose they are, and what would help. Pure.
+"""GPUs that are held but not used: by which users, and what would help. Pure.
 
-A GPU is idle in an interval whose mean utilisation is below `IDLE_BELOW` percent. What no exporter measured is neither
-used nor idle; it is in `held_h` alone.
+A GPU is idle in an interval with a mean utilisation below `IDLE_BELOW` percent. Intervals without measurements are
+neither used nor idle; they count in `held_h` only.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from jobs.core.lifecycle import JobKind
 
 IDLE_BELOW = 5.0
-MIN_IDLE_H = 1.0  # GPU-hours; below it nobody is told anything
+MIN_IDLE_H = 1.0  # GPU-hours; users below this get no advice
 MIN_IDLE_SHARE = 0.10
 MAX_WORST_JOBS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobGpuUse:
-    """One job in a period."""
+    """The GPU use of one job in a period."""
 
     public_id: str
     name: str
@@ -28,7 +28,7 @@ class JobGpuUse:
     team: str
     kind: str
     gpus: int
-    never_used: int  # of its GPUs: measured, and idle in every interval
+    never_used: int  # number of its GPUs that were measured and idle in every interval
     held_h: float
     measured_h: float
     idle_h: float
@@ -36,7 +36,7 @@ class JobGpuUse:
 
 @dataclass(frozen=True, kw_only=True)
 class UserGpuWaste:
-    """One person in a period."""
+    """The GPU use of one user in a period."""
 
     user: str
     teams: Sequence[str]
@@ -53,21 +53,22 @@ class UserGpuWaste:
 
 
 ADVICE_BY_KIND = {
-    JobKind.DEBUG: "It waits for somebody: end it when you leave, or give it a shorter time limit.",
-    JobKind.EVALUATION: "Loading and scoring need no GPU: stage the model once, and score in a job without GPUs.",
-    JobKind.PRETRAIN: "Look at what happens between its steps: start-up, loading of data, checkpoints that stop it.",
-    JobKind.OTHER: (
-        "See in its log what it waits for; where it needs no GPU for long, do that part in a job without one."
-    ),
+    JobKind.DEBUG: "Interactive session: end it when you leave, or set a shorter time limit.",
+    JobKind.EVALUATION: "Loading and scoring need no GPUs: stage the model once, and score in a job without GPUs.",
+    JobKind.PRETRAIN: "Check the time between steps: start-up, data loading, blocking checkpoints.",
+    JobKind.OTHER: ("Check in its log what it waits for. Run long parts that need no GPU in a job without GPUs."),
 }
 
 
 def waste_per_user(uses: Iterable[JobGpuUse]) -> list[UserGpuWaste]:
-    """Who left the most idle first."""
-    found: dict[str, list[JobGpuUse]] = defaultdict(list)
+    """The waste of each user, the most idle GPU-hours first."""
+    by_user: dict[str, list[JobGpuUse]] = defaultdict(list)
     for use in uses:
-        found[use.user].append(use)
-    return sorted((_user_waste(user, own) for user, own in found.items()), key=lambda one: (-one.idle_h, one.user))
+        by_user[use.user].append(use)
+    return sorted(
+        (_user_waste(user, user_uses) for user, user_uses in by_user.items()),
+        key=lambda waste: (-waste.idle_h, waste.user),
+    )
 
 
 def _user_waste(user: str, uses: Sequence[JobGpuUse]) -> UserGpuWaste:
@@ -89,11 +90,11 @@ def _user_waste(user: str, uses: Sequence[JobGpuUse]) -> UserGpuWaste:
 
 
 def advice(use: JobGpuUse) -> str:
-    """Of the job that wasted the most."""
+    """Advice based on the job that wasted the most."""
     if use.never_used == use.gpus:
-        return "It never used a GPU: ask for none, or find out why it does not see them."
+        return "It never used a GPU: request none, or find out why it cannot see them."
     if use.never_used:
-        return f"It used {use.gpus - use.never_used} of its {use.gpus} GPUs: ask for as many as it uses."
+        return f"It used {use.gpus - use.never_used} of its {use.gpus} GPUs: request as many as it uses."
     training = {JobKind.SFT: JobKind.PRETRAIN, JobKind.MLLM: JobKind.PRETRAIN}
     kind = JobKind(use.kind)
     return ADVICE_BY_KIND[training.get(kind, kind)]

@@ -1,0 +1,1 @@
+"""Loops of scheduling. Each module describes its eligible rows, what a turn does, and its failure story."""

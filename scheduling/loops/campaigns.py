@@ -1,20 +1,21 @@
-"""Evaluate: the coordinator of campaigns. It submits their jobs and takes over what these say in their logs.
+"""Coordinate campaigns: submit their jobs, and read the results from the logs of these jobs.
 
-Who is eligible   campaigns that have not ended, and ended ones whose trials still have jobs; the oldest first.
-What a turn does  A campaign that waits gets its plan and runs. Then: what trials have done by now becomes the state of
-                  their shards; trials whose job ended give back what they did not come to; trials that wait for a node
-                  without room are withdrawn; evaluations of which nothing is open get their result; and what is free is
-                  dealt out: copies of models to nodes, shards to GPUs, answers to CPUs.
-Failure story     Each change is one transaction that counts the campaign's turn up, so of two coordinators that looked
-                  at the same only one changes anything; the other's `Gone` ends its turn. Killed between cutting and
-                  sending: the shards wait without a trial, and the next turn deals them out. Killed between a log's
-                  reading and its taking over: it is read again, and a part that is taken over already is no news.
-                  A copy fails: its node is left alone for half an hour; three in a row fail the checkpoint's
-                  evaluations with the copy's own words. A node dies mid-trial: what its log says is done counts, the
-                  rest is dealt out anew. A command fails, a dataset is missing: that shard alone is tried three times.
-                  A metric fails: the answers stay, the metric alone is tried again. A prior is off by twenty: a job may
-                  take four times what is expected, and four times as long at the next try; what is measured counts for
-                  the next slice already. Results are the cells of a unique constraint: nothing counts twice.
+Eligible rows     Unfinished campaigns, and ended ones with unfinished trials; the oldest first.
+What a turn does  A pending campaign gets its plan and starts. Results reported by trials are recorded in their shards.
+                  Trials whose job ended return their unfinished shards. Trials that wait for a node without free
+                  resources are cancelled. Evaluations whose shards have all ended get their result. Free resources
+                  get new work: nodes get copies of checkpoints, GPUs get shards, CPUs get scoring jobs.
+Failure story     Each change is one transaction that increments the campaign's turn number, so of two concurrent
+                  coordinators only one changes anything; the other one gets CampaignStateConflict and stops.
+                  Killed between creating shards and submitting trials: the shards wait, and the next turn submits
+                  them. Killed between reading a log and recording it: the log is read again; recorded results are
+                  ignored. A copy fails: its node gets no copies for half an hour; after three failed copies the
+                  evaluations of the checkpoint fail with the copy's error. A node fails during a trial: results in
+                  its log count, the other shards are submitted again. A command fails or a dataset is missing: only
+                  that shard is retried, up to three times. A metric fails: only the metric is retried. An estimate is
+                  wrong by a factor of 20: a job may take four times the estimate, and four times longer at each
+                  retry; measured times replace estimates for the next shards. A unique constraint ensures that
+                  each result counts once.
 """
 
 from __future__ import annotations
@@ -55,16 +56,16 @@ from scheduling.queries import campaign_board
 
 log = logging.getLogger(__name__)
 
-RUNNING_LOG_TAIL_BYTES = 256 * 1024  # of a log's end is read, for those that run
+RUNNING_LOG_TAIL_BYTES = 256 * 1024  # part of the log that is read while a trial runs
 FINAL_LOG_TAIL_BYTES = 8 * 1024 * 1024
 LOG_READ_INTERVAL = timedelta(seconds=5)
-MAX_TRIAL_WAIT = timedelta(minutes=1)  # with a trial whose node has no room any more
+MAX_TRIAL_WAIT = timedelta(minutes=1)  # until a trial whose node has no free resources is cancelled
 MAX_FAILED_COPIES = 3
 BLAMED_STATES = (State.FAILED, State.TIMEOUT, State.OUT_OF_MEMORY)
 
 
 def coordinate_campaigns_once(now: datetime) -> int:
-    """A turn of every campaign. Return how many trials were sent."""
+    """Run one turn of each campaign. Return the number of submitted trials."""
     open_ = Trial.objects.filter(ended_at=None).values("campaign")
     rows = Campaign.objects.filter(Q(state__in=OPEN_CAMPAIGN_STATES) | Q(pk__in=open_))
     sent = 0
@@ -72,8 +73,8 @@ def coordinate_campaigns_once(now: datetime) -> int:
         with skip_row_on_error(campaign):
             try:
                 sent += coordinate_campaign_once(campaign, now)
-            except CampaignStateConflict as gone:
-                log.info("%s; the next turn looks again", gone)
+            except CampaignStateConflict as conflict:
+                log.info("%s; retrying in the next turn", conflict)
     return sent
 
 
@@ -103,7 +104,7 @@ def coordinate_campaign_once(campaign: Campaign, now: datetime) -> int:
 
 def _start_planned(campaign: Campaign, now: datetime) -> None:
     datasets = list(campaign.suite.datasets.all())
-    by_pk = {one.pk: one for one in datasets}
+    by_pk = {dataset.pk: dataset for dataset in datasets}
     open_ = Evaluation.objects.filter(campaign=campaign, state__in=OPEN_CAMPAIGN_STATES).order_by("id")
     work = [
         (checkpoint, by_pk[dataset].name, by_pk[dataset].samples, by_pk[dataset].parts)
@@ -123,7 +124,7 @@ def _start_planned(campaign: Campaign, now: datetime) -> None:
     campaign.nodes = plan["nodes"]
 
 
-# --- what trials have done
+# --- results of trials
 
 
 def _open_trials(campaign: Campaign) -> list[Trial]:
@@ -134,32 +135,34 @@ def _follow_trial(campaign: Campaign, trial: Trial, now: datetime) -> None:
     job = trial.job
     ended = job.state in FINAL_STATES
     if not ended and campaign.state not in OPEN_CAMPAIGN_STATES:
-        _cancel_job(job, "Its campaign has ended.")
+        _cancel_job(job, "The campaign has ended.")
     elif job.state == State.PENDING:
         _check_waiting_trial(campaign, trial, now)
     elif ended or trial.heard_at is None or now - trial.heard_at >= LOG_READ_INTERVAL:
         try:
-            said = read_job_output(job, trial.nonce, FINAL_LOG_TAIL_BYTES if ended else RUNNING_LOG_TAIL_BYTES)
+            output = read_job_output(job, trial.nonce, FINAL_LOG_TAIL_BYTES if ended else RUNNING_LOG_TAIL_BYTES)
         except StorageUnresponsive:
-            return  # nothing is known of it; the next turn looks again
-        verbs.record_trial_output(campaign, trial, said.parts, now) if campaign.state in OPEN_CAMPAIGN_STATES else None
+            return  # the next turn retries
+        verbs.record_trial_output(
+            campaign, trial, output.parts, now
+        ) if campaign.state in OPEN_CAMPAIGN_STATES else None
         if ended:
-            _finish_trial(campaign, trial, said, now)
+            _finish_trial(campaign, trial, output, now)
 
 
-def _finish_trial(campaign: Campaign, trial: Trial, said: JobOutput, now: datetime) -> None:
-    """A trial that did not even find its model is not to blame, its copy is."""
+def _finish_trial(campaign: Campaign, trial: Trial, output: JobOutput, now: datetime) -> None:
+    """End the trial. A trial that did not find its checkpoint is not to blame: its copy is gone."""
     missing = (
-        bool(said.failed)
-        and not said.ready
+        bool(output.failed)
+        and not output.ready
         and trial.kind == TrialKind.INFER
-        and _discard_missing_copy(trial, said, now)
+        and _discard_missing_copy(trial, output, now)
     )
-    why = said.failed or trial.job.why or f"Its job ended as {trial.job.state}."
+    why = output.failed or trial.job.why or f"The job ended with state {trial.job.state}."
     verbs.end_trial(campaign, trial, blame=trial.job.state in BLAMED_STATES and not missing, why=why, now=now)
 
 
-def _discard_missing_copy(trial: Trial, said: JobOutput, now: datetime) -> bool:
+def _discard_missing_copy(trial: Trial, output: JobOutput, now: datetime) -> bool:
     campaign = trial.campaign
     copies = Staging.objects.filter(
         cluster=campaign.cluster_id,
@@ -169,14 +172,14 @@ def _discard_missing_copy(trial: Trial, said: JobOutput, now: datetime) -> bool:
         state=StagingState.READY,
     )
     copy = copies.first()
-    if copy is None or f"there is no {copy.path}" not in said.failed:
+    if copy is None or f"there is no {copy.path}" not in output.failed:
         return False
-    staging_actions.mark_staging_lost(copy, said.failed, now)
+    staging_actions.mark_staging_lost(copy, output.failed, now)
     return True
 
 
 def read_job_output(job: Job, nonce: str, most: int) -> JobOutput:
-    """What it wrote about itself so far, as far as its log can be read."""
+    """Return what the job has reported in its log. Raises StorageUnresponsive."""
     attempt = Attempt.objects.filter(job=job).order_by("-number").first()
     if attempt is None:
         return JobOutput()
@@ -184,21 +187,21 @@ def read_job_output(job: Job, nonce: str, most: int) -> JobOutput:
         tail = job_log.tail(job.cluster.log_root, attempt.log_path, most)
     except StorageUnresponsive:
         raise
-    except LogReadError as none:
-        return JobOutput(failed=str(none) if job.state == State.COMPLETED else "")
+    except LogReadError as error:
+        return JobOutput(failed=str(error) if job.state == State.COMPLETED else "")
     return job_output.parse_job_output(tail.text.split("\n"), nonce)
 
 
 def _check_waiting_trial(campaign: Campaign, trial: Trial, now: datetime) -> None:
-    """A job that its cluster refused waits for a person; a trial's shards need not. One that waits for a node which is
-    full or closed by now gives its shards back, to be dealt to another."""
+    """Cancel a trial that cannot start, so that its shards can go to another one: its cluster rejected the job, or its
+    node has no free resources any more."""
     job = trial.job
     if Flag.REQUEUE_HOLD in job.flags:
         why = job.why
-        _cancel_job(job, "Its campaign tries something else.")
+        _cancel_job(job, "The campaign retries these shards with another job.")
         verbs.end_trial(campaign, trial, blame=True, why=why, now=now)
     elif job.on_node and now - job.submitted_at > MAX_TRIAL_WAIT and not _may_start(job):
-        _cancel_job(job, f"{job.on_node} has no room any more; its shards are dealt out anew.")
+        _cancel_job(job, f"{job.on_node} has no free resources any more; the shards are assigned again.")
 
 
 def _may_start(job: Job) -> bool:
@@ -212,13 +215,13 @@ def _may_start(job: Job) -> bool:
 def _cancel_job(job: Job, why: str) -> None:
     try:
         job_actions.cancel(job, author=staging_actions.COORDINATOR_AUTHOR, why=why)
-    except JobError as moved:
-        log.info("%s", moved)
+    except JobError as error:
+        log.info("%s", error)
     request_turn(job.cluster_id)
 
 
 def _fail_uncopyable_checkpoints(campaign: Campaign, now: datetime) -> None:
-    """Where the copying of a checkpoint failed everywhere it was tried, its evaluations fail with the copy's words."""
+    """Fail the evaluations of checkpoints whose copies failed on several nodes, with the error of the last copy."""
     rows = Staging.objects.filter(cluster=campaign.cluster, team=campaign.team, checkpoint__in=campaign.checkpoints)
     there = set(rows.filter(state__in=(StagingState.COPYING, StagingState.READY)).values_list("checkpoint", flat=True))
     failed: dict[str, list[str]] = {}
@@ -228,10 +231,12 @@ def _fail_uncopyable_checkpoints(campaign: Campaign, now: datetime) -> None:
     nodes = Node.objects.usable().filter(cluster=campaign.cluster, gpus__gte=campaign.suite.gpus).count()
     for checkpoint, whys in failed.items():
         if checkpoint not in there and len(whys) >= min(MAX_FAILED_COPIES, max(1, nodes)):
-            verbs.fail_checkpoint(campaign, checkpoint, f"It could not be copied to a node: {whys[-1]}", now)
+            verbs.fail_checkpoint(
+                campaign, checkpoint, f"The checkpoint could not be copied to a node: {whys[-1]}", now
+            )
 
 
-# --- what is dealt out
+# --- new copies and trials
 
 
 def _apply(campaign: Campaign, moves: CampaignActions, now: datetime) -> int:
@@ -240,31 +245,31 @@ def _apply(campaign: Campaign, moves: CampaignActions, now: datetime) -> int:
     for node, checkpoint in moves.stage:
         try:
             staging_actions.start_staging(campaign, node, checkpoint, now)
-        except CampaignStateConflict as gone:
-            log.info("%s", gone)
+        except CampaignStateConflict as conflict:
+            log.info("%s", conflict)
     cuts = [cut for trial in moves.trials for cut in trial.cuts if cut.shard is None]
-    made = (
+    shards = (
         verbs.create_shards(
             campaign, [NewShard(evaluation=c.evaluation, start=c.start, samples=c.samples) for c in cuts]
         )
         if cuts
         else {}
     )
-    wishes = [_inference(campaign, trial, made) for trial in moves.trials]
-    wishes += [_scoring(campaign, scoring) for scoring in moves.scorings]
-    sent = verbs.submit_trials(campaign, wishes, now) if wishes else []
+    requests = [_inference(campaign, trial, shards) for trial in moves.trials]
+    requests += [_scoring(campaign, scoring) for scoring in moves.scorings]
+    sent = verbs.submit_trials(campaign, requests, now) if requests else []
     request_turn(campaign.cluster_id)
     return len(sent)
 
 
-def _inference(campaign: Campaign, trial: NewTrial, made: dict[tuple[int, int], int]) -> TrialRequest:
-    expected = {_shard_id(cut, made): cut.expected_s for cut in trial.cuts}
+def _inference(campaign: Campaign, trial: NewTrial, shards: dict[tuple[int, int], int]) -> TrialRequest:
+    expected = {_shard_id(cut, shards): cut.expected_s for cut in trial.cuts}
     model = _model_path(campaign, trial)
-    word = verbs.new_nonce()
+    nonce = verbs.new_nonce()
     suite = campaign.suite
     parts = orders.parts_that_fit(_parts(campaign, expected, TrialKind.INFER), model, suite.serve)
     environment = {
-        orders.INSTRUCTIONS_VARIABLE: orders.trial_instructions(parts, model=model, serve=suite.serve, nonce=word)
+        orders.INSTRUCTIONS_VARIABLE: orders.trial_instructions(parts, model=model, serve=suite.serve, nonce=nonce)
     }
     resources = {"gpus_per_node": suite.gpus, "cpus_per_node": suite.cpus, "memory_per_node_mb": suite.memory_mb}
     name = f"eval-{campaign.public_id}"
@@ -272,14 +277,14 @@ def _inference(campaign: Campaign, trial: NewTrial, made: dict[tuple[int, int], 
         kind=TrialKind.INFER,
         checkpoint=trial.checkpoint,
         spec=orders.inference_job(name, campaign.public_id, trial.node, parts, environment, **resources),
-        nonce=word,
+        nonce=nonce,
         shards=[part.shard for part in parts],
         expected_s=sum(part.expected_s for part in parts),
     )
 
 
-def _shard_id(cut: TrialSlice, made: dict[tuple[int, int], int]) -> int:
-    return made[cut.evaluation, cut.start] if cut.shard is None else cut.shard
+def _shard_id(cut: TrialSlice, shards: dict[tuple[int, int], int]) -> int:
+    return shards[cut.evaluation, cut.start] if cut.shard is None else cut.shard
 
 
 def _model_path(campaign: Campaign, trial: NewTrial) -> str:
@@ -290,17 +295,17 @@ def _model_path(campaign: Campaign, trial: NewTrial) -> str:
 
 def _scoring(campaign: Campaign, scoring: NewScoring) -> TrialRequest:
     each = scoring.expected_s / len(scoring.shards)
-    word = verbs.new_nonce()
-    wanted = _parts(campaign, dict.fromkeys(scoring.shards, each), TrialKind.SCORE)
-    parts = orders.parts_that_fit(wanted, scoring.checkpoint, "")
+    nonce = verbs.new_nonce()
+    candidates = _parts(campaign, dict.fromkeys(scoring.shards, each), TrialKind.SCORE)
+    parts = orders.parts_that_fit(candidates, scoring.checkpoint, "")
     environment = {
-        orders.INSTRUCTIONS_VARIABLE: orders.trial_instructions(parts, model=scoring.checkpoint, serve="", nonce=word)
+        orders.INSTRUCTIONS_VARIABLE: orders.trial_instructions(parts, model=scoring.checkpoint, serve="", nonce=nonce)
     }
     return TrialRequest(
         kind=TrialKind.SCORE,
         checkpoint=scoring.checkpoint,
         spec=orders.scoring_job(f"score-{campaign.public_id}", campaign.public_id, parts, environment),
-        nonce=word,
+        nonce=nonce,
         shards=[part.shard for part in parts],
         expected_s=sum(part.expected_s for part in parts),
     )
@@ -309,10 +314,10 @@ def _scoring(campaign: Campaign, scoring: NewScoring) -> TrialRequest:
 def _parts(campaign: Campaign, expected: dict[int, float], kind: str) -> list[TrialPart]:
     suite = campaign.suite
     rows = Shard.objects.filter(pk__in=expected).select_related("evaluation__dataset")
-    found = {row.pk: row for row in rows}
+    by_pk = {row.pk: row for row in rows}
     parts = []
     for pk, seconds in expected.items():
-        row, dataset = found[pk], found[pk].evaluation.dataset
+        row, dataset = by_pk[pk], by_pk[pk].evaluation.dataset
         metric = dataset.metric or suite.metric
         parts.append(
             TrialPart(

@@ -1,11 +1,11 @@
-"""Minute: write down what each cluster came to, once a minute, so that its day and its week can be drawn.
+"""Record the usage of each cluster once a minute, for its charts of a day and a week.
 
-Who is eligible   every cluster without a row of this minute.
-What a turn does  `minute_once` reads each cluster at a glance and the newest samples of its nodes, and writes one row
-                  for each; `forget_once` deletes what is older than its keeping.
-Failure story     A row that is there already (two workers, a repeated turn) is left as it is. A minute in which nobody
-                  looked stays a gap, and is drawn as one: what was then cannot be seen any more. A cluster that does
-                  not answer is written down too, with what the record knows of it.
+Eligible rows     Clusters without a row for this minute.
+What a turn does  `record_minutes_once` reads each cluster's summary and the newest samples of its nodes, and writes one
+                  row per cluster. `delete_old_minutes` deletes rows after the retention time.
+Failure story     An existing row (two workers, a repeated turn) is not changed. A missed minute stays a gap in the
+                  charts, because its values cannot be determined later. A cluster that does not respond gets a row
+                  too, from the database.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jobs.queries.cluster_summary import ClusterSummary, cluster_summaries
 
 ONE_MINUTE = timedelta(minutes=1)
 
-# Of a node's samples within the minute the newest: a cluster that is sampled late must not count twice
+# The newest sample of each node within the minute, so that a late sample does not count a node twice
 GPU_UTILISATION_SQL = """
 SELECT n.cluster_id, avg(util) FROM (
   SELECT DISTINCT ON (node_id) node_id, gpu_util FROM jobs_sample
@@ -32,29 +32,32 @@ SELECT n.cluster_id, avg(util) FROM (
 
 
 def record_minutes_once(now: datetime) -> int:
-    """Return how many clusters were written down."""
+    """Return the number of rows written."""
     at = interval_start(now, 60)
     there = set(Minute.objects.filter(at=at).values_list("cluster", flat=True))
-    looked = [glance for glance in cluster_summaries(now) if glance.cluster.pk not in there]
-    if not looked:
+    summaries = [summary for summary in cluster_summaries(now) if summary.cluster.pk not in there]
+    if not summaries:
         return 0
-    busy, wanted = _gpu_utilisation(now), _waiting_gpus()
-    rows = [_minute_row(one, at, busy.get(one.cluster.pk), wanted.get(one.cluster.pk, 0)) for one in looked]
+    busy, requested = _gpu_utilisation(now), _waiting_gpus()
+    rows = [
+        _minute_row(summary, at, busy.get(summary.cluster.pk), requested.get(summary.cluster.pk, 0))
+        for summary in summaries
+    ]
     Minute.objects.bulk_create(rows, ignore_conflicts=True)
     return len(rows)
 
 
-def _minute_row(one: ClusterSummary, at: datetime, busy: float | None, wanted: int) -> Minute:
+def _minute_row(summary: ClusterSummary, at: datetime, busy: float | None, requested: int) -> Minute:
     return Minute(
-        cluster=one.cluster,
+        cluster=summary.cluster,
         at=at,
-        gpus=one.capacity.total,
-        held=one.capacity.allocated,
-        closed=one.capacity.drained + one.capacity.down,
+        gpus=summary.capacity.total,
+        held=summary.capacity.allocated,
+        closed=summary.capacity.drained + summary.capacity.down,
         busy=busy,
-        running=one.running,
-        waiting=one.waiting,
-        wanted=wanted,
+        running=summary.running,
+        waiting=summary.waiting,
+        wanted=requested,
     )
 
 

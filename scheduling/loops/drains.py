@@ -1,11 +1,12 @@
-"""Drain: send away who runs on nodes that an operator wants empty.
+"""Evict jobs from drained nodes.
 
-Who is eligible   live attempts on nodes drained `now`, and those on nodes drained after the next `checkpoint` that have
-                  saved one since; nobody who is being stopped already, nobody from outside Acme.
-What a turn does  each is asked to go back to its old place in the queue: from `now` with a signal and a grace, after a
-                  checkpoint at once. The cluster is told by deeds.
-Failure story     It looks at the whole each time, and each eviction is a transaction that reads the node again: killed
-                  anywhere or run twice, the next turn finds who is left. A resume that came meanwhile wins.
+Eligible rows     Running attempts on nodes drained in mode `now`, and attempts on nodes drained in mode `checkpoint`
+                  that have saved a checkpoint since. Not attempts that are already being stopped, and not foreign
+                  jobs.
+What a turn does  Requeues each attempt at its old place in the queue: in mode `now` with a signal and a grace time, in
+                  mode `checkpoint` at once. Commands are queued for the cluster.
+Failure story     Each eviction is one transaction that reads the node again. Killed anywhere or run twice: the next
+                  turn finds the remaining attempts. If a user has resumed the node meanwhile, the job stays.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from jobs.models import Attempt, Cluster, ClusterMode, DrainMode, Node
 
 
 def evict_from_drained_nodes_once(cluster: Cluster, now: datetime) -> int:
-    """Ask whoever must leave. Return how many were asked."""
+    """Evict the eligible attempts. Return their number."""
     if cluster.mode != ClusterMode.DRIVE:
         return 0
-    asked = 0
+    evicted = 0
     for node in Node.objects.filter(cluster=cluster, drain_asked=True).exclude(drain_mode=DrainMode.FINISH):
         for attempt in _attempts_to_evict(node):
             with skip_row_on_error(attempt):
-                asked += evict(attempt, node)
-    return asked
+                evicted += evict(attempt, node)
+    return evicted
 
 
 def _attempts_to_evict(node: Node) -> list[Attempt]:
@@ -43,7 +44,7 @@ def _attempts_to_evict(node: Node) -> list[Attempt]:
 
 @transaction.atomic
 def evict(attempt: Attempt, node: Node) -> bool:
-    """Unless the node was resumed, or drained in another way, since the look."""
+    """Evict the attempt, unless the node was resumed or drained differently since it was read."""
     same = Node.objects.filter(pk=node.pk, drain_asked=True, drain_mode=node.drain_mode, reason_at=node.reason_at)
     if not same.select_for_update(no_key=True).exists():
         return False

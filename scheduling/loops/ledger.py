@@ -1,10 +1,10 @@
-"""Account: what the last day of each cluster came to, for those who want to read it often.
+"""Ledger metrics: compute the last day of each cluster, for `/metrics`.
 
-Who is eligible   every cluster.
-What a turn does  divides the day (`accounting.account`) and leaves its figures where `/metrics` finds them; the
-                  record is only read. It is nine statements a cluster, which no scrape should wait for.
-Failure story     Figures that are not worked out again are gone after a while, and a gap is drawn. Twice at once, both
-                  write the same. A cluster whose day cannot be divided is logged, and the others go on.
+Eligible rows     All clusters.
+What a turn does  Computes the ledger of the last day (`ledger_facts.cluster_ledger`) and stores the figures for
+                  `/metrics`. The database is only read. This takes nine statements per cluster, too slow for a scrape.
+Failure story     Figures that are not updated expire, which leaves a gap in the charts. Two concurrent runs write the
+                  same figures. An error in one cluster is logged, and the other clusters are processed.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ METRIC_TTL_S = 1800
 
 
 def update_ledger_metrics_once(now: datetime) -> int:
-    """How many clusters have new figures."""
-    done = 0
+    """Update the figures. Return the number of clusters updated."""
+    updated = 0
     for cluster in Cluster.objects.order_by("pk"):
         try:
-            found = ledger_facts.cluster_ledger(cluster, now - ACCOUNT_WINDOW, now)
+            ledger = ledger_facts.cluster_ledger(cluster, now - ACCOUNT_WINDOW, now)
         except SoftTimeLimitExceeded:
             raise
         except Exception:
-            log.exception("the last day of cluster %s could not be divided", cluster)
+            log.exception("the ledger of the last day of cluster %s could not be computed", cluster)
             continue
-        metrics_store.store_figures("account", cluster.name, ledger_metrics(found, now), METRIC_TTL_S)
-        done += 1
-    return done
+        metrics_store.store_figures("account", cluster.name, ledger_metrics(ledger, now), METRIC_TTL_S)
+        updated += 1
+    return updated
 
 
-def ledger_metrics(found: ClusterLedger, now: datetime) -> dict[str, Any]:
-    """Ratios are left out where there is nothing to divide by."""
+def ledger_metrics(ledger: ClusterLedger, now: datetime) -> dict[str, Any]:
+    """Return the figures of a ledger. Undefined ratios are omitted."""
     sums: Counter[Bucket] = Counter()
-    for piece in found.pieces:
+    for piece in ledger.pieces:
         sums[piece.bucket] += piece.gpu_us
-    runs = [run for of_team in found.runs.values() for run in of_team]
+    runs = [run for of_team in ledger.runs.values() for run in of_team]
     ratios = {
-        "goodput": reliability.goodput(sums, found.capacity_us),
+        "goodput": reliability.goodput(sums, ledger.capacity_us),
         "ettr": reliability.ettr(
             sums, runs, ledger_facts.unix_microseconds(now - ACCOUNT_WINDOW), ledger_facts.unix_microseconds(now)
         ),
@@ -63,11 +63,11 @@ def ledger_metrics(found: ClusterLedger, now: datetime) -> dict[str, Any]:
         "at": now.timestamp(),
         "ratios": {name: ratio for name, ratio in ratios.items() if ratio is not None},
         "gpu_hours": {str(bucket): part / ledger_facts.US_PER_HOUR for bucket, part in sums.items()},
-        **_recovery_metrics(found.comebacks),
+        **_recovery_metrics(ledger.comebacks),
     }
 
 
 def _recovery_metrics(comebacks: Sequence[JobRecovery]) -> dict[str, Any]:
-    counted = Counter(one.cause for one in comebacks)
-    took = [one.took.total_seconds() for one in comebacks]
-    return {"recoveries": dict(counted), "recovery_s": median(took) if took else None}
+    causes = Counter(recovery.cause for recovery in comebacks)
+    took = [recovery.took.total_seconds() for recovery in comebacks]
+    return {"recoveries": dict(causes), "recovery_s": median(took) if took else None}

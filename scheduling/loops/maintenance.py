@@ -1,13 +1,13 @@
-"""Maintain: close nodes when their maintenance begins, and open them when it is over.
+"""Drain nodes when their maintenance begins, and resume them when it ends.
 
-Who is eligible   maintenances of the cluster that are not closed: those that have begun, and those whose end has come
-                  or that were cancelled, the earliest first.
-What a turn does  nodes of one that goes on and that nobody has drained are drained in its mode, up to two hundred; who
-                  runs there is `drain_once`'s. Nodes of one that is over are resumed, but only those that it closed
-                  itself. When none is left it is closed. Until then the engine keeps everybody off by the row alone.
-Failure story     Each node is a transaction that looks again under the lock of its maintenance: killed anywhere or run
-                  twice, the next turn compares anew. Late: nothing starts on the nodes meanwhile, and they open late.
-                  A node that somebody resumed is in it no more; one that somebody drained stays as he left it.
+Eligible rows     Open maintenance windows of the cluster that have begun, ended or were cancelled, the earliest first.
+What a turn does  During a window: drains its nodes in the window's mode, up to two hundred;
+                  `evict_from_drained_nodes_once` evicts their jobs. After a window: resumes the nodes that it drained,
+                  and closes the window after the last one. Until then the engine starts no jobs on its nodes.
+Failure story     Each node is one transaction that reads the row again under the lock of the window. Killed anywhere
+                  or run twice: the next turn compares again. Late: no jobs start on the nodes meanwhile, and the nodes
+                  are resumed late. A node that a user resumed leaves the window; one that a user drained stays
+                  drained.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from jobs.actions import maintenance as actions
 from jobs.actions.one_row import skip_row_on_error
 from jobs.models import Cluster, ClusterMode, Maintenance, Node
 
-NODES_PER_TURN = 200  # a drain is five short statements, and the lease of a turn is half a minute
+NODES_PER_TURN = 200  # a drain takes five short statements, and the lease of a turn lasts 30 s
 
 
 def apply_maintenances_once(cluster: Cluster, now: datetime) -> int:
-    """Return how many nodes were closed or opened."""
+    """Return the number of nodes drained or resumed."""
     if cluster.mode == ClusterMode.OBSERVE:
         return 0
     moved = 0

@@ -1,9 +1,9 @@
-"""Carrying out the test of a node: a job of its own, pinned to the node, while nothing else may start there.
+"""Run node tests: a test is a job on one drained node, or on a group of drained nodes.
 
-A cluster starts no job on a drained node. So the node is opened at the cluster when the test waits there, and closed
-again as soon as it runs; for our own scheduler it stays closed all the while, because an operator's drain counts in the
-record. Each call makes the one next step of what the cluster says, so it may be cut off anywhere and made again; the
-job's key is the deed's, and is looked up before anything is submitted.
+A cluster starts no jobs on a drained node. So Acme resumes the node on the cluster while the test job waits, and drains
+it again as soon as the job runs. Acme itself starts no jobs there, because the node stays drained in its database. Each
+call makes one step based on the cluster's state, so it can be interrupted and repeated. The job is looked up by its key
+before it is submitted.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from scheduling.loops.observe.node_test_keys import NODE_TEST
 
 NODE_TEST_TIME_LIMIT = timedelta(minutes=10)
 NODE_TEST_START_TIMEOUT = timedelta(minutes=10)
-NODE_TEST_WORKDIR = "/tmp"  # noqa: S108 - Slurm wants a directory, and this one is on every node
+NODE_TEST_WORKDIR = "/tmp"  # noqa: S108 - Slurm requires a directory; this one exists on every node
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeTestJob:
-    """A test as one job: of one node, or of several that are to talk to each other."""
+    """A test job on one node, or on several nodes that communicate."""
 
     nodes: Sequence[Node]
     since: datetime
@@ -43,35 +43,37 @@ def node_test_key(deed: Deed) -> str:
 
 
 def step_node_test(deed: Deed, backend: Backend, now: datetime) -> NodeTestResult | str:
-    """The test of one node: how it came out, or a word on how far it is."""
+    """Run the next step of a node's test. Return its result, or its progress as text."""
     probe = NodeTestJob(nodes=[deed.node], since=deed.created_at, why=deed.reason, job=submission(deed))
     return advance_test_job(probe, backend, now)
 
 
 def advance_test_job(probe: NodeTestJob, backend: Backend, now: datetime) -> NodeTestResult | str:
-    seen = backend.find(probe.job.key)
-    if seen is None:
+    job = backend.find(probe.job.key)
+    if job is None:
         if now - probe.since > NODE_TEST_START_TIMEOUT:
             return _close_and_return(
-                probe, backend, NodeTestResult(passed=False, ran=False, why="the cluster lost it, or never took it")
+                probe,
+                backend,
+                NodeTestResult(passed=False, ran=False, why="the cluster lost the job or never accepted it"),
             )
         backend.submit(probe.job)
         return "submitted"
-    if seen.state in FINAL_STATES and Flag.COMPLETING not in seen.flags:
-        return _close_and_return(probe, backend, _outcome(probe, seen))
-    if seen.state != State.PENDING:
+    if job.state in FINAL_STATES and Flag.COMPLETING not in job.flags:
+        return _close_and_return(probe, backend, _outcome(probe, job))
+    if job.state != State.PENDING:
         _redrain_nodes(probe, backend)
         return "running"
     if now - probe.since > NODE_TEST_START_TIMEOUT:
-        backend.cancel(seen.backend_id)
+        backend.cancel(job.backend_id)
         why = f"it did not start within {NODE_TEST_START_TIMEOUT.seconds // 60} minutes"
         return _close_and_return(probe, backend, NodeTestResult(passed=False, ran=False, why=why))
     _undrain_nodes(probe, backend)
-    return "waits for its node"
+    return "waiting for its node"
 
 
 def _undrain_nodes(probe: NodeTestJob, backend: Backend) -> None:
-    """A cluster that cannot be told to close a node has not closed it either."""
+    """Resume the nodes on the cluster. A cluster that rejects this has not drained them either."""
     for node in probe.nodes:
         with suppress(RequestRejected):
             backend.resume(node.name)
@@ -89,11 +91,11 @@ def _close_and_return(probe: NodeTestJob, backend: Backend, outcome: NodeTestRes
     return outcome
 
 
-def _outcome(probe: NodeTestJob, seen: BackendJob) -> NodeTestResult:
-    how = f"signal {seen.signal}" if seen.signal else f"exit code {seen.exit_code}"
-    passed = seen.state == State.COMPLETED
-    why = "" if passed else f"{seen.state}, {how}" if seen.exit_code or seen.signal else str(seen.state)
-    return NodeTestResult(passed=passed, why=why, exit_code=seen.exit_code, log_path=probe.job.stdout)
+def _outcome(probe: NodeTestJob, job: BackendJob) -> NodeTestResult:
+    how = f"signal {job.signal}" if job.signal else f"exit code {job.exit_code}"
+    passed = job.state == State.COMPLETED
+    why = "" if passed else f"{job.state}, {how}" if job.exit_code or job.signal else str(job.state)
+    return NodeTestResult(passed=passed, why=why, exit_code=job.exit_code, log_path=probe.job.stdout)
 
 
 def submission(deed: Deed) -> SubmitRequest:
@@ -122,5 +124,5 @@ def submission(deed: Deed) -> SubmitRequest:
 
 
 def default_node_test_script() -> str:
-    """The check itself: the node need not have anything of ours."""
+    """Return the test program as a script, so that the node needs no installation."""
     return f"#!/usr/bin/env python3\n{Path(default_check.__file__).read_text()}"

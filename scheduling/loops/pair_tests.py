@@ -1,13 +1,13 @@
-"""Worlds: carry out tests of nodes in pairs, each pair one job of its cluster.
+"""Run pair tests of nodes. Each pair (a TestWorld) is one job on the cluster.
 
-Who is eligible   open tests of the cluster, the oldest first; of each the worlds of its round that are not over, and
-                  of round two one wave after the other. A test whose decision was undone is called off.
-What a turn does  one step of each world (submit, open its nodes, close them, take its outcome); when a round is over,
-                  the next one or the verdict.
-Failure story     A world's job is found by its key before it is submitted, so killed anywhere it runs once; its outcome
-                  is written where none is yet. A cluster that is away leaves everything as it is. A world that does not
-                  start within ten minutes says nothing of its nodes. Nodes stay closed until the verdict is written,
-                  which opens them in the same transaction.
+Eligible rows     Open tests of the cluster, the oldest first, with the unfinished test jobs of their current round;
+                  the waves of round two run one after the other. A test whose decision was undone is aborted.
+What a turn does  Makes one step of each test job (submit, resume its nodes, drain them, record the result). After a
+                  round, starts the next round or records the verdict.
+Failure story     A test job is looked up by its key before it is submitted, so it runs once; its result is written
+                  only if there is none. If the cluster is unreachable, nothing changes. A test job that does not start
+                  within ten minutes has no result. Nodes stay drained until the verdict, which resumes them in the
+                  same transaction.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from scheduling.loops import node_tests
 from scheduling.models import NodeTest, TestWorld
 
 MAX_TESTS_PER_TURN = 64
-FIRST_PORT, PORT_COUNT = 20_000, 12_000  # below those that systems give away by themselves
+FIRST_PORT, PORT_COUNT = 20_000, 12_000  # below the ephemeral ports of the system
 
 
 def advance_pair_tests_once(cluster: Cluster, backend: Backend, now: datetime) -> int:
-    """How many tests came to their verdict."""
+    """Advance the tests. Return how many ended."""
     if cluster.mode != ClusterMode.DRIVE:
         return 0
-    done = 0
+    ended = 0
     tests = NodeTest.objects.open().filter(cluster=cluster).select_related("cluster", "decision").order_by("pk")
     for test in tests[:MAX_TESTS_PER_TURN]:
         with skip_row_on_error(test):
-            done += _advance_pair_test(test, backend, now)
-    return done
+            ended += _advance_pair_test(test, backend, now)
+    return ended
 
 
 def _advance_pair_test(test: NodeTest, backend: Backend, now: datetime) -> bool:
@@ -48,7 +48,7 @@ def _advance_pair_test(test: NodeTest, backend: Backend, now: datetime) -> bool:
         for world in _current_wave(test):
             if (seen := backend.find(world.key)) and seen.state not in FINAL_STATES:
                 backend.cancel(seen.backend_id)
-        node_test_actions.abort_node_test(test, f"its decision was {test.decision.course}", now)
+        node_test_actions.abort_node_test(test, f"the decision was {test.decision.course}", now)
         return True
     for world in _current_wave(test):
         _advance_pair_job(test, world, backend, now)
@@ -56,7 +56,7 @@ def _advance_pair_test(test: NodeTest, backend: Backend, now: datetime) -> bool:
 
 
 def _current_wave(test: NodeTest) -> list[TestWorld]:
-    """The wave that is on."""
+    """Return the unfinished test jobs of the current wave."""
     open_ = list(test.worlds.filter(ended_at=None))
     return [world for world in open_ if (world.round, world.wave) == (open_[0].round, open_[0].wave)]
 
@@ -66,9 +66,9 @@ def _advance_pair_job(test: NodeTest, world: TestWorld, backend: Backend, now: d
     probe = node_tests.NodeTestJob(
         nodes=nodes, since=world.created_at, why=str(test), job=submission(test, world, nodes)
     )
-    came_out = node_tests.advance_test_job(probe, backend, now)
-    if isinstance(came_out, NodeTestResult):
-        node_test_actions.record_test_job_result(world, came_out.passed if came_out.ran else None, came_out.why, now)
+    result = node_tests.advance_test_job(probe, backend, now)
+    if isinstance(result, NodeTestResult):
+        node_test_actions.record_test_job_result(world, result.passed if result.ran else None, result.why, now)
 
 
 def submission(test: NodeTest, world: TestWorld, nodes: list[Node]) -> SubmitRequest:
@@ -93,7 +93,7 @@ def submission(test: NodeTest, world: TestWorld, nodes: list[Node]) -> SubmitReq
 
 
 LAUNCH_TEMPLATE = """#!/bin/sh
-# An all-gather between the nodes of this job. The program comes through standard input, so no node need have it.
+# An all-gather between the nodes of this job. The program is passed through standard input, so nodes need no copy.
 export MASTER_PORT={port}
 ranks={count}
 program() {{ cat <<'ACME_PROGRAM'
@@ -105,7 +105,7 @@ if command -v srun >/dev/null 2>&1 && [ -n "$SLURM_JOB_ID" ]; then
     'MASTER_ADDR="$SLURM_LAUNCH_NODE_IPADDR" exec python3 - {arguments}'
   exit $?
 fi
-# Where one machine plays all nodes: each of them is a process
+# Without srun, one machine plays all nodes, each as a process
 export MASTER_ADDR=127.0.0.1 WORLD_SIZE="$ranks"
 file=$(mktemp) || exit 2
 trap 'rm -f "$file"' EXIT

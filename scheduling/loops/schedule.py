@@ -1,13 +1,14 @@
-"""Schedule: promise GPUs to what fits, and tell the rest why they wait.
+"""Schedule: start the jobs that fit, and record why the others wait.
 
-Who is eligible   waiting jobs, in the order of the cluster's policy.
-What a turn does  jobs that fit become CONFIGURING, their GPUs are taken and deeds say that the cluster must be told,
-                  up to a hundred in one transaction; the others get their reason. Who must give way is asked for a
-                  checkpoint and stopped by deeds of its own; the room is promised by the turn that finds it free.
-                  Jobs whose dependency can never come true fail.
-Failure story     Killed between two transactions: the rest waits for the next turn. Two schedulers at once: the lease's
-                  term is checked in each transaction, and the database refuses a second holder of a GPU; the promises
-                  of that transaction are then made one by one, so that only the one in conflict is left out.
+Eligible rows     Waiting jobs, in the order of the cluster's policy.
+What a turn does  Jobs that fit become CONFIGURING: their GPUs are allocated and commands for the cluster are queued, up
+                  to a hundred jobs per transaction. The others get their wait reason. Jobs to preempt are asked for a
+                  checkpoint and then cancelled by commands; a later turn allocates the freed GPUs. Jobs whose
+                  dependency can never be met fail.
+Failure story     Killed between two transactions: the remaining jobs wait for the next turn. Two schedulers at once:
+                  each transaction checks the term of the lease, and a constraint prevents two allocations of one GPU.
+                  After such a conflict the jobs of the transaction are started one by one, so only the conflicting
+                  one is skipped.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from scheduling.queries import snapshot
 
 log = logging.getLogger(__name__)
 
-STARTS_PER_TRANSACTION = 100  # holds its jobs and nodes locked for some tens of milliseconds
+STARTS_PER_TRANSACTION = 100  # locks its jobs and nodes for tens of milliseconds
 
 
 def schedule_once(cluster: Cluster, policy: LivePolicy, now: datetime, fence: Callable[[], None]) -> int:
-    """Promise what fits, ask who must give way, tell the rest why they wait. Return how many deeds that left."""
+    """Start jobs, preempt jobs, and record wait reasons. Return how many starts and preemptions were queued."""
     if cluster.mode == ClusterMode.OBSERVE:
         return 0
     for job, why in snapshot.unsatisfiable_dependencies(cluster):
@@ -60,23 +61,23 @@ def schedule_once(cluster: Cluster, policy: LivePolicy, now: datetime, fence: Ca
 
 
 def _advise(decided: TurnDecisions) -> int:
-    """Say what would be done; do nothing."""
-    said = [(s.job_id, "None", f"Acme would start it now: {s.why}") for s in decided.starts]
+    """Record what Acme would do in mode drive. Nothing is started or stopped."""
+    reasons = [(start.job_id, "None", f"Acme would start it now: {start.why}") for start in decided.starts]
     victims: dict[int, list[int]] = {}
     for stop in decided.stops:
         victims.setdefault(stop.for_job, []).append(stop.job_id)
-    names = dict(Job.objects.filter(pk__in=[s.job_id for s in decided.stops]).values_list("pk", "public_id"))
-    said += [
-        (job, "Resources", f"Acme would stop {', '.join(names[victim] for victim in those)} to make room for it.")
-        for job, those in victims.items()
+    names = dict(Job.objects.filter(pk__in=[stop.job_id for stop in decided.stops]).values_list("pk", "public_id"))
+    reasons += [
+        (job, "Resources", f"Acme would preempt {', '.join(names[victim] for victim in jobs)} to start it.")
+        for job, jobs in victims.items()
         if job
     ]
-    job_actions.store_wait_reasons(said)
+    job_actions.store_wait_reasons(reasons)
     return 0
 
 
 def _preempt(stop: StopDecision, fence: Callable[[], None]) -> bool:
-    """Not for a job that needs the room no more: what people did since the look counts."""
+    """Preempt the job, unless the job that needs its GPUs no longer waits: user actions take precedence."""
     with transaction.atomic():
         fence()
         waits = Job.objects.filter(pk=stop.for_job, state=State.PENDING, hold=HoldKind.NONE).first()
@@ -90,8 +91,8 @@ def _preempt(stop: StopDecision, fence: Callable[[], None]) -> bool:
 def _allocate_starts(
     cluster: Cluster, starts: Sequence[StartDecision], names: Mapping[int, str], fence: Callable[[], None]
 ) -> int:
-    """All in one transaction; where that fails for one of them, each in its own."""
-    wanted = [
+    """Allocate all starts in one transaction. If that fails, allocate each start in its own."""
+    placements = [
         JobPlacement(
             job_id=start.job_id,
             places=[NodeGpus(node_id=node, name=names[node], gpus=gpus) for node, gpus in start.places.items()],
@@ -102,14 +103,14 @@ def _allocate_starts(
     try:
         with transaction.atomic():
             fence()
-            promised = allocate_jobs(wanted, author=SCHEDULER, log_root=cluster.log_root)
+            promised = allocate_jobs(placements, author=SCHEDULER, log_root=cluster.log_root)
     except DatabaseError as error:
         if len(starts) > 1:
             return sum(_allocate_starts(cluster, [start], names, fence) for start in starts)
-        log.info("job %s was skipped, the next turn retries it: %s", starts[0].job_id, error)
+        log.info("job %s was skipped; retrying in the next turn: %s", starts[0].job_id, error)
         return 0
     for why in promised.left.values():
-        log.info("%s; next turn looks again", why)
+        log.info("%s; retrying in the next turn", why)
     return len(promised.kept)
 
 

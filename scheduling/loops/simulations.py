@@ -1,14 +1,14 @@
-"""Simulate: carry out the replays that people asked for, one at a time.
+"""Run the requested replays, one at a time.
 
-Who is eligible   simulations that wait, the fewest tries first, then the oldest; and those whose worker has said
-                  nothing for a minute.
-What a turn does  takes one (RUNNING, with the number of this try), replays it under each policy, says every second how
-                  far it is, and writes the report. No transaction is open meanwhile.
-Failure story     Killed at any instruction: the row falls silent and is taken again, from the start, since a replay
-                  leaves nothing behind; after three tries it fails with a sentence. Two workers: taking is under a
-                  lock, and one replay at a time leaves the other worker to the clusters. Somebody cancels, or a worker
-                  that was taken for dead wakes up: its next report finds the row in other hands, and the replay ends
-                  at once. A message that was lost: beat asks again.
+Eligible rows     Pending simulations, those with the fewest tries first, then the oldest, and simulations whose worker
+                  has been silent for a minute.
+What a turn does  Claims one simulation (RUNNING, with the number of the try), replays it under each policy, reports the
+                  progress every second, and writes the result. No transaction is open during the replay.
+Failure story     Killed anywhere: the simulation is claimed again and starts over, because a replay leaves nothing
+                  behind; after three tries it fails. Two workers: the claim takes a lock, and only one replay runs at a
+                  time, which leaves the other workers to the clusters. A user cancels, or a worker that was presumed
+                  dead returns: its next progress report fails, and its replay ends at once. A lost wake-up message:
+                  beat sends another one.
 """
 
 from __future__ import annotations
@@ -43,51 +43,51 @@ REPORT_INTERVAL_S = 1.0
 
 
 def run_simulation_once(clock: Callable[[], datetime], report_s: float = REPORT_INTERVAL_S) -> Simulation | None:
-    """Carry out the next one. Return it, or None if there is nothing to do."""
+    """Run the next simulation. Return it, or None if there is none."""
     simulation = actions.claim_simulation(clock())
     if simulation is None:
         return None
     try:
         result = _replay_policies(simulation, clock, report_s)
         actions.finish(simulation, result, clock())
-    except SimulationStateConflict as gone:
-        log.info("%s", gone)
-    except (InvalidReplaySetting, MissingLibrary) as refused:
-        _fail(simulation, str(refused), clock)
+    except SimulationStateConflict as conflict:
+        log.info("%s", conflict)
+    except (InvalidReplaySetting, MissingLibrary) as error:
+        _fail(simulation, str(error), clock)
     except SoftTimeLimitExceeded:
-        _fail(simulation, "It took longer than a replay may take here; ask for fewer jobs or policies.", clock)
+        _fail(simulation, "The replay exceeded the time limit. Use fewer jobs or policies.", clock)
     except Exception:
         log.exception("simulation %s", simulation)
-        _fail(simulation, "It failed for a reason of ours; the log of the worker says more.", clock)
+        _fail(simulation, "Internal error. The log of the worker has details.", clock)
     return simulation
 
 
 def _fail(simulation: Simulation, error: str, clock: Callable[[], datetime]) -> None:
     try:
         actions.fail(simulation, error, clock())
-    except SimulationStateConflict as gone:
-        log.info("%s", gone)
+    except SimulationStateConflict as conflict:
+        log.info("%s", conflict)
 
 
 def _replay_policies(simulation: Simulation, clock: Callable[[], datetime], report_s: float) -> dict[str, Any]:
     history, setting = _trace_and_setting(simulation.trace, simulation.params, simulation.created_at)
     if not len(history):
-        raise InvalidReplaySetting("trace", f"{history.source} holds no job that ran")
+        raise InvalidReplaySetting("trace", f"{history.source} contains no job that ran")
     if (
         simulation.trace.removeprefix("acme:") not in acme_trace.PUBLISHED_CLUSTERS
-    ):  # whose teams were known when it was asked for
+    ):  # the teams of published traces were checked with the request
         requests.check_quota_teams(setting.quotas, set(history.pools.words))
     special = simulation.params.get("policy_settings", {})
     watch = _ProgressReporter(simulation, len(history), clock, report_s)
     runs = []
     for number, policy in enumerate(simulation.policies):
         watch.begin(number, len(simulation.policies))
-        mine = replace(setting, policy_settings=special.get(policy, {}))
-        runs.append(measure_run(history, policy, mine, watch)[1])
+        policy_setting = replace(setting, policy_settings=special.get(policy, {}))
+        runs.append(measure_run(history, policy, policy_setting, watch)[1])
     result: dict[str, Any] = {"runs": runs, "jobs": len(history), "source": history.source}
     if site := acme_trace.PUBLISHED_CLUSTERS.get(simulation.trace.removeprefix("acme:")):
         gaps = acme_trace.distances(history, site)
-        result["distances"] = [{"of": one.of, "points": round(one.points, 3), "jobs": one.jobs} for one in gaps]
+        result["distances"] = [{"of": gap.of, "points": round(gap.points, 3), "jobs": gap.jobs} for gap in gaps]
     return result
 
 
@@ -101,7 +101,7 @@ def _trace_and_setting(trace: str, params: dict[str, Any], created_at: datetime)
         try:
             return load_uploaded_trace(int(trace.removeprefix(UPLOAD_PREFIX))), setting
         except UploadedTrace.DoesNotExist:
-            raise InvalidReplaySetting("trace", "it was removed before its turn came") from None
+            raise InvalidReplaySetting("trace", "the trace was removed before the simulation started") from None
     name = trace.removeprefix("acme:")
     return acme_trace.draw_trace(
         acme_trace.PUBLISHED_CLUSTERS[name], name, jobs=params.get("jobs"), seed=params.get("seed", 0)
@@ -109,32 +109,33 @@ def _trace_and_setting(trace: str, params: dict[str, Any], created_at: datetime)
 
 
 class _ProgressReporter:
-    """Says how far the replay is, at most once a second; ends it when it is no longer wanted."""
+    """Reports the progress of a replay, at most once a second. Raises SimulationStateConflict, which ends the replay,
+    if it was cancelled or taken over."""
 
     def __init__(self, simulation: Simulation, jobs: int, clock: Callable[[], datetime], report_s: float) -> None:
         self._simulation, self._jobs, self._clock, self._report_s = simulation, jobs, clock, report_s
         self._policy, self._policies = 0, 1
-        self._told = time.monotonic()
+        self._reported_at = time.monotonic()
 
     def begin(self, policy: int, policies: int) -> None:
         self._policy, self._policies = policy, policies
         self._report_progress(0)
 
-    def __call__(self, come: int) -> None:
-        if time.monotonic() - self._told >= self._report_s:
-            self._report_progress(come)
+    def __call__(self, submitted: int) -> None:
+        if time.monotonic() - self._reported_at >= self._report_s:
+            self._report_progress(submitted)
 
-    def _report_progress(self, come: int) -> None:
-        part = (self._policy + come / self._jobs) / self._policies
+    def _report_progress(self, submitted: int) -> None:
+        part = (self._policy + submitted / self._jobs) / self._policies
         actions.report_progress(self._simulation, min(99.9, 100 * part), self._clock())
-        self._told = time.monotonic()
+        self._reported_at = time.monotonic()
 
 
-SIMULATION_DELETE_BATCH = 200  # at once: each holds megabytes
+SIMULATION_DELETE_BATCH = 200  # rows have megabytes each
 
 
 def delete_old_simulations(now: datetime) -> int:
-    """Ended ones are kept for a quarter of a year, and traces for as long after they were used."""
+    """Delete old simulations and unused traces. Return how many simulations were deleted."""
     trace_actions.delete_unused_traces(now)
     ended = Simulation.objects.exclude(state__in=UNFINISHED_STATES)
     return delete_batch(ended.filter(ended_at__lt=now - SIMULATION_RETENTION), SIMULATION_DELETE_BATCH)

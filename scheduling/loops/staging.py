@@ -1,13 +1,13 @@
-"""Staging: the copies of models on nodes, from their arrival to their removal.
+"""Staging: track the copies of checkpoints on nodes, and remove those that are no longer needed.
 
-Who is eligible   copies that are on their way to a node, on it, or on their way off it.
-What a turn does  one whose job said that it is there is READY; one whose job ended otherwise has FAILED, and its node
-                  is left alone for a while. One that no open campaign of its team needs any more is removed by a job of
-                  its own, where Acme may start one; that count is taken anew in each turn, so it cannot drift from
-                  what is really needed.
-Failure story     Each verb expects a state and is one transaction with the job it submits. Killed anywhere, the next
-                  turn finds the same rows. A removal whose node is down waits for the node in the queue. A copy that
-                  vanished is found by the trial that looks for it (`evaluate`), and made again.
+Eligible rows     Copies that are being made, exist, or are being removed.
+What a turn does  A copy whose job reported success becomes READY. A copy whose job ended otherwise becomes FAILED, and
+                  its node gets no copies for a while. A copy that no open campaign of its team needs is removed by a
+                  job, if Acme may start one on the cluster. The need is computed in each turn, so it is always
+                  current.
+Failure story     Each change checks the state and is one transaction with the job that it submits. Killed anywhere: the
+                  next turn finds the same rows. A removal on a node that is down waits in the queue. A trial that finds
+                  its copy missing reports it (`campaigns`), and the copy is made again.
 """
 
 from __future__ import annotations
@@ -28,26 +28,28 @@ log = logging.getLogger(__name__)
 
 
 def advance_stagings_once(now: datetime) -> int:
-    """Return how many copies moved on."""
+    """Return how many copies changed their state."""
     there = Staging.objects.filter(state__in=(StagingState.COPYING, StagingState.READY, StagingState.REMOVING))
     moved = 0
     for row in there.select_related("job__cluster", "removal__cluster", "team", "cluster").order_by("id"):
         with skip_row_on_error(row):
             try:
                 moved += STAGING_STEPS[StagingState(row.state)](row, now)
-            except CampaignStateConflict as gone:
-                log.info("%s", gone)
+            except CampaignStateConflict as conflict:
+                log.info("%s", conflict)
     return moved
 
 
 def _check_copy_job(row: Staging, now: datetime) -> bool:
     if row.job.state not in FINAL_STATES:
         return False
-    said = read_job_output(row.job, row.nonce, FINAL_LOG_TAIL_BYTES)
-    if said.gb is not None:
-        verbs.mark_staging_ready(row, gb=said.gb, took_s=said.at_s, now=now)
+    output = read_job_output(row.job, row.nonce, FINAL_LOG_TAIL_BYTES)
+    if output.gb is not None:
+        verbs.mark_staging_ready(row, gb=output.gb, took_s=output.at_s, now=now)
     else:
-        verbs.mark_staging_failed(row, said.failed or row.job.why or f"Its job ended as {row.job.state}.", now)
+        verbs.mark_staging_failed(
+            row, output.failed or row.job.why or f"The job ended with state {row.job.state}.", now
+        )
     return True
 
 
@@ -64,7 +66,7 @@ def _remove_unneeded_copy(row: Staging, now: datetime) -> bool:
 
 
 def _is_needed(row: Staging) -> bool:
-    """By an evaluation that is open, or a trial that is under way."""
+    """Whether an open evaluation or an unfinished trial needs the copy."""
     where = {"campaign__cluster": row.cluster, "campaign__team": row.team, "checkpoint": row.checkpoint}
     open_ = Evaluation.objects.filter(**where, campaign__state__in=OPEN_CAMPAIGN_STATES, state__in=OPEN_CAMPAIGN_STATES)
     return open_.exists() or Trial.objects.filter(**where, ended_at=None).exists()
@@ -73,9 +75,11 @@ def _is_needed(row: Staging) -> bool:
 def _check_removal_job(row: Staging, now: datetime) -> bool:
     if row.removal.state not in FINAL_STATES:
         return False
-    said = read_job_output(row.removal, row.nonce, FINAL_LOG_TAIL_BYTES)
+    output = read_job_output(row.removal, row.nonce, FINAL_LOG_TAIL_BYTES)
     why = (
-        "" if said.removed else said.failed or f"Its removal ended as {row.removal.state}; the copy may still be there."
+        ""
+        if output.removed
+        else output.failed or f"The removal job ended with state {row.removal.state}; the copy may still exist."
     )
     verbs.mark_staging_removed(row, why, now)
     return True

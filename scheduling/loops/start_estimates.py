@@ -1,15 +1,15 @@
-"""Estimate: when will who waits start? Beside the turn, never inside it: nobody's start waits for a forecast.
+"""Estimate when waiting jobs will start. This runs beside the scheduling turn, so it never delays a start.
 
-Who is eligible   clusters on which Acme decides, when the queue, what runs or the nodes changed since the last look,
-                  or the last estimates are older than `AGAIN`: time passes even where nothing happens.
-What a turn does  first estimates of jobs that were given their GPUs meanwhile are judged, and the errors summed up;
-                  then the Picture is replayed forward, and the estimates that moved are written. Nothing else is
-                  changed: an estimate decides nothing.
-Failure story     Killed before the writing: the old estimates stay, with their time, and the next turn looks again.
-                  Killed between judging and writing: a judged estimate is gone, its outcome is kept once (the database
-                  refuses a second). Two workers at once: the lease saves the work; both would write the same, for the
-                  seed is the cluster's. Late: the time of the forecast is shown beside every estimate. No transaction
-                  is open while the forecast thinks.
+Eligible rows     Clusters on which Acme decides, if the queue, the running jobs or the nodes changed since the last
+                  estimates, or the estimates are older than `MAX_ESTIMATE_AGE`.
+What a turn does  Records the outcome of first estimates of jobs that have started, and updates the error summaries.
+                  Then simulates the cluster's future and writes the estimates that moved. Estimates do not influence
+                  any decision.
+Failure story     Killed before writing: the old estimates stay, with their time, and the next turn continues. Killed
+                  between recording outcomes and writing: recorded estimates are deleted, and a constraint ensures that
+                  each outcome is recorded once. Two workers at once: the lease saves work; both would write the same,
+                  because the seed belongs to the cluster. Late: each estimate is shown with its time. No transaction
+                  is open during the simulation.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ MAX_ESTIMATE_AGE = timedelta(minutes=5)
 
 
 def estimate_with_lease(cluster_id: int, holder: str) -> int:
-    """One turn under a lease of its own; 0 when another worker is at it."""
+    """Run one turn under a lease. Return 0 if another worker holds it."""
     name = f"estimate:{cluster_id}"
-    taken = Lease.take(name, holder, ESTIMATE_LEASE)
-    if taken is None:
+    lease = Lease.take(name, holder, ESTIMATE_LEASE)
+    if lease is None:
         return 0
     try:
         return estimate_starts_once(Cluster.objects.get(pk=cluster_id), clock.now())
     finally:
-        Lease.release(name, taken.term)
+        Lease.release(name, lease.term)
 
 
 def estimate_starts_once(cluster: Cluster, now: datetime) -> int:
@@ -50,7 +50,7 @@ def estimate_starts_once(cluster: Cluster, now: datetime) -> int:
     try:
         rules = rules_factory(cluster.policy, cluster.policy_settings)
     except InvalidPolicySettings:
-        return 0  # its page says so already
+        return 0  # the cluster's page shows the error
     if actions.record_outcomes(cluster):
         actions.update_error_summaries(cluster, now)
     seen = snapshot.snapshot_version(cluster)
@@ -61,10 +61,10 @@ def estimate_starts_once(cluster: Cluster, now: datetime) -> int:
     picture = snapshot.take_snapshot(cluster, now)
     durations = RunTimeEstimates(snapshot.past_jobs(cluster, now))
     with without_gc():
-        told = start_estimates(picture, rules, durations=durations, seed=cluster.pk)
-    written = actions.save_estimates(cluster, told, now)
+        estimates = start_estimates(picture, rules, durations=durations, seed=cluster.pk)
+    written = actions.save_estimates(cluster, estimates, now)
     took = timedelta(seconds=time.perf_counter() - began)
-    actions.record_forecast(cluster, now=now, jobs=len(told), took=took, seen=seen)
+    actions.record_forecast(cluster, now=now, jobs=len(estimates), took=took, seen=seen)
     if written:
         live.publish_on_commit("queue")
     return written

@@ -1,10 +1,10 @@
-"""Sweep: due work that nobody woke.
+"""Sweep: request turns for overdue commands.
 
-Who is eligible   clusters that Acme drives, with a deed that is due for longer than `OVERDUE`.
-What a turn does  asks for a turn of their loop. Beat ticks every second, so this finds something only when ticks
-                  expired unheard: all workers busy, or a broker that was away.
-Failure story     A wish is a note in the cluster's row and a hint to the workers: twice is once, and a lost hint costs
-                  until the next tick.
+Eligible rows     Clusters that Acme drives, with a command that is due for longer than `COMMAND_OVERDUE_AFTER`.
+What a turn does  Requests a scheduling turn. Turns run every second, so commands are only overdue if all workers were
+                  busy or the broker was down.
+Failure story     A request is stored in the cluster's row, and a hint is sent to the workers. Repeated requests have no
+                  further effect; a lost hint costs the time until the next turn.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from datetime import datetime, timedelta
 from jobs.actions.wake import request_turn
 from jobs.models import Cluster, ClusterMode, Deed
 
-COMMAND_OVERDUE_AFTER = timedelta(minutes=2)  # twice as long as a worker may be at a deed
+COMMAND_OVERDUE_AFTER = timedelta(minutes=2)  # twice the claim time of a command
 
 
 def request_overdue_turns(now: datetime) -> int:
-    """Return how many clusters were woken."""
+    """Return for how many clusters a turn was requested."""
     late = Deed.objects.due(now - COMMAND_OVERDUE_AFTER).filter(cluster__mode=ClusterMode.DRIVE)
     clusters = Cluster.objects.filter(pk__in=late.values("cluster")).values_list("pk", flat=True)
     for cluster_id in clusters:

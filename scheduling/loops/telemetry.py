@@ -1,11 +1,10 @@
-"""Sample: take the GPUs' telemetry, roll it up, and forget it in time.
+"""Telemetry: record the samples of the GPUs, roll them up, and delete old ones.
 
-Who is eligible   clusters with a metrics address; nodes the record knows.
-What a turn does  `sample_once` writes one row a node; `sweep_once` folds finished intervals into coarser rows and
-                  deletes what is older than its keeping, batch by batch, as far as it comes.
-Failure story     A row that is there already (two workers, a repeated turn) is left as it is. A rollup that was cut off
-                  is made again: it looks for intervals without a row, not for a mark of its own. Missing telemetry
-                  leaves a gap, never a zero.
+Eligible rows     Clusters with a telemetry address; nodes in the database.
+What a turn does  `read_telemetry_once` writes one row per node. `roll_up_and_expire_once` aggregates finished intervals
+                  into coarser rows and deletes rows after their retention time, in batches.
+Failure story     An existing row (two workers, a repeated turn) is not changed. An interrupted rollup is repeated: it
+                  processes intervals without a row. Missing telemetry leaves a gap, never a zero.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ ReadTelemetry = Callable[..., ExporterPage]
 
 
 def read_telemetry_once(cluster: Cluster, read: ReadTelemetry, monotonic: Callable[[], float] = time.monotonic) -> int:
-    """Ask its exporter, unless that did not answer in time of late. Return how many nodes were measured."""
+    """Read the exporter, unless its circuit is open. Return the number of nodes with samples."""
     admission = circuit_breaker.request_admission(cluster, ClusterEndpoint.TELEMETRY)
     if admission == Admission.WAIT:
         return 0
@@ -60,7 +59,7 @@ def read_telemetry_once(cluster: Cluster, read: ReadTelemetry, monotonic: Callab
 
 
 def write_samples_once(cluster: Cluster, reading: ExporterPage, now: datetime) -> int:
-    """Write one sample a node. Return how many nodes were measured."""
+    """Write one sample per node. Return the number of nodes."""
     by_node: dict[str, list[GpuReading]] = defaultdict(list)
     for gpu in reading.gpus:
         by_node[gpu.node].append(gpu)
@@ -93,17 +92,18 @@ def node_sample(node: Node, gpus: list[GpuReading], nics_down: Sequence[str], at
 
 
 def _counter_columns(positions: Sequence[GpuReading | None], nics_down: Sequence[str]) -> dict[str, object]:
-    """What is 0 everywhere is left out; where nothing is counted that is said, for it is no 0."""
+    """Return the counters that are not 0 on all GPUs. `unmeasured` marks nodes without counters, which differ from
+    nodes whose counters are all 0."""
     if not any(gpu and gpu.counted for gpu in positions):
-        found: dict[str, object] = {"unmeasured": True}
+        columns: dict[str, object] = {"unmeasured": True}
     else:
         names = sorted({name for gpu in positions if gpu for name, value in gpu.counted.items() if value})
-        found = {name: [gpu.counted.get(name) if gpu else None for gpu in positions] for name in names}
-    return found | ({"nics_down": list(nics_down)} if nics_down else {})
+        columns = {name: [gpu.counted.get(name) if gpu else None for gpu in positions] for name in names}
+    return columns | ({"nics_down": list(nics_down)} if nics_down else {})
 
 
 def _update_gpu_ids(nodes: dict[str, Node], by_node: dict[str, list[GpuReading]]) -> None:
-    """UUID and PCI address, for repair tickets; they change only when a card is swapped."""
+    """Update UUIDs and PCI addresses, which repair tickets need. They only change when a card is replaced."""
     changed = []
     for name, node in nodes.items():
         gpus = sorted(by_node[name], key=lambda gpu: gpu.gpu)
@@ -115,18 +115,18 @@ def _update_gpu_ids(nodes: dict[str, Node], by_node: dict[str, list[GpuReading]]
 
 
 def roll_up_and_expire_once(now: datetime) -> int:
-    """Roll up and forget. Return how many coarser rows were written."""
+    """Roll up and delete old samples. Return the number of coarser rows written."""
     written = 0
     for fine, coarse in COARSER_RESOLUTION.items():
         written += _roll_up_samples(fine, coarse, now)
-    for resolution, kept in SAMPLE_RETENTION.items():
-        delete_all(Sample.objects.filter(resolution=resolution, at__lt=now - kept))
+    for resolution, retention in SAMPLE_RETENTION.items():
+        delete_all(Sample.objects.filter(resolution=resolution, at__lt=now - retention))
     delete_all(Progress.objects.filter(at__lt=now - PROGRESS_RETENTION))
     return written
 
 
 def _roll_up_samples(fine: int, coarse: int, now: datetime) -> int:
-    """Every interval that is over and has no coarser row yet."""
+    """Write a coarser row for each finished interval without one. Return their number."""
     until = interval_start(now, coarse)
     since = interval_start(now - ROLLUP_LOOK_BACK[fine], coarse)
     done = set(Sample.objects.filter(resolution=coarse, at__gte=since, at__lt=until).values_list("node_id", "at"))

@@ -1,22 +1,23 @@
-"""One turn of a cluster's loop: tell it what was decided, look at it, decide, tell it.
+"""One turn of a cluster's loop: send commands, sync, decide, send commands.
 
-Who is eligible   a cluster whose lease is free; any worker may run any turn, woken by beat or by a wish.
-What a turn does  `maintain_once` closes and opens the nodes of maintenances,
-                  `deliver_once` carries out due deeds, `sync_once` takes over what the cluster reports,
-                  `worlds_once` makes the next step of tests of nodes in pairs,
-                  `drain_once` sends away who must leave a node,
-                  `limits_once` ends who is over his time,
-                  `schedule_once` promises GPUs to waiting jobs or tells them why they wait, `deliver_once` again.
-                  A cluster that does not answer in time is left alone for a while (`circuit_breaker`).
-Failure story     Killed while holding the lease: its database session is gone, so the next tick takes the lease over,
-                  and with it the deeds that were in the dead worker's hands. A machine that lost its network says
-                  nothing; there the lease runs out. Asleep past the lease: each promise checks the term in its own
-                  transaction and fails; the deeds in its hands are left to it until their claim runs out. Cluster
-                  away: nothing is known, so nothing is decided; its name and since when are shown. An error of ours:
-                  the turn ends, the cluster's page says which, and the next turn tries again. Killed anywhere
-                  else: see the three modules, each step is repeatable.
+Eligible rows     Clusters whose lease is free. Any worker may run any turn, started by beat or by a turn request.
+What a turn does  `apply_maintenances_once` drains and resumes the nodes of maintenance windows.
+                  `send_commands_once` sends due commands.
+                  `sync_cluster_once` applies the cluster's report.
+                  `advance_pair_tests_once` makes the next step of pair tests.
+                  `evict_from_drained_nodes_once` evicts jobs from drained nodes.
+                  `enforce_time_limits_once` ends jobs that exceed their time limit.
+                  `schedule_once` starts waiting jobs or records why they wait; `send_commands_once` runs again.
+                  A cluster that does not respond in time is not called for a while (`circuit_breaker`).
+Failure story     Killed while holding the lease: the worker's database session is gone, so the next turn takes over the
+                  lease and the dead worker's commands. A machine that lost its network keeps the lease until it
+                  expires. Suspended past the end of the lease: each transaction checks the term and fails; claimed
+                  commands stay claimed until the claim expires. Cluster unreachable: nothing is known, so nothing is
+                  decided; the pages show the cluster and since when. Internal error: the turn ends, the cluster's page
+                  shows the error, and the next turn retries. Killed anywhere else: see the modules; each step is
+                  repeatable.
 
-No transaction is open while a cluster is called or a policy thinks.
+No transaction is open during calls to the cluster or during the policy's computation.
 """
 
 from __future__ import annotations
@@ -59,11 +60,11 @@ MAX_CONSECUTIVE_TURNS = 20
 
 
 class ClusterConfigError(Exception):
-    """The cluster's row asks for something that is not there; its page says what."""
+    """The cluster's row has an invalid setting. The cluster's page shows the message."""
 
 
 class LeaseLost(EndsTurn):
-    """Somebody else runs this cluster's loop by now: stop deciding."""
+    """Another worker may run this cluster's loop now, so this turn must end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,11 +76,11 @@ class TurnLease:
 
     def check_held(self) -> None:
         if not Lease.holds_term(self.name, self.term):
-            raise LeaseLost(f"{self.name}: term {self.term} is over")
+            raise LeaseLost(f"{self.name}: term {self.term} has ended")
 
     def renew(self) -> None:
         if not Lease.renew(self.name, self.term, TURN_LEASE):
-            raise LeaseLost(f"{self.name}: term {self.term} is over")
+            raise LeaseLost(f"{self.name}: term {self.term} has ended")
 
 
 Connect = Callable[[Cluster], Backend]
@@ -93,17 +94,19 @@ def run_turns(
     ping: Ping = connections.ping,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Turns until nobody wants another; 0 when another worker is at it. Bursts of wishes merge into one turn.
+    """Run turns until no more are requested. Return their number; 0 if another worker holds the lease. Requests made
+    during a turn are merged into the next one.
 
-    `ping` tries, within so many seconds, a cluster that did not answer in time before.
+    `ping` probes, with a timeout in seconds, a cluster whose circuit is open.
     """
     name = f"cluster:{cluster_id}"
-    taken = Lease.take(name, holder, TURN_LEASE)
-    if taken is None:
+    acquired = Lease.take(name, holder, TURN_LEASE)
+    if acquired is None:
         return 0
-    lease = TurnLease(name=name, term=taken.term)
+    lease = TurnLease(name=name, term=acquired.term)
     try:
-        if taken.alone:
+        # A worker that is only suspended may still send its commands, so they are only released if it is dead
+        if acquired.alone:
             claims.release_claims(cluster_id, clock.now())
         for done in range(1, MAX_CONSECUTIVE_TURNS + 1):
             began = clock.now()
@@ -114,17 +117,17 @@ def run_turns(
             if not Cluster.objects.filter(pk=cluster_id, wanted_at__gt=began).exists():
                 return done
         return MAX_CONSECUTIVE_TURNS
-    except LeaseLost as lost:
-        log.warning("%s", lost)
+    except LeaseLost as error:
+        log.warning("%s", error)
         return 0
     finally:
-        Lease.release(name, taken.term)
+        Lease.release(name, acquired.term)
 
 
 def _may_call_cluster(cluster: Cluster, ping: Ping, monotonic: Callable[[], float]) -> bool:
-    """A cluster that did not answer in time is asked for a ping first, when its time has come.
+    """Return whether the turn may call the cluster. If the circuit is open and a probe is due, ping the cluster first.
 
-    A ping that fails at once is no timeout: the turn then goes on, and says what is wrong.
+    A ping that fails at once is not a timeout: the turn continues and records the error.
     """
     admission = circuit_breaker.request_admission(cluster, ClusterEndpoint.CONTROL)
     if admission != Admission.TRY:
@@ -170,16 +173,16 @@ def _run_turn_steps(cluster: Cluster, policy: LivePolicy, backend: Backend, leas
     sync_cluster_once(cluster, backend, looked_at)
     lease.renew()
     advance_pair_tests_once(cluster, backend, clock.now())
-    left = evict_from_drained_nodes_once(cluster, clock.now()) + enforce_time_limits_once(cluster, clock.now())
+    stopped = evict_from_drained_nodes_once(cluster, clock.now()) + enforce_time_limits_once(cluster, clock.now())
     with metrics_store.measure_duration("schedule_cycle", cluster.name):
         started = schedule_once(cluster, policy, clock.now(), lease.check_held)
-    if left + started:
+    if stopped + started:
         lease.renew()
         send_commands_once(cluster, backend, clock.now(), looked_at)
 
 
 def _update_circuit(cluster: Cluster, guarded: CircuitGuardedBackend | None) -> None:
-    """The database may be what failed; then the next turn finds out again."""
+    """Open or close the circuit. Database errors are ignored; the next turn updates the circuit."""
     with suppress(Error):
         if guarded is not None and guarded.late:
             circuit_breaker.record_timeout(cluster, ClusterEndpoint.CONTROL, guarded.late)
@@ -189,9 +192,9 @@ def _update_circuit(cluster: Cluster, guarded: CircuitGuardedBackend | None) -> 
 
 def _policy(cluster: Cluster) -> LivePolicy:
     if cluster.policy not in LIVE_POLICIES:
-        raise ClusterConfigError(f"policy: {cluster.policy!r} is none of {', '.join(LIVE_POLICIES)}")
+        raise ClusterConfigError(f"policy: {cluster.policy!r} is not one of {', '.join(LIVE_POLICIES)}")
     if cluster.placement not in PLACEMENTS:
-        raise ClusterConfigError(f"placement: {cluster.placement!r} is none of {', '.join(PLACEMENTS)}")
+        raise ClusterConfigError(f"placement: {cluster.placement!r} is not one of {', '.join(PLACEMENTS)}")
     try:
         return configured_policy(cluster.policy, cluster.policy_settings)
     except InvalidPolicySettings as error:
@@ -199,7 +202,7 @@ def _policy(cluster: Cluster) -> LivePolicy:
 
 
 def _record_turn_failure(cluster: Cluster, why: str) -> None:
-    """An error of ours. Where the database is what failed, it cannot be written down."""
+    """Record an internal error, unless the database itself fails."""
     with suppress(Error):
         _record_trouble(cluster, f"The scheduling turn failed: {why}"[:2000])
 

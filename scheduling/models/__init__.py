@@ -1,3 +1,5 @@
+"""Models of scheduling: leases, estimates, campaigns, rules, pair tests, simulations and traces."""
+
 from .breaker import ClusterEndpoint, OpenCircuit
 from .estimate import LEAD_UNTIL, Estimate, EstimateError, EstimateLead, EstimateOutcome, Forecast
 from .evaluation import (

@@ -1,4 +1,4 @@
-"""Which clusters are asked less often because they do not answer in time."""
+"""Open circuits: the endpoints of clusters that receive fewer requests because they do not respond in time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jobs.models import Cluster
 
 
 class ClusterEndpoint(StrEnum):
-    """What of a cluster is called: its scheduler, the exporter of its GPUs, the storage of its logs."""
+    """The endpoints of a cluster: its scheduler, its GPU exporter and its log storage."""
 
     CONTROL = "control"
     TELEMETRY = "telemetry"
@@ -25,7 +25,7 @@ ENDPOINT_NAMES = [
 
 
 class OpenCircuit(models.Model):
-    """One row for each endpoint that does not answer in time; an answer deletes it."""
+    """One row per endpoint that does not respond in time. The next response deletes the row."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="open_circuits")
     endpoint = models.CharField(max_length=10, choices=ENDPOINT_NAMES)

@@ -1,4 +1,4 @@
-"""When waiting jobs are expected to start, and how far off that was."""
+"""Start estimates of waiting jobs, and their errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from django.db import models
 
 
 class EstimateLead(models.TextChoices):
-    """How far ahead an estimate looked: a minute off in ten is not a minute off in a day."""
+    """Time between an estimate and the estimated start. Errors are summarised per lead, because a minute matters more
+    for a start in ten minutes than for one tomorrow."""
 
     SOON = "10m", "under 10 minutes"
     HOUR = "1h", "10 minutes to 1 hour"
@@ -31,7 +32,7 @@ LEAD_UNTIL: dict[str, timedelta] = {
 
 
 class Forecast(models.Model):
-    """When the starts of a cluster's waiting jobs were last estimated, and from what."""
+    """The last estimation run of a cluster, and the state of the cluster that it used."""
 
     cluster = models.OneToOneField("jobs.Cluster", on_delete=models.CASCADE, related_name="forecast")
     made_at = models.DateTimeField()
@@ -44,7 +45,7 @@ class Forecast(models.Model):
 
 
 class Estimate(models.Model):
-    """When a waiting job is expected to start. The first is kept beside the newest: it is the one that is judged."""
+    """The estimated start of a waiting job. The first estimate is stored too: errors are measured against it."""
 
     job = models.OneToOneField("jobs.Job", on_delete=models.CASCADE, related_name="estimate")
     cluster = models.ForeignKey("jobs.Cluster", on_delete=models.CASCADE, related_name="estimates")
@@ -60,7 +61,7 @@ class Estimate(models.Model):
 
 
 class EstimateOutcome(models.Model):
-    """A first estimate, and when the job did start."""
+    """The first estimate of a job, and its actual start."""
 
     job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="estimate_outcomes")
     cluster = models.ForeignKey("jobs.Cluster", on_delete=models.CASCADE, related_name="estimate_outcomes")
@@ -78,7 +79,7 @@ class EstimateOutcome(models.Model):
 
 
 class EstimateError(models.Model):
-    """How far off the estimates of a cluster were lately, by how far ahead they looked."""
+    """The recent error of a cluster's estimates for one lead."""
 
     cluster = models.ForeignKey("jobs.Cluster", on_delete=models.CASCADE, related_name="estimate_errors")
     lead = models.CharField(max_length=5, choices=EstimateLead)

@@ -1,8 +1,8 @@
-"""Evaluation campaigns: what is measured (Suite), of which checkpoints (Campaign), and how far it is.
+"""Evaluation campaigns: a Campaign measures some checkpoints with the datasets of a Suite.
 
-An Evaluation is one dataset of one checkpoint: a cell of the table that people look at. It is cut into Shards as GPUs
-come free, each sample into exactly one; a Trial is a job that goes through some of them. A Staging is a checkpoint on
-its way to, or on, a node's own disk.
+An Evaluation is one dataset of one checkpoint, a cell of the result table. It is split into Shards as GPUs become free;
+each sample is in exactly one shard. A Trial is a job that processes some shards of one checkpoint. A Staging is a copy
+of a checkpoint on a node's own disk.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Framework(models.TextChoices):
 
 
 class Suite(models.Model):
-    """Never changed: who changes a suite makes its next version, so a result always says what was measured."""
+    """One version of a suite. Rows never change: a changed suite is a new version, so results stay comparable."""
 
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="suites")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="suites")
@@ -77,7 +77,7 @@ class SuiteDataset(models.Model):
 
 
 class CampaignState(models.TextChoices):
-    """The words are those of jobs; an evaluation has them too."""
+    """States of campaigns and evaluations, named like the states of jobs."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -95,7 +95,7 @@ class CampaignQuerySet(models.QuerySet["Campaign"]):
 
 
 class Campaign(models.Model):
-    """Some checkpoints, measured by one suite."""
+    """Some checkpoints, evaluated with one suite."""
 
     public_id = models.CharField(max_length=16, unique=True)
     cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="campaigns")
@@ -164,7 +164,7 @@ class TrialKind(models.TextChoices):
 
 
 class Trial(models.Model):
-    """A job that goes through some shards of one checkpoint: on a GPU it infers, without one it scores."""
+    """A job that processes some shards of one checkpoint: inference on GPUs, or scoring on CPUs."""
 
     campaign = models.ForeignKey(Campaign, on_delete=models.CASCADE, related_name="trials")
     job = models.OneToOneField(Job, on_delete=models.PROTECT, related_name="trial")
@@ -200,7 +200,9 @@ class Shard(models.Model):
     start = models.PositiveIntegerField()
     samples = models.PositiveIntegerField()
     state = models.CharField(max_length=9, choices=ShardState, default=ShardState.WAITING)
-    trial = models.ForeignKey(Trial, null=True, on_delete=models.SET_NULL, related_name="shards")  # that has it now
+    trial = models.ForeignKey(
+        Trial, null=True, on_delete=models.SET_NULL, related_name="shards"
+    )  # that processes it now
     inferred_by = models.ForeignKey(Trial, null=True, on_delete=models.SET_NULL, related_name="inferred")
     scored_by = models.ForeignKey(Trial, null=True, on_delete=models.SET_NULL, related_name="scored")
     tries = models.PositiveSmallIntegerField(default=0, help_text="Its command failed so often.")
@@ -234,7 +236,7 @@ class StagingState(models.TextChoices):
 
 
 class Staging(models.Model):
-    """A checkpoint's copy on a node. Campaigns of one team share it; whoever needs it last has it removed."""
+    """A checkpoint's copy on a node. The campaigns of a team share it; the last one that needs it removes it."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="stagings")
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="stagings")

@@ -1,4 +1,4 @@
-"""Rules by which new checkpoints are evaluated, and what each of them has dealt with."""
+"""Evaluation rules, and the checkpoints that each rule has processed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from scheduling.models.evaluation import Campaign
 
 
 class RuleSelection(models.TextChoices):
-    NEWEST = "newest", "the newest"
-    EVERY = "every", "every one"
+    NEWEST = "newest", "newest only"
+    EVERY = "every", "every checkpoint"
 
 
 class EvaluationRule(models.Model):
-    """Where it looks, what it asks for, and how often it may."""
+    """The directory to check, the campaigns to start, and the limits on their number."""
 
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="evaluation_rules")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="evaluation_rules")
@@ -51,7 +51,7 @@ class EvaluationRule(models.Model):
 
 
 class RuleSighting(models.Model):
-    """A checkpoint that a rule is through with: evaluated, passed over, or older than the rule."""
+    """A checkpoint that a rule has processed: evaluated, skipped, or older than the rule."""
 
     rule = models.ForeignKey(EvaluationRule, on_delete=models.CASCADE, related_name="sightings")
     path = models.CharField(max_length=500)

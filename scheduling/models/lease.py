@@ -1,4 +1,4 @@
-"""What the loops need to agree on. The record itself is in `jobs`."""
+"""Leases: at most one worker runs a loop at a time."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from datetime import timedelta
 
 from django.db import connection, models, transaction
 
-# A database session ends with its process: the kernel closes the socket, whatever killed it. Its number may be given
-# again, its beginning may not. Where a role may not see another's beginning it counts as there; waiting is never wrong.
+# A database session ends with its process, because the kernel closes the socket. A session's pid may be reused, so its
+# start time is compared too. If the role may not see the start time of other sessions, the session counts as alive:
+# waiting for the lease to expire is always safe.
 LOCK_LEASE_SQL = """
     SELECT l.expires_at > clock_timestamp(), EXISTS (
         SELECT 1 FROM pg_stat_activity s
@@ -26,20 +27,20 @@ TAKE_LEASE_SQL = """
 
 @dataclass(frozen=True, kw_only=True)
 class AcquiredLease:
-    """`alone`: who had it before gave it back or is dead. Otherwise he may only sleep, and wake up in the middle."""
+    """`alone`: the previous holder released the lease or is dead. Otherwise it may be suspended and resume later."""
 
     term: int
     alone: bool
 
 
 class Lease(models.Model):
-    """Who may run a loop just now. Time is the database's; each new holder gets a higher term.
+    """The right to run a loop. Times are the database's; each new holder gets a higher term.
 
-    The lease saves effort; correctness comes from guarded writes and from `still_held()` inside the transaction of
-    each decision: a worker that slept past its lease cannot decide any more. A holder whose database session is gone
-    has surely died, so nobody waits for the end of his lease; one who sleeps keeps his session, and his lease runs out.
-    Behind a pooler that shares sessions the end of a holder may be seen late or early: the first costs the rest of the
-    lease, the second is fenced by the term like any sleep.
+    The lease only saves work. Correctness comes from guarded writes and from `holds_term()` inside the transaction of
+    each decision: a worker that was suspended past the end of its lease cannot commit decisions. If the database
+    session of a holder is gone, the holder is dead and the lease is free at once; a suspended holder keeps its
+    session, and its lease expires. Behind a connection pooler that shares sessions, a dead holder may be detected late
+    (then the lease has to expire) or a live one may look dead (then the term fences it off).
     """
 
     name = models.CharField(max_length=80, unique=True)
@@ -54,7 +55,7 @@ class Lease(models.Model):
 
     @classmethod
     def take(cls, name: str, holder: str, ttl: timedelta) -> AcquiredLease | None:
-        """If it is free, has run out or its holder is dead; None while somebody else has it."""
+        """Acquire the lease if it is free or expired or its holder is dead. Return None if another worker holds it."""
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(
                 "INSERT INTO scheduling_lease (name, holder, term, expires_at) VALUES (%s, '', 0, clock_timestamp())"
@@ -70,7 +71,8 @@ class Lease(models.Model):
 
     @classmethod
     def holds_term(cls, name: str, term: int) -> bool:
-        """Ask inside a transaction: the row stays locked, so nobody can take the lease before the commit."""
+        """Whether the lease is still held. Call it inside a transaction: the row stays locked, so no other worker can
+        take the lease before the commit."""
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT 1 FROM scheduling_lease WHERE name = %s AND term = %s AND expires_at > clock_timestamp()"
@@ -81,7 +83,7 @@ class Lease(models.Model):
 
     @classmethod
     def renew(cls, name: str, term: int, ttl: timedelta) -> bool:
-        """Only while it is ours still: a lease that ran out is gone, even if nobody took it yet."""
+        """Extend the lease. Return False if it has expired, even if no other worker has taken it yet."""
         with connection.cursor() as cursor:
             cursor.execute(
                 "UPDATE scheduling_lease SET expires_at = clock_timestamp() + %s"

@@ -1,4 +1,4 @@
-"""A test of nodes in pairs: which are under test, the worlds of its two rounds, and what came of them."""
+"""Pair tests of nodes: the nodes under test, the test jobs of the two rounds, and the results."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class NodeTest(models.Model):
 
 
 class TestWorld(models.Model):
-    """Nodes that run one all-gather together, as one job of their cluster."""
+    """A test job: some nodes that run an all-gather together."""
 
-    __test__ = False  # no test of ours, whatever its name begins with
+    __test__ = False  # keeps pytest from collecting the class
 
     test = models.ForeignKey(NodeTest, on_delete=models.CASCADE, related_name="worlds")
     round = models.PositiveSmallIntegerField()

@@ -1,4 +1,4 @@
-"""The replays that people ask for."""
+"""Replays requested by users."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jobs.models import Team
 
 
 class SimulationState(models.TextChoices):
-    """The words are those of jobs."""
+    """States of simulations, named like the states of jobs."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -23,9 +23,8 @@ class SimulationState(models.TextChoices):
 
 
 UNFINISHED_STATES = (SimulationState.PENDING, SimulationState.RUNNING)
-WORKER_SILENCE_LIMIT = timedelta(
-    seconds=60
-)  # whoever runs one says so every second; a minute of silence is a dead worker
+# A worker reports every second, so one that is silent for a minute counts as dead
+WORKER_SILENCE_LIMIT = timedelta(seconds=60)
 
 
 class SimulationQuerySet(models.QuerySet["Simulation"]):
@@ -33,17 +32,17 @@ class SimulationQuerySet(models.QuerySet["Simulation"]):
         return self.filter(state__in=UNFINISHED_STATES)
 
     def with_live_worker(self, now: datetime) -> Self:
-        """A worker is at it, and has said so lately."""
+        """Running simulations whose worker has reported recently."""
         return self.filter(state=SimulationState.RUNNING, heard_at__gt=now - WORKER_SILENCE_LIMIT)
 
     def free(self, now: datetime) -> Self:
-        """Nobody is at it: it has not begun, or whoever began it fell silent."""
+        """Simulations without a worker: not started, or their worker is silent."""
         silent = models.Q(state=SimulationState.RUNNING, heard_at__lte=now - WORKER_SILENCE_LIMIT)
         return self.filter(models.Q(state=SimulationState.PENDING) | silent)
 
 
 class Simulation(models.Model):
-    """A replay of a trace under some policies, asked for by a person and carried out by a worker."""
+    """A replay of a trace under some policies, requested by a user and run by a worker."""
 
     public_id = models.CharField(max_length=16, unique=True)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="simulations")

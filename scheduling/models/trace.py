@@ -1,4 +1,4 @@
-"""Job traces that people bring for replays."""
+"""Job traces that users upload for replays."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from django.db.models.functions import Now
 
 from jobs.models import Team
 
-UPLOAD_PREFIX = "upload:"  # before the number: how a replay names it
+UPLOAD_PREFIX = "upload:"  # followed by the row's number: the trace's name in a simulation
 
 
 class UploadedTrace(models.Model):
-    """A file that was read once, and is kept in our own format."""
+    """An uploaded trace file. It is parsed once and stored in Acme's own export format."""
 
     name = models.CharField(max_length=80)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="traces")
@@ -35,7 +35,8 @@ class UploadedTrace(models.Model):
         return self.name
 
     @property
-    def called(self) -> str:
+    def trace_name(self) -> str:
+        """The name of this trace in a simulation."""
         return f"{UPLOAD_PREFIX}{self.pk}"
 
     @property

@@ -1,4 +1,4 @@
-"""Evaluations: ask for a campaign, watch its table fill, see where its time went."""
+"""Pages of evaluation campaigns: the list with the form for a new campaign, and one campaign's results and timeline."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def campaigns(request: HttpRequest) -> HttpResponse:
     places = CallerTargets(caller)
     names = list(campaign_queries.suites(caller).order_by("name").values_list("name", flat=True).distinct())
     form = CampaignForm(request.POST or None, places=places, suites=names)
-    if request.method == "POST" and form.is_valid() and (made := _create_from_form(request, form, places)):
-        return redirect("campaign", made.public_id)
+    if request.method == "POST" and form.is_valid() and (campaign_row := _create_from_form(request, form, places)):
+        return redirect("campaign", campaign_row.public_id)
     context = {
         "now": clock.now(),
         "form": form,
@@ -56,29 +56,31 @@ def campaigns(request: HttpRequest) -> HttpResponse:
 
 
 def _rows(caller: Caller) -> list[Campaign]:
-    rows = campaign_queries.campaigns(caller).select_related("user", "team", "suite", "cluster").defer("plan")
-    found = list(rows[:PAGE_SIZE])
-    known = campaign_queries.campaign_progress(found)
-    for row in found:
-        row.standing = known.get(row.pk, CampaignProgress())  # type: ignore[attr-defined]
+    campaigns = campaign_queries.campaigns(caller).select_related("user", "team", "suite", "cluster").defer("plan")
+    rows = list(campaigns[:PAGE_SIZE])
+    progress = campaign_queries.campaign_progress(rows)
+    for row in rows:
+        row.standing = progress.get(row.pk, CampaignProgress())  # type: ignore[attr-defined]
         row.first = _short_path(row.checkpoints[0])  # type: ignore[attr-defined]
-    return found
+    return rows
 
 
 def _create_from_form(request: HttpRequest, form: CampaignForm, places: CallerTargets) -> Campaign | None:
-    """None if it cannot be; the form then says why."""
+    """Return the new campaign, or None after adding the errors to the form."""
     try:
-        return campaign_queries.create_campaign_from_request(form.asked(), places, Author.of(request), clock.now())
-    except InvalidField as bad:
-        form.add_error(bad.field if bad.field in form.fields else None, bad.why)
-    except PermissionDenied as refused:
-        form.add_error(None, str(refused))
+        return campaign_queries.create_campaign_from_request(
+            form.request_values(), places, Author.of(request), clock.now()
+        )
+    except InvalidField as error:
+        form.add_error(error.field if error.field in form.fields else None, error.why)
+    except PermissionDenied as error:
+        form.add_error(None, str(error))
     return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChartBar:
-    """A bar of a lane, in percent of the chart."""
+    """A bar of a chart lane; `start` and `share` are percentages of the chart's width."""
 
     tone: str
     start: float
@@ -128,7 +130,7 @@ def campaign(request: HttpRequest, public_id: str) -> HttpResponse:
 
 
 def _short_path(path: str) -> dict[str, str]:
-    """The last two names of a path say which checkpoint it is; the whole of it is in the title."""
+    """Return the last two names of a path, which identify the checkpoint, and the full path for the tooltip."""
     return {"short": "/".join(path.rstrip("/").split("/")[-2:]), "path": path}
 
 
@@ -159,12 +161,12 @@ def _planned_bars(row: Campaign) -> list[dict[str, Any]]:
 
 
 def _planned_end_s(row: Campaign) -> float:
-    """Of what is drawn: of a large campaign the chart shows the beginning."""
+    """Return the end of the last planned bar. The plan of a large campaign only stores the first bars."""
     return max((float(bar["end_s"]) for bar in _planned_bars(row)), default=0.0)
 
 
 def _planned_lanes(row: Campaign) -> list[tuple[str, list[ChartBar]]]:
-    """The plan in the same shape: what was foreseen for each GPU."""
+    """Return the planned bars of each GPU, in the form of `_chart_lanes`."""
     bars, whole_s = _planned_bars(row), _planned_end_s(row) or 1.0
     lanes: dict[tuple[int, int], list[ChartBar]] = {}
     for bar in bars:
@@ -184,7 +186,7 @@ def _planned_lanes(row: Campaign) -> list[tuple[str, list[ChartBar]]]:
     ]
 
 
-def _apply_campaign_verb(request: HttpRequest, public_id: str, verb: Any, said: str) -> HttpResponse:
+def _apply_campaign_verb(request: HttpRequest, public_id: str, verb: Any, outcome: str) -> HttpResponse:
     caller = _request_caller(request)
     row = get_object_or_404(campaign_queries.campaigns(caller).select_related("suite"), public_id=public_id)
     if not caller.may_change(row):
@@ -192,18 +194,18 @@ def _apply_campaign_verb(request: HttpRequest, public_id: str, verb: Any, said: 
         return redirect("campaign", public_id)
     try:
         verb(row, author=Author.of(request), now=clock.now())
-    except CampaignStateConflict as gone:
-        messages.error(request, str(gone))
+    except CampaignStateConflict as conflict:
+        messages.error(request, str(conflict))
     else:
-        messages.success(request, f"{row} {said}")
+        messages.success(request, f"{row} {outcome}")
     return redirect("campaign", public_id)
 
 
 @require_POST
 def cancel(request: HttpRequest, public_id: str) -> HttpResponse:
-    return _apply_campaign_verb(request, public_id, actions.cancel, "is cancelled; its results stay.")
+    return _apply_campaign_verb(request, public_id, actions.cancel, "was cancelled. Existing results are kept.")
 
 
 @require_POST
 def retry(request: HttpRequest, public_id: str) -> HttpResponse:
-    return _apply_campaign_verb(request, public_id, actions.retry, "tries again what failed.")
+    return _apply_campaign_verb(request, public_id, actions.retry, "is retrying the failed evaluations.")

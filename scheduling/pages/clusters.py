@@ -1,4 +1,4 @@
-"""Settings of clusters: how each is reached, a test that explains what is wrong, and how far Acme goes on it."""
+"""Pages of cluster settings: connection, connection test and control mode."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ OPERATE_PERMISSION, ADD_PERMISSION, CHANGE_PERMISSION = (
 
 
 class ClusterSettingsForm(forms.ModelForm):
-    """The two confirmations are shown once they are needed: the first save then explains what it would mean."""
+    """The cluster settings. A save that needs a confirmation is refused first, with the consequence and a checkbox."""
 
-    confirm_drive = forms.BooleanField(required=False, label="Yes, drive this cluster")
-    confirm_address = forms.BooleanField(required=False, label="Yes, send the token to the new address")
+    confirm_drive = forms.BooleanField(required=False, label="Switch this cluster to mode drive")
+    confirm_address = forms.BooleanField(required=False, label="Send the token to the new address")
 
     class Meta:
         model = Cluster
@@ -44,21 +44,22 @@ class ClusterSettingsForm(forms.ModelForm):
             *("mode", "checkpoint_signal", "burn_in_minutes", "gpu_hour_price"),
         )
         labels = {
-            "api_user": "User there",
+            "api_user": "API user",
             "submit_as": "Jobs run as",
-            "user_token_directory": "Tokens of users",
-            "metrics_address": "Telemetry",
-            "log_root": "Job logs",
-            "checkpoint_root": "Checkpoints",
+            "user_token_directory": "User token directory",
+            "metrics_address": "Telemetry address",
+            "log_root": "Job log directory",
+            "checkpoint_root": "Checkpoint directory",
         }
 
-    def __init__(self, *given: Any, row: Cluster | None = None, **more: Any) -> None:
-        super().__init__(*given, instance=copy(row) if row else None, **more)
+    def __init__(self, *args: Any, row: Cluster | None = None, **kwargs: Any) -> None:
+        # A copy: validation assigns the submitted values to the instance
+        super().__init__(*args, instance=copy(row) if row else None, **kwargs)
         self.row = row
         self.fields["submit_as"].required = False
         for name in CONNECTION_COLUMNS if row and row.is_bundled else ():
             self.fields[name].disabled = True
-            self.fields[name].help_text = "Acme sets this itself at each start."
+            self.fields[name].help_text = "Set by Acme at each start."
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
@@ -71,40 +72,41 @@ class ClusterSettingsForm(forms.ModelForm):
         return cleaned
 
     def clean_submit_as(self) -> str:
-        """Left out, it stays."""
+        """Keep the current value if the field was not submitted."""
         return self.cleaned_data["submit_as"] or (self.row.submit_as if self.row else str(SubmitIdentity.SERVICE))
 
     def require_confirmations(self) -> None:
-        """Adds an error for each confirmation that is missing; a test of the connection needs none."""
-        given = self.cleaned_data
-        if given.get("mode") == ClusterMode.DRIVE and (self.row is None or self.row.mode != ClusterMode.DRIVE):
+        """Add an error for each missing confirmation. Connection tests do not need any."""
+        data = self.cleaned_data
+        if data.get("mode") == ClusterMode.DRIVE and (self.row is None or self.row.mode != ClusterMode.DRIVE):
             self._require_confirmation("confirm_drive", DRIVE_EXPLANATION)
-        token, address = given.get("token_file"), given.get("address")
+        token, address = data.get("token_file"), data.get("address")
         if self.row and token and token == self.row.token_file and address != self.row.address:
             self._require_confirmation("confirm_address", f"The token in {token} would be sent to {address}.")
 
-    def _require_confirmation(self, name: str, meaning: str) -> None:
+    def _require_confirmation(self, name: str, consequence: str) -> None:
         if not self.cleaned_data[name]:
-            self.add_error(name, meaning)
+            self.add_error(name, consequence)
 
     def shown_fields(self) -> list[forms.BoundField]:
-        return [one for one in self if not one.name.startswith("confirm_") or one.errors or one.value()]
+        return [field for field in self if not field.name.startswith("confirm_") or field.errors or field.value()]
 
     def columns(self) -> dict[str, Any]:
-        said = {name: self.cleaned_data[name] for name in self.Meta.fields if name in self.cleaned_data}
-        # A number left out stays, but for the price: without one there is none
-        return {name: value for name, value in said.items() if value is not None or name == "gpu_hour_price"}
+        """Return the columns to save."""
+        values = {name: self.cleaned_data[name] for name in self.Meta.fields if name in self.cleaned_data}
+        # An empty number keeps the current value, except that an empty price removes the price
+        return {name: value for name, value in values.items() if value is not None or name == "gpu_hour_price"}
 
     def refuse(self, error: ClusterError) -> None:
         if isinstance(error, InvalidClusterFields):
-            for name, said in error.errors.items():
-                self.add_error(name if name in self.fields else None, said)
+            for name, message in error.errors.items():
+                self.add_error(name if name in self.fields else None, message)
         else:
             self.add_error("name" if "name" in self.fields else None, str(error).capitalize() + ".")
 
-    def asked(self) -> ConnectionSettings:
-        connection = {name: self.cleaned_data[name] for name in CONNECTION_COLUMNS}
-        return ConnectionSettings(**connection, is_bundled=bool(self.row and self.row.is_bundled))
+    def connection_settings(self) -> ConnectionSettings:
+        values = {name: self.cleaned_data[name] for name in CONNECTION_COLUMNS}
+        return ConnectionSettings(**values, is_bundled=bool(self.row and self.row.is_bundled))
 
 
 class NewClusterForm(ClusterSettingsForm):
@@ -113,7 +115,7 @@ class NewClusterForm(ClusterSettingsForm):
 
 
 def _require_permission(request: HttpRequest, *any_of: str) -> None:
-    if not any(request.user.has_perm(one) for one in any_of):
+    if not any(request.user.has_perm(name) for name in any_of):
         raise PermissionDenied
 
 
@@ -127,7 +129,8 @@ def clusters(request: HttpRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def add(request: HttpRequest) -> HttpResponse:
-    """`do=test` tries what the form says; anything else enters it, whether it answers or not: it may come up later."""
+    """Add a cluster, or with `do=test` only test the connection. An unreachable cluster can be added: it may come up
+    later."""
     _require_permission(request, ADD_PERMISSION)
     form = NewClusterForm(request.POST or None)
     if _is_save(request, form):
@@ -138,7 +141,7 @@ def add(request: HttpRequest) -> HttpResponse:
         except ClusterError as error:
             form.refuse(error)
         else:
-            messages.success(request, f"{name} is entered; its nodes appear with the first look, within seconds.")
+            messages.success(request, f"{name} was added. Its nodes appear within seconds.")
             return redirect("cluster", name)
     return _render_cluster_page(request, form, None)
 
@@ -149,20 +152,20 @@ def cluster(request: HttpRequest, name: str) -> HttpResponse:
     row = get_object_or_404(Cluster, name=name)
     form = ClusterSettingsForm(request.POST or None, row=row)
     if request.method == "POST" and request.POST.get("do") == "test" and not request.user.has_perm(CHANGE_PERMISSION):
-        # Operators test what is saved, and nothing of their own
+        # Operators without the change permission may only test the saved connection
         return _render_cluster_page(request, ClusterSettingsForm(row=row), row, lambda: ConnectionSettings.of(row))
     if request.method == "POST" and request.POST.get("do") != "test":
         _require_permission(request, CHANGE_PERMISSION)
     if _is_save(request, form):
         try:
             changed = cluster_actions.change(row, form.columns(), author=Author.of(request))
-        except InvalidClusterFields as bad:
-            form.refuse(bad)
+        except InvalidClusterFields as error:
+            form.refuse(error)
             return _render_cluster_page(request, form, row)
         except ClusterError as error:
             messages.error(request, f"Nothing was changed: {error}.")
         else:
-            messages.success(request, f"Changed: {', '.join(changed)}. It counts from the next turn on.")
+            messages.success(request, f"Changed: {', '.join(changed)}. Takes effect in the next scheduling turn.")
         return redirect("cluster", row.name)
     return _render_cluster_page(request, form, row)
 
@@ -178,12 +181,12 @@ def _render_cluster_page(
     request: HttpRequest,
     form: ClusterSettingsForm,
     row: Cluster | None,
-    wanted: Callable[[], ConnectionSettings] | None = None,
+    settings: Callable[[], ConnectionSettings] | None = None,
 ) -> HttpResponse:
     now = clock.now()
     is_test = request.method == "POST" and request.POST.get("do") == "test"
-    steps = _run_form_test(request, form, row, wanted or form.asked, now) if is_test else ()
-    told = Event.objects.filter(cluster=row, what__in=("cluster.added", "cluster.changed"))
+    steps = _run_form_test(request, form, row, settings or form.connection_settings, now) if is_test else ()
+    events = Event.objects.filter(cluster=row, what__in=("cluster.added", "cluster.changed"))
     context = {
         "now": now,
         "cluster": row,
@@ -194,7 +197,7 @@ def _render_cluster_page(
         "steps": steps,
         "works": connection_test.all_steps_passed(steps),
         "may_change": request.user.has_perm(CHANGE_PERMISSION if row else ADD_PERMISSION),
-        "events": list(told.order_by("-id")[:MAX_CHANGES_SHOWN]) if row else [],
+        "events": list(events.order_by("-id")[:MAX_CHANGES_SHOWN]) if row else [],
     }
     return render(request, "settings/cluster.html", context, status=422 if form.errors else 200)
 
@@ -203,19 +206,20 @@ def _run_form_test(
     request: HttpRequest,
     form: ClusterSettingsForm,
     row: Cluster | None,
-    wanted: Callable[[], ConnectionSettings],
+    settings: Callable[[], ConnectionSettings],
     now: datetime,
 ) -> Sequence[ConnectionTestStep]:
-    """Nothing where the form is wrong, where it would send a token elsewhere, or after too many tests."""
+    """Return the steps of the connection test. Return none, with an error on the page, if the form is invalid, if a
+    saved token would be sent to another address, or after too many tests."""
     if form.is_bound and not form.is_valid():
         return ()
-    asked = wanted()
+    connection = settings()
     try:
-        cluster_actions.refuse_token_for_other_address(asked.address, asked.tokens)
-    except InvalidClusterFields as bad:
-        form.refuse(bad)
+        cluster_actions.refuse_token_for_other_address(connection.address, connection.tokens)
+    except InvalidClusterFields as error:
+        form.refuse(error)
         return ()
     if not ConnectionTests().allow_request(request, None):
         messages.error(request, f"At most {ConnectionTests.most} connection tests per minute. Try again in a minute.")
         return ()
-    return cluster_actions.run_connection_test(asked, now, row)
+    return cluster_actions.run_connection_test(connection, now, row)

@@ -1,4 +1,4 @@
-"""Rules of evaluation: what watches which directory, made by form, switched off and removed by a click."""
+"""Page of evaluation rules: list, add, enable, disable and remove rules."""
 
 from __future__ import annotations
 
@@ -47,30 +47,30 @@ def rules(request: HttpRequest) -> HttpResponse:
 
 
 def _rows(caller: Caller) -> list[EvaluationRule]:
-    found = list(campaign_queries.rules(caller).select_related("team", "user", "cluster")[:MAX_RULES_SHOWN])
-    for row in found:
+    rows = list(campaign_queries.rules(caller).select_related("team", "user", "cluster")[:MAX_RULES_SHOWN])
+    for row in rows:
         row.may_change = caller.may_change(row)  # type: ignore[attr-defined]
-    return found
+    return rows
 
 
 def _create_from_form(request: HttpRequest, form: EvaluationRuleForm, places: CallerTargets) -> bool:
-    """False if it cannot be; the form then says why."""
+    """Return whether the rule was created. If not, the form contains the errors."""
     try:
-        campaign_queries.create_rule_from_request(form.asked(), places, Author.of(request))
-    except InvalidField as bad:
-        form.add_error(bad.field if bad.field in form.fields else None, bad.why)
-    except PermissionDenied as refused:
-        form.add_error(None, str(refused))
+        campaign_queries.create_rule_from_request(form.request_values(), places, Author.of(request))
+    except InvalidField as error:
+        form.add_error(error.field if error.field in form.fields else None, error.why)
+    except PermissionDenied as error:
+        form.add_error(None, str(error))
     else:
-        messages.success(request, "What appears there from now on is evaluated.")
+        messages.success(request, "The rule was added. New checkpoints in the directory are evaluated from now on.")
         return True
     return False
 
 
 RULE_VERBS = {
-    "on": (lambda row, author: actions.change(row, {"is_on": True}, author=author), "is on."),
-    "off": (lambda row, author: actions.change(row, {"is_on": False}, author=author), "is off."),
-    "remove": (lambda row, author: actions.remove(row, author=author), "is removed; its campaigns stay."),
+    "on": (lambda row, author: actions.change(row, {"is_on": True}, author=author), "was enabled."),
+    "off": (lambda row, author: actions.change(row, {"is_on": False}, author=author), "was disabled."),
+    "remove": (lambda row, author: actions.remove(row, author=author), "was removed. Its campaigns are kept."),
 }
 
 
@@ -82,11 +82,11 @@ def change(request: HttpRequest, pk: int, verb: str) -> HttpResponse:
     if not caller.may_change(row):
         messages.error(request, caller.denial_reason(row, name))
         return redirect("evaluation-rules")
-    do, said = RULE_VERBS[verb]
+    apply, outcome = RULE_VERBS[verb]
     try:
-        do(row, Author.of(request))
-    except CampaignStateConflict as gone:
-        messages.error(request, str(gone))
+        apply(row, Author.of(request))
+    except CampaignStateConflict as conflict:
+        messages.error(request, str(conflict))
     else:
-        messages.success(request, f"{name} {said}")
+        messages.success(request, f"{name} {outcome}")
     return redirect("evaluation-rules")

@@ -1,4 +1,5 @@
-"""What people send to change how a cluster decides, or to replay it. `choosing` and `replays` check what it means."""
+"""Forms of policies, maintenance, replays, campaigns and rules. `policy_choice`, `requests` and `replays` validate the
+values; the forms only read them."""
 
 from __future__ import annotations
 
@@ -43,32 +44,38 @@ _OTHER_ORDERS = [name for name in ORDER_RULES if name != AcmeSettings().order]
 
 class PolicyForm(forms.Form):
     policy = forms.ChoiceField(
-        choices=_same_choices(LIVE_POLICIES), help_text="Decides from the next turn on; what runs stays."
+        choices=_same_choices(LIVE_POLICIES),
+        help_text="Takes effect in the next scheduling turn. Running jobs are not affected.",
     )
-    placement = forms.ChoiceField(choices=_same_choices(PLACEMENTS), help_text="How a job finds its nodes.")
+    placement = forms.ChoiceField(choices=_same_choices(PLACEMENTS), help_text="Selects the nodes of a job.")
     order = forms.ChoiceField(
         label=SETTING_LABELS["order"].capitalize(),
         choices=_same_choices(ORDER_RULES),
-        help_text="Whose order acme takes within a class.",
+        help_text="Order of jobs with the same priority under acme.",
     )
     backfill = forms.ChoiceField(
         label=SETTING_LABELS["backfill"].capitalize(),
         choices=_same_choices(("easy", "conservative")),
-        help_text="easy promises a start to the first in line, conservative to everybody.",
+        help_text="easy reserves a start for the first waiting job, conservative for every waiting job.",
     )
-    aging_s = forms.FloatField(label="Aging, seconds", help_text="Nobody is passed by who came so much later.")
-    class_s = forms.FloatField(label="A step of priority, seconds", help_text="It is worth so long a wait.")
+    aging_s = forms.FloatField(
+        label="Maximum overtaking, seconds", help_text="Jobs submitted this much later never start first."
+    )
+    class_s = forms.FloatField(
+        label="Seconds per priority point", help_text="Waiting time that is worth one priority point."
+    )
     reserve = forms.MultipleChoiceField(
-        label="Quotas kept free for",
+        label="Reserved quota kinds",
         choices=_same_choices(kind.value for kind in JobKind),
         required=False,
         widget=forms.CheckboxSelectMultiple,
-        help_text="What a team leaves of its quota for these is lent only to who gives way.",
+        help_text="Unused quota for these kinds is lent only to preemptible jobs.",
     )
-    why = forms.CharField(label="Why", max_length=1000, help_text="Operators read it in the history.")
+    why = forms.CharField(label="Reason", max_length=1000, help_text="Shown in the change history.")
 
     @staticmethod
-    def filled(choice: PolicyChoice) -> dict[str, Any]:
+    def initial_values(choice: PolicyChoice) -> dict[str, Any]:
+        """Return the form values of a choice. Unreadable settings are shown as the defaults."""
         try:
             settings = full_settings(choice) if choice.is_acme else AcmeSettings()
         except InvalidPolicySettings:
@@ -81,93 +88,102 @@ class PolicyForm(forms.Form):
         }
 
     def choice(self) -> PolicyChoice:
-        """Of a valid form. Policies other than acme leave nothing to choose."""
-        given = self.cleaned_data
+        """Return the choice of a valid form. Only acme has settings."""
+        data = self.cleaned_data
         settings = {}
-        if given["policy"] == "acme":
-            settings = {name: given[name] for name in ("order", "backfill", "aging_s", "class_s", "reserve")}
-        return PolicyChoice(policy=given["policy"], placement=given["placement"], settings=settings)
+        if data["policy"] == "acme":
+            settings = {name: data[name] for name in ("order", "backfill", "aging_s", "class_s", "reserve")}
+        return PolicyChoice(policy=data["policy"], placement=data["placement"], settings=settings)
 
 
 class MaintenanceForm(forms.Form):
-    """Times are UTC; what they and the rest mean is checked by `maintenance_actions`, which names the field."""
+    """A maintenance window, with times in UTC. `maintenance_actions` validates it and names the wrong field."""
 
-    name = forms.CharField(max_length=60, help_text="Jobs that wait for it name it: power, cooling-row-3.")
-    reason = forms.CharField(max_length=1000, help_text="Whoever's jobs wait for it read it.")
-    nodes = forms.CharField(
-        required=False, max_length=100_000, help_text="gpu[001-016], as Slurm writes them. Empty: the whole cluster."
+    name = forms.CharField(
+        max_length=60, help_text="Shown at jobs that wait for the maintenance, for example cooling-row-3."
     )
-    start_at = forms.DateTimeField(label="Begins, UTC", required=False, widget=_time_input(), help_text="Empty: now.")
-    end_at = forms.DateTimeField(label="Ends, UTC", widget=_time_input())
-    mode = forms.ChoiceField(label="Running jobs then", choices=DRAIN_MODE_CHOICES)
+    reason = forms.CharField(max_length=1000, help_text="Shown to users whose jobs wait for the maintenance.")
+    nodes = forms.CharField(
+        required=False,
+        max_length=100_000,
+        help_text="Slurm notation, for example gpu[001-016]. Leave empty for the whole cluster.",
+    )
+    start_at = forms.DateTimeField(
+        label="Start, UTC", required=False, widget=_time_input(), help_text="Leave empty to start now."
+    )
+    end_at = forms.DateTimeField(label="End, UTC", widget=_time_input())
+    mode = forms.ChoiceField(label="Running jobs", choices=DRAIN_MODE_CHOICES)
     lead = forms.CharField(
-        label="Lead",
+        label="Lead time",
         initial="1-00:00:00",
         max_length=20,
-        help_text="So long before it, no job starts there of which nobody knows how long it takes: without a time limit"
-        ", and without a history.",
+        help_text="Jobs of unknown length (no time limit and no history) stop starting this long before.",
     )
 
     def clean_lead(self) -> timedelta:
         try:
             lead = parse_duration(self.cleaned_data["lead"])
-        except BadNotation as bad:
-            raise forms.ValidationError(f"{bad}.") from None
+        except BadNotation as error:
+            raise forms.ValidationError(f"{error}.") from None
         if lead is None:
-            raise forms.ValidationError("UNLIMITED would keep them off for ever.")
+            raise forms.ValidationError(
+                "UNLIMITED is not allowed: jobs of unknown length would never start. Use a duration such as 1-00:00:00."
+            )
         return lead
 
-    def wanted(self, now: datetime) -> MaintenanceRequest:
-        given = self.cleaned_data
-        return MaintenanceRequest(**given | {"start_at": given["start_at"] or now})
+    def maintenance_request(self, now: datetime) -> MaintenanceRequest:
+        data = self.cleaned_data
+        return MaintenanceRequest(**data | {"start_at": data["start_at"] or now})
 
 
 class MaintenanceEndForm(forms.Form):
-    end_at = forms.DateTimeField(label="Ends, UTC", widget=_time_input())
-    why = forms.CharField(label="Why", required=False, max_length=1000)
+    end_at = forms.DateTimeField(label="End, UTC", widget=_time_input())
+    why = forms.CharField(label="Reason", required=False, max_length=1000)
 
 
 class ReplayForm(forms.Form):
-    """What is replayed, and under what; empty fields are as they are."""
+    """A replay: the jobs, the policies and the changed conditions. Empty fields keep the defaults."""
 
     MAIN = ("trace", "trace_file", "policies", "cluster", "days", "until", "jobs", "nodes", "gpus_per_node", "team")
 
     trace = forms.ChoiceField(
-        label="Jobs",
-        help_text="history: what ran here; acme: drawn as in the Acme study; below them files of your teams.",
+        label="Trace",
+        help_text="history: past jobs of a cluster; acme: synthetic jobs sampled from AcmeTrace; or a file.",
     )
     trace_file = forms.FileField(
-        label="Or a file",
+        label="Trace file",
         required=False,
         max_length=80,
-        help_text="CSV of AcmeTrace, Helios, openb or our own export, Philly, SWF, sacct --parsable2; also gz or zst;"
-        f" at most {MAX_FILE_BYTES >> 20} MiB.",
+        help_text="Replaces the trace above. Formats: CSV (AcmeTrace, Helios, openb, Acme export), Philly, SWF, sacct"
+        f" --parsable2; optionally gz or zst. At most {MAX_FILE_BYTES >> 20} MiB.",
     )
-    team = forms.ChoiceField(help_text="Its members see the result.")
+    team = forms.ChoiceField(help_text="Members of this team can see the result.")
     policies = forms.MultipleChoiceField(
         choices=_same_choices(POLICY_RULES),
         widget=forms.CheckboxSelectMultiple,
-        help_text=f"Up to {MAX_COMPARED_RUNS}, compared side by side.",
+        help_text=f"Up to {MAX_COMPARED_RUNS} policies, compared side by side.",
     )
-    cluster = forms.ChoiceField(required=False, help_text="Whose history.")
+    cluster = forms.ChoiceField(required=False, help_text="Cluster whose history is replayed.")
     days = forms.IntegerField(label="Days of history", required=False, min_value=1, max_value=MAX_HISTORY_DAYS)
-    until = forms.DateTimeField(label="Until, UTC", required=False, widget=_time_input(), help_text="Empty: now.")
-    jobs = forms.IntegerField(label="Jobs drawn", required=False, min_value=1, max_value=MAX_TRACE_JOBS)
+    until = forms.DateTimeField(
+        label="End of history, UTC", required=False, widget=_time_input(), help_text="Leave empty for now."
+    )
+    jobs = forms.IntegerField(label="Synthetic jobs", required=False, min_value=1, max_value=MAX_TRACE_JOBS)
     nodes = forms.IntegerField(
         required=False,
         min_value=1,
         max_value=requests.MAX_REPLAY_NODES,
-        help_text="Empty: as many as there are. Of a file nobody knows, so say how many.",
+        help_text="Required for a trace file. Otherwise leave empty to use the size of the cluster.",
     )
     gpus_per_node = forms.IntegerField(
-        label="GPUs of a node", required=False, min_value=1, max_value=requests.MAX_GPUS_PER_NODE
+        label="GPUs per node", required=False, min_value=1, max_value=requests.MAX_GPUS_PER_NODE
     )
     quota = forms.CharField(
         label="Quotas",
         required=False,
         max_length=20_000,
         widget=forms.Textarea(attrs={"rows": 3, "spellcheck": "false"}),
-        help_text="One a line: team,kind,GPUS or team,,GPUS for all its work. Empty: nobody is held back.",
+        help_text="One quota per line: team,kind,GPUS or, for all kinds, team,,GPUS. Leave empty for no quotas.",
     )
     order = forms.ChoiceField(
         label=f"acme: {SETTING_LABELS['order']}",
@@ -180,40 +196,44 @@ class ReplayForm(forms.Form):
         choices=[("", "easy"), ("conservative", "conservative")],
     )
     reserve = forms.MultipleChoiceField(
-        label="acme: quotas kept free for",
+        label="acme: reserved quota kinds",
         choices=_same_choices(kind.value for kind in JobKind),
         required=False,
         initial=sorted(AcmeSettings().reserve),
         widget=forms.CheckboxSelectMultiple,
-        help_text="What a team leaves of its quota for these is lent only to who gives way.",
+        help_text="Unused quota for these kinds is lent only to preemptible jobs.",
     )
     best_effort = forms.MultipleChoiceField(
-        label="acme: kinds that borrow",
+        label="acme: preemptible kinds",
         choices=_same_choices(kind.value for kind in JobKind),
         required=False,
         initial=list(ReplaySetting.best_effort),
         widget=forms.CheckboxSelectMultiple,
-        help_text="They may use what others leave of their quotas, and give way.",
+        help_text="Jobs of these kinds may borrow unused quota and can be preempted.",
     )
     placement = forms.ChoiceField(
         required=False, choices=[("", "consolidate"), *_same_choices(requests.PLACEMENT_NAMES[1:])]
     )
     preemption_cost = forms.ChoiceField(
-        label="What a preemption costs",
+        label="Preemption cost",
         required=False,
-        choices=[("", "nothing"), ("helios", "helios: 7, 30 or 60 s by width")],
+        choices=[("", "nothing"), ("helios", "helios: 7, 30 or 60 s, depending on job size")],
     )
-    faults = forms.CharField(required=False, max_length=200, help_text="rates, or name=number: nodes break.")
-    noise = forms.CharField(required=False, max_length=20, help_text="Errors of expected times: none, helios, a sigma.")
+    faults = forms.CharField(
+        required=False, max_length=200, help_text="Node failures: rates, or name=number pairs. Leave empty for none."
+    )
+    noise = forms.CharField(
+        required=False, max_length=20, help_text="Error of run time estimates: none, helios, or a sigma."
+    )
     seed = forms.IntegerField(required=False, min_value=0, max_value=2**31 - 1)
 
-    def __init__(self, *given: Any, places: CallerTargets, brought: Iterable[UploadedTrace] = (), **more: Any) -> None:
-        super().__init__(*given, **more)
-        mine = [team.name for team in places.teams.values() if places.caller.has(TeamRole.RESEARCHER, team.pk)]
+    def __init__(self, *args: Any, places: CallerTargets, uploads: Iterable[UploadedTrace] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        teams = [team.name for team in places.teams.values() if places.caller.has(TeamRole.RESEARCHER, team.pk)]
         clusters = [cluster.name for cluster in places.clusters.values()]
-        known = _same_choices(BUILT_IN_TRACES if clusters else BUILT_IN_TRACES[:-1])
-        files = [(one.called, f"{one.name} ({one.jobs:,} jobs)") for one in brought]
-        choices = {"team": _same_choices(mine), "cluster": _same_choices(clusters), "trace": known + files}
+        built_in = _same_choices(BUILT_IN_TRACES if clusters else BUILT_IN_TRACES[:-1])
+        files = [(upload.trace_name, f"{upload.name} ({upload.jobs:,} jobs)") for upload in uploads]
+        choices = {"team": _same_choices(teams), "cluster": _same_choices(clusters), "trace": built_in + files}
         for name, values in choices.items():
             self.fields[name].choices = values  # type: ignore[attr-defined]
 
@@ -227,126 +247,135 @@ class ReplayForm(forms.Form):
         return any(field.errors for field in self.more())
 
     def clean_until(self) -> datetime | None:
-        """Read as the API reads it."""
+        """Apply the limits of the API to the time."""
         until = self.cleaned_data["until"]
         try:
             return read_timestamp("until", until.isoformat()) if until else None
-        except InvalidField as bad:
-            raise forms.ValidationError(f"{bad.why}.") from None
+        except InvalidField as error:
+            raise forms.ValidationError(f"{error.why}.") from None
 
     def clean_quota(self) -> list[dict[str, str]]:
-        """What each line means is checked as the API's objects are, by the numbers of the lines."""
+        """Parse the lines and validate them like the API's objects. Errors name the line."""
         rows, lines = [], []
         for number, line in enumerate(filter(None, map(str.strip, self.cleaned_data["quota"].splitlines())), 1):
             cells = [cell.strip() for cell in line.split(",")]
             if len(cells) != 3:
-                raise forms.ValidationError(f"Line {number} is not team,kind,GPUS: {line[:60]}")
+                raise forms.ValidationError(f"Line {number}: expected team,kind,GPUS, got {line[:60]}")
             rows.append(dict(zip(("team", "kind", "gpus"), cells, strict=True)))
             lines.append(f"line {number}")
         try:
             if rows:
                 requests.quotas_from_rows(rows, lines)
-        except InvalidReplaySetting as bad:
-            raise forms.ValidationError(f"{bad.why[0].upper()}{bad.why[1:]}.") from None
+        except InvalidReplaySetting as error:
+            raise forms.ValidationError(f"{error.why[0].upper()}{error.why[1:]}.") from None
         return rows
 
     def clean_policies(self) -> list[str]:
-        chosen: list[str] = self.cleaned_data["policies"]
-        if len(chosen) > MAX_COMPARED_RUNS:
-            raise forms.ValidationError(f"{len(chosen)} are chosen; at most {MAX_COMPARED_RUNS} can be compared.")
-        return chosen
+        policies: list[str] = self.cleaned_data["policies"]
+        if len(policies) > MAX_COMPARED_RUNS:
+            raise forms.ValidationError(f"{len(policies)} policies selected; at most {MAX_COMPARED_RUNS} allowed.")
+        return policies
 
-    def asked(self, trace: str) -> dict[str, Any]:
-        """Without what belongs to other sorts of trace, or to a policy that is not replayed: their fields stand in the
-        same form."""
-        given = {name: value for name, value in self.cleaned_data.items() if value not in (None, "", [])}
+    def request_values(self, trace: str) -> dict[str, Any]:
+        """Return the values that apply to this kind of trace and to the selected policies."""
+        values = {name: value for name, value in self.cleaned_data.items() if value not in (None, "", [])}
         kind = trace_kind(trace)
         others = {name for sort, names in FIELDS_BY_TRACE_KIND.items() if sort != kind for name in names}
-        apart = {"trace", "trace_file", "policies", "team", "order", "backfill", "reserve", "best_effort", *others}
-        asked = {name: value for name, value in given.items() if name not in apart}
-        if "acme" in given["policies"]:
-            asked |= self._acme_params()
-        return asked
+        excluded = {"trace", "trace_file", "policies", "team", "order", "backfill", "reserve", "best_effort", *others}
+        params = {name: value for name, value in values.items() if name not in excluded}
+        if "acme" in values["policies"]:
+            params |= self._acme_params()
+        return params
 
     def _acme_params(self) -> dict[str, Any]:
-        """Only what is not as usual, so that the result's page says what was changed."""
-        given, usual = self.cleaned_data, AcmeSettings()
-        settings = {name: given[name] for name in ("order", "backfill") if given[name]}
-        if set(given["reserve"]) != usual.reserve:
-            settings["reserve"] = given["reserve"]
-        asked: dict[str, Any] = {"policy_settings": {"acme": settings}} if settings else {}
-        if sorted(given["best_effort"]) != sorted(ReplaySetting.best_effort):
-            asked["best_effort"] = ",".join(given["best_effort"])
-        return asked
+        """Return only the settings that differ from the defaults, so that the result page lists what was changed."""
+        data, defaults = self.cleaned_data, AcmeSettings()
+        settings = {name: data[name] for name in ("order", "backfill") if data[name]}
+        if set(data["reserve"]) != defaults.reserve:
+            settings["reserve"] = data["reserve"]
+        params: dict[str, Any] = {"policy_settings": {"acme": settings}} if settings else {}
+        if sorted(data["best_effort"]) != sorted(ReplaySetting.best_effort):
+            params["best_effort"] = ",".join(data["best_effort"])
+        return params
 
 
 class CampaignForm(forms.Form):
-    """Checkpoints, one a line; the rest is as of the API, and refused by the same sentences."""
+    """A new campaign, with one checkpoint per line. Validation and its messages are those of the API."""
 
     checkpoints = forms.CharField(
-        widget=forms.Textarea(attrs={"rows": 3}), max_length=200_000, help_text="Absolute paths, one a line."
+        widget=forms.Textarea(attrs={"rows": 3}), max_length=200_000, help_text="One absolute path per line."
     )
-    suite = forms.ChoiceField(help_text="What is measured; its newest version.")
-    team = forms.ChoiceField(help_text="Its members see the results.")
+    suite = forms.ChoiceField(help_text="The newest version of the suite is used.")
+    team = forms.ChoiceField(help_text="Members of this team can see the results.")
     cluster = forms.ChoiceField()
-    nodes = forms.IntegerField(required=False, min_value=1, max_value=100_000, help_text="At most so many at once.")
+    nodes = forms.IntegerField(
+        label="Node limit", required=False, min_value=1, max_value=100_000, help_text="Maximum number of nodes in use."
+    )
     within = forms.CharField(
-        label="Through within", required=False, max_length=40, help_text="Instead of nodes: as 2:00:00."
+        label="Finish within",
+        required=False,
+        max_length=40,
+        help_text="A duration such as 2:00:00. Use it instead of a node limit.",
     )
     weights_gb = forms.FloatField(
-        label="GB of a checkpoint", required=False, min_value=0.001, max_value=10**5, help_text="14 if you say nothing."
+        label="Checkpoint size, GB", required=False, min_value=0.001, max_value=10**5, help_text="Default: 14."
     )
-    again = forms.BooleanField(label="Measure again what is known", required=False)
+    again = forms.BooleanField(label="Repeat existing evaluations", required=False)
 
-    def __init__(self, *given: Any, places: CallerTargets, suites: list[str], **more: Any) -> None:
-        super().__init__(*given, **more)
+    def __init__(self, *args: Any, places: CallerTargets, suites: list[str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         set_choices(self, places, suites)
 
-    def asked(self) -> dict[str, Any]:
-        given = {name: value for name, value in self.cleaned_data.items() if value not in (None, "", False)}
-        given["checkpoints"] = [line.strip() for line in given["checkpoints"].splitlines() if line.strip()]
-        return given
+    def request_values(self) -> dict[str, Any]:
+        values = {name: value for name, value in self.cleaned_data.items() if value not in (None, "", False)}
+        values["checkpoints"] = [line.strip() for line in values["checkpoints"].splitlines() if line.strip()]
+        return values
 
 
 class EvaluationRuleForm(forms.Form):
-    """A directory and what is measured of its new checkpoints; refused by the same sentences as through the API."""
+    """A new evaluation rule. Validation and its messages are those of the API."""
 
-    directory = forms.CharField(max_length=250, help_text="An absolute path, as the nodes see it.")
-    suite = forms.ChoiceField(help_text="Its newest version at the time.")
+    directory = forms.CharField(max_length=250, help_text="Absolute path on the nodes.")
+    suite = forms.ChoiceField(help_text="Each campaign uses the newest version of the suite.")
     which = forms.ChoiceField(
-        label="Evaluate", choices=RuleSelection.choices, help_text="Of several new ones the newest alone, or every one."
+        label="Evaluate", choices=RuleSelection.choices, help_text="Used when several checkpoints are new."
     )
     pattern = forms.CharField(
-        required=False, max_length=100, help_text="Only names like it, as run-*/step-*; empty: all."
+        required=False, max_length=100, help_text="For example run-*/step-*. Leave empty for all names."
     )
     interval = forms.CharField(
-        label="At most every", required=False, max_length=40, help_text="As 1:00:00; empty: whenever one appears."
+        label="Minimum interval",
+        required=False,
+        max_length=40,
+        help_text="A duration such as 1:00:00. Leave empty to evaluate each checkpoint when it appears.",
     )
     per_day = forms.IntegerField(
-        label="Campaigns a day",
+        label="Campaigns per day",
         required=False,
         min_value=1,
         max_value=MAX_CAMPAIGNS_PER_DAY,
-        help_text="24 if you say nothing.",
+        help_text="Default: 24.",
     )
-    team = forms.ChoiceField(help_text="Its members see the results.")
+    team = forms.ChoiceField(help_text="Members of this team can see the results.")
     cluster = forms.ChoiceField()
-    nodes = forms.IntegerField(required=False, min_value=1, max_value=100_000, help_text="At most so many at once.")
+    nodes = forms.IntegerField(
+        label="Node limit", required=False, min_value=1, max_value=100_000, help_text="Maximum number of nodes in use."
+    )
     weights_gb = forms.FloatField(
-        label="GB of a checkpoint", required=False, min_value=0.001, max_value=10**5, help_text="14 if you say nothing."
+        label="Checkpoint size, GB", required=False, min_value=0.001, max_value=10**5, help_text="Default: 14."
     )
 
-    def __init__(self, *given: Any, places: CallerTargets, suites: list[str], **more: Any) -> None:
-        super().__init__(*given, **more)
+    def __init__(self, *args: Any, places: CallerTargets, suites: list[str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         set_choices(self, places, suites)
 
-    def asked(self) -> dict[str, Any]:
+    def request_values(self) -> dict[str, Any]:
         return {name: value for name, value in self.cleaned_data.items() if value not in (None, "")}
 
 
 def set_choices(form: forms.Form, places: CallerTargets, suites: list[str]) -> None:
-    """The teams one may evaluate for, and what there is to evaluate with."""
-    mine = [team.name for team in places.teams.values() if places.caller.has(TeamRole.RESEARCHER, team.pk)]
+    """Offer the teams that the caller may submit for, the clusters, and the suites."""
+    teams = [team.name for team in places.teams.values() if places.caller.has(TeamRole.RESEARCHER, team.pk)]
     clusters = [cluster.name for cluster in places.clusters.values()]
-    for name, values in {"team": mine, "cluster": clusters, "suite": suites}.items():
+    for name, values in {"team": teams, "cluster": clusters, "suite": suites}.items():
         form.fields[name].choices = _same_choices(values)  # type: ignore[attr-defined]

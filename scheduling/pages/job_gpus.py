@@ -1,7 +1,7 @@
-"""The GPUs of a job: where its newest attempt holds them, what they did by telemetry, and what the job has cost.
+"""The GPU panel of a job's page: nodes and GPUs of its newest attempt, their telemetry, and the cost of the job.
 
-A fragment that the job's page asks for after it is shown. The series costs the samples of the attempt's nodes between
-its ends: so many rows as there are nodes times steps, and the steps are the coarser the more nodes there are.
+The job's page loads this fragment after it is shown. The series reads one row per node and step of the attempt; the
+step is coarser for more nodes, which limits the rows read.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from scheduling.ledger import report_rows
 from scheduling.ledger.waste import IDLE_BELOW
 from scheduling.queries import ledger_facts, ledger_table
 
-SERIES_SPAN = timedelta(hours=24)  # of the series: the last day of the attempt
-MAX_NODES_SHOWN = 96  # drawn; the figures are those of all
+SERIES_SPAN = timedelta(hours=24)  # the series covers the last day of the attempt
+MAX_NODES_SHOWN = 96  # limits the drawing only; the totals cover all nodes
 MAX_SAMPLE_ROWS = 100_000
 MAX_SAMPLE_AGE = timedelta(minutes=1)
 
-# One point for each interval: the mean of the job's own GPUs, the hottest, and what they draw together
+# One point per interval over the job's own GPUs: mean utilisation, highest temperature, total power, mean memory
 GPU_SERIES_SQL = """
 SELECT s.at, avg(s.gpu_util[al.gpu + 1]), max(s.gpu_temperature_c[al.gpu + 1]), sum(s.gpu_power_w[al.gpu + 1]),
   avg(s.gpu_memory_mib[al.gpu + 1])
@@ -55,7 +55,7 @@ class GpuCell:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeGpus:
-    """A node, GPU by GPU."""
+    """A node with one cell per GPU."""
 
     node: str
     rack: str
@@ -95,9 +95,9 @@ def series(attempt: Attempt, now: datetime) -> list[GpuSeriesPoint]:
     since = max(attempt.promised_at, until - SERIES_SPAN)
     nodes = Allocation.objects.filter(attempt=attempt, gpu__isnull=False).values("node").distinct().count()
     step = _series_resolution(nodes, until - since)
-    asked = {"resolution": int(step), "since": since, "until": until, "attempt": attempt.pk}
+    params = {"resolution": int(step), "since": since, "until": until, "attempt": attempt.pk}
     with connection.cursor() as cursor:
-        cursor.execute(GPU_SERIES_SQL, asked)
+        cursor.execute(GPU_SERIES_SQL, params)
         return [
             GpuSeriesPoint(at=at, util=util, hottest=hottest, power_w=power, memory_mib=memory)
             for at, util, hottest, power, memory in cursor.fetchall()
@@ -105,7 +105,7 @@ def series(attempt: Attempt, now: datetime) -> list[GpuSeriesPoint]:
 
 
 def _series_resolution(nodes: int, span: timedelta) -> Resolution:
-    """The finest that does not read too much. An hour of means says nothing of a job that ran for minutes."""
+    """Return the finest resolution within the row limit. Hourly means would hide a job that ran for minutes."""
     for step in (Resolution.RAW, Resolution.FIVE_MINUTES):
         if nodes * 8 * span.total_seconds() / step <= MAX_SAMPLE_ROWS:
             return Resolution(step)
@@ -113,7 +113,7 @@ def _series_resolution(nodes: int, span: timedelta) -> Resolution:
 
 
 def _attempt_nodes(attempt: Attempt, now: datetime) -> list[NodeGpus]:
-    """Filled where it holds a GPU; of an attempt that runs, in the colour of how busy the GPU is."""
+    """Return the attempt's nodes. While it runs, the tone of each of its GPUs shows the utilisation."""
     held: dict[int, set[int]] = {}
     rows = attempt.allocations.filter(gpu__isnull=False).order_by("node__leaf", "node__rack", "node__name", "gpu")
     nodes = {}
@@ -138,8 +138,8 @@ def _recent_utilisation(nodes: Sequence[int], now: datetime) -> dict[int, Sequen
 
 def _cell(gpu: int, is_held: bool, busy: Sequence[float | None]) -> GpuCell:
     if not is_held:
-        return GpuCell(tone="none", says=f"GPU {gpu}: not its own")
+        return GpuCell(tone="none", says=f"GPU {gpu}: not allocated to this job")
     percent = busy[gpu] if gpu < len(busy) else None
     if percent is None:
         return GpuCell(tone="quiet", says=f"GPU {gpu}")
-    return GpuCell(tone="waiting" if percent < IDLE_BELOW else "running", says=f"GPU {gpu}: {percent:.0f} % busy")
+    return GpuCell(tone="waiting" if percent < IDLE_BELOW else "running", says=f"GPU {gpu}: {percent:.0f}% utilised")

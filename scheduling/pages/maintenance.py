@@ -1,4 +1,4 @@
-"""Maintenance on pages: asked, shown with what it means, confirmed; then its end may be moved, or it is called off."""
+"""Pages of maintenance windows: schedule one after a preview of its impact, change its end, cancel it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def maintenance_rows(cluster: Cluster, now: datetime) -> list[MaintenanceRow]:
 
 @dataclass(frozen=True, kw_only=True)
 class VisibleImpact:
-    """What it means, to somebody who may not know every job."""
+    """The impact of a maintenance window for one user: `hidden` counts the affected jobs they may not see."""
 
     ahead: MaintenanceImpact
     running: list[AffectedJob]
@@ -54,28 +54,30 @@ class VisibleImpact:
 
 
 def _visible_impact(request: HttpRequest, ahead: MaintenanceImpact) -> VisibleImpact:
-    ids = [one.job.pk for one in ahead.running]
+    ids = [affected.job.pk for affected in ahead.running]
     visible = set(Job.objects.visible_to(request.user).filter(pk__in=ids).values_list("pk", flat=True))
-    mine = [one for one in ahead.running if one.job.pk in visible]
-    return VisibleImpact(ahead=ahead, running=mine, hidden=len(ids) - len(mine))
+    running = [affected for affected in ahead.running if affected.job.pk in visible]
+    return VisibleImpact(ahead=ahead, running=running, hidden=len(ids) - len(running))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @permission_required(OPERATE_PERMISSION, raise_exception=True)
 def declare(request: HttpRequest, cluster: str) -> HttpResponse:
-    """Nothing is declared before what it means was shown for exactly this."""
+    """Preview the impact, then schedule the window once the user has confirmed exactly these values."""
     row, now = get_object_or_404(Cluster, name=cluster), clock.now()
     form = MaintenanceForm(request.POST or None)
     meant, mark = None, ""
     if request.method == "POST" and form.is_valid():
         mark = _form_fingerprint(form)
         try:
-            meant = _visible_impact(request, maintenance_actions.preview_maintenance(row, form.wanted(now), now))
+            meant = _visible_impact(
+                request, maintenance_actions.preview_maintenance(row, form.maintenance_request(now), now)
+            )
             if request.POST.get("confirm") == mark:
                 window = maintenance_actions.schedule_maintenance(
-                    row, form.wanted(now), author=Author.of(request), now=now
+                    row, form.maintenance_request(now), author=Author.of(request), now=now
                 )
-                messages.success(request, f"{window} is declared: {meant.ahead.effect}")
+                messages.success(request, f"{window} was scheduled. {meant.ahead.effect}")
                 return redirect("maintenance", row.name, window.pk)
         except MaintenanceError as error:
             form.add_error(error.field if error.field in form.fields else None, f"{capitalize_first(str(error))}.")
@@ -84,7 +86,7 @@ def declare(request: HttpRequest, cluster: str) -> HttpResponse:
 
 
 def _form_fingerprint(form: MaintenanceForm) -> str:
-    """What was asked when it was shown; who changes a field afterwards is shown anew."""
+    """Return a mark of the form's values. If a value changes after the preview, the preview is shown again."""
     return "|".join(str(form.cleaned_data[name]) for name in form.fields)
 
 
@@ -131,17 +133,17 @@ def _events(window: Maintenance) -> Any:
 def move_end(request: HttpRequest, cluster: str, number: int) -> HttpResponse:
     window, form = _get_window(cluster, number), MaintenanceEndForm(request.POST)
     if not form.is_valid():
-        messages.error(request, f"Nothing was changed: {' '.join(str(one[0]) for one in form.errors.values())}")
+        messages.error(request, f"Nothing was changed: {' '.join(str(errors[0]) for errors in form.errors.values())}")
         return redirect("maintenance", cluster, number)
-    given = form.cleaned_data
+    data = form.cleaned_data
     try:
         maintenance_actions.change_maintenance_end(
-            window, given["end_at"], author=Author.of(request), why=given["why"], now=clock.now()
+            window, data["end_at"], author=Author.of(request), why=data["why"], now=clock.now()
         )
     except MaintenanceError as error:
         messages.error(request, f"Nothing was changed: {'the end ' if error.field else ''}{error}.")
     else:
-        messages.success(request, f"{window} ends {window.end_at:%d %b %Y %H:%M} UTC.")
+        messages.success(request, f"{window} now ends on {window.end_at:%Y-%m-%d %H:%M} UTC.")
     return redirect("maintenance", cluster, number)
 
 
@@ -154,5 +156,7 @@ def cancel(request: HttpRequest, cluster: str, number: int) -> HttpResponse:
     except MaintenanceError as error:
         messages.error(request, f"Nothing was changed: {error}.")
         return redirect("maintenance", cluster, number)
-    messages.success(request, f"{window} is called off; nodes that it closed take work again with the next turn.")
+    messages.success(
+        request, f"{window} was cancelled. Nodes that it closed accept jobs again from the next scheduling turn."
+    )
     return redirect(f"{reverse('queue')}?cluster={window.cluster.name}")

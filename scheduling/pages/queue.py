@@ -1,4 +1,4 @@
-"""The page of the queue: who waits in which order and why, what teams own and hold, what is drained, how it decides."""
+"""The queue page: waiting jobs in order, quotas, drained nodes, maintenance windows and the scheduling policy."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ OPERATE_PERMISSION = "jobs.operate_cluster"
 
 @require_safe
 def queue(request: HttpRequest) -> HttpResponse:
-    asked = PageQuery(request.GET)
-    clusters, cluster = requested_cluster(asked)
+    query = PageQuery(request.GET)
+    clusters, cluster = requested_cluster(query)
     now = clock.now()
     if cluster is None:
-        return render_page(request, "scheduling/queue.html", {"now": now}, wrong=asked.wrong)
-    standing = cache(lambda: queue_states.of(cluster, now))
+        return render_page(request, "scheduling/queue.html", {"now": now}, wrong=query.wrong)
+    state = cache(lambda: queue_states.of(cluster, now))
     context = {
         "now": now,
         "cluster": cluster,
         "clusters": clusters,
         "here": f"{reverse('queue')}?cluster={cluster.name}",
-        "line": cache(lambda: queue_view(standing(), request.user)),
-        "bars": cache(lambda: _quota_bars(request, cluster, standing())),
+        "line": cache(lambda: queue_view(state(), request.user)),
+        "bars": cache(lambda: _quota_bars(request, cluster, state())),
         "drains": cache(lambda: _drained_nodes(cluster)),
         "windows": cache(lambda: maintenance.maintenance_rows(cluster, now)),
         "choice": cache(lambda: _policy_summary(policy_actions.current_policy_choice(cluster))),
@@ -54,30 +54,30 @@ def queue(request: HttpRequest) -> HttpResponse:
     }
     parts = ("line", "quotas", "drains", "maintenance", "policy")
     fragments = {part: f"scheduling/_{part}.html" for part in parts}
-    return render_page(request, "scheduling/queue.html", context, fragments, asked.wrong)
+    return render_page(request, "scheduling/queue.html", context, fragments, query.wrong)
 
 
-# --- what teams own
+# --- quotas
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuotaBar:
     account: QuotaAccount
     parts: list[QuotaBarPart]
-    mark: float  # where the quota ends, in percent of the scale
+    mark: float  # end of the quota, in percent of the scale
 
 
-def _quota_bars(request: HttpRequest, cluster: Cluster, standing: QueueState) -> list[QuotaBar]:
-    """Names of teams are for their members and for who operates; the rest is one bar together."""
+def _quota_bars(request: HttpRequest, cluster: Cluster, state: QueueState) -> list[QuotaBar]:
+    """Return one bar per quota. Teams that the user may not name share one bar."""
     teams = set(Team.objects.where(request.user).values_list("name", flat=True))
     knows_all = request.user.has_perm(OPERATE_PERMISSION)
 
     def may_name(team: str) -> bool:
         return knows_all or team in teams
 
-    found = accounts(standing.picture.quotas, standing.quota_uses, _reserved_kinds(cluster), may_name)
-    most = max((one.bar_length for one in found), default=0) or 1
-    return [QuotaBar(account=one, parts=one.parts(most), mark=100 * (one.owned or 0) / most) for one in found]
+    rows = accounts(state.picture.quotas, state.quota_uses, _reserved_kinds(cluster), may_name)
+    longest = max((row.bar_length for row in rows), default=0) or 1
+    return [QuotaBar(account=row, parts=row.parts(longest), mark=100 * (row.owned or 0) / longest) for row in rows]
 
 
 def _reserved_kinds(cluster: Cluster) -> frozenset[JobKind]:
@@ -88,7 +88,7 @@ def _reserved_kinds(cluster: Cluster) -> frozenset[JobKind]:
         return frozenset()
 
 
-# --- what is drained
+# --- drained nodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ def _drained_nodes(cluster: Cluster) -> list[DrainedNode]:
     return [DrainedNode(node=node, held=held.get(node.pk, 0)) for node in rows]
 
 
-# --- how it decides
+# --- scheduling policy
 
 
 def _policy_summary(choice: PolicyChoice) -> dict[str, Any]:
@@ -121,31 +121,31 @@ def _changes(cluster: Cluster) -> Any:
 @require_http_methods(["GET", "HEAD", "POST"])
 @permission_required(OPERATE_PERMISSION, raise_exception=True)
 def policy(request: HttpRequest, cluster: str) -> HttpResponse:
-    """Asked, shown as a difference, confirmed: nothing changes before the third."""
+    """Show the changes to the policy, then apply them once the user has confirmed."""
     row = get_object_or_404(Cluster, name=cluster)
-    now_so = policy_actions.current_policy_choice(row)
-    form = PolicyForm(request.POST or None, initial=PolicyForm.filled(now_so))
-    found = None
+    current = policy_actions.current_policy_choice(row)
+    form = PolicyForm(request.POST or None, initial=PolicyForm.initial_values(current))
+    changes = None
     if request.method == "POST" and form.is_valid():
         try:
-            if request.POST.get("confirm") == now_so.mark:
-                return _apply_policy(request, row, form, now_so)
+            if request.POST.get("confirm") == current.mark:
+                return _apply_policy(request, row, form, current)
             policy_actions.check_choice(form.choice())
-            found = differences(now_so, form.choice())
+            changes = differences(current, form.choice())
             if request.POST.get("confirm"):
-                messages.warning(request, f"Somebody changed how {row} decides in the meantime; look again.")
-        except InvalidPolicySettings as bad:
-            field, _, why = str(bad).partition(": ")
-            form.add_error(field if field in form.fields else None, why or str(bad))
+                messages.warning(request, f"The policy of {row} was changed in the meantime. Review the changes again.")
+        except InvalidPolicySettings as error:
+            field, _, why = str(error).partition(": ")
+            form.add_error(field if field in form.fields else None, why or str(error))
         except PolicyError as error:
             messages.error(request, str(error))
-    context = {"now": clock.now(), "cluster": row, "form": form, "differences": found, "mark": now_so.mark}
+    context = {"now": clock.now(), "cluster": row, "form": form, "differences": changes, "mark": current.mark}
     return render(request, "scheduling/policy.html", context, status=400 if form.errors else 200)
 
 
-def _apply_policy(request: HttpRequest, row: Cluster, form: PolicyForm, now_so: PolicyChoice) -> HttpResponse:
+def _apply_policy(request: HttpRequest, row: Cluster, form: PolicyForm, current: PolicyChoice) -> HttpResponse:
     why = form.cleaned_data["why"]
-    done = policy_actions.set_policy_choice(row, form.choice(), before=now_so, author=Author.of(request), why=why)
-    count = f"{len(done)} thing{'' if len(done) == 1 else 's'}"
-    messages.success(request, f"{row} decides otherwise from the next turn on: {count} changed.")
+    changes = policy_actions.set_policy_choice(row, form.choice(), before=current, author=Author.of(request), why=why)
+    count = f"{len(changes)} setting{'' if len(changes) == 1 else 's'}"
+    messages.success(request, f"{count} of {row} changed. Takes effect in the next scheduling turn.")
     return redirect(f"{reverse('queue')}?cluster={row.name}")

@@ -1,4 +1,4 @@
-"""What if: ask for a replay, watch it, compare what came out, take it along."""
+"""Pages of replays (What if): start a replay, follow it, compare results, download them, manage uploaded traces."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ def _request_caller(request: HttpRequest) -> Caller:
 def replays(request: HttpRequest) -> HttpResponse:
     caller = _request_caller(request)
     places = CallerTargets(caller)
-    brought = list(traces(caller)[:PAGE_SIZE])
+    uploads = list(traces(caller)[:PAGE_SIZE])
     form = ReplayForm(
-        request.POST or None, request.FILES or None, places=places, brought=brought, initial=DEFAULT_REPLAY_VALUES
+        request.POST or None, request.FILES or None, places=places, uploads=uploads, initial=DEFAULT_REPLAY_VALUES
     )
-    if request.method == "POST" and form.is_valid() and (made := _create_from_form(request, form, places)):
-        return redirect("replay", made.public_id)
+    if request.method == "POST" and form.is_valid() and (simulation := _create_from_form(request, form, places)):
+        return redirect("replay", simulation.public_id)
     context = {
         "now": clock.now(),
         "form": form,
-        "traces": [(one, caller.may_change(one)) for one in brought],
+        "traces": [(upload, caller.may_change(upload)) for upload in uploads],
         "lost_file": request.FILES["trace_file"].name if form.errors and "trace_file" in request.FILES else "",
         "may_ask": bool(form.fields["team"].choices),  # type: ignore[attr-defined]
         "rows": cache(
@@ -72,43 +72,43 @@ def replays(request: HttpRequest) -> HttpResponse:
 
 
 def _create_from_form(request: HttpRequest, form: ReplayForm, places: CallerTargets) -> Simulation | None:
-    """None if it cannot be; the form then says why, and no file is kept."""
+    """Return the new simulation, or None after adding the errors to the form; then an uploaded file is not saved."""
     try:
-        brought = _read_upload(request, form.cleaned_data["trace_file"])
+        upload = _read_upload(request, form.cleaned_data["trace_file"])
         with transaction.atomic():
-            made = _create_simulation(form, places, brought, Author.of(request))
-    except InvalidField as bad:
-        form.add_error(bad.field if bad.field in form.fields else None, bad.why)
-    except (TooManySimulations, PermissionDenied) as refused:
-        form.add_error(None, str(refused))
-    except InvalidRequestField as bad:
-        for field, sentences in dict(bad.detail).items():  # type: ignore[arg-type]
-            form.add_error(field if field in form.fields else None, [str(one) for one in sentences])
+            simulation = _create_simulation(form, places, upload, Author.of(request))
+    except InvalidField as error:
+        form.add_error(error.field if error.field in form.fields else None, error.why)
+    except (TooManySimulations, PermissionDenied) as error:
+        form.add_error(None, str(error))
+    except InvalidRequestField as error:
+        for field, sentences in dict(error.detail).items():  # type: ignore[arg-type]
+            form.add_error(field if field in form.fields else None, [str(sentence) for sentence in sentences])
     else:
         wake_simulation_worker()
-        return made
+        return simulation
     return None
 
 
 def _create_simulation(
-    form: ReplayForm, places: CallerTargets, brought: ParsedTrace | None, author: Author
+    form: ReplayForm, places: CallerTargets, upload: ParsedTrace | None, author: Author
 ) -> Simulation:
     trace, policies = form.cleaned_data["trace"], form.cleaned_data["policies"]
     team = places.resolve_team(form.cleaned_data["team"])
-    if brought:
-        trace = trace_actions.save_trace(brought, team=team, author=author).called
-    params = replay_params(trace, policies, form.asked(trace), places, places.caller)
+    if upload:
+        trace = trace_actions.save_trace(upload, team=team, author=author).trace_name
+    params = replay_params(trace, policies, form.request_values(trace), places, places.caller)
     return actions.create_simulation(
         trace=trace, policies=policies, params=params, team=team, author=author, now=clock.now()
     )
 
 
 def _read_upload(request: HttpRequest, file: UploadedFile | None) -> ParsedTrace | None:
-    """Before anything is written: it may take seconds."""
+    """Parse the file. This may take seconds, so call it outside a transaction."""
     if file is None:
         return None
     if not TraceUploadThrottle().allow_request(request, None):
-        raise InvalidField("trace_file", "That were many traces in one minute; wait a moment.")
+        raise InvalidField("trace_file", "Too many uploads in one minute. Try again in a minute.")
     return read_uploaded_trace(file)
 
 
@@ -121,16 +121,16 @@ def remove_trace(request: HttpRequest, number: int) -> HttpResponse:
     else:
         try:
             trace_actions.remove(row, author=Author.of(request))
-        except trace_actions.TraceInUse as used:
-            messages.error(request, str(used))
+        except trace_actions.TraceInUse as conflict:
+            messages.error(request, str(conflict))
         else:
-            messages.success(request, f"{row} is removed.")
+            messages.success(request, f"{row} was removed.")
     return redirect("replays")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunColumn:
-    """One run, and the simulation it belongs to."""
+    """One run with its simulation and the heading of its column."""
 
     simulation: Simulation
     run: dict[str, Any]
@@ -138,15 +138,15 @@ class RunColumn:
 
 
 def _run_columns(rows: list[Simulation]) -> list[RunColumn]:
-    """The names of policies, with the simulation's where the same one was run twice."""
-    found = [(row, run) for row in rows for run in (row.result or {}).get("runs", ())][:MAX_COMPARED_RUNS]
-    policies = [run["policy"] for _, run in found]
-    twice = {name for name in policies if policies.count(name) > 1}
-    return [RunColumn(simulation=row, run=run, name=_column_name(row, run["policy"], twice)) for row, run in found]
+    """Return the runs of the simulations. A policy that occurs twice is named with its simulation."""
+    runs = [(row, run) for row in rows for run in (row.result or {}).get("runs", ())][:MAX_COMPARED_RUNS]
+    policies = [run["policy"] for _, run in runs]
+    repeated = {name for name in policies if policies.count(name) > 1}
+    return [RunColumn(simulation=row, run=run, name=_column_name(row, run["policy"], repeated)) for row, run in runs]
 
 
-def _column_name(row: Simulation, policy: str, twice: set[str]) -> str:
-    return f"{policy} {row.public_id}" if policy in twice else policy
+def _column_name(row: Simulation, policy: str, repeated: set[str]) -> str:
+    return f"{policy} {row.public_id}" if policy in repeated else policy
 
 
 @require_safe
@@ -171,7 +171,7 @@ def replay(request: HttpRequest, public_id: str) -> HttpResponse:
 
 
 def _requested_simulations(request: HttpRequest) -> list[Simulation]:
-    """Those that are named in the address, in its order; one that is not theirs is not there."""
+    """Return the simulations named in the address, in that order. 404 if one does not exist or is not visible."""
     names = list(dict.fromkeys(",".join(request.GET.getlist("of")).replace("\x00", "").split(",")))[:MAX_COMPARED_RUNS]
     rows = {
         row.public_id: row
@@ -201,12 +201,12 @@ def export(request: HttpRequest, form: str) -> HttpResponse:
     columns = _run_columns(_requested_simulations(request))
     name = "-".join(dict.fromkeys(column.simulation.public_id for column in columns)) or "nothing"
     if form == "json":
-        told = [{"simulation": c.simulation.public_id, "name": c.name, **c.run} for c in columns]
-        response: HttpResponse = JsonResponse({"runs": told})
+        runs = [{"simulation": c.simulation.public_id, "name": c.name, **c.run} for c in columns]
+        response: HttpResponse = JsonResponse({"runs": runs})
     else:
         response = HttpResponse(content_type="text/csv; charset=utf-8")
-        found = sections([column.run for column in columns]) if columns else []
-        csv.writer(response).writerows(csv_rows([column.name for column in columns], found))
+        tables = sections([column.run for column in columns]) if columns else []
+        csv.writer(response).writerows(csv_rows([column.name for column in columns], tables))
     response["Content-Disposition"] = f'attachment; filename="what-if-{name}.{form}"'
     return response
 
@@ -220,8 +220,8 @@ def cancel(request: HttpRequest, public_id: str) -> HttpResponse:
     else:
         try:
             actions.cancel(row, author=Author.of(request), now=clock.now())
-        except SimulationStateConflict as gone:
-            messages.error(request, str(gone))
+        except SimulationStateConflict as conflict:
+            messages.error(request, str(conflict))
         else:
-            messages.success(request, f"{row} is cancelled.")
+            messages.success(request, f"{row} was cancelled.")
     return redirect("replay", row.public_id)

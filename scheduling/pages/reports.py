@@ -1,4 +1,4 @@
-"""The pages of reports: where the GPU-hours of a period went, and whose GPUs were held and not used."""
+"""Pages of reports: the GPU-hours of a period by use, and allocated GPUs that were idle, by user."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def reports(request: HttpRequest) -> HttpResponse:
             _period_choice(period, by, {"days": days}, name) for days, name in report_rows.PERIOD_TITLES.items()
         ],
         "months": report_rows.months(clock.now()),
-        "views": [LinkChoice(name=one, url=_url(period.asked, one), is_on=one == by) for one in ledger_table.GROUPINGS],
+        "views": [
+            LinkChoice(name=name, url=_url(period.asked, name), is_on=name == by) for name in ledger_table.GROUPINGS
+        ],
         "csv_url": f"{reverse('report-csv')}?{urlencode({**period.asked, 'by': by})}",
         "export_url": f"{reverse('report-export')}?{urlencode(period.asked)}",
     }
@@ -58,53 +60,53 @@ def _requested_period(address: PageQuery) -> tuple[Period, str]:
     by = address.choice_value("by", ledger_table.GROUPINGS, ledger_table.GROUPINGS[0])
     try:
         return report_rows.parse_period(address.text("days"), address.text("month"), clock.now()), by
-    except InvalidField as bad:
-        address.wrong.append(bad)
+    except InvalidField as error:
+        address.wrong.append(error)
         return report_rows.parse_period("", "", clock.now()), by
 
 
-def _period_choice(period: Period, by: str, asked: Mapping[str, str], name: str) -> LinkChoice:
-    return LinkChoice(name=name, url=_url(asked, by), is_on=period.asked == asked)
+def _period_choice(period: Period, by: str, params: Mapping[str, str], name: str) -> LinkChoice:
+    return LinkChoice(name=name, url=_url(params, by), is_on=period.asked == params)
 
 
-def _url(asked: Mapping[str, str], by: str) -> str:
-    return f"?{urlencode({**asked, 'by': by})}"
+def _url(params: Mapping[str, str], by: str) -> str:
+    return f"?{urlencode({**params, 'by': by})}"
 
 
 def _table(caller: Caller, period: Period, by: str) -> ledger_table.LedgerTable:
     return ledger_table.table(by, period.since, period.until, failure_permissions.counted_team_ids(caller))
 
 
-def _rows(found: ledger_table.LedgerTable, by: str) -> list[ReportRow]:
-    """As the ledger has them; of those without a name, what others held apart from what nobody did."""
+def _rows(table: ledger_table.LedgerTable, by: str) -> list[ReportRow]:
+    """Return the rows of the ledger. The row without a name is split: allocated to other teams, and unallocated."""
     rows = []
-    for one in found.rows:
-        if one.name or by in ("day", "cluster"):
-            rows.append(report_rows.report_row(one.name, one.gpu_us, one.goodput, one.costs))
+    for row in table.rows:
+        if row.name or by in ("day", "cluster"):
+            rows.append(report_rows.report_row(row.name, row.gpu_us, row.goodput, row.costs))
             continue
-        held, nobodys = report_rows.split_held_sizes(one.gpu_us)
-        paid, unused = report_rows.split_held_sizes(one.costs)
-        rows += [report_rows.report_row("other teams", held, one.goodput, paid)] if any(held.values()) else []
-        rows += [report_rows.report_row("nobody", nobodys, None, unused)]
+        held, unallocated = report_rows.split_held_sizes(row.gpu_us)
+        paid, unused = report_rows.split_held_sizes(row.costs)
+        rows += [report_rows.report_row("other teams", held, row.goodput, paid)] if any(held.values()) else []
+        rows += [report_rows.report_row("unallocated", unallocated, None, unused)]
     return rows
 
 
 def _report_context(request: HttpRequest, period: Period, by: str) -> dict[str, Any]:
     caller = Caller(user=request.user)
-    found = _table(caller, period, by)
-    used = cache(lambda: waste.waste_per_user(gpu_usage.gpu_uses(caller, period.since, period.until)))
+    table = _table(caller, period, by)
+    users = cache(lambda: waste.waste_per_user(gpu_usage.gpu_uses(caller, period.since, period.until)))
     return {
         "period": period,
         "by": by,
         "groups": BUCKET_GROUPS,
-        "table": found,
-        "whole": report_rows.report_row("all", found.gpu_us, found.goodput, found.costs),
-        "rows": _rows(found, by),
+        "table": table,
+        "whole": report_rows.report_row("all", table.gpu_us, table.goodput, table.costs),
+        "rows": _rows(table, by),
         "lost": [
-            (ledger_table.cause_label(cause), part / ledger_facts.US_PER_HOUR) for cause, part in found.lost.items()
+            (ledger_table.cause_label(cause), part / ledger_facts.US_PER_HOUR) for cause, part in table.lost.items()
         ],
-        "people": lambda: used()[:MAX_USERS_SHOWN],
-        "more_people": lambda: max(0, len(used()) - MAX_USERS_SHOWN),
+        "people": lambda: users()[:MAX_USERS_SHOWN],
+        "more_people": lambda: max(0, len(users()) - MAX_USERS_SHOWN),
         "idle_below": waste.IDLE_BELOW,
         "measured_by": gpu_usage.resolution(period.since, period.until).label.lower().replace("_", " "),
         "sees_all": failure_permissions.counted_team_ids(caller) is None,
@@ -113,8 +115,8 @@ def _report_context(request: HttpRequest, period: Period, by: str) -> dict[str, 
 
 @require_safe
 def usage_bar_fragment(request: HttpRequest) -> HttpResponse:
-    """The last day of all clusters in one bar, for the first page, which asks for it after it is shown. It names
-    nobody, so it is the same for everyone."""
+    """The usage bar of the overview page: the last 24 hours of all clusters. It is the same for all users, because it
+    contains no names."""
     return render_page(
         request, "reports/_bar.html", {"whole": _last_day_row(clock.now().replace(second=0, microsecond=0))}
     )
@@ -122,14 +124,14 @@ def usage_bar_fragment(request: HttpRequest) -> HttpResponse:
 
 @lru_cache(maxsize=1)
 def _last_day_row(now: datetime) -> ReportRow:
-    """Once a minute at most in each process, however many look."""
-    found = ledger_table.table("cluster", now - timedelta(days=1), now)
-    return report_rows.report_row("all", found.gpu_us, found.goodput)
+    """Return the totals of the last day. Cached: each process computes them at most once per minute."""
+    table = ledger_table.table("cluster", now - timedelta(days=1), now)
+    return report_rows.report_row("all", table.gpu_us, table.goodput)
 
 
 @require_safe
 def report_csv(request: HttpRequest) -> HttpResponse:
-    """Every bucket for itself, in GPU-hours."""
+    """The report as CSV, with one column per bucket, in GPU-hours."""
     address = PageQuery(request.GET)
     period, by = _requested_period(address)
     if address.wrong:
@@ -140,19 +142,19 @@ def report_csv(request: HttpRequest) -> HttpResponse:
     return response
 
 
-def _csv_rows(found: ledger_table.LedgerTable, by: str) -> list[Sequence[Any]]:
+def _csv_rows(table: ledger_table.LedgerTable, by: str) -> list[Sequence[Any]]:
     lines: list[Sequence[Any]] = [(by, *(bucket.value for bucket in Bucket), "goodput", "cost")]
-    for row in found.rows:
+    for row in table.rows:
         sizes = (round(row.gpu_us.get(bucket, 0) / ledger_facts.US_PER_HOUR, 4) for bucket in Bucket)
         cost = report_rows.total_cost(row.costs)
-        rest = ("" if row.goodput is None else round(row.goodput, 4), "" if cost is None else round(cost, 2))
-        lines.append((row.name, *sizes, *rest))
+        ratios = ("" if row.goodput is None else round(row.goodput, 4), "" if cost is None else round(cost, 2))
+        lines.append((row.name, *sizes, *ratios))
     return lines
 
 
 @require_safe
 def export(request: HttpRequest) -> HttpResponse:
-    """One file that needs nothing else: to be kept, sent, or printed to PDF."""
+    """The report as one self-contained HTML file, to archive, send or print."""
     address = PageQuery(request.GET)
     period, _ = _requested_period(address)
     if address.wrong:
@@ -172,5 +174,5 @@ def _label(period: Period) -> str:
 
 @cache
 def _style_sheet() -> str:
-    """The style sheet of the pages, which the file carries in itself."""
+    """Return the style sheet of the pages, which is embedded in the exported file."""
     return Path(str(finders.find("app.css"))).read_text()

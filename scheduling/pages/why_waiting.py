@@ -1,4 +1,4 @@
-"""The page of why a job waits, and its fragment on the job's page."""
+"""The page that explains why a job waits, and its fragment on the job's page."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from scheduling.queries.wait_explanation import WaitExplanation, explain_job
 def wait_page(request: HttpRequest, public_id: str) -> HttpResponse:
     row = get_object_or_404(Job.objects.visible_to(request.user).select_related("cluster"), public_id=public_id)
     teams = None if request.user.is_superuser else set(Team.objects.where(request.user).values_list("name", flat=True))
-    told = explain_job(row, teams)
+    explanation = explain_job(row, teams)
     context = {
         "now": clock.now(),
         "job": row,
         "topic": f"job:{row.public_id}",
         "waits": row.state == State.PENDING,
-        "told": told,
-        "bar": _estimate_bar(row, told),
+        "told": explanation,
+        "bar": _estimate_bar(row, explanation),
     }
     return render_page(request, "jobs/why.html", context, {"why": "jobs/_why.html"})
 
 
-def _estimate_bar(row: Job, told: WaitExplanation) -> list[timeline.TimelineBar]:
-    """From the submission to the late estimate."""
-    if told.estimate is None:
+def _estimate_bar(row: Job, explanation: WaitExplanation) -> list[timeline.TimelineBar]:
+    """Return the timeline from the submission to the P90 estimate."""
+    if explanation.estimate is None:
         return []
-    late = max(told.estimate.p90, told.at)
-    likely = min(max(told.estimate.p50, told.at), late)
+    late = max(explanation.estimate.p90, explanation.at)
+    likely = min(max(explanation.estimate.p50, explanation.at), late)
     pieces = [
-        timeline.TimelineEntry(name="waited", tone="waiting", begin=row.submitted_at, end=told.at),
-        timeline.TimelineEntry(name="likely start", tone="quiet", begin=told.at, end=likely),
-        timeline.TimelineEntry(name="nine of ten times before", tone="starting", begin=likely, end=late),
+        timeline.TimelineEntry(name="waited", tone="waiting", begin=row.submitted_at, end=explanation.at),
+        timeline.TimelineEntry(name="likely start", tone="quiet", begin=explanation.at, end=likely),
+        timeline.TimelineEntry(name="90% likely by", tone="starting", begin=likely, end=late),
     ]
     return timeline.timeline_bars(pieces, row.submitted_at, late)

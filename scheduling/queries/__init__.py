@@ -1,0 +1,1 @@
+"""Read-only queries shared by pages, API and loops."""

@@ -1,4 +1,4 @@
-"""Rows to the coordinator's Board: the one place where campaigns and the pure planner meet. Reads only."""
+"""Builds the coordinator's CampaignSnapshot from the database. Reads only."""
 
 from __future__ import annotations
 
@@ -29,25 +29,26 @@ from scheduling.models import (
 )
 from scheduling.queries import snapshot
 
-MAX_MEASURED_SHARDS = 3000  # newest shards of a team's datasets, for the priors
-MAX_READY_TRIALS = 40  # newest trials, for how long one takes until it infers
+MAX_MEASURED_SHARDS = 3000  # the newest shards of a team's datasets, to estimate costs
+MAX_READY_TRIALS = 40  # the newest trials, to estimate the time to inference
 HOST_GB_S = 10.0
-FAILED_COPY_BACKOFF = timedelta(minutes=30)  # so long a node is left alone where a copy failed
+FAILED_COPY_BACKOFF = timedelta(minutes=30)  # a node gets no copies for this time after one failed
 
 
 def campaign_snapshot(campaign: Campaign, now: datetime) -> CampaignSnapshot:
     datasets = list(campaign.suite.datasets.all())
     gpu_model = most_common_gpu_model(campaign.cluster)
-    seen = _shard_measurements(campaign)
-    costs = _priced_datasets(campaign, datasets, seen, gpu_model)
-    samples = {one.pk: one.samples for one in datasets}
-    names = {one.pk: one.name for one in datasets}
-    rates = {one.pk: _sample_cost(costs[one.name], one.samples) for one in datasets}
-    parts = {one.pk: one.parts for one in datasets}
+    measurements = _shard_measurements(campaign)
+    costs = _priced_datasets(campaign, datasets, measurements, gpu_model)
+    samples = {dataset.pk: dataset.samples for dataset in datasets}
+    names = {dataset.pk: dataset.name for dataset in datasets}
+    rates = {dataset.pk: _sample_cost(costs[dataset.name], dataset.samples) for dataset in datasets}
+    parts = {dataset.pk: dataset.parts for dataset in datasets}
+    measured = {measurement.dataset for measurement in measurements}
     staged, coming, failed = _copies_by_node(campaign, now)
     at_work = _checkpoint_by_node(campaign)
     return CampaignSnapshot(
-        wanted=list(_unassigned_samples(campaign, samples, names, rates, parts, {one.dataset for one in seen})),
+        wanted=list(_unassigned_samples(campaign, samples, names, rates, parts, measured)),
         loose=list(_retry_shards(campaign, names, rates)),
         nodes=_node_slots(campaign, at_work, failed),
         staged=staged,
@@ -68,21 +69,24 @@ def campaign_costs(campaign: Campaign, datasets: Sequence[SuiteDataset], gpu_mod
 
 
 def _priced_datasets(
-    campaign: Campaign, datasets: Sequence[SuiteDataset], seen: Sequence[ShardMeasurement], gpu_model: str
+    campaign: Campaign, datasets: Sequence[SuiteDataset], measurements: Sequence[ShardMeasurement], gpu_model: str
 ) -> dict[str, SliceCost]:
-    known = [DatasetDescription(name=d.name, samples=d.samples, infer_s=d.infer_s, score_s=d.score_s) for d in datasets]
-    return priors.expected_costs(known, seen, gpu_model, campaign.weights_gb)
+    described = [
+        DatasetDescription(name=row.name, samples=row.samples, infer_s=row.infer_s, score_s=row.score_s)
+        for row in datasets
+    ]
+    return priors.expected_costs(described, measurements, gpu_model, campaign.weights_gb)
 
 
 def most_common_gpu_model(cluster: Cluster) -> str:
-    """Of its GPUs, the most common one."""
+    """Return the most common GPU model of the cluster, or an empty string."""
     rows = Node.objects.filter(cluster=cluster, gpus__gt=0).order_by().values_list("gpu_model")
     first = rows.annotate(count=Count("pk")).order_by("-count", "gpu_model").first()
     return first[0] if first else ""
 
 
 def slots_per_node(campaign: Campaign) -> int:
-    """How many trials fit on the largest node when it is empty."""
+    """Return how many trials fit on the largest node if it is empty."""
     nodes = Node.objects.filter(cluster=campaign.cluster)
     most = nodes.aggregate(gpus=Max("gpus"), cpus=Max("cpus"))
     by_cpu = (most["cpus"] or 0) // campaign.suite.cpus
@@ -90,8 +94,8 @@ def slots_per_node(campaign: Campaign) -> int:
 
 
 def time_to_inference_s(campaign: Campaign) -> float:
-    """Until a trial infers: what the team's newest ones took there; before any did, the framework's start and a load
-    from the host's memory."""
+    """Return the time from the start of a trial to its first inference: the median of the team's newest trials on this
+    cluster. Before there are any, the framework's start time plus loading the checkpoint from the host's memory."""
     alike = Trial.objects.filter(
         kind=TrialKind.INFER,
         campaign__team=campaign.team_id,
@@ -100,14 +104,14 @@ def time_to_inference_s(campaign: Campaign) -> float:
         campaign__weights_gb=campaign.weights_gb,
     )
     newest = list(alike.order_by("-id").values_list("pk", flat=True)[:MAX_READY_TRIALS])
-    first = Shard.objects.filter(inferred_by__in=newest, infer_s__isnull=False).order_by().values("inferred_by")
-    took = first.annotate(ready=Min(F("inferred_at_s") - F("infer_s"))).values_list("ready", flat=True)
-    told = [seconds for seconds in took if seconds is not None and seconds > 0]
-    return median(told) if told else priors.phases().start + campaign.weights_gb / HOST_GB_S
+    shards = Shard.objects.filter(inferred_by__in=newest, infer_s__isnull=False).order_by().values("inferred_by")
+    ready = shards.annotate(ready=Min(F("inferred_at_s") - F("infer_s"))).values_list("ready", flat=True)
+    times = [seconds for seconds in ready if seconds is not None and seconds > 0]
+    return median(times) if times else priors.phases().start + campaign.weights_gb / HOST_GB_S
 
 
 def _shard_measurements(campaign: Campaign) -> list[ShardMeasurement]:
-    """The newest first: of the team's shards of suites of that name, whatever the version."""
+    """Return the newest measured shards of the team, for all versions of the suite on this cluster."""
     rows = Shard.objects.filter(
         evaluation__campaign__team=campaign.team_id,
         evaluation__dataset__suite__name=campaign.suite.name,
@@ -136,11 +140,12 @@ def _unassigned_samples(
     parts: Mapping[int, int],
     measured: Collection[str],
 ) -> list[UnassignedSamples]:
-    """Not of an evaluation that has failed in part: the rest of it would be for nothing."""
+    """Return the samples that are in no shard yet. Evaluations with a failed shard are skipped, because they fail
+    anyway."""
     rows = Evaluation.objects.filter(campaign=campaign, state__in=OPEN_CAMPAIGN_STATES).annotate(
         cut=Count("shards"), failed=Count("shards", filter=Q(shards__state=ShardState.FAILED))
     )
-    found = rows.filter(failed=0).order_by("id").values_list("pk", "checkpoint", "dataset_id", "given", "cut")
+    evaluations = rows.filter(failed=0).order_by("id").values_list("pk", "checkpoint", "dataset_id", "given", "cut")
     return [
         UnassignedSamples(
             evaluation=pk,
@@ -153,7 +158,7 @@ def _unassigned_samples(
             is_measured=names[dataset] in measured,
             begun=given > 0,
         )
-        for pk, checkpoint, dataset, given, cut in found
+        for pk, checkpoint, dataset, given, cut in evaluations
         if given < samples[dataset]
     ]
 
@@ -188,7 +193,8 @@ Copies = tuple[dict[str, frozenset[str]], dict[str, frozenset[str]], set[str]]
 
 
 def _copies_by_node(campaign: Campaign, now: datetime) -> Copies:
-    """Node → what is there, what is on its way (or going away: it cannot be used); nodes where a copy failed lately."""
+    """Return the usable copies by node, those being made or removed by node, and the nodes where a copy failed
+    recently."""
     there: dict[str, set[str]] = defaultdict(set)
     coming: dict[str, set[str]] = defaultdict(set)
     failed = set()
@@ -208,13 +214,13 @@ def _copies_by_node(campaign: Campaign, now: datetime) -> Copies:
 
 
 def _checkpoint_by_node(campaign: Campaign) -> dict[str, str]:
-    """Node → the checkpoint of its newest trial."""
+    """Return the checkpoint of the newest trial by node."""
     rows = Trial.objects.filter(campaign=campaign, ended_at=None, kind=TrialKind.INFER).order_by("id")
     return dict(rows.values_list("job__on_node", "checkpoint"))
 
 
 def _node_slots(campaign: Campaign, at_work: Mapping[str, str], failed: set[str]) -> list[NodeSlots]:
-    """How many trials would fit on each node beside what holds it, and what is on its way there."""
+    """Return how many more trials fit on each node, beside running jobs and pending jobs pinned to the node."""
     cluster, suite = campaign.cluster, campaign.suite
     held, _ = snapshot.usage_by_node(cluster)
     coming = _pinned_resources(cluster)
@@ -239,7 +245,7 @@ def _node_slots(campaign: Campaign, at_work: Mapping[str, str], failed: set[str]
 
 
 def _pinned_resources(cluster: Cluster) -> dict[str, tuple[int, int, int]]:
-    """What waits for its node and will take GPUs, CPUs and memory there."""
+    """Return the GPUs, CPUs and memory by node that pending jobs pinned to the node will use."""
     rows = Job.objects.filter(cluster=cluster, state=State.PENDING).exclude(on_node="").order_by()
     sums = (Sum("gpus_per_node"), Sum("cpus_per_node"), Sum("memory_per_node_mb"))
     return {

@@ -1,4 +1,4 @@
-"""Campaigns as pages and API share them: whose they are to see, what may be asked, how far one is and what it costs."""
+"""Queries of campaigns for pages and API: visible rows, new campaigns from requests, progress, results and chart."""
 
 from __future__ import annotations
 
@@ -52,76 +52,78 @@ def rules(caller: Caller) -> QuerySet[EvaluationRule]:
     return rows if caller.is_site_admin else rows.filter(team_id__in=sorted(caller.roles))
 
 
-def create_rule_from_request(wish: Mapping[str, Any], places: CallerTargets, author: Author) -> EvaluationRule:
-    """As it was asked for, by whichever way. Raises BadSpec, or PermissionDenied for a team of others."""
-    own = dict(wish)
-    team = places.resolve_team(own.pop("team", None))
-    cluster = places.resolve_cluster(own.pop("cluster", None))
-    spec = asking_rules.parse_rule(own)
+def create_rule_from_request(request: Mapping[str, Any], places: CallerTargets, author: Author) -> EvaluationRule:
+    """Create a rule from a request of a page or the API. Raises InvalidField or PermissionDenied."""
+    values = dict(request)
+    team = places.resolve_team(values.pop("team", None))
+    cluster = places.resolve_cluster(values.pop("cluster", None))
+    spec = asking_rules.parse_rule(values)
     find_suite(spec.suite, team)
     return rule_actions.create_rule(spec, cluster=cluster, team=team, author=author)
 
 
 def find_suite(name: str, team: Team) -> Suite:
-    """`core` is the newest version of it, `core@2` the second. Raises BadSpec."""
-    wanted, _, version = name.partition("@")
-    rows = Suite.objects.filter(team=team, name=wanted).order_by("-version")
+    """Return the newest version for `core`, or version 2 for `core@2`. Raises InvalidField."""
+    suite_name, _, version = name.partition("@")
+    rows = Suite.objects.filter(team=team, name=suite_name).order_by("-version")
     if version:
         if not (version.isascii() and version.isdigit() and len(version) < 9):
-            raise InvalidField("suite", f"{short_repr(version)} is no version; write NAME or NAME@2")
+            raise InvalidField("suite", f"{short_repr(version)} is not a version; use NAME or NAME@2")
         rows = rows.filter(version=int(version))
-    found = rows.first()
-    if found is None:
-        known = ", ".join(
+    suite = rows.first()
+    if suite is None:
+        names = ", ".join(
             Suite.objects.filter(team=team).order_by("name").values_list("name", flat=True).distinct()[:10]
         )
-        raise InvalidField("suite", f"{team} has no suite {short_repr(name)}" + (f"; it has {known}" if known else ""))
-    return found
+        raise InvalidField(
+            "suite", f"{team} has no suite {short_repr(name)}" + (f"; available: {names}" if names else "")
+        )
+    return suite
 
 
 def create_campaign_from_request(
-    wish: Mapping[str, Any], places: CallerTargets, author: Author, now: datetime
+    request: Mapping[str, Any], places: CallerTargets, author: Author, now: datetime
 ) -> Campaign:
-    """A campaign as it was asked for, by whichever way. Raises BadSpec, or PermissionDenied for a team of others."""
-    own = dict(wish)
-    team = places.resolve_team(own.pop("team", None))
-    cluster = places.resolve_cluster(own.pop("cluster", None))
-    name = own.pop("suite", None)
+    """Create a campaign from a request of a page or the API. Raises InvalidField or PermissionDenied."""
+    values = dict(request)
+    team = places.resolve_team(values.pop("team", None))
+    cluster = places.resolve_cluster(values.pop("cluster", None))
+    name = values.pop("suite", None)
     if not isinstance(name, str) or not name:
         raise InvalidField("suite", "is missing")
-    if (within := own.pop("within", None)) is not None:
-        if "deadline_at" in own:
-            raise InvalidField("within", "and deadline_at are two ways to say the same; give one of them")
-        own["deadline_at"] = (now + _parse_within(within)).isoformat()
-    spec = asking.parse_campaign(own)
+    if (within := values.pop("within", None)) is not None:
+        if "deadline_at" in values:
+            raise InvalidField("within", "and deadline_at both set the deadline; give only one of them")
+        values["deadline_at"] = (now + _parse_within(within)).isoformat()
+    spec = asking.parse_campaign(values)
     return actions.create_campaign(
         spec, suite=find_suite(name, team), cluster=cluster, team=team, author=author, now=now
     )
 
 
 def _parse_within(value: Any) -> timedelta:
-    found = parsing.read_duration("within", value)
-    if found is None or found > timedelta(days=365):
-        raise InvalidField("within", "is no time of a year or less")
-    return found
+    within = parsing.read_duration("within", value)
+    if within is None or within > timedelta(days=365):
+        raise InvalidField("within", "must be a duration of at most one year")
+    return within
 
 
-# --- how far it is
+# --- progress
 
 
 @dataclass(frozen=True, kw_only=True)
 class CampaignProgress:
-    """Of one campaign, or of all its cells together."""
+    """The progress of a campaign: counts of evaluations, and the percentage of processed samples."""
 
     evaluations: int = 0
     done: int = 0
     failed: int = 0
     cancelled: int = 0
-    percent: float = 0.0  # of the samples, half for the answer and half for the score
+    percent: float = 0.0  # a sample counts half after inference and fully after scoring
 
 
 def campaign_progress(rows: Iterable[Campaign]) -> dict[int, CampaignProgress]:
-    """Two grouped queries for a page of them."""
+    """Return the progress by campaign. Takes two grouped queries for any number of campaigns."""
     keys = [row.pk for row in rows]
     of = Evaluation.objects.filter(campaign__in=keys).order_by().values("campaign")
     state = CampaignState
@@ -155,7 +157,7 @@ def campaign_progress(rows: Iterable[Campaign]) -> dict[int, CampaignProgress]:
 
 
 def gpu_hours(campaign: Campaign, now: datetime) -> float:
-    """What its trials have held so far."""
+    """Return the GPU-hours that the campaign's trials have used so far."""
     jobs = Trial.objects.filter(campaign=campaign, kind=TrialKind.INFER, job__started_at__isnull=False)
     held = jobs.values_list("job__started_at", "job__ended_at", "job__gpus_per_node")
     return sum(((ended or now) - began).total_seconds() * gpus for began, ended, gpus in held) / 3600
@@ -167,7 +169,7 @@ def took_s(campaign: Campaign, now: datetime) -> float | None:
     return ((campaign.ended_at or now) - campaign.started_at).total_seconds()
 
 
-# --- the table of results, and the chart
+# --- results and chart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,11 +179,11 @@ class ResultCell:
     metric: str
     why: str
     reused: bool
-    change: float | None = None  # to the checkpoint before it that has a result of the same metric
+    change: float | None = None  # vs the previous checkpoint with a result of the same metric
 
 
 def headline_score(scores: Mapping[str, float] | None) -> tuple[str, float | None]:
-    """Which of several numbers stands in the table: the one that is named as usual, or the first."""
+    """Return the name and value of the score shown in the table: one with a common name, or else the first."""
     if not scores:
         return "", None
     for name in ("score", "accuracy", "acc", "exact_match", "pass@1"):
@@ -192,7 +194,8 @@ def headline_score(scores: Mapping[str, float] | None) -> tuple[str, float | Non
 
 
 def result_matrix(campaign: Campaign, most: int = 100) -> tuple[list[str], list[tuple[str, list[ResultCell | None]]]]:
-    """Datasets, and each checkpoint with its cells in that order; the newest named checkpoints if there are more."""
+    """Return the dataset names, and each checkpoint with its cells in that order. Limited to the first `most`
+    checkpoints of the request."""
     shown = campaign.checkpoints[:most]
     rows = Evaluation.objects.filter(campaign=campaign, checkpoint__in=shown)
     cells: dict[str, dict[int, ResultCell]] = defaultdict(dict)
@@ -209,7 +212,7 @@ def result_matrix(campaign: Campaign, most: int = 100) -> tuple[list[str], list[
 
 
 def _add_changes(lines: list[dict[int, ResultCell]], dataset: int) -> None:
-    """Which way one dataset goes from checkpoint to checkpoint, in the order in which they were asked for."""
+    """Add the change of a dataset's score from checkpoint to checkpoint, in the order of the request."""
     before: ResultCell | None = None
     for line in lines:
         cell = line.get(dataset)
@@ -222,7 +225,7 @@ def _add_changes(lines: list[dict[int, ResultCell]], dataset: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class LaneSpan:
-    """One stretch of a lane, in seconds since the campaign began."""
+    """One phase in a lane of the chart, in seconds since the start of the campaign."""
 
     phase: str
     name: str
@@ -231,12 +234,12 @@ class LaneSpan:
 
 
 def chart(campaign: Campaign, now: datetime) -> list[tuple[str, list[LaneSpan]]]:
-    """A lane for each GPU it had, one for each node's copies, one for the metrics; in the order of their names."""
+    """Return the chart's lanes, sorted by name: one per GPU, one for the copies of each node, one for the metrics."""
     if campaign.started_at is None:
         return []
     lanes: dict[tuple[int, str], list[LaneSpan]] = defaultdict(list)
-    for place, drawn in [*_trial_spans(campaign, now), *_copy_spans(campaign, now)]:
-        lanes[place].append(drawn)
+    for place, span in [*_trial_spans(campaign, now), *_copy_spans(campaign, now)]:
+        lanes[place].append(span)
     return [(name, sorted(bars, key=lambda bar: bar.begin_s)) for (_, name), bars in sorted(lanes.items())]
 
 
@@ -245,48 +248,48 @@ LanePlacement = tuple[tuple[int, str], LaneSpan]
 
 def _trial_spans(campaign: Campaign, now: datetime) -> list[LanePlacement]:
     rows = Trial.objects.filter(campaign=campaign, job__started_at__isnull=False).order_by("-id")[:MAX_CHART_BARS]
-    found = list(rows.select_related("job"))
-    places = _gpus_by_job([trial.job_id for trial in found])
-    parts = _inferences_by_trial([trial.pk for trial in found])
-    at_it = set(Shard.objects.filter(trial__in=[trial.pk for trial in found]).values_list("trial_id", flat=True))
-    drawn: list[LanePlacement] = []
-    for trial in found:
+    trials = list(rows.select_related("job"))
+    places = _gpus_by_job([trial.job_id for trial in trials])
+    parts = _inferences_by_trial([trial.pk for trial in trials])
+    busy = set(Shard.objects.filter(trial__in=[trial.pk for trial in trials]).values_list("trial_id", flat=True))
+    spans: list[LanePlacement] = []
+    for trial in trials:
         begin_s = (trial.job.started_at - campaign.started_at).total_seconds()
         end_s = ((trial.job.ended_at or now) - campaign.started_at).total_seconds()
         infers = trial.kind == TrialKind.INFER
         for place in places.get(trial.job_id, [""]) if infers else ["metrics"]:
             lane = (0 if infers else 2, place)
             phase = "trial" if infers else "score"
-            drawn.append((lane, LaneSpan(phase=phase, name=str(trial.job), begin_s=begin_s, end_s=end_s)))
+            spans.append((lane, LaneSpan(phase=phase, name=str(trial.job), begin_s=begin_s, end_s=end_s)))
             if infers:
                 done = parts.get(trial.pk, [])
                 for name, at, took in done:
-                    drawn.append(
+                    spans.append(
                         (lane, LaneSpan(phase="infer", name=name, begin_s=begin_s + at - took, end_s=begin_s + at))
                     )
-                if done and trial.pk in at_it and trial.job.ended_at is None:
+                if done and trial.pk in busy and trial.job.ended_at is None:
                     since_s = begin_s + max(at for _, at, _ in done)
-                    drawn.append((lane, LaneSpan(phase="infer", name="under way", begin_s=since_s, end_s=end_s)))
-    return drawn
+                    spans.append((lane, LaneSpan(phase="infer", name="running", begin_s=since_s, end_s=end_s)))
+    return spans
 
 
 def _gpus_by_job(jobs: list[int]) -> dict[int, list[str]]:
-    """Job → node:GPU, of all it holds or held."""
-    found: dict[int, list[str]] = defaultdict(list)
+    """Return the names of all GPUs that each job uses or has used."""
+    names: dict[int, list[str]] = defaultdict(list)
     rows = Allocation.objects.filter(attempt__job__in=jobs, gpu__isnull=False).order_by("node__name", "gpu")
     for job, node, gpu in rows.values_list("attempt__job_id", "node__name", "gpu"):
-        found[job].append(f"{node} GPU {gpu}")
-    return found
+        names[job].append(f"{node} GPU {gpu}")
+    return names
 
 
 def _inferences_by_trial(trials: list[int]) -> dict[int, list[tuple[str, float, float]]]:
-    found: dict[int, list[tuple[str, float, float]]] = defaultdict(list)
+    parts: dict[int, list[tuple[str, float, float]]] = defaultdict(list)
     rows = Shard.objects.filter(inferred_by__in=trials, infer_s__isnull=False)
     for trial, name, at, took in rows.values_list(
         "inferred_by", "evaluation__dataset__name", "inferred_at_s", "infer_s"
     ):
-        found[trial].append((name, at, took))
-    return found
+        parts[trial].append((name, at, took))
+    return parts
 
 
 def _copy_spans(campaign: Campaign, now: datetime) -> list[LanePlacement]:

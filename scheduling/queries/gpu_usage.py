@@ -1,7 +1,7 @@
-"""What the jobs of a period did with the GPUs they held, from telemetry: rows in, `waste.Use` out.
+"""GPU utilisation of the jobs of a period, from telemetry, as `waste.JobGpuUse`.
 
-Three statements. The cost grows with GPU-intervals held: hours for periods longer than two days, so that a month of
-10,000 GPUs is some seven million, each found by the index (node, resolution, at).
+Takes three statements. The cost grows with the GPU-intervals allocated. Periods longer than two days use hourly
+samples, so a month of 10,000 GPUs reads about seven million rows, each by the index (node, resolution, at).
 """
 
 from __future__ import annotations
@@ -39,20 +39,21 @@ FROM per_gpu GROUP BY 1
 
 
 def resolution(since: datetime, until: datetime) -> Resolution:
-    """The finest that is not too much to read. Of clusters entered lately there may be no mean of an hour yet."""
+    """Return the finest resolution within the limit. Recently added clusters may have no hourly samples yet, so only
+    the time since the first cluster was added counts."""
     first = Cluster.objects.aggregate(first=Min("created_at"))["first"]
     begin = max(since, first) if first else since
     return Resolution(Resolution.FIVE_MINUTES if until - begin <= FINE_RESOLUTION_LIMIT else Resolution.HOUR)
 
 
 def gpu_uses(caller: Caller, since: datetime, until: datetime) -> list[JobGpuUse]:
-    """Of the jobs that the caller may see; who operates clusters sees whose GPUs idle, whatever the team."""
+    """Return the GPU use of the jobs that the caller may see. Cluster operators see the jobs of all teams."""
     rows = Job.objects.all() if caller.may_operate_clusters else caller.jobs()
-    in_it = Q(ended_at__gte=since) | (Q(ended_at=None) & ~Q(state__in=FINAL_STATES))
-    rows = rows.filter(in_it, submitted_at__lt=until).select_related("user", "team")
+    in_period = Q(ended_at__gte=since) | (Q(ended_at=None) & ~Q(state__in=FINAL_STATES))
+    rows = rows.filter(in_period, submitted_at__lt=until).select_related("user", "team")
     jobs = {job.pk: job for job in rows.defer("command", "environment", "labels", "comment", "why")}
-    tried = Attempt.objects.filter(job__in=jobs, promised_at__lt=until)
-    attempts = list(tried.filter(Q(ended_at=None) | Q(ended_at__gt=since)).order_by().values_list("pk", flat=True))
+    started = Attempt.objects.filter(job__in=jobs, promised_at__lt=until)
+    attempts = list(started.filter(Q(ended_at=None) | Q(ended_at__gt=since)).order_by().values_list("pk", flat=True))
     step = resolution(since, until)
     return [
         _job_use(jobs[job], float(held) / 3600, seen * step / 3600, idle * step / 3600, never, gpus)
@@ -61,9 +62,9 @@ def gpu_uses(caller: Caller, since: datetime, until: datetime) -> list[JobGpuUse
 
 
 def _measured_usage(attempts: list[int], since: datetime, until: datetime, step: Resolution) -> list[tuple]:
-    asked = {"since": since, "until": until, "attempts": attempts, "below": IDLE_BELOW, "resolution": int(step)}
+    params = {"since": since, "until": until, "attempts": attempts, "below": IDLE_BELOW, "resolution": int(step)}
     with connection.cursor() as cursor:
-        cursor.execute(GPU_USAGE_SQL, asked | {"step": timedelta(seconds=step)})
+        cursor.execute(GPU_USAGE_SQL, params | {"step": timedelta(seconds=step)})
         return cursor.fetchall()
 
 

@@ -1,10 +1,10 @@
-"""The rows of a window as facts for the ledger.
+"""Reads the facts of a period for the ledger. Writes nothing.
 
-Twelve short statements for each cluster, whatever the window; nothing is written. What is read grows with the jobs that
-ended since the window began (old windows cost more than new ones), with their attempts x nodes, and with the nodes' own
-Events. What no row tells is not guessed: the capacity of a node is that of today, since its cluster was entered; an
-attempt that reports nothing is productive from its confirmation on; a pause for a save is what a trainer reports of it;
-slow steps are those that `failures.loops.slow_steps` found, so those of jobs that report no steps are "productive".
+Takes twelve short statements per cluster. The number of rows read grows with the jobs that ended since the period
+began (so old periods cost more), with their attempts x nodes, and with the Events of the nodes. Nothing is guessed: a
+node has today's capacity since its cluster was added; an attempt without reports is productive from its confirmed
+start; stalls by checkpoints are those that trainers report; slow steps are those found by
+`failures.loops.slow_steps`, so jobs that report no steps count as productive.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ from scheduling.ledger.buckets import (
 from scheduling.ledger.reliability import JobLifetime
 
 US_PER_HOUR = 3_600_000_000
-HANG_CAUSE = "Hang"  # the diagnosis' label
-RECOVERY_AUTHOR_NAME = "recovery"  # who closes a node and tests it; the sentence says for which incident
+HANG_CAUSE = "Hang"  # the root cause of a diagnosis
+RECOVERY_AUTHOR_NAME = "recovery"  # drains and tests nodes; the reason names the incident
 UP_STATES = {str(state) for state in USABLE_NODE_STATES} | {"UP"}
 NOT_ELIGIBLE_REASONS = ("Dependency", "BeginTime", "JobHeldUser", "JobHeldAdmin")
 
@@ -73,7 +73,7 @@ SELECT a.id, p.at FROM unnest(%s::bigint[]) AS a (id) CROSS JOIN LATERAL
 
 
 def unix_microseconds(moment: datetime) -> int:
-    """Exact: seconds as a float would not hold the microseconds of today."""
+    """Return exact microseconds, computed with integers: a float of seconds loses them."""
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
@@ -87,15 +87,15 @@ class AttemptOwner:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRecovery:
-    """A job that failed and was promised GPUs again."""
+    """A failed job that was started again."""
 
     cause: str
-    took: timedelta  # from the end to the promise
+    took: timedelta  # from the failure to the next allocation
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterLedger:
-    """One cluster's window: the pieces, and whose they are."""
+    """The ledger of one cluster for a period: the entries, and the owners of the attempts."""
 
     cluster: str
     pieces: Sequence[LedgerEntry]
@@ -103,37 +103,37 @@ class ClusterLedger:
     runs: Mapping[int, Sequence[JobLifetime]]  # by team
     failures: Counter[str]  # by cause
     comebacks: Sequence[JobRecovery]
-    broken: Counter[str]  # how often the machine was at fault, by node
-    models: Mapping[str, str]  # of the nodes
+    broken: Counter[str]  # number of hardware failures by node
+    models: Mapping[str, str]  # GPU model by node
     capacity_us: int
 
 
 def cluster_ledger(cluster: Cluster, since: datetime, until: datetime) -> ClusterLedger:
     start, end = unix_microseconds(since), unix_microseconds(until)
     ended = Q(ended_at__gte=since) | (Q(ended_at=None) & ~Q(state__in=FINAL_STATES))
-    asked = list(
+    jobs_in_period = list(
         Job.objects.filter(ended, cluster=cluster, submitted_at__lt=until)
         .select_related("team")
         .defer("command", "environment", "labels", "comment")
     )
-    attempts = _attempts([job.pk for job in asked])
+    attempts = _attempts([job.pk for job in jobs_in_period])
     live = {
-        one.pk: one
-        for found in attempts.values()
-        for one in found
-        if one.promised_at < until and (one.ended_at is None or one.ended_at > since)
+        attempt.pk: attempt
+        for tries in attempts.values()
+        for attempt in tries
+        if attempt.promised_at < until and (attempt.ended_at is None or attempt.ended_at > since)
     }
     facts = LedgerInput(
         machines=_machines(cluster, _holdings(list(live), end), since, until),
         lives=_attempt_spells(attempts, live),
-        waits=[wait for job in asked for wait in _waits(job, attempts.get(job.pk, ()), end)],
+        waits=[wait for job in jobs_in_period for wait in _waits(job, attempts.get(job.pk, ()), end)],
     )
-    jobs = {job.pk: job for job in asked}
+    jobs = {job.pk: job for job in jobs_in_period}
     return ClusterLedger(
         cluster=cluster.name,
         pieces=list(buckets.ledger_entries(facts, start, end)),
         whose={pk: _attempt_owner(jobs[one.job_id], cluster) for pk, one in live.items()},
-        runs=_runs(asked, attempts, end),
+        runs=_runs(jobs_in_period, attempts, end),
         failures=Counter(one.cause for one in live.values() if one.ended_at and one.state in FAILURE_STATES),
         comebacks=[back for tries in attempts.values() for back in _job_recoveries(tries, since, until)],
         broken=_machine_failures(list(live), since, until),
@@ -143,7 +143,7 @@ def cluster_ledger(cluster: Cluster, since: datetime, until: datetime) -> Cluste
 
 
 def _machine_failures(attempts: Sequence[int], since: datetime, until: datetime) -> Counter[str]:
-    """By node: the incidents of a machine's cause that name it. Two jobs that died of one fault are one failure."""
+    """Return the number of hardware failures by node. Jobs that failed in the same incident count as one failure."""
     named = Diagnosis.objects.filter(attempt__in=attempts, root_cause__in=NODE_CAUSES, nodes__isnull=False)
     rows = named.filter(failed_at__gte=since, failed_at__lt=until).values_list("nodes__name", "incident", "attempt")
     return Counter(node for node, _ in {(node, incident or -attempt) for node, incident, attempt in rows})
@@ -154,16 +154,16 @@ def _attempt_owner(job: Job, cluster: Cluster) -> AttemptOwner:
 
 
 def _attempts(jobs: Sequence[int]) -> dict[int, list[Attempt]]:
-    found: dict[int, list[Attempt]] = defaultdict(list)
+    rows_by_job: dict[int, list[Attempt]] = defaultdict(list)
     rows = Attempt.objects.filter(job__in=jobs).select_related("pulse").order_by("job", "number")
     for row in rows.defer("nodelist", "reason", "stop_why"):
-        found[row.job_id].append(row)
-    return found
+        rows_by_job[row.job_id].append(row)
+    return rows_by_job
 
 
-def _runs(asked: Iterable[Job], attempts: Mapping[int, Sequence[Attempt]], end: int) -> dict[int, list[JobLifetime]]:
+def _runs(jobs: Iterable[Job], attempts: Mapping[int, Sequence[Attempt]], end: int) -> dict[int, list[JobLifetime]]:
     runs: dict[int, list[JobLifetime]] = defaultdict(list)
-    for job in asked:
+    for job in jobs:
         if tries := attempts.get(job.pk):
             over = unix_microseconds(job.ended_at) if job.ended_at else end
             runs[job.team_id].append(
@@ -173,31 +173,33 @@ def _runs(asked: Iterable[Job], attempts: Mapping[int, Sequence[Attempt]], end: 
 
 
 def _job_recoveries(tries: Sequence[Attempt], since: datetime, until: datetime) -> Iterable[JobRecovery]:
-    for before, one in pairwise(tries):
-        if before.ended_at and before.state in FAILURE_STATES and since <= one.promised_at < until:
-            yield JobRecovery(cause=before.cause or before.state, took=one.promised_at - before.ended_at)
+    for before, after in pairwise(tries):
+        if before.ended_at and before.state in FAILURE_STATES and since <= after.promised_at < until:
+            yield JobRecovery(cause=before.cause or before.state, took=after.promised_at - before.ended_at)
 
 
-# --- who held what
+# --- allocations
 
 
 def _holdings(attempts: Sequence[int], end: int) -> dict[int, list[GpuAllocation]]:
-    """By node."""
+    """Return the GPU allocations by node."""
     rows = (
         Allocation.objects.filter(attempt__in=attempts)
         .order_by()
         .values_list("attempt", "node", "held_at", "released_at", "attempt__job__foreign_id")
         .annotate(
-            gpus=ArrayAgg("gpu", filter=Q(gpu__isnull=False), default=[]), asked=Max("attempt__job__gpus_per_node")
+            gpus=ArrayAgg("gpu", filter=Q(gpu__isnull=False), default=[]), requested=Max("attempt__job__gpus_per_node")
         )
     )
-    found: dict[int, list[GpuAllocation]] = defaultdict(list)
-    for attempt, node, held, released, foreign, gpus, asked in rows:
+    allocations: dict[int, list[GpuAllocation]] = defaultdict(list)
+    for attempt, node, held, released, foreign, gpus, requested in rows:
         over = unix_microseconds(released) if released else max(end, unix_microseconds(held))
-        unplaced = asked if foreign and not gpus else 0
+        unplaced = requested if foreign and not gpus else 0
         if gpus or unplaced:
-            found[node].append(GpuAllocation(attempt, unix_microseconds(held), over, tuple(sorted(gpus)), unplaced))
-    return found
+            allocations[node].append(
+                GpuAllocation(attempt, unix_microseconds(held), over, tuple(sorted(gpus)), unplaced)
+            )
+    return allocations
 
 
 def _attempt_spells(
@@ -212,69 +214,75 @@ def _attempt_spells(
     lives = {}
     for tries in attempts.values():
         before = ""
-        for one in tries:
-            if one.pk in live:
-                told = _attempt_interval(
-                    one, before, _first_step(one, steps), saved.get(one.pk), stalls.get(one.pk, ())
+        for attempt in tries:
+            if attempt.pk in live:
+                history = _attempt_interval(
+                    attempt, before, _first_step(attempt, steps), saved.get(attempt.pk), stalls.get(attempt.pk, ())
                 )
-                lives[one.pk] = attempt_intervals.bucket_intervals(replace(told, slows=slows.get(one.pk, ())))
-            before = (one.cause or one.state) if one.state in FAILURE_STATES else ""
+                lives[attempt.pk] = attempt_intervals.bucket_intervals(
+                    replace(history, slows=slows.get(attempt.pk, ()))
+                )
+            before = (attempt.cause or attempt.state) if attempt.state in FAILURE_STATES else ""
     return lives
 
 
-def _first_step(one: Attempt, steps: Mapping[int, datetime]) -> datetime | None:
-    """Where its log was not read from the beginning, the first step that is known is not its first."""
-    pulse = getattr(one, "pulse", None)
-    return steps.get(one.pk) if pulse is None or pulse.source != ProgressSource.LATE else None
+def _first_step(attempt: Attempt, steps: Mapping[int, datetime]) -> datetime | None:
+    """Return the time of the first step, unless the log was not read from the beginning: then the first known step is
+    not the first one."""
+    pulse = getattr(attempt, "pulse", None)
+    return steps.get(attempt.pk) if pulse is None or pulse.source != ProgressSource.LATE else None
 
 
 def job_ettr(jobs: Sequence[int], now: datetime) -> dict[int, float | None]:
-    """Of each, from its first promise until now or its end; an upper bound, as all of the ledger's are."""
+    """Return the ETTR of each job, from its first allocation to its end or now. An upper bound, like the ledger's."""
     attempts, end = _attempts(jobs), unix_microseconds(now)
-    live = {one.pk: one for tries in attempts.values() for one in tries}
+    live = {attempt.pk: attempt for tries in attempts.values() for attempt in tries}
     lives = _attempt_spells(attempts, live)
-    found: dict[int, float | None] = {}
+    ratios: dict[int, float | None] = {}
     for job, tries in attempts.items():
-        over = max(unix_microseconds(one.ended_at) if one.ended_at else end for one in tries)
+        over = max(unix_microseconds(attempt.ended_at) if attempt.ended_at else end for attempt in tries)
         wall = max(0, min(over, end) - unix_microseconds(tries[0].promised_at))
-        productive = sum(_productive_us(one, lives[one.pk], end) for one in tries)
-        found[job] = productive / wall if wall else None
-    return found
+        productive = sum(_productive_us(attempt, lives[attempt.pk], end) for attempt in tries)
+        ratios[job] = productive / wall if wall else None
+    return ratios
 
 
 def held_by_job(job: int, now: datetime) -> Counter[Bucket]:
-    """GPU-microseconds of all its attempts, each in one bucket. Whether its nodes were down meanwhile is not asked."""
+    """Return the GPU-microseconds of the job by bucket. Down times of its nodes are not considered."""
     attempts, end = _attempts([job]), unix_microseconds(now)
-    live = {one.pk: one for tries in attempts.values() for one in tries}
+    live = {attempt.pk: attempt for tries in attempts.values() for attempt in tries}
     holdings = _holdings(list(live), end)
     machines = [
         NodeHistory(name=str(node), capacity=[(0, _gpu_count(held))], holdings=held) for node, held in holdings.items()
     ]
-    start = min((one.start for held in holdings.values() for one in held), default=end)
+    start = min((allocation.start for held in holdings.values() for allocation in held), default=end)
     facts = LedgerInput(machines=machines, lives=_attempt_spells(attempts, live))
-    found: Counter[Bucket] = Counter()
+    sums: Counter[Bucket] = Counter()
     for piece in buckets.ledger_entries(facts, start, end):
         if piece.attempt is not None:
-            found[piece.bucket] += piece.gpu_us
-    return found
+            sums[piece.bucket] += piece.gpu_us
+    return sums
 
 
 def _gpu_count(held: Sequence[GpuAllocation]) -> int:
     return max(max(one.gpus, default=-1) + 1 + one.unplaced_gpus for one in held)
 
 
-def _productive_us(one: Attempt, life: Sequence[BucketInterval], end: int) -> int:
-    """What of its time no spell claims; spells may overlap."""
-    start, over = unix_microseconds(one.promised_at), min(unix_microseconds(one.ended_at) if one.ended_at else end, end)
-    left, at = 0, start
+def _productive_us(attempt: Attempt, life: Sequence[BucketInterval], end: int) -> int:
+    """Return the time of the attempt outside all intervals, which may overlap."""
+    start, over = (
+        unix_microseconds(attempt.promised_at),
+        min(unix_microseconds(attempt.ended_at) if attempt.ended_at else end, end),
+    )
+    productive, at = 0, start
     for spell in sorted(life):
-        left += max(0, min(spell.start, over) - at)
+        productive += max(0, min(spell.start, over) - at)
         at = max(at, spell.end)
-    return left + max(0, over - at)
+    return productive + max(0, over - at)
 
 
 def newest_checkpoint_times(jobs: Sequence[int]) -> dict[int, datetime]:
-    """When the newest checkpoint of each was saved that reached remote storage and was not judged bad."""
+    """Return the save time of each job's newest durable checkpoint that was not judged bad."""
     good = Checkpoint.objects.filter(job__in=jobs, durable_at__isnull=False).exclude(verdict=CheckpointVerdict.BAD)
     return dict(good.order_by().values_list("job").annotate(Max("saved_at")))
 
@@ -286,19 +294,19 @@ def _first_steps(attempts: Sequence[int]) -> dict[int, datetime]:
 
 
 def _save_stalls(attempts: Sequence[int]) -> dict[int, list[attempt_intervals.UsSpan]]:
-    """A save is told of when training goes on; so long before that it stood still."""
-    told = Checkpoint.objects.filter(attempt__in=attempts, stall_s__gt=0)
-    found: dict[int, list[attempt_intervals.UsSpan]] = defaultdict(list)
-    for attempt, at, stall_s in told.order_by("saved_at").values_list("attempt", "saved_at", "stall_s"):
-        found[attempt].append((unix_microseconds(at) - round(stall_s * 1_000_000), unix_microseconds(at)))
-    return found
+    """Return the stalls by checkpoints. A save is reported when training continues, so the stall ends at that time."""
+    rows = Checkpoint.objects.filter(attempt__in=attempts, stall_s__gt=0)
+    stalls: dict[int, list[attempt_intervals.UsSpan]] = defaultdict(list)
+    for attempt, at, stall_s in rows.order_by("saved_at").values_list("attempt", "saved_at", "stall_s"):
+        stalls[attempt].append((unix_microseconds(at) - round(stall_s * 1_000_000), unix_microseconds(at)))
+    return stalls
 
 
 def _slow_intervals(attempts: Sequence[int]) -> dict[int, list[attempt_intervals.SlowPeriod]]:
-    """One that lasts is known until it was seen last."""
-    told = Sign.objects.slow().filter(attempt__in=attempts).order_by("since")
-    found: dict[int, list[attempt_intervals.SlowPeriod]] = defaultdict(list)
-    for sign in told:
+    """Return the slow periods. A lasting one ends where it was last seen."""
+    signs = Sign.objects.slow().filter(attempt__in=attempts).order_by("since")
+    periods: dict[int, list[attempt_intervals.SlowPeriod]] = defaultdict(list)
+    for sign in signs:
         over = unix_microseconds(sign.ended_at or sign.seen_at)
         pace = attempt_intervals.SlowPeriod(
             start=unix_microseconds(sign.since),
@@ -307,62 +315,62 @@ def _slow_intervals(attempts: Sequence[int]) -> dict[int, list[attempt_intervals
             expected=sign.expected,
             cause="SlowNode",
         )
-        found[sign.attempt_id or 0].append(pace)
-    return found
+        periods[sign.attempt_id or 0].append(pace)
+    return periods
 
 
 def _attempt_interval(
-    one: Attempt,
+    attempt: Attempt,
     before: str,
     step: datetime | None,
     saved: datetime | None,
     stalls: Sequence[attempt_intervals.UsSpan] = (),
 ) -> attempt_intervals.AttemptHistory:
-    pulse = getattr(one, "pulse", None)
-    hung = one.cause == HANG_CAUSE and pulse is not None and one.ended_at is not None
+    pulse = getattr(attempt, "pulse", None)
+    hung = attempt.cause == HANG_CAUSE and pulse is not None and attempt.ended_at is not None
     return attempt_intervals.AttemptHistory(
-        promised=unix_microseconds(one.promised_at),
-        confirmed=unix_microseconds(one.confirmed_at) if one.confirmed_at else None,
+        promised=unix_microseconds(attempt.promised_at),
+        confirmed=unix_microseconds(attempt.confirmed_at) if attempt.confirmed_at else None,
         first_step=unix_microseconds(step) if step else None,
-        ended=unix_microseconds(one.ended_at) if one.ended_at else None,
-        kept=one.state in (State.COMPLETED, State.CANCELLED) or one.ended_at is None,
+        ended=unix_microseconds(attempt.ended_at) if attempt.ended_at else None,
+        kept=attempt.state in (State.COMPLETED, State.CANCELLED) or attempt.ended_at is None,
         saved=unix_microseconds(saved) if saved else None,
-        cause=one.cause or one.state,
+        cause=attempt.cause or attempt.state,
         after=before,
         stalls=stalls,
-        hangs=[(unix_microseconds(pulse.at), unix_microseconds(one.ended_at))]
-        if hung and pulse and one.ended_at
+        hangs=[(unix_microseconds(pulse.at), unix_microseconds(attempt.ended_at))]
+        if hung and pulse and attempt.ended_at
         else [],
     )
 
 
-# --- who waited
+# --- waiting jobs
 
 
 def _waits(job: Job, attempts: Sequence[Attempt], end: int) -> Iterable[WaitInterval]:
     since = unix_microseconds(max(job.submitted_at, job.begin_at) if job.begin_at else job.submitted_at)
-    for one in attempts:
-        yield WaitInterval(since, unix_microseconds(one.promised_at), job.gpus_per_node, job.gpu_model)
-        since = unix_microseconds(one.ended_at) if one.ended_at else end
+    for attempt in attempts:
+        yield WaitInterval(since, unix_microseconds(attempt.promised_at), job.gpus_per_node, job.gpu_model)
+        since = unix_microseconds(attempt.ended_at) if attempt.ended_at else end
     kept_back = job.hold != HoldKind.NONE or Flag.REQUEUE_HOLD in job.flags or job.reason in NOT_ELIGIBLE_REASONS
     if job.state == State.PENDING and not kept_back:
         yield WaitInterval(since, end, job.gpus_per_node, job.gpu_model)
 
 
-# --- what nodes were
+# --- states of nodes
 
 
 def _machines(
     cluster: Cluster, holdings: Mapping[int, Sequence[GpuAllocation]], since: datetime, until: datetime
 ) -> list[NodeHistory]:
     nodes = list(Node.objects.filter(cluster=cluster, gpus__gt=0).order_by("name"))
-    told, came = _node_events(cluster, nodes, since, until), node_first_seen(cluster)
+    events, first_seen = _node_events(cluster, nodes, since, until), node_first_seen(cluster)
     return [
         NodeHistory(
             name=node.name,
             model=node.gpu_model,
-            capacity=[(unix_microseconds(came.get(node.pk, cluster.created_at)), node.gpus)],
-            spells=_node_spells(told[node.pk], unix_microseconds(since), unix_microseconds(until)),
+            capacity=[(unix_microseconds(first_seen.get(node.pk, cluster.created_at)), node.gpus)],
+            spells=_node_spells(events[node.pk], unix_microseconds(since), unix_microseconds(until)),
             holdings=holdings.get(node.pk, ()),
         )
         for node in nodes
@@ -380,11 +388,11 @@ def _node_events(
     found: list[Any] = [(since, *one) for one in last_node_events(cluster, since)]
     found += rows.values_list("at", "node", "what", "to_state", "why", "by")
     by_people = {(node, why) for _, node, _, _, why, by in found if by not in (RECOVERY_AUTHOR_NAME, SYNC.by)}
-    told: dict[int, list[NodeEvent]] = defaultdict(list)
+    events: dict[int, list[NodeEvent]] = defaultdict(list)
     for at, node, what, state, why, by in found:
         cause = why if (node, why) in by_people else _closing_cause(why, by)
-        told[node].append((unix_microseconds(at), _event_kind(what, by), state, cause))
-    return told
+        events[node].append((unix_microseconds(at), _event_kind(what, by), state, cause))
+    return events
 
 
 def _event_kind(what: str, by: str) -> str:
@@ -392,31 +400,33 @@ def _event_kind(what: str, by: str) -> str:
 
 
 def _closing_cause(why: str, by: str) -> str:
-    """Recovery's sentences name the incident; each would be a cause of its own. The cluster repeats them as its own."""
+    """Return the cause of a drain. Drains by recovery share one cause, because their reasons name different incidents.
+    The cluster repeats such a reason as its own."""
     repeated = by == SYNC.by and why.startswith(INCIDENT_REASON_PREFIX)
     return RECOVERY_AUTHOR_NAME if why and (by == RECOVERY_AUTHOR_NAME or repeated) else why
 
 
-def _node_spells(told: Sequence[NodeEvent], start: int, end: int) -> list[BucketInterval]:
-    """An Event says what holds from then on; of a node of which nothing was ever told, nothing is said."""
-    spells, condition, asked, cause, since = [], "UP", "", "", start
-    for at, what, state, why in [*told, (end, "", "", "")]:
-        if (bucket := _node_bucket(condition, asked)) and at > since:
+def _node_spells(events: Sequence[NodeEvent], start: int, end: int) -> list[BucketInterval]:
+    """Return the intervals in which the node was drained or down. Each Event holds until the next one; a node without
+    Events has no intervals."""
+    spells, condition, drain, cause, since = [], "UP", "", "", start
+    for at, what, state, why in [*events, (end, "", "", "")]:
+        if (bucket := _node_bucket(condition, drain)) and at > since:
             spells.append(BucketInterval(since, at, bucket, cause))
         since = max(since, at)
         if what == "node.moved":
             condition = state
         elif what:
-            asked = "" if what == "node.resumed" else what
+            drain = "" if what == "node.resumed" else what
         cause = why or cause
     return spells
 
 
-def _node_bucket(condition: str, asked: str) -> Bucket | None:
-    """A node that is switched off in its maintenance is not broken."""
+def _node_bucket(condition: str, drain: str) -> Bucket | None:
+    """Return the bucket of a node's state. A node that is off during its maintenance counts as drained, not down."""
     state, *flags = condition.split("+")
-    if asked == MAINTENANCE_DRAIN:
+    if drain == MAINTENANCE_DRAIN:
         return Bucket.DRAINED
     if state not in UP_STATES or NodeFlag.NOT_RESPONDING in flags:
         return Bucket.DOWN
-    return Bucket.DRAINED if asked or CLOSED_NODE_FLAGS.intersection(flags) else None
+    return Bucket.DRAINED if drain or CLOSED_NODE_FLAGS.intersection(flags) else None

@@ -1,4 +1,4 @@
-"""The ledger as a table: by day, team, kind or cluster, with what was lost and how often machines fail."""
+"""The ledger as a table by day, team, kind or cluster, with losses and failure rates."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MAX_NODES_LISTED = 50
 
 
 def cause_label(cause: str) -> str:
-    """What GPU-hours were lost to: until a failure has its diagnosis, its state is all that is known."""
+    """Return the label of a cause of lost GPU-hours. Before a failure is diagnosed, only its state is known."""
     if not cause:
-        return "what nobody knows yet"
-    return f"failures without a diagnosis ({cause})" if cause in {str(state) for state in FINAL_STATES} else cause
+        return "unknown causes"
+    return f"undiagnosed failures ({cause})" if cause in {str(state) for state in FINAL_STATES} else cause
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class LedgerRow:
     name: str
     gpu_us: Mapping[Bucket, int]
     goodput: float | None
-    costs: Mapping[Bucket, float]  # of clusters that have a price; empty where none has
+    costs: Mapping[Bucket, float]  # clusters with a price only; empty if none has one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,30 +46,31 @@ class LedgerTable:
     mttf: Mttf
     mttf_by_cause: Mapping[str, Mttf]
     mttf_by_model: Mapping[str, Mttf]
-    mttf_by_node: Mapping[str, Mttf]  # that failed at all, the worst first
+    mttf_by_node: Mapping[str, Mttf]  # nodes with failures only, the least reliable first
 
 
 def table(by: str, since: datetime, until: datetime, teams: Sequence[int] | None = None) -> LedgerTable:
-    """Of all clusters. Work of other `teams` counts, without their name; None: all teams may be named."""
+    """Return the table over all clusters. Rows of teams outside `teams` are counted without a name; None: all teams are
+    named."""
     clusters = list(Cluster.objects.order_by("name"))
-    accounts = [cluster_ledger(cluster, since, until) for cluster in clusters]
+    ledgers, midnights = [cluster_ledger(cluster, since, until) for cluster in clusters], utc_midnights(since, until)
     prices = {cluster.name: cluster.gpu_hour_price for cluster in clusters}
     sums: dict[str, Counter[Bucket]] = defaultdict(Counter)
     costs: dict[str, dict[Bucket, float]] = defaultdict(lambda: defaultdict(float))
     lost: Counter[str] = Counter()
-    for one in accounts:
-        for piece in buckets.split_entries(one.pieces, utc_midnights(since, until)) if by == "day" else one.pieces:
-            name = _group_name(by, one, piece, teams)
+    for ledger in ledgers:
+        for piece in buckets.split_entries(ledger.pieces, midnights) if by == "day" else ledger.pieces:
+            name = _group_name(by, ledger, piece, teams)
             sums[name][piece.bucket] += piece.gpu_us
-            if (price := prices[one.cluster]) is not None:
+            if (price := prices[ledger.cluster]) is not None:
                 costs[name][piece.bucket] += price * piece.gpu_us / US_PER_HOUR
-        for (cause, _), part in reliability.lost_by_cause(one.pieces).items():
+        for (cause, _), part in reliability.lost_by_cause(ledger.pieces).items():
             lost[cause] += part
     whole = sum(sums.values(), Counter())
-    capacity = sum(one.capacity_us for one in accounts)
-    runs = [run for one in accounts for found in one.runs.values() for run in found]
+    capacity = sum(ledger.capacity_us for ledger in ledgers)
+    runs = [run for ledger in ledgers for of_team in ledger.runs.values() for run in of_team]
     exposure = reliability.held_gpu_us(whole) / US_PER_HOUR
-    failures = sum((one.failures for one in accounts), Counter())
+    failures = sum((ledger.failures for ledger in ledgers), Counter())
     return LedgerTable(
         rows=[_ledger_row(by, name, sums[name], costs[name]) for name in sorted(sums)],
         gpu_us=whole,
@@ -80,33 +81,33 @@ def table(by: str, since: datetime, until: datetime, teams: Sequence[int] | None
         lost=dict(lost.most_common()),
         mttf=reliability.mttf(failures.total(), exposure),
         mttf_by_cause={cause: reliability.mttf(count, exposure) for cause, count in failures.most_common()},
-        **_mttf_by_machine(accounts),
+        **_mttf_by_machine(ledgers),
     )
 
 
 def bucket_costs(gpu_us: Mapping[Bucket, int], price: float | None) -> dict[Bucket, float]:
-    """What they cost, where a GPU-hour has a price."""
+    """Return the costs by bucket. Empty without a price."""
     return {} if price is None else {bucket: price * size / US_PER_HOUR for bucket, size in gpu_us.items()}
 
 
-def _total_costs(found: Iterable[Mapping[Bucket, float]]) -> dict[Bucket, float]:
+def _total_costs(rows: Iterable[Mapping[Bucket, float]]) -> dict[Bucket, float]:
     costs: dict[Bucket, float] = defaultdict(float)
-    for one in found:
-        for bucket, cost in one.items():
+    for row in rows:
+        for bucket, cost in row.items():
             costs[bucket] += cost
     return costs
 
 
-def _mttf_by_machine(accounts: Iterable[ClusterLedger]) -> dict[str, Mapping[str, Mttf]]:
-    """Only what was the machine's fault, by the hours that jobs held it."""
+def _mttf_by_machine(ledgers: Iterable[ClusterLedger]) -> dict[str, Mapping[str, Mttf]]:
+    """Return the MTTF by model and by node, from hardware failures and allocated hours."""
     held: Counter[tuple[str, str]] = Counter()
     broken: Counter[tuple[str, str]] = Counter()
-    for one in accounts:
-        for piece in one.pieces:
+    for ledger in ledgers:
+        for piece in ledger.pieces:
             if piece.attempt is not None:
-                held[one.models.get(piece.node, ""), f"{one.cluster}/{piece.node}"] += piece.gpu_us
-        for node, count in one.broken.items():
-            broken[one.models.get(node, ""), f"{one.cluster}/{node}"] += count
+                held[ledger.models.get(piece.node, ""), f"{ledger.cluster}/{piece.node}"] += piece.gpu_us
+        for node, count in ledger.broken.items():
+            broken[ledger.models.get(node, ""), f"{ledger.cluster}/{node}"] += count
     by_model = {model: (_model_total(broken, model), _model_total(held, model)) for model in {key[0] for key in held}}
     worst = sorted(broken, key=lambda key: (held[key] / broken[key], key))[:MAX_NODES_LISTED]
     return {
@@ -132,37 +133,37 @@ def _group_name(by: str, account: ClusterLedger, piece: LedgerEntry, teams: Sequ
         return account.cluster
     if by == "day":
         return f"{datetime.fromtimestamp(piece.start // 1_000_000, UTC):%F}"
-    mine = account.whose.get(piece.attempt) if piece.attempt is not None else None
-    if mine is None or (teams is not None and mine.team not in teams):
+    owner = account.whose.get(piece.attempt) if piece.attempt is not None else None
+    if owner is None or (teams is not None and owner.team not in teams):
         return ""
-    return mine.team_name if by == "team" else mine.kind
+    return owner.team_name if by == "team" else owner.kind
 
 
 def utc_midnights(since: datetime, until: datetime) -> list[int]:
-    """UTC, as everything that is stored."""
+    """Return the midnights (UTC) from the day of `since` to the day of `until`."""
     first = since.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     days = range((until - first).days + 1)
     return [unix_microseconds(first + timedelta(days=day)) for day in days]
 
 
-def ledger_document(found: LedgerTable, by: str, since: datetime, until: datetime) -> dict[str, Any]:
-    """The table as the API and the command tell it, in GPU-hours."""
+def ledger_document(ledger: LedgerTable, by: str, since: datetime, until: datetime) -> dict[str, Any]:
+    """Return the table as the API and the command output it, in GPU-hours."""
     return {
         "from": since.isoformat(),
         "to": until.isoformat(),
         "by": by,
         "version": buckets.VERSION,
-        "capacity_gpu_hours": found.capacity_us / US_PER_HOUR,
-        "gpu_hours": _hours(found.gpu_us),
-        "goodput": found.goodput,
-        "ettr": found.ettr,
-        "cost": report_rows.total_cost(found.costs),
-        "rows": [_row_document(row) for row in found.rows],
-        "lost": [{"cause": cause, "gpu_hours": part / US_PER_HOUR} for cause, part in found.lost.items()],
-        "mttf": _mttf("", found.mttf),
-        "mttf_by_cause": [_mttf(cause, one) for cause, one in found.mttf_by_cause.items()],
-        "mttf_by_model": [_mttf(name, one, "model") for name, one in found.mttf_by_model.items()],
-        "mttf_by_node": [_mttf(name, one, "node") for name, one in found.mttf_by_node.items()],
+        "capacity_gpu_hours": ledger.capacity_us / US_PER_HOUR,
+        "gpu_hours": _hours(ledger.gpu_us),
+        "goodput": ledger.goodput,
+        "ettr": ledger.ettr,
+        "cost": report_rows.total_cost(ledger.costs),
+        "rows": [_row_document(row) for row in ledger.rows],
+        "lost": [{"cause": cause, "gpu_hours": part / US_PER_HOUR} for cause, part in ledger.lost.items()],
+        "mttf": _mttf("", ledger.mttf),
+        "mttf_by_cause": [_mttf(cause, mttf) for cause, mttf in ledger.mttf_by_cause.items()],
+        "mttf_by_model": [_mttf(name, mttf, "model") for name, mttf in ledger.mttf_by_model.items()],
+        "mttf_by_node": [_mttf(name, mttf, "node") for name, mttf in ledger.mttf_by_node.items()],
     }
 
 
@@ -175,6 +176,6 @@ def _hours(gpu_us: Mapping[Bucket, int]) -> dict[str, float]:
     return {bucket.value: gpu_us.get(bucket, 0) / US_PER_HOUR for bucket in Bucket}
 
 
-def _mttf(name: str, one: Mttf, of: str = "cause") -> dict[str, Any]:
-    limits = {"mean": one.mean, "low": one.low, "high": one.high}
-    return {of: name, "failures": one.failures, "gpu_hours_held": one.exposure, **limits}
+def _mttf(name: str, mttf: Mttf, of: str = "cause") -> dict[str, Any]:
+    limits = {"mean": mttf.mean, "low": mttf.low, "high": mttf.high}
+    return {of: name, "failures": mttf.failures, "gpu_hours_held": mttf.exposure, **limits}

@@ -1,7 +1,8 @@
-"""Who waits in which order, for one reader: the order is the engine's, the names are those he may know.
+"""The waiting jobs in the engine's order, with the names that one user may see.
 
-Asking the engine costs a turn, so its answer is kept with the Picture it was asked about: many open pages share it, and
-with it all that is the same for every reader. What a page costs itself grows with what it shows, not with who waits.
+Computing the order takes as long as a scheduling turn, so it is cached with its ClusterSnapshot and shared by all open
+pages, with everything else that is the same for all users. The remaining cost of a page grows with the rows shown, not
+with the length of the queue.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ MAX_INELIGIBLE_SHOWN = 50
 
 @dataclass(frozen=True, kw_only=True)
 class QueueOrder:
-    """Ids of jobs: the line, and those who are in none yet (held, not due, dependent). `trouble`: no order is known."""
+    """Job ids in queue order, and those that are not eligible yet (held, not due, dependent). `trouble` says why the
+    order is not the policy's."""
 
     line: tuple[int, ...]
     apart: tuple[int, ...]
@@ -36,26 +38,28 @@ class QueueOrder:
 
 
 def queue_order(picture: ClusterSnapshot, policy: str, settings: dict[str, object]) -> QueueOrder:
-    shut = {asked.id for asked in picture.waiting if any(gate_blockers(asked, picture.now))}
-    apart = tuple(asked.id for asked in picture.waiting if asked.id in shut)
+    ineligible = {job.id for job in picture.waiting if any(gate_blockers(job, picture.now))}
+    apart = tuple(job.id for job in picture.waiting if job.id in ineligible)
     try:
         if policy not in LIVE_POLICIES:
-            raise InvalidPolicySettings(f"policy: {policy!r} is none of {', '.join(LIVE_POLICIES)}")
-        told = turn_decisions(picture, rules_factory(policy, settings)())
-    except InvalidPolicySettings as bad:
-        return QueueOrder(line=_priority_order(picture, shut), apart=apart, trouble=f"Nothing is decided: {bad}.")
-    starts = tuple(start.job_id for start in told.starts)
-    return QueueOrder(line=starts + tuple(wait.job_id for wait in told.waits if wait.job_id not in shut), apart=apart)
+            raise InvalidPolicySettings(f"policy: {policy!r} is not one of {', '.join(LIVE_POLICIES)}")
+        decisions = turn_decisions(picture, rules_factory(policy, settings)())
+    except InvalidPolicySettings as error:
+        trouble = f"No jobs are started, because the policy settings are invalid: {error}."
+        return QueueOrder(line=_priority_order(picture, ineligible), apart=apart, trouble=trouble)
+    starts = tuple(start.job_id for start in decisions.starts)
+    waits = tuple(wait.job_id for wait in decisions.waits if wait.job_id not in ineligible)
+    return QueueOrder(line=starts + waits, apart=apart)
 
 
-def _priority_order(picture: ClusterSnapshot, shut: set[int]) -> tuple[int, ...]:
-    rows = sorted(picture.waiting, key=lambda asked: (-asked.priority, asked.submitted_at, asked.id))
-    return tuple(asked.id for asked in rows if asked.id not in shut)
+def _priority_order(picture: ClusterSnapshot, excluded: set[int]) -> tuple[int, ...]:
+    rows = sorted(picture.waiting, key=lambda job: (-job.priority, job.submitted_at, job.id))
+    return tuple(job.id for job in rows if job.id not in excluded)
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueueEntry:
-    """A job, or some neighbours whose names the reader may not know."""
+    """A job, or several consecutive jobs that the user may not see."""
 
     rank: int
     job: Job | None = None
@@ -81,7 +85,7 @@ class QueueView:
 
 
 class QueueState:
-    """What is the same for every reader of a Picture, each part made when it is first asked for."""
+    """The parts of the queue page that are the same for all users, computed when first used."""
 
     def __init__(self, cluster: Cluster, picture: ClusterSnapshot) -> None:
         self.picture = picture
@@ -89,17 +93,17 @@ class QueueState:
 
     @cached_property
     def order(self) -> QueueOrder:
-        is_watched = self._cluster.mode == ClusterMode.OBSERVE
-        return _observed_order(self.picture) if is_watched else _policy_order(self._cluster, self.picture)
+        is_observed = self._cluster.mode == ClusterMode.OBSERVE
+        return _observed_order(self.picture) if is_observed else _policy_order(self._cluster, self.picture)
 
     @cached_property
-    def asked(self) -> Mapping[int, WaitingJob]:
-        return {asked.id: asked for asked in self.picture.waiting}
+    def waiting_jobs(self) -> Mapping[int, WaitingJob]:
+        return {job.id: job for job in self.picture.waiting}
 
     @cached_property
     def gpus(self) -> int:
-        """Those in line ask for so many."""
-        return sum(self.asked[pk].need.total_gpus for pk in self.order.line)
+        """GPUs requested by the jobs in the queue."""
+        return sum(self.waiting_jobs[pk].need.total_gpus for pk in self.order.line)
 
     @cached_property
     def quota_uses(self) -> Mapping[TeamKind, QuotaUse]:
@@ -107,20 +111,20 @@ class QueueState:
 
 
 class QueueStateCache:
-    """The last of each cluster, as long as its Picture and its policy are the same."""
+    """Caches the last QueueState of each cluster until its snapshot or its policy changes."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[str, QueueState]] = {}
+        self._states: dict[int, tuple[str, QueueState]] = {}
 
     def of(self, cluster: Cluster, now: datetime) -> QueueState:
         picture = snapshot_cache.of(cluster, now)
-        by = f"{cluster.mode} {cluster.policy} {cluster.policy_settings}"
-        kept = self._kept.get(cluster.pk)
-        if kept and kept[1].picture is picture and kept[0] == by:
-            return kept[1]
-        standing = QueueState(cluster, picture)
-        self._kept[cluster.pk] = by, standing
-        return standing
+        policy = f"{cluster.mode} {cluster.policy} {cluster.policy_settings}"
+        cached = self._states.get(cluster.pk)
+        if cached and cached[1].picture is picture and cached[0] == policy:
+            return cached[1]
+        state = QueueState(cluster, picture)
+        self._states[cluster.pk] = policy, state
+        return state
 
 
 def _policy_order(cluster: Cluster, picture: ClusterSnapshot) -> QueueOrder:
@@ -130,31 +134,31 @@ def _policy_order(cluster: Cluster, picture: ClusterSnapshot) -> QueueOrder:
 def _observed_order(picture: ClusterSnapshot) -> QueueOrder:
     line = _priority_order(picture, set())
     return QueueOrder(
-        line=line, apart=(), trouble="Acme only watches this cluster: by priority and time of submission."
+        line=line, apart=(), trouble="Acme only observes this cluster. Jobs are shown by priority and submission time."
     )
 
 
 queue_states = QueueStateCache()
 
 
-def queue_view(standing: QueueState, user: Any) -> QueueView:
-    order, asked = standing.order, standing.asked
+def queue_view(state: QueueState, user: Any) -> QueueView:
+    order, waiting_jobs = state.order, state.waiting_jobs
     sees = _team_visibility(user)
-    shown = list(islice(_group_hidden_jobs(map(asked.__getitem__, order.line), sees), MAX_ENTRIES_SHOWN))
-    apart = list(islice((pk for pk in order.apart if sees(asked[pk].team)), MAX_INELIGIBLE_SHOWN))
+    shown = list(islice(_group_hidden_jobs(map(waiting_jobs.__getitem__, order.line), sees), MAX_ENTRIES_SHOWN))
+    apart = list(islice((pk for pk in order.apart if sees(waiting_jobs[pk].team)), MAX_INELIGIBLE_SHOWN))
     ids = [pk for pk, *_ in shown if pk] + apart
     rows = {job.pk: job for job in Job.objects.visible_to(user).waiting().filter(pk__in=ids).with_list_columns()}
-    estimates = {one.job_id: one for one in Estimate.objects.filter(job__in=ids)}
+    estimates = {estimate.job_id: estimate for estimate in Estimate.objects.filter(job__in=ids)}
     places = [
         QueueEntry(rank=rank, job=rows.get(pk), estimate=estimates.get(pk), jobs=jobs, gpus=width)
         for pk, rank, jobs, width in shown
-        if not pk or pk in rows  # it was started or deleted since
+        if not pk or pk in rows  # a missing job was started or deleted since
     ]
     return QueueView(
-        at=standing.picture.now,
+        at=state.picture.now,
         places=places,
         waiting=len(order.line),
-        gpus=standing.gpus,
+        gpus=state.gpus,
         more=len(order.line) - sum(jobs for _, _, jobs, _ in shown),
         apart=[rows[pk] for pk in apart if pk in rows],
         apart_in_all=len(order.apart),
@@ -163,21 +167,22 @@ def queue_view(standing: QueueState, user: Any) -> QueueView:
 
 
 def _team_visibility(user: Any) -> Callable[[str], bool]:
-    """Whether its jobs may be named. All of them may wait, so it is asked by team, and not of the database by job."""
+    """Return a function that says whether the user may see a team's jobs. Checking teams avoids a database query over
+    all waiting jobs."""
     if user.is_superuser:
         return lambda team: True
     return set(Team.objects.where(user).values_list("name", flat=True)).__contains__
 
 
 def _group_hidden_jobs(line: Iterable[WaitingJob], sees: Callable[[str], bool]) -> Iterator[tuple[int, int, int, int]]:
-    """Job (0: several unknown ones), rank of the first, how many, their GPUs."""
+    """Yield (job id, rank, number of jobs, GPUs) per entry. The id is 0 for a group of hidden jobs."""
     first = 1
-    for is_known, run in groupby(line, lambda asked: sees(asked.team)):
-        if is_known:
-            for asked in run:
-                yield asked.id, first, 1, asked.need.total_gpus
+    for is_visible, group in groupby(line, lambda job: sees(job.team)):
+        if is_visible:
+            for job in group:
+                yield job.id, first, 1, job.need.total_gpus
                 first += 1
         else:
-            unknown = [asked.need.total_gpus for asked in run]
-            yield 0, first, len(unknown), sum(unknown)
-            first += len(unknown)
+            hidden = [job.need.total_gpus for job in group]
+            yield 0, first, len(hidden), sum(hidden)
+            first += len(hidden)

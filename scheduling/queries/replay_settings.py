@@ -1,4 +1,4 @@
-"""Settings of a replay that somebody requests: its limits, and what the trace itself or the cluster supplies."""
+"""Settings of a requested replay: its limits, and the defaults from the trace or the cluster."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ MAX_HISTORY_DAYS = 366
 
 
 def replay_setting(trace: str, params: dict[str, Any]) -> ReplaySetting:
-    """What was asked, with what the trace itself says where nothing was. Raises BadSetting."""
-    given = {name: params[name] for name in requests.SETTING_NAMES if name in params}
+    """Return the settings of the request, with defaults from the trace. Raises InvalidReplaySetting."""
+    values = {name: params[name] for name in requests.SETTING_NAMES if name in params}
     if site := acme_trace.PUBLISHED_CLUSTERS.get(trace.removeprefix("acme:")):
-        given.setdefault("nodes", site.nodes)
+        values.setdefault("nodes", site.nodes)
     elif trace == "history":
-        given = _cluster_shape(params["cluster"]) | given
+        values = _cluster_shape(params["cluster"]) | values
     return requests.replay_setting(
-        **given, quotas=requests.quotas_from_rows(params["quota"]) if "quota" in params else ()
+        **values, quotas=requests.quotas_from_rows(params["quota"]) if "quota" in params else ()
     )
 
 
 def _cluster_shape(cluster: str) -> dict[str, int]:
-    """What the cluster has: the replay's nodes are alike, so all get the GPUs of the largest."""
+    """Return the size of the cluster. All nodes of a replay are alike, so they get the GPUs of the largest node."""
     nodes = Node.objects.filter(cluster__name=cluster, gpus__gt=0)
     most = nodes.aggregate(Max("gpus"))["gpus__max"]
     return {"nodes": nodes.count(), "gpus_per_node": most} if most else {}

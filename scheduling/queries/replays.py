@@ -1,4 +1,4 @@
-"""Replays that people ask for, as pages and API share them: what may be asked, by whom, and whose they are to see."""
+"""Queries of replays for pages and API: visible rows, validation of requests, and uploads of traces."""
 
 from __future__ import annotations
 
@@ -44,49 +44,50 @@ def visible_simulations(caller: Caller) -> QuerySet[Simulation]:
 
 
 def traces(caller: Caller) -> QuerySet[UploadedTrace]:
-    """Those that people of his teams brought; without what they hold."""
+    """Return the uploaded traces of the caller's teams, without their content."""
     rows = UploadedTrace.objects.defer("packed").select_related("team", "user")
     return rows if caller.is_site_admin else rows.filter(team_id__in=sorted(caller.roles))
 
 
 def read_trace_name(name: str, value: Any) -> str:
-    """As it is asked for; whether there is such a trace is seen later."""
+    """Check the form of a trace name. Whether the trace exists is checked later."""
     if isinstance(value, str) and (value in BUILT_IN_TRACES or UPLOAD_NAME_PATTERN.fullmatch(value)):
         return value
     parsing.raise_invalid_field(
-        name, f"{parsing.short_repr(value)} is none of {', '.join(BUILT_IN_TRACES)}, {UPLOAD_PREFIX}NUMBER"
+        name, f"{parsing.short_repr(value)} is not one of {', '.join(BUILT_IN_TRACES)}, {UPLOAD_PREFIX}NUMBER"
     )
 
 
 def trace_kind(trace: str) -> str:
-    """By which of its fields a replay is asked for."""
+    """Return acme, history or upload. The kind decides which parameters apply."""
     return trace.partition(":")[0]
 
 
 def _find_uploaded_trace(trace: str, caller: Caller) -> UploadedTrace:
     row = traces(caller).filter(pk=int(trace.removeprefix(UPLOAD_PREFIX))).first()
     if row is None:
-        raise InvalidRequestField("trace", f"{trace} is no trace of your teams")
+        raise InvalidRequestField("trace", f"{trace} is not a trace of your teams")
     return row
 
 
 def replay_params(
-    trace: str, policies: list[str], asked: dict[str, Any], places: CallerTargets, caller: Caller
+    trace: str, policies: list[str], values: dict[str, Any], places: CallerTargets, caller: Caller
 ) -> dict[str, Any]:
-    """What the row keeps, complete enough to be carried out later by somebody who knows no caller."""
+    """Return the validated parameters to store. They are complete, so that a worker can run the replay without the
+    caller's permissions."""
     kind = trace_kind(trace)
     for other, names in FIELDS_BY_TRACE_KIND.items():
-        if wrong := next((name for name in names if name in asked and other != kind), None):
-            raise InvalidRequestField(wrong, f"belongs to {other}, not to {trace}")
-    params = dict(asked)
+        if wrong := next((name for name in names if name in values and other != kind), None):
+            raise InvalidRequestField(wrong, f"is only allowed for {other} traces, not for {trace}")
+    params = dict(values)
     if kind == "history":
-        params["cluster"] = places.resolve_cluster(asked.get("cluster")).name
+        params["cluster"] = places.resolve_cluster(values.get("cluster")).name
         params.setdefault("days", 30)
         if not caller.may_operate_clusters and not caller.is_site_admin:
             params["teams"] = sorted(caller.roles)
         if isinstance(until := params.get("until"), datetime):
             if until > clock.now():
-                raise InvalidRequestField("until", f"{until:%Y-%m-%d %H:%M} UTC has not come yet")
+                raise InvalidRequestField("until", f"{until:%Y-%m-%d %H:%M} UTC is in the future")
             params["until"] = until.isoformat()
     jobs = params.get("jobs") or (replay_settings.MAX_TRACE_JOBS if kind == "acme" else 0)
     if kind == "upload":
@@ -95,7 +96,8 @@ def replay_params(
     if jobs * len(policies) > replay_settings.MAX_REPLAYED_JOBS:
         most = replay_settings.MAX_REPLAYED_JOBS // len(policies)
         raise InvalidRequestField(
-            "jobs", f"{len(policies)} policies may replay {most:,} jobs each; ask for fewer of either"
+            "jobs",
+            f"at most {most:,} jobs can be replayed under {len(policies)} policies; reduce the jobs or the policies",
         )
     try:
         setting = replay_settings.replay_setting(trace, params)
@@ -106,15 +108,15 @@ def replay_params(
             requests.check_quota_teams(
                 setting.quotas,
                 acme_trace.TRACE_TEAMS,
-                f"there are {acme_trace.TRACE_TEAMS[0]} to {acme_trace.TRACE_TEAMS[-1]}",
+                f"the teams are {acme_trace.TRACE_TEAMS[0]} to {acme_trace.TRACE_TEAMS[-1]}",
             )
-    except InvalidReplaySetting as bad:
-        raise InvalidRequestField(bad.field, bad.why) from None
+    except InvalidReplaySetting as error:
+        raise InvalidRequestField(error.field, error.why) from None
     return params
 
 
 class TraceUploadThrottle(PerUserThrottle):
-    """Reading one may take seconds; pages and programs have one counter."""
+    """Limits the uploads of a user per minute, on pages and API together, because parsing a trace takes seconds."""
 
     name = "traces:"
     most = 10
@@ -122,21 +124,21 @@ class TraceUploadThrottle(PerUserThrottle):
 
 def refuse_large_file(file: UploadedFile) -> None:
     if (file.size or 0) > MAX_FILE_BYTES:
-        raise InvalidField("trace_file", f"has {file.size:,} bytes, more than the {MAX_FILE_BYTES:,} allowed")
+        raise InvalidField("trace_file", f"has {file.size:,} bytes; at most {MAX_FILE_BYTES:,} are allowed")
 
 
 def read_uploaded_trace(file: UploadedFile) -> ParsedTrace:
-    """What somebody sent. Raises BadSpec."""
+    """Parse an uploaded file. Raises InvalidField."""
     refuse_large_file(file)
     name = UNPRINTABLE.sub("?", file.name or "trace")[:80]
-    with NamedTemporaryFile(prefix="acme-trace-") as kept:
+    with NamedTemporaryFile(prefix="acme-trace-") as copy:
         for chunk in file.chunks():
-            kept.write(chunk)
-        kept.flush()
+            copy.write(chunk)
+        copy.flush()
         try:
-            return parse_upload(read_trace(kept.name, name, UPLOAD_LIMITS), name)
-        except BadTrace as bad:
-            raise InvalidField("trace_file", str(bad)) from None
+            return parse_upload(read_trace(copy.name, name, UPLOAD_LIMITS), name)
+        except BadTrace as error:
+            raise InvalidField("trace_file", str(error)) from None
 
 
 def wake_simulation_worker() -> None:
@@ -144,8 +146,8 @@ def wake_simulation_worker() -> None:
 
 
 def _send_wake_task() -> None:
-    """A hint: beat asks every few seconds."""
+    """Wake a worker. If the message is lost, beat starts a worker within seconds."""
     try:
         current_app.send_task("scheduling.simulation", retry=False, expires=10)
     except (OperationalError, OSError) as error:
-        log.info("nobody could be woken for a simulation: %s", error)
+        log.info("no simulation worker could be woken: %s", error)

@@ -1,4 +1,4 @@
-"""Rows to the engine's Picture: the one place where the two worlds meet. Reads only, nine short queries a cluster."""
+"""Builds the engine's ClusterSnapshot from the database. Reads only, with nine short queries per cluster."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ MAX_PAST_JOBS = 5000
 
 @dataclass(kw_only=True)
 class NodeUsage:
-    """What live attempts hold on one node."""
+    """The resources that live attempts use on one node."""
 
     gpus: set[int] = field(default_factory=set)
     cpus: int = 0
     memory_mb: int = 0
-    jobs: dict[int, int] = field(default_factory=dict)  # job -> how many of the GPUs
+    jobs: dict[int, int] = field(default_factory=dict)  # job id -> number of GPUs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,8 @@ def take_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
 
 
 def snapshot_version(cluster: Cluster) -> str:
-    """Changes when who waits, what runs or what takes work changes; three short sums over indexes."""
+    """Return a text that changes with the waiting jobs, running jobs, usable nodes and maintenance windows. Takes a few
+    short sums over indexes."""
     sums = (Count("pk"), Sum("pk"), Sum("priority"))
     waiting = Job.objects.waiting().filter(cluster=cluster, hold="").order_by().aggregate(*sums)
     running = Job.objects.live().filter(cluster=cluster).order_by().aggregate(*sums[:2])
@@ -97,7 +98,7 @@ def snapshot_version(cluster: Cluster) -> str:
 
 
 def past_jobs(cluster: Cluster, now: datetime, **only: object) -> list[PastJob]:
-    """What ran lately, the newest last."""
+    """Return the jobs that ended recently, the newest last."""
     rows = Job.objects.filter(cluster=cluster, started_at__isnull=False, ended_at__gte=now - PAST_JOBS_WINDOW, **only)
     rows = rows.order_by("-ended_at")
     columns = ("user_id", "name", "nodes", "gpus_per_node", "started_at", "ended_at", "time_limit")
@@ -114,7 +115,7 @@ def past_jobs(cluster: Cluster, now: datetime, **only: object) -> list[PastJob]:
 
 
 def usage_by_node(cluster: Cluster) -> tuple[Mapping[int, NodeUsage], Mapping[int, AttemptUsage]]:
-    """Node id -> what is held there; job id -> its attempt. CPUs and memory count once per node, not once per GPU."""
+    """Return the usage by node id and the live attempts by job id. CPUs and memory count once per node, not per GPU."""
     held: dict[int, NodeUsage] = defaultdict(NodeUsage)
     holders = list(Allocation.objects.live().filter(node__cluster=cluster).gpus_by_attempt_and_node())
     attempts = _attempt_usages(cluster)
@@ -122,7 +123,7 @@ def usage_by_node(cluster: Cluster) -> tuple[Mapping[int, NodeUsage], Mapping[in
         gpus = [gpu for gpu in indices if gpu is not None]
         on = held[node_id]
         on.gpus.update(gpus)
-        if attempt_id not in attempts:  # it ended between the two questions; the next turn finds its GPUs free
+        if attempt_id not in attempts:  # the attempt ended between the two queries; the next turn sees its GPUs as free
             continue
         live = attempts[attempt_id]
         on.jobs[live.job_id] = len(gpus)
@@ -132,7 +133,7 @@ def usage_by_node(cluster: Cluster) -> tuple[Mapping[int, NodeUsage], Mapping[in
 
 
 def unmet_dependencies(cluster: Cluster) -> dict[int, tuple[str, ...]]:
-    """Waiting job -> the public ids it still waits for."""
+    """Return the public ids of the unfinished dependencies by id of the waiting job."""
     unmet: dict[int, list[str]] = defaultdict(list)
     rows = Dependency.objects.filter(job__cluster=cluster, job__state=State.PENDING).exclude(on__state__in=FINAL_STATES)
     for job_id, name in rows.values_list("job_id", "on__public_id"):
@@ -141,14 +142,14 @@ def unmet_dependencies(cluster: Cluster) -> dict[int, tuple[str, ...]]:
 
 
 def unsatisfiable_dependencies(cluster: Cluster) -> list[tuple[Job, str]]:
-    """Waiting jobs whose condition can no longer come true, each with the sentence that says so."""
+    """Return the waiting jobs whose dependency can no longer be met, each with the reason."""
     rows = (
         Dependency.objects.filter(job__cluster=cluster, job__state=State.PENDING, on__state__in=FINAL_STATES)
         .exclude(after=DependencyCondition.ANY)
         .select_related("job", "on")
     )
     return [
-        (row.job, f"{row.on} ended as {row.on.state}, but {row.after} was asked.")
+        (row.job, f"The dependency {row.after} cannot be met: {row.on} ended with state {row.on.state}.")
         for row in rows
         if (row.on.state == State.COMPLETED) != (row.after == DependencyCondition.OK)
     ]
@@ -171,9 +172,10 @@ def _node_view(node: Node, held: NodeUsage) -> NodeView:
 
 
 def _closed_node(node: Node, held: NodeUsage) -> ClosedNode:
-    """An operator's drain is over when somebody resumes it; everything else must come back by itself."""
-    answers = node.state in USABLE_NODE_STATES and node.is_drained
-    back = MAINTENANCE if node.maintenance_id else "resumed" if answers else "back"
+    """Return a closed node with the event that makes it usable: the end of a maintenance, a resume by an operator, or
+    its return."""
+    only_drained = node.state in USABLE_NODE_STATES and node.is_drained
+    back = MAINTENANCE if node.maintenance_id else "resumed" if only_drained else "back"
     return ClosedNode(node=_node_view(node, held), back=back, why=node.reason)
 
 
@@ -189,7 +191,7 @@ def _windows(cluster: Cluster, nodes: Sequence[Node], now: datetime) -> Iterable
 def _with_expected_durations(
     cluster: Cluster, waiting: tuple[WaitingJob, ...], now: datetime
 ) -> tuple[WaitingJob, ...]:
-    """How long those without a limit will take, as far as jobs like them tell."""
+    """Add the usual duration of similar past jobs to waiting jobs without a time limit."""
     users = {job.user for job in waiting if job.time_limit is None and job.title}
     if not users:
         return waiting
@@ -214,7 +216,7 @@ REQUEST_COLUMNS = (
     "array_id",
     "array_limit",
 )
-# Django reads a time in Python, piece by piece, and a number in C; there may be ten thousand of them
+# Django parses times in Python but numbers in C, which matters for ten thousand rows
 SUBMITTED_EPOCH = Func(
     "submitted_at", template="EXTRACT(EPOCH FROM %(expressions)s)::float8", output_field=FloatField()
 )
@@ -223,16 +225,19 @@ IDENTITY_COLUMNS = ("pk", "public_id", "name", "user_id", "team_id", "kind")
 
 
 def _waiting(cluster: Cluster, teams: Mapping[int, str]) -> Iterable[WaitingJob]:
-    """The queue may be ten thousand long, so plain tuples: making the rows into model objects took most of a turn."""
+    """Yield the waiting jobs. They are read as plain tuples: with ten thousand jobs, creating model objects took most
+    of a turn."""
     rows = Job.objects.waiting().filter(cluster=cluster, foreign_id="").order_by()
     unmet = unmet_dependencies(cluster)
     needs: dict[tuple[Any, ...], ResourceRequest] = {}
-    for submitted, pk, name, title, user, team, kind, *rest in rows.values_list(
+    for submitted, pk, name, title, user, team, kind, *columns in rows.values_list(
         SUBMITTED_EPOCH, *IDENTITY_COLUMNS, *NEED_COLUMNS, *REQUEST_COLUMNS
     ):
-        asked = tuple(rest[: len(NEED_COLUMNS)])
-        need = needs.get(asked) or needs.setdefault(asked, _resource_need(*asked))
-        priority, preemptible, time_limit, hold, reason, why, begin_at, array, array_limit = rest[len(NEED_COLUMNS) :]
+        requested = tuple(columns[: len(NEED_COLUMNS)])
+        need = needs.get(requested) or needs.setdefault(requested, _resource_need(*requested))
+        priority, preemptible, time_limit, hold, reason, why, begin_at, array, array_limit = columns[
+            len(NEED_COLUMNS) :
+        ]
         yield WaitingJob(
             id=pk,
             name=name,
@@ -293,12 +298,13 @@ def _running(
     places: Mapping[int, Mapping[int, int]],
     live: Mapping[int, AttemptUsage],
 ) -> Iterable[RunningJob]:
-    """Whose stop hangs keeps what he has: nobody should wait for room that does not come, nor claim it."""
+    """Yield the running jobs. A job whose cancellation hangs is not marked as stopping: its GPUs may never become free,
+    so no other job may count on them."""
     rows = Job.objects.filter(cluster=cluster, state__in=LIVE_STATES).order_by()
-    for pk, name, title, user, team, kind, *rest in rows.values_list(
+    for pk, name, title, user, team, kind, *columns in rows.values_list(
         *IDENTITY_COLUMNS, "nodes", "gpus_per_node", *RUNNING_COLUMNS
     ):
-        nodes, gpus, priority, preemptible, started_at, time_limit, array, cpus, memory_mb = rest
+        nodes, gpus, priority, preemptible, started_at, time_limit, array, cpus, memory_mb = columns
         attempt = live.get(pk)
         hangs = bool(attempt and attempt.hangs)
         yield RunningJob(

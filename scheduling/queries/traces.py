@@ -1,4 +1,4 @@
-"""Our own past jobs, and files that people brought, as traces: rows in, columns out. Reads only."""
+"""Past jobs of a cluster, and uploaded files, as traces. Reads only."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ TRACE_COLUMNS = (
 def history_trace(
     cluster: str, since: datetime, until: datetime, most: int, teams: Collection[int] | None = None
 ) -> Trace:
-    """Jobs of the cluster that came in that time, ran and ended; the newest if there are more. `teams`: only theirs."""
+    """Return the jobs of the cluster that were submitted in the period and have run and ended; at most the newest
+    `most`. `teams` limits them to these teams."""
     rows = Job.objects.filter(cluster__name=cluster, submitted_at__gte=since, submitted_at__lt=until)
     rows = rows.filter(started_at__isnull=False, ended_at__isnull=False)
     if teams is not None:
         rows = rows.filter(team_id__in=sorted(teams))
-    found = list(rows.order_by("-submitted_at", "-id").values_list(*TRACE_COLUMNS)[:most])[::-1]
-    columns = dict(zip(TRACE_COLUMNS, zip(*found, strict=True) if found else [()] * len(TRACE_COLUMNS), strict=True))
+    jobs = list(rows.order_by("-submitted_at", "-id").values_list(*TRACE_COLUMNS)[:most])[::-1]
+    columns = dict(zip(TRACE_COLUMNS, zip(*jobs, strict=True) if jobs else [()] * len(TRACE_COLUMNS), strict=True))
     nodes, wide = columns["nodes"], columns["gpus_per_node"]
     queued = [
-        (start - come).total_seconds()
-        for come, start in zip(columns["submitted_at"], columns["started_at"], strict=True)
+        (start - submitted).total_seconds()
+        for submitted, start in zip(columns["submitted_at"], columns["started_at"], strict=True)
     ]
     return trace_from_columns(
         f"history of {cluster}",
@@ -41,7 +42,7 @@ def history_trace(
         kinds=columns["kind"],
         names=columns["name"],
         states=columns["state"],
-        submit_s=[come.timestamp() for come in columns["submitted_at"]],
+        submit_s=[submitted.timestamp() for submitted in columns["submitted_at"]],
         runtime_s=[
             max(0.0, (end - start).total_seconds())
             for start, end in zip(columns["started_at"], columns["ended_at"], strict=True)
@@ -56,7 +57,7 @@ def history_trace(
 
 
 def load_uploaded_trace(number: int) -> Trace:
-    """Raises DoesNotExist."""
+    """Return the content of an uploaded trace. Raises UploadedTrace.DoesNotExist."""
     row = UploadedTrace.objects.get(pk=number)
     with gzip.open(io.BytesIO(bytes(row.packed)), "rt", encoding="utf-8", newline="") as lines:
         return read_text_trace(lines, row.name)

@@ -1,7 +1,7 @@
-"""Why one job waits, put together for one reader: the engine's explanation, the estimate, and its past error.
+"""Why a job waits, for one user: the engine's explanation, the start estimate, and its past error.
 
-The Picture of a cluster is kept in each process while nothing in it has moved, for some seconds: many open pages ask
-when the queue moves, and loading ten thousand rows for each would cost more than the thinking.
+Each process caches the ClusterSnapshot of a cluster for some seconds while nothing in it changes: many open pages
+reload when the queue moves, and loading ten thousand rows for each would cost more than the computation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_SNAPSHOT_AGE_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class WaitExplanation:
-    """`judged` is the error of estimates that looked as far ahead as this one."""
+    """The explanation of a wait. `judged` is the past error of estimates with the same lead."""
 
     at: datetime
     blockers: tuple[Blocker, ...] = ()
@@ -46,17 +46,17 @@ class WaitExplanation:
 
 
 def explain_job(job: Job, teams: Collection[str] | None) -> WaitExplanation:
-    """`teams` are those whose jobs the reader may know; None: all."""
+    """Explain why the job waits. `teams` are those whose jobs the user may see; None: all."""
     now = clock.now()
     if job.state != State.PENDING:
         return WaitExplanation(at=now)
     estimate = Estimate.objects.filter(job=job).first()
     forecast = Forecast.objects.filter(cluster=job.cluster).first()
-    told = _engine_explanation(job, teams, now)
+    explanation = _engine_explanation(job, teams, now)
     return WaitExplanation(
-        at=told.at,
-        blockers=told.blockers,
-        changes=told.changes,
+        at=explanation.at,
+        blockers=explanation.blockers,
+        changes=explanation.changes,
         estimate=estimate,
         estimated_at=forecast.made_at if forecast and estimate else None,
         judged=_past_error(job.cluster, estimate, now) if estimate else None,
@@ -64,7 +64,8 @@ def explain_job(job: Job, teams: Collection[str] | None) -> WaitExplanation:
 
 
 def _engine_explanation(job: Job, teams: Collection[str] | None, now: datetime) -> WaitExplanation:
-    """Nothing but the record's own sentence where Acme does not decide, or where the job came a moment ago."""
+    """Return the engine's explanation. It is empty if Acme does not decide on the cluster, or the job is newer than the
+    snapshot; the stored wait reason is then all that is known."""
     cluster = job.cluster
     if cluster.mode == ClusterMode.OBSERVE or cluster.policy not in LIVE_POLICIES:
         return WaitExplanation(at=now)
@@ -75,8 +76,8 @@ def _engine_explanation(job: Job, teams: Collection[str] | None, now: datetime) 
         rules = rules_factory(cluster.policy, cluster.policy_settings)
     except InvalidPolicySettings:
         return WaitExplanation(at=now)
-    told = explain_wait(picture, rules, job.pk, lambda team: teams is None or team in teams)
-    return WaitExplanation(at=told.at, blockers=told.blockers, changes=told.changes)
+    explanation = explain_wait(picture, rules, job.pk, lambda team: teams is None or team in teams)
+    return WaitExplanation(at=explanation.at, blockers=explanation.blockers, changes=explanation.changes)
 
 
 def _past_error(cluster: Cluster, estimate: Estimate, now: datetime) -> EstimateError | None:
@@ -85,19 +86,21 @@ def _past_error(cluster: Cluster, estimate: Estimate, now: datetime) -> Estimate
 
 
 class SnapshotCache:
+    """Caches the last ClusterSnapshot of each cluster."""
+
     def __init__(self) -> None:
         self._lock = Lock()
-        self._kept: dict[int, tuple[str, float, ClusterSnapshot]] = {}
+        self._snapshots: dict[int, tuple[str, float, ClusterSnapshot]] = {}
 
     def of(self, cluster: Cluster, now: datetime) -> ClusterSnapshot:
-        looks = snapshot.snapshot_version(cluster)
+        version = snapshot.snapshot_version(cluster)
         with self._lock:
-            kept = self._kept.get(cluster.pk)
-        if kept and kept[0] == looks and time.monotonic() - kept[1] < MAX_SNAPSHOT_AGE_S:
-            return kept[2]
+            cached = self._snapshots.get(cluster.pk)
+        if cached and cached[0] == version and time.monotonic() - cached[1] < MAX_SNAPSHOT_AGE_S:
+            return cached[2]
         picture = snapshot.take_snapshot(cluster, now)
         with self._lock:
-            self._kept[cluster.pk] = looks, time.monotonic(), picture
+            self._snapshots[cluster.pk] = version, time.monotonic(), picture
         return picture
 
 

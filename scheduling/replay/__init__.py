@@ -1,0 +1,1 @@
+"""Replays: traces and simulated time on the scheduling engine, and the reports on them."""

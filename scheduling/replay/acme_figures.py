@@ -1,12 +1,13 @@
-"""Figures of the Acme datacenter, as published: what jobs drawn from them are made of and measured against. Pure.
+"""Published figures of the Acme datacenter, from which synthetic jobs are drawn and against which they are measured.
+Pure.
 
-From the AcmeTrace dataset (InternLM/AcmeTrace, CC-BY-4.0) of "Characterization of Large Language Model Development in
-the Datacenter" (NSDI'24): shares are the labels of the paper's Figure 4, run times the 22 points of Figure 6, sizes the
-curve of Figure 3, read from the authors' vector figures to 0.02 to 0.05 percentage points.
+They come from the AcmeTrace dataset (InternLM/AcmeTrace, CC-BY-4.0) of "Characterization of Large Language Model
+Development in the Datacenter" (NSDI'24): shares are the labels of the paper's Figure 4, run times the 22 points of
+Figure 6, sizes the curve of Figure 3, read from the authors' vector figures to 0.02 to 0.05 percentage points.
 
-`sizes` alone is ours: the paper gives sizes by kind as boxes without their outliers, and the curve for all kinds
-together. These mixtures keep the quartiles of every box and meet both the curve and each kind's part of the GPU time.
-Traps: Kalos' durations contain its (short) queueing; nothing is known of how sizes and durations go together in a kind.
+Only `sizes` is ours: the paper gives sizes by kind as box plots without outliers, and the curve for all kinds together.
+These mixtures match the quartiles of every box, the curve, and each kind's fraction of the GPU time. Caveats: durations
+in Kalos include its (short) queueing, and nothing is known about how sizes and durations correlate within a kind.
 """
 
 from __future__ import annotations
@@ -20,20 +21,24 @@ BOUNDS_S = tuple(2.0**power for power in range(22))
 
 @dataclass(frozen=True, kw_only=True)
 class KindFigures:
+    """The figures of one kind of job."""
+
     share: float  # percent of all jobs
     gpu_time: float  # percent of all GPU time
-    at_most: tuple[float, ...]  # percent of the jobs that take at most so long, at BOUNDS_S
+    at_most: tuple[float, ...]  # percent of the jobs that take at most BOUNDS_S
     sizes: dict[int, float]  # GPUs -> percent of the jobs
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedCluster:
+    """One cluster of the datacenter."""
+
     nodes: int
     jobs: int  # GPU jobs
     days: float
     users: int
     work: dict[JobKind, KindFigures]
-    widths: dict[int, float]  # GPUs -> percent of all jobs that ask for at most so many
+    widths: dict[int, float]  # GPUs -> percent of all jobs that request at most this many
 
 
 # fmt: off

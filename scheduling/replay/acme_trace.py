@@ -1,8 +1,8 @@
-"""Traces drawn from the distributions of the Acme datacenter, any number of jobs in a second. Pure and seeded.
+"""Draw traces from the distributions of the Acme datacenter, any number of jobs within a second. Pure and seeded.
 
-Run times lie on the published curves, straight between their points on a log scale; sizes come from each kind's mixture
-(`acme_figures`). Arrivals follow a working day and week; evaluations come in batches, as one checkpoint is tried on
-many datasets. `distances` says how far what was drawn is from what was published.
+Run times follow the published curves, interpolated on a log scale; sizes come from the mixture of each kind
+(`acme_figures`). Arrivals follow a working day and week; evaluations arrive in batches, because one checkpoint is
+tested on many datasets. `distances` measures how far a drawn trace is from the published figures.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from scheduling.replay.acme_figures import BOUNDS_S, PUBLISHED_CLUSTERS, KindFig
 __all__ = ["PUBLISHED_CLUSTERS", "TRACE_TEAMS", "Distance", "PublishedCluster", "distances", "draw_trace"]
 
 DAY_S = 86_400
-EVALUATION_BATCH = 16  # evaluations of one checkpoint, in the mean
-TRACE_TEAMS = tuple(f"t{number}" for number in range(12))  # users share them
+EVALUATION_BATCH = 16  # mean number of evaluations per checkpoint
+TRACE_TEAMS = tuple(f"t{number}" for number in range(12))  # users are distributed over these
 # Submissions by hour of the day: low at night, high in the afternoon
 HOUR_WEIGHTS = (4, 3, 2, 2, 2, 2, 2, 3, 5, 8, 10, 9, 6, 8, 10, 10, 10, 9, 7, 7, 7, 7, 6, 5)
 WEEKDAY_WEIGHTS = (1.1, 1.1, 1.1, 1.1, 1.1, 0.8, 0.7)
 
 
 def draw_trace(site: PublishedCluster, name: str, *, jobs: int | None = None, seed: int = 0) -> Trace:
-    """With fewer jobs than the site had, a shorter time at the same rate."""
+    """A trace with `jobs` jobs; fewer jobs than the site had cover a shorter time at the same rate."""
     dice = np.random.default_rng(seed)
     count = site.jobs if jobs is None else jobs
     shares = np.array([work.share for work in site.work.values()])
@@ -38,7 +38,7 @@ def draw_trace(site: PublishedCluster, name: str, *, jobs: int | None = None, se
         gpus[rows] = _sizes(work, len(rows), dice)
     submit = _arrivals(count, site.days * count / site.jobs, dice)
     batches = np.flatnonzero(kinds == [kind.value for kind in site.work].index("evaluation"))
-    # Everybody in a batch comes when its first does
+    # All jobs of a batch arrive with its first
     submit[batches] = submit[batches[(np.arange(len(batches)) // EVALUATION_BATCH) * EVALUATION_BATCH]]
     words = [kind.value for kind in site.work]
     users = np.minimum(dice.zipf(1.4, size=count), site.users).tolist()
@@ -55,10 +55,10 @@ def draw_trace(site: PublishedCluster, name: str, *, jobs: int | None = None, se
 
 
 def _draw_run_times(work: KindFigures, count: int, dice: np.random.Generator) -> Floats:
-    """What nobody undercuts is one second; curves that begin above it begin at their first point."""
+    """Draw run times. The minimum is one second; curves that begin above it start at their first point."""
     shares = np.array((0.0, *work.at_most))
     bounds = np.log((1.0, *BOUNDS_S))
-    # Of points at 0 and at 100 % only the last and the first count: no job lies in between
+    # Use only the last point at 0% and the first at 100%, because no job lies beyond them
     first = int(np.flatnonzero(shares <= 0)[-1])
     last = int(np.flatnonzero(shares >= 100)[0])
     at = dice.uniform(0, 100, size=count)
@@ -72,7 +72,7 @@ def _sizes(work: KindFigures, count: int, dice: np.random.Generator) -> Ints:
 
 
 def _arrivals(count: int, days: float, dice: np.random.Generator) -> Floats:
-    """Times in order: each hour draws its part by its weight."""
+    """Times in order; hours are drawn by their weight."""
     hours = max(1, round(days * 24))
     weights = np.array([HOUR_WEIGHTS[hour % 24] * WEEKDAY_WEIGHTS[hour // 24 % 7] for hour in range(hours)])
     chosen = dice.choice(hours, size=count, p=weights / weights.sum())
@@ -82,7 +82,7 @@ def _arrivals(count: int, days: float, dice: np.random.Generator) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class Distance:
-    """How far drawn jobs are from the published ones, in percentage points: the widest gap between two curves."""
+    """The largest gap between the curves of drawn and published jobs, in percentage points."""
 
     of: str
     points: float
@@ -93,6 +93,7 @@ class Distance:
 
 
 def distances(trace: Trace, site: PublishedCluster) -> list[Distance]:
+    """The gaps for sizes, run times, and shares of jobs and GPU time."""
     kinds = np.array(trace.kinds.words)[trace.kinds.codes]
     work_s = trace.gpus * trace.runtime_s
     gaps = [Distance(of="sizes of all", points=_gap(trace.gpus, site.widths), jobs=len(trace))]
@@ -114,5 +115,6 @@ def distances(trace: Trace, site: PublishedCluster) -> list[Distance]:
 
 
 def _gap(values: np.ndarray[Any, Any], curve: dict[Any, float]) -> float:
+    """The largest gap between the distribution of the values and a curve."""
     share = np.searchsorted(np.sort(values), list(curve), side="right") / len(values) * 100
     return float(np.abs(share - np.array(list(curve.values()))).max())

@@ -1,9 +1,9 @@
 """How evenly a replay treated its users. Pure.
 
-Slowdown         how many times longer a job took than alone on an empty cluster.
-Finish-time      how many times longer than on a part of the cluster of its user's own, one Nth of it with as many users
-ratio            as were there on average while he was (Themis, NSDI'20, calls it rho). At most 1 is a fair share.
-Jain's index     over the users' mean slowdowns: 1 is even, one over the number of users if one has it all.
+Slowdown         how many times longer a job took than alone on an empty cluster
+Finish-time      how many times longer a job took than on 1/N of the cluster, where N is the average number of users
+ratio            present at the same time (Themis, NSDI'20, calls it rho). At most 1 is a fair share
+Jain's index     over the mean slowdowns of users: 1 is even, one divided by the number of users if one has everything
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import numpy as np
 from jobs.traces.trace import Floats
 from scheduling.replay.run import PolicyRun
 
-MIN_RUN_TIME_S = 10.0  # shorter jobs count as if they took this long, as is usual
+MIN_RUN_TIME_S = 10.0  # shorter jobs count as this long, as is customary
 
 
 def fairness(run: PolicyRun) -> dict[str, float]:
+    """All measures of one run; 1.0 for each if no job ended."""
     ended = np.isfinite(run.ended_s)
     if not ended.any():
         names = ("jain", "mean_slowdown", "worst_user_slowdown", "finish_time_ratio_mean", "finish_time_ratio_max")
@@ -39,6 +40,7 @@ def fairness(run: PolicyRun) -> dict[str, float]:
 
 
 def jain(values: Floats) -> float:
+    """Jain's fairness index of the values."""
     return float(values.sum() ** 2 / (len(values) * (values**2).sum()))
 
 
@@ -49,30 +51,32 @@ def _means(users: np.ndarray[tuple[int, ...], np.dtype[np.int32]], values: Float
 
 
 def _fair_share_slowdown(run: PolicyRun) -> Floats:
-    """How many times longer each job would take on its user's part: more than once if it is wider than the part."""
+    """How many times longer each job would take on its user's share; above 1 only if the job is wider than the
+    share.
+    """
     part = run.setting.gpus / _mean_active_users(run)
     squeeze: Floats = np.maximum(1.0, run.trace.gpus / part)
     return squeeze
 
 
 def _mean_active_users(run: PolicyRun) -> float:
-    """Users with a job in the system, in the mean over the time in which anybody has one."""
+    """The mean number of users with a job in the system, over the time in which there is any job."""
     users, submit, ended = run.trace.users.codes, run.trace.submit_s, run.ended_s
     last = np.where(np.isfinite(ended), ended, np.nanmax(ended))
     order = np.lexsort((submit, users))
     user, begin, end = users[order], submit[order], np.maximum(last, submit)[order]
-    # Per user the union of his jobs' times: what a job adds is what lies beyond the latest end before it
+    # Per user, the union of the jobs' times: each job adds what lies beyond the latest earlier end
     reach = _latest_end_before(user, end)
     present = np.maximum(0.0, end - np.maximum(begin, reach)).sum()
     whole = _latest_end_before(np.zeros_like(user), end[np.argsort(begin, kind="stable")])
     begins = np.sort(begin, kind="stable")
     ends = end[np.argsort(begin, kind="stable")]
-    anybody = np.maximum(0.0, ends - np.maximum(begins, whole)).sum()
-    return max(1.0, float(present / anybody)) if anybody else 1.0
+    any_present = np.maximum(0.0, ends - np.maximum(begins, whole)).sum()
+    return max(1.0, float(present / any_present)) if any_present else 1.0
 
 
 def _latest_end_before(user: np.ndarray[tuple[int, ...], np.dtype[np.int32]], end: Floats) -> Floats:
-    """For each row the latest end of the rows before it of the same user; rows stand user by user."""
+    """For each row, the latest end of earlier rows of the same user. Rows must be grouped by user."""
     reach = np.full(len(end), -np.inf)
     starts = np.flatnonzero(np.r_[True, user[1:] != user[:-1]])
     for first, after in zip(starts.tolist(), [*starts[1:].tolist(), len(end)], strict=True):

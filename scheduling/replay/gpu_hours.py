@@ -1,17 +1,17 @@
-"""Where the GPU-hours of a replay went: one bucket each, and the buckets sum to all GPUs from first to last. Pure.
+"""GPU-hours of a replay by bucket. The buckets add up to all GPUs from the first submission to the last end. Pure.
 
-The buckets are those of the ledger of a real cluster; these are the ones that a replay knows:
+The buckets are those of the ledger; a replay knows these:
 
-productive        work that was needed, once
-checkpoint_stall  jobs that stood still while they saved
-recovery          coming back after a fault, and what a preemption costs
-lost_work         done, but not saved before a node broke; and all that never came to an end
+productive        work that was needed, counted once
+checkpoint_stall  jobs that paused while saving
+recovery          restarting after a fault, and the cost of preemptions
+lost_work         work not saved before a node failed, and all work of jobs that never ended
 down              nodes in repair
 fragmented        free while jobs waited, on nodes where typical jobs cannot use it
-reserved_idle     free while jobs waited, though typical jobs could use it: the order keeps it for somebody
-free              and nobody waited
+reserved_idle     free while jobs waited, although typical jobs could use it: kept free by the order
+free              free while no job waited
 
-Free hours are divided by what the course of the replay shows at even moments; everything else is exact.
+Free hours are divided by samples at regular times; everything else is exact.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from scheduling.replay.run import PolicyRun
 
 
 def gpu_hours(run: PolicyRun, makespan_s: float) -> dict[str, float]:
+    """GPU-hours by bucket name."""
     gpus, ended = run.trace.gpus.astype(np.float64), np.isfinite(run.ended_s)
-    held = float((gpus * run.held_s).sum())
+    held_s = float((gpus * run.held_s).sum())
     productive = float((gpus * run.trace.runtime_s)[ended].sum())
-    stall = float((gpus * run.stall_s)[ended].sum())
-    lost = float((gpus * np.where(ended, run.lost_s, run.held_s)).sum())
+    stall_s = float((gpus * run.stall_s)[ended].sum())
+    lost_s = float((gpus * np.where(ended, run.lost_s, run.held_s)).sum())
     down = _down_seconds(run, makespan_s)
     fragmented, reserved = _free_fractions(run)
-    free = run.setting.gpus * makespan_s - held - down
+    free = run.setting.gpus * makespan_s - held_s - down
     seconds = {
         Bucket.PRODUCTIVE: productive,
-        Bucket.CHECKPOINT_STALL: stall,
-        Bucket.RECOVERY: held - productive - stall - lost,
-        Bucket.LOST_WORK: lost,
+        Bucket.CHECKPOINT_STALL: stall_s,
+        Bucket.RECOVERY: held_s - productive - stall_s - lost_s,
+        Bucket.LOST_WORK: lost_s,
         Bucket.DOWN: down,
         Bucket.FRAGMENTED: free * fragmented,
         Bucket.RESERVED_IDLE: free * reserved,
@@ -47,7 +48,7 @@ def gpu_hours(run: PolicyRun, makespan_s: float) -> dict[str, float]:
 
 
 def _down_seconds(run: PolicyRun, makespan_s: float) -> float:
-    """Nobody runs on a node in repair, so nothing is counted twice; but outages that are told may overlap."""
+    """GPU-seconds in repair. No job runs on a node in repair, but given outages of a node may overlap."""
     first = float(run.trace.submit_s[0]) if len(run.trace) else 0.0
     clipped = (
         min(outage.until, first + makespan_s) - max(outage.at, first)
@@ -58,7 +59,7 @@ def _down_seconds(run: PolicyRun, makespan_s: float) -> float:
 
 
 def _free_fractions(run: PolicyRun) -> tuple[float, float]:
-    """Parts of the free hours in which somebody waited: useless to typical jobs, and not."""
+    """Fractions of the free hours while jobs waited: unusable for typical jobs, and usable."""
     course = run.course
     if not (free := float(course.free.sum())):
         return 0.0, 0.0
@@ -68,6 +69,6 @@ def _free_fractions(run: PolicyRun) -> tuple[float, float]:
 
 
 def fragmentation(run: PolicyRun) -> float:
-    """Of the GPUs that are free, the part that typical jobs cannot use."""
+    """The fraction of free GPUs that typical jobs cannot use."""
     free = float(run.course.free.sum())
     return float(run.course.fragmented.sum()) / free if free else 0.0

@@ -1,10 +1,10 @@
-"""Time, for the engine: from one event to the next, with the state kept between them. Pure and reproducible.
+"""Simulated time for the engine: from one event to the next, with the state kept in between. Pure and reproducible.
 
-Events at equal times: ends first, in the order in which they were planned, then what else was planned (outages, changes
-of rank), then submissions in the order of the trace; after all of them the engine decides once. Planned events carry a
-sequence number, so that no two compare equal and a run repeats to the last digit.
+Events at equal times are processed in this order: ends, in the order in which they were planned; other planned events
+(outages, changes of rank); submissions, in the order of the trace. Then the engine decides once. Planned events have a
+sequence number, so no two compare equal and a run repeats exactly.
 
-Nodes break as the `Weather` says, one outage of a node after the other, for as long as there is work left.
+Nodes fail as the `OutageModel` says, one outage per node after the other, as long as there is work left.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ NODE_DOWN: Final = 1
 NODE_UP: Final = 2
 RANK_CHANGE: Final = 3
 NODE_REOPENING: Final = 4
-PlannedEvent = tuple[float, int, int, Any, int]  # when, what, sequence, whom, which run of it
+PlannedEvent = tuple[float, int, int, Any, int]  # time, type, sequence, job or node, run of the job
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outage:
-    """A node takes no work from `at` on, and again from `until` on; what runs on it starts anew later."""
+    """The node accepts no jobs from `at` until `until`. Jobs running on it are restarted later."""
 
     at: float
     until: float
@@ -37,17 +37,17 @@ class Outage:
 
 
 class OutageModel(Protocol):
-    """What the replay cannot decide: when nodes break, and what that costs."""
+    """When nodes fail, and how much a failure costs."""
 
     def outage(self, node: int, since: float) -> Outage: ...
 
     def failure_cost_s(self, job: EngineJob, now: float) -> float:
-        """By how much more than it has done is left of a job that runs on a node that breaks now."""
+        """The time by which the remaining work of a job grows, beyond what it has run, when its node fails now."""
         ...
 
 
-# Called with the moment it asked to be called at, the present one, and how many jobs are there, waiting or running;
-# nothing has changed between the two. Returns when it wants to be called again.
+# Called with the time for which it requested the call, the current time, and the number of jobs waiting or running.
+# Nothing has changed between the two times. Returns the time of the next call.
 UsageCallback = Callable[[float, float, int], float]
 
 
@@ -55,11 +55,11 @@ UsageCallback = Callable[[float, float, int], float]
 class ReplayOutcome:
     """One entry per job, in the order of the trace."""
 
-    started: list[float] = field(default_factory=list)  # the first time
+    started: list[float] = field(default_factory=list)  # first start
     ended: list[float] = field(default_factory=list)
     held_s: list[float] = field(default_factory=list)  # time on GPUs over all its runs
-    stops: list[int] = field(default_factory=list)  # how often it had to give way
-    faults: list[int] = field(default_factory=list)  # how often a node broke under it
+    stops: list[int] = field(default_factory=list)  # how often it was stopped before its end
+    faults: list[int] = field(default_factory=list)  # how often a node failure stopped it
     outages: list[Outage] = field(default_factory=list)
     events: int = 0
 
@@ -77,7 +77,7 @@ class ReplayOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Arrivals:
-    """Who comes when: columns of equal length, by time of submission."""
+    """Submitted jobs as columns of equal length, in order of submission."""
 
     submit_s: list[float]
     runtime_s: list[float]
@@ -85,7 +85,7 @@ class Arrivals:
     asks: list[RequestGroup]
     users: list[int]
     names: list[int]
-    bands: list[int] | None = None  # lower goes first whatever the policy says
+    bands: list[int] | None = None  # lower goes first, regardless of the policy
 
 
 def replay(
@@ -99,9 +99,12 @@ def replay(
     watch: Callable[[int], None] | None = None,
     look: Callable[[float], None] | None = None,
 ) -> ReplayOutcome:
-    """Run until everybody has ended or nothing can happen any more. `running` are jobs that the engine has adopted,
-    with numbers behind those who come. `watch` hears now and then how many have come, and may raise to end it all;
-    `look` is called after each decision, for tests of what must always hold."""
+    """Run until all jobs have ended or no event can occur any more.
+
+    `running` are jobs that the engine has adopted, numbered after those in `coming`. `watch` is called periodically
+    with the number of submitted jobs; raising an exception in it aborts the replay. `look` is called after each
+    decision, for tests that check invariants.
+    """
     submits, runtimes, expected = coming.submit_s, coming.runtime_s, coming.expected_s
     asks, users, names, bands = coming.asks, coming.users, coming.names, coming.bands
     running = list(running)
@@ -123,7 +126,7 @@ def replay(
     due = -never if sample else never
     for job in running:
         plan(job.began + job.remaining_s, JOB_END, job, job.runs)
-    for bar in engine.bars:  # the engine minds them itself, but somebody must ask it then
+    for bar in engine.bars:  # the engine ends the maintenance itself, but needs an event at that time
         plan(bar.end, NODE_REOPENING, None, 0)
     while agenda or arrived < count:
         planned = agenda[0][0] if agenda else never
@@ -171,7 +174,7 @@ def replay(
                     _plan_rank_change(engine, job, now, plan)
             started.clear()
         turns += 1
-        # Nobody comes, runs or can be freed any more: outages would go on for ever
+        # No job arrives, runs or can start any more, but outages would continue forever
         if weather and arrived == count and not engine.running and breaking.all_nodes_up:
             break
         if look:
@@ -183,7 +186,7 @@ def replay(
 
 
 class _EventPlanner:
-    """Puts something on the agenda, with the next sequence number."""
+    """Puts events on the agenda, each with the next sequence number."""
 
     __slots__ = ("_agenda", "sequence")
 
@@ -204,7 +207,7 @@ def _record_stops(stopped: list[EngineJob], outcome: ReplayOutcome) -> None:
 
 
 class _NodeFailures:
-    """Nodes that go and come. Outages that are told may overlap: a node is up when the last of them is over."""
+    """Closes and opens nodes. Given outages may overlap: a node opens when the last of them ends."""
 
     def __init__(
         self, engine: Engine, outcome: ReplayOutcome, plan: _EventPlanner, weather: OutageModel | None
@@ -223,7 +226,7 @@ class _NodeFailures:
         engine.node_down(node, now, (lambda job: weather.failure_cost_s(job, now)) if weather else None)
         for job in engine.stopped:
             self._outcome.faults[job.number] += 1
-        # At once: the next decision may start them again in this very moment
+        # Record now, because the next decision may restart them at the same moment
         _record_stops(engine.stopped, self._outcome)
 
     @property

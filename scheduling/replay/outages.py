@@ -1,12 +1,12 @@
-"""Nodes that break and are repaired, by rates and with dice of their own; and what a break costs. Pure and seeded.
+"""Random node failures and repairs at given rates, and the cost of a failure. Pure and seeded.
 
-A node runs for an exponential time and is repaired for another. The jobs on it start anew from their last checkpoint,
-after `restart_s` in which nothing is done; kinds of work that write no checkpoints start from nothing. Each checkpoint
-holds the job up for `stall_s`, broken nodes or not.
+A node runs for an exponentially distributed time, and its repair takes another. Its jobs restart from their last
+checkpoint after `restart_s` without progress; kinds of jobs that write no checkpoints restart from zero. Each
+checkpoint delays a job by `stall_s`, whether nodes fail or not.
 
-By default: 6.5 failures per 1,000 node-days as on Meta's RSC-1 (Kokolis et al., "Revisiting Reliability in Large-Scale
-Machine Learning Research Clusters"), a checkpoint every 30 minutes as in the Acme study. Repairs of four hours,
-restarts of five minutes and saves of ten seconds are ours.
+Defaults: 6.5 failures per 1,000 node-days as on Meta's RSC-1 (Kokolis et al., "Revisiting Reliability in Large-Scale
+Machine Learning Research Clusters") and a checkpoint every 30 minutes as in the Acme study. Repairs of four hours,
+restarts of five minutes and saves of ten seconds are our assumptions.
 """
 
 from __future__ import annotations
@@ -18,37 +18,41 @@ from scheduling.engine.engine import EngineJob
 from scheduling.replay.kernel import Outage
 
 DAY_S = 86_400.0
-CHECKPOINTING_KINDS = frozenset({"pretrain", "sft", "mllm", ""})  # and work of which nobody knows the kind
+CHECKPOINTING_KINDS = frozenset({"pretrain", "sft", "mllm", ""})  # and jobs of unknown kind
 
 
 class InvalidFaultRates(ValueError):
-    """A sentence that names the word."""
+    """The text cannot be parsed. The message names the word."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FaultRates:
+    """Rates and durations of faults and checkpoints."""
+
     per_1000_node_days: float = 6.5
     repair_s: float = 4 * 3600.0
     restart_s: float = 300.0
-    checkpoint_s: float = 1800.0  # between two of them
-    stall_s: float = 10.0  # that each takes
+    checkpoint_s: float = 1800.0  # between two checkpoints
+    stall_s: float = 10.0  # duration of a checkpoint
 
     @staticmethod
     def parse(text: str) -> FaultRates:
-        """`rates` for the usual ones, or some of `name=number` by commas."""
+        """Parse `rates` (the defaults) or comma-separated `name=number` pairs."""
         if text == "rates":
             return FaultRates()
-        known = {one.name for one in fields(FaultRates)}
-        given: dict[str, float] = {}
+        names = {rate.name for rate in fields(FaultRates)}
+        rates: dict[str, float] = {}
         for part in text.split(","):
             name, _, value = part.strip().partition("=")
-            if name not in known:
-                raise InvalidFaultRates(f"faults: {name!r} is none of {', '.join(sorted(known))}, nor the word rates")
-            given[name] = _rate_value(name, value)
-        return FaultRates(**given)
+            if name not in names:
+                raise InvalidFaultRates(
+                    f"faults: {name!r} is not one of {', '.join(sorted(names))}. Use these names or the word rates"
+                )
+            rates[name] = _rate_value(name, value)
+        return FaultRates(**rates)
 
     def stalls_s(self, runtime_s: float) -> float:
-        """How much longer a job takes for its checkpoints; the last one before its end is not written."""
+        """The time a job spends writing checkpoints. The last one, at its end, is not written."""
         return self.stall_s * max(0, -int(-runtime_s // self.checkpoint_s) - 1)
 
 
@@ -64,12 +68,12 @@ def _rate_value(name: str, value: str) -> float:
 
 
 class RandomOutages:
-    """The weather of one replay."""
+    """The outages of one replay."""
 
     def __init__(self, rates: FaultRates, saves: list[bool], seed: int) -> None:
         self._rates, self._saves, self._seed = rates, saves, seed
         self._dice: dict[int, Random] = {}
-        self._overhead: dict[int, float] = {}  # of the present run of a job: what it waits before it goes on
+        self._overhead: dict[int, float] = {}  # by job: the restart delay of its current run
         self.lost_s = [0.0] * len(saves)
 
     def outage(self, node: int, since: float) -> Outage:

@@ -1,6 +1,6 @@
-"""Replays as pictures: how long jobs waited, and how full the cluster was. SVG to look at closely, PNG to paste.
+"""Plots of replays: how long jobs waited, and how full the cluster was. SVG for viewing, PNG for pasting.
 
-Matplotlib is optional (`acme[plots]`) and imported only when somebody asks for a picture.
+Matplotlib is optional (`acme[plots]`) and imported only when plots are requested.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import numpy as np
 
 from scheduling.replay.run import PolicyRun
 
-# Told apart by people who see colours differently (Okabe and Ito), and by the dashes besides
+# Distinguishable with colour vision deficiencies (Okabe and Ito), and by dashes
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", "-.", ":")
-MAX_CURVE_POINTS = 2000  # of a curve: more nobody sees, and an SVG of a million is no picture
+MAX_CURVE_POINTS = 2000  # per curve: more are not visible, and make the SVG too large
 
 
 class PlotsUnavailable(Exception):
-    """They cannot be drawn here; the sentence says why."""
+    """Plots cannot be drawn here. The message says why."""
 
 
 def check_plots(directory: str) -> None:
-    """Before hours of replay, not after."""
+    """Fail before hours of replay instead of after them."""
     if find_spec("matplotlib") is None:
-        raise PlotsUnavailable("plots: pictures need matplotlib; install acme[plots].")
+        raise PlotsUnavailable("plots: plots need matplotlib; install acme[plots].")
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -35,7 +35,7 @@ def check_plots(directory: str) -> None:
 
 
 def draw(runs: Sequence[PolicyRun], directory: Path) -> list[Path]:
-    """`queue-delay` and `utilisation`, each as .svg and .png."""
+    """Write `queue-delay` and `utilisation`, each as .svg and .png. Return the paths."""
     return [
         *_save_plot(runs, directory / "queue-delay", _plot_queue_delay),
         *_save_plot(runs, directory / "utilisation", _plot_utilisation),
@@ -55,7 +55,7 @@ def _save_plot(runs: Sequence[PolicyRun], path: Path, curves: Any) -> list[Path]
     axes.legend(frameon=False)
     files = [path.with_suffix(".svg"), path.with_suffix(".png")]
     for file in files:
-        # No date inside: the same replay gives the same picture
+        # No date, so that equal replays give equal files
         figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else None)
     return files
 
@@ -63,7 +63,7 @@ def _save_plot(runs: Sequence[PolicyRun], path: Path, curves: Any) -> list[Path]
 def _plot_queue_delay(axes: Any, run: PolicyRun, style: dict[str, Any]) -> None:
     delay = np.sort((run.ended_s - run.trace.submit_s - run.held_s)[np.isfinite(run.ended_s)])
     share = np.linspace(0, 100, min(MAX_CURVE_POINTS, max(2, len(delay))))
-    # On a log axis there is no zero: whoever waited less than a second stands there
+    # A log axis has no zero, so waits below one second are drawn at one second
     axes.plot(np.maximum(1.0, np.percentile(delay, share)) if len(delay) else [1, 1], share[: len(share)], **style)
     axes.lines[-1].set_label(run.policy)
     axes.set(xscale="log", xlabel="queueing delay, seconds (1 and less at the edge)", ylabel="jobs, %", ylim=(0, 101))

@@ -1,4 +1,4 @@
-"""What came out of a replay: one dictionary a run, ready for JSON, and a table with a column a policy. Pure."""
+"""The results of a replay: one dictionary per run, ready for JSON, and a table with one column per policy. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZE_RANGES = ((1, 1), (2, 4), (5, 8), (9, 64), (65, 1 << 30))
 
 
 def summary(run: PolicyRun, *, wall_s: float, peak_rss_mb: float) -> dict[str, Any]:
-    """`queue_s` is all the time not on GPUs, also between a stop and the next start."""
+    """The results of one run. `queue_s` is all time without GPUs, including between a stop and the next start."""
     trace, ended = run.trace, np.isfinite(run.ended_s)
     jct = run.ended_s - trace.submit_s
     queue = jct - run.held_s
@@ -56,12 +56,12 @@ def summary(run: PolicyRun, *, wall_s: float, peak_rss_mb: float) -> dict[str, A
 
 
 def _outage_count(run: PolicyRun, makespan_s: float) -> int:
-    """Outages while there was work; those that the weather held in store do not count."""
+    """Outages while there was work; later ones are drawn but do not count."""
     return sum(outage.at < float(run.trace.submit_s[0]) + makespan_s for outage in run.outages)
 
 
 def offered_load(run: PolicyRun) -> float:
-    """GPU-seconds asked for over those there are while jobs come; above 1 the queue grows without end."""
+    """Requested GPU-seconds divided by available ones while jobs arrive. Above 1 the queue grows without bound."""
     trace = run.trace
     span = float(trace.submit_s[-1] - trace.submit_s[0]) if len(trace) else 0.0
     return float((trace.gpus * trace.runtime_s).sum()) / (run.setting.gpus * span) if span else 0.0
@@ -98,7 +98,7 @@ def _by_size(gpus: npt.NDArray[np.int32], jct: Floats, queue: Floats, ended: Job
 
 
 def table(summaries: Sequence[Mapping[str, Any]]) -> str:
-    """One column a policy."""
+    """A text table with one column per policy."""
     rows = [list(cells) for cells in _table_rows(summaries)]
     first = max(len(row[0]) for row in rows)
     width = max(12, *(len(cell) + 2 for row in rows for cell in row[1:]))
@@ -119,8 +119,8 @@ def _table_rows(summaries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, .
     yield "fragmentation %", *(f"{one['fragmentation'] * 100:.2f}" for one in summaries)
     yield "preemptions", *(f"{one['preemptions']:,}" for one in summaries)
     if any(one["faults"]["nodes"] for one in summaries):
-        yield "nodes that broke", *(f"{one['faults']['nodes']:,}" for one in summaries)
-        yield "jobs broken off", *(f"{one['faults']['jobs']:,}" for one in summaries)
+        yield "node failures", *(f"{one['faults']['nodes']:,}" for one in summaries)
+        yield "interrupted jobs", *(f"{one['faults']['jobs']:,}" for one in summaries)
     for bucket in summaries[0]["gpu_hours"]:
         if any(abs(one["gpu_hours"][bucket]) >= 0.005 for one in summaries):
             yield f"GPU-hours {bucket.replace('_', ' ')}", *(f"{one['gpu_hours'][bucket]:,.2f}" for one in summaries)

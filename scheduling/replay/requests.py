@@ -1,6 +1,6 @@
-"""What may be asked of a replay, checked once for the command line and for the API. Pure.
+"""Check the settings of a replay, for the command line and for the API. Pure.
 
-Every refusal names the field, as `--json` and the API's body call it.
+Every error names the field as `--json` and the API call it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scheduling.replay.run import PREEMPTION_COSTS, ReplaySetting
 from scheduling.replay.run_time_errors import InvalidNoise, check_noise
 
 PLACEMENT_NAMES = (*PLACEMENTS, "count")
-# What may be set beside trace and policies, by the names that `setting` takes
+# Settings besides trace and policies, named as parameters of `replay_setting`
 SETTING_NAMES = (
     *("nodes", "gpus_per_node", "placement", "preemption_cost", "cpus_per_node", "memory_per_node_mb"),
     *("nodes_per_leaf", "vcs", "faults", "noise", "seed", "checkpoint_s", "best_effort"),
@@ -29,19 +29,21 @@ MAX_GPUS_PER_NODE = 1024
 
 
 class InvalidReplaySetting(ValueError):
+    """A setting is invalid. `field` names it, `why` says what is wrong."""
+
     def __init__(self, field: str, why: str) -> None:
         super().__init__(f"{field}: {why}")
         self.field, self.why = field, why
 
 
 def parse_policies(names: str | Sequence[str]) -> list[str]:
-    """Once each, in the order given."""
+    """The policy names without duplicates, in the given order."""
     parts = names.split(",") if isinstance(names, str) else names
     chosen = list(dict.fromkeys(name.strip() for name in parts if name.strip()))
     if unknown := [name for name in chosen if name not in POLICY_RULES]:
-        raise InvalidReplaySetting("policy", f"{', '.join(unknown)} is none of {', '.join(POLICY_RULES)}")
+        raise InvalidReplaySetting("policy", f"{', '.join(unknown)} is not one of {', '.join(POLICY_RULES)}")
     if not chosen:
-        raise InvalidReplaySetting("policy", f"nothing is none of {', '.join(POLICY_RULES)}")
+        raise InvalidReplaySetting("policy", f"must be at least one of {', '.join(POLICY_RULES)}")
     return chosen
 
 
@@ -62,11 +64,10 @@ def replay_setting(
     best_effort: str | None = None,
     quotas: Sequence[QuotaView] = (),
 ) -> ReplaySetting:
+    """Check all settings together. Raises `InvalidReplaySetting`."""
     pools = vcs or {}
     if not pools and nodes is None:
-        raise InvalidReplaySetting(
-            "nodes", "say how many nodes the cluster has, or how many each virtual cluster has (vcs)"
-        )
+        raise InvalidReplaySetting("nodes", "give the number of nodes of the cluster, or of each virtual cluster (vcs)")
     _check_range("nodes", sum(pools.values()) if nodes is None else nodes, 1, MAX_REPLAY_NODES)
     _check_range("gpus_per_node", gpus_per_node, 1, MAX_GPUS_PER_NODE)
     for name, value in (("cpus_per_node", cpus_per_node), ("memory_per_node_mb", memory_per_node_mb)):
@@ -80,13 +81,15 @@ def replay_setting(
     if rates and checkpoint_s:
         if "checkpoint_s" in faults and rates.checkpoint_s != checkpoint_s:
             raise InvalidReplaySetting(
-                "checkpoint_s", f"{checkpoint_s:g} here and {rates.checkpoint_s:g} in faults: say one of them"
+                "checkpoint_s", f"{checkpoint_s:g} here and {rates.checkpoint_s:g} in faults: give only one of them"
             )
         rates = replace(rates, checkpoint_s=checkpoint_s)
     if placement == "cells" and not pools:
-        raise InvalidReplaySetting("placement", "cells needs vcs: who is guaranteed how many nodes")
+        raise InvalidReplaySetting(
+            "placement", "cells needs vcs: the number of nodes guaranteed to each virtual cluster"
+        )
     if placement == "cells" and nodes is not None and sum(pools.values()) > nodes:
-        raise InvalidReplaySetting("vcs", f"{sum(pools.values())} nodes are guaranteed, and there are {nodes}")
+        raise InvalidReplaySetting("vcs", f"{sum(pools.values())} nodes are guaranteed, but there are only {nodes}")
     return ReplaySetting(
         nodes=nodes or sum(pools.values()),
         gpus_per_node=gpus_per_node,
@@ -106,7 +109,7 @@ def replay_setting(
 
 
 def parse_virtual_clusters(lines: Iterable[str], source: str) -> dict[str, int]:
-    """A table `vc,nodes`."""
+    """Parse a CSV table `vc,nodes`."""
     rows = csv.DictReader(lines)
     if not {"vc", "nodes"} <= set(rows.fieldnames or ()):
         raise InvalidReplaySetting("vcs", f"{source} must be a CSV with the columns vc,nodes")
@@ -115,95 +118,98 @@ def parse_virtual_clusters(lines: Iterable[str], source: str) -> dict[str, int]:
         where = f"{source} line {rows.line_num}"
         name, nodes = row["vc"], row["nodes"]
         if not name or not nodes or not nodes.strip().isdigit() or not int(nodes):
-            raise InvalidReplaySetting("vcs", f"{where}: {name!r} with {nodes!r} nodes is no virtual cluster")
+            raise InvalidReplaySetting("vcs", f"{where}: {name!r} with {nodes!r} nodes is not a virtual cluster")
         if name in pools:
-            raise InvalidReplaySetting("vcs", f"{where}: {name!r} is there twice")
+            raise InvalidReplaySetting("vcs", f"{where}: duplicate entry {name!r}")
         pools[name] = int(nodes)
     if not pools:
-        raise InvalidReplaySetting("vcs", f"{source} names no virtual cluster")
+        raise InvalidReplaySetting("vcs", f"{source} contains no virtual cluster")
     return pools
 
 
 def parse_quotas(lines: Iterable[str], source: str, teams: Container[str]) -> list[QuotaView]:
-    """A table `team,kind,gpus`; without a kind it is for all work of the team. `teams` are those of the trace."""
+    """Parse a CSV table `team,kind,gpus`; an empty kind applies to all jobs of the team. `teams` are those in the
+    trace.
+    """
     rows = csv.DictReader(lines)
     if not {"team", "kind", "gpus"} <= set(rows.fieldnames or ()):
         raise InvalidReplaySetting("quota", f"{source} must be a CSV with the columns team,kind,gpus")
-    known = _check_quota_rows((f"{source} line {rows.line_num}", row) for row in rows)
-    for where, quota in known.items():
+    by_position = _check_quota_rows((f"{source} line {rows.line_num}", row) for row in rows)
+    for where, quota in by_position.items():
         if quota.team not in teams:
             raise InvalidReplaySetting("quota", f"{where}: {_unknown_team_text(quota)}")
-    return list(known.values())
+    return list(by_position.values())
 
 
 def quotas_from_rows(rows: Sequence[Mapping[str, object]], named: Sequence[str] = ()) -> list[QuotaView]:
-    """The same as objects; whose teams the trace has is seen when there is one. `named`: where each row was written."""
+    """Quotas from objects. Teams are checked later against the trace. `named`: the position of each row, for errors."""
     named = named or [f"entry {number}" for number in range(len(rows))]
     return list(_check_quota_rows(zip(named, rows, strict=True)).values())
 
 
 def check_quota_teams(quotas: Iterable[QuotaView], teams: Container[str], known: str = "") -> None:
-    """`known` says which teams there are, where that can be said."""
+    """Check that each team occurs in the trace. `known` is added to the error to list the teams."""
     for quota in quotas:
         if quota.team not in teams:
             raise InvalidReplaySetting("quota", _unknown_team_text(quota) + (f"; {known}" if known else ""))
 
 
 def _unknown_team_text(quota: QuotaView) -> str:
-    return f"nobody in the trace is of team {quota.team!r}"
+    return f"the trace has no team {quota.team!r}"
 
 
 def _check_quota_rows(rows: Iterable[tuple[str, Mapping[str, object]]]) -> dict[str, QuotaView]:
-    """By where it stands."""
-    known: dict[str, QuotaView] = {}
-    said: set[tuple[str, str]] = set()
+    """Quotas by their position."""
+    quotas: dict[str, QuotaView] = {}
+    seen_keys: set[tuple[str, str]] = set()
     for where, row in rows:
         team, kind, gpus = (
             str(row.get(name) if row.get(name) is not None else "") for name in ("team", "kind", "gpus")
         )
         if kind and kind not in list(JobKind):
-            raise InvalidReplaySetting("quota", f"{where}: {kind[:40]} is none of {', '.join(JobKind)}")
+            raise InvalidReplaySetting("quota", f"{where}: {kind[:40]} is not one of {', '.join(JobKind)}")
         if not (gpus.isascii() and gpus.isdigit() and len(gpus) < 10):
             raise InvalidReplaySetting("quota", f"{where}: {gpus[:40]!r} is not a number of GPUs")
-        if (team, kind) in said:
-            raise InvalidReplaySetting("quota", f"{where}: {team!r} with {kind or 'all kinds'} is there twice")
-        said.add((team, kind))
-        known[where] = QuotaView(team=team, kind=JobKind(kind) if kind else None, gpus=int(gpus))
-    if not known:
-        raise InvalidReplaySetting("quota", "names no team")
-    return known
+        if (team, kind) in seen_keys:
+            raise InvalidReplaySetting("quota", f"{where}: {team!r} with {kind or 'all kinds'} is a duplicate entry")
+        seen_keys.add((team, kind))
+        quotas[where] = QuotaView(team=team, kind=JobKind(kind) if kind else None, gpus=int(gpus))
+    if not quotas:
+        raise InvalidReplaySetting("quota", "contains no team")
+    return quotas
 
 
 def check_quota_policies(names: Sequence[str]) -> None:
-    """Who ranks all jobs, running or not, asks nobody what he may hold."""
-    if careless := [name for name in names if POLICY_RULES[name].preempts]:
-        raise InvalidReplaySetting("quota", f"{', '.join(careless)} keeps no quotas")
+    """Reject policies that rank all jobs, running or not, because they ignore quotas."""
+    if ignoring := [name for name in names if POLICY_RULES[name].preempts]:
+        raise InvalidReplaySetting("quota", f"{', '.join(ignoring)} does not support quotas")
 
 
 def parse_policy_settings(text: str, names: Sequence[str]) -> dict[str, Mapping[str, object]]:
-    """JSON, an object for each policy that is set otherwise: {"acme": {"order": "sjf"}}."""
+    """Parse JSON with an object per policy with settings: {"acme": {"order": "sjf"}}."""
     try:
-        given = json.loads(text)
+        settings = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidReplaySetting("policy_settings", f"is no JSON ({error})") from None
-    return check_policy_settings(given, names)
+        raise InvalidReplaySetting("policy_settings", f"is not valid JSON ({error})") from None
+    return check_policy_settings(settings, names)
 
 
-def check_policy_settings(given: object, names: Sequence[str]) -> dict[str, Mapping[str, object]]:
-    if not isinstance(given, dict) or not all(isinstance(one, dict) for one in given.values()):
+def check_policy_settings(by_policy: object, names: Sequence[str]) -> dict[str, Mapping[str, object]]:
+    """Check the settings of each policy. `names` are the policies of the replay."""
+    if not isinstance(by_policy, dict) or not all(isinstance(value, dict) for value in by_policy.values()):
         raise InvalidReplaySetting(
-            "policy_settings", 'must be an object for each policy, as {"acme": {"order": "sjf"}}'
+            "policy_settings", 'must be an object per policy, such as {"acme": {"order": "sjf"}}'
         )
-    for name, settings in given.items():
+    for name, settings in by_policy.items():
         if name not in names:
             raise InvalidReplaySetting(
-                "policy_settings", f"{str(name)[:40]} is none of the policies that are replayed: {', '.join(names)}"
+                "policy_settings", f"{str(name)[:40]} is not one of the replayed policies: {', '.join(names)}"
             )
         try:
             rules_factory(name, settings)
         except InvalidPolicySettings as bad:
             raise InvalidReplaySetting("policy_settings", f"{name}: {bad}") from None
-    return given
+    return by_policy
 
 
 def _parse_kinds(field: str, words: str) -> tuple[str, ...]:
@@ -218,9 +224,9 @@ def _check_range(field: str, value: int, low: int, high: int) -> None:
         raise InvalidReplaySetting(field, f"must be at least {low}" if value < low else f"must be at most {high:,}")
 
 
-def _check_choice(field: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise InvalidReplaySetting(field, f"{value} is none of {', '.join(known)}")
+def _check_choice(field: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise InvalidReplaySetting(field, f"{value} is not one of {', '.join(choices)}")
 
 
 def _parse_rates(text: str) -> FaultRates:

@@ -1,7 +1,7 @@
-"""One replay: a trace, a pool of nodes and a policy in; what became of every job out. Pure.
+"""One replay: a trace, a pool of nodes and a policy in; the outcome of every job out. Pure.
 
-Jobs that a replay cannot mean anything by are counted, not hidden: wider than their pool, or without GPUs where CPUs
-are not counted. Virtual clusters share nothing, so each is replayed by itself and the outcomes are put together.
+Jobs that a replay cannot handle are counted, not hidden: jobs wider than their pool, or without GPUs if CPUs are not
+counted. Virtual clusters share nothing, so each is replayed separately and the outcomes are merged.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ ProgressCallback = Callable[[int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaySetting:
-    """What is replayed with; the same for all policies of a comparison."""
+    """The settings of a replay, shared by all policies that are compared."""
 
     nodes: int
     gpus_per_node: int = 8
     placement: str = "consolidate"
     preemption_cost: str = "none"
     cpus_per_node: int = 0  # 0: CPUs are not counted
-    # Where borrowers exist these kinds of work borrow, as evaluation does in the Acme datacenter
+    # Kinds of jobs that borrow, if the policy has borrowers; evaluations do so in the Acme datacenter
     best_effort: tuple[str, ...] = (JobKind.EVALUATION.value,)
-    quotas: tuple[QuotaView, ...] = ()  # a team is what the trace calls virtual cluster, partition or team
+    quotas: tuple[QuotaView, ...] = ()  # a team is a virtual cluster, partition or team in the trace
     policy_settings: Mapping[str, object] = field(default_factory=dict)
-    # Between two checkpoints, for faults as for stops: who must leave his GPUs loses the work since the last one.
-    # 0: who is asked to stop saves first and loses nothing; a fault asks nobody, and takes the interval of its rates
+    # Between two checkpoints: a job that is stopped or interrupted by a fault loses the work since the last one.
+    # 0: jobs save before they are stopped and lose nothing; faults then use the interval of their rates
     checkpoint_s: float = 0.0
     memory_per_node_mb: int = 0  # 0: memory is not counted
     nodes_per_leaf: int = 0  # 0: all nodes are on one switch
     pools: Mapping[str, int] = field(default_factory=dict)  # virtual cluster -> its nodes; empty: one pool
     faults: FaultRates | None = None
-    noise: str = "none"  # of expected run times
-    seed: int = 0  # of faults and noise
+    noise: str = "none"  # error of expected run times
+    seed: int = 0  # seed of faults and noise
 
     @property
     def gpus(self) -> int:
@@ -69,13 +69,13 @@ class ReplaySetting:
 
     @property
     def shares_one_pool(self) -> bool:
-        """Virtual clusters are guaranteed nodes of one pool, instead of having each their own."""
+        """Whether virtual clusters are guaranteed nodes of one pool instead of having separate pools."""
         return self.placement == "cells"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyRun:
-    """What became of the jobs that were replayed: columns beside `trace`, which holds just these."""
+    """The outcomes of the replayed jobs as columns next to `trace`, which contains exactly these jobs."""
 
     policy: str
     setting: ReplaySetting
@@ -83,10 +83,10 @@ class PolicyRun:
     started_s: Floats
     ended_s: Floats
     held_s: Floats
-    lost_s: Floats  # done, and done again after a fault
-    stall_s: Floats  # what the checkpoints of a whole run take
-    stops: Ints  # how often it had to leave its GPUs, whatever for
-    faults: Ints  # how often because a node broke
+    lost_s: Floats  # work repeated after faults
+    stall_s: Floats  # time spent on checkpoints in a complete run
+    stops: Ints  # how often it was stopped, for any reason
+    faults: Ints  # how often because of a node failure
     outages: tuple[Outage, ...]
     course: UsageSeries
     events: int
@@ -100,6 +100,7 @@ JOB_COLUMNS = ("started_s", "ended_s", "held_s", "lost_s", "stall_s", "stops", "
 
 
 def run_policy(trace: Trace, policy: str, setting: ReplaySetting, watch: ProgressCallback | None = None) -> PolicyRun:
+    """Replay the trace under one policy, separately for each virtual cluster unless they share one pool."""
     if not setting.pools or setting.shares_one_pool:
         return _replay_pool(trace, policy, setting, setting.all_nodes, watch)
     runs: list[PolicyRun] = []
@@ -107,8 +108,8 @@ def run_policy(trace: Trace, policy: str, setting: ReplaySetting, watch: Progres
         inside = np.flatnonzero(trace.pools.codes == _pool_code(trace, pool))
         seeded = replace(setting, seed=setting.seed * 1000 + number)
         runs.append(_replay_pool(trace.rows(inside), policy, seeded, nodes, watch))
-    known = [_pool_code(trace, pool) for pool in setting.pools]
-    homeless = int(np.sum(~np.isin(trace.pools.codes, known)))
+    pool_codes = [_pool_code(trace, pool) for pool in setting.pools]
+    homeless = int(np.sum(~np.isin(trace.pools.codes, pool_codes)))
     return replace(_combine_runs(runs), setting=setting, homeless=homeless)
 
 
@@ -117,27 +118,27 @@ def _pool_code(trace: Trace, pool: str) -> int:
 
 
 def _combine_runs(runs: list[PolicyRun]) -> PolicyRun:
-    order = np.argsort(np.concatenate([one.trace.submit_s for one in runs]), kind="stable")
-    pieces: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in runs])[order] for name in JOB_COLUMNS}
-    sums: dict[str, Any] = {name: sum(getattr(one, name) for one in runs) for name in ("events", "too_wide", "no_gpus")}
+    order = np.argsort(np.concatenate([run.trace.submit_s for run in runs]), kind="stable")
+    pieces: dict[str, Any] = {name: np.concatenate([getattr(run, name) for run in runs])[order] for name in JOB_COLUMNS}
+    sums: dict[str, Any] = {name: sum(getattr(run, name) for run in runs) for name in ("events", "too_wide", "no_gpus")}
     return replace(
         runs[0],
-        trace=_join_traces([one.trace for one in runs]).rows(order),
-        outages=tuple(outage for one in runs for outage in one.outages),
-        course=UsageSeries.sum_of_pools([one.course for one in runs]),
+        trace=_join_traces([run.trace for run in runs]).rows(order),
+        outages=tuple(outage for run in runs for outage in run.outages),
+        course=UsageSeries.sum_of_pools([run.course for run in runs]),
         **pieces,
         **sums,
     )
 
 
 def _join_traces(traces: list[Trace]) -> Trace:
-    """They are parts of one trace, so their words have the same codes."""
+    """Concatenate parts of one trace, whose columns share their encodings."""
     numbers = ("submit_s", "runtime_s", "queue_s", "limit_s", "gpus", "nodes", "cpus", "memory_mb")
-    columns: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in traces]) for name in numbers}
+    columns: dict[str, Any] = {name: np.concatenate([getattr(trace, name) for trace in traces]) for name in numbers}
     for name in ("users", "pools", "kinds", "names", "states"):
-        codes = np.concatenate([getattr(one, name).codes for one in traces])
+        codes = np.concatenate([getattr(trace, name).codes for trace in traces])
         columns[name] = replace(getattr(traces[0], name), codes=codes)
-    return replace(traces[0], ids=[job for one in traces for job in one.ids], **columns)
+    return replace(traces[0], ids=[job for trace in traces for job in trace.ids], **columns)
 
 
 def _replay_pool(
@@ -176,6 +177,7 @@ def _replay_pool(
 
 
 def replay_engine(policy: str, setting: ReplaySetting, nodes: int, ahead: PlacementContext | None = None) -> Engine:
+    """An engine with empty nodes for these settings."""
     cost = helios_cost_s if setting.preemption_cost == "helios" else None
     name = "consolidate" if setting.placement == "count" else setting.placement
     placement = PLACEMENTS[name](ahead or PlacementContext(guarantees=setting.pools, elastic=True))
@@ -192,17 +194,17 @@ def replay_engine(policy: str, setting: ReplaySetting, nodes: int, ahead: Placem
 
 
 def placement_context(trace: Trace, setting: ReplaySetting) -> PlacementContext:
-    """What is usually asked for: the sizes of this very trace, as the authors of FGD take them."""
+    """Typical requests: the sizes in this trace, as the authors of FGD use them."""
     shares = _gpus_on_each_node(trace.gpus, setting)
     if _counts_cpu_memory(setting):
         beside = (column.tolist() for column in _cpu_memory_per_node(trace, setting))
         counted = Counter(zip(shares, *beside, strict=True))
-        wishes = {
+        requests = {
             ResourceRequest(gpus=gpus, cpus=cpus, memory_mb=mb): times for (gpus, cpus, mb), times in counted.items()
         }
     else:
-        wishes = {ResourceRequest(gpus=gpus, cpus=0): times for gpus, times in Counter(shares).items()}
-    return PlacementContext(wishes=wishes, guarantees=setting.pools, elastic=True)
+        requests = {ResourceRequest(gpus=gpus, cpus=0): times for gpus, times in Counter(shares).items()}
+    return PlacementContext(typical_requests=requests, guarantees=setting.pools, elastic=True)
 
 
 def _gpus_on_each_node(gpus: Ints, setting: ReplaySetting) -> list[int]:
@@ -211,24 +213,24 @@ def _gpus_on_each_node(gpus: Ints, setting: ReplaySetting) -> list[int]:
 
 
 def _counts_cpu_memory(setting: ReplaySetting) -> bool:
-    """Whether anything but GPUs is counted."""
+    """Whether CPUs or memory are counted."""
     return bool(setting.cpus_per_node or setting.memory_per_node_mb)
 
 
 def _cpu_memory_per_node(trace: Trace, setting: ReplaySetting) -> tuple[Ints64, Ints64]:
     """CPUs and memory on each node of a job, as far as they are counted."""
-    nobody: Ints64 = np.zeros(len(trace), dtype=np.int64)
+    zeros: Ints64 = np.zeros(len(trace), dtype=np.int64)
     nodes = np.maximum(1, -(-trace.gpus // setting.gpus_per_node))
-    cpus = np.rint(np.nan_to_num(trace.cpus) / nodes).astype(np.int64) if setting.cpus_per_node else nobody
-    memory_mb = np.rint(np.nan_to_num(trace.memory_mb)).astype(np.int64) if setting.memory_per_node_mb else nobody
+    cpus = np.rint(np.nan_to_num(trace.cpus) / nodes).astype(np.int64) if setting.cpus_per_node else zeros
+    memory_mb = np.rint(np.nan_to_num(trace.memory_mb)).astype(np.int64) if setting.memory_per_node_mb else zeros
     return cpus, memory_mb
 
 
 def _too_wide(trace: Trace, setting: ReplaySetting, nodes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Larger than the pool, or asking more of a node than any has: behind one of these `fifo` waits for ever."""
+    """Jobs larger than the pool or the largest node. Under `fifo` all jobs behind one of these would wait forever."""
     wide = trace.gpus > nodes * setting.gpus_per_node
     if _counts_cpu_memory(setting) and setting.placement != "tune":
-        times = nodes if setting.placement == "count" else 1  # there one node has all
+        times = nodes if setting.placement == "count" else 1  # with `count`, one node has everything
         cpus, memory_mb = _cpu_memory_per_node(trace, setting)
         wide |= cpus > (times * setting.cpus_per_node or 1 << 60)
         wide |= memory_mb > (times * setting.memory_per_node_mb or 1 << 60)
@@ -236,7 +238,7 @@ def _too_wide(trace: Trace, setting: ReplaySetting, nodes: int) -> np.ndarray[tu
 
 
 def _outage_model(trace: Trace, setting: ReplaySetting) -> tuple[Floats, RandomOutages | None]:
-    """What checkpoints cost each job, and what breaks."""
+    """The time each job spends on checkpoints, and the random outages."""
     if setting.faults is None:
         return np.zeros(len(trace)), None
     saves = jobs_with_checkpoints(trace)
@@ -248,17 +250,18 @@ def _outage_model(trace: Trace, setting: ReplaySetting) -> tuple[Floats, RandomO
 
 
 def jobs_with_checkpoints(trace: Trace) -> list[bool]:
+    """For each job, whether its kind writes checkpoints."""
     saves = [word in CHECKPOINTING_KINDS for word in trace.kinds.words]
     return [saves[code] for code in trace.kinds.codes.tolist()]
 
 
 def _usage_sampler(engine: Engine, trace: Trace, ahead: PlacementContext) -> UsageSampler:
     first, last = (float(trace.submit_s[0]), float(trace.submit_s[-1])) if len(trace) else (0.0, 0.0)
-    return UsageSampler(engine, Fragmentation(ahead.wishes), first, last - first)
+    return UsageSampler(engine, Fragmentation(ahead.typical_requests), first, last - first)
 
 
 def replay_nodes(setting: ReplaySetting, nodes: int) -> list[NodeView]:
-    """Equal nodes; `count` asks for no placement, so there all GPUs are in one."""
+    """Equal nodes. `count` does not place jobs, so it has all GPUs on one node."""
     count, times = (1, nodes) if setting.placement == "count" else (nodes, 1)
     gpus = setting.gpus_per_node * times
     return [
@@ -276,11 +279,12 @@ def replay_nodes(setting: ReplaySetting, nodes: int) -> list[NodeView]:
 
 
 def helios_cost_s(job: EngineJob) -> float:
-    """What stopping and coming back costs, by width: HeliosArtifact's 7, 30 and 60 seconds."""
+    """The cost of a stop and restart by number of GPUs: HeliosArtifact's 7, 30 and 60 seconds."""
     return 7.0 if job.ask.gpus == 1 else 30.0 if job.ask.gpus <= 8 else 60.0
 
 
 def arrivals(trace: Trace, engine: Engine, setting: ReplaySetting, stalls: Floats | None = None) -> Arrivals:
+    """The jobs of the trace as columns for `replay`."""
     takes = trace.runtime_s if stalls is None else trace.runtime_s + stalls
     return Arrivals(
         submit_s=trace.submit_s.tolist(),
@@ -293,23 +297,23 @@ def arrivals(trace: Trace, engine: Engine, setting: ReplaySetting, stalls: Float
 
 
 def _job_request_groups(trace: Trace, engine: Engine, setting: ReplaySetting) -> list[RequestGroup]:
-    """Each job's, found once for all who ask alike."""
+    """The request group of each job; looked up once per distinct request."""
     rules = engine.rules
-    owned = rules.claims or engine.books is not None
+    has_owners = rules.claims or engine.books is not None
     cpus, memory_mb = _cpu_memory_per_node(trace, setting)
     columns: list[Ints | Ints64] = [trace.gpus, cpus, memory_mb]
     columns += [trace.users.codes] * rules.queues_by_account
-    columns += [trace.kinds.codes] * owned
+    columns += [trace.kinds.codes] * has_owners
     columns += [trace.pools.codes] * bool(setting.shares_one_pool or setting.quotas)
     guaranteed = {_pool_code(trace, name): name for name in setting.pools} if setting.shares_one_pool else {}
-    known: dict[int, RequestGroup] = {}
+    groups: dict[int, RequestGroup] = {}
     asks = []
     for row, number in enumerate(_row_numbers(columns).tolist()):
-        if (ask := known.get(number)) is None:
+        if (ask := groups.get(number)) is None:
             of_pool = guaranteed.get(int(trace.pools.codes[row]), "")
-            ask = known[number] = engine.ask(
+            ask = groups[number] = engine.ask(
                 gang_request(int(trace.gpus[row]), setting, int(cpus[row]), int(memory_mb[row]), of_pool),
-                _owner(trace, row, setting, borrow=rules.claims) if owned else None,
+                _owner(trace, row, setting, borrow=rules.claims) if has_owners else None,
                 account=int(trace.users.codes[row]) if rules.queues_by_account else 0,
             )
         asks.append(ask)
@@ -317,7 +321,7 @@ def _job_request_groups(trace: Trace, engine: Engine, setting: ReplaySetting) ->
 
 
 def _row_numbers(columns: list[Ints | Ints64]) -> Ints64:
-    """A number for each row; the same for rows that are equal in all columns, none of which is below 0."""
+    """A number per row, equal for rows that are equal in all columns. Values must not be negative."""
     numbers, different = np.zeros(len(columns[0]), dtype=np.int64), 1
     for column in columns:
         width = int(column.max(initial=0)) + 1
@@ -330,7 +334,7 @@ def _row_numbers(columns: list[Ints | Ints64]) -> Ints64:
 
 
 def _owner(trace: Trace, row: int, setting: ReplaySetting, *, borrow: bool) -> QuotaOwner | None:
-    """Whoever no quota tells from others needs no account of his own."""
+    """The quota owner of a job; None if no quota distinguishes it from others."""
     word = trace.kinds[row]
     if borrow and word in setting.best_effort:
         return QuotaOwner(team="", kind=JobKind.OTHER, preemptible=True)
@@ -344,7 +348,7 @@ def _kind_or_other(word: str) -> JobKind:
 def gang_request(
     gpus: int, setting: ReplaySetting, cpus: int = 0, memory_mb: int = 0, of_pool: str = ""
 ) -> ResourceRequest:
-    """A number of GPUs as a gang: whole nodes, and a rest on one more. CPUs and memory are on each node."""
+    """A request for this many GPUs: whole nodes and a remainder on one more. CPUs and memory are per node."""
     per_node = setting.gpus_per_node
     if setting.placement == "count" or gpus <= per_node:
         return ResourceRequest(gpus=gpus, cpus=cpus, memory_mb=memory_mb, pool=of_pool)

@@ -1,8 +1,8 @@
-"""What a scheduler expects of run times that nobody knows: true ones with errors, drawn with a seed. Pure.
+"""Expected run times with random errors around the true ones, as a scheduler would see them. Pure and seeded.
 
-`helios` has the errors of HeliosArtifact's stand-in for predictions on Philly: one job in ten is within 10 % of the
-truth, half within 50 %, seven in ten within 100 %, nine in ten within 1,000 %, the rest up to a hundred times. A number
-is the spread (sigma) of a log-normal error around the truth.
+`helios` has the errors of HeliosArtifact's substitute for predictions on Philly: one job in ten is within 10% of the
+truth, half within 50%, seven in ten within 100%, nine in ten within 1,000%, the rest up to a factor of one hundred. A
+number is the spread (sigma) of a log-normal error.
 """
 
 from __future__ import annotations
@@ -16,27 +16,29 @@ ERROR_FACTORS = (0.0, 0.1, 0.5, 1.0, 10.0, 100.0)
 
 
 class InvalidNoise(ValueError):
-    """A sentence that names the word."""
+    """The text cannot be parsed. The message names the word."""
 
 
 def check_noise(noise: str) -> str:
+    """Return the text if it is `none`, `helios` or a number from 0 to 10."""
     if noise not in ("none", "helios"):
         try:
             sigma = float(noise)
         except ValueError:
-            raise InvalidNoise(f"noise: {noise!r} is none of none, helios or a number") from None
+            raise InvalidNoise(f"noise: {noise!r} is not one of none, helios or a number") from None
         if not 0 <= sigma <= 10:
             raise InvalidNoise(f"noise: {noise} must be between 0 and 10")
     return noise
 
 
 def expected_run_times(runtime_s: Floats, noise: str, seed: int) -> Floats:
+    """The run times with errors of the given kind."""
     if noise == "none":
         return runtime_s
     dice = np.random.default_rng((seed, 1))
     if noise != "helios":
         return runtime_s * np.exp(dice.normal(0, float(noise), len(runtime_s)))
     off = np.interp(dice.uniform(0, 100, len(runtime_s)), PERCENTILES, ERROR_FACTORS)
-    # As often too short as too long: off by 50 % is 1.5 times, or one in 1.5
+    # Too short as often as too long: off by 50% means multiplied or divided by 1.5
     factor: Floats = (1 + off) ** dice.choice((-1.0, 1.0), len(runtime_s))
     return runtime_s * factor

@@ -1,16 +1,16 @@
-"""When will who waits start? The Picture is replayed forward, with the engine that will really decide. Pure and seeded.
+"""Estimate when waiting jobs start, by replaying the snapshot forward with the real engine. Pure and seeded.
 
-How long jobs take is drawn (`durations`); several draws give a median and a late estimate (P90). Nobody else comes in
-the meantime, so under a policy that lets newcomers go first an estimate is early; under `fifo` and `easy` newcomers
-change nothing for those before them.
+Run times are drawn from `RunTimeEstimates`; several draws give a median and a late estimate (P90). No further jobs
+arrive in the replay, so estimates are early under policies that let new jobs go first. Under `fifo` and `easy` new jobs
+do not affect those before them.
 
-Four things keep it fast where many wait:
-  * Time goes in steps, a few hundred to the end of the queue, because turns are what a replay costs. Run times are
-    rounded to steps up or down by chance, so that on average nothing is lost.
-  * A quota that nobody can come up against is none, so the jobs of its team need no lines of their own.
-  * Where no job takes more CPUs or memory for a GPU than every node has, those cannot be what is short.
-  * Where gangs would be placed on very many nodes, the GPUs of each make are counted instead, as one node that has all.
-    Then an estimate is early for a gang that waits for whole nodes; its past error says by how much.
+Four simplifications keep it fast with many waiting jobs:
+  * Time has a grid of a few hundred steps until the end of the queue, because turns are the main cost. Run times are
+    rounded up or down to steps at random, so the mean stays the same.
+  * A quota that no job can reach is ignored, so the jobs of its team need no queues of their own.
+  * If no job needs more CPUs or memory per GPU than every node has, these cannot be short and are ignored.
+  * If gangs would be placed on very many nodes, all nodes with equal hardware are merged into one. Estimates are then
+    early for gangs that wait for whole nodes; the measured past error shows by how much.
 """
 
 from __future__ import annotations
@@ -42,17 +42,19 @@ from scheduling.engine.rules import PolicyRules
 from scheduling.engine.run_time_estimates import QUANTILE_COUNT, RunTimeEstimates
 from scheduling.replay.kernel import Arrivals, replay
 
-GRID_MIN_JOBS = 1000  # jobs from which on the grid is worth it
+GRID_MIN_JOBS = 1000  # fewer jobs are replayed without a grid
 GRID_STEPS = 100  # steps to the end of the queue
-MAX_REPLAYED_JOBS = 60_000  # jobs replayed in all draws together
-MAX_PLACED_NODES = 20_000  # nodes under all who wait and run, up to which they are placed
-MIN_DRAWS, MAX_DRAWS = 4, 20  # draws; an even number
+MAX_REPLAYED_JOBS = 60_000  # in all draws together
+MAX_PLACED_NODES = 20_000  # nodes of all waiting and running jobs; with more, nodes are merged
+MIN_DRAWS, MAX_DRAWS = 4, 20  # even numbers, because draws come in pairs
 
 RunTimeTable = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StartEstimate:
+    """The median and the late estimate."""
+
     p50: datetime
     p90: datetime
 
@@ -65,25 +67,24 @@ def start_estimates(
     draws: int = 0,
     seed: int = 0,
 ) -> dict[int, StartEstimate]:
-    """By job id. Who is held, not yet due or dependent has none; neither has who can never fit."""
+    """Estimates by job id. Jobs that are held, not yet due, dependent, or can never fit have none."""
     forward = _ForwardReplay(picture, rules, durations or RunTimeEstimates())
     draws = draws or min(MAX_DRAWS, max(MIN_DRAWS, MAX_REPLAYED_JOBS // max(1, forward.jobs) // 2 * 2))
-    # Each second draw mirrors the one before: where one has a long run time the other has a short one. So a pair lies
-    # on both sides of the median, and four draws say as much of it and of the late end as five that know nothing of
-    # each other
+    # Every second draw mirrors the one before: long run times in one are short in the other. A pair lies on both sides
+    # of the median, so four draws estimate it and the P90 as well as five independent ones
     times = np.sort(np.array([forward.once(_MirroredRandom(seed, draw)) for draw in range(draws)]), axis=0)
     middle = (times[(draws - 1) // 2] + times[draws // 2]) / 2
     late = times[min(draws - 1, math.ceil(draws * 0.9) - 1)]
-    always = np.isfinite(times[-1])  # nan sorts last: somebody who did not start in one of them
+    always = np.isfinite(times[-1])  # nan sorts last: such a job did not start in at least one draw
     return {
         job.id: StartEstimate(p50=_start_datetime(p50, picture.now), p90=_start_datetime(p90, picture.now))
-        for job, p50, p90, known in zip(forward.waiting, middle.tolist(), late.tolist(), always, strict=True)
-        if known
+        for job, p50, p90, always_starts in zip(forward.waiting, middle.tolist(), late.tolist(), always, strict=True)
+        if always_starts
     }
 
 
 class _MirroredRandom:
-    """Numbers from 0 to 1 for a draw; an odd one gets those of the one before, mirrored."""
+    """Random numbers from 0 to 1 for one draw. Odd draws get the mirrored numbers of the draw before."""
 
     def __init__(self, seed: int, draw: int) -> None:
         self._dice = np.random.default_rng((seed, draw // 2))
@@ -95,16 +96,16 @@ class _MirroredRandom:
 
 
 class _ForwardReplay:
-    """What is the same in every draw is worked out once."""
+    """Replays the snapshot. Everything that is equal in all draws is computed once."""
 
     def __init__(self, picture: ClusterSnapshot, rules: Callable[[], PolicyRules], durations: RunTimeEstimates) -> None:
-        if picture.placement != "cells":  # which gives each quota nodes, met or not
+        if picture.placement != "cells":  # `cells` assigns nodes to every quota, reachable or not
             picture = replace(picture, quotas=binding_quotas(picture, rules().reserves))
         opened = SnapshotEngine(picture, rules())
         self._opened = opened
         self._rules = rules
         self._now = float(math.floor(picture.now.timestamp()))
-        self.waiting = [asked for _, asked in opened.jobs]
+        self.waiting = [waiting_job for _, waiting_job in opened.jobs]
         self._running = sorted(picture.running, key=lambda job: (job.started_at or picture.now, job.id))
         self.jobs = len(self.waiting) + len(self._running)
         self._smaller = _SnapshotReducer(
@@ -112,42 +113,45 @@ class _ForwardReplay:
             lean=not opened.engine.rules.queues_by_account and only_gpus_are_short(picture),
         )
         self._empty = self._smaller.reduced_snapshot(picture, self._running)
-        # Teams without a quota are alike: their jobs may stand in one line
-        apart = {quota.team for quota in picture.quotas}
-        self._apart = apart if not opened.engine.rules.queues_by_account else {job.team for job in self.waiting}
+        # Teams without a quota are equivalent, so their jobs can share a queue
+        teams_apart = {quota.team for quota in picture.quotas}
+        self._apart = teams_apart if not opened.engine.rules.queues_by_account else {job.team for job in self.waiting}
         self._asks: dict[tuple[ResourceRequest, QuotaOwner], int] = {}
-        known: dict[RequestGroup, int] = {}  # whoever stands in one line of the Picture does in the replay
-        for job, asked in opened.jobs:
-            if job.ask not in known:
-                known[job.ask] = self._group_number(asked)
-        self._ask_of = [known[job.ask] for job, _ in opened.jobs]
+        numbers: dict[RequestGroup, int] = {}  # jobs that share a queue in the snapshot share one in the replay
+        for job, waiting_job in opened.jobs:
+            if job.ask not in numbers:
+                numbers[job.ask] = self._group_number(waiting_job)
+        self._ask_of = [numbers[job.ask] for job, _ in opened.jobs]
         self._expected = [job.expected_s for job, _ in opened.jobs]
         self._bands = [job.band for job, _ in opened.jobs]
         past = [max(0.0, self._now - (job.started_at or picture.now).timestamp()) for job in self._running]
         self._runtimes = _table([durations.waiting(job) for job in self.waiting])
-        self._left = _table([durations.running(job, had) for job, had in zip(self._running, past, strict=True)])
+        self._left = _table([durations.running(job, ran_s) for job, ran_s in zip(self._running, past, strict=True)])
         self._grid = self._grid_step(sum(node.gpus for node in picture.nodes)) if self.jobs > GRID_MIN_JOBS else 0
 
-    def _group_number(self, asked: WaitingJob) -> int:
-        owner = QuotaOwner.of(asked)
-        if asked.team not in self._apart and not owner.array_limit:
+    def _group_number(self, waiting_job: WaitingJob) -> int:
+        owner = QuotaOwner.of(waiting_job)
+        if waiting_job.team not in self._apart and not owner.array_limit:
             owner = QuotaOwner(team="", kind=owner.kind, preemptible=owner.preemptible)
-        return self._asks.setdefault((self._smaller.need(self._opened.need(asked)), owner), len(self._asks))
+        return self._asks.setdefault((self._smaller.need(self._opened.need(waiting_job)), owner), len(self._asks))
 
     def _grid_step(self, gpus: int) -> int:
-        """Whole seconds, so that sums of them are exact and what ends together ends together."""
-        asked = np.array([job.need.total_gpus for job in self.waiting])
+        """The step of the time grid in whole seconds, so that sums are exact and jobs that end together do so
+        exactly.
+        """
+        requested = np.array([job.need.total_gpus for job in self.waiting])
         held = np.array([job.gpus for job in self._running])
-        work = float(asked @ self._runtimes.mean(axis=1)) + float(held @ self._left.mean(axis=1))
+        work = float(requested @ self._runtimes.mean(axis=1)) + float(held @ self._left.mean(axis=1))
         return max(1, round(work / max(1, gpus) / GRID_STEPS))
 
     def once(self, dice: _MirroredRandom) -> Sequence[float]:
-        opened = SnapshotEngine(self._empty, self._rules())
-        left = self._draw_run_times(self._left, dice)
-        running = opened.adopt(self._empty.running, len(self.waiting))
-        for job, more in zip(running, left, strict=True):
+        """Start times of the waiting jobs in one draw; nan for jobs that do not start."""
+        state = SnapshotEngine(self._empty, self._rules())
+        remaining = self._draw_run_times(self._left, dice)
+        running = state.adopt(self._empty.running, len(self.waiting))
+        for job, more in zip(running, remaining, strict=True):
             job.began, job.remaining_s = self._now, more
-        asks = [opened.engine.ask(need, owner, owner.team) for need, owner in self._asks]
+        asks = [state.engine.ask(need, owner, owner.team) for need, owner in self._asks]
         count = len(self.waiting)
         coming = Arrivals(
             submit_s=[self._now] * count,
@@ -158,7 +162,7 @@ class _ForwardReplay:
             names=[0] * count,
             bands=self._bands,
         )
-        return replay(opened.engine, coming, running=running).started[:count]
+        return replay(state.engine, coming, running=running).started[:count]
 
     def _draw_run_times(self, table: RunTimeTable, dice: _MirroredRandom) -> list[float]:
         drawn = table[np.arange(len(table)), (dice(len(table)) * QUANTILE_COUNT).astype(np.int64)]
@@ -169,21 +173,23 @@ class _ForwardReplay:
 
 
 def binding_quotas(picture: ClusterSnapshot, reserves: Container[JobKind]) -> tuple[QuotaView, ...]:
-    """Those that keep something free for their owners, and those that somebody can come up against: no team can hold
-    more than it holds and waits for, nor more than there is."""
+    """The quotas that matter: those that reserve GPUs for their owners, and those that a team could exceed.
+
+    A team can hold at most what it holds and waits for, and at most what the cluster has.
+    """
     nodes = {node.id: node.gpus for node in (*picture.nodes, *picture.nodes_in_maintenance)}
     elsewhere = sum(gpus for job in picture.running for node, gpus in job.places.items() if node not in nodes)
-    there_is = sum(nodes.values()) + elsewhere
-    most: Counter[tuple[str, JobKind | None]] = Counter()
-    owned = [(job.team, job.kind, job.gpus) for job in picture.running if not job.preemptible]
-    owned += [(job.team, job.kind, job.need.total_gpus) for job in picture.waiting if not job.preemptible]
-    for team, kind, gpus in owned:
-        most[team, kind] += gpus
-        most[team, None] += gpus
+    all_gpus = sum(nodes.values()) + elsewhere
+    reachable: Counter[tuple[str, JobKind | None]] = Counter()
+    requests = [(job.team, job.kind, job.gpus) for job in picture.running if not job.preemptible]
+    requests += [(job.team, job.kind, job.need.total_gpus) for job in picture.waiting if not job.preemptible]
+    for team, kind, gpus in requests:
+        reachable[team, kind] += gpus
+        reachable[team, None] += gpus
     return tuple(
         quota
         for quota in picture.quotas
-        if quota.kind in reserves or quota.gpus < min(most[quota.team, quota.kind], there_is)
+        if quota.kind in reserves or quota.gpus < min(reachable[quota.team, quota.kind], all_gpus)
     )
 
 
@@ -192,7 +198,9 @@ def _placed_node_count(picture: ClusterSnapshot) -> int:
 
 
 class _SnapshotReducer:
-    """Less to replay, with nearly the same answer: no CPUs and memory, one node for all of a make."""
+    """Simplifies requests and nodes with little effect on the result: no CPUs and memory, one node per
+    hardware type.
+    """
 
     def __init__(self, *, counts: bool, lean: bool) -> None:
         self._counts = counts
@@ -200,22 +208,22 @@ class _SnapshotReducer:
         self._needs: dict[ResourceRequest, ResourceRequest] = {}
 
     def need(self, need: ResourceRequest) -> ResourceRequest:
-        if (known := self._needs.get(need)) is None:
-            known = replace(need, cpus=0, memory_mb=0) if self._lean else need
-            known = self._needs[need] = _merge_request(known) if self._counts else known
-        return known
+        if (reduced := self._needs.get(need)) is None:
+            reduced = replace(need, cpus=0, memory_mb=0) if self._lean else need
+            reduced = self._needs[need] = _merge_request(reduced) if self._counts else reduced
+        return reduced
 
     def reduced_snapshot(self, picture: ClusterSnapshot, running: list[RunningJob]) -> ClusterSnapshot:
-        """Without those who wait."""
+        """The snapshot without waiting jobs."""
         if not self._counts:
-            rest = [replace(job, cpus=0, memory_mb=0) for job in running] if self._lean else running
-            return replace(picture, waiting=(), running=tuple(rest))
+            reduced = [replace(job, cpus=0, memory_mb=0) for job in running] if self._lean else running
+            return replace(picture, waiting=(), running=tuple(reduced))
         shut = {node.id for node in picture.nodes_in_maintenance}
         makes: dict[tuple[object, ...], list[NodeView]] = {}
         for node in (*picture.nodes, *picture.nodes_in_maintenance):
             within = tuple(
                 node.id in window.nodes for window in picture.windows
-            )  # else a maintenance is of all or none
+            )  # so that a maintenance covers all of a merged node or nothing
             makes.setdefault((node.gpu_model, node.nic_type, node.id in shut, within), []).append(node)
         home = {node.id: number for number, nodes in enumerate(makes.values()) for node in nodes}
         merged = [(_merge_nodes(number, nodes), nodes[0].id in shut) for number, nodes in enumerate(makes.values())]
@@ -224,8 +232,8 @@ class _SnapshotReducer:
             nodes=tuple(node for node, is_shut in merged if not is_shut),
             closed=tuple(ClosedNode(node=node, back=MAINTENANCE) for node, is_shut in merged if is_shut),
             windows=tuple(
-                replace(one, nodes=frozenset(home[node] for node in one.nodes if node in home))
-                for one in picture.windows
+                replace(maintenance, nodes=frozenset(home[node] for node in maintenance.nodes if node in home))
+                for maintenance in picture.windows
             ),
             waiting=(),
             running=tuple(_merge_running_job(job, home, lean=self._lean) for job in running),
@@ -247,9 +255,9 @@ def _merge_nodes(number: int, nodes: list[NodeView]) -> NodeView:
 
 
 def _merge_request(need: ResourceRequest) -> ResourceRequest:
-    wide = need.nodes + bool(need.rest)
+    node_count = need.nodes + bool(need.rest)
     whole = replace(need, nodes=1, gpus=need.total_gpus, rest=0, node="")
-    return replace(whole, cpus=wide * need.cpus, memory_mb=wide * need.memory_mb)
+    return replace(whole, cpus=node_count * need.cpus, memory_mb=node_count * need.memory_mb)
 
 
 def _merge_running_job(job: RunningJob, home: Mapping[int, int], *, lean: bool) -> RunningJob:
@@ -257,20 +265,20 @@ def _merge_running_job(job: RunningJob, home: Mapping[int, int], *, lean: bool) 
     for node, gpus in job.places.items():
         if node in home:
             places[home[node]] = places.get(home[node], 0) + gpus
-    wide = 0 if lean else len(job.places)
-    return replace(job, places=places, cpus=wide * job.cpus, memory_mb=wide * job.memory_mb)
+    node_count = 0 if lean else len(job.places)
+    return replace(job, places=places, cpus=node_count * job.cpus, memory_mb=node_count * job.memory_mb)
 
 
 def only_gpus_are_short(picture: ClusterSnapshot) -> bool:
-    """Nobody asks for more CPUs or memory for a GPU than every node has for each of its own."""
-    asked = [(job.need.gpus, job.need.cpus, job.need.memory_mb) for job in picture.waiting]
-    asked += [(_min_node_gpus(job), job.cpus, job.memory_mb) for job in picture.running]
-    if any(not gpus and (cpus or memory) for gpus, cpus, memory in asked) or any(
+    """Whether no job needs more CPUs or memory per GPU than every node has per GPU."""
+    requests = [(job.need.gpus, job.need.cpus, job.need.memory_mb) for job in picture.waiting]
+    requests += [(_min_node_gpus(job), job.cpus, job.memory_mb) for job in picture.running]
+    if any(not gpus and (cpus or memory) for gpus, cpus, memory in requests) or any(
         job.need.rest for job in picture.waiting
     ):
         return False
-    cpus = max((cpus / gpus for gpus, cpus, _ in asked if gpus), default=0.0)
-    memory_mb = max((memory / gpus for gpus, _, memory in asked if gpus), default=0.0)
+    cpus = max((cpus / gpus for gpus, cpus, _ in requests if gpus), default=0.0)
+    memory_mb = max((memory / gpus for gpus, _, memory in requests if gpus), default=0.0)
     held_cpus: dict[int, int] = {}
     held_mb: dict[int, int] = {}
     for job in picture.running:

@@ -1,6 +1,6 @@
-"""Runs of one trace under several policies, each timed: what the command prints and what the server keeps.
+"""Run one trace under several policies and time each run, for the command line and the server.
 
-Not pure: it looks at the clock and at the process.
+Not pure: reads the clock and process statistics.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from scheduling.replay.run import PolicyRun, ProgressCallback, ReplaySetting, ru
 def measure_run(
     history: Trace, policy: str, setting: ReplaySetting, watch: ProgressCallback | None = None
 ) -> tuple[PolicyRun, dict[str, Any]]:
-    """The run, and its report."""
+    """The run and its report, with wall time and memory."""
     with without_gc():
         began = time.perf_counter()
-        done = run_policy(history, policy, setting, watch)
-        told = report.summary(done, wall_s=0, peak_rss_mb=0)
+        run = run_policy(history, policy, setting, watch)
+        summary = report.summary(run, wall_s=0, peak_rss_mb=0)
         wall = time.perf_counter() - began
-    return done, told | {
+    return run, summary | {
         "wall_s": wall,
-        "events_per_s": done.events / wall,
+        "events_per_s": run.events / wall,
         "peak_rss_mb": peak_rss_mb(),
         "engine": engine_mode(),
     }
@@ -37,7 +37,7 @@ def measure_run(
 
 @contextmanager
 def without_gc() -> Iterator[None]:
-    """The engine makes no cycles; searching for some costs a third of a long run."""
+    """Disable garbage collection. The engine creates no cycles, and searching for them takes a third of a long run."""
     gc.collect()
     gc.disable()
     try:
@@ -47,5 +47,5 @@ def without_gc() -> Iterator[None]:
 
 
 def peak_rss_mb() -> float:
-    """Of the whole process so far."""
+    """The peak memory of the whole process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

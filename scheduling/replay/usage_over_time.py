@@ -1,7 +1,7 @@
-"""How a replay went over time: what was held, free, useless and waited for, on an even grid. Pure.
+"""Usage over the time of a replay at regular intervals: GPUs held, free and unusable, and waiting jobs. Pure.
 
-Looking costs nothing between two moments of the grid. When the replay takes longer than the grid was made for, every
-second moment is dropped and the steps double, so that it stays small for a day as for a year.
+Nothing is sampled between two points of the grid. If the replay takes longer than the grid was sized for, every second
+point is dropped and the interval doubles, so the series stays small for a day as for a year.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ USAGE_COLUMNS = ("held", "free", "fragmented", "waiting")
 
 @dataclass(frozen=True, kw_only=True)
 class UsageSeries:
-    """GPUs held, free, and of the free ones those that typical jobs cannot use; jobs that wait. One row a moment."""
+    """GPUs held and free, free GPUs that typical jobs cannot use, and waiting jobs. One row per time."""
 
     at_s: Floats
     held: Floats
@@ -30,28 +30,30 @@ class UsageSeries:
 
     @staticmethod
     def sum_of_pools(courses: list[UsageSeries]) -> UsageSeries:
-        """The sum over pools that were replayed apart, at the moments of any of them."""
-        at = np.unique(np.concatenate([one.at_s for one in courses]))
+        """The sum over pools that were replayed separately, at all times of any of them."""
+        at = np.unique(np.concatenate([series.at_s for series in courses]))
         sums = {name: np.zeros(len(at)) for name in USAGE_COLUMNS}
-        for one in courses:
-            if len(one.at_s):
-                row = np.searchsorted(one.at_s, at, side="right") - 1
+        for series in courses:
+            if len(series.at_s):
+                row = np.searchsorted(series.at_s, at, side="right") - 1
                 for name in USAGE_COLUMNS:
-                    sums[name] += np.where(row < 0, 0.0, getattr(one, name)[np.maximum(row, 0)])
+                    sums[name] += np.where(row < 0, 0.0, getattr(series, name)[np.maximum(row, 0)])
         return UsageSeries(at_s=at, **sums)
 
 
 class UsageSampler:
+    """Samples an engine on a time grid."""
+
     def __init__(self, engine: Engine, fragmentation: Fragmentation, start: float, span: float) -> None:
         self._engine, self._fragmentation = engine, fragmentation
         self._step = max(1.0, span / GRID_SAMPLES)
         self._start = start
         self._rows: list[tuple[float, float, float, float, float]] = []
 
-    def __call__(self, due: float, now: float, there: int) -> float:
-        """Nothing has changed between the moment asked for and now."""
+    def __call__(self, due: float, now: float, present: int) -> float:
+        """Add samples until `now`. Nothing has changed between `due` and `now`. Return the time of the next one."""
         due = max(due, self._start)
-        state = self._current_usage(there)
+        state = self._current_usage(present)
         while due < now:
             self._rows.append((due, *state))
             if len(self._rows) >= 2 * GRID_SAMPLES:
@@ -60,12 +62,12 @@ class UsageSampler:
             due = self._rows[-1][0] + self._step
         return due
 
-    def _current_usage(self, there: int) -> tuple[float, float, float, float]:
+    def _current_usage(self, present: int) -> tuple[float, float, float, float]:
         engine = self._engine
         room = engine.room
-        # The nodes of a replay are alike, and on one that is down nobody runs
+        # Nodes of a replay are equal, and no job runs on a node that is down
         held = room.usable.bit_count() * room.most - room.free_gpus
-        return held, room.free_gpus, self._fragmentation.of_all_nodes(room), there - len(engine.running)
+        return held, room.free_gpus, self._fragmentation.of_all_nodes(room), present - len(engine.running)
 
     def course(self) -> UsageSeries:
         columns = np.array(self._rows, dtype=np.float64).reshape(-1, 5).T

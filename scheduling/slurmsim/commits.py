@@ -1,4 +1,4 @@
-"""The world's changes on their way to the disk: many requests at a time, and each hears when its own are there."""
+"""Writes the controller's changes to disk, those of many requests in one transaction."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ log = logging.getLogger("acme.cluster")
 
 
 class CommitQueue:
-    """Writes the world's changes, many requests at a time, and tells each when its own are on the disk."""
+    """Batches the writes of many requests; each waits until its own changes are on disk."""
 
-    def __init__(self, world: ClusterController, store: StateStore, forget: Callable[[StateChanges], None]) -> None:
-        self._world, self._store, self._forget = world, store, forget
+    def __init__(self, controller: ClusterController, store: StateStore, drop: Callable[[StateChanges], None]) -> None:
+        self._controller, self._store, self._drop = controller, store, drop
         self._asked = self._done = 0
         self._turn = asyncio.Lock()
 
     async def flush(self) -> None:
-        """Return when everything that changed before the call is on the disk."""
+        """Return when everything that changed before the call is on disk."""
         self._asked += 1
-        mine = self._asked
+        request_number = self._asked
         async with self._turn:
-            if self._done >= mine:
+            if self._done >= request_number:
                 return
-            covered, changes = self._asked, self._world.take_changes()
+            last_covered, changes = self._asked, self._controller.take_changes()
             if changes:
                 await self._write_to_store(changes)
-            self._done = covered
+            self._done = last_covered
 
     async def _write_to_store(self, changes: StateChanges) -> None:
         try:
             await run_in_threadpool(self._store.write, changes)
         except Exception:
-            # What is in memory is now more than what is on the disk: going on would promise what a restart forgets.
-            log.critical("the state cannot be written; the server stops", exc_info=True)
+            # Memory is now ahead of the disk: continuing would confirm changes that a restart loses
+            log.critical("cannot write the state; stopping the server", exc_info=True)
             os._exit(1)
-        self._forget(changes)
+        self._drop(changes)

@@ -1,7 +1,7 @@
-"""GPU telemetry as a DCGM exporter prints it, and the values of a simulated GPU. Pure text and arithmetic.
+"""GPU telemetry in the format of a DCGM exporter, and the values of simulated GPUs. Pure text and arithmetic.
 
-A simulated value depends on the seed, the GPU, the time and the work there, and on nothing else: the same moment asked
-twice gives the same page.
+A simulated value depends only on the seed, the GPU, the time and the job's load: the same time always gives the same
+page.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .scripts.kernel_log import pci_bus_of_gpu
 from .scripts.play import SimulatedRun
 from .values import SlurmJob, SlurmNode
 
-SAMPLE_INTERVAL_S = 5  # values change this often, as DCGM samples
+SAMPLE_INTERVAL_S = 5  # values change at DCGM's sampling interval
 SM_CLOCK_MHZ = {"a100": 1410, "h100": 1980, "h200": 1980, "a800": 1410}
 IDLE_CLOCK_MHZ, HOT_CLOCK_MHZ = 210, 765
 MEMORY_MIB = {"a100": 81_920, "h100": 81_559, "h200": 143_771, "a800": 81_920}
@@ -28,7 +28,7 @@ FULL_POWER_W = {"a100": 400.0, "h100": 700.0, "h200": 700.0}
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSample:
-    """One GPU at one moment. None where a value cannot be measured."""
+    """One GPU at one time. None means that a value cannot be measured."""
 
     node: str
     gpu: int
@@ -49,7 +49,7 @@ class GpuSample:
     ecc_sbe: int | None = None
     rows_pending: int | None = None
     remap_failed: int | None = None
-    event_reasons: int | None = None  # why its clocks are what they are, as bits
+    event_reasons: int | None = None  # bits with the reasons for its clock frequency
 
     @property
     def memory_free_mib(self) -> float | None:
@@ -109,11 +109,11 @@ IDLE_CLOCKS, POWER_CAP, HW_THERMAL = 0x1, 0x4, 0x40
 NIC_METRIC = "node_infiniband_state_id"
 NIC_DEVICES = ("mlx5_0", "mlx5_1")
 PORT_ACTIVE, PORT_DOWN = 4, 1
-LINK_RECOVERY_S = 180.0  # a port that a cable or a switch took along; then the subnet manager has it again
+LINK_RECOVERY_S = 180.0  # how long a port is down after a fabric fault
 
 
 def exporter_page(samples: Iterable[GpuSample], ports: Iterable[NicPort] = ()) -> str:
-    """One block per metric, one line per GPU; then the ports, as node_exporter has them."""
+    """One block per metric with one line per GPU, followed by the ports in node_exporter's format."""
     rows = [(sample, _label_text(sample)) for sample in samples]
     return "".join(
         [*(line for metric in GPU_METRICS for line in _metric_block(metric, rows)), *_port_lines(list(ports))]
@@ -134,14 +134,14 @@ def _port_lines(ports: Sequence[NicPort]) -> Iterator[str]:
         yield f'{NIC_METRIC}{{device="{port.device}",port="1",hostname="{_escape_label(port.node)}"}} {port.state}\n'
 
 
-def nic_ports(world: ClusterController, *, now: float) -> Iterator[NicPort]:
-    """Of every node that answers. Where the fabric broke, its first port is down for a while."""
+def nic_ports(controller: ClusterController, *, now: float) -> Iterator[NicPort]:
+    """The ports of every node that is up. After a fabric fault, the node's first port is down for a while."""
     broken = {
         trouble.node
-        for trouble in world.troubles
+        for trouble in controller.troubles
         if trouble.kind == FaultKind.FABRIC and trouble.at <= now < min(trouble.until, trouble.at + LINK_RECOVERY_S)
     }
-    for node in world.nodes.values():
+    for node in controller.nodes.values():
         if not node.down:
             for number, device in enumerate(NIC_DEVICES):
                 yield NicPort(
@@ -175,12 +175,12 @@ def _escape_label(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-# The simulated GPU
+# Simulated GPUs
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuLoad:
-    """What a GPU is busy with, as shares of what it can."""
+    """The load of a GPU, as fractions of its capacity."""
 
     util: float = 0.0
     memory: float = 0.005
@@ -188,34 +188,34 @@ class GpuLoad:
 
 
 IDLE_LOAD = GpuLoad()
-HANGING_LOAD = GpuLoad(util=1.0, memory=0.86, sm=0.02)  # a collective that spins: busy, and doing nothing
+HANGING_LOAD = GpuLoad(util=1.0, memory=0.86, sm=0.02)  # a collective that spins: fully utilized without progress
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuHealth:
-    """What is wrong with a GPU, as its counters show it."""
+    """The faults of a GPU, as its counters show them."""
 
     xid: int = 0
     dbe: int = 0
     rows: int = 0
     crc: int = 0
     hot: bool = False
-    pending: bool = False  # a row, until the node boots
+    pending: bool = False  # a row remap, until the node boots
 
 
 HEALTHY = GpuHealth()
 
 
 def simulated_samples(
-    world: ClusterController, play: Callable[[SlurmJob], SimulatedRun], *, seed: int, now: float
+    controller: ClusterController, play: Callable[[SlurmJob], SimulatedRun], *, seed: int, now: float
 ) -> Iterator[GpuSample]:
-    """Every GPU that answers: a dead node's exporter is dead too, and what fell off the bus has no telemetry."""
+    """All GPUs with telemetry: a down node has no exporter, and a GPU that fell off the bus has no readings."""
     tick = int(now // SAMPLE_INTERVAL_S)
-    sick = _faults_by_node(world.troubles)
-    for node in world.nodes.values():
+    sick = _faults_by_node(controller.troubles)
+    for node in controller.nodes.values():
         if node.down:
             continue
-        users = {gpu: job for job in world.jobs_on(node.name) for gpu in job.gpus.get(node.name, ())}
+        users = {gpu: job for job in controller.jobs_on(node.name) for gpu in job.gpus.get(node.name, ())}
         plays = {job.id: play(job) for job in users.values()}
         troubles = sick.get(node.name, ())
         for gpu in range(node.gpus):
@@ -228,32 +228,32 @@ def simulated_samples(
 
 
 def _faults_by_node(troubles: Iterable[ClusterFault]) -> dict[str, list[ClusterFault]]:
-    found: dict[str, list[ClusterFault]] = {}
+    faults: dict[str, list[ClusterFault]] = {}
     for trouble in troubles:
-        found.setdefault(trouble.node, []).append(trouble)
-    return found
+        faults.setdefault(trouble.node, []).append(trouble)
+    return faults
 
 
 def _gpu_health(node: SlurmNode, gpu: int, troubles: Sequence[ClusterFault], now: float) -> GpuHealth:
-    """The last Xid stays until the node boots, as DCGM keeps it; a remapped row stays for good."""
-    mine = [trouble for trouble in troubles if trouble.gpu == gpu and trouble.at <= now]
-    if not mine:
+    """The last Xid stays until the node boots, as in DCGM; a remapped row stays forever."""
+    gpu_faults = [trouble for trouble in troubles if trouble.gpu == gpu and trouble.at <= now]
+    if not gpu_faults:
         return HEALTHY
-    new = [trouble for trouble in mine if trouble.at > node.boot_at]
-    kinds = [trouble.kind for trouble in new]
+    since_boot = [trouble for trouble in gpu_faults if trouble.at > node.boot_at]
+    kinds = [trouble.kind for trouble in since_boot]
     xids = [XID_OF_FAULT[kind] for kind in kinds if kind in XID_OF_FAULT]
     return GpuHealth(
         xid=xids[-1] if xids else 0,
         dbe=kinds.count(FaultKind.ECC),
         pending=FaultKind.ECC in kinds,
-        rows=sum(trouble.kind == FaultKind.ECC for trouble in mine),
-        crc=sum(1000 + 37 * trouble.number % 900 for trouble in new if trouble.kind == FaultKind.NVLINK),
-        hot=any(trouble.kind == FaultKind.SLOW and trouble.is_active_at(now) for trouble in mine),
+        rows=sum(trouble.kind == FaultKind.ECC for trouble in gpu_faults),
+        crc=sum(1000 + 37 * trouble.number % 900 for trouble in since_boot if trouble.kind == FaultKind.NVLINK),
+        hot=any(trouble.kind == FaultKind.SLOW and trouble.is_active_at(now) for trouble in gpu_faults),
     )
 
 
 def _gpu_load(job: SlurmJob, play: SimulatedRun, now: float) -> GpuLoad:
-    """Pretraining is dense; evaluation loads, generates and then waits for its metrics with an idle GPU."""
+    """The load of a job: pretraining is dense; evaluation loads, generates, and computes metrics with an idle GPU."""
     since = now - job.began_at
     if job.is_configuring or job.is_completing or since < 0:
         return GpuLoad(memory=0.02)
@@ -262,7 +262,7 @@ def _gpu_load(job: SlurmJob, play: SimulatedRun, now: float) -> GpuLoad:
     if play.kind == JobKind.EVALUATION:
         return _evaluation_load(since / max(min(play.duration_s, 1e9), 1.0))
     if play.kind in (JobKind.PRETRAIN, JobKind.SFT, JobKind.MLLM):
-        saving = since % 300 < SAMPLE_INTERVAL_S * 2  # a checkpoint: memory stays, the SMs rest
+        saving = since % 300 < SAMPLE_INTERVAL_S * 2  # a checkpoint: memory stays allocated, the SMs are idle
         return GpuLoad(
             util=0.45 if saving else 0.97, memory=0.86, sm=0.1 if saving else 0.78 + 0.04 * sin(since * pi / 60)
         )
@@ -307,13 +307,13 @@ def _simulated_sample(node: SlurmNode, gpu: int, load: GpuLoad, health: GpuHealt
 
 
 def _corrected_ecc_errors(seed: int, node: SlurmNode, gpu: int) -> int:
-    """A few GPUs have corrected some errors since they booted: that is what ECC is for."""
+    """The count of corrected ECC errors since boot; a few GPUs have some, which is normal."""
     dice = _noise_value(seed, node.name, gpu, int(node.boot_at))
     return int((dice - 0.9) * 200) if dice > 0.9 else 0
 
 
 def _noise_value(seed: int, node: str, gpu: int, tick: int) -> float:
-    """-1..1, the same for the same moment."""
+    """A value from -1 to 1, the same for the same arguments."""
     digest = blake2b(f"{seed}:{node}:{gpu}:{tick}".encode(), digest_size=4).digest()
     return int.from_bytes(digest) / 2**31 - 1
 

@@ -1,13 +1,12 @@
-"""The effects file: which commands really began and ended, for whoever judges what a control plane claims.
+"""The effects file: which commands really started and ended, as evidence for tests of a control plane.
 
-One line of JSON per event is appended in a single write, before anybody can see the change through the API:
+Each event is one line of JSON, appended in a single write before the change is visible through the API:
 
     {"event":"end","job_id":12,"key":"k3v9q2m7:0vqrm34vg06.2","at":1800000000.5,"exit_code":0,"signal":null}
 
-`start` is written when a command begins, and not for a start that is refused; `end` when its processes are gone. The
-key is the job's comment without `acme:`. Times are true ones, also while the cluster's wall clock is set to another
-time. A server that was killed may repeat an event when it comes back: readers take the first line of each job_id and
-event.
+`start` is written when a command starts, but not for a refused start; `end` is written when its processes are gone. The
+key is the job's comment without `acme:`. Times are true times, even while the cluster's wall clock is offset. A server
+that was killed may repeat an event when it restarts: readers use the first line of each job_id and event.
 """
 
 from __future__ import annotations
@@ -33,30 +32,30 @@ class EffectsFile:
         if path.exists() and path.stat().st_size > most_bytes:
             path.replace(state / f"{EFFECTS_FILE_NAME}.old")
         self._fd = os.open(path, OPEN_FLAGS, 0o640)
-        if not _ends_in_newline(self._fd):  # a write was cut off by a full disk
+        if not _ends_in_newline(self._fd):  # a full disk cut off the last write
             os.write(self._fd, b"\n")
 
     def close(self) -> None:
         os.close(self._fd)
 
-    def started(self, job: SlurmJob, at: float) -> None:
+    def record_start(self, job: SlurmJob, at: float) -> None:
         self._append_event("start", job, at, {"exit_code": None, "signal": None})
 
-    def ended(self, job: SlurmJob, at: float, ended: ProcessExit) -> None:
-        how = {"exit_code": None if ended.signal else ended.code, "signal": ended.signal or None}
-        self._append_event("end", job, at, how)
+    def record_end(self, job: SlurmJob, at: float, exit_status: ProcessExit) -> None:
+        status = {"exit_code": None if exit_status.signal else exit_status.code, "signal": exit_status.signal or None}
+        self._append_event("end", job, at, status)
 
-    def _append_event(self, event: str, job: SlurmJob, at: float, how: Mapping[str, int | None]) -> None:
+    def _append_event(self, event: str, job: SlurmJob, at: float, status: Mapping[str, int | None]) -> None:
         key = job.request.comment.removeprefix("acme:")
-        line = json.dumps({"event": event, "job_id": job.id, "key": key, "at": at, **how}, separators=(",", ":"))
+        line = json.dumps({"event": event, "job_id": job.id, "key": key, "at": at, **status}, separators=(",", ":"))
         text = f"{line}\n".encode()
         try:
             if os.write(self._fd, text) == len(text):
                 return
         except OSError:
-            log.critical("an effect cannot be written", exc_info=True)
-        # Going on would show a change whose effect is not on record. After a restart the job is told of again.
-        log.critical("the server stops because the effects file cannot be written")
+            log.critical("cannot write an effect", exc_info=True)
+        # Continuing would show a change whose effect is not recorded. After a restart the event is reported again.
+        log.critical("cannot write the effects file; stopping the server")
         os._exit(1)
 
 

@@ -1,9 +1,9 @@
 """Why jobs fail, how often, at which size and how soon: the failure table of the Acme study. Pure and seeded.
 
 Rows are the 29 reasons of Table 3 of "Characterization of Large Language Model Development in the Datacenter"
-(NSDI'24; AcmeTrace, CC-BY-4.0): how many failures, the median of the GPUs asked for, and minutes to the failure.
-The names and the GPU time of the four dearest reasons were checked against the paper; the other cells are as commonly
-quoted. What the table lacks and operators meet (a loss that is no number) has rows of our own, marked so.
+(NSDI'24; AcmeTrace, CC-BY-4.0): number of failures, median of the requested GPUs, and minutes to the failure. The names
+and the GPU time of the four most expensive reasons were checked against the paper; the other cells are as commonly
+quoted. Reasons that the table lacks but operators meet (a NaN loss) have added rows, marked as such.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jobs.core.lifecycle import JobKind
 
 from .faults import FaultKind
 
-SIZE_SPREAD = 1.3  # of sizes around a reason's median, in natural logarithms
+SIZE_SPREAD = 1.3  # spread of sizes around a reason's median, in natural logarithms
 TRAINING_KINDS = frozenset({JobKind.PRETRAIN, JobKind.SFT, JobKind.MLLM})
 
 
@@ -36,21 +36,21 @@ class FailureReason:
     gpus: float  # median demand
     after_min: float  # median time to failure
     after_mean_min: float
-    breaks: FaultKind | None = None  # what of the machine is broken; the kernel and the telemetry tell of it too
+    breaks: FaultKind | None = None  # the machine fault behind it, which kernel log and telemetry also show
 
 
 def _reason_row(
     family: FailureFamily, name: str, count: int, gpus: float, mean: float, median: float, breaks: str = ""
 ) -> FailureReason:
-    broken = FaultKind(breaks) if breaks else None
+    fault = FaultKind(breaks) if breaks else None
     return FailureReason(
-        name=name, family=family, count=count, gpus=gpus, after_min=median, after_mean_min=mean, breaks=broken
+        name=name, family=family, count=count, gpus=gpus, after_min=median, after_mean_min=mean, breaks=fault
     )
 
 
 INFRA, FRAME, SCRIPT = FailureFamily.INFRASTRUCTURE, FailureFamily.FRAMEWORK, FailureFamily.SCRIPT
 
-# Node failures are not drawn for a job: nodes die at a rate of their own (troubles.py).
+# Node failures are not drawn for a job: nodes fail at a rate of their own (faults.py).
 FAILURE_TABLE = (
     _reason_row(INFRA, "nvlink_error", 54, 896, 868.1, 155.3, "nvlink"),
     _reason_row(INFRA, "cuda_error", 21, 1024, 923.2, 586.0),
@@ -80,14 +80,14 @@ FAILURE_TABLE = (
     _reason_row(SCRIPT, "argument_error", 3, 512, 0.7, 0.65),
     _reason_row(SCRIPT, "called_process_error", 4, 256, 0.2, 0.19),
     _reason_row(SCRIPT, "index_error", 23, 1, 1.6, 0.9),
-    # Ours: what the table counts under other names, or not at all
+    # Added rows: reasons that the table counts under other names, or not at all
     _reason_row(INFRA, "gpu_off_bus", 6, 512, 900.0, 300.0, "off_bus"),
     _reason_row(FRAME, "loss_nan", 8, 256, 600.0, 200.0),
     _reason_row(FRAME, "checkpoint_corrupt", 4, 256, 3.0, 1.5),
     _reason_row(SCRIPT, "disk_full", 12, 8, 60.0, 20.0),
 )
 REASONS_BY_NAME = {reason.name: reason for reason in FAILURE_TABLE}
-HOST_OOM = "host_oom"  # Slurm gives it a state of its own, so it is never drawn
+HOST_OOM = "host_oom"  # Slurm has a separate state for it, so it is never drawn
 REASON_NAMES = frozenset(REASONS_BY_NAME) | {HOST_OOM}
 
 TRAINING_ONLY_REASONS = frozenset({"loss_nan", "dataloader_killed", "checkpoint_corrupt"})
@@ -95,7 +95,7 @@ MULTI_GPU_REASONS = frozenset({"nvlink_error", "network_error", "nccl_timeout_er
 
 
 def draw_reason(dice: Random, kind: JobKind, gpus: int) -> FailureReason:
-    """A reason, as likely as it is for a job of this kind and size."""
+    """Draw a reason with the likelihoods of a job of this kind and size."""
     rows, weights = _rows_and_weights(kind in TRAINING_KINDS, gpus)
     return dice.choices(rows, weights=weights)[0]
 
@@ -115,6 +115,6 @@ def _size_similarity(median: float, gpus: int) -> float:
 
 
 def draw_time_to_failure_s(dice: Random, reason: FailureReason) -> float:
-    """Seconds until it strikes: a lognormal with the table's median and mean."""
+    """Draw the seconds until the failure: a lognormal with the table's median and mean."""
     spread = sqrt(2 * log(max(reason.after_mean_min / reason.after_min, 1.02)))
     return 60 * dice.lognormvariate(log(reason.after_min), spread)

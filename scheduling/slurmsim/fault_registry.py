@@ -1,4 +1,4 @@
-"""The troubles of a cluster: which there were, which last, and which jobs they hit. Pure but for its own list."""
+"""The faults of a cluster: past and active ones, and the jobs that they hit. Pure except for its own list."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .failure_reasons import TRAINING_KINDS
 from .faults import GPU_FAULTS, PERSISTENT_FAULTS, ClusterFault, FaultImpact, FaultKind, FaultModel
 from .values import SlurmJob, SlurmNode
 
-MAX_FAULTS = 5_000  # of years of troubles, the newest
+MAX_FAULTS = 5_000  # only the newest faults are kept
 
 
 class FaultRegistry:
@@ -32,7 +32,7 @@ class FaultRegistry:
     def begin(
         self, kind: FaultKind, running: Iterable[SlurmJob], now: float, *, node: SlurmNode | None, gpu: int
     ) -> ClusterFault:
-        """Something breaks; it says itself which of the running jobs it hits."""
+        """Start a fault and determine which of the running jobs it hits."""
         number = self._next_number()
         if kind in GPU_FAULTS and gpu < 0 and node:
             gpu = self._faults.gpu(number, node.gpus)
@@ -44,7 +44,7 @@ class FaultRegistry:
         return self._store_fault(replace(trouble, jobs=hit[:1] if kind in (FaultKind.HANG, FaultKind.LOSS) else hit))
 
     def note(self, blow: FaultImpact, job_id: int) -> None:
-        """What a job brought along: it broke under this one, and hits nobody else."""
+        """Record a machine fault that one job's own failure implies; it hits no other job."""
         if not any(job_id in trouble.jobs and trouble.kind == blow.kind for trouble in self._troubles.values()):
             self._store_fault(
                 ClusterFault(
@@ -59,22 +59,22 @@ class FaultRegistry:
             )
 
     def impacts_at_start(self, job: SlurmJob, now: float) -> tuple[FaultImpact, ...]:
-        """The blows of a job that begins where something is broken already."""
-        found = []
+        """The impacts of active faults on a job that starts now."""
+        impacts = []
         for trouble in self._active_faults(now):
             if self._affects_job(trouble, job):
                 self._store_fault(replace(trouble, jobs=(*trouble.jobs, job.id)))
-                found.append(self._faults.impact_on_job(trouble, job.id, now))
-        return tuple(found)
+                impacts.append(self._faults.impact_on_job(trouble, job.id, now))
+        return tuple(impacts)
 
     def heal_node(self, node: str, now: float) -> None:
-        """Somebody repaired the node and says so."""
+        """End the node's faults, because an operator repaired it."""
         for trouble in self._active_faults(now):
             if trouble.node == node:
                 self._store_fault(replace(trouble, until=now))
 
     def _active_faults(self, now: float) -> list[ClusterFault]:
-        """Few of many: asked at each start of a job."""
+        """Faults that are active now. Only lasting kinds are searched, because every job start asks for them."""
         known = [self._troubles[number] for number in self._lasting if number in self._troubles]
         lasting = [trouble for trouble in known if trouble.until > now]
         self._lasting = dict.fromkeys(trouble.number for trouble in lasting)
@@ -96,7 +96,7 @@ class FaultRegistry:
             case FaultKind.NVLINK:
                 return gpus > 1 and trouble.gpu in job.gpus.get(trouble.node, ())
             case FaultKind.DEATH:
-                return False  # the controller ends its jobs itself
+                return False  # the controller ends the node's jobs itself
         return trouble.gpu in job.gpus.get(trouble.node, ())
 
     def _next_number(self) -> int:

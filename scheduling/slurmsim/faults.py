@@ -1,10 +1,10 @@
-"""What breaks in the machine room, how often, and whom it hits. Pure; every draw is a function of seed and number.
+"""What fails in a datacenter, how often, and which jobs it hits. Pure; every draw depends only on seed and number.
 
-A Trouble is the truth of what happened: kept with the world, shown by telemetry and kernel logs as real machines show
-it, and told plainly to nobody but whoever asks the cluster's own list of troubles. A Blow is what it does to one job.
+A ClusterFault is the truth: it is stored with the cluster, and telemetry and kernel logs show its symptoms as real
+machines do. It is reported directly only at the simulator's own `/troubles`. A FaultImpact is its effect on one job.
 
-The rate is per node and day. Hosts of the Llama 3 training run had 419 unexpected interruptions in 54 days on 2,048
-nodes ("The Llama 3 Herd of Models", table 5), which is 0.004; the mix below follows that table where it has a row.
+The rate is per node and day. The Llama 3 training run had 419 unexpected interruptions in 54 days on 2,048 nodes ("The
+Llama 3 Herd of Models", table 5), which is 0.004; the weights below follow that table where it has a row.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from random import Random
 DAY_S = 86_400.0
 REPAIR_RANGE_S = (600.0, 7200.0)
 OUTAGE_RANGE_S = (300.0, 3600.0)
-SYMPTOM_DELAY_S = (1.0, 5.0)  # wall time: a device error is seen at once, whatever the speed
-STORAGE_HIT_RATE = 0.7  # of the running jobs; the others read nothing while it lasts
+SYMPTOM_DELAY_S = (1.0, 5.0)  # wall time: a device error shows at once at any speed
+STORAGE_HIT_RATE = 0.7  # of the running jobs; the others read nothing during the outage
 SLOW_GPU_FACTOR = 1.8
 
 
@@ -48,8 +48,8 @@ FAULT_WEIGHTS: Mapping[FaultKind, int] = {
 GPU_FAULTS = frozenset({FaultKind.OFF_BUS, FaultKind.ECC, FaultKind.NVLINK, FaultKind.SLOW})
 PERSISTENT_FAULTS = frozenset(
     {FaultKind.OFF_BUS, FaultKind.NVLINK, FaultKind.SLOW, FaultKind.STORAGE}
-)  # hits who comes later too
-# What a job that it ends has to say for itself (reasons.py)
+)  # these also hit jobs that start later
+# The failure reason of a job that the fault ends (failure_reasons.py)
 REASON_OF_FAULT: Mapping[FaultKind, str] = {
     FaultKind.OFF_BUS: "gpu_off_bus",
     FaultKind.ECC: "ecc_error",
@@ -65,10 +65,10 @@ class ClusterFault:
     number: int
     kind: FaultKind
     at: float
-    until: float  # when it heals by itself; a node that is resumed after a repair heals at once
+    until: float  # end without repair; resuming the node ends the fault at once
     node: str = ""
     gpu: int = -1
-    jobs: tuple[int, ...] = ()  # whom it hit
+    jobs: tuple[int, ...] = ()  # job ids that it hit
 
     def is_active_at(self, now: float) -> bool:
         return self.at <= now < self.until
@@ -79,7 +79,7 @@ class ClusterFault:
 
 @dataclass(frozen=True, kw_only=True)
 class FaultImpact:
-    """What a trouble does to a job, from `at` on."""
+    """The effect of a fault on a job, from `at` on."""
 
     kind: FaultKind
     at: float
@@ -90,7 +90,7 @@ class FaultImpact:
 
 @dataclass(frozen=True, kw_only=True)
 class FaultModel:
-    """How often, and the seed that picks what and whom."""
+    """The rate of faults, and the seed that selects their kinds and targets."""
 
     per_node_day: float = 0.0
     seed: int = 0

@@ -1,4 +1,4 @@
-"""What is free on one node just now, and whether a job would find its place there. Pure."""
+"""Free resources of nodes, and whether a job fits there. Pure."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from .values import SlurmJob, SlurmJobRequest, SlurmNode
 
 
 class FreeNodeResources:
-    """What is free on one node just now."""
+    """The free resources of one node."""
 
     def __init__(self, node: SlurmNode) -> None:
         self.cpus, self.memory_mb, self.gpus = node.cpus, node.memory_mb, set(range(node.gpus))
         self.jobs: set[int] = set()
 
-    def can_fit(self, asked: SlurmJobRequest) -> bool:
+    def can_fit(self, request: SlurmJobRequest) -> bool:
         return (
-            len(self.gpus) >= asked.gpus_per_node
-            and self.cpus >= asked.cpus_per_node
-            and self.memory_mb >= asked.memory_per_node_mb
+            len(self.gpus) >= request.gpus_per_node
+            and self.cpus >= request.cpus_per_node
+            and self.memory_mb >= request.memory_per_node_mb
         )
 
     def take(self, job: SlurmJob, indices: Iterable[int]) -> None:
@@ -35,62 +35,62 @@ class FreeNodeResources:
 
 
 class FreeClusterResources:
-    """All of them, and who finds a place where."""
+    """The free resources of all nodes, and the placement of jobs."""
 
     def __init__(self, nodes: Mapping[str, SlurmNode]) -> None:
         self._nodes = nodes
-        self._rooms = {name: FreeNodeResources(node) for name, node in nodes.items()}
+        self._nodes_free = {name: FreeNodeResources(node) for name, node in nodes.items()}
 
     def __getitem__(self, name: str) -> FreeNodeResources:
-        return self._rooms[name]
+        return self._nodes_free[name]
 
     @property
     def empty(self) -> bool:
-        return not any(room.jobs for room in self._rooms.values())
+        return not any(node.jobs for node in self._nodes_free.values())
 
     def take(self, job: SlurmJob) -> None:
         for name in job.nodes:
-            self._rooms[name].take(job, job.gpus.get(name, ()))
+            self._nodes_free[name].take(job, job.gpus.get(name, ()))
 
     def give(self, job: SlurmJob) -> None:
         for name in job.nodes:
-            self._rooms[name].give(job, job.gpus.get(name, ()))
+            self._nodes_free[name].give(job, job.gpus.get(name, ()))
 
-    def lowest_free_gpus(self, names: Iterable[str], wanted: int) -> Mapping[str, tuple[int, ...]]:
-        return {name: tuple(sorted(self._rooms[name].gpus)[:wanted]) for name in names} if wanted else {}
+    def lowest_free_gpus(self, names: Iterable[str], count: int) -> Mapping[str, tuple[int, ...]]:
+        return {name: tuple(sorted(self._nodes_free[name].gpus)[:count]) for name in names} if count else {}
 
-    def find_placement(self, asked: SlurmJobRequest, claimed: set[str]) -> tuple[tuple[str, ...], str]:
-        """The nodes to run on, or none and the reason."""
-        if asked.held:
+    def find_placement(self, request: SlurmJobRequest, claimed: set[str]) -> tuple[tuple[str, ...], str]:
+        """The nodes to run on, or no nodes and the reason."""
+        if request.held:
             return (), "JobHeldUser"
-        if not asked.required_nodes:
-            return self._find_any_placement(asked, claimed)
-        if not all(self._nodes[name].usable for name in asked.required_nodes):
+        if not request.required_nodes:
+            return self._find_any_placement(request, claimed)
+        if not all(self._nodes[name].usable for name in request.required_nodes):
             return (), "ReqNodeNotAvail"
-        if claimed.intersection(asked.required_nodes):
+        if claimed.intersection(request.required_nodes):
             return (), "Priority"
-        fits = all(self._rooms[name].can_fit(asked) for name in asked.required_nodes)
-        return (asked.required_nodes, "None") if fits else ((), "Resources")
+        fits = all(self._nodes_free[name].can_fit(request) for name in request.required_nodes)
+        return (request.required_nodes, "None") if fits else ((), "Resources")
 
-    def _find_any_placement(self, asked: SlurmJobRequest, claimed: set[str]) -> tuple[tuple[str, ...], str]:
+    def _find_any_placement(self, request: SlurmJobRequest, claimed: set[str]) -> tuple[tuple[str, ...], str]:
         free = (
             node.name
             for node in self._nodes.values()
             if node.usable
             and node.name not in claimed
-            and could_ever_fit(node, asked)
-            and self._rooms[node.name].can_fit(asked)
+            and could_ever_fit(node, request)
+            and self._nodes_free[node.name].can_fit(request)
         )
-        nodes = tuple(name for name, _ in zip(free, range(asked.node_count), strict=False))
-        return (nodes, "None") if len(nodes) == asked.node_count else ((), "Resources")
+        nodes = tuple(name for name, _ in zip(free, range(request.node_count), strict=False))
+        return (nodes, "None") if len(nodes) == request.node_count else ((), "Resources")
 
 
-def could_ever_fit(node: SlurmNode, asked: SlurmJobRequest) -> bool:
-    """Whether the node could ever carry its share."""
-    model_fits = not asked.gpu_model or not asked.gpus_per_node or asked.gpu_model == node.gpu_model
+def could_ever_fit(node: SlurmNode, request: SlurmJobRequest) -> bool:
+    """Whether the node could fit the job's share if it were empty."""
+    model_fits = not request.gpu_model or not request.gpus_per_node or request.gpu_model == node.gpu_model
     return (
         model_fits
-        and asked.gpus_per_node <= node.gpus
-        and asked.cpus_per_node <= node.cpus
-        and asked.memory_per_node_mb <= node.memory_mb
+        and request.gpus_per_node <= node.gpus
+        and request.cpus_per_node <= node.cpus
+        and request.memory_per_node_mb <= node.memory_mb
     )

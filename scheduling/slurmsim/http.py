@@ -1,4 +1,4 @@
-"""The door of a cluster server: who may ask, what a request may look like, and every no in Slurm's words."""
+"""Checks requests to a cluster server: authentication, body format, and errors in Slurm's format."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ class SlurmBodyNotJson(Exception):
     pass
 
 
-def guard_handler(handler: Handler, token: str, answered: ResponseFactory) -> Handler:
-    """Who asks comes before what is asked; then every no becomes errors[] in Slurm's words."""
+def guard_handler(handler: Handler, token: str, json_answer: ResponseFactory) -> Handler:
+    """Authenticate first; then convert every error of the handler to errors[] in Slurm's format."""
 
     async def guarded_handler(request: Request) -> Response:
         if "Origin" in request.headers:
-            return PlainTextResponse("A browser has no business here.", 403)
+            return PlainTextResponse("Requests from browsers are not accepted.", 403)
         if not _is_authorized(request, token):
             return PlainTextResponse("Authentication failure", 401)
         if _has_non_json_body(request):
             no = InvalidRequest(wire.UNPARSABLE_QUERY, "Unable to parse query", "the body must be application/json")
-            return answered({}, status=415, errors=[wire.error_struct(no, handler.__name__)])
+            return json_answer({}, status=415, errors=[wire.error_struct(no, handler.__name__)])
         try:
             return await handler(request)
         except (SlurmError, InvalidRequest) as no:
-            return answered({}, status=wire.http_status(no), errors=[wire.error_struct(no, handler.__name__)])
+            return json_answer({}, status=wire.http_status(no), errors=[wire.error_struct(no, handler.__name__)])
         except SlurmBodyTooLarge:
             return PlainTextResponse("the body is larger than 4 MB", 413)
         except SlurmBodyNotJson:
@@ -55,12 +55,12 @@ def _is_authorized(request: Request, token: str) -> bool:
     if not token:
         return True
     bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
-    given = request.headers.get("X-SLURM-USER-TOKEN", "") or bearer
-    return hmac.compare_digest(given.encode(), token.encode())
+    sent_token = request.headers.get("X-SLURM-USER-TOKEN", "") or bearer
+    return hmac.compare_digest(sent_token.encode(), token.encode())
 
 
 def _has_non_json_body(request: Request) -> bool:
-    """A body that does not say it is JSON: what a browser may send to another's server without asking it first."""
+    """Whether the body is not declared as JSON: browsers can send such bodies to other sites without a preflight."""
     if request.headers.get("Content-Length", "0") == "0" and "Transfer-Encoding" not in request.headers:
         return False
     return request.headers.get("Content-Type", "").partition(";")[0].strip().lower() != "application/json"

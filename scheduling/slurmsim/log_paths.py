@@ -1,7 +1,7 @@
-"""Paths of job logs: beneath one directory only, and never through a symlink.
+"""Paths of job logs: only below one directory, and never through a symlink.
 
-A job names its own output path, so the path is hostile until proven otherwise: every directory on the way is opened
-by its parent, without following links, and a path that leaves the root is refused as Slurm refuses a bad output path.
+A job names its own output path, so the path is not trusted: every directory on the way is opened relative to its parent
+without following links, and a path outside the root is rejected as Slurm rejects an invalid output path.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ TRUNCATE_FLAGS = APPEND_FLAGS | os.O_TRUNC
 
 
 class InvalidLogPath(Exception):
-    """An output path that may not be written to."""
+    """An output path that must not be written to."""
 
 
 def output_path(job: SlurmJob, root: Path) -> str:
-    """Slurm's rule: %j and %x are filled in, a relative path is relative to the working directory."""
-    asked = job.request.stdout or str(root / "slurm-%j.out")
-    filled = asked.replace("%j", str(job.id)).replace("%x", job.request.name.replace("/", "_"))
+    """The output path by Slurm's rules: %j and %x are filled in, and relative paths start at the working directory."""
+    template = job.request.stdout or str(root / "slurm-%j.out")
+    filled = template.replace("%j", str(job.id)).replace("%x", job.request.name.replace("/", "_"))
     return os.path.join(job.request.workdir, filled)
 
 
 def parts_beneath(root: Path, path: str) -> tuple[str, ...]:
-    """The parts of the path below the root; `..` and every path outside are refused."""
-    wanted = PurePosixPath(path)
-    for known in (root, Path(os.path.realpath(root))):
-        if wanted.is_relative_to(known):
-            parts = wanted.relative_to(known).parts
+    """The parts of the path below the root. Raises InvalidLogPath for `..` and paths outside."""
+    target = PurePosixPath(path)
+    for base in (root, Path(os.path.realpath(root))):
+        if target.is_relative_to(base):
+            parts = target.relative_to(base).parts
             if parts and ".." not in parts and "\0" not in path:
                 return parts
-    raise InvalidLogPath(f"{path!r:.200} is not beneath {root}")
+    raise InvalidLogPath(f"{path!r:.200} is not below {root}")
 
 
 def open_log(root: Path, path: str, flags: int) -> int:
-    """A descriptor of the log; directories on the way are made where they are missing."""
+    """Open a log and return its descriptor; missing directories are created."""
     at, name = open_parent(root, path)
     try:
         return os.open(name, flags, 0o644, dir_fd=at)
@@ -51,7 +51,7 @@ def open_log(root: Path, path: str, flags: int) -> int:
 
 
 def open_parent(root: Path, path: str) -> tuple[int, str]:
-    """A descriptor of the directory that the path is in, which is made where it is missing, and the last name."""
+    """Open the directory of the path, creating missing directories; returns its descriptor and the file name."""
     *directories, name = parts_beneath(root, path)
     at = os.open(os.path.realpath(root), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -64,7 +64,7 @@ def open_parent(root: Path, path: str) -> tuple[int, str]:
 
 
 def _open_child_directory(at: int, directory: str) -> int:
-    """The child's descriptor in exchange for the parent's, which is closed once the child is open."""
+    """Open a child directory and close its parent; returns the child's descriptor."""
     with suppress(FileExistsError):
         os.mkdir(directory, 0o755, dir_fd=at)
     child = os.open(directory, DIRECTORY_FLAGS, dir_fd=at)

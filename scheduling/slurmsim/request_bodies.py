@@ -1,6 +1,6 @@
-"""Bodies of requests, in the words of slurmrestd v0.0.42, read into values of the world. Pure.
+"""Parses request bodies of slurmrestd v0.0.42 into values of the controller. Pure.
 
-A body is hostile until it is parsed: what cannot be understood is a `BadBody`, never a traceback.
+Bodies are not trusted: what cannot be parsed raises `InvalidRequest`, never another exception.
 """
 
 from __future__ import annotations
@@ -22,59 +22,59 @@ GRES_PATTERN = re.compile(r"^(?:gres[/:])?gpu(?::([^:,]+))?(?::(\d+))?$")
 
 
 def parse_job_request(body: object, user: str) -> SlurmJobRequest:
-    """A submission's body, in the words of v0.0.42."""
-    asked = _require_object(body, "#/")
-    wanted = _require_object(asked.get("job"), "#/job/")
-    script = wanted.get("script") or asked.get("script")
+    """Parse the body of a submission in v0.0.42."""
+    payload = _require_object(body, "#/")
+    job = _require_object(payload.get("job"), "#/job/")
+    script = job.get("script") or payload.get("script")
     if not isinstance(script, str) or not script:
         words = "Query empty or not RFC7320 compliant"
         raise InvalidRequest(EMPTY_QUERY, words, 'Populated "script" field is required for job submission')
     if not script.startswith("#!"):
         raise InvalidRequest(BAD_TYPE, "The script has no interpreter line (#!)", "#/job/script/")
-    environment = _parse_environment(wanted.get("environment"))
-    workdir = _text_field(wanted, "current_working_directory")
+    environment = _parse_environment(job.get("environment"))
+    workdir = _text_field(job, "current_working_directory")
     if not workdir.startswith("/"):
         words = "Job cannot be submitted without the current working directory specified."
         raise InvalidRequest(NO_WORKDIR, words, "Batch job submission failed")
-    model, gpus = _parse_gres(_text_field(wanted, "tres_per_node"))
-    pinned = _parse_required_nodes(wanted.get("required_nodes"))
+    model, gpus = _parse_gres(_text_field(job, "tres_per_node"))
+    required_nodes = _parse_required_nodes(job.get("required_nodes"))
     return SlurmJobRequest(
-        name=_text_field(wanted, "name") or "sbatch",
+        name=_text_field(job, "name") or "sbatch",
         user=user,
-        account=_text_field(wanted, "account"),
-        partition=_text_field(wanted, "partition"),
-        comment=_text_field(wanted, "comment"),
+        account=_text_field(job, "account"),
+        partition=_text_field(job, "partition"),
+        comment=_text_field(job, "comment"),
         script=script,
         workdir=workdir,
         environment=environment,
-        required_nodes=pinned,
-        node_count=_node_count(wanted, len(pinned)),
+        required_nodes=required_nodes,
+        node_count=_node_count(job, len(required_nodes)),
         gpus_per_node=gpus,
         gpu_model=model,
-        cpus_per_node=_cpus_per_node(wanted),
-        memory_per_node_mb=_count_field(wanted, "memory_per_node") or 0,
-        limit_s=_time_limit_s(wanted),
-        stdout=_text_field(wanted, "standard_output"),
-        held=_flag_field(wanted, "hold"),
+        cpus_per_node=_cpus_per_node(job),
+        memory_per_node_mb=_count_field(job, "memory_per_node") or 0,
+        limit_s=_time_limit_s(job),
+        stdout=_text_field(job, "standard_output"),
+        held=_flag_field(job, "hold"),
     )
 
 
 def parse_job_update(body: object) -> Mapping[str, object]:
-    asked = _require_object(body, "#/")
+    payload = _require_object(body, "#/")
     readers: dict[str, tuple[str, Callable[[], object]]] = {
-        "time_limit": ("limit_s", lambda: _time_limit_s(asked)),
-        "comment": ("comment", lambda: _text_field(asked, "comment")),
-        "hold": ("held", lambda: _flag_field(asked, "hold")),
+        "time_limit": ("limit_s", lambda: _time_limit_s(payload)),
+        "comment": ("comment", lambda: _text_field(payload, "comment")),
+        "hold": ("held", lambda: _flag_field(payload, "hold")),
     }
-    unknown = sorted(set(asked) - set(readers))
+    unknown = sorted(set(payload) - set(readers))
     if unknown:
         raise InvalidRequest(BAD_FLAG, "Field cannot be updated", f"#/{unknown[0]:.40}/")
-    return {ours: read() for theirs, (ours, read) in readers.items() if theirs in asked}
+    return {ours: read() for theirs, (ours, read) in readers.items() if theirs in payload}
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeUpdate:
-    state: str  # DRAIN, RESUME, DOWN or, to change the reason only, nothing
+    state: str  # DRAIN, RESUME, DOWN, or empty to change only the reason
     reason: str
 
 
@@ -82,32 +82,32 @@ NODE_STATES = frozenset({"DRAIN", "RESUME", "UNDRAIN", "DOWN"})
 
 
 def parse_node_update(body: object) -> NodeUpdate:
-    asked = _require_object(body, "#/")
-    states = asked.get("state", [])
+    payload = _require_object(body, "#/")
+    states = payload.get("state", [])
     states = [states] if isinstance(states, str) else states
     if not isinstance(states, list) or not all(isinstance(s, str) for s in states) or len(states) > 1:
         raise InvalidRequest(BAD_TYPE, "Unable to convert Data type", "#/state/")
     state = states[0].upper() if states else ""
     if state and state not in NODE_STATES:
         raise InvalidRequest(BAD_FLAG, "Data parser unable to parse invalid flag", f"#/state[0]/ {state:.40}")
-    return NodeUpdate(state=state, reason=_text_field(asked, "reason"))
+    return NodeUpdate(state=state, reason=_text_field(payload, "reason"))
 
 
 def parse_fault(body: object) -> tuple[FaultKind, str, int]:
-    """`{"kind": "ecc", "node": "seren-003", "gpu": 2}`; the GPU is drawn where it is not named."""
-    asked = _require_object(body, "#/")
-    kind = _text_field(asked, "kind")
+    """Parse `{"kind": "ecc", "node": "seren-003", "gpu": 2}`; without "gpu", the GPU is drawn at random."""
+    payload = _require_object(body, "#/")
+    kind = _text_field(payload, "kind")
     if kind not in set(FaultKind):
-        raise InvalidRequest(EMPTY_QUERY, f"kind: {kind!r:.40} is none of {', '.join(FaultKind)}", "#/kind/")
-    gpu = _count_field(asked, "gpu")
-    return FaultKind(kind), _text_field(asked, "node"), -1 if gpu is None else gpu
+        raise InvalidRequest(EMPTY_QUERY, f"kind: {kind!r:.40} is not one of {', '.join(FaultKind)}", "#/kind/")
+    gpu = _count_field(payload, "gpu")
+    return FaultKind(kind), _text_field(payload, "node"), -1 if gpu is None else gpu
 
 
 MAX_CLOCK_OFFSET_S = 86_400
 
 
 def parse_clock_offset(body: object) -> float:
-    """`{"offset_s": 300}`: five minutes ahead of the true time; a negative number is behind it."""
+    """Parse `{"offset_s": 300}`: five minutes ahead of the true time; a negative number is behind it."""
     offset: Any = _require_object(body, "#/").get("offset_s")
     if type(offset) not in (int, float) or not -MAX_CLOCK_OFFSET_S <= offset <= MAX_CLOCK_OFFSET_S:
         words = (
@@ -118,7 +118,7 @@ def parse_clock_offset(body: object) -> float:
 
 
 def parse_signal(text: str) -> int:
-    """9, KILL or SIGKILL."""
+    """A signal number from 9, KILL or SIGKILL."""
     name = text.upper().removeprefix("SIG")
     if name.isascii() and name.isdigit() and 0 < int(name[:4]) < 65:
         return int(name)
@@ -129,7 +129,7 @@ def parse_signal(text: str) -> int:
 
 
 def parse_signal_target(text: str) -> SignalTarget:
-    """Who of the job gets it, by Slurm's flags; everybody where none is given."""
+    """The processes of the job that get the signal, by Slurm's flags; all without flags."""
     try:
         return SignalTarget(text or SignalTarget.ALL)
     except ValueError:
@@ -142,8 +142,8 @@ def _require_object(value: object, where: str) -> Mapping[str, Any]:
     return value
 
 
-def _text_field(asked: Mapping[str, Any], field: str) -> str:
-    value = asked.get(field)
+def _text_field(payload: Mapping[str, Any], field: str) -> str:
+    value = payload.get(field)
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -151,16 +151,16 @@ def _text_field(asked: Mapping[str, Any], field: str) -> str:
     return value
 
 
-def _flag_field(asked: Mapping[str, Any], field: str) -> bool:
-    value = asked.get(field, False)
+def _flag_field(payload: Mapping[str, Any], field: str) -> bool:
+    value = payload.get(field, False)
     if not isinstance(value, bool):
         raise InvalidRequest(BAD_TYPE, "Unable to convert Data type", f"#/job/{field}/")
     return value
 
 
-def _count_field(asked: Mapping[str, Any], field: str) -> int | None:
-    """A number, plain or as a structure; None where it is not set or infinite."""
-    value = asked.get(field)
+def _count_field(payload: Mapping[str, Any], field: str) -> int | None:
+    """A count, plain or as a number object; None if it is unset or infinite."""
+    value = payload.get(field)
     if isinstance(value, Mapping):
         if not value.get("set", True) or value.get("infinite"):
             return None
@@ -181,31 +181,31 @@ def _parse_environment(value: object) -> dict[str, str]:
 
 
 def _parse_required_nodes(value: object) -> tuple[str, ...]:
-    """["a", "b"] or "a,b", each perhaps a host list."""
+    """Node names from ["a", "b"] or "a,b"; each text may be a host list."""
     texts = [value] if isinstance(value, str) else value or []
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise InvalidRequest(BAD_TYPE, "Unable to convert Data type", "#/job/required_nodes/")
     try:
         names = dict.fromkeys(name for text in texts for name in expand(text))
-    except BadHostlist as odd:
-        raise InvalidRequest(BAD_TYPE, str(odd), "#/job/required_nodes/") from None
+    except BadHostlist as error:
+        raise InvalidRequest(BAD_TYPE, str(error), "#/job/required_nodes/") from None
     return tuple(names)
 
 
-def _node_count(wanted: Mapping[str, Any], pinned: int) -> int:
-    count = _count_field(wanted, "minimum_nodes") or pinned or 1
+def _node_count(job: Mapping[str, Any], required_count: int) -> int:
+    count = _count_field(job, "minimum_nodes") or required_count or 1
     if count > MAX_NODES:
         raise SlurmError(2014, "Requested node configuration is not available")
-    return max(count, pinned)
+    return max(count, required_count)
 
 
-def _cpus_per_node(wanted: Mapping[str, Any]) -> int:
-    tasks, each = _count_field(wanted, "tasks_per_node") or 1, _count_field(wanted, "cpus_per_task") or 1
-    return max(tasks * each, _count_field(wanted, "minimum_cpus_per_node") or 1)
+def _cpus_per_node(job: Mapping[str, Any]) -> int:
+    tasks, each = _count_field(job, "tasks_per_node") or 1, _count_field(job, "cpus_per_task") or 1
+    return max(tasks * each, _count_field(job, "minimum_cpus_per_node") or 1)
 
 
-def _time_limit_s(wanted: Mapping[str, Any]) -> float | None:
-    minutes = _count_field(wanted, "time_limit")
+def _time_limit_s(job: Mapping[str, Any]) -> float | None:
+    minutes = _count_field(job, "time_limit")
     return None if minutes is None else minutes * 60.0
 
 

@@ -1,11 +1,11 @@
-"""Where a world is kept: SQLite, one row per job and node, written through to the disk.
+"""Stores the state of a cluster in SQLite, one row per job and node, with synchronous writes.
 
-What is answered was written first, so kill -9 and a power cut lose nothing that anybody was told. Rows are whole
-values; writing one twice is harmless, and a restart reads them back into the same `Picture`.
+Changes are written before they are confirmed, so kill -9 and power cuts lose nothing confirmed. Rows are complete
+values, so writing one twice is harmless, and a restart reads them into the same `SimulatorSnapshot`.
 
-A job that the controller forgets moves to a second table, in the same transaction: that is the accounting storage. It
-keeps jobs for `ACCOUNTED_S` after their end, at most `MOST_ACCOUNTED` of them, without script and environment (as
-slurmdbd does unless it is told to store them).
+A job that the controller forgets moves to a second table in the same transaction: the accounting storage. It keeps jobs
+for `ACCOUNTING_RETENTION_S` after their end, at most `MAX_ACCOUNTING_JOBS`, without script and environment (like
+slurmdbd by default).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class StateStore:
         self._db.close()
 
     def load(self) -> SimulatorSnapshot | None:
-        """The world as it was last written, or None for a store that never held one."""
+        """The state as last written, or None if the store is empty."""
         nodes = [
             _node_from_json(json.loads(body)) for (body,) in self._db.execute("select body from node order by place")
         ]
@@ -63,35 +63,35 @@ class StateStore:
         clock = ControllerState(**json.loads(row[0])) if row else ControllerState()
         return SimulatorSnapshot(nodes=tuple(nodes), jobs=tuple(jobs), troubles=tuple(troubles), clock=clock)
 
-    def begin(self, picture: SimulatorSnapshot) -> None:
-        """Keep a new world; what the store held before is gone."""
+    def begin(self, snapshot: SimulatorSnapshot) -> None:
+        """Store a new cluster and delete the previous content."""
         with _WriteTransaction(self._db):
             self._db.execute("delete from job")
             self._db.execute("delete from node")
             self._db.execute("delete from trouble")
-            places = [(node.name, i, _to_json(node)) for i, node in enumerate(picture.nodes)]
+            places = [(node.name, i, _to_json(node)) for i, node in enumerate(snapshot.nodes)]
             self._db.executemany("insert into node values (?, ?, ?)", places)
-            self._upsert_changes(StateChanges(jobs=picture.jobs, troubles=picture.troubles, clock=picture.clock))
+            self._upsert_changes(StateChanges(jobs=snapshot.jobs, troubles=snapshot.troubles, clock=snapshot.clock))
 
     def write(self, changes: StateChanges) -> None:
-        """One transaction; when this returns, it is on the disk."""
+        """Write the changes in one transaction; they are on disk on return."""
         with _WriteTransaction(self._db):
             self._upsert_changes(changes)
 
-    def accounted(self, job_id: int) -> list[SlurmJob]:
-        """The forgotten job of this id. May be called from any thread, as `accounted_since` may."""
+    def accounting_jobs(self, job_id: int) -> list[SlurmJob]:
+        """The forgotten job with this id. Safe to call from any thread, like `accounting_jobs_since`."""
         return self._read_accounting("select body from accounted where id = ?", (job_id,))
 
-    def accounted_since(self, end_time: float) -> list[SlurmJob]:
-        """The forgotten jobs that ended at this moment of the cluster's clock or later."""
+    def accounting_jobs_since(self, end_time: float) -> list[SlurmJob]:
+        """The forgotten jobs that ended at this time of the cluster's clock or later."""
         return self._read_accounting("select body from accounted where end_time >= ? order by id", (end_time,))
 
     def _read_accounting(self, query: str, values: Sequence[float]) -> list[SlurmJob]:
-        with closing(sqlite3.connect(self._path)) as db:  # of its own: the other one may be in a transaction
+        with closing(sqlite3.connect(self._path)) as db:  # the other connection may be in a transaction
             return [_job_from_json(json.loads(body)) for (body,) in db.execute(query, values)]
 
     def setting_or_default(self, name: str, value: str) -> str:
-        """What was first stored under the name: a world cannot change its seed by a restart."""
+        """The first value stored under the name: a restart cannot change a cluster's seed."""
         self._db.execute("insert or ignore into setting values (?, ?)", (name, value))
         return str(self._db.execute("select value from setting where name = ?", (name,)).fetchone()[0])
 
@@ -115,7 +115,7 @@ class StateStore:
             self._prune_accounting(max(job.end_time for job in jobs), max(job.id for job in jobs))
 
     def _prune_accounting(self, end_time: float, job_id: int) -> None:
-        """Ids only grow, so as many ids as rows are allowed bound the table without counting it."""
+        """Delete old jobs. Ids only grow, so limiting the range of ids limits the table without counting rows."""
         self._db.execute("delete from accounted where end_time < ?", (end_time - ACCOUNTING_RETENTION_S,))
         self._db.execute("delete from accounted where id <= ?", (job_id - self._most_accounted,))
 
@@ -125,7 +125,7 @@ def _without_script(job: SlurmJob) -> SlurmJob:
 
 
 class _WriteTransaction:
-    """`with connection` of sqlite3 does not begin one by itself; this does."""
+    """Starts a transaction, which sqlite3's `with connection` does not do, and commits or rolls it back."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
@@ -142,7 +142,7 @@ def _to_json(value: SlurmJob | SlurmNode | ClusterFault | ControllerState) -> st
 
 
 def _json_default(value: object) -> Any:
-    """Frozen values as objects, sets as lists; anything else is a mistake and may raise."""
+    """Dataclasses as objects, frozensets as lists; other types raise."""
     if isinstance(value, frozenset):
         return sorted(value)
     return {f.name: getattr(value, f.name) for f in fields(value)}  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""What a small cluster is made of: requests, jobs, nodes, and the values that go in and out of its controller.
+"""The values of a simulated or local cluster: requests, jobs, nodes, and the inputs and outputs of its controller.
 
-Frozen values only; they know no clock, no file and no network. Times are unix seconds of the cluster's own wall clock.
+Frozen values without clock, files or network. Times are unix seconds of the true time unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from .faults import ClusterFault, FaultImpact
 
 TERM, KILL = 15, 9
 
-# Slurm's numbers for what it refuses.
+# Slurm's error numbers
 BAD_CONFIGURATION, UNKNOWN_JOB, UNKNOWN_NODE, JOB_ALREADY_ENDED, BAD_NODE_STATE = 2014, 2017, 2018, 2021, 2028
-BAD_FAULT = 2030  # ours: Slurm has no faults to order
+BAD_FAULT = 2030  # not Slurm's: Slurm cannot inject faults
 
 
 class SlurmError(Exception):
-    """What the controller will not do, with Slurm's number for it."""
+    """A request that the controller rejects, with Slurm's error number."""
 
     def __init__(self, number: int, words: str) -> None:
         super().__init__(words)
@@ -31,17 +31,17 @@ class SlurmError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class ControllerTiming:
-    """How long the controller takes for its own part."""
+    """Durations of the controller's own work."""
 
     configure_s: float = 1.0
-    complete_s: float = 0.5  # the epilog: the GPUs are held a moment longer than the job runs
+    complete_s: float = 0.5  # the epilog: GPUs are held somewhat longer than the job runs
     kill_wait_s: float = 5.0
-    min_job_age_s: float = 300.0  # how long an ended job is remembered; the default is that of Slurm's MinJobAge
+    min_job_age_s: float = 300.0  # how long an ended job is remembered; default as in Slurm's MinJobAge
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmJobRequest:
-    """What was asked; it never changes, except where a job is updated by hand."""
+    """The request of a job; it changes only if the job is updated manually."""
 
     name: str
     user: str
@@ -70,10 +70,10 @@ class ProcessExit:
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmJob:
-    """One job as it stands. `nodes` and `gpus` stay after its end; whether they are held is `holds`.
+    """One job. `nodes` and `gpus` stay after its end; `holds_resources` says whether they are still held.
 
-    The moments are true ones, by which the controller plans. Beside each lies the offset that the cluster's wall clock
-    had then: what the cluster reports is the sum, and setting its clock does not change what was stamped before.
+    The stored times are true times, by which the controller schedules. Each has the offset that the cluster's wall
+    clock had at that time: the cluster reports the sum, so setting its clock does not change earlier timestamps.
     """
 
     id: int
@@ -85,7 +85,7 @@ class SlurmJob:
     nodes: tuple[str, ...] = ()
     gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     started_at: float = 0.0
-    began_at: float = 0.0  # when its nodes were ready and its command began
+    began_at: float = 0.0  # when its nodes were ready and its command started
     ended_at: float = 0.0
     exit: ProcessExit = ProcessExit()
     blows: tuple[FaultImpact, ...] = ()
@@ -145,17 +145,17 @@ class SlurmNode:
 
 @dataclass(frozen=True, kw_only=True)
 class ControllerState:
-    """What must survive besides jobs, nodes and troubles, so that no id and no fault is drawn twice."""
+    """State besides jobs, nodes and faults that must survive a restart, so that no id and no fault is drawn twice."""
 
     next_id: int = 1
     faults: int = 0
     next_fault_at: float = 0.0
-    offset_s: float = 0.0  # how far the wall clock that the cluster reports by is ahead of the true time
+    offset_s: float = 0.0  # by how much the reported wall clock is ahead of the true time
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatorSnapshot:
-    """The whole world at rest: what a store gives back after a restart."""
+    """The whole state of a cluster, as stored and restored."""
 
     nodes: tuple[SlurmNode, ...]
     jobs: tuple[SlurmJob, ...] = ()
@@ -165,11 +165,11 @@ class SimulatorSnapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class StateChanges:
-    """What is new since the last time; every value whole, so that writing it twice does no harm."""
+    """Changes since the last call, as complete values, so that writing them twice is harmless."""
 
     jobs: tuple[SlurmJob, ...] = ()
     nodes: tuple[SlurmNode, ...] = ()
-    forgotten: tuple[SlurmJob, ...] = ()  # as they stood at last
+    forgotten: tuple[SlurmJob, ...] = ()  # in their last state
     troubles: tuple[ClusterFault, ...] = ()
     clock: ControllerState | None = None
 
@@ -179,37 +179,37 @@ class StateChanges:
 
 @dataclass(frozen=True, kw_only=True)
 class JobEnd:
-    """What the hands report: the processes of a job are gone."""
+    """An executor's report that the processes of a job are gone."""
 
     job_id: int
     at: float
     state: State
     exit: ProcessExit = ProcessExit()
     reason: str = "None"
-    lost_node: str = ""  # the node that went down with it
-    broke: FaultImpact | None = None  # what of the machine had broken under it, where it was that
+    lost_node: str = ""  # the node that went down with the job
+    broke: FaultImpact | None = None  # the machine fault that caused it, if any
 
 
 class EffectRecorder(Protocol):
-    """What is told when a command really begins and when its processes are gone."""
+    """Records when commands really start and when their processes are gone."""
 
-    def started(self, job: SlurmJob, at: float) -> None: ...
+    def record_start(self, job: SlurmJob, at: float) -> None: ...
 
-    def ended(self, job: SlurmJob, at: float, ended: ProcessExit) -> None: ...
+    def record_end(self, job: SlurmJob, at: float, exit_status: ProcessExit) -> None: ...
 
 
 class NullEffectRecorder:
-    """For worlds that nobody judges."""
+    """Records nothing; used where effects are not checked."""
 
-    def started(self, job: SlurmJob, at: float) -> None:
+    def record_start(self, job: SlurmJob, at: float) -> None:
         return
 
-    def ended(self, job: SlurmJob, at: float, ended: ProcessExit) -> None:
+    def record_end(self, job: SlurmJob, at: float, exit_status: ProcessExit) -> None:
         return
 
 
 class SignalTarget(StrEnum):
-    """Who of a job gets a signal, in Slurm's words."""
+    """The processes of a job that get a signal, in Slurm's terms."""
 
     ALL = "FULL_JOB"
     SHELL = "BATCH_JOB"
@@ -217,35 +217,35 @@ class SignalTarget(StrEnum):
 
 
 class JobExecutor(Protocol):
-    """What makes a job happen. They never touch the world; they are told, and asked."""
+    """Runs or simulates jobs for the controller, and never changes the controller's state."""
 
     def start(self, job: SlurmJob, now: float) -> None:
-        """Begin it. A start that fails is an end, reported by the next poll."""
+        """Start the job. A failed start is reported as an end by the next poll."""
         ...
 
     def adopt(self, job: SlurmJob, now: float) -> None:
-        """Take over a job that was started before the controller came back."""
+        """Take over a job that was started before the controller restarted."""
         ...
 
     def signal(self, job: SlurmJob, number: int, now: float, aim: SignalTarget = SignalTarget.ALL) -> None: ...
 
     def apply_fault(self, job: SlurmJob, now: float) -> None:
-        """The job got another blow; it goes on differently from here."""
+        """Apply the job's newest fault to its further course."""
         ...
 
     def next_end_at(self) -> float | None:
-        """When the next end is due, where that is known beforehand."""
+        """When the next end is due, or None if that is not known in advance."""
         ...
 
     def poll_ends(self, now: float) -> Sequence[JobEnd]:
-        """Whatever ended up to now, each end once."""
+        """All ends up to now, each reported once."""
         ...
 
 
 def build_nodes(
     names: Iterable[str], *, gpus: int, gpu_model: str, now: float, cpus: int = 128, memory_mb: int = 1_024_000
 ) -> Iterator[SlurmNode]:
-    """Nodes in racks of four, a leaf switch per two racks, a pod per four leaves: topology by the names of features."""
+    """Nodes in racks of four, two racks per leaf switch and four leaves per pod; feature names give the topology."""
     for i, name in enumerate(names):
         features = (f"rack-r{i // 4 + 1:02d}", f"leaf-l{i // 8 + 1:02d}", f"pod-p{i // 32 + 1}", "nic-hdr200x4")
         yield SlurmNode(

@@ -1,6 +1,6 @@
-"""slurmrestd's JSON, version v0.0.42: values of the world, as they are answered. Pure.
+"""slurmrestd's JSON, version v0.0.42: response bodies from values of the controller. Pure.
 
-The shapes, error numbers and HTTP statuses are those that a slurmrestd of Slurm 24.11 was seen to give.
+Formats, error numbers and HTTP statuses match those observed from slurmrestd of Slurm 24.11.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ API = "v0.0.42"
 RELEASE = "24.11.5"
 PARTITION = "gpu"
 QOS = "normal"
-MAX_PRIORITY = 4_294_901_760  # of the first job ever; each later one is one less, so the older goes first
+MAX_PRIORITY = 4_294_901_760  # minus the job id, so that older jobs have higher priority
 
 NOT_FOUND, EMPTY_QUERY, UNPARSABLE_QUERY, BAD_TYPE, NOT_AN_OBJECT, BAD_FLAG = 2017, 9000, 9001, 9202, 9209, 9207
 NO_WORKDIR, NO_ENVIRONMENT = 2063, 2127
@@ -33,7 +33,7 @@ JsonObject = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterInfo:
-    """What the cluster says of itself."""
+    """Properties of the cluster that appear in responses."""
 
     name: str
     execute: bool = False
@@ -41,7 +41,7 @@ class ClusterInfo:
 
 
 class InvalidRequest(Exception):
-    """A request that cannot be understood: Slurm's number, its words, and where."""
+    """A request that cannot be parsed: Slurm's error number, its message, and the location."""
 
     def __init__(self, number: int, words: str, where: str) -> None:
         super().__init__(f"{words}: {where}")
@@ -98,80 +98,80 @@ def ping_body(cluster: ClusterInfo) -> JsonObject:
     return {"pings": [{**pinged, "mode": "primary", "primary": True}]}
 
 
-def job_body(cluster: ClusterInfo, seen: SlurmJob) -> JsonObject:
-    """Everything that a job says; it depends on the job alone, so that a text made of it stays true until it moves."""
-    return {**_request_fields(cluster, seen), **_state_fields(seen), **_time_fields(seen), **_allocation_fields(seen)}
+def job_body(cluster: ClusterInfo, job: SlurmJob) -> JsonObject:
+    """A job's JSON. It depends only on the job, so a cached text stays valid until the job changes."""
+    return {**_request_fields(cluster, job), **_state_fields(job), **_time_fields(job), **_allocation_fields(job)}
 
 
-def _request_fields(cluster: ClusterInfo, seen: SlurmJob) -> JsonObject:
-    asked = seen.request
+def _request_fields(cluster: ClusterInfo, job: SlurmJob) -> JsonObject:
+    request = job.request
     return {
-        "account": asked.account,
+        "account": request.account,
         "batch_flag": True,
         "cluster": cluster.name,
-        "comment": asked.comment,
-        "cpus_per_task": number_struct(asked.cpus_per_node),
-        "current_working_directory": asked.workdir,
+        "comment": request.comment,
+        "cpus_per_task": number_struct(request.cpus_per_node),
+        "current_working_directory": request.workdir,
         "features": "",
-        "group_name": asked.user,
-        "hold": asked.held,
-        "job_id": seen.id,
-        "memory_per_node": number_struct(asked.memory_per_node_mb),
-        "name": asked.name,
-        "partition": asked.partition or PARTITION,
-        "priority": priority_struct(seen),
+        "group_name": request.user,
+        "hold": request.held,
+        "job_id": job.id,
+        "memory_per_node": number_struct(request.memory_per_node_mb),
+        "name": request.name,
+        "partition": request.partition or PARTITION,
+        "priority": priority_struct(job),
         "qos": QOS,
-        "required_nodes": compress(asked.required_nodes),
+        "required_nodes": compress(request.required_nodes),
         "requeue": False,
         "restart_cnt": 0,
-        "standard_error": asked.stdout,
+        "standard_error": request.stdout,
         "standard_input": "/dev/null",
-        "standard_output": asked.stdout,
+        "standard_output": request.stdout,
         "tasks_per_node": number_struct(1),
-        "time_limit": time_limit_struct(asked),
+        "time_limit": time_limit_struct(request),
         "shared": [],
         "sockets_per_node": number_struct(None),
         "tres_per_job": "",
-        "tres_per_node": _requested_gres(asked),
+        "tres_per_node": _requested_gres(request),
         "tres_per_socket": "",
         "tres_per_task": "",
         "user_id": 0,
-        "user_name": asked.user,
+        "user_name": request.user,
     }
 
 
-def priority_struct(seen: SlurmJob) -> JsonObject:
-    return number_struct(0 if seen.request.held else MAX_PRIORITY - seen.id)
+def priority_struct(job: SlurmJob) -> JsonObject:
+    return number_struct(0 if job.request.held else MAX_PRIORITY - job.id)
 
 
-def time_limit_struct(asked: SlurmJobRequest) -> JsonObject:
-    return number_struct(None, infinite=True) if asked.limit_s is None else number_struct(ceil(asked.limit_s / 60))
+def time_limit_struct(request: SlurmJobRequest) -> JsonObject:
+    return number_struct(None, infinite=True) if request.limit_s is None else number_struct(ceil(request.limit_s / 60))
 
 
-def _requested_gres(asked: SlurmJobRequest) -> str:
-    model = f":{asked.gpu_model}" if asked.gpu_model else ""
-    return f"gres/gpu{model}:{asked.gpus_per_node}" if asked.gpus_per_node else ""
+def _requested_gres(request: SlurmJobRequest) -> str:
+    model = f":{request.gpu_model}" if request.gpu_model else ""
+    return f"gres/gpu{model}:{request.gpus_per_node}" if request.gpus_per_node else ""
 
 
-def _state_fields(seen: SlurmJob) -> JsonObject:
-    waiting_for_nodes = seen.reason == "ReqNodeNotAvail"
-    missing = f", UnavailableNodes:{compress(seen.request.required_nodes)}" if waiting_for_nodes else ""
+def _state_fields(job: SlurmJob) -> JsonObject:
+    waiting_for_nodes = job.reason == "ReqNodeNotAvail"
+    missing = f", UnavailableNodes:{compress(job.request.required_nodes)}" if waiting_for_nodes else ""
     return {
-        "job_state": [str(seen.state), *sorted(str(flag) for flag in seen.flags)],
-        "state_reason": seen.reason.partition(":")[0],
-        "state_description": f"{seen.reason}{missing}" if waiting_for_nodes or ":" in seen.reason else "",
-        "exit_code": exit_code_struct(seen),
-        "derived_exit_code": exit_code_struct(seen),
+        "job_state": [str(job.state), *sorted(str(flag) for flag in job.flags)],
+        "state_reason": job.reason.partition(":")[0],
+        "state_description": f"{job.reason}{missing}" if waiting_for_nodes or ":" in job.reason else "",
+        "exit_code": exit_code_struct(job),
+        "derived_exit_code": exit_code_struct(job),
     }
 
 
-def exit_code_struct(seen: SlurmJob) -> JsonObject:
-    ended: ProcessExit = seen.exit
-    word = "SIGNALED" if ended.signal else "ERROR" if ended.code else "SUCCESS"
+def exit_code_struct(job: SlurmJob) -> JsonObject:
+    exit_status: ProcessExit = job.exit
+    word = "SIGNALED" if exit_status.signal else "ERROR" if exit_status.code else "SUCCESS"
     return {
         "status": [word],
-        "return_code": number_struct(None if ended.signal else ended.code),
-        "signal": {"id": number_struct(ended.signal or None), "name": _signal_name(ended.signal)},
+        "return_code": number_struct(None if exit_status.signal else exit_status.code),
+        "signal": {"id": number_struct(exit_status.signal or None), "name": _signal_name(exit_status.signal)},
     }
 
 
@@ -182,32 +182,32 @@ def _signal_name(signal: int) -> str:
         return ""
 
 
-def _time_fields(seen: SlurmJob) -> JsonObject:
-    projected = seen.time_limit_at if seen.state == State.RUNNING else None
-    projected = projected and projected + seen.start_offset_s
+def _time_fields(job: SlurmJob) -> JsonObject:
+    projected = job.time_limit_at if job.state == State.RUNNING else None
+    projected = projected and projected + job.start_offset_s
     return {
-        "submit_time": number_struct(seen.submit_time),
-        "eligible_time": number_struct(seen.submit_time),
-        "accrue_time": number_struct(seen.submit_time),
-        "start_time": number_struct(seen.start_time),
-        "end_time": number_struct(seen.end_time or projected or 0),
+        "submit_time": number_struct(job.submit_time),
+        "eligible_time": number_struct(job.submit_time),
+        "accrue_time": number_struct(job.submit_time),
+        "start_time": number_struct(job.start_time),
+        "end_time": number_struct(job.end_time or projected or 0),
         "suspend_time": number_struct(0),
     }
 
 
-def _allocation_fields(seen: SlurmJob) -> JsonObject:
-    gpu_model = seen.request.gpu_model
-    detail = [_gres_detail(gpu_model, seen.gpus[name]) for name in seen.nodes if name in seen.gpus]
-    count = len(seen.nodes) or seen.request.node_count
+def _allocation_fields(job: SlurmJob) -> JsonObject:
+    gpu_model = job.request.gpu_model
+    detail = [_gres_detail(gpu_model, job.gpus[name]) for name in job.nodes if name in job.gpus]
+    count = len(job.nodes) or job.request.node_count
     return {
-        "nodes": compress(seen.nodes),
-        "batch_host": seen.nodes[0] if seen.nodes else "",
+        "nodes": compress(job.nodes),
+        "batch_host": job.nodes[0] if job.nodes else "",
         "node_count": number_struct(count),
-        "cpus": number_struct(count * seen.request.cpus_per_node),
+        "cpus": number_struct(count * job.request.cpus_per_node),
         "tasks": number_struct(count),
-        "gres_detail": detail if seen.state == State.RUNNING else [],
-        "tres_req_str": _tres_text(seen.request, count),
-        "tres_alloc_str": _tres_text(seen.request, count) if seen.nodes else "",
+        "gres_detail": detail if job.state == State.RUNNING else [],
+        "tres_req_str": _tres_text(job.request, count),
+        "tres_alloc_str": _tres_text(job.request, count) if job.nodes else "",
     }
 
 
@@ -216,12 +216,12 @@ def _gres_detail(model: str, indices: Sequence[int]) -> str:
     return f"{kind}:{len(indices)}(IDX:{format_ranges(indices) or 'N/A'})"
 
 
-def _tres_text(asked: SlurmJobRequest, count: int) -> str:
-    return f"cpu={count * asked.cpus_per_node},mem={count * asked.memory_per_node_mb}M,node={count}"
+def _tres_text(request: SlurmJobRequest, count: int) -> str:
+    return f"cpu={count * request.cpus_per_node},mem={count * request.memory_per_node_mb}M,node={count}"
 
 
 def format_ranges(indices: Iterable[int]) -> str:
-    """0-2,5 of 0, 1, 2, 5."""
+    """0-2,5 for 0, 1, 2, 5."""
     runs: list[list[int]] = []
     for index in sorted(indices):
         if runs and index == runs[-1][1] + 1:
@@ -231,51 +231,52 @@ def format_ranges(indices: Iterable[int]) -> str:
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
 
 
-def job_states_body(seen: Iterable[SlurmJob]) -> JsonObject:
-    return {"jobs": [{"job_id": str(j.id), "state": [str(j.state), *sorted(map(str, j.flags))]} for j in seen]}
+def job_states_body(jobs: Iterable[SlurmJob]) -> JsonObject:
+    return {"jobs": [{"job_id": str(job.id), "state": [str(job.state), *sorted(map(str, job.flags))]} for job in jobs]}
 
 
-def nodes_body(world: ClusterController, cluster: ClusterInfo, chosen: Iterable[SlurmNode]) -> JsonObject:
-    return {"nodes": [node_body(world, cluster, one) for one in chosen], "last_update": last_node_update(world)}
+def nodes_body(controller: ClusterController, cluster: ClusterInfo, nodes: Iterable[SlurmNode]) -> JsonObject:
+    rows = [node_body(controller, cluster, node) for node in nodes]
+    return {"nodes": rows, "last_update": last_node_update(controller)}
 
 
-def last_node_update(world: ClusterController) -> JsonObject:
-    return number_struct(world.last_node_change + world.clock_offset_s)
+def last_node_update(controller: ClusterController) -> JsonObject:
+    return number_struct(controller.last_node_change + controller.clock_offset_s)
 
 
-def node_body(world: ClusterController, cluster: ClusterInfo, one: SlurmNode) -> JsonObject:
-    state, flags = world.node_state(one.name)
-    used = world.used_gpus(one.name)
-    kind = f"gpu:{one.gpu_model}" if one.gpu_model else "gpu"
-    free_cpus, free_mb = world.free_cpus(one.name), world.free_memory_mb(one.name)
+def node_body(controller: ClusterController, cluster: ClusterInfo, node: SlurmNode) -> JsonObject:
+    state, flags = controller.node_state(node.name)
+    used = controller.used_gpus(node.name)
+    kind = f"gpu:{node.gpu_model}" if node.gpu_model else "gpu"
+    free_cpus, free_mb = controller.free_cpus(node.name), controller.free_memory_mb(node.name)
     return {
-        "active_features": list(one.features),
-        "address": one.name,
-        "alloc_cpus": one.cpus - free_cpus,
+        "active_features": list(node.features),
+        "address": node.name,
+        "alloc_cpus": node.cpus - free_cpus,
         "alloc_idle_cpus": free_cpus,
-        "alloc_memory": one.memory_mb - free_mb,
+        "alloc_memory": node.memory_mb - free_mb,
         "architecture": "x86_64",
         "boards": 1,
-        "boot_time": number_struct(one.boot_at + world.clock_offset_s),
+        "boot_time": number_struct(node.boot_at + controller.clock_offset_s),
         "cluster_name": cluster.name,
-        "cores": max(one.cpus // 2, 1),
-        "cpus": one.cpus,
-        "effective_cpus": one.cpus,
-        "features": list(one.features),
+        "cores": max(node.cpus // 2, 1),
+        "cpus": node.cpus,
+        "effective_cpus": node.cpus,
+        "features": list(node.features),
         "free_mem": number_struct(free_mb),
-        "gres": f"{kind}:{one.gpus}" if one.gpus else "",
+        "gres": f"{kind}:{node.gpus}" if node.gpus else "",
         "gres_drained": "N/A",
-        "gres_used": f"{kind}:{len(used)}(IDX:{format_ranges(used) or 'N/A'})" if one.gpus else "",
-        "hostname": one.name,
-        "last_busy": last_node_update(world),
-        "name": one.name,
+        "gres_used": f"{kind}:{len(used)}(IDX:{format_ranges(used) or 'N/A'})" if node.gpus else "",
+        "hostname": node.name,
+        "last_busy": last_node_update(controller),
+        "name": node.name,
         "operating_system": "Linux",
         "partitions": [PARTITION],
-        "real_memory": one.memory_mb,
-        "reason": one.reason,
-        "reason_changed_at": number_struct(one.reason_at),
-        "reason_set_by_user": one.reason_by,
-        "slurmd_start_time": number_struct(one.boot_at + world.clock_offset_s),
+        "real_memory": node.memory_mb,
+        "reason": node.reason,
+        "reason_changed_at": number_struct(node.reason_at),
+        "reason_set_by_user": node.reason_by,
+        "slurmd_start_time": number_struct(node.boot_at + controller.clock_offset_s),
         "sockets": 2,
         "state": [str(state), *sorted(str(flag) for flag in flags)],
         "threads": 1,
@@ -284,47 +285,47 @@ def node_body(world: ClusterController, cluster: ClusterInfo, one: SlurmNode) ->
     }
 
 
-def partitions_body(world: ClusterController) -> JsonObject:
-    names = list(world.nodes)
-    total = sum(one.cpus for one in world.nodes.values())
+def partitions_body(controller: ClusterController) -> JsonObject:
+    names = list(controller.nodes)
+    total = sum(node.cpus for node in controller.nodes.values())
     whole = {"nodes": {"configured": compress(names), "total": len(names)}, "cpus": {"total": total}}
     limits = {"maximums": {"time": number_struct(None, infinite=True)}, "defaults": {"time": number_struct(None)}}
     only = {"name": PARTITION, "partition": {"state": ["UP"]}, **whole, **limits}
-    return {"partitions": [only], "last_update": last_node_update(world)}
+    return {"partitions": [only], "last_update": last_node_update(controller)}
 
 
-def reservations_body(world: ClusterController) -> JsonObject:
-    """None are ever made here; whoever draws them asks all the same."""
-    return {"reservations": [], "last_update": last_node_update(world)}
+def reservations_body(controller: ClusterController) -> JsonObject:
+    """An empty list; this cluster has no reservations, but clients ask for them."""
+    return {"reservations": [], "last_update": last_node_update(controller)}
 
 
-def diag_body(world: ClusterController, now: float) -> JsonObject:
-    states = [seen.state for seen in world.jobs.values()]
+def diag_body(controller: ClusterController, now: float) -> JsonObject:
+    states = [job.state for job in controller.jobs.values()]
     statistics = {
-        "req_time": number_struct(now + world.clock_offset_s),
+        "req_time": number_struct(now + controller.clock_offset_s),
         "server_thread_count": 1,
         "agent_count": 0,
         "agent_queue_size": 0,
         "dbd_agent_queue_size": 0,
-        "jobs_submitted": world.counts["submitted"],
-        "jobs_started": world.counts["started"],
-        "jobs_completed": world.counts["completed"],
-        "jobs_canceled": world.counts["cancelled"],
-        "jobs_failed": world.counts["failed"],
+        "jobs_submitted": controller.counts["submitted"],
+        "jobs_started": controller.counts["started"],
+        "jobs_completed": controller.counts["completed"],
+        "jobs_canceled": controller.counts["cancelled"],
+        "jobs_failed": controller.counts["failed"],
         "jobs_pending": states.count(State.PENDING),
         "jobs_running": states.count(State.RUNNING),
     }
     return {"statistics": statistics}
 
 
-def fault_body(one: ClusterFault) -> JsonObject:
-    """Not Slurm's: what is broken in a simulated cluster, in our own words."""
-    place = {"node": one.node, "gpu": one.gpu if one.gpu >= 0 else None}
+def fault_body(fault: ClusterFault) -> JsonObject:
+    """A fault of a simulated cluster; not part of Slurm's API."""
+    place = {"node": fault.node, "gpu": fault.gpu if fault.gpu >= 0 else None}
     return {
-        "number": one.number,
-        "kind": str(one.kind),
-        "at": one.at,
-        "until": one.until,
+        "number": fault.number,
+        "kind": str(fault.kind),
+        "at": fault.at,
+        "until": fault.until,
         **place,
-        "jobs": list(one.jobs),
+        "jobs": list(fault.jobs),
     }

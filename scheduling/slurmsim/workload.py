@@ -1,8 +1,8 @@
-"""What the people of a datacenter ask for: jobs drawn from the distributions of the Acme trace. Pure and seeded.
+"""Draws jobs from the distributions of the Acme trace, as the users of a datacenter would submit them. Pure and seeded.
 
 The shares, sizes and durations by kind are those of the cluster Seren, tabulated from the AcmeTrace dataset (CC-BY-4.0;
 "Characterization of Large Language Model Development in the Datacenter", NSDI'24). `speed` compresses time: at 60 an
-hour of the trace is a minute, for durations, limits and arrivals alike, so that whoever looks sees one clock.
+hour of the trace takes a minute, for durations, limits and arrivals alike, so that all times are consistent.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ PERCENTILES = (0.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0)
 class WorkloadProfile:
     share: float  # percent of all jobs
     durations_s: tuple[float, ...]  # at PERCENTILES
-    gpus: tuple[int, ...]  # quarters: minimum, q1, median, q3, maximum
-    fails: float  # share that does not end well
+    gpus: tuple[int, ...]  # quartiles: minimum, q1, median, q3, maximum
+    fails: float  # share of jobs that fail
     names: tuple[str, ...]
     command: str
 
@@ -85,7 +85,7 @@ MIN_DURATION_S = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class SampledJob:
-    """One job somebody is about to submit, and what will become of it."""
+    """A job to be submitted, with its outcome."""
 
     kind: JobKind
     name: str
@@ -99,13 +99,13 @@ class SampledJob:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadSettings:
-    """What the jobs are drawn for, and how time is compressed."""
+    """The size of the cluster, and the compression of time."""
 
     gpus: int
     gpus_per_node: int
-    most_gpus: int  # that one job may ask for
+    most_gpus: int  # limit for one job
     speed: float = 60.0
-    longest_s: float = math.inf  # the tail of the trace is cut here, after compression
+    longest_s: float = math.inf  # limit of durations, after compression
 
 
 def sample_job(dice: Random, place: WorkloadSettings) -> SampledJob:
@@ -132,13 +132,13 @@ def sample_job_of_kind(kind: JobKind, dice: Random, place: WorkloadSettings) -> 
 
 
 def with_duration(job: SampledJob, duration_s: float) -> SampledJob:
-    """The same job with another length."""
+    """The same job with another duration; it succeeds."""
     limit = timedelta(minutes=math.ceil(duration_s * 1.5 / 60))
     return replace(job, duration_s=round(duration_s, 1), end="COMPLETED", time_limit=limit)
 
 
 def nodes_and_gpus(gpus: int, gpus_per_node: int, most_gpus: int) -> tuple[int, int]:
-    """Whole nodes for what does not fit one; never more than may be asked."""
+    """(nodes, GPUs per node) within `most_gpus`; a job that does not fit on one node gets whole nodes."""
     gpus = max(1, min(gpus, most_gpus))
     if gpus <= gpus_per_node:
         return 1, gpus
@@ -146,7 +146,7 @@ def nodes_and_gpus(gpus: int, gpus_per_node: int, most_gpus: int) -> tuple[int, 
 
 
 def interarrival_times_s(dice: Random, place: WorkloadSettings, load: float) -> Iterator[float]:
-    """Seconds until the next job, for ever, such that the offered work is `load` of the GPUs."""
+    """Seconds until the next job, endlessly, so that the offered work is `load` of the GPUs."""
     gap = mean_gpu_seconds(place) / (load * place.gpus)
     while True:
         yield dice.expovariate(1 / gap)
@@ -154,12 +154,12 @@ def interarrival_times_s(dice: Random, place: WorkloadSettings, load: float) -> 
 
 def mean_gpu_seconds(place: WorkloadSettings, draws: int = 20_000) -> float:
     dice = Random(20_240_416)
-    wishes = (sample_job(dice, place) for _ in range(draws))
-    return sum(w.nodes * w.gpus_per_node * w.duration_s for w in wishes) / draws
+    samples = (sample_job(dice, place) for _ in range(draws))
+    return sum(job.nodes * job.gpus_per_node * job.duration_s for job in samples) / draws
 
 
 def _sample_duration(quantiles: Sequence[float], dice: Random) -> float:
-    """Inverse of the curve, straight between its points on a log scale; it ends at the 99th percentile."""
+    """Draw a duration by inverting the distribution, interpolated on a log scale up to the 99th percentile."""
     at = min(dice.uniform(0, 100), PERCENTILES[-1])
     upper = next(i for i in range(1, len(PERCENTILES)) if at <= PERCENTILES[i])
     low, high = PERCENTILES[upper - 1], PERCENTILES[upper]
@@ -169,7 +169,7 @@ def _sample_duration(quantiles: Sequence[float], dice: Random) -> float:
 
 
 def _sample_gpus(quarters: Sequence[int], dice: Random) -> int:
-    """A quarter of the jobs lies between two neighbours of the box; sizes are powers of two, as people ask for them."""
+    """Draw a size uniformly from one of the four quarters of the distribution, rounded to a power of two."""
     quarter = dice.randrange(4)
     low, high = math.log2(quarters[quarter]), math.log2(quarters[quarter + 1])
     return 1 << round(dice.uniform(low, high))

@@ -1,0 +1,1 @@
+"""Tests of a complete instance, started with `make up`."""

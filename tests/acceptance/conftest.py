@@ -23,7 +23,7 @@ collect_static()
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory):
-    """What the first start of all spends most of its time on: a database with its schema, and the static files."""
+    """A directory with what the first start spends most time on: a database with its schema, and the static files."""
     place = InstanceDirectories(tmp_path_factory.mktemp("prepared") / "var")
     preflight.make_directories(place)
     password, port, user = (
@@ -55,6 +55,6 @@ def untouched(tmp_path):
 
 @pytest.fixture
 def instance(prepared, untouched):
-    """One that finds a schema: for what is told of any start, not of the first."""
+    """An instance that finds a schema, for tests of any start but the first."""
     shutil.copytree(prepared.var, untouched.place.var)
     return untouched

@@ -1,4 +1,4 @@
-"""One instance of the product as `make up` starts it, on a directory and a port of its own."""
+"""One instance of the product as `make up` starts it, with a separate directory and port."""
 
 import configparser
 import http.client
@@ -23,16 +23,16 @@ from tests.patience import PATIENCE_S, until
 READY = re.compile(
     r"Acme is ready: (http://127\.0\.0\.1:\d+/)  user admin  (password: as you set it|password \w{20})  "
     r"\(Ctrl-C stops everything\)\n"
-    r"(?:Not isolated: .+\n)?"  # by an ordinary user with DEMO=0
+    r"(?:Not isolated: .+\n)?"  # for an ordinary user with DEMO=0
 )
 OURS = ("DATABASE_URL", "VALKEY_URL", "REDIS_URL", "SECRET_KEY", "ACME_TESTING", "ACME_VAR")
 
 
 @contextmanager
 def running(**environment):
-    """An instance that is ready, on a directory of its own, until the block ends; and its password."""
+    """Run an instance in a new directory until the block ends; yields it with its password."""
     with tempfile.TemporaryDirectory(prefix="acme-instance-") as home:
-        os.chmod(home, 0o755)  # the database is not run by root
+        os.chmod(home, 0o755)  # the database does not run as root
         instance = Instance(Path(home) / "var")
         try:
             password = instance.start(**environment).ready().removeprefix("password ")
@@ -43,7 +43,7 @@ def running(**environment):
 
 
 class Instance:
-    """One `up` at a time, on a directory and a port of its own."""
+    """One `up` at a time, with a separate directory and port."""
 
     def __init__(self, var):
         self.place, self.port, self.process = InstanceDirectories(var), ports.pick(), None
@@ -70,14 +70,14 @@ class Instance:
         return self
 
     def ready(self):
-        """Wait for the line; its password part."""
+        """Wait for the ready line; return its password part."""
         until(lambda: self._lines() or self.process.poll() is not None, what="it said nothing")
         match = READY.fullmatch("".join(self._lines()))
         assert match, self.said()
         return match[2]
 
     def _lines(self):
-        """What it said, but that the preparation of the database takes its time on a slow machine."""
+        """Return the output without reminders about the database, which appear on slow machines."""
         lines = self.said().splitlines(keepends=True)
         return [line for line in lines if line.endswith("\n") and not line.startswith("The database is still being")]
 
@@ -102,7 +102,7 @@ class Instance:
         return locks.no_process_left(self.place.alive) and self.status() == 0
 
     def job(self, script):
-        """What a job of this machine's cluster prints, which ends with a line END."""
+        """Return the output of a job on the local cluster, up to a line END."""
         seen = "SELECT c.address, n.name FROM jobs_cluster c, jobs_node n"
         address, node = until(lambda: self.sql(seen).fetchone(), what="the workers never saw the node")
         log = self.place.cluster_logs / "job.log"
@@ -127,17 +127,17 @@ class Instance:
         return {}
 
     def surroundings(self):
-        """The environment of a further process of this instance."""
+        """Return the environment for another process of this instance."""
         return {**self.environment, **read_file(self.place.env)}
 
     def halt(self, name):
-        """Stop one program; the runner does not start it again by itself."""
+        """Stop one program; Supervisor does not restart it."""
         with self._runner() as runner:
             runner.stop(name)
 
     @contextmanager
     def without(self, name):
-        """One program is stopped inside the block and starts again afterwards."""
+        """Stop one program inside the block and start it afterwards."""
         self.halt(name)
         try:
             yield
@@ -150,11 +150,11 @@ class Instance:
             runner.start(name)
 
     def cluster_url(self):
-        """The bundled cluster itself, whatever address the record has for it."""
+        """Return the URL of the bundled cluster, whatever address the database has for it."""
         return read_file(self.place.env)["SIMULATED_CLUSTER_URL"]
 
     def command(self, *words):
-        """What a management command of this instance prints."""
+        """Run a management command of this instance; return its output."""
         done = subprocess.run(
             [sys.executable, "manage.py", *words],
             cwd=ROOT,
@@ -167,7 +167,7 @@ class Instance:
         return done.stdout.strip()
 
     def end(self):
-        """However it stands: nothing of it runs any more."""
+        """Stop the instance in whatever state it is, with all its processes."""
         if self.process and self.process.poll() is None:
             self.process.kill()
             self.process.wait()

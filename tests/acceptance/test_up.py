@@ -1,4 +1,4 @@
-"""`manage.py up`, for real: it serves, it stops whole, and no kill -9 loses data or leaves anything behind."""
+"""`manage.py up` as a real process: it serves and stops completely, and kill -9 loses no data and leaves no process."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from tests.patience import PATIENCE_S, until
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
 
 
-def test_it_serves_stops_whole_and_finds_its_data_again(untouched):
+def test_instance_serves_stops_completely_and_keeps_its_data(untouched):
     password = untouched.start().ready()
     assert untouched.status() == 200
     assert password == "password " + (untouched.place.secrets / "admin-password").read_text().strip()
@@ -33,7 +33,7 @@ def test_it_serves_stops_whole_and_finds_its_data_again(untouched):
     assert untouched.start().ready() == "password: as you set it"
 
 
-def test_what_is_killed_comes_back_and_what_kills_the_runner_ends_all(instance):
+def test_killed_program_restarts_and_killed_runner_ends_all_programs(instance):
     instance.start(DEMO="0").ready()
     instance.sql("CREATE TABLE kept AS SELECT 1 AS one")
 
@@ -45,14 +45,14 @@ def test_what_is_killed_comes_back_and_what_kills_the_runner_ends_all(instance):
 
     os.kill(int((instance.place.run / "supervisord.pid").read_text()), signal.SIGKILL)
     assert instance.process.wait(timeout=PATIENCE_S) == 1
-    assert "The process runner ended by itself" in instance.said()
+    assert "The process runner ended unexpectedly" in instance.said()
     assert instance.gone()
 
     instance.start(DEMO="0").ready()
     assert instance.sql("TABLE kept").rowcount == 1
 
 
-def test_kill_9_of_up_leaves_nothing_and_the_next_start_need_not_wait(instance):
+def test_kill_9_of_up_leaves_no_process_and_does_not_delay_the_next_start(instance):
     instance.start(DEMO="0").ready()
     instance.sql("CREATE TABLE kept AS SELECT 1 AS one")
 
@@ -66,7 +66,7 @@ def test_kill_9_of_up_leaves_nothing_and_the_next_start_need_not_wait(instance):
     until(instance.gone, what="something stayed behind")
 
 
-def test_ctrl_c_ends_the_jobs_of_this_machine_too(instance):
+def test_ctrl_c_also_ends_the_jobs_of_the_local_cluster(instance):
     instance.start(DEMO="0").ready()
     seen = "SELECT c.address, n.name FROM jobs_cluster c, jobs_node n"
     address, node = until(lambda: instance.sql(seen).fetchone(), what="the workers never saw the node")
@@ -93,7 +93,7 @@ def test_ctrl_c_ends_the_jobs_of_this_machine_too(instance):
     until(lambda: not any(map(is_alive, pids)), what="a job outlived Ctrl-C")
 
 
-def test_a_second_start_in_the_same_place_is_refused_in_one_sentence(instance, tmp_path):
+def test_second_start_in_the_same_directory_is_refused_in_one_sentence(instance, tmp_path):
     instance.start(DEMO="0")
     until(instance.place.lock.exists)
     until(lambda: instance.place.lock.read_text() == str(instance.process.pid))
@@ -105,7 +105,7 @@ def test_a_second_start_in_the_same_place_is_refused_in_one_sentence(instance, t
     assert second.said().count("\n") == 1
 
 
-def test_stopping_it_while_it_starts_leaves_nothing(instance):
+def test_stop_during_the_start_leaves_no_process(instance):
     instance.start(DEMO="0")
     until(lambda: (instance.place.run / "supervisord.pid").exists())
 
@@ -118,14 +118,14 @@ def test_stopping_it_while_it_starts_leaves_nothing(instance):
 @pytest.mark.parametrize(
     ("environment", "sentence"),
     [
-        ({"ACME_PORT": "http"}, "ACME_PORT='http': is no number from 1 to 65535\n"),
-        ({"DEMO": "maybe"}, "DEMO='maybe': is neither 1 nor 0\n"),
-        ({"ACME_BIND": "192.0.2.1"}, "ACME_BIND=192.0.2.1 is no address of this machine"),
-        ({"ACME_VAR": "/proc/acme"}, "/proc/acme cannot be made"),
-        ({"DATABASE_URL": "mysql://db"}, "DATABASE_URL='mysql://db': is no URL that begins with postgresql"),
+        ({"ACME_PORT": "http"}, "ACME_PORT='http': is not a number from 1 to 65535\n"),
+        ({"DEMO": "maybe"}, "DEMO='maybe': is not 1 or 0\n"),
+        ({"ACME_BIND": "192.0.2.1"}, "ACME_BIND=192.0.2.1 is not an address of this machine"),
+        ({"ACME_VAR": "/proc/acme"}, "/proc/acme cannot be created"),
+        ({"DATABASE_URL": "mysql://db"}, "DATABASE_URL='mysql://db': is not a URL that starts with postgresql"),
     ],
 )
-def test_what_cannot_be_started_is_one_sentence(instance, environment, sentence):
+def test_invalid_start_is_refused_in_one_sentence(instance, environment, sentence):
     instance.start(**environment)
 
     assert instance.process.wait(timeout=PATIENCE_S) == 1
@@ -133,7 +133,7 @@ def test_what_cannot_be_started_is_one_sentence(instance, environment, sentence)
     assert instance.said().count("\n") == 1
 
 
-def test_a_port_in_use_is_one_sentence(instance):
+def test_port_in_use_is_reported_in_one_sentence(instance):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", instance.port))
         taken.listen()

@@ -1,4 +1,4 @@
-"""As whom the programs of `make up` run when root starts it, and what becomes of files of earlier versions."""
+"""The users of the programs if root starts `make up`, and the owners of files of earlier versions."""
 
 import os
 import pwd
@@ -31,7 +31,7 @@ def chown_all(directory, user):
         os.chown(path, *user, follow_symlinks=False)
 
 
-def test_programs_run_as_separate_users_and_the_cluster_is_read(instance):
+def test_programs_run_as_separate_users_and_read_the_cluster(instance):
     instance.start(DEMO="0").ready()
 
     assert {uid(instance, name) for name in ("web", "workers", "beat")} == {THEIRS.acme}
@@ -40,14 +40,14 @@ def test_programs_run_as_separate_users_and_the_cluster_is_read(instance):
     until(lambda: instance.sql("SELECT 1 FROM jobs_node").fetchone(), what="the workers never saw the node")
 
 
-def test_demo_needs_root_for_nothing_but_the_process_runner(instance):
+def test_demo_needs_root_only_for_the_process_runner(instance):
     instance.start(DEMO="1").ready()
 
     assert {uid(instance, name) for name in ("web", "workers", "beat", "demo", "cluster")} == {THEIRS.acme}
     until(lambda: instance.sql("SELECT 1 FROM jobs_node").fetchone(), what="the workers never saw a node")
 
 
-def test_files_of_an_earlier_version_are_taken_over(instance):
+def test_files_of_an_earlier_version_change_their_owner(instance):
     instance.start(DEMO="0").ready()
     assert instance.stop() == 0
     for directory in (instance.place.postgres, instance.place.cluster):
@@ -61,14 +61,14 @@ def test_files_of_an_earlier_version_are_taken_over(instance):
     assert str((instance.place.cluster / "cluster.sqlite3").stat().st_uid) == "0"
 
 
-def test_ids_that_belong_to_somebody_are_one_sentence(instance):
+def test_ids_in_use_are_reported_in_one_sentence(instance):
     instance.start(ACME_UID_BASE=str(NOBODY.pw_uid - 10))
 
     assert instance.process.wait(timeout=PATIENCE_S) == 1
-    assert "must be unused, and 65534 is the user nobody; choose another base." in instance.said()
+    assert "must be unused, and 65534 is the user nobody. Choose another base." in instance.said()
 
 
-def test_a_job_reaches_nothing_of_the_instance(instance):
+def test_job_cannot_access_the_instance(instance):
     instance.start(DEMO="0").ready()
     place, pids = instance.place, instance.pids()
     files = (place.secrets / "*", place.env, place.valkey_conf, place.run / "supervisord.conf", place.postgres / "*")
@@ -86,7 +86,7 @@ def test_a_job_reaches_nothing_of_the_instance(instance):
     assert not any((directory / "x").exists() for directory in (place.var, place.cluster, place.work))
 
 
-def test_an_ordinary_user_is_told_what_is_not_isolated():
+def test_ordinary_user_is_warned_about_missing_isolation():
     with tempfile.TemporaryDirectory(prefix="acme-ordinary-") as home:
         os.chown(home, NOBODY.pw_uid, NOBODY.pw_gid)
         instance = Instance(Path(home) / "var")

@@ -1,0 +1,1 @@
+"""Tests of acmeweb: pages, authentication, metrics and live updates."""

@@ -1,4 +1,4 @@
-"""Overload is a 503 with the time to come back, wherever it strikes; only a defect is a 500, and it is told apart."""
+"""Overload is a 503 with Retry-After, wherever it occurs; only a defect is a 500."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def raising(error):
 
 @pytest.fixture
 def log():
-    """What the server's log says meanwhile."""
+    """Collect the server's log during the test."""
     console = next(one for one in logging.getLogger().handlers if isinstance(one.formatter, RequestLogFormatter))
     written = StringIO()
     before = console.setStream(written)
@@ -42,7 +42,7 @@ def log():
     console.setStream(before)
 
 
-def test_a_refusal_is_one_line_in_the_log_under_the_id_of_its_answer(browser, log):
+def test_refusal_is_one_log_line_with_the_request_id(browser, log):
     answer = browser.post("/settings/teams/add/", {"name": "mine"})
 
     (line,) = log.getvalue().splitlines()
@@ -50,7 +50,7 @@ def test_a_refusal_is_one_line_in_the_log_under_the_id_of_its_answer(browser, lo
     assert "Forbidden" in line and line.endswith(f"[{answer['X-Request-ID']}]")
 
 
-def test_a_defect_is_told_in_full_under_the_id_of_its_answer(browser, log, monkeypatch):
+def test_defect_is_logged_in_full_with_the_request_id(browser, log, monkeypatch):
     monkeypatch.setattr(home.clock, "now", raising(RuntimeError("a word for us alone")))
 
     answer = browser.get("/")
@@ -60,17 +60,17 @@ def test_a_defect_is_told_in_full_under_the_id_of_its_answer(browser, log, monke
     assert "Traceback" in log.getvalue() and "a word for us alone" in log.getvalue()
 
 
-def test_a_page_without_a_connection_is_a_503_and_a_sentence(browser, monkeypatch):
+def test_page_without_a_database_connection_is_a_503_with_a_sentence(browser, monkeypatch):
     monkeypatch.setattr(home.clock, "now", raising(OperationalError("couldn't get a connection after 10.00 sec")))
 
     answer = browser.get("/")
 
     assert answer.status_code == 503 and answer["Retry-After"] == str(UNAVAILABLE_RETRY_S)
-    assert "The database does not answer at the moment" in answer.content.decode()
+    assert "The database is not responding" in answer.content.decode()
     assert answer["X-Request-ID"] and answer["Content-Security-Policy"]
 
 
-def test_so_is_one_whose_session_cannot_be_read(browser, monkeypatch):
+def test_page_whose_session_cannot_be_read_is_a_503(browser, monkeypatch):
     store = "django.contrib.sessions.backends.db.SessionStore"
     monkeypatch.setattr(f"{store}._get_session_from_db", raising(OperationalError("gone")))
 
@@ -78,25 +78,25 @@ def test_so_is_one_whose_session_cannot_be_read(browser, monkeypatch):
     assert browser.get("/api/v1/docs/").json() == {"detail": DatabaseUnavailable.default_detail}
 
 
-def test_a_defect_stays_a_500_that_tells_nothing_of_its_inside(browser, monkeypatch):
+def test_defect_is_a_500_without_internal_details(browser, monkeypatch):
     monkeypatch.setattr(home.clock, "now", raising(RuntimeError("secret")))
 
     answer = browser.get("/")
 
     assert answer.status_code == 500 and "Retry-After" not in answer
-    assert "Something broke" in answer.content.decode() and "secret" not in answer.content.decode()
+    assert "Internal server error" in answer.content.decode() and "secret" not in answer.content.decode()
 
 
-def test_a_defect_behind_the_api_is_answered_in_json(browser, monkeypatch):
+def test_defect_in_the_api_is_answered_in_json(browser, monkeypatch):
     monkeypatch.setattr("acmeweb.api_root.openapi_schema", raising(RuntimeError("secret")))
 
     answer = browser.get("/api/v1/schema/")
 
     assert answer.status_code == 500 and answer["X-Request-ID"]
-    assert answer.json()["detail"].startswith("The server failed; nothing was done.")
+    assert answer.json()["detail"].startswith("Internal server error. Nothing was changed.")
 
 
-def test_a_pool_whose_connections_are_all_busy_is_what_we_take_for_overload():
+def test_exhausted_connection_pool_counts_as_overload():
     here = {**connection.settings_dict, "CONN_MAX_AGE": 0}
     tiny = {**here, "OPTIONS": {"pool": {"min_size": 1, "max_size": 1, "timeout": 0.05}}}
     first, second = (ConnectionHandler({"default": here, "tiny": tiny})["tiny"] for _ in range(2))
@@ -113,26 +113,26 @@ def test_a_pool_whose_connections_are_all_busy_is_what_we_take_for_overload():
 
 
 def stopped(statement="SELECT pg_sleep(60)"):
-    """What Django raises when PostgreSQL stops a statement."""
+    """Return the exception that Django raises when PostgreSQL cancels a statement."""
     with pytest.raises(OperationalError) as caught, transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL statement_timeout = 1")
         cursor.execute(statement)
     return caught.value
 
 
-def test_a_statement_that_was_stopped_is_told_apart_from_a_database_that_is_away():
+def test_cancelled_statement_differs_from_an_unavailable_database():
     refusal = to_api_exception(stopped())
 
     assert (refusal.status_code, refusal.wait) == (503, UNAVAILABLE_RETRY_S)
-    assert str(refusal.detail).startswith("The database took too long")
+    assert str(refusal.detail).startswith("The database query timed out")
 
 
 @pytest.mark.parametrize("path", ["/jobs/", "/api/v1/jobs/"])
-def test_a_page_says_that_its_statement_was_stopped(rf, path):
+def test_page_reports_a_cancelled_statement(rf, path):
     try:
         raise stopped()
     except OperationalError:
         response = error_pages.server_error(rf.get(path))
 
     assert response.status_code == 503 and response["Retry-After"] == str(UNAVAILABLE_RETRY_S)
-    assert "The database took too long and was stopped." in response.content.decode()
+    assert "The database query timed out." in response.content.decode()

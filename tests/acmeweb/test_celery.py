@@ -1,4 +1,4 @@
-"""What every task owes, whoever writes it: it may be lost, come twice or come late, and the record stays the same."""
+"""Rules for every task: it may be lost, repeated or late without an effect on the database."""
 
 import inspect
 
@@ -18,7 +18,7 @@ def limit_of(task):
     return task.time_limit or settings.CELERY_TASK_TIME_LIMIT
 
 
-def test_messages_are_json_and_nobody_reads_results():
+def test_messages_are_json_and_results_are_ignored():
     assert (app.conf.task_serializer, list(app.conf.accept_content)) == ("json", ["json"])
     assert app.conf.task_ignore_result and not app.conf.result_backend
 
@@ -29,28 +29,28 @@ def test_a_worker_takes_one_message_at_a_time_and_confirms_it_when_it_is_done():
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
-def test_no_task_is_handed_out_again_while_it_may_still_run(name):
-    """The broker gives a message that is not confirmed to the next worker; one that is confirmed early it forgets."""
+def test_no_task_is_redelivered_while_it_may_still_run(name):
+    """The broker redelivers a message that is not acknowledged; one acknowledged too early would be lost."""
     visible_again = settings.CELERY_BROKER_TRANSPORT_OPTIONS["visibility_timeout"]
 
     assert limit_of(TASKS[name]) < visible_again or not TASKS[name].acks_late
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
-def test_a_message_carries_ids_and_nothing_else(name):
+def test_message_carries_only_ids(name):
     asked = inspect.signature(TASKS[name].run).parameters.values()
 
     assert [str(one.annotation) for one in asked if one.annotation not in (int, "int")] == []
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
-def test_no_task_is_tried_again_by_celery(name):
-    """What is due stands in the record; the next tick finds it."""
+def test_celery_retries_no_task(name):
+    """Due work is in the database; the next tick finds it."""
     assert not getattr(TASKS[name], "autoretry_for", ())
 
 
 @pytest.mark.parametrize("name", sorted(app.conf.beat_schedule))
-def test_a_tick_names_a_task_and_is_forgotten_when_the_next_one_is_there(name):
+def test_tick_names_a_task_and_expires_before_the_next_one(name):
     tick = app.conf.beat_schedule[name]
 
     assert tick["task"] in TASKS

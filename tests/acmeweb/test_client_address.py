@@ -1,4 +1,4 @@
-"""Whose address counts, with and without reverse proxies."""
+"""The client's address, with and without reverse proxies."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ PROXIES = [ipaddress.ip_network(text) for text in ("10.0.0.0/8", "127.0.0.1/32",
 @pytest.mark.parametrize(
     ("peer", "forwarded_for", "client"),
     [
-        ("203.0.113.9", "10.9.9.9", "203.0.113.9"),  # no proxy of ours
+        ("203.0.113.9", "10.9.9.9", "203.0.113.9"),  # not a trusted proxy
         ("10.0.0.1", "", "10.0.0.1"),
         ("10.0.0.1", "198.51.100.7", "198.51.100.7"),
-        ("10.0.0.1", "192.0.2.1, 198.51.100.7", "198.51.100.7"),  # the left one is the client's own invention
+        ("10.0.0.1", "192.0.2.1, 198.51.100.7", "198.51.100.7"),  # the left one is forged by the client
         ("10.0.0.1", "192.0.2.1, 198.51.100.7, 10.0.0.2", "198.51.100.7"),
         ("10.0.0.1", "10.0.0.3, 10.0.0.2", "10.0.0.3"),
         ("10.0.0.1", "198.51.100.7:4711", "198.51.100.7"),
@@ -69,19 +69,19 @@ def test_several_headers_are_one_list():
         ("websocket", "10.0.0.1", b"https", "wss"),
     ],
 )
-def test_the_scheme_is_believed_from_trusted_proxies_only(kind, peer, said, scheme):
+def test_scheme_is_accepted_only_from_trusted_proxies(kind, peer, said, scheme):
     plain = {"http": "http", "websocket": "ws"}[kind]
     scope = {"type": kind, "scheme": plain, "client": (peer, 5), "headers": [(b"x-forwarded-proto", said)]}
 
     assert client_address.resolve_client(scope, PROXIES)["scheme"] == scheme
 
 
-def test_a_unix_socket_has_no_address_and_a_lifespan_no_client():
+def test_unix_socket_and_lifespan_scopes_are_unchanged():
     for scope in ({"type": "http", "client": None, "headers": []}, {"type": "lifespan"}):
         assert client_address.resolve_client(scope, PROXIES) is scope
 
 
-def test_a_proxy_that_is_no_network_stops_the_start():
+def test_invalid_proxy_network_stops_the_start():
     with pytest.raises(InvalidEnvSetting, match="ACME_TRUSTED_PROXIES"):
         EnvReader({"ACME_TRUSTED_PROXIES": "10.0.0.1/8"}).networks("ACME_TRUSTED_PROXIES")
 
@@ -93,7 +93,7 @@ async def echo(scope, receive, send):
 
 
 @pytest.mark.parametrize(("trusted", "seen"), [([], ["127.0.0.1", "http"]), (PROXIES, ["10.9.9.9", "https"])])
-def test_the_web_server_itself_believes_no_forwarded_address_from_loopback(trusted, seen):
+def test_web_server_ignores_forwarded_addresses_from_loopback(trusted, seen):
     config = uvicorn.Config(
         **{**UVICORN_OPTIONS, "app": TrustedProxyMiddleware(echo, trusted), "lifespan": "off", "log_level": "error"}
     )

@@ -1,4 +1,4 @@
-"""The first page: what is the same for everyone is made once per change, campaigns as bars, the course of a cluster."""
+"""The home page: shared fragments are rendered once per change; campaign bars; plots of a cluster."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def ada():
 # --- once per change
 
 
-def test_the_numbers_of_topics_say_whether_anything_moved():
-    ours = [f"test-{uuid.uuid4().hex}" for _ in range(2)]  # other tests move the real ones
+def test_topic_numbers_show_whether_a_topic_changed():
+    ours = [f"test-{uuid.uuid4().hex}" for _ in range(2)]  # other tests change the real topics
     before = fragment_cache.cache_key(*ours)
     metrics_store.valkey.ask([("INCR", f"acme:live:{ours[1]}")])
 
     assert (before, fragment_cache.cache_key(*ours), fragment_cache.cache_key(*ours)) == ("0 0", "0 1", "0 1")
 
 
-def test_without_valkey_nobody_knows_the_numbers(settings):
+def test_topic_numbers_are_zero_without_valkey(settings):
     settings.VALKEY_URL = ""
 
     assert fragment_cache.topic_sequences(["queue", "nodes"]) == {"queue": 0, "nodes": 0}
@@ -52,7 +52,7 @@ def test_without_valkey_nobody_knows_the_numbers(settings):
 
 @pytest.fixture
 def remembers(settings, monkeypatch):
-    """However slow the machine is, the five seconds of the template are not over."""
+    """Disable the template's five-second expiry, for slow machines."""
     monkeypatch.setattr(LocMemCache, "get_backend_timeout", lambda *_: None)
     settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
     cache.clear()
@@ -66,7 +66,7 @@ def capacity(numbers):
     )
 
 
-def test_the_capacity_is_counted_once_until_a_topic_moves(remembers):
+def test_capacity_is_counted_once_until_a_topic_changes(remembers):
     make.cluster()
     assert "32 GPUs free" in capacity("7 3")
     Node.objects.filter(name="seren-001").update(state="DOWN")
@@ -78,7 +78,7 @@ def test_the_capacity_is_counted_once_until_a_topic_moves(remembers):
     assert "24 GPUs free, 0 GPUs drained, 8 GPUs down" in capacity("7 4")
 
 
-def test_what_is_shared_names_nobody(remembers):
+def test_shared_fragment_names_no_user(remembers):
     make.running(make.job(name="secret-run", gpus_per_node=8))
 
     assert "8 GPUs allocated" in capacity("1 1")
@@ -93,7 +93,7 @@ def campaign(*checkpoints):
     return api_make.campaign(api_make.person(), *checkpoints)
 
 
-def test_a_campaign_is_a_bar_of_what_is_done_failed_and_left():
+def test_campaign_bar_shows_done_failed_and_remaining_results():
     row = campaign("/checkpoints/a", "/checkpoints/b")
     cells = list(Evaluation.objects.filter(campaign=row).order_by("pk"))
     Evaluation.objects.filter(pk=cells[0].pk).update(state=CampaignState.COMPLETED)
@@ -104,7 +104,7 @@ def test_a_campaign_is_a_bar_of_what_is_done_failed_and_left():
     assert sum(part.share for part in one.parts) == pytest.approx(100, abs=0.01)
 
 
-def test_only_campaigns_of_ones_teams_that_have_not_ended_are_under_way():
+def test_only_open_campaigns_of_the_users_teams_are_shown():
     row = campaign()
 
     assert running_campaigns(Caller(user=make.user("stranger"))) == []
@@ -125,7 +125,7 @@ def test_the_first_page_links_to_the_campaign():
 # --- the course
 
 
-def test_the_plots_know_their_cluster_and_where_the_numbers_are(ada):
+def test_plots_have_the_cluster_and_the_url_of_their_data(ada):
     make.cluster()
 
     page = ada.get("/").content.decode()
@@ -134,11 +134,11 @@ def test_the_plots_know_their_cluster_and_where_the_numbers_are(ada):
     assert ada.get("/api/v1/clusters/seren/course/").json()["step_s"] == 300
 
 
-def test_without_a_cluster_there_is_nothing_to_draw(ada):
+def test_plots_are_omitted_without_a_cluster(ada):
     assert 'id="course"' not in ada.get("/").content.decode()
 
 
-def test_the_jobs_that_a_list_shows_bring_what_a_row_needs():
+def test_jobs_of_a_list_are_loaded_with_the_columns_of_a_row():
     make.running(make.job(gpus_per_node=1))
     row = Job.objects.all().with_list_columns().get()
 

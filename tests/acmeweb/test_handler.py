@@ -1,4 +1,4 @@
-"""Django in threads, asked as an ASGI server asks it."""
+"""Django in threads, called like by an ASGI server."""
 
 import asyncio
 import threading
@@ -54,7 +54,7 @@ def open_to_all(settings):
 
 
 async def asked(address, *messages, hang_up_after=None):
-    """Status, headers and body; the caller hangs up after so many messages of the answer."""
+    """Return status, headers and body; the caller disconnects after so many messages of the response."""
     left = list(messages) or [{"type": "http.request", "body": b""}]
     said, gone = [], asyncio.Event()
 
@@ -89,7 +89,7 @@ async def test_a_body_in_pieces_arrives_whole_and_is_answered_in_a_thread():
     assert threads[-1].startswith("request")
 
 
-async def test_both_signals_come_so_that_the_connection_goes_back():
+async def test_both_request_signals_are_sent_so_the_connection_is_returned():
     heard = []
     for signal in (request_started, request_finished):
         signal.connect(lambda signal, **_: heard.append(signal), weak=False, dispatch_uid="here")
@@ -101,11 +101,11 @@ async def test_both_signals_come_so_that_the_connection_goes_back():
     assert heard == [request_started, request_finished]
 
 
-async def test_a_stream_of_the_event_loop_is_passed_on():
+async def test_asynchronous_stream_is_passed_on():
     assert (await asked("/later"))[2] == b"ab"
 
 
-async def test_a_stream_ends_when_the_caller_hangs_up():
+async def test_stream_ends_when_the_caller_disconnects():
     closed.clear()
 
     await asked("/endless", hang_up_after=3)
@@ -113,11 +113,11 @@ async def test_a_stream_ends_when_the_caller_hangs_up():
     assert closed.wait(PATIENCE_S)
 
 
-async def test_who_hangs_up_before_the_body_is_whole_gets_no_answer():
+async def test_caller_who_disconnects_before_the_body_is_complete_gets_no_response():
     assert await asked("/whole", {"type": "http.disconnect"}) is None
 
 
-async def test_an_error_of_ours_is_a_plain_500():
+async def test_own_error_is_a_plain_500():
     status, _, body = await asked("/broken")
 
     assert status == 500 and b"of ours" not in body

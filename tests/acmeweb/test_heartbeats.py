@@ -1,4 +1,4 @@
-"""Heartbeats around Django: the plain ones are written together, and everything else goes on as it came."""
+"""Batched heartbeats: plain ones are written together, all other requests go to Django unchanged."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ BEAT = {"heartbeats": [{"step": 7, "loss": 2.5}]}
 
 
 class Django:
-    """Who gets what the fast way leaves; says what body arrived."""
+    """Stands for Django: gets what the middleware leaves, and returns the body that arrived."""
 
     def __init__(self):
         self.bodies = []
@@ -78,7 +78,7 @@ async def test_a_plain_heartbeat_is_answered_without_django():
     assert not django.bodies and writer.together == [{KEY: BEAT["heartbeats"]}]
 
 
-async def test_those_that_come_together_are_written_together_and_one_attempt_in_its_order():
+async def test_concurrent_heartbeats_are_written_together_and_in_order_per_attempt():
     writer = Writer()
     door = HeartbeatBatching(Django(), writer)
     steps = [{"heartbeats": [{"step": step}]} for step in range(3)]
@@ -110,7 +110,7 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("name", STRANGE)
-async def test_what_is_not_plain_goes_to_django_as_it_came(name):
+async def test_unusual_request_goes_to_django_unchanged(name):
     django, writer = Django(), Writer()
     asked = dict(STRANGE[name])
     body = asked.pop("body", BEAT)
@@ -121,7 +121,7 @@ async def test_what_is_not_plain_goes_to_django_as_it_came(name):
     assert django.bodies == [body if isinstance(body, bytes) else json.dumps(body).encode()]
 
 
-async def test_over_plain_http_nothing_is_taken_where_https_is_asked_for(settings):
+async def test_plain_http_is_left_to_django_if_https_is_required(settings):
     settings.SECURE_SSL_REDIRECT = True
     settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     door = HeartbeatBatching(Django(), Writer())
@@ -130,7 +130,7 @@ async def test_over_plain_http_nothing_is_taken_where_https_is_asked_for(setting
     assert (await post(door, headers={"x_forwarded_proto": "https"}))[0] == 200
 
 
-async def test_an_attempt_that_has_ended_and_a_database_that_is_away_are_djangos_to_explain():
+async def test_ended_attempt_and_unavailable_database_are_left_to_django():
     def away(reports):
         raise OperationalError("gone")
 
@@ -138,7 +138,7 @@ async def test_an_attempt_that_has_ended_and_a_database_that_is_away_are_djangos
     assert (await post(HeartbeatBatching(Django(), away)))[0] == 418
 
 
-async def test_who_sends_too_many_a_minute_is_counted_by_django(settings):
+async def test_caller_above_the_rate_limit_is_left_to_django(settings):
     settings.ACME_API_PER_MINUTE = 2
     door = HeartbeatBatching(Django(), Writer())
 
@@ -148,7 +148,7 @@ async def test_who_sends_too_many_a_minute_is_counted_by_django(settings):
 
 
 @pytest.mark.django_db
-def test_many_attempts_are_one_statement_and_the_dead_are_left_out(django_assert_num_queries):
+def test_many_attempts_are_one_statement_without_ended_attempts(django_assert_num_queries):
     one, other, dead = (make.running(make.job(gpus_per_node=1), gpus=(n,)) for n in range(3))
     Attempt.objects.filter(pk=dead.pk).update(ended_at=clock.now())
     reports = {

@@ -1,4 +1,4 @@
-"""What ACME_HTTPS turns on by itself, and what is asked for separately."""
+"""The settings that ACME_HTTPS enables, and those that need a separate variable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ print(json.dumps([s.SECURE_HSTS_SECONDS > 0, s.SECURE_HSTS_INCLUDE_SUBDOMAINS, s
         ({"ACME_HSTS_PRELOAD": "1"}, [False, False, False]),
     ],
 )
-def test_hsts_binds_other_hosts_only_if_asked(given, hsts):
+def test_hsts_covers_other_hosts_only_on_request(given, hsts):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ACME_H")}
 
     done = subprocess.run([sys.executable, "-c", SHOW], cwd=ROOT, env=kept | given, capture_output=True, text=True)

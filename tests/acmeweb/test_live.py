@@ -1,4 +1,4 @@
-"""The websocket of a page: who may listen, to what, and what it hears."""
+"""The websocket of a page: authentication, topics and messages."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ import json
 import pytest
 from asgiref.testing import ApplicationCommunicator
 from channels.auth import AuthMiddlewareStack
-from channels.db import database_sync_to_async  # it gives the connection of its thread back
+from channels.db import database_sync_to_async  # returns the database connection of its thread
 from channels.layers import get_channel_layer
 from django.contrib.auth.models import AnonymousUser
 
@@ -22,13 +22,13 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def one_process(settings):
-    """Messages stay in this process, and no number is known: the page asks again at its first message."""
+    """Messages stay in this process, and topic numbers are unknown: the page reloads at its first message."""
     settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
     settings.VALKEY_URL = ""
 
 
 class Socket(ApplicationCommunicator):
-    """A browser's end. (channels.testing has one, but wants another web server to be installed.)"""
+    """The browser's side. (The one of channels.testing needs another web server.)"""
 
     def __init__(self, user):
         super().__init__(LiveConsumer.as_asgi(), {"type": "websocket", "user": user})
@@ -58,7 +58,7 @@ async def opened(user):
 
 
 class SignedIn(Socket):
-    """By the cookie of a browser."""
+    """Return the scope's session from a browser's cookie."""
 
     def __init__(self, cookie):
         headers = [(b"cookie", f"sessionid={cookie}".encode()), (b"host", b"testserver")]
@@ -74,7 +74,7 @@ async def tell(topic, number):
     await get_channel_layer().group_send(channel_group(topic), {"type": "topic.moved", "topic": topic, "seq": number})
 
 
-async def test_somebody_who_is_not_signed_in_hears_that_and_nothing_else():
+async def test_anonymous_socket_is_closed_as_signed_out():
     socket = await opened(AnonymousUser())
 
     assert await socket.receive_output() == {"type": "websocket.close", "code": 4401}
@@ -95,7 +95,7 @@ def has_another_password(client, user):
 
 
 @pytest.mark.parametrize("leave", [signs_out, is_switched_off, has_another_password])
-async def test_who_is_nobody_any_more_is_cut_off_at_the_next_look(monkeypatch, client, leave):
+async def test_socket_closes_at_the_next_check_after_the_session_ends(monkeypatch, client, leave):
     monkeypatch.setattr(consumers, "SESSION_RECHECK_S", 0.01)
     user = await ada()
     await database_sync_to_async(client.force_login)(user)
@@ -110,7 +110,7 @@ async def test_who_is_nobody_any_more_is_cut_off_at_the_next_look(monkeypatch, c
     assert await socket.receive_output() == {"type": "websocket.close", "code": 4401}
 
 
-async def test_a_page_joins_its_topics_and_hears_that_they_moved():
+async def test_page_joins_its_topics_and_is_notified_of_changes():
     socket = await opened(await ada())
 
     await socket.join("queue", "nodes")
@@ -121,7 +121,7 @@ async def test_a_page_joins_its_topics_and_hears_that_they_moved():
     await socket.leave()
 
 
-async def test_what_was_not_joined_is_not_heard():
+async def test_page_gets_no_messages_of_other_topics():
     socket = await opened(await ada())
     await socket.join("queue")
     await socket.hear()
@@ -133,7 +133,7 @@ async def test_what_was_not_joined_is_not_heard():
 
 
 @pytest.mark.parametrize("person", ["ada", "ben"])
-async def test_a_job_is_its_teams_to_listen_to(person):
+async def test_only_the_team_of_a_job_may_join_its_topic(person):
     await database_sync_to_async(make.team)("evaluation", ben="researcher")
     job = await database_sync_to_async(make.job)(by="ada")
     socket = await opened(await database_sync_to_async(make.user)(person))
@@ -146,7 +146,7 @@ async def test_a_job_is_its_teams_to_listen_to(person):
 
 
 @pytest.mark.parametrize("topic", ["everything", "job:", "job:../../x", "node:abc", "job:01k3v9q2m7t\n", 7, None])
-async def test_a_topic_that_is_none_is_passed_over(topic):
+async def test_unknown_topic_is_ignored(topic):
     socket = await opened(await ada())
 
     await socket.join(topic, "queue")
@@ -168,7 +168,7 @@ async def test_a_topic_that_is_none_is_passed_over(topic):
         {"data": b"\xff\xfe"},
     ],
 )
-async def test_nonsense_closes_the_socket_and_breaks_nothing(sent):
+async def test_invalid_message_closes_the_socket(sent):
     socket = await opened(await ada())
 
     await socket.say(**sent)
@@ -177,7 +177,7 @@ async def test_nonsense_closes_the_socket_and_breaks_nothing(sent):
     await socket.wait()
 
 
-async def test_an_incident_is_heard_by_those_whom_it_touched(tmp_path):
+async def test_incident_topic_is_open_to_the_affected_teams(tmp_path):
     died = await database_sync_to_async(failures.diagnosed)(tmp_path, by="ada")
     topic = f"incident:{died.incident_id}"
     mine, other = await opened(await ada()), await opened(await database_sync_to_async(make.user)("ben"))
@@ -191,7 +191,7 @@ async def test_an_incident_is_heard_by_those_whom_it_touched(tmp_path):
         await socket.leave()
 
 
-async def test_a_topic_goes_on_while_one_page_still_listens():
+async def test_topic_stays_subscribed_while_one_page_listens():
     first, second = await opened(await ada()), await opened(await ada())
     for socket in (first, second):
         await socket.join("queue")
@@ -205,7 +205,7 @@ async def test_a_topic_goes_on_while_one_page_still_listens():
     assert subscriptions.process_hub().listeners == {}
 
 
-async def test_whoever_comes_after_the_last_one_left_hears_again():
+async def test_new_page_is_notified_after_the_last_page_left():
     for number in (1, 2):
         socket = await opened(await ada())
         await socket.join("queue")
@@ -215,7 +215,7 @@ async def test_whoever_comes_after_the_last_one_left_hears_again():
         await socket.leave()
 
 
-async def test_a_page_that_reads_slowly_gets_the_newest_number_and_holds_nobody_up():
+async def test_slow_page_gets_the_newest_number_and_delays_no_other_page():
     read, gate = [], asyncio.Event()
 
     async def slowly(words):
@@ -232,20 +232,20 @@ async def test_a_page_that_reads_slowly_gets_the_newest_number_and_holds_nobody_
         await tell("queue", number)
         assert (await quick.hear())["seq"] == number
     gate.set()
-    while slow.telling:
-        await slow.telling
+    while slow.sender:
+        await slow.sender
 
     assert read == [1, 5]
     await subscriptions.process_hub().leave("queue", slow)
     await quick.leave()
 
 
-async def test_a_page_that_is_gone_is_told_nothing_more():
+async def test_closed_page_gets_no_more_messages():
     async def gone(words):
         raise ConnectionResetError
 
     left = subscriptions.PageListener(gone)
     left.queue_message("queue", "{}")
-    await left.telling
+    await left.sender
 
-    assert left.telling is None
+    assert left.sender is None

@@ -1,4 +1,4 @@
-"""Signing in with a password, and changing it."""
+"""Login with a password, and changing the password."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FRESH = "a sentence nobody guesses"
 
 @pytest.fixture(autouse=True)
 def ada(settings, db):
-    person = make.user("ada")  # first, because its hash is kept for other tests, which use the default hasher
+    person = make.user("ada")  # created first: its hash is cached for other tests, which use the default hasher
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     person.set_password(make.PASSWORD)
     person.save()
@@ -31,7 +31,7 @@ def attempt(client, name="ada", password="wrong", address="10.0.0.1"):
     return client.post("/login/", {"username": name, "password": password}, REMOTE_ADDR=address)
 
 
-def test_after_ten_wrong_passwords_even_the_right_one_has_to_wait(client):
+def test_correct_password_is_refused_after_ten_wrong_ones(client):
     for _ in range(login_limits.MAX_PER_NAME):
         assert attempt(client).status_code == 200
 
@@ -41,14 +41,14 @@ def test_after_ten_wrong_passwords_even_the_right_one_has_to_wait(client):
     assert "Too many wrong passwords" in refused.content.decode()
 
 
-def test_a_stranger_elsewhere_cannot_lock_a_colleague_out(client):
+def test_attempts_from_another_address_do_not_lock_a_user_out(client):
     for _ in range(login_limits.MAX_PER_NAME + 1):
         attempt(client, address="203.0.113.9")
 
     assert attempt(client, password=make.PASSWORD).status_code == 302
 
 
-def test_many_names_from_one_address_are_stopped_too(client):
+def test_many_names_from_one_address_are_throttled(client):
     for number in range(login_limits.MAX_PER_ADDRESS):
         attempt(client, name=f"guess{number}")
 
@@ -60,7 +60,7 @@ def test_right_passwords_do_not_count():
         assert attempt(Client(), password=make.PASSWORD).status_code == 302
 
 
-def test_a_person_changes_their_password_and_stays_signed_in(client):
+def test_user_stays_signed_in_after_a_password_change(client):
     attempt(client, password=make.PASSWORD)
     other = Client()
     attempt(other, password=make.PASSWORD)
@@ -74,7 +74,7 @@ def test_a_person_changes_their_password_and_stays_signed_in(client):
 
 
 @pytest.mark.parametrize(("old", "new"), [("wrong", "a sentence nobody guesses"), (make.PASSWORD, "short")])
-def test_a_password_is_changed_by_who_knows_it_and_to_one_worth_having(client, old, new):
+def test_password_change_needs_the_old_password_and_a_strong_new_one(client, old, new):
     client.force_login(make.user("ada"))
 
     page = client.post("/account/password/", {"old_password": old, "new_password1": new, "new_password2": new})
@@ -169,13 +169,13 @@ def change(client, **fields):
     return client.post("/account/password/", new)
 
 
-def test_the_page_offers_to_revoke_tokens_and_has_it_checked(client):
+def test_password_page_offers_to_revoke_tokens_by_default(client):
     client.force_login(make.user("ada"))
 
     assert 'name="revoke_tokens" checked' in client.get("/account/password/").content.decode()
 
 
-def test_a_changed_password_revokes_the_own_tokens_if_asked(client):
+def test_password_change_revokes_tokens_if_requested(client):
     mine, theirs = token(), token("ben")
     client.force_login(make.user("ada"))
 
@@ -186,7 +186,7 @@ def test_a_changed_password_revokes_the_own_tokens_if_asked(client):
     assert (told.by, told.why, told.detail["token"]) == ("ada", "The password was changed.", mine.prefix)
 
 
-def test_a_changed_password_leaves_tokens_alone_if_asked(client):
+def test_password_change_keeps_tokens_if_requested(client):
     token()
     client.force_login(make.user("ada"))
 
@@ -202,7 +202,7 @@ def test_the_password_page_of_the_admin_leads_to_ours(client):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_twenty_parallel_attempts_only_the_limit_is_checked(settings):
+def test_twenty_parallel_attempts_do_not_exceed_the_limit(settings):
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.PBKDF2PasswordHasher"]
     make.user("ada")
 

@@ -1,4 +1,4 @@
-"""What Prometheus is told, and who may ask."""
+"""The metrics for Prometheus, and access to them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_jobs_nodes_and_waits_by_state(scrape):
         assert line in said
 
 
-def test_how_long_a_turn_thought_is_a_histogram(scrape, monkeypatch):
+def test_turn_duration_is_a_histogram(scrape, monkeypatch):
     found = metrics_store.DurationCounts(
         count=3, total_s=0.75, within=[1] * 5 + [2] * (len(metrics_store.BOUNDS_S) - 5)
     )
@@ -94,7 +94,7 @@ def test_incidents_by_state_and_failures_by_cause(scrape, tmp_path):
         assert line in said
 
 
-def test_how_good_start_estimates_are(scrape):
+def test_accuracy_of_start_estimates_is_exported(scrape):
     seren, now = make.cluster(), clock.now()
     estimate_actions.record_forecast(seren, now=now, jobs=3, took=timedelta(seconds=1), seen="")
     EstimateError.objects.create(
@@ -112,7 +112,7 @@ def test_how_good_start_estimates_are(scrape):
         assert line in said
 
 
-def test_what_the_last_day_came_to_is_told_as_a_loop_left_it(scrape, monkeypatch):
+def test_ledger_of_the_last_day_is_exported_as_stored_by_its_loop(scrape, monkeypatch):
     day = {"at": 1.5e9, "ratios": {"goodput": 0.25}, "gpu_hours": {"free": 576.0, "productive": 192.0}}
     day |= {"recoveries": {"ECCError": 2}, "recovery_s": 90.0}
     monkeypatch.setattr(metrics_store, "read_figures", lambda what, names: {"seren": day} if "seren" in names else {})
@@ -130,7 +130,7 @@ def test_what_the_last_day_came_to_is_told_as_a_loop_left_it(scrape, monkeypatch
     assert "acme_ettr_ratio{" not in said
 
 
-def test_it_is_the_text_that_prometheus_reads(scrape):
+def test_output_is_valid_prometheus_text(scrape):
     make.running(make.job(gpus_per_node=1))
 
     lines = scrape().splitlines()
@@ -140,7 +140,7 @@ def test_it_is_the_text_that_prometheus_reads(scrape):
     assert len(set(series)) == len(series)
 
 
-def test_a_job_is_named_by_the_info_metric_alone_and_only_to_those_who_may_see_it(scrape):
+def test_only_the_info_metric_names_jobs_and_only_visible_ones(scrape):
     mine = make.running(make.job(make.person("ada"), gpus_per_node=1))
     theirs = make.running(make.job(make.person("grace", "speech"), "speech", gpus_per_node=1), gpus=(1,))
 
@@ -153,14 +153,14 @@ def test_a_job_is_named_by_the_info_metric_alone_and_only_to_those_who_may_see_i
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer x"}, {"Authorization": "Basic x"}])
-def test_strangers_are_told_nothing(headers):
+def test_anonymous_scrape_is_refused(headers):
     answer = Client().get("/metrics", headers=headers)
 
     assert answer.status_code == 401
     assert b"slurm" not in answer.content and "WWW-Authenticate" in answer.headers
 
 
-def test_a_network_that_was_named_needs_no_token(settings):
+def test_configured_network_needs_no_token(settings):
     settings.ACME_METRICS_NETWORKS = ["10.0.0.0/8"]
 
     assert Client(REMOTE_ADDR="10.1.2.3").get("/metrics").status_code == 200
@@ -168,12 +168,12 @@ def test_a_network_that_was_named_needs_no_token(settings):
     assert Client(REMOTE_ADDR="").get("/metrics").status_code == 401
 
 
-def test_a_network_that_is_none_stops_the_process():
+def test_invalid_network_stops_the_process():
     with pytest.raises(InvalidEnvSetting, match="ACME_METRICS_NETWORKS"):
         EnvReader({"ACME_METRICS_NETWORKS": "10.0.0.0/8,10.1/99"}).networks("ACME_METRICS_NETWORKS")
 
 
-def test_it_asks_no_more_of_the_database_when_there_are_more_jobs(scrape):
+def test_number_of_queries_does_not_grow_with_jobs(scrape):
     make.job()
     scrape()
     with CaptureQueriesContext(connection) as few:

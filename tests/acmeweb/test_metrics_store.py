@@ -1,4 +1,4 @@
-"""Durations added up in Valkey."""
+"""Durations aggregated in Valkey."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def what():
 
 
 @needs_valkey
-def test_each_bound_counts_all_that_took_no_longer(what):
+def test_each_bound_counts_all_shorter_durations(what):
     for seconds in (0.001, 0.005, 0.02, 0.3, 99.0):
         metrics_store.record_duration(what, "seren", seconds)
     metrics_store.record_duration(what, "kalos", 1.0)
@@ -35,30 +35,30 @@ def test_each_bound_counts_all_that_took_no_longer(what):
 
 
 @needs_valkey
-def test_what_fails_is_measured_too(what):
+def test_failing_calls_are_measured_too(what):
     with pytest.raises(ZeroDivisionError), metrics_store.measure_duration(what, "seren"):
         1 / 0  # noqa: B018
 
     assert metrics_store.read_durations(what)["seren"].count == 1
 
 
-def test_without_valkey_nothing_is_counted_and_nobody_fails(settings):
+def test_measuring_without_valkey_does_nothing(settings):
     settings.VALKEY_URL = ""
     metrics_store.record_duration("x", "seren", 1.0)
 
     assert metrics_store.read_durations("x") == {}
 
 
-def test_a_valkey_that_is_away_is_left_alone_for_a_while(settings, monkeypatch):
+def test_unavailable_valkey_is_not_called_for_a_while(settings, monkeypatch):
     settings.VALKEY_URL = "redis://127.0.0.1:1/0"
     fresh = metrics_store._ValkeyConnection()
     monkeypatch.setattr(metrics_store, "valkey", fresh)
 
     metrics_store.record_duration("x", "seren", 1.0)
-    waited = fresh.away_until
+    waited = fresh.retry_at
     metrics_store.record_duration("x", "seren", 1.0)
 
-    assert waited > 0 and fresh.away_until == waited and metrics_store.read_durations("x") == {}
+    assert waited > 0 and fresh.retry_at == waited and metrics_store.read_durations("x") == {}
 
 
 @needs_valkey

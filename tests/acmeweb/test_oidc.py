@@ -1,4 +1,4 @@
-"""Signing in at a provider: the whole way with real signatures; ada comes from the provider, mallory tries her luck."""
+"""Sign-in at a provider, with real signatures; ada uses the provider, mallory attacks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ASKED = OidcSettings(
 
 
 class FakeProvider:
-    """What a provider does: signs in whoever is asked for, and remembers what came with the code."""
+    """A fake provider: signs in any user, and records what came with the code."""
 
     def __init__(self):
         self.claims = {"sub": "u-1", "preferred_username": "ada", "email": "ada@example.org", "groups": ["llm"]}
@@ -63,7 +63,7 @@ class FakeProvider:
         return httpx.Response(404)
 
     def sign_in(self, address):
-        """The page of the provider: back with a code."""
+        """The page of the provider, which redirects back with a code."""
         asked = {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
         self.nonces["code-1"], self.challenge = asked["nonce"], asked["code_challenge"]
         return {"state": asked["state"], "code": "code-1"}
@@ -73,7 +73,7 @@ class FakeProvider:
 def there(settings, monkeypatch):
     fake = FakeProvider()
     settings.OIDC = ASKED
-    known = oidc.OidcProvider(asked=ASKED, transport=httpx.MockTransport(fake))
+    known = oidc.OidcProvider(config=ASKED, transport=httpx.MockTransport(fake))
     monkeypatch.setattr(oidc, "_providers", {ASKED: known})
     make.team("pretraining")
     make.team("evaluation")
@@ -93,7 +93,7 @@ def user_of(client):
     return client.session.get("_auth_user_id")
 
 
-def test_the_whole_way_ends_signed_in_where_one_wanted_to_go(client, there):
+def test_complete_sign_in_ends_at_the_requested_page(client, there):
     answer = sign_in(client, there)
 
     assert answer["Location"] == "/jobs/"
@@ -112,7 +112,7 @@ def test_the_code_goes_with_the_verifier_of_its_challenge_and_our_secret(client,
     assert secret.startswith("Basic ")
 
 
-def test_groups_become_roles_with_an_event_and_leave_with_the_group(client, there):
+def test_roles_follow_groups_with_an_event(client, there):
     make.team("speech", ada="viewer")
     get_user_model().objects.filter(username="ada").update(password="!x")
     there.claims["groups"] = ["llm", "leads", "others"]
@@ -127,7 +127,7 @@ def test_groups_become_roles_with_an_event_and_leave_with_the_group(client, ther
     assert Event.objects.filter(what="team.role").count() == 4
 
 
-def test_the_same_person_under_a_new_name_stays_the_same_user(client, there):
+def test_user_with_a_new_name_at_the_provider_stays_the_same_user(client, there):
     sign_in(client, there)
     there.claims["preferred_username"] = "ada.lovelace"
 
@@ -155,7 +155,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_token_that_is_not_right_signs_nobody_in(name, client, there):
+def test_invalid_claims_are_refused(name, client, there):
     there.change = WRONG[name]
 
     answer = sign_in(client, there)
@@ -164,13 +164,13 @@ def test_a_token_that_is_not_right_signs_nobody_in(name, client, there):
     assert not get_user_model().objects.filter(username="ada").exists()
 
 
-def test_a_foreign_signature_signs_nobody_in(client, there):
+def test_foreign_signature_is_refused(client, there):
     there.key = OTHER
 
     sign_in(client, there)
 
     assert user_of(client) is None
-    assert "not signed as it should be" in said(client)
+    assert "ID token is not valid." in said(client)
 
 
 def test_a_token_without_a_signature_or_signed_with_the_shared_secret_is_refused(client, there):
@@ -182,7 +182,7 @@ def test_a_token_without_a_signature_or_signed_with_the_shared_secret_is_refused
             oidc.verified_claims(known, raw, "n")
 
 
-def test_an_answer_that_was_not_asked_for_here_is_refused(client, there):
+def test_callback_of_another_browser_is_refused(client, there):
     begun = client.get("/login/oidc/")
     back = there.sign_in(begun["Location"])
     other = client.__class__()
@@ -194,7 +194,7 @@ def test_an_answer_that_was_not_asked_for_here_is_refused(client, there):
     assert not there.exchanged
 
 
-def test_an_answer_is_good_once(client, there):
+def test_callback_is_valid_once(client, there):
     begun = client.get("/login/oidc/")
     back = there.sign_in(begun["Location"])
     client.get("/login/oidc/back/", back)
@@ -206,28 +206,28 @@ def test_an_answer_is_good_once(client, there):
 
 
 @pytest.mark.parametrize("after", ["https://evil.example/", "//evil.example", "javascript:alert(1)", ""])
-def test_nobody_is_sent_to_another_site(after, client, there):
+def test_redirect_to_another_site_is_ignored(after, client, there):
     assert sign_in(client, there, after)["Location"] == "/"
 
 
 @pytest.mark.parametrize("fields", [{}, {"password": "!x", "is_staff": True}, {"password": "!x", "is_superuser": True}])
-def test_a_name_does_not_open_the_account_of_somebody_else(fields, client, there):
+def test_matching_name_does_not_open_an_existing_account(fields, client, there):
     ada = make.user("ada")
     get_user_model().objects.filter(pk=ada.pk).update(**fields)
 
     sign_in(client, there)
 
     assert user_of(client) is None
-    assert "is taken by a user who signs in otherwise" in said(client)
+    assert "belongs to a user with another sign-in" in said(client)
 
 
-def test_where_newcomers_are_refused_only_a_prepared_user_gets_in(client, there, settings, monkeypatch):
+def test_only_prepared_users_sign_in_if_new_users_are_refused(client, there, settings, monkeypatch):
     settings.OIDC = replace(ASKED, new_users="refuse")
-    known = oidc.OidcProvider(asked=settings.OIDC, transport=httpx.MockTransport(there))
+    known = oidc.OidcProvider(config=settings.OIDC, transport=httpx.MockTransport(there))
     monkeypatch.setattr(oidc, "_providers", {settings.OIDC: known})
 
     sign_in(client, there)
-    assert "There is no user ada here" in said(client)
+    assert "User ada does not exist here" in said(client)
 
     prepared = get_user_model()(username="ada")
     prepared.set_unusable_password()
@@ -236,7 +236,7 @@ def test_where_newcomers_are_refused_only_a_prepared_user_gets_in(client, there,
     assert user_of(client) == str(prepared.pk)
 
 
-def test_who_is_switched_off_stays_out(client, there):
+def test_deactivated_user_cannot_sign_in(client, there):
     sign_in(client, there)
     client.post("/logout/")
     get_user_model().objects.update(is_active=False)
@@ -246,14 +246,14 @@ def test_who_is_switched_off_stays_out(client, there):
     assert user_of(client) is None
 
 
-def test_a_provider_that_is_away_is_named_and_the_password_still_works(client, there):
+def test_unavailable_provider_is_reported_and_passwords_still_work(client, there):
     there.away = True
 
     assert client.get("/login/oidc/")["Location"] == "/login/"
-    assert "The provider does not answer" in said(client)
+    assert "The provider is not responding correctly" in said(client)
 
 
-def test_without_a_provider_there_is_no_such_page(client, settings):
+def test_sign_in_page_does_not_exist_without_a_provider(client, settings):
     settings.OIDC = None
 
     assert client.get("/login/oidc/").status_code == 404
@@ -270,7 +270,7 @@ def test_without_a_provider_there_is_no_such_page(client, settings):
         ({"OIDC_TEAMS": "llm=pretraining:owner"}, "OIDC_TEAMS"),
     ],
 )
-def test_a_setting_nobody_can_start_with_is_named(more, named):
+def test_invalid_setting_is_named(more, named):
     with pytest.raises(InvalidEnvSetting) as refused:
         EnvReader({"OIDC_ISSUER": ISSUER, "OIDC_CLIENT_ID": "acme", **more}).oidc()
 
@@ -286,14 +286,14 @@ def test_groups_of_the_environment_are_read():
 
 
 def way_out(page):
-    """Where the page goes on to by itself, as its link says too."""
+    """Return the URL to which the page redirects; its link has the same."""
     found = re.search(r'http-equiv="refresh" content="\d+;url=([^"]+)"', page)
     address = html.unescape(found[1])
     assert f'href="{found[1]}"' in page
     return address.partition("?")[0], {name: one[0] for name, one in parse_qs(urlsplit(address).query).items()}
 
 
-def test_who_came_by_the_provider_is_signed_out_there_too(client, there):
+def test_sign_out_also_ends_the_session_at_the_provider(client, there):
     there.more = {"end_session_endpoint": f"{ISSUER}/leave"}
     sign_in(client, there)
 
@@ -307,7 +307,7 @@ def test_who_came_by_the_provider_is_signed_out_there_too(client, there):
 
 
 @pytest.mark.parametrize("address", [None, "", 7, "javascript:alert(1)"])
-def test_a_provider_without_a_usable_way_out_is_left_alone(client, there, address):
+def test_provider_without_a_usable_sign_out_url_is_skipped(client, there, address):
     there.more = {"end_session_endpoint": address}
     sign_in(client, there)
 
@@ -317,20 +317,20 @@ def test_a_provider_without_a_usable_way_out_is_left_alone(client, there, addres
     assert user_of(client) is None
 
 
-def test_who_signed_in_with_a_password_or_whose_provider_is_away_leaves_all_the_same(client, there):
+def test_sign_out_works_with_a_password_and_with_an_unavailable_provider(client, there):
     there.more = {"end_session_endpoint": f"{ISSUER}/leave"}
     client.force_login(make.user("bob"))
     assert client.post("/logout/")["Location"] == "/login/"
 
     sign_in(client, there)
-    oidc.configured_provider().found.clear()
+    oidc.configured_provider().cache.clear()
     there.away = True
 
     assert client.post("/logout/")["Location"] == "/login/"
     assert user_of(client) is None
 
 
-def test_nobody_is_signed_out_by_a_link(client, there):
+def test_link_cannot_sign_a_user_out(client, there):
     sign_in(client, there)
 
     assert client.get("/logout/").status_code == 405

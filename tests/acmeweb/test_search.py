@@ -1,4 +1,4 @@
-"""The search box: everything is found by what people know of it, and nobody finds what they may not see."""
+"""The search: objects are found by their known names, and only if the user may see them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def asked(text, name="ada", **headers):
 
 
 def found(text, name="ada"):
-    return [(one.kind, one.title) for one in asked(text, name).context["found"]]
+    return [(one.kind, one.title) for one in asked(text, name).context["results"]]
 
 
 def test_a_job_is_found_by_its_id_its_begin_and_a_part_of_its_name():
@@ -47,12 +47,12 @@ def test_jobs_of_other_teams_are_not_found():
 
 
 def test_a_node_leads_to_its_page():
-    only = asked("seren-003").context["found"]
+    only = asked("seren-003").context["results"]
 
     assert [(one.kind, one.url) for one in only] == [("node", "/nodes/seren/seren-003/")]
 
 
-def test_people_are_found_by_those_who_share_a_team():
+def test_users_are_found_by_members_of_their_teams():
     assert found("ad") == [("user", "ada"), ("user", "adele")]
     assert "user" not in {kind for kind, _ in found("ben")}
     make.user("root", is_superuser=True)
@@ -73,23 +73,23 @@ def test_pages_are_found_by_other_words_for_them():
     assert ("page", "Clusters") in found("slurm")
 
 
-def test_without_a_word_the_pages_are_listed():
+def test_empty_search_lists_the_pages():
     assert {kind for kind, _ in found("")} == {"page"}
 
 
-def test_every_page_that_is_named_is_there():
+def test_every_listed_page_exists():
     root = make.user("root", is_superuser=True)
     client = Client()
     client.force_login(root)
 
-    urls = [one.url for one in client.get("/search/").context["found"]]
+    urls = [one.url for one in client.get("/search/").context["results"]]
 
     assert len(urls) == len(SEARCHABLE_PAGES)
     assert all(client.get(url).status_code == 200 for url in urls)
 
 
 @pytest.mark.parametrize("text", ["\x00", "%", "_", "'; drop table", "<script>x</script>", "9" * 40, "#" * 500])
-def test_odd_words_find_nothing_and_break_nothing(text):
+def test_unusual_input_finds_nothing(text):
     answer = asked(text)
 
     assert answer.status_code == 200
@@ -102,13 +102,13 @@ def test_a_percent_sign_is_no_wildcard():
     assert [kind for kind, _ in found("%")] == []
 
 
-def test_htmx_gets_the_list_alone():
+def test_htmx_gets_only_the_list():
     answer = asked("seren", **{"HX-Request": "true", "HX-Target": "ul#found"}).content.decode()
 
     assert answer.startswith("<ul") and "<html" not in answer
 
 
-def test_strangers_are_sent_to_sign_in(client):
+def test_anonymous_users_are_sent_to_the_login(client):
     assert client.get("/search/", {"q": "a"}).status_code == 302
 
 

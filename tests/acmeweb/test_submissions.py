@@ -1,4 +1,4 @@
-"""Submissions around Django: those that come together are one transaction, and each is as if it had come alone."""
+"""Batched submissions: concurrent ones are one transaction, each with the same effect as alone."""
 
 import asyncio
 import json
@@ -45,14 +45,14 @@ async def post(door, body=TRAIN, **changed):
 
 
 class Writer:
-    """Takes everything, and remembers what came together."""
+    """Accepts everything, and records the batches."""
 
     def __init__(self):
         self.together = []
 
     def __call__(self, asked):
         self.together.append(dict(asked))
-        return {name: ({"id": "j1", "jobs": ["j1"]}, f"{one.asked.home}/j1/") for name, one in asked.items()}
+        return {name: ({"id": "j1", "jobs": ["j1"]}, f"{one.request.home}/j1/") for name, one in asked.items()}
 
 
 async def test_a_plain_submission_is_answered_without_django():
@@ -65,7 +65,7 @@ async def test_a_plain_submission_is_answered_without_django():
     assert not django.bodies
 
 
-async def test_those_that_come_together_are_written_together_and_the_same_key_one_after_the_other():
+async def test_concurrent_submissions_are_written_together_but_the_same_key_in_sequence():
     writer = Writer()
     door = SubmissionBatching(Django(), writer)
 
@@ -77,7 +77,7 @@ async def test_those_that_come_together_are_written_together_and_the_same_key_on
     assert all(sum(one.key == "k" for one in asked.values()) <= 1 for asked in writer.together)
 
 
-async def test_nobody_is_forgotten_who_comes_while_the_connection_is_given_back():
+async def test_submission_during_the_return_of_the_connection_is_not_lost():
     door = SubmissionBatching(Django(), Writer())
 
     for _ in range(50):
@@ -105,7 +105,7 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("name", STRANGE)
-async def test_what_is_not_plain_goes_to_django_as_it_came(name):
+async def test_unusual_request_goes_to_django_unchanged(name):
     django = Django()
     asked = dict(STRANGE[name])
     body = asked.pop("body", TRAIN)
@@ -116,7 +116,7 @@ async def test_what_is_not_plain_goes_to_django_as_it_came(name):
     assert django.bodies == [body if isinstance(body, bytes) else json.dumps(body).encode()]
 
 
-async def test_a_header_that_is_there_twice_is_djangos_to_read():
+async def test_duplicate_header_is_left_to_django():
     once = {"headers": {"Authorization": f"Bearer {TOKEN}"}}
 
     assert (await post(SubmissionBatching(Django(), _never), **once))[0] == 418
@@ -126,7 +126,7 @@ def _never(asked):
     raise AssertionError("this is not for here")
 
 
-async def test_a_database_that_is_away_is_djangos_to_explain():
+async def test_unavailable_database_is_left_to_django():
     def away(asked):
         raise OperationalError("gone")
 
@@ -145,11 +145,11 @@ def ada():
 def submission(token, job=TRAIN, key=None, id="req-1", source="10.0.0.7"):
     raw = json.dumps(job).encode()
     asked = BatchableRequest(token=token, raw=raw, id=id, source=source, home="https://acme.example", headers={})
-    return PendingSubmission(asked=asked, job=job, digest=Token.secret_digest(token), key=key)
+    return PendingSubmission(request=asked, job=job, digest=Token.secret_digest(token), key=key)
 
 
 @pytest.mark.django_db
-def test_a_job_that_came_with_others_is_the_one_that_would_have_come_alone(ada):
+def test_batched_job_equals_a_single_submission(ada):
     token, other = make.token(ada), make.token(make.person("bob"))
     alone = make.Caller(ada).post("jobs/", TRAIN, X_Request_ID="req-1").json()
 
@@ -170,7 +170,7 @@ def _kept(model, **which):
 
 
 @pytest.mark.django_db
-def test_each_has_the_event_of_its_own_request(ada):
+def test_each_job_has_the_event_of_its_own_request(ada):
     bob = make.person("bob")
     asked = {
         1: submission(make.token(ada), id="r1"),
@@ -233,7 +233,7 @@ UNSERVED = {
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("name", UNSERVED)
-def test_who_is_not_plainly_right_is_left_to_django_and_holds_nobody_up(ada, name):
+def test_questionable_request_is_left_to_django_and_delays_no_other(ada, name):
     make.team("speech")
     good, bad = submission(make.token(ada)), UNSERVED[name]()
 
@@ -244,14 +244,14 @@ def test_who_is_not_plainly_right_is_left_to_django_and_holds_nobody_up(ada, nam
 
 
 @pytest.mark.django_db
-def test_nothing_is_submitted_to_a_cluster_that_is_only_observed(ada):
+def test_observed_cluster_gets_no_submission(ada):
     type(make.cluster()).objects.update(mode="observe")
 
     assert submit_pending({1: submission(make.token(ada))}) == {}
 
 
 @pytest.mark.django_db
-def test_a_role_that_was_taken_counts_from_the_next_one_on(ada):
+def test_removed_role_applies_from_the_next_submission(ada):
     token = make.token(ada)
     submit_pending({1: submission(token)})
     Membership.objects.filter(user=ada).update(role=TeamRole.VIEWER)
@@ -260,7 +260,7 @@ def test_a_role_that_was_taken_counts_from_the_next_one_on(ada):
 
 
 @pytest.mark.django_db
-def test_using_a_token_is_noted(ada):
+def test_last_use_of_a_token_is_recorded(ada):
     secret = make.token(ada)
 
     submit_pending({1: submission(secret)})
@@ -269,7 +269,7 @@ def test_using_a_token_is_noted(ada):
 
 
 @pytest.mark.django_db
-def test_a_key_keeps_the_answer_that_django_gives_again(ada):
+def test_idempotency_key_stores_the_response_that_django_repeats(ada):
     secret = make.token(ada)
     shown, where = submit_pending({1: submission(secret, key="k1")})[1]
 
@@ -284,7 +284,7 @@ def test_a_key_keeps_the_answer_that_django_gives_again(ada):
 
 
 @pytest.mark.django_db
-def test_a_key_that_was_used_is_left_to_django_and_the_same_key_of_another_person_is_another(ada):
+def test_used_key_is_left_to_django_and_keys_are_separate_per_user(ada):
     bob = make.person("bob")
     IdempotencyKey.objects.create(user=ada, key="k1", digest=digest_request("POST", "/", b""), status=201, body="{}")
 
@@ -295,7 +295,7 @@ def test_a_key_that_was_used_is_left_to_django_and_the_same_key_of_another_perso
 
 
 @pytest.mark.django_db
-def test_who_asks_too_often_is_left_to_django(ada, settings):
+def test_rate_limited_caller_is_left_to_django(ada, settings):
     settings.ACME_API_PER_MINUTE = 2
 
     told = submit_pending({n: submission(make.token(ada)) for n in range(3)})
@@ -304,7 +304,7 @@ def test_who_asks_too_often_is_left_to_django(ada, settings):
 
 
 @pytest.mark.django_db
-def test_however_many_come_the_questions_are_the_same(ada, django_assert_num_queries):
+def test_number_of_queries_does_not_grow_with_submissions(ada, django_assert_num_queries):
     tokens = [make.token(make.person(f"p{n}")) for n in range(10)]
     submit_pending({"warm": submission(tokens[0])})
     Token.objects.update(last_used_at=clock.now())

@@ -1,4 +1,4 @@
-"""Trainings on the first page: who sees which, how much of their time counted, and since when nothing is saved."""
+"""Trainings on the home page: visibility, ETTR, and the time since the last checkpoint."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_training_shows_its_loss_as_a_line_and_its_share_of_useful_time():
     assert one.ettr == pytest.approx(0.25, abs=0.01)  # its first step came an hour ago, it began four hours ago
 
 
-def test_a_training_that_reports_nothing_is_shown_all_the_same():
+def test_training_without_reports_is_shown():
     make.running(make.job(by="ada", name="silent", kind="pretrain", gpus_per_node=8), on=["seren-003"])
     client = Client()
     client.force_login(make.user("ada"))
@@ -57,10 +57,10 @@ def test_a_training_that_reports_nothing_is_shown_all_the_same():
     text = client.get("/").content.decode()
 
     assert one.pulse is None and one.line == "" and one.ettr is None
-    assert "Trainings that run" in text and "never</span>" in text
+    assert "Running trainings" in text and "never</span>" in text
 
 
-def test_others_do_not_see_it_and_evaluations_are_none():
+def test_other_users_and_evaluations_are_excluded():
     training()
     training(name="evaluate", on="seren-002", kind="evaluation")
 
@@ -68,7 +68,7 @@ def test_others_do_not_see_it_and_evaluations_are_none():
     assert seen("ben") == []
 
 
-def test_what_is_at_risk_counts_from_the_last_good_checkpoint():
+def test_work_at_risk_counts_from_the_last_good_checkpoint():
     one, now = training(), clock.now()
     for step, hours, verdict in ((1, 3, ""), (2, 2, ""), (3, 1, "bad")):
         at = now - hours * HOUR
@@ -79,7 +79,7 @@ def test_what_is_at_risk_counts_from_the_last_good_checkpoint():
     assert seen()[0].saved_at == now - 2 * HOUR
 
 
-def test_a_failed_try_takes_its_lost_work_from_the_share():
+def test_lost_work_of_a_failed_attempt_reduces_ettr():
     one, now = training(hours=2), clock.now()
     Attempt.objects.filter(pk=one.pk).update(ended_at=now - HOUR, state="NODE_FAIL")
     Attempt.objects.create(job=one.job, number=2, key="again", promised_at=now - HOUR, confirmed_at=now - HOUR / 2)
@@ -88,13 +88,13 @@ def test_a_failed_try_takes_its_lost_work_from_the_share():
     assert ledger_facts.job_ettr([one.job_id], now)[one.job_id] == pytest.approx(0.25, abs=0.01)
 
 
-def test_the_first_page_tells_them_and_asks_as_often_for_many():
+def test_home_page_shows_trainings_with_a_constant_number_of_queries():
     client = Client()
     client.force_login(make.user("ada"))
     training()
     client.get("/")
     with CaptureQueriesContext(connection) as few:
-        assert "Trainings that run" in client.get("/").content.decode()
+        assert "Running trainings" in client.get("/").content.decode()
     training(name="second", on="seren-002")
 
     with CaptureQueriesContext(connection) as more:
@@ -103,7 +103,7 @@ def test_the_first_page_tells_them_and_asks_as_often_for_many():
     assert len(more) == len(few)
 
 
-def test_the_day_in_one_bar_names_nobody_and_sums_to_the_whole():
+def test_ledger_bar_names_no_user_and_sums_to_the_capacity():
     reports._last_day_row.cache_clear()
     training(by="ben", name="secret")
     Cluster.objects.update(created_at=clock.now() - 48 * HOUR)

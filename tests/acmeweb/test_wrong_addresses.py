@@ -1,4 +1,4 @@
-"""A word in an address that cannot be: one sentence above the page, and the rest of the address still counts."""
+"""Invalid query parameters: one sentence above the page, and the other parameters still apply."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ def ada():
 
 
 WRONG = [
-    ("/jobs/?state=nonsense", "state: 'nonsense' is none of waiting, running, finished, failed, PENDING"),
-    ("/jobs/?kind=cooking", "kind: 'cooking' is none of pretrain"),
-    ("/jobs/?mine=yes", "mine: 'yes' is none of 0, 1"),
-    ("/jobs/?before=x", "before: 'x' is no whole number of up to 18 digits"),
-    ("/nodes/?state=broken", "state: 'broken' is none of all, closed"),
-    ("/nodes/?cluster=nowhere", "cluster: 'nowhere' is no cluster that is known here"),
-    ("/map/?cluster=nowhere", "cluster: 'nowhere' is no cluster that is known here"),
-    ("/queue/?cluster=%00'<b>", 'cluster: "\'<b>" is no cluster that is known here'),
-    ("/failures/?cluster=nowhere", "cluster: 'nowhere' is no cluster that is known here"),
-    ("/map/?at=noon", "at: 'noon' is no ISO 8601 time"),
-    ("/failures/?state=nonsense", "state: 'nonsense' is none of unresolved"),
-    ("/failures/?reach=far", "reach: 'far' is none of everything, platform, programs"),
-    ("/failures/?days=8", "days: '8' is none of 1, 7, 30, 90, 365"),
-    ("/failures/?by=moon", "by: 'moon' is none of cause, node, team, kind"),
-    ("/failures/?from=yesterday", "from: 'yesterday' is no day such as 2026-01-31"),
+    ("/jobs/?state=nonsense", "state: 'nonsense' is not one of waiting, running, finished, failed, PENDING"),
+    ("/jobs/?kind=cooking", "kind: 'cooking' is not one of pretrain"),
+    ("/jobs/?mine=yes", "mine: 'yes' is not one of 0, 1"),
+    ("/jobs/?before=x", "before: 'x' is not a whole number of up to 18 digits"),
+    ("/nodes/?state=broken", "state: 'broken' is not one of all, closed"),
+    ("/nodes/?cluster=nowhere", "cluster: 'nowhere' is not a known cluster"),
+    ("/map/?cluster=nowhere", "cluster: 'nowhere' is not a known cluster"),
+    ("/queue/?cluster=%00'<b>", 'cluster: "\'<b>" is not a known cluster'),
+    ("/failures/?cluster=nowhere", "cluster: 'nowhere' is not a known cluster"),
+    ("/map/?at=noon", "at: 'noon' is not an ISO 8601 time"),
+    ("/failures/?state=nonsense", "state: 'nonsense' is not one of unresolved"),
+    ("/failures/?reach=far", "reach: 'far' is not one of everything, platform, programs"),
+    ("/failures/?days=8", "days: '8' is not one of 1, 7, 30, 90, 365"),
+    ("/failures/?by=moon", "by: 'moon' is not one of cause, node, team, kind"),
+    ("/failures/?from=yesterday", "from: 'yesterday' is not a date. Use a date such as 2026-01-31"),
     ("/failures/?to=9999-01-01", "to: '9999-01-01' is out of range"),
     ("/failures/?from=2020-02-02&to=2020-01-01", "from: 2020-02-02 is after the end of the period, 2020-01-01"),
-    ("/failures/rules/?state=old", "state: 'old' is none of running, shadow, adopted, retired"),
-    ("/reports/?by=rack", "by: 'rack' is none of "),
-    ("/reports/?days=8", "days: '8' is none of 1, 7, 30"),
-    ("/reports/?month=soon", "month: 'soon' is no month such as "),
+    ("/failures/rules/?state=old", "state: 'old' is not one of running, shadow, adopted, retired"),
+    ("/reports/?by=rack", "by: 'rack' is not one of "),
+    ("/reports/?days=8", "days: '8' is not one of 1, 7, 30"),
+    ("/reports/?month=soon", "month: 'soon' is not a month. Use YYYY-MM, such as "),
 ]
 
 
 @pytest.mark.parametrize(("address", "sentence"), WRONG)
-def test_a_page_says_what_is_wrong_and_shows_the_rest(ada, address, sentence):
+def test_page_reports_invalid_parameters_and_applies_the_others(ada, address, sentence):
     make.cluster()
 
     answer = ada.get(address)
 
     page = answer.content.decode()
     assert answer.status_code == 400
-    assert html.escape(sentence) in page and "It was left out." in page
+    assert html.escape(sentence) in page and "The parameter was ignored." in page
     assert "</main>" in page and page.count('<li class="error">') == 1
 
 
-def test_what_else_was_asked_for_still_counts(ada):
+def test_valid_parameters_still_apply(ada):
     for kind in ("debug", "sft"):
         make.job(name=f"a-{kind}", kind=kind)
 
@@ -68,7 +68,7 @@ def test_what_else_was_asked_for_still_counts(ada):
     assert 'name="user" value="ada"' in page and "<option selected>sft" in page
 
 
-def test_a_fragment_of_such_a_page_goes_on_as_it_was(ada):
+def test_fragment_with_an_invalid_parameter_still_renders(ada):
     make.job(name="train")
 
     part = ada.get("/jobs/?state=nonsense", headers={"HX-Request": "true", "HX-Target": "section#jobs"})
@@ -80,12 +80,12 @@ def test_a_fragment_of_such_a_page_goes_on_as_it_was(ada):
 @pytest.mark.parametrize(
     ("address", "sentence"),
     [
-        ("/jobs/export.csv?state=nonsense", "state: 'nonsense' is none of waiting"),
-        ("/reports/gpu-hours.csv?days=8", "days: '8' is none of 1, 7, 30"),
-        ("/reports/export/?month=soon", "month: 'soon' is no month such as "),
+        ("/jobs/export.csv?state=nonsense", "state: 'nonsense' is not one of waiting"),
+        ("/reports/gpu-hours.csv?days=8", "days: '8' is not one of 1, 7, 30"),
+        ("/reports/export/?month=soon", "month: 'soon' is not a month. Use YYYY-MM, such as "),
     ],
 )
-def test_a_file_is_refused_with_the_sentence_alone(ada, address, sentence):
+def test_export_with_an_invalid_parameter_is_refused_with_one_sentence(ada, address, sentence):
     answer = ada.get(address)
 
     assert answer.status_code == 400
@@ -93,7 +93,7 @@ def test_a_file_is_refused_with_the_sentence_alone(ada, address, sentence):
     assert answer.content.decode().startswith(sentence) and "\n" not in answer.content.decode()
 
 
-def test_a_filter_that_cannot_be_stops_what_would_be_done_to_all_that_it_finds(ada):
+def test_invalid_filter_stops_a_bulk_action(ada):
     job = make.job()
 
     answer = ada.post("/jobs/many/", {"verb": "cancel", "all": "1", "state": "nonsense", "confirm": "1"}, follow=True)
@@ -102,7 +102,7 @@ def test_a_filter_that_cannot_be_stops_what_would_be_done_to_all_that_it_finds(a
     assert Job.objects.get(pk=job.pk).state == "PENDING"
 
 
-def test_a_filter_that_cannot_be_is_not_saved(ada):
+def test_invalid_filter_is_not_saved(ada):
     answer = ada.post("/jobs/views/", {"name": "mine", "state": "nonsense", "kind": "sft"}, follow=True)
 
     assert "Nothing was saved: state: " in answer.content.decode()

@@ -1,0 +1,1 @@
+"""Tests of the cluster adapter, against recorded responses, a fake server, the simulator and a real Slurm."""

@@ -1,4 +1,4 @@
-"""A server on the loopback address that answers in ways no HTTP library produces on purpose."""
+"""A server on the loopback address that responds in ways that no HTTP library produces on purpose."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
 @contextmanager
 def serving(conversation: Conversation) -> Iterator[str]:
-    """Every connection gets the conversation in a thread of its own, until it is over or the test is."""
+    """Serve every connection with the conversation in its own thread, until it or the test ends."""
     over, listener = threading.Event(), socket.create_server(("127.0.0.1", 0))
     threads: list[threading.Thread] = []
 
@@ -42,11 +42,11 @@ def serving(conversation: Conversation) -> Iterator[str]:
 
 
 def read_request(connection: socket.socket) -> bytes:
-    """The head, and as much of the body as came with it."""
-    said = b""
-    while b"\r\n\r\n" not in said and (piece := connection.recv(65536)):
-        said += piece
-    return said
+    """The head, and the part of the body that arrived with it."""
+    received = b""
+    while b"\r\n\r\n" not in received and (piece := connection.recv(65536)):
+        received += piece
+    return received
 
 
 def silent(connection: socket.socket, over: threading.Event) -> None:
@@ -55,12 +55,12 @@ def silent(connection: socket.socket, over: threading.Event) -> None:
 
 
 def deaf(connection: socket.socket, over: threading.Event) -> None:
-    """Accepts and does not even read."""
+    """Accept the connection, but do not read."""
     over.wait()
 
 
 def trickling(connection: socket.socket, over: threading.Event) -> None:
-    """A body that never ends, a byte at a time."""
+    """Send an endless body, one byte at a time."""
     read_request(connection)
     connection.sendall(HEAD + b"Content-Length: 1000000\r\n\r\n")
     while not over.wait(PAUSE_S):

@@ -1,7 +1,7 @@
-"""A real Slurm on one host for the tests: controller, four nodes with GPUs that are links to /dev/null, and slurmrestd.
+"""A real Slurm on one host for tests: controller, four nodes with fake GPUs (links to /dev/null), and slurmrestd.
 
-Works for root and for an ordinary user; everything lies in one temporary directory, every daemon is a child of ours in
-the foreground, and only those children are ended. Nothing of the host's own Slurm configuration is read or changed.
+Works for root and for an ordinary user. Everything is in one temporary directory, every daemon is a child process in
+the foreground, and only those children are stopped. The host's own Slurm configuration is neither read nor changed.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ NODES, GPUS, CPUS, MEMORY_MB = 4, 8, 64, 512_000
 
 
 def missing_programs() -> str:
-    """Empty where everything is there."""
+    """The missing programs; empty if all are installed."""
     missing = [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
     return f"{PACKAGES}; missing: {', '.join(missing)}" if missing else ""
 
 
 @contextmanager
 def started_or_skipped(**settings: int) -> Iterator[RealSlurm]:
-    """For tests: without its programs they have nothing to run on."""
+    """Start a Slurm for a test, or skip the test if its programs are not installed."""
     if missing := missing_programs():
         pytest.skip(f"Slurm is not installed ({missing})")
     with RealSlurm(**settings) as slurm:
@@ -46,13 +46,13 @@ def started_or_skipped(**settings: int) -> Iterator[RealSlurm]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that are free now, held together while they are picked so that none comes twice."""
-    held = [socket.socket() for _ in range(count)]
-    for one in held:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
+    """Free ports, held open together while they are chosen so that none is chosen twice."""
+    sockets = [socket.socket() for _ in range(count)]
+    for candidate in sockets:
+        candidate.bind(("127.0.0.1", 0))
+    ports = [candidate.getsockname()[1] for candidate in sockets]
+    for candidate in sockets:
+        candidate.close()
     return ports
 
 
@@ -80,7 +80,7 @@ class RealSlurm:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._said(["scancel", "--user", self.user], check=False)
+        self._run_command(["scancel", "--user", self.user], check=False)
         for daemon in reversed(self._daemons):
             daemon.terminate()
         for daemon in reversed(self._daemons):
@@ -92,14 +92,14 @@ class RealSlurm:
         shutil.rmtree(self.home, ignore_errors=True)
 
     def sbatch(self) -> str:
-        """A job of somebody who does not know us."""
+        """Submit a job without Acme and return its id."""
         command = ["sbatch", "--parsable", "--output=/dev/null", "--wrap=true"]
-        return self._said(command).split(";")[0]
+        return self._run_command(command).split(";")[0]
 
     def token(self, user: str = "") -> str:
-        return self._said(["scontrol", "token", f"username={user or self.user}"]).partition("=")[2]
+        return self._run_command(["scontrol", "token", f"username={user or self.user}"]).partition("=")[2]
 
-    # What the contract does to it (Hazards)
+    # Disruptions (Hazards)
 
     def kill_node(self, name: str) -> None:
         self._kill(name)
@@ -148,10 +148,10 @@ class RealSlurm:
 
     def _start_controller(self) -> None:
         self._by_role["controller"] = self._launch("slurmctld", "-D")
-        until(lambda: "UP" in self._said(["scontrol", "ping"], check=False), what="slurmctld")
+        until(lambda: "UP" in self._run_command(["scontrol", "ping"], check=False), what="slurmctld")
 
     def _start_rest(self) -> None:
-        """Two of them, because a token's one cannot also trust a local socket."""
+        """Start two servers, because one with token authentication cannot also trust a local socket."""
         self._start_local_rest()
         address = f"127.0.0.1:{self._rest_port}"
         self._launch("slurmrestd", "-a", "rest_auth/jwt", "-s", self._plugin(), address, **REST, SLURM_JWT="daemon")
@@ -163,8 +163,8 @@ class RealSlurm:
         self._by_role["rest"] = self._launch("slurmrestd", *words, **REST)
 
     def _plugin(self) -> str:
-        """Up to 22.05 a plugin is named by its version; later there is one, for all of them."""
-        release = self._said(["slurmctld", "-V"]).split()[-1]
+        """The plugin's name: up to 22.05 it includes the version; later there is one plugin for all versions."""
+        release = self._run_command(["slurmctld", "-V"]).split()[-1]
         return "openapi/v0.0.38" if release.startswith("22.") else "slurmctld"
 
     def _rest_answers(self) -> bool:
@@ -178,11 +178,11 @@ class RealSlurm:
         return True
 
     def _idle_nodes(self) -> int:
-        shown = self._said(["scontrol", "-o", "show", "nodes"], check=False)
+        shown = self._run_command(["scontrol", "-o", "show", "nodes"], check=False)
         return sum("State=IDLE " in line for line in shown.splitlines())
 
     def _answering_nodes(self) -> int:
-        shown = self._said(["scontrol", "-o", "show", "nodes"], check=False)
+        shown = self._run_command(["scontrol", "-o", "show", "nodes"], check=False)
         return sum(any(f"State={state} " in line for state in UP) for line in shown.splitlines())
 
     def _launch(self, program: str, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
@@ -198,7 +198,7 @@ class RealSlurm:
         self._daemons.append(daemon)
         return daemon
 
-    def _said(self, command: list[str], *, check: bool = True) -> str:
+    def _run_command(self, command: list[str], *, check: bool = True) -> str:
         done = subprocess.run(
             command, env=self._environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=check
         )
@@ -208,9 +208,9 @@ class RealSlurm:
         return {"PATH": PATH, "HOME": os.environ.get("HOME", "/"), "SLURM_CONF": str(self._etc / "slurm.conf")}
 
     def _directory(self, name: str) -> Path:
-        made = self.home / name
-        made.mkdir(parents=True)
-        return made
+        path = self.home / name
+        path.mkdir(parents=True)
+        return path
 
     def _secret(self, name: str, length: int) -> Path:
         path = self._etc / name
@@ -220,7 +220,7 @@ class RealSlurm:
 
     def _write_configuration(self) -> None:
         devices = self._directory("dev")
-        for i in range(GPUS):  # Slurm wants a device behind the name and takes the index from the number in it
+        for i in range(GPUS):  # Slurm requires an existing device and takes the index from its name
             (devices / f"nvidia{i}").symlink_to("/dev/null")
         gres = f"NodeName=node[1-{NODES}] Name=gpu Type=a100 File={devices}/nvidia[0-{GPUS - 1}]\n"
         (self._etc / "gres.conf").write_text(gres)
@@ -254,11 +254,11 @@ class RealSlurm:
             "ReturnToService": 2,
             "KillWait": 3,
             "MinJobAge": self._min_job_age_s,
-            "SlurmdTimeout": 15,  # a test has no five minutes for a node that does not answer
+            "SlurmdTimeout": 15,  # the default of five minutes is too long for a test
             "SelectType": "select/cons_tres",
             "SelectTypeParameters": "CR_Core_Memory",
-            "SlurmdParameters": "config_overrides",  # the host is smaller than the four nodes it plays
-            # the default is a pass every two seconds; a test has no such patience (the unit is microseconds)
+            "SlurmdParameters": "config_overrides",  # the host is smaller than the four nodes that it simulates
+            # in microseconds; the default of one pass every two seconds is too slow for a test
             "SchedulerParameters": "sched_min_interval=50000,batch_sched_delay=0,bf_interval=1",
             "GresTypes": "gpu",
             "DefCpuPerGPU": CPUS // GPUS,  # without these two, a job with one GPU takes the node

@@ -1,12 +1,12 @@
-"""Record what a real slurmrestd of one version answers, for `test_dialect`; the scenario is the same for each version.
+"""Records the responses of a real slurmrestd of one version for `test_dialect`.
 
     python -m tests.backends.record ADDRESS VERSION > tests/backends/answers/VERSION.json
     python -m tests.backends.record ADDRESS VERSION accounting > tests/backends/answers/accounting-VERSION.json
 
 The second form needs a slurmdbd with AccountingStoreFlags=job_comment, and a slurmrestd with its plugin.
-For a cluster of nothing else: node1 to node4, eight GPUs each, every node idle but node4, which an operator drained
-with the reason "bad fan" (one version cannot drain). Jobs go in through our own adapter, so that what is sent is shown
-to be understood too. Names of people and machines are replaced by made-up ones before anything is written.
+Needs an otherwise unused cluster: node1 to node4 with eight GPUs each, all idle except node4, which an operator drained
+with the reason "bad fan" (one version cannot drain). Jobs are submitted through Acme's adapter, which shows that its
+requests are understood. Names of users and hosts are replaced before anything is written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ UNKNOWN_JOB = 999_999
 STARTED_AT = int(time.time())
 
 
-def wish(name: str, script: str, nodes: tuple[str, ...] = ("node1",), gpus: int = 1, **changed: Any) -> SubmitRequest:
+def make_request(
+    name: str, script: str, nodes: tuple[str, ...] = ("node1",), gpus: int = 1, **changed: Any
+) -> SubmitRequest:
     plain: dict[str, Any] = {
         "key": name,
         "name": name,
@@ -53,19 +55,19 @@ def wish(name: str, script: str, nodes: tuple[str, ...] = ("node1",), gpus: int 
 
 
 SLEEP = "sleep 100000"
-WISHES = (
-    wish("gang", SLEEP, ("node2", "node3"), 3),
-    wish("exit3", "exit 3"),
-    wish("killed", "kill -9 $$"),
-    wish("waits", "true", ("node2",), 8),
-    wish("cancelled", SLEEP),
-    wish("good", "true"),
-    wish("forever", SLEEP, time_limit=None),
+REQUESTS = (
+    make_request("gang", SLEEP, ("node2", "node3"), 3),
+    make_request("exit3", "exit 3"),
+    make_request("killed", "kill -9 $$"),
+    make_request("waits", "true", ("node2",), 8),
+    make_request("cancelled", SLEEP),
+    make_request("good", "true"),
+    make_request("forever", SLEEP, time_limit=None),
 )
 STAYS = {"gang": State.RUNNING, "waits": State.PENDING, "forever": State.RUNNING}
 
 
-def told(backend: SlurmBackend, name: str, is_so: Callable[[BackendJob], bool]) -> BackendJob:
+def wait_for_job(backend: SlurmBackend, name: str, is_so: Callable[[BackendJob], bool]) -> BackendJob:
     def look() -> BackendJob | None:
         seen = backend.find(name)
         return seen if seen is not None and is_so(seen) else None
@@ -74,13 +76,13 @@ def told(backend: SlurmBackend, name: str, is_so: Callable[[BackendJob], bool]) 
 
 
 def play(backend: SlurmBackend) -> None:
-    """Until every job is where the story ends."""
-    ids = {one.name: backend.submit(one) for one in WISHES}
-    told(backend, "cancelled", lambda seen: seen.state == State.RUNNING)
+    """Run the scenario until every job has its final state."""
+    ids = {one.name: backend.submit(one) for one in REQUESTS}
+    wait_for_job(backend, "cancelled", lambda seen: seen.state == State.RUNNING)
     backend.cancel(ids["cancelled"])
-    for one in WISHES:
+    for one in REQUESTS:
         stays = STAYS.get(one.name)
-        told(backend, one.name, lambda seen, stays=stays: seen.state == stays if stays else _is_over(seen))
+        wait_for_job(backend, one.name, lambda seen, stays=stays: seen.state == stays if stays else _is_over(seen))
 
 
 def _is_over(seen: BackendJob) -> bool:
@@ -89,8 +91,8 @@ def _is_over(seen: BackendJob) -> bool:
 
 def answers(client: httpx.Client, version: str) -> dict[str, object]:
     spoken, door = DIALECTS[version], f"/slurm/{version}"
-    misplaced = submit_body(spoken, wish("nowhere", "true", ("nonode",)))
-    heard = {
+    misplaced = submit_body(spoken, make_request("nowhere", "true", ("nonode",)))
+    responses = {
         "ping": client.get(f"{door}/ping"),
         "jobs": client.get(f"{door}/jobs"),
         "nodes": client.get(f"{door}/nodes"),
@@ -98,35 +100,35 @@ def answers(client: httpx.Client, version: str) -> dict[str, object]:
         "cancel_unknown": client.delete(f"{door}/job/{UNKNOWN_JOB}"),
     }
     if spoken.lists_states:
-        heard["states"] = client.get(f"{door}/jobs/state/")
-    return {name: answer.json() for name, answer in heard.items()}
+        responses["states"] = client.get(f"{door}/jobs/state/")
+    return {name: answer.json() for name, answer in responses.items()}
 
 
 def accounting_answers(client: httpx.Client, version: str) -> dict[str, object]:
     door = f"/slurmdb/{version}"
     listed = until(lambda: _recorded_in_full(client, door), 60, "accounting")
     last = max(row["job_id"] for row in listed["jobs"])
-    heard = {"accounted": client.get(f"{door}/job/{last}"), "unknown": client.get(f"{door}/job/{UNKNOWN_JOB}")}
-    return {"accounted_since": listed} | {name: answer.json() for name, answer in heard.items()}
+    responses = {"accounted": client.get(f"{door}/job/{last}"), "unknown": client.get(f"{door}/job/{UNKNOWN_JOB}")}
+    return {"accounted_since": listed} | {name: answer.json() for name, answer in responses.items()}
 
 
 def _recorded_in_full(client: httpx.Client, door: str) -> dict[str, Any] | None:
-    """slurmctld tells slurmdbd of ends a moment later."""
+    """The recorded jobs, once slurmdbd has all of them; slurmctld reports ends to it with delay."""
     answer: dict[str, Any] = client.get(f"{door}/jobs?start_time=uts{STARTED_AT}&skip_steps=true").json()
     states = {row["name"]: row["state"]["current"] for row in answer["jobs"]}
     running = [name for name, state in states.items() if state in ("RUNNING", ["RUNNING"])]
-    return answer if len(states) == len(WISHES) and set(running) <= set(STAYS) else None
+    return answer if len(states) == len(REQUESTS) and set(running) <= set(STAYS) else None
 
 
-def without_names(said: Any) -> Any:
-    match said:
+def without_names(value: Any) -> Any:
+    match value:
         case dict():
-            return {key: without_names(value) for key, value in said.items()}
+            return {key: without_names(item) for key, item in value.items()}
         case list():
-            return [without_names(value) for value in said]
+            return [without_names(item) for item in value]
         case str():
-            return _made_up(said)
-    return said
+            return _made_up(value)
+    return value
 
 
 def _made_up(text: str) -> str:
@@ -145,8 +147,8 @@ def main(address: str, version: str, what: str = "") -> int:
         except RequestRejected as no:
             print(no, file=sys.stderr)
         play(backend)
-        heard = without_names(accounting_answers(client, version) if what else answers(client, version))
-    print(json.dumps(heard))
+        responses = without_names(accounting_answers(client, version) if what else answers(client, version))
+    print(json.dumps(responses))
     backend.close()
     return 0
 

@@ -1,4 +1,4 @@
-"""What accounting recorded, in the words of each version, and clusters that have none."""
+"""Parsing of accounting records in each version, and clusters without accounting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AT = int(SINCE.timestamp())
 
 
 def row(job_id=7, *, submitted=AT, state="COMPLETED", **changed):
-    """In the words of v0.0.40 and later."""
+    """A row in the format of v0.0.40 and later."""
     plain = {
         "job_id": job_id,
         "name": "train",
@@ -36,12 +36,12 @@ def row(job_id=7, *, submitted=AT, state="COMPLETED", **changed):
 
 
 @pytest.fixture
-def asked():
-    """(backend, answers of /slurmdb/, heard, a clock to move)"""
+def accounting():
+    """(backend, responses of /slurmdb/, received requests, a clock that tests can move)"""
     answers, clock = dict(UP), [0.0]
-    with slurmrestd(answers) as (address, heard):
+    with slurmrestd(answers) as (address, requests):
         backend = SlurmBackend(address, monotonic=lambda: clock[0])
-        yield backend, answers, heard, clock
+        yield backend, answers, requests, clock
         backend.close()
 
 
@@ -50,12 +50,12 @@ def has(answers, *rows):
     answers |= {"GET /slurmdb/job/7": found, "GET /slurmdb/jobs": found}
 
 
-def test_a_recorded_answer_of_22_05_is_read():
+def test_recorded_response_of_22_05_is_parsed():
     seen = {job.name: job for job in dialect.parse_accounting_jobs(recorded("accounting-v0.0.38")["accounted_since"])}
 
     assert {name: (job.state, job.exit_code, job.signal) for name, job in seen.items()} == {
         "gang": (State.RUNNING, None, None),
-        "exit3": (State.FAILED, None, None),  # that release says SUCCESS and 0 of every exit code
+        "exit3": (State.FAILED, None, None),  # that release reports SUCCESS and 0 for every exit code
         "killed": (State.FAILED, 0, 9),
         "waits": (State.PENDING, None, None),
         "cancelled": (State.CANCELLED, 0, None),
@@ -70,7 +70,7 @@ def test_a_recorded_answer_of_22_05_is_read():
 
 @pytest.mark.parametrize("current", ["COMPLETED", ["COMPLETED"]])
 @pytest.mark.parametrize("plain", [True, False])
-def test_a_job_is_read_in_either_spelling(current, plain):
+def test_job_is_parsed_in_both_formats(current, plain):
     def number(value):
         return value if plain else {"set": True, "infinite": False, "number": value}
 
@@ -85,14 +85,14 @@ def test_a_job_is_read_in_either_spelling(current, plain):
 
 
 @pytest.mark.parametrize("key", ["signal_id", "id"])
-def test_the_signal_that_ended_a_job_is_read(key):
+def test_signal_that_ended_a_job_is_parsed(key):
     code = {"status": ["SIGNALED"], "return_code": None, "signal": {key: 9, "name": "Killed"}}
 
     assert dialect.parse_accounting_job(row(state="FAILED", exit_code=code)).signal == 9
 
 
 @pytest.mark.parametrize("changed", [{"nodes": "gpu[1-"}, {"nodes": 7}, {"user": None}, {"name": {}}, {"account": 3}])
-def test_what_does_not_tell_how_a_job_ended_may_be_odd(changed):
+def test_malformed_fields_that_do_not_affect_the_outcome_are_ignored(changed):
     assert dialect.parse_accounting_job(row(**changed)).state == State.COMPLETED
 
 
@@ -106,28 +106,28 @@ def test_what_does_not_tell_how_a_job_ended_may_be_odd(changed):
         ({"exit_code": "0:0"}, "exit_code"),
     ],
 )
-def test_what_tells_how_a_job_ended_may_not_be_odd(changed, field):
+def test_malformed_fields_that_affect_the_outcome_raise(changed, field):
     with pytest.raises(MalformedResponse, match=field):
         dialect.parse_accounting_job({**row(), **changed})
 
 
 @pytest.mark.parametrize("version", DIALECTS)
-def test_every_version_is_asked_at_its_own_path(version):
+def test_accounting_of_each_version_is_requested_at_its_own_path(version):
     answers = {**UP, "GET /slurmdb/job/7": (200, {"jobs": [row()], "errors": []})}
-    with slurmrestd(answers, api=version) as (address, heard):
+    with slurmrestd(answers, api=version) as (address, requests):
         backend = open_backend(address)
-        (seen,) = backend.accounted("7")
+        (seen,) = backend.accounting_jobs("7")
         backend.close()
 
     assert seen.key == "k7"
-    assert heard[-1][1] == f"/slurmdb/{version}/job/7"
+    assert requests[-1][1] == f"/slurmdb/{version}/job/7"
 
 
-def test_jobs_of_one_id_come_oldest_first(asked):
-    backend, answers, *_ = asked
+def test_jobs_with_the_same_id_are_listed_oldest_first(accounting):
+    backend, answers, *_ = accounting
     has(answers, row(submitted=AT + 50), row(submitted=AT))
 
-    assert [job.submitted_at for job in backend.accounted("7")] == [SINCE, SINCE + timedelta(seconds=50)]
+    assert [job.submitted_at for job in backend.accounting_jobs("7")] == [SINCE, SINCE + timedelta(seconds=50)]
 
 
 @pytest.mark.parametrize(
@@ -138,60 +138,60 @@ def test_jobs_of_one_id_come_oldest_first(asked):
         (404, {"errors": [{"error_number": 2017, "error": "Invalid job id specified"}]}),
     ],
 )
-def test_a_job_that_accounting_does_not_know_is_no_error(asked, nothing):
-    backend, answers, *_ = asked
+def test_job_unknown_to_accounting_is_not_an_error(accounting, nothing):
+    backend, answers, *_ = accounting
     answers["GET /slurmdb/job/7"] = nothing
 
-    assert backend.accounted("7") == []
+    assert backend.accounting_jobs("7") == []
 
 
 @pytest.mark.parametrize("backend_id", ["", "abc", "7_1", "7/../8"])
-def test_an_id_that_is_no_number_is_never_asked_for(asked, backend_id):
-    """A slurmrestd of 22.05 ends itself at such a question."""
-    backend, _, heard, _ = asked
+def test_id_that_is_not_a_number_is_never_requested(accounting, backend_id):
+    """Such a request crashes slurmrestd 22.05."""
+    backend, _, requests, _ = accounting
 
-    assert backend.accounted(backend_id) == []
-    assert heard == []
+    assert backend.accounting_jobs(backend_id) == []
+    assert requests == []
 
 
-def test_jobs_submitted_since_then_are_chosen_from_those_that_were_alive(asked):
-    backend, answers, heard, _ = asked
+def test_accounting_jobs_since_lists_only_jobs_submitted_since_then(accounting):
+    backend, answers, requests, _ = accounting
     has(answers, row(8, submitted=AT + 5), row(9, submitted=AT - 5), row(7, submitted=AT))
 
-    assert [job.backend_id for job in backend.accounted_since(SINCE)] == ["7", "8"]
-    assert heard[-1][1] == f"/slurmdb/v0.0.42/jobs?start_time=uts{AT}"
+    assert [job.backend_id for job in backend.accounting_jobs_since(SINCE)] == ["7", "8"]
+    assert requests[-1][1] == f"/slurmdb/v0.0.42/jobs?start_time=uts{AT}"
 
 
-def test_an_unreadable_row_that_may_be_ours_leaves_the_question_open(asked):
-    backend, answers, *_ = asked
+def test_unreadable_row_that_may_be_ours_raises_unreachable(accounting):
+    backend, answers, *_ = accounting
     has(answers, row(7), {**row(8), "state": None})
 
     with pytest.raises(ClusterUnreachable, match="job 8: state is missing"):
-        backend.accounted_since(SINCE)
+        backend.accounting_jobs_since(SINCE)
 
 
-def test_an_unreadable_row_of_somebody_else_is_passed_over(asked):
-    backend, answers, *_ = asked
+def test_unreadable_row_of_another_user_is_ignored(accounting):
+    backend, answers, *_ = accounting
     has(answers, row(7), {**row(8), "state": None, "comment": {"job": "theirs"}})
 
-    assert [job.backend_id for job in backend.accounted_since(SINCE)] == ["7"]
+    assert [job.backend_id for job in backend.accounting_jobs_since(SINCE)] == ["7"]
 
 
-def test_a_cluster_without_accounting_says_so_and_is_not_asked_again_for_a_while(asked):
-    backend, answers, heard, clock = asked
+def test_cluster_without_accounting_is_not_asked_again_for_a_while(accounting):
+    backend, answers, requests, clock = accounting
     answers["GET /slurmdb/job/7"] = 404, "Unable find requested URL."
-    for question in (lambda: backend.accounted("7"), lambda: backend.accounted_since(SINCE)):
+    for question in (lambda: backend.accounting_jobs("7"), lambda: backend.accounting_jobs_since(SINCE)):
         with pytest.raises(AccountingUnavailable):
             question()
-    assert sum("slurmdb" in path for _, path, *_ in heard) == 1
+    assert sum("slurmdb" in path for _, path, *_ in requests) == 1
 
     has(answers, row())
     clock[0] += ACCOUNTING_RETRY_S
-    assert len(backend.accounted("7")) == 1
+    assert len(backend.accounting_jobs("7")) == 1
 
 
 @pytest.mark.parametrize(
-    "said",
+    "response",
     [
         (200, {"jobs": [], "errors": [{"error_number": 7000, "error": "Unable to connect to database"}]}),
         (500, "oops"),
@@ -200,19 +200,19 @@ def test_a_cluster_without_accounting_says_so_and_is_not_asked_again_for_a_while
         (200, {"jobs": 7}),
     ],
 )
-def test_accounting_that_does_not_answer_is_unreachable(asked, said):
-    backend, answers, *_ = asked
-    answers["GET /slurmdb/job/7"] = said
+def test_failing_accounting_is_unreachable(accounting, response):
+    backend, answers, *_ = accounting
+    answers["GET /slurmdb/job/7"] = response
 
     with pytest.raises(ClusterUnreachable):
-        backend.accounted("7")
+        backend.accounting_jobs("7")
 
 
-def test_a_version_that_is_not_spoken_any_more_does_not_mean_that_there_is_no_accounting():
+def test_unsupported_version_does_not_count_as_missing_accounting():
     with slurmrestd({**UP, "GET /slurmdb/job/7": (200, {"jobs": [row()], "errors": []})}) as (address, _):
         backend = open_backend(address, api="v0.0.38")
         with pytest.raises(ClusterUnreachable):
-            backend.accounted("7")
+            backend.accounting_jobs("7")
 
-        assert len(backend.accounted("7")) == 1
+        assert len(backend.accounting_jobs("7")) == 1
         backend.close()

@@ -1,4 +1,4 @@
-"""The contract, kept by each kind of cluster."""
+"""The backend contract for each kind of cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduling.backends.opening import open_backend
 from tests.backends.contract import BackendContract, Site
 from tests.backends.real_slurm import started_or_skipped
 from tests.cluster.running import ClusterProcess
-from tests.scheduling.away import Away, costs_no_job
+from tests.scheduling.away import Away, check_outage_costs_no_job
 
 
 def foreign_job(cluster: ClusterProcess) -> str:
@@ -33,7 +33,7 @@ def foreign_job(cluster: ClusterProcess) -> str:
 
 
 class PlayedHazards:
-    """A simulated node is killed by an order; the server is controller and door in one."""
+    """Kills a simulated node by injecting a fault; one server process is controller and slurmrestd."""
 
     def __init__(self, cluster: ClusterProcess) -> None:
         self.cluster = cluster
@@ -128,12 +128,12 @@ class TestSimulated(BackendContract):
 
 
 class TestExecuting(BackendContract):
-    test_a_gang_has_all_of_its_nodes = None  # this machine is one node, so there is nothing to ask
-    # tests/cluster/test_execute.py kills one of its own, and has a clock that does not wait for minutes
-    test_a_node_that_dies_takes_its_jobs_along_and_comes_back = None
-    test_jobs_do_not_notice_that_the_controller_was_restarted = None
-    test_a_cluster_that_is_away_is_unreachable_and_loses_nothing = None
-    test_a_job_past_its_limit_is_ended_and_says_so = None
+    test_multi_node_job_gets_all_its_nodes = None  # this machine is only one node
+    # tests/cluster/test_execute.py kills its own server, and has a clock that does not need minutes
+    test_node_failure_ends_its_jobs_and_the_node_comes_back = None
+    test_jobs_survive_a_restart_of_the_controller = None
+    test_outage_raises_unreachable_and_loses_no_job = None
+    test_job_over_its_time_limit_ends_with_timeout = None
 
     @pytest.fixture
     def site(self, executing):
@@ -146,21 +146,21 @@ class TestRealSlurm(BackendContract):
     def site(self, real):
         return real
 
-    def test_a_token_opens_the_door_over_tcp(self, slurm):
+    def test_token_grants_access_over_tcp(self, slurm):
         backend = open_backend(slurm.tcp_address, user=slurm.user, token=slurm.token())
 
         assert backend.ping().product.startswith("slurm ")
         assert len(backend.nodes()) == 4
         backend.close()
 
-    def test_without_a_token_it_is_unreachable_over_tcp(self, slurm):
+    def test_tcp_connection_without_a_token_is_unreachable(self, slurm):
         backend = open_backend(slurm.tcp_address)
 
         with pytest.raises(ClusterUnreachable, match="401"):
             backend.nodes()
         backend.close()
 
-    def test_loops_that_reach_no_slurmrestd_for_two_minutes_lose_no_job(self, db, slurm, real, monkeypatch):
-        """Only slurmrestd is gone; slurmctld and what runs there do not notice."""
+    def test_outage_of_slurmrestd_for_two_minutes_loses_no_job(self, db, slurm, real, monkeypatch):
+        """Only slurmrestd is down; slurmctld and its jobs are not affected."""
         away = Away(backend=real.backend, nodes=slurm.nodes, output=slurm.output, cut=slurm.cut, mend=slurm.mend)
-        costs_no_job(away, monkeypatch)
+        check_outage_costs_no_job(away, monkeypatch)

@@ -1,4 +1,4 @@
-"""Whatever a server does, a call to a cluster ends in time and says what may have happened."""
+"""Calls to a cluster end in time whatever the server does, and report what may have happened."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def backend_of(address, timeout_s=SHORT_S):
 
 @pytest.mark.parametrize("conversation", SLOW)
 @pytest.mark.parametrize("verb", ["nodes", "jobs", "ping"])
-def test_a_look_at_a_server_that_does_not_finish_its_answer_is_unreachable(conversation, verb):
+def test_reading_from_a_server_that_never_completes_its_response_is_unreachable(conversation, verb):
     with (
         serving(conversation) as address,
         backend_of(address) as backend,
-        pytest.raises(ClusterUnreachable, match=r"no whole answer within 0\.3 s"),
+        pytest.raises(ClusterUnreachable, match=r"no complete response within 0\.3 s"),
     ):
         getattr(backend, verb)()
 
 
 @pytest.mark.parametrize("conversation", BROKEN)
 @pytest.mark.parametrize("verb", ["nodes", "jobs"])
-def test_a_broken_answer_to_a_look_is_unreachable(conversation, verb):
+def test_reading_a_broken_response_is_unreachable(conversation, verb):
     with (
         serving(conversation) as address,
         backend_of(address, PATIENCE_S) as backend,
@@ -55,25 +55,25 @@ def test_a_broken_answer_to_a_look_is_unreachable(conversation, verb):
 
 
 @pytest.mark.parametrize("conversation", SLOW)
-def test_a_submission_without_an_answer_in_time_is_doubtful(conversation):
+def test_submission_without_a_response_in_time_has_an_unknown_outcome(conversation):
     with serving(conversation) as address, backend_of(address) as backend, pytest.raises(RequestTimedOut):
         backend.submit(submission())
 
 
 @pytest.mark.parametrize("conversation", BROKEN)
-def test_a_submission_with_a_broken_answer_is_doubtful(conversation):
+def test_submission_with_a_broken_response_has_an_unknown_outcome(conversation):
     with serving(conversation) as address, backend_of(address, PATIENCE_S) as backend, pytest.raises(OutcomeUnknown):
         backend.submit(submission())
 
 
-def test_a_large_submission_to_a_server_that_does_not_read_is_doubtful():
-    large = submission(script="x" * (32 << 20))  # more than the sockets' buffers hold, and it takes a while to encode
+def test_large_submission_to_a_server_that_does_not_read_has_an_unknown_outcome():
+    large = submission(script="x" * (32 << 20))  # larger than the socket buffers, and slow to encode
 
     with serving(hostile.deaf) as address, backend_of(address, 5.0) as backend, pytest.raises(OutcomeUnknown):
         backend.submit(large)
 
 
-def test_negotiation_that_does_not_end_is_unreachable_and_nothing_was_submitted():
+def test_negotiation_that_never_ends_is_unreachable():
     with (
         serving(hostile.trickling) as address,
         closing(open_backend(address, timeout_s=SHORT_S)) as backend,
@@ -82,7 +82,7 @@ def test_negotiation_that_does_not_end_is_unreachable_and_nothing_was_submitted(
         backend.submit(submission())
 
 
-def test_submissions_after_one_without_an_answer_are_not_sent():
+def test_submissions_after_one_without_a_response_are_not_sent():
     with serving(hostile.silent) as address, backend_of(address) as backend:
         answers = backend.submit_all([submission()] * 32)
 
@@ -92,33 +92,33 @@ def test_submissions_after_one_without_an_answer_are_not_sent():
     assert len(doubtful) + len(unsent) == 32
 
 
-def test_all_questions_of_one_verb_share_one_deadline():
-    """Each answer comes in time for itself; together they are too slow."""
+def test_all_requests_of_one_call_share_one_deadline():
+    """Each response is in time by itself; all of them together are too slow."""
     rows = [{"job_id": number, "job_state": ["RUNNING"]} for number in range(1, 41)]
 
     def slow(connection: socket.socket, over) -> None:
-        while asked := read_request(connection):
-            path = asked.split()[1].decode()
+        while request := read_request(connection):
+            path = request.split()[1].decode()
             if path.endswith("/jobs"):
-                said = {"jobs": []}
+                payload = {"jobs": []}
             else:
                 over.wait(SHORT_S / 4)
-                said = {"jobs": rows if path.endswith("/state/") else rows[:1]}
+                payload = {"jobs": rows if path.endswith("/state/") else rows[:1]}
             if path.endswith("/state/"):
-                said = {"jobs": [{"job_id": str(row["job_id"]), "state": row["job_state"]} for row in rows]}
-            body = json.dumps(said).encode()
+                payload = {"jobs": [{"job_id": str(row["job_id"]), "state": row["job_state"]} for row in rows]}
+            body = json.dumps(payload).encode()
             connection.sendall(HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
 
     with serving(slow) as address, backend_of(address) as backend:
         assert backend.jobs() == []
 
-        with pytest.raises(ClusterUnreachable, match="no whole answer within"):
+        with pytest.raises(ClusterUnreachable, match="no complete response within"):
             backend.jobs()
 
-        assert backend.jobs() == []  # one question for everything, because the many were too slow
+        assert backend.jobs() == []  # one request for everything, because many requests were too slow
 
 
-def test_an_answer_larger_than_the_bound_is_refused():
+def test_response_over_the_size_limit_is_rejected():
     with (
         serving(hostile.endless_body) as address,
         closing(HttpClient(address, {}, largest=1 << 20)) as client,
@@ -127,7 +127,7 @@ def test_an_answer_larger_than_the_bound_is_refused():
         client.request("GET", "/", RequestDeadline(PATIENCE_S))
 
 
-def test_nothing_is_sent_once_the_deadline_passed():
+def test_nothing_is_sent_after_the_deadline():
     with (
         serving(hostile.silent) as address,
         closing(HttpClient(address, {})) as client,
@@ -136,7 +136,7 @@ def test_nothing_is_sent_once_the_deadline_passed():
         client.request("POST", "/", RequestDeadline(0.0))
 
 
-def test_a_unix_socket_that_never_answers_is_unreachable_too(tmp_path):
+def test_unix_socket_without_a_response_is_unreachable(tmp_path):
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "rest.sock"))
         listener.listen()
@@ -146,6 +146,6 @@ def test_a_unix_socket_that_never_answers_is_unreachable_too(tmp_path):
 
 
 @pytest.mark.parametrize("conversation", SLOW)
-def test_an_exporter_that_does_not_finish_its_page_is_unreachable(conversation):
+def test_exporter_that_never_completes_its_page_is_unreachable(conversation):
     with serving(conversation) as address, pytest.raises(ClusterUnreachable):
         telemetry.read_exporter(f"{address}/metrics", timeout_s=SHORT_S)

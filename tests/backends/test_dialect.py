@@ -1,5 +1,8 @@
-"""What is sent in each version, and recorded answers of real ones: 22.05 (v0.0.38), 23.11 (v0.0.39), 24.11 (v0.0.40 to
-v0.0.42) and 26.05 (v0.0.43 to v0.0.45). `record` makes them."""
+"""Request bodies of each version, and recorded responses.
+
+`record` made the responses, with 22.05 (v0.0.38), 23.11 (v0.0.39), 24.11 (v0.0.40 to v0.0.42) and 26.05 (v0.0.43 to
+v0.0.45).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from scheduling.backends.dialect import DIALECTS, MalformedResponse
 
 ANSWERS = Path(__file__).parent / "answers"
 VERSIONS = tuple(DIALECTS)
-SAY_NOTHING = ("v0.0.40", "v0.0.41")  # of a cancellation of what they do not know
+SILENT_VERSIONS = ("v0.0.40", "v0.0.41")  # report no error when an unknown job is cancelled
 
 
 def recorded(version: str) -> dict[str, Any]:
@@ -50,7 +53,7 @@ def body(version: str, **changed: Any) -> dict[str, Any]:
     return dialect.submit_body(DIALECTS[version], submission(**changed))
 
 
-def test_the_old_version_is_spoken_in_plain_values():
+def test_old_version_uses_plain_values():
     sent = body("v0.0.38")
 
     assert sent["script"] == "#!/bin/bash\npython train.py\n"
@@ -62,7 +65,7 @@ def test_the_old_version_is_spoken_in_plain_values():
     assert sent["job"]["no_requeue"] is True
 
 
-def test_a_newer_version_is_spoken_in_structures():
+def test_newer_version_uses_number_objects():
     job = body("v0.0.42")["job"]
 
     assert job["script"].startswith("#!/bin/bash\n")
@@ -74,28 +77,28 @@ def test_a_newer_version_is_spoken_in_structures():
 
 
 @pytest.mark.parametrize("version", DIALECTS)
-def test_every_version_carries_the_key_and_the_output(version):
+def test_every_version_sends_the_key_and_the_output_path(version):
     job = body(version)["job"]
 
     assert (job["comment"], job["standard_output"]) == ("acme:a1", "/logs/a1.log")
 
 
 @pytest.mark.parametrize(("limit", "minutes"), [(1, 1), (60, 1), (61, 2), (3600, 60)])
-def test_a_time_limit_is_whole_minutes_rounded_up(limit, minutes):
+def test_time_limit_is_rounded_up_to_whole_minutes(limit, minutes):
     assert body("v0.0.38", time_limit=timedelta(seconds=limit))["job"]["time_limit"] == minutes
 
 
-def test_what_is_not_asked_for_is_not_sent():
+def test_unset_values_are_not_sent():
     job = body("v0.0.42", time_limit=None, gpus_per_node=0, account="", memory_per_node_mb=0)["job"]
 
     assert not {"time_limit", "tres_per_node", "account", "memory_per_node"} & set(job)
 
 
-def test_a_script_keeps_its_own_interpreter_line():
+def test_script_keeps_its_interpreter_line():
     assert dialect.with_interpreter_line("#!/usr/bin/env python3\nprint()\n") == "#!/usr/bin/env python3\nprint()\n"
 
 
-# Recorded answers
+# Recorded responses
 
 
 def jobs_by_name(version: str):
@@ -103,7 +106,7 @@ def jobs_by_name(version: str):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_version_tells_the_same_story(version):
+def test_all_versions_report_the_same_states(version):
     seen = {name: (job.state, job.exit_code, job.signal) for name, job in jobs_by_name(version).items()}
 
     assert seen == {
@@ -118,14 +121,14 @@ def test_every_version_tells_the_same_story(version):
 
 
 @pytest.mark.parametrize("version", [api for api, spoken in DIALECTS.items() if spoken.lists_states])
-def test_the_short_list_of_states_says_the_same_as_the_long_one(version):
+def test_list_of_states_agrees_with_the_list_of_jobs(version):
     states = dict(dialect.parse_job_states(recorded(version)["states"]))
 
     assert states == {job.backend_id: (job.state, job.flags) for job in jobs_by_name(version).values()}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_gangs_gpus_are_read_per_node(version):
+def test_gpus_of_a_multi_node_job_are_parsed_per_node(version):
     gang = jobs_by_name(version)["gang"]
 
     assert gang.key == "gang"
@@ -134,7 +137,7 @@ def test_a_gangs_gpus_are_read_per_node(version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_projected_end_and_an_estimated_start_are_not_believed(version):
+def test_projected_end_and_estimated_start_are_ignored(version):
     seen = jobs_by_name(version)
 
     assert seen["gang"].ended_at is None
@@ -143,7 +146,7 @@ def test_a_projected_end_and_an_estimated_start_are_not_believed(version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_nodes_are_read(version):
+def test_nodes_of_each_version_are_parsed(version):
     nodes = {node.name: node for node in dialect.parse_nodes(recorded(version)["nodes"])}
 
     assert (nodes["node2"].state, nodes["node2"].gpus, nodes["node2"].gpu_model) == (NodeState.MIXED, 8, "h200")
@@ -153,16 +156,16 @@ def test_nodes_are_read(version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_refusal_and_an_unknown_job_are_recognised(version):
+def test_rejection_and_unknown_job_are_recognized(version):
     answers = recorded(version)
 
     assert "Invalid node name specified" in dialect.first_error_message(dialect.error_entries(answers["refused"]))
     numbers = {c.number for c in dialect.error_entries(answers["cancel_unknown"])}
-    assert numbers == ({2017} if version not in SAY_NOTHING else set())
+    assert numbers == ({2017} if version not in SILENT_VERSIONS else set())
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_ping_tells_the_release_and_whether_the_controller_is_there(version):
+def test_ping_reports_the_release_and_the_state_of_the_controller(version):
     ping = recorded(version)["ping"]
 
     assert dialect.parse_release(ping).count(".") == 2
@@ -170,7 +173,7 @@ def test_a_ping_tells_the_release_and_whether_the_controller_is_there(version):
     assert not dialect.controller_is_up({"pings": [{"pinged": "DOWN"}]})
 
 
-# Odd answers
+# Malformed responses
 
 
 def raw_job(**changed: Any) -> dict[str, Any]:
@@ -195,7 +198,7 @@ def raw_job(**changed: Any) -> dict[str, Any]:
         ({"job_state": "FAILED", "exit_code": "1:0"}, "exit_code"),
     ],
 )
-def test_an_odd_job_is_an_odd_answer_that_names_the_field(changed, field):
+def test_malformed_job_raises_an_error_that_names_the_field(changed, field):
     with pytest.raises(MalformedResponse, match=field):
         dialect.parse_job(raw_job(**changed))
 
@@ -216,39 +219,39 @@ def test_an_odd_job_is_an_odd_answer_that_names_the_field(changed, field):
         ({"job_state": "FAILED", "exit_code": {"return_code": 2**70}}, "return_code"),
     ],
 )
-def test_a_value_that_no_column_can_hold_is_an_odd_answer(changed, field):
+def test_value_too_large_for_its_column_raises(changed, field):
     with pytest.raises(MalformedResponse, match=field):
         dialect.parse_job(raw_job(**changed))
 
 
-def test_a_text_without_a_place_in_a_database_is_cleaned():
+def test_text_that_a_database_rejects_is_cleaned():
     seen = dialect.parse_job(raw_job(name="tra\0in", user_name="ad\ud800a"))
 
     assert (seen.name, seen.user) == ("train", "ad?a")
 
 
-def test_an_unknown_flag_of_a_node_is_kept_as_far_as_its_column_is_wide():
+def test_unknown_flag_of_a_node_is_truncated_to_its_column():
     seen = dialect.parse_node({"name": "n", "state": ["IDLE", "WAITING_FOR_SOMETHING_NEW"]})
 
     assert (seen.state, seen.flags) == (NodeState.IDLE, {"WAITING_FOR_SOMETHIN"})
 
 
 @pytest.mark.parametrize("comment", ["acme", "acme-7", "xacme:7", " acme:7", None])
-def test_only_our_exact_prefix_is_ours(comment):
+def test_only_the_exact_prefix_marks_a_job_as_ours(comment):
     assert dialect.parse_job(raw_job(comment=comment)).key == ""
 
 
-def test_a_lone_completing_counts_as_running_until_the_end_is_told():
+def test_completing_alone_counts_as_running():
     seen = dialect.parse_job(raw_job(job_state="COMPLETING", exit_code=15))
 
     assert (seen.state, seen.flags, seen.exit_code) == (State.RUNNING, {"COMPLETING"}, None)
 
 
-def test_an_unknown_node_state_is_unknown():
+def test_unknown_node_state_is_parsed_as_unknown():
     assert dialect.parse_node({"name": "n", "state": ["FUTURE"]}).state == NodeState.UNKNOWN
 
 
-def test_other_gres_beside_gpus_are_left_alone():
+def test_other_gres_besides_gpus_are_ignored():
     seen = dialect.parse_job(raw_job(nodes="gpu1", gres_detail=["nic:1(IDX:0),gpu:a100:3(IDX:1,4-5)"]))
 
     assert seen.gpus == {"gpu1": (1, 4, 5)}
@@ -266,7 +269,7 @@ FIELDS = (*ACCOUNTED, *JOB, "jobs", "state", "name", "gres")
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # the machine may be busy
 @given(st.dictionaries(st.sampled_from(FIELDS), anything))
-def test_whatever_comes_only_odd_answer_is_raised(raw):
+def test_arbitrary_rows_raise_only_malformed_response(raw):
     rows = (dialect.parse_job, dialect.parse_node, dialect.parse_accounting_job, dialect.parse_job_id)
     listings = (dialect.parse_jobs, dialect.parse_nodes, dialect.parse_job_states, dialect.parse_accounting_jobs)
     for read in (*rows, *listings):

@@ -1,4 +1,4 @@
-"""A listing older than one seen before is refused, until a clock that was set back is the better explanation."""
+"""A listing older than a previous one is rejected, until a clock that was set back is the better explanation."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def test_listings_in_order_and_of_the_same_second_are_fresh(clock):
         freshness.check_listing_time("jobs", made_at)
 
 
-def test_an_older_listing_is_stale_and_each_kind_has_its_own_time(clock):
+def test_older_listing_is_stale_and_each_kind_has_its_own_time(clock):
     freshness = FreshnessChecker(clock)
     freshness.check_listing_time("jobs", 10)
     freshness.check_listing_time("nodes", 5)
 
-    with pytest.raises(StaleListing, match="1 s before"):
+    with pytest.raises(StaleListing, match="1 s older"):
         freshness.check_listing_time("jobs", 9)
 
 
-def test_after_a_while_of_older_listings_the_clock_was_set_back(clock):
+def test_older_listings_for_a_while_count_as_a_clock_set_back(clock):
     freshness = FreshnessChecker(clock)
     freshness.check_listing_time("jobs", 1000)
     with pytest.raises(StaleListing):
@@ -52,7 +52,7 @@ def test_after_a_while_of_older_listings_the_clock_was_set_back(clock):
         freshness.check_listing_time("jobs", 729)
 
 
-def test_one_fresh_listing_ends_the_suspicion(clock):
+def test_one_fresh_listing_resets_the_suspicion(clock):
     freshness = FreshnessChecker(clock)
     freshness.check_listing_time("jobs", 1000)
     with pytest.raises(StaleListing):
@@ -65,19 +65,19 @@ def test_one_fresh_listing_ends_the_suspicion(clock):
 
 
 @pytest.mark.parametrize("what", ["jobs", "nodes"])
-def test_a_cached_listing_is_unreachable(clock, what):
+def test_cached_listing_is_unreachable(clock, what):
     def answer(made_at):
         return 200, {"jobs": [], "nodes": [], "errors": [], "last_update": {"set": True, "number": made_at}}
 
     answers = {**UP, f"GET /{what}": answer(1000), "GET /jobs/state/": (500, "")}
-    with slurmrestd(answers, api="v0.0.40") as (address, heard):
+    with slurmrestd(answers, api="v0.0.40") as (address, requests):
         backend = SlurmBackend(address, monotonic=clock)
         look = getattr(backend, what)
         look()
         answers[f"GET /{what}"] = answer(990)
 
-        with pytest.raises(ClusterUnreachable, match="10 s before its last answer"):
+        with pytest.raises(ClusterUnreachable, match="10 s older than the previous one"):
             look()
         backend.close()
 
-    assert heard[-1][3]["Cache-Control"] == "no-cache"
+    assert requests[-1][3]["Cache-Control"] == "no-cache"

@@ -1,4 +1,4 @@
-"""On a real Slurm that forgets ended jobs after two seconds and keeps no accounting: their ends are found out."""
+"""Outcome detection on a real Slurm that forgets ended jobs after two seconds and has no accounting."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def cluster(slurm):
     return make.cluster(nodes=0, address=slurm.address, log_root=str(slurm.output))
 
 
-def look(cluster, backend):
+def run_loops(cluster, backend):
     run_turns(cluster.pk, "test", lambda row: backend)
 
 
-def started(cluster, backend, *commands):
-    """Jobs that Slurm has accepted. From here on nobody looks until it has forgotten them."""
-    until(lambda: look(cluster, backend) or Node.objects.usable().count() == 4, what="nodes")
+def accepted_jobs(cluster, backend, *commands):
+    """Jobs that Slurm has accepted. After this, the tests do not poll until Slurm has forgotten them."""
+    until(lambda: run_loops(cluster, backend) or Node.objects.usable().count() == 4, what="nodes")
     jobs = [make.job(cluster=cluster, command=command) for command in commands]
-    look(cluster, backend)
+    run_loops(cluster, backend)
     assert Attempt.objects.exclude(backend_id="").count() == len(jobs)
     return jobs
 
@@ -54,13 +54,13 @@ def forget(backend):
 
 
 def outcomes(cluster, backend):
-    look(cluster, backend)
+    run_loops(cluster, backend)
     assert Attempt.objects.live().filter(missing_since=None).count() == 0
     find_outcomes_once(cluster, backend, clock.now() + MISSING_GRACE)
 
 
-def test_ended_jobs_that_slurm_has_forgotten_keep_their_outcomes(cluster, backend):
-    jobs = started(
+def test_forgotten_jobs_keep_their_outcomes(cluster, backend):
+    jobs = accepted_jobs(
         cluster,
         backend,
         "#!/bin/sh\nexit 0\n",
@@ -75,8 +75,8 @@ def test_ended_jobs_that_slurm_has_forgotten_keep_their_outcomes(cluster, backen
     assert states == [(State.COMPLETED, 0, 0), (State.FAILED, 3, 0), (State.FAILED, 4, 0)]
 
 
-def test_a_job_whose_script_was_killed_waits_for_a_person(cluster, backend):
-    (job,) = started(cluster, backend, "#!/bin/bash\nkill -KILL $PPID; kill -KILL $$\n")
+def test_job_whose_script_was_killed_has_an_unknown_outcome(cluster, backend):
+    (job,) = accepted_jobs(cluster, backend, "#!/bin/bash\nkill -KILL $PPID; kill -KILL $$\n")
     forget(backend)
 
     outcomes(cluster, backend)
@@ -85,14 +85,14 @@ def test_a_job_whose_script_was_killed_waits_for_a_person(cluster, backend):
     assert (job.state, Flag.OUTCOME_UNKNOWN in job.flags) == (State.PENDING, True)
 
 
-def test_a_submission_that_is_sent_twice_runs_once(cluster, backend, slurm):
-    (job,) = started(cluster, backend, f"#!/bin/sh\necho once >> {slurm.output}/effects\n")
+def test_submission_that_is_sent_twice_runs_once(cluster, backend, slurm):
+    (job,) = accepted_jobs(cluster, backend, f"#!/bin/sh\necho once >> {slurm.output}/effects\n")
     forget(backend)
     # As after a failover that lost these commits
     Attempt.objects.update(backend_id="", confirmed_at=None)
     Deed.objects.update(done_at=None, tries=0, tries_without_effect=0, due_at=clock.now(), in_hand=False)
 
-    until(lambda: look(cluster, backend) or Attempt.objects.get().missing_since, what="the refused repetition")
+    until(lambda: run_loops(cluster, backend) or Attempt.objects.get().missing_since, what="the refused repetition")
     find_outcomes_once(cluster, backend, clock.now() + MISSING_GRACE)
 
     job.refresh_from_db()

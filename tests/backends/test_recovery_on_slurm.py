@@ -1,8 +1,8 @@
-"""On a real Slurm: a training job on two nodes loses one, and goes on from its checkpoint on others. Nobody helps.
+"""Recovery on a real Slurm: a training job on two nodes loses one and continues from its checkpoint on other nodes.
 
-The job is a program as anybody would write it: both ranks count their steps together, the first one writes checkpoints
-and reports them to Acme over HTTP with the token it was given. Its node dies as machines do: everything on it stops at
-once, and nobody says goodbye.
+No operator takes part. The job is an ordinary program: both ranks count steps in lockstep; the first one writes
+checkpoints and reports them to Acme over HTTP with its progress token. Its node fails like a real machine: all its
+processes stop at once without a message.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def slurm():
         yield slurm
 
 
-def dies(slurm: RealSlurm, place: Path, name: str) -> None:
-    """All that runs on this machine, at once."""
+def fail_node(slurm: RealSlurm, place: Path, name: str) -> None:
+    """Kill Slurm's daemon and all processes on this node at once."""
     slurm.kill_node(name)
     for file in place.glob("pid-*"):
         node, pid = json.loads(file.read_text())
@@ -95,7 +95,9 @@ def dies(slurm: RealSlurm, place: Path, name: str) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def test_a_node_is_killed_and_the_training_goes_on_elsewhere_from_its_checkpoint(slurm, backend, live_server, settings):
+def test_training_continues_on_other_nodes_from_its_checkpoint_after_a_node_failure(
+    slurm, backend, live_server, settings
+):
     settings.ACME_URL = live_server.url
     cluster = make.cluster(nodes=0, address=slurm.address, log_root=str(slurm.output))
     recovery_actions.set_recovery_mode("act", author=make.LOOP)
@@ -122,7 +124,7 @@ def test_a_node_is_killed_and_the_training_goes_on_elsewhere_from_its_checkpoint
     once(lambda: Checkpoint.objects.filter(job=job, step__gte=20).exists(), "a checkpoint of step 20")
     place = Path(job.checkpoint_dir) / "attempt-1"
     victim = json.loads((place / "pid-1").read_text())[0]
-    dies(slurm, place, victim)
+    fail_node(slurm, place, victim)
 
     again = once(lambda: Attempt.objects.filter(job=job, number=2, confirmed_at__isnull=False).first(), "a new attempt")
     saved = Decision.objects.get().checkpoint_step

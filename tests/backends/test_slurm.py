@@ -1,4 +1,4 @@
-"""What may have happened, told from how the conversation broke off: a tiny server that answers as each test wants."""
+"""Classification of failed requests by what may have happened, with a server that responds as each test needs."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ HANG_UP, HANG = object(), object()
 
 @contextmanager
 def slurmrestd(answers, api="v0.0.42"):
-    """`answers` maps "METHOD /what" (accounting: "METHOD /slurmdb/what") to (status, body), HANG_UP or HANG; other
-    versions than `api` are 404."""
-    heard, hanging = [], threading.Event()
+    """A server with configured responses; yields its address and the list of received requests.
+
+    `answers` maps "METHOD /what" (accounting: "METHOD /slurmdb/what") to (status, body), HANG_UP or HANG. Versions
+    other than `api` respond with 404.
+    """
+    requests, hanging = [], threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self):
             length = int(self.headers.get("Content-Length", 0))
-            heard.append((self.command, self.path, self.rfile.read(length), dict(self.headers)))
-            what = _what(self.path, api)
-            said = answers.get(f"{self.command} {what}", (404, "not here")) if what else (404, "no such version")
-            if said is HANG_UP:
+            requests.append((self.command, self.path, self.rfile.read(length), dict(self.headers)))
+            route = _what(self.path, api)
+            response = answers.get(f"{self.command} {route}", (404, "not here")) if route else (404, "no such version")
+            if response is HANG_UP:
                 return
-            if said is HANG:
+            if response is HANG:
                 hanging.wait(PATIENCE_S)
                 return
-            status, content = said
+            status, content = response
             text = content if isinstance(content, str) else json.dumps(content)
             self.send_response(status)
             self.send_header("Content-Length", str(len(text.encode())))
@@ -50,7 +53,7 @@ def slurmrestd(answers, api="v0.0.42"):
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", heard
+        yield f"http://127.0.0.1:{server.server_address[1]}", requests
     finally:
         hanging.set()
         server.shutdown()
@@ -58,7 +61,7 @@ def slurmrestd(answers, api="v0.0.42"):
 
 
 def _what(path, api):
-    """Empty for a version that is not spoken here."""
+    """The part of the path after the version; empty for a version that the server does not support."""
     controller, accounting = path.partition(f"/slurm/{api}")[2], path.partition(f"/slurmdb/{api}")[2]
     return (controller or (f"/slurmdb{accounting}" if accounting else "")).partition("?")[0]
 
@@ -70,16 +73,16 @@ REFUSED = {"errors": [{"error_number": 2014, "error": "Requested node configurat
 
 @contextmanager
 def talking(answers, **options):
-    """Patient, but where the server hangs; there the version is known already, so that nothing else runs out."""
+    """A backend with a long timeout, or with a short one and a fixed version if the server hangs."""
     hangs = {"timeout_s": 0.3, "api": "v0.0.42"} if HANG in answers.values() else {"timeout_s": PATIENCE_S}
-    with slurmrestd(UP | answers) as (address, heard):
+    with slurmrestd(UP | answers) as (address, requests):
         backend = open_backend(address, **hangs | options)
-        yield backend, heard
+        yield backend, requests
         backend.close()
 
 
 @pytest.mark.parametrize(
-    ("said", "error"),
+    ("response", "error"),
     [
         (HANG_UP, OutcomeUnknown),
         (HANG, OutcomeUnknown),
@@ -101,12 +104,12 @@ def talking(answers, **options):
         ),
     ],
 )
-def test_what_became_of_a_submission(said, error):
-    with talking({"POST /job/submit": said}) as (backend, _), pytest.raises(error):
+def test_failed_submission_is_classified_by_what_may_have_happened(response, error):
+    with talking({"POST /job/submit": response}) as (backend, _), pytest.raises(error):
         backend.submit(submission())
 
 
-def test_a_refusal_is_in_slurms_words():
+def test_rejection_has_slurms_message():
     with (
         talking({"POST /job/submit": (500, REFUSED)}) as (backend, _),
         pytest.raises(RequestRejected, match=r"^Requested node configuration is not available$"),
@@ -125,41 +128,41 @@ def test_a_refusal_is_in_slurms_words():
     ],
 )
 @pytest.mark.parametrize("api", ["v0.0.38", "v0.0.42"])
-def test_a_refusal_is_about_the_job_or_about_the_place_now(api, number, words, kind):
-    no = {"errors": [{"error_number": number, "error": words}, {"error_number": 9000, "error": "gave up"}]}
-    with slurmrestd(UP | {"POST /job/submit": (500, no)}, api=api) as (address, _):
+def test_rejection_distinguishes_the_job_from_its_placement(api, number, words, kind):
+    rejection = {"errors": [{"error_number": number, "error": words}, {"error_number": 9000, "error": "gave up"}]}
+    with slurmrestd(UP | {"POST /job/submit": (500, rejection)}, api=api) as (address, _):
         backend = open_backend(address, timeout_s=PATIENCE_S)
-        (answer,) = backend.submit_all([submission()])
+        (result,) = backend.submit_all([submission()])
         backend.close()
 
-    assert type(answer) is kind
-    assert str(answer) == words
+    assert type(result) is kind
+    assert str(result) == words
 
 
-def test_many_submissions_are_answered_in_the_order_asked():
-    with slurmrestd(UP | {"POST /job/submit": (200, {"job_id": 7, "errors": []})}) as (address, heard):
+def test_results_of_many_submissions_are_in_the_order_of_the_requests():
+    with slurmrestd(UP | {"POST /job/submit": (200, {"job_id": 7, "errors": []})}) as (address, requests):
         backend = open_backend(address)
         assert backend.submit_all([submission()] * 20) == ["7"] * 20
         backend.close()
-    assert sum("submit" in path for _, path, _, _ in heard) == 20
+    assert sum("submit" in path for _, path, _, _ in requests) == 20
 
 
-def test_a_cluster_that_is_away_is_not_asked_for_each_of_many():
-    with talking({"POST /job/submit": (429, "later")}) as (backend, heard):
+def test_unreachable_cluster_is_not_asked_once_per_submission():
+    with talking({"POST /job/submit": (429, "later")}) as (backend, requests):
         answers = backend.submit_all([submission()] * 60)
     assert {type(answer) for answer in answers} == {ClusterUnreachable}
-    assert sum("submit" in path for _, path, _, _ in heard) < 30
+    assert sum("submit" in path for _, path, _, _ in requests) < 30
 
 
 @pytest.mark.parametrize(
     "said", [HANG_UP, HANG, (500, "oops"), (404, ""), (200, "[]"), (200, {"jobs": 7}), (200, {"jobs": [{}]})]
 )
-def test_a_look_that_goes_wrong_is_unreachable(said):
+def test_failed_read_is_unreachable(said):
     with talking({"GET /jobs": said}) as (backend, _), pytest.raises(ClusterUnreachable):
         backend.jobs()
 
 
-def test_an_odd_answer_names_the_field():
+def test_message_for_a_malformed_response_names_the_field():
     with (
         talking({"GET /jobs": (200, {"jobs": [{"job_id": 1, "job_state": 5}]})}) as (backend, _),
         pytest.raises(ClusterUnreachable, match="job_state is a int"),
@@ -167,14 +170,14 @@ def test_an_odd_answer_names_the_field():
         backend.jobs()
 
 
-def test_nobody_listening_is_unreachable_for_deeds_too():
+def test_submission_without_a_server_is_unreachable():
     backend = open_backend("http://127.0.0.1:9", api="v0.0.42")
 
     with pytest.raises(ClusterUnreachable):
         backend.submit(submission())
 
 
-def test_a_controller_that_is_away_is_unreachable_though_slurmrestd_answers():
+def test_controller_that_is_down_is_unreachable_although_slurmrestd_responds():
     with (
         talking({"GET /ping": (200, {"pings": [{"pinged": "DOWN"}]})}) as (backend, _),
         pytest.raises(ClusterUnreachable, match="controller"),
@@ -182,17 +185,17 @@ def test_a_controller_that_is_away_is_unreachable_though_slurmrestd_answers():
         backend.ping()
 
 
-def test_the_version_is_asked_for_once_newest_first():
-    with talking({"GET /nodes": (200, {"nodes": []})}) as (backend, heard):
+def test_version_is_negotiated_once_newest_first():
+    with talking({"GET /nodes": (200, {"nodes": []})}) as (backend, requests):
         backend.nodes()
         backend.nodes()
 
-    asked = [path for _, path, _, _ in heard]
-    assert asked[:4] == [f"/slurm/v0.0.{n}/ping" for n in (45, 44, 43, 42)]
-    assert [path.partition("?")[0] for path in asked[4:]] == ["/slurm/v0.0.42/nodes"] * 2
+    paths = [path for _, path, _, _ in requests]
+    assert paths[:4] == [f"/slurm/v0.0.{n}/ping" for n in (45, 44, 43, 42)]
+    assert [path.partition("?")[0] for path in paths[4:]] == ["/slurm/v0.0.42/nodes"] * 2
 
 
-def test_an_upgrade_is_noticed_and_the_version_asked_for_again():
+def test_version_is_negotiated_again_after_an_upgrade():
     with slurmrestd(UP | {"GET /nodes": (200, {"nodes": []})}) as (address, _):
         backend = open_backend(address, api="v0.0.38")
         with pytest.raises(ClusterUnreachable):
@@ -202,27 +205,27 @@ def test_an_upgrade_is_noticed_and_the_version_asked_for_again():
         backend.close()
 
 
-def test_no_common_version_is_unreachable():
+def test_missing_common_version_is_unreachable():
     with slurmrestd({}, api="v0.0.99") as (address, _), pytest.raises(ClusterUnreachable, match="speaks none of"):
         open_backend(address).nodes()
 
 
-def test_the_token_travels_in_its_headers():
-    with talking({}, user="ada", token="s3cret") as (backend, heard):
+def test_token_is_sent_in_its_header():
+    with talking({}, user="ada", token="s3cret") as (backend, requests):
         backend.ping()
 
-    headers = {name.lower(): value for name, value in heard[-1][3].items()}
+    headers = {name.lower(): value for name, value in requests[-1][3].items()}
     assert (headers["x-slurm-user-name"], headers["x-slurm-user-token"]) == ("ada", "s3cret")
 
 
 @pytest.mark.parametrize("version", ["v0.0.38", "v0.0.42"])
 @pytest.mark.parametrize("status", [200, 404, 500])
-def test_cancelling_an_unknown_job_is_no_error_however_it_is_said(version, status):
+def test_cancelling_an_unknown_job_does_not_fail_in_any_version(version, status):
     with talking({"DELETE /job/99999": (status, recorded(version)["cancel_unknown"])}) as (backend, _):
         backend.cancel("99999")
 
 
-def test_a_cancellation_that_is_not_allowed_is_refused_though_the_answer_is_200():
+def test_forbidden_cancellation_is_rejected_despite_status_200():
     outcome = {"status": [{"error": {"code": 2010, "string": "Access/permission denied"}}], "errors": []}
     with (
         talking({"DELETE /job/5": (200, outcome)}) as (backend, _),
@@ -232,37 +235,37 @@ def test_a_cancellation_that_is_not_allowed_is_refused_though_the_answer_is_200(
 
 
 @pytest.mark.parametrize(("shell", "flags"), [(True, "BATCH_JOB"), (False, "FULL_STEPS_ONLY")])
-def test_a_signal_says_whom_it_is_for(shell, flags):
-    with slurmrestd({**UP, "DELETE /job/7": (200, {"errors": []})}) as (address, heard):
+def test_signal_names_the_processes_that_get_it(shell, flags):
+    with slurmrestd({**UP, "DELETE /job/7": (200, {"errors": []})}) as (address, requests):
         open_backend(address).signal("7", "USR1", shell=shell)
 
-    assert heard[-1][:2] == ("DELETE", f"/slurm/v0.0.42/job/7?signal=USR1&flags={flags}")
+    assert requests[-1][:2] == ("DELETE", f"/slurm/v0.0.42/job/7?signal=USR1&flags={flags}")
 
 
-def test_a_version_that_signals_everybody_signals_only_jobs_whose_shell_expects_it():
-    with slurmrestd({**UP, "DELETE /job/7": (200, {"errors": []})}, api="v0.0.38") as (address, heard):
-        with pytest.raises(RequestRejected, match=r"speaks v0\.0\.38"):
+def test_version_without_signal_flags_signals_only_jobs_whose_shell_expects_it():
+    with slurmrestd({**UP, "DELETE /job/7": (200, {"errors": []})}, api="v0.0.38") as (address, requests):
+        with pytest.raises(RequestRejected, match=r"uses API v0\.0\.38"):
             open_backend(address).signal("7", "USR1", shell=False)
         open_backend(address).signal("7", "USR1", shell=True)
 
-    assert heard[-1][1] == "/slurm/v0.0.38/job/7?signal=USR1"
+    assert requests[-1][1] == "/slurm/v0.0.38/job/7?signal=USR1"
 
 
-def test_a_signal_for_a_job_that_is_gone_is_no_error():
+def test_signal_for_an_ended_job_does_not_fail():
     gone = {"errors": [{"error_number": 2021, "error": "Job/step already completing or completed"}]}
     with slurmrestd({**UP, "DELETE /job/7": (500, gone)}) as (address, _):
         open_backend(address).signal("7", "USR1", shell=True)
 
 
-def test_a_node_name_cannot_leave_its_path():
-    with talking({}) as (backend, heard), pytest.raises((RequestRejected, ClusterUnreachable)):
+def test_node_name_cannot_escape_its_path():
+    with talking({}) as (backend, requests), pytest.raises((RequestRejected, ClusterUnreachable)):
         backend.drain("../job/5", "x")
 
-    assert "/node/..%2Fjob%2F5" in heard[-1][1]
+    assert "/node/..%2Fjob%2F5" in requests[-1][1]
 
 
 @pytest.mark.parametrize("address", ["ftp://x", "slurm:6820", ""])
-def test_an_address_of_no_kind_is_refused_with_a_sentence(address):
+def test_unsupported_address_is_rejected_with_a_message(address):
     with pytest.raises(ValueError, match="address"):
         open_backend(address)
 
@@ -282,44 +285,47 @@ def submitting(user_seen, **more):
     )
 
 
-def names_sent(heard):
-    return [(method, headers["X-SLURM-USER-NAME"]) for method, _, _, headers in heard]
+def names_sent(requests):
+    return [(method, headers["X-SLURM-USER-NAME"]) for method, _, _, headers in requests]
 
 
-def test_submission_names_its_user_and_everything_else_the_service():
-    with submitting("ada") as (backend, heard):
+def test_submission_names_its_user_and_other_requests_the_service():
+    with submitting("ada") as (backend, requests):
         backend.submit(submission(user="ada"))
         backend.cancel("7")
 
-    assert names_sent(heard) == [("POST", "ada"), ("GET", "acme"), ("DELETE", "acme")]
+    assert names_sent(requests) == [("POST", "ada"), ("GET", "acme"), ("DELETE", "acme")]
 
 
 def test_first_job_of_a_user_is_read_back_and_later_ones_are_not():
-    with submitting("ada") as (backend, heard):
+    with submitting("ada") as (backend, requests):
         for _ in range(3):
             assert backend.submit(submission(user="ada")) == "7"
 
-    assert [method for method, *_ in heard] == ["POST", "GET", "POST", "POST"]
+    assert [method for method, *_ in requests] == ["POST", "GET", "POST", "POST"]
 
 
 @pytest.mark.parametrize("other", ["", "nobody"])
-def test_job_that_slurm_gave_to_another_user_is_cancelled_and_refused(other):
-    with submitting(other) as (backend, heard), pytest.raises(RequestRejected, match="the cluster knows no user ada"):
+def test_job_that_slurm_assigned_to_another_user_is_cancelled_and_rejected(other):
+    with (
+        submitting(other) as (backend, requests),
+        pytest.raises(RequestRejected, match="user ada does not exist on the cluster"),
+    ):
         backend.submit(submission(user="ada"))
 
-    assert names_sent(heard)[-1] == ("DELETE", "acme")
+    assert names_sent(requests)[-1] == ("DELETE", "acme")
 
 
-def test_tests_of_nodes_are_submitted_as_the_service():
-    with submitting("acme") as (backend, heard):
+def test_node_tests_are_submitted_as_the_service():
+    with submitting("acme") as (backend, requests):
         backend.submit(submission(user=""))
 
-    assert names_sent(heard) == [("POST", "acme")]
+    assert names_sent(requests) == [("POST", "acme")]
 
 
-def test_user_without_a_sender_is_refused_before_anything_is_sent():
-    with submitting("root") as (backend, heard):
+def test_user_without_an_identity_is_rejected_before_anything_is_sent():
+    with submitting("root") as (backend, requests):
         answers = backend.submit_all([submission(user="root"), submission(user="ada", key="b")])
 
     assert isinstance(answers[0], RequestRejected)
-    assert ("POST", "root") not in names_sent(heard)
+    assert ("POST", "root") not in names_sent(requests)

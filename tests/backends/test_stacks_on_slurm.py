@@ -1,7 +1,7 @@
-"""On a real Slurm: a training on two nodes hangs, and both ranks say where they stand. Neither dies of it.
+"""Stack dumps on a real Slurm: a training job on two nodes hangs, and both ranks print their stacks and survive.
 
-The signal goes through slurmrestd; the programs know nothing of us, `acme exec` starts them. The job's label says that
-the batch shell passes it on (srun has taken its place), so also an API may be used that would signal the shell too.
+The signal goes through slurmrestd. The programs do not know Acme; `acme exec` starts them. The job's label says that
+the batch shell passes the signal on (srun has replaced it), so API versions that also signal the shell can be used too.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ def backend(slurm):
         yield backend
 
 
-def test_the_ranks_of_a_hang_are_asked_through_slurm_and_say_where_they_stand(slurm, backend, live_server, settings):
+def test_ranks_of_a_hanging_job_print_their_stacks_and_survive(slurm, backend, live_server, settings):
     settings.ACME_URL = live_server.url
     cluster = make.cluster(nodes=0, address=slurm.address, log_root=str(slurm.output))
 
-    def look():
+    def run_loops():
         run_turns(cluster.pk, "test", lambda row: backend)
 
-    def once(true, what):
-        return until(lambda: look() or true(), what=what)
+    def run_loops_until(condition, what):
+        return until(lambda: run_loops() or condition(), what=what)
 
-    once(lambda: Node.objects.usable().count() == 4, "nodes")
+    run_loops_until(lambda: Node.objects.usable().count() == 4, "nodes")
     (slurm.output / "train.py").write_text(HANGS)
     wrapped = f"{Path(sys.executable).parent}/acme exec {sys.executable} {slurm.output}/train.py"
     job = make.job(
@@ -70,21 +70,21 @@ def test_the_ranks_of_a_hang_are_asked_through_slurm_and_say_where_they_stand(sl
         labels={"acme-stacks": "B:USR2"},
         command=f"#!/bin/sh\nexec srun --nodes=2 --ntasks=2 --ntasks-per-node=1 {wrapped}\n",
     )
-    attempt = once(lambda: Attempt.objects.filter(job=job, confirmed_at__isnull=False).first(), "the job")
+    attempt = run_loops_until(lambda: Attempt.objects.filter(job=job, confirmed_at__isnull=False).first(), "the job")
     log = Path(attempt.log_path)
-    once(lambda: log.exists() and log.read_text().count("ready") == 2, "both ranks")
+    run_loops_until(lambda: log.exists() and log.read_text().count("ready") == 2, "both ranks")
 
-    told = until(lambda: asked(attempt) or look() or answered(attempt), what="the stacks of both ranks")
+    dump = until(lambda: request_stacks(attempt) or run_loops() or stack_dump(attempt), what="the stacks of both ranks")
 
-    assert {line[:7] for line in told.text.splitlines() if "waits_for_the_other" in line} == {"[rank0]", "[rank1]"}
-    assert not Attempt.objects.get(pk=attempt.pk).ended_at  # nobody died of it
+    assert {line[:7] for line in dump.text.splitlines() if "waits_for_the_other" in line} == {"[rank0]", "[rank1]"}
+    assert not Attempt.objects.get(pk=attempt.pk).ended_at  # both ranks survived
     job.refresh_from_db()
     job_actions.cancel(job, author=make.author())
-    once(lambda: not Deed.objects.open().exists(), "the end of the job")
+    run_loops_until(lambda: not Deed.objects.open().exists(), "the end of the job")
 
 
-def asked(attempt: Attempt) -> None:
-    """Once more where an answer came too late, as it may on a slow machine."""
+def request_stacks(attempt: Attempt) -> None:
+    """Request the stacks, again if an earlier request timed out, as it may on a slow machine."""
     if StackDump.objects.open().exists():
         return
     attempt.refresh_from_db()
@@ -93,6 +93,6 @@ def asked(attempt: Attempt) -> None:
     stack_actions.request_stacks(attempt, Incident.objects.get(), size, now)
 
 
-def answered(attempt: Attempt) -> StackDump | None:
+def stack_dump(attempt: Attempt) -> StackDump | None:
     stacks_once(clock.now())
     return StackDump.objects.filter(attempt=attempt, ranks=2).first()

@@ -20,7 +20,7 @@ go_goroutines 12
 """
 
 
-def test_a_page_becomes_one_value_per_gpu():
+def test_page_gives_one_reading_per_gpu():
     (gpu,) = telemetry.parse(PAGE).gpus
 
     assert (gpu.node, gpu.gpu, gpu.uuid, gpu.model) == ("n1", 3, "GPU-1", "NVIDIA A100")
@@ -29,7 +29,7 @@ def test_a_page_becomes_one_value_per_gpu():
     assert (gpu.power_w, gpu.sm_active_ratio, gpu.last_xid) == (385.25, 0.81, 79)
 
 
-def test_the_old_spelling_of_the_host_is_understood():
+def test_old_spelling_of_the_hostname_label_is_accepted():
     (gpu,) = telemetry.parse(PAGE.replace("hostname", "Hostname")).gpus
 
     assert gpu.node == "n1"
@@ -47,13 +47,13 @@ def test_the_old_spelling_of_the_host_is_understood():
         "%&/()",
     ],
 )
-def test_a_line_that_makes_no_sense_is_skipped_and_counted(line):
+def test_malformed_line_is_skipped_and_counted(line):
     reading = telemetry.parse(f"{line}\n{PAGE}")
 
     assert (len(reading.gpus), reading.unreadable_lines) == (1, 1)
 
 
-def test_what_is_not_measured_is_none():
+def test_missing_value_is_none():
     (gpu,) = telemetry.parse(
         'DCGM_FI_DEV_GPU_UTIL{gpu="0",hostname="n1"} 5\nDCGM_FI_DEV_GPU_TEMP{gpu="0",hostname="n1"} NaN\n'
     ).gpus
@@ -61,7 +61,7 @@ def test_what_is_not_measured_is_none():
     assert (gpu.util_percent, gpu.temperature_c, gpu.sm_active_ratio) == (5, None, None)
 
 
-def test_escapes_in_labels_are_undone():
+def test_escapes_in_labels_are_decoded():
     (gpu,) = telemetry.parse(r'DCGM_FI_DEV_GPU_UTIL{gpu="0",hostname="n1",modelName="a \"b\", \\c"} 5').gpus
 
     assert gpu.model == r'a "b", \c'
@@ -69,42 +69,42 @@ def test_escapes_in_labels_are_undone():
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.text())
-def test_no_page_makes_it_fall_over(page):
+def test_parser_accepts_any_text(page):
     telemetry.parse(page)
 
 
-def test_an_exporter_that_does_not_answer_is_unreachable():
+def test_unreachable_exporter_raises():
     with pytest.raises(ClusterUnreachable):
         telemetry.read_exporter("http://127.0.0.1:9/metrics", timeout_s=0.5)
 
 
-def counted(*lines):
+def counter_values(*lines):
     page = "".join(f'{name}{{gpu="0",hostname="n1"}} {value}\n' for name, value in lines)
     return telemetry.parse(page).by_place["n1", 0].counted
 
 
-def test_counters_are_read_under_names_of_ours():
-    found = counted(
+def test_counters_are_read_under_acmes_names():
+    values = counter_values(
         ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", 2), ("DCGM_FI_DEV_ROW_REMAP_FAILURE", 1), ("DCGM_FI_DEV_RETIRED_PENDING", 3),
         ("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", 7),
     )  # fmt: skip
 
-    assert found == {"ecc_dbe": 2, "remap_failed": 1, "rows_pending": 3, "nvlink_replay": 7}
+    assert values == {"ecc_dbe": 2, "remap_failed": 1, "rows_pending": 3, "nvlink_replay": 7}
 
 
 @pytest.mark.parametrize(
     ("bits", "troubled"), [(0x1, 0), (0x4, 0), (0x2 | 0x40, 0x40), (0x20, 0x20), (0x8 | 0x80, 0x88)]
 )
 @pytest.mark.parametrize("name", ["CLOCKS_EVENT_REASONS", "CLOCK_THROTTLE_REASONS"])
-def test_of_the_reasons_for_clocks_only_trouble_counts(name, bits, troubled):
-    assert counted((f"DCGM_FI_DEV_{name}", bits)) == {"slowed": troubled}
+def test_only_throttle_reasons_that_indicate_a_problem_count(name, bits, troubled):
+    assert counter_values((f"DCGM_FI_DEV_{name}", bits)) == {"slowed": troubled}
 
 
-def test_what_the_driver_does_not_support_is_not_measured():
-    assert counted(("DCGM_FI_DEV_GPU_UTIL", 1), ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", 0x7FFFFFFFFFFFFFF0)) == {}
+def test_unsupported_value_is_missing():
+    assert counter_values(("DCGM_FI_DEV_GPU_UTIL", 1), ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", 0x7FFFFFFFFFFFFFF0)) == {}
 
 
-def test_ports_that_are_not_active_are_down_and_node_exporter_may_name_the_node_its_way():
+def test_inactive_ports_are_down_for_both_ways_of_naming_the_node():
     page = (
         'node_infiniband_state_id{device="mlx5_0",port="1",hostname="n1"} 4\n'
         'node_infiniband_state_id{device="mlx5_1",port="1",hostname="n1"} 1\n'
@@ -112,6 +112,6 @@ def test_ports_that_are_not_active_are_down_and_node_exporter_may_name_the_node_
         'node_infiniband_state_id{device="mlx5_0",port="1"} 1\n'
     )
 
-    found = telemetry.parse(page)
+    page_readings = telemetry.parse(page)
 
-    assert found.nics_down == {"n1": ("mlx5_1:1",), "n2": ("mlx5_0:2",)} and found.unreadable_lines == 1
+    assert page_readings.nics_down == {"n1": ("mlx5_1:1",), "n2": ("mlx5_0:2",)} and page_readings.unreadable_lines == 1

@@ -1,4 +1,4 @@
-"""One row that cannot be read is set aside; the others are read, and nothing is concluded about that one."""
+"""Unreadable rows: only the row is set aside, the others are read, and nothing is concluded about its job or node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scheduling.backends.base import ClusterUnreachable
 from scheduling.backends.dialect import DIALECTS, MalformedResponse
 from scheduling.backends.opening import open_backend
 from tests.backends.test_dialect import recorded
-from tests.backends.test_seen import Cluster, asked, job
+from tests.backends.test_seen import Cluster, job, requested_paths
 from tests.backends.test_slurm import slurmrestd
 
 NODE = {"name": "n1", "state": ["IDLE"], "cpus": 4}
@@ -20,7 +20,7 @@ BAD_STATE, BAD_NODES = {"job_state": ["ASLEEP"]}, {"nodes": "gpu[1-"}
 @pytest.fixture
 def cluster():
     made = Cluster()
-    with slurmrestd(made.answers) as (made.address, made.heard):
+    with slurmrestd(made.answers) as (made.address, made.requests):
         made.backend = open_backend(made.address)
         yield made
         made.backend.close()
@@ -61,7 +61,7 @@ def test_one_unreadable_node_among_recorded_ones_is_set_aside(version, bad):
 
 
 @pytest.mark.parametrize("name", [None, "", 7, ["n"], "x" * 1000])
-def test_a_node_without_a_usable_name_may_be_any_node_that_is_not_listed(name):
+def test_node_without_a_usable_name_may_be_any_unlisted_node(name):
     listing = dialect.parse_nodes({"nodes": [NODE, {"name": name, "state": ["IDLE"]}]})
 
     assert [node.name for node in listing] == ["n1"]
@@ -69,7 +69,7 @@ def test_a_node_without_a_usable_name_may_be_any_node_that_is_not_listed(name):
 
 
 @pytest.mark.parametrize("row", [None, 7, "job", [], {}, {"job_id": None, "comment": 7}])
-def test_a_job_without_id_and_key_may_be_any_job_that_is_not_listed(row):
+def test_job_without_id_and_key_may_be_any_unlisted_job(row):
     listing = dialect.parse_jobs({"jobs": [job(1, "RUNNING"), row]})
 
     assert names(listing) == [("", "")]
@@ -89,13 +89,13 @@ def test_a_job_without_id_and_key_may_be_any_job_that_is_not_listed(row):
         ({**job(13, "RUNNING"), "job_id": "x", "comment": "somebody else's"}, False),
     ],
 )
-def test_an_unreadable_row_hides_the_job_that_it_may_be(row, hidden):
+def test_unreadable_row_hides_only_the_job_that_it_may_be(row, hidden):
     listing = dialect.parse_jobs({"jobs": [job(1, "RUNNING"), row]})
 
     assert listing.hides_job("12", "k12") is hidden
 
 
-def test_a_submission_in_doubt_is_hidden_by_a_row_whose_comment_cannot_be_read():
+def test_row_with_an_unreadable_comment_may_be_a_submission_with_unknown_outcome():
     readable = dialect.parse_jobs({"jobs": [job(1, "RUNNING"), {**job(13, "ASLEEP"), "comment": "theirs"}]})
     unreadable = dialect.parse_jobs({"jobs": [job(1, "RUNNING"), {**job(13, "ASLEEP"), "comment": 7}]})
 
@@ -104,12 +104,12 @@ def test_a_submission_in_doubt_is_hidden_by_a_row_whose_comment_cannot_be_read()
 
 
 @pytest.mark.parametrize("read", [dialect.parse_jobs, dialect.parse_nodes, dialect.parse_job_states])
-def test_an_answer_of_which_more_than_half_cannot_be_read_is_odd_as_a_whole(read):
+def test_response_with_mostly_unreadable_rows_is_malformed(read):
     with pytest.raises(MalformedResponse, match="1 of 1 "):
         read({"jobs": [{}], "nodes": [{}]})
 
 
-def test_the_other_jobs_are_seen_and_the_unreadable_one_is_named(cluster):
+def test_readable_jobs_are_listed_and_the_unreadable_one_is_named(cluster):
     cluster.has(job(1, "RUNNING"), job(2, "ASLEEP"), job(3, "PENDING"))
 
     seen = cluster.backend.jobs()
@@ -118,7 +118,7 @@ def test_the_other_jobs_are_seen_and_the_unreadable_one_is_named(cluster):
     assert names(seen) == [("2", "k2")]
 
 
-def test_a_job_that_becomes_unreadable_is_set_aside_with_what_was_last_seen(cluster):
+def test_job_that_becomes_unreadable_is_set_aside_as_last_seen(cluster):
     cluster.has(job(1, "RUNNING"), job(2, "RUNNING", nodes="n1", gres_detail=["gpu:2(IDX:0-1)"]))
     cluster.backend.jobs()
     cluster.has(job(1, "RUNNING"), job(2, "ASLEEP"))
@@ -130,28 +130,28 @@ def test_a_job_that_becomes_unreadable_is_set_aside_with_what_was_last_seen(clus
     assert seen.unreadable[0].last_seen.gpus == {"n1": (0, 1)}
 
 
-def test_a_job_that_was_never_read_is_asked_for_at_each_look(cluster):
-    """Which GPUs it holds is not known at all."""
+def test_job_that_was_never_readable_is_fetched_at_each_poll(cluster):
+    """The GPUs that it holds are unknown."""
     cluster.has(job(1, "RUNNING"), job(2, "ASLEEP"))
     cluster.backend.jobs()
     cluster.backend.jobs()
-    asked(cluster)
+    requested_paths(cluster)
 
     cluster.backend.jobs()
 
-    assert asked(cluster) == ["jobs/state/", "job/2"]
+    assert requested_paths(cluster) == ["jobs/state/", "job/2"]
 
 
-def test_an_unreadable_job_that_was_read_before_is_asked_for_again_once_its_state_moves(cluster):
+def test_unreadable_job_that_was_read_before_is_fetched_again_when_its_state_changes(cluster):
     cluster.has(job(1, "RUNNING"), job(2, "RUNNING"))
     cluster.backend.jobs()
     cluster.has(job(1, "RUNNING"), job(2, "ASLEEP"))
     cluster.backend.jobs()
     cluster.backend.jobs()
-    asked(cluster)
+    requested_paths(cluster)
 
     cluster.backend.jobs()
-    assert asked(cluster) == ["jobs/state/"]
+    assert requested_paths(cluster) == ["jobs/state/"]
 
     cluster.has(job(1, "RUNNING"), job(2, "COMPLETED"))
     seen = cluster.backend.jobs()
@@ -159,7 +159,7 @@ def test_an_unreadable_job_that_was_read_before_is_asked_for_again_once_its_stat
     assert seen.unreadable == ()
 
 
-def test_an_unreadable_job_that_is_gone_is_gone(cluster):
+def test_unreadable_job_that_disappears_is_forgotten(cluster):
     cluster.has(job(1, "RUNNING"), job(2, "ASLEEP"))
     cluster.backend.jobs()
     cluster.has(job(1, "RUNNING"))
@@ -167,7 +167,7 @@ def test_an_unreadable_job_that_is_gone_is_gone(cluster):
     assert cluster.backend.jobs().unreadable == ()
 
 
-def test_a_row_without_an_id_in_the_short_list_hides_whoever_is_absent(cluster):
+def test_row_without_an_id_in_the_list_of_states_may_be_any_absent_job(cluster):
     cluster.has(job(1, "RUNNING"), job(2, "RUNNING"))
     cluster.backend.jobs()
     states = [{"job_id": "1", "state": ["RUNNING"]}, {"job_id": None, "state": ["RUNNING"]}]
@@ -179,15 +179,15 @@ def test_a_row_without_an_id_in_the_short_list_hides_whoever_is_absent(cluster):
     assert seen.hides_job("2", "k2")
 
 
-def test_a_lookup_by_key_does_not_say_no_while_a_row_may_be_the_job(cluster):
+def test_lookup_by_key_is_unreachable_while_an_unreadable_row_may_be_the_job(cluster):
     cluster.has(job(1, "RUNNING"), {**job(2, "ASLEEP"), "comment": 7})
 
     assert cluster.backend.find("k1").backend_id == "1"
-    with pytest.raises(ClusterUnreachable, match="cannot be read"):
+    with pytest.raises(ClusterUnreachable, match="unreadable"):
         cluster.backend.find("k2")
 
 
-def test_unreadable_nodes_are_told_again_while_nothing_moved(cluster):
+def test_unreadable_nodes_stay_listed_while_nothing_changes(cluster):
     rows = [NODE, {**NODE, "name": "n2", "cpus": "many"}]
     cluster.answers["GET /nodes"] = 200, {"nodes": rows, "errors": []}
     cluster.backend.nodes()

@@ -1,4 +1,4 @@
-"""Jobs on a real Slurm run as the person who submitted them, by either method."""
+"""Jobs on a real Slurm run as the user who submitted them, with both kinds of tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.chaos,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root's Slurm runs jobs of several users"),
 ]
-USERS = ("games", "www-data")  # that every machine has
+USERS = ("games", "www-data")  # users that exist on every machine
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +31,8 @@ def slurm():
 
 
 @pytest.fixture
-def opened(slurm):
-    """Opens backends, and closes them after the test."""
+def open_with(slurm):
+    """Opens backends and closes them after the test."""
     with ExitStack() as stack:
         yield lambda senders: stack.enter_context(
             closing(open_backend(slurm.tcp_address, user=slurm.user, token=slurm.token(), senders=senders))
@@ -51,33 +51,33 @@ def ran_as(slurm, backend, user):
     return log.read_text().strip()
 
 
-def test_jobs_run_as_the_users_named_to_a_token_that_may_act_for_others(slurm, opened):
-    backend = opened(header_senders(slurm))
+def test_jobs_run_as_the_users_named_with_a_service_token(slurm, open_with):
+    backend = open_with(header_senders(slurm))
 
     assert [ran_as(slurm, backend, user) for user in USERS] == [*USERS]
 
 
-def test_jobs_run_as_the_users_of_their_own_tokens(slurm, opened):
+def test_jobs_run_as_the_users_of_their_tokens(slurm, open_with):
     read = {f"/tokens/{user}": slurm.token(user) for user in USERS}.__getitem__
     senders = UserTokenIdentities(
         service_user=slurm.user, directory="/tokens", read=read, now=lambda: datetime.now(UTC)
     )
-    backend = opened(senders)
+    backend = open_with(senders)
 
     assert [ran_as(slurm, backend, user) for user in USERS] == [*USERS]
 
 
-def test_user_whom_slurm_does_not_know_is_refused_and_leaves_no_job(slurm, opened):
-    backend = opened(header_senders(slurm))
+def test_user_unknown_to_slurm_is_rejected_without_a_remaining_job(slurm, open_with):
+    backend = open_with(header_senders(slurm))
 
-    with pytest.raises(RequestRejected, match="the cluster knows no user lovelace"):
+    with pytest.raises(RequestRejected, match="user lovelace does not exist on the cluster"):
         ran_as(slurm, backend, "lovelace")
 
     assert until(lambda: backend.find("lovelace")).state == State.CANCELLED
 
 
-def test_service_token_cancels_the_job_of_a_user(slurm, opened):
-    backend = opened(header_senders(slurm))
+def test_service_token_can_cancel_a_users_job(slurm, open_with):
+    backend = open_with(header_senders(slurm))
     place = {"nodes": (slurm.nodes[1],), "gpus_per_node": 1, "cpus_per_node": 1, "gpu_model": "a100", "workdir": "/tmp"}
     job = backend.submit(submission(key="c", account="", script="sleep 600", user="games", stdout="/dev/null", **place))
 

@@ -1,4 +1,4 @@
-"""The browser of the tests, and how it is started: without asking anybody anything, whoever starts it."""
+"""The browser of the tests, and how it is started."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""A real server over the test database, and a real browser in front of it."""
+"""A real server on the test database, and a real browser."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def database_url() -> str:
-    """The test database of this process, as an address for another."""
+    """Return the URL of this process's test database, for another process."""
     to = connection.settings_dict
     login = f"{quote(to['USER'], safe='')}:{quote(to['PASSWORD'], safe='')}".rstrip(":")
     return f"postgresql://{login}@{quote(to['HOST'], safe='')}:{to['PORT']}/{quote(to['NAME'], safe='')}"
@@ -56,7 +56,7 @@ def environment(home: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def serving(django_db_setup, tmp_path_factory) -> Iterator[subprocess.Popen[str]]:
-    """Everything that servers have in common: collected static files, and a process with all of it imported."""
+    """What all servers share: collected static files, and a process with all modules imported."""
     if not settings.VALKEY_URL:
         pytest.skip("VALKEY_URL is not set: nothing would carry live messages")
     known = environment(tmp_path_factory.mktemp("serving"))
@@ -69,7 +69,7 @@ def serving(django_db_setup, tmp_path_factory) -> Iterator[subprocess.Popen[str]
 
 
 class Server:
-    """The web server as users meet it: collected static files, several threads, its own process."""
+    """The web server as in production: collected static files, several threads, a separate process."""
 
     def __init__(self, serving: subprocess.Popen[str], log: Path) -> None:
         self.serving, self.log, self.port, self.pid = serving, log, free_port(), 0
@@ -109,7 +109,7 @@ def server(serving, transactional_db, tmp_path):
 def chromium():
     if not CHROMIUM:
         pytest.skip("Chromium is not installed")
-    # Playwright runs a loop of its own in this thread; Django must not take our queries for async ones
+    # Playwright runs an event loop in this thread; Django must not treat our queries as async
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
@@ -119,7 +119,7 @@ def chromium():
 
 
 class Visitor:
-    """Somebody who is signed in, and what their browser complained about."""
+    """A signed-in user's browser page, with the errors that it logged."""
 
     def __init__(self, context, server: Server) -> None:
         self.page, self.server, self.complaints = context.new_page(), server, []
@@ -138,14 +138,14 @@ class Visitor:
         self.page.goto(self.server.url + path)
 
     def open_live(self, path: str) -> None:
-        """Open, and wait until the page hears the server."""
+        """Open a page, and wait until its websocket is connected."""
         self.open(path)
         self.page.wait_for_selector("#live[data-state=live]")
 
 
 @pytest.fixture
 def visit(chromium, server):
-    """visit("ada", color_scheme="dark", …): a browser window of hers."""
+    """visit("ada", color_scheme="dark", …): a browser window of ada."""
     contexts = []
 
     def opened(name: str, **options) -> Visitor:

@@ -1,4 +1,4 @@
-"""The web server of the browser tests: what it imports is loaded once, and each server is a fork of that.
+"""The web server of the browser tests: modules are imported once, and each server is a fork.
 
 Nearly all of a start is imports, and each test wants a server that knows nothing of the test before it. A line
 `start PORT LOG` is answered with the number of the process that will serve there; when the input ends, so do they all.
@@ -27,7 +27,7 @@ def serve(port: int, log: str) -> None:
 
 def main() -> None:
     import_module("acmeweb.urls")  # all pages and the API: the first request of each server would import them
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them, so the kernel forgets them when they end
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps ended children
     started = []
     for line in sys.stdin:
         _, port, log = line.rstrip("\n").split(" ", 2)

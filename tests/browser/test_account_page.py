@@ -1,4 +1,4 @@
-"""A person's own page in a real browser."""
+"""The account page in a real browser."""
 
 import pytest
 from playwright.sync_api import expect
@@ -24,7 +24,7 @@ def test_a_token_is_made_shown_once_and_revoked(visit, name, size):
     ada.page.fill("[name=name]", "bench")
     ada.page.click("button.primary")
     secret = ada.page.locator("pre.command").inner_text()
-    ada.page.get_by_role("link", name="I have copied it").click()
+    ada.page.get_by_role("link", name="Back to account").click()
 
     expect(ada.page.locator("body")).not_to_contain_text(secret)
     ada.page.get_by_text("Revoke…").first.click()

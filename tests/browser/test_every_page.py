@@ -1,4 +1,4 @@
-"""Every page there is, as axe-core and a narrow screen see it. With ACME_SHOTS=DIRECTORY it takes pictures too."""
+"""Every page, checked with axe-core and on a narrow screen. ACME_SHOTS=DIRECTORY also saves screenshots."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pyte
 AXE = Path(__file__).with_name("vendor") / "axe-core-4.14.1.min.js"
 SHOTS = os.environ.get("ACME_SHOTS", "")
 ONLY = os.environ.get("ACME_PAGES", "").split()  # names from the table below; none: all of them
-# Every combination for the pictures; for the rules of axe the two that differ most
+# All combinations for screenshots; for axe the two that differ most
 LOOKS = [(scheme, width) for scheme in ("light", "dark") for width in (1440, 1024, 390)]
 LOOKS = LOOKS if SHOTS else [("light", 1440), ("dark", 390)]
 COMES_LATER = {"now": ["#ledger .aside", "#course-plots[data-drawn]"], "job": ["#plots[data-drawn='3']", ".gpu-map li"]}
@@ -49,7 +49,7 @@ VIOLATIONS = """async (only) => {
 
 @pytest.fixture
 def site(tmp_path):
-    """A cluster at work: what runs, waits, failed and is drained."""
+    """A cluster with running, pending and failed jobs and drained nodes."""
     (tmp_path / "a.log").write_text("".join(f"[rank{n % 8}]: step {n} | loss 2.3\n" for n in range(3000)))
     seren = make.cluster(log_root=str(tmp_path), gpu_hour_price=2.4)
     make.team("pretraining", ada=TeamRole.ADMIN, ben=TeamRole.RESEARCHER)
@@ -83,7 +83,7 @@ def site(tmp_path):
 
 
 def asked(diagnosis):
-    """Where its ranks stood; and a correction, so that one decision is withdrawn and another one is made."""
+    """Add stacks of the ranks, and a correction that replaces one decision by another."""
     decide_and_recover_once(clock.now())
     decision_actions.correct_diagnosis(diagnosis, "Hang", author=make.author("ada"), now=clock.now())
     decide_and_recover_once(clock.now())
@@ -97,7 +97,7 @@ def asked(diagnosis):
 
 
 def settings(seren):
-    """A sick node on which nobody has died, who is told of it, and how far recovery may go."""
+    """Add a faulty node without failed jobs, a notification channel, and recovery modes."""
     hot = DetectorFinding(symptom=SymptomType.NODE, since=clock.now().timestamp(), why="A GPU is at 95 °C.")
     sign_actions.record_finding(
         hot, seren, clock.now(), node=Node.objects.select_related("cluster").get(name="seren-003")
@@ -108,7 +108,7 @@ def settings(seren):
 
 
 def lately(seren):
-    """A day in which the cluster filled up, with an hour in which nobody looked."""
+    """Add a day of load figures, with an hour without measurements."""
     now = clock.now()
     for ago in [minutes for minutes in range(0, 1440, 5) if not 600 < minutes < 660]:
         held, waiting = 32 - 8 * (ago // 400), max(0, 30 - ago // 40)
@@ -117,18 +117,18 @@ def lately(seren):
 
 
 def evaluations(cluster):
-    """Two directories that are watched, and what was asked for of one."""
+    """Add two watched directories, and a campaign for one of them."""
     core = suite(team=Team.objects.get(name="pretraining"))
     campaign(cluster, of=core)
     plain = {"team": core.team, "user": make.user("ada"), "cluster": cluster, "suite": core.name}
     EvaluationRule.objects.create(**plain, directory="/checkpoints/pretrain-7b", looked_at=clock.now(), started=3)
-    why = "2 new checkpoints wait until 14:50 UTC: it evaluates at most every 1:00:00."
+    why = "2 new checkpoints wait until 14:50 UTC: the minimum interval is 1:00:00."
     paced = {"interval": timedelta(hours=1), "pattern": "step-*", "which": "every", "why": why}
     EvaluationRule.objects.create(**plain, **paced, directory="/checkpoints/sft/a-long-name-of-an-experiment")
 
 
 def reports(attempt):
-    """An hour of training, and a checkpoint on the way."""
+    """Add an hour of training progress, and a checkpoint."""
     now = clock.now()
     for step in range(60):
         told = {"loss": 2.5 - step / 60, "step_time_s": 1.2, "grad_norm": 0.8, "tokens": step * 4_000_000}
@@ -185,11 +185,11 @@ def pages(job) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("scheme", "width"), LOOKS)
-def test_every_page_fits_is_accessible_and_complains_about_nothing(visit, site, scheme, width):
+def test_every_page_fits_is_accessible_and_logs_no_errors(visit, site, scheme, width):
     ada = visit("ada", color_scheme=scheme, viewport={"width": width, "height": 900}, bypass_csp=True)
-    make.team("pretraining", ada=TeamRole.ADMIN)  # signing in made her a researcher
+    make.team("pretraining", ada=TeamRole.ADMIN)  # the login made her a researcher
     wrong: list[str] = []
-    # Beside colours a theme changes nothing that axe could see
+    # A theme changes only colours
     only = ["color-contrast", "link-in-text-block"] if scheme == "dark" else None
 
     for name, path in pages(site).items():

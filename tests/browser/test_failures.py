@@ -1,4 +1,4 @@
-"""Failures in a real browser: the panel comes by itself, a correction takes two clicks, nothing is too wide."""
+"""Failures in a real browser: the panel updates without reload, a correction takes two clicks, pages fit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def running(server, tmp_path):
     return make.running(tmp_path, name="sft-7b")
 
 
-def test_the_verdict_appears_by_itself_and_is_corrected_in_two_clicks(visit, running, tmp_path):
+def test_diagnosis_appears_without_reload_and_is_corrected_in_two_clicks(visit, running, tmp_path):
     ada = visit("ada")
     ada.open_live(f"/jobs/{running.job}/")
     assert not ada.page.is_visible("#diagnosis")
@@ -37,7 +37,7 @@ def test_the_verdict_appears_by_itself_and_is_corrected_in_two_clicks(visit, run
     assert ada.complaints == []
 
 
-def test_nothing_is_wider_than_a_phone(visit, running, tmp_path):
+def test_failure_pages_fit_a_phone(visit, running, tmp_path):
     make.end(tmp_path, running, ("x" * 4000 + "\n") * 3 + make.TYPO)
     diagnose_once(clock.now())
     row = make.of(running)
@@ -55,7 +55,7 @@ def test_nothing_is_wider_than_a_phone(visit, running, tmp_path):
     assert ada.complaints == []
 
 
-def test_a_proposal_is_approved_with_one_click_and_nothing_is_too_wide(visit, server, tmp_path):
+def test_proposal_is_approved_with_one_click_and_the_page_fits(visit, server, tmp_path):
     rows.team("pretraining", ada=TeamRole.RESEARCHER)
     attempt = make.running(tmp_path, name="pretrain-7b", kind="pretrain", on=("seren-001", "seren-002"))
     make.end(tmp_path, attempt, "step 100\n")

@@ -1,4 +1,4 @@
-"""The first pages in a real browser: they move by themselves, fit a phone, and say when they are stale."""
+"""The main pages in a real browser: they update without reload, fit a phone, and show when they are stale."""
 
 import pytest
 from playwright.sync_api import expect
@@ -14,7 +14,7 @@ PHONE = {"viewport": {"width": 390, "height": 844}}
 
 
 def mark(page):
-    """A mark that only a reload would wipe away."""
+    """Set a mark that only a reload removes."""
     page.evaluate("window.notReloaded = true")
 
 
@@ -22,7 +22,7 @@ def is_marked(page):
     return page.evaluate("window.notReloaded === true")
 
 
-def test_a_job_moves_on_an_open_page_without_a_reload(visit):
+def test_open_page_shows_a_job_change_without_reload(visit):
     job = make.job(by="ada", name="train", gpus_per_node=8)
     ada = visit("ada")
     ada.open_live("/")
@@ -50,7 +50,7 @@ def test_a_job_page_follows_state_and_log(visit, tmp_path):
     ada = visit("ada")
     ada.open_live(f"/jobs/{job}/")
     mark(ada.page)
-    expect(ada.page.locator("#log")).to_contain_text("It has not started yet")
+    expect(ada.page.locator("#log")).to_contain_text("The job has not started yet")
 
     make.running(job, log_path="a.log")
     (tmp_path / "a.log").write_text("step 1\n")
@@ -71,7 +71,7 @@ def test_submitting_in_the_browser_leads_to_the_job(visit):
     ada.page.fill("[name=command]", "train")
     ada.page.fill("[name=gpus_per_node]", "12")
     ada.page.click("form.submit button.primary")
-    expect(ada.page.locator(".field.gpus_per_node .error")).to_contain_text("12 do not fit a node of 8 GPUs")
+    expect(ada.page.locator(".field.gpus_per_node .error")).to_contain_text("12 is more than the 8 GPUs of a node")
     ada.page.fill("[name=gpus_per_node]", "8")
     ada.page.click("form.submit button.primary")
 
@@ -79,7 +79,7 @@ def test_submitting_in_the_browser_leads_to_the_job(visit):
     expect(ada.page.locator(".headline > .badge .word")).to_have_text("PENDING")
 
 
-def test_a_question_stays_open_while_the_page_moves_and_is_answered_by_keyboard(visit):
+def test_dialog_stays_open_during_updates_and_works_by_keyboard(visit):
     job = make.job(by="ada", name="train", gpus_per_node=8)
     ada = visit("ada")
     ada.open_live(f"/jobs/{job}/")
@@ -99,7 +99,7 @@ def test_a_question_stays_open_while_the_page_moves_and_is_answered_by_keyboard(
     expect(page.locator("#events")).to_contain_text("wrong data")
 
 
-def test_a_page_says_that_it_is_stale_and_comes_back_with_what_it_missed(visit, server):
+def test_page_shows_that_it_is_stale_and_catches_up(visit, server):
     job = make.job(by="ada", name="train", gpus_per_node=8)
     ada = visit("ada")
     ada.open_live("/")
@@ -115,7 +115,7 @@ def test_a_page_says_that_it_is_stale_and_comes_back_with_what_it_missed(visit, 
     assert is_marked(ada.page)
 
 
-def test_a_page_whose_session_ended_says_so(visit):
+def test_page_reports_an_ended_session(visit):
     ada = visit("ada")
     ada.open_live("/")
     ada.page.context.clear_cookies()
@@ -135,7 +135,7 @@ def paths():
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 1024, 390])
-def test_no_page_is_wider_than_the_screen_or_complains(visit, width, scheme):
+def test_pages_fit_the_screen_and_log_no_errors(visit, width, scheme):
     wanted = paths()
     ada = visit("ada", color_scheme=scheme, viewport={"width": width, "height": 844})
 
@@ -167,7 +167,7 @@ def test_a_chosen_theme_stays(visit):
     assert ada.page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-def test_the_keyboard_reaches_the_content_at_once(visit):
+def test_skip_link_leads_to_the_content(visit):
     ada = visit("ada")
 
     ada.page.keyboard.press("Tab")

@@ -1,4 +1,4 @@
-"""The list of jobs by keyboard alone, and many cancelled at once after a look at what would happen."""
+"""The list of jobs by keyboard only, and several jobs cancelled after a preview."""
 
 import pytest
 from playwright.sync_api import expect
@@ -26,12 +26,12 @@ def test_two_jobs_are_cancelled_by_keyboard_after_a_preview(visit):
     expect(page.locator("#jobs input:checked")).to_have_count(2)
     page.locator("#many button[value=cancel]").press("Enter")
 
-    expect(page.locator("h1")).to_contain_text("would be done to 2 of 2 jobs")
+    expect(page.locator("h1")).to_contain_text("would apply to 2 of 2 jobs")
     assert set(Job.objects.values_list("state", flat=True)) == {State.PENDING}
     page.keyboard.press("Escape")
     page.locator("form.submit button.bad").press("Enter")
 
-    expect(page.locator("h1")).to_contain_text("asked of 2 of 2 jobs")
+    expect(page.locator("h1")).to_contain_text("requested for 2 of 2 jobs")
     states = dict(Job.objects.values_list("name", "state"))
     assert states == {"train-0": State.PENDING, "train-1": State.CANCELLED, "train-2": State.CANCELLED}
     assert ada.complaints == []
@@ -48,7 +48,7 @@ def test_keys_filter_open_and_explain(visit):
     page.keyboard.press("Escape")
     page.keyboard.press("/")
     expect(page.locator(".filters input[name=q]")).to_be_focused()
-    page.keyboard.type("jx?")  # letters in a field are letters
+    page.keyboard.type("jx?")  # in a text field, keys are text
     expect(page.locator(".filters input[name=q]")).to_have_value("jx?")
     page.keyboard.press("Tab")
     page.locator("h1").click()

@@ -1,4 +1,4 @@
-"""A long log in a real browser: a bounded number of lines, by wheel, keys and slider; followed, opened at evidence."""
+"""A long log in a real browser: bounded number of lines; wheel, keys and slider; follow mode; evidence."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 SHOTS = os.environ.get("ACME_SHOTS", "")
 LINES = 60_000
-MOST = 1500  # lines of a page, as static/log.js says
+MOST = 1500  # lines of a page, as in static/log.js
 SEEN = """() => {
   const pre = document.querySelector(".log pre"), box = pre.getBoundingClientRect();
   const rows = [...pre.children].filter((row) => {
@@ -48,7 +48,7 @@ def opened(visit, job, asked="", **options):
 
 
 def settled(page, what):
-    """What is seen, once it fulfils this: lines that follow each other, of no more than a page holds."""
+    """Return the visible lines once the condition holds: consecutive, and not more than a page holds."""
     until(lambda: what(page.evaluate(SEEN) or [-1]), what=f"seen: {page.evaluate(SEEN)}")
     seen = page.evaluate(SEEN)
     assert seen == list(range(seen[0], seen[-1] + 1))
@@ -56,7 +56,7 @@ def settled(page, what):
     return seen
 
 
-def test_keys_reach_both_ends_and_all_between(visit, log):
+def test_keys_scroll_the_log_to_both_ends(visit, log):
     ada, page = opened(visit, log[0])
     settled(page, lambda seen: seen[-1] == LINES - 1)
     page.focus(".log pre")
@@ -72,7 +72,7 @@ def test_keys_reach_both_ends_and_all_between(visit, log):
     assert ada.complaints == []
 
 
-def test_a_wheel_goes_up_through_pieces_without_a_jump(visit, log):
+def test_wheel_scrolls_up_through_pieces_without_jumps(visit, log):
     ada, page = opened(visit, log[0])
     last = settled(page, lambda seen: seen[-1] == LINES - 1)
     box = page.locator(".log pre").bounding_box()
@@ -83,14 +83,14 @@ def test_a_wheel_goes_up_through_pieces_without_a_jump(visit, log):
         page.wait_for_timeout(20)
         seen = page.evaluate(SEEN)
         assert seen == list(range(seen[0], seen[-1] + 1))
-        assert seen[0] <= last[0]  # up is up, also where a piece was put before
+        assert seen[0] <= last[0]  # scrolling up continues when a piece was prepended
         last = seen
 
     settled(page, lambda seen: seen[0] < LINES - 1000)
     assert ada.complaints == []
 
 
-def test_the_slider_leads_to_a_place_of_the_whole(visit, log):
+def test_slider_jumps_to_a_place_in_the_log(visit, log):
     job, path = log
     _, page = opened(visit, job)
     slider = page.locator(".place input")
@@ -102,7 +102,7 @@ def test_the_slider_leads_to_a_place_of_the_whole(visit, log):
     expect(slider).to_have_attribute("aria-valuetext", f"50 % of {path.stat().st_size / 1024**2:.1f} MiB")
 
 
-def test_what_is_printed_is_followed_only_by_who_is_at_the_end(visit, log):
+def test_growing_log_is_followed_only_at_its_end(visit, log):
     job, path = log
     _, page = opened(visit, job)
     settled(page, lambda seen: seen[-1] == LINES - 1)
@@ -124,7 +124,7 @@ def test_what_is_printed_is_followed_only_by_who_is_at_the_end(visit, log):
     assert page.evaluate(SEEN) == there
 
 
-def test_evidence_is_marked_and_its_numbers_go_on(visit, log):
+def test_evidence_is_marked_and_line_numbers_continue(visit, log):
     ada, page = opened(visit, log[0], "?line=30000")
     expect(page.locator(".log pre .hit")).to_be_in_viewport()
     settled(page, lambda seen: 29_999 in seen)
@@ -141,7 +141,7 @@ def test_evidence_is_marked_and_its_numbers_go_on(visit, log):
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1440), ("dark", 390)])
-def test_it_fits_nothing_jumps_and_axe_is_content(visit, log, scheme, width):
+def test_log_viewer_fits_is_stable_and_accessible(visit, log, scheme, width):
     ada, page = opened(visit, log[0], color_scheme=scheme, viewport={"width": width, "height": 900}, bypass_csp=True)
     settled(page, lambda seen: seen[-1] == LINES - 1)
     page.focus(".log pre")  # which may scroll the page to it

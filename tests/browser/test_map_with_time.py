@@ -1,4 +1,4 @@
-"""The map's slider in a real browser: what was, by mouse, by keyboard and played; nothing jumps, axe is content."""
+"""The map's slider in a real browser: the past by mouse, keyboard and replay; stable and accessible."""
 
 import os
 import re
@@ -63,14 +63,14 @@ def at_of(page):
 
 
 def point(page, gpu=0):
-    """At the first GPU of the first node, in words."""
+    """Return the text for the first GPU of the first node."""
     canvas = page.locator("#map-canvas")
     canvas.focus()
     page.keyboard.press("ArrowRight")
     return page.locator("#map-words")
 
 
-def test_the_keys_of_the_slider_go_back_by_the_step_that_was_chosen(visit, past):
+def test_slider_keys_move_by_the_selected_step(visit, past):
     ada = visit("ada")
     ada.open("/map/")
     page = ada.page
@@ -96,7 +96,7 @@ def test_the_keys_of_the_slider_go_back_by_the_step_that_was_chosen(visit, past)
     assert ada.complaints == []
 
 
-def test_the_map_of_then_names_the_job_of_then_and_opens_it(visit, past):
+def test_past_map_names_and_opens_the_job_of_that_time(visit, past):
     ada = visit("ada")
     ada.open("/map/")
     page = ada.page
@@ -110,7 +110,7 @@ def test_the_map_of_then_names_the_job_of_then_and_opens_it(visit, past):
     expect(words).to_contain_text("ALLOCATED · pretrain-7b of pretraining")
     expect(page.locator("#racks")).to_contain_text("UTC")
     expect(page.locator("#racks td[data-label=Held]")).to_have_text("16")
-    page.reload()  # the address keeps the moment
+    page.reload()  # the URL keeps the moment
     page.wait_for_selector("#map-canvas[data-cells]")
     expect(point(page)).to_contain_text("pretrain-7b")
     page.locator("#map-canvas").focus()
@@ -119,7 +119,7 @@ def test_the_map_of_then_names_the_job_of_then_and_opens_it(visit, past):
     assert ada.complaints == []
 
 
-def test_it_plays_until_now_and_goes_on_live(visit, past):
+def test_replay_runs_to_the_present_and_continues_live(visit, past):
     ada = visit("ada")
     ada.open("/map/")
     page = ada.page
@@ -136,7 +136,7 @@ def test_it_plays_until_now_and_goes_on_live(visit, past):
     expect(point(page)).to_contain_text("just-begun")
 
 
-def test_colours_tell_how_old_the_last_error_is(visit, past):
+def test_colours_show_the_age_of_the_last_error(visit, past):
     ada = visit("ada")
     ada.open("/map/")
     page = ada.page
@@ -152,14 +152,14 @@ def test_colours_tell_how_old_the_last_error_is(visit, past):
         seen.append(words.inner_text())
 
     assert any("seren-001 GPU" in one and "no error in 30 days" in one for one in seen)
-    assert any("seren-003 GPU" in one and "last error 3d before: went down" in one for one in seen)
+    assert any("seren-003 GPU" in one and "last error 3d earlier: went down" in one for one in seen)
     assert any("seren-004 GPU" in one and ": Xid 79" in one for one in seen)
     if SHOTS:
         page.screenshot(path=Path(SHOTS) / "map-errors.png", full_page=True)
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1440), ("dark", 390)])
-def test_nothing_jumps_when_time_passes_and_axe_is_content(visit, past, scheme, width):
+def test_past_map_is_stable_and_accessible(visit, past, scheme, width):
     ada = visit("ada", color_scheme=scheme, viewport={"width": width, "height": 900}, bypass_csp=True)
     ada.open("/map/")
     page = ada.page
@@ -182,7 +182,7 @@ def test_nothing_jumps_when_time_passes_and_axe_is_content(visit, past, scheme, 
     assert ada.complaints == []
 
 
-def test_a_moment_that_cannot_be_read_says_so(visit, past, server):
+def test_unavailable_moment_is_reported(visit, past, server):
     ada = visit("ada")
     ada.open("/map/")
     page = ada.page
@@ -191,4 +191,4 @@ def test_a_moment_that_cannot_be_read_says_so(visit, past, server):
 
     page.click("#map-back")
 
-    expect(page.locator("#map-words")).to_contain_text("could not be read")
+    expect(page.locator("#map-words")).to_contain_text("could not be loaded")

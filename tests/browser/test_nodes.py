@@ -1,4 +1,4 @@
-"""Nodes in a real browser: two are drained by keyboard, and what it would cost is said first."""
+"""Nodes in a real browser: two are drained by keyboard after a preview of the cost."""
 
 import pytest
 from django.contrib.auth.models import Permission
@@ -20,7 +20,7 @@ def olga(visit):
     return visit("olga", bypass_csp=True)
 
 
-def test_two_nodes_are_drained_by_keyboard_after_what_it_costs_was_said(olga):
+def test_two_nodes_are_drained_by_keyboard_after_a_preview(olga):
     olga.open_live("/nodes/")
     page = olga.page
 
@@ -29,23 +29,23 @@ def test_two_nodes_are_drained_by_keyboard_after_what_it_costs_was_said(olga):
     expect(page.locator("[data-picked]")).to_have_text("2")
     page.get_by_role("button", name="Drain…").press("Enter")
 
-    expect(page.locator("h1")).to_have_text("Drain: would be done to 2 of 2 nodes")
+    expect(page.locator("h1")).to_have_text("Drain: would apply to 2 of 2 nodes")
     expect(page.locator("main")).to_contain_text("pretrain-7b")
     assert not Node.objects.filter(drain_asked=True).exists()
     page.add_script_tag(path=AXE)
     assert page.evaluate(VIOLATIONS, None) == []
 
-    page.get_by_role("radio", name="go back to the queue now").press("Space")
+    page.get_by_role("radio", name="Requeue now").press("Space")
     page.locator("input[name=why]").fill("row 7 warms up")
     page.locator("input[name=why]").press("Enter")
 
-    expect(page.locator("h1")).to_have_text("Drain: asked of 2 of 2 nodes")
+    expect(page.locator("h1")).to_have_text("Drain: requested for 2 of 2 nodes")
     drained = Node.objects.filter(drain_asked=True, drain_mode="now", reason="row 7 warms up")
     assert sorted(drained.values_list("name", flat=True)) == ["seren-001", "seren-002"]
     assert olga.complaints == []
 
 
-def test_one_node_says_what_its_drain_would_cost_before_it_is_drained(olga):
+def test_node_shows_the_cost_of_a_drain_before_it(olga):
     olga.open_live("/nodes/seren/seren-002/")
     page = olga.page
 
@@ -60,7 +60,7 @@ def test_one_node_says_what_its_drain_would_cost_before_it_is_drained(olga):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_on_a_phone_what_draining_many_costs_still_fits(visit, olga, scheme):
+def test_drain_preview_of_many_nodes_fits_a_phone(visit, olga, scheme):
     phone = visit("olga", color_scheme=scheme, viewport={"width": 390, "height": 900})
     phone.open("/nodes/")
 
@@ -68,5 +68,5 @@ def test_on_a_phone_what_draining_many_costs_still_fits(visit, olga, scheme):
         box.check()
     phone.page.get_by_role("button", name="Drain…").click()
 
-    phone.page.wait_for_selector("text=would be done to 4 of 4 nodes")
+    phone.page.wait_for_selector("text=would apply to 4 of 4 nodes")
     assert phone.page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -1,4 +1,4 @@
-"""Plots of how a job goes, in a real browser: the numbers at their axes and in their legends."""
+"""Progress plots of a job in a real browser: numbers on axes and in legends."""
 
 import os
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Queue, policy and map in a real browser: what moves by itself, the keyboard, and that nothing sticks out."""
+"""Queue, policy and map in a real browser: live updates, keyboard, and layout."""
 
 import os
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_queue_policy_and_map_fit_in_both_themes(visit, busy):
         assert ada.complaints == []
 
 
-def test_the_line_moves_by_itself(visit, busy):
+def test_queue_updates_without_reload(visit, busy):
     ada = visit("ada")
     ada.open_live("/queue/")
     expect(ada.page.locator("#line")).not_to_contain_text("another-one")
@@ -80,18 +80,18 @@ def test_a_policy_is_changed_in_three_steps(visit, busy):
     ada.page.click("text=Change")
     ada.page.select_option("[name=order]", "sjf")
     ada.page.fill("[name=why]", "short ones first")
-    ada.page.click("text=Show what would change")
+    ada.page.click("text=Preview changes")
     expect(ada.page.locator(".diff")).to_contain_text("sjf")
     assert Cluster.objects.get().policy_settings == {}
     shot(ada.page, "policy-diff")
 
-    ada.page.click("text=Change it")
+    ada.page.click("text=Apply changes")
 
     expect(ada.page.locator("#policy")).to_contain_text("short ones first")
     assert Cluster.objects.get().policy_settings["order"] == "sjf"
 
 
-def test_the_map_says_in_words_what_it_shows_and_keys_move_through_it(visit, busy):
+def test_map_describes_cells_in_text_and_works_by_keyboard(visit, busy):
     ada = visit("ada")
     ada.open_live("/map/")
     canvas, words = ada.page.locator("#map-canvas"), ada.page.locator("#map-words")
@@ -118,7 +118,7 @@ def test_the_map_says_in_words_what_it_shows_and_keys_move_through_it(visit, bus
     assert ada.complaints == []
 
 
-def test_ten_thousand_gpus_are_drawn_at_once(visit, busy):
+def test_map_draws_ten_thousand_gpus_quickly(visit, busy):
     rows = [
         Node(cluster=busy, name=f"big-{n:04d}", gpus=8, rack=f"r{n // 16}", leaf=f"l{n // 32}", state="IDLE")
         for n in range(1246)

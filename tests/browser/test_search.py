@@ -1,4 +1,4 @@
-"""Ctrl-K in a real browser: opened, typed into, chosen from and left by keyboard alone."""
+"""The Ctrl-K search in a real browser, by keyboard only."""
 
 import pytest
 from playwright.sync_api import expect
@@ -15,7 +15,7 @@ def test_a_job_is_reached_by_keyboard_from_any_page(visit):
     ada.open("/nodes/")
 
     ada.page.keyboard.press("Control+k")
-    expect(ada.page.locator("#search-box [role=option]").first).to_be_visible()  # the pages, before a word is typed
+    expect(ada.page.locator("#search-box [role=option]").first).to_be_visible()  # the list of pages, before any input
     ada.page.keyboard.type("train-")
     expect(ada.page.locator("#found[data-q='train-'] [role=option]")).to_have_count(2)
     ada.page.keyboard.press("ArrowDown")
@@ -26,7 +26,7 @@ def test_a_job_is_reached_by_keyboard_from_any_page(visit):
     assert ada.complaints == []
 
 
-def test_escape_closes_it_and_the_page_is_as_it_was(visit):
+def test_escape_closes_the_search_and_restores_the_page(visit):
     ada = visit("ada")
     ada.open("/jobs/")
 
@@ -38,7 +38,7 @@ def test_escape_closes_it_and_the_page_is_as_it_was(visit):
     assert ada.page.url.endswith("/jobs/")
 
 
-def test_the_open_box_is_accessible(visit):
+def test_open_search_is_accessible(visit):
     ada = visit("ada", bypass_csp=True)
     ada.page.keyboard.press("Control+k")
     expect(ada.page.locator("#search-box [role=option]").first).to_be_visible()

@@ -1,4 +1,4 @@
-"""What if, in a real browser: asked, followed to its end without a reload, compared."""
+"""What-if replays in a real browser: requested, followed without reload, compared."""
 
 import os
 from pathlib import Path
@@ -18,7 +18,7 @@ WEEK = b"job_id,user,group_or_vc,type,submit_ts,duration_s,gpu_num,node_num,stat
 SHOTS = os.environ.get("ACME_SHOTS", "")
 
 
-def test_a_replay_is_asked_for_and_its_result_comes_by_itself(visit):
+def test_replay_result_appears_without_reload(visit):
     make.cluster()
     ada = visit("ada", viewport={"width": 1440, "height": 900})
     ada.open("/what-if/")
@@ -26,7 +26,7 @@ def test_a_replay_is_asked_for_and_its_result_comes_by_itself(visit):
     ada.page.fill("[name=jobs]", "300")
     ada.page.click("button.primary")
     ada.page.wait_for_selector("#live[data-state=live]")
-    expect(ada.page.locator("#replay")).to_contain_text("waits for its turn")
+    expect(ada.page.locator("#replay")).to_contain_text("Waiting for a worker.")
     address = ada.page.url.removeprefix(ada.server.url)
 
     run_simulation_once(clock.now)

@@ -1,4 +1,4 @@
-"""Why a job waits, in a real browser: it comes by itself, moves by itself, and goes when the job runs."""
+"""Wait reasons in a real browser: they appear and update without reload, and disappear when the job runs."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ SHOTS = os.environ.get("ACME_SHOTS", "")
 
 @pytest.fixture
 def waiting():
-    """ada waits behind ben, who holds most of the cluster; her team is at its quota."""
+    """ada's job waits behind jobs of ben on most of the cluster; her team is at its quota."""
     seren = make.cluster(policy="easy")
     make.team("pretraining", ada="researcher")
     make.team("speech", ben="researcher")
@@ -44,15 +44,15 @@ def waiting():
 
 @pytest.mark.parametrize("width", [1440, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_reasons_come_by_themselves_and_fit(visit, waiting, scheme, width):
+def test_wait_reasons_appear_without_reload_and_fit(visit, waiting, scheme, width):
     ada = visit("ada", color_scheme=scheme, viewport={"width": width, "height": 1000})
 
     ada.open_live(f"/jobs/{waiting}/")
 
     why = ada.page.locator("#why")
-    expect(why).to_contain_text("What keeps it back")
+    expect(why).to_contain_text("Blockers")
     expect(why).to_contain_text("It would start now if")
-    expect(why).to_contain_text("9 of 10 times before")
+    expect(why).to_contain_text("90% likely by")
     expect(why).not_to_contain_text("pretrain-1")
     assert ada.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert ada.complaints == []
@@ -60,14 +60,14 @@ def test_the_reasons_come_by_themselves_and_fit(visit, waiting, scheme, width):
         ada.page.screenshot(path=Path(SHOTS) / f"why-{scheme}-{width}.png", full_page=True)
 
 
-def test_it_follows_the_queue_and_goes_when_the_job_runs(visit, waiting):
+def test_wait_reasons_follow_the_queue_and_disappear_when_the_job_runs(visit, waiting):
     ada = visit("ada")
     ada.open_live(f"/jobs/{waiting}/")
     why = ada.page.locator("#why")
     expect(why).to_contain_text("over the quota")
 
     job_actions.hold(waiting, author=make.author())
-    expect(why).to_contain_text("Its owner holds it.")
+    expect(why).to_contain_text("Held by its owner.")
 
     job_actions.release(waiting, author=make.author())
     make.attempt(waiting, on=["seren-003"], gpus=(6, 7))

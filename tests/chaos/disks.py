@@ -1,7 +1,7 @@
-"""Disks that can be filled: a directory moves onto a file system of its own, which is shrunk to what it holds.
+"""Disks that can be filled: a directory moves to its own file system, which is shrunk to its used size.
 
-Only root may mount. The mounts are private to this process and its children, so the kernel removes them with the last
-of these, however they end.
+Only root can mount. The mounts are private to this process and its children, so the kernel removes them when the last
+of these ends for any reason.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 CLONE_NEWNS = 0x20000
-SIZE_MB = 4096  # memory is taken only for what is written
+SIZE_MB = 4096  # memory is used only for written data
 
 
 class NoMount(Exception):
-    """Why no file system can be mounted here, in one sentence."""
+    """No file system can be mounted; the message is one sentence with the reason."""
 
 
 def make_mounts_private() -> None:
-    """Call before any other thread is started: the mounts of this process are no longer those of the machine."""
+    """Give this process its own mounts; call it before any other thread is started."""
     if os.geteuid() != 0:
         raise NoMount("mounting a file system needs root")
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) != 0:
@@ -33,7 +33,7 @@ def make_mounts_private() -> None:
 
 
 class Disk:
-    """A directory on a file system of its own, with everything that was in it."""
+    """Moves a directory with its content to its own file system."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -45,7 +45,7 @@ class Disk:
 
     @contextmanager
     def full(self) -> Iterator[None]:
-        """Nothing more can be written inside the block."""
+        """Make all writes fail inside the block."""
         self._shrink()
         try:
             yield
@@ -53,7 +53,7 @@ class Disk:
             self._resize(SIZE_MB * 2**20)
 
     def release(self) -> None:
-        """Back onto the disk beneath, so that the files outlive this process. Nothing may use them any more."""
+        """Move the directory back to the original disk, so that the files outlive this process."""
         copy = Path(tempfile.mkdtemp(prefix=".disk-", dir=self._directory.parent))
         _run("cp", "-a", f"{self._directory}/.", str(copy))
         _run("umount", "-l", str(self._directory))
@@ -61,15 +61,15 @@ class Disk:
         copy.rename(self._directory)
 
     def _shrink(self) -> None:
-        """Others write meanwhile, and a size below what is used is refused: so look and try again."""
+        """Shrink the file system to its used size. Retried, because programs write meanwhile."""
         for _ in range(50):
-            seen = os.statvfs(self._directory)
-            used = (seen.f_blocks - seen.f_bfree) * seen.f_frsize
+            status = os.statvfs(self._directory)
+            used = (status.f_blocks - status.f_bfree) * status.f_frsize
             try:
-                return self._resize(max(used, 1))  # 0 would mean "no limit"
+                return self._resize(max(used, 1))  # 0 means no limit
             except NoMount as error:
-                refused = error
-        raise refused
+                last_error = error
+        raise last_error
 
     def _resize(self, size: int) -> None:
         _run("mount", "-o", f"remount,size={size}", str(self._directory))

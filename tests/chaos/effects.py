@@ -1,7 +1,7 @@
-"""What the cluster itself wrote down about the commands that it ran: `job_effects.jsonl`, one line per start and end.
+"""Reads the cluster's own file about commands that it ran: `job_effects.jsonl`, one line per start and end.
 
-The file belongs to the cluster and is written before anybody can see the change, so it does not depend on Acme's own
-record. The order of its lines is the order of events. A cluster that was killed and started again may repeat a line.
+The cluster writes the file before a change is visible, so it does not depend on Acme's records. The order of its lines
+is the order of events. A cluster that was killed and restarted may repeat a line.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 FILE_NAME = "job_effects.jsonl"
-ATTEMPT_KEY = re.compile(r"([0-9a-z]{11}(?:_\d+)?)\.\d+")  # <job id>.<number>; tests of nodes have other keys
+ATTEMPT_KEY = re.compile(r"([0-9a-z]{11}(?:_\d+)?)\.\d+")  # <job id>.<number>; node tests have other keys
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """A command began or ended on the cluster."""
+    """A command started or ended on the cluster."""
 
     event: str  # "start" or "end"
-    job_id: int  # the cluster's own id, never given out twice
+    job_id: int  # the cluster's own id, never reused
     key: str  # <installation>:<attempt key>, or the attempt key alone
     exit_code: int | None = None
     signal: int | None = None
@@ -36,8 +36,8 @@ class Effect:
     @property
     def job(self) -> str:
         """The job's id, without installation and attempt number."""
-        found = ATTEMPT_KEY.fullmatch(self.attempt)
-        return found[1] if found else self.attempt
+        match = ATTEMPT_KEY.fullmatch(self.attempt)
+        return match[1] if match else self.attempt
 
     @property
     def starts(self) -> bool:
@@ -49,15 +49,17 @@ class Effect:
 
 
 def read_effects(path: Path) -> list[Effect]:
-    """Everything written so far; a missing file is an empty one."""
+    """All effects written so far; none if the file does not exist."""
     if not path.exists():
         return []
     return list(distinct(parse(path.read_text())))
 
 
 def parse(text: str) -> Iterator[Effect]:
-    """The last line may still be being written: only what ends with a newline counts. A line that was cut off when the
-    cluster was killed is repeated by its next server."""
+    """Parse complete lines, because the last line may still be incomplete.
+
+    A line that was cut off when the cluster was killed is repeated by its next server.
+    """
     whole, _, _ = text.rpartition("\n")
     for line in whole.split("\n"):
         with suppress(json.JSONDecodeError):
@@ -76,7 +78,7 @@ def _effect(row: Mapping[str, Any]) -> Effect:
 
 
 def distinct(effects: Iterable[Effect]) -> Iterator[Effect]:
-    """Each event of each job of the cluster once; the first line counts."""
+    """Each event of each cluster job once; the first line counts."""
     seen: set[tuple[int, str]] = set()
     for effect in effects:
         if effect.key and (effect.job_id, effect.event) not in seen:

@@ -1,7 +1,7 @@
-"""Everything that a storm does to a running instance. Each fault says whether it happened, so that the count is true.
+"""The faults that a storm injects into a running instance. Each returns whether it happened.
 
-Instant faults kill or cut something. Lasting ones keep up a condition for some seconds and end it again; one of them is
-active at a time, while instant ones go on beside it.
+Instant faults kill or cut something. Lasting faults cause a condition for some seconds and then end it; only one of
+them is active at a time, while instant faults continue.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from tests.patience import until
 
 TURNS_QUEUE = "turns"
 WORKERS = "workers"
-LEASE_S = 33.0  # longer than the lease of a loop
-LOST_S = 10.0  # of commits, in a failover
+LEASE_S = 33.0  # longer than a loop's lease
+LOST_S = 10.0  # seconds of commits lost in a failover
 CLOCK_OFFSET_S = 300
 LEASE_HOLDER = """
 SELECT holder, term FROM scheduling_lease WHERE name LIKE 'cluster:%' AND expires_at > clock_timestamp()
@@ -57,7 +57,7 @@ IN_THE_MIDDLE = " AND (state <> 'idle' OR query ILIKE 'COMMIT%')"
 
 @dataclass(kw_only=True)
 class Site:
-    """What faults act on."""
+    """The targets of faults."""
 
     instance: Instance
     record: Record
@@ -66,14 +66,14 @@ class Site:
     over: threading.Event
     min_job_age_s: float
     disks: Mapping[str, Disk]
-    failed_over: Callable[[float], None]  # is told when the backup began, while the database is stopped
-    spared: Counter[str] = field(default_factory=Counter)  # programs that are not killed just now
-    workers: threading.Lock = field(default_factory=threading.Lock)  # held by who freezes workers
+    failed_over: Callable[[float], None]  # called with the start of the backup while the database is stopped
+    spared: Counter[str] = field(default_factory=Counter)  # programs that must not be killed now
+    workers: threading.Lock = field(default_factory=threading.Lock)  # held while workers are frozen
 
     def pids(self, program: str) -> list[int]:
-        """Of all programs of this kind (`web` is also `web-2`); of workers also the processes that they forked."""
-        found = [pid for name, pid in self.instance.pids().items() if name.startswith(program)]
-        return _with_descendants(found) if program == WORKERS else found
+        """Pids of all programs with this prefix (`web` includes `web-2`); for workers also of their child processes."""
+        program_pids = [pid for name, pid in self.instance.pids().items() if name.startswith(program)]
+        return _with_descendants(program_pids) if program == WORKERS else program_pids
 
     @contextmanager
     def sparing(self, *programs: str) -> Iterator[None]:
@@ -93,20 +93,20 @@ class Fault:
     sentence: str
     strike: Strike
     lasting: bool = False
-    times: int = 1  # in a storm of eight minutes, of a lasting fault
-    quick: bool = True  # takes part in the short storm
-    disk: str = ""  # needs this disk to be one that can be filled
+    times: int = 1  # of a lasting fault, in a storm of eight minutes
+    quick: bool = True  # also used in short storms
+    disk: str = ""  # the disk that must be fillable
 
 
 class Second:
-    """A second worker on the same instance; killed, it is back at once."""
+    """A second worker on the same instance; it is restarted when it was killed."""
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
         self.process = self._start()
 
     def revive(self) -> None:
-        """What the process runner does for the others."""
+        """Restart the worker if it has ended, as the process runner does for the others."""
         if self.process.poll() is not None:
             self.process = self._start()
 
@@ -169,7 +169,7 @@ def _valkey(instance: Instance) -> Iterator[redis.Redis]:
 
 
 def duplicate(site: Site, dice: Random) -> bool:
-    """The same message three times under one id, as from a broker that delivers it again too early."""
+    """Send the same message three times with one id, like a broker that redelivers too early."""
     broker = read_file(site.instance.place.env)["VALKEY_URL"]
     options = {"max_retries": 0, "socket_connect_timeout": 2}
     with Celery("storm", broker=broker, broker_transport_options=options, set_as_current=False) as app:
@@ -177,13 +177,13 @@ def duplicate(site: Site, dice: Random) -> bool:
         try:
             for _ in range(3):
                 app.send_task("scheduling.turn", [cluster], task_id=name, retry=False, queue=TURNS_QUEUE)
-        except Exception:  # whatever the broker's library raises when nobody is there
+        except Exception:  # the broker's library raises various errors if it is down
             return False
     return True
 
 
 def cut(site: Site, dice: Random) -> bool:
-    """Sessions in the middle of something, so that some commit is cut off from its answer."""
+    """Cut sessions in the middle of a transaction, so that some commit loses its response."""
     with suppress(psycopg.Error):
         for _ in range(40):
             if site.instance.sql(CUT_SESSIONS + IN_THE_MIDDLE).fetchall():
@@ -196,7 +196,7 @@ def cut(site: Site, dice: Random) -> bool:
 
 
 def freeze_lease_holder(site: Site, dice: Random) -> bool:
-    """Stop the process that holds the lease until it has run out and another one has taken it."""
+    """Stop the process that holds the lease until the lease has expired and another process has taken it."""
     with site.workers:
         pid = _stop_lease_holder(site)
         if not pid:
@@ -208,7 +208,7 @@ def freeze_lease_holder(site: Site, dice: Random) -> bool:
 
 
 def _stop_lease_holder(site: Site) -> int:
-    """Its pid, if it still holds the lease now that it is stopped; turns are short, so mostly it does not."""
+    """The pid of a stopped process that still holds the lease. Turns are short, so most tries fail."""
     for _ in range(400):
         with suppress(psycopg.Error, OSError):
             if holder := site.instance.sql(LEASE_HOLDER).fetchone():
@@ -223,7 +223,7 @@ def _stop_lease_holder(site: Site) -> int:
 
 
 def freeze_workers(site: Site, dice: Random) -> bool:
-    """For longer than the cluster remembers ended jobs."""
+    """Freeze all workers for longer than the cluster remembers ended jobs."""
     with site.workers, site.sparing(WORKERS):
         stopped = _with_descendants([*site.pids(WORKERS), site.second.process.pid])
         _signal_all(stopped, signal.SIGSTOP)
@@ -240,10 +240,10 @@ def _with_descendants(pids: Sequence[int]) -> list[int]:
         with suppress(OSError):
             parent = int(stat.read_text().rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(stat.parent.name))
-    found = list(pids)
-    for pid in found:  # grows while it is walked
-        found += children.get(pid, [])
-    return found
+    all_pids = list(pids)
+    for pid in all_pids:  # the list grows during the iteration
+        all_pids += children.get(pid, [])
+    return all_pids
 
 
 def _signal_all(pids: Sequence[int], number: signal.Signals) -> None:
@@ -252,7 +252,7 @@ def _signal_all(pids: Sequence[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-# Faults of the cluster's answers
+# Faults of the cluster's responses
 
 
 def damaged(fault: answers.Fault, seconds: tuple[float, float]) -> Strike:
@@ -269,7 +269,7 @@ def wrong_clock(site: Site, dice: Random) -> bool:
     if not _set_clock(site, dice.choice((CLOCK_OFFSET_S, -CLOCK_OFFSET_S))):
         return False
     site.over.wait(dice.uniform(10, 15))
-    until(lambda: _set_clock(site, 0), what="the cluster does not take back its wrong clock")
+    until(lambda: _set_clock(site, 0), what="the cluster does not reset its clock")
     return True
 
 
@@ -282,7 +282,7 @@ def _set_clock(site: Site, offset_s: int) -> bool:
     return False
 
 
-# Full disks, and logs that block
+# Full disks and blocking logs
 
 
 def full_disk(name: str, seconds: tuple[float, float]) -> Strike:
@@ -295,7 +295,7 @@ def full_disk(name: str, seconds: tuple[float, float]) -> Strike:
 
 
 def blocking_logs(site: Site, dice: Random) -> bool:
-    """Pipes without a writer in the place of logs that are being written."""
+    """Replace logs that are being written by pipes without a writer."""
     replaced = []
     with suppress(psycopg.Error):
         running = [Path(path) for (path,) in site.instance.sql(RUNNING_LOGS).fetchall()]
@@ -323,13 +323,16 @@ def _aside(path: Path) -> Path:
 
 
 def read_only(seconds: tuple[float, float]) -> Strike:
-    """As after a switch to a standby that is not promoted yet."""
+    """Make the database read-only, as after a switch to a standby that is not promoted yet."""
 
     def strike(site: Site, dice: Random) -> bool:
         if not _configure(site, "ALTER SYSTEM SET default_transaction_read_only = on"):
             return False
         site.over.wait(dice.uniform(*seconds))
-        until(lambda: _configure(site, "ALTER SYSTEM RESET default_transaction_read_only"), what="it stays read-only")
+        until(
+            lambda: _configure(site, "ALTER SYSTEM RESET default_transaction_read_only"),
+            what="the database stays read-only",
+        )
         return True
 
     return strike
@@ -345,7 +348,7 @@ def _configure(site: Site, setting: str) -> bool:
 
 
 def failover(site: Site, dice: Random) -> bool:
-    """The database comes back as it was ten seconds ago, while the cluster keeps running."""
+    """Restore the database to its state of ten seconds ago, while the cluster keeps running."""
     with site.sparing("postgres"):
         began = time.monotonic()
         backup = _base_backup(site.instance)
@@ -363,21 +366,21 @@ def failover(site: Site, dice: Random) -> bool:
 
 @contextmanager
 def _stopped_database(instance: Instance) -> Iterator[None]:
-    until(lambda: _halted(instance), what="the database does not stop")
+    until(lambda: _halt_database(instance), what="the database does not stop")
     try:
         yield
     finally:
-        until(lambda: _started(instance), what="the database does not start")
+        until(lambda: _start_database(instance), what="the database does not start")
 
 
-def _halted(instance: Instance) -> bool:
+def _halt_database(instance: Instance) -> bool:
     with suppress(SupervisorUnavailable):
         instance.halt("postgres")
     running = instance.pids()
     return bool(running) and "postgres" not in running
 
 
-def _started(instance: Instance) -> bool:
+def _start_database(instance: Instance) -> bool:
     with suppress(SupervisorUnavailable):
         instance.launch("postgres")
     with suppress(psycopg.Error, OSError):
@@ -386,7 +389,7 @@ def _started(instance: Instance) -> bool:
 
 
 def _base_backup(instance: Instance) -> Path | None:
-    """A copy of the running database beside its directory, owned as that is; None if it was killed meanwhile."""
+    """A copy of the running database next to its directory, with the same owner; None if the database was killed."""
     home = instance.place.postgres
     backup, account = home / "backup", conninfo_to_dict(instance.surroundings()["DATABASE_URL"])
     shutil.rmtree(backup, ignore_errors=True)
@@ -433,35 +436,35 @@ EVERY = (
     ),
     Fault(
         name="truncated",
-        sentence="answers of the cluster break off",
+        sentence="responses of the cluster are cut off",
         strike=damaged(answers.truncated, (5, 8)),
         lasting=True,
         times=2,
     ),
     Fault(
         name="unreadable",
-        sentence="one row among valid ones has an unknown state, an odd list of nodes, or no name",
+        sentence="one row among valid ones has an unknown state, a malformed list of nodes, or no name",
         strike=damaged(answers.unreadable_row, (6, 10)),
         lasting=True,
         times=2,
     ),
     Fault(
         name="stale",
-        sentence="the cluster repeats answers that are some seconds old",
+        sentence="the cluster repeats responses that are some seconds old",
         strike=damaged(answers.stale, (6, 10)),
         lasting=True,
         times=2,
     ),
     Fault(
         name="trickling",
-        sentence="answers of the cluster arrive at one byte per second",
+        sentence="responses of the cluster arrive at one byte per second",
         strike=damaged(answers.trickling, (8, 14)),
         lasting=True,
         times=2,
     ),
     Fault(
         name="unanswered",
-        sentence="the cluster accepts connections and never answers",
+        sentence="the cluster accepts connections and never responds",
         strike=damaged(answers.unanswered, (6, 12)),
         lasting=True,
         times=2,
@@ -514,7 +517,7 @@ EVERY = (
     ),
     Fault(
         name="pipes",
-        sentence="logs of running jobs become pipes that block whoever reads them",
+        sentence="logs of running jobs become pipes that block readers",
         strike=blocking_logs,
         lasting=True,
         times=2,
@@ -532,7 +535,7 @@ def lasting(*, quick: bool) -> list[Fault]:
 
 
 def plan(faults: Sequence[Fault], dice: Random) -> Iterator[Fault]:
-    """Each once in random order, then those again that come several times, then any of these without an end."""
+    """Each fault once in random order, then the repeated ones again, then repeated ones at random without end."""
     for number in range(max((fault.times for fault in faults), default=0)):
         due = [fault for fault in faults if fault.times > number]
         yield from dice.sample(due, len(due))

@@ -1,8 +1,8 @@
-"""What must be true after a storm, whatever happened to the programs. Pure: rows in, one sentence per violation out.
+"""Checks what must be true after a storm. Pure: takes rows and returns one sentence per violation.
 
-There are two witnesses. The cluster's own file of effects (`effects.py`) says which commands really began and ended.
-The Events of the record cannot be edited, so the history of states and of GPUs is rebuilt from them and compared with
-the rows. An empty list means that nothing was violated.
+There are two sources of evidence. The cluster's own file of effects (`effects.py`) shows which commands really started
+and ended. Events cannot be edited, so the history of states and of GPUs is rebuilt from them and compared with the
+rows. An empty list means that there is no violation.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tests.chaos.effects import Effect
 
 Gpu = tuple[str, int]
 RECOVERY = "recovery"
-# How old the picture may be from which a loop decides: a stale answer, and a worker that was frozen after reading it
-OLDEST_PICTURE = timedelta(seconds=40)
+# The maximum age of the data that a loop decides from: a stale response, and a worker that froze after reading it
+MAX_SNAPSHOT_AGE = timedelta(seconds=40)
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobEvent:
-    """One Event of a job. `group` is the transaction that wrote it: everything in it became true at once."""
+    """One Event of a job. `group` is its transaction: all its changes became visible at once."""
 
     id: int
     group: object
@@ -39,7 +39,7 @@ class JobEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeEvent:
-    """One Event of a node: who drained or resumed it."""
+    """One Event of a node: it was drained or resumed."""
 
     id: int
     node: str
@@ -49,7 +49,7 @@ class NodeEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveryStep:
-    """One step of a recovery decision that was carried out."""
+    """One step of an executed recovery decision."""
 
     decision: int
     kind: str
@@ -58,7 +58,7 @@ class RecoveryStep:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRow:
-    """A job's row, and how many attempts it has."""
+    """A job's row and the numbers of its attempts."""
 
     job: str
     state: str
@@ -68,7 +68,7 @@ class JobRow:
 
 @dataclass(frozen=True, kw_only=True)
 class EndedAttempt:
-    """An attempt that ended, and whether its own installation asked for the end."""
+    """An attempt that ended, and whether its own installation requested the end."""
 
     key: str
     state: str
@@ -77,7 +77,7 @@ class EndedAttempt:
 
 @dataclass(frozen=True, kw_only=True)
 class Holding:
-    """A GPU of a job, from the moment its installation knew that the job runs until the GPU was released."""
+    """A GPU held by a job, from when its installation recorded the start until the GPU was released."""
 
     job: str
     attempt: str
@@ -88,10 +88,10 @@ class Holding:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    accepted: Mapping[str, str] = field(default_factory=dict)  # id -> name of every job whose submission was answered
-    withdrawn: Collection[str] = ()  # jobs that a person asked to cancel
-    final_once: Mapping[str, str] = field(default_factory=dict)  # id -> the final state that was seen during the storm
-    names: Sequence[str] = ()  # of all jobs in the record
+    accepted: Mapping[str, str] = field(default_factory=dict)  # id -> name of every job whose submission was confirmed
+    withdrawn: Collection[str] = ()  # jobs that a user cancelled
+    final_once: Mapping[str, str] = field(default_factory=dict)  # id -> the final state observed during the storm
+    names: Sequence[str] = ()  # names of all jobs in the database
     rows: Sequence[JobRow] = ()
     events: Sequence[JobEvent] = ()
     effects: Sequence[Effect] = ()
@@ -121,28 +121,30 @@ def violations(evidence: Evidence) -> list[str]:
 
 
 def _recorded(evidence: Evidence) -> list[Effect]:
-    """Effects of attempts that the record knows: a failover may lose an attempt together with its end, and its job may
-    have come to another end before anybody could know."""
+    """Effects of attempts in the database.
+
+    A failover may lose an attempt together with its end, and its job may then have ended in another way.
+    """
     known = {attempt.key for attempt in evidence.ended_attempts}
     return [effect for effect in evidence.effects if effect.attempt in known]
 
 
 def lost(accepted: Iterable[str], states: Mapping[str, str]) -> Iterator[str]:
-    """(1) No accepted job is lost: it is in the record and has ended."""
+    """(1) Every accepted job is in the database and has ended."""
     for job in accepted:
         if job not in states:
-            yield f"{job} was accepted and is not in the record"
+            yield f"{job} was accepted and is not in the database"
         elif states[job] not in FINAL_STATES:
             yield f"{job} is still {states[job]}"
 
 
 def recorded_twice(names: Iterable[str]) -> Iterator[str]:
-    """(2) One request is one job, however often it was sent."""
-    yield from (f"{name} is in the record {n} times" for name, n in Counter(names).items() if n > 1)
+    """(2) One request creates one job, no matter how often it was sent."""
+    yield from (f"{name} is in the database {n} times" for name, n in Counter(names).items() if n > 1)
 
 
 def side_effects(effects: Sequence[Effect]) -> Iterator[str]:
-    """(3) What the cluster's file must never show. Tests of nodes are left out: repeating one does no harm."""
+    """(3) Effects that must never occur. Node tests are excluded, because repeating them is harmless."""
     of_jobs = [effect for effect in effects if effect.job != effect.attempt]
     yield from started_after_success(of_jobs)
     yield from started_twice(of_jobs)
@@ -150,21 +152,21 @@ def side_effects(effects: Sequence[Effect]) -> Iterator[str]:
 
 
 def started_after_success(effects: Sequence[Effect]) -> Iterator[str]:
-    """A command that ended with exit code 0 never runs again."""
-    succeeded: dict[str, Effect] = {}
+    """A command that ended with exit code 0 is not run again."""
+    successes: dict[str, Effect] = {}
     for effect in effects:
-        before = succeeded.get(effect.job)
-        if effect.starts and before:
+        earlier = successes.get(effect.job)
+        if effect.starts and earlier:
             yield (
-                f"{effect.job} was started as {effect.key} (cluster job {effect.job_id}) after {before.key}"
-                f" (cluster job {before.job_id}) had ended with exit code 0"
+                f"{effect.job} was started as {effect.key} (cluster job {effect.job_id}) after {earlier.key}"
+                f" (cluster job {earlier.job_id}) had ended with exit code 0"
             )
         if effect.succeeded:
-            succeeded.setdefault(effect.job, effect)
+            successes.setdefault(effect.job, effect)
 
 
 def started_twice(effects: Sequence[Effect]) -> Iterator[str]:
-    """An attempt is started once."""
+    """An attempt starts only once."""
     starts: dict[str, list[int]] = defaultdict(list)
     for effect in effects:
         if effect.starts:
@@ -190,7 +192,7 @@ def overlapping(effects: Sequence[Effect]) -> Iterator[str]:
 def success_without_effect(
     states: Mapping[str, str], accepted: Iterable[str], effects: Sequence[Effect]
 ) -> Iterator[str]:
-    """(4) What the record calls COMPLETED has a command that ended with exit code 0."""
+    """(4) Every COMPLETED job has a command that ended with exit code 0."""
     succeeded = {effect.job for effect in effects if effect.succeeded}
     for job in accepted:
         if states.get(job) == State.COMPLETED and job not in succeeded:
@@ -200,7 +202,7 @@ def success_without_effect(
 def success_not_recorded(
     states: Mapping[str, str], effects: Sequence[Effect], withdrawn: Collection[str]
 ) -> Iterator[str]:
-    """(5) A job whose command ended with exit code 0 is COMPLETED, unless a person cancelled it."""
+    """(5) A job whose command ended with exit code 0 is COMPLETED, unless a user cancelled it."""
     for job in sorted({effect.job for effect in effects if effect.succeeded and effect.job in states}):
         state = states[job]
         if state in FINAL_STATES and state != State.COMPLETED and not (state == State.CANCELLED and job in withdrawn):
@@ -208,37 +210,37 @@ def success_not_recorded(
 
 
 def timed_out(states: Mapping[str, str], accepted: Iterable[str]) -> Iterator[str]:
-    """(6) No job is ended for its time limit: the storm's jobs take seconds and may take minutes."""
+    """(6) No job ends because of its time limit: the storm's jobs take seconds, and their limits are minutes."""
     yield from (f"{job} is TIMEOUT, long before its time limit" for job in accepted if states.get(job) == State.TIMEOUT)
 
 
 def cancelled_by_nobody(attempts: Iterable[EndedAttempt]) -> Iterator[str]:
-    """(7) An attempt is cancelled only by its own installation, never by another one or by mistake."""
+    """(7) An attempt is cancelled only by its own installation."""
     for attempt in attempts:
         if attempt.state == State.CANCELLED and not attempt.stop_requested:
-            yield f"attempt {attempt.key} was cancelled, and nobody had asked for it"
+            yield f"attempt {attempt.key} was cancelled without a request"
 
 
 def held_twice(events: Sequence[JobEvent]) -> Iterator[str]:
-    """(8) No GPU has two holders at any instant."""
-    held: dict[str, frozenset[Gpu]] = {}
+    """(8) No GPU has two holders at the same time."""
+    gpus_by_job: dict[str, frozenset[Gpu]] = {}
     holder: dict[Gpu, str] = {}
-    for together in _by_transaction(events):
-        for event in together:  # what is released in a transaction is free for the others in it
-            for gpu in held.pop(event.job, frozenset()) if _releases(event) else ():
+    for group in _by_transaction(events):
+        for event in group:  # GPUs released in a transaction may be taken in it
+            for gpu in gpus_by_job.pop(event.job, frozenset()) if _releases(event) else ():
                 holder.pop(gpu, None)
-        for event in together:
+        for event in group:
             if not event.gpus:
                 continue
             for gpu in event.gpus:
                 if gpu in holder:
                     yield f"{gpu[0]} GPU {gpu[1]} was given to {event.job} while {holder[gpu]} held it ({event.id})"
                 holder[gpu] = event.job
-            held[event.job] = event.gpus
+            gpus_by_job[event.job] = event.gpus
 
 
 def _by_transaction(events: Sequence[JobEvent]) -> Iterable[list[JobEvent]]:
-    """In the order of their first Events: a GPU is taken only after the transaction that released it."""
+    """Groups of Events in order of their first Event: a GPU is taken only after the transaction that released it."""
     groups: dict[object, list[JobEvent]] = {}
     for event in events:
         groups.setdefault(event.group, []).append(event)
@@ -249,10 +251,12 @@ def _releases(event: JobEvent) -> bool:
     return event.gpus is not None or (event.source in LIVE_STATES and event.target not in LIVE_STATES)
 
 
-def moved_after_the_end(seen: Mapping[str, str], rows: Sequence[JobRow], events: Sequence[JobEvent]) -> Iterator[str]:
-    """(9) A final state that somebody has seen never changes."""
+def moved_after_the_end(
+    observed: Mapping[str, str], rows: Sequence[JobRow], events: Sequence[JobEvent]
+) -> Iterator[str]:
+    """(9) An observed final state never changes."""
     states = {row.job: row.state for row in rows}
-    for job, state in seen.items():
+    for job, state in observed.items():
         if states.get(job) != state:
             yield f"{job} was {state} and is {states.get(job, 'gone')}"
     yield from (
@@ -261,7 +265,7 @@ def moved_after_the_end(seen: Mapping[str, str], rows: Sequence[JobRow], events:
 
 
 def unexplained(rows: Sequence[JobRow], events: Sequence[JobEvent]) -> Iterator[str]:
-    """(10) Each change has its Event: the chain of moves is legal, unbroken, and ends in the row's state."""
+    """(10) Each change has its Event: the chain of transitions is legal, complete, and ends in the row's state."""
     chains: dict[str, list[JobEvent]] = defaultdict(list)
     for event in events:
         if event.target and event.what in ("job.submitted", "job.moved"):
@@ -274,9 +278,9 @@ def _broken(row: JobRow, chain: Sequence[JobEvent]) -> Iterator[str]:
     if not chain or chain[0].what != "job.submitted":
         yield f"{row.job}: no Event says that it was submitted"
         return
-    for before, after in pairwise(chain):
-        if after.source != before.target or (State(after.source), State(after.target)) not in TRANSITIONS:
-            yield f"{row.job}: {before.target} was followed by {after.source} to {after.target} (event {after.id})"
+    for earlier, later in pairwise(chain):
+        if later.source != earlier.target or (State(later.source), State(later.target)) not in TRANSITIONS:
+            yield f"{row.job}: {earlier.target} was followed by {later.source} to {later.target} (event {later.id})"
     if chain[-1].target != row.state:
         yield f"{row.job}: the last Event says {chain[-1].target}, the row {row.state}"
     promised = sum(event.source == State.PENDING and event.target == State.RUNNING for event in chain)
@@ -287,7 +291,7 @@ def _broken(row: JobRow, chain: Sequence[JobEvent]) -> Iterator[str]:
 
 
 def carried_out_twice(steps: Sequence[RecoveryStep], events: Sequence[JobEvent]) -> Iterator[str]:
-    """(11) No decision is carried out twice: each step once per node, each failure is recovered from once."""
+    """(11) No decision is executed twice: each step once per node, and one recovery per failure."""
     for step, times in Counter(steps).items():
         if times > 1:
             where = f" {step.node}" if step.node else ""
@@ -297,7 +301,7 @@ def carried_out_twice(steps: Sequence[RecoveryStep], events: Sequence[JobEvent])
 
 
 def cordoned_twice(events: Sequence[NodeEvent]) -> Iterator[str]:
-    """(12) Recovery cordons a node once: not again before somebody resumed it."""
+    """(12) Recovery cordons a node only once until an operator resumes it."""
     cordoned: set[str] = set()
     for event in events:
         if event.what == "node.resumed":
@@ -309,7 +313,7 @@ def cordoned_twice(events: Sequence[NodeEvent]) -> Iterator[str]:
 
 
 def restarted_alive(events: Sequence[JobEvent]) -> Iterator[str]:
-    """(13) No job is started again while an attempt of it runs."""
+    """(13) No job is restarted while an attempt of it runs."""
     states: dict[str, str] = {}
     for event in events:
         if event.what == "job.recovered" and states.get(event.job) in LIVE_STATES:
@@ -321,10 +325,10 @@ def restarted_alive(events: Sequence[JobEvent]) -> Iterator[str]:
 def promised_while_held(
     events: Sequence[JobEvent], holdings: Sequence[Holding], effects: Sequence[Effect]
 ) -> Iterator[str]:
-    """(14) Two installations on one cluster: neither promises a GPU on which a job of the other is known to run.
+    """(14) No installation allocates a GPU on which a job of the other installation is known to run.
 
-    An installation may decide from a picture that is `OLDEST_PICTURE` old; a job that runs for longer is in it. The
-    other installation may learn late that its job has ended, so the end in the effects file counts.
+    An installation may decide from a snapshot that is `MAX_SNAPSHOT_AGE` old, which includes jobs that run for longer.
+    The other installation may learn late that its job has ended, so the end in the effects file counts.
     """
     ends = {effect.attempt: datetime.fromtimestamp(effect.at, UTC) for effect in effects if effect.event == "end"}
     by_gpu: dict[Gpu, list[Holding]] = defaultdict(list)
@@ -334,14 +338,14 @@ def promised_while_held(
         for gpu in event.gpus or () if event.at else ():
             for holding in by_gpu.get(gpu, ()):
                 until = min(holding.until, ends.get(holding.attempt, holding.until))
-                if holding.since + OLDEST_PICTURE < event.at < until:
+                if holding.since + MAX_SNAPSHOT_AGE < event.at < until:
                     yield (
                         f"{gpu[0]} GPU {gpu[1]} was promised to {event.job} (event {event.id}) while {holding.job}"
-                        " of the other installation ran there"
+                        " of the other installation ran on it"
                     )
 
 
 def unsteady(before: Set[str] | str, after: Set[str] | str) -> Iterator[str]:
-    """(15) One more turn changes nothing."""
+    """(15) Another turn changes nothing."""
     if before != after:
-        yield "one more turn changed the record of jobs that were at rest"
+        yield "another turn changed jobs that had ended"

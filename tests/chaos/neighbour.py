@@ -1,7 +1,7 @@
-"""A second installation of Acme on the same cluster, which it drives as well.
+"""A second installation of Acme that uses the same cluster.
 
-It has a database, workers and web server of its own and speaks to the cluster directly. Both submit jobs; neither may
-cancel the other's, nor promise GPUs on which a job of the other runs.
+It has its own database, workers and web server, and connects to the cluster directly. Both installations submit jobs;
+neither may cancel jobs of the other, nor allocate GPUs on which a job of the other runs.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ UNENDED = "SELECT public_id FROM jobs_job WHERE ended_at IS NULL"
 
 
 def clear(caller: Caller, instance: Instance, over: threading.Event) -> None:
-    """Nobody of the demo submits any more, and nothing of it runs: its jobs would hold the cluster for minutes."""
+    """Stop the demo's submissions and cancel its jobs, which would occupy the cluster for minutes."""
     instance.halt("demo")
-    # Before its first look at the cluster an instance refuses jobs: it knows no node to size them by
+    # Before its first poll of the cluster an instance rejects jobs, because it knows no node sizes
     until(lambda: instance.sql("SELECT 1 FROM jobs_node LIMIT 1").fetchone(), 120, "no node was reported")
-    if theirs := [job for (job,) in instance.sql(UNENDED).fetchall()]:
-        caller.ask("jobs/verbs/", {"verb": "cancel", "ids": theirs}, key=f"clear-{instance.port}", over=over)
+    if demo_jobs := [job for (job,) in instance.sql(UNENDED).fetchall()]:
+        caller.ask("jobs/verbs/", {"verb": "cancel", "ids": demo_jobs}, key=f"clear-{instance.port}", over=over)
 
 
 class Neighbour:
@@ -43,7 +43,7 @@ class Neighbour:
         self.people: People | None = None
 
     def run_until(self, over: threading.Event) -> None:
-        """Start, join the cluster and submit until the storm is over."""
+        """Start, join the cluster, and submit jobs until the storm is over."""
         self.instance.start(ACME_WEB_PROCESSES="1").ready()
         caller = Caller(self.instance)
         clear(caller, self.instance, over)
@@ -74,7 +74,7 @@ class Neighbour:
         return self.record.unfinished(set(self.submitter.accepted)) if self.submitter else set()
 
     def violations(self, ours: judge.Evidence) -> Sequence[str]:
-        """Of its own record, and of each installation against the other."""
+        """Violations in its own database, and of each installation against the other."""
         if self.submitter is None:
             return []
         theirs = self.record.evidence(
@@ -82,9 +82,9 @@ class Neighbour:
         )
         own = {row.job for row in theirs.rows}
         theirs = replace(theirs, effects=[effect for effect in ours.effects if effect.job in own])
-        found = [*judge.violations(theirs), *judge.promised_while_held(theirs.events, ours.holdings, ours.effects)]
-        found += judge.promised_while_held(ours.events, theirs.holdings, ours.effects)
-        return [f"second installation: {sentence}" for sentence in found]
+        sentences = [*judge.violations(theirs), *judge.promised_while_held(theirs.events, ours.holdings, ours.effects)]
+        sentences += judge.promised_while_held(ours.events, theirs.holdings, ours.effects)
+        return [f"second installation: {sentence}" for sentence in sentences]
 
     def end(self) -> None:
         with suppress(OSError):

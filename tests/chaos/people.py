@@ -1,7 +1,7 @@
-"""Who uses an instance during a storm: callers of the API, trainers that report, and an operator.
+"""The users of an instance during a storm: API clients, training programs that report progress, and an operator.
 
-The operator decides what recovery only proposes, resumes nodes, releases held jobs, and says how jobs of unknown
-outcome ended. For the last the operator looks at the cluster's file of effects, as one would look at a job's output.
+The operator decides on proposed recoveries, resumes nodes, releases held jobs, and records the outcome of jobs with
+unknown outcome. For the last the operator reads the cluster's file of effects, as one would read a job's output.
 """
 
 from __future__ import annotations
@@ -39,25 +39,27 @@ WHERE a.ended_at IS NULL AND a.confirmed_at IS NOT NULL AND j.name LIKE 'storm-%
 
 
 class Caller:
-    """A program that calls the API of an instance with an administrator's token."""
+    """An API client with an administrator's token."""
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
         self.token = instance.command("token", "admin", "--scope", "admin")
 
     def ask(self, path: str, body: object, *, key: str, over: threading.Event) -> tuple[float, httpx.Response] | None:
-        """Repeat a request with the same Idempotency-Key until it is answered; when it was sent, and the answer. None
-        if the storm ends before that."""
+        """Repeat a request with the same Idempotency-Key until it gets a response.
+
+        Returns the time of sending and the response, or None if the storm ends first.
+        """
         while not over.is_set():
             sent_at = time.monotonic()
-            answer = self.post(path, body, key=key)
-            if answer is not None and answer.status_code < 500 and answer.status_code not in (409, 429):
-                return sent_at, answer
+            response = self.post(path, body, key=key)
+            if response is not None and response.status_code < 500 and response.status_code not in (409, 429):
+                return sent_at, response
             over.wait(0.3)
         return None
 
     def post(self, path: str, body: object, *, key: str = "", token: str = "") -> httpx.Response | None:
-        """One try; None where nobody answers."""
+        """Send a request once; None if the server does not respond."""
         headers = {"Authorization": f"Bearer {token or self.token}"} | ({"Idempotency-Key": key} if key else {})
         address = f"http://127.0.0.1:{self.instance.port}/api/v1/{path}"
         with suppress(httpx.HTTPError):
@@ -66,12 +68,12 @@ class Caller:
 
 
 class People:
-    """`record` is that of their instance; `cluster` the one whose file of effects they look at."""
+    """`record` is that of their instance; `cluster` is the one whose file of effects they read."""
 
     def __init__(self, caller: Caller, record: Record, cluster: Record, dice: Random, *, recovery: bool) -> None:
         self.caller, self.record, self.cluster, self.dice = caller, record, cluster, dice
-        self.recovery = recovery  # whether they also decide what recovery proposes
-        self.resolved = 0  # jobs of unknown outcome
+        self.recovery = recovery  # whether they also decide on proposed recoveries
+        self.resolved = 0  # number of jobs with unknown outcome that were resolved
         self._secret = ""
 
     def decide_until(self, over: threading.Event) -> None:
@@ -79,7 +81,7 @@ class People:
             self.decide()
 
     def decide(self) -> None:
-        """Once; whatever fails now is tried again the next time. A refusal means that it was decided meanwhile."""
+        """Decide everything that is open. Failed requests are repeated the next time."""
         with suppress(psycopg.Error, OSError):
             self._resolve_outcomes()
             if self.recovery:
@@ -117,15 +119,17 @@ class People:
         self.caller.post("progress/", progress, token=self._run_token(key))
 
     def _run_token(self, key: str) -> str:
-        """As the job finds it in its environment."""
+        """The progress token that the job has in its environment."""
         self._secret = self._secret or read_file(self.record.instance.place.env)["SECRET_KEY"]
         signature = salted_hmac("acme.progress", key, secret=self._secret, algorithm="sha256").hexdigest()[:40]
         return f"acme_run_{key}.{signature}"
 
 
 def true_outcome(job: str, effects: Sequence[Effect], dice: Random) -> str:
-    """The verb that says how the job really ended; "" while a command of it still runs. A job that never succeeded may
-    also run again."""
+    """The verb that records how the job really ended; "" while a command of it still runs.
+
+    A job that never succeeded may also run again.
+    """
     commands = [effect for effect in effects if effect.job == job]
     if any(effect.succeeded for effect in commands):
         return "mark-succeeded"

@@ -1,8 +1,8 @@
-"""A proxy between Acme and the cluster's HTTP port that damages answers while a fault is active.
+"""A proxy between Acme and the cluster's HTTP port that damages responses while a fault is active.
 
-Acme's row of the cluster names the proxy's address; the judge and the harness talk to the cluster itself. Requests are
-forwarded one by one over a fresh connection, and each answer is read completely before any byte of it is passed on, so
-a fault can cut, change, delay or replace it.
+Acme's cluster row has the proxy's address; the judge and the harness use the cluster directly. Each request is
+forwarded over a new connection, and each response is read completely before any byte of it is passed on, so that a
+fault can cut, change, delay or replace it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-HISTORY_S = 20.0  # how long answers are kept for the fault "stale"
+HISTORY_S = 20.0  # how long responses are kept for the fault "stale"
 STALE_S = 4.0
 TRICKLE_PAUSE_S = 1.0
 MOST_HEADER_BYTES = 64 * 1024
-# Headers of one connection; the proxy writes its own
+# Headers of a single connection, which the proxy sets itself
 HOP_BY_HOP = frozenset({"connection", "keep-alive", "content-length", "transfer-encoding"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """A request or an answer of HTTP/1.1, completely read."""
+    """A complete HTTP/1.1 request or response."""
 
     first_line: str
     headers: tuple[tuple[str, str], ...]
@@ -43,12 +43,12 @@ class Message:
 
     @property
     def path(self) -> str:
-        """Of a request, without the query."""
+        """The path of a request, without the query."""
         return self.first_line.split(" ")[1].partition("?")[0]
 
     def encoded(self, connection: str) -> bytes:
-        kept = [f"{key}: {value}" for key, value in self.headers if key.lower() not in HOP_BY_HOP]
-        head = [self.first_line, *kept, f"Content-Length: {len(self.body)}", f"Connection: {connection}"]
+        header_lines = [f"{key}: {value}" for key, value in self.headers if key.lower() not in HOP_BY_HOP]
+        head = [self.first_line, *header_lines, f"Content-Length: {len(self.body)}", f"Connection: {connection}"]
         return "\r\n".join([*head, "", ""]).encode("latin-1") + self.body
 
 
@@ -56,15 +56,15 @@ Fault = Callable[["Proxy", Message, asyncio.StreamReader, asyncio.StreamWriter],
 
 
 class Proxy:
-    """Runs an event loop in a thread of its own. `active(fault)` damages answers for the time of a with block."""
+    """Runs an event loop in its own thread. `active(fault)` damages responses during a with block."""
 
     def __init__(self, upstream: str, *, seed: int = 0, trickle_pause_s: float = TRICKLE_PAUSE_S) -> None:
         host, _, port = upstream.removeprefix("http://").partition(":")
         self._upstream = (host, int(port))
         self.random = Random(f"proxy:{seed}")
         self.trickle_pause_s = trickle_pause_s
-        self.stale_s = STALE_S  # a stale answer is at least this old
-        self.damaged = 0  # answers since the start
+        self.stale_s = STALE_S  # minimum age of a stale response
+        self.damaged = 0  # damaged responses since the start
         self._fault: Fault | None = None
         self._history: dict[str, deque[tuple[float, Message]]] = defaultdict(deque)
         self._loop = asyncio.new_event_loop()
@@ -102,12 +102,12 @@ class Proxy:
             while (request := await read_message(reader)) and await self._answer(request, reader, writer):
                 pass
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, asyncio.CancelledError):
-            pass  # one of the two sides was killed, or the proxy is closed
+            pass  # one side was killed, or the proxy is being closed
         finally:
             writer.close()
 
     async def _answer(self, request: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; whether the connection can be used for another one."""
+        """Respond to one request; returns whether the connection can be used again."""
         if fault := self._fault:
             return await fault(self, request, reader, writer)
         return await self.pass_on(await self.forward(request), writer)
@@ -118,14 +118,14 @@ class Proxy:
         return True
 
     async def forward(self, request: Message) -> Message:
-        """The cluster's answer; an EOFError if it goes away before its end."""
+        """The cluster's response; EOFError if the connection ends before it is complete."""
         reader, writer = await asyncio.open_connection(*self._upstream, limit=MOST_HEADER_BYTES)
         try:
             writer.write(_for_upstream(request, self._upstream).encoded("close"))
             await writer.drain()
             answer = await read_message(reader)
             if answer is None:
-                raise EOFError("the cluster closed the connection without an answer")
+                raise EOFError("the cluster closed the connection without a response")
             self._remember(request, answer)
             return answer
         finally:
@@ -140,13 +140,13 @@ class Proxy:
             answers.popleft()
 
     def older_answer(self, request: Message) -> Message | None:
-        """The newest recorded answer to the same question that is at least `stale_s` old."""
+        """The newest recorded response to the same request that is at least `stale_s` old."""
         limit = time.monotonic() - self.stale_s
         return next((answer for at, answer in reversed(self._history[request.path]) if at < limit), None)
 
 
 async def read_message(reader: asyncio.StreamReader) -> Message | None:
-    """One request or answer; None where the other side has closed the connection."""
+    """Read one request or response; None if the other side has closed the connection."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError as cut:
@@ -173,16 +173,16 @@ async def _chunks(reader: asyncio.StreamReader) -> Any:
 
 
 def _for_upstream(request: Message, upstream: tuple[str, int]) -> Message:
-    """Without `Accept-Encoding`: the fault "unreadable row" must be able to read the answer."""
-    kept = [pair for pair in request.headers if pair[0].lower() not in ("host", "accept-encoding")]
-    return replace(request, headers=(("Host", f"{upstream[0]}:{upstream[1]}"), *kept))
+    """The request for the cluster, without `Accept-Encoding`, because a fault must be able to parse the response."""
+    headers = [pair for pair in request.headers if pair[0].lower() not in ("host", "accept-encoding")]
+    return replace(request, headers=(("Host", f"{upstream[0]}:{upstream[1]}"), *headers))
 
 
 # Faults
 
 
 async def truncated(proxy: Proxy, request: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-    """The connection breaks in the middle of the answer."""
+    """Cut the connection in the middle of the response."""
     whole = (await proxy.forward(request)).encoded("keep-alive")
     proxy.damaged += 1
     writer.write(whole[: proxy.random.randint(len(whole) // 4, len(whole) - 1)])
@@ -191,7 +191,7 @@ async def truncated(proxy: Proxy, request: Message, reader: asyncio.StreamReader
 
 
 async def trickling(proxy: Proxy, request: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-    """One byte per second: no single read times out, and the answer never ends."""
+    """Send one byte per second: no single read times out, and the response does not end."""
     whole = (await proxy.forward(request)).encoded("keep-alive")
     proxy.damaged += 1
     for byte in whole:
@@ -204,7 +204,7 @@ async def trickling(proxy: Proxy, request: Message, reader: asyncio.StreamReader
 async def unanswered(
     proxy: Proxy, request: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> bool:
-    """The request is accepted and never answered. Every other time it has reached the cluster before."""
+    """Accept the request and never respond. Half of the requests still reach the cluster."""
     proxy.damaged += 1
     if proxy.random.random() < 0.5:
         with suppress(OSError, EOFError):
@@ -214,7 +214,7 @@ async def unanswered(
 
 
 async def stale(proxy: Proxy, request: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-    """What the cluster said some seconds ago is said again, as a cache or a lagging controller would."""
+    """Repeat a response of some seconds ago, like a cache or a lagging controller."""
     older = proxy.older_answer(request) if request.method == "GET" else None
     answer = await proxy.forward(request)
     if older:
@@ -225,7 +225,7 @@ async def stale(proxy: Proxy, request: Message, reader: asyncio.StreamReader, wr
 async def unreadable_row(
     proxy: Proxy, request: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> bool:
-    """One row of a list says what nobody understands; the others are valid."""
+    """Make one row of a list unreadable."""
     answer = await proxy.forward(request)
     changed = with_unreadable_row(answer.body, proxy.random) if request.method == "GET" else None
     if changed is not None:
@@ -235,7 +235,7 @@ async def unreadable_row(
 
 
 def with_unreadable_row(body: bytes, random: Random) -> bytes | None:
-    """The answer with one row changed; None where it has no rows."""
+    """The body with one row changed; None if it has no rows."""
     with suppress(ValueError):
         answer = json.loads(body)
         for kind, changes in UNREADABLE.items():
@@ -247,7 +247,7 @@ def with_unreadable_row(body: bytes, random: Random) -> bytes | None:
 
 
 def _fitting(row: dict[str, Any], changes: list[dict[str, Any]], random: Random) -> dict[str, Any]:
-    """A change of a field that the row has: the list of states has fewer than the list of jobs."""
+    """A change of fields that the row has; rows of the list of states have fewer fields."""
     return random.choice([change for change in changes if set(change) <= set(row)] or [{}])
 
 

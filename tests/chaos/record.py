@@ -1,4 +1,4 @@
-"""The record of a running instance, read for the judge: rows, Events, and the cluster's own file of effects."""
+"""Reads the data of a running instance for the judge: rows, Events, and the cluster's file of effects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.acceptance.instance import Instance
 from tests.chaos.effects import FILE_NAME, Effect, read_effects
 from tests.chaos.judge import EndedAttempt, Evidence, Gpu, Holding, JobEvent, JobRow, NodeEvent, RecoveryStep
 
-# The transaction of a row is its xmin, and everything in one transaction became true at once
+# The transaction of a row is its xmin; changes of one transaction became visible at once
 EVENTS = """
 SELECT e.id, e.xmin::text, e.what, j.public_id, coalesce(a.key, ''), e.from_state, e.to_state, e.detail -> 'gpus', e.at
 FROM jobs_event e JOIN jobs_job j ON j.id = e.job_id LEFT JOIN jobs_attempt a ON a.id = e.attempt_id ORDER BY e.id
@@ -27,7 +27,7 @@ NODE_EVENTS = """
 SELECT e.id, n.name, e.what, e.by FROM jobs_event e JOIN jobs_node n ON n.id = e.node_id
 WHERE e.what IN ('node.drained', 'node.resumed') ORDER BY e.id
 """
-# Jobs of another installation on the same cluster are foreign in this record
+# Jobs of another installation on the same cluster are foreign jobs in this database
 NAMES = "SELECT name FROM jobs_job WHERE name LIKE 'storm-%' AND foreign_id = ''"
 STEPS = """
 SELECT s.decision_id, s.kind, coalesce(n.name, '') FROM failures_step s LEFT JOIN jobs_node n ON n.id = s.node_id
@@ -38,15 +38,15 @@ SELECT a.key, a.state, a.stop_as <> '' OR EXISTS (
 ) FROM jobs_attempt a JOIN jobs_job j ON j.id = a.job_id
 WHERE a.ended_at IS NOT NULL AND j.name LIKE 'storm-%' AND j.foreign_id = ''
 """
-# The times are those at which the record learned of it, by the database's clock
+# The times at which the database recorded the changes, by its own clock
 HOLDINGS = """
 SELECT j.public_id, a.key, n.name, h.gpu, e.at, coalesce(h.released_at, clock_timestamp())
 FROM jobs_allocation h JOIN jobs_node n ON n.id = h.node_id JOIN jobs_attempt a ON a.id = h.attempt_id
 JOIN jobs_job j ON j.id = a.job_id AND j.name LIKE 'storm-%' AND j.foreign_id = ''
 JOIN jobs_event e ON e.attempt_id = a.id AND e.what = 'job.started' WHERE h.gpu IS NOT NULL
 """
-# Everything that a turn may write about jobs at rest. Reasons why a job waits are answers and may change; diagnoses are
-# written after the end by other loops, but what those do to a job is in here, too.
+# Everything that a turn may write about ended jobs. Wait reasons may change and are left out. Other loops write
+# diagnoses after the end; their effects on jobs are included.
 DIGEST = """
 SELECT md5(string_agg(t, '|' ORDER BY t)) FROM (
     SELECT format('job %s %s %s', id, state, flags) t FROM jobs_job WHERE name LIKE 'storm-%' AND foreign_id = ''
@@ -66,7 +66,7 @@ class Record:
         self.instance = instance
 
     def finals(self) -> dict[str, str]:
-        """Final states as they are now; nothing while the database is away."""
+        """The present final states; empty if the database is down."""
         with suppress(psycopg.Error, OSError):
             return dict(self.instance.sql(FINALS, [sorted(FINAL_STATES)]).fetchall())
         return {}
@@ -80,7 +80,7 @@ class Record:
         return 1
 
     def decisions(self) -> str:
-        """How many decisions of recovery there are for each course."""
+        """The number of recovery decisions by course, as text."""
         rows = self.instance.sql("SELECT course, count(*) FROM failures_decision GROUP BY course ORDER BY course")
         return ",".join(f"{course}:{count}" for course, count in rows.fetchall()) or "none"
 
@@ -91,7 +91,7 @@ class Record:
         return self.instance.sql(DIGEST).fetchone()[0] or ""
 
     def effects(self) -> list[Effect]:
-        """What the cluster that this instance brought along wrote about the commands it ran."""
+        """Effects written by this instance's bundled cluster."""
         return read_effects(self.instance.place.var / "cluster" / FILE_NAME)
 
     def evidence(
@@ -101,14 +101,17 @@ class Record:
         withdrawn: Collection[str] = (),
         effects: Sequence[Effect] | None = None,
     ) -> Evidence:
-        """The effects are those of the bundled cluster unless others are given. They are read after the rows, so that a
-        command which ends meanwhile is missing in the rows and not in the effects."""
+        """Evidence for the judge; by default with the effects of the bundled cluster.
+
+        Effects are read after the rows, so that a command that ends meanwhile may be missing in the rows but not in the
+        effects.
+        """
         rows = self._at_one_moment()
         effects = self.effects() if effects is None else effects
         return replace(rows, accepted=accepted, final_once=final_once, withdrawn=withdrawn, effects=effects)
 
     def _at_one_moment(self) -> Evidence:
-        """One snapshot: jobs may be moving meanwhile."""
+        """Read all rows in one snapshot, because jobs may change meanwhile."""
         with psycopg.connect(self.instance.surroundings()["DATABASE_URL"]) as session:
             session.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             names = [name for (name,) in session.execute(NAMES)]

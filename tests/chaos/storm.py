@@ -1,14 +1,14 @@
-"""The storm: a running instance, thousands of short jobs, and something that breaks every few seconds.
+"""The storm: a running instance, thousands of short jobs, and a fault every few seconds.
 
     make chaos [SEED=N] [ARGS="--minutes 10"]
     python -m tests.chaos.storm --list-faults
 
-Some of the jobs are trainings that fail once: they report heartbeats and checkpoints, and recovery may act. The cluster
-forgets ended jobs after five seconds, and whether it has accounting is drawn anew for each run. Acme reaches it through
-a proxy that damages answers.
+Some of the jobs are training jobs that fail once: they report heartbeats and checkpoints, and automatic recovery is on.
+The cluster forgets ended jobs after five seconds; whether it has accounting is drawn per run. Acme connects to it
+through a proxy that damages responses.
 
-After the storm everything is left alone until the jobs have ended. Then the judge compares the record with what the
-cluster itself wrote about the commands that it ran.
+After the storm no faults are injected until the jobs have ended. Then the judge compares the database with the
+cluster's own file about the commands that it ran.
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ from tests.chaos.submitter import Submitter, mixed
 from tests.patience import until
 
 MIN_JOB_AGE_S = 5
-MOST_UNFINISHED = 300  # more than that only makes the rest after the storm longer
+MOST_UNFINISHED = 300  # a higher limit only makes the wait after the storm longer
 TRAININGS = 0.15
-STORMY = 0.8  # of the time after the start; the rest is for jobs that are under way when the storm is over
-PAUSE_S = (1.5, 4.0)  # between two instant faults
-LASTING_PAUSE_S = (1.0, 3.0)  # between two lasting ones
-# A second each at least: longer than the claim of a dead worker and the pause before another try
+STORMY = 0.8  # share of the time after the start; the rest is for jobs that have not ended when the storm is over
+PAUSE_S = (1.5, 4.0)  # between instant faults
+LASTING_PAUSE_S = (1.0, 3.0)  # between lasting faults
+# A turn takes at least a second, so this is longer than the claim of a dead worker and the pause before a retry
 STILL_TURNS = 120
 LONGEST_REST_S = 1200.0
-MOST_PRINTED = 50  # violations; all of them are in a file beside the instance
+MOST_PRINTED = 50  # all violations are written to a file next to the instance
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a storm is made of; all of it follows from the seed."""
+    """The parameters of a storm; everything else follows from the seed."""
 
     seed: int
     storm_s: float
     jobs: int
-    whole_s: float = 0.0  # the storm takes most of what the start leaves of it, and `storm_s` at least
+    whole_s: float = 0.0  # total time; the storm takes most of what remains after the start, at least `storm_s`
     most_unfinished: int = MOST_UNFINISHED
-    trainings: float = TRAININGS  # the share of jobs that recovery decides about
-    quick: bool = False  # only faults that take seconds
-    only: frozenset[str] = frozenset()  # if any: these faults and no others
+    trainings: float = TRAININGS  # share of training jobs, about which recovery decides
+    quick: bool = False  # only short faults
+    only: frozenset[str] = frozenset()  # if not empty, only these faults
 
     @property
     def accounting(self) -> bool:
@@ -98,7 +98,7 @@ class Storm:
     settings: Settings
     disks: dict[str, Disk] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
-    no_mounts: str = ""  # why no disk can be filled here
+    no_mounts: str = ""  # why no disk can be filled; empty if disks can be
     over: threading.Event = field(default_factory=threading.Event)
     trouble: list[BaseException] = field(default_factory=list)
 
@@ -127,12 +127,12 @@ class Storm:
             disks=self.disks,
             failed_over=self.submitter.failed_over,
         )
-        self._still = ("", 0)  # the record when it last changed, and the turn of that moment
+        self._still = ("", 0)  # the last digest, and the turn in which it changed
 
     def blow(self, seconds: float) -> None:
-        """Until the time is up, or something unexpected happened in one of the threads."""
+        """Run the storm until the time is up or a thread fails unexpectedly."""
         self._prepare()
-        threads = [threading.Thread(target=self._guarded, args=(task,)) for task in self._tasks()]
+        threads = [threading.Thread(target=self._run_guarded, args=(task,)) for task in self._tasks()]
         for thread in threads:
             thread.start()
         try:
@@ -158,7 +158,7 @@ class Storm:
             tasks.append(lambda: self.neighbour.run_until(self.over))
         return tasks
 
-    def _guarded(self, task: Callable[[], None]) -> None:
+    def _run_guarded(self, task: Callable[[], None]) -> None:
         try:
             task()
         except BaseException as error:
@@ -166,13 +166,16 @@ class Storm:
             self.over.set()
 
     def _prepare(self) -> None:
-        """kill -9 takes nothing that the kernel already has, so PostgreSQL need not wait for the disk: a busy one would
-        turn the storm into a calm. Power cuts are not part of it."""
+        """Prepare the instance.
+
+        fsync is off, because kill -9 loses nothing that the kernel has, and a busy disk would slow the storm down.
+        Power cuts are not tested.
+        """
         clear(self.caller, self.instance, self.over)
         self.instance.command("seed_demo", "--address", self.proxy.address)
         if self.settings.trainings:
             modes = self.caller.ask("recovery/modes/", {"mode": "act"}, key="act", over=self.over)
-            assert modes and modes[1].is_success, "recovery cannot be told to act"
+            assert modes and modes[1].is_success, "cannot set recovery to act"
         self.instance.sql("ALTER SYSTEM SET fsync = off")
         self.instance.sql("SELECT pg_reload_conf()")
         if not self.settings.quick and not self.no_mounts:
@@ -185,7 +188,7 @@ class Storm:
             with self.instance.without(name):
                 self.disks[name] = Disk(directory)
 
-    # Striking
+    # Injecting faults
 
     def _strike_instantly(self) -> None:
         dice, drawn = Random(f"instant:{self.settings.seed}"), self.settings.instant
@@ -206,14 +209,16 @@ class Storm:
         if fault.strike(self.site, dice):
             self.counts[fault.name] += 1
 
-    # Afterwards
+    # After the storm
 
     def settle(self, still_turns: int = STILL_TURNS, limit_s: float = LONGEST_REST_S) -> None:
-        """Nothing breaks any more: wait until every accepted job has ended. A job counts as stuck only if so many turns
-        in a row changed nothing at all; a slow machine turns slowly, and that is no violation. The limit is for a
-        machine on which nothing would ever end."""
+        """Wait without faults until every accepted job has ended.
+
+        Jobs count as stuck only if `still_turns` turns in a row changed nothing, so a slow machine is not a violation.
+        The limit is for a machine on which jobs never end.
+        """
         self.site.second.revive()
-        until(lambda: self._is_over(still_turns), limit_s, f"jobs still move after {limit_s:.0f} s of rest")
+        until(lambda: self._is_over(still_turns), limit_s, f"jobs still change after {limit_s:.0f} s without faults")
 
     def _is_over(self, still_turns: int) -> bool:
         with suppress(psycopg.Error, OSError):
@@ -222,10 +227,10 @@ class Storm:
             self.people.decide()
             if self.neighbour.people:
                 self.neighbour.people.decide()
-            seen, term = self.record.digest(), self.record.term()
-            if seen != self._still[0]:
-                self._still = (seen, term)
-            time.sleep(0.3)  # the question itself costs a busy database something
+            digest, term = self.record.digest(), self.record.term()
+            if digest != self._still[0]:
+                self._still = (digest, term)
+            time.sleep(0.3)  # do not load a busy database with queries
             return term - self._still[1] >= still_turns
         return False
 
@@ -236,7 +241,7 @@ class Storm:
 
     def _unsteady(self) -> list[str]:
         before, term = self.record.digest(), self.record.term()
-        until(lambda: self.record.term() >= term + 2, 120, "no turn came")
+        until(lambda: self.record.term() >= term + 2, 120, "no turn ran")
         return list(judge.unsteady(before, self.record.digest()))
 
     def line(self, violations: Sequence[str]) -> str:
@@ -256,7 +261,7 @@ class Storm:
         for fault in self.settings.lasting:
             if not self.counts[fault.name]:
                 blocked = self.no_mounts if fault.disk else ""
-                yield fault.name, blocked or "the storm was too short, or it had no effect"
+                yield fault.name, blocked or "the storm was too short, or the fault had no effect"
 
     def close(self) -> None:
         self.over.set()
@@ -266,23 +271,23 @@ class Storm:
 
 
 def _without_mounts() -> str:
-    """Why no disk can be filled here; "" where it can."""
+    """Why no disk can be filled on this machine; "" if disks can be filled."""
     try:
         make_mounts_private()
-    except NoMount as why:
-        return str(why)
+    except NoMount as error:
+        return str(error)
     return ""
 
 
 def _directory(instance: Instance, name: str) -> Path:
-    """Beside the instance's own, open to servers that are not run by root."""
+    """A directory next to the instance's own, accessible to servers that do not run as root."""
     home = instance.place.var.parent / name
     home.mkdir(mode=0o755, exist_ok=True)
     return home
 
 
 def chaos(var: Path, settings: Settings) -> tuple[str, list[str]]:
-    """One storm from start to stop: its line, and what it violated."""
+    """Run one storm from start to stop; returns its summary line and its violations."""
     began = time.monotonic()
     no_mounts = "" if settings.quick else _without_mounts()
     instance = Instance(var).start(**settings.environment)
@@ -315,41 +320,41 @@ def list_faults() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--minutes", type=float, default=10.0, help="start, storm and rest together")
-    parser.add_argument("--jobs", type=int, default=5_000, help="no more than these are submitted")
-    parser.add_argument("--unfinished", type=int, default=MOST_UNFINISHED, help="no more than these at a time")
-    parser.add_argument("--only", default="", help="draw these faults and no others: names, comma separated")
-    parser.add_argument("--list-faults", action="store_true", help="print what a storm does, and exit")
-    given = parser.parse_args()
-    if given.list_faults:
+    parser.add_argument("--minutes", type=float, default=10.0, help="total time of start, storm and wait")
+    parser.add_argument("--jobs", type=int, default=5_000, help="maximum number of submitted jobs")
+    parser.add_argument("--unfinished", type=int, default=MOST_UNFINISHED, help="maximum number of unfinished jobs")
+    parser.add_argument("--only", default="", help="inject only these faults: names, comma separated")
+    parser.add_argument("--list-faults", action="store_true", help="print the faults and exit")
+    options = parser.parse_args()
+    if options.list_faults:
         list_faults()
         return 0
-    only = frozenset(given.only.split(",") if given.only else ())
+    only = frozenset(options.only.split(",") if options.only else ())
     if unknown := only - {*(fault.name for fault in faults.EVERY), faults.NEIGHBOUR[0]}:
-        parser.error(f"--only: there is no fault {', '.join(sorted(unknown))}; see --list-faults")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # and everything that was started ends
+        parser.error(f"--only: unknown fault {', '.join(sorted(unknown))}; see --list-faults")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # ends everything that was started
     home = Path(tempfile.mkdtemp(prefix="acme-chaos-"))
     home.chmod(0o755)
-    whole_s = given.minutes * 60
+    whole_s = options.minutes * 60
     settings = Settings(
-        seed=given.seed,
+        seed=options.seed,
         storm_s=whole_s / 2,
         whole_s=whole_s,
-        jobs=given.jobs,
-        most_unfinished=given.unfinished,
+        jobs=options.jobs,
+        most_unfinished=options.unfinished,
         only=only,
     )
     try:
         line, broken = chaos(home / "var", settings)
     except BaseException:
-        print(f"chaos seed={given.seed} ended in an error; everything is kept in {home}", file=sys.stderr)
+        print(f"chaos seed={options.seed} ended in an error; files are in {home}", file=sys.stderr)
         raise
     for sentence in broken[:MOST_PRINTED]:
         print(sentence)
     print(line)
     if broken:
         (home / "violations").write_text("".join(f"{sentence}\n" for sentence in broken))
-        print(f"again with: make chaos SEED={given.seed}; the instance is kept in {home}")
+        print(f"repeat with: make chaos SEED={options.seed}; the instance's files are in {home}")
         return 1
     shutil.rmtree(home, ignore_errors=True)
     return 0

@@ -1,6 +1,6 @@
-"""Submits jobs in batches and remembers what was promised: which jobs were accepted, and which final states were seen.
+"""Submits jobs in batches and records what was confirmed: accepted jobs, and observed final states.
 
-A request counts as accepted once its answer was read; until then it is sent again with the same Idempotency-Key. After
+A request counts as accepted once its response was read; until then it is repeated with the same Idempotency-Key. After
 a failover that lost commits, everything accepted since the backup is forgotten and sent again in the same way.
 """
 
@@ -17,11 +17,11 @@ from tests.chaos.record import Record
 
 BATCH = 20
 ENDS = ("COMPLETED", "COMPLETED", "COMPLETED", "FAILED:1", "OUT_OF_MEMORY")
-# Causes with different remedies: started again at once, elsewhere, after a roll back, or not at all
+# Causes with different remedies: immediate restart, restart elsewhere, rollback, or no restart
 TRAINING_FAILS = ("cuda_error", "ecc_error", "dataloader_killed", "checkpoint_corrupt", "value_error")
-# GPUs per node of gangs and trainings: whole nodes, and parts of nodes that others share
+# GPUs per node of multi-node and training jobs: whole nodes, and parts of shared nodes
 WIDTHS = (2, 4, 8)
-# Shorter and longer than a cluster's clock may be wrong
+# Shorter and longer than the error of a cluster's clock
 TIME_LIMITS_S = (120, 600)
 
 Request = dict[str, object]
@@ -46,7 +46,7 @@ class Submitter:
         self.most_unfinished, self.batch_size = most_unfinished, batch
         self.withdrawn: set[str] = set()
         self._batches: list[Batch] = []
-        self._finals: dict[str, tuple[float, str]] = {}  # when it was seen, and the final state
+        self._finals: dict[str, tuple[float, str]] = {}  # job -> time of the observation and final state
         self._lost: list[Batch] = []
         self._restored_at = 0.0
         self._lock = threading.Lock()
@@ -82,13 +82,13 @@ class Submitter:
         return len(accepted) >= most or len(accepted.keys() - self.final_once.keys()) > self.most_unfinished
 
     def _send(self, batch: Batch, dice: Random, over: threading.Event) -> None:
-        while found := self.caller.ask("jobs/bulk/", {"jobs": list(batch.jobs)}, key=batch.key, over=over):
-            sent_at, answer = found
+        while result := self.caller.ask("jobs/bulk/", {"jobs": list(batch.jobs)}, key=batch.key, over=over):
+            sent_at, answer = result
             if answer.is_error:
-                raise AssertionError(f"a submission was answered with {answer.status_code}: {answer.text[:500]}")
+                raise AssertionError(f"a submission failed with {answer.status_code}: {answer.text[:500]}")
             batch.ids = [job["id"] for job in answer.json()["results"]]
             with self._lock:
-                if sent_at >= self._restored_at:  # else the answer may be about a commit that is lost
+                if sent_at >= self._restored_at:  # otherwise the response may confirm a lost commit
                     batch.accepted_at = time.monotonic()
                     self._batches.append(batch)
                     break
@@ -102,7 +102,7 @@ class Submitter:
         self.caller.ask("jobs/verbs/", {"verb": "cancel", "ids": list(jobs)}, key=f"{key}-cancel", over=over)
 
     def watch_until(self, over: threading.Event) -> None:
-        """Note each final state when it is first seen: it must be the last."""
+        """Record each final state when it is first observed; it must never change."""
         while not over.wait(0.7):
             with self._lock:
                 now = time.monotonic()
@@ -110,12 +110,14 @@ class Submitter:
                     self._finals.setdefault(job, (now, state))
 
     def failed_over(self, backup_began_at: float) -> None:
-        """The database, which is stopped just now, will come back as it was in the backup."""
+        """Forget what the failover loses. The database is stopped and will be restored from the backup."""
         with self._lock:
             self._restored_at = time.monotonic()
             lost = [batch for batch in self._batches if batch.accepted_at >= backup_began_at]
             self._batches = [batch for batch in self._batches if batch.accepted_at < backup_began_at]
-            self._finals = {job: seen for job, seen in self._finals.items() if seen[0] < backup_began_at}
+            self._finals = {
+                job: observation for job, observation in self._finals.items() if observation[0] < backup_began_at
+            }
         self._lost.extend(lost)
 
 
@@ -134,7 +136,7 @@ def short_job(dice: Random, number: int) -> Request:
 
 
 def training(dice: Random, number: int) -> Request:
-    """It fails once; recovery decides what follows."""
+    """A training job that fails once; recovery decides what follows."""
     fails = f"FAILED:1:{dice.choice(TRAINING_FAILS)}"
     return {
         "name": f"storm-{number}-train",
@@ -151,7 +153,7 @@ def training(dice: Random, number: int) -> Request:
 
 
 def mixed(trainings: float) -> Drawing:
-    """Short jobs, and this share of trainings."""
+    """Draws short jobs and this share of training jobs."""
 
     def draw(dice: Random, number: int) -> Request:
         return training(dice, number) if trainings and dice.random() < trainings else short_job(dice, number)
@@ -160,7 +162,7 @@ def mixed(trainings: float) -> Drawing:
 
 
 def neighbour(dice: Random, number: int) -> Request:
-    """A job of the second installation; each tenth one holds its GPUs for longer than a decision can be late."""
+    """A job of the second installation; every tenth one holds its GPUs for longer than decisions can be delayed."""
     job = short_job(dice, number) | {"name": f"storm-neighbour-{number}"}
     if number % 10 == 0:
         job |= {"environment": {"SIM_DURATION_S": "80", "SIM_END": "COMPLETED"}, "gpus_per_node": 2, "nodes": 1}

@@ -1,4 +1,4 @@
-"""The cluster's file of effects: how it is read, and what follows from it."""
+"""The cluster's file of effects: parsing, and violations found in it."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def line(**fields):
     return json.dumps(row | fields) + "\n"
 
 
-def test_a_missing_file_has_no_effects(tmp_path):
+def test_missing_file_has_no_effects(tmp_path):
     assert read_effects(tmp_path / "job_effects.jsonl") == []
 
 
-def test_a_repeated_line_counts_once_and_a_line_without_newline_is_not_read(tmp_path):
+def test_repeated_line_counts_once_and_incomplete_last_line_is_ignored(tmp_path):
     path = tmp_path / "job_effects.jsonl"
     path.write_text(line() + line() + line(event="end", exit_code=0) + line(job_id=2)[:20])
 
     assert [(effect.event, effect.job_id) for effect in read_effects(path)] == [("start", 1), ("end", 1)]
 
 
-def test_a_line_that_was_cut_off_is_skipped():
+def test_truncated_line_is_skipped():
     assert [effect.job_id for effect in parse(line()[:30] + "\n" + line(job_id=2))] == [2]
 
 
-def test_a_key_is_split_into_installation_job_and_attempt():
+def test_key_is_split_into_installation_job_and_attempt():
     (with_installation,) = parse(line(key=f"k3v9q2m7:{JOB}_3.2"))
     (without,) = parse(line(key=f"{JOB}.2"))
     (test_of_a_node,) = parse(line(key="k3v9q2m7:test.5.1700000000"))
@@ -48,7 +48,7 @@ def test_a_key_is_split_into_installation_job_and_attempt():
     assert test_of_a_node.job == test_of_a_node.attempt == "test.5.1700000000"
 
 
-def test_a_job_that_is_started_again_after_exit_code_0_is_a_violation():
+def test_restart_after_exit_code_0_is_a_violation():
     again = [start(1), end(1), start(2, f"{JOB}.2")]
 
     assert list(judge.started_after_success(again)) == [
@@ -57,32 +57,32 @@ def test_a_job_that_is_started_again_after_exit_code_0_is_a_violation():
     ]
 
 
-def test_a_job_may_be_started_again_after_it_failed():
+def test_restart_after_a_failure_is_allowed():
     for failed in (end(1, code=1), end(1, code=0, signal=9), end(1, code=None, signal=9)):
         assert list(judge.side_effects([start(1), failed, start(2, f"{JOB}.2"), end(2, f"{JOB}.2")])) == []
 
 
-def test_an_attempt_that_is_started_twice_is_a_violation_whoever_submitted_it():
+def test_second_start_of_an_attempt_is_a_violation():
     twice = [start(1), end(1, code=1), Effect(event="start", job_id=2, key=f"{JOB}.1")]
 
     assert list(judge.started_twice(twice)) == [f"attempt {JOB}.1 was started 2 times, as cluster jobs 1, 2"]
 
 
-def test_two_attempts_of_a_job_at_the_same_time_are_a_violation():
+def test_two_simultaneous_attempts_of_a_job_are_a_violation():
     (sentence,) = judge.overlapping([start(1), start(2, f"{JOB}.2"), end(1), end(2, f"{JOB}.2")])
 
     assert sentence == f"k3v9q2m7:{JOB}.2 (cluster job 2) was started while k3v9q2m7:{JOB}.1 (cluster job 1) ran"
     assert list(judge.overlapping([start(1), start(2, f"{OTHER}.1"), end(1)])) == []
 
 
-def test_a_test_of_a_node_may_run_again():
+def test_node_test_may_run_again():
     def effect(event, job_id):
         return Effect(event=event, job_id=job_id, key="test.5.1700000000", exit_code=0 if event == "end" else None)
 
     assert list(judge.side_effects([effect("start", 1), effect("end", 1), effect("start", 2)])) == []
 
 
-def test_a_completed_job_without_a_successful_command_is_a_violation():
+def test_completed_job_without_a_successful_command_is_a_violation():
     failed = [start(1), end(1, code=1)]
 
     assert list(judge.success_without_effect({JOB: "COMPLETED"}, [JOB], failed)) == [
@@ -92,7 +92,7 @@ def test_a_completed_job_without_a_successful_command_is_a_violation():
     assert list(judge.success_without_effect({JOB: "FAILED"}, [JOB], failed)) == []
 
 
-def test_a_successful_command_whose_job_is_not_completed_is_a_violation():
+def test_successful_command_of_a_job_that_is_not_completed_is_a_violation():
     effects = [start(1), end(1)]
 
     (sentence,) = judge.success_not_recorded({JOB: "NODE_FAIL"}, effects, [])
@@ -101,12 +101,12 @@ def test_a_successful_command_whose_job_is_not_completed_is_a_violation():
     assert list(judge.success_not_recorded({JOB: "COMPLETED"}, effects, [])) == []
 
 
-def test_only_a_person_may_have_cancelled_a_job_whose_command_succeeded():
+def test_cancelled_job_with_a_successful_command_needs_a_cancellation_by_a_user():
     effects = [start(1), end(1)]
 
     assert list(judge.success_not_recorded({JOB: "CANCELLED"}, effects, [JOB])) == []
     assert len(list(judge.success_not_recorded({JOB: "CANCELLED"}, effects, []))) == 1
 
 
-def test_a_job_that_the_record_lost_in_a_failover_is_not_missed():
+def test_job_lost_in_a_failover_is_not_a_violation():
     assert list(judge.success_not_recorded({}, [start(1), end(1)], [])) == []

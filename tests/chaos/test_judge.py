@@ -1,4 +1,4 @@
-"""A judge that has never reported anything proves nothing: each violation is shown to it once."""
+"""Shows each kind of violation to the judge once: a judge that never reported anything would prove nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def story(job="a", at=1, gpus=(FIRST,)):
     ]
 
 
-def test_a_correct_record_has_no_violations():
+def test_correct_data_has_no_violations():
     evidence = Evidence(
         accepted={"a": "train"},
         final_once={"a": "COMPLETED"},
@@ -50,40 +50,40 @@ def test_a_correct_record_has_no_violations():
 
 @pytest.mark.parametrize(
     ("states", "sentence"),
-    [({}, "a was accepted and is not in the record"), ({"a": "PENDING"}, "a is still PENDING")],
+    [({}, "a was accepted and is not in the database"), ({"a": "PENDING"}, "a is still PENDING")],
 )
-def test_a_job_that_is_gone_or_stuck_is_lost(states, sentence):
+def test_missing_or_unfinished_job_is_a_violation(states, sentence):
     assert list(judge.lost(["a"], states)) == [sentence]
 
 
-def test_a_request_that_became_two_jobs_is_a_violation():
-    assert list(judge.recorded_twice(["train", "train"])) == ["train is in the record 2 times"]
+def test_request_that_became_two_jobs_is_a_violation():
+    assert list(judge.recorded_twice(["train", "train"])) == ["train is in the database 2 times"]
 
 
-def test_a_job_that_was_ended_for_its_time_limit_is_a_violation():
+def test_job_ended_by_its_time_limit_is_a_violation():
     assert list(judge.timed_out({"a": "TIMEOUT", "b": "FAILED"}, ["a", "b"])) == [
         "a is TIMEOUT, long before its time limit"
     ]
 
 
-def test_an_attempt_that_nobody_asked_to_cancel_is_a_violation():
+def test_cancelled_attempt_without_a_request_is_a_violation():
     def attempt(state, requested):
         return EndedAttempt(key="a.1", state=state, stop_requested=requested)
 
     assert list(judge.cancelled_by_nobody([attempt("CANCELLED", True), attempt("FAILED", False)])) == []
     assert list(judge.cancelled_by_nobody([attempt("CANCELLED", False)])) == [
-        "attempt a.1 was cancelled, and nobody had asked for it"
+        "attempt a.1 was cancelled without a request"
     ]
 
 
-def test_a_gpu_with_two_holders_is_a_violation():
+def test_gpu_with_two_holders_is_a_violation():
     events = [*story("a")[:2], *story("b", at=11)]
 
     assert list(judge.held_twice(events)) == ["n1 GPU 0 was given to b while a held it (12)"]
     assert list(judge.held_twice([*story("a"), *story("b", at=11)])) == []
 
 
-def test_gpus_that_were_swapped_in_one_transaction_had_one_holder_each():
+def test_gpus_swapped_in_one_transaction_have_one_holder_each():
     both = [*story("a", gpus=[FIRST])[:2], *story("b", at=11, gpus=[SECOND])[:2]]
     swap = [placed("a", [SECOND], id=20, group="t"), placed("b", [FIRST], id=21, group="t")]
 
@@ -91,7 +91,7 @@ def test_gpus_that_were_swapped_in_one_transaction_had_one_holder_each():
     assert len(list(judge.held_twice([*both, swap[0]]))) == 1
 
 
-def test_a_final_state_that_changed_is_a_violation():
+def test_changed_final_state_is_a_violation():
     assert list(judge.moved_after_the_end({"a": "FAILED"}, [JobRow(job="a", state="PENDING")], [])) == [
         "a was FAILED and is PENDING"
     ]
@@ -112,11 +112,11 @@ def test_a_final_state_that_changed_is_a_violation():
         ),
     ],
 )
-def test_a_change_without_its_event_is_a_violation(row, events, sentence):
+def test_change_without_its_event_is_a_violation(row, events, sentence):
     assert list(judge.unexplained([row], events)) == [sentence]
 
 
-def test_a_record_that_does_not_come_to_rest_is_a_violation():
+def test_database_that_keeps_changing_is_a_violation():
     assert list(judge.unsteady("x", "x")) == []
     assert len(list(judge.unsteady("x", "y"))) == 1
 
@@ -125,7 +125,7 @@ def recovered(job="a", *, id, attempt="a.1"):
     return JobEvent(id=id, group=id, what="job.recovered", job=job, attempt=attempt)
 
 
-def test_a_decision_that_was_carried_out_twice_is_a_violation():
+def test_decision_executed_twice_is_a_violation():
     drained = RecoveryStep(decision=7, kind="drained", node="n1")
 
     assert list(judge.carried_out_twice([drained, RecoveryStep(decision=7, kind="drained", node="n2")], [])) == []
@@ -135,7 +135,7 @@ def test_a_decision_that_was_carried_out_twice_is_a_violation():
     assert list(judge.carried_out_twice([], [recovered(id=1), recovered(id=2, attempt="a.2")])) == []
 
 
-def test_recovery_may_cordon_a_node_again_only_after_somebody_resumed_it():
+def test_recovery_may_cordon_a_node_again_only_after_an_operator_resumed_it():
     drained, resumed = ("node.drained", "recovery"), ("node.resumed", "olga")
 
     def story(*events):
@@ -147,7 +147,7 @@ def test_recovery_may_cordon_a_node_again_only_after_somebody_resumed_it():
     assert sentence == "n1 was drained by recovery, which had drained it before (event 3)"
 
 
-def test_a_job_that_was_started_again_while_it_ran_is_a_violation():
+def test_restart_of_a_running_job_is_a_violation():
     events = [submitted(), moved("PENDING", "RUNNING", id=2), recovered(id=3)]
     correct = [*events[:2], moved("RUNNING", "PENDING", id=3), recovered(id=4)]
 
@@ -155,14 +155,14 @@ def test_a_job_that_was_started_again_while_it_ran_is_a_violation():
     assert list(judge.restarted_alive(correct)) == []
 
 
-def test_mistakes_of_recovery_are_among_the_violations():
+def test_violations_include_errors_of_recovery():
     drained = RecoveryStep(decision=7, kind="tested")
     evidence = Evidence(steps=[drained, drained])
 
     assert judge.violations(evidence) == ["decision 7 has tested 2 times"]
 
 
-def test_a_gpu_on_which_a_job_of_the_other_installation_runs_is_not_promised():
+def test_allocation_of_a_gpu_used_by_the_other_installation_is_a_violation():
     began = datetime(2026, 1, 1, tzinfo=UTC)
     holding = Holding(job="b", attempt="b.1", gpu=FIRST, since=began, until=began + timedelta(minutes=2))
     ended = Effect(event="end", job_id=1, key="other:b.1", exit_code=0, at=(began + timedelta(seconds=90)).timestamp())
@@ -171,9 +171,9 @@ def test_a_gpu_on_which_a_job_of_the_other_installation_runs_is_not_promised():
         return replace(moved("PENDING", "RUNNING", gpus=[FIRST]), at=began + timedelta(seconds=after_s))
 
     assert len(list(judge.promised_while_held([promise(60)], [holding], []))) == 1
-    assert list(judge.promised_while_held([promise(10)], [holding], [])) == []  # decided from an older picture
+    assert list(judge.promised_while_held([promise(10)], [holding], [])) == []  # decided from older data
     assert list(judge.promised_while_held([promise(130)], [holding], [])) == []
     assert len(list(judge.promised_while_held([promise(85)], [holding], [ended]))) == 1
     assert (
         list(judge.promised_while_held([promise(100)], [holding], [ended])) == []
-    )  # it ended; its owner learned later
+    )  # ended before; its owner learned it later

@@ -1,4 +1,4 @@
-"""Which faults a storm draws, and in which order."""
+"""The faults that a storm injects, and their order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def names(drawn):
     return [fault.name for fault in drawn]
 
 
-def test_each_lasting_fault_comes_once_before_one_comes_again():
+def test_each_lasting_fault_is_injected_once_before_any_is_repeated():
     every = faults.lasting(quick=False)
 
     drawn = list(islice(faults.plan(every, Random(1)), len(every)))
@@ -21,14 +21,14 @@ def test_each_lasting_fault_comes_once_before_one_comes_again():
     assert sorted(names(drawn)) == sorted(names(every))
 
 
-def test_the_order_depends_on_the_seed_alone():
+def test_order_of_faults_depends_only_on_the_seed():
     def drawn(seed):
         return names(islice(faults.plan(faults.lasting(quick=False), Random(seed)), 30))
 
     assert drawn(1) == drawn(1) != drawn(2)
 
 
-def test_only_short_faults_come_several_times():
+def test_only_short_faults_are_repeated():
     every = faults.lasting(quick=False)
 
     later = list(islice(faults.plan(every, Random(1)), 60))[len(every) :]
@@ -36,7 +36,7 @@ def test_only_short_faults_come_several_times():
     assert {fault.times for fault in later} == {2}
 
 
-def test_the_short_storm_draws_no_fault_that_takes_long():
+def test_short_storm_injects_no_long_fault():
     assert set(names(faults.lasting(quick=True))).isdisjoint(["read_only", "failover", "stopped", "full_postgres"])
 
 
@@ -50,11 +50,11 @@ def test_both_kinds_of_clusters_are_drawn():
     assert drawn == {"0", "1"}
 
 
-def test_a_storm_may_draw_some_faults_only():
+def test_storm_can_be_limited_to_some_faults():
     settings = Settings(seed=1, storm_s=1, jobs=1, only=frozenset(["beat", "failover"]))
 
     assert (names(settings.instant), names(settings.lasting), settings.neighbour) == (["beat"], ["failover"], False)
 
 
-def test_a_storm_without_lasting_faults_draws_none():
+def test_storm_without_lasting_faults_injects_none():
     assert list(faults.plan([], Random(1))) == []

@@ -1,4 +1,4 @@
-"""The proxy between Acme and the cluster: what each fault does to an answer."""
+"""The proxy between Acme and the cluster: the effect of each fault on a response."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JOBS = [{"job_id": n, "job_state": ["RUNNING"], "nodes": "seren-001"} for n in r
 
 
 class Cluster(ThreadingHTTPServer):
-    """Answers with a list of jobs and the number of the request."""
+    """Responds with a list of jobs and the number of the request."""
 
     daemon_threads = True
     asked = 0
@@ -33,8 +33,8 @@ class Answer(BaseHTTPRequestHandler):
 
     def do_POST(self):
         self.server.asked += 1
-        said = self.rfile.read(int(self.headers["Content-Length"]))
-        self.say({"received": json.loads(said), "token": self.headers["X-SLURM-USER-TOKEN"]})
+        received = self.rfile.read(int(self.headers["Content-Length"]))
+        self.say({"received": json.loads(received), "token": self.headers["X-SLURM-USER-TOKEN"]})
 
     def say(self, answer):
         body = json.dumps(answer).encode()
@@ -71,7 +71,7 @@ def client(proxy):
         yield client
 
 
-def test_requests_and_answers_pass_unchanged_without_a_fault(client, proxy):
+def test_requests_and_responses_pass_unchanged_without_a_fault(client, proxy):
     sent = client.post("/jobs", json={"name": "a"}, headers={"X-SLURM-USER-TOKEN": "secret"})
 
     assert sent.json() == {"received": {"name": "a"}, "token": "secret"}
@@ -79,7 +79,7 @@ def test_requests_and_answers_pass_unchanged_without_a_fault(client, proxy):
     assert proxy.damaged == 0
 
 
-def test_a_truncated_answer_reached_the_cluster_and_breaks_off(client, proxy, cluster):
+def test_truncated_response_is_cut_off_after_the_request_reached_the_cluster(client, proxy, cluster):
     with proxy.active(faults.truncated), pytest.raises(httpx.HTTPError):
         client.post("/jobs", json={})
 
@@ -87,43 +87,43 @@ def test_a_truncated_answer_reached_the_cluster_and_breaks_off(client, proxy, cl
     assert client.get("/jobs").status_code == 200
 
 
-def test_one_row_of_a_list_becomes_unreadable_and_the_others_stay(client, proxy):
+def test_only_one_row_of_a_list_becomes_unreadable(client, proxy):
     with proxy.active(faults.unreadable_row):
         rows = client.get("/jobs").json()["jobs"]
 
     assert sum(row == known for row, known in zip(rows, JOBS, strict=True)) == len(JOBS) - 1
 
 
-def test_a_stale_answer_is_one_that_was_given_before(client, proxy):
+def test_stale_response_is_an_earlier_response(client, proxy):
     client.get("/jobs")
     proxy.stale_s = 0.0
 
     with proxy.active(faults.stale):
         answers = [client.get("/jobs").json()["asked"] for _ in range(3)]
 
-    assert answers == [1, 2, 3]  # each is the one that was given to the request before
+    assert answers == [1, 2, 3]  # each is the response to the previous request
     assert client.post("/jobs", json={}).status_code == 200
 
 
-def test_an_answer_is_never_stale_where_nothing_was_asked_before(client, proxy):
+def test_first_response_is_never_stale(client, proxy):
     with proxy.active(faults.stale):
         assert client.get("/jobs").json()["asked"] == 1
     assert proxy.damaged == 0
 
 
-def test_a_trickling_answer_is_complete_after_all(client, proxy):
+def test_trickling_response_is_complete_in_the_end(client, proxy):
     with proxy.active(faults.trickling):
         assert client.get("/jobs").json()["jobs"] == JOBS
 
 
-def test_an_unanswered_request_waits_until_its_caller_gives_up(client, proxy):
+def test_unanswered_request_waits_until_the_client_gives_up(client, proxy):
     with proxy.active(faults.unanswered), pytest.raises(httpx.ReadTimeout):
         client.get("/jobs", timeout=0.2)
 
     assert client.get("/jobs").status_code == 200
 
 
-def test_half_of_the_unanswered_requests_have_reached_the_cluster(client, proxy, cluster):
+def test_half_of_the_unanswered_requests_reach_the_cluster(client, proxy, cluster):
     with proxy.active(faults.unanswered):
         for _ in range(12):
             with pytest.raises(httpx.ReadTimeout):
@@ -133,7 +133,7 @@ def test_half_of_the_unanswered_requests_have_reached_the_cluster(client, proxy,
     assert 0 < cluster.asked < 12
 
 
-def test_a_cluster_that_is_away_closes_the_connection(client, proxy, cluster):
+def test_unreachable_cluster_closes_the_connection(client, proxy, cluster):
     cluster.server_close()
 
     with pytest.raises(httpx.HTTPError):
@@ -141,11 +141,11 @@ def test_a_cluster_that_is_away_closes_the_connection(client, proxy, cluster):
 
 
 @pytest.mark.parametrize("body", [b"", b"not JSON", b"[]", b'{"jobs": []}', b'{"pings": [{}]}'])
-def test_an_answer_without_rows_stays_as_it_is(body):
+def test_response_without_rows_stays_unchanged(body):
     assert with_unreadable_row(body, Random(1)) is None
 
 
-def test_a_row_is_changed_only_in_a_field_that_it_has():
+def test_row_is_changed_only_in_fields_that_it_has():
     states = json.dumps({"jobs": [{"job_id": 1, "state": ["RUNNING"]}]}).encode()
 
     assert json.loads(with_unreadable_row(states, Random(1))) == {"jobs": [{"job_id": 1, "state": ["TELEPORTING"]}]}

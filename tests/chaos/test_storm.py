@@ -1,4 +1,4 @@
-"""The short storm: what `make chaos` does for ten minutes, with faults that take seconds."""
+"""The short storm: like `make chaos`, but with short faults and fewer jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.chaos.storm import Settings, chaos
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1500)
-def test_nothing_is_lost_run_twice_or_held_twice_in_a_storm(tmp_path):
+def test_storm_loses_no_job_and_runs_or_allocates_nothing_twice(tmp_path):
     seed = int(os.environ.get("CHAOS_SEED", "1"))
     settings = Settings(seed=seed, storm_s=45, jobs=300, most_unfinished=40, trainings=0, quick=True)
 

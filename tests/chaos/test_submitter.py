@@ -1,4 +1,4 @@
-"""What a storm remembers of the jobs that it submitted, also after a failover that lost some of them."""
+"""The submitter's memory of submitted jobs, also after a failover that lost some of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.chaos.submitter import Submitter
 
 
 class Api:
-    """Accepts every request and gives new ids for it; stops the storm after so many."""
+    """Accepts every request with new ids; ends the storm after `most` requests."""
 
     def __init__(self, most):
         self.most, self.keys = most, []
@@ -27,7 +27,7 @@ class Api:
 
 
 class Rows:
-    """A record in which every known job has ended."""
+    """A database in which every known job has ended."""
 
     def __init__(self):
         self.states = {}
@@ -49,7 +49,7 @@ def submitter(api, record):
     return Submitter(api, record, draw=request, seed=7, most_unfinished=100, batch=2)
 
 
-def test_every_answered_request_is_accepted_under_its_name(record):
+def test_confirmed_requests_are_accepted_under_their_names(record):
     api = Api(most=2)
     ours = submitter(api, record)
 
@@ -59,7 +59,7 @@ def test_every_answered_request_is_accepted_under_its_name(record):
     assert len(set(api.keys)) == 2
 
 
-def test_what_a_failover_lost_is_forgotten_and_sent_again_under_the_same_key(record):
+def test_requests_lost_in_a_failover_are_sent_again_with_the_same_key(record):
     class FailingOver(Api):
         backup_began = 0.0
 
@@ -82,7 +82,7 @@ def test_what_a_failover_lost_is_forgotten_and_sent_again_under_the_same_key(rec
     }
 
 
-def test_a_final_state_that_was_seen_after_the_backup_may_change_again(record):
+def test_final_state_observed_after_the_backup_is_forgotten(record):
     ours, over = submitter(Api(most=1), record), threading.Event()
     watching = threading.Thread(target=ours.watch_until, args=(over,))
     record.states = {"a": "COMPLETED"}
@@ -100,13 +100,13 @@ def test_a_final_state_that_was_seen_after_the_backup_may_change_again(record):
     assert ours.final_once == {}
 
 
-def test_an_answer_to_a_request_from_before_a_failover_does_not_count(record):
+def test_response_to_a_request_from_before_a_failover_does_not_count(record):
     class SlowApi(Api):
         def ask(self, path, body, *, key, over):
-            found = super().ask(path, body, key=key, over=over)
+            response = super().ask(path, body, key=key, over=over)
             if path == "jobs/bulk/" and len(self.keys) == 1:
-                ours.failed_over(0.0)  # while the answer is on its way
-            return found
+                ours.failed_over(0.0)  # before the response arrives
+            return response
 
     api = SlowApi(most=2)
     ours = submitter(api, record)

@@ -1,0 +1,1 @@
+"""Tests of acme-client: the command line and the library for training programs."""

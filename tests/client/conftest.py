@@ -1,4 +1,4 @@
-"""The client is a package of its own: the tests take it from its folder and lead it to the Django app, no network."""
+"""The client is a separate package: the tests import it from its folder and connect it to Django without a network."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if CLIENT not in sys.path:
 
 @pytest.fixture
 def door() -> Iterator[httpx.BaseTransport]:
-    """A way to the server for httpx. As for Django's own test client, a request leaves the test's transaction open."""
+    """An httpx transport to the Django app. Like Django's test client, a request keeps the test's transaction open."""
     for signal in (request_started, request_finished):
         signal.disconnect(close_old_connections)
     yield httpx.WSGITransport(app=WSGIHandler())
@@ -33,7 +33,7 @@ def door() -> Iterator[httpx.BaseTransport]:
 @pytest.fixture
 def acme(door, monkeypatch, tmp_path):
     """Run `acme WORDS` as ada."""
-    from acme_client.cli import app  # found only now that its folder is on the path
+    from acme_client.cli import app  # importable only now that its folder is on the path
 
     make.cluster()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

@@ -1,4 +1,4 @@
-"""AsyncCheckpointer, with the real torch on CPUs: what is durable stays whole whatever is killed; stalls are told."""
+"""AsyncCheckpointer with the real torch on CPUs: durable checkpoints survive any kill; stalls are reported."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-# Where `.ci/run` has put the CPU build, beside the packages that all others use
+# Where `.ci/run` has installed the CPU build, separate from the other packages
 TORCH_AT = os.environ.get("TORCH_AT", "")
 if TORCH_AT:
     sys.path.append(TORCH_AT)
 torch = pytest.importorskip("torch", reason="torch is not installed; `.ci/run` installs its CPU build")
 
-from acme_client.checkpointing import AsyncCheckpointer  # noqa: E402 - torch must be there
+from acme_client.checkpointing import AsyncCheckpointer  # noqa: E402 - needs torch
 
 from failures.actions import checkpoint_listing  # noqa: E402
 from failures.recovery import checkpoints  # noqa: E402
 from tests.patience import until  # noqa: E402
 
 LONG_S = 800  # four processes, each of which imports torch
-# What torch says of every save by a single process; it is what was asked for
+# A warning of torch for every save by a single process, which is intended here
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 
 
@@ -32,7 +32,7 @@ WITH_TORCH = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 class Said(list):
-    """A Run that only listens."""
+    """A fake Run that records the calls."""
 
     def checkpoint_saved(self, path, step=None, *, durable=False, stall_s=None):
         self.append((Path(path).name, step, durable, stall_s))
@@ -43,11 +43,11 @@ def state(value=1.0, size=64):
 
 
 def found(directory):
-    """As recovery sees it, by the convention of torch DCP."""
+    """Return the checkpoints that recovery finds, by the convention of torch DCP."""
     return checkpoints.find_checkpoints(checkpoint_listing.list_checkpoint_files(str(directory), "."))
 
 
-def test_what_was_saved_is_there_again_and_recovery_takes_it_for_whole(tmp_path):
+def test_saved_state_is_restored_and_recovery_accepts_the_checkpoint(tmp_path):
     with AsyncCheckpointer(tmp_path) as saving:
         saving.save(state(3.0), 40)
         saving.wait()
@@ -60,7 +60,7 @@ def test_what_was_saved_is_there_again_and_recovery_takes_it_for_whole(tmp_path)
     assert [(one.step, one.kind, one.trouble) for one in found(tmp_path)] == [(40, "torch DCP", "")]
 
 
-def test_a_first_start_finds_nothing(tmp_path):
+def test_first_start_has_no_checkpoint(tmp_path):
     with AsyncCheckpointer(tmp_path / "new") as saving:
         assert saving.restore(state()) is None and saving.newest() is None
 
@@ -77,7 +77,7 @@ def test_the_state_may_change_as_soon_as_save_returns(tmp_path):
     assert again["model"]["w"].eq(1.0).all()
 
 
-def test_the_newest_stay_and_the_older_ones_are_pruned(tmp_path):
+def test_newest_checkpoints_stay_and_older_ones_are_pruned(tmp_path):
     with AsyncCheckpointer(tmp_path, keep=2) as saving:
         for step in range(5):
             saving.save(state(float(step)), step)
@@ -86,7 +86,7 @@ def test_the_newest_stay_and_the_older_ones_are_pruned(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_3", "step_4"]
 
 
-def test_a_step_that_is_saved_again_takes_the_place_of_the_old_one(tmp_path):
+def test_step_saved_again_replaces_the_old_checkpoint(tmp_path):
     with AsyncCheckpointer(tmp_path) as saving:
         saving.save(state(1.0), 5)
         saving.save(state(2.0), 5)
@@ -97,7 +97,7 @@ def test_a_step_that_is_saved_again_takes_the_place_of_the_old_one(tmp_path):
     assert fresh["model"]["w"].eq(2.0).all()
 
 
-def test_the_stall_is_told_when_it_is_over_and_durability_when_it_is_reached(tmp_path):
+def test_stall_and_durability_are_reported_when_known(tmp_path):
     said = Said()
     with AsyncCheckpointer(tmp_path, said) as saving:
         stall_s = saving.save(state(), 3)
@@ -107,7 +107,7 @@ def test_the_stall_is_told_when_it_is_over_and_durability_when_it_is_reached(tmp
     assert stall_s > 0 and saving.stalled_s == stall_s and saving.saves == 1
 
 
-def test_the_one_that_recovery_chose_is_loaded(tmp_path, monkeypatch):
+def test_checkpoint_chosen_by_recovery_is_loaded(tmp_path, monkeypatch):
     with AsyncCheckpointer(tmp_path) as saving:
         for step in (1, 2):
             saving.save(state(float(step)), step)
@@ -124,7 +124,7 @@ def saved(directory):
 
 @pytest.fixture
 def sent_back(tmp_path, monkeypatch):
-    """Recovery has chosen step 900 while 1000 and 1100 lie there."""
+    """A directory where recovery has chosen step 900 while 1000 and 1100 exist."""
     with AsyncCheckpointer(tmp_path, keep=9) as saving:
         for step in (800, 900, 1000, 1100):
             saving.save(state(float(step)), step)
@@ -141,7 +141,7 @@ def sent_back(tmp_path, monkeypatch):
         (4, {1100, 800, 900, 910}, {800, 900, 910, 920}),
     ],
 )
-def test_sent_back_it_keeps_what_it_saves_and_its_base_before_what_was_abandoned(sent_back, keep, first, second):
+def test_after_a_rollback_new_checkpoints_and_their_base_outlive_abandoned_ones(sent_back, keep, first, second):
     with AsyncCheckpointer(sent_back, keep=keep) as saving:
         assert saving.restore(state()) == 900
         assert saved(sent_back) == {f"step_{step}" for step in (800, 900, 1000, 1100)}  # nothing new is durable yet
@@ -153,7 +153,7 @@ def test_sent_back_it_keeps_what_it_saves_and_its_base_before_what_was_abandoned
 
 
 @pytest.mark.parametrize("saves", [(), (910,)])
-def test_a_restart_that_is_not_told_of_the_choice_does_not_go_on_from_what_was_abandoned(sent_back, monkeypatch, saves):
+def test_restart_without_the_choice_ignores_abandoned_checkpoints(sent_back, monkeypatch, saves):
     with AsyncCheckpointer(sent_back, keep=9) as saving:
         saving.restore(state())
         for step in saves:
@@ -166,7 +166,7 @@ def test_a_restart_that_is_not_told_of_the_choice_does_not_go_on_from_what_was_a
     assert {one.step for one in found(sent_back) if one.is_complete} == {800, 900, 1000, 1100, *saves}
 
 
-def test_a_look_at_an_older_one_by_its_path_abandons_nothing(tmp_path):
+def test_restore_by_path_abandons_no_checkpoint(tmp_path):
     with AsyncCheckpointer(tmp_path) as saving:
         for step in (1, 2):
             saving.save(state(float(step)), step)
@@ -175,7 +175,7 @@ def test_a_look_at_an_older_one_by_its_path_abandons_nothing(tmp_path):
         assert saving.restore(state(), tmp_path / "step_1") == 1 and saving.newest() == tmp_path / "step_2"
 
 
-def test_those_saved_before_there_was_an_order_go_by_their_steps(sent_back, monkeypatch):
+def test_checkpoints_without_order_numbers_are_ordered_by_step(sent_back, monkeypatch):
     for order in sent_back.glob("step_*/.order"):
         order.unlink()
     with AsyncCheckpointer(sent_back) as saving:
@@ -185,7 +185,7 @@ def test_those_saved_before_there_was_an_order_go_by_their_steps(sent_back, monk
         assert saving.newest() == sent_back / "step_900"
 
 
-def test_killed_at_any_rename_or_removal_a_step_that_is_saved_again_is_there(tmp_path, monkeypatch):
+def test_kill_at_any_rename_or_removal_keeps_a_step_saved_again(tmp_path, monkeypatch):
     home, moments = tmp_path / "home", []
 
     def watched(deed):
@@ -214,7 +214,7 @@ def test_killed_at_any_rename_or_removal_a_step_that_is_saved_again_is_there(tmp
         assert saved(moment) == {"step_5"}
 
 
-def test_one_that_was_put_aside_is_back_when_the_new_one_cannot_take_its_place(tmp_path, monkeypatch):
+def test_replaced_checkpoint_is_restored_if_the_new_one_cannot_be_renamed(tmp_path, monkeypatch):
     rename = Path.rename
 
     def refused(path, target):
@@ -232,7 +232,7 @@ def test_one_that_was_put_aside_is_back_when_the_new_one_cannot_take_its_place(t
     assert saved(tmp_path) == {"step_5"}
 
 
-def test_a_save_that_fails_is_said_and_the_one_before_it_stays(tmp_path, caplog):
+def test_failed_save_is_logged_and_the_previous_checkpoint_stays(tmp_path, caplog):
     with AsyncCheckpointer(tmp_path) as saving:
         saving.save(state(1.0), 1)
         saving.wait()
@@ -243,7 +243,7 @@ def test_a_save_that_fails_is_said_and_the_one_before_it_stays(tmp_path, caplog)
     assert "step 2 was not saved" in caplog.text
 
 
-def test_what_a_killed_attempt_left_half_written_is_cleared_away(tmp_path):
+def test_incomplete_files_of_a_killed_attempt_are_removed(tmp_path):
     for name in (".step_9.saving", ".step_8.gone"):
         (tmp_path / name).mkdir()
     (tmp_path / "notes").mkdir()
@@ -253,7 +253,7 @@ def test_what_a_killed_attempt_left_half_written_is_cleared_away(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 
-def test_at_least_one_must_stay(tmp_path):
+def test_at_least_one_checkpoint_must_be_kept(tmp_path):
     with pytest.raises(ValueError, match="keep"):
         AsyncCheckpointer(tmp_path, keep=0)
 
@@ -268,7 +268,7 @@ while True:
 """
 
 
-def test_killed_at_any_moment_the_newest_durable_one_is_whole(tmp_path):
+def test_kill_at_any_moment_keeps_the_newest_durable_checkpoint_complete(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", ENDLESS, str(tmp_path)], env=WITH_TORCH)
     try:
         until(lambda: len(found(tmp_path)) >= 2 and list(tmp_path.glob(".step_*.saving")), what="a save under way")
@@ -305,7 +305,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.timeout(900)
-def test_two_ranks_write_one_checkpoint_from_processes_of_their_own(tmp_path):
+def test_two_ranks_write_one_checkpoint_from_separate_processes(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(TOGETHER)
     environment = {**WITH_TORCH, "GLOO_SOCKET_IFNAME": "lo"}

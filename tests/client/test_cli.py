@@ -23,7 +23,7 @@ from tests.jobs.api import api_make as make
 pytestmark = pytest.mark.django_db
 
 
-def test_submits_a_script_with_its_directives(acme, tmp_path):
+def test_submit_applies_the_directives_of_a_script(acme, tmp_path):
     path = tmp_path / "train.sh"
     path.write_text("#!/bin/bash\n#SBATCH -N 2 --gpus-per-node=8 -p gpu\n#ACME --kind pretrain\nsrun train\n")
 
@@ -37,7 +37,7 @@ def test_submits_a_script_with_its_directives(acme, tmp_path):
     assert "set -- --lr 3e-4" in job.command
 
 
-def test_submits_a_command(acme):
+def test_submit_accepts_a_command(acme):
     result = acme("submit", "--parsable", "--wrap", "sleep 5", "-J", "nap")
 
     job = Job.objects.get()
@@ -99,7 +99,7 @@ def test_long_lists_come_page_by_page(acme, ada, door, monkeypatch):
     assert len(list(client.pages("jobs/", {}, 3))) == 3
 
 
-def test_job_and_why(acme, ada):
+def test_job_and_why_show_a_pending_job(acme, ada):
     job = make.job(ada, environment={"API_KEY": "hunter2"})
     job_actions.store_wait_reasons([(job.pk, "Resources", "It needs 8 GPUs; 3 are free.")])
 
@@ -110,7 +110,7 @@ def test_job_and_why(acme, ada):
     assert acme("why", job).stdout == f"{job} PENDING (Resources): It needs 8 GPUs; 3 are free.\n"
 
 
-def test_a_job_tells_how_far_it_is_as_far_as_that_is_known(acme, ada):
+def test_job_shows_known_progress(acme, ada):
     silent, job = make.running(make.job(ada, gpus_per_node=1)), make.running(make.job(ada, gpus_per_node=1), gpus=(1,))
     progress.record_attempt_heartbeats(job.attempts.get().key, [{"step": 740, "loss": 2.5}])
     assert "last_save" not in acme("job", job).stdout
@@ -128,7 +128,7 @@ def test_a_job_tells_how_far_it_is_as_far_as_that_is_known(acme, ada):
     assert "\nstep " not in acme("job", silent).stdout
 
 
-def test_what_a_job_s_log_tells_is_said_to_be_its_log_s(acme, ada):
+def test_job_marks_progress_from_the_log(acme, ada):
     job = make.running(make.job(ada, gpus_per_node=1))
     attempt, now = job.attempts.get(), clock.now()
     progress.record_log_step(attempt.pk, {"at": now, "step": 40, "loss": math.nan}, total=90, is_late=False)
@@ -136,9 +136,9 @@ def test_what_a_job_s_log_tells_is_said_to_be_its_log_s(acme, ada):
 
     shown = acme("job", job).stdout
 
-    assert re.search(r"\nstep +40 of 90 at 20\S+, as its log says\n", shown)
+    assert re.search(r"\nstep +40 of 90 at 20\S+ \(from the log\)\n", shown)
     assert re.search(r"\nloss +NaN\n", shown)
-    assert re.search(r"\nlast_save +step 30 at 20\S+, as its log says; nobody has looked\n", shown)
+    assert re.search(r"\nlast_save +step 30 at 20\S+ \(from the log\), unverified\n", shown)
 
 
 def test_why_names_no_reason_where_there_is_none(acme, ada):
@@ -147,7 +147,7 @@ def test_why_names_no_reason_where_there_is_none(acme, ada):
     assert acme("why", job).stdout.splitlines()[0] == f"{job} PENDING: {job.why}"
 
 
-def test_why_tells_who_holds_what_and_what_would_start_it(acme, ada):
+def test_why_shows_holders_and_helpful_changes(acme, ada):
     for number in range(1, 5):
         made = make.job(ada, gpus_per_node=8, time_limit=7200, name="long run")
         make.running(made, f"gpu{number:03d}", tuple(range(8)))
@@ -156,7 +156,7 @@ def test_why_tells_who_holds_what_and_what_would_start_it(acme, ada):
 
     shown = acme("why", job).stdout
 
-    assert "  1. capacity: It needs 8 GPUs; no node has 8 free (0 GPUs free in all)." in shown
+    assert "  1. capacity: It needs 8 GPUs; no node has 8 free (0 GPUs free in total)." in shown
     assert "     8 GPUs  " in shown
     assert "  time: It would start now if " in shown
     assert "  likely 20" in shown
@@ -170,26 +170,26 @@ def test_verbs_on_ids_and_filters(acme, ada):
     job.refresh_from_db()
     assert job.hold == HoldKind.USER
     dry = acme("cancel", "--filter", "state=PENDING", "--dry-run")
-    assert dry.stdout == "cancel would reach 2 of 2 jobs.\n"
+    assert dry.stdout == "Dry run: cancel would change 2 of 2 jobs.\n"
     assert acme("release", job).exit_code == 0
     assert acme("cancel", "-f", "name=other").exit_code == 0
     other.refresh_from_db()
     assert other.state == "CANCELLED"
 
 
-def test_what_could_not_be_done_is_told_and_exit_code_1(acme, ada):
+def test_refused_verbs_are_reported_with_exit_code_1(acme, ada):
     job = make.job(ada)
 
     result = acme("requeue", job, "0000000000a")
 
     assert result.exit_code == 1
     assert result.stderr.splitlines() == [
-        f"acme: {job} is PENDING; requeue needs a job that runs",
-        "acme: You have no job 0000000000a.",
+        f"acme: {job} is PENDING; requeue needs a running job",
+        "acme: Job 0000000000a not found.",
     ]
 
 
-def test_tasks_of_an_array_as_a_range(acme):
+def test_range_of_array_tasks_is_expanded(acme):
     array = acme("submit", "--parsable", "--wrap", "x", "-a", "0-4").stdout.strip()
 
     acme("cancel", f"{array}_[1-2]")
@@ -214,7 +214,7 @@ def test_nodes_drain_and_resume(acme, ada):
 
 
 def ends_with(door, monkeypatch, *words):
-    """`run()` as the shell sees it."""
+    """Run `run()` like a shell."""
     monkeypatch.setattr("sys.argv", ["acme", *words])
     monkeypatch.setattr("acme_client.cli.app", lambda **how: app(obj=door, **how))
     with pytest.raises(SystemExit) as ended:
@@ -234,9 +234,9 @@ def test_each_kind_of_failure_has_its_exit_code(acme, door, monkeypatch, capsys)
     assert ends_with(door, monkeypatch, "jobs") == 4
     said = capsys.readouterr().err.splitlines()
     assert said == [
-        "acme: You have no job 0000000000a.",
-        "acme: http://localhost does not answer (connection refused).",
-        "acme: http://localhost answers, but not as Acme does (status 200).",
+        "acme: Job 0000000000a not found.",
+        "acme: http://localhost is not responding (connection refused).",
+        "acme: http://localhost did not return JSON (status 200). Is it an Acme server?",
         "acme: This token is unknown, expired or revoked.",
     ]
 
@@ -244,26 +244,26 @@ def test_each_kind_of_failure_has_its_exit_code(acme, door, monkeypatch, capsys)
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["jobs", "--nope"], "acme: No such option: --nope (Possible options: --name); see acme jobs --help"),
+        (["jobs", "--nope"], "acme: No such option: --nope (Possible options: --name). See acme jobs --help"),
         (["jobs", "--limit", "many"], "acme: Invalid value for '--limit': "),
-        (["job"], "acme: Missing argument 'id'; see acme job --help"),
-        (["fly"], "acme: No such command 'fly'; see acme --help"),
+        (["job"], "acme: Missing argument 'id'. See acme job --help"),
+        (["fly"], "acme: No such command 'fly'. See acme --help"),
     ],
 )
-def test_wrong_words_are_one_sentence_and_exit_code_2(door, monkeypatch, capsys, words, sentence):
+def test_wrong_words_are_reported_in_one_sentence_with_exit_code_2(door, monkeypatch, capsys, words, sentence):
     assert ends_with(door, monkeypatch, *words) == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert said.lower().startswith(sentence.lower())
 
 
-def test_without_words_it_shows_what_it_can_do(door, monkeypatch, capsys):
+def test_command_without_words_shows_the_help(door, monkeypatch, capsys):
     assert ends_with(door, monkeypatch) == 2
     shown = capsys.readouterr()
     assert "Exit codes:" in shown.out + shown.err
     assert "acme: " not in shown.err
 
 
-def test_login_keeps_the_token_where_only_you_can_read_it(acme, door, monkeypatch):
+def test_login_stores_the_token_readable_only_by_the_user(acme, door, monkeypatch):
     monkeypatch.delenv("ACME_URL")
     monkeypatch.delenv("ACME_TOKEN")
     secret = make.token(make.person("ada"), TokenScope.SUBMIT)
@@ -284,15 +284,15 @@ def test_the_sdk_submits_and_waits(acme, door):
     job_actions.cancel(Job.objects.get(public_id=id), author=Author(by="ada"))
 
     assert acme_client.wait(id, acme=client)["state"] == "CANCELLED"
-    with pytest.raises(Refused, match="gpus_per_node: 12 do not fit a node of 8 GPUs"):
+    with pytest.raises(Refused, match="gpus_per_node: 12 is more than the 8 GPUs of a node"):
         acme_client.submit("train", gpus_per_node=12, acme=client)
 
 
-def test_waiting_has_an_end(acme, door):
+def test_wait_times_out(acme, door):
     client = Acme.configured(door)
     id = acme_client.submit("train", acme=client)
 
-    with pytest.raises(TimeoutError, match="is not done after 0 s"):
+    with pytest.raises(TimeoutError, match="has not ended after 0 s"):
         acme_client.wait(id, acme=client, timeout_s=0)
 
 
@@ -322,16 +322,16 @@ def test_a_lost_answer_does_not_submit_twice(acme, door, monkeypatch):
         (["login", "gpu01"], "login,gpu01"),
     ],
 )
-def test_hostlists(names, short):
+def test_hostlists_are_formatted_like_slurm(names, short):
     assert table.format_hostlist(names) == short
 
 
-def test_a_name_cannot_command_the_terminal():
+def test_job_name_cannot_control_the_terminal():
     assert "\x1b" not in table.format_table([("NAME", lambda row: row["name"])], [{"name": "\x1b[2Jgone\x9b"}])
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(5, "0:05"), (754, "12:34"), (3600, "1:00:00"), (183900, "2-03:05:00")])
-def test_times_as_squeue_shows_them(seconds, shown):
+def test_durations_are_formatted_like_squeue(seconds, shown):
     assert table.format_duration(seconds) == shown
 
 
@@ -347,16 +347,16 @@ def logged(tmp_path):
     return job
 
 
-def test_logs_come_as_they_are_into_a_pipe(acme, logged):
+def test_log_is_unchanged_in_a_pipe(acme, logged):
     assert acme("logs", logged).stdout_bytes == b"one\n\x1b[31mtwo\x1b[0m\nthree\n"
     assert acme("logs", logged, "-n", "1").stdout == "three\n"
 
 
-def test_a_terminal_is_not_steered():
+def test_log_cannot_control_the_terminal():
     assert table.clean_log_text("\x1b[31mtwo\x1b[0m\t1\n10%\r99%\x07\n\x1b]0;t\x07x") == "two\t1\n99%\ufffd\nx"
 
 
-def test_logs_of_a_job_that_waits_are_refused_in_a_sentence(acme, logged):
+def test_log_of_a_pending_job_is_refused_with_a_sentence(acme, logged):
     with pytest.raises(Refused, match="has not started"):
         acme("logs", make.job(make.person("ada")))
 
@@ -372,7 +372,7 @@ def test_logs_are_followed_to_the_end_of_the_attempt(acme, logged, monkeypatch):
     assert "The attempt has ended." in result.stderr
 
 
-def test_a_stream_is_taken_up_where_it_broke(monkeypatch):
+def test_broken_stream_resumes_where_it_stopped(monkeypatch):
     asked = []
 
     def answer(request):
@@ -392,12 +392,12 @@ def test_a_stream_is_taken_up_where_it_broke(monkeypatch):
     assert [(one.name, one.data) for one in found] == [("start", "{}"), ("", "a\u2028\n"), ("end", "{}")]
 
 
-def test_a_node_is_sent_empty_and_tested(acme, ada):
+def test_node_is_drained_and_tested(acme, ada):
     dry = acme("drain", "gpu003", "--reason", "fan", "--mode", "now", "--dry-run")
-    assert "would be drained. No new jobs; nothing runs on it." in dry.stdout
+    assert "would be drained. No new jobs; no job is running." in dry.stdout
     acme("drain", "gpu003", "--reason", "fan", "--mode", "now")
     assert Node.objects.get(name="gpu003").drain_mode == "now"
 
-    assert "seren/gpu003: It waits for its cluster." in acme("test", "gpu003", "--no-wait").stdout
-    with pytest.raises(Refused, match="is being tested already"):
+    assert "seren/gpu003: Waiting for the cluster." in acme("test", "gpu003", "--no-wait").stdout
+    with pytest.raises(Refused, match="is already being tested"):
         acme("test", "gpu003", "--no-wait")

@@ -1,4 +1,4 @@
-"""`acme cluster`: listed, added, changed and tested from the command line."""
+"""`acme cluster`: list, add, change and test clusters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KALOS = ("kalos", "--address", "http://127.0.0.1:1")
 
 @pytest.fixture
 def cluster(acme):
-    """`acme cluster WORDS` as somebody who configures clusters."""
+    """Run `acme cluster WORDS` as a user who configures clusters."""
     make.configurer("ada")
     return lambda *words, **more: acme("cluster", *words, **more)
 
@@ -43,7 +43,7 @@ def test_a_cluster_is_added_and_observed(cluster):
 
 
 @pytest.mark.parametrize("words, mode, exit_code", [("y\n", "drive", 0), ("n\n", None, 1), ("", None, 2)])
-def test_driving_is_explained_and_asked_for(cluster, words, mode, exit_code):
+def test_drive_mode_is_explained_and_confirmed(cluster, words, mode, exit_code):
     result = cluster("add", *KALOS, "--mode", "drive", stdin=words)
 
     assert result.exit_code == exit_code
@@ -51,7 +51,7 @@ def test_driving_is_explained_and_asked_for(cluster, words, mode, exit_code):
     assert Cluster.objects.filter(name="kalos").values_list("mode", flat=True).first() == mode
 
 
-def test_nobody_is_asked_with_yes(cluster):
+def test_yes_skips_the_confirmation(cluster):
     Cluster.objects.update(mode="observe")
 
     result = cluster("set", "seren", "--mode", "drive", "--yes")
@@ -60,7 +60,7 @@ def test_nobody_is_asked_with_yes(cluster):
     assert Cluster.objects.get().mode == "drive"
 
 
-def test_a_change_that_names_nothing_is_wrong_usage(cluster):
+def test_change_without_options_is_wrong_usage(cluster):
     assert cluster("set", "seren").exit_code == 2
 
 
@@ -68,7 +68,7 @@ def test_a_saved_cluster_is_tested(cluster):
     result = cluster("test", "seren")
 
     assert result.exit_code == 1
-    assert result.stdout.splitlines()[0].startswith("FAILED  Address    127.0.0.1 is there, but nobody listens")
+    assert result.stdout.splitlines()[0].startswith("FAILED  Address    127.0.0.1 is reachable, but no process listens")
     assert json.loads(cluster("test", "seren", "--json").stdout)["works"] is False
 
 
@@ -78,7 +78,7 @@ def test_a_connection_is_tested_before_it_is_saved(cluster):
 
 
 @pytest.mark.parametrize("words", [(), ("seren", "--address", "http://127.0.0.1:1")])
-def test_a_test_is_of_one_or_the_other(cluster, words):
+def test_connection_test_takes_a_name_or_an_address(cluster, words):
     assert cluster("test", *words).exit_code == 2
 
 

@@ -21,7 +21,7 @@ def diagnosed(*words: str, stdin: str = "") -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_files_are_answered_one_object_per_line_in_order(tmp_path: Path) -> None:
+def test_json_output_is_one_object_per_line_in_order(tmp_path: Path) -> None:
     sick, well = tmp_path / "sick.log", tmp_path / "well.log"
     sick.write_text(ECC)
     well.write_text("step 1 loss 2.0\nstep 2 loss 1.9\n")
@@ -33,7 +33,7 @@ def test_files_are_answered_one_object_per_line_in_order(tmp_path: Path) -> None
     assert [(one["file"], one["root_cause"]) for one in answers] == [(str(sick), "ECCError"), (str(well), "None")]
 
 
-def test_a_missing_file_is_named_and_the_others_are_still_answered(tmp_path: Path) -> None:
+def test_missing_file_is_named_and_the_others_are_diagnosed(tmp_path: Path) -> None:
     sick = tmp_path / "sick.log"
     sick.write_text(ECC)
 
@@ -47,29 +47,29 @@ def test_a_missing_file_is_named_and_the_others_are_still_answered(tmp_path: Pat
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (bytes(range(128, 256)) * 40, "This is binary data, not a text; give the log itself."),
-        (b"\x7fELF" + bytes(200), "This is a program, not a text; unpack it or give the log itself."),
-        (b"PK\x03\x04" + bytes(200), "This is a zip archive, not a text; unpack it or give the log itself."),
+        (bytes(range(128, 256)) * 40, "This is binary data, not a text file. Use the log itself."),
+        (b"\x7fELF" + bytes(200), "This is a program, not a text file. Unpack it, or use the log itself."),
+        (b"PK\x03\x04" + bytes(200), "This is a zip archive, not a text file. Unpack it, or use the log itself."),
     ],
 )
-def test_what_is_no_text_gets_one_sentence_and_no_verdict(tmp_path: Path, content: bytes, sentence: str) -> None:
+def test_binary_file_gets_one_sentence_and_no_diagnosis(tmp_path: Path, content: bytes, sentence: str) -> None:
     path = tmp_path / "what.log"
     path.write_bytes(content)
 
     code, out = diagnosed(str(path))
 
     assert code == 2
-    assert out.splitlines() == [f"{path}: {sentence}", "acme: 1 of 1 files could not be read"]
+    assert out.splitlines() == [f"{path}: {sentence}", "acme: 1 of 1 files could not be read."]
 
 
-def test_an_empty_log_is_an_answer(tmp_path: Path) -> None:
+def test_empty_log_is_diagnosed(tmp_path: Path) -> None:
     path = tmp_path / "silent.log"
     path.touch()
 
     code, out = diagnosed(str(path))
 
     assert code == 0
-    assert "the cause is not in this text (0 lines)" in out
+    assert "the cause is not in this log (0 lines)" in out
     assert "The log is empty." in out
 
 
@@ -83,11 +83,11 @@ def test_a_signal_is_a_number_or_a_name(tmp_path: Path, signal: str) -> None:
     assert "HostOOMKilled" in out
 
 
-def test_a_signal_that_is_none_is_wrong_usage() -> None:
+def test_unknown_signal_is_wrong_usage() -> None:
     code, out = diagnosed("--signal", "LOUD", "-")
 
     assert code == 2
-    assert "'LOUD' is no signal" in out
+    assert "'LOUD' is not a signal" in out
 
 
 def test_the_wheel_carries_the_whole_engine(tmp_path: Path) -> None:

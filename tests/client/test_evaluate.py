@@ -1,4 +1,4 @@
-"""`acme evaluate` and `acme suite`: asked for, followed, shown."""
+"""`acme evaluate` and `acme suite`: request, follow and show campaigns."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def suite(acme, tmp_path):
 
 @pytest.fixture
 def ended(monkeypatch):
-    """Who waits two seconds finds that the campaign has ended meanwhile."""
+    """A sleep of two seconds during which the campaign ends."""
 
     def end(_seconds):
         Evaluation.objects.update(state="COMPLETED", scores={"accuracy": 0.25}, ended_at=clock.now())
@@ -49,7 +49,7 @@ def test_checkpoints_are_evaluated_and_their_results_shown(acme, suite, ended):
     assert result.exit_code == 0, result.stderr
     _, *rows = (line.split() for line in result.stdout.splitlines())
     assert rows == [[f"/ckpt/{name}", "alpha", "COMPLETED", "accuracy", "0.25"] for name in "ab"]
-    assert "is COMPLETED, 2 of 2 have their result" in result.stderr
+    assert "is COMPLETED, 2 of 2 evaluations are done" in result.stderr
     assert Campaign.objects.get().nodes == 2
 
 
@@ -64,7 +64,7 @@ def test_without_waiting_only_the_id_is_printed_and_it_can_be_followed_later(acm
 
 def test_a_failed_campaign_is_exit_code_1(acme, suite):
     id = acme("evaluate", "/ckpt/a", "-s", "core", "--no-wait", "-A", "vision").stdout.strip()
-    Campaign.objects.update(state="FAILED", why="1 of its evaluations failed.")
+    Campaign.objects.update(state="FAILED", why="1 evaluation failed.")
 
     assert acme("evaluate", "--id", id).exit_code == 1
 
@@ -72,14 +72,14 @@ def test_a_failed_campaign_is_exit_code_1(acme, suite):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ((), "give checkpoints, the --id of a campaign, or a directory to --watch, one of them"),
-        (("/a", "--watch", "/ckpt", "-s", "core"), "one of them"),
+        ((), "Give either checkpoints, the --id of a campaign, or a directory to --watch."),
+        (("/a", "--watch", "/ckpt", "-s", "core"), "Give either checkpoints"),
         (("--watch", "/ckpt"), "--suite is missing"),
-        (("--watch", "/ckpt", "-s", "core", "--again"), "a rule has neither"),
+        (("--watch", "/ckpt", "-s", "core", "--again"), "not to --watch"),
         (("/a",), "--suite is missing"),
-        (("/a", "-s", "core", "--per-day", "3"), "about a directory to --watch"),
-        (("/a", "-s", "core", "-N", "1", "--deadline", "1:00"), "two ways to say the same"),
-        (("/a", "-s", "core", "--deadline", "2026-99-01T"), "is no time"),
+        (("/a", "-s", "core", "--per-day", "3"), "require --watch"),
+        (("/a", "-s", "core", "-N", "1", "--deadline", "1:00"), "--nodes and --deadline exclude each other"),
+        (("/a", "-s", "core", "--deadline", "2026-99-01T"), "is not a time"),
     ],
 )
 def test_wrong_usage_is_exit_code_2_and_one_sentence(acme, words, sentence):
@@ -99,14 +99,14 @@ def test_a_deadline_is_a_time_from_now_or_a_moment(acme, suite):
 
 
 @pytest.mark.parametrize("text", ["banana", "", "2026-13-01T08:00"])
-def test_a_deadline_that_is_no_time_is_named_by_its_option(acme, suite, text):
+def test_invalid_deadline_names_the_option(acme, suite, text):
     result = acme("evaluate", "/ckpt/a", "-s", "core", "--deadline", text, "--no-wait", "-A", "vision")
 
     assert result.exit_code == 2
-    assert "--deadline" in result.stderr and "is no time" in result.stderr
+    assert "--deadline" in result.stderr and "is not a time" in result.stderr
 
 
-def test_a_suite_that_cannot_be_is_refused_with_the_servers_sentence(acme, tmp_path):
+def test_invalid_suite_is_refused_with_the_servers_sentence(acme, tmp_path):
     file = tmp_path / "suite.json"
     file.write_text(json.dumps(SUITE | {"datasets": [{"name": "x"}]}))
 
@@ -114,7 +114,7 @@ def test_a_suite_that_cannot_be_is_refused_with_the_servers_sentence(acme, tmp_p
         acme("suite", file, "-A", "vision")
 
 
-def test_a_file_that_is_no_json_is_named(acme, tmp_path):
+def test_file_without_json_is_named(acme, tmp_path):
     file = tmp_path / "suite.json"
     file.write_text("{")
 
@@ -128,7 +128,7 @@ def test_suites_are_listed(acme, suite):
     assert "core" in acme("suite").stdout
 
 
-def test_a_directory_is_watched_by_a_rule_that_is_listed_changed_and_removed(acme, suite):
+def test_watch_creates_a_rule_that_can_be_listed_changed_and_removed(acme, suite):
     how = ("--per-day", "3", "--pattern", "iter_*", "-N", "2")
     id = acme("evaluate", "--watch", "/ckpt/run", "-s", "core", "-A", "vision", *how).stdout.strip()
     assert "/ckpt/run" in acme("rules").stdout
@@ -144,15 +144,13 @@ def test_a_directory_is_watched_by_a_rule_that_is_listed_changed_and_removed(acm
     assert not EvaluationRule.objects.exists()
 
 
-def test_who_has_several_teams_is_told_how_to_name_one(acme, suite):
+def test_user_with_several_teams_is_told_to_select_one(acme, suite):
     Membership.objects.create(team=make.team("speech"), user=make.person("ada"), role=TeamRole.RESEARCHER)
 
     with pytest.raises(Refused) as refused:
         acme("evaluate", "--watch", "/ckpt/run", "-s", "core")
 
-    assert cli._error_message(refused.value) == (
-        "team: is missing; you may submit for speech, vision. Name one with -A."
-    )
+    assert cli._error_message(refused.value) == ("team: is missing; you may submit for speech, vision. Set it with -A.")
 
 
 def test_the_suite_of_the_readme_can_be_defined(acme, tmp_path):
@@ -167,9 +165,9 @@ def test_the_suite_of_the_readme_can_be_defined(acme, tmp_path):
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
-    [(("--off",), "name the rule that is to change"), (("7", "--off", "--remove"), "two things")],
+    [(("--off",), "The id of the rule is missing"), (("7", "--off", "--remove"), "exclude each other")],
 )
-def test_a_change_of_no_rule_is_wrong_usage(acme, words, sentence):
+def test_change_without_a_rule_is_wrong_usage(acme, words, sentence):
     result = acme("rules", *words)
 
     assert result.exit_code == 2

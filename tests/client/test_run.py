@@ -1,4 +1,4 @@
-"""A run reports without ever getting in the way of the training."""
+"""A run reports without ever blocking or failing the training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENVIRONMENT = {"ACME_URL": "http://acme.test", "ACME_PROGRESS_TOKEN": "acme_run_
 
 
 class Server:
-    """Answers as it is told, one status after the other; the last one for good."""
+    """Answers with the given statuses in turn, and repeats the last one."""
 
     def __init__(self, *statuses):
         self.statuses, self.bodies, self.lock = list(statuses), [], threading.Lock()
@@ -56,7 +56,7 @@ def test_steps_are_sent_in_batches():
     assert run.stop_as == "CANCELLED"
 
 
-def test_a_checkpoint_is_sent_at_once_and_later_durable():
+def test_checkpoint_is_sent_at_once_and_again_when_durable():
     server = Server(200)
     with started(server, every_s=60) as run:
         run.step(7)
@@ -72,7 +72,7 @@ def test_a_checkpoint_is_sent_at_once_and_later_durable():
     assert [one.get("stall_s") for one in saved] == [0.25, None]
 
 
-def test_a_server_that_was_away_gets_everything_in_order():
+def test_server_gets_all_reports_in_order_after_an_outage():
     server = Server(0, 503, 429, 200)
     with started(server) as run:
         for step in range(5):
@@ -82,7 +82,7 @@ def test_a_server_that_was_away_gets_everything_in_order():
     assert server.steps == [0, 1, 2, 3, 4]
 
 
-def test_while_it_is_away_only_the_newest_are_kept(monkeypatch):
+def test_only_the_newest_reports_are_kept_during_an_outage(monkeypatch):
     monkeypatch.setattr(run_module, "MAX_PENDING", 10)
     server = Server(0)
     run = started(server)
@@ -97,7 +97,7 @@ def test_while_it_is_away_only_the_newest_are_kept(monkeypatch):
     assert len(server.steps) <= 20 and server.steps == sorted(server.steps)
 
 
-def test_a_server_that_hangs_holds_up_nobody():
+def test_hanging_server_does_not_block_the_training():
     freed = threading.Event()
 
     def hang(request):
@@ -108,13 +108,13 @@ def test_a_server_that_hangs_holds_up_nobody():
     for step in range(10_000):
         run.step(step, loss=1.0)
     run.checkpoint_saved("/x")
-    run.close(timeout_s=0.1)  # comes back, though the server has answered nothing
+    run.close(timeout_s=0.1)  # returns although the server has not answered
 
     assert not freed.is_set()
     freed.set()
 
 
-def test_a_token_that_is_not_taken_any_more_ends_the_reports(caplog):
+def test_rejected_token_ends_the_reports(caplog):
     run = started(Server(401))
     run.step(1)
 
@@ -125,7 +125,7 @@ def test_a_token_that_is_not_taken_any_more_ends_the_reports(caplog):
     assert "acme_run_x" not in caplog.text
 
 
-def test_a_refused_report_is_dropped_and_the_next_gets_through():
+def test_rejected_report_is_dropped_and_the_next_is_sent():
     server = Server(400, 200)
     with started(server) as run:
         run.step(1)
@@ -163,7 +163,7 @@ def test_tensors_are_read_by_the_thread_and_strange_values_left_out():
 @pytest.mark.parametrize(
     "missing", [{"ACME_URL": ""}, {"ACME_PROGRESS_TOKEN": ""}, {"RANK": "1"}, {"ACME_URL": "\x00"}]
 )
-def test_where_it_has_nothing_to_say_it_does_nothing(missing):
+def test_run_without_variables_does_nothing(missing):
     server = Server(200)
     with started(server, **missing) as run:
         run.step(1)
@@ -172,7 +172,7 @@ def test_where_it_has_nothing_to_say_it_does_nothing(missing):
     assert not run.active and not server.bodies
 
 
-def test_a_forked_child_says_nothing(monkeypatch):
+def test_forked_child_reports_nothing(monkeypatch):
     server = Server(200)
     with started(server, every_s=5) as run:
         monkeypatch.setattr(os, "getpid", lambda: -1)
@@ -183,11 +183,11 @@ def test_a_forked_child_says_nothing(monkeypatch):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_real_server_takes_what_a_run_sends(door):
+def test_real_server_accepts_the_reports_of_a_run(door):
     attempt = make.running(make.job(make.person("ada"), gpus_per_node=1)).attempts.get()
     environment = {"ACME_URL": "http://localhost", "ACME_PROGRESS_TOKEN": progress.run_token(attempt.key)}
 
-    # A second thread has a connection of its own, which nobody would give back
+    # A second thread would have its own connection, which would not be closed
     from django.core.signals import request_finished
     from django.db import close_old_connections
 
@@ -202,7 +202,7 @@ def test_the_real_server_takes_what_a_run_sends(door):
     assert Checkpoint.objects.get().step == 2
 
 
-def test_a_section_is_declared_at_once_and_ended_even_where_it_fails():
+def test_section_is_reported_at_once_and_ended_even_on_errors():
     server = Server(200)
     with started(server, every_s=30) as run, pytest.raises(ValueError, match="no"), run.section("evaluation"):
         until(lambda: server.bodies)
@@ -222,7 +222,7 @@ def test_times_of_ranks_are_sent_with_their_nodes():
     assert told == {"seconds": [1.0, 1.5], "nodes": ["gpu001", "gpu002"], "groups": ["stage0", "stage0"]}
 
 
-def test_times_of_ranks_without_sense_take_no_step_with_them():
+def test_invalid_rank_times_do_not_drop_steps():
     server = Server(200)
     with started(server, every_s=30) as run:
         run.step(1)

@@ -48,7 +48,7 @@ def fields(options=(), text="#!/bin/sh\nsrun train\n", arguments=(), environment
         ("--priority -5", {"priority": -5}),
     ],
 )
-def test_an_option_and_the_same_as_a_directive(words, expected):
+def test_option_and_directive_have_the_same_effect(words, expected):
     import shlex
 
     environment = {"B": "from here"}
@@ -68,14 +68,14 @@ def test_directives_end_at_the_first_command():
     assert fields(text=text) == {"nodes": 2, "name": "a"}
 
 
-def test_what_acme_has_no_use_for_is_named_and_left_out():
+def test_options_without_effect_are_reported_and_ignored():
     body, ignored = script.build_submit_body([], "#SBATCH -p gpu --output=%j.log\n", now=NOW, environment={})
 
     assert list(body) == ["command"]
     assert ignored == ["--partition", "--output"]
 
 
-def test_all_of_the_environment_is_never_sent():
+def test_complete_environment_is_never_sent():
     body, ignored = script.build_submit_body(["--export=ALL"], "x", now=NOW, environment={"AWS_SECRET": "x"})
 
     assert "environment" not in body
@@ -85,16 +85,16 @@ def test_all_of_the_environment_is_never_sent():
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["-N", "two"], "--nodes: 'two' is no whole number"),
-        (["-N", "1-4"], "--nodes 1-4: Acme places a fixed number of nodes"),
+        (["-N", "two"], "--nodes: 'two' is not a whole number"),
+        (["-N", "1-4"], "--nodes 1-4: Acme does not support ranges of nodes"),
         (["-N"], "--nodes needs a value"),
-        (["--colour=red"], "--colour is no option that Acme or sbatch knows"),
-        (["-Z"], "-Z is no option that Acme or sbatch knows"),
-        (["--test-only"], "--test-only: Acme cannot try a submission, so nothing was submitted"),
-        (["--gres=fpga:1"], "--gres fpga:1: Acme knows gpu only"),
-        (["-N", "3", "-G", "8"], "--gpus 8 cannot be shared evenly by 3 nodes"),
-        (["-b", "soon"], "--begin: 'soon' is neither now+2hours nor a time such as 2026-01-31T08:00"),
-        (["--export=NOPE"], "--export: NOPE is not set here"),
+        (["--colour=red"], "--colour is not an option of Acme or sbatch"),
+        (["-Z"], "-Z is not an option of Acme or sbatch"),
+        (["--test-only"], "--test-only: Acme has no dry run of submissions; nothing was submitted"),
+        (["--gres=fpga:1"], "--gres fpga:1: Acme supports only gpu"),
+        (["-N", "3", "-G", "8"], "--gpus 8 cannot be distributed evenly over 3 nodes"),
+        (["-b", "soon"], "--begin: 'soon' is not a time. Write now+2hours or 2026-01-31T08:00"),
+        (["--export=NOPE"], "--export: NOPE is not set in this environment"),
         (["--label", "x"], "--label x: write NAME=VALUE"),
     ],
 )
@@ -106,13 +106,13 @@ def test_a_wrong_option_is_one_sentence(words, sentence):
 
 
 @pytest.mark.parametrize("words", [["--colour", "run.sh"], ["-Z", "run.sh"], ["--test-only", "run.sh"]])
-def test_an_unknown_option_is_named_and_takes_no_script_for_its_value(words):
+def test_unknown_option_is_named_and_takes_no_value(words):
     with pytest.raises(BadOption, match=f"^{words[0]}"):
         script.split_options(words)
 
 
-def test_an_open_quotation_mark_in_a_directive():
-    with pytest.raises(BadOption, match="is not closed"):
+def test_unbalanced_quotation_mark_in_a_directive_is_refused():
+    with pytest.raises(BadOption, match="unbalanced quotation mark"):
         fields(text="#SBATCH --comment 'x\n")
 
 
@@ -132,8 +132,8 @@ def test_options_end_where_the_script_begins(words, options, rest):
     assert script.split_options(words) == (options, rest)
 
 
-def test_arguments_are_given_to_a_shell_and_quoted():
+def test_script_arguments_are_quoted_for_the_shell():
     assert script.insert_script_arguments("#!/bin/sh\nrun\n", ["a b", "$x"]) == "#!/bin/sh\nset -- 'a b' '$x'\nrun\n"
     assert script.insert_script_arguments("run", ["a"]) == "set -- a\nrun"
-    with pytest.raises(BadOption, match="shell scripts only"):
+    with pytest.raises(BadOption, match="Only shell scripts"):
         script.insert_script_arguments("#!/usr/bin/env python3\n", ["a"])

@@ -1,4 +1,4 @@
-"""`acme simulate`: asked for, waited for, compared."""
+"""`acme simulate`: request, wait and compare."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def worker(monkeypatch):
-    """Who waits a second finds that the loop had its turn meanwhile."""
+    """A sleep of one second during which the loop runs."""
     turns = []
 
     def turn(_seconds):
@@ -38,7 +38,7 @@ def test_policies_are_compared_line_by_line(acme, worker):
     assert worker == ["PENDING"]
 
 
-def test_one_that_was_asked_for_before_is_waited_for_and_printed_whole(acme, worker):
+def test_existing_simulation_is_awaited_and_printed(acme, worker):
     id = acme("simulate", "acme:kalos", "--jobs", 20, "--no-wait").stdout.strip()
 
     told = json.loads(acme("simulate", "--id", id, "-o", "json").stdout)
@@ -48,7 +48,7 @@ def test_one_that_was_asked_for_before_is_waited_for_and_printed_whole(acme, wor
     assert as_csv[0].startswith("POLICY,JOBS,") and as_csv[1].startswith("fifo,20,")
 
 
-def test_what_was_taken_back_has_no_result_and_exit_code_1(acme):
+def test_cancelled_simulation_has_no_result_and_exit_code_1(acme):
     id = acme("simulate", "acme:kalos", "--no-wait").stdout.strip()
     Simulation.objects.update(state="CANCELLED", ended_at=clock.now())
 
@@ -58,7 +58,7 @@ def test_what_was_taken_back_has_no_result_and_exit_code_1(acme):
     assert result.stderr == f"acme: {id} is CANCELLED.\n"
 
 
-def test_who_stops_waiting_is_told_how_to_come_back(acme, monkeypatch):
+def test_interrupted_wait_prints_how_to_continue(acme, monkeypatch):
     def interrupted(_seconds):
         raise KeyboardInterrupt
 
@@ -66,17 +66,17 @@ def test_who_stops_waiting_is_told_how_to_come_back(acme, monkeypatch):
     result = acme("simulate", "acme:kalos")
 
     made = Simulation.objects.get()
-    assert result.exit_code == 130 and f"acme simulate --id {made} " in result.stderr
+    assert result.exit_code == 130 and f"acme simulate --id {made}." in result.stderr
     assert made.state == "PENDING"
 
 
 @pytest.mark.parametrize("words", [[], ["acme:kalos", "--id", "x"]])
-def test_a_trace_or_an_id(acme, words):
+def test_simulate_takes_a_trace_or_an_id(acme, words):
     assert acme("simulate", *words).exit_code == 2
 
 
-def test_a_setting_that_cannot_be_is_named(acme):
+def test_invalid_simulation_setting_is_named(acme):
     with pytest.raises(Exception, match=r"policies: .*nonsense"):
         acme("simulate", "acme:kalos", "-p", "nonsense")
-    with pytest.raises(Exception, match="days: belongs to history"):
+    with pytest.raises(Exception, match="days: is only allowed for history"):
         acme("simulate", "acme:kalos", "--days", 3)

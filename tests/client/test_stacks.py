@@ -1,4 +1,4 @@
-"""A program answers a signal with its stacks, and nobody below it dies of that signal."""
+"""A program prints its stacks on a signal, and no process below it dies of that signal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from acme_client import Run, stacks, wrapped
+from acme_client import Run, exec_wrapper, stacks
 
 from failures.detection import stacks as read
 from tests.patience import PATIENCE_S, until
@@ -29,7 +29,7 @@ def waits_for_ever():
     threading.Event().wait()
 waits_for_ever()
 """
-LISTENS = "from acme_client import stacks; stacks.listen()"
+LISTENS = "from acme_client import stacks; stacks.install_stack_handler()"
 
 
 def program(tmp_path, first=""):
@@ -39,7 +39,7 @@ def program(tmp_path, first=""):
 
 
 class Started:
-    """A process with its output in a file, as a job's is; whatever becomes of the test, it ends."""
+    """A process with its output in a file, like a job. It is always killed at the end of the test."""
 
     def __init__(self, tmp_path, command, **environment):
         self.log = tmp_path / "job.log"
@@ -80,10 +80,10 @@ def test_the_stacks_of_all_threads_are_in_the_log_with_the_rank_before_each_line
     [(rank, place)] = read.rank_positions(read.parse_stacks(job.said)).items()
     assert rank == 3 and place.words(many=False).startswith("is in waits_for_ever, waits_for_ever (")
     assert all(line.startswith("[rank3]: ") for line in job.said.splitlines()[1:])
-    assert job.process.poll() is None  # and it lives on
+    assert job.process.poll() is None  # and it is still running
 
 
-def test_asked_twice_it_answers_twice(start, tmp_path):
+def test_second_signal_prints_the_stacks_again(start, tmp_path):
     job = start(program(tmp_path, LISTENS))
 
     for times in (1, 2):
@@ -91,7 +91,7 @@ def test_asked_twice_it_answers_twice(start, tmp_path):
         until(lambda times=times: job.said.count("stacks of rank 0") == times, what="another answer")
 
 
-def test_a_forked_child_says_nothing_and_lives_on(start, tmp_path):
+def test_forked_child_prints_nothing_and_survives(start, tmp_path):
     forks = LISTENS + "; import os, time; child = os.fork()\nif not child: time.sleep(3600)\nprint(child)"
     job = start(program(tmp_path, forks))
     child = int(job.said.split()[0])
@@ -104,11 +104,11 @@ def test_a_forked_child_says_nothing_and_lives_on(start, tmp_path):
     assert Path(f"/proc/{child}/status").read_text().split("State:")[1].split()[0] == "S"
 
 
-def test_a_program_with_a_use_for_the_signal_keeps_it(tmp_path):
+def test_programs_own_signal_handler_is_kept(tmp_path):
     said = textwrap.dedent(
         """
         import signal; signal.signal(signal.SIGUSR2, print)
-        from acme_client import stacks; print(repr(stacks.listen()))
+        from acme_client import stacks; print(repr(stacks.install_stack_handler()))
         """
     )
 
@@ -121,11 +121,11 @@ def test_a_program_with_a_use_for_the_signal_keeps_it(tmp_path):
 
 
 def wrapped_in_exec(command):
-    runs = "import sys; from acme_client.wrapped import execute; sys.exit(execute(sys.argv[1:]))"
+    runs = "import sys; from acme_client import exec_wrapper as e; sys.exit(e.run_wrapped_command(sys.argv[1:]))"
     return [sys.executable, "-c", runs, *command]
 
 
-def test_exec_asks_a_program_that_knows_nothing_of_us_and_its_shell_outlives_it(start, tmp_path):
+def test_exec_prints_stacks_of_an_unmodified_program_and_its_shell_survives(start, tmp_path):
     shell = f"{' '.join(program(tmp_path))} | cat; echo over"
     job = start(wrapped_in_exec(["/bin/sh", "-c", shell]), RANK="1")
 
@@ -136,7 +136,7 @@ def test_exec_asks_a_program_that_knows_nothing_of_us_and_its_shell_outlives_it(
     assert "over" not in job.said and job.process.poll() is None
 
 
-def test_everybody_below_exec_may_be_signalled_at_once(start, tmp_path):
+def test_all_processes_below_exec_survive_the_signal_from_the_start(start, tmp_path):
     shell = f"{' '.join(program(tmp_path))} | cat; echo over"
     job = start(wrapped_in_exec(["/bin/sh", "-c", shell]))
 
@@ -145,13 +145,13 @@ def test_everybody_below_exec_may_be_signalled_at_once(start, tmp_path):
 
 
 @pytest.mark.parametrize(("command", "code"), [("exit 7", 7), ("kill -TERM $$", 143)])
-def test_exec_ends_as_its_command_does(command, code):
+def test_exec_returns_the_exit_code_of_its_command(command, code):
     done = subprocess.run(wrapped_in_exec(["/bin/sh", "-c", command]), cwd=CLIENT, timeout=PATIENCE_S)
 
     assert done.returncode == code
 
 
-def test_exec_passes_a_stop_on(start, tmp_path):
+def test_exec_forwards_a_termination_signal(start, tmp_path):
     job = start(wrapped_in_exec(program(tmp_path)))
 
     job.process.terminate()
@@ -159,7 +159,7 @@ def test_exec_passes_a_stop_on(start, tmp_path):
     assert job.process.wait(PATIENCE_S) == 143
 
 
-def test_exec_of_what_is_not_there_says_so():
+def test_exec_of_a_missing_command_reports_it():
     done = subprocess.run(
         wrapped_in_exec(["/nowhere/train"]), cwd=CLIENT, capture_output=True, text=True, timeout=PATIENCE_S
     )
@@ -168,7 +168,7 @@ def test_exec_of_what_is_not_there_says_so():
 
 
 @pytest.mark.parametrize(("environment", "said"), [({}, "1"), ({"PYTHONUNBUFFERED": ""}, "")])
-def test_what_runs_under_exec_writes_by_lines_unless_it_says_otherwise(environment, said):
+def test_output_under_exec_is_unbuffered_unless_configured(environment, said):
     word = "import os; print('<' + os.environ['PYTHONUNBUFFERED'] + '>')"
 
     done = subprocess.run(
@@ -186,7 +186,7 @@ def test_another_sitecustomize_still_runs(start, tmp_path):
     assert "theirs" in job.said
 
 
-# --- who says that a job can be asked
+# --- announcement of stacks
 
 
 SAFE = {"ACME_URL": "http://acme.test", "ACME_PROGRESS_TOKEN": "acme_run_x.y"}
@@ -200,25 +200,25 @@ def told_to(bodies):
     return httpx.MockTransport(answers)
 
 
-def test_the_first_rank_alone_tells_and_only_where_everybody_survives_it(start, tmp_path):
+def test_only_the_first_rank_announces_stacks_and_only_if_all_processes_survive(start, tmp_path):
     job = start(wrapped_in_exec(program(tmp_path)))
     step = SAFE | {"SLURM_TASK_PID": str(job.process.pid), "SLURM_STEP_ID": "0"}
     bodies = []
 
-    assert wrapped.announce_stacks("USR2", step, told_to(bodies))
-    assert not wrapped.announce_stacks("USR2", step | {"RANK": "1"}, told_to(bodies))
-    assert not wrapped.announce_stacks("USR2", SAFE, told_to(bodies))  # nobody can tell who would get it
+    assert exec_wrapper.announce_stacks("USR2", step, told_to(bodies))
+    assert not exec_wrapper.announce_stacks("USR2", step | {"RANK": "1"}, told_to(bodies))
+    assert not exec_wrapper.announce_stacks("USR2", SAFE, told_to(bodies))  # the recipients of the signal are unknown
     assert bodies == [{"stacks": "USR2"}]
 
 
-def test_a_neighbour_that_would_die_of_it_keeps_everybody_from_being_asked(start, tmp_path):
+def test_process_that_would_die_prevents_the_announcement(start, tmp_path):
     shell = f"{' '.join(program(tmp_path, LISTENS))} | cat"
     job = start(["/bin/sh", "-c", shell])
 
     assert not stacks.is_signal_safe("USR2", {"SLURM_TASK_PID": str(job.process.pid)})
 
 
-def test_a_run_tells_after_its_first_step_and_once(start, tmp_path):
+def test_run_announces_stacks_once_after_its_first_step(start, tmp_path):
     bodies, task = [], start(wrapped_in_exec(program(tmp_path)))
     known = SAFE | {"SLURM_TASK_PID": str(task.process.pid), "SLURM_STEP_ID": "0"}
     with Run(every_s=0.01, environment=known, transport=told_to(bodies)) as run:

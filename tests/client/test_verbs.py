@@ -1,4 +1,4 @@
-"""Verbs on many jobs from the command line, the live view, and the package as somebody installs it."""
+"""Verbs on many jobs from the command line, the live view, and the installed package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from acme_client import acting, top
+from acme_client import bulk_verbs, top
 from acme_client.api import Unreachable
 from acme_client.cli import app
 from rich.console import Console
@@ -29,7 +29,7 @@ CLIENT = Path(__file__).parents[2] / "client"
 
 
 @pytest.mark.django_db
-def test_a_priority_below_zero_is_no_option(acme, ada):
+def test_negative_priority_is_not_parsed_as_an_option(acme, ada):
     job = make.job(ada)
 
     assert acme("priority", "-100", job).exit_code == 0
@@ -44,7 +44,7 @@ def test_a_dry_run_of_any_verb_changes_nothing(acme, ada):
 
     for verb in (["cancel"], ["hold"], ["priority", "-5"]):
         said = acme(*verb, "-f", "labels__run=7b", "--dry-run")
-        assert (said.exit_code, said.stdout) == (0, f"{verb[0]} would reach 1 of 1 jobs.\n")
+        assert (said.exit_code, said.stdout) == (0, f"Dry run: {verb[0]} would change 1 of 1 jobs.\n")
 
     assert not Job.objects.exclude(hold=HoldKind.NONE, state="PENDING", priority=0).exists()
     assert len(jobs) == Job.objects.count()
@@ -52,7 +52,7 @@ def test_a_dry_run_of_any_verb_changes_nothing(acme, ada):
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("form", ["json", "csv"])
-def test_what_came_of_each_job_can_be_read_by_a_program(acme, ada, form):
+def test_outcomes_are_machine_readable(acme, ada, form):
     job = make.job(ada)
 
     said = acme("hold", job, "zzzz", "-o", form)
@@ -65,7 +65,7 @@ def test_what_came_of_each_job_can_be_read_by_a_program(acme, ada, form):
 
 
 @pytest.mark.django_db
-def test_a_range_of_tasks_is_meant_one_by_one(acme, ada):
+def test_range_of_tasks_is_expanded_to_single_tasks(acme, ada):
     job = make.job(ada, array="0-4")
 
     acme("hold", f"{job.array_id}_[0-1,4]")
@@ -86,7 +86,7 @@ def test_jobs_are_listed_by_label_and_by_any_filter(acme, ada):
 
 
 class Rounds:
-    """A server that lets so many through at a time."""
+    """A fake server that accepts a limited number of jobs per request."""
 
     def __init__(self, count, refused=0):
         self.left = [f"j{n}" for n in range(count)]
@@ -105,27 +105,27 @@ class Rounds:
         }
 
 
-def test_a_filter_that_finds_more_than_one_request_may_touch_is_asked_again():
+def test_filter_with_more_matches_than_one_request_allows_is_repeated():
     server, seen = Rounds(2500), []
 
-    done = acting.run_verb_on_filter(server, {"verb": "cancel"}, {"user": "ada"}, lambda *at: seen.append(at))
+    done = bulk_verbs.run_verb_on_filter(server, {"verb": "cancel"}, {"user": "ada"}, lambda *at: seen.append(at))
 
-    assert done.done == 2500 and done.left == 0 and len(server.asked) == 3
+    assert done.done == 2500 and done.remaining == 0 and len(server.asked) == 3
     assert seen[-1][0] == seen[-1][1]
 
 
-def test_a_round_that_does_nothing_is_the_last():
+def test_request_without_changes_ends_the_repetition():
     server = Rounds(2500, refused=1000)
 
-    done = acting.run_verb_on_filter(server, {"verb": "cancel"}, {"user": "ada"}, lambda *at: None)
+    done = bulk_verbs.run_verb_on_filter(server, {"verb": "cancel"}, {"user": "ada"}, lambda *at: None)
 
-    assert len(server.asked) == 1 and done.left and len(done.refused) == 1000
+    assert len(server.asked) == 1 and done.remaining and len(done.refused) == 1000
 
 
 def test_many_ids_go_in_several_requests_each_once():
     server = Rounds(0)
 
-    done = acting.run_verb_on_ids(server, {"verb": "hold"}, [f"j{n % 1200}" for n in range(2400)], lambda *at: None)
+    done = bulk_verbs.run_verb_on_ids(server, {"verb": "hold"}, [f"j{n % 1200}" for n in range(2400)], lambda *at: None)
 
     assert [len(body["ids"]) for body in server.asked] == [500, 500, 200] and done.done == 1200
 
@@ -154,7 +154,7 @@ NODE = {"cluster": "seren", "name": "gpu001", "code": "mix", "gpus": 8, "gpus_he
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
-def test_the_live_view_shows_capacity_what_runs_and_why_the_rest_waits():
+def test_live_view_shows_capacity_running_jobs_and_wait_reasons():
     nodes = [NODE, NODE | {"code": "drain", "gpus_held": 0}]
 
     shown = drawn(top.LiveSnapshot(at=NOON, nodes=nodes, running=[row(1)], waiting=[row(2, "PENDING")]))
@@ -164,7 +164,7 @@ def test_the_live_view_shows_capacity_what_runs_and_why_the_rest_waits():
 
 
 @pytest.mark.parametrize("lines", [10, 24, 50])
-def test_it_never_is_longer_than_the_terminal(lines):
+def test_live_view_fits_the_terminal(lines):
     many = [row(n) for n in range(100)]
 
     shown = drawn(
@@ -175,13 +175,13 @@ def test_it_never_is_longer_than_the_terminal(lines):
     assert "(Resources)" in shown and "gpu001" in shown
 
 
-def test_what_a_job_calls_itself_cannot_steer_the_terminal():
+def test_job_name_cannot_control_the_live_view():
     shown = drawn(top.LiveSnapshot(at=NOON, running=[row(1, name="\x1b[2J\x07[red]x[/red]")]))
 
     assert "\x1b" not in shown and "\x07" not in shown and "[red]" in shown
 
 
-def test_a_server_that_is_away_leaves_the_last_view_and_says_so():
+def test_unavailable_server_keeps_the_last_view_and_is_reported():
     looks = [top.LiveSnapshot(at=NOON, running=[row(1)]), Unreachable("it does not answer")]
     looking = SimpleNamespace(look=lambda lines: looks.pop(0) if not isinstance(looks[0], Exception) else away())
     rounds = iter([False, True])
@@ -196,7 +196,7 @@ def test_a_server_that_is_away_leaves_the_last_view_and_says_so():
     assert "stale: it does not answer" in console.export_text()
 
 
-def test_nodes_are_asked_for_seldom():
+def test_nodes_are_refreshed_less_often():
     asked = []
     server = SimpleNamespace(pages=lambda path, query, most: asked.append(path) or [])
     looking, clock = top.LiveStatusReader(acme=server), iter([0.0, 0.0, 2.0, 11.0, 11.0])
@@ -208,7 +208,7 @@ def test_nodes_are_asked_for_seldom():
 
 
 @pytest.mark.django_db
-def test_without_a_terminal_the_view_is_printed_once(acme, ada):
+def test_live_view_is_printed_once_without_a_terminal(acme, ada):
     job = make.running(make.job(ada, gpus_per_node=1))
 
     said = acme("top")
@@ -225,7 +225,7 @@ def test_completion_is_a_script_for_the_shell(shell):
 
 
 def test_the_wheel_installs_where_there_is_no_django(tmp_path):
-    """Built without a network, from the folder as it is; its dependencies are lent from here, Django is not."""
+    """The wheel is built without a network; dependencies come from this environment, except Django."""
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(build, cwd=CLIENT, check=True, capture_output=True)
     wheel = next(tmp_path.glob("acme_client-*.whl"))
@@ -250,7 +250,7 @@ def test_the_wheel_installs_where_there_is_no_django(tmp_path):
     assert said.stdout.strip() == "0.1.0", said.stderr
 
 
-def test_the_plain_loop_runs_anywhere_and_goes_on_where_it_was(tmp_path):
+def test_plain_loop_runs_without_a_server_and_resumes(tmp_path):
     script = CLIENT / "examples" / "plain_loop.py"
     environment = os.environ | {"PYTHONPATH": str(CLIENT), "STEPS": "200", "CHECKPOINT_DIR": str(tmp_path)}
     environment.pop("ACME_URL", None)
@@ -258,7 +258,7 @@ def test_the_plain_loop_runs_anywhere_and_goes_on_where_it_was(tmp_path):
     first = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=True)
     second = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=True)
 
-    assert "a first start" in first.stdout and "after step 199" in second.stdout
+    assert "first start" in first.stdout and "after step 199" in second.stdout
 
 
 def test_the_lightning_callback_reports_and_stops_when_asked(monkeypatch):

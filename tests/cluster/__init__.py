@@ -1,0 +1,1 @@
+"""Tests of the simulated and local cluster server."""

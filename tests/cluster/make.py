@@ -1,4 +1,4 @@
-"""Small worlds with defaults: cluster "seren" of four nodes with eight GPUs."""
+"""Small controllers with defaults: cluster "seren" of four nodes with eight GPUs each."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ NOW = 1_800_000_000.0
 NODES = tuple(f"seren-00{i}" for i in range(1, 5))
 
 
-def picture(gpus: int = 8) -> SimulatorSnapshot:
+def snapshot(gpus: int = 8) -> SimulatorSnapshot:
     return SimulatorSnapshot(nodes=tuple(build_nodes(NODES, gpus=gpus, gpu_model="a100", now=NOW)))
 
 
-def world(*, faults: FaultModel | None = None, seed: int = 0) -> ClusterController:
-    return ClusterController(picture(), SimulatedExecutor(seed=seed), NOW, faults=faults)
+def controller(*, faults: FaultModel | None = None, seed: int = 0) -> ClusterController:
+    return ClusterController(snapshot(), SimulatedExecutor(seed=seed), NOW, faults=faults)
 
 
 def request(*nodes: str, seconds: float = 100.0, end: str = "COMPLETED", **changed: Any) -> SlurmJobRequest:
@@ -37,6 +37,6 @@ def request(*nodes: str, seconds: float = 100.0, end: str = "COMPLETED", **chang
 
 
 def after(cluster: ClusterController, seconds: float, job: SlurmJob) -> SlurmJob:
-    """The job as it stands some seconds after NOW."""
+    """The job some seconds after NOW."""
     cluster.advance_to(NOW + seconds)
     return cluster.jobs[job.id]

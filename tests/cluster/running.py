@@ -1,4 +1,4 @@
-"""A cluster server as a real process on a free port, to be killed and started again."""
+"""A cluster server as a real process on a free port, which tests can kill and restart."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_alive(pid: int) -> bool:
 
 
 class ClusterProcess:
-    """`with` starts it; `kill` and `start` may follow each other on the same state."""
+    """`with` starts the server; `kill` and `start` keep its state directory."""
 
     def __init__(self, state: Path, *arguments: str) -> None:
         self.state, self.arguments, self.address = state, arguments, ""
@@ -53,12 +53,12 @@ class ClusterProcess:
                 [*command, *self.arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True
             )
         assert self._process.stdout is not None
-        said = self._process.stdout.readline()
-        if not said:
+        first_line = self._process.stdout.readline()
+        if not first_line:
             self.end(signal.SIGKILL)
-        assert said, (self.state / "server.log").read_text()
-        self.address = said.split()[-1]
-        self.port = self.address.rpartition(":")[2]  # whoever knows the address finds it there again
+        assert first_line, (self.state / "server.log").read_text()
+        self.address = first_line.split()[-1]
+        self.port = self.address.rpartition(":")[2]  # a restarted server keeps its address
 
     def end(self, number: int) -> int:
         process, self._process = self._process, None
@@ -68,7 +68,7 @@ class ClusterProcess:
         try:
             code = process.wait(timeout=PATIENCE_S)
         finally:
-            process.kill()  # nothing, where it has ended
+            process.kill()  # no effect if it has ended
         assert process.stdout is not None
         process.stdout.close()
         return code
@@ -80,7 +80,7 @@ class ClusterProcess:
         return self.end(signal.SIGTERM)
 
     def backend(self) -> Backend:
-        """Closed with the cluster: an open socket is a warning in whichever test runs when it is collected."""
+        """A backend that is closed with the cluster, because an open socket causes a warning in a later test."""
         self._backends.append(open_backend(self.address, user="acme", token=self.token))
         return self._backends[-1]
 

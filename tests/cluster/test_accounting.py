@@ -1,4 +1,4 @@
-"""The accounting storage: what outlives the controller's memory, how it is asked, and when it forgets too."""
+"""The accounting storage: jobs that the controller forgot, queries, and retention."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from scheduling.slurmsim.store import ACCOUNTING_RETENTION_S, StateStore
 from scheduling.slurmsim.values import ProcessExit, SlurmJob, StateChanges
 from scheduling.slurmsim.wire import InvalidRequest
 
-from .make import NOW, picture, request
+from .make import NOW, request, snapshot
 
 
-def ended(job_id: int, *, at: float = NOW, **changed) -> SlurmJob:
-    asked = request(comment=f"acme:k3v9q2m7:j{job_id}.1", **changed)
-    job = SlurmJob(id=job_id, request=asked, submitted_at=at - 100, started_at=at - 90, ended_at=at)
+def ended_job(job_id: int, *, at: float = NOW, **changed) -> SlurmJob:
+    job_request = request(comment=f"acme:k3v9q2m7:j{job_id}.1", **changed)
+    job = SlurmJob(id=job_id, request=job_request, submitted_at=at - 100, started_at=at - 90, ended_at=at)
     return replace(job, state=State.FAILED, exit=ProcessExit(code=3))
 
 
 @pytest.fixture
 def store(tmp_path):
     store = StateStore(tmp_path / "cluster.sqlite3", most_accounted=5)
-    store.begin(picture())
+    store.begin(snapshot())
     yield store
     store.close()
 
@@ -34,54 +34,54 @@ def forget(store: StateStore, *jobs: SlurmJob) -> None:
     store.write(StateChanges(forgotten=jobs))
 
 
-def test_a_forgotten_job_is_accounted_with_its_comment_and_without_its_script(store):
-    job = ended(1)
+def test_forgotten_job_is_accounted_with_its_comment_and_without_its_script(store):
+    job = ended_job(1)
 
     forget(store, job)
 
-    (found,) = store.accounted(1)
-    assert (found.request.comment, found.exit, found.ended_at) == (job.request.comment, job.exit, job.ended_at)
-    assert (found.request.script, dict(found.request.environment)) == ("", {})
+    (stored,) = store.accounting_jobs(1)
+    assert (stored.request.comment, stored.exit, stored.ended_at) == (job.request.comment, job.exit, job.ended_at)
+    assert (stored.request.script, dict(stored.request.environment)) == ("", {})
     assert store.load().jobs == ()
 
 
-def test_a_job_that_was_never_written_before_it_was_forgotten_is_accounted(store):
-    store.write(StateChanges(forgotten=(ended(1),)))
+def test_job_that_was_never_written_before_it_was_forgotten_is_accounted(store):
+    store.write(StateChanges(forgotten=(ended_job(1),)))
 
-    assert [job.id for job in store.accounted_since(0)] == [1]
+    assert [job.id for job in store.accounting_jobs_since(0)] == [1]
 
 
-def test_a_job_that_never_was_is_not_accounted(store):
-    assert store.accounted(1) == []
+def test_unknown_job_is_not_accounted(store):
+    assert store.accounting_jobs(1) == []
 
 
 def test_accounting_keeps_a_job_for_thirty_days(store):
-    forget(store, ended(1), ended(2, at=NOW + 10))
+    forget(store, ended_job(1), ended_job(2, at=NOW + 10))
 
-    forget(store, ended(3, at=NOW + 5 + ACCOUNTING_RETENTION_S))
+    forget(store, ended_job(3, at=NOW + 5 + ACCOUNTING_RETENTION_S))
 
-    assert [job.id for job in store.accounted_since(0)] == [2, 3]
-
-
-def test_accounting_keeps_only_so_many_jobs(store):
-    forget(store, *(ended(number) for number in range(1, 9)))
-
-    assert [job.id for job in store.accounted_since(0)] == [4, 5, 6, 7, 8]
+    assert [job.id for job in store.accounting_jobs_since(0)] == [2, 3]
 
 
-def test_a_store_without_accounting_keeps_no_forgotten_job(tmp_path):
+def test_accounting_keeps_a_limited_number_of_jobs(store):
+    forget(store, *(ended_job(number) for number in range(1, 9)))
+
+    assert [job.id for job in store.accounting_jobs_since(0)] == [4, 5, 6, 7, 8]
+
+
+def test_store_without_accounting_keeps_no_forgotten_job(tmp_path):
     store = StateStore(tmp_path / "cluster.sqlite3", accounting=False)
-    store.begin(picture())
+    store.begin(snapshot())
 
-    forget(store, ended(1))
+    forget(store, ended_job(1))
 
-    assert store.accounted(1) == store.accounted_since(0) == []
+    assert store.accounting_jobs(1) == store.accounting_jobs_since(0) == []
     assert store.load().jobs == ()
     store.close()
 
 
 @pytest.mark.parametrize(
-    ("given", "matches"),
+    ("query", "matches"),
     [
         ({}, True),
         ({"start_time": str(int(NOW))}, True),
@@ -99,12 +99,12 @@ def test_a_store_without_accounting_keeps_no_forgotten_job(tmp_path):
         ({"users": "ada", "job_name": "other"}, False),
     ],
 )
-def test_a_query_finds_jobs_by_period_and_names(given, matches):
-    assert parse_accounting_query(given).matches(ended(1)) is matches
+def test_query_matches_jobs_by_period_and_names(query, matches):
+    assert parse_accounting_query(query).matches(ended_job(1)) is matches
 
 
-def test_a_job_that_still_waits_is_in_every_period_after_its_submission():
-    waiting = replace(ended(1), ended_at=0.0, state=State.PENDING)
+def test_pending_job_is_in_every_period_after_its_submission():
+    waiting = replace(ended_job(1), ended_at=0.0, state=State.PENDING)
 
     assert parse_accounting_query({"start_time": str(int(NOW) + 5000)}).matches(waiting)
 

@@ -1,4 +1,4 @@
-"""The hands that run real processes, and the shim beside each of them."""
+"""The executor of real processes, and the shim next to each of them."""
 
 from __future__ import annotations
 
@@ -35,18 +35,20 @@ UIDS = range(60_616, 60_618)
 
 
 class Machine:
-    """A world of one node that runs what it is given, advanced by hand; a second one on the same directories is a
-    controller that came back."""
+    """A controller of one node that runs real processes, advanced by the test.
 
-    def __init__(self, home: Path, picture: SimulatorSnapshot | None = None, gpus: int = 4, accounts=None) -> None:
+    A second machine on the same directories is a restarted controller.
+    """
+
+    def __init__(self, home: Path, snapshot: SimulatorSnapshot | None = None, gpus: int = 4, accounts=None) -> None:
         self.home, self.logs = home, home / "logs"
         self.logs.mkdir(exist_ok=True)
         node = SlurmNode(name="here", cpus=4, memory_mb=1000, gpus=gpus, gpu_model="a100")
         effects = EffectsFile(home)
-        self.hands = ProcessExecutor(state=home / "jobs", log_root=self.logs, accounts=accounts, effects=effects)
+        self.executor = ProcessExecutor(state=home / "jobs", log_root=self.logs, accounts=accounts, effects=effects)
         timing = ControllerTiming(configure_s=0.05, complete_s=0.05, kill_wait_s=0.5)
-        self.world = ClusterController(
-            picture or SimulatorSnapshot(nodes=(node,)), self.hands, time.time(), timing=timing
+        self.controller = ClusterController(
+            snapshot or SimulatorSnapshot(nodes=(node,)), self.executor, time.time(), timing=timing
         )
 
     def submit(self, command: str, **changed) -> SlurmJob:
@@ -57,10 +59,10 @@ class Machine:
             "required_nodes": ("here",),
             "script": f"#!/bin/bash\n{command}\n",
         }
-        return self.world.submit(SlurmJobRequest(**{**plain, **changed}), time.time())
+        return self.controller.submit(SlurmJobRequest(**{**plain, **changed}), time.time())
 
     def submit_attempt(self, command: str, **changed) -> SlurmJob:
-        """One whose record is to be beside its log, `a.log`."""
+        """Submit a job whose record belongs next to its log, `a.log`."""
         log = str(self.logs / "a.log")
         environment = {"ACME_ATTEMPT_RECORD": f"{log}.acme"}
         return self.submit(command, stdout=log, environment=environment, comment="acme:here:a.1", **changed)
@@ -71,18 +73,18 @@ class Machine:
         return [(line["event"], line["key"], line["exit_code"], line["signal"]) for line in lines]
 
     def now(self, job: SlurmJob) -> SlurmJob:
-        self.world.advance_to(time.time())
-        return self.world.jobs[job.id]
+        self.controller.advance_to(time.time())
+        return self.controller.jobs[job.id]
 
     def until_ended(self, job: SlurmJob) -> SlurmJob:
         until(lambda: self.now(job).ended_at and not self.now(job).flags, what=str(job.id))
         return self.now(job)
 
-    def until_said(self, job: SlurmJob, word: str) -> str:
-        until(lambda: self.now(job) and word in self.said(job), what=word)
-        return self.said(job)
+    def wait_for_output(self, job: SlurmJob, word: str) -> str:
+        until(lambda: self.now(job) and word in self.output(job), what=word)
+        return self.output(job)
 
-    def said(self, job: SlurmJob) -> str:
+    def output(self, job: SlurmJob) -> str:
         path = self.logs / f"slurm-{job.id}.out"
         return path.read_text() if path.exists() else ""
 
@@ -92,62 +94,62 @@ def machine(tmp_path):
     (tmp_path / "jobs").mkdir()
     machine = Machine(tmp_path)
     yield machine
-    for job in machine.world.jobs.values():
-        machine.hands.signal(job, 9, time.time())
-    until(lambda: machine.hands.poll_ends(time.time()) is not None and machine.hands.idle)
+    for job in machine.controller.jobs.values():
+        machine.executor.signal(job, 9, time.time())
+    until(lambda: machine.executor.poll_ends(time.time()) is not None and machine.executor.idle)
 
 
-def test_a_job_runs_in_its_directory_with_its_environment_and_its_gpus(machine, tmp_path):
+def test_job_runs_in_its_directory_with_its_environment_and_its_gpus(machine, tmp_path):
     script = 'echo "$PWD|$GREETING|$CUDA_VISIBLE_DEVICES|$SLURM_JOB_ID|$0|$(env | grep -c PYTEST)"; echo oops >&2'
     job = machine.submit(script, workdir=str(tmp_path), environment={"GREETING": "a = b"}, gpus_per_node=2)
 
     ended = machine.until_ended(job)
 
     assert (ended.state, ended.exit.code) == (State.COMPLETED, 0)
-    said = machine.said(job)
-    assert said.startswith(f"{tmp_path}|a = b|0,1|{job.id}|")
-    assert said.splitlines()[0].endswith("|0") and said.endswith("oops\n")
+    output = machine.output(job)
+    assert output.startswith(f"{tmp_path}|a = b|0,1|{job.id}|")
+    assert output.splitlines()[0].endswith("|0") and output.endswith("oops\n")
 
 
 @pytest.mark.parametrize(
     ("script", "state", "code", "signal"),
     [("exit 3", State.FAILED, 3, 0), ("kill -9 $$", State.FAILED, 0, 9), ("kill -SEGV $$", State.FAILED, 0, 11)],
 )
-def test_how_it_ended_is_told(machine, script, state, code, signal):
+def test_exit_status_is_reported(machine, script, state, code, signal):
     ended = machine.until_ended(machine.submit(script))
 
     assert (ended.state, ended.exit.code, ended.exit.signal) == (state, code, signal)
 
 
-def test_it_is_pinned_to_as_many_cpus_as_it_asked_for(machine):
+def test_job_is_pinned_to_its_requested_cpus(machine):
     job = machine.submit("nproc")
 
     machine.until_ended(job)
 
-    assert machine.said(job).strip() == "1"
+    assert machine.output(job).strip() == "1"
 
 
-def test_another_interpreter_is_respected(machine):
+def test_script_can_use_another_interpreter(machine):
     job = machine.submit("", script="#!/usr/bin/env python3\nprint(6 * 7)\n")
 
     machine.until_ended(job)
 
-    assert machine.said(job) == "42\n"
+    assert machine.output(job) == "42\n"
 
 
 @pytest.mark.parametrize(
     ("changed", "word"), [({"workdir": "/no/such"}, "cannot start"), ({"script": "#!/no/such\n"}, "cannot start")]
 )
-def test_a_job_that_cannot_start_says_so_in_its_log(machine, changed, word):
+def test_job_that_cannot_start_has_the_reason_in_its_log(machine, changed, word):
     job = machine.submit("true", **changed)
 
     assert machine.until_ended(job).exit.code == stepd.CANNOT_START_EXIT_CODE
-    assert word in machine.said(job)
+    assert word in machine.output(job)
 
 
 @pytest.fixture
 def others(tmp_path):
-    """A machine as root's server has it, whose jobs are another user's."""
+    """A machine run by root, on which jobs run as other users."""
     if os.geteuid() != 0:
         pytest.skip("only root can give jobs another user")
     (tmp_path / "jobs").mkdir(mode=0o700)
@@ -156,16 +158,16 @@ def others(tmp_path):
     return Machine(tmp_path, accounts=TeamAccounts(tmp_path / "accounts.json", UIDS))
 
 
-def test_roots_server_gives_a_job_its_teams_user_without_groups(others):
+def test_job_run_by_root_has_its_teams_user_without_groups(others):
     job = others.submit('echo "$(id -u) $(id -g) $(id -G | wc -w) $USER"; stat -c "%u %a" $HOME; umask')
     own = others.submit('echo "$HOME"', environment={"HOME": "/home/ada"})
 
     uid = UIDS[0]
     assert others.until_ended(job).state == State.COMPLETED
-    assert others.said(job) == f"{uid} {uid} 1 ada\n{uid} 700\n0022\n"
+    assert others.output(job) == f"{uid} {uid} 1 ada\n{uid} 700\n0022\n"
     assert (others.logs / f"slurm-{job.id}.out").stat().st_uid == uid
     others.until_ended(own)
-    assert others.said(own) == "/home/ada\n"
+    assert others.output(own) == "/home/ada\n"
 
 
 def test_job_log_keeps_the_group_of_its_directory(others):
@@ -178,7 +180,7 @@ def test_job_log_keeps_the_group_of_its_directory(others):
     assert (others.logs / f"slurm-{job.id}.out").stat().st_gid == 4242
 
 
-def test_job_of_a_team_without_a_free_user_id_is_refused(others):
+def test_job_of_a_team_without_a_free_user_id_is_rejected(others):
     for team in ("vision", "speech"):
         assert others.until_ended(others.submit("true", account=team)).state == State.COMPLETED
 
@@ -187,7 +189,7 @@ def test_job_of_a_team_without_a_free_user_id_is_refused(others):
     assert (ended.state, ended.reason) == (State.FAILED, "JobLaunchFailure")
 
 
-def test_home_that_was_removed_is_made_again_under_another_name(tmp_path):
+def test_removed_home_is_created_again_under_another_name(tmp_path):
     if os.geteuid() != 0:
         pytest.skip("only root can give jobs another user")
     job = SlurmJob(id=1, request=SlurmJobRequest(name="t", user="ada", account="vision"), submitted_at=0.0)
@@ -202,26 +204,26 @@ def test_home_that_was_removed_is_made_again_under_another_name(tmp_path):
     assert again.home != first.home and Path(again.home).stat().st_uid == UIDS[0]
 
 
-def test_such_a_job_reads_no_secret_and_touches_no_record(others):
+def test_job_of_another_user_cannot_read_secrets_or_change_records(others):
     job = others.submit(f"cat {others.home}/secret; ls {others.home}/jobs; kill -9 $PPID; echo on >> /dev/stdout")
 
     assert others.until_ended(job).state == State.COMPLETED
-    said = others.said(job)
-    assert "s3cret" not in said and "job-1" not in said
-    assert said.count("ermission denied") == 2 and "not permitted" in said and said.endswith("on\n")
+    output = others.output(job)
+    assert "s3cret" not in output and "job-1" not in output
+    assert output.count("ermission denied") == 2 and "not permitted" in output and output.endswith("on\n")
 
 
-def test_a_directory_that_this_user_cannot_enter_is_said_in_the_log(others):
+def test_inaccessible_working_directory_is_reported_in_the_log(others):
     (others.home / "closed").mkdir(mode=0o700)
     job = others.submit("true", workdir=str(others.home / "closed"))
 
     ended = others.until_ended(job)
 
     assert (ended.state, ended.exit.code) == (State.FAILED, stepd.CANNOT_START_EXIT_CODE)
-    assert f"ada cannot enter the working directory {others.home}/closed (Permission denied)" in others.said(job)
+    assert f"ada cannot enter the working directory {others.home}/closed (Permission denied)" in others.output(job)
 
 
-def test_team_gets_another_user_id_where_its_own_lies_outside_the_range(tmp_path):
+def test_team_gets_a_new_user_id_if_its_own_is_outside_the_range(tmp_path):
     if os.geteuid() != 0:
         pytest.skip("only root can give jobs another user")
     job = SlurmJob(id=1, request=SlurmJobRequest(name="t", user="ada", account="vision"), submitted_at=0.0)
@@ -241,7 +243,7 @@ def test_shared_account_is_the_user_of_the_server():
     assert (account.name, account.home, account.ids) == (me.pw_name, me.pw_dir, None)
 
 
-def test_a_bad_output_path_is_signal_53(machine, tmp_path):
+def test_invalid_output_path_ends_the_job_with_signal_53(machine, tmp_path):
     job = machine.submit("true", stdout=str(tmp_path / "elsewhere.log"))
 
     ended = machine.until_ended(job)
@@ -250,7 +252,7 @@ def test_a_bad_output_path_is_signal_53(machine, tmp_path):
     assert not (tmp_path / "elsewhere.log").exists()
 
 
-def test_the_time_limit_is_kept(machine):
+def test_time_limit_is_enforced(machine):
     job = machine.submit("sleep 60", limit_s=1.5)
 
     ended = machine.until_ended(job)
@@ -258,61 +260,65 @@ def test_the_time_limit_is_kept(machine):
     assert (ended.state, ended.ended_at - ended.started_at < 50) == (State.TIMEOUT, True)
 
 
-def test_term_is_a_request_and_kill_is_not(machine):
+def test_term_can_be_handled_and_kill_cannot(machine):
     job = machine.submit("trap 'echo heard' TERM; echo $$; while true; do sleep 0.1; done")
-    pid = int(machine.until_said(job, "\n"))
+    pid = int(machine.wait_for_output(job, "\n"))
 
-    machine.world.cancel(job.id, time.time())
+    machine.controller.cancel(job.id, time.time())
 
     ended = machine.until_ended(job)
-    assert "heard" in machine.said(job)
+    assert "heard" in machine.output(job)
     assert (ended.state, is_alive(pid)) == (State.CANCELLED, False)
 
 
-def test_nothing_of_a_job_survives_it_not_even_what_left_its_session(machine):
+def test_processes_that_left_the_session_end_with_the_job(machine):
     job = machine.submit("setsid sleep 300 & echo $!; exit 0")
 
     machine.until_ended(job)
 
-    assert not is_alive(int(machine.said(job)))
+    assert not is_alive(int(machine.output(job)))
 
 
-def test_a_controller_that_comes_back_adopts_what_runs(machine):
+def test_restarted_controller_adopts_running_jobs(machine):
     job = machine.submit("echo $$; sleep 2; exit 4")
-    pid = int(machine.until_said(job, "\n"))
+    pid = int(machine.wait_for_output(job, "\n"))
 
-    successor = Machine(machine.home, machine.world.take_snapshot())
+    successor = Machine(machine.home, machine.controller.take_snapshot())
 
     assert successor.now(job).state == State.RUNNING
-    assert successor.world.used_gpus("here") == machine.world.used_gpus("here")
+    assert successor.controller.used_gpus("here") == machine.controller.used_gpus("here")
     assert is_alive(pid)
     assert successor.until_ended(job).exit.code == 4
 
 
-def test_an_end_that_nobody_saw_is_found_in_the_record(machine):
+def test_unobserved_end_is_read_from_the_record(machine):
     job = machine.submit("exit 5")
-    machine.until_said(job, "") and machine.now(job)
-    until(lambda: machine.world.advance(time.time()) or (machine.home / "jobs" / "job-1" / "exit.json").exists())
-    picture = SimulatorSnapshot(nodes=machine.world.take_snapshot().nodes, jobs=(machine.world.jobs[job.id],))
+    machine.wait_for_output(job, "") and machine.now(job)
+    until(
+        lambda: machine.controller.advance_to(time.time()) or (machine.home / "jobs" / "job-1" / "exit.json").exists()
+    )
+    snapshot = SimulatorSnapshot(
+        nodes=machine.controller.take_snapshot().nodes, jobs=(machine.controller.jobs[job.id],)
+    )
 
-    assert Machine(machine.home, picture).until_ended(job).exit.code == 5
+    assert Machine(machine.home, snapshot).until_ended(job).exit.code == 5
 
 
-def test_starting_twice_runs_once(machine):
+def test_job_that_is_started_twice_runs_once(machine):
     job = machine.submit("echo once; sleep 1")
-    machine.until_said(job, "once")
+    machine.wait_for_output(job, "once")
 
-    machine.hands.start(machine.now(job), time.time())
+    machine.executor.start(machine.now(job), time.time())
     ProcessExecutor(state=machine.home / "jobs", log_root=machine.logs).start(machine.now(job), time.time())
 
     machine.until_ended(job)
-    assert machine.said(job) == "once\n"
+    assert machine.output(job) == "once\n"
 
 
-def test_a_shim_that_dies_is_a_failed_node_and_its_job_is_swept_away(machine):
+def test_killed_shim_counts_as_a_node_failure_and_its_processes_are_killed(machine):
     job = machine.submit("echo $$ $PPID; sleep 60")
-    pid, shim = map(int, machine.until_said(job, "\n").split())
-    until((machine.home / "jobs" / f"job-{job.id}" / "running.json").exists)  # it is written after the job began
+    pid, shim = map(int, machine.wait_for_output(job, "\n").split())
+    until((machine.home / "jobs" / f"job-{job.id}" / "running.json").exists)  # written after the job has started
 
     os.kill(shim, 9)
 
@@ -320,8 +326,8 @@ def test_a_shim_that_dies_is_a_failed_node_and_its_job_is_swept_away(machine):
     until(lambda: not is_alive(pid))
 
 
-def test_a_shim_killed_before_it_wrote_the_record_leaves_no_process(tmp_path):
-    """The child waits for a word that never comes; it neither runs the command nor stays."""
+def test_shim_killed_before_it_wrote_the_record_leaves_no_process(tmp_path):
+    """The child waits for a byte that never arrives; it neither runs the command nor stays."""
     marker, (go, may_go) = tmp_path / "ran", os.pipe()
     ready, is_ready = os.pipe()
     child = os.fork()
@@ -333,30 +339,30 @@ def test_a_shim_killed_before_it_wrote_the_record_leaves_no_process(tmp_path):
     os.close(is_ready)
     assert os.read(ready, 1) == b"" and os.getsid(child) == child
 
-    os.close(may_go)  # what the kernel does when the shim is killed
+    os.close(may_go)  # as the kernel does when the shim is killed
 
     _, status = os.waitpid(child, 0)
     assert (os.WEXITSTATUS(status), marker.exists()) == (stepd.CANNOT_START_EXIT_CODE, False)
 
 
-def test_the_record_is_there_before_the_command_runs(machine):
+def test_record_is_written_before_the_command_runs(machine):
     job = machine.submit('cat "$RECORD"', environment={"RECORD": str(machine.home / "jobs/job-1/running.json")})
 
     machine.until_ended(job)
 
-    assert '"pid"' in machine.said(job)
+    assert '"pid"' in machine.output(job)
 
 
-def test_a_signal_reaches_the_shell_alone_or_all_but_the_shell(machine):
+def test_signal_reaches_only_the_shell_or_all_other_processes(machine):
     inner = "trap 'echo inner heard; exit 0' USR1; echo up; while true; do sleep 0.05; done"
     job = machine.submit(f"trap 'echo shell heard' USR1\nbash -c \"{inner}\" &\nwhile ! wait; do :; done; sleep 60")
-    machine.until_said(job, "up")
+    machine.wait_for_output(job, "up")
 
-    machine.world.signal(job.id, signal.SIGUSR1, time.time(), SignalTarget.SHELL)
-    assert "inner" not in machine.until_said(job, "shell heard")
+    machine.controller.signal(job.id, signal.SIGUSR1, time.time(), SignalTarget.SHELL)
+    assert "inner" not in machine.wait_for_output(job, "shell heard")
 
-    machine.world.signal(job.id, signal.SIGUSR1, time.time(), SignalTarget.STEPS)
-    assert machine.until_said(job, "inner heard").count("shell heard") == 1
+    machine.controller.signal(job.id, signal.SIGUSR1, time.time(), SignalTarget.STEPS)
+    assert machine.wait_for_output(job, "inner heard").count("shell heard") == 1
     assert machine.now(job).state == State.RUNNING
 
 
@@ -374,44 +380,44 @@ while kill -0 "$child" 2>/dev/null; do wait "$child"; done
 """
 
 
-def test_a_script_that_runs_beneath_a_wrapper_is_part_of_the_batch_shell(machine):
+def test_script_below_a_wrapper_is_part_of_the_batch_shell(machine):
     job = machine.submit(WRAPPED)
-    machine.until_said(job, "up")
+    machine.wait_for_output(job, "up")
 
-    machine.world.signal(job.id, signal.SIGUSR1, time.time(), SignalTarget.SHELL)
-    assert "program heard" not in machine.until_said(job, "script heard")
+    machine.controller.signal(job.id, signal.SIGUSR1, time.time(), SignalTarget.SHELL)
+    assert "program heard" not in machine.wait_for_output(job, "script heard")
 
-    machine.world.signal(job.id, signal.SIGUSR1, time.time(), SignalTarget.STEPS)
-    assert machine.until_said(job, "program heard").count("script heard") == 1
+    machine.controller.signal(job.id, signal.SIGUSR1, time.time(), SignalTarget.STEPS)
+    assert machine.wait_for_output(job, "program heard").count("script heard") == 1
     assert machine.now(job).state == State.RUNNING
 
 
-def test_a_subshell_of_the_script_is_no_batch_shell(machine):
+def test_subshell_of_the_script_is_not_a_batch_shell(machine):
     subshell = "( trap 'echo subshell heard; exit 0' USR1; echo up; while true; do sleep 0.05; done )"
     job = machine.submit(f"trap 'echo shell heard' USR1\n{subshell} &\nwhile ! wait; do :; done; sleep 60")
-    machine.until_said(job, "up")
+    machine.wait_for_output(job, "up")
 
-    machine.world.signal(job.id, signal.SIGUSR1, time.time(), SignalTarget.STEPS)
+    machine.controller.signal(job.id, signal.SIGUSR1, time.time(), SignalTarget.STEPS)
 
-    assert "shell heard" not in machine.until_said(job, "subshell heard").replace("subshell heard", "")
+    assert "shell heard" not in machine.wait_for_output(job, "subshell heard").replace("subshell heard", "")
 
 
 @pytest.mark.parametrize(
     ("command", "code", "number"), [("true", 0, None), ("exit 3", 3, None), ("kill -9 $$", None, 9)]
 )
-def test_the_effects_file_has_the_begin_and_the_end_of_a_process(machine, command, code, number):
+def test_effects_file_has_the_start_and_the_end_of_a_process(machine, command, code, number):
     machine.until_ended(machine.submit_attempt(command))
 
     assert machine.effects == [("start", "here:a.1", None, None), ("end", "here:a.1", code, number)]
 
 
-def test_a_job_whose_log_cannot_be_opened_has_no_effects(machine):
+def test_job_whose_log_cannot_be_opened_has_no_effects(machine):
     machine.until_ended(machine.submit("true", stdout="/etc/acme.log"))
 
     assert machine.effects == []
 
 
-def test_a_job_whose_shim_died_has_ended_by_kill(machine):
+def test_effect_of_a_job_whose_shim_was_killed_is_a_kill(machine):
     job = machine.submit_attempt("echo $PPID > pid; mv pid ready; sleep 60", workdir=str(machine.home))
     until(lambda: machine.now(job) and (machine.home / "ready").exists())
     until((machine.home / "jobs" / f"job-{job.id}" / "running.json").exists)
@@ -425,7 +431,7 @@ def test_a_job_whose_shim_died_has_ended_by_kill(machine):
 RECORDING = 'mkdir "$ACME_ATTEMPT_RECORD" && echo "$SLURM_JOB_ID here 1" > "$ACME_ATTEMPT_RECORD/start"'
 
 
-def test_an_attempt_that_has_a_record_is_not_started_again(machine):
+def test_attempt_with_a_record_is_not_started_again(machine):
     machine.until_ended(machine.submit_attempt(f"{RECORDING}; echo once"))
 
     again = machine.until_ended(machine.submit_attempt(f"{RECORDING}; echo twice"))
@@ -435,7 +441,7 @@ def test_an_attempt_that_has_a_record_is_not_started_again(machine):
     assert [event for event, *_ in machine.effects] == ["start", "end"]
 
 
-def test_an_attempt_that_runs_without_a_record_is_not_started_a_second_time(machine):
+def test_attempt_that_runs_without_a_record_is_not_started_twice(machine):
     first = machine.submit_attempt("echo up; sleep 60")
     until(lambda: machine.now(first) and (machine.logs / "a.log").exists())
 
@@ -448,7 +454,7 @@ def test_an_attempt_that_runs_without_a_record_is_not_started_a_second_time(mach
 @pytest.mark.parametrize(
     ("command", "exit_line"), [("exit 3", "3"), ("exit 0", "0"), ("exit 143", "143"), ("kill -9 $$", None)]
 )
-def test_the_record_of_another_users_job_is_written_by_the_server(others, command, exit_line):
+def test_record_of_another_users_job_is_written_by_the_server(others, command, exit_line):
     job = others.submit_attempt(f"{RECORDING}; {command}")
 
     others.until_ended(job)
@@ -459,7 +465,7 @@ def test_the_record_of_another_users_job_is_written_by_the_server(others, comman
     assert {path.stat().st_uid for path in (record, *record.iterdir())} == {os.geteuid()}
 
 
-def test_another_user_can_neither_make_nor_change_nor_remove_a_record(others):
+def test_another_user_cannot_create_change_or_remove_a_record(others):
     record = others.logs / "a.log.acme"
     others.until_ended(others.submit_attempt("exit 3"))
     attempts = f"mkdir {others.logs}/b.log.acme; echo 0 > {record}/exit; rm -r {record}; mv {record} {record}.old"
@@ -467,12 +473,12 @@ def test_another_user_can_neither_make_nor_change_nor_remove_a_record(others):
     attacker = others.submit(attempts)
 
     others.until_ended(attacker)
-    assert others.said(attacker).count("ermission denied") >= 4
+    assert others.output(attacker).count("ermission denied") >= 4
     assert (record / "exit").read_text().startswith("3 ")
     assert not (others.logs / "b.log.acme").exists()
 
 
-def test_a_job_that_names_the_record_of_another_writes_none(others):
+def test_job_that_names_another_jobs_record_writes_none(others):
     named = {"ACME_ATTEMPT_RECORD": str(others.logs / "b.log.acme")}
 
     others.until_ended(others.submit("true", environment=named))
@@ -480,7 +486,7 @@ def test_a_job_that_names_the_record_of_another_writes_none(others):
     assert not (others.logs / "b.log.acme").exists()
 
 
-def test_a_record_of_another_boot_is_a_failed_node_and_signals_nobody(machine):
+def test_record_of_another_boot_is_a_node_failure_and_no_process_is_signalled(machine):
     directory = machine.home / "jobs" / "job-1"
     directory.mkdir()
     stranger = os.getpid()
@@ -490,18 +496,18 @@ def test_a_record_of_another_boot_is_a_failed_node_and_signals_nobody(machine):
     assert machine.until_ended(job).state == State.NODE_FAIL
 
 
-def test_a_pid_that_was_given_again_is_left_alone(machine):
+def test_reused_pid_is_not_signalled(machine):
     directory = machine.home / "jobs" / "job-1"
     directory.mkdir()
     record = {"pid": os.getpid(), "start": 1, "boot": stepd.boot_id()}
     stepd.write(str(directory), "running.json", record)
     job = machine.submit("true")
 
-    assert machine.until_ended(job).state == State.NODE_FAIL  # and we are still here to say so
+    assert machine.until_ended(job).state == State.NODE_FAIL  # this process was not killed
 
 
 @pytest.mark.chaos
-def test_the_server_is_killed_and_its_jobs_do_not_notice(tmp_path):
+def test_jobs_survive_a_kill_of_the_server(tmp_path):
     with ClusterProcess(tmp_path, "--execute") as cluster:
         backend = cluster.backend()
         node = backend.nodes()[0].name
@@ -522,7 +528,7 @@ def test_the_server_is_killed_and_its_jobs_do_not_notice(tmp_path):
         backend.close()
 
 
-def on_this_machine(backend, key: str, script: str, log: Path):
+def submit_here(backend, key: str, script: str, log: Path):
     (node,) = backend.nodes()
     plain = {"gpus_per_node": 0, "cpus_per_node": 1, "memory_per_node_mb": 10, "workdir": "/tmp"}
     return backend.submit(submission(key=key, script=script, stdout=str(log), nodes=(node.name,), **plain))
@@ -530,12 +536,12 @@ def on_this_machine(backend, key: str, script: str, log: Path):
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_clean_stop_leaves_no_process_and_says_why_the_jobs_ended(tmp_path, number):
+def test_clean_stop_leaves_no_process_and_reports_why_the_jobs_ended(tmp_path, number):
     with ClusterProcess(tmp_path, "--execute") as cluster:
         backend, polite, deaf = cluster.backend(), cluster.log_root / "polite.log", cluster.log_root / "deaf.log"
         hears = "trap 'echo bye; exit 0' TERM; echo $$ $PPID; while true; do sleep 0.1; done"
-        on_this_machine(backend, "polite", hears, polite)
-        on_this_machine(backend, "deaf", "trap '' TERM; (setsid sleep 300 & echo $$ $PPID $!); sleep 300", deaf)
+        submit_here(backend, "polite", hears, polite)
+        submit_here(backend, "deaf", "trap '' TERM; (setsid sleep 300 & echo $$ $PPID $!); sleep 300", deaf)
         pids = [int(pid) for log in (polite, deaf) for pid in until(lambda log=log: whole_line(log)).split()]
         backend.close()
 
@@ -557,12 +563,12 @@ def whole_line(log: Path) -> str:
     return text if text.endswith("\n") else ""
 
 
-def test_what_waits_does_not_begin_while_the_machine_goes_down(machine):
+def test_pending_job_does_not_start_during_a_shutdown(machine):
     running = machine.submit("echo $$; sleep 60", gpus_per_node=4)
     waiting = machine.submit("true", gpus_per_node=4)
-    machine.until_said(running, "\n")
+    machine.wait_for_output(running, "\n")
 
-    machine.world.shut_down("down", time.time())
+    machine.controller.shut_down("down", time.time())
 
     assert machine.until_ended(running).state == State.NODE_FAIL
-    assert machine.world.empty and machine.now(waiting).state == State.PENDING
+    assert machine.controller.empty and machine.now(waiting).state == State.PENDING

@@ -1,4 +1,4 @@
-"""Telemetry of simulated GPUs, read back by the reader that real ones are read with."""
+"""Telemetry of simulated GPUs, parsed by the parser for real exporters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from scheduling.slurmsim import dcgm_exporter
 from scheduling.slurmsim.faults import FaultKind
 from scheduling.slurmsim.scripts.play import SimulatedExecutor
 
-from .make import NODES, NOW, request, world
+from .make import NODES, NOW, controller, request
 
 
 def reading(cluster, now):
@@ -16,27 +16,27 @@ def reading(cluster, now):
 
 
 def busy(kind: str, seconds: float = 1000.0):
-    cluster = world()
+    cluster = controller()
     hints = {"ACME_KIND": kind, "SIM_DURATION_S": str(seconds), "SIM_END": "COMPLETED"}
     cluster.submit(request(NODES[0], environment=hints), NOW)
     cluster.advance_to(NOW + 100)
     return cluster
 
 
-def test_every_gpu_is_there_with_its_identity():
-    seen = reading(world(), NOW)
+def test_page_contains_every_gpu_with_its_identity():
+    seen = reading(controller(), NOW)
 
     assert (len(seen.gpus), seen.unreadable_lines) == (32, 0)
     assert len({gpu.uuid for gpu in seen.gpus}) == 32
     assert seen.gpus[0].model == "NVIDIA A100"
 
 
-def test_the_same_moment_gives_the_same_page():
+def test_same_time_gives_the_same_page():
     assert reading(busy("pretrain"), NOW + 100) == reading(busy("pretrain"), NOW + 100)
     assert reading(busy("pretrain"), NOW + 100) != reading(busy("pretrain"), NOW + 120)
 
 
-def test_pretraining_is_dense_and_an_idle_gpu_is_idle():
+def test_pretraining_load_is_high_and_an_idle_gpu_has_none():
     gpus = reading(busy("pretrain"), NOW + 100).by_place
 
     assert gpus[NODES[0], 0].util_percent > 90
@@ -45,7 +45,7 @@ def test_pretraining_is_dense_and_an_idle_gpu_is_idle():
     assert gpus[NODES[0], 7].power_w < 100 < gpus[NODES[0], 0].power_w
 
 
-def test_evaluation_has_phases_in_which_the_gpu_waits():
+def test_evaluation_has_phases_with_an_idle_gpu():
     cluster = busy("evaluation", 1000)
 
     phases = [reading(cluster, NOW + at).by_place[NODES[0], 0].util_percent for at in (100, 500, 900)]
@@ -53,15 +53,15 @@ def test_evaluation_has_phases_in_which_the_gpu_waits():
     assert phases[0] < 10 < phases[1] > 10 > phases[2]
 
 
-def test_a_dead_node_says_nothing():
-    cluster = world()
+def test_node_that_is_down_has_no_telemetry():
+    cluster = controller()
     cluster.set_down(NODES[0], "test", "ada", NOW)
 
     assert NODES[0] not in {gpu.node for gpu in reading(cluster, NOW).gpus}
 
 
-def test_a_device_error_stays_on_its_gpu_until_the_node_boots():
-    cluster = world()
+def test_device_error_stays_on_its_gpu_until_the_node_boots():
+    cluster = controller()
     cluster.submit(request(NODES[0], seconds=5, end="FAILED:1:nvlink_error", gpus_per_node=2), NOW)
     cluster.advance_to(NOW + 20)
 
@@ -71,22 +71,22 @@ def test_a_device_error_stays_on_its_gpu_until_the_node_boots():
     assert reading(cluster, NOW + 40).by_place[NODES[0], 0].last_xid == 0
 
 
-# --- what breaks can be counted
+# --- counters
 
 
-def broken(kind, after=30.0, gpu=2):
-    cluster = world()
+def page_with_fault(kind, after=30.0, gpu=2):
+    cluster = controller()
     cluster.inject_fault(kind, NOW + 60, node=NODES[0], gpu=gpu)
     at = NOW + 60 + after
     samples = dcgm_exporter.simulated_samples(cluster, SimulatedExecutor().run_of_job, seed=3, now=at)
     return telemetry.parse(dcgm_exporter.exporter_page(samples, dcgm_exporter.nic_ports(cluster, now=at)))
 
 
-def test_a_sound_machine_room_counts_nothing_that_is_trouble():
+def test_cluster_without_faults_has_no_error_counters():
     seen = telemetry.parse(
         dcgm_exporter.exporter_page(
-            dcgm_exporter.simulated_samples(world(), SimulatedExecutor().run_of_job, seed=3, now=NOW),
-            dcgm_exporter.nic_ports(world(), now=NOW),
+            dcgm_exporter.simulated_samples(controller(), SimulatedExecutor().run_of_job, seed=3, now=NOW),
+            dcgm_exporter.nic_ports(controller(), now=NOW),
         )
     )
 
@@ -94,15 +94,15 @@ def test_a_sound_machine_room_counts_nothing_that_is_trouble():
     assert {name for gpu in seen.gpus for name, value in gpu.counted.items() if value} <= {"ecc_sbe"}
 
 
-def test_a_damaged_row_is_counted_and_waits_for_the_next_reset():
-    mine = broken(FaultKind.ECC).by_place[NODES[0], 2].counted
+def test_ecc_error_is_counted_with_a_pending_row_remap():
+    mine = page_with_fault(FaultKind.ECC).by_place[NODES[0], 2].counted
 
     assert (mine["ecc_dbe"], mine["rows_pending"], mine["remap_failed"]) == (1, 1, 0)
-    assert not broken(FaultKind.ECC).by_place[NODES[0], 3].counted["ecc_dbe"]
+    assert not page_with_fault(FaultKind.ECC).by_place[NODES[0], 3].counted["ecc_dbe"]
 
 
-def test_a_link_a_hot_gpu_and_a_cable_show_where_they_are():
-    assert broken(FaultKind.NVLINK).by_place[NODES[0], 2].counted["nvlink_crc"] >= 1000
-    assert broken(FaultKind.SLOW).by_place[NODES[0], 2].counted["slowed"] == 0x40
-    assert broken(FaultKind.FABRIC).nics_down == {NODES[0]: ("mlx5_0:1",)}
-    assert not broken(FaultKind.FABRIC, after=200.0).nics_down
+def test_link_error_hot_gpu_and_fabric_fault_appear_at_their_place():
+    assert page_with_fault(FaultKind.NVLINK).by_place[NODES[0], 2].counted["nvlink_crc"] >= 1000
+    assert page_with_fault(FaultKind.SLOW).by_place[NODES[0], 2].counted["slowed"] == 0x40
+    assert page_with_fault(FaultKind.FABRIC).nics_down == {NODES[0]: ("mlx5_0:1",)}
+    assert not page_with_fault(FaultKind.FABRIC, after=200.0).nics_down

@@ -1,4 +1,4 @@
-"""What a job may not do to Acme, its database and the jobs of other teams, where root runs the cluster server."""
+"""Isolation of jobs from Acme, its database and the jobs of other teams, when root runs the cluster server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give jo
 
 
 class Jobs:
-    """Submits scripts to this machine's cluster and reads what they printed."""
+    """Submits scripts to this machine's cluster and reads their output."""
 
     def __init__(self, cluster: ClusterProcess) -> None:
         self.cluster, self.backend = cluster, cluster.backend()
@@ -42,13 +42,13 @@ class Jobs:
         )
         return log
 
-    def said(self, script: str, team: str = "vision") -> str:
+    def output_of(self, script: str, team: str = "vision") -> str:
         log = self.start(f"{script}\necho END", team)
         until(lambda: log.exists() and log.read_text().endswith("END\n"), what=script)
         return log.read_text().removesuffix("END\n")
 
     def uid(self, team: str) -> int:
-        return int(self.said("id -u", team))
+        return int(self.output_of("id -u", team))
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def jobs(tmp_path):
 
 
 def open_the_way_to(path) -> None:
-    """pytest closes its directories (0700); without that, permissions of the files alone protect them."""
+    """Open pytest's private directories (0700), so that only the permissions of the files protect them."""
     for directory in (path, *path.parents):
         directory.chmod(directory.stat().st_mode | 0o011)
 
@@ -78,7 +78,9 @@ def test_job_cannot_take_over_the_database(jobs, tmp_path):
         data = tmp_path / "postgres" / "data"
         postmaster = int((data / "postmaster.pid").read_text().split()[0])
 
-        jobs.said(f"echo 'host all all all trust' >> {data}/pg_hba.conf; kill -HUP {postmaster}; kill {postmaster}")
+        jobs.output_of(
+            f"echo 'host all all all trust' >> {data}/pg_hba.conf; kill -HUP {postmaster}; kill {postmaster}"
+        )
 
         assert jobs.uid("vision") != os.stat(f"/proc/{postmaster}").st_uid
         assert "all all all trust" not in (data / "pg_hba.conf").read_text()
@@ -92,38 +94,40 @@ def test_job_reads_no_secret_of_the_instance(jobs, tmp_path):
         [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, "SECRET_KEY": "s3cret"}
     )
 
-    said = jobs.said(f"cat {tmp_path}/secrets/*; cat /proc/{service.pid}/environ; cat {jobs.cluster.state}/token")
+    output = jobs.output_of(
+        f"cat {tmp_path}/secrets/*; cat /proc/{service.pid}/environ; cat {jobs.cluster.state}/token"
+    )
 
     service.communicate(b"\n")
-    assert "s3cret" not in said and jobs.cluster.token not in said
+    assert "s3cret" not in output and jobs.cluster.token not in output
 
 
 def test_job_reads_no_environment_of_another_teams_job(jobs):
     other = jobs.start("echo $$; sleep 600", "speech", HF_TOKEN="s3cret")
     pid = until(lambda: other.exists() and other.read_text().strip())
 
-    assert "s3cret" not in jobs.said(f"cat /proc/{pid}/environ")
-    assert "s3cret" in jobs.said(f"cat /proc/{pid}/environ", team="speech")
+    assert "s3cret" not in jobs.output_of(f"cat /proc/{pid}/environ")
+    assert "s3cret" in jobs.output_of(f"cat /proc/{pid}/environ", team="speech")
 
 
 def test_job_cannot_signal_another_teams_job(jobs):
     other = jobs.start("echo $$; sleep 600", "speech")
     pid = int(until(lambda: other.exists() and other.read_text().strip()))
 
-    jobs.said(f"kill -9 {pid}")
+    jobs.output_of(f"kill -9 {pid}")
 
     assert is_alive(pid)
 
 
 def test_job_reads_no_file_in_the_home_of_another_team(jobs):
-    home = jobs.said('echo s3cret >"$HOME/key"; chmod 644 "$HOME/key"; echo "$HOME"', team="speech").strip()
+    home = jobs.output_of('echo s3cret >"$HOME/key"; chmod 644 "$HOME/key"; echo "$HOME"', team="speech").strip()
 
-    assert "s3cret" not in jobs.said(f"cat {home}/key")
-    assert jobs.said("cat $HOME/key", team="speech") == "s3cret\n"
+    assert "s3cret" not in jobs.output_of(f"cat {home}/key")
+    assert jobs.output_of("cat $HOME/key", team="speech") == "s3cret\n"
 
 
 def test_job_has_no_capability_and_gains_none(jobs):
-    status = jobs.said("cat /proc/self/status")
+    status = jobs.output_of("cat /proc/self/status")
 
     rows = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     assert {rows[name].strip("0") for name in ("CapEff", "CapPrm", "CapInh", "CapAmb", "CapBnd")} == {""}

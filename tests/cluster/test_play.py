@@ -1,4 +1,4 @@
-"""How simulated jobs go, and what they say."""
+"""The course of simulated jobs, and their output."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .make import NODES, NOW, request
 
 
 def job(**environment: str) -> SlurmJob:
-    asked = request(*NODES[:2], environment=environment, comment="acme:a1")
-    return SlurmJob(id=7, request=asked, submitted_at=NOW, started_at=NOW, began_at=NOW, nodes=NODES[:2])
+    job_request = request(*NODES[:2], environment=environment, comment="acme:a1")
+    return SlurmJob(id=7, request=job_request, submitted_at=NOW, started_at=NOW, began_at=NOW, nodes=NODES[:2])
 
 
 def play(speed: float = 1.0, seed: int = 0, **environment: str):
@@ -29,25 +29,25 @@ def log(until: float = inf, first: int = 0, **environment: str) -> list[str]:
     return lines_until(script, first, until)
 
 
-def test_the_same_seed_plays_the_same():
+def test_same_seed_gives_the_same_run():
     assert play(ACME_KIND="pretrain") == play(ACME_KIND="pretrain")
     assert play(seed=1) != play(seed=2)
 
 
-def test_speed_divides_what_is_drawn_and_not_what_is_told():
+def test_speed_divides_drawn_durations_but_not_hints():
     assert play(speed=10, SIM_END="COMPLETED").duration_s == pytest.approx(
         play(speed=1, SIM_END="COMPLETED").duration_s / 10
     )
     assert play(speed=10, SIM_DURATION_S="30").duration_s == 30
 
 
-def test_hints_decide():
-    told = play(SIM_DURATION_S="12.5", SIM_END="FAILED:9:ecc_error", SIM_LOSS="spike:0.5")
+def test_hints_determine_the_run():
+    run = play(SIM_DURATION_S="12.5", SIM_END="FAILED:9:ecc_error", SIM_LOSS="spike:0.5")
 
-    assert (told.duration_s, told.state, told.exit.code, told.cause) == (12.5, State.FAILED, 9, "ecc_error")
+    assert (run.duration_s, run.state, run.exit.code, run.cause) == (12.5, State.FAILED, 9, "ecc_error")
 
 
-def test_a_job_told_to_time_out_never_ends_by_itself():
+def test_job_with_the_end_timeout_never_ends_by_itself():
     assert play(SIM_END="TIMEOUT", SIM_DURATION_S="3").duration_s == inf
 
 
@@ -64,20 +64,20 @@ def test_a_job_told_to_time_out_never_ends_by_itself():
         ("SIM_END", "COMPLETED,EXPLODED"),
     ],
 )
-def test_a_hint_that_makes_no_sense_is_named(name, value):
+def test_invalid_hint_is_rejected_with_its_name(name, value):
     with pytest.raises(InvalidSimHint, match=name):
         check_hints({name: value})
 
 
-def test_training_tells_loss_and_throughput():
-    said = log(until=300, ACME_KIND="pretrain", SIM_DURATION_S="4000")
+def test_training_log_contains_loss_and_throughput():
+    lines = log(until=300, ACME_KIND="pretrain", SIM_DURATION_S="4000")
 
-    assert any("world size 8" in line for line in said[:8])
-    assert all(word in said[20] for word in ("loss", "grad norm", "tokens/s/gpu"))
-    assert any("checkpoint saved" in line for line in said)
+    assert any("world size 8" in line for line in lines[:8])
+    assert all(word in lines[20] for word in ("loss", "grad norm", "tokens/s/gpu"))
+    assert any("checkpoint saved" in line for line in lines)
 
 
-def test_the_loss_falls_and_a_spike_is_seen():
+def test_loss_decreases_and_a_spike_is_visible():
     plain, spiking = (
         log(ACME_KIND="sft", SIM_DURATION_S="400", SIM_END="COMPLETED", SIM_LOSS=hint) for hint in ("", "spike:0.5")
     )
@@ -89,24 +89,24 @@ def test_the_loss_falls_and_a_spike_is_seen():
     assert loss(spiking[150]) > 2 * loss(plain[150])
 
 
-def test_evaluation_tells_its_datasets():
-    said = log(ACME_KIND="evaluation", SIM_DURATION_S="100", SIM_END="COMPLETED")
+def test_evaluation_log_contains_its_datasets():
+    lines = log(ACME_KIND="evaluation", SIM_DURATION_S="100", SIM_END="COMPLETED")
 
-    assert any("mmlu: finished, accuracy" in line for line in said)
-    assert said[-1].endswith("all done")
+    assert any("mmlu: finished, accuracy" in line for line in lines)
+    assert lines[-1].endswith("all done")
 
 
 @pytest.mark.parametrize("cause", sorted(REASON_NAMES))
-def test_every_failure_leaves_a_tail(cause):
-    said = log(ACME_KIND="pretrain", SIM_DURATION_S="60", SIM_END=f"FAILED:1:{cause}")
+def test_every_failure_reason_has_output(cause):
+    lines = log(ACME_KIND="pretrain", SIM_DURATION_S="60", SIM_END=f"FAILED:1:{cause}")
 
-    assert not any(word in line for line in said for word in ("{rank}", "{host}", "{pid}", "{job}", "{step}"))
-    assert any(word in "\n".join(said[-40:]) for word in ("Error", "error"))
+    assert not any(word in line for line in lines for word in ("{rank}", "{host}", "{pid}", "{job}", "{step}"))
+    assert any(word in "\n".join(lines[-40:]) for word in ("Error", "error"))
 
 
 @pytest.mark.parametrize("duration", ["0", "0.1", "1", "3.3", "60", "601", "20000"])
 @pytest.mark.parametrize("end", ["COMPLETED", "FAILED:1:out_of_memory_error"])
-def test_a_log_written_in_pieces_is_the_log_written_at_once(duration, end):
+def test_log_written_in_pieces_equals_the_log_written_at_once(duration, end):
     hints = {"ACME_KIND": "pretrain", "SIM_DURATION_S": duration, "SIM_END": end}
     whole, pieces = log(**hints), []
 
@@ -117,7 +117,7 @@ def test_a_log_written_in_pieces_is_the_log_written_at_once(duration, end):
     assert log(first=len(whole), **hints) == []
 
 
-def test_a_long_log_stays_small():
+def test_long_log_stays_small():
     assert len(log(ACME_KIND="pretrain", SIM_DURATION_S="1000000", SIM_END="COMPLETED")) < 2_100
 
 
@@ -132,6 +132,6 @@ def test_a_long_log_stays_small():
     ],
 )
 def test_each_attempt_has_the_end_of_its_number(comment, state):
-    asked = request(end="FAILED:1:cuda_error,NODE_FAIL,COMPLETED", comment=comment)
+    job_request = request(end="FAILED:1:cuda_error,NODE_FAIL,COMPLETED", comment=comment)
 
-    assert simulate_run(SlurmJob(id=1, request=asked, submitted_at=NOW), seed=1, speed=1).state == state
+    assert simulate_run(SlurmJob(id=1, request=job_request, submitted_at=NOW), seed=1, speed=1).state == state

@@ -1,4 +1,4 @@
-"""The simulated cluster as a process: doors, promises that survive kill -9, and logs that go on where they stopped."""
+"""The simulated cluster as a process: its API, durability across kill -9, and logs that continue after a restart."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def http(cluster):
         yield client
 
 
-def asked(cluster: ClusterProcess, key: str, **changed):
+def make_submission(cluster: ClusterProcess, key: str, **changed):
     plain = {
         "key": key,
         "nodes": ("seren-001",),
@@ -48,7 +48,7 @@ def asked(cluster: ClusterProcess, key: str, **changed):
     return submission(**{**plain, **changed})
 
 
-def test_it_is_healthy_and_tells_of_every_gpu(cluster, http):
+def test_server_is_healthy_and_exports_every_gpu(cluster, http):
     assert http.get("/healthz").status_code == 200
     assert len(telemetry.read_exporter(f"{cluster.address}/metrics").gpus) == 32
 
@@ -56,7 +56,7 @@ def test_it_is_healthy_and_tells_of_every_gpu(cluster, http):
 @pytest.mark.parametrize(
     "path", ["diag", "partitions", "reservations", "jobs/state/", "jobs", "nodes", "node/seren-001"]
 )
-def test_every_page_has_errors_warnings_and_meta(http, path):
+def test_every_response_has_errors_warnings_and_meta(http, path):
     answer = http.get(f"{API}/{path}")
 
     assert answer.status_code == 200
@@ -81,14 +81,14 @@ def test_every_page_has_errors_warnings_and_meta(http, path):
         ("DELETE", f"{API}/job/1?signal=FOO", b"", 500),
     ],
 )
-def test_nonsense_is_answered_and_not_stumbled_over(http, method, path, content, status):
+def test_invalid_requests_get_an_error_response(http, method, path, content, status):
     answer = http.request(method, path, content=content, headers={"Content-Type": "application/json"})
 
     assert answer.status_code == status
     assert "Traceback" not in answer.text
 
 
-# What Slurm-web's agent and the exporters for Prometheus take from a row, with what they divide by or index into
+# Fields that Slurm-web's agent and the Prometheus exporters read, including those that they divide by or index into
 READ_BY_OTHERS = {
     "nodes": {"name", "cpus", "sockets", "cores", "real_memory", "state", "reason", "partitions", "alloc_cpus"}
     | {"alloc_idle_cpus", "alloc_memory", "gres", "gres_used", "architecture", "version", "boot_time"}
@@ -114,9 +114,9 @@ ACCOUNTED |= {"working_directory"}
 
 
 @pytest.mark.parametrize("what", READ_BY_OTHERS)
-def test_clients_that_are_not_ours_find_what_they_read(cluster, http, what):
+def test_responses_contain_the_fields_that_other_clients_read(cluster, http, what):
     backend = cluster.backend()
-    backend.submit(asked(cluster, f"read-{what}"))
+    backend.submit(make_submission(cluster, f"read-{what}"))
     backend.close()
 
     row = http.get(f"{API}/{what}").json()[what][0]
@@ -124,9 +124,9 @@ def test_clients_that_are_not_ours_find_what_they_read(cluster, http, what):
     assert READ_BY_OTHERS[what] <= set(row)
 
 
-def test_accounting_tells_of_the_same_jobs(cluster, http):
+def test_accounting_lists_the_same_jobs(cluster, http):
     backend = cluster.backend()
-    job_id = backend.submit(asked(cluster, "accounted", nodes=("seren-001", "seren-002"), cpus_per_node=2))
+    job_id = backend.submit(make_submission(cluster, "accounted", nodes=("seren-001", "seren-002"), cpus_per_node=2))
     until(lambda: backend.find("accounted").state == State.RUNNING)
     backend.close()
 
@@ -145,7 +145,7 @@ def test_accounting_tells_of_the_same_jobs(cluster, http):
     assert row["job_id"] in {one["job_id"] for one in listed}
 
 
-def test_accounting_knows_nothing_of_a_job_that_never_was(http):
+def test_accounting_of_an_unknown_job_is_empty(http):
     answer = http.get("/slurmdb/v0.0.42/job/99999")
 
     assert answer.status_code == 200
@@ -157,10 +157,10 @@ SHORT = {"SIM_DURATION_S": "0.2", "SIM_END": "FAILED:3", "ACME_KIND": "pretrain"
 
 @pytest.fixture(scope="module")
 def forgetful(tmp_path_factory):
-    """A cluster that forgets within a second, and the id of a job that it has forgotten."""
+    """A cluster that forgets jobs after a second, and the id of a forgotten job."""
     with ClusterProcess(tmp_path_factory.mktemp("forgetful"), "--nodes", "2", "--min-job-age", "1") as cluster:
         backend = cluster.backend()
-        job_id = backend.submit(asked(cluster, "brief", environment=SHORT))
+        job_id = backend.submit(make_submission(cluster, "brief", environment=SHORT))
         until(lambda: backend.find("brief") is None)
         backend.close()
         yield cluster, job_id
@@ -170,7 +170,7 @@ def get(cluster: ClusterProcess, path: str, **query) -> httpx.Response:
     return httpx.get(f"{cluster.address}{path}", headers=cluster.headers, params=query)
 
 
-def test_a_forgotten_job_is_unknown_to_the_controller(forgetful):
+def test_forgotten_job_is_unknown_to_the_controller(forgetful):
     cluster, job_id = forgetful
 
     answer = get(cluster, f"{API}/job/{job_id}")
@@ -181,7 +181,7 @@ def test_a_forgotten_job_is_unknown_to_the_controller(forgetful):
         assert job_id not in {str(job["job_id"]) for job in get(cluster, f"{API}/{path}").json()["jobs"]}
 
 
-def test_a_forgotten_job_is_accounted(forgetful):
+def test_forgotten_job_is_accounted(forgetful):
     cluster, job_id = forgetful
 
     (row,) = get(cluster, f"/slurmdb/v0.0.42/job/{job_id}").json()["jobs"]
@@ -195,7 +195,7 @@ def test_a_forgotten_job_is_accounted(forgetful):
 def test_accounting_lists_forgotten_and_running_jobs_of_a_period(forgetful):
     cluster, forgotten = forgetful
     backend = cluster.backend()
-    running = backend.submit(asked(cluster, "still"))
+    running = backend.submit(make_submission(cluster, "still"))
     backend.close()
 
     def listed(**query) -> list[str]:
@@ -209,7 +209,7 @@ def test_accounting_lists_forgotten_and_running_jobs_of_a_period(forgetful):
     assert listed(users="nobody-of-ours") == []
 
 
-def test_accounting_refuses_a_period_that_is_none(forgetful):
+def test_accounting_rejects_an_invalid_period(forgetful):
     answer = get(forgetful[0], "/slurmdb/v0.0.42/jobs", start_time="soon")
 
     assert answer.status_code == 422
@@ -217,10 +217,10 @@ def test_accounting_refuses_a_period_that_is_none(forgetful):
 
 
 @pytest.mark.chaos
-def test_kill_9_loses_neither_what_is_forgotten_nor_what_is_accounted(tmp_path):
+def test_kill_9_loses_neither_forgotten_nor_accounted_jobs(tmp_path):
     with ClusterProcess(tmp_path, "--nodes", "1", "--min-job-age", "1") as cluster:
         backend = cluster.backend()
-        job_id = backend.submit(asked(cluster, "brief", environment=SHORT))
+        job_id = backend.submit(make_submission(cluster, "brief", environment=SHORT))
         until(lambda: get(cluster, f"{API}/job/{job_id}").status_code == 404)
         backend.close()
         cluster.kill()
@@ -231,41 +231,41 @@ def test_kill_9_loses_neither_what_is_forgotten_nor_what_is_accounted(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["jobs", "job/1", "accounts", "associations", "qos"])
-def test_a_cluster_without_accounting_has_no_accounting_api(unaccounted, path):
-    """As a real slurmrestd does where Slurm has no slurmdbd."""
-    assert get(unaccounted, f"/slurmdb/v0.0.42/{path}").status_code == 404
+def test_cluster_without_accounting_has_no_accounting_api(without_accounting, path):
+    """As a real slurmrestd without slurmdbd."""
+    assert get(without_accounting, f"/slurmdb/v0.0.42/{path}").status_code == 404
 
 
-def test_the_backend_sees_that_a_cluster_has_no_accounting(unaccounted):
-    backend = unaccounted.backend()
+def test_backend_detects_that_a_cluster_has_no_accounting(without_accounting):
+    backend = without_accounting.backend()
 
     with pytest.raises(AccountingUnavailable):
-        backend.accounted_since(datetime.now(UTC))
+        backend.accounting_jobs_since(datetime.now(UTC))
     backend.close()
 
 
-def test_a_cluster_without_accounting_runs_jobs_all_the_same(unaccounted):
-    backend = unaccounted.backend()
-    backend.submit(asked(unaccounted, "fine"))
+def test_cluster_without_accounting_runs_jobs(without_accounting):
+    backend = without_accounting.backend()
+    backend.submit(make_submission(without_accounting, "fine"))
 
     assert until(lambda: backend.find("fine")).key == "fine"
     backend.close()
 
 
 @pytest.fixture(scope="module")
-def unaccounted(tmp_path_factory):
-    with ClusterProcess(tmp_path_factory.mktemp("unaccounted"), "--nodes", "1", "--no-accounting") as process:
+def without_accounting(tmp_path_factory):
+    with ClusterProcess(tmp_path_factory.mktemp("without_accounting"), "--nodes", "1", "--no-accounting") as process:
         yield process
 
 
-def test_the_clock_of_the_cluster_can_be_set(forgetful):
+def test_clock_of_the_cluster_can_be_set(forgetful):
     cluster, _ = forgetful
     backend = cluster.backend()
-    backend.submit(asked(cluster, "before"))
+    backend.submit(make_submission(cluster, "before"))
     before = backend.find("before").submitted_at
 
     answer = httpx.post(f"{cluster.address}/clock", json={"offset_s": -7200}, headers=cluster.headers)
-    backend.submit(asked(cluster, "after"))
+    backend.submit(make_submission(cluster, "after"))
 
     assert answer.json()["offset_s"] == get(cluster, "/clock").json()["offset_s"] == -7200
     assert backend.find("after").submitted_at.timestamp() < before.timestamp() - 3600
@@ -278,7 +278,7 @@ def test_the_clock_of_the_cluster_can_be_set(forgetful):
 
 
 @pytest.mark.parametrize("offset", [86_401, -86_401, "300", None, True, [300]])
-def test_a_clock_that_cannot_be_set_so_is_refused(http, offset):
+def test_invalid_clock_offset_is_rejected(http, offset):
     answer = http.post("/clock", json={"offset_s": offset})
 
     assert answer.status_code == 422
@@ -286,14 +286,14 @@ def test_a_clock_that_cannot_be_set_so_is_refused(http, offset):
 
 
 @pytest.mark.parametrize("age", ["0", "86401", "1.5", "", "-1", "٣", "soon"])
-def test_a_job_age_that_is_none_names_the_option(tmp_path, age):
+def test_invalid_job_age_is_rejected_with_the_name_of_the_option(tmp_path, age):
     with pytest.raises(SystemExit, match=r"--min-job-age: .* is not a whole number of seconds from 1 to 86400"):
         parse_options(["--state", str(tmp_path), "--port", "0", f"--min-job-age={age}"])
 
 
-def test_accounting_names_who_has_jobs(cluster, http):
+def test_accounting_lists_accounts_that_have_jobs(cluster, http):
     backend = cluster.backend()
-    backend.submit(asked(cluster, "known", account="nlp"))
+    backend.submit(make_submission(cluster, "known", account="nlp"))
     backend.close()
 
     accounts = http.get("/slurmdb/v0.0.42/accounts").json()["accounts"]
@@ -305,19 +305,19 @@ def test_accounting_names_who_has_jobs(cluster, http):
     assert qos["name"] == http.get(f"{API}/jobs").json()["jobs"][0]["qos"]
 
 
-def test_a_node_that_is_not_there_is_told_in_the_words_that_others_look_for(http):
+def test_missing_node_is_reported_with_slurms_message(http):
     (error,) = http.get(f"{API}/node/nowhere").json()["errors"]
 
     assert error["description"].startswith("Failure to query node ")
 
 
-def test_update_time_gives_nothing_while_nothing_moves(http):
+def test_update_time_lists_no_jobs_without_changes(http):
     assert http.get(f"{API}/jobs", params={"update_time": int(time.time()) + 1000}).json()["jobs"] == []
 
 
-def test_a_job_can_be_given_another_limit(cluster, http):
+def test_time_limit_of_a_job_can_be_changed(cluster, http):
     backend = cluster.backend()
-    job_id = backend.submit(asked(cluster, "limit"))
+    job_id = backend.submit(make_submission(cluster, "limit"))
 
     http.post(f"{API}/job/{job_id}", json={"time_limit": 7}).raise_for_status()
 
@@ -326,9 +326,9 @@ def test_a_job_can_be_given_another_limit(cluster, http):
     backend.close()
 
 
-def test_a_node_set_down_ends_its_jobs(cluster, http):
+def test_setting_a_node_down_ends_its_jobs(cluster, http):
     backend = cluster.backend()
-    wanted = asked(cluster, "down", nodes=("seren-003",))
+    wanted = make_submission(cluster, "down", nodes=("seren-003",))
     backend.submit(wanted)
     until(lambda: backend.find("down").state == State.RUNNING)
 
@@ -342,7 +342,7 @@ def test_a_node_set_down_ends_its_jobs(cluster, http):
 @pytest.mark.parametrize(
     "where", ["/etc/acme.log", "{root}/../out.log", "{root}", "{root}/link/out.log", "{root}/file.log"]
 )
-def test_a_bad_output_path_fails_the_job_and_touches_nothing(cluster, tmp_path, where):
+def test_invalid_output_path_fails_the_job_and_writes_nothing(cluster, tmp_path, where):
     target = tmp_path / "target"
     target.write_text("untouched")
     for name, to in (("link", tmp_path), ("file.log", target)):
@@ -351,7 +351,7 @@ def test_a_bad_output_path_fails_the_job_and_touches_nothing(cluster, tmp_path, 
     key = f"bad{abs(hash(where))}"
     backend = cluster.backend()
 
-    backend.submit(asked(cluster, key, stdout=where.format(root=cluster.log_root)))
+    backend.submit(make_submission(cluster, key, stdout=where.format(root=cluster.log_root)))
 
     ended = until(lambda: (job := backend.find(key)) and job.ended_at and job)
     assert (ended.state, ended.signal) == (State.FAILED, 53)
@@ -361,16 +361,16 @@ def test_a_bad_output_path_fails_the_job_and_touches_nothing(cluster, tmp_path, 
     backend.close()
 
 
-@pytest.mark.parametrize("given", ["", "wrong"])
-def test_without_the_token_it_is_unreachable(cluster, given):
-    backend = open_backend(cluster.address, user="ada", token=given)
+@pytest.mark.parametrize("token", ["", "wrong"])
+def test_request_without_the_token_is_unreachable(cluster, token):
+    backend = open_backend(cluster.address, user="ada", token=token)
 
     with pytest.raises(ClusterUnreachable, match="401"):
         backend.nodes()
     backend.close()
 
 
-def test_every_path_but_health_and_telemetry_asks_for_the_token(cluster):
+def test_all_paths_except_health_and_telemetry_require_the_token(cluster):
     for path in ("ping", "diag", "partitions", "jobs", "jobs/state/", "job/1", "nodes", "node/seren-001"):
         assert httpx.get(f"{cluster.address}{API}/{path}").status_code == 401
     for path in ("job/submit", "job/1", "node/seren-001"):
@@ -382,36 +382,36 @@ def test_every_path_but_health_and_telemetry_asks_for_the_token(cluster):
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
 @pytest.mark.parametrize(("method", "path"), [("POST", "job/submit"), ("DELETE", "job/1"), ("POST", "node/seren-001")])
-def test_a_body_that_does_not_say_it_is_json_is_refused(http, method, path, kind):
+def test_body_without_a_json_content_type_is_rejected(http, method, path, kind):
     answer = http.request(method, f"{API}/{path}", content=b"{}", headers={"Content-Type": kind} if kind else {})
 
     assert answer.status_code == 415
     assert answer.json()["errors"][0]["error_number"] == 9001
 
 
-def test_a_browser_is_sent_away_even_with_the_token(http):
+def test_browser_request_is_rejected_even_with_the_token(http):
     assert http.get(f"{API}/nodes", headers={"Origin": "http://localhost:8000"}).status_code == 403
 
 
-def test_nothing_is_run_for_whoever_asks(tmp_path):
+def test_execute_requires_a_token_file(tmp_path):
     with pytest.raises(SystemExit, match="--token-file"):
         parse_options(["--state", str(tmp_path), "--port", "0", "--execute"])
 
 
-def test_a_second_server_on_the_same_state_does_not_start(tmp_path):
-    with ClusterProcess(tmp_path, "--nodes", "1"), pytest.raises(AssertionError, match="another server is at work"):
+def test_second_server_on_the_same_state_does_not_start(tmp_path):
+    with ClusterProcess(tmp_path, "--nodes", "1"), pytest.raises(AssertionError, match="another server uses"):
         ClusterProcess(tmp_path, "--nodes", "1").start()
 
 
-def test_a_hint_with_a_slip_in_it_is_refused_by_name(cluster):
+def test_misspelled_hint_is_rejected_with_its_name(cluster):
     backend = cluster.backend()
 
     with pytest.raises(RequestRejected, match="SIM_END"):
-        backend.submit(asked(cluster, "slip", environment={"SIM_END": "FALED:1"}))
+        backend.submit(make_submission(cluster, "slip", environment={"SIM_END": "FALED:1"}))
     backend.close()
 
 
-def test_sigterm_ends_it_cleanly(tmp_path):
+def test_sigterm_stops_the_server_cleanly(tmp_path):
     cluster = ClusterProcess(tmp_path, "--nodes", "1")
     cluster.start()
 
@@ -419,23 +419,23 @@ def test_sigterm_ends_it_cleanly(tmp_path):
 
 
 @pytest.mark.chaos
-def test_kill_9_among_submissions_loses_no_accepted_job_and_gives_no_id_twice(tmp_path):
+def test_kill_9_during_submissions_loses_no_accepted_job_and_reuses_no_id(tmp_path):
     with ClusterProcess(tmp_path, "--nodes", "4") as cluster:
         accepted: dict[str, str] = {}
         doubtful: set[str] = set()
 
-        def submit_for_ever(who: int) -> None:
+        def submit_for_ever(client_number: int) -> None:
             backend = cluster.backend()
             for number in range(10_000):
-                key = f"{who}-{number}"
+                key = f"{client_number}-{number}"
                 try:
-                    accepted[key] = backend.submit(asked(cluster, key))
+                    accepted[key] = backend.submit(make_submission(cluster, key))
                 except BackendError:
                     doubtful.add(key)
                     break
             backend.close()
 
-        clients = [threading.Thread(target=submit_for_ever, args=(who,)) for who in range(4)]
+        clients = [threading.Thread(target=submit_for_ever, args=(client_number,)) for client_number in range(4)]
         for client in clients:
             client.start()
         until(lambda: len(accepted) > 60)
@@ -449,16 +449,16 @@ def test_kill_9_among_submissions_loses_no_accepted_job_and_gives_no_id_twice(tm
         known = {job.key: job.backend_id for job in backend.jobs()}
         assert {key: known.get(key) for key in accepted} == accepted
         assert set(known) <= set(accepted) | doubtful
-        newer = backend.submit(asked(cluster, "after"))
+        newer = backend.submit(make_submission(cluster, "after"))
         assert int(newer) > max(map(int, known.values()))
         backend.close()
 
 
 @pytest.mark.chaos
-def test_after_kill_9_jobs_go_on_and_their_logs_too(tmp_path):
+def test_jobs_and_logs_continue_after_kill_9(tmp_path):
     with ClusterProcess(tmp_path, "--nodes", "2") as cluster:
         backend = cluster.backend()
-        backend.submit(asked(cluster, "long", environment={"SIM_DURATION_S": "3", "SIM_END": "COMPLETED"}))
+        backend.submit(make_submission(cluster, "long", environment={"SIM_DURATION_S": "3", "SIM_END": "COMPLETED"}))
         path = cluster.log_root / "long.log"
         until(lambda: path.exists() and path.read_text().count("\n") >= 2)
         before = backend.find("long")
@@ -481,11 +481,11 @@ def test_after_kill_9_jobs_go_on_and_their_logs_too(tmp_path):
         backend.close()
 
 
-def test_a_file_of_a_job_is_in_directories_that_are_made(cluster):
+def test_missing_directories_of_a_log_path_are_created(cluster):
     backend = cluster.backend()
     path = cluster.log_root / "deep" / "er" / "%j.log"
 
-    job_id = backend.submit(asked(cluster, "deep", stdout=str(path)))
+    job_id = backend.submit(make_submission(cluster, "deep", stdout=str(path)))
 
     until(lambda: os.path.exists(str(path).replace("%j", job_id)))
     backend.cancel(job_id)
@@ -493,9 +493,11 @@ def test_a_file_of_a_job_is_in_directories_that_are_made(cluster):
     backend.close()
 
 
-def test_a_fault_can_be_ordered_and_is_seen_in_the_log_the_kernel_and_the_telemetry(cluster, http):
+def test_injected_fault_appears_in_the_job_log_the_kernel_log_and_the_telemetry(cluster, http):
     backend = cluster.backend()
-    wanted = asked(cluster, "broken", nodes=("seren-004",), environment={"SIM_DURATION_S": "600"}, gpus_per_node=8)
+    wanted = make_submission(
+        cluster, "broken", nodes=("seren-004",), environment={"SIM_DURATION_S": "600"}, gpus_per_node=8
+    )
     backend.submit(wanted)
     until(lambda: (job := backend.find("broken")) and job.state == State.RUNNING and not job.flags)
 
@@ -516,21 +518,23 @@ def test_a_fault_can_be_ordered_and_is_seen_in_the_log_the_kernel_and_the_teleme
 @pytest.mark.parametrize(
     ("order", "status"), [({"kind": "mood"}, 422), ({"kind": "ecc", "node": "nowhere"}, 409), ([], 500)]
 )
-def test_an_order_that_makes_no_sense_is_refused(http, order, status):
+def test_invalid_fault_request_is_rejected(http, order, status):
     answer = http.post("/troubles", json=order)
 
     assert (answer.status_code, len(answer.json()["errors"])) == (status, 1)
 
 
-def test_troubles_are_nobodys_business_without_the_token(cluster):
+def test_fault_list_requires_the_token(cluster):
     for path in ("/troubles", "/kernel/seren-001", "/clock"):
         assert httpx.get(f"{cluster.address}{path}").status_code == 401
 
 
 @pytest.mark.parametrize(("first", "second"), [((), ("--execute",)), (("--execute",), ())])
-def test_the_state_of_another_cluster_is_one_sentence(tmp_path, first, second):
+def test_state_of_another_cluster_is_rejected_with_a_message(tmp_path, first, second):
     with ClusterProcess(tmp_path / "state", *first):
         pass
 
-    with pytest.raises(AssertionError, match=r"--state: it belongs to the cluster of .*, and this is the cluster of"):
+    with pytest.raises(
+        AssertionError, match=r"--state: this directory belongs to the cluster of .*, but this is the cluster of"
+    ):
         ClusterProcess(tmp_path / "state", *second).start()

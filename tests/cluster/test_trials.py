@@ -1,4 +1,4 @@
-"""Jobs of evaluation campaigns, as a simulated cluster plays them: their logs say what the real program would."""
+"""Jobs of evaluation campaigns on a simulated cluster: their logs contain what the real program would write."""
 
 from __future__ import annotations
 
@@ -25,118 +25,118 @@ def what(do: str = "run", *, scores: bool = False, parts: int = 3, **more) -> di
     return plain | more
 
 
-def job(asked: dict, **changed) -> SlurmJob:
+def job(payload: dict, **changed) -> SlurmJob:
     plain = request("seren-001", gpus_per_node=1)
-    environment = {"ACME_EVALUATION": json.dumps(asked), "ACME_KIND": "evaluation"}
-    made = SlurmJob(id=7, request=replace(plain, environment=environment, comment="key"), submitted_at=NOW)
-    return replace(made, began_at=NOW, nodes=("seren-001",), gpus={"seren-001": (0,)}, **changed)
+    environment = {"ACME_EVALUATION": json.dumps(payload), "ACME_KIND": "evaluation"}
+    new_job = SlurmJob(id=7, request=replace(plain, environment=environment, comment="key"), submitted_at=NOW)
+    return replace(new_job, began_at=NOW, nodes=("seren-001",), gpus={"seren-001": (0,)}, **changed)
 
 
-def told(of: SlurmJob, until_s: float = 1e9):
+def parsed_output(of: SlurmJob, until_s: float = 1e9):
     script = job_output.plan_log(of, simulate_run(of, seed=1, speed=60))
     return parse_job_output(job_output.lines_until(script, 0, until_s), "word")
 
 
-def test_a_trial_says_each_part_once_at_growing_times_and_ends_well():
+def test_trial_reports_each_part_once_in_order_and_succeeds():
     of = job(what())
-    said = told(of)
+    output = parsed_output(of)
 
-    assert [part.part for part in said.parts] == [0, 1, 2]
-    assert [part.at_s for part in said.parts] == sorted(part.at_s for part in said.parts)
-    assert said.ready
+    assert [part.part for part in output.parts] == [0, 1, 2]
+    assert [part.at_s for part in output.parts] == sorted(part.at_s for part in output.parts)
+    assert output.ready
     assert simulate_run(of, seed=1, speed=60).state == "COMPLETED"
 
 
-def test_a_part_is_said_when_it_is_done_and_not_before():
-    whole = told(job(what()))
+def test_part_is_reported_only_when_it_is_done():
+    whole = parsed_output(job(what()))
     first, second, _ = whole.parts
 
-    assert [part.part for part in told(job(what()), (first.at_s + second.at_s) / 2).parts] == [0]
+    assert [part.part for part in parsed_output(job(what()), (first.at_s + second.at_s) / 2).parts] == [0]
 
 
-def test_what_it_takes_is_not_what_was_expected():
+def test_duration_does_not_depend_on_the_estimate():
     modest, bold = what(), what()
     for part in bold["parts"]:
         part["expected_s"] = 1000.0
 
-    assert told(job(modest)).parts == told(job(bold)).parts
+    assert parsed_output(job(modest)).parts == parsed_output(job(bold)).parts
 
 
-def test_a_metric_brings_a_result_that_is_the_same_at_every_look():
-    (one, *_), (again, *_) = told(job(what(scores=True))).parts, told(job(what(scores=True))).parts
+def test_scores_are_reproducible():
+    (one, *_), (again, *_) = parsed_output(job(what(scores=True))).parts, parsed_output(job(what(scores=True))).parts
 
     assert one.scores == again.scores
     assert 0 <= one.scores["accuracy"] <= 1
 
 
-def course(asked: dict, speed: float = 1.0):
-    return evaluation_jobs.trial_output({"ACME_EVALUATION": json.dumps(asked)}, True, "dice", speed)
+def course(payload: dict, speed: float = 1.0):
+    return evaluation_jobs.trial_output({"ACME_EVALUATION": json.dumps(payload)}, True, "dice", speed)
 
 
-def test_a_faster_cluster_says_the_same_sooner():
+def test_faster_cluster_gives_the_same_results_sooner():
     plain, fast = course(what(scores=True)), course(what(scores=True), speed=10)
-    slow, quick = (parse_job_output([text for _, text in one.said], "word").parts for one in (plain, fast))
+    slow, quick = (parse_job_output([text for _, text in one.lines], "word").parts for one in (plain, fast))
 
     assert fast.ends_s == pytest.approx(plain.ends_s / 10)
     assert [part.took_s for part in quick] == pytest.approx([part.took_s / 10 for part in slow], abs=0.001)
     assert [part.scores for part in quick] == [part.scores for part in slow]
 
 
-def test_a_model_that_is_no_copy_comes_over_the_link():
+def test_model_without_a_local_copy_loads_over_the_network():
     copied = orders.copy_path("/dev/shm", "vision", "/ckpt/a")
 
-    assert course(what(model=copied)).said[0][0] < course(what()).said[0][0]
+    assert course(what(model=copied)).lines[0][0] < course(what()).lines[0][0]
 
 
-def test_a_command_that_scores_holds_its_gpu_meanwhile():
+def test_scoring_command_holds_its_gpu():
     assert course(what(scores=True)).ends_s > course(what()).ends_s
 
 
-def test_copies_arrive_and_go():
-    assert told(job(what("stage"))).gb == 14.0
-    assert told(job(what("remove"))).removed
+def test_copies_are_staged_and_removed():
+    assert parsed_output(job(what("stage"))).gb == 14.0
+    assert parsed_output(job(what("remove"))).removed
 
 
-def test_what_befalls_a_trial_cuts_its_log_and_what_it_said_before_counts():
-    whole = told(job(what()))
+def test_fault_ends_the_log_of_a_trial_and_earlier_results_count():
+    whole = parsed_output(job(what()))
     at = whole.parts[1].at_s - 0.01
     struck = job(
         what(), blows=(FaultImpact(kind=FaultKind.OFF_BUS, at=NOW + at, until=NOW + at, node="seren-001", gpu=0),)
     )
 
-    assert [part.part for part in told(struck).parts] == [0]
+    assert [part.part for part in parsed_output(struck).parts] == [0]
     assert simulate_run(struck, seed=1, speed=60).state == "FAILED"
 
 
-MOMENTS = (10.0, 14.0, 18.0, 22.0)  # the model is there, and each of three parts is done
+MOMENTS = (10.0, 14.0, 18.0, 22.0)  # the model is ready, and each of three parts is done
 
 
 @pytest.mark.parametrize(
-    ("asked_s", "grace_s", "ends_s"),
+    ("preempted_s", "grace_s", "ends_s"),
     [
-        (3.0, 10, 3.0),  # it still loads its model
+        (3.0, 10, 3.0),  # it is still loading its model
         (15.0, 10, 18.0),  # its second part is expected to take three seconds more
         (15.0, 2, 15.0),
-        (23.0, 10, None),  # it is through
+        (23.0, 10, None),  # it has finished
     ],
 )
-def test_asked_to_give_way_it_ends_after_its_part_or_at_once(asked_s, grace_s, ends_s):
+def test_preempted_trial_ends_after_its_part_or_at_once(preempted_s, grace_s, ends_s):
     environment = {"ACME_EVALUATION": json.dumps(what(grace_s=grace_s))}
 
-    assert evaluation_jobs.preempted_end_s(environment, MOMENTS, asked_s) == ends_s
+    assert evaluation_jobs.preempted_end_s(environment, MOMENTS, preempted_s) == ends_s
 
 
-def test_no_other_job_gives_way():
+def test_other_jobs_ignore_preemption():
     assert evaluation_jobs.preempted_end_s({}, (), 3.0) is None
     assert evaluation_jobs.preempted_end_s({"ACME_EVALUATION": json.dumps({"do": "stage"})}, (4.5,), 3.0) is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"do": "run"}', '{"do": "fly"}', '{"do": "run", "parts": [1]}'])
-def test_a_variable_that_is_nonsense_is_played_like_any_other_job(text):
+def test_job_with_an_invalid_variable_is_simulated_as_an_ordinary_job(text):
     assert evaluation_jobs.trial_output({"ACME_EVALUATION": text}, True, "dice") is None
 
 
-def test_lines_are_due_one_after_the_other_and_then_never():
+def test_lines_are_due_in_order_and_never_after_the_end():
     of = job(what())
     script = job_output.plan_log(of, simulate_run(of, seed=1, speed=60))
     due = [job_output.next_due_s(script, index) for index in range(6)]

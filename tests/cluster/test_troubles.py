@@ -1,4 +1,4 @@
-"""What breaks in the simulated machine room, whom it hits, and where it can be seen."""
+"""Faults of the simulated cluster: which jobs they hit, and where they appear."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from scheduling.slurmsim.scripts.play import SimulatedExecutor
 from scheduling.slurmsim.store import StateStore
 from scheduling.slurmsim.values import SlurmError
 
-from .make import NODES, NOW, picture, request, world
+from .make import NODES, NOW, controller, request, snapshot
 
 A, B = NODES[:2]
 
 
 def busy(*nodes: str, seconds: float = 10_000.0, **changed):
-    """A world in which one training job has run for a minute."""
-    cluster = world()
+    """A controller in which one training job has run for a minute."""
+    cluster = controller()
     job = cluster.submit(request(*(nodes or (A,)), seconds=seconds, **changed), NOW)
     cluster.advance_to(NOW + 60)
     return cluster, job.id
 
 
-def said(cluster: ClusterController, job_id: int, until: float = inf) -> list[str]:
+def job_lines(cluster: ClusterController, job_id: int, until: float = inf) -> list[str]:
     job = cluster.jobs[job_id]
     return log_lines(plan_log(job, SimulatedExecutor().run_of_job(job)), 0, until)
 
@@ -53,7 +53,7 @@ def reading(cluster: ClusterController, now: float):
 @pytest.mark.parametrize(
     ("kind", "xid"), [(FaultKind.ECC, 48), (FaultKind.NVLINK, 74), (FaultKind.OFF_BUS, 79), (FaultKind.FABRIC, None)]
 )
-def test_broken_hardware_ends_the_job_and_the_kernel_says_why(kind, xid):
+def test_hardware_fault_ends_the_job_and_appears_in_the_kernel_log(kind, xid):
     cluster, job = busy(A, B)
 
     cluster.inject_fault(kind, NOW + 61, node=A, gpu=1)
@@ -67,7 +67,7 @@ def test_broken_hardware_ends_the_job_and_the_kernel_says_why(kind, xid):
     assert kernel_log.kernel_log_lines(cluster.nodes[B], cluster.troubles, now=NOW + 100) == []
 
 
-def test_the_telemetry_shows_what_the_kernel_says():
+def test_telemetry_agrees_with_the_kernel_log():
     cluster, _ = busy(A)
     for kind, gpu in ((FaultKind.ECC, 0), (FaultKind.NVLINK, 1), (FaultKind.OFF_BUS, 5)):
         cluster.inject_fault(kind, NOW + 61, node=A, gpu=gpu)
@@ -84,7 +84,7 @@ def test_the_telemetry_shows_what_the_kernel_says():
     assert 'DCGM_FI_DEV_ECC_DBE_VOL_TOTAL{gpu="0"' in page and page.count("# TYPE") == len(dcgm_exporter.GPU_METRICS)
 
 
-def test_a_sick_gpu_fails_the_next_job_too_until_the_node_is_repaired():
+def test_faulty_gpu_fails_later_jobs_until_the_node_is_repaired():
     cluster, first = busy(A, gpus_per_node=8)
     cluster.inject_fault(FaultKind.NVLINK, NOW + 61, node=A, gpu=3)
     cluster.advance_to(NOW + 80)
@@ -101,14 +101,14 @@ def test_a_sick_gpu_fails_the_next_job_too_until_the_node_is_repaired():
     assert cluster.troubles[0].jobs == (first, second.id)
 
 
-def test_a_hang_prints_nothing_and_ends_only_by_others():
+def test_hanging_job_prints_nothing_and_does_not_end_by_itself():
     cluster, job = busy(A, seconds=100)
 
     cluster.inject_fault(FaultKind.HANG, NOW + 61, node=A)
     cluster.advance_to(NOW + 5_000)
 
     assert cluster.jobs[job].state == State.RUNNING
-    assert len(said(cluster, job, 70)) == len(said(cluster, job, 5_000))
+    assert len(job_lines(cluster, job, 70)) == len(job_lines(cluster, job, 5_000))
     spinning = reading(cluster, NOW + 5_000)[A, 0]
     assert spinning.util_percent > 95 and spinning.sm_active_ratio < 0.1
     cluster.cancel(job, NOW + 5_001)
@@ -116,7 +116,7 @@ def test_a_hang_prints_nothing_and_ends_only_by_others():
     assert cluster.jobs[job].state == State.CANCELLED
 
 
-def test_a_slow_gpu_costs_its_job_time_and_shows_a_low_clock():
+def test_slow_gpu_slows_its_job_and_has_a_low_clock():
     cluster, job = busy(A, seconds=1_000)
     before = reading(cluster, NOW + 60)[A, 0]
 
@@ -126,14 +126,16 @@ def test_a_slow_gpu_costs_its_job_time_and_shows_a_low_clock():
     assert hot.temperature_c > before.temperature_c + 20
     cluster.advance_to(NOW + 1_100)
     assert cluster.jobs[job].state == State.RUNNING
-    rates = [float(line.split("tokens/s/gpu ")[1].split()[0]) for line in said(cluster, job, 500) if "tokens/s" in line]
+    rates = [
+        float(line.split("tokens/s/gpu ")[1].split()[0]) for line in job_lines(cluster, job, 500) if "tokens/s" in line
+    ]
     assert rates[-1] < 0.6 * rates[0]
     cluster.advance_to(NOW + 2_000)
     assert cluster.jobs[job].state == State.COMPLETED
 
 
-def test_a_storage_outage_is_many_jobs_with_one_cause():
-    cluster = world()
+def test_storage_outage_fails_many_jobs_for_one_cause():
+    cluster = controller()
     ids = [cluster.submit(request(node, gpus_per_node=1, seconds=9_000), NOW).id for node in NODES for _ in range(6)]
     cluster.advance_to(NOW + 60)
 
@@ -145,17 +147,17 @@ def test_a_storage_outage_is_many_jobs_with_one_cause():
     assert all(kernel_log.kernel_log_lines(node, cluster.troubles, now=NOW + 70) for node in cluster.nodes.values())
 
 
-def test_a_loss_spike_is_seen_in_the_log_and_ends_nothing():
+def test_loss_spike_appears_in_the_log_and_ends_no_job():
     cluster, job = busy(A, seconds=1_000)
 
     cluster.inject_fault(FaultKind.LOSS, NOW + 300, node=A)
 
-    losses = [float(line.split("loss ")[1].split()[0]) for line in said(cluster, job, 500) if "| loss" in line]
+    losses = [float(line.split("loss ")[1].split()[0]) for line in job_lines(cluster, job, 500) if "| loss" in line]
     assert losses[-1] > 2 * min(losses)
     assert cluster.jobs[job].state == State.RUNNING
 
 
-def test_a_node_dies_is_repaired_and_says_that_it_booted():
+def test_failed_node_is_repaired_and_logs_its_boot():
     cluster, job = busy(A)
 
     trouble = cluster.inject_fault(FaultKind.DEATH, NOW + 61, node=A)
@@ -169,19 +171,23 @@ def test_a_node_dies_is_repaired_and_says_that_it_booted():
 
 @pytest.mark.parametrize(
     ("where", "sentence"),
-    [({"node": "nowhere"}, "there is no 'nowhere'"), ({"node": A, "gpu": 8}, "has no GPU 8"), ({"node": B}, "is down")],
+    [
+        ({"node": "nowhere"}, "'nowhere' does not exist"),
+        ({"node": A, "gpu": 8}, "has no GPU 8"),
+        ({"node": B}, "is down"),
+    ],
 )
-def test_what_cannot_break_is_named(where, sentence):
-    cluster = world()
+def test_invalid_fault_target_is_named(where, sentence):
+    cluster = controller()
     cluster.set_down(B, "test", "ada", NOW)
 
     with pytest.raises(SlurmError, match=sentence):
         cluster.inject_fault(FaultKind.ECC, NOW, **where)
 
 
-def test_troubles_and_blows_survive_a_restart():
-    store, cluster = StateStore(":memory:"), ClusterController(picture(), SimulatedExecutor(), NOW)
-    store.begin(picture())
+def test_faults_and_their_impacts_survive_a_restart():
+    store, cluster = StateStore(":memory:"), ClusterController(snapshot(), SimulatedExecutor(), NOW)
+    store.begin(snapshot())
     job = cluster.submit(request(A, B, seconds=10_000), NOW)
     cluster.advance_to(NOW + 60)
     cluster.inject_fault(FaultKind.NVLINK, NOW + 61, node=A, gpu=0)
@@ -196,15 +202,15 @@ def test_troubles_and_blows_survive_a_restart():
     store.close()
 
 
-def test_the_mix_is_drawn_as_often_as_it_says():
+def test_faults_are_drawn_by_their_weights():
     drawn = Counter(FaultModel(seed=1).kind(number) for number in range(4_000))
 
     for kind, weight in FAULT_WEIGHTS.items():
         assert drawn[kind] / 4_000 == pytest.approx(weight / sum(FAULT_WEIGHTS.values()), abs=0.02)
 
 
-def test_a_year_of_faults_leaves_the_world_in_order():
-    cluster, states = world(faults=FaultModel(per_node_day=20, seed=3)), set()
+def test_year_of_faults_leaves_the_controller_consistent():
+    cluster, states = controller(faults=FaultModel(per_node_day=20, seed=3)), set()
     for hour in range(40):
         for node in NODES:
             cluster.submit(request(node, seconds=3_000), NOW + hour * 3_600)
@@ -216,7 +222,7 @@ def test_a_year_of_faults_leaves_the_world_in_order():
     assert states >= {State.COMPLETED, State.FAILED}
 
 
-def test_large_jobs_die_of_machines_and_small_ones_of_scripts():
+def test_large_jobs_fail_by_hardware_and_small_ones_by_scripts():
     def families(gpus: int) -> Counter:
         dice = Random(7)
         return Counter(draw_reason(dice, JobKind.PRETRAIN, gpus).family for _ in range(500))
@@ -225,29 +231,29 @@ def test_large_jobs_die_of_machines_and_small_ones_of_scripts():
     assert families(1024)[FailureFamily.INFRASTRUCTURE] > families(1)[FailureFamily.INFRASTRUCTURE]
 
 
-def test_kernel_logs_are_files_that_are_made_again_after_a_crash(tmp_path):
+def test_kernel_logs_are_rewritten_after_a_crash(tmp_path):
     cluster, _ = busy(A)
     cluster.inject_fault(FaultKind.ECC, NOW + 61, node=A, gpu=0)
 
     first = KernelLogWriter(tmp_path).write(cluster.nodes.values(), cluster.troubles, NOW + 62)
-    kept = (tmp_path / "kernel" / f"{A}.log").read_text()
+    content = (tmp_path / "kernel" / f"{A}.log").read_text()
     again = KernelLogWriter(tmp_path).write(cluster.nodes.values(), cluster.troubles, NOW + 5_000)
 
     assert (first, again) == (1, 1)
-    assert "Xid (PCI:0000:0f:00): 48" in kept
-    assert (tmp_path / "kernel" / f"{A}.log").read_text() == kept
+    assert "Xid (PCI:0000:0f:00): 48" in content
+    assert (tmp_path / "kernel" / f"{A}.log").read_text() == content
 
 
-# --- asked where it stands
+# --- stack dumps
 
 
-def hung(root, **environment):
-    """A gang of eight whose log is a file, and which hangs since a minute."""
+def hanging_job(root, **environment):
+    """A job of eight ranks with a log file that has hung for a minute."""
     book = JobLogWriter(root)
-    cluster = ClusterController(picture(), SimulatedExecutor(stage=book), NOW)
-    asked = request(A, B, seconds=10_000.0, stdout=str(root / "job.log"))
-    asked = replace(asked, environment={**asked.environment, **environment})
-    job = cluster.submit(asked, NOW)
+    cluster = ClusterController(snapshot(), SimulatedExecutor(stage=book), NOW)
+    job_request = request(A, B, seconds=10_000.0, stdout=str(root / "job.log"))
+    job_request = replace(job_request, environment={**job_request.environment, **environment})
+    job = cluster.submit(job_request, NOW)
     cluster.advance_to(NOW + 60)
     cluster.inject_fault(FaultKind.HANG, NOW + 61, node=B)
     cluster.advance_to(NOW + 120)
@@ -255,32 +261,32 @@ def hung(root, **environment):
     return cluster, book, cluster.jobs[job.id]
 
 
-def stood(root, job):
+def rank_positions(root, job):
     return stacks.rank_positions(stacks.parse_stacks(Path(output_path(job, root)).read_text()))
 
 
-def test_the_ranks_of_a_job_that_hangs_say_where_they_stand(tmp_path):
-    cluster, _, job = hung(tmp_path, ACME_STACKS="USR2")
+def test_ranks_of_a_hanging_job_print_their_stacks(tmp_path):
+    cluster, _, job = hanging_job(tmp_path, ACME_STACKS="USR2")
 
     cluster.signal(job.id, SIGUSR2, NOW + 130)
 
-    places = stood(tmp_path, job)
+    places = rank_positions(tmp_path, job)
     assert sorted(places) == list(range(8)) and stacks.summarize_stacks(places, 8).sentences
     assert sum(place.name == "all_reduce" for place in places.values()) >= 7
     assert cluster.jobs[job.id].state == State.RUNNING
 
 
 @pytest.mark.parametrize(("environment", "number"), [({}, SIGUSR2), ({"ACME_STACKS": "USR2"}, SIGUSR1)])
-def test_a_played_job_shrugs_at_a_signal_that_it_does_not_expect(tmp_path, environment, number):
-    cluster, _, job = hung(tmp_path, **environment)
+def test_simulated_job_ignores_unexpected_signals(tmp_path, environment, number):
+    cluster, _, job = hanging_job(tmp_path, **environment)
 
     cluster.signal(job.id, number, NOW + 130)
 
-    assert stood(tmp_path, job) == {}
+    assert rank_positions(tmp_path, job) == {}
 
 
-def test_stacks_in_a_log_do_not_come_between_its_lines_when_the_cluster_comes_back(tmp_path):
-    cluster, _, job = hung(tmp_path, ACME_STACKS="USR2")
+def test_stacks_in_a_log_do_not_disturb_its_lines_after_a_restart(tmp_path):
+    cluster, _, job = hanging_job(tmp_path, ACME_STACKS="USR2")
     cluster.signal(job.id, SIGUSR2, NOW + 130)
     before = Path(output_path(job, tmp_path)).read_text()
 

@@ -1,4 +1,4 @@
-"""slurmrestd's shapes, out and in; the adapter reads what this writes."""
+"""Formats of slurmrestd in responses and requests; Acme's adapter parses what the simulator writes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from scheduling.slurmsim.values import SignalTarget, SlurmError
 from scheduling.slurmsim.wire import ClusterInfo, InvalidRequest
 from tests.backends.test_dialect import anything, recorded, submission
 
-from .make import NODES, NOW, request, world
+from .make import NODES, NOW, controller, request
 
 SEREN = ClusterInfo(name="seren")
 
 
 def running():
-    cluster = world()
+    cluster = controller()
     cluster.submit(request(*NODES[:2], gpu_model="a100", comment="acme:k1", limit_s=90.0), NOW)
     cluster.submit(request(NODES[2], seconds=1, end="FAILED:3"), NOW)
     cluster.submit(request(NODES[0], gpus_per_node=8), NOW)
@@ -30,7 +30,7 @@ def running():
     return cluster
 
 
-def test_the_adapter_reads_what_the_wire_writes():
+def test_adapter_parses_the_jobs_of_the_simulator():
     cluster = running()
 
     gang, failed, waiting = [dialect.parse_job(wire.job_body(SEREN, job)) for job in cluster.jobs.values()]
@@ -41,7 +41,7 @@ def test_the_adapter_reads_what_the_wire_writes():
     assert (waiting.state, waiting.reason, waiting.started_at) == (State.PENDING, "Resources", None)
 
 
-def test_nodes_are_written_as_they_are_read():
+def test_adapter_parses_the_nodes_of_the_simulator():
     nodes = {
         node.name: node for node in dialect.parse_nodes(wire.nodes_body(running(), SEREN, running().nodes.values()))
     }
@@ -52,7 +52,7 @@ def test_nodes_are_written_as_they_are_read():
 
 
 @pytest.mark.parametrize("kind", ["jobs", "nodes"])
-def test_every_field_has_the_shape_that_a_real_slurm_gives_it(kind):
+def test_every_field_has_the_format_of_a_real_slurm(kind):
     cluster = running()
     ours = (
         wire.job_body(SEREN, cluster.jobs[1])
@@ -68,16 +68,16 @@ def test_every_field_has_the_shape_that_a_real_slurm_gives_it(kind):
     }
 
 
-def test_a_submission_of_the_adapter_is_understood():
+def test_submission_of_the_adapter_is_parsed():
     sent = dialect.submit_body(dialect.DIALECTS[wire.API], submission(time_limit=timedelta(minutes=90)))
 
-    asked = request_bodies.parse_job_request(json.loads(json.dumps(sent)), "ada")
+    job_request = request_bodies.parse_job_request(json.loads(json.dumps(sent)), "ada")
 
-    assert (asked.comment, asked.user, asked.account) == ("acme:a1", "ada", "nlp")
-    assert (asked.required_nodes, asked.node_count) == (("gpu1", "gpu2"), 2)
-    assert (asked.gpus_per_node, asked.gpu_model, asked.cpus_per_node) == (8, "a100", 64)
-    assert (asked.limit_s, asked.memory_per_node_mb, asked.stdout) == (5400.0, 1000, "/logs/a1.log")
-    assert asked.environment["LANG"] == "C"
+    assert (job_request.comment, job_request.user, job_request.account) == ("acme:a1", "ada", "nlp")
+    assert (job_request.required_nodes, job_request.node_count) == (("gpu1", "gpu2"), 2)
+    assert (job_request.gpus_per_node, job_request.gpu_model, job_request.cpus_per_node) == (8, "a100", 64)
+    assert (job_request.limit_s, job_request.memory_per_node_mb, job_request.stdout) == (5400.0, 1000, "/logs/a1.log")
+    assert job_request.environment["LANG"] == "C"
 
 
 GOOD = {"script": "#!/bin/sh\n", "environment": ["A=b"], "current_working_directory": "/tmp"}
@@ -100,7 +100,7 @@ GOOD = {"script": "#!/bin/sh\n", "environment": ["A=b"], "current_working_direct
         ({"hold": "yes"}, 9202),
     ],
 )
-def test_a_bad_submission_is_named_with_slurms_number(changed, number):
+def test_invalid_submission_has_slurms_error_number(changed, number):
     with pytest.raises(InvalidRequest) as bad:
         request_bodies.parse_job_request({"job": {**GOOD, **changed}}, "ada")
 
@@ -117,39 +117,39 @@ def test_a_bad_submission_is_named_with_slurms_number(changed, number):
         ("gres:gpu:h200", ("h200", 1)),
     ],
 )
-def test_gpus_are_asked_for_in_any_spelling(text, gpus):
-    asked = request_bodies.parse_job_request({"job": {**GOOD, "tres_per_node": text}}, "ada")
+def test_gpus_are_parsed_in_all_spellings(text, gpus):
+    job_request = request_bodies.parse_job_request({"job": {**GOOD, "tres_per_node": text}}, "ada")
 
-    assert (asked.gpu_model, asked.gpus_per_node) == gpus
+    assert (job_request.gpu_model, job_request.gpus_per_node) == gpus
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(anything)
-def test_no_body_makes_it_fall_over(body):
+def test_parsers_reject_any_invalid_body_with_an_api_error(body):
     for read in (
         lambda b: request_bodies.parse_job_request(b, "x"),
         request_bodies.parse_job_update,
         request_bodies.parse_node_update,
     ):
-        for said in (body, {"job": body}, {"job": {**GOOD, "required_nodes": body}}, {"state": body}):
+        for candidate in (body, {"job": body}, {"job": {**GOOD, "required_nodes": body}}, {"state": body}):
             try:
-                read(said)
+                read(candidate)
             except (InvalidRequest, SlurmError):
                 continue
 
 
 @pytest.mark.parametrize(("text", "number"), [("9", 9), ("KILL", 9), ("sigusr1", 10), ("TERM", 15)])
-def test_a_signal_is_a_number_or_a_name(text, number):
+def test_signal_is_a_number_or_a_name(text, number):
     assert request_bodies.parse_signal(text) == number
 
 
 @pytest.mark.parametrize("text", ["", "99", "FOO", "-1", "9999999999"])
-def test_no_other_word_is_a_signal(text):
+def test_other_texts_are_not_signals(text):
     with pytest.raises(InvalidRequest):
         request_bodies.parse_signal(text)
 
 
-def test_gpu_indices_are_written_as_ranges():
+def test_gpu_indices_are_formatted_as_ranges():
     assert wire.format_ranges([7, 0, 1, 2, 5]) == "0-2,5,7"
 
 
@@ -157,10 +157,10 @@ def test_gpu_indices_are_written_as_ranges():
     ("text", "aim"),
     [("", SignalTarget.ALL), ("BATCH_JOB", SignalTarget.SHELL), ("FULL_STEPS_ONLY", SignalTarget.STEPS)],
 )
-def test_flags_say_who_of_a_job_gets_a_signal(text, aim):
+def test_flags_select_the_processes_that_get_a_signal(text, aim):
     assert request_bodies.parse_signal_target(text) == aim
 
 
-def test_no_other_flag_is_understood():
+def test_unknown_flag_is_rejected():
     with pytest.raises(InvalidRequest, match="flags=EVERYBODY"):
         request_bodies.parse_signal_target("EVERYBODY")

@@ -1,4 +1,4 @@
-"""What the controller of a simulated cluster does with jobs, nodes and time."""
+"""The controller of a simulated cluster: jobs, nodes and time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from scheduling.slurmsim.scripts.play import SimulatedExecutor
 from scheduling.slurmsim.store import StateStore
 from scheduling.slurmsim.values import ProcessExit, SlurmError
 
-from .make import NODES, NOW, after, picture, request, world
+from .make import NODES, NOW, after, controller, request, snapshot
 
 A, B = NODES[:2]
 
 
-def test_a_job_goes_its_whole_way():
-    cluster = world()
+def test_job_goes_through_all_its_states():
+    cluster = controller()
     job = cluster.submit(request(A), NOW)
 
     assert (after(cluster, 0, job).state, cluster.jobs[job.id].flags) == (State.RUNNING, {Flag.CONFIGURING})
@@ -32,8 +32,8 @@ def test_a_job_goes_its_whole_way():
     assert after(cluster, 102, job).flags == frozenset()
 
 
-def test_it_takes_the_lowest_free_gpus_and_gives_them_back():
-    cluster = world()
+def test_job_gets_the_lowest_free_gpus_and_releases_them():
+    cluster = controller()
     first, second = cluster.submit(request(A, seconds=10), NOW), cluster.submit(request(A), NOW)
 
     cluster.advance_to(NOW)
@@ -44,8 +44,8 @@ def test_it_takes_the_lowest_free_gpus_and_gives_them_back():
     assert after(cluster, 12, third).gpus[A] == (0, 1, 2, 3)
 
 
-def test_a_gang_starts_whole_or_not_at_all():
-    cluster = world()
+def test_multi_node_job_starts_on_all_nodes_or_none():
+    cluster = controller()
     cluster.submit(request(B, gpus_per_node=8, seconds=50), NOW)
 
     gang = cluster.submit(request(A, B), NOW)
@@ -55,8 +55,8 @@ def test_a_gang_starts_whole_or_not_at_all():
     assert after(cluster, 60, gang).nodes == (A, B)
 
 
-def test_a_younger_job_does_not_pass_an_older_one_on_the_same_node():
-    cluster = world()
+def test_younger_job_does_not_overtake_an_older_one_on_the_same_node():
+    cluster = controller()
     cluster.submit(request(A, gpus_per_node=6), NOW)
     wide = cluster.submit(request(A, gpus_per_node=8), NOW)
     narrow, elsewhere = cluster.submit(request(A, gpus_per_node=1), NOW), cluster.submit(request(B), NOW)
@@ -67,8 +67,8 @@ def test_a_younger_job_does_not_pass_an_older_one_on_the_same_node():
     assert reasons == ["Resources", "Priority", "None"]
 
 
-def test_a_job_for_a_drained_node_waits_and_holds_back_nobody():
-    cluster = world()
+def test_job_for_a_drained_node_waits_without_blocking_others():
+    cluster = controller()
     cluster.drain(A, "fan", "ada", NOW)
     waiting, gang = cluster.submit(request(A), NOW), cluster.submit(request(A, B), NOW)
     other = cluster.submit(request(B), NOW)
@@ -81,8 +81,8 @@ def test_a_job_for_a_drained_node_waits_and_holds_back_nobody():
     assert after(cluster, 1, waiting).state == State.RUNNING
 
 
-def test_a_drained_node_lets_its_jobs_finish():
-    cluster = world()
+def test_drained_node_finishes_its_jobs():
+    cluster = controller()
     job = cluster.submit(request(A), NOW)
     cluster.advance_to(NOW + 2)
 
@@ -93,8 +93,8 @@ def test_a_drained_node_lets_its_jobs_finish():
     assert cluster.node_state(A) == (NodeState.IDLE, {NodeFlag.DRAIN})
 
 
-def test_a_dead_node_takes_every_job_that_touches_it():
-    cluster = world()
+def test_node_failure_ends_every_job_on_the_node():
+    cluster = controller()
     gang, other = cluster.submit(request(A, B), NOW), cluster.submit(request(NODES[2]), NOW)
     cluster.advance_to(NOW + 2)
 
@@ -115,17 +115,17 @@ def test_a_dead_node_takes_every_job_that_touches_it():
         ("NODE_FAIL", State.NODE_FAIL, ProcessExit()),
     ],
 )
-def test_a_job_ends_as_it_is_told_to(end, state, ended):
-    cluster = world()
+def test_job_ends_according_to_its_hint(end, state, ended):
+    cluster = controller()
     job = cluster.submit(request(A, seconds=1, end=end), NOW)
 
-    seen = after(cluster, 10, job)
+    final = after(cluster, 10, job)
 
-    assert (seen.state, seen.exit) == (state, ended)
+    assert (final.state, final.exit) == (state, ended)
 
 
-def test_a_job_that_takes_its_node_along_leaves_it_down_until_it_is_repaired():
-    cluster = world()
+def test_failed_node_stays_down_until_it_is_repaired():
+    cluster = controller()
     cluster.submit(request(A, seconds=1, end="NODE_FAIL"), NOW)
 
     cluster.advance_to(NOW + 10)
@@ -136,16 +136,16 @@ def test_a_job_that_takes_its_node_along_leaves_it_down_until_it_is_repaired():
     assert cluster.nodes[A].boot_at > NOW
 
 
-def test_the_time_limit_ends_a_job():
-    cluster = world()
+def test_time_limit_ends_a_job():
+    cluster = controller()
     job = cluster.submit(request(A, seconds=1000, limit_s=60.0), NOW)
 
     assert after(cluster, 59, job).state == State.RUNNING
     assert (after(cluster, 61, job).state, cluster.jobs[job.id].reason) == (State.TIMEOUT, "TimeLimit")
 
 
-def test_a_longer_limit_counts_from_then_on():
-    cluster = world()
+def test_extended_time_limit_takes_effect():
+    cluster = controller()
     job = cluster.submit(request(A, seconds=1000, limit_s=60.0), NOW)
     cluster.advance_to(NOW + 30)
 
@@ -156,8 +156,8 @@ def test_a_longer_limit_counts_from_then_on():
 
 
 @pytest.mark.parametrize("when", [0, 0.5, 5])
-def test_a_cancelled_job_is_cancelled_at_once_and_frees_its_gpus_soon(when):
-    cluster = world()
+def test_cancelled_job_is_cancelled_at_once_and_soon_frees_its_gpus(when):
+    cluster = controller()
     job = cluster.submit(request(A), NOW)
     cluster.advance_to(NOW + when)
 
@@ -168,8 +168,8 @@ def test_a_cancelled_job_is_cancelled_at_once_and_frees_its_gpus_soon(when):
     assert cluster.used_gpus(A) == ()
 
 
-def test_a_held_job_waits_for_its_release():
-    cluster = world()
+def test_held_job_waits_for_its_release():
+    cluster = controller()
     job = cluster.submit(request(A, held=True), NOW)
 
     assert after(cluster, 5, job).reason == "JobHeldUser"
@@ -178,7 +178,7 @@ def test_a_held_job_waits_for_its_release():
 
 
 @pytest.mark.parametrize(
-    ("asked", "number"),
+    ("impossible", "number"),
     [
         (request("nowhere"), 2018),
         (request(A, gpus_per_node=9), 2014),
@@ -189,26 +189,26 @@ def test_a_held_job_waits_for_its_release():
         (request(A, node_count=2), 2014),
     ],
 )
-def test_what_can_never_run_is_refused(asked, number):
-    with pytest.raises(SlurmError) as refused:
-        world().submit(asked, NOW)
+def test_impossible_request_is_rejected(impossible, number):
+    with pytest.raises(SlurmError) as error:
+        controller().submit(impossible, NOW)
 
-    assert refused.value.number == number
+    assert error.value.number == number
 
 
 def test_unknown_and_ended_jobs_cannot_be_cancelled():
-    cluster = world()
+    cluster = controller()
     job = cluster.submit(request(A, seconds=1), NOW)
     cluster.advance_to(NOW + 10)
 
     for job_id, number in ((99, 2017), (job.id, 2021)):
-        with pytest.raises(SlurmError) as refused:
+        with pytest.raises(SlurmError) as error:
             cluster.cancel(job_id, NOW + 10)
-        assert refused.value.number == number
+        assert error.value.number == number
 
 
-def test_an_ended_job_is_forgotten_after_five_minutes_and_its_id_is_not_used_again():
-    cluster = world()
+def test_ended_job_is_forgotten_after_five_minutes_and_its_id_is_not_reused():
+    cluster = controller()
     job = cluster.submit(request(A, seconds=1), NOW)
     ended_at = after(cluster, 10, job).ended_at
 
@@ -220,19 +220,19 @@ def test_an_ended_job_is_forgotten_after_five_minutes_and_its_id_is_not_used_aga
     assert cluster.submit(request(A), NOW + 4000).id == job.id + 1
 
 
-def test_a_forgotten_job_goes_to_the_store_as_it_stood_at_last():
-    cluster = world()
+def test_forgotten_job_is_stored_in_its_last_state():
+    cluster = controller()
     job = cluster.submit(request(A, seconds=1, end="FAILED:3"), NOW)
 
-    cluster.advance_to(NOW + 4000)  # it began, ended and was forgotten in one leap
+    cluster.advance_to(NOW + 4000)  # it started, ended and was forgotten in one step
 
     changes = cluster.take_changes()
     assert changes.jobs == ()
     assert [(one.id, one.state, one.exit.code) for one in changes.forgotten] == [(job.id, State.FAILED, 3)]
 
 
-def test_the_wall_clock_shifts_what_is_stamped_from_then_on_and_nothing_that_is_planned():
-    cluster = world()
+def test_clock_offset_changes_later_timestamps_but_not_scheduled_events():
+    cluster = controller()
     job = cluster.submit(request(A, seconds=100), NOW)
     cluster.advance_to(NOW + 50)
 
@@ -244,8 +244,8 @@ def test_the_wall_clock_shifts_what_is_stamped_from_then_on_and_nothing_that_is_
     assert cluster.submit(request(A), NOW + 200).submit_time == NOW + 500
 
 
-def test_the_wall_clock_shifts_the_moment_of_a_drain():
-    cluster = world()
+def test_clock_offset_changes_the_time_of_a_drain():
+    cluster = controller()
     cluster.set_clock_offset(-300)
 
     cluster.drain(A, "disk", "ada", NOW)
@@ -253,8 +253,8 @@ def test_the_wall_clock_shifts_the_moment_of_a_drain():
     assert cluster.nodes[A].reason_at == NOW - 300
 
 
-def test_the_wall_clock_is_part_of_the_picture():
-    cluster = world()
+def test_clock_offset_is_part_of_the_snapshot():
+    cluster = controller()
 
     cluster.set_clock_offset(300)
 
@@ -262,8 +262,8 @@ def test_the_wall_clock_is_part_of_the_picture():
     assert cluster.take_changes().clock == cluster.take_snapshot().clock
 
 
-def test_a_job_never_starts_before_it_was_submitted():
-    cluster = world()
+def test_job_never_starts_before_its_submission():
+    cluster = controller()
     cluster.submit(request(A, seconds=1), NOW)
     late = cluster.submit(request(B), NOW + 50)
 
@@ -272,15 +272,15 @@ def test_a_job_never_starts_before_it_was_submitted():
 
 def test_faults_are_drawn_from_the_seed():
     def story(seed: int) -> list[str]:
-        cluster = world(faults=FaultModel(per_node_day=24, seed=seed))
+        cluster = controller(faults=FaultModel(per_node_day=24, seed=seed))
         cluster.advance_to(NOW + 20_000)
         return [f"{n.name} {n.down} {n.boot_at}" for n in cluster.nodes.values()]
 
     assert story(1) == story(1) != story(2)
 
 
-def test_one_leap_does_what_many_steps_do():
-    stepping, leaping = world(), world()
+def test_one_long_step_equals_many_short_steps():
+    stepping, leaping = controller(), controller()
     for cluster in (stepping, leaping):
         for i in range(12):
             cluster.submit(request(NODES[i % 4], seconds=7 * i, end="FAILED:2" if i % 3 else "COMPLETED"), NOW)
@@ -293,13 +293,13 @@ def test_one_leap_does_what_many_steps_do():
 
 
 class WorldMachine(RuleBasedStateMachine):
-    """Any sequence of commands and time: no GPU is held twice, ids never repeat, a restart changes nothing."""
+    """Random commands and time steps: no GPU is held twice, ids never repeat, a restart changes nothing."""
 
     def __init__(self) -> None:
         super().__init__()
         self.store = StateStore(":memory:")
-        self.store.begin(picture())
-        self.world, self.now, self.ids = ClusterController(picture(), SimulatedExecutor(), NOW), NOW, []
+        self.store.begin(snapshot())
+        self.controller, self.now, self.ids = ClusterController(snapshot(), SimulatedExecutor(), NOW), NOW, []
 
     nodes = st.lists(st.sampled_from(NODES), min_size=0, max_size=3, unique=True)
     ends = st.sampled_from(["COMPLETED", "FAILED:3", "OUT_OF_MEMORY", "NODE_FAIL", "TIMEOUT"])
@@ -308,53 +308,53 @@ class WorldMachine(RuleBasedStateMachine):
         nodes=nodes, gpus=st.integers(0, 8), seconds=st.integers(0, 40), end=ends, limit=st.sampled_from([None, 20.0])
     )
     def submit(self, nodes, gpus, seconds, end, limit):
-        asked = request(*nodes, gpus_per_node=gpus, seconds=seconds, end=end, limit_s=limit)
-        self.ids.append(self.world.submit(asked, self.now).id)
+        job_request = request(*nodes, gpus_per_node=gpus, seconds=seconds, end=end, limit_s=limit)
+        self.ids.append(self.controller.submit(job_request, self.now).id)
 
     @rule(index=st.integers(0, 30))
     def cancel(self, index):
         if not self.ids:
             return
         try:
-            self.world.cancel(self.ids[index % len(self.ids)], self.now)
+            self.controller.cancel(self.ids[index % len(self.ids)], self.now)
         except SlurmError:
             return
 
     @rule(node=st.sampled_from(NODES), what=st.sampled_from(["drain", "down", "resume"]))
     def touch(self, node, what):
         if what == "drain":
-            self.world.drain(node, "test", "ada", self.now)
+            self.controller.drain(node, "test", "ada", self.now)
         elif what == "down":
-            self.world.set_down(node, "test", "ada", self.now)
+            self.controller.set_down(node, "test", "ada", self.now)
         else:
-            self.world.resume(node, self.now)
+            self.controller.resume(node, self.now)
 
     @rule(seconds=st.sampled_from([0.0, 0.3, 1.0, 7.0, 60.0, 4000.0]))
     def pass_time(self, seconds):
         self.now += seconds
-        self.world.advance_to(self.now)
+        self.controller.advance_to(self.now)
 
     @rule()
     def restart(self):
-        self.store.write(self.world.take_changes())
+        self.store.write(self.controller.take_changes())
         stored = self.store.load()
-        assert stored.clock == self.world.take_snapshot().clock
-        assert {n.name: n for n in stored.nodes} == dict(self.world.nodes)
-        assert {j.id: j for j in stored.jobs} == dict(self.world.jobs)
-        self.world = ClusterController(stored, SimulatedExecutor(), self.now)
+        assert stored.clock == self.controller.take_snapshot().clock
+        assert {n.name: n for n in stored.nodes} == dict(self.controller.nodes)
+        assert {j.id: j for j in stored.jobs} == dict(self.controller.jobs)
+        self.controller = ClusterController(stored, SimulatedExecutor(), self.now)
 
     @invariant()
     def no_gpu_is_held_twice(self):
         held = Counter(
             (node, gpu)
-            for job in self.world.jobs.values()
+            for job in self.controller.jobs.values()
             if job.holds_resources
             for node, indices in job.gpus.items()
             for gpu in indices
         )
         assert not held or max(held.values()) == 1
         for node in NODES:
-            assert set(self.world.used_gpus(node)) == {gpu for name, gpu in held if name == node}
+            assert set(self.controller.used_gpus(node)) == {gpu for name, gpu in held if name == node}
 
     @invariant()
     def ids_never_repeat(self):
@@ -362,22 +362,22 @@ class WorldMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_job_has_all_of_its_gpus_or_none(self):
-        for job in self.world.jobs.values():
+        for job in self.controller.jobs.values():
             if job.state == State.RUNNING:
-                asked = job.request
-                assert len(job.nodes) == asked.node_count
-                assert all(len(job.gpus.get(node, ())) == asked.gpus_per_node for node in job.nodes)
+                job_request = job.request
+                assert len(job.nodes) == job_request.node_count
+                assert all(len(job.gpus.get(node, ())) == job_request.gpus_per_node for node in job.nodes)
 
     def teardown(self):
-        """Whatever happened, in the end everything ends and everything is free."""
+        """After any sequence, all jobs end and all GPUs become free."""
         for node in NODES:
-            self.world.resume(node, self.now)
-        for job in list(self.world.jobs.values()):
+            self.controller.resume(node, self.now)
+        for job in list(self.controller.jobs.values()):
             if job.state not in FINAL_STATES:
-                self.world.cancel(job.id, self.now)
-        self.world.advance_to(self.now + 100)
-        assert all(self.world.used_gpus(node) == () for node in NODES)
-        assert all(job.state in FINAL_STATES and not job.flags for job in self.world.jobs.values())
+                self.controller.cancel(job.id, self.now)
+        self.controller.advance_to(self.now + 100)
+        assert all(self.controller.used_gpus(node) == () for node in NODES)
+        assert all(job.state in FINAL_STATES and not job.flags for job in self.controller.jobs.values())
         self.store.close()
 
 

@@ -1,0 +1,1 @@
+"""Tests of the app failures; make.py creates its records."""

@@ -1,4 +1,4 @@
-"""The rules are compiled once per process; the property tests have no deadline, for the machine may be busy."""
+"""Compiles the rules once per process. Property tests have no deadline, because the machine may be busy."""
 
 from __future__ import annotations
 

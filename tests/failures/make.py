@@ -1,4 +1,4 @@
-"""Failed attempts with a log, and what was found out about them."""
+"""Creates running and failed attempts with logs, and their diagnoses."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def running(
     gpus: tuple[int, ...] | None = None,
     **asked: Any,
 ) -> Attempt:
-    """A job of a team of `by` that has run for two hours."""
+    """A running attempt of a job in a team of the user `by`, by default for two hours."""
     home = cluster(root)
     if not Team.objects.filter(memberships__user=make.user(by)).exists():
         make.team(f"team-of-{by}", **{by: "researcher"})
@@ -61,7 +61,7 @@ def end(
     exit_code: int | None = 1,
     reason: str = "",
 ) -> Attempt:
-    """It dies; its log says `text`, None for no log at all."""
+    """Ends the attempt with `text` in its log; None for no log."""
     name = f"{attempt.key}.log"
     if text is not None:
         (root / name).write_bytes(text.encode() if isinstance(text, str) else text)

@@ -1,4 +1,4 @@
-"""A cluster that nobody reaches for two minutes, and what that may cost: for the simulated one and for a real Slurm."""
+"""An outage of a cluster for two minutes and its permitted effects, for the simulated cluster and for a real Slurm."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LASTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Away:
-    """A cluster whose door can be shut: what runs behind it goes on, or is there again."""
+    """A cluster whose API can be cut off; its jobs continue meanwhile."""
 
     backend: Backend
     nodes: tuple[str, ...]
@@ -37,8 +37,8 @@ class Away:
     mend: Callable[[], None]
 
 
-def costs_no_job(slurm: Away, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turns go on while nobody answers; the clock of all loops is an argument here, so nobody waits for it."""
+def check_outage_costs_no_job(slurm: Away, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns continue during the outage. The loops' clock is an argument here, so the test does not wait."""
     now, ahead = clock.now, [0]
     monkeypatch.setattr(clock, "now", lambda: now() + timedelta(seconds=ahead[0]))
     cluster = make.cluster(nodes=0, policy="fifo", log_root=str(slurm.output))
@@ -47,15 +47,15 @@ def costs_no_job(slurm: Away, monkeypatch: pytest.MonkeyPatch) -> None:
         run_turn_once(Cluster.objects.get(pk=cluster.pk), lambda _: slurm.backend, free(), clock.now())
         return Job.objects.filter(state=State.RUNNING, flags=[], foreign_id="").count()
 
-    def told() -> int:
+    def event_count() -> int:
         return Event.objects.filter(job__foreign_id="").count()
 
-    turn()  # it learns its nodes
+    turn()  # the first turn reads the nodes
     runs = make.job(cluster=cluster, **LASTS)
     assert until(turn) == 1
-    vain = make.job(cluster=cluster, **LASTS)
-    sent_in_vain = make.attempt(vain, on=[slurm.nodes[1]], log_path=str(slurm.output / "vain.log"))
-    before = told()
+    undelivered = make.job(cluster=cluster, **LASTS)
+    sent_in_vain = make.attempt(undelivered, on=[slurm.nodes[1]], log_path=str(slurm.output / "vain.log"))
+    events_before = event_count()
 
     slurm.cut()
     for seconds in range(0, 121, 10):
@@ -66,18 +66,18 @@ def costs_no_job(slurm: Away, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Attempt.objects.filter(ended_at__isnull=False, job__foreign_id="").exists()
     assert not Attempt.objects.exclude(missing_since=None).exists()
     assert Allocation.objects.live().filter(gpu__isnull=False).count() == 2
-    assert (told(), Job.objects.get(pk=runs.pk).state) == (before, State.RUNNING)
+    assert (event_count(), Job.objects.get(pk=runs.pk).state) == (events_before, State.RUNNING)
     assert 1 < Deed.objects.get(attempt=sent_in_vain).tries < 10
 
     slurm.mend()
     ahead[0] = 180
     assert until(lambda: turn() == 2)
     assert Cluster.objects.get().trouble == ""
-    _each_once(slurm.backend)
+    _check_each_runs_once(slurm.backend)
 
 
-def _each_once(backend: Backend) -> None:
-    """On the cluster; and they are gone afterwards, for others have tests there."""
+def _check_each_runs_once(backend: Backend) -> None:
+    """Check that each attempt runs once on the cluster, then cancel all, because other tests use the cluster."""
     ours = Attempt.objects.filter(job__foreign_id="").values_list("key", flat=True)
     there = [job for job in backend.jobs() if job.key in set(ours)]
     assert sorted(job.key for job in there) == sorted(ours)

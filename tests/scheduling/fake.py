@@ -1,4 +1,4 @@
-"""A cluster in memory that does what a test tells it: the Backend protocol without a network."""
+"""A configurable cluster in memory: the Backend protocol without a network."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FakeCluster:
         self.cancelled: list[str] = []
         self.signalled: list[tuple[str, str]] = []
         self.drained: dict[str, str] = {}
-        self.accounting: list[BackendJob] | None = None  # None: the cluster keeps none
+        self.accounting: list[BackendJob] | None = None  # None: the cluster has no accounting
         self.machines = {
             name: BackendNode(
                 name=name,
@@ -41,11 +41,11 @@ class FakeCluster:
             )
             for name in (f"seren-{n:03d}" for n in range(1, nodes + 1))
         }
-        # Called before a verb is carried out, and after: a test makes them raise
+        # Called before and after each operation; tests make them raise
         self.before: Callable[[str], None] = lambda verb: None
         self.after: Callable[[str], None] = lambda verb: None
 
-    # what a test does to it
+    # test controls
 
     def change(self, key: str, **fields: object) -> None:
         (backend_id,) = [job.backend_id for job in self.known.values() if job.key == key]
@@ -58,7 +58,7 @@ class FakeCluster:
         self.change(key, state=state, ended_at=at, **fields)
 
     def adopt(self, attempt) -> None:
-        """It runs this attempt already."""
+        """Make the cluster run this attempt already."""
         self.known[attempt.backend_id] = BackendJob(
             backend_id=attempt.backend_id,
             key=attempt.key,
@@ -72,7 +72,7 @@ class FakeCluster:
         self.known = {name: job for name, job in self.known.items() if job.key != key}
 
     def garble(self, backend_id: str) -> None:
-        """Its row cannot be read any more."""
+        """Make its row unreadable."""
         last = self.known.pop(backend_id)
         sentence = f"job {backend_id}: job_state is a int"
         row = UnreadableRow(
@@ -108,16 +108,16 @@ class FakeCluster:
         self.before("find")
         return next((job for job in self.known.values() if job.key == key), None)
 
-    def accounted(self, backend_id: str) -> list[BackendJob]:
+    def accounting_jobs(self, backend_id: str) -> list[BackendJob]:
         return [job for job in self._accounting() if job.backend_id == backend_id]
 
-    def accounted_since(self, since: datetime) -> list[BackendJob]:
+    def accounting_jobs_since(self, since: datetime) -> list[BackendJob]:
         return [job for job in self._accounting() if job.submitted_at is None or job.submitted_at >= since]
 
     def _accounting(self) -> list[BackendJob]:
         self.before("accounting")
         if self.accounting is None:
-            raise AccountingUnavailable("this cluster keeps no accounting")
+            raise AccountingUnavailable("this cluster has no accounting")
         return self.accounting
 
     def submit(self, what: SubmitRequest) -> str:
@@ -137,11 +137,11 @@ class FakeCluster:
         return backend_id
 
     def submit_all(self, what: Sequence[SubmitRequest]) -> list[str | BackendError]:
-        return [self._tried(one) for one in what]
+        return [self._submit_or_error(request) for request in what]
 
-    def _tried(self, one: SubmitRequest) -> str | BackendError:
+    def _submit_or_error(self, request: SubmitRequest) -> str | BackendError:
         try:
-            return self.submit(one)
+            return self.submit(request)
         except BackendError as error:
             return error
 
@@ -170,7 +170,7 @@ def seen_job(**fields: object) -> BackendJob:
 
 
 def failing(error: Exception, *verbs: str) -> Callable[[str], None]:
-    """`cluster.before = failing(Unreachable("gone"), "submit")`"""
+    """A hook that raises the error: `cluster.before = failing(ClusterUnreachable("gone"), "submit")`."""
 
     def hook(verb: str) -> None:
         if verb in verbs:

@@ -1,15 +1,15 @@
-"""A server that is killed, turns in between, and it is there again. For Slurm see tests/backends/test_contract.py."""
+"""An outage of the simulated cluster's server during turns. For Slurm see tests/backends/test_contract.py."""
 
 from __future__ import annotations
 
 from contextlib import closing
 
 from tests.cluster.running import ClusterProcess
-from tests.scheduling.away import Away, costs_no_job
+from tests.scheduling.away import Away, check_outage_costs_no_job
 
 
-def test_a_cluster_that_is_away_for_two_minutes_costs_no_job(db, tmp_path, monkeypatch):
+def test_outage_of_two_minutes_costs_no_job(db, tmp_path, monkeypatch):
     with ClusterProcess(tmp_path, "--nodes", "2") as slurm, closing(slurm.backend()) as backend:
         nodes = tuple(node.name for node in backend.nodes())
         away = Away(backend=backend, nodes=nodes, output=slurm.log_root, cut=slurm.kill, mend=slurm.start)
-        costs_no_job(away, monkeypatch)
+        check_outage_costs_no_job(away, monkeypatch)

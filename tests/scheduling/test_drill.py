@@ -1,4 +1,4 @@
-"""The drill: what breaks is the same for everybody, and what comes of it is the doing of who answers."""
+"""The drill: faults are the same for every strategy, and the results depend on the strategy."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ def of_gang(done):
     return [case for case in done.tally.cases if case.job == GANG_JOB]
 
 
-# --- what is drawn
+# --- random draws
 
 
-def test_what_breaks_is_the_same_whoever_answers_and_another_with_another_seed():
+def test_faults_do_not_depend_on_the_strategy_but_on_the_seed():
     plan = replace(SMALL, hours=48)
 
     assert draw_faults(OFTEN, plan) == draw_faults(OFTEN, plan)
     assert draw_faults(OFTEN, plan) != draw_faults(OFTEN, replace(plan, seed=2))
 
 
-def test_faults_come_at_the_rate_of_their_scenario():
+def test_faults_occur_at_the_rate_of_their_scenario():
     plan = DrillPlan(hours=24 * 365)
     for name, scenario in SCENARIOS.items():
         expected = scenario.per_node_day * 302 * 365
@@ -63,39 +63,39 @@ def test_faults_come_at_the_rate_of_their_scenario():
         assert abs(len(draw_faults(scenario, plan)) - expected) < 5 * expected**0.5, name
 
 
-def test_the_llama_3_rate_is_one_interruption_of_16384_gpus_every_3_hours():
+def test_llama_3_rate_is_one_interruption_of_16384_gpus_every_3_hours():
     assert SCENARIOS["llama3"].hours_between(2048) == pytest.approx(54 * 24 / 419)
 
 
-def test_the_same_seed_gives_the_same_drill_to_the_last_digit():
+def test_same_seed_gives_exactly_the_same_drill():
     one, other = (report.drill_document(SMALL, {"x": {"acme": run_drill(OFTEN, SMALL, "acme")}}) for _ in range(2))
 
     assert json.dumps(one) == json.dumps(other)
 
 
-def test_things_due_at_one_moment_come_in_the_order_in_which_they_were_planned():
-    agenda, seen = EventQueue(), []
+def test_actions_due_at_the_same_time_run_in_the_order_of_scheduling():
+    agenda, calls = EventQueue(), []
     for name in "abc":
-        agenda.at(5.0, lambda now, name=name: seen.append((now, name)))
-    agenda.at(1.0, lambda now: seen.append((now, "first")))
+        agenda.at(5.0, lambda now, name=name: calls.append((now, name)))
+    agenda.at(1.0, lambda now: calls.append((now, "first")))
 
     agenda.run(9.0)
 
-    assert seen == [(1.0, "first"), (5.0, "a"), (5.0, "b"), (5.0, "c")] and agenda.now == 9.0
+    assert calls == [(1.0, "first"), (5.0, "a"), (5.0, "b"), (5.0, "c")] and agenda.now == 9.0
 
 
-# --- where nothing breaks
+# --- no faults
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_where_nothing_breaks_nobody_is_stopped_and_no_node_taken_out(seed):
+def test_without_faults_no_job_is_stopped_and_no_node_cordoned(seed):
     done = drilled(plan=replace(SMALL, hours=4.0, seed=seed))
 
     assert done.tally.wrong_stops == [] and done.tally.false_cordons == [] and done.tally.cordons == 0
     assert of_gang(done) == [] and len(done.works[GANG_JOB].lives) == 1
 
 
-def test_the_gangs_buckets_sum_to_its_gpus_and_time():
+def test_buckets_of_the_gang_sum_to_its_gpus_and_time():
     done = drilled(fault(FaultKind.OFF_BUS, sticks=True))
     buckets = figures.buckets_us(done)
     start = done.works[GANG_JOB].lives[0].promised
@@ -104,7 +104,7 @@ def test_the_gangs_buckets_sum_to_its_gpus_and_time():
     assert buckets[ledger.Bucket.LOST_WORK] > 0 and buckets[ledger.Bucket.RECOVERY] > 0
 
 
-# --- what breaks, and who mends it
+# --- faults and recovery
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_the_gangs_buckets_sum_to_its_gpus_and_time():
         ("nccl_remote_error", False),
     ],
 )
-def test_what_a_restart_can_cure_is_cured_without_a_person(kind, sticks):
+def test_recoverable_fault_is_recovered_without_an_operator(kind, sticks):
     done = drilled(fault(kind, sticks=sticks))
 
     [case] = of_gang(done)
@@ -136,53 +136,53 @@ def test_what_a_restart_can_cure_is_cured_without_a_person(kind, sticks):
 
 
 @pytest.mark.parametrize("kind", [FaultKind.OFF_BUS, FaultKind.NVLINK, FaultKind.HANG, FaultKind.SLOW])
-def test_a_node_that_stays_broken_is_out_when_the_gang_goes_on(kind):
+def test_broken_node_is_excluded_when_the_gang_restarts(kind):
     done = drilled(fault(kind, sticks=True))
 
     assert 3 in done.works[GANG_JOB].lives[0].nodes and 3 not in done.works[GANG_JOB].lives[-1].nodes
 
 
-def test_a_gang_without_recovery_waits_for_a_person():
+def test_gang_without_recovery_waits_for_an_operator():
     done = drilled(fault(FaultKind.OFF_BUS, sticks=True), answer="off")
 
     [case] = of_gang(done)
     assert case.human and not case.is_recovered
 
 
-def test_who_always_requeues_meets_the_broken_node_again_and_again():
+def test_requeue_always_returns_to_the_broken_node():
     done = drilled(fault(FaultKind.OFF_BUS, sticks=True), answer="requeue")
 
     assert of_gang(done)[0].restarts >= 3 and of_gang(done)[0].human
 
 
-def test_a_cluster_starts_what_lost_its_node_again_by_itself_also_without_recovery():
+def test_cluster_requeues_after_a_node_failure_without_recovery():
     [case] = of_gang(drilled(fault(FaultKind.DEATH), answer="off"))
 
     assert case.is_recovered
 
 
-def test_an_error_of_the_program_is_left_to_its_owner_and_requeued_by_who_always_requeues():
+def test_program_error_is_left_to_its_owner_but_requeued_by_requeue_always():
     bug = fault(BUG)
 
     assert drilled(bug).tally.wrong_restarts == 0
     assert drilled(bug, answer="requeue").tally.wrong_restarts > 0
 
 
-def test_a_loss_that_went_wrong_goes_back_behind_it_and_leaves_the_data_out():
+def test_loss_spike_rolls_back_and_skips_the_data():
     gang = drilled(fault(FaultKind.LOSS)).works[GANG_JOB]
 
     [(low, _, _)] = gang.bad_data
     assert gang.lives[-1].base < low and gang.is_step_skipped(low) and not gang.loss_defect
 
 
-def test_a_gang_that_fails_before_its_first_save_starts_again_without_a_person():
+def test_gang_that_fails_before_its_first_checkpoint_restarts_without_an_operator():
     done = drilled(fault(FaultKind.OFF_BUS, sticks=True, at=200.0))
 
     [case] = of_gang(done)
     assert case.is_recovered and done.works[GANG_JOB].lives[1].base == 0
 
 
-def test_four_broken_nodes_within_an_hour_are_left_out_without_a_person():
+def test_four_broken_nodes_within_an_hour_are_excluded_without_an_operator():
     plan = replace(SMALL, nodes=48, gang_nodes=44, spares=4)
     broken = [fault(FaultKind.OFF_BUS, number=n, node=20 + n, sticks=True, at=2400.0 + 800 * n) for n in range(4)]
 
@@ -192,7 +192,7 @@ def test_four_broken_nodes_within_an_hour_are_left_out_without_a_person():
 
 
 @pytest.mark.parametrize("kind", [FaultKind.HANG, "nccl_timeout_error"])
-def test_a_start_on_a_node_that_does_not_answer_is_ended_by_the_watchdog_and_repeated_without_it(kind):
+def test_start_on_a_hanging_node_is_ended_by_the_watchdog_and_repeated_without_the_node(kind):
     first, *_, last = drilled(fault(kind, sticks=True, at=0.5)).works[GANG_JOB].lives
 
     assert first.cause == "nccl_timeout_error" and first.first_step is None
@@ -200,13 +200,13 @@ def test_a_start_on_a_node_that_does_not_answer_is_ended_by_the_watchdog_and_rep
     assert 3 in first.nodes and 3 not in last.nodes
 
 
-def test_a_fault_where_nobody_runs_is_counted_as_one_that_hit_nobody():
+def test_fault_on_an_idle_node_is_counted_as_hitting_no_job():
     done = drilled(fault(FaultKind.FABRIC, node=23, at=60.0))
 
     assert done.tally.idle == ["fabric"] and figures.drill_summary([done])["hit_nobody"] == 1
 
 
-# --- the document and the command
+# --- document and command
 
 
 KEYS = {
@@ -215,17 +215,19 @@ KEYS = {
 }  # fmt: skip
 
 
-def test_the_document_has_its_keys_and_every_answer_its_ettr():
-    told = report.drill_document(SMALL, {"llama3": {answer: run_drill(OFTEN, SMALL, answer) for answer in STRATEGIES}})
+def test_document_has_its_keys_and_the_ettr_of_every_strategy():
+    document = report.drill_document(
+        SMALL, {"llama3": {answer: run_drill(OFTEN, SMALL, answer) for answer in STRATEGIES}}
+    )
 
-    assert told.keys() >= KEYS and set(told["ettr"]) == {"acme", "requeue", "off"}
-    assert set(told["detection_s"]) == {"p50", "p95"} == set(told["fault_to_first_step_s"])
-    assert all(0 < part <= 1 for part in told["ettr"].values())
-    assert sum(row["injected"] for row in told["by_kind"].values()) == told["injected"]
-    assert len(list(report.report_lines(told))) > 10
+    assert document.keys() >= KEYS and set(document["ettr"]) == {"acme", "requeue", "off"}
+    assert set(document["detection_s"]) == {"p50", "p95"} == set(document["fault_to_first_step_s"])
+    assert all(0 < part <= 1 for part in document["ettr"].values())
+    assert sum(row["injected"] for row in document["by_kind"].values()) == document["injected"]
+    assert len(list(report.report_lines(document))) > 10
 
 
-def test_the_command_prints_one_document():
+def test_command_prints_one_document():
     out = io.StringIO()
 
     call_command("drill", "--hours", "0.5", "--rates", "llama3", "--json", stdout=out)
@@ -234,8 +236,9 @@ def test_the_command_prints_one_document():
 
 
 @pytest.mark.parametrize(
-    ("given", "word"), [(("--hours", "0"), "--hours: 0"), (("--hours", "nan"), "--hours"), (("--rates", "x"), "'x'")]
+    ("arguments", "word"),
+    [(("--hours", "0"), "--hours: 0"), (("--hours", "nan"), "--hours"), (("--rates", "x"), "'x'")],
 )
-def test_what_it_cannot_do_it_says_in_one_sentence(given, word):
+def test_invalid_argument_is_rejected_with_a_message(arguments, word):
     with pytest.raises(CommandError, match=word):
-        call_command("drill", *given)
+        call_command("drill", *arguments)

@@ -1,0 +1,1 @@
+"""Tests of acmeweb.services: set-up, supervision and user separation."""

@@ -1,4 +1,4 @@
-"""Secrets are made once, stay as they are, and are nobody else's to read."""
+"""Secrets are created once, never change, and are private."""
 
 import os
 
@@ -12,7 +12,7 @@ def mode(path):
     return path.stat().st_mode & 0o777
 
 
-def test_a_secret_is_made_once(tmp_path):
+def test_secret_is_created_once(tmp_path):
     first = secret_files.read_or_create(tmp_path / "postgres")
 
     assert secret_files.read_or_create(tmp_path / "postgres") == first
@@ -23,7 +23,7 @@ def test_two_secrets_differ(tmp_path):
     assert secret_files.read_or_create(tmp_path / "one") != secret_files.read_or_create(tmp_path / "two")
 
 
-def test_only_the_owner_reads_it_whatever_the_umask(tmp_path):
+def test_secret_file_is_private_for_every_umask(tmp_path):
     before = os.umask(0)
     try:
         secret_files.read_or_create(tmp_path / "secret")
@@ -34,19 +34,19 @@ def test_only_the_owner_reads_it_whatever_the_umask(tmp_path):
 
 
 @pytest.mark.parametrize("torn", ["", "\n", "  "])
-def test_an_empty_file_is_no_secret(tmp_path, torn):
+def test_empty_secret_file_is_replaced(tmp_path, torn):
     (tmp_path / "secret").write_text(torn)
 
     assert len(secret_files.read_or_create(tmp_path / "secret")) == 48
 
 
-def test_what_an_interrupted_write_left_is_no_obstacle(tmp_path):
+def test_leftover_of_an_interrupted_write_is_replaced(tmp_path):
     (tmp_path / "secret.new").write_text("half")
 
     assert len(secret_files.read_or_create(tmp_path / "secret")) == 48
 
 
-def test_the_env_file_comes_back_as_it_went_in(tmp_path):
+def test_env_file_is_read_back_unchanged(tmp_path):
     values = {"SECRET_KEY": "a=b=c", "DATABASE_URL": "postgresql://acme:x@127.0.0.1:21000/acme"}
 
     secret_files.write_env(tmp_path / "env", values)

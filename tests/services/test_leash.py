@@ -1,4 +1,4 @@
-"""The kernel's leash: who dies with whom, and what is left of root."""
+"""The parent guard: programs end with their parent, and give up root."""
 
 import json
 import os
@@ -19,7 +19,7 @@ def run(words, **options):
     return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, **options)
 
 
-def test_it_becomes_the_program_and_keeps_its_pid():
+def test_guard_becomes_the_program_and_keeps_its_pid():
     words = parent_guard.guarded_command([sys.executable, "-c", "import os; print(os.getpid())"])
 
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
@@ -28,14 +28,14 @@ def test_it_becomes_the_program_and_keeps_its_pid():
     assert int(said) == process.pid
 
 
-def test_a_program_that_does_not_exist_is_one_sentence():
+def test_missing_program_is_reported_in_one_sentence():
     done = run(parent_guard.guarded_command(["/no/such/program"]))
 
     assert done.returncode == 1
     assert done.stderr == "/no/such/program: No such file or directory\n"
 
 
-def test_it_imports_no_django():
+def test_guard_imports_no_django():
     done = run([sys.executable, "-X", "importtime", "-I", "-S", parent_guard.__file__, "--", "true"])
 
     assert "django" not in done.stderr
@@ -59,7 +59,7 @@ class TestDeathOfTheParent:
     """
 
     def start(self, words):
-        """A parent that starts the words and then sleeps."""
+        """Start a parent that starts the command and then sleeps."""
         words = [sys.executable, "-c", self.PARENT, json.dumps(words)]
         parent = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         with parent.stdout:
@@ -76,7 +76,7 @@ class TestDeathOfTheParent:
 
         until(lambda: locks.no_process_left(held))
 
-    def test_the_program_gets_the_signal_that_was_asked_for(self, tmp_path):
+    def test_program_gets_the_requested_signal(self, tmp_path):
         note, ready = tmp_path / "note", tmp_path / "ready"
         script = f"trap 'echo INT > {note}; exit' INT; touch {ready}; while :; do sleep 0.05; done"
         parent = self.start(parent_guard.guarded_command(["sh", "-c", script], stop="INT"))
@@ -88,7 +88,7 @@ class TestDeathOfTheParent:
         until(note.exists)
 
     @as_root
-    def test_it_also_ends_after_the_change_of_user(self, tmp_path):
+    def test_program_also_ends_after_a_change_of_user(self, tmp_path):
         held = tmp_path / "alive"
         parent = self.start(parent_guard.guarded_command(["sleep", "600"], user="nobody", hold=held))
         until(lambda: held.exists() and not locks.no_process_left(held))
@@ -98,7 +98,7 @@ class TestDeathOfTheParent:
 
         until(lambda: locks.no_process_left(held))
 
-    def test_a_parent_that_was_gone_before_ends_it_at_once(self):
+    def test_guard_exits_if_the_parent_is_already_gone(self):
         done = run(parent_guard.guarded_command(["echo", "still here"], parent=1 if os.getpid() != 1 else 2))
 
         assert (done.returncode, done.stdout) == (1, "")
@@ -116,7 +116,7 @@ class TestHold:
 
         until(lambda: locks.no_process_left(held))
 
-    def test_the_holders_are_found_and_ended(self, tmp_path):
+    def test_lock_holders_are_found_and_killed(self, tmp_path):
         held = tmp_path / "alive"
         process = subprocess.Popen(parent_guard.guarded_command(["sleep", "600"], hold=held))
         until(lambda: process.pid in locks.lock_holders(held))
@@ -133,13 +133,13 @@ class TestRootGivenUp:
         rows = dict(line.split(":\t", 1) for line in done.stdout.splitlines() if ":\t" in line)
         return {name: int(rows[name], 16) for name in ("CapEff", "CapPrm", "CapAmb", "CapInh")}
 
-    def test_user_group_and_groups_are_nobodys(self):
+    def test_user_and_groups_change_to_nobody(self):
         done = run(parent_guard.guarded_command(["sh", "-c", "id -u; id -g; id -G"], user="nobody"), cwd="/")
 
         uid, gid, groups = done.stdout.splitlines()
         assert "0" not in (uid, gid) and groups == gid
 
-    def test_secrets_of_the_environment_stay_behind(self):
+    def test_secrets_of_the_environment_are_removed(self):
         done = run(
             parent_guard.guarded_command(["env"], user="nobody"), cwd="/", env={**os.environ, "SECRET_KEY": "hidden"}
         )
@@ -149,17 +149,17 @@ class TestRootGivenUp:
     def test_an_open_directory_needs_no_capability(self):
         assert set(self.capabilities(Path("/usr")).values()) == {0}
 
-    def test_a_closed_directory_leaves_only_the_right_to_read(self, tmp_path):
+    def test_closed_directory_needs_only_the_read_capability(self, tmp_path):
         tmp_path.chmod(0o700)
 
         assert set(self.capabilities(tmp_path).values()) == {1 << parent_guard.CAP_DAC_READ_SEARCH}
 
-    def test_a_program_closed_to_others_leaves_the_right_to_everything(self, tmp_path):
+    def test_closed_program_needs_the_override_capability(self, tmp_path):
         (tmp_path / "program").touch(mode=0o700)
 
         assert set(self.capabilities(tmp_path / "program").values()) == {1 << parent_guard.CAP_DAC_OVERRIDE}
 
-    def test_a_number_needs_no_entry_in_the_list_of_users(self):
+    def test_numeric_user_needs_no_passwd_entry(self):
         done = run(parent_guard.guarded_command(["sh", "-c", "id -u; id -g; id -G"], user="60600"), cwd="/")
 
         assert done.stdout == "60600\n60600\n60600\n"
@@ -171,14 +171,14 @@ class TestRootGivenUp:
 
         assert {"SECRET_KEY=hidden", f"HOME={tmp_path}", "USER=acme"} <= set(done.stdout.splitlines())
 
-    def test_low_port_is_a_right_of_its_own(self):
+    def test_low_port_is_a_separate_capability(self):
         done = run(
             parent_guard.guarded_command(["grep", "Cap", "/proc/self/status"], user="60600", low_port=True), cwd="/"
         )
 
         assert f"CapEff:\t{1 << parent_guard.CAP_NET_BIND_SERVICE:016x}\n" in done.stdout
 
-    def test_with_it_a_file_in_the_closed_directory_can_be_read(self, tmp_path):
+    def test_read_capability_opens_files_in_a_closed_directory(self, tmp_path):
         tmp_path.chmod(0o700)
         (tmp_path / "file").write_text("found")
 

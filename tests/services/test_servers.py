@@ -1,4 +1,4 @@
-"""The embedded servers: a torn beginning is begun again, a whole one is left alone."""
+"""The embedded servers: an interrupted initialisation is repeated, a complete one is kept."""
 
 import os
 from contextlib import ExitStack
@@ -25,7 +25,7 @@ def prepare(home):
     return home / "data"
 
 
-def test_what_an_interrupted_initdb_left_is_made_anew(home):
+def test_interrupted_initdb_is_repeated(home):
     (home / "data.new").mkdir(parents=True)
     (home / "data.new" / "PG_VERSION").write_text("18\n")
     (home / "data").mkdir()
@@ -37,7 +37,7 @@ def test_what_an_interrupted_initdb_left_is_made_anew(home):
     assert not (data / "half").exists() and not (home / "data.new").exists()
 
 
-def test_a_whole_data_directory_is_left_alone_and_a_stale_pid_goes(home):
+def test_complete_data_directory_is_kept_and_a_stale_pid_file_removed(home):
     data = prepare(home)
     made = (data / "PG_VERSION").stat().st_mtime_ns
     (data / "postmaster.pid").write_text(f"{os.getpid()}\n")
@@ -48,20 +48,20 @@ def test_a_whole_data_directory_is_left_alone_and_a_stale_pid_goes(home):
     assert not (data / "postmaster.pid").exists()
 
 
-def test_the_password_file_is_gone_afterwards(home):
+def test_password_file_is_removed_after_initdb(home):
     prepare(home)
 
     assert sorted(path.name for path in home.iterdir()) == ["data"]
 
 
-def test_a_failing_initdb_is_one_sentence(home, tmp_path):
+def test_failing_initdb_is_reported_in_one_sentence(home, tmp_path):
     with pytest.raises(CannotStart, match=r"PostgreSQL could not create its files: .*initdb.log"):
         postgres.prepare_data_directory(home, "", tmp_path / "initdb.log", users.default().postgres)
 
     assert not (home / "data").exists()
 
 
-def test_a_full_disk_is_one_sentence(tmp_path):
+def test_full_disk_is_reported_in_one_sentence(tmp_path):
     log = tmp_path / "var" / "log" / "initdb.log"
     log.parent.mkdir(parents=True)
     log.write_text('initdb: error: could not write file "x": No space left on device\n')
@@ -83,7 +83,7 @@ def test_the_database_is_created_and_a_wrong_password_refused(tmp_path):
             postgres.accepts_login(url.replace("acme:", "acme:x"))
 
 
-def test_valkey_wants_the_password_and_keeps_everything(tmp_path):
+def test_valkey_requires_the_password_and_evicts_nothing(tmp_path):
     text = valkey.configuration(Path("/a b"), "secret", 21000)
 
     assert "requirepass secret\n" in text
@@ -92,6 +92,6 @@ def test_valkey_wants_the_password_and_keeps_everything(tmp_path):
     assert "appendonly yes\n" in text
 
 
-def test_nobody_answers_on_a_port_without_server():
+def test_port_without_a_server_does_not_answer():
     assert valkey.accepts_login("redis://127.0.0.1:1/0") is False
     assert postgres.accepts_login("postgresql://acme:x@127.0.0.1:1/acme") is False

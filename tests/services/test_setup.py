@@ -1,4 +1,4 @@
-"""setup.sh on machines that lack something: one sentence each, and nothing left half made."""
+"""setup.sh on machines that lack something: one sentence each, and no partial result."""
 
 import shutil
 import subprocess
@@ -24,7 +24,7 @@ def checkout(tmp_path):
 
 @pytest.fixture
 def path(tmp_path):
-    """A PATH of a few tools and no Python at all."""
+    """A PATH with a few tools and without Python."""
     directory = tmp_path / "bin"
     directory.mkdir()
     for tool in TOOLS:
@@ -50,22 +50,22 @@ def refused(done, sentence):
     assert done.stderr.count("\n") == 1
 
 
-def test_no_python_at_all(checkout, path):
+def test_missing_python_is_reported(checkout, path):
     refused(setup(checkout, path), "Acme needs Python 3.11 or newer")
 
 
-def test_a_shim_that_starts_nothing_is_passed_over(checkout, path):
+def test_broken_python_shim_is_skipped(checkout, path):
     put(path, "python3.13", "echo 'pyenv: version 3.13 is not installed' >&2; exit 127")
     put(path, "python3", "exit 1")
 
     refused(setup(checkout, path), "Acme needs Python 3.11 or newer")
 
 
-def test_a_chosen_python_that_does_not_run(checkout, path):
-    refused(setup(checkout, path, PYTHON="/no/such/python"), "PYTHON=/no/such/python is not a Python 3.11")
+def test_unusable_chosen_python_is_reported(checkout, path):
+    refused(setup(checkout, path, PYTHON="/no/such/python"), "PYTHON=/no/such/python is not a working Python 3.11")
 
 
-def test_a_python_without_ensurepip(checkout, path):
+def test_python_without_ensurepip_is_reported(checkout, path):
     put(path, "python3.13", "exit 127")
     put(path, "python3.11", f'case "$*" in *ensurepip*) exit 1;; esac; exec {sys.executable} "$@"')
 
@@ -73,7 +73,7 @@ def test_a_python_without_ensurepip(checkout, path):
     assert not (checkout / ".venv").exists()
 
 
-def test_a_nearly_full_disk(checkout, path):
+def test_nearly_full_disk_stops_the_setup(checkout, path):
     put(path, "python3.11", f'exec {sys.executable} "$@"')
     put(path, "df", "echo header; echo /dev/x 1 1 1000000 99% /")
 
@@ -81,8 +81,8 @@ def test_a_nearly_full_disk(checkout, path):
     assert not (checkout / ".venv").exists()
 
 
-def test_an_interrupted_one_is_begun_again(checkout, path):
-    """Without the stamp, what lies in .venv is not trusted: here it is a half, and the attempt gets as far as pip."""
+def test_interrupted_setup_starts_again(checkout, path):
+    """Without the stamp, .venv is not trusted: here it is incomplete, and the set-up proceeds to pip."""
     put(path, "python3.11", f'case "$*" in *"-m venv"*) exit 1;; esac; exec {sys.executable} "$@"')
     (checkout / ".venv" / "lib" / "half").mkdir(parents=True)
 

@@ -1,4 +1,4 @@
-"""The table of programs and the file that the process runner reads, checked with the runner's own parser."""
+"""The table of programs and Supervisor's configuration, checked with Supervisor's own parser."""
 
 import dataclasses
 import os
@@ -24,15 +24,15 @@ def wish(tmp_path):
     make_directories(place)
     place.postgres.mkdir()
     return InstanceConfig(
-        place=place, bind="127.0.0.1", port=8000, demo=True, postgres_port=21000, valkey_port=21001, cluster_port=21002
+        dirs=place, bind="127.0.0.1", port=8000, demo=True, postgres_port=21000, valkey_port=21001, cluster_port=21002
     )
 
 
 def read(wish):
-    """What Supervisor makes of our configuration: group name -> {program name: its configuration}."""
-    supervisor.write_configuration(wish.place, supervisor.configuration(wish.place, program_table(wish), 21003, "pass"))
+    """Return our configuration as parsed by Supervisor: group name -> {program name: its configuration}."""
+    supervisor.write_configuration(wish.dirs, supervisor.configuration(wish.dirs, program_table(wish), 21003, "pass"))
     options = ServerOptions()
-    options.realize(["-n", "-c", str(wish.place.run / "supervisord.conf")])
+    options.realize(["-n", "-c", str(wish.dirs.run / "supervisord.conf")])
     return {group.name: {p.name: p for p in group.process_configs} for group in options.process_group_configs}
 
 
@@ -40,7 +40,7 @@ def names(programs):
     return [program.name for program in programs]
 
 
-def test_the_servers_start_first_and_the_rest_waits(wish):
+def test_servers_start_before_the_other_programs(wish):
     groups = read(wish)
 
     assert groups["postgres"]["postgres"].autostart and groups["valkey"]["valkey"].autostart
@@ -51,19 +51,19 @@ def test_the_servers_start_first_and_the_rest_waits(wish):
 def test_paths_with_odd_characters_survive(wish):
     command = read(wish)["valkey"]["valkey"].command
 
-    assert shlex.split(command)[-1] == str(wish.place.run / "valkey.conf")
+    assert shlex.split(command)[-1] == str(wish.dirs.run / "valkey.conf")
 
 
-def test_every_program_is_leashed_and_holds_the_lock(wish):
+def test_every_program_is_guarded_and_holds_the_lock(wish):
     for programs in read(wish).values():
         for program in programs.values():
-            assert program.stdout_logfile == str(wish.place.log / f"{program.name}.log")
+            assert program.stdout_logfile == str(wish.dirs.log / f"{program.name}.log")
             words = shlex.split(program.command)
             assert words[3] == parent_guard.__file__
-            assert words[words.index("--hold") + 1] == str(wish.place.alive)
+            assert words[words.index("--hold") + 1] == str(wish.dirs.alive)
 
 
-def test_postgres_is_not_signalled_behind_its_own_back(wish):
+def test_children_of_postgres_are_not_signalled_directly(wish):
     groups = read(wish)
 
     assert groups["postgres"]["postgres"].stopasgroup is False
@@ -75,10 +75,10 @@ def test_the_cluster_has_time_to_end_its_jobs_before_it_is_killed(wish):
 
     assert cluster.stopwaitsecs > 3 + SHUTDOWN_TIMEOUT_S
     words = shlex.split(cluster.command)
-    assert words[words.index("--token-file") + 1] == str(wish.place.cluster_token)
+    assert words[words.index("--token-file") + 1] == str(wish.dirs.cluster_token)
 
 
-def test_the_cluster_is_told_how_long_it_remembers_and_whether_it_has_accounting(wish):
+def test_cluster_gets_its_job_age_and_accounting_options(wish):
     told = dataclasses.replace(wish, cluster_min_job_age_s=5, cluster_accounting=False)
 
     by_default, words = (shlex.split(read(one)["acme"]["cluster"].command) for one in (wish, told))
@@ -89,21 +89,21 @@ def test_the_cluster_is_told_how_long_it_remembers_and_whether_it_has_accounting
 
 
 @pytest.mark.parametrize(("port", "name"), [("postgres_port", "postgres"), ("valkey_port", "valkey")])
-def test_a_server_of_somebody_else_is_not_started(wish, port, name):
+def test_embedded_server_is_not_started_if_an_external_one_is_set(wish, port, name):
     assert name not in names(program_table(dataclasses.replace(wish, **{port: 0})))
 
 
-def test_without_the_demo_nobody_plays_users(wish):
+def test_simulated_users_run_only_in_the_demo(wish):
     assert "demo" not in names(program_table(dataclasses.replace(wish, demo=False)))
 
 
-def test_the_file_is_the_owners_alone(wish):
+def test_configuration_file_is_private(wish):
     read(wish)
 
-    assert os.stat(wish.place.run / "supervisord.conf").st_mode & 0o777 == 0o600
+    assert os.stat(wish.dirs.run / "supervisord.conf").st_mode & 0o777 == 0o600
 
 
-def test_the_last_lines_of_a_log(tmp_path):
+def test_last_lines_of_a_log_are_returned(tmp_path):
     (tmp_path / "web.log").write_text("one\ntwo\nthree\n")
 
     assert supervisor.last_lines(tmp_path / "web.log", 2) == "    two\n    three"

@@ -1,4 +1,4 @@
-"""The choice of user ids for an instance, and what is said where there is none."""
+"""The user ids of an instance, and the warning if they are not separate."""
 
 import os
 import shutil
@@ -25,18 +25,18 @@ def test_numbered_ids_are_all_different_and_lie_in_one_range():
 
 
 @pytest.mark.parametrize("number", [70_000, 70_000 + users.UID_RANGE_SIZE - 1])
-def test_id_of_somebody_else_is_refused_with_the_name(number):
+def test_id_in_use_is_refused_with_its_name(number):
     with pytest.raises(CannotStart, match=f"ACME_UID_BASE=70000: .* {number} is the user ada"):
         users.check_free(70_000, {number: "ada"}, "user")
 
 
-def test_ids_beside_the_range_belong_to_anybody():
+def test_ids_outside_the_range_may_be_in_use():
     users.check_free(70_000, {69_999: "ada", 70_000 + users.UID_RANGE_SIZE: "bob"}, "user")
 
 
 @pytest.mark.skipif(not shutil.which("unshare"), reason="no program here makes user namespaces")
 def test_root_of_a_container_that_maps_one_user_is_told_what_to_do():
-    choose = "from acmeweb.common.env import Env; from acmeweb.services import users; users.choose(Env({}))"
+    choose = "from acmeweb.common.env import EnvReader; from acmeweb.services import users; users.choose(EnvReader({}))"
     words = ["unshare", "--user", "--map-root-user", sys.executable, "-c", choose]
 
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -58,12 +58,12 @@ def test_shared_user_is_named_with_what_jobs_could_do():
 
 
 @pytest.mark.parametrize(("them", "runs_jobs"), [(users.from_base(70_000), True), (ServiceUsers(), False)])
-def test_nothing_is_said_where_nothing_is_shared(them, runs_jobs):
+def test_no_warning_if_nothing_is_shared(them, runs_jobs):
     assert users.shared_user_warning(them, runs_jobs) == ""
 
 
 @as_root
-def test_giving_a_tree_changes_its_links_and_not_their_targets(tmp_path):
+def test_change_of_owner_applies_to_links_and_not_their_targets(tmp_path):
     (tmp_path / "tree" / "below").mkdir(parents=True)
     (tmp_path / "other").touch()
     (tmp_path / "tree" / "link").symlink_to(tmp_path / "other")
@@ -76,7 +76,7 @@ def test_giving_a_tree_changes_its_links_and_not_their_targets(tmp_path):
 
 
 @as_root
-def test_giving_a_tree_that_was_cut_off_goes_on(tmp_path):
+def test_interrupted_change_of_owner_is_completed(tmp_path):
     (tmp_path / "tree" / "below").mkdir(parents=True)
     os.chown(tmp_path / "tree" / "below", 70_001, 70_001)
 

@@ -1,4 +1,4 @@
-"""While the database is prepared, `make up` waits for as long as it takes, and says so now and then."""
+"""While the database is prepared, `make up` waits without a limit and prints reminders."""
 
 from acmeweb.services.instance import WaitReminder
 
@@ -20,7 +20,7 @@ def said_at(tmp_path, *moments):
     return said
 
 
-def test_nothing_is_said_of_a_short_preparation(tmp_path):
+def test_short_preparation_prints_no_reminder(tmp_path):
     assert said_at(tmp_path, 1, 10, 29) == []
 
 
@@ -31,11 +31,11 @@ def test_a_long_preparation_is_reported_every_half_minute_with_the_end_of_its_lo
     assert said[0].endswith("ends: Applying jobs.0028_events_of_nodes...")
 
 
-def test_a_log_without_a_line_is_said_to_be_empty(tmp_path):
+def test_reminder_reports_an_empty_log(tmp_path):
     clock, said = Clock(), []
     waiting = WaitReminder(tmp_path / "missing.log", said.append, every_s=30, monotonic=clock)
     clock.at = 31
 
     waiting.remind_if_due()
 
-    assert said[0].endswith("it has written nothing yet")
+    assert said[0].endswith("it is still empty")

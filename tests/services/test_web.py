@@ -1,4 +1,4 @@
-"""The web server of a container: as many processes as `make up` would start, under one that can be stopped."""
+"""The web server of a container: as many processes as with `make up`, under one parent that can be stopped."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ def children(pid):
 
 
 def serves(pid):
-    """Neither the parent nor what multiprocessing starts beside it."""
+    """Return the worker processes, without the parent and helpers of multiprocessing."""
     with suppress(OSError):
         return "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()
 
@@ -49,7 +49,7 @@ def answers(port):
         return answer.status == 200
 
 
-def test_how_many_is_the_same_wherever_it_is_asked():
+def test_number_of_web_processes_is_the_same_everywhere():
     assert web_processes(EnvReader({"ACME_WEB_PROCESSES": "7"})) == 7
     assert 1 <= web_processes(EnvReader({})) <= 4
     with pytest.raises(InvalidEnvSetting, match="ACME_WEB_PROCESSES"):

@@ -1,4 +1,4 @@
-"""The parent of the workers: a child for each queue, forked again when it dies, none left when the parent ends."""
+"""The parent of the workers: one child per queue, restarted when it dies; no child survives the parent."""
 
 import os
 import signal
@@ -12,15 +12,15 @@ from acmeweb.common.env import ROOT
 from acmeweb.services.workers import main
 from tests.patience import PATIENCE_S, until
 
-# Its children write down their process id and wait for a signal
+# Its children write their process id to a file and wait for a signal
 PARENT = """
 import os, signal, sys, time
 from pathlib import Path
-from acmeweb.services.workers import Parent
+from acmeweb.services.workers import WorkerParent
 def work(name):
     Path(sys.argv[1], name).write_text(str(os.getpid()))
     time.sleep(3600)
-sys.exit(Parent({"turns": "turns", "long": "long"}, work, again_s=0.01).run())
+sys.exit(WorkerParent({"turns": "turns", "long": "long"}, work, restart_delay_s=0.01).run())
 """
 
 
@@ -40,7 +40,7 @@ def pid_of(directory, name):
 
 
 def lives(pid):
-    """A zombie, which nobody may have reaped yet, does not."""
+    """Whether the process runs; a zombie that is not reaped yet does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -54,7 +54,7 @@ def running(directory):
     )
 
 
-def test_a_worker_that_dies_is_forked_again_and_the_other_goes_on(parent, tmp_path):
+def test_dead_worker_is_restarted_and_the_other_continues(parent, tmp_path):
     turns, long = running(tmp_path)
 
     os.kill(turns, signal.SIGKILL)
@@ -85,4 +85,4 @@ def test_an_unknown_queue_is_refused(capsys):
     with pytest.raises(SystemExit):
         main(["--queues", "turns,shorts"])
 
-    assert "--queues: shorts is none of turns, watching" in capsys.readouterr().err
+    assert "--queues: shorts is not one of turns, watching" in capsys.readouterr().err

@@ -1,0 +1,1 @@
+"""Management commands that start and prepare an instance."""

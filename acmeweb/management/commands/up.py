@@ -12,9 +12,9 @@ from acmeweb.services.instance import up
 
 
 class Command(BaseCommand):
-    help = "Start everything - PostgreSQL, Valkey, worker, beat, web - and stay until Ctrl-C stops it all again."
+    help = "Start PostgreSQL, Valkey, workers, beat and web, and run until Ctrl-C, which stops all of them."
     requires_system_checks: list[str] = []
 
     def handle(self, *args: Any, **options: Any) -> None:
-        # The real environment alone: var/run/env still describes the instance of last time.
+        # Only the real environment: var/run/env still describes the previous instance.
         sys.exit(up(EnvReader(os.environ), settings.VAR.absolute()))

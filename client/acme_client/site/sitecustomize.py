@@ -1,5 +1,5 @@
-"""For Python programs below `acme exec`: each answers a signal with its stacks. Whatever goes wrong here is silent, for
-a training must not fail because of it; and the `sitecustomize` that would have been found without us still runs."""
+"""Loaded by Python programs below `acme exec`: each then answers a signal with its stacks. Errors here are silent,
+because a training must not fail because of it. Another `sitecustomize` on the path still runs."""
 
 import contextlib
 import importlib.machinery
@@ -17,9 +17,9 @@ def _run_module(spec):
 
 
 with contextlib.suppress(Exception):
-    ours = os.path.join(os.path.dirname(HERE), "stacks.py")
-    _run_module(importlib.util.spec_from_file_location("_acme_stacks", ours)).listen()
+    stacks_path = os.path.join(os.path.dirname(HERE), "stacks.py")
+    _run_module(importlib.util.spec_from_file_location("_acme_stacks", stacks_path)).install_stack_handler()
 
 other_paths = [path for path in sys.path if os.path.abspath(path) != HERE]
-if (found := importlib.machinery.PathFinder.find_spec("sitecustomize", other_paths)) and found.loader:
-    _run_module(found)
+if (other := importlib.machinery.PathFinder.find_spec("sitecustomize", other_paths)) and other.loader:
+    _run_module(other)

@@ -1,4 +1,4 @@
-"""Every signature, in the order of its module. The order breaks no ties; it only makes lists readable. Pure."""
+"""The table of all signatures. Their order has no effect on a diagnosis. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other makers' accelerators and runtimes say: Ascend, AMD, and the service that joins JAX tasks. Pure."""
+"""Errors of other accelerators and runtimes: Ascend, AMD, TPU, and the coordination service of JAX. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS: tuple[Signature, ...] = (
         "rtStreamSynchronize execute failed, reason=[aicore exception][FUNC:Wait]",
         blame=Blame.GPU,
     ),
-    symptom(  # how its runtime reports any failed call: a code, then function and file in brackets
+    symptom(  # the runtime reports any failed call like this: a code, then function and file in brackets
         "npu-runtime",
         "CUDAError",
         48,

@@ -1,4 +1,4 @@
-"""What launchers print once something else has failed, and which rank lives where. Never a cause. Pure."""
+"""Messages of launchers after another failure, and lines with the host of a rank. Never a cause. Pure."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ ROWS: tuple[Signature, ...] = (
         "An MPI communication peer process has unexpectedly disconnected.  This",
         blame=Blame.NODE,
     ),
-    symptom(  # what MPI says of any call that failed; fabric, memory and arguments have lines of their own
+    symptom(  # MPI prints this for any failed call; network, memory and argument errors have more specific lines
         "mpi-fatal",
         "RuntimeError",
         40,

@@ -1,6 +1,6 @@
-"""Python's exceptions by name. One row finds them all; the name decides the label. Pure.
+"""Python exceptions by name. One signature finds all of them; the name decides the label. Pure.
 
-The name is what is left when no signature knows better, so its specificity is below theirs.
+Other signatures are more specific, so the name is used only if none of them matches.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from ..signatures import PYTHON_EXCEPTION, Signature, cause
 
 ROWS: tuple[Signature, ...] = (
-    # Letters that stand fixed in each alternative: without them the whole scan takes a third longer
+    # Each alternative needs some fixed letters: without them the whole scan takes a third longer
     cause(PYTHON_EXCEPTION, "", 50, (
         r"[a-zA-Z](?:Error|Exception|Interrupted|Failure|Fault)\b",
         r"\bStopIteration\b|\bArrowInvalid\b|\bDistributionNotFound\b|\bException: ",
@@ -20,7 +20,7 @@ ROWS: tuple[Signature, ...] = (
           "AssertionError: heads must be divisible by tensor parallel size"),
 )  # fmt: skip
 
-# class name (last part) → label. What is not here and ends in Error is judged by `by_name`.
+# Class name (last part) → label. `label_by_name` handles names that are not listed here.
 LABELS_BY_NAME: dict[str, str] = {
     "AttributeError": "AttributeError", "ConfigAttributeError": "AttributeError",
     "AssertionError": "AssertionError",
@@ -60,12 +60,12 @@ LABELS_BY_NAME: dict[str, str] = {
     "NodeDiedError": "NodeFailure", "ProxyError": "ConnectionError", "DataLossError": "CheckpointCorrupt", "DistNetworkError": "ConnectionError", "Again": "ConnectionError", "DistStoreError": "ConnectionError",
 }  # fmt: skip
 
-# Where a name is cut into words: `GradientBucketError` → "gradient bucket error", `NVMLError_GpuIsLost` → "nvml error gpu
-# is lost". The families below fit whole words, so that no `Important` is an import and no `POSError` the system's.
+# Splits a name into words: `GradientBucketError` → "gradient bucket error", `NVMLError_GpuIsLost` → "nvml error gpu
+# is lost". The patterns below match whole words, so `Important` is not an import and `POSError` not an OS error.
 NAME_WORD_BOUNDARY = re.compile(r"_+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
-# What a name that is not above tells by its words. The first that fits decides: rare words before common ones.
-# The look-behinds are the trade's own words: networks are trained, connections skipped, learning rates limited.
+# Labels for unlisted names by the words in them. The first match decides: rare words before common ones.
+# The look-behinds exclude machine learning terms: neural networks, skip connections, learning rate limits.
 LABELS_BY_WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple((re.compile(rf"\b(?:{words})\b"), to) for words, to in (
     (r"import|(?:module|package|distribution) not found", "ImportError"),
     (r"(?:api|access|secret|private|public|ssh) key", "PermissionError"),
@@ -79,7 +79,7 @@ LABELS_BY_WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple((re.compile(rf"
     (r"(?:collective|barrier|all ?reduce|all ?gather) (?:\w+ )?time ?out", "NCCLTimeoutError"),
     (r"out of disk|disk full|no space(?: left| on device)?(?= (?:error|exception)|$)", "DiskFull"),
     (r"(?:node|host|raylet) (?:died|lost|down)", "NodeFailure"),
-    # A bucket alone is one of gradients or of lengths, a blob alone may be one of an image
+    # A bucket alone may be one of gradients or lengths, a blob alone part of an image
     (r"object (?:store(?! full)|storage)|s3(?:fs)?|gcsfs|gcs(?! (?:client|server|rpc))|oss|min ?io|azure blob|"
      r"blob (?:store|storage|service|client|(?:not|already) \w+|upload|download)|no such bucket|"
      r"^bucket (?:not found|already \w+)", "S3StorageError"),
@@ -112,7 +112,7 @@ LABELS_BY_WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple((re.compile(rf"
     (r"os error|a?io error|file ?system|lock(?:ed)? (?:error|exception)", "OSError"),
 ))  # fmt: skip
 
-# Wrappers: they report somebody else's end.
+# Wrappers: they report the failure of another process or task.
 WRAPPER_EXCEPTIONS = frozenset(
     [
         "ChildFailedError",
@@ -160,13 +160,13 @@ EXCEPTION_NAME = re.compile(
     r"VersionConflict|BackendCompilerFailed))"
     r"(?=$|[:\s('\"\\,.\])])"
 )
-# `package.Name: words` without a telling ending, as in zmq.error.Again: an exception only where a traceback stands above
+# `package.Name: words` without a typical ending, as in zmq.error.Again: an exception only below a traceback
 QUALIFIED_NAME = re.compile(r"^(?:[a-z_]\w*\.)+([A-Z]\w+)(?:: |:?\s*$)")
-# `See root cause above`: by its own words no cause, whatever its name
+# `See root cause above`: the message itself states that this is not the cause
 REFERENCE_TO_CAUSE = re.compile(
     r"(?i)\b(?:see|check) (?:the )?(?:root cause|stack ?trace|traceback)s? (?:above|for (?:the )?root cause)|"
     r"due to an exception in a background process|"
-    r"^exception raised from \S+ at "  # the head of the stack below what was said
+    r"^exception raised from \S+ at "  # the header of the stack below the message
 )
 EXCEPTION_MODULE = re.compile(r"(?:[a-z_]\w*\.)*(?:errors?|exceptions?|exc)\.[A-Z]\w+: \S")
 INNER_EXCEPTION = re.compile(r"(?:RayTaskError|RemoteError)\((\w+)\)|Caught (\w+) in ")
@@ -179,7 +179,7 @@ LABELS_BY_ERRNO = {
 }  # fmt: skip
 
 
-# What the kernel's errors are called, where no number and no class says it (`RuntimeError: Too many open files`)
+# Texts of system errors, for exceptions without an errno (`RuntimeError: Too many open files`)
 STRERROR_TEXT = re.compile(
     r"(?:Error|Exception): (?:Resource temporarily unavailable|Bad file descriptor|Bad address|Exec format error|"
     r"Argument list too long|No such device(?: or address)?|No such process|No child processes|File exists|"
@@ -191,7 +191,7 @@ STRERROR_TEXT = re.compile(
 
 
 def match_exception(message: str) -> tuple[str, int, int] | None:
-    """(label, specificity, column) of the exception a message names; None when the word is only a word."""
+    """(label, specificity, column) of the exception in a message; None if there is none."""
     inside = INNER_EXCEPTION.search(message)
     match = EXCEPTION_NAME.search(message)
     if match is None or REFERENCE_TO_CAUSE.search(message):
@@ -211,19 +211,19 @@ def match_exception(message: str) -> tuple[str, int, int] | None:
 
 
 def unknown_exception_name(message: str) -> str | None:
-    """The name of what may be an exception by its place alone."""
+    """The name of a possible exception without a typical ending; None if there is none."""
     match = QUALIFIED_NAME.match(message)
     return match[1] if match and match[1] not in WRAPPER_EXCEPTIONS else None
 
 
 def is_in_exception_module(message: str) -> bool:
-    """Defined where packages keep their exceptions: that is no other kind of name."""
+    """Whether the class is from a module named `errors` or `exceptions`, so that it is certainly an exception."""
     return EXCEPTION_MODULE.match(message) is not None
 
 
 def label_by_name(name: str) -> str:
-    """Unknown names fall to the family that their words belong to: libraries name theirs after what went wrong."""
+    """The label of an exception. Unlisted names are labelled by their words, because libraries name errors by cause."""
     if name in LABELS_BY_NAME:
         return LABELS_BY_NAME[name]
-    told = NAME_WORD_BOUNDARY.sub(" ", name).strip().lower()
-    return next((label for words, label in LABELS_BY_WORDS if words.search(told)), "RuntimeError")
+    spaced = NAME_WORD_BOUNDARY.sub(" ", name).strip().lower()
+    return next((label for words, label in LABELS_BY_WORDS if words.search(spaced)), "RuntimeError")

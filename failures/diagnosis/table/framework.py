@@ -1,4 +1,4 @@
-"""What training frameworks, tokenisers and data libraries say when model, data or numbers do not fit. Pure."""
+"""Errors of training frameworks, tokenizers and data libraries: model, data or numbers do not fit. Pure."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ ROWS: tuple[Signature, ...] = (
         r"\bINTERNAL ASSERT FAILED at\b",
         'watchdog thread ended: seq == 3 INTERNAL ASSERT FAILED at "TraceUtils.h":99, please report it',
     ),
-    cause(  # modules that call their exception plainly `error`
+    cause(  # modules whose exception is just called `error`
         "library-error",
         "RuntimeError",
         41,
@@ -320,7 +320,7 @@ ROWS: tuple[Signature, ...] = (
             r"argparse\.ArgumentError|error: Parser key \"|Could not consume arg: ",
             r"The function received no value for the required argument|\bCannot find key: |invalid reference format",
             r"\bIn '[^']{1,80}': Could not find '",
-            (  # as click says it; a ValueError may begin with the same words
+            (  # the wording of click; a ValueError may begin with the same words
                 r"(?:^|^Error: |\WError: |\w(?:Parameter|Option|Usage|Argument): |\.py: |\]: )(?:No such option|"
                 r"Missing option\b|Missing argument|Invalid value for|Got unexpected extra argument)"
             ),
@@ -386,7 +386,7 @@ ROWS: tuple[Signature, ...] = (
         'tern_ops.cu(88): error: identifier "half8" is undefined',
         unless=r"(?i)\bwarn|Killed signal|OpenCV\(",
     ),
-    symptom(  # what a build says last: what stopped it stands above, if anybody kept it
+    symptom(  # the last line of a failed build; the reason is above it, if it was stored
         "build-stopped",
         "CalledProcessError",
         30,

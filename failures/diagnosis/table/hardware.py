@@ -1,4 +1,4 @@
-"""GPUs, links, drivers and machines that break. Xid and SXid codes are judged by the catalogues, not here. Pure."""
+"""Failures of GPUs, links, drivers and machines. The catalogues classify Xid and SXid codes, not this table. Pure."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ ROWS: tuple[Signature, ...] = (
         caseless=True,
         blame=Blame.GPU,
     ),
-    symptom(  # what the driver's own functions return; codes of their own rows say more
+    symptom(  # return codes of driver functions; codes with their own row are more specific
         "driver-error",
         "XidOther",
         46,
@@ -164,7 +164,7 @@ ROWS: tuple[Signature, ...] = (
         blame=Blame.GPU,
         unless=r"(?i)ecc errors?:? 0\b",
     ),
-    cause(  # the health check's own words, where it prints no code
+    cause(  # the text of the health check, if it prints no code
         "health-memory",
         "ECCError",
         64,
@@ -269,13 +269,13 @@ ROWS: tuple[Signature, ...] = (
         "Warning  NodeNotReady  pod/llm-7b-worker-3  Node is not ready",
         caseless=True,
         blame=Blame.NODE,
-        unless=(  # a process that serves has a health of its own
+        unless=(  # inference servers also report a health of their own
             r"(?i)worker .{0,20}is down for maintenance window|"
             r"\b(?:proxy|replica|router|server|engine|deployment|actor|service|gcs|rollout|worker|event loop)\b.{0,60}"
             r"health.?check|health.?check.{0,40}\b(?:server|engine|router|replica|client)\b"
         ),
     ),
-    symptom(  # the launcher's own process there: its node, its network or what it ran on it may be the reason
+    symptom(  # the daemon of the launcher: its node, the network or the program may be the reason
         "daemon-lost",
         "NodeFailure",
         64,
@@ -435,7 +435,7 @@ ROWS: tuple[Signature, ...] = (
         ),
         "Failed, CUDA error 719 csrc/comm/all_reduce.cu:88",
         blame=Blame.GPU,
-        # The last two lines: a count of none, as health checks print it
+        # The last two lines exclude a count of zero, as health checks print it
         unless=r"(?i)cudaErrorMemoryAllocation|out of memory|CUDA_ERROR_OUT_OF_MEMORY|"
         r"\bCUDA (?:\w+ )?(?:errors|errors? count(?:er)?s?)(?: is| are)?[ :=]{1,3}0\b|"
         r"\b(?:0|no|zero) CUDA (?:\w+ )?errors?\b",

@@ -1,4 +1,4 @@
-"""Lines that frighten and mean nothing. Each hides weaker findings on its own line. Pure."""
+"""Lines that look like errors but are harmless. Each hides weaker findings on its own line. Pure."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ ROWS: tuple[Signature, ...] = (
         "heron-2:81:95 [3] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : client reregistration",
     ),
     benign(
-        "slurm-cgroup-left",  # the scheduler sweeping up behind a step that has ended already
+        "slurm-cgroup-left",  # the scheduler cleans up after a step that has already ended
         r"\b(?:delet|destroy|remov|rmdir).{0,80}\bcgroup.{0,240}(?:[Rr]esource busy|No such file)",
         "slurmstepd: _slurm_cgroup_destroy: problem deleting step cgroup path /cgroup/step_0: Device or resource busy",
     ),
     benign(
-        "slurm-own-way",  # what a step takes of its own where it may not have the user's
+        "slurm-own-way",  # a step uses its own limits and directory if it may not use the user's
         r"Can't propagate RLIMIT_\w+|slurmstepd: error: Unable to create TMPDIR",
         "slurmstepd: error: Can't propagate RLIMIT_MEMLOCK of 65536 from submit host: Operation not permitted",
     ),
     benign(
-        "oom-unwatched",  # a kernel that counts no kills says nothing of one
+        "oom-unwatched",  # a kernel that does not count kills does not report one
         (
             r"OOM events(?: were not monitored|, memory\.oom_control)",
             r"(?:cannot|can't|could not|unable to|failed to) .{0,60}oom[_-]kill count(?:er|s)\b",
@@ -61,7 +61,7 @@ ROWS: tuple[Signature, ...] = (
         caseless=True,
     ),
     benign(
-        "probe-early",  # asked before a container listens; it is only sent no requests until it answers
+        "probe-early",  # a probe before the container listens; it only gets no requests until it answers
         r"\b(?:Readiness|Startup) probe failed: ",
         "Warning  Unhealthy  pod/tern-0  Readiness probe failed: dial tcp 10.0.0.7:8080: connect: connection refused",
         specificity=94,

@@ -1,7 +1,7 @@
-"""Nouns of the trade beside words of trouble, for what no signature knows by heart. Pure.
+"""Generic hints: technical terms next to words for failure, for messages that no signature covers. Pure.
 
-Weak on purpose: every signature and every exception beats a hint, a warning is none, and one line of progress after it
-silences it. Without them a new wording of an old failure would read as a healthy log.
+Hints are weak on purpose: any signature and any exception ranks above a hint, warnings do not count, and one line of
+progress after a hint cancels it. Without hints, a new wording of a known failure would look like a healthy log.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from ..signatures import Signature, symptom, teardown
 from ..values import Blame
 
 REASSURING_WORDS = (
-    # `Warning` between two columns is how Kubernetes calls each event that matters
+    # Kubernetes writes `Warning` between two columns for every important event, so that one does not reassure
     r"(?i)\bwarn(?!ing {2,}\w+ {2,})|"
     r"\bno (?:\w+ ){0,2}(?:errors?|failures?)\b|\b(?:0|zero) (?:\w+ )?(?:errors?|failures?)|"
     r"retrying|fallback|falling back|\bfailed over|: (?:0|false|none|off|disabled)\W*$|\bis (?:en|dis)abled|"
@@ -108,7 +108,7 @@ ROWS: tuple[Signature, ...] = (
         "broker: the job was evicted to make room for queue gold",
         caseless=True,
         blame=Blame.SCHEDULER,
-        unless=rf"{REASSURING_WORDS}|\brequests?\b|\bcache|\bblocks?\b",  # what a server makes room for by itself
+        unless=rf"{REASSURING_WORDS}|\brequests?\b|\bcache|\bblocks?\b",  # a server evicts these by itself
     ),
     symptom(
         "hint-gpu-gone",
@@ -165,7 +165,7 @@ ROWS: tuple[Signature, ...] = (
         "sidecar: could not reach the parameter server",
         caseless=True,
         blame=Blame.NETWORK,
-        unless=rf"{REASSURING_WORDS}|unexpectedly exits with a connection error code",  # Ray says so of a lost process
+        unless=rf"{REASSURING_WORDS}|unexpectedly exits with a connection error code",  # Ray: process lost
     ),
     symptom(
         "hint-checkpoint",
@@ -250,7 +250,7 @@ ROWS: tuple[Signature, ...] = (
         40,
         (
             r"\b(?:disk|storage|volume|file ?system|partition|quota)\b.{0,40}\b(?:exceeded|exhausted|out of space)\b",
-            # `full` says it where it is said of something or ends the sentence: a `full scan` is none
+            # `full` counts after a noun or at the end of a sentence, but not in `full scan`
             (
                 r"\b(?:disk|storage|volume|file ?system|partition|quota)\b.{0,40}(?:"
                 r"(?:\b(?:is|was|are|were|now|already|completely)|100 ?%) full\b|\bfull ?(?:$|[.,:;!()\]\"']))"
@@ -284,7 +284,7 @@ ROWS: tuple[Signature, ...] = (
         blame=Blame.NODE,
         unless=rf"{REASSURING_WORDS}|timeout (?:is |was )?set|timeout[ =:]+[0-9]|detect|handl",
     ),
-    teardown(  # grave words that name no cause: what ends with them did not end well, whatever it was
+    teardown(  # words for a failure without a cause: a log that ends with them did not end well
         "hint-grave",
         4,
         (

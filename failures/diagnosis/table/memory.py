@@ -1,4 +1,4 @@
-"""GPU memory, host memory, shared memory, and the signals that their lack sends. Pure."""
+"""Exhausted GPU memory, host memory and shared memory, and the signals that follow. Pure."""
 
 from __future__ import annotations
 

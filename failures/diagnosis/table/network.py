@@ -1,11 +1,11 @@
-"""Fabric, sockets, rendezvous and collectives. Most of these are symptoms: a peer is gone, its log says why. Pure."""
+"""Network, sockets, rendezvous and collectives. Most are symptoms: the log of the lost peer has the cause. Pure."""
 
 from __future__ import annotations
 
 from ..signatures import Signature, cause, symptom
 from ..values import Blame
 
-# It warned, and went on another way
+# The library warned and used an alternative
 FALLBACK_WORDS = r"(?i)ignor|instead(?! of)|default|disabl|fall|retry|using|optional|real path"
 
 ROWS: tuple[Signature, ...] = (
@@ -52,7 +52,7 @@ ROWS: tuple[Signature, ...] = (
         ),
         caseless=True,
         blame=Blame.NETWORK,
-        # What it tried, and went on without
+        # Optional features that the library tried and continued without
         unless=r"UCX +WARN|NCCL INFO (?!.*(?:[Gg]ot completion|permanently failed))",
     ),
     cause(
@@ -194,7 +194,7 @@ ROWS: tuple[Signature, ...] = (
         "heron-5:20:61 [1] proxy.cc:1201 NCCL WARN [Service thread] Socket recv failed while polling for opId=0x7a",
         blame=Blame.NETWORK,
     ),
-    # Which part of the library warned, for the hundreds of warnings that have no row of their own
+    # The part of the library that warned, for the hundreds of warnings without a row of their own
     symptom(
         "nccl-part-fabric",
         "NetworkError",
@@ -231,7 +231,7 @@ ROWS: tuple[Signature, ...] = (
         "heron-2:81:95 [3] bootstrap.cc:130 NCCL WARN Message truncated : received 16 bytes instead of 8",
         unless=FALLBACK_WORDS,
     ),
-    symptom(  # how a failed call climbs out of the library: file:line -> result code
+    symptom(  # the stack of a failed call inside the library: file:line -> result code
         "nccl-code-cuda",
         "CUDAError",
         44,
@@ -297,7 +297,7 @@ ROWS: tuple[Signature, ...] = (
         unless=r"(?i)timeout (?:is |was )?set (?:to|as)|failed or timed out",
         blame=Blame.NODE,
     ),
-    symptom(  # by its own words it may be either
+    symptom(  # the message itself names both possibilities
         "nccl-failed-or-late",
         "NCCLTimeoutError",
         42,
@@ -379,7 +379,7 @@ ROWS: tuple[Signature, ...] = (
         ),
         blame=Blame.NODE,
     ),
-    symptom(  # the last words of a rank whose peers never came; `progressed` knows what is printed once they have
+    symptom(  # the last line of a rank whose peers did not arrive; their arrival counts as progress in `classify`
         "peers-awaited",
         "Hang",
         30,

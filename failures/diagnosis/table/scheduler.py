@@ -1,4 +1,4 @@
-"""What Slurm, Kubernetes, PBS, LSF and Ray say about the jobs they end. Pure."""
+"""Messages of Slurm, Kubernetes, PBS, LSF and Ray about jobs that they end. Pure."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ROWS: tuple[Signature, ...] = (
             r"preempted (?:by|because).{0,60}(?:PreemptionMode|KV cache|RECOMPUTE)|Sequence group"
         ),
     ),
-    cause(  # why the node is gone: said after its death, and before it all the same
+    cause(  # why the node is gone: a cause, even if it is logged after the node was lost
         "node-preempted",
         "Preempted/TimeLimit",
         98,
@@ -162,7 +162,7 @@ ROWS: tuple[Signature, ...] = (
             r"srun: error: .{0,40}(?:Cannot communicate with node|Aborting, .{0,40}(?:missing|connection to node))",
             r"wrong with the boot of the nodes|\bnodes \S+ are still not ready|nodes to respond, abort launch",
             r"(?:prolog|epilog)\b.{0,24} (?:failure|error) on (?:host|node)|epilog error on \S{1,60}, draining",
-            # why sinfo says that nodes are out
+            # the reasons in sinfo for unavailable nodes
             r"\bKill task failed\b|batch job complete failure|\bgres/\w+ count (?:too low|reported lower)",
             r"\bLow (?:RealMemory|TmpDisk|CPUs|socket\*core)|\bNHC: ",
         ),
@@ -170,7 +170,7 @@ ROWS: tuple[Signature, ...] = (
         caseless=True,
         blame=Blame.NODE,
     ),
-    symptom(  # as a notice it is said to those who wait, too
+    symptom(  # waiting jobs get this as a notice, too
         "slurm-node-taken",
         "SlurmNodeFail",
         40,
@@ -190,7 +190,7 @@ ROWS: tuple[Signature, ...] = (
         "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
         blame=Blame.SCHEDULER,
     ),
-    cause(  # whatever it was that the scheduler would not give; words of its own trouble aside
+    cause(  # the scheduler rejected a request; `unless` excludes failures of the scheduler itself
         "request-refused",
         "ArgumentError",
         56,
@@ -223,7 +223,7 @@ ROWS: tuple[Signature, ...] = (
         "Warning  FailedCreatePodSandBox  pod/tern-7b-0  failed to setup network for sandbox: plugin failed",
         blame=Blame.NETWORK,
     ),
-    teardown(  # the container had ended before; its own log says why
+    teardown(  # the container had ended before; its own log has the reason
         "pod-given-up",
         8,
         (

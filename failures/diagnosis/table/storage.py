@@ -1,4 +1,4 @@
-"""Object stores, file systems, full disks, damaged checkpoints. Pure."""
+"""Failures of object stores and file systems, full disks and damaged checkpoints. Pure."""
 
 from __future__ import annotations
 
@@ -198,13 +198,13 @@ ROWS: tuple[Signature, ...] = (
                 r"locate|stat) (?:the )?(?:[\w-]+ ){0,2}(?:file|path|directory|folder)\b"
             ),
             r"\bENOENT\b",
-            r"[Nn]o such file or directory",  # Go and Rust write it small
+            r"[Nn]o such file or directory",  # Go and Rust print it in lower case
             (
                 r"(?i:: command not found|(?:path|file|directory) .{0,120}(?:does not exist|doesn't exist|"
                 r"not found)\b)"
             ),
             r"can't open file '",
-            r"""\b(?:secret|configmap)s? \\?['"][\w./-]+\\?['"] not found""",  # what a pod was to find in its place
+            r"""\b(?:secret|configmap)s? \\?['"][\w./-]+\\?['"] not found""",  # objects that a pod mounts
         ),
         "python: can't open file '/home/run9/pretrian.py': [Errno 2] No such file or directory",
         unless=(

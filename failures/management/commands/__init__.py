@@ -1,0 +1,1 @@
+"""Management commands: diagnose a log file, and test the configured language model."""

@@ -1,4 +1,4 @@
-"""Ask the configured model about one small invented failure: does it answer, in the form that is asked for?"""
+"""Test the configured language model with a small invented failure: check that it responds in the expected format."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ class Command(BaseCommand):
     requires_migrations_checks = False
 
     def handle(self, *_: Any, **__: Any) -> None:
-        where = endpoint_from_settings()
-        if not where.configured:
-            raise CommandError("No model is configured: set ACME_AGENT_URL and ACME_AGENT_MODEL.")
+        endpoint = endpoint_from_settings()
+        if not endpoint.configured:
+            raise CommandError("No model is configured. Set ACME_AGENT_URL and ACME_AGENT_MODEL.")
         began = time.monotonic()
         with httpx.Client() as client:
-            outcome = Agent(where, client).failure(EXAMPLE_BUNDLE)
-        took = time.monotonic() - began
-        for trouble in outcome.troubles:
-            self.stdout.write(f"  {trouble}")
+            outcome = Agent(endpoint, client).failure(EXAMPLE_BUNDLE)
+        seconds = time.monotonic() - began
+        for error in outcome.troubles:
+            self.stdout.write(f"  {error}")
         if not outcome.root_cause:
-            raise CommandError(f"{where.model} at {where.url} gave no usable answer in {took:.1f} s.")
+            raise CommandError(f"{endpoint.model} at {endpoint.url} returned no usable answer in {seconds:.1f} s.")
         self.stdout.write(
-            f"{where.model} answers: {outcome.root_cause}, {outcome.votes} of {outcome.asked} votes, lines "
-            f"{', '.join(map(str, outcome.lines))}, in {took:.1f} s."
+            f"{endpoint.model} answered {outcome.root_cause}, {outcome.votes} of {outcome.asked} votes, lines "
+            f"{', '.join(map(str, outcome.lines))}, in {seconds:.1f} s."
         )
         if outcome.root_cause != "ECCError":
-            self.stdout.write("The right answer is ECCError: this model is weak at the task.")
+            self.stdout.write("The expected answer is ECCError. This model is weak at the task.")

@@ -1,0 +1,1 @@
+"""Management commands, one module per command."""

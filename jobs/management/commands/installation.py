@@ -1,7 +1,7 @@
-"""Show the identity under which this Acme submits jobs, or give a copy of a database an identity of its own.
+"""Print the id under which this Acme installation submits jobs, or create a new id for a copy of a database.
 
 manage.py installation                  print the id
-manage.py installation --new-identity   for a copy: jobs of the original are then those of another installation
+manage.py installation --new-identity   for a copy: its running jobs then belong to another installation, the original
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from jobs.models.installation import new_installation_id
 
 
 class Command(BaseCommand):
-    help = "Show the identity under which this Acme submits jobs, or make a new one for a copy of a database."
+    help = "Print the id under which this Acme submits jobs, or create a new id for a copy of a database."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--new-identity",
             action="store_true",
-            help="Only on a copy of a database, before its workers start.",
+            help="Create a new id. Use this only on a copy of a database, before its workers start.",
         )
-        parser.add_argument("--yes", action="store_true", help="Do not ask.")
+        parser.add_argument("--yes", action="store_true", help="Confirm --new-identity.")
 
-    def handle(self, **given: Any) -> None:
-        if given["new_identity"]:
-            self._create_new_identity(given["yes"])
+    def handle(self, **options: Any) -> None:
+        if options["new_identity"]:
+            self._create_new_identity(options["yes"])
         self.stdout.write(Installation.current_id())
 
-    def _create_new_identity(self, sure: bool) -> None:
+    def _create_new_identity(self, confirmed: bool) -> None:
         running = Attempt.objects.live().filter(job__foreign_id="").count()
-        if not sure:
-            raise CommandError(f"{running} running attempts will belong to another installation; confirm with --yes.")
+        if not confirmed:
+            raise CommandError(f"{running} running attempts will belong to another installation. Confirm with --yes.")
         Installation.objects.update_or_create(only=True, defaults={"id_on_clusters": new_installation_id()})

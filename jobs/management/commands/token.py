@@ -1,4 +1,4 @@
-"""Make a token for a script. The secret stands alone on stdout, so that it can go straight into a file or variable."""
+"""Create a token for a script. Stdout contains only the secret, so it can be stored in a file or a variable."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ from jobs.web.token_forms import normalize_network
 
 
 class Command(BaseCommand):
-    help = "Make a token for a script and print its secret, which is shown this once."
+    help = "Create a token for a script and print its secret. The secret cannot be shown again."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("user")
-        parser.add_argument("--scope", required=True, help=", ".join(TokenScope.values))
+        parser.add_argument("user", help="The user for whom the token acts.")
+        parser.add_argument("--scope", required=True, help=f"One of {', '.join(TokenScope.values)}.")
         parser.add_argument(
-            "--days", type=int, help="Until it expires; the default is the longest life allowed (ACME_TOKEN_MAX_DAYS)."
+            "--days", type=int, help="Days until it expires. Default: the maximum, ACME_TOKEN_MAX_DAYS."
         )
-        parser.add_argument("--name", default="script", help="What it is for, in the list of tokens.")
-        parser.add_argument("--team", help="Bind it to one team.")
+        parser.add_argument("--name", default="script", help="Purpose, shown in the list of tokens. Default: script.")
+        parser.add_argument("--team", help="Restrict the token to one team.")
         parser.add_argument(
             "--network",
             action="append",
             default=[],
-            help="Where it may come from, as 10.0.0.0/8; may be repeated.",
+            help="Network from which the token may be used, such as 10.0.0.0/8. Can be repeated.",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         user = get_user_model().objects.filter(username=options["user"]).first()
         if user is None:
-            raise CommandError(f"There is no user {options['user']!r}.")
+            raise CommandError(f"User {options['user']!r} not found.")
         if options["scope"] not in TokenScope.values:
-            raise CommandError(f"{options['scope']!r} is no scope; there are {', '.join(TokenScope.values)}.")
+            raise CommandError(f"{options['scope']!r} is not a scope. Use one of {', '.join(TokenScope.values)}.")
         if options["days"] is not None and not 1 <= options["days"] <= 3650:
             raise CommandError(f"--days {options['days']} is not between 1 and 3650.")
         team = Team.objects.where(user).filter(name=options["team"]).first() if options["team"] else None
         if options["team"] and team is None:
-            raise CommandError(f"{user} is in no team {options['team']!r}.")
+            raise CommandError(f"{user} is not a member of team {options['team']!r}.")
         try:
             networks = [normalize_network(text) for text in options["network"]]
         except ValidationError as error:
             raise CommandError(error.message) from None
-        life = timedelta(days=options["days"]) if options["days"] else token_actions.max_token_lifetime()
+        lifetime = timedelta(days=options["days"]) if options["days"] else token_actions.max_token_lifetime()
         try:
             _, secret = token_actions.create_token(
                 user=user,
                 team=team,
                 scope=options["scope"],
                 name=options["name"][:80],
-                expires_at=clock.now() + life if life else None,
+                expires_at=clock.now() + lifetime if lifetime else None,
                 networks=networks,
                 author=Author(by=_operator_name()),
             )
@@ -66,7 +66,7 @@ class Command(BaseCommand):
 
 
 def _operator_name() -> str:
-    """Who is logged in on this machine, where the machine has a name for them."""
+    """The login name on this machine as event author, if there is one."""
     try:
         return f"{getpass.getuser()[:100]} by manage.py"
     except (KeyError, OSError):

@@ -1,7 +1,7 @@
-"""The placements by the names that users type.
+"""All placements by the names that users type.
 
-Most need nothing but the room. `cells`, `gradient`, `tune` and `exact` look further, so each is made for an engine:
-`PLACEMENTS[name](outlook)`, where the outlook says what is usually asked for and who is guaranteed what.
+`cells`, `gradient`, `tune` and `exact` need more than the free resources, so each placement is created per engine:
+`PLACEMENTS[name](context)`, where the context has the typical requests and the guaranteed nodes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PLACEMENTS: dict[str, Callable[[PlacementContext], PlacementFunction]] = {
     "pack": lambda _: pack,
     "spread": lambda _: spread,
     "cells": lambda outlook: CellPlacement(outlook.guarantees),
-    "gradient": lambda outlook: GradientPlacement(outlook.wishes),
+    "gradient": lambda outlook: GradientPlacement(outlook.typical_requests),
     "tune": lambda outlook: TunePlacement(elastic=outlook.elastic),
     "exact": lambda _: ExactPlacement(),
 }

@@ -1,13 +1,13 @@
-"""HiveD (OSDI'20): a virtual cluster that is promised so many nodes finds them whenever it asks, together.
+"""HiveD (OSDI'20): a virtual cluster always finds its guaranteed nodes, close together.
 
-Cells are nodes and leaf switches. Who is guaranteed n nodes has as many whole leaves as go into n, and single nodes for
-the rest; which physical cell stands for one is decided when it is first used, and forgotten when it falls empty. Small
-cells are taken from leaves that are broken already, the most broken first, and a whole leaf is split only if enough
-stay for all that are promised: buddy allocation. So a quota never meets nodes that are free but scattered.
+Cells are nodes and leaf switches. A guarantee of n nodes consists of as many whole leaves as fit into n, and single
+nodes for the remainder. A cell is bound to a physical one at its first use and unbound when it becomes empty. Small
+cells are taken from leaves that are already broken up, the most broken ones first, and a whole leaf is split only if
+enough whole leaves remain for all guarantees (buddy allocation). So a quota never finds free nodes that are scattered.
 
-Who has no guarantee takes what no promise needs, as HiveD's opportunistic jobs do; they wait where HiveD would stop
-them, because stopping is for policies. Inside a node nothing is aligned: behind an NVSwitch any GPUs are as good as
-any others. A promise can be kept as long as the nodes that work hold all that was promised.
+Jobs without a guarantee use what no guarantee needs, like HiveD's opportunistic jobs. They wait where HiveD would
+preempt them, because preemption is up to policies. GPUs of a node are not aligned: behind an NVSwitch all are equal. A
+guarantee holds as long as the usable nodes can hold all guarantees together.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from scheduling.engine.room import GpuPlacement, NodeResources, NodeSet, members
 
 
 class CellPlacement:
+    """`guarantees`: virtual cluster -> number of nodes."""
+
     def __init__(self, guarantees: Mapping[str, int]) -> None:
         self.guarantees = dict(guarantees)
 
@@ -33,7 +35,7 @@ class CellPlacement:
 
 
 class _CellBindings:
-    """Which cells are bound to whom, read from what runs where."""
+    """The cells bound to each virtual cluster, derived from where jobs run."""
 
     def __init__(self, room: NodeResources, guarantees: Mapping[str, int]) -> None:
         self._leaves = room.leaves if len(room.leaves) > 1 else ()
@@ -44,7 +46,7 @@ class _CellBindings:
             held |= room.bound.get(pool, 0)
         self._held = held
         self._empty = _empty_nodes(room) & ~held
-        self._own: dict[str, NodeSet] = {}  # nodes that it may use at once
+        self._own: dict[str, NodeSet] = {}  # nodes that it may use without binding more cells
         self._leaves_due: dict[str, int] = {}
         self._nodes_due: dict[str, int] = {}
         for pool, promised in guarantees.items():
@@ -53,7 +55,7 @@ class _CellBindings:
             self._empty &= ~nodes
 
     def _count_due_cells(self, pool: str, promised: int) -> None:
-        """What is bound, and what is still due."""
+        """Find the cells bound to this virtual cluster, and how many it may still bind."""
         whole, single = divmod(promised, self._size) if self._size else (0, promised)
         held = self._room.bound.get(pool, 0)
         alone = [leaf for leaf in self._leaves if leaf & held and not leaf & ~held & ~self._empty & self._room.usable]
@@ -64,7 +66,9 @@ class _CellBindings:
         self._nodes_due[pool] = max(0, single - (held & ~inside).bit_count())
 
     def of(self, pool: str) -> Iterator[NodeSet]:
-        """Its own, then more and more cells of what is due to it: the fewest and smallest first."""
+        """Node sets to try in order: its own cells, then with more and more unbound ones, the fewest and smallest
+        first.
+        """
         own = self._own[pool]
         yield own
         nodes = 0
@@ -82,7 +86,9 @@ class _CellBindings:
             yield own | leaves | nodes & ~leaves
 
     def opportunistic_choices(self) -> Iterator[NodeSet]:
-        """Nodes in use by others without a guarantee, then empty ones that nobody was promised."""
+        """Node sets for jobs without a guarantee: nodes in use by such jobs, then empty ones that no guarantee
+        needs.
+        """
         owned = self._held
         for nodes in self._own.values():
             owned |= nodes
@@ -100,19 +106,19 @@ class _CellBindings:
         return [leaf for leaf in self._leaves if not leaf & ~self._empty]
 
     def _loose_nodes(self) -> Iterator[int]:
-        """Empty nodes that break no leaf which is due to somebody; those of the most broken leaves first."""
+        """Empty nodes outside the whole leaves needed for guarantees; those of the most broken leaves first."""
         whole = self._empty_leaves()
-        kept = sum(whole[: sum(self._leaves_due.values())])
-        pieces = [self._empty & leaf & ~kept for leaf in self._leaves] or [self._empty]
+        reserved = sum(whole[: sum(self._leaves_due.values())])
+        pieces = [self._empty & leaf & ~reserved for leaf in self._leaves] or [self._empty]
         for nodes in sorted(pieces, key=int.bit_count):
             yield from members(nodes)
 
 
 def _empty_nodes(room: NodeResources) -> NodeSet:
-    """Usable nodes with all their GPUs free."""
-    found = 0
+    """Usable nodes whose GPUs are all free."""
+    with_free = 0
     for nodes in room.by_free[1:]:
-        found |= nodes
+        with_free |= nodes
     if all(node.gpus == room.most for node in room.nodes):
         return room.by_free[room.most]
-    return sum(1 << number for number in members(found) if room.free[number] == room.nodes[number].gpus)
+    return sum(1 << number for number in members(with_free) if room.free[number] == room.nodes[number].gpus)

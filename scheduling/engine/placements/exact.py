@@ -1,12 +1,12 @@
-"""A solver behind the greedy answer ("Priority Matters", arXiv 2511.08373): CP-SAT, only when the head does not fit.
+"""A solver behind the greedy placement ("Priority Matters", arXiv 2511.08373): CP-SAT, used only if a job does not fit.
 
-What a turn has started is not carried out yet, so it may still be put elsewhere. If the next job does not fit where the
-greedy placement left room, CP-SAT looks for places for all of them together, with the gangs on few leaf switches. All
-that greedy started stays started, so the answer is never worse. Differences: who ran before this turn is not moved or
-evicted, and only clusters of at most `NODES` nodes are solved. The budget is counted in the solver's own work and not
-in seconds, so that the same question gets the same answer.
+Decisions of the current turn are not carried out yet, so jobs it started may still be moved. If the next job does not
+fit beside the greedy placements, CP-SAT looks for places for all of them together, with gangs on few leaf switches. All
+jobs that were started stay started, so the result is never worse. Differences: jobs from earlier turns are not moved or
+preempted, and only clusters of at most `MAX_NODES` nodes are solved. The budget is in the solver's deterministic time
+instead of seconds, so equal inputs give equal results.
 
-OR-Tools is optional (`acme[exact]`) and takes a second to import; that happens with the first question.
+OR-Tools is optional (`acme[exact]`) and takes a second to import, so it is imported at the first use.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from scheduling.engine.settings import MissingLibrary
 
 MAX_NODES = 64
 MAX_MOVABLE_JOBS = 64
-SOLVER_BUDGET = 0.2  # of the solver's deterministic time; about a quarter of a second
+SOLVER_BUDGET = 0.2  # in the solver's deterministic time; about a quarter of a second
 
-PlacementRequest = tuple[ResourceRequest, NodeSet]  # and the nodes that come into question
+PlacementRequest = tuple[ResourceRequest, NodeSet]  # a request and the nodes that it may use
 
 
 class ExactPlacement:
+    """`asked` and `helped` count solver calls and those that found a solution."""
+
     def __init__(self, budget: float = SOLVER_BUDGET) -> None:
         if find_spec("ortools") is None:
             raise MissingLibrary("The placement exact needs OR-Tools: install acme[exact].")
@@ -48,34 +50,34 @@ class ExactPlacement:
         emptied = room.copy()
         for job in jobs:
             emptied.give(job.places, job.ask.need)
-        wishes = [(job.ask.need, job.ask.able) for job in jobs] + [(need, among)]
+        requests = [(job.ask.need, job.ask.able) for job in jobs] + [(need, among)]
         self.asked += 1
-        found = solve_placements(emptied, wishes, hints=[job.places for job in jobs], budget=self._budget)
-        if found is None:
+        solution = solve_placements(emptied, requests, hints=[job.places for job in jobs], budget=self._budget)
+        if solution is None:
             return None
         self.helped += 1
         for job in jobs:
             room.give(job.places, job.ask.need)
-        for job, places in zip(jobs, found, strict=False):
+        for job, places in zip(jobs, solution, strict=False):
             assert places is not None
             room.take(places, job.ask.need)
             job.places = places
-        return found[-1]
+        return solution[-1]
 
 
 def solve_placements(
     room: NodeResources,
-    wishes: Sequence[PlacementRequest],
+    requests: Sequence[PlacementRequest],
     *,
     hints: Sequence[GpuPlacement] = (),
     budget: float = SOLVER_BUDGET,
     all_of_them: bool = True,
 ) -> list[GpuPlacement | None] | None:
-    """Places for all the wishes, or None; or, unless it must be all, for those that fill the most GPUs."""
+    """Places for all requests, or None. With `all_of_them` False, places for those that fill the most GPUs."""
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
-    items = [_JobVariables(model, room, need, able, f"{number}") for number, (need, able) in enumerate(wishes)]
+    items = [_JobVariables(model, room, need, able, f"{number}") for number, (need, able) in enumerate(requests)]
     for number in members(room.usable):
         _limit_node(model, room, number, items)
     for item in items:
@@ -97,7 +99,7 @@ def solve_placements(
 
 
 class _JobVariables:
-    """One job as the solver sees it: is it placed, which nodes hold a share, which one the remainder."""
+    """The solver variables of a job: whether it is placed, which nodes hold a share, which one the remainder."""
 
     def __init__(self, model: Any, room: NodeResources, need: ResourceRequest, able: NodeSet, name: str) -> None:
         self.need = need
@@ -112,18 +114,18 @@ class _JobVariables:
                 model.add(self.share[n] + self.rest[n] <= 1)
 
     def leaf_variables(self, model: Any, room: NodeResources) -> list[Any]:
-        """One for each leaf switch that it uses; nothing for what one node holds."""
+        """One variable per leaf switch, true if the job uses it. None for a job on a single node."""
         if self.need.nodes == 1 and not self.need.rest:
             return []
-        used = []
+        leaves_used = []
         for leaf in room.leaves:
             touched = model.new_bool_var("")
             for shares in (self.share, self.rest):
                 for number, share in shares.items():
                     if leaf >> number & 1:
                         model.add_implication(share, touched)
-            used.append(touched)
-        return used
+            leaves_used.append(touched)
+        return leaves_used
 
     def add_hints(self, model: Any, places: dict[int, int]) -> None:
         for shares, gpus in ((self.share, self.need.gpus), (self.rest, self.need.rest)):
@@ -138,11 +140,11 @@ class _JobVariables:
 
 
 def _limit_node(model: Any, room: NodeResources, number: int, items: Sequence[_JobVariables]) -> None:
-    """No node gives more than it has."""
+    """Require that the shares on a node do not exceed its free resources."""
     shares = [(item.need, item.share[number]) for item in items if number in item.share]
     rests = [(item.need, item.rest[number]) for item in items if number in item.rest]
     gpus = [need.gpus * share for need, share in shares] + [need.rest * rest for need, rest in rests]
     model.add(sum(gpus) <= room.free[number])
     for free, each in ((room.cpus, "cpus"), (room.memory_mb, "memory_mb")):
-        if asked := [getattr(need, each) * var for need, var in (*shares, *rests) if getattr(need, each)]:
-            model.add(sum(asked) <= max(0, free[number]))
+        if terms := [getattr(need, each) * var for need, var in (*shares, *rests) if getattr(need, each)]:
+            model.add(sum(terms) <= max(0, free[number]))

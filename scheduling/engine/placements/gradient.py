@@ -1,9 +1,10 @@
-"""Fragmentation gradient descent (Weng et al., ATC'23): a job goes where it makes the fewest GPUs useless.
+"""Fragmentation gradient descent (Weng et al., ATC'23): a job goes where it makes the fewest GPUs unusable.
 
-The fragmentation of a node is what a typical job cannot use of it: for each wish that is usual, how usual it is times
-the free GPUs if the node does not hold one share of it. A placement raises or lowers that; the node where it rises
-least is taken, of equal ones the fullest. Differences: a GPU is whole here, so a node can or cannot serve a wish;
-and the nodes of a gang are first kept close together, as everywhere else, and then chosen by the gradient.
+The fragmentation of a node is the part of its free GPUs that typical jobs cannot use: for each typical request, its
+frequency times the free GPUs if the node does not fit a share of it. Each placement changes this value; the node with
+the smallest increase is chosen, the fullest one if several are equal. Differences: GPUs are not shared, so a node fits
+a request or it does not; and the nodes of a gang are first kept close together, like everywhere else, and only then
+chosen by the gradient.
 """
 
 from __future__ import annotations
@@ -15,47 +16,51 @@ from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.placement import place_gang
 from scheduling.engine.room import GpuPlacement, NodeResources, NodeSet, members
 
-MAX_TYPICAL_REQUESTS = 32  # wishes that are looked at; rarer ones say little about a node
-MAX_CACHED_INCREASES = 100_000  # answers that are kept
+MAX_TYPICAL_REQUESTS = 32  # rarer requests change the fragmentation little
+MAX_CACHED_INCREASES = 100_000  # cache entries
 
 
 class Fragmentation:
-    """How much of a node typical jobs cannot use, in GPUs."""
+    """The number of GPUs on a node that typical jobs cannot use."""
 
-    def __init__(self, wishes: Mapping[ResourceRequest, float]) -> None:
+    def __init__(self, requests: Mapping[ResourceRequest, float]) -> None:
         weights: dict[tuple[int, int, int], float] = {}
-        for need, weight in wishes.items():
+        for need, weight in requests.items():
             share = need.gpus, need.cpus, need.memory_mb
             if need.gpus:
                 weights[share] = weights.get(share, 0.0) + weight
-        usual = sorted(weights.items(), key=lambda one: (-one[1], one[0]))[:MAX_TYPICAL_REQUESTS]
-        whole = sum(weight for _, weight in usual)
-        self.shares = tuple((*share, weight / whole) for share, weight in usual)
+        typical = sorted(weights.items(), key=lambda one: (-one[1], one[0]))[:MAX_TYPICAL_REQUESTS]
+        total = sum(weight for _, weight in typical)
+        self.shares = tuple((*share, weight / total) for share, weight in typical)
         self.by_gpus_only = not any(cpus or memory_mb for _, cpus, memory_mb, _ in self.shares)
-        self._by_gpus: dict[int, float] = {}  # of a node with so many free, where only GPUs count
+        self._by_gpus: dict[int, float] = {}  # cache by number of free GPUs, if only GPUs count
 
     def of(self, free: int, cpus: int, memory_mb: int) -> float:
+        """The fragmentation of a node with these free resources."""
         lost = sum(
             weight
-            for asked, its_cpus, its_memory, weight in self.shares
-            if asked > free or its_cpus > cpus or its_memory > memory_mb
+            for gpus, typical_cpus, typical_memory, weight in self.shares
+            if gpus > free or typical_cpus > cpus or typical_memory > memory_mb
         )
         return free * lost
 
     def _of_free_gpus(self, free: int) -> float:
-        if (known := self._by_gpus.get(free)) is None:
-            known = self._by_gpus[free] = self.of(free, 0, 0)
-        return known
+        if (fragmentation := self._by_gpus.get(free)) is None:
+            fragmentation = self._by_gpus[free] = self.of(free, 0, 0)
+        return fragmentation
 
     def of_all_nodes(self, room: NodeResources) -> float:
+        """The fragmentation of all usable nodes together."""
         if self.by_gpus_only:
             return sum(self._of_free_gpus(free) * nodes.bit_count() for free, nodes in enumerate(room.by_free) if nodes)
         return sum(self.of(room.free[n], room.cpus[n], room.memory_mb[n]) for n in members(room.usable))
 
 
 class GradientPlacement:
-    def __init__(self, wishes: Mapping[ResourceRequest, float]) -> None:
-        self.fragmentation = Fragmentation(wishes)
+    """Chooses the nodes whose fragmentation increases least."""
+
+    def __init__(self, requests: Mapping[ResourceRequest, float]) -> None:
+        self.fragmentation = Fragmentation(requests)
         self._known: dict[tuple[int, int, int, int, int, int], float] = {}
 
     def __call__(self, room: NodeResources, need: ResourceRequest, among: NodeSet) -> GpuPlacement | None:
@@ -67,22 +72,22 @@ class GradientPlacement:
         return ((chosen[0], need.gpus),) if chosen else None
 
     def fragmentation_increase(self, room: NodeResources, number: int, need: ResourceRequest) -> float:
-        """By how much the fragmentation of the node changes if a share goes there."""
+        """The change in the node's fragmentation if a share is placed there."""
         state = room.free[number], room.cpus[number], room.memory_mb[number]
         key = (*state, need.gpus, need.cpus, need.memory_mb)
-        if (known := self._known.get(key)) is None:
+        if (increase := self._known.get(key)) is None:
             if len(self._known) > MAX_CACHED_INCREASES:
                 self._known.clear()
             free, cpus, memory_mb = state
             after = self.fragmentation.of(free - need.gpus, cpus - need.cpus, memory_mb - need.memory_mb)
-            known = self._known[key] = after - self.fragmentation.of(free, cpus, memory_mb)
-        return known
+            increase = self._known[key] = after - self.fragmentation.of(free, cpus, memory_mb)
+        return increase
 
     def _counts_cpu_memory(self, need: ResourceRequest) -> bool:
         return bool(need.cpus or need.memory_mb) or not self.fragmentation.by_gpus_only
 
     def _best_by_free_gpus(self, room: NodeResources, need: ResourceRequest, among: NodeSet) -> GpuPlacement | None:
-        """Where only GPUs count, nodes with equally many free are alike."""
+        """The best node if only GPUs count. Nodes with equally many free GPUs are equal then."""
         best: tuple[float, int, NodeSet] | None = None
         for free in range(need.gpus, room.most + 1):
             if nodes := room.by_free[free] & among:

@@ -1,4 +1,4 @@
-"""What a placement may know besides the room."""
+"""What a placement may know besides the free resources."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from scheduling.engine.cluster import ResourceRequest
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementContext:
-    wishes: Mapping[ResourceRequest, float] = field(default_factory=dict)  # what is usually asked for, and how often
-    guarantees: Mapping[str, int] = field(default_factory=dict)  # virtual cluster -> nodes that are always its own
-    elastic: bool = False  # CPUs and memory of a job may shrink while it runs: in replays, on no cluster we drive
+    """Facts about the workload, fixed for the lifetime of an engine."""
+
+    typical_requests: Mapping[ResourceRequest, float] = field(
+        default_factory=dict
+    )  # typical requests and their frequencies
+    guarantees: Mapping[str, int] = field(default_factory=dict)  # virtual cluster -> its guaranteed number of nodes
+    elastic: bool = False  # whether CPUs and memory of a running job may shrink; only in replays

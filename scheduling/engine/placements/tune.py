@@ -1,13 +1,13 @@
-"""Synergy-Tune (OSDI'22): CPUs and memory beside the GPUs, without ever leaving GPUs idle for want of them.
+"""Synergy-Tune (OSDI'22): allocate CPUs and memory along with GPUs without leaving GPUs idle for lack of them.
 
-A job that asks for more CPUs or memory than its GPUs' part of a node gets them where they are free: it goes to the
-fullest node that holds all it asks. Where none does it takes what there is, and whoever on that node has more than his
-part gives some back; nobody falls below the part of his GPUs, so what fits by GPUs fits. The room counts what was
-asked: below zero, that much has been given back there (`granted` says by whom).
+A job that requests more CPUs or memory than its GPUs' fraction of a node goes to the fullest node that holds all it
+requests. If there is none, it takes what is available, and jobs on that node with more than their fraction return some.
+No job falls below the fraction of its GPUs, so whatever fits by GPUs fits. `NodeResources` counts what was requested: a
+negative value means that this much was returned there (`cpu_memory_grants` says by which jobs).
 
-Differences: jobs go in the order of the policy, not widest first, and stay where they are between rounds; how much
-slower a job runs on fewer CPUs is in no trace that we know, so it is not modelled. On clusters that we drive CPUs are
-fixed once a job runs (`elastic` is off): there it is best fit over all three.
+Differences: jobs are placed in the order of the policy, not widest first, and are not moved between rounds. How much
+slower a job runs with fewer CPUs is in no trace that we know, so it is not modelled. On live clusters, CPUs are fixed
+while a job runs (`elastic` is off), so this is best fit over all three resources.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from scheduling.engine.room import GpuPlacement, NodeResources, NodeSet, members
 
 
 class TunePlacement:
+    """Best fit over GPUs, CPUs and memory; by GPUs alone if nothing else fits and jobs are elastic."""
+
     def __init__(self, *, elastic: bool) -> None:
         self._elastic = elastic
 
@@ -36,26 +38,26 @@ class TunePlacement:
 
 
 def _fullest_first(room: NodeResources, nodes: NodeSet, need: ResourceRequest, count: int) -> list[int]:
-    """Where the least stays free, GPUs first."""
+    """Nodes with the least free resources first, GPUs before CPUs before memory."""
     order = sorted((room.free[n], room.cpus[n], room.memory_mb[n], n) for n in members(nodes))
     return [number for *_, number in order[:count]]
 
 
-def cpu_memory_grants(whole: float, gpus: int, asked: Sequence[tuple[int, float]]) -> list[float]:
-    """Of `whole` CPUs (or memory) of a node with so many GPUs, what jobs that hold (GPUs, asked for) get.
+def cpu_memory_grants(whole: float, gpus: int, requests: Sequence[tuple[int, float]]) -> list[float]:
+    """Divide the CPUs (or memory) `whole` of a node with `gpus` GPUs among jobs that hold and request (GPUs, amount).
 
-    Nobody gets more than he asked, nor less than he asked or the part of his GPUs, whichever is smaller; what is left
-    over goes to those who want more, by their GPUs.
+    A job gets at most what it requested, and at least the smaller of its request and its GPUs' fraction. The remainder
+    goes to jobs that requested more, in proportion to their GPUs.
     """
-    given = [min(want, whole * held / gpus) for held, want in asked]
-    left = whole - sum(given)
-    hungry = [n for n, (_, want) in enumerate(asked) if want > given[n]]
-    while hungry and left > 1e-9 * whole:
-        parts = sum(asked[n][0] for n in hungry)
-        round_left = left
-        for n in hungry:
-            more = min(asked[n][1] - given[n], round_left * asked[n][0] / parts)
-            given[n] += more
-            left -= more
-        hungry = [n for n in hungry if asked[n][1] - given[n] > 1e-12 * whole]
-    return given
+    grants = [min(amount, whole * held / gpus) for held, amount in requests]
+    unassigned = whole - sum(grants)
+    unsatisfied = [n for n, (_, amount) in enumerate(requests) if amount > grants[n]]
+    while unsatisfied and unassigned > 1e-9 * whole:
+        parts = sum(requests[n][0] for n in unsatisfied)
+        round_left = unassigned
+        for n in unsatisfied:
+            more = min(requests[n][1] - grants[n], round_left * requests[n][0] / parts)
+            grants[n] += more
+            unassigned -= more
+        unsatisfied = [n for n in unsatisfied if requests[n][1] - grants[n] > 1e-12 * whole]
+    return grants

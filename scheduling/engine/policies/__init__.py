@@ -1,8 +1,8 @@
-"""The policies by the names that users type.
+"""All policies by the names that users type.
 
-`RULES` makes the rules of one for an engine; `POLICIES` answers the Picture of a live cluster. There `qssf` is missing
-until it is given a history to predict from, and those that preempt by rank, which is not for people's work: on live
-clusters only `acme` stops anybody, and only who agreed to it. `configured` is how a cluster gets its policy.
+`POLICY_RULES` has the rules for any engine; `LIVE_POLICIES` decide on snapshots of live clusters. The latter exclude
+`qssf`, which needs a history to predict from, and the policies that preempt by rank: on live clusters only `acme` stops
+jobs, and only preemptible ones. `configured_policy` is how a cluster gets its policy.
 """
 
 from __future__ import annotations
@@ -51,12 +51,14 @@ __all__ = ["LIVE_POLICIES", "POLICY_RULES", "InvalidPolicySettings", "LivePolicy
 
 
 def rules_factory(name: str, settings: Mapping[str, object]) -> Callable[[], PolicyRules]:
-    """What makes the rules of a policy as somebody set it; each engine needs its own. What is set wrong is told now."""
+    """A function that creates the rules with these settings; each engine needs its own. Raises if a setting is
+    invalid.
+    """
     rules = POLICY_RULES[name]
     rules.of(settings)
     return partial(rules.of, settings)
 
 
 def configured_policy(name: str, settings: Mapping[str, object]) -> LivePolicy:
-    """A policy of live clusters, as an operator set it."""
+    """The policy of a live cluster with the settings of an operator."""
     return live_policy(rules_factory(name, settings)) if settings else LIVE_POLICIES[name]

@@ -1,13 +1,14 @@
-"""acme: quotas with reservation, best effort on what is idle, and backfilling; the default of live clusters.
+"""acme: quotas with reservation, best-effort jobs on idle GPUs, and backfilling. The default on live clusters.
 
-As the study of the Acme datacenter (Hu et al., NSDI'24) describes it: pretraining has its quota reserved, and a
-preemptible best-effort class runs on spare GPUs. The paper gives no algorithm; what is ours:
+The study of the Acme datacenter (Hu et al., NSDI'24) describes it: pretraining has a reserved quota, and a preemptible
+best-effort class runs on spare GPUs. The paper gives no algorithm; this is ours:
 
 Owners and borrowers   a preemptible job borrows: it counts against no quota, waits behind all owners, and stops as soon
-                       as an owner within his quota fits only without it (`turns/claiming` says who stops).
-Order                  submission, where a step of priority is worth `class_s` of waiting and another policy's order at
-                       most `aging_s`. So nobody is passed for ever, and the key never changes while a job waits.
-Backfilling            EASY or conservative, by time limits. Borrowers may pass an owner whatever their limit.
+                       as an owner within its quota fits only without it (`turns/claiming` chooses the victims)
+Order                  by submission. One priority point equals `class_s` of waiting, and the order of another policy
+                       moves a job by at most `aging_s`, so no job is overtaken forever. The key never changes while a
+                       job waits
+Backfilling            EASY or conservative, by time limits. Borrowers may pass an owner regardless of their limit
 """
 
 from __future__ import annotations
@@ -35,10 +36,12 @@ HALFWAY_COSTS = {
     "qssf": 1e5,
     "tiresias": 1e4,
     "drf": 0.1,
-}  # the cost that is worth half of `aging_s`; else 1 h
+}  # the cost that equals half of `aging_s`; for other orders 1 h
 
 
 class AcmeRules(PolicyRules):
+    """Owners before borrowers, in submission order adjusted by priority and a configurable other order."""
+
     name = "acme"
     plans = True
     claims = True
@@ -56,7 +59,7 @@ class AcmeRules(PolicyRules):
         return cls(parse_acme_settings(settings, ORDER_RULES))
 
     @property
-    def by_account(self) -> bool:
+    def queues_by_account(self) -> bool:
         return self.order.queues_by_account
 
     @property
@@ -73,24 +76,24 @@ class AcmeRules(PolicyRules):
         return int(job.ask.borrows)
 
     def key(self, job: EngineJob, now: float) -> float:
-        key = job.submitted + job.asked_band * self._class_s
+        key = job.submitted + job.requested_band * self._class_s
         return key + self._bounded_cost(self.order.cost(job, now)) if self._by_order else key
 
     def share(self, ask: RequestGroup, engine: Engine, now: float) -> float:
         return self._bounded_cost(self.order.share(ask, engine, now))
 
     def _bounded_cost(self, cost: float) -> float:
-        """Between 0 and `aging_s`, growing with the cost."""
+        """Map a cost to the range from 0 to `aging_s`, monotonically."""
         return self._settings.aging_s * (1 - self._halfway / (self._halfway + cost))
 
-    def began(self, job: EngineJob, now: float) -> None:
-        self.order.began(job, now)
+    def on_job_start(self, job: EngineJob, now: float) -> None:
+        self.order.on_job_start(job, now)
 
-    def left(self, job: EngineJob, now: float) -> None:
-        self.order.left(job, now)
+    def on_job_release(self, job: EngineJob, now: float) -> None:
+        self.order.on_job_release(job, now)
 
-    def ended(self, job: EngineJob, now: float) -> None:
-        self.order.ended(job, now)
+    def on_job_end(self, job: EngineJob, now: float) -> None:
+        self.order.on_job_end(job, now)
 
     def mean_error_s(self) -> float | None:
         return self.order.mean_error_s()

@@ -1,9 +1,9 @@
-"""Conservative backfilling (Mu'alem & Feitelson, TPDS'01): first come, first served, with a promise to everybody.
+"""Conservative backfilling (Mu'alem & Feitelson, TPDS'01): first come, first served, with a reservation for every job.
 
-A job may pass others only if it delays none of them by what is expected: the true run time in a replay unless it is
-told otherwise, the time limit on a live cluster. Differences: promises are to nodes, not to a number of GPUs; only the
-first thousand have one; and when somebody ends early all are made anew in order, where the paper moves each up by
-itself.
+A job may pass others only if it delays none of them according to expected run times: the true ones in a replay unless
+configured otherwise, the time limits on a live cluster. Differences: a reservation is for nodes, not for a number of
+GPUs; only the first thousand jobs get one; and when a job ends early, all reservations are recomputed in order, while
+the paper moves each one forward individually.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from scheduling.engine.turns.conservative import conservative_turn
 
 
 class ConservativeRules(PolicyRules):
+    """First come, first served, with reservations for all jobs."""
+
     name = "conservative"
     plans = True
 

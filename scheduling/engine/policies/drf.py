@@ -1,9 +1,8 @@
-"""Dominant resource fairness (Ghodsi et al., NSDI'11): who holds the smallest share of what he holds most of goes
-first.
+"""Dominant resource fairness (Ghodsi et al., NSDI'11): the account with the smallest dominant share goes first.
 
-The dominant share of an account is the largest of its parts of all GPUs, CPUs and memory. Differences: whole gangs are
-started where the paper starts one task after the other, and who does not fit is passed over instead of waited for.
-CPUs and memory count only where the cluster says how many it has.
+The dominant share of an account is the largest of its fractions of all GPUs, CPUs and memory. Differences: whole gangs
+start, while the paper starts one task after the other, and a job that does not fit is skipped instead of blocking. CPUs
+and memory count only if the cluster reports how much it has.
 """
 
 from __future__ import annotations
@@ -17,13 +16,15 @@ NO_RESOURCES: HeldResources = (0, 0, 0)
 
 
 class DrfRules(PolicyRules):
+    """Orders accounts by dominant share, jobs of an account by submission."""
+
     name = "drf"
 
     def __init__(self) -> None:
         self._held: dict[object, HeldResources] = {}
 
     @property
-    def by_account(self) -> bool:
+    def queues_by_account(self) -> bool:
         return True
 
     def turn(self, engine: Engine, now: float) -> None:
@@ -35,10 +36,10 @@ class DrfRules(PolicyRules):
         beside = max(_fraction_of(cpus, all_cpus), _fraction_of(memory_mb, all_memory_mb))
         return max(_fraction_of(gpus, all_gpus), beside)
 
-    def began(self, job: EngineJob, now: float) -> None:
+    def on_job_start(self, job: EngineJob, now: float) -> None:
         self._change_held(job, 1)
 
-    def left(self, job: EngineJob, now: float) -> None:
+    def on_job_release(self, job: EngineJob, now: float) -> None:
         self._change_held(job, -1)
 
     def _change_held(self, job: EngineJob, sign: int) -> None:

@@ -1,8 +1,8 @@
-"""EASY backfilling (Lifka, JSSPP'95): first come, first served, with a promise to the first only.
+"""EASY backfilling (Lifka, JSSPP'95): first come, first served, with a reservation for the first job only.
 
-As in CQSim, the others may pass if that does not delay the first by what is expected: the true run time in a replay
-unless it is told otherwise, the time limit on a live cluster. Difference: the promise is to nodes, not to a number of
-GPUs, so that it holds under every placement.
+As in CQSim, other jobs may pass if that does not delay the first one according to expected run times: the true ones in
+a replay unless configured otherwise, the time limits on a live cluster. Difference: the reservation is for nodes, not
+for a number of GPUs, so it holds with every placement.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from scheduling.engine.turns.easy import easy_turn
 
 
 class EasyRules(PolicyRules):
+    """First come, first served, with a reservation for the first job."""
+
     name = "easy"
     plans = True
 

@@ -1,11 +1,10 @@
-"""Fair share as Slurm's priority/multifactor has it: who has used least lately, for the weight of his account, goes
-first.
+"""Fair share like Slurm's priority/multifactor: the account with the least recent usage per weight goes first.
 
-Use is GPU-seconds that halve every `half_life_s`, as PriorityDecayHalfLife (7 days). Slurm orders by 2^(-use / shares),
-which falls as use over shares grows, so the order is the same and the power is not taken. Differences: the share is the
-only factor (priority goes before it, age and size are not weighed), accounts have no tree, and use is exact at every
-decision where Slurm recalculates every five minutes. On a live cluster it starts from what runs, until it is given
-more.
+Usage is GPU-seconds that halve every `half_life_s`, like PriorityDecayHalfLife (7 days). Slurm orders by 2^(-usage /
+shares), which falls as usage / shares grows, so the order is the same without the power. Differences: the share is the
+only factor (priority goes before it; age and size have no weight), accounts have no tree, and usage is exact at every
+decision, while Slurm recalculates it every five minutes. On a live cluster it starts from the running jobs unless more
+is known.
 """
 
 from __future__ import annotations
@@ -21,15 +20,17 @@ WEEK_S = 7 * 86_400.0
 
 
 class FairRules(PolicyRules):
+    """Orders accounts by decayed usage, jobs of an account by submission."""
+
     name = "fair"
 
     def __init__(self, weights: Mapping[object, float] | None = None, half_life_s: float = WEEK_S) -> None:
         self._weights = dict(weights or {})
         self._decay = math.log(2) / half_life_s
-        self._used: dict[object, tuple[float, int, float]] = {}  # GPU-seconds, GPUs held, both at that time
+        self._used: dict[object, tuple[float, int, float]] = {}  # decayed GPU-seconds, GPUs held, time of both
 
     @property
-    def by_account(self) -> bool:
+    def queues_by_account(self) -> bool:
         return True
 
     def turn(self, engine: Engine, now: float) -> None:
@@ -38,10 +39,10 @@ class FairRules(PolicyRules):
     def share(self, ask: RequestGroup, engine: Engine, now: float) -> float:
         return self._usage_at(ask.account, now) / self._weights.get(ask.account, 1.0)
 
-    def began(self, job: EngineJob, now: float) -> None:
+    def on_job_start(self, job: EngineJob, now: float) -> None:
         self._change_held_gpus(job.ask.account, job.ask.gpus, now)
 
-    def left(self, job: EngineJob, now: float) -> None:
+    def on_job_release(self, job: EngineJob, now: float) -> None:
         self._change_held_gpus(job.ask.account, -job.ask.gpus, now)
 
     def _change_held_gpus(self, account: object, more: int, now: float) -> None:
@@ -55,5 +56,5 @@ class FairRules(PolicyRules):
     def _decayed_usage(self, now: float, use: float, gpus: int, then: float) -> float:
         if now == then:
             return use
-        kept = math.exp(-self._decay * (now - then))
-        return use * kept + gpus * (1 - kept) / self._decay
+        factor = math.exp(-self._decay * (now - then))
+        return use * factor + gpus * (1 - factor) / self._decay

@@ -1,8 +1,8 @@
-"""First in, first out, strict and skipping.
+"""First in, first out: strict, and with skipping.
 
-`fifo` is the baseline of every paper: the first job that does not fit holds back all behind it. `fifo-skip` looks
-further down the queue, as Alibaba's PAI simulator does, and reserves nothing: a wide job waits until enough GPUs
-happen to be free.
+`fifo` is the baseline of every paper: the first job that does not fit blocks all jobs behind it. `fifo-skip` looks
+further down the queue, like Alibaba's PAI simulator, and reserves nothing: a wide job waits until enough GPUs happen to
+be free.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from scheduling.engine.turns.strict import strict_turn
 
 
 class FifoRules(PolicyRules):
+    """Strict order of submission."""
+
     name = "fifo"
     one_line = True
 
@@ -22,6 +24,8 @@ class FifoRules(PolicyRules):
 
 
 class FifoSkipRules(PolicyRules):
+    """Order of submission; jobs that do not fit are skipped."""
+
     name = "fifo-skip"
 
     def turn(self, engine: Engine, now: float) -> None:

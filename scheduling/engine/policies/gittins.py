@@ -1,10 +1,10 @@
-"""Tiresias' Gittins variant (NSDI'19): who is likeliest to end soon for the GPU-seconds that it costs goes first.
+"""The Gittins variant of Tiresias (NSDI'19): the job most likely to end soon per GPU-second spent goes first.
 
-Nothing is known of a job, but how much service jobs take is known as a distribution. The Gittins index of a job that
-has had `a` GPU-seconds is the best of P(it ends within d more) / E[service given within d more], over all d.
-Differences: the distribution is learned from jobs that have ended, where the authors' simulator reads it off the trace
-itself; the index changes at service thresholds that double, as their queues do, and not continuously; and ties are as
-in `tiresias`. Before anybody has ended it is `tiresias` with these thresholds.
+Nothing is known about a single job, but the distribution of service over all jobs is. The Gittins index of a job that
+received `a` GPU-seconds is the maximum over all d of P(it ends within d more) / E[service received within d more].
+Differences: the distribution is learned from jobs that have ended, while the authors' simulator reads it from the trace
+itself; the index changes at service thresholds that double, like their queues, not continuously; and ties are broken as
+in `tiresias`. Until enough jobs have ended, it equals `tiresias` with these thresholds.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ MAX_SERVICES = 20_000
 
 
 class GittinsRules(TiresiasRules):
+    """Tiresias with queues ordered by Gittins index."""
+
     name = "gittins"
 
     def __init__(self, thresholds: tuple[float, ...] = DOUBLING_THRESHOLDS, promote: float | None = None) -> None:
         super().__init__(thresholds, promote)
-        self._served: list[float] = []  # by the jobs that have ended, newest last
+        self._served: list[float] = []  # GPU-seconds of ended jobs, the newest last
         self._learn_at = 100
-        self._places = list(range(len(thresholds) + 1))  # of the levels, by their index
+        self._places = list(range(len(thresholds) + 1))  # level -> its place in the order of Gittins indices
 
-    def _queue(self, job: EngineJob) -> int:
+    def _queue_level(self, job: EngineJob) -> int:
         return self._places[job.level]
 
-    def ended(self, job: EngineJob, now: float) -> None:
+    def on_job_end(self, job: EngineJob, now: float) -> None:
         self._served.append(job.attained + job.ask.gpus * (now - job.since))
         if len(self._served) >= self._learn_at:
             del self._served[:-MAX_SERVICES]
@@ -43,16 +45,16 @@ class GittinsRules(TiresiasRules):
 
 
 def gittins_index(served: Floats, attained: Floats) -> Floats:
-    """The index at each of the `attained` services, which are also where a job may be stopped; `served` is sorted."""
+    """The index at each of the `attained` services, where a job may also be stopped. `served` must be sorted."""
     below = np.concatenate([[0.0], np.cumsum(served)])
     ends = np.append(attained[1:], np.inf)
     passed = np.searchsorted(served, attained, side="right")
     until = np.searchsorted(served, ends, side="right")
     index = np.zeros(len(attained))
-    for level, (had, first) in enumerate(zip(attained, passed, strict=True)):
+    for level, (attained_s, first) in enumerate(zip(attained, passed, strict=True)):
         last, far = until[level:], ends[level:]
         done = last - first
-        beyond = np.where(last < len(served), (len(served) - last) * (np.minimum(far, 1e18) - had), 0.0)
-        given = below[last] - below[first] - done * had + beyond
-        index[level] = np.max(done / np.maximum(given, 1e-9), initial=0.0)
+        beyond = np.where(last < len(served), (len(served) - last) * (np.minimum(far, 1e18) - attained_s), 0.0)
+        expected_service = below[last] - below[first] - done * attained_s + beyond
+        index[level] = np.max(done / np.maximum(expected_service, 1e-9), initial=0.0)
     return index

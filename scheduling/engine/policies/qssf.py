@@ -1,7 +1,7 @@
 """Quasi-shortest service first (Helios, SC'21): the smallest predicted GPU time goes first. Strict, without preemption.
 
-The prediction is made once, at submission, by the paper's rolling estimate alone (`predicting` says how it differs from
-the paper's); any other predictor may be given, as `qssf-ml` does. The mean error of the predictions is in the report.
+The prediction is made once, at submission, by the paper's rolling estimate alone (`predicting` lists the differences).
+Another predictor can be passed, as in `qssf-ml`. The report contains the mean error of the predictions.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from scheduling.engine.turns.strict import strict_turn
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class QssfRules(PolicyRules):
+    """Orders jobs by predicted run time times GPUs."""
+
     name = "qssf"
     one_line = True
 
     def __init__(self, predictor: Predictor | None = None) -> None:
         self.predictor = predictor or RollingPredictor()
-        self._said: dict[int, float] = {}  # of those who have not ended
+        self._predicted_s: dict[int, float] = {}  # predictions of jobs that have not ended
         self._error_s = 0.0  # sum over ended jobs of |predicted - ran|
         self._ended = 0
 
@@ -29,16 +31,16 @@ class QssfRules(PolicyRules):
         strict_turn(engine, now)
 
     def key(self, job: EngineJob, now: float) -> float:
-        said = self._said.get(job.number)
-        if said is None:
-            said = self._said[job.number] = self.predictor.predict(job)
-        return said * job.ask.gpus
+        predicted_s = self._predicted_s.get(job.number)
+        if predicted_s is None:
+            predicted_s = self._predicted_s[job.number] = self.predictor.predict(job)
+        return predicted_s * job.ask.gpus
 
-    def ended(self, job: EngineJob, now: float) -> None:
+    def on_job_end(self, job: EngineJob, now: float) -> None:
         ran_s = job.attained / max(1, job.ask.gpus) + now - job.since
-        said = self._said.pop(job.number, None)
-        if said is not None:
-            self._error_s += abs(said - ran_s)
+        predicted_s = self._predicted_s.pop(job.number, None)
+        if predicted_s is not None:
+            self._error_s += abs(predicted_s - ran_s)
             self._ended += 1
         self.predictor.learn(job, ran_s)
 

@@ -1,7 +1,6 @@
-"""Quasi-shortest service first with the whole predictor of Helios (SC'21): the rolling estimate, blended with trees.
+"""Quasi-shortest service first with the full predictor of Helios (SC'21): the rolling estimate, blended with trees.
 
-The trees are a model trained on the jobs that have ended, as the paper does; `blending` says how they differ from the
-paper's.
+The trees are trained on jobs that have ended, as in the paper; `blending` lists the differences from it.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ from scheduling.engine.predicting import Predictor
 
 
 class QssfMlRules(QssfRules):
+    """`qssf` with the blended predictor."""
+
     name = "qssf-ml"
 
     def __init__(self, predictor: Predictor | None = None) -> None:

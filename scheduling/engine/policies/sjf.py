@@ -1,7 +1,7 @@
-"""Shortest job first, by the expected run time. Strict and without preemption.
+"""Shortest job first, by expected run time. Strict, without preemption.
 
-In a replay that is the true one, unless it is told to err: the bound against which Helios (SC'21) measures QSSF. On a
-live cluster it is the time limit.
+In a replay the expected run time is the true one unless errors are configured; this is the bound against which Helios
+(SC'21) measures QSSF. On a live cluster it is the time limit.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from scheduling.engine.turns.strict import strict_turn
 
 
 class SjfRules(PolicyRules):
+    """Orders jobs by expected run time."""
+
     name = "sjf"
     one_line = True
 

@@ -1,8 +1,8 @@
-"""Shortest remaining time first, with an oracle and preemption: the lower bound for mean completion time.
+"""Shortest remaining time first, with an oracle and preemption: the lower bound for the mean completion time.
 
-As Tiresias' `shortest` and HeliosArtifact's `srtf`: at each event the jobs with the least work left get the GPUs,
-whoever does not fit is passed over. Remaining times of running jobs all shrink alike, so among them the order is that
-of their ends and never changes; HeliosArtifact looks once a second instead of at events.
+Like Tiresias' `shortest` and HeliosArtifact's `srtf`: at each event, the jobs with the least remaining work get the
+GPUs, and jobs that do not fit are skipped. Remaining times of running jobs shrink equally, so their order is the order
+of their ends and never changes. HeliosArtifact decides once a second instead of at events.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from scheduling.engine.turns.preempting import preempting_turn
 
 
 class SrtfRules(PolicyRules):
+    """Ranks all jobs by remaining time."""
+
     name = "srtf"
     preempts = True
 

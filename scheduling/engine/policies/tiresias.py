@@ -1,12 +1,12 @@
-"""Tiresias (NSDI'19), discretised two-dimensional least attained service: who has used few GPU-seconds goes first.
+"""Tiresias (NSDI'19), discretised two-dimensional least attained service: jobs with the fewest GPU-seconds go first.
 
-Attained service is GPUs x seconds. It sorts jobs into queues: a job enters the first, and the next one when its service
-passes a threshold. Nothing about run times is known. Inside a queue who runs goes on, and the others come in order of
-submission. With `promote`, the paper's PromoteKnob, who has waited that many times as long as he ever ran goes back
-into the first queue with a clean sheet; without it, as is the default of the authors' simulator, he may starve.
-Differences: a job is demoted at the very moment, not at the next round, and promoted at the next event; which models
-must be consolidated is not profiled, the placement decides; and a job that was stopped keeps its place by submission,
-where theirs puts the last stopped first.
+Attained service is GPUs x seconds. It sorts jobs into queues: a job enters the first queue, and the next one when its
+service passes a threshold. Run times are unknown. Within a queue, running jobs continue, and the others follow in order
+of submission. With `promote`, the paper's PromoteKnob, a job that has waited that many times as long as it ran returns
+to the first queue with its service reset. Without it, the default of the authors' simulator, a job may starve.
+Differences: a job is demoted immediately, not at the next round, and promoted at the next event; which models need
+consolidation is not profiled, the placement decides; and a stopped job keeps its place by submission, while theirs puts
+the job stopped last first.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from scheduling.engine.settings import positive_number, reject_unknown
 from scheduling.engine.turns.preempting import preempting_turn
 
 THRESHOLDS = (3250.0, 7200.0)  # GPU-seconds: three queues, the defaults of the authors' simulator
-QUEUE_GAP = 1e12  # between the keys of two queues: more seconds than any trace has
+QUEUE_GAP = 1e12  # distance between the keys of two queues: more seconds than any trace has
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class TiresiasRules(PolicyRules):
+    """Ranks jobs by queue, then running before waiting, then by submission."""
+
     name = "tiresias"
     preempts = True
 
     def __init__(self, thresholds: tuple[float, ...] = THRESHOLDS, promote: float | None = None) -> None:
         self.thresholds = thresholds
         self._promote = promote
-        self._starving: list[tuple[float, int, int, EngineJob]] = []  # when, number, which run was the last
+        self._starving: list[tuple[float, int, int, EngineJob]] = []  # time of promotion, number, run count, job
 
     @classmethod
     def of(cls, settings: Mapping[str, object]) -> PolicyRules:
@@ -58,19 +60,19 @@ class TiresiasRules(PolicyRules):
         return self._queue_level(job) * QUEUE_GAP + job.submitted
 
     def cost(self, job: EngineJob, now: float) -> float:
-        """Where ranks of running jobs are not followed, the queue is told by the service itself."""
-        return max((passed for passed in self.thresholds if passed <= job.attained), default=0.0)
+        """The last threshold that the service passed, for policies that do not follow ranks of running jobs."""
+        return max((threshold for threshold in self.thresholds if threshold <= job.attained), default=0.0)
 
     def rank(self, job: EngineJob, now: float) -> float:
-        """Behind all who run in the same queue: nobody stops for his equal."""
+        """Behind all running jobs of the same queue, so no job preempts an equal one."""
         return self._queue_level(job) * QUEUE_GAP + now
 
-    def next_change(self, job: EngineJob, now: float) -> float | None:
+    def next_rank_change(self, job: EngineJob, now: float) -> float | None:
         if job.level == len(self.thresholds) or not job.ask.gpus:
             return None
         return now + max(0.0, self.thresholds[job.level] - job.attained) / job.ask.gpus
 
-    def changed(self, job: EngineJob, now: float) -> None:
+    def on_rank_change(self, job: EngineJob, now: float) -> None:
         job.level += 1
 
     def _queue_level(self, job: EngineJob) -> int:

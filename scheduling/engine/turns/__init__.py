@@ -1,1 +1,1 @@
-"""The ways a line is walked; one function each. They start and stop jobs through the engine and keep nothing."""
+"""The ways to walk the queue, one function each. They start and stop jobs through the engine and keep no state."""

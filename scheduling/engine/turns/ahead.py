@@ -1,6 +1,6 @@
-"""The rooms ahead of a plan: `Outlines` where only GPUs can be short, `Stretches` elsewhere.
+"""Free resources over the time of a plan: `GpuOnlyTimeline` if only GPUs can be short, `ExactTimeline` otherwise.
 
-Both answer the same questions (`Future`), and give the same plans.
+Both implement `ResourceTimeline` and give the same plans. The first is much faster with many nodes.
 """
 
 from __future__ import annotations
@@ -11,93 +11,101 @@ from itertools import pairwise
 from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.room import GpuPlacement, NodeResources, NodeSet, members
 
-STEPS_PER_BLOCK = 8  # rooms
+STEPS_PER_BLOCK = 8  # steps of the timeline
 
 
 class ResourceTimeline:
-    """The rooms of a plan, by time. A wish is a number in `wishes`, which whoever plans adds to."""
+    """The free resources of a plan, one step per period. Requests are identified by their index in `requests`."""
 
     __slots__ = ()
 
     def whole(self, at: int) -> NodeResources:
-        """As placements look at it; good until the next one is asked for."""
+        """The resources of a step in the form that placements need; valid until the next call."""
         raise NotImplementedError
 
     def usable(self, at: int) -> NodeSet:
+        """The nodes that accept jobs in this step."""
         raise NotImplementedError
 
-    def fitting_nodes_at(self, at: int, wish: int) -> NodeSet:
-        """The nodes that fit this wish then."""
+    def fitting_nodes_at(self, at: int, request: int) -> NodeSet:
+        """The nodes that fit the request in this step."""
         raise NotImplementedError
 
     def nodes_fitting_throughout(
-        self, first: int, last: int, wish: int, wide: int, among: NodeSet
+        self, first: int, last: int, request: int, wide: int, among: NodeSet
     ) -> tuple[NodeSet, int]:
-        """Those that fit it in all of these rooms, and `last`; or, where they are fewer than `wide`, the first room in
-        which they are."""
+        """The nodes of `among` that fit the request in all steps from `first` to before `last`, and `last`.
+
+        If they become fewer than `wide`, the nodes up to that point and the first step with too few.
+        """
         raise NotImplementedError
 
-    def after(self, first: int, narrow: int, wish: int, wide: int, among: NodeSet) -> int:
-        """Where to look next: who begins in `first` finds too few in `narrow`, and so does everybody who begins before
-        this room."""
+    def after(self, first: int, narrow: int, request: int, wide: int, among: NodeSet) -> int:
+        """The next step to try. A start in `first` finds too few nodes in `narrow`, and so does any start before the
+        result.
+        """
         raise NotImplementedError
 
     def take(self, first: int, last: int, share: PlannedShare) -> None:
-        """From each of these rooms."""
+        """Take the share from these steps."""
         raise NotImplementedError
 
     def split_step(self, at: int) -> None:
-        """There is one more, in which for now everything is as in the one before."""
+        """Insert a step at this index, equal to the one before it."""
         raise NotImplementedError
 
     def forget(self, past: int) -> None:
-        """The first so many."""
+        """Remove this many steps from the start."""
         raise NotImplementedError
 
     def becomes(self, at: int, room: NodeResources, back: list[PlannedShare]) -> bool:
-        """Whether it is that room once these have given back what they took."""
+        """Whether the step equals these resources after the shares in `back` are returned."""
         raise NotImplementedError
 
 
 class TimelineStep:
-    """The room from one time of the plan to the next, and the nodes that fit what was asked for before.
+    """The resources in one step, with the nodes that fit each request looked up so far.
 
-    What is taken can only narrow them, and only on the nodes that are taken: so nobody looks at all nodes again."""
+    Taking a share can only shrink these sets, and only on its own nodes, so no lookup is repeated for all nodes.
+    """
 
-    __slots__ = ("_fitting", "_wishes", "room")
+    __slots__ = ("_fitting", "_requests", "room")
 
-    def __init__(self, room: NodeResources, wishes: list[ResourceRequest], fitting: list[NodeSet]) -> None:
+    def __init__(self, room: NodeResources, requests: list[ResourceRequest], fitting: list[NodeSet]) -> None:
         self.room = room
-        self._wishes = wishes
-        self._fitting = fitting  # as far as anybody asked
+        self._requests = requests
+        self._fitting = fitting  # by request index; filled on demand
 
-    def fitting_nodes(self, wish: int) -> NodeSet:
-        known = self._fitting
-        while len(known) <= wish:
-            known.append(self.room.fitting_nodes(self._wishes[len(known)]))
-        return known[wish]
+    def fitting_nodes(self, request: int) -> NodeSet:
+        """The nodes that fit the request, cached."""
+        fitting = self._fitting
+        while len(fitting) <= request:
+            fitting.append(self.room.fitting_nodes(self._requests[len(fitting)]))
+        return fitting[request]
 
     def take(self, share: PlannedShare) -> None:
-        room, known = self.room, self._fitting
+        room, fitting = self.room, self._fitting
         room.take(share.places, share.need)
         for node, _ in share.places:
             free, cpus, memory_mb = room.free[node], room.cpus[node], room.memory_mb[node]
             bit = 1 << node
-            for number, nodes in enumerate(known):
+            for number, nodes in enumerate(fitting):
                 if nodes & bit:
-                    wish = self._wishes[number]
-                    if free < wish.gpus or cpus < wish.cpus or memory_mb < wish.memory_mb:
-                        known[number] = nodes ^ bit
+                    request = self._requests[number]
+                    if free < request.gpus or cpus < request.cpus or memory_mb < request.memory_mb:
+                        fitting[number] = nodes ^ bit
 
     def copy(self) -> TimelineStep:
-        return TimelineStep(self.room.copy(), self._wishes, list(self._fitting))
+        return TimelineStep(self.room.copy(), self._requests, list(self._fitting))
 
 
 class ExactTimeline(ResourceTimeline):
+    """One copy of the resources per step: GPUs, CPUs and memory."""
+
     __slots__ = ("_rooms",)
 
-    def __init__(self, rooms: list[NodeResources], wishes: list[ResourceRequest]) -> None:
-        self._rooms = [TimelineStep(room, wishes, []) for room in rooms]
+    def __init__(self, rooms: list[NodeResources], requests: list[ResourceRequest]) -> None:
+        self._rooms = [TimelineStep(room, requests, []) for room in rooms]
 
     def whole(self, at: int) -> NodeResources:
         return self._rooms[at].room
@@ -105,47 +113,49 @@ class ExactTimeline(ResourceTimeline):
     def usable(self, at: int) -> NodeSet:
         return self._rooms[at].room.usable
 
-    def fitting(self, at: int, wish: int) -> NodeSet:
-        return self._rooms[at].fitting_nodes(wish)
+    def fitting_nodes_at(self, at: int, request: int) -> NodeSet:
+        return self._rooms[at].fitting_nodes(request)
 
-    def narrowed(self, first: int, last: int, wish: int, wide: int, among: NodeSet) -> tuple[NodeSet, int]:
+    def nodes_fitting_throughout(
+        self, first: int, last: int, request: int, wide: int, among: NodeSet
+    ) -> tuple[NodeSet, int]:
         for at in range(first, last):
-            among &= self._rooms[at].fitting_nodes(wish)
+            among &= self._rooms[at].fitting_nodes(request)
             if among.bit_count() < wide:
                 return among, at
         return among, last
 
-    def after(self, first: int, narrow: int, wish: int, wide: int, among: NodeSet) -> int:
-        return first + 1 if self._rooms[narrow].fitting_nodes(wish).bit_count() >= wide else narrow + 1
+    def after(self, first: int, narrow: int, request: int, wide: int, among: NodeSet) -> int:
+        return first + 1 if self._rooms[narrow].fitting_nodes(request).bit_count() >= wide else narrow + 1
 
     def take(self, first: int, last: int, share: PlannedShare) -> None:
         for at in range(first, last):
             self._rooms[at].take(share)
 
-    def split(self, at: int) -> None:
+    def split_step(self, at: int) -> None:
         self._rooms.insert(at, self._rooms[at - 1].copy())
 
     def forget(self, past: int) -> None:
         del self._rooms[:past]
 
     def becomes(self, at: int, room: NodeResources, back: list[PlannedShare]) -> bool:
-        mine = self._rooms[at].room.copy()
+        step_room = self._rooms[at].room.copy()
         for share in back:
-            mine.give(share.places, share.need)
-        return mine.free == room.free and mine.usable == room.usable
+            step_room.give(share.places, share.need)
+        return step_room.free == room.free and step_room.usable == room.usable
 
 
 class NodeSetHistory:
-    """One set of nodes by room, kept as what changes from each room to the next: so who takes some of it for a while
-    changes two rooms, however many lie between.
+    """A set of nodes per step, stored as differences between steps.
 
-    Rooms stand in blocks; of each, the set in its first room is kept, and which nodes come or go in it
-    (perhaps more)."""
+    A change over many steps therefore updates only its first and last step. Steps are grouped in blocks. For each block
+    `heads` has the set in its first step, and `moved` the nodes that change within it, possibly with more.
+    """
 
     __slots__ = ("changes", "heads", "moved")
 
     def __init__(self, sets: list[NodeSet], blocks: list[int]) -> None:
-        # The first one means nothing
+        # The first element is unused
         self.changes: list[NodeSet] = [0, *(now ^ before for before, now in pairwise(sets))]
         self.heads: list[NodeSet] = [sets[begins] for begins in blocks[:-1]]
         self.moved: list[NodeSet] = [self._changed_nodes(begins, ends) for begins, ends in pairwise(blocks)]
@@ -157,7 +167,7 @@ class NodeSetHistory:
         return nodes
 
     def of(self, at: int, block: int, begins: int) -> NodeSet:
-        """The set in this room, which is in a block that begins there."""
+        """The set in step `at`, which is in this block. `begins` is the first step of the block."""
         nodes = self.heads[block]
         for change in self.changes[begins + 1 : at + 1]:
             if change:
@@ -165,7 +175,7 @@ class NodeSetHistory:
         return nodes
 
     def remove_nodes(self, first: int, last: int, nodes: NodeSet, blocks: list[int], block: int) -> None:
-        """From each of these rooms, in all of which they are; the first one is in that block."""
+        """Remove nodes from these steps, in all of which they are present. The first step is in this block."""
         self.changes[first] ^= nodes
         self.moved[block] |= nodes
         if blocks[block] == first:
@@ -178,12 +188,12 @@ class NodeSetHistory:
             self.moved[block + (blocks[block + 1] == last)] |= nodes
 
     def split_block(self, block: int, begins: int, middle: int, ends: int) -> None:
-        """Two blocks of one."""
+        """Split a block in two."""
         self.heads.insert(block + 1, self.of(middle, block, begins))
         self.moved[block : block + 1] = [self._changed_nodes(begins, middle), self._changed_nodes(middle, ends)]
 
     def forget(self, past: int, block: int, begins: int) -> None:
-        """The first so many rooms; the next one is in that block."""
+        """Remove the first `past` steps. The next step is in this block."""
         self.heads[block] = self.of(past, block, begins)
         if block:
             del self.heads[:block], self.moved[:block]
@@ -191,27 +201,28 @@ class NodeSetHistory:
 
 
 class GpuOnlyTimeline(ResourceTimeline):
-    """Rooms in which only GPUs can be short: for each number of GPUs, the nodes that have as many free or more.
+    """Steps in which only GPUs can be short: for each number of GPUs, the nodes that have that many free or more.
 
-    Who takes whole nodes closes them, which is one set for all numbers."""
+    A job that takes whole nodes removes them from one set, `_open`, instead of from the sets for all numbers.
+    """
 
-    __slots__ = ("_blocks", "_most", "_open", "_room", "_rows", "_usable", "_wishes")
+    __slots__ = ("_blocks", "_most", "_open", "_requests", "_room", "_rows", "_usable")
 
-    def __init__(self, like: NodeResources, wishes: list[ResourceRequest], rooms: list[list[NodeSet]]) -> None:
-        self._wishes = wishes
+    def __init__(self, like: NodeResources, requests: list[ResourceRequest], rooms: list[list[NodeSet]]) -> None:
+        self._requests = requests
         self._most = like.most
-        self._usable = rooms[0][0]  # the same in all rooms
+        self._usable = rooms[0][0]  # the same in all steps
         self._blocks = [
             *range(0, len(rooms), STEPS_PER_BLOCK),
             len(rooms),
-        ]  # where they begin, and where the last one ends
-        # By number of GPUs; the first one is for those that nobody has whole
+        ]  # first step of each block, and the end of the last
+        # By number of GPUs; element 0 is the set of nodes that no job has taken whole
         self._rows = [NodeSetHistory([sets[gpus] for sets in rooms], self._blocks) for gpus in range(like.most + 1)]
         self._open = self._rows[0]
         self._room = like.with_free_sets(rooms[0])
 
     def _block_of(self, at: int) -> int:
-        """Where this room is."""
+        """The block of this step."""
         return bisect_right(self._blocks, at) - 1
 
     def whole(self, at: int) -> NodeResources:
@@ -221,8 +232,8 @@ class GpuOnlyTimeline(ResourceTimeline):
     def usable(self, at: int) -> NodeSet:
         return self._usable
 
-    def fitting(self, at: int, wish: int) -> NodeSet:
-        gpus = self._wishes[wish].gpus
+    def fitting_nodes_at(self, at: int, request: int) -> NodeSet:
+        gpus = self._requests[request].gpus
         if not gpus:
             return self._usable
         if gpus > self._most:
@@ -231,11 +242,13 @@ class GpuOnlyTimeline(ResourceTimeline):
         begins = self._blocks[block]
         return self._rows[gpus].of(at, block, begins) & self._open.of(at, block, begins)
 
-    def narrowed(self, first: int, last: int, wish: int, wide: int, among: NodeSet) -> tuple[NodeSet, int]:
-        among &= self.fitting(first, wish)
+    def nodes_fitting_throughout(
+        self, first: int, last: int, request: int, wide: int, among: NodeSet
+    ) -> tuple[NodeSet, int]:
+        among &= self.fitting_nodes_at(first, request)
         if among.bit_count() < wide:
             return among, first
-        gpus, blocks = self._wishes[wish].gpus, self._blocks
+        gpus, blocks = self._requests[request].gpus, self._blocks
         if not 0 < gpus <= self._most:
             return among, last
         row, opened = self._rows[gpus], self._open
@@ -248,7 +261,7 @@ class GpuOnlyTimeline(ResourceTimeline):
             ends = min(blocks[block + 1], last)
             if among & row.moved[block] or among & opened.moved[block]:
                 while at < ends:
-                    # Who is there and changes goes
+                    # A node in the set whose bit changes leaves the set
                     if lost := among & (changes[at] | closings[at]):
                         among ^= lost
                         if among.bit_count() < wide:
@@ -257,14 +270,14 @@ class GpuOnlyTimeline(ResourceTimeline):
             at = ends
         return among, last
 
-    def after(self, first: int, narrow: int, wish: int, wide: int, among: NodeSet) -> int:
-        gpus = self._wishes[wish].gpus
+    def after(self, first: int, narrow: int, request: int, wide: int, among: NodeSet) -> int:
+        gpus = self._requests[request].gpus
         if not 0 < gpus <= self._most:
             return len(self._open.changes)
         if narrow == first:
             return self._next_wide_step(first, gpus, wide, among)
         changes, closings = self._rows[gpus].changes, self._open.changes
-        among &= self.fitting(narrow, wish)
+        among &= self.fitting_nodes_at(narrow, request)
         if among.bit_count() < wide:
             return narrow + 1
         for at in range(narrow, first + 1, -1):
@@ -275,18 +288,18 @@ class GpuOnlyTimeline(ResourceTimeline):
         return first + 1
 
     def _next_wide_step(self, narrow: int, gpus: int, wide: int, among: NodeSet) -> int:
-        """The next room in which enough fit it."""
+        """The next step in which enough nodes fit the request."""
         changes, closings = self._rows[gpus].changes, self._open.changes
         block = self._block_of(narrow)
         begins = self._blocks[block]
-        there = self._rows[gpus].of(narrow, block, begins)
+        fitting = self._rows[gpus].of(narrow, block, begins)
         opened = self._open.of(narrow, block, begins)
         for at in range(narrow + 1, len(changes)):
             change, closing = changes[at], closings[at]
             if change or closing:
-                there ^= change
+                fitting ^= change
                 opened ^= closing
-                if (there & opened & among).bit_count() >= wide:
+                if (fitting & opened & among).bit_count() >= wide:
                     return at
         return len(changes)
 
@@ -299,6 +312,7 @@ class GpuOnlyTimeline(ResourceTimeline):
                     self._reserve_on_node(first, last, gpus, 1 << node)
 
     def _reserve_on_node(self, first: int, last: int, gpus: int, node: NodeSet) -> None:
+        """Take GPUs of one node in these steps, one run of steps with equally many free GPUs at a time."""
         block = self._block_of(first)
         had = self._free_gpus_at(first, block, node)
         at = first
@@ -317,7 +331,7 @@ class GpuOnlyTimeline(ResourceTimeline):
         return had
 
     def _unchanged_until(self, first: int, last: int, block: int, had: int, node: NodeSet) -> tuple[int, int]:
-        """Until when the node has just so many, and the block of that."""
+        """The step until which the node has exactly `had` free GPUs, and its block."""
         less, more, blocks = self._rows[had], self._rows[min(had + 1, self._most)], self._blocks
         at = first + 1
         while at < last:
@@ -333,7 +347,7 @@ class GpuOnlyTimeline(ResourceTimeline):
         return last, block
 
     def _free_gpus_from(self, at: int, had: int, node: NodeSet) -> int:
-        """From this room on, after so many."""
+        """The free GPUs of the node from this step on, if it had `had` before."""
         if not self._rows[had].changes[at] & node:
             while had < self._most and self._rows[had + 1].changes[at] & node:
                 had += 1
@@ -342,7 +356,7 @@ class GpuOnlyTimeline(ResourceTimeline):
             had -= 1
         return had
 
-    def split(self, at: int) -> None:
+    def split_step(self, at: int) -> None:
         for row in self._rows:
             row.changes.insert(at, 0)
         blocks = self._blocks
@@ -362,12 +376,12 @@ class GpuOnlyTimeline(ResourceTimeline):
         self._blocks = [0, *(begins - past for begins in self._blocks[block + 1 :])]
 
     def becomes(self, at: int, room: NodeResources, back: list[PlannedShare]) -> bool:
-        mine = self._free_sets(at)
+        free_sets = self._free_sets(at)
         for share in back:
             for gpus, nodes in share.sets:
-                for free in range(len(mine) - 1, 0, -1):
-                    mine[free] |= nodes & mine[max(0, free - gpus)]
-        return mine == room.nodes_with_at_least()
+                for free in range(len(free_sets) - 1, 0, -1):
+                    free_sets[free] |= nodes & free_sets[max(0, free - gpus)]
+        return free_sets == room.nodes_with_at_least()
 
     def _free_sets(self, at: int) -> list[NodeSet]:
         block = self._block_of(at)
@@ -377,7 +391,7 @@ class GpuOnlyTimeline(ResourceTimeline):
 
 
 class PlannedShare:
-    """What a job takes of a room: its places, and the same as sets of nodes by how many GPUs it has on each."""
+    """The resources a job takes: its placement, and the same as node sets by number of GPUs per node."""
 
     __slots__ = ("need", "places", "sets")
 

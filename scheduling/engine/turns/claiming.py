@@ -1,13 +1,13 @@
-"""Owners take back what borrowers hold. A borrower is whoever may be preempted: he runs on GPUs that owners leave idle.
+"""Owners preempt borrowers. A borrower is a preemptible job, which runs on GPUs that owners leave idle.
 
-`room_for` is how a job gets its places where `Rules.claims` is set: what is free first, and else what comes free when
-borrowers stop. `Engine.firm` is the room as it would be without any borrower, so one look tells whether stopping
-anybody can help at all. Nobody stops unless the claimant then really fits, and nobody whose GPUs it fits without.
+`claim_placement` places jobs if `PolicyRules.claims` is set: on free GPUs first, else on GPUs of borrowers that it
+stops. `Engine.firm` has the resources as if no borrower ran, so one lookup tells whether preemption can help at all. A
+job is stopped only if the claimant fits afterwards and does not fit without its GPUs.
 
-Who stops: on each node those whose end is asked for already, then the lower class, then who loses fewest GPU-seconds
-since his last checkpoint (a restart is counted as a minute's work), until the share fits; then the nodes where that is
-cheapest, with fewest victims. Per node this is greedy, not optimal; whoever turns out superfluous is let go.
-An owner may claim from every borrower, a borrower from borrowers of a lower class only.
+Choice of victims: on each node, jobs that are already stopping, then lower classes, then those that lose the fewest
+GPU-seconds since their last checkpoint (a restart counts as one minute of work), until the share fits. Then the nodes
+where this is cheapest, with the fewest victims. The choice per node is greedy, not optimal; victims that turn out to be
+unnecessary are spared. An owner may claim from every borrower, a borrower only from borrowers of a lower class.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from scheduling.engine.placement import PER_NODE_PLACEMENTS
 from scheduling.engine.room import ALL_NODES, GpuPlacement, NodeResources, NodeSet
 
 RESTART_S = 60.0
-# The highest class among the victims, GPU-seconds lost, how many stop, and since when: of equals the last to come
+# Highest class among the victims, GPU-seconds lost, number of victims, negative start time (ties: newest job first)
 PreemptionPrice = tuple[float, float, int, float]
 NO_COST: PreemptionPrice = (float("-inf"), 0.0, 0, 0.0)
 
 
 def fits_with_claims(engine: Engine, job: EngineJob, among: NodeSet) -> bool:
-    """Whether it could start, now or when borrowers have stopped for it."""
+    """Whether the job fits on these nodes, either now or after preempting borrowers."""
     need = job.ask.need
     if engine.place(engine.room, need, among) is not None:
         return True
@@ -36,7 +36,7 @@ def fits_with_claims(engine: Engine, job: EngineJob, among: NodeSet) -> bool:
 
 
 def claim_placement(engine: Engine, job: EngineJob, among: NodeSet, now: float) -> GpuPlacement | None:
-    """Its places, free by now; who had to stop for that has stopped."""
+    """A placement for the job, free now. Stops borrowers if needed; None if the job does not fit even then."""
     need = job.ask.need
     places = engine.place(engine.room, need, among)
     if places is not None or not _may_claim(engine, job):
@@ -45,26 +45,26 @@ def claim_placement(engine: Engine, job: EngineJob, among: NodeSet, now: float) 
         return None
     market = _claim_prices(engine, job, now)
     for victim in _victims(engine, job, among, market):
-        victim.gave_way_to = job
+        victim.preempted_by = job
         market.leave(victim)
         engine.stop_job(victim, now)
     return engine.place(engine.room, need, among)
 
 
 def _victims(engine: Engine, job: EngineJob, among: NodeSet, market: ClaimPrices) -> list[EngineJob]:
-    """Who must stop so that it fits; it is known to fit if all do whom it may claim from."""
+    """The jobs to stop so that the job fits. It must fit if all claimable jobs are stopped."""
     loss = market.loss
     chosen, enough = _cheapest_victims(engine, job, among, market)
     alone = all(len(victim.places or ()) == 1 for victim in chosen)
     if enough and alone and engine.place in PER_NODE_PLACEMENTS:
-        return chosen  # on each node as few as can be, and no node too many
+        return chosen  # already minimal on each node, and on no more nodes than needed
     room = engine.room.copy()
     for victim in chosen:
         room.give(victim.places or (), victim.ask.need)
-    if engine.place(room, job.ask.need, among) is None:  # a placement that wants more than enough nodes
-        rest = [borrower for borrower in loss if borrower not in set(chosen)]
-        chosen += rest
-        for victim in rest:
+    if engine.place(room, job.ask.need, among) is None:  # the placement needs more than a sufficient number of nodes
+        others = [borrower for borrower in loss if borrower not in set(chosen)]
+        chosen += others
+        for victim in others:
             room.give(victim.places or (), victim.ask.need)
     elif alone:
         return chosen
@@ -72,12 +72,12 @@ def _victims(engine: Engine, job: EngineJob, among: NodeSet, market: ClaimPrices
 
 
 def claimable_jobs(engine: Engine, job: EngineJob) -> Iterable[EngineJob]:
-    """Who gives way to it."""
+    """The running jobs that this job may preempt."""
     if not _may_claim(engine, job):
         return ()
     if not job.ask.borrows:
         return engine.borrowers.values()
-    return [other for other in engine.borrowers.values() if other.stopping or other.asked_band > job.asked_band]
+    return [other for other in engine.borrowers.values() if other.stopping or other.requested_band > job.requested_band]
 
 
 def _may_claim(engine: Engine, job: EngineJob) -> bool:
@@ -85,6 +85,7 @@ def _may_claim(engine: Engine, job: EngineJob) -> bool:
 
 
 def _without_borrowers(engine: Engine, job: EngineJob) -> NodeResources:
+    """The resources as if all jobs that this job may preempt had stopped."""
     if not job.ask.borrows:
         return engine.firm
     room = engine.room.copy()
@@ -94,33 +95,37 @@ def _without_borrowers(engine: Engine, job: EngineJob) -> NodeResources:
 
 
 def _loss(engine: Engine, job: EngineJob, now: float) -> PreemptionPrice:
+    """The price of stopping the job now."""
     if job.stopping:
         return NO_COST
     restart_s = engine.cost_s(job) if engine.cost_s else RESTART_S
-    return -job.asked_band, job.ask.gpus * (engine.unsaved_work_s(job, now) + restart_s), 1, -job.began
+    return -job.requested_band, job.ask.gpus * (engine.unsaved_work_s(job, now) + restart_s), 1, -job.began
 
 
 class ClaimPrices:
-    """What those who may be claimed from would lose, and by node who costs least. A price holds while its node is as it
-    was, so many claims in one turn look at few nodes anew."""
+    """The loss of each claimable job, and the cheapest offers per node.
+
+    A price is valid until its node changes, so many claims in one turn recompute only a few nodes.
+    """
 
     def __init__(self, engine: Engine, borrowers: Iterable[EngineJob], now: float) -> None:
         self.loss = {borrower: _loss(engine, borrower, now) for borrower in borrowers}
         self.size = len(engine.borrowers)
         self._on_node: dict[int, list[EngineJob]] = defaultdict(list)
-        self._stalls: dict[tuple[int, int, int], _OfferHeap] = {}  # by what a share takes of a node
+        self._stalls: dict[tuple[int, int, int], _OfferHeap] = {}  # by share: GPUs, CPUs, memory on one node
         for borrower in sorted(self.loss, key=self.loss.__getitem__):
             for node, _ in borrower.places or ():
                 self._on_node[node].append(borrower)
 
     def leave(self, job: EngineJob) -> None:
+        """Remove a job that was stopped."""
         self.size -= 1
         del self.loss[job]
         for node, _ in job.places or ():
             self._on_node[node].remove(job)
 
-    def moved(self, places: GpuPlacement) -> None:
-        """Somebody began or left there."""
+    def mark_nodes_stale(self, places: GpuPlacement) -> None:
+        """A job started or left on these nodes, so their prices are stale."""
         for stall in self._stalls.values():
             for node, _ in places:
                 stall.stale.add(node)
@@ -128,54 +133,57 @@ class ClaimPrices:
     def cheapest_offers(
         self, room: NodeResources, firm: NodeResources, need: ResourceRequest, gpus: int, count: int, wanted: NodeSet
     ) -> list[NodeOffer]:
-        """Of the nodes that are wanted so many, where a share of so many GPUs costs least."""
+        """Up to `count` offers for a share, the cheapest first, on nodes of the set `wanted`."""
         share = gpus, need.cpus, need.memory_mb
         if (stall := self._stalls.get(share)) is None:
             stall = self._stalls[share] = _OfferHeap(len(room.nodes))
         for node in stall.stale:
-            there = _share_fits(firm, node, gpus, need)
-            stall.put(node, _node_offer(room, node, gpus, need, self._on_node[node], self.loss) if there else None)
+            fits = _share_fits(firm, node, gpus, need)
+            stall.put(node, _node_offer(room, node, gpus, need, self._on_node[node], self.loss) if fits else None)
         stall.stale.clear()
         return stall.cheapest_offers(count, wanted)
 
 
 class _OfferHeap:
-    """The offers for one kind of share, the cheapest first. What is out of date is thrown away when it comes up, and
-    what lies on nodes that are not wanted is laid aside until they are."""
+    """Offers for one kind of share, the cheapest first.
+
+    Outdated offers are dropped when they reach the top. Offers on nodes that are not wanted are set aside until they
+    are.
+    """
 
     def __init__(self, nodes: int) -> None:
-        self.stale = set(range(nodes))  # to be priced before anybody buys
+        self.stale = set(range(nodes))  # to be priced again before the next query
         self._heap: list[tuple[PreemptionPrice, int, int, list[EngineJob]]] = []
         self._aside: list[tuple[PreemptionPrice, int, int, list[EngineJob]]] = []
-        self._wanted = ALL_NODES  # when these were laid there
-        self._newest: dict[int, int] = {}  # node -> which of its offers holds
+        self._wanted = ALL_NODES  # the wanted nodes when offers were set aside
+        self._newest: dict[int, int] = {}  # node -> sequence number of its valid offer
         self._put = 0
 
     def put(self, node: int, offer: NodeOffer | None) -> None:
         self._newest[node] = self._put = self._put + 1
         if offer:
-            price, _, there = offer
-            heappush(self._heap, (price, node, self._put, there))
+            price, _, victims = offer
+            heappush(self._heap, (price, node, self._put, victims))
 
     def cheapest_offers(self, count: int, wanted: NodeSet) -> list[NodeOffer]:
         self._set_wanted_nodes(wanted)
         heap = self._heap
         bought: list[tuple[PreemptionPrice, int, int, list[EngineJob]]] = []
-        found: list[NodeOffer] = []
-        while heap and len(found) < count:
-            price, node, which, there = heap[0]
-            holds = self._newest[node] == which
-            if holds and wanted >> node & 1:
-                found.append((price, node, there))
-                if len(found) < count:
+        offers: list[NodeOffer] = []
+        while heap and len(offers) < count:
+            price, node, which, victims = heap[0]
+            is_valid = self._newest[node] == which
+            if is_valid and wanted >> node & 1:
+                offers.append((price, node, victims))
+                if len(offers) < count:
                     bought.append(heappop(heap))
                 continue
             entry = heappop(heap)
-            if holds:
+            if is_valid:
                 self._aside.append(entry)
         for entry in bought:
             heappush(heap, entry)
-        return found
+        return offers
 
     def _set_wanted_nodes(self, wanted: NodeSet) -> None:
         if wanted & ~self._wanted:
@@ -186,6 +194,7 @@ class _OfferHeap:
 
 
 def _claim_prices(engine: Engine, job: EngineJob, now: float) -> ClaimPrices:
+    """The prices for this job. For owners they are shared by all claims of a turn."""
     if job.ask.borrows:
         return ClaimPrices(engine, claimable_jobs(engine, job), now)
     market: ClaimPrices | None = engine.market
@@ -197,7 +206,7 @@ def _claim_prices(engine: Engine, job: EngineJob, now: float) -> ClaimPrices:
 def _cheapest_victims(
     engine: Engine, job: EngineJob, among: NodeSet, market: ClaimPrices
 ) -> tuple[list[EngineJob], bool]:
-    """The victims on the nodes where the shares of this wish cost least, and whether there were enough nodes."""
+    """The victims on the nodes where the shares cost least, and whether there are enough such nodes."""
     need, room, firm = job.ask.need, engine.room, _without_borrowers(engine, job)
     chosen: dict[EngineJob, None] = {}
     taken = 0
@@ -206,9 +215,9 @@ def _cheapest_victims(
         if count:
             offers = market.cheapest_offers(room, firm, need, gpus, count, among & ~taken)
             enough &= len(offers) == count
-            for _, node, there in offers:
+            for _, node, victims in offers:
                 taken |= 1 << node
-                chosen.update(dict.fromkeys(there))
+                chosen.update(dict.fromkeys(victims))
     return list(chosen), enough
 
 
@@ -229,7 +238,7 @@ def _node_offer(
     borrowers: list[EngineJob],
     loss: dict[EngineJob, PreemptionPrice],
 ) -> NodeOffer:
-    """What it costs to make a share fit on this node, where it does if all borrowers stop."""
+    """The cheapest way to make a share fit on this node. It must fit if all borrowers stop."""
     lack = gpus - room.free[node]
     lack_cpus, lack_mb = need.cpus - room.cpus[node], need.memory_mb - room.memory_mb[node]
     stop: list[EngineJob] = []
@@ -239,7 +248,7 @@ def _node_offer(
         stop.append(job)
         held = job.ask.need
         lack, lack_cpus, lack_mb = lack - _gpus_on_node(job, node), lack_cpus - held.cpus, lack_mb - held.memory_mb
-    for job in stop[-2::-1]:  # the last was needed; of the others some may be superfluous now
+    for job in stop[-2::-1]:  # the last one was needed; some of the others may be unnecessary now
         part, held = _gpus_on_node(job, node), job.ask.need
         if lack + part <= 0 and lack_cpus + held.cpus <= 0 and lack_mb + held.memory_mb <= 0:
             stop.remove(job)
@@ -264,7 +273,7 @@ def _gpus_on_node(job: EngineJob, node: int) -> int:
 def _required_victims(
     engine: Engine, ask: RequestGroup, among: NodeSet, room: NodeResources, dearest_first: list[EngineJob]
 ) -> list[EngineJob]:
-    """Of those whose GPUs are given back in `room`, who cannot be spared."""
+    """The victims that cannot be spared. `room` has the resources after all of them stopped."""
     needed = []
     for victim in dearest_first:
         places = victim.places or ()

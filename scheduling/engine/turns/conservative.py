@@ -1,17 +1,15 @@
-"""Backfilling with a promise to everybody: whoever waits has a start time and nodes, and nobody is let pass who would
-delay one of them.
+"""Backfilling with reservations for all jobs: each has a start time and nodes, and no job may delay another.
 
-The `plan` stands while it comes true. Who comes later is planned behind; if he goes before somebody who has a promise
-already, or somebody ended early, late, or a node came or went, all promises are worked out anew in order. An early end
-never makes one later: what was planned still fits.
+The plan is kept as long as it holds. New jobs are planned behind the others. If one goes before a job that has a
+reservation, if a job ended early or late, or if a node was closed or opened, all reservations are recomputed in order.
+An early end never makes one later, because the old plan still fits.
 
-It is worked out as far as it decides who starts now. Once nobody who is still to be planned fits into the first room,
-the rest is put off until the plan has come true up to the next event (`Plan.later`); mostly there is another one by
-then.
+The plan is computed only as far as it decides what starts now. Once no remaining job fits into the first step, the rest
+is postponed until the next event (`ReservationPlan.later`); usually there is a new plan by then.
 
-Only so many are promised (`Rules.depth`, as Slurm's bf_max_job_test): the plan costs rooms times jobs. Who stands
-further back must wait for a promise before he may start. Borrowers get none, they start on what is free and give way;
-owners are planned as if no borrower were there.
+The number of reservations is limited (`PolicyRules.depth`, like Slurm's bf_max_job_test), because the cost of the plan
+is steps times jobs. Jobs further back cannot start before they have a reservation. Borrowers get none: they start on
+free GPUs and can be preempted. Owners are planned as if there were no borrowers.
 """
 
 from __future__ import annotations
@@ -28,6 +26,7 @@ from scheduling.engine.turns.plan import ReservationPlan
 
 
 def conservative_turn(engine: Engine, now: float) -> None:
+    """Start all jobs whose reservations are due; repeat after preemptions, because victims may fit elsewhere."""
     while True:
         arrived, engine.arrived = sorted(engine.arrived), []
         went_to_plan = True
@@ -39,11 +38,12 @@ def conservative_turn(engine: Engine, now: float) -> None:
         if went_to_plan and not engine.arrived:
             return
         if (len(engine.started), len(engine.stopped)) == before:
-            return  # all would be planned the same again
-        engine.freed = True  # somebody had to stop, and may fit elsewhere
+            return  # the next plan would be the same
+        engine.freed = True  # a job was stopped and may fit elsewhere
 
 
 def _start_at_once(engine: Engine, arrived: list[QueueEntry], now: float) -> list[QueueEntry]:
+    """Start arrived jobs while no job waits. Return the arrivals from the first one that does not fit."""
     for at, (*_, job) in enumerate(arrived):
         if engine.books and engine.is_over_quota(job.ask):
             return arrived[at:]
@@ -54,7 +54,7 @@ def _start_at_once(engine: Engine, arrived: list[QueueEntry], now: float) -> lis
 
 
 def _plan_turn(engine: Engine, arrived: list[QueueEntry], now: float) -> bool:
-    """False if somebody could not start although his time has come: then all is to be planned anew."""
+    """Start the jobs that are due. False if one could not start, so that all must be planned again."""
     enqueue_entries(arrived, engine.hungry)
     plan: ReservationPlan | None = engine.promise
     if plan is None or engine.books or not _plan_still_holds(engine, plan, arrived, now):
@@ -74,6 +74,7 @@ def _plan_turn(engine: Engine, arrived: list[QueueEntry], now: float) -> bool:
 
 
 def _start_borrowers(engine: Engine, now: float) -> None:
+    """Start borrowers that fit now, in order."""
     for _, _, _, job in _entries_in_order([ask for ask in engine.hungry if ask.borrows]):
         ask = job.ask
         if not engine.is_over_quota(ask):
@@ -83,6 +84,7 @@ def _start_borrowers(engine: Engine, now: float) -> None:
 
 
 def _plan_still_holds(engine: Engine, plan: ReservationPlan, arrived: list[QueueEntry], now: float) -> bool:
+    """Whether the plan can be kept. Adds the postponed jobs to it."""
     if not _plan_on_time(plan, arrived, now) or not plan.matches(engine.firm, now):
         return False
     for entry in plan.later:
@@ -92,68 +94,69 @@ def _plan_still_holds(engine: Engine, plan: ReservationPlan, arrived: list[Queue
     plan.later = iter(())
     if not _plan_on_time(plan, arrived, now):
         return False
-    if arrived:  # else nobody looks at what is past
+    if arrived:  # otherwise past steps are never read
         plan.advance_to(now)
     return True
 
 
 def _plan_on_time(plan: ReservationPlan, arrived: list[QueueEntry], now: float) -> bool:
-    """Not if somebody has come who goes before one with a promise, or was expected to end by then and did not."""
+    """False if a job arrived that goes before one with a reservation, or a reserved start has passed."""
     if plan.last is not None and arrived and arrived[0] < plan.last:
         return False
     return plan.next_start_time >= now
 
 
 def _new_plan(engine: Engine, now: float) -> ReservationPlan:
-    """As far as it decides who starts now, and whose promise is the first that is kept later."""
+    """Plan until it is known which jobs start now and which reservation is the first one later."""
     plan = ReservationPlan(engine, now)
     plan.later = _entries_in_order(engine.hungry)
-    hopes = _StartCandidates(engine, plan)
-    somebody_waits = False
-    while plan.made < engine.rules.depth and (hopes.fitting or not somebody_waits):
+    candidates = _StartCandidates(engine, plan)
+    has_later_start = False
+    while plan.made < engine.rules.depth and (candidates.fitting or not has_later_start):
         if (entry := next(plan.later, None)) is None:
             break
         job = entry[3]
         if _reserve_entry(engine, plan, entry):
             plan.made += 1
             if plan.starts[job][0] <= now:
-                hopes.drop_unfitting()
+                candidates.drop_unfitting()
             else:
-                somebody_waits = True
+                has_later_start = True
         if _may_reserve(engine, job.ask):
-            hopes.without(job.ask)
+            candidates.without(job.ask)
     return plan
 
 
 class _StartCandidates:
-    """Of those who are still to be planned: the wishes that fit into the first room."""
+    """Requests of jobs still to be planned that fit into the first step."""
 
     def __init__(self, engine: Engine, plan: ReservationPlan) -> None:
         self._plan = plan
-        self._left: Counter[int] = Counter()
+        self._unplanned: Counter[int] = Counter()
         asks = [ask for ask in engine.hungry if _may_reserve(engine, ask)]
         for ask in asks:
-            self._left[ask.shape] += len(ask.line)
+            self._unplanned[ask.shape] += len(ask.line)
         self.fitting = {ask.shape: ask for ask in asks}
         self.drop_unfitting()
 
     def drop_unfitting(self) -> None:
-        """Somebody takes from the first room."""
+        """Drop requests that no longer fit, after a share was taken from the first step."""
         self.fitting = {shape: ask for shape, ask in self.fitting.items() if self._plan.fits_now(ask)}
 
     def without(self, ask: RequestGroup) -> None:
-        """One less is to be planned."""
-        self._left[ask.shape] -= 1
-        if not self._left[ask.shape]:
+        """Count one job of this group as planned."""
+        self._unplanned[ask.shape] -= 1
+        if not self._unplanned[ask.shape]:
             self.fitting.pop(ask.shape, None)
 
 
 def _may_reserve(engine: Engine, ask: RequestGroup) -> bool:
+    """Whether jobs of this group may get a reservation."""
     return not (ask.borrows and engine.rules.claims) and not engine.is_over_quota(ask)
 
 
 def _reserve_entry(engine: Engine, plan: ReservationPlan, entry: QueueEntry) -> bool:
-    """Whether he has a promise now."""
+    """Whether the job has a reservation now."""
     job = entry[3]
     if not _may_reserve(engine, job.ask):
         return False
@@ -162,12 +165,13 @@ def _reserve_entry(engine: Engine, plan: ReservationPlan, entry: QueueEntry) -> 
 
 
 def _start_planned(engine: Engine, job: EngineJob, planned: GpuPlacement, now: float) -> bool:
+    """Start a job whose reservation is due. False if its GPUs are not available on the planned nodes."""
     if engine.books and engine.is_over_quota(job.ask):
-        engine.promise = None  # those before him have used the quota up: others may have his place
+        engine.promise = None  # jobs before it used up the quota, so its place is free for others
     elif engine.rules.claims:
         places = claim_placement(engine, job, sum(1 << node for node, _ in planned), now)
         if places is None:
-            return False  # one before him, who claimed, has his GPUs otherwise on those nodes than was planned
+            return False  # an earlier job claimed GPUs on these nodes, other than planned
         _start_and_dequeue(engine, job, places, now)
     else:
         _start_and_dequeue(engine, job, planned, now)
@@ -175,6 +179,7 @@ def _start_planned(engine: Engine, job: EngineJob, planned: GpuPlacement, now: f
 
 
 def _start_and_dequeue(engine: Engine, job: EngineJob, places: GpuPlacement, now: float) -> None:
+    """Start the job and remove it from its queue."""
     engine.begin(job, places, now)
     job.ask.line.remove(job)
     job.ask.line.tidy()
@@ -182,5 +187,5 @@ def _start_and_dequeue(engine: Engine, job: EngineJob, places: GpuPlacement, now
 
 
 def _entries_in_order(asks: Iterable[RequestGroup]) -> Iterator[QueueEntry]:
-    """Whoever waits in these lines, as they are now."""
+    """All waiting jobs of these groups in order, as of now."""
     return merge(*(list(ask.line) for ask in asks))

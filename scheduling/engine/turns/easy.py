@@ -1,13 +1,12 @@
-"""Backfilling with one promise: the first who does not fit gets a start time, others may pass it if they do not delay
-it.
+"""Backfilling with one reservation: the first job that does not fit gets it, others may pass without delaying it.
 
-The promise is made from expected ends: what runs is given back in a copy of the room, in the order of the ends, until
-the first one fits. It names the nodes, and how many GPUs of them are to spare. Somebody may pass if his expected end
-comes before the promised start, or if he takes other nodes or only spare GPUs.
+The reservation is based on expected ends: in a copy of the resources, running jobs are released in order of their ends
+until the first job fits. It names the nodes and how many of their GPUs are spare. Another job may pass if it is
+expected to end before the reserved start, or if it uses other nodes or only spare GPUs.
 
-The promise stands until its job starts, somebody ends before expected or a node comes or goes; a new promise to the
-same job is never later. While it stands, time only shortens what may pass: if nothing was freed, only who has just
-arrived is looked at, and a line in which nobody was short enough (`Ask.nobody_short`) is not searched again.
+The reservation is kept until its job starts, a job ends early, or a node is closed or opened; a new reservation for the
+same job is never later. While it is kept, time only reduces what may pass: if nothing was freed, only new arrivals are
+tried, and a queue without a job that is short enough (`RequestGroup.no_backfill_under`) is not searched again.
 """
 
 from __future__ import annotations
@@ -24,41 +23,44 @@ from scheduling.engine.line import OrderedJobQueue, enqueue_entries
 from scheduling.engine.room import GpuPlacement, NodeSet
 from scheduling.engine.turns.claiming import claim_placement, claimable_jobs, fits_with_claims
 
-# A borrower may claim from lower classes, so his counts; owners are alike
-FitCache = dict[tuple[int, NodeSet, int | None], bool]  # shape, nodes and class of a wish: whether it has a place
-UnfitKeys = set[tuple[int, bool, int | None]]  # shape, whether he is short, class
+# The class matters for borrowers, which may claim from lower classes; it is None for owners
+FitCache = dict[tuple[int, NodeSet, int | None], bool]  # shape, nodes, class -> whether it fits
+UnfitKeys = set[tuple[int, bool, int | None]]  # shape, whether the job is short, class
 
 
 @dataclass(eq=False, kw_only=True)
 class HeadReservation:
+    """The reservation of the first job that does not fit."""
+
     job: EngineJob
     at: float
     claims: bool = False
-    spare: dict[int, int] = field(default_factory=dict)  # promised nodes, and the GPUs that may be held beyond `at`
-    known: dict[int, NodeSet] = field(default_factory=dict)  # by shape
+    spare: dict[int, int] = field(default_factory=dict)  # reserved node -> GPUs that other jobs may hold beyond `at`
+    known: dict[int, NodeSet] = field(default_factory=dict)  # by shape: nodes usable beyond `at`
 
     def slack(self, now: float) -> float:
-        """How long one may take that passes; never for ever, even while nobody knows the start."""
+        """How long a passing job may run. Always finite, so jobs without a limit never pass an unknown start."""
         return min(self.at - now, sys.float_info.max)
 
     def may_pass_freely(self, ask: RequestGroup) -> bool:
-        """Borrowers give way to an owner anyway, so they may pass as they like."""
+        """Whether the group may always pass: an owner can preempt borrowers anyway."""
         return self.claims and ask.borrows and not self.job.ask.borrows
 
     def nodes_past_start(self, ask: RequestGroup) -> NodeSet:
-        """The nodes where this wish may hold GPUs past the promised start."""
-        if (known := self.known.get(ask.shape)) is None:
-            known = self.known[ask.shape] = self._find_nodes_past_start(ask)
-        return known
+        """The nodes on which this group may hold GPUs past the reserved start."""
+        if (nodes := self.known.get(ask.shape)) is None:
+            nodes = self.known[ask.shape] = self._find_nodes_past_start(ask)
+        return nodes
 
     def _find_nodes_past_start(self, ask: RequestGroup) -> NodeSet:
         if self.at == math.inf:
-            return 0  # nobody knows when it starts, so whoever has no end either must not pass
+            return 0  # the start is unknown, so a job without a known end must not pass
         need = ask.need
         gang = need.nodes > 1 or need.rest
         return ask.able & ~sum(1 << node for node, spare in self.spare.items() if gang or spare < need.gpus)
 
     def use_spare_gpus(self, places: GpuPlacement) -> None:
+        """Subtract a placement from the spare GPUs."""
         for node, gpus in places:
             if node in self.spare:
                 self.spare[node] -= gpus
@@ -66,12 +68,13 @@ class HeadReservation:
 
 
 def easy_turn(engine: Engine, now: float) -> None:
+    """Start jobs in order and backfill; repeat after preemptions, because victims may fit elsewhere."""
     while True:
         arrived, engine.arrived = engine.arrived, []
         _backfill_turn(engine, arrived, now)
         if not engine.arrived:
             return
-        engine.freed = True  # somebody had to stop, and may fit elsewhere
+        engine.freed = True  # a job was stopped and may fit elsewhere
 
 
 def _backfill_turn(engine: Engine, arrived: list[QueueEntry], now: float) -> None:
@@ -105,12 +108,12 @@ def _backfill_turn(engine: Engine, arrived: list[QueueEntry], now: float) -> Non
     elif not arrived and not engine.rules.claims:
         opened = engine.opened
     for entry in arrived:
-        entry[3].ask.nobody_short = None
+        entry[3].ask.no_backfill_under = None
     _backfill_jobs(engine, promise, now, opened)
 
 
 def _head_still_waits(engine: Engine, first: EngineJob, now: float) -> bool:
-    """Whether he who has the promise, and before whom nobody has come, does not fit yet."""
+    """Whether the job with the reservation still does not fit. No job may have arrived before it."""
     if engine.books or engine.rules.queues_by_account:
         return False
     if engine.rules.claims:
@@ -119,12 +122,12 @@ def _head_still_waits(engine: Engine, first: EngineJob, now: float) -> bool:
 
 
 def _arrived_before_head(arrived: list[QueueEntry], head: EngineJob) -> bool:
-    """Whether somebody has come who goes before the first."""
+    """Whether a job arrived that goes before the first one in the queue."""
     return bool(arrived) and arrived[0][:3] < (head.band, head.key, head.number)
 
 
 def _start_at_once(engine: Engine, arrived: list[QueueEntry], now: float) -> list[QueueEntry]:
-    """While nobody waits, whoever comes and fits needs no line. Return those from the first who does not on."""
+    """Start arrived jobs while no job waits. Return the arrivals from the first one that does not fit."""
     rules, books, room, place = engine.rules, engine.books, engine.room, engine.place
     if rules.queues_by_account and len(arrived) > 1:
         return arrived
@@ -147,7 +150,7 @@ def _job_placement(engine: Engine, job: EngineJob, among: NodeSet, now: float) -
 
 
 def _start_heads(engine: Engine, now: float) -> EngineJob | None:
-    """Start who is first as long as it fits; return the first who does not."""
+    """Start the first job in order as long as it fits. Return the first one that does not."""
     asks = [ask for ask in engine.hungry if not engine.is_over_quota(ask)] if engine.books else engine.hungry
     heads = (
         [_head_entry(engine, ask, now) for ask in asks]
@@ -175,6 +178,7 @@ def _start_heads(engine: Engine, now: float) -> EngineJob | None:
 
 
 def _head_entry(engine: Engine, ask: RequestGroup, now: float) -> QueueEntry:
+    """The entry of the group's first job, with the share of its account added to the key."""
     band, key, number, job = ask.line.first
     return band, key + engine.rules.share(ask, engine, now) if engine.rules.queues_by_account else key, number, job
 
@@ -187,20 +191,21 @@ def _dequeue_job(engine: Engine, job: EngineJob) -> None:
 
 
 def _reserve_head(engine: Engine, head: EngineJob, now: float) -> HeadReservation:
+    """The earliest expected start of the first job. The start is infinite if no sequence of ends makes it fit."""
     room, need = engine.room.copy(), head.ask.need
-    counted = not need.cpus and not need.memory_mb  # else nothing of the promised nodes is to spare
-    yielding = claimable_jobs(engine, head) if engine.rules.claims else ()
-    for other in yielding:
+    counted = not need.cpus and not need.memory_mb  # otherwise nothing on the reserved nodes is spare
+    preemptible = claimable_jobs(engine, head) if engine.rules.claims else ()
+    for other in preemptible:
         room.give(other.places or (), other.ask.need)
     lack = head.ask.gpus - room.free_gpus
     endings: Sequence[tuple[float, int, EngineJob | None]] = engine.ending
     at = now
-    if yielding:
-        back = set(yielding)
-        endings = [entry for entry in endings if entry[2] not in back]
+    if preemptible:
+        released = set(preemptible)
+        endings = [entry for entry in endings if entry[2] not in released]
     if engine.bars:
-        over: list[tuple[float, int, EngineJob | None]] = [(bar.end, -1, None) for bar in engine.bars]
-        endings = sorted([*endings, *over], key=itemgetter(0, 1))
+        window_ends: list[tuple[float, int, EngineJob | None]] = [(bar.end, -1, None) for bar in engine.bars]
+        endings = sorted([*endings, *window_ends], key=itemgetter(0, 1))
     for index, (end, _, job) in enumerate(endings):
         if end == math.inf or (job and job.places is None):
             break
@@ -221,10 +226,10 @@ def _reserve_head(engine: Engine, head: EngineJob, now: float) -> HeadReservatio
 
 
 def _backfill_jobs(engine: Engine, promise: HeadReservation, now: float, opened: int) -> None:
-    """Start who may pass, in order over all the lines whose wish is small enough."""
+    """Start jobs that may pass, in order over all queues whose requests are small enough."""
     small = [ask for ask in engine.hungry if ask.share <= opened]
-    known: FitCache = {}
-    walks = [walk for ask in small if (walk := _QueueWalk.of(engine, promise, ask, now, known))]
+    cache: FitCache = {}
+    walks = [walk for ask in small if (walk := _QueueWalk.of(engine, promise, ask, now, cache))]
     nowhere: UnfitKeys = set()
     heads = [(*entry, walk) for walk in walks if (entry := walk.next())]
     heapify(heads)
@@ -249,7 +254,7 @@ WalkHead = tuple[int, float, int, EngineJob, "_QueueWalk"]
 
 
 class _QueueWalk:
-    """Along one line: everybody may pass, or only who is short enough."""
+    """A walk along one queue: over all jobs, or only over those that are short enough."""
 
     def __init__(
         self, engine: Engine, promise: HeadReservation, ask: RequestGroup, now: float, *, only_short: bool
@@ -264,35 +269,36 @@ class _QueueWalk:
 
     @staticmethod
     def of(
-        engine: Engine, promise: HeadReservation, ask: RequestGroup, now: float, known: FitCache
+        engine: Engine, promise: HeadReservation, ask: RequestGroup, now: float, cache: FitCache
     ) -> _QueueWalk | None:
-        """None if nobody in it can pass."""
+        """A walk along the queue of this group; None if no job in it can pass."""
         if ask.gpus > engine.firm.free_gpus or ask is promise.job.ask:
             return None
-        anybody = _fits_cached(
-            engine, ask, ask.able if promise.may_pass_freely(ask) else promise.nodes_past_start(ask), known
+        fits_past_start = _fits_cached(
+            engine, ask, ask.able if promise.may_pass_freely(ask) else promise.nodes_past_start(ask), cache
         )
-        if not anybody and (ask.nobody_short is promise or not _fits_cached(engine, ask, ask.able, known)):
+        if not fits_past_start and (ask.no_backfill_under is promise or not _fits_cached(engine, ask, ask.able, cache)):
             return None
         if engine.books and engine.is_over_quota(ask):
             return None
-        if anybody:
+        if fits_past_start:
             return _QueueWalk(engine, promise, ask, now, only_short=False)
         return _QueueWalk(engine, promise, ask, now, only_short=True)
 
     def next(self) -> QueueEntry | None:
+        """The next job that may pass, or None at the end of the queue."""
         line, place = self.line, self._place
-        found = line.next_within(place, self.slack) if self.only_short else line.next(place)
-        if found is None:
+        index = line.next_within(place, self.slack) if self.only_short else line.next(place)
+        if index is None:
             if self.only_short:
-                self._ask.nobody_short = self.promise
+                self._ask.no_backfill_under = self.promise
             return None
-        self._place = found + 1
-        band, key, number, job = line.at(found)
+        self._place = index + 1
+        band, key, number, job = line.at(index)
         return band, key + self._share, number, job
 
     def updated_head(self, head: WalkHead, now: float) -> WalkHead | None:
-        """Its new place, if its account has had more since it was looked at."""
+        """The entry at its new place if the account's share has grown since; None if it has not."""
         if not self._engine.rules.queues_by_account:
             return None
         share = self._engine.rules.share(self._ask, self._engine, now)
@@ -302,34 +308,38 @@ class _QueueWalk:
         return head[0], head[1] + more, *head[2:]
 
     def may_continue(self, refused: EngineJob) -> bool:
-        """A long one that found no place may have a short one behind it; if a short one found none, nobody will."""
+        """Whether to go on after a job found no place: a short job may still fit behind a long one, but not behind a
+        short one.
+        """
         self.only_short = True
         return refused.expected_s > self.slack
 
 
-def _fits_cached(engine: Engine, ask: RequestGroup, among: NodeSet, known: FitCache) -> bool:
-    """`known`: what was found out of other lines, in the same room."""
+def _fits_cached(engine: Engine, ask: RequestGroup, among: NodeSet, cache: FitCache) -> bool:
+    """Whether the group's first job fits on these nodes. `cache` has results for the same resources."""
     job: EngineJob = ask.line.first[3]
-    wish = ask.shape, among, job.asked_band if ask.borrows else None
-    if (found := known.get(wish)) is None:
-        found = known[wish] = fits_with_claims(engine, job, among)
-    return found
+    key = ask.shape, among, job.requested_band if ask.borrows else None
+    if (fits := cache.get(key)) is None:
+        fits = cache[key] = fits_with_claims(engine, job, among)
+    return fits
 
 
 def _try_backfill(engine: Engine, promise: HeadReservation, job: EngineJob, now: float, nowhere: UnfitKeys) -> bool:
-    """Whether he may pass; if so he runs. `nowhere`: for which wishes there was no place, short or not; in a turn the
-    room only gets less, until somebody gives way."""
+    """Start the job if it may pass; return whether it did.
+
+    `nowhere` collects requests that found no place. Resources only shrink during a turn, until a borrower is preempted.
+    """
     ask = job.ask
     if ask is promise.job.ask:
         return False
     short = job.expected_s <= promise.slack(now) or promise.may_pass_freely(ask)
-    wish = ask.shape, short, job.asked_band if ask.borrows else None
-    if wish in nowhere or (engine.books and engine.is_over_quota(ask)):
+    key = ask.shape, short, job.requested_band if ask.borrows else None
+    if key in nowhere or (engine.books and engine.is_over_quota(ask)):
         return False
     stopped = len(engine.stopped)
     places = _job_placement(engine, job, ask.able if short else promise.nodes_past_start(ask), now)
     if places is None:
-        nowhere.add(wish)
+        nowhere.add(key)
         return False
     if len(engine.stopped) > stopped:
         nowhere.clear()

@@ -1,13 +1,13 @@
-"""Who ranks higher takes the GPUs of who ranks lower.
+"""Jobs of higher rank take the GPUs of jobs of lower rank.
 
-The outcome is that of a walk over all jobs, running and waiting, in order of rank, giving GPUs to each that still fits;
-nobody else keeps any. It is found without the walk. A waiting job fits at its place if what is free, plus what jobs
-behind it hold, suffices; the last of those behind are looked at first, and few are enough. Only the first of each
-line is asked: whoever stands behind it in the line has the same wish and a lower place. By induction over the order,
-a state in which no waiting job fits at its place is the state that the walk would leave.
+The result equals a walk over all jobs, running and waiting, in order of rank, that gives GPUs to each job that still
+fits; no other job keeps any. It is computed without the walk. A waiting job fits at its place if the free GPUs and
+those held by jobs behind it suffice. The jobs furthest behind are tried first, and few are enough. Only the first job
+of each queue is tried, because the others have the same request and a lower place. By induction over the order, a state
+in which no waiting job fits at its place is the state that the walk would produce.
 
-GPUs are counted here, as in HeliosArtifact and Tiresias; then victims stop, and who was chosen is placed. Where a gang
-finds no place among the scattered free GPUs it waits on, and is looked at again at the next event.
+GPUs are counted here, as in HeliosArtifact and Tiresias. Then victims stop and the chosen jobs are placed. A gang that
+finds no place among scattered free GPUs keeps waiting and is tried again at the next event.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from heapq import heapify, heappop, heappush
 
 from scheduling.engine.engine import Engine, EngineJob, QueueEntry, RequestGroup
 
-RankHead = tuple[int, float, int, RequestGroup, EngineJob | None]  # the job only if it runs and may have to stop
+RankHead = tuple[int, float, int, RequestGroup, EngineJob | None]  # the job is set only if it runs and may have to stop
 
 
 def preempting_turn(engine: Engine, now: float) -> None:
+    """Choose starts and victims by GPU count, stop the victims, then place the chosen jobs."""
     asks = engine.hungry if engine.freed or engine.blocked else engine.fresh
     if not asks:
         return
@@ -44,7 +45,9 @@ def preempting_turn(engine: Engine, now: float) -> None:
 def _choose_starts(
     engine: Engine, asks: dict[RequestGroup, None], now: float
 ) -> tuple[list[QueueEntry], list[EngineJob]]:
-    """Who is to start, in order, and who must stop for them. Victims leave `ranked`, the chosen leave their lines."""
+    """The entries to start, in order, and the jobs that must stop. Victims leave `ranked`, chosen entries
+    their queues.
+    """
     heads = [_group_head(engine, ask, now) for ask in asks]
     heapify(heads)
     chosen: list[QueueEntry] = []
@@ -67,7 +70,7 @@ def _choose_starts(
                 heappush(heads, _group_head(engine, ask, now))
         if free < 0:
             free = _collect_victims(engine, at, free, victims, heads)
-            if asks is engine.fresh:  # a wide job that stops may leave room for others than who has just come
+            if asks is engine.fresh:  # a wide job that stops may leave GPUs for other jobs than the new ones
                 for other in engine.hungry:
                     if other not in asks:
                         heappush(heads, _group_head(engine, other, now))
@@ -76,12 +79,13 @@ def _choose_starts(
 
 
 def _group_head(engine: Engine, ask: RequestGroup, now: float) -> RankHead:
+    """The group's first job with its rank."""
     job: EngineJob = ask.line[0][3]
     return job.band, engine.rules.rank(job, now), job.number, ask, None
 
 
 def _first_victim_index(ranked: list[QueueEntry], place: tuple[int, float, int], lack: int) -> int | None:
-    """Where those begin who would have to give up GPUs, none of them before `place`; None if that is not enough."""
+    """The index in `ranked` from which jobs must give up GPUs, none before `place`; None if that is not enough."""
     at = len(ranked)
     while lack > 0:
         at -= 1
@@ -92,7 +96,7 @@ def _first_victim_index(ranked: list[QueueEntry], place: tuple[int, float, int],
 
 
 def _collect_victims(engine: Engine, at: int, free: int, victims: dict[int, EngineJob], heads: list[RankHead]) -> int:
-    """From `at` on everybody keeps what still fits, in order, and the others are victims. Return what is free then."""
+    """Let jobs from index `at` keep what still fits, in order; the others become victims. Return the free GPUs."""
     behind = engine.ranked[at:]
     del engine.ranked[at:]
     free += sum(entry[3].ask.gpus for entry in behind)

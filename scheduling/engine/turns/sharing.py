@@ -1,8 +1,8 @@
-"""Whose account has had least goes first; within an account, by the policy's order. Nobody holds back anybody.
+"""The account with the smallest share goes first; jobs of an account follow the policy's order. No job blocks another.
 
-Jobs stand in lines by wish and account (`Rules.by_account`), so shares are compared per line, and only where the wish
-fits at all. A share grows with each start, also within the turn: a head whose account has grown since it was looked at
-is put back in its new place.
+Jobs are queued by request and account (`PolicyRules.queues_by_account`), so shares are compared per queue, and only for
+requests that fit. Each start increases a share, also within the turn: a head whose account's share has grown since is
+returned to its new place.
 """
 
 from __future__ import annotations
@@ -11,25 +11,24 @@ from heapq import heapify, heappop, heapreplace
 
 from scheduling.engine.engine import Engine, RequestGroup
 
-ShareHead = tuple[
-    int, float, float, int, RequestGroup
-]  # class, share, key and number: the whole order, then which line
+ShareHead = tuple[int, float, float, int, RequestGroup]  # class, share, key and number (a total order), then the group
 
 
 def sharing_turn(engine: Engine, now: float) -> None:
+    """Start jobs that fit, always from the account with the smallest share."""
     asks = engine.groups_to_try()
     if not asks:
         return
     rules, place, room = engine.rules, engine.place, engine.room
     heads, fitting = _fitting_heads(engine, asks, now)
     heapify(heads)
-    somebody_began = False  # else nobody's share is another than when it was looked at
+    any_started = False  # until the first start, no share can have changed
     while heads and fitting:
         band, share, key, number, ask = heads[0]
         if ask.shape not in fitting or (engine.books and engine.is_over_quota(ask)):
             heappop(heads)
             continue
-        grown = rules.share(ask, engine, now) if somebody_began else share
+        grown = rules.share(ask, engine, now) if any_started else share
         if grown > share:
             heapreplace(heads, (band, grown, key, number, ask))
         elif (places := place(room, ask.need, ask.able)) is None:
@@ -37,7 +36,7 @@ def sharing_turn(engine: Engine, now: float) -> None:
             heappop(heads)
         else:
             engine.begin(heappop(ask.line)[3], places, now)
-            somebody_began = True
+            any_started = True
             if ask.line:
                 heapreplace(heads, _share_head(engine, ask, now))
             else:
@@ -46,7 +45,7 @@ def sharing_turn(engine: Engine, now: float) -> None:
 
 
 def _fitting_heads(engine: Engine, asks: list[RequestGroup], now: float) -> tuple[list[ShareHead], set[int]]:
-    """The first of each line whose wish fits by now, and those wishes."""
+    """The first job of each queue whose request fits now, and the shapes of those requests."""
     heads: list[ShareHead] = []
     fitting: set[int] = set()
     nowhere: set[int] = set()

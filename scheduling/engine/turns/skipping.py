@@ -1,7 +1,6 @@
-"""Nobody holds back anybody: whoever fits starts, in order. Wide jobs may wait long, as every freed GPU is taken at
-once.
+"""No job blocks another: all jobs that fit start, in order. Wide jobs may wait long, as freed GPUs are taken at once.
 
-Only the first of each line is tried; and if nothing was freed, only lines that somebody has joined.
+Only the first job of each queue is tried. If nothing was freed, only queues with new jobs are tried.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from scheduling.engine.engine import Engine
 
 
 def skipping_turn(engine: Engine, now: float) -> None:
+    """Start all jobs that fit, in order."""
     asks = engine.groups_to_try()
     if not asks:
         return

@@ -1,4 +1,4 @@
-"""The first that does not fit holds back all behind it. Who is over a quota holds back nobody."""
+"""The first job that does not fit blocks all jobs behind it. Jobs that are over a quota block no others."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from scheduling.engine.engine import Engine, QueueEntry
 
 
 def strict_turn(engine: Engine, now: float) -> None:
+    """Start jobs in order up to the first one that does not fit."""
     line, place, room = engine.line, engine.place, engine.room
     if not line:
         return

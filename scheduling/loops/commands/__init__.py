@@ -1,0 +1,1 @@
+"""Sending queued commands to clusters: claims, submissions, all other commands."""

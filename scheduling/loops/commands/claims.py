@@ -1,4 +1,4 @@
-"""Deeds in the hands of one worker: taken, settled, or put off. The number of tries is the fencing token."""
+"""Claims of cluster commands by a worker: claim, settle, postpone. The number of tries is the fencing token."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from django.db.models.functions import Least
 
 from jobs.models import Cluster, ClusterCommandKind, Deed
 
-# 32 over eight connections that give up after ten seconds are through before the claim is over
+# 32 commands over eight connections, with a timeout of ten seconds each, finish before the claim expires
 COMMANDS_PER_CLAIM = 32
 COMMAND_CLAIM_TIME = timedelta(seconds=60)
 MAX_RETRY_DELAY_S = 30
-LATE_ARRIVAL_WINDOW = timedelta(seconds=10)  # as long as a caller who is alive would have waited for the answer
+LATE_ARRIVAL_WINDOW = timedelta(seconds=10)  # as long as a live caller would have waited for the response
 JOB_CREATING_KINDS = (ClusterCommandKind.SUBMIT, ClusterCommandKind.TEST)
 
 
 def claim(cluster: Cluster, now: datetime) -> list[Deed]:
-    """Ours for a while: nobody else sees them as due. The try is counted before it is made."""
+    """Claim due commands for this worker. The try is counted before it is made."""
     with transaction.atomic():
         due = Deed.objects.due(now).filter(cluster=cluster).select_for_update(skip_locked=True)
         ids = list(due.values_list("pk", flat=True)[:COMMANDS_PER_CLAIM])
@@ -33,8 +33,8 @@ def claim(cluster: Cluster, now: datetime) -> list[Deed]:
 
 
 def release_claims(cluster_id: int, now: datetime) -> None:
-    """Take them out of the hands of a dead worker. What he sent in his last moment may still be on its way, and would
-    not be found by its key yet; so jobs wait a little, and what may be done twice is done at once."""
+    """Release the commands claimed by a dead worker. A job that it submitted just before may not be visible on the
+    cluster yet, so commands that create jobs wait a little; all others are idempotent and due at once."""
     dropped = Deed.objects.open().filter(cluster=cluster_id, in_hand=True)
     dropped.filter(kind__in=JOB_CREATING_KINDS).update(
         in_hand=False, due_at=Least(F("due_at"), Value(now + LATE_ARRIVAL_WINDOW))
@@ -47,7 +47,7 @@ def settle_command(deed: Deed, now: datetime, outcome: str) -> bool:
 
 
 def settle_commands(outcomes: Mapping[Deed, str], now: datetime) -> int:
-    """Only those that nobody took over meanwhile. Return how many that were."""
+    """Settle the commands that no other worker has claimed since. Return their number."""
     if not outcomes:
         return 0
     with connection.cursor() as cursor:
@@ -64,7 +64,7 @@ def settle_commands(outcomes: Mapping[Deed, str], now: datetime) -> int:
 def postpone_command(
     deed: Deed, now: datetime, outcome: str, wait: timedelta | None = None, *, sent_nothing: bool = False
 ) -> None:
-    """`sent_nothing`: the cluster has surely not heard of this try."""
+    """Postpone the command. `sent_nothing`: this try has certainly not reached the cluster."""
     wait = wait or timedelta(seconds=min(2 ** min(deed.tries, 10), MAX_RETRY_DELAY_S))
     without = deed.tries if sent_nothing and not may_have_been_sent(deed) else deed.tries_without_effect
     Deed.objects.open().filter(pk=deed.pk, tries=deed.tries).update(
@@ -73,7 +73,7 @@ def postpone_command(
 
 
 def may_have_been_sent(deed: Deed) -> bool:
-    """Before the try at hand, which is counted already."""
+    """Whether an earlier try may have reached the cluster. The current try is already counted."""
     return deed.tries - deed.tries_without_effect > 1
 
 

@@ -1,14 +1,15 @@
-"""Deliver: carry out the deeds that decisions left behind.
+"""Send the queued commands to the cluster.
 
-Who is eligible   open deeds that are due, oldest first; a claim moves the due time ahead, so nobody else takes them.
-What a turn does  submits (many at once), then signals, asks for stacks, cancels, drains, resumes, tests; who
-                  saved a checkpoint since he was asked is not kept waiting for the end of his grace; notes the
-                  outcome, or when to try again.
-Failure story     The try is counted before it is made. Killed between the deed and the note that it is done: the next
-                  claim sees a second try and finds out what became of the first one before it submits again. An answer
-                  that got lost is treated the same. What a killed worker had claimed is free again as soon as the
-                  next one has its cluster's lease (`deeds.free`). A worker that slept past its claim cannot note an
-                  outcome: the number of tries is the fencing token.
+Eligible rows     Open commands that are due, the oldest first. A claim moves the due time ahead, so no other worker
+                  claims them.
+What a turn does  Submits jobs (many at once), then signals, requests stacks, cancels, drains, resumes and tests. A job
+                  that has saved its requested checkpoint is cancelled without waiting for the end of its grace time.
+                  Records each outcome, or the time of the next try.
+Failure story     A try is counted before it is made. Killed between sending a command and recording the outcome: the
+                  next claim sees a second try, and looks up the result of the first one before it submits again. A
+                  lost response is handled the same way. Commands claimed by a dead worker are released as soon as the
+                  next worker has the cluster's lease (`claims.release_claims`). A worker that was suspended past its
+                  claim cannot record an outcome: the number of tries is the fencing token.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from scheduling.loops import node_tests
 from scheduling.loops.commands.claims import claim, postpone_command, settle_command
 from scheduling.loops.commands.submit import submit_attempts
 
-MAX_CLAIMS_PER_TURN = 8  # in a turn, which must look at its cluster too
+MAX_CLAIMS_PER_TURN = 8  # leaves time for the other steps of the turn
 NODE_TEST_RETRY_INTERVAL = timedelta(seconds=2)
 CANCEL_RETRY_INTERVAL = timedelta(seconds=30)
 MAX_STACK_REQUEST_AGE = timedelta(seconds=30)
 
 
 def send_commands_once(cluster: Cluster, backend: Backend, now: datetime, looked_at: datetime | None = None) -> int:
-    """Carry out due deeds, oldest first. Return how many were settled. `looked_at`: see `submitting`."""
+    """Send due commands, the oldest first. Return how many were settled. `looked_at`: see `submit`."""
     if cluster.mode != ClusterMode.DRIVE:
         return 0
     settled = 0
@@ -59,7 +60,7 @@ def _send_isolated(deed: Deed, backend: Backend, now: datetime) -> bool:
         postpone_command(deed, now, f"in doubt: {doubt}")
     except ClusterUnreachable as error:
         postpone_command(deed, now, str(error))
-        raise  # the others would not get through either
+        raise  # the other commands would fail too
     return False
 
 
@@ -90,7 +91,8 @@ def _deliver(deed: Deed, backend: Backend, now: datetime) -> bool:
 
 
 def _cancel(deed: Deed, backend: Backend, now: datetime) -> bool:
-    """Open until the attempt is seen to end: a signal may get lost, so it is sent again."""
+    """Cancel the attempt. The command stays open until the attempt has ended, and is repeated, because a signal may be
+    lost."""
     attempt = deed.attempt
     if attempt.ended_at:
         return settle_command(deed, now, "ended")
@@ -98,15 +100,15 @@ def _cancel(deed: Deed, backend: Backend, now: datetime) -> bool:
         backend.cancel(attempt.backend_id)
         postpone_command(deed, now, "signalled", CANCEL_RETRY_INTERVAL)
     else:
-        postpone_command(deed, now, "waits for the answer to its submission", timedelta(seconds=1))
+        postpone_command(deed, now, "waiting for the response to its submission", timedelta(seconds=1))
     return False
 
 
 def _signal(deed: Deed, backend: Backend, now: datetime) -> bool:
-    """Ask for a checkpoint. Twice does no harm; who could not be asked in time is stopped without."""
+    """Request a checkpoint. Repeating it is harmless; if it is too late, the job is stopped without a checkpoint."""
     attempt, ask = deed.attempt, parse_signal(deed.reason)
     if attempt.ended_at or not attempt.stop_as:
-        return settle_command(deed, now, "not needed any more")
+        return settle_command(deed, now, "no longer needed")
     if not Deed.objects.open().filter(attempt=attempt, kind=ClusterCommandKind.CANCEL, tries=0).exists():
         return settle_command(deed, now, "too late")
     backend.signal(attempt.backend_id, ask.signal, shell=ask.shell)
@@ -114,10 +116,11 @@ def _signal(deed: Deed, backend: Backend, now: datetime) -> bool:
 
 
 def _send_stack_signal(deed: Deed, backend: Backend, now: datetime) -> bool:
-    """Twice costs some lines of a log. Who asked has gone on without an answer when it is late."""
+    """Request stack dumps. Repeating it only adds lines to the log. Late requests are dropped, because recovery has
+    continued without them."""
     attempt, ask = deed.attempt, parse_signal(deed.reason)
     if attempt.ended_at or attempt.stop_as or not attempt.backend_id:
-        return settle_command(deed, now, "not needed any more")
+        return settle_command(deed, now, "no longer needed")
     if now - deed.created_at > MAX_STACK_REQUEST_AGE:
         return settle_command(deed, now, "too late")
     backend.signal(attempt.backend_id, ask.signal, shell=ask.shell)
@@ -125,12 +128,12 @@ def _send_stack_signal(deed: Deed, backend: Backend, now: datetime) -> bool:
 
 
 def _step_node_test(deed: Deed, backend: Backend, now: datetime) -> bool:
-    """Open until the test has come out; each try is one step of it."""
-    came_out = node_tests.step_node_test(deed, backend, now)
-    if isinstance(came_out, str):
-        postpone_command(deed, now, came_out, NODE_TEST_RETRY_INTERVAL)
+    """Run the next step of a node test. The command stays open until the test has a result."""
+    result = node_tests.step_node_test(deed, backend, now)
+    if isinstance(result, str):
+        postpone_command(deed, now, result, NODE_TEST_RETRY_INTERVAL)
         return False
-    return _record_node_test(deed, came_out, now)
+    return _record_node_test(deed, result, now)
 
 
 def _record_node_test(deed: Deed, outcome: NodeTestResult, now: datetime) -> bool:
@@ -143,5 +146,5 @@ def _record_node_test(deed: Deed, outcome: NodeTestResult, now: datetime) -> boo
 
 def _record_refusal(deed: Deed, why: str, now: datetime) -> bool:
     if deed.kind == ClusterCommandKind.TEST:
-        return _record_node_test(deed, NodeTestResult(passed=False, why=f"the cluster refused it: {why}"), now)
+        return _record_node_test(deed, NodeTestResult(passed=False, why=f"the cluster rejected it: {why}"), now)
     return settle_command(deed, now, f"refused: {why}")

@@ -1,10 +1,10 @@
-"""Handing many promised attempts to their cluster at once: over several connections, and noted in one transaction.
+"""Submit many attempts at once over several connections, and record the results in one transaction.
 
-An earlier try may have been accepted although the answer was lost, and the cluster may have run the job and forgotten
-it since. So an attempt that was promised before this turn looked at the cluster is first looked up there by its key, in
-one look for all of them. If it is not there and it may have been sent before, it is left to the loop `outcomes`, which
-asks accounting and the attempt record, and then lets it be sent again or closes it. Killed between the calls and the
-note, the next claim is such a later try.
+An earlier try may have been accepted although its response was lost, and the cluster may have run the job and forgotten
+it since. So attempts from before this turn's sync are first looked up on the cluster by their keys, with one request.
+If such an attempt is not found and may have been sent before, the loop `outcomes` checks accounting and the attempt
+record, and either allows another submission or closes the attempt. If the worker is killed after the calls, the next
+claim follows the same path.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ from scheduling.loops.commands.claims import (
     settle_commands,
 )
 
-LOOKUP_TIMEOUT = timedelta(seconds=30)  # then the same is asked again; the lookup itself makes the deed due earlier
-FALLBACK_WORKDIR = "/tmp"  # Slurm wants a directory, and this one is on every node  # noqa: S108
+LOOKUP_TIMEOUT = timedelta(seconds=30)  # then the lookup is repeated; a finished lookup makes the command due earlier
+FALLBACK_WORKDIR = "/tmp"  # Slurm requires a directory; this one exists on every node  # noqa: S108
 
 
 def submit_attempts(deeds: Sequence[Deed], backend: Backend, now: datetime, looked_at: datetime | None = None) -> int:
-    """Return how many were settled. Raises Unreachable once all that is known is noted.
+    """Submit the attempts. Return how many commands were settled. Raises ClusterUnreachable, after recording results.
 
-    `looked_at` is when this turn last compared the record with the cluster: what was promised since then is new.
+    `looked_at` is the time of this turn's sync with the cluster: attempts created since then are new.
     """
     settled, accepted, to_send = 0, {}, []
     known, hidden = _find_submitted(deeds, backend, now, looked_at)
     for deed in deeds:
         attempt = deed.attempt
         if attempt.ended_at:
-            settled += settle_command(deed, now, "not needed any more")
+            settled += settle_command(deed, now, "no longer needed")
         elif attempt.key in known:
             accepted[deed] = known[attempt.key]
         elif attempt.key in hidden:
-            postpone_command(deed, now, "a row of the cluster that cannot be read may be this job")
+            postpone_command(deed, now, "an unreadable row of the cluster may be this job")
         elif attempt.stop_as:
             with skip_row_on_error(deed):
                 settled += _withdraw(deed, now)
@@ -84,7 +84,7 @@ def submit_attempts(deeds: Sequence[Deed], backend: Backend, now: datetime, look
 
 
 def _raise_if_unreachable(errors: Sequence[BackendError]) -> None:
-    """Whatever else is due would not get through either."""
+    """Raise the first error that would affect all other commands too."""
     for error in errors:
         if not isinstance(error, OutcomeUnknown | RequestRejected):
             raise error
@@ -92,16 +92,16 @@ def _raise_if_unreachable(errors: Sequence[BackendError]) -> None:
 
 def _postpone_for_lookup(deed: Deed, now: datetime) -> None:
     job_actions.set_missing_since(deed.attempt, deed.attempt.missing_since or now)
-    postpone_command(deed, now, "in doubt: looking up what became of an earlier try", LOOKUP_TIMEOUT)
+    postpone_command(deed, now, "in doubt: looking up the result of an earlier try", LOOKUP_TIMEOUT)
 
 
 def _find_submitted(
     deeds: Sequence[Deed], backend: Backend, now: datetime, looked_at: datetime | None
 ) -> tuple[Mapping[str, str], set[str]]:
-    """Key -> the cluster's id, of the job that really ran or runs where there are several; and the keys that an
-    unreadable row may carry."""
-    asked = {deed.attempt.key for deed in deeds if deed.tries > 1 or not looked_at or deed.created_at < looked_at}
-    if not asked:
+    """Return the cluster's job id by key, and the keys that may be hidden in unreadable rows. If a key has several
+    jobs, the one that ran or runs is returned."""
+    keys = {deed.attempt.key for deed in deeds if deed.tries > 1 or not looked_at or deed.created_at < looked_at}
+    if not keys:
         return {}, set()
     installation = Installation.current_id()
     try:
@@ -111,10 +111,10 @@ def _find_submitted(
         raise
     ours: dict[str, list[BackendJob]] = defaultdict(list)
     for job in jobs:
-        if job.key in asked and job.installation in ("", installation):
+        if job.key in keys and job.installation in ("", installation):
             ours[job.key].append(job)
-    chosen = [pick_job(seen, "")[0] for seen in ours.values()]
-    return {job.key: job.backend_id for job in chosen if job}, {key for key in asked if jobs.hides_job("", key)}
+    picked = [pick_job(candidates, "")[0] for candidates in ours.values()]
+    return {job.key: job.backend_id for job in picked if job}, {key for key in keys if jobs.hides_job("", key)}
 
 
 def _withdraw(deed: Deed, now: datetime) -> bool:
@@ -150,7 +150,7 @@ def _submissions(attempts: Sequence[Attempt]) -> list[SubmitRequest]:
 
 
 def _submission(attempt: Attempt, nodes: Mapping[str, str], installation: str) -> SubmitRequest:
-    """`nodes` has the GPU model of each."""
+    """Return the request of one attempt. `nodes` contains the GPU model of each node."""
     job = attempt.job
     record = record_directory(attempt.log_path)
     return SubmitRequest(
@@ -173,26 +173,26 @@ def _submission(attempt: Attempt, nodes: Mapping[str, str], installation: str) -
 
 
 def _signals_for_the_shell(attempt: Attempt) -> list[str]:
-    """Signals that Acme may send to the batch shell alone: the job's own script must get them from it."""
+    """Return the signals that Acme may send to the batch shell only; the shell forwards them to the job's script."""
     asks = (stop.job_checkpoint_signal(attempt.job), stack_requests.attempt_stacks_signal(attempt))
     return [ask.signal for ask in asks if ask and ask.shell]
 
 
 def _job_environment(attempt: Attempt) -> dict[str, str]:
-    """What the job is told of itself; a task of an array learns its index by Slurm's names too."""
-    job, every = attempt.job, attempt.job.checkpoint_interval
-    about = {
+    """Return the environment variables that describe the job. Array tasks also get Slurm's variables of the index."""
+    job, interval = attempt.job, attempt.job.checkpoint_interval
+    variables = {
         "ACME_JOB_ID": job.public_id,
         "ACME_ATTEMPT": str(attempt.number),
         "ACME_KIND": job.kind,
         "ACME_CHECKPOINT_DIR": job.checkpoint_dir,
-        "ACME_CHECKPOINT_INTERVAL_S": str(int(every.total_seconds())) if every else "",
+        "ACME_CHECKPOINT_INTERVAL_S": str(int(interval.total_seconds())) if interval else "",
         "ACME_URL": settings.ACME_URL,
         "ACME_PROGRESS_TOKEN": progress.run_token(attempt.key),
-        "ACME_STACKS": asked.text if (asked := stack_requests.attempt_stacks_signal(attempt)) else "",
+        "ACME_STACKS": stacks.text if (stacks := stack_requests.attempt_stacks_signal(attempt)) else "",
     }
-    about |= resume_variables(job.resume, job.environment.get(CHECKPOINT_TEMPLATE_VARIABLE, ""))
+    variables |= resume_variables(job.resume, job.environment.get(CHECKPOINT_TEMPLATE_VARIABLE, ""))
     if job.array_index is not None:
         index = str(job.array_index)
-        about |= {"SLURM_ARRAY_JOB_ID": job.array_id, "SLURM_ARRAY_TASK_ID": index, "ACME_ARRAY_INDEX": index}
-    return {name: value for name, value in about.items() if value}
+        variables |= {"SLURM_ARRAY_JOB_ID": job.array_id, "SLURM_ARRAY_TASK_ID": index, "ACME_ARRAY_INDEX": index}
+    return {name: value for name, value in variables.items() if value}

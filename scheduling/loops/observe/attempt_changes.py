@@ -1,4 +1,4 @@
-"""News of an attempt, written into the record: each piece is one guarded verb."""
+"""Writes observed changes of an attempt to the database, each with one guarded action."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scheduling.core.observations import AttemptFacts
 from scheduling.core.outcomes import may_have_succeeded
 from scheduling.loops.observe.attempt_records import read_attempt_files
 
-# The columns that `facts` is made from, in its order
+# The arguments of `facts`, in its order
 ATTEMPT_FACT_COLUMNS = (
     "backend_id",
     "confirmed_at",
@@ -61,6 +61,8 @@ def facts(
 
 
 def apply_observations(attempt: Attempt, seen: BackendJob | None, sent: bool, now: datetime) -> bool:
+    """Apply the changes that the cluster shows. Return whether the attempt's state changed."""
+    # Foreign jobs have no attempt record
     has_record = bool(attempt.log_path) and not attempt.job.is_foreign
     known = facts(*(getattr(attempt, column) for column in ATTEMPT_FACT_COLUMNS), sent=sent, has_record=has_record)
     moved = False
@@ -89,7 +91,7 @@ def apply_observations(attempt: Attempt, seen: BackendJob | None, sent: bool, no
 
 
 def settle_reappeared(attempt: Attempt, seen: Sequence[BackendJob]) -> None:
-    """The cluster shows an attempt again whose outcome is unknown: if it has ended, this is how."""
+    """Record the end of an attempt with unknown outcome, if the cluster shows the attempt again and it has ended."""
     over = [job for job in seen if job.state in FINAL_STATES and Flag.COMPLETING not in job.flags]
     for job in over:
         if not observations.refused_to_start(job):
@@ -105,16 +107,18 @@ def settle_reappeared(attempt: Attempt, seen: Sequence[BackendJob]) -> None:
 
 
 def _end_from_record(attempt: Attempt, ended: AttemptEnd) -> AttemptEnd:
-    """Its command may have succeeded just before the cluster stopped it: then it must not run again. Where the log
-    storage does not answer, the cluster's word counts."""
+    """Return COMPLETED if the attempt record shows that the command succeeded just before the cluster stopped it: then
+    the job must not run again. If the log storage does not respond, the cluster's state counts."""
     with suppress(LogReadError):
         if read_attempt_files(attempt).record.exit_code == 0:
-            why = f"Its command had ended with exit code 0 before the cluster reported {ended.state}."
+            why = f"The command ended with exit code 0 before the cluster reported {ended.state}."
             return AttemptEnd(state=State.COMPLETED, at=ended.at, exit_code=0, reason=why)
     return ended
 
 
 def _stranded_reason(attempt: Attempt, reason: str) -> str:
-    said = f" ({reason})" if reason not in observations.UNINFORMATIVE_REASONS else ""
+    detail = f" ({reason})" if reason not in observations.UNINFORMATIVE_REASONS else ""
     waited = int(observations.patience(attempt.number).total_seconds())
-    return f"The cluster took it and did not begin it on these nodes for {waited} s{said}; others are looked for."
+    return (
+        f"The cluster accepted the job but did not start it on these nodes for {waited} s{detail}; trying other nodes."
+    )

@@ -1,4 +1,4 @@
-"""Reads an attempt's files on shared storage: its record (`scheduling.core.batch_script`) and the end of its log."""
+"""Reads the files of an attempt on shared storage: its record (`scheduling.core.batch_script`) and its log's end."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class AttemptFiles:
 
 
 def read_attempt_files(attempt: Attempt) -> AttemptFiles:
-    """Raises NoLog where it cannot be told. A record of another user than the log's is somebody else's, unless root
-    wrote it: a cluster server that runs jobs as other users does that for them."""
+    """Read the files. Raises LogReadError. A record is ignored if it is not owned by the log's owner or by root (which
+    writes it on clusters that run jobs as other users), because another user could have written it."""
     root, path = attempt.job.cluster.log_root, attempt.log_path
     log, directory = job_log.read_file_end(root, path, LOG_TAIL_BYTES), record_directory(path)
     start, ended = (job_log.read_file_end(root, f"{directory}/{name}", LOG_TAIL_BYTES) for name in ("start", "exit"))
     trusted = {ROOT_UID, log.owner} if log else {ROOT_UID}
-    mine = [_decode_text(one) if one and (log is None or one.owner in trusted) else None for one in (start, ended)]
+    parts = [_decode_text(end) if end and (log is None or end.owner in trusted) else None for end in (start, ended)]
     return AttemptFiles(
-        record=read_record(*mine), log_exists=log is not None, log_tail=_decode_text(log) if log else ""
+        record=read_record(*parts), log_exists=log is not None, log_tail=_decode_text(log) if log else ""
     )
 
 
@@ -38,7 +38,7 @@ def _decode_text(end: job_log.FileEnd) -> str:
 
 
 def is_log_root_readable(cluster: Cluster) -> bool:
-    """Whether logs of this cluster's jobs are found here at all. Otherwise a log that is not there says nothing."""
+    """Whether recent logs of this cluster are readable here. If not, a missing log proves nothing."""
     confirmed = Attempt.objects.filter(job__cluster=cluster, job__foreign_id="", confirmed_at__isnull=False)
     for path in confirmed.exclude(log_path="").order_by("-id").values_list("log_path", flat=True)[:MAX_RECENT_LOGS]:
         try:

@@ -1,13 +1,12 @@
-"""Foreign: follow the jobs that others submitted to a cluster.
+"""Follow foreign jobs: jobs on the cluster that this installation did not submit.
 
-Who is eligible   every job that the cluster reports and this installation did not submit, oldest first, `MOST_NEW` new
-                  ones a turn; every foreign job of the record that has not ended. Jobs of another Acme installation,
-                  and those of this one that its database does not know, are among them.
-What a turn does  takes new ones over as they stand; follows the others through their states. It never tells the
-                  cluster anything.
-Failure story     It compares the whole with the record each time. New ones are one transaction, which the database
-                  refuses to have twice; each other row is one guarded verb. Id and time of submission together are the
-                  identity, because a controller that lost its state gives ids out again.
+Eligible rows     Jobs reported by the cluster that this installation did not submit, the oldest first, up to
+                  `MAX_NEW_JOBS` new ones per turn, and unfinished foreign jobs in the database. They include jobs of
+                  other Acme installations, and jobs of this one that are missing in its database.
+What a turn does  Imports new jobs with their current state and follows the others. Sends nothing to the cluster.
+Failure story     Each turn compares all jobs. New jobs are imported in one transaction, and a constraint prevents
+                  duplicates; each other change is one guarded action. The identity of a job is its id and its
+                  submission time, because a controller that lost its state reuses ids.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ MAX_KEY_LENGTH = 32
 
 
 def sync_foreign_jobs_once(cluster: Cluster, jobs: ClusterListing[BackendJob], now: datetime) -> int:
-    """Return how many were new or moved."""
+    """Import and follow foreign jobs. Return how many were new or changed."""
     seen = {foreign_job_id(job): job for job in jobs}
     known = {
         name: attempt
         for name, attempt in _known_attempts(cluster).items()
         if name in seen or not _may_be_hidden(jobs, name)
     }
-    told = {name for name, attempt in known.items() if _has_changed(attempt, seen.get(name), now)}
-    rows = {job.foreign_id: job for job in _unfinished_jobs(cluster, told)}
+    changed = {name for name, attempt in known.items() if _has_changed(attempt, seen.get(name), now)}
+    rows = {job.foreign_id: job for job in _unfinished_jobs(cluster, changed)}
     live = Attempt.objects.live().filter(job__in=rows.values()).select_related("job")
     attempts = {attempt.job_id: attempt for attempt in live}
     moved = 0
@@ -60,7 +59,8 @@ def _may_be_hidden(jobs: ClusterListing[BackendJob], name: str) -> bool:
 
 
 def _known_attempts(cluster: Cluster) -> dict[str, AttemptFacts | None]:
-    """Who has not ended, and what is known of his attempt. Thousands, on a cluster that is only watched: as columns."""
+    """Return the unfinished foreign jobs with the facts of their attempts. They are read as plain columns, because an
+    observed cluster may have thousands."""
     live = FilteredRelation("attempts", condition=Q(attempts__ended_at__isnull=True))
     unfinished = Job.objects.filter(cluster=cluster).exclude(foreign_id="").unfinished().annotate(live=live)
     rows = unfinished.order_by("id").values_list(
@@ -92,15 +92,15 @@ def _follow(job: Job, attempt: Attempt | None, seen: BackendJob | None, now: dat
 
 def _follow_waiting_job(job: Job, seen: BackendJob | None, now: datetime) -> bool:
     if seen is None:
-        foreign_jobs.withdraw_foreign_job(job, "Its cluster does not know it any more.", now=now, author=SYNC)
+        foreign_jobs.withdraw_foreign_job(job, "The cluster no longer knows the job.", now=now, author=SYNC)
         return True
-    stranger = foreign_job_values(seen)
-    if stranger.has_run and seen.state in LIVE_STATES | FINAL_STATES:
-        attempt = foreign_jobs.start_foreign_job(job, stranger, author=SYNC)
+    values = foreign_job_values(seen)
+    if values.has_run and seen.state in LIVE_STATES | FINAL_STATES:
+        attempt = foreign_jobs.start_foreign_job(job, values, author=SYNC)
         apply_observations(attempt, seen, True, now)
         return True
     if seen.state in FINAL_STATES:
-        foreign_jobs.withdraw_foreign_job(job, f"Its cluster reports {seen.state}.", now=now, author=SYNC)
+        foreign_jobs.withdraw_foreign_job(job, f"The cluster reports {seen.state}.", now=now, author=SYNC)
     return seen.state in FINAL_STATES
 
 
@@ -145,6 +145,6 @@ def foreign_job_values(seen: BackendJob) -> ForeignJob:
 
 
 def _foreign_key(seen: BackendJob) -> str:
-    """Anybody can write a comment like ours, so one that is too long for a key is none."""
+    """Return the key in the job's comment. Users can write such comments themselves, so too long keys are ignored."""
     key = f"{seen.installation or 'unknown'}:{seen.key}" if seen.key else ""
     return key if len(key) <= MAX_KEY_LENGTH else ""

@@ -1,4 +1,4 @@
-"""Keys of jobs that test nodes. They are kept with the tests, not with attempts."""
+"""Keys of node test jobs. They belong to tests, not to attempts."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Nodes: take over what a cluster reports of its nodes; a part of sync.
+"""Sync the nodes of a cluster: update the rows that differ from the cluster's report.
 
-A node whose row cannot be read keeps its last known state and takes no new work.
+A node whose row is unreadable keeps its last known state and accepts no new jobs.
 
-A room of a thousand nodes looks every second as it looked a second ago. So every report is compared with plain columns,
-and only the rows that differ are locked, made into objects and written.
+Most nodes do not change from one second to the next. So reports are compared with plain columns, and only the rows that
+differ are locked, loaded as objects and written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jobs.models import NODE_COMMANDS, Cluster, Deed, Node
 from scheduling.backends.base import BackendNode, ClusterListing
 from scheduling.core import observations
 
-# What a report may change, and what decides whether it may
+# The columns that a report may change, and those that decide whether it may
 COMPARED_COLUMNS = (
     *("pk", "name", "state", "flags", "gpus", "gpu_model", "cpus", "memory_mb", "rack", "leaf", "pod", "nic_type"),
     *("nic_count", "foreign_gpus", "drain_asked", "reason", "reason_by", "reason_at"),
@@ -31,7 +31,7 @@ COMPARED_COLUMNS = (
 def sync_nodes(
     cluster: Cluster, seen: ClusterListing[BackendNode], foreign: Mapping[str, Collection[int]], now: datetime
 ) -> None:
-    # In one transaction, so that nobody takes a cluster that was half written down for the whole of it
+    # In one transaction, so that no reader sees a partly updated cluster
     with transaction.atomic():
         rows = Node.objects.filter(cluster=cluster)
         known = list(rows.order_by().values_list(*COMPARED_COLUMNS, named=True))
@@ -56,7 +56,7 @@ def _unreadable_node_fields(node: Any) -> dict[str, object]:
 
 
 class _NodeReports:
-    """What one look at a cluster says of a node, as columns of its row."""
+    """The cluster's reports of its nodes, as columns of their rows."""
 
     def __init__(
         self, cluster: Cluster, seen: ClusterListing[BackendNode], foreign: Mapping[str, Collection[int]]
@@ -65,8 +65,8 @@ class _NodeReports:
         self._listing = seen
         self._seen = {report.name: report for report in seen}
         self._foreign = foreign
-        told = Deed.objects.open().filter(node__cluster=cluster, kind__in=NODE_COMMANDS)
-        self._being_told = set(told.values_list("node_id", flat=True))
+        commands = Deed.objects.open().filter(node__cluster=cluster, kind__in=NODE_COMMANDS)
+        self._with_open_command = set(commands.values_list("node_id", flat=True))
 
     def fields(self, node: Any) -> dict[str, object]:
         if (report := self._seen.get(node.name)) is None:
@@ -75,8 +75,8 @@ class _NodeReports:
         return {**observations.node_fields(report), "foreign_gpus": held, **self._reason_columns(node, report.reason)}
 
     def _reason_columns(self, node: Any, reason: str) -> dict[str, object]:
-        """While a drain or resume is on its way the cluster's own words about it are yesterday's."""
-        if node.drain_asked or (reason and node.pk in self._being_told):
+        """Return the reason columns. While a drain or resume command is open, the cluster's reason is outdated."""
+        if node.drain_asked or (reason and node.pk in self._with_open_command):
             return {}
         return (
             {"reason": reason, "reason_by": self._by} if reason else {"reason": "", "reason_by": "", "reason_at": None}

@@ -1,15 +1,14 @@
-"""Outcomes: find out how attempts ended that their cluster does not know any more.
+"""Find the outcomes of attempts that the cluster no longer knows.
 
-Who is eligible   live attempts that their cluster, answering in full, does not show (`missing_since`), and those whose
-                  submission may have been accepted although no answer came; the longest missing first. Once a minute
-                  also jobs whose outcome is unknown, for a day: a source that was away may be back.
-What a turn does  asks accounting, the attempt record and the log (`scheduling.outcomes`), and closes the attempt as
-                  what they show. Where they show nothing, the job waits for a person (OUTCOME_UNKNOWN). A submission
-                  that left no trace is sent again.
-Failure story     It reads, then writes each result by one guarded verb: an attempt that the cluster shows again
-                  meanwhile has another `missing_since` and is left alone. Killed anywhere or run twice, the next turn
-                  finds what is left to do. It runs beside the turns, because log storage that hangs must hold up
-                  nobody who starts jobs.
+Eligible rows     Unfinished attempts that are missing in complete responses of the cluster (`missing_since`), and
+                  attempts whose submission may have been accepted without a response; the longest missing first. Once
+                  a minute also jobs with unknown outcome, for a day, because an unreachable source may have returned.
+What a turn does  Reads accounting, the attempt record and the log (`scheduling.core.outcomes`), and ends the attempt
+                  with the outcome they show. If they show nothing, the job waits for a user (OUTCOME_UNKNOWN). A
+                  submission that left no trace is repeated.
+Failure story     Each result is written by one guarded action: an attempt that the cluster shows again meanwhile has
+                  another `missing_since` and is not changed. Killed anywhere or run twice: the next turn continues.
+                  The loop runs beside the turns, because log storage that hangs must not delay job starts.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ UNKNOWN_LOOK_BACK = timedelta(days=1)
 
 
 def find_outcomes_once(cluster: Cluster, backend: Backend, now: datetime, *, again: bool = False) -> int:
-    """Return how many attempts were settled. `again`: look at unknown outcomes too."""
+    """Return how many attempts were settled. `again`: search for unknown outcomes too."""
     missing = list(_missing_attempts(cluster))
     unknown = list(_unknown_attempts(cluster, now)) if again else []
     if not missing and not unknown:
@@ -63,13 +62,13 @@ def find_outcomes_once(cluster: Cluster, backend: Backend, now: datetime, *, aga
 
 
 def clusters_with_missing_attempts() -> list[int]:
-    """Clusters with anything to find out."""
+    """Return the ids of clusters with missing attempts."""
     missing = Attempt.objects.live().filter(missing_since__isnull=False)
     return sorted(set(missing.order_by().values_list("job__cluster", flat=True)))
 
 
 def clusters_with_unknown_outcomes() -> list[int]:
-    """Clusters with jobs whose outcome is unknown."""
+    """Return the ids of clusters with jobs whose outcome is unknown."""
     return sorted(set(Job.objects.with_unknown_outcome().order_by().values_list("cluster", flat=True)))
 
 
@@ -109,9 +108,9 @@ def _settle_unknown(attempt: Attempt, sources: OutcomeSources, now: datetime) ->
 
 
 def _handle_never_started(attempt: Attempt, since: datetime, now: datetime) -> None:
-    """A submission without an answer is sent again; a job that the cluster took and lost goes back to the queue."""
+    """Repeat a submission without a response; requeue a job that the cluster accepted and lost."""
     if attempt.backend_id:
-        ended = AttemptEnd(state=State.NODE_FAIL, at=now, reason="The cluster lost it before it started.")
+        ended = AttemptEnd(state=State.NODE_FAIL, at=now, reason="The cluster lost the job before it started.")
         job_actions.finish_missing(attempt, ended, None, missing_since=since, author=SYNC)
         return
     with transaction.atomic():
@@ -132,7 +131,7 @@ def _missing_attempt_facts(attempt: Attempt, missing_since: datetime) -> Missing
 
 
 def _accounting_key(attempt: Attempt) -> str:
-    """The key that accounting has of it, without the installation."""
+    """Return the attempt's key in accounting, without the installation."""
     key = attempt.job.foreign_key if attempt.job.is_foreign else attempt.key
     return key.rpartition(":")[2]
 
@@ -141,11 +140,11 @@ def _accounting_key(attempt: Attempt) -> str:
 
 
 class AccountingLookup:
-    """One cluster's accounting, asked as seldom as it can be."""
+    """Looks up attempts in the accounting of one cluster, with as few requests as possible."""
 
     def __init__(self, backend: Backend, missing: Sequence[Attempt]) -> None:
         self._backend = backend
-        self._since = min((one.promised_at for one in missing if not one.backend_id), default=None)
+        self._since = min((attempt.promised_at for attempt in missing if not attempt.backend_id), default=None)
         self._listed: Sequence[BackendJob] | None = None
         self.exists, self.away = True, False
 
@@ -153,7 +152,7 @@ class AccountingLookup:
         if not self.exists or self.away:
             return None
         try:
-            return self._backend.accounted(attempt.backend_id) if attempt.backend_id else self._list_accounted()
+            return self._backend.accounting_jobs(attempt.backend_id) if attempt.backend_id else self._list_accounted()
         except AccountingUnavailable:
             self.exists = False
         except BackendError:
@@ -162,13 +161,13 @@ class AccountingLookup:
 
     def _list_accounted(self) -> Sequence[BackendJob]:
         if self._listed is None and self._since is not None:
-            self._listed = self._backend.accounted_since(self._since - timedelta(minutes=10))
+            self._listed = self._backend.accounting_jobs_since(self._since - timedelta(minutes=10))
         return self._listed or ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomeSources:
-    """What one cluster's attempts are looked up in."""
+    """The sources of outcomes of one cluster."""
 
     accounting: AccountingLookup
     log_root_works: bool
@@ -180,10 +179,10 @@ def _collect_evidence(attempt: Attempt, sources: OutcomeSources) -> OutcomeEvide
     if not attempt.log_path:
         return OutcomeEvidence(accounted=accounted, away=tuple(away))
     try:
-        found = read_attempt_files(attempt)
+        files = read_attempt_files(attempt)
     except LogReadError:
         return OutcomeEvidence(accounted=accounted, away=(*away, "log storage"))
-    exists = True if found.log_exists else False if sources.log_root_works else None
+    exists = True if files.log_exists else False if sources.log_root_works else None
     return OutcomeEvidence(
-        accounted=accounted, record=found.record, log_exists=exists, log_tail=found.log_tail, away=tuple(away)
+        accounted=accounted, record=files.record, log_exists=exists, log_tail=files.log_tail, away=tuple(away)
     )

@@ -1,12 +1,12 @@
-"""Restore: write attempts down again that our database has lost while their cluster kept them.
+"""Restore attempts that the database has lost but the cluster still has.
 
-Who is eligible   jobs of the cluster with a key of this installation that no attempt here has, where the job itself is
-                  known and waits. This happens after a failover that lost commits, or when a backup was restored.
-What a turn does  one attempt, its allocations and one Event for each; its end too, where it has ended already. GPUs of
-                  one that the cluster has not started yet are written down when it starts (`sync`).
-Failure story     One transaction for each attempt; the number and the live attempt of a job are unique, so it cannot be
-                  written twice. It runs before anything is started in the same turn, so the job cannot start again
-                  beside it. A job that does not wait here is left to the next turn.
+Eligible rows     Jobs on the cluster with a key of this installation that no attempt has, if the job is in the database
+                  and pending. This happens after a failover that lost commits, or when a backup was restored.
+What a turn does  Writes an attempt, its allocations and an Event for each job, and its end if it has ended. If the
+                  cluster has not started the job yet, its GPUs are recorded when it starts (`sync`).
+Failure story     Each attempt is one transaction. The number of an attempt and the live attempt of a job are unique,
+                  so it cannot be restored twice. This runs before jobs are started in the same turn, so the job cannot
+                  start a second time. A job that is not pending is retried in the next turn.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from scheduling.loops.observe.attempt_changes import apply_observations
 
 
 def restorable_jobs(cluster: Cluster, keys: Iterable[str]) -> dict[str, Job]:
-    """Of keys that no attempt has: those whose jobs are ours, with the job."""
+    """Return the jobs of this installation by key, for keys that no attempt has."""
     ids = {key: _public_id_of_key(key) for key in keys}
     rows = Job.objects.filter(cluster=cluster, public_id__in=set(ids.values()) - {""}, foreign_id="")
     jobs = {job.public_id: job for job in rows.select_related("cluster")} if any(ids.values()) else {}
@@ -39,17 +39,17 @@ def _public_id_of_key(key: str) -> str:
 def restore_lost_attempt(job: Job, key: str, seen: Sequence[BackendJob], now: datetime) -> None:
     if job.state != State.PENDING:
         return
-    chosen, _ = observations.pick_job(seen, "")
-    if chosen is None:
+    picked, _ = observations.pick_job(seen, "")
+    if picked is None:
         return
     lost = restore.LostAttempt(
         key=key,
         number=int(key.rpartition(".")[2]),
-        backend_id=chosen.backend_id,
-        started_at=chosen.started_at or now,
-        nodes=chosen.nodes,
-        gpus=chosen.gpus,
-        cancelled=chosen.state == State.CANCELLED,
+        backend_id=picked.backend_id,
+        started_at=picked.started_at or now,
+        nodes=picked.nodes,
+        gpus=picked.gpus,
+        cancelled=picked.state == State.CANCELLED,
     )
     attempt = restore.restore(job, lost, author=SYNC)
-    apply_observations(attempt, chosen, True, now)
+    apply_observations(attempt, picked, True, now)

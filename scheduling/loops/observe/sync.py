@@ -1,13 +1,12 @@
-"""Sync: take over what the cluster says of its nodes and of our attempts.
+"""Sync: compare the database with the cluster's report of nodes and jobs, and apply the differences.
 
-Who is eligible   every node of the cluster; every live attempt, oldest first.
-What a turn does  node rows follow the report; attempts are accepted, confirmed, suspended, ended; GPU indices are
-                  corrected to those the cluster gave; jobs of ours that run once too often are cancelled; attempts
-                  that our database has lost are written down again (`restore`); jobs that others submitted, another
-                  Acme among them, are followed (`foreign`).
-Failure story     It only compares and takes over, each row guarded by the state it expects: killed anywhere or run
-                  twice, the next look finds what is left to do. A cluster that cannot be reached says nothing about
-                  its jobs, so nothing is changed; nor does a row that cannot be read.
+Eligible rows     All nodes of the cluster; all live attempts, the oldest first.
+What a turn does  Updates node rows. Accepts, confirms, suspends and ends attempts. Corrects GPU indices to those that
+                  the cluster allocated. Cancels duplicate jobs of an attempt. Restores attempts that the database has
+                  lost (`restore`). Follows jobs of others, including other Acme installations (`foreign_jobs`).
+Failure story     Each write checks the expected state. Killed anywhere or run twice: the next sync applies the rest.
+                  If the cluster is unreachable or a row is unreadable, nothing is known about the jobs concerned, and
+                  they are not changed.
 """
 
 from __future__ import annotations
@@ -40,21 +39,21 @@ from scheduling.loops.observe.unreadable_rows import record_unreadable_rows
 
 log = logging.getLogger(__name__)
 
-MAX_SYNC_S = 10.0  # a third of the lease: some news need a look at log storage, which may be slow
+MAX_SYNC_S = 10.0  # a third of the lease: some changes need log storage, which may be slow
 
 
 def sync_cluster_once(cluster: Cluster, backend: Backend, now: datetime) -> int:
-    """Take over what the cluster reports. Return how many attempts moved."""
+    """Apply the cluster's report. Return how many attempts changed."""
     nodes, jobs = backend.nodes(), backend.jobs()
     installation = Installation.current_id()
     by_name, live = _jobs_by_key(jobs, installation), _load_live_attempts(cluster)
     record_unreadable_rows(cluster, [*nodes.unreadable, *jobs.unreadable])
     sync_nodes(cluster, nodes, _foreign_gpus(jobs, live, installation), now)
     moved = _sync_attempts(cluster, backend, jobs, by_name, live, now)
-    left = {name: seen for name, seen in by_name.items() if name not in live and not is_node_test(name)}
-    others = _settle_unknown_keys(cluster, backend, left, now)
-    strangers = ClusterListing([*(job for job in jobs if not job.key), *others], jobs.unreadable)
-    moved += sync_foreign_jobs_once(cluster, strangers, now)
+    unmatched = {name: seen for name, seen in by_name.items() if name not in live and not is_node_test(name)}
+    others = _settle_unknown_keys(cluster, backend, unmatched, now)
+    foreign = ClusterListing([*(job for job in jobs if not job.key), *others], jobs.unreadable)
+    moved += sync_foreign_jobs_once(cluster, foreign, now)
     if moved:
         request_diagnoses()
     greeting = backend.ping() if not cluster.product else None
@@ -68,11 +67,11 @@ class SyncedAttempt:
     pk: int
     has_record: bool
     has_gpus: bool  # its allocations name GPUs, or it needs none
-    known: tuple[Any, ...]  # the columns `KNOWN`
+    known: tuple[Any, ...]  # the columns `ATTEMPT_FACT_COLUMNS`
 
 
 def _load_live_attempts(cluster: Cluster) -> dict[str, SyncedAttempt]:
-    """Key -> attempt. Thousands, so they are read as columns."""
+    """Return the live attempts by key. They are read as plain columns, because there may be thousands."""
     ours = Attempt.objects.live().filter(job__cluster=cluster, job__foreign_id="").order_by("id")
     lacking = _attempts_without_gpus(ours)
     return {
@@ -82,7 +81,8 @@ def _load_live_attempts(cluster: Cluster) -> dict[str, SyncedAttempt]:
 
 
 def _attempts_without_gpus(ours: QuerySet[Attempt]) -> set[int]:
-    """Attempts that were adopted, or restored before they ran, and hold no GPUs here yet although they ask for some."""
+    """Return the attempts that request GPUs but have no allocations yet: adopted ones, and those restored before they
+    ran."""
     taken_over = ours.filter(Q(nodelist="") | ~Q(job__foreign_key=""), job__gpus_per_node__gt=0)
     ids = set(taken_over.values_list("pk", flat=True))
     if not ids:
@@ -93,7 +93,7 @@ def _attempts_without_gpus(ours: QuerySet[Attempt]) -> set[int]:
 
 
 def _attempt_key(job: BackendJob, installation: str) -> str:
-    """The key that the attempt of this job has in our database; empty for a job that no Acme submitted."""
+    """Return the key of this job's attempt in our database. Empty if no Acme installation submitted the job."""
     here = job.installation in ("", installation)  # older versions sent no installation
     return job.key if here or not job.key else f"{job.installation}:{job.key}"
 
@@ -109,8 +109,8 @@ def _jobs_by_key(jobs: Iterable[BackendJob], installation: str) -> dict[str, lis
 def _foreign_gpus(
     jobs: ClusterListing[BackendJob], live: Mapping[str, SyncedAttempt], installation: str
 ) -> dict[str, list[int]]:
-    """Node name -> GPUs held by jobs for which no allocation of ours stands, as they were last seen where their rows
-    cannot be read."""
+    """Return the GPUs, by node, of jobs without an allocation in our database. Jobs in unreadable rows count with their
+    last known GPUs."""
     held: dict[str, list[int]] = defaultdict(list)
     for job in [*jobs, *(row.last_seen for row in jobs.unreadable if row.last_seen)]:
         name = _attempt_key(job, installation)
@@ -135,11 +135,11 @@ def _sync_attempts(
         seen, backend_id = by_name.get(key, []), attempt.known[0]
         if jobs.hides_job(backend_id, key) and all(job.backend_id != backend_id for job in seen):
             continue
-        chosen, spare = observations.pick_job(seen, backend_id)
+        picked, duplicates = observations.pick_job(seen, backend_id)
         facts_now = facts(*attempt.known, sent=attempt.pk in sent, has_record=attempt.has_record)
-        if observations.has_observed_changes(facts_now, chosen, now):
-            news[attempt.pk] = chosen
-        _cancel_duplicates(cluster, backend, spare)
+        if observations.has_observed_changes(facts_now, picked, now):
+            news[attempt.pk] = picked
+        _cancel_duplicates(cluster, backend, duplicates)
     moved = _apply_attempt_news(news, sent, now)
     _correct_gpu_indices(cluster, by_name, {attempt.pk: key for key, attempt in live.items()})
     _fill_missing_gpus(cluster, by_name, live)
@@ -147,41 +147,41 @@ def _sync_attempts(
 
 
 def _submitted_attempts(attempt_ids: Sequence[int], now: datetime) -> set[int]:
-    """Which of those that the cluster does not show it had accepted before it was looked at. Attempts that were adopted
-    or restored were not submitted by us, so the cluster has had them already."""
+    """Return the attempts that the cluster had accepted before its report. Adopted and restored attempts have no submit
+    command, but were on the cluster before."""
     submits = Deed.objects.filter(attempt__in=attempt_ids, kind=ClusterCommandKind.SUBMIT)
     done = dict(submits.values_list("attempt_id", "done_at"))
     return {pk for pk in attempt_ids if pk not in done or (done[pk] and done[pk] < now)}
 
 
-def _apply_attempt_news(told: Mapping[int, BackendJob | None], sent: set[int], now: datetime) -> int:
-    """Rows are made into objects only here: nearly all attempts stand as they stood a second ago."""
+def _apply_attempt_news(news: Mapping[int, BackendJob | None], sent: set[int], now: datetime) -> int:
+    """Apply the changes. Only changed attempts are loaded as objects, because nearly all are unchanged."""
     moved = 0
-    rows = Attempt.objects.live().filter(pk__in=told).select_related("job").defer("job__command", "job__environment")
+    rows = Attempt.objects.live().filter(pk__in=news).select_related("job").defer("job__command", "job__environment")
     began = time.monotonic()
     for attempt in rows.order_by("id"):
         if time.monotonic() - began > MAX_SYNC_S:
-            log.warning("taking over the news of attempts is slow; the rest is left to the next turn")
+            log.warning("syncing attempts is slow; the remaining ones are synced in the next turn")
             break
         with skip_row_on_error(attempt):
-            moved += apply_observations(attempt, told[attempt.pk], attempt.pk in sent, now)
+            moved += apply_observations(attempt, news[attempt.pk], attempt.pk in sent, now)
     return moved
 
 
 def _settle_unknown_keys(
-    cluster: Cluster, backend: Backend, left: Mapping[str, list[BackendJob]], now: datetime
+    cluster: Cluster, backend: Backend, unmatched: Mapping[str, list[BackendJob]], now: datetime
 ) -> list[BackendJob]:
-    """Jobs of some Acme that are no live attempt here. Return those that are followed like other people's jobs.
+    """Handle jobs with a key that no live attempt has. Return those to follow as foreign jobs.
 
-    One whose attempt has ended here runs once too often and is cancelled, unless nobody knows how that attempt ended:
-    then it may be this one, and it settles the question when it ends. An attempt that the database has lost, after a
-    restore or a failover, is written down again. Everything else belongs to another installation.
+    If the attempt has ended in our database, the job is a duplicate and is cancelled. Exception: the outcome of the
+    attempt is unknown; then this may be its job, whose end becomes the outcome. An attempt that the database has lost,
+    after a restore or a failover, is restored. All other jobs belong to another installation.
     """
-    ended = dict(Attempt.objects.filter(key__in=left, ended_at__isnull=False).values_list("key", "state"))
+    ended = dict(Attempt.objects.filter(key__in=unmatched, ended_at__isnull=False).values_list("key", "state"))
     unknown = _attempts_without_outcome([name for name, state in ended.items() if state == State.UNKNOWN])
     others: list[BackendJob] = []
-    restorable = restorable_jobs(cluster, [name for name in left if name not in ended])
-    for name, seen in left.items():
+    restorable = restorable_jobs(cluster, [name for name in unmatched if name not in ended])
+    for name, seen in unmatched.items():
         if name in ended:
             if name in unknown:
                 with skip_row_on_error(unknown[name]):
@@ -197,7 +197,7 @@ def _settle_unknown_keys(
 
 
 def _attempts_without_outcome(keys: Sequence[str]) -> dict[str, Attempt]:
-    """Attempts whose jobs wait for somebody to say how they ended."""
+    """Return the attempts, by key, whose jobs wait for a user to decide the outcome."""
     if not keys:
         return {}
     rows = Attempt.objects.filter(key__in=keys).select_related("job").defer("job__command", "job__environment")
@@ -205,24 +205,24 @@ def _attempts_without_outcome(keys: Sequence[str]) -> dict[str, Attempt]:
 
 
 def _cancel_duplicates(cluster: Cluster, backend: Backend, jobs: Iterable[BackendJob]) -> None:
-    """Not on a cluster we only watch, whoever's key the job carries."""
+    """Cancel duplicate jobs of an attempt. Nothing is cancelled on clusters that Acme does not drive."""
     for job in jobs if cluster.mode == ClusterMode.DRIVE else ():
-        log.warning("job %s of the cluster carries key %s once too often: it is cancelled", job.backend_id, job.key)
+        log.warning("cancelling job %s of the cluster: it is a duplicate with key %s", job.backend_id, job.key)
         with skip_row_on_error(f"job {job.backend_id} of {cluster}"):
             backend.cancel(job.backend_id)
 
 
 def _correct_gpu_indices(cluster: Cluster, by_name: Mapping[str, list[BackendJob]], keys: Mapping[int, str]) -> None:
-    """Take over the GPU indices that the cluster gave, where they are not the ones we promised."""
-    given = {(key, node): gpus for key, jobs in by_name.items() for job in jobs for node, gpus in job.gpus.items()}
-    if not given:
+    """Correct the GPU indices of allocations to those that the cluster allocated."""
+    actual = {(key, node): gpus for key, jobs in by_name.items() for job in jobs for node, gpus in job.gpus.items()}
+    if not actual:
         return
     nodes = dict(Node.objects.filter(cluster=cluster).order_by().values_list("pk", "name"))
     held = Allocation.objects.live().filter(attempt__in=keys, gpu__isnull=False)
     corrections = [
         GpuCorrection(attempt_id=attempt, node_id=node, promised=old, given=new)
         for attempt, node, promised in held.gpus_by_attempt_and_node()
-        for old, new in _gpu_index_swaps(promised, given.get((keys[attempt], nodes[node]), ()))
+        for old, new in _gpu_index_swaps(promised, actual.get((keys[attempt], nodes[node]), ()))
     ]
     with skip_row_on_error("the GPU indices"):
         job_actions.correct_gpus(corrections)
@@ -231,16 +231,17 @@ def _correct_gpu_indices(cluster: Cluster, by_name: Mapping[str, list[BackendJob
 def _fill_missing_gpus(
     cluster: Cluster, by_name: Mapping[str, list[BackendJob]], live: Mapping[str, SyncedAttempt]
 ) -> None:
-    """Which GPUs attempts hold that were adopted, or restored before they ran."""
+    """Record the GPUs of adopted attempts, and of attempts restored before they ran."""
     for key, attempt in live.items():
-        given = next((job.gpus for job in by_name.get(key, []) if job.gpus), None)
-        if given and not attempt.has_gpus:
+        gpus = next((job.gpus for job in by_name.get(key, []) if job.gpus), None)
+        if gpus and not attempt.has_gpus:
             with skip_row_on_error(f"the GPUs of {key}"):
-                job_actions.record_adopted_gpus(attempt.pk, cluster, given)
+                job_actions.record_adopted_gpus(attempt.pk, cluster, gpus)
 
 
-def _gpu_index_swaps(held: Sequence[int], given: Sequence[int]) -> list[tuple[int, int]]:
-    """Pairs of what we wrote and what is; nothing when the counts differ, because then we do not understand it."""
-    if len(held) != len(given):
+def _gpu_index_swaps(promised: Sequence[int], actual: Sequence[int]) -> list[tuple[int, int]]:
+    """Return pairs of promised and actual indices. Nothing is corrected if the counts differ, because then the cluster
+    allocated something else than requested."""
+    if len(promised) != len(actual):
         return []
-    return list(zip(sorted(set(held) - set(given)), sorted(set(given) - set(held)), strict=True))
+    return list(zip(sorted(set(promised) - set(actual)), sorted(set(actual) - set(promised)), strict=True))

@@ -1,4 +1,4 @@
-"""Rows of a cluster's answer that cannot be read: told to operators, and logged once per change."""
+"""Unreadable rows in a cluster's response: shown to operators, and logged once per change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_ROW_LENGTH = 200
 
 
 def unreadable_text(rows: Sequence[UnreadableRow]) -> str:
-    """As "job 12: job_state is missing; node n3: cpus is a str; and 4 more"; empty where every row was read."""
+    """Return text like "job 12: job_state is missing; node n3: cpus is a str; and 4 more". Empty if there are none."""
     named = [row.sentence[:MAX_ROW_LENGTH] for row in rows[:MAX_NAMED_ROWS]]
     more = [f"and {len(rows) - MAX_NAMED_ROWS} more"] if len(rows) > MAX_NAMED_ROWS else []
     return "; ".join([*named, *more])
@@ -27,5 +27,5 @@ def record_unreadable_rows(cluster: Cluster, rows: Sequence[UnreadableRow]) -> N
     if (cluster.unreadable_count, cluster.unreadable_rows) == (count, text):
         return
     Cluster.objects.filter(pk=cluster.pk).update(unreadable_count=count, unreadable_rows=text)
-    log.warning("cluster %s: %s", cluster, f"{count} rows cannot be read: {text}" if rows else "every row can be read")
+    log.warning("cluster %s: %s", cluster, f"{count} unreadable rows: {text}" if rows else "no unreadable rows")
     live.publish_on_commit("nodes")

@@ -1,10 +1,11 @@
-"""Break a simulated datacenter for a day and see who comes back: Acme, "always requeue", and nothing at all.
+"""Inject faults into a simulated datacenter and compare three strategies: Acme, always requeue, and no recovery.
 
 manage.py drill --hours 24 --seed 1
 manage.py drill --rates llama3 --json
 
-302 nodes, a training on 2,048 GPUs and the mix of Kalos beside it; faults at the rates of Llama 3 (llama3), as often as
-that run met them (dense), and of the Acme study (acme). Needs no database and no server; the time is virtual.
+The datacenter has 302 nodes, a training job on 2,048 GPUs and the job mix of Kalos. Fault rates: those of Llama 3
+(llama3), scaled to the number of faults of that run (dense), and those of the Acme study (acme). The time is virtual.
+The command needs no database and no server.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ class Command(BaseCommand):
         return super().create_parser(prog_name, subcommand, formatter_class=RawDescriptionHelpFormatter, **kwargs)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--hours", type=float, default=24.0, help="of virtual time (24)")
-        parser.add_argument("--seed", type=int, default=1, help="of everything that is drawn")
-        parser.add_argument("--rates", default=",".join(SCENARIOS), help="which, by commas: %(default)s")
-        parser.add_argument("--json", action="store_true", dest="as_json")
+        parser.add_argument("--hours", type=float, default=24.0, help="virtual time in hours (default: 24)")
+        parser.add_argument("--seed", type=int, default=1, help="seed of the random numbers (default: 1)")
+        parser.add_argument(
+            "--rates", default=",".join(SCENARIOS), help="fault rates, separated by commas (default: %(default)s)"
+        )
+        parser.add_argument("--json", action="store_true", dest="as_json", help="write the report as JSON")
 
     def handle(self, *, hours: float, seed: int, rates: str, as_json: bool, **_: Any) -> None:
         if not 0.5 <= hours <= MAX_DRILL_HOURS:
@@ -44,11 +47,11 @@ class Command(BaseCommand):
             name: {answer: run_drill(SCENARIOS[name], plan, answer) for answer in STRATEGIES}
             for name in _parse_scenarios(rates)
         }
-        told = report.drill_document(plan, runs)
+        document = report.drill_document(plan, runs)
         if as_json:
-            self.stdout.write(json.dumps(told, indent=2, allow_nan=False))
+            self.stdout.write(json.dumps(document, indent=2, allow_nan=False))
             return
-        for line in report.report_lines(told):
+        for line in report.report_lines(document):
             self.stdout.write(line)
 
 
@@ -56,5 +59,5 @@ def _parse_scenarios(rates: str) -> list[str]:
     names = list(dict.fromkeys(name.strip() for name in rates.split(",")))
     for name in names:
         if name not in SCENARIOS:
-            raise CommandError(f"--rates: {name!r} is none of {', '.join(SCENARIOS)}.")
+            raise CommandError(f"--rates: {name!r} is not one of {', '.join(SCENARIOS)}.")
     return names

@@ -1,4 +1,4 @@
-"""Where the GPU-hours of a period went: every one in exactly one bucket.
+"""Show the GPU-hours of a period by use. Each GPU-hour is in exactly one bucket.
 
 manage.py ledger --from 2026-11-01 --to 2026-11-08 --by team
 manage.py ledger --json
@@ -29,22 +29,27 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "--from", dest="since", help="a day or a moment (UTC where none is named); else a day before"
+            "--from", dest="since", help="start: a date or a time (UTC by default). Default: one day before --to"
         )
-        parser.add_argument("--to", dest="until", help="and before it; else now")
-        parser.add_argument("--by", choices=ledger_table.GROUPINGS, default="cluster")
-        parser.add_argument("--json", action="store_true", dest="as_json")
+        parser.add_argument("--to", dest="until", help="end (exclusive). Default: now")
+        parser.add_argument(
+            "--by",
+            choices=ledger_table.GROUPINGS,
+            default="cluster",
+            help="grouping of the rows (default: %(default)s)",
+        )
+        parser.add_argument("--json", action="store_true", dest="as_json", help="write the ledger as JSON")
 
     def handle(self, *, since: str | None, until: str | None, by: str, as_json: bool, **_: Any) -> None:
-        over = _parse_time("--to", until) or clock.now()
-        began = _parse_time("--from", since) or over - DEFAULT_PERIOD
-        if began >= over:
-            raise CommandError("--from is not before --to.")
-        found = ledger_table.ledger_document(ledger_table.table(by, began, over), by, began, over)
+        until_at = _parse_time("--to", until) or clock.now()
+        since_at = _parse_time("--from", since) or until_at - DEFAULT_PERIOD
+        if since_at >= until_at:
+            raise CommandError("--from must be before --to.")
+        document = ledger_table.ledger_document(ledger_table.table(by, since_at, until_at), by, since_at, until_at)
         if as_json:
-            self.stdout.write(json.dumps(found, indent=2))
+            self.stdout.write(json.dumps(document, indent=2))
             return
-        for line in _lines(found):
+        for line in _lines(document):
             self.stdout.write(line)
 
 
@@ -57,45 +62,47 @@ def _parse_time(name: str, text: str | None) -> datetime | None:
     except ValueError:
         moment = None
     if moment is None:
-        raise CommandError(f"{name}: {text!r} is neither a day (2026-11-01) nor a moment (2026-11-01T12:00Z).")
+        raise CommandError(f"{name}: {text!r} is not a date (2026-11-01) or a time (2026-11-01T12:00Z).")
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _lines(found: dict[str, Any]) -> list[str]:
-    rows = found["rows"]
-    names = [row["name"] or "(nobody)" for row in rows]
+def _lines(document: dict[str, Any]) -> list[str]:
+    rows = document["rows"]
+    names = [row["name"] or "(unallocated)" for row in rows]
     lines = ["GPU-hours".ljust(18) + "".join(f"{name[:14]:>15}" for name in names) + f"{'all':>15}"]
     for bucket in Bucket:
         parts = [row["gpu_hours"][bucket] for row in rows]
-        lines.append(f"{bucket:<18}" + "".join(f"{part:>15,.2f}" for part in (*parts, found["gpu_hours"][bucket])))
-    lines.append("goodput".ljust(18) + "".join(_percent_cell(row["goodput"]) for row in (*rows, found)))
-    if found["cost"] is not None:
-        lines.append("cost".ljust(18) + "".join(f"{row['cost'] or 0:>15,.2f}" for row in (*rows, found)))
-    lines.append(f"capacity {found['capacity_gpu_hours']:,.2f} GPU-hours, ETTR {_percent_cell(found['ettr']).strip()}")
+        lines.append(f"{bucket:<18}" + "".join(f"{part:>15,.2f}" for part in (*parts, document["gpu_hours"][bucket])))
+    lines.append("goodput".ljust(18) + "".join(_percent_cell(row["goodput"]) for row in (*rows, document)))
+    if document["cost"] is not None:
+        lines.append("cost".ljust(18) + "".join(f"{row['cost'] or 0:>15,.2f}" for row in (*rows, document)))
     lines.append(
-        "Goodput and ETTR are upper bounds: stalls of saves count as far as trainers report them, slow spells and idle "
-        "GPUs of jobs are not seen yet."
+        f"capacity {document['capacity_gpu_hours']:,.2f} GPU-hours, ETTR {_percent_cell(document['ettr']).strip()}"
     )
-    mean = found["mttf"]
     lines.append(
-        f"{mean['failures']} failures; GPU-hours to the next: {_number_text(mean['mean'])}"
-        f" (90 % between {_number_text(mean['low'])} and {_number_text(mean['high'])})"
+        "Goodput and ETTR are upper bounds: checkpoint stalls and slowdowns that no trainer reported, and idle "
+        "GPUs of jobs, count as productive."
+    )
+    mean = document["mttf"]
+    lines.append(
+        f"{mean['failures']} failures; GPU-hours per failure: {_number_text(mean['mean'])}"
+        f" (90% confidence interval: {_number_text(mean['low'])} to {_number_text(mean['high'])})"
     )
     return [
         *lines,
         *(
-            f"GPUs of model {_mttf_text(one['model'] or 'unknown', one)}"
-            for one in found["mttf_by_model"]
-            if one["failures"]
+            f"GPUs of model {_mttf_text(row['model'] or 'unknown', row)}"
+            for row in document["mttf_by_model"]
+            if row["failures"]
         ),
-        *(f"node {_mttf_text(one['node'], one)}" for one in found["mttf_by_node"][:10]),
-        *(f"lost to {ledger_table.cause_label(one['cause'])}: {one['gpu_hours']:,.2f}" for one in found["lost"]),
+        *(f"node {_mttf_text(row['node'], row)}" for row in document["mttf_by_node"][:10]),
+        *(f"lost to {ledger_table.cause_label(row['cause'])}: {row['gpu_hours']:,.2f}" for row in document["lost"]),
     ]
 
 
-def _mttf_text(name: str, one: dict[str, Any]) -> str:
-    between = f"{_number_text(one['low'])} and {_number_text(one['high'])}"
-    return f"{name}: {one['failures']} faults of machines, one in {_number_text(one['mean'])} GPU-hours ({between})"
+def _mttf_text(name: str, row: dict[str, Any]) -> str:
+    interval = f"{_number_text(row['low'])} to {_number_text(row['high'])}"
+    return f"{name}: {row['failures']} hardware failures, one per {_number_text(row['mean'])} GPU-hours ({interval})"
 
 
 def _percent_cell(value: float | None) -> str:

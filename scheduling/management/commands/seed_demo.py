@@ -1,4 +1,4 @@
-"""Make the demo datacenter known: its cluster, teams and people. Run at each start; it only adds what is missing."""
+"""Register the demo datacenter: its cluster, teams and users. Run at each start; existing rows are kept."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from scheduling.bundled.seed import SeedCommand
 class Command(SeedCommand):
     help = __doc__
 
-    def handle(self, **given: Any) -> None:
-        cluster, new = self.upsert_cluster(demo.DEMO_CLUSTER, "Demo datacenter (simulated)", given)
+    def handle(self, **options: Any) -> None:
+        cluster, new = self.upsert_cluster(demo.DEMO_CLUSTER, "Demo datacenter (simulated)", options)
         if new:
             demo.create_teams_and_users()
             demo.enable_automatic_recovery(cluster)

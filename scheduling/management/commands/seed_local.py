@@ -1,4 +1,4 @@
-"""Make this very machine known as a cluster of one node. Run at each start; it only adds what is missing."""
+"""Register this machine as a cluster with one node. Run at each start; existing rows are kept."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from scheduling.bundled.seed import SeedCommand
 class Command(SeedCommand):
     help = __doc__
 
-    def handle(self, **given: Any) -> None:
-        self.upsert_cluster(local_name(socket.gethostname()), "This machine", given)
+    def handle(self, **options: Any) -> None:
+        self.upsert_cluster(local_name(socket.gethostname()), "This machine", options)
         Team.objects.get_or_create(name="default", defaults={"title": "Everybody"})
 
 
 def local_name(hostname: str) -> str:
-    """A host name as the name of a cluster: small letters, digits and dashes."""
+    """Return a cluster name for the host name: lowercase letters, digits and dashes."""
     return re.sub(r"[^a-z0-9]+", "-", hostname.split(".")[0].lower()).strip("-")[:40] or "local"

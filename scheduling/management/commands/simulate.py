@@ -41,77 +41,89 @@ class Command(BaseCommand):
         return super().create_parser(prog_name, subcommand, formatter_class=RawDescriptionHelpFormatter, **kwargs)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        known = ", ".join(POLICY_RULES)
+        names = ", ".join(POLICY_RULES)
         add = parser.add_argument
         add("trace", help="a trace file (CSV, SWF, sacct, JSON, Parquet; also gz, zst), acme:seren or acme:kalos")
-        add("--policy", default="fifo", help=f"one or more, by commas: {known}")
+        add("--policy", default="fifo", help=f"one or more policies, separated by commas: {names}")
         add("--placement", default="consolidate", choices=requests.PLACEMENT_NAMES)
-        add("--preemption-cost", default="none", choices=PREEMPTION_COSTS, help="helios: 7, 30 or 60 s by width")
-        add("--nodes", type=int, help="nodes of the cluster (acme: as many as it had)")
-        add("--gpus-per-node", type=int, default=8)
-        add("--nodes-per-leaf", type=int, default=0, help="nodes on one leaf switch; without it all are on one")
-        add("--cpus-per-node", type=int, default=0, help="count CPUs too; without it jobs need GPUs")
-        add("--memory-per-node-mb", type=int, default=0, help="count memory too")
         add(
-            "--vcs", metavar="FILE", help="CSV vc,nodes: jobs of a virtual cluster stay in its nodes (cells: have them)"
+            "--preemption-cost",
+            default="none",
+            choices=PREEMPTION_COSTS,
+            help="helios: 7, 30 or 60 s, depending on job size",
+        )
+        add("--nodes", type=int, help="number of nodes (acme: the published number)")
+        add("--gpus-per-node", type=int, default=8)
+        add("--nodes-per-leaf", type=int, default=0, help="nodes per leaf switch (default: all nodes on one switch)")
+        add("--cpus-per-node", type=int, default=0, help="CPUs per node (default: CPUs are not counted)")
+        add("--memory-per-node-mb", type=int, default=0, help="memory per node (default: memory is not counted)")
+        add(
+            "--vcs",
+            metavar="FILE",
+            help="CSV vc,nodes: virtual clusters and their nodes; their jobs run on these nodes only",
         )
         add(
             "--faults",
             default="",
             metavar="RATES",
-            help="rates for the usual ones, or name=number by commas: nodes break",
+            help="node failures: rates, or name=number pairs separated by commas",
         )
-        add("--checkpoint-s", type=float, default=0.0, help="jobs save so often; without it who is stopped saves first")
+        add(
+            "--checkpoint-s",
+            type=float,
+            default=0.0,
+            help="checkpoint interval (default: jobs save when they are preempted)",
+        )
         add(
             "--best-effort",
             metavar="KINDS",
-            help="acme: kinds of work that borrow, by commas (evaluation); '' for none",
+            help="acme: preemptible kinds that may borrow, separated by commas (evaluation); '' for none",
         )
-        add("--quota", metavar="FILE", help="CSV team,kind,gpus: what teams may hold; no kind means all of them")
-        add("--policy-settings", metavar="JSON", help='an object for a policy: \'{"acme": {"order": "sjf"}}\'')
-        add("--noise", default="none", help="errors of expected run times: none, helios, or a log-normal's sigma")
-        add("--jobs", type=int, help="acme: how many jobs to draw")
-        add("--seed", type=int, default=0, help="of the draw, the faults and the noise")
-        add("--json", metavar="FILE", help="write the report there; - writes it to stdout alone")
-        add("--plots", metavar="DIR", help="draw the queueing delays and the utilisation there, as SVG and PNG")
+        add("--quota", metavar="FILE", help="CSV team,kind,gpus: quotas of teams; an empty kind means all kinds")
+        add("--policy-settings", metavar="JSON", help='settings by policy: \'{"acme": {"order": "sjf"}}\'')
+        add("--noise", default="none", help="error of run time estimates: none, helios, or a log-normal's sigma")
+        add("--jobs", type=int, help="acme: number of synthetic jobs")
+        add("--seed", type=int, default=0, help="seed of the jobs, the faults and the noise")
+        add("--json", metavar="FILE", help="write the report to FILE; with - only the report is written, to stdout")
+        add("--plots", metavar="DIR", help="write charts of queueing delays and utilisation to DIR, as SVG and PNG")
 
-    def handle(self, *, trace: str, policy: str, **given: Any) -> None:
+    def handle(self, *, trace: str, policy: str, **options: Any) -> None:
         try:
             policies = requests.parse_policies(policy)
-            history, nodes = self._load_trace(trace, given)
-            setting = _replay_setting(nodes, given, _quotas(given["quota"], policies, history))
-            special = requests.parse_policy_settings(given["policy_settings"] or "{}", policies)
-            if given["plots"]:
-                plots.check_plots(given["plots"])
+            history, nodes = self._load_trace(trace, options)
+            setting = _replay_setting(nodes, options, _quotas(options["quota"], policies, history))
+            special = requests.parse_policy_settings(options["policy_settings"] or "{}", policies)
+            if options["plots"]:
+                plots.check_plots(options["plots"])
             self._warn_bad_rows(history)
             runs, summaries = [], []
             for name in policies:
-                done, told = self._run_policy(history, name, replace(setting, policy_settings=special.get(name, {})))
-                runs.append(done)
-                summaries.append(told)
+                run, summary = self._run_policy(history, name, replace(setting, policy_settings=special.get(name, {})))
+                runs.append(run)
+                summaries.append(summary)
         except USER_ERRORS as error:
             raise CommandError(str(error)) from error
-        self._write_report(summaries, given["json"])
-        self._write_distances(trace, history, given["json"])
-        if given["plots"]:
-            plots.draw(runs, Path(given["plots"]))
+        self._write_report(summaries, options["json"])
+        self._write_distances(trace, history, options["json"])
+        if options["plots"]:
+            plots.draw(runs, Path(options["plots"]))
 
-    def _load_trace(self, trace: str, given: dict[str, Any]) -> tuple[Trace, int | None]:
+    def _load_trace(self, trace: str, options: dict[str, Any]) -> tuple[Trace, int | None]:
         site_name = trace.removeprefix("acme:")
         if site_name == trace:
-            return read_trace(trace), given["nodes"]
+            return read_trace(trace), options["nodes"]
         if (site := acme_trace.PUBLISHED_CLUSTERS.get(site_name)) is None:
             known = ", ".join(f"acme:{name}" for name in acme_trace.PUBLISHED_CLUSTERS)
-            raise CommandError(f"trace: acme:{site_name} is none of {known}")
-        if given["jobs"] is not None and given["jobs"] < 1:
+            raise CommandError(f"trace: acme:{site_name} is not one of {known}")
+        if options["jobs"] is not None and options["jobs"] < 1:
             raise CommandError("jobs: must be at least 1")
-        drawn = acme_trace.draw_trace(site, site_name, jobs=given["jobs"], seed=given["seed"])
-        return drawn, site.nodes if given["nodes"] is None else given["nodes"]
+        drawn = acme_trace.draw_trace(site, site_name, jobs=options["jobs"], seed=options["seed"])
+        return drawn, site.nodes if options["nodes"] is None else options["nodes"]
 
     def _run_policy(self, history: Trace, policy: str, setting: ReplaySetting) -> tuple[PolicyRun, dict[str, Any]]:
         bar = _ProgressBar(policy, len(history)) if sys.stderr.isatty() else None
         try:
-            done, told = measure_run(history, policy, setting, bar)
+            run, summary = measure_run(history, policy, setting, bar)
         except USER_ERRORS:
             raise
         except Exception as error:
@@ -119,21 +131,25 @@ class Command(BaseCommand):
         finally:
             if bar:
                 bar.clear()
-        load = report.offered_load(done)
+        load = report.offered_load(run)
         if load > 1:
-            self.stderr.write(f"{policy}: jobs ask for {load:.0%} of the GPUs while they come: the queue only grows.")
-        for name, count in told["set_aside"].items():
+            self.stderr.write(
+                f"{policy}: the jobs request {load:.0%} of the GPUs on average, so the queue grows without limit."
+            )
+        for name, count in summary["set_aside"].items():
             if count and name != "bad_rows":
-                self.stderr.write(f"{policy}: {count} jobs set aside: {name.replace('_', ' ')}.")
-        return done, told
+                self.stderr.write(f"{policy}: {count} jobs skipped: {name.replace('_', ' ')}.")
+        return run, summary
 
     def _warn_bad_rows(self, history: Trace) -> None:
         if history.bad_count:
-            self.stderr.write(f"{history.source}: {history.bad_count} rows are no jobs that ran; the first are:")
+            self.stderr.write(
+                f"{history.source}: {history.bad_count} rows are not jobs that ran and were skipped. The first ones:"
+            )
             for bad in history.bad[:5]:
                 self.stderr.write(f"  {bad}")
         if not len(history):
-            raise CommandError(f"{history.source} holds no job that ran.")
+            raise CommandError(f"{history.source} contains no job that ran.")
 
     def _write_report(self, summaries: Sequence[dict[str, Any]], target: str | None) -> None:
         text = json.dumps({"runs": summaries}, indent=2, allow_nan=False)
@@ -148,40 +164,40 @@ class Command(BaseCommand):
                 raise CommandError(f"json: {error}") from error
 
     def _write_distances(self, trace: str, history: Trace, target: str | None) -> None:
-        """Drawn jobs are only worth something if they are like the published ones."""
+        """Write how much the synthetic jobs differ from the published distributions."""
         if (
             site := acme_trace.PUBLISHED_CLUSTERS.get(trace.removeprefix("acme:"))
             if trace.startswith("acme:")
             else None
         ):
             out = self.stderr if target == "-" else self.stdout
-            out.write("\nfrom the published curves, in percentage points at the widest gap:")
+            out.write("\nmaximum distance from the published curves, in percentage points:")
             for distance in acme_trace.distances(history, site):
                 out.write(f"  {distance}")
 
 
 def policy_error_text(rules: type[PolicyRules], error: Exception) -> str:
-    """One sentence for whoever writes a policy; Django's `--traceback` tells the whole way."""
-    way = traceback.extract_tb(error.__traceback__)
-    if isinstance(error, NotImplementedError) and way[-1].name == "turn":
-        return f"policy {rules.name}: it has no `turn`, which says how the line is walked"
+    """Return one sentence for the author of a policy. Django's `--traceback` shows the complete traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, NotImplementedError) and frames[-1].name == "turn":
+        return f"policy {rules.name}: it does not define `turn`, which decides the order of the queue"
     own = rules.__module__.replace(".", "/") + ".py"
-    at = next((step for step in reversed(way) if step.filename.endswith(own)), way[-1])
+    at = next((step for step in reversed(frames) if step.filename.endswith(own)), frames[-1])
     what = f"{type(error).__name__}: {error}".removesuffix(": ")
-    return f"policy {rules.name}: {what}, in `{at.name}` ({at.filename}:{at.lineno}); --traceback tells more"
+    return f"policy {rules.name}: {what}, in `{at.name}` ({at.filename}:{at.lineno}); use --traceback for details"
 
 
-def _replay_setting(nodes: int | None, given: dict[str, Any], quotas: Sequence[QuotaView]) -> ReplaySetting:
+def _replay_setting(nodes: int | None, options: dict[str, Any], quotas: Sequence[QuotaView]) -> ReplaySetting:
     same = (
         *("gpus_per_node", "placement", "preemption_cost", "cpus_per_node", "memory_per_node_mb", "nodes_per_leaf"),
         *("faults", "noise", "seed", "checkpoint_s", "best_effort"),
     )
-    pools = _pools(given["vcs"]) if given["vcs"] else None
+    pools = _pools(options["vcs"]) if options["vcs"] else None
     return requests.replay_setting(
         nodes=nodes,
         vcs=pools,
         quotas=quotas,
-        **{name: given[name] for name in same},
+        **{name: options[name] for name in same},
     )
 
 
@@ -205,19 +221,21 @@ def _quotas(path: str | None, policies: Sequence[str], history: Trace) -> list[Q
 
 
 class _ProgressBar:
-    """On a terminal, once a run takes longer than one likes to wait without a word."""
+    """A progress bar on the terminal, shown for runs that take longer than `PROGRESS_DELAY_S`."""
 
     def __init__(self, policy: str, jobs: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._policy, self._jobs, self._clock = policy, jobs, clock
         self._began, self._shown = clock(), False
 
-    def __call__(self, come: int) -> None:
+    def __call__(self, submitted: int) -> None:
         past = self._clock() - self._began
         if past > PROGRESS_DELAY_S:
-            part = come / max(1, self._jobs)
-            left = past / part - past if part else 0
+            part = submitted / max(1, self._jobs)
+            remaining = past / part - past if part else 0
             bar = "█" * int(part * 30)
-            sys.stderr.write(f"\r{self._policy:<12}{bar:<30} {part:4.0%} of {self._jobs:,} jobs, {left:.0f} s left ")
+            sys.stderr.write(
+                f"\r{self._policy:<12}{bar:<30} {part:4.0%} of {self._jobs:,} jobs, {remaining:.0f} s left "
+            )
             self._shown = True
 
     def clear(self) -> None:

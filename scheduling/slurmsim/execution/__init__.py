@@ -1,0 +1,1 @@
+"""Running jobs as real processes on this machine: users, attempt records, and the shim next to each job."""

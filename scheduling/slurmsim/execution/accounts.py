@@ -1,8 +1,8 @@
 """The users that jobs on this machine run as.
 
-Where root runs the server, each team's jobs have a user id and a home of their own: a job can then neither read nor
-signal the jobs of other teams, the server, or anything else that is closed to others. A team keeps its id for ever, so
-that files which its jobs left behind never belong to another team. The ids have no entry in /etc/passwd.
+If root runs the server, the jobs of each team have their own user id and home: a job can then neither read nor signal
+the jobs of other teams, the server, or anything else that is closed to others. A team keeps its id forever, so that
+files left by its jobs never belong to another team. The ids have no entry in /etc/passwd.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ DEFAULT_UIDS = range(60_616, 61_100)
 
 
 class NoAccountAvailable(Exception):
-    """A job cannot start because there is no user to run it as; the message is a sentence without its full stop."""
+    """A job cannot start because no user id is available; the message is a sentence without a period."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnixAccount:
-    """Without `ids` a job runs as the user of the server."""
+    """A user that jobs run as. Without `ids`, jobs run as the user of the server."""
 
     name: str
     home: str
@@ -36,7 +36,7 @@ class UnixAccount:
 
 
 class AccountProvider(Protocol):
-    separate: bool  # whether jobs run as other users than the server
+    separate: bool  # whether jobs run as other users than the server's
 
     def of(self, job: SlurmJob) -> UnixAccount: ...
 
@@ -56,7 +56,7 @@ def current_account() -> UnixAccount:
 
 
 class TeamAccounts:
-    """One user id for each team, which is the account that a job was submitted to. The table is a JSON file."""
+    """One user id per team, which is the account that a job was submitted to. The table is a JSON file."""
 
     separate = True
 
@@ -68,8 +68,8 @@ class TeamAccounts:
     def of(self, job: SlurmJob) -> UnixAccount:
         team = job.request.account
         row = self._rows.get(team, {})
-        kept = int(row.get("uid", 0))
-        uid = kept if kept in self._uids else self._unused_uid()  # the range is another one after a change of settings
+        stored_uid = int(row.get("uid", 0))
+        uid = stored_uid if stored_uid in self._uids else self._unused_uid()  # the range may have changed
         home = str(row.get("home", ""))
         if not _is_private_directory(home, uid):
             home = self._make_home(uid)
@@ -77,36 +77,36 @@ class TeamAccounts:
         return UnixAccount(name=job.request.user, home=home, ids=(uid, uid))
 
     def _unused_uid(self) -> int:
-        taken = {row["uid"] for row in self._rows.values()}
+        used = {row["uid"] for row in self._rows.values()}
         for uid in self._uids:
-            if uid not in taken and not _has_passwd_entry(uid):
+            if uid not in used and not _has_passwd_entry(uid):
                 return uid
-        raise NoAccountAvailable(f"all {len(self._uids)} user ids for teams are in use; more are given with --job-uids")
+        raise NoAccountAvailable(f"all {len(self._uids)} user ids for teams are in use; add more with --job-uids")
 
     def _make_home(self, uid: int) -> str:
-        """A random name: another user could have made a directory of a known one before us."""
+        """Create a home with a random name, because another user could create a predictable one first."""
         home = tempfile.mkdtemp(prefix=f"acme-job-{uid}-", dir=self._temporary)
         os.chown(home, uid, uid)
         return home
 
     def _store_account(self, team: str, uid: int, home: str) -> None:
-        """Written before the first job runs as this user."""
+        """Store the account durably; called before the first job runs as this user."""
         self._rows[team] = {"uid": uid, "home": home}
-        beside = self._path.with_suffix(".new")
-        with beside.open("w") as file:
+        new_file = self._path.with_suffix(".new")
+        with new_file.open("w") as file:
             json.dump(self._rows, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(self._path)
+        new_file.replace(self._path)
 
 
 def _is_private_directory(home: str, uid: int) -> bool:
-    """Whether the directory is still there and is only this user's: /tmp may have been emptied meanwhile."""
+    """Whether the directory still exists and belongs to this user only: /tmp may have been emptied meanwhile."""
     try:
-        found = os.lstat(home)
+        status = os.lstat(home)
     except FileNotFoundError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == uid
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == uid
 
 
 def _has_passwd_entry(uid: int) -> bool:

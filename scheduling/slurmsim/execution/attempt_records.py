@@ -1,16 +1,16 @@
-"""Attempt records: the directory LOG.acme beside a job's log that says whether its command began and how it ended.
+"""Attempt records: the directory LOG.acme next to a job's log, which shows that its command started and how it ended.
 
     LOG.acme/start   "<job id> <host> <unix seconds>"
     LOG.acme/exit    "<exit code> <unix seconds>", after the command; 128 + n after signal n, none after KILL
 
-Acme's batch scripts write these files themselves. Here the cluster does it for them in two cases. Played jobs have no
-script that runs. And where root's server gives jobs another user, their scripts cannot: the log root belongs to the
-server, because in a directory that several users may write to, any of them could make the record of somebody else's
-job beforehand, and so block or forge it. Such a script runs without a record of its own, and the server, which alone
-can write there, adds the whole record when the job has ended, before it reports the end.
+Acme's batch scripts write these files themselves. The cluster writes them in two cases. Simulated jobs run no script.
+And if root's server runs jobs as other users, their scripts cannot write them: the log root belongs to the server,
+because in a directory that several users may write to, any of them could create the record of another user's job in
+advance and so block or forge it. Such a script runs without a record of its own, and the server, the only user with
+write access, adds the complete record after the job has ended, before it reports the end.
 
-The place of a record follows from the job's output path alone. The environment only says that there is to be one, so
-that a job cannot name the record of another.
+The path of a record follows from the job's output path alone. The environment only says that a record is requested, so
+a job cannot name another job's record.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from scheduling.slurmsim.values import SlurmJob
 log = logging.getLogger(__name__)
 
 RECORD_VARIABLE = "ACME_ATTEMPT_RECORD"
-ALREADY_STARTED_EXIT_CODE = 97  # the exit code of a start that is refused
+ALREADY_STARTED_EXIT_CODE = 97  # the exit code of a refused start
 ALREADY_STARTED_MESSAGE = "acme: this attempt was started before, so it is not started again"
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -35,20 +35,20 @@ MAX_LINE_BYTES = 200
 
 
 def record_path(job: SlurmJob, root: Path) -> str:
-    """Where the job keeps its record; empty where it asked for none, or for another place than beside its log."""
+    """The path of the job's record; empty if the job requests none, or requests it anywhere but next to its log."""
     path = f"{output_path(job, root)}.acme"
-    asked = job.request.environment.get(RECORD_VARIABLE, "")
-    return path if asked and os.path.normpath(asked) == os.path.normpath(path) else ""
+    requested = job.request.environment.get(RECORD_VARIABLE, "")
+    return path if requested and os.path.normpath(requested) == os.path.normpath(path) else ""
 
 
 class AttemptRecords:
-    """The records beneath one log root. `clock_offset_s` is asked for the wall clock of the jobs' host."""
+    """The records below one log root. `clock_offset_s` returns the offset of the wall clock of the jobs' host."""
 
     def __init__(self, root: Path, *, clock_offset_s: Callable[[], float] = lambda: 0.0) -> None:
         self._root, self._clock_offset_s = root, clock_offset_s
 
     def has_other_start(self, job: SlurmJob) -> bool:
-        """Whether another job has started this attempt. A start of the same job, cut off by a crash, is its own."""
+        """Whether another job has started this attempt. The job's own start line, left by a crash, does not count."""
         path = record_path(job, self._root)
         if not path:
             return False
@@ -56,19 +56,19 @@ class AttemptRecords:
             with self._open_record_parent(path) as (parent, name):
                 return not _is_same_job(_read_start_line(parent, name), job)
         except (InvalidLogPath, OSError):
-            return False  # no directory of that name: then a script runs, with or without a record
+            return False  # no such directory, so no other start
 
     def begin(self, job: SlurmJob, at: float) -> None:
-        """Make the directory with the start line in it."""
+        """Create the record with its start line."""
         self._make_record(job, {"start": self._start_text(job, at)})
 
     def add(self, job: SlurmJob, *, began_at: float, ended_at: float, code: int | None) -> None:
-        """Make the whole record of a job that has ended, unless its script made one."""
+        """Write the complete record of a job that has ended, unless its script wrote one."""
         lines = {"start": self._start_text(job, began_at)}
         self._make_record(job, lines if code is None else {**lines, "exit": self._exit_text(ended_at, code)})
 
     def finish(self, job: SlurmJob, at: float, code: int) -> None:
-        """Write the exit code into a record that was begun."""
+        """Write the exit code into an existing record."""
         if path := record_path(job, self._root):
             try:
                 with (
@@ -77,8 +77,8 @@ class AttemptRecords:
                 ):
                     _write_record_file(directory, "exit.new", self._exit_text(at, code))
                     os.rename("exit.new", "exit", src_dir_fd=directory, dst_dir_fd=directory)
-            except (InvalidLogPath, OSError) as lost:
-                log.warning("job %s: its attempt record has no exit code: %s", job.id, lost)
+            except (InvalidLogPath, OSError) as error:
+                log.warning("job %s: cannot write the exit code of its attempt record: %s", job.id, error)
 
     @contextmanager
     def _open_record_parent(self, path: str) -> Iterator[tuple[int, str]]:
@@ -92,10 +92,10 @@ class AttemptRecords:
         if path := record_path(job, self._root):
             try:
                 with self._open_record_parent(path) as (parent, name):
-                    if not _entry_exists(parent, name):  # from a start that was cut off, or the script's own
+                    if not _entry_exists(parent, name):  # an interrupted start or the script may have made it
                         _make_record_directory(parent, name, lines)
-            except (InvalidLogPath, OSError) as lost:
-                log.warning("job %s: it has no attempt record: %s", job.id, lost)
+            except (InvalidLogPath, OSError) as error:
+                log.warning("job %s: cannot write its attempt record: %s", job.id, error)
 
     def _start_text(self, job: SlurmJob, at: float) -> str:
         return f"{job.id} {job.nodes[0]} {int(at + self._clock_offset_s())}\n"
@@ -126,13 +126,13 @@ def _entry_exists(parent: int, name: str) -> bool:
 
 
 def _make_record_directory(parent: int, name: str, lines: Mapping[str, str]) -> None:
-    """The directory appears with its files in it, so that one of ours always has a start line."""
+    """Create the directory with its files in one rename, so that a record by the server always has a start line."""
     new = f"{name}.new"
     with suppress(FileExistsError):
         os.mkdir(new, 0o755, dir_fd=parent)
     with _open_at(parent, new, DIRECTORY_FLAGS) as directory:
         if os.fstat(directory).st_uid != os.geteuid():
-            raise InvalidLogPath(f"{new!r:.200} belongs to somebody else")
+            raise InvalidLogPath(f"{new!r:.200} belongs to another user")
         for file, line in lines.items():
             _write_record_file(directory, file, line)
     os.rename(new, name, src_dir_fd=parent, dst_dir_fd=parent)

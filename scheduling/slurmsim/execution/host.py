@@ -1,4 +1,4 @@
-"""This machine as a node: what it has, and what its GPUs say."""
+"""This machine as a node: its resources, and the readings of its GPUs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NVIDIA_SMI_TIMEOUT_S = 10.0
 
 
 def this_node(now: float) -> SlurmNode:
-    """CPUs are those we may run on, which in a container are fewer than the machine's."""
+    """This machine's resources. CPUs are those that this process may use; in a container they are fewer than all."""
     gpus = list(gpu_samples())
     return SlurmNode(
         name=host_name(),
@@ -46,8 +46,8 @@ def host_name() -> str:
 
 
 def memory_mb() -> int:
-    found = re.search(r"^MemTotal:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    return int(found[1]) // 1024 if found else 0
+    match = re.search(r"^MemTotal:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return int(match[1]) // 1024 if match else 0
 
 
 def boot_time(now: float) -> float:
@@ -55,22 +55,22 @@ def boot_time(now: float) -> float:
 
 
 def short_model(name: str) -> str:
-    """`a100` of "NVIDIA A100-SXM4-80GB": the word that clusters use as the type of a Gres."""
-    found = GPU_MODEL_PATTERN.search(name)
-    return found[1].lower() if found else re.sub(r"\W+", "-", name.strip().lower())
+    """`a100` from "NVIDIA A100-SXM4-80GB": the name that clusters use as the type of a Gres."""
+    match = GPU_MODEL_PATTERN.search(name)
+    return match[1].lower() if match else re.sub(r"\W+", "-", name.strip().lower())
 
 
 def gpu_samples() -> Iterator[GpuSample]:
-    """What nvidia-smi says just now; nothing where there is none, or none that answers."""
+    """The present readings of nvidia-smi; none if it is not installed or does not respond."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return
     command = [program, f"--query-gpu={','.join(GPU_QUERY_FIELDS)}", "--format=csv,noheader,nounits"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT_S, check=True)  # noqa: S603
+        result = subprocess.run(command, capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT_S, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return
-    for row in csv.reader(said.stdout.splitlines(), skipinitialspace=True):
+    for row in csv.reader(result.stdout.splitlines(), skipinitialspace=True):
         if len(row) == len(GPU_QUERY_FIELDS) and row[0].isdigit():
             yield _parse_gpu_row(row)
 
@@ -91,7 +91,7 @@ def _parse_gpu_row(row: list[str]) -> GpuSample:
 
 
 def _float_or_zero(text: str) -> float:
-    """nvidia-smi writes [N/A] for what a GPU does not measure."""
+    """The number, or 0 for [N/A], which nvidia-smi writes for values that a GPU does not measure."""
     try:
         return float(text)
     except ValueError:

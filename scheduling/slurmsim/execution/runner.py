@@ -1,15 +1,15 @@
-"""The hands that really run jobs, on this very machine.
+"""Runs jobs as processes on this machine.
 
-Each job has a directory with its script, its spec and, written by its shim, the record of its run. Everything this
-module knows can be read again from those directories, so a server that was killed adopts what still runs. The lock
-of a directory is taken here and handed to the shim: it is free again when the shim is gone, however it went.
+Each job has a directory with its script, its spec and, written by its shim, the record of its run. This module can
+restore its state from those directories, so a server that was killed adopts the jobs that still run. It takes the lock
+of a directory and passes it to the shim: the lock is free again when the shim is gone for any reason.
 
-A server that root started runs the jobs of each team as a user of that team's own (accounts.py). A server of an
-ordinary user cannot do that: its jobs run as that user.
+If root started the server, the jobs of each team run as a user of that team (accounts.py). Otherwise jobs run as the
+user of the server.
 
-No user but the server's own can write beneath the log root, so a job of another user cannot make its attempt record
-there. The server writes it instead (`attempt_records` says why), and refuses, for every job, to start an attempt that
-has a record or is running.
+Only the server's user can write below the log root, so a job of another user cannot create its attempt record there.
+The server writes it instead (`attempt_records` explains why), and it refuses to start an attempt that has a record or
+is running; this holds for every job.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 
 class ProcessExecutor:
-    """Jobs as processes. `ids` of jobs name their directories beneath `state`."""
+    """Runs jobs as processes. Job ids name the directories below `state`."""
 
     def __init__(
         self,
@@ -67,12 +67,10 @@ class ProcessExecutor:
         self._cpus: dict[int, list[int]] = {}
         self._ended: list[JobEnd] = []
         self._shims: list[subprocess.Popen[bytes]] = []
-        self._unheard: dict[
-            int, tuple[SlurmJob, int, SignalTarget]
-        ] = {}  # signals for jobs that are just about to begin
+        self._undelivered_signals: dict[int, tuple[SlurmJob, int, SignalTarget]] = {}  # for jobs that are starting
 
     def start(self, job: SlurmJob, now: float) -> None:
-        """Begin it once: whoever finds the directory in use, or a record in it, only watches."""
+        """Start the job once: if its directory is locked or has a record, only watch it."""
         directory = self._job_directory(job.id)
         directory.mkdir(parents=True, exist_ok=True)
         lock = _take_lock(directory)
@@ -83,8 +81,8 @@ class ProcessExecutor:
                         self._refuse_start(job, now)
                         return
                     self._launch_shim(job, directory, lock)
-            except (InvalidLogPath, NoAccountAvailable) as refused:
-                log.warning("job %s does not start: %s", job.id, refused)
+            except (InvalidLogPath, NoAccountAvailable) as error:
+                log.warning("cannot start job %s: %s", job.id, error)
                 self._ended.append(_failed_job_end(job, now, BAD_OUTPUT_EXIT, "JobLaunchFailure"))
                 return
             finally:
@@ -96,41 +94,41 @@ class ProcessExecutor:
         self._cpus[job.id] = list(_read_json(self._job_directory(job.id) / "spec.json").get("cpus", []))
 
     def signal(self, job: SlurmJob, number: int, now: float, aim: SignalTarget = SignalTarget.ALL) -> None:
-        """To the processes that were started, if the record still means them."""
+        """Signal the job's processes, if the recorded process still exists."""
         record = _read_json(self._job_directory(job.id) / "running.json")
         if not record:
-            self._unheard[job.id] = (job, number, aim)
+            self._undelivered_signals[job.id] = (job, number, aim)
         elif _is_same_process(record):
             _send_to_session(record["pid"], number, aim)
 
     def apply_fault(self, job: SlurmJob, now: float) -> None:
-        return  # a real process needs nobody to break it
+        return  # simulated faults do not affect real processes
 
     def next_end_at(self) -> float | None:
-        return None  # nobody knows when a real process ends
+        return None  # the end of a real process is not known in advance
 
     def poll_ends(self, now: float) -> Sequence[JobEnd]:
         self._shims = [shim for shim in self._shims if shim.poll() is None]
-        unheard, self._unheard = self._unheard, {}
-        for job, number, aim in unheard.values():
+        undelivered, self._undelivered_signals = self._undelivered_signals, {}
+        for job, number, aim in undelivered.values():
             self.signal(job, number, now, aim)
-        found, self._ended = self._ended, []
+        ends, self._ended = self._ended, []
         for job in list(self._running.values()):
-            ended = self._check_end(job, now)
-            if ended is not None:
-                found.append(ended)
+            end = self._check_end(job, now)
+            if end is not None:
+                ends.append(end)
                 del self._running[job.id]
                 self._cpus.pop(job.id, None)
-                self._unheard.pop(job.id, None)
-        return found
+                self._undelivered_signals.pop(job.id, None)
+        return ends
 
     @property
     def idle(self) -> bool:
-        """Whether no shim that we started is left; one that we adopted is somebody else's child."""
+        """Whether all shims that this server started have ended; adopted shims do not count."""
         return not self._shims
 
     def prune(self, known: Collection[int]) -> None:
-        """Forget the directories of jobs that nobody knows any more."""
+        """Delete the directories of jobs that are not known any more."""
         for directory in self._state.glob("job-*"):
             number = directory.name.removeprefix("job-")
             if number.isdigit() and int(number) not in known:
@@ -140,9 +138,9 @@ class ProcessExecutor:
         return self._state / f"job-{job_id}"
 
     def _is_already_started(self, job: SlurmJob) -> bool:
-        """Whether the attempt has a record of another job, or runs as another job that has none yet."""
+        """Whether the attempt has a record of another job, or runs as another job that has no record yet."""
         path = record_path(job, self._log_root)
-        running = (record_path(one, self._log_root) for one in self._running.values())
+        running = (record_path(other, self._log_root) for other in self._running.values())
         return bool(path) and (path in running or self._records.has_other_start(job))
 
     def _refuse_start(self, job: SlurmJob, now: float) -> None:
@@ -157,14 +155,14 @@ class ProcessExecutor:
         account = self._accounts.of(job)
         output = open_log(self._log_root, output_path(job, self._log_root), TRUNCATE_FLAGS)
         try:
-            self._effects.started(job, job.began_at)
+            self._effects.record_start(job, job.began_at)
             script = directory / "script"
-            script.unlink(missing_ok=True)  # a start that was cut off left one that may not be written to
+            script.unlink(missing_ok=True)  # an interrupted start may have left a read-only one
             script.write_text(job.request.script)
             script.chmod(0o500)
             if account.ids:
                 os.chown(script, *account.ids)
-                os.fchown(output, account.ids[0], -1)  # so that /dev/stdout opens for the job; readers are the group
+                os.fchown(output, account.ids[0], -1)  # lets the job open /dev/stdout; readers use the group
             spec = {
                 "script": str(script),
                 "interpreter": _interpreter_command(job.request.script),
@@ -179,12 +177,12 @@ class ProcessExecutor:
         finally:
             os.close(output)
 
-    def _free_cpus(self, wanted: int) -> list[int]:
-        taken = {cpu for cpus in self._cpus.values() for cpu in cpus}
-        return [cpu for cpu in sorted(os.sched_getaffinity(0)) if cpu not in taken][:wanted]
+    def _free_cpus(self, count: int) -> list[int]:
+        used = {cpu for cpus in self._cpus.values() for cpu in cpus}
+        return [cpu for cpu in sorted(os.sched_getaffinity(0)) if cpu not in used][:count]
 
     def _check_end(self, job: SlurmJob, now: float) -> JobEnd | None:
-        """The end of a job, once its record is there or its shim is not."""
+        """The end of a job, once it has an exit record or its shim is gone."""
         directory = self._job_directory(job.id)
         if record := _read_json(directory / "exit.json"):
             return self._record_job_end(job, _end_from_record(job, record))
@@ -192,26 +190,26 @@ class ProcessExecutor:
         if lock is None:
             return None
         os.close(lock)
-        if record := _read_json(directory / "exit.json"):  # it was written between the two looks
+        if record := _read_json(directory / "exit.json"):  # written since the first check
             return self._record_job_end(job, _end_from_record(job, record))
         began = _has_begun(directory)
-        ended = self._end_orphan(job, now)
-        return self._record_job_end(job, ended) if began else ended
+        end = self._end_orphan(job, now)
+        return self._record_job_end(job, end) if began else end
 
-    def _record_job_end(self, job: SlurmJob, ended: JobEnd) -> JobEnd:
-        """Write the end into the attempt record and the effects file, and pass it on."""
-        killed = ended.state == State.NODE_FAIL
-        seen = ProcessExit(signal=KILL) if killed else ended.exit
+    def _record_job_end(self, job: SlurmJob, end: JobEnd) -> JobEnd:
+        """Write the end to the attempt record and the effects file, and return it."""
+        node_failed = end.state == State.NODE_FAIL
+        status = ProcessExit(signal=KILL) if node_failed else end.exit
         if self._accounts.separate:
-            code = None if seen.signal == KILL else 128 + seen.signal if seen.signal else seen.code
-            self._records.add(job, began_at=job.began_at, ended_at=ended.at, code=code)
-        self._effects.ended(job, ended.at, seen)
-        return ended
+            code = None if status.signal == KILL else 128 + status.signal if status.signal else status.code
+            self._records.add(job, began_at=job.began_at, ended_at=end.at, code=code)
+        self._effects.record_end(job, end.at, status)
+        return end
 
     def _end_orphan(self, job: SlurmJob, now: float) -> JobEnd:
-        """Its shim is gone without a word: the machine went down, or somebody killed it. What is left of it must go."""
+        """End a job whose shim is gone without a record, because the machine went down or the shim was killed."""
         self.signal(job, KILL, now)
-        self._unheard.pop(job.id, None)
+        self._undelivered_signals.pop(job.id, None)
         return JobEnd(job_id=job.id, at=now, state=State.NODE_FAIL, reason="NodeDown")
 
 
@@ -228,17 +226,17 @@ def _start_shim(directory: Path, lock: int, output: int) -> subprocess.Popen[byt
     )
 
 
-def _failed_job_end(job: SlurmJob, now: float, ended: ProcessExit, reason: str) -> JobEnd:
-    return JobEnd(job_id=job.id, at=now, state=State.FAILED, exit=ended, reason=reason)
+def _failed_job_end(job: SlurmJob, now: float, exit_status: ProcessExit, reason: str) -> JobEnd:
+    return JobEnd(job_id=job.id, at=now, state=State.FAILED, exit=exit_status, reason=reason)
 
 
 def _interpreter_command(script: str) -> list[str]:
-    """By the script's own first line, read here: the file itself may lie where nothing may be executed."""
+    """The interpreter from the script's first line, run explicitly because the file may be on a noexec mount."""
     return script.partition("\n")[0].removeprefix("#!").split(maxsplit=1) or ["/bin/bash"]
 
 
 def _job_environment(job: SlurmJob, account: UnixAccount) -> Mapping[str, str]:
-    """A clean base, what the job asked for, and what Slurm would tell it."""
+    """A base environment, the job's own variables, and the variables that Slurm sets."""
     base = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": account.home,
@@ -247,7 +245,7 @@ def _job_environment(job: SlurmJob, account: UnixAccount) -> Mapping[str, str]:
         "LANG": "C.UTF-8",
     }
     indices = ",".join(str(gpu) for gpu in job.gpus.get(job.nodes[0], ()))
-    told = {
+    slurm_variables = {
         "SLURM_JOB_ID": str(job.id),
         "SLURM_JOB_NAME": job.request.name,
         "SLURM_JOB_NODELIST": job.nodes[0],
@@ -257,13 +255,13 @@ def _job_environment(job: SlurmJob, account: UnixAccount) -> Mapping[str, str]:
         "SLURM_CPUS_ON_NODE": str(job.request.cpus_per_node),
         "SLURM_SUBMIT_DIR": job.request.workdir,
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": indices,  # empty hides every GPU from a job that asked for none
+        "CUDA_VISIBLE_DEVICES": indices,  # empty hides every GPU from a job that requested none
     }
-    return {**base, **job.request.environment, **told}
+    return {**base, **job.request.environment, **slurm_variables}
 
 
 def _take_lock(directory: Path) -> int | None:
-    """The directory's lock, or None while a shim has it."""
+    """The directory's lock, or None while a shim holds it."""
     try:
         lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:
@@ -281,7 +279,7 @@ def _has_begun(directory: Path) -> bool:
 
 
 def _is_same_process(record: Mapping[str, Any]) -> bool:
-    """Whether the pid still means that process: it is not a later one, and not one of an earlier boot."""
+    """Whether the pid still belongs to the recorded process, not to a later one or to one after a reboot."""
     try:
         return bool(record["boot"] == stepd.boot_id() and stepd.start_time(record["pid"]) == record["start"])
     except (OSError, KeyError, ValueError):
@@ -289,9 +287,9 @@ def _is_same_process(record: Mapping[str, Any]) -> bool:
 
 
 def _send_to_session(leader: int, number: int, aim: SignalTarget) -> None:
-    """The leader is the first process of the job's session: the batch shell, or Acme's wrapper around it.
+    """Signal the processes of a session. Its leader is the batch shell, or Acme's wrapper around it.
 
-    The wrapper passes on what is meant for the batch shell, and runs the job's own script as a process beneath it.
+    The wrapper passes on signals for the batch shell, and runs the job's own script as its child.
     """
     with suppress(ProcessLookupError):
         if aim == SignalTarget.ALL:
@@ -312,38 +310,38 @@ def _session_of(pid: int) -> int | None:
 
 
 def _is_batch_shell(pid: int, leader: int) -> bool:
-    """Whether it is the leader, or runs, directly beneath it, another script that was handed over by descriptor.
+    """Whether the process is the leader, or its direct child running another script passed by descriptor.
 
-    A subshell of the leader has the leader's own arguments, so it counts as what the script has started.
+    A subshell of the leader has the leader's arguments, so it counts as a process that the script started.
     """
     if pid == leader:
         return True
     try:
         parent, script = int(stepd.stat_fields(pid)[1]), _script_of(pid)
     except (OSError, IndexError):
-        return False  # it is gone
+        return False  # the process has ended
     return parent == leader and bool(script) and script != _script_of(leader)
 
 
 def _script_of(pid: int) -> str:
-    """The first of its arguments that names a descriptor."""
+    """The first argument that names a file descriptor."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     return next(filter(DESCRIPTOR_PATTERN.fullmatch, words), "")
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text())
+        record = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
 def _end_from_record(job: SlurmJob, record: Mapping[str, Any]) -> JobEnd:
     status, at = int(record["status"]), float(record.get("at", time.time()))
     code, signal = os.WEXITSTATUS(status), os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-    ended = ProcessExit(code=0 if signal else code, signal=signal)
+    exit_status = ProcessExit(code=0 if signal else code, signal=signal)
     if signal:
-        return JobEnd(job_id=job.id, at=at, state=State.FAILED, exit=ended, reason=f"RaisedSignal:{signal}")
+        return JobEnd(job_id=job.id, at=at, state=State.FAILED, exit=exit_status, reason=f"RaisedSignal:{signal}")
     state, reason = (State.FAILED, "NonZeroExitCode") if code else (State.COMPLETED, "None")
-    return JobEnd(job_id=job.id, at=at, state=state, exit=ended, reason=reason)
+    return JobEnd(job_id=job.id, at=at, state=state, exit=exit_status, reason=reason)

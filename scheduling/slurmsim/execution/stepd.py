@@ -1,10 +1,10 @@
-"""The shim beside one job, as slurmstepd is: it starts the command, waits, and writes down how it ended.
+"""The shim next to one job, like slurmstepd: it starts the command, waits, and records how it ended.
 
-It lives in a session of its own and needs nobody: the server may be killed and come back, and finds the record.
-Started by root it stays root, so that the job cannot touch the record, and the job becomes the user of its spec.
-Standard library only; started with `python -S -E stepd.py DIRECTORY LOCK` so that it costs milliseconds. In the
-directory lie `spec.json` (read), `running.json` and `exit.json` (written, each whole or not at all). The lock that it
-inherits is held as long as it lives: whoever gets that lock knows that no shim is there.
+It has its own session and does not depend on the server, which may be killed and finds the record when it restarts.
+Started by root it stays root, so that the job cannot change the record; the job runs as the user in its spec. Standard
+library only; started with `python -S -E stepd.py DIRECTORY LOCK`, which takes milliseconds. The directory contains
+`spec.json` (read), `running.json` and `exit.json` (written, each completely or not at all). The shim holds the
+inherited lock as long as it lives: a process that gets the lock knows that no shim is running.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CAPABILITY_VERSION_3 = 0x20080522
 PR_CAPBSET_DROP = 24
 PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
-LAST_CAPABILITY = 63  # the kernel knows fewer, and refuses the rest
+LAST_CAPABILITY = 63  # the kernel defines fewer and rejects the others
 CANNOT_START_EXIT_CODE = 126
 
 
@@ -32,10 +32,10 @@ def main(directory: str, lock: int) -> int:
     os.set_inheritable(lock, False)  # the job must not hold it
     with open(os.path.join(directory, "spec.json"), encoding="utf-8") as file:
         spec = json.load(file)
-    # What the job leaves behind becomes our child, so that nothing of it survives it, not even what left its session.
+    # Orphans of the job become children of the shim, so that all of them end with it, even outside its session.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    # The record comes before the command: whoever kills us at any instruction leaves either a job that is known, or a
-    # child that hears nothing any more and goes.
+    # The record is written before the command starts. If the shim is killed at any point, the job is either recorded,
+    # or its child gets end of file instead of "g" and exits.
     (ready, is_ready), (go, may_go) = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
@@ -43,7 +43,7 @@ def main(directory: str, lock: int) -> int:
         wait_for_go(is_ready, go)
         exec_job(spec)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # only the job is asked to end; we must be there to see it
+        signal.signal(number, signal.SIG_IGN)  # a stop is for the job; the shim must stay to record its end
     os.close(is_ready)
     os.read(ready, 1)
     write(directory, "running.json", {"pid": child, "start": start_time(child), "boot": boot_id()})
@@ -56,7 +56,7 @@ def main(directory: str, lock: int) -> int:
 
 
 def wait_for_go(ready: int, go: int) -> None:
-    """In the child: lead a session, say so, and go on only when the shim has written down who we are."""
+    """In the child: start a session, report it, and continue only after the shim has recorded this process."""
     os.setsid()
     os.close(ready)
     if os.read(go, 1) != b"g":
@@ -64,27 +64,27 @@ def wait_for_go(ready: int, go: int) -> None:
 
 
 def exec_job(spec: dict[str, Any]) -> None:
-    """The child's way into the job's command; it must not return."""
+    """Replace the child by the job's command; does not return."""
     try:
         if spec["cpus"]:
             os.sched_setaffinity(0, spec["cpus"])
-        # Opened before the change of user, and named by its descriptor: the way to it is closed to that user.
+        # Opened before the change of user and passed by descriptor, because that user cannot access its directory
         script = os.open(spec["script"], os.O_RDONLY)
         os.set_inheritable(script, True)
-        os.umask(0o022)  # the server's is stricter
+        os.umask(0o022)  # the server's umask is stricter
         if spec["ids"]:
             change_user(*spec["ids"])
         enter_workdir(spec["workdir"], spec["user"])
         command = [*spec["interpreter"], f"/dev/fd/{script}"]
-        told = {**spec["environment"], "SLURM_TASK_PID": str(os.getpid())}
-        os.execve(command[0], command, told)  # noqa: S606 - that is its purpose
-    except BaseException as error:  # whatever it is, it must become an exit code, not a second shim
+        environment = {**spec["environment"], "SLURM_TASK_PID": str(os.getpid())}
+        os.execve(command[0], command, environment)  # noqa: S606 - its purpose
+    except BaseException as error:  # every error must become an exit code, not a second shim
         os.write(2, f"stepd: error: the job cannot start: {error}\n".encode())
         os._exit(CANNOT_START_EXIT_CODE)
 
 
 def change_user(uid: int, gid: int) -> None:
-    """For good: with no group but that user's own, no capability, and no setuid program that could bring one back."""
+    """Change the user permanently: only the user's own group, no capabilities, no setuid programs that restore them."""
     for capability in range(LAST_CAPABILITY + 1):
         ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     os.setgroups([])
@@ -94,7 +94,7 @@ def change_user(uid: int, gid: int) -> None:
 
 
 def drop_capabilities() -> None:
-    """The change of user does this too, unless whoever started the server had switched that off (securebits)."""
+    """Drop all capabilities. The change of user does this too, unless securebits disabled it for the server."""
     libc = ctypes.CDLL(None, use_errno=True)
     header, nothing = struct.pack("=Ii", CAPABILITY_VERSION_3, 0), struct.pack("=IIIIII", *[0] * 6)
     libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
@@ -117,7 +117,7 @@ def wait_for_child(child: int) -> int:
 
 
 def kill_remaining_children() -> None:
-    """KILL whatever is left until nothing is left."""
+    """Send KILL to all remaining children until none are left."""
     while True:
         for pid in child_pids():
             try:
@@ -131,14 +131,14 @@ def kill_remaining_children() -> None:
 
 
 def child_pids() -> list[int]:
-    me, found = str(os.getpid()), []
+    own_pid, pids_found = str(os.getpid()), []
     for pid in pids():
         try:
-            if stat_fields(pid)[1] == me:
-                found.append(pid)
+            if stat_fields(pid)[1] == own_pid:
+                pids_found.append(pid)
         except OSError:
-            continue  # gone while we looked
-    return found
+            continue  # the process ended meanwhile
+    return pids_found
 
 
 def pids() -> list[int]:
@@ -146,12 +146,12 @@ def pids() -> list[int]:
 
 
 def start_time(pid: int) -> int:
-    """Field 22 of /proc/pid/stat: with it, a pid means one process for ever."""
+    """Field 22 of /proc/pid/stat, which together with the pid identifies a process until the next boot."""
     return int(stat_fields(pid)[19])
 
 
 def stat_fields(pid: int) -> list[str]:
-    """The fields of /proc/pid/stat from the third on: the second, the name, may hold spaces and brackets."""
+    """The fields of /proc/pid/stat from the third on; the second, the name, may contain spaces and brackets."""
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         return file.read().rpartition(")")[2].split()
 
@@ -162,7 +162,7 @@ def boot_id() -> str:
 
 
 def write(directory: str, name: str, record: dict[str, Any]) -> None:
-    """tmp, fsync, rename: a reader sees the whole record or none."""
+    """Write through a temporary file, fsync and rename: a reader sees the complete record or none."""
     path = os.path.join(directory, name)
     with open(f"{path}.tmp", "w", encoding="utf-8") as file:
         json.dump(record, file)

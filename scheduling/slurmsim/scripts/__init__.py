@@ -1,0 +1,1 @@
+"""The course and the output of simulated jobs: durations, ends, job logs, stacks and kernel logs."""

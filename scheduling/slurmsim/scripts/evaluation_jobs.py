@@ -1,10 +1,10 @@
-"""How a job of an evaluation campaign plays: it says in its log what the real program would, at the times it would.
+"""Simulates a job of an evaluation campaign: it writes the log lines of the real program at realistic times.
 
-What it is to do stands in its environment, as for the program (`checks/evaluate.py`). How long a shard takes does not
-come from what the coordinator expects but from the cost model and the dice of the dataset's name, so that expectations
-can be wrong. A model that is no copy on its node is loaded over the node's link, and a command that scores holds its
-GPU meanwhile. What others load slows nobody. Asked to give way it does as the program: after the shard that it is at if
-that is expected to end soon, else at once. Times are those of the wall, divided by `speed`. Pure.
+Its environment contains the same task as for the real program (`checks/evaluate.py`). The duration of a shard does not
+come from the coordinator's estimate but from the cost model and a random draw by dataset name, so that estimates can be
+wrong. A model without a copy on the node is loaded over the network, and a scoring command holds its GPU meanwhile.
+Loads do not slow each other. On preemption the job stops like the real program: after the current shard if that is
+expected to end soon, otherwise at once. Times are wall times divided by `speed`. Pure.
 """
 
 from __future__ import annotations
@@ -21,50 +21,52 @@ from scheduling.evaluation.work import SliceCost
 
 EVALUATION_VARIABLE = "ACME_EVALUATION"
 COPY_S = 4.5  # 14 GB over 25 Gb/s
-LOAD_S = 1.4  # the same from the host's memory
+LOAD_S = 1.4  # the same from host memory
 REMOVE_S = 0.5
-SHARD_SPREAD = 0.15  # of one shard's time around what its dataset usually takes
-DATASET_SPREAD = 0.3  # of a dataset around the cost model
+SHARD_SPREAD = 0.15  # spread of a shard's time around the usual time of its dataset
+DATASET_SPREAD = 0.3  # spread of a dataset's time around the cost model
 
 TimedLines = tuple[tuple[float, str], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOutput:
-    """What it says and when, in seconds since it began, and when it ends."""
+    """The log lines with their times in seconds since the start, and the time of the end."""
 
-    said: TimedLines
+    lines: TimedLines
     ends_s: float
 
 
 def trial_output(environment: Mapping[str, str], has_gpus: bool, dice: str, speed: float = 1.0) -> TrialOutput | None:
-    """None for a job that is none of a campaign."""
+    """The output of a campaign job; None for other jobs."""
     try:
         what = json.loads(environment[EVALUATION_VARIABLE])
-        said = tuple(
+        lines = tuple(
             _log_line(what, at / speed, values) for at, values in _order_events(what, has_gpus, Random(dice), speed)
         )
     except (KeyError, ValueError, TypeError, AttributeError):
         return None
-    return TrialOutput(said=said, ends_s=said[-1][0] + 0.3 / speed) if said else None
+    return TrialOutput(lines=lines, ends_s=lines[-1][0] + 0.3 / speed) if lines else None
 
 
-def preempted_end_s(environment: Mapping[str, str], moments: Sequence[float], asked_s: float) -> float | None:
-    """When a trial ends that is asked at `asked_s` to give way. `moments` are those of its lines: its model is there,
-    and each shard is done. None for what is no trial, or through with all it has to do."""
+def preempted_end_s(environment: Mapping[str, str], moments: Sequence[float], preempted_s: float) -> float | None:
+    """When a trial ends that is preempted at `preempted_s`; None for other jobs, and if all shards are done by then.
+
+    `moments` are the times of its lines: first the model is ready, then each shard is done.
+    """
     try:
         what = json.loads(environment[EVALUATION_VARIABLE])
         expected = [float(part["expected_s"]) for part in what["parts"]]
         grace_s = float(what["grace_s"])
     except (KeyError, ValueError, TypeError, AttributeError):
         return None
-    over = [moment for moment in moments if moment <= asked_s]
-    if not over:
-        return asked_s
-    if len(over) > len(expected):
+    past = [moment for moment in moments if moment <= preempted_s]
+    if not past:
+        return preempted_s
+    if len(past) > len(expected):
         return None
-    left_s = expected[len(over) - 1] - (asked_s - over[-1])
-    return moments[len(over)] if left_s <= grace_s else asked_s
+    remaining_s = expected[len(past) - 1] - (preempted_s - past[-1])
+    return moments[len(past)] if remaining_s <= grace_s else preempted_s
 
 
 def _order_events(
@@ -102,13 +104,13 @@ def _shard_duration_s(part: Mapping[str, Any], has_gpus: bool, scores: bool) -> 
 
 
 def dataset_cost(dataset: str, samples: int) -> SliceCost:
-    """What a dataset usually takes here, which only its name tells."""
-    odd = Random(f"pace of {dataset}").lognormvariate(0, DATASET_SPREAD)
-    return priors.guess(DatasetDescription(name=dataset, samples=samples), priors.phases().weights_gb).times(odd)
+    """The actual cost of a dataset in this simulation; it depends only on the name and the number of samples."""
+    factor = Random(f"pace of {dataset}").lognormvariate(0, DATASET_SPREAD)
+    return priors.guess(DatasetDescription(name=dataset, samples=samples), priors.phases().weights_gb).times(factor)
 
 
 def _draw_scores(model: str, part: Mapping[str, Any]) -> dict[str, float]:
-    """A checkpoint is somewhat better at everything or somewhat worse; shards of a dataset scatter around it."""
+    """Scores around a level per dataset, shifted by the quality of the checkpoint, with noise per shard."""
     usual = Random(f"level of {part['dataset']}").uniform(0.25, 0.75)
     better = Random(f"quality of {model}").uniform(-0.08, 0.08)
     near = Random(f"{model}:{part['dataset']}:{part['start']}").gauss(0, 0.01)

@@ -1,15 +1,15 @@
-"""What the rank at fault prints when a job fails: sentences by reason, as a table.
+"""The output of the failing rank by failure reason, as a table of templates.
 
-Written from how PyTorch, NCCL, torchrun and srun are known to speak, and from nothing that recognises them: whoever
-changes a sentence here to please a signature makes the measurement of the diagnosis worthless.
+The texts imitate PyTorch, NCCL, torchrun and srun, and were written without regard to what recognizes them: a change
+that makes a text match a signature would make the measurements of the diagnosis worthless.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# What the rank at fault prints. Several ways for what has several; a line beginning with "@" is a frame: file, line,
-# function, code. {x} words are filled in by `_words`.
+# Output of the failing rank. Some reasons have several variants. A line that starts with "@" is a stack frame: file,
+# line, function, code. `_template_values` fills in the {x} placeholders.
 MessageTemplate = tuple[str, ...]
 MESSAGES_BY_REASON: Mapping[str, tuple[MessageTemplate, ...]] = {
     "nvlink_error": (
@@ -272,7 +272,7 @@ MESSAGES_BY_REASON: Mapping[str, tuple[MessageTemplate, ...]] = {
         ),
     ),
 }
-# Whoever waits for the rank at fault dies of waiting, except where it never came as far as a process group.
+# The other ranks fail while they wait for the failing rank, unless it failed before the process group was formed.
 STARTUP_REASONS = frozenset({"syntax_error", "argument_error", "import_error", "name_error", "called_process_error"})
 SLURM_MESSAGES: Mapping[str, MessageTemplate] = {
     "host_oom": (

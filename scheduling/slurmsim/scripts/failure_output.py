@@ -1,6 +1,6 @@
-"""The end of a failing job's log: what the rank at fault says, what the others make of it, and who clears up.
+"""The end of a failing job's log: output of the failing rank, of other ranks, of torchrun and of srun.
 
-Pure; drawn from the play's dice, so that a log that is begun again goes on with the same words.
+Pure; drawn from the run's seed, so that a log that is restarted continues with the same text.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from random import Random
 
 from .failure_messages import MESSAGES_BY_REASON, SLURM_MESSAGES, STARTUP_REASONS, MessageTemplate
 
-MAX_OTHER_RANKS = 6  # so many of the others are heard; a thousand ranks say the same thing
+MAX_OTHER_RANKS = 6  # limit of other ranks with output; all ranks report the same
 TRAINER_ROOT = "/opt/train"
 ELASTIC_PATH = "torch/distributed/elastic/multiprocessing/api.py"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailureContext:
-    """Who is there when it happens."""
+    """The job, nodes and rank of a failure."""
 
     job: int
     reason: str
     exit_code: int
     nodes: Sequence[str]
     gpus_per_node: int
-    rank: int  # at fault
+    rank: int  # the failing rank
     step: int
     dice: str
 
@@ -35,7 +35,7 @@ class FailureContext:
 
 
 def failure_lines(scene: FailureContext) -> list[str]:
-    """Every line from the first sign on."""
+    """All lines of the failure output."""
     random, words = Random(f"{scene.dice}:tail"), _template_values(scene)
     if scene.reason in SLURM_MESSAGES:
         return [line.format(**words) for line in SLURM_MESSAGES[scene.reason]]
@@ -68,7 +68,7 @@ def _template_values(scene: FailureContext) -> dict[str, object]:
 
 
 def _render_template(template: MessageTemplate, words: Mapping[str, object]) -> list[str]:
-    """Frames become Python's two lines, and the first of a run of them gets the head."""
+    """Render a template: each frame becomes Python's two lines, and each group of frames gets the traceback header."""
     lines: list[str] = []
     inside = False
     for line in template:
@@ -88,9 +88,9 @@ def _prefix_with_rank(rank: int, lines: Sequence[str], *, alone: bool) -> list[s
 
 
 def _other_ranks_lines(scene: FailureContext, random: Random) -> list[list[str]]:
-    """The other ranks: a watchdog here, a closed connection there."""
-    everybody_else = [rank for rank in range(scene.ranks) if rank != scene.rank]
-    others = random.sample(everybody_else, k=min(MAX_OTHER_RANKS, len(everybody_else)))
+    """Output of a sample of the other ranks: watchdog errors or closed connections."""
+    other_ranks = [rank for rank in range(scene.ranks) if rank != scene.rank]
+    others = random.sample(other_ranks, k=min(MAX_OTHER_RANKS, len(other_ranks)))
     return [_lost_peer_lines(rank, random) for rank in sorted(others)]
 
 
@@ -110,7 +110,7 @@ def _lost_peer_lines(rank: int, random: Random) -> list[str]:
 
 
 def _interleave_ranks(fault: list[str], others: list[list[str]], random: Random) -> list[str]:
-    """Ranks share a file: now and then another one is read before the rank at fault has finished."""
+    """Combine the ranks' output into one file; sometimes another rank interrupts the failing rank."""
     if not others or random.random() < 0.6:
         return [*fault, *(line for lines in others for line in lines)]
     at = random.randrange(len(fault))

@@ -1,8 +1,8 @@
-"""The words of a played job: start-up, progress, and the last lines of one that fails.
+"""The output of a simulated job: start-up, progress, and the last lines of a failing job.
 
-A log is a fixed sequence of lines, each with its moment, computed from its index alone. So a server that comes back
-counts the lines that are there and goes on with the next. All sentences are our own, in the manner of what training
-and evaluation frameworks print. No I/O, no clock.
+A log is a fixed sequence of lines with times, computed from the line index only. Therefore a server that restarts
+counts the existing lines and continues with the next one. The texts imitate training and evaluation frameworks. No I/O,
+no clock.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from scheduling.slurmsim.values import SlurmJob
 from .failure_output import FailureContext, failure_lines
 from .play import SimulatedRun
 
-MIN_LINE_INTERVAL_S = 2.0  # no job says more than a line every two seconds,
-MAX_LINES = 2_000  # and a long one says less
-MAX_STARTUP_INTERVAL_S = 0.25  # between start-up lines, at most
+MIN_LINE_INTERVAL_S = 2.0  # at most one line every two seconds,
+MAX_LINES = 2_000  # and fewer for long jobs
+MAX_STARTUP_INTERVAL_S = 0.25  # maximum time between start-up lines
 STEPS_PER_LINE = 10
-CHECKPOINT_EVERY = 50  # lines
+CHECKPOINT_EVERY = 50  # in lines
 DATASETS = ("mmlu", "gsm8k", "humaneval", "bbh", "ceval", "arc_challenge", "hellaswag", "triviaqa")
 FIRST_LOSS, LAST_LOSS = 10.8, 2.05
 NOISE_SHARE = 0.03  # of the lines
@@ -42,7 +42,7 @@ NOISE_TEMPLATES = (
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedLog:
-    """One job's log, before it is written."""
+    """One job's log before it is written."""
 
     play: SimulatedRun
     job_id: int
@@ -50,12 +50,12 @@ class PlannedLog:
     nodes: tuple[str, ...]
     gpus_per_node: int
     began_at: float
-    clock_offset_s: float = 0.0  # of the clock by which its lines are stamped
+    clock_offset_s: float = 0.0  # of the clock that timestamps its lines
     gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def ends_s(self) -> float:
-        """After this it says nothing more but its last words; one that hangs has none."""
+        """When the regular output ends; only failure output follows, and none from a hanging job."""
         return min(self.play.duration_s, self.play.silent_s)
 
     @property
@@ -82,26 +82,26 @@ def plan_log(job: SlurmJob, play: SimulatedRun) -> PlannedLog:
 
 
 def lines_until(script: PlannedLog, first: int, until_s: float) -> list[str]:
-    """The lines from index `first` on whose moment, in seconds from the beginning, has come."""
+    """The lines from index `first` that are due at `until_s` seconds after the start."""
     until_s = min(until_s, script.play.duration_s)
-    return list((_trial_lines if script.play.said else _generated_lines)(script, first, until_s))
+    return list((_trial_lines if script.play.lines else _generated_lines)(script, first, until_s))
 
 
 def next_due_s(script: PlannedLog, index: int) -> float:
-    """When line `index` is due, in seconds from the beginning; never, for what comes after the end."""
-    said = script.play.said
-    if said and index >= len(said):
+    """When line `index` is due, in seconds after the start; infinity after the end."""
+    lines = script.play.lines
+    if lines and index >= len(lines):
         return inf
-    at = script.play.slowed_time_s(said[index][0]) if said else _line_due_s(script, index)
+    at = script.play.slowed_time_s(lines[index][0]) if lines else _line_due_s(script, index)
     return at if at < script.ends_s else inf
 
 
 def _trial_lines(script: PlannedLog, first: int, until_s: float) -> Iterator[str]:
-    """Of a job whose lines are known beforehand; where it was struck, with its last words."""
-    lived = [text for at, text in script.play.said if script.play.slowed_time_s(at) < script.ends_s]
-    yield from (text for at, text in script.play.said[first : len(lived)] if script.play.slowed_time_s(at) <= until_s)
+    """Lines of a job with a predetermined log, followed by failure output if a fault ended it."""
+    body = [text for at, text in script.play.lines if script.play.slowed_time_s(at) < script.ends_s]
+    yield from (text for at, text in script.play.lines[first : len(body)] if script.play.slowed_time_s(at) <= until_s)
     if until_s >= script.play.duration_s and script.play.state != State.COMPLETED:
-        yield from _final_lines(script)[max(first - len(lived), 0) :]
+        yield from _final_lines(script)[max(first - len(body), 0) :]
 
 
 def _line_due_s(script: PlannedLog, index: int) -> float:
@@ -111,7 +111,7 @@ def _line_due_s(script: PlannedLog, index: int) -> float:
 
 
 def _startup_interval_s(script: PlannedLog) -> float:
-    """A very short job hurries through its start-up, so that it still says what it is."""
+    """The time between start-up lines; a very short job writes them faster, so that it still identifies itself."""
     return min(MAX_STARTUP_INTERVAL_S, script.play.planned_s / (2 * len(_startup_lines(script))))
 
 
@@ -128,7 +128,7 @@ def _generated_lines(script: PlannedLog, first: int, until_s: float) -> Iterator
 
 
 def _body_line_count(script: PlannedLog) -> int:
-    """How many lines come before the tail: the moments of lines only grow, so it is found by halving."""
+    """The number of lines before the final ones. Line times increase with the index, so a binary search finds it."""
     low, high = 0, 1
     while _line_due_s(script, high) < script.ends_s:
         high *= 2
@@ -176,7 +176,7 @@ def _progress_line(script: PlannedLog, number: int, at_s: float) -> str:
 
 
 def _noise_line(script: PlannedLog, number: int) -> str | None:
-    """What every log is full of and means nothing."""
+    """A meaningless line, as found in every log, or None."""
     dice = Random(f"{script.play.dice}:noise:{number}")
     if dice.random() >= NOISE_SHARE or (number + 1) % CHECKPOINT_EVERY == 0:
         return None
@@ -211,7 +211,7 @@ def _draw_loss(script: PlannedLog, number: int, at_s: float, dice: Random) -> fl
 
 
 def _is_loss_spike(script: PlannedLog, number: int, at_s: float) -> bool:
-    """`SIM_LOSS=spike:0.6` leaves the curve from 60 % of the run on, `nan:0.6` becomes nan there."""
+    """Whether the loss deviates: `SIM_LOSS=spike:0.6` spikes from 60 % of the run on, `nan:0.6` is nan from there."""
     if at_s >= script.play.spike_s:
         return True
     hint, _, where = script.play.loss.partition(":")

@@ -1,7 +1,7 @@
-"""What the kernels of the machine room write down: a log per node, told from the troubles. Pure text.
+"""Kernel logs of the nodes, generated from the list of faults. Pure text.
 
-The log is a function of the list of troubles, so it needs no store of its own and cannot contradict the telemetry. The
-forms are those of `dmesg` on machines with NVIDIA's driver; hangs and slow GPUs leave nothing there, as in life.
+A log is a function of the faults, so it needs no store and cannot contradict the telemetry. Lines have the format of
+`dmesg` on machines with NVIDIA's driver; hangs and slow GPUs leave no lines, as on real machines.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ class KernelLine:
 def kernel_log_lines(
     node: SlurmNode, troubles: Iterable[ClusterFault], *, now: float, offset_s: float = 0.0
 ) -> list[str]:
-    """Everything that the node's kernel has said up to now, with its time and host in front.
+    """All lines of the node's kernel up to now, with time and host.
 
-    The kernel counts from its boot, so the time of every line follows the node's clock as it is set now.
+    The kernel counts from its boot, so the times of all lines follow the present setting of the node's clock.
     """
-    said = sorted(line for trouble in troubles for line in _fault_lines(node, trouble) if line.at <= now)
-    return [f"{_timestamp(line.at + offset_s)} {node.name} kernel: {line.text}" for line in said]
+    lines = sorted(line for trouble in troubles for line in _fault_lines(node, trouble) if line.at <= now)
+    return [f"{_timestamp(line.at + offset_s)} {node.name} kernel: {line.text}" for line in lines]
 
 
 def may_log_between(trouble: ClusterFault, since: float, until: float) -> bool:
-    """Whether it may have lines between two moments: the first ones come soon after it, the last when it is over."""
+    """Whether a fault may log lines between two times: the first ones come soon after it, the last one at its end."""
     return trouble.at + FIRST_LINES_WITHIN_S > since or since < trouble.until <= until
 
 
 def pci_bus_of_gpu(gpu: int) -> str:
-    """The same card as in the telemetry's labels."""
+    """The PCI bus of a GPU, the same as in the telemetry's labels."""
     return f"{0x0F + 0x12 * gpu & 0xFF:02x}"
 
 
@@ -61,25 +61,25 @@ def _storage_lines(trouble: ClusterFault) -> Iterator[KernelLine]:
 def _gpu_fault_messages(node: SlurmNode, trouble: ClusterFault) -> Iterator[tuple[float, str]]:
     dice = Random(f"{trouble.number}:{node.name}:kernel")
     pid, pci = dice.randrange(20_000, 400_000), pci_bus_of_gpu(max(trouble.gpu, 0))
-    who = f"NVRM: Xid (PCI:0000:{pci}:00)"
+    prefix = f"NVRM: Xid (PCI:0000:{pci}:00)"
     process = f"pid={pid}, name=python3"
     match trouble.kind:
         case FaultKind.ECC:
             part = dice.randrange(12)
             yield (
                 0.0,
-                f"{who}: 48, {process}, DBE (double bit error) ECC error on GPU at partition {part}, subpartition 0",
+                f"{prefix}: 48, {process}, DBE (double bit error) ECC error on GPU at partition {part}, subpartition 0",
             )
-            yield 0.1, f"{who}: 63, Row Remapper: New row (0x{dice.randrange(16**8):08x}) marked for remapping"
-            yield 0.2, f"{who}: 94, {process}, Contained: Uncorrectable, channel 0x00000008"
+            yield 0.1, f"{prefix}: 63, Row Remapper: New row (0x{dice.randrange(16**8):08x}) marked for remapping"
+            yield 0.2, f"{prefix}: 94, {process}, Contained: Uncorrectable, channel 0x00000008"
         case FaultKind.NVLINK:
             link = dice.randrange(12)
-            yield 0.0, f"{who}: 74, {process}, NVLink: fatal error detected on link {link}(0x10000, 0x0, 0x0, 0x0)"
-            yield 1.0, f"{who}: 45, {process}, Ch 00000008"
+            yield 0.0, f"{prefix}: 74, {process}, NVLink: fatal error detected on link {link}(0x10000, 0x0, 0x0, 0x0)"
+            yield 1.0, f"{prefix}: 45, {process}, Ch 00000008"
         case FaultKind.OFF_BUS:
-            yield 0.0, f"{who}: 79, {process}, GPU has fallen off the bus."
+            yield 0.0, f"{prefix}: 79, {process}, GPU has fallen off the bus."
             yield 0.0, f"NVRM: GPU 0000:{pci}:00.0: GPU has fallen off the bus."
-            yield 0.4, f"{who}: 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"
+            yield 0.4, f"{prefix}: 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"
         case FaultKind.FABRIC:
             port = dice.randrange(4)
             yield 0.0, f"mlx5_core 0000:{0x40 + port:02x}:00.0: mlx5_{port}: Port: 1 Link DOWN"

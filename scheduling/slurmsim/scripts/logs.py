@@ -1,6 +1,7 @@
-"""Job logs on disk, beneath one directory (`log_paths`).
+"""Job logs and kernel logs on disk, below one directory (`log_paths`).
 
-`LogBook` writes what played jobs say. It keeps no file open: two thousand jobs would be two thousand descriptors.
+`JobLogWriter` writes the output of simulated jobs. It opens files only while writing, to avoid thousands of
+descriptors.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from .play import LogOpenResult, SimulatedRun
 log = logging.getLogger(__name__)
 
 KERNEL_EVERY_S = 1.0
-MAX_JOBS_PER_WRITE = 1_000  # jobs written in one turn; the rest is late by a turn, not lost
+MAX_JOBS_PER_WRITE = 1_000  # per turn; further jobs are written in the next turn
 
 
 @dataclass(kw_only=True)
 class _OpenLog:
-    """One log being written: its script, its path, and the index of the next line."""
+    """A log being written: its plan, its path, and the index of the next line."""
 
     script: PlannedLog
     path: str
@@ -39,7 +40,7 @@ class _OpenLog:
 
 
 class JobLogWriter:
-    """The stage of a simulated cluster: every running job's next lines, written when they are due."""
+    """Writes each running job's next lines when they are due."""
 
     def __init__(self, root: Path, records: AttemptRecords | None = None) -> None:
         self._root, self._records = root, records or AttemptRecords(root)
@@ -53,8 +54,8 @@ class JobLogWriter:
             return LogOpenResult.STARTED_BEFORE
         try:
             os.close(open_log(self._root, entry.path, TRUNCATE_FLAGS))
-        except InvalidLogPath as refused:
-            log.info("job %s: %s", job.id, refused)
+        except InvalidLogPath as error:
+            log.info("job %s: %s", job.id, error)
             return LogOpenResult.BAD_PATH
         self._records.begin(job, job.began_at)
         self._track_log(job.id, entry)
@@ -64,12 +65,12 @@ class JobLogWriter:
         self._records.finish(job, at, code)
 
     def resume_job_log(self, job: SlurmJob, play: SimulatedRun) -> None:
-        """Go on after the last whole line; half a line, cut off by a crash, is taken back."""
+        """Continue after the last complete line; an incomplete line, left by a crash, is removed."""
         entry = _OpenLog(script=plan_log(job, play), path=output_path(job, self._root))
         try:
             entry.index = self._count_whole_lines(entry.path)
-        except InvalidLogPath as refused:
-            log.warning("job %s: its log is lost: %s", job.id, refused)
+        except InvalidLogPath as error:
+            log.warning("job %s: cannot resume its log: %s", job.id, error)
             return
         self._track_log(job.id, entry)
 
@@ -87,7 +88,7 @@ class JobLogWriter:
             self._write_lines(entry, until, last_words)
 
     def write(self, now: float) -> int:
-        """Write what is due, and say how many jobs were written."""
+        """Write the lines that are due; returns the number of jobs written."""
         written = 0
         while self._due and self._due[0][0] <= now and written < MAX_JOBS_PER_WRITE:
             _, job_id = heappop(self._due)
@@ -111,15 +112,15 @@ class JobLogWriter:
         entry.index += len(new)
         self._append_lines(entry, [*new, *([last_words] if last_words else [])])
 
-    def _append_lines(self, entry: _OpenLog, said: Sequence[str]) -> None:
-        if not said:
+    def _append_lines(self, entry: _OpenLog, lines: Sequence[str]) -> None:
+        if not lines:
             return
-        text = "".join(f"{line}\n" for line in said)
+        text = "".join(f"{line}\n" for line in lines)
         try:
             with _open_log_descriptor(self._root, entry.path, APPEND_FLAGS) as fd:
                 os.write(fd, text.encode())
-        except (InvalidLogPath, OSError) as lost:
-            log.warning("job %s: %d log lines are lost: %s", entry.script.job_id, len(said), lost)
+        except (InvalidLogPath, OSError) as error:
+            log.warning("job %s: cannot write %d log lines: %s", entry.script.job_id, len(lines), error)
 
     def _count_whole_lines(self, path: str) -> int:
         with _open_log_descriptor(self._root, path, APPEND_FLAGS & ~os.O_WRONLY | os.O_RDWR) as fd:
@@ -140,7 +141,7 @@ def _open_log_descriptor(root: Path, path: str, flags: int) -> Iterator[int]:
 
 
 class KernelLogWriter:
-    """Each node's kernel log as a file, made anew whenever its kernel has said something more."""
+    """Writes each node's kernel log to a file, rewritten whenever it has new lines."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -149,7 +150,7 @@ class KernelLogWriter:
     def write(
         self, nodes: Iterable[SlurmNode], troubles: Sequence[ClusterFault], now: float, offset_s: float = 0.0
     ) -> int:
-        """Write what has become due, and say how many files were written."""
+        """Write the logs with new lines; returns the number of files written."""
         if now - self._written_at < KERNEL_EVERY_S:
             return 0
         fresh = [trouble for trouble in troubles if kernel_log.may_log_between(trouble, self._written_at, now)]
@@ -161,12 +162,12 @@ class KernelLogWriter:
             self._write_log(node, kernel_log.kernel_log_lines(node, troubles, now=now, offset_s=offset_s))
         return len(chosen)
 
-    def _write_log(self, node: SlurmNode, said: Sequence[str]) -> None:
-        text = "".join(f"{line}\n" for line in said)
+    def _write_log(self, node: SlurmNode, lines: Sequence[str]) -> None:
+        text = "".join(f"{line}\n" for line in lines)
         try:
             with _open_log_descriptor(
                 self._root, str(self._root / "kernel" / f"{node.name}.log"), TRUNCATE_FLAGS
             ) as fd:
                 os.write(fd, text.encode())
-        except (InvalidLogPath, OSError) as lost:
-            log.warning("node %s: its kernel log is lost: %s", node.name, lost)
+        except (InvalidLogPath, OSError) as error:
+            log.warning("node %s: cannot write its kernel log: %s", node.name, error)

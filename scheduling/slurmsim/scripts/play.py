@@ -1,10 +1,10 @@
-"""What a simulated job does: how long it lasts and how it ends.
+"""Simulates a job: how long it runs and how it ends.
 
-The simulated cluster cannot run a command, so it plays it. Hints in the job's own environment decide (`SIM_DURATION_S`,
-`SIM_END`, `SIM_LOSS`); what they leave open is drawn from the seed and the job's key, by the kind of work
-(`ACME_KIND`), so that the same job plays the same way in every run. Several ends with commas between them are those of
-its attempts, the last also of all further ones: `FAILED:1:cuda_error,COMPLETED` fails once. Only drawn durations are
-divided by the speed: times are always those of the wall, and whatever is above the cluster sees one consistent clock.
+The simulated cluster cannot run commands. Hints in the job's environment (`SIM_DURATION_S`, `SIM_END`, `SIM_LOSS`)
+decide how a job goes; everything else is drawn from the seed and the job's key, by the kind of work (`ACME_KIND`), so
+that a job goes the same way in every run. Several ends separated by commas are those of its attempts; the last one also
+holds for all further attempts: `FAILED:1:cuda_error,COMPLETED` fails once. Only drawn durations are divided by the
+speed: all times are wall times, so that everything above the cluster sees one consistent clock.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from scheduling.slurmsim.values import (
 
 from .evaluation_jobs import TimedLines, preempted_end_s, trial_output
 
-TERM_GRACE_S = 0.3  # how long a played job takes to obey TERM
-BAD_OUTPUT_EXIT = ProcessExit(signal=53)  # what Slurm gives a job whose output file cannot be opened
-REFUSED_START_EXIT = ProcessExit(code=97)  # what a batch script of Acme exits with if its attempt was started before
+TERM_GRACE_S = 0.3  # time that a simulated job takes to end after TERM
+BAD_OUTPUT_EXIT = ProcessExit(signal=53)  # of a job whose output file cannot be opened, as in Slurm
+REFUSED_START_EXIT = ProcessExit(code=97)  # of a batch script whose attempt was started before
 MIN_DURATION_S = 0.2
-NODE_TEST_VARIABLE, NODE_TEST_DURATION_S = "ACME_TEST_NODE", 5.0  # a test of nodes, and how long it takes
+NODE_TEST_VARIABLE, NODE_TEST_DURATION_S = "ACME_TEST_NODE", 5.0  # marks a node test, and its duration
 
 
 @dataclass(frozen=True, kw_only=True)
 class KindProfile:
-    """How one kind of work usually goes: median and spread of its duration, and the odds that it fails."""
+    """How one kind of work usually goes: median and spread of the duration, and the probability of failure."""
 
     median_s: float
     spread: float
@@ -76,24 +76,24 @@ EXIT_OF_END = {
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedRun:
-    """One job's whole course, as far as it is known: what befalls it later makes another play of it."""
+    """The course of a job as far as it is known. A later fault replaces it by another one."""
 
     kind: JobKind
     duration_s: float
-    planned_s: float  # without what befell it: its pace goes by this
+    planned_s: float  # without faults; determines the pace of its output
     state: State
     exit: ProcessExit
     cause: str = ""
     loss: str = ""
-    dice: str = ""  # what its log lines are drawn from
-    culprit: tuple[str, int] | None = None  # node and GPU, where one of them is to blame
-    silent_s: float = inf  # from here on it hangs and says nothing
+    dice: str = ""  # seed of its log lines
+    culprit: tuple[str, int] | None = None  # the node and GPU at fault, if any
+    silent_s: float = inf  # from here on it hangs without output
     spike_s: float = inf
     slow_s: tuple[float, float] | None = None  # from, until
-    said: TimedLines = ()  # every line of its log, where these are known beforehand
+    lines: TimedLines = ()  # its whole log, if that is predetermined
 
     def slowed_time_s(self, work_s: float) -> float:
-        """When work that would be done at `work_s` is done, with the time that a slow GPU costs."""
+        """The time at which the work planned for `work_s` is done, including the delay by a slow GPU."""
         if self.slow_s is None or work_s <= self.slow_s[0]:
             return work_s
         since, until = self.slow_s
@@ -105,11 +105,11 @@ class SimulatedRun:
 
 
 class InvalidSimHint(ValueError):
-    """A SIM_ variable that cannot be understood; the sentence names it."""
+    """A SIM_ variable that cannot be parsed; the message names it."""
 
 
 def simulate_run(job: SlurmJob, *, seed: int, speed: float, trial_speed: float = 1.0) -> SimulatedRun:
-    """What the job is to do, and then what befell it, in the order in which it did."""
+    """The planned course of a job with the impacts of faults applied in order of time."""
     play = _run_without_faults(job, seed=seed, speed=speed, trial_speed=trial_speed)
     for blow in sorted(job.blows, key=lambda blow: blow.at):
         play = _apply_impact(play, blow, max(blow.at - job.began_at, 0.0), job.began_at)
@@ -128,28 +128,28 @@ def _run_without_faults(job: SlurmJob, *, seed: int, speed: float, trial_speed: 
             state=State.COMPLETED,
             exit=ProcessExit(),
             dice=dice,
-            said=trial.said,
+            lines=trial.lines,
             culprit=_draw_culprit(Random(dice), job),
         )
     random, gpus = Random(dice), job.request.node_count * job.request.gpus_per_node
     duration = random.lognormvariate(log(PROFILE_BY_KIND[kind].median_s), PROFILE_BY_KIND[kind].spread)
-    state, ended, cause = _draw_end(random, PROFILE_BY_KIND[kind])
-    if NODE_TEST_VARIABLE in environment:  # it fails where something is broken, and for no reason of its own
-        duration, state, ended, cause = NODE_TEST_DURATION_S * speed, State.COMPLETED, ProcessExit(), ""
+    state, exit_status, cause = _draw_end(random, PROFILE_BY_KIND[kind])
+    if NODE_TEST_VARIABLE in environment:  # fails only because of faults, never by itself
+        duration, state, exit_status, cause = NODE_TEST_DURATION_S * speed, State.COMPLETED, ProcessExit(), ""
     if hint := environment.get("SIM_END"):
         ends = hint.split(",")
-        state, ended, cause = _parse_end_hint(ends[min(_previous_attempts(job), len(ends) - 1)])
+        state, exit_status, cause = _parse_end_hint(ends[min(_previous_attempts(job), len(ends) - 1)])
     if state == State.FAILED and not cause:
         reason = draw_reason(random, kind, gpus)
         cause, duration = reason.name, min(duration, draw_time_to_failure_s(random, reason))
-    hinted = _parse_duration_hint(environment.get("SIM_DURATION_S", ""))
-    duration = max(duration / speed, MIN_DURATION_S) if hinted is None else hinted
+    duration_hint = _parse_duration_hint(environment.get("SIM_DURATION_S", ""))
+    duration = max(duration / speed, MIN_DURATION_S) if duration_hint is None else duration_hint
     return SimulatedRun(
         kind=kind,
         duration_s=inf if state == State.TIMEOUT else duration,
         planned_s=inf if state == State.TIMEOUT else duration,
         state=state,
-        exit=ended,
+        exit=exit_status,
         cause=cause,
         loss=environment.get("SIM_LOSS", ""),
         dice=dice,
@@ -158,7 +158,7 @@ def _run_without_faults(job: SlurmJob, *, seed: int, speed: float, trial_speed: 
 
 
 def _draw_culprit(random: Random, job: SlurmJob) -> tuple[str, int] | None:
-    """On which of its GPUs a drawn failure shows."""
+    """A random GPU of the job, on which a drawn failure shows."""
     places = [(node, gpu) for node in job.nodes for gpu in job.gpus.get(node, ())]
     return random.choice(places) if places else None
 
@@ -188,14 +188,14 @@ def _apply_impact(play: SimulatedRun, blow: FaultImpact, at_s: float, began_at: 
 
 
 def check_hints(environment: Mapping[str, str]) -> None:
-    """Raise BadHint where a SIM_ variable makes no sense, before the job is taken."""
+    """Raise InvalidSimHint for an invalid SIM_ variable, before the job is accepted."""
     _parse_duration_hint(environment.get("SIM_DURATION_S", ""))
     for hint in filter(None, environment.get("SIM_END", "").split(",")):
         _parse_end_hint(hint)
 
 
 def _previous_attempts(job: SlurmJob) -> int:
-    """By the key of its attempt, `acme:ID.NUMBER`; others have one."""
+    """The number of earlier attempts, from the attempt's key `acme:ID.NUMBER`; 0 for other jobs."""
     number = job.request.comment.rpartition(".")[2]
     return max(int(number) - 1, 0) if job.request.comment.startswith("acme:") and number.isdigit() else 0
 
@@ -217,14 +217,14 @@ def _parse_duration_hint(text: str) -> float | None:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < inf:
-        raise InvalidSimHint(f"SIM_DURATION_S: {text!r:.40} is no number of seconds")
+        raise InvalidSimHint(f"SIM_DURATION_S: {text!r:.40} is not a number of seconds")
     return seconds
 
 
 def _parse_end_hint(text: str) -> tuple[State, ProcessExit, str]:
-    """`COMPLETED`, `FAILED:<exit code>[:<reason>]`, `OUT_OF_MEMORY`, `NODE_FAIL`, `TIMEOUT` (never ends by itself).
+    """Parse `COMPLETED`, `FAILED:<exit code>[:<reason>]`, `OUT_OF_MEMORY`, `NODE_FAIL` or `TIMEOUT`.
 
-    A failure without a reason gets one from the table, by the kind and size of the job.
+    `TIMEOUT` never ends by itself. A failure without a reason gets one from the table, by the job's kind and size.
     """
     word, _, rest = text.partition(":")
     code, _, cause = rest.partition(":")
@@ -234,44 +234,44 @@ def _parse_end_hint(text: str) -> tuple[State, ProcessExit, str]:
         state = State(word)
         return state, EXIT_OF_END.get(state, ProcessExit()), CAUSE_OF_END.get(state, "")
     raise InvalidSimHint(
-        f"SIM_END: {text!r:.40} is no end; FAILED:1, FAILED:1:{next(iter(REASONS_BY_NAME))} and COMPLETED are"
+        f"SIM_END: {text!r:.40} is not a valid end. Examples: COMPLETED, FAILED:1:{next(iter(REASONS_BY_NAME))}"
     )
 
 
 class LogOpenResult(StrEnum):
-    """Whether a played job may begin."""
+    """Whether a simulated job may start."""
 
     READY = "ready"
-    BAD_PATH = "bad path"  # its log is not where we may write to
+    BAD_PATH = "bad path"  # its log path is not allowed
     STARTED_BEFORE = "started before"  # another job has started the same attempt
 
 
 class JobOutputSink(Protocol):
-    """Where a played job's words go."""
+    """Receives the output of simulated jobs."""
 
     def open(self, job: SlurmJob, play: SimulatedRun) -> LogOpenResult:
-        """Begin its log and its attempt record."""
+        """Create its log and its attempt record."""
         ...
 
     def resume_job_log(self, job: SlurmJob, play: SimulatedRun) -> None: ...
 
     def replace_run(self, job: SlurmJob, play: SimulatedRun) -> None:
-        """It goes on by another play; what is written stays."""
+        """Continue with another course; lines already written stay."""
         ...
 
     def dump(self, job_id: int, now: float) -> None:
-        """Its ranks were asked where they stand."""
+        """Write the stacks of its ranks."""
         ...
 
     def close(self, job_id: int, until: float, last_words: str = "") -> None: ...
 
     def record_exit(self, job: SlurmJob, at: float, code: int) -> None:
-        """The last action of its batch script."""
+        """Write the exit code to its attempt record, as its batch script would."""
         ...
 
 
 class NullOutputSink:
-    """For worlds that nobody reads."""
+    """Discards all output; used where logs are not needed."""
 
     def open(self, job: SlurmJob, play: SimulatedRun) -> LogOpenResult:
         return LogOpenResult.READY
@@ -293,7 +293,7 @@ class NullOutputSink:
 
 
 class SimulatedExecutor:
-    """The hands of a simulated cluster: they know every end beforehand."""
+    """Simulates jobs; the end of each is known in advance."""
 
     def __init__(
         self,
@@ -308,13 +308,13 @@ class SimulatedExecutor:
         self._stage, self._effects = stage or NullOutputSink(), effects or NullEffectRecorder()
         self._ends: list[tuple[float, int]] = []
         self._due: dict[int, JobEnd] = {}
-        self._begun: dict[int, SlurmJob] = {}  # jobs whose command began and whose end was not polled yet
+        self._begun: dict[int, SlurmJob] = {}  # jobs that have started and whose end was not polled yet
 
     def start(self, job: SlurmJob, now: float) -> None:
         play = self.run_of_job(job)
         match self._stage.open(job, play):
             case LogOpenResult.READY:
-                self._effects.started(job, job.began_at)
+                self._effects.record_start(job, job.began_at)
                 self._begun[job.id] = job
                 self._schedule_natural_end(job, play)
             case LogOpenResult.BAD_PATH:
@@ -332,26 +332,29 @@ class SimulatedExecutor:
         self._schedule_natural_end(job, play)
 
     def _adopt_completing(self, job: SlurmJob, play: SimulatedRun) -> None:
-        """One that ended, or was being stopped, when the server was killed: it ends as it would have ended."""
+        """Adopt a job that ended or was being stopped when the server was killed; it ends as it would have ended."""
         if job.began_at and job.began_at + play.duration_s <= job.ended_at + _signal_grace_s(job.exit.signal):
             self._begun[job.id] = job
-            self._schedule_end(replace(_natural_end(job, play), lost_node="", broke=None))  # the node was lost before
+            self._schedule_end(replace(_natural_end(job, play), lost_node="", broke=None))
             return
         if job.began_at and job.exit not in (BAD_OUTPUT_EXIT, REFUSED_START_EXIT):
             self._begun[job.id] = job
         self._schedule_end(JobEnd(job_id=job.id, at=job.ended_at + TERM_GRACE_S, state=job.state, exit=job.exit))
 
     def signal(self, job: SlurmJob, number: int, now: float, aim: SignalTarget = SignalTarget.ALL) -> None:
-        """TERM and KILL end a played job. One that hangs says where its ranks stand, at the signal that its program
-        expects for that; a campaign's trial gives way at USR1; at any other they shrug."""
+        """TERM and KILL end a simulated job.
+
+        A hanging job prints the stacks of its ranks on the signal that its program uses for that. A campaign trial
+        stops on USR1. Other signals have no effect.
+        """
         if number == _stack_signal(job) and now - job.began_at >= self.run_of_job(job).silent_s:
             self._stage.dump(job.id, now)
             return
-        known = self._due.get(job.id)
-        if number == SIGUSR1 and known is not None and (ends_s := self._preempted_end_s(job, now)) is not None:
-            self._schedule_end(replace(known, at=min(job.began_at + ends_s + MIN_DURATION_S, known.at)))
+        planned_end = self._due.get(job.id)
+        if number == SIGUSR1 and planned_end is not None and (ends_s := self._preempted_end_s(job, now)) is not None:
+            self._schedule_end(replace(planned_end, at=min(job.began_at + ends_s + MIN_DURATION_S, planned_end.at)))
             return
-        if number not in (TERM, KILL) or known is None or known.at <= now + _signal_grace_s(number):
+        if number not in (TERM, KILL) or planned_end is None or planned_end.at <= now + _signal_grace_s(number):
             return
         self._stage.close(job.id, now, _cancellation_message(job))
         self._schedule_end(
@@ -360,7 +363,7 @@ class SimulatedExecutor:
 
     def _preempted_end_s(self, job: SlurmJob, now: float) -> float | None:
         play = self.run_of_job(job)
-        moments = [play.slowed_time_s(at_s) for at_s, _ in play.said]
+        moments = [play.slowed_time_s(at_s) for at_s, _ in play.lines]
         return preempted_end_s(job.request.environment, moments, now - job.began_at)
 
     def apply_fault(self, job: SlurmJob, now: float) -> None:
@@ -372,25 +375,25 @@ class SimulatedExecutor:
         return self._ends[0][0] if self._ends else None
 
     def poll_ends(self, now: float) -> Sequence[JobEnd]:
-        ended = []
+        ends = []
         while self._ends and self._ends[0][0] <= now:
             at, job_id = heappop(self._ends)
-            known = self._due.get(job_id)
-            if known is not None and known.at == at:  # otherwise a later word, say a signal, took its place
+            planned_end = self._due.get(job_id)
+            if planned_end is not None and planned_end.at == at:  # otherwise a signal or a fault has replaced it
                 self._stage.close(job_id, at)
-                ended.append(self._due.pop(job_id))
-                self._report_end(ended[-1])
-        return ended
+                ends.append(self._due.pop(job_id))
+                self._report_end(ends[-1])
+        return ends
 
-    def _report_end(self, ended: JobEnd) -> None:
-        if job := self._begun.pop(ended.job_id, None):
-            code = _record_exit_code(ended)
+    def _report_end(self, end: JobEnd) -> None:
+        if job := self._begun.pop(end.job_id, None):
+            code = _record_exit_code(end)
             if code is not None:
-                self._stage.record_exit(job, ended.at, code)
-            self._effects.ended(job, ended.at, _process_exit_status(ended))
+                self._stage.record_exit(job, end.at, code)
+            self._effects.record_end(job, end.at, _process_exit_status(end))
 
     def run_of_job(self, job: SlurmJob) -> SimulatedRun:
-        """A job's play; one whose hints are nonsense plays as if it had none."""
+        """A job's course. If its hints are invalid, they are ignored."""
         try:
             return self._simulate_job(job)
         except InvalidSimHint:
@@ -406,48 +409,48 @@ class SimulatedExecutor:
             return
         self._schedule_end(_natural_end(job, play))
 
-    def _schedule_end(self, ended: JobEnd) -> None:
-        self._due[ended.job_id] = ended
-        heappush(self._ends, (ended.at, ended.job_id))
+    def _schedule_end(self, end: JobEnd) -> None:
+        self._due[end.job_id] = end
+        heappush(self._ends, (end.at, end.job_id))
 
 
 def _natural_end(job: SlurmJob, play: SimulatedRun) -> JobEnd:
-    """How it ends by itself."""
+    """The end of a job that is not stopped from outside."""
     lost = job.nodes[0] if play.state == State.NODE_FAIL and job.nodes else ""
     reason = "NonZeroExitCode" if play.exit.code else str(_END_REASONS.get(play.state, "None"))
     at = job.began_at + play.duration_s
-    ended = JobEnd(job_id=job.id, at=at, state=play.state, exit=play.exit, reason=reason, lost_node=lost)
-    return replace(ended, broke=_own_fault_impact(play, at))
+    end = JobEnd(job_id=job.id, at=at, state=play.state, exit=play.exit, reason=reason, lost_node=lost)
+    return replace(end, broke=_own_fault_impact(play, at))
 
 
 def _signal_grace_s(number: int) -> float:
-    """How long after a signal the job may still come to an end by itself."""
+    """How long after a signal the job may still end by itself."""
     return 0.0 if number == KILL else TERM_GRACE_S
 
 
-def _failed_start(job: SlurmJob, at: float, ended: ProcessExit, reason: str) -> JobEnd:
-    return JobEnd(job_id=job.id, at=at, state=State.FAILED, exit=ended, reason=reason)
+def _failed_start(job: SlurmJob, at: float, exit_status: ProcessExit, reason: str) -> JobEnd:
+    return JobEnd(job_id=job.id, at=at, state=State.FAILED, exit=exit_status, reason=reason)
 
 
-def _process_exit_status(ended: JobEnd) -> ProcessExit:
-    """What the kernel saw of it. The controller's exit says less: nothing of a lost node, and 125 of lost memory."""
-    if ended.state in KILLED_STATES and ended.exit == EXIT_OF_END[ended.state]:
+def _process_exit_status(end: JobEnd) -> ProcessExit:
+    """The exit status that the kernel saw. The controller reports less: none for a lost node, 125 for lost memory."""
+    if end.state in KILLED_STATES and end.exit == EXIT_OF_END[end.state]:
         return ProcessExit(signal=KILL)
-    return ended.exit
+    return end.exit
 
 
-def _record_exit_code(ended: JobEnd) -> int | None:
-    """What its batch script would write down; None where KILL or the loss of its node leaves it no time for that."""
-    if ended.state == State.OUT_OF_MEMORY:
-        return 128 + KILL  # the command alone was killed
-    seen = _process_exit_status(ended)
-    if seen.signal:
-        return None if seen.signal == KILL else 128 + seen.signal
-    return seen.code
+def _record_exit_code(end: JobEnd) -> int | None:
+    """The exit code that its batch script would record; None if KILL or a node failure prevents that."""
+    if end.state == State.OUT_OF_MEMORY:
+        return 128 + KILL  # only the command was killed
+    exit_status = _process_exit_status(end)
+    if exit_status.signal:
+        return None if exit_status.signal == KILL else 128 + exit_status.signal
+    return exit_status.code
 
 
 def _own_fault_impact(play: SimulatedRun, at: float) -> FaultImpact | None:
-    """The machine's side of an end that the failure table drew; a blow from outside is known already."""
+    """The machine fault behind a failure drawn from the table; faults from outside are recorded already."""
     breaks = REASONS_BY_NAME[play.cause].breaks if play.cause in REASONS_BY_NAME else None
     if breaks is None or play.culprit is None:
         return None

@@ -1,7 +1,7 @@
-"""What the ranks of a played job that hangs print when they are asked for their stacks. Pure.
+"""The stacks that the ranks of a hanging simulated job print. Pure.
 
-One of them has not come where the others wait: it reads data, or saves; or all have come and a link is dead. Drawn
-from the play's dice, in the manner of `faulthandler`; the sentences are written without a look at who reads them.
+One rank has not reached the collective where the others wait: it reads data or saves; or all have reached it and a link
+is dead. Drawn from the run's seed, in the format of `faulthandler`, without regard to what parses it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .job_output import PlannedLog, rank_at_fault
 
 TRAINER_PATH = "/opt/train"
 TORCH_PATH = "/usr/local/lib/python3.11/site-packages/torch"
-Frames = tuple[tuple[str, int, str], ...]  # file, line, function; the innermost first
+Frames = tuple[tuple[str, int, str], ...]  # file, line, function; innermost first
 
 TRAINING_LOOP_FRAMES: Frames = (
     (f"{TRAINER_PATH}/train/loop.py", 141, "train_step"),
@@ -49,12 +49,12 @@ HEARTBEAT_FRAMES: Frames = (
 
 
 def stack_lines(script: PlannedLog) -> Iterator[str]:
-    """Every rank's lines, one rank after the other."""
+    """The stack lines of all ranks, in order of rank."""
     dice = Random(f"{script.play.dice}:stacks")
-    fault, there = rank_at_fault(script), dice.choice(CULPRIT_FRAMES)
+    fault, culprit_frames = rank_at_fault(script), dice.choice(CULPRIT_FRAMES)
     for rank in range(script.ranks):
-        where = there if rank == fault else ALL_REDUCE_FRAMES
-        yield from (f"[rank{rank}]: {line}" for line in _rank_stack_lines(rank, where, 40_000 + rank))
+        frames = culprit_frames if rank == fault else ALL_REDUCE_FRAMES
+        yield from (f"[rank{rank}]: {line}" for line in _rank_stack_lines(rank, frames, 40_000 + rank))
 
 
 def _rank_stack_lines(rank: int, where: Frames, pid: int) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Detectors: values in, findings out. What is healthy and only looks ill is half of the table."""
+"""The detectors as pure functions. Half of the cases are healthy jobs and nodes that only look faulty."""
 
 import importlib.util
 import math
@@ -26,32 +26,32 @@ EVEN = [10.0 * n for n in range(50)]  # the last at 490
 
 
 @pytest.mark.parametrize(("silent_s", "found"), [(29, False), (31, True), (600, True)])
-def test_a_hang_is_three_times_the_usual_interval_without_a_step(silent_s, found):
+def test_hang_limit_is_three_times_the_usual_step_interval(silent_s, found):
     assert bool(detect_hang(EVEN, 490 + silent_s)) is found
 
 
-def test_slow_steps_have_more_patience():
+def test_slow_steps_have_a_higher_hang_limit():
     steps = [60.0 * n for n in range(50)]
 
     assert detect_hang(steps, steps[-1] + 179) is None
     assert detect_hang(steps, steps[-1] + 181).expected == 180
 
 
-def test_quick_steps_still_have_half_a_minute():
+def test_hang_limit_is_at_least_half_a_minute():
     steps = [0.1 * n for n in range(100)]
 
     assert detect_hang(steps, steps[-1] + 29) is None
     assert detect_hang(steps, steps[-1] + 31)
 
 
-def test_the_first_steps_are_no_measure():
+def test_first_steps_do_not_count_for_the_hang_limit():
     compiled = [0.0, 600, 1200, 1210, 1220, *(1220 + 10 * n for n in range(1, 20))]
 
     assert detect_hang(compiled, compiled[-1] + 31).expected == 30
-    assert detect_hang(compiled[:8], compiled[7] + 3000) is None  # too few to say anything
+    assert detect_hang(compiled[:8], compiled[7] + 3000) is None  # too few intervals
 
 
-def test_a_declared_section_is_no_hang_while_it_lasts_and_no_measure_afterwards():
+def test_declared_section_is_not_a_hang_and_does_not_count_for_the_limit():
     save = SectionInterval(name="checkpoint", begin=491)
 
     assert detect_hang(EVEN, 491 + 900, [save]) is None
@@ -59,7 +59,7 @@ def test_a_declared_section_is_no_hang_while_it_lasts_and_no_measure_afterwards(
     assert detect_hang(EVEN, 1000 + 31, [SectionInterval(name="checkpoint", begin=491, end=1000)]).since == 1000
 
 
-def test_a_pause_in_a_section_does_not_make_the_detector_more_patient():
+def test_pause_in_a_section_does_not_raise_the_hang_limit():
     steps = [*EVEN, *(1000.0 + 10 * n for n in range(20))]
 
     found = detect_hang(steps, steps[-1] + 31, [SectionInterval(name="evaluation", begin=495, end=995)])
@@ -67,35 +67,35 @@ def test_a_pause_in_a_section_does_not_make_the_detector_more_patient():
     assert found.expected == 30
 
 
-def test_a_section_that_does_not_end_is_a_hang_of_its_own():
+def test_endless_section_is_a_hang_of_its_own():
     found = detect_hang(EVEN, 491 + 1801, [SectionInterval(name="checkpoint", begin=491)])
 
     assert (found.subject, found.since) == ("checkpoint", 491)
 
 
-def test_a_job_that_reports_nothing_hangs_when_its_log_counts_no_more_steps():
+def test_job_without_reports_hangs_when_its_log_counts_no_more_steps():
     log = [TimedLine(at=10.0 * n, text=f"iteration {n:>5}/ 90000 | loss 2.1") for n in range(40)]
-    moans = [TimedLine(at=390 + 5.0 * n, text="watchdog: still at iteration 39") for n in range(20)]
+    complaints = [TimedLine(at=390 + 5.0 * n, text="watchdog: still at iteration 39") for n in range(20)]
 
     assert detect_hang_in_log(log, 415) is None
-    assert detect_hang_in_log(log + moans, 421 + 60).since == 390
+    assert detect_hang_in_log(log + complaints, 421 + 60).since == 390
 
 
-def test_a_log_without_steps_is_judged_by_its_silence():
+def test_log_without_steps_is_judged_by_its_silence():
     log = [TimedLine(at=10.0 * n, text="still reading shards") for n in range(40)]
 
     assert detect_hang_in_log(log, 390 + 290) is None
     assert detect_hang_in_log(log, 390 + 310)
 
 
-def test_steps_are_found_in_the_ways_that_trainers_write_them():
+def test_step_numbers_are_read_in_the_formats_of_common_trainers():
     text = ["step: 1", "Iteration 2/10", "[global_step=3] loss", "iter 4", "stepping down at 9", "steps 5"]
     text.append(" iteration        6/   90000 | consumed samples:         1536")
 
     assert len(step_times(TimedLine(at=n, text=line) for n, line in enumerate(text))) == 6
 
 
-# --- pace
+# --- slow steps
 
 
 def steps(count=200, slow_from=None, factor=1.5, noise=0.01, seed=1):
@@ -108,26 +108,26 @@ def steps(count=200, slow_from=None, factor=1.5, noise=0.01, seed=1):
     return made
 
 
-def test_long_sequences_raise_no_alarm():
+def test_long_sequences_are_not_a_slowdown():
     assert slow_steps.slow_step_findings(steps()) == []
 
 
 @pytest.mark.parametrize("factor", [1.2, 1.5, 3.0])
-def test_a_slowdown_that_stays_is_found_once(factor):
+def test_lasting_slowdown_is_reported_once(factor):
     found = slow_steps.slow_step_findings(steps(400, slow_from=150, factor=factor))
 
     assert [one.symptom for one in found] == [SymptomType.SLOW]
     assert 150 <= found[0].since < 150 + slow_steps.SMALL_EXCESS_STEPS
 
 
-def test_one_long_pause_is_no_slowdown():
+def test_single_long_pause_is_not_a_slowdown():
     series = steps()
     series[100:103] = [slow_steps.StepTiming(at=one.at, seconds=60, tokens=one.tokens) for one in series[100:103]]
 
     assert slow_steps.slow_step_findings(series) == []
 
 
-def test_the_fit_finds_what_was_put_in_though_a_fifth_of_the_steps_is_wild():
+def test_fit_is_correct_with_a_fifth_of_the_steps_as_outliers():
     series = steps(100)
     series[::5] = [
         slow_steps.StepTiming(at=s.at, seconds=9 * s.seconds, tokens=s.tokens, squares=s.squares) for s in series[::5]
@@ -139,14 +139,14 @@ def test_the_fit_finds_what_was_put_in_though_a_fifth_of_the_steps_is_wild():
     assert found.beta == pytest.approx(6e-10, rel=0.03)
 
 
-def test_a_job_that_says_nothing_of_its_batches_is_held_to_its_median():
+def test_job_without_batch_sizes_is_compared_to_its_median_step():
     even = [slow_steps.StepTiming(at=float(n), seconds=2.0 if n < 100 else 3.0) for n in range(140)]
 
     assert [one.expected for one in slow_steps.slow_step_findings(even)] == [pytest.approx(2.0)]
 
 
 def uneven(kind, count=300, slow_from=200):
-    """Steps that get slower by half, of batches of which something is not told."""
+    """Steps that become 50% slower, with batches whose size is partly unreported."""
     dice = Random(5)
     for n in range(count):
         tokens = dice.uniform(5e4, 5e5) if kind != "equal" else 2e5
@@ -156,14 +156,14 @@ def uneven(kind, count=300, slow_from=200):
         yield slow_steps.StepTiming(at=float(n), seconds=seconds, tokens=tokens if kind == "tokens" else 1.0)
 
 
-@pytest.mark.parametrize(("kind", "tells"), [("equal", True), ("tokens", False), ("times", False)])
-def test_a_job_whose_batches_vary_in_what_it_does_not_tell_is_not_judged_by_its_steps(kind, tells):
+@pytest.mark.parametrize(("kind", "can_tell"), [("equal", True), ("tokens", False), ("times", False)])
+def test_job_with_unreported_batch_differences_is_not_judged_by_its_steps(kind, can_tell):
     found = slow_steps.evaluate_steps(uneven(kind))
 
-    assert (found.can_tell, found.finding is not None) == (tells, tells)
+    assert (found.can_tell, found.finding is not None) == (can_tell, can_tell)
 
 
-def test_a_second_slowdown_is_found_after_the_first_was_over():
+def test_second_slowdown_is_reported_after_the_first_has_ended():
     fast, slow = steps(400), steps(400, slow_from=0, factor=2)
 
     assert len(slow_steps.slow_step_findings(fast[:100] + slow[100:150] + fast[150:250] + slow[250:])) == 2
@@ -180,23 +180,23 @@ def ranks(slow=(), factor=1.4, group=lambda number: str(number // 8)):
     ]  # fmt: skip
 
 
-def test_equal_ranks_are_not_told_apart_though_groups_differ():
+def test_ranks_are_compared_within_their_group_only():
     assert detect_slow_ranks(ranks(), 0) == []
 
 
-def test_one_slow_rank_is_named():
+def test_single_slow_rank_is_named():
     found = detect_slow_ranks(ranks(slow=[5]), 0)
 
     assert [(one.symptom, one.subject) for one in found] == [(SymptomType.SLOW_RANK, "rank 5")]
 
 
-def test_slow_ranks_of_one_node_are_the_node():
+def test_several_slow_ranks_of_a_node_name_the_node():
     found = detect_slow_ranks(ranks(slow=[4, 5, 6]), 0)
 
     assert [(one.symptom, one.subject) for one in found] == [(SymptomType.SLOW_NODE, "n1")]
 
 
-def test_of_two_nobody_can_say_which_one_is_slow():
+def test_group_of_two_ranks_names_no_slow_rank():
     assert detect_slow_ranks(ranks(slow=[5], group=lambda number: str(number // 2)), 0) == []
 
 
@@ -212,29 +212,29 @@ def falling(count=200, seed=1):
     return [2 + 3 * math.exp(-n / 80) + dice.gauss(0, 0.02) for n in range(count)]
 
 
-def test_a_spike_that_comes_back_is_no_failure():
+def test_loss_spike_that_recovers_is_not_a_failure():
     assert loss.loss_findings(losses([*falling(), *[6.0] * 20, *falling()[150:]])) == []
 
 
-def test_a_spike_that_stays_is_found_once_with_the_steps_it_began_at():
+def test_lasting_loss_spike_is_reported_once_with_its_first_step():
     found = loss.loss_findings(losses([*falling(), *[6.0] * 60]))
 
     assert [(one.symptom, one.since) for one in found] == [(SymptomType.LOSS_SPIKE, 200.0)]
     assert found[0].subject.startswith("200-")
 
 
-def test_a_healthy_fall_and_its_noise_are_nothing():
+def test_noisy_falling_loss_is_healthy():
     assert all(loss.loss_findings(losses(falling(600, seed))) == [] for seed in range(5))
 
 
-def test_one_nan_is_waited_for_and_two_are_found():
+def test_single_nan_loss_is_tolerated_and_two_are_reported():
     assert loss.loss_findings(losses([*falling(), math.nan, *falling()[150:]])) == []
     assert [one.symptom for one in loss.loss_findings(losses([*falling(), math.nan, math.nan, math.nan]))] == [
         SymptomType.NAN
     ]
 
 
-def test_overflowing_gradients_are_skipped_by_mixed_precision_unless_they_stay():
+def test_gradient_overflow_is_reported_only_if_it_lasts():
     def norms(count):
         return [loss.LossPoint(step=n, at=n, loss=2.0, grad_norm=math.inf if n < count else 1.0) for n in range(40)]
 
@@ -249,7 +249,7 @@ def reading(**fields):
     return NodeTelemetryWindow(node="n1", **{"heard_at": 1000.0, **fields})
 
 
-def test_a_healthy_node_has_nothing_to_say():
+def test_healthy_node_has_no_findings():
     assert node_health_findings(reading(hottest_c=70, throttled=0.05, xids=[0, 0]), 1010) == []
 
 
@@ -258,12 +258,12 @@ def test_a_healthy_node_has_nothing_to_say():
     [
         ({"xids": [79]}, Severity.BAD, "Xid 79"),
         ({"xids": [13]}, Severity.NOTE, "Xid 13"),
-        ({"xids": [4711]}, Severity.NOTE, "no catalogue"),
+        ({"xids": [4711]}, Severity.NOTE, "not in the catalogue"),
         ({"ecc_uncorrected": 2}, Severity.BAD, "memory"),
         ({"rows_pending": 1}, Severity.WARN, "reset"),
-        ({"remap_failed": True}, Severity.BAD, "replaced"),
+        ({"remap_failed": True}, Severity.BAD, "remapped"),
         ({"nvlink_errors": 900}, Severity.WARN, "NVLink"),
-        ({"ecc_corrected": 5000}, Severity.WARN, "corrected"),
+        ({"ecc_corrected": 5000}, Severity.WARN, "Corrected"),
         ({"nics_down": ["ib3"]}, Severity.BAD, "ib3"),
         ({"hottest_c": 90.0}, Severity.WARN, "90 °C"),
         ({"hottest_c": 95.0}, Severity.BAD, "95 °C"),
@@ -273,7 +273,7 @@ def test_a_healthy_node_has_nothing_to_say():
         ({"heard_at": None}, Severity.WARN, "No telemetry"),
     ],
 )
-def test_each_sign_has_its_weight(fields, severity, word):
+def test_each_node_fault_has_its_severity(fields, severity, word):
     (found,) = node_health_findings(reading(**fields), 1010)
 
     assert found.severity == severity
@@ -293,17 +293,17 @@ def test_each_sign_has_its_weight(fields, severity, word):
         ({"heard_at": None}, False),
     ],
 )
-def test_heat_and_silence_of_a_node_are_no_evidence_that_it_ended_an_attempt(fields, expected):
+def test_heat_and_missing_telemetry_are_not_faults_that_end_programs(fields, expected):
     assert reports_fault(reading(**fields)) is expected
 
 
-def test_the_worst_comes_first():
+def test_findings_are_sorted_by_severity():
     found = node_health_findings(reading(xids=[13, 79], hottest_c=90.0), 1010)
 
     assert [one.severity for one in found] == [Severity.BAD, Severity.WARN, Severity.NOTE]
 
 
-def test_a_lemon_fails_again_and_again_and_is_forgiven_in_time():
+def test_node_with_repeated_failures_is_a_lemon_until_they_are_old():
     day = 86400.0
     past = [NodeHistoryEntry(at=n * day, what="xid") for n in range(5)]
 
@@ -313,7 +313,7 @@ def test_a_lemon_fails_again_and_again_and_is_forgiven_in_time():
     assert lemon_score([NodeHistoryEntry(at=0, what="rebooted for an upgrade")], day) == 0
 
 
-# --- the bench, small
+# --- the bench on a small set
 
 PATH = Path(__file__).resolve().parents[3] / "bench" / "detectors.py"
 
@@ -326,23 +326,23 @@ def bench():
     return module
 
 
-def test_on_generated_series_the_predictor_beats_change_points(bench):
+def test_predictor_beats_change_points_on_generated_series(bench):
     ours, by_tokens, by_time, points = bench.compare_detectors(20, seed=3)
 
     assert ours["precision"] >= 0.99
     assert ours["recall"] >= 0.95
     assert points["precision"] < ours["precision"]
-    assert by_tokens["false_alarms"] == by_time["false_alarms"] == 0  # they cannot tell, and say nothing
+    assert by_tokens["false_alarms"] == by_time["false_alarms"] == 0  # such jobs are not judged
 
 
-def test_where_there_is_nothing_to_tell_the_steps_alone_are_enough(bench):
+def test_step_times_alone_are_enough_for_equal_batches(bench):
     _, by_tokens, by_time, _ = bench.compare_detectors(20, seed=3, packed=False)
 
     assert min(by_tokens["precision"], by_time["precision"]) >= 0.99
     assert min(by_tokens["recall"], by_time["recall"]) >= 0.95
 
 
-def test_the_bench_counts_what_came_too_early_as_false(bench):
+def test_bench_counts_early_findings_as_false_alarms(bench):
     cases = [([None] * 10, 5, 1.2), ([None] * 10, None, 1), ([None] * 10, 5, 1.2)]
     answers = iter([[2, 7], [4], []])
 
@@ -352,7 +352,7 @@ def test_the_bench_counts_what_came_too_early_as_false(bench):
     assert row["delay_steps"]["p50"] == 2
 
 
-def test_change_points_do_find_a_step_in_even_steps(bench):
+def test_change_points_find_a_slowdown_in_even_steps(bench):
     took = [2.0] * 100 + [3.0] * 60
     even = [
         slow_steps.StepTiming(at=float(n), seconds=seconds * (1 + 0.01 * (n % 3))) for n, seconds in enumerate(took)

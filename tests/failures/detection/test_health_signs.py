@@ -1,4 +1,4 @@
-"""Slow steps and sick nodes: seen by the detectors, told as incidents, decided about, counted in the ledger."""
+"""Slow steps and faulty nodes: detection, incidents, recovery decisions and the ledger."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def training(root, on=("seren-001", "seren-002", "seren-003"), **asked):
 
 
 def reports(attempt, until, *paces, tokens=True):
-    """Stretches of so many steps of so many seconds, the last step at `until`."""
+    """Store steps. Each pace is (number of steps, seconds per step); the last step ends at `until`."""
     first = attempt.progress.count()
     took = [seconds for steps, seconds in paces for _ in range(steps)]
     ends = [until - timedelta(seconds=sum(took[number + 1 :])) for number in range(len(took))]
@@ -51,12 +51,12 @@ def reports(attempt, until, *paces, tokens=True):
         Progress(attempt=attempt, at=at, step=step, tokens=4096 * step if tokens else None, step_time_s=seconds)
         for step, (at, seconds) in enumerate(zip(ends, took, strict=True), first + 1)
     )
-    said = {"at": until, "heard_at": until, "step": first + len(took), "loss": 2.0}
-    Pulse.objects.update_or_create(attempt=attempt, defaults=said)
+    values = {"at": until, "heard_at": until, "step": first + len(took), "loss": 2.0}
+    Pulse.objects.update_or_create(attempt=attempt, defaults=values)
 
 
 def samples(name, now, *, xid=0, hot=60.0, minutes=5, came=1.0):
-    """One each 15 seconds until now; the Xid came so many minutes ago."""
+    """Store one sample every 15 seconds until `now`. The Xid appears in the last `came` minutes."""
     node = Node.objects.get(name=name)
     for number in range(int(minutes * 4)):
         at = now - number * 15 * SECOND
@@ -79,7 +79,7 @@ def hot(name):
 # --- slow steps
 
 
-def test_steps_that_become_slow_are_a_sign_and_open_an_incident(tmp_path):
+def test_slow_steps_create_a_sign_and_open_an_incident(tmp_path):
     now = clock.now()
     attempt = training(tmp_path)
     reports(attempt, now, (100, 2.0), (20, 3.0))
@@ -88,14 +88,14 @@ def test_steps_that_become_slow_are_a_sign_and_open_an_incident(tmp_path):
 
     sign = Sign.objects.get()
     assert (sign.attempt, sign.symptom, sign.node, sign.ended_at) == (attempt, "slow", None, None)
-    assert "50% longer than their batches explain" in sign.why
+    assert "50% longer than expected for their batches" in sign.why
     assert abs(sign.since - (now - MINUTE)) < 10 * SECOND
     assert (sign.incident.root_cause, sign.incident.subject) == ("SlowNode", attempt.job.public_id)
     assert Event.objects.filter(what="sign.seen", attempt=attempt).count() == 1
 
 
 @pytest.mark.parametrize("case", ["steady", "one pause", "opted out", "silent"])
-def test_nothing_is_said_of_steps_that_are_as_long_as_ever(tmp_path, case):
+def test_steps_without_a_lasting_slowdown_create_no_sign(tmp_path, case):
     now = clock.now()
     attempt = training(tmp_path, **({"labels": {"acme-recovery": "off"}} if case == "opted out" else {}))
     slow = {"steady": (20, 2.0), "one pause": (1, 60.0)}.get(case, (20, 3.0))
@@ -105,7 +105,7 @@ def test_nothing_is_said_of_steps_that_are_as_long_as_ever(tmp_path, case):
     assert not Sign.objects.exists()
 
 
-def test_a_long_slowdown_is_never_taken_for_the_usual_and_ends_when_it_ends(tmp_path):
+def test_long_slowdown_does_not_become_the_baseline(tmp_path):
     now = clock.now()
     attempt = training(tmp_path)
     reports(attempt, now, (250, 2.0), (20, 3.0))
@@ -123,7 +123,7 @@ def test_a_long_slowdown_is_never_taken_for_the_usual_and_ends_when_it_ends(tmp_
     assert sign.ended_at is not None and Incident.objects.get().state == "resolved"
 
 
-def test_seen_twice_it_is_said_once(tmp_path):
+def test_slowdown_found_twice_is_reported_once(tmp_path):
     now = clock.now()
     reports(training(tmp_path), now, (100, 2.0), (20, 3.0))
 
@@ -131,11 +131,11 @@ def test_seen_twice_it_is_said_once(tmp_path):
     assert Incident.objects.count() == 1
 
 
-def test_the_node_that_alone_is_not_well_is_named_and_its_job_proposed_to_go_on_without_it(tmp_path):
+def test_only_unhealthy_node_is_blamed_and_a_restart_without_it_is_proposed(tmp_path):
     now = clock.now()
     attempt = training(tmp_path)
-    sick = Node.objects.get(name="seren-002")
-    Sign.objects.create(cluster=sick.cluster, node=sick, symptom="node", severity="warn", since=now, why="Hot.")
+    warm = Node.objects.get(name="seren-002")
+    Sign.objects.create(cluster=warm.cluster, node=warm, symptom="node", severity="warn", since=now, why="Hot.")
     reports(attempt, now, (100, 2.0), (20, 3.0))
 
     slow_steps_once(now)
@@ -146,21 +146,21 @@ def test_the_node_that_alone_is_not_well_is_named_and_its_job_proposed_to_go_on_
     decision = Decision.objects.get()
     assert (decision.action, decision.mode, decision.drain) == ("restart elsewhere", "propose", ["seren-002"])
     assert (decision.attempt, decision.diagnosis, decision.checkpoint_step) == (attempt, None, 30)
-    assert any("Of its nodes seren-002 alone is not well" in one for one in decision.pro)
+    assert any("seren-002 is the only node of the job with health problems" in one for one in decision.pro)
 
 
 def slowed(root, now, mode="act"):
     attempt = training(root)
-    sick = Node.objects.get(name="seren-002")
+    warm = Node.objects.get(name="seren-002")
     recovery_actions.set_recovery_mode(mode, author=rows.LOOP)
-    Sign.objects.create(cluster=sick.cluster, node=sick, symptom="node", severity="warn", since=now, why="Hot.")
+    Sign.objects.create(cluster=warm.cluster, node=warm, symptom="node", severity="warn", since=now, why="Hot.")
     reports(attempt, now, (100, 2.0), (20, 3.0))
     slow_steps_once(now)
     decide_and_recover_once(now)
     return attempt
 
 
-def test_where_recovery_acts_the_slow_attempt_is_ended_and_goes_on_without_the_node(tmp_path):
+def test_recovery_restarts_a_slow_job_without_the_blamed_node(tmp_path):
     now = clock.now()
     attempt = slowed(tmp_path, now)
     attempt.refresh_from_db()
@@ -177,7 +177,7 @@ def test_where_recovery_acts_the_slow_attempt_is_ended_and_goes_on_without_the_n
     assert not Diagnosis.objects.exists()
 
 
-def test_an_attempt_that_ends_by_itself_first_is_not_started_again_because_it_was_slow(tmp_path):
+def test_slow_attempt_that_completes_is_not_restarted(tmp_path):
     now = clock.now()
     attempt = slowed(tmp_path, now, mode="propose")
     decision_actions.approve(Decision.objects.get(), author=rows.author(), now=now)
@@ -185,11 +185,11 @@ def test_an_attempt_that_ends_by_itself_first_is_not_started_again_because_it_wa
 
     decide_and_recover_once(now)
 
-    assert Decision.objects.get().outcome == "Its attempt ended by itself before that."
+    assert Decision.objects.get().outcome == "The attempt ended by itself before."
     assert not Node.objects.get(name="seren-002").drain_asked
 
 
-def test_what_a_slow_attempt_dies_of_is_judged_and_decided_for_itself(tmp_path):
+def test_failure_of_a_slow_attempt_gets_its_own_diagnosis_and_decision(tmp_path):
     now = clock.now()
     attempt = slowed(tmp_path, now, mode="propose")
     make.end(tmp_path, attempt, make.STORAGE)
@@ -203,7 +203,7 @@ def test_what_a_slow_attempt_dies_of_is_judged_and_decided_for_itself(tmp_path):
     assert Sign.objects.slow().get().ended_at == Diagnosis.objects.get().attempt.ended_at
 
 
-def test_slow_time_is_slow_in_the_ledger_and_no_longer_productive(tmp_path):
+def test_ledger_counts_slow_time_as_slow_and_not_as_productive(tmp_path):
     now = clock.now()
     attempt = training(tmp_path)
     reports(attempt, now, (100, 2.0), (20, 4.0))
@@ -224,7 +224,7 @@ def test_slow_time_is_slow_in_the_ledger_and_no_longer_productive(tmp_path):
 
 
 def unpacked(now, lengths):
-    """Steps of sequences of such lengths; what they take is what such batches take."""
+    """Steps with sequences of these lengths, and the times that such batches take."""
     tokens = squares = 0
     for step, length in enumerate(lengths, 1):
         tokens, squares = tokens + 64 * length, squares + 64.0 * length**2
@@ -233,37 +233,37 @@ def unpacked(now, lengths):
 
 
 @pytest.mark.parametrize("squares", [True, False])
-def test_long_sequences_are_no_slow_steps_and_without_their_squares_nobody_can_tell(squares):
-    """Two ways to fill the same number of tokens; only the squares tell them apart."""
+def test_long_sequences_are_not_slow_steps_and_need_squared_lengths_to_judge(squares):
+    """Batches with the same number of tokens differ only in their squared lengths."""
     mixed = [512, 2048, 1024, 4096, 768, 3072] * 30
-    told = [row if squares else row._replace(sum_sq=None) for row in unpacked(clock.now(), mixed + [8192] * 40)]
+    measured = [row if squares else row._replace(sum_sq=None) for row in unpacked(clock.now(), mixed + [8192] * 40)]
 
-    found = slow_steps.evaluate_steps(measured_steps(told))
+    found = slow_steps.evaluate_steps(measured_steps(measured))
 
     assert (found.finding, found.can_tell) == (None, squares)
 
 
-def test_squares_that_only_some_steps_tell_are_not_used():
-    told = list(unpacked(clock.now(), [512, 1024, 2048, 512]))
+def test_squared_lengths_are_ignored_if_some_steps_lack_them():
+    reported = list(unpacked(clock.now(), [512, 1024, 2048, 512]))
 
-    steps = measured_steps([told[0], told[1]._replace(sum_sq=float("nan")), *told[2:]])
+    steps = measured_steps([reported[0], reported[1]._replace(sum_sq=float("nan")), *reported[2:]])
 
     assert [step.squares for step in steps] == [0.0, 0.0, 0.0] and steps[0].tokens == 64 * 1024
 
 
-def test_without_step_times_they_are_taken_from_one_report_to_the_next():
+def test_missing_step_times_are_derived_from_consecutive_reports():
     now = clock.now()
-    told = [ProgressRow(10 * n, now + 20 * n * SECOND, None, None) for n in range(4)] + [
+    reported = [ProgressRow(10 * n, now + 20 * n * SECOND, None, None) for n in range(4)] + [
         ProgressRow(30, now, None, None)
     ]
 
-    assert [step.seconds for step in measured_steps(told)] == [2.0, 2.0, 2.0]
+    assert [step.seconds for step in measured_steps(reported)] == [2.0, 2.0, 2.0]
 
 
 # --- nodes
 
 
-def test_an_xid_of_a_broken_gpu_is_a_sign_and_the_node_is_proposed_to_be_tested(tmp_path):
+def test_xid_of_a_broken_gpu_creates_a_sign_and_proposes_a_node_test(tmp_path):
     now = clock.now()
     watched(tmp_path)
     samples("seren-001", now, xid=79)
@@ -281,7 +281,7 @@ def test_an_xid_of_a_broken_gpu_is_a_sign_and_the_node_is_proposed_to_be_tested(
 
 
 @pytest.mark.parametrize("case", ["well", "old", "of the program", "a hot moment", "exporter silent"])
-def test_a_node_is_left_alone_that_reports_nothing_new_and_bad(tmp_path, case):
+def test_node_without_new_faults_gets_no_sign(tmp_path, case):
     now = clock.now()
     watched(tmp_path)
     how = {"old": {"xid": 79, "came": 99.0}, "of the program": {"xid": 13}}.get(case, {})
@@ -293,7 +293,7 @@ def test_a_node_is_left_alone_that_reports_nothing_new_and_bad(tmp_path, case):
     assert not Sign.objects.exists()
 
 
-def test_a_node_without_telemetry_is_warned_of_and_nothing_is_decided(tmp_path):
+def test_missing_telemetry_is_a_warning_without_a_decision(tmp_path):
     now = clock.now()
     watched(tmp_path)
     samples("seren-001", now - 10 * MINUTE)
@@ -307,7 +307,7 @@ def test_a_node_without_telemetry_is_warned_of_and_nothing_is_decided(tmp_path):
     assert sign.why.startswith("No telemetry for ")
 
 
-def test_a_node_that_is_well_again_takes_its_proposal_back(tmp_path):
+def test_proposal_expires_when_the_node_is_healthy_again(tmp_path):
     now = clock.now()
     watched(tmp_path)
     samples("seren-001", now, hot=97.0)
@@ -322,7 +322,7 @@ def test_a_node_that_is_well_again_takes_its_proposal_back(tmp_path):
     assert Event.objects.filter(what__in=("sign.passed", "decision.expired", "incident.resolved")).count() == 3
 
 
-def test_a_node_in_use_is_closed_now_and_tested_when_it_is_empty(tmp_path):
+def test_busy_node_is_drained_now_and_tested_when_it_is_empty(tmp_path):
     recovery_actions.set_recovery_mode("act", author=rows.LOOP)
     now = clock.now()
     home = watched(tmp_path)
@@ -331,7 +331,7 @@ def test_a_node_in_use_is_closed_now_and_tested_when_it_is_empty(tmp_path):
 
     decide_and_recover_once(now)
     decision = Decision.objects.get()
-    assert decision.outcome == "It is tested when it is empty: 1 job there."
+    assert decision.outcome == "Waiting for 1 job to end before the node test."
     assert Node.objects.get(name="seren-001").drain_asked and attempt.stop_as == ""
 
     job_actions.finish(attempt, AttemptEnd(state=State.COMPLETED, at=now, exit_code=0), author=rows.LOOP)
@@ -339,7 +339,7 @@ def test_a_node_in_use_is_closed_now_and_tested_when_it_is_empty(tmp_path):
     assert decision.node_test.nodes == ["seren-001"] and len(decision.node_test.partners) == 1
 
 
-def test_a_node_that_is_closed_already_is_nobodys_to_decide_about(tmp_path):
+def test_drained_node_gets_no_decision(tmp_path):
     now = clock.now()
     home, node = watched(tmp_path), Node.objects.get(name="seren-001")
     node_actions.drain(node, author=rows.author(), why="Its fan is changed.", now=now)
@@ -348,7 +348,7 @@ def test_a_node_that_is_closed_already_is_nobodys_to_decide_about(tmp_path):
     assert decide_and_recover_once(now) == 0
 
 
-def test_an_undo_opens_the_node_and_recovery_leaves_it_alone(tmp_path):
+def test_undo_resumes_the_node_and_recovery_does_not_drain_it_again(tmp_path):
     recovery_actions.set_recovery_mode("act", author=rows.LOOP)
     now = clock.now()
     home, node = watched(tmp_path), Node.objects.get(name="seren-001")
@@ -362,7 +362,7 @@ def test_an_undo_opens_the_node_and_recovery_leaves_it_alone(tmp_path):
     assert decide_and_recover_once(now + 2 * MINUTE) == 0
 
 
-def test_who_dies_on_the_node_joins_the_incident_that_its_sign_opened(tmp_path):
+def test_failure_on_the_node_joins_the_incident_of_its_sign(tmp_path):
     now = clock.now()
     home = watched(tmp_path)
     sign_actions.record_finding(hot("seren-001"), home, now, node=Node.objects.get(name="seren-001"))
@@ -373,7 +373,7 @@ def test_who_dies_on_the_node_joins_the_incident_that_its_sign_opened(tmp_path):
     assert found.incident == incident and incident.lead == found and incident.attempts == 1
 
 
-def test_a_node_that_fails_again_and_again_is_a_lemon(tmp_path):
+def test_node_with_repeated_failures_is_reported_as_a_lemon(tmp_path):
     now = clock.now()
     watched(tmp_path)
     for _ in range(5):
@@ -382,10 +382,10 @@ def test_a_node_that_fails_again_and_again_is_a_lemon(tmp_path):
 
     assert {one.what for one in history_of_node(Node.objects.get(name="seren-001"), now)} == {"job_failed_here_alone"}
     assert node_health_once(clock.now()) == 1
-    assert "a lemon score of 5.0" in Sign.objects.get().why
+    assert "lemon score 5.0" in Sign.objects.get().why
 
 
-def test_one_node_that_blows_up_leaves_the_others_alone(tmp_path, monkeypatch):
+def test_error_on_one_node_does_not_affect_the_others(tmp_path, monkeypatch):
     now = clock.now()
     watched(tmp_path)
     samples("seren-001", now, xid=79)
@@ -403,7 +403,7 @@ def test_one_node_that_blows_up_leaves_the_others_alone(tmp_path, monkeypatch):
     assert Sign.objects.get().node.name == "seren-002"
 
 
-def test_while_telemetry_is_silent_nothing_passes(tmp_path):
+def test_signs_do_not_end_while_telemetry_is_missing(tmp_path):
     now = clock.now()
     watched(tmp_path)
     samples("seren-001", now, xid=79)
@@ -417,7 +417,7 @@ def test_while_telemetry_is_silent_nothing_passes(tmp_path):
 
 
 def lost(tmp_path):
-    """A sign of an Xid that came long ago, and that the driver still shows."""
+    """A sign of an Xid that occurred long ago and that the driver still reports."""
     now = clock.now()
     watched(tmp_path)
     samples("seren-001", now - 15 * MINUTE, xid=79)
@@ -426,7 +426,7 @@ def lost(tmp_path):
     return now
 
 
-def test_a_lost_gpu_is_not_well_while_the_driver_shows_its_code(tmp_path):
+def test_sign_of_a_lost_gpu_lasts_while_the_driver_reports_its_code(tmp_path):
     now = lost(tmp_path)
 
     assert node_health_once(now) == 0
@@ -437,7 +437,7 @@ def test_a_lost_gpu_is_not_well_while_the_driver_shows_its_code(tmp_path):
     assert Sign.objects.get().ended_at == now
 
 
-def test_a_lost_gpu_is_remembered_while_its_node_alone_is_silent(tmp_path):
+def test_sign_of_a_lost_gpu_lasts_while_its_node_sends_no_telemetry(tmp_path):
     now = lost(tmp_path)
     samples("seren-002", now + 15 * MINUTE)
 
@@ -448,7 +448,7 @@ def test_a_lost_gpu_is_remembered_while_its_node_alone_is_silent(tmp_path):
 
 
 @pytest.mark.parametrize("case", ["resumed", "tested", "incident resolved"])
-def test_who_clears_the_node_ends_its_sign_and_it_stays_ended(tmp_path, case):
+def test_clearing_the_node_ends_its_sign_for_good(tmp_path, case):
     now = lost(tmp_path)
     node = Node.objects.get(name="seren-001")
     node_actions.drain(node, author=rows.author(), why="Its GPU is changed.", now=now)
@@ -466,8 +466,10 @@ def test_who_clears_the_node_ends_its_sign_and_it_stays_ended(tmp_path, case):
     assert node_health_once(now) == 0
 
 
-@pytest.mark.parametrize(("case", "why"), [("unwatched", "no telemetry any more"), ("down", "its cluster's word")])
-def test_a_sign_ends_where_nobody_looks_any_more(tmp_path, case, why):
+@pytest.mark.parametrize(
+    ("case", "why"), [("unwatched", "no longer has telemetry"), ("down", "reports the node as down")]
+)
+def test_sign_ends_when_its_node_is_no_longer_monitored(tmp_path, case, why):
     now = clock.now()
     watched(tmp_path)
     samples("seren-001", now, xid=79)
@@ -483,21 +485,21 @@ def test_a_sign_ends_where_nobody_looks_any_more(tmp_path, case, why):
     assert why in Event.objects.get(what="sign.passed").why
 
 
-def test_figures_that_move_are_not_told_again(tmp_path, monkeypatch):
+def test_changed_numbers_alone_send_no_update(tmp_path, monkeypatch):
     now = clock.now()
-    home, node, told = watched(tmp_path), Node.objects.get(name="seren-001"), []
+    home, node, updates = watched(tmp_path), Node.objects.get(name="seren-001"), []
     sign_actions.record_finding(hot("seren-001"), home, now, node=node)
-    monkeypatch.setattr(sign_actions.live, "changed", lambda *topics: told.append(topics))
+    monkeypatch.setattr(sign_actions.live, "publish_on_commit", lambda *topics: updates.append(topics))
 
     hotter = replace(hot("seren-001"), why="A GPU is at 101 °C.")
     assert sign_actions.record_finding(hotter, home, now + MINUTE, node=node) is None
-    assert (told, Sign.objects.get().seen_at) == ([], now + MINUTE)
+    assert (updates, Sign.objects.get().seen_at) == ([], now + MINUTE)
 
     assert sign_actions.record_finding(replace(hotter, severity=Severity.WARN), home, now + MINUTE, node=node)
-    assert told
+    assert updates
 
 
-def test_the_past_of_a_node_is_its_own_and_the_newest_counts(tmp_path, monkeypatch):
+def test_node_history_holds_the_newest_entries_of_that_node(tmp_path, monkeypatch):
     monkeypatch.setattr(node_history, "MAX_HISTORY_ROWS", 1)
     home, now = watched(tmp_path), clock.now()
     mine, other = (Node.objects.get(name=name) for name in ("seren-001", "seren-002"))
@@ -520,7 +522,7 @@ def signed_in(name="olga"):
     return browser
 
 
-def test_the_pages_show_sign_and_decision_where_nobody_has_died(tmp_path):
+def test_pages_show_sign_and_decision_without_a_failed_job(tmp_path):
     now = clock.now()
     home, node = watched(tmp_path), Node.objects.get(name="seren-001")
     sign_actions.record_finding(hot("seren-001"), home, now, node=node)
@@ -528,7 +530,7 @@ def test_the_pages_show_sign_and_decision_where_nobody_has_died(tmp_path):
     browser, incident = signed_in(), Incident.objects.get()
 
     page = browser.get(f"/failures/{incident.pk}/").content.decode()
-    assert "A GPU is at 95 °C." in page and "Nothing has failed of it yet" in page
+    assert "A GPU is at 95 °C." in page and "No attempt has failed yet" in page
     assert "Test nodes without seren-001" in page
     assert "A GPU is at 95 °C." in browser.get("/nodes/seren/seren-001/").content.decode()
     assert "Test nodes without seren-001" in browser.get("/").content.decode()
@@ -536,7 +538,7 @@ def test_the_pages_show_sign_and_decision_where_nobody_has_died(tmp_path):
     assert [(one["node"], one["job"]) for one in listed] == [("seren-001", None)]
 
 
-def test_the_owner_of_a_slow_job_sees_it_and_its_incident_and_another_team_does_not(tmp_path):
+def test_slow_job_and_its_incident_are_visible_to_its_team_only(tmp_path):
     now = clock.now()
     attempt = training(tmp_path)
     reports(attempt, now, (100, 2.0), (20, 3.0))
@@ -547,16 +549,16 @@ def test_the_owner_of_a_slow_job_sees_it_and_its_incident_and_another_team_does_
     ben.force_login(rows.user("ben"))
 
     number = Incident.objects.get().pk
-    assert "longer than their batches explain" in ada.get(f"/jobs/{attempt.job.public_id}/").content.decode()
+    assert "longer than expected for their batches" in ada.get(f"/jobs/{attempt.job.public_id}/").content.decode()
     assert ada.get(f"/failures/{number}/").status_code == 200
     assert ben.get(f"/failures/{number}/").status_code == 404
 
 
-# --- which node it is, by the ranks' own times
+# --- identifying the node by the compute times of its ranks
 
 
 def ranked(attempt, now, *, slow=(), groups=(), times=6):
-    """Eight ranks on each of three nodes; those that are slow compute half as long again."""
+    """Store times of eight ranks on each of three nodes; the slow ones compute 50% longer."""
     nodes = [name for name in ("seren-001", "seren-002", "seren-003") for _ in range(8)]
     seconds = [1.5 if number in slow else 1.0 for number in range(24)]
     for _ in range(times):
@@ -564,11 +566,11 @@ def ranked(attempt, now, *, slow=(), groups=(), times=6):
 
 
 def varied(attempt, now):
-    """Batches whose lengths nobody tells, so that their steps say nothing."""
+    """Store steps with batches of unreported length, which cannot be judged."""
     reports(attempt, now, *[(1, seconds) for seconds in (2.0, 3.1, 2.4, 3.8)] * 30, tokens=False)
 
 
-def test_where_the_steps_say_nothing_a_rank_that_holds_the_others_up_is_seen_all_the_same(tmp_path):
+def test_slow_rank_is_found_even_if_the_steps_cannot_be_judged(tmp_path):
     now = clock.now()
     attempt = training(tmp_path)
     varied(attempt, now)
@@ -580,7 +582,7 @@ def test_where_the_steps_say_nothing_a_rank_that_holds_the_others_up_is_seen_all
     assert (sign.symptom, sign.node.name) == ("slow", "seren-002") and "computes 50% longer" in sign.why
 
 
-def test_where_the_steps_say_nothing_and_the_ranks_keep_pace_nothing_is_said(tmp_path):
+def test_equal_ranks_create_no_sign_if_the_steps_cannot_be_judged(tmp_path):
     now = clock.now()
     attempt = training(tmp_path)
     varied(attempt, now)
@@ -591,7 +593,7 @@ def test_where_the_steps_say_nothing_and_the_ranks_keep_pace_nothing_is_said(tmp
     assert not Sign.objects.exists()
 
 
-def test_a_rank_that_has_caught_up_is_slow_no_more_whatever_the_batches_are(tmp_path):
+def test_sign_ends_when_the_slow_rank_has_recovered(tmp_path):
     now = clock.now()
     attempt = training(tmp_path)
     varied(attempt, now)
@@ -605,10 +607,10 @@ def test_a_rank_that_has_caught_up_is_slow_no_more_whatever_the_batches_are(tmp_
 
 
 @pytest.mark.parametrize(
-    ("slow", "said"),
-    [(range(8, 16), "Seren-002 computes 50% longer"), ([9], "Rank 9 computes 50% longer")],
+    ("slow", "text"),
+    [(range(8, 16), "Node seren-002 computes 50% longer"), ([9], "Rank 9 computes 50% longer")],
 )
-def test_the_ranks_own_times_name_the_node(tmp_path, slow, said):
+def test_compute_times_of_the_ranks_identify_the_node(tmp_path, slow, text):
     now = clock.now()
     attempt = training(tmp_path)
     reports(attempt, now, (100, 2.0), (20, 3.0))
@@ -617,11 +619,11 @@ def test_the_ranks_own_times_name_the_node(tmp_path, slow, said):
     slow_steps_once(now)
 
     sign = Sign.objects.get()
-    assert sign.node.name == "seren-002" and said in sign.why
+    assert sign.node.name == "seren-002" and text in sign.why
 
 
 @pytest.mark.parametrize("case", ["nobody", "another stage by design", "too few", "from before"])
-def test_nobody_is_blamed_whom_the_times_do_not_single_out(tmp_path, case):
+def test_ambiguous_compute_times_blame_no_node(tmp_path, case):
     now = clock.now()
     attempt = training(tmp_path)
     reports(attempt, now, (100, 2.0), (20, 3.0))
@@ -635,11 +637,11 @@ def test_nobody_is_blamed_whom_the_times_do_not_single_out(tmp_path, case):
     assert Sign.objects.get().node is None
 
 
-# --- what else a node counts
+# --- other counters of a node
 
 
 def counts(name, now, *looks, every=15):
-    """What each look found, the last one at `now`."""
+    """Store one sample with counters for each look, the last one at `now`."""
     node = Node.objects.get(name=name)
     for number, counted in enumerate(reversed(looks)):
         at = now - number * every * SECOND
@@ -648,7 +650,7 @@ def counts(name, now, *looks, every=15):
         )
 
 
-def said(now):
+def open_sign(now):
     node_health_once(now)
     sign = Sign.objects.filter(ended_at=None).first()
     return (sign.severity, sign.why) if sign else None
@@ -658,60 +660,60 @@ DBE, UNMEASURED, NIC = {"ecc_dbe": [1.0]}, {"unmeasured": True}, {"nics_down": [
 
 
 @pytest.mark.parametrize(
-    ("looks", "told"),
+    ("looks", "expected"),
     [
         ([{}, {}, DBE, DBE], ("bad", "Uncorrectable memory errors: 1.")),
-        ([{}, {"remap_failed": [1.0]}], ("bad", "A row of GPU memory could not be replaced.")),
-        ([{}, {"rows_pending": [1.0]}], ("warn", "Rows of GPU memory to be replaced at the next reset: 1.")),
+        ([{}, {"remap_failed": [1.0]}], ("bad", "A row of GPU memory could not be remapped.")),
+        ([{}, {"rows_pending": [1.0]}], ("warn", "GPU memory rows to be remapped at the next reset: 1.")),
         (
             [{}, {"nvlink_crc": [60.0]}, {"nvlink_crc": [60.0], "nvlink_replay": [55.0]}],
             ("warn", "NVLink errors: 115."),
         ),
-        ([{}, {"ecc_sbe": [5000.0]}], ("warn", "Memory errors that were corrected: 5000.")),
+        ([{}, {"ecc_sbe": [5000.0]}], ("warn", "Corrected memory errors: 5000.")),
         ([{}, NIC, NIC, NIC, NIC], ("bad", "Network ports down: mlx5_0:1.")),
-        ([{}] * 6 + [{"slowed": [64.0]}] * 4, ("warn", "GPUs are slowed down by heat or power 40% of the time.")),
+        ([{}] * 6 + [{"slowed": [64.0]}] * 4, ("warn", "GPUs are throttled by heat or power 40% of the time.")),
     ],
 )
-def test_what_a_node_counts_is_said_with_its_weight(tmp_path, looks, told):
+def test_node_counters_create_signs_with_their_severity(tmp_path, looks, expected):
     now = clock.now()
     watched(tmp_path)
     counts("seren-001", now, *looks)
 
-    assert said(now) == told
+    assert open_sign(now) == expected
 
 
 @pytest.mark.parametrize(
     "looks",
     [
-        [DBE] * 10,  # it was there before anybody looked
-        [{"ecc_dbe": [3.0]}, {}, {}],  # the driver was loaded again
-        [{}, UNMEASURED, DBE, DBE],  # nobody knows when it came
+        [DBE] * 10,  # present before the first look
+        [{"ecc_dbe": [3.0]}, {}, {}],  # the driver was reloaded
+        [{}, UNMEASURED, DBE, DBE],  # unknown when it occurred
         [{"nvlink_crc": [900.0]}, {"nvlink_crc": [950.0]}],
         [{"ecc_sbe": [10.0]}, {"ecc_sbe": [200.0]}],
-        [NIC, {}, NIC, NIC, NIC],  # a link that was trained again
+        [NIC, {}, NIC, NIC, NIC],  # the link was retrained
         [{}] * 9 + [{"slowed": [64.0]}],
         [{"slowed": [64.0]}, UNMEASURED, UNMEASURED],
     ],
 )
-def test_what_is_old_or_passes_or_is_not_measured_is_no_sign(tmp_path, looks):
+def test_old_brief_or_unmeasured_counters_create_no_sign(tmp_path, looks):
     now = clock.now()
     watched(tmp_path)
     counts("seren-001", now, *looks)
 
-    assert said(now) is None
+    assert open_sign(now) is None
 
 
-def test_a_memory_error_lasts_until_the_driver_counts_anew_and_a_passed_test_clears_it(tmp_path):
+def test_memory_error_sign_lasts_until_the_node_passes_a_test(tmp_path):
     now = clock.now()
     watched(tmp_path)
     counts("seren-001", now, {}, {}, DBE)
-    assert said(now)[0] == "bad"
+    assert open_sign(now)[0] == "bad"
 
     later = now + 30 * MINUTE
     counts("seren-001", later, DBE, DBE, DBE)
-    assert said(later) == ("bad", "Uncorrectable memory errors: 1.")
+    assert open_sign(later) == ("bad", "Uncorrectable memory errors: 1.")
 
     node = Node.objects.get(name="seren-001")
     node_actions.drain(node, author=rows.author(), why="Its memory is tested.", now=now)
     node_actions.record_node_test(node, node_actions.start_node_test(node, author=rows.LOOP), PASSED, author=rows.LOOP)
-    assert said(later) is None
+    assert open_sign(later) is None

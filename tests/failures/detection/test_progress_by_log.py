@@ -1,5 +1,4 @@
-"""Steps of programs that report nothing, read from their logs into the same record: once each, whoever dies, and only
-where nobody reports them."""
+"""Steps read from the logs of jobs that do not report them: stored once each, and only without reported steps."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ BEATS = [
 ]
 
 
-class Printing:
-    """A training that began ten seconds ago, and what it prints."""
+class PrintingJob:
+    """A running training job that started ten seconds ago, with functions to write its log."""
 
     def __init__(self, root, ran=10 * SECOND, **asked):
         self.attempt = make.running(root, ran=ran, **{"kind": "pretrain", "on": ("seren-001",), **asked})
@@ -67,8 +66,8 @@ def line(step, loss=2.5):
     return f"[rank0]: step {step:>7} | loss {loss} | grad norm 0.31 | lr 3e-4 | 0.5 s/step"
 
 
-def test_each_look_writes_one_row_of_the_newest_step(tmp_path):
-    job = Printing(tmp_path)
+def test_each_look_stores_one_row_for_the_newest_step(tmp_path):
+    job = PrintingJob(tmp_path)
     job.says(*(line(step) for step in range(1, 31)))
     job.says(line(31, 2.4), line(32, 2.3))
     job.look()
@@ -79,16 +78,16 @@ def test_each_look_writes_one_row_of_the_newest_step(tmp_path):
     assert pulse.at == job.now - LOOK
 
 
-def test_a_list_of_nodes_that_nobody_can_read_does_not_silence_the_log(tmp_path):
-    job = Printing(tmp_path)
+def test_unreadable_node_list_does_not_stop_the_log_reader(tmp_path):
+    job = PrintingJob(tmp_path)
     Attempt.objects.filter(pk=job.attempt.pk).update(nodelist="seren-[001")
     job.says(line(40))
 
     assert job.steps == [(40, 2.5)]
 
 
-def test_lines_of_many_ranks_are_one_step(tmp_path):
-    job = Printing(tmp_path)
+def test_lines_of_many_ranks_count_as_one_step(tmp_path):
+    job = PrintingJob(tmp_path)
     job.says(*(f"[rank{rank}]: step: 8  loss:  2.5" for rank in range(8)))
     job.says(*(f"[rank{rank}]: step: 8  loss:  2.5" for rank in range(8)))
 
@@ -96,8 +95,8 @@ def test_lines_of_many_ranks_are_one_step(tmp_path):
 
 
 @pytest.mark.parametrize("lost", ["nothing", "place", "file"])
-def test_a_reader_that_begins_anew_tells_nothing_twice(tmp_path, lost):
-    job = Printing(tmp_path)
+def test_restarted_reader_stores_no_step_twice(tmp_path, lost):
+    job = PrintingJob(tmp_path)
     job.says(line(40))
     if lost == "place":
         Cadence.objects.all().delete()
@@ -110,16 +109,16 @@ def test_a_reader_that_begins_anew_tells_nothing_twice(tmp_path, lost):
     assert job.steps == [(40, 2.5), (41, 2.5)]
 
 
-def test_a_program_that_went_back_in_the_same_attempt_is_followed(tmp_path):
-    job = Printing(tmp_path)
+def test_step_goes_back_when_the_program_goes_back(tmp_path):
+    job = PrintingJob(tmp_path)
     job.says(line(900))
     job.says(line(500))
 
     assert job.pulse.step == 500
 
 
-def test_whoever_reports_steps_is_not_read(tmp_path):
-    job = Printing(tmp_path)
+def test_log_of_a_job_that_reports_steps_is_not_read(tmp_path):
+    job = PrintingJob(tmp_path)
     progress.record_attempt_heartbeats(job.attempt.key, [{"step": 7, "loss": 3.0}])
     job.says(line(5000))
 
@@ -127,20 +126,20 @@ def test_whoever_reports_steps_is_not_read(tmp_path):
     assert [step for step, _ in job.steps] == [7]
 
 
-def test_who_begins_to_report_takes_over_whatever_his_clock_says(tmp_path):
-    job = Printing(tmp_path)
+def test_reported_steps_replace_steps_from_the_log_whatever_their_time(tmp_path):
+    job = PrintingJob(tmp_path)
     job.says("step: 40/90 loss: 0.5", "checkpoint saved at step 40")
     progress.record_attempt_heartbeats(job.attempt.key, [{"step": 12, "at": clock.now() - HOUR}])
 
     pulse = job.pulse
     assert (pulse.step, pulse.steps_total, pulse.loss, pulse.source) == (12, None, None, "")
-    assert job.steps == [(12, None)]  # detectors would compare what it reports with what was read
+    assert job.steps == [(12, None)]  # otherwise detectors would compare reported steps with steps from the log
     job.says(line(41))
     assert job.pulse.step == 12
 
 
-def test_who_takes_over_among_many_is_forgotten_alone_and_once(tmp_path):
-    silent, job, other = (Printing(tmp_path, on=(f"seren-00{number}",)) for number in (1, 2, 3))
+def test_steps_from_the_log_are_deleted_only_for_jobs_that_report(tmp_path):
+    silent, job, other = (PrintingJob(tmp_path, on=(f"seren-00{number}",)) for number in (1, 2, 3))
     silent.says(line(40))
     job.says(line(41))
     reports = {silent.attempt.key: [{"tokens": 9}], job.attempt.key: BEATS, other.attempt.key: BEATS}
@@ -157,8 +156,8 @@ def test_who_takes_over_among_many_is_forgotten_alone_and_once(tmp_path):
     assert len(again) == 1 < len(first)
 
 
-def somebody_waits():
-    """For a row that this session has changed."""
+def another_session_waits():
+    """Whether another session waits for a row that this session has changed."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid() = ANY(pg_blocking_pids(pid)) FROM pg_locks WHERE NOT granted")
         return any(row[0] for row in cursor.fetchall())
@@ -166,8 +165,8 @@ def somebody_waits():
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("first", ["log", "report"])
-def test_a_step_that_is_read_while_he_takes_over_does_not_survive_it(tmp_path, first):
-    job = Printing(tmp_path)
+def test_step_read_during_the_first_report_is_discarded(tmp_path, first):
+    job = PrintingJob(tmp_path)
     job.says(line(40))
     has_written = threading.Event()
 
@@ -181,7 +180,7 @@ def test_a_step_that_is_read_while_he_takes_over_does_not_survive_it(tmp_path, f
         with transaction.atomic():
             write()
             has_written.set()
-            until(somebody_waits)
+            until(another_session_waits)
         connection.close()
 
     begins, follows = (read, report) if first == "log" else (report, read)
@@ -195,8 +194,8 @@ def test_a_step_that_is_read_while_he_takes_over_does_not_survive_it(tmp_path, f
     assert (job.pulse.step, job.pulse.source) == (2, "")
 
 
-def test_whose_report_comes_after_his_end_keeps_what_his_log_told(tmp_path):
-    job = Printing(tmp_path)
+def test_report_after_the_end_keeps_the_steps_from_the_log(tmp_path):
+    job = PrintingJob(tmp_path)
     job.says(line(40))
     make.end(tmp_path, job.attempt, job.path.read_text(), state=State.COMPLETED, exit_code=0)
 
@@ -204,15 +203,15 @@ def test_whose_report_comes_after_his_end_keeps_what_his_log_told(tmp_path):
     assert (job.steps, job.pulse.step, job.pulse.source) == ([(40, 2.5)], 40, "log")
 
 
-def test_a_total_goes_with_steps_that_may_be_of_it(tmp_path):
-    job = Printing(tmp_path)
-    totals = [job.says(f"step: {said} loss: 2.5") or job.pulse.steps_total for said in ("4/9", "8", "12", "13/20")]
+def test_step_total_is_dropped_when_a_step_exceeds_it(tmp_path):
+    job = PrintingJob(tmp_path)
+    totals = [job.says(f"step: {step} loss: 2.5") or job.pulse.steps_total for step in ("4/9", "8", "12", "13/20")]
 
     assert totals == [9, 9, None, 20]
 
 
-def test_what_was_printed_before_the_end_is_heard_after_it(tmp_path):
-    job = Printing(tmp_path)
+def test_lines_printed_before_the_end_are_read_after_it(tmp_path):
+    job = PrintingJob(tmp_path)
     job.says(line(40))
     with job.path.open("a") as log:
         log.write(f"{line(55)}\nsaved checkpoint at step 50\n")
@@ -225,8 +224,8 @@ def test_what_was_printed_before_the_end_is_heard_after_it(tmp_path):
     assert not Cadence.objects.exists()
 
 
-def test_a_log_that_could_not_be_read_for_long_dates_no_first_step(tmp_path):
-    job = Printing(tmp_path)
+def test_log_that_was_unreadable_for_long_does_not_date_the_first_step(tmp_path):
+    job = PrintingJob(tmp_path)
     job.path.unlink()
     job.look()
     job.path.touch()
@@ -236,8 +235,8 @@ def test_a_log_that_could_not_be_read_for_long_dates_no_first_step(tmp_path):
     assert (job.pulse.source, job.pulse.saved_at) == ("late", None)
 
 
-def test_a_report_without_a_step_leaves_the_steps_to_the_log(tmp_path):
-    job = Printing(tmp_path)
+def test_report_without_a_step_does_not_replace_steps_from_the_log(tmp_path):
+    job = PrintingJob(tmp_path)
     job.says(line(40))
     progress.record_attempt_heartbeats(job.attempt.key, [{"tokens": 9000}])
     job.says(line(41))
@@ -245,8 +244,8 @@ def test_a_report_without_a_step_leaves_the_steps_to_the_log(tmp_path):
     assert (job.pulse.step, job.pulse.source) == (41, "log")
 
 
-def test_a_bar_that_never_ends_its_line_is_read(tmp_path):
-    job = Printing(tmp_path)
+def test_progress_bar_without_a_newline_is_read(tmp_path):
+    job = PrintingJob(tmp_path)
     with job.path.open("a") as log:
         log.write("Epoch 0:   1%|1    | 7/900 [00:07<15:00,  1.00s/it, v_num=1, train_loss=2.50]\r")
     job.look()
@@ -254,8 +253,8 @@ def test_a_bar_that_never_ends_its_line_is_read(tmp_path):
     assert job.steps == [(7, 2.5)]
 
 
-def test_a_checkpoint_it_tells_of_is_dated_to_the_look_before_and_is_no_checkpoint(tmp_path):
-    job = Printing(tmp_path)
+def test_checkpoint_in_the_log_is_dated_to_the_previous_look_and_not_stored(tmp_path):
+    job = PrintingJob(tmp_path)
     job.says(line(40))
     job.says("successfully saved checkpoint from iteration 40 to /ckpt/run [ t 1/8 ]")
 
@@ -265,8 +264,8 @@ def test_a_checkpoint_it_tells_of_is_dated_to_the_look_before_and_is_no_checkpoi
 
 
 @pytest.mark.parametrize("asked", [{"labels": {"acme-recovery": "off"}}, {"requeue_limit": 0}, {"foreign_id": "77"}])
-def test_those_whom_recovery_leaves_alone_are_read_and_not_judged(tmp_path, asked):
-    job = Printing(tmp_path)
+def test_jobs_excluded_from_recovery_are_read_but_not_diagnosed(tmp_path, asked):
+    job = PrintingJob(tmp_path)
     Job.objects.filter(pk=job.attempt.job_id).update(**asked)
     Cluster.objects.update(mode=ClusterMode.OBSERVE if "foreign_id" in asked else ClusterMode.DRIVE)
     for step in range(20):
@@ -276,15 +275,15 @@ def test_those_whom_recovery_leaves_alone_are_read_and_not_judged(tmp_path, aske
     assert job.pulse.step == 19
 
 
-def test_a_debug_job_is_no_training_and_is_not_read(tmp_path):
-    job = Printing(tmp_path, kind="debug")
+def test_log_of_a_debug_job_is_not_read(tmp_path):
+    job = PrintingJob(tmp_path, kind="debug")
     job.says(line(40))
 
     assert job.pulse is None
 
 
-def test_a_file_that_an_earlier_attempt_wrote_tells_nothing_of_this_one_at_first(tmp_path):
-    job = Printing(tmp_path)
+def test_steps_of_an_earlier_attempt_in_the_same_file_are_ignored(tmp_path):
+    job = PrintingJob(tmp_path)
     key, path = job.attempt.key + "-0", job.attempt.log_path
     Attempt.objects.create(job=job.attempt.job, number=9, key=key, log_path=path, state="FAILED", ended_at=job.now)
     job.says(line(9000))
@@ -294,19 +293,19 @@ def test_a_file_that_an_earlier_attempt_wrote_tells_nothing_of_this_one_at_first
     assert job.pulse.step == 3
 
 
-def test_a_hang_is_told_by_the_log_s_own_cadence_and_passes_with_its_next_step(tmp_path):
-    job = Printing(tmp_path)
+def test_hang_is_detected_from_the_log_and_ends_with_the_next_step(tmp_path):
+    job = PrintingJob(tmp_path)
     for step in range(20):
         job.says(line(step))
 
-    assert job.look(40 * SECOND) == 0  # thirty seconds would be patience enough with one who reports
+    assert job.look(40 * SECOND) == 0  # for reported steps the limit would be thirty seconds
     assert job.look(60 * SECOND) == 1 and Diagnosis.objects.get().root_cause == "Hang"
     assert job.says(line(21)) == 1
     assert not Diagnosis.objects.exists()
 
 
-def test_figures_from_a_log_make_nobody_slow_and_end_no_job(tmp_path):
-    job = Printing(tmp_path)
+def test_metrics_from_a_log_create_no_sign_and_no_diagnosis(tmp_path):
+    job = PrintingJob(tmp_path)
     for step in range(60):
         job.says(
             line(step, loss=2.5 if step < 40 else "nan").replace("0.5 s/step", "9 s/step" if step > 40 else "1 s/step")
@@ -314,11 +313,11 @@ def test_figures_from_a_log_make_nobody_slow_and_end_no_job(tmp_path):
 
     assert slow_steps_once(job.now) == 0
     assert not Diagnosis.objects.exists()
-    assert job.pulse.loss != job.pulse.loss  # it is shown, and said aloud
+    assert job.pulse.loss != job.pulse.loss  # NaN is displayed
 
 
-def test_steps_from_a_log_hold_no_job_back_as_a_crash_loop(tmp_path):
-    job = Printing(tmp_path)
+def test_steps_from_a_log_do_not_count_for_the_crash_loop_limit(tmp_path):
+    job = PrintingJob(tmp_path)
     job.says(line(40))
     Attempt.objects.filter(pk=job.attempt.pk).update(state=State.FAILED, ended_at=job.now)
     job.attempt.refresh_from_db()
@@ -326,8 +325,8 @@ def test_steps_from_a_log_hold_no_job_back_as_a_crash_loop(tmp_path):
     assert job_actions.attempt_history(job.attempt)[-1].step is None
 
 
-def test_the_first_step_in_a_log_ends_the_start_up_unless_the_log_was_met_in_its_middle(tmp_path):
-    new, old = Printing(tmp_path), Printing(tmp_path, on=("seren-002",), ran=2 * HOUR)
+def test_first_step_in_a_log_ends_start_up_only_if_read_from_the_beginning(tmp_path):
+    new, old = PrintingJob(tmp_path), PrintingJob(tmp_path, on=("seren-002",), ran=2 * HOUR)
     Attempt.objects.update(promised_at=new.now - 2 * HOUR)
     old.path.write_text(f"{line(40)}\ncheckpoint saved at step 40\n")
     new.says(line(40), "checkpoint saved at step 40")
@@ -340,8 +339,8 @@ def test_the_first_step_in_a_log_ends_the_start_up_unless_the_log_was_met_in_its
     assert (new.pulse.source, new.pulse.saved_step) == ("log", 40)
 
 
-def test_the_first_page_and_the_job_s_page_show_what_the_log_tells(tmp_path):
-    job = Printing(tmp_path)
+def test_home_page_and_job_page_show_progress_from_the_log(tmp_path):
+    job = PrintingJob(tmp_path)
     for number in range(6):
         job.says(f"iteration {number * 10 + 10}/ 5000 | lm loss: {3 - number / 10:.1f} | learning rate: 1e-4")
     job.says("saved checkpoint to /ckpt/<b>/iter_0000060")
@@ -353,15 +352,15 @@ def test_the_first_page_and_the_job_s_page_show_what_the_log_tells(tmp_path):
     panel = client.get(f"/jobs/{one.job}/", headers={"HX-Request": "true", "HX-Target": "section#progress"})
 
     assert len(one.line.split()) == 6 and one.ettr is not None and one.at_risk_since == job.now - LOOK
-    assert "of 5,000" in first and "nobody has looked whether it is whole" in first and "/ckpt/<b>" not in first
+    assert "of 5,000" in first and "from the log (unverified)" in first and "/ckpt/<b>" not in first
     text = panel.content.decode()
-    assert "read from its log" in text and "step 60," in text.split("checkpoint by its log")[1]
+    assert "read from log of the job" in text and "step 60," in text.split("last in log (unverified)")[1]
 
 
-def test_the_door_says_who_told_the_steps(tmp_path):
-    job = Printing(tmp_path)
+def test_api_returns_the_source_of_the_steps(tmp_path):
+    job = PrintingJob(tmp_path)
     job.says(line(40))
 
-    told = Caller(rows.user("ada"), TokenScope.READ).get(f"jobs/{job.attempt.job}/progress/").json()
+    response = Caller(rows.user("ada"), TokenScope.READ).get(f"jobs/{job.attempt.job}/progress/").json()
 
-    assert (told["source"], told["newest"]["step"], len(told["points"])) == ("log", 40, 1)
+    assert (response["source"], response["newest"]["step"], len(response["points"])) == ("log", 40, 1)

@@ -1,4 +1,4 @@
-"""A job that reports nothing hangs when its log counts no further: the rule, and the loop that asks it."""
+"""Hangs of jobs that do not report their steps, state in their logs: the rule, and the loop that applies it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.failures.detection.test_watch import MINUTE
 LOOK = 15.0
 
 
-def heard(pieces, before=None):
-    """Lines a look, fifteen seconds apart, the first look at 0."""
-    found = before or CadenceState()
+def state_after(pieces, before=None):
+    """The state after looks at the log every fifteen seconds; `pieces` are the new lines of each look."""
+    state = before or CadenceState()
     for number, lines in enumerate(pieces):
-        found = update_cadence(found, lines, number * LOOK)
-    return found
+        state = update_cadence(state, lines, number * LOOK)
+    return state
 
 
 def steps(looks, per_look=3, first=1):
@@ -36,35 +36,35 @@ def steps(looks, per_look=3, first=1):
 # --- the rule
 
 
-def test_silence_is_measured_by_the_job_s_own_cadence():
-    found = heard(steps(20))
+def test_silence_limit_follows_the_usual_interval_of_the_job():
+    state = state_after(steps(20))
 
-    assert detect_silence(found, 19 * LOOK + 74) is None
-    assert detect_silence(found, 19 * LOOK + 76).since == 19 * LOOK
+    assert detect_silence(state, 19 * LOOK + 74) is None
+    assert detect_silence(state, 19 * LOOK + 76).since == 19 * LOOK
 
 
-def test_a_program_that_writes_by_blocks_is_given_the_time_of_a_section():
+def test_buffered_output_gets_the_time_of_a_section_in_addition():
     blocks = [piece for block in steps(14, per_look=80) for piece in (block, [], [], [], [], [])]  # every 90 s
 
-    found = heard(blocks)
+    state = state_after(blocks)
 
-    last = found.moments[-1]
-    assert found.is_buffered
-    assert detect_silence(found, last + 90 + 1790) is None
-    assert detect_silence(found, last + 90 + 1801).expected == 1890
-
-
-def test_of_blocks_that_come_seldom_four_tell_when_the_next_is_due():
-    """Five times the longest would be hours; a block of many steps comes evenly."""
-    found = heard([piece for block in steps(4, per_look=80) for piece in (block, *[[]] * 99)])  # every 25 minutes
-
-    last = found.moments[-1]
-    assert detect_silence(found, last + 1500 + 1790) is None
-    assert detect_silence(found, last + 1500 + 1801)
+    last = state.moments[-1]
+    assert state.is_buffered
+    assert detect_silence(state, last + 90 + 1790) is None
+    assert detect_silence(state, last + 90 + 1801).expected == 1890
 
 
-def test_the_first_steps_are_no_measure_and_a_slow_start_is_no_hang():
-    assert detect_silence(heard(steps(9)), 9 * LOOK + 3600) is None
+def test_four_rare_blocks_are_enough_to_know_when_the_next_is_due():
+    """The limit is not five times the longest interval, which would be hours, because blocks come evenly."""
+    state = state_after([piece for block in steps(4, per_look=80) for piece in (block, *[[]] * 99)])  # every 25 minutes
+
+    last = state.moments[-1]
+    assert detect_silence(state, last + 1500 + 1790) is None
+    assert detect_silence(state, last + 1500 + 1801)
+
+
+def test_slow_start_is_not_a_hang():
+    assert detect_silence(state_after(steps(9)), 9 * LOOK + 3600) is None
 
 
 @pytest.mark.parametrize(
@@ -78,49 +78,49 @@ def test_the_first_steps_are_no_measure_and_a_slow_start_is_no_hang():
         ("torch.compile: recompiling train_step", "compile"),
     ],
 )
-def test_what_it_says_it_begins_is_no_hang_until_steps_go_on(line, name):
-    found = heard([*steps(20), [line]])
-    assert detect_silence(found, 20 * LOOK + 1000) is None
-    assert [one.name for one in found.sections] == [name]
-    assert detect_silence(found, 20 * LOOK + 1801).subject == name
+def test_announced_section_is_not_a_hang_until_the_next_step(line, name):
+    state = state_after([*steps(20), [line]])
+    assert detect_silence(state, 20 * LOOK + 1000) is None
+    assert [one.name for one in state.sections] == [name]
+    assert detect_silence(state, 20 * LOOK + 1801).subject == name
 
-    on = update_cadence(found, ["step 61 | loss 2.0"], 20 * LOOK + 900)
+    on = update_cadence(state, ["step 61 | loss 2.0"], 20 * LOOK + 900)
     assert detect_silence(on, 20 * LOOK + 900 + 74) is None
     assert detect_silence(on, 20 * LOOK + 900 + 76)
 
 
-def test_who_writes_by_blocks_is_silent_while_it_evaluates_and_that_is_its_usual():
-    """The word that it begins comes only with the block, when it is over: it can excuse nothing beforehand."""
+def test_buffered_output_during_an_evaluation_is_not_a_hang():
+    """The announcement is in the same block as the end of the evaluation, so it cannot open a section in time."""
     block = ["step 61 | loss 2.0", "running evaluation", "step 62 | loss 2.0"]
 
-    found = heard([*steps(20), *[[]] * 40, block, *steps(10, first=63)])
+    state = state_after([*steps(20), *[[]] * 40, block, *steps(10, first=63)])
 
-    assert detect_silence(found, found.moments[-1] + 600) is None
-
-
-def test_a_save_that_is_over_is_no_section():
-    assert heard([*steps(20), ["checkpoint saved at step 60", "evaluation took 20 s"]]).sections == ()
+    assert detect_silence(state, state.moments[-1] + 600) is None
 
 
-def test_a_step_that_is_announced_does_not_hide_those_before_it():
-    found = heard([*steps(10), ["will evaluate at step 9000"], *steps(10, first=31)])
-
-    assert len(found.moments) == 21
+def test_finished_save_opens_no_section():
+    assert state_after([*steps(20), ["checkpoint saved at step 60", "evaluation took 20 s"]]).sections == ()
 
 
-def test_a_watchdog_that_complains_counts_nothing():
-    moans = [["watchdog: still at iteration 60", "rank 3: waiting since step 60"]] * 10
+def test_announced_future_step_does_not_hide_earlier_steps():
+    state = state_after([*steps(10), ["will evaluate at step 9000"], *steps(10, first=31)])
 
-    found = heard([*steps(20), *moans])
-
-    assert found.moments[-1] <= 20 * LOOK
-    assert detect_silence(found, 30 * LOOK)
+    assert len(state.moments) == 21
 
 
-def test_what_is_kept_is_bounded_whatever_a_log_says():
-    found = heard([[f"{chr(97 + n % 26)}{chr(97 + n // 26 % 26)} step {n}", "saving model"] for n in range(1000)])
+def test_watchdog_lines_do_not_count_as_steps():
+    complaints = [["watchdog: still at iteration 60", "rank 3: waiting since step 60"]] * 10
 
-    assert len(found.furthest) <= 20 and len(found.moments) <= 260 and len(found.sections) <= 40
+    state = state_after([*steps(20), *complaints])
+
+    assert state.moments[-1] <= 20 * LOOK
+    assert detect_silence(state, 30 * LOOK)
+
+
+def test_state_is_bounded_for_any_log():
+    state = state_after([[f"{chr(97 + n % 26)}{chr(97 + n // 26 % 26)} step {n}", "saving model"] for n in range(1000)])
+
+    assert len(state.furthest) <= 20 and len(state.moments) <= 260 and len(state.sections) <= 40
 
 
 # --- the loop
@@ -128,8 +128,8 @@ def test_what_is_kept_is_bounded_whatever_a_log_says():
 pytestmark = pytest.mark.django_db
 
 
-class Logged:
-    """A training whose log is all there is."""
+class LoggedJob:
+    """A running training job that only writes a log."""
 
     def __init__(self, root, **asked):
         self.attempt = make.running(root, **{"kind": "pretrain", "on": ("seren-001", "seren-002"), **asked})
@@ -153,28 +153,29 @@ class Logged:
         return watch_once(self.now)
 
 
-def test_a_job_that_reports_nothing_is_found_to_hang_by_its_log(tmp_path):
-    job = Logged(tmp_path)
+def test_hang_of_a_job_without_reports_is_found_in_its_log(tmp_path):
+    job = LoggedJob(tmp_path)
     job.steps(20)
 
     assert [job.look() for _ in range(6)] == [0, 0, 0, 0, 0, 1]
 
     row = Diagnosis.objects.get()
     assert (row.root_cause, row.engine) == ("Hang", "detector")
-    assert row.notes[0].startswith("Its log counts no further. No step was completed for 90 s; 75 s")
+    assert row.notes[0].startswith("The log shows no new steps. No step completed for 90 s; ")
+    assert "the limit for this job is 75 s" in row.notes[0]
     assert row.incident.first_symptom_at == job.now - 1.5 * MINUTE
 
 
-def test_its_ranks_are_asked_where_the_label_says_they_can_be(tmp_path):
-    job = Logged(tmp_path, labels={"acme-stacks": "USR2"})
+def test_stacks_are_requested_if_the_label_declares_a_signal(tmp_path):
+    job = LoggedJob(tmp_path, labels={"acme-stacks": "USR2"})
     job.steps(20)
     job.look(120)
 
     assert StackDump.objects.get().log_from == job.path.stat().st_size
 
 
-def test_a_hang_that_passes_is_taken_back(tmp_path):
-    job = Logged(tmp_path)
+def test_diagnosis_is_withdrawn_when_the_hang_ends(tmp_path):
+    job = LoggedJob(tmp_path)
     job.steps(20)
     assert job.look(120) == 1
 
@@ -184,9 +185,9 @@ def test_a_hang_that_passes_is_taken_back(tmp_path):
 
 
 @pytest.mark.parametrize("case", ["debug", "opted out", "no log", "no steps"])
-def test_nothing_is_said_of_who_is_not_looked_after_or_says_nothing_of_steps(tmp_path, case):
+def test_jobs_without_monitoring_or_steps_are_not_diagnosed(tmp_path, case):
     asked = {"debug": {"kind": "debug"}, "opted out": {"labels": {"acme-recovery": "off"}}}.get(case, {})
-    job = Logged(tmp_path, **asked)
+    job = LoggedJob(tmp_path, **asked)
     if case == "no log":
         job.path.unlink()
     for number in range(20):
@@ -197,8 +198,8 @@ def test_nothing_is_said_of_who_is_not_looked_after_or_says_nothing_of_steps(tmp
     assert job.look(3600) == 0 and not Diagnosis.objects.exists()
 
 
-def test_half_a_line_is_read_when_it_is_whole_and_a_log_that_was_cut_off_begins_anew(tmp_path):
-    job = Logged(tmp_path)
+def test_partial_line_is_read_when_complete_and_a_truncated_log_from_its_start(tmp_path):
+    job = LoggedJob(tmp_path)
     job.says("step 1\nste")
     job.look()
     assert Cadence.objects.get().read == len("step 1\n")
@@ -212,8 +213,8 @@ def test_half_a_line_is_read_when_it_is_whole_and_a_log_that_was_cut_off_begins_
     assert list(Cadence.objects.get().furthest.values()) == [1] and len(Cadence.objects.get().moments) == 1
 
 
-def test_a_log_that_grows_by_more_than_a_look_may_read_is_heard_at_its_end(tmp_path):
-    job = Logged(tmp_path)
+def test_fast_growing_log_is_read_at_its_end(tmp_path):
+    job = LoggedJob(tmp_path)
     job.steps(1)
     job.says("x" * 3_000_000 + "\nstep 9\n")
     job.look()
@@ -221,8 +222,8 @@ def test_a_log_that_grows_by_more_than_a_look_may_read_is_heard_at_its_end(tmp_p
     assert list(Cadence.objects.get().furthest.values()) == [9]
 
 
-def test_one_log_that_breaks_leaves_the_others_alone_and_ended_ones_are_forgotten(tmp_path):
-    broken, job = Logged(tmp_path), Logged(tmp_path, on=("seren-003", "seren-004"))
+def test_broken_state_does_not_affect_others_and_ended_attempts_are_deleted(tmp_path):
+    broken, job = LoggedJob(tmp_path), LoggedJob(tmp_path, on=("seren-003", "seren-004"))
     Cadence.objects.create(attempt=broken.attempt, looked_at=broken.now, sections=[{"nonsense": 1}])
     broken.says("step 1\n")
     job.says("step 1\n")
@@ -234,7 +235,7 @@ def test_one_log_that_breaks_leaves_the_others_alone_and_ended_ones_are_forgotte
     assert not Cadence.objects.filter(attempt=job.attempt).exists()
 
 
-def test_who_was_looked_at_goes_to_the_end_of_the_line_whatever_was_there(db):
+def test_attempt_is_marked_as_looked_at_with_and_without_a_row(db):
     attempt = rows.attempt(rows.job(kind="pretrain"))
 
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What trainings print of their steps: lines in the manner of the programs people use, with figures of our own."""
+"""Steps and metrics in log lines: the formats of common trainers, with invented values."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ OURS = "[08:15:02] step     740 | loss 2.8041 | grad norm 0.318 | lr 1.48e-04 | 
 FIGURES = {"loss": 2.804, "grad_norm": 0.318, "learning_rate": 1.48e-4, "step_time_s": 6.12}
 
 
-def seen(text, before=None):
-    """As the reader of logs hands it over: colours are gone, each writing of a bar is a line."""
+def parsed(text, before=None):
+    """The result for a text as the log reader passes it: without colours, one line for each update of a bar."""
     return parse_training_output(decode_log_text(text.replace("\r", "\n").encode()).splitlines(), before)
 
 
@@ -85,8 +85,8 @@ def seen(text, before=None):
     ],
 )
 @pytest.mark.parametrize("prefix", ["", "3: ", "[rank7]: ", "[default0]:"])
-def test_a_step_and_its_figures_are_read_whoever_printed_them(line, known, total, prefix):
-    told = seen(prefix + line).newest
+def test_step_and_metrics_are_read_from_common_trainers(line, known, total, prefix):
+    told = parsed(prefix + line).newest
 
     assert (told.step, told.total) == (740, total)
     for name, value in FIGURES.items():
@@ -94,23 +94,23 @@ def test_a_step_and_its_figures_are_read_whoever_printed_them(line, known, total
         assert found == (pytest.approx(value, rel=2e-3) if name in known.split() else None), name
 
 
-def test_deepspeed_tells_a_step_in_two_lines_and_its_loss_in_none():
-    assert seen(DEEPSPEED).newest == LoggedStep(step=740, learning_rate=4.6e-05)
-    assert seen(THROUGHPUT).newest == LoggedStep(step=740)
+def test_deepspeed_step_is_read_from_two_lines_without_a_loss():
+    assert parsed(DEEPSPEED).newest == LoggedStep(step=740, learning_rate=4.6e-05)
+    assert parsed(THROUGHPUT).newest == LoggedStep(step=740)
 
 
-def test_a_bar_that_counts_anew_in_each_epoch_goes_on_counting():
-    assert seen(LIGHTNING).newest.step == 2240
-    assert seen(LIGHTNING.replace("Epoch 2", "Epoch 3")).newest.step == 3240
+def test_bar_that_restarts_in_each_epoch_counts_over_all_epochs():
+    assert parsed(LIGHTNING).newest.step == 2240
+    assert parsed(LIGHTNING.replace("Epoch 2", "Epoch 3")).newest.step == 3240
 
 
-def test_what_was_consumed_is_told_where_it_is_printed():
-    assert seen(INTERN).newest.tokens == 3_107_979_264
+def test_consumed_tokens_are_read_if_printed():
+    assert parsed(INTERN).newest.tokens == 3_107_979_264
 
 
 @pytest.mark.parametrize(("said", "value"), [("nan", math.nan), ("NaN", math.nan), ("inf", math.inf), ("1.2E+00", 1.2)])
-def test_a_loss_may_be_no_number(said, value):
-    assert seen(f"step 7 | loss: {said} | lr 1e-4").newest.loss == pytest.approx(value, nan_ok=True)
+def test_loss_may_be_nan_or_infinite(said, value):
+    assert parsed(f"step 7 | loss: {said} | lr 1e-4").newest.loss == pytest.approx(value, nan_ok=True)
 
 
 BAR = "\r{percent:3d}%|{bar:<10}| {done}/{total} [08:20<2:38:20,  1.01s/it]"
@@ -120,47 +120,47 @@ def bar(done, total=1000):
     return BAR.format(percent=100 * done // total, bar="#" * (10 * done // total), done=done, total=total)
 
 
-def figures(loss, epoch):
+def metrics(loss, epoch):
     return f"\r{' ' * 40}\r{{'loss': {loss}, 'grad_norm': 0.31, 'learning_rate': 4.9e-05, 'epoch': {epoch}}}\n"
 
 
-def test_a_trainer_prints_its_figures_above_the_bar_that_counts():
-    told = seen(bar(99) + bar(100) + figures(2.31, 0.1) + bar(100) + bar(101)).newest
+def test_metrics_above_a_bar_get_the_step_of_the_bar():
+    told = parsed(bar(99) + bar(100) + metrics(2.31, 0.1) + bar(100) + bar(101)).newest
 
     assert (told.step, told.total, told.loss, told.learning_rate) == (100, 1000, 2.31, 4.9e-05)
 
 
-def test_the_bar_of_an_evaluation_is_not_the_one_that_counts_steps():
-    trained = bar(200) + figures(2.2, 0.2)
+def test_bar_of_an_evaluation_does_not_count_steps():
+    trained = bar(200) + metrics(2.2, 0.2)
     evaluated = (
         "".join(bar(done, 25) for done in range(25)) + "\n{'eval_loss': 2.4, 'eval_runtime': 3.1, 'epoch': 0.2}\n"
     )
 
-    assert seen(trained + evaluated).newest.step == 200
-    assert seen(evaluated).newest is None
+    assert parsed(trained + evaluated).newest.step == 200
+    assert parsed(evaluated).newest is None
 
 
 @pytest.mark.parametrize(
     ("between", "step"),
     [("{'eval_loss': 1.0, 'epoch': 1.0}\n", 510), ("{'eval_f1': 1.0, 'epoch': 1.0}\n", 510), ("", None)],
 )
-def test_figures_after_an_evaluation_are_not_of_its_bar(between, step):
-    told = seen(bar(24, 25) + bar(25, 25) + "\n" + between + figures(2.3, 1.0) + bar(510), before=500).newest
+def test_metrics_after_an_evaluation_do_not_get_the_step_of_its_bar(between, step):
+    told = parsed(bar(24, 25) + bar(25, 25) + "\n" + between + metrics(2.3, 1.0) + bar(510), before=500).newest
 
     assert (told and (told.step, told.total, told.loss)) == (step and (step, 1000, 2.3))
 
 
-def test_an_evaluation_after_the_last_step_hides_it_not():
-    text = bar(1000) + figures(2.3, 1.0) + bar(0, 25) + bar(2, 25)
+def test_evaluation_after_the_last_step_does_not_hide_it():
+    text = bar(1000) + metrics(2.3, 1.0) + bar(0, 25) + bar(2, 25)
 
-    assert (seen(text).newest.step, seen(text).newest.total) == (1000, 1000)
-    assert seen(figures(2.3, 1.0) + bar(0, 25)).newest is None
+    assert (parsed(text).newest.step, parsed(text).newest.total) == (1000, 1000)
+    assert parsed(metrics(2.3, 1.0) + bar(0, 25)).newest is None
 
 
-def test_figures_in_words_of_their_own_count_too():
+def test_metrics_in_other_formats_are_read():
     line = "[INFO|08:15:02] llamafactory.train.callbacks:143 >> {'loss': '2.31', 'epoch': '0.10', 'throughput': '9'}"
 
-    assert seen(bar(100) + "\n" + line + "\n").newest.loss == 2.31
+    assert parsed(bar(100) + "\n" + line + "\n").newest.loss == 2.31
 
 
 @pytest.mark.parametrize(
@@ -205,8 +205,8 @@ def test_figures_in_words_of_their_own_count_too():
         "",
     ],
 )
-def test_other_counters_are_no_steps(line):
-    assert seen(line) == TrainingOutput()
+def test_other_counters_are_not_steps(line):
+    assert parsed(line) == TrainingOutput()
 
 
 @pytest.mark.parametrize(
@@ -218,14 +218,14 @@ def test_other_counters_are_no_steps(line):
         ("[INFO|DP=0|TP=1|test-001]: iteration: 5 / 9 | lm_loss: 2.5", 5),
         ("test-001  | {'step': 5, 'loss': 2.5}", 5),
         ("Mar  1 08:15:02 test-001 python[77]: step 5 | loss 2.5", 5),
-        ("[test-001] 50%|#####| 5/9 [00:05<00:05, loss=2.5]", None),  # a word that nobody knows before a bar
+        ("[test-001] 50%|#####| 5/9 [00:05<00:05, loss=2.5]", None),  # an unknown word before a bar
         ("test-002: step 5 | loss 2.5", None),
         ("test-001: evaluation step 5 | loss 2.5", None),
         ("test loss at step 50: 2.31", None),
         ("/srv/test/run.py: eval: step 5 | loss 2.5", None),
     ],
 )
-def test_the_name_of_the_node_it_runs_on_says_nothing_of_what_it_counts(line, step):
+def test_node_name_before_a_line_does_not_change_its_meaning(line, step):
     told = parse_training_output([decode_log_text(line.encode())], None, ["test", "test-001"]).newest
 
     assert (told.step if told else None) == step
@@ -233,12 +233,12 @@ def test_the_name_of_the_node_it_runs_on_says_nothing_of_what_it_counts(line, st
 
 
 @pytest.mark.parametrize("host", ["test-001.example.org", "gpu-7.test.example.org"])
-def test_a_node_known_by_its_long_name_is_known_by_both(host):
+def test_node_is_recognised_by_short_and_long_name(host):
     for prefix in (host, host.partition(".")[0]):
         assert parse_training_output([f"{prefix}: step 5 | loss 2.5"], None, [host]).newest.step == 5
 
 
-def test_behind_its_counter_the_name_of_a_node_is_a_word_like_others():
+def test_node_name_after_the_counter_is_ordinary_text():
     assert (
         parse_training_output(["step 5 [test] loss: 9.9"], None, ["test"])
         == parse_training_output(["step 5 [test] loss: 9.9"])
@@ -246,11 +246,11 @@ def test_behind_its_counter_the_name_of_a_node_is_a_word_like_others():
     )
 
 
-def test_the_loss_of_a_part_is_not_the_loss():
+def test_partial_loss_is_not_the_training_loss():
     line = "step 9 | critic loss: 0.3 | value_loss 0.4 | val_loss: 0.5 | train loss: 2.5 | lr 1e-4"
 
-    assert seen(line).newest.loss == 2.5
-    assert seen("step 9 | critic loss: 0.3 | lr 1e-4").newest.loss is None
+    assert parsed(line).newest.loss == 2.5
+    assert parsed("step 9 | critic loss: 0.3 | lr 1e-4").newest.loss is None
 
 
 @pytest.mark.parametrize(
@@ -267,26 +267,26 @@ def test_the_loss_of_a_part_is_not_the_loss():
         ("/home/ada/test/train.py:12 step 5 | loss 2.5", LoggedStep(step=5, loss=2.5)),
     ],
 )
-def test_figures_that_cannot_be_those_of_the_step_are_left_out(line, told):
-    assert seen(line).newest == told
+def test_implausible_values_are_dropped(line, told):
+    assert parsed(line).newest == told
 
 
-def test_each_rank_tells_the_same_step_and_it_counts_once():
+def test_same_step_from_several_ranks_counts_once():
     ranks = [f"[rank{rank}]: step: {step}  loss: {2 + rank / 10}  lr: 1e-4" for step in (8, 9) for rank in range(4)]
 
-    assert seen("\n".join(ranks)).newest == LoggedStep(step=9, loss=2.0, learning_rate=1e-4)
-    assert seen("\n".join(ranks[1:4]), before=9).newest is None
+    assert parsed("\n".join(ranks)).newest == LoggedStep(step=9, loss=2.0, learning_rate=1e-4)
+    assert parsed("\n".join(ranks[1:4]), before=9).newest is None
 
 
-def test_the_figures_of_the_steps_before_stand_until_there_are_new_ones():
-    assert seen(f"step=739, loss=2.5\n{DEEPSPEED}\n{THROUGHPUT}").newest == LoggedStep(
+def test_missing_metrics_are_taken_from_earlier_steps():
+    assert parsed(f"step=739, loss=2.5\n{DEEPSPEED}\n{THROUGHPUT}").newest == LoggedStep(
         step=740, loss=2.5, learning_rate=4.6e-05
     )
 
 
-def test_a_program_that_goes_back_is_followed():
-    assert seen("step 400 | loss 2.5", before=900).newest.step == 400
-    assert seen("step 899 | loss 2.5", before=900).newest is None
+def test_step_goes_back_when_a_program_goes_back():
+    assert parsed("step 400 | loss 2.5", before=900).newest.step == 400
+    assert parsed("step 899 | loss 2.5", before=900).newest is None
 
 
 @pytest.mark.parametrize(
@@ -327,8 +327,8 @@ def test_a_program_that_goes_back_is_followed():
         ("removed the checkpoint saved at step 500", None),
     ],
 )
-def test_a_checkpoint_is_saved_when_the_log_says_that_saving_is_over(line, saved):
-    assert seen(line, before=740).saved == saved
+def test_checkpoint_is_read_only_after_saving_has_finished(line, saved):
+    assert parsed(line, before=740).saved == saved
 
 
 PARTS = st.sampled_from(
@@ -339,8 +339,8 @@ PARTS = st.sampled_from(
 
 
 @given(st.one_of(st.text(max_size=400), st.lists(PARTS, max_size=120).map("".join), st.lists(PARTS).map(" ".join)))
-def test_whatever_a_log_says_what_is_read_fits_into_the_record(text):
-    printed = seen(text)
+def test_values_from_any_log_fit_into_the_database(text):
+    printed = parsed(text)
 
     if told := printed.newest:
         assert 0 <= told.step < 2**62 and (told.tokens is None or 0 <= told.tokens < 2**62)
@@ -351,5 +351,5 @@ def test_whatever_a_log_says_what_is_read_fits_into_the_record(text):
 
 
 @given(st.lists(PARTS, min_size=1, max_size=6).map("".join))
-def test_a_line_without_end_is_read_at_its_beginning_alone(part):
+def test_only_the_beginning_of_a_very_long_line_is_read(part):
     assert parse_training_output([part * 200]) == parse_training_output([(part * 200)[:800]])

@@ -1,4 +1,4 @@
-"""Running jobs that hang or whose loss went bad: found by their reports, ended where recovery acts, else proposed."""
+"""Running jobs that hang or have a bad loss: detection from their reports, and recovery in both modes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def training(root, on=("seren-001", "seren-002"), **asked):
 
 
 def reports(attempt, until, *, losses=None, every=timedelta(seconds=2), steps=60):
-    """Step after step, the last one at `until`."""
+    """Store steps, the last one at `until`."""
     losses = losses or [2.0 + (step % 7) / 100 for step in range(steps)]
     beats = [
         Progress(attempt=attempt, at=until - every * (len(losses) - step), step=step, loss=value)
@@ -47,7 +47,7 @@ def reports(attempt, until, *, losses=None, every=timedelta(seconds=2), steps=60
     Pulse.objects.update_or_create(attempt=attempt, defaults=values)
 
 
-def test_a_job_that_completes_no_step_any_more_hangs_and_its_incident_is_opened(tmp_path):
+def test_job_without_new_steps_hangs_and_opens_an_incident(tmp_path):
     now = clock.now()
     attempt = training(tmp_path)
     reports(attempt, now - 2 * MINUTE)
@@ -56,12 +56,12 @@ def test_a_job_that_completes_no_step_any_more_hangs_and_its_incident_is_opened(
 
     row = Diagnosis.objects.get()
     assert (row.root_cause, row.engine, row.incident.subject) == ("Hang", "detector", attempt.job.public_id)
-    assert "No step was completed for 12" in row.notes[0]
+    assert "No step completed for 12" in row.notes[0]
     assert row.incident.first_symptom_at == now - 2 * MINUTE
 
 
 @pytest.mark.parametrize("case", ["steps", "debug", "opted out", "being stopped", "slow start"])
-def test_nothing_is_said_of_who_is_well_or_not_looked_after(tmp_path, case):
+def test_healthy_or_unmonitored_jobs_are_not_diagnosed(tmp_path, case):
     now = clock.now()
     asked = {"opted out": {"labels": {"acme-recovery": "off"}}}.get(case, {})
     attempt = training(tmp_path, **asked)
@@ -75,7 +75,7 @@ def test_nothing_is_said_of_who_is_well_or_not_looked_after(tmp_path, case):
     assert not Diagnosis.objects.exists()
 
 
-def test_seen_twice_it_is_said_once(tmp_path):
+def test_hang_found_twice_is_reported_once(tmp_path):
     now = clock.now()
     reports(training(tmp_path), now - 2 * MINUTE)
 
@@ -83,7 +83,7 @@ def test_seen_twice_it_is_said_once(tmp_path):
     assert Incident.objects.get().attempts == 1
 
 
-def test_where_recovery_acts_the_attempt_is_ended_and_the_job_tested_and_restarted(tmp_path):
+def test_recovery_ends_a_hanging_attempt_and_tests_its_nodes(tmp_path):
     recovery_actions.set_recovery_mode("act", author=rows.LOOP)
     now = clock.now()
     attempt = training(tmp_path)
@@ -103,7 +103,7 @@ def test_where_recovery_acts_the_attempt_is_ended_and_the_job_tested_and_restart
     assert Attempt.objects.get().state == State.FAILED
 
 
-def test_in_propose_mode_it_runs_on_until_somebody_says_yes(tmp_path):
+def test_hanging_attempt_runs_on_in_propose_mode_until_approval(tmp_path):
     now = clock.now()
     attempt = training(tmp_path)
     reports(attempt, now - 2 * MINUTE)
@@ -120,7 +120,7 @@ def test_in_propose_mode_it_runs_on_until_somebody_says_yes(tmp_path):
     assert attempt.stop_as == State.FAILED
 
 
-def test_an_undo_between_the_claim_and_the_stop_lets_it_run_on(tmp_path, monkeypatch):
+def test_undo_before_the_stop_lets_the_attempt_run_on(tmp_path, monkeypatch):
     recovery_actions.set_recovery_mode("act", author=rows.LOOP)
     now, real = clock.now(), recovery.carry_out_decision
     attempt = training(tmp_path)
@@ -138,7 +138,7 @@ def test_an_undo_between_the_claim_and_the_stop_lets_it_run_on(tmp_path, monkeyp
     assert (Decision.objects.get().course, attempt.stop_as) == (DecisionState.UNDONE, "")
 
 
-def test_a_hang_that_passes_before_anything_was_done_is_taken_back(tmp_path):
+def test_diagnosis_is_withdrawn_if_the_hang_ends_before_any_action(tmp_path):
     now = clock.now()
     attempt = training(tmp_path)
     reports(attempt, now - 2 * MINUTE)
@@ -153,7 +153,7 @@ def test_a_hang_that_passes_before_anything_was_done_is_taken_back(tmp_path):
     assert Event.objects.filter(what="diagnosis.withdrawn").count() == 1
 
 
-def test_a_yes_that_came_first_keeps_verdict_and_decision(tmp_path):
+def test_approved_decision_is_kept_when_the_hang_ends(tmp_path):
     now = clock.now()
     attempt = training(tmp_path)
     reports(attempt, now - 2 * MINUTE)
@@ -162,14 +162,14 @@ def test_a_yes_that_came_first_keeps_verdict_and_decision(tmp_path):
     decision_actions.approve(Decision.objects.get(), author=rows.author(), now=now)
     Pulse.objects.update(at=now + MINUTE, step=61, heard_at=now + MINUTE)
 
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as queries:
         assert watch_once(now + MINUTE) == 0
 
     assert Decision.objects.get().course == DecisionState.APPROVED
-    assert any("failures_decision" in one["sql"] and "FOR UPDATE" in one["sql"] for one in asked)
+    assert any("failures_decision" in one["sql"] and "FOR UPDATE" in one["sql"] for one in queries)
 
 
-def test_a_loss_that_jumps_and_stays_goes_back_behind_it_and_leaves_out_the_data(tmp_path):
+def test_lasting_loss_spike_rolls_back_and_skips_the_data(tmp_path):
     recovery_actions.set_recovery_mode("act", author=rows.LOOP)
     now = clock.now()
     attempt = training(tmp_path)
@@ -184,7 +184,7 @@ def test_a_loss_that_jumps_and_stays_goes_back_behind_it_and_leaves_out_the_data
     assert decision.skip[0] <= 101 <= decision.skip[1]
 
 
-def test_a_spike_that_comes_back_is_no_failure(tmp_path):
+def test_recovered_loss_spike_is_not_diagnosed(tmp_path):
     now = clock.now()
     attempt = training(tmp_path)
     steady = [2.0 + (step % 7) / 100 for step in range(100)]
@@ -193,18 +193,17 @@ def test_a_spike_that_comes_back_is_no_failure(tmp_path):
     assert watch_once(now) == 0
 
 
-def test_one_row_that_blows_up_leaves_the_others_alone(tmp_path, monkeypatch):
-
+def test_error_on_one_attempt_does_not_affect_the_others(tmp_path, monkeypatch):
     now = clock.now()
     first, second = training(tmp_path), training(tmp_path, on=("seren-003", "seren-004"))
     for attempt in (first, second):
         reports(attempt, now - 2 * MINUTE)
-    seen = watch._loss_points
+    real = watch._loss_points
 
     def broken(attempt):
         if attempt.pk == first.pk:
             raise job_actions.JobError("no")
-        return seen(attempt)
+        return real(attempt)
 
     monkeypatch.setattr(watch, "_loss_points", broken)
 
@@ -212,7 +211,7 @@ def test_one_row_that_blows_up_leaves_the_others_alone(tmp_path, monkeypatch):
     assert Diagnosis.objects.get().attempt == second
 
 
-def test_most_of_a_cluster_that_falls_silent_at_once_does_not_hang(tmp_path):
+def test_simultaneous_silence_of_most_jobs_is_not_a_hang(tmp_path):
     now = clock.now()
     four = [training(tmp_path, on=(f"seren-00{n}",)) for n in range(1, 5)]
     for attempt in four[:3]:
@@ -222,10 +221,10 @@ def test_most_of_a_cluster_that_falls_silent_at_once_does_not_hang(tmp_path):
 
     reports_again = Pulse.objects.filter(attempt=four[0])
     reports_again.update(at=now, heard_at=now)
-    assert watch_once(now) == 2  # two of four may be two of their own
+    assert watch_once(now) == 2  # two of four may be independent hangs
 
 
-def test_most_of_a_cluster_that_stays_silent_hangs_after_all(tmp_path):
+def test_long_silence_of_most_jobs_is_a_hang(tmp_path):
     now = clock.now()
     for n in range(1, 4):
         reports(training(tmp_path, on=(f"seren-00{n}",)), now - 14 * MINUTE)
@@ -234,7 +233,7 @@ def test_most_of_a_cluster_that_stays_silent_hangs_after_all(tmp_path):
     assert watch_once(now + 2 * MINUTE) == 3
 
 
-def test_a_suspended_job_does_not_hang(tmp_path):
+def test_suspended_job_does_not_hang(tmp_path):
     now = clock.now()
     reports(training(tmp_path), now - 2 * MINUTE)
     Job.objects.update(state=State.SUSPENDED)
@@ -242,7 +241,7 @@ def test_a_suspended_job_does_not_hang(tmp_path):
     assert watch_once(now) == 0
 
 
-def test_a_declared_section_is_no_hang_while_it_lasts_and_the_patience_begins_at_its_end(tmp_path):
+def test_hang_limit_starts_at_the_end_of_a_declared_section(tmp_path):
     now = clock.now()
     attempt = training(tmp_path)
     reports(attempt, now - 10 * MINUTE)
@@ -257,18 +256,18 @@ def test_a_declared_section_is_no_hang_while_it_lasts_and_the_patience_begins_at
     assert Diagnosis.objects.get().incident.first_symptom_at == lasting.ended_at
 
 
-def test_a_section_that_never_ends_is_a_hang_of_its_own(tmp_path):
+def test_endless_declared_section_is_diagnosed_as_a_hang(tmp_path):
     now = clock.now()
     attempt = training(tmp_path)
     reports(attempt, now - 40 * MINUTE)
     attempt.sections.create(name="evaluation", began_at=now - 40 * MINUTE)
 
     assert watch_once(now) == 1
-    assert "Its section evaluation lasts for 2400 s" in Diagnosis.objects.get().notes[0]
+    assert 'Section "evaluation" has lasted for 2400 s' in Diagnosis.objects.get().notes[0]
 
 
-def gone_back(root):
-    """Its loss jumped at step 101, and it went back to step 30; 120 was saved with the weights that went bad."""
+def rolled_back_job(root):
+    """A job whose loss jumped at step 101 and that was rolled back to step 30; checkpoint 120 has the bad weights."""
     recovery_actions.set_recovery_mode("act", author=rows.LOOP)
     now = clock.now()
     attempt = training(root)
@@ -286,23 +285,23 @@ def verdicts(job):
     return dict(job.checkpoints.values_list("step", "verdict"))
 
 
-def test_what_it_went_back_behind_stays_bad_for_the_next_failure_of_another_cause(tmp_path):
-    job = gone_back(tmp_path)
+def test_checkpoint_after_the_rollback_point_stays_bad(tmp_path):
+    job = rolled_back_job(tmp_path)
 
     assert verdicts(job) == {30: "", 120: "bad"}
-    assert "went back behind it" in job.checkpoints.get(step=120).verdict_why
+    assert "rolled back to step" in job.checkpoints.get(step=120).verdict_why
 
 
-def test_who_takes_the_step_back_trusts_them_again(tmp_path):
-    job = gone_back(tmp_path)
+def test_undone_rollback_clears_the_bad_checkpoints(tmp_path):
+    job = rolled_back_job(tmp_path)
 
     decision_actions.undo(Decision.objects.get(), author=rows.author(), now=clock.now())
 
     assert verdicts(job) == {30: "", 120: ""}
 
 
-def test_the_same_step_saved_anew_by_the_next_attempt_is_another_checkpoint(tmp_path):
-    job = gone_back(tmp_path)
+def test_checkpoint_saved_again_by_the_next_attempt_is_not_bad(tmp_path):
+    job = rolled_back_job(tmp_path)
     attempt = rows.attempt(job, on=("seren-003", "seren-004"))
     noted = HeartbeatResult(attempt_id=attempt.pk, job_id=job.pk, stop_as="", rows=1)
 

@@ -23,17 +23,17 @@ def bench() -> ModuleType:
     return module
 
 
-def test_macro_f1_weighs_each_label_the_same(bench: ModuleType) -> None:
+def test_macro_f1_weighs_each_label_equally(bench: ModuleType) -> None:
     assert bench.macro_f1(["a", "a", "a", "b"], ["a", "a", "a", "a"]) == pytest.approx((6 / 7 + 0) / 2)
     assert bench.macro_f1(["a", "b"], ["a", "b"]) == 1
 
 
-def test_the_naive_answer_is_the_last_error_word(bench: ModuleType) -> None:
+def test_naive_answer_is_the_last_error_word(bench: ModuleType) -> None:
     assert bench.last_error_name("KeyError: x\ntorch.DistBackendError: y") == "DistBackendError"
     assert bench.last_error_name("fine") == "None"
 
 
-def test_halves_are_disjoint_whole_and_the_same_each_time(bench: ModuleType) -> None:
+def test_halves_are_disjoint_complete_and_reproducible(bench: ModuleType) -> None:
     rows = [{"id": at, "root_cause": "abc"[at % 3], "log": ""} for at in range(31)]
 
     develop, report = (bench.select_half(rows, half, 7) for half in ("develop", "report"))
@@ -42,7 +42,7 @@ def test_halves_are_disjoint_whole_and_the_same_each_time(bench: ModuleType) -> 
     assert develop == bench.select_half(rows, "develop", 7)
 
 
-def test_the_report_says_all_that_is_asked(
+def test_report_prints_f1_and_healthy_logs(
     bench: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "own.jsonl"
@@ -57,7 +57,7 @@ def test_the_report_says_all_that_is_asked(
     assert f"healthy called a failure   0 of {len(HEALTHY)}" in said
 
 
-def test_the_generated_log_ends_in_its_failure(bench: ModuleType) -> None:
+def test_generated_log_ends_with_its_failure(bench: ModuleType) -> None:
     text = b"".join(bench.generate_log(300_000)).decode()
 
     assert 250_000 < len(text) < 400_000
@@ -65,8 +65,8 @@ def test_the_generated_log_ends_in_its_failure(bench: ModuleType) -> None:
     assert "uncorrectable ECC" in text[-12_000:]
 
 
-def test_what_a_log_says_without_the_signature_that_decided_it(capsys: pytest.CaptureFixture[str]) -> None:
-    from bench import variants
+def test_leave_one_out_prints_verdicts_without_the_deciding_signature(capsys: pytest.CaptureFixture[str]) -> None:
+    from bench import log_variants as variants
 
     torn = {"id": "torn", "root_cause": "CheckpointCorrupt", "log": "RuntimeError: PytorchStreamReader failed"}
     silent = {"id": "silent", "root_cause": "NodeFailure", "log": "Warning  NodeNotReady  pod/llm-7b-worker-3"}
@@ -75,16 +75,16 @@ def test_what_a_log_says_without_the_signature_that_decided_it(capsys: pytest.Ca
     variants.print_leave_one_out([torn, silent, named])
 
     first, blamed, *rows = capsys.readouterr().out.splitlines()
-    assert first == "2 rest on a signature; without it 0 stay right, 1 fall silent"
-    assert blamed.startswith("0 times")
+    assert first == "2 depend on a signature; without it 0 stay right, 1 unknown"
+    assert blamed.startswith("0 infrastructure failures")
     assert [row.split(": ")[1] for row in rows] == [
         "torn CheckpointCorrupt → RuntimeError",
         "silent NodeFailure → None",
     ]
 
 
-def test_every_variant_of_a_log_keeps_its_label_or_is_counted() -> None:
-    from bench import variants
+def test_variants_that_change_the_label_are_counted() -> None:
+    from bench import log_variants as variants
 
     row = {"id": "one", "root_cause": "KeyError", "evidence_line": "KeyError: 'loss'"}
     row["log"] = "Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\nKeyError: 'loss'"

@@ -441,5 +441,5 @@ Exception raised from c10_cuda_check_implementation at /opt/build/c10/cuda/CUDAE
 
 
 @pytest.mark.parametrize(("label", "text"), CASCADES, ids=[f"{at}-{row[0]}" for at, row in enumerate(CASCADES)])
-def test_the_cause_is_told_from_what_follows_it(label: str, text: str) -> None:
+def test_cause_is_distinguished_from_its_consequences(label: str, text: str) -> None:
     assert diagnose_text(text).root_cause == label

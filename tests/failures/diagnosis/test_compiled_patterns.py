@@ -20,13 +20,13 @@ def saved(place):
     return next(place.glob("table-v1-*"))
 
 
-def test_what_was_kept_finds_the_same(saved):
+def test_cached_database_finds_the_same(saved):
     again = scan.Scanner(SIGNATURES, compiled_patterns.load("v1"))
 
     assert again.hits(TEXT) == scan.shipped_scanner().hits(TEXT) != []
 
 
-def test_only_some_are_kept_and_another_one_is_none_of_them(saved, place):
+def test_only_the_newest_databases_are_kept(saved, place):
     assert compiled_patterns.load("v2") is None
 
     for number in range(2, 2 + compiled_patterns.MAX_CACHED_DATABASES):
@@ -37,20 +37,20 @@ def test_only_some_are_kept_and_another_one_is_none_of_them(saved, place):
 
 
 @pytest.mark.parametrize("spoil", [lambda raw: raw[:-100], lambda raw: b"", lambda raw: raw[:500] + b"x" + raw[501:]])
-def test_what_is_not_whole_is_compiled_anew(saved, spoil):
+def test_damaged_database_is_compiled_again(saved, spoil):
     saved.write_bytes(spoil(saved.read_bytes()))
 
     assert compiled_patterns.load("v1") is None
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602])
-def test_what_others_could_have_written_is_not_loaded(saved, mode):
+def test_database_writable_by_others_is_not_loaded(saved, mode):
     saved.chmod(mode)
 
     assert compiled_patterns.load("v1") is None
 
 
-def test_where_nothing_can_be_kept_nothing_breaks(place, monkeypatch):
+def test_unwritable_cache_is_ignored(place, monkeypatch):
     place.write_text("a file where the directory belongs")
 
     compiled_patterns.save("v1", scan.shipped_scanner()._database)
@@ -58,7 +58,7 @@ def test_where_nothing_can_be_kept_nothing_breaks(place, monkeypatch):
     assert compiled_patterns.load("v1") is None
 
 
-def test_a_cache_that_is_no_absolute_path_is_passed_over(tmp_path, monkeypatch):
+def test_relative_cache_path_is_ignored(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path))
 

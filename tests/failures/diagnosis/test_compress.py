@@ -25,18 +25,18 @@ def bundle_of(text: str, rules: tuple[FilterRule, ...] = filters.SHIPPED_FILTERS
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
-def test_a_bundle_gives_the_same_verdict_as_its_log(sample: Sample) -> None:
+def test_bundle_gives_the_same_verdict_as_its_log(sample: Sample) -> None:
     bundle = bundle_of(CALM + sample.log + CALM[:300])
 
     assert diagnose_text(bundle.text).root_cause == diagnose_text(CALM + sample.log + CALM[:300]).root_cause
 
 
 @pytest.mark.parametrize("rule", filters.SHIPPED_FILTERS, ids=lambda rule: rule.name)
-def test_a_rule_drops_its_own_example(rule: FilterRule) -> None:
+def test_filter_rule_drops_its_own_example(rule: FilterRule) -> None:
     assert scan.Scanner(filters.compile_filters([rule]).signatures).hits(rule.example.encode())
 
 
-def test_routine_is_dropped_and_counted() -> None:
+def test_routine_lines_are_dropped_and_counted() -> None:
     bundle = bundle_of(CALM)
 
     assert bundle.lines == 5000
@@ -44,11 +44,11 @@ def test_routine_is_dropped_and_counted() -> None:
     assert len(bundle.rows) <= 20
 
 
-def test_how_the_log_ends_is_kept_even_if_it_is_routine() -> None:
+def test_last_lines_are_kept_even_if_routine() -> None:
     assert "iteration 4999" in bundle_of(CALM).text
 
 
-def test_the_same_shape_is_one_row_with_a_count_and_two_times() -> None:
+def test_lines_of_one_shape_are_one_row_with_a_count_and_two_times() -> None:
     rows = [f"2025-03-01 04:00:{at:02d},000 copied {at} files to /scratch" for at in range(50)]
     bundle = bundle_of("\n".join(rows) + "\n" + ECC)
     row = bundle.rows[0]
@@ -57,13 +57,13 @@ def test_the_same_shape_is_one_row_with_a_count_and_two_times() -> None:
     assert (row.first_time, row.last_time) == ("2025-03-01 04:00:00,000", "2025-03-01 04:00:49,000")
 
 
-def test_a_rule_that_covers_everything_cannot_hide_a_cause() -> None:
+def test_filter_rule_that_matches_everything_cannot_hide_a_cause() -> None:
     everything = FilterRule(name="all", pattern=r"^.", example="x", origin="person")
 
     assert "uncorrectable ECC" in bundle_of(CALM + ECC + CALM, (everything,)).text
 
 
-def test_a_thousand_different_lines_fit_a_bundle_with_the_cause() -> None:
+def test_bundle_of_a_thousand_different_lines_contains_the_cause() -> None:
     noise = "".join(f"word{chr(97 + at % 26)}{'x' * (at % 97)} says {'y' * (at % 89)}\n" for at in range(20_000))
     bundle = bundle_of(noise + ECC + noise)
 
@@ -71,7 +71,7 @@ def test_a_thousand_different_lines_fit_a_bundle_with_the_cause() -> None:
     assert "uncorrectable ECC" in bundle.text
 
 
-def test_memory_of_shapes_is_bounded() -> None:
+def test_number_of_templates_is_bounded() -> None:
     compressor = LogCompressor()
     for at in range(4000):
         compressor.feed(("".join(chr(97 + (at >> shift & 15)) for shift in (0, 4, 8)) + " spoke\n").encode())
@@ -82,7 +82,7 @@ def test_memory_of_shapes_is_bounded() -> None:
     assert compressor.overflow > 0
 
 
-def test_what_repeats_by_the_hundred_is_proposed_as_a_rule() -> None:
+def test_frequent_line_is_proposed_as_a_filter() -> None:
     text = "".join(f"shard {at} of the token cache was mapped at 0x{at:x}\n" for at in range(600))
     compressor = LogCompressor()
     compressor.feed(text.encode())
@@ -94,7 +94,7 @@ def test_what_repeats_by_the_hundred_is_proposed_as_a_rule() -> None:
     assert dict(bundle_of(text, (rule,)).dropped) == {rule.name: 600}
 
 
-def test_trouble_is_never_proposed_as_routine() -> None:
+def test_line_with_a_signature_is_never_proposed_as_a_filter() -> None:
     compressor = LogCompressor()
     compressor.feed((ECC * 600).encode())
     compressor.bundle()
@@ -103,7 +103,7 @@ def test_trouble_is_never_proposed_as_routine() -> None:
 
 
 @given(st.lists(st.integers(0, 300), max_size=10))
-def test_it_does_not_matter_how_the_text_is_cut(sizes: list[int]) -> None:
+def test_bundle_does_not_depend_on_the_chunks(sizes: list[int]) -> None:
     data = (CALM[:2000] + SAMPLES[0].log).encode()
     compressor, at = LogCompressor(), 0
     for size in sizes:
@@ -115,14 +115,14 @@ def test_it_does_not_matter_how_the_text_is_cut(sizes: list[int]) -> None:
 
 
 @given(st.binary(max_size=3000))
-def test_any_bytes_make_a_bundle(data: bytes) -> None:
+def test_any_bytes_give_a_bundle(data: bytes) -> None:
     compressor = LogCompressor()
     compressor.feed(data)
 
     assert len(compressor.bundle().text.encode()) <= MAX_BUNDLE_BYTES
 
 
-def test_a_line_of_megabytes_makes_a_small_bundle() -> None:
+def test_very_long_line_gives_a_small_bundle() -> None:
     compressor = LogCompressor()
     for _ in range(8):
         compressor.feed(b"z" * (1 << 20))
@@ -130,7 +130,7 @@ def test_a_line_of_megabytes_makes_a_small_bundle() -> None:
     assert len(compressor.bundle().text.encode()) <= MAX_BUNDLE_BYTES
 
 
-def test_a_follower_tells_each_trouble_once_and_at_once() -> None:
+def test_follower_reports_each_finding_once_and_immediately() -> None:
     follower = LogFollower()
 
     assert follower.feed(CALM.encode()) == ()
@@ -138,14 +138,14 @@ def test_a_follower_tells_each_trouble_once_and_at_once() -> None:
     assert follower.feed((ECC + CALM).encode()) == ()
 
 
-def test_a_follower_waits_for_the_rest_of_a_line() -> None:
+def test_follower_waits_for_the_end_of_a_line() -> None:
     follower = LogFollower()
 
     assert follower.feed(ECC[:30].encode()) == ()
     assert [finding.line.rank for finding in follower.feed(ECC[30:].encode())] == [3]
 
 
-def test_a_follower_knows_at_the_end_what_one_reading_knows() -> None:
+def test_follower_result_equals_one_complete_reading() -> None:
     follower = LogFollower()
     for row in SAMPLES[0].log.splitlines(keepends=True):
         follower.feed(row.encode())

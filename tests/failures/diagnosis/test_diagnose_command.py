@@ -44,14 +44,14 @@ def alone(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]
     )  # fmt: skip
 
 
-def test_one_object_per_file_in_the_order_given(logs: list[str]) -> None:
+def test_json_output_has_one_object_per_file_in_order(logs: list[str]) -> None:
     answers = told(*reversed(logs))
 
     assert [answer["file"] for answer in answers] == list(reversed(logs))
     assert [answer["root_cause"] for answer in reversed(answers)] == [sample.label for sample in SAMPLES]
 
 
-def test_an_object_has_all_its_keys(logs: list[str]) -> None:
+def test_json_object_has_all_keys(logs: list[str]) -> None:
     (answer,) = told(logs[0])
 
     assert set(answer) >= KEYS
@@ -59,14 +59,14 @@ def test_an_object_has_all_its_keys(logs: list[str]) -> None:
     assert answer["evidence"][0].keys() >= {"line", "text", "rank", "time"}
 
 
-def test_it_works_without_any_server_and_from_standard_input() -> None:
+def test_command_reads_standard_input_without_a_server() -> None:
     done = alone("-", "--json", stdin=SAMPLES[0].log.encode())
 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["root_cause"] == "ECCError"
 
 
-def test_people_read_the_cause_its_line_and_what_to_do(logs: list[str]) -> None:
+def test_text_output_has_cause_line_and_restart_advice(logs: list[str]) -> None:
     out = StringIO()
 
     call_command("diagnose", logs[0], stdout=out)
@@ -77,7 +77,7 @@ def test_people_read_the_cause_its_line_and_what_to_do(logs: list[str]) -> None:
     assert "restart helps: yes" in text
 
 
-def test_people_are_told_that_nothing_failed(tmp_path: Path) -> None:
+def test_text_output_reports_that_nothing_failed(tmp_path: Path) -> None:
     path, out = tmp_path / "fine.log", StringIO()
     path.write_text(HEALTHY["optional libraries"])
 
@@ -86,7 +86,7 @@ def test_people_are_told_that_nothing_failed(tmp_path: Path) -> None:
     assert "nothing failed" in out.getvalue()
 
 
-def test_a_log_cannot_move_the_readers_cursor(tmp_path: Path) -> None:
+def test_control_characters_of_a_log_are_not_printed(tmp_path: Path) -> None:
     path, out = tmp_path / "rude.log", StringIO()
     path.write_bytes(b"ValueError: \x08\x08\x9b2J boo\n")
 
@@ -98,19 +98,19 @@ def test_a_log_cannot_move_the_readers_cursor(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words", [["--exit-code", "137"], ["--signal", "9"], ["--signal", "KILL"], ["--signal", "sigkill"]]
 )
-def test_the_ending_is_evidence(words: list[str], tmp_path: Path) -> None:
+def test_exit_code_and_signal_are_evidence(words: list[str], tmp_path: Path) -> None:
     path = tmp_path / "silent.log"
     path.write_text("step 1 loss 2.0\n")
 
     assert told(str(path), *words)[0]["root_cause"] == "HostOOMKilled"
 
 
-def test_a_signal_that_is_none_is_refused(logs: list[str]) -> None:
+def test_unknown_signal_is_rejected(logs: list[str]) -> None:
     with pytest.raises(CommandError, match="signal"):
         call_command("diagnose", logs[0], "--signal", "LOUD")
 
 
-def test_a_missing_file_gets_a_sentence_and_the_others_their_answers(logs: list[str], tmp_path: Path) -> None:
+def test_missing_file_gets_a_sentence_and_the_others_a_diagnosis(logs: list[str], tmp_path: Path) -> None:
     out = StringIO()
 
     with pytest.raises(CommandError, match="1 of 2 files could not be read"):
@@ -122,12 +122,12 @@ def test_a_missing_file_gets_a_sentence_and_the_others_their_answers(logs: list[
     assert found["root_cause"] == "ECCError"
 
 
-def test_a_directory_is_no_log(tmp_path: Path) -> None:
+def test_directory_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(CommandError):
         call_command("diagnose", str(tmp_path), stdout=StringIO())
 
 
-def test_a_thousand_files_in_one_call_are_answered_in_their_order(logs: list[str]) -> None:
+def test_thousand_files_are_diagnosed_in_order(logs: list[str]) -> None:
     many = (logs * 40)[:1000]
     answers = told(*many)
 

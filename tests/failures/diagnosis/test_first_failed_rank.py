@@ -31,14 +31,14 @@ def report(rank: int, node: str = "node-4") -> str:
     )
 
 
-def test_error_of_the_first_failed_rank_is_the_cause_although_a_peer_wrote_first():
+def test_error_of_the_first_failed_rank_is_the_cause_although_a_peer_logged_first():
     found = diagnose_text(PEER + BEFORE + ERROR + report(28))
 
     assert (found.root_cause, found.category) == ("RuntimeError", FailureCategory.FRAMEWORK)
     assert found.restart_helps is RestartAdvice.NO
 
 
-def test_error_of_the_first_failed_rank_is_the_cause_although_a_peer_wrote_into_its_traceback():
+def test_error_of_the_first_failed_rank_is_the_cause_although_a_peer_logged_into_its_traceback():
     assert diagnose_text(BEFORE + PEER + ERROR + report(28)).root_cause == "RuntimeError"
 
 
@@ -48,7 +48,7 @@ def test_launcher_prefixes_do_not_hide_the_report():
     assert diagnose_text(PEER + BEFORE + ERROR + prefixed).root_cause == "RuntimeError"
 
 
-def test_a_bundle_keeps_the_verdict():
+def test_bundle_keeps_the_verdict_of_the_first_failed_rank():
     text = PEER + BEFORE + ERROR + report(28)
     follower = LogFollower()
     follower.feed(text.encode())
@@ -61,11 +61,11 @@ def test_a_bundle_keeps_the_verdict():
     ["", report(6), report(28) + report(35, "node-5")],
     ids=["no report", "another rank", "two agents that disagree"],
 )
-def test_without_one_first_failed_rank_the_symptom_before_a_vague_error_still_counts(reports: str):
+def test_symptom_before_a_vague_error_counts_without_a_single_first_failed_rank(reports: str):
     assert diagnose_text(PEER + BEFORE + ERROR + reports).root_cause == "NCCLRemoteError"
 
 
-def test_a_symptom_of_the_same_rank_still_explains_its_vague_error():
+def test_symptom_of_the_same_rank_still_explains_its_vague_error():
     own = PEER.replace("[rank6]", "[rank28]").replace("Rank 6", "Rank 28")
 
     assert diagnose_text(own + BEFORE + ERROR + report(28)).root_cause == "NCCLRemoteError"

@@ -32,28 +32,28 @@ def event(text: str) -> gpu_events.GpuEvent:
         (999, "", "XidOther", LineRole.INITIATING),
     ],
 )
-def test_a_code_has_a_label_and_a_role(code: int, words: str, label: str, role: LineRole) -> None:
+def test_xid_code_has_a_label_and_a_role(code: int, words: str, label: str, role: LineRole) -> None:
     seen = event(f"NVRM: Xid (PCI:0000:3b:00): {code}, pid=1, name=python, {words}")
 
     assert (seen.label, seen.role, seen.pci) == (label, role, "0000:3b:00")
 
 
-def test_sources_that_disagree_are_shown() -> None:
+def test_disagreement_of_sources_is_shown() -> None:
     assert "sources disagree" in event("NVRM: Xid (PCI:0000:3b:00): 94, pid=1, Contained").note
 
 
-def test_an_unknown_code_is_said_to_be_unknown() -> None:
+def test_unknown_xid_code_is_reported_as_unknown() -> None:
     assert "not in the catalogue" in event("NVRM: Xid (PCI:0000:3b:00): 999, pid=1").note
 
 
-def test_a_switch_code_knows_whether_it_is_fatal() -> None:
+def test_sxid_code_is_fatal_or_not() -> None:
     fatal = event("nvidia-nvswitch1: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up")
     mild = event("nvidia-nvswitch1: SXid (PCI:0000:05:00.0): 11012, Non-fatal, Link 30 single bit ECC")
 
     assert fatal.specificity > mild.specificity
 
 
-def test_everything_of_one_node_and_minute_is_one_event() -> None:
+def test_events_of_one_node_and_minute_form_one_group() -> None:
     log = [
         "Mar  1 04:10:00 tern-3 kernel: NVRM: Xid (PCI:0000:3b:00): 45, pid=1",
         "Mar  1 04:10:09 tern-3 kernel: NVRM: Xid (PCI:0000:3b:00): 74, pid=1, NVLink: fatal error",
@@ -73,27 +73,27 @@ def test_everything_of_one_node_and_minute_is_one_event() -> None:
     assert grouped[0].pcis == ("0000:3b:00", "0000:5e:00")
 
 
-def test_seconds_since_boot_are_cut_to_minutes() -> None:
+def test_seconds_since_boot_are_grouped_by_minute() -> None:
     rows = ["[ 119.900000] NVRM: Xid (PCI:0000:3b:00): 45, x", "[ 120.100000] NVRM: Xid (PCI:0000:3b:00): 45, x"]
 
     assert len(gpu_events.group_by_node_and_minute(event(row) for row in rows)) == 2
 
 
-def test_a_sub_code_is_found_by_its_bits_and_status() -> None:
+def test_nvlink_sub_code_is_found_by_bits_and_status() -> None:
     rule = catalogue.find_sub_code(145, 0b0000011, 0x80000000)
 
     assert rule is not None
     assert (rule.unit, rule.resolution) == ("RLW_CTRL", "IGNORE")
 
 
-def test_a_sub_code_of_another_status_is_not_found() -> None:
+def test_nvlink_sub_code_with_another_status_is_not_found() -> None:
     assert catalogue.find_sub_code(145, 0b0000011, 0x7) is None
 
 
 @pytest.mark.parametrize(
     "rule", catalogue.nvlink_sub_codes(), ids=lambda rule: f"{rule.xid}-{rule.unit}-{rule.error_status:x}"
 )
-def test_every_rule_fits_a_word_made_from_its_own_pattern(rule: catalogue.NvlinkSubCode) -> None:
+def test_each_sub_code_matches_a_word_built_from_its_pattern(rule: catalogue.NvlinkSubCode) -> None:
     pattern = rule.pattern_new if set(rule.pattern_new) & set("01-") else rule.pattern_old
     word = int(pattern.replace("-", "0"), 2)
 
@@ -103,14 +103,14 @@ def test_every_rule_fits_a_word_made_from_its_own_pattern(rule: catalogue.Nvlink
     assert found.xid == rule.xid
 
 
-def test_the_catalogues_are_whole() -> None:
+def test_catalogues_are_complete() -> None:
     assert sorted(catalogue.xid_codes()) == list(range(1, 174))
     assert len(catalogue.sxid_codes()) == 93
     assert len(catalogue.nvlink_sub_codes()) == 94
     assert len(catalogue.failure_table()) == 29
 
 
-def test_a_thousand_lines_of_one_storm_stay_few() -> None:
+def test_thousand_lines_of_one_xid_storm_stay_few() -> None:
     log = "\n".join(f"[ {at}.000000] NVRM: Xid (PCI:0000:3b:00): 45, pid={at}" for at in range(20_000))
 
     read = reader.read_log([log.encode()])
@@ -120,9 +120,9 @@ def test_a_thousand_lines_of_one_storm_stay_few() -> None:
 
 
 @pytest.mark.parametrize(("code", "found"), [(code, row[0]) for code, row in catalogue.dcgm_codes().items()])
-def test_a_dcgm_code_has_its_label_or_means_nothing(code: str, found: str) -> None:
+def test_dcgm_code_has_its_label_or_is_ignored(code: str, found: str) -> None:
     assert diagnose_text(f"gpu-doctor: the check of GPU 2 ended with {code}").root_cause == (found or "None")
 
 
-def test_the_labels_of_dcgm_codes_exist() -> None:
+def test_labels_of_dcgm_codes_exist() -> None:
     assert {label for label, _ in catalogue.dcgm_codes().values()} - {""} <= set(LABELS)

@@ -47,22 +47,22 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("text", "wanted"), TABLE, ids=[row[0][:30] for row in TABLE])
-def test_a_line_says_who_when_and_what(text: str, wanted: dict[str, object]) -> None:
+def test_line_is_parsed_into_rank_time_and_message(text: str, wanted: dict[str, object]) -> None:
     line = lines.parse(1, text)
 
     assert {name: getattr(line, name) for name in wanted} == wanted
 
 
-def test_the_outermost_rank_counts() -> None:
+def test_outermost_rank_wins() -> None:
     assert lines.parse(1, "[rank1]: rank 7 did not answer").rank == 1
 
 
-def test_a_line_of_brackets_is_peeled_only_so_far() -> None:
+def test_number_of_removed_prefixes_is_limited() -> None:
     assert lines.parse(1, "[1,0]:" * 50 + "boom").message.endswith("boom")
 
 
 @given(st.text(max_size=300))
-def test_any_text_is_a_line(text: str) -> None:
+def test_any_text_can_be_parsed(text: str) -> None:
     line = lines.parse(3, text)
 
     assert line.number == 3
@@ -78,7 +78,7 @@ ROWS = [text for text, _ in TABLE] + [row for sample in SAMPLES for row in sampl
 
 
 @given(st.one_of(st.sampled_from(ROWS), st.text(alphabet="@[]()|-:., 019aIkNrRWE/\\t", max_size=40)))
-def test_whatever_a_line_begins_with_the_same_prefix_is_found(bare: str) -> None:
+def test_prefix_lookup_by_first_character_finds_the_same_prefix(bare: str) -> None:
     bare = bare.lstrip()
     found, meant = lines._match_prefix(bare), every_prefix(bare)
 

@@ -1269,7 +1269,7 @@ PHRASES: tuple[tuple[str, str], ...] = (
 
 
 @pytest.mark.parametrize(("label", "text"), PHRASES, ids=[text[:50] for _, text in PHRASES])
-def test_a_line_alone_gets_its_label(label: str, text: str) -> None:
+def test_single_line_gets_its_label(label: str, text: str) -> None:
     assert diagnose_text(text).root_cause == label
 
 
@@ -1351,7 +1351,7 @@ NAMES: tuple[tuple[str, str], ...] = (
 
 
 @pytest.mark.parametrize(("label", "name"), NAMES, ids=[name for _, name in NAMES])
-def test_an_unknown_exception_is_judged_by_the_whole_words_of_its_name(label: str, name: str) -> None:
+def test_unknown_exception_is_labelled_by_the_whole_words_of_its_name(label: str, name: str) -> None:
     assert label_by_name(name) == label
 
 
@@ -1375,6 +1375,6 @@ ENDINGS: tuple[tuple[str, int, str], ...] = (
 
 
 @pytest.mark.parametrize(("text", "code", "label"), ENDINGS, ids=[text[:50] for text, _, _ in ENDINGS])
-def test_calm_words_are_no_cause_however_it_ended(text: str, code: int, label: str) -> None:
+def test_harmless_line_is_not_the_cause_for_any_exit_code(text: str, code: int, label: str) -> None:
     found = diagnose_text(text, ExitStatus(exit_code=code)).root_cause
     assert found != label[4:] if label.startswith("not ") else found == label

@@ -19,13 +19,13 @@ print(engine.diagnose_text("KeyError: 'x'").root_cause)
 """
 
 
-def test_the_engine_needs_no_django() -> None:
+def test_engine_works_without_django() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert done.stdout.strip() == "KeyError", done.stderr
 
 
-def test_no_module_of_the_engine_reads_clock_or_dice() -> None:
+def test_engine_uses_neither_clock_nor_randomness() -> None:
     for path in (ROOT / "failures" / "diagnosis").rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         assert not {"import time", "import random", "import socket", "datetime.now", "open("} & set(text.split("\n")), (

@@ -45,7 +45,7 @@ def taken_up(raw: bytes) -> LogFollower:
 
 
 @given(cuts=st.lists(st.integers(min_value=0, max_value=len(LOG)), max_size=4))
-def test_however_often_it_changes_hands_it_knows_what_one_reading_knows(cuts: list[int]) -> None:
+def test_result_does_not_depend_on_how_often_the_state_is_restored(cuts: list[int]) -> None:
     follower, at = LogFollower(), 0
     for cut in [*sorted(cuts), len(LOG)]:
         follower.feed(LOG[at:cut])
@@ -54,14 +54,14 @@ def test_however_often_it_changes_hands_it_knows_what_one_reading_knows(cuts: li
     assert told(follower) == told(unbroken(LOG))
 
 
-def test_what_was_told_once_is_not_told_again_by_the_next_one() -> None:
+def test_restored_follower_does_not_repeat_findings() -> None:
     first = unbroken(XIDS.encode())
 
     assert taken_up(set_down(first)).feed(XIDS.encode()) == ()
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", b"x" * 900])
-def test_damaged_bytes_are_refused(damage: bytes) -> None:
+def test_damaged_state_is_rejected(damage: bytes) -> None:
     raw = set_down(unbroken(LOG))
 
     assert restore_follower(raw[: len(raw) // 2] + damage) is None
@@ -73,19 +73,19 @@ class Bomb:
         return os.system, ("touch /nowhere/at/all",)
 
 
-def test_bytes_that_would_make_another_object_make_none() -> None:
+def test_state_with_foreign_objects_is_rejected() -> None:
     stamp = set_down(LogFollower())[:32]
 
     assert restore_follower(stamp + zlib.compress(pickle.dumps((Bomb(), {}, set())))) is None
 
 
-def test_bytes_that_unfold_without_end_are_refused() -> None:
+def test_state_that_decompresses_without_end_is_rejected() -> None:
     stamp = set_down(LogFollower())[:32]
 
     assert restore_follower(stamp + zlib.compress(bytes(70 << 20), 1)) is None
 
 
-def test_what_was_known_under_other_rules_is_not_used() -> None:
+def test_state_from_other_rules_is_rejected() -> None:
     raw = set_down(unbroken(LOG))
     rule = cause("lane-lost", "NodeFailure", 74, "lane [0-9]+ lost", "lane 3 lost")
     mine = FilterRule(name="mine", pattern="heartbeat", example="heartbeat")
@@ -94,7 +94,7 @@ def test_what_was_known_under_other_rules_is_not_used() -> None:
     assert restore_follower(raw, rules=(*filters.SHIPPED_FILTERS, mine)) is None
 
 
-def test_what_is_known_of_a_long_log_is_small() -> None:
+def test_state_of_a_long_log_is_small() -> None:
     follower = LogFollower()
     for _ in range(50):
         follower.feed(LOG)
@@ -102,7 +102,7 @@ def test_what_is_known_of_a_long_log_is_small() -> None:
     assert len(set_down(follower)) < 100_000
 
 
-def test_a_log_that_would_need_megabytes_is_not_set_down() -> None:
+def test_state_of_several_megabytes_is_not_stored() -> None:
     follower = LogFollower()
     dice = os.urandom(MAX_STATE_BYTES)
     follower.compressor.tail = [(1, dice.hex())]

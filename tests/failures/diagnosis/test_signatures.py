@@ -20,7 +20,7 @@ names = pytest.mark.parametrize("signature", SIGNATURES, ids=lambda signature: s
 
 
 @names
-def test_a_signature_finds_its_own_example(signature: Signature) -> None:
+def test_signature_matches_its_own_example(signature: Signature) -> None:
     scanner = scan.shipped_scanner()
 
     found = {scanner.signatures[index].name for _, index in scanner.hits(signature.example.encode())}
@@ -29,7 +29,7 @@ def test_a_signature_finds_its_own_example(signature: Signature) -> None:
 
 
 @names
-def test_the_example_alone_gets_the_label_of_its_row(signature: Signature) -> None:
+def test_example_alone_gets_the_label_of_its_signature(signature: Signature) -> None:
     diagnosis = diagnose_text(signature.example)
 
     if signature.role in QUIET:
@@ -39,18 +39,18 @@ def test_the_example_alone_gets_the_label_of_its_row(signature: Signature) -> No
 
 
 @names
-def test_a_row_is_sound(signature: Signature) -> None:
+def test_signature_fields_are_valid(signature: Signature) -> None:
     assert signature.label in LABELS or signature.label == ""
     assert 0 <= signature.specificity <= 100
     assert len(signature.example) > 10
     assert re.compile(signature.unless)
 
 
-def test_names_are_unique() -> None:
+def test_signature_names_are_unique() -> None:
     assert len({signature.name for signature in SIGNATURES}) == len(SIGNATURES)
 
 
-def test_every_label_of_the_failure_table_can_be_answered() -> None:
+def test_each_label_of_the_failure_table_has_a_signature() -> None:
     reachable = (
         {signature.label for signature in SIGNATURES} | set(exceptions.LABELS_BY_NAME.values()) | {NONE, UNKNOWN}
     )
@@ -58,21 +58,21 @@ def test_every_label_of_the_failure_table_can_be_answered() -> None:
     assert set(LABELS) <= reachable
 
 
-def test_a_pattern_that_does_not_compile_is_named() -> None:
+def test_invalid_pattern_is_named() -> None:
     bad = cause("look-ahead", "RuntimeError", 50, r"error(?=\d)", "error1")
 
     with pytest.raises(scan.InvalidPatternError, match="pattern of look-ahead"):
         scan.Scanner([SIGNATURES[0], bad])
 
 
-def test_the_version_names_exactly_these_rules() -> None:
+def test_version_depends_on_all_rules() -> None:
     changed = dataclasses.replace(SIGNATURES[0], specificity=1)
 
     assert scan.signatures_version(SIGNATURES) == scan.signatures_version(tuple(SIGNATURES))
     assert scan.signatures_version((changed, *SIGNATURES[1:])) != scan.signatures_version(SIGNATURES)
 
 
-def test_no_pattern_can_hang_the_worker() -> None:
+def test_patterns_take_linear_time() -> None:
     """What makes a backtracking engine explode costs this one a moment."""
     scanner = scan.Scanner([cause("evil", "RuntimeError", 50, r"(?:a+)+b", "aab")])
     began = time.process_time()
@@ -97,7 +97,7 @@ def test_no_pattern_can_hang_the_worker() -> None:
         ("TernSpecificError: no idea", "RuntimeError"),
     ],
 )
-def test_an_exception_is_known_by_its_name(message: str, label: str) -> None:
+def test_exception_gets_the_label_of_its_name(message: str, label: str) -> None:
     named = exceptions.match_exception(message)
 
     assert named is not None
@@ -105,5 +105,5 @@ def test_an_exception_is_known_by_its_name(message: str, label: str) -> None:
 
 
 @pytest.mark.parametrize("message", ["no Errors here", "ChildFailedError:", "an error occurred", "myValueErrors: 3"])
-def test_a_word_or_a_wrapper_is_no_exception(message: str) -> None:
+def test_words_and_wrappers_are_not_exceptions(message: str) -> None:
     assert exceptions.match_exception(message) is None

@@ -26,18 +26,18 @@ def tails() -> dict[str, list[tuple[str, str]]]:
 TAILS = tails()
 
 
-def test_every_label_has_its_tails() -> None:
+def test_each_label_has_tails() -> None:
     assert set(TAILS) == set(LABELS)
 
 
 @pytest.mark.parametrize("label", sorted(TAILS))
-def test_a_tail_gets_the_label_of_its_cause(label: str) -> None:
+def test_tail_gets_the_label_of_its_cause(label: str) -> None:
     told = {story: diagnose_text(log).root_cause for story, log in TAILS[label]}
 
     assert {story: one for story, one in told.items() if one != label} == {}
 
 
-def test_no_broken_machine_is_called_the_fault_of_its_user() -> None:
+def test_infrastructure_tail_is_not_blamed_on_the_user() -> None:
     broken = [log for label, rows in TAILS.items() for _, log in rows
               if LABELS[label].category is FailureCategory.INFRASTRUCTURE]  # fmt: skip
 
@@ -50,20 +50,20 @@ WORK = "step 12 loss 1.2\nstep 13 loss 1.1\n"
 
 
 @pytest.mark.parametrize("trouble", [RECORD, RETRY])
-def test_work_after_it_disproves_what_was_only_recorded_or_tried_again(trouble: str) -> None:
+def test_progress_after_a_recorded_or_retried_error_disproves_it(trouble: str) -> None:
     assert diagnose_text(trouble + WORK).root_cause == NONE
 
 
-def test_a_broken_link_is_not_disproved_by_what_another_rank_prints_after_it() -> None:
+def test_progress_of_another_rank_does_not_disprove_a_broken_link() -> None:
     link = "NVRM: Xid (PCI:0000:3b:00): 74, pid=1, name=python, NVLink: fatal error detected on link 3\n"
 
     assert diagnose_text(link + WORK).root_cause == "NVLinkError"
 
 
-def test_a_failed_build_alone_says_no_cause() -> None:
+def test_failed_build_alone_has_no_cause() -> None:
     assert diagnose_text("make: *** [Makefile:9: train] Error 1\n").root_cause == UNKNOWN
 
 
-def test_an_exception_at_home_among_errors_is_one_without_a_traceback_above() -> None:
+def test_class_from_an_errors_module_is_an_exception_without_a_traceback() -> None:
     assert diagnose_text("someconf.errors.MissingMandatoryValue: data.path\n").root_cause == "ArgumentError"
     assert diagnose_text("someconf.parts.MissingMandatoryValue: data.path\n").root_cause != "ArgumentError"

@@ -28,26 +28,26 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("name", PACKERS)
-def test_a_packed_log_gets_the_answer_of_its_text(name: str) -> None:
+def test_compressed_log_gets_the_diagnosis_of_its_text(name: str) -> None:
     assert engine.diagnose([PACKERS[name](LOG)]) == engine.diagnose([LOG])
 
 
 @pytest.mark.parametrize("name", PACKERS)
-def test_byte_by_byte_it_unpacks_to_the_same(name: str) -> None:
+def test_unpacking_byte_by_byte_gives_the_same_text(name: str) -> None:
     packed = PACKERS[name](LOG)
 
     assert b"".join(DecompressedLog(bytes([one]) for one in packed)) == LOG
 
 
 @pytest.mark.parametrize("name", ["gzip", "bzip2", "xz"])
-def test_files_put_one_behind_the_other_are_one_log(name: str) -> None:
+def test_concatenated_files_are_one_log(name: str) -> None:
     packed = PACKERS[name](LOG) + PACKERS[name](b"the second\n")
 
     assert b"".join(DecompressedLog([packed])) == LOG + b"the second\n"
 
 
 @pytest.mark.parametrize("name", PACKERS)
-def test_a_file_cut_short_is_read_as_far_as_it_goes(name: str) -> None:
+def test_truncated_file_is_read_up_to_its_end(name: str) -> None:
     noise = random.Random(1).randbytes(4000).hex().encode()
     packed = PACKERS[name](LOG + noise)
 
@@ -56,7 +56,7 @@ def test_a_file_cut_short_is_read_as_far_as_it_goes(name: str) -> None:
     assert any("cut short" in note for note in answer.notes)
 
 
-def test_a_damaged_file_is_read_as_far_as_it_goes() -> None:
+def test_damaged_file_is_read_up_to_the_damage() -> None:
     packed = bytearray(gzip.compress(random.Random(1).randbytes(2 * PIECE_BYTES).hex().encode()))
     packed[PIECE_BYTES + 5000 : PIECE_BYTES + 5100] = b"\xff" * 100
 
@@ -66,7 +66,7 @@ def test_a_damaged_file_is_read_as_far_as_it_goes() -> None:
     assert got and "damaged" in text.sentence
 
 
-def test_padding_behind_the_end_is_no_damage() -> None:
+def test_padding_after_the_end_is_ignored() -> None:
     text = DecompressedLog([gzip.compress(LOG) + b"\0" * 512])
 
     assert b"".join(text) == LOG
@@ -74,7 +74,7 @@ def test_padding_behind_the_end_is_no_damage() -> None:
 
 
 @pytest.mark.parametrize("name", PACKERS)
-def test_a_bomb_is_stopped_and_never_held_in_memory(name: str) -> None:
+def test_decompression_bomb_is_stopped_with_bounded_memory(name: str) -> None:
     bomb = PACKERS[name](bytes(128 * PIECE_BYTES))
     text = DecompressedLog([bomb], most=64 * PIECE_BYTES)
 
@@ -88,7 +88,7 @@ def test_a_bomb_is_stopped_and_never_held_in_memory(name: str) -> None:
     assert peak < 48 * PIECE_BYTES  # xz and bzip2 look back over 8 MiB; the text would be 64 pieces
 
 
-def test_plain_text_passes_untouched() -> None:
+def test_plain_text_is_unchanged() -> None:
     chunks = [b"a", b"", b"bc", b"defghijkl"]
 
     assert b"".join(DecompressedLog(chunks)) == b"abcdefghijkl"

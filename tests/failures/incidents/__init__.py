@@ -1,0 +1,1 @@
+"""Tests of diagnosing attempts, grouping them into incidents, following logs and sending notices."""

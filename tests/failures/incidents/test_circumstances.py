@@ -1,4 +1,4 @@
-"""What the cluster knows of an end, beside what the log says."""
+"""Combining the diagnosis of a log with the cluster's report about the end."""
 
 from __future__ import annotations
 
@@ -45,40 +45,40 @@ def dead(node="seren-002", at=NOON, condition="DOWN+NOT_RESPONDING"):
         ("FAILED", QUIET, "Unknown"),
     ],
 )
-def test_the_clusters_word_counts_where_the_log_names_no_cause(state, text, counts):
+def test_cluster_report_decides_if_the_log_names_no_cause(state, text, counts):
     assert merge_cluster_report(log(text), ClusterEndReport(state=state)).root_cause == counts
 
 
-def test_a_node_that_died_under_a_failed_attempt_explains_its_peers_and_is_named():
-    found = merge_cluster_report(log(make.DEAD_PEER), ClusterEndReport(state="FAILED", news=[dead()]))
+def test_failed_node_explains_symptoms_of_peers_and_is_named():
+    merged = merge_cluster_report(log(make.DEAD_PEER), ClusterEndReport(state="FAILED", news=[dead()]))
 
-    assert (found.root_cause, found.category, found.engine) == ("NodeFailure", "Infrastructure", "cluster")
-    assert [node.host for node in found.suspect_nodes] == ["seren-002"]
-    assert found.restart_helps == "yes"
+    assert (merged.root_cause, merged.category, merged.engine) == ("NodeFailure", "Infrastructure", "cluster")
+    assert [node.host for node in merged.suspect_nodes] == ["seren-002"]
+    assert merged.restart_helps == "yes"
 
 
-def test_a_node_that_came_back_or_was_drained_killed_nobody():
+def test_recovered_or_drained_node_is_not_a_cause():
     news = [dead(condition="UP"), dead(condition="UP+DRAIN")]
 
     assert merge_cluster_report(log(make.TYPO), ClusterEndReport(state="FAILED", news=news)).root_cause == "TypeError"
 
 
-def test_the_host_that_was_left_to_tell_of_a_death_is_not_the_dead_one():
+def test_host_that_reported_a_node_failure_is_not_the_failed_node():
     text = (
         QUIET + "slurmstepd: error: *** JOB 7 ON seren-001 CANCELLED AT 2026-11-21T12:00:00 DUE TO NODE FAILURE ***\n"
     )
 
-    found = merge_cluster_report(log(text), ClusterEndReport(state="NODE_FAIL", news=[dead()]))
+    merged = merge_cluster_report(log(text), ClusterEndReport(state="NODE_FAIL", news=[dead()]))
 
-    assert [node.host for node in found.suspect_nodes] == ["seren-002"]
+    assert [node.host for node in merged.suspect_nodes] == ["seren-002"]
     assert merge_cluster_report(log(text), ClusterEndReport(state="NODE_FAIL")).suspect_nodes == ()
 
 
-def test_a_dead_node_is_not_accused_of_memory_that_ran_out():
+def test_failed_node_is_not_blamed_for_out_of_memory():
     assert merge_cluster_report(log(QUIET), ClusterEndReport(state="OUT_OF_MEMORY", news=[dead()])).suspect_nodes == ()
 
 
-def test_the_chain_begins_with_the_clusters_word_and_keeps_what_the_log_said():
+def test_chain_starts_with_the_cluster_report_and_keeps_the_log_evidence():
     chain = merge_cluster_report(
         log(make.DEAD_PEER), ClusterEndReport(state="NODE_FAIL", reason="node seren-002 died")
     ).chain
@@ -89,16 +89,16 @@ def test_the_chain_begins_with_the_clusters_word_and_keeps_what_the_log_said():
     assert any(link.line for link in chain[1:])
 
 
-def test_no_failed_attempt_is_called_healthy():
-    found = merge_cluster_report(
+def test_failed_attempt_is_never_diagnosed_as_healthy():
+    merged = merge_cluster_report(
         log(QUIET, exit_code=0), ClusterEndReport(state="FAILED", reason="lost by the cluster")
     )
 
-    assert found.root_cause == "Unknown"
-    assert "lost by the cluster" in found.notes[0]
+    assert merged.root_cause == "Unknown"
+    assert "lost by the cluster" in merged.notes[0]
 
 
-def test_the_first_symptom_is_the_earliest_that_can_be_true():
+def test_first_symptom_is_the_earliest_plausible_time():
     found = log(f"2026-11-21 11:58:00 {make.XID}2026-11-21 11:59:00 {make.DEAD_PEER}")
     began, ended = NOON - timedelta(hours=1), NOON
 
@@ -124,5 +124,5 @@ def test_the_first_symptom_is_the_earliest_that_can_be_true():
         ("0001-01-01 00:00:00+23:59", None),
     ],
 )
-def test_times_as_logs_write_them(text, found):
+def test_log_times_are_parsed(text, found):
     assert parse_log_time(text) == found

@@ -1,4 +1,4 @@
-"""What fails in the simulated machine room is diagnosed as what it was, end to end: words, log, row, incident."""
+"""Failures of the simulated cluster are diagnosed correctly, end to end: log, diagnosis, incident."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def label_of(reason):
     return OTHERWISE.get(reason) or "".join(word.title() for word in reason.split("_"))
 
 
-def test_every_reason_of_the_simulation_is_a_label_of_the_diagnosis():
+def test_every_simulated_failure_is_a_diagnosis_label():
     assert {label_of(reason) for reason in REASON_NAMES} <= set(LABELS)
 
 
 @pytest.mark.parametrize("reason", sorted(REASON_NAMES))
-def test_a_played_failure_is_called_by_its_name(tmp_path, reason):
+def test_simulated_failure_is_diagnosed_correctly(tmp_path, reason):
     scene = FailureContext(
         job=7, reason=reason, exit_code=1, nodes=("seren-001", "seren-002"), gpus_per_node=8, rank=3, step=40, dice="x"
     )

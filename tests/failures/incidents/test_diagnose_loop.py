@@ -1,4 +1,4 @@
-"""The loop that gives every failed attempt its verdict."""
+"""The loop that diagnoses every failed attempt."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_every_failed_attempt_gets_a_verdict(tmp_path, state):
     assert make.of(attempt).judged_at
 
 
-def test_of_two_that_failed_in_one_turn_the_earlier_is_read_first_wherever_its_row_lies(tmp_path):
+def test_earlier_of_two_simultaneous_failures_is_diagnosed_first(tmp_path):
     attempts = [make.failed(tmp_path, on=(node,)) for node in ("seren-001", "seren-002")]
     note()
     due = make.of(attempts[0]).due_at
@@ -60,7 +60,7 @@ def test_of_two_that_failed_in_one_turn_the_earlier_is_read_first_wherever_its_r
     assert [incident_actions.claim(clock.now()).attempt for _ in attempts] == attempts
 
 
-def test_what_went_back_to_the_queue_after_a_node_failure_is_diagnosed_too(tmp_path):
+def test_requeued_attempt_is_diagnosed_after_a_node_failure(tmp_path):
     attempt = make.failed(tmp_path, "step 1\n", state="NODE_FAIL")
 
     turn()
@@ -69,7 +69,7 @@ def test_what_went_back_to_the_queue_after_a_node_failure_is_diagnosed_too(tmp_p
     assert make.of(attempt).root_cause == "SlurmNodeFail"
 
 
-def test_who_ended_well_or_was_stopped_needs_no_explanation(tmp_path):
+def test_successful_or_stopped_attempts_are_not_diagnosed(tmp_path):
     make.cluster(tmp_path)
     rows.ended()
     stopped = rows.running(rows.job(gpus_per_node=1))
@@ -82,7 +82,7 @@ def test_who_ended_well_or_was_stopped_needs_no_explanation(tmp_path):
     assert not Diagnosis.objects.exists()
 
 
-def test_what_ended_long_ago_is_left_to_the_sweep(tmp_path):
+def test_old_failures_are_left_to_the_sweep(tmp_path):
     attempt = make.failed(tmp_path)
     Attempt.objects.update(ended_at=clock.now() - timedelta(hours=5))
 
@@ -107,7 +107,7 @@ def test_verdicts_come_before_bundles(tmp_path):
 # --- the happy path
 
 
-def test_a_verdict_has_its_evidence_its_chain_and_what_to_do(tmp_path):
+def test_verdict_has_evidence_chain_and_action(tmp_path):
     row = make.diagnosed(tmp_path, "loading\n" + make.TYPO)
 
     assert (row.root_cause, row.said, row.category) == ("TypeError", "TypeError", "Script")
@@ -118,7 +118,7 @@ def test_a_verdict_has_its_evidence_its_chain_and_what_to_do(tmp_path):
     assert row.confidence > 0.5
 
 
-def test_the_bundle_is_kept_compressed_and_small(tmp_path):
+def test_bundle_is_stored_compressed_and_small(tmp_path):
     noise = "".join(f"unusual {n:x} thing {'x' * (n % 90)}\n" for n in range(20_000))
     row = make.diagnosed(tmp_path, noise + make.TYPO)
 
@@ -128,7 +128,7 @@ def test_the_bundle_is_kept_compressed_and_small(tmp_path):
     assert "TypeError" in row.bundle_text
 
 
-def test_the_same_log_gives_the_same_answer(tmp_path):
+def test_same_log_gives_the_same_diagnosis(tmp_path):
     one, other = make.diagnosed(tmp_path), make.diagnosed(tmp_path)
 
     for name in ("root_cause", "confidence", "evidence", "chain", "alternatives", "rules_version"):
@@ -138,11 +138,11 @@ def test_the_same_log_gives_the_same_answer(tmp_path):
 def test_each_verdict_is_an_event_of_its_job(tmp_path):
     row = make.diagnosed(tmp_path)
 
-    told = Event.objects.filter(job=row.attempt.job, what="diagnosis.made").get()
-    assert (told.by, told.to_state, told.attempt_id) == (DIAGNOSIS_AUTHOR.by, "TypeError", row.attempt_id)
+    event = Event.objects.filter(job=row.attempt.job, what="diagnosis.made").get()
+    assert (event.by, event.to_state, event.attempt_id) == (DIAGNOSIS_AUTHOR.by, "TypeError", row.attempt_id)
 
 
-def test_work_is_lost_since_the_last_checkpoint(tmp_path):
+def test_lost_work_is_counted_since_the_last_checkpoint(tmp_path):
     attempt = make.failed(tmp_path, ran=timedelta(hours=2))
     Checkpoint.objects.create(
         job=attempt.job, attempt=attempt, step=1, path="/c/1", saved_at=attempt.ended_at - timedelta(minutes=30)
@@ -156,7 +156,7 @@ def test_work_is_lost_since_the_last_checkpoint(tmp_path):
     assert row.incident.gpu_hours_lost == pytest.approx(4)
 
 
-def test_run_again_there_is_nothing_left_to_do(tmp_path):
+def test_second_run_finds_no_work(tmp_path):
     make.diagnosed(tmp_path)
     events = Event.objects.count()
 
@@ -168,7 +168,7 @@ def test_run_again_there_is_nothing_left_to_do(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["", "gone.log", "../outside.log", "/etc/passwd"])
-def test_without_a_log_the_cause_is_unknown_and_the_reason_is_said(tmp_path, path):
+def test_cause_is_unknown_with_a_reason_if_there_is_no_log(tmp_path, path):
     attempt = make.failed(tmp_path, None)
     Attempt.objects.filter(pk=attempt.pk).update(log_path=path)
 
@@ -182,7 +182,7 @@ def test_without_a_log_the_cause_is_unknown_and_the_reason_is_said(tmp_path, pat
     assert row.bundle_text == ""
 
 
-def test_a_log_that_is_not_there_yet_is_looked_for_again(tmp_path):
+def test_log_that_does_not_exist_yet_is_read_later(tmp_path):
     attempt = make.failed(tmp_path, None)
 
     turn()
@@ -194,7 +194,7 @@ def test_a_log_that_is_not_there_yet_is_looked_for_again(tmp_path):
     assert make.of(attempt).root_cause == "TypeError"
 
 
-def test_a_log_whose_storage_is_silent_is_read_later(tmp_path):
+def test_log_on_unresponsive_storage_is_read_later(tmp_path):
     attempt = make.failed(tmp_path)
     with silent(tmp_path, tmp_path / "hangs"):
         turn()
@@ -208,7 +208,7 @@ def test_a_log_whose_storage_is_silent_is_read_later(tmp_path):
     assert make.of(attempt).root_cause == "TypeError"
 
 
-def test_after_three_tries_a_silent_storage_leaves_a_verdict_without_the_log(tmp_path):
+def test_unresponsive_storage_gives_a_verdict_without_log_after_three_tries(tmp_path):
     attempt = make.failed(tmp_path)
     with silent(tmp_path, tmp_path / "hangs"):
         for _ in range(3):
@@ -219,7 +219,7 @@ def test_after_three_tries_a_silent_storage_leaves_a_verdict_without_the_log(tmp
     assert row.judged_at and "does not answer" in row.notes[0]
 
 
-def test_no_empty_bundle_is_kept_of_a_log_whose_storage_is_silent(tmp_path):
+def test_unresponsive_storage_does_not_store_an_empty_bundle(tmp_path):
     attempt = make.failed(tmp_path)
     with silent(tmp_path, tmp_path / "hangs"), pytest.raises(StorageUnresponsive):
         diagnose_attempt.build_bundle(attempt)
@@ -230,14 +230,14 @@ def test_no_empty_bundle_is_kept_of_a_log_whose_storage_is_silent(tmp_path):
     [b"", b"\x00" * 5000, b"\xff\xfe broken \x80\n" * 50, b"PK\x03\x04" + bytes(range(256)) * 40, b"x" * 3_000_000],
     ids=["empty", "NULs", "broken UTF-8", "a zip", "one long line"],
 )
-def test_logs_that_break_things_get_an_answer(tmp_path, raw):
+def test_malformed_logs_get_a_diagnosis(tmp_path, raw):
     row = make.diagnosed(tmp_path, raw)
 
     assert row.root_cause == "Unknown"
     assert row.kept_at
 
 
-def test_what_postgresql_cannot_keep_is_replaced(tmp_path):
+def test_characters_that_postgresql_rejects_are_replaced(tmp_path):
     row = make.diagnosed(tmp_path, b"TypeError: a\x00b \xed\xa0\x80\n" + make.TYPO.encode())
 
     assert row.root_cause == "TypeError"
@@ -258,7 +258,7 @@ def poisoned(attempt):
     raise RuntimeError("this log is poison")
 
 
-def test_one_poisoned_log_does_not_stop_the_others(tmp_path):
+def test_failing_log_does_not_stop_the_others(tmp_path):
     bad, good = make.failed(tmp_path), make.failed(tmp_path)
 
     turn(judge=lambda one: poisoned(one) if one.pk == bad.pk else diagnose_attempt.judge_attempt(one))
@@ -269,7 +269,7 @@ def test_one_poisoned_log_does_not_stop_the_others(tmp_path):
     assert row.due_at > clock.now()
 
 
-def test_a_log_that_fails_three_times_is_unknown_with_the_reason(tmp_path):
+def test_log_that_fails_three_times_is_unknown_with_the_reason(tmp_path):
     attempt = make.failed(tmp_path)
 
     for _ in range(4):
@@ -278,10 +278,10 @@ def test_a_log_that_fails_three_times_is_unknown_with_the_reason(tmp_path):
 
     row = make.of(attempt)
     assert row.root_cause == "Unknown"
-    assert "could not be read in 3 tries: RuntimeError: this log is poison" in row.notes[0]
+    assert "could not be read in 3 attempts: RuntimeError: this log is poison" in row.notes[0]
 
 
-def test_a_bundle_that_cannot_be_made_leaves_the_verdict(tmp_path):
+def test_failing_bundle_keeps_the_verdict(tmp_path):
     attempt = make.failed(tmp_path)
 
     for _ in range(5):
@@ -293,25 +293,25 @@ def test_a_bundle_that_cannot_be_made_leaves_the_verdict(tmp_path):
     assert row.kept_at
 
 
-# --- somebody else moved the row meanwhile
+# --- concurrent changes of the row
 
 
-def test_a_worker_that_slept_past_its_lease_writes_nothing(tmp_path):
+def test_worker_with_an_expired_lease_writes_nothing(tmp_path):
     attempt = make.failed(tmp_path)
     note()
     asleep = incident_actions.claim(clock.now())
     due_now()
     turn()
-    found = diagnose_attempt.judge_attempt(attempt)
+    result = diagnose_attempt.judge_attempt(attempt)
 
     with pytest.raises(incident_actions.FailureStateConflict), transaction.atomic():
-        incident_actions.record_verdict(asleep, found.verdict, found.cost, found.first_symptom_at, clock.now())
+        incident_actions.record_verdict(asleep, result.verdict, result.cost, result.first_symptom_at, clock.now())
 
     assert Event.objects.filter(what="diagnosis.made").count() == 1
     assert Incident.objects.get().attempts == 1
 
 
-def test_what_is_in_the_hands_of_one_worker_is_not_taken_by_another(tmp_path):
+def test_row_claimed_by_one_worker_is_not_claimed_by_another(tmp_path):
     make.failed(tmp_path)
     note()
 
@@ -319,7 +319,7 @@ def test_what_is_in_the_hands_of_one_worker_is_not_taken_by_another(tmp_path):
     assert incident_actions.claim(clock.now()) is None
 
 
-def test_bundles_never_take_all_workers_from_verdicts(tmp_path):
+def test_bundles_never_occupy_all_workers(tmp_path):
     for _ in range(2):
         make.failed(tmp_path)
     turn(bundle=poisoned)  # both have verdicts, and a bundle that failed
@@ -333,7 +333,7 @@ def test_bundles_never_take_all_workers_from_verdicts(tmp_path):
     assert incident_actions.claim(clock.now()).attempt == late
 
 
-def test_a_worker_killed_in_the_middle_loses_nothing(tmp_path):
+def test_killed_worker_loses_nothing(tmp_path):
     attempt = make.failed(tmp_path)
 
     class Killed(BaseException):
@@ -351,7 +351,7 @@ def test_a_worker_killed_in_the_middle_loses_nothing(tmp_path):
     assert make.of(attempt).root_cause == "TypeError"
 
 
-def test_the_lines_of_a_bundle_are_numbered_as_in_the_whole_log(tmp_path):
+def test_bundle_lines_are_numbered_as_in_the_whole_log(tmp_path):
     attempt = make.failed(tmp_path, "".join(f"line {n}\n" for n in range(1, 200_001)) + make.TYPO)
 
     text = diagnose_attempt.build_bundle(attempt, most=300_000)
@@ -359,20 +359,20 @@ def test_the_lines_of_a_bundle_are_numbered_as_in_the_whole_log(tmp_path):
     assert "@200004 | TypeError" in text
 
 
-def test_the_ledgers_learn_the_cause_from_the_verdict_and_from_who_corrects_it(tmp_path):
-    found = make.diagnosed(tmp_path, state=State.NODE_FAIL, exit_code=None)
+def test_attempt_gets_the_cause_from_verdict_and_correction(tmp_path):
+    row = make.diagnosed(tmp_path, state=State.NODE_FAIL, exit_code=None)
     cause = Attempt.objects.values_list("cause", flat=True)
-    assert cause.get() == found.root_cause == "TypeError"
+    assert cause.get() == row.root_cause == "TypeError"
 
-    incident_actions.correct_verdict(found, "ECCError", author=rows.author(), now=clock.now())
+    incident_actions.correct_verdict(row, "ECCError", author=rows.author(), now=clock.now())
     assert cause.get() == "ECCError"
 
-    incident_actions.correct_verdict(found, "Unknown", author=rows.author(), now=clock.now())
+    incident_actions.correct_verdict(row, "Unknown", author=rows.author(), now=clock.now())
     assert cause.get() == ""
 
 
 @pytest.mark.parametrize("count", [3])
-def test_the_turn_asks_a_fixed_number_of_questions_for_each_log(tmp_path, count, django_assert_max_num_queries):
+def test_turn_makes_a_fixed_number_of_queries_per_log(tmp_path, count, django_assert_max_num_queries):
     for _ in range(count):
         make.failed(tmp_path)
 
@@ -381,7 +381,7 @@ def test_the_turn_asks_a_fixed_number_of_questions_for_each_log(tmp_path, count,
 
 
 class TwoWorkers(TransactionTestCase):
-    def test_a_locked_row_is_skipped_and_not_waited_for(self):
+    def test_locked_row_is_skipped_without_waiting(self):
         import tempfile
         import threading
         from pathlib import Path

@@ -1,4 +1,4 @@
-"""The loop that reads logs while they grow, and what an end then finds."""
+"""The loop that reads logs while they grow, and the diagnosis that continues from it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def turn(pace: FollowPace = NOW_AND_ALL) -> int:
 
 
 def running(root: Path) -> Attempt:
-    """Each on a GPU of its own."""
+    """A running attempt on its own GPU."""
     return make.running(root, gpus_per_node=1, gpus=(Attempt.objects.count(),))
 
 
@@ -52,7 +52,7 @@ def due() -> None:
 
 
 def ended(root: Path, attempt: Attempt, text: str = make.TYPO) -> Diagnosis:
-    """Its log ends in this, and it is diagnosed."""
+    """Ends the attempt with this text in its log, and returns its diagnosis."""
     whole = (root / attempt.log_path).read_bytes() + text.encode()
     make.end(root, attempt, whole)
     diagnose_once(clock.now())
@@ -62,10 +62,10 @@ def ended(root: Path, attempt: Attempt, text: str = make.TYPO) -> Diagnosis:
 # --- who is eligible
 
 
-def test_a_running_attempt_with_a_log_is_followed_and_no_other(tmp_path):
+def test_only_running_attempts_with_a_log_are_followed(tmp_path):
     make.failed(tmp_path)
     here = writing(tmp_path)
-    running(tmp_path)  # nothing printed yet, so nobody knows where
+    running(tmp_path)  # no output yet, so the path of the log is unknown
 
     turn()
 
@@ -73,7 +73,7 @@ def test_a_running_attempt_with_a_log_is_followed_and_no_other(tmp_path):
     assert Following.objects.get().read == len(STEPS)
 
 
-def test_the_log_that_waited_longest_comes_first(tmp_path):
+def test_log_that_is_due_longest_is_read_first(tmp_path):
     first, second = writing(tmp_path), writing(tmp_path)
     following.add_running_attempts(clock.now())
     Following.objects.filter(pk=second.pk).update(due_at=clock.now() - timedelta(minutes=3))
@@ -82,7 +82,7 @@ def test_the_log_that_waited_longest_comes_first(tmp_path):
     assert following.claim(clock.now()).pk == second.pk
 
 
-def test_one_log_is_in_hand_at_any_moment(tmp_path):
+def test_only_one_log_is_claimed_at_a_time(tmp_path):
     writing(tmp_path)
     writing(tmp_path)
     following.add_running_attempts(clock.now())
@@ -91,7 +91,7 @@ def test_one_log_is_in_hand_at_any_moment(tmp_path):
     assert following.claim(clock.now()) is None
 
 
-def test_little_is_left_for_the_end_and_not_looked_at_again_soon(tmp_path):
+def test_followed_log_leaves_little_to_read_and_is_due_later(tmp_path):
     writing(tmp_path)
 
     turn(FollowPace())
@@ -102,7 +102,7 @@ def test_little_is_left_for_the_end_and_not_looked_at_again_soon(tmp_path):
     assert turn(FollowPace()) == 0
 
 
-def test_a_log_that_grows_faster_is_looked_at_sooner(tmp_path):
+def test_faster_growing_log_is_read_sooner(tmp_path):
     slow, fast = writing(tmp_path), writing(tmp_path)
     turn(FollowPace())
     Following.objects.update(looked_at=clock.now() - timedelta(minutes=1))
@@ -115,7 +115,7 @@ def test_a_log_that_grows_faster_is_looked_at_sooner(tmp_path):
     assert rows[fast.pk].due_at < rows[slow.pk].due_at
 
 
-def test_one_turn_reads_no_more_than_it_may_and_the_next_goes_on(tmp_path):
+def test_turn_reads_up_to_its_limit_and_the_next_continues(tmp_path):
     writing(tmp_path, STEPS * 20)
     half = FollowPace(ahead=1, at_once=len(STEPS) * 10)
     following.add_running_attempts(clock.now())
@@ -134,7 +134,7 @@ def test_one_turn_reads_no_more_than_it_may_and_the_next_goes_on(tmp_path):
 # --- what an end finds
 
 
-def test_the_verdict_and_bundle_of_a_followed_log_are_those_of_the_log_read_whole(tmp_path):
+def test_followed_log_gives_the_same_verdict_and_bundle(tmp_path):
     followed = writing(tmp_path, STEPS + make.XID + STEPS)
     turn()
     write(tmp_path, followed, STEPS)
@@ -148,7 +148,7 @@ def test_the_verdict_and_bundle_of_a_followed_log_are_those_of_the_log_read_whol
     assert row.root_cause == "GPUFallenOffBus"
 
 
-def test_an_end_reads_only_what_was_not_read_yet(tmp_path):
+def test_diagnosis_reads_only_the_unread_part(tmp_path):
     attempt = writing(tmp_path, make.XID)
     turn()
     path = tmp_path / attempt.log_path
@@ -158,7 +158,7 @@ def test_an_end_reads_only_what_was_not_read_yet(tmp_path):
     assert ended(tmp_path, attempt, "bye\n").root_cause == "GPUFallenOffBus"
 
 
-def test_a_log_that_was_replaced_is_read_anew(tmp_path):
+def test_replaced_log_is_read_from_the_beginning(tmp_path):
     attempt = writing(tmp_path, make.XID)
     turn()
     (tmp_path / attempt.log_path).write_text("x" * len(make.XID) * 2 + "\n")
@@ -168,7 +168,7 @@ def test_a_log_that_was_replaced_is_read_anew(tmp_path):
     assert ended(tmp_path, attempt).root_cause == "TypeError"
 
 
-def test_a_log_that_was_cut_off_is_read_anew(tmp_path):
+def test_truncated_log_is_read_from_the_beginning(tmp_path):
     attempt = writing(tmp_path, STEPS + make.XID)
     turn()
     (tmp_path / attempt.log_path).write_text("step 1\n")
@@ -176,7 +176,7 @@ def test_a_log_that_was_cut_off_is_read_anew(tmp_path):
     assert ended(tmp_path, attempt).root_cause == "TypeError"
 
 
-def test_a_packed_log_is_left_to_the_end(tmp_path):
+def test_compressed_log_is_read_only_at_the_end(tmp_path):
     attempt = writing(tmp_path, gzip.compress(make.XID.encode()))
     turn()
 
@@ -184,7 +184,7 @@ def test_a_packed_log_is_left_to_the_end(tmp_path):
     assert ended(tmp_path, attempt, "").root_cause == "GPUFallenOffBus"
 
 
-def test_what_was_known_is_forgotten_when_the_bundle_is_kept(tmp_path):
+def test_follower_state_is_deleted_when_the_bundle_is_stored(tmp_path):
     attempt = writing(tmp_path)
     turn()
 
@@ -193,7 +193,7 @@ def test_what_was_known_is_forgotten_when_the_bundle_is_kept(tmp_path):
     assert not Following.objects.exists()
 
 
-def test_who_ends_well_is_forgotten_and_who_failed_is_kept_for_the_diagnosis(tmp_path):
+def test_state_of_successful_attempts_is_deleted_and_of_failed_ones_kept(tmp_path):
     well, badly = writing(tmp_path), writing(tmp_path)
     turn()
     make.end(tmp_path, well, STEPS, state="COMPLETED", exit_code=0)
@@ -207,7 +207,7 @@ def test_who_ends_well_is_forgotten_and_who_failed_is_kept_for_the_diagnosis(tmp
 # --- what goes wrong
 
 
-def test_who_slept_past_its_lease_writes_nothing(tmp_path):
+def test_worker_with_an_expired_lease_writes_nothing(tmp_path):
     writing(tmp_path)
     following.add_running_attempts(clock.now())
     asleep = following.claim(clock.now())
@@ -220,7 +220,7 @@ def test_who_slept_past_its_lease_writes_nothing(tmp_path):
     assert Following.objects.get().read == len(STEPS)
 
 
-def test_a_worker_killed_over_a_log_leaves_it_to_the_next_and_three_leave_it_to_the_diagnosis(tmp_path):
+def test_log_that_kills_three_workers_is_left_to_the_diagnosis(tmp_path):
     attempt = writing(tmp_path)
     following.add_running_attempts(clock.now())
     for _ in range(3):
@@ -231,7 +231,7 @@ def test_a_worker_killed_over_a_log_leaves_it_to_the_next_and_three_leave_it_to_
     assert ended(tmp_path, attempt).root_cause == "TypeError"
 
 
-def test_a_log_that_breaks_its_reader_does_not_stop_the_others(tmp_path, caplog):
+def test_failing_log_does_not_stop_the_others(tmp_path, caplog):
     broken, whole = writing(tmp_path), writing(tmp_path)
     turn()
     Following.objects.filter(pk=broken.pk).update(size=2**62, read=2**62)
@@ -245,7 +245,7 @@ def test_a_log_that_breaks_its_reader_does_not_stop_the_others(tmp_path, caplog)
     assert Following.objects.get(pk=whole.pk).read == 2 * len(STEPS)
 
 
-def test_bytes_of_the_state_that_nobody_can_read_cost_a_second_reading_and_nothing_else(tmp_path):
+def test_unreadable_state_only_causes_a_second_read(tmp_path):
     attempt = writing(tmp_path, make.XID)
     turn()
     Following.objects.update(state=b"of another version")
@@ -253,7 +253,7 @@ def test_bytes_of_the_state_that_nobody_can_read_cost_a_second_reading_and_nothi
     assert ended(tmp_path, attempt, "bye\n").root_cause == "GPUFallenOffBus"
 
 
-def test_a_log_that_is_gone_is_looked_for_later(tmp_path):
+def test_missing_log_is_read_later(tmp_path):
     attempt = writing(tmp_path)
     (tmp_path / attempt.log_path).unlink()
 

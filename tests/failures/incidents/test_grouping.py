@@ -1,4 +1,4 @@
-"""One incident for each cause, not for each symptom."""
+"""Grouping of failures: one incident per cause, not per symptom."""
 
 from __future__ import annotations
 
@@ -77,16 +77,16 @@ STAYS_APART = {
 
 
 @pytest.mark.parametrize("case", JOINS.values(), ids=JOINS)
-def test_one_cause_is_one_incident(case):
+def test_failures_with_one_cause_are_one_incident(case):
     assert matching_incident(case[0], [case[1]]) == 7
 
 
 @pytest.mark.parametrize("case", STAYS_APART.values(), ids=STAYS_APART)
-def test_two_causes_are_two_incidents(case):
+def test_failures_with_two_causes_are_two_incidents(case):
     assert matching_incident(case[0], [case[1]]) is None
 
 
-def test_the_nearest_kin_is_chosen_and_among_equals_the_newest():
+def test_best_match_is_chosen_and_the_newest_among_equals():
     peers = symptom("NetworkError", nodes=A, suspects=frozenset())
     node = known("NodeFailure", id=1, at=NOON + timedelta(minutes=5))
     early, late = (known("NetworkError", SERVICE, id=n, at=NOON + timedelta(minutes=n)) for n in (2, 3))
@@ -96,7 +96,7 @@ def test_the_nearest_kin_is_chosen_and_among_equals_the_newest():
     assert matching_incident(peers, []) is None
 
 
-def test_a_hardware_failure_of_one_node_needs_nobody_to_name_it():
+def test_only_node_of_an_attempt_is_accused_without_being_named():
     alone = symptom("ECCError", suspects=frozenset())
     wide = symptom("ECCError", nodes=A | B, suspects=frozenset())
 
@@ -112,7 +112,7 @@ def test_a_hardware_failure_of_one_node_needs_nobody_to_name_it():
     )
 
 
-def test_who_is_named_but_was_not_there_is_not_accused():
+def test_named_node_on_which_the_job_did_not_run_is_not_accused():
     assert accused_nodes(symptom("NodeFailure", nodes=A | B, suspects=frozenset({"login-1"}))) == frozenset()
 
 
@@ -121,7 +121,7 @@ def test_who_is_named_but_was_not_there_is_not_accused():
     st.integers(-2000, 2000),
     st.lists(st.sampled_from([known(), known("NetworkError", SERVICE, id=2), known("TypeError", JOB, id=3)])),
 )
-def test_the_order_of_the_incidents_does_not_matter(cause, minutes, incidents):
+def test_order_of_the_incidents_does_not_matter(cause, minutes, incidents):
     asked = symptom(cause, job="j0", at=NOON + timedelta(minutes=minutes))
 
     assert matching_incident(asked, incidents) == matching_incident(asked, incidents[::-1])

@@ -1,4 +1,4 @@
-"""Incidents as failures come in, and what people do to them."""
+"""Incidents: opening, joining, acknowledging, resolving, and reviews of diagnoses."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def act(verb, incident, **how):
     verb(incident, author=rows.author(), now=clock.now(), **how)
 
 
-def test_one_storage_outage_under_three_jobs_of_two_teams_is_one_incident(tmp_path):
-    found = [
-        make.diagnosed(tmp_path, make.STORAGE, by=who, on=(node,))
-        for who, node in (("ada", "seren-001"), ("ben", "seren-002"), ("ada", "seren-003"))
+def test_storage_outage_of_three_jobs_of_two_teams_is_one_incident(tmp_path):
+    diagnoses = [
+        make.diagnosed(tmp_path, make.STORAGE, by=user, on=(node,))
+        for user, node in (("ada", "seren-001"), ("ben", "seren-002"), ("ada", "seren-003"))
     ]
 
     incident = Incident.objects.get()
-    assert {row.incident_id for row in found} == {incident.pk}
-    assert (incident.scope, incident.attempts, incident.lead_id) == ("service", 3, found[0].pk)
+    assert {row.incident_id for row in diagnoses} == {incident.pk}
+    assert (incident.scope, incident.attempts, incident.lead_id) == ("service", 3, diagnoses[0].pk)
     assert incident.gpu_hours_lost == pytest.approx(48, rel=0.01)
     assert incident.first_symptom_at <= incident.last_symptom_at
 
 
-def test_a_dead_node_under_two_jobs_is_one_incident_whatever_they_say(tmp_path):
+def test_failed_node_of_two_jobs_is_one_incident_despite_different_symptoms(tmp_path):
     wide = make.running(tmp_path, on=("seren-002", "seren-001"), gpus_per_node=4)
     small = make.running(tmp_path, on=("seren-003", "seren-004", "seren-001"), gpus_per_node=2, gpus=(6, 7), by="ben")
     make.dies("seren-001")
@@ -47,7 +47,7 @@ def test_a_dead_node_under_two_jobs_is_one_incident_whatever_they_say(tmp_path):
     assert incident.title == "NodeFailure of seren-001"
 
 
-def test_two_mistakes_are_two_incidents_and_a_retried_one_is_not(tmp_path):
+def test_program_errors_of_two_jobs_are_two_incidents_and_a_retry_is_not(tmp_path):
     first = make.diagnosed(tmp_path, job=(job := rows.job(cluster=make.cluster(tmp_path), gpus_per_node=1)))
     make.diagnosed(tmp_path)
     type(job).objects.filter(pk=job.pk).update(state="PENDING", ended_at=None)
@@ -58,7 +58,7 @@ def test_two_mistakes_are_two_incidents_and_a_retried_one_is_not(tmp_path):
     assert Incident.objects.count() == 2
 
 
-def test_what_fails_after_the_incident_was_resolved_is_another(tmp_path):
+def test_failure_after_the_incident_was_resolved_opens_another(tmp_path):
     make.diagnosed(tmp_path, make.STORAGE)
     act(incident_actions.resolve, Incident.objects.get(), why="the store is back")
     make.diagnosed(tmp_path, make.STORAGE)
@@ -66,18 +66,18 @@ def test_what_fails_after_the_incident_was_resolved_is_another(tmp_path):
     assert sorted(Incident.objects.values_list("state", flat=True)) == ["open", "resolved"]
 
 
-def test_acknowledged_by_one_it_is_not_acknowledged_again(tmp_path):
+def test_acknowledged_incident_cannot_be_acknowledged_again(tmp_path):
     incident = make.diagnosed(tmp_path).incident
 
     act(incident_actions.acknowledge, incident)
 
-    with pytest.raises(FailureStateConflict, match="acknowledged already"):
+    with pytest.raises(FailureStateConflict, match="already acknowledged"):
         act(incident_actions.acknowledge, incident)
     incident.refresh_from_db()
     assert (incident.state, incident.acknowledged_by) == (IncidentState.ACKNOWLEDGED, "ada")
 
 
-def test_what_ended_well_after_all_is_resolved_by_itself(tmp_path):
+def test_incident_is_resolved_when_its_jobs_complete(tmp_path):
     mended, still = make.diagnosed(tmp_path), make.diagnosed(tmp_path)
     service = make.diagnosed(tmp_path, make.STORAGE)
     Job.objects.filter(pk__in=[mended.attempt.job_id, service.attempt.job_id]).update(state="COMPLETED")
@@ -95,13 +95,13 @@ def test_each_step_of_an_incident_is_an_event_with_its_author(tmp_path):
     act(incident_actions.acknowledge, incident)
     act(incident_actions.resolve, incident, why="fixed")
 
-    told = Event.objects.filter(what__startswith="incident.").order_by("id")
-    assert [(one.what, one.by) for one in told] == [
+    events = Event.objects.filter(what__startswith="incident.").order_by("id")
+    assert [(one.what, one.by) for one in events] == [
         ("incident.opened", "diagnosis"),
         ("incident.acknowledged", "ada"),
         ("incident.resolved", "ada"),
     ]
-    assert all(one.detail == {"incident": incident.pk} for one in told)
+    assert all(one.detail == {"incident": incident.pk} for one in events)
 
 
 # --- verdicts that people judge
@@ -126,21 +126,21 @@ def test_a_correction_keeps_what_the_engine_said_and_renames_the_incident(tmp_pa
     assert row.incident.root_cause == "DatasetLoadingError"
 
 
-def test_who_corrected_what_is_never_forgotten(tmp_path):
+def test_every_correction_is_an_event_with_its_author(tmp_path):
     row = make.diagnosed(tmp_path)
 
     for cause in ("KeyError", "OSError", "TypeError"):
         incident_actions.correct_verdict(row, cause, author=rows.author(), now=clock.now())
 
-    told = Event.objects.filter(attempt=row.attempt, what__startswith="diagnosis.").order_by("id")
-    assert [(one.what, one.from_state, one.to_state) for one in told][1:] == [
+    events = Event.objects.filter(attempt=row.attempt, what__startswith="diagnosis.").order_by("id")
+    assert [(one.what, one.from_state, one.to_state) for one in events][1:] == [
         ("diagnosis.corrected", "TypeError", "KeyError"),
         ("diagnosis.corrected", "KeyError", "OSError"),
         ("diagnosis.confirmed", "OSError", "TypeError"),
     ]
 
 
-def test_confirming_changes_nothing_but_who_looked(tmp_path):
+def test_confirmation_changes_only_the_review(tmp_path):
     row = make.diagnosed(tmp_path)
     before = (row.root_cause, row.evidence, row.action)
 
@@ -150,7 +150,7 @@ def test_confirming_changes_nothing_but_who_looked(tmp_path):
     assert row.review == "confirmed"
 
 
-def test_nobody_reviews_what_is_not_diagnosed_yet(tmp_path):
+def test_undiagnosed_attempt_cannot_be_reviewed(tmp_path):
     make.failed(tmp_path)
     incident_actions.add_missing_diagnoses(clock.now().replace(year=2000), clock.now())
 
@@ -165,18 +165,18 @@ def cured(row) -> bool:
     return incident_actions.confirm_verdict_by_recovery(row, now=clock.now(), note="started again without tern-3")
 
 
-def test_a_recovery_that_worked_confirms_the_verdict_once_and_says_what_cured_it(tmp_path):
+def test_successful_recovery_confirms_the_diagnosis_once_with_a_note(tmp_path):
     row = make.diagnosed(tmp_path, make.STORAGE)
 
     assert (cured(row), cured(row)) == (True, False)
 
     row = make.of(row.attempt)
     assert (row.review, row.reviewed_by, row.review_note) == ("confirmed", None, "started again without tern-3")
-    told = Event.objects.get(attempt=row.attempt, what="diagnosis.confirmed")
-    assert (told.by, told.to_state) == ("recovery", "S3StorageError")
+    event = Event.objects.get(attempt=row.attempt, what="diagnosis.confirmed")
+    assert (event.by, event.to_state) == ("recovery", "S3StorageError")
 
 
-def test_a_recovery_never_overrules_a_person_and_a_person_overrules_it(tmp_path):
+def test_user_review_overrides_a_confirmation_by_recovery_but_not_vice_versa(tmp_path):
     row = make.diagnosed(tmp_path, make.STORAGE)
     assert cured(row)
     incident_actions.correct_verdict(row, "NetworkError", author=rows.author(), now=clock.now())
@@ -186,14 +186,14 @@ def test_a_recovery_never_overrules_a_person_and_a_person_overrules_it(tmp_path)
 
 
 @pytest.mark.parametrize("text", [make.TYPO, "step 3 of a log without a word of trouble\n"])
-def test_a_restart_that_worked_proves_neither_a_typing_error_nor_an_unknown_cause(tmp_path, text):
+def test_successful_restart_confirms_neither_a_program_error_nor_an_unknown_cause(tmp_path, text):
     row = make.diagnosed(tmp_path, text)
 
     assert not cured(row)
     assert make.of(row.attempt).review == ""
 
 
-def test_a_recovery_confirms_nothing_that_is_not_diagnosed_yet(tmp_path):
+def test_recovery_does_not_confirm_an_undiagnosed_attempt(tmp_path):
     make.failed(tmp_path)
     incident_actions.add_missing_diagnoses(clock.now().replace(year=2000), clock.now())
 

@@ -1,4 +1,4 @@
-"""When something was last wrong with a node or a GPU, as the map colours it."""
+"""The last error of each node and GPU, by which the map colours them."""
 
 from datetime import timedelta
 
@@ -42,7 +42,7 @@ def sign(seren, why, severity=Severity.BAD, since=None):
         Sign.objects.filter(pk=made.pk).update(since=since)
 
 
-def test_a_failure_that_names_a_gpu_is_the_gpus(seren, tmp_path):
+def test_failure_that_names_a_gpu_is_attributed_to_it(seren, tmp_path):
     failures.diagnosed(tmp_path, failures.XID, by="ada", on=("seren-001",))
     row = Diagnosis.objects.get()
     pci = row.suspect_gpus[0]["pci"]
@@ -56,20 +56,20 @@ def test_a_failure_that_names_a_gpu_is_the_gpus(seren, tmp_path):
     assert found(seren) == [("seren-001", 1, row.root_cause)]
 
 
-def test_an_xid_is_the_gpus_that_show_it(seren):
+def test_xid_is_attributed_to_the_gpus_that_show_it(seren):
     sign(seren, "Xid 79: the GPU has fallen off the bus. A GPU is at 95 °C.")
 
     assert found(seren) == [("seren-001", -1, "Xid 79")]
     assert found(seren, showing={node().pk: [3, 5]}) == [("seren-001", 3, "Xid 79"), ("seren-001", 5, "Xid 79")]
 
 
-def test_what_only_is_a_warning_is_no_error(seren):
+def test_warning_is_not_an_error(seren):
     sign(seren, "No telemetry for 100 s.", Severity.WARN)
 
     assert found(seren) == []
 
 
-def test_the_newest_counts_and_none_that_came_later(seren):
+def test_newest_error_before_the_given_time_is_shown(seren):
     now = clock.now()
     for hours, what, detail in ((5, "node.moved", {}), (3, "node.tested", {"passed": False, "ran": True})):
         event = journal.node_event(what, make.author(), node(), to_state="DOWN" if not detail else "", detail=detail)
@@ -81,13 +81,13 @@ def test_the_newest_counts_and_none_that_came_later(seren):
     assert shown == [[], [("seren-001", -1, "went down")], [("seren-001", -1, "failed its test")]]
 
 
-def test_what_is_older_than_thirty_days_is_forgotten(seren):
+def test_errors_older_than_thirty_days_are_ignored(seren):
     sign(seren, "A GPU is at 95 °C.", since=clock.now() - timedelta(days=31))
 
     assert found(seren) == []
 
 
-def test_the_map_asks_for_all_of_them_at_once(seren, django_assert_num_queries):
+def test_map_reads_all_errors_in_one_request(seren, django_assert_num_queries):
     sign(seren, "Xid 79: the GPU has fallen off the bus.")
     Sample.objects.create(node=node(), at=clock.now() - timedelta(seconds=20), xid=[0, 0, 79])
     ada = Client()

@@ -1,4 +1,4 @@
-"""Who is told of incidents: once, by mail, signed webhook or as Slack has it; again when it moves; never a stranger."""
+"""Incident notices by e-mail, signed webhook and Slack: sent once, updated on changes, only to the right team."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def channel(target="https://hooks.example.com/x", kind="webhook", **how) -> Chan
     return row
 
 
-def test_one_message_for_an_incident_however_often_it_is_looked_at(tmp_path):
+def test_incident_is_sent_once_even_after_several_turns(tmp_path):
     channel()
     make.diagnosed(tmp_path, make.STORAGE)
     make.diagnosed(tmp_path, make.STORAGE, on=("seren-002",))
@@ -65,7 +65,7 @@ def test_one_message_for_an_incident_however_often_it_is_looked_at(tmp_path):
     assert box == [("https://hooks.example.com/x", 0, "open")]
 
 
-def test_it_is_brought_up_to_date_when_it_moves_and_bursts_become_one(tmp_path):
+def test_changed_incident_is_sent_again_and_bursts_are_combined(tmp_path):
     channel()
     incident = make.diagnosed(tmp_path, make.STORAGE).incident
     box, now = Box(), clock.now()
@@ -82,14 +82,14 @@ def test_it_is_brought_up_to_date_when_it_moves_and_bursts_become_one(tmp_path):
     ("rules", "told"),
     [({}, 1), ({"scope": "service"}, 1), ({"scope": "node"}, 0), ({"least_gpu_hours": 1e6}, 0), ({"is_on": False}, 0)],
 )
-def test_the_rules_of_a_channel(tmp_path, rules, told):
+def test_channel_filters_select_incidents(tmp_path, rules, told):
     channel(**rules)
     make.diagnosed(tmp_path, make.STORAGE)
 
     assert notify_once(clock.now(), Box()) == told
 
 
-def test_a_team_is_told_of_what_touches_its_jobs_only(tmp_path):
+def test_team_channel_gets_only_incidents_of_its_jobs(tmp_path):
     make.diagnosed(tmp_path, make.STORAGE)
     channel("https://a.example.com", team=rows.team("team-of-ada"))
     channel("https://b.example.com", team=rows.team("others", ben="admin"))
@@ -100,28 +100,30 @@ def test_a_team_is_told_of_what_touches_its_jobs_only(tmp_path):
     assert [entry[0] for entry in box] == ["https://a.example.com"]
 
 
-def test_a_team_is_told_what_is_decided_about_its_own_jobs_and_operators_of_all(tmp_path):
+def test_team_channel_gets_decisions_of_its_jobs_and_operators_get_all(tmp_path):
     """Two teams in one outage; the newest decision is about a job of the second."""
     first = make.diagnosed(tmp_path, make.STORAGE, kind="pretrain")
     decide_and_recover_once(clock.now())
     second = make.diagnosed(tmp_path, make.STORAGE, kind="pretrain", on=("seren-002",), by="ben")
     assert first.incident_id == second.incident_id
-    Decision.objects.filter(diagnosis=first).update(why="of the first")
+    Decision.objects.filter(diagnosis=first).update(why="Of the first")
     decide_and_recover_once(clock.now())
-    Decision.objects.filter(diagnosis=second).update(why="of the second")
+    Decision.objects.filter(diagnosis=second).update(why="Of the second")
     channel("https://a.example.com", team=first.attempt.job.team)
     channel("https://b.example.com", team=second.attempt.job.team)
     channel("https://all.example.com")
-    told = {}
+    messages = {}
 
-    notify_once(clock.now(), lambda row, message: told.update({row.channel.target: message.decision}))
+    notify_once(clock.now(), lambda row, message: messages.update({row.channel.target: message.decision}))
 
-    assert "of the first" in told["https://a.example.com"] and "second" not in told["https://a.example.com"]
-    assert "of the second" in told["https://b.example.com"] and "of the second" in told["https://all.example.com"]
+    assert "Of the first" in messages["https://a.example.com"] and "second" not in messages["https://a.example.com"]
+    assert (
+        "Of the second" in messages["https://b.example.com"] and "Of the second" in messages["https://all.example.com"]
+    )
     assert notify_once(clock.now(), Box()) == 0
 
 
-def test_what_was_before_the_channel_is_not_told(tmp_path):
+def test_incidents_before_the_channel_was_added_are_not_sent(tmp_path):
     make.diagnosed(tmp_path)
     row = channel()
     Channel.objects.filter(pk=row.pk).update(created_at=clock.now() + HOUR)
@@ -129,7 +131,7 @@ def test_what_was_before_the_channel_is_not_told(tmp_path):
     assert notify_once(clock.now(), Box()) == 0
 
 
-def test_a_receiver_that_is_away_is_asked_later_and_later_and_the_others_are_told(tmp_path):
+def test_unreachable_receiver_is_retried_with_backoff_and_others_get_messages(tmp_path):
     channel("https://away.example.com")
     channel("https://there.example.com")
     make.diagnosed(tmp_path)
@@ -151,7 +153,7 @@ def test_a_receiver_that_is_away_is_asked_later_and_later_and_the_others_are_tol
 
 
 @pytest.mark.parametrize("error", [httpx.InvalidURL("no host"), ValueError("odd"), KeyError("x")])
-def test_whatever_one_message_raises_is_its_failed_try_and_the_next_one_is_sent(tmp_path, error):
+def test_error_of_one_message_does_not_stop_the_next_one(tmp_path, error):
     channel("https://bad.example.com")
     channel("https://good.example.com")
     make.diagnosed(tmp_path)
@@ -167,7 +169,7 @@ def test_whatever_one_message_raises_is_its_failed_try_and_the_next_one_is_sent(
     assert bad.failures == 1 and type(error).__name__ in bad.trouble and bad.due_at > now
 
 
-def test_a_target_that_cannot_even_be_called_stops_nobody(tmp_path, settings):
+def test_invalid_target_does_not_stop_other_channels(tmp_path, settings):
     settings.ACME_WEBHOOK_NETWORKS = HERE
     channel("http://\uff18.\uff18.\uff18.\uff18/")
     with receiver() as (url, got):
@@ -178,23 +180,23 @@ def test_a_target_that_cannot_even_be_called_stops_nobody(tmp_path, settings):
     assert len(got) == 1 and "InvalidURL" in Notice.objects.get(sent="").trouble
 
 
-def test_an_incident_of_which_nothing_can_be_said_keeps_the_others_from_nothing(tmp_path, monkeypatch):
+def test_incident_whose_message_fails_does_not_stop_other_incidents(tmp_path, monkeypatch):
     channel()
     odd = make.diagnosed(tmp_path, make.STORAGE).incident
     make.diagnosed(tmp_path)
     real = notify.build_message
 
-    def message_of(incident, team_id):
+    def failing_message(incident, team_id):
         if incident.pk == odd.pk:
             raise KeyError("odd")
         return real(incident, team_id)
 
-    monkeypatch.setattr(notify, "build_message", message_of)
+    monkeypatch.setattr(notify, "build_message", failing_message)
 
     assert Incident.objects.count() == 2 and notify_once(clock.now(), Box()) == 1
 
 
-def test_the_end_of_the_turns_time_is_no_fault_of_the_message(tmp_path):
+def test_time_limit_of_the_task_does_not_count_as_a_failed_message(tmp_path):
     channel()
     make.diagnosed(tmp_path)
 
@@ -206,7 +208,7 @@ def test_the_end_of_the_turns_time_is_no_fault_of_the_message(tmp_path):
     assert Notice.objects.get().failures == 0
 
 
-def test_a_channel_that_fails_is_tried_once_a_turn_and_after_all_others(tmp_path):
+def test_failing_channel_is_tried_once_per_turn_after_all_others(tmp_path):
     channel("https://hole-1.example.com")
     channel("https://hole-2.example.com")
     channel("https://there.example.com")
@@ -230,7 +232,7 @@ def test_a_channel_that_fails_is_tried_once_a_turn_and_after_all_others(tmp_path
     assert asked[:2] == ["there", "there"] and sorted(asked[2:]) == ["hole-1", "hole-2"]
 
 
-def test_killed_after_sending_the_same_message_comes_again_with_the_same_number(tmp_path):
+def test_message_is_repeated_with_the_same_number_after_a_kill(tmp_path):
     channel()
     make.diagnosed(tmp_path)
     box, now = Box(), clock.now()
@@ -274,7 +276,7 @@ def receiver(status: int = 200) -> Iterator[tuple[str, list]]:
             thread.join()
 
 
-def test_a_webhook_is_signed_so_that_its_receiver_knows_who_speaks(tmp_path, settings):
+def test_webhook_is_signed(tmp_path, settings):
     settings.ACME_WEBHOOK_NETWORKS = HERE
     with receiver() as (url, got):
         channel(url)
@@ -285,21 +287,21 @@ def test_a_webhook_is_signed_so_that_its_receiver_knows_who_speaks(tmp_path, set
     at, _, made = headers["Acme-Signature"].removeprefix("t=").partition(",v1=")
     assert hmac.compare_digest(hmac.new(b"s3cret", f"{at}.".encode() + body, hashlib.sha256).hexdigest(), made)
     assert headers["Acme-Delivery"] == f"{Notice.objects.get().pk}-0"
-    told = json.loads(body)
-    assert (told["id"], told["state"], told["update"]) == (f"incident-{incident.pk}", "open", 0)
+    body = json.loads(body)
+    assert (body["id"], body["state"], body["update"]) == (f"incident-{incident.pk}", "open", 0)
 
 
-def test_without_leave_no_private_address_is_called(tmp_path, settings):
+def test_private_address_is_not_called_unless_allowed(tmp_path, settings):
     settings.ACME_WEBHOOK_NETWORKS = ()
     with receiver() as (url, got):
         channel(url)
         make.diagnosed(tmp_path)
         assert notify_once(clock.now()) == 0
 
-    assert got == [] and "not on the open internet" in Notice.objects.get().trouble
+    assert got == [] and "not a public address" in Notice.objects.get().trouble
 
 
-def test_slack_gets_text_in_which_nothing_is_markup(tmp_path, settings):
+def test_slack_text_is_escaped(tmp_path, settings):
     settings.ACME_WEBHOOK_NETWORKS = HERE
     with receiver() as (url, got):
         channel(url, kind="slack")
@@ -311,7 +313,7 @@ def test_slack_gets_text_in_which_nothing_is_markup(tmp_path, settings):
     assert "&lt;!channel&gt; &amp; friends" in text and "<" not in text
 
 
-def test_mail_is_one_thread_and_its_subject_one_line(tmp_path, settings):
+def test_mails_of_an_incident_are_one_thread_with_single_line_subjects(tmp_path, settings):
     settings.EMAIL_HOST, settings.ACME_MAIL_FROM = "mail.example.org", "acme@example.org"
     channel("ops@example.org", kind="email")
     incident = make.diagnosed(tmp_path).incident
@@ -328,7 +330,7 @@ def test_mail_is_one_thread_and_its_subject_one_line(tmp_path, settings):
     assert "resolved" in second.subject
 
 
-def test_without_a_mail_server_it_says_so(tmp_path, settings):
+def test_missing_mail_server_is_reported(tmp_path, settings):
     settings.EMAIL_HOST = ""
     channel("ops@example.org", kind="email")
     make.diagnosed(tmp_path)
@@ -337,7 +339,7 @@ def test_without_a_mail_server_it_says_so(tmp_path, settings):
     assert "ACME_MAIL_URL" in Notice.objects.get().trouble
 
 
-def test_one_more_attempt_that_died_of_the_same_is_no_new_message():
+def test_another_failed_attempt_does_not_cause_a_new_message():
     one = IncidentMessage(incident=1, state="open", title="t", cluster="c", attempts=1)
     more = IncidentMessage(incident=1, state="open", title="t", cluster="c", attempts=9)
 
@@ -345,19 +347,19 @@ def test_one_more_attempt_that_died_of_the_same_is_no_new_message():
     assert messages.slack_body(one) != messages.slack_body(more)
 
 
-# --- who keeps channels
+# --- managing channels
 
 
 @pytest.mark.parametrize(
     ("kind", "target", "why"),
     [
-        ("email", "ops", "target: is no mail address"),
-        ("webhook", "ftp://example.com", "target: is no address that begins"),
+        ("email", "ops", "target: is not an e-mail address"),
+        ("webhook", "ftp://example.com", "target: is not a URL that starts"),
         ("slack", "http://127.0.0.1/", "target: leads to 127.0.0.1"),
-        ("webhook", "http://\uff18.\uff18.\uff18.\uff18/", "target: is no address"),
+        ("webhook", "http://\uff18.\uff18.\uff18.\uff18/", "target: is not a URL"),
     ],
 )
-def test_a_target_that_cannot_be_is_refused_when_it_is_added(kind, target, why):
+def test_invalid_target_is_rejected_when_it_is_added(kind, target, why):
     with pytest.raises(InvalidField, match=why):
         notice_actions.add_channel(kind, target, author=rows.author())
 
@@ -371,18 +373,18 @@ def door(name: str, *, operates: bool = False) -> Client:
     return client
 
 
-def test_channels_through_the_door_their_secret_once_and_nobody_elses():
+def test_api_returns_the_secret_of_a_channel_once():
     rows.team("pretraining", ada="admin", ben="researcher")
-    asked = {"kind": "email", "target": "ops@example.org", "team": "pretraining"}
+    request = {"kind": "email", "target": "ops@example.org", "team": "pretraining"}
     where, how = "/api/v1/channels/", {"content_type": "application/json"}
 
-    assert door("ben").post(where, asked, **how).status_code == 403
-    added = door("ada").post(where, asked, **how)
-    again = door("ada").post(where, asked, **how)
+    assert door("ben").post(where, request, **how).status_code == 403
+    added = door("ada").post(where, request, **how)
+    again = door("ada").post(where, request, **how)
     everybody = door("ada").post(where, {"kind": "email", "target": "a@b.example"}, **how)
 
     assert [one.status_code for one in (added, again, everybody)] == [201, 400, 403]
-    assert again.json() == {"target": ["is told already"]}
+    assert again.json() == {"target": ["already has a channel"]}
     shown = door("ada").get(where).json()["results"]
     assert [row["target"] for row in shown] == ["ops@example.org"] and "secret" not in shown[0]
     assert door("ben").get(where).json()["results"] == []
@@ -391,7 +393,7 @@ def test_channels_through_the_door_their_secret_once_and_nobody_elses():
     assert list(Event.objects.order_by("pk").values_list("what", flat=True)) == ["channel.added", "channel.removed"]
 
 
-def test_a_channel_is_switched_off_and_on_by_those_who_keep_it():
+def test_channel_is_switched_off_and_on_by_its_managers():
     row = channel(team=rows.team("pretraining", ada="admin", ben="researcher"))
     where, how = f"/api/v1/channels/{row.pk}/", {"content_type": "application/json"}
     ada = door("ada")
@@ -403,13 +405,13 @@ def test_a_channel_is_switched_off_and_on_by_those_who_keep_it():
     assert ada.patch(where, {"is_on": False}, **how).status_code == 200
     assert ada.patch(where, {"is_on": True}, **how, headers={"If-Match": '"old"'}).status_code == 412
     assert ada.patch(where, {"is_on": True}, **how).json()["is_on"] is True
-    assert ada.patch(where, {}, **how).json() == {"is_on": ["is needed"]}
+    assert ada.patch(where, {}, **how).json() == {"is_on": ["is required"]}
     assert ada.patch(where, {"is_on": 1}, **how).status_code == 400
-    told = list(Event.objects.order_by("pk").values_list("what", flat=True))
-    assert told == ["channel.switched-off", "channel.switched-on"]
+    events = list(Event.objects.order_by("pk").values_list("what", flat=True))
+    assert events == ["channel.switched-off", "channel.switched-on"]
 
 
-def test_a_channel_of_others_is_no_more_there_than_none():
+def test_channel_of_another_team_is_not_found():
     others = channel(team=rows.team("others", olga="admin"))
     everybody = channel("https://all.example.com")
     rows.team("pretraining", ada="admin")

@@ -1,4 +1,4 @@
-"""Beat and wishes call tasks by name: each name must be one that a worker knows."""
+"""Celery tasks are called by name: each name must be registered."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from jobs.actions import wake
 from tests.failures import make
 
 
-def test_every_line_of_beat_names_a_task():
+def test_every_beat_entry_names_a_task():
     current_app.loader.import_default_modules()
 
     assert {line["task"] for line in current_app.conf.beat_schedule.values()} <= set(current_app.tasks)
 
 
 @pytest.mark.django_db
-def test_who_wakes_the_diagnosis_is_heard_after_the_commit(monkeypatch, django_capture_on_commit_callbacks):
+def test_diagnosis_is_woken_after_the_commit(monkeypatch, django_capture_on_commit_callbacks):
     sent = []
     monkeypatch.setattr(wake.current_app, "send_task", lambda name, args, **_: sent.append((name, args)))
 
@@ -29,7 +29,7 @@ def test_who_wakes_the_diagnosis_is_heard_after_the_commit(monkeypatch, django_c
 
 
 @pytest.mark.django_db
-def test_the_tasks_are_the_loop(tmp_path):
+def test_task_runs_the_loop(tmp_path):
     attempt = make.failed(tmp_path)
 
     assert (tasks.diagnose_recent_failures(), tasks.diagnose_missed_failures()) == (2, 0)

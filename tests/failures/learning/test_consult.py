@@ -1,4 +1,4 @@
-"""The loop that asks a model: about whom, once, and never instead of the verdict."""
+"""The loop that asks a model: which verdicts, once each, and without changing them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from failures.models import Diagnosis, LearnedRule, ModelOpinion
 from jobs.models import clock
 from tests import make as rows
 from tests.failures import make
-from tests.failures.learning.test_agent import said, serving, verdict
+from tests.failures.learning.test_agent import response_body, serving, verdict
 
 pytestmark = pytest.mark.django_db
 
 VAGUE = "step 4\nflux capacitor of rack 7 lost its phase lock, shutting down lane 3\n"
 
 
-def kept(tmp_path, text=VAGUE) -> Diagnosis:
+def stored_diagnosis(tmp_path, text=VAGUE) -> Diagnosis:
     row = make.diagnosed(tmp_path, text)
     diagnose_once(clock.now())
     learn_once(clock.now())
@@ -34,111 +34,113 @@ def kept(tmp_path, text=VAGUE) -> Diagnosis:
     return row
 
 
-def asked_about(row, answer=None, now=None):
+def consult_about(row, answer=None, now=None):
     line = row.lines
-    with serving(answer or (lambda *_: (200, said(verdict(lines=[line]))))) as (url, asked):
+    with serving(answer or (lambda *_: (200, response_body(verdict(lines=[line]))))) as (url, requests):
         done = consult_once(now or clock.now(), ModelEndpoint(url=url, model="small", votes=1))
-    return done, asked
+    return done, requests
 
 
-def test_an_unsure_verdict_gets_an_opinion_beside_it_and_stays(tmp_path):
-    row = kept(tmp_path)
+def test_uncertain_verdict_gets_an_opinion_and_does_not_change(tmp_path):
+    row = stored_diagnosis(tmp_path)
     before = row.root_cause
 
-    done, _ = asked_about(row)
+    done, _ = consult_about(row)
 
     row.refresh_from_db()
     assert (done, row.opinion.root_cause, row.opinion.votes) == (1, "NodeFailure", 1)
     assert row.root_cause == before
 
 
-def test_a_sure_verdict_is_nothing_to_ask_about(tmp_path):
-    row = kept(tmp_path, make.XID)
+def test_certain_verdict_is_not_sent_to_the_model(tmp_path):
+    row = stored_diagnosis(tmp_path, make.XID)
 
-    assert asked_about(row) == (0, [])
+    assert consult_about(row) == (0, [])
 
 
-def test_what_a_person_judged_is_nothing_to_ask_about(tmp_path):
-    row = kept(tmp_path)
+def test_verdict_corrected_by_a_user_is_not_sent_to_the_model(tmp_path):
+    row = stored_diagnosis(tmp_path)
     incident_actions.correct_verdict(row, "NodeFailure", author=rows.author(), now=clock.now())
 
-    assert asked_about(row)[0] == 0
+    assert consult_about(row)[0] == 0
 
 
-def test_nobody_is_asked_twice(tmp_path):
-    row = kept(tmp_path)
-    asked_about(row)
+def test_model_is_asked_once_per_verdict(tmp_path):
+    row = stored_diagnosis(tmp_path)
+    consult_about(row)
 
-    assert asked_about(row)[0] == 0
+    assert consult_about(row)[0] == 0
 
 
-def test_who_died_while_asking_is_replaced_after_a_while(tmp_path):
-    row = kept(tmp_path)
+def test_request_of_a_dead_worker_is_repeated_after_its_timeout(tmp_path):
+    row = stored_diagnosis(tmp_path)
     assert rule_actions.claim_model_request(row, "small", clock.now())
-    assert asked_about(row)[0] == 0
+    assert consult_about(row)[0] == 0
 
     ModelOpinion.objects.update(asked_at=clock.now() - timedelta(minutes=11))
 
-    assert asked_about(row)[0] == 1
+    assert consult_about(row)[0] == 1
 
 
-def test_a_model_that_talks_nonsense_leaves_an_abstention_with_its_reason(tmp_path):
-    row = kept(tmp_path)
+def test_invalid_answer_is_stored_as_an_abstention_with_its_reason(tmp_path):
+    row = stored_diagnosis(tmp_path)
 
-    asked_about(row, lambda *_: (200, said("the cause is ECCError!")))
+    consult_about(row, lambda *_: (200, response_body("the cause is ECCError!")))
 
     opinion = ModelOpinion.objects.get()
-    assert (opinion.root_cause, opinion.troubles) == ("", ["The answer is no JSON."])
+    assert (opinion.root_cause, opinion.troubles) == ("", ["The answer is not valid JSON."])
 
 
-def test_confirmed_cases_of_its_team_go_along(tmp_path):
-    past = kept(tmp_path, VAGUE.replace("7", "9"))
+def test_prompt_contains_confirmed_cases_of_the_same_team(tmp_path):
+    past = stored_diagnosis(tmp_path, VAGUE.replace("7", "9"))
     incident_actions.correct_verdict(
         past, "NodeFailure", author=rows.author(), now=clock.now(), note="the rack was swapped"
     )
-    row = kept(tmp_path)
+    row = stored_diagnosis(tmp_path)
 
-    _, asked = asked_about(row)
+    _, requests = consult_about(row)
 
-    assert "cured by: the rack was swapped" in asked[0]["messages"][1]["content"]
+    assert "cured by: the rack was swapped" in requests[0]["messages"][1]["content"]
 
 
-def test_without_an_endpoint_nothing_happens(tmp_path):
-    kept(tmp_path)
+def test_loop_does_nothing_without_an_endpoint(tmp_path):
+    stored_diagnosis(tmp_path)
 
     assert consult_once(clock.now()) == 0
 
 
-def test_the_test_command_says_what_the_model_answered(settings):
-    with serving(lambda *_: (200, said(verdict("ECCError", [2])))) as (url, _):
+def test_agent_test_command_prints_the_answer(settings):
+    with serving(lambda *_: (200, response_body(verdict("ECCError", [2])))) as (url, _):
         settings.ACME_AGENT_URL, settings.ACME_AGENT_MODEL = url, "small"
         out = StringIO()
         call_command("agent_test", stdout=out)
 
-    assert out.getvalue().startswith("small answers: ECCError, 3 of 3 votes, lines 2, in ")
+    assert out.getvalue().startswith("small answered ECCError, 3 of 3 votes, lines 2, in ")
 
 
-def test_the_test_command_without_a_model_names_the_settings():
-    with pytest.raises(CommandError, match="set ACME_AGENT_URL and ACME_AGENT_MODEL"):
+def test_agent_test_command_without_a_model_names_the_settings():
+    with pytest.raises(CommandError, match="Set ACME_AGENT_URL and ACME_AGENT_MODEL"):
         call_command("agent_test")
 
 
-def test_the_test_command_says_when_nobody_answers(settings):
+def test_agent_test_command_fails_for_an_unreachable_server(settings):
     settings.ACME_AGENT_URL, settings.ACME_AGENT_MODEL = "http://127.0.0.1:1/v1", "small"
 
     with pytest.raises(CommandError, match="no usable answer"):
         call_command("agent_test", stdout=StringIO())
 
 
-def test_the_log_agent_proposes_filters_and_none_for_lines_of_trouble(tmp_path):
-    row = kept(tmp_path, "".join(f"worker {n % 7} renewed its lease for {n} seconds\n" for n in range(900)) + VAGUE)
+def test_model_proposes_filters_but_not_for_lines_of_a_failure(tmp_path):
+    row = stored_diagnosis(
+        tmp_path, "".join(f"worker {n % 7} renewed its lease for {n} seconds\n" for n in range(900)) + VAGUE
+    )
     rules = [
         {"pattern": "renewed its lease", "example": "worker 1 renewed its lease"},
         {"pattern": "out of memory", "example": "CUDA out of memory. Tried to allocate 1 GiB"},
         {"pattern": "(?=x)", "example": "x"},
     ]
-    answers = [said(verdict(lines=[row.lines])), said(json.dumps({"rules": rules}))]
+    answers = [response_body(verdict(lines=[row.lines])), response_body(json.dumps({"rules": rules}))]
 
-    asked_about(row, lambda _, n: (200, answers[n - 1]))
+    consult_about(row, lambda _, n: (200, answers[n - 1]))
 
     assert [one.pattern for one in LearnedRule.objects.filter(origin="model")] == ["renewed its lease"]

@@ -1,4 +1,4 @@
-"""The loop that learns: cases, hits, proposals, adoption; and the rules that then count."""
+"""The learning loop: cases, hits, proposals, adoption, and the effect of adopted rules."""
 
 from __future__ import annotations
 
@@ -26,40 +26,40 @@ ODD = "step 4 loss 2.0\nflux capacitor of rack 7 lost its phase lock, shutting d
 ALSO_ODD = "step 9 loss 1.0\nflux capacitor of rack 12 lost its phase lock, shutting down lane 1\n"
 
 
-def turn() -> int:
+def run_learn_loop() -> int:
     return learn_once(clock.now())
 
 
-def kept(tmp_path, text=make.TYPO, **how) -> Diagnosis:
+def stored_diagnosis(tmp_path, text=make.TYPO, **how) -> Diagnosis:
     row = make.diagnosed(tmp_path, text, **how)
     diagnose_once(clock.now())
     row.refresh_from_db()
     return row
 
 
-def corrected(tmp_path, text=ODD, cause="NodeFailure") -> Diagnosis:
-    row = kept(tmp_path, text)
+def corrected_diagnosis(tmp_path, text=ODD, cause="NodeFailure") -> Diagnosis:
+    row = stored_diagnosis(tmp_path, text)
     incident_actions.correct_verdict(row, cause, author=rows.author(), now=clock.now(), note="the rack was swapped")
     return row
 
 
 def rule_of(row: Diagnosis) -> LearnedRule:
-    return LearnedRule.objects.counted().get(source=row)
+    return LearnedRule.objects.with_hit_counts().get(source=row)
 
 
-def test_every_stored_bundle_becomes_one_case(tmp_path):
-    row = kept(tmp_path)
+def test_each_stored_bundle_becomes_one_case(tmp_path):
+    row = stored_diagnosis(tmp_path)
 
-    assert turn() >= 1
-    assert turn() == 0
+    assert run_learn_loop() >= 1
+    assert run_learn_loop() == 0
     assert Case.objects.get().diagnosis == row
 
 
-def test_a_bundle_that_is_not_stored_yet_waits(tmp_path):
+def test_diagnosis_without_a_stored_bundle_is_skipped(tmp_path):
     make.failed(tmp_path)
     incident_actions.add_missing_diagnoses(clock.now() - learn_window(), clock.now())
 
-    assert turn() == 0
+    assert run_learn_loop() == 0
 
 
 def learn_window():
@@ -68,11 +68,11 @@ def learn_window():
     return RECENT_FAILURES
 
 
-def test_the_nearest_confirmed_case_is_found_and_others_are_not_shown(tmp_path):
-    near = corrected(tmp_path)
-    kept(tmp_path, make.TYPO)
-    unconfirmed = kept(tmp_path, ODD)
-    turn()
+def test_nearest_case_search_returns_confirmed_cases_only(tmp_path):
+    near = corrected_diagnosis(tmp_path)
+    stored_diagnosis(tmp_path, make.TYPO)
+    unconfirmed = stored_diagnosis(tmp_path, ODD)
+    run_learn_loop()
 
     found = list(Case.objects.confirmed().nearest(embedding.embed_bundle(ALSO_ODD)))
 
@@ -81,67 +81,67 @@ def test_the_nearest_confirmed_case_is_found_and_others_are_not_shown(tmp_path):
     assert unconfirmed.pk not in [one.diagnosis_id for one in found]
 
 
-def test_a_correction_teaches_a_rule_that_runs_in_shadow_and_changes_nothing(tmp_path):
-    row = corrected(tmp_path)
+def test_corrected_verdict_proposes_a_shadow_rule_without_effect(tmp_path):
+    row = corrected_diagnosis(tmp_path)
 
-    turn()
+    run_learn_loop()
 
     rule = rule_of(row)
     assert (rule.label, rule.state, rule.owner.username) == ("NodeFailure", RuleState.SHADOW, "ada")
     assert (rule.hit_count, rule.right, rule.wrong) == (1, 1, 0)
     assert Event.objects.filter(what="rule.proposed").count() == 1
-    assert kept(tmp_path, ALSO_ODD).root_cause != "NodeFailure"
+    assert stored_diagnosis(tmp_path, ALSO_ODD).root_cause != "NodeFailure"
 
 
-def test_what_a_recovery_confirmed_against_the_log_teaches_a_rule_too(tmp_path):
-    row = kept(tmp_path, ODD, state="NODE_FAIL")
+def test_verdict_confirmed_by_recovery_proposes_a_rule(tmp_path):
+    row = stored_diagnosis(tmp_path, ODD, state="NODE_FAIL")
     assert row.root_cause == "SlurmNodeFail"
     assert incident_actions.confirm_verdict_by_recovery(row, now=clock.now(), note="started again elsewhere")
 
-    turn()
+    run_learn_loop()
 
     assert (rule_of(row).label, rule_of(row).owner, rule_of(row).state) == ("SlurmNodeFail", None, RuleState.SHADOW)
     assert Case.objects.confirmed().get().cured_by == "started again elsewhere"
 
 
-def test_what_the_rules_find_already_teaches_nothing(tmp_path):
-    row = kept(tmp_path, make.XID)
+def test_verdict_that_the_rules_already_give_proposes_no_rule(tmp_path):
+    row = stored_diagnosis(tmp_path, make.XID)
     incident_actions.confirm(row, author=rows.author(), now=clock.now())
 
-    turn()
+    run_learn_loop()
 
     assert not LearnedRule.objects.exists()
     assert Case.objects.get().learned_at
 
 
-def test_a_rule_that_would_break_a_confirmed_verdict_is_never_proposed(tmp_path):
-    other = kept(tmp_path, ODD + make.XID)
+def test_rule_that_breaks_a_confirmed_verdict_is_not_proposed(tmp_path):
+    other = stored_diagnosis(tmp_path, ODD + make.XID)
     incident_actions.confirm(other, author=rows.author(), now=clock.now())
-    corrected(tmp_path)
+    corrected_diagnosis(tmp_path)
 
-    turn()
+    run_learn_loop()
 
     assert not LearnedRule.objects.filter(example__contains="flux").exists()
 
 
-def test_the_shadow_counts_what_it_would_have_found(tmp_path):
-    row = corrected(tmp_path)
-    turn()
-    again = kept(tmp_path, ALSO_ODD)
-    turn()
+def test_shadow_rule_counts_its_right_and_wrong_hits(tmp_path):
+    row = corrected_diagnosis(tmp_path)
+    run_learn_loop()
+    again = stored_diagnosis(tmp_path, ALSO_ODD)
+    run_learn_loop()
 
     assert rule_of(row).hit_count == 2
     incident_actions.correct_verdict(again, "DiskFull", author=rows.author(), now=clock.now())
     assert (rule_of(row).right, rule_of(row).wrong, rule_of(row).precision) == (1, 1, 0.5)
 
 
-def test_an_adopted_rule_gives_verdicts_until_it_is_retired(tmp_path):
-    row = corrected(tmp_path)
-    turn()
+def test_adopted_rule_gives_verdicts_until_it_is_retired(tmp_path):
+    row = corrected_diagnosis(tmp_path)
+    run_learn_loop()
     shipped = active_rules.active_scanner().version
 
     rule_actions.adopt(rule_of(row), author=rows.author(), now=clock.now())
-    found = kept(tmp_path, ALSO_ODD)
+    found = stored_diagnosis(tmp_path, ALSO_ODD)
     rule_actions.retire(rule_of(row), author=rows.author(), now=clock.now(), why="too greedy")
 
     assert found.root_cause == "NodeFailure"
@@ -152,83 +152,83 @@ def test_an_adopted_rule_gives_verdicts_until_it_is_retired(tmp_path):
     ]  # fmt: skip
 
 
-def test_nobody_adopts_what_somebody_else_has_retired(tmp_path):
-    row = corrected(tmp_path)
-    turn()
+def test_retired_rule_cannot_be_adopted(tmp_path):
+    row = corrected_diagnosis(tmp_path)
+    run_learn_loop()
     rule = rule_of(row)
     rule_actions.retire(rule, author=rows.author(), now=clock.now())
 
-    with pytest.raises(FailureStateConflict, match="it is retired already"):
+    with pytest.raises(FailureStateConflict, match="already retired"):
         rule_actions.adopt(rule, author=rows.author(), now=clock.now())
 
 
-def test_a_retired_rule_is_not_proposed_again(tmp_path):
-    row = corrected(tmp_path)
-    turn()
+def test_retired_rule_is_not_proposed_again(tmp_path):
+    row = corrected_diagnosis(tmp_path)
+    run_learn_loop()
     rule_actions.retire(rule_of(row), author=rows.author(), now=clock.now())
     incident_actions.correct_verdict(row, "NodeFailure", author=rows.author(), now=clock.now())
 
-    turn()
+    run_learn_loop()
 
     assert LearnedRule.objects.get().state == RuleState.RETIRED
 
 
-def test_the_policy_adopts_after_enough_right_hits(tmp_path, settings):
+def test_rule_is_adopted_automatically_after_enough_right_hits(tmp_path, settings):
     settings.ACME_ADOPT_RULES_AFTER = 2
-    row = corrected(tmp_path)
-    turn()
+    row = corrected_diagnosis(tmp_path)
+    run_learn_loop()
     assert rule_of(row).state == RuleState.SHADOW
 
-    corrected(tmp_path, ALSO_ODD)
-    turn()
-    turn()
+    corrected_diagnosis(tmp_path, ALSO_ODD)
+    run_learn_loop()
+    run_learn_loop()
 
     assert rule_of(row).state == RuleState.ADOPTED
     assert rule_of(row).adopted_by == "learning"
 
 
-def test_a_bundle_that_breaks_the_reader_does_not_stop_the_others(tmp_path, caplog):
-    broken, whole = kept(tmp_path), kept(tmp_path, make.XID)
+def test_unreadable_bundle_does_not_stop_the_others(tmp_path, caplog):
+    broken, whole = stored_diagnosis(tmp_path), stored_diagnosis(tmp_path, make.XID)
     Diagnosis.objects.filter(pk=broken.pk).update(bundle=b"no zlib")
 
     with caplog.at_level(logging.CRITICAL, logger="failures.loops.learn"):
-        turn()
+        run_learn_loop()
 
     assert Case.objects.get(diagnosis=whole).vector.any()
     assert not Case.objects.get(diagnosis=broken).vector.any()
-    assert turn() == 0
+    assert run_learn_loop() == 0
 
 
-def test_hits_counted_twice_are_one(tmp_path):
-    row = corrected(tmp_path)
-    turn()
+def test_hit_recorded_twice_counts_once(tmp_path):
+    row = corrected_diagnosis(tmp_path)
+    run_learn_loop()
     rule_actions.record_hits(row, [rule_of(row)])
 
     assert RuleHit.objects.count() == 1
 
 
-def test_an_adopted_filter_drops_its_lines_from_the_next_bundle(tmp_path):
-    row = kept(tmp_path)
+def test_adopted_filter_drops_its_lines_from_the_next_bundle(tmp_path):
+    row = stored_diagnosis(tmp_path)
     rule = rule_actions.propose_filter(row, "mine", "heartbeat of worker [0-9]+", "heartbeat of worker 4", "frequency")
     assert rule is not None
     rule_actions.adopt(rule, author=rows.author(), now=clock.now())
 
     text = "".join(f"heartbeat of worker {n}\n" for n in range(300)) + make.TYPO * 20
 
-    assert "heartbeat of worker 4 " not in kept(tmp_path, text).bundle_text
+    assert "heartbeat of worker 4 " not in stored_diagnosis(tmp_path, text).bundle_text
 
 
-def test_the_verdict_of_a_bundle_names_the_rules_it_was_made_with(tmp_path):
-    assert kept(tmp_path).rules_version == engine.diagnose_text("").rules_version
+def test_verdict_stores_the_version_of_its_rules(tmp_path):
+    assert stored_diagnosis(tmp_path).rules_version == engine.diagnose_text("").rules_version
     assert learn.MAX_PAST_BUNDLES >= 1000
 
 
-def test_frequent_lines_without_trouble_propose_filters_in_shadow(tmp_path):
+def test_frequent_harmless_lines_propose_shadow_filters(tmp_path):
     beats = "".join(f"worker {n % 7} renewed its lease for {n} seconds\n" for n in range(900))
     oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n" * 900
-    kept(tmp_path, beats + oom)
+    stored_diagnosis(tmp_path, beats + oom)
 
-    turn()
+    run_learn_loop()
 
     assert [one.example for one in LearnedRule.objects.filter(kind="filter")] == [
         "worker 0 renewed its lease for 0 seconds"

@@ -1,0 +1,1 @@
+"""Tests of the failure pages, the REST API and the admin."""

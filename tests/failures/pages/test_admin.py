@@ -1,4 +1,4 @@
-"""Verdicts and incidents in the admin console: shown, judged with a reason, never edited."""
+"""Diagnoses and incidents in the Django admin: shown, reviewed with a reason, never edited."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def page(model, name="changelist", *args):
 
 
 @pytest.mark.parametrize("model", [Diagnosis, Incident])
-def test_the_list_and_the_page_open_and_every_filter_works(root, model):
+def test_list_and_detail_page_open_and_every_filter_works(root, model):
     shown = root.get(page(model))
     row = root.get(page(model, "change", model.objects.get().pk))
 
@@ -45,7 +45,7 @@ def test_the_list_and_the_page_open_and_every_filter_works(root, model):
 
 
 @pytest.mark.parametrize("model", [Diagnosis, Incident])
-def test_nobody_adds_changes_or_deletes_one(root, model):
+def test_records_cannot_be_added_changed_or_deleted(root, model):
     pk = model.objects.get().pk
 
     answers = [
@@ -62,7 +62,7 @@ def use(root, model, verb, **more):
     return root.post(page(model, "verb", verb), {**keys, "why": "seen it", **more})
 
 
-def test_a_verdict_is_corrected_with_a_reason(root, died):
+def test_diagnosis_is_corrected_with_a_reason(root, died):
     assert use(root, Diagnosis, "correct", value="KeyError").status_code == 302
 
     row = make.of(died.attempt)
@@ -75,12 +75,12 @@ def test_a_verdict_is_corrected_with_a_reason(root, died):
     assert Event.objects.get(what="diagnosis.corrected").by == "root"
 
 
-def test_a_cause_that_does_not_exist_is_refused(root, died):
+def test_unknown_cause_is_rejected(root, died):
     assert use(root, Diagnosis, "correct", value="Gremlins").status_code == 200
     assert make.of(died.attempt).review == ""
 
 
-def test_an_incident_is_resolved_once(root):
+def test_incident_is_resolved_once(root):
     use(root, Incident, "acknowledge")
     use(root, Incident, "resolve")
     again = root.post(
@@ -91,7 +91,7 @@ def test_an_incident_is_resolved_once(root):
     assert "refused" in again.content.decode()
 
 
-def test_who_may_only_look_changes_nothing(died):
+def test_user_with_view_permission_changes_nothing(died):
     client = Client()
     client.force_login(rows.user("sam", is_staff=True))
 
@@ -99,7 +99,7 @@ def test_who_may_only_look_changes_nothing(died):
     assert use(client, Diagnosis, "confirm").status_code == 403
 
 
-def test_what_recovery_decided_and_who_is_told_are_shown_and_never_edited(tmp_path):
+def test_decisions_and_channels_are_shown_but_not_editable(tmp_path):
     attempt = make.running(tmp_path, kind="pretrain")
     make.end(tmp_path, attempt, "step 1\n")
     diagnose_once(clock.now())

@@ -1,4 +1,4 @@
-"""Verdicts, incidents and figures through the programs' door."""
+"""The REST API of diagnoses, incidents and failure statistics."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ def ben():
 # --- verdicts
 
 
-def test_a_job_tells_why_it_failed(ada, died):
+def test_job_diagnosis_is_returned(ada, died):
     answer = ada.get(f"jobs/{died.attempt.job}/diagnosis/")
 
-    told = answer.json()
-    assert (told["root_cause"], told["job"], told["attempt"]) == ("TypeError", str(died.attempt.job), 1)
-    assert told["evidence"][0]["line"] == 4
-    assert "TypeError" in told["bundle"]
-    assert told["gpu_hours"] == pytest.approx(16, rel=0.01)
+    body = answer.json()
+    assert (body["root_cause"], body["job"], body["attempt"]) == ("TypeError", str(died.attempt.job), 1)
+    assert body["evidence"][0]["line"] == 4
+    assert "TypeError" in body["bundle"]
+    assert body["gpu_hours"] == pytest.approx(16, rel=0.01)
 
 
-def test_a_job_that_did_not_fail_has_none(ada):
+def test_job_that_did_not_fail_has_no_diagnosis(ada):
     healthy = rows.job()
 
     assert ada.get(f"jobs/{healthy}/diagnosis/").status_code == 404
 
 
-def test_the_list_is_filtered_and_leaves_out_what_is_long(ada, died, tmp_path):
+def test_list_is_filtered_and_omits_long_fields(ada, died, tmp_path):
     make.diagnosed(tmp_path, make.STORAGE)
 
     page = ada.get("diagnoses/", {"category": "Script"}).json()["results"]
@@ -68,35 +68,35 @@ def test_the_list_is_filtered_and_leaves_out_what_is_long(ada, died, tmp_path):
     assert ada.get("diagnoses/", {"fields": "evidence", "root_cause": "TypeError"}).json()["results"][0]["evidence"]
 
 
-def test_pages_of_the_list_hold_each_row_once(ada, tmp_path):
+def test_list_pages_contain_each_row_once(ada, tmp_path):
     for _ in range(3):
         make.failed(tmp_path)
     diagnose_once(clock.now())
 
-    seen, address = [], "/api/v1/diagnoses/?limit=3&ordering=-failed_at"
+    ids, address = [], "/api/v1/diagnoses/?limit=3&ordering=-failed_at"
     while address:
         page = ada.get(address).json()
-        seen += [one["id"] for one in page["results"]]
+        ids += [one["id"] for one in page["results"]]
         address = page["next"]
-    assert len(seen) == len(set(seen)) == 4
+    assert len(ids) == len(set(ids)) == 4
 
 
-def test_a_patch_corrects(ada, died):
+def test_patch_corrects_the_diagnosis(ada, died):
     answer = ada.patch(f"diagnoses/{died.attempt.key}/", {"root_cause": "KeyError", "note": "seen it before"})
 
-    told = answer.json()
-    assert (told["root_cause"], told["said"], told["review"]) == ("KeyError", "TypeError", "corrected")
-    assert (told["reviewed_by"], told["review_note"]) == ("ada", "seen it before")
+    body = answer.json()
+    assert (body["root_cause"], body["said"], body["review"]) == ("KeyError", "TypeError", "corrected")
+    assert (body["reviewed_by"], body["review_note"]) == ("ada", "seen it before")
     assert Event.objects.get(what="diagnosis.corrected").request_id
 
 
-def test_a_patch_confirms_by_way_of_the_job(ada, died):
-    told = ada.patch(f"jobs/{died.attempt.job}/diagnosis/", {"confirmed": True}).json()
+def test_patch_of_the_job_diagnosis_confirms_it(ada, died):
+    body = ada.patch(f"jobs/{died.attempt.job}/diagnosis/", {"confirmed": True}).json()
 
-    assert (told["root_cause"], told["review"]) == ("TypeError", "confirmed")
+    assert (body["root_cause"], body["review"]) == ("TypeError", "confirmed")
 
 
-def test_who_decided_on_an_old_version_is_told(ada, died):
+def test_review_of_an_old_version_is_rejected(ada, died):
     address = f"diagnoses/{died.attempt.key}/"
     tag = ada.get(address).headers["ETag"]
 
@@ -108,13 +108,13 @@ def test_who_decided_on_an_old_version_is_told(ada, died):
     assert ada.get(address, If_None_Match=ada.get(address).headers["ETag"]).status_code == 304
 
 
-def test_what_is_not_diagnosed_yet_cannot_be_judged(ada, died):
+def test_undiagnosed_attempt_cannot_be_reviewed(ada, died):
     Diagnosis.objects.update(judged_at=None)
 
     assert ada.patch(f"diagnoses/{died.attempt.key}/", {"confirmed": True}).status_code == 409
 
 
-def test_others_see_and_judge_nothing_of_it(ben, died):
+def test_other_teams_can_neither_see_nor_review_a_diagnosis(ben, died):
     for path in (f"diagnoses/{died.attempt.key}/", f"jobs/{died.attempt.job}/diagnosis/"):
         assert ben.get(path).status_code == 404
         assert ben.patch(path, {"confirmed": True}).status_code == 404
@@ -126,7 +126,7 @@ def test_others_see_and_judge_nothing_of_it(ben, died):
 
 
 @pytest.mark.parametrize(("role", "status"), [("viewer", 403), ("researcher", 403), ("operator", 200)])
-def test_a_colleagues_verdict_is_for_operators(died, role, status):
+def test_diagnosis_of_a_colleague_is_reviewed_by_operators_only(died, role, status):
     rows.team(died.attempt.job.team.name, carl=role)
     carl = Caller(rows.user("carl"))
 
@@ -158,7 +158,7 @@ BAD_REVIEWS = [
 
 
 @pytest.mark.parametrize(("body", "field"), BAD_REVIEWS, ids=lambda one: str(one)[:30])
-def test_a_bad_review_is_refused_by_its_field_and_changes_nothing(ada, died, body, field):
+def test_invalid_review_is_rejected_with_its_field(ada, died, body, field):
     answer = ada.patch(f"diagnoses/{died.attempt.key}/", body)
 
     assert answer.status_code == 400
@@ -186,7 +186,7 @@ BAD_QUERIES = [
 
 
 @pytest.mark.parametrize(("path", "query"), BAD_QUERIES, ids=lambda one: str(one)[:50])
-def test_a_bad_query_is_refused_in_a_sentence(ada, path, query):
+def test_invalid_query_is_rejected_with_a_message(ada, path, query):
     answer = ada.get(path, query)
 
     assert answer.status_code == 400
@@ -198,21 +198,21 @@ def test_a_bad_query_is_refused_in_a_sentence(ada, path, query):
     ["diagnoses/x/", "diagnoses/abc.0/", "diagnoses/abc.123456/", "incidents/0/", "incidents/-1/", "incidents/x/",
      f"incidents/{10**18 - 1}/", f"incidents/{'9' * 40}/", "incidents/1/reopen/"],
 )  # fmt: skip
-def test_what_is_not_there_is_404(ada, path):
+def test_missing_rows_give_404(ada, path):
     assert ada.get(path).status_code in (404, 405)
 
 
-# --- a log that somebody pastes
+# --- a pasted log
 
 
-def test_a_pasted_log_is_diagnosed_and_not_kept(ben):
+def test_pasted_log_is_diagnosed_and_not_stored(ben):
     answer = ben.post("diagnose/", {"log": make.TYPO, "exit_code": 1})
 
     assert answer.json()["root_cause"] == "TypeError"
     assert not Diagnosis.objects.exists()
 
 
-def test_how_it_ended_counts(ben):
+def test_exit_code_and_signal_are_used(ben):
     assert ben.post("diagnose/", {"log": "step 1\n", "signal": 9}).json()["root_cause"] == "HostOOMKilled"
 
 
@@ -237,21 +237,21 @@ def test_how_it_ended_counts(ben):
     ],
     ids=lambda one: str(one)[:30],
 )
-def test_a_bad_paste_is_refused_by_its_field(ben, body, field):
+def test_invalid_paste_is_rejected_with_its_field(ben, body, field):
     answer = ben.post("diagnose/", body)
 
     assert answer.status_code == 400
     assert field in answer.json()
 
 
-def test_a_paste_that_is_too_long_is_refused(ben):
+def test_too_long_paste_is_rejected(ben):
     answer = ben.post("diagnose/", {"log": "x" * (pasted_log.MAX_PASTED_BYTES + 1)})
 
     assert answer.status_code == 400
     assert "more than the 8388608 allowed" in answer.json()["log"][0]
 
 
-def test_nobody_makes_us_read_logs_all_day(ben, monkeypatch):
+def test_pasted_logs_are_rate_limited(ben, monkeypatch):
     monkeypatch.setattr(throttle.time, "time", lambda: 1_800_000_000.0)
     cache.clear()
     answers = [ben.post("diagnose/", {"log": "x"}).status_code for _ in range(pasted_log.MAX_PASTES_PER_MINUTE + 1)]
@@ -263,37 +263,37 @@ def test_nobody_makes_us_read_logs_all_day(ben, monkeypatch):
 # --- incidents
 
 
-def test_an_incident_names_the_attempts_that_one_may_see(ada, ben, tmp_path):
-    mine = make.diagnosed(tmp_path, make.STORAGE, by="ada")
+def test_incident_lists_only_visible_attempts(ada, ben, tmp_path):
+    own = make.diagnosed(tmp_path, make.STORAGE, by="ada")
     make.diagnosed(tmp_path, make.STORAGE, by="ben")
 
-    told = ada.get(f"incidents/{mine.incident_id}/").json()
+    body = ada.get(f"incidents/{own.incident_id}/").json()
 
-    assert told["attempts"] == 2
-    assert [one["user"] for one in told["involved"]] == ["ada"]
-    assert [one["user"] for one in ben.get(f"incidents/{mine.incident_id}/").json()["involved"]] == ["ben"]
+    assert body["attempts"] == 2
+    assert [one["user"] for one in body["involved"]] == ["ada"]
+    assert [one["user"] for one in ben.get(f"incidents/{own.incident_id}/").json()["involved"]] == ["ben"]
 
 
-def test_whoever_operates_clusters_sees_incidents_but_no_logs_of_other_teams(died):
+def test_operator_sees_incidents_but_no_logs_of_other_teams(died):
     olga = Caller(api_make.operator("olga"))
 
-    told = olga.get(f"incidents/{died.incident_id}/").json()
-    assert (told["root_cause"], told["attempts"], told["involved"]) == ("TypeError", 1, [])
+    body = olga.get(f"incidents/{died.incident_id}/").json()
+    assert (body["root_cause"], body["attempts"], body["involved"]) == ("TypeError", 1, [])
     assert olga.get(f"diagnoses/{died.attempt.key}/").status_code == 404
     assert olga.post(f"incidents/{died.incident_id}/acknowledge/").status_code == 200
 
 
-def test_acknowledge_and_resolve_with_a_reason(ada, died):
+def test_incident_is_acknowledged_and_resolved_with_a_reason(ada, died):
     address = f"incidents/{died.incident_id}/"
 
     assert ada.post(f"{address}acknowledge/").json()["acknowledged_by"] == "ada"
-    told = ada.post(f"{address}resolve/", {"reason": "fixed the sum"}).json()
-    assert (told["state"], told["resolved_by"], told["resolved_why"]) == ("resolved", "ada", "fixed the sum")
+    body = ada.post(f"{address}resolve/", {"reason": "fixed the sum"}).json()
+    assert (body["state"], body["resolved_by"], body["resolved_why"]) == ("resolved", "ada", "fixed the sum")
     assert ada.post(f"{address}resolve/").status_code == 409
     assert ada.post(f"{address}acknowledge/").status_code == 409
 
 
-def test_the_same_request_twice_does_its_work_once(ada, died):
+def test_repeated_request_is_processed_once(ada, died):
     address = f"incidents/{died.incident_id}/resolve/"
 
     first = ada.post(address, {}, Idempotency_Key="k1")
@@ -303,7 +303,7 @@ def test_the_same_request_twice_does_its_work_once(ada, died):
     assert again.headers["Idempotency-Replayed"] == "true"
 
 
-def test_a_token_that_may_only_read_changes_nothing(died):
+def test_read_only_token_changes_nothing(died):
     reader = Caller(rows.user("ada"), TokenScope.READ)
 
     assert reader.patch(f"diagnoses/{died.attempt.key}/", {"confirmed": True}).status_code == 403
@@ -317,7 +317,7 @@ def shifted(diagnosis, **fields):
     Diagnosis.objects.filter(pk=diagnosis.pk).update(**fields)
 
 
-def test_the_failure_table_has_its_figures(ada, died, tmp_path):
+def test_failure_table_has_correct_values(ada, died, tmp_path):
     second = make.diagnosed(tmp_path, nodes=2, on=("seren-001", "seren-002"))
     make.diagnosed(tmp_path, make.STORAGE)
     shifted(died, ran=timedelta(minutes=60), lost=timedelta(minutes=30))
@@ -345,7 +345,7 @@ def test_the_failure_table_has_its_figures(ada, died, tmp_path):
     assert sum(one["gpu_time_share_pct"] for one in table["rows"]) == pytest.approx(100, abs=0.1)
 
 
-def test_time_to_restart_is_until_the_job_ran_again(ada, tmp_path):
+def test_time_to_restart_ends_when_the_job_runs_again(ada, tmp_path):
     job = rows.job(gpus_per_node=1)
     first = make.diagnosed(tmp_path, "step 1\n", job=job, state="NODE_FAIL")
     Job.objects.filter(pk=job.pk).update(state=State.PENDING)
@@ -366,7 +366,7 @@ def test_time_to_restart_is_until_the_job_ran_again(ada, tmp_path):
         ("team", {"team-of-ada"}), ("kind", {"sft", "other"}),
     ],
 )  # fmt: skip
-def test_by_cause_node_team_and_kind(ada, tmp_path, by, reasons):
+def test_failures_are_grouped_by_cause_node_team_and_kind(ada, tmp_path, by, reasons):
     make.diagnosed(tmp_path, make.XID, on=("seren-002",), kind="sft")
 
     table = ada.get("failures/statistics/", {"by": by}).json()
@@ -374,7 +374,7 @@ def test_by_cause_node_team_and_kind(ada, tmp_path, by, reasons):
     assert {row["reason"] for row in table["rows"]} == reasons
 
 
-def test_any_period(ada, died):
+def test_failure_table_covers_the_requested_period(ada, died):
     at = died.failed_at
     stamp = lambda moment: moment.isoformat()  # noqa: E731
 
@@ -384,19 +384,19 @@ def test_any_period(ada, died):
     assert ada.get("failures/statistics/", after).json()["num"] == 0
 
 
-def test_a_correction_moves_the_figures(ada, died):
+def test_correction_changes_the_statistics(ada, died):
     ada.patch(f"diagnoses/{died.attempt.key}/", {"root_cause": "None"})
 
     assert ada.get("failures/statistics/").json()["num"] == 0
 
 
-def test_the_table_as_csv(ada, died):
+def test_failure_table_is_returned_as_csv(ada, died):
     Job.objects.update(kind="sft")
     died.attempt.job.team.__class__.objects.update(name="-1+1")
 
     answer = ada.get("failures/statistics/", {"format": "csv", "by": "team"})
 
     assert answer.headers["Content-Type"].startswith("text/csv")
-    found = list(csv.DictReader(io.StringIO(answer.content.decode())))
-    assert found[0]["num"] == "1"
-    assert found[0]["reason"] == "'-1+1", "a spreadsheet must not run a name"
+    rows = list(csv.DictReader(io.StringIO(answer.content.decode())))
+    assert rows[0]["num"] == "1"
+    assert rows[0]["reason"] == "'-1+1", "a spreadsheet must not run a name"

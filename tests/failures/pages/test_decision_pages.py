@@ -1,4 +1,4 @@
-"""Decisions on their incident's page and through the API: who sees them, who says yes, what is refused."""
+"""Recovery decisions on pages and in the API: visibility, approval, refusals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def client(name: str, *, operates: bool = False) -> Client:
 
 @pytest.fixture
 def proposed(tmp_path) -> Decision:
-    """A restart without any node: whoever may change the job decides."""
+    """A proposed restart without nodes, which users who can change the job may approve."""
     attempt = make.running(tmp_path, kind="pretrain", on=("seren-001", "seren-002"))
     make.end(tmp_path, attempt, REBOOT, state="FAILED")
     diagnose_once(clock.now())
@@ -62,15 +62,15 @@ def door(decision: Decision, verb: str = "") -> str:
 # --- the page
 
 
-def test_the_incident_shows_what_speaks_for_and_against_and_asks_its_owner(proposed):
+def test_incident_page_shows_arguments_and_asks_the_owner_for_approval(proposed):
     shown = client("ada").get(page(proposed)).content.decode()
 
     assert "Approve" in shown and "Decline" in shown
     assert all(one in shown for one in proposed.pro)
-    assert "Only propose" in shown
+    assert "Approval needed" in shown
 
 
-def test_a_stranger_sees_no_incident_and_decides_nothing(proposed):
+def test_user_of_another_team_sees_no_incident_and_cannot_decide(proposed):
     ben = client("ben")
 
     assert ben.get(page(proposed)).status_code == 404
@@ -79,28 +79,28 @@ def test_a_stranger_sees_no_incident_and_decides_nothing(proposed):
     assert proposed.course == "proposed"
 
 
-def test_the_first_page_asks_for_a_yes_those_who_may_see_the_job(proposed):
-    assert "waits for a yes" in client("ada").get("/").content.decode()
-    assert "waits for a yes" not in client("mallory").get("/").content.decode()
+def test_home_page_shows_proposals_to_users_who_can_see_the_job(proposed):
+    assert "approve by" in client("ada").get("/").content.decode()
+    assert "approve by" not in client("mallory").get("/").content.decode()
 
     decision_actions.approve(proposed, author=decision_actions.RECOVERY_AUTHOR, now=clock.now())
 
-    assert "waits for a yes" not in client("ada").get("/").content.decode()
+    assert "approve by" not in client("ada").get("/").content.decode()
 
 
-def test_the_list_shows_what_awaits_a_decision_to_those_whose_it_is(proposed, tmp_path):
+def test_incident_list_filters_by_decisions_that_need_approval(proposed, tmp_path):
     make.diagnosed(tmp_path, make.TYPO, by="ada", on=("seren-003",))
     listed = {name: client(name).get("/failures/?state=undecided").content.decode() for name in ("ada", "mallory")}
 
     assert f'id="incident-{proposed.incident_id}"' in listed["ada"] and listed["ada"].count('id="incident-') == 1
-    assert "Nothing awaits a decision" in listed["mallory"]
+    assert "No decisions to approve" in listed["mallory"]
 
     decision_actions.approve(proposed, author=decision_actions.RECOVERY_AUTHOR, now=clock.now())
 
-    assert "Nothing awaits a decision" in client("ada").get("/failures/?state=undecided").content.decode()
+    assert "No decisions to approve" in client("ada").get("/failures/?state=undecided").content.decode()
 
 
-def test_approved_by_one_click_and_not_twice(proposed):
+def test_proposal_is_approved_once(proposed):
     ada = client("ada")
 
     once = ada.post(f"{page(proposed)}decisions/{proposed.pk}/approve/", {"why": "go on"}, follow=True)
@@ -109,10 +109,10 @@ def test_approved_by_one_click_and_not_twice(proposed):
     proposed.refresh_from_db()
     assert (proposed.course, proposed.said_by, proposed.said_why) == ("approved", "ada", "go on")
     assert "Restart: approved." in once.content.decode()
-    assert "Conflict, nothing was changed: it is approved already." in twice.content.decode()
+    assert "Nothing was changed: the decision is already approved." in twice.content.decode()
 
 
-def test_declined_with_a_reason_the_job_ends(proposed):
+def test_job_ends_after_its_proposal_is_declined(proposed):
     client("ada").post(f"{page(proposed)}decisions/{proposed.pk}/decline/", {"why": "my bug"})
 
     proposed.refresh_from_db()
@@ -121,7 +121,7 @@ def test_declined_with_a_reason_the_job_ends(proposed):
     assert proposed.attempt.job.state == State.FAILED
 
 
-def test_where_nodes_are_closed_only_operators_decide(with_node):
+def test_only_operators_decide_if_nodes_are_drained(with_node):
     assert with_node.test
     shown = client("ada").get(page(with_node)).content.decode()
     assert "Approve" not in shown
@@ -135,14 +135,14 @@ def test_where_nodes_are_closed_only_operators_decide(with_node):
     assert with_node.course == "approved"
 
 
-def test_the_replay_says_what_todays_rules_would_do(proposed):
+def test_replay_page_shows_the_decision_of_the_current_rules(proposed):
     shown = client("ada").get(f"{page(proposed)}decisions/{proposed.pk}/replay/").content.decode()
 
-    assert "Nothing is carried out" in shown
+    assert "A replay does not change anything" in shown
     assert shown.count(">same<") == 9
 
 
-def test_an_order_is_lifted_from_the_page(proposed):
+def test_order_is_lifted_on_the_page(proposed):
     recovery_actions.set_recovery_mode("act", author=rows.LOOP)
     decision_actions.approve(proposed, author=rows.author(), now=clock.now())
     decision_actions.undo(proposed, author=rows.author(), now=clock.now(), why="wait")
@@ -155,10 +155,10 @@ def test_an_order_is_lifted_from_the_page(proposed):
     assert not Order.objects.standing().exists()
 
 
-# --- the door
+# --- the API
 
 
-def test_decisions_are_read_through_the_door_with_their_steps(proposed):
+def test_api_returns_decisions_with_their_steps(proposed):
     ada = client("ada")
 
     rows_ = ada.get(f"/api/v1/incidents/{proposed.incident_id}/decisions/?course=proposed").json()["results"]
@@ -170,7 +170,7 @@ def test_decisions_are_read_through_the_door_with_their_steps(proposed):
     assert client("ben").get(door(proposed)).status_code == 404
 
 
-def test_approve_and_undo_through_the_door_and_a_conflict_is_told(proposed):
+def test_api_approves_undoes_and_reports_conflicts(proposed):
     ada = client("ada")
 
     answers = [ada.post(door(proposed, verb), "{}", content_type="application/json") for verb in ("approve/",) * 2]
@@ -181,17 +181,17 @@ def test_approve_and_undo_through_the_door_and_a_conflict_is_told(proposed):
     assert ada.get("/api/v1/orders/").json()["results"][0]["why"] == "later"
 
 
-def test_a_replay_through_the_door(proposed):
-    found = client("ada").get(door(proposed, "replay/")).json()["results"]
+def test_api_returns_a_replay(proposed):
+    differences = client("ada").get(door(proposed, "replay/")).json()["results"]
 
-    assert {row["what"] for row in found if row["same"]} >= {"action", "mode"}
+    assert {row["what"] for row in differences if row["same"]} >= {"action", "mode"}
 
 
 def set_mode(who: Client, **asked):
     return who.post("/api/v1/recovery/modes/", asked, content_type="application/json")
 
 
-def test_modes_are_set_by_operators_and_for_a_team_by_its_administrators():
+def test_modes_are_set_by_operators_and_team_administrators():
     rows.team("pretraining", ada="admin", ben="researcher")
 
     answers = [

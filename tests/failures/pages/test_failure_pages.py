@@ -52,23 +52,23 @@ def text(answer, status=200):
 # --- what needs a person
 
 
-def test_now_names_open_incidents_of_the_platform_until_somebody_takes_them_on(tmp_path, ben):
-    found = make.diagnosed(tmp_path, make.STORAGE, by="ada", on=("seren-001",)).incident
+def test_home_page_lists_open_platform_incidents_until_acknowledged(tmp_path, ben):
+    incident = make.diagnosed(tmp_path, make.STORAGE, by="ada", on=("seren-001",)).incident
     make.diagnosed(tmp_path, make.TYPO, by="ada", on=("seren-002",))
     ada = signed_in("ada")
 
-    assert f"Incident {found.pk}" in text(ada.get("/"))
-    assert text(ada.get("/")).count("died of it") == 1  # the program's own failure is told at its job
-    assert "died of it" not in text(ben.get("/"))
+    assert f"Incident {incident.pk}" in text(ada.get("/"))
+    assert text(ada.get("/")).count("· unacknowledged") == 1  # the program's own failure is told at its job
+    assert "· unacknowledged" not in text(ben.get("/"))
 
-    incident_actions.acknowledge(found, author=rows.author(), now=clock.now())
-    assert "died of it" not in text(ada.get("/"))
+    incident_actions.acknowledge(incident, author=rows.author(), now=clock.now())
+    assert "· unacknowledged" not in text(ada.get("/"))
 
 
 # --- the list and the figures
 
 
-def test_the_list_shows_incidents_and_the_figures_of_the_month(ada, died):
+def test_failures_page_shows_incidents_and_statistics(ada, died):
     page = text(ada.get("/failures/"))
 
     assert f"/failures/{died.incident_id}/" in page
@@ -76,15 +76,15 @@ def test_the_list_shows_incidents_and_the_figures_of_the_month(ada, died):
     assert "16.0" in page
 
 
-def test_others_see_neither_incidents_nor_figures_nor_names(ben, died):
+def test_other_teams_see_no_incidents_statistics_or_names(ben, died):
     page = text(ben.get("/failures/"))
 
     assert "TypeError" not in page
     assert str(died.attempt.job) not in page
-    assert "Nothing failed in this time" in page
+    assert "No failures in this period" in page
 
 
-def test_everybody_must_be_signed_in():
+def test_failure_pages_require_login():
     for path in ("/failures/", "/failures/1/", "/failures/paste/", "/jobs/abc/diagnosis/"):
         assert Client().get(path).status_code == 302
 
@@ -111,7 +111,7 @@ def test_incidents_are_filtered(ada, died, query, shown):
      ("to=9999-99-99", True), ("from=9000-01-01", True), ("by=team", True), ("by=kind", True), ("by=node", False),
      ("by=evil", True)],
 )  # fmt: skip
-def test_figures_of_any_period_and_by_any_view(ada, query, shown):
+def test_statistics_of_any_period_and_grouping_are_shown(ada, query, shown):
     answer = ada.get(f"/failures/?{query}", headers={"HX-Request": "true", "HX-Target": "div#figures"})
 
     page = text(answer)
@@ -119,7 +119,7 @@ def test_figures_of_any_period_and_by_any_view(ada, query, shown):
     assert ('id="figure-' in page) is shown
 
 
-def test_a_fragment_costs_only_its_own_queries(ada, tmp_path, django_assert_max_num_queries):
+def test_fragment_runs_only_its_own_queries(ada, tmp_path, django_assert_max_num_queries):
     for _ in range(3):
         make.failed(tmp_path)
     diagnose_once(clock.now())
@@ -133,7 +133,7 @@ def test_a_fragment_costs_only_its_own_queries(ada, tmp_path, django_assert_max_
 # --- the panel of a job
 
 
-def test_a_failed_job_says_why_on_its_own_page_with_links_into_the_log(ada, died):
+def test_job_page_shows_the_diagnosis_with_links_into_the_log(ada, died):
     page = text(ada.get(f"/jobs/{died.attempt.job}/"))
 
     assert "Why attempt 1 failed" in page
@@ -141,27 +141,27 @@ def test_a_failed_job_says_why_on_its_own_page_with_links_into_the_log(ada, died
     assert "Correct…" in page and "Confirm" in page
 
 
-def test_a_job_that_did_not_fail_keeps_the_place_free(ada):
+def test_page_of_a_successful_job_has_a_hidden_diagnosis_panel(ada):
     job = rows.job()
     page = text(ada.get(f"/jobs/{job}/"))
 
     assert '<section id="diagnosis" class="panel diagnosis" hidden' in page
 
 
-def test_a_log_that_is_being_read_is_said_to_be(ada, died):
+def test_pending_diagnosis_is_shown_as_being_read(ada, died):
     Diagnosis.objects.update(judged_at=None)
 
     assert "is being read" in text(ada.get(f"/jobs/{died.attempt.job}/diagnosis/"))
 
 
-def test_what_a_log_says_is_text_and_nothing_else(tmp_path):
+def test_log_text_is_escaped(tmp_path):
     died = make.diagnosed(tmp_path, "TypeError: <script>alert(1)</script>\n" + make.TYPO, by="ada")
     page = text(signed_in("ada").get(f"/jobs/{died.attempt.job}/"))
 
     assert "<script>alert" not in page
 
 
-def test_the_line_is_shown_in_its_surroundings(ada, died):
+def test_log_line_is_shown_with_its_context(ada, died):
     page = text(ada.get(f"/jobs/{died.attempt.job}/log/?attempt=1&line=5"))
 
     assert re.search(r'<span id="L5" data-at="\d+" data-number="5" class="hit">', page)
@@ -169,11 +169,11 @@ def test_the_line_is_shown_in_its_surroundings(ada, died):
 
 
 @pytest.mark.parametrize(("line", "status"), [("0", 200), ("%00", 200), ("x", 400), ("-1", 400), ("9" * 30, 400)])
-def test_a_strange_line_shows_the_end_of_the_log(ada, died, line, status):
+def test_invalid_line_number_shows_the_end_of_the_log(ada, died, line, status):
     answer = ada.get(f"/jobs/{died.attempt.job}/log/?line={line}")
 
     page = answer.content.decode()
-    assert (answer.status_code, "is no whole number of up to 15 digits" in page) == (status, status == 400)
+    assert (answer.status_code, "is not a whole number of up to 15 digits" in page) == (status, status == 400)
     assert "TypeError" in page
 
 
@@ -184,36 +184,36 @@ def judge(client, died, cause="KeyError", **more):
     return client.post(f"/failures/diagnoses/{died.attempt.key}/", {"root_cause": cause, **more})
 
 
-def test_a_correction_is_one_post_and_leads_back_to_where_it_was_made(ada, died):
+def test_correction_is_one_request_and_redirects_back(ada, died):
     assert judge(ada, died)["Location"] == f"/jobs/{died.attempt.job}/"
     assert judge(ada, died, "OSError", incident=died.incident_id)["Location"] == f"/failures/{died.incident_id}/"
     assert make.of(died.attempt).root_cause == "OSError"
 
 
 @pytest.mark.parametrize("cause", ["", "Gremlins", "\x00"])
-def test_a_cause_that_does_not_exist_changes_nothing(ada, died, cause):
+def test_unknown_cause_changes_nothing(ada, died, cause):
     judge(ada, died, cause)
 
     assert make.of(died.attempt).review == ""
 
 
-def test_what_a_recovery_confirmed_names_no_person(ada, tmp_path):
+def test_confirmation_by_recovery_names_no_user(ada, tmp_path):
     row = make.diagnosed(tmp_path, make.STORAGE)
     incident_actions.confirm_verdict_by_recovery(row, now=clock.now(), note="started again")
 
     page = text(ada.get(f"/jobs/{row.attempt.job}/"))
-    assert "by a recovery that worked" in page
+    assert "by a successful recovery" in page
     assert "started again" in page
 
 
-def test_others_can_neither_see_nor_judge(ben, died):
+def test_other_teams_can_neither_see_nor_review(ben, died):
     assert judge(ben, died).status_code == 404
     assert ben.get(f"/jobs/{died.attempt.job}/diagnosis/").status_code == 404
     assert ben.get(f"/failures/{died.incident_id}/").status_code == 404
     assert ben.post(f"/failures/{died.incident_id}/resolve/").status_code == 404
 
 
-def test_a_viewer_reads_and_does_not_judge(died):
+def test_viewer_can_see_but_not_review(died):
     rows.team(died.attempt.job.team.name, vera="viewer")
     vera = signed_in("vera")
 
@@ -227,7 +227,7 @@ def test_a_viewer_reads_and_does_not_judge(died):
 # --- the incident
 
 
-def test_an_incident_is_told_from_its_first_symptom_on(ada, tmp_path):
+def test_incident_timeline_starts_with_the_first_symptom(ada, tmp_path):
     attempt = make.running(tmp_path, on=("seren-002",), by="ada", name="llama")
     make.dies("seren-002")
     make.end(tmp_path, attempt, "step 1\n", state="NODE_FAIL")
@@ -238,44 +238,44 @@ def test_an_incident_is_told_from_its_first_symptom_on(ada, tmp_path):
     page = text(ada.get(f"/failures/{number}/"))
 
     order = ("first symptom</span>", "node moved UP → DOWN", "ended NODE_FAIL", "incident acknowledged by ada")
-    told = [page.index(words) for words in order]
-    assert told == sorted(told)
+    positions = [page.index(words) for words in order]
+    assert positions == sorted(positions)
     assert "on my way" in page
     assert "SlurmNodeFail" in page
 
 
-def test_of_other_teams_an_incident_tells_only_how_many(ada, ben, tmp_path):
-    mine = make.diagnosed(tmp_path, make.STORAGE, by="ada", name="my-run")
+def test_incident_shows_only_the_number_of_attempts_of_other_teams(ada, ben, tmp_path):
+    own = make.diagnosed(tmp_path, make.STORAGE, by="ada", name="my-run")
     make.diagnosed(tmp_path, make.STORAGE + "secret of ben\n", by="ben", name="bens-run")
 
-    page = text(ada.get(f"/failures/{mine.incident_id}/"))
+    page = text(ada.get(f"/failures/{own.incident_id}/"))
 
     assert "my-run" in page
     assert "bens-run" not in page and "secret of ben" not in page
-    assert "1 more of other teams" in page
+    assert "1 more in other teams" in page
 
 
-def test_an_incident_is_acknowledged_and_resolved(ada, died):
+def test_incident_is_acknowledged_and_resolved(ada, died):
     ada.post(f"/failures/{died.incident_id}/acknowledge/")
     answer = ada.post(f"/failures/{died.incident_id}/resolve/", {"why": "mended"}, follow=True)
 
-    assert "What mended it" in text(answer)
+    assert "Resolution" in text(answer)
     again = text(ada.post(f"/failures/{died.incident_id}/resolve/", follow=True))
-    assert "Conflict, nothing was changed" in again
+    assert "Nothing was changed" in again
     assert ada.post(f"/failures/{died.incident_id}/reopen/").status_code == 404
 
 
-# --- a log that somebody pastes
+# --- a pasted log
 
 
-def test_a_pasted_log_is_diagnosed(ben):
+def test_pasted_log_is_diagnosed(ben):
     page = text(ben.post("/failures/paste/", {"text": make.TYPO, "exit_code": "1"}))
 
     assert "Why it failed" in page and "TypeError" in page
     assert not Diagnosis.objects.exists()
 
 
-def test_a_file_is_read_as_it_is(ben):
+def test_uploaded_file_is_diagnosed_unchanged(ben):
     file = SimpleUploadedFile("train.log", b"\xff\x00" + make.STORAGE.encode())
 
     assert "S3StorageError" in text(ben.post("/failures/paste/", {"file": file}))
@@ -284,24 +284,24 @@ def test_a_file_is_read_as_it_is(ben):
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        ({}, "Paste some lines"),
-        ({"text": "  \n"}, "Paste some lines"),
+        ({}, "Paste the log or select a file"),
+        ({"text": "  \n"}, "Paste the log or select a file"),
         ({"text": "x", "signal": "99"}, "less than or equal to 64"),
         ({"text": "x", "exit_code": "one"}, "whole number"),
     ],
 )
-def test_a_bad_paste_is_refused_at_its_field(ben, data, why):
+def test_invalid_paste_is_reported_at_its_field(ben, data, why):
     assert why in text(ben.post("/failures/paste/", data), 422)
 
 
-def test_a_file_that_is_too_long_is_refused(ben, monkeypatch):
+def test_too_large_file_is_rejected(ben, monkeypatch):
     monkeypatch.setattr(forms, "MAX_PASTED_BYTES", 10)
 
     page = text(ben.post("/failures/paste/", {"file": SimpleUploadedFile("a.log", b"x" * 11)}), 422)
-    assert "more than the 10 allowed" in page
+    assert "the limit is 10 bytes" in page
 
 
-def test_nobody_makes_us_read_logs_all_day(ben, monkeypatch):
+def test_pasted_logs_are_rate_limited(ben, monkeypatch):
     monkeypatch.setattr(throttle.time, "time", lambda: 1_900_000_000.0)
     answers = [
         ben.post("/failures/paste/", {"text": "x"}).status_code for _ in range(pasted_log.MAX_PASTES_PER_MINUTE + 1)
@@ -310,6 +310,6 @@ def test_nobody_makes_us_read_logs_all_day(ben, monkeypatch):
     assert answers.count(422) == 1
 
 
-def test_the_first_symptom_is_no_later_than_the_end(died):
+def test_first_symptom_is_not_later_than_the_end(died):
     assert died.incident.first_symptom_at <= died.failed_at
     assert died.failed_at - died.incident.first_symptom_at < timedelta(hours=3)

@@ -1,4 +1,4 @@
-"""The page of the model: what is configured without its key, and a question that shows whether it works."""
+"""The settings page of the language model: the configuration without its key, and a test of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.contrib.auth.models import Permission
 from django.test import Client
 
 from tests import make
-from tests.failures.learning.test_agent import said, serving, verdict
+from tests.failures.learning.test_agent import response_body, serving, verdict
 
 pytestmark = pytest.mark.django_db
 
@@ -20,39 +20,39 @@ def browser(*codenames):
     return client
 
 
-def test_it_is_for_operators():
+def test_model_page_is_for_operators_only():
     assert browser().get("/settings/model/").status_code == 403
 
 
-def test_without_an_endpoint_it_says_how_to_have_one(settings):
+def test_model_page_without_an_endpoint_explains_the_configuration(settings):
     settings.ACME_AGENT_URL = ""
 
     page = browser("operate_cluster").post("/settings/model/").content.decode()
 
-    assert "None is configured, and none is required" in page and "ACME_AGENT_URL" in page
+    assert "No model is configured. A model is optional" in page and "ACME_AGENT_URL" in page
 
 
-def test_a_model_that_answers_is_shown_with_its_answer_and_never_its_key(settings):
-    with serving(lambda *_: (200, said(verdict("OutOfMemoryError")))) as (url, asked):
+def test_answer_of_the_model_is_shown_without_its_key(settings):
+    with serving(lambda *_: (200, response_body(verdict("OutOfMemoryError")))) as (url, requests):
         settings.ACME_AGENT_URL, settings.ACME_AGENT_MODEL, settings.ACME_AGENT_KEY = url, "tiny", "sk-secret"
         settings.ACME_AGENT_CALL_S = settings.ACME_AGENT_BUDGET_S = 120
         page = browser("operate_cluster").post("/settings/model/").content.decode()
 
-    assert "It answers in our shape" in page and "OutOfMemoryError" in page
-    assert "sk-secret" not in page and len(asked) == 1
+    assert "Valid response" in page and "OutOfMemoryError" in page
+    assert "sk-secret" not in page and len(requests) == 1
 
 
-def test_a_model_that_talks_nonsense_is_told(settings):
-    with serving(lambda *_: (200, said("I think <script>it</script> is the fan"))) as (url, _):
+def test_invalid_answer_of_the_model_is_reported(settings):
+    with serving(lambda *_: (200, response_body("I think <script>it</script> is the fan"))) as (url, _):
         settings.ACME_AGENT_URL, settings.ACME_AGENT_MODEL = url, "tiny"
         page = browser("operate_cluster").post("/settings/model/").content.decode()
 
-    assert "no answer that could be used" in page and "no JSON" in page
+    assert "No usable response" in page and "not valid JSON" in page
 
 
-def test_a_server_that_says_no_is_told(settings):
+def test_error_of_the_model_server_is_reported(settings):
     with serving(lambda *_: (401, b"{}")) as (url, _):
         settings.ACME_AGENT_URL, settings.ACME_AGENT_MODEL = url, "tiny"
         page = browser("operate_cluster").post("/settings/model/").content.decode()
 
-    assert "refused the question with 401" in page
+    assert "rejected the request with status 401" in page

@@ -1,0 +1,1 @@
+"""Tests of recovery decisions, checkpoints, pair tests, resizing and the recovery loop."""

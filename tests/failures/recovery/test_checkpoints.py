@@ -1,4 +1,4 @@
-"""Checkpoints as five frameworks leave them, whole and broken, in real directories."""
+"""Checkpoints in the formats of five frameworks, complete and damaged, in real directories."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def write(shelf, path, content=b"x"):
 
 
 def torch_file(shelf, path):
-    """What torch.save writes is a zip that stores."""
+    """An uncompressed zip, as torch.save writes it."""
     file = write(shelf, path)
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("archive/data.pkl", b"weights" * 100)
@@ -87,7 +87,7 @@ def trouble(shelf):
 
 
 @pytest.mark.parametrize("kind", EVERY)
-def test_each_convention_is_known_and_found_whole(shelf, kind):
+def test_each_format_is_recognised_and_complete(shelf, kind):
     EVERY[kind](shelf)
 
     (one,) = found(shelf)
@@ -97,7 +97,7 @@ def test_each_convention_is_known_and_found_whole(shelf, kind):
 
 
 @pytest.mark.parametrize("kind", EVERY)
-def test_an_older_one_stays_whole_beside_a_newer_one(shelf, kind):
+def test_older_checkpoint_stays_complete_next_to_a_newer_one(shelf, kind):
     for step in (90, 100):
         EVERY[kind](shelf, step)
 
@@ -107,10 +107,10 @@ def test_an_older_one_stays_whole_beside_a_newer_one(shelf, kind):
 @pytest.mark.parametrize(
     ("kind", "path", "word"),
     [
-        ("Megatron", "latest_checkpointed_iteration.txt", "nobody says"),
-        ("Megatron", "iter_0000100/mp_rank_00/model_optim_rng.pt", "rank 0 saved is missing"),
-        ("DeepSpeed", "latest", "nobody says"),
-        ("DeepSpeed", f"global_step100/{OPTIMIZER.format(1)}", "rank 1 saved is missing"),
+        ("Megatron", "latest_checkpointed_iteration.txt", "may not have finished"),
+        ("Megatron", "iter_0000100/mp_rank_00/model_optim_rng.pt", "rank 0 are missing"),
+        ("DeepSpeed", "latest", "may not have finished"),
+        ("DeepSpeed", f"global_step100/{OPTIMIZER.format(1)}", "rank 1 are missing"),
         ("DeepSpeed", "global_step100/mp_rank_00_model_states.pt", "no model states"),
         ("torch DCP", "step-100/.metadata", "written last"),
         ("torch DCP", "step-100/__0_0.distcp", "no .distcp"),
@@ -122,7 +122,7 @@ def test_an_older_one_stays_whole_beside_a_newer_one(shelf, kind):
         ),
     ],
 )
-def test_what_lacks_a_file_is_not_trusted(shelf, kind, path, word):
+def test_checkpoint_with_a_missing_file_is_not_trusted(shelf, kind, path, word):
     EVERY[kind](shelf)
     (shelf / path).unlink()
 
@@ -140,34 +140,34 @@ def test_what_lacks_a_file_is_not_trusted(shelf, kind, path, word):
     ],
 )
 @pytest.mark.parametrize("left", [0, 30])
-def test_what_is_cut_off_is_not_trusted(shelf, kind, path, left):
+def test_truncated_checkpoint_is_not_trusted(shelf, kind, path, left):
     EVERY[kind](shelf)
     os.truncate(shelf / path, left)
 
-    assert ("empty" if not left else "cut off") in trouble(shelf)
+    assert ("empty" if not left else "truncated") in trouble(shelf)
 
 
 @pytest.mark.parametrize(
     ("kind", "path", "text", "word"),
     [
-        ("Megatron", "latest_checkpointed_iteration.txt", "90", "did not come to its end"),
-        ("Megatron", "latest_checkpointed_iteration.txt", "\x00\xff²", "did not come to its end"),
-        ("Megatron", "latest_checkpointed_iteration.txt", "9²", "did not come to its end"),
-        ("DeepSpeed", "latest", "global_step90", "did not come to its end"),
-        ("DeepSpeed", "latest", "../../etc", "did not come to its end"),
-        ("Hugging Face", "checkpoint-100/trainer_state.json", "[" * 100_000, "no JSON"),
-        ("Hugging Face", "checkpoint-100/trainer_state.json", '{"global_step": 5}', "speaks of step 5"),
-        ("Hugging Face", "checkpoint-100/model.safetensors.index.json", '{"weight_map": []}', "names no files"),
+        ("Megatron", "latest_checkpointed_iteration.txt", "90", "the save did not finish"),
+        ("Megatron", "latest_checkpointed_iteration.txt", "\x00\xff²", "the save did not finish"),
+        ("Megatron", "latest_checkpointed_iteration.txt", "9²", "the save did not finish"),
+        ("DeepSpeed", "latest", "global_step90", "the save did not finish"),
+        ("DeepSpeed", "latest", "../../etc", "the save did not finish"),
+        ("Hugging Face", "checkpoint-100/trainer_state.json", "[" * 100_000, "not valid JSON"),
+        ("Hugging Face", "checkpoint-100/trainer_state.json", '{"global_step": 5}', "is of step 5"),
+        ("Hugging Face", "checkpoint-100/model.safetensors.index.json", '{"weight_map": []}', "lists no files"),
     ],
 )
-def test_the_file_that_is_written_last_has_a_say(shelf, kind, path, text, word):
+def test_file_written_last_decides_whether_the_save_finished(shelf, kind, path, text, word):
     EVERY[kind](shelf)
     write(shelf, path, text)
 
     assert word in trouble(shelf)
 
 
-def test_megatron_saves_in_torchs_format_too(shelf):
+def test_megatron_checkpoint_in_dcp_format_is_recognised(shelf):
     write(shelf, "iter_0000100/__0_0.distcp")
     write(shelf, "latest_checkpointed_iteration.txt", "100")
     assert ".metadata" in trouble(shelf)
@@ -176,14 +176,14 @@ def test_megatron_saves_in_torchs_format_too(shelf):
     assert not trouble(shelf)
 
 
-def test_other_directories_are_no_checkpoints(shelf):
+def test_other_directories_are_not_checkpoints(shelf):
     for path in ("100/notes.txt", "src/model.pt", "last.ckpt", "checkpoint-5/readme.md"):
         write(shelf, path)
 
     assert found(shelf) == ()
 
 
-def test_the_order_in_which_they_were_saved_is_read_where_it_was_written_down(shelf):
+def test_save_order_is_read_if_it_was_recorded(shelf):
     for step, order in ((900, "3"), (1000, "2"), (1100, "many")):
         dcp(shelf, step)
         write(shelf, f"step-{step}/.order", order.encode())
@@ -192,7 +192,7 @@ def test_the_order_in_which_they_were_saved_is_read_where_it_was_written_down(sh
     assert [one.order for one in checkpoints.to_saved_checkpoints(found(shelf), "/ckpt")] == [0, 2, 3]
 
 
-def test_what_was_saved_behind_a_spike_is_bad(shelf):
+def test_checkpoints_saved_after_a_spike_are_bad(shelf):
     for step in (90, 100):
         dcp(shelf, step)
 
@@ -205,7 +205,7 @@ def test_what_was_saved_behind_a_spike_is_bad(shelf):
 # --- the reader
 
 
-def test_no_symbolic_link_is_followed(shelf, tmp_path_factory):
+def test_symbolic_links_are_not_followed(shelf, tmp_path_factory):
     outside = tmp_path_factory.mktemp("outside")
     dcp(outside)
     (shelf / "run").mkdir()
@@ -220,18 +220,18 @@ def test_no_symbolic_link_is_followed(shelf, tmp_path_factory):
 
 
 @pytest.mark.parametrize("path", ["..", "a/../../b", "/etc", "missing", "nul\x00"])
-def test_nothing_outside_the_root_is_listed(shelf, path):
+def test_paths_outside_the_root_are_not_listed(shelf, path):
     with pytest.raises(CheckpointListingError):
         checkpoint_listing.list_checkpoint_files(str(shelf / "."), path)
 
 
-def test_an_absolute_path_beneath_the_root_is_listed(shelf):
+def test_absolute_path_below_the_root_is_listed(shelf):
     dcp(shelf / "run")
 
     assert checkpoint_listing.list_checkpoint_files(str(shelf), str(shelf / "run")).files
 
 
-def test_a_listing_that_had_to_stop_is_trusted_in_nothing(shelf):
+def test_incomplete_listing_makes_no_checkpoint_trusted(shelf):
     for step in range(1, 6):
         dcp(shelf, step)
 
@@ -240,14 +240,14 @@ def test_a_listing_that_had_to_stop_is_trusted_in_nothing(shelf):
     assert several and all("more than 4 files" in one.trouble for one in several)
 
 
-def test_a_tree_without_end_is_left(shelf):
+def test_very_deep_directory_tree_is_not_listed_completely(shelf):
     dcp(shelf)
     write(shelf, "/".join("abcdefghijkl") + "/x")
 
     assert "directories deep" in trouble(shelf)
 
 
-def test_names_that_are_no_text_are_passed_over(shelf):
+def test_file_names_that_are_not_utf8_are_skipped(shelf):
     dcp(shelf)
     os.makedirs(os.fsencode(shelf) + b"/bad\xff/step-5")
     for name in (b"/bad\xff/step-5/.metadata", b"/bad\xff/step-5/__0_0.distcp", b"/bad\xff.pt"):
@@ -257,7 +257,7 @@ def test_names_that_are_no_text_are_passed_over(shelf):
     assert (one.step, one.trouble) == (100, "")
 
 
-def test_a_pipe_does_not_make_us_wait(shelf):
+def test_named_pipe_does_not_block_the_listing(shelf):
     dcp(shelf)
     os.mkfifo(shelf / "step-100" / "pipe.pt")
 
@@ -265,12 +265,12 @@ def test_a_pipe_does_not_make_us_wait(shelf):
 
 
 @given(st.binary(max_size=200), st.sampled_from(["a.pt", "a.ckpt", "a.safetensors", "a.txt"]))
-def test_no_bytes_frighten_the_check_of_a_file(content, name):
+def test_check_of_a_file_accepts_any_bytes(content, name):
     assert is_complete_file(name, len(content), lambda at, length: content[at : at + length]) in (True, False, None)
 
 
 @given(st.integers(1, 100))
-def test_a_file_of_tensors_that_lacks_bytes_is_seen(lost):
+def test_truncated_safetensors_file_is_detected(lost):
     header = json.dumps({"__metadata__": {}, "w": {"data_offsets": [0, 100]}}).encode()
     whole = len(header).to_bytes(8, "little") + header + b"w" * 100
     part = whole[:-lost]

@@ -1,4 +1,4 @@
-"""A person names another cause: what was decided from the wrong one and not done yet is withdrawn, and asked again."""
+"""Corrected diagnoses: decisions based on the wrong cause are withdrawn unless carried out, and made again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def newest():
     return Decision.objects.order_by("-pk").first()
 
 
-def test_a_proposal_is_withdrawn_with_the_reason_and_another_one_is_made(tmp_path):
+def test_correction_withdraws_a_proposal_and_makes_a_new_one(tmp_path):
     old = decided(tmp_path, make.XID)
     assert (old.action, old.course) == ("test nodes", DecisionState.PROPOSED)
 
@@ -45,12 +45,12 @@ def test_a_proposal_is_withdrawn_with_the_reason_and_another_one_is_made(tmp_pat
     )  # fmt: skip
     new = newest()
     assert (new.action, new.course, new.facts["cause"]) == ("wait", DecisionState.PROPOSED, "S3StorageError")
-    assert new.pro[0] == "The diagnosis is S3StorageError, 100% sure."
+    assert new.pro[0] == "The diagnosis is S3StorageError, 100% confidence."
     assert Job.objects.get().recover_by == new.expires_at
     assert Event.objects.filter(what="decision.withdrawn", by="ada").count() == 1
 
 
-def test_corrected_to_a_program_s_error_the_job_becomes_what_its_end_says(tmp_path):
+def test_correction_to_a_program_error_ends_the_job(tmp_path):
     old = decided(tmp_path, make.XID)
 
     correct(old, "TypeError")
@@ -60,7 +60,7 @@ def test_corrected_to_a_program_s_error_the_job_becomes_what_its_end_says(tmp_pa
     assert job_of(old.attempt).state == State.FAILED
 
 
-def test_a_stop_that_was_only_written_down_is_decided_again_and_says_why_it_comes_too_late(tmp_path):
+def test_recorded_stop_is_decided_again_after_a_correction(tmp_path):
     old = decided(tmp_path, make.TYPO)
     assert old.course == DecisionState.OBSERVED and job_of(old.attempt).is_final
 
@@ -71,7 +71,7 @@ def test_a_stop_that_was_only_written_down_is_decided_again_and_says_why_it_come
     assert any("does not wait for recovery" in why for _, why in newest().limits)
 
 
-def test_of_a_resolved_incident_what_was_observed_stands(tmp_path):
+def test_recorded_decision_of_a_resolved_incident_is_not_withdrawn(tmp_path):
     old = decided(tmp_path, make.TYPO)
     old.incident.state = "resolved"
     old.incident.save()
@@ -81,7 +81,7 @@ def test_of_a_resolved_incident_what_was_observed_stands(tmp_path):
     assert old.course == DecisionState.OBSERVED and decide_and_recover_once(clock.now()) == 0
 
 
-def test_what_is_done_about_the_job_is_never_done_again(tmp_path):
+def test_restarted_job_is_not_restarted_again_after_a_correction(tmp_path):
     mode("act")
     old = decided(tmp_path, make.STORAGE)
     decide_and_recover_once(clock.now())
@@ -95,23 +95,23 @@ def test_what_is_done_about_the_job_is_never_done_again(tmp_path):
     assert Event.objects.filter(what="job.recovered").count() == 1
 
 
-def test_a_node_that_was_closed_stays_closed_once_and_the_rest_is_decided_anew(tmp_path):
+def test_drained_node_stays_drained_after_a_correction(tmp_path):
     old = decided(tmp_path, make.XID)
     decision_actions.approve(old, author=rows.author(), now=clock.now())
-    mine = decision_actions.claim(Decision.objects.get(pk=old.pk), clock.now())
-    decision_actions.record_step(mine, Step.Kind.DRAINED, "named", Node.objects.get(name="seren-001"))
+    claimed = decision_actions.claim(Decision.objects.get(pk=old.pk), clock.now())
+    decision_actions.record_step(claimed, Step.Kind.DRAINED, "named", Node.objects.get(name="seren-001"))
 
     correct(old, "S3StorageError")
     with pytest.raises(FailureStateConflict), transaction.atomic():
-        decision_actions.require_claim(mine)  # whoever was at it makes no further step
+        decision_actions.require_claim(claimed)  # the worker makes no further step
     decide_and_recover_once(clock.now())
 
-    assert old.outcome.endswith("What was done before that stays: drained seren-001.")
+    assert old.outcome.endswith("These steps were already carried out: drained seren-001.")
     assert (newest().action, newest().drain) == ("wait", [])
     assert Step.objects.count() == 1
 
 
-def test_a_test_of_nodes_for_a_withdrawn_decision_is_called_off(tmp_path):
+def test_node_test_of_a_withdrawn_decision_is_cancelled(tmp_path):
     mode("act")
     old = decided(tmp_path, "RuntimeError: NCCL communicator was aborted on rank 3: watchdog timeout\n")
     if not NodeTest.objects.exists():
@@ -125,12 +125,12 @@ def test_a_test_of_nodes_for_a_withdrawn_decision_is_called_off(tmp_path):
     assert test.ended_at is not None
 
 
-@pytest.mark.parametrize("said", ["decline", "undo"])
-def test_a_person_s_no_stands(tmp_path, said):
+@pytest.mark.parametrize("declined", ["decline", "undo"])
+def test_declined_decision_is_not_withdrawn(tmp_path, declined):
     old = decided(tmp_path, make.XID)
-    if said == "undo":
+    if declined == "undo":
         decision_actions.approve(old, author=rows.author(), now=clock.now())
-    getattr(decision_actions, said)(old, author=rows.author(), now=clock.now())
+    getattr(decision_actions, declined)(old, author=rows.author(), now=clock.now())
     course = Decision.objects.get().course
 
     correct(old, "S3StorageError")
@@ -139,7 +139,7 @@ def test_a_person_s_no_stands(tmp_path, said):
     assert Decision.objects.get().course == course
 
 
-def test_a_confirmation_withdraws_nothing_and_a_second_correction_withdraws_again(tmp_path):
+def test_confirmation_withdraws_nothing_but_a_second_correction_does(tmp_path):
     old = decided(tmp_path, make.XID)
     correct(old, "GPUFallenOffBus")
     assert old.course == DecisionState.PROPOSED and decide_and_recover_once(clock.now()) == 0
@@ -153,7 +153,7 @@ def test_a_confirmation_withdraws_nothing_and_a_second_correction_withdraws_agai
     assert list(courses) == [DecisionState.WITHDRAWN, DecisionState.WITHDRAWN, DecisionState.PROPOSED]
 
 
-def test_a_correction_of_an_old_failure_is_decided_in_the_hour_after_it(tmp_path):
+def test_corrected_old_failure_is_decided_within_an_hour(tmp_path):
     old = decided(tmp_path, make.XID)
     Diagnosis.objects.update(failed_at=clock.now() - 5 * HOUR)
 
@@ -163,7 +163,7 @@ def test_a_correction_of_an_old_failure_is_decided_in_the_hour_after_it(tmp_path
     assert newest().mode == "observe"  # what was right five hours ago never acts
 
 
-def test_both_doors_withdraw(tmp_path):
+def test_correction_by_page_and_by_api_withdraws_the_decision(tmp_path):
     first = decided(tmp_path, make.XID)
     rows.team("team-of-ada", ada="researcher")
     page = Client()

@@ -1,4 +1,4 @@
-"""Two rounds of pairs find every broken node and accuse no good one, held against the truth."""
+"""Pair tests: two rounds find every faulty node and accuse no good one."""
 
 from itertools import combinations
 
@@ -31,31 +31,31 @@ def names(count):
 
 
 @pytest.mark.parametrize("count", range(2, 9))
-def test_against_every_truth_there_is(count):
+def test_verdict_is_right_for_every_combination_of_faulty_nodes(count):
     """All subsets of up to eight nodes: with one good world all is found, without one nothing is claimed."""
     nodes = names(count)
     for broken in (set(some) for k in range(count + 1) for some in combinations(nodes, k)):
-        found = both_rounds(nodes, broken)
+        verdict = both_rounds(nodes, broken)
 
-        assert not found.faulty - broken and not found.good & broken
+        assert not verdict.faulty - broken and not verdict.good & broken
         if any(not set(world.nodes) & broken for world in first_round_groups(nodes)):
-            assert found.faulty == broken and not found.unjudged
+            assert verdict.faulty == broken and not verdict.unjudged
         else:
-            assert set(found.unjudged) == set(nodes)
-            assert set(found.unjudged.values()) == {"no partner is known to be good"}
+            assert set(verdict.unjudged) == set(nodes)
+            assert set(verdict.unjudged.values()) == {"no partner is known to be good"}
 
 
 @given(st.integers(1, 60), st.data())
-def test_a_good_partner_from_elsewhere_finds_everybody(count, data):
+def test_known_good_partner_finds_every_faulty_node(count, data):
     broken = data.draw(st.sets(st.sampled_from(names(count))))
 
-    found = both_rounds(names(count), broken, known_good={"spare"})
+    verdict = both_rounds(names(count), broken, known_good={"spare"})
 
-    assert found.faulty == broken and found.good == set(names(count)) - broken
+    assert verdict.faulty == broken and verdict.good == set(names(count)) - broken
 
 
 @given(st.integers(2, 200))
-def test_round_one_has_everybody_once_in_twos_and_at_most_one_three(count):
+def test_round_one_uses_each_node_once_in_pairs_and_at_most_one_triple(count):
     worlds = first_round_groups(names(count))
 
     assert sorted(node for world in worlds for node in world.nodes) == sorted(names(count))
@@ -64,7 +64,7 @@ def test_round_one_has_everybody_once_in_twos_and_at_most_one_three(count):
 
 
 @given(st.integers(2, 40), st.data())
-def test_in_round_two_nobody_is_in_two_worlds_of_a_wave(count, data):
+def test_wave_of_round_two_uses_each_node_at_most_once(count, data):
     broken = data.draw(st.sets(st.sampled_from(names(count))))
 
     for wave in second_round_waves(names(count), ran(first_round_groups(names(count)), broken)):
@@ -73,40 +73,40 @@ def test_in_round_two_nobody_is_in_two_worlds_of_a_wave(count, data):
 
 
 @given(st.integers(2, 30), st.data())
-def test_every_node_gets_exactly_one_answer_whatever_did_not_run(count, data):
+def test_every_node_gets_exactly_one_verdict_if_tests_did_not_run(count, data):
     nodes, answer = names(count), st.sampled_from([True, False, None])
     first = [GroupResult(nodes=world.nodes, passed=data.draw(answer)) for world in first_round_groups(nodes)]
     waves = second_round_waves(nodes, first)
     second = [GroupResult(nodes=world.nodes, passed=data.draw(answer)) for wave in waves for world in wave]
 
-    found = pair_test_verdict(nodes, first, second)
+    verdict = pair_test_verdict(nodes, first, second)
 
-    assert len(found.good) + len(found.faulty) + len(found.unjudged) == count
-    assert found.good | found.faulty | set(found.unjudged) == set(nodes)
-
-
-def test_a_world_that_never_ran_accuses_nobody():
-    found = pair_test_verdict(["a", "b"], [GroupResult(nodes=("a", "b"), passed=None)], [])
-
-    assert not found.faulty and "did not run" in found.unjudged["a"]
+    assert len(verdict.good) + len(verdict.faulty) + len(verdict.unjudged) == count
+    assert verdict.good | verdict.faulty | set(verdict.unjudged) == set(nodes)
 
 
-def test_two_that_fail_only_together_are_good_and_their_path_is_named():
+def test_group_that_never_ran_accuses_no_node():
+    verdict = pair_test_verdict(["a", "b"], [GroupResult(nodes=("a", "b"), passed=None)], [])
+
+    assert not verdict.faulty and "did not run" in verdict.unjudged["a"]
+
+
+def test_nodes_that_fail_only_together_are_good_and_their_link_is_named():
     first = [GroupResult(nodes=("a", "b"), passed=False), GroupResult(nodes=("c", "d"), passed=True)]
     second = [GroupResult(nodes=("a", "c"), passed=True), GroupResult(nodes=("b", "d"), passed=True)]
 
-    found = pair_test_verdict("abcd", first, second)
+    verdict = pair_test_verdict("abcd", first, second)
 
-    assert found.good == set("abcd") and found.links == (("a", "b"),)
-    assert "the path between a and b failed" in found.sentence
+    assert verdict.good == set("abcd") and verdict.links == (("a", "b"),)
+    assert "the link between a and b failed" in verdict.sentence
 
 
-def test_a_node_alone_needs_somebody_to_talk_to():
+def test_single_node_needs_a_partner():
     assert first_round_groups(["a"]) == () and first_round_groups(["a"], ["a"]) == ()
     assert first_round_groups(["a"], ["s"])[0].nodes == ("a", "s")
 
 
-def test_failing_beside_two_strangers_accuses_neither():
+def test_failure_with_an_unknown_partner_accuses_neither():
     first = [GroupResult(nodes=("a", "b"), passed=False)]
 
     assert not pair_test_verdict("ab", first, [GroupResult(nodes=("a", "b"), passed=False)]).faulty
@@ -115,23 +115,23 @@ def test_failing_beside_two_strangers_accuses_neither():
 # --- spares
 
 
-def test_four_spares_suffice_for_a_thousand_nodes_that_fail_seldom():
+def test_four_spares_suffice_for_a_thousand_reliable_nodes():
     """One failure in 1,000 node-days that takes a day each: about one node of 1,024 is away at any moment."""
-    found = estimate_spares(1024, failures_per_node_day=0.001, days_away=1, confidence=0.99)
+    estimate = estimate_spares(1024, failures_per_node_day=0.001, days_away=1, confidence=0.99)
 
-    assert found.spares == 4 and found.enough >= 0.99 and "4 spares for 1024 nodes" in found.sentence
+    assert estimate.spares == 4 and estimate.enough >= 0.99 and "4 spares for 1024 nodes" in estimate.sentence
 
 
 @given(st.integers(0, 3000), st.floats(0, 0.2), st.floats(0, 10), st.floats(0.5, 0.999))
-def test_spares_are_enough_and_never_one_too_many(nodes, rate, days, confidence):
-    found = estimate_spares(nodes, failures_per_node_day=rate, days_away=days, confidence=confidence)
+def test_number_of_spares_is_the_smallest_that_suffices(nodes, rate, days, confidence):
+    estimate = estimate_spares(nodes, failures_per_node_day=rate, days_away=days, confidence=confidence)
 
-    assert 0 <= found.spares <= nodes
-    assert found.enough >= confidence - 1e-6 or found.spares == nodes
+    assert 0 <= estimate.spares <= nodes
+    assert estimate.enough >= confidence - 1e-6 or estimate.spares == nodes
 
 
 @given(st.integers(0, 500), st.floats(0, 0.05), st.floats(0, 5))
-def test_more_trouble_never_needs_fewer_spares(nodes, rate, days):
+def test_more_failures_never_need_fewer_spares(nodes, rate, days):
     calm = estimate_spares(nodes, failures_per_node_day=rate, days_away=days)
 
     assert estimate_spares(nodes, failures_per_node_day=rate * 2, days_away=days).spares >= calm.spares
@@ -146,7 +146,7 @@ def test_more_trouble_never_needs_fewer_spares(nodes, rate, days):
         ({"confidence": 1.0}, "confidence"),
     ],
 )
-def test_nonsense_is_refused_by_name(given_, field):
+def test_invalid_input_is_rejected_with_the_name_of_the_parameter(given_, field):
     usual = {"nodes": 4, "failures_per_node_day": 0.1, "days_away": 1.0, "confidence": 0.99} | given_
 
     with pytest.raises(InvalidPairTest, match=f"^{field}:"):

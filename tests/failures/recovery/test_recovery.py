@@ -1,4 +1,4 @@
-"""What is decided about a failure: the table by cause, what holds a decision back, and what must always hold."""
+"""Recovery decisions: the table of remedies, the limits of the mode, and properties that always hold."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -98,7 +98,7 @@ def test_every_cause_has_a_row(cause):
         *((cause, RecoveryAction.STOP, RecoveryAction.STOP, RecoveryAction.STOP) for cause in sorted(STOPPING)),
     ],
 )
-def test_what_is_done_about_it(cause, named, unnamed, again):
+def test_action_follows_the_table_of_remedies(cause, named, unnamed, again):
     suspect = failed(cause, suspects=frozenset({"n2"}), spike_at=240)
 
     assert decided(suspect, past(250, cause=cause)).action is named
@@ -106,32 +106,32 @@ def test_what_is_done_about_it(cause, named, unnamed, again):
     assert decided(suspect, past(250, 250, cause=cause)).action is again
 
 
-def test_a_cause_that_no_table_knows_is_treated_like_an_unknown_one():
+def test_cause_without_a_remedy_is_treated_as_unknown():
     assert decided(failed("Gremlins")).action is RecoveryAction.RESTART
 
 
 # --- where, from which checkpoint, when
 
 
-def test_a_named_node_is_drained_and_tested_and_the_job_goes_on_from_its_newest_checkpoint():
-    found = decided(failed(suspects=frozenset({"n2", "elsewhere"})))
+def test_named_node_is_drained_and_tested_and_the_job_resumes_from_its_newest_checkpoint():
+    decision = decided(failed(suspects=frozenset({"n2", "elsewhere"})))
 
-    assert (found.mode, found.drain, found.test) == (AutomationMode.ACT, {"n2"}, {"n2"})
-    assert found.checkpoint.step == 200
-    assert "The evidence names n2." in found.pro and "50 steps since then are lost." in found.con
-    assert any("elsewhere" in sentence for sentence in found.con)
-
-
-def test_without_a_name_all_nodes_are_tested_and_none_is_drained():
-    found = decided(failed("NCCLTimeoutError"))
-
-    assert found.test == NODES and not found.drain
+    assert (decision.mode, decision.drain, decision.test) == (AutomationMode.ACT, {"n2"}, {"n2"})
+    assert decision.checkpoint.step == 200
+    assert "The evidence names n2." in decision.pro and "50 steps since then are lost." in decision.con
+    assert any("elsewhere" in sentence for sentence in decision.con)
 
 
-def test_evidence_against_most_of_a_gang_is_against_nobody():
-    found = decided(failed("NodeFailure", suspects=frozenset({"n1", "n2", "n3"})))
+def test_all_nodes_are_tested_and_none_is_drained_if_none_is_named():
+    decision = decided(failed("NCCLTimeoutError"))
 
-    assert found.action is RecoveryAction.RESTART and not found.drain
+    assert decision.test == NODES and not decision.drain
+
+
+def test_evidence_against_most_nodes_of_a_job_accuses_none():
+    decision = decided(failed("NodeFailure", suspects=frozenset({"n1", "n2", "n3"})))
+
+    assert decision.action is RecoveryAction.RESTART and not decision.drain
 
 
 @pytest.mark.parametrize(
@@ -143,11 +143,11 @@ def test_evidence_against_most_of_a_gang_is_against_nobody():
         (SavedCheckpoint(step=300, path="/c", whole=True, verdict="bad"), 200),
     ],
 )
-def test_the_newest_checkpoint_that_nobody_speaks_against(newest, step):
+def test_newest_usable_checkpoint_is_chosen(newest, step):
     assert decided(failed(checkpoints=(*SAVED, newest))).checkpoint.step == step
 
 
-def test_one_that_was_saved_later_counts_before_one_of_a_higher_step():
+def test_checkpoint_saved_later_is_preferred_to_a_higher_step():
     """Sent back to step 900 once, it has abandoned what it had saved further on."""
     abandoned = SavedCheckpoint(step=1000, path="/c/1000", whole=True, order=2)
     went_on = SavedCheckpoint(step=900, path="/c/900", whole=True, order=3)
@@ -155,15 +155,15 @@ def test_one_that_was_saved_later_counts_before_one_of_a_higher_step():
     assert decided(failed(checkpoints=(abandoned, went_on)), past(950)).checkpoint.step == 900
 
 
-def test_a_spike_goes_back_behind_it_and_leaves_the_data_out():
+def test_loss_spike_rolls_back_before_it_and_skips_the_data():
     policy = replace(EVERYTHING, skip_before=5, skip_after=20)
 
-    found = decided(failed("LossNaNOrSpike", spike_at=190), policy=policy)
+    decision = decided(failed("LossNaNOrSpike", spike_at=190), policy=policy)
 
-    assert found.checkpoint.step == 100 and found.skip == (185, 210)
+    assert decision.checkpoint.step == 100 and decision.skip == (185, 210)
 
 
-def test_a_spike_that_comes_back_goes_back_further():
+def test_repeated_loss_spike_rolls_back_further():
     again = failed("LossNaNOrSpike", spike_at=240)
     went = done(RecoveryAction.ROLL_BACK, incident="i1", checkpoint=200)
 
@@ -171,10 +171,10 @@ def test_a_spike_that_comes_back_goes_back_further():
     assert decided(again, past(250, done=[went])).checkpoint.step == 100
 
 
-def test_with_nothing_to_go_back_to_a_person_is_asked():
-    found = decided(failed("LossNaNOrSpike", spike_at=50))
+def test_rollback_without_an_earlier_checkpoint_stops():
+    decision = decided(failed("LossNaNOrSpike", spike_at=50))
 
-    assert found.action is RecoveryAction.STOP and "no checkpoint from before" in found.why
+    assert decision.action is RecoveryAction.STOP and "no earlier checkpoint" in decision.why
 
 
 def test_a_damaged_checkpoint_is_not_loaded_again():
@@ -185,7 +185,7 @@ def test_a_damaged_checkpoint_is_not_loaded_again():
     )
 
 
-def test_many_jobs_of_one_cause_wait_once():
+def test_jobs_with_one_cause_share_a_wait():
     first = decided(failed("S3StorageError"), past(None))
     wait = done(RecoveryAction.WAIT, job="j1", incident="i1", until=first.not_before)
 
@@ -194,7 +194,7 @@ def test_many_jobs_of_one_cause_wait_once():
     assert first.not_before == NOW + MINUTE and second.not_before == first.not_before
 
 
-def test_waits_double_up_to_a_limit_and_a_shared_one_counts_once():
+def test_waits_double_up_to_a_limit_and_a_shared_wait_counts_once():
     ended = [
         done(RecoveryAction.WAIT, job=job, incident="i1", until=NOW - ago * MINUTE) for ago in (1, 9) for job in "ab"
     ]
@@ -204,7 +204,7 @@ def test_waits_double_up_to_a_limit_and_a_shared_one_counts_once():
     assert decided(failed("S3StorageError"), past(None, done=many)).not_before == NOW + 5 * MINUTE
 
 
-def test_an_outage_that_outlives_its_incident_is_waited_for_ever_longer_all_the_same():
+def test_waits_keep_growing_if_an_outage_outlives_its_incident():
     waits = [
         done(RecoveryAction.WAIT, incident="i1", minutes=14, until=NOW - 12 * MINUTE),
         done(RecoveryAction.WAIT, incident="i1", minutes=11, until=NOW - MINUTE),
@@ -213,37 +213,37 @@ def test_an_outage_that_outlives_its_incident_is_waited_for_ever_longer_all_the_
     assert decided(failed("S3StorageError", incident="i2"), past(None, done=waits)).not_before == NOW + 4 * MINUTE
 
 
-def test_the_waits_of_an_outage_that_is_long_over_make_the_next_one_no_longer():
+def test_waits_of_a_past_outage_do_not_extend_the_next_one():
     yesterday = [done(RecoveryAction.WAIT, incident="i1", minutes=99, until=NOW - 95 * MINUTE)]
 
     assert decided(failed("S3StorageError", incident="i2"), past(None, done=yesterday)).not_before == NOW + MINUTE
 
 
-def test_a_fabric_that_fails_for_many_is_waited_for_even_if_a_host_is_named():
+def test_network_failure_of_many_jobs_waits_even_if_a_host_is_named():
     assert decided(failed("NetworkError", suspects=frozenset({"n2"}), alike=3)).action is RecoveryAction.WAIT
 
 
-def test_an_outage_is_no_crash_loop():
+def test_outage_is_not_a_crash_loop():
     assert decided(failed("S3StorageError"), past(*[250] * 9, cause="S3StorageError")).action is RecoveryAction.WAIT
 
 
 # --- retries
 
 
-def test_the_ledger_of_retries_ends_a_crash_loop():
-    found = decided(failed(suspects=frozenset({"n2"})), past(250, 250, 250, 250))
+def test_retry_budget_stops_a_crash_loop():
+    decision = decided(failed(suspects=frozenset({"n2"})), past(250, 250, 250, 250))
 
-    assert found.action is RecoveryAction.STOP and "4 times by ECCError" in found.why
-
-
-def test_progress_that_is_not_known_consumes_nothing():
-    found = decided(failed(suspects=frozenset({"n2"})), past(*[None] * 20))
-
-    assert found.action is RecoveryAction.ELSEWHERE and not found.consumes
-    assert any("consumes no retry" in sentence for sentence in found.con)
+    assert decision.action is RecoveryAction.STOP and "4 failures with cause ECCError" in decision.why
 
 
-def test_a_signature_that_rules_a_restart_out_is_believed():
+def test_unknown_progress_does_not_count_against_the_retry_limit():
+    decision = decided(failed(suspects=frozenset({"n2"})), past(*[None] * 20))
+
+    assert decision.action is RecoveryAction.ELSEWHERE and not decision.consumes
+    assert any("does not count against the retry limit" in sentence for sentence in decision.con)
+
+
+def test_signature_that_rules_out_a_restart_is_respected():
     assert decided(failed("NCCLTimeoutError", restart_helps=RestartAdvice.NO)).action is RecoveryAction.STOP
 
 
@@ -277,12 +277,12 @@ def test_a_signature_that_rules_a_restart_out_is_believed():
         ({("others", "*"): AutomationMode.ACT}, AutomationMode.PROPOSE),
     ],
 )
-def test_the_least_of_the_operators_and_the_teams_word_counts_and_silence_means_propose(modes, mode):
+def test_stricter_of_operator_and_team_mode_applies_and_the_default_is_propose(modes, mode):
     assert decided(failed(suspects=frozenset({"n2"})), policy=RecoveryPolicy(modes=modes)).mode is mode
 
 
 @pytest.mark.parametrize("action", RecoveryAction)
-def test_where_operators_are_silent_a_team_lets_its_jobs_be_started_but_no_node_be_closed(action):
+def test_team_mode_alone_restarts_jobs_but_drains_no_nodes(action):
     allowed = RecoveryPolicy(modes={("llm", "*"): AutomationMode.ACT}).mode("llm", action)
 
     assert allowed is (AutomationMode.PROPOSE if action in CORDON_ACTIONS else AutomationMode.ACT)
@@ -293,25 +293,25 @@ def test_where_operators_are_silent_a_team_lets_its_jobs_be_started_but_no_node_
     [
         ({"labels": {"acme-recovery": "off"}}, {}, AutomationMode.OBSERVE, "opted out"),
         ({"at": NOW - 31 * MINUTE}, {}, AutomationMode.OBSERVE, "it failed at"),
-        ({"confidence": 0.5}, {}, AutomationMode.PROPOSE, "50% sure"),
-        ({"checkpoints": ()}, {}, AutomationMode.PROPOSE, "it had come to step 250"),
-        ({}, {"done": [done(RecoveryAction.ELSEWHERE)] * 3}, AutomationMode.PROPOSE, "was done 3 times"),
+        ({"confidence": 0.5}, {}, AutomationMode.PROPOSE, "confidence 50%, threshold 70%"),
+        ({"checkpoints": ()}, {}, AutomationMode.PROPOSE, "it had reached step 250"),
+        ({}, {"done": [done(RecoveryAction.ELSEWHERE)] * 3}, AutomationMode.PROPOSE, "was carried out 3 times"),
         ({}, {"done": [done(RecoveryAction.ELSEWHERE, minutes=61)] * 3}, AutomationMode.ACT, ""),
         (
             {},
             {"orders": [OverrideFacts(subject="j1", by="ann", why="we look ourselves")]},
             AutomationMode.OBSERVE,
-            "ann decided",
+            "ann has excluded this job",
         ),
         ({}, {"orders": [OverrideFacts(subject="j1", by="ann", why="done", lifted=True)]}, AutomationMode.ACT, ""),
         ({}, {"orders": [OverrideFacts(subject="j9", by="ann", why="another")]}, AutomationMode.ACT, ""),
     ],
 )
-def test_what_takes_a_mode_down(facts, history, mode, word):
-    found = decided(failed(**({"suspects": frozenset({"n2"})} | facts)), past(250, **history))
+def test_limit_lowers_the_mode(facts, history, mode, word):
+    decision = decided(failed(**({"suspects": frozenset({"n2"})} | facts)), past(250, **history))
 
-    assert found.mode is mode
-    assert [word in why for _, why in found.limits] == ([True] if word else [])
+    assert decision.mode is mode
+    assert [word in why for _, why in decision.limits] == ([True] if word else [])
 
 
 @pytest.mark.parametrize(
@@ -323,15 +323,15 @@ def test_what_takes_a_mode_down(facts, history, mode, word):
         ({"ran": MINUTE, "started_from": 200}, AutomationMode.PROPOSE),
     ],
 )
-def test_a_job_without_checkpoints_starts_again_by_itself_only_if_little_is_repeated(fields, mode):
-    found = decided(failed(**({"suspects": frozenset({"n2"}), "checkpoints": ()} | fields)), past(12))
+def test_job_without_checkpoints_restarts_automatically_only_if_little_is_repeated(fields, mode):
+    decision = decided(failed(**({"suspects": frozenset({"n2"}), "checkpoints": ()} | fields)), past(12))
 
-    assert found.mode is mode
-    assert found.checkpoint is None
+    assert decision.mode is mode
+    assert decision.checkpoint is None
 
 
 @pytest.mark.parametrize("action", [RecoveryAction.RESTART, RecoveryAction.ELSEWHERE, RecoveryAction.TEST])
-def test_restarts_that_led_to_a_newer_checkpoint_are_no_loop(action):
+def test_restarts_that_led_to_a_newer_checkpoint_are_not_a_loop(action):
     cause = {RecoveryAction.RESTART: "NodeFailure", RecoveryAction.ELSEWHERE: "ECCError", RecoveryAction.TEST: "Hang"}[
         action
     ]
@@ -343,7 +343,7 @@ def test_restarts_that_led_to_a_newer_checkpoint_are_no_loop(action):
     assert decided(failed(cause, suspects=suspects), past(250, cause=cause, done=stuck)).mode is AutomationMode.PROPOSE
 
 
-def test_rolling_back_again_and_again_is_a_loop_although_checkpoints_are_saved_in_between():
+def test_repeated_rollbacks_are_a_loop_even_with_new_checkpoints():
     went_back = [
         done(RecoveryAction.ROLL_BACK, incident=f"x{n}", checkpoint=step) for n, step in enumerate((10, 20, 30))
     ]
@@ -351,16 +351,16 @@ def test_rolling_back_again_and_again_is_a_loop_although_checkpoints_are_saved_i
     assert decided(failed("LossNaNOrSpike", spike_at=240), past(250, done=went_back)).mode is AutomationMode.PROPOSE
 
 
-def test_a_node_that_a_person_keeps_in_service_is_not_drained():
+def test_node_kept_in_service_by_an_operator_is_not_drained():
     order = OverrideFacts(subject="n2", by="ann", why="it is our canary")
 
-    found = decided(failed(suspects=frozenset({"n2"})), past(250, orders=[order]))
+    decision = decided(failed(suspects=frozenset({"n2"})), past(250, orders=[order]))
 
-    assert not found.drain and not found.test
-    assert "n2 stays in service: ann decided so (it is our canary)." in found.con
+    assert not decision.drain and not decision.test
+    assert "n2 stays in service by decision of ann (it is our canary)." in decision.con
 
 
-def test_the_breaker_trips_on_a_share_of_nodes_and_on_restarts():
+def test_circuit_breaker_trips_on_a_share_of_nodes_and_on_restarts():
     calm = CircuitBreaker(cordoned_share=0.1, restarts=3)
     out = [done(RecoveryAction.ELSEWHERE, nodes=frozenset({f"x{number}"})) for number in range(3)]
 
@@ -369,17 +369,17 @@ def test_the_breaker_trips_on_a_share_of_nodes_and_on_restarts():
     assert "3 jobs were restarted" in breaker_trip_reason(past(cluster_nodes=99, done=[done()] * 3), calm, NOW)
 
 
-def test_a_tripped_breaker_leaves_proposals():
-    found = decided(failed(suspects=frozenset({"n2"})), past(250, done=[done(job="x")] * 60))
+def test_tripped_circuit_breaker_leaves_only_proposals():
+    decision = decided(failed(suspects=frozenset({"n2"})), past(250, done=[done(job="x")] * 60))
 
-    assert found.mode is AutomationMode.PROPOSE and found.action is RecoveryAction.ELSEWHERE
+    assert decision.mode is AutomationMode.PROPOSE and decision.action is RecoveryAction.ELSEWHERE
 
 
-def test_one_node_of_a_small_cluster_may_always_be_taken_out():
+def test_one_node_of_a_small_cluster_may_always_be_drained():
     assert decided(failed(suspects=frozenset({"n2"})), past(250, cluster_nodes=4)).is_automatic
 
 
-def test_a_time_without_a_zone_is_refused():
+def test_time_without_a_zone_is_rejected():
     with pytest.raises(ValueError, match="zone"):
         decided(failed(at=datetime(2026, 1, 1)))  # noqa: DTZ001
 
@@ -440,24 +440,24 @@ histories = st.builds(
 
 
 @given(facts, histories)
-def test_a_program_that_is_wrong_is_never_started_again(case, history):
-    found = decide(case, history, EVERYTHING, NOW)
+def test_program_error_is_never_restarted(case, history):
+    decision = decide(case, history, EVERYTHING, NOW)
 
     if case.cause in STOPPING or case.category is FailureCategory.SCRIPT:
-        assert found.action is RecoveryAction.STOP and not found.drain
+        assert decision.action is RecoveryAction.STOP and not decision.drain
 
 
 @given(facts, histories)
-def test_nothing_acts_that_is_old_opted_out_or_decided_by_a_person(case, history):
-    found = decide(case, history, EVERYTHING, NOW)
+def test_old_opted_out_or_overridden_failures_are_not_acted_on(case, history):
+    decision = decide(case, history, EVERYTHING, NOW)
     decided_by_one = any(order.subject == case.job and not order.lifted for order in history.orders)
 
-    if case.at + ACTION_TERMS[found.action].expires < NOW or case.labels or decided_by_one:
-        assert found.mode is AutomationMode.OBSERVE
+    if case.at + ACTION_TERMS[decision.action].expires < NOW or case.labels or decided_by_one:
+        assert decision.mode is AutomationMode.OBSERVE
 
 
 @given(facts, histories, st.sampled_from(AutomationMode))
-def test_nothing_goes_further_than_its_team_allowed(case, history, allowed):
+def test_mode_never_exceeds_the_team_setting(case, history, allowed):
     assert decide(case, history, RecoveryPolicy(modes={("llm", "*"): allowed}), NOW).mode.rank <= allowed.rank
 
 
@@ -469,7 +469,7 @@ def test_the_same_facts_give_the_same_answer(case, history):
 
 
 @given(histories, deeds, names)
-def test_a_further_deed_never_closes_the_breaker(history, deed, adding):
+def test_further_action_never_resets_the_circuit_breaker(history, deed, adding):
     if breaker_trip_reason(history, CircuitBreaker(restarts=3), NOW, adding):
         assert breaker_trip_reason(
             replace(history, done=[*history.done, deed]), CircuitBreaker(restarts=3), NOW, adding
@@ -477,12 +477,12 @@ def test_a_further_deed_never_closes_the_breaker(history, deed, adding):
 
 
 @given(facts, histories)
-def test_it_starts_from_nothing_that_speaks_against_itself_and_drains_only_where_it_ran(case, history):
-    found = decide(case, history, EVERYTHING, NOW)
+def test_job_starts_from_usable_checkpoints_and_drains_only_its_own_nodes(case, history):
+    decision = decide(case, history, EVERYTHING, NOW)
 
-    assert found.checkpoint is None or found.checkpoint.is_usable
-    assert found.drain <= found.test <= case.nodes
-    assert found.why and found.undo and found.expires_at > case.at and found.not_before >= NOW
-    assert (found.skip is None) or found.skip[0] > found.checkpoint.step
-    if found.action not in RESTART_ACTIONS:
-        assert found.checkpoint is None and not found.test
+    assert decision.checkpoint is None or decision.checkpoint.is_usable
+    assert decision.drain <= decision.test <= case.nodes
+    assert decision.why and decision.undo and decision.expires_at > case.at and decision.not_before >= NOW
+    assert (decision.skip is None) or decision.skip[0] > decision.checkpoint.step
+    if decision.action not in RESTART_ACTIONS:
+        assert decision.checkpoint is None and not decision.test

@@ -1,4 +1,4 @@
-"""Recovery carried out: who is decided about, what is done, what a person says, and what must never happen twice."""
+"""The recovery loop: eligible failures, steps, user actions, and safety against kills and second runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def mode(word: str, **whom) -> None:
 
 
 def failed(root, text=make.XID, *, checkpoints=(100, 200), **how):
-    """A training job on two nodes that died; the first of them is named by its log."""
+    """A failed training attempt on two nodes; its log names the first one."""
     asked = {"kind": "pretrain", "checkpoint_dir": "/ckpt/run", "on": ("seren-001", "seren-002"), **how}
     ends = {name: asked.pop(name) for name in make.ENDS if name in asked}
     attempt = make.running(root, **asked)
@@ -61,7 +61,7 @@ def decided(root, text=make.XID, **how):
 
 
 def sick_node(root, **how):
-    """A node of the gang is down, and the cluster says so."""
+    """A failed attempt with a node that the cluster reports as down."""
     attempt = make.running(root, kind="pretrain", checkpoint_dir="/ckpt/run", on=("seren-001", "seren-002"), **how)
     attempt.job.checkpoints.create(attempt=attempt, step=200, path="/ckpt/run/200")
     make.dies("seren-001")
@@ -77,7 +77,7 @@ def job_of(attempt) -> Job:
 # --- what is read
 
 
-def test_run_time_is_read_only_for_a_job_without_a_checkpoint(tmp_path):
+def test_run_time_is_computed_only_for_jobs_without_a_checkpoint(tmp_path):
     without = diagnosed(tmp_path, checkpoints=(), ran=timedelta(minutes=10))
     with_one = diagnosed(tmp_path, checkpoints=(100,))
 
@@ -109,7 +109,7 @@ def test_training_waits_for_recovery_unless_it_opted_out(tmp_path, asked, waits)
         assert job.is_final
 
 
-def test_where_a_team_only_observes_the_rule_of_the_ending_stands(tmp_path):
+def test_retry_rule_applies_if_the_team_mode_is_observe(tmp_path):
     mode("act")
     rows.team("team-of-ada", ada="researcher")
     mode("observe", team_id=rows.team("team-of-ada").pk)
@@ -117,7 +117,7 @@ def test_where_a_team_only_observes_the_rule_of_the_ending_stands(tmp_path):
     assert failed(tmp_path).job.state == State.FAILED
 
 
-def test_a_job_that_goes_on_by_itself_is_held_up_only_where_recovery_acts(tmp_path):
+def test_requeued_job_is_delayed_only_if_recovery_acts(tmp_path):
     proposed = failed(tmp_path, state="NODE_FAIL").job
     mode("act")
     acted = failed(tmp_path, state="NODE_FAIL").job
@@ -126,7 +126,7 @@ def test_a_job_that_goes_on_by_itself_is_held_up_only_where_recovery_acts(tmp_pa
     assert acted.flags == [Flag.RECOVERING]
 
 
-def test_who_waits_for_recovery_is_started_by_nobody_and_let_go_by_a_release(tmp_path):
+def test_job_waiting_for_recovery_is_not_started_until_released(tmp_path):
     job = failed(tmp_path).job
     assert (job.hold, job.reason) == ("user", "Recovering")
 
@@ -135,7 +135,7 @@ def test_who_waits_for_recovery_is_started_by_nobody_and_let_go_by_a_release(tmp
     assert (job.hold, job.flags, job.recover_by) == ("", [], None)
 
 
-def test_without_a_recovery_the_job_becomes_what_its_end_says(tmp_path):
+def test_job_without_recovery_keeps_the_state_in_which_it_ended(tmp_path):
     attempt = failed(tmp_path, state="OUT_OF_MEMORY")
     enforce_time_limits_once(attempt.job.cluster, clock.now())
     assert job_of(attempt).state == State.PENDING
@@ -146,7 +146,7 @@ def test_without_a_recovery_the_job_becomes_what_its_end_says(tmp_path):
     assert (job.state, job.hold, job.recover_by, job.ended_at) == ("OUT_OF_MEMORY", "", None, attempt.ended_at)
 
 
-def test_a_platform_failure_nobody_decided_about_goes_back_to_the_queue_and_costs_a_requeue(tmp_path):
+def test_undecided_platform_failure_is_requeued_and_counts_as_a_requeue(tmp_path):
     mode("act")
     attempt = failed(tmp_path, state="NODE_FAIL")
 
@@ -159,7 +159,7 @@ def test_a_platform_failure_nobody_decided_about_goes_back_to_the_queue_and_cost
 # --- the happy path
 
 
-def test_a_dead_node_is_closed_and_the_job_goes_on_from_its_checkpoint(tmp_path):
+def test_failed_node_is_drained_and_the_job_resumes_from_its_checkpoint(tmp_path):
     mode("act")
     attempt = sick_node(tmp_path)
 
@@ -176,7 +176,7 @@ def test_a_dead_node_is_closed_and_the_job_goes_on_from_its_checkpoint(tmp_path)
     assert Deed.objects.filter(kind="drain", node=node).count() == 1
 
 
-def test_run_twice_nothing_is_done_twice(tmp_path):
+def test_second_turn_does_not_repeat_a_step(tmp_path):
     mode("act")
     sick_node(tmp_path)
 
@@ -188,7 +188,7 @@ def test_run_twice_nothing_is_done_twice(tmp_path):
     assert Event.objects.filter(what="job.recovered").count() == 1
 
 
-def test_the_error_of_a_program_ends_at_once_whatever_the_mode(tmp_path):
+def test_program_error_ends_the_job_at_once_in_every_mode(tmp_path):
     for word in ("propose", "act"):
         mode(word)
         decision = decided(tmp_path, make.TYPO)
@@ -198,7 +198,7 @@ def test_the_error_of_a_program_ends_at_once_whatever_the_mode(tmp_path):
         assert "The same call fails again" in job.why
 
 
-def test_an_outage_is_waited_for(tmp_path):
+def test_outage_delays_the_restart(tmp_path):
     mode("act")
     decision = decided(tmp_path, make.STORAGE)
 
@@ -207,7 +207,7 @@ def test_an_outage_is_waited_for(tmp_path):
     assert (job.begin_at, job.hold) == (decision.not_before, "")
 
 
-def test_oldest_first_and_one_that_blows_up_leaves_the_others_alone(tmp_path, caplog):
+def test_oldest_failure_is_first_and_an_error_does_not_affect_others(tmp_path, caplog):
     mode("act")
     broken, healthy = diagnosed(tmp_path), diagnosed(tmp_path, make.STORAGE)
     Diagnosis.objects.filter(attempt=broken).update(category="nonsense")
@@ -215,10 +215,10 @@ def test_oldest_first_and_one_that_blows_up_leaves_the_others_alone(tmp_path, ca
     decide_and_recover_once(clock.now())
 
     assert [one.attempt_id for one in Decision.objects.all()] == [healthy.pk]
-    assert "nothing could be decided" in caplog.text
+    assert "no recovery decision could be made" in caplog.text
 
 
-def test_however_many_blow_up_who_failed_later_is_decided_about(tmp_path, monkeypatch):
+def test_many_errors_do_not_keep_later_failures_from_being_decided(tmp_path, monkeypatch):
     monkeypatch.setattr(recovery, "MAX_DECISIONS_PER_TURN", 2)
     for _ in range(3):
         Diagnosis.objects.filter(attempt=diagnosed(tmp_path)).update(category="nonsense")
@@ -229,14 +229,14 @@ def test_however_many_blow_up_who_failed_later_is_decided_about(tmp_path, monkey
     assert [one.attempt_id for one in Decision.objects.all()] == [healthy.pk]
 
 
-def test_on_a_cluster_that_is_not_driven_nothing_is_decided(tmp_path):
+def test_cluster_not_controlled_by_acme_gets_no_decisions(tmp_path):
     diagnosed(tmp_path)
     rows.cluster(mode="observe")
 
     assert decide_and_recover_once(clock.now()) == 0
 
 
-def test_a_failure_that_nobody_heard_of_for_hours_is_no_reason_to_act(tmp_path):
+def test_failure_reported_hours_late_is_not_acted_on(tmp_path):
     mode("act")
     diagnosed(tmp_path)
 
@@ -249,7 +249,7 @@ def test_a_failure_that_nobody_heard_of_for_hours_is_no_reason_to_act(tmp_path):
 
 
 @pytest.mark.parametrize("at", ["decision.made", "node.drained", "job.recovered", "decision.done"])
-def test_killed_before_any_of_its_commits_the_next_turn_does_the_rest_once(tmp_path, at, monkeypatch):
+def test_next_turn_completes_the_steps_once_after_a_kill(tmp_path, at, monkeypatch):
     mode("act")
     sick_node(tmp_path)
     save, killed = Event.save, []
@@ -273,7 +273,7 @@ def test_killed_before_any_of_its_commits_the_next_turn_does_the_rest_once(tmp_p
     assert Event.objects.filter(what__in=("node.drained", "job.recovered", "decision.done")).count() == 3
 
 
-def test_what_cannot_be_carried_out_fails_after_some_tries_and_the_job_is_given_back(tmp_path, monkeypatch):
+def test_decision_that_cannot_be_carried_out_fails_and_releases_the_job(tmp_path, monkeypatch):
     mode("act")
     attempt = diagnosed(tmp_path, make.STORAGE)
     now = clock.now()
@@ -287,10 +287,10 @@ def test_what_cannot_be_carried_out_fails_after_some_tries_and_the_job_is_given_
     assert job_of(attempt).state == State.FAILED
 
 
-# --- somebody else was faster
+# --- concurrent changes
 
 
-def test_a_job_that_somebody_cancelled_meanwhile_stays_cancelled(tmp_path):
+def test_job_cancelled_meanwhile_stays_cancelled(tmp_path):
     mode("act")
     attempt = sick_node(tmp_path)
     job_actions.cancel(job_of(attempt), author=rows.author())
@@ -298,16 +298,16 @@ def test_a_job_that_somebody_cancelled_meanwhile_stays_cancelled(tmp_path):
     decide_and_recover_once(clock.now())
 
     assert job_of(attempt).state == State.CANCELLED
-    assert "left alone" in Decision.objects.get().outcome
+    assert "no longer waits for recovery" in Decision.objects.get().outcome
 
 
-def test_an_old_attempt_is_nobody_to_recover(tmp_path):
+def test_old_attempt_is_not_recovered(tmp_path):
     attempt = failed(tmp_path)
     job = attempt.job
     job_actions.release(job, author=rows.author())
     rows.running(job)
 
-    with pytest.raises(job_actions.JobStateChanged, match="waits for no recovery"):
+    with pytest.raises(job_actions.JobStateChanged, match="no longer waits for recovery"):
         recovery_actions.restart(attempt, author=rows.LOOP, why="late")
 
 
@@ -315,7 +315,7 @@ def test_an_old_attempt_is_nobody_to_recover(tmp_path):
 
 
 def taken_back(monkeypatch, before: str) -> None:
-    """Somebody clicks Undo when the decision is claimed and this step is next."""
+    """Undoes the decision after it was claimed and before this step is written."""
     step = getattr(recovery, before)
 
     def late(decision, *args):
@@ -325,8 +325,8 @@ def taken_back(monkeypatch, before: str) -> None:
     monkeypatch.setattr(recovery, before, late)
 
 
-@pytest.mark.parametrize("before", ["carry_out", "_close", "_tested", "_act_on_job"])
-def test_an_undo_stops_every_step_that_is_not_made_yet(tmp_path, monkeypatch, before):
+@pytest.mark.parametrize("before", ["carry_out_decision", "_drain_decision_node", "_start_or_get_test", "_act_on_job"])
+def test_undo_prevents_all_remaining_steps(tmp_path, monkeypatch, before):
     mode("act")
     attempt = sick_node(tmp_path)
     taken_back(monkeypatch, before)
@@ -342,7 +342,7 @@ def test_an_undo_stops_every_step_that_is_not_made_yet(tmp_path, monkeypatch, be
     assert decide_and_recover_once(clock.now() + HOUR / 2) == 0
 
 
-def test_who_slept_past_his_claim_makes_no_step(tmp_path, monkeypatch):
+def test_worker_with_an_expired_claim_makes_no_step(tmp_path, monkeypatch):
     mode("act")
     sick_node(tmp_path)
     real = recovery.carry_out_decision
@@ -368,9 +368,9 @@ def proposal(root):
     return decision
 
 
-def test_a_proposal_waits_for_a_yes_and_is_then_carried_out(tmp_path):
+def test_proposal_is_carried_out_after_approval(tmp_path):
     decision = proposal(tmp_path)
-    assert "Proposed" in job_of(decision.attempt).why
+    assert "Approval needed" in job_of(decision.attempt).why
 
     decision_actions.approve(decision, author=rows.author(), now=clock.now(), why="go")
     decide_and_recover_once(clock.now())
@@ -380,22 +380,22 @@ def test_a_proposal_waits_for_a_yes_and_is_then_carried_out(tmp_path):
     assert job_of(decision.attempt).flags == ["REQUEUED"]
 
 
-def test_a_declined_proposal_ends_the_job_and_cannot_be_approved_any_more(tmp_path):
+def test_declined_proposal_ends_the_job_and_cannot_be_approved(tmp_path):
     decision = proposal(tmp_path)
 
     decision_actions.decline(decision, author=rows.author(), now=clock.now(), why="I look myself")
 
     job = job_of(decision.attempt)
     assert job.state == State.FAILED and "ada declined its recovery: I look myself" in job.why
-    with pytest.raises(FailureStateConflict, match="declined already"):
+    with pytest.raises(FailureStateConflict, match="already declined"):
         decision_actions.approve(decision, author=rows.author(), now=clock.now())
 
 
-def test_a_proposal_nobody_answers_expires_and_is_never_done(tmp_path):
+def test_unanswered_proposal_expires_and_is_not_carried_out(tmp_path):
     decision = proposal(tmp_path)
     later = clock.now() + 2 * HOUR
 
-    with pytest.raises(FailureStateConflict, match="was right until"):
+    with pytest.raises(FailureStateConflict, match="the proposal expired at"):
         decision_actions.approve(decision, author=rows.author(), now=later)
     decide_and_recover_once(later)
     enforce_time_limits_once(decision.cluster, later)
@@ -405,7 +405,7 @@ def test_a_proposal_nobody_answers_expires_and_is_never_done(tmp_path):
     assert job_of(decision.attempt).state == State.FAILED
 
 
-def test_undone_the_node_takes_work_the_job_is_held_and_recovery_leaves_both_alone(tmp_path):
+def test_undo_resumes_the_node_holds_the_job_and_excludes_both_from_recovery(tmp_path):
     mode("act")
     attempt = sick_node(tmp_path)
     decide_and_recover_once(clock.now())
@@ -421,7 +421,7 @@ def test_undone_the_node_takes_work_the_job_is_held_and_recovery_leaves_both_alo
     assert not Order.objects.standing().exists()
 
 
-def test_a_node_somebody_else_closed_since_is_not_opened_by_an_undo(tmp_path):
+def test_undo_does_not_resume_a_node_drained_by_another_user(tmp_path):
     mode("act")
     sick_node(tmp_path)
     decide_and_recover_once(clock.now())
@@ -435,15 +435,15 @@ def test_a_node_somebody_else_closed_since_is_not_opened_by_an_undo(tmp_path):
     assert node.drain_asked and node.reason == "fan"
 
 
-# --- what the next attempt is told
+# --- the environment of the next attempt
 
 
-def test_the_next_attempt_is_told_where_to_go_on(tmp_path):
-    told = resume_variables(
+def test_next_attempt_gets_the_checkpoint_to_resume_from(tmp_path):
+    environment = resume_variables(
         {"path": "/ckpt/a b/200", "step": 200, "skip": [201, 300]}, "--load {path} --iteration {step}"
     )
 
-    assert told == {
+    assert environment == {
         "ACME_CHECKPOINT": "/ckpt/a b/200",
         "ACME_CHECKPOINT_STEP": "200",
         "ACME_SKIP_STEPS": "201-300",
@@ -452,7 +452,7 @@ def test_the_next_attempt_is_told_where_to_go_on(tmp_path):
     assert resume_variables({}, "--load {path}") == {}
 
 
-def test_what_it_was_told_holds_until_it_has_saved_something_newer(tmp_path):
+def test_resume_checkpoint_applies_until_a_newer_one_is_saved(tmp_path):
     mode("act")
     attempt = sick_node(tmp_path)
     decide_and_recover_once(clock.now())
@@ -469,7 +469,7 @@ def test_what_it_was_told_holds_until_it_has_saved_something_newer(tmp_path):
     assert job_of(attempt).resume == {}
 
 
-def test_a_team_does_not_overrule_what_the_operators_said_of_their_cluster(tmp_path):
+def test_team_mode_does_not_override_the_operator_mode_of_a_cluster(tmp_path):
     mode("act", team_id=rows.team("team-of-ada", ada="researcher").pk)
     mode("act")
     mode("observe", cluster_id=make.cluster(tmp_path).pk)
@@ -480,7 +480,7 @@ def test_a_team_does_not_overrule_what_the_operators_said_of_their_cluster(tmp_p
     assert {attempt_policy(attempt).mode("team-of-ada", action).value for action in RecoveryAction} == {"observe"}
 
 
-def test_a_mode_is_told_when_it_changes_and_the_same_word_again_is_no_change():
+def test_mode_change_is_an_event_and_the_same_mode_is_not_a_change():
     team = rows.team("pretraining", ada="admin")
     mode("act")
     mode("observe", team_id=team.pk)
@@ -493,18 +493,18 @@ def test_a_mode_is_told_when_it_changes_and_the_same_word_again_is_no_change():
 # --- what was stored
 
 
-def test_a_decision_replayed_by_the_same_rules_is_the_same(tmp_path):
+def test_replay_with_the_same_rules_gives_the_same_decision(tmp_path):
     mode("act")
     sick_node(tmp_path)
     decide_and_recover_once(clock.now())
 
-    found = decision_replay.compare_with_replay(Decision.objects.get())
+    replayed = decision_replay.compare_with_replay(Decision.objects.get())
 
-    assert {one.what for one in found} >= {"action", "mode", "drain", "from step"}
-    assert all(one.is_same for one in found)
+    assert {one.what for one in replayed} >= {"action", "mode", "drain", "from step"}
+    assert all(one.is_same for one in replayed)
 
 
-def test_a_decision_from_other_inputs_differs_and_is_shown_side_by_side(tmp_path):
+def test_replay_shows_differences_side_by_side(tmp_path):
     decision = proposal(tmp_path)
     Decision.objects.filter(pk=decision.pk).update(policy=decision.policy | {"modes": [[["*", "*"], "observe"]]})
     decision.refresh_from_db()

@@ -1,4 +1,4 @@
-"""A job that was too large for its memory: proposed, carried out by a click, taken back; by itself only as said."""
+"""Changed requests after an out of memory error: proposed, approved, automatic only with the label, undone."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def approved(decision) -> Job:
     return job_of(decision)
 
 
-def test_a_smaller_batch_is_proposed_and_the_job_waits_for_a_yes(tmp_path):
+def test_smaller_batch_is_proposed_and_the_job_waits_for_approval(tmp_path):
     decision = decided(tmp_path)
 
     assert (decision.action, decision.course) == ("ask for more", "proposed")
@@ -62,7 +62,7 @@ def test_a_smaller_batch_is_proposed_and_the_job_waits_for_a_yes(tmp_path):
     assert job.command == COMMAND and job.state == State.PENDING and job.recover_by == decision.expires_at
 
 
-def test_one_click_starts_it_again_with_what_was_proposed_from_its_newest_checkpoint(tmp_path):
+def test_approval_restarts_the_changed_job_from_its_newest_checkpoint(tmp_path):
     decision = decided(tmp_path)
 
     job = approved(decision)
@@ -74,7 +74,7 @@ def test_one_click_starts_it_again_with_what_was_proposed_from_its_newest_checkp
     assert decision.course == "done"
 
 
-def test_more_memory_is_asked_for_where_the_host_ran_out_of_it(tmp_path):
+def test_more_memory_is_requested_after_a_host_out_of_memory(tmp_path):
     how = {"state": "OUT_OF_MEMORY", "reason": "OutOfMemory"}
     text = "slurmstepd: error: Detected 1 oom_kill event in StepId=71.0. Some of the step tasks have been OOM Killed.\n"
 
@@ -83,7 +83,7 @@ def test_more_memory_is_asked_for_where_the_host_ran_out_of_it(tmp_path):
     assert job.memory_per_node_mb == 150 * 1024 and job.command == COMMAND
 
 
-def test_of_shared_memory_a_data_loader_gets_no_more_by_asking_for_memory(tmp_path):
+def test_data_loader_without_shared_memory_does_not_get_more_memory(tmp_path):
     text = (
         "RuntimeError: DataLoader worker (pid 5150) is killed by signal: Bus error. It is possible that dataloader's"
         " workers are out of shared memory. Please try to raise your shared memory limit.\n"
@@ -95,7 +95,7 @@ def test_of_shared_memory_a_data_loader_gets_no_more_by_asking_for_memory(tmp_pa
 
 
 @pytest.mark.parametrize(("label", "course"), [({}, "proposed"), ({"acme-resize": "on"}, "done")])
-def test_it_is_done_without_a_yes_only_where_the_mode_and_the_owner_say_so(tmp_path, label, course):
+def test_change_is_automatic_only_if_mode_and_label_allow_it(tmp_path, label, course):
     acts()
 
     decision = decided(tmp_path, labels=label)
@@ -104,11 +104,11 @@ def test_it_is_done_without_a_yes_only_where_the_mode_and_the_owner_say_so(tmp_p
     assert job_of(decision).command == (SMALLER if course == "done" else COMMAND)
 
 
-def test_a_label_alone_does_nothing_where_recovery_may_only_propose(tmp_path):
+def test_label_alone_does_not_make_a_change_automatic(tmp_path):
     assert decided(tmp_path, labels={"acme-resize": "on"}).course == "proposed"
 
 
-def test_what_would_change_how_it_learns_is_asked_about_all_the_same(tmp_path):
+def test_change_of_the_global_batch_always_needs_approval(tmp_path):
     acts()
 
     decision = decided(tmp_path, command="train.py --batch-size 8", labels={"acme-resize": "on"})
@@ -116,7 +116,7 @@ def test_what_would_change_how_it_learns_is_asked_about_all_the_same(tmp_path):
     assert decision.course == "proposed" and any("global batch" in why for _, why in decision.limits)
 
 
-def test_where_nobody_knows_what_to_change_the_advice_stays_and_the_job_ends(tmp_path):
+def test_job_ends_with_advice_if_no_change_is_known(tmp_path):
     acts()
 
     decision = decided(tmp_path, command="sh train.sh", labels={"acme-resize": "on"})
@@ -125,7 +125,7 @@ def test_where_nobody_knows_what_to_change_the_advice_stays_and_the_job_ends(tmp
     assert job_of(decision).state == State.FAILED
 
 
-def test_an_undo_asks_for_what_was_asked_for_before(tmp_path):
+def test_undo_restores_the_previous_request(tmp_path):
     decision = decided(tmp_path)
     approved(decision)
 
@@ -135,7 +135,7 @@ def test_an_undo_asks_for_what_was_asked_for_before(tmp_path):
     assert job.command == COMMAND and job.hold
 
 
-def test_who_has_changed_the_job_since_keeps_his_own(tmp_path):
+def test_undo_keeps_a_later_change_by_the_owner(tmp_path):
     decision = decided(tmp_path)
     approved(decision)
     Job.objects.update(command="mine.py")
@@ -143,10 +143,10 @@ def test_who_has_changed_the_job_since_keeps_his_own(tmp_path):
     decision_actions.undo(decision, author=rows.author(), now=clock.now())
 
     assert job_of(decision).command == "mine.py"
-    assert "stays" in decision.steps.last().words
+    assert "not restored" in decision.steps.last().words
 
 
-def test_who_released_it_meanwhile_is_left_alone(tmp_path):
+def test_job_released_meanwhile_is_not_changed(tmp_path):
     decision = decided(tmp_path)
     job_actions.release(job_of(decision), author=rows.author())
 
@@ -154,10 +154,10 @@ def test_who_released_it_meanwhile_is_left_alone(tmp_path):
 
     assert job.command == COMMAND
     decision.refresh_from_db()
-    assert "left alone" in decision.outcome
+    assert "no longer waits for recovery" in decision.outcome
 
 
-def test_what_stands_in_the_value_of_a_variable_is_carried_out(tmp_path):
+def test_option_inside_a_variable_is_changed(tmp_path):
     environment = {"ARGS": "--lr 1 --micro-batch-size 8 --global-batch-size 64"}
 
     job = approved(decided(tmp_path, command="sh run.sh", environment=environment))
@@ -166,7 +166,7 @@ def test_what_stands_in_the_value_of_a_variable_is_carried_out(tmp_path):
 
 
 @pytest.mark.parametrize("by_now", ["mine.py", f"{COMMAND} && {COMMAND}"])
-def test_what_cannot_be_carried_out_has_failed_and_the_job_is_given_back_at_once(tmp_path, by_now):
+def test_change_that_cannot_be_applied_fails_and_releases_the_job(tmp_path, by_now):
     decision = decided(tmp_path)
     Job.objects.update(command=by_now)
 
@@ -177,17 +177,19 @@ def test_what_cannot_be_carried_out_has_failed_and_the_job_is_given_back_at_once
     assert (job.command, job.state, job.recover_by, job.hold) == (by_now, State.FAILED, None, "")
 
 
-def test_the_sentence_has_one_comma_where_it_starts_from_the_beginning(tmp_path):
+def test_summary_without_a_checkpoint_names_the_change_and_the_reason(tmp_path):
     decision = decided(tmp_path)
     decision.checkpoint_step = None
 
-    assert "instead of --micro-batch-size 8, because" in decision_actions.decision_summary(decision)
+    assert "instead of --micro-batch-size 8. The same batch needs" in decision_actions.decision_summary(decision)
 
 
-def test_a_replay_says_what_it_would_ask_for_today(tmp_path):
-    asked = next(one for one in decision_replay.compare_with_replay(decided(tmp_path)) if one.what == "asks for")
+def test_replay_shows_the_changed_request_of_the_current_rules(tmp_path):
+    difference = next(
+        one for one in decision_replay.compare_with_replay(decided(tmp_path)) if one.what == "changed request"
+    )
 
-    assert asked.is_same and asked.today == "command --micro-batch-size 4"
+    assert difference.is_same and difference.today == "command --micro-batch-size 4"
 
 
 # --- pages and API
@@ -199,7 +201,7 @@ def client(name: str) -> Client:
     return found
 
 
-def test_the_page_shows_what_will_change_before_anybody_says_yes(tmp_path):
+def test_page_shows_the_changes_before_approval(tmp_path):
     decision = decided(tmp_path)
 
     page = client("ada").get(f"/failures/{decision.incident_id}/").content.decode()
@@ -208,7 +210,7 @@ def test_the_page_shows_what_will_change_before_anybody_says_yes(tmp_path):
     assert "new-job" not in page  # it still waits for its yes
 
 
-def test_a_program_reads_what_will_change_and_says_yes(tmp_path):
+def test_api_shows_the_changes_and_approves(tmp_path):
     decision = decided(tmp_path)
     where = f"/api/v1/incidents/{decision.incident_id}/decisions/{decision.pk}/"
 
@@ -219,7 +221,7 @@ def test_a_program_reads_what_will_change_and_says_yes(tmp_path):
     ]
 
 
-def test_a_job_that_waits_for_nothing_is_filled_in_as_a_new_one(tmp_path):
+def test_ended_job_is_offered_as_a_new_job_with_the_changes(tmp_path):
     decision = decided(tmp_path, kind="debug", checkpoint_dir="", labels={})
     where = f"/failures/{decision.incident_id}/decisions/{decision.pk}/new-job/"
 
@@ -230,7 +232,7 @@ def test_a_job_that_waits_for_nothing_is_filled_in_as_a_new_one(tmp_path):
     assert SMALLER in form and "ACME_CHECKPOINT=/ckpt/run/200" in form
 
 
-def test_a_stranger_gets_no_form_of_it(tmp_path):
+def test_user_of_another_team_gets_no_form(tmp_path):
     decision = decided(tmp_path, kind="debug", checkpoint_dir="")
 
     where = f"/failures/{decision.incident_id}/decisions/{decision.pk}/new-job/"

@@ -1,4 +1,4 @@
-"""What a job asks for instead where it was too large for its memory: what is found, what is changed, what is left."""
+"""Changed requests of jobs that ran out of memory: batch size, accumulation, workers and memory."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def instead(cause, given, **room):
         ("#!/bin/sh\nexport MBS=4\nexport GAS=8\nsh run.sh\n", "#!/bin/sh\nexport MBS=2\nexport GAS=16\nsh run.sh\n"),
     ],
 )
-def test_the_batch_of_a_gpu_becomes_smaller_and_the_one_between_two_updates_stays(command, becomes):
+def test_batch_per_gpu_shrinks_and_the_global_batch_stays(command, becomes):
     assert instead("OutOfMemoryError", asked(command)).command == becomes
     assert all(one.keeps_batch for one in changes("OutOfMemoryError", asked(command)))
 
 
-def test_what_stands_in_the_environment_is_changed_there():
+def test_option_in_the_environment_is_changed_there():
     given = asked("sh run.sh", MICRO_BATCH_SIZE="8", GRADIENT_ACCUMULATION_STEPS="1", HF_TOKEN="abc")
 
     new = instead("OutOfMemoryError", given)
@@ -78,7 +78,7 @@ def test_what_stands_in_the_environment_is_changed_there():
 
 
 @pytest.mark.parametrize("value", ["--lr 1 --micro-batch-size 8 --gas 2", "--micro-batch-size 8 --gas 2"])
-def test_what_stands_inside_the_value_of_a_variable_is_changed_there_and_back(value):
+def test_option_inside_a_variable_is_changed_and_restored(value):
     given = asked("sh run.sh $ARGS", ARGS=value, OTHER="--lr 2")
     made = changes("OutOfMemoryError", given)
 
@@ -88,7 +88,7 @@ def test_what_stands_inside_the_value_of_a_variable_is_changed_there_and_back(va
     assert apply_changes(reverse_changes(made), new) == given
 
 
-def test_a_number_is_found_again_as_it_was_written():
+def test_number_with_leading_zeros_is_found_again():
     given = asked("train.py --micro-batch-size 08 --gbs 64")
     made = changes("OutOfMemoryError", given)
 
@@ -96,7 +96,7 @@ def test_a_number_is_found_again_as_it_was_written():
     assert apply_changes(reverse_changes(made), apply_changes(made, given)) == given
 
 
-def test_what_could_not_be_carried_out_is_not_asked_for():
+def test_change_that_could_not_be_applied_is_not_proposed():
     given = asked("train.py --mbs 8 --gbs 64")
     named = build_memory_request(given, most_memory_mb=0, whole_nodes=False)
 
@@ -116,7 +116,7 @@ def test_what_could_not_be_carried_out_is_not_asked_for():
         "--trainer-gradient-accumulation-steps 4",
     ],
 )
-def test_steps_that_are_named_but_not_understood_are_not_named_once_more(steps):
+def test_unreadable_accumulation_steps_are_not_added_again(steps):
     given = asked(f"run_clm.py --per_device_train_batch_size 8 {steps}", ACCUM="4")
 
     (only,) = changes("OutOfMemoryError", given)
@@ -124,7 +124,7 @@ def test_steps_that_are_named_but_not_understood_are_not_named_once_more(steps):
     assert only.becomes == "--per_device_train_batch_size 4" and not only.keeps_batch
 
 
-def test_steps_that_stand_in_the_environment_are_not_added_to_the_command():
+def test_accumulation_steps_in_the_environment_are_not_added_to_the_command():
     given = asked("run_clm.py --per_device_train_batch_size 8", GRADIENT_ACCUMULATION_STEPS="auto")
 
     (only,) = changes("OutOfMemoryError", given)
@@ -132,7 +132,7 @@ def test_steps_that_stand_in_the_environment_are_not_added_to_the_command():
     assert only.becomes == "--per_device_train_batch_size 4" and not only.keeps_batch
 
 
-def test_an_option_that_refers_to_a_variable_that_is_read_is_understood():
+def test_option_that_refers_to_a_readable_variable_is_understood():
     given = asked("t.py --micro-batch-size $MBS --gradient_accumulation_steps ${GAS}", MBS="8", GAS="2")
 
     new = instead("OutOfMemoryError", given)
@@ -150,11 +150,11 @@ def test_an_option_that_refers_to_a_variable_that_is_read_is_understood():
         ("t.py # --mbs 8 --gbs 64", "t.py # --mbs 8 --gbs 64"),
     ],
 )
-def test_what_a_comment_says_does_not_count(command, becomes):
+def test_options_in_comments_do_not_count(command, becomes):
     assert instead("OutOfMemoryError", asked(command)).command == becomes
 
 
-def test_a_program_that_names_nothing_to_make_up_for_it_learns_by_a_smaller_batch_and_that_is_said():
+def test_program_without_accumulation_gets_a_smaller_global_batch_and_says_so():
     (only,) = changes("OutOfMemoryError", asked("train.py --batch-size 64"))
 
     assert only.becomes == "--batch-size 32" and not only.keeps_batch
@@ -174,11 +174,11 @@ def test_a_program_that_names_nothing_to_make_up_for_it_learns_by_a_smaller_batc
         "train.py --micro-batch-size 8 --mbs 4 --batch-size 64",
     ],
 )
-def test_what_nobody_here_can_read_is_left_to_its_owner(command):
+def test_unreadable_option_is_left_to_the_owner(command):
     assert changes("OutOfMemoryError", asked(command)) == ()
 
 
-def test_of_a_command_only_the_numbers_that_count_are_kept():
+def test_only_relevant_numbers_of_a_command_are_stored():
     kept = build_memory_request(
         asked("t.py --api-key 12345 --port 6000 --mbs 2", PIN="777"), most_memory_mb=0, whole_nodes=False
     )
@@ -214,14 +214,14 @@ def test_host_memory_grows_by_half_and_never_beyond_the_nodes(memory_gib, most_g
         (64 * GIB, "96G", "32G more"),
     ],
 )
-def test_how_much_more_memory_is_said_as_it_is(memory_mb, becomes, why):
+def test_additional_memory_is_stated_exactly(memory_mb, becomes, why):
     (only,) = changes("HostOOMKilled", asked(memory_mb=memory_mb))
 
     assert (only.becomes, only.why) == (becomes, why)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "line",
     [
         "RuntimeError: unable to open shared memory object </torch_1> in read-write mode",
         "It is possible that dataloader's workers are out of shared memory.",
@@ -229,19 +229,20 @@ def test_how_much_more_memory_is_said_as_it_is(memory_mb, becomes, why):
         "DataLoader worker (pid 7) is killed by signal: Bus error.",
     ],
 )
-def test_a_data_loader_without_shared_memory_gets_fewer_workers_and_no_more_memory(said):
+def test_data_loader_without_shared_memory_gets_fewer_workers_and_no_more_memory(line):
     given = asked("t.py --num-workers 8", memory_mb=64 * GIB)
     room = {"most_memory_mb": 512 * GIB, "whole_nodes": False}
 
-    (only,) = propose_changes("DataloaderKilled", build_memory_request(given, said=[said], **room))
+    (only,) = propose_changes("DataloaderKilled", build_memory_request(given, evidence=[line], **room))
     (other,) = propose_changes(
-        "DataloaderKilled", build_memory_request(given, said=["worker (pid 7) is killed by signal: Killed."], **room)
+        "DataloaderKilled",
+        build_memory_request(given, evidence=["worker (pid 7) is killed by signal: Killed."], **room),
     )
 
     assert only.becomes == "--num-workers 4" and other.becomes == "96G"
 
 
-def test_memory_that_is_no_whole_number_of_gib_survives_the_way_there_and_back():
+def test_memory_that_is_not_a_whole_number_of_gib_is_restored_exactly():
     given = asked(memory_mb=1000)
     made = changes("HostOOMKilled", given, most=1500)
 
@@ -250,30 +251,30 @@ def test_memory_that_is_no_whole_number_of_gib_survives_the_way_there_and_back()
 
 
 @pytest.mark.parametrize("cause", ["HostOOMKilled", "DataloaderKilled"])
-def test_where_there_is_no_more_memory_the_data_loader_gets_fewer_workers(cause):
+def test_data_loader_gets_fewer_workers_if_no_more_memory_is_available(cause):
     full = asked("train.py --dataloader_num_workers 12", memory_mb=512 * GIB)
 
     assert instead(cause, full).command == "train.py --dataloader_num_workers 6"
 
 
-def test_a_part_of_a_node_without_a_wish_of_its_own_is_left_to_its_owner():
+def test_job_on_part_of_a_node_without_a_memory_request_is_left_to_its_owner():
     assert changes("HostOOMKilled", asked(memory_mb=0)) == ()
 
 
-# --- made, and taken back
+# --- applied and reversed
 
 
 @pytest.mark.parametrize(
     "by_now",
     [asked(MEGATRON.replace("size 8", "size 2")), asked(MEGATRON.replace("size 8", "size 80")), asked("other.py")],
 )
-def test_who_has_changed_it_meanwhile_was_first(by_now):
+def test_change_does_not_apply_to_a_request_changed_meanwhile(by_now):
     with pytest.raises(RequestChangedMeanwhile, match="--micro-batch-size 8"):
         apply_changes(changes("OutOfMemoryError", asked(MEGATRON)), by_now)
 
 
 @given(st.text(max_size=80), st.integers(0, 2**20), st.sampled_from(["OutOfMemoryError", "HostOOMKilled"]))
-def test_whatever_a_command_says_a_change_can_be_made_and_taken_back(text, memory_mb, cause):
+def test_change_of_any_command_can_be_applied_and_reversed(text, memory_mb, cause):
     given_ = asked(f"{text} --micro-batch-size 8 --num-workers 4", memory_mb=memory_mb)
     made = changes(cause, given_)
 

@@ -1,4 +1,4 @@
-"""Spares: how often nodes are away and for how long, and how many must be free for that."""
+"""Spare nodes: the outages of nodes, and how many spares they require."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
         ([(1, GONE), (2, GONE), (3, UP)], [2]),
     ],
 )
-def test_a_node_is_away_until_it_answers_and_takes_work(told, hours):
+def test_outage_lasts_until_the_node_is_up_and_resumed(told, hours):
     noon = make.NOON
 
     found = list(outage_durations([(noon + at * HOUR, sign) for at, sign in told], noon + 10 * HOUR))
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.django_db
 
 
 def died(name, began, hours):
-    """Its cluster called it DOWN, and then it answered again."""
+    """The cluster reported the node DOWN, and later up again."""
     node = Node.objects.get(name=name)
     moves = (("IDLE", "DOWN", began), ("DOWN", "IDLE", began + hours * HOUR))
     Event.objects.bulk_create(
@@ -55,7 +55,7 @@ def home():
     return found
 
 
-def test_what_happened_is_what_spares_are_reckoned_from(home):
+def test_spares_are_calculated_from_past_outages(home):
     now = clock.now()
     died("seren-001", now - 10 * DAY, 24)
     died("seren-002", now - 5 * DAY, 48)
@@ -68,7 +68,7 @@ def test_what_happened_is_what_spares_are_reckoned_from(home):
     assert one.lacks == max(0, one.wanted - 4)
 
 
-def test_of_an_outage_that_began_before_the_window_the_part_within_it_counts(home):
+def test_only_the_part_of_an_outage_within_the_window_counts(home):
     now = clock.now()
     died("seren-001", now - 40 * DAY, 12 * 24)  # came back 28 days ago
     died("seren-002", now - 50 * DAY, 24)  # over before
@@ -78,7 +78,7 @@ def test_of_an_outage_that_began_before_the_window_the_part_within_it_counts(hom
     assert (one.outages, one.days_away) == (1, pytest.approx(2, abs=0.01))
 
 
-def test_who_has_been_away_all_the_time_counts_all_the_time(home):
+def test_node_that_was_down_all_the_time_counts_for_the_whole_window(home):
     now = clock.now()
     Event.objects.create(
         what="node.moved", cluster=home, node=Node.objects.get(name="seren-001"), by="sync", at=now - 40 * DAY,
@@ -90,7 +90,7 @@ def test_who_has_been_away_all_the_time_counts_all_the_time(home):
     assert (one.outages, one.days_away) == (1, pytest.approx(30, abs=0.01))
 
 
-def test_a_node_counts_since_it_joined(home):
+def test_node_counts_since_it_was_added(home):
     now = clock.now()
     node = Node.objects.get(name="seren-004")
     Event.objects.create(
@@ -102,13 +102,13 @@ def test_a_node_counts_since_it_joined(home):
     assert one.node_days == pytest.approx(3 * 30 + 3)
 
 
-def test_who_never_was_away_says_nothing(home):
+def test_nodes_without_outages_give_no_estimate(home):
     [one] = spare_reserves(clock.now())
 
-    assert (one.outages, one.wanted, one.lacks) == (0, 0, 0) and "nothing says how many" in one.sentence
+    assert (one.outages, one.wanted, one.lacks) == (0, 0, 0) and "cannot be estimated" in one.sentence
 
 
-def test_a_node_that_a_person_closed_was_not_lost_and_one_that_recovery_closed_was(home):
+def test_drain_by_a_user_is_not_an_outage_but_a_drain_by_recovery_is(home):
     by_hand, by_us = Node.objects.get(name="seren-001"), Node.objects.get(name="seren-002")
     node_actions.drain(by_hand, author=make.author(), why="new pumps", now=clock.now())
     node_actions.drain(by_us, author=RECOVERY_AUTHOR, why="GPUFallenOffBus", now=clock.now())
@@ -118,13 +118,13 @@ def test_a_node_that_a_person_closed_was_not_lost_and_one_that_recovery_closed_w
     assert (one.outages, one.free) == (1, 2)
 
 
-def test_kinds_do_not_replace_each_other(home):
+def test_node_kinds_do_not_replace_each_other(home):
     Node.objects.filter(name="seren-004").update(gpu_model="h100")
 
     assert [(one.kind, one.nodes) for one in spare_reserves(clock.now())] == [("8 × a100", 3), ("8 × h100", 1)]
 
 
-def test_the_page_shows_the_figures(home):
+def test_page_shows_the_spare_reserves(home):
     node_actions.drain(Node.objects.get(name="seren-001"), author=RECOVERY_AUTHOR, why="ECC", now=clock.now())
     reader = Client()
     reader.force_login(make.user("ada"))

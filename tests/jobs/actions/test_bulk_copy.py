@@ -1,4 +1,4 @@
-"""Rows by COPY are the rows that an INSERT would have made."""
+"""Rows written with COPY equal rows written with INSERT."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ def submitted(count):
     return job_actions.submit([spec] * count, cluster=seren, team=make.team(), author=author, now=clock.now())
 
 
-def kept(row, *but):
-    """All of its columns, as the database has them."""
+def stored_row(row, *but):
+    """Return all columns as stored in the database."""
     values = type(row).objects.filter(pk=row.pk).values().get()
     return {name: value for name, value in values.items() if name not in ("id", *but)}
 
 
-def test_a_row_by_copy_is_the_row_that_saving_would_have_made():
+def test_copied_row_equals_a_saved_row():
     copied = submitted(1)[0]
 
     saved = Job.objects.get(pk=copied.pk)
     saved.pk, saved.public_id, saved._state.adding = None, "another", True
     saved.save()
 
-    assert kept(copied, "public_id") == kept(saved, "public_id")
+    assert stored_row(copied, "public_id") == stored_row(saved, "public_id")
     assert saved.environment == RICH["environment"] and saved.name == RICH["name"]
 
 
-def test_the_event_of_each_new_job_is_the_one_that_saving_would_have_made():
+def test_bulk_event_of_a_new_job_equals_a_saved_event():
     job = submitted(MANY)[-1]
     author = Author(by="ada", user_id=job.user_id, source="10.0.0.7")
 
@@ -63,10 +63,10 @@ def test_the_event_of_each_new_job_is_the_one_that_saving_would_have_made():
     saved.save()
 
     written = Event.objects.exclude(pk=saved.pk).get(job=job)
-    assert kept(written, "at") == kept(saved, "at")
+    assert stored_row(written, "at") == stored_row(saved, "at")
 
 
-def test_the_keys_go_on_after_it():
+def test_sequence_continues_after_a_copy():
     many = submitted(MANY)
 
     one = make.job()
@@ -75,7 +75,7 @@ def test_the_keys_go_on_after_it():
     assert len({job.pk for job in many}) == MANY
 
 
-def test_no_two_rows_share_what_belongs_to_one():
+def test_copied_rows_do_not_share_mutable_defaults():
     one, other = submitted(2)
 
     one.flags.append("REQUEUED")
@@ -84,7 +84,7 @@ def test_no_two_rows_share_what_belongs_to_one():
     assert (other.flags, other.resume) == ([], {})
 
 
-def test_a_row_that_cannot_be_is_an_integrity_error():
+def test_invalid_copied_row_raises_integrity_error():
     teams = [Team(name="same") for _ in range(2)]
 
     with pytest.raises(IntegrityError), transaction.atomic():

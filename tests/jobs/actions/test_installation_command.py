@@ -1,4 +1,4 @@
-"""The identity of an installation on the command line."""
+"""The installation id on the command line."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from jobs.models import Installation
 pytestmark = pytest.mark.django_db
 
 
-def test_the_command_prints_the_identity(capsys):
+def test_command_prints_the_installation_id(capsys):
     call_command("installation")
 
     assert capsys.readouterr().out.strip() == Installation.current_id()
 
 
-def test_a_copy_gets_an_identity_of_its_own():
+def test_command_creates_a_new_id_for_a_copy():
     before = Installation.current_id()
 
     call_command("installation", new_identity=True, yes=True)
@@ -25,10 +25,10 @@ def test_a_copy_gets_an_identity_of_its_own():
     assert Installation.objects.count() == 1
 
 
-def test_a_new_identity_must_be_confirmed():
+def test_new_id_must_be_confirmed():
     before = Installation.current_id()
 
-    with pytest.raises(CommandError, match="confirm with --yes"):
+    with pytest.raises(CommandError, match="Confirm with --yes"):
         call_command("installation", new_identity=True)
 
     assert Installation.current_id() == before

@@ -1,4 +1,4 @@
-"""The verbs that change a job: what they need, what they leave behind, and that nobody can cheat the database."""
+"""Job actions: their preconditions, the rows they write, and the constraints of the database."""
 
 from datetime import timedelta
 
@@ -26,7 +26,7 @@ def end(attempt, state, **fields):
 # submit
 
 
-def test_a_submitted_job_waits_and_says_that_nobody_looked_at_it_yet():
+def test_submitted_job_waits_for_the_next_turn():
     job = make.job(name="llm-7b")
 
     assert (job.state, job.reason) == (State.PENDING, "None")
@@ -34,19 +34,19 @@ def test_a_submitted_job_waits_and_says_that_nobody_looked_at_it_yet():
     assert job.user.username == "ada"
 
 
-def test_submitting_leaves_an_event_with_who_and_by_which_request():
+def test_submission_event_names_user_and_request():
     event = make.job().events.get()
 
     assert (event.what, event.by, event.request_id, event.to_state) == ("job.submitted", "ada", "req-1", "PENDING")
 
 
-def test_a_job_submitted_on_hold_says_who_holds_it():
+def test_job_submitted_on_hold_is_held_by_its_owner():
     job = make.job(hold=True)
 
     assert (job.hold, job.reason) == (HoldKind.USER, "JobHeldUser")
 
 
-def test_an_array_becomes_a_row_a_task():
+def test_array_becomes_one_row_per_task():
     tasks = make.jobs({"array": "0-3%2"})
 
     assert [task.array_index for task in tasks] == [0, 1, 2, 3]
@@ -54,20 +54,20 @@ def test_an_array_becomes_a_row_a_task():
     assert [task.public_id for task in tasks] == [f"{tasks[0].array_id}_{i}" for i in range(4)]
 
 
-def test_all_jobs_of_a_request_or_none():
+def test_request_creates_all_of_its_jobs_or_none():
     with pytest.raises(InvalidField, match="the team has no job 'nobody'"):
         make.jobs({}, {"dependencies": "afterok:nobody"})
 
     assert not Job.objects.exists()
 
 
-def test_a_job_may_wait_for_another_of_the_same_request():
+def test_job_may_depend_on_another_job_of_the_same_request():
     first, second = make.jobs({"key": "a"}, {"dependencies": "afterok:@a"})
 
     assert second.dependencies.get().on == first
 
 
-def test_waiting_for_an_array_means_waiting_for_each_task():
+def test_dependency_on_an_array_includes_each_task():
     tasks = make.jobs({"array": "0-2"})
 
     job = make.job(dependencies=f"afterany:{tasks[0].array_id}")
@@ -75,7 +75,7 @@ def test_waiting_for_an_array_means_waiting_for_each_task():
     assert {d.on_id for d in job.dependencies.all()} == {task.pk for task in tasks}
 
 
-def test_the_jobs_of_another_team_cannot_be_waited_for():
+def test_dependency_on_a_job_of_another_team_is_rejected():
     make.team("other", ben="researcher")
     theirs = make.job(by="ben")
 
@@ -83,7 +83,7 @@ def test_the_jobs_of_another_team_cannot_be_waited_for():
         make.job(dependencies=f"afterok:{theirs.public_id}")
 
 
-def test_five_hundred_jobs_cost_no_more_statements_than_one(django_assert_max_num_queries):
+def test_five_hundred_jobs_need_no_more_statements_than_one(django_assert_max_num_queries):
     make.job()
     with django_assert_max_num_queries(14):
         make.jobs(*[{"name": f"j{n}"} for n in range(500)])
@@ -92,7 +92,7 @@ def test_five_hundred_jobs_cost_no_more_statements_than_one(django_assert_max_nu
 # promise, confirm, finish
 
 
-def test_a_promise_takes_the_gpus_and_leaves_a_deed():
+def test_allocation_holds_the_gpus_and_queues_a_submit_command():
     job = make.job(nodes=2, gpus_per_node=4)
 
     attempt = make.attempt(job)
@@ -104,7 +104,7 @@ def test_a_promise_takes_the_gpus_and_leaves_a_deed():
     assert Deed.objects.open().get().kind == "submit"
 
 
-def test_the_event_of_a_promise_names_every_gpu():
+def test_allocation_event_names_every_gpu():
     attempt = make.attempt(make.job(nodes=2, gpus_per_node=2))
 
     event = attempt.events.get(what="job.moved")
@@ -112,7 +112,7 @@ def test_the_event_of_a_promise_names_every_gpu():
     assert event.detail["gpus"] == {"seren-001": [0, 1], "seren-002": [0, 1]}
 
 
-def test_a_gpu_has_one_live_holder():
+def test_gpu_has_at_most_one_live_holder():
     make.attempt(make.job(gpus_per_node=2), gpus=(0, 1))
     late = make.job(gpus_per_node=2)
 
@@ -124,7 +124,7 @@ def test_a_gpu_has_one_live_holder():
     assert not late.attempts.exists()
 
 
-def test_a_released_gpu_may_be_held_again():
+def test_released_gpu_can_be_allocated_again():
     end(make.running(make.job(gpus_per_node=1), gpus=(0,)), State.COMPLETED)
 
     make.attempt(make.job(gpus_per_node=1), gpus=(0,))
@@ -137,14 +137,14 @@ def test_jobs_without_gpus_share_a_node():
     assert Allocation.objects.filter(gpu=None, released_at=None).count() == 2
 
 
-def test_a_job_has_one_live_attempt():
+def test_job_has_at_most_one_live_attempt():
     attempt = make.attempt()
 
     with pytest.raises(IntegrityError, match="one_live_attempt_per_job"), transaction.atomic():
         Attempt.objects.create(job=attempt.job, number=2, key="another")
 
 
-def test_a_job_that_moved_meanwhile_is_not_promised_twice():
+def test_job_that_changed_meanwhile_is_not_allocated_twice():
     stale = make.job(gpus_per_node=1)
     job_actions.cancel(Job.objects.get(pk=stale.pk), author=make.author())
 
@@ -154,7 +154,7 @@ def test_a_job_that_moved_meanwhile_is_not_promised_twice():
     assert not Allocation.objects.exists()
 
 
-def test_confirming_twice_starts_once():
+def test_second_confirmation_changes_nothing():
     attempt = make.running()
     started = attempt.job.started_at
 
@@ -175,14 +175,14 @@ def test_confirming_twice_starts_once():
         (State.NODE_FAIL, State.PENDING),
     ],
 )
-def test_how_an_attempt_ends_decides_what_the_job_becomes(ended, becomes):
+def test_end_of_an_attempt_decides_the_state_of_the_job(ended, becomes):
     job = end(make.running(), ended, exit_code=1)
 
     assert job.state == becomes
     assert not Allocation.objects.filter(released_at=None).exists()
 
 
-def test_a_failed_node_costs_requeue_budget_until_it_is_spent():
+def test_node_failures_consume_requeues_until_none_remain():
     job = make.job(gpus_per_node=1, requeue_limit=1)
 
     job = end(make.running(job), State.NODE_FAIL)
@@ -192,17 +192,17 @@ def test_a_failed_node_costs_requeue_budget_until_it_is_spent():
     assert (job.state, job.requeues) == (State.NODE_FAIL, 1)
 
 
-def test_an_attempt_ends_once():
+def test_attempt_ends_only_once():
     attempt = make.running()
     end(attempt, State.COMPLETED)
 
-    with pytest.raises(JobStateChanged, match="has ended already"):
+    with pytest.raises(JobStateChanged, match="has already ended"):
         end(attempt, State.FAILED)
 
     assert Job.objects.get(pk=attempt.job_id).state == State.COMPLETED
 
 
-def test_a_requeued_job_keeps_its_place_in_the_queue():
+def test_requeued_job_keeps_its_place_in_the_queue():
     job = make.job(gpus_per_node=1)
     before = job.submitted_at
 
@@ -215,7 +215,7 @@ def test_a_requeued_job_keeps_its_place_in_the_queue():
 # cancel, requeue, hold, release
 
 
-def test_cancelling_a_waiting_job_ends_it_at_once():
+def test_cancelled_waiting_job_ends_at_once():
     job = make.job()
 
     job_actions.cancel(job, author=make.author(), why="not needed")
@@ -224,7 +224,7 @@ def test_cancelling_a_waiting_job_ends_it_at_once():
     assert job.events.filter(why="not needed", to_state="CANCELLED").exists()
 
 
-def test_cancelling_a_running_job_asks_the_cluster_and_waits_for_its_word():
+def test_cancelled_running_job_ends_when_the_cluster_reports_it():
     attempt = make.running()
 
     job_actions.cancel(attempt.job, author=make.author())
@@ -235,21 +235,21 @@ def test_cancelling_a_running_job_asks_the_cluster_and_waits_for_its_word():
     assert end(Attempt.objects.get(), State.FAILED, signal=15).state == State.CANCELLED
 
 
-def test_a_job_that_finished_before_the_signal_came_is_completed():
+def test_job_that_finished_before_the_cancel_is_completed():
     attempt = make.running()
     job_actions.cancel(attempt.job, author=make.author())
 
     assert end(Attempt.objects.get(), State.COMPLETED).state == State.COMPLETED
 
 
-def test_a_cancel_that_came_while_the_loop_looked_is_not_forgotten():
+def test_concurrent_cancel_is_not_lost():
     seen_before = make.running()
     job_actions.cancel(Job.objects.get(), author=make.author())
 
     assert end(seen_before, State.NODE_FAIL).state == State.CANCELLED
 
 
-def test_a_cancel_does_not_bring_back_a_flag_that_is_gone():
+def test_cancel_does_not_restore_a_removed_flag():
     attempt = make.attempt()
     stale = Job.objects.get()
     job_actions.confirm_start(attempt, started_at=clock.now(), author=make.author())
@@ -260,7 +260,7 @@ def test_a_cancel_does_not_bring_back_a_flag_that_is_gone():
 
 
 @pytest.mark.parametrize("verb", [job_actions.cancel, job_actions.requeue])
-def test_what_runs_on_a_cluster_we_only_watch_is_stopped_there(verb):
+def test_job_on_a_cluster_that_is_not_driven_cannot_be_stopped(verb):
     job = make.running().job
     Cluster.objects.update(mode="observe")
 
@@ -268,31 +268,31 @@ def test_what_runs_on_a_cluster_we_only_watch_is_stopped_there(verb):
         verb(Job.objects.get(pk=job.pk), author=make.author())
 
 
-def test_nothing_is_submitted_to_a_cluster_we_only_watch():
-    with pytest.raises(InvalidField, match="cluster: seren is only observed"):
+def test_submission_to_a_cluster_in_mode_observe_is_rejected():
+    with pytest.raises(InvalidField, match="cluster: seren is in mode observe"):
         make.job(cluster=make.cluster(mode="observe"))
 
 
-def test_a_task_may_be_meant_by_its_own_name_and_by_its_arrays():
+def test_dependency_can_name_a_task_and_its_array():
     tasks = make.jobs({"array": "0-1"})
     array, first = tasks[0].array_id, tasks[0].public_id
 
     job = make.job(dependencies=f"afterok:{array},afterok:{first}")
 
     assert job.dependencies.count() == 2
-    with pytest.raises(InvalidField, match="asks two different ends"):
+    with pytest.raises(InvalidField, match="requires two different outcomes"):
         make.job(dependencies=f"afterok:{array},afterany:{first}")
 
 
-def test_cancelling_twice_says_so():
+def test_second_cancel_is_rejected():
     job = make.running().job
     job_actions.cancel(job, author=make.author())
 
-    with pytest.raises(JobStateChanged, match="is being cancelled already"):
+    with pytest.raises(JobStateChanged, match="is already being cancelled"):
         job_actions.cancel(job, author=make.author())
 
 
-def test_a_cancel_overrules_a_requeue_that_is_on_its_way():
+def test_cancel_overrides_a_pending_requeue():
     attempt = make.running()
     job_actions.requeue(attempt.job, author=make.author())
     job_actions.cancel(attempt.job, author=make.author())
@@ -301,7 +301,7 @@ def test_a_cancel_overrules_a_requeue_that_is_on_its_way():
     assert end(Attempt.objects.get(), State.FAILED).state == State.CANCELLED
 
 
-def test_a_requeue_by_a_person_costs_no_budget():
+def test_requeue_by_a_user_consumes_no_requeue_limit():
     attempt = make.running()
     job_actions.requeue(attempt.job, author=make.author())
 
@@ -311,7 +311,7 @@ def test_a_requeue_by_a_person_costs_no_budget():
 
 
 @pytest.mark.parametrize("verb", [job_actions.cancel, job_actions.requeue, job_actions.hold, job_actions.release])
-def test_a_finished_job_takes_no_verb(verb):
+def test_finished_job_accepts_no_action(verb):
     job = make.job()
     job_actions.cancel(job, author=make.author())
 
@@ -319,7 +319,7 @@ def test_a_finished_job_takes_no_verb(verb):
         verb(job, author=make.author())
 
 
-def test_an_owner_cannot_release_what_an_operator_holds():
+def test_owner_cannot_release_an_operators_hold():
     job = make.job()
     job_actions.hold(job, author=make.author(), operator=True)
 
@@ -330,7 +330,7 @@ def test_an_owner_cannot_release_what_an_operator_holds():
     assert job.hold == HoldKind.NONE
 
 
-def test_an_owner_cannot_weaken_an_operators_hold():
+def test_owner_cannot_replace_an_operators_hold():
     job = make.job()
     seen_before = Job.objects.get()
     job_actions.hold(job, author=make.author(), operator=True)
@@ -341,7 +341,7 @@ def test_an_owner_cannot_weaken_an_operators_hold():
     assert Job.objects.get().hold == HoldKind.ADMIN
 
 
-def test_a_refused_launch_waits_for_a_person():
+def test_rejected_job_is_held():
     attempt = make.attempt()
 
     job_actions.record_submit_refusal(attempt, "invalid account", now=clock.now(), author=make.author())
@@ -353,7 +353,7 @@ def test_a_refused_launch_waits_for_a_person():
     assert (job.flags, job.hold) == ([], HoldKind.NONE)
 
 
-def test_what_was_never_sent_can_be_withdrawn():
+def test_attempt_that_was_never_submitted_can_be_withdrawn():
     attempt = make.attempt()
     job_actions.cancel(attempt.job, author=make.author())
     attempt.refresh_from_db()
@@ -367,7 +367,7 @@ def test_what_was_never_sent_can_be_withdrawn():
 # explaining, correcting
 
 
-def test_only_reasons_that_changed_are_written():
+def test_only_changed_wait_reasons_are_written():
     job = make.job()
 
     assert job_actions.store_wait_reasons([(job.pk, "Resources", "No room.")]) == 1
@@ -375,13 +375,13 @@ def test_only_reasons_that_changed_are_written():
     assert job_actions.store_wait_reasons([]) == 0
 
 
-def test_a_job_that_started_meanwhile_keeps_no_reason_to_wait():
+def test_started_job_gets_no_wait_reason():
     job = make.attempt().job
 
     assert job_actions.store_wait_reasons([(job.pk, "Resources", "No room.")]) == 0
 
 
-def test_attempts_may_swap_gpus_when_the_cluster_gave_others():
+def test_attempts_may_swap_gpus_when_the_cluster_chose_others():
     one = make.attempt(make.job(gpus_per_node=1), gpus=(0,))
     two = make.attempt(make.job(gpus_per_node=1), gpus=(1,))
     node = Node.objects.get(name="seren-001").pk
@@ -394,11 +394,11 @@ def test_attempts_may_swap_gpus_when_the_cluster_gave_others():
     )
 
     assert (one.allocations.get().gpu, two.allocations.get().gpu) == (1, 0)
-    told = Event.objects.filter(what="job.placed").order_by("attempt_id")
-    assert [event.detail["gpus"] for event in told] == [{"seren-001": [1]}, {"seren-001": [0]}]
+    events = Event.objects.filter(what="job.placed").order_by("attempt_id")
+    assert [event.detail["gpus"] for event in events] == [{"seren-001": [1]}, {"seren-001": [0]}]
 
 
-def test_a_correction_onto_a_held_gpu_is_refused():
+def test_correction_to_a_held_gpu_is_rejected():
     one = make.attempt(make.job(gpus_per_node=1), gpus=(0,))
     make.attempt(make.job(gpus_per_node=1), gpus=(1,))
     node = Node.objects.get(name="seren-001").pk
@@ -411,14 +411,14 @@ def test_a_correction_onto_a_held_gpu_is_refused():
 
 
 @pytest.mark.parametrize("change", [lambda e: e.update(why="nothing happened"), lambda e: e.delete()])
-def test_an_event_is_never_edited(change):
+def test_events_cannot_be_edited(change):
     make.job()
 
     with pytest.raises((InternalError, Error), match="append-only"), transaction.atomic():
         change(Event.objects.all())
 
 
-def test_every_move_has_its_event():
+def test_every_state_change_has_an_event():
     attempt = make.running()
     job = end(attempt, State.COMPLETED)
 
@@ -427,7 +427,7 @@ def test_every_move_has_its_event():
     assert moves == [("PENDING", "RUNNING"), ("RUNNING", "COMPLETED")]
 
 
-def test_elapsed_and_waited_are_measured_from_the_record():
+def test_elapsed_and_waited_times_come_from_the_row():
     job = make.running().job
 
     assert job.elapsed(clock.now()) > timedelta(minutes=4)

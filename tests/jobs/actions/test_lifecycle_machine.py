@@ -1,7 +1,8 @@
-"""Any sequence of verbs, by people and by loops: the record does what a model of thirty lines says, or nothing at all.
+"""Random sequences of actions by users and loops: the database does what a model of thirty lines does, or nothing at
+all.
 
-The model knows no database, no flags and no sentences. After every step the rows are what it says, GPUs are held by
-live attempts and by nobody else, and the history told by the Events alone comes to the same.
+The model has no database, no flags and no sentences. After every step the rows match the model, GPUs are held only by
+live attempts, and the history in the Events gives the same state.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ ENDS = (State.COMPLETED, State.FAILED, State.TIMEOUT, State.NODE_FAIL, State.CAN
 
 @dataclass
 class Model:
-    """One job as it should be."""
+    """The expected state of one job."""
 
     budget: int
     state: State = State.PENDING
     held: bool = False
     live: bool = False
-    wanted: str = ""
+    requested: str = ""
     attempts: int = 0
 
     def hold(self, yes: bool) -> bool:
@@ -47,16 +48,16 @@ class Model:
     def promise(self) -> bool:
         if self.state != State.PENDING or self.held:
             return False
-        self.state, self.live, self.wanted, self.attempts = State.RUNNING, True, "", self.attempts + 1
+        self.state, self.live, self.requested, self.attempts = State.RUNNING, True, "", self.attempts + 1
         return True
 
-    def stop(self, wanted: State) -> bool:
-        if wanted == State.CANCELLED and self.state == State.PENDING:
+    def stop(self, requested: State) -> bool:
+        if requested == State.CANCELLED and self.state == State.PENDING:
             self.state = State.CANCELLED
             return True
-        if not self.live or self.wanted == State.CANCELLED:
+        if not self.live or self.requested == State.CANCELLED:
             return False
-        self.wanted = wanted
+        self.requested = requested
         return True
 
     def end(self, how: State) -> bool:
@@ -67,11 +68,11 @@ class Model:
         return True
 
     def _becomes(self, how: State) -> State:
-        if how == State.COMPLETED or self.wanted == State.CANCELLED:
+        if how == State.COMPLETED or self.requested == State.CANCELLED:
             return how if how == State.COMPLETED else State.CANCELLED
-        if self.wanted == State.PENDING:
+        if self.requested == State.PENDING:
             return State.PENDING
-        if self.wanted == State.PREEMPTED:
+        if self.requested == State.PREEMPTED:
             return State.PENDING if self.budget else State.PREEMPTED
         if how in PLATFORM_FAILURES and self.budget:
             self.budget -= 1
@@ -113,16 +114,16 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     @rule(number=pick, yes=st.booleans())
     def hold_or_release(self, number, yes):
-        if found := self.job(number):
-            job, model = found
+        if pair := self.job(number):
+            job, model = pair
             verb = job_actions.hold if yes else job_actions.release
             self.tried(model.hold(yes), lambda: verb(job, author=make.author()))
 
     @rule(number=pick, node=st.integers(0, 3), upper=st.booleans())
     def promise(self, number, node, upper):
-        if not (found := self.job(number)):
+        if not (pair := self.job(number)):
             return
-        job, model = found
+        job, model = pair
         gpus = (4, 5, 6, 7) if upper else (0, 1, 2, 3)
         free = not Allocation.objects.live().filter(node=self.nodes[node], gpu__in=gpus).exists()
         place = NodeGpus(node_id=self.nodes[node].pk, name=self.nodes[node].name, gpus=gpus)
@@ -133,28 +134,28 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     @rule(number=pick)
     def confirm(self, number):
-        if (found := self.job(number)) and (attempt := found[0].attempts.last()):
+        if (pair := self.job(number)) and (attempt := pair[0].attempts.last()):
             job_actions.confirm_start(attempt, started_at=clock.now(), author=make.LOOP)
 
-    @rule(number=pick, wanted=st.sampled_from([State.CANCELLED, State.PENDING, State.PREEMPTED]))
-    def stop(self, number, wanted):
-        if not (found := self.job(number)):
+    @rule(number=pick, requested=st.sampled_from([State.CANCELLED, State.PENDING, State.PREEMPTED]))
+    def stop(self, number, requested):
+        if not (pair := self.job(number)):
             return
-        job, model = found
+        job, model = pair
         verbs = {
             State.CANCELLED: lambda: job_actions.cancel(job, author=make.author()),
             State.PENDING: lambda: job_actions.requeue(job, author=make.author()),
             State.PREEMPTED: lambda: job_actions.preempt(job, author=make.LOOP, why="Other work needs the room."),
         }
-        self.tried(model.stop(wanted), verbs[wanted])
+        self.tried(model.stop(requested), verbs[requested])
 
     @rule(number=pick, how=st.sampled_from(ENDS))
     def end(self, number, how):
         """Of the newest attempt, though it may have ended before: news comes twice."""
-        if not (found := self.job(number)) or not (attempt := found[0].attempts.last()):
+        if not (pair := self.job(number)) or not (attempt := pair[0].attempts.last()):
             return
         ended = AttemptEnd(state=how, at=clock.now(), exit_code=0 if how == State.COMPLETED else 1)
-        self.tried(found[1].end(how), lambda: job_actions.finish(attempt, ended, author=make.LOOP))
+        self.tried(pair[1].end(how), lambda: job_actions.finish(attempt, ended, author=make.LOOP))
 
     @invariant()
     def the_rows_are_what_the_model_says(self):

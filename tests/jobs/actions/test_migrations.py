@@ -1,4 +1,4 @@
-"""Indexes that are made beside the work of others: after an interruption, and while somebody waits for his turn."""
+"""Concurrent index creation in migrations: after an interruption, and next to a waiting transaction."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def before():
     call_command("migrate", verbosity=0)
 
 
-def test_an_index_that_an_interruption_left_is_made_anew(before):
+def test_index_left_invalid_by_an_interruption_is_rebuilt(before):
     with connection.cursor() as cursor:
         cursor.execute("CREATE INDEX event_node_asked ON jobs_event (id)")
 
@@ -45,8 +45,8 @@ def test_an_index_that_an_interruption_left_is_made_anew(before):
     assert [(name, valid) for name, valid, _ in made()] == [("event_node_asked", True), ("event_node_moved", True)]
 
 
-def test_who_waits_for_his_turn_keeps_no_index_from_being_made(before):
-    found, is_refused = [], threading.Event()
+def test_waiting_transaction_does_not_block_index_creation(before):
+    names, is_refused = [], threading.Event()
 
     def again_after(seconds):
         is_refused.set()
@@ -54,7 +54,7 @@ def test_who_waits_for_his_turn_keeps_no_index_from_being_made(before):
 
     def second():
         with prepare.prepare_lock(again_after):
-            found.extend(made())
+            names.extend(made())
         connection.close()
 
     with prepare.prepare_lock():
@@ -64,4 +64,4 @@ def test_who_waits_for_his_turn_keeps_no_index_from_being_made(before):
         call_command("migrate", verbosity=0)
     waits.join(PATIENCE_S)
 
-    assert sorted(found) == before
+    assert sorted(names) == before

@@ -1,4 +1,4 @@
-"""What a running attempt reports of itself, and what its token does not open."""
+"""Progress reports of running attempts, and the limits of their tokens."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def beats(*steps, **more):
     return {"heartbeats": [{"step": step, "at": f"2026-01-01T00:00:{step:02d}Z", **more} for step in steps]}
 
 
-def test_a_batch_is_kept_and_the_newest_is_the_pulse(report, attempt):
+def test_batch_is_stored_and_the_newest_report_becomes_the_pulse(report, attempt):
     taken = report(beats(1, 3, 2, loss=2.5, tokens=10))
 
     assert taken == {"heartbeats": 3, "checkpoints": 0, "stop_as": ""}
@@ -57,7 +57,7 @@ def test_a_batch_is_kept_and_the_newest_is_the_pulse(report, attempt):
     assert (pulse.step, pulse.loss, pulse.tokens) == (3, 2.5, 10)
 
 
-def test_a_batch_is_one_statement(report):
+def test_batch_needs_one_statement(report):
     with CaptureQueriesContext(
         connection,
     ) as queries:
@@ -66,7 +66,7 @@ def test_a_batch_is_one_statement(report):
     assert len(queries) == 1
 
 
-def test_a_report_under_a_key_is_answered_as_it_was(attempt):
+def test_repeated_report_with_an_idempotency_key_gets_the_stored_response(attempt):
     def send(key, body, of=attempt):
         headers = {"Authorization": f"Bearer {progress.run_token(of.key)}", "Idempotency-Key": key}
         return Client().post("/api/v1/progress/", json.dumps(body), content_type="application/json", headers=headers)
@@ -81,14 +81,14 @@ def test_a_report_under_a_key_is_answered_as_it_was(attempt):
     assert send("k1", beats(1, 2), of=sibling).json()["heartbeats"] == 2, "another run's key is another key"
 
 
-def test_the_same_report_twice_is_kept_once(report):
+def test_duplicate_report_is_stored_once(report):
     report(beats(1, 2))
 
     assert report(beats(1, 2, 3))["heartbeats"] == 1
     assert Progress.objects.count() == 3
 
 
-def test_what_a_heartbeat_leaves_out_stays_as_it_was(report, attempt):
+def test_fields_that_a_heartbeat_omits_keep_their_values(report, attempt):
     report(beats(1, loss=2.5))
     report(beats(2))
 
@@ -96,20 +96,20 @@ def test_what_a_heartbeat_leaves_out_stays_as_it_was(report, attempt):
     assert (pulse.step, pulse.loss) == (2, 2.5)
 
 
-def test_a_late_report_does_not_turn_the_pulse_back(report, attempt):
+def test_late_report_does_not_replace_a_newer_pulse(report, attempt):
     report(beats(5))
     report(beats(4))
 
     assert Pulse.objects.get(attempt=attempt).step == 5
 
 
-def test_a_clock_that_is_ahead_is_set_back_to_ours(report):
+def test_future_timestamp_is_replaced_by_the_present_time(report):
     report({"heartbeats": [{"step": 1, "at": "2999-01-01T00:00:00Z"}]})
 
     assert Progress.objects.get().at <= clock.now()
 
 
-def test_a_loss_that_is_no_number_is_kept_as_it_is(report):
+def test_nan_loss_is_stored(report):
     report({"heartbeats": [{"step": 1, "loss": "NaN", "grad_norm": "Infinity"}]})
 
     row = Progress.objects.get()
@@ -133,7 +133,7 @@ def test_checkpoints_are_saved_and_then_durable(report, attempt):
     ]
 
 
-def test_the_stall_of_a_save_is_kept_when_it_becomes_durable_and_not_for_another_step(report):
+def test_stall_is_kept_when_a_checkpoint_becomes_durable_but_not_for_another_step(report):
     report({"checkpoints": [{"path": "/ckpt/last", "step": 10, "stall_s": 1.5}]})
     report({"checkpoints": [{"path": "/ckpt/last", "step": 10, "durable": True}]})
     assert Checkpoint.objects.get().stall_s == 1.5
@@ -142,7 +142,7 @@ def test_the_stall_of_a_save_is_kept_when_it_becomes_durable_and_not_for_another
     assert Checkpoint.objects.get().stall_s is None
 
 
-def test_a_path_that_is_written_again_is_another_checkpoint(report):
+def test_path_that_is_written_again_is_a_new_checkpoint(report):
     report({"checkpoints": [{"path": "/ckpt/last", "step": 10, "durable": True}]})
     report({"checkpoints": [{"path": "/ckpt/last", "step": 20}]})
 
@@ -150,13 +150,13 @@ def test_a_path_that_is_written_again_is_another_checkpoint(report):
     assert (row.step, row.durable_at) == (20, None)
 
 
-def test_it_is_told_when_it_is_asked_to_stop(report, attempt):
+def test_report_response_contains_a_requested_stop(report, attempt):
     job_actions.cancel(attempt.job, author=SYNC, why="enough")
 
     assert report({})["stop_as"] == State.CANCELLED
 
 
-def test_after_its_end_the_token_opens_nothing(report, attempt):
+def test_token_is_invalid_after_the_end_of_the_attempt(report, attempt):
     job_actions.finish(attempt, AttemptEnd(state=State.COMPLETED, at=clock.now(), exit_code=0), author=SYNC)
 
     for body in (beats(1), {"checkpoints": [{"path": "/x", "step": 1}]}):
@@ -164,7 +164,7 @@ def test_after_its_end_the_token_opens_nothing(report, attempt):
     assert not Progress.objects.exists() and not Checkpoint.objects.exists()
 
 
-def test_a_token_is_good_for_its_own_attempt_alone(attempt):
+def test_token_is_valid_only_for_its_own_attempt(attempt):
     theirs = make.running(make.job(make.person("ada"), gpus_per_node=1), gpus=(1,)).attempts.get()
     signature = progress.run_token(attempt.key).rpartition(".")[2]
 
@@ -177,11 +177,11 @@ def test_a_token_is_good_for_its_own_attempt_alone(attempt):
 @pytest.mark.parametrize(
     "token", ["", "x", "acme_run_", "acme_run_x.", "acme_run_..", "acme_run_ä.ö", "acme_" + "x" * 43]
 )
-def test_no_other_token_opens_it(token, attempt):
+def test_other_tokens_are_rejected(token, attempt):
     reporter("", token=token.encode().decode("latin-1"))(beats(1), 401)
 
 
-def test_neither_a_person_nor_a_session_reports_for_a_job(attempt):
+def test_users_cannot_report_for_a_job(attempt):
     ada = Caller(make.person("ada"))
     browser = Client()
     browser.force_login(ada.user)
@@ -191,7 +191,7 @@ def test_neither_a_person_nor_a_session_reports_for_a_job(attempt):
 
 
 @pytest.mark.parametrize("path", ["jobs/", "me/", "nodes/", "schema/"])
-def test_the_token_of_a_run_opens_nothing_else(path, attempt):
+def test_run_token_is_rejected_by_other_endpoints(path, attempt):
     headers = {"Authorization": f"Bearer {progress.run_token(attempt.key)}"}
 
     assert Client().get(f"/api/v1/{path}", headers=headers).status_code == 401
@@ -229,22 +229,22 @@ def test_the_token_of_a_run_opens_nothing_else(path, attempt):
         ([], "object"),
     ],
 )
-def test_a_bad_report_is_refused_by_name_and_nothing_is_kept(report, body, named):
+def test_invalid_report_is_rejected_with_its_field_and_not_stored(report, body, named):
     assert named in json.dumps(report(body, 400))
     assert not Progress.objects.exists() and not Pulse.objects.exists() and not Checkpoint.objects.exists()
 
 
-def test_a_section_is_declared_and_ended_and_said_again_it_is_the_same(report, attempt):
+def test_repeated_section_report_changes_nothing(report, attempt):
     began = {"name": "evaluation", "began_at": "2026-01-01T00:00:00Z"}
 
-    for said in (began, began, {**began, "ended_at": "2026-01-01T00:05:00Z"}, began):
-        report({"sections": [said]})
+    for payload in (began, began, {**began, "ended_at": "2026-01-01T00:05:00Z"}, began):
+        report({"sections": [payload]})
 
     [section] = attempt.sections.all()
     assert (section.ended_at - section.began_at).total_seconds() == 300
 
 
-def test_a_section_of_the_future_begins_now(report, attempt):
+def test_section_in_the_future_starts_now(report, attempt):
     report({"sections": [{"name": "compile", "began_at": "2126-01-01T00:00:00Z"}]})
 
     section = attempt.sections.get()
@@ -252,7 +252,7 @@ def test_a_section_of_the_future_begins_now(report, attempt):
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("payload", "why"),
     [
         ({"began_at": "2026-01-01T00:00:00Z"}, "name"),
         ({"name": "evaluation"}, "began_at: is missing"),
@@ -260,38 +260,41 @@ def test_a_section_of_the_future_begins_now(report, attempt):
         ({"name": "evaluation", "began_at": "yesterday"}, "began_at"),
     ],
 )
-def test_a_section_without_sense_is_refused_with_its_number(report, said, why):
-    answer = report({"sections": [{"name": "compile", "began_at": "2026-01-01T00:00:00Z"}, said]}, status=400)
+def test_invalid_section_is_rejected_with_its_position(report, payload, why):
+    answer = report({"sections": [{"name": "compile", "began_at": "2026-01-01T00:00:00Z"}, payload]}, status=400)
 
     assert "number 1" in json.dumps(answer) and why in json.dumps(answer)
 
 
-def test_times_of_ranks_are_kept_the_newest_few(report, attempt):
+def test_only_the_newest_rank_times_are_kept(report, attempt):
     for number in range(20):
         report({"ranks": [{"seconds": [number, 1.0], "nodes": ["gpu001", "gpu002"]}]})
 
-    kept = [row.seconds[0] for row in attempt.rank_times.order_by("pk")]
-    assert kept == list(range(4, 20))
+    stored = [row.seconds[0] for row in attempt.rank_times.order_by("pk")]
+    assert stored == list(range(4, 20))
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("payload", "why"),
     [
-        ({"seconds": [1.0, 1.0], "nodes": ["gpu001"]}, "nodes: there are 1 for 2 ranks"),
-        ({"seconds": [1.0], "nodes": ["gpu001"], "groups": ["a", "b"]}, "groups: there are 2 for 1 ranks"),
-        ({"seconds": [-1.0], "nodes": ["gpu001"]}, "no time that a step can take"),
-        ({"seconds": ["NaN"], "nodes": ["gpu001"]}, "no time that a step can take"),
+        ({"seconds": [1.0, 1.0], "nodes": ["gpu001"]}, "nodes: length is 1, but seconds has length 2"),
+        (
+            {"seconds": [1.0], "nodes": ["gpu001"], "groups": ["a", "b"]},
+            "groups: length is 2, but seconds has length 1",
+        ),
+        ({"seconds": [-1.0], "nodes": ["gpu001"]}, "not a valid step time"),
+        ({"seconds": ["NaN"], "nodes": ["gpu001"]}, "not a valid step time"),
     ],
 )
-def test_times_without_sense_are_refused(report, attempt, said, why):
-    assert why in json.dumps(report({"ranks": [said]}, status=400))
+def test_invalid_rank_times_are_rejected(report, attempt, payload, why):
+    assert why in json.dumps(report({"ranks": [payload]}, status=400))
     assert not attempt.rank_times.exists()
 
 
 # --- stacks
 
 
-def test_a_job_says_once_that_it_can_be_asked_for_its_stacks(report, attempt):
+def test_job_declares_its_stacks_signal_once(report, attempt):
     report({"stacks": "usr2"})
     report({"heartbeats": [{"step": 1}]})
     attempt.refresh_from_db()
@@ -302,14 +305,14 @@ def test_a_job_says_once_that_it_can_be_asked_for_its_stacks(report, attempt):
     assert attempt.stacks_signal == ""
 
 
-def test_what_is_no_signal_is_refused_with_the_field(report):
+def test_invalid_stacks_signal_is_rejected_with_the_field(report):
     answer = report({"stacks": "hello"}, status=400)
 
-    assert "'hello' is no signal such as USR1" in str(answer["stacks"])
-    assert "TERM is none of USR1, USR2" in str(report({"stacks": "B:TERM"}, status=400)["stacks"])
+    assert "'hello' is not a signal such as USR1" in str(answer["stacks"])
+    assert "TERM is not one of USR1, USR2" in str(report({"stacks": "B:TERM"}, status=400)["stacks"])
 
 
-def test_squares_are_kept_beside_the_tokens(report, attempt):
+def test_sum_of_squared_lengths_is_stored_with_the_tokens(report, attempt):
     report({"heartbeats": [{"step": 1, "tokens": 4096, "sum_sq": 3.5e9}]})
 
     assert Progress.objects.get().sum_sq == 3.5e9

@@ -1,4 +1,4 @@
-"""Old rows go in batches, each for itself, until the time of a run is over."""
+"""Old rows are deleted in separate batches until the time of a run is over."""
 
 from datetime import timedelta
 
@@ -18,7 +18,7 @@ NOW = make.NOON
 
 @pytest.fixture
 def minutes(db):
-    """Ten rows, the oldest first."""
+    """Ten rows in chronological order."""
     cluster = make.cluster(nodes=0)
     zero = dict.fromkeys(("gpus", "held", "closed", "running", "waiting", "wanted"), 0)
     rows = [Minute(cluster=cluster, at=NOW - timedelta(days=90, minutes=n), **zero) for n in range(10)]
@@ -27,38 +27,38 @@ def minutes(db):
 
 
 def after(batches):
-    """A deadline that is over after so many batches."""
+    """Return a deadline that is over after this many batches."""
     ticks = iter(range(1000))
     return DeleteDeadline(seconds=batches, monotonic=lambda: next(ticks))
 
 
-def test_all_rows_go_in_batches(minutes):
+def test_all_rows_are_deleted_in_batches(minutes):
     with CaptureQueriesContext(
         connection,
-    ) as asked:
+    ) as queries:
         assert delete_all(minutes, after(100), size=4) == 10
 
-    assert sum(query["sql"].startswith("DELETE") for query in asked) == 3
+    assert sum(query["sql"].startswith("DELETE") for query in queries) == 3
     assert not Minute.objects.exists()
 
 
-def test_a_run_whose_time_is_over_keeps_what_it_deleted_and_the_next_one_goes_on(minutes):
+def test_run_that_exceeds_its_time_keeps_its_deletions_and_the_next_run_continues(minutes):
     assert delete_all(minutes, after(1), size=4) == 4
     assert Minute.objects.count() == 6
 
     assert delete_all(minutes, after(100), size=4) == 6
 
 
-def test_a_table_gets_one_batch_at_least(minutes):
+def test_every_table_gets_at_least_one_batch(minutes):
     assert delete_all(minutes, after(0), size=4) == 4
 
 
-def test_a_batch_is_no_larger_than_asked(minutes):
+def test_batch_has_at_most_the_requested_size(minutes):
     assert delete_batch(minutes, 3) == 3
     assert Minute.objects.count() == 7
 
 
-def test_rows_that_are_to_be_kept_are_kept(minutes):
+def test_rows_outside_the_query_are_not_deleted(minutes):
     newest = Minute.objects.order_by("-at").first()
 
     delete_all(Minute.objects.exclude(pk=newest.pk), after(100), size=4)
@@ -66,7 +66,7 @@ def test_rows_that_are_to_be_kept_are_kept(minutes):
     assert list(Minute.objects.all()) == [newest]
 
 
-def test_each_batch_is_a_transaction_of_its_own(transactional_db):
+def test_each_batch_is_a_separate_transaction(transactional_db):
     user = make.user("ada")
     old = [IdempotencyKey(user=user, key=str(n), digest="", status=200, body="") for n in range(6)]
     IdempotencyKey.objects.bulk_create(old)
@@ -83,7 +83,7 @@ def test_each_batch_is_a_transaction_of_its_own(transactional_db):
     assert IdempotencyKey.objects.count() == 2
 
 
-def test_expired_sessions_and_old_answers_are_forgotten(db):
+def test_expired_sessions_and_old_responses_are_deleted(db):
     user = make.user("ada")
     for name, days in (("old", -1), ("new", 1)):
         Session.objects.create(session_key=name, session_data="", expire_date=NOW + timedelta(days=days))
@@ -97,6 +97,6 @@ def test_expired_sessions_and_old_answers_are_forgotten(db):
     assert [row.key for row in IdempotencyKey.objects.all()] == ["new"]
 
 
-def test_old_minutes_are_forgotten_in_batches(minutes, django_assert_max_num_queries):
+def test_old_minutes_are_deleted_in_batches(minutes, django_assert_max_num_queries):
     assert DELETE_BATCH_SIZE == 5_000
     assert delete_old_minutes(NOW) == 10

@@ -1,4 +1,4 @@
-"""`manage.py token`: the secret alone on stdout, or one sentence and a failure."""
+"""`manage.py token`: prints only the secret, or one error sentence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.jobs.api import api_make as make
 pytestmark = pytest.mark.django_db
 
 
-def test_prints_the_secret_and_nothing_else(client):
+def test_command_prints_only_the_secret(client):
     make.person("ada")
     out = io.StringIO()
 
@@ -28,17 +28,17 @@ def test_prints_the_secret_and_nothing_else(client):
     assert answer.json()["user"] == "ada"
 
 
-def test_a_token_made_here_is_told_like_any_other():
+def test_token_created_by_the_command_has_an_event():
     make.person("ada")
 
     call_command("token", "ada", "--scope", "read", stdout=io.StringIO())
 
-    told = Event.objects.get(what="token.made")
-    assert told.by.endswith("manage.py")
-    assert told.detail == {"token": Token.objects.get().prefix, "name": "script", "user": "ada", "scope": "read"}
+    event = Event.objects.get(what="token.made")
+    assert event.by.endswith("manage.py")
+    assert event.detail == {"token": Token.objects.get().prefix, "name": "script", "user": "ada", "scope": "read"}
 
 
-def test_it_may_be_good_from_some_networks_only(client):
+def test_token_can_be_limited_to_networks(client):
     make.person("ada")
     out = io.StringIO()
 
@@ -53,17 +53,17 @@ def test_it_may_be_good_from_some_networks_only(client):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["nobody", "--scope", "read"], "There is no user 'nobody'."),
-        (["ada", "--scope", "root"], "'root' is no scope; there are read, submit, operate, admin."),
+        (["nobody", "--scope", "read"], "User 'nobody' not found."),
+        (["ada", "--scope", "root"], "'root' is not a scope. Use one of read, submit, operate, admin."),
         (["ada", "--scope", "read", "--days", "0"], "--days 0 is not between 1 and 3650."),
-        (["ada", "--scope", "read", "--team", "speech"], "ada is in no team 'speech'."),
+        (["ada", "--scope", "read", "--team", "speech"], "ada is not a member of team 'speech'."),
         (
             ["ada", "--scope", "read", "--network", "10.0.0.1/8"],
-            "'10.0.0.1/8' is no network such as 10.0.0.0/8 or 2001:db8::/32: 10.0.0.1/8 has host bits set",
+            "'10.0.0.1/8' is not a network such as 10.0.0.0/8 or 2001:db8::/32: 10.0.0.1/8 has host bits set.",
         ),
     ],
 )
-def test_what_cannot_be_is_one_sentence_and_exit_code_1(words, sentence):
+def test_invalid_arguments_give_one_sentence_and_exit_code_1(words, sentence):
     make.person("ada")
 
     with pytest.raises(CommandError) as failed:
@@ -75,7 +75,7 @@ def test_what_cannot_be_is_one_sentence_and_exit_code_1(words, sentence):
 
 
 @pytest.mark.parametrize("how", ["revoked", "expired", "of nobody active"])
-def test_a_token_is_turned_away_from_its_next_request_on(how):
+def test_revoked_token_is_rejected_with_its_next_request(how):
     person = make.person()
     caller = make.Caller(person)
     assert caller.get("me/").status_code == 200
@@ -92,7 +92,7 @@ def test_a_token_is_turned_away_from_its_next_request_on(how):
     assert caller.get("me/").status_code == 401
 
 
-def test_a_role_that_was_taken_away_is_gone_with_the_next_request():
+def test_removed_role_is_gone_with_the_next_request():
     caller = make.Caller(make.person())
     assert caller.get("me/").json()["teams"] == [{"team": "vision", "role": "researcher"}]
 
@@ -101,7 +101,7 @@ def test_a_role_that_was_taken_away_is_gone_with_the_next_request():
     assert caller.get("me/").json()["teams"] == []
 
 
-def test_without_days_a_token_lives_as_long_as_the_site_allows(settings):
+def test_token_without_days_gets_the_maximum_lifetime(settings):
     settings.ACME_TOKEN_MAX_DAYS = 20
     make.person("ada")
 
@@ -111,15 +111,15 @@ def test_without_days_a_token_lives_as_long_as_the_site_allows(settings):
     assert abs(token.expires_at - token.created_at - timedelta(days=20)) < timedelta(hours=1)
 
 
-def test_more_days_than_the_site_allows_are_refused(settings):
+def test_lifetime_above_the_maximum_is_rejected(settings):
     settings.ACME_TOKEN_MAX_DAYS = 20
     make.person("ada")
 
-    with pytest.raises(CommandError, match="at most 20 days here"):
+    with pytest.raises(CommandError, match="at most 20 days"):
         call_command("token", "ada", "--scope", "read", "--days", "21")
 
 
-def test_without_a_limit_a_token_without_days_does_not_expire(settings):
+def test_token_without_days_does_not_expire_without_a_maximum(settings):
     settings.ACME_TOKEN_MAX_DAYS = 0
     make.person("ada")
 

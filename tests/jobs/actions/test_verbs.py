@@ -1,4 +1,4 @@
-"""One table of verbs behind three doors: each role gets the same answer at every one of them."""
+"""The table of job actions: each role gets the same answer on pages, in the API and in the admin console."""
 
 from __future__ import annotations
 
@@ -22,59 +22,59 @@ def caller(name, role=None, scope=None):
     return Caller(user=make.user(name), token=token, scope=TokenScope(scope or TokenScope.ADMIN))
 
 
-def wish(name="ada", **fields):
+def action_request(name="ada", **fields):
     return JobActionRequest(author=make.author(name), **fields)
 
 
-def test_api_and_console_offer_the_verbs_of_the_table_and_no_others():
+def test_api_and_admin_offer_exactly_the_actions_of_the_table():
     assert list(ENDPOINTS) == list(JOB_ACTIONS) == [verb.name for verb in JOB_ADMIN_ACTIONS]
 
 
 @pytest.mark.parametrize("name", JOB_ACTIONS)
-def test_a_viewer_is_told_that_they_change_nothing(name):
-    mine = make.job(by="ada")
+def test_viewer_is_told_that_viewers_cannot_make_changes(name):
+    own_job = make.job(by="ada")
     viewer = caller("ada", TeamRole.VIEWER)
 
     with pytest.raises(JobActionDenied, match="researcher"):
-        perform_job_action(JOB_ACTIONS[name], mine, wish(), viewer)
+        perform_job_action(JOB_ACTIONS[name], own_job, action_request(), viewer)
 
 
 @pytest.mark.parametrize("name", JOB_ACTIONS)
-def test_a_colleague_of_the_team_may_not_touch_anothers_job(name):
-    theirs = make.job(by="grace")
+def test_researcher_may_not_change_the_job_of_another_member(name):
+    other_job = make.job(by="grace")
 
-    with pytest.raises(JobActionDenied, match="somebody else's"):
-        perform_job_action(JOB_ACTIONS[name], theirs, wish(), caller("ada", TeamRole.RESEARCHER))
+    with pytest.raises(JobActionDenied, match="belongs to another user"):
+        perform_job_action(JOB_ACTIONS[name], other_job, action_request(), caller("ada", TeamRole.RESEARCHER))
 
 
-def test_an_operator_with_a_token_of_scope_submit_is_no_operator():
-    theirs = make.job(by="grace")
+def test_operator_with_a_submit_token_has_no_operator_rights():
+    other_job = make.job(by="grace")
     olga = caller("olga", TeamRole.OPERATOR, scope=TokenScope.SUBMIT)
 
     with pytest.raises(JobActionDenied, match="scope operate"):
-        perform_job_action(JOB_ACTIONS["cancel"], theirs, wish("olga"), olga)
+        perform_job_action(JOB_ACTIONS["cancel"], other_job, action_request("olga"), olga)
 
 
-def test_an_operator_holds_their_own_job_as_its_owner_and_anothers_as_an_operator():
+def test_operator_holds_own_jobs_as_owner_and_others_as_operator():
     olga = caller("olga", TeamRole.OPERATOR)
-    mine, theirs = make.job(by="olga"), make.job(by="grace")
+    own_job, other_job = make.job(by="olga"), make.job(by="grace")
 
-    for job in (mine, theirs):
-        perform_job_action(JOB_ACTIONS["hold"], job, wish("olga"), olga)
+    for job in (own_job, other_job):
+        perform_job_action(JOB_ACTIONS["hold"], job, action_request("olga"), olga)
 
-    assert (mine.hold, theirs.hold) == (HoldKind.USER, HoldKind.ADMIN)
+    assert (own_job.hold, other_job.hold) == (HoldKind.USER, HoldKind.ADMIN)
 
 
-def test_everybody_may_step_back_in_the_queue_and_only_operators_push_ahead():
-    mine = make.job(by="ada")
+def test_owners_may_lower_the_priority_and_only_operators_raise_it_above_0():
+    own_job = make.job(by="ada")
     ada = caller("ada", TeamRole.RESEARCHER)
 
-    perform_job_action(JOB_ACTIONS["priority"], mine, wish(priority=-5), ada)
+    perform_job_action(JOB_ACTIONS["priority"], own_job, action_request(priority=-5), ada)
     with pytest.raises(JobActionDenied, match="above 0"):
-        perform_job_action(JOB_ACTIONS["priority"], mine, wish(priority=5), ada)
+        perform_job_action(JOB_ACTIONS["priority"], own_job, action_request(priority=5), ada)
 
-    assert mine.priority == -5
+    assert own_job.priority == -5
 
 
-def test_every_verb_says_what_comes_of_it():
+def test_every_action_has_texts():
     assert all(verb.effect.endswith(".") and verb.says and verb.label for verb in job_verbs.JOB_ACTIONS.values())

@@ -1,4 +1,4 @@
-"""The bell: many ring, few wishes come of it, and nobody waits."""
+"""The turn debouncer: many requests become few updates, and callers never block."""
 
 from __future__ import annotations
 
@@ -12,57 +12,57 @@ from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
-def heard(monkeypatch):
-    """What the bell passes on, and a gate that holds it up."""
-    found, gate = [], threading.Event()
+def passed_on(monkeypatch):
+    """The requests that the debouncer passes on, and an event that blocks them."""
+    requests, gate = [], threading.Event()
 
-    def want_turn(cluster_id):
+    def request_turn(cluster_id):
         gate.wait(PATIENCE_S)
-        found.append(cluster_id)
+        requests.append(cluster_id)
 
-    monkeypatch.setattr(wake, "request_turn", want_turn)
-    return found, gate
+    monkeypatch.setattr(wake, "request_turn", request_turn)
+    return requests, gate
 
 
-def finished(bell):
-    if thread := bell.thread:
+def join_thread(debouncer):
+    if thread := debouncer.thread:
         thread.join(PATIENCE_S)
 
 
-def test_rings_that_come_during_a_wish_become_one(heard):
-    found, gate = heard
-    bell = TurnDebouncer(pause_s=0, quiet_s=0.01)
+def test_requests_during_an_update_are_merged(passed_on):
+    requests, gate = passed_on
+    debouncer = TurnDebouncer(pause_s=0, quiet_s=0.01)
 
-    bell.request(1)
+    debouncer.request(1)
     for _ in range(100):
-        bell.request(1)
+        debouncer.request(1)
     gate.set()
-    finished(bell)
+    join_thread(debouncer)
 
-    assert 1 <= len(found) <= 2
+    assert 1 <= len(requests) <= 2
 
 
-def test_no_cluster_is_forgotten_and_the_thread_ends_by_itself(heard):
-    found, gate = heard
+def test_requests_of_all_clusters_are_passed_on_and_the_thread_ends(passed_on):
+    requests, gate = passed_on
     gate.set()
-    bell = TurnDebouncer(pause_s=0, quiet_s=0.01)
+    debouncer = TurnDebouncer(pause_s=0, quiet_s=0.01)
 
     for cluster in range(20):
-        bell.request(cluster)
-    finished(bell)
+        debouncer.request(cluster)
+    join_thread(debouncer)
 
-    assert set(found) == set(range(20))
-    assert bell.thread is None
+    assert set(requests) == set(range(20))
+    assert debouncer.thread is None
 
 
-def test_it_rings_again_after_it_was_quiet(heard):
-    found, gate = heard
+def test_debouncer_works_again_after_a_quiet_period(passed_on):
+    requests, gate = passed_on
     gate.set()
-    bell = TurnDebouncer(pause_s=0, quiet_s=0.01)
+    debouncer = TurnDebouncer(pause_s=0, quiet_s=0.01)
 
-    bell.request(1)
-    finished(bell)
-    bell.request(2)
-    finished(bell)
+    debouncer.request(1)
+    join_thread(debouncer)
+    debouncer.request(2)
+    join_thread(debouncer)
 
-    assert found == [1, 2]
+    assert requests == [1, 2]

@@ -1,7 +1,7 @@
-"""People, places and jobs for the tests of the programs' door.
+"""Factories of users, clusters, nodes and jobs for the API tests.
 
-Two people who do not see each other's jobs: ada is a researcher of team vision, grace of team speech. The cluster
-seren has four nodes of eight GPUs.
+Two users cannot see each other's jobs: ada is a researcher of team vision, grace of team speech. The cluster seren
+has four nodes with eight GPUs each.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def operator(name: str = "olga", in_team: str = "vision") -> Any:
 
 
 def configurer(name: str = "rita", in_team: str = "vision") -> Any:
-    """Adds and changes clusters, and operates them."""
+    """A user who can add, change and operate clusters."""
     user = operator(name, in_team)
     user.user_permissions.add(*Permission.objects.filter(codename__in=("add_cluster", "change_cluster")))
     return user
@@ -103,7 +103,7 @@ def token(user: Any, scope: TokenScope = TokenScope.ADMIN, **fields: Any) -> str
 
 @dataclass(frozen=True)
 class Form:
-    """A body with a file, as a browser or curl -F sends it."""
+    """A multipart body with a file, as a browser or curl -F sends it."""
 
     file: bytes
     fields: dict[str, str] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class Form:
 
 
 class Caller:
-    """A program with a token; answers are checked to be JSON of no server error."""
+    """An API client with a token. Checks that every response is JSON and not a server error."""
 
     def __init__(self, user: Any, scope: TokenScope = TokenScope.ADMIN, **fields: Any) -> None:
         self.user = user

@@ -1,4 +1,4 @@
-"""The programs' door: what it does when everything is right, and what it refuses when the rows say no."""
+"""The REST API with valid requests, and conflicts with the state of the rows."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def test_a_submission_leaves_an_event_with_who_from_where_and_by_which_request(a
     assert (event.by, event.source, event.request_id) == ("ada", "127.0.0.1", "run-17")
 
 
-def test_an_array_becomes_one_job_a_task(ada):
+def test_an_array_becomes_one_job_per_task(ada):
     answer = ada.post("jobs/", {"command": "x", "array": "0-2%2"}).json()
 
     assert answer["jobs"] == [f"{answer['id']}_{index}" for index in range(3)]
 
 
-def test_the_team_must_be_named_by_those_who_have_two(ada):
+def test_a_user_with_two_teams_must_name_the_team(ada):
     make.Membership.objects.create(team=make.team("speech"), user=ada.user, role=TeamRole.RESEARCHER)
 
     answer = ada.post("jobs/", {"command": "x"})
@@ -74,14 +74,14 @@ def test_the_team_must_be_named_by_those_who_have_two(ada):
     assert answer.json() == {"team": ["is missing; you may submit for speech, vision"]}
 
 
-def test_the_spec_says_what_cannot_be(ada):
+def test_invalid_job_fields_are_refused_with_the_spec_s_sentences(ada):
     answer = ada.post("jobs/", {"command": "x", "gpus_per_node": 12})
 
     assert answer.status_code == 400
-    assert "12 do not fit a node of 8 GPUs" in answer.json()["gpus_per_node"][0]
+    assert "12 is more than the 8 GPUs of a node" in answer.json()["gpus_per_node"][0]
 
 
-def test_a_dependency_on_a_job_of_another_team_is_a_dependency_on_nothing(ada, grace):
+def test_a_dependency_on_a_job_of_another_team_is_refused_as_unknown(ada, grace):
     make.team("speech")
     foreign = make.job(grace.user, in_team="speech")
 
@@ -90,25 +90,25 @@ def test_a_dependency_on_a_job_of_another_team_is_a_dependency_on_nothing(ada, g
     assert answer.json() == {"dependencies": [f"the team has no job '{foreign.public_id}'"]}
 
 
-def test_all_or_none_writes_nothing_when_one_cannot_be(ada):
+def test_mode_all_submits_nothing_when_one_job_is_invalid(ada):
     answer = ada.post("jobs/bulk/", {"jobs": [{"command": "x"}, {"command": "x", "nodes": 99}]})
 
     assert answer.status_code == 400
-    assert answer.json() == {"jobs": ["job 1: nodes: 99 are more than the 4 such nodes that seren has"]}
+    assert answer.json() == {"jobs": ["job 1: nodes: 99 is more than the 4 matching nodes of seren"]}
     assert not Job.objects.exists()
 
 
-def test_each_writes_those_that_can_be_and_answers_in_order(ada):
+def test_mode_each_submits_the_valid_jobs_and_answers_in_order(ada):
     asked = [{"command": "a"}, {"nope": 1}, {"command": "c", "team": "speech"}, {"command": "d", "name": "last"}]
 
     answer = ada.post("jobs/bulk/", {"jobs": asked, "mode": "each"}).json()
 
     assert [one["status"] for one in answer["results"]] == [201, 400, 400, 201]
-    assert answer["results"][1]["errors"] == {"nope": ["is no field of a job"]}
+    assert answer["results"][1]["errors"] == {"nope": ["is not a field of a job"]}
     assert ada.get(f"jobs/{answer['results'][3]['id']}/").json()["name"] == "last"
 
 
-def test_each_refuses_those_that_wait_for_a_refused_one(ada):
+def test_mode_each_refuses_jobs_that_depend_on_a_refused_job(ada):
     asked = [
         {"command": "a", "key": "a", "nodes": 99},
         {"command": "c", "key": "c", "dependencies": ["afterok:@b"]},
@@ -131,7 +131,7 @@ def test_jobs_of_one_request_may_wait_for_each_other(ada):
     assert ada.get(f"jobs/{second}/explain/").json()["waits_for"][0]["id"] == first
 
 
-def test_many_jobs_are_a_handful_of_statements(ada, django_assert_max_num_queries):
+def test_submitting_many_jobs_takes_few_sql_statements(ada, django_assert_max_num_queries):
     asked = {"jobs": [{"command": "x"}] * 500}
 
     with django_assert_max_num_queries(14):
@@ -140,7 +140,7 @@ def test_many_jobs_are_a_handful_of_statements(ada, django_assert_max_num_querie
     assert answer.json()["accepted"] == 500
 
 
-def test_arrays_count_by_their_tasks(ada):
+def test_the_bulk_limit_counts_each_task_of_an_array(ada):
     answer = ada.post("jobs/bulk/", {"jobs": [{"command": "x", "array": "0-2999"}] * 2})
 
     assert answer.status_code == 400
@@ -160,7 +160,7 @@ def test_two_large_arrays_cannot_be_tied_task_by_task(ada):
 # --- look
 
 
-def test_a_list_leaves_out_what_is_long_and_gives_it_when_asked(ada):
+def test_a_list_omits_long_fields_unless_they_are_requested(ada):
     make.job(ada.user)
 
     listed = ada.get("jobs/").json()["results"][0]
@@ -179,7 +179,7 @@ def test_secrets_of_the_environment_are_masked(ada):
     assert answer.json()["environment"]["EPOCHS"] == "3"
 
 
-def test_state_flags_and_title_are_apart(ada):
+def test_state_flags_and_title_are_separate_fields(ada):
     job = make.running(make.job(ada.user, gpus_per_node=1))
     job_actions.cancel(job, author=Author(by="ada"))
 
@@ -209,7 +209,7 @@ def test_an_exit_is_shown_as_sacct_shows_it(ada):
     assert (attempt["exit"], attempt["state"], attempt["id"]) == ("0:9", "FAILED", f"{job}.1")
 
 
-def test_events_tell_the_story_newest_first(ada):
+def test_events_are_listed_newest_first(ada):
     job = make.running(make.job(ada.user))
 
     told = [one["what"] for one in ada.get(f"jobs/{job}/events/").json()["results"]]
@@ -227,7 +227,7 @@ def test_explain_says_why_a_job_waits(ada):
 
 
 @pytest.mark.parametrize("count", [1, 20])
-def test_the_list_takes_the_same_queries_whatever_its_length(ada, count, django_assert_num_queries):
+def test_the_number_of_queries_does_not_depend_on_the_length_of_the_list(ada, count, django_assert_num_queries):
     for _ in range(count):
         make.running(make.job(ada.user), gpus=(Job.objects.count() % 8,)) if count == 1 else make.job(ada.user)
 
@@ -236,7 +236,7 @@ def test_the_list_takes_the_same_queries_whatever_its_length(ada, count, django_
 
 
 @pytest.mark.parametrize("field", list(JOB.fields))
-def test_each_field_of_a_list_comes_without_a_query_a_row(ada, field, django_assert_max_num_queries):
+def test_no_field_of_a_list_needs_a_query_per_row(ada, field, django_assert_max_num_queries):
     first = make.job(ada.user)
     for _ in range(3):
         make.job(ada.user, dependencies=f"afterok:{first}")
@@ -247,7 +247,7 @@ def test_each_field_of_a_list_comes_without_a_query_a_row(ada, field, django_ass
     assert list(answer.json()["results"][0]) == [field]
 
 
-def test_the_detail_takes_six_queries(ada, django_assert_num_queries):
+def test_a_job_detail_takes_six_queries(ada, django_assert_num_queries):
     first = make.job(ada.user)
     job = make.job(ada.user, dependencies=f"afterok:{first}")
 
@@ -258,7 +258,7 @@ def test_the_detail_takes_six_queries(ada, django_assert_num_queries):
 # --- verbs
 
 
-def test_hold_and_release(ada):
+def test_a_job_is_held_and_released(ada):
     job = make.job(ada.user)
 
     held = ada.post(f"jobs/{job}/hold/", {"reason": "wait for the data"}).json()
@@ -269,7 +269,7 @@ def test_hold_and_release(ada):
     assert free["hold"] == ""
 
 
-def test_cancel_ends_a_waiting_job_and_asks_a_running_one(ada):
+def test_cancel_ends_a_waiting_job_and_requests_a_stop_of_a_running_one(ada):
     waiting, live = make.job(ada.user), make.running(make.job(ada.user))
 
     assert ada.post(f"jobs/{waiting}/cancel/").json()["state"] == "CANCELLED"
@@ -286,7 +286,7 @@ def test_a_verb_that_does_not_fit_the_state_is_a_conflict(ada):
     assert "CANCELLED" in answer.json()["detail"]
 
 
-def test_requeue_and_priority(ada):
+def test_a_job_is_requeued_and_its_priority_is_changed(ada):
     waiting, live = make.job(ada.user), make.running(make.job(ada.user))
 
     assert ada.post(f"jobs/{waiting}/priority/", {"priority": -7}).json()["priority"] == -7
@@ -298,7 +298,7 @@ def test_only_an_operator_pushes_a_job_ahead_of_all_others(ada, olga):
     job = make.job(ada.user)
 
     assert ada.post("jobs/", {"command": "x", "priority": 1}).json() == {
-        "priority": ["above 0 is given by operators of the team; yours may be 0 or lower"]
+        "priority": ["must be 0 or lower; only operators of the team may set a higher value"]
     }
     assert ada.post(f"jobs/{job}/priority/", {"priority": 1}).status_code == 403
     assert olga.post(f"jobs/{job}/priority/", {"priority": 1}).json()["priority"] == 1
@@ -312,7 +312,7 @@ def test_an_operators_hold_is_lifted_by_an_operator(ada, olga):
     assert olga.post(f"jobs/{job}/release/").json()["hold"] == ""
 
 
-def test_one_verb_on_many_ids_tells_each_outcome(ada, grace):
+def test_an_action_on_many_ids_returns_a_result_per_job(ada, grace):
     mine, gone = make.job(ada.user), make.job(ada.user)
     foreign = make.job(grace.user, in_team="speech")
     ada.post(f"jobs/{gone}/cancel/")
@@ -321,7 +321,7 @@ def test_one_verb_on_many_ids_tells_each_outcome(ada, grace):
 
     assert (answer["matched"], answer["done"], answer["refused"]) == (2, 1, 2)
     by_id = {one["id"]: one for one in answer["outcomes"]}
-    assert by_id[str(foreign)] == {"id": str(foreign), "done": False, "error": f"You have no job {foreign}."}
+    assert by_id[str(foreign)] == {"id": str(foreign), "done": False, "error": f"Job {foreign} not found."}
     foreign.refresh_from_db()
     assert foreign.state == State.PENDING
 
@@ -349,7 +349,7 @@ def test_the_id_of_an_array_stands_for_all_its_tasks(ada):
 # --- nodes
 
 
-def test_drain_shows_its_consequences_first(olga, ada):
+def test_a_dry_run_of_a_drain_shows_its_consequences(olga, ada):
     job = make.running(make.job(ada.user, gpus_per_node=2), gpus=(3, 4))
 
     answer = olga.post("nodes/seren/gpu001/drain/", {"reason": "ECC errors", "dry_run": True}).json()
@@ -360,7 +360,7 @@ def test_drain_shows_its_consequences_first(olga, ada):
     assert not Node.objects.filter(drain_asked=True).exists()
 
 
-def test_a_drain_now_says_what_it_costs_before_it_is_done(olga, ada):
+def test_a_dry_run_of_drain_now_shows_the_lost_gpu_hours(olga, ada):
     job = make.running(make.job(ada.user, gpus_per_node=8), gpus=tuple(range(8)))
     job.attempts.update(confirmed_at=clock.now() - timedelta(minutes=15))
 
@@ -374,7 +374,7 @@ def test_a_drain_now_says_what_it_costs_before_it_is_done(olga, ada):
     assert Node.objects.get(name="gpu001").drain_mode == "now"
 
 
-def test_drain_and_resume(olga):
+def test_a_node_is_drained_and_resumed(olga):
     drained = olga.post("nodes/seren/gpu002/drain/", {"reason": "ECC errors"})
     node = olga.get("nodes/seren/gpu002/").json()
     back = olga.post("nodes/seren/gpu002/resume/").json()
@@ -390,7 +390,7 @@ def test_drain_and_resume(olga):
     assert olga.post("nodes/seren/gpu002/resume/").status_code == 409
 
 
-def test_nodes_come_by_cluster_and_name_with_the_gpus_they_give(olga, ada, django_assert_num_queries):
+def test_nodes_are_ordered_by_cluster_and_name_and_show_held_gpus(olga, ada, django_assert_num_queries):
     make.running(make.job(ada.user, gpus_per_node=2), gpus=(3, 4))
 
     with django_assert_num_queries(4):  # token, last use, nodes, allocations
@@ -400,7 +400,7 @@ def test_nodes_come_by_cluster_and_name_with_the_gpus_they_give(olga, ada, djang
     assert nodes[0]["gpus_held"] == 2
 
 
-def test_clusters_teams_and_me(ada):
+def test_clusters_teams_and_the_caller_can_be_read(ada):
     assert ada.get("clusters/").json()["results"][0]["name"] == "seren"
     assert ada.get("clusters/seren/").json()["mode"] == "drive"
     assert ada.get("teams/").json()["results"][0]["members"] == [{"user": "ada", "role": "researcher"}]
@@ -411,7 +411,7 @@ def test_clusters_teams_and_me(ada):
 # --- versions
 
 
-def test_a_change_is_refused_when_the_version_is_gone(ada):
+def test_a_change_with_an_old_etag_is_refused(ada):
     job = make.job(ada.user)
     seen = ada.get(f"jobs/{job}/").headers["ETag"]
     changed = ada.post(f"jobs/{job}/priority/", {"priority": -5}, If_Match=seen)
@@ -434,7 +434,7 @@ def test_an_unchanged_version_is_not_sent_again(ada):
 # --- once
 
 
-def test_the_same_key_does_the_work_once(ada):
+def test_a_repeated_idempotency_key_does_the_work_once(ada):
     first = ada.post("jobs/", TRAIN, Idempotency_Key="k1")
     again = ada.post("jobs/", TRAIN, Idempotency_Key="k1")
 
@@ -446,7 +446,7 @@ def test_the_same_key_does_the_work_once(ada):
     assert Job.objects.count() == 1
 
 
-def test_the_same_key_for_something_else_is_a_conflict(ada):
+def test_an_idempotency_key_reused_for_another_request_is_a_conflict(ada):
     ada.post("jobs/", TRAIN, Idempotency_Key="k1")
 
     other_body = ada.post("jobs/", {"command": "y"}, Idempotency_Key="k1")
@@ -456,7 +456,7 @@ def test_the_same_key_for_something_else_is_a_conflict(ada):
     assert Job.objects.count() == 1
 
 
-def test_keys_of_two_people_have_nothing_to_do_with_each_other(ada, grace):
+def test_idempotency_keys_of_two_users_are_independent(ada, grace):
     ada.post("jobs/", {"command": "x"}, Idempotency_Key="k1")
 
     answer = grace.post("jobs/", {"command": "x"}, Idempotency_Key="k1")
@@ -465,12 +465,12 @@ def test_keys_of_two_people_have_nothing_to_do_with_each_other(ada, grace):
     assert "Idempotency-Replayed" not in answer.headers
 
 
-def test_a_refusal_is_not_kept(ada):
+def test_a_refusal_is_not_stored_under_the_idempotency_key(ada):
     assert ada.post("jobs/", {"command": ""}, Idempotency_Key="k1").status_code == 400
     assert ada.post("jobs/", {"command": "x"}, Idempotency_Key="k1").status_code == 201
 
 
-def test_a_second_request_while_the_first_is_at_work_is_told_to_come_back(ada):
+def test_a_concurrent_request_with_the_same_key_gets_a_conflict_with_retry_after(ada):
     at_work = connection.copy()
     try:
         with at_work.cursor() as cursor:
@@ -484,8 +484,8 @@ def test_a_second_request_while_the_first_is_at_work_is_told_to_come_back(ada):
     assert not Job.objects.exists()
 
 
-def test_the_stored_answer_and_the_work_are_there_together_or_not_at_all(ada):
-    """As when the process dies before the commit: nothing is left, and the next try does the work."""
+def test_the_stored_response_and_the_work_are_committed_together(ada):
+    """If the process dies before the commit, nothing is stored and the next try does the work."""
     with suppress(RuntimeError), transaction.atomic():
         ada.post("jobs/", TRAIN, Idempotency_Key="k1")
         raise RuntimeError("the process dies")
@@ -494,7 +494,7 @@ def test_the_stored_answer_and_the_work_are_there_together_or_not_at_all(ada):
     assert "Idempotency-Replayed" not in ada.post("jobs/", TRAIN, Idempotency_Key="k1").headers
 
 
-def test_a_key_is_forgotten_after_a_day(ada):
+def test_an_idempotency_key_expires_after_a_day(ada):
     ada.post("jobs/", TRAIN, Idempotency_Key="k1")
     IdempotencyKey.objects.update(created_at=clock.now() - timedelta(hours=25))
 
@@ -506,7 +506,7 @@ def test_a_key_is_forgotten_after_a_day(ada):
 # --- limits and credentials
 
 
-def test_too_many_requests_are_told_when_to_come_back(ada, settings):
+def test_requests_beyond_the_rate_limit_get_retry_after(ada, settings):
     settings.ACME_API_PER_MINUTE = 2
 
     answers = [ada.get("me/") for _ in range(6)]  # six in two minutes at most, so two of them were too many
@@ -525,7 +525,7 @@ def test_a_browser_needs_its_csrf_token(ada, client):
     assert browser.post("/api/v1/jobs/", b"{}", content_type="application/json").status_code == 403
 
 
-def test_an_expired_token_and_one_from_elsewhere_are_refused():
+def test_an_expired_token_and_a_token_from_another_network_are_refused():
     user = make.person()
 
     expired = Caller(user, expires_at=clock.now() - timedelta(seconds=1)).get("me/")
@@ -535,7 +535,7 @@ def test_an_expired_token_and_one_from_elsewhere_are_refused():
     assert "WWW-Authenticate" in expired.headers
 
 
-def test_a_token_of_a_team_ends_at_the_team(ada, grace):
+def test_a_team_token_reaches_only_its_team(ada, grace):
     make.Membership.objects.create(team=make.team("speech"), user=ada.user, role=TeamRole.ADMIN)
     theirs, ours = make.job(grace.user, in_team="speech"), make.job(ada.user)
 
@@ -545,7 +545,7 @@ def test_a_token_of_a_team_ends_at_the_team(ada, grace):
     assert bound.get(f"jobs/{theirs}/").status_code == 404
 
 
-def test_a_superusers_token_of_a_team_ends_at_the_team_too(grace):
+def test_a_superusers_team_token_reaches_only_its_team(grace):
     make.cluster()
     root = make.person("root", in_team="", is_superuser=True)
     job = make.job(grace.user, in_team="speech")
@@ -556,7 +556,7 @@ def test_a_superusers_token_of_a_team_ends_at_the_team_too(grace):
     assert bound.post("nodes/seren/gpu001/drain/", {"reason": "x"}).status_code == 403
 
 
-def test_every_answer_names_its_request(ada):
+def test_every_response_has_a_request_id(ada):
     for path in ("me/", "jobs/", "nowhere/", "jobs/0000000000a/"):
         assert ada.get(path, X_Request_ID="abc-1").headers["X-Request-ID"] == "abc-1"
 
@@ -564,7 +564,7 @@ def test_every_answer_names_its_request(ada):
 # --- tests of nodes
 
 
-def test_a_node_is_tested_when_it_is_drained_and_anybody_may_read_how_it_went(olga, ada):
+def test_a_drained_node_can_be_tested_and_any_user_can_read_the_result(olga, ada):
     assert olga.get("nodes/seren/gpu003/test/").status_code == 404
     assert olga.post("nodes/seren/gpu003/test/").status_code == 409
     olga.post("nodes/seren/gpu003/drain/", {"reason": "fan"})
@@ -584,4 +584,4 @@ def test_a_job_without_a_cluster_goes_to_the_only_one_that_acme_drives(ada):
     assert Job.objects.get().cluster.name == "seren"
 
     Cluster.objects.filter(name="kalos").update(mode="drive")
-    assert "is missing; there are kalos, seren" in ada.post("jobs/", {"command": "x"}).content.decode()
+    assert "is missing; choose one of kalos, seren" in ada.post("jobs/", {"command": "x"}).content.decode()

@@ -1,4 +1,4 @@
-"""What a stranger may send: each is answered with 4xx and a sentence that names the field, and nothing is written."""
+"""Invalid requests: each gets a 4xx with an error that names the field, and nothing is written."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def ada(job):
 
 @pytest.fixture
 def unwritten():
-    """Whatever the test sends, the record stays as it is."""
+    """Checks that the test's requests changed no rows."""
 
     def picture():
         counts = [model.objects.count() for model in (Job, Event, Deed, IdempotencyKey)]
@@ -118,7 +118,7 @@ def unwritten():
 
 @pytest.fixture
 def refused(ada, job, unwritten):
-    """Send it; the answer is a refusal in sentences, of which one names the field."""
+    """Send the request and check that it is refused with an error that names the field."""
 
     def check(answer, field="detail", statuses=(400,)):
         assert answer.status_code in statuses, (answer.status_code, answer.content[:300])
@@ -135,14 +135,14 @@ def refused(ada, job, unwritten):
 
 
 @pytest.mark.parametrize(("field", "value"), JOBS, ids=[f"{field}={short(value)}" for field, value in JOBS])
-def test_a_job_that_cannot_be(field, value, ada, refused):
+def test_an_invalid_job_is_refused(field, value, ada, refused):
     answer = ada.post("jobs/", {"command": "x", field: value}, Idempotency_Key="k")
 
     refused(answer, field)
 
 
 @pytest.mark.parametrize(("field", "value"), JOBS[::7], ids=[f"{field}={short(value)}" for field, value in JOBS[::7]])
-def test_the_same_among_many(field, value, ada, refused):
+def test_an_invalid_job_in_a_bulk_request_is_refused(field, value, ada, refused):
     answer = ada.post("jobs/bulk/", {"jobs": [{"command": "y"}, {"command": "x", field: value}]})
 
     if _escaped(value):
@@ -198,7 +198,7 @@ BODIES = {
 
 @pytest.mark.parametrize("path", ["jobs/", "jobs/bulk/", "jobs/verbs/"])
 @pytest.mark.parametrize("body", BODIES)
-def test_a_body_that_is_no_object(path, body, ada, refused):
+def test_a_body_that_is_not_an_object_is_refused(path, body, ada, refused):
     raw, field = BODIES[body]
     if (field == "command" and body in ("nothing", "spaces")) or (body == "1e999" and path != "jobs/"):
         field = {"jobs/": field, "jobs/bulk/": "jobs", "jobs/verbs/": "verb"}[path] if body != "1e999" else "command"
@@ -216,11 +216,11 @@ def test_a_body_that_is_no_object(path, body, ada, refused):
         "application/xml",
     ],
 )
-def test_another_type_of_content(kind, ada, refused):
+def test_another_content_type_is_refused(kind, ada, refused):
     refused(ada.post("jobs/", b'{"command": "x"}', content_type=kind), statuses=(415,))
 
 
-def test_a_body_larger_than_allowed(ada, refused):
+def test_a_body_larger_than_allowed_is_refused(ada, refused):
     refused(ada.post("jobs/", b'{"command": "' + b"x" * 17_000_000 + b'"}'), statuses=(413,))
 
 
@@ -254,7 +254,7 @@ BULK = [
 
 
 @pytest.mark.parametrize(("body", "field"), BULK, ids=[short(body) for body, _ in BULK])
-def test_many_jobs_that_cannot_be(body, field, ada, refused):
+def test_an_invalid_bulk_request_is_refused(body, field, ada, refused):
     refused(ada.post("jobs/bulk/", body), field)
 
 
@@ -292,7 +292,7 @@ VERBS = [
 
 
 @pytest.mark.parametrize(("body", "field"), VERBS, ids=[short(body) for body, _ in VERBS])
-def test_a_verb_on_many_that_cannot_be(body, field, ada, refused):
+def test_an_invalid_bulk_action_is_refused(body, field, ada, refused):
     refused(ada.post("jobs/verbs/", body), field)
 
 
@@ -315,7 +315,7 @@ ONE_VERB = [
 @pytest.mark.parametrize(
     ("verb", "body", "field"), ONE_VERB, ids=[f"{verb} {short(body)}" for verb, body, _ in ONE_VERB]
 )
-def test_a_verb_that_cannot_be(verb, body, field, ada, job, refused):
+def test_an_invalid_action_is_refused(verb, body, field, ada, job, refused):
     refused(ada.post(f"jobs/{job}/{verb}/", body), field)
 
 
@@ -333,7 +333,7 @@ DRAINS = [
 
 
 @pytest.mark.parametrize(("body", "field"), DRAINS, ids=[short(body) for body, _ in DRAINS])
-def test_a_drain_that_cannot_be(body, field, refused):
+def test_an_invalid_drain_is_refused(body, field, refused):
     refused(Caller(make.operator()).post("nodes/seren/gpu001/drain/", body), field)
 
 
@@ -389,7 +389,7 @@ QUERIES = [
 
 
 @pytest.mark.parametrize(("query", "field"), QUERIES, ids=[query[:40] for query, _ in QUERIES])
-def test_a_question_that_cannot_be(query, field, ada, refused):
+def test_an_invalid_query_is_refused(query, field, ada, refused):
     refused(ada.get(f"jobs/?{query}"), field)
 
 
@@ -418,13 +418,13 @@ PATHS = [
 
 @pytest.mark.parametrize("path", PATHS, ids=[path[:30] or "root" for path in PATHS])
 @pytest.mark.parametrize("method", ["get", "post"])
-def test_an_address_that_leads_nowhere(path, method, ada, refused):
+def test_an_unknown_path_is_a_404(path, method, ada, refused):
     refused(getattr(ada, method)(path), statuses=(404, 405))
 
 
 @pytest.mark.parametrize("method", ["put", "patch", "delete", "options", "trace"])
 @pytest.mark.parametrize("path", ["jobs/", "me/", "nope/"])
-def test_a_method_that_is_not_offered(method, path, ada, refused):
+def test_a_method_that_is_not_allowed_is_a_405(method, path, ada, refused):
     refused(getattr(ada.client, method)(f"/api/v1/{path}", headers=ada.headers), statuses=(404, 405))
 
 
@@ -441,17 +441,17 @@ CREDENTIALS = [
 
 
 @pytest.mark.parametrize("header", CREDENTIALS, ids=short)
-def test_credentials_that_open_nothing(header, client, refused):
+def test_invalid_credentials_are_refused(header, client, refused):
     answer = client.post("/api/v1/jobs/", b'{"command": "x"}', "application/json", headers={"Authorization": header})
 
     refused(answer, statuses=(401,))
 
 
 @pytest.mark.parametrize("key", ["", "x" * 201, "a\tb", "ключ"], ids=short)
-def test_an_idempotency_key_that_is_none(key, ada, refused):
+def test_an_invalid_idempotency_key_is_refused(key, ada, refused):
     refused(ada.post("jobs/", {"command": "x"}, Idempotency_Key=key), "Idempotency-Key")
 
 
 @pytest.mark.parametrize("tag", ["x", '"x"', "", "W/*", '"' + "x" * 5000 + '"', ","], ids=short)
-def test_a_version_that_is_none(tag, ada, job, refused):
+def test_an_unknown_etag_is_refused(tag, ada, job, refused):
     refused(ada.post(f"jobs/{job}/cancel/", If_Match=tag), statuses=(412,))

@@ -1,4 +1,4 @@
-"""When the database does not answer, programs are told to come back."""
+"""API responses while the database is unavailable: 503 with Retry-After."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db
 @pytest.mark.parametrize(
     "error", [OperationalError("couldn't get a connection after 10.00 sec"), InterfaceError("gone")]
 )
-def test_a_database_that_is_away_is_a_503_with_the_time_to_come_back(client, monkeypatch, error):
+def test_an_unavailable_database_is_a_503_with_retry_after(client, monkeypatch, error):
     def away(digest):
         raise error
 
@@ -25,4 +25,4 @@ def test_a_database_that_is_away_is_a_503_with_the_time_to_come_back(client, mon
     answer = client.get("/api/v1/me/", headers={"Authorization": f"Bearer {token}"})
 
     assert answer.status_code == 503 and answer["Retry-After"] == str(UNAVAILABLE_RETRY_S)
-    assert answer.json() == {"detail": "The database does not answer at the moment; try again."}
+    assert answer.json() == {"detail": "The database is not responding. Try again."}

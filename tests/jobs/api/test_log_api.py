@@ -1,4 +1,4 @@
-"""A job's log through the programs' door: parts of it, its end, and a stream that resumes."""
+"""Job logs in the API: byte ranges, the last lines, and a stream that resumes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def body(answer):
     return b"".join(answer.streaming_content)
 
 
-def test_the_bytes_are_those_of_the_file_and_no_browser_takes_them_for_a_page(ada, logged):
+def test_the_log_is_returned_as_raw_bytes_that_no_browser_renders(ada, logged):
     answer = ada.get(f"jobs/{logged}/log/")
 
     assert body(answer) == CONTENT
@@ -60,7 +60,7 @@ SIZE = len(CONTENT)
     ("asked", "first", "stop"),
     [("bytes=0-3", 0, 4), ("bytes=4-", 4, SIZE), ("bytes=-5", SIZE - 5, SIZE), ("bytes=2-9999", 2, SIZE)],
 )
-def test_a_range_is_that_part(ada, logged, asked, first, stop):
+def test_a_range_returns_that_part_of_the_log(ada, logged, asked, first, stop):
     answer = ada.get(f"jobs/{logged}/log/", Range=asked)
 
     assert answer.status_code == 206
@@ -70,7 +70,7 @@ def test_a_range_is_that_part(ada, logged, asked, first, stop):
 
 
 @pytest.mark.parametrize("asked", ["bytes=9999-", "bytes=-0", f"bytes={SIZE}-{SIZE}", "bytes=999999999999999999-"])
-def test_a_range_that_is_not_there_is_told_the_size(ada, logged, asked):
+def test_a_range_outside_of_the_log_is_refused_with_the_size(ada, logged, asked):
     answer = ada.get(f"jobs/{logged}/log/", Range=asked)
 
     assert answer.status_code == 416
@@ -81,7 +81,7 @@ def test_a_range_that_is_not_there_is_told_the_size(ada, logged, asked):
 @pytest.mark.parametrize(
     "asked", ["bytes=", "bytes=-", "bytes=5-2", "lines=1-2", "bytes=0-1,4-5", "x" * 500, "bytes=²-"]
 )
-def test_a_range_that_says_nothing_is_left_out(ada, logged, asked):
+def test_an_invalid_range_header_is_ignored(ada, logged, asked):
     answer = ada.get(f"jobs/{logged}/log/", Range=asked.encode().decode("latin-1"))
 
     assert answer.status_code == 200
@@ -101,7 +101,7 @@ def test_a_range_that_says_nothing_is_left_out(ada, logged, asked):
         ("99lines", CONTENT),
     ],
 )
-def test_the_tail_says_where_it_begins(ada, logged, tail, end):
+def test_the_response_to_tail_has_the_offset_of_its_first_byte(ada, logged, tail, end):
     answer = ada.get(f"jobs/{logged}/log/", {"tail": tail})
 
     assert body(answer) == end
@@ -109,7 +109,7 @@ def test_the_tail_says_where_it_begins(ada, logged, tail, end):
 
 
 @pytest.mark.parametrize("lines", [1, 2, 50, 99, 100, 101])
-def test_last_lines_are_found_over_the_borders_of_chunks(ada, logged, lines, tmp_path, monkeypatch):
+def test_last_lines_are_found_across_chunk_boundaries(ada, logged, lines, tmp_path, monkeypatch):
     monkeypatch.setattr("jobs.logs.job_log.CHUNK_BYTES", 7)
     content = [b"line %d\n" % number for number in range(100)]
     (tmp_path / "a.log").write_bytes(b"".join(content))
@@ -133,28 +133,28 @@ def test_last_lines_are_found_over_the_borders_of_chunks(ada, logged, lines, tmp
         {"path": "/etc/passwd"},
     ],
 )
-def test_what_cannot_be_is_refused_by_name(ada, logged, query):
+def test_invalid_log_parameters_are_refused_by_name(ada, logged, query):
     answer = ada.get(f"jobs/{logged}/log/", query)
 
     assert answer.status_code == 400
     assert next(iter(answer.json())) in query
 
 
-def test_a_log_that_is_not_there_is_a_sentence(ada, logged, tmp_path):
+def test_a_missing_log_is_a_404_with_a_reason(ada, logged, tmp_path):
     (tmp_path / "a.log").unlink()
     waiting = make.job(make.person("ada"))
 
     for path, sentence in {
-        f"jobs/{logged}/log/": "Nothing was printed yet.",
+        f"jobs/{logged}/log/": "No output yet.",
         f"jobs/{logged}/log/?attempt=2": f"{logged} has no attempt 2.",
-        f"jobs/{waiting}/log/": "It has not started yet.",
-        f"jobs/{waiting}/log/follow/": "It has not started yet.",
+        f"jobs/{waiting}/log/": "The job has not started yet.",
+        f"jobs/{waiting}/log/follow/": "The job has not started yet.",
     }.items():
         answer = ada.get(path)
         assert (answer.status_code, answer.json()) == (404, {"detail": sentence})
 
 
-def test_a_log_whose_storage_is_silent_is_a_503_with_the_reason(ada, logged, tmp_path):
+def test_a_log_on_unresponsive_storage_is_a_503_with_the_reason(ada, logged, tmp_path):
     with silent(tmp_path, tmp_path / "hangs"):
         answer = ada.client.get(f"/api/v1/jobs/{logged}/log/", headers=ada.headers)
 
@@ -166,7 +166,7 @@ def test_a_log_whose_storage_is_silent_is_a_503_with_the_reason(ada, logged, tmp
     ("page", "status"),
     [("", 200), ("log/", 200), ("log/?line=2", 200), ("log/lines/?before=9", 503), ("log/raw/", 503)],
 )
-def test_pages_say_that_the_storage_of_a_log_is_silent(ada, logged, tmp_path, page, status):
+def test_pages_report_that_the_storage_of_a_log_is_unresponsive(ada, logged, tmp_path, page, status):
     browser = Client(raise_request_exception=False)
     browser.force_login(ada.user)
 
@@ -177,7 +177,7 @@ def test_pages_say_that_the_storage_of_a_log_is_silent(ada, logged, tmp_path, pa
     assert f"The storage at {tmp_path} does not answer" in answer.content.decode()
 
 
-def test_a_link_in_its_place_is_not_followed(ada, logged, tmp_path):
+def test_a_symbolic_link_in_place_of_the_log_is_not_followed(ada, logged, tmp_path):
     (tmp_path / "a.log").unlink()
     (tmp_path / "a.log").symlink_to("/etc/passwd")
 
@@ -185,7 +185,7 @@ def test_a_link_in_its_place_is_not_followed(ada, logged, tmp_path):
 
 
 @pytest.mark.parametrize("headers", [{"Last-Event-ID": "x"}, {"Last-Event-ID": "-1"}, {"Last-Event-ID": "1" * 50}])
-def test_a_strange_last_event_is_refused(ada, logged, headers):
+def test_an_invalid_last_event_id_is_refused(ada, logged, headers):
     answer = ada.get(f"jobs/{logged}/log/follow/", **headers)
 
     assert answer.status_code == 400
@@ -212,7 +212,7 @@ async def events(wish, ended=over, pace=QUICK):
 
 
 def parsed(raw):
-    """[(event, id, data)] as a browser reads it."""
+    """The events as [(event, id, data)], parsed as by a browser."""
     found = []
     for block in raw.decode().split("\n\n"):
         fields = [line.split(": ", 1) for line in block.split("\n") if line and not line.startswith(":")]
@@ -223,7 +223,7 @@ def parsed(raw):
     return found
 
 
-async def test_a_follower_gets_cleaned_text_and_then_the_end(tmp_path):
+async def test_a_stream_sends_cleaned_text_and_then_the_end(tmp_path):
     (tmp_path / "f.log").write_bytes(CONTENT + b"no newline")
 
     start, text, rest, end = await events(wish(tmp_path))
@@ -234,14 +234,14 @@ async def test_a_follower_gets_cleaned_text_and_then_the_end(tmp_path):
     assert end[0] == "end" and end[1] == str(SIZE + 10)
 
 
-async def test_it_resumes_where_the_last_event_ended(tmp_path):
+async def test_a_stream_resumes_where_the_last_event_ended(tmp_path):
     (tmp_path / "f.log").write_bytes(b"one\ntwo\n")
 
     assert ("", "8", "two\n") in await events(wish(tmp_path, offset=4))
     assert [name for name, _, _ in await events(wish(tmp_path, offset=8))] == ["start", "end"]
 
 
-async def test_a_file_that_became_shorter_is_read_from_its_begin(tmp_path):
+async def test_a_truncated_file_is_read_from_its_beginning(tmp_path):
     (tmp_path / "f.log").write_bytes(b"new\n")
 
     found = await events(wish(tmp_path, offset=100))
@@ -249,23 +249,23 @@ async def test_a_file_that_became_shorter_is_read_from_its_begin(tmp_path):
     assert [(name, text) for name, _, text in found[1:3]] == [("truncated", ""), ("", "new\n")]
 
 
-async def test_a_connection_ends_by_itself_and_says_so(tmp_path):
+async def test_a_stream_ends_with_a_reconnect_event_at_its_maximum_age(tmp_path):
     found = await events(wish(tmp_path), lives, LogStreamTiming(look_s=0.01, longest_s=0.05))
 
     assert found[-1][0] == "reconnect"
 
 
-async def test_who_waits_hears_that_we_are_still_there(tmp_path):
+async def test_a_silent_stream_sends_keep_alive_comments(tmp_path):
     stream = follow_log(wish(tmp_path), lives, LogStreamTiming(look_s=0.01, beat_s=0.02, longest_s=PATIENCE_S))
     await anext(stream)
 
     heard = [await anext(stream) for _ in range(2)]
     await stream.aclose()
 
-    assert heard == [b": still here\n\n"] * 2
+    assert heard == [b": keep-alive\n\n"] * 2
 
 
-async def test_what_is_added_arrives_and_no_character_is_cut(tmp_path):
+async def test_added_text_is_streamed_without_splitting_characters(tmp_path):
     log = (tmp_path / "f.log").open("wb", buffering=0)
     log.write("grü".encode()[:-1])
     stream = follow_log(wish(tmp_path), lives, QUICK)
@@ -281,11 +281,11 @@ async def test_what_is_added_arrives_and_no_character_is_cut(tmp_path):
     assert second == [("", "5", "ü\n")]
 
 
-async def test_a_log_that_never_came_ends_with_a_sentence(tmp_path):
-    assert "Nothing was printed yet." in (await events(wish(tmp_path)))[-1][2]
+async def test_the_stream_of_a_log_that_is_never_created_ends_with_a_reason(tmp_path):
+    assert "No output yet." in (await events(wish(tmp_path)))[-1][2]
 
 
-async def test_a_link_is_not_followed(tmp_path):
+async def test_a_stream_does_not_follow_a_symbolic_link(tmp_path):
     (tmp_path / "f.log").symlink_to("/etc/passwd")
 
     assert "symbolic link" in (await events(wish(tmp_path), lives))[-1][2]
@@ -295,7 +295,7 @@ async def test_a_link_is_not_followed(tmp_path):
 
 
 async def ask(application, path, headers):
-    """Status, headers and body of an answer that ends by itself."""
+    """Status, headers and body of a response that ends without a disconnect."""
     sent = []
     asked = [{"type": "http.request", "body": b""}]
 
@@ -313,7 +313,7 @@ async def ask(application, path, headers):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_web_server_streams_after_django_has_let_go(logged, ada):
+def test_the_web_server_streams_after_django_has_finished_the_request(logged, ada):
     from asgiref.sync import async_to_sync
     from django.core.asgi import get_asgi_application
 

@@ -1,4 +1,4 @@
-"""Maintenance through the programs' door."""
+"""Maintenance in the API."""
 
 from datetime import timedelta
 
@@ -27,18 +27,18 @@ def asked(**fields):
     return {"name": "cooling", "reason": "new pumps", **times, **fields}
 
 
-def test_a_dry_run_says_what_it_means_and_changes_nothing(olga):
+def test_a_dry_run_of_maintenance_returns_its_effect_and_changes_nothing(olga):
     rows.running(rows.job(gpus_per_node=4, time_limit=24 * 3600))
 
     said = olga.post(AT, asked(dry_run=True, mode="now")).json()
 
     assert (said["id"], said["nodes"], said["gpus"], said["waiting"]) == (None, 4, 32, 0)
     assert [one["gpus"] for one in said["running"]] == [4]
-    assert "asked for a checkpoint and requeued then" in said["effect"]
+    assert "signaled to save a checkpoint and then requeued" in said["effect"]
     assert not Maintenance.objects.exists()
 
 
-def test_it_is_declared_seen_prolonged_and_called_off(olga):
+def test_maintenance_is_scheduled_read_prolonged_and_cancelled(olga):
     number = olga.post(AT, asked(nodes="seren-[001-002]", lead="12:00:00")).json()["id"]
 
     seen = olga.get(f"{AT}{number}/").json()
@@ -48,15 +48,15 @@ def test_it_is_declared_seen_prolonged_and_called_off(olga):
     later = (clock.now() + 9 * HOUR).isoformat()
     moved = olga.patch(f"{AT}{number}/", {"end_at": later, "reason": "late"})
     assert moved.status_code == 200 and moved.json()["end_at"][:16] == later[:16]
-    assert olga.patch(f"{AT}{number}/", {"end_at": later}).json() == {"end_at": ["cooling ends then already"]}
+    assert olga.patch(f"{AT}{number}/", {"end_at": later}).json() == {"end_at": ["cooling already ends at that time"]}
 
     assert olga.post(f"{AT}{number}/cancel/", {"reason": "not today"}).json()["phase"] == "cancelled"
     again = olga.post(f"{AT}{number}/cancel/", {})
     assert again.status_code == 409
-    assert "is cancelled already" in again.json()["detail"]
+    assert "is already cancelled" in again.json()["detail"]
 
 
-def test_what_is_left_out_is_the_whole_cluster_from_now_on(olga):
+def test_maintenance_defaults_to_the_whole_cluster_from_now_on(olga):
     number = olga.post(AT, {"name": "x", "reason": "y", "end_at": (clock.now() + HOUR).isoformat()}).json()["id"]
 
     window = Maintenance.objects.get(pk=number)
@@ -69,16 +69,16 @@ def test_what_is_left_out_is_the_whole_cluster_from_now_on(olga):
     ("fields", "field", "why"),
     [
         ({"name": " "}, "name", "is empty"),
-        ({"end_at": "2020-01-01T00:00:00Z"}, "end_at", "is past"),
-        ({"end_at": "tomorrow"}, "end_at", "no ISO 8601 time"),
+        ({"end_at": "2020-01-01T00:00:00Z"}, "end_at", "is in the past"),
+        ({"end_at": "tomorrow"}, "end_at", "not an ISO 8601 time"),
         ({"nodes": "gpu[1-99999999]"}, "nodes", "more than 100000 nodes"),
         ({"nodes": "x\x00"}, "nodes", "NUL"),
-        ({"lead": "UNLIMITED"}, "lead", "is UNLIMITED"),
-        ({"mode": "explode"}, "mode", "is none of"),
-        ({"who": "me"}, "who", "no field"),
+        ({"lead": "UNLIMITED"}, "lead", "must not be UNLIMITED"),
+        ({"mode": "explode"}, "mode", "is not one of"),
+        ({"who": "me"}, "who", "not a field"),
     ],
 )
-def test_what_is_wrong_is_refused_with_its_field(olga, fields, field, why):
+def test_invalid_maintenance_fields_are_refused_by_name(olga, fields, field, why):
     answer = olga.post(AT, asked(**fields))
 
     assert answer.status_code == 400
@@ -87,14 +87,14 @@ def test_what_is_wrong_is_refused_with_its_field(olga, fields, field, why):
 
 
 @pytest.mark.parametrize("missing", ["name", "reason", "end_at"])
-def test_what_is_missing_is_named(olga, missing):
+def test_missing_maintenance_fields_are_named(olga, missing):
     body = asked()
     del body[missing]
 
-    assert olga.post(AT, body).json() == {missing: ["is needed"]}
+    assert olga.post(AT, body).json() == {missing: ["is required"]}
 
 
-def test_it_is_for_operators_and_everybody_may_look(olga):
+def test_only_operators_change_maintenance_and_every_user_can_read_it(olga):
     number = olga.post(AT, asked()).json()["id"]
     ada = Caller(make.person("ada"))
 
@@ -106,7 +106,7 @@ def test_it_is_for_operators_and_everybody_may_look(olga):
     assert ada.get("clusters/nowhere/maintenance/").status_code == 404
 
 
-def test_who_saw_an_older_version_changes_nothing(olga):
+def test_a_change_of_maintenance_with_an_old_etag_is_refused(olga):
     number = olga.post(AT, asked()).json()["id"]
     seen = olga.get(f"{AT}{number}/").headers["ETag"]
     olga.patch(f"{AT}{number}/", {"end_at": (clock.now() + 9 * HOUR).isoformat()})
@@ -115,7 +115,7 @@ def test_who_saw_an_older_version_changes_nothing(olga):
     assert Maintenance.objects.get().cancelled_at is None
 
 
-def test_that_the_cluster_answered_meanwhile_is_no_reason_to_refuse(olga):
+def test_a_response_of_the_cluster_in_the_meantime_does_not_invalidate_the_etag(olga):
     seen = olga.get("clusters/seren/").headers["ETag"]
     Cluster.objects.update(heard_at=clock.now(), trouble="It was away.")
     assert olga.post(AT, asked(dry_run=True), If_Match=seen).status_code == 200

@@ -1,4 +1,4 @@
-"""Pages by key, filters, ordering and thin answers."""
+"""Keyset pagination, filters, ordering and partial responses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ada():
 
 
 def walk(caller, path, query, step="next", between=lambda: None):
-    """Every row, page by page, and the number of pages."""
+    """All rows, fetched page by page, and the number of pages."""
     rows, pages, answer = [], 0, caller.get(path, query).json()
     while True:
         pages += 1
@@ -52,7 +52,7 @@ def started(job, minutes):
     ],
 )
 @pytest.mark.parametrize("limit", [1, 2, 3, 7])
-def test_pages_meet_each_row_once_forwards_and_backwards(ada, ordering, limit):
+def test_pages_contain_each_row_once_forwards_and_backwards(ada, ordering, limit):
     for number in range(7):
         job = make.job(ada.user, name=f"j{number % 3}", priority=number % 2)
         if number % 3:
@@ -69,7 +69,7 @@ def test_pages_meet_each_row_once_forwards_and_backwards(ada, ordering, limit):
     assert back == whole[::-1]
 
 
-def test_rows_that_come_in_meanwhile_shift_nothing(ada):
+def test_rows_added_meanwhile_do_not_shift_the_pages(ada):
     old = [str(make.job(ada.user)) for _ in range(6)]
 
     rows, _ = walk(ada, "jobs/", {"limit": 2}, between=lambda: make.job(ada.user))
@@ -87,7 +87,7 @@ def test_rows_without_a_time_come_last_in_both_directions(ada):
     assert down == [str(second), str(first), str(waiting)]
 
 
-def test_a_page_counts_nothing(ada, django_assert_num_queries):
+def test_a_page_runs_no_count_query(ada, django_assert_num_queries):
     make.job(ada.user)
     make.job(ada.user)
 
@@ -128,7 +128,7 @@ def test_the_links_keep_the_filters(ada):
         ({"gpus_per_node": "2"}, ["b"]),
     ],
 )
-def test_filters(ada, query, found):
+def test_filters_return_the_matching_rows(ada, query, found):
     make.job(ada.user, name="a", hold=True)
     make.running(make.job(ada.user, name="b", gpus_per_node=2))
     make.job(ada.user, name="c", priority=5, kind="pretrain")
@@ -138,15 +138,15 @@ def test_filters(ada, query, found):
     assert [one["name"] for one in answer["results"]] == found
 
 
-def test_an_unknown_filter_is_named_with_those_there_are(ada):
+def test_an_unknown_filter_is_refused_with_the_list_of_filters(ada):
     unknown = ada.get("jobs/", {"colour": "red"})
     lookup = ada.get("jobs/", {"state__gte": "RUNNING"})
 
-    assert unknown.json()["colour"][0].startswith("is no filter of jobs; there are id, array_id")
-    assert lookup.json() == {"state__gte": ["is no filter of jobs; state knows state, state__in"]}
+    assert unknown.json()["colour"][0].startswith("is not a filter of jobs; use one of id, array_id")
+    assert lookup.json() == {"state__gte": ["is not a filter of jobs; use one of state, state__in"]}
 
 
-def test_a_cursor_is_read_as_strictly_as_anything(ada):
+def test_an_invalid_cursor_is_refused(ada):
     for forged in (
         ["-id", False, "x"],
         ["-id", False],

@@ -1,4 +1,4 @@
-"""Who may do what, for every address of the door: a new one without a case here fails."""
+"""Permissions of every API path. A new path without a case here fails a test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.django_db
 
 
 def endpoints(patterns=None, prefix=""):
-    """(address, view) of everything below /api/v1/."""
+    """(path, view) of all endpoints below /api/v1/."""
     for one in api_root.urlpatterns if patterns is None else patterns:
         address = prefix + str(one.pattern)
         if isinstance(one, URLResolver):
@@ -138,7 +138,7 @@ def address_of(pattern, job):
 
 
 def simulation_of(job):
-    """One that belongs to the job's people."""
+    """A row that belongs to the job's team."""
     known = Simulation.objects.filter(team=job.team, state="PENDING").first()
     return known or make.simulation(job.user, job.team.name)
 
@@ -181,7 +181,7 @@ def send(caller, method, pattern, job):
 
 @pytest.fixture
 def theirs():
-    """A job of grace, who is in another team than ada. It waits for its second try: the first one failed."""
+    """A job of grace, who is in another team than ada. It waits for its second attempt; the first one failed."""
     make.cluster()
     Cluster.objects.update(log_root="/nonexistent")  # a campaign's results come through logs
     job = make.running(make.job(make.person("grace", in_team="speech"), in_team="speech"))
@@ -215,7 +215,7 @@ def untouched(job):
     return (job.state, job.hold, job.priority) == before and Job.objects.count() == 1 and not changed
 
 
-def test_every_endpoint_says_who_may_use_it():
+def test_every_endpoint_has_a_permission_rule():
     for address, view in endpoints():
         if address == "docs/":
             continue  # a page, behind the login as every page
@@ -225,7 +225,7 @@ def test_every_endpoint_says_who_may_use_it():
 
 
 @pytest.mark.parametrize(("address", "method", "view"), METHODS, ids=NAMED)
-def test_nobody_gets_in_without_credentials(address, method, view, theirs, client):
+def test_every_endpoint_refuses_requests_without_credentials(address, method, view, theirs, client):
     answer = getattr(client, method)(f"/api/v1/{address_of(address, theirs)}")
 
     assert answer.status_code == 401
@@ -233,18 +233,18 @@ def test_nobody_gets_in_without_credentials(address, method, view, theirs, clien
 
 
 @pytest.mark.parametrize("address", ["nowhere/", "", "jobs", "jobs/../me/", "jobs/%00/"])
-def test_not_even_a_wrong_address_answers_without_credentials(address, client):
+def test_an_unknown_path_refuses_requests_without_credentials(address, client):
     assert client.get(f"/api/v1/{address}").status_code == 401
 
 
-def test_the_docs_send_strangers_to_the_login(client):
+def test_the_docs_redirect_anonymous_users_to_the_login(client):
     answer = client.get("/api/v1/docs/")
 
     assert answer.status_code == 302
     assert answer.headers["Location"].startswith("/login/")
 
 
-def test_the_docs_name_every_address(client):
+def test_the_docs_list_every_path(client):
     client.force_login(make.person())
 
     page = client.get("/api/v1/docs/").content.decode()
@@ -254,30 +254,30 @@ def test_the_docs_name_every_address(client):
 
 
 @pytest.mark.parametrize(("address", "method", "view"), METHODS, ids=NAMED)
-def test_who_is_not_in_the_team_sees_and_changes_nothing_of_it(address, method, view, theirs):
+def test_users_outside_the_team_neither_see_nor_change_its_rows(address, method, view, theirs):
     ada = Caller(make.person("ada"))
 
     answer = send(ada, method, address, theirs)
 
     body = answer.content.decode()
-    for asked in (f"job {theirs}", f"diagnosis {theirs}.1", f"attempt {theirs}.1"):
+    for asked in (f"Job {theirs}", f"Diagnosis {theirs}.1", f"Attempt {theirs}.1"):
         body = body.replace(asked, "")
     assert str(theirs) not in body, "the id was told"
-    assert "grace" not in body.replace("rule grace-1", "")
+    assert "grace" not in body.replace("Rule grace-1", "")
     if view.rules[method.upper()].team and "nodes/" not in address and "clusters/" not in address:
         assert answer.status_code == 404
     assert untouched(theirs)
 
 
 @pytest.mark.parametrize(("address", "method", "view"), METHODS, ids=NAMED)
-def test_each_scope_reaches_as_far_as_the_rule_says(address, method, view, theirs):
+def test_each_scope_allows_what_the_rule_says(address, method, view, theirs):
     needed = view.rules[method.upper()].scope
     user = make.operator("olga", in_team="speech")
 
     for scope in TokenScope:
         answer = send(Caller(user, scope), method, address, theirs)
 
-        refused = answer.status_code == 403 and "needs a token of scope" in answer.json()["detail"]
+        refused = answer.status_code == 403 and "needs a token with scope" in answer.json()["detail"]
         assert refused is not scope.covers(needed), (scope, answer.content)
 
 
@@ -301,7 +301,7 @@ ONE_ROW = [one for one in POSTS if "<" in one[0]]
 
 
 @pytest.mark.parametrize(("address", "method", "view"), ONE_ROW, ids=[f"{one[1]} {one[0]}" for one in ONE_ROW])
-def test_no_row_is_changed_by_who_read_another_version_of_it(address, method, view, theirs):
+def test_no_row_is_changed_with_an_old_etag(address, method, view, theirs):
     caller, where = Caller(make.person("root", is_superuser=True)), address_of(address, theirs)
     events = Event.objects.count()
 
@@ -319,19 +319,19 @@ ANYTHING = {"public_id": "0000000000a", "attempt_key": "0000000000a.1", "inciden
 
 
 @pytest.mark.parametrize(("address", "method", "view"), POSTS, ids=[f"{one[1]} {one[0]}" for one in POSTS])
-def test_a_change_takes_no_parameters_in_its_address(address, method, view):
-    """Whoever asks for ?dry_run=true must not get the deed. It is said before any row is looked for."""
+def test_a_change_refuses_query_parameters(address, method, view):
+    """A request with ?dry_run=true must not perform the action. It is refused before any row is read."""
     caller = Caller(make.person("root", is_superuser=True))
     where = re.sub(r"<(\w+):\w+>", lambda kind: ANYTHING.get(kind[1], "x"), address)
 
     answer = getattr(caller, method)(f"{where}?dry_run=true", BODIES[address])
 
     assert answer.status_code == 400
-    assert answer.json() == {"dry_run": ["is no parameter of this address"]}
+    assert answer.json() == {"dry_run": ["is not a parameter of this endpoint"]}
 
 
 @pytest.mark.parametrize(("address", "view"), [(one[0], one[2]) for one in METHODS if one[1] == "post"])
-def test_every_post_is_done_once_for_each_key(address, view, theirs):
+def test_every_post_is_performed_once_per_idempotency_key(address, view, theirs):
     caller, where = Caller(make.person("root", is_superuser=True)), address_of(address, theirs)
 
     first, again = (caller.post(where, BODIES[address], Idempotency_Key="k1") for _ in range(2))
@@ -354,7 +354,7 @@ def test_every_post_is_done_once_for_each_key(address, view, theirs):
         (TeamRole.ADMIN, TokenScope.OPERATE, 200),
     ],
 )
-def test_a_colleagues_job_is_for_operators_with_a_token_that_says_so(verb, role, scope, status, theirs):
+def test_changing_a_colleagues_job_needs_the_role_and_the_scope_operator(verb, role, scope, status, theirs):
     colleague = Caller(make.person("carl", in_team="speech", role=role), scope)
 
     answer = colleague.post(f"jobs/{theirs}/{verb}/", {"priority": 3} if verb == "priority" else {})
@@ -363,7 +363,7 @@ def test_a_colleagues_job_is_for_operators_with_a_token_that_says_so(verb, role,
 
 
 @pytest.mark.parametrize("verb", ["drain", "resume"])
-def test_nodes_need_the_permission_whatever_the_role(verb, theirs):
+def test_node_actions_need_the_permission_regardless_of_the_role(verb, theirs):
     admin = Caller(make.person("anna", in_team="speech", role=TeamRole.ADMIN))
 
     answer = admin.post(f"nodes/seren/gpu001/{verb}/", {"reason": "x"})
@@ -372,7 +372,7 @@ def test_nodes_need_the_permission_whatever_the_role(verb, theirs):
     assert not Node.objects.filter(drain_asked=True).exists()
 
 
-def test_who_leaves_the_team_loses_its_jobs(theirs):
+def test_a_user_who_leaves_the_team_cannot_see_its_jobs(theirs):
     grace = Caller(theirs.user)
     assert grace.get(f"jobs/{theirs}/").status_code == 200
 

@@ -1,4 +1,4 @@
-"""Reading back what jobs said of themselves, labels and quotas; grace is in another team than ada."""
+"""Reported progress, labels, quotas and usage series in the API. grace is in another team than ada."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def said(attempt, count, **more):
     progress.record_attempt_heartbeats(attempt.key, beats)
 
 
-def test_a_series_has_the_points_in_order_and_the_newest_beside_them(ada):
+def test_a_series_has_its_points_in_order_and_the_newest_point(ada):
     job, attempt = running()
     said(attempt, 20)
 
@@ -62,7 +62,7 @@ def test_a_long_series_is_thinned_evenly_and_keeps_its_end(ada):
     assert steps[-1] == 999 and max(b - a for a, b in itertools.pairwise(steps)) <= 25
 
 
-def test_a_loss_that_is_no_number_is_told_as_text(ada):
+def test_a_non_finite_loss_is_returned_as_text(ada):
     job, attempt = running()
     progress.record_attempt_heartbeats(
         attempt.key, [{"step": 1, "loss": math.nan, "grad_norm": math.inf, "step_time_s": -math.inf}]
@@ -73,7 +73,7 @@ def test_a_loss_that_is_no_number_is_told_as_text(ada):
     assert (newest["loss"], newest["grad_norm"], newest["step_time_s"]) == ("NaN", "Infinity", "-Infinity")
 
 
-def test_a_job_that_never_ran_and_one_that_is_silent_have_empty_series(ada):
+def test_jobs_without_attempts_or_reports_have_empty_series(ada):
     waits, (silent, _) = make.job(), running()
 
     unknown = dict.fromkeys(("heard_at", "newest", "steps_total", "saved_step", "saved_at"))
@@ -82,7 +82,7 @@ def test_a_job_that_never_ran_and_one_that_is_silent_have_empty_series(ada):
     assert ada.get(f"jobs/{silent}/progress/").json()["points"] == []
 
 
-def test_a_number_that_no_attempt_can_have_is_said_to_be_that(ada):
+def test_an_impossible_attempt_number_is_refused_with_the_reason(ada):
     job, _ = running()
     far, odd, twice = (
         ada.get(f"jobs/{job}/progress/?{asked}").content.decode()
@@ -90,13 +90,13 @@ def test_a_number_that_no_attempt_can_have_is_said_to_be_that(ada):
     )
 
     assert "99999999999999" in far and "is not between 1 and 32000" in far
-    assert "is no whole number" in odd and "is given more than once" in twice
+    assert "is not a whole number" in odd and "is given more than once" in twice
 
 
 @pytest.mark.parametrize(
     "wrong", ["points=1", "points=5001", "points=x", "attempt=0", "attempt=1&attempt=2", "since=1"]
 )
-def test_what_a_series_cannot_be_asked_for_is_named(ada, wrong):
+def test_invalid_series_parameters_are_named(ada, wrong):
     job, _ = running()
 
     answer = ada.get(f"jobs/{job}/progress/?{wrong}")
@@ -148,7 +148,7 @@ def test_a_verb_takes_labels_as_a_filter(ada):
     assert [one["id"] for one in done["outcomes"]] == [str(job)]
 
 
-def test_a_quota_says_what_is_held_and_what_is_left(ada, grace, django_assert_max_num_queries):
+def test_a_quota_shows_held_and_remaining_gpus(ada, grace, django_assert_max_num_queries):
     for kind, gpus in (("", 16), ("pretrain", 4)):
         Quota.objects.create(team=make.team(), cluster=make.cluster(), kind=kind, gpus=gpus)
     make.running(make.job(gpus_per_node=2, kind="pretrain"), gpus=(0, 1))
@@ -165,18 +165,18 @@ def test_a_quota_says_what_is_held_and_what_is_left(ada, grace, django_assert_ma
     assert grace.get("quotas/").json()["results"] == []
 
 
-def test_a_comma_too_many_is_said_as_such_and_nothing_is_a_value_where_it_is_one(ada):
+def test_an_empty_value_in_a_list_is_refused_unless_empty_is_a_valid_value(ada):
     answer = ada.get("jobs/", {"state__in": "RUNNING,"})
 
     assert answer.status_code == 400
-    assert answer.json() == {"state__in": ["has nothing before, after or between its commas; write one,two"]}
+    assert answer.json() == {"state__in": ["contains an empty value; separate values with single commas"]}
     assert ada.get("jobs/", {"hold__in": ",user"}).status_code == 200
 
 
 # --- the course of a cluster
 
 
-def test_the_course_of_a_cluster_is_a_series_for_everybody(ada, grace):
+def test_every_user_can_read_the_usage_series_of_a_cluster(ada, grace):
     now = clock.now()
     Minute.objects.create(
         cluster=make.cluster(), at=now - timedelta(minutes=2), gpus=32, held=8, closed=0, running=1, waiting=3, wanted=9
@@ -190,13 +190,13 @@ def test_the_course_of_a_cluster_is_a_series_for_everybody(ada, grace):
 
 
 @pytest.mark.parametrize("wrong", ["hours=0", "hours=745", "hours=x", "hours=1&hours=2", "days=1"])
-def test_a_course_of_no_such_length_is_refused_by_name(ada, wrong):
+def test_a_usage_series_of_an_invalid_length_is_refused_by_name(ada, wrong):
     answer = ada.get(f"clusters/seren/course/?{wrong}")
 
     assert answer.status_code == 400 and wrong.partition("=")[0] in answer.json()
 
 
-def test_a_cluster_that_is_none_has_no_course(ada):
+def test_an_unknown_cluster_has_no_usage_series(ada):
     assert ada.get("clusters/nowhere/course/").status_code == 404
 
 
@@ -220,7 +220,7 @@ def named(caller, part):
         ("K\\S", ["back\\slash"]),
     ],
 )
-def test_a_part_of_a_name_finds_the_same_by_names_and_by_rows(part, found, most, ada, monkeypatch):
+def test_a_substring_search_by_distinct_names_and_by_rows_finds_the_same_jobs(part, found, most, ada, monkeypatch):
     monkeypatch.setattr(query_params, "MAX_DISTINCT_VALUES", most)
     for name in NAMES:
         make.job(name=name)
@@ -229,7 +229,7 @@ def test_a_part_of_a_name_finds_the_same_by_names_and_by_rows(part, found, most,
     assert named(ada, f"{part} not") == []
 
 
-def test_a_part_that_no_name_has_looks_at_no_row(ada):
+def test_a_substring_search_without_matching_names_scans_no_rows(ada):
     for name in NAMES:
         make.job(name=name)
 
@@ -240,7 +240,7 @@ def test_a_part_that_no_name_has_looks_at_no_row(ada):
     assert "WITH RECURSIVE seen" in walk
 
 
-def test_names_of_others_are_walked_and_not_shown(ada, grace):
+def test_names_of_other_teams_are_searched_but_never_returned(ada, grace):
     make.job(make.person("grace"), in_team="speech", name="llm-secret")
 
     assert named(ada, "llm") == []

@@ -1,4 +1,4 @@
-"""Saved views through the programs' door: the same views, rights and sentences as on the page."""
+"""Saved views in the API: the same views, permissions and error messages as on the page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_view_is_saved_listed_renamed_and_removed(ada):
     assert list(told) == ["view.saved", "view.renamed", "view.removed"]
 
 
-def test_it_is_the_view_that_the_page_shows(ada):
+def test_the_api_returns_the_views_of_the_page(ada):
     ada.post("views/", {"name": "Nights", "filters": FAILED, "is_first": True})
     browser = Client()
     browser.force_login(ada.user)
@@ -46,7 +46,7 @@ def test_it_is_the_view_that_the_page_shows(ada):
     assert 'aria-current="true">Nights' in browser.get("/jobs/?state=failed&mine=1").content.decode()
 
 
-def test_one_of_that_name_shows_the_new_filters(ada):
+def test_saving_a_view_under_an_existing_name_updates_its_filters(ada):
     first = ada.post("views/", {"name": "Nights", "filters": FAILED}).json()
 
     again = ada.post("views/", {"name": "Nights", "filters": {"kind": "sft"}})
@@ -55,7 +55,7 @@ def test_one_of_that_name_shows_the_new_filters(ada):
     assert SavedView.objects.count() == 1
 
 
-def test_filters_and_the_first_view_are_changed_by_themselves(ada):
+def test_filters_and_default_of_a_view_can_be_changed_separately(ada):
     here = ada.post("views/", {"name": "Nights", "filters": FAILED, "is_first": True}).headers["Location"]
 
     assert ada.patch(here, {"filters": {}}).json()["filters"] == {}
@@ -66,18 +66,18 @@ def test_filters_and_the_first_view_are_changed_by_themselves(ada):
 @pytest.mark.parametrize(
     ("body", "field", "says"),
     [
-        ({"filters": {}}, "name", "is needed"),
-        ({"name": " "}, "name", "a view needs one"),
-        ({"name": "x" * 41}, "name", "at most 40 characters that can be printed"),
+        ({"filters": {}}, "name", "is required"),
+        ({"name": " "}, "name", "a view needs a name"),
+        ({"name": "x" * 41}, "name", "must have at most 40 printable characters"),
         ({"name": "x", "filters": "state=failed"}, "filters", "is text, not an object"),
-        ({"name": "x", "filters": {"colour": "red"}}, "filters", "'colour' is no filter of the list of jobs"),
-        ({"name": "x", "filters": {"state": "nonsense"}}, "filters.state", "'nonsense' is none of waiting, running"),
+        ({"name": "x", "filters": {"colour": "red"}}, "filters", "'colour' is not a filter of the job list"),
+        ({"name": "x", "filters": {"state": "nonsense"}}, "filters.state", "'nonsense' is not one of waiting, running"),
         ({"name": "x", "filters": {"mine": True}}, "filters.mine", "is true or false, not text"),
-        ({"name": "x", "team": "speech"}, "team", "you have no team 'speech'"),
-        ({"name": "x", "more": 1}, "more", "is no field of a view"),
+        ({"name": "x", "team": "speech"}, "team", "you are not a member of team 'speech'"),
+        ({"name": "x", "more": 1}, "more", "is not a field of a view"),
     ],
 )
-def test_what_cannot_be_saved_is_said(ada, body, field, says):
+def test_invalid_views_are_refused_with_a_reason(ada, body, field, says):
     make.team("speech")
 
     answer = ada.post("views/", body)
@@ -87,7 +87,7 @@ def test_what_cannot_be_saved_is_said(ada, body, field, says):
     assert not SavedView.objects.exists()
 
 
-def test_a_teams_view_is_seen_by_all_in_it_and_changed_by_some():
+def test_all_members_see_a_team_view_and_owner_and_operators_change_it():
     ada, ben = Caller(make.person("ada")), Caller(make.person("ben"))
     olga, eve = Caller(make.person("olga", role=TeamRole.OPERATOR)), Caller(make.person("eve", "speech"))
     here = ada.post("views/", {"name": "Nights", "filters": FAILED, "team": "vision"}).headers["Location"]
@@ -97,7 +97,7 @@ def test_a_teams_view_is_seen_by_all_in_it_and_changed_by_some():
     assert ben.post("views/", {"name": "Mine", "team": "vision"}).status_code == 403
 
 
-def test_a_token_of_one_team_reaches_its_views_alone(ada):
+def test_a_team_token_reaches_only_the_views_of_its_team(ada):
     ada.post("views/", {"name": "my own"})
     ada.post("views/", {"name": "ours", "team": "vision"})
     make.team("speech").memberships.create(user=ada.user, role=TeamRole.RESEARCHER)
@@ -109,7 +109,7 @@ def test_a_token_of_one_team_reaches_its_views_alone(ada):
     assert bound.post("views/", {"name": "x", "team": "speech"}).status_code == 400
 
 
-def test_a_token_of_one_team_does_not_choose_what_its_owners_list_begins_with(ada):
+def test_a_team_token_cannot_set_its_owners_default_view(ada):
     here = ada.post("views/", {"name": "mine", "is_first": True}).headers["Location"]
     ours = ada.post("views/", {"name": "ours", "team": "vision"}).headers["Location"]
     bound = Caller(ada.user, team=make.team("vision"))
@@ -120,7 +120,7 @@ def test_a_token_of_one_team_does_not_choose_what_its_owners_list_begins_with(ad
     ]
 
     assert [one.status_code for one in refused] == [403, 403]
-    assert "does not choose what its owner's list begins with" in refused[0].json()["detail"]
+    assert "cannot set the first view of its owner" in refused[0].json()["detail"]
     assert ada.get(here).json()["is_first"] is True and listed(bound) == ["ours"]
     assert bound.patch(ours, {"is_first": False, "name": "other"}).json()["name"] == "other"
 
@@ -139,24 +139,24 @@ def test_answers_are_as_described(ada):
 
 
 @pytest.mark.parametrize("number", [7, 2**63, 10**30])
-def test_a_view_that_is_not_there_is_named_as_it_was_asked_for(ada, number):
+def test_the_404_of_an_unknown_view_names_its_id(ada, number):
     for answer in (ada.get(f"views/{number}/"), ada.patch(f"views/{number}/", {"name": "x"})):
-        assert (answer.status_code, answer.json()["detail"]) == (404, f"You have no view {number}.")
+        assert (answer.status_code, answer.json()["detail"]) == (404, f"View {number} not found.")
 
 
-def test_reading_needs_no_more_than_a_token_that_reads(ada):
+def test_views_can_be_read_with_scope_read(ada):
     reader = Caller(ada.user, TokenScope.READ)
 
     assert reader.get("views/").status_code == 200
     assert reader.post("views/", {"name": "x"}).status_code == 403
 
 
-def test_who_runs_the_site_does_not_begin_with_what_is_in_no_list_of_his(ada):
+def test_a_site_administrator_cannot_use_a_foreign_view_as_default(ada):
     here = ada.post("views/", {"name": "Nights", "filters": FAILED}).headers["Location"]
     root = Caller(make.person("root", is_superuser=True), scope=TokenScope.ADMIN)
     mine = root.post("views/", {"name": "All", "is_first": True}).headers["Location"]
 
     refused = root.patch(here, {"is_first": True})
 
-    assert (refused.status_code, "is in no list of yours" in refused.text) == (400, True)
+    assert (refused.status_code, "is not one of your views" in refused.text) == (400, True)
     assert root.get(mine).json()["is_first"] is True

@@ -1,4 +1,4 @@
-"""The schema describes what is really answered."""
+"""The OpenAPI schema matches the actual responses."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def olga():
     return Caller(make.operator("olga"))
 
 
-def test_the_version_and_the_credentials(schema):
+def test_the_schema_has_the_version_and_the_credentials(schema):
     assert schema["openapi"].startswith("3.1")
     assert set(schema["components"]["securitySchemes"]) == {"bearer", "run", "session"}
 
 
-def test_every_operation_has_its_own_id_and_all_its_refusals(schema):
+def test_every_operation_has_a_unique_id_and_all_its_error_responses(schema):
     operations = [one for methods in schema["paths"].values() for one in methods.values()]
 
     ids = [one["operationId"] for one in operations]
@@ -56,7 +56,7 @@ def test_every_operation_has_its_own_id_and_all_its_refusals(schema):
     assert all({"409", "413", "415"} <= set(one["responses"]) for one in posts)
 
 
-def test_every_reference_leads_somewhere(schema):
+def test_every_reference_of_the_schema_resolves(schema):
     text = json.dumps(schema)
 
     for part in text.split('"$ref": "')[1:]:
@@ -64,7 +64,7 @@ def test_every_reference_leads_somewhere(schema):
         assert name in schema["components"]["schemas"]
 
 
-def test_a_job_may_be_asked_with_every_field_that_the_spec_reads():
+def test_the_job_request_has_every_field_that_the_spec_reads():
     assert set(shapes.JOB_REQUEST.fields) == {*JOB_FIELD_READERS, "team", "cluster"}
 
 
@@ -93,7 +93,7 @@ def test_answers_are_as_described(schema, olga):
         conforms(schema, described, "get", answer)
 
 
-def test_what_failures_answer_is_as_described(schema, olga, tmp_path):
+def test_responses_of_failure_endpoints_match_the_schema(schema, olga, tmp_path):
     attempt = failures.failed(tmp_path, by="olga")
     failures.diagnose_once(failures.clock.now())
     number = failures.of(attempt).incident_id
@@ -122,7 +122,7 @@ def test_what_failures_answer_is_as_described(schema, olga, tmp_path):
         conforms(schema, f"incidents/{{incident}}/{verb}/", "post", olga.post(f"incidents/{number}/{verb}/"))
 
 
-def test_what_recovery_answers_is_as_described(schema, olga, tmp_path):
+def test_responses_of_recovery_endpoints_match_the_schema(schema, olga, tmp_path):
     attempt = failures.failed(tmp_path, by="olga", kind="pretrain", text="step 1\n")
     failures.diagnose_once(failures.clock.now())
     decide_and_recover_once(failures.clock.now())
@@ -148,14 +148,14 @@ def test_what_recovery_answers_is_as_described(schema, olga, tmp_path):
     conforms(schema, "orders/{order}/lift/", "post", olga.post(f"orders/{order}/lift/"))
 
 
-def test_thin_answers_and_refusals_are_as_described(schema, olga):
+def test_partial_responses_and_errors_match_the_schema(schema, olga):
     conforms(schema, "jobs/", "get", olga.get("jobs/", {"fields": "id"}))
     conforms(schema, "jobs/", "get", olga.get("jobs/", {"nope": "1"}))
     conforms(schema, "jobs/{id}/", "get", olga.get("jobs/0000000000a/"))
     conforms(schema, "jobs/", "post", olga.post("jobs/", {"command": ""}))
 
 
-def test_the_answers_to_changes_are_as_described(schema, olga):
+def test_responses_to_changes_match_the_schema(schema, olga):
     conforms(schema, "jobs/", "post", olga.post("jobs/", {"command": "x", "array": "0-1"}))
     asked = {"jobs": [{"command": "x"}, {"command": ""}], "mode": "each"}
     conforms(schema, "jobs/bulk/", "post", olga.post("jobs/bulk/", asked))

@@ -46,7 +46,7 @@ OPERATIONS = [
 
 @pytest.fixture
 def there(tmp_path):
-    """What paths lead to, so that not every answer is 404; the signals are those of Django's own test client."""
+    """Rows for the paths, so that not every response is a 404. Disconnects signals as Django's test client does."""
     for signal in (request_started, request_finished):
         signal.disconnect(close_old_connections)
     make.cluster()
@@ -75,13 +75,13 @@ def there(tmp_path):
 
 
 class Undone(Exception):
-    """What an example changed is rolled back, so that each stands for itself."""
+    """Roll back the changes of an example, so that examples are independent."""
 
 
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
 @pytest.mark.parametrize(("path", "method"), OPERATIONS, ids=lambda one: str(one))
-def test_answers_are_as_described_whatever_is_asked(path, method, mode, there):
+def test_responses_to_generated_requests_match_the_schema(path, method, mode, there):
     schema = schemathesis.openapi.from_dict(api_root.openapi_schema())
     schema.app = WSGIHandler()
     operation = schema[path][method.upper()]

@@ -1,4 +1,4 @@
-"""What becomes of a job when an attempt ends: the table."""
+"""The rules that decide what a job becomes when an attempt ends."""
 
 import pytest
 
@@ -8,12 +8,14 @@ from jobs.core.lifecycle import FINAL_STATES, Flag, State
 from tests.make import NOON
 
 
-def after(state, wanted="", budget=0, **fields):
-    return attempt_end.transition_after_end(AttemptEnd(state=state, at=NOON, **fields), wanted=wanted, budget=budget)
+def after(state, requested="", budget=0, **fields):
+    return attempt_end.transition_after_end(
+        AttemptEnd(state=state, at=NOON, **fields), requested=requested, budget=budget
+    )
 
 
 @pytest.mark.parametrize(
-    ("ended", "wanted", "budget", "becomes", "spends"),
+    ("ended", "requested", "budget", "becomes", "spends"),
     [
         (State.COMPLETED, "", 0, State.COMPLETED, False),
         (State.COMPLETED, State.CANCELLED, 0, State.COMPLETED, False),
@@ -32,14 +34,14 @@ def after(state, wanted="", budget=0, **fields):
         (State.OUT_OF_MEMORY, "", 3, State.OUT_OF_MEMORY, False),
     ],
 )
-def test_an_end_and_a_wish_decide(ended, wanted, budget, becomes, spends):
-    following = after(ended, wanted, budget)
+def test_reported_end_and_requested_state_decide_the_new_state(ended, requested, budget, becomes, spends):
+    following = after(ended, requested, budget)
 
     assert (following.state, following.spends_budget) == (becomes, spends)
 
 
 @pytest.mark.parametrize("state", sorted(FINAL_STATES))
-def test_every_end_has_a_sentence(state):
+def test_every_end_has_an_explanation(state):
     assert after(state).why.endswith(".")
 
 
@@ -51,13 +53,13 @@ def test_every_end_has_a_sentence(state):
         ({"exit_code": 137, "signal": 9}, "Its command was ended by signal 9."),
     ],
 )
-def test_a_failure_says_how_the_command_ended(fields, why):
+def test_failed_job_shows_how_its_command_ended(fields, why):
     assert after(State.FAILED, **fields).why == why
 
 
-def test_a_refused_launch_is_held_for_a_person():
+def test_rejected_job_is_held_until_a_user_releases_it():
     following = attempt_end.transition_after_refusal("invalid account")
 
     assert following.state == State.PENDING
     assert Flag.REQUEUE_HOLD in following.flags
-    assert following.why == "The cluster refused it: invalid account"
+    assert following.why == "The cluster rejected the job: invalid account"

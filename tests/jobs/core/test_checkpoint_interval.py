@@ -1,4 +1,4 @@
-"""Young's and Daly's interval."""
+"""The recommended checkpoint interval (Young, Daly)."""
 
 import math
 
@@ -13,17 +13,17 @@ HOUR = 3600.0
     ("mttf_h", "stall_s", "minutes"),
     [(7.9, 60, 31), (7.9, 5, 8.9), (3.09, 60, 19), (3.09, 1, 2.5), (1.8, 300, 30), (0.23, 60, 5)],
 )
-def test_it_agrees_with_the_usual_tables(mttf_h, stall_s, minutes):
+def test_interval_agrees_with_published_tables(mttf_h, stall_s, minutes):
     assert optimal_interval_s(mttf_s=mttf_h * HOUR, stall_s=stall_s) / 60 == pytest.approx(minutes, rel=0.08)
 
 
-def test_a_save_that_takes_longer_than_twice_the_time_between_failures_is_made_once_in_that_time():
+def test_interval_is_the_mean_time_between_failures_if_a_save_takes_twice_as_long():
     assert optimal_interval_s(mttf_s=10, stall_s=20) == 10
 
 
 @pytest.mark.parametrize("mttf_h", [0.5, 3, 24])
 @pytest.mark.parametrize("stall_s", [1, 10, 60])
-def test_no_other_interval_wastes_noticeably_less(mttf_h, stall_s):
+def test_no_other_interval_wastes_less(mttf_h, stall_s):
     mttf_s = mttf_h * HOUR
 
     def waste(interval):  # Daly's model: saves, and work done again at exponential failures
@@ -35,40 +35,40 @@ def test_no_other_interval_wastes_noticeably_less(mttf_h, stall_s):
 
 
 @pytest.mark.parametrize(("mttf_s", "stall_s"), [(0, 1), (10, 0), (-1, 1)])
-def test_without_both_figures_there_is_no_advice(mttf_s, stall_s):
+def test_interval_needs_positive_inputs(mttf_s, stall_s):
     with pytest.raises(ValueError, match="above 0"):
         optimal_interval_s(mttf_s=mttf_s, stall_s=stall_s)
 
 
-def told(**more):
+def advice(**overrides):
     usual = {"failures": 2, "ran_s": 27 * HOUR, "stalls_s": (2.0, 2.0, 40.0), "saved_s": (0.0, 1800.0, 3600.0)}
-    return advise_checkpoint_interval(**(usual | more))
+    return advise_checkpoint_interval(**(usual | overrides))
 
 
-def test_advice_takes_the_median_stall_and_the_jobs_own_failures():
-    one = told()
+def test_advice_uses_the_median_stall_and_the_failures_of_the_job():
+    one = advice()
 
     assert (one.stall_s, one.mttf_s, one.usual_s) == (2.0, 10 * HOUR, 1800.0)
     assert one.every_s == pytest.approx(optimal_interval_s(mttf_s=10 * HOUR, stall_s=2.0))
     assert one.saved_fraction > 0 and one.waste < one.usual_waste
 
 
-def test_a_job_that_never_failed_is_advised_to_save_more_seldom_the_longer_it_ran():
-    every = [told(failures=0, ran_s=hours * HOUR).every_s for hours in (1, 10, 100)]
+def test_job_without_failures_should_save_less_often_the_longer_it_runs():
+    every = [advice(failures=0, ran_s=hours * HOUR).every_s for hours in (1, 10, 100)]
 
     assert every == sorted(every)
 
 
 @pytest.mark.parametrize("lack", [{"stalls_s": ()}, {"stalls_s": (0.0,)}, {"ran_s": 0.0}])
-def test_where_nobody_knows_what_a_save_costs_nothing_is_advised(lack):
-    assert told(**lack) is None
+def test_job_without_measured_stalls_gets_no_advice(lack):
+    assert advice(**lack) is None
 
 
-def test_a_job_that_saves_as_advised_is_not_told_that_it_loses_anything():
-    every = told().every_s
+def test_job_that_follows_the_advice_is_shown_no_loss():
+    every = advice().every_s
 
-    assert "costs" not in told(saved_s=(0.0, every, 2 * every)).why
+    assert "costs" not in advice(saved_s=(0.0, every, 2 * every)).why
 
 
 def test_one_failure_is_written_in_the_singular():
-    assert told(failures=1).why.startswith("1 failure in 27.0 h")
+    assert advice(failures=1).why.startswith("1 failure in 27.0 h")

@@ -1,4 +1,4 @@
-"""What users wrote is shown without secrets and without characters that a terminal or browser obeys."""
+"""User text is shown without secrets and without characters that control a terminal or browser."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ HOSTILE = f"{ESC}]0;title\x07{ESC}[31mred{ESC}[0m {OVERRIDE}gpj\u2066 bell\x07"
         (f"{ESC}[{ESC}[31mx", "x"),
     ],
 )
-def test_no_character_is_left_that_a_terminal_obeys(text, clean):
+def test_control_characters_are_removed(text, clean):
     assert strip_control_characters(text) == clean
 
 
-def test_a_name_is_one_line():
+def test_name_is_reduced_to_one_line():
     assert single_line(f" a\nb\t{ESC}[1mc ") == "a b c"
 
 
-def test_an_escape_sequence_inside_a_name_does_not_hide_its_secret():
+def test_escape_sequence_in_a_name_does_not_hide_its_secret():
     assert safe_display_text(f"HF_TO{ESC}[0mKEN=abc") == f"HF_TOKEN={MASK}"
 
 
@@ -56,7 +56,7 @@ def job(db):
 
 
 @pytest.mark.parametrize("page", ["/jobs/{}/", "/jobs/new/?from={}", "/api/v1/jobs/{}/", "/api/v1/jobs/"])
-def test_a_colleague_sees_no_secret_of_a_job(job, page):
+def test_team_member_sees_no_secret_of_a_job(job, page):
     client = Client()
     client.force_login(make.user("ben"))
 
@@ -66,7 +66,7 @@ def test_a_colleague_sees_no_secret_of_a_job(job, page):
     assert "hunter2" not in answered.content.decode()
 
 
-def test_the_job_page_and_the_admin_pass_no_control_character(job):
+def test_job_page_and_admin_contain_no_control_character(job):
     root = make.user("root", is_staff=True, is_superuser=True)
     client = Client()
     client.force_login(root)
@@ -77,21 +77,21 @@ def test_the_job_page_and_the_admin_pass_no_control_character(job):
         assert not {ESC, OVERRIDE, "\u2066", "\x07"} & set(text)
 
 
-def test_the_api_passes_no_raw_escape_character(job):
+def test_api_response_contains_no_escape_character(job):
     client = Client()
     client.force_login(make.user("ben"))
 
     assert ESC not in client.get(f"/api/v1/jobs/{job}/").content.decode()
 
 
-def test_the_owner_resubmits_the_secrets_unchanged(job):
+def test_owner_resubmits_secrets_unchanged(job):
     client = Client()
     client.force_login(make.user("ada"))
 
     assert client.get(f"/jobs/new/?from={job}").content.decode().count("hunter2") >= 4
 
 
-def test_a_reason_somebody_types_is_stored_without_control_characters(job):
+def test_entered_reason_is_stored_without_control_characters(job):
     client = Client()
     client.force_login(make.user("ada"))
 
@@ -100,7 +100,7 @@ def test_a_reason_somebody_types_is_stored_without_control_characters(job):
     assert Event.objects.filter(job=job).order_by("-id").first().why == "later red �gpj� bell�"
 
 
-def test_a_job_of_others_enters_the_record_with_a_clean_name(db):
+def test_foreign_job_is_stored_with_a_clean_name(db):
     nothing = dict.fromkeys(("started_at", "ended_at", "submitted_at", "time_limit", "exit_code", "signal"))
     sizes = dict.fromkeys(("gpus_per_node", "cpus_per_node", "memory_per_node_mb"), 0)
     words = {"id": "7@1", "backend_id": "7", "account": "", "reason": "", "log_path": ""}
@@ -114,5 +114,5 @@ def test_a_job_of_others_enters_the_record_with_a_clean_name(db):
     assert (row.name, row.foreign_user) == ("sweep�", "eve")
 
 
-def test_a_cell_of_the_list_for_spreadsheets_is_clean_and_no_formula():
+def test_csv_cell_is_clean_and_not_a_formula():
     assert csv_cell(f"{ESC}[31m=1+1") == "'=1+1"

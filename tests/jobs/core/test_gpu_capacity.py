@@ -1,3 +1,5 @@
+"""GPU counts of a cluster and their bar."""
+
 from itertools import pairwise
 
 import pytest
@@ -9,20 +11,20 @@ def load(gpus=8, held=0, *, answers=True, takes_work=True):
     return NodeLoad(gpus=gpus, held=held, answers=answers, takes_work=takes_work)
 
 
-def test_a_healthy_node_is_allocated_and_free():
+def test_healthy_node_has_allocated_and_free_gpus():
     assert sum_capacity([load(held=3)]) == Capacity(allocated=3, free=5)
 
 
-def test_what_still_works_on_a_drained_node_is_allocated_and_the_rest_drained():
+def test_held_gpus_of_a_drained_node_are_allocated_and_the_others_drained():
     assert sum_capacity([load(held=3, takes_work=False)]) == Capacity(allocated=3, drained=5)
 
 
-def test_a_node_that_does_not_answer_is_down_with_all_it_has():
+def test_all_gpus_of_an_unresponsive_node_are_down():
     assert sum_capacity([load(held=3, answers=False, takes_work=False)]) == Capacity(down=8)
 
 
 @pytest.mark.parametrize("held", [0, 5, 8, 11])
-def test_the_parts_sum_to_the_whole(held):
+def test_parts_sum_to_the_total(held):
     whole = sum_capacity([load(held=held), load(7, held, takes_work=False), load(3, held, answers=False)])
 
     assert whole.total == 18
@@ -30,13 +32,13 @@ def test_the_parts_sum_to_the_whole(held):
     assert sum(part.share for part in whole.parts) == pytest.approx(100)
 
 
-def test_each_part_begins_where_the_one_before_it_ends():
+def test_each_part_starts_where_the_previous_one_ends():
     parts = Capacity(allocated=1, free=1, drained=1).parts
 
     for left, right in pairwise(parts):
         assert right.start == pytest.approx(left.start + left.share)
 
 
-def test_an_empty_cluster_divides_nothing_by_zero():
+def test_empty_cluster_has_zero_percentages():
     assert Capacity().used_percent == 0
     assert [part.share for part in Capacity().parts] == [0, 0, 0, 0]

@@ -1,4 +1,4 @@
-"""Node lists as Slurm writes them."""
+"""Node lists in Slurm notation."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ names = st.sets(st.from_regex(r"[a-z]{1,3}-?[0-9]{0,4}", fullmatch=True), max_si
         ("", []),
     ],
 )
-def test_a_list_is_expanded_in_the_order_written(text, expected):
+def test_list_expands_in_the_order_written(text, expected):
     assert expand(text) == expected
 
 
@@ -34,17 +34,17 @@ def test_a_list_is_expanded_in_the_order_written(text, expected):
         (["n1", "n01"], "n01,n1"),
     ],
 )
-def test_a_list_is_as_short_as_slurm_writes_it(given_names, text):
+def test_compressed_list_is_as_short_as_that_of_slurm(given_names, text):
     assert sorted(compress(given_names).split(",")) == sorted(text.split(","))
 
 
 @given(names)
-def test_what_is_compressed_expands_to_the_same_names(some):
+def test_compressed_list_expands_to_the_same_names(some):
     assert set(expand(compress(some))) == some
 
 
 @pytest.mark.parametrize("text", ["a[1", "a1]", "a[x]", "a[1-99999999]", "a[[1]]", "a[-]", "a" + 40 * "[1-9]"])
-def test_a_broken_list_is_refused(text):
+def test_invalid_list_is_rejected(text):
     with pytest.raises(BadHostlist):
         expand(text)
 
@@ -59,16 +59,16 @@ REFUSED_BEFORE_WORK = {
 
 
 @pytest.mark.parametrize("name", REFUSED_BEFORE_WORK)
-def test_a_list_is_refused_before_it_is_expanded(name):
+def test_oversized_list_is_rejected_before_it_is_expanded(name):
     with pytest.raises(BadHostlist):
         expand(REFUSED_BEFORE_WORK[name])
 
 
-def test_brackets_may_stand_anywhere_in_a_name():
+def test_brackets_are_allowed_anywhere_in_a_name():
     assert expand("[1-2]a,b[3]c[4-5]d, e") == ["1a", "2a", "b3c4d", "b3c5d", "e"]
 
 
-def test_a_name_that_ends_in_very_many_digits_stands_for_itself():
+def test_name_with_too_many_trailing_digits_is_not_merged():
     long = "a" + "9" * 5000
 
     assert compress([long, "a1"]) == f"{long},a1"

@@ -1,4 +1,4 @@
-"""The tables of states: who may follow whom, and how it is shown."""
+"""The tables of states and transitions, and how states are shown."""
 
 import re
 from itertools import product
@@ -22,13 +22,13 @@ from jobs.core.lifecycle import (
 
 
 @pytest.mark.parametrize("state", sorted(FINAL_STATES))
-def test_a_final_state_never_changes(state):
+def test_final_state_never_changes(state):
     for target in State:
         with pytest.raises(ForbiddenTransition, match=f"a job that is {state} cannot become {target}"):
             lifecycle.check_transition(state, target)
 
 
-def test_every_state_can_be_reached_from_the_queue():
+def test_every_state_is_reachable_from_pending():
     reached = {State.PENDING}
     while more := {target for source, target in TRANSITIONS if source in reached} - reached:
         reached |= more
@@ -36,16 +36,16 @@ def test_every_state_can_be_reached_from_the_queue():
     assert reached == set(JOB_STATES)
 
 
-def test_what_is_live_or_waiting_is_not_final():
+def test_live_and_waiting_states_are_not_final():
     assert set(State) == FINAL_STATES | LIVE_STATES | {State.PENDING}
     assert not FINAL_STATES & LIVE_STATES
 
 
-def test_every_arrow_has_a_sentence():
+def test_every_transition_has_a_sentence():
     assert all(re.fullmatch(r"[A-Z].+\.", sentence) for sentence in TRANSITIONS.values())
 
 
-def test_no_move_stays_where_it_is():
+def test_no_transition_leads_to_its_own_state():
     assert all(source != target for source, target in TRANSITIONS)
 
 
@@ -61,17 +61,17 @@ def test_no_move_stays_where_it_is():
         (State.COMPLETED, [Flag.COMPLETING], "COMPLETED"),
     ],
 )
-def test_a_job_is_called_by_its_most_telling_flag(state, flags, shown):
+def test_job_is_named_by_its_most_important_flag(state, flags, shown):
     assert lifecycle.badge(state, flags).label == shown
 
 
-def test_every_state_can_be_shown_without_colour():
+def test_every_state_is_recognizable_without_color():
     for state, flags in product(State, [[], [Flag.CONFIGURING], [Flag.SIGNALING]]):
         badge = lifecycle.badge(state, flags)
         assert badge.icon and badge.label and badge.code
 
 
-def test_every_look_has_slurms_short_code():
+def test_every_styled_state_has_a_slurm_code():
     assert set(STATE_STYLES) <= set(STATE_CODES)
 
 
@@ -88,7 +88,7 @@ def test_every_look_has_slurms_short_code():
         (NodeState.UNKNOWN, [], "unk", False),
     ],
 )
-def test_nodes_are_shown_as_sinfo_does(state, flags, short, works):
+def test_nodes_have_the_names_of_sinfo(state, flags, short, works):
     assert lifecycle.node_badge(state, flags).code == short
     assert lifecycle.takes_work(state, flags) is works
 
@@ -103,5 +103,5 @@ def test_nodes_are_shown_as_sinfo_does(state, flags, short, works):
         (8, 0, True, NodeState.MIXED),
     ],
 )
-def test_a_healthy_node_is_what_it_carries(gpus, used, busy, expected):
+def test_state_of_a_healthy_node_follows_from_its_load(gpus, used, busy, expected):
     assert lifecycle.node_state_for_usage(gpus, used, busy) == expected

@@ -1,15 +1,17 @@
+"""Masking of secrets in text, by name and by form."""
+
 import pytest
 
 from jobs.core.masking import MASK, is_secret_name, mask_secrets, mask_text, without_secrets
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "my_secret", "DbPassword", "AWS_CREDENTIALS"])
-def test_a_name_that_looks_secret_is_secret(name):
+def test_secret_names_are_recognized(name):
     assert is_secret_name(name)
 
 
 @pytest.mark.parametrize("name", ["NCCL_DEBUG", "PATH", "MAX_TOKENS", "TOKENIZERS_PARALLELISM", "MONKEY"])
-def test_other_names_are_not(name):
+def test_other_names_are_not_secret(name):
     assert not is_secret_name(name)
 
 
@@ -17,11 +19,11 @@ def test_only_the_values_of_secret_names_are_masked():
     assert mask_secrets({"HF_TOKEN": "hf_abc", "NCCL_DEBUG": "INFO"}) == {"HF_TOKEN": MASK, "NCCL_DEBUG": "INFO"}
 
 
-def test_an_empty_secret_is_shown_to_be_empty():
+def test_empty_secret_stays_visible_as_empty():
     assert mask_secrets({"HF_TOKEN": ""}) == {"HF_TOKEN": ""}
 
 
-def test_without_secrets_leaves_out_name_and_value():
+def test_without_secrets_drops_name_and_value():
     assert without_secrets({"HF_TOKEN": "hf_abc", "A": "1"}) == {"A": "1"}
 
 
@@ -49,7 +51,7 @@ def test_without_secrets_leaves_out_name_and_value():
         ("docker -v /secret_key:/mnt", "docker -v /secret_key:/mnt"),
     ],
 )
-def test_secrets_inside_a_command(command, shown):
+def test_secrets_in_a_command_are_masked(command, shown):
     assert mask_text(command) == shown
 
 
@@ -83,7 +85,7 @@ SHAPED = {
 
 
 @pytest.mark.parametrize("text", SHAPED)
-def test_a_secret_is_recognised_by_its_shape(text):
+def test_secret_is_recognized_by_its_form(text):
     assert mask_text(text) == SHAPED[text]
     assert mask_secrets({"PLAIN": text})["PLAIN"] == SHAPED[text]
     assert without_secrets({"PLAIN": text}) == {}
@@ -102,5 +104,5 @@ def test_a_secret_is_recognised_by_its_shape(text):
         "-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----",
     ],
 )
-def test_text_that_only_resembles_a_secret_stays(text):
+def test_text_that_only_resembles_a_secret_is_not_masked(text):
     assert mask_text(text) == text

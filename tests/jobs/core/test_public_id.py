@@ -12,11 +12,11 @@ moments = st.datetimes(min_value=datetime(2025, 1, 2), max_value=datetime(2080, 
 
 
 @given(moments, st.integers(1, 60_000), st.integers(0, 10**9))
-def test_a_later_id_sorts_behind(at, later_ms, number):
+def test_later_id_sorts_after_earlier_id(at, later_ms, number):
     assert public_id(at, number) < public_id(at + timedelta(milliseconds=later_ms), number)
 
 
-def test_within_one_millisecond_the_sequence_decides():
+def test_sequence_orders_ids_within_one_millisecond():
     ids = [public_id(START, number) for number in range(16_384)]
 
     assert len(set(ids)) == len(ids)
@@ -30,5 +30,5 @@ def test_ids_are_short_and_hard_to_misread():
     assert not set(name) & set("ilou")
 
 
-def test_a_task_is_named_as_slurm_names_it():
+def test_array_task_id_has_slurms_notation():
     assert task_id("01k3v9q2m7t", 7) == "01k3v9q2m7t_7"

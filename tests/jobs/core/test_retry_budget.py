@@ -1,4 +1,4 @@
-"""When a job is not tried again: the two ledgers as a table, and what must always hold."""
+"""When a job is not retried: the two counters as a table, and properties that always hold."""
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,7 @@ A, B, C, D = "abcd"
 
 
 def tries(*ends):
-    """(cause, step, node), oldest first."""
+    """Attempts from (cause, step, node), oldest first."""
     return [PastAttempt(cause=cause, step=step, nodes=frozenset({node})) for cause, step, node in ends]
 
 
@@ -24,29 +24,29 @@ def tries(*ends):
     ("ends", "word"),
     [
         ([("oom", 10, A), ("oom", 10, B), ("oom", 9, C)], ""),
-        ([("oom", 10, A), ("oom", 10, B), ("oom", 10, C), ("oom", 10, D)], "ended 4 times by oom without"),
+        ([("oom", 10, A), ("oom", 10, B), ("oom", 10, C), ("oom", 10, D)], "4 failures with cause oom without"),
         ([("oom", 10, A), ("oom", 10, A)], ""),
-        ([("oom", 10, A), ("oom", 10, A), ("oom", 0, A)], "3 times by oom on a without"),
-        # progress closes the ledgers
+        ([("oom", 10, A), ("oom", 10, A), ("oom", 0, A)], "3 failures with cause oom on a without"),
+        # progress resets the counters
         ([("oom", 10, A), ("oom", 10, B), ("oom", 11, C), ("oom", 11, D)], ""),
         ([("oom", 10, A), ("oom", 10, A), ("oom", 11, A)], ""),
-        # another cause between does not
-        ([("oom", 5, A), ("oom", 5, B), ("nan", 5, A), ("oom", 5, C), ("oom", 5, D)], "4 times by oom"),
-        # what is not known consumes nothing
+        # a failure with another cause does not
+        ([("oom", 5, A), ("oom", 5, B), ("nan", 5, A), ("oom", 5, C), ("oom", 5, D)], "4 failures with cause oom"),
+        # attempts with unknown progress do not count
         ([("oom", None, A)] * 9, ""),
         ([("oom", 5, A), ("oom", None, B), ("oom", None, C), ("oom", 5, D)], ""),
-        # who was stopped did not fail
+        # a stopped attempt is not a failure
         ([("oom", 5, A), ("oom", 5, B), ("oom", 5, C), ("", 5, D)], ""),
         ([], ""),
     ],
 )
-def test_the_ledgers(ends, word):
-    said = crash_loop_reason(tries(*ends))
+def test_retry_counters_decide_when_to_hold(ends, word):
+    reason = crash_loop_reason(tries(*ends))
 
-    assert word in said and bool(said) is bool(word)
+    assert word in reason and bool(reason) is bool(word)
 
 
-def test_a_gang_is_not_held_because_one_of_its_nodes_was_there_each_time():
+def test_job_on_several_nodes_is_not_held_because_of_one_common_node():
     everywhere = frozenset({A, B, C, D})
 
     assert crash_loop_reason([PastAttempt(cause="nccl", step=5, nodes=everywhere)] * 3) == ""
@@ -64,14 +64,14 @@ ends = st.lists(
 
 
 @given(ends)
-def test_nobody_is_held_who_is_known_to_have_got_further(history):
+def test_job_with_progress_is_not_held(history):
     best = max((one.step for one in history if one.step is not None), default=0)
 
     assert crash_loop_reason([*history, PastAttempt(cause="oom", step=best + 1, nodes=frozenset({A}))]) == ""
 
 
 @given(ends, st.sampled_from([A, B]))
-def test_whoever_stands_still_is_held_in_the_end(history, node):
+def test_job_without_progress_is_finally_held(history, node):
     best = max((one.step for one in history if one.step is not None), default=0)
     stuck = [PastAttempt(cause="oom", step=best, nodes=frozenset({node}))] * (MAX_RETRIES + 1)
 
@@ -87,13 +87,13 @@ def test_whoever_stands_still_is_held_in_the_end(history, node):
         ({}, "NODE_FAIL"),
     ],
 )
-def test_a_cause_is_the_diagnosis_or_how_the_command_ended(how, cause):
+def test_cause_is_the_diagnosis_or_how_the_command_ended(how, cause):
     facts = {"label": "", "state": "NODE_FAIL", "exit_code": None, "signal": None} | how
 
     assert failure_cause(**facts) == cause
 
 
-# applied where attempts end
+# the rules as applied by `finish`
 
 
 def fails_under(job, step):
@@ -104,19 +104,19 @@ def fails_under(job, step):
     return Job.objects.get(pk=job.pk)
 
 
-def test_a_crash_loop_ends_in_a_hold_with_a_sentence_and_a_release_tries_once_more(db):
+def test_crash_looping_job_is_held_and_a_release_allows_one_more_try(db):
     job = make.job(gpus_per_node=1, requeue_limit=100)
     assert [fails_under(job, 10).flags for _ in range(2)] == [[Flag.REQUEUED]] * 2
 
     held = fails_under(job, 10)
 
     assert (held.state, held.flags, held.hold) == (State.PENDING, [Flag.REQUEUE_HOLD], "user")
-    assert held.why.startswith("It ended 3 times by NODE_FAIL on seren-001 without a step of progress")
+    assert held.why.startswith("Held after 3 failures with cause NODE_FAIL on seren-001 without progress")
     job_actions.release(held, author=make.author())
     assert fails_under(job, 11).flags == [Flag.REQUEUED]
 
 
-def test_a_job_that_reports_nothing_has_its_budget_alone(db):
+def test_job_without_reports_is_limited_only_by_its_requeues(db):
     job = make.job(gpus_per_node=1, requeue_limit=4)
 
     assert [fails_under(job, None).state for _ in range(4)] == [State.PENDING] * 4
@@ -124,7 +124,7 @@ def test_a_job_that_reports_nothing_has_its_budget_alone(db):
     assert (last.state, last.requeues) == (State.NODE_FAIL, 4)
 
 
-def test_who_gave_way_is_requeued_even_when_the_platform_has_spent_his_budget(db):
+def test_preempted_job_is_requeued_even_without_remaining_requeues(db):
     job = make.job(gpus_per_node=1, requeue_limit=1, preemptible=True)
     assert fails_under(job, None).requeues == 1
     attempt = make.running(Job.objects.get(pk=job.pk))
@@ -135,11 +135,11 @@ def test_who_gave_way_is_requeued_even_when_the_platform_has_spent_his_budget(db
     assert Job.objects.get(pk=job.pk).state == State.PENDING
 
 
-# when the cause is known only after the decision
+# the cause becomes known after the decision
 
 
 def ends_and_is_named(job, state, label):
-    """It goes back into its queue, and later somebody has read its log."""
+    """The job fails and is requeued; afterwards the diagnosis is recorded."""
     attempt = make.running(Job.objects.get(pk=job.pk))
     progress.record_attempt_heartbeats(attempt.key, [{"step": 10}])
     job_actions.finish(attempt, AttemptEnd(state=State(state), at=clock.now()), author=make.LOOP)
@@ -147,7 +147,7 @@ def ends_and_is_named(job, state, label):
     return Job.objects.get(pk=job.pk)
 
 
-def test_ends_that_look_different_are_one_crash_loop_once_their_cause_is_known(db):
+def test_different_ends_with_the_same_diagnosis_are_one_crash_loop(db):
     job = make.job(gpus_per_node=1, requeue_limit=100)
     assert ends_and_is_named(job, "NODE_FAIL", "ECCError").hold == ""
     assert ends_and_is_named(job, "BOOT_FAIL", "ECCError").hold == ""
@@ -155,18 +155,18 @@ def test_ends_that_look_different_are_one_crash_loop_once_their_cause_is_known(d
     held = ends_and_is_named(job, "NODE_FAIL", "ECCError")
 
     assert (held.state, held.flags, held.hold) == (State.PENDING, [Flag.REQUEUE_HOLD], "user")
-    assert held.why.startswith("It ended 3 times by ECCError on seren-001 without a step of progress")
+    assert held.why.startswith("Held after 3 failures with cause ECCError on seren-001 without progress")
     assert Event.objects.filter(job=job, what="job.held", why=held.why).count() == 1
 
 
-def test_ends_that_look_the_same_are_no_loop_when_their_causes_differ(db):
+def test_equal_ends_with_different_diagnoses_are_no_crash_loop(db):
     job = make.job(gpus_per_node=1, requeue_limit=100)
 
     for label in ("ECCError", "NetworkError", "NodeFailure", "CUDAError"):
         assert ends_and_is_named(job, "NODE_FAIL", label).hold == ""
 
 
-def test_what_started_again_before_its_cause_was_known_runs_on(db):
+def test_job_that_restarted_before_its_diagnosis_keeps_running(db):
     job = make.job(gpus_per_node=1, requeue_limit=100)
     for _ in range(2):
         ends_and_is_named(job, "NODE_FAIL", "ECCError")
@@ -180,7 +180,7 @@ def test_what_started_again_before_its_cause_was_known_runs_on(db):
     assert Job.objects.get(pk=job.pk).state == State.RUNNING
 
 
-def test_a_correction_does_not_hold_again_what_a_person_has_released(db):
+def test_corrected_diagnosis_does_not_hold_a_released_job_again(db):
     job = make.job(gpus_per_node=1, requeue_limit=100)
     for state in ("NODE_FAIL", "BOOT_FAIL", "NODE_FAIL"):
         ends_and_is_named(job, state, "ECCError")

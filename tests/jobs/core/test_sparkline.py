@@ -1,4 +1,4 @@
-"""A line of a few pixels: within its box, the newest at the right, without what is no number."""
+"""Sparklines: scaling, gaps and reduction of long series."""
 
 import math
 
@@ -11,25 +11,25 @@ def points(values):
     return [tuple(map(float, pair.split(","))) for pair in sparkline.sparkline_points(values).split()]
 
 
-def test_the_lowest_is_at_the_bottom_and_the_highest_at_the_top():
+def test_lowest_value_is_at_the_bottom_and_highest_at_the_top():
     assert points([1, 3, 2]) == [(0, 20), (50, 0), (100, 10)]
 
 
 @pytest.mark.parametrize("values", [[], [1], [None, 2], [math.nan, math.inf, 1]])
-def test_less_than_two_numbers_are_no_line(values):
+def test_fewer_than_two_values_draw_no_line(values):
     assert sparkline.sparkline_points(values) == ""
 
 
-def test_what_is_no_number_leaves_its_place_free():
+def test_missing_values_leave_a_gap():
     assert points([1, math.nan, None, 2]) == [(0, 20), (100, 0)]
 
 
-def test_a_flat_line_is_flat():
+def test_constant_series_is_a_horizontal_line():
     assert {y for _, y in points([5, 5, 5])} == {20}
 
 
-def test_a_long_series_is_thinned_and_keeps_its_end():
-    found = points([float(number) for number in range(1000)])
+def test_long_series_is_reduced_and_keeps_its_last_value():
+    drawn = points([float(number) for number in range(1000)])
 
-    assert len(found) == sparkline.MAX_POINTS
-    assert found[-1] == (100, 0)
+    assert len(drawn) == sparkline.MAX_POINTS
+    assert drawn[-1] == (100, 0)

@@ -1,4 +1,4 @@
-"""What a person may ask for, and the sentence for what cannot be."""
+"""Validation of job requests and its error messages."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -19,17 +19,17 @@ SEREN = ClusterShape(
 )
 
 
-def parse(**asked):
-    return spec.parse({"command": "python train.py", **asked}, SEREN)
+def parse(**fields):
+    return spec.parse({"command": "python train.py", **fields}, SEREN)
 
 
-def test_a_command_is_all_that_is_needed():
+def test_command_is_the_only_required_field():
     job = parse()
 
     assert (job.name, job.kind, job.nodes, job.gpus_per_node, job.cpus_per_node) == ("python", JobKind.OTHER, 1, 0, 1)
 
 
-def test_every_field_is_taken_over():
+def test_every_field_is_copied_to_the_spec():
     job = parse(
         name="llm-7b",
         kind="pretrain",
@@ -60,31 +60,31 @@ def test_every_field_is_taken_over():
     assert job.hold and job.preemptible
 
 
-def test_without_a_wish_a_job_gets_its_share_of_the_cpus():
+def test_job_gets_its_share_of_cpus_by_default():
     assert parse(gpus_per_node=4).cpus_per_node == 64
 
 
-def test_the_name_is_the_programs():
+def test_default_name_is_that_of_the_program():
     assert parse(command="HF_TOKEN=hf_abc WORLD=2 python train.py").name == "python"
     assert parse(command="#!/bin/bash\n#SBATCH -N 1\n\n/opt/bin/train.sh --x").name == "train.sh"
 
 
-def test_null_is_as_good_as_leaving_it_out():
+def test_null_means_the_same_as_a_missing_field():
     assert parse(time_limit=None, gpu_model=None).time_limit is None
 
 
 @pytest.mark.parametrize(
-    ("asked", "field", "why"),
+    ("fields", "field", "why"),
     [
         ({"nodes": -1}, "nodes", "-1 is not between 1 and 100000"),
-        ({"gpus_per_node": 12}, "gpus_per_node", "12 do not fit a node of 8 GPUs; ask for 2 nodes"),
+        ({"gpus_per_node": 12}, "gpus_per_node", "12 is more than the 8 GPUs of a node; request 2 nodes"),
         ({"nodes": 2, "gpus_per_node": 12}, "gpus_per_node", "more than the 8 GPUs of the largest node of seren"),
-        ({"nodes": 7}, "nodes", "7 are more than the 6 such nodes that seren has"),
-        ({"nodes": 5, "gpus_per_node": 1}, "nodes", "5 are more than the 4 such nodes"),
+        ({"nodes": 7}, "nodes", "7 is more than the 6 matching nodes of seren"),
+        ({"nodes": 5, "gpus_per_node": 1}, "nodes", "5 is more than the 4 matching nodes"),
         ({"gpu_model": "h100"}, "gpu_model", "no node of seren has h100 GPUs"),
         ({"nic_type": "roce"}, "nic_type", "no node of seren has roce NICs"),
-        ({"cpus_per_node": 200}, "cpus_per_node", "no such node of seren has 200 CPUs"),
-        ({"memory_per_node": "2T"}, "memory_per_node", "no such node of seren has 2T of memory"),
+        ({"cpus_per_node": 200}, "cpus_per_node", "no matching node of seren has 200 CPUs"),
+        ({"memory_per_node": "2T"}, "memory_per_node", "no matching node of seren has 2T of memory"),
         ({"command": "x" * 200_000}, "command", "has 200000 bytes, more than the 65536 allowed"),
         ({"command": "  "}, "command", "is empty"),
         ({"command": "a\x00b"}, "command", "contains a NUL byte"),
@@ -93,48 +93,48 @@ def test_null_is_as_good_as_leaving_it_out():
         ({"name": "a\nb"}, "name", "control character"),
         ({"name": "a\u202eb"}, "name", "control character"),
         ({"name": "a\x9bb"}, "name", "control character"),
-        ({"kind": "nonsense"}, "kind", "'nonsense' is none of pretrain"),
+        ({"kind": "nonsense"}, "kind", "'nonsense' is not one of pretrain"),
         ({"nodes": True}, "nodes", "is true or false, not a whole number"),
         ({"nodes": 1.5}, "nodes", "is a number, not a whole number"),
         ({"nodes": 10**400}, "nodes", "a number of more than 20 digits"),
-        ({"time_limit": "soon"}, "time_limit", "is no duration"),
+        ({"time_limit": "soon"}, "time_limit", "is not a duration"),
         ({"time_limit": 0}, "time_limit", "is zero"),
         ({"time_limit": -1}, "time_limit", "not between 0 and 10 years"),
-        ({"time_limit": float("nan")}, "time_limit", "neither seconds"),
+        ({"time_limit": float("nan")}, "time_limit", "not seconds"),
         ({"begin_at": "2026-12-01T08:00:00"}, "begin_at", "has no time zone"),
         ({"begin_at": "0001-01-01T00:00:00+14:00"}, "begin_at", "out of range"),
-        ({"workdir": "home"}, "workdir", "no absolute path"),
-        ({"checkpoint_dir": "/a/../b"}, "checkpoint_dir", "no absolute path"),
-        ({"environment": {"A B": "x"}}, "environment", "'A B' is no name of a variable"),
+        ({"workdir": "home"}, "workdir", "not an absolute path"),
+        ({"checkpoint_dir": "/a/../b"}, "checkpoint_dir", "not an absolute path"),
+        ({"environment": {"A B": "x"}}, "environment", "'A B' is not a valid variable name"),
         ({"environment": {"A": 1}}, "environment.A", "is a number, not text"),
         ({"environment": ["A=1"]}, "environment", "is a list"),
         ({"labels": {str(i): "" for i in range(65)}}, "labels", "has 65 entries"),
         ({"array": "0-9999"}, "array", "has 10000 tasks, more than the 5000 allowed"),
-        ({"dependencies": "afterok"}, "dependencies", "names no job"),
-        ({"dependencies": "after:1"}, "dependencies", "'after' is none of afterok"),
+        ({"dependencies": "afterok"}, "dependencies", "contains no job id"),
+        ({"dependencies": "after:1"}, "dependencies", "'after' is not one of afterok"),
         ({"dependencies": "afterok:1:1"}, "dependencies", "names the same job twice"),
-        ({"colour": "red"}, "colour", "is no field of a job"),
+        ({"colour": "red"}, "colour", "is not a field of a job"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_field_and_a_sentence(asked, field, why):
+def test_invalid_request_is_rejected_with_field_and_reason(fields, field, why):
     with pytest.raises(InvalidField) as refused:
-        parse(**asked)
+        parse(**fields)
 
     assert refused.value.field == field
     assert why in refused.value.why
 
 
-def test_the_command_is_missing():
+def test_missing_command_is_rejected():
     with pytest.raises(InvalidField, match="command: is missing"):
         spec.parse({"name": "x"}, SEREN)
 
 
-def test_a_cluster_without_nodes_says_so():
+def test_cluster_without_nodes_is_rejected():
     with pytest.raises(InvalidField, match="cluster: kalos has reported no nodes yet"):
         spec.parse({"command": "x"}, ClusterShape(name="kalos"))
 
 
-def test_dependencies_are_written_as_for_sbatch():
+def test_dependencies_are_parsed_as_by_sbatch():
     job = parse(dependencies="afterok:01a:01b,afterany:01c")
 
     assert job.dependencies == (
@@ -144,7 +144,7 @@ def test_dependencies_are_written_as_for_sbatch():
     )
 
 
-def test_jobs_of_one_request_may_wait_for_each_other_by_key():
+def test_jobs_of_one_request_may_depend_on_each_other_by_key():
     first, second = spec.parse_many(
         [{"command": "a", "key": "prep"}, {"command": "b", "dependencies": "afterok:@prep"}], SEREN
     )
@@ -153,22 +153,22 @@ def test_jobs_of_one_request_may_wait_for_each_other_by_key():
 
 
 @pytest.mark.parametrize(
-    ("asked", "why"),
+    ("fields", "why"),
     [
-        ([("a", "b"), ("b", "a")], "a → b → a is a circle|b → a → b is a circle"),
-        ([("a", "a")], "a → a is a circle"),
+        ([("a", "b"), ("b", "a")], "a → b → a is a cycle|b → a → b is a cycle"),
+        ([("a", "a")], "a → a is a cycle"),
         ([("a", "nobody")], "no job of this request has the key 'nobody'"),
     ],
 )
-def test_a_circle_of_dependencies_is_refused(asked, why):
-    jobs = [{"command": "x", "key": key, "dependencies": [f"afterok:@{on}"]} for key, on in asked]
+def test_dependency_cycle_is_rejected(fields, why):
+    jobs = [{"command": "x", "key": key, "dependencies": [f"afterok:@{on}"]} for key, on in fields]
 
     with pytest.raises(InvalidField, match=why):
         spec.parse_many(jobs, SEREN)
 
 
-def test_a_key_names_one_job():
-    with pytest.raises(InvalidField, match="'a' is given to 2 jobs"):
+def test_duplicate_key_is_rejected():
+    with pytest.raises(InvalidField, match="'a' is used by 2 jobs"):
         spec.parse_many([{"command": "x", "key": "a"}, {"command": "y", "key": "a"}], SEREN)
 
 
@@ -180,9 +180,9 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(sorted(spec.JOB_FIELD_READERS)), json_values, max_size=5))
-def test_whatever_is_asked_the_answer_is_a_job_or_one_sentence(asked):
+def test_any_request_gives_a_job_or_one_error_sentence(fields):
     try:
-        job = spec.parse({"command": "x", **asked}, SEREN)
+        job = spec.parse({"command": "x", **fields}, SEREN)
     except InvalidField as refused:
         assert "\n" not in str(refused)
         assert len(str(refused)) < 400

@@ -1,4 +1,4 @@
-"""Functions for a reader process: what a hung mount does to whoever opens a file on it."""
+"""Functions for a reader process that imitate a hung mount."""
 
 import math
 import os
@@ -9,7 +9,7 @@ from jobs.logs.storage import StorageUnresponsive
 
 
 def open_fifo(path):
-    """Sleeps until somebody opens the other end for writing."""
+    """Sleep until the other end is opened for writing."""
     return os.close(os.open(path, os.O_RDONLY))
 
 
@@ -31,7 +31,7 @@ def environment():
 
 @contextmanager
 def silent(root, fifo):
-    """This root does not answer, as long as the block lasts."""
+    """Make this root unresponsive while the context is active."""
     os.mkfifo(fifo)
     there = storage.storage_root(str(root))
     with suppress(StorageUnresponsive):

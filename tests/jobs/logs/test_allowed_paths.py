@@ -1,4 +1,4 @@
-"""What the settings of clusters may name on this machine, and that a token is read from nowhere else."""
+"""Which paths cluster settings may name, and that tokens are read only from allowed directories."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def refusal(check, path):
     return str(caught.value)
 
 
-def test_a_token_is_read_beneath_an_allowed_directory(home, allowed):
+def test_token_beneath_an_allowed_directory_is_read(home, allowed):
     assert allowed.read_token(str(home / "var/tokens/seren")) == "t0ken"
     assert allowed.read_token(str(home / "var/tokens/users/ada")) == "adas"
     allowed.check_token_directory(str(home / "var/tokens"))
@@ -46,19 +46,19 @@ def test_a_token_is_read_beneath_an_allowed_directory(home, allowed):
     "path",
     ["elsewhere/word", "var/secrets/database", "var/tokens/../secrets/database", "var/tokens", "var/tokens-old/a"],
 )
-def test_other_files_are_no_tokens(home, allowed, path):
+def test_files_elsewhere_are_rejected_as_tokens(home, allowed, path):
     assert "ACME_TOKEN_DIRS" in refusal(allowed.read_token, f"{home}/{path}")
     assert "ACME_TOKEN_DIRS" in refusal(allowed.check_token_path, f"{home}/{path}")
 
 
-def test_the_secrets_of_the_installation_stay_closed_even_where_its_directory_is_allowed(home):
+def test_secrets_of_acme_are_rejected_even_beneath_an_allowed_directory(home):
     careless = AllowedPaths(var=str(home / "var"), token_dirs=(str(home),))
 
     assert "ACME_VAR" in refusal(careless.read_token, home / "var/secrets/database")
     assert careless.read_token(str(home / "elsewhere/word")) == "word"
 
 
-def test_a_link_out_of_the_directory_is_refused_and_one_within_is_followed(home, allowed):
+def test_link_out_of_the_directory_is_rejected_and_one_within_is_followed(home, allowed):
     os.symlink(home / "var/secrets/database", home / "var/tokens/out")
     os.symlink("seren", home / "var/tokens/within")
 
@@ -66,11 +66,11 @@ def test_a_link_out_of_the_directory_is_refused_and_one_within_is_followed(home,
     assert allowed.read_token(str(home / "var/tokens/within")) == "t0ken"
 
 
-def test_a_link_that_appears_between_check_and_use_is_not_followed(home):
-    """The way is resolved once; whoever replaces a part of it afterwards gains nothing."""
+def test_link_created_between_check_and_use_is_not_followed(home):
+    """The path is resolved once. Replacing one of its components afterwards has no effect."""
 
     class Replaced(AllowedPaths):
-        def _token_place(self, path):
+        def _locate_token(self, path):
             place = super()._locate_token(path)
             os.remove(path)
             os.symlink(home / "var/secrets/database", path)
@@ -82,24 +82,24 @@ def test_a_link_that_appears_between_check_and_use_is_not_followed(home):
 
 
 @pytest.mark.parametrize(
-    "content, said",
+    "content, message",
     [
         (b"", "is empty"),
         (b"two words", "more than one word"),
         (b"one\ntwo", "more than one word"),
-        (b"\xff\xfe", "holds no text"),
+        (b"\xff\xfe", "is not a text file"),
         (b"x" * 16385, "larger than 16 KiB"),
     ],
 )
-def test_what_is_no_token_is_explained(home, allowed, content, said):
+def test_invalid_token_file_is_explained(home, allowed, content, message):
     path = home / "var/tokens/odd"
     path.write_bytes(content)
 
-    assert said in refusal(allowed.read_token, path)
-    assert said in refusal(read_program_token, path)
+    assert message in refusal(allowed.read_token, path)
+    assert message in refusal(read_program_token, path)
 
 
-def test_pipes_and_directories_are_no_tokens(home, allowed):
+def test_pipes_and_directories_are_rejected_as_tokens(home, allowed):
     os.mkfifo(home / "var/tokens/pipe")
 
     for name in ("pipe", "users"):
@@ -107,13 +107,13 @@ def test_pipes_and_directories_are_no_tokens(home, allowed):
 
 
 @pytest.mark.parametrize("path", ["seren", "", "./seren", "~/seren"])
-def test_a_path_is_absolute(allowed, path):
+def test_relative_path_is_rejected(allowed, path):
     for check in (allowed.read_token, allowed.check_shared_directory, allowed.check_socket):
         assert "does not begin with /" in refusal(check, path)
 
 
 @pytest.mark.parametrize(
-    "path, said",
+    "path, message",
     [
         ("/", "root directory"),
         ("/etc", "a system directory (/etc)"),
@@ -124,21 +124,21 @@ def test_a_path_is_absolute(allowed, path):
         ("/logs\x00", "NUL"),
     ],
 )
-def test_system_directories_hold_no_logs(allowed, path, said):
-    assert said in refusal(allowed.check_shared_directory, path)
+def test_system_directories_are_rejected_for_logs(allowed, path, message):
+    assert message in refusal(allowed.check_shared_directory, path)
 
 
 @pytest.mark.parametrize("path", ["", "var", "var/secrets", "var/cluster/logs", "etc", "etc/tokens"])
-def test_a_directory_of_logs_does_not_overlap_secrets_or_tokens(home, allowed, path):
+def test_log_directory_must_not_overlap_secrets_or_tokens(home, allowed, path):
     refusal(allowed.check_shared_directory, home / path)
 
 
-def test_a_directory_that_is_not_there_yet_may_be_named(home, allowed):
+def test_missing_directory_is_accepted(home, allowed):
     allowed.check_shared_directory(str(home / "logs"))
     allowed.check_shared_directory("/nonexistent/logs")
 
 
-def test_named_directories_are_the_only_ones(home):
+def test_configured_log_directories_are_the_only_allowed_ones(home):
     strict = AllowedPaths(var=str(home / "var"), token_dirs=(), log_dirs=(str(home / "logs"), "/var/lib/slurm/logs"))
 
     strict.check_shared_directory(str(home / "logs/seren"))
@@ -154,7 +154,7 @@ def opened(allowed, path):
         os.close(descriptor)
 
 
-def test_an_open_directory_is_judged_by_where_it_really_is(home, allowed):
+def test_open_directory_is_checked_by_its_real_path(home, allowed):
     os.symlink(home / "var/secrets", home / "elsewhere/link")
     (home / "var/cluster/logs").mkdir(parents=True)
 
@@ -164,6 +164,6 @@ def test_an_open_directory_is_judged_by_where_it_really_is(home, allowed):
         opened(allowed, home / "elsewhere/link")
 
 
-def test_sockets_of_the_installation_are_no_cluster(home, allowed):
+def test_sockets_of_acme_are_rejected_as_cluster_addresses(home, allowed):
     allowed.check_socket("/run/slurmrestd.sock")
     assert "ACME_VAR" in refusal(allowed.check_socket, home / "var/run/valkey.sock")

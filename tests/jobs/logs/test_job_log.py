@@ -1,4 +1,4 @@
-"""The reader of logs against files that a hostile program may have left."""
+"""The log reader with files that a hostile program may leave behind."""
 
 import os
 
@@ -20,47 +20,47 @@ def write(path, content=b"one\ntwo\n"):
     return str(path)
 
 
-def test_a_short_log_is_shown_whole(root):
-    found = tail(str(root), write(root / "a.log"))
+def test_short_log_is_shown_completely(root):
+    result = tail(str(root), write(root / "a.log"))
 
-    assert found.text == "one\ntwo\n"
-    assert not found.is_cut
+    assert result.text == "one\ntwo\n"
+    assert not result.is_cut
 
 
-def test_a_path_may_be_relative_to_the_root(root):
+def test_path_may_be_relative_to_the_root(root):
     write(root / "job" / "a.log")
 
     assert tail(str(root), "job/a.log").text == "one\ntwo\n"
 
 
-def test_of_a_long_log_the_end_is_shown_and_it_begins_with_a_whole_line(root):
-    found = tail(str(root), write(root / "a.log", b"".join(b"line %d\n" % i for i in range(100))), most=20)
+def test_tail_of_a_long_log_starts_with_a_whole_line(root):
+    result = tail(str(root), write(root / "a.log", b"".join(b"line %d\n" % i for i in range(100))), most=20)
 
-    assert found.text == "line 98\nline 99\n"
-    assert found.is_cut
-    assert found.size == 790
+    assert result.text == "line 98\nline 99\n"
+    assert result.is_cut
+    assert result.size == 790
 
 
-def test_one_endless_line_is_shown_from_its_middle(root):
+def test_tail_of_one_long_line_starts_within_the_line(root):
     assert tail(str(root), write(root / "a.log", b"x" * 100), most=10).text == "x" * 10
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../secret", "a/../../secret", "", "/", "a\x00b"])
-def test_a_path_outside_the_root_is_refused(root, path):
+def test_path_outside_the_root_is_rejected(root, path):
     write(root.parent / "secret")
 
     with pytest.raises(LogReadError):
         tail(str(root), path)
 
 
-def test_a_link_in_place_of_the_log_is_not_followed(root):
+def test_link_in_place_of_the_log_is_not_followed(root):
     (root / "a.log").symlink_to(write(root.parent / "secret"))
 
     with pytest.raises(LogReadError, match="symbolic link"):
         tail(str(root), "a.log")
 
 
-def test_a_directory_that_is_a_link_is_not_followed(root):
+def test_linked_directory_is_not_followed(root):
     write(root.parent / "elsewhere" / "a.log")
     (root / "job").symlink_to(root.parent / "elsewhere")
 
@@ -68,20 +68,20 @@ def test_a_directory_that_is_a_link_is_not_followed(root):
         tail(str(root), "job/a.log")
 
 
-def test_a_fifo_does_not_make_us_wait(root):
+def test_fifo_does_not_block_the_reader(root):
     os.mkfifo(root / "a.log")
 
     with pytest.raises(LogReadError, match="not a regular file"):
         tail(str(root), "a.log")
 
 
-def test_a_log_that_is_not_there_yet_says_so(root):
-    with pytest.raises(LogReadError, match="Nothing was printed yet"):
+def test_missing_log_is_reported(root):
+    with pytest.raises(LogReadError, match="No output yet"):
         tail(str(root), "a.log")
 
 
-def test_a_cluster_without_logs_says_so():
-    with pytest.raises(LogReadError, match="keeps no logs"):
+def test_cluster_without_log_directory_is_reported():
+    with pytest.raises(LogReadError, match="has no log directory"):
         tail("", "a.log")
 
 
@@ -112,11 +112,11 @@ def test_no_descriptor_is_left_open(root):
         ("mirror \u202e txt".encode(), "mirror \ufffd txt"),
     ],
 )
-def test_what_a_terminal_would_obey_is_taken_out(raw, shown):
+def test_terminal_sequences_are_removed(raw, shown):
     assert decode_log_text(raw) == shown
 
 
-async def test_a_stream_gives_the_file_as_it_is_up_to_the_size_it_had(root, monkeypatch):
+async def test_stream_returns_the_raw_file_up_to_its_initial_size(root, monkeypatch):
     path = write(root / "a.log", b"\x1b[31m" + b"x" * 50)
     monkeypatch.setattr(job_log, "CHUNK_BYTES", 16)
     stream = LogStream(str(root), path)
@@ -131,23 +131,21 @@ async def test_a_stream_gives_the_file_as_it_is_up_to_the_size_it_had(root, monk
 LINES = b"".join(b"line %d\n" % n for n in range(1, 100_001))
 
 
-@pytest.mark.parametrize(
-    ("wanted", "first", "last"), [(1, 1, 120), (50_000, 49_960, 50_079), (100_000, 99_960, 100_000)]
-)
-def test_a_line_is_shown_with_those_around_it_under_their_own_numbers(root, wanted, first, last):
-    found = job_log.read_window(str(root), write(root / "a.log", LINES), wanted)
+@pytest.mark.parametrize(("line", "first", "last"), [(1, 1, 120), (50_000, 49_960, 50_079), (100_000, 99_960, 100_000)])
+def test_window_shows_surrounding_lines_with_their_numbers(root, line, first, last):
+    result = job_log.read_window(str(root), write(root / "a.log", LINES), line)
 
-    assert (found.lines[0], found.lines[-1]) == ((first, f"line {first}"), (last, f"line {last}"))
+    assert (result.lines[0], result.lines[-1]) == ((first, f"line {first}"), (last, f"line {last}"))
 
 
-def test_of_a_line_beyond_the_end_the_last_one_is_shown(root):
-    found = job_log.read_window(str(root), write(root / "a.log", b"one\ntwo"), 10**15)
+def test_window_beyond_the_end_shows_the_last_line(root):
+    result = job_log.read_window(str(root), write(root / "a.log", b"one\ntwo"), 10**15)
 
-    assert found.lines[-1] == (2, "two")
+    assert result.lines[-1] == (2, "two")
 
 
-def test_a_line_without_end_is_cut_short(root):
-    found = job_log.read_window(str(root), write(root / "a.log", b"one\n" + b"x" * 3_000_000 + b"\nthree\n"), 2)
+def test_long_line_in_a_window_is_cut(root):
+    result = job_log.read_window(str(root), write(root / "a.log", b"one\n" + b"x" * 3_000_000 + b"\nthree\n"), 2)
 
-    assert [number for number, _ in found.lines] == [1, 2]
-    assert len(found.lines[1][1]) < job_log.TAIL_BYTES
+    assert [number for number, _ in result.lines] == [1, 2]
+    assert len(result.lines[1][1]) < job_log.TAIL_BYTES

@@ -1,4 +1,4 @@
-"""Reading a log by pieces: offsets are true, nothing is lost between two pieces, and what is typed is no pattern."""
+"""Reading a log in chunks: correct offsets, no lost lines between chunks, literal search."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class InMemory:
         return self.content[at : at + count]
 
 
-def searched(content: bytes, wanted, at=0):
-    return log_search._search_open_log(InMemory(content), wanted, at, len(content))
+def searched(content: bytes, matcher, at=0):
+    return log_search._search_open_log(InMemory(content), matcher, at, len(content))
 
 
-def test_parts_follow_each_other_and_hold_every_line_once(log, monkeypatch):
+def test_consecutive_chunks_contain_every_line_once(log, monkeypatch):
     monkeypatch.setattr(log_search, "TAIL_BYTES", 100)
     content = b"".join(b"line %d %s\n" % (number, b"x" * (number % 40)) for number in range(50))
     where, at, lines = log(content), 0, []
@@ -48,7 +48,7 @@ def test_parts_follow_each_other_and_hold_every_line_once(log, monkeypatch):
     assert all(content[at:].startswith(text.encode()) for at, text in lines)
 
 
-def test_a_place_in_the_middle_of_a_line_is_its_beginning(log):
+def test_offset_within_a_line_is_moved_to_its_start(log):
     part = log_search.chunk_at(*log(b"first\nsecond\nthird"), 8)
 
     assert part.lines == [(6, "second"), (13, "third")]
@@ -56,57 +56,57 @@ def test_a_place_in_the_middle_of_a_line_is_its_beginning(log):
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"x" * 300_000, b"\xff\xfe\x00\n\x1b[31mred\x1b[0m"])
-def test_odd_logs_are_read(log, content):
+def test_unusual_logs_are_read(log, content):
     part = log_search.chunk_at(*log(content), 10**14)
 
     assert part.stop <= part.size == len(content)
     assert not any("\x1b" in text for _, text in part.lines)
 
 
-def test_lines_are_found_without_regard_to_case_each_once():
-    found = searched(b"Error: error\nfine\nan ERROR\n", text_matcher("error"))
+def test_search_ignores_case_and_reports_each_line_once():
+    result = searched(b"Error: error\nfine\nan ERROR\n", text_matcher("error"))
 
-    assert found.lines == [(0, "Error: error"), (18, "an ERROR")]
-    assert not found.more
+    assert result.lines == [(0, "Error: error"), (18, "an ERROR")]
+    assert not result.more
 
 
 @pytest.mark.parametrize("text", ["(a+)+$", ".*", "[rank", "\\"])
-def test_what_is_typed_is_no_words(text):
+def test_search_text_is_not_a_pattern(text):
     assert [line for _, line in searched(b"plain\n" + text.encode() + b"\n", text_matcher(text)).lines] == [text]
 
 
-def test_a_rank_is_found_as_it_is_written_and_no_other():
+def test_rank_search_matches_only_that_rank():
     content = b"[rank3]: a\n[rank13]: b\nrank=3 c\n3: d\n33: e\nstep 3: f\n"
 
-    found = [line[-1] for _, line in searched(content, log_search.rank_matcher(3)).lines]
+    result = [line[-1] for _, line in searched(content, log_search.rank_matcher(3)).lines]
 
-    assert found == ["a", "c", "d"]
+    assert result == ["a", "c", "d"]
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_the_size_of_pieces_every_line_is_found(monkeypatch, seed):
+def test_search_finds_every_line_with_any_chunk_size(monkeypatch, seed):
     monkeypatch.setattr(log_search, "CHUNK_BYTES", 50)
     monkeypatch.setattr(log_search, "OVERLAP", 20)
     lines = random.Random(seed).choices([b"needle", b"hay", b"x" * 30, b""], k=seed)
     content = b"\n".join(lines)
 
-    found = searched(content, text_matcher("needle"))
+    result = searched(content, text_matcher("needle"))
 
-    assert len(found.lines) == lines.count(b"needle")
-    assert all(content[at:].startswith(b"needle") for at, _ in found.lines)
+    assert len(result.lines) == lines.count(b"needle")
+    assert all(content[at:].startswith(b"needle") for at, _ in result.lines)
 
 
-def test_a_long_search_goes_on_where_it_stopped(monkeypatch):
+def test_long_search_continues_where_it_stopped(monkeypatch):
     monkeypatch.setattr(log_search, "MAX_HITS", 3)
     content = b"needle\n" * 8
-    told, at = [], 0
+    offsets, at = [], 0
 
     while at < len(content):
-        found = searched(content, text_matcher("needle"), at)
-        told += [where for where, _ in found.lines]
-        at = found.until
+        result = searched(content, text_matcher("needle"), at)
+        offsets += [where for where, _ in result.lines]
+        at = result.until
 
-    assert told == [7 * number for number in range(8)]
+    assert offsets == [7 * number for number in range(8)]
 
 
 # --- the page
@@ -121,13 +121,13 @@ def attempt(db, tmp_path):
     return make.running(make.job(by="ada", gpus_per_node=1), log_path=str(tmp_path / "a.log"))
 
 
-def page(attempt, name="ada", **asked):
+def page(attempt, name="ada", **query):
     client = Client()
     client.force_login(make.user(name))
-    return client.get(f"/jobs/{attempt.job}/log/", asked)
+    return client.get(f"/jobs/{attempt.job}/log/", query)
 
 
-def test_the_page_finds_and_leads_to_the_place(attempt):
+def test_search_results_link_to_their_offset(attempt):
     text = page(attempt, find="NEEDLE").content.decode()
 
     assert "&lt;b&gt;needle&lt;/b&gt;" in text and "<b>needle" not in text
@@ -136,19 +136,19 @@ def test_the_page_finds_and_leads_to_the_place(attempt):
     assert "start" not in page(attempt, rank="1").content.decode().split("<pre")[1]
 
 
-@pytest.mark.parametrize("asked", [{"at": "-1"}, {"at": "9" * 30}, {"rank": "x"}, {"at": "²"}])
-def test_a_place_that_cannot_be_is_said_above_the_end_of_the_log(attempt, asked):
-    answer = page(attempt, **asked)
+@pytest.mark.parametrize("query", [{"at": "-1"}, {"at": "9" * 30}, {"rank": "x"}, {"at": "²"}])
+def test_invalid_offset_is_reported_above_the_end_of_the_log(attempt, query):
+    answer = page(attempt, **query)
 
     assert answer.status_code == 400
-    assert f"{next(iter(asked))}: " in answer.content.decode() and "end" in answer.content.decode().split("<pre")[1]
+    assert f"{next(iter(query))}: " in answer.content.decode() and "end" in answer.content.decode().split("<pre")[1]
 
 
-def test_words_that_no_log_holds_find_nothing(attempt):
+def test_search_without_match_reports_nothing_found(attempt):
     assert page(attempt, find="\x00").status_code == 200
 
 
-def test_others_read_nothing(attempt):
+def test_other_teams_cannot_search_the_log(attempt):
     assert page(attempt, "ben", find="needle").status_code == 404
 
 
@@ -156,34 +156,34 @@ def test_others_read_nothing(attempt):
 
 
 def pieces_back(root, path):
-    """From the end to the beginning, as who scrolls up."""
-    found = [log_search.chunk_before(root, path)]
-    while found[0].start:
-        found.insert(0, log_search.chunk_before(root, path, found[0].start))
-    return found
+    """Return all chunks of the log, read from the end as by scrolling up."""
+    result = [log_search.chunk_before(root, path)]
+    while result[0].start:
+        result.insert(0, log_search.chunk_before(root, path, result[0].start))
+    return result
 
 
-def test_scrolling_up_meets_every_line_once(monkeypatch, log):
+def test_scrolling_up_shows_every_line_once(monkeypatch, log):
     monkeypatch.setattr(log_search, "TAIL_BYTES", 50)
     text = b"".join(b"line %d\n" % n for n in range(40)) + b"\n\nno end"
 
-    found = pieces_back(*log(text))
+    result = pieces_back(*log(text))
 
-    assert b"".join(b"%s\n" % line.encode() for piece in found for _, line in piece.lines) == text + b"\n"
-    assert [piece.stop for piece in found[:-1]] == [piece.start for piece in found[1:]]
-    assert all(piece.whole for piece in found)
+    assert b"".join(b"%s\n" % line.encode() for piece in result for _, line in piece.lines) == text + b"\n"
+    assert [piece.stop for piece in result[:-1]] == [piece.start for piece in result[1:]]
+    assert all(piece.whole for piece in result)
 
 
-def test_of_a_line_longer_than_a_piece_each_part_comes_once(monkeypatch, log):
+def test_parts_of_a_long_line_are_shown_once_each(monkeypatch, log):
     monkeypatch.setattr(log_search, "TAIL_BYTES", 50)
 
-    found = pieces_back(*log(b"first\n" + b"x" * 170 + b"\nlast\n"))
+    result = pieces_back(*log(b"first\n" + b"x" * 170 + b"\nlast\n"))
 
-    assert "".join(line for piece in found for _, line in piece.lines).count("x") == 170
-    assert [piece.whole for piece in found][-2:] == [False, True] or not found[-1].whole
+    assert "".join(line for piece in result for _, line in piece.lines).count("x") == 170
+    assert [piece.whole for piece in result][-2:] == [False, True] or not result[-1].whole
 
 
-def test_a_piece_has_no_more_lines_than_a_page_can_hold(log):
+def test_chunk_has_a_maximum_number_of_lines(log):
     where = log(b"\n" * 100_000)
 
     there, back = log_search.chunk_at(*where, 0), log_search.chunk_before(*where)
@@ -193,13 +193,13 @@ def test_a_piece_has_no_more_lines_than_a_page_can_hold(log):
     assert back.stop == back.size and back.start == back.size - log_search.MAX_CHUNK_LINES
 
 
-def lines(attempt, name="ada", **asked):
+def lines(attempt, name="ada", **query):
     client = Client()
     client.force_login(make.user(name))
-    return client.get(f"/jobs/{attempt.job}/log/lines/", asked)
+    return client.get(f"/jobs/{attempt.job}/log/lines/", query)
 
 
-def test_a_page_reads_on_both_sides_of_where_it_is(attempt):
+def test_page_loads_chunks_before_and_after_its_position(attempt):
     end = lines(attempt).json()
     middle = lines(attempt, at=end["lines"][1][0]).json()
     above = lines(attempt, before=middle["start"]).json()
@@ -210,4 +210,7 @@ def test_a_page_reads_on_both_sides_of_where_it_is(attempt):
     assert lines(attempt, before="9" * 15).json() == end
     for wrong in ({"at": "x"}, {"before": "9" * 30}):
         refused = lines(attempt, **wrong)
-        assert (refused.status_code, "is no whole number of up to 15 digits" in refused.content.decode()) == (400, True)
+        assert (refused.status_code, "is not a whole number of up to 15 digits" in refused.content.decode()) == (
+            400,
+            True,
+        )

@@ -1,4 +1,4 @@
-"""A shared file system that hangs: nobody waits longer than a deadline, and it is asked less and less often."""
+"""A hanging shared file system: callers wait for one deadline at most, and retries become less frequent."""
 
 from __future__ import annotations
 
@@ -56,24 +56,24 @@ def hang(mount, fifo):
         mount.call(blocking.open_fifo, fifo, deadline_s=SHORT_S)
 
 
-def test_a_reader_process_calls_the_function(mount):
+def test_reader_process_runs_the_function(mount):
     assert mount.call(blocking.double, 21) == 42
 
 
-def test_what_the_function_raises_is_raised_here(mount):
+def test_exception_of_the_function_is_raised_to_the_caller(mount):
     with pytest.raises(ValueError, match="no such thing"):
         mount.call(blocking.fail, "no such thing")
 
 
-def test_a_large_answer_arrives_whole(mount, tmp_path):
+def test_large_answer_arrives_completely(mount, tmp_path):
     (tmp_path / "log").write_bytes(b"x" * 9_000_000)
 
-    found = mount.call(log_files.read_log_pieces, str(tmp_path), "log", ((9_000_000, 0),), None, ANYWHERE)
+    result = mount.call(log_files.read_log_pieces, str(tmp_path), "log", ((9_000_000, 0),), None, ANYWHERE)
 
-    assert found.pieces == [b"x" * 9_000_000]
+    assert result.pieces == [b"x" * 9_000_000]
 
 
-def test_a_reader_is_read_from_where_the_process_has_more_than_a_thousand_open_files():
+def test_reader_works_with_more_than_a_thousand_open_files():
     program = """
 import os, resource
 limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -81,7 +81,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (min(limit, 2048), limit))
 opened = [os.open(os.devnull, os.O_RDONLY)]
 while opened[-1] < 1100:
     opened.append(os.dup(opened[-1]))
-from jobs import storage
+from jobs.logs import storage
 from tests.jobs.logs import blocking
 print(storage.call("/mount", blocking.double, 21))
 """
@@ -90,14 +90,14 @@ print(storage.call("/mount", blocking.double, 21))
     assert (ended.stdout, ended.stderr) == ("42\n", "")
 
 
-def test_a_call_that_hangs_is_given_up_and_everybody_else_is_refused_at_once(mount, fifo):
+def test_hanging_call_is_abandoned_and_others_fail_at_once(mount, fifo):
     hang(mount, fifo)
 
     with pytest.raises(StorageUnresponsive, match=r"since .* UTC"):
         mount.call(blocking.double, 1)
 
 
-def test_a_silent_root_is_tried_again_later_and_later(mount, fifo, clock):
+def test_unresponsive_root_is_retried_at_increasing_intervals(mount, fifo, clock):
     waits = []
     for _ in range(MAX_ABANDONED_READERS):
         hang(mount, fifo)
@@ -107,7 +107,7 @@ def test_a_silent_root_is_tried_again_later_and_later(mount, fifo, clock):
     assert waits == [2.0, 4.0, 8.0]
 
 
-def test_an_answer_ends_the_silence(mount, fifo, clock):
+def test_answer_makes_the_root_responsive_again(mount, fifo, clock):
     hang(mount, fifo)
     clock.at = 2.0
 
@@ -115,13 +115,13 @@ def test_an_answer_ends_the_silence(mount, fifo, clock):
     assert mount.silent_since is None
 
 
-def test_a_root_that_hangs_does_not_stop_another(fifo, readers):
+def test_hanging_root_does_not_affect_another(fifo, readers):
     hang(StorageRoot("/mount", readers, PATIENCE_S), fifo)
 
     assert StorageRoot("/other", readers, PATIENCE_S).call(blocking.double, 21) == 42
 
 
-def test_many_callers_leave_few_readers_behind(mount, fifo):
+def test_many_callers_abandon_few_readers(mount, fifo):
     refused = []
 
     def ask():
@@ -140,13 +140,13 @@ def test_many_callers_leave_few_readers_behind(mount, fifo):
     assert len(mount._left_behind) <= MAX_CONCURRENT_CALLS
 
 
-def test_a_reader_that_was_given_up_is_dead(mount, fifo):
+def test_abandoned_reader_is_killed(mount, fifo):
     hang(mount, fifo)
 
     until(lambda: not any(reader.is_alive for reader in mount._left_behind), what="a reader was left running")
 
 
-def test_a_reader_that_died_meanwhile_is_replaced(mount):
+def test_dead_idle_reader_is_replaced(mount):
     mount.call(blocking.double, 1)
     for reader in mount._readers._idle:
         reader._process.kill()
@@ -155,20 +155,20 @@ def test_a_reader_that_died_meanwhile_is_replaced(mount):
     assert mount.call(blocking.double, 21) == 42
 
 
-def test_a_reader_that_dies_of_its_question_is_no_hang(mount):
-    with pytest.raises(StorageUnresponsive, match="ended without an answer"):
+def test_reader_that_dies_during_a_call_does_not_count_as_hanging(mount):
+    with pytest.raises(StorageUnresponsive, match="exited without an answer"):
         mount.call(blocking.die, "")
 
     assert mount.silent_since is None
 
 
-def test_a_reader_knows_no_secret_of_ours(mount, monkeypatch):
+def test_reader_has_no_environment_variables_of_acme(mount, monkeypatch):
     monkeypatch.setenv("SECRET_KEY_OF_A_TEST", "x")
 
     assert "SECRET_KEY_OF_A_TEST" not in mount.call(blocking.environment)
 
 
-def test_a_log_that_was_replaced_while_it_was_read_says_so(tmp_path):
+def test_replaced_log_is_reported(tmp_path):
     (tmp_path / "log").write_bytes(b"one")
     file = storage.call(str(tmp_path), log_files.read_log_pieces, str(tmp_path), "log", (), None, ANYWHERE).file
     (tmp_path / "new").write_bytes(b"two")
@@ -179,13 +179,13 @@ def test_a_log_that_was_replaced_while_it_was_read_says_so(tmp_path):
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_what_is_not_a_regular_file_is_refused_without_opening_it(tmp_path, make):
+def test_non_regular_file_is_rejected_without_opening_it(tmp_path, make):
     make(tmp_path / "log")
 
     with pytest.raises(log_files.LogReadError, match="not a regular file"):
         log_files.read_log_pieces(str(tmp_path), "log", (), None, ANYWHERE)
 
 
-def test_a_device_is_refused_without_opening_it():
+def test_device_is_rejected_without_opening_it():
     with pytest.raises(log_files.LogReadError, match="not a regular file"):
         log_files.read_log_pieces("/dev", "zero", (), None, ANYWHERE)

@@ -1,4 +1,4 @@
-"""Rows for the tests of the admin, with defaults: say what matters, the rest is filled in."""
+"""Factories of rows for the admin tests. Tests pass only the values that matter; all others have defaults."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def make_job(**fields: Any) -> Job:
 
 
 def make_running(node: Node | None = None, *, confirmed: bool = True, **fields: Any) -> Job:
-    """By the verbs, so its attempt, allocations, deed and events are there as in life."""
+    """A running job, made by the real actions, so that its attempt, allocations, command and events exist."""
     node = node or make_node()
     job = make_job(cluster=node.cluster, **fields)
     place = NodeGpus(node_id=node.pk, name=node.name, gpus=tuple(range(job.gpus_per_node)))
@@ -130,7 +130,7 @@ def make_maintenance(node: Node, **fields: Any) -> Maintenance:
 
 
 def make_everything() -> None:
-    """At least one row of every model of the record."""
+    """At least one row of every model in the admin."""
     node, user = make_node(), make_user()
     make_member(user, TeamRole.RESEARCHER)
     Quota.objects.create(team=make_team(), cluster=node.cluster, gpus=64)

@@ -1,4 +1,4 @@
-"""A person's own page: nobody gives a token more than they have, and nobody sees or revokes another's."""
+"""The account page: token scopes are limited to the user's own, and tokens of others are hidden."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_secret_is_shown_once_and_opens_the_api(client):
     assert secret not in browser().get("/account/").content.decode()
 
 
-def test_making_and_revoking_leave_an_event_of_who_and_from_where():
+def test_creating_and_revoking_a_token_leave_events_with_user_and_address():
     ada = browser()
     ada.post("/account/", asked(), REMOTE_ADDR="10.1.2.3")
     ada.post(f"/account/tokens/{Token.objects.get().pk}/revoke/")
@@ -74,7 +74,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_may_not_be_is_refused_beside_the_field(name):
+def test_invalid_token_fields_are_refused_at_the_field(name):
     changed = dict(REFUSED[name])
     if "team" in changed:
         changed["team"] = str(make.team(changed["team"]).pk)
@@ -85,14 +85,14 @@ def test_what_may_not_be_is_refused_beside_the_field(name):
     assert not Token.objects.exists()
 
 
-def test_who_is_in_no_team_may_have_a_token_that_reads():
+def test_a_user_without_a_team_can_create_a_read_token():
     make.user("nobody")
 
     assert browser("nobody").post("/account/", asked(scope="read")).status_code == 200
     assert browser("nobody").post("/account/", asked(scope="submit")).status_code == 422
 
 
-def test_one_sees_and_revokes_ones_own_and_nobody_elses():
+def test_users_see_and_revoke_only_their_own_tokens():
     mine, theirs = token("ada")[0], token("ben")[0]
     ada = browser()
 
@@ -117,15 +117,15 @@ def test_an_admin_of_a_team_sees_and_revokes_the_tokens_bound_to_it():
     assert bound.revoked_at
 
 
-def test_to_revoke_twice_is_refused_in_a_sentence():
+def test_revoking_a_token_twice_is_refused_with_a_reason():
     made = token("ada")[0]
     token_actions.revoke(made, author=make.author())
 
-    with pytest.raises(token_actions.TokenError, match="revoked already"):
+    with pytest.raises(token_actions.TokenError, match="already revoked"):
         token_actions.revoke(made, author=make.author())
 
 
-def test_no_role_can_grant_what_it_lacks():
+def test_no_role_can_grant_a_scope_above_its_own():
     for role in TeamRole:
         make.team("pretraining", ada=role)
         widest = token_actions.max_token_scope(make.user("ada"), None)
@@ -134,22 +134,22 @@ def test_no_role_can_grant_what_it_lacks():
             assert made == widest.covers(scope), (role, scope)
 
 
-def test_the_page_is_behind_the_login(client):
+def test_the_account_page_requires_a_login(client):
     assert client.get("/account/")["Location"].startswith("/login/")
 
 
-def test_a_token_of_the_page_lives_no_longer_than_the_site_allows(settings):
+def test_the_page_offers_no_token_lifetime_beyond_the_site_limit(settings):
     settings.ACME_TOKEN_MAX_DAYS = 30
 
     page = browser().get("/account/").content.decode()
 
-    assert 'value="30"' in page and 'value="90"' not in page and "until it is revoked" not in page
+    assert 'value="30"' in page and 'value="90"' not in page and "until revoked" not in page
     assert browser().post("/account/", asked(lives="90")).status_code == 422
     assert browser().post("/account/", asked(lives="")).status_code == 200
     assert Token.objects.get().expires_at - clock.now() <= timedelta(days=30)
 
 
-def test_a_limit_that_is_no_usual_choice_becomes_one(settings):
+def test_an_unusual_lifetime_limit_is_offered_as_a_choice(settings):
     settings.ACME_TOKEN_MAX_DAYS = 45
 
     assert browser().post("/account/", asked(lives="45")).status_code == 200
@@ -173,9 +173,9 @@ def test_an_older_token_without_expiry_is_shown_with_a_hint(settings):
     assert "replace it" in browser().get("/account/").content.decode()
 
 
-def test_no_code_makes_a_token_that_lives_longer_than_allowed():
+def test_create_token_refuses_a_lifetime_beyond_the_limit():
     for expires_at in (None, clock.now() + timedelta(days=366)):
-        with pytest.raises(token_actions.TokenError, match=r"at most 365 days here \(ACME_TOKEN_MAX_DAYS\)"):
+        with pytest.raises(token_actions.TokenError, match=r"at most 365 days \(ACME_TOKEN_MAX_DAYS\)"):
             token_actions.create_token(
                 user=make.user("ada"), name="x", scope="read", author=make.author(), expires_at=expires_at
             )

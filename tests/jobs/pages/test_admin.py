@@ -1,4 +1,4 @@
-"""The admin console: every page opens, the record stays as it is, and verbs go through with a reason."""
+"""The admin: every page opens, records are read-only, and actions require a reason."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_nul_byte_in_the_address_is_a_bad_request(root: Client):
     assert root.get("/admin/jobs/job/?state__exact=%00").status_code == 400
 
 
-def test_every_model_of_the_record_is_registered():
+def test_every_model_is_registered_in_the_admin():
     assert [model.__name__ for model in RECORD_MODELS if not admin.site.is_registered(model)] == []
 
 
@@ -118,7 +118,7 @@ def test_users_are_shown_with_their_teams(root: Client):
     assert "language (operator)" in rows.content.decode()
 
 
-def test_whoever_is_no_staff_is_sent_to_the_login():
+def test_users_without_staff_access_are_redirected_to_the_login():
     answer = signed_in(make.make_user()).get(page(Job))
 
     assert answer.status_code == 302
@@ -129,7 +129,7 @@ def test_whoever_is_no_staff_is_sent_to_the_login():
 
 
 @pytest.mark.parametrize("model", READ_ONLY, ids=lambda model: model.__name__)
-def test_nobody_adds_changes_or_deletes_a_row_of_the_record(root: Client, model: type):
+def test_record_rows_cannot_be_added_changed_or_deleted(root: Client, model: type):
     make.make_everything()
     row = model.objects.first()
 
@@ -149,7 +149,7 @@ def test_only_the_topology_of_a_node_can_be_edited(root: Client):
     assert (node.rack, node.nic_count, node.gpus, node.state) == ("r1", 4, 8, "IDLE")
 
 
-def test_a_cluster_is_configured_but_what_it_said_is_not_edited(root: Client):
+def test_cluster_configuration_is_editable_and_reported_values_are_read_only(root: Client):
     cluster = make.make_cluster()
     form = {
         "name": "seren",
@@ -169,7 +169,7 @@ def test_a_cluster_is_configured_but_what_it_said_is_not_edited(root: Client):
     assert (cluster.policy, cluster.placement) == ("acme", "consolidate")  # the page of the queue changes and tells it
 
 
-def test_the_console_keeps_tokens_and_the_bundled_cluster_where_they_are(root: Client, settings, tmp_path):
+def test_the_admin_cannot_change_tokens_or_the_bundled_clusters_connection(root: Client, settings, tmp_path):
     settings.ACME_TOKEN_DIRS = [str(tmp_path)]
     make.make_cluster("kalos", address="http://localhost:1", token_file=f"{tmp_path}/kalos")
     seren = make.make_cluster()
@@ -184,7 +184,7 @@ def test_the_console_keeps_tokens_and_the_bundled_cluster_where_they_are(root: C
     assert (seren.token_file, seren.address, seren.title) == ("", "http://localhost:6820", "Seren")
 
 
-def test_the_console_does_not_send_a_saved_token_to_a_new_address(root: Client, settings, tmp_path):
+def test_the_admin_does_not_send_a_saved_token_to_a_new_address(root: Client, settings, tmp_path):
     settings.ACME_TOKEN_DIRS = [str(tmp_path)]
     token = str(tmp_path / "seren")
     seren = make.make_cluster(token_file=token)
@@ -201,13 +201,13 @@ def test_the_console_does_not_send_a_saved_token_to_a_new_address(root: Client, 
 
 
 @pytest.mark.parametrize("model", [Cluster, Team], ids=lambda model: model.__name__)
-def test_what_has_a_history_is_not_deleted(root: Client, model: type):
+def test_a_row_with_history_is_not_deleted(root: Client, model: type):
     make.make_running()
     row = model.objects.get()
 
     answer = root.post(page(model, "delete", row.pk), {"post": "yes"})
 
-    assert "the record keeps" in answer.content.decode()
+    assert "which must be kept" in answer.content.decode()
     assert model.objects.filter(pk=row.pk).exists()
 
 
@@ -227,7 +227,7 @@ def test_the_history_of_a_job_is_its_events(root: Client):
     assert answer.context["cl"].result_count == job.events.count()
 
 
-def test_times_are_relative_with_the_exact_one_in_utc(root: Client):
+def test_times_are_relative_with_the_exact_utc_time_as_tooltip(root: Client):
     job = make.make_running()
     exact = f"{job.started_at:%Y-%m-%d %H:%M:%S} UTC"
 
@@ -239,7 +239,7 @@ def test_times_are_relative_with_the_exact_one_in_utc(root: Client):
     assert f'title="{exact}">1h ago' in alone
 
 
-def test_keys_in_the_environment_of_a_job_are_not_shown(root: Client):
+def test_secrets_in_the_environment_of_a_job_are_hidden(root: Client):
     job = make.make_job(environment={"WANDB_API_KEY": "hush", "RANKS": "8"})
 
     shown = root.get(page(Job, "change", job.pk)).content.decode()
@@ -251,7 +251,7 @@ def test_keys_in_the_environment_of_a_job_are_not_shown(root: Client):
 # --- lists stay quick
 
 
-def test_the_list_of_jobs_takes_as_many_queries_for_many_jobs_as_for_one(root: Client, django_assert_num_queries):
+def test_the_number_of_queries_of_the_job_list_does_not_depend_on_its_length(root: Client, django_assert_num_queries):
     for number in range(30):
         make.make_running(make.make_node(f"gpu{number:03d}"), user=make.make_user(f"user{number}"))
 
@@ -262,7 +262,7 @@ def test_the_list_of_jobs_takes_as_many_queries_for_many_jobs_as_for_one(root: C
     assert rows.context["cl"].result_count == 30
 
 
-def test_a_list_counts_only_as_far_as_its_cap(root: Client, monkeypatch):
+def test_a_list_counts_rows_only_up_to_its_cap(root: Client, monkeypatch):
     monkeypatch.setattr("jobs.admin.record.CappedPaginator.cap", 2)
     for _ in range(4):
         make.make_job()
@@ -298,13 +298,13 @@ def test_jobs_are_filtered_by_stage(root: Client, stage: str, expected: set[str]
 
 
 def choose(client: Client, verb: str, *rows: Job | Node | Token):
-    """What a click on "Go" sends."""
+    """The form data of a click on "Go"."""
     keys = [row.pk for row in rows]
     return client.post(page(type(rows[0])), {"action": verb, "_selected_action": keys})
 
 
 def answer(client: Client, verb: str, *rows: Job | Node | Token, **form: object):
-    """What the page that asks for a reason sends."""
+    """The form data of the confirmation page."""
     url = page(type(rows[0]), "verb", verb)
     fields = {"_selected_action": [row.pk for row in rows]} | form
     return client.post(url, fields, headers={"X-Request-ID": "night-1"}, follow=True)
@@ -329,7 +329,7 @@ JOB_CASES = [
 
 
 @pytest.mark.parametrize(("verb", "make_it", "more", "what", "becomes"), JOB_CASES)
-def test_a_verb_asks_for_a_reason_changes_the_job_and_leaves_an_event(verb, make_it, more, what, becomes):
+def test_an_action_asks_for_a_reason_changes_the_job_and_leaves_an_event(verb, make_it, more, what, becomes):
     operator = make.make_staff("op", "change_job")
     client, job = signed_in(operator), make_it()
 
@@ -362,7 +362,7 @@ def test_a_node_is_drained_and_resumed_with_a_reason(verb: str, flag: bool):
     )
 
 
-def test_draining_says_how_many_jobs_finish_and_wants_a_reason(root: Client):
+def test_the_drain_confirmation_shows_the_running_jobs_and_requires_a_reason(root: Client):
     node = make.make_node()
     make.make_running(node, gpus_per_node=4)
 
@@ -375,27 +375,27 @@ def test_draining_says_how_many_jobs_finish_and_wants_a_reason(root: Client):
     assert not node.drain_asked
 
 
-def test_one_job_that_refuses_does_not_stop_the_others(root: Client):
+def test_one_refused_job_does_not_stop_the_others(root: Client):
     jobs = [make.make_job(), make.make_finished(), make.make_job()]
 
     page_after = answer(root, "hold", *jobs, why="storage is down")
 
     said = [str(message) for message in page_after.context["messages"]]
     assert Job.objects.filter(hold=HoldKind.ADMIN).count() == 2
-    assert said == ["Hold: done for 2 jobs.", f"Hold refused: {jobs[1]} is COMPLETED; hold needs a job that waits."]
+    assert said == ["Hold: done for 2 jobs.", f"Hold refused: {jobs[1]} is COMPLETED; hold needs a waiting job."]
 
 
-def test_an_error_of_ours_in_one_row_does_not_stop_the_others(root: Client):
+def test_an_internal_error_in_one_row_does_not_stop_the_others(root: Client):
     jobs = [make.make_job(), make.make_job(flags=[], state=State.SUSPENDED), make.make_job()]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("jobs.actions.jobs.stop", lambda *args, **kwargs: 1 / 0)
+        patched.setattr("jobs.actions.jobs.request_stop", lambda *args, **kwargs: 1 / 0)
         page_after = answer(root, "cancel", *jobs)
 
     assert Job.objects.filter(state=State.CANCELLED).count() == 2
-    assert "an error of ours; the log has it under request night-1" in str(list(page_after.context["messages"])[1])
+    assert "internal error. See the log entry of request night-1" in str(list(page_after.context["messages"])[1])
 
 
-def test_the_page_of_a_job_offers_the_verbs_that_fit_it(root: Client):
+def test_the_admin_page_of_a_job_offers_the_actions_for_its_state(root: Client):
     offered = {
         stage: [label for label, _ in root.get(page(Job, "change", job.pk)).context["verb_buttons"]]
         for stage, job in {"waits": make.make_job(), "runs": make.make_running(), "held": held()}.items()
@@ -406,7 +406,7 @@ def test_the_page_of_a_job_offers_the_verbs_that_fit_it(root: Client):
     assert offered["held"] == ["Release", "Change priority", "Cancel"]
 
 
-def test_a_button_asks_on_a_page_of_its_own_and_comes_back_to_the_job(root: Client):
+def test_an_action_button_leads_to_a_confirmation_and_back_to_the_job(root: Client):
     job = make.make_job()
 
     asked = root.get(page(Job, "verb", "hold"), {"id": job.pk})
@@ -437,7 +437,7 @@ def test_a_verb_that_does_not_exist_is_not_found(root: Client):
     assert answer(root, "explode", make.make_job()).status_code == 404
 
 
-def test_more_rows_than_anybody_reads_are_not_touched_at_once(root: Client, monkeypatch):
+def test_an_action_on_too_many_rows_is_refused(root: Client, monkeypatch):
     monkeypatch.setattr("jobs.admin.verbs.MAX_ROWS", 1)
 
     answered = choose(root, "cancel", make.make_job(), make.make_job())
@@ -458,7 +458,7 @@ def staff_member(role: TeamRole) -> Client:
 
 
 @pytest.mark.parametrize(("role", "granted"), [(TeamRole.OPERATOR, True), (TeamRole.ADMIN, False)])
-def test_nobody_gives_a_role_higher_than_their_own(role: TeamRole, granted: bool):
+def test_users_cannot_grant_a_role_above_their_own(role: TeamRole, granted: bool):
     client, ada = staff_member(TeamRole.OPERATOR), make.make_user("ada")
 
     client.post(page(Membership, "add"), {"team": make.make_team().pk, "user": ada.pk, "role": role})
@@ -466,7 +466,7 @@ def test_nobody_gives_a_role_higher_than_their_own(role: TeamRole, granted: bool
     assert Membership.objects.filter(user=ada).exists() is granted
 
 
-def test_nobody_gives_a_role_in_a_team_they_are_not_in():
+def test_users_cannot_grant_a_role_in_another_team():
     client, ada = staff_member(TeamRole.ADMIN), make.make_user("ada")
 
     client.post(page(Membership, "add"), {"team": make.make_team("vision").pk, "user": ada.pk, "role": TeamRole.VIEWER})
@@ -474,7 +474,7 @@ def test_nobody_gives_a_role_in_a_team_they_are_not_in():
     assert not Membership.objects.filter(user=ada).exists()
 
 
-def test_nobody_takes_a_role_from_somebody_above_them():
+def test_users_cannot_remove_a_role_above_their_own():
     client, above = staff_member(TeamRole.OPERATOR), make.make_member(make.make_user("ada"), TeamRole.ADMIN)
 
     client.post(page(Membership, "change", above.pk), {"role": TeamRole.VIEWER})
@@ -484,7 +484,7 @@ def test_nobody_takes_a_role_from_somebody_above_them():
     assert above.role == TeamRole.ADMIN
 
 
-def test_the_page_of_a_team_guards_roles_too():
+def test_the_team_page_checks_roles_too():
     client, ada, team = staff_member(TeamRole.OPERATOR), make.make_user("ada"), make.make_team()
     forms = {
         "memberships-TOTAL_FORMS": 1,
@@ -499,7 +499,7 @@ def test_the_page_of_a_team_guards_roles_too():
     assert not Membership.objects.filter(user=ada).exists()
 
 
-def test_a_membership_is_not_moved_out_of_a_team_where_its_role_is_above_ones_own():
+def test_a_membership_with_a_higher_role_cannot_be_moved_to_another_team():
     client = staff_member(TeamRole.OPERATOR)
     theirs = make.make_member(make.make_user("ada"), TeamRole.ADMIN, make.make_team("vision"))
     ada = theirs.user
@@ -519,7 +519,7 @@ def test_a_membership_is_not_moved_out_of_a_team_where_its_role_is_above_ones_ow
     assert (theirs.team.name, theirs.role) == ("vision", TeamRole.ADMIN)
 
 
-def test_a_superuser_gives_any_role(root: Client):
+def test_a_superuser_can_grant_any_role(root: Client):
     ada = make.make_user("ada")
 
     root.post(page(Membership, "add"), {"team": make.make_team().pk, "user": ada.pk, "role": TeamRole.ADMIN})
@@ -527,7 +527,7 @@ def test_a_superuser_gives_any_role(root: Client):
     assert Membership.objects.get(user=ada).role == TeamRole.ADMIN
 
 
-def test_staff_cannot_make_anybody_a_superuser():
+def test_staff_cannot_grant_superuser_access():
     client, ada = signed_in(make.make_staff("op", "change_user", "view_user")), make.make_user("ada")
     forms = {"memberships-TOTAL_FORMS": 0, "memberships-INITIAL_FORMS": 0}
     joined = {"date_joined_0": "2025-01-01", "date_joined_1": "00:00:00"}
@@ -566,14 +566,14 @@ def test_the_secret_of_a_token_is_shown_once_and_only_its_hash_is_kept(root: Cli
     ("networks", "kept"),
     [("10.0.0.0/8, 2001:db8::/32", ["10.0.0.0/8", "2001:db8::/32"]), ("10.0.0.1/8", None), ("home", None)],
 )
-def test_the_networks_of_a_token_are_networks(root: Client, networks: str, kept: list[str] | None):
+def test_invalid_token_networks_are_refused(root: Client, networks: str, kept: list[str] | None):
     make_one(root, user=make.make_user().pk, networks=networks)
 
     assert [token.networks for token in Token.objects.all()] == ([kept] if kept else [])
 
 
 @pytest.mark.parametrize(("scope", "made"), [(TokenScope.SUBMIT, True), (TokenScope.OPERATE, False)])
-def test_staff_make_no_token_that_can_do_more_than_they_may(scope: TokenScope, made: bool):
+def test_staff_cannot_create_a_token_with_more_access_than_their_own(scope: TokenScope, made: bool):
     staff = make.make_staff("lead", "add_token")
     make.make_member(staff, TeamRole.RESEARCHER)
 
@@ -582,7 +582,7 @@ def test_staff_make_no_token_that_can_do_more_than_they_may(scope: TokenScope, m
     assert Token.objects.filter(user=staff).exists() is made
 
 
-def test_staff_make_no_token_for_somebody_else_and_see_only_their_own():
+def test_staff_create_and_see_only_their_own_tokens():
     staff, theirs = make.make_staff("lead", "add_token", "change_token"), make.make_token()
     client = signed_in(staff)
 
@@ -593,7 +593,7 @@ def test_staff_make_no_token_for_somebody_else_and_see_only_their_own():
     assert answer(client, "revoke", theirs).status_code == 404
 
 
-def test_a_token_of_the_admin_lives_no_longer_than_the_site_allows(root: Client, settings):
+def test_the_admin_refuses_a_token_lifetime_beyond_the_site_limit(root: Client, settings):
     settings.ACME_TOKEN_MAX_DAYS = 10
 
     refused = make_one(root, user=make.make_user().pk)
@@ -601,7 +601,7 @@ def test_a_token_of_the_admin_lives_no_longer_than_the_site_allows(root: Client,
 
     assert not Token.objects.exists()
     for answered in (refused, endless):
-        assert "at most 10 days here (ACME_TOKEN_MAX_DAYS)" in answered.content.decode()
+        assert "at most 10 days (ACME_TOKEN_MAX_DAYS)" in answered.content.decode()
 
 
 def test_a_token_cannot_be_extended_beyond_the_longest_life(root: Client, settings):
@@ -614,7 +614,7 @@ def test_a_token_cannot_be_extended_beyond_the_longest_life(root: Client, settin
     form = {"name": "ci", "networks": "", "expires_at_0": f"{later:%Y-%m-%d}", "expires_at_1": "12:00:00"}
     answered = root.post(page(Token, "change", token.pk), form)
 
-    assert "at most 40 days here" in answered.content.decode()
+    assert "at most 40 days" in answered.content.decode()
 
 
 def reset(client: Client, user: object, **fields: str):
@@ -659,4 +659,4 @@ def test_a_token_is_revoked_with_a_reason_once(root: Client):
     token.refresh_from_db()
     assert token.revoked_at
     assert "leaked" in LogEntry.objects.get().change_message
-    assert "is revoked already" in str(*again.context["messages"])
+    assert "is already revoked" in str(*again.context["messages"])

@@ -1,4 +1,4 @@
-"""Draining many nodes at once: what it would cost, said first; then each node for itself."""
+"""Bulk drain and resume: a preview with the cost, then a result per node."""
 
 from __future__ import annotations
 
@@ -42,32 +42,32 @@ def drained():
     return list(Node.objects.filter(drain_asked=True).order_by("name").values_list("name", flat=True))
 
 
-def test_before_anything_is_done_it_says_who_runs_there_and_what_they_would_lose(olga):
+def test_the_drain_preview_shows_the_running_jobs_and_what_they_would_lose(olga):
     make.running(make.job(by="ada", name="pretrain-7b", nodes=2, gpus_per_node=8), on=["seren-001", "seren-002"])
     Attempt.objects.update(confirmed_at=clock.now() - timedelta(hours=2))
 
     answer = olga.post("/nodes/many/", {"verb": "drain", "id": ids(1, 2, 3)})
 
     text = answer.content.decode()
-    assert "would be done to 3 of 3 nodes" in text and "3 nodes with 24 GPUs" in text
+    assert "would apply to 3 of 3 nodes" in text and "3 nodes with 24 GPUs" in text
     assert answer.context["running"].count == 1  # it is one job, though it is on two of them
     assert "pretrain-7b" in text and "up to 32.0 GPU-hours since the last checkpoints are lost" in text
     assert drained() == [] and not Event.objects.filter(what="node.drained").exists()
 
 
-def test_confirmed_each_node_is_drained_with_the_reason_and_one_that_is_already_stops_no_other(olga):
+def test_a_confirmed_drain_drains_each_node_although_one_is_drained_already(olga):
     first = Node.objects.get(name="seren-001")
     node_actions.drain(first, author=make.author(), why="fan 3", now=clock.now())
 
     answer = olga.post("/nodes/many/", {"verb": "drain", "id": ids(1, 2, 3), "confirm": "1", "why": "row 7 warms up"})
 
     text = answer.content.decode()
-    assert "asked of 2 of 3 nodes" in text and "seren-001 is drained already, by ada: fan 3" in text
+    assert "requested for 2 of 3 nodes" in text and "seren-001 is already drained by ada: fan 3" in text
     assert drained() == ["seren-001", "seren-002", "seren-003"]
     assert set(Node.objects.filter(pk__in=ids(2, 3)).values_list("reason", "reason_by")) == {("row 7 warms up", "olga")}
 
 
-def test_without_a_reason_nothing_is_done_and_the_choice_is_kept(olga):
+def test_a_drain_without_a_reason_changes_nothing_and_keeps_the_selection(olga):
     wish = {"verb": "drain", "id": ids(1, 2), "confirm": "1", "why": "  ", "mode": "now"}
     make.running(make.job(by="ada", nodes=1, gpus_per_node=8), on=["seren-001"])
 
@@ -75,37 +75,37 @@ def test_without_a_reason_nothing_is_done_and_the_choice_is_kept(olga):
 
     text = answer.content.decode()
     assert answer.status_code == 422
-    assert "Nothing was done." in text and "Reason: say why" in text
+    assert "Nothing was changed." in text and "Enter a reason." in text
     assert all(f'name="id" value="{one}"' in text for one in ids(1, 2))
     assert 'value="now" checked' in text
     assert drained() == []
 
 
 @pytest.mark.parametrize("mode", ["checkpoint", "now"])
-def test_the_way_that_was_chosen_is_the_way_they_are_drained(olga, mode):
+def test_nodes_are_drained_in_the_selected_mode(olga, mode):
     olga.post("/nodes/many/", {"verb": "drain", "id": ids(1), "confirm": "1", "why": "x", "mode": mode})
 
     assert Node.objects.get(drain_asked=True).drain_mode == mode
 
 
-def test_they_take_work_again_together(olga):
+def test_many_nodes_are_resumed_together(olga):
     for node in Node.objects.filter(pk__in=ids(1, 2)).select_related("cluster"):
         node_actions.drain(node, author=make.author(), why="fan 3", now=clock.now())
 
     text = olga.post("/nodes/many/", {"verb": "resume", "id": ids(1, 2, 3), "confirm": "1"}).content.decode()
 
-    assert drained() == [] and "seren-003 takes work already" in text
+    assert drained() == [] and "seren-003 already accepts jobs" in text
 
 
-def test_names_of_other_teams_jobs_are_not_told_and_their_number_is(olga):
+def test_the_preview_counts_jobs_of_other_teams_without_naming_them(olga):
     make.running(make.job(by="ben", name="secret-run", gpus_per_node=8), on=["seren-001"])
 
     text = olga.post("/nodes/many/", {"verb": "drain", "id": ids(1)}).content.decode()
 
-    assert "secret-run" not in text and "1 of teams that you are not in" in text
+    assert "secret-run" not in text and "1 job of other teams" in text
 
 
-def test_where_acme_only_watches_jobs_can_but_finish(olga):
+def test_an_observed_cluster_offers_only_the_drain_mode_finish(olga):
     make.running(make.job(by="ada", gpus_per_node=8), on=["seren-001"])
     Cluster.objects.update(mode=ClusterMode.OBSERVE)
 
@@ -114,7 +114,7 @@ def test_where_acme_only_watches_jobs_can_but_finish(olga):
     assert [mode for mode, *_ in answer.context["ways"]] == ["finish"]
 
 
-def test_it_is_for_operators(olga):
+def test_bulk_node_actions_need_the_operator_permission(olga):
     asked = {"verb": "drain", "id": ids(1), "confirm": "1", "why": "x"}
 
     assert browser("ada").post("/nodes/many/", asked).status_code == 403
@@ -124,12 +124,12 @@ def test_it_is_for_operators(olga):
 
 
 @pytest.mark.parametrize(("asked", "status"), [({"verb": "burn"}, 404), ({"verb": "drain", "mode": "soon"}, 404)])
-def test_what_is_no_verb_is_not_found(olga, asked, status):
+def test_an_unknown_bulk_node_action_is_a_404(olga, asked, status):
     assert olga.post("/nodes/many/", {"id": ids(1), **asked}).status_code == status
 
 
 @pytest.mark.parametrize("chosen", [[], ["x"], ["9" * 30], ["999999"], ["\x00"]])
-def test_no_node_is_said_so(olga, chosen):
+def test_an_empty_node_selection_is_reported(olga, chosen):
     answer = olga.post("/nodes/many/", {"verb": "drain", "id": chosen}, follow=True)
 
-    assert "No node was chosen" in answer.content.decode()
+    assert "No nodes selected" in answer.content.decode()

@@ -1,4 +1,4 @@
-"""How often a job should save: through the API and on its page, from its own failures and its measured stall."""
+"""The suggested checkpoint interval in the API and on the job page, from failures and the measured stall."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ran(hours, *, saves=0, every_s=600, stall_s=4.0):
     return job
 
 
-def test_a_job_is_told_how_often_to_save_and_from_what(ada):
+def test_the_api_suggests_a_checkpoint_interval_with_its_basis(ada):
     job = ran(7, saves=5, every_s=3600)
 
     told = ada.get(f"jobs/{job}/saving/").json()
@@ -40,33 +40,33 @@ def test_a_job_is_told_how_often_to_save_and_from_what(ada):
     assert told["failures"] == 0 and told["mttf_s"] == pytest.approx(7 * 3600 / 0.7, rel=0.01)
     assert told["every_s"] == pytest.approx((2 * 4 * 36_000) ** 0.5, rel=0.02)
     assert told["usual_s"] == pytest.approx(3600, abs=2) and told["usual_waste"] > told["waste"]
-    assert "Saving every 3600 s as now costs" in told["why"]
+    assert "The current interval of 3600 s costs" in told["why"]
 
 
 @pytest.mark.parametrize("known", [{"saves": 0}, {"saves": 3, "stall_s": None}])
-def test_without_a_measured_stall_there_is_no_advice_and_that_is_said(ada, known):
+def test_a_job_without_a_measured_stall_gets_no_suggestion_and_a_reason(ada, known):
     told = ada.get(f"jobs/{ran(7, **known)}/saving/").json()
 
-    assert told["every_s"] is None and "Too little is known" in told["why"]
+    assert told["every_s"] is None and "Not enough data" in told["why"]
 
 
-def test_who_may_not_see_the_job_is_not_told(ada):
+def test_the_suggestion_is_hidden_from_users_who_cannot_see_the_job(ada):
     grace = Caller(make.person("grace", in_team="speech"))
 
     assert grace.get(f"jobs/{ran(7, saves=3)}/saving/").status_code == 404
 
 
-def test_the_page_says_it(ada, client):
+def test_the_job_page_shows_the_suggested_interval(ada, client):
     job = ran(7, saves=3)
     client.force_login(ada.user)
 
     page = client.get(f"/jobs/{job}/").content.decode()
 
-    assert "Save every" in page and "0 failures in 7.0 h" in page
+    assert "Suggested interval" in page and "0 failures in 7.0 h" in page
 
 
-def test_a_job_that_never_saved_has_no_such_line(ada, client):
+def test_the_page_of_a_job_without_checkpoints_shows_no_suggestion(ada, client):
     job = make.running(make.job(gpus_per_node=1))
     client.force_login(ada.user)
 
-    assert "Save every" not in client.get(f"/jobs/{job}/").content.decode()
+    assert "Suggested interval" not in client.get(f"/jobs/{job}/").content.decode()

@@ -1,4 +1,4 @@
-"""The list of jobs: arrays as one row, a table for spreadsheets, one verb on many with a preview."""
+"""The job list: folded arrays, CSV export, and bulk actions with a preview."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_an_array_counts_the_tasks_that_fit_the_filter():
     assert answer.context["rows"][0].tasks.count == 2
 
 
-def test_pages_tell_each_row_once_however_arrays_lie(monkeypatch):
+def test_pages_contain_each_row_once_wherever_arrays_lie(monkeypatch):
     monkeypatch.setattr(job_list, "PAGE_SIZE", 3)
     wanted = []
     for number in range(4):
@@ -105,7 +105,7 @@ def test_one_array_can_be_unfolded_and_all_of_them():
     assert len(listed("fold=0")[0]) == 4
 
 
-def test_folding_costs_statements_by_arrays_and_never_by_tasks():
+def test_the_number_of_queries_of_folding_depends_on_arrays_not_on_tasks():
     array(2)
     with CaptureQueriesContext(connection) as few:
         listed()
@@ -125,7 +125,7 @@ def table(query="", name="ada"):
     return list(csv.DictReader(io.StringIO(answer.getvalue().decode())))
 
 
-def test_the_table_has_all_that_the_filters_find_over_many_chunks(monkeypatch):
+def test_the_csv_has_all_matching_jobs_across_chunks(monkeypatch):
     monkeypatch.setattr(job_list, "CSV_CHUNK_ROWS", 3)
     tasks = array(8)
     single()
@@ -136,21 +136,21 @@ def test_the_table_has_all_that_the_filters_find_over_many_chunks(monkeypatch):
     assert rows[0]["State"] == "PENDING" and rows[0]["GPUs"] == "8"
 
 
-def test_the_table_holds_jobs_of_ones_teams_only():
+def test_the_csv_has_only_jobs_of_the_users_teams():
     single()
 
     assert table(name="ben") == []
 
 
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@sum"])
-def test_a_name_is_no_formula(name):
+def test_a_job_name_is_not_a_formula_in_the_csv(name):
     job = single()
     Job.objects.filter(pk=job.pk).update(name=name)
 
     assert table()[0]["Name"] == f"'{name}"
 
 
-async def test_a_server_with_an_event_loop_gets_the_pieces_one_by_one():
+async def test_an_asgi_server_gets_the_csv_in_chunks():
     assert [piece async for piece in job_list._read_in_threads(iter(["JobID\r\n", "1\r\n"]))] == ["JobID\r\n", "1\r\n"]
 
 
@@ -165,7 +165,7 @@ def outcomes(answer):
     return {one.job.public_id: one.error for one in answer.context["outcomes"]}
 
 
-def test_a_preview_tells_each_outcome_and_changes_nothing():
+def test_a_preview_shows_a_result_per_job_and_changes_nothing():
     waits, over = single(), make.ended(single()).job
 
     answer = post(verb="cancel", id=[waits.public_id, over.public_id])
@@ -177,7 +177,7 @@ def test_a_preview_tells_each_outcome_and_changes_nothing():
     assert not Event.objects.filter(job=waits, what="job.moved").exists()
 
 
-def test_confirmed_it_is_done_to_those_it_can_be_done_to():
+def test_a_confirmed_action_is_performed_on_the_jobs_that_allow_it():
     jobs = [single(), single()]
 
     answer = post(verb="hold", ids=" ".join(job.public_id for job in jobs), confirm="1", why="budget")
@@ -187,7 +187,7 @@ def test_confirmed_it_is_done_to_those_it_can_be_done_to():
     assert Event.objects.filter(why="budget").count() == 2
 
 
-def test_an_array_is_taken_as_a_whole():
+def test_selecting_an_array_selects_all_its_tasks():
     tasks = array(3)
 
     post(verb="cancel", id=tasks[0].array_id, confirm="1")
@@ -195,7 +195,7 @@ def test_an_array_is_taken_as_a_whole():
     assert set(Job.objects.values_list("state", flat=True)) == {State.CANCELLED}
 
 
-def test_all_that_the_filters_find_are_taken_and_no_other():
+def test_select_all_covers_exactly_the_matching_jobs():
     single("a-1"), single("b-1")
 
     post(verb="cancel", all="1", q="a-", confirm="1")
@@ -204,7 +204,7 @@ def test_all_that_the_filters_find_are_taken_and_no_other():
 
 
 @pytest.mark.parametrize("name, seen", [("ben", False), ("vera", True)])
-def test_who_may_not_change_a_job_changes_none(name, seen):
+def test_users_without_the_role_change_no_jobs(name, seen):
     job = single()
 
     answer = post(name, verb="cancel", id=job.public_id, confirm="1")
@@ -212,12 +212,12 @@ def test_who_may_not_change_a_job_changes_none(name, seen):
     job.refresh_from_db()
     assert job.state == State.PENDING
     if seen:
-        assert "viewer" in outcomes(answer)[job.public_id] or "somebody else" in outcomes(answer)[job.public_id]
+        assert "viewer" in outcomes(answer)[job.public_id] or "another user" in outcomes(answer)[job.public_id]
     else:
-        assert "No job was chosen" in answer.content.decode()
+        assert "No jobs selected" in answer.content.decode()
 
 
-def test_a_priority_needs_a_number_and_gets_it():
+def test_a_bulk_priority_change_requires_a_number():
     job = single()
 
     assert "Nothing was changed" in post(verb="priority", id=job.public_id, priority="high").content.decode()
@@ -227,7 +227,7 @@ def test_a_priority_needs_a_number_and_gets_it():
     assert job.priority == -5
 
 
-def test_more_than_a_thousand_are_said_to_be_more(monkeypatch):
+def test_the_preview_reports_jobs_beyond_the_limit(monkeypatch):
     monkeypatch.setattr(bulk_jobs, "MAX_BULK_JOBS", 2)
     monkeypatch.setattr(job_list, "MAX_BULK_JOBS", 2)
     array(3)
@@ -243,7 +243,7 @@ def test_an_unknown_verb_and_a_get_are_refused():
     assert browser().get("/jobs/many/").status_code == 405
 
 
-def test_names_on_the_preview_are_text():
+def test_job_names_are_escaped_in_the_preview():
     job = single()
     Job.objects.filter(pk=job.pk).update(name="<script>alert(1)</script>")
 

@@ -1,4 +1,4 @@
-"""What people see and may do in a browser. ada and ben are in different teams: neither may see the other's jobs."""
+"""What users see and may do on pages. ada and ben are in different teams and cannot see each other's jobs."""
 
 from datetime import timedelta
 from html.parser import HTMLParser
@@ -27,7 +27,7 @@ def people(request, db):
 
 
 def submitted(**asked):
-    """A job of one whole node, unless asked otherwise."""
+    """A job that takes one whole node by default."""
     return make.job(**{"name": "train", "gpus_per_node": 8, **asked})
 
 
@@ -64,7 +64,7 @@ def htmx(client, url, target):
 
 
 class Roots(HTMLParser):
-    """The elements at the top of a fragment."""
+    """The top-level elements of a fragment."""
 
     VOID = {"input", "meta", "link", "br", "img", "rect", "path"}
 
@@ -85,7 +85,7 @@ class Roots(HTMLParser):
 # --- who gets in
 
 
-def test_somebody_who_is_not_signed_in_is_sent_to_the_login(client):
+def test_anonymous_users_are_redirected_to_the_login(client):
     assert client.get("/jobs/").headers["Location"] == "/login/?next=/jobs/"
 
 
@@ -123,13 +123,13 @@ def test_each_fragment_is_one_element_with_its_id_and_the_page_includes_it(ada):
         assert "<html" in page
 
 
-def test_the_two_answers_of_an_address_are_kept_apart_by_caches(ada):
+def test_caches_keep_page_and_fragment_of_a_url_apart(ada):
     answer = ada.get("/")
 
     assert {"HX-Request", "HX-Target"} <= {name.strip() for name in answer.headers["Vary"].split(",")}
 
 
-def test_a_fragment_asks_for_its_own_queries_only(ada, django_assert_num_queries):
+def test_a_fragment_runs_only_its_own_queries(ada, django_assert_num_queries):
     submitted(by="ada")
 
     # session, user, clock, rights; clusters; whether there are nodes, held and hanging jobs, unknown outcomes,
@@ -141,16 +141,16 @@ def test_a_fragment_asks_for_its_own_queries_only(ada, django_assert_num_queries
 # --- now
 
 
-def test_when_all_is_well_nothing_needs_a_person(ada):
+def test_a_healthy_system_shows_nothing_that_needs_attention(ada):
     make.cluster()
 
-    assert "Nothing needs a person" in text(ada.get("/"))
+    assert "Nothing needs attention" in text(ada.get("/"))
 
 
 def test_now_names_a_cluster_that_does_not_answer(ada):
     make.cluster(heard_at=clock.now() - timedelta(minutes=7), trouble="connection refused")
 
-    assert "what is shown of it is from" in text(ada.get("/"))
+    assert "is not responding; its data is from" in text(ada.get("/"))
     assert "connection refused" in text(ada.get("/"))
 
 
@@ -163,11 +163,11 @@ def test_now_names_a_node_that_takes_no_work_and_why(ada):
 def test_now_names_a_job_whose_stop_hangs(ada, ben):
     job = make.running(submitted(by="ada", name="stuck-job")).job
     job_actions.cancel(job, author=make.author())
-    assert "again and again" not in text(ada.get("/"))
+    assert "failed repeatedly" not in text(ada.get("/"))
 
     Deed.objects.filter(kind="cancel").update(tries=MAX_STOP_TRIES)
 
-    assert "asked to stop it again and again" in text(htmx(ada, "/", "exceptions"))
+    assert "Cancelling failed repeatedly" in text(htmx(ada, "/", "exceptions"))
     assert "stuck-job" not in text(ben.get("/"))
 
 
@@ -204,7 +204,7 @@ def test_the_queue_shows_why_a_job_waits(ada):
     assert "Waits for a free node." in page
 
 
-def test_now_asks_as_often_with_many_jobs_as_with_one(ada, django_assert_num_queries):
+def test_the_number_of_queries_of_the_home_page_does_not_depend_on_the_jobs(ada, django_assert_num_queries):
     for number in range(6):
         submitted(by="ada", name=f"job-{number}")
     make.running(Job.objects.first())
@@ -262,7 +262,7 @@ def test_the_list_finds_the_beginning_of_an_id(ada):
     assert ids(ada.get(f"/jobs/?q={job.public_id[:6].upper()}")) == [job.public_id]
 
 
-def test_the_list_goes_on_where_the_page_before_it_ended(ada):
+def test_the_second_page_continues_where_the_first_ended(ada):
     array = submitted(by="ada", array="0-59").array_id
 
     first = ada.get("/jobs/?fold=0")
@@ -274,7 +274,7 @@ def test_the_list_goes_on_where_the_page_before_it_ended(ada):
     assert not second.context["older"]
 
 
-def test_the_list_asks_as_often_for_fifty_rows_as_for_one_and_never_counts(ada, django_assert_num_queries):
+def test_the_job_list_takes_the_same_queries_for_any_length_and_never_counts(ada, django_assert_num_queries):
     submitted(by="ada", array="0-59")
 
     with django_assert_num_queries(9) as asked:  # session, user, clock; rights, rows, teams, clusters, saved views
@@ -290,7 +290,7 @@ def job_urls(job):
     return [reverse(name, args=[job.public_id]) for name in ("job", "log", "log-raw")]
 
 
-def test_a_job_of_another_team_is_not_there(ben):
+def test_a_job_of_another_team_is_a_404(ben):
     job = submitted(by="ada")
     make.running(job)
 
@@ -300,14 +300,14 @@ def test_a_job_of_another_team_is_not_there(ben):
     assert Job.objects.get().state == State.RUNNING
 
 
-def test_a_job_page_says_why_it_waits_and_who_did_what(ada):
+def test_a_job_page_shows_why_the_job_waits_and_who_changed_it(ada):
     job = submitted(by="ada")
     job_actions.hold(job, author=make.author("ada"), why="wait for the tokenizer")
 
     page = text(ada.get(f"/jobs/{job}/"))
 
     assert "Why it waits" in page
-    assert "Its owner holds it: wait for the tokenizer" in page
+    assert "Held by its owner: wait for the tokenizer" in page
     assert "job.held" in page
 
 
@@ -332,14 +332,14 @@ def test_secrets_of_a_job_are_masked(ada):
     assert "w_123" not in page
 
 
-def test_what_a_job_is_called_cannot_become_markup(ada):
+def test_job_names_are_escaped(ada):
     job = submitted(by="ada", name="<script>alert(1)</script>", comment="<b>x</b>")
 
     for url in ("/", "/jobs/", f"/jobs/{job}/"):
         assert "<script>alert" not in text(ada.get(url))
 
 
-def test_a_job_page_asks_as_often_after_many_attempts(ada, django_assert_num_queries):
+def test_the_number_of_queries_of_a_job_page_does_not_depend_on_attempts(ada, django_assert_num_queries):
     job = submitted(by="ada", nodes=2, requeue_limit=9)
     for _ in range(3):
         make.ended(job, State.NODE_FAIL)
@@ -363,7 +363,7 @@ def test_the_log_is_shown_cleaned_and_escaped(ada, logged):
     assert "step 1 &lt;b&gt;" in text(ada.get(f"/jobs/{logged.job}/"))
 
 
-def test_a_log_is_asked_again_while_it_grows_and_no_longer(ada, logged):
+def test_the_page_polls_a_log_only_while_it_grows(ada, logged):
     url = f"/jobs/{logged.job}/log/"
 
     assert "data-grows" in text(htmx(ada, url, "log"))
@@ -374,7 +374,7 @@ def test_a_log_is_asked_again_while_it_grows_and_no_longer(ada, logged):
     assert "data-grows" not in text(htmx(ada, url, "log"))
 
 
-def test_a_log_that_has_not_begun_is_asked_for_again(ada, tmp_path):
+def test_the_page_polls_a_log_that_does_not_exist_yet(ada, tmp_path):
     make.cluster(log_root=str(tmp_path))
     one = make.running(submitted(by="ada"), log_path="later.log")
 
@@ -384,12 +384,12 @@ def test_a_log_that_has_not_begun_is_asked_for_again(ada, tmp_path):
 def test_a_job_without_an_attempt_has_no_log_yet(ada):
     job = submitted(by="ada")
 
-    assert "It has not started yet." in text(ada.get(f"/jobs/{job}/log/"))
+    assert "The job has not started yet." in text(ada.get(f"/jobs/{job}/log/"))
     assert ada.get(f"/jobs/{job}/log/raw/").status_code == 404
 
 
 @pytest.mark.parametrize("number", ["2", "x", "99999999"])
-def test_an_attempt_that_never_was_is_not_there(ada, logged, number):
+def test_an_unknown_attempt_is_a_404(ada, logged, number):
     assert ada.get(f"/jobs/{logged.job}/log/?attempt={number}").status_code == 404
 
 
@@ -397,7 +397,7 @@ async def whole(chunks):
     return b"".join([chunk async for chunk in chunks])
 
 
-def test_the_raw_log_is_a_download_that_no_browser_takes_for_a_page(ada, logged):
+def test_the_raw_log_is_a_download_that_no_browser_renders(ada, logged):
     answer = ada.get(f"/jobs/{logged.job}/log/raw/")
 
     assert async_to_sync(whole)(answer.streaming_content) == b"\x1b[32mstep 1\x1b[0m <b>\n"
@@ -421,7 +421,7 @@ def test_the_owner_holds_releases_and_cancels_with_a_reason(ada):
     assert Event.objects.filter(job=job, user__username="ada").count() == 4
 
 
-def test_a_job_that_runs_is_asked_to_stop(ada):
+def test_cancelling_a_running_job_requests_its_stop(ada):
     job = submitted(by="ada")
     make.running(job)
 
@@ -431,7 +431,7 @@ def test_a_job_that_runs_is_asked_to_stop(ada):
     assert Flag.SIGNALING in job.flags
 
 
-def test_a_change_asks_for_a_turn_of_the_loop(ada):
+def test_a_change_requests_a_scheduling_turn(ada):
     job = submitted(by="ada")
 
     ada.post(f"/jobs/{job}/cancel/")
@@ -439,7 +439,7 @@ def test_a_change_asks_for_a_turn_of_the_loop(ada):
     assert Cluster.objects.get().wanted_at
 
 
-def test_a_verb_that_comes_too_late_changes_nothing_and_says_so(ada):
+def test_an_action_on_a_finished_job_changes_nothing_and_reports_a_conflict(ada):
     job = submitted(by="ada")
     make.ended(job)
 
@@ -474,7 +474,7 @@ def test_the_page_changes_a_priority_as_far_as_the_role_goes(ada, asked, said, b
     assert job.priority == becomes
 
 
-def test_an_operators_hold_is_not_the_owners_to_release(ada):
+def test_the_owner_cannot_release_an_operators_hold(ada):
     job = submitted(by="ada")
     operator().post(f"/jobs/{job}/hold/", {"why": "floods the file system"})
 
@@ -493,7 +493,7 @@ def test_a_verb_needs_a_post_and_must_exist(ada):
     assert ada.post(f"/jobs/{job}/explode/").status_code == 404
 
 
-def test_a_page_offers_the_verbs_that_fit(ada):
+def test_a_job_page_offers_the_actions_for_its_state(ada):
     job = submitted(by="ada")
     waiting = text(ada.get(f"/jobs/{job}/"))
     make.running(job)
@@ -536,21 +536,21 @@ def test_the_command_reaches_the_shell_with_unix_line_ends(ada):
 @pytest.mark.parametrize(
     ("field", "value", "sentence"),
     [
-        ("gpus_per_node", "12", "12 do not fit a node of 8 GPUs"),
+        ("gpus_per_node", "12", "12 is more than the 8 GPUs of a node"),
         ("nodes", "many", "is text, not a whole number"),
-        ("nodes", "9", "9 are more than the 4 such nodes that seren has"),
-        ("time_limit", "soon", "is no duration such as"),
+        ("nodes", "9", "9 is more than the 4 matching nodes of seren"),
+        ("time_limit", "soon", "is not a duration such as"),
         ("command", "", "is empty"),
-        ("environment", "nonsense", "is no NAME=value"),
-        ("environment", "1A=x", "is no name of a variable"),
+        ("environment", "nonsense", "is not of the form NAME=value"),
+        ("environment", "1A=x", "is not a valid variable name"),
         ("environment", "A=1\nA=2", "is given twice"),
         ("dependencies", "afterok:01k3v9q2m7t", "the team has no job"),
-        ("begin_at", "tomorrow", "is no ISO 8601 time"),
+        ("begin_at", "tomorrow", "is not an ISO 8601 time"),
         ("array", "9-1", "counts down; write 1-9"),
         ("cluster", "999", "Select a valid choice"),
     ],
 )
-def test_what_cannot_be_is_said_beside_its_field(ada, field, value, sentence):
+def test_submit_errors_are_shown_at_their_fields(ada, field, value, sentence):
     answer = ada.post("/jobs/new/", asked(**{field: value}))
 
     assert answer.status_code == 422
@@ -558,7 +558,7 @@ def test_what_cannot_be_is_said_beside_its_field(ada, field, value, sentence):
     assert not Job.objects.exists()
 
 
-def test_one_may_submit_only_for_teams_where_one_is_a_researcher(ada):
+def test_users_submit_only_for_teams_where_they_are_researchers(ada):
     make.team("evaluation", ada=TeamRole.VIEWER)
 
     answer = ada.post("/jobs/new/", asked(team=make.team("evaluation").pk))
@@ -567,13 +567,13 @@ def test_one_may_submit_only_for_teams_where_one_is_a_researcher(ada):
     assert "team" in answer.context["form"].errors
 
 
-def test_somebody_without_a_team_is_told_so(client):
+def test_the_submit_page_tells_users_without_a_team_what_they_need(client):
     client.force_login(make.user("carl"))
 
-    assert "You are no researcher of any team" in text(client.get("/jobs/new/"))
+    assert "You need the role researcher in a team" in text(client.get("/jobs/new/"))
 
 
-def test_edit_and_resubmit_brings_the_same_job_again(ada):
+def test_edit_and_resubmit_submits_the_same_job_again(ada):
     job = submitted(
         by="ada",
         nodes=2,
@@ -628,7 +628,7 @@ def test_the_nodes_can_be_filtered(ada, query, found):
     assert node_names(ada.get(f"/nodes/?{query}")) == found
 
 
-def test_the_nodes_are_asked_for_at_once(ada, django_assert_num_queries):
+def test_the_node_list_takes_a_constant_number_of_queries(ada, django_assert_num_queries):
     make.cluster()
 
     with django_assert_num_queries(8):  # two of them ask whether she may drain
@@ -640,7 +640,7 @@ def test_a_node_page_names_the_holder_to_its_team_only(ada, ben):
 
     assert text(ada.get("/nodes/seren/seren-001/")).count("secret-run</a>") == 4
     assert "secret-run" not in text(ben.get("/nodes/seren/seren-001/"))
-    assert text(ben.get("/nodes/seren/seren-001/")).count("a job of another team") == 4
+    assert text(ben.get("/nodes/seren/seren-001/")).count("job of another team") == 4
 
 
 def test_a_node_page_shows_its_last_telemetry(ada):
@@ -648,7 +648,7 @@ def test_a_node_page_shows_its_last_telemetry(ada):
 
     page = text(ada.get("/nodes/seren/seren-001/"))
 
-    assert "97 %" in page
+    assert "97%" in page
     assert "61 °C" in page
     assert "Xid 79" in page
 
@@ -661,14 +661,14 @@ def node_operator():
     return client
 
 
-def test_draining_shows_what_it_means_before_it_is_done(db):
+def test_the_node_page_shows_the_consequences_of_a_drain(db):
     make.running(submitted(by="ada", name="long-run"))
     make.running(submitted(by="ben", gpus_per_node=0), on=["seren-001"])
 
     page = text(node_operator().get("/nodes/seren/seren-001/"))
 
-    assert "2 running jobs; 0.7 GPU-hours since the last checkpoints" in page
-    assert "1 of teams that you are not in" in page
+    assert "2 running jobs. Requeueing them now loses 0.7 GPU-hours" in page
+    assert "1 job of other teams" in page
 
 
 def test_an_operator_drains_with_a_reason_and_resumes(db):
@@ -689,21 +689,21 @@ def test_a_drain_without_a_reason_is_refused(db):
 
     page = text(node_operator().post("/nodes/seren/seren-001/drain/", {"why": " "}, follow=True))
 
-    assert "a reason is needed" in page
+    assert "a reason is required" in page
 
 
-def test_a_node_is_not_everybodys_to_drain(ada):
+def test_draining_a_node_needs_the_operator_permission(ada):
     make.node()
 
     assert ada.post("/nodes/seren/seren-001/drain/", {"why": "x"}).status_code == 403
     assert "ask-drain" not in text(ada.get("/nodes/seren/seren-001/"))
 
 
-def test_a_node_that_is_not_there(ada):
+def test_an_unknown_node_is_a_404(ada):
     make.cluster()
 
     assert ada.get("/nodes/seren/nothing/").status_code == 404
 
 
-def test_a_name_that_no_database_takes_is_no_node(ada):
+def test_a_node_name_with_a_nul_byte_is_a_404(ada):
     assert ada.get("/nodes/%00/x/").status_code == 404

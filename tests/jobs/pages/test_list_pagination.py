@@ -1,4 +1,4 @@
-"""Lists are walked in any order they offer, both ways, and from an index: a page costs the same in a long history."""
+"""Lists are paginated in every ordering and both directions, always with an index."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def walk(ada, link, way):
 
 
 @pytest.mark.parametrize("descending", [False, True])
-def test_who_lacks_a_value_comes_last_on_every_page_forth_and_back(ada, some, descending):
+def test_rows_without_a_value_come_last_in_both_directions(ada, some, descending):
     sign = -1 if descending else 1
     valued = sorted((job for job in some if job.started_at), key=lambda j: (j.started_at, j.pk), reverse=descending)
     wanted = valued + sorted((job for job in some if not job.started_at), key=lambda job: sign * job.pk)
@@ -75,7 +75,7 @@ def test_every_ordering_is_read_from_an_index(ordering, django_assert_max_num_qu
     assert "Incremental Sort  (" in plan or "Sort  (" not in plan
 
 
-def test_names_of_others_rows_are_looked_up_before_the_list(ada, some):
+def test_name_filters_are_resolved_before_the_list_query(ada, some):
     make.person("grace")
     other = make.cluster("kalos")
     assert len(ada.get("jobs/?cluster=seren&user=ada").json()["results"]) == len(some)

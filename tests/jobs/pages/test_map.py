@@ -1,4 +1,4 @@
-"""The map's numbers, who may read which names in them, and how much travels."""
+"""The map: its data, the visibility of job names, and the size of the response."""
 
 from datetime import timedelta
 
@@ -17,7 +17,7 @@ def spot(number, **fields):
     return MapNode(id=number, **{"takes_work": True, **given, **fields})
 
 
-def test_gpus_stand_one_after_the_other_in_the_order_of_the_nodes():
+def test_gpus_are_listed_in_the_order_of_the_nodes():
     there = [spot(2, leaf="l2", gpus=2), spot(1, gpus=2, foreign=(1,))]
 
     drawn = gpu_map.gpu_map_payload(
@@ -66,7 +66,7 @@ def test_jobs_are_named_to_their_team_only(people):
     assert [node[4] for node in hers["nodes"]] == [node[4] for node in his["nodes"]]
 
 
-def test_only_jobs_that_hold_a_gpu_travel(people):
+def test_the_map_data_contains_only_jobs_that_hold_a_gpu(people):
     make.running(make.job(name="with"), gpus=(0,))
     make.running(make.job(name="without"), gpus=())
 
@@ -76,7 +76,7 @@ def test_only_jobs_that_hold_a_gpu_travel(people):
     assert answer["who"][:2] == [0, FREE_GPU]
 
 
-def test_a_closed_node_says_so(people):
+def test_the_map_shows_a_closed_node_as_closed(people):
     node_actions.drain(Node.objects.get(name="seren-002"), author=make.author(), why="x", now=clock.now())
 
     nodes = browser("ada").get("/map/seren/data/").json()["nodes"]
@@ -98,7 +98,7 @@ def test_only_fresh_readings_are_shown(people):
     assert answer["hot"][0] == 61
 
 
-def test_it_asks_as_often_for_many_as_for_one(people, django_assert_num_queries):
+def test_the_number_of_map_queries_does_not_depend_on_the_number_of_nodes(people, django_assert_num_queries):
     make.running(make.job(nodes=3, gpus_per_node=8))
     ada = browser("ada")
 
@@ -106,7 +106,7 @@ def test_it_asks_as_often_for_many_as_for_one(people, django_assert_num_queries)
         ada.get("/map/seren/data/")
 
 
-def test_ten_thousand_gpus_travel_in_a_hundred_and_fifty_kilobytes(people):
+def test_the_map_data_of_ten_thousand_gpus_takes_at_most_150_kilobytes(people):
     seren = Cluster.objects.get()
     rows = [
         Node(cluster=seren, name=f"big-{n:04d}", gpus=8, rack=f"r{n // 16}", leaf=f"l{n // 32}", state="IDLE")
@@ -125,7 +125,7 @@ def test_ten_thousand_gpus_travel_in_a_hundred_and_fifty_kilobytes(people):
     assert len(answer.content) < 150_000
 
 
-def test_the_page_brings_the_same_as_a_table(people):
+def test_the_map_page_has_the_same_data_as_a_table(people):
     make.running(make.job(gpus_per_node=2))
 
     page = browser("ben").get("/map/").content.decode()
@@ -133,5 +133,5 @@ def test_the_page_brings_the_same_as_a_table(people):
     assert 'data-label="Held">2<' in page and 'data-label="Free">30<' in page
 
 
-def test_a_map_is_not_for_strangers(people):
+def test_the_map_requires_a_login(people):
     assert Client().get("/map/seren/data/").status_code == 302

@@ -1,4 +1,4 @@
-"""The map at a moment that is over: who held what, what nodes were, what telemetry said; and how much that costs."""
+"""The map of a past moment: holders, node states, telemetry, and the cost of the queries."""
 
 import html
 from datetime import UTC, timedelta
@@ -40,7 +40,7 @@ def data(at, name="ada"):
 
 
 def ran(job, since, until=None, **where):
-    """An attempt that ran from then until then, or still does."""
+    """An attempt that ran between two times, or still runs."""
     made = make.running(job, **where)
     if until:
         finish(made, AttemptEnd(state="COMPLETED", at=until, exit_code=0), author=make.LOOP)
@@ -60,7 +60,7 @@ def ago(**span):
     return clock.now().replace(microsecond=0) - timedelta(**span)
 
 
-def test_who_held_a_gpu_then_is_who_is_shown(people):
+def test_the_past_map_shows_the_holders_of_that_time(people):
     ran(make.job(gpus_per_node=2, name="first"), ago(hours=5), ago(hours=3), gpus=(0, 1))
     ran(make.job(gpus_per_node=2, name="second"), ago(hours=2), gpus=(0, 1))
 
@@ -75,7 +75,7 @@ def test_who_held_a_gpu_then_is_who_is_shown(people):
     assert [shown[hours]["jobs"][0][1] for hours in (4, 1)] == ["first", "second"]
 
 
-def test_a_gpu_belongs_to_a_job_from_its_promise_up_to_its_end(people):
+def test_a_gpu_belongs_to_a_job_from_its_assignment_to_its_end(people):
     begin, end = ago(hours=5), ago(hours=3)
     ran(make.job(gpus_per_node=1), begin, end, gpus=(0,))
     second = timedelta(seconds=1)
@@ -85,14 +85,14 @@ def test_a_gpu_belongs_to_a_job_from_its_promise_up_to_its_end(people):
     assert found == [FREE_GPU, 0, 0, FREE_GPU]
 
 
-def test_an_end_before_the_beginning_harms_nobody(people):
-    """A cluster's clock may be wrong; the index must take the row."""
+def test_an_allocation_that_ends_before_it_begins_is_ignored(people):
+    """A cluster's clock may be wrong; the index must accept the row."""
     ran(make.job(gpus_per_node=1), ago(hours=1), ago(hours=2), gpus=(0,))
 
     assert data(ago(hours=1.5))["who"][0] == FREE_GPU
 
 
-def test_names_of_then_are_for_those_who_may_see_the_job(people):
+def test_the_past_map_names_jobs_only_to_users_who_can_see_them(people):
     ran(make.job(gpus_per_node=1, name="hers"), ago(hours=5), ago(hours=3), gpus=(0,))
 
     his = data(ago(hours=4), "ben")
@@ -100,7 +100,7 @@ def test_names_of_then_are_for_those_who_may_see_the_job(people):
     assert (his["who"][0], his["jobs"]) == (HIDDEN_JOB, [])
 
 
-def test_a_node_is_what_its_last_event_before_said(people):
+def test_a_past_node_state_comes_from_the_last_event_before_that_time(people):
     told("node.moved", ago(hours=6), from_state="UP", to_state="DOWN+NOT_RESPONDING")
     told("node.moved", ago(hours=4), from_state="DOWN+NOT_RESPONDING", to_state="UP")
     told("node.drained", ago(hours=2), why="fan 3")
@@ -111,20 +111,20 @@ def test_a_node_is_what_its_last_event_before_said(people):
     assert words == [["DOWN*", "bad", 0], ["IDLE", "good", 1], ["DRAINED", "drain", 0], ["IDLE", "good", 1]]
 
 
-def test_before_its_first_event_a_node_was_what_that_moved_it_from(people):
+def test_a_node_before_its_first_event_has_that_events_from_state(people):
     told("node.moved", ago(hours=2), from_state="DOWN", to_state="UP")
 
     assert [data(ago(hours=hours))["nodes"][0][4] for hours in (3, 1)] == ["DOWN", "IDLE"]
 
 
-def test_a_drained_node_was_draining_while_somebody_was_there(people):
+def test_a_drained_node_is_shown_as_draining_while_a_job_ran_there(people):
     ran(make.job(gpus_per_node=8), ago(hours=5), ago(hours=3))
     told("node.drained", ago(hours=4), why="fan 3")
 
     assert [data(ago(hours=hours))["nodes"][0][4] for hours in (4.5, 3.5, 2)] == ["ALLOCATED", "DRAINING", "DRAINED"]
 
 
-def test_gpus_of_foreign_jobs_are_counted_where_nobody_of_ours_was(people):
+def test_gpus_of_foreign_jobs_are_counted_where_no_acme_job_ran(people):
     ran(make.job(gpus_per_node=1), ago(hours=5), ago(hours=3), gpus=(0,), on=["seren-001"])
     outside = ran(make.job(gpus_per_node=2), ago(hours=5), ago(hours=3), gpus=(), on=["seren-001"])
     Job.objects.filter(pk=outside.job_id).update(foreign_id="77.1")
@@ -132,7 +132,7 @@ def test_gpus_of_foreign_jobs_are_counted_where_nobody_of_ours_was(people):
     assert data(ago(hours=4))["who"][:4] == [0, FOREIGN_JOB, FOREIGN_JOB, FREE_GPU]
 
 
-def test_telemetry_of_then_is_the_mean_of_its_five_minutes_or_the_newest_sample(people):
+def test_past_telemetry_is_the_five_minute_mean_or_the_newest_sample(people):
     node = Node.objects.get(name="seren-001")
     at = ago(hours=4).replace(minute=5, second=0)
     five = {"resolution": Resolution.FIVE_MINUTES, "gpu_temperature_c": [61.4] * 8, "xid": [0, 79]}
@@ -145,7 +145,7 @@ def test_telemetry_of_then_is_the_mean_of_its_five_minutes_or_the_newest_sample(
     assert (lately["busy"][0], lately["hot"][0]) == (70, -1)
 
 
-def test_the_table_tells_of_the_same_moment(people):
+def test_the_table_shows_the_same_time_as_the_map(people):
     ran(make.job(gpus_per_node=2), ago(hours=5), ago(hours=3), gpus=(0, 1))
 
     pages = [browser().get("/map/", {"at": written(ago(hours=hours))}).content.decode() for hours in (4, 2)]
@@ -156,12 +156,12 @@ def test_the_table_tells_of_the_same_moment(people):
 @pytest.mark.parametrize(
     ("at", "sentence"),
     [
-        ("yesterday", "at: 'yesterday' is no ISO 8601 time"),
+        ("yesterday", "at: 'yesterday' is not an ISO 8601 time"),
         ("2026-11-20T12:00:00", "at: '2026-11-20T12:00:00' has no time zone; write 2026-01-31T08:00:00Z"),
-        ("2199-01-01T00:00:00Z", "at: '2199-01-01T00:00:00Z' has not come yet"),
+        ("2199-01-01T00:00:00Z", "at: '2199-01-01T00:00:00Z' is in the future"),
     ],
 )
-def test_a_moment_that_cannot_be_is_refused_in_one_sentence(people, at, sentence):
+def test_an_invalid_time_is_refused_with_a_reason(people, at, sentence):
     answer = browser().get("/map/seren/data/", {"at": at})
 
     assert (answer.status_code, answer.content.decode()) == (400, sentence)
@@ -169,7 +169,7 @@ def test_a_moment_that_cannot_be_is_refused_in_one_sentence(people, at, sentence
     assert (page.status_code, html.escape(sentence) in page.content.decode()) == (400, True)
 
 
-def test_it_asks_as_often_for_many_as_for_one(people, django_assert_num_queries):
+def test_the_number_of_map_queries_does_not_depend_on_the_number_of_nodes(people, django_assert_num_queries):
     ran(make.job(nodes=3, gpus_per_node=8), ago(hours=5), ago(hours=3))
     ada, at = browser(), written(ago(hours=4))
 
@@ -178,7 +178,7 @@ def test_it_asks_as_often_for_many_as_for_one(people, django_assert_num_queries)
         ada.get("/map/seren/data/", {"at": at})
 
 
-def test_the_map_reaches_back_to_where_its_cluster_was_entered_and_no_further_than_a_month(people):
+def test_the_map_history_reaches_back_to_the_clusters_creation_and_at_most_a_month(people):
     begin = ago(hours=2)
     Cluster.objects.update(created_at=begin)
     make.cluster("old", created_at=ago(days=90))
@@ -189,14 +189,14 @@ def test_the_map_reaches_back_to_where_its_cluster_was_entered_and_no_further_th
     assert [one.status_code for one in found] == [200, 200, 400, 400] * 2
     assert (
         found[2].content.decode()
-        == f"at: '{written(asked[1][1])}' is before {begin:%F %H:%M:%S} UTC, where what is known begins"
+        == f"at: '{written(asked[1][1])}' is before the history begins, {begin:%F %H:%M:%S} UTC"
     )
     begins = [browser().get("/map/", {"cluster": name}).context["begins"] for name in ("seren", "old")]
     assert begins[0] == begin and ago(days=31) < begins[1] < ago(days=29)
 
 
 @given(state=some.sampled_from(NodeState), flags=some.sets(some.sampled_from(NodeFlag)))
-def test_a_condition_is_read_as_it_was_written(state, flags):
+def test_a_stored_node_condition_is_parsed_as_written(state, flags):
     notable = flags - {NodeFlag.COMPLETING, NodeFlag.PLANNED}
 
     health, worn = parse_node_condition(node_condition(state, flags))

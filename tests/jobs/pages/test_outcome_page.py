@@ -1,4 +1,4 @@
-"""A job whose outcome is unknown on pages and through the API: one click records how it ended."""
+"""Jobs with an unknown outcome, on pages and in the API: one click records the outcome."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def client(name="ada", role=TeamRole.RESEARCHER):
 
 
 @pytest.mark.parametrize("page", ["/", "/jobs/{}/"])
-def test_the_page_asks_how_it_ended(unknown, page):
+def test_the_page_asks_for_the_outcome_of_the_job(unknown, page):
     text = client().get(page.format(unknown.public_id)).content.decode()
 
     assert "OUTCOME_UNKNOWN" in text
@@ -59,7 +59,7 @@ def test_a_viewer_sees_no_buttons_and_records_nothing(unknown):
     assert unknown.state == State.PENDING
 
 
-def test_a_job_with_a_known_outcome_is_not_asked_about():
+def test_a_job_with_a_known_outcome_shows_no_outcome_buttons():
     job = make.job()
 
     assert "mark-succeeded" not in client().get(f"/jobs/{job.public_id}/").content.decode()

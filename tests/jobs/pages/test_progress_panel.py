@@ -1,4 +1,4 @@
-"""How a job goes, on its page: shown to who may see the job, silent where nothing was reported, loud at a NaN."""
+"""The progress panel of the job page: visibility, jobs without reports, and non-finite values."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def fragment(attempt):
     return page(attempt, **{"HX-Request": "true", "HX-Target": "section#progress"})
 
 
-def test_a_job_that_reports_nothing_shows_nothing_and_keeps_the_place(attempt):
-    assert "last heard" not in page(attempt)
+def test_a_job_without_reports_has_a_hidden_progress_panel(attempt):
+    assert "last update" not in page(attempt)
     assert "hidden" in fragment(attempt)
 
 
-def test_the_newest_figures_are_told(attempt):
+def test_the_panel_shows_the_newest_values(attempt):
     Pulse.objects.create(attempt=attempt, at=clock.now(), step=12_300, loss=2.31415, step_time_s=1.25, tokens=5 * 10**9)
 
     text = fragment(attempt)
@@ -45,13 +45,13 @@ def test_the_newest_figures_are_told(attempt):
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_a_loss_that_is_no_number_is_said_aloud(attempt, loss):
+def test_a_non_finite_loss_is_highlighted(attempt, loss):
     Pulse.objects.create(attempt=attempt, at=clock.now(), step=7, loss=loss)
 
-    assert "loss is no number" in fragment(attempt)
+    assert "loss is not a number" in fragment(attempt)
 
 
-def test_the_last_good_checkpoint_is_neither_bad_nor_on_its_way(attempt):
+def test_the_verified_checkpoint_is_durable_and_not_bad(attempt):
     now = clock.now()
     for step, saved, durable, verdict in ((1, 90, 80, ""), (2, 50, 40, "bad"), (3, 5, None, "")):
         Checkpoint.objects.create(
@@ -67,6 +67,6 @@ def test_the_last_good_checkpoint_is_neither_bad_nor_on_its_way(attempt):
 
     text = fragment(attempt)
 
-    assert "1h30m ago" in text.split("last good checkpoint")[1].split("</div>")[0]
+    assert "1h30m ago" in text.split("verified checkpoint")[1].split("</div>")[0]
     assert text.index("/c/3") < text.index("/c/2") < text.index("/c/1")
     assert "<b>torn" not in text and "not yet" in text

@@ -1,4 +1,4 @@
-"""Saved views of the list of jobs: whose they are, who may change them, and with which one a list begins."""
+"""Saved views of the job list: ownership, permissions, and the default view."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def first(user="ada"):
 # --- whose they are
 
 
-def test_a_personal_view_is_its_owners_and_a_teams_is_for_all_in_it(team):
+def test_only_the_owner_sees_a_personal_view_and_all_members_see_a_team_view(team):
     saved("my own")
     saved("our nights", team=team)
     make.team("speech", eve=TeamRole.ADMIN)
@@ -59,14 +59,14 @@ def test_a_personal_view_is_its_owners_and_a_teams_is_for_all_in_it(team):
     assert names("eve") == []
 
 
-def test_two_people_may_call_theirs_the_same_and_one_may_not_have_two(team):
+def test_view_names_are_unique_per_owner(team):
     saved("mine"), saved("mine", by="ben")
 
     assert saved("mine", query="kind=sft").query == "kind=sft"
     assert SavedView.objects.filter(name="mine").count() == 2
 
 
-def test_who_left_the_team_sees_its_views_no_longer(team):
+def test_a_user_who_left_the_team_does_not_see_its_views(team):
     saved_view_actions.set_first_view(caller(), saved("ours", by="olga", team=team))
     team.memberships.filter(user__username="ada").delete()
 
@@ -78,28 +78,28 @@ def test_who_left_the_team_sees_its_views_no_longer(team):
 
 
 @pytest.mark.parametrize(("who", "may"), [("ada", True), ("ben", False), ("olga", True), ("vic", False)])
-def test_a_teams_view_is_changed_by_who_saved_it_and_by_operators(team, who, may):
+def test_a_team_view_is_changed_by_its_owner_and_by_operators(team, who, may):
     view = saved("ours", team=team)
 
     assert saved_view_actions.may_change(caller(who), view) is may
     if not may:
-        with pytest.raises(SavedViewError, match="somebody else's"):
+        with pytest.raises(SavedViewError, match="belongs to another user"):
             saved_view_actions.rename(caller(who), view, "taken", author=make.author(who))
-        with pytest.raises(SavedViewError, match="somebody else's"):
+        with pytest.raises(SavedViewError, match="belongs to another user"):
             saved("ours", query="", by=who, team=team) if who == "ben" else saved_view_actions.remove(
                 caller(who), view, author=make.author(who)
             )
     assert SavedView.objects.get().name == "ours"
 
 
-def test_viewers_save_for_themselves_only(team):
+def test_viewers_can_save_only_personal_views(team):
     saved("mine", by="vic")
 
     with pytest.raises(SavedViewError, match="researcher"):
         saved("ours", by="vic", team=team)
 
 
-def test_no_one_else_finds_a_personal_view_by_its_number(team):
+def test_other_users_cannot_open_a_personal_view_by_id(team):
     view = saved()
 
     assert browser("olga").post(f"/jobs/views/{view.pk}/remove/").status_code == 404
@@ -107,12 +107,12 @@ def test_no_one_else_finds_a_personal_view_by_its_number(team):
 
 
 @pytest.mark.parametrize("name", ["", "   ", "x" * 41, "a\x07b"])
-def test_a_name_is_short_and_can_be_read(team, name):
+def test_a_view_name_is_short_and_printable(team, name):
     with pytest.raises(InvalidField, match="name"):
         saved(name)
 
 
-def test_a_person_has_so_many_views_and_no_more(team):
+def test_the_number_of_views_per_user_is_limited(team):
     ada = make.user()
     SavedView.objects.bulk_create(SavedView(owner=ada, name=f"view {n}") for n in range(saved_view_actions.MAX_VIEWS))
 
@@ -120,14 +120,14 @@ def test_a_person_has_so_many_views_and_no_more(team):
         saved("one more")
 
 
-def test_a_name_that_is_taken_is_refused_on_renaming(team):
+def test_renaming_a_view_to_an_existing_name_is_refused(team):
     saved("one")
 
-    with pytest.raises(SavedViewError, match="called one already"):
+    with pytest.raises(SavedViewError, match="called one already exists"):
         saved_view_actions.rename(caller(), saved("two"), "one", author=make.author())
 
 
-def test_a_view_that_somebody_else_has_just_removed_is_not_renamed(team):
+def test_renaming_a_view_that_was_removed_meanwhile_is_refused(team):
     view = saved()
     SavedView.objects.all().delete()
 
@@ -159,11 +159,11 @@ def test_the_filters_of_the_list_are_saved_under_a_name(team):
     assert view.query == "q=a%26b&state=failed" and view.team == team
     assert answer.redirect_chain[-1][0] == "/jobs/?q=a%26b&state=failed"
     page = answer.content.decode()
-    assert "Nights is saved." in page
+    assert "View Nights saved." in page
     assert '?q=a%26b&amp;state=failed" aria-current="true">Nights' in page
 
 
-def test_a_list_asked_for_nothing_begins_with_the_chosen_view(team):
+def test_the_job_list_without_parameters_opens_the_default_view(team):
     ada, view = browser(), saved()
     assert ada.get("/jobs/").status_code == 200
 
@@ -175,7 +175,7 @@ def test_a_list_asked_for_nothing_begins_with_the_chosen_view(team):
     assert browser("ben").get("/jobs/").status_code == 200
 
 
-def test_a_list_begins_with_one_view_at_most_and_with_everything_again(team):
+def test_a_user_has_at_most_one_default_view_and_can_clear_it(team):
     ada, one, two = browser(), saved("one", "kind=sft"), saved("two", "kind=rlhf")
 
     for view, verb, wanted in ((one, "first", one), (two, "first", two), (two, "not-first", None)):
@@ -183,14 +183,14 @@ def test_a_list_begins_with_one_view_at_most_and_with_everything_again(team):
         assert first() == wanted
 
 
-def test_a_view_of_everything_does_not_send_a_list_in_circles(team):
+def test_a_default_view_without_filters_causes_no_redirect_loop(team):
     view = saved("all", query="")
     browser().post(f"/jobs/views/{view.pk}/first/")
 
     assert browser().get("/jobs/").status_code == 200
 
 
-def test_a_name_is_text_on_the_page_whatever_it_says(team):
+def test_view_names_are_escaped(team):
     saved("<img src=x onerror=alert(1)>")
 
     page = browser().get("/jobs/").content.decode()
@@ -198,7 +198,7 @@ def test_a_name_is_text_on_the_page_whatever_it_says(team):
     assert "<img src=x" not in page and "&lt;img src=x" in page
 
 
-def test_a_verb_that_is_none_and_a_team_that_is_not_ones_own_are_not_there(team):
+def test_unknown_view_actions_and_foreign_teams_are_a_404(team):
     make.team("speech", eve=TeamRole.ADMIN)
 
     assert browser().post(f"/jobs/views/{saved().pk}/burn/").status_code == 404
@@ -206,8 +206,8 @@ def test_a_verb_that_is_none_and_a_team_that_is_not_ones_own_are_not_there(team)
     assert browser().get("/jobs/views/").status_code == 405
 
 
-def test_what_cannot_be_saved_is_said_and_the_filters_stay(team):
+def test_a_refused_view_is_reported_and_the_filters_stay(team):
     answer = browser().post("/jobs/views/", {"name": " ", "state": "failed"}, follow=True)
 
-    assert "a view needs one" in answer.content.decode()
+    assert "a view needs a name" in answer.content.decode()
     assert answer.redirect_chain[-1][0] == "/jobs/?state=failed"

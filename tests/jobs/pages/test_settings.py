@@ -1,4 +1,4 @@
-"""Teams and roles: who administers a team changes it, others read or do not see it, and nobody is locked out."""
+"""Teams and roles: administrators change a team, members read it, and others cannot see it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_administrator_gives_changes_and_takes_roles_with_events():
 
 
 @pytest.mark.parametrize("name", ["ada", "ben"])
-def test_others_change_nothing(name):
+def test_users_without_the_role_admin_cannot_change_a_team(name):
     answer = give(name, "ada", "admin")
 
     assert roles() == {"olga": "admin", "ada": "researcher"}
@@ -58,7 +58,7 @@ def test_others_change_nothing(name):
     assert not Event.objects.filter(what="team.role").exists()
 
 
-def test_who_is_no_administrator_does_not_learn_who_has_an_account():
+def test_only_team_administrators_learn_whether_a_user_exists():
     known, unknown = give("ada", "ben", "viewer").content, give("ada", "nobody-at-all", "viewer").content
 
     assert b"Not allowed" in known and b"Not allowed" in unknown
@@ -66,19 +66,19 @@ def test_who_is_no_administrator_does_not_learn_who_has_an_account():
 
 
 @pytest.mark.parametrize("role", ["none", "viewer"])
-def test_the_last_administrator_stays(role):
-    assert b"the last administrator stays" in give("olga", "olga", role).content
+def test_the_last_team_administrator_cannot_be_removed(role):
+    assert b"the team needs an administrator" in give("olga", "olga", role).content
     assert roles()["olga"] == "admin"
 
 
-def test_one_of_two_administrators_may_leave_and_does_not_see_the_team_any_more():
+def test_one_of_two_administrators_can_leave_and_then_does_not_see_the_team():
     give("olga", "ada", "admin")
 
     assert give("olga", "olga", "none").redirect_chain[-1][0] == "/settings/teams/"
     assert roles() == {"ada": "admin"}
 
 
-def test_who_runs_the_site_may_remove_the_last_administrator():
+def test_a_site_administrator_can_remove_the_last_team_administrator():
     root = make.user("root", is_superuser=True)
 
     team_actions.set_team_role(
@@ -88,14 +88,14 @@ def test_who_runs_the_site_may_remove_the_last_administrator():
     assert roles("speech") == {}
 
 
-def test_nothing_to_change_is_said():
-    with pytest.raises(TeamError, match="is researcher in pretraining already"):
+def test_an_unchanged_role_is_reported():
+    with pytest.raises(TeamError, match="already is researcher in pretraining"):
         team_actions.set_team_role(
             make.team("pretraining"), make.user("ada"), TeamRole.RESEARCHER, by=make.user("olga"), author=make.LOOP
         )
 
 
-def test_who_has_left_can_only_be_taken_away():
+def test_a_deactivated_user_can_only_be_removed():
     gone = make.user("ada")
     gone.is_active = False
     gone.save()
@@ -106,7 +106,7 @@ def test_who_has_left_can_only_be_taken_away():
 
 
 @pytest.mark.parametrize("user", ["nobody-at-all", "\x00", "<script>"])
-def test_a_name_that_nobody_has_is_said_and_changes_nothing(user):
+def test_an_unknown_user_name_is_reported_and_changes_nothing(user):
     answer = give("olga", user, "viewer")
 
     assert answer.status_code == 422
@@ -114,14 +114,14 @@ def test_a_name_that_nobody_has_is_said_and_changes_nothing(user):
     assert roles() == {"olga": "admin", "ada": "researcher"}
 
 
-def test_teams_that_somebody_is_not_in_do_not_exist_for_them():
+def test_teams_of_others_are_a_404():
     page = browser("ada").get("/settings/teams/").content.decode()
 
     assert "pretraining" in page and "speech" not in page
     assert browser("ada").get("/settings/teams/of/speech/").status_code == 404
 
 
-def test_making_a_team_needs_the_permission_and_makes_its_first_administrator():
+def test_creating_a_team_needs_the_permission_and_makes_the_creator_administrator():
     asked = {"name": "vision", "title": "Vision models"}
     assert browser("ada").post("/settings/teams/add/", asked).status_code == 403
     make.user("ada").user_permissions.add(Permission.objects.get(codename="add_team"))
@@ -133,7 +133,7 @@ def test_making_a_team_needs_the_permission_and_makes_its_first_administrator():
 
 
 @pytest.mark.parametrize("name", ["speech", "Not A Slug", "", "x" * 41])
-def test_a_team_that_cannot_be_made_is_explained(name):
+def test_an_invalid_team_is_refused_with_a_reason(name):
     make.user("ada").user_permissions.add(Permission.objects.get(codename="add_team"))
 
     answer = browser("ada").post("/settings/teams/add/", {"name": name, "title": ""})
@@ -142,7 +142,7 @@ def test_a_team_that_cannot_be_made_is_explained(name):
     assert Team.objects.count() == 2
 
 
-def test_a_title_is_changed_by_administrators_alone():
+def test_only_administrators_change_a_team_title():
     browser("olga").post(f"{TEAM}title/", {"title": "Pretraining of large models"})
 
     assert browser("ada").post(f"{TEAM}title/", {"title": "mine"}).status_code == 404
@@ -153,8 +153,8 @@ def test_a_title_is_changed_by_administrators_alone():
 def test_members_read_the_team_without_forms():
     page = browser("ada").get(TEAM).content.decode()
 
-    assert "olga" in page and "Give a role" not in page and "Changes" not in page
+    assert "olga" in page and "Assign a role" not in page and "Changes" not in page
 
 
-def test_settings_begin_with_teams(client):
+def test_the_settings_page_redirects_to_teams(client):
     assert browser("ada").get("/settings/")["Location"] == "/settings/teams/"

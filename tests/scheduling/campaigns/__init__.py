@@ -1,0 +1,1 @@
+"""Tests of evaluation campaigns and rules."""

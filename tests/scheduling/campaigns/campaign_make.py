@@ -1,4 +1,4 @@
-"""A campaign and a cluster that plays its jobs as a test tells it: rows and log files, no process."""
+"""A campaign and a cluster whose jobs are played by a test: rows and log files, no processes."""
 
 from __future__ import annotations
 

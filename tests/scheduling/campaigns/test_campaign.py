@@ -1,4 +1,4 @@
-"""The coordinator: who is eligible, the happy path, what goes wrong, and being doubled."""
+"""The coordinator: eligible rows, the normal course, failures, and concurrent coordinators."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def states(of: Campaign) -> dict[str, str]:
 # --- the happy path
 
 
-def test_a_campaign_infers_on_gpus_scores_without_and_ends_with_a_result_for_each_dataset(played):
+def test_campaign_infers_on_gpus_scores_on_cpus_and_has_all_results(played):
     asked = campaign(played.cluster)
 
     played.run_all()
@@ -73,7 +73,7 @@ def test_shards_count_by_their_samples_in_the_result():
     assert merge_scores([(300, {"accuracy": 0.5}), (100, {"accuracy": 0.9})]) == {"accuracy": pytest.approx(0.6)}
 
 
-def test_without_a_metric_the_inference_brings_the_result(played):
+def test_inference_reports_the_result_without_a_metric_command(played):
     asked = campaign(played.cluster, of=suite(metric=""))
 
     played.run_all()
@@ -83,7 +83,7 @@ def test_without_a_metric_the_inference_brings_the_result(played):
     assert not trials(asked, "score")
 
 
-def test_its_plan_is_there_before_anything_ran(played):
+def test_campaign_has_a_plan_before_its_first_trial(played):
     asked = campaign(played.cluster)
 
     played.turn()
@@ -93,7 +93,7 @@ def test_its_plan_is_there_before_anything_ran(played):
     assert asked.plan["gpu_hours"] > 0
 
 
-def test_a_deadline_takes_the_fewest_nodes_that_meet_it(played):
+def test_deadline_selects_the_fewest_nodes_that_meet_it(played):
     of = suite(datasets=[{"name": f"d{n}", "samples": 1000, "infer_s": 3600} for n in range(16)])
     hurried = campaign(played.cluster, of=of, nodes=None, deadline_at="2099-01-01T00:00:00Z")
 
@@ -130,7 +130,7 @@ def test_a_model_is_copied_once_to_a_node_before_any_trial_runs_there(played, st
     assert told["model"] == Staging.objects.get().path
 
 
-def test_campaigns_of_one_team_share_a_copy_and_the_last_has_it_removed(played, staged):
+def test_campaigns_of_a_team_share_a_copy_and_the_last_removes_it(played, staged):
     first, second = campaign(played.cluster, of=staged), campaign(played.cluster, of=staged, again=True)
 
     played.run_all()
@@ -153,7 +153,7 @@ def test_another_team_gets_a_copy_of_its_own(played, staged):
     assert len(set(Staging.objects.values_list("path", flat=True))) == 2
 
 
-def test_where_the_copy_fails_everywhere_the_evaluations_fail_with_its_words(played, staged):
+def test_evaluations_fail_with_the_copys_error_if_all_copies_fail(played, staged):
     asked = campaign(played.cluster, of=staged)
 
     for _ in range(6):
@@ -166,11 +166,11 @@ def test_where_the_copy_fails_everywhere_the_evaluations_fail_with_its_words(pla
     asked.refresh_from_db()
     assert asked.state == "FAILED"
     whys = set(Evaluation.objects.filter(campaign=asked).values_list("why", flat=True))
-    assert whys == {"It could not be copied to a node: there is no /checkpoints/run/step-1000"}
+    assert whys == {"The checkpoint could not be copied to a node: there is no /checkpoints/run/step-1000"}
     assert not trials(asked, "infer")
 
 
-def test_a_copy_that_vanished_is_made_again_and_no_shard_is_blamed(played, staged):
+def test_missing_copy_is_made_again_and_no_shard_fails(played, staged):
     asked = campaign(played.cluster, of=staged)
     played.turn()
     played.run(*played.waiting())
@@ -202,10 +202,10 @@ def test_a_shard_whose_command_fails_is_tried_three_times_and_alone(played):
     asked.refresh_from_db()
     assert states(asked) == {"alpha": "FAILED", "beta": "COMPLETED"}
     assert asked.state == "FAILED"
-    assert asked.why == "1 of its evaluations failed; the others have their results."
+    assert asked.why == "1 evaluation failed; the others have results."
     failed = Shard.objects.filter(state="FAILED")
     assert {shard.tries for shard in failed} == {3}
-    assert Evaluation.objects.get(campaign=asked, dataset__name="alpha").why == "Its command ended with exit code 2."
+    assert Evaluation.objects.get(campaign=asked, dataset__name="alpha").why == "The command ended with exit code 2."
 
 
 def _run_but(played: Played, job: Job, dataset: str) -> None:
@@ -219,7 +219,7 @@ def _run_but(played: Played, job: Job, dataset: str) -> None:
     played.end(job, State.FAILED if failed else State.COMPLETED, code=int(failed))
 
 
-def test_a_retry_takes_up_what_failed_and_nothing_else(played):
+def test_retry_repeats_failed_evaluations_only(played):
     asked = campaign(played.cluster)
     for _ in range(12):
         played.turn()
@@ -255,7 +255,7 @@ def test_a_metric_that_fails_is_tried_again_without_another_inference(played):
 
 
 @pytest.mark.parametrize("end", [State.NODE_FAIL, State.PREEMPTED, State.CANCELLED])
-def test_what_a_trial_has_done_before_it_is_taken_away_counts_and_the_rest_is_done_elsewhere(played, end):
+def test_results_of_an_interrupted_trial_count_and_the_other_shards_are_reassigned(played, end):
     asked = campaign(played.cluster, of=suite(datasets=[{"name": n, "samples": 10, "infer_s": 4} for n in "abcdefgh"]))
     played.turn()
     job = max(played.waiting(), key=lambda job: len(played.told(job)["parts"]))
@@ -274,7 +274,7 @@ def test_what_a_trial_has_done_before_it_is_taken_away_counts_and_the_rest_is_do
     assert set(Shard.objects.values_list("tries", flat=True)) == {0}
 
 
-def test_who_runs_into_his_limit_gets_four_times_as_long(played):
+def test_trial_that_hits_its_time_limit_gets_four_times_as_long(played):
     campaign(played.cluster, of=suite(datasets=[{"name": "slow", "samples": 10, "parts": 1, "infer_s": 60}]))
     played.turn()
     (job,) = played.waiting()
@@ -287,7 +287,7 @@ def test_who_runs_into_his_limit_gets_four_times_as_long(played):
     assert again.time_limit == 4 * job.time_limit
 
 
-def test_a_prior_that_is_twenty_times_too_low_is_corrected_by_what_was_measured(played):
+def test_estimate_that_is_20_times_too_low_is_corrected_by_measurements(played):
     asked = campaign(played.cluster, of=suite(datasets=[{"name": n, "samples": 1000, "infer_s": 4000} for n in "abcd"]))
     played.turn()
     first = trials(asked, "infer")
@@ -311,7 +311,7 @@ def test_a_prior_that_is_twenty_times_too_low_is_corrected_by_what_was_measured(
     assert all(rate == pytest.approx(80.0) for rate in rates)
 
 
-def test_a_dataset_that_nobody_measured_is_probed_before_all_the_gpus_are_given_to_it(played):
+def test_unmeasured_dataset_is_probed_before_it_gets_all_gpus(played):
     asked = campaign(played.cluster, of=suite(datasets=[{"name": "a", "samples": 1000, "infer_s": 40_000}]))
     played.turn()
     probe, *blind = (trial.job for trial in trials(asked, "infer"))
@@ -326,7 +326,7 @@ def test_a_dataset_that_nobody_measured_is_probed_before_all_the_gpus_are_given_
     assert min(played.told(job)["parts"][0]["samples"] for job in later) >= 20  # a second each, not forty
 
 
-def test_what_a_team_has_measured_before_is_not_probed_again(played):
+def test_measured_dataset_is_not_probed_again(played):
     of = suite(datasets=[{"name": "a", "samples": 1000, "infer_s": 4000}])
     campaign(played.cluster, A, of=of)
     played.run_all()
@@ -338,7 +338,7 @@ def test_what_a_team_has_measured_before_is_not_probed_again(played):
     assert min(expected) > 10
 
 
-def test_how_long_trials_take_to_infer_is_learned_from_the_newest(played):
+def test_time_to_inference_is_measured_from_the_newest_trials(played):
     asked = campaign(played.cluster)
     guessed = campaigns.time_to_inference_s(asked)
     played.turn()
@@ -363,7 +363,7 @@ def test_a_model_cannot_write_a_result_into_the_log(played):
     assert not Shard.objects.filter(evaluation__campaign=asked, state="COMPLETED").exists()
 
 
-def test_a_trial_says_nothing_of_the_shards_of_others(played):
+def test_trial_cannot_report_shards_of_other_trials(played):
     campaign(played.cluster)
     played.turn()
     mine, other = played.waiting()[:2]
@@ -376,7 +376,7 @@ def test_a_trial_says_nothing_of_the_shards_of_others(played):
     assert Shard.objects.get(pk=theirs).state == "INFERRING"
 
 
-def test_a_trial_whose_log_cannot_be_read_is_done_again(played):
+def test_trial_with_an_unreadable_log_is_repeated(played):
     asked = campaign(played.cluster, of=suite(datasets=[{"name": "one", "samples": 1}]))
     played.turn()
     (job,) = played.waiting()
@@ -387,14 +387,14 @@ def test_a_trial_whose_log_cannot_be_read_is_done_again(played):
 
     (shard,) = Shard.objects.filter(evaluation__campaign=asked)
     assert shard.losses == 1
-    assert "printed" in shard.why
+    assert "No output yet" in shard.why
     assert played.waiting()
 
 
 # --- room
 
 
-def test_it_takes_idle_gpus_of_as_many_nodes_as_it_may_and_no_more(played):
+def test_campaign_uses_idle_gpus_within_its_node_limit(played):
     of = suite(datasets=[{"name": f"d{n}", "samples": 100, "infer_s": 900} for n in range(40)])
     asked = campaign(played.cluster, of=of, nodes=2)
 
@@ -406,7 +406,7 @@ def test_it_takes_idle_gpus_of_as_many_nodes_as_it_may_and_no_more(played):
     assert len(on) == 16
 
 
-def test_a_trial_that_waits_for_a_node_without_room_gives_its_shards_back(played):
+def test_trial_waiting_for_a_full_node_returns_its_shards(played):
     asked = campaign(played.cluster, of=suite(datasets=[{"name": "one", "samples": 1}]))
     played.turn()
     (job,) = played.waiting()
@@ -422,7 +422,7 @@ def test_a_trial_that_waits_for_a_node_without_room_gives_its_shards_back(played
     assert Shard.objects.get(evaluation__campaign=asked).losses == 0
 
 
-def test_a_closed_node_and_a_full_one_get_nothing(played):
+def test_closed_and_full_nodes_get_no_trials(played):
     of = suite(datasets=[{"name": f"d{n}", "samples": 100, "infer_s": 900} for n in range(40)])
     Node.objects.filter(name="seren-001").update(state=NodeState.DOWN)
     make.running(make.job(nodes=1, gpus_per_node=8, by="ada"), on=("seren-002",))
@@ -433,7 +433,7 @@ def test_a_closed_node_and_a_full_one_get_nothing(played):
     assert {trial.job.on_node for trial in trials(asked, "infer")} == {"seren-003", "seren-004"}
 
 
-def test_its_jobs_start_on_the_node_they_are_meant_for_and_nowhere_else(played):
+def test_trials_start_on_their_planned_node_only(played):
     from scheduling.engine.policies import LIVE_POLICIES
     from scheduling.queries import snapshot
 
@@ -451,7 +451,7 @@ def test_its_jobs_start_on_the_node_they_are_meant_for_and_nowhere_else(played):
 # --- what people do
 
 
-def test_the_same_again_takes_over_what_is_known(played):
+def test_repeated_campaign_reuses_existing_results(played):
     of = suite()
     campaign(played.cluster, A, of=of)
     played.run_all()
@@ -466,7 +466,7 @@ def test_the_same_again_takes_over_what_is_known(played):
     assert Evaluation.objects.filter(campaign=again, reused__isnull=False).count() == 2
 
 
-def test_a_new_version_of_the_suite_is_measured_anew(played):
+def test_new_suite_version_is_evaluated_again(played):
     campaign(played.cluster, A, of=suite())
     played.run_all()
 
@@ -477,7 +477,7 @@ def test_a_new_version_of_the_suite_is_measured_anew(played):
     assert not Evaluation.objects.filter(campaign=again, reused__isnull=False).exists()
 
 
-def test_the_same_suite_again_is_the_same_version():
+def test_identical_suite_keeps_its_version():
     assert suite().pk == suite().pk
 
 
@@ -497,7 +497,7 @@ def test_a_cancelled_campaign_withdraws_its_jobs_and_keeps_its_results(played):
     assert set(states(asked).values()) == {"CANCELLED"}
 
 
-def test_each_move_of_a_campaign_is_an_event(played):
+def test_each_state_change_of_a_campaign_is_an_event(played):
     asked = campaign(played.cluster)
 
     played.run_all()
@@ -513,7 +513,7 @@ def test_each_move_of_a_campaign_is_an_event(played):
 # --- two at once; being killed anywhere is in test_campaign_killed
 
 
-def test_of_two_coordinators_that_looked_at_the_same_only_one_changes_anything(played):
+def test_only_one_of_two_concurrent_coordinators_changes_anything(played):
     campaign(played.cluster)
     slow, fast = (Campaign.objects.select_related("cluster", "team", "suite").get() for _ in "ab")
     coordinate_campaign_once(fast, played.now)
@@ -528,7 +528,7 @@ def test_of_two_coordinators_that_looked_at_the_same_only_one_changes_anything(p
 @pytest.mark.parametrize(
     "error", [job_actions.JobError("a bad day"), InvalidField("cluster", "is not it"), KeyError("ours")]
 )
-def test_one_campaign_that_blows_up_does_not_stop_the_others(played, monkeypatch, error):
+def test_error_in_one_campaign_does_not_stop_the_others(played, monkeypatch, error):
     bad, good = campaign(played.cluster, A), campaign(played.cluster, B)
     Campaign.objects.filter(pk=bad.pk).update(state="PENDING", deadline_at=None)
     Shard.objects.all().delete()
@@ -548,7 +548,7 @@ def test_one_campaign_that_blows_up_does_not_stop_the_others(played, monkeypatch
     assert good.state == "RUNNING"
 
 
-def test_nobody_has_to_remove_a_copy_twice(played, staged):
+def test_copy_is_removed_once(played, staged):
     campaign(played.cluster, of=staged)
     played.run_all()
 
@@ -556,7 +556,7 @@ def test_nobody_has_to_remove_a_copy_twice(played, staged):
     assert Staging.objects.get().state == "REMOVED"
 
 
-def test_on_a_cluster_that_is_only_observed_by_now_it_waits_says_so_and_goes_on_later(played, staged):
+def test_campaign_waits_while_its_cluster_is_observed_and_continues_later(played, staged):
     asked = campaign(played.cluster, of=staged)
     elsewhere = make.cluster("kalos", log_root=str(played.log_root))
     other = campaign(elsewhere, B, of=staged)
@@ -565,7 +565,7 @@ def test_on_a_cluster_that_is_only_observed_by_now_it_waits_says_so_and_goes_on_
         played.turn()
 
     assert [one.state for one in fresh(asked, other)] == ["PENDING", "RUNNING"]
-    assert "seren is only observed" in fresh(asked)[0].why and fresh(other)[0].why == ""
+    assert "seren is in mode observe" in fresh(asked)[0].why and fresh(other)[0].why == ""
     assert played.waiting() == []
 
     observed(played.cluster, ClusterMode.DRIVE)
@@ -574,7 +574,7 @@ def test_on_a_cluster_that_is_only_observed_by_now_it_waits_says_so_and_goes_on_
     assert [(one.state, one.why) for one in fresh(asked)] == [("COMPLETED", "")]
 
 
-def test_what_runs_when_its_cluster_is_only_observed_still_counts(played):
+def test_running_trials_count_while_their_cluster_is_observed(played):
     asked = campaign(played.cluster)
     played.turn()
     (job, *_) = played.waiting()
@@ -585,10 +585,10 @@ def test_what_runs_when_its_cluster_is_only_observed_still_counts(played):
     played.turn()
 
     assert Shard.objects.exclude(infer_s=None).exists() and Job.objects.count() == before
-    assert fresh(asked)[0].state == "RUNNING" and "only observed" in fresh(asked)[0].why
+    assert fresh(asked)[0].state == "RUNNING" and "in mode observe" in fresh(asked)[0].why
 
 
-def test_a_copy_stays_where_nothing_may_be_started_and_is_removed_later(played, staged):
+def test_copy_stays_on_an_observed_cluster_and_is_removed_later(played, staged):
     asked = campaign(played.cluster, of=staged)
     played.turn()
     played.run(played.waiting()[0])

@@ -1,4 +1,4 @@
-"""Suites and campaigns through the programs' door: rights, refusals, what is told of one under way."""
+"""Suites and campaigns in the API: permissions, refusals, progress."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_suite_is_defined_and_read_again_with_its_datasets(ada):
     assert "datasets" not in ada.get("suites/").json()["results"][0]
 
 
-def test_a_changed_suite_is_the_next_version_and_the_same_again_is_no_new_one(ada):
+def test_changed_suite_is_a_new_version_and_an_identical_one_is_not(ada):
     first = ada.post("suites/", SUITE).json()
     same = ada.post("suites/", SUITE).json()
     other = ada.post("suites/", SUITE | {"metric": "score --strict"}).json()
@@ -55,7 +55,7 @@ def test_a_changed_suite_is_the_next_version_and_the_same_again_is_no_new_one(ad
     assert (first["version"], same["id"], other["version"]) == (1, first["id"], 2)
 
 
-def test_a_campaign_is_asked_for_and_says_how_far_it_is(asked, ada):
+def test_campaign_is_created_and_shows_its_progress(asked, ada):
     assert asked.status_code == 201
     told = asked.json()
     assert (told["state"], told["suite"], told["plan"]) == ("PENDING", "core@1", None)
@@ -69,7 +69,7 @@ def test_a_campaign_is_asked_for_and_says_how_far_it_is(asked, ada):
     assert Job.objects.filter(kind="evaluation", user=ada.user).exists()
 
 
-def test_progress_is_counted_half_for_answers_and_half_for_scores(asked, ada):
+def test_inferred_samples_count_half_in_the_progress(asked, ada):
     name = asked.json()["id"]
     coordinate_campaigns_once(clock.now())
     Evaluation.objects.filter(checkpoint="/checkpoints/b").update(state="COMPLETED", scores={"accuracy": 0.5})
@@ -94,7 +94,7 @@ def test_results_are_read_as_they_arrive(asked, ada):
     ]
 
 
-def test_within_is_a_deadline_counted_from_now(ada):
+def test_within_sets_a_deadline_relative_to_now(ada):
     ada.post("suites/", SUITE)
     before = clock.now()
 
@@ -107,20 +107,20 @@ def test_within_is_a_deadline_counted_from_now(ada):
 @pytest.mark.parametrize(
     ("wish", "field", "sentence"),
     [
-        ({"suite": "nope"}, "suite", "vision has no suite 'nope'; it has core"),
-        ({"suite": "core@9"}, "suite", "vision has no suite 'core@9'; it has core"),
-        ({"suite": "core@x"}, "suite", "'x' is no version; write NAME or NAME@2"),
+        ({"suite": "nope"}, "suite", "vision has no suite 'nope'; available: core"),
+        ({"suite": "core@9"}, "suite", "vision has no suite 'core@9'; available: core"),
+        ({"suite": "core@x"}, "suite", "'x' is not a version; use NAME or NAME@2"),
         ({"suite": 7}, "suite", "is missing"),
         ({"checkpoints": []}, "checkpoints", "has 0 entries; between 1 and 1000 are allowed"),
-        ({"checkpoints": ["a"]}, "checkpoints", "'a' is no absolute path without .."),
-        ({"colour": 1}, "colour", "is no field of a campaign"),
-        ({"within": "1:00"}, "nodes", "and deadline_at are two ways to say the same; give one of them"),
+        ({"checkpoints": ["a"]}, "checkpoints", "'a' is not an absolute path without .."),
+        ({"colour": 1}, "colour", "is not a field of a campaign"),
+        ({"within": "1:00"}, "nodes", "and deadline_at exclude each other; give only one of them"),
         ({"nodes": None, "deadline_at": "2001-01-01T00:00:00Z"}, "deadline_at", "is in the past"),
         ({"within": 0}, "within", "is zero"),
         ({"cluster": "nope"}, "cluster", "there is no cluster 'nope'"),
     ],
 )
-def test_a_campaign_that_cannot_be_is_refused_by_the_field(ada, wish, field, sentence):
+def test_invalid_campaign_is_refused_with_its_field(ada, wish, field, sentence):
     ada.post("suites/", SUITE)
 
     refused = ada.post("campaigns/", WISH | wish)
@@ -130,16 +130,16 @@ def test_a_campaign_that_cannot_be_is_refused_by_the_field(ada, wish, field, sen
     assert not Campaign.objects.exists()
 
 
-def test_a_cluster_whose_logs_cannot_be_read_is_refused(ada):
+def test_cluster_without_readable_logs_is_refused(ada):
     ada.post("suites/", SUITE)
     Cluster.objects.update(log_root="")
 
     refused = ada.post("campaigns/", WISH)
 
-    assert refused.json() == {"cluster": ["seren keeps no logs that Acme can read, and results come through them"]}
+    assert refused.json() == {"cluster": ["seren has no job log directory, from which Acme reads the results"]}
 
 
-def test_a_trial_that_fits_no_node_is_refused(ada):
+def test_suite_whose_trials_fit_no_node_is_refused(ada):
     ada.post("suites/", SUITE | {"gpus": 16})
 
     refused = ada.post("campaigns/", WISH)
@@ -148,7 +148,7 @@ def test_a_trial_that_fits_no_node_is_refused(ada):
     assert "gpus_per_node" in refused.json()
 
 
-def test_others_see_neither_suite_nor_campaign(asked, ada):
+def test_other_teams_see_neither_suite_nor_campaign(asked, ada):
     grace = Caller(make.person("grace", in_team="speech"))
     name = asked.json()["id"]
 
@@ -160,7 +160,7 @@ def test_others_see_neither_suite_nor_campaign(asked, ada):
     assert grace.post("campaigns/", WISH).json() == {"suite": ["speech has no suite 'core'"]}
 
 
-def test_a_viewer_asks_for_nothing_and_a_colleague_cancels_nothing(asked, ada):
+def test_viewer_cannot_start_and_colleague_cannot_cancel_a_campaign(asked, ada):
     viewer = Caller(make.person("vera", role=TeamRole.VIEWER))
     colleague = Caller(make.person("carl"))
     name = asked.json()["id"]
@@ -170,7 +170,7 @@ def test_a_viewer_asks_for_nothing_and_a_colleague_cancels_nothing(asked, ada):
     assert Campaign.objects.get().state == "PENDING"
 
 
-def test_whoever_asked_cancels_once(asked, ada):
+def test_owner_cancels_a_campaign_once(asked, ada):
     name = asked.json()["id"]
 
     assert ada.post(f"campaigns/{name}/cancel/").json()["state"] == "CANCELLED"
@@ -180,7 +180,7 @@ def test_whoever_asked_cancels_once(asked, ada):
     assert ada.post(f"campaigns/{name}/retry/").status_code == 409
 
 
-def test_the_same_key_asks_once(ada):
+def test_idempotency_key_creates_one_campaign(ada):
     ada.post("suites/", SUITE)
     first = ada.post("campaigns/", WISH, Idempotency_Key="k1")
     second = ada.post("campaigns/", WISH, Idempotency_Key="k1")
@@ -189,7 +189,7 @@ def test_the_same_key_asks_once(ada):
     assert Campaign.objects.count() == 1
 
 
-def test_a_page_of_campaigns_costs_the_same_whatever_their_number(ada, django_assert_max_num_queries):
+def test_number_of_queries_does_not_grow_with_the_campaigns(ada, django_assert_max_num_queries):
     for _ in range(5):
         make.campaign(ada.user)
 

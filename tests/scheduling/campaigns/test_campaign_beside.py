@@ -1,4 +1,4 @@
-"""A campaign beside a pretraining job, on a simulated cluster that is a process of its own."""
+"""A campaign beside a pretraining job, on a simulated cluster in a process of its own."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def one_turn(row, backend):
     coordinate_campaigns_once(now)
 
 
-def test_a_campaign_takes_what_pretraining_leaves_and_nothing_of_what_it_has(process):
+def test_campaign_uses_only_gpus_that_pretraining_does_not_use(process):
     row = Cluster.objects.create(
         name="beside", mode="drive", address=process.address, log_root=str(process.log_root), policy="acme"
     )
@@ -93,7 +93,7 @@ def test_a_campaign_takes_what_pretraining_leaves_and_nothing_of_what_it_has(pro
 
 
 @pytest.mark.parametrize("process", [20], indirect=True)
-def test_pretraining_that_arrives_gets_every_gpu_that_a_campaign_holds(process):
+def test_new_pretraining_job_gets_all_gpus_of_a_campaign(process):
     """The shards of this dataset never come to their end within the grace, so nobody is waited for."""
     row = Cluster.objects.create(
         name="beside", mode="drive", address=process.address, log_root=str(process.log_root), policy="acme"

@@ -1,4 +1,4 @@
-"""The coordinator dies at every write it makes, one after the other, and goes on from what is there."""
+"""The coordinator is killed at each of its writes, one after the other, and continues."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Troubled:
         self.done.update((bool(part["scores"]), part["id"]) for part in parts)
 
 
-def test_killed_at_any_write_nothing_is_lost_and_nothing_is_done_twice(tmp_path):
+def test_kill_at_any_write_loses_and_repeats_nothing(tmp_path):
     played = Played(tmp_path)
     datasets = [{"name": "alpha", "samples": 60, "infer_s": 9}, {"name": "beta", "samples": 50, "parts": 1}]
     asked = campaign(played.cluster, of=suite(stage_root="/dev/shm/models", datasets=datasets), nodes=2)

@@ -1,4 +1,4 @@
-"""A real campaign of a tiny model in pure Python: on this machine, and on a real Slurm."""
+"""A real campaign with a tiny model in pure Python: on this machine, and on a real Slurm."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def judge(asked_for: Campaign, shared: Path) -> None:
     assert found["three", "triple"]["accuracy"] == 1.0
     assert found["three", "double"]["accuracy"] == pytest.approx(1 / 40)
     missing = rows.filter(dataset=SuiteDataset.objects.get(name="missing"))
-    assert {(row.state, row.why) for row in missing} == {("FAILED", "Its command ended with exit code 9.")}
+    assert {(row.state, row.why) for row in missing} == {("FAILED", "The command ended with exit code 9.")}
     assert asked_for.state == "FAILED"
     assert not list((shared / "node").iterdir())
     scored = Job.objects.filter(name__startswith="score-", kind="evaluation")

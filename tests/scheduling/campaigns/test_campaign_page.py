@@ -1,4 +1,4 @@
-"""The pages of evaluations: asked for by form, shown while they run, seen by those who may."""
+"""The pages of campaigns: form, display while they run, permissions."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def page(client, name, *args, **more):
     return answer.content.decode()
 
 
-def test_without_a_suite_the_page_says_how_to_define_one(ada):
+def test_page_without_suites_explains_how_to_define_one(ada):
     people.team(ada="researcher")
 
     assert "acme suite FILE.json" in page(ada, "campaigns")
 
 
-def test_a_campaign_is_asked_for_by_form_one_checkpoint_a_line(ada, played):
+def test_form_creates_a_campaign_with_one_checkpoint_per_line(ada, played):
     of = suite()
 
     answer = ada.post(
@@ -50,7 +50,7 @@ def test_a_campaign_is_asked_for_by_form_one_checkpoint_a_line(ada, played):
     assert made.nodes == 2
 
 
-def test_what_cannot_be_is_said_beside_its_field(ada, played):
+def test_invalid_value_is_explained_beside_its_field(ada, played):
     of = suite()
 
     answer = ada.post(
@@ -58,10 +58,10 @@ def test_what_cannot_be_is_said_beside_its_field(ada, played):
     )
 
     assert answer.status_code == 400
-    assert "&#x27;relative&#x27; is no absolute path without .." in answer.content.decode()
+    assert "&#x27;relative&#x27; is not an absolute path without .." in answer.content.decode()
 
 
-def test_a_campaign_shows_its_plan_its_results_and_where_the_time_went(ada, played):
+def test_campaign_page_shows_plan_results_and_timeline(ada, played):
     asked = campaign(played.cluster, A, B, of=suite(stage_root="/dev/shm/models"))
     played.run_all()
 
@@ -73,7 +73,7 @@ def test_a_campaign_shows_its_plan_its_results_and_where_the_time_went(ada, play
     assert "planned" in shown and "GPU-hours" in shown
 
 
-def test_a_result_says_how_far_it_is_from_that_of_the_checkpoint_before(ada, played):
+def test_result_shows_its_change_from_the_previous_checkpoint(ada, played):
     asked = campaign(played.cluster, A, B, of=suite(datasets=[{"name": "alpha", "samples": 10, "parts": 1}]))
     for _ in range(8):
         played.turn()
@@ -86,7 +86,7 @@ def test_a_result_says_how_far_it_is_from_that_of_the_checkpoint_before(ada, pla
     assert shown.count("-0.1250") == 1
 
 
-def test_what_failed_is_said_in_words_beneath_the_table(ada, played):
+def test_failed_evaluations_are_listed_below_the_table(ada, played):
     asked = campaign(played.cluster, of=suite(metric="", datasets=[{"name": "alpha", "samples": 10, "parts": 1}]))
     for _ in range(4):
         played.turn()
@@ -98,7 +98,7 @@ def test_what_failed_is_said_in_words_beneath_the_table(ada, played):
     assert "alpha" in listed and "run/step-1000" in listed and "the judge does not answer" in listed
 
 
-def test_while_it_runs_the_page_asks_again_and_afterwards_no_more(ada, played):
+def test_page_reloads_only_while_the_campaign_runs(ada, played):
     asked = campaign(played.cluster)
 
     assert f"campaign:{asked.public_id}" in page(ada, "campaign", asked.public_id)
@@ -115,7 +115,7 @@ def test_the_fragment_alone_answers_htmx(ada, played):
     assert "<html" not in shown
 
 
-def test_others_neither_see_nor_cancel_it(client, played):
+def test_other_teams_neither_see_nor_cancel_a_campaign(client, played):
     asked = campaign(played.cluster)
     people.team("speech", ben="admin")
     client.force_login(people.user("ben"))
@@ -125,17 +125,17 @@ def test_others_neither_see_nor_cancel_it(client, played):
     assert asked.public_id not in page(client, "campaigns")
 
 
-def test_whoever_asked_cancels_and_a_second_time_is_told_why_not(ada, played):
+def test_owner_cancels_a_campaign_and_a_second_time_gets_a_reason(ada, played):
     asked = campaign(played.cluster)
 
     first = ada.post(reverse("campaign-cancel", args=[asked.public_id]), follow=True)
     second = ada.post(reverse("campaign-cancel", args=[asked.public_id]), follow=True)
 
-    assert "is cancelled; its results stay." in first.content.decode()
-    assert "has ended: it is CANCELLED." in second.content.decode()
+    assert "was cancelled. Existing results are kept." in first.content.decode()
+    assert "has already ended: CANCELLED." in second.content.decode()
 
 
-def test_names_of_checkpoints_and_sentences_of_jobs_are_shown_and_not_obeyed(ada, played):
+def test_checkpoint_names_and_job_messages_are_escaped(ada, played):
     asked = campaign(played.cluster, "/checkpoints/<script>alert(1)</script>")
     asked.evaluations.update(state="FAILED", why='"><script>alert(2)</script>')
 
@@ -144,7 +144,7 @@ def test_names_of_checkpoints_and_sentences_of_jobs_are_shown_and_not_obeyed(ada
     assert "<script>alert" not in shown
 
 
-def test_a_campaign_costs_as_many_queries_with_many_datasets_as_with_few(ada, played, django_assert_max_num_queries):
+def test_campaign_page_queries_do_not_grow_with_datasets(ada, played, django_assert_max_num_queries):
     of = suite(datasets=[{"name": f"d{n}", "samples": 10} for n in range(60)])
     asked = campaign(played.cluster, *(f"/c/{n}" for n in range(8)), of=of)
     played.turn()
@@ -153,7 +153,7 @@ def test_a_campaign_costs_as_many_queries_with_many_datasets_as_with_few(ada, pl
         page(ada, "campaign", asked.public_id)
 
 
-def test_the_list_costs_as_many_queries_with_many_as_with_one(ada, played, django_assert_max_num_queries):
+def test_campaign_list_queries_do_not_grow_with_campaigns(ada, played, django_assert_max_num_queries):
     of = suite()
     for _ in range(6):
         campaign(played.cluster, of=of)

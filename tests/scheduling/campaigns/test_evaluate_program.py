@@ -1,4 +1,4 @@
-"""What runs on a node: the program itself, as a process."""
+"""The program that runs on a node, as a process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(tmp_path: Path, *commands: str, expect: int = 0, serve: str = "", scores
     return ran(what, expect)
 
 
-def test_a_part_is_told_what_to_do_by_variables(tmp_path):
+def test_part_gets_its_parameters_as_variables(tmp_path):
     run(
         tmp_path,
         'echo "$ACME_MODEL $ACME_DATASET $ACME_START $ACME_END $ACME_SAMPLES $ACME_WHOLE" > "$ACME_OUTPUT/said"',
@@ -47,7 +47,7 @@ def test_a_part_is_told_what_to_do_by_variables(tmp_path):
     assert (tmp_path / "1" / "said").read_text() == f"{tmp_path} alpha 10 15 5 \n"
 
 
-def test_a_part_that_fails_leaves_the_others_alone(tmp_path):
+def test_failed_part_does_not_stop_the_others(tmp_path):
     said = run(tmp_path, "exit 3", "true", expect=1)
 
     assert [(one.part, one.code) for one in said.parts] == [(1, 3), (2, 0)]
@@ -62,20 +62,20 @@ def test_the_result_is_what_the_command_wrote(tmp_path):
 @pytest.mark.parametrize(
     ("command", "why"),
     [
-        ("true", "its command wrote no $ACME_RESULT"),
-        ("head -c 70000 /dev/zero > $ACME_RESULT", "its $ACME_RESULT is larger than 65536 bytes"),
-        ("echo '[1]' > $ACME_RESULT", "its $ACME_RESULT is no JSON object"),
-        ("mkdir $ACME_RESULT", "its command wrote no $ACME_RESULT"),
+        ("true", "the command wrote no $ACME_RESULT"),
+        ("head -c 70000 /dev/zero > $ACME_RESULT", "$ACME_RESULT is larger than 65536 bytes"),
+        ("echo '[1]' > $ACME_RESULT", "$ACME_RESULT is not a JSON object"),
+        ("mkdir $ACME_RESULT", "the command wrote no $ACME_RESULT"),
     ],
 )
-def test_a_result_that_is_none_is_said(tmp_path, command, why):
+def test_invalid_result_is_reported(tmp_path, command, why):
     (one,) = run(tmp_path, command, expect=1, scores=True).parts
 
     assert one.code
     assert one.why == why
 
 
-def test_a_result_of_an_earlier_try_is_none(tmp_path):
+def test_result_of_an_earlier_try_is_ignored(tmp_path):
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "result.json").write_text('{"accuracy": 1}')
 
@@ -84,13 +84,13 @@ def test_a_result_of_an_earlier_try_is_none(tmp_path):
     assert one.scores is None
 
 
-def test_what_a_command_prints_is_no_word_of_the_program(tmp_path):
+def test_output_of_a_command_is_not_a_report(tmp_path):
     said = run(tmp_path, """echo 'acme:other {"part": 1, "code": 0, "took": 1, "at": 1}'; exit 1""", expect=1)
 
     assert [one.code for one in said.parts] == [1]
 
 
-def test_a_model_that_is_served_is_served_before_the_first_part_and_ends_with_the_last(tmp_path):
+def test_server_runs_from_the_first_part_to_the_last(tmp_path):
     serve = f"echo $$ > {tmp_path}/pid; exec {sys.executable} -m http.server --bind 127.0.0.1 $ACME_PORT"
     program = "import os, socket; socket.create_connection(('127.0.0.1', int(os.environ['ACME_PORT']))).close()"
     ask = f'{sys.executable} -c "{program}"'
@@ -101,10 +101,10 @@ def test_a_model_that_is_served_is_served_before_the_first_part_and_ends_with_th
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
-def test_a_server_that_does_not_start_is_said(tmp_path):
+def test_server_that_does_not_start_is_reported(tmp_path):
     said = run(tmp_path, "true", serve="exit 7", expect=1)
 
-    assert said.failed == "what serves the model ended with exit code 7"
+    assert said.failed == "the model server ended with exit code 7"
     assert not said.parts
 
 
@@ -121,16 +121,16 @@ def told_to_give_way(tmp_path: Path, after: str = "true", serve: str = "", expec
     return parse_job_output(done.stdout.splitlines(), "word")
 
 
-def test_at_usr1_it_ends_after_the_part_that_it_is_at(tmp_path):
+def test_usr1_stops_the_program_after_the_current_part(tmp_path):
     assert [one.part for one in told_to_give_way(tmp_path).parts] == [1]
 
 
-def test_a_part_that_would_not_end_within_the_grace_is_left_at_once(tmp_path):
+def test_long_part_is_stopped_at_once(tmp_path):
     """Its command would go on for ever: the program ends without it."""
     assert not told_to_give_way(tmp_path, f"exec sleep {2 * WITHIN_S} >&- 2>&-", expected_s=1000.0).parts
 
 
-def test_whoever_still_waits_for_its_model_gives_way_at_once(tmp_path):
+def test_program_waiting_for_its_model_stops_at_once(tmp_path):
     serve = f"kill -USR1 $(cat {tmp_path}/pid); exec sleep {2 * WITHIN_S} >&- 2>&-"
     said = told_to_give_way(tmp_path, serve=serve)
 
@@ -141,7 +141,7 @@ def test_whoever_still_waits_for_its_model_gives_way_at_once(tmp_path):
 # --- copies
 
 
-def test_a_copy_has_its_name_only_when_it_is_whole(tmp_path):
+def test_copy_gets_its_name_when_it_is_complete(tmp_path):
     source = tmp_path / "model"
     (source / "deep").mkdir(parents=True)
     (source / "deep" / "weights").write_bytes(b"x" * 1000)
@@ -155,20 +155,20 @@ def test_a_copy_has_its_name_only_when_it_is_whole(tmp_path):
     assert said.gb == 0.0
 
 
-def test_a_copy_that_is_there_is_not_made_again(tmp_path):
+def test_existing_copy_is_not_made_again(tmp_path):
     target = tmp_path / "copy"
     target.mkdir()
 
     assert ran({"do": "stage", "from": str(tmp_path / "gone"), "to": str(target)}).gb is not None
 
 
-def test_a_model_that_is_not_there_is_said(tmp_path):
+def test_missing_model_is_reported(tmp_path):
     said = ran({"do": "stage", "from": "/nowhere/model", "to": str(tmp_path / "copy")}, expect=1)
 
-    assert said.failed == "there is no /nowhere/model"
+    assert said.failed == "/nowhere/model does not exist"
 
 
-def test_what_does_not_fit_is_not_begun(tmp_path):
+def test_copy_that_does_not_fit_is_not_started(tmp_path):
     large = tmp_path / "large"
     large.mkdir()
     for number in range(64):
@@ -177,11 +177,11 @@ def test_what_does_not_fit_is_not_begun(tmp_path):
 
     said = ran({"do": "stage", "from": str(large), "to": str(tmp_path / "copy")}, expect=1)
 
-    assert said.failed.startswith("it takes 70368.7 GB, and ")
+    assert said.failed.startswith(f"{large} needs 70368.7 GB, but ")
     assert not (tmp_path / "copy.part").exists()
 
 
-def test_a_removal_takes_the_copy_and_what_is_left_of_one(tmp_path):
+def test_removal_deletes_complete_and_partial_copies(tmp_path):
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy.part").write_text("half")
 

@@ -1,4 +1,4 @@
-"""Evaluation campaigns: what a slice costs, what a free GPU takes next, and how the methods compare."""
+"""Evaluations: the cost of slices, the work queue, and the comparison of methods."""
 
 import io
 import json
@@ -51,7 +51,7 @@ def setting(nodes=1, known=None):
 
 
 @pytest.mark.parametrize("sharing", [1, 4, 8])
-def test_humaneval_costs_what_was_measured(sharing):
+def test_humaneval_costs_the_measured_time(sharing):
     phases = PhaseCosts.calibrate(sharing)
     human = next(dataset for dataset in datasets() if dataset.name == "humaneval")
     cost = phases.cost(human, human.samples)
@@ -62,21 +62,21 @@ def test_humaneval_costs_what_was_measured(sharing):
     assert cost.infer == pytest.approx((1 - 0.295 - 0.190) * 221)
 
 
-def test_there_are_63_datasets_with_names_of_their_own():
+def test_there_are_63_datasets_with_unique_names():
     assert len({dataset.name for dataset in datasets()}) == 63
 
 
 # a link
 
 
-def test_who_loads_alone_has_the_whole_link():
+def test_single_transfer_uses_the_whole_link():
     link = SharedLink(2.0)
     link.start_flow(10.0, 6.0, flow=1)
 
     assert link.next_completion() == 13.0
 
 
-def test_who_loads_together_shares_it():
+def test_concurrent_transfers_share_the_link():
     link = SharedLink(2.0)
     link.start_flow(0.0, 6.0, flow=1)
     link.start_flow(1.0, 2.0, flow=2)  # the first has had 2 by now; each gets 1 a second from here
@@ -88,7 +88,7 @@ def test_who_loads_together_shares_it():
 # the line
 
 
-def test_the_line_begins_with_the_most_work():
+def test_queue_starts_with_the_most_work():
     line = WorkQueue([task(10), task(500, dataset=1), task(90, dataset=2)], EvaluationSite(nodes=1))
 
     assert next(taken_from(line)).task == 1
@@ -114,7 +114,7 @@ def test_slices_shrink_towards_the_end_but_not_to_nothing():
     assert min(sizes[:-1]) + 1 >= 30 / 0.4
 
 
-def test_what_a_slice_took_counts_for_the_rest_of_its_dataset():
+def test_measured_slice_determines_the_rest_of_its_dataset():
     slow, known = (WorkQueue([task(4000), task(4000, dataset=1)], EvaluationSite(nodes=1)) for _ in range(2))
     first = slow.take(0)
     assert known.take(0) == first
@@ -125,9 +125,9 @@ def test_what_a_slice_took_counts_for_the_rest_of_its_dataset():
     assert known.take(0).task != first.task
 
 
-def test_what_was_never_measured_is_probed_before_everything_else():
+def test_unmeasured_datasets_are_probed_first():
     line = WorkQueue(
-        [task(9000), task(500, dataset=1, measured=False), task(100, dataset=2, measured=False)],
+        [task(9000), task(500, dataset=1, is_measured=False), task(100, dataset=2, is_measured=False)],
         EvaluationSite(nodes=1),
     )
     first, second, third = (line.take(0) for _ in range(3))
@@ -136,8 +136,8 @@ def test_what_was_never_measured_is_probed_before_everything_else():
     assert first.samples * 0.5 <= 10
 
 
-def test_until_a_probe_is_back_slices_of_its_dataset_are_the_shortest_there_are():
-    line = WorkQueue([task(40_000, measured=False)], EvaluationSite(nodes=1))
+def test_slices_are_minimal_until_the_probe_returns():
+    line = WorkQueue([task(40_000, is_measured=False)], EvaluationSite(nodes=1))
     probe, blind = line.take(0), line.take(0)
     line.record_cost(probe, SliceCost(prepare=0, infer=40.0 * probe.samples, score=0))
 
@@ -146,9 +146,9 @@ def test_until_a_probe_is_back_slices_of_its_dataset_are_the_shortest_there_are(
 
 
 @pytest.mark.parametrize("parts", (2, 7, 8, 40))
-def test_of_a_dataset_that_nobody_measured_no_part_is_left_with_what_others_could_have_had(parts):
+def test_parts_of_an_unmeasured_dataset_are_not_used_up_by_short_slices(parts):
     """While its probe is out its slices are short; all of its parts would be used up by a fraction of it."""
-    line = WorkQueue([task(40_000, samples=10_000, parts=parts, measured=False)], EvaluationSite(nodes=1))
+    line = WorkQueue([task(40_000, samples=10_000, parts=parts, is_measured=False)], EvaluationSite(nodes=1))
     taken = [one.samples for one in iter(lambda: line.take(0), None)]
 
     assert sum(taken) == 10_000
@@ -156,9 +156,9 @@ def test_of_a_dataset_that_nobody_measured_no_part_is_left_with_what_others_coul
     assert max(taken) <= 1.2 * 10_000 / parts
 
 
-def test_a_dataset_is_probed_once_for_all_checkpoints_and_what_it_told_counts_for_all():
+def test_one_probe_of_a_dataset_counts_for_all_checkpoints():
     line = WorkQueue(
-        [task(40_000, measured=False), task(40_000, checkpoint=1, measured=False)], EvaluationSite(nodes=2)
+        [task(40_000, is_measured=False), task(40_000, checkpoint=1, is_measured=False)], EvaluationSite(nodes=2)
     )
     probe = line.take(0)
 
@@ -170,14 +170,14 @@ def test_a_dataset_is_probed_once_for_all_checkpoints_and_what_it_told_counts_fo
 
 
 def test_a_probe_of_a_dataset_with_a_long_metric_is_the_shorter_for_it():
-    line = WorkQueue([task(100, score=900, samples=1000, measured=False)], EvaluationSite(nodes=1))
+    line = WorkQueue([task(100, score=900, samples=1000, is_measured=False)], EvaluationSite(nodes=1))
 
     assert line.take(0).samples == 10
 
 
 @pytest.mark.parametrize("factor", [1 / 20, 20.0])
 @pytest.mark.parametrize("name", ["bbh", "math", "mmlu", "alpaca_eval"])
-def test_a_prior_that_is_off_by_twenty_moves_the_end_by_a_few_percent(name, factor):
+def test_estimate_wrong_by_a_factor_of_20_costs_a_few_percent(name, factor):
     right = setting(nodes=4)
     priors = [
         cost.times(factor) if one.name == name else cost for one, cost in zip(right.datasets, right.priors, strict=True)
@@ -198,7 +198,7 @@ def test_no_schedule_of_whole_datasets_is_shorter_than_their_bound():
         assert METHODS["baseline"].run(given).makespan_s >= bound_s
 
 
-def test_a_lost_slice_comes_back_once():
+def test_lost_slice_is_requeued_once():
     line = WorkQueue([task(400)], EvaluationSite(nodes=1))
     lost = line.take(0)
     line.requeue_slice(lost)
@@ -208,13 +208,13 @@ def test_a_lost_slice_comes_back_once():
     assert sum(samples for _, samples in rest) == 1000
 
 
-def test_a_node_goes_on_with_the_checkpoint_it_has_staged():
+def test_node_continues_with_its_staged_checkpoint():
     line = WorkQueue([task(4000, checkpoint=number) for number in range(3)], EvaluationSite(nodes=2))
 
     assert [line.checkpoint_for(node) for node in (0, 1, 0, 1)] == [0, 1, 0, 1]
 
 
-def test_a_node_helps_where_most_is_left_when_all_checkpoints_are_begun():
+def test_node_joins_the_checkpoint_with_the_most_remaining_work():
     line = WorkQueue([task(100), task(8000, checkpoint=1), task(4000, checkpoint=2)], EvaluationSite(nodes=3))
     for node in range(3):
         line.checkpoint_for(node)
@@ -261,7 +261,7 @@ def test_no_plan_is_shorter_than_the_bound(work, nodes):
 
 
 @pytest.mark.parametrize("cut", [partition_by_size, partition_by_worker])
-def test_a_partitioner_leaves_nothing_out(cut):
+def test_partitioners_cover_all_samples(cut):
     given = setting(nodes=4)
     dealt = [0] * len(given.datasets)
     for batch in cut(given):
@@ -283,7 +283,7 @@ def test_the_worker_partitioner_makes_no_slice_of_less_than_sixteen():
     ]
 
 
-def test_eight_trials_that_load_together_wait_for_the_link():
+def test_eight_concurrent_trials_wait_for_the_link():
     known = [
         BenchmarkDataset(
             name=str(n), samples=1, style=AnswerStyle.CHOOSE, prompt_tokens=1, answer=2, metric=MetricType.MATCH
@@ -342,7 +342,7 @@ def command(*words):
     return out.getvalue()
 
 
-def test_the_command_writes_json_alone():
+def test_command_writes_only_json():
     report = json.loads(command("--nodes", "1", "--seeds", "1", "--json"))
 
     assert [row["method"] for row in report["settings"][0]["rows"]] == list(METHODS)
@@ -363,6 +363,6 @@ def test_the_command_prints_a_table():
         (("--seeds", "-1"), "seeds: -1"),
     ],
 )
-def test_the_command_names_what_is_wrong(words, why):
+def test_command_names_the_invalid_argument(words, why):
     with pytest.raises(CommandError, match=why):
         command(*words)

@@ -1,4 +1,4 @@
-"""The page of evaluation rules, and the same through the door and on the command line's side."""
+"""Evaluation rules on the page and in the API."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def rule(of, name: str = "ada", **fields) -> EvaluationRule:
     return EvaluationRule.objects.create(**first | {"directory": "/ckpt/run"} | fields)
 
 
-def test_a_rule_is_made_by_form_and_shown(ada, of):
+def test_form_creates_a_rule_that_is_listed(ada, of):
     answer = ada.post(reverse("evaluation-rules"), wish(of, interval="1:00:00", pattern="step-*", per_day="3"))
 
     assert answer.url == reverse("evaluation-rules")
@@ -54,18 +54,18 @@ def test_a_rule_is_made_by_form_and_shown(ada, of):
         "ada",
     )
     shown = page(ada)
-    assert "/ckpt/run" in shown and "step-*" in shown and "≤ 3 a day" in shown and "not yet" in shown
+    assert "/ckpt/run" in shown and "step-*" in shown and "≤ 3 per day" in shown and "not yet" in shown
 
 
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"directory": "relative"}, "&#x27;relative&#x27; is no absolute path without .."),
-        ({"directory": "/elsewhere"}, "is not beneath /ckpt, where seren keeps checkpoints"),
+        ({"directory": "relative"}, "&#x27;relative&#x27; is not an absolute path without .."),
+        ({"directory": "/elsewhere"}, "is not inside /ckpt, the checkpoint directory of seren"),
         ({"interval": "soon"}, "soon"),
     ],
 )
-def test_what_cannot_be_is_said_beside_its_field(ada, of, wrong, sentence):
+def test_invalid_value_is_explained_beside_its_field(ada, of, wrong, sentence):
     answer = ada.post(reverse("evaluation-rules"), wish(of, **wrong))
 
     assert answer.status_code == 400
@@ -73,7 +73,7 @@ def test_what_cannot_be_is_said_beside_its_field(ada, of, wrong, sentence):
     assert not EvaluationRule.objects.exists()
 
 
-def test_it_is_switched_off_and_on_and_removed(ada, of):
+def test_rule_is_disabled_enabled_and_removed(ada, of):
     row = rule(of)
     for verb, is_on in (("off", False), ("on", True)):
         ada.post(reverse("evaluation-rule-verb", args=[row.pk, verb]))
@@ -81,11 +81,11 @@ def test_it_is_switched_off_and_on_and_removed(ada, of):
 
     answer = ada.post(reverse("evaluation-rule-verb", args=[row.pk, "remove"]), follow=True)
 
-    assert "is removed; its campaigns stay." in answer.content.decode()
+    assert "was removed. Its campaigns are kept." in answer.content.decode()
     assert not EvaluationRule.objects.exists()
 
 
-def test_others_neither_see_nor_change_it_and_a_colleague_sees_it(client, of):
+def test_rule_is_visible_to_its_team_and_changed_by_its_owner_only(client, of):
     row = rule(of)
     people.team("speech", ben="admin")
     people.team(carl="researcher")
@@ -94,13 +94,13 @@ def test_others_neither_see_nor_change_it_and_a_colleague_sees_it(client, of):
     assert "/ckpt/run" not in page(client)
     assert client.post(reverse("evaluation-rule-verb", args=[row.pk, "off"])).status_code == 404
     client.force_login(people.user("carl"))
-    assert "/ckpt/run" in page(client) and "Switch off" not in page(client)
+    assert "/ckpt/run" in page(client) and "Disable" not in page(client)
     client.post(reverse("evaluation-rule-verb", args=[row.pk, "off"]))
 
     assert EvaluationRule.objects.get().is_on
 
 
-def test_what_people_named_is_shown_and_not_obeyed(ada, of):
+def test_names_in_rules_are_escaped(ada, of):
     rule(of, directory="/ckpt/<script>alert(1)</script>", why='"><script>alert(2)</script>')
 
     assert "<script>alert" not in page(ada)
@@ -115,7 +115,7 @@ def test_the_fragment_alone_answers_htmx(ada, of):
     assert shown.startswith('<section id="evaluation-rules"')
 
 
-def test_many_rules_cost_as_many_queries_as_one(ada, of, django_assert_max_num_queries):
+def test_rule_list_queries_do_not_grow_with_rules(ada, of, django_assert_max_num_queries):
     for number in range(8):
         rule(of, directory=f"/ckpt/{number}")
 
@@ -135,7 +135,7 @@ def caller():
     return person
 
 
-def test_a_rule_is_made_read_changed_and_removed(caller):
+def test_api_creates_reads_changes_and_removes_a_rule(caller):
     made = caller.post("evaluation-rules/", {"directory": "/ckpt/run", "suite": "core", "interval": 600})
     assert made.status_code == 201
     told = made.json()
@@ -157,7 +157,7 @@ def tagged(caller):
     return address, caller.get(address)["ETag"]
 
 
-def test_that_the_loop_has_looked_is_no_reason_to_refuse_a_change(caller):
+def test_check_by_the_loop_does_not_refuse_a_change(caller):
     address, tag = tagged(caller)
     EvaluationRule.objects.update(looked_at=clock.now(), why="It waits.", started=1)
 
@@ -169,7 +169,7 @@ def test_that_the_loop_has_looked_is_no_reason_to_refuse_a_change(caller):
 
 
 @pytest.mark.parametrize("deed", ["patch", "remove"])
-def test_what_somebody_changes_while_one_waits_for_the_row_is_not_overwritten(caller, monkeypatch, deed):
+def test_change_while_waiting_for_the_row_lock_is_not_overwritten(caller, monkeypatch, deed):
     address, tag = tagged(caller)
     may_change = permissions.Caller.may_change
 
@@ -196,7 +196,7 @@ def test_what_somebody_changes_while_one_waits_for_the_row_is_not_overwritten(ca
         ({}, "is_on"),
     ],
 )
-def test_a_change_that_cannot_be_is_refused_by_the_field(caller, body, field):
+def test_invalid_rule_change_is_refused_with_its_field(caller, body, field):
     made = caller.post("evaluation-rules/", {"directory": "/ckpt/run", "suite": "core"}).json()
 
     refused = caller.patch(f"evaluation-rules/{made['id']}/", body)
@@ -208,10 +208,10 @@ def test_a_change_that_cannot_be_is_refused_by_the_field(caller, body, field):
 def test_a_suite_that_the_team_does_not_have_is_refused(caller):
     refused = caller.post("evaluation-rules/", {"directory": "/ckpt/run", "suite": "nope"})
 
-    assert refused.json() == {"suite": ["vision has no suite 'nope'; it has core"]}
+    assert refused.json() == {"suite": ["vision has no suite 'nope'; available: core"]}
 
 
-def test_a_colleague_reads_a_rule_and_changes_nothing_of_it(caller):
+def test_colleague_reads_a_rule_but_cannot_change_it(caller):
     made = caller.post("evaluation-rules/", {"directory": "/ckpt/run", "suite": "core"}).json()
     colleague = Caller(make.person("carl"))
 

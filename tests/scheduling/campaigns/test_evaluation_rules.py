@@ -1,4 +1,4 @@
-"""Rules of evaluation: what is due (pure), and the loop that finds new checkpoints and asks for campaigns."""
+"""Evaluation rules: due checkpoints (pure), and the loop that starts campaigns."""
 
 from __future__ import annotations
 
@@ -37,32 +37,32 @@ NOTHING_YET = RuleHistory(seen=())
 # --- what is due
 
 
-def test_nothing_new_is_nothing_due():
+def test_nothing_is_due_without_new_checkpoints():
     assert due_checkpoints(rule(), [], NOTHING_YET, NOON) == DueCheckpoints()
     assert due_checkpoints(rule(), [saved(1)], RuleHistory(seen=["/ckpt/run/step-1"]), NOON) == DueCheckpoints()
 
 
-def test_the_newest_is_evaluated_and_older_ones_are_passed_over():
+def test_newest_checkpoint_is_evaluated_and_older_ones_are_skipped():
     found = due_checkpoints(rule(), [saved(2), saved(3), saved(1)], NOTHING_YET, NOON)
 
     assert found.start == ("/ckpt/run/step-3",)
     assert found.skip == ("/ckpt/run/step-1", "/ckpt/run/step-2")
 
 
-def test_every_one_is_evaluated_in_the_order_of_saving_and_none_is_passed_over():
+def test_selection_every_evaluates_all_checkpoints_in_order():
     found = due_checkpoints(rule(which="every"), [saved(2), saved(3), saved(1)], NOTHING_YET, NOON)
 
     assert found == DueCheckpoints(start=("/ckpt/run/step-1", "/ckpt/run/step-2", "/ckpt/run/step-3"))
 
 
-def test_more_than_a_campaign_takes_wait_for_the_next():
+def test_checkpoints_over_the_campaign_limit_wait_for_the_next():
     found = due_checkpoints(rule(which="every"), [saved(n) for n in range(80)], NOTHING_YET, NOON)
 
     assert len(found.start) == rules.MAX_CHECKPOINTS_PER_CAMPAIGN
     assert found.skip == ()
 
 
-def test_only_names_of_the_pattern_beneath_the_directory_count():
+def test_only_names_matching_the_pattern_count():
     there = [saved(1), saved(2, "/ckpt/running"), saved(3, "/ckpt/run/ema")]
 
     found = due_checkpoints(rule(which="every", pattern="ema/*"), there, NOTHING_YET, NOON)
@@ -74,45 +74,45 @@ def test_only_names_of_the_pattern_beneath_the_directory_count():
     )
 
 
-def test_the_interval_holds_back_and_says_until_when():
+def test_minimum_interval_delays_a_campaign_with_a_reason():
     asked = RuleHistory(seen=(), last_at=NOON - timedelta(minutes=10))
 
     held = due_checkpoints(rule(interval="1:00:00"), [saved(1)], asked, NOON)
     later = due_checkpoints(rule(interval="1:00:00"), [saved(1)], asked, NOON + timedelta(minutes=50))
 
-    assert held == DueCheckpoints(why="1 new checkpoint waits until 12:50 UTC: it evaluates at most every 1:00:00.")
+    assert held == DueCheckpoints(why="1 new checkpoint waits until 12:50 UTC: the minimum interval is 1:00:00.")
     assert later.start == ("/ckpt/run/step-1",)
 
 
-def test_the_limit_of_a_day_holds_back():
+def test_daily_limit_delays_a_campaign():
     held = due_checkpoints(rule(per_day=2), [saved(1), saved(2)], RuleHistory(seen=(), today=2), NOON)
 
-    assert held == DueCheckpoints(why="2 new checkpoints wait: 2 campaigns of the last 24 hours are its limit.")
+    assert held == DueCheckpoints(why="2 new checkpoints wait: the limit of 2 campaigns in 24 hours is reached.")
 
 
 @pytest.mark.parametrize(
     ("wish", "sentence"),
     [
-        ({"directory": "relative"}, "directory: 'relative' is no absolute path without .."),
+        ({"directory": "relative"}, "directory: 'relative' is not an absolute path without .."),
         ({"directory": "/"}, "directory: is the root of the file system"),
-        ({"directory": "/a/../b"}, "directory: '/a/../b' is no absolute path without .."),
+        ({"directory": "/a/../b"}, "directory: '/a/../b' is not an absolute path without .."),
         ({"directory": None}, "directory: is missing"),
         ({"suite": " "}, "suite: is empty"),
-        ({"which": "all"}, "which: 'all' is none of newest, every"),
-        ({"interval": "60-00:00:00"}, "interval: is no time up to 30 days"),
+        ({"which": "all"}, "which: 'all' is not one of newest, every"),
+        ({"interval": "60-00:00:00"}, "interval: must be a duration of at most 30 days"),
         ({"per_day": 0}, "per_day: 0 is not between 1 and 1000"),
-        ({"colour": 1}, "colour: is no field of a rule of evaluation"),
+        ({"colour": 1}, "colour: is not a field of an evaluation rule"),
     ],
 )
-def test_a_rule_that_cannot_be_is_refused_by_the_field(wish, sentence):
+def test_invalid_rule_is_refused_with_its_field(wish, sentence):
     with pytest.raises(InvalidField) as refused:
         rule(**wish)
 
     assert str(refused.value) == sentence
 
 
-def test_the_directory_of_a_rule_stays():
-    with pytest.raises(InvalidField, match="make another rule"):
+def test_directory_of_a_rule_cannot_change():
+    with pytest.raises(InvalidField, match="add another rule"):
         rules.parse_rule_changes({"directory": "/other"})
 
 
@@ -161,7 +161,7 @@ def why() -> str:
 
 
 @pytest.mark.django_db
-def test_a_new_checkpoint_is_evaluated_once_however_often_one_looks(shelf):
+def test_new_checkpoint_is_evaluated_once_in_many_turns(shelf):
     made(shelf)
     look(1)
     place = lay(shelf, 100)
@@ -175,7 +175,7 @@ def test_a_new_checkpoint_is_evaluated_once_however_often_one_looks(shelf):
 
 
 @pytest.mark.django_db
-def test_what_was_there_before_the_rule_is_left_alone(shelf):
+def test_checkpoints_older_than_the_rule_are_ignored(shelf):
     lay(shelf, 100, at=clock.now() - timedelta(hours=1))
     made(shelf, which="every")
 
@@ -187,7 +187,7 @@ def test_what_was_there_before_the_rule_is_left_alone(shelf):
 
 
 @pytest.mark.django_db
-def test_one_that_is_not_whole_waits_until_it_is(shelf):
+def test_incomplete_checkpoint_waits_until_it_is_complete(shelf):
     made(shelf)
     place = lay(shelf, 100, whole=False)
 
@@ -199,7 +199,7 @@ def test_one_that_is_not_whole_waits_until_it_is(shelf):
 
 
 @pytest.mark.django_db
-def test_what_a_job_reported_as_durable_counts_and_what_it_did_not_or_what_is_bad_does_not(shelf):
+def test_only_good_durable_reported_checkpoints_count(shelf):
     rule = made(shelf, which="every")
     job = make.running(make.job(cluster=shelf, gpus_per_node=1)).job
     after = clock.now() + timedelta(seconds=5)
@@ -214,7 +214,7 @@ def test_what_a_job_reported_as_durable_counts_and_what_it_did_not_or_what_is_ba
 
 
 @pytest.mark.django_db
-def test_checkpoints_of_another_team_or_another_directory_are_not_reported_to_it(shelf):
+def test_reports_of_other_teams_and_directories_are_ignored(shelf):
     rule = made(shelf)
     make.team("speech", ben="researcher")
     theirs = make.running(make.job(cluster=shelf, by="ben", gpus_per_node=1)).job
@@ -227,7 +227,7 @@ def test_checkpoints_of_another_team_or_another_directory_are_not_reported_to_it
 
 
 @pytest.mark.django_db
-def test_a_report_of_one_that_lies_there_broken_is_not_believed(shelf):
+def test_report_of_a_broken_checkpoint_is_ignored(shelf):
     rule = made(shelf)
     place = lay(shelf, 7, whole=False)
     job = make.running(make.job(cluster=shelf, gpus_per_node=1)).job
@@ -238,7 +238,7 @@ def test_a_report_of_one_that_lies_there_broken_is_not_believed(shelf):
 
 
 @pytest.mark.django_db
-def test_a_link_out_of_the_directory_leads_nowhere(shelf, tmp_path_factory):
+def test_symlink_out_of_the_directory_is_not_followed(shelf, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "step-9").mkdir()
     for name in ("__0_0.distcp", ".metadata"):
@@ -252,7 +252,7 @@ def test_a_link_out_of_the_directory_leads_nowhere(shelf, tmp_path_factory):
 
 
 @pytest.mark.django_db
-def test_a_directory_that_is_not_there_yet_is_said_and_reports_count_meanwhile(shelf):
+def test_missing_directory_is_shown_and_reports_still_count(shelf):
     rule = made(shelf, directory=f"{shelf.checkpoint_root}/later")
     job = make.running(make.job(cluster=shelf, gpus_per_node=1)).job
 
@@ -266,7 +266,7 @@ def test_a_directory_that_is_not_there_yet_is_said_and_reports_count_meanwhile(s
 
 
 @pytest.mark.django_db
-def test_a_listing_that_had_to_stop_is_trusted_in_nothing(shelf, monkeypatch):
+def test_incomplete_listing_is_ignored(shelf, monkeypatch):
     made(shelf)
     look(1)
     lay(shelf, 100)
@@ -277,7 +277,7 @@ def test_a_listing_that_had_to_stop_is_trusted_in_nothing(shelf, monkeypatch):
 
 
 @pytest.mark.django_db
-def test_a_rule_that_is_off_looks_at_nothing_and_forgets_nothing(shelf):
+def test_disabled_rule_checks_nothing_and_keeps_its_history(shelf):
     rule = made(shelf)
     look(1)
     verbs.change(rule, {"is_on": False}, author=make.author())
@@ -290,13 +290,13 @@ def test_a_rule_that_is_off_looks_at_nothing_and_forgets_nothing(shelf):
 
 
 @pytest.mark.django_db
-def test_what_keeps_a_campaign_from_being_asked_for_uses_up_no_checkpoint(shelf):
+def test_refused_campaign_consumes_no_checkpoint(shelf):
     made(shelf, suite="later")
     look(1)
     place = lay(shelf, 100)
 
     assert look(2) == 0
-    assert why() == "No campaign can be asked for: suite: pretraining has no suite 'later'; it has core."
+    assert why() == "No campaign can be started: suite: pretraining has no suite 'later'; available: core."
     suite("later", team=make.team())
 
     assert look(3) == 1
@@ -312,22 +312,22 @@ def test_an_observed_cluster_starts_nothing_and_the_rule_says_so(shelf):
     Cluster.objects.update(mode="observe")
 
     assert look(2) == 0
-    assert "seren is only observed" in why()
+    assert "seren is in mode observe" in why()
 
 
 @pytest.mark.django_db
-def test_whoever_left_the_team_evaluates_nothing_for_it(shelf):
+def test_rule_of_a_former_member_starts_nothing(shelf):
     made(shelf)
     look(1)
     lay(shelf, 100)
     Membership.objects.all().delete()
 
     assert look(2) == 0
-    assert why() == "ada, who made it, may not evaluate for pretraining any more."
+    assert why() == "ada, who added this rule, may no longer submit jobs for pretraining."
 
 
 @pytest.mark.django_db
-def test_one_that_cannot_be_looked_at_says_so_once_and_keeps_nobody_waiting(shelf, monkeypatch, caplog):
+def test_failing_rule_is_logged_once_and_does_not_delay_others(shelf, monkeypatch, caplog):
     sick, well = made(shelf), made(shelf)
     there = loop._complete_checkpoints
 
@@ -343,13 +343,13 @@ def test_one_that_cannot_be_looked_at_says_so_once_and_keeps_nobody_waiting(shel
 
     sick.refresh_from_db()
     well.refresh_from_db()
-    assert sick.why == "It could not be looked at: ValueError: of ?"
+    assert sick.why == "The check failed: ValueError: of ?"
     assert sick.looked_at > well.looked_at > well.created_at
-    assert caplog.text.count("could not be looked at") == 1
+    assert caplog.text.count("the check of") == 1
 
 
 @pytest.mark.django_db
-def test_a_turn_that_is_over_is_no_fault_of_the_rule(shelf, monkeypatch):
+def test_end_of_the_turn_is_not_recorded_as_an_error_of_the_rule(shelf, monkeypatch):
     made(shelf)
 
     def over(*_):
@@ -363,7 +363,7 @@ def test_a_turn_that_is_over_is_no_fault_of_the_rule(shelf, monkeypatch):
 
 
 @pytest.mark.django_db
-def test_a_directory_whose_name_is_no_text_hides_no_other(shelf):
+def test_undecodable_directory_name_hides_no_other_checkpoint(shelf):
     made(shelf)
     look(1)
     place = lay(shelf, 7)
@@ -378,7 +378,7 @@ def test_a_directory_whose_name_is_no_text_hides_no_other(shelf):
 
 
 @pytest.mark.django_db
-def test_a_path_that_is_too_long_to_remember_is_said_and_hides_no_other(shelf):
+def test_too_long_path_is_reported_and_hides_no_other_checkpoint(shelf):
     made(shelf, which="every")
     look(1)
     place = lay(shelf, 7)
@@ -386,11 +386,11 @@ def test_a_path_that_is_too_long_to_remember_is_said_and_hides_no_other(shelf):
 
     assert look(2) == 1
     assert asked_for() == [[place]]
-    assert why() == "1 of its checkpoints have a path of more than 500 characters."
+    assert why() == "1 checkpoint skipped: path longer than 500 characters."
 
 
 @pytest.mark.django_db
-def test_of_two_loops_that_saw_the_same_one_asks(shelf):
+def test_only_one_of_two_concurrent_loops_starts_a_campaign(shelf):
     rule = made(shelf)
     suite_row = rule.team.suites.get()
     found = DueCheckpoints(start=("/ckpt/a",))
@@ -404,7 +404,7 @@ def test_of_two_loops_that_saw_the_same_one_asks(shelf):
 
 
 @pytest.mark.django_db
-def test_a_rule_in_trouble_stops_no_other(shelf, monkeypatch):
+def test_error_in_one_rule_does_not_stop_the_others(shelf, monkeypatch):
     bad, good = made(shelf), made(shelf, pattern="*")
     look(1)
     lay(shelf, 100)
@@ -415,7 +415,7 @@ def test_a_rule_in_trouble_stops_no_other(shelf, monkeypatch):
 
 
 @pytest.mark.django_db
-def test_no_rule_is_looked_at_twice_in_half_a_minute(shelf):
+def test_rule_is_checked_once_in_half_a_minute(shelf):
     now = clock.now()
     first, second = made(shelf), made(shelf, pattern="*")
     assert loop.has_due_rules(now)
@@ -432,7 +432,9 @@ def test_no_rule_is_looked_at_twice_in_half_a_minute(shelf):
 
 @pytest.mark.django_db
 def test_a_directory_outside_of_the_clusters_checkpoints_is_refused(shelf):
-    with pytest.raises(InvalidField, match=f"directory: is not beneath {shelf.checkpoint_root}, where seren keeps"):
+    with pytest.raises(
+        InvalidField, match=f"directory: is not inside {shelf.checkpoint_root}, the checkpoint directory of seren"
+    ):
         made(shelf, directory=f"{shelf.checkpoint_root}-2/run")
 
 

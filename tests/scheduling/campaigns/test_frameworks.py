@@ -1,4 +1,4 @@
-"""The commands of frameworks, run as a trial runs them: what the framework is asked, and what is read of its answer."""
+"""The commands of frameworks, run as in a trial: their arguments, and the parsing of their results."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def trial(tmp_path):
     return run
 
 
-def test_a_part_is_asked_for_by_its_samples(trial, tmp_path):
+def test_part_of_a_dataset_is_requested_by_samples(trial, tmp_path):
     assert trial(LM_EVAL, 5, 8).returncode == 0
 
     words = (tmp_path / "asked").read_text().splitlines()
@@ -52,13 +52,13 @@ def test_a_part_is_asked_for_by_its_samples(trial, tmp_path):
     assert json.loads((tmp_path / "samples.json").read_text()) == {"arc_easy": [5, 6, 7]}
 
 
-def test_a_whole_dataset_is_asked_for_by_its_name_so_that_it_may_be_a_group(trial, tmp_path):
+def test_whole_dataset_is_requested_by_name_so_groups_work(trial, tmp_path):
     assert trial(LM_EVAL, 0, ALL).returncode == 0
 
     assert "--samples" not in (tmp_path / "asked").read_text().splitlines()
 
 
-def test_its_figures_are_taken_over_without_what_does_not_join(trial, tmp_path):
+def test_scores_of_lm_eval_are_read_without_standard_errors(trial, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "results_2026-01-01.json").write_text(json.dumps(ANSWER))
 
@@ -67,14 +67,14 @@ def test_its_figures_are_taken_over_without_what_does_not_join(trial, tmp_path):
     assert json.loads((tmp_path / "result.json").read_text()) == {"acc": 0.4, "exact_match strict": 0.2}
 
 
-def test_a_group_that_was_to_be_split_is_refused_with_what_to_do(trial, tmp_path):
+def test_split_group_fails_with_advice(trial, tmp_path):
     whole = {"arc_easy": {"original": 20, "effective": 20}}
     (tmp_path / "results_2026-01-01.json").write_text(json.dumps(ANSWER | {"n-samples": whole}))
 
     ended = trial(LM_EVAL_RESULT, 0, 5)
 
     assert ended.returncode == 1
-    assert "answered 20 samples where 5 were asked" in ended.stderr and "parts: 1" in ended.stderr
+    assert "processed 20 samples instead of 5" in ended.stderr and "parts: 1" in ended.stderr
     assert not (tmp_path / "result.json").exists()
 
 
@@ -84,15 +84,15 @@ def left(path, content):
 
 
 @pytest.mark.parametrize(("name", "code"), [("gsm8k.json", 0), ("tmp_gsm8k.json", 1)])
-def test_an_inference_of_opencompass_without_answers_has_failed(trial, tmp_path, name, code):
+def test_opencompass_without_predictions_fails(trial, tmp_path, name, code):
     left(tmp_path / "work" / "20260101_000000" / "predictions" / "model" / name, {})
 
     ended = trial(OPENCOMPASS, 0, ALL)
 
-    assert (ended.returncode, "left no answers" in ended.stderr) == (code, bool(code))
+    assert (ended.returncode, "wrote no predictions" in ended.stderr) == (code, bool(code))
 
 
-def test_of_several_tries_of_opencompass_the_newest_counts(trial, tmp_path):
+def test_newest_run_of_opencompass_counts(trial, tmp_path):
     left(tmp_path / "work" / "20260101_000000" / "results" / "model" / "math.json", {"accuracy": 1.0})
     left(tmp_path / "work" / "20260102_000000" / "results" / "model" / "gsm8k.json", {"accuracy": 55.5, "details": {}})
 

@@ -1,4 +1,4 @@
-"""Datasets that may not be cut: who gets which GPU, beside all there is in small cases."""
+"""The order of datasets that may not be split, compared with exhaustive search in small cases."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ def best_s(work: tuple[DatasetTimes, ...], gpus: int) -> float:
     return min(found)
 
 
-def test_longest_first_is_not_followed_where_it_ends_late():
+def test_better_order_than_longest_first_is_found():
     work = ((300.0, 0.0), (300.0, 0.0), (200.0, 0.0), (200.0, 0.0), (200.0, 0.0))
 
     assert ends_s(work, 2, [0, 1, 2, 3, 4]) == 700
     assert ends_s(work, 2, best_order(work, 2)) == 600
 
 
-def test_a_short_dataset_with_a_long_metric_goes_before_a_long_one_without():
+def test_short_dataset_with_a_long_metric_precedes_a_long_one_without():
     work = ((400.0, 0.0), (100.0, 390.0), (90.0, 0.0))
 
     assert ends_s(work, 2, best_order(work, 2)) == 490
 
 
 @given(st.lists(WORK, min_size=1, max_size=6), st.integers(min_value=1, max_value=3))
-def test_small_cases_end_as_early_as_can_be(work, gpus):
+def test_small_cases_are_optimal(work, gpus):
     found = tuple((float(on_gpu), float(score)) for on_gpu, score in work)
 
     assert ends_s(found, gpus, best_order(found, gpus)) <= best_s(found, gpus) * 1.001
@@ -62,7 +62,7 @@ def test_small_cases_end_as_early_as_can_be(work, gpus):
 
 
 @given(st.lists(WORK, min_size=1, max_size=70), st.integers(min_value=1, max_value=32))
-def test_each_is_taken_once_and_never_ends_later_than_by_a_simple_rule(work, gpus):
+def test_order_is_never_worse_than_a_simple_rule(work, gpus):
     found = tuple((float(on_gpu), float(score)) for on_gpu, score in work)
     taken = best_order(found, gpus)
     longest_first = sorted(range(len(found)), key=lambda place: -found[place][0])
@@ -72,7 +72,7 @@ def test_each_is_taken_once_and_never_ends_later_than_by_a_simple_rule(work, gpu
 
 
 @pytest.mark.parametrize("checkpoints", (1, 3))
-def test_a_plan_follows_that_order_where_nothing_can_be_cut(checkpoints):
+def test_plan_uses_the_optimised_order_for_uncut_datasets(checkpoints):
     """Three of 300 s would be left for the end of a GPU if the longest went first."""
     seconds = (300.0, 300.0, 200.0, 200.0, 200.0)
     tasks = [

@@ -1,4 +1,4 @@
-"""A cluster that does not answer in time is asked less often, by one worker at a time, until it answers."""
+"""A cluster that does not respond in time is called less often, by one worker at a time, until it responds."""
 
 from __future__ import annotations
 
@@ -69,17 +69,17 @@ def admission(cluster):
 # --- the state
 
 
-def test_a_cluster_that_answers_is_asked_freely(cluster):
+def test_cluster_that_responds_has_a_closed_circuit(cluster):
     assert [admission(cluster), admission(cluster)] == [Admission.FREE, Admission.FREE]
 
 
-def test_a_cluster_that_did_not_answer_in_time_is_left_alone(cluster):
+def test_cluster_that_does_not_respond_in_time_is_not_called(cluster):
     open_circuit(cluster)
 
     assert admission(cluster) == Admission.WAIT
 
 
-def test_each_late_call_doubles_the_wait_up_to_a_minute(cluster):
+def test_each_late_call_doubles_the_delay_up_to_a_minute(cluster):
     waits = []
     for _ in range(8):
         row = open_circuit(cluster)
@@ -89,7 +89,7 @@ def test_each_late_call_doubles_the_wait_up_to_a_minute(cluster):
 
 
 @pytest.mark.parametrize(("chance", "share"), [(0.0, 0.75), (0.999, 1.25)])
-def test_chance_spreads_the_tries(cluster, chance, share):
+def test_retry_delays_have_random_jitter(cluster, chance, share):
     open_circuit(cluster, 7)
 
     circuit_breaker.record_timeout(cluster, CONTROL, "timed out", chance=lambda: chance)
@@ -98,14 +98,14 @@ def test_chance_spreads_the_tries(cluster, chance, share):
     assert abs(wait / MAX_RETRY_DELAY - share) < 0.1
 
 
-def test_one_worker_alone_tries_when_the_time_has_come(cluster):
+def test_only_one_worker_probes_when_the_delay_is_over(cluster):
     open_circuit(cluster)
     let_time_pass()
 
     assert [admission(cluster) for _ in range(3)] == [Admission.TRY, Admission.WAIT, Admission.WAIT]
 
 
-def test_a_worker_that_died_while_it_tried_is_replaced(cluster):
+def test_another_worker_probes_after_one_died_during_its_probe(cluster):
     open_circuit(cluster)
     let_time_pass()
     admission(cluster)
@@ -115,7 +115,7 @@ def test_a_worker_that_died_while_it_tried_is_replaced(cluster):
     assert admission(cluster) == Admission.TRY
 
 
-def test_an_answer_ends_the_wait(cluster):
+def test_response_closes_the_circuit(cluster):
     open_circuit(cluster, 5)
 
     circuit_breaker.record_answer(cluster, CONTROL)
@@ -123,7 +123,7 @@ def test_an_answer_ends_the_wait(cluster):
     assert admission(cluster) == Admission.FREE
 
 
-def test_another_address_is_asked_freely_and_counts_anew(cluster):
+def test_new_address_starts_with_a_closed_circuit(cluster):
     open_circuit(cluster, 5)
     Cluster.objects.update(address="http://127.0.0.1:2")
     cluster.refresh_from_db()
@@ -133,7 +133,7 @@ def test_another_address_is_asked_freely_and_counts_anew(cluster):
     assert open_circuit(cluster).timeouts == 1
 
 
-def test_telemetry_that_hangs_does_not_stop_turns(cluster):
+def test_hanging_telemetry_does_not_stop_turns(cluster):
     circuit_breaker.record_timeout(cluster, TELEMETRY, "timed out")
 
     assert admission(cluster) == Admission.FREE
@@ -142,7 +142,7 @@ def test_telemetry_that_hangs_does_not_stop_turns(cluster):
 # --- the calls of one turn
 
 
-def test_after_one_late_failure_nothing_more_is_called(db):
+def test_turn_makes_no_more_calls_after_a_late_failure(db):
     watch = Watch()
     slurm = Hanging(watch)
     guarded = CircuitGuardedBackend(slurm, watch)
@@ -166,7 +166,7 @@ def test_submissions_in_doubt_after_a_late_failure_end_the_calls_too(db):
     assert isinstance(guarded.submit_all([object()])[0], ClusterUnreachable)
 
 
-def test_a_failure_at_once_changes_nothing(db):
+def test_immediate_failure_does_not_open_the_circuit(db):
     watch = Watch()
     guarded = CircuitGuardedBackend(Hanging(watch, takes_s=LATE_FAILURE_S / 2), watch)
 
@@ -196,7 +196,7 @@ class LatePing:
         raise ClusterUnreachable("still silent")
 
 
-def test_a_turn_leaves_a_cluster_alone_that_is_not_to_be_asked(cluster, slurm):
+def test_turn_does_not_call_a_cluster_with_an_open_circuit(cluster, slurm):
     job = make.job()
     open_circuit(cluster)
 
@@ -205,7 +205,7 @@ def test_a_turn_leaves_a_cluster_alone_that_is_not_to_be_asked(cluster, slurm):
     assert slurm.sent == [] and job.state == "PENDING"
 
 
-def test_a_try_is_a_ping_with_a_short_deadline_and_then_a_whole_turn(cluster, slurm):
+def test_probe_is_a_ping_with_a_short_timeout_followed_by_a_turn(cluster, slurm):
     make.job(gpus_per_node=8)
     open_circuit(cluster)
     let_time_pass()
@@ -217,7 +217,7 @@ def test_a_try_is_a_ping_with_a_short_deadline_and_then_a_whole_turn(cluster, sl
     assert len(slurm.sent) == 1 and not OpenCircuit.objects.exists()
 
 
-def test_a_try_that_fails_late_doubles_the_wait_and_names_the_trouble(cluster, slurm):
+def test_late_probe_doubles_the_delay_and_shows_the_error(cluster, slurm):
     open_circuit(cluster)
     let_time_pass()
     watch = Watch()
@@ -228,7 +228,7 @@ def test_a_try_that_fails_late_doubles_the_wait_and_names_the_trouble(cluster, s
     assert Cluster.objects.get().trouble == "still silent"
 
 
-def test_a_burst_of_requests_for_turns_asks_a_silent_cluster_no_more_than_once(cluster, slurm):
+def test_burst_of_turn_requests_probes_a_silent_cluster_once(cluster, slurm):
     Cluster.objects.update(wanted_at=clock.now() + timedelta(minutes=1))
     open_circuit(cluster)
     let_time_pass()
@@ -243,7 +243,7 @@ def test_a_burst_of_requests_for_turns_asks_a_silent_cluster_no_more_than_once(c
 @pytest.mark.parametrize(
     "error", [ClusterUnreachable("connection refused"), RequestRejected("authentication failure (401)")]
 )
-def test_a_try_that_fails_at_once_ends_the_wait_and_the_turn_names_the_trouble(cluster, slurm, error):
+def test_probe_that_fails_at_once_closes_the_circuit_and_shows_the_error(cluster, slurm, error):
     open_circuit(cluster, 3)
     let_time_pass()
     slurm.before = failing(error, "ping", "jobs", "nodes")
@@ -257,7 +257,7 @@ def test_a_try_that_fails_at_once_ends_the_wait_and_the_turn_names_the_trouble(c
 # --- telemetry
 
 
-def test_an_exporter_that_hangs_is_left_alone_and_tried_briefly(cluster):
+def test_hanging_exporter_is_not_read_and_probed_with_a_short_timeout(cluster):
     Cluster.objects.update(metrics_address="http://127.0.0.1:9/metrics")
     cluster.refresh_from_db()
     watch, deadlines = Watch(), []
@@ -276,7 +276,7 @@ def test_an_exporter_that_hangs_is_left_alone_and_tried_briefly(cluster):
     assert OpenCircuit.objects.get().timeouts == 2 and not Sample.objects.exists()
 
 
-def test_an_exporter_that_answers_again_is_asked_as_before(cluster):
+def test_exporter_that_responds_again_is_read_as_before(cluster):
     circuit_breaker.record_timeout(cluster, TELEMETRY, "timed out")
     let_time_pass()
 
@@ -289,7 +289,7 @@ def test_an_exporter_that_answers_again_is_asked_as_before(cluster):
 
 
 @pytest.mark.parametrize(("says", "rows"), [("It does not answer.", 1), ("", 0), (None, 0)])
-def test_log_storage_that_is_silent_is_written_down_for_the_page(cluster, says, rows):
+def test_silent_log_storage_is_recorded_for_the_page(cluster, says, rows):
     Cluster.objects.update(log_root="/logs")
 
     circuit_breaker.record_log_storage_state(lambda root: says)
@@ -297,7 +297,7 @@ def test_log_storage_that_is_silent_is_written_down_for_the_page(cluster, says, 
     assert OpenCircuit.objects.filter(endpoint=ClusterEndpoint.LOGS, address="/logs").count() == rows
 
 
-def test_log_storage_that_answers_again_is_no_trouble_and_one_that_nobody_asked_stays_as_it_was(cluster):
+def test_log_storage_circuit_closes_after_a_response_and_stays_without_one(cluster):
     Cluster.objects.update(log_root="/logs")
     circuit_breaker.record_log_storage_state(lambda root: "It does not answer.")
 

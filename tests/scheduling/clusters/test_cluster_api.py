@@ -1,4 +1,4 @@
-"""Clusters through the API: the same rights, checks and Events as the pages."""
+"""Clusters through the API: the same permissions, checks and Events as on the pages."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ def test_a_repeated_request_adds_one_cluster(rita):
     assert Cluster.objects.filter(name="kalos").count() == 1
 
 
-def test_a_name_that_is_taken_is_a_conflict(rita):
+def test_existing_cluster_name_is_a_conflict(rita):
     answer = rita.post("clusters/", NEW | {"name": "seren"})
 
-    assert (answer.status_code, answer.json()) == (409, {"detail": "there is a cluster seren already."})
+    assert (answer.status_code, answer.json()) == (409, {"detail": "a cluster named seren already exists."})
 
 
 @pytest.mark.parametrize(
     "fields, wrong, said",
     [
-        ({"name": "Big One"}, "name", "Small letters"),
+        ({"name": "Big One"}, "name", "Use lowercase letters"),
         ({"name": "test"}, "name", "reserved"),
-        ({"name": None}, "name", "is needed"),
+        ({"name": None}, "name", "is required"),
         ({"address": ""}, "address", "is empty"),
-        ({"address": None}, "address", "is needed"),
+        ({"address": None}, "address", "is required"),
         ({"address": "http://a\nb"}, "address", "control character"),
         ({"address": "ftp://x"}, "address", "address must begin with http://, https:// or unix:///"),
         ({"address": "slurm:6820"}, "address", "address must begin with"),
@@ -74,7 +74,7 @@ def test_a_name_that_is_taken_is_a_conflict(rita):
             "metrics_address",
             "metrics_address must begin with http:// or https://",
         ),
-        ({"mode": "fly"}, "mode", "none of observe, advise, drive"),
+        ({"mode": "fly"}, "mode", "not one of observe, advise, drive"),
         ({"token_file": "/etc/shadow"}, "token_file", "ACME_TOKEN_DIRS"),
         ({"log_root": "/"}, "log_root", "root directory"),
         ({"checkpoint_root": "/usr"}, "checkpoint_root", "a system directory"),
@@ -82,10 +82,10 @@ def test_a_name_that_is_taken_is_a_conflict(rita):
         ({"burn_in_minutes": -1}, "burn_in_minutes", "not between"),
         ({"gpu_hour_price": "2"}, "gpu_hour_price", "not a number"),
         ({"gpu_hour_price": 10**9}, "gpu_hour_price", "not between"),
-        ({"is_bundled": True}, "is_bundled", "is no field"),
+        ({"is_bundled": True}, "is_bundled", "is not a field"),
     ],
 )
-def test_what_cannot_be_is_explained_field_by_field(rita, fields, wrong, said):
+def test_invalid_values_are_explained_per_field(rita, fields, wrong, said):
     answer = rita.post("clusters/", NEW | fields)
 
     assert answer.status_code == 400
@@ -105,22 +105,22 @@ def test_a_change_needs_the_version_that_was_read(rita):
     assert (event.detail["changes"], event.why) == ([["mode", "observe", "drive"]], "go")
 
 
-def test_a_price_is_taken_away_with_null(rita):
+def test_null_removes_the_price(rita):
     assert rita.patch("clusters/seren/", {"gpu_hour_price": 2}).json()["gpu_hour_price"] == 2.0
     assert rita.patch("clusters/seren/", {"gpu_hour_price": None}).json()["gpu_hour_price"] is None
 
 
-def test_a_new_address_needs_its_token_named_again(rita, tokens):
+def test_new_address_requires_a_token_file(rita, tokens):
     rows.cluster(token_file=f"{tokens}/seren")
 
     alone = rita.patch("clusters/seren/", {"address": "http://127.0.0.1:2"})
     both = rita.patch("clusters/seren/", {"address": "http://127.0.0.1:2", "token_file": f"{tokens}/seren"})
 
     assert (alone.status_code, both.status_code) == (400, 200)
-    assert "is needed with a new address" in alone.json()["token_file"][0]
+    assert "is required with a new address" in alone.json()["token_file"][0]
 
 
-def test_the_bundled_cluster_is_not_redirected(rita):
+def test_connection_of_the_bundled_cluster_cannot_be_changed(rita):
     rows.cluster(is_bundled=True, token_file="/run/secrets/cluster")
 
     answer = rita.patch("clusters/seren/", {"address": "http://127.0.0.1:2"})
@@ -143,20 +143,20 @@ def test_the_connection_is_shown_to_those_who_run_clusters(rita):
         ("post", "clusters/test/", {"address": "http://127.0.0.1:1"}, "add_cluster or change_cluster"),
     ],
 )
-def test_operators_configure_nothing(rita, method, path, body, needs):
+def test_operators_cannot_configure_clusters(rita, method, path, body, needs):
     answer = getattr(Caller(make.operator("olga")), method)(path, body)
 
     assert (answer.status_code, answer.json()) == (403, {"detail": f"This needs the permission {needs}."})
 
 
-def test_a_token_of_one_team_configures_nothing(rita):
+def test_team_token_cannot_configure_clusters(rita):
     bound = Caller(rita.user, TokenScope.ADMIN, team=make.team("vision"))
 
     assert bound.post("clusters/", NEW).status_code == 403
     assert bound.post("clusters/seren/test/").status_code == 403
 
 
-def test_operators_test_what_is_saved(rita):
+def test_operators_may_test_the_saved_connection(rita):
     answer = Caller(make.operator("olga")).post("clusters/seren/test/")
 
     told = answer.json()
@@ -173,7 +173,7 @@ def test_a_connection_that_is_not_saved_is_tested(rita):
     assert Cluster.objects.count() == 1
 
 
-def test_a_test_sends_no_token_of_another_cluster(rita, tokens):
+def test_connection_test_does_not_send_another_clusters_token(rita, tokens):
     (tokens / "seren").write_text("t0ken")
     rows.cluster(token_file=f"{tokens}/seren")
 
@@ -184,7 +184,7 @@ def test_a_test_sends_no_token_of_another_cluster(rita, tokens):
     assert listener.received == b""
 
 
-def test_a_test_of_a_saved_cluster_lets_its_turns_ask_it_again():
+def test_connection_test_of_a_saved_cluster_resets_its_circuit():
     circuit_breaker.record_timeout(rows.cluster(), ClusterEndpoint.CONTROL, "no answer within 10 s")
 
     Caller(make.operator("olga")).post("clusters/seren/test/")

@@ -1,4 +1,4 @@
-"""Whoever may add a cluster cannot read files of this machine through its settings: token and log directories."""
+"""A user who may add a cluster cannot read files of this machine through its token and log directories."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_token_file_in_its_directory_is_sent(listener, home):
     assert b"t0ken" in listener.received
 
 
-def test_a_row_with_a_forbidden_token_file_is_refused_where_it_is_used(listener, home):
+def test_forbidden_token_file_in_a_row_is_refused_when_used(listener, home):
     row = make.cluster(address=listener.address, token_file=str(home / "secrets/database"))
 
     with pytest.raises(ClusterUnreachable, match="ACME_TOKEN_DIRS"):
@@ -89,7 +89,7 @@ def test_a_row_with_a_forbidden_token_file_is_refused_where_it_is_used(listener,
 
 
 @pytest.mark.parametrize("path", ["/", "/etc", "/var", "/proc/self", "/root/.ssh"])
-def test_a_system_directory_is_no_directory_of_logs(home, path):
+def test_system_directory_is_rejected_as_log_directory(home, path):
     for field in ("log_root",):
         answer = browser("add_cluster").post(ADD, form(name="evil", **{field: path}))
 
@@ -104,7 +104,7 @@ def test_logs_beneath_a_forbidden_directory_are_not_read(home):
         job_log.tail("/etc", "hostname")
 
 
-def test_a_link_to_a_forbidden_directory_is_no_way_around(home, tmp_path_factory):
+def test_symlink_to_a_forbidden_directory_is_rejected(home, tmp_path_factory):
     link = tmp_path_factory.mktemp("shared") / "logs"
     os.symlink(home / "secrets", link)
 
@@ -123,7 +123,7 @@ def test_the_token_of_a_cluster_is_not_sent_to_another_address(listener, home):
     assert listener.received == b""
 
 
-def test_nobody_adds_a_cluster_with_the_token_of_another(home):
+def test_cluster_with_another_clusters_token_cannot_be_added(home):
     make.cluster(token_file=str(home / "tokens/seren"))
 
     with pytest.raises(ClusterError, match="seren"):
@@ -149,8 +149,8 @@ def test_tokens_of_users_are_not_sent_to_another_address(home, name, path):
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"submit_as": "user_tokens"}, "user_token_directory: It is needed with user_tokens"),
-        ({"user_token_directory": "tokens/users"}, "user_token_directory: It is needed with user_tokens"),
+        ({"submit_as": "user_tokens"}, "user_token_directory: Required with user_tokens"),
+        ({"user_token_directory": "tokens/users"}, "user_token_directory: Required with user_tokens"),
         ({"submit_as": "user_tokens", "user_token_directory": "secrets"}, "user_token_directory: .*ACME_TOKEN_DIRS"),
         ({"submit_as": "user_header", "token_file": ""}, "token_file: A token is needed to submit jobs as other users"),
     ],
@@ -164,7 +164,7 @@ def test_settings_that_cannot_submit_as_users_are_refused(home, columns, said):
         cluster_actions.add("evil", ours, author=make.author())
 
 
-def test_the_token_of_the_bundled_cluster_may_lie_where_acme_put_it(listener, home):
+def test_token_of_the_bundled_cluster_may_be_outside_the_token_directories(listener, home):
     row = make.cluster(address=listener.address, token_file=str(home / "secrets/database"), is_bundled=True)
 
     assert connections.cluster_token(row) == "s3cret"

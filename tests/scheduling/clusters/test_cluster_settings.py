@@ -1,4 +1,4 @@
-"""The pages of clusters: who may enter and change them, what is written down, and that a test writes nothing."""
+"""The pages of clusters: permissions, Events, and connection tests that change nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def form(**fields):
     return usual | {"log_root": "", "mode": "observe", "checkpoint_signal": ""} | fields
 
 
-def test_pages_are_for_those_who_operate_or_configure():
+def test_cluster_pages_require_a_cluster_permission():
     make.cluster()
 
     for path in ("/settings/clusters/", SEREN, "/settings/clusters/add/"):
@@ -41,10 +41,10 @@ def test_pages_are_for_those_who_operate_or_configure():
     assert browser("operate_cluster").get("/settings/clusters/add/").status_code == 403
 
 
-def test_a_cluster_is_entered_with_its_event():
+def test_cluster_is_added_with_its_event():
     answer = browser("add_cluster", "operate_cluster").post("/settings/clusters/add/", form(name="kalos"), follow=True)
 
-    assert "is entered" in answer.content.decode()
+    assert "was added" in answer.content.decode()
     row = Cluster.objects.get(name="kalos")
     assert (row.mode, row.wanted_at is not None) == ("observe", True)
     told = Event.objects.get(what="cluster.added")
@@ -54,7 +54,7 @@ def test_a_cluster_is_entered_with_its_event():
 @pytest.mark.parametrize(
     "fields", [{"name": "seren"}, {"name": "Big One"}, {"name": "x", "address": ""}, {"name": "x", "address": "a\x00b"}]
 )
-def test_what_is_no_cluster_is_explained_and_not_entered(fields):
+def test_invalid_cluster_is_explained_and_not_added(fields):
     make.cluster()
 
     answer = browser("add_cluster").post("/settings/clusters/add/", form(**fields))
@@ -63,7 +63,7 @@ def test_what_is_no_cluster_is_explained_and_not_entered(fields):
     assert Cluster.objects.count() == 1
 
 
-def test_a_change_tells_what_was_and_what_is():
+def test_change_event_contains_old_and_new_values():
     make.cluster()
 
     browser("change_cluster").post(SEREN, form(address="http://127.0.0.1:2", log_root="/logs"))
@@ -74,14 +74,14 @@ def test_a_change_tells_what_was_and_what_is():
     assert Cluster.objects.get().address == "http://127.0.0.1:2"
 
 
-def test_operators_change_nothing():
+def test_operators_cannot_change_clusters():
     make.cluster()
 
     assert browser("operate_cluster").post(SEREN, form(address="http://evil")).status_code == 403
     assert Cluster.objects.get().address == "http://127.0.0.1:1"
 
 
-def test_a_change_of_somebody_else_in_between_is_not_overwritten():
+def test_concurrent_change_is_not_overwritten():
     row = make.cluster()
     Cluster.objects.filter(pk=row.pk).update(address="http://127.0.0.1:9")
 
@@ -92,17 +92,17 @@ def test_a_change_of_somebody_else_in_between_is_not_overwritten():
     assert not Event.objects.filter(what="cluster.changed").exists()
 
 
-def test_a_test_explains_and_writes_nothing():
+def test_connection_test_explains_failures_and_changes_nothing():
     make.cluster()
 
     page = browser("change_cluster").post(SEREN, form(address="unix:///nonexistent/s", do="test")).content.decode()
 
-    assert "It does not work yet" in page and "There is no /nonexistent/s" in page
+    assert "Connection test failed" in page and "/nonexistent/s does not exist" in page
     assert 'value="unix:///nonexistent/s"' in page  # what was typed is still there to be corrected
     assert Cluster.objects.get().address == "http://127.0.0.1:1"
 
 
-def test_operators_test_what_is_written_down_and_nothing_of_their_own():
+def test_operators_may_only_test_the_saved_connection():
     make.cluster(address="unix:///nonexistent/of-the-row")
 
     page = browser("operate_cluster").post(SEREN, form(address="http://169.254.169.254", do="test")).content.decode()
@@ -110,12 +110,12 @@ def test_operators_test_what_is_written_down_and_nothing_of_their_own():
     assert "/nonexistent/of-the-row" in page and "169.254" not in page
 
 
-def test_a_new_cluster_is_observed_unless_somebody_says_otherwise():
+def test_new_cluster_is_in_mode_observe_by_default():
     assert Cluster.objects.create(name="kalos", address="http://127.0.0.1:1").mode == "observe"
     assert 'value="observe" selected' in browser("add_cluster").get("/settings/clusters/add/").content.decode()
 
 
-def test_driving_a_cluster_is_explained_and_confirmed_before_it_is_saved():
+def test_mode_drive_requires_a_confirmation():
     make.cluster(mode="observe")
     olga = browser("change_cluster")
 
@@ -128,7 +128,7 @@ def test_driving_a_cluster_is_explained_and_confirmed_before_it_is_saved():
     assert 'name="confirm_drive"' not in olga.get(SEREN).content.decode()
 
 
-def test_a_cluster_that_is_driven_already_needs_no_confirmation():
+def test_cluster_already_in_mode_drive_requires_no_confirmation():
     make.cluster(mode="drive")
 
     browser("change_cluster").post(SEREN, form(mode="drive", title="Seren"))
@@ -136,7 +136,7 @@ def test_a_cluster_that_is_driven_already_needs_no_confirmation():
     assert Cluster.objects.get().title == "Seren"
 
 
-def test_a_new_address_for_the_same_token_is_confirmed(settings, tmp_path):
+def test_new_address_for_the_same_token_requires_a_confirmation(settings, tmp_path):
     settings.ACME_TOKEN_DIRS = [str(tmp_path)]
     make.cluster(token_file=f"{tmp_path}/seren")
     asked = form(address="http://127.0.0.1:2", token_file=f"{tmp_path}/seren", mode="observe")
@@ -150,50 +150,50 @@ def test_a_new_address_for_the_same_token_is_confirmed(settings, tmp_path):
     assert Cluster.objects.get().address == "http://127.0.0.1:2"
 
 
-def test_nobody_changes_how_the_bundled_cluster_is_reached():
+def test_connection_of_the_bundled_cluster_is_read_only():
     row = make.cluster(is_bundled=True, token_file="/run/secrets/cluster", log_root="/logs")
 
     browser("change_cluster").post(SEREN, form(address="http://127.0.0.1:2", title="Demo"))
-    with pytest.raises(ClusterError, match="Acme sets this itself"):
+    with pytest.raises(ClusterError, match="Set by Acme each time"):
         cluster_actions.change(row, {"address": "http://127.0.0.1:2"}, author=make.author())
 
     row.refresh_from_db()
     assert (row.title, row.address, row.token_file) == ("Demo", "http://127.0.0.1:1", "/run/secrets/cluster")
 
 
-def test_connection_tests_of_one_person_are_counted():
+def test_connection_tests_of_a_user_are_limited():
     make.cluster()
     olga = browser("change_cluster")
 
     # Twice as many, because a minute may end in between
     pages = [olga.post(SEREN, form(address="unix:///nonexistent/s", do="test")).content.decode() for _ in range(62)]
 
-    assert "It does not work yet" in pages[0]
+    assert "Connection test failed" in pages[0]
     assert any("At most 30 connection tests per minute" in page for page in pages)
 
 
 @pytest.mark.parametrize(("method", "warned"), [("service", True), ("user_header", False)])
-def test_page_warns_where_jobs_of_different_people_are_not_isolated(method, warned):
+def test_page_warns_if_jobs_of_different_users_are_not_isolated(method, warned):
     make.cluster(submit_as=method, api_user="acme")
 
     page = browser("operate_cluster").get(SEREN).content.decode()
 
-    assert ("run as its user acme" in page) is warned
+    assert ("run as the same user, acme" in page) is warned
 
 
-def test_the_page_says_since_when_a_cluster_is_asked_less_often_and_a_test_ends_that():
+def test_page_shows_an_open_circuit_and_a_connection_test_resets_it():
     row = make.cluster()
     circuit_breaker.record_timeout(row, ClusterEndpoint.CONTROL, "no answer within 10 s")
     client = browser("operate_cluster")
 
     page = client.get(SEREN).content.decode()
-    assert "slurmrestd is asked less often" in page and "no answer within 10 s. Next try in" in page
+    assert "Requests to slurmrestd are reduced" in page and "no answer within 10 s. Next retry in" in page
 
     client.post(SEREN, form(do="test"))
     assert not OpenCircuit.objects.exists()
 
 
-def test_a_test_that_was_refused_leaves_a_silent_cluster_alone():
+def test_refused_connection_test_does_not_reset_the_circuit():
     row = make.cluster()
     circuit_breaker.record_timeout(row, ClusterEndpoint.CONTROL, "no answer within 10 s")
 
@@ -202,16 +202,16 @@ def test_a_test_that_was_refused_leaves_a_silent_cluster_alone():
     assert OpenCircuit.objects.exists()
 
 
-def test_an_address_that_cannot_be_called_is_explained_on_the_form():
+def test_unusable_address_is_explained_on_the_form():
     page = browser("add_cluster").post("/settings/clusters/add/", form(name="kalos", address="ftp://x"))
 
     assert page.status_code == 422 and not Cluster.objects.exists()
     assert "address must begin with http://, https:// or unix:///" in page.content.decode()
 
 
-def test_the_page_says_that_turns_fail_although_the_cluster_answers():
+def test_page_shows_failing_turns_of_a_reachable_cluster():
     now = clock.now()
     make.cluster()
     Cluster.objects.update(heard_at=now, trouble="a bug", trouble_since=now - timedelta(minutes=5))
 
-    assert "Its scheduling turns fail" in browser("operate_cluster").get(SEREN).content.decode()
+    assert "Scheduling turns are failing" in browser("operate_cluster").get(SEREN).content.decode()

@@ -1,4 +1,4 @@
-"""A test of a connection: each step against the real thing, and for each way to fail the sentence that helps."""
+"""Connection tests: each step against a real endpoint, and the message for each failure."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_cluster_that_runs_passes_every_step(tmp_path):
     assert "2 nodes with 16 GPUs" in found[3].says
 
 
-def test_a_wrong_token_is_told_from_a_wrong_address(tmp_path):
+def test_wrong_token_is_distinguished_from_a_wrong_address(tmp_path):
     with ClusterProcess(tmp_path, "--nodes", "1") as cluster:
         (tmp_path / "other").write_text("wrong")
         found = connection_test.run_test_steps(
@@ -116,35 +116,35 @@ def test_a_wrong_token_is_told_from_a_wrong_address(tmp_path):
 @pytest.mark.parametrize(
     "address, said",
     [
-        ("slurm.example:6820", "begins with none of"),
-        ("http://", "begins with none of"),
-        ("http://host:99999", "no address"),
-        ("http://[::1", "no address"),
-        ("unix:///nonexistent/slurmrestd.sock", "There is no /nonexistent/slurmrestd.sock"),
-        ("http://no..body:6820", "No name server knows no..body"),
+        ("slurm.example:6820", "must start with http://"),
+        ("http://", "must start with http://"),
+        ("http://host:99999", "address is invalid"),
+        ("http://[::1", "address is invalid"),
+        ("unix:///nonexistent/slurmrestd.sock", "/nonexistent/slurmrestd.sock does not exist"),
+        ("http://no..body:6820", "host name no..body cannot be resolved"),
     ],
 )
-def test_an_address_that_leads_nowhere_is_explained(address, said):
+def test_unreachable_address_is_explained(address, said):
     found = steps(0, address=address)
 
     assert found["Address"].good is False and said in found["Address"].says and found["Address"].advice
     assert found["Slurm"].good is None and found["Nodes"].good is None
 
 
-def test_a_port_on_which_nobody_listens_is_explained():
+def test_closed_port_is_explained():
     with closing(socket.socket()) as bound:  # bound and never listened on, so nobody else can take it
         bound.bind(("127.0.0.1", 0))
         found = steps(bound.getsockname()[1])
 
-    assert "nobody listens on port" in found["Address"].says
+    assert "no process listens on port" in found["Address"].says
 
 
-def test_a_socket_that_nobody_listens_on_is_explained(tmp_path):
+def test_socket_without_a_listener_is_explained(tmp_path):
     path = tmp_path / "s"
     with closing(socket.socket(socket.AF_UNIX)) as left:
         left.bind(str(path))
 
-    assert "Nobody listens on" in steps(0, address=f"unix://{path}")["Address"].says
+    assert "No process listens on" in steps(0, address=f"unix://{path}")["Address"].says
 
 
 @pytest.mark.parametrize(
@@ -153,10 +153,10 @@ def test_a_socket_that_nobody_listens_on_is_explained(tmp_path):
         ("", "is empty"),
         ("SLURM_JWT= abc", "more than one word"),
         ("one\ntwo", "more than one word"),
-        (jwt(NOW.timestamp() - 60), "ended 2026-11-21 11:59"),
+        (jwt(NOW.timestamp() - 60), "expired at 2026-11-21 11:59"),
     ],
 )
-def test_a_token_file_that_cannot_work_is_explained(tmp_path, port, text, said):
+def test_unusable_token_file_is_explained(tmp_path, port, text, said):
     (tmp_path / "token").write_text(text)
 
     found = steps(port, token_file=str(tmp_path / "token"))
@@ -164,18 +164,18 @@ def test_a_token_file_that_cannot_work_is_explained(tmp_path, port, text, said):
     assert said in found["Token"].says and found["Slurm"].good is None
 
 
-def test_a_token_file_that_is_not_there_is_explained(port, tmp_path):
+def test_missing_token_file_is_explained(port, tmp_path):
     assert "cannot be read (No such file" in steps(port, token_file=str(tmp_path / "token"))["Token"].says
 
 
-def test_a_metadata_service_is_neither_cluster_nor_telemetry(port):
+def test_metadata_service_is_rejected_as_cluster_and_telemetry(port):
     for address in ("http://169.254.169.254", "http://[fd00:ec2::254]:80", "http://[::ffff:169.254.169.254]"):
         assert "metadata" in steps(port, address=address)["Address"].says
         assert "metadata" in steps(port, metrics_address=address)["Telemetry"].says
 
 
 @pytest.mark.parametrize("text", ["opaque", jwt(NOW.timestamp() + 60), "a.!!!.c", jwt(10**30)])
-def test_a_token_that_may_be_good_is_left_to_the_cluster(tmp_path, port, text):
+def test_token_without_a_readable_expiry_is_checked_by_the_cluster(tmp_path, port, text):
     (tmp_path / "token").write_text(text + "\n")
 
     assert steps(port, token_file=str(tmp_path / "token"))["Token"].good
@@ -186,12 +186,12 @@ def test_a_token_that_may_be_good_is_left_to_the_cluster(tmp_path, port, text):
     [
         ("HTTP 401: Authentication failure", "auth/jwt"),
         ("speaks none of v0.0.44", "data_parser"),
-        ("its controller does not (or not to this cluster)", "slurmctld does not"),
-        ("HTTP 404: <html>", "Something else listens there"),
+        ("its controller does not (or not to this cluster)", "slurmctld does not respond"),
+        ("HTTP 404: <html>", "Another program listens on this port"),
         ("ReadTimeout", "log of slurmrestd"),
     ],
 )
-def test_what_slurm_says_is_explained(port, words, advice):
+def test_errors_of_slurm_are_explained(port, words, advice):
     slurm = Slurm(hello=ClusterUnreachable(words))
 
     found = steps(port, slurm=slurm)
@@ -200,41 +200,41 @@ def test_what_slurm_says_is_explained(port, words, advice):
     assert slurm.closed
 
 
-@pytest.mark.parametrize("nodes, said", [([], "It has no node"), ([node(gpus=0)], "none with a GPU")])
-def test_a_cluster_with_nothing_to_run_on_is_explained(port, nodes, said):
+@pytest.mark.parametrize("nodes, said", [([], "The cluster has no nodes"), ([node(gpus=0)], "none of them with GPUs")])
+def test_cluster_without_gpus_is_explained(port, nodes, said):
     assert said in steps(port, slurm=Slurm(nodes=nodes))["Nodes"].says
 
 
-def test_telemetry_of_strange_hosts_is_explained(port):
+def test_telemetry_of_unknown_hosts_is_explained(port):
     good = ExporterPage(gpus=(GpuReading(node="n-1", gpu=0),))
     strange = ExporterPage(gpus=(GpuReading(node="n-1.local", gpu=0),))
     where = {"metrics_address": "http://exporter:9400/metrics"}
 
     assert steps(port, reading=good, **where)["Telemetry"].good
     assert "n-1.local" in steps(port, reading=strange, **where)["Telemetry"].says
-    assert "names no GPU" in steps(port, **where)["Telemetry"].says
+    assert "contains no GPUs" in steps(port, **where)["Telemetry"].says
 
 
-@pytest.mark.parametrize("path, said", [("logs", "begin with /"), ("/nonexistent/logs", "no directory")])
-def test_a_directory_of_logs_that_is_none_is_explained(port, path, said):
+@pytest.mark.parametrize("path, said", [("logs", "begin with /"), ("/nonexistent/logs", "not a directory")])
+def test_invalid_log_directory_is_explained(port, path, said):
     assert said in steps(port, log_root=path)["Job logs"].says
 
 
-def test_what_is_left_out_is_no_failure(port):
+def test_optional_settings_may_be_empty(port):
     found = steps(port)
 
     assert connection_test.all_steps_passed(list(found.values()))
     assert [found[name].good for name in ("Token", "Telemetry", "Job logs")] == [None, None, None]
 
 
-def test_service_is_said_to_isolate_nobody(port):
+def test_service_identity_reports_missing_isolation(port):
     users = steps(port, api_user="acme")["Users"]
 
     assert users.good is None and "Choose user_header or user_tokens" in users.advice
-    assert users.says.startswith("Every job runs as the user acme, whoever submitted it. People and teams are not")
+    assert users.says.startswith("All jobs run as the user acme. Users and teams are not isolated on this cluster")
 
 
-def test_token_that_may_not_act_for_others_is_explained(port, tmp_path):
+def test_token_without_permission_to_act_for_others_is_explained(port, tmp_path):
     (tmp_path / "token").write_text(jwt(NOW.timestamp() + 60))
     asked = []
 
@@ -257,18 +257,18 @@ def test_token_that_may_not_act_for_others_is_explained(port, tmp_path):
 
     users = {step.name: step for step in found}["Users"]
     assert asked == ["acme", "nobody"]
-    assert users.good is False and "The token of user acme may not act for other users" in users.says
+    assert users.good is False and "The token of user acme cannot act on behalf of other users" in users.says
 
 
 def test_user_header_without_a_token_is_explained(port):
-    assert "no token file is given" in steps(port, submit_as="user_header")["Users"].says
+    assert "no token file is set" in steps(port, submit_as="user_header")["Users"].says
 
 
 @pytest.mark.parametrize(
     ("files", "good", "said"),
     [
         ({"ada": jwt(NOW.timestamp() + 60), "bob": "opaque"}, True, "2 users have a token"),
-        ({"ada": jwt(NOW.timestamp() - 60), "bob": "opaque"}, False, "1 of 2 token files cannot be used: the Slurm"),
+        ({"ada": jwt(NOW.timestamp() - 60), "bob": "opaque"}, False, "1 of 2 token files are not usable: the Slurm"),
         ({}, False, "is empty"),
     ],
 )
@@ -282,7 +282,7 @@ def test_tokens_of_users_are_counted_and_read(port, tmp_path, files, good, said)
     assert users.good is good and said in users.says
 
 
-def test_tokens_of_users_lie_beneath_a_directory_for_tokens(port):
+def test_user_token_directory_must_be_inside_a_token_directory(port):
     asked = {"submit_as": "user_tokens", "user_token_directory": "/etc/ssh"}
 
     assert "ACME_TOKEN_DIRS" in steps(port, **asked)["Users"].advice

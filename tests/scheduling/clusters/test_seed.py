@@ -1,4 +1,4 @@
-"""What a start writes down of the cluster that comes along."""
+"""The row of the bundled cluster after a start."""
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.mark.parametrize("command", ["seed_demo", "seed_local"])
-def test_how_it_is_reached_is_brought_up_to_date_at_each_start(command, settings):
+def test_connection_of_the_bundled_cluster_is_updated_at_each_start(command, settings):
     call_command(command, address="http://127.0.0.1:1", token_file="/old/token")
 
     call_command(command, address="http://127.0.0.1:2", token_file="/new/token")
@@ -20,7 +20,7 @@ def test_how_it_is_reached_is_brought_up_to_date_at_each_start(command, settings
 
 
 @pytest.mark.parametrize("command", ["seed_demo", "seed_local"])
-def test_the_bundled_cluster_is_driven_until_somebody_changes_its_mode(command):
+def test_bundled_cluster_keeps_a_changed_mode(command):
     call_command(command, address="http://127.0.0.1:1", token_file="/old/token")
     assert Cluster.objects.values_list("mode", "is_bundled").get() == ("drive", True)
 
@@ -31,10 +31,10 @@ def test_the_bundled_cluster_is_driven_until_somebody_changes_its_mode(command):
 
 
 @pytest.mark.parametrize(("first", "second"), [("seed_demo", "seed_local"), ("seed_local", "seed_demo")])
-def test_an_instance_keeps_the_cluster_it_was_made_for(first, second):
+def test_installation_keeps_its_bundled_cluster(first, second):
     call_command(first, address="http://127.0.0.1:1", token_file="/token")
 
-    with pytest.raises(CommandError, match="Use another directory for it: ACME_VAR=DIRECTORY make up"):
+    with pytest.raises(CommandError, match="Use another directory: ACME_VAR=DIRECTORY make up"):
         call_command(second, address="http://127.0.0.1:1", token_file="/token")
 
     assert Cluster.objects.count() == 1

@@ -1,0 +1,1 @@
+"""Tests of the scheduling engine, its policies and placements, and preemption."""

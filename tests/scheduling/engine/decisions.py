@@ -1,8 +1,8 @@
-"""Prints what the engine of this process decides: python -m tests.scheduling.engine.decisions
+"""Print what the engine of this process decides: python -m tests.scheduling.engine.decisions
 
-Every policy over jobs drawn like those of Acme and over a crowd that comes at once, with nodes that break, costs and
-quotas; and live turns with borrowers, promises and start estimates. Numbers in full, so that two engines that print the
-same are the same.
+Covers every policy over jobs drawn like those of Acme and over jobs that arrive together, with node failures, costs and
+quotas; and live turns with borrowers, reservations and start estimates. Numbers are printed in full, so two engines
+with equal output are equal.
 """
 
 from __future__ import annotations

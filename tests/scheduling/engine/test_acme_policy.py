@@ -1,4 +1,6 @@
-"""The policy `acme`: owners and borrowers, reservation, classes, and stops that are never in vain."""
+"""The policy `acme`: owners and borrowers, reserved quotas, priority classes, and preemptions that are never
+in vain.
+"""
 
 import dataclasses
 from datetime import timedelta
@@ -29,7 +31,7 @@ def decide(nodes, *jobs, running=(), settings=None, **fields):
 
 
 def runs(number, places, **fields):
-    """A borrower since an hour ago, unless told otherwise."""
+    """A running borrower, started an hour ago by default."""
     defaults = {
         "team": "b",
         "kind": JobKind.EVALUATION,
@@ -48,16 +50,16 @@ def stopped(decisions):
 # owners and borrowers
 
 
-def test_an_owner_takes_back_what_a_borrower_holds_and_both_are_told():
+def test_owner_preempts_borrower_and_both_get_a_reason():
     decisions = decide([node(1, free=0)], waiting(1, gpus=8), running=[runs(9, {1: 8})])
 
     (stop,), (wait,) = decisions.stops, decisions.waits
     assert (stop.job_id, stop.for_job, started(decisions)) == (9, 1, [])
-    assert stop.why == "It gives way to a job of another team; the work of the last 1:00:00 is not saved."
-    assert (wait.reason, wait.why) == ("Resources", "It starts as soon as a job of another team has given way.")
+    assert stop.why == "It is preempted by a job of another team; the last 1:00:00 of its work are not saved."
+    assert (wait.reason, wait.why) == ("Resources", "Starts when a job of another team has been preempted.")
 
 
-def test_a_turn_ends_though_a_placement_finds_nothing_on_the_nodes_that_were_planned():
+def test_turn_ends_if_placement_rejects_the_planned_nodes():
     def choosy(room, need, among):
         return consolidate(room, need, among) if room.fitting_nodes(need, among).bit_count() > 1 else None
 
@@ -71,8 +73,8 @@ def test_a_turn_ends_though_a_placement_finds_nothing_on_the_nodes_that_were_pla
 
 
 @pytest.mark.parametrize("backfill", ["easy", "conservative"])
-def test_a_borrower_who_gives_way_in_the_turn_in_which_he_would_begin_waits(backfill):
-    """He has waited so long that he comes before the higher class, which may claim from him all the same."""
+def test_borrower_started_and_preempted_in_one_turn_waits(backfill):
+    """It has waited so long that it goes before the higher class, which may still preempt it."""
     patient = dataclasses.replace(waiting(1, gpus=8, preemptible=True), submitted_at=NOON - timedelta(days=9))
     urgent = waiting(2, gpus=8, preemptible=True, priority=1)
 
@@ -82,23 +84,23 @@ def test_a_borrower_who_gives_way_in_the_turn_in_which_he_would_begin_waits(back
     assert [(wait.job_id, wait.reason) for wait in decisions.waits] == [(1, "Resources")]
 
 
-def test_while_who_was_asked_stops_nobody_else_is_asked_and_nobody_takes_his_gpus():
+def test_stopping_victim_is_not_replaced_and_its_gpus_stay_claimed():
     nodes, others = [node(1, free=0), node(2, free=0)], runs(8, {2: 8})
     leaving = runs(9, {1: 8}, stopping=True)
 
     decisions = decide(nodes, waiting(1, gpus=8), waiting(2, gpus=8, preemptible=True), running=[leaving, others])
 
     assert (stopped(decisions), started(decisions)) == ([], [])
-    assert decisions.waits[0].why == "It starts as soon as a job of another team has given way."
+    assert decisions.waits[0].why == "Starts when a job of another team has been preempted."
 
 
-def test_what_has_come_free_meanwhile_is_given_to_whom_it_was_cleared_for():
+def test_freed_gpus_go_to_the_job_that_claimed_them():
     decisions = decide([node(1), node(2, free=0)], waiting(1, gpus=8), running=[runs(8, {2: 8})])
 
     assert (started(decisions), stopped(decisions)) == ([1], [])
 
 
-def test_who_is_being_cancelled_spares_others():
+def test_job_being_cancelled_spares_other_borrowers():
     nodes = [node(1, free=0), node(2, free=0)]
     cancelled = runs(9, {1: 8}, team="t", preemptible=False, stopping=True)
 
@@ -108,21 +110,21 @@ def test_who_is_being_cancelled_spares_others():
     assert "r9" in decisions.waits[0].why
 
 
-def test_a_borrower_stops_nobody_of_his_class():
+def test_borrower_does_not_preempt_its_own_class():
     assert not decide([node(1, free=0)], waiting(1, preemptible=True), running=[runs(9, {1: 8})]).stops
 
 
-def test_a_borrower_stops_a_borrower_of_a_lower_class():
+def test_borrower_preempts_a_borrower_of_a_lower_class():
     above = waiting(1, gpus=8, preemptible=True, priority=1)
 
     assert stopped(decide([node(1, free=0)], above, running=[runs(9, {1: 8})])) == [9]
 
 
-def test_nobody_stops_who_does_not_borrow():
+def test_owner_is_never_preempted():
     assert not decide([node(1, free=0)], waiting(1, priority=9), running=[runs(9, {1: 8}, preemptible=False)]).stops
 
 
-def test_an_owner_over_quota_stops_nobody():
+def test_owner_over_quota_preempts_no_job():
     quotas = (QuotaView(team="t", kind=None, gpus=4),)
 
     decisions = decide([node(1, free=0)], waiting(1, gpus=8), running=[runs(9, {1: 8})], quotas=quotas)
@@ -130,13 +132,13 @@ def test_an_owner_over_quota_stops_nobody():
     assert (decisions.stops, decisions.waits[0].reason) == ((), "AssocGrpGRES")
 
 
-def test_owners_go_before_borrowers_whatever_their_class():
+def test_owners_go_before_borrowers_of_any_class():
     jobs = waiting(1, gpus=8, preemptible=True, priority=9), waiting(2, gpus=8)
 
     assert started(decide([node(1)], *jobs)) == [2]
 
 
-def test_a_borrower_passes_an_owner_who_waits_and_gives_way_in_the_end():
+def test_borrower_passes_a_waiting_owner_and_is_preempted_later():
     owner = runs(9, {1: 4}, team="t", preemptible=False, time_limit=hours(2))
     first, borrower, other = waiting(1, gpus=8), waiting(2, gpus=4, preemptible=True), waiting(3, gpus=4)
 
@@ -146,7 +148,7 @@ def test_a_borrower_passes_an_owner_who_waits_and_gives_way_in_the_end():
 # who stops
 
 
-def test_who_has_saved_last_stops_first():
+def test_borrower_with_the_newest_checkpoint_stops_first():
     borrowers = [runs(8, {1: 4}, saved_at=NOON - 50 * MINUTE), runs(9, {1: 4}, saved_at=NOON - MINUTE)]
 
     decisions = decide([node(1, free=0)], waiting(1, gpus=4), running=borrowers)
@@ -155,21 +157,21 @@ def test_who_has_saved_last_stops_first():
     assert "the last 0:01:00" in decisions.stops[0].why
 
 
-def test_the_lower_class_stops_first_whatever_it_loses():
+def test_lower_class_stops_first_regardless_of_its_loss():
     borrowers = [runs(8, {1: 4}, saved_at=NOON, priority=1), runs(9, {1: 4})]
 
     assert stopped(decide([node(1, free=0)], waiting(1, gpus=4), running=borrowers)) == [9]
 
 
-def test_few_stop_where_one_is_enough():
+def test_one_victim_is_chosen_if_one_is_enough():
     crowd = [runs(10 + n, {1: 2}, saved_at=NOON - 10 * MINUTE) for n in range(4)]
     alone = runs(9, {2: 8}, saved_at=NOON - 10 * MINUTE)
 
     assert stopped(decide([node(1, free=0), node(2, free=0)], waiting(1, gpus=8), running=[*crowd, alone])) == [9]
 
 
-def test_scattered_gpus_that_hold_no_gang_stop_nobody():
-    """Enough GPUs in number, but on no node together."""
+def test_scattered_gpus_that_fit_no_gang_preempt_no_job():
+    """There are enough GPUs in number, but not together on any node."""
     nodes = [node(n, free=0) for n in (1, 2)]
     running = [runs(8, {1: 4}), runs(9, {2: 4})] + [runs(20 + n, {n: 4}, team="t", preemptible=False) for n in (1, 2)]
 
@@ -186,8 +188,10 @@ needs = st.builds(ResourceRequest, nodes=st.integers(1, 3), gpus=st.integers(1, 
 
 @given(layout=layouts, need=needs, wide=st.booleans())
 @examples(300)
-def test_nobody_stops_in_vain_and_nobody_too_many(layout, need, wide):
-    """Against trying: with the stops it fits, without any one of them it does not; without stops nothing would help."""
+def test_victims_are_sufficient_and_minimal(layout, need, wide):
+    """Checked by trying: with all stops the job fits, without any one of them it does not, and stops happen only if
+    they help.
+    """
     nodes, running = [], []
     for number, (held, lost) in enumerate(layout):
         gpus = 0
@@ -228,24 +232,24 @@ def fits(nodes, need, gone):
 RESERVED = (QuotaView(team="llm", kind=JobKind.PRETRAIN, gpus=8),)
 
 
-def test_what_is_reserved_for_pretraining_is_lent_to_borrowers_only():
+def test_reserved_gpus_are_lent_to_borrowers_only():
     jobs = waiting(1, gpus=8), waiting(2, gpus=8, preemptible=True)
 
     decisions = decide([node(1)], *jobs, quotas=RESERVED)
 
     assert started(decisions) == [2]
     assert decisions.waits[0].why.startswith(
-        "8 GPUs are kept for pretrain of team llm; 0 can be had, this job needs 8."
+        "8 GPUs are reserved for pretrain jobs of team llm; 0 remain, and this job needs 8."
     )
 
 
-def test_the_owner_of_a_reservation_finds_it():
-    mine = waiting(1, gpus=8, team="llm", kind=JobKind.PRETRAIN)
+def test_owner_of_a_reserved_quota_starts():
+    job = waiting(1, gpus=8, team="llm", kind=JobKind.PRETRAIN)
 
-    assert stopped(decide([node(1, free=0)], mine, running=[runs(9, {1: 8})], quotas=RESERVED)) == [9]
+    assert stopped(decide([node(1, free=0)], job, running=[runs(9, {1: 8})], quotas=RESERVED)) == [9]
 
 
-def test_a_reservation_that_is_used_keeps_nothing_more():
+def test_used_reservation_reserves_nothing_more():
     used = runs(9, {2: 8}, team="llm", kind=JobKind.PRETRAIN, preemptible=False)
 
     assert started(decide([node(1), node(2, free=0)], waiting(1, gpus=8), running=[used], quotas=RESERVED)) == [1]
@@ -261,7 +265,7 @@ def test_quotas_for_other_kinds_are_limits_only():
 # order
 
 
-def test_a_step_of_priority_is_worth_a_day():
+def test_one_priority_point_equals_one_day_of_waiting():
     old = waiting(1, gpus=8, submitted_at=NOON - hours(25))
     young = waiting(2, gpus=8, submitted_at=NOON, priority=1)
 
@@ -269,7 +273,7 @@ def test_a_step_of_priority_is_worth_a_day():
     assert started(decide([node(1)], old, young, settings={"class_s": 26 * 3600})) == [2]
 
 
-def test_the_order_of_another_policy_is_taken_until_somebody_has_waited_too_long():
+def test_order_of_another_policy_applies_until_a_job_has_aged():
     long = waiting(1, gpus=8, submitted_at=NOON - hours(10), time_limit=hours(100))
     short = waiting(2, gpus=8, submitted_at=NOON, time_limit=MINUTE)
 
@@ -279,7 +283,7 @@ def test_the_order_of_another_policy_is_taken_until_somebody_has_waited_too_long
 
 
 @pytest.mark.parametrize("order", ["fair", "drf"])
-def test_the_order_may_be_who_has_had_least(order):
+def test_order_can_be_fair_share(order):
     held = runs(9, {2: 8}, team="t", preemptible=False)
     jobs = waiting(1, gpus=8), waiting(2, gpus=8, team="other")
 
@@ -295,23 +299,23 @@ def test_shares_grow_within_one_turn():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"orders": "fifo"}, "orders: is none of order, aging_s, class_s, backfill, reserve"),
-        ({"order": "lottery"}, "order: 'lottery' is none of fifo, "),
+        ({"orders": "fifo"}, "orders: is not one of order, aging_s, class_s, backfill, reserve"),
+        ({"order": "lottery"}, "order: 'lottery' is not one of fifo, "),
         ({"aging_s": -1}, "aging_s: -1 is not a number of seconds, 0 or more"),
         ({"aging_s": float("nan")}, "aging_s: nan is not a number of seconds"),
         ({"class_s": True}, "class_s: True is not a number of seconds"),
-        ({"backfill": ["easy"]}, "backfill: ['easy'] is none of easy, conservative"),
-        ({"reserve": ["mining"]}, "reserve: 'mining' is none of pretrain"),
+        ({"backfill": ["easy"]}, "backfill: ['easy'] is not one of easy, conservative"),
+        ({"reserve": ["mining"]}, "reserve: 'mining' is not one of pretrain"),
         ({"reserve": "pretrain"}, "reserve: 'pretrain' is not a list of kinds of work"),
     ],
 )
-def test_a_wrong_setting_is_named(given, message):
+def test_invalid_setting_is_named_in_the_error(given, message):
     with pytest.raises(InvalidPolicySettings, match=f"^{message}".replace("[", r"\[")):
         configured_policy("acme", given)
 
 
 def test_other_policies_have_no_settings():
-    with pytest.raises(InvalidPolicySettings, match="order: this policy has none"):
+    with pytest.raises(InvalidPolicySettings, match="order: this policy has no settings"):
         configured_policy("fifo", {"order": "sjf"})
 
 
@@ -330,14 +334,14 @@ mixed_lists = st.lists(
 )
 
 
-def test_evaluation_borrows_and_goes_on_when_the_owner_has_ended():
+def test_evaluation_borrows_and_continues_after_the_owner_ends():
     done = run_policy(mixed((0, 100, 12, "evaluation"), (10, 20, 12, "pretrain")), "acme", COUNT)
 
     assert done.ended_s.tolist() == [120, 30]
     assert done.stops.tolist() == [1, 0]
 
 
-def test_who_is_stopped_does_again_what_his_last_checkpoint_lacks():
+def test_stopped_job_repeats_work_since_its_last_checkpoint():
     kinds = ("sft", "evaluation")
     setting = dataclasses.replace(COUNT, checkpoint_s=40.0, preemption_cost="helios", best_effort=kinds)
 
@@ -347,7 +351,7 @@ def test_who_is_stopped_does_again_what_his_last_checkpoint_lacks():
     assert never.ended_s[0] == 50 + 20 + 100 + 60
 
 
-def test_who_is_stopped_starts_elsewhere_at_once_if_he_fits():
+def test_stopped_job_restarts_elsewhere_at_once_if_it_fits():
     """The gang needs two whole nodes; the borrower of one GPU moves to the third."""
     setting = dataclasses.replace(SMALL, placement="spread")
 
@@ -359,7 +363,7 @@ def test_who_is_stopped_starts_elsewhere_at_once_if_he_fits():
 
 @given(jobs=mixed_lists)
 @examples(150)
-def test_no_owner_waits_while_he_would_fit_without_the_borrowers(jobs):
+def test_no_owner_waits_while_it_would_fit_without_borrowers(jobs):
     def look(engine, now):
         owners = [ask for ask in engine.hungry if not ask.borrows]
         if owners and not engine.borrowers:
@@ -375,7 +379,7 @@ def test_no_owner_waits_while_he_would_fit_without_the_borrowers(jobs):
 @example(jobs=[(0, 2, 1, "evaluation"), (1, 0, 6, "pretrain"), (1, 1, 7, "pretrain"), (1, 0, 6, "pretrain")])
 @examples(100)
 def test_borrowers_never_delay_owners(jobs):
-    """With or without them, owners start and end at the same times."""
+    """With or without borrowers, owners start and end at the same times."""
     owners = [job for job in jobs if job[3] == "pretrain"]
     if not owners:
         return
@@ -383,14 +387,14 @@ def test_borrowers_never_delay_owners(jobs):
 
     done = run_policy(mixed(*jobs), "acme", COUNT)
 
-    mine = done.trace.kinds.codes == done.trace.kinds.words.index("pretrain")
-    assert done.started_s[mine].tolist() == apart.started_s.tolist()
-    assert done.ended_s[mine].tolist() == apart.ended_s.tolist()
+    is_owner = done.trace.kinds.codes == done.trace.kinds.words.index("pretrain")
+    assert done.started_s[is_owner].tolist() == apart.started_s.tolist()
+    assert done.ended_s[is_owner].tolist() == apart.ended_s.tolist()
 
 
 @given(jobs=mixed_lists)
 @examples(100)
-def test_nobody_waits_for_what_is_free_unless_he_would_delay_the_first(jobs):
+def test_job_waits_for_free_gpus_only_if_it_would_delay_the_first(jobs):
     def look(engine, now):
         for ask in engine.hungry:
             job, promise = ask.line.first[3], engine.promise
@@ -402,7 +406,7 @@ def test_nobody_waits_for_what_is_free_unless_he_would_delay_the_first(jobs):
 
 @given(jobs=job_lists)
 @examples(60)
-def test_without_borrowers_it_is_easy(jobs):
+def test_acme_without_borrowers_equals_easy(jobs):
     history = trace(*jobs)
 
     assert outcome(history, "acme", SMALL) == outcome(history, "easy", SMALL)
@@ -411,14 +415,14 @@ def test_without_borrowers_it_is_easy(jobs):
 @pytest.mark.parametrize("order", ["sjf", "qssf", "tiresias", "fair", "drf"])
 @given(jobs=mixed_lists)
 @examples(20)
-def test_every_order_brings_everybody_to_the_end(order, jobs):
+def test_all_jobs_end_under_every_order(order, jobs):
     done = run_policy(mixed(*jobs), "acme", dataclasses.replace(SMALL, policy_settings={"order": order}))
 
     assert (done.ended_s >= done.trace.submit_s + done.trace.runtime_s).all()
 
 
-def test_nobody_is_passed_for_ever():
-    """Short jobs keep a node of two busy for good; the long one starts when it has aged enough."""
+def test_no_job_is_overtaken_forever():
+    """Short jobs keep one node of two busy; the long job starts when it has aged enough."""
     stream = [(10 * n, 20, 4) for n in range(400)]
     history = trace((5, 1000, 12), *stream)
     aged = dataclasses.replace(COUNT, policy_settings={"order": "sjf", "aging_s": 100})
@@ -430,7 +434,7 @@ def test_nobody_is_passed_for_ever():
 
 @given(jobs=job_lists, dice=st.randoms(use_true_random=False))
 @examples(60)
-def test_whoever_gives_way_and_begins_elsewhere_in_the_same_moment_has_held_all_that_it_ran(jobs, dice):
+def test_job_moved_within_one_turn_keeps_its_held_time(jobs, dice):
     kinds = [dice.choice(["evaluation", "pretrain"]) for _ in jobs]
 
     done = run_policy(trace(*jobs, kinds=kinds), "acme", SMALL)

@@ -1,4 +1,6 @@
-"""Which answers a turn writes: all of a short queue; of a long one a bounded number, and everybody's in the end."""
+"""Which wait decisions a turn writes: all in a short queue, a bounded number in a long one, and each of them
+eventually.
+"""
 
 from collections import Counter
 from datetime import timedelta
@@ -31,40 +33,40 @@ def ids(answers):
     return [one.job_id for one in answers]
 
 
-def test_who_is_told_what_he_knows_is_not_written():
+def test_unchanged_decision_is_not_written():
     assert changed_wait_reasons(picture(5), waits(5, why="2 GPUs free.")) == []
 
 
-def test_in_a_short_queue_everybody_is_told_at_once():
+def test_short_queue_is_written_at_once():
     assert ids(changed_wait_reasons(picture(10), waits(10), most=10)) == list(range(10))
 
 
-def test_in_a_long_one_a_new_word_goes_first_in_the_order_of_the_queue():
+def test_long_queue_writes_new_reasons_first_in_queue_order():
     answers = changed_wait_reasons(picture(100), waits(100, reason="Priority"), most=10)
 
     assert ids(answers) == list(range(10))
 
 
-def test_a_new_word_does_not_wait_behind_new_numbers():
-    asked = waits(100)
-    asked[70] = WaitDecision(job_id=70, reason="QOSGrpGRES", why="Its team's quota is used up.")
+def test_new_reason_does_not_wait_behind_new_numbers():
+    decisions = waits(100)
+    decisions[70] = WaitDecision(job_id=70, reason="QOSGrpGRES", why="Its team's quota is used up.")
 
-    assert changed_wait_reasons(picture(100), asked, most=10)[0] == asked[70]
+    assert changed_wait_reasons(picture(100), decisions, most=10)[0] == decisions[70]
 
 
-def test_new_numbers_reach_everybody_once_in_as_many_seconds_as_there_are_shares():
-    told = Counter()
+def test_new_numbers_reach_every_job_within_one_rotation():
+    times_written = Counter()
     for second in range(10):
         answers = changed_wait_reasons(picture(100, NOON + timedelta(seconds=second)), waits(100), most=10)
         assert len(answers) <= 10
-        told.update(ids(answers))
+        times_written.update(ids(answers))
 
-    assert told == Counter(range(100))
+    assert times_written == Counter(range(100))
 
 
-def test_a_flood_of_new_words_leaves_its_share_to_new_numbers():
-    asked = [*waits(50, reason="Priority"), *waits(100)[50:]]
-    seconds = [changed_wait_reasons(picture(100, NOON + timedelta(seconds=n)), asked, most=10) for n in range(5)]
+def test_many_new_reasons_leave_a_share_for_new_numbers():
+    decisions = [*waits(50, reason="Priority"), *waits(100)[50:]]
+    seconds = [changed_wait_reasons(picture(100, NOON + timedelta(seconds=n)), decisions, most=10) for n in range(5)]
 
     assert all(len(answers) == 20 for answers in seconds)
     assert {job for answers in seconds for job in ids(answers)[10:]} == set(range(50, 100))

@@ -1,4 +1,4 @@
-"""The compiled engine: it decides what the interpreted one decides, and is never one of other sources."""
+"""The compiled engine decides exactly like the interpreted one, and is never used with other sources."""
 
 import os
 import shutil
@@ -46,14 +46,14 @@ def told(compiled):
 
 
 @built
-def test_it_decides_as_the_sources_do_to_the_last_digit():
+def test_compiled_engine_decides_exactly_like_its_sources():
     compiled, interpreted = told("1"), told("0")
 
     assert (compiled[1], interpreted[1]) == ("engine: compiled", "engine: interpreted")
     assert compiled[0] == interpreted[0]
 
 
-# Policies as somebody would write them: plain files, that nobody compiles
+# Policies in plain Python, as an operator might add them
 
 
 class PlainSjf(PolicyRules):
@@ -68,10 +68,10 @@ class PlainSjf(PolicyRules):
 
 
 class PlainDrf(PolicyRules):
-    """GPUs only, which is all that the replay counts."""
+    """Counts GPUs only, like the replay."""
 
     name = "drf"
-    by_account = True
+    queues_by_account = True
 
     def __init__(self):
         self.held = {}
@@ -82,10 +82,10 @@ class PlainDrf(PolicyRules):
     def share(self, ask, engine, now):
         return self.held.get(ask.account, 0)
 
-    def began(self, job, now):
+    def on_job_start(self, job, now):
         self.held[job.ask.account] = self.held.get(job.ask.account, 0) + job.gpus
 
-    def left(self, job, now):
+    def on_job_release(self, job, now):
         self.held[job.ask.account] -= job.gpus
 
 
@@ -103,17 +103,17 @@ class PlainTiresias(PolicyRules):
     def rank(self, job, now):
         return 1e12 * job.level + now
 
-    def next_change(self, job, now):
+    def next_rank_change(self, job, now):
         if job.level == 2 or not job.gpus:
             return None
         return now + max(0.0, self.thresholds[job.level] - job.attained) / job.gpus
 
-    def changed(self, job, now):
+    def on_rank_change(self, job, now):
         job.level += 1
 
 
 @pytest.mark.parametrize("plain", [PlainSjf, PlainDrf, PlainTiresias])
-def test_a_policy_that_nobody_compiles_works_beside_it(plain):
+def test_interpreted_policy_works_with_the_compiled_engine(plain):
     dice, setting = np.random.default_rng(5), ReplaySetting(nodes=12)
     history = trace_from_columns(
         "crowd",
@@ -133,15 +133,15 @@ def test_a_policy_that_nobody_compiles_works_beside_it(plain):
 @pytest.fixture
 def sources(tmp_path):
     shutil.copytree(ROOT / "scheduling" / "engine", tmp_path / "scheduling" / "engine")
-    (tmp_path / "scheduling" / "simulator").mkdir()
-    shutil.copy(ROOT / "scheduling" / "simulator" / "kernel.py", tmp_path / "scheduling" / "simulator")
+    (tmp_path / "scheduling" / "replay").mkdir()
+    shutil.copy(ROOT / "scheduling" / "replay" / "kernel.py", tmp_path / "scheduling" / "replay")
     return tmp_path
 
 
 @pytest.mark.parametrize(
     "edited", ["scheduling/engine/room.py", "scheduling/engine/policies/fifo.py", "scheduling/replay/kernel.py"]
 )
-def test_an_edited_line_asks_for_another_build(sources, edited):
+def test_edited_line_changes_the_checksum(sources, edited):
     before = source_checksum(sources)
     with (sources / edited).open("a") as source:
         source.write("# one more\n")
@@ -150,7 +150,7 @@ def test_an_edited_line_asks_for_another_build(sources, edited):
     assert source_checksum(sources) != before
 
 
-def test_it_is_looked_for_in_its_own_directory_alone_and_only_where_it_is_whole(tmp_path):
+def test_build_is_found_only_if_complete_and_in_its_own_directory(tmp_path):
     finder = CompiledFinder(tmp_path)
     (tmp_path / f"{LIBRARY}{SUFFIX}").touch()
 
@@ -159,11 +159,11 @@ def test_it_is_looked_for_in_its_own_directory_alone_and_only_where_it_is_whole(
     assert finder.find_spec("scheduling.engine.cluster", None) is None
 
 
-def test_every_module_of_it_has_its_source():
+def test_every_compiled_module_has_a_source():
     assert all((ROOT / f"{name.replace('.', '/')}.py").exists() for name in MODULES)
 
 
-def test_without_a_compiler_one_line_says_so(tmp_path):
+def test_missing_compiler_is_reported_in_one_line(tmp_path):
     script = (
         f"from pathlib import Path; from acmeweb.services.compile_engine import main; main(Path({str(tmp_path)!r}))"
     )
@@ -171,5 +171,5 @@ def test_without_a_compiler_one_line_says_so(tmp_path):
     done = child("-c", script, CC="/no/such/compiler")
 
     assert not list(tmp_path.iterdir())
-    assert "there is no C compiler /no/such/compiler here" in done.stderr
+    assert "C compiler /no/such/compiler is not installed" in done.stderr
     assert done.stderr.count("\n") == 1

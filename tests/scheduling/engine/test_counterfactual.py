@@ -1,4 +1,4 @@
-"""What would start a waiting job now: what is said is tried, and true."""
+"""What would start a waiting job now. Every suggestion is verified by a turn."""
 
 from dataclasses import replace
 
@@ -22,97 +22,97 @@ def changes(nodes, *jobs, policy="fifo-skip", job=1, sees=lambda team: True, **f
 
 
 def smallest(*given, **fields):
-    found = changes(*given, **fields)
-    return found[0].phrase if found else None
+    suggestions = changes(*given, **fields)
+    return suggestions[0].phrase if suggestions else None
 
 
 def phrases(*given, **fields):
     return [change.phrase for change in changes(*given, **fields)]
 
 
-def test_who_starts_anyway_needs_no_change():
+def test_job_that_starts_anyway_needs_no_change():
     assert changes([node(1)], waiting(1)) == ()
 
 
-def test_fewer_gpus_a_node():
-    said = smallest([node(1, free=6), node(2, free=4)], waiting(1, nodes=2, gpus=6))
+def test_fewer_gpus_per_node_is_suggested():
+    phrase = smallest([node(1, free=6), node(2, free=4)], waiting(1, nodes=2, gpus=6))
 
-    assert said == "it asked for 4 GPUs a node instead of 6"
-
-
-def test_fewer_nodes_where_that_is_less():
-    assert smallest([node(1), node(2), node(3)], waiting(1, nodes=4, gpus=8)) == "it asked for 3 nodes instead of 4"
+    assert phrase == "it requested 4 GPUs per node instead of 6"
 
 
-def test_less_memory_where_only_that_is_short():
+def test_fewer_nodes_is_suggested_if_it_gives_up_less():
+    assert smallest([node(1), node(2), node(3)], waiting(1, nodes=4, gpus=8)) == "it requested 3 nodes instead of 4"
+
+
+def test_less_memory_is_suggested_if_only_memory_is_short():
     job = waiting(1, need=ResourceRequest(gpus=2, cpus=1, memory_mb=1500))
 
-    assert smallest([node(1)], job) == "it asked for 1000M a node instead of 1.5G"
+    assert smallest([node(1)], job) == "it requested 1000M per node instead of 1.5G"
 
 
-def test_another_model_that_is_free():
+def test_another_gpu_model_that_is_free_is_suggested():
     job = waiting(1, need=ResourceRequest(gpus=8, gpu_model="h100"))
 
-    assert smallest([node(1), node(2, free=0, gpu_model="h100")], job) == "it took a100 GPUs instead of h100"
+    assert smallest([node(1), node(2, free=0, gpu_model="h100")], job) == "it used a100 GPUs instead of h100"
 
 
-def test_the_end_of_one_job_that_is_near():
+def test_end_of_one_job_is_suggested():
     soon = held(8, 1, 4, name="r8", started_at=NOON - hours(2), time_limit=hours(2.1))
     late = held(9, 2, 4, name="r9", started_at=NOON, time_limit=hours(50))
 
-    found = changes([node(1, free=4), node(2, free=4)], waiting(1, gpus=8), running=(soon, late))
+    suggestions = changes([node(1, free=4), node(2, free=4)], waiting(1, gpus=8), running=(soon, late))
 
-    assert found[0].phrase == "r8 (4 GPUs, at its limit in about 6 min) ended"
-    assert found[0].who == ChangeActor.TIME
+    assert suggestions[0].phrase == "r8 (4 GPUs, at its limit in about 6 min) ended"
+    assert suggestions[0].who == ChangeActor.TIME
 
 
-def test_a_job_of_another_team_is_not_named():
+def test_job_of_another_team_is_not_named():
     soon = held(8, 1, 4, name="secret", team="other", started_at=NOON, time_limit=hours(0.1))
 
-    said = phrases([node(1, free=4)], waiting(1, gpus=8), running=(soon,), sees=lambda team: team == "t")
+    suggested = phrases([node(1, free=4)], waiting(1, gpus=8), running=(soon,), sees=lambda team: team == "t")
 
-    assert said[0] == "a job of another team (4 GPUs, at its limit in about 6 min) ended"
-    assert "secret" not in str(said)
+    assert suggested[0] == "a job of another team (4 GPUs, at its limit in about 6 min) ended"
+    assert "secret" not in str(suggested)
 
 
-def test_several_ends_where_one_is_not_enough():
+def test_several_ends_are_suggested_if_one_is_not_enough():
     running = tuple(held(n, n, 8, started_at=NOON, time_limit=hours(n / 10)) for n in (1, 2, 3))
 
-    said = phrases([node(n, free=0) for n in (1, 2, 3)], waiting(9, nodes=2, gpus=8), job=9, running=running)
+    suggested = phrases([node(n, free=0) for n in (1, 2, 3)], waiting(9, nodes=2, gpus=8), job=9, running=running)
 
-    assert said == ["the 2 jobs that end first had ended, the last at its limit in about 12 min"]
+    assert suggested == ["the 2 jobs that end first had ended, the last at its limit in about 12 min"]
 
 
 QUOTA = QuotaView(team="t", kind=None, gpus=8)
 
 
-def test_a_higher_quota_by_exactly_what_is_over():
+def test_quota_is_raised_by_exactly_the_excess():
     runs = held(9, 2, 6)
 
-    said = phrases([node(1), node(2, free=2)], waiting(1, gpus=8), running=(runs,), quotas=(QUOTA,))
+    suggested = phrases([node(1), node(2, free=2)], waiting(1, gpus=8), running=(runs,), quotas=(QUOTA,))
 
-    assert "the quota of team t were 6 GPUs higher (14 instead of 8)" in said
-    assert "it might be preempted" in said
-    assert "it asked for 2 GPUs instead of 8" in said
+    assert "the quota of team t were 6 GPUs higher (14 instead of 8)" in suggested
+    assert "it were preemptible" in suggested
+    assert "it requested 2 GPUs instead of 8" in suggested
 
 
-def test_a_drained_node_that_has_the_room():
+def test_opening_a_drained_node_is_suggested():
     closed = ClosedNode(node=node(3), back="resumed")
 
-    said = phrases([node(1, free=0)], waiting(1, gpus=8), closed=(closed,))
+    suggested = phrases([node(1, free=0)], waiting(1, gpus=8), closed=(closed,))
 
-    assert said == ["node n3 were resumed"]
+    assert suggested == ["node n3 were resumed"]
 
 
-def test_two_changes_where_one_is_not_enough():
+def test_two_changes_are_combined_if_one_is_not_enough():
     closed = ClosedNode(node=node(3), back="resumed")
 
-    said = phrases([node(1, free=0)], waiting(1, gpus=8), closed=(closed,), quotas=(replace(QUOTA, gpus=0),))
+    suggested = phrases([node(1, free=0)], waiting(1, gpus=8), closed=(closed,), quotas=(replace(QUOTA, gpus=0),))
 
-    assert "it might be preempted, and if node n3 were resumed" in said
+    assert "it were preemptible, and if node n3 were resumed" in suggested
 
 
-def test_a_shorter_limit_that_passes_the_first_in_the_queue():
+def test_shorter_limit_lets_a_job_pass_the_first_in_the_queue():
     running = (held(9, 1, 4, started_at=NOON, time_limit=hours(2)),)
     jobs = waiting(1, gpus=8, time_limit=hours(9)), waiting(2, gpus=4, time_limit=hours(4))
 
@@ -121,7 +121,7 @@ def test_a_shorter_limit_that_passes_the_first_in_the_queue():
     )
 
 
-def test_who_is_behind_in_a_strict_queue_would_need_priority():
+def test_higher_priority_is_suggested_in_a_strict_queue():
     jobs = waiting(1, nodes=2, gpus=8), waiting(2, gpus=1)
 
     assert smallest([node(1)], *jobs, policy="fifo", job=2) == "its priority were 1"
@@ -132,23 +132,23 @@ def test_who_is_behind_in_a_strict_queue_would_need_priority():
     [
         ({"hold": "user"}, "it were released", ChangeActor.OWNER),
         ({"hold": "admin"}, "it were released", ChangeActor.OPERATOR),
-        ({"begin_at": NOON + hours(1)}, "it might begin at once", ChangeActor.OWNER),
+        ({"begin_at": NOON + hours(1)}, "it had no begin time", ChangeActor.OWNER),
         ({"waits_for": ("j0",)}, "j0 had ended", ChangeActor.TIME),
     ],
 )
-def test_what_keeps_it_out_is_lifted_first(gate, said, who):
-    found = changes([node(1)], waiting(1, **gate))
+def test_gate_is_lifted_first(gate, said, who):
+    suggestions = changes([node(1)], waiting(1, **gate))
 
-    assert [(one.phrase, one.who) for one in found] == [(said, who)]
+    assert [(one.phrase, one.who) for one in suggestions] == [(said, who)]
 
 
-def test_a_held_job_without_room_needs_both():
+def test_held_job_that_does_not_fit_needs_two_changes():
     assert smallest([node(1, free=4)], waiting(1, gpus=8, hold="user")) == (
-        "it were released, and if it asked for 4 GPUs instead of 8"
+        "it were released, and if it requested 4 GPUs instead of 8"
     )
 
 
-def test_the_picture_is_left_as_it_is():
+def test_snapshot_is_not_modified():
     picture = ClusterSnapshot(
         now=NOON,
         nodes=(node(1, free=4),),
@@ -164,7 +164,7 @@ def test_the_picture_is_left_as_it_is():
 
 @st.composite
 def busy_pictures(draw):
-    """Small clusters on which little is free; some GPUs are held by jobs that end at different times."""
+    """Small clusters with few free GPUs, some of them held by jobs that end at different times."""
     frees = draw(st.lists(st.integers(0, 8), min_size=1, max_size=4))
     jobs = draw(
         st.lists(
@@ -194,9 +194,9 @@ def busy_pictures(draw):
 @pytest.mark.parametrize("policy", sorted(LIVE_POLICIES))
 @examples(25)
 @given(picture=busy_pictures())
-def test_every_change_that_is_named_starts_the_job(policy, picture):
+def test_every_suggested_change_starts_the_job(policy, picture):
     for wait in LIVE_POLICIES[policy](picture).waits:
-        found = smallest_changes(picture, POLICY_RULES[policy], wait.job_id)
+        suggestions = smallest_changes(picture, POLICY_RULES[policy], wait.job_id)
 
-        for change in found:
+        for change in suggestions:
             assert job_starts(change.apply(picture), POLICY_RULES[policy](), wait.job_id), change.why

@@ -1,4 +1,4 @@
-"""The engine: what fits where, who goes first, and what nobody may ever do."""
+"""The engine: what fits where, which job goes first, and what must never happen."""
 
 from datetime import timedelta
 
@@ -43,7 +43,7 @@ def started(decisions):
 
 
 def place(nodes, need):
-    """Where it goes, by the nodes' own ids."""
+    """The nodes of the placement, by id."""
     places = consolidate(NodeResources(nodes), need, NodeResources(nodes).able(need))
     return None if places is None else [nodes[number].id for number, _ in places]
 
@@ -51,29 +51,29 @@ def place(nodes, need):
 # placement
 
 
-def test_a_narrow_job_takes_the_fullest_node_that_fits():
+def test_narrow_job_takes_the_fullest_node_that_fits():
     assert place([node(1), node(2, free=3), node(3, free=1)], ResourceRequest(gpus=2)) == [2]
 
 
-def test_a_gang_stays_on_one_leaf_switch_when_one_holds_it():
+def test_gang_stays_on_one_leaf_switch_if_it_fits():
     nodes = [node(n, leaf="a") for n in (1, 2)] + [node(n, leaf="b") for n in (3, 4, 5)]
 
     assert sorted(place(nodes, ResourceRequest(nodes=3, gpus=8))) == [3, 4, 5]
 
 
-def test_a_gang_takes_the_smallest_leaf_that_holds_it_whole():
+def test_gang_takes_the_smallest_leaf_that_holds_it():
     nodes = [node(n, leaf="big") for n in range(4)] + [node(n, leaf="small") for n in (10, 11)]
 
     assert sorted(place(nodes, ResourceRequest(nodes=2, gpus=8))) == [10, 11]
 
 
-def test_a_gang_that_needs_two_leaves_takes_most_from_one():
+def test_gang_on_two_leaves_takes_most_nodes_from_one():
     nodes = [node(n, leaf="a") for n in (1, 2, 3)] + [node(n, leaf="b") for n in (4, 5)]
 
     assert sorted(place(nodes, ResourceRequest(nodes=4, gpus=8)))[:3] == [1, 2, 3]
 
 
-def test_a_gang_is_whole_or_absent():
+def test_gang_is_placed_whole_or_not_at_all():
     assert place([node(1), node(2, free=7)], ResourceRequest(nodes=2, gpus=8)) is None
 
 
@@ -87,11 +87,11 @@ def test_a_gang_is_whole_or_absent():
         ResourceRequest(gpus=9),
     ],
 )
-def test_a_node_that_lacks_anything_does_not_fit(need):
+def test_node_that_lacks_any_resource_does_not_fit(need):
     assert place([node(1)], need) is None
 
 
-def test_what_was_taken_is_not_there_any_more():
+def test_taken_resources_are_no_longer_free():
     room, need = NodeResources([node(1)]), ResourceRequest(gpus=4, cpus=100)
 
     room.take(consolidate(room, need), need)
@@ -101,7 +101,7 @@ def test_what_was_taken_is_not_there_any_more():
     assert consolidate(room, ResourceRequest(gpus=5, cpus=1)) is None
 
 
-def test_gpus_of_a_node_are_given_from_the_lowest_free_one():
+def test_lowest_free_gpu_indices_are_assigned_first():
     decisions = decide("fifo", [node(1, free_gpus=(1, 3, 4, 7))], waiting(1, gpus=2), waiting(2, gpus=2))
 
     assert [start.places for start in decisions.starts] == [{1: (1, 3)}, {1: (4, 7)}]
@@ -110,20 +110,20 @@ def test_gpus_of_a_node_are_given_from_the_lowest_free_one():
 # order
 
 
-def test_a_strict_queue_stops_at_the_first_that_does_not_fit():
+def test_strict_queue_stops_at_the_first_job_that_does_not_fit():
     jobs = waiting(1, nodes=2, gpus=8), waiting(2)
 
     assert started(decide("fifo", [node(1)], *jobs)) == []
     assert started(decide("fifo-skip", [node(1)], *jobs)) == [2]
 
 
-def test_who_is_held_back_does_not_hold_back_others():
+def test_job_with_a_gate_does_not_block_others():
     jobs = waiting(1, nodes=2, gpus=8, hold="user"), waiting(2)
 
     assert started(decide("fifo", [node(1)], *jobs)) == [2]
 
 
-def test_quota_counts_what_the_same_turn_gave_away():
+def test_quota_counts_gpus_assigned_in_the_same_turn():
     quotas = (QuotaView(team="t", kind=None, gpus=1),)
 
     decisions = decide("fifo-skip", [node(1)], waiting(1), waiting(2), quotas=quotas)
@@ -132,14 +132,14 @@ def test_quota_counts_what_the_same_turn_gave_away():
     assert decisions.waits[0].reason == "AssocGrpGRES"
 
 
-def test_preemptible_work_of_a_team_does_not_fill_its_quota():
+def test_preemptible_jobs_do_not_use_the_quota():
     borrowed = RunningJob(id=9, name="j9", team="t", kind=JobKind.OTHER, gpus=8, priority=0, preemptible=True)
     quotas = (QuotaView(team="t", kind=JobKind.OTHER, gpus=1),)
 
     assert started(decide("fifo", [node(1)], waiting(1), running=(borrowed,), quotas=quotas)) == [1]
 
 
-# what nobody may ever do
+# invariants
 
 pictures = st.builds(
     lambda frees, jobs: ClusterSnapshot(
@@ -157,7 +157,7 @@ pictures = st.builds(
 
 @pytest.mark.parametrize("policy", LIVE_POLICIES)
 @given(picture=pictures)
-def test_a_gpu_is_given_once_and_only_if_it_was_free(policy, picture):
+def test_gpu_is_assigned_once_and_only_if_free(policy, picture):
     free = {node.id: set(node.free_gpus) for node in picture.nodes}
 
     for start in LIVE_POLICIES[policy](picture).starts:
@@ -187,12 +187,12 @@ def test_every_waiting_job_gets_exactly_one_answer(policy, picture):
 
 @pytest.mark.parametrize("policy", LIVE_POLICIES)
 @given(picture=pictures)
-def test_the_same_picture_gives_the_same_answer(policy, picture):
+def test_equal_snapshots_give_equal_decisions(policy, picture):
     assert LIVE_POLICIES[policy](picture) == LIVE_POLICIES[policy](picture)
 
 
 @given(picture=pictures)
-def test_skipping_never_leaves_room_that_a_waiting_job_without_other_reasons_could_use(picture):
+def test_skipping_leaves_no_gpus_that_a_waiting_job_could_use(picture):
     decisions = LIVE_POLICIES["fifo-skip"](picture)
     room = NodeResources(picture.nodes)
     for start in decisions.starts:
@@ -212,7 +212,7 @@ def hours(count):
 
 
 def held(number, node_id, gpus, **fields):
-    """A job that runs since noon."""
+    """A job that has been running since noon."""
     defaults = {"name": f"r{number}", "team": "t", "kind": JobKind.OTHER, "priority": 0, "started_at": NOON}
     return RunningJob(id=number, gpus=gpus, places={node_id: gpus}, **{**defaults, **fields})
 
@@ -220,7 +220,7 @@ def held(number, node_id, gpus, **fields):
 BUSY = node(1, free=4), held(9, 1, 4, time_limit=hours(2))
 
 
-def test_who_ends_before_the_promised_start_passes():
+def test_job_that_ends_before_the_reserved_start_passes():
     full, runs = BUSY
     jobs = waiting(1, gpus=8), waiting(2, gpus=4, time_limit=hours(1)), waiting(3, gpus=4, time_limit=hours(1))
 
@@ -229,7 +229,7 @@ def test_who_ends_before_the_promised_start_passes():
 
 @pytest.mark.parametrize("policy", ["easy", "conservative"])
 @pytest.mark.parametrize("limit", [hours(3), None])
-def test_who_may_not_end_before_it_waits_and_is_told_until_when(policy, limit):
+def test_job_that_may_not_end_before_the_reserved_start_waits_with_a_reason(policy, limit):
     full, runs = BUSY
 
     decisions = decide(policy, [full], waiting(1, gpus=8), waiting(2, gpus=4, time_limit=limit), running=(runs,))
@@ -239,22 +239,22 @@ def test_who_may_not_end_before_it_waits_and_is_told_until_when(policy, limit):
     assert "14:00 UTC" in decisions.waits[1].why
 
 
-def test_where_nobody_knows_an_end_only_who_has_one_passes():
+def test_only_jobs_with_a_limit_pass_an_unknown_start():
     endless = held(9, 1, 4)
     jobs = waiting(1, gpus=8), waiting(2, gpus=1), waiting(3, gpus=1, time_limit=hours(1))
 
     assert started(decide("easy", [node(1, free=4)], *jobs, running=(endless,))) == [3]
 
 
-def test_priority_goes_before_order_in_every_line():
+def test_priority_goes_before_the_order_of_every_policy():
     jobs = waiting(1, gpus=8), waiting(2, gpus=8, priority=5), waiting(3, gpus=8, priority=1)
 
     assert started(decide("easy", [node(1)], *jobs)) == [2]
     assert [w.job_id for w in decide("easy", [node(1)], *jobs).waits] == [3, 1]
 
 
-def test_cpus_of_who_runs_come_back_with_his_gpus():
-    """The first lacks CPUs, not GPUs; it is promised the end of who holds them."""
+def test_cpus_of_a_running_job_come_free_with_its_gpus():
+    """The first job lacks CPUs, not GPUs. Its reservation starts when the job that holds them ends."""
     tight = node(1, free=4, free_cpus=1)
     runs = held(9, 1, 4, cpus=127, time_limit=hours(2))
 
@@ -265,14 +265,14 @@ def test_cpus_of_who_runs_come_back_with_his_gpus():
     assert "14:00 UTC" in decisions.waits[1].why
 
 
-def test_a_node_that_lost_gpus_under_a_job_is_not_given_more_than_it_has():
-    """The record says 8 held and 4 free on a node that now has 8."""
+def test_node_that_lost_gpus_gets_back_no_more_than_it_has():
+    """The record says 8 GPUs are held and 4 free on a node that now has 8."""
     runs = held(9, 1, 8, time_limit=hours(2))
 
     assert started(decide("easy", [node(1, free=4)], waiting(1, gpus=8), waiting(2, gpus=2), running=(runs,))) == []
 
 
-def test_a_job_that_runs_over_its_limit_promises_nothing_for_the_past():
+def test_overdue_job_gives_no_reservation_in_the_past():
     full = node(1, free=4)
     late = held(9, 1, 4, time_limit=-hours(1))
 
@@ -283,7 +283,7 @@ def test_a_job_that_runs_over_its_limit_promises_nothing_for_the_past():
 
 
 @pytest.mark.parametrize("policy", ["fair", "drf"])
-def test_the_team_that_holds_more_comes_later(policy):
+def test_team_that_holds_more_goes_later(policy):
     runs = RunningJob(
         id=9, name="r", team="t", kind=JobKind.OTHER, gpus=4, priority=0, started_at=NOON - hours(1), places={1: 4}
     )
@@ -292,7 +292,7 @@ def test_the_team_that_holds_more_comes_later(policy):
     assert started(decide(policy, [node(1, free=4)], *jobs, running=(runs,))) == [2]
 
 
-def test_what_long_runners_used_is_counted_whatever_their_order():
+def test_usage_of_running_jobs_does_not_depend_on_their_order():
     long, short = ({"started_at": NOON - hours(n), "gpus": 1, "priority": 0, "kind": JobKind.OTHER} for n in (9, 1))
     running = [
         RunningJob(id=1, name="r1", team="t", places={2: 1}, **short),
@@ -304,10 +304,10 @@ def test_what_long_runners_used_is_counted_whatever_their_order():
         assert started(decide("fair", [node(1), node(2, free=6)], *jobs, running=tuple(order))) == [2]
 
 
-# nodes that come and go
+# opening and closing nodes
 
 
-def test_a_closed_node_takes_nothing_and_gives_back_what_it_had_when_it_opens():
+def test_closed_node_accepts_nothing_and_reopens_with_its_resources():
     room = NodeResources([node(1), node(2, free=3)])
 
     room.close(1)
@@ -319,7 +319,7 @@ def test_a_closed_node_takes_nothing_and_gives_back_what_it_had_when_it_opens():
 
 @examples(100)
 @given(st.lists(st.tuples(st.sampled_from(["open", "close", "take", "give"]), st.integers(0, 3), st.integers(0, 4))))
-def test_the_sets_of_the_room_say_what_its_lists_say(steps):
+def test_node_sets_agree_with_the_lists(steps):
     room, taken, need = NodeResources([node(n, free=n + 3) for n in range(4)]), [], ResourceRequest(gpus=1)
 
     for verb, number, gpus in steps:
@@ -338,13 +338,13 @@ def test_the_sets_of_the_room_say_what_its_lists_say(steps):
 
 
 @pytest.mark.parametrize(("placement", "nodes"), [(consolidate, [2]), (spread, [1]), (pack, [2])])
-def test_one_share_goes_to_the_fullest_or_the_emptiest_node(placement, nodes):
+def test_share_goes_to_the_fullest_or_the_emptiest_node(placement, nodes):
     room = NodeResources([node(0, free=5), node(1, free=8), node(2, free=3)])
 
     assert [number for number, _ in placement(room, ResourceRequest(gpus=3))] == nodes
 
 
-def test_packing_spreads_over_the_fewest_nodes_what_no_node_holds_whole():
+def test_pack_spreads_a_wide_job_over_the_fewest_nodes():
     room = NodeResources([node(0, free=5), node(1, free=2), node(2, free=3)])
 
     assert consolidate(room, ResourceRequest(gpus=7)) is None
@@ -353,45 +353,45 @@ def test_packing_spreads_over_the_fewest_nodes_what_no_node_holds_whole():
     assert pack(room, ResourceRequest(gpus=11)) is None
 
 
-def test_the_rest_of_a_gang_goes_to_the_emptiest_node_that_fits():
+def test_remainder_of_a_gang_goes_to_the_emptiest_node_that_fits():
     room = NodeResources([node(0), node(1, free=5), node(2, free=7)])
 
     assert consolidate(room, ResourceRequest(nodes=1, gpus=8, rest=4)) == ((0, 8), (2, 4))
 
 
-# lines
+# queues
 
 ONE_GPU = RequestGroup(ResourceRequest(gpus=1), ALL_NODES, None, None, 0)
 
 
 @examples(100)
 @given(st.lists(st.tuples(st.sampled_from(["add", "take", "back", "tidy"]), st.integers(0, 400), st.integers(0, 9))))
-def test_a_line_is_a_sorted_list_however_it_is_used(steps):
-    line, there, gone = OrderedJobQueue(), {}, {}
+def test_queue_behaves_like_a_sorted_list(steps):
+    line, expected_entries, gone = OrderedJobQueue(), {}, {}
     for verb, number, long in steps:
-        if verb == "add" and number not in there and number not in gone:
-            there[number] = EngineJob(number, ONE_GPU, 0.0, long, float(long))
-            line.add((0, 0.0, number, there[number]))
-        elif verb == "take" and there:
-            number = sorted(there)[number % len(there)]
-            gone[number] = there.pop(number)
+        if verb == "add" and number not in expected_entries and number not in gone:
+            expected_entries[number] = EngineJob(number, ONE_GPU, 0.0, long, float(long))
+            line.add((0, 0.0, number, expected_entries[number]))
+        elif verb == "take" and expected_entries:
+            number = sorted(expected_entries)[number % len(expected_entries)]
+            gone[number] = expected_entries.pop(number)
             line.remove(gone[number])
         elif verb == "back" and gone:
             number, job = gone.popitem()
-            there[number] = job
+            expected_entries[number] = job
             line.add((0, 0.0, number, job))
         elif verb == "tidy":
             line.tidy()
-        assert len(line) == len(there)
-        if there:
-            assert line.first[2] == min(there)
-        short = [n for n in sorted(there) if there[n].expected_s <= 4]
-        found = line.next_within(0, 4.0)
-        assert (found is None) == (not short)
-        assert found is None or line.at(found)[2] == short[0]
+        assert len(line) == len(expected_entries)
+        if expected_entries:
+            assert line.first[2] == min(expected_entries)
+        short = [n for n in sorted(expected_entries) if expected_entries[n].expected_s <= 4]
+        index = line.next_within(0, 4.0)
+        assert (index is None) == (not short)
+        assert index is None or line.at(index)[2] == short[0]
 
 
-def test_a_long_line_forgets_its_front():
+def test_long_queue_drops_its_front():
     line = OrderedJobQueue()
     jobs = [EngineJob(n, ONE_GPU, 0.0, 1.0, float(n % 1000)) for n in range(10_000)]
     for job in jobs:

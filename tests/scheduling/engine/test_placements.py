@@ -1,4 +1,4 @@
-"""Placements: what each must never do, and what each is for."""
+"""Placements: their invariants, and the purpose of each."""
 
 import dataclasses
 from collections import Counter
@@ -61,13 +61,13 @@ needs = narrow | gangs
 
 def made(name):
     usual = {ResourceRequest(gpus=1): 5.0, ResourceRequest(gpus=4, cpus=16): 2.0, ResourceRequest(gpus=8): 1.0}
-    return PLACEMENTS[name](PlacementContext(wishes=usual, guarantees={"a": 1}, elastic=True))
+    return PLACEMENTS[name](PlacementContext(typical_requests=usual, guarantees={"a": 1}, elastic=True))
 
 
 @pytest.mark.parametrize("name", PLACEMENTS)
 @given(room=rooms, need=needs, among=st.integers(0, 511) | st.just(ALL_NODES))
 @examples(40)
-def test_a_place_is_free_and_whole_and_where_it_was_asked_for(name, room, need, among):
+def test_placement_is_free_complete_and_on_allowed_nodes(name, room, need, among):
     before = list(room.free)
 
     places = made(name)(room, need, among)
@@ -91,7 +91,7 @@ def test_a_place_is_free_and_whole_and_where_it_was_asked_for(name, room, need, 
 @pytest.mark.parametrize("name", [name for name in PLACEMENTS if name not in ("cells", "tune")])
 @given(room=rooms, need=needs)
 @examples(40)
-def test_nobody_refuses_what_consolidate_places(name, room, need):
+def test_every_placement_places_what_consolidate_places(name, room, need):
     if consolidate(room, need) is not None:
         assert made(name)(room, need, ALL_NODES) is not None
 
@@ -101,7 +101,7 @@ def test_nobody_refuses_what_consolidate_places(name, room, need):
 
 @given(room=rooms, need=gangs.map(lambda need: dataclasses.replace(need, rest=0)))
 @examples(80)
-def test_a_gang_is_as_near_as_it_fits(room, need):
+def test_gang_is_placed_as_close_together_as_possible(room, need):
     places = consolidate(room, need)
 
     fitting = room.fitting_nodes(need)
@@ -115,20 +115,20 @@ def test_a_gang_is_as_near_as_it_fits(room, need):
             break
 
 
-def test_a_gang_keeps_to_one_kind_of_network_card():
+def test_gang_keeps_to_one_type_of_network_card():
     cards = ["ib", "roce", "ib", "roce", "roce"]
     mixed = NodeResources([node(n, leaf=f"l{n}", nic=nic) for n, nic in enumerate(cards)])
 
     assert [number for number, _ in consolidate(mixed, ResourceRequest(nodes=3, gpus=8))] == [1, 3, 4]
 
 
-def test_a_gang_that_no_kind_holds_crosses_rather_than_waits():
+def test_gang_crosses_network_types_if_no_type_holds_it():
     mixed = NodeResources([node(n, leaf=f"l{n}", nic=nic) for n, nic in enumerate(["ib", "roce", "ib", "roce"])])
 
     assert len(consolidate(mixed, ResourceRequest(nodes=3, gpus=8))) == 3
 
 
-def test_the_remainder_stays_near_its_gang():
+def test_remainder_stays_near_its_gang():
     near = room(*[8] * 6, leaf_size=3)
 
     places = consolidate(near, ResourceRequest(nodes=2, gpus=8, rest=4))
@@ -156,7 +156,7 @@ def need_of(pool, shape):
 @pytest.mark.parametrize("leaf_size", [0, 2, 3])
 @given(steps=steps)
 @examples(50)
-def test_whoever_is_guaranteed_nodes_finds_them_whatever_happened(leaf_size, steps):
+def test_guaranteed_nodes_are_always_available(leaf_size, steps):
     place, held = CellPlacement(VCS), []
     here = room(*[8] * 6, leaf_size=leaf_size)
     for pool, shape, leaver in steps:
@@ -170,7 +170,7 @@ def test_whoever_is_guaranteed_nodes_finds_them_whatever_happened(leaf_size, ste
 
 
 def claim_everything(here, place):
-    """Everybody takes what is still due to him, whole nodes, all at once."""
+    """All virtual clusters take their remaining whole nodes at once."""
     for pool, promised in VCS.items():
         need = need_of(pool, (1, 8))
         for _ in range(promised - here.bound.get(pool, 0).bit_count()):
@@ -181,8 +181,8 @@ def claim_everything(here, place):
 
 @given(steps=steps)
 @examples(40)
-def test_a_guaranteed_leaf_is_found_whole(steps):
-    """`a` has a leaf of three nodes, and uses it last of all."""
+def test_guaranteed_leaf_stays_whole(steps):
+    """`a` has a guaranteed leaf of three nodes and is the last to use it."""
     place = CellPlacement(VCS)
     here = room(*[8] * 6, leaf_size=3)
     for pool, shape, _ in steps:
@@ -195,7 +195,7 @@ def test_a_guaranteed_leaf_is_found_whole(steps):
     assert len({number // 3 for number, _ in places}) == 1
 
 
-def test_a_virtual_cluster_gets_no_more_than_its_nodes():
+def test_virtual_cluster_gets_no_more_than_its_nodes():
     place, here, need = CellPlacement({"a": 2}), room(*[8] * 4), need_of("a", (1, 8))
     for _ in range(2):
         here.take(place(here, need, ALL_NODES), need)
@@ -204,14 +204,14 @@ def test_a_virtual_cluster_gets_no_more_than_its_nodes():
     assert place(here, need_of("", (1, 8)), ALL_NODES) is not None
 
 
-def test_who_has_no_guarantee_breaks_the_broken_leaf_first():
+def test_job_without_guarantee_uses_the_most_broken_leaf_first():
     place, here = CellPlacement({"a": 2}), room(8, 8, 8, 4, leaf_size=2)
 
     assert place(here, need_of("", (1, 8)), ALL_NODES) == ((2, 8),)
 
 
 def test_plain_quotas_meet_scattered_nodes_where_cells_do_not():
-    """The sharing anomaly: four small jobs of others leave no node whole under `spread`, and two under cells."""
+    """The sharing anomaly: four small jobs of other teams leave no node whole with `spread`, and two with `cells`."""
     here, apart, place = room(*[8] * 4), room(*[8] * 4), CellPlacement({"a": 2})
     small = need_of("", (1, 1))
     for _ in range(4):
@@ -229,14 +229,14 @@ def test_fragmentation_is_what_typical_jobs_cannot_use():
     usual = Fragmentation({ResourceRequest(gpus=8): 1, ResourceRequest(gpus=1): 1, ResourceRequest(gpus=2, cpus=8): 2})
 
     assert usual.of(8, 64, 0) == 0
-    assert usual.of(4, 64, 0) == pytest.approx(4 * 0.25)  # not for who wants 8
-    assert usual.of(4, 7, 0) == pytest.approx(4 * 0.75)  # nor for who wants 8 CPUs
+    assert usual.of(4, 64, 0) == pytest.approx(4 * 0.25)  # unusable for requests of 8 GPUs
+    assert usual.of(4, 7, 0) == pytest.approx(4 * 0.75)  # unusable for requests of 8 CPUs as well
     assert usual.of(0, 0, 0) == 0
 
 
 @given(room=rooms, need=narrow, usual=st.dictionaries(narrow, st.integers(1, 9), max_size=5))
 @examples(80)
-def test_no_other_node_would_raise_the_fragmentation_less(room, need, usual):
+def test_no_other_node_increases_fragmentation_less(room, need, usual):
     place = GradientPlacement(usual)
     whole = Fragmentation(usual)
 
@@ -252,7 +252,7 @@ def test_no_other_node_would_raise_the_fragmentation_less(room, need, usual):
         assert rise(places[0][0]) == pytest.approx(best)
 
 
-def test_the_gradient_keeps_whole_nodes_for_those_who_want_them():
+def test_gradient_keeps_nodes_whole_for_jobs_that_need_them():
     place = GradientPlacement({ResourceRequest(gpus=8): 1, ResourceRequest(gpus=1): 1})
 
     assert place(room(8, 3, 5), ResourceRequest(gpus=1), ALL_NODES) == ((1, 1),)
@@ -265,25 +265,25 @@ def test_the_gradient_keeps_whole_nodes_for_those_who_want_them():
     st.lists(st.tuples(st.integers(1, 4), st.integers(0, 200)), max_size=4).filter(lambda j: sum(g for g, _ in j) <= 8)
 )
 @examples(80)
-def test_nobody_gets_less_than_the_part_of_his_gpus_nor_more_than_he_asked(asked):
-    given = cpu_memory_grants(64, GPUS, asked)
+def test_grant_is_between_the_gpu_fraction_and_the_request(asked):
+    grants = cpu_memory_grants(64, GPUS, asked)
 
-    assert sum(given) <= 64 + 1e-6
-    for (held, want), got in zip(asked, given, strict=True):
+    assert sum(grants) <= 64 + 1e-6
+    for (held, want), got in zip(asked, grants, strict=True):
         assert min(want, 8 * held) - 1e-9 <= got <= want + 1e-9
     if sum(want for _, want in asked) >= 64:
-        assert sum(given) == pytest.approx(min(64, sum(want for _, want in asked)))
+        assert sum(grants) == pytest.approx(min(64, sum(want for _, want in asked)))
 
 
 @given(room=rooms, need=narrow.filter(lambda need: need.gpus))
 @examples(80)
-def test_gpus_are_never_left_idle_for_want_of_cpus(room, need):
+def test_gpus_are_never_idle_for_lack_of_cpus(room, need):
     bare = ResourceRequest(gpus=need.gpus, cpus=0)
 
     assert (TunePlacement(elastic=True)(room, need, ALL_NODES) is None) == (consolidate(room, bare) is None)
 
 
-def test_tune_prefers_the_fullest_node_that_holds_all_that_is_asked():
+def test_tune_prefers_the_fullest_node_that_fits_everything():
     here = NodeResources([node(0, free=2, cpus=4), node(1, free=4, cpus=40), node(2, free=4, cpus=20), node(3)])
     need = ResourceRequest(gpus=2, cpus=16)
 
@@ -303,8 +303,8 @@ def turn(placement, jobs, *free, policy="fifo", **fields):
     return engine
 
 
-def test_the_solver_moves_what_is_not_carried_out_yet():
-    """Greedy puts both narrow jobs on one node for their GPUs, and no node is left with 54 CPUs."""
+def test_solver_moves_jobs_started_in_the_same_turn():
+    """Greedy puts both narrow jobs on one node by their GPUs, so no node has 54 CPUs left."""
     greedy = turn(
         consolidate,
         [ResourceRequest(gpus=2, cpus=10), ResourceRequest(gpus=4, cpus=30), ResourceRequest(gpus=4, cpus=50)],
@@ -334,7 +334,7 @@ def cpus_used(engine):
 @pytest.mark.parametrize("policy", ["fifo", "fifo-skip"])
 @given(jobs=st.lists(narrow | gangs, max_size=6), free=st.lists(st.integers(0, 8), min_size=2, max_size=4))
 @examples(25)
-def test_the_solver_is_never_worse_than_greedy_and_never_overbooks(policy, jobs, free):
+def test_solver_is_never_worse_than_greedy_and_never_overbooks(policy, jobs, free):
     greedy, exact = (turn(place, jobs, *free, policy=policy) for place in (consolidate, ExactPlacement()))
 
     if policy == "fifo":  # the same, and then perhaps more
@@ -345,7 +345,7 @@ def test_the_solver_is_never_worse_than_greedy_and_never_overbooks(policy, jobs,
     assert all(left >= 0 for left in exact.room.cpus)
 
 
-def test_the_solver_is_not_asked_while_greedy_finds_a_place():
+def test_solver_is_not_called_while_greedy_finds_a_place():
     place = ExactPlacement()
 
     turn(place, [ResourceRequest(gpus=4)] * 3, 8, 8)
@@ -353,7 +353,7 @@ def test_the_solver_is_not_asked_while_greedy_finds_a_place():
     assert place.asked == 0
 
 
-def test_the_solver_fills_the_most_gpus_when_not_all_fit():
+def test_solver_fills_the_most_gpus_if_not_all_fit():
     places = solve_placements(
         room(8, 4), [(ResourceRequest(gpus=8), ALL_NODES), (ResourceRequest(gpus=5), ALL_NODES)], all_of_them=False
     )
@@ -365,8 +365,8 @@ def test_the_solver_fills_the_most_gpus_when_not_all_fit():
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_every_placement_decides_for_live_clusters(placement):
-    asked = WaitingJob(
+def test_every_placement_works_on_live_clusters(placement):
+    waiting_job = WaitingJob(
         id=1,
         name="j1",
         team="a",
@@ -382,7 +382,7 @@ def test_every_placement_decides_for_live_clusters(placement):
     picture = ClusterSnapshot(
         now=NOON,
         nodes=(node(0, free=4), node(1), node(2)),
-        waiting=(asked,),
+        waiting=(waiting_job,),
         running=(held,),
         quotas=(QuotaView(team="a", kind=None, gpus=16), QuotaView(team="b", kind=None, gpus=8)),
         placement=placement,
@@ -393,7 +393,7 @@ def test_every_placement_decides_for_live_clusters(placement):
     assert {node: len(gpus) for node, gpus in decided.starts[0].places.items()} == {1: 8, 2: 8}
 
 
-def test_on_a_live_cluster_a_team_finds_the_nodes_of_its_quota():
+def test_team_gets_the_nodes_of_its_quota_on_a_live_cluster():
     small = [
         WaitingJob(
             id=n, name=f"j{n}", team="b", kind=JobKind.OTHER, need=ResourceRequest(gpus=8), priority=0,

@@ -1,4 +1,4 @@
-"""The plan behind conservative backfilling: sets of nodes promise what whole rooms would."""
+"""The plan behind conservative backfilling: node sets give the same reservations as exact resources."""
 
 import math
 
@@ -29,14 +29,14 @@ asked = st.lists(st.tuples(needs, takes), min_size=1, max_size=60)
 
 
 def looks_closer(room, need, among):
-    """The same answers, from a placement of which the plan does not know that sets of nodes are enough for it."""
+    """Gives the same results as the default, but the plan does not know that node sets are sufficient for it."""
     return consolidate(room, need, among)
 
 
 def plan(holders, placement):
     free = [GPUS] * NODES
-    there = [NodeView(id=n, name=f"n{n}", gpus=GPUS, free_gpus=(), free_cpus=0, free_memory_mb=0) for n in range(NODES)]
-    room = NodeResources(there)
+    nodes = [NodeView(id=n, name=f"n{n}", gpus=GPUS, free_gpus=(), free_cpus=0, free_memory_mb=0) for n in range(NODES)]
+    room = NodeResources(nodes)
     engine = Engine(room, ConservativeRules(), placement=placement)
     running = []
     for node, gpus, takes_s in holders:
@@ -52,23 +52,23 @@ def plan(holders, placement):
 
 @given(holders=held, jobs=asked)
 @examples(200)
-def test_sets_of_nodes_promise_what_whole_rooms_do(holders, jobs):
-    told = []
+def test_node_sets_give_the_same_reservations_as_exact_resources(holders, jobs):
+    starts = []
     for placement, kind in ((consolidate, GpuOnlyTimeline), (looks_closer, ExactTimeline)):
         engine, made = plan(holders, placement)
         assert isinstance(made.rooms, kind)
         waiting = [EngineJob(number, engine.ask(need), 0.0, takes, takes) for number, (need, takes) in enumerate(jobs)]
         begins = [made.promise(job) for job in waiting]
         places = [made.starts[job][1].places if job in made.starts else None for job in waiting]
-        told.append((begins, places, made.times, [made.rooms.usable(at) for at in range(len(made.times))]))
+        starts.append((begins, places, made.times, [made.rooms.usable(at) for at in range(len(made.times))]))
 
-    assert told[0] == told[1]
+    assert starts[0] == starts[1]
 
 
 @given(holders=held, jobs=asked, until=st.integers(0, 40))
 @examples(100)
-def test_they_do_so_after_time_has_passed_too(holders, jobs, until):
-    told = []
+def test_node_sets_give_the_same_reservations_after_time_has_passed(holders, jobs, until):
+    starts = []
     for placement in (consolidate, looks_closer):
         engine, made = plan(holders, placement)
         waiting = [EngineJob(number, engine.ask(need), 0.0, takes, takes) for number, (need, takes) in enumerate(jobs)]
@@ -76,6 +76,6 @@ def test_they_do_so_after_time_has_passed_too(holders, jobs, until):
         begins = [made.promise(job) for job in waiting[:half]]
         made.advance_to(max(at for at in made.times if at <= until))
         begins += [made.promise(job) for job in waiting[half:]]
-        told.append((begins, [made.starts[job][1].places for job in waiting if job in made.starts], made.times))
+        starts.append((begins, [made.starts[job][1].places for job in waiting if job in made.starts], made.times))
 
-    assert told[0] == told[1]
+    assert starts[0] == starts[1]

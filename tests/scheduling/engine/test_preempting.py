@@ -1,4 +1,4 @@
-"""Giving way: asked for a checkpoint first, stopped after it or after the grace, back at the old place in the queue."""
+"""Preemption: a checkpoint is requested first, then the job is stopped and returns to its old place in the queue."""
 
 from datetime import timedelta
 
@@ -30,7 +30,7 @@ def known_to(slurm, attempt):
 
 @pytest.fixture
 def victim(cluster, slurm):
-    """It runs everywhere, and saves checkpoints."""
+    """A job that fits everywhere and saves checkpoints."""
     attempt = make.running(make.job(nodes=4, gpus_per_node=8, preemptible=True, checkpoint_dir="/ckpt"))
     return known_to(slurm, attempt)
 
@@ -41,7 +41,7 @@ def urgent(victim):
 
 
 def giving_way(victim, urgent):
-    """A policy that finds that the one must give way to the other."""
+    """A policy that preempts the victim for the urgent job."""
     stop = StopDecision(job_id=victim.job_id, why=f"It gives way to {urgent.public_id}.", for_job=urgent.pk)
     return lambda picture: TurnDecisions(
         stops=(stop,), waits=(WaitDecision(job_id=urgent.pk, reason="Resources", why="Soon."),)
@@ -68,7 +68,7 @@ def state_of(job):
     return Job.objects.get(pk=job.pk)
 
 
-def test_it_is_asked_first_and_stopped_when_its_grace_is_over(cluster, slurm, victim, urgent):
+def test_victim_is_signalled_first_and_stopped_after_its_grace_period(cluster, slurm, victim, urgent):
     assert preempt(cluster, victim, urgent) == 1
     deliver(cluster, slurm)
     assert (slurm.signalled, slurm.cancelled) == ([(victim.backend_id, "USR1")], [])
@@ -81,7 +81,7 @@ def test_it_is_asked_first_and_stopped_when_its_grace_is_over(cluster, slurm, vi
     assert len(slurm.signalled) == 1
 
 
-def test_a_checkpoint_in_remote_storage_ends_the_grace(cluster, slurm, victim, urgent):
+def test_remote_checkpoint_ends_the_grace_period(cluster, slurm, victim, urgent):
     preempt(cluster, victim, urgent)
     saved(victim, durable=False)
     deliver(cluster, slurm, timedelta(seconds=1))
@@ -93,7 +93,7 @@ def test_a_checkpoint_in_remote_storage_ends_the_grace(cluster, slurm, victim, u
     assert slurm.cancelled == [victim.backend_id]
 
 
-def test_a_checkpoint_from_before_the_ask_does_not(cluster, slurm, victim, urgent):
+def test_earlier_checkpoint_does_not_end_the_grace_period(cluster, slurm, victim, urgent):
     saved(victim)
 
     preempt(cluster, victim, urgent)
@@ -108,12 +108,12 @@ def test_a_checkpoint_from_before_the_ask_does_not(cluster, slurm, victim, urgen
         ({"checkpoint_signal": "B:TERM@5"}, "USR1@60", "B:TERM"),
         ({"checkpoint_signal": "usr2"}, "", "USR2"),
         ({"checkpoint_interval": 600}, "USR1@60", "USR1"),
-        ({"checkpoint_dir": "/ckpt"}, "", None),  # its cluster asks nobody
-        ({}, "USR1@60", None),  # it saves nothing that would be worth waiting for
+        ({"checkpoint_dir": "/ckpt"}, "", None),  # its cluster sends no signals
+        ({}, "USR1@60", None),  # it saves no checkpoints worth waiting for
         ({"checkpoint_signal": "USR1@0"}, "USR1@60", None),
     ],
 )
-def test_a_job_says_how_it_wants_to_be_asked(cluster, slurm, asked, cluster_says, signalled):
+def test_job_chooses_its_signal_and_grace_period(cluster, slurm, asked, cluster_says, signalled):
     cluster = make.cluster(checkpoint_signal=cluster_says)
     attempt = known_to(slurm, make.running(make.job(gpus_per_node=1, **asked)))
 
@@ -124,8 +124,8 @@ def test_a_job_says_how_it_wants_to_be_asked(cluster, slurm, asked, cluster_says
     assert bool(slurm.cancelled) is (signalled is None)
 
 
-def test_it_goes_back_to_its_old_place_and_the_events_say_for_whom(cluster, slurm, victim, urgent):
-    came = victim.job.submitted_at
+def test_victim_returns_to_its_place_and_events_name_the_other_job(cluster, slurm, victim, urgent):
+    submitted_at = victim.job.submitted_at
     preempt(cluster, victim, urgent)
     assert Flag.SIGNALING in state_of(victim.job).flags
 
@@ -133,13 +133,13 @@ def test_it_goes_back_to_its_old_place_and_the_events_say_for_whom(cluster, slur
     sync_cluster_once(cluster, slurm, clock.now())
 
     job = state_of(victim.job)
-    assert (job.state, job.flags, job.submitted_at, job.requeues) == (State.PENDING, ["REQUEUED"], came, 0)
-    asked = Event.objects.get(what="job.preempt_asked")
-    assert asked.detail == {"for": urgent.public_id, "grace_s": 60}
-    assert urgent.public_id in asked.why
+    assert (job.state, job.flags, job.submitted_at, job.requeues) == (State.PENDING, ["REQUEUED"], submitted_at, 0)
+    event = Event.objects.get(what="job.preempt_asked")
+    assert event.detail == {"for": urgent.public_id, "grace_s": 60}
+    assert urgent.public_id in event.why
 
 
-def test_who_is_being_stopped_is_told_apart_and_not_stopped_twice(cluster, victim, urgent):
+def test_stopping_job_is_marked_and_not_stopped_twice(cluster, victim, urgent):
     preempt(cluster, victim, urgent)
 
     assert [job.stopping for job in snapshot.take_snapshot(cluster, clock.now()).running] == [True]
@@ -147,7 +147,7 @@ def test_who_is_being_stopped_is_told_apart_and_not_stopped_twice(cluster, victi
     assert Deed.objects.filter(kind="cancel").count() == 1
 
 
-def test_a_stop_that_hangs_no_longer_counts_as_room_that_comes_free(cluster, victim, urgent):
+def test_gpus_of_a_hanging_stop_do_not_count_as_coming_free(cluster, victim, urgent):
     preempt(cluster, victim, urgent)
     Deed.objects.filter(kind="cancel").update(tries=MAX_STOP_TRIES)
 
@@ -158,7 +158,7 @@ def test_a_stop_that_hangs_no_longer_counts_as_room_that_comes_free(cluster, vic
     assert list(Job.objects.hanging(Deed.objects.hanging())) == [victim.job]
 
 
-def test_a_stop_that_hung_and_ended_after_all_is_nobodys_trouble(cluster, slurm, victim, urgent):
+def test_hanging_stop_that_ends_leaves_no_trouble(cluster, slurm, victim, urgent):
     preempt(cluster, victim, urgent)
     Deed.objects.filter(kind="cancel").update(tries=MAX_STOP_TRIES)
     slurm.end(victim.key, State.CANCELLED, clock.now(), signal=15)
@@ -168,7 +168,7 @@ def test_a_stop_that_hung_and_ended_after_all_is_nobodys_trouble(cluster, slurm,
     assert not Job.objects.hanging(Deed.objects.hanging()).exists()
 
 
-def test_a_policy_learns_when_work_was_last_saved(cluster, victim):
+def test_policy_gets_the_time_of_the_last_checkpoint(cluster, victim):
     assert snapshot.take_snapshot(cluster, clock.now()).running[0].saved_at is None
 
     saved(victim)
@@ -177,7 +177,7 @@ def test_a_policy_learns_when_work_was_last_saved(cluster, victim):
     assert Attempt.objects.get().saved_step == 7
 
 
-def test_nobody_gives_way_to_a_job_that_went_away_meanwhile(cluster, victim, urgent):
+def test_no_job_is_preempted_for_a_job_that_was_withdrawn(cluster, victim, urgent):
     def withdraw(picture):
         job_actions.cancel(state_of(urgent), author=make.author())
         return giving_way(victim, urgent)(picture)
@@ -186,7 +186,7 @@ def test_nobody_gives_way_to_a_job_that_went_away_meanwhile(cluster, victim, urg
     assert Attempt.objects.get(pk=victim.pk).stop_as == ""
 
 
-def test_a_worker_that_lost_its_lease_stops_nobody(cluster, victim, urgent):
+def test_worker_without_its_lease_stops_no_job(cluster, victim, urgent):
     def lost():
         raise LeaseLost("over")
 
@@ -195,7 +195,7 @@ def test_a_worker_that_lost_its_lease_stops_nobody(cluster, victim, urgent):
     assert not Deed.objects.filter(kind__in=("cancel", "signal")).exists()
 
 
-def test_a_person_who_cancels_does_not_wait_for_the_grace(cluster, slurm, victim, urgent):
+def test_user_cancel_does_not_wait_for_the_grace_period(cluster, slurm, victim, urgent):
     preempt(cluster, victim, urgent)
 
     job_actions.cancel(state_of(victim.job), author=make.author())
@@ -205,14 +205,14 @@ def test_a_person_who_cancels_does_not_wait_for_the_grace(cluster, slurm, victim
     assert Attempt.objects.get(pk=victim.pk).stop_as == State.CANCELLED
 
 
-def test_the_scheduler_does_not_overrule_a_persons_cancel(cluster, victim, urgent):
+def test_scheduler_does_not_override_a_user_cancel(cluster, victim, urgent):
     job_actions.cancel(victim.job, author=make.author())
 
     assert preempt(cluster, victim, urgent) == 0
     assert Attempt.objects.get(pk=victim.pk).stop_as == State.CANCELLED
 
 
-def test_who_has_not_begun_yet_is_withdrawn_before_the_cluster_hears_of_him(cluster, slurm):
+def test_unsubmitted_attempt_is_withdrawn_without_contacting_the_cluster(cluster, slurm):
     attempt = make.attempt(make.job(gpus_per_node=1, checkpoint_dir="/ckpt"))
 
     preempt(cluster, attempt, make.job(gpus_per_node=8))
@@ -222,7 +222,7 @@ def test_who_has_not_begun_yet_is_withdrawn_before_the_cluster_hears_of_him(clus
     assert state_of(attempt.job).state == State.PENDING
 
 
-def test_a_cluster_that_cannot_signal_stops_it_after_the_grace_all_the_same(cluster, slurm, victim, urgent):
+def test_cluster_without_signals_stops_the_job_after_the_grace_period(cluster, slurm, victim, urgent):
     slurm.before = failing(RequestRejected("speaks v0.0.38"), "signal")
     preempt(cluster, victim, urgent)
 
@@ -233,7 +233,7 @@ def test_a_cluster_that_cannot_signal_stops_it_after_the_grace_all_the_same(clus
     assert slurm.cancelled == [victim.backend_id]
 
 
-def test_an_ask_that_could_not_be_brought_in_time_is_dropped(cluster, slurm, victim, urgent):
+def test_signal_that_was_not_delivered_in_time_is_dropped(cluster, slurm, victim, urgent):
     preempt(cluster, victim, urgent)
     slurm.before = failing(ClusterUnreachable("gone"), "signal")
     with pytest.raises(ClusterUnreachable):
@@ -248,10 +248,10 @@ def test_an_ask_that_could_not_be_brought_in_time_is_dropped(cluster, slurm, vic
     assert not Deed.objects.open().filter(kind="signal").exists()
 
 
-def test_advice_says_who_would_be_stopped_and_stops_nobody(cluster, victim, urgent):
+def test_advice_mode_names_victims_and_stops_none(cluster, victim, urgent):
     cluster.mode = "advise"
 
     schedule_once(cluster, giving_way(victim, urgent), clock.now(), lambda: None)
 
-    assert state_of(urgent).why == f"Acme would stop {victim.job.public_id} to make room for it."
+    assert state_of(urgent).why == f"Acme would preempt {victim.job.public_id} to start it."
     assert Attempt.objects.get(pk=victim.pk).stop_as == ""

@@ -1,4 +1,4 @@
-"""Two schedulers on one cluster: both have looked before either acts, and the database decides who was first."""
+"""Two schedulers on one cluster: both read before either writes, and the database decides which was first."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def together(*works: Callable[[], object]) -> list[object]:
-    """Each in a thread and a database session of its own; what each returned or raised."""
+    """Run both, each in a thread with its own database session. Return what each returned or raised."""
     results: list[object] = [None] * len(works)
 
     def run(place: int, work: Callable[[], object]) -> None:
@@ -41,7 +41,7 @@ def together(*works: Callable[[], object]) -> list[object]:
 
 
 def waiting_for_the_other(barrier: threading.Barrier):
-    """The cluster's policy, but nobody acts before everybody has decided."""
+    """The cluster's policy, but no scheduler writes before all have decided."""
 
     def policy(picture):
         decided = LIVE_POLICIES["fifo"](picture)
@@ -57,7 +57,7 @@ def one_live_holder_each() -> bool:
 
 
 @pytest.mark.parametrize("gpus", [1, 8])
-def test_two_schedulers_that_decided_the_same_start_each_job_once(gpus):
+def test_two_schedulers_with_equal_decisions_start_each_job_once(gpus):
     cluster = make.cluster()
     make.jobs(*[{"gpus_per_node": gpus} for _ in range(12)], cluster=cluster)
     policy = waiting_for_the_other(threading.Barrier(2))
@@ -71,7 +71,7 @@ def test_two_schedulers_that_decided_the_same_start_each_job_once(gpus):
     assert one_live_holder_each()
 
 
-def test_schedulers_that_decided_differently_never_share_a_gpu():
+def test_schedulers_with_different_decisions_never_share_a_gpu():
     cluster = make.cluster(nodes=1)
     make.jobs(*[{"gpus_per_node": 4} for _ in range(4)], cluster=cluster)
     barrier = threading.Barrier(2)
@@ -95,7 +95,7 @@ def test_schedulers_that_decided_differently_never_share_a_gpu():
     assert one_live_holder_each()
 
 
-def test_who_lost_the_lease_while_thinking_decides_nothing():
+def test_scheduler_that_lost_its_lease_decides_nothing():
     cluster = make.cluster()
     make.jobs(*[{"gpus_per_node": 1} for _ in range(4)], cluster=cluster)
     name = f"cluster:{cluster.pk}"
@@ -112,14 +112,14 @@ def test_who_lost_the_lease_while_thinking_decides_nothing():
     assert worked == 4 == Attempt.objects.count()
 
 
-def test_of_many_who_want_the_lease_one_gets_it():
+def test_only_one_of_many_schedulers_gets_the_lease():
     make.cluster()
     barrier = threading.Barrier(6)
 
     def take(holder: str) -> int | None:
         barrier.wait(timeout=PATIENCE_S)
         taken = Lease.take("cluster:1", holder, TURN_LEASE)
-        barrier.wait(timeout=PATIENCE_S)  # whose session ends has given up his lease, too
+        barrier.wait(timeout=PATIENCE_S)  # the end of a session also releases its lease
         return taken and taken.term
 
     terms = together(*[lambda holder=f"w{n}": take(holder) for n in range(6)])

@@ -1,0 +1,1 @@
+"""Tests of the GPU-hour ledger and the reports based on it."""

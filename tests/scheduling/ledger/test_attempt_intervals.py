@@ -1,4 +1,4 @@
-"""What of an attempt's time was work, and what of the work was kept."""
+"""Which of an attempt's time was work, and which of the work was kept."""
 
 import pytest
 
@@ -9,54 +9,54 @@ WORKED = {"promised": 0, "confirmed": 5, "first_step": 10}
 
 
 def spent(one, end=100):
-    """One GPU, held from the promise to the end."""
+    """One GPU, held from the promised start to the end."""
     held = GpuAllocation(1, one.promised, one.ended or end, (0,))
     facts = LedgerInput(
         machines=[NodeHistory(name="n", capacity=((0, 1),), holdings=[held])], lives={1: bucket_intervals(one)}
     )
-    found = sum_by_key(ledger_entries(facts, 0, end), lambda _: 0)[0]
-    return {bucket: part for bucket, part in found.items() if bucket != Bucket.FREE}
+    sums_by_bucket = sum_by_key(ledger_entries(facts, 0, end), lambda _: 0)[0]
+    return {bucket: part for bucket, part in sums_by_bucket.items() if bucket != Bucket.FREE}
 
 
-def test_until_the_first_step_it_starts_up():
+def test_time_until_the_first_step_is_start_up():
     assert spent(AttemptHistory(**WORKED)) == {Bucket.START_UP: 10, Bucket.PRODUCTIVE: 90}
 
 
-def test_without_reports_it_starts_up_until_the_cluster_runs_it():
+def test_start_up_without_step_reports_ends_when_the_cluster_runs_it():
     assert spent(AttemptHistory(promised=0, confirmed=5)) == {Bucket.START_UP: 5, Bucket.PRODUCTIVE: 95}
 
 
-def test_what_never_ran_only_started_up():
+def test_attempt_that_never_ran_is_start_up_only():
     assert spent(AttemptHistory(promised=0, ended=40, kept=False)) == {Bucket.START_UP: 40}
 
 
-def test_starting_after_a_failure_is_recovery_under_its_cause():
+def test_start_after_a_failure_is_recovery_under_its_cause():
     facts = bucket_intervals(AttemptHistory(**WORKED, after="ECCError"))
 
     assert (facts[0].bucket, facts[0].cause) == (Bucket.RECOVERY, "ECCError")
 
 
-def test_a_failure_loses_what_came_after_the_last_save():
+def test_failure_loses_work_since_the_last_checkpoint():
     done = AttemptHistory(**WORKED, ended=90, kept=False, saved=60, cause="NVLinkError")
 
     assert spent(done) == {Bucket.START_UP: 10, Bucket.PRODUCTIVE: 50, Bucket.LOST_WORK: 30}
 
 
-def test_a_failure_without_any_save_loses_everything_but_its_start():
+def test_failure_without_checkpoint_loses_all_work_after_start_up():
     assert spent(AttemptHistory(**WORKED, ended=90, kept=False)) == {Bucket.START_UP: 10, Bucket.LOST_WORK: 80}
 
 
-def test_an_end_that_somebody_wanted_loses_nothing():
+def test_intended_end_loses_nothing():
     assert spent(AttemptHistory(**WORKED, ended=90, saved=60)) == {Bucket.START_UP: 10, Bucket.PRODUCTIVE: 80}
 
 
-def test_a_hang_before_the_end_is_hung_and_not_lost():
+def test_hang_before_the_end_counts_as_hung_not_lost():
     done = AttemptHistory(**WORKED, ended=90, kept=False, saved=60, hangs=[(70, 90)])
 
     assert spent(done) == {Bucket.START_UP: 10, Bucket.PRODUCTIVE: 50, Bucket.LOST_WORK: 10, Bucket.HUNG: 20}
 
 
-def test_of_slow_steps_only_the_excess_is_slow():
+def test_only_the_excess_of_slow_steps_is_slow():
     slow = SlowPeriod(start=20, end=80, observed=1.5, expected=1.0)
 
     assert spent(AttemptHistory(**WORKED, slows=[slow])) == {
@@ -67,13 +67,13 @@ def test_of_slow_steps_only_the_excess_is_slow():
 
 
 @pytest.mark.parametrize(("observed", "expected"), [(1.0, 1.0), (0.8, 1.0), (1.0, 0.0)])
-def test_a_pace_that_is_not_above_its_prediction_costs_nothing(observed, expected):
+def test_pace_as_predicted_costs_nothing(observed, expected):
     slow = SlowPeriod(start=20, end=80, observed=observed, expected=expected)
 
     assert Bucket.SLOW not in spent(AttemptHistory(**WORKED, slows=[slow]))
 
 
-def test_standing_still_to_save_and_idling_are_told_apart():
+def test_checkpoint_stalls_and_idle_time_are_distinguished():
     assert spent(AttemptHistory(**WORKED, stalls=[(20, 25), (50, 55)], idles=[(22, 30)])) == {
         Bucket.START_UP: 10,
         Bucket.CHECKPOINT_STALL: 10,

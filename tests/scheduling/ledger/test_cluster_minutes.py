@@ -1,4 +1,4 @@
-"""A cluster minute by minute: what is written down, once, and what the series of it says."""
+"""Per-minute records of a cluster, and the series computed from them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def minute(at, **fields):
     return Minute.objects.create(cluster=make.cluster(), at=at, **seen | fields)
 
 
-def test_a_minute_says_what_is_held_busy_running_and_wanted():
+def test_minute_records_held_busy_running_and_requested():
     make.running(make.job(gpus_per_node=8))
     make.jobs({"nodes": 2, "gpus_per_node": 4}, {"gpus_per_node": 1})
     now = clock.now()
@@ -35,14 +35,14 @@ def test_a_minute_says_what_is_held_busy_running_and_wanted():
     assert row.at == interval_start(now, 60)
 
 
-def test_a_minute_is_written_once_and_the_next_one_again():
+def test_each_minute_is_written_once():
     make.cluster()
     now = clock.now()
 
     assert [record_minutes_once(now), record_minutes_once(now), record_minutes_once(now + MINUTE)] == [1, 0, 1]
 
 
-def test_a_cluster_that_came_within_the_minute_is_written_too():
+def test_cluster_added_within_the_minute_is_written_too():
     make.cluster()
     now = clock.now()
     record_minutes_once(now)
@@ -52,7 +52,7 @@ def test_a_cluster_that_came_within_the_minute_is_written_too():
     assert set(Minute.objects.values_list("cluster__name", flat=True)) == {"seren", "kalos"}
 
 
-def test_gpus_that_are_down_and_those_nobody_measures_are_told_apart():
+def test_gpus_that_are_down_and_unmeasured_gpus_are_distinguished():
     make.node("seren-001", state="DOWN")
     make.node("seren-002", drain_asked=True)
 
@@ -62,7 +62,7 @@ def test_gpus_that_are_down_and_those_nobody_measures_are_told_apart():
     assert (row.closed, row.busy) == (16, None)
 
 
-def test_of_a_node_only_the_newest_sample_of_the_minute_counts():
+def test_only_the_newest_sample_of_a_node_counts():
     now, node = clock.now(), make.node()
     for before_s, percent in ((90, 0.0), (30, 20.0), (15, 80.0)):
         Sample.objects.create(node=node, at=now - timedelta(seconds=before_s), gpu_util=[percent])
@@ -72,13 +72,13 @@ def test_of_a_node_only_the_newest_sample_of_the_minute_counts():
     assert Minute.objects.get().busy == 80.0
 
 
-def test_minutes_are_forgotten_after_a_month():
+def test_minutes_are_deleted_after_a_month():
     now = clock.now()
     minute(now - MINUTE_RETENTION - MINUTE)
-    kept = minute(now - MINUTE_RETENTION + MINUTE)
+    recent = minute(now - MINUTE_RETENTION + MINUTE)
 
     assert delete_old_minutes(now) == 1
-    assert Minute.objects.get() == kept
+    assert Minute.objects.get() == recent
 
 
 # --- as a series
@@ -90,34 +90,34 @@ def course(hours, most=400):
     return cluster_minutes.cluster_usage_series(make.cluster(), timedelta(hours=hours), most, NOW)
 
 
-def test_a_series_has_a_mean_for_each_step_and_gaps_where_nobody_looked():
+def test_series_has_a_mean_per_step_and_gaps_without_data():
     for ago, held in ((0.5, 8), (6, 8), (7, 16), (13, 24)):
         minute(NOW - ago * MINUTE, held=held)
 
-    found = course(24)
+    series = course(24)
 
-    assert (found.step_s, len(found.values["held"])) == (300, 288)
-    assert found.begin == datetime(2026, 11, 20, 12, 5, tzinfo=UTC)
-    assert found.values["held"][-4:] == [24.0, None, 12.0, 8.0]
-    assert found.values["busy"][-3:] == [None, None, None]
+    assert (series.step_s, len(series.values["held"])) == (300, 288)
+    assert series.begin == datetime(2026, 11, 20, 12, 5, tzinfo=UTC)
+    assert series.values["held"][-4:] == [24.0, None, 12.0, 8.0]
+    assert series.values["busy"][-3:] == [None, None, None]
 
 
 @pytest.mark.parametrize(("hours", "step_s"), [(1, 60), (6, 60), (24, 300), (168, 1800), (744, 7200)])
-def test_the_longer_the_time_the_longer_the_steps(hours, step_s):
-    found = course(hours)
+def test_longer_periods_have_longer_steps(hours, step_s):
+    series = course(hours)
 
-    assert found.step_s == step_s
-    assert hours * 3600 / step_s - 1 <= len(found.values["gpus"]) <= 400
+    assert series.step_s == step_s
+    assert hours * 3600 / step_s - 1 <= len(series.values["gpus"]) <= 400
 
 
-def test_a_series_ends_with_the_step_we_are_in_and_holds_nothing_older():
+def test_series_ends_with_the_current_step_and_has_no_older_data():
     minute(NOW - timedelta(hours=2), held=32)
     minute(NOW - MINUTE, held=8)
 
     assert [one for one in course(1).values["held"] if one is not None] == [8.0]
 
 
-def test_the_series_is_that_of_its_own_cluster():
+def test_series_covers_only_its_own_cluster():
     minute(NOW - MINUTE, held=8)
     kalos = make.cluster("kalos", nodes=1)
 

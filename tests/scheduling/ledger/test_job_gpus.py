@@ -1,4 +1,4 @@
-"""The GPUs of a job: where it holds them, what telemetry says of them and of no others, what it has cost."""
+"""The GPUs of a job: where it holds them, their telemetry, and their cost."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def page(one, name="ada"):
     return browser(name).get(f"/jobs/{one.job}/gpus/")
 
 
-# --- what it has cost
+# --- cost
 
 
 def test_every_gpu_hour_of_a_job_is_in_one_bucket():
@@ -59,19 +59,19 @@ def test_every_gpu_hour_of_a_job_is_in_one_bucket():
 
     assert sum(held.values()) / ledger_facts.US_PER_HOUR == pytest.approx(8, abs=0.5)
     assert set(held) <= {Bucket.PRODUCTIVE, Bucket.START_UP}
-    assert "GPU-hours over all its attempts" in page(one).content.decode()
+    assert "GPU-hours in all attempts" in page(one).content.decode()
 
 
-def test_where_a_gpu_hour_has_a_price_the_job_says_what_it_cost():
+def test_job_shows_its_cost_if_gpu_hours_have_a_price():
     one = running(hours=2)
     assert "USD" not in page(one).content.decode()
 
     Cluster.objects.update(gpu_hour_price=2.0)
 
-    assert re.search(r"<b>16\.\d\d USD</b> over all its attempts", page(one).content.decode())
+    assert re.search(r"<b>16\.\d\d USD</b> in all attempts", page(one).content.decode())
 
 
-def test_what_a_failure_threw_away_is_lost_and_stays_in_the_cost():
+def test_work_lost_in_a_failure_stays_in_the_cost():
     one = make.ended(make.job(by="ada", gpus_per_node=4), state="FAILED", exit_code=1)
     since = clock.now() - 3 * HOUR
     Attempt.objects.filter(pk=one.pk).update(promised_at=since, confirmed_at=since)
@@ -82,18 +82,18 @@ def test_what_a_failure_threw_away_is_lost_and_stays_in_the_cost():
     assert held[Bucket.LOST_WORK] / ledger_facts.US_PER_HOUR == pytest.approx(12, abs=0.5)
 
 
-def test_a_job_that_never_started_has_cost_nothing():
+def test_job_that_never_started_has_no_cost():
     job = make.job(by="ada", gpus_per_node=4)
 
     assert not ledger_facts.held_by_job(job.pk, clock.now())
     text = browser().get(f"/jobs/{job}/gpus/").content.decode()
-    assert "It has held no GPU." in text and "it has not started yet" in text
+    assert "No GPU-hours used yet." in text and "not started yet" in text
 
 
-# --- what they did
+# --- telemetry
 
 
-def test_the_series_is_that_of_its_own_gpus_while_it_held_them():
+def test_series_covers_only_the_job_own_gpus_while_held():
     one = running(hours=1)
     sampled(one, timedelta(minutes=30), [80.0, 80.0, 60.0, 60.0, 0.0, 0.0, 0.0, 0.0], gpu_power_w=[500.0] * 8)
     sampled(one, timedelta(hours=3), [1.0] * 8)
@@ -113,31 +113,31 @@ def test_the_series_is_that_of_its_own_gpus_while_it_held_them():
         (1250, 24, Resolution.HOUR),
     ],
 )
-def test_the_more_nodes_the_coarser_the_steps(nodes, hours, step):
+def test_more_nodes_mean_coarser_steps(nodes, hours, step):
     assert job_gpus._series_resolution(nodes, hours * HOUR) == step
 
 
-def test_without_telemetry_the_page_says_so_and_still_shows_where():
+def test_page_without_telemetry_still_shows_the_placement():
     one = running()
 
     text = page(one).content.decode()
 
-    assert "Nobody measured them." in text
+    assert "No telemetry." in text
     assert "seren-001" in text and text.count('<i class="quiet"') == 4 and text.count('<i class="none"') == 4
 
 
-def test_cells_say_how_busy_a_gpu_is_and_which_idle():
+def test_cells_show_utilisation_and_idle_gpus():
     one = running()
-    # Ahead of time, or it would be old on a machine that takes a minute to get there
+    # In the future, because it would be outdated on a slow machine
     sampled(one, -timedelta(minutes=30), [95.0, 0.0, 50.0, None, 100.0, 100.0, 100.0, 100.0])
 
     text = page(one).content.decode()
 
-    assert "GPU 0: 95 % busy" in text and '<i class="waiting" title="GPU 1: 0 % busy">' in text
-    assert "GPU 4: not its own" in text and '<i class="quiet" title="GPU 3">' in text
+    assert "GPU 0: 95% utilised" in text and '<i class="waiting" title="GPU 1: 0% utilised">' in text
+    assert "GPU 4: not allocated to this job" in text and '<i class="quiet" title="GPU 3">' in text
 
 
-def test_of_very_many_nodes_some_are_drawn_and_the_rest_is_counted():
+def test_only_some_of_very_many_nodes_are_drawn():
     home = make.cluster()
     for number in range(5, 103):
         make.node(f"seren-{number:03d}", cluster=home)
@@ -149,17 +149,17 @@ def test_of_very_many_nodes_some_are_drawn_and_the_rest_is_counted():
     assert text.count('class="cells"') == job_gpus.MAX_NODES_SHOWN and "and 4 more nodes" in text
 
 
-# --- who may see it
+# --- permissions
 
 
-def test_somebody_elses_job_is_as_good_as_not_there():
+def test_job_of_another_team_is_not_found():
     one = running()
 
     assert page(one, "ben").status_code == 404
     assert Client().get(f"/jobs/{one.job}/gpus/").status_code == 302
 
 
-def test_the_page_of_a_job_asks_for_its_gpus_after_it_is_shown():
+def test_job_page_loads_its_gpus_after_rendering():
     one, waits = running(), make.job(by="ada", gpus_per_node=1)
 
     assert f'hx-get="/jobs/{one.job}/gpus/"' in browser().get(f"/jobs/{one.job}/").content.decode()

@@ -1,4 +1,4 @@
-"""Every GPU-second in one bucket: nothing lost, nothing twice, whatever the rows claim."""
+"""Every GPU-second is in exactly one bucket, whatever the rows claim."""
 
 from collections import Counter
 from datetime import datetime, timedelta
@@ -39,11 +39,11 @@ def all_of(attempt, start, end, gpus=8):
 # --- one bucket each
 
 
-def test_a_free_gpu_is_free_when_nobody_waits():
+def test_free_gpu_counts_as_free_if_no_job_waits():
     assert sums(LedgerInput(machines=[node()])) == {Bucket.FREE: 800}
 
 
-def test_a_held_gpu_is_productive_unless_something_else_is_said():
+def test_held_gpu_is_productive_by_default():
     facts = LedgerInput(machines=[node(holdings=[all_of(1, 20, 70, gpus=2)])])
 
     assert sums(facts) == {Bucket.PRODUCTIVE: 100, Bucket.FREE: 700}
@@ -60,14 +60,14 @@ def test_a_held_gpu_is_productive_unless_something_else_is_said():
         (Bucket.LOST_WORK, Bucket.SLOW),
     ],
 )
-def test_of_two_claims_on_the_same_time_the_stronger_counts(stronger, weaker):
+def test_stronger_of_two_overlapping_buckets_counts(stronger, weaker):
     life = [BucketInterval(0, 60, weaker), BucketInterval(40, 50, stronger)]
     facts = LedgerInput(machines=[node(gpus=1, holdings=[all_of(1, 0, 100, gpus=1)])], lives={1: life})
 
     assert sums(facts) == {weaker: 50, stronger: 10, Bucket.PRODUCTIVE: 40}
 
 
-def test_a_node_that_is_down_works_for_nobody_though_somebody_holds_it():
+def test_node_that_is_down_counts_as_down_even_if_held():
     facts = LedgerInput(
         machines=[node(spells=[BucketInterval(50, 100, Bucket.DOWN, "Xid 79")], holdings=[all_of(1, 0, 100)])]
     )
@@ -75,13 +75,13 @@ def test_a_node_that_is_down_works_for_nobody_though_somebody_holds_it():
     assert sums(facts) == {Bucket.PRODUCTIVE: 400, Bucket.DOWN: 400}
 
 
-def test_what_still_runs_on_a_draining_node_is_its_attempts():
+def test_job_on_a_draining_node_counts_as_its_attempt():
     facts = LedgerInput(machines=[node(spells=[BucketInterval(0, 100, Bucket.DRAINED)], holdings=[all_of(1, 0, 30)])])
 
     assert sums(facts) == {Bucket.PRODUCTIVE: 240, Bucket.DRAINED: 560}
 
 
-def test_of_two_who_claim_one_gpu_the_newer_has_it():
+def test_newer_of_two_holders_has_the_gpu():
     facts = LedgerInput(
         machines=[node(gpus=1, holdings=[GpuAllocation(1, 0, 100, (0,)), GpuAllocation(2, 60, 100, (0,))])]
     )
@@ -91,7 +91,7 @@ def test_of_two_who_claim_one_gpu_the_newer_has_it():
     assert by_attempt == {1: {Bucket.PRODUCTIVE: 60}, 2: {Bucket.PRODUCTIVE: 40}}
 
 
-def test_who_came_without_indices_gets_what_nobody_else_has():
+def test_allocation_without_indices_gets_unheld_gpus():
     facts = LedgerInput(
         machines=[node(gpus=4, holdings=[GpuAllocation(9, 0, 100, (), 2), GpuAllocation(1, 0, 100, (0, 1))])]
     )
@@ -101,10 +101,10 @@ def test_who_came_without_indices_gets_what_nobody_else_has():
     assert by_attempt == {9: {Bucket.PRODUCTIVE: 200}, 1: {Bucket.PRODUCTIVE: 200}}
 
 
-# --- free, and why
+# --- reasons for free GPUs
 
 
-def test_free_gpus_are_kept_when_somebody_waits_who_would_fit_and_crumbs_when_not():
+def test_free_gpus_are_reserved_or_fragmented_while_jobs_wait():
     busy = node("n2", holdings=[all_of(1, 0, 100, gpus=6)])
     facts = LedgerInput(machines=[node("n1"), busy], waits=[WaitInterval(50, 100, 8), WaitInterval(80, 100, 2)])
 
@@ -119,13 +119,13 @@ def test_free_gpus_are_kept_when_somebody_waits_who_would_fit_and_crumbs_when_no
     }
 
 
-def test_who_waits_for_another_model_waits_for_none_of_these():
+def test_job_waiting_for_another_model_does_not_count():
     facts = LedgerInput(machines=[node(model="a100")], waits=[WaitInterval(0, 100, 8, "h100"), WaitInterval(0, 100, 0)])
 
     assert sums(facts) == {Bucket.FREE: 800}
 
 
-# --- what must always hold
+# --- invariants
 
 MOMENT = st.integers(-50, 250)
 GPUS = st.integers(0, 4)
@@ -172,22 +172,22 @@ def world(draw):
 
 @settings(max_examples=100, deadline=None)
 @given(facts=world(), start=MOMENT, length=st.integers(0, 200))
-def test_the_buckets_sum_to_capacity_times_time(facts, start, length):
-    found = list(ledger_entries(facts, start, start + length))
+def test_buckets_add_up_to_capacity_times_time(facts, start, length):
+    entries = list(ledger_entries(facts, start, start + length))
 
-    assert sum(piece.gpu_us for piece in found) == capacity_us(facts.machines, start, start + length)
-    assert all(start <= piece.start < piece.end <= start + length and piece.gpus > 0 for piece in found)
+    assert sum(piece.gpu_us for piece in entries) == capacity_us(facts.machines, start, start + length)
+    assert all(start <= piece.start < piece.end <= start + length and piece.gpus > 0 for piece in entries)
 
 
 @settings(max_examples=60, deadline=None)
 @given(facts=world(), cut=st.integers(0, 200))
-def test_two_halves_of_a_window_are_the_whole(facts, cut):
+def test_two_halves_of_a_window_equal_the_whole(facts, cut):
     assert +(sums(facts, 0, cut) + sums(facts, cut, 200)) == +sums(facts, 0, 200)
 
 
 @settings(max_examples=60, deadline=None)
 @given(facts=world())
-def test_no_moment_of_a_node_has_more_gpus_than_it_has(facts):
+def test_node_never_has_more_gpus_than_its_capacity(facts):
     for node in facts.machines:
         for moment in range(0, 200, 29):
             now = [p.gpus for p in ledger_entries(LedgerInput(machines=[node], lives=facts.lives), moment, moment + 1)]
@@ -196,7 +196,7 @@ def test_no_moment_of_a_node_has_more_gpus_than_it_has(facts):
 
 @settings(max_examples=60, deadline=None)
 @given(spells=st.lists(spell([Bucket.SLOW, Bucket.HUNG]), max_size=8))
-def test_painting_tells_each_moment_once_as_a_naive_look_does(spells):
+def test_flattened_layers_agree_with_a_naive_lookup(spells):
     layers = [Lay(one.start, one.end, (place,), place) for place, one in enumerate(spells)]
     painted = [says for low, high, says in flatten_layers(layers, -1, 0, 100) for _ in range(low, high)]
 
@@ -207,7 +207,7 @@ def test_painting_tells_each_moment_once_as_a_naive_look_does(spells):
 # --- clocks
 
 
-def test_the_days_of_a_clock_change_sum_to_23_and_25_hours():
+def test_days_of_clock_changes_have_23_and_25_hours():
     berlin = ZoneInfo("Europe/Berlin")
     first = [datetime(2026, 3, 28, tzinfo=berlin) + timedelta(days=n) for n in range(3)]
     at = [int(moment.timestamp() * 1_000_000) for moment in first]
@@ -218,17 +218,17 @@ def test_the_days_of_a_clock_change_sum_to_23_and_25_hours():
     assert [by_day[day][Bucket.FREE] / 3_600_000_000 for day in (0, 1)] == [24, 23]
 
 
-def test_a_gpu_given_back_before_it_was_taken_was_never_held():
+def test_gpu_released_before_it_was_taken_was_never_held():
     assert sums(LedgerInput(machines=[node(holdings=[all_of(1, 60, 40)])])) == {Bucket.FREE: 800}
 
 
-def test_a_node_that_grows_counts_for_what_it_has_then():
+def test_growing_node_counts_with_its_current_capacity():
     grown = NodeHistory(name="n1", capacity=((20, 4), (50, 8)), holdings=[all_of(1, 0, 100)])
 
     assert sums(LedgerInput(machines=[grown])) == {Bucket.PRODUCTIVE: 4 * 30 + 8 * 50}
 
 
-def test_pieces_are_cut_at_midnights_and_nothing_is_lost():
-    found = list(split_entries(ledger_entries(LedgerInput(machines=[node()]), 0, 100), [0, 30, 60, 100]))
+def test_entries_are_split_at_midnights_without_loss():
+    entries = list(split_entries(ledger_entries(LedgerInput(machines=[node()]), 0, 100), [0, 30, 60, 100]))
 
-    assert [(piece.start, piece.end) for piece in found] == [(0, 30), (30, 60), (60, 100)]
+    assert [(piece.start, piece.end) for piece in entries] == [(0, 30), (30, 60), (60, 100)]

@@ -1,4 +1,4 @@
-"""The rows of a window, divided: what the ledger is told of attempts, nodes and those who wait."""
+"""The ledger from database rows: attempts, nodes and waiting jobs of a window."""
 
 from datetime import timedelta
 
@@ -26,7 +26,7 @@ def now():
 
 
 def ran(now, hours, *, ended=None, state=State.RUNNING, cause="", job=None, **where):
-    """An attempt that was promised and confirmed so many hours ago."""
+    """An attempt that was promised and confirmed this many hours ago."""
     one = make.running(job or make.job(gpus_per_node=8), **where)
     since, over = now - hours * HOUR, None if ended is None else now - ended * HOUR
     Attempt.objects.filter(pk=one.pk).update(
@@ -38,32 +38,32 @@ def ran(now, hours, *, ended=None, state=State.RUNNING, cause="", job=None, **wh
 
 
 def hours(now, by="cluster", back=10, **options):
-    found = ledger_table.table(by, now - back * HOUR, now, **options)
-    assert sum(found.gpu_us.values()) == found.capacity_us
+    table = ledger_table.table(by, now - back * HOUR, now, **options)
+    assert sum(table.gpu_us.values()) == table.capacity_us
     return {
         row.name: {bucket.value: part / ledger_facts.US_PER_HOUR for bucket, part in row.gpu_us.items() if part}
-        for row in found.rows
+        for row in table.rows
     }
 
 
-def test_an_empty_cluster_is_free_and_sums_to_its_capacity(now):
+def test_empty_cluster_is_free_up_to_its_capacity(now):
     assert hours(now) == {"seren": {"free": 320}}
 
 
-def test_a_running_job_is_productive(now):
+def test_running_job_is_productive(now):
     ran(now, 4)
 
     assert hours(now)["seren"] == {"productive": 32, "free": 288}
 
 
-def test_until_the_first_step_it_starts_up(now):
+def test_time_until_the_first_step_is_start_up(now):
     one = ran(now, 4)
     Progress.objects.create(attempt=one, at=now - 3 * HOUR, step=1)
 
     assert hours(now)["seren"] == {"start_up": 8, "productive": 24, "free": 288}
 
 
-def test_a_failure_loses_what_it_had_not_saved_and_its_cause_is_told(now):
+def test_failure_loses_unsaved_work_under_its_cause(now):
     one = ran(now, 8, ended=2, state=State.NODE_FAIL, cause="ECCError")
     saved = {"saved_at": now - 5 * HOUR, "durable_at": now - 5 * HOUR}
     Checkpoint.objects.create(job=one.job, attempt=one, step=9, path="/c/9", **saved)
@@ -71,40 +71,40 @@ def test_a_failure_loses_what_it_had_not_saved_and_its_cause_is_told(now):
     Checkpoint.objects.create(job=one.job, attempt=one, step=12, path="/c/12", **later)
 
     assert hours(now)["seren"] == {"productive": 24, "lost_work": 24, "free": 272}
-    told = ledger_table.table("cluster", now - 10 * HOUR, now)
-    assert told.lost == {"ECCError": 24 * ledger_facts.US_PER_HOUR}
-    assert (told.mttf.failures, told.mttf.mean) == (1, 48)
-    assert told.ettr == pytest.approx(0.5)
+    table = ledger_table.table("cluster", now - 10 * HOUR, now)
+    assert table.lost == {"ECCError": 24 * ledger_facts.US_PER_HOUR}
+    assert (table.mttf.failures, table.mttf.mean) == (1, 48)
+    assert table.ettr == pytest.approx(0.5)
 
 
 def blamed(attempt, now, *nodes, cause="ECCError", incident=None):
-    found = Diagnosis.objects.create(
+    diagnosis = Diagnosis.objects.create(
         attempt=attempt, cluster=attempt.job.cluster, failed_at=now - HOUR, root_cause=cause, incident=incident
     )
-    found.nodes.set(Node.objects.filter(name__in=nodes))
+    diagnosis.nodes.set(Node.objects.filter(name__in=nodes))
 
 
-def test_machines_have_a_mean_time_to_failure_by_model_and_by_node(now):
+def test_mean_time_to_failure_is_grouped_by_model_and_node(now):
     model = Node.objects.get(name="seren-001").gpu_model
     blamed(ran(now, 8, ended=2, state=State.FAILED, cause="ECCError", on=["seren-001"]), now, "seren-001")
     ran(now, 4, on=["seren-002"])
 
-    found = ledger_table.table("cluster", now - 10 * HOUR, now)
+    table = ledger_table.table("cluster", now - 10 * HOUR, now)
 
-    [(node, one)] = found.mttf_by_node.items()
+    [(node, one)] = table.mttf_by_node.items()
     assert (node, one.failures, one.mean) == ("seren/seren-001", 1, 48)
-    assert (found.mttf_by_model[model].failures, found.mttf_by_model[model].mean) == (1, 80)
+    assert (table.mttf_by_model[model].failures, table.mttf_by_model[model].mean) == (1, 80)
     assert one.low < one.mean < one.high
 
 
-def test_a_programs_error_is_no_failure_of_the_machine(now):
+def test_program_error_is_not_a_node_failure(now):
     one = ran(now, 8, ended=2, state=State.FAILED, cause="TypeError", on=["seren-001"])
     blamed(one, now, "seren-001", cause="TypeError")
 
     assert ledger_table.table("cluster", now - 10 * HOUR, now).mttf_by_node == {}
 
 
-def test_two_jobs_that_died_of_one_fault_are_one_failure(now):
+def test_two_jobs_ended_by_one_fault_are_one_failure(now):
     home = Cluster.objects.get()
     incident = Incident.objects.create(
         cluster=home,
@@ -123,7 +123,7 @@ def test_two_jobs_that_died_of_one_fault_are_one_failure(now):
     assert ledger_table.table("cluster", now - 10 * HOUR, now).mttf_by_node["seren/seren-001"].failures == 1
 
 
-def test_what_saves_hold_a_training_up_is_stall(now):
+def test_time_spent_saving_is_checkpoint_stall(now):
     one = ran(now, 4)
     for step in (1, 2):
         Checkpoint.objects.create(
@@ -133,7 +133,7 @@ def test_what_saves_hold_a_training_up_is_stall(now):
     assert hours(now)["seren"] == {"productive": 24, "checkpoint_stall": 8, "free": 288}
 
 
-def test_a_node_that_was_down_is_down_and_who_held_it_is_not_asked(now):
+def test_down_node_counts_as_down_regardless_of_its_holder(now):
     one = ran(now, 4)
     place = Allocation.objects.filter(attempt=one).first().node
     Event.objects.create(
@@ -144,41 +144,41 @@ def test_a_node_that_was_down_is_down_and_who_held_it_is_not_asked(now):
     assert hours(now)["seren"] == {"productive": 24, "down": 8, "free": 288}
 
 
-def test_a_drain_from_before_the_window_still_counts(now):
+def test_drain_from_before_the_window_counts(now):
     for what, ago in (("node.drained", 30), ("node.resumed", 4)):
-        there = make.node("seren-004")
-        Event.objects.create(what=what, node=there, cluster=there.cluster, by="ada", at=now - ago * HOUR)
+        node = make.node("seren-004")
+        Event.objects.create(what=what, node=node, cluster=node.cluster, by="ada", at=now - ago * HOUR)
 
     assert hours(now)["seren"] == {"drained": 48, "free": 272}
 
 
 @pytest.mark.parametrize("ago", [30, 4])
-def test_what_recovery_closed_is_one_cause_whatever_the_incident(now, ago):
+def test_nodes_closed_by_recovery_share_one_cause(now, ago):
     for name, why in (("seren-003", "Recovery of incident 7: Xid 79"), ("seren-004", "Recovery of incident 9: ECC")):
-        there = make.node(name)
+        node = make.node(name)
         Event.objects.create(
-            what="node.drained", node=there, cluster=there.cluster, by="recovery", why=why, at=now - ago * HOUR
+            what="node.drained", node=node, cluster=node.cluster, by="recovery", why=why, at=now - ago * HOUR
         )
-        told = {"what": "node.moved", "by": "sync", "from_state": "UP", "to_state": "UP+DRAIN", "why": why}
-        Event.objects.create(**told, node=there, cluster=there.cluster, at=now - ago * HOUR)
+        event = {"what": "node.moved", "by": "sync", "from_state": "UP", "to_state": "UP+DRAIN", "why": why}
+        Event.objects.create(**event, node=node, cluster=node.cluster, at=now - ago * HOUR)
 
-    told = ledger_table.table("cluster", now - 10 * HOUR, now)
+    event = ledger_table.table("cluster", now - 10 * HOUR, now)
 
-    assert told.lost == {"recovery": 2 * 8 * min(ago, 10) * ledger_facts.US_PER_HOUR}
+    assert event.lost == {"recovery": 2 * 8 * min(ago, 10) * ledger_facts.US_PER_HOUR}
 
 
 @pytest.mark.parametrize("ago", [30, 4])
-def test_what_a_person_says_of_recovery_stays_his_own_word(now, ago):
-    there, why = make.node("seren-003"), "Recovery of incident 7 was wrong, I look myself"
+def test_reason_written_by_a_user_is_not_treated_as_recovery(now, ago):
+    node, why = make.node("seren-003"), "Recovery of incident 7 was wrong, I look myself"
     for what, by, state in (("node.drained", "ada", ""), ("node.moved", "sync", "UP+DRAIN")):
         Event.objects.create(
-            what=what, node=there, cluster=there.cluster, by=by, to_state=state, why=why, at=now - ago * HOUR
+            what=what, node=node, cluster=node.cluster, by=by, to_state=state, why=why, at=now - ago * HOUR
         )
 
     assert list(ledger_table.table("cluster", now - 10 * HOUR, now).lost) == [why]
 
 
-def test_free_gpus_are_told_apart_by_who_waits(now):
+def test_free_gpus_are_divided_by_waiting_jobs(now):
     ran(now, 20, job=make.job(gpus_per_node=6, nodes=4), nodes=4, gpus=(0, 1, 2, 3, 4, 5))
     waits = make.job(gpus_per_node=8)
     Job.objects.filter(pk=waits.pk).update(submitted_at=now - 5 * HOUR)
@@ -186,24 +186,24 @@ def test_free_gpus_are_told_apart_by_who_waits(now):
     assert hours(now)["seren"] == {"productive": 240, "free": 40, "fragmented": 40}
 
 
-def test_days_teams_and_kinds_divide_the_same_whole(now):
+def test_days_teams_and_kinds_add_up_to_the_same_total(now):
     ran(now, 30)
     whole = ledger_table.table("cluster", now - 40 * HOUR, now).gpu_us
 
     for by in ledger_table.GROUPINGS:
-        found = ledger_table.table(by, now - 40 * HOUR, now)
-        assert found.gpu_us == whole
+        table = ledger_table.table(by, now - 40 * HOUR, now)
+        assert table.gpu_us == whole
     assert 2 <= len(ledger_table.table("day", now - 40 * HOUR, now).rows) <= 3
     assert hours(now, "team")["pretraining"] == {"productive": 80}
 
 
-def test_who_may_not_see_a_team_sees_its_hours_without_its_name(now):
+def test_hours_of_a_hidden_team_are_shown_without_its_name(now):
     ran(now, 4)
 
     assert hours(now, "team", teams=[])[""][Bucket.PRODUCTIVE] == 32
 
 
-def test_the_number_of_statements_does_not_grow_with_jobs(now):
+def test_number_of_statements_does_not_grow_with_jobs(now):
     def statements():
         with CaptureQueriesContext(
             connection,

@@ -1,4 +1,4 @@
-"""What the last day came to, worked out beside the turns."""
+"""The loop that computes the figures of the last day."""
 
 from datetime import timedelta
 
@@ -7,7 +7,6 @@ import pytest
 from acmeweb.common import metrics_store
 from jobs.core.lifecycle import State
 from jobs.models import Attempt, Cluster, Job
-from scheduling.loops import ledger
 from scheduling.loops.ledger import ACCOUNT_WINDOW, ledger_metrics, update_ledger_metrics_once
 from scheduling.queries import ledger_facts
 from tests import make
@@ -24,7 +23,7 @@ def of_seren(now):
 
 
 def came_back(now, *, died, again, cause="ECCError"):
-    """Two attempts of one job: the first died so many hours ago, the second was promised so many hours ago."""
+    """Two attempts of one job: the first failed and the second was promised, each the given number of hours ago."""
     one = ran(now, died + 2, ended=died, state=State.NODE_FAIL, cause=cause)
     Job.objects.filter(pk=one.job_id).update(state=State.RUNNING, ended_at=None)
     since = now - again * HOUR
@@ -32,39 +31,39 @@ def came_back(now, *, died, again, cause="ECCError"):
     return Attempt.objects.create(job_id=one.job_id, number=2, key=f"{one.key}-again", **more)
 
 
-def test_goodput_is_the_productive_part_of_all_there_was(now):
+def test_goodput_is_the_productive_part_of_the_capacity(now):
     ran(now, 6)
 
-    found = of_seren(now)
+    figures = of_seren(now)
 
-    assert found["ratios"]["goodput"] == pytest.approx(6 * 8 / (24 * 32))
-    assert found["ratios"]["ettr"] == pytest.approx(1)
-    assert sum(found["gpu_hours"].values()) == pytest.approx(24 * 32)
-
-
-def test_a_cluster_in_which_nothing_ran_has_no_ettr_and_no_recoveries(now):
-    found = of_seren(now)
-
-    assert set(found["ratios"]) == {"goodput"}
-    assert (found["recoveries"], found["recovery_s"]) == ({}, None)
+    assert figures["ratios"]["goodput"] == pytest.approx(6 * 8 / (24 * 32))
+    assert figures["ratios"]["ettr"] == pytest.approx(1)
+    assert sum(figures["gpu_hours"].values()) == pytest.approx(24 * 32)
 
 
-def test_who_came_back_after_a_failure_is_counted_by_its_cause(now):
+def test_cluster_without_runs_has_no_ettr_and_no_recoveries(now):
+    figures = of_seren(now)
+
+    assert set(figures["ratios"]) == {"goodput"}
+    assert (figures["recoveries"], figures["recovery_s"]) == ({}, None)
+
+
+def test_recovery_after_a_failure_is_counted_by_its_cause(now):
     came_back(now, died=3, again=2.5)
 
-    found = of_seren(now)
+    figures = of_seren(now)
 
-    assert found["recoveries"] == {"ECCError": 1}
-    assert found["recovery_s"] == pytest.approx(1800)
+    assert figures["recoveries"] == {"ECCError": 1}
+    assert figures["recovery_s"] == pytest.approx(1800)
 
 
-def test_who_came_back_before_the_day_is_not_of_it(now):
+def test_recovery_before_the_last_day_is_not_counted(now):
     came_back(now, died=40, again=30)
 
     assert of_seren(now)["recoveries"] == {}
 
 
-def test_who_was_requeued_by_a_person_did_not_recover(now):
+def test_requeue_by_a_user_is_not_a_recovery(now):
     again = came_back(now, died=3, again=2)
     Attempt.objects.filter(job_id=again.job_id, number=1).update(state=State.CANCELLED)
 
@@ -73,15 +72,15 @@ def test_who_was_requeued_by_a_person_did_not_recover(now):
 
 @pytest.fixture
 def put(monkeypatch):
-    """What was left for those who read; Valkey is shared with tests beside this one."""
-    found = {}
+    """Collects what the loop stores, because tests that run in parallel share Valkey."""
+    stored = {}
     monkeypatch.setattr(
-        metrics_store, "store_figures", lambda what, of, figures, kept_s: found.__setitem__(of, figures)
+        metrics_store, "store_figures", lambda what, of, figures, kept_s: stored.__setitem__(of, figures)
     )
-    return found
+    return stored
 
 
-def test_every_cluster_has_its_figures_and_one_that_cannot_be_divided_stops_none(now, put, monkeypatch):
+def test_one_failing_cluster_does_not_stop_the_figures_of_others(now, put, monkeypatch):
     make.cluster("another", nodes=1)
     divide = ledger_facts.cluster_ledger
 
@@ -90,13 +89,13 @@ def test_every_cluster_has_its_figures_and_one_that_cannot_be_divided_stops_none
             raise ArithmeticError("more is held than there is")
         return divide(cluster, since, until)
 
-    monkeypatch.setattr(ledger.accounting, "account", broken)
+    monkeypatch.setattr(ledger_facts, "cluster_ledger", broken)
 
     assert update_ledger_metrics_once(now) == 1
     assert set(put) == {"seren"}
 
 
-def test_a_second_turn_replaces_the_figures_of_the_first(now, put):
+def test_second_run_replaces_the_figures_of_the_first(now, put):
     update_ledger_metrics_once(now)
     first = put["seren"]
     ran(now, 6)

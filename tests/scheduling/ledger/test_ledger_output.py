@@ -29,33 +29,33 @@ def said(*words):
     return out.getvalue()
 
 
-def test_the_command_prints_a_table_and_json_that_sum_to_the_capacity(home):
-    found = json.loads(said("--from", "2026-01-01", "--json"))
+def test_command_prints_a_table_and_json_that_add_up_to_the_capacity(home):
+    result = json.loads(said("--from", "2026-01-01", "--json"))
 
-    assert set(found["gpu_hours"]) == {bucket.value for bucket in Bucket}
-    assert sum(found["gpu_hours"].values()) == pytest.approx(found["capacity_gpu_hours"])
+    assert set(result["gpu_hours"]) == {bucket.value for bucket in Bucket}
+    assert sum(result["gpu_hours"].values()) == pytest.approx(result["capacity_gpu_hours"])
     assert "capacity 768.00 GPU-hours" in said()  # a day of 32 GPUs
 
 
 @pytest.mark.parametrize("words", [("--from", "yesterday"), ("--to", "2026-13-01"), ("--from", "2999-01-01")])
-def test_a_moment_that_is_none_is_refused_by_name(home, words):
+def test_invalid_time_is_rejected_by_name(home, words):
     with pytest.raises(CommandError, match=r"--from|--to"):
         said(*words)
 
 
-def test_the_api_tells_the_same(home):
+def test_api_returns_the_same_figures(home):
     make.team("pretraining", ada="researcher")
     make.running(make.job(gpus_per_node=8))
 
-    found = Caller(make.user("ada")).get("ledger/?by=team").json()
+    result = Caller(make.user("ada")).get("ledger/?by=team").json()
 
-    assert found["capacity_gpu_hours"] == pytest.approx(768)
-    assert sum(found["gpu_hours"].values()) == pytest.approx(768)
-    assert {row["name"] for row in found["rows"]} == {"", "pretraining"}
+    assert result["capacity_gpu_hours"] == pytest.approx(768)
+    assert sum(result["gpu_hours"].values()) == pytest.approx(768)
+    assert {row["name"] for row in result["rows"]} == {"", "pretraining"}
 
 
 @pytest.mark.parametrize("query", ["by=node", "from=nonsense", "from=2026-01-01T00:00:00Z", "since=1"])
-def test_the_api_refuses_what_it_cannot_tell(home, query):
+def test_api_rejects_invalid_periods(home, query):
     make.team("pretraining", ada="researcher")
 
     assert Caller(make.user("ada")).get(f"ledger/?{query}").status_code == 400
@@ -64,10 +64,10 @@ def test_the_api_refuses_what_it_cannot_tell(home, query):
 @pytest.mark.parametrize(
     ("cause", "said"),
     [
-        ("", "what nobody knows yet"),
-        ("FAILED", "failures without a diagnosis (FAILED)"),
+        ("", "unknown causes"),
+        ("FAILED", "undiagnosed failures (FAILED)"),
         ("ECCError", "ECCError"),
     ],
 )
-def test_a_state_is_no_cause(cause, said):
+def test_job_state_is_not_a_cause(cause, said):
     assert ledger_table.cause_label(cause) == said

@@ -1,4 +1,4 @@
-"""Reports: whole months, bars that sum to the whole, whose GPUs idled, and who may read whose names."""
+"""Reports: months, bars that add up, idle GPUs per user, and which names a reader may see."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def use(**fields):
 # --- periods
 
 
-def test_a_month_is_a_calendar_month_as_far_as_it_has_gone():
+def test_month_is_a_calendar_month_up_to_now():
     past, current = report_rows.parse_period("", "2026-02", NOW), report_rows.parse_period("7", "2026-11", NOW)
 
     assert (past.since, past.until) == (datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC))
@@ -42,14 +42,18 @@ def test_a_month_is_a_calendar_month_as_far_as_it_has_gone():
 
 @pytest.mark.parametrize(
     "days, month, said",
-    [("8", "", "days: '8' is none of"), ("", "2026-13", "no month such as 2026-11"), ("", "2026-12", "not begun yet")],
+    [
+        ("8", "", "days: '8' is not one of"),
+        ("", "2026-13", "not a month. Use YYYY-MM, such as 2026-11"),
+        ("", "2026-12", "is in the future"),
+    ],
 )
-def test_what_is_no_period_is_said(days, month, said):
+def test_invalid_period_is_reported(days, month, said):
     with pytest.raises(InvalidField, match=said):
         report_rows.parse_period(days, month, NOW)
 
 
-def test_months_go_back_over_the_new_year():
+def test_months_go_back_across_the_new_year():
     assert report_rows.months(datetime(2026, 1, 31, tzinfo=UTC), 3) == ["2026-01", "2025-12", "2025-11"]
 
 
@@ -62,7 +66,7 @@ def test_every_bucket_is_in_exactly_one_group():
     assert sorted(grouped) == sorted(Bucket)
 
 
-def test_parts_are_whole_and_without_gaps():
+def test_bar_parts_have_no_gaps():
     parts = report_rows.report_bar_parts({bucket: 7 * (number + 1) for number, bucket in enumerate(Bucket)})
 
     assert sum(part.share for part in parts) == pytest.approx(100)
@@ -70,14 +74,14 @@ def test_parts_are_whole_and_without_gaps():
         assert after.start == pytest.approx(before.start + before.share)
 
 
-def test_nothing_is_a_bar_without_parts():
+def test_empty_bar_has_empty_parts():
     assert [part.share for part in report_rows.report_bar_parts({})] == [0.0] * len(report_rows.BUCKET_GROUPS)
 
 
 # --- advice
 
 
-def test_who_left_the_most_idle_comes_first_and_hears_about_the_worst_job():
+def test_user_with_most_idle_hours_comes_first_with_advice():
     people = waste.waste_per_user(
         [use(idle_h=2, user="ben"), use(idle_h=30, public_id="j2", name="notebook", kind="debug"), use(idle_h=10)]
     )
@@ -88,7 +92,7 @@ def test_who_left_the_most_idle_comes_first_and_hears_about_the_worst_job():
 
 
 @pytest.mark.parametrize("idle, measured", [(0.5, 1.0), (5.0, 80.0)])
-def test_little_is_worth_no_word(idle, measured):
+def test_little_waste_gets_no_advice(idle, measured):
     assert waste.waste_per_user([use(idle_h=idle, measured_h=measured)])[0].advice == ""
 
 
@@ -97,16 +101,16 @@ def test_little_is_worth_no_word(idle, measured):
     [
         ({"never_used": 8}, "never used a GPU"),
         ({"never_used": 6}, "used 2 of its 8 GPUs"),
-        ({"kind": "sft"}, "between its steps"),
+        ({"kind": "sft"}, "between steps"),
         ({"kind": "evaluation"}, "stage the model once"),
-        ({"kind": "other"}, "in a job without one"),
+        ({"kind": "other"}, "in a job without GPUs"),
     ],
 )
-def test_advice_is_about_what_was_seen(fields, said):
+def test_advice_matches_the_measurements(fields, said):
     assert said in waste.advice(use(idle_h=20, **fields))
 
 
-def test_what_nobody_measured_is_not_called_idle():
+def test_unmeasured_time_is_not_idle():
     one = waste.waste_per_user([use(measured_h=0)])[0]
 
     assert (one.share, one.idle_h, one.advice) == (None, 0, "")
@@ -117,7 +121,7 @@ def test_what_nobody_measured_is_not_called_idle():
 
 @pytest.fixture
 def held(db):
-    """ada held four GPUs for four hours and used one of them; ben two for two hours, both of them."""
+    """ada held four GPUs for four hours and used one of them; ben held two for two hours and used both."""
     make.team("pretraining", ada=TeamRole.RESEARCHER)
     make.team("speech", ben=TeamRole.RESEARCHER)
     now = clock.now().replace(minute=30, second=0, microsecond=0)
@@ -149,7 +153,7 @@ def operator(name="olga"):
     return person
 
 
-def test_gpus_below_the_mark_are_idle_for_as_long_as_they_are_held(held):
+def test_gpus_below_the_threshold_are_idle_while_held(held):
     measured("seren-001", [90, 0, 1, 4.9, 0, 0, 0, 0], held)
 
     ada = found("ada", held)["ada"]
@@ -168,17 +172,17 @@ def test_longer_periods_are_read_by_the_hour(held):
     on_the_hour = held.replace(minute=0)
     measured("seren-001", [0] * 8, on_the_hour, hours=10, resolution=Resolution.HOUR)
 
-    assert found("ada", held, back=72)["ada"].idle_h == pytest.approx(12)  # whole hours within the four
+    assert found("ada", held, back=72)["ada"].idle_h == pytest.approx(12)  # only whole hours within the four
 
 
-def test_people_see_their_teams_and_operators_everybody(held):
+def test_users_see_their_teams_and_operators_see_all(held):
     operator()
 
     assert set(found("ada", held)) == {"ada"}
     assert set(found("olga", held)) == {"ada", "ben"}
 
 
-def test_who_ended_before_the_period_is_not_in_it(held):
+def test_job_that_ended_before_the_period_is_excluded(held):
     Attempt.objects.update(ended_at=held - 2 * HOUR)
     Job.objects.update(ended_at=held - 2 * HOUR, state="COMPLETED")
     Allocation.objects.update(released_at=held - 2 * HOUR)
@@ -196,7 +200,7 @@ def page(name, path="/reports/", **asked):
     return answer, answer.content.decode()
 
 
-def test_the_page_sums_to_the_whole_and_gives_advice(held):
+def test_page_adds_up_to_the_total_and_gives_advice(held):
     measured("seren-001", [0] * 8, held)
 
     answer, text = page("ada", days="1", by="team")
@@ -204,17 +208,17 @@ def test_the_page_sums_to_the_whole_and_gives_advice(held):
     assert answer.status_code == 200
     assert sum(part.share for part in answer.context["whole"].parts) == pytest.approx(100)
     assert "never used a GPU" in text
-    assert [row.name for row in answer.context["rows"]] == ["other teams", "nobody", "pretraining"]
+    assert [row.name for row in answer.context["rows"]] == ["other teams", "unallocated", "pretraining"]
 
 
-def test_names_of_other_teams_are_nowhere(held):
+def test_names_of_other_teams_are_not_shown(held):
     for path in ("/reports/", "/reports/export/", "/reports/gpu-hours.csv"):
         for by in ("team", "kind", "day", "cluster"):
             _, text = page("ada", path, days="1", by=by)
             assert "speech" not in text and ">ben<" not in text, (path, by)
 
 
-def test_the_export_needs_no_other_file(held):
+def test_export_is_self_contained(held):
     answer, text = page("ada", "/reports/export/", month=f"{held:%Y-%m}")
 
     assert answer["Content-Disposition"] == f'attachment; filename="acme-report-{held:%Y-%m}.html"'
@@ -222,7 +226,7 @@ def test_the_export_needs_no_other_file(held):
     assert "<link" not in text and "<script" not in text and "src=" not in text
 
 
-def test_the_csv_has_every_bucket(held):
+def test_csv_has_every_bucket(held):
     _, text = page("ada", "/reports/gpu-hours.csv", days="1", by="cluster")
 
     heading, row = (line.split(",") for line in text.strip().splitlines())
@@ -231,16 +235,16 @@ def test_the_csv_has_every_bucket(held):
     assert sum(map(float, row[1:-2])) == pytest.approx(32 * 24, abs=0.01)
 
 
-def test_a_week_of_a_cluster_that_was_entered_today_is_measured_as_finely_as_the_day(held):
+def test_week_of_a_new_cluster_uses_the_fine_measurements(held):
     measured("seren-001", [0] * 8, held)
-    assert found("ada", held, back=24 * 7)["ada"].measured_h == 0  # there are no means of hours
+    assert found("ada", held, back=24 * 7)["ada"].measured_h == 0  # there are no hourly means
 
     Cluster.objects.update(created_at=held - 5 * HOUR)
 
     assert found("ada", held, back=24 * 7)["ada"].measured_h > 10
 
 
-def test_where_a_gpu_hour_has_a_price_reports_say_what_each_row_cost(held):
+def test_reports_show_the_cost_of_each_row_if_there_is_a_price(held):
     assert ">USD<" not in page("ada", days="1", by="team")[1]
     Cluster.objects.update(gpu_hour_price=2.5)
 
@@ -250,7 +254,7 @@ def test_where_a_gpu_hour_has_a_price_reports_say_what_each_row_cost(held):
     for line in text.strip().splitlines()[1:]:
         _, *hours, _, cost = line.split(",")
         assert float(cost) == pytest.approx(2.5 * sum(map(float, hours)), abs=0.01)
-    for one in shown:  # the whole, which no row of a team says
+    for one in shown:  # the total, which no row of a team contains
         assert f"<dd>{32 * 24 * 2.5:,.0f} USD</dd>" in one and ">USD<" in one
 
 
@@ -263,7 +267,7 @@ def test_clusters_without_a_price_are_left_out_of_the_cost(held):
     assert [line.rpartition(",")[2] for line in text.strip().splitlines()[1:]] == ["", "768.0"]
 
 
-def test_a_job_with_a_hostile_name_stays_text(held):
+def test_hostile_job_name_is_escaped(held):
     Job.objects.filter(user=make.user("ada")).update(name="<script>alert(1)</script>")
     measured("seren-001", [0] * 8, held)
 
@@ -271,7 +275,7 @@ def test_a_job_with_a_hostile_name_stays_text(held):
         assert "<script>alert" not in page("ada", path, days="1")[1]
 
 
-def test_a_report_costs_the_same_queries_however_many_jobs(held):
+def test_number_of_queries_does_not_depend_on_jobs(held):
     with CaptureQueriesContext(connection) as few:
         page("ada", days="1")
     for _ in range(10):

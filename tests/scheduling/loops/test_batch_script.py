@@ -1,4 +1,4 @@
-"""The batch script records how the job's own script ended, whatever that script does."""
+"""The batch script records how the job's own script ended, for any script."""
 
 import os
 import signal
@@ -51,7 +51,7 @@ def read(record):
         ("echo '${HOME} {braces} %s $(date)' \"it's\"", 0, "${HOME} {braces} %s $(date) it's\n"),
     ],
 )
-def test_the_exit_code_is_recorded_whatever_the_script_does(tmp_path, record, script, code, said):
+def test_exit_code_is_recorded_for_any_script(tmp_path, record, script, code, said):
     assert run(tmp_path, record, script) == (code, said)
 
     found = read(record)
@@ -70,11 +70,11 @@ def test_a_second_start_of_the_same_attempt_runs_nothing(tmp_path, record):
     assert read(record).exit_code == 0
 
 
-def test_a_record_that_cannot_be_made_does_not_keep_the_command_from_running(tmp_path):
+def test_command_runs_without_a_writable_record(tmp_path):
     assert run(tmp_path, tmp_path / "missing" / "job.log.acme", "echo ran; exit 2") == (2, "ran\n")
 
 
-def test_a_script_without_a_record_is_left_as_it_is():
+def test_script_without_a_record_is_unchanged():
     assert batch_script("echo x", record=record_directory("")) == "echo x"
 
 

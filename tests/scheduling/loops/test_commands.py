@@ -1,4 +1,4 @@
-"""Deliver: each deed once with effect, whatever happens between the call and the note."""
+"""Cluster commands: each takes effect once, whatever happens between the call and its record."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -29,7 +29,7 @@ def deed(kind="submit"):
 # submit
 
 
-def test_a_promise_is_submitted_on_exactly_its_nodes(cluster, slurm):
+def test_attempt_is_submitted_on_exactly_its_nodes(cluster, slurm):
     attempt = make.attempt(make.job(nodes=2, gpus_per_node=4, name="llm"))
 
     assert deliver(cluster, slurm) == 1
@@ -39,7 +39,7 @@ def test_a_promise_is_submitted_on_exactly_its_nodes(cluster, slurm):
     assert Attempt.objects.get().backend_id == "1"
 
 
-def test_the_job_is_told_who_it_is_and_what_opens_the_door_to_it(cluster, slurm, settings):
+def test_job_gets_its_identity_and_progress_token_in_its_environment(cluster, slurm, settings):
     settings.ACME_URL = "https://acme.test"
     attempt = make.attempt(make.job(environment={"A": "1"}, checkpoint_dir="/ckpt"))
 
@@ -56,7 +56,7 @@ def test_the_job_is_told_who_it_is_and_what_opens_the_door_to_it(cluster, slurm,
     }
 
 
-def test_a_task_of_an_array_learns_its_index(cluster, slurm):
+def test_array_task_gets_its_index(cluster, slurm):
     make.attempt(make.jobs({"array": "3,7"})[1])
 
     deliver(cluster, slurm)
@@ -64,7 +64,7 @@ def test_a_task_of_an_array_learns_its_index(cluster, slurm):
     assert slurm.sent[0].environment["SLURM_ARRAY_TASK_ID"] == "7"
 
 
-def test_deeds_go_out_in_the_order_they_were_made(cluster, slurm):
+def test_commands_are_sent_in_the_order_of_creation(cluster, slurm):
     keys = [make.attempt(make.job(gpus_per_node=1), gpus=(n,)).key for n in range(3)]
 
     deliver(cluster, slurm)
@@ -72,7 +72,7 @@ def test_deeds_go_out_in_the_order_they_were_made(cluster, slurm):
     assert [sent.key for sent in slurm.sent] == keys
 
 
-def test_a_lost_answer_is_looked_up_before_it_is_sent_again(cluster, slurm):
+def test_submission_with_a_lost_response_is_looked_up_before_a_retry(cluster, slurm):
     make.attempt()
     slurm.after = failing(OutcomeUnknown("the line broke"), "submit")
     deliver(cluster, slurm)
@@ -86,7 +86,7 @@ def test_a_lost_answer_is_looked_up_before_it_is_sent_again(cluster, slurm):
     assert deed().outcome == "accepted as 1"
 
 
-def test_a_worker_killed_between_call_and_note_does_not_submit_twice(cluster, slurm):
+def test_worker_killed_between_call_and_record_does_not_submit_twice(cluster, slurm):
     make.attempt()
     slurm.after = failing(KeyboardInterrupt(), "submit")
     with pytest.raises(KeyboardInterrupt):
@@ -99,7 +99,7 @@ def test_a_worker_killed_between_call_and_note_does_not_submit_twice(cluster, sl
     assert len(slurm.sent) == 1
 
 
-def test_an_unreachable_cluster_is_asked_again_later_and_later(cluster, slurm):
+def test_unreachable_cluster_is_retried_with_growing_delays(cluster, slurm):
     make.attempt()
     slurm.before = failing(ClusterUnreachable("no route"), "submit", "jobs")
     waits = []
@@ -112,7 +112,7 @@ def test_an_unreachable_cluster_is_asked_again_later_and_later(cluster, slurm):
     assert waits == [2, 4, 8]
 
 
-def test_a_refusal_is_final_and_its_words_reach_the_owner(cluster, slurm):
+def test_rejection_is_final_and_its_message_reaches_the_owner(cluster, slurm):
     make.attempt()
     slurm.before = failing(RequestRejected("invalid account"), "submit")
 
@@ -133,7 +133,7 @@ def refusing(slurm, cluster, times):
     return job
 
 
-def test_a_job_whose_node_died_before_it_came_keeps_its_place_in_the_queue(cluster, slurm):
+def test_job_rejected_for_a_dead_node_keeps_its_place_in_the_queue(cluster, slurm):
     job = refusing(slurm, cluster, times=1)
 
     assert (job.state, job.flags, job.hold, job.requeues) == (State.PENDING, ["REQUEUED"], "", 0)
@@ -141,13 +141,13 @@ def test_a_job_whose_node_died_before_it_came_keeps_its_place_in_the_queue(clust
     assert not Allocation.objects.live().exists()
 
 
-def test_a_job_that_no_place_will_take_waits_for_a_person_in_the_end(cluster, slurm):
+def test_job_rejected_on_all_nodes_is_held(cluster, slurm):
     job = refusing(slurm, cluster, times=job_actions.MAX_SUBMIT_REFUSALS)
 
     assert "REQUEUE_HOLD" in job.flags
 
 
-def test_a_cancel_counts_more_than_a_dead_node(cluster, slurm):
+def test_cancel_takes_precedence_over_a_dead_node(cluster, slurm):
     make.attempt()
     slurm.before = lambda verb: verb == "submit" and cancel_and_refuse()
 
@@ -160,7 +160,7 @@ def test_a_cancel_counts_more_than_a_dead_node(cluster, slurm):
     assert Job.objects.get().state == State.CANCELLED
 
 
-def test_more_than_one_claim_holds_go_out_in_one_turn(cluster, slurm):
+def test_more_commands_than_one_claim_are_sent_in_one_turn(cluster, slurm):
     free = [(node, gpu) for node in range(1, 5) for gpu in range(8)]
     assert len(free) >= COMMANDS_PER_CLAIM
     for node, gpu in free:
@@ -171,7 +171,7 @@ def test_more_than_one_claim_holds_go_out_in_one_turn(cluster, slurm):
     assert Attempt.objects.exclude(backend_id="").count() == len(free)
 
 
-def test_of_many_one_doubt_and_one_refusal_are_noted_beside_the_rest(cluster, slurm):
+def test_unknown_outcome_and_rejection_are_recorded_among_many_submissions(cluster, slurm):
     keys = [make.attempt(make.job(gpus_per_node=1), gpus=(n,)).key for n in range(4)]
     errors = iter([None, OutcomeUnknown("the line broke"), RequestRejected("no"), None])
 
@@ -187,7 +187,7 @@ def test_of_many_one_doubt_and_one_refusal_are_noted_beside_the_rest(cluster, sl
     assert list(outcomes) == ["accepted as 1", "in doubt: the line broke", "refused: no", "accepted as 2"]
 
 
-def test_one_refused_job_does_not_keep_back_the_next(cluster, slurm):
+def test_rejected_job_does_not_delay_the_next(cluster, slurm):
     make.attempt(make.job(gpus_per_node=1), gpus=(0,))
     good = make.attempt(make.job(gpus_per_node=1), gpus=(1,))
     refusals = iter([RequestRejected("no")])
@@ -202,7 +202,7 @@ def test_one_refused_job_does_not_keep_back_the_next(cluster, slurm):
     assert [sent.key for sent in slurm.sent] == [good.key]
 
 
-def test_what_is_cancelled_before_it_was_sent_is_never_sent(cluster, slurm):
+def test_job_cancelled_before_submission_is_never_submitted(cluster, slurm):
     job = make.attempt().job
     job_actions.cancel(job, author=make.author())
 
@@ -212,7 +212,7 @@ def test_what_is_cancelled_before_it_was_sent_is_never_sent(cluster, slurm):
     assert Job.objects.get().state == State.CANCELLED
 
 
-def test_two_workers_do_not_carry_out_the_same_deed(cluster, slurm):
+def test_two_workers_do_not_send_the_same_command(cluster, slurm):
     make.attempt()
     seen = []
     slurm.before = lambda verb: verb == "submit" and seen.append(deliver(cluster, slurm))
@@ -222,7 +222,7 @@ def test_two_workers_do_not_carry_out_the_same_deed(cluster, slurm):
     assert seen == [0]
 
 
-def test_a_worker_that_slept_past_its_claim_cannot_note_an_outcome(cluster, slurm):
+def test_worker_suspended_past_its_claim_cannot_record_an_outcome(cluster, slurm):
     make.attempt()
     slurm.before = lambda verb: verb == "submit" and Deed.objects.update(tries=5)
 
@@ -230,7 +230,7 @@ def test_a_worker_that_slept_past_its_claim_cannot_note_an_outcome(cluster, slur
     assert deed().done_at is None
 
 
-def test_a_submission_without_an_answer_that_the_cluster_does_not_show_is_left_in_doubt(cluster, slurm):
+def test_submission_without_a_response_stays_in_doubt_if_the_cluster_does_not_show_it(cluster, slurm):
     attempt = make.attempt()
     slurm.after = failing(OutcomeUnknown("the line broke"), "submit")
     deliver(cluster, slurm)
@@ -244,7 +244,7 @@ def test_a_submission_without_an_answer_that_the_cluster_does_not_show_is_left_i
     assert deed().outcome.startswith("in doubt")
 
 
-def test_a_promise_of_an_earlier_turn_is_looked_up_before_its_first_try(cluster, slurm):
+def test_attempt_of_an_earlier_turn_is_looked_up_before_its_first_submission(cluster, slurm):
     attempt = make.attempt()
     slurm.known["7"] = replace(slurm.known.get("7") or seen_job(), key=attempt.key, state=State.RUNNING)
 
@@ -254,7 +254,7 @@ def test_a_promise_of_an_earlier_turn_is_looked_up_before_its_first_try(cluster,
     assert Attempt.objects.get().backend_id == "7"
 
 
-def test_a_promise_of_this_turn_needs_no_look(cluster, slurm):
+def test_attempt_of_this_turn_needs_no_lookup(cluster, slurm):
     looked_at = clock.now()
     make.attempt()
     slurm.before = failing(ClusterUnreachable("nobody asked"), "jobs")
@@ -262,7 +262,7 @@ def test_a_promise_of_this_turn_needs_no_look(cluster, slurm):
     assert send_commands_once(cluster, slurm, clock.now(), looked_at) == 1
 
 
-def test_a_try_that_reached_nobody_needs_no_lookup(cluster, slurm):
+def test_try_that_did_not_reach_the_cluster_needs_no_lookup(cluster, slurm):
     make.attempt()
     slurm.before = failing(ClusterUnreachable("no route"), "submit")
     with pytest.raises(ClusterUnreachable):
@@ -286,7 +286,7 @@ def test_a_job_of_another_installation_is_cancelled_by_its_id(cluster, slurm):
 # cancel
 
 
-def test_a_cancel_is_repeated_until_the_end_is_seen(cluster, slurm):
+def test_cancel_is_repeated_until_the_attempt_has_ended(cluster, slurm):
     attempt = make.running()
     Deed.objects.all().delete()
     job_actions.cancel(attempt.job, author=make.author())
@@ -314,7 +314,7 @@ def test_a_drain_reaches_the_cluster_with_its_reason(cluster, slurm):
     assert slurm.drained == {"seren-001": "loose cable"}
 
 
-def test_the_newest_wish_for_a_node_wins(cluster, slurm):
+def test_newest_command_for_a_node_wins(cluster, slurm):
     node = Node.objects.first()
     node_actions.drain(node, author=make.author(), why="loose cable", now=clock.now())
     node_actions.resume(node, author=make.author(), now=clock.now())
@@ -325,7 +325,7 @@ def test_the_newest_wish_for_a_node_wins(cluster, slurm):
     assert list(Deed.objects.values_list("kind", flat=True)) == ["resume"]
 
 
-def test_a_drain_that_the_cluster_cannot_take_still_counts_for_us(cluster, slurm):
+def test_drain_rejected_by_the_cluster_still_counts_for_acme(cluster, slurm):
     slurm.before = failing(RequestRejected("drain needs scontrol"), "drain")
     node_actions.drain(Node.objects.first(), author=make.author(), why="loose cable", now=clock.now())
 
@@ -336,7 +336,7 @@ def test_a_drain_that_the_cluster_cannot_take_still_counts_for_us(cluster, slurm
 
 
 @pytest.mark.parametrize("mode", ["observe", "advise"])
-def test_a_cluster_we_do_not_drive_is_told_nothing(cluster, slurm, mode):
+def test_no_commands_are_sent_to_a_cluster_that_acme_does_not_drive(cluster, slurm, mode):
     cluster.mode = mode
     make.attempt()
 

@@ -1,4 +1,4 @@
-"""Drain: who leaves a node, when, and what a resume still calls off."""
+"""Drains: which jobs leave a node, when, and what a resume still stops."""
 
 from datetime import timedelta
 
@@ -61,14 +61,14 @@ def turn(cluster, slurm, later=timedelta(0)):
     send_commands_once(cluster, slurm, clock.now() + later)
 
 
-def test_finish_sends_nobody_away(cluster, slurm, wide):
+def test_drain_mode_finish_evicts_no_job(cluster, slurm, wide):
     drain(DrainMode.FINISH)
 
     assert evict_from_drained_nodes_once(cluster, clock.now()) == 0
     assert wanted(wide) == ""
 
 
-def test_now_asks_everybody_on_the_node_and_nobody_elsewhere(cluster, slurm, wide, small):
+def test_drain_mode_now_evicts_all_jobs_on_the_node_only(cluster, slurm, wide, small):
     elsewhere = known_to(slurm, make.running(make.job(gpus_per_node=1), on=["seren-003"]))
 
     drain(DrainMode.NOW)
@@ -80,7 +80,7 @@ def test_now_asks_everybody_on_the_node_and_nobody_elsewhere(cluster, slurm, wid
     assert evict_from_drained_nodes_once(cluster, clock.now()) == 0
 
 
-def test_who_was_sent_away_waits_at_his_old_place_and_his_events_say_why(cluster, slurm, small):
+def test_evicted_job_keeps_its_place_and_its_events_say_why(cluster, slurm, small):
     drain(DrainMode.NOW)
     turn(cluster, slurm)
     slurm.end(small.key, State.CANCELLED, clock.now(), signal=15)
@@ -93,7 +93,7 @@ def test_who_was_sent_away_waits_at_his_old_place_and_his_events_say_why(cluster
     assert (asked.why, asked.node.name) == ("seren-001 is drained by olga: bad fan", "seren-001")
 
 
-def test_after_a_checkpoint_each_leaves_when_he_has_saved_and_the_others_finish(cluster, slurm, wide, small):
+def test_drain_mode_checkpoint_evicts_jobs_after_their_checkpoint(cluster, slurm, wide, small):
     save(wide, 1)
     drain(DrainMode.CHECKPOINT)
     assert evict_from_drained_nodes_once(cluster, clock.now()) == 0  # that one was before
@@ -105,7 +105,7 @@ def test_after_a_checkpoint_each_leaves_when_he_has_saved_and_the_others_finish(
     assert (slurm.signalled, slurm.cancelled) == ([], [wide.backend_id])
 
 
-def test_resume_calls_off_what_has_not_happened_yet(cluster, slurm, wide, small):
+def test_resume_stops_pending_evictions(cluster, slurm, wide, small):
     drain(DrainMode.NOW)
     turn(cluster, slurm)
 
@@ -118,7 +118,7 @@ def test_resume_calls_off_what_has_not_happened_yet(cluster, slurm, wide, small)
     assert Event.objects.get(what="job.evict_called_off").job_id == wide.job_id
 
 
-def test_resume_does_not_call_off_what_a_person_asked_meanwhile(cluster, slurm, wide):
+def test_resume_does_not_undo_a_users_cancel(cluster, slurm, wide):
     drain(DrainMode.NOW)
     turn(cluster, slurm)
     job_actions.cancel(Job.objects.get(pk=wide.job_id), author=make.author())
@@ -129,7 +129,7 @@ def test_resume_does_not_call_off_what_a_person_asked_meanwhile(cluster, slurm, 
     assert (wanted(wide), slurm.cancelled) == (State.CANCELLED, [wide.backend_id])
 
 
-def test_a_resume_between_the_look_and_the_deed_wins(cluster, slurm, small):
+def test_resume_during_the_eviction_takes_precedence(cluster, slurm, small):
     drain(DrainMode.NOW)
     stale = node()
     node_actions.resume(node(), author=make.author("olga"), now=clock.now())
@@ -138,7 +138,7 @@ def test_a_resume_between_the_look_and_the_deed_wins(cluster, slurm, small):
     assert wanted(small) == ""
 
 
-def test_a_drain_may_be_hurried_and_slowed_down_again(cluster, slurm, wide):
+def test_drain_mode_can_be_changed_both_ways(cluster, slurm, wide):
     drain(DrainMode.FINISH)
     drain(DrainMode.NOW)
     turn(cluster, slurm)
@@ -147,18 +147,18 @@ def test_a_drain_may_be_hurried_and_slowed_down_again(cluster, slurm, wide):
     drain(DrainMode.FINISH)
 
     assert wanted(wide) == "" and node().drain_asked
-    with pytest.raises(NodeError, match="drained already"):
+    with pytest.raises(NodeError, match="already drained"):
         drain(DrainMode.FINISH)
 
 
-def test_jobs_of_a_cluster_that_acme_does_not_drive_can_only_finish(wide):
+def test_undriven_cluster_only_offers_drain_mode_finish(wide):
     make.cluster(mode="advise")
 
     with pytest.raises(NodeError, match="is not driven by Acme"):
         drain(DrainMode.NOW)
 
 
-def test_one_who_cannot_be_asked_does_not_keep_the_others(cluster, slurm, wide, small):
+def test_failed_eviction_does_not_stop_the_others(cluster, slurm, wide, small):
     job_actions.cancel(wide.job, author=make.author())
     drain(DrainMode.NOW)
 
@@ -166,7 +166,7 @@ def test_one_who_cannot_be_asked_does_not_keep_the_others(cluster, slurm, wide, 
     assert wanted(small) == State.PENDING
 
 
-def test_the_consequences_count_the_whole_gang_since_it_saved(cluster, wide, small, django_assert_num_queries):
+def test_drain_impact_counts_all_gpus_since_the_checkpoint(cluster, wide, small, django_assert_num_queries):
     row, now = node(), clock.now()
     with django_assert_num_queries(1):
         before = drain_impact.affected_jobs([row], now)
@@ -184,7 +184,7 @@ def test_the_consequences_count_the_whole_gang_since_it_saved(cluster, wide, sma
         (DrainMode.FINISH, "No new jobs; 2 running jobs finish."),
         (
             DrainMode.CHECKPOINT,
-            "No new jobs; 1 job is requeued after the next checkpoint; 1 that save none finish.",
+            "No new jobs; 1 job is requeued after the next checkpoint; 1 without checkpoints finishes.",
         ),
         (
             DrainMode.NOW,
@@ -192,5 +192,5 @@ def test_the_consequences_count_the_whole_gang_since_it_saved(cluster, wide, sma
         ),
     ],
 )
-def test_the_consequences_as_a_sentence(cluster, wide, small, mode, sentence):
+def test_drain_impact_is_a_sentence(cluster, wide, small, mode, sentence):
     assert drain_impact.drain_impact_text(drain_impact.affected_jobs([node()], clock.now()), mode) == sentence

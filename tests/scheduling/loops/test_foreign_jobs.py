@@ -1,4 +1,4 @@
-"""Jobs that others submitted: seen, followed, counted, respected, and never changed."""
+"""Foreign jobs are imported, followed and counted, and never changed."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -39,7 +39,7 @@ def only_job():
     return Job.objects.get()
 
 
-def test_a_running_one_is_taken_over_as_it_stands(cluster, slurm):
+def test_running_foreign_job_is_imported_with_its_state(cluster, slurm):
     runs(slurm, name="theirs", gpus={"seren-001": (0, 1)}, account="vision", time_limit=HOUR, stdout="/logs/9.out")
 
     assert sync(cluster, slurm) == 1
@@ -52,7 +52,7 @@ def test_a_running_one_is_taken_over_as_it_stands(cluster, slurm):
     assert Event.objects.get(job=job).what == "job.seen"
 
 
-def test_its_account_and_user_are_matched_where_they_are_known_and_nobody_gets_an_account(cluster, slurm):
+def test_foreign_job_is_matched_to_known_teams_and_users_only(cluster, slurm):
     make.team("vision", ada=TeamRole.RESEARCHER)
     runs(slurm, user="ada", account="vision")
     runs(slurm, user="mallory", account="secret")
@@ -74,7 +74,7 @@ def test_twice_is_once(cluster, slurm):
     assert Job.objects.count() == Attempt.objects.count() == Event.objects.count() == 1
 
 
-def test_it_is_followed_from_its_clusters_queue_to_its_end(cluster, slurm):
+def test_foreign_job_is_followed_from_the_queue_to_its_end(cluster, slurm):
     job = slurm.foreign(state=State.PENDING, submitted_at=clock.now(), gpus_per_node=8)
     sync(cluster, slurm)
     assert (only_job().state, only_job().why) == (State.PENDING, "Waiting in the cluster's own queue.")
@@ -90,7 +90,7 @@ def test_it_is_followed_from_its_clusters_queue_to_its_end(cluster, slurm):
     assert not Allocation.objects.live().exists()
 
 
-def test_what_began_and_ended_between_two_looks_has_its_attempt(cluster, slurm):
+def test_foreign_job_that_ran_between_two_syncs_has_an_attempt(cluster, slurm):
     job = slurm.foreign(state=State.PENDING, submitted_at=clock.now())
     sync(cluster, slurm)
 
@@ -102,7 +102,7 @@ def test_what_began_and_ended_between_two_looks_has_its_attempt(cluster, slurm):
 
 
 @pytest.mark.parametrize("fate", ["cancelled", "forgotten"])
-def test_one_that_never_ran_is_withdrawn(cluster, slurm, fate):
+def test_foreign_job_that_never_ran_is_withdrawn(cluster, slurm, fate):
     job = slurm.foreign(state=State.PENDING, submitted_at=clock.now())
     sync(cluster, slurm)
 
@@ -115,7 +115,7 @@ def test_one_that_never_ran_is_withdrawn(cluster, slurm, fate):
     assert (only_job().state, only_job().attempts.count()) == (State.CANCELLED, 0)
 
 
-def test_a_platforms_fault_is_its_clusters_business(cluster, slurm):
+def test_foreign_job_is_not_requeued_after_a_platform_failure(cluster, slurm):
     job = runs(slurm)
     sync(cluster, slurm)
 
@@ -125,7 +125,7 @@ def test_a_platforms_fault_is_its_clusters_business(cluster, slurm):
     assert only_job().state == State.NODE_FAIL  # and not PENDING, as one of ours would be
 
 
-def test_one_that_its_cluster_requeued_waits_and_runs_again(cluster, slurm):
+def test_foreign_job_requeued_by_its_cluster_waits_and_runs_again(cluster, slurm):
     job = runs(slurm)
     sync(cluster, slurm)
 
@@ -138,7 +138,7 @@ def test_one_that_its_cluster_requeued_waits_and_runs_again(cluster, slurm):
     assert (only_job().state, only_job().attempts.count()) == (State.RUNNING, 2)
 
 
-def test_an_id_that_was_given_again_is_another_job(cluster, slurm):
+def test_reused_job_id_is_another_foreign_job(cluster, slurm):
     job = runs(slurm)
     sync(cluster, slurm)
 
@@ -148,7 +148,7 @@ def test_an_id_that_was_given_again_is_another_job(cluster, slurm):
     assert [bool(one.missing_since) for one in Attempt.objects.order_by("id")] == [True, False]
 
 
-def test_history_is_taken_over_a_few_at_a_time_oldest_first(cluster, slurm, monkeypatch):
+def test_foreign_jobs_are_imported_in_batches_oldest_first(cluster, slurm, monkeypatch):
     monkeypatch.setattr(loop, "MAX_NEW_JOBS", 60)
     now = clock.now()
     for _ in range(100):
@@ -159,7 +159,7 @@ def test_history_is_taken_over_a_few_at_a_time_oldest_first(cluster, slurm, monk
     assert not Allocation.objects.live().exists()
 
 
-def test_nobody_of_ours_is_placed_on_what_it_holds(cluster, slurm):
+def test_gpus_of_a_foreign_job_are_not_allocated(cluster, slurm):
     for number in range(1, 5):
         runs(slurm, nodes=(f"seren-00{number}",), gpus={f"seren-00{number}": (0, 1, 2, 3)}, cpus=100)
     sync(cluster, slurm)
@@ -173,7 +173,7 @@ def test_nobody_of_ours_is_placed_on_what_it_holds(cluster, slurm):
     assert set(Allocation.objects.filter(attempt__job=small).values_list("gpu", flat=True)) == {4, 5, 6, 7}
 
 
-def test_one_that_waits_is_not_ours_to_start(cluster, slurm):
+def test_waiting_foreign_job_is_not_started_by_acme(cluster, slurm):
     slurm.foreign(state=State.PENDING, submitted_at=clock.now(), gpus_per_node=1)
     sync(cluster, slurm)
 
@@ -182,7 +182,7 @@ def test_one_that_waits_is_not_ours_to_start(cluster, slurm):
 
 
 @pytest.mark.parametrize("mode", ["observe", "advise", "drive"])
-def test_it_is_followed_whatever_acme_may_do_on_the_cluster(cluster, slurm, mode):
+def test_foreign_job_is_followed_in_every_control_mode(cluster, slurm, mode):
     cluster = make.cluster(mode=mode)
     job = runs(slurm)
     sync(cluster, slurm)
@@ -196,7 +196,7 @@ def test_it_is_followed_whatever_acme_may_do_on_the_cluster(cluster, slurm, mode
 
 @pytest.mark.parametrize("verb", [job_actions.cancel, job_actions.hold, stop.requeue])
 @pytest.mark.parametrize("state", [State.PENDING, State.RUNNING])
-def test_no_verb_of_ours_changes_it(cluster, slurm, verb, state):
+def test_foreign_job_cannot_be_changed_by_users(cluster, slurm, verb, state):
     runs(slurm, state=state)
     sync(cluster, slurm)
 
@@ -206,7 +206,7 @@ def test_no_verb_of_ours_changes_it(cluster, slurm, verb, state):
     assert only_job().state == state and only_job().hold == ""
 
 
-def test_one_that_cannot_be_followed_does_not_keep_the_others(cluster, slurm):
+def test_error_in_one_foreign_job_does_not_stop_the_others(cluster, slurm):
     odd, plain = runs(slurm), runs(slurm)
     sync(cluster, slurm)
     Job.objects.filter(foreign_id__startswith=odd).update(state=State.SUSPENDED)
@@ -218,7 +218,7 @@ def test_one_that_cannot_be_followed_does_not_keep_the_others(cluster, slurm):
     assert Job.objects.get(foreign_id__startswith=plain).state == State.OUT_OF_MEMORY
 
 
-def test_a_look_at_many_that_stand_as_they_stood_costs_what_a_look_at_one_costs(cluster, slurm):
+def test_unchanged_foreign_jobs_need_no_extra_queries(cluster, slurm):
     def queries_of_a_quiet_look():
         sync(cluster, slurm)
         with CaptureQueriesContext(connection) as asked:

@@ -1,4 +1,4 @@
-"""Several Acme installations on one cluster, and one whose database lost commits."""
+"""Several Acme installations on one cluster, and an installation whose database lost commits."""
 
 from datetime import timedelta
 
@@ -36,7 +36,7 @@ def foreign_gpus():
     return {node.name: node.foreign_gpus for node in Node.objects.all() if node.foreign_gpus}
 
 
-def test_a_job_says_which_installation_submitted_it(cluster, slurm):
+def test_submitted_job_carries_the_installation_id(cluster, slurm):
     make.attempt()
 
     send_commands_once(cluster, slurm, clock.now())
@@ -60,7 +60,7 @@ def test_the_identity_of_an_installation_does_not_change(db):
         ({"job": "acme:k3v9:0vq.2"}, ("k3v9", "0vq.2")),
     ],
 )
-def test_a_comment_tells_where_a_job_is_from(comment, origin):
+def test_comment_of_a_job_identifies_its_installation(comment, origin):
     seen = read_job({"job_id": 1, "job_state": "RUNNING", "comment": comment})
 
     assert (seen.installation, seen.key) == origin
@@ -89,7 +89,7 @@ def test_the_same_key_in_two_installations_is_two_jobs(cluster, slurm):
     assert slurm.cancelled == []
 
 
-def test_a_comment_too_long_for_a_key_is_one_of_somebody_elses_job(cluster, slurm):
+def test_too_long_comment_is_not_a_key(cluster, slurm):
     theirs(slurm, key="x" * 100)
 
     sync(cluster, slurm)
@@ -126,7 +126,7 @@ def test_a_job_of_another_installation_is_not_cancelled_on_a_cluster_that_is_onl
         foreign_jobs.cancel_foreign_job(Job.objects.get(), author=make.author())
 
 
-def test_an_adopted_job_is_ours_from_then_on(cluster, slurm):
+def test_adopted_job_belongs_to_this_installation(cluster, slurm):
     backend_id = theirs(slurm)
     sync(cluster, slurm)
 
@@ -156,7 +156,7 @@ def test_an_adopted_job_cannot_be_requeued_because_its_command_is_not_known(clus
         job_actions.requeue(Job.objects.get(), author=make.author())
 
 
-def test_accounting_tells_how_a_job_of_another_installation_ended(cluster, slurm):
+def test_accounting_shows_the_end_of_another_installations_job(cluster, slurm):
     backend_id = theirs(slurm)
     sync(cluster, slurm)
     over = {"backend_id": backend_id, "key": "0vqrm34vg06.2", "installation": "other123"}
@@ -177,7 +177,7 @@ def test_only_operators_of_the_cluster_adopt_and_cancel_jobs_of_another_installa
     wish = JobActionRequest(author=make.author())
 
     for name in ("adopt", "cancel"):
-        with pytest.raises(JobActionDenied, match="right to operate clusters"):
+        with pytest.raises(JobActionDenied, match="permission to operate clusters"):
             perform_job_action(JOB_ACTIONS[name], Job.objects.get(), wish, Caller(user=make.user("ben")))
     perform_job_action(JOB_ACTIONS["adopt"], Job.objects.get(), wish, Caller(user=make.user("root", is_superuser=True)))
     assert not Job.objects.get().is_foreign
@@ -195,7 +195,7 @@ def lost(cluster, slurm):
     return job
 
 
-def test_a_running_attempt_that_the_database_lost_is_written_down_again(cluster, slurm, lost):
+def test_lost_running_attempt_is_restored(cluster, slurm, lost):
     sync(cluster, slurm)
 
     lost.refresh_from_db()
@@ -205,7 +205,7 @@ def test_a_running_attempt_that_the_database_lost_is_written_down_again(cluster,
     assert slurm.cancelled == []
 
 
-def test_an_attempt_that_ended_well_unrecorded_completes_its_job(cluster, slurm, lost):
+def test_lost_attempt_that_succeeded_completes_its_job(cluster, slurm, lost):
     slurm.end(f"{lost.public_id}.2", State.COMPLETED, clock.now(), exit_code=0, gpus={})
 
     sync(cluster, slurm)
@@ -214,7 +214,7 @@ def test_an_attempt_that_ended_well_unrecorded_completes_its_job(cluster, slurm,
     assert lost.state == State.COMPLETED
 
 
-def test_a_lost_attempt_that_has_not_started_is_written_down_and_gets_its_gpus_when_it_starts(cluster, slurm, lost):
+def test_lost_attempt_that_has_not_started_gets_its_gpus_at_the_start(cluster, slurm, lost):
     key = f"{lost.public_id}.2"
     slurm.change(key, state=State.PENDING, started_at=None, nodes=(), gpus={})
     sync(cluster, slurm)

@@ -1,4 +1,4 @@
-"""The lease of one who is dead is taken over at once, with what he had in hand; a sleeper keeps it until it ends."""
+"""The lease of a dead worker is taken over at once with its commands; a suspended worker keeps it until it expires."""
 
 import os
 import signal
@@ -44,7 +44,7 @@ def holder(transactional_db):
         process.kill()
 
 
-def test_who_was_killed_is_succeeded_at_once(holder):
+def test_lease_of_a_killed_worker_is_taken_over_at_once(holder):
     assert Lease.take("x", "next", HOUR) is None
 
     holder.send_signal(signal.SIGKILL)
@@ -52,7 +52,7 @@ def test_who_was_killed_is_succeeded_at_once(holder):
     assert until(lambda: Lease.take("x", "next", HOUR)) == AcquiredLease(term=2, alone=True)
 
 
-def test_who_only_sleeps_keeps_it_until_it_runs_out_and_may_wake_up_then(holder):
+def test_suspended_worker_keeps_its_lease_until_it_expires(holder):
     holder.send_signal(signal.SIGSTOP)
     assert Lease.take("x", "next", HOUR) is None
 
@@ -61,32 +61,32 @@ def test_who_only_sleeps_keeps_it_until_it_runs_out_and_may_wake_up_then(holder)
     assert Lease.take("x", "next", HOUR) == AcquiredLease(term=2, alone=False)
 
 
-def test_who_gave_it_back_leaves_nothing_in_hand(db):
+def test_released_lease_is_acquired_as_alone(db):
     first = Lease.take("x", "a", HOUR)
     Lease.release("x", first.term)
 
     assert Lease.take("x", "b", HOUR) == AcquiredLease(term=2, alone=True)
 
 
-def test_the_first_one_is_alone(db):
+def test_first_holder_is_alone(db):
     assert Lease.take("x", "a", HOUR) == AcquiredLease(term=1, alone=True)
 
 
-def test_a_session_whose_number_was_given_again_is_not_the_holders(transactional_db):
+def test_reused_session_pid_does_not_count_as_the_holder(transactional_db):
     taken = Lease.take("x", "before the restart", HOUR)
     Lease.objects.update(session_began=clock.now() - HOUR)
 
     assert Lease.take("x", "after it", HOUR) == AcquiredLease(term=taken.term + 1, alone=True)
 
 
-def test_a_holder_who_lost_his_session_and_lives_is_fenced_by_the_term(transactional_db):
+def test_live_holder_without_its_session_is_fenced_by_the_term(transactional_db):
     """Its connection broke, and it made a new one."""
     held = TurnLease(name="x", term=Lease.take("x", "a", HOUR).term)
     Lease.objects.update(session_began=clock.now() - HOUR)
     assert Lease.take("x", "b", HOUR)
 
     for verb in (held.check_held, held.renew):
-        with pytest.raises(LeaseLost, match="term 1 is over"):
+        with pytest.raises(LeaseLost, match="term 1 has ended"):
             verb()
 
 
@@ -109,7 +109,7 @@ def due(kind):
     return Deed.objects.get(kind=kind).due_at
 
 
-def test_what_a_dead_worker_had_in_hand_is_done_by_the_next_turn(cluster, slurm, in_hand):
+def test_commands_of_a_dead_worker_are_sent_in_the_next_turn(cluster, slurm, in_hand):
     Lease.objects.update(session_began=clock.now() - HOUR)
 
     assert run_turns(cluster.pk, "next", lambda _: slurm) == 1
@@ -118,7 +118,7 @@ def test_what_a_dead_worker_had_in_hand_is_done_by_the_next_turn(cluster, slurm,
     assert not Deed.objects.filter(in_hand=True).exists()
 
 
-def test_a_submission_he_may_just_have_sent_is_given_the_time_to_arrive(cluster, slurm, in_hand):
+def test_submission_of_a_dead_worker_waits_for_a_late_arrival(cluster, slurm, in_hand):
     Lease.objects.update(session_began=clock.now() - HOUR)
 
     run_turns(cluster.pk, "next", lambda _: slurm)
@@ -127,7 +127,7 @@ def test_a_submission_he_may_just_have_sent_is_given_the_time_to_arrive(cluster,
     assert due(ClusterCommandKind.SUBMIT) <= clock.now() + LATE_ARRIVAL_WINDOW
 
 
-def test_what_arrived_after_all_is_found_by_its_key(cluster, slurm, in_hand):
+def test_submission_that_arrived_late_is_found_by_its_key(cluster, slurm, in_hand):
     attempt = Deed.objects.get(kind=ClusterCommandKind.SUBMIT).attempt
     Lease.objects.update(session_began=clock.now() - HOUR)
     run_turns(cluster.pk, "next", lambda _: slurm)
@@ -145,7 +145,7 @@ def vars_of(attempt):
     return {"job": attempt.job, "key": attempt.key, "confirmed_at": clock.now()}
 
 
-def test_what_is_in_the_hands_of_a_sleeper_is_left_to_him(cluster, slurm, in_hand):
+def test_commands_of_a_suspended_worker_stay_claimed(cluster, slurm, in_hand):
     before = due(ClusterCommandKind.DRAIN)
     Lease.objects.update(expires_at=clock.now())
 
@@ -156,7 +156,7 @@ def test_what_is_in_the_hands_of_a_sleeper_is_left_to_him(cluster, slurm, in_han
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_session_that_the_server_ended_is_as_good_as_a_death():
+def test_session_ended_by_the_server_counts_as_a_dead_holder():
     """As a restart of the server ends them all. The holder is a thread with a connection of its own."""
     taken, over = threading.Event(), threading.Event()
     sessions = []
@@ -183,7 +183,7 @@ def test_a_session_that_the_server_ended_is_as_good_as_a_death():
 # the shims that take one
 
 
-def test_the_coordinators_task_gives_its_lease_back(cluster):
+def test_campaign_task_releases_its_lease(cluster):
     campaign(cluster)
 
     tasks.campaigns()

@@ -1,4 +1,4 @@
-"""Maintenance as rows: declared, begun, ended; what people did meanwhile counts; killed anywhere, nothing is lost."""
+"""Maintenance windows: scheduled, started, ended. User actions take precedence, and kills lose nothing."""
 
 from datetime import timedelta
 
@@ -41,7 +41,7 @@ def schedule(cluster, now=None):
     return schedule_once(cluster, LIVE_POLICIES["easy"], now or clock.now(), lambda: None)
 
 
-def test_its_nodes_are_closed_when_it_begins_and_opened_when_it_ends(cluster):
+def test_nodes_are_drained_at_the_start_and_resumed_at_the_end(cluster):
     window = declare(cluster, nodes="seren-[001-002]")
     begins, ends = window.start_at, window.end_at
 
@@ -59,7 +59,7 @@ def test_its_nodes_are_closed_when_it_begins_and_opened_when_it_ends(cluster):
     assert apply_maintenances_once(cluster, ends + HOUR) == 0
 
 
-def test_everything_it_does_is_told(cluster):
+def test_maintenance_writes_events(cluster):
     window = declare(cluster, nodes="seren-001")
     apply_maintenances_once(cluster, window.start_at)
     apply_maintenances_once(cluster, window.end_at)
@@ -74,14 +74,14 @@ def test_everything_it_does_is_told(cluster):
     assert told("node.drained")[0].why == "maintenance: cooling"
 
 
-def test_of_the_whole_cluster_are_also_nodes_that_come_later(cluster):
+def test_whole_cluster_maintenance_covers_nodes_added_later(cluster):
     window = declare(cluster)
     make.node("seren-005", cluster=cluster)
 
     assert apply_maintenances_once(cluster, window.start_at) == 5
 
 
-def test_who_was_closed_by_somebody_else_stays_closed(cluster):
+def test_node_drained_by_a_user_stays_drained(cluster):
     before, meanwhile = (Node.objects.get(name=name) for name in ("seren-001", "seren-002"))
     node_actions.drain(before, author=make.author("olga"), why="bad fan", now=clock.now())
     window = declare(cluster)
@@ -96,7 +96,7 @@ def test_who_was_closed_by_somebody_else_stays_closed(cluster):
     assert window.closed_at == window.end_at
 
 
-def test_a_node_that_somebody_resumes_is_in_it_no_more(cluster):
+def test_node_resumed_by_a_user_leaves_the_maintenance(cluster):
     window = declare(cluster)
     apply_maintenances_once(cluster, window.start_at)
 
@@ -110,7 +110,7 @@ def test_a_node_that_somebody_resumes_is_in_it_no_more(cluster):
     assert node.pk not in seen.nodes
 
 
-def test_whose_drain_is_lifted_while_it_goes_on_is_closed_for_it(cluster):
+def test_node_resumed_from_another_drain_is_drained_for_the_maintenance(cluster):
     node = Node.objects.get(name="seren-001")
     node_actions.drain(node, author=make.author("olga"), why="bad fan", now=clock.now())
     window = declare(cluster)
@@ -123,7 +123,7 @@ def test_whose_drain_is_lifted_while_it_goes_on_is_closed_for_it(cluster):
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_cancelled_one_leaves_nothing_behind(cluster, begun):
+def test_cancelled_maintenance_resumes_its_nodes(cluster, begun):
     window = declare(cluster)
     now = window.start_at if begun else window.start_at - HOUR
     apply_maintenances_once(cluster, now)
@@ -134,7 +134,7 @@ def test_a_cancelled_one_leaves_nothing_behind(cluster, begun):
     assert drained() == []
     assert snapshot.take_snapshot(cluster, now).windows == ()
     assert Maintenance.objects.get().closed_at == now
-    with pytest.raises(MaintenanceError, match="cancelled already"):
+    with pytest.raises(MaintenanceError, match="already cancelled"):
         maintenance_actions.cancel(window, author=make.author("olga"), now=now)
 
 
@@ -151,13 +151,13 @@ def test_the_end_may_be_moved_both_ways_while_it_goes_on(cluster):
     assert apply_maintenances_once(cluster, ended + HOUR / 2) == 4
 
     assert [one.why for one in told("maintenance.end_moved")] == ["late", ""]
-    with pytest.raises(MaintenanceError, match="over already"):
+    with pytest.raises(MaintenanceError, match="already over"):
         maintenance_actions.change_maintenance_end(
             window, ended + 9 * HOUR, author=make.author("olga"), now=ended + HOUR
         )
 
 
-def test_what_was_done_between_the_look_and_the_deed_counts(cluster):
+def test_drain_by_a_user_during_the_turn_takes_precedence(cluster):
     window, node = declare(cluster), Node.objects.get(name="seren-001")
     stale = Maintenance.objects.select_related("cluster").get()
     maintenance_actions.cancel(window, author=make.author("olga"), now=window.start_at - HOUR)
@@ -166,7 +166,7 @@ def test_what_was_done_between_the_look_and_the_deed_counts(cluster):
     assert drained() == []
 
 
-def test_one_that_was_moved_between_the_look_and_the_deed_opens_nothing(cluster):
+def test_maintenance_extended_during_the_turn_resumes_no_node(cluster):
     window, node = declare(cluster), Node.objects.get(name="seren-001")
     apply_maintenances_once(cluster, window.start_at)
     stale = Maintenance.objects.select_related("cluster").get()
@@ -178,7 +178,7 @@ def test_one_that_was_moved_between_the_look_and_the_deed_opens_nothing(cluster)
     assert len(drained()) == 4
 
 
-def test_killed_after_the_first_node_the_next_turn_does_the_rest(cluster):
+def test_turn_after_a_kill_drains_the_remaining_nodes(cluster):
     window = declare(cluster)
     maintenance_actions.close_node_for_maintenance(window, Node.objects.get(name="seren-002"), window.start_at)
 
@@ -189,7 +189,7 @@ def test_killed_after_the_first_node_the_next_turn_does_the_rest(cluster):
     assert len(told("maintenance.began")) == len(told("maintenance.ended")) == 1
 
 
-def test_one_node_that_blows_up_does_not_keep_the_others(cluster, monkeypatch):
+def test_error_in_one_node_does_not_stop_the_others(cluster, monkeypatch):
     window = declare(cluster)
     drain = node_actions.drain
 
@@ -203,7 +203,7 @@ def test_one_node_that_blows_up_does_not_keep_the_others(cluster, monkeypatch):
     assert apply_maintenances_once(cluster, window.start_at) == 3
 
 
-def test_its_mode_says_what_becomes_of_running_jobs(cluster):
+def test_mode_of_a_maintenance_decides_about_running_jobs(cluster):
     attempt = make.running(make.job(gpus_per_node=1))
     window = declare(cluster, mode=DrainMode.NOW)
     apply_maintenances_once(cluster, window.start_at)
@@ -213,7 +213,7 @@ def test_its_mode_says_what_becomes_of_running_jobs(cluster):
     assert told("job.evict_asked")[0].why == "seren-001 is drained by maintenance: cooling"
 
 
-def test_where_acme_does_not_drive_jobs_can_only_finish(cluster):
+def test_maintenance_of_an_undriven_cluster_lets_jobs_finish(cluster):
     make.cluster(mode="advise")
     cluster.refresh_from_db()
     with pytest.raises(MaintenanceError, match="is not driven by Acme") as error:
@@ -223,10 +223,10 @@ def test_where_acme_does_not_drive_jobs_can_only_finish(cluster):
     assert apply_maintenances_once(cluster, window.start_at) == 4
 
 
-def test_a_cluster_that_is_only_observed_has_none(cluster):
+def test_observed_cluster_has_no_maintenance(cluster):
     make.cluster(mode="observe")
     cluster.refresh_from_db()
-    with pytest.raises(MaintenanceError, match="only observed"):
+    with pytest.raises(MaintenanceError, match="in mode observe"):
         declare(cluster)
 
 
@@ -236,16 +236,16 @@ def test_a_cluster_that_is_only_observed_has_none(cluster):
         ({"name": " "}, "name", "is empty"),
         ({"reason": ""}, "reason", "is empty"),
         ({"end": HOUR}, "end_at", "is not after the start"),
-        ({"start": -3 * HOUR, "end": -HOUR}, "end_at", "is past"),
+        ({"start": -3 * HOUR, "end": -HOUR}, "end_at", "is in the past"),
         ({"start": 9000 * HOUR, "end": 9001 * HOUR}, "start_at", "more than a year ahead"),
         ({"end": 9001 * HOUR}, "end_at", "more than a year after"),
         ({"nodes": "seren-[001-009]"}, "nodes", "seren has no node seren-005, seren-006, seren-007 and 2 more"),
         ({"nodes": "seren-[1"}, "nodes", "unbalanced brackets"),
-        ({"nodes": ","}, "nodes", "names no node"),
+        ({"nodes": ","}, "nodes", "contains no node"),
         ({"lead": timedelta(days=999)}, "lead", "366 days"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_field(cluster, asked, field, why):
+def test_invalid_maintenance_is_refused_with_its_field(cluster, asked, field, why):
     with pytest.raises(MaintenanceError, match=why) as error:
         declare(cluster, **asked)
     assert error.value.field == field
@@ -253,9 +253,9 @@ def test_what_cannot_be_is_refused_with_its_field(cluster, asked, field, why):
     assert not told("maintenance.declared")
 
 
-def test_two_of_one_name_are_told_apart_by_refusing_the_second(cluster):
+def test_second_maintenance_with_the_same_name_is_refused(cluster):
     window = declare(cluster)
-    with pytest.raises(MaintenanceError, match="has a maintenance of that name already"):
+    with pytest.raises(MaintenanceError, match="is already used by another maintenance"):
         declare(cluster)
     maintenance_actions.cancel(window, author=make.author("olga"), now=clock.now())
     apply_maintenances_once(cluster, clock.now())
@@ -263,7 +263,7 @@ def test_two_of_one_name_are_told_apart_by_refusing_the_second(cluster):
     declare(cluster)
 
 
-def test_a_job_that_reaches_into_it_waits_and_its_row_says_why(cluster):
+def test_job_that_would_run_into_the_maintenance_waits(cluster):
     declare(cluster, name="power", nodes="seren-[001-004]")
     long = make.job(gpus_per_node=8, time_limit=5 * 3600)
     short = make.job(gpus_per_node=8, time_limit=1800)
@@ -276,7 +276,7 @@ def test_a_job_that_reaches_into_it_waits_and_its_row_says_why(cluster):
     assert "reserved for maintenance power from" in long.why
 
 
-def test_what_jobs_like_it_took_stands_in_for_a_limit(cluster):
+def test_usual_duration_replaces_a_missing_time_limit(cluster):
     for _ in range(3):
         make.ended(make.job(name="nightly", gpus_per_node=1))
     usual, unknown = (make.job(name=name, gpus_per_node=1, time_limit="UNLIMITED") for name in ("nightly", "new"))
@@ -291,7 +291,7 @@ def test_what_jobs_like_it_took_stands_in_for_a_limit(cluster):
     assert set(Job.objects.filter(state=State.RUNNING).values_list("pk", flat=True)) == {usual.pk}
 
 
-def test_without_any_a_turn_asks_one_question_more(cluster, django_assert_num_queries):
+def test_turn_without_maintenances_needs_one_extra_query(cluster, django_assert_num_queries):
     make.job(gpus_per_node=1)
     now = clock.now()
     with django_assert_num_queries(1):
@@ -299,7 +299,7 @@ def test_without_any_a_turn_asks_one_question_more(cluster, django_assert_num_qu
     assert snapshot.take_snapshot(cluster, now).windows == ()
 
 
-def test_a_window_over_but_not_yet_closed_bars_nobody_and_its_nodes_are_not_given_away(cluster):
+def test_ended_window_that_is_not_closed_blocks_no_job_but_keeps_its_nodes(cluster):
     """The next one is ahead, so the engine knows of windows; those nodes are still drained all the same."""
     window = declare(cluster, nodes="seren-001")
     declare(cluster, name="later", start=100 * HOUR, end=101 * HOUR)

@@ -1,4 +1,4 @@
-"""Tests of nodes: a job on the node alone, its outcome an Event, and the node closed before and after."""
+"""Node tests: a job on the node alone, its result an Event, and the node drained before and after."""
 
 import os
 import socket
@@ -44,7 +44,7 @@ def outcome():
     return Event.objects.get(what="node.tested")
 
 
-def test_it_runs_pinned_to_the_node_which_is_open_only_until_it_runs(cluster, slurm, node):
+def test_node_test_runs_on_its_node_which_is_resumed_only_until_the_start(cluster, slurm, node):
     slurm.drained["seren-002"] = "odd noise"
     deed = ask(node)
 
@@ -75,7 +75,7 @@ def test_it_runs_pinned_to_the_node_which_is_open_only_until_it_runs(cluster, sl
         (State.TIMEOUT, {}, "It failed its test: TIMEOUT."),
     ],
 )
-def test_a_test_that_did_not_end_well_says_how(cluster, slurm, node, state, how, why):
+def test_failed_node_test_has_a_reason(cluster, slurm, node, state, how, why):
     ask(node)
     deliver(cluster, slurm)
 
@@ -85,7 +85,7 @@ def test_a_test_that_did_not_end_well_says_how(cluster, slurm, node, state, how,
     assert (outcome().detail["passed"], outcome().why) == (False, why)
 
 
-def test_an_answer_that_got_lost_does_not_test_twice(cluster, slurm, node):
+def test_lost_response_does_not_repeat_the_node_test(cluster, slurm, node):
     deed = ask(node)
     slurm.after = failing(OutcomeUnknown("timed out"), "submit")
     deliver(cluster, slurm)
@@ -97,7 +97,7 @@ def test_an_answer_that_got_lost_does_not_test_twice(cluster, slurm, node):
     assert len(slurm.sent) == 1 and outcome().detail["passed"]
 
 
-def test_one_that_never_starts_is_cancelled_and_counts_as_failed(cluster, slurm, node):
+def test_node_test_that_never_starts_is_cancelled_and_fails(cluster, slurm, node):
     ask(node)
     deliver(cluster, slurm)
 
@@ -107,16 +107,16 @@ def test_one_that_never_starts_is_cancelled_and_counts_as_failed(cluster, slurm,
     assert outcome().why == "It failed its test: it did not start within 10 minutes."
 
 
-def test_a_refused_test_is_told(cluster, slurm, node):
+def test_rejected_node_test_is_recorded(cluster, slurm, node):
     ask(node)
     slurm.before = failing(RequestRejected("Invalid account"), "submit")
 
     deliver(cluster, slurm)
 
-    assert outcome().why == "It failed its test: the cluster refused it: Invalid account."
+    assert outcome().why == "It failed its test: the cluster rejected it: Invalid account."
 
 
-def test_a_node_resumed_meanwhile_is_not_closed_again(cluster, slurm, node):
+def test_node_resumed_during_its_test_is_not_drained_again(cluster, slurm, node):
     ask(node)
     deliver(cluster, slurm)
     node_actions.resume(node, author=make.author("olga"), now=clock.now())
@@ -127,7 +127,7 @@ def test_a_node_resumed_meanwhile_is_not_closed_again(cluster, slurm, node):
     assert slurm.drained == {} and outcome().detail["passed"]
 
 
-def test_a_command_of_the_clusters_own_takes_the_place_of_ours(cluster, slurm, node):
+def test_clusters_own_test_command_replaces_the_default(cluster, slurm, node):
     cluster = make.cluster(test_command="/opt/check --all")
     ask(node)
 
@@ -136,7 +136,7 @@ def test_a_command_of_the_clusters_own_takes_the_place_of_ours(cluster, slurm, n
     assert slurm.sent[0].script == "/opt/check --all"
 
 
-def test_our_scheduler_leaves_the_node_alone_and_the_test_is_no_job_of_anybody(cluster, slurm, node):
+def test_node_under_test_gets_no_jobs_and_the_test_is_not_a_job(cluster, slurm, node):
     ask(node)
     deliver(cluster, slurm)
     slurm.start(slurm.sent[0].key, clock.now())
@@ -152,10 +152,10 @@ def test_our_scheduler_leaves_the_node_alone_and_the_test_is_no_job_of_anybody(c
     [
         (lambda node: node_actions.resume(node, author=make.LOOP, now=clock.now()), "is not drained"),
         (lambda node: make.cluster(mode="advise"), "is not driven by Acme"),
-        (ask, "is being tested already"),
+        (ask, "is already being tested"),
     ],
 )
-def test_when_a_node_cannot_be_tested(node, spoil, why):
+def test_untestable_node_is_refused_with_a_reason(node, spoil, why):
     spoil(node)
 
     with pytest.raises(NodeError, match=why):
@@ -186,7 +186,7 @@ def run_check(**environment):
     return done.returncode, done.stdout
 
 
-def test_the_check_passes_on_a_machine_that_is_well():
+def test_check_passes_on_a_healthy_machine():
     with socket.create_server(("127.0.0.1", 0)) as peer:
         code, said = run_check(ACME_TEST_PEERS=f"127.0.0.1:{peer.getsockname()[1]}")
 
@@ -194,7 +194,7 @@ def test_the_check_passes_on_a_machine_that_is_well():
     assert "ok    loopback: 32 MiB" in said and "ok    peers: 1 reached" in said
 
 
-def test_the_check_names_what_is_broken(tmp_path):
+def test_check_names_the_fault(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as gone:
         name = f"127.0.0.1:{gone.getsockname()[1]}"
     fake = tmp_path / "nvidia-smi"
@@ -204,14 +204,14 @@ def test_the_check_names_what_is_broken(tmp_path):
     code, said = run_check(ACME_EXPECT_GPUS="8", ACME_TEST_PEERS=name, PATH=f"{tmp_path}:/usr/bin:/bin")
 
     assert code == 1
-    assert "FAIL  gpus: 1 of 8 are visible" in said
-    assert f"FAIL  peers: no answer from {name}" in said
+    assert "FAIL  gpus: 1 of 8 GPUs are visible" in said
+    assert f"FAIL  peers: cannot connect to {name}" in said
     assert "ok    disk" in said
 
 
-def test_gpus_that_are_expected_where_no_driver_is(monkeypatch, tmp_path):
+def test_missing_driver_is_reported_if_gpus_are_expected(monkeypatch, tmp_path):
     monkeypatch.setenv("ACME_EXPECT_GPUS", "8")
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    with pytest.raises(check.NodeCheckFailed, match="nvidia-smi is not there"):
+    with pytest.raises(check.NodeCheckFailed, match="nvidia-smi is not installed"):
         check.check_gpus()

@@ -1,4 +1,4 @@
-"""What a look at the cluster means: a table."""
+"""The changes that follow from an observed state of the cluster, as a table."""
 
 from datetime import timedelta
 
@@ -74,7 +74,7 @@ def seen(state=State.RUNNING, **fields):
         (
             facts(confirmed=False),
             seen(State.FAILED, ended_at=NOON, exit_code=1, reason="BadConstraints"),
-            [RunStart(AGO), ObservedEnd(State.FAILED, NOON, 1, None, "The cluster says: BadConstraints.")],
+            [RunStart(AGO), ObservedEnd(State.FAILED, NOON, 1, None, "Reason given by the cluster: BadConstraints.")],
         ),
         (
             facts(confirmed=False),
@@ -89,7 +89,7 @@ def seen(state=State.RUNNING, **fields):
         (facts(missing_since=NOON - timedelta(days=1)), None, [NoChange()]),
     ],
 )
-def test_a_look_means(known, look, news):
+def test_observed_state_gives_these_changes(known, look, news):
     assert observed_changes(known, look, NOON) == news
 
 

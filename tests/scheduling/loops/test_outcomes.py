@@ -1,4 +1,4 @@
-"""How a forgotten attempt ended: a table of what accounting, the record and the log say."""
+"""The outcome of a forgotten attempt, as a table of accounting, record and log."""
 
 from datetime import timedelta
 
@@ -93,7 +93,7 @@ def test_the_first_source_that_knows_the_end_counts(evidence, expected):
         OutcomeEvidence(accounted=[accounted(key=""), accounted(key="", state=State.FAILED)]),
     ],
 )
-def test_an_end_that_nobody_shows_is_unknown(evidence):
+def test_end_without_evidence_is_unknown(evidence):
     assert isinstance(found(evidence), UnknownOutcome)
 
 
@@ -125,7 +125,7 @@ def test_exit_code_97_of_the_command_itself_is_its_own():
         (OutcomeEvidence(accounted=[], away=("log storage",)), SOURCE_TIMEOUT),
     ],
 )
-def test_a_source_that_may_still_tell_is_waited_for(evidence, patience):
+def test_unreachable_source_is_waited_for(evidence, patience):
     assert isinstance(found(evidence, now=NOON + patience * 0.9), OutcomePending)
     assert isinstance(found(evidence, now=NOON + patience), UnknownOutcome)
 
@@ -146,21 +146,21 @@ def test_without_a_log_only_accounting_can_say_that_a_job_never_started():
     assert isinstance(found(OutcomeEvidence(accounted=[accounted(key="", backend_id="9")]), attempt), UnknownOutcome)
 
 
-def test_a_log_that_is_not_found_where_no_log_ever_was_says_nothing():
+def test_missing_log_without_any_other_log_proves_nothing():
     assert isinstance(found(OutcomeEvidence(record=NOTHING, log_exists=None), missing(confirmed=False)), UnknownOutcome)
 
 
-def test_an_end_in_the_future_of_a_wrong_clock_is_taken_back_to_when_it_was_missed():
+def test_end_in_the_future_is_moved_back_to_missing_since():
     record = AttemptRecord(started=True, started_at=0.0, exit_code=0, ended_at=NOON.timestamp() + 300)
 
     assert found(OutcomeEvidence(record=record)).ended.at == NOON
 
 
-def test_an_unknown_outcome_says_what_was_asked():
+def test_unknown_outcome_lists_the_checked_sources():
     (why,) = {found(OutcomeEvidence(record=STARTED, log_exists=True)).why}
 
     assert why == (
-        "The cluster has forgotten this attempt: there is no accounting to ask, "
-        "it recorded its start and no exit code, the log does not say how it ended. "
-        "It may have succeeded, so it is not started again."
+        "The cluster no longer knows this attempt: no accounting is available, "
+        "it recorded its start but no exit code, the log does not say how it ended. "
+        "It may have succeeded, so it is not restarted."
     )

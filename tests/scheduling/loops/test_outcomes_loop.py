@@ -93,7 +93,7 @@ def test_a_job_that_was_stopped_in_time_is_requeued(cluster, slurm, log_root):
 # which are eligible
 
 
-def test_only_clusters_with_missing_attempts_are_looked_at(cluster, slurm):
+def test_only_clusters_with_missing_attempts_are_searched(cluster, slurm):
     attempt = make.running(make.job(gpus_per_node=1))
     assert clusters_with_missing_attempts() == []
 
@@ -109,7 +109,7 @@ def test_the_longest_missing_attempt_is_looked_up_first(cluster, slurm, log_root
     )
     Attempt.objects.filter(pk=second.pk).update(missing_since=clock.now() - timedelta(hours=1))
     slurm.accounting, asked = [], []
-    slurm.accounted = lambda backend_id: asked.append(backend_id) or []
+    slurm.accounting_jobs = lambda backend_id: asked.append(backend_id) or []
 
     look(cluster, slurm)
 
@@ -128,7 +128,7 @@ def test_a_command_that_succeeded_and_was_forgotten_never_runs_again(cluster, sl
     assert not Allocation.objects.live().exists()
 
 
-def test_accounting_is_asked_first(cluster, slurm, forgotten):
+def test_accounting_is_checked_first(cluster, slurm, forgotten):
     write_record(forgotten, "0 1795403402")
     over = {"backend_id": forgotten.backend_id, "key": forgotten.key, "ended_at": clock.now()}
     slurm.accounting = [seen_job(**over, state=State.TIMEOUT, submitted_at=forgotten.promised_at)]
@@ -146,7 +146,7 @@ def test_a_recorded_failure_is_a_failure(cluster, slurm, forgotten):
     assert (now_job().state, now_job().exit_code) == (State.FAILED, 3)
 
 
-def test_a_record_of_another_user_is_not_believed(cluster, slurm, forgotten):
+def test_record_of_another_user_is_ignored(cluster, slurm, forgotten):
     if os.geteuid() != 0:
         pytest.skip("only root can write files of other users")
     write_record(forgotten, "0 1795403402")
@@ -157,7 +157,7 @@ def test_a_record_of_another_user_is_not_believed(cluster, slurm, forgotten):
     assert Flag.OUTCOME_UNKNOWN in now_job().flags
 
 
-def test_an_attempt_that_the_cluster_shows_again_is_left_alone(cluster, slurm, forgotten):
+def test_attempt_shown_again_by_the_cluster_is_not_changed(cluster, slurm, forgotten):
     write_record(forgotten, "0 1795403402")
     seen = Attempt.objects.get()
     slurm.adopt(seen)
@@ -174,7 +174,7 @@ def test_an_attempt_that_reappears_meanwhile_is_not_closed(forgotten):
         outcome_actions.mark_outcome_unknown(forgotten, "why", missing_since=forgotten.missing_since, author=make.LOOP)
 
 
-def test_nothing_is_decided_while_accounting_is_away(cluster, slurm, forgotten):
+def test_no_outcome_is_recorded_while_accounting_is_unreachable(cluster, slurm, forgotten):
     write_record(forgotten)
     slurm.accounting, slurm.before = [], failing(ClusterUnreachable("gone"), "accounting")
 
@@ -189,7 +189,7 @@ def test_one_attempt_that_cannot_be_looked_up_does_not_stop_the_others(cluster, 
         for n in (0, 1)
     )
     write_record(good, "0 1795403402")
-    slurm.accounted = lambda backend_id: [][1] if backend_id == bad.backend_id else []
+    slurm.accounting_jobs = lambda backend_id: [][1] if backend_id == bad.backend_id else []
 
     assert look(cluster, slurm) == 1
     good.job.refresh_from_db()
@@ -215,7 +215,7 @@ def test_an_unknown_outcome_holds_the_job_and_frees_its_gpus(unknown):
 
 
 def test_an_unknown_outcome_is_not_released_like_a_hold(unknown):
-    with pytest.raises(JobStateChanged, match="may have succeeded already"):
+    with pytest.raises(JobStateChanged, match="may have succeeded"):
         job_actions.release(unknown, author=make.author())
 
 
@@ -223,7 +223,7 @@ def test_an_unknown_outcome_is_not_released_like_a_hold(unknown):
     ("verb", "state"),
     [(outcome_actions.mark_succeeded, State.COMPLETED), (outcome_actions.mark_failed, State.FAILED)],
 )
-def test_a_person_records_how_it_ended(unknown, verb, state):
+def test_user_records_an_unknown_outcome(unknown, verb, state):
     verb(unknown, author=make.author(), why="looked at its output")
 
     assert (now_job().state, now_job().hold, now_job().flags) == (state, "", [])
@@ -231,7 +231,7 @@ def test_a_person_records_how_it_ended(unknown, verb, state):
     assert Event.objects.get(what="job.outcome_recorded").why == "looked at its output"
 
 
-def test_a_person_lets_it_run_again(unknown):
+def test_user_restarts_a_job_with_unknown_outcome(unknown):
     outcome_actions.run_again(unknown, author=make.author())
 
     assert (now_job().state, now_job().hold, now_job().flags, now_job().requeues) == (
@@ -259,7 +259,7 @@ def test_a_job_that_was_being_cancelled_is_cancelled(cluster, slurm, forgotten):
     assert now_job().state == State.CANCELLED
 
 
-def test_a_source_that_is_back_settles_an_unknown_outcome(cluster, slurm, unknown):
+def test_reachable_source_settles_an_unknown_outcome(cluster, slurm, unknown):
     write_record(Attempt.objects.get(), "0 1795403402")
     assert clusters_with_unknown_outcomes() == [cluster.pk]
 
@@ -327,7 +327,7 @@ def doubted(cluster, slurm, log_root):
     return attempt
 
 
-def test_a_submission_that_ran_unheard_is_closed_by_its_record(cluster, slurm, doubted):
+def test_submission_without_a_response_is_ended_by_its_record(cluster, slurm, doubted):
     write_record(doubted, "0 1795403402")
 
     look(cluster, slurm)

@@ -1,4 +1,4 @@
-"""Tests of nodes in pairs, carried out as jobs: who meets whom, who is found faulty, who takes work again."""
+"""Pair tests of nodes as jobs: groups, verdicts, and the nodes that are resumed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def closed():
     return sorted(Node.objects.filter(drain_asked=True).values_list("name", flat=True))
 
 
-def test_all_good_after_one_round_and_all_take_work_again(cluster, slurm):
+def test_nodes_that_pass_round_one_accept_jobs_again(cluster, slurm):
     test = begin(cluster)
     assert closed() == NODES
 
@@ -65,7 +65,7 @@ def test_all_good_after_one_round_and_all_take_work_again(cluster, slurm):
     assert (test.good, test.faulty, closed()) == (NODES, [], [])
 
 
-def test_the_broken_one_meets_a_good_partner_and_stays_closed(cluster, slurm):
+def test_faulty_node_is_found_in_round_two_and_stays_drained(cluster, slurm):
     test = begin(cluster)
 
     for _ in range(2):
@@ -78,7 +78,7 @@ def test_the_broken_one_meets_a_good_partner_and_stays_closed(cluster, slurm):
     assert dict(told)["seren-003"] is False and dict(told)["seren-004"] is True
 
 
-def test_a_single_suspect_meets_an_idle_neighbour_who_is_given_back(cluster, slurm):
+def test_single_suspect_is_tested_with_an_idle_node_that_is_resumed(cluster, slurm):
     test = begin(cluster, ["seren-002"])
 
     for _ in range(2):
@@ -88,7 +88,7 @@ def test_a_single_suspect_meets_an_idle_neighbour_who_is_given_back(cluster, slu
     assert (test.partners, test.faulty, closed()) == (["seren-001"], ["seren-002"], ["seren-002"])
 
 
-def test_where_all_fail_a_partner_from_outside_is_asked(cluster, slurm):
+def test_partner_from_outside_is_used_if_all_nodes_fail(cluster, slurm):
     test = begin(cluster, NODES[:2])
 
     for _ in range(3):
@@ -99,7 +99,7 @@ def test_where_all_fail_a_partner_from_outside_is_asked(cluster, slurm):
     assert closed() == ["seren-001"]
 
 
-def test_a_dead_node_needs_no_test_and_one_with_other_jobs_gets_none(cluster, slurm):
+def test_dead_and_busy_nodes_are_not_tested(cluster, slurm):
     make.node("seren-001", state=NodeState.DOWN)
     make.running(make.job(gpus_per_node=1), on=("seren-002",))
 
@@ -108,7 +108,7 @@ def test_a_dead_node_needs_no_test_and_one_with_other_jobs_gets_none(cluster, sl
     assert (test.faulty, test.nodes, list(test.unjudged)) == (["seren-001"], NODES[2:], ["seren-002"])
 
 
-def test_nodes_are_open_at_their_cluster_only_while_their_world_waits(cluster, slurm):
+def test_nodes_are_resumed_only_while_their_test_job_waits(cluster, slurm):
     slurm.drained = dict.fromkeys(NODES[:2], "who is it?")
     begin(cluster, NODES[:2])
 
@@ -121,7 +121,7 @@ def test_nodes_are_open_at_their_cluster_only_while_their_world_waits(cluster, s
     assert sorted(slurm.drained) == NODES[:2]
 
 
-def test_an_answer_that_got_lost_starts_no_world_twice(cluster, slurm):
+def test_lost_response_does_not_start_a_test_job_twice(cluster, slurm):
     begin(cluster)
     slurm.after = raising(OutcomeUnknown("timed out"), "submit")
     with pytest.raises(OutcomeUnknown):
@@ -134,7 +134,7 @@ def test_an_answer_that_got_lost_starts_no_world_twice(cluster, slurm):
     assert len(slurm.sent) == 2
 
 
-def test_a_cluster_that_is_away_leaves_the_test_as_it_is(cluster, slurm):
+def test_unreachable_cluster_does_not_change_the_pair_test(cluster, slurm):
     test = begin(cluster)
     slurm.before = raising(ClusterUnreachable("gone"), "find")
 
@@ -145,7 +145,7 @@ def test_a_cluster_that_is_away_leaves_the_test_as_it_is(cluster, slurm):
     assert test.ended_at is None and closed() == NODES
 
 
-def test_a_world_that_never_starts_says_nothing_of_its_nodes(cluster, slurm):
+def test_test_job_that_never_starts_gives_no_verdict(cluster, slurm):
     test = begin(cluster, NODES[:2])
     turn(cluster, slurm)
 
@@ -156,7 +156,7 @@ def test_a_world_that_never_starts_says_nothing_of_its_nodes(cluster, slurm):
     assert closed() == [] and slurm.cancelled == ["1"]
 
 
-def test_whom_an_operator_closed_meanwhile_stays_closed(cluster, slurm):
+def test_node_drained_by_an_operator_during_the_test_stays_drained(cluster, slurm):
     begin(cluster)
     node = Node.objects.get(name="seren-001")
     node_actions.resume(node, author=make.author(), now=clock.now())
@@ -181,7 +181,7 @@ def hung(tmp_path, db):
     return attempt
 
 
-def test_the_job_waits_for_the_test_and_starts_without_the_faulty_one(hung, slurm):
+def test_job_waits_for_the_pair_test_and_restarts_without_the_faulty_node(hung, slurm):
     cluster = hung.job.cluster
     decide_and_recover_once(clock.now())
     decision = Decision.objects.get()
@@ -200,7 +200,7 @@ def test_the_job_waits_for_the_test_and_starts_without_the_faulty_one(hung, slur
     assert closed() == ["seren-002"]
 
 
-def test_undone_the_test_is_called_off_and_its_nodes_take_work(hung, slurm):
+def test_undone_decision_aborts_the_pair_test_and_resumes_its_nodes(hung, slurm):
     decide_and_recover_once(clock.now())
     turn(hung.job.cluster, slurm)
 
@@ -212,7 +212,7 @@ def test_undone_the_test_is_called_off_and_its_nodes_take_work(hung, slurm):
     assert Job.objects.get().is_final
 
 
-def test_killed_between_test_and_start_the_test_is_not_begun_again(hung, slurm):
+def test_pair_test_is_not_repeated_after_a_kill_before_the_restart(hung, slurm):
     decide_and_recover_once(clock.now())
     decide_and_recover_once(clock.now() + 2 * decision_actions.CLAIM_LEASE)
 
@@ -232,7 +232,7 @@ def free_of_others(run):
     raise AssertionError("no port was free")
 
 
-def test_the_script_runs_its_world_where_one_machine_plays_all_nodes(tmp_path):
+def test_script_runs_all_ranks_on_one_machine_without_srun(tmp_path):
     def world(port):
         path = tmp_path / f"world-{port}"
         path.write_text(script(2, port, "--mib 1 --patience 600 --how tcp"))

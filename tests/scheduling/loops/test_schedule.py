@@ -1,4 +1,4 @@
-"""Schedule: who is promised GPUs, who waits and why, and what happens when somebody else is faster."""
+"""Schedule: starts, wait reasons, and concurrent changes."""
 
 import pytest
 from django.db import connection
@@ -28,7 +28,7 @@ def state_of(job):
 # who is eligible, in which order
 
 
-def test_higher_priority_goes_first_then_who_came_first(cluster):
+def test_higher_priority_starts_first_then_the_earlier_submission(cluster):
     late, early, urgent = (
         make.job(name="late", gpus_per_node=8, nodes=2),
         make.job(name="early", gpus_per_node=8, nodes=2),
@@ -45,14 +45,14 @@ def test_higher_priority_goes_first_then_who_came_first(cluster):
     ("asked", "reason"),
     [({"hold": True}, "JobHeldUser"), ({"begin_at": "2099-01-01T00:00:00Z"}, "BeginTime")],
 )
-def test_who_may_not_start_yet_is_told_why(cluster, asked, reason):
+def test_ineligible_job_gets_its_wait_reason(cluster, asked, reason):
     job = make.job(**asked)
 
     assert schedule(cluster) == 0
     assert state_of(job).reason == reason
 
 
-def test_of_who_waits_for_recovery_nobody_says_that_it_is_held(cluster):
+def test_job_waiting_for_recovery_is_not_shown_as_held(cluster):
     job = make.job()
     Job.objects.filter(pk=job.pk).update(hold="user", reason=RECOVERING, why="It is decided what to do.")
 
@@ -92,14 +92,14 @@ def test_a_dependency_that_can_never_come_true_fails_the_job(cluster, after, end
     assert state_of(second).state == becomes
 
 
-def test_a_job_that_fits_nowhere_now_says_what_is_missing(cluster):
+def test_job_that_does_not_fit_names_the_missing_resources(cluster):
     make.running(make.job(nodes=3, gpus_per_node=8))
     job = make.job(nodes=2, gpus_per_node=8)
 
     schedule(cluster)
 
     assert state_of(job).reason == "Resources"
-    assert state_of(job).why == "It needs 2 × 8 GPUs; 1 node has 8 free (8 GPUs free in all)."
+    assert state_of(job).why == "It needs 2 × 8 GPUs; 1 node has 8 free (8 GPUs free in total)."
 
 
 def test_a_strict_queue_lets_a_wide_job_hold_back_a_narrow_one(cluster):
@@ -132,7 +132,7 @@ def test_an_array_runs_no_more_tasks_at_once_than_asked(cluster):
     assert Job.objects.filter(reason="JobArrayTaskLimit").count() == 4
 
 
-def test_closed_nodes_and_gpus_of_others_are_not_given_away(cluster):
+def test_closed_nodes_and_foreign_gpus_are_not_allocated(cluster):
     nodes = list(cluster.nodes.all())
     nodes[0].drain_asked = True
     nodes[0].save()
@@ -158,7 +158,7 @@ def test_cpus_and_memory_count_once_a_node_not_once_a_gpu(cluster):
 # somebody else was faster
 
 
-def test_a_lost_lease_stops_the_turn_before_anything_is_promised(cluster):
+def test_lost_lease_stops_the_turn_before_any_allocation(cluster):
     job = make.job(gpus_per_node=1)
 
     def lost():
@@ -169,7 +169,7 @@ def test_a_lost_lease_stops_the_turn_before_anything_is_promised(cluster):
     assert state_of(job).state == State.PENDING
 
 
-def test_a_job_cancelled_while_the_policy_thought_stays_cancelled(cluster):
+def test_job_cancelled_during_the_policy_stays_cancelled(cluster):
     first, second = make.jobs({"gpus_per_node": 1}, {"gpus_per_node": 1})
 
     def cancel_first():
@@ -195,7 +195,7 @@ def test_a_gpu_taken_meanwhile_leaves_the_job_waiting(cluster):
     assert Allocation.objects.count() == 8
 
 
-def test_a_hold_that_came_while_the_policy_thought_is_respected(cluster):
+def test_hold_during_the_policy_is_respected(cluster):
     job = make.job(gpus_per_node=1)
 
     def policy(picture):
@@ -203,10 +203,10 @@ def test_a_hold_that_came_while_the_policy_thought_is_respected(cluster):
         return LIVE_POLICIES["fifo"](picture)
 
     assert schedule_once(cluster, policy, clock.now(), lambda: None) == 0
-    assert (state_of(job).state, state_of(job).why) == (State.PENDING, "Its owner holds it: wait for me")
+    assert (state_of(job).state, state_of(job).why) == (State.PENDING, "Held by its owner: wait for me")
 
 
-def test_a_node_drained_while_the_policy_thought_gets_no_job(cluster):
+def test_node_drained_during_the_policy_gets_no_job(cluster):
     job = make.job(gpus_per_node=8)
 
     def policy(picture):
@@ -218,13 +218,13 @@ def test_a_node_drained_while_the_policy_thought_gets_no_job(cluster):
     assert state_of(job).state == State.PENDING
 
 
-def test_a_late_explanation_does_not_talk_over_a_hold(cluster):
+def test_late_wait_reason_does_not_overwrite_a_hold(cluster):
     job = make.job()
     job_actions.hold(job, author=make.author(), why="wait for me")
 
     job_actions.store_wait_reasons([(job.pk, "Resources", "It needs 8 GPUs.")])
 
-    assert state_of(job).why == "Its owner holds it: wait for me"
+    assert state_of(job).why == "Held by its owner: wait for me"
 
 
 # modes
@@ -238,7 +238,7 @@ def test_an_observed_cluster_is_left_alone(cluster):
     assert state_of(job).reason == "None"
 
 
-def test_an_advised_cluster_is_told_what_would_be_done(cluster):
+def test_advise_mode_records_what_acme_would_do(cluster):
     cluster.mode = "advise"
     job = make.job(gpus_per_node=1)
 
@@ -246,14 +246,14 @@ def test_an_advised_cluster_is_told_what_would_be_done(cluster):
     assert state_of(job).why == "Acme would start it now: 1 GPU was free."
 
 
-def test_one_look_costs_the_same_for_one_job_and_for_many(cluster, django_assert_num_queries):
+def test_snapshot_needs_the_same_number_of_queries_for_many_jobs(cluster, django_assert_num_queries):
     make.jobs(*[{"gpus_per_node": 1, "dependencies": []} for _ in range(30)])
     now = clock.now()
     with django_assert_num_queries(9):
         snapshot.take_snapshot(cluster, now)
 
 
-def test_who_is_told_the_same_again_is_not_written(cluster):
+def test_unchanged_wait_reason_is_not_written(cluster):
     make.jobs(*[{"nodes": 4, "gpus_per_node": 8} for _ in range(5)])
     schedule(cluster)
     schedule(cluster)
@@ -264,7 +264,7 @@ def test_who_is_told_the_same_again_is_not_written(cluster):
     assert not [query for query in quiet if query["sql"].startswith(("UPDATE", "INSERT"))]
 
 
-def test_who_was_released_meanwhile_is_told_again(cluster):
+def test_released_job_gets_its_wait_reason_again(cluster):
     _, second = make.jobs({"nodes": 4, "gpus_per_node": 8}, {"nodes": 4, "gpus_per_node": 8})
     schedule(cluster)
     schedule(cluster)
@@ -278,7 +278,7 @@ def test_who_was_released_meanwhile_is_told_again(cluster):
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
-def test_when_a_job_was_submitted_is_the_same_to_the_microsecond_wherever_the_reader_lives(cluster, zone):
+def test_submission_time_is_exact_in_every_database_time_zone(cluster, zone):
     job = make.job()
 
     with timezone.override(zone):

@@ -1,4 +1,4 @@
-"""The loop of start estimates, and what becomes of them."""
+"""The loop of start estimates, and the outcomes of estimates."""
 
 from datetime import timedelta
 
@@ -26,7 +26,7 @@ def wide(**fields):
     return make.job(gpus_per_node=8, time_limit="02:00:00", **fields)
 
 
-def test_everybody_who_waits_is_told_when(cluster, full):
+def test_every_waiting_job_has_an_estimate(cluster, full):
     jobs = [wide(), wide()]
     now = clock.now()
 
@@ -38,7 +38,7 @@ def test_everybody_who_waits_is_told_when(cluster, full):
     assert [first.job, second.job] == jobs
 
 
-def test_who_may_not_start_has_no_estimate(cluster, full):
+def test_ineligible_job_has_no_estimate(cluster, full):
     held = wide()
     estimate_starts_once(cluster, clock.now())
     job_actions.hold(held, author=make.author())
@@ -48,7 +48,7 @@ def test_who_may_not_start_has_no_estimate(cluster, full):
     assert not Estimate.objects.exists()
 
 
-def test_nothing_is_worked_out_again_while_nothing_changes(cluster, full):
+def test_estimates_are_not_recomputed_without_changes(cluster, full):
     wide()
     now = clock.now()
     estimate_starts_once(cluster, now)
@@ -61,7 +61,7 @@ def test_nothing_is_worked_out_again_while_nothing_changes(cluster, full):
 
 
 @pytest.mark.parametrize("change", ["submit", "drain", "priority", "policy"])
-def test_what_matters_to_the_queue_is_a_reason_to_look_again(cluster, full, change):
+def test_relevant_changes_trigger_new_estimates(cluster, full, change):
     job = wide()
     now = clock.now()
     estimate_starts_once(cluster, now)
@@ -92,7 +92,7 @@ def test_a_row_is_written_only_when_its_estimate_moves(cluster, full):
     assert actions.save_estimates(cluster, told(job, now + 2 * HOUR, now + 3 * HOUR), now) == 1
 
 
-def test_the_first_estimate_is_the_one_that_is_judged(cluster):
+def test_first_estimate_is_compared_with_the_start(cluster):
     job, now = wide(), clock.now() - HOUR
     actions.save_estimates(cluster, told(job, now + HOUR / 2, now + HOUR), now)
     actions.save_estimates(cluster, told(job, now + HOUR, now + 2 * HOUR), now)
@@ -107,7 +107,7 @@ def test_the_first_estimate_is_the_one_that_is_judged(cluster):
     assert not Estimate.objects.exists()
 
 
-def test_who_was_started_and_put_back_between_two_looks_is_judged_too(cluster):
+def test_job_requeued_between_two_runs_still_has_an_outcome(cluster):
     job, now = wide(), clock.now() - HOUR
     actions.save_estimates(cluster, told(job, now + HOUR, now + HOUR), now)
     make.ended(job, state="NODE_FAIL")
@@ -116,7 +116,7 @@ def test_who_was_started_and_put_back_between_two_looks_is_judged_too(cluster):
     assert actions.record_outcomes(cluster) == 1
 
 
-def test_who_never_started_is_not_judged(cluster):
+def test_job_that_never_started_has_no_outcome(cluster):
     job, now = wide(), clock.now()
     actions.save_estimates(cluster, told(job, now, now), now)
     job_actions.cancel(job, author=make.author())
@@ -133,7 +133,7 @@ def outcome(cluster, job, *, ahead, off, now):
     )
 
 
-def test_errors_are_summed_up_by_how_far_ahead_was_looked(cluster):
+def test_errors_are_summarised_by_lead(cluster):
     now = clock.now()
     for minutes in (10, 20, 90):
         outcome(cluster, wide(), ahead=2 * HOUR, off=timedelta(minutes=minutes), now=now)
@@ -147,7 +147,7 @@ def test_errors_are_summed_up_by_how_far_ahead_was_looked(cluster):
     assert found[EstimateLead.SHIFT].within_p90 == pytest.approx(2 / 3)
 
 
-def test_old_outcomes_count_no_more_and_are_forgotten(cluster):
+def test_old_outcomes_are_ignored_and_deleted(cluster):
     now = clock.now()
     outcome(cluster, wide(), ahead=HOUR, off=HOUR, now=now)
     actions.update_error_summaries(cluster, now)
@@ -157,14 +157,14 @@ def test_old_outcomes_count_no_more_and_are_forgotten(cluster):
     assert (EstimateError.objects.count(), EstimateOutcome.objects.count()) == (0, 0)
 
 
-def test_a_cluster_that_is_only_watched_has_no_estimates(cluster, full):
+def test_observed_cluster_has_no_estimates(cluster, full):
     wide()
     cluster.mode = ClusterMode.OBSERVE
 
     assert estimate_starts_once(cluster, clock.now()) == 0
 
 
-def test_another_worker_at_it_leaves_nothing_to_do(cluster, full):
+def test_estimates_are_skipped_while_another_worker_holds_the_lease(cluster, full):
     wide()
     Lease.take(f"estimate:{cluster.pk}", "somebody", HOUR)
 
@@ -186,7 +186,7 @@ def test_a_job_that_was_started_meanwhile_gets_no_estimate(cluster):
     assert actions.save_estimates(cluster, told(job, now, now), now) == 0
 
 
-def test_the_habits_of_a_user_are_those_of_the_record(cluster, full):
+def test_run_times_are_estimated_from_the_users_past_jobs(cluster, full):
     for _ in range(3):
         make.ended(make.job(name="short", gpus_per_node=0))
     job = make.job(name="short", gpus_per_node=0)

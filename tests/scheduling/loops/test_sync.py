@@ -1,4 +1,4 @@
-"""Sync: the record follows what the cluster says, and nothing else."""
+"""Sync: the database follows the cluster's report."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -39,7 +39,7 @@ def job():
 # attempts
 
 
-def test_a_job_runs_when_the_cluster_says_so(cluster, slurm, sent):
+def test_job_runs_when_the_cluster_reports_it(cluster, slurm, sent):
     at = clock.now()
     assert sync(cluster, slurm) == 0
     slurm.start(sent.key, at)
@@ -57,7 +57,7 @@ def test_configuring_on_the_cluster_is_not_running_yet(cluster, slurm, sent):
     assert job().is_configuring
 
 
-def test_who_is_left_waiting_for_nodes_of_somebody_else_goes_back_to_his_place_for_others(cluster, slurm, sent):
+def test_attempt_not_started_on_its_nodes_is_requeued_for_others(cluster, slurm, sent):
     slurm.change(sent.key, reason="ReqNodeNotAvail")
     submitted = job().submitted_at
 
@@ -72,7 +72,7 @@ def test_who_is_left_waiting_for_nodes_of_somebody_else_goes_back_to_his_place_f
     assert "ReqNodeNotAvail" in Event.objects.get(what="job.take_back_asked").why
 
 
-def test_on_a_cluster_we_only_watch_nobody_is_taken_back(cluster, slurm, sent):
+def test_attempt_on_an_observed_cluster_is_not_requeued(cluster, slurm, sent):
     Cluster.objects.update(mode=ClusterMode.OBSERVE)
 
     assert sync(cluster, slurm, later=MAX_START_DELAY + MISSING_GRACE) == 0
@@ -80,7 +80,7 @@ def test_on_a_cluster_we_only_watch_nobody_is_taken_back(cluster, slurm, sent):
 
 
 @pytest.mark.parametrize("state", [State.COMPLETED, State.FAILED, State.TIMEOUT, State.OUT_OF_MEMORY])
-def test_an_end_between_two_looks_is_taken_over_whole(cluster, slurm, sent, state):
+def test_end_between_two_syncs_is_recorded_completely(cluster, slurm, sent, state):
     at = clock.now()
     slurm.end(sent.key, state, at, started_at=at - timedelta(seconds=9), exit_code=3)
 
@@ -89,7 +89,7 @@ def test_an_end_between_two_looks_is_taken_over_whole(cluster, slurm, sent, stat
     assert (job().state, job().exit_code, job().started_at) == (state, 3, at - timedelta(seconds=9))
 
 
-def test_an_ending_job_keeps_its_gpus_until_the_cluster_is_done_with_it(cluster, slurm, sent):
+def test_completing_job_keeps_its_gpus_until_it_has_ended(cluster, slurm, sent):
     slurm.end(sent.key, State.COMPLETED, clock.now(), started_at=clock.now(), flags=frozenset({Flag.COMPLETING}))
 
     sync(cluster, slurm)
@@ -110,7 +110,7 @@ def test_a_suspended_job_goes_on(cluster, slurm, sent):
     assert job().state == State.RUNNING
 
 
-def test_looking_twice_changes_nothing_more(cluster, slurm, sent):
+def test_second_sync_changes_nothing(cluster, slurm, sent):
     slurm.start(sent.key, clock.now())
     sync(cluster, slurm)
     events = sent.events.count()
@@ -119,7 +119,7 @@ def test_looking_twice_changes_nothing_more(cluster, slurm, sent):
     assert sent.events.count() == events
 
 
-def test_an_attempt_that_the_cluster_forgot_is_missing_and_not_failed(cluster, slurm, sent):
+def test_attempt_forgotten_by_the_cluster_is_missing_not_failed(cluster, slurm, sent):
     slurm.forget(sent.key)
 
     sync(cluster, slurm)
@@ -139,7 +139,7 @@ def test_an_attempt_that_was_refused_because_it_had_started_before_is_missing(cl
     assert Attempt.objects.get().missing_since
 
 
-def test_the_attempt_that_runs_counts_before_its_refused_repetition(cluster, slurm, sent):
+def test_running_job_counts_before_its_rejected_repetition(cluster, slurm, sent):
     Attempt.objects.update(log_path="/logs/a.log", backend_id="2")
     slurm.start(sent.key, clock.now())
     slurm.submit(slurm.sent[0])
@@ -152,7 +152,7 @@ def test_the_attempt_that_runs_counts_before_its_refused_repetition(cluster, slu
     assert slurm.cancelled == []
 
 
-def test_an_attempt_that_reappears_in_time_is_as_good_as_before(cluster, slurm, sent):
+def test_attempt_that_reappears_in_time_is_no_longer_missing(cluster, slurm, sent):
     known = dict(slurm.known)
     slurm.forget(sent.key)
     sync(cluster, slurm)
@@ -164,7 +164,7 @@ def test_an_attempt_that_reappears_in_time_is_as_good_as_before(cluster, slurm, 
     assert Attempt.objects.get().missing_since is None
 
 
-def test_what_was_not_sent_yet_is_not_missed(cluster, slurm):
+def test_attempt_that_was_not_submitted_is_not_missing(cluster, slurm):
     make.attempt()
 
     sync(cluster, slurm, later=MISSING_GRACE * 10)
@@ -173,7 +173,7 @@ def test_what_was_not_sent_yet_is_not_missed(cluster, slurm):
     assert Attempt.objects.get().missing_since is None
 
 
-def test_a_cluster_that_does_not_answer_ends_nothing(cluster, slurm, sent):
+def test_unreachable_cluster_ends_no_attempt(cluster, slurm, sent):
     slurm.before = failing(ClusterUnreachable("gone"), "jobs")
 
     with pytest.raises(ClusterUnreachable):
@@ -182,7 +182,7 @@ def test_a_cluster_that_does_not_answer_ends_nothing(cluster, slurm, sent):
     assert job().is_configuring
 
 
-def test_a_submission_whose_answer_got_lost_is_recognised_by_its_key(cluster, slurm, sent):
+def test_submission_with_a_lost_response_is_recognised_by_its_key(cluster, slurm, sent):
     Attempt.objects.update(backend_id="")
 
     sync(cluster, slurm)
@@ -198,7 +198,7 @@ def test_a_job_that_runs_twice_is_cancelled_once(cluster, slurm, sent):
     assert slurm.cancelled == ["2"]
 
 
-def test_a_job_that_the_record_closed_is_not_left_running(cluster, slurm, sent):
+def test_job_of_an_ended_attempt_is_cancelled(cluster, slurm, sent):
     slurm.start(sent.key, clock.now())
     job_actions.finish(sent, attempt_end.AttemptEnd(state=State.NODE_FAIL, at=clock.now()), author=make.author())
 
@@ -207,7 +207,7 @@ def test_a_job_that_the_record_closed_is_not_left_running(cluster, slurm, sent):
     assert slurm.cancelled == ["1"]
 
 
-def test_on_a_cluster_we_only_watch_nothing_is_cancelled(cluster, slurm, sent):
+def test_nothing_is_cancelled_on_an_observed_cluster(cluster, slurm, sent):
     slurm.submit(slurm.sent[0])
     Cluster.objects.update(mode="observe")
 
@@ -216,7 +216,7 @@ def test_on_a_cluster_we_only_watch_nothing_is_cancelled(cluster, slurm, sent):
     assert slurm.cancelled == []
 
 
-def test_a_key_we_never_gave_is_left_alone(cluster, slurm):
+def test_job_with_an_unknown_key_is_not_cancelled(cluster, slurm):
     slurm.foreign(gpus={"seren-001": (0, 1)})
     slurm.known["7"] = make_seen(key="01zzzzzzzzz.1")
 
@@ -231,7 +231,7 @@ def make_seen(key):
     return BackendJob(backend_id="7", key=key, name="x", user="y", state=State.RUNNING)
 
 
-def test_the_gpus_the_cluster_gave_are_taken_over(cluster, slurm, sent):
+def test_gpu_indices_of_the_cluster_are_recorded(cluster, slurm, sent):
     slurm.start(sent.key, clock.now())
     slurm.change(sent.key, gpus={"seren-001": (6, 7)})
 
@@ -257,7 +257,7 @@ def test_one_row_that_fails_does_not_stop_the_others(cluster, slurm):
 # nodes
 
 
-def test_nodes_are_learned_with_their_topology(cluster, slurm):
+def test_new_nodes_are_created_with_their_topology(cluster, slurm):
     slurm.machines["new"] = BackendNode(
         name="new", state=NodeState.IDLE, gpus=4, gpu_model="h200", features=("rack-r09", "leaf-l3", "nic-hdr200x4")
     )
@@ -278,7 +278,7 @@ def test_a_node_that_moves_leaves_an_event(cluster, slurm):
     assert (event.from_state, event.to_state, event.why) == ("UP", "DOWN", "not responding")
 
 
-def test_work_that_comes_and_goes_leaves_no_event_of_the_node(cluster, slurm):
+def test_allocation_states_of_a_node_write_no_event(cluster, slurm):
     sync(cluster, slurm)
     slurm.machines["seren-001"] = BackendNode(name="seren-001", state=NodeState.ALLOCATED, gpus=8)
 
@@ -288,7 +288,7 @@ def test_work_that_comes_and_goes_leaves_no_event_of_the_node(cluster, slurm):
     assert (node.state, node.events.count()) == ("ALLOCATED", 0)
 
 
-def test_a_node_that_is_not_reported_takes_no_work(cluster, slurm):
+def test_unreported_node_accepts_no_jobs(cluster, slurm):
     del slurm.machines["seren-004"]
 
     sync(cluster, slurm)
@@ -296,7 +296,7 @@ def test_a_node_that_is_not_reported_takes_no_work(cluster, slurm):
     assert not Node.objects.get(name="seren-004").takes_work
 
 
-def test_a_drain_on_its_way_is_not_undone_by_yesterdays_report(cluster, slurm):
+def test_pending_drain_is_not_undone_by_an_old_report(cluster, slurm):
     node_actions.drain(Node.objects.first(), author=make.author(), why="loose cable", now=clock.now())
 
     sync(cluster, slurm)
@@ -324,20 +324,20 @@ def test_gpus_of_foreign_jobs_are_known(cluster, slurm):
     assert Node.objects.get(name="seren-002").foreign_gpus == [1, 3]
 
 
-def test_a_cluster_that_answers_says_what_it_is(cluster, slurm):
+def test_version_of_a_reachable_cluster_is_recorded(cluster, slurm):
     sync(cluster, slurm)
 
     row = Cluster.objects.get()
     assert (row.product, row.api) == ("slurm 23.11.4", "v0.0.40")
 
 
-def test_a_quiet_look_writes_no_node(cluster, slurm, django_assert_max_num_queries):
+def test_sync_without_changes_writes_no_node(cluster, slurm, django_assert_max_num_queries):
     sync(cluster, slurm)
     with django_assert_max_num_queries(11):
         sync_cluster_once(Cluster.objects.get(), slurm, clock.now())
 
 
-def test_no_deed_is_left_behind(cluster, slurm, sent):
+def test_no_command_stays_open(cluster, slurm, sent):
     sync(cluster, slurm)
 
     assert not Deed.objects.open().exists()

@@ -1,4 +1,4 @@
-"""Telemetry: one row a node, rolled up, forgotten in time; a gap stays a gap."""
+"""Telemetry: one row per node, rolled up, deleted after the retention time; gaps stay gaps."""
 
 from datetime import timedelta
 
@@ -13,7 +13,7 @@ def reading(*gpus, node="seren-001", **fields):
     return ExporterPage(gpus=tuple(GpuReading(node=node, gpu=gpu, **fields) for gpu in gpus))
 
 
-def test_a_look_writes_one_row_a_node(cluster):
+def test_reading_writes_one_row_per_node(cluster):
     both = ExporterPage(gpus=reading(0, 1, util_percent=50.0).gpus + reading(0, node="seren-002").gpus)
 
     assert write_samples_once(cluster, both, make.NOON) == 2
@@ -22,7 +22,7 @@ def test_a_look_writes_one_row_a_node(cluster):
     assert (row.gpu_util, row.gpu_power_w) == ([50.0, 50.0], [None, None])
 
 
-def test_a_gpu_that_says_nothing_is_a_gap_not_a_zero(cluster):
+def test_gpu_without_values_is_a_gap_not_a_zero(cluster):
     write_samples_once(cluster, reading(0, 2, util_percent=1.0), make.NOON)
 
     assert Sample.objects.get().gpu_util == [1.0, None, 1.0]
@@ -35,11 +35,11 @@ def test_the_same_interval_is_written_once(cluster):
     assert Sample.objects.get().gpu_util == [1.0]
 
 
-def test_unknown_nodes_are_left_out(cluster):
+def test_unknown_nodes_are_skipped(cluster):
     assert write_samples_once(cluster, reading(0, node="stranger"), make.NOON) == 0
 
 
-def test_gpus_are_named_for_repair_tickets(cluster):
+def test_gpu_ids_are_recorded_for_repair_tickets(cluster):
     write_samples_once(cluster, reading(0, uuid="GPU-1", pci_bus_id="0000:07:00.0"), make.NOON)
 
     node = Node.objects.get(name="seren-001")
@@ -62,13 +62,13 @@ def test_finished_intervals_are_rolled_up_once(cluster):
     assert (row.at, row.gpu_util, row.gpu_temperature_c) == (make.NOON, [20.0], [70.0])
 
 
-def test_an_interval_that_is_not_over_is_not_rolled_up(cluster):
+def test_unfinished_interval_is_not_rolled_up(cluster):
     write_samples_once(cluster, reading(0, util_percent=1.0), make.NOON)
 
     assert roll_up_and_expire_once(make.NOON + timedelta(minutes=4)) == 0
 
 
-def test_old_samples_are_forgotten(cluster):
+def test_old_samples_are_deleted(cluster):
     write_samples_once(cluster, reading(0, util_percent=1.0), make.NOON)
 
     roll_up_and_expire_once(make.NOON + timedelta(days=2, minutes=1))
@@ -76,16 +76,16 @@ def test_old_samples_are_forgotten(cluster):
     assert not Sample.objects.filter(resolution=Resolution.RAW).exists()
 
 
-def test_folding_ignores_gaps():
+def test_aggregation_ignores_gaps():
     assert aggregate_per_gpu("gpu_util", [[1.0, None], [3.0, None, 5.0]]) == [2.0, None, 5.0]
     assert aggregate_per_gpu("gpu_util", []) == []
 
 
-def test_an_interval_begins_at_a_round_time():
+def test_interval_starts_at_a_round_time():
     assert interval_start(make.NOON + timedelta(minutes=7, seconds=3), 300) == make.NOON + timedelta(minutes=5)
 
 
-def test_counters_that_are_zero_are_left_out_and_those_that_nobody_measures_are_said_to_be(cluster):
+def test_zero_counters_are_omitted_and_missing_counters_are_marked(cluster):
     counts = {"ecc_dbe": 0.0, "nvlink_crc": 3.0}
     first = reading(0, counted=counts).gpus + reading(1, counted={"ecc_dbe": 0.0}).gpus
     write_samples_once(cluster, ExporterPage(gpus=first, nics_down={"seren-001": ("mlx5_0:1",)}), make.NOON)

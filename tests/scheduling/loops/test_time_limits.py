@@ -1,4 +1,4 @@
-"""What the engine keeps by itself: time limits, begin times, holds, dependencies, arrays; whatever the cluster does."""
+"""Rules enforced by the engine on every cluster: time limits, begin times, holds, dependencies, arrays."""
 
 from datetime import timedelta
 
@@ -30,7 +30,7 @@ def wanted(attempt):
     return Attempt.objects.get(pk=attempt.pk).stop_as
 
 
-def test_who_runs_over_is_ended_as_a_timeout_though_his_cluster_sleeps(cluster, slurm):
+def test_attempt_over_its_limit_is_ended_if_the_cluster_does_not(cluster, slurm):
     attempt = on_cluster(slurm, time_limit="1:00")
 
     assert enforce_time_limits_once(cluster, clock.now()) == 1
@@ -40,10 +40,10 @@ def test_who_runs_over_is_ended_as_a_timeout_though_his_cluster_sleeps(cluster, 
     sync_cluster_once(cluster, slurm, clock.now())
 
     assert Job.objects.get().state == State.TIMEOUT
-    assert Event.objects.get(what="job.limit_asked").why == "It reached its time limit of 00:01:00."
+    assert Event.objects.get(what="job.limit_asked").why == "The job reached its time limit of 00:01:00."
 
 
-def test_a_cluster_has_a_moment_to_keep_the_limit_itself(cluster, slurm):
+def test_cluster_gets_time_to_enforce_the_limit_itself(cluster, slurm):
     attempt = on_cluster(slurm, time_limit=300)
 
     assert enforce_time_limits_once(cluster, clock.now()) == 0
@@ -74,7 +74,7 @@ def test_a_cluster_whose_clock_is_behind_does_not_end_jobs_early(cluster, slurm)
     assert wanted(attempt) == State.TIMEOUT
 
 
-def test_who_has_no_limit_or_is_being_stopped_is_left_alone(cluster, slurm):
+def test_attempt_without_a_limit_or_being_stopped_is_not_ended(cluster, slurm):
     free, going = on_cluster(slurm), on_cluster(slurm, time_limit="1:00")
     job_actions.cancel(going.job, author=make.author())
 
@@ -89,7 +89,7 @@ def test_twice_is_once(cluster, slurm):
 
 
 @pytest.mark.parametrize("mode", ["observe", "advise"])
-def test_nobody_is_ended_where_acme_does_not_drive(cluster, slurm, mode):
+def test_no_attempt_is_ended_on_an_undriven_cluster(cluster, slurm, mode):
     attempt = on_cluster(slurm, time_limit="1:00")
 
     assert enforce_time_limits_once(make.cluster(mode=mode), clock.now()) == 0

@@ -1,4 +1,4 @@
-"""The turn: one holder at a time, wishes merged, and a cluster that is away."""
+"""The turn: one holder at a time, merged requests, and an unreachable cluster."""
 
 from datetime import timedelta
 
@@ -16,7 +16,7 @@ from tests.scheduling.fake import failing
 
 def free() -> TurnLease:
     class Free(TurnLease):
-        def check(self):
+        def check_held(self):
             pass
 
         def renew(self):
@@ -25,7 +25,7 @@ def free() -> TurnLease:
     return Free(name="cluster", term=1)
 
 
-def test_one_job_goes_all_the_way(cluster, slurm):
+def test_job_runs_from_submission_to_its_end(cluster, slurm):
     make.job(gpus_per_node=8, name="llm")
 
     assert run_turns(cluster.pk, "me", lambda _: slurm) == 1
@@ -41,7 +41,7 @@ def test_one_job_goes_all_the_way(cluster, slurm):
     assert Job.objects.get().state == State.COMPLETED
 
 
-def test_who_does_not_get_the_lease_does_nothing(cluster, slurm):
+def test_worker_without_the_lease_does_nothing(cluster, slurm):
     make.job()
     Lease.take(f"cluster:{cluster.pk}", "another", TURN_LEASE)
 
@@ -49,7 +49,7 @@ def test_who_does_not_get_the_lease_does_nothing(cluster, slurm):
     assert slurm.sent == []
 
 
-def test_a_lease_that_ran_out_is_taken_with_a_higher_term(db):
+def test_expired_lease_is_taken_with_a_higher_term(db):
     first = Lease.take("x", "a", timedelta(seconds=-1))
 
     second = Lease.take("x", "b", TURN_LEASE)
@@ -64,11 +64,11 @@ def test_the_old_holder_can_neither_decide_nor_renew(db):
     old = TurnLease(name="x", term=taken.term)
 
     for verb in (old.check_held, old.renew):
-        with pytest.raises(LeaseLost, match="term 1 is over"):
+        with pytest.raises(LeaseLost, match="term 1 has ended"):
             verb()
 
 
-def test_giving_back_frees_only_ones_own_term(db):
+def test_release_frees_only_its_own_term(db):
     term = Lease.take("x", "a", TURN_LEASE).term
     Lease.release("x", term - 1)
     assert Lease.take("x", "b", TURN_LEASE) is None
@@ -77,7 +77,7 @@ def test_giving_back_frees_only_ones_own_term(db):
     assert Lease.take("x", "b", TURN_LEASE).term == 2
 
 
-def test_a_wish_during_the_turn_makes_another_turn(cluster, slurm):
+def test_request_during_a_turn_causes_another_turn(cluster, slurm):
     wishes = iter([True, False])
 
     def connect(row):
@@ -88,7 +88,7 @@ def test_a_wish_during_the_turn_makes_another_turn(cluster, slurm):
     assert run_turns(cluster.pk, "me", connect) == 2
 
 
-def test_an_unreachable_cluster_is_named_and_nothing_is_decided(cluster, slurm):
+def test_unreachable_cluster_is_shown_and_nothing_is_decided(cluster, slurm):
     job = make.job()
     slurm.before = failing(ClusterUnreachable("no route to seren"), "nodes")
 
@@ -98,12 +98,12 @@ def test_an_unreachable_cluster_is_named_and_nothing_is_decided(cluster, slurm):
     assert Job.objects.get(pk=job.pk).state == State.PENDING
 
 
-def test_an_unknown_policy_is_named_where_people_look(cluster, slurm):
+def test_unknown_policy_is_shown_on_the_clusters_page(cluster, slurm):
     Cluster.objects.update(policy="lifo")
 
     run_turns(cluster.pk, "me", lambda _: slurm)
 
-    assert Cluster.objects.get().trouble.startswith("policy: 'lifo' is none of fifo, ")
+    assert Cluster.objects.get().trouble.startswith("policy: 'lifo' is not one of fifo, ")
 
 
 def test_the_lease_is_free_again_after_a_turn_that_failed(cluster, slurm):
@@ -115,7 +115,7 @@ def test_the_lease_is_free_again_after_a_turn_that_failed(cluster, slurm):
     assert Lease.take(f"cluster:{cluster.pk}", "me", TURN_LEASE) is not None
 
 
-def test_an_error_of_ours_after_the_cluster_answered_is_named_on_its_page(cluster, slurm):
+def test_internal_error_is_shown_on_the_clusters_page(cluster, slurm):
     def broken():
         raise RuntimeError("a bug")
 
@@ -130,7 +130,7 @@ def test_an_error_of_ours_after_the_cluster_answered_is_named_on_its_page(cluste
     assert row.trouble_since is not None
 
 
-def test_a_turn_that_fails_again_and_again_keeps_since_when(cluster, slurm):
+def test_repeated_failures_keep_the_time_of_the_first(cluster, slurm):
     slurm.before = failing(RuntimeError("a bug"), "nodes")
     for _ in range(2):
         with pytest.raises(RuntimeError):
@@ -158,12 +158,15 @@ def test_a_new_cluster_is_driven_by_acme(cluster):
 @pytest.mark.parametrize(
     ("fields", "trouble"),
     [
-        ({"policy": "lottery"}, "policy: 'lottery' is none of fifo, "),
-        ({"policy_settings": {"order": "lottery"}}, "policy_settings: order: 'lottery' is none of fifo, "),
-        ({"policy": "fifo", "policy_settings": {"order": "sjf"}}, "policy_settings: order: this policy has none"),
+        ({"policy": "lottery"}, "policy: 'lottery' is not one of fifo, "),
+        ({"policy_settings": {"order": "lottery"}}, "policy_settings: order: 'lottery' is not one of fifo, "),
+        (
+            {"policy": "fifo", "policy_settings": {"order": "sjf"}},
+            "policy_settings: order: this policy has no settings",
+        ),
     ],
 )
-def test_a_cluster_that_is_set_wrong_says_so_and_decides_nothing(cluster, slurm, fields, trouble):
+def test_invalid_cluster_settings_are_shown_and_nothing_is_decided(cluster, slurm, fields, trouble):
     Cluster.objects.update(**fields)
     make.job()
 
@@ -173,7 +176,7 @@ def test_a_cluster_that_is_set_wrong_says_so_and_decides_nothing(cluster, slurm,
     assert slurm.sent == []
 
 
-def test_what_is_set_of_acme_decides(cluster, slurm):
+def test_policy_settings_of_the_cluster_are_used(cluster, slurm):
     """Two want the whole cluster; the longer came first."""
     Cluster.objects.update(policy_settings={"order": "sjf"})
     for hours in (90, 1):
@@ -187,7 +190,7 @@ def test_what_is_set_of_acme_decides(cluster, slurm):
 # two workers, two beats, or none
 
 
-def test_messages_that_come_twice_or_late_give_the_same_record(cluster, slurm):
+def test_repeated_and_late_messages_give_the_same_result(cluster, slurm):
     make.job(gpus_per_node=8)
 
     for worker in ("a", "b", "a", "a"):
@@ -197,7 +200,7 @@ def test_messages_that_come_twice_or_late_give_the_same_record(cluster, slurm):
     assert Event.objects.filter(what="job.moved").count() == 1
 
 
-def test_a_worker_that_slept_past_its_lease_finds_the_work_done_by_another(cluster, slurm):
+def test_worker_suspended_past_its_lease_changes_nothing(cluster, slurm):
     """Its lease runs out while it looks at the cluster; the other makes a whole turn in the meantime."""
     make.job(gpus_per_node=8)
 
@@ -213,7 +216,7 @@ def test_a_worker_that_slept_past_its_lease_finds_the_work_done_by_another(clust
     assert (len(slurm.sent), Attempt.objects.count()) == (1, 1)
 
 
-def test_without_beat_a_wish_alone_brings_a_job_to_its_cluster(cluster, slurm):
+def test_turn_request_alone_submits_a_job(cluster, slurm):
     make.job(gpus_per_node=8)
     Cluster.objects.update(wanted_at=clock.now())
 
@@ -237,7 +240,7 @@ def test_a_second_turn_changes_nothing(cluster, slurm):
     assert after == before
 
 
-def test_the_sweep_wakes_clusters_whose_work_nobody_does(cluster, slurm):
+def test_sweep_requests_turns_for_overdue_commands(cluster, slurm):
     make.attempt(make.job(gpus_per_node=1))
     assert request_overdue_turns(clock.now()) == 0
 
@@ -246,7 +249,7 @@ def test_the_sweep_wakes_clusters_whose_work_nobody_does(cluster, slurm):
 
 
 @pytest.mark.parametrize("mode", ["observe", "advise"])
-def test_the_sweep_leaves_deeds_alone_that_nobody_may_do(cluster, mode):
+def test_sweep_ignores_commands_of_undriven_clusters(cluster, mode):
     make.attempt(make.job(gpus_per_node=1))
     make.cluster(mode=mode)
 

@@ -1,4 +1,4 @@
-"""A row that cannot be read changes nothing about its job or node, and operators are told of it."""
+"""An unreadable row does not change its job or node, and is shown to operators."""
 
 from datetime import timedelta
 
@@ -50,7 +50,7 @@ def test_an_attempt_whose_row_cannot_be_read_is_neither_missing_nor_ended(cluste
     assert (Job.objects.get().state, Attempt.objects.get().missing_since) == (State.RUNNING, None)
 
 
-def test_nobody_is_missing_while_a_row_has_neither_id_nor_key(cluster, slurm, sent):
+def test_no_attempt_is_missing_while_a_row_has_neither_id_nor_key(cluster, slurm, sent):
     slurm.forget(sent.key)
     slurm.unreadable_jobs.append(NAMELESS)
 
@@ -125,7 +125,7 @@ def test_a_submission_in_doubt_waits_while_an_unreadable_row_may_be_it_and_the_o
 
     doubtful, other = Attempt.objects.order_by("pk")
     assert [sent.key for sent in slurm.sent] == [doubtful.key, other.key]
-    assert "cannot be read" in Deed.objects.get(attempt=doubtful).outcome
+    assert "unreadable row" in Deed.objects.get(attempt=doubtful).outcome
 
 
 def test_unreadable_rows_are_shown_and_logged_once_per_change(cluster, slurm, sent, caplog):
@@ -134,8 +134,8 @@ def test_unreadable_rows_are_shown_and_logged_once_per_change(cluster, slurm, se
     sync(cluster, slurm)
 
     assert shown(cluster) == (1, "job 1: job_state is a int")
-    assert [record.message for record in caplog.records if "cannot be read" in record.message] == [
-        "cluster seren: 1 rows cannot be read: job 1: job_state is a int"
+    assert [record.message for record in caplog.records if "unreadable rows" in record.message] == [
+        "cluster seren: 1 unreadable rows: job 1: job_state is a int"
     ]
 
     slurm.unreadable_jobs.clear()
@@ -160,9 +160,14 @@ def test_operators_see_unreadable_rows_on_pages_in_the_api_and_in_metrics(cluste
     client = Client()
     client.force_login(olga)
 
-    for path in ("/", "/settings/clusters/", "/settings/clusters/of/seren/"):
+    summary = "2 rows of its answer cannot be read"
+    for path, sentence in (
+        ("/", summary),
+        ("/settings/clusters/", summary),
+        ("/settings/clusters/of/seren/", "2 unreadable rows in the cluster's response."),
+    ):
         page = client.get(path).content.decode()
-        assert "2 rows of its answer cannot be read" in page
+        assert sentence in page
         assert "job 7: &lt;odd&gt;; job 8: odd" in page
     shape = client.get("/api/v1/clusters/seren/").json()
     assert (shape["unreadable_count"], shape["unreadable_rows"]) == (2, "job 7: <odd>; job 8: odd")

@@ -1,4 +1,4 @@
-"""The all-gather between nodes, run for real: as many processes as nodes, over this machine's network."""
+"""The all-gather between nodes, run for real: one process per node on this machine."""
 
 import json
 import os
@@ -69,28 +69,28 @@ def torch_is_found():
     return subprocess.run(ask, env=ENVIRONMENT, capture_output=True, timeout=PATIENCE_S).returncode == 0
 
 
-def test_where_torch_is_installed_the_exchange_is_its_own():
+def test_torch_is_used_if_it_is_installed():
     ways = {"gloo", "nccl"} if torch_is_found() else {"tcp"}
 
     assert {(one["passed"], one["how"] in ways) for one in together(2)} == {(True, True)}
 
 
-def test_a_network_far_below_its_figure_fails():
+def test_slow_network_fails_the_test():
     answers = together(2, "--how", "tcp", "--expect-gbps", "900000")
 
     assert [one["code"] for one in answers] == [1, 1]
-    assert "less than 50% of the 900000" in answers[0]["why"]
+    assert "less than 50% of the expected 900000" in answers[0]["why"]
 
 
-@pytest.mark.parametrize(("rank", "why"), [(0, "1 of 1 peers did not come"), (1, "cannot be reached")])
-def test_a_peer_that_never_comes_fails_the_test_in_time(rank, why):
+@pytest.mark.parametrize(("rank", "why"), [(0, "1 of 1 peers did not connect"), (1, "cannot be reached")])
+def test_missing_peer_fails_the_test_in_time(rank, why):
     with started(free_port(), rank, 2, "--how", "tcp", "--patience", "1") as alone:
         found = answer(alone)
 
     assert found["code"] == 1 and why in found["why"]
 
 
-def test_a_stranger_is_not_a_peer():
+def test_process_with_another_key_is_not_a_peer():
     port = free_port()
     tcp = ("--how", "tcp", "--patience", "2")
 
@@ -118,7 +118,7 @@ def test_a_wrong_start_names_the_argument(words, field):
     assert found["code"] == 2 and field in found["why"]
 
 
-def test_slurms_variables_are_understood():
+def test_variables_of_slurm_are_used():
     environment = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     done = subprocess.run(
         [sys.executable, PROGRAM, "--how", "tcp", "--patience", "1"], env=environment, capture_output=True, text=True

@@ -19,7 +19,7 @@ def root(client: Client) -> Client:
 
 
 @pytest.mark.parametrize(("held", "count"), [("yes", 1), ("no", 0)])
-def test_leases_are_listed_with_who_holds_them(root: Client, held: str, count: int):
+def test_leases_are_listed_with_their_holders(root: Client, held: str, count: int):
     Lease.take("schedule:seren", "worker-1", timedelta(minutes=1))
 
     rows = root.get(reverse("admin:scheduling_lease_changelist"), {"held": held})
@@ -27,7 +27,7 @@ def test_leases_are_listed_with_who_holds_them(root: Client, held: str, count: i
     assert rows.content.decode().count("worker-1") == count
 
 
-def test_a_lease_is_shown_and_not_edited(root: Client):
+def test_lease_page_is_read_only(root: Client):
     Lease.take("schedule:seren", "worker-1", timedelta(minutes=1))
     lease = Lease.objects.get()
     url = reverse("admin:scheduling_lease_change", args=[lease.pk])

@@ -1,4 +1,4 @@
-"""Maintenance on pages: nothing is declared unseen, operators only, and names of other teams' jobs stay theirs."""
+"""Maintenance pages: preview before scheduling, operators only, and no names of other teams' jobs."""
 
 from datetime import timedelta
 
@@ -52,7 +52,7 @@ def declared(**fields):
     )
 
 
-def test_it_is_shown_before_it_is_declared():
+def test_maintenance_is_previewed_before_it_is_scheduled():
     make.running(make.job(name="long", gpus_per_node=4, time_limit=None))
     make.job(name="queued", nodes=2, gpus_per_node=8, time_limit=5 * 3600)
     olga = operator()
@@ -60,9 +60,9 @@ def test_it_is_shown_before_it_is_declared():
     form = asked(nodes="seren-[001-002]")
     page = olga.post(FORM, form)
 
-    assert "2 nodes with 16 GPUs take no work from" in text(page)
-    assert "1 running job may still be there and would be left to finish." in text(page)
-    assert "1 waiting job (16 GPUs) could not start on these nodes before its end." in text(page)
+    assert "2 nodes with 16 GPUs take no jobs from" in text(page)
+    assert "1 job may still be running at the start and would be left to finish." in text(page)
+    assert "1 waiting job (16 GPUs) cannot start on these nodes before the maintenance ends." in text(page)
     assert not Maintenance.objects.exists()
 
     done = olga.post(FORM, {**form, "confirm": page.context["mark"]})
@@ -73,7 +73,7 @@ def test_it_is_shown_before_it_is_declared():
     assert Event.objects.get(what="maintenance.declared").by == "olga"
 
 
-def test_a_reason_with_a_nul_is_kept_without_it():
+def test_nul_characters_are_removed_from_a_reason():
     window = declared()
 
     assert operator().post(f"{FORM}{window.pk}/cancel/", {"why": "a\0b"}).status_code == 302
@@ -81,7 +81,7 @@ def test_a_reason_with_a_nul_is_kept_without_it():
     assert Event.objects.get(what="maintenance.cancelled").why == "a\ufffdb"
 
 
-def test_what_a_maintenance_closed_needs_nobody():
+def test_nodes_drained_for_maintenance_need_no_attention():
     apply_maintenances_once(declared(nodes="seren-001", start_at=clock.now()).cluster, clock.now())
     assert Node.objects.get(name="seren-001").drain_asked
 
@@ -90,7 +90,7 @@ def test_what_a_maintenance_closed_needs_nobody():
     assert list(page.context["trouble"]().nodes) == []
 
 
-def test_who_changes_a_field_after_the_look_is_shown_anew():
+def test_changed_field_after_the_preview_shows_a_new_preview():
     olga = operator()
     mark = olga.post(FORM, asked(nodes="seren-001")).context["mark"]
 
@@ -104,14 +104,14 @@ def test_who_changes_a_field_after_the_look_is_shown_anew():
     ("fields", "field", "why"),
     [
         ({"nodes": "gpu7"}, "nodes", "Seren has no node gpu7."),
-        ({"end_at": "2020-01-01T00:00"}, "end_at", "Is past."),
+        ({"end_at": "2020-01-01T00:00"}, "end_at", "Is in the past."),
         ({"lead": "soon"}, "lead", "soon"),
-        ({"lead": "UNLIMITED"}, "lead", "keep them off for ever"),
+        ({"lead": "UNLIMITED"}, "lead", "jobs of unknown length would never start"),
         ({"name": ""}, "name", "required"),
         ({"mode": "explode"}, "mode", "valid choice"),
     ],
 )
-def test_what_cannot_be_is_said_beside_its_field(fields, field, why):
+def test_invalid_value_is_explained_beside_its_field(fields, field, why):
     page = operator().post(FORM, asked(**fields))
 
     assert page.status_code == 400
@@ -120,7 +120,7 @@ def test_what_cannot_be_is_said_beside_its_field(fields, field, why):
 
 
 @pytest.mark.parametrize("path", ["", "{}/end/", "{}/cancel/"])
-def test_it_is_for_operators(path):
+def test_maintenance_pages_are_for_operators_only(path):
     window = declared()
 
     answer = browser("ada").post(FORM + path.format(window.pk), asked())
@@ -130,18 +130,18 @@ def test_it_is_for_operators(path):
     assert window.cancelled_at is None and Maintenance.objects.count() == 1
 
 
-def test_everybody_may_look_but_jobs_of_other_teams_have_no_name():
+def test_all_users_see_a_maintenance_without_names_of_other_teams_jobs():
     make.running(make.job(by="ben", name="secret", gpus_per_node=1))
     window = declared()
 
     page = text(browser("ada").get(f"{FORM}{window.pk}/"))
 
     assert "new pumps" in page and "secret" not in page
-    assert "1 of teams that you are not in" in page
-    assert "Call it off" not in page
+    assert "1 more in other teams" in page
+    assert "Cancel maintenance" not in page
 
 
-def test_its_end_is_moved_and_it_is_called_off():
+def test_end_of_a_maintenance_is_changed_and_it_is_cancelled():
     window, olga = declared(), operator()
     later = f"{window.end_at + HOUR:%Y-%m-%dT%H:%M}"
 
@@ -150,15 +150,15 @@ def test_its_end_is_moved_and_it_is_called_off():
     assert f"{window.end_at:%Y-%m-%dT%H:%M}" == later
 
     told = olga.post(f"{FORM}{window.pk}/end/", {"end_at": "2020-01-01T00:00"}, follow=True)
-    assert "Nothing was changed: the end is past." in text(told)
+    assert "Nothing was changed: the end is in the past." in text(told)
 
     olga.post(f"{FORM}{window.pk}/cancel/", {"why": "not today"})
     window.refresh_from_db()
     assert window.cancelled_at
-    assert "cancelled already" in text(olga.post(f"{FORM}{window.pk}/cancel/", follow=True))
+    assert "already cancelled" in text(olga.post(f"{FORM}{window.pk}/cancel/", follow=True))
 
 
-def test_the_queue_names_what_is_planned_and_what_goes_on(cluster):
+def test_queue_page_lists_planned_and_current_maintenances(cluster):
     declared(name="later")
     now = declared(name="at-once", start_at=clock.now(), nodes="seren-001")
     apply_maintenances_once(cluster, now.start_at)
@@ -169,6 +169,6 @@ def test_the_queue_names_what_is_planned_and_what_goes_on(cluster):
     assert Node.objects.get(name="seren-001").reason in page
 
 
-def test_there_is_no_such_thing():
+def test_unknown_maintenance_is_not_found():
     assert browser().get(f"{FORM}{10**30}/").status_code == 404
     assert browser().get(f"{FORM}7/").status_code == 404

@@ -1,4 +1,4 @@
-"""The page of the queue, and how a cluster's policy is changed: looked at, compared, confirmed, told."""
+"""The queue page, and changes of a cluster's policy: preview, confirmation, history."""
 
 from datetime import timedelta
 
@@ -46,7 +46,7 @@ def text(answer):
 # --- the line
 
 
-def test_a_long_line_is_cut_and_what_is_behind_is_counted():
+def test_long_queue_is_cut_and_the_hidden_jobs_are_counted():
     for by, count, priority in (("ben", 3, 9), ("ada", 97, 8), ("ben", 2, 7), ("ada", 4, 6), ("ben", 5, 5)):
         make.jobs(*({"name": f"{by}-{priority}", "priority": priority} for _ in range(count)), by=by, gpus_per_node=8)
 
@@ -58,7 +58,7 @@ def test_a_long_line_is_cut_and_what_is_behind_is_counted():
     assert shown[97:] == [(100, 1, 8, True), (101, 2, 16, False), (103, 1, 8, True)]
 
 
-def test_the_line_is_in_the_order_of_the_engine_and_ranks_are_those_of_everybody():
+def test_queue_has_the_order_of_the_engine_and_ranks_count_all_jobs():
     make.job(name="wide", nodes=4, gpus_per_node=8)
     make.job(by="ben", name="secret", nodes=1, gpus_per_node=8)
     make.job(name="urgent", nodes=4, gpus_per_node=8, priority=50)
@@ -67,10 +67,10 @@ def test_the_line_is_in_the_order_of_the_engine_and_ranks_are_those_of_everybody
 
     assert page.index("urgent") < page.index("wide") < page.index("1 job of other teams")
     assert "secret" not in page
-    assert "3 jobs for 72 GPUs" in page
+    assert "3 jobs requesting 72 GPUs" in page
 
 
-def test_neighbours_of_other_teams_are_one_row_with_their_places():
+def test_consecutive_jobs_of_other_teams_are_one_row_with_their_ranks():
     make.jobs({"name": "first"}, gpus_per_node=8)
     make.jobs({"name": "b1"}, {"name": "b2"}, by="ben", gpus_per_node=4)
     make.jobs({"name": "last"}, gpus_per_node=8)
@@ -81,43 +81,43 @@ def test_neighbours_of_other_teams_are_one_row_with_their_places():
     assert "2 jobs of other teams" in page
 
 
-def test_who_is_held_stands_beside_the_line_with_the_reason():
+def test_held_jobs_are_listed_separately_with_the_reason():
     make.job(name="patient", hold=True)
     make.job(by="ben", name="secret", hold=True)
 
     page = text(browser("ada").get("/queue/"))
 
-    assert "Nobody waits in line" in page
-    assert "2 held, not due" in page
+    assert "No jobs are waiting." in page
+    assert "2 held, not yet due" in page
     assert "patient" in page and "secret" not in page
 
 
-def test_a_cluster_that_is_only_watched_says_whose_order_it_is():
+def test_observed_cluster_shows_that_the_order_is_not_the_policys():
     make.job(name="a")
     make.cluster(mode=ClusterMode.OBSERVE)
 
-    assert "Acme only watches this cluster" in text(browser("ada").get("/queue/"))
+    assert "Acme only observes this cluster" in text(browser("ada").get("/queue/"))
 
 
-def test_settings_that_cannot_be_read_are_told_and_the_page_stands():
+def test_unreadable_settings_are_shown_and_the_page_still_works():
     make.cluster(policy_settings={"order": "lottery"})
     make.job(name="a")
 
     page = text(operator().get("/queue/"))
 
-    assert "Nothing is decided: order: " in page
-    assert "Cannot be read" in page
+    assert "No jobs are started, because the policy settings are invalid: order: " in page
+    assert "Unreadable settings." in page
 
 
-def test_without_a_cluster_there_is_no_queue():
+def test_queue_page_works_without_a_cluster():
     Node.objects.all().delete()
     Cluster.objects.all().delete()
 
-    assert "No cluster is known yet" in text(browser("ada").get("/queue/"))
+    assert "No clusters yet." in text(browser("ada").get("/queue/"))
 
 
 @pytest.mark.parametrize("target", ["line", "quotas", "drains", "maintenance", "policy"])
-def test_each_part_comes_alone_when_its_topic_moves(target):
+def test_each_panel_of_the_queue_page_is_reloaded_separately(target):
     headers = {"HX-Request": "true", "HX-Target": f"section#{target}"}
 
     part = text(browser("ada").get("/queue/?cluster=seren", headers=headers))
@@ -126,7 +126,7 @@ def test_each_part_comes_alone_when_its_topic_moves(target):
     assert f'id="{target}"' in part
 
 
-def test_the_page_asks_as_often_for_many_as_for_one(django_assert_max_num_queries, monkeypatch):
+def test_number_of_queries_does_not_grow_with_the_queue(django_assert_max_num_queries, monkeypatch):
     monkeypatch.setattr(
         "scheduling.queries.wait_explanation.MAX_SNAPSHOT_AGE_S", 3600.0
     )  # the second look may come late on a slow machine
@@ -139,7 +139,7 @@ def test_the_page_asks_as_often_for_many_as_for_one(django_assert_max_num_querie
         ada.get("/queue/")
 
 
-def test_a_line_whose_policy_decides_nothing_is_by_priority():
+def test_queue_with_an_invalid_policy_is_sorted_by_priority():
     now = clock.now()
     asked = {"team": "a", "kind": JobKind.SFT, "need": ResourceRequest(gpus=8)}
     waiting = tuple(
@@ -160,7 +160,7 @@ def held(team, gpus, *, kind=JobKind.PRETRAIN, preemptible=False):
     return RunningJob(id=1, name="j", team=team, kind=kind, gpus=gpus, priority=0, preemptible=preemptible)
 
 
-def test_what_a_team_holds_borrows_and_leaves():
+def test_quota_bar_shows_allocated_borrowed_and_unused_gpus():
     picture = ClusterSnapshot(
         now=clock.now(),
         running=(held("a", 8), held("a", 4, preemptible=True), held("b", 16), held("c", 2)),
@@ -170,25 +170,25 @@ def test_what_a_team_holds_borrows_and_leaves():
     mine, rest = accounts(picture.quotas, quota_uses(picture), {JobKind.PRETRAIN}, lambda team: team == "a")
 
     assert (mine.team, mine.owned, mine.reserved, mine.left) == ("a", 12, True, 4)
-    assert [(part.name, part.gpus) for part in mine.parts(16)] == [("held", 8), ("kept free", 4), ("borrowed", 4)]
+    assert [(part.name, part.gpus) for part in mine.parts(16)] == [("held", 8), ("reserved", 4), ("borrowed", 4)]
     assert sum(part.share for part in mine.parts(16)) == pytest.approx(100)
     assert (rest.team, rest.teams, rest.owned, rest.use.held) == ("", 2, 24, 18)
 
 
-def test_quotas_name_the_readers_teams_and_to_operators_all_of_them():
+def test_quotas_name_the_users_teams_and_all_teams_for_operators():
     for name, gpus in (("pretraining", 16), ("evaluation", 8)):
         Quota.objects.create(team=Team.objects.get(name=name), cluster=Cluster.objects.get(), gpus=gpus)
 
     hers, all_of_them = text(browser("ada").get("/queue/")), text(operator().get("/queue/"))
 
-    assert "of 16 owned" in hers and "evaluation" not in hers.split("<main")[1] and "of 8 owned" in hers
+    assert "of 16 allocated" in hers and "evaluation" not in hers.split("<main")[1] and "of 8 allocated" in hers
     assert "evaluation" in all_of_them
 
 
 # --- drains
 
 
-def test_drains_in_force_say_who_and_why_and_what_is_still_there():
+def test_drained_nodes_show_author_reason_and_allocated_gpus():
     make.running(make.job(gpus_per_node=4))
     node = Node.objects.get(name="seren-001")
     node_actions.drain(node, author=make.author(), why="fan 3 is loud", now=clock.now())
@@ -196,7 +196,7 @@ def test_drains_in_force_say_who_and_why_and_what_is_still_there():
 
     page = text(browser("ben").get("/queue/"))
 
-    assert "fan 3 is loud" in page and "4 of 8 GPUs still held" in page
+    assert "fan 3 is loud" in page and "4 of 8 GPUs still allocated" in page
     assert "by the cluster" in page
     assert "2 nodes" in page
 
@@ -215,7 +215,7 @@ ASKED = {
 }
 
 
-def test_a_change_is_shown_first_and_made_when_it_is_confirmed():
+def test_policy_change_is_previewed_and_applied_after_confirmation():
     olga = operator()
 
     shown = text(olga.post("/queue/seren/policy/", ASKED))
@@ -229,11 +229,11 @@ def test_a_change_is_shown_first_and_made_when_it_is_confirmed():
     assert (after.placement, after.policy_settings["order"], after.wanted_at is None) == ("pack", "sjf", False)
     told = Event.objects.get(what="policy.changed")
     assert (told.by, told.why, told.cluster) == ("olga", "short ones first tonight", after)
-    assert ["order among equals", "fifo", "sjf"] in told.detail["changes"]
-    assert "short ones first tonight" in text(done) and "decides otherwise" in text(done)
+    assert ["order within a class", "fifo", "sjf"] in told.detail["changes"]
+    assert "short ones first tonight" in text(done) and "Takes effect in the next scheduling turn." in text(done)
 
 
-def test_what_was_confirmed_on_an_old_page_changes_nothing():
+def test_confirmation_on_an_outdated_page_changes_nothing():
     olga = operator()
     mark = policy_actions.current_policy_choice(Cluster.objects.get()).mark
     make.cluster(placement="spread")
@@ -245,7 +245,7 @@ def test_what_was_confirmed_on_an_old_page_changes_nothing():
     assert not Event.objects.filter(what="policy.changed").exists()
 
 
-def test_the_guard_is_in_the_database_too():
+def test_concurrent_policy_change_is_detected_by_the_database():
     cluster = Cluster.objects.get()
     before = policy_actions.current_policy_choice(cluster)
     make.cluster(placement="spread")
@@ -270,23 +270,23 @@ def test_the_guard_is_in_the_database_too():
         ("why", "", "This field is required"),
     ],
 )
-def test_what_cannot_be_is_said_beside_its_field(field, value, sentence):
+def test_invalid_value_is_explained_beside_its_field(field, value, sentence):
     answer = operator().post("/queue/seren/policy/", ASKED | {field: value})
 
     assert answer.status_code == 400
     assert sentence in text(answer)
 
 
-def test_who_does_not_operate_reads_how_it_decides_and_changes_nothing():
+def test_other_users_read_the_policy_but_cannot_change_it():
     ada = browser("ada")
 
-    assert "How it decides" in text(ada.get("/queue/"))
+    assert "Scheduling policy" in text(ada.get("/queue/"))
     assert "/queue/seren/policy/" not in text(ada.get("/queue/"))
     assert ada.get("/queue/seren/policy/").status_code == 403
     assert ada.post("/queue/seren/policy/", ASKED).status_code == 403
 
 
-def test_the_default_in_words_is_no_change():
+def test_explicit_default_is_not_a_change():
     nothing = PolicyChoice(policy="acme", placement="pack", settings={})
     words = {"order": "fifo", "reserve": ["pretrain"]}
 
@@ -307,14 +307,14 @@ def test_the_default_in_words_is_no_change():
     "choice",
     [("qssf", "pack", {}), ("acme", "nowhere", {}), ("fifo", "pack", {"order": "sjf"})],
 )
-def test_a_live_cluster_takes_only_what_it_can_be_driven_by(choice):
+def test_policies_that_cannot_drive_a_cluster_are_rejected(choice):
     policy, placement, settings = choice
 
     with pytest.raises(InvalidPolicySettings):
         check_choice(PolicyChoice(policy=policy, placement=placement, settings=settings))
 
 
-def test_lengths_of_time_are_written_as_everywhere_and_small_changes_still_show():
+def test_durations_are_formatted_and_small_changes_stay_visible():
     day, half, less = (
         PolicyChoice(policy="acme", placement="consolidate", settings={"aging_s": s}) for s in (86400, 0.5, 0.4)
     )

@@ -1,0 +1,1 @@
+"""Tests of replays, start estimates, uploaded traces and the page "What if"."""

@@ -1,4 +1,4 @@
-"""Small replays for tests, and the naive simulators they are checked against: slow, short, and each obviously right."""
+"""Small replays for tests, and naive simulators to compare with: slow, short and obviously correct."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def trace(*jobs, **columns):
     return trace_from_columns("test", submit_s=submit, runtime_s=runtime, gpus=gpus, **columns)
 
 
-# Few values, so that equal times and equal wishes are common: there the mistakes are
+# Few values, so that equal times and equal requests, where mistakes are likely, are common
 job_lists = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12), st.integers(1, 12)), min_size=1, max_size=25)
 
 
@@ -36,13 +36,13 @@ def outcome(history, policy, setting=SMALL):
 
 
 def watched(history, policy, setting, look, **given):
-    """Replay, and let `look(engine, now)` check after every decision."""
+    """Replay and call `look(engine, now)` after every decision."""
     engine = replay_engine(policy, setting, setting.nodes)
     return replay(engine, arrivals(history, engine, setting), look=lambda now: look(engine, now), **given)
 
 
 def naive_queue(history, gpus, *, key, skipping=False):
-    """One count of GPUs, one list, everything looked at whenever anything happens."""
+    """One count of GPUs and one list; everything is checked at every event."""
     jobs = list(zip(history.submit_s.tolist(), history.runtime_s.tolist(), history.gpus.tolist(), strict=True))
     order = sorted(range(len(jobs)), key=lambda n: (key(*jobs[n]), n))
     start, running, free = {}, [], gpus
@@ -66,7 +66,7 @@ def naive_queue(history, gpus, *, key, skipping=False):
 
 
 def naive_srtf(history, gpus):
-    """Every job walked in order of what it has left, at every event; returns the ends."""
+    """Walk over all jobs in order of remaining time at every event; return the ends."""
     jobs = list(zip(history.submit_s.tolist(), history.runtime_s.tolist(), history.gpus.tolist(), strict=True))
     left, end, running, now = {}, {}, set(), -1.0
     while len(end) < len(jobs):

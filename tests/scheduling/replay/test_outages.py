@@ -1,4 +1,4 @@
-"""Replays in which nodes break, run times are guessed wrong, and every GPU-hour is accounted for."""
+"""Replays with node failures and wrong run time estimates, and the accounting of every GPU-hour."""
 
 import dataclasses
 import json
@@ -18,34 +18,36 @@ from scheduling.replay.requests import InvalidReplaySetting, parse_policies, par
 from scheduling.replay.run import ReplaySetting, run_policy
 from tests.scheduling.replay.replaying import COUNT, SMALL, examples, job_lists, trace, watched
 
-HARSH = FaultRates(per_1000_node_days=5e6, repair_s=20, restart_s=2, checkpoint_s=5, stall_s=1)  # a break every 17 s
+HARSH = FaultRates(per_1000_node_days=5e6, repair_s=20, restart_s=2, checkpoint_s=5, stall_s=1)  # a failure every 17 s
 
 
-class Told:
-    """Weather that is written down: these outages, and for the rest of time none."""
+class FixedOutages:
+    """A fixed list of outages, and none after that."""
 
     def __init__(self, storms, *outages):
         self._storms, self._outages = storms, list(outages)
-        self.cost_s = storms.cost_s
+        self.failure_cost_s = storms.failure_cost_s
 
     def outage(self, node, since):
-        mine = [one for one in self._outages if one.node == node and one.at >= since]
-        return mine[0] if mine else Outage(at=math.inf, until=math.inf, node=node)
+        later = [outage for outage in self._outages if outage.node == node and outage.at >= since]
+        return later[0] if later else Outage(at=math.inf, until=math.inf, node=node)
 
 
 def one_job(runtime, *outages, saves=True, rates=HARSH, nodes=1):
     storms = RandomOutages(rates, [saves], seed=0)
     history = trace((0, runtime, 4))
-    told = dataclasses.replace(SMALL, nodes=nodes)
-    outcome = watched(history, "fifo", told, lambda engine, now: None, weather=Told(storms, *outages))
+    setting = dataclasses.replace(SMALL, nodes=nodes)
+    outcome = watched(history, "fifo", setting, lambda engine, now: None, weather=FixedOutages(storms, *outages))
     return outcome, storms
 
 
-# what a break costs
+# cost of a failure
 
 
-def test_a_job_goes_on_from_its_last_checkpoint_after_a_restart():
-    """Broken at 8, saved at 6 (five of work, one of saving): back at 18, two of restart, and 14 left of 20."""
+def test_job_continues_from_its_last_checkpoint_after_a_restart():
+    """Failure at 8, saved at 6 (five of work, one of saving): restarts at 18, two of restart delay, and 14 of
+    20 left.
+    """
     outcome, storms = one_job(20, Outage(at=8, until=18, node=0))
 
     assert outcome.ended == [18 + 2 + 14]
@@ -54,21 +56,21 @@ def test_a_job_goes_on_from_its_last_checkpoint_after_a_restart():
     assert (outcome.stops, outcome.faults) == ([1], [1])
 
 
-def test_work_that_saves_nothing_starts_from_nothing():
+def test_job_without_checkpoints_restarts_from_zero():
     outcome, storms = one_job(20, Outage(at=8, until=18, node=0), saves=False)
 
     assert outcome.ended == [18 + 2 + 20]
     assert storms.lost_s == [8]
 
 
-def test_a_break_during_the_restart_costs_the_restart_again_and_no_work():
+def test_failure_during_a_restart_costs_another_restart_and_no_work():
     outcome, storms = one_job(20, Outage(at=8, until=18, node=0), Outage(at=19, until=30, node=0))
 
     assert outcome.ended == [30 + 2 + 14]
     assert storms.lost_s == [2]
 
 
-def test_another_node_takes_it_at_once():
+def test_job_of_a_failed_node_moves_to_another_at_once():
     outcome, _ = one_job(20, Outage(at=8, until=500, node=0), nodes=2)
 
     assert outcome.ended == [8 + 2 + 14]
@@ -76,14 +78,14 @@ def test_another_node_takes_it_at_once():
 
 
 @pytest.mark.parametrize(("runtime", "stalls"), [(4, 0), (5, 0), (6, 1), (10, 1), (11, 2), (0, 0)])
-def test_the_last_checkpoint_before_the_end_is_not_written(runtime, stalls):
+def test_last_checkpoint_before_the_end_is_not_written(runtime, stalls):
     assert HARSH.stalls_s(runtime) == stalls
 
 
 @pytest.mark.parametrize("policy", POLICY_RULES)
 @given(jobs=job_lists, seed=st.integers(0, 5))
 @examples(8)
-def test_everybody_ends_though_nodes_break_and_every_hour_is_accounted_for(policy, jobs, seed):
+def test_all_jobs_end_despite_node_failures_and_every_hour_is_counted(policy, jobs, seed):
     jobs = [(submit, runtime, min(gpus, 8)) for submit, runtime, gpus in jobs]
     rates = dataclasses.replace(HARSH, per_1000_node_days=1e6)
     stormy = dataclasses.replace(SMALL, faults=rates, seed=seed, preemption_cost="helios")
@@ -92,19 +94,19 @@ def test_everybody_ends_though_nodes_break_and_every_hour_is_accounted_for(polic
 
     assert np.isfinite(first.ended_s).all()
     assert first.ended_s.tolist() == second.ended_s.tolist()
-    told = report.summary(first, wall_s=1, peak_rss_mb=1)
-    assert math.fsum(told["gpu_hours"].values()) == pytest.approx(12 * told["makespan_s"] / 3600, rel=1e-12)
-    assert all(hours >= -1e-9 for hours in told["gpu_hours"].values()), told["gpu_hours"]
-    assert told["gpu_hours"]["productive"] == pytest.approx(sum(r * g for _, r, g in jobs) / 3600)
+    result = report.summary(first, wall_s=1, peak_rss_mb=1)
+    assert math.fsum(result["gpu_hours"].values()) == pytest.approx(12 * result["makespan_s"] / 3600, rel=1e-12)
+    assert all(hours >= -1e-9 for hours in result["gpu_hours"].values()), result["gpu_hours"]
+    assert result["gpu_hours"]["productive"] == pytest.approx(sum(r * g for _, r, g in jobs) / 3600)
 
 
-def test_no_rate_is_no_weather():
+def test_rate_of_zero_means_no_outages():
     calm = dataclasses.replace(SMALL, faults=FaultRates(per_1000_node_days=0, stall_s=0))
 
     assert run_policy(trace((0, 5, 4), (1, 5, 12)), "fifo", calm).ended_s.tolist() == [5, 10]
 
 
-def test_nodes_break_as_often_as_the_rate_says():
+def test_nodes_fail_at_the_given_rate():
     storms = RandomOutages(FaultRates(per_1000_node_days=100, repair_s=3600), [], seed=3)
     at, outages = 0.0, []
     for _ in range(3000):
@@ -118,28 +120,28 @@ def test_nodes_break_as_often_as_the_rate_says():
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("lightning=1", "'lightning' is none of checkpoint_s"),
+        ("lightning=1", "'lightning' is not one of checkpoint_s"),
         ("repair_s=soon", "repair_s=soon is not a number"),
         ("repair_s=0", "must be above 0"),
         ("restart_s=-1", "at least 0"),
         ("restart_s=nan", "at least 0"),
     ],
 )
-def test_rates_that_are_none_are_refused(text, sentence):
+def test_invalid_rates_are_rejected(text, sentence):
     with pytest.raises(InvalidFaultRates, match=sentence):
         FaultRates.parse(text)
 
 
-def test_some_rates_are_given_and_the_others_stay():
+def test_unspecified_rates_keep_their_defaults():
     assert FaultRates.parse("rates") == FaultRates()
     assert FaultRates.parse("repair_s=60, restart_s=1") == FaultRates(repair_s=60, restart_s=1)
 
 
-# where the hours go
+# GPU-hours
 
 
-def test_the_buckets_say_why_gpus_were_free():
-    """Eight of twelve GPUs run for 100 s, and all that time somebody who wants twelve waits: four are kept for him."""
+def test_buckets_show_why_gpus_were_free():
+    """Eight of twelve GPUs run for 100 s while a job for twelve waits, so four are kept free for it."""
     done = run_policy(trace((0, 100, 8), (1, 10, 12), (1, 1, 1)), "fifo", SMALL)
 
     hours = gpu_hours(done, 111)
@@ -149,8 +151,8 @@ def test_the_buckets_say_why_gpus_were_free():
     assert hours["down"] == hours["lost_work"] == 0
 
 
-def test_free_gpus_that_no_typical_job_can_use_are_fragments():
-    """Everybody wants a whole node of four, and each node is held by a job of three."""
+def test_free_gpus_unusable_for_typical_jobs_are_fragmented():
+    """All jobs need a whole node of four GPUs, and each node has a job of three."""
     jobs = [(0, 100, 3)] * 3 + [(1, 10, 4)] * 30
 
     done = run_policy(trace(*jobs), "fifo", SMALL)
@@ -165,25 +167,31 @@ def shares(*jobs, users):
     return fairness.fairness(run_policy(trace(*jobs, users=users), "fifo", COUNT))
 
 
-def test_who_has_the_cluster_alone_is_treated_fairly():
-    told = shares((0, 100, 12), users=["a"])
+def test_single_user_is_treated_fairly():
+    shares_by_user = shares((0, 100, 12), users=["a"])
 
-    assert (told["finish_time_ratio_mean"], told["jain"], told["finish_time_jain"]) == (1, 1, 1)
-
-
-def test_the_finish_time_ratio_is_what_a_part_of_ones_own_would_take():
-    """Two users, one of them half the time: a part is eight GPUs of twelve, on which each job would take 150 s."""
-    told = shares((0, 100, 12), (0, 100, 12), users=["a", "b"])
-
-    assert told["finish_time_ratio_max"] == pytest.approx(200 / 150)
-    assert told["finish_time_ratio_mean"] == pytest.approx((100 / 150 + 200 / 150) / 2)
-    assert told["worst_user_slowdown"] == 2
+    assert (shares_by_user["finish_time_ratio_mean"], shares_by_user["jain"], shares_by_user["finish_time_jain"]) == (
+        1,
+        1,
+        1,
+    )
 
 
-# guesses
+def test_finish_time_ratio_compares_with_an_own_share_of_the_cluster():
+    """Two users, one of them present half the time: a share is eight GPUs of twelve, on which each job would take 150
+    s.
+    """
+    shares_by_user = shares((0, 100, 12), (0, 100, 12), users=["a", "b"])
+
+    assert shares_by_user["finish_time_ratio_max"] == pytest.approx(200 / 150)
+    assert shares_by_user["finish_time_ratio_mean"] == pytest.approx((100 / 150 + 200 / 150) / 2)
+    assert shares_by_user["worst_user_slowdown"] == 2
 
 
-def test_guesses_are_off_as_often_as_helios_says():
+# estimates
+
+
+def test_helios_errors_have_the_published_distribution():
     true = np.full(50_000, 100.0)
 
     guessed = run_time_errors.expected_run_times(true, "helios", 1)
@@ -194,7 +202,7 @@ def test_guesses_are_off_as_often_as_helios_says():
     assert (guessed > true).mean() == pytest.approx(0.5, abs=0.02)
 
 
-def test_no_noise_is_the_truth_and_a_seed_repeats_it():
+def test_no_noise_gives_true_run_times_and_a_seed_is_reproducible():
     true = np.array([1.0, 2.0])
 
     assert run_time_errors.expected_run_times(true, "none", 1).tolist() == [1, 2]
@@ -205,7 +213,7 @@ def test_no_noise_is_the_truth_and_a_seed_repeats_it():
     )
 
 
-def test_wrong_guesses_cost_sjf_and_backfilling_but_nobody_his_run_time():
+def test_wrong_estimates_delay_jobs_but_do_not_change_run_times():
     jobs = trace(*[(n, 1 + n * 37 % 90, 1 + n * 5 % 12) for n in range(80)])
     wrong = dataclasses.replace(COUNT, noise="helios")
 
@@ -221,14 +229,14 @@ def test_wrong_guesses_cost_sjf_and_backfilling_but_nobody_his_run_time():
 @pytest.mark.parametrize("policy", POLICY_RULES)
 @given(jobs=job_lists, seed=st.integers(0, 5))
 @examples(10)
-def test_everybody_ends_however_wrong_the_guesses_are(policy, jobs, seed):
+def test_all_jobs_end_with_arbitrarily_wrong_estimates(policy, jobs, seed):
     done = run_policy(trace(*jobs), policy, dataclasses.replace(SMALL, noise="helios", seed=seed))
 
     assert np.isfinite(done.ended_s).all()
     assert done.held_s == pytest.approx(done.trace.runtime_s)
 
 
-# what may be asked
+# settings
 
 
 @pytest.mark.parametrize(
@@ -247,29 +255,29 @@ def test_everybody_ends_however_wrong_the_guesses_are(policy, jobs, seed):
         ({"nodes": 1, "faults": "x=1"}, "faults"),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused_by_its_field(given, field):
+def test_invalid_setting_is_rejected_by_field(given, field):
     with pytest.raises(InvalidReplaySetting) as refused:
         replay_setting(**given)
 
     assert refused.value.field == field
 
 
-def test_policies_are_named_once_each():
+def test_duplicate_policies_are_removed():
     assert parse_policies(" fifo,easy ,fifo") == ["fifo", "easy"]
 
 
 @pytest.mark.parametrize(
     ("rows", "why"),
     [
-        (["a,2", "a,3"], "line 3: 'a' is there twice"),
+        (["a,2", "a,3"], "line 3: duplicate entry 'a'"),
         (["a,two"], "line 2: 'a' with 'two' nodes"),
-        (["a,0"], "is no virtual cluster"),
-        ([",4"], "is no virtual cluster"),
-        (["a"], "is no virtual cluster"),
-        ([], "names no virtual cluster"),
+        (["a,0"], "is not a virtual cluster"),
+        ([",4"], "is not a virtual cluster"),
+        (["a"], "is not a virtual cluster"),
+        ([], "contains no virtual cluster"),
     ],
 )
-def test_a_table_of_virtual_clusters_is_refused_by_its_line(rows, why):
+def test_invalid_virtual_cluster_table_is_rejected_by_line(rows, why):
     with pytest.raises(InvalidReplaySetting, match=why):
         parse_virtual_clusters(["vc,nodes\n", *(f"{row}\n" for row in rows)], "vcs.csv")
 
@@ -277,20 +285,20 @@ def test_a_table_of_virtual_clusters_is_refused_by_its_line(rows, why):
 # virtual clusters that share
 
 
-def test_cells_let_a_virtual_cluster_use_whichever_nodes_are_free():
+def test_cells_let_a_virtual_cluster_use_any_free_nodes():
     jobs = trace((0, 10, 4), (0, 10, 4), (0, 10, 4), pools=["a", "b", "a"])
-    told = ReplaySetting(nodes=3, gpus_per_node=4, placement="cells", pools={"a": 1, "b": 1})
+    setting = ReplaySetting(nodes=3, gpus_per_node=4, placement="cells", pools={"a": 1, "b": 1})
 
-    done = run_policy(jobs, "fifo-skip", told)
+    done = run_policy(jobs, "fifo-skip", setting)
 
-    assert done.started_s.tolist() == [0, 0, 10]  # one node of three is promised to nobody and asked for by nobody
+    assert done.started_s.tolist() == [0, 0, 10]  # one node of three is neither guaranteed nor requested
     assert done.setting.gpus == 12
 
 
-# pictures
+# plots
 
 
-def test_pictures_are_drawn_as_svg_and_png_and_repeat(tmp_path):
+def test_plots_are_reproducible_svg_and_png(tmp_path):
     pytest.importorskip("matplotlib")
     done = run_policy(trace(*[(n, 50, 4) for n in range(20)]), "fifo", SMALL)
     plots.check_plots(str(tmp_path / "new"))
@@ -303,7 +311,7 @@ def test_pictures_are_drawn_as_svg_and_png_and_repeat(tmp_path):
     assert all(path.read_bytes()[:4] in (b"\x89PNG", b"<?xm") for path in files)
 
 
-def test_a_directory_that_cannot_be_is_refused_before_the_replay(tmp_path):
+def test_invalid_plot_directory_is_rejected_before_the_replay(tmp_path):
     pytest.importorskip("matplotlib")
     (tmp_path / "file").write_text("")
 
@@ -311,8 +319,8 @@ def test_a_directory_that_cannot_be_is_refused_before_the_replay(tmp_path):
         plots.check_plots(str(tmp_path / "file/dir"))
 
 
-def test_a_report_is_json_whatever_came_out():
+def test_report_is_always_valid_json():
     empty = run_policy(trace(), "fifo", SMALL)
-    told = report.summary(empty, wall_s=0, peak_rss_mb=0)
+    result = report.summary(empty, wall_s=0, peak_rss_mb=0)
 
-    assert json.loads(json.dumps(told, allow_nan=False))["jobs"] == 0
+    assert json.loads(json.dumps(result, allow_nan=False))["jobs"] == 0

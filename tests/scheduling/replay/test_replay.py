@@ -1,4 +1,4 @@
-"""Replays: what must hold under every policy and placement, and agreement with simulators too simple to be wrong."""
+"""Replays: invariants under every policy and placement, and agreement with naive simulators."""
 
 import dataclasses
 import math
@@ -34,7 +34,7 @@ from tests.scheduling.replay.replaying import (
 )
 
 PLACES = (*PLACEMENTS, "count")
-# Every policy where it matters most, and every placement under one of each turn
+# Every policy with the placement where it matters most, and every placement with one policy per turn
 PAIRS = [
     (p, where) for p in POLICY_RULES for where in PLACES if where in ("consolidate", "count") or p in ("fifo", "srtf")
 ]
@@ -45,13 +45,13 @@ def setting_of(placement):
     return dataclasses.replace(SMALL, placement=placement)
 
 
-# what must hold under every policy and placement
+# invariants under every policy and placement
 
 
 @every
 @given(jobs=job_lists)
 @examples(25)
-def test_no_node_holds_more_than_it_has_and_every_gang_is_whole(policy, placement, jobs):
+def test_no_node_is_overcommitted_and_every_gang_is_whole(policy, placement, jobs):
     def look(engine, now):
         held = [0] * len(engine.room.nodes)
         for job in engine.running.values():
@@ -69,7 +69,7 @@ def test_no_node_holds_more_than_it_has_and_every_gang_is_whole(policy, placemen
 @every
 @given(jobs=job_lists)
 @examples(25)
-def test_everybody_ends_having_run_just_his_time_and_nobody_starts_before_he_comes(policy, placement, jobs):
+def test_every_job_runs_its_exact_time_and_starts_after_submission(policy, placement, jobs):
     done = run_policy(trace(*jobs), policy, setting_of(placement))
 
     assert np.isfinite(done.ended_s).all()
@@ -81,7 +81,7 @@ def test_everybody_ends_having_run_just_his_time_and_nobody_starts_before_he_com
 @every
 @given(jobs=job_lists)
 @examples(10)
-def test_a_run_repeats_to_the_last_digit(policy, placement, jobs):
+def test_replay_repeats_exactly(policy, placement, jobs):
     first, second = (run_policy(trace(*jobs), policy, setting_of(placement)) for _ in range(2))
 
     assert first.started_s.tolist() == second.started_s.tolist()
@@ -92,11 +92,11 @@ def test_a_run_repeats_to_the_last_digit(policy, placement, jobs):
 @pytest.mark.parametrize("policy", [name for name, rules in POLICY_RULES.items() if not rules.one_line])
 @given(jobs=job_lists)
 @examples(50)
-def test_where_gpus_are_only_counted_nobody_waits_for_what_is_free(policy, jobs):
+def test_no_job_waits_for_free_gpus_if_gpus_are_only_counted(policy, jobs):
     def look(engine, now):
         for ask in engine.hungry:
             if engine.rules.plans:
-                continue  # it may have to wait for the sake of the first
+                continue  # it may have to wait for the first job
             assert ask.gpus > engine.room.free_gpus
 
     watched(trace(*jobs), policy, COUNT, look)
@@ -105,7 +105,7 @@ def test_where_gpus_are_only_counted_nobody_waits_for_what_is_free(policy, jobs)
 @pytest.mark.parametrize("policy", POLICY_RULES)
 @given(jobs=job_lists, node=st.integers(0, 2), at=st.integers(0, 20), long=st.integers(1, 20))
 @examples(25)
-def test_a_node_that_is_down_runs_nothing_and_no_work_is_lost_twice(policy, jobs, node, at, long):
+def test_down_node_runs_nothing_and_no_work_is_lost_twice(policy, jobs, node, at, long):
     jobs = [(submit, runtime, min(gpus, 8)) for submit, runtime, gpus in jobs]
 
     def look(engine, now):
@@ -117,12 +117,12 @@ def test_a_node_that_is_down_runs_nothing_and_no_work_is_lost_twice(policy, jobs
     assert all(math.isfinite(end) for end in done.ended)
 
 
-# against simulators too simple to be wrong
+# comparison with naive simulators
 
 
 @given(jobs=job_lists)
 @examples(150)
-def test_fifo_is_the_naive_fifo(jobs):
+def test_fifo_equals_the_naive_fifo(jobs):
     history = trace(*jobs)
 
     assert outcome(history, "fifo", COUNT) == naive_queue(history, 12, key=lambda submit, *_: submit)
@@ -130,7 +130,7 @@ def test_fifo_is_the_naive_fifo(jobs):
 
 @given(jobs=job_lists)
 @examples(150)
-def test_skipping_fifo_is_the_naive_one(jobs):
+def test_fifo_skip_equals_the_naive_fifo_skip(jobs):
     history = trace(*jobs)
 
     assert outcome(history, "fifo-skip", COUNT) == naive_queue(
@@ -140,7 +140,7 @@ def test_skipping_fifo_is_the_naive_one(jobs):
 
 @given(jobs=job_lists)
 @examples(150)
-def test_sjf_is_the_naive_sjf(jobs):
+def test_sjf_equals_the_naive_sjf(jobs):
     history = trace(*jobs)
 
     assert outcome(history, "sjf", COUNT) == naive_queue(history, 12, key=lambda _, runtime, __: runtime)
@@ -148,7 +148,7 @@ def test_sjf_is_the_naive_sjf(jobs):
 
 @given(jobs=job_lists)
 @examples(200)
-def test_srtf_without_the_walk_is_srtf_with_the_walk(jobs):
+def test_srtf_equals_the_naive_walk(jobs):
     history = trace(*jobs)
 
     assert run_policy(history, "srtf", COUNT).ended_s.tolist() == naive_srtf(history, 12)
@@ -160,7 +160,7 @@ def test_srtf_without_the_walk_is_srtf_with_the_walk(jobs):
 @pytest.mark.parametrize("placement", PLACES)
 @given(jobs=job_lists)
 @examples(60)
-def test_backfilling_never_delays_whom_a_start_was_promised(placement, jobs):
+def test_backfilling_never_delays_a_reservation(placement, jobs):
     promised = {}
 
     def look(engine, now):
@@ -176,28 +176,28 @@ def test_backfilling_never_delays_whom_a_start_was_promised(placement, jobs):
 
 @given(jobs=job_lists)
 @examples(60)
-def test_the_first_in_line_waits_no_longer_with_backfilling_than_its_promise_in_fifo(jobs):
-    """All jobs of one width: backfilling changes nothing at all."""
+def test_backfilling_equals_fifo_for_jobs_of_equal_width(jobs):
+    """All jobs have the same width, so backfilling changes nothing."""
     history = trace(*((submit, runtime, 4) for submit, runtime, _ in jobs))
 
     assert outcome(history, "easy", COUNT) == outcome(history, "fifo", COUNT)
 
 
-def test_a_short_job_passes_and_a_long_one_does_not():
-    # 12 GPUs: 8 busy until 10; the second wants all and is promised 10
+def test_short_job_passes_and_long_job_does_not():
+    # 12 GPUs: 8 busy until 10; the second needs all, reserved at 10
     history = trace((0, 10, 8), (1, 5, 12), (2, 8, 4), (3, 9, 4))
 
     assert outcome(history, "easy", COUNT) == [(0, 10), (10, 15), (2, 10), (15, 24)]
 
 
-def test_a_long_job_passes_on_gpus_that_are_to_spare():
+def test_long_job_passes_on_spare_gpus():
     history = trace((0, 10, 8), (1, 5, 8), (2, 100, 4), (3, 100, 4))
 
     assert outcome(history, "easy", COUNT) == [(0, 10), (10, 15), (2, 102), (15, 115)]
 
 
-def test_a_long_job_passes_on_nodes_that_are_not_promised():
-    # Nodes of 4: a whole node is promised at 5; another node has room for ever
+def test_long_job_passes_on_nodes_that_are_not_reserved():
+    # Nodes of 4: a whole node is reserved at 5; another node always has free GPUs
     history = trace((0, 5, 3), (0, 50, 3), (0, 60, 3), (1, 9, 4), (2, 40, 1), (2, 40, 1))
 
     starts = [start for start, _ in outcome(history, "easy")]
@@ -208,48 +208,48 @@ def test_a_long_job_passes_on_nodes_that_are_not_promised():
 # policies
 
 
-def test_a_preempted_job_goes_on_where_it_was():
+def test_preempted_job_keeps_its_progress():
     done = run_policy(trace((0, 100, 12), (10, 5, 12)), "srtf", COUNT)
 
     assert done.ended_s.tolist() == [105, 15]
     assert done.stops.tolist() == [1, 0]
 
 
-def test_preemption_costs_by_width():
+def test_preemption_cost_depends_on_width():
     setting = dataclasses.replace(COUNT, preemption_cost="helios")
 
     assert run_policy(trace((0, 100, 12), (10, 5, 12)), "srtf", setting).ended_s.tolist() == [165, 15]
     assert run_policy(trace((0, 100, 8), (10, 5, 8)), "srtf", setting).ended_s.tolist() == [135, 15]
 
 
-def test_only_as_many_give_way_as_are_needed_the_longest_first():
+def test_fewest_jobs_are_preempted_the_longest_first():
     history = trace((0, 50, 4), (0, 60, 4), (0, 70, 4), (1, 5, 4))
 
     assert run_policy(history, "srtf", COUNT).stops.tolist() == [0, 0, 1, 0]
 
 
-def test_tiresias_lets_a_newcomer_stop_whom_has_had_much():
-    # The first has had 4000 GPU-seconds when the second comes
+def test_tiresias_lets_a_new_job_preempt_one_with_much_service():
+    # The first has had 4000 GPU-seconds when the second arrives
     done = run_policy(trace((0, 10_000, 4), (1000, 100, 12)), "tiresias", COUNT)
 
     assert done.ended_s.tolist() == [10_100, 1100]
 
 
-def test_tiresias_lets_nobody_stop_his_equal():
+def test_tiresias_does_not_preempt_within_a_queue():
     done = run_policy(trace((0, 200, 12), (10, 100, 12)), "tiresias", COUNT)
 
     assert done.stops.tolist() == [0, 0]
 
 
-def test_tiresias_stops_at_the_moment_of_demotion():
+def test_tiresias_preempts_at_the_moment_of_demotion():
     # 12 GPUs x 270.83 s = 3250 GPU-seconds
     done = run_policy(trace((0, 1000, 12), (10, 100, 12)), "tiresias", COUNT)
 
     assert done.started_s[1] == pytest.approx(3250 / 12)
 
 
-def test_a_starved_job_goes_back_into_the_first_queue():
-    """It ran 300 s of its 3600 GPU-seconds, then fresh jobs keep all GPUs; it is promoted after 300 s more."""
+def test_starved_job_returns_to_the_first_queue():
+    """It ran 300 s of its 3600 GPU-seconds, then new jobs keep all GPUs busy. It is promoted after 300 s more."""
     stream = [(300 + 100 * n, 100, 12) for n in range(60)]
     starved, patient = (
         run_policy(trace((0, 600, 12), *stream), "tiresias", dataclasses.replace(COUNT, policy_settings=settings))
@@ -260,8 +260,8 @@ def test_a_starved_job_goes_back_into_the_first_queue():
     assert patient.ended_s[0] < 1500
 
 
-def test_the_gittins_index_is_high_where_most_jobs_end():
-    """Half of the jobs take 10, the others 1000: having passed 10, one is unlikely to end soon."""
+def test_gittins_index_is_high_where_most_jobs_end():
+    """Half of the jobs take 10, the others 1000: a job that has passed 10 is unlikely to end soon."""
     index = gittins_index(np.array([10.0] * 50 + [1000.0] * 50), np.array([0.0, 20.0, 900.0]))
 
     assert index[0] > index[2] > index[1]
@@ -269,8 +269,8 @@ def test_the_gittins_index_is_high_where_most_jobs_end():
     assert index[2] == pytest.approx(1 / 100)
 
 
-def test_gittins_finishes_who_is_nearly_through_before_newcomers():
-    """All jobs took 12 000 GPU-seconds; who has had 8 000 ends sooner than a newcomer, whom LAS would prefer."""
+def test_gittins_prefers_nearly_finished_jobs_to_new_ones():
+    """All jobs took 12,000 GPU-seconds. A job with 8,000 ends sooner than a new one, which LAS would prefer."""
     past = [(2000 * n, 1000, 12) for n in range(120)]
     late = 2000 * 120
 
@@ -280,21 +280,21 @@ def test_gittins_finishes_who_is_nearly_through_before_newcomers():
     assert run_policy(trace((0, 1000, 12), (700, 1000, 12)), "gittins", COUNT).stops[0] == 1
 
 
-def test_themis_gives_to_whom_sharing_has_hurt_most_once_a_lease_is_over():
-    """At 1200 the short one would take 13 times as long as alone, the long one not twice."""
+def test_themis_prefers_the_job_slowed_most_after_the_lease():
+    """At 1200 the short job would take 13 times as long as alone, the long one less than twice."""
     done = run_policy(trace((0, 5000, 12), (10, 100, 12)), "themis", COUNT)
 
     assert done.started_s[1] == 1200
     assert done.ended_s.tolist() == [5100, 1300]
 
 
-def test_themis_lets_nobody_be_stopped_within_his_lease():
+def test_themis_preempts_no_job_within_its_lease():
     done = run_policy(trace((0, 1100, 12), (10, 1, 12)), "themis", COUNT)
 
     assert done.stops.tolist() == [0, 0]
 
 
-def test_qssf_learns_from_the_users_own_jobs():
+def test_qssf_learns_from_jobs_of_the_same_user():
     long, short = [(n * 1000, 500, 12) for n in range(3)], [(n * 1000 + 600, 10, 12) for n in range(3)]
     contest = [(10_000, 50, 12), (10_001, 500, 12), (10_002, 10, 12)]
     users = ["slow"] * 3 + ["quick"] * 3 + ["new", "slow", "quick"]
@@ -305,8 +305,8 @@ def test_qssf_learns_from_the_users_own_jobs():
     assert done.prediction_error_s is not None
 
 
-def test_trees_learn_from_what_has_ended_what_the_rolling_estimate_cannot():
-    """Widths decide how long jobs take, but every user and every name is new: the rolling mean knows nothing of it."""
+def test_trees_learn_what_the_rolling_estimate_cannot():
+    """Widths determine run times, but every user and name is new, so the rolling mean cannot know them."""
     widths = [1, 2] * 800
     jobs = [(10 * n, 5 if gpus == 1 else 500, gpus) for n, gpus in enumerate(widths)]
     users = [f"u{n}" for n in range(len(jobs))]
@@ -318,13 +318,13 @@ def test_trees_learn_from_what_has_ended_what_the_rolling_estimate_cannot():
     assert blended.prediction_error_s == run_policy(history, "qssf-ml", ReplaySetting(nodes=50)).prediction_error_s
 
 
-def test_trees_are_asked_for_only_once_there_is_something_to_learn():
+def test_trees_are_trained_only_with_enough_jobs():
     done = run_policy(trace((0, 10, 4), (1, 10, 4)), "qssf-ml", COUNT)
 
     assert done.prediction_error_s == run_policy(trace((0, 10, 4), (1, 10, 4)), "qssf", COUNT).prediction_error_s
 
 
-def test_any_predictor_may_order_the_queue():
+def test_any_predictor_can_order_the_queue():
     class LastComesFirst(Predictor):
         def predict(self, job):
             return -job.number
@@ -338,14 +338,14 @@ def test_any_predictor_may_order_the_queue():
     assert replay(engine, arrivals(history, engine, COUNT)).started == [0, 20, 10]
 
 
-def test_drf_gives_to_whom_holds_least():
-    # a holds 8 of 12 GPUs; his third comes before b's first, and b's starts
+def test_drf_prefers_the_account_that_holds_least():
+    # a holds 8 of 12 GPUs; a's third job arrives before b's first, and b's starts
     history = trace((0, 50, 4), (0, 50, 4), (0, 10, 4), (1, 10, 4), (2, 10, 4), users=["a", "a", "c", "a", "b"])
 
     assert outcome(history, "drf", COUNT)[3:] == [(20, 30), (10, 20)]
 
 
-def test_drf_looks_at_the_resource_of_which_one_holds_most():
+def test_drf_compares_dominant_resources():
     setting = dataclasses.replace(COUNT, cpus_per_node=8)
     # a holds 2 of 12 GPUs but 20 of 24 CPUs; b holds 4 GPUs and few CPUs
     history = trace(
@@ -357,20 +357,20 @@ def test_drf_looks_at_the_resource_of_which_one_holds_most():
     assert outcome(history, "drf", setting)[3:] == [(19, 28), (10, 19)]
 
 
-def test_fair_share_remembers_what_was_used():
+def test_fair_share_counts_past_usage():
     # a used the cluster for 100 s, b not at all; then both wait, a first
     history = trace((0, 100, 12), (50, 10, 12), (60, 10, 12), users=["a", "a", "b"])
 
     assert outcome(history, "fair", COUNT)[1:] == [(110, 120), (100, 110)]
 
 
-def test_fair_share_forgets_by_halves():
+def test_fair_share_usage_halves_per_half_life():
     rules = FairRules(half_life_s=100)
     engine = Engine(NodeResources(replay_nodes(COUNT, 3)), rules)
     ask = engine.ask(ResourceRequest(gpus=12), account="a")
     job = EngineJob(0, ask, 0.0, 10.0, 10.0)
-    rules.began(job, 0.0)
-    rules.left(job, 10.0)
+    rules.on_job_start(job, 0.0)
+    rules.on_job_release(job, 10.0)
 
     used = rules.share(ask, engine, 10.0)
 
@@ -378,12 +378,12 @@ def test_fair_share_forgets_by_halves():
     assert rules.share(ask, engine, 110.0) == pytest.approx(used / 2)
 
 
-def test_a_heavier_account_may_use_more():
+def test_account_with_more_weight_may_use_more():
     heavy, light = FairRules({"a": 10.0}), FairRules()
     for rules in (heavy, light):
         engine = Engine(NodeResources(replay_nodes(COUNT, 3)), rules)
         job = EngineJob(0, engine.ask(ResourceRequest(gpus=12), account="a"), 0.0, 10.0, 10.0)
-        rules.began(job, 0.0)
+        rules.on_job_start(job, 0.0)
         job.places = ()
 
     assert heavy.share(job.ask, engine, 50.0) == pytest.approx(light.share(job.ask, engine, 50.0) / 10)
@@ -393,7 +393,7 @@ def test_a_heavier_account_may_use_more():
 
 
 @pytest.mark.parametrize(("servers", "load"), [(1, 0.6), (4, 0.7), (12, 0.8)])
-def test_waiting_is_what_erlang_says(servers, load):
+def test_mean_wait_agrees_with_erlang_c(servers, load):
     dice = np.random.default_rng(7)
     count = 120_000
     arrive, serve = dice.exponential(1 / (load * servers), count), dice.exponential(1.0, count)
@@ -406,7 +406,7 @@ def test_waiting_is_what_erlang_says(servers, load):
 
 
 def erlang_c(servers, load):
-    """The chance to find all servers busy."""
+    """The probability that all servers are busy."""
     offered = servers * load
     terms = [offered**n / math.factorial(n) for n in range(servers)]
     last = offered**servers / math.factorial(servers) / (1 - load)
@@ -414,7 +414,7 @@ def erlang_c(servers, load):
 
 
 @pytest.mark.parametrize("policy", POLICY_RULES)
-def test_little_finds_as_many_in_the_system_as_came_times_their_stay(policy):
+def test_littles_law_holds(policy):
     dice = np.random.default_rng(3)
     jobs = [
         (int(at), int(1 + dice.exponential(20)), int(dice.integers(1, 9))) for at in np.sort(dice.uniform(0, 900, 150))
@@ -438,10 +438,10 @@ def waiting(engine):
     return sum(len(line) for line in lines)
 
 
-# pools and what is set aside
+# pools and excluded jobs
 
 
-def test_a_virtual_cluster_is_a_cluster_of_its_own():
+def test_virtual_clusters_are_replayed_separately():
     jobs = [(0, 10, 4), (0, 10, 4), (1, 10, 4), (2, 5, 8)]
     history = trace(*jobs, pools=["a", "b", "a", "b"])
 
@@ -451,7 +451,7 @@ def test_a_virtual_cluster_is_a_cluster_of_its_own():
     assert done.started_s.tolist() == [0, 0, 10, 10]
 
 
-def test_jobs_that_no_replay_can_run_are_counted():
+def test_jobs_that_cannot_be_replayed_are_counted():
     history = trace((0, 10, 4), (0, 10, 13), (0, 10, 0), (0, 1, 1), pools=["a", "a", "a", "elsewhere"])
 
     done = run_policy(history, "fifo", SMALL)
@@ -461,7 +461,7 @@ def test_jobs_that_no_replay_can_run_are_counted():
     assert (apart.too_wide, apart.no_gpus, apart.homeless, len(apart.trace)) == (1, 1, 1, 1)
 
 
-def test_jobs_without_gpus_run_where_cpus_are_counted():
+def test_jobs_without_gpus_run_if_cpus_are_counted():
     setting = dataclasses.replace(SMALL, nodes=1, cpus_per_node=16)
 
     done = run_policy(trace((0, 10, 0), (0, 10, 0), cpus=[10, 10]), "fifo", setting)
@@ -471,7 +471,7 @@ def test_jobs_without_gpus_run_where_cpus_are_counted():
 
 @given(jobs=job_lists)
 @examples(100)
-def test_conservative_backfilling_delays_nobody_beyond_what_he_was_promised(jobs):
+def test_conservative_backfilling_never_delays_a_reservation(jobs):
     promised = {}
 
     def look(engine, now):
@@ -486,7 +486,7 @@ def test_conservative_backfilling_delays_nobody_beyond_what_he_was_promised(jobs
 
 @given(jobs=job_lists, noise=st.sampled_from(["none", "0.5", "helios"]))
 @examples(100)
-def test_the_plan_of_conservative_backfilling_is_the_room_as_long_as_it_stands(jobs, noise):
+def test_conservative_plan_matches_the_free_resources_while_it_holds(jobs, noise):
     def look(engine, now):
         if plan := engine.promise:
             due = [plan.starts[job][1] for job in plan.due(now)]
@@ -497,16 +497,16 @@ def test_the_plan_of_conservative_backfilling_is_the_room_as_long_as_it_stands(j
 
 @given(jobs=job_lists)
 @examples(100)
-def test_conservative_backfilling_starts_nobody_later_than_strict_fifo(jobs):
-    """All jobs of one width: with nothing to backfill it is FIFO, as with EASY."""
+def test_conservative_backfilling_starts_no_job_later_than_fifo(jobs):
+    """All jobs have the same width: without anything to backfill it equals FIFO, like EASY."""
     history = trace(*((submit, max(1, runtime), 4) for submit, runtime, _ in jobs))
 
     assert outcome(history, "conservative", COUNT) == outcome(history, "fifo", COUNT)
 
 
-def test_conservative_backfilling_keeps_the_second_promise_too():
-    # 12 GPUs, 8 busy until 10; all are promised from 10 to 15 and from 15 to 20. Four for 6 until then delay nobody;
-    # four for 30 would delay both
+def test_conservative_backfilling_keeps_the_second_reservation():
+    # 12 GPUs, 8 busy until 10; all are reserved from 10 to 15 and from 15 to 20. Four for 6 delay no job; four for 30
+    # would delay both
     history = trace((0, 10, 8), (1, 5, 12), (2, 5, 12), (3, 30, 4), (4, 6, 4))
 
     assert outcome(history, "conservative", COUNT) == [(0, 10), (10, 15), (15, 20), (20, 50), (4, 10)]
@@ -514,7 +514,7 @@ def test_conservative_backfilling_keeps_the_second_promise_too():
 
 @given(jobs=job_lists)
 @examples(40)
-def test_acme_with_conservative_backfilling_brings_everybody_to_the_end(jobs):
+def test_all_jobs_end_under_acme_with_conservative_backfilling(jobs):
     history = trace(*jobs, kinds=["evaluation" if n % 3 == 0 else "pretrain" for n in range(len(jobs))])
 
     done = run_policy(history, "acme", dataclasses.replace(SMALL, policy_settings={"backfill": "conservative"}))
@@ -522,7 +522,7 @@ def test_acme_with_conservative_backfilling_brings_everybody_to_the_end(jobs):
     assert (done.ended_s >= done.trace.submit_s + done.trace.runtime_s).all()
 
 
-def test_who_finds_his_planned_node_taken_by_a_claimant_of_the_same_moment_is_planned_anew():
+def test_job_whose_planned_node_was_claimed_is_planned_again():
     history = trace((0, 51, 1), (3, 36, 11), (6, 2, 9), (13, 33, 2), kinds=["evaluation", *["pretrain"] * 3])
 
     done = run_policy(history, "acme", dataclasses.replace(SMALL, policy_settings={"backfill": "conservative"}))

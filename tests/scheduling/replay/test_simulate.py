@@ -1,4 +1,4 @@
-"""The report of a replay, the command that prints it, and the traces drawn from the Acme distributions."""
+"""The report of a replay, the command that prints it, and traces drawn from the Acme distributions."""
 
 import io
 import json
@@ -42,7 +42,7 @@ def runs(*words):
     return json.loads(simulate(*words, "--json", "-")[0])["runs"]
 
 
-# a policy of one's own
+# custom policies
 
 
 class Walkless(PolicyRules):
@@ -62,18 +62,18 @@ class Broken(PolicyRules):
 @pytest.mark.parametrize(
     ("rules", "says"),
     [
-        (Walkless, "policy walkless: it has no `turn`, which says how the line is walked"),
+        (Walkless, "policy walkless: it does not define `turn`, which decides the order of the queue"),
         (Broken, "policy broken: ZeroDivisionError: float division by zero, in `key` ("),
     ],
 )
-def test_what_is_wrong_with_a_policy_is_one_sentence_that_names_it(rules, says):
+def test_unusable_policy_is_reported_by_name_in_one_sentence(rules, says):
     engine = Engine(NodeResources(replay_nodes(SMALL, SMALL.nodes)), rules())
     with pytest.raises((NotImplementedError, ZeroDivisionError)) as wrong:
         replay(engine, arrivals(trace((0, 100, 8), (1, 10, 8)), engine, SMALL))
 
-    said = policy_error_text(rules, wrong.value)
-    assert said.startswith(says) and "\n" not in said
-    assert rules is Walkless or "test_simulate.py:" in said
+    sentence = policy_error_text(rules, wrong.value)
+    assert sentence.startswith(says) and "\n" not in sentence
+    assert rules is Walkless or "test_simulate.py:" in sentence
 
 
 # the report
@@ -84,27 +84,27 @@ def summary(policy="fifo", setting=COUNT, **columns):
     return report.summary(done, wall_s=0.5, peak_rss_mb=50) | {"engine": "interpreted"}
 
 
-def test_a_golden_report():
-    told = summary(kinds=["sft", "debug", "debug", ""])
+def test_report_matches_the_golden_values():
+    result = summary(kinds=["sft", "debug", "debug", ""])
 
-    assert told["jobs"] == 4
-    assert told["jct_s"] == pytest.approx({"mean": 111.25, "p50": 113.5, "p90": 118, "p99": 118})
-    assert told["queue_s"] == pytest.approx({"mean": 78.5, "p50": 98.5, "p90": 111.6, "p99": 116.46})
-    assert told["makespan_s"] == 121
-    assert told["utilisation"] == pytest.approx((800 + 80 + 80 + 12) / (12 * 121))
-    assert told["by_kind"]["debug"]["jobs"] == 2
-    assert told["by_kind"]["unknown"]["jct_s"]["mean"] == 118
-    assert list(told["by_size"]) == ["2-4", "5-8", "9-64"]
+    assert result["jobs"] == 4
+    assert result["jct_s"] == pytest.approx({"mean": 111.25, "p50": 113.5, "p90": 118, "p99": 118})
+    assert result["queue_s"] == pytest.approx({"mean": 78.5, "p50": 98.5, "p90": 111.6, "p99": 116.46})
+    assert result["makespan_s"] == 121
+    assert result["utilisation"] == pytest.approx((800 + 80 + 80 + 12) / (12 * 121))
+    assert result["by_kind"]["debug"]["jobs"] == 2
+    assert result["by_kind"]["unknown"]["jct_s"]["mean"] == 118
+    assert list(result["by_size"]) == ["2-4", "5-8", "9-64"]
 
 
 @pytest.mark.parametrize("policy", ["fifo", "srtf"])
-def test_the_gpu_hours_sum_to_all_there_were(policy):
-    told = summary(policy)
+def test_gpu_hours_add_up_to_the_capacity(policy):
+    result = summary(policy)
 
-    assert sum(told["gpu_hours"].values()) == pytest.approx(12 * told["makespan_s"] / 3600)
+    assert sum(result["gpu_hours"].values()) == pytest.approx(12 * result["makespan_s"] / 3600)
 
 
-def test_evenly_treated_users_have_a_jain_of_one():
+def test_evenly_treated_users_have_a_jain_index_of_one():
     even = summary(users=["a"] * 4)["fairness"]
     uneven = summary(users=["a", "b", "c", "d"])["fairness"]
 
@@ -113,54 +113,54 @@ def test_evenly_treated_users_have_a_jain_of_one():
     assert uneven["worst_user_slowdown"] == pytest.approx(11.8)
 
 
-def test_the_table_has_a_column_a_policy():
+def test_table_has_one_column_per_policy():
     lines = report.table([summary("fifo"), summary("sjf")]).splitlines()
 
     assert lines[0].split() == ["policy", "fifo", "sjf"]
     assert len({len(line) for line in lines}) == 1
 
 
-def test_a_load_above_one_is_known():
+def test_load_above_one_is_reported():
     assert report.offered_load(run_policy(trace((0, 100, 12), (10, 100, 12)), "fifo", COUNT)) == pytest.approx(20)
 
 
 # the command
 
 
-def test_the_json_has_the_keys_that_are_promised_and_nothing_else_on_stdout(file):
-    told = runs(file, "--policy", "fifo,easy", "--nodes", "3", "--gpus-per-node", "4")
+def test_json_on_stdout_has_exactly_the_documented_keys(file):
+    result = runs(file, "--policy", "fifo,easy", "--nodes", "3", "--gpus-per-node", "4")
 
-    assert [one["policy"] for one in told] == ["fifo", "easy"]
-    assert list(told[0])[: len(KEYS)] == KEYS
-    assert list(told[0]["jct_s"]) == ["mean", "p50", "p90", "p99"]
+    assert [one["policy"] for one in result] == ["fifo", "easy"]
+    assert list(result[0])[: len(KEYS)] == KEYS
+    assert list(result[0]["jct_s"]) == ["mean", "p50", "p90", "p99"]
 
 
-def test_the_table_goes_to_stdout_and_the_json_to_its_file(file, tmp_path):
+def test_table_goes_to_stdout_and_json_to_its_file(file, tmp_path):
     out, _ = simulate(file, "--nodes", "3", "--gpus-per-node", "4", "--json", str(tmp_path / "report.json"))
 
     assert out.startswith("policy")
     assert json.loads((tmp_path / "report.json").read_text())["runs"][0]["jobs"] == 4
 
 
-def test_bad_rows_and_jobs_set_aside_are_told(file):
+def test_bad_rows_and_excluded_jobs_are_reported(file):
     with open(file, "a") as out:
         out.write("9,,,,0,soon,1,,,,,,,\n")
 
     _, err = simulate(file, "--nodes", "1", "--gpus-per-node", "8", "--policy", "sjf")
 
-    assert "1 rows are no jobs" in err
+    assert "1 rows are not jobs" in err
     assert "line 6: 'soon' cannot be read" in err
-    assert "1 jobs set aside: wider than the pool" in err
-    assert "the queue only grows" in err
+    assert "1 jobs skipped: wider than the pool" in err
+    assert "the queue grows without limit" in err
 
 
-def test_jobs_of_a_virtual_cluster_stay_in_its_nodes(file, tmp_path):
+def test_jobs_of_a_virtual_cluster_stay_on_its_nodes(file, tmp_path):
     pools = tmp_path / "vcs.csv"
     pools.write_text("vc,nodes\na,2\n")
 
     _, err = simulate(file, "--vcs", str(pools))
 
-    assert "4 jobs set aside: of no pool" in err
+    assert "4 jobs skipped: of no pool" in err
 
 
 @pytest.fixture
@@ -182,38 +182,38 @@ def teams(tmp_path):
     return str(path)
 
 
-def test_what_a_quota_keeps_for_pretraining_nobody_else_takes(teams, quota_file):
+def test_gpus_reserved_for_pretraining_are_not_used_by_others(teams, quota_file):
     size = "--nodes", "3", "--gpus-per-node", "4"
 
     free = runs(teams, "--policy", "acme", *size)[0]
-    kept = runs(teams, "--policy", "acme", *size, "--quota", quota_file("b,pretrain,8"))[0]
+    with_quota = runs(teams, "--policy", "acme", *size, "--quota", quota_file("b,pretrain,8"))[0]
 
     assert free["by_kind"]["pretrain"]["queue_s"]["mean"] == 99
-    assert kept["by_kind"]["pretrain"]["queue_s"]["mean"] == 0
-    assert kept["set_aside"]["never_ended"] == 1  # 8 GPUs are more than the 4 that are left to others for ever
+    assert with_quota["by_kind"]["pretrain"]["queue_s"]["mean"] == 0
+    assert with_quota["set_aside"]["never_ended"] == 1  # it needs 8 GPUs, but only 4 are ever available to others
 
 
 @pytest.mark.parametrize("policy", ["fifo", "easy", "fair", "conservative"])
-def test_a_team_holds_no_more_than_its_quota(file, quota_file, policy):
+def test_team_holds_no_more_than_its_quota(file, quota_file, policy):
     words = "--policy", policy, "--nodes", "8", "--gpus-per-node", "4"
 
-    told = runs(file, *words, "--quota", quota_file(",,12"))[0]
+    result = runs(file, *words, "--quota", quota_file(",,12"))[0]
 
-    assert told["queue_s"]["mean"] > 0 == runs(file, *words)[0]["queue_s"]["mean"]
+    assert result["queue_s"]["mean"] > 0 == runs(file, *words)[0]["queue_s"]["mean"]
 
 
-def test_settings_are_for_the_policy_that_they_name(file):
+def test_settings_apply_to_the_policy_they_name(file):
     words = "--policy", "fifo,acme", "--nodes", "3", "--gpus-per-node", "4"
 
-    told = runs(file, *words, "--policy-settings", '{"acme": {"order": "sjf", "aging_s": 1000}}')
+    result = runs(file, *words, "--policy-settings", '{"acme": {"order": "sjf", "aging_s": 1000}}')
 
-    assert [one["jct_s"] == other["jct_s"] for one, other in zip(told, runs(file, *words), strict=True)] == [
+    assert [one["jct_s"] == other["jct_s"] for one, other in zip(result, runs(file, *words), strict=True)] == [
         True,
         False,
     ]
 
 
-def test_kinds_that_borrow_are_chosen(file):
+def test_borrowing_kinds_can_be_chosen(file):
     words = file, "--policy", "acme", "--nodes", "3", "--gpus-per-node", "4"
 
     assert runs(*words, "--best-effort", "")[0]["preemptions"] == 0
@@ -223,13 +223,13 @@ def test_kinds_that_borrow_are_chosen(file):
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [
-        ("z,,8", "line 2: nobody in the trace is of team 'z'"),
-        ("a,naps,8", "line 2: naps is none of pretrain"),
+        ("z,,8", "line 2: the trace has no team 'z'"),
+        ("a,naps,8", "line 2: naps is not one of pretrain"),
         ("a,,many", "line 2: 'many' is not a number of GPUs"),
-        ("a,,8\na,,9", "line 3: 'a' with all kinds is there twice"),
+        ("a,,8\na,,9", "line 3: 'a' with all kinds is a duplicate entry"),
     ],
 )
-def test_a_quota_that_means_nothing_is_refused_with_its_line(teams, quota_file, row, sentence):
+def test_invalid_quota_is_rejected_with_its_line(teams, quota_file, row, sentence):
     with pytest.raises(CommandError, match=sentence):
         simulate(teams, "--nodes", "3", "--quota", quota_file(row))
 
@@ -237,42 +237,45 @@ def test_a_quota_that_means_nothing_is_refused_with_its_line(teams, quota_file, 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["{file}"], "say how many nodes"),
+        (["{file}"], "give the number of nodes"),
         (["{file}", "--nodes", "0"], "nodes: must be at least 1"),
         (["acme:kalos", "--jobs", "5", "--nodes", "0"], "nodes: must be at least 1"),
-        (["{file}", "--nodes", "3", "--policy", "lottery"], "lottery is none of"),
+        (["{file}", "--nodes", "3", "--policy", "lottery"], "lottery is not one of"),
         (["/nowhere", "--nodes", "3"], "cannot be read"),
-        (["acme:mars"], "none of acme:seren, acme:kalos"),
+        (["acme:mars"], "not one of acme:seren, acme:kalos"),
         (["acme:kalos", "--jobs", "0"], "jobs: must be at least 1"),
         (["{file}", "--vcs", "{file}"], "must be a CSV with the columns vc,nodes"),
         (["{file}", "--vcs", "/nowhere"], "vcs: "),
         (["{file}", "--nodes", "3", "--checkpoint-s", "-1"], "checkpoint_s: -1.0 is not a number of seconds"),
         (
             ["{file}", "--nodes", "3", "--checkpoint-s", "60", "--faults", "checkpoint_s=90"],
-            "checkpoint_s: 60 here and 90 in faults: say one of them",
+            "checkpoint_s: 60 here and 90 in faults: give only one of them",
         ),
-        (["{file}", "--nodes", "3", "--best-effort", "naps"], "best_effort: naps is none of pretrain"),
+        (["{file}", "--nodes", "3", "--best-effort", "naps"], "best_effort: naps is not one of pretrain"),
         (["{file}", "--nodes", "3", "--quota", "/nowhere"], "quota: "),
         (["{file}", "--nodes", "3", "--quota", "{file}"], "must be a CSV with the columns team,kind,gpus"),
-        (["{file}", "--nodes", "3", "--quota", "{file}", "--policy", "fifo,srtf"], "quota: srtf keeps no quotas"),
-        (["{file}", "--nodes", "3", "--policy-settings", "fast"], "policy_settings: is no JSON"),
-        (["{file}", "--nodes", "3", "--policy-settings", "[1]"], "policy_settings: must be an object for each policy"),
+        (
+            ["{file}", "--nodes", "3", "--quota", "{file}", "--policy", "fifo,srtf"],
+            "quota: srtf does not support quotas",
+        ),
+        (["{file}", "--nodes", "3", "--policy-settings", "fast"], "policy_settings: is not valid JSON"),
+        (["{file}", "--nodes", "3", "--policy-settings", "[1]"], "policy_settings: must be an object per policy"),
         (
             ["{file}", "--nodes", "3", "--policy-settings", '{"acme": {}}'],
-            "acme is none of the policies that are replayed",
+            "acme is not one of the replayed policies",
         ),
         (
             ["{file}", "--nodes", "3", "--policy", "acme", "--policy-settings", '{"acme": {"order": "luck"}}'],
-            "policy_settings: acme: order: 'luck' is none of",
+            "policy_settings: acme: order: 'luck' is not one of",
         ),
     ],
 )
-def test_what_cannot_be_replayed_is_refused_in_a_sentence(file, words, sentence):
+def test_invalid_replay_is_rejected_in_one_sentence(file, words, sentence):
     with pytest.raises(CommandError, match=sentence):
         simulate(*[word.replace("{file}", file) for word in words])
 
 
-def test_the_bar_is_silent_at_first_and_leaves_nothing_behind(capsys):
+def test_progress_bar_starts_late_and_erases_itself(capsys):
     times = iter([0, 1, 3])
     bar = _ProgressBar("fifo", 100, clock=lambda: next(times))
 
@@ -288,18 +291,18 @@ def test_the_bar_is_silent_at_first_and_leaves_nothing_behind(capsys):
 
 
 @pytest.mark.parametrize("name", acme_trace.PUBLISHED_CLUSTERS)
-def test_what_is_drawn_lies_on_the_published_curves(name):
+def test_drawn_jobs_match_the_published_curves(name):
     site = acme_trace.PUBLISHED_CLUSTERS[name]
 
     gaps = acme_trace.distances(acme_trace.draw_trace(site, name, jobs=40_000, seed=1), site)
 
     assert {gap.of for gap in gaps} >= {"sizes of all", "pretrain, run times", "evaluation, share of GPU time"}
     for gap in gaps:
-        # What a sample of that size may be off by (Kolmogorov and Smirnov); of GPU time a few wide jobs decide
+        # Tolerance for a sample of this size (Kolmogorov-Smirnov); GPU time depends on a few wide jobs
         assert gap.points < (15 if "GPU time" in gap.of else 100 * 2.2 / gap.jobs**0.5 + 1), str(gap)
 
 
-def test_the_draw_repeats_and_differs_by_seed():
+def test_drawn_trace_is_reproducible_and_depends_on_the_seed():
     first, again, other = (
         acme_trace.draw_trace(acme_trace.PUBLISHED_CLUSTERS["kalos"], "kalos", jobs=500, seed=seed)
         for seed in (1, 1, 2)
@@ -317,7 +320,7 @@ def test_pretraining_takes_most_gpu_time_and_evaluation_most_jobs():
     assert 0.6 < (kinds == "evaluation").mean() < 0.7
 
 
-def test_a_drawn_trace_is_replayed_by_its_name():
-    told = runs("acme:kalos", "--jobs", "300", "--policy", "fifo-skip")[0]
+def test_drawn_trace_can_be_replayed_by_name():
+    result = runs("acme:kalos", "--jobs", "300", "--policy", "fifo-skip")[0]
 
-    assert told["jobs"] + sum(told["set_aside"].values()) == 300
+    assert result["jobs"] + sum(result["set_aside"].values()) == 300

@@ -1,4 +1,4 @@
-"""Simulations that people ask for: through the door, carried out by a worker, and what happens when one dies."""
+"""Simulations requested by users: through the API, run by a worker, and after a worker has died."""
 
 from datetime import timedelta
 
@@ -40,25 +40,25 @@ def by(user):
     return Author(by=user.username, user_id=user.pk)
 
 
-# through the door
+# through the API
 
 
-def test_a_simulation_is_asked_for_carried_out_and_read(ada):
-    asked = ada.post("simulations/", SMALL)
-    assert asked.status_code == 201
-    assert asked.json()["state"] == "PENDING"
-    assert asked.json()["result"] is None
+def test_simulation_is_requested_run_and_read(ada):
+    response = ada.post("simulations/", SMALL)
+    assert response.status_code == 201
+    assert response.json()["state"] == "PENDING"
+    assert response.json()["result"] is None
 
     run_simulation_once(clock.now)
 
-    told = ada.get(asked.headers["Location"].partition("/api/v1/")[2]).json()
-    assert (told["state"], told["progress"], told["error"]) == ("COMPLETED", 100, "")
-    assert [run["policy"] for run in told["result"]["runs"]] == ["fifo", "easy"]
-    assert told["result"]["jobs"] == 60
-    assert {"of", "points", "jobs"} == set(told["result"]["distances"][0])
+    result = ada.get(response.headers["Location"].partition("/api/v1/")[2]).json()
+    assert (result["state"], result["progress"], result["error"]) == ("COMPLETED", 100, "")
+    assert [run["policy"] for run in result["result"]["runs"]] == ["fifo", "easy"]
+    assert result["result"]["jobs"] == 60
+    assert {"of", "points", "jobs"} == set(result["result"]["distances"][0])
 
 
-def test_the_list_leaves_results_out(ada):
+def test_list_omits_results(ada):
     make.simulation(ada.user)
 
     row = ada.get("simulations/", {"state": "PENDING"}).json()["results"][0]
@@ -67,7 +67,7 @@ def test_the_list_leaves_results_out(ada):
     assert row["asked"] == {"jobs": 50}
 
 
-def test_the_same_key_asks_once(ada):
+def test_same_idempotency_key_creates_one_simulation(ada):
     first, second = (ada.post("simulations/", SMALL, **{"Idempotency-Key": "k1"}) for _ in range(2))
 
     assert first.json()["id"] == second.json()["id"]
@@ -77,34 +77,34 @@ def test_the_same_key_asks_once(ada):
 @pytest.mark.parametrize(
     ("change", "field", "why"),
     [
-        ({"trace": "acme:mars"}, "trace", "none of acme:seren"),
-        ({"policies": ["lottery"]}, "policies", "none of fifo"),
+        ({"trace": "acme:mars"}, "trace", "not one of acme:seren"),
+        ({"policies": ["lottery"]}, "policies", "not one of fifo"),
         ({"policies": []}, "policies", "between 1 and"),
         ({"jobs": 0}, "jobs", "0"),
-        ({"jobs": 700_000, "policies": ["fifo", "sjf", "easy"]}, "jobs", "may replay"),
+        ({"jobs": 700_000, "policies": ["fifo", "sjf", "easy"]}, "jobs", "can be replayed under"),
         ({"nodes": 0}, "nodes", "0"),
-        ({"faults": "lightning=1"}, "faults", "'lightning' is none of"),
-        ({"noise": "loud"}, "noise", "none of none, helios"),
+        ({"faults": "lightning=1"}, "faults", "'lightning' is not one of"),
+        ({"noise": "loud"}, "noise", "not one of none, helios"),
         ({"placement": "cells"}, "placement", "needs vcs"),
         ({"vcs": {"a": "two"}}, "vcs", "text"),
-        ({"days": 3}, "days", "belongs to history"),
+        ({"days": 3}, "days", "only allowed for history"),
         ({"pages": 3}, "pages", ""),
-        ({"team": "speech"}, "team", "no team"),
+        ({"team": "speech"}, "team", "not a member of team"),
         ({"checkpoint_s": -1}, "checkpoint_s", "not between"),
-        ({"checkpoint_s": 60, "faults": "checkpoint_s=90"}, "checkpoint_s", "say one of them"),
-        ({"best_effort": "sleep"}, "best_effort", "sleep is none of"),
+        ({"checkpoint_s": 60, "faults": "checkpoint_s=90"}, "checkpoint_s", "give only one of them"),
+        ({"best_effort": "sleep"}, "best_effort", "sleep is not one of"),
         ({"quota": []}, "quota", "between 1 and"),
         ({"quota": ["a"]}, "quota", "not an object"),
         ({"quota": [{"team": "a"}]}, "quota", "not a number of GPUs"),
         ({"quota": [{"team": "a", "gpus": 1}, {"team": "a", "gpus": 2}]}, "quota", "entry 1: 'a' with all kinds is"),
-        ({"quota": [{"team": "a", "kind": "sleep", "gpus": 8}]}, "kind", "none of"),
-        ({"quota": [{"team": "a", "gpus": 8}], "policies": ["srtf"]}, "quota", "srtf keeps no quotas"),
-        ({"policy_settings": {"sjf": {}}}, "policy_settings", "none of the policies that are replayed"),
-        ({"policy_settings": {"fifo": 3}}, "policy_settings", "an object for each policy"),
+        ({"quota": [{"team": "a", "kind": "sleep", "gpus": 8}]}, "kind", "not one of"),
+        ({"quota": [{"team": "a", "gpus": 8}], "policies": ["srtf"]}, "quota", "srtf does not support quotas"),
+        ({"policy_settings": {"sjf": {}}}, "policy_settings", "not one of the replayed policies"),
+        ({"policy_settings": {"fifo": 3}}, "policy_settings", "an object per policy"),
         ({"policy_settings": {"fifo": {"order": "luck"}}}, "policy_settings", "fifo"),
     ],
 )
-def test_what_cannot_be_replayed_is_refused_by_its_field(ada, change, field, why):
+def test_invalid_replay_is_rejected_by_field(ada, change, field, why):
     answer = ada.post("simulations/", SMALL | change)
 
     assert answer.status_code == 400
@@ -112,17 +112,17 @@ def test_what_cannot_be_replayed_is_refused_by_its_field(ada, change, field, why
     assert not Simulation.objects.exists()
 
 
-def test_one_person_does_not_fill_the_queue(ada):
+def test_user_cannot_fill_the_queue(ada):
     for _ in range(MAX_UNFINISHED_PER_USER):
         make.simulation(ada.user)
 
     answer = ada.post("simulations/", SMALL)
 
     assert answer.status_code == 409
-    assert "cancel one or wait" in answer.json()["detail"]
+    assert "Cancel one or wait" in answer.json()["detail"]
 
 
-def test_a_colleague_cancels_as_operator_only(ada):
+def test_only_operators_cancel_simulations_of_others(ada):
     theirs = make.simulation(make.person("bob"))
     operator = Caller(make.person("olga", role=TeamRole.OPERATOR))
 
@@ -145,92 +145,92 @@ def test_each_change_has_its_event(ada):
     ]
 
 
-# our own history
+# own history
 
 
 def past(user, minutes=10, **asked):
     """A job that waited a minute and ran."""
     job = make.job(user, in_team=user.teams.get().name, **asked)
-    came = clock.now() - timedelta(hours=2)
+    submitted_at = clock.now() - timedelta(hours=2)
     Job.objects.filter(pk=job.pk).update(
-        submitted_at=came,
-        started_at=came + timedelta(minutes=1),
-        ended_at=came + timedelta(minutes=1 + minutes),
+        submitted_at=submitted_at,
+        started_at=submitted_at + timedelta(minutes=1),
+        ended_at=submitted_at + timedelta(minutes=1 + minutes),
         state="COMPLETED",
     )
     return job
 
 
-def test_our_own_history_is_replayed(ada):
+def test_own_history_is_replayed(ada):
     past(ada.user, minutes=10, nodes=2, gpus_per_node=8)
     past(ada.user, minutes=5, gpus_per_node=1)
-    make.job(ada.user)  # has not run
+    make.job(ada.user)  # a job that has not run
 
-    asked = ada.post("simulations/", {"trace": "history", "policies": ["fifo"]})
+    response = ada.post("simulations/", {"trace": "history", "policies": ["fifo"]})
     run_simulation_once(clock.now)
 
-    told = ada.get(f"simulations/{asked.json()['id']}/").json()
-    assert told["asked"]["cluster"] == "seren"
-    assert told["result"]["runs"][0]["jobs"] == 2
-    assert told["result"]["runs"][0]["jct_s"]["mean"] == 450
+    result = ada.get(f"simulations/{response.json()['id']}/").json()
+    assert result["asked"]["cluster"] == "seren"
+    assert result["result"]["runs"][0]["jobs"] == 2
+    assert result["result"]["runs"][0]["jct_s"]["mean"] == 450
 
 
-def test_a_quota_holds_a_team_back_and_one_of_nobody_is_a_sentence(ada):
+def test_quota_limits_a_team_and_an_unknown_team_is_an_error(ada):
     past(ada.user, minutes=10, gpus_per_node=8)
     past(ada.user, minutes=5, gpus_per_node=8)
 
     def replayed(team):
         quota = [{"team": team, "gpus": 8}]
-        asked = ada.post("simulations/", {"trace": "history", "policies": ["fifo"], "quota": quota})
+        response = ada.post("simulations/", {"trace": "history", "policies": ["fifo"], "quota": quota})
         run_simulation_once(clock.now)
-        return ada.get(f"simulations/{asked.json()['id']}/").json()
+        return ada.get(f"simulations/{response.json()['id']}/").json()
 
     assert replayed("vision")["result"]["runs"][0]["jct_s"]["mean"] == pytest.approx(750, abs=60)  # one after the other
-    told = replayed("speech")
-    assert (told["state"], told["error"]) == ("FAILED", "quota: nobody in the trace is of team 'speech'")
+    result = replayed("speech")
+    assert (result["state"], result["error"]) == ("FAILED", "quota: the trace has no team 'speech'")
 
 
-def test_a_policy_is_replayed_with_its_settings_and_checkpoints(ada):
-    for minutes in (10, 10, 5):  # the first starts at once, the order of the others is the policy's
+def test_policy_is_replayed_with_its_settings_and_checkpoints(ada):
+    for minutes in (10, 10, 5):  # the first starts at once, the policy orders the others
         past(ada.user, minutes=minutes, gpus_per_node=8)
     alike = {"trace": "history", "policies": ["acme"], "nodes": 1, "checkpoint_s": 600, "best_effort": "evaluation"}
 
     def mean(order):
-        asked = ada.post("simulations/", alike | {"policy_settings": {"acme": {"order": order}}})
+        response = ada.post("simulations/", alike | {"policy_settings": {"acme": {"order": order}}})
         run_simulation_once(clock.now)
-        told = ada.get(f"simulations/{asked.json()['id']}/").json()
-        assert told["asked"]["checkpoint_s"] == 600 and told["error"] == ""
-        return told["result"]["runs"][0]["jct_s"]["mean"]
+        result = ada.get(f"simulations/{response.json()['id']}/").json()
+        assert result["asked"]["checkpoint_s"] == 600 and result["error"] == ""
+        return result["result"]["runs"][0]["jct_s"]["mean"]
 
     assert mean("fifo") == pytest.approx(1100, abs=60)
     assert mean("sjf") == pytest.approx(1000, abs=40)
 
 
-def test_a_history_holds_the_jobs_of_ones_teams_unless_one_runs_the_machines(ada):
+def test_history_contains_own_teams_or_all_for_operators(ada):
     past(ada.user)
     past(make.person("grace", in_team="speech"))
 
     def replayed(caller):
-        asked = caller.post("simulations/", {"trace": "history", "policies": ["fifo"]})
+        response = caller.post("simulations/", {"trace": "history", "policies": ["fifo"]})
         run_simulation_once(clock.now)
-        told = caller.get(f"simulations/{asked.json()['id']}/").json()
-        assert "teams" not in told["asked"]
-        return told["result"]["jobs"]
+        result = caller.get(f"simulations/{response.json()['id']}/").json()
+        assert "teams" not in result["asked"]
+        return result["result"]["jobs"]
 
     assert replayed(ada) == 1
     assert replayed(Caller(make.operator("olga"))) == 2
 
 
-def test_a_history_without_jobs_fails_with_a_sentence(ada):
+def test_history_without_jobs_fails_with_an_error(ada):
     ada.post("simulations/", {"trace": "history", "policies": ["fifo"]})
 
     simulation = run_simulation_once(clock.now)
 
     assert state_of(simulation) == SimulationState.FAILED
-    assert simulation.error == "trace: history of seren holds no job that ran"
+    assert simulation.error == "trace: history of seren contains no job that ran"
 
 
-def test_the_history_is_the_trace_of_the_record(ada):
+def test_history_equals_the_recorded_jobs(ada):
     job = past(ada.user, minutes=10, nodes=2, gpus_per_node=8, time_limit="1:00:00")
     now = clock.now()
 
@@ -242,10 +242,10 @@ def test_the_history_is_the_trace_of_the_record(ada):
     assert len(history_trace("seren", now - timedelta(days=1), now, 10, teams=[])) == 0
 
 
-# the loop: who is eligible, in which order; others who move the row; one that blows up
+# the loop: eligible rows and their order, concurrent changes, failures
 
 
-def test_the_oldest_goes_first_and_one_at_a_time(ada):
+def test_oldest_simulation_runs_first_and_alone(ada):
     first, second = make.simulation(ada.user), make.simulation(make.person("bob"))
     now = clock.now()
 
@@ -256,7 +256,7 @@ def test_the_oldest_goes_first_and_one_at_a_time(ada):
     assert actions.claim_simulation(now) == second
 
 
-def test_a_worker_that_died_is_followed_by_another_and_can_change_nothing_any_more(ada):
+def test_dead_worker_is_replaced_and_its_results_are_ignored(ada):
     make.simulation(ada.user)
     dead = actions.claim_simulation(clock.now())
     later = clock.now() + WORKER_SILENCE_LIMIT
@@ -275,7 +275,7 @@ def test_a_worker_that_died_is_followed_by_another_and_can_change_nothing_any_mo
     assert state_of(again) == SimulationState.COMPLETED
 
 
-def test_what_kills_its_worker_every_time_is_given_up(ada):
+def test_simulation_that_kills_every_worker_is_abandoned(ada):
     made = make.simulation(ada.user)
     now = clock.now()
     for _ in range(MAX_SIMULATION_TRIES):
@@ -287,7 +287,7 @@ def test_what_kills_its_worker_every_time_is_given_up(ada):
     assert "died 3 times" in made.error
 
 
-def test_who_cancels_a_running_one_ends_it_at_its_next_report(ada):
+def test_cancelled_simulation_ends_at_its_next_report(ada):
     made = make.simulation(ada.user)
 
     def cancelled_in_between():
@@ -302,7 +302,7 @@ def test_who_cancels_a_running_one_ends_it_at_its_next_report(ada):
     assert made.result is None
 
 
-def test_one_that_blows_up_says_so_and_the_next_goes_on(ada, caplog):
+def test_failing_simulation_reports_its_error_and_the_next_one_runs(ada, caplog):
     broken = make.simulation(ada.user, params={"jobs": "many"})
     fine = make.simulation(ada.user)
 
@@ -310,11 +310,11 @@ def test_one_that_blows_up_says_so_and_the_next_goes_on(ada, caplog):
     run_simulation_once(clock.now)
 
     assert (state_of(broken), state_of(fine)) == (SimulationState.FAILED, SimulationState.COMPLETED)
-    assert "reason of ours" in broken.error
+    assert "Internal error" in broken.error
     assert "Traceback" in caplog.text
 
 
-def test_one_that_takes_too_long_fails_with_a_sentence(ada):
+def test_simulation_over_its_time_limit_fails_with_an_error(ada):
     made = make.simulation(ada.user)
 
     def over():
@@ -327,10 +327,10 @@ def test_one_that_takes_too_long_fails_with_a_sentence(ada):
     run_simulation_once(over)
 
     assert state_of(made) == SimulationState.FAILED
-    assert "ask for fewer" in made.error
+    assert "Use fewer jobs" in made.error
 
 
-def test_ended_ones_are_forgotten_after_a_quarter_of_a_year(ada):
+def test_ended_simulations_are_deleted_after_three_months(ada):
     old, young, waiting = (make.simulation(ada.user) for _ in range(3))
     now = clock.now()
     for one, age in ((old, 91), (young, 89)):
@@ -341,7 +341,7 @@ def test_ended_ones_are_forgotten_after_a_quarter_of_a_year(ada):
     assert has_free_simulation(now)
 
 
-def test_asking_for_too_many_raises_before_anything_is_written(ada):
+def test_too_many_simulations_are_rejected_before_writing(ada):
     for _ in range(MAX_UNFINISHED_PER_USER):
         make.simulation(ada.user)
     events = Event.objects.count()
@@ -351,7 +351,7 @@ def test_asking_for_too_many_raises_before_anything_is_written(ada):
     assert (Simulation.objects.count(), Event.objects.count()) == (MAX_UNFINISHED_PER_USER, events)
 
 
-def test_a_cluster_that_is_gone_is_a_sentence(ada):
+def test_deleted_cluster_is_reported_as_an_error(ada):
     made = make.simulation(ada.user, trace="history", params={"cluster": "seren", "days": 1})
     Cluster.objects.all()[0].nodes.all().delete()
 

@@ -1,4 +1,4 @@
-"""Start estimates: the replay of what is, forward."""
+"""Start estimates: replaying the current state forward."""
 
 from datetime import timedelta
 
@@ -16,49 +16,49 @@ from tests.scheduling.engine.test_engine import held, hours, node, waiting
 
 def estimates(nodes, *jobs, policy="fifo", parts=(1.0,), **fields):
     picture = ClusterSnapshot(now=NOON, nodes=tuple(nodes), waiting=jobs, **fields)
-    told = start_estimates(picture, POLICY_RULES[policy], durations=RunTimeEstimates(parts=parts), draws=5)
-    return {job_id: (one.p50 - NOON, one.p90 - NOON) for job_id, one in told.items()}
+    result = start_estimates(picture, POLICY_RULES[policy], durations=RunTimeEstimates(parts=parts), draws=5)
+    return {job_id: (one.p50 - NOON, one.p90 - NOON) for job_id, one in result.items()}
 
 
-def test_who_fits_starts_now_and_the_next_when_the_first_has_had_its_limit():
+def test_fitting_job_starts_now_and_the_next_after_its_limit():
     jobs = [waiting(n, gpus=8, time_limit=hours(2)) for n in (1, 2, 3)]
 
-    told = estimates([node(1)], *jobs)
+    result = estimates([node(1)], *jobs)
 
-    assert [told[n][0] for n in (1, 2, 3)] == [hours(0), hours(2), hours(4)]
-
-
-def test_who_runs_gives_his_gpus_back_at_his_limit():
-    told = estimates([node(1, free=4)], waiting(1, gpus=8), running=(held(9, 1, 4, time_limit=hours(3)),))
-
-    assert told[1] == (hours(3), hours(3))
+    assert [result[n][0] for n in (1, 2, 3)] == [hours(0), hours(2), hours(4)]
 
 
-def test_the_late_estimate_is_not_before_the_median():
+def test_running_job_releases_its_gpus_at_its_limit():
+    result = estimates([node(1, free=4)], waiting(1, gpus=8), running=(held(9, 1, 4, time_limit=hours(3)),))
+
+    assert result[1] == (hours(3), hours(3))
+
+
+def test_p90_is_not_before_the_median():
     jobs = [waiting(n, gpus=8, time_limit=hours(2)) for n in range(1, 9)]
 
-    told = estimates([node(1)], *jobs, parts=(0.1, 0.5, 1.0))
+    result = estimates([node(1)], *jobs, parts=(0.1, 0.5, 1.0))
 
-    assert all(p50 <= p90 for p50, p90 in told.values())
-    assert told[8][0] < told[8][1]
+    assert all(p50 <= p90 for p50, p90 in result.values())
+    assert result[8][0] < result[8][1]
 
 
-def test_quotas_that_nobody_comes_up_against_are_left_out():
+def test_unreachable_quotas_are_ignored():
     running, jobs = (held(9, 1, 4, team="a"),), tuple(waiting(n, gpus=4, team="a") for n in (1, 2))
     quotas = tuple(QuotaView(team=team, kind=None, gpus=gpus) for team, gpus in (("a", 11), ("a", 12), ("b", 0)))
-    kept = QuotaView(team="b", kind=JobKind.PRETRAIN, gpus=8)
+    reserving = QuotaView(team="b", kind=JobKind.PRETRAIN, gpus=8)
 
     def met(*nodes):
-        picture = ClusterSnapshot(now=NOON, nodes=nodes, waiting=jobs, running=running, quotas=(*quotas, kept))
+        picture = ClusterSnapshot(now=NOON, nodes=nodes, waiting=jobs, running=running, quotas=(*quotas, reserving))
         return forecast.binding_quotas(picture, {JobKind.PRETRAIN})
 
-    assert met(node(1, free=4), node(2)) == (quotas[0], kept)  # 4 held and 8 wanted
-    assert met(node(1, free=4)) == (kept,)  # 8 GPUs in all
-    assert met(node(2)) == (quotas[0], kept)  # 8, and 4 on a node that takes no more work
+    assert met(node(1, free=4), node(2)) == (quotas[0], reserving)  # 4 held and 8 requested
+    assert met(node(1, free=4)) == (reserving,)  # 8 GPUs in all
+    assert met(node(2)) == (quotas[0], reserving)  # 8, and 4 on a node that accepts no jobs
 
 
 @pytest.mark.parametrize("policy", ["fifo-skip", "easy", "acme"])
-def test_a_quota_that_nobody_comes_up_against_changes_no_estimate(policy):
+def test_unreachable_quota_changes_no_estimate(policy):
     jobs = [waiting(n, gpus=n % 7 + 1, team="ab"[n % 2], time_limit=hours(n % 5 + 1)) for n in range(30)]
     loose, tight = (tuple(QuotaView(team=team, kind=None, gpus=gpus) for team in "ab") for gpus in (16, 7))
     nodes = [node(1), node(2)]
@@ -69,7 +69,7 @@ def test_a_quota_that_nobody_comes_up_against_changes_no_estimate(policy):
     assert estimates(nodes, *jobs, policy=policy, parts=(0.2, 0.5, 1.0), quotas=tight) != without
 
 
-def test_a_quota_frees_itself_when_its_holder_ends():
+def test_quota_becomes_available_when_its_holder_ends():
     holder = RunningJob(
         id=9,
         name="r",
@@ -86,34 +86,34 @@ def test_a_quota_frees_itself_when_its_holder_ends():
     assert estimates(nodes, waiting(1, gpus=4), running=(holder,), quotas=quotas)[1][0] == hours(1)
 
 
-def test_who_can_never_start_has_no_estimate():
+def test_job_that_can_never_start_has_no_estimate():
     jobs = waiting(1, gpus=9), waiting(2, gpus=1, hold="user")
 
     assert estimates([node(1)], *jobs, policy="fifo-skip") == {}
 
 
 @pytest.mark.parametrize("policy", ["fifo", "fifo-skip", "sjf", "easy"])
-def test_priorities_count(policy):
+def test_priorities_affect_estimates(policy):
     jobs = waiting(1, gpus=8, time_limit=hours(1)), waiting(2, gpus=8, priority=1, time_limit=hours(1))
 
-    told = estimates([node(1)], *jobs, policy=policy)
+    result = estimates([node(1)], *jobs, policy=policy)
 
-    assert (told[2][0], told[1][0]) == (timedelta(0), hours(1))
+    assert (result[2][0], result[1][0]) == (timedelta(0), hours(1))
 
 
-# crowds
+# many jobs
 
 
 def crowd(count, policy="fifo", **fields):
-    """Twice as many as have room at once, over and over."""
+    """Twice as many jobs as fit at once, several times over."""
     jobs = [waiting(n, gpus=1 + n % 8, time_limit=hours(1 + n % 5), **fields) for n in range(count)]
     picture = ClusterSnapshot(now=NOON, nodes=tuple(node(n) for n in range(20)), waiting=tuple(jobs))
-    told = start_estimates(picture, POLICY_RULES[policy], draws=5)
-    return [(told[n].p50 - NOON) / hours(1) for n in range(count)]
+    result = start_estimates(picture, POLICY_RULES[policy], draws=5)
+    return [(result[n].p50 - NOON) / hours(1) for n in range(count)]
 
 
 @pytest.mark.parametrize("policy", ["fifo", "easy"])
-def test_a_crowd_on_the_grid_starts_when_it_would_start_exactly(policy, monkeypatch):
+def test_estimates_on_the_grid_agree_with_exact_ones(policy, monkeypatch):
     grid = crowd(1100, policy)
     monkeypatch.setattr(forecast, "GRID_MIN_JOBS", 10**9)
     exact = crowd(1100, policy)
@@ -123,37 +123,37 @@ def test_a_crowd_on_the_grid_starts_when_it_would_start_exactly(policy, monkeypa
     assert sum(off) / len(off) < 0.05 * max(exact)
 
 
-def test_counted_gpus_give_nearly_the_same_answer(monkeypatch):
+def test_merged_nodes_give_similar_estimates(monkeypatch):
     placed = crowd(600)
     monkeypatch.setattr(forecast, "MAX_PLACED_NODES", 0)
     counted = crowd(600)
 
-    # Nothing is scattered when GPUs are only counted, so nobody starts much later
+    # GPUs that are only counted are never scattered, so no job starts much later
     assert max(counted) <= max(placed) * 1.02
     assert max(counted) > 0.8 * max(placed)
 
 
-def test_of_jobs_drawn_alike_half_start_by_the_median_and_most_by_the_late_estimate():
-    """What happens is one more draw of the same dice, so the estimates can be held against it."""
+def test_estimates_are_calibrated():
+    """The outcome is one more draw from the same distribution: half start by the median, most by the P90."""
     jobs = tuple(waiting(n, gpus=1 + n % 8, time_limit=hours(1 + n % 5)) for n in range(120))
     picture = ClusterSnapshot(now=NOON, nodes=tuple(node(n) for n in range(3)), waiting=jobs)
     by_median, by_late = [], []
     for seed in range(12):
-        told = start_estimates(picture, POLICY_RULES["fifo"], draws=forecast.MIN_DRAWS, seed=seed)
+        result = start_estimates(picture, POLICY_RULES["fifo"], draws=forecast.MIN_DRAWS, seed=seed)
         (truth,) = [start_estimates(picture, POLICY_RULES["fifo"], draws=1, seed=1000 + seed)]
         later = range(40, 120)
-        by_median += [truth[n].p50 <= told[n].p50 for n in later]
-        by_late += [truth[n].p50 <= told[n].p90 for n in later]
+        by_median += [truth[n].p50 <= result[n].p50 for n in later]
+        by_late += [truth[n].p50 <= result[n].p90 for n in later]
 
     assert 0.3 < sum(by_median) / len(by_median) < 0.7
     assert sum(by_late) / len(by_late) > 0.7
 
 
-def test_the_same_seed_gives_the_same_answer():
+def test_same_seed_gives_the_same_estimates():
     assert crowd(1100) == crowd(1100)
 
 
-def test_cpus_count_where_they_can_be_what_is_short():
+def test_cpus_count_if_they_can_be_short():
     greedy = [waiting(n, need=ResourceRequest(gpus=1, cpus=100), time_limit=hours(1)) for n in (1, 2)]
     modest = [waiting(n, need=ResourceRequest(gpus=1, cpus=16), time_limit=hours(1)) for n in (1, 2)]
 
@@ -163,13 +163,13 @@ def test_cpus_count_where_they_can_be_what_is_short():
     assert estimates([node(1)], *modest)[2][0] == hours(0)
 
 
-def test_a_job_without_gpus_keeps_the_cpus_in_the_replay():
+def test_job_without_gpus_keeps_cpus_in_the_replay():
     jobs = waiting(1, gpus=0), waiting(2, gpus=1)
 
     assert not only_gpus_are_short(ClusterSnapshot(now=NOON, nodes=(node(1),), waiting=jobs))
 
 
-# durations
+# run time estimates
 
 
 def past(*ran_s, user="ada", title="train", gpus=8, limit_s=36_000.0):
@@ -180,7 +180,7 @@ def quantile(row, part):
     return row[int(part * len(row))]
 
 
-def test_a_job_is_taken_to_run_as_long_as_its_like_did():
+def test_run_time_is_estimated_from_similar_jobs():
     durations = RunTimeEstimates(past(100, 200, 300))
 
     row = durations.waiting(waiting(1, gpus=8, user="ada", title="train", time_limit=hours(10)))
@@ -188,13 +188,13 @@ def test_a_job_is_taken_to_run_as_long_as_its_like_did():
     assert (row[0], quantile(row, 0.5), row[-1]) == (100, 200, 300)
 
 
-def test_the_limit_is_the_end_of_every_habit():
+def test_estimated_run_time_never_exceeds_the_limit():
     durations = RunTimeEstimates(past(100, 9000, 9000))
 
     assert durations.waiting(waiting(1, gpus=8, user="ada", title="train", time_limit=hours(1)))[-1] == 3600
 
 
-def test_another_size_counts_until_there_are_enough_of_the_same():
+def test_other_sizes_count_until_there_are_enough_of_the_same():
     durations = RunTimeEstimates(past(100, 200, 300) + past(7, 7, 7, gpus=64))
 
     rows = [durations.waiting(waiting(1, gpus=g, user="ada", title="train", time_limit=hours(10))) for g in (8, 64, 2)]
@@ -203,7 +203,7 @@ def test_another_size_counts_until_there_are_enough_of_the_same():
     assert (rows[2][0], rows[2][-1]) == (7, 300)
 
 
-def test_somebody_else_is_taken_by_the_parts_of_limits_that_jobs_use():
+def test_unknown_user_is_estimated_from_limit_fractions():
     durations = RunTimeEstimates(past(*[9000] * 12))
 
     row = durations.waiting(waiting(1, gpus=1, user="ben", title="x", time_limit=hours(4)))
@@ -211,7 +211,7 @@ def test_somebody_else_is_taken_by_the_parts_of_limits_that_jobs_use():
     assert set(row) == {3600}
 
 
-def test_who_has_run_longer_than_half_of_its_like_is_compared_with_the_other_half():
+def test_running_job_is_compared_with_longer_jobs_only():
     durations = RunTimeEstimates(past(1000, 2000, 3000, 4000))
     job = held(9, 1, 8, user="ada", title="train", time_limit=hours(10))
 
@@ -220,7 +220,7 @@ def test_who_has_run_longer_than_half_of_its_like_is_compared_with_the_other_hal
     assert (row[0], row[-1]) == (500, 1500)
 
 
-def test_who_has_outlived_its_like_has_a_part_of_its_limit_left():
+def test_job_longer_than_all_similar_ones_uses_its_limit():
     job = held(9, 1, 8, user="ada", title="train", time_limit=hours(1))
 
     assert RunTimeEstimates(past(10, 10, 10), parts=(1.0,)).running(job, 1800.0)[0] == 1800

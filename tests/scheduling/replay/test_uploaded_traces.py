@@ -1,4 +1,4 @@
-"""Traces that people bring to What if: read once, kept, replayed, forgotten; and what is not taken."""
+"""Traces that users upload on the page "What if": read, stored, replayed and deleted; and what is rejected."""
 
 import gzip
 from datetime import timedelta
@@ -44,9 +44,9 @@ def brought(people):
     return UploadedTrace.objects.get()
 
 
-def test_a_file_is_read_kept_and_replayed(brought):
+def test_uploaded_file_is_stored_and_replayed(brought):
     made = Simulation.objects.get()
-    assert (made.trace, made.params) == (brought.called, {"nodes": 4, "name": "week.csv"})
+    assert (made.trace, made.params) == (brought.trace_name, {"nodes": 4, "name": "week.csv"})
     assert (brought.jobs, brought.span, brought.bad) == (30, timedelta(minutes=29), 0)
 
     run_simulation_once(clock.now)
@@ -56,35 +56,39 @@ def test_a_file_is_read_kept_and_replayed(brought):
     assert [event.what for event in Event.objects.filter(what__startswith="trace.")] == ["trace.uploaded"]
 
 
-def test_what_is_kept_says_the_same_as_the_file(brought, tmp_path):
+def test_stored_trace_equals_the_file(brought, tmp_path):
     (tmp_path / "file.csv").write_text(ROWS)
     (tmp_path / "kept").write_bytes(bytes(brought.packed))
 
-    file, kept = read_trace(tmp_path / "file.csv"), read_trace(tmp_path / "kept")
+    file, stored = read_trace(tmp_path / "file.csv"), read_trace(tmp_path / "kept")
 
-    assert kept.submit_s.tolist() == file.submit_s.tolist()
-    assert kept.runtime_s.tolist() == file.runtime_s.tolist()
-    assert (kept.gpus.tolist(), list(kept.users), list(kept.ids)) == (file.gpus.tolist(), list(file.users), file.ids)
+    assert stored.submit_s.tolist() == file.submit_s.tolist()
+    assert stored.runtime_s.tolist() == file.runtime_s.tolist()
+    assert (stored.gpus.tolist(), list(stored.users), list(stored.ids)) == (
+        file.gpus.tolist(),
+        list(file.users),
+        file.ids,
+    )
 
 
-def test_it_is_there_for_the_next_replay_and_for_the_team(brought):
-    answer = browser("olga").post("/what-if/", ASKED | {"trace": brought.called, "policies": ["easy"]})
+def test_uploaded_trace_is_available_to_the_team(brought):
+    answer = browser("olga").post("/what-if/", ASKED | {"trace": brought.trace_name, "policies": ["easy"]})
 
     assert answer.status_code == 302
-    assert Simulation.objects.filter(trace=brought.called).count() == 2
+    assert Simulation.objects.filter(trace=brought.trace_name).count() == 2
     assert "week.csv (30 jobs)" in browser("ada").get("/what-if/").content.decode()
 
 
-def test_of_another_team_it_is_neither_seen_nor_replayed_nor_removed(brought):
+def test_trace_of_another_team_is_inaccessible(brought):
     ben = browser("ben")
 
     assert "week.csv" not in ben.get("/what-if/").content.decode()
-    refused = ben.post("/what-if/", ASKED | {"team": "evaluation", "trace": brought.called})
+    refused = ben.post("/what-if/", ASKED | {"team": "evaluation", "trace": brought.trace_name})
     assert (refused.status_code, Simulation.objects.count()) == (400, 1)
     assert ben.post(f"/what-if/traces/{brought.pk}/remove/").status_code == 404
 
 
-def test_rows_that_cannot_be_read_are_counted_and_quoted_with_their_line(people):
+def test_unreadable_rows_are_counted_and_quoted_with_their_line(people):
     bring(ROWS + "31,ada,nlp,debug,yesterday,60,1,1,COMPLETED\n")
 
     row = UploadedTrace.objects.get()
@@ -96,18 +100,18 @@ def test_rows_that_cannot_be_read_are_counted_and_quoted_with_their_line(people)
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("a.csv", b"a,b\n1,2\n", "is of no layout we know"),
-        ("a.csv", HEADER.encode(), "holds no job that ran"),
-        ("a.zip", b"PK\x03\x04\x00\x00", "is of no layout we know"),
+        ("a.csv", b"a,b\n1,2\n", "matches no known layout"),
+        ("a.csv", HEADER.encode(), "contains no job that ran"),
+        ("a.zip", b"PK\x03\x04\x00\x00", "matches no known layout"),
         ("a.gz", gzip.compress(ROWS.encode())[:-20], "cannot be read"),
-        ("a.json", b'[{"jobid": ', "begins like JSON and is none"),
-        ("a.parquet", b"PAR1....", "is read from the command line only"),
-        ("a.json", b"[" * 200_000, "begins like JSON and is none"),
+        ("a.json", b'[{"jobid": ', "begins like JSON but is not valid JSON"),
+        ("a.parquet", b"PAR1....", "is only supported on the command line"),
+        ("a.json", b"[" * 200_000, "begins like JSON but is not valid JSON"),
         ("a.zst", b"\x28\xb5\x2f\xfd" + b"x" * 50, "a.zst cannot be read"),
-        ("a.bin", b"\x01\x02\xff,\x1b[31m\n1,2\n", "is of no layout we know"),
+        ("a.bin", b"\x01\x02\xff,\x1b[31m\n1,2\n", "matches no known layout"),
     ],
 )
-def test_what_is_no_trace_is_refused_with_one_sentence_and_nothing_is_kept(people, name, content, sentence):
+def test_invalid_trace_is_rejected_and_not_stored(people, name, content, sentence):
     answer = bring(content, name)
 
     assert answer.status_code == 400
@@ -115,34 +119,34 @@ def test_what_is_no_trace_is_refused_with_one_sentence_and_nothing_is_kept(peopl
     assert not UploadedTrace.objects.exists() and not Simulation.objects.exists()
 
 
-def test_whose_form_comes_back_is_told_to_choose_the_file_again(people):
+def test_rejected_form_asks_to_choose_the_file_again(people):
     answer = bring(ROWS, "week.csv", nodes="0")
 
     assert answer.status_code == 400
     assert "Choose week.csv again" in answer.content.decode()
-    assert "nothing of it was kept" not in browser("ada").post("/what-if/", ASKED | {"nodes": "0"}).content.decode()
+    assert "The file was not saved" not in browser("ada").post("/what-if/", ASKED | {"nodes": "0"}).content.decode()
 
 
-def test_a_file_that_unpacks_to_more_than_is_allowed_is_stopped_on_its_way(tmp_path):
+def test_file_that_unpacks_too_large_is_rejected_while_reading(tmp_path):
     bomb = tmp_path / "bomb.gz"
     bomb.write_bytes(gzip.compress(b"0" * (8 << 20)))
 
     with pytest.raises(BadTrace, match="unpacks to more than the 1 MiB allowed"):
-        read_trace(bomb, most=TraceLimits(jobs=10, unpacked_bytes=1 << 20))
+        read_trace(bomb, limits=TraceLimits(jobs=10, unpacked_bytes=1 << 20))
 
 
-def test_lines_that_are_no_jobs_count_too(tmp_path):
+def test_lines_that_are_not_jobs_count_towards_the_limit(tmp_path):
     (tmp_path / "long.csv").write_text(HEADER + "0,,,,1,1,1,1,\n" * (SNIFFED_CHARACTERS + 31))
 
     with pytest.raises(BadTrace, match="more lines than the 29 jobs allowed"):
-        read_trace(tmp_path / "long.csv", most=TraceLimits(jobs=29, unpacked_bytes=1 << 20))
+        read_trace(tmp_path / "long.csv", limits=TraceLimits(jobs=29, unpacked_bytes=1 << 20))
 
 
-def test_json_is_held_whole_and_may_therefore_be_less(tmp_path):
+def test_json_has_a_lower_size_limit(tmp_path):
     (tmp_path / "jobs.json").write_text("[" + " " * 2000 + "]")
 
-    with pytest.raises(BadTrace, match="write it as CSV"):
-        read_trace(tmp_path / "jobs.json", most=TraceLimits(jobs=29, unpacked_bytes=1 << 20, json_characters=1000))
+    with pytest.raises(BadTrace, match="Convert it to CSV"):
+        read_trace(tmp_path / "jobs.json", limits=TraceLimits(jobs=29, unpacked_bytes=1 << 20, json_characters=1000))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +162,7 @@ def test_json_is_held_whole_and_may_therefore_be_less(tmp_path):
         ),
     ],
 )
-def test_words_that_no_database_takes_are_cleaned_on_their_way(people, name, content):
+def test_invalid_characters_are_removed_on_upload(people, name, content):
     assert bring(content, name).status_code == 302
 
     run_simulation_once(clock.now)
@@ -166,21 +170,21 @@ def test_words_that_no_database_takes_are_cleaned_on_their_way(people, name, con
     assert Simulation.objects.get().error == ""
 
 
-def test_more_jobs_than_may_be_replayed_are_refused(tmp_path):
+def test_trace_with_too_many_jobs_is_rejected(tmp_path):
     (tmp_path / "long.csv").write_text(ROWS)
 
     with pytest.raises(BadTrace, match="has 30 jobs, more than the 29 allowed"):
-        read_trace(tmp_path / "long.csv", most=TraceLimits(jobs=29, unpacked_bytes=1 << 20))
+        read_trace(tmp_path / "long.csv", limits=TraceLimits(jobs=29, unpacked_bytes=1 << 20))
 
 
-def test_a_replay_that_cannot_be_keeps_no_file(people):
+def test_rejected_replay_stores_no_file(people):
     answer = bring(ROWS, faults="gremlins=3")
 
     assert "gremlins" in answer.content.decode()
     assert not UploadedTrace.objects.exists()
 
 
-def test_it_is_removed_by_who_brought_it_once_nobody_replays_it(brought):
+def test_trace_is_removed_by_its_owner_when_unused(brought):
     ada, address = browser("ada"), f"/what-if/traces/{brought.pk}/remove/"
 
     ada.post(address)
@@ -192,7 +196,7 @@ def test_it_is_removed_by_who_brought_it_once_nobody_replays_it(brought):
     assert "week.csv" in ada.get(f"/what-if/{Simulation.objects.get().public_id}/").content.decode()
 
 
-def test_what_nobody_uses_any_more_is_forgotten(brought):
+def test_unused_trace_is_deleted(brought):
     long_after = clock.now() + trace_actions.TRACE_RETENTION + timedelta(days=1)
     assert not trace_actions.delete_unused_traces(long_after)  # its replay has not ended
 
@@ -202,7 +206,7 @@ def test_what_nobody_uses_any_more_is_forgotten(brought):
     assert not UploadedTrace.objects.exists()
 
 
-def test_a_team_keeps_only_so_many(brought):
+def test_team_has_a_limited_number_of_traces(brought):
     for number in range(trace_actions.MAX_TRACES_PER_TEAM - 1):
         brought.pk, brought.name = None, f"{number}.csv"
         brought.save(force_insert=True)
@@ -211,8 +215,8 @@ def test_a_team_keeps_only_so_many(brought):
 
 
 def test_quotas_and_the_settings_of_acme_reach_the_replay(brought):
-    wish = {"policies": ["acme"], "quota": "nlp,,16\nnlp,evaluation,4\n", "order": "sjf", "reserve": ["pretrain"]}
-    browser("ada").post("/what-if/", ASKED | {"trace": brought.called, "best_effort": ["debug"], **wish})
+    fields = {"policies": ["acme"], "quota": "nlp,,16\nnlp,evaluation,4\n", "order": "sjf", "reserve": ["pretrain"]}
+    browser("ada").post("/what-if/", ASKED | {"trace": brought.trace_name, "best_effort": ["debug"], **fields})
 
     made = Simulation.objects.first()
     assert made.params["policy_settings"] == {"acme": {"order": "sjf"}}
@@ -229,27 +233,27 @@ def test_quotas_and_the_settings_of_acme_reach_the_replay(brought):
 @pytest.mark.parametrize(
     ("quota", "sentence"),
     [
-        ("nlp 16", "Line 1 is not team,kind,GPUS"),
+        ("nlp 16", "Line 1: expected team,kind,GPUS"),
         ("nlp,,many", "not a number of GPUs"),
-        ("nlp,tea,1", "tea is none of"),
+        ("nlp,tea,1", "tea is not one of"),
     ],
 )
-def test_a_quota_that_is_none_is_named(brought, quota, sentence):
+def test_invalid_quota_is_named(brought, quota, sentence):
     answer = browser("ada").post("/what-if/", ASKED | {"quota": quota, "policies": ["acme"]})
 
     assert answer.status_code == 400
     assert sentence in answer.content.decode()
 
 
-def test_a_window_of_our_history_may_end_in_the_past(people):
-    wish = {"trace": "history", "cluster": "seren", "days": "7", "until": "2026-01-08T00:00"}
-    browser("ada").post("/what-if/", ASKED | wish)
+def test_history_window_may_end_in_the_past(people):
+    fields = {"trace": "history", "cluster": "seren", "days": "7", "until": "2026-01-08T00:00"}
+    browser("ada").post("/what-if/", ASKED | fields)
 
     assert Simulation.objects.get().params["until"] == "2026-01-08T00:00:00+00:00"
 
 
-@pytest.mark.parametrize(("until", "why"), [("2099-01-01T00:00", "has not come yet"), ("0001-01-01T00:00", "range")])
-def test_a_window_ends_when_something_can_have_been(people, until, why):
+@pytest.mark.parametrize(("until", "why"), [("2099-01-01T00:00", "is in the future"), ("0001-01-01T00:00", "range")])
+def test_invalid_history_window_is_rejected(people, until, why):
     answer = browser("ada").post("/what-if/", ASKED | {"trace": "history", "cluster": "seren", "until": until})
 
     assert (answer.status_code, why in answer.content.decode()) == (400, True)

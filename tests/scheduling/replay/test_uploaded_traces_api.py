@@ -1,4 +1,4 @@
-"""Traces of one's own through the programs' door: as on the page What if."""
+"""Uploaded traces through the API, which works like the page "What if"."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def ada():
     return Caller(make.person("ada"))
 
 
-def test_a_file_is_brought_replayed_and_removed(ada):
+def test_trace_is_uploaded_replayed_and_removed(ada):
     made = ada.post("traces/", WEEK)
 
     assert made.status_code == 201
-    told = made.json()
-    assert (told["name"], told["jobs"], told["span_s"], told["bad"]) == ("week.csv", 30, 29 * 60, 0)
-    assert ada.get(made.headers["Location"]).json() == told
-    asked = ada.post("simulations/", {"trace": told["trace"], "policies": ["fifo"], "nodes": 4})
+    uploaded = made.json()
+    assert (uploaded["name"], uploaded["jobs"], uploaded["span_s"], uploaded["bad"]) == ("week.csv", 30, 29 * 60, 0)
+    assert ada.get(made.headers["Location"]).json() == uploaded
+    response = ada.post("simulations/", {"trace": uploaded["trace"], "policies": ["fifo"], "nodes": 4})
     run_simulation_once(clock.now)
-    assert ada.get(f"simulations/{asked.json()['id']}/").json()["result"]["jobs"] == 30
+    assert ada.get(f"simulations/{response.json()['id']}/").json()["result"]["jobs"] == 30
     assert ada.post(f"{made.headers['Location']}remove/").status_code == 200
     assert ada.get("traces/").json()["results"] == []
 
 
-def test_it_is_the_teams_and_nobody_elses():
+def test_uploaded_trace_is_visible_to_its_team_only():
     ada, ben = Caller(make.person("ada")), Caller(make.person("ben"))
     olga, eve = Caller(make.person("olga", role=TeamRole.OPERATOR)), Caller(make.person("eve", "speech"))
     here = ada.post("traces/", WEEK).headers["Location"]
@@ -47,7 +47,7 @@ def test_it_is_the_teams_and_nobody_elses():
     assert [len(one.get("traces/").json()["results"]) for one in (ben, olga, eve)] == [1, 1, 0]
     short = Caller(olga.user, TokenScope.SUBMIT)
     assert short.post(f"{here}remove/").json()["detail"] == (
-        "week.csv is somebody else's: this takes the scope operate, and this token has submit."
+        "week.csv belongs to another user. This needs a token with the scope operate, not submit."
     )
     assert "the role operator in its team" in ben.post(f"{here}remove/").json()["detail"]
     assert [one.post(f"{here}remove/").status_code for one in (ben, eve, olga)] == [403, 404, 200]
@@ -56,14 +56,14 @@ def test_it_is_the_teams_and_nobody_elses():
 @pytest.mark.parametrize(
     ("form", "field", "says"),
     [
-        (Form(b"a,b\n1,2\n"), "trace_file", "is of no layout we know"),
-        (Form(HEADER.encode()), "trace_file", "holds no job that ran"),
-        (Form(ROWS.encode(), of="file"), "file", "is no field of a trace"),
-        (Form(ROWS.encode(), {"colour": "red"}), "colour", "is no field of a trace"),
-        (Form(ROWS.encode(), {"team": "speech"}), "team", "you are in no team 'speech'"),
+        (Form(b"a,b\n1,2\n"), "trace_file", "matches no known layout"),
+        (Form(HEADER.encode()), "trace_file", "contains no job that ran"),
+        (Form(ROWS.encode(), of="file"), "file", "is not a field of a trace"),
+        (Form(ROWS.encode(), {"colour": "red"}), "colour", "is not a field of a trace"),
+        (Form(ROWS.encode(), {"team": "speech"}), "team", "you are not a member of team 'speech'"),
     ],
 )
-def test_what_cannot_be_read_is_refused_and_nothing_is_kept(ada, form, field, says):
+def test_unreadable_file_is_rejected_and_not_stored(ada, form, field, says):
     answer = ada.post("traces/", form)
 
     assert answer.status_code == 400
@@ -71,19 +71,19 @@ def test_what_cannot_be_read_is_refused_and_nothing_is_kept(ada, form, field, sa
     assert not UploadedTrace.objects.exists()
 
 
-def test_a_body_that_is_no_form_is_refused(ada):
+def test_body_that_is_not_a_form_is_rejected(ada):
     assert ada.post("traces/", {"team": "vision"}).status_code == 415
 
 
-def test_a_file_that_is_too_long_is_refused_before_it_is_read():
+def test_oversized_file_is_rejected_before_reading():
     file = SimpleUploadedFile("week.csv", ROWS.encode())
     file.size = replays.MAX_FILE_BYTES + 1
 
-    with pytest.raises(InvalidField, match="has 67,108,865 bytes, more than the 67,108,864 allowed"):
+    with pytest.raises(InvalidField, match="has 67,108,865 bytes; at most 67,108,864 are allowed"):
         replays.read_uploaded_trace(file)
 
 
-def test_a_file_is_brought_once_for_each_key(ada):
+def test_idempotency_key_uploads_a_file_once(ada):
     first, again = (ada.post("traces/", WEEK, Idempotency_Key="k") for _ in range(2))
 
     assert again.json() == first.json() and again.headers["Idempotency-Replayed"] == "true"
@@ -91,7 +91,7 @@ def test_a_file_is_brought_once_for_each_key(ada):
     assert UploadedTrace.objects.count() == 1
 
 
-def test_answers_are_as_described(ada):
+def test_responses_match_the_schema(ada):
     schema = api_root.openapi_schema()
     made = ada.post("traces/", WEEK)
     here = made.headers["Location"]
@@ -104,16 +104,16 @@ def test_answers_are_as_described(ada):
     assert list(body) == ["multipart/form-data"]
 
 
-# --- quotas of a trace whose teams are known beforehand
+# --- quotas of a trace with known teams
 
 
-def test_a_quota_of_a_drawn_traces_team_is_checked_when_it_is_asked_for(ada):
-    wish = {"trace": "acme:kalos", "policies": ["fifo"], "jobs": 20}
+def test_quota_team_of_a_drawn_trace_is_checked_at_request_time(ada):
+    fields = {"trace": "acme:kalos", "policies": ["fifo"], "jobs": 20}
 
-    refused = ada.post("simulations/", wish | {"quota": [{"team": "vision", "gpus": 8}]})
+    refused = ada.post("simulations/", fields | {"quota": [{"team": "vision", "gpus": 8}]})
 
     assert refused.status_code == 400
-    assert refused.json() == {"quota": ["nobody in the trace is of team 'vision'; there are t0 to t11"]}
-    asked = ada.post("simulations/", wish | {"quota": [{"team": f"t{n}", "gpus": 800} for n in range(12)]})
+    assert refused.json() == {"quota": ["the trace has no team 'vision'; the teams are t0 to t11"]}
+    response = ada.post("simulations/", fields | {"quota": [{"team": f"t{n}", "gpus": 800} for n in range(12)]})
     run_simulation_once(clock.now)
-    assert ada.get(f"simulations/{asked.json()['id']}/").json()["error"] == ""
+    assert ada.get(f"simulations/{response.json()['id']}/").json()["error"] == ""

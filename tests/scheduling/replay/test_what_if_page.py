@@ -1,4 +1,4 @@
-"""What if: asking on the page, watching, comparing, taking along; and whose replays are whose to see."""
+"""The page "What if": requesting, watching, comparing and downloading replays, and which replays a user may see."""
 
 import csv
 import io
@@ -49,7 +49,7 @@ def done(asked):
 # --- figures
 
 
-def test_the_best_is_marked_where_one_is_better_and_shares_are_of_the_widest():
+def test_best_value_is_marked_and_bars_scale_to_the_largest():
     delay = comparison_row("mean", "s", [10.0, 40.0, None])
     use = comparison_row("utilisation", "%", [50.0, 80.0], least=False)
 
@@ -67,20 +67,20 @@ def test_the_best_is_marked_where_one_is_better_and_shares_are_of_the_widest():
     ("value", "unit", "said"),
     [
         (90061, "s", "1-01:01:01"),
-        (12.345, "%", "12.3 %"),
+        (12.345, "%", "12.3%"),
         (0.5, "ratio", "0.500"),
         (1234.5, "h", "1,234"),
         (7, "", "7"),
     ],
 )
-def test_figures_are_said_in_their_units(value, unit, said):
+def test_figures_are_formatted_with_units(value, unit, said):
     assert format_figure(value, unit) == said
 
 
-# --- asking
+# --- requesting
 
 
-def test_a_replay_is_asked_for_and_leads_to_its_page(people):
+def test_requested_replay_redirects_to_its_page(people):
     answer = browser("ada").post("/what-if/", ASKED)
 
     made = Simulation.objects.get()
@@ -89,19 +89,19 @@ def test_a_replay_is_asked_for_and_leads_to_its_page(people):
     assert made.user.username == "ada"
 
 
-def test_our_own_history_keeps_what_belongs_to_it(people):
+def test_own_history_keeps_its_parameters(people):
     browser("ada").post("/what-if/", ASKED | {"trace": "history", "days": "7", "cluster": "seren", "nodes": "8"})
 
     params = Simulation.objects.get().params
     assert (params["cluster"], params["days"], params["nodes"]) == ("seren", 7, 8)
-    assert "jobs" not in params and params["teams"]  # others' jobs are not hers to replay
+    assert "jobs" not in params and params["teams"]  # she may not replay jobs of other teams
 
 
 @pytest.mark.parametrize(
     ("field", "value", "sentence"),
     [
         ("policies", [], "This field is required"),
-        ("policies", ["fifo", "easy", "sjf", "acme", "fair"], "at most 4 can be compared"),
+        ("policies", ["fifo", "easy", "sjf", "acme", "fair"], "at most 4 allowed"),
         ("policies", ["lottery"], "lottery is not one of the available choices"),
         ("jobs", "0", "greater than or equal to 1"),
         ("faults", "gremlins=3", "gremlins"),
@@ -110,7 +110,7 @@ def test_our_own_history_keeps_what_belongs_to_it(people):
         ("team", "evaluation", "evaluation is not one of the available choices"),
     ],
 )
-def test_what_cannot_be_is_said_and_nothing_is_asked(people, field, value, sentence):
+def test_invalid_form_shows_errors_and_creates_no_replay(people, field, value, sentence):
     answer = browser("ada").post("/what-if/", ASKED | {field: value})
 
     assert answer.status_code == 400
@@ -118,26 +118,26 @@ def test_what_cannot_be_is_said_and_nothing_is_asked(people, field, value, sente
     assert not Simulation.objects.exists()
 
 
-def test_too_many_at_once_is_said(people):
+def test_too_many_replays_are_reported(people):
     ada = browser("ada")
     for _ in range(simulation_actions.MAX_UNFINISHED_PER_USER):
         ada.post("/what-if/", ASKED)
 
-    assert "have not ended yet" in text(ada.post("/what-if/", ASKED))
+    assert "unfinished simulations" in text(ada.post("/what-if/", ASKED))
 
 
-def test_a_viewer_reads_and_asks_for_nothing(asked):
+def test_viewer_can_read_but_not_request(asked):
     grace = browser("grace")
 
     assert asked.public_id in text(grace.get("/what-if/"))
-    assert "needs the role researcher" in text(grace.get("/what-if/"))
+    assert "requires the role researcher" in text(grace.get("/what-if/"))
     assert grace.post("/what-if/", ASKED).status_code == 400
 
 
-# --- whose
+# --- permissions
 
 
-def test_a_replay_of_another_team_is_not_there(done):
+def test_replay_of_another_team_is_not_found(done):
     ben = browser("ben")
 
     assert done.public_id not in text(ben.get("/what-if/"))
@@ -146,7 +146,7 @@ def test_a_replay_of_another_team_is_not_there(done):
     assert ben.post(f"/what-if/{done.public_id}/cancel/").status_code == 404
 
 
-def test_who_asked_or_operates_may_cancel(asked):
+def test_requester_or_operator_may_cancel(asked):
     assert "Cancel" not in text(browser("grace").get(f"/what-if/{asked.public_id}/"))
     browser("grace").post(f"/what-if/{asked.public_id}/cancel/")
     asked.refresh_from_db()
@@ -155,13 +155,13 @@ def test_who_asked_or_operates_may_cancel(asked):
     browser("olga").post(f"/what-if/{asked.public_id}/cancel/")
     asked.refresh_from_db()
     assert asked.state == "CANCELLED"
-    assert "has ended" in text(browser("olga").post(f"/what-if/{asked.public_id}/cancel/", follow=True))
+    assert "has already ended" in text(browser("olga").post(f"/what-if/{asked.public_id}/cancel/", follow=True))
 
 
 # --- watching and comparing
 
 
-def test_a_page_that_waits_hears_of_its_topic_and_one_that_ended_no_longer(asked):
+def test_page_of_a_running_replay_refreshes_until_it_ends(asked):
     page = text(browser("ada").get(f"/what-if/{asked.public_id}/"))
     run_simulation_once(clock.now)
     after = text(browser("ada").get(f"/what-if/{asked.public_id}/"))
@@ -170,7 +170,7 @@ def test_a_page_that_waits_hears_of_its_topic_and_one_that_ended_no_longer(asked
     assert "data-topics" not in after and "<progress" not in after
 
 
-def test_the_result_compares_the_policies(done):
+def test_result_compares_the_policies(done):
     page = text(browser("grace").get(f"/what-if/{done.public_id}/"))
 
     for word in ("Queue delay", "Completion time", "utilisation", "preemptions", "Jain over users", "fifo", "easy"):
@@ -178,7 +178,7 @@ def test_the_result_compares_the_policies(done):
     assert len(sections(done.result["runs"])[0].rows) > 4  # by kind too
 
 
-def test_two_replays_are_compared_by_address_and_told_apart(done):
+def test_two_replays_are_compared_by_url_and_distinguished(done):
     browser("ada").post("/what-if/", ASKED | {"policies": ["fifo"], "nodes": "40"})
     run_simulation_once(clock.now)
     other = Simulation.objects.first()
@@ -188,19 +188,19 @@ def test_two_replays_are_compared_by_address_and_told_apart(done):
     assert f"fifo {done.public_id}" in page and f"fifo {other.public_id}" in page
 
 
-def test_it_can_be_taken_along(done):
+def test_result_can_be_downloaded(done):
     ada = browser("ada")
 
-    told = ada.get(f"/what-if/export.json?of={done.public_id}").json()["runs"]
+    exported = ada.get(f"/what-if/export.json?of={done.public_id}").json()["runs"]
     table = list(csv.reader(io.StringIO(text(ada.get(f"/what-if/export.csv?of={done.public_id}")))))
 
-    assert [one["policy"] for one in told] == ["fifo", "easy"]
+    assert [one["policy"] for one in exported] == ["fifo", "easy"]
     assert table[0] == ["section", "figure", "unit", "fifo", "easy"]
-    assert float(table[1][3]) == pytest.approx(told[0]["queue_s"]["mean"], rel=1e-4)
-    assert table == list(csv_rows(["fifo", "easy"], sections(told)))
+    assert float(table[1][3]) == pytest.approx(exported[0]["queue_s"]["mean"], rel=1e-4)
+    assert table == list(csv_rows(["fifo", "easy"], sections(exported)))
 
 
-def test_what_was_not_asked_for_is_not_there(people):
+def test_invalid_comparison_or_export_is_not_found(people):
     ada = browser("ada")
 
     assert ada.get("/what-if/compare/").status_code == 404
@@ -208,7 +208,7 @@ def test_what_was_not_asked_for_is_not_there(people):
     assert ada.get("/what-if/export.xml?of=a").status_code == 404
 
 
-def test_the_pages_ask_as_often_for_many_as_for_one(done, django_assert_num_queries):
+def test_number_of_queries_does_not_depend_on_replays(done, django_assert_num_queries):
     ada = browser("ada")
     for _ in range(3):
         ada.post("/what-if/", ASKED)

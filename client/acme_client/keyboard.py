@@ -1,4 +1,4 @@
-"""One key of a terminal, without waiting for Enter."""
+"""Reads single keys from a terminal, without waiting for Enter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def cbreak_mode() -> Iterator[None]:
-    """Keys come at once and are not shown; afterwards the terminal is as it was."""
+    """Deliver keys at once and do not echo them; afterwards restore the terminal."""
     try:
         import termios
         import tty
@@ -28,12 +28,12 @@ def cbreak_mode() -> Iterator[None]:
 
 
 def wait_for_key(keys: str, within_s: float) -> bool:
-    """Whether one of them comes within so many seconds."""
-    until = time.monotonic() + within_s
-    while (left := until - time.monotonic()) > 0:
+    """Whether one of these keys is pressed within so many seconds."""
+    deadline = time.monotonic() + within_s
+    while (remaining := deadline - time.monotonic()) > 0:
         if not sys.stdin.isatty():
-            time.sleep(left)
+            time.sleep(remaining)
             return False
-        if select.select([sys.stdin], [], [], left)[0] and sys.stdin.read(1) in keys:
+        if select.select([sys.stdin], [], [], remaining)[0] and sys.stdin.read(1) in keys:
             return True
     return False

@@ -1,10 +1,10 @@
-"""`acme exec COMMAND`: the same command, which can be asked where its ranks stand.
+"""`acme exec COMMAND`: run a command so that the stacks of its ranks can be requested.
 
-The command gets every signal that we get, and its end is ours. Below us the signal for stacks is ignored by whoever has
-no use for it, so a shell or a launcher outlives it; Python programs get a handler (`site/sitecustomize.py`), unless
-they have one for that signal. Slurm sends a signal to its own tasks alone, so we pass it on to whoever listens; of
-Python processes that do not, `py-spy` tells the stacks where it is installed. The first rank tells Acme that it may
-ask.
+The command gets every signal that this process gets, and its exit code becomes ours. Processes below ignore the signal
+for stacks unless they handle it, so shells and launchers survive it. Python programs get a handler
+(`site/sitecustomize.py`), unless they have their own. Slurm signals only its own tasks, so the signal is passed on to
+processes with a handler; for other Python processes `py-spy` prints the stacks, if it is installed. The first rank
+announces to Acme that stacks can be requested.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ SITE_DIRECTORY = Path(__file__).parent / "site"
 FORWARDED_SIGNALS = ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "CONT", "WINCH")
 EXIT_CANNOT_START = 127
 PY_SPY_TIMEOUT_S = 20.0
-ANNOUNCE_TIMEOUT_S = 300.0  # with a server that does not answer
+ANNOUNCE_TIMEOUT_S = 300.0  # with a server that is not responding
 
 
 def run_wrapped_command(command: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
-    """Run it, and return its exit code; by a signal, 128 and the signal, as shells do."""
+    """Run the command and return its exit code; 128 plus the signal after a signal, like shells."""
     word = environment.get(stacks.SIGNAL_VARIABLE) or stacks.DEFAULT_SIGNAL
     number = stacks.signal_number(word)
     if number:
-        signal.signal(number, signal.SIG_IGN)  # inherited: nobody below dies of it
+        signal.signal(number, signal.SIG_IGN)  # inherited, so no child dies of it
     try:
-        child = subprocess.Popen(command, env=_child_environment(environment, word))  # noqa: S603 - that is its purpose
+        child = subprocess.Popen(command, env=_child_environment(environment, word))  # noqa: S603 - running a command is its purpose
     except OSError as error:
         print(f"acme exec: {command[0]}: {error.strerror}", file=sys.stderr)
         return EXIT_CANNOT_START
@@ -54,7 +54,7 @@ def run_wrapped_command(command: Sequence[str], environment: Mapping[str, str] =
 
 def _child_environment(environment: Mapping[str, str], word: str) -> dict[str, str]:
     path = [str(SITE_DIRECTORY), *filter(None, [environment.get("PYTHONPATH", "")])]
-    # Lines reach the log as they are written: a hang of who writes by blocks is found late, or never
+    # Unbuffered, so lines reach the log at once; with block buffering a hang would be detected late, or never
     return {
         "PYTHONUNBUFFERED": "1",
         **environment,
@@ -73,16 +73,16 @@ def _forward_signal(number: int, child: int) -> None:
 
 
 def _request_stacks(number: int) -> None:
-    """Everybody below us: who listens gets the signal, of other Python processes py-spy tells."""
-    mute = []
+    """Pass the signal on to all descendants with a handler; use py-spy for other Python processes."""
+    without_handler = []
     for pid in stacks.descendants(os.getpid()):
         if stacks.catches_signal(pid, number):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
         elif stacks.is_python_process(pid):
-            mute.append(pid)
-    if mute and (spy := shutil.which("py-spy")):
-        threading.Thread(target=_dump_with_py_spy, args=(spy, mute), daemon=True).start()
+            without_handler.append(pid)
+    if without_handler and (spy := shutil.which("py-spy")):
+        threading.Thread(target=_dump_with_py_spy, args=(spy, without_handler), daemon=True).start()
 
 
 def _dump_with_py_spy(spy: str, pids: Sequence[int]) -> None:
@@ -95,22 +95,22 @@ def _dump_with_py_spy(spy: str, pids: Sequence[int]) -> None:
 
 
 def announce_stacks(word: str, environment: Mapping[str, str], transport: httpx.BaseTransport | None = None) -> bool:
-    """The first rank says, once, that its attempt can be asked; while nobody whom the signal reaches dies of it."""
+    """Announce once, on the first rank, that stacks can be requested, as long as the signal kills no process."""
     url, token = environment.get("ACME_URL", ""), environment.get("ACME_PROGRESS_TOKEN", "")
     if not (url and token) or any(environment.get(name, "0") != "0" for name in stacks.RANK_VARIABLES):
         return False
-    said = stacks.slurm_signal_spec(word, environment)
-    until = time.monotonic() + ANNOUNCE_TIMEOUT_S
+    signal_spec = stacks.slurm_signal_spec(word, environment)
+    deadline = time.monotonic() + ANNOUNCE_TIMEOUT_S
     headers = {"Authorization": f"Bearer {token}", "User-Agent": "acme-client"}
     with httpx.Client(base_url=f"{url.rstrip('/')}/api/v1/", headers=headers, timeout=20, transport=transport) as http:
-        while stacks.is_signal_safe(said, environment):
+        while stacks.is_signal_safe(signal_spec, environment):
             try:
-                answer = http.post("progress/", json={"stacks": said})
+                response = http.post("progress/", json={"stacks": signal_spec})
             except httpx.HTTPError:
-                answer = None
-            if answer is not None and (answer.is_success or answer.status_code < 500):
-                return answer.is_success
-            if time.monotonic() > until:
+                response = None
+            if response is not None and (response.is_success or response.status_code < 500):
+                return response.is_success
+            if time.monotonic() > deadline:
                 return False
             time.sleep(5)
     return False

@@ -1,7 +1,7 @@
-"""What the simulated cluster writes, read by the diagnosis: an honest check of both, for neither knows the other.
+"""Logs of the simulated cluster read by the diagnosis: a fair test of both, because neither knows the other.
 
-The sentences of endings.py are never to be tuned to signatures, nor the other way round. What is missed is listed by
-`python -m tests.cluster.test_told_and_found`, and the floor below is what was measured less a little.
+The texts of `failure_messages.py` must never be tuned to signatures, nor the other way round. Misses are listed by
+`python -m tests.cluster.test_diagnosis_of_simulated_logs`; the floor below is slightly less than the measured result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scheduling.slurmsim.values import SlurmJob
 from .make import NODES, NOW, request
 
 SEEDS = range(4)
-# The label of a reason that is not its name in another spelling
+# Labels of reasons that are not the reason's name in another spelling
 LABELS = {
     "nvlink_error": "NVLinkError",
     "cuda_error": "CUDAError",
@@ -40,16 +40,18 @@ EXPECTED = {name: LABELS.get(name, name.title().replace("_", "")) for name in RE
 def log_of(reason: str, *, seed: int, nodes: int) -> str:
     hints = {"ACME_KIND": "pretrain", "SIM_DURATION_S": "300"}
     hints["SIM_END"] = "OUT_OF_MEMORY" if reason == "host_oom" else f"FAILED:1:{reason}"
-    asked = request(
+    job_request = request(
         *NODES[:nodes], environment=hints, comment=f"acme:{reason}-{seed}", gpus_per_node=8 if nodes > 1 else 1
     )
-    gpus = {node: tuple(range(asked.gpus_per_node)) for node in NODES[:nodes]}
-    job = SlurmJob(id=7, request=asked, submitted_at=NOW, started_at=NOW, began_at=NOW, nodes=NODES[:nodes], gpus=gpus)
+    gpus = {node: tuple(range(job_request.gpus_per_node)) for node in NODES[:nodes]}
+    job = SlurmJob(
+        id=7, request=job_request, submitted_at=NOW, started_at=NOW, began_at=NOW, nodes=NODES[:nodes], gpus=gpus
+    )
     return "\n".join(lines_until(plan_log(job, simulate_run(job, seed=seed, speed=1.0)), 0, inf)) + "\n"
 
 
-def found() -> Iterator[tuple[str, str, int]]:
-    """Reason, the label that was found, nodes."""
+def diagnosed_logs() -> Iterator[tuple[str, str, int]]:
+    """(reason, label of the diagnosis, number of nodes) for all reasons."""
     for reason in sorted(REASON_NAMES):
         for nodes in (1, 4):
             for seed in SEEDS:
@@ -58,24 +60,24 @@ def found() -> Iterator[tuple[str, str, int]]:
 
 @pytest.fixture(scope="module")
 def verdicts() -> list[tuple[str, str, int]]:
-    return list(found())
+    return list(diagnosed_logs())
 
 
-def test_most_of_what_is_told_is_found(verdicts):
+def test_most_failures_get_the_right_label(verdicts):
     right = sum(EXPECTED[reason] == label for reason, label, _ in verdicts)
 
     assert right / len(verdicts) >= FLOOR, Counter((r, label) for r, label, _ in verdicts if EXPECTED[r] != label)
 
 
-def test_no_failure_is_taken_for_a_good_end(verdicts):
+def test_no_failure_is_diagnosed_as_success(verdicts):
     assert not [reason for reason, label, _ in verdicts if label == "None"]
 
 
-def test_a_good_run_with_all_its_noise_is_taken_for_one():
+def test_successful_run_with_noise_is_diagnosed_as_success():
     hints = {"ACME_KIND": "pretrain", "SIM_DURATION_S": "3000", "SIM_END": "COMPLETED"}
     for seed in SEEDS:
-        asked = request(*NODES, environment=hints, comment=f"acme:{seed}", gpus_per_node=8)
-        job = SlurmJob(id=7, request=asked, submitted_at=NOW, started_at=NOW, began_at=NOW, nodes=NODES)
+        job_request = request(*NODES, environment=hints, comment=f"acme:{seed}", gpus_per_node=8)
+        job = SlurmJob(id=7, request=job_request, submitted_at=NOW, started_at=NOW, began_at=NOW, nodes=NODES)
 
         text = "\n".join(lines_until(plan_log(job, simulate_run(job, seed=seed, speed=1.0)), 0, inf))
 
@@ -85,8 +87,10 @@ def test_a_good_run_with_all_its_noise_is_taken_for_one():
 FLOOR = 0.9
 
 if __name__ == "__main__":
-    said = list(found())
-    for (reason, label), count in sorted(Counter((r, label) for r, label, _ in said if EXPECTED[r] != label).items()):
-        print(f"{reason:24} taken for {label:20} {count} of {2 * len(SEEDS)}")
-    right = sum(EXPECTED[reason] == label for reason, label, _ in said)
-    print(f"{right} of {len(said)} = {right / len(said):.1%}")
+    results = list(diagnosed_logs())
+    for (reason, label), count in sorted(
+        Counter((r, label) for r, label, _ in results if EXPECTED[r] != label).items()
+    ):
+        print(f"{reason:24} diagnosed as {label:20} {count} of {2 * len(SEEDS)}")
+    right = sum(EXPECTED[reason] == label for reason, label, _ in results)
+    print(f"{right} of {len(results)} = {right / len(results):.1%}")

@@ -1,13 +1,13 @@
-"""The programs' door under load: submissions, reads over a long history, heartbeats.
+"""The REST API under load: submissions, reads over a long history, heartbeats.
 
-    python bench/door.py                 everything; about four minutes on an idle machine with two cores
-    python bench/door.py submit          submissions only; also: reads, heartbeats
-    python bench/door.py reads --history 1000000
+    python bench/api_load.py             everything; about four minutes on an idle machine with two cores
+    python bench/api_load.py submit      only submissions; also: reads, heartbeats
+    python bench/api_load.py reads --history 1000000
 
-It starts an instance of its own, as `make up` does, on a directory and a port of its own. The jobs go to a cluster that
-nobody answers for, so that nothing but the door is measured. Each answer is waited for and is given after the commit.
-The yardsticks run in the same minute on the same server: the same rows by a bare psycopg loop, and by COPY.
-Prints a table to stderr and JSON to stdout.
+It starts its own instance like `make up`, with a separate directory and port. The jobs go to a cluster without a
+server, so that only the API is measured. Each response is awaited and is sent after the commit. The baselines run in
+the same minute on the same server: the same rows by a plain psycopg loop, and by COPY. Prints a table to stderr and
+JSON to stdout.
 """
 
 from __future__ import annotations
@@ -49,30 +49,30 @@ def main() -> None:
     options = parser.parse_args()
     with running(DEMO="0") as (instance, _):
         try:
-            found = measure_parts(BenchInstance(instance), options)
+            figures = measure_parts(BenchInstance(instance), options)
         except SystemExit:
             for log in sorted(instance.place.log.glob("web*.log")):
                 print(f"{log.name} ends:\n{log.read_text()[-3000:]}", file=sys.stderr)
             raise
-    print(format_figures(found), file=sys.stderr)
-    print(json.dumps(found, indent=1))
+    print(format_figures(figures), file=sys.stderr)
+    print(json.dumps(figures, indent=1))
 
 
 def measure_parts(bench: BenchInstance, options: argparse.Namespace) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "machine": {"cores": os.cpu_count(), "load_before": os.getloadavg()[0], "python": platform.python_version()}
     }
     if "submit" in options.parts:
-        found["submit"] = measure_submissions(bench)
+        figures["submit"] = measure_submissions(bench)
     if "heartbeats" in options.parts:
-        found["heartbeats"] = measure_heartbeats(bench)
+        figures["heartbeats"] = measure_heartbeats(bench)
     if "reads" in options.parts:
-        found["reads"] = measure_reads(bench, options.history)
-    return found
+        figures["reads"] = measure_reads(bench, options.history)
+    return figures
 
 
 class BenchInstance:
-    """A running instance with a cluster, a team and its people."""
+    """A running instance with a cluster, a team and its users."""
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
@@ -88,8 +88,8 @@ class BenchInstance:
         self.connection = connection
         api_make.team("bench")
         self.cluster = api_make.cluster("bench", nodes=1000)
-        people = [api_make.person(f"bench{n}", "bench") for n in range(CLIENTS)]
-        self.tokens = [api_make.token(person) for person in people]
+        users = [api_make.person(f"bench{n}", "bench") for n in range(CLIENTS)]
+        self.tokens = [api_make.token(person) for person in users]
         connection.close()
 
     def url(self) -> str:
@@ -98,25 +98,25 @@ class BenchInstance:
         return read_file(self.instance.place.env)["DATABASE_URL"]
 
     def cpu_s(self) -> dict[str, float]:
-        """Processor seconds so far of each program with all its children."""
+        """Return the CPU seconds of each program so far, including all its children."""
         pids = self.instance.pids()
         return {name: sum(_process_cpu_s(pid) for pid in _process_tree(root)) for name, root in pids.items()}
 
 
 def _process_tree(root: int) -> list[int]:
-    found = [root]
-    for pid in found:
+    figures = [root]
+    for pid in figures:
         for task in Path(f"/proc/{pid}/task").glob("*/children"):
             with suppress(OSError):
-                found += map(int, task.read_text().split())
-    return found
+                figures += map(int, task.read_text().split())
+    return figures
 
 
 def _process_cpu_s(pid: int) -> float:
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return 0.0  # it has just ended
+        return 0.0  # the process has just ended
     return sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
@@ -128,7 +128,7 @@ def measure_submissions(bench: BenchInstance) -> dict[str, Any]:
     singles = (build_request("POST", "/api/v1/jobs/", token, body) for token in itertools.cycle(bench.tokens))
     many = json.dumps({"jobs": [JOB_REQUEST] * JOBS_PER_BULK}).encode()
     bulk = (build_request("POST", "/api/v1/jobs/bulk/", token, many) for token in itertools.cycle(bench.tokens))
-    load.run_load(bench.home, singles, connections=CLIENTS, count=100)  # everything imported, everything connected
+    load.run_load(bench.home, singles, connections=CLIENTS, count=100)  # warm up: imports and connections
     single, cost = _measure_with_cpu(bench, SINGLE_SUBMISSIONS, lambda: load.run_load(
         bench.home, singles, connections=CLIENTS, count=SINGLE_SUBMISSIONS, check=_check_created))  # fmt: skip
     bulked, bulk_cost = _measure_with_cpu(bench, JOBS_PER_BULK * BULK_SUBMISSIONS, lambda: load.run_load(
@@ -157,10 +157,10 @@ def measure_submissions(bench: BenchInstance) -> dict[str, Any]:
 def _measure_with_cpu(
     bench: BenchInstance, jobs: int, work: Callable[[], load.LoadResult]
 ) -> tuple[load.LoadResult, dict[str, float]]:
-    """What it came to, and the processor time of each program for one job."""
+    """Run the work; return its result, and the CPU time of each program per job."""
     before = bench.cpu_s()
-    found = work()
-    return found, {name: round(1000 * (now - before.get(name, 0)) / jobs, 3) for name, now in bench.cpu_s().items()}
+    figures = work()
+    return figures, {name: round(1000 * (now - before.get(name, 0)) / jobs, 3) for name, now in bench.cpu_s().items()}
 
 
 def _check_created(status: int, body: bytes) -> None:
@@ -172,16 +172,16 @@ SampleRows = dict[str, tuple[list[str], list[Any]]]
 
 
 def sample_rows(bench: BenchInstance) -> SampleRows:
-    """One job and its event, as the door wrote them: names and values of all columns but the key."""
-    found: SampleRows = {}
+    """Return one job and its event as the API wrote them: names and values of all columns except the key."""
+    figures: SampleRows = {}
     with psycopg.connect(bench.url()) as session:
         for name in ("jobs_job", "jobs_event"):
             cursor = session.execute(f"SELECT * FROM {name} ORDER BY id DESC LIMIT 1")
             row = cursor.fetchone()
             assert row and cursor.description
             pairs = [(d.name, v) for d, v in zip(cursor.description, row, strict=True) if d.name != "id"]
-            found[name] = ([n for n, _ in pairs], [_adapt_value(v) for _, v in pairs])
-    return found
+            figures[name] = ([n for n, _ in pairs], [_adapt_value(v) for _, v in pairs])
+    return figures
 
 
 def _adapt_value(value: Any) -> Any:
@@ -191,16 +191,16 @@ def _adapt_value(value: Any) -> Any:
 
 
 def measure_raw_inserts(bench: BenchInstance, rows: SampleRows, count: int) -> float:
-    """Rows a second: the same number of connections, for each job two INSERTs and a COMMIT; nothing is checked."""
+    """Return rows per second with the same number of connections: two INSERTs and a COMMIT per job, no checks."""
     texts = {
         name: f"INSERT INTO {name} ({', '.join(names)}) VALUES ({', '.join(['%s'] * len(names))}) RETURNING id"
         for name, (names, _) in rows.items()
     }
     numbers = itertools.count()
 
-    def insert_rows(mine: int) -> None:
+    def insert_rows(count_per_thread: int) -> None:
         with psycopg.connect(bench.url()) as session:
-            for _ in range(mine):
+            for _ in range(count_per_thread):
                 job = session.execute(texts["jobs_job"], _row_values(rows["jobs_job"], public_id=f"l{next(numbers)}"))
                 event = _row_values(rows["jobs_event"], job_id=job.fetchone()[0])
                 session.execute(texts["jobs_event"], event)
@@ -211,7 +211,7 @@ def measure_raw_inserts(bench: BenchInstance, rows: SampleRows, count: int) -> f
 
 
 def measure_raw_copy(bench: BenchInstance, rows: SampleRows, count: int) -> float:
-    """Rows a second: one COPY of all jobs and one of all events, one COMMIT for each request's worth of them."""
+    """Return rows per second with one COPY of all jobs and one of all events, and one COMMIT per bulk request."""
     with psycopg.connect(bench.url()) as session:
 
         def copy_rows() -> None:
@@ -248,14 +248,14 @@ def _elapsed_s(work: Callable[[], object]) -> float:
 
 
 def measure_reads(bench: BenchInstance, large: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for history, live in ((10_000, 500), (large, 50_000)):
         fill_history(bench, history, live)
-        found[f"{history}"] = {name: _measure_read(bench, asked) for name, asked in read_requests(bench).items()}
-    small, big = found["10000"], found[f"{large}"]
+        figures[f"{history}"] = {name: _measure_read(bench, request) for name, request in read_requests(bench).items()}
+    small, big = figures["10000"], figures[f"{large}"]
     for what in ("p95_ms", "cpu_ms"):
-        found[f"growth_{what}"] = {name: round(big[name][what] / small[name][what], 2) for name in big}
-    return found
+        figures[f"growth_{what}"] = {name: round(big[name][what] / small[name][what], 2) for name in big}
+    return figures
 
 
 def read_paths(bench: BenchInstance) -> dict[str, str]:
@@ -273,7 +273,7 @@ def read_paths(bench: BenchInstance) -> dict[str, str]:
         "last started": "/api/v1/jobs/?ordering=-started_at",
         "highest priority": "/api/v1/jobs/?ordering=-priority",
         "by name": "/api/v1/jobs/?ordering=name",
-        "of nobody": "/api/v1/jobs/?user=bench-nobody",
+        "of an unknown user": "/api/v1/jobs/?user=bench-nobody",
         "what no name contains": "/api/v1/jobs/?name__contains=nosuch",
         "a small cluster": "/api/v1/jobs/?cluster=bench",
         "one job": f"/api/v1/jobs/{row[0]}/",
@@ -281,12 +281,12 @@ def read_paths(bench: BenchInstance) -> dict[str, str]:
 
 
 def read_requests(bench: BenchInstance) -> dict[str, bytes]:
-    asked = {name: build_request("GET", path, bench.tokens[0]) for name, path in read_paths(bench).items()}
-    return asked | {"home page": build_request("GET", "/", "", Cookie=f"sessionid={create_session(bench)}")}
+    request = {name: build_request("GET", path, bench.tokens[0]) for name, path in read_paths(bench).items()}
+    return request | {"home page": build_request("GET", "/", "", Cookie=f"sessionid={create_session(bench)}")}
 
 
 def create_session(bench: BenchInstance) -> str:
-    """Of one of the people, as signing in makes it."""
+    """Create the session of one of the users, as a login does."""
     from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY, get_user_model
     from django.contrib.sessions.backends.db import SessionStore
 
@@ -299,11 +299,11 @@ def create_session(bench: BenchInstance) -> str:
     return str(store.session_key)
 
 
-def _measure_read(bench: BenchInstance, asked: bytes) -> dict[str, float]:
-    """With the processor time that web and database spent on one, whoever else was busy."""
-    load.run_load(bench.home, itertools.repeat(asked), connections=1, count=10)
+def _measure_read(bench: BenchInstance, request: bytes) -> dict[str, float]:
+    """Measure a read, with the CPU time of web and database per request, also if the machine is busy."""
+    load.run_load(bench.home, itertools.repeat(request), connections=1, count=10)
     before = bench.cpu_s()
-    measured = load.run_load(bench.home, itertools.repeat(asked), connections=1, count=READ_COUNT, check=_check_ok)
+    measured = load.run_load(bench.home, itertools.repeat(request), connections=1, count=READ_COUNT, check=_check_ok)
     spent = sum(now - before.get(name, 0) for name, now in bench.cpu_s().items() if name.startswith(("web", "post")))
     return measured.figures() | {"cpu_ms": round(1000 * spent / READ_COUNT, 2)}
 
@@ -341,17 +341,17 @@ FROM made WHERE started_at IS NOT NULL
 
 
 def fill_history(bench: BenchInstance, finished: int, live: int) -> None:
-    """So many finished jobs and so many waiting or running ones, on a cluster that is only observed."""
+    """Create finished jobs, and pending or running ones, on a cluster that is only observed."""
     from tests.jobs.api import api_make
 
     history = api_make.cluster("history", nodes=0)
     type(history).objects.filter(pk=history.pk).update(mode="observe")
     team = api_make.team("bench")
-    people = list(team.memberships.values_list("user_id", flat=True))
+    users = list(team.memberships.values_list("user_id", flat=True))
     bench.connection.close()
-    places = {"cluster": history.pk, "team": team.pk, "people": people}
+    places = {"cluster": history.pk, "team": team.pk, "people": users}
     with psycopg.connect(bench.url(), autocommit=True) as session:
-        # With all that the loops have said of them since
+        # Including everything that the loops have added since
         session.execute("TRUNCATE jobs_job, jobs_attempt CASCADE")
         with without_indexes(session):
             for first in range(1, finished + live + 1, 100_000):
@@ -364,13 +364,13 @@ def fill_history(bench: BenchInstance, finished: int, live: int) -> None:
 
 @contextmanager
 def without_indexes(session: psycopg.Connection) -> Iterator[None]:
-    """Without references being looked up, and without indexes, which are made again at the end: five times as quick."""
-    found = session.execute(
+    """Disable foreign key checks and drop the indexes, then recreate them: five times as fast."""
+    figures = session.execute(
         "SELECT indexrelid::regclass::text, pg_get_indexdef(indexrelid) FROM pg_index i"
         " WHERE indrelid IN ('jobs_job'::regclass, 'jobs_attempt'::regclass)"
         " AND NOT EXISTS (SELECT FROM pg_constraint c WHERE c.conindid = i.indexrelid)"
     ).fetchall()
-    for name, _ in found:
+    for name, _ in figures:
         session.execute(f"DROP INDEX {name}")
     session.execute("SET session_replication_role = replica")
     try:
@@ -378,7 +378,7 @@ def without_indexes(session: psycopg.Connection) -> Iterator[None]:
     finally:
         session.execute("SET session_replication_role = DEFAULT")
         session.execute("SET maintenance_work_mem = '256MB'")
-        for _, definition in found:
+        for _, definition in figures:
             session.execute(definition)
 
 
@@ -386,8 +386,8 @@ def without_indexes(session: psycopg.Connection) -> Iterator[None]:
 
 
 def measure_heartbeats(bench: BenchInstance) -> dict[str, Any]:
-    """As many as are answered, then the pace of ten thousand running attempts, one in ten seconds each."""
-    fill_history(bench, 0, RUNNING_ATTEMPTS * 10)  # every tenth of them runs
+    """Measure the maximum rate, then the rate of ten thousand running attempts with a heartbeat every ten seconds."""
+    fill_history(bench, 0, RUNNING_ATTEMPTS * 10)  # every tenth job runs
     flood = load.run_load(bench.home, heartbeat_requests(bench), connections=64, count=HEARTBEAT_COUNT, check=_check_ok)
     before, began = bench.cpu_s(), time.perf_counter()
     paced = load.run_load(
@@ -410,7 +410,7 @@ def measure_heartbeats(bench: BenchInstance) -> dict[str, Any]:
 def heartbeat_requests(bench: BenchInstance) -> Iterator[bytes]:
     from jobs.actions import progress
 
-    # The instance's own key signs the tokens
+    # The tokens are signed with the instance's own key
     keys = [f"h{n}.1" for n in range(10, RUNNING_ATTEMPTS * 10 + 1, 10)]
     tokens = [progress.run_token(key) for key in keys]
     for step in itertools.count(1):
@@ -421,12 +421,12 @@ def heartbeat_requests(bench: BenchInstance) -> Iterator[bytes]:
             yield build_request("POST", "/api/v1/progress/", token, body)
 
 
-# --- the table
+# --- output
 
 
-def format_figures(found: dict[str, Any], indent: str = "") -> str:
+def format_figures(figures: dict[str, Any], indent: str = "") -> str:
     lines = []
-    for name, value in found.items():
+    for name, value in figures.items():
         if isinstance(value, dict) and any(isinstance(one, dict) for one in value.values()):
             lines += [f"{indent}{name}", format_figures(value, indent + "  ")]
         elif isinstance(value, dict):

@@ -1,8 +1,8 @@
-"""What policies bring, beside what their papers claim:  python bench/claims.py PHILLY [OPENB] [--json FILE]
+"""Gains of policies next to the claims of their papers:  python bench/policy_gains.py PHILLY [OPENB] [--json FILE]
 
-PHILLY is the week of bench/simulator.py, OPENB the pods of Alibaba's openb 2023 (normalised alike). Each row is how
-many times shorter the mean completion is than under strict FIFO on the same input in the same run. Queues decide it:
-the same week is replayed on fewer and fewer nodes, as a policy can only shorten waiting that is there.
+PHILLY is the week of bench/simulator.py, OPENB the pods of Alibaba's openb 2023 (normalised alike). Each row shows how
+many times shorter the mean completion is than under strict FIFO on the same input in the same run. The gain depends on
+queues: the same week is replayed on fewer and fewer nodes, because a policy can only shorten existing waits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jobs.traces.files import read_trace
 from scheduling.replay import acme_trace, report
 from scheduling.replay.run import ReplaySetting, run_policy
 
-# policy, the paper's claim against its baseline
+# policy: the paper's claim against its baseline
 PAPER_CLAIMS = {
     "sjf": "2.5x on Philly, two months, per virtual cluster (Helios' notebook)",
     "srtf": "2.8x on Philly, two months, per virtual cluster (Helios' notebook)",
@@ -55,14 +55,14 @@ def compare_policies(week):
     ]
     for policy, claim in PAPER_CLAIMS.items():
         if claim:
-            print(f"  {policy} is said to bring {claim}")
+            print(f"  {policy}: the paper claims {claim}")
     return rows
 
 
 def compare_cpu_sharing(pods):
-    """CPUs counted hard, as most schedulers do, and given back as Synergy-Tune does; both with the same jobs.
+    """Compare CPUs as a hard limit, as in most schedulers, with CPUs returned by Synergy-Tune; both with the same jobs.
 
-    An upper bound for Tune: nobody runs slower here on fewer CPUs, because no trace says how much slower.
+    An upper bound for Tune: jobs do not run slower here on fewer CPUs, because no trace says how much slower.
     """
     print("\nCPUs beside GPUs (Synergy, OSDI'22: up to 3.4x), openb pods with GPUs, nodes of 8 GPUs and 48 CPUs")
     with_gpus = pods.rows(((pods.gpus > 0) & (pods.cpus <= 48)).nonzero()[0])
@@ -79,13 +79,13 @@ def compare_cpu_sharing(pods):
 
 
 if __name__ == "__main__":
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("philly")
-    asked.add_argument("openb", nargs="?")
-    asked.add_argument("--json", metavar="FILE")
-    given = asked.parse_args()
-    figures = {"ordering": compare_policies(read_trace(given.philly))}
-    if given.openb:
-        figures["synergy"] = compare_cpu_sharing(read_trace(given.openb))
-    if given.json:
-        Path(given.json).write_text(json.dumps(figures, indent=2) + "\n")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("philly")
+    parser.add_argument("openb", nargs="?")
+    parser.add_argument("--json", metavar="FILE")
+    options = parser.parse_args()
+    figures = {"ordering": compare_policies(read_trace(options.philly))}
+    if options.openb:
+        figures["synergy"] = compare_cpu_sharing(read_trace(options.openb))
+    if options.json:
+        Path(options.json).write_text(json.dumps(figures, indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""`acme diagnose`: the server's own engine on a log that lies here. It asks nobody, so it works without a server.
+"""`acme diagnose`: the server's diagnosis engine on a local log. It sends nothing, so it works without a server.
 
 `acme_client/diagnosis` is the server's directory `failures/diagnosis`: a link in the repository, a copy in the wheel.
 """
@@ -9,8 +9,8 @@ import typer
 
 
 def diagnose_files(files: list[str], exit_code: int | None, signal: str | None, as_json: bool) -> int:
-    """Print each answer as soon as it is known; how many files could not be read."""
-    from acme_client.diagnosis import commandline  # its patterns take a second to compile: only who asks pays
+    """Print each diagnosis as soon as it is known; return how many files could not be read."""
+    from acme_client.diagnosis import commandline  # compiling the patterns takes a second, so only this command does it
     from acme_client.diagnosis.values import ExitStatus
 
     ending = ExitStatus(exit_code=exit_code, signal=commandline.signal_number(signal) if signal else None)

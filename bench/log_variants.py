@@ -1,13 +1,12 @@
-"""How often the diagnosis changes its answer when a log changes and its meaning does not.
+"""How often the diagnosis changes its answer if a log changes but its meaning does not.
 
-    python bench/variants.py LABELLED.jsonl... [--leave-out]
+    python bench/log_variants.py LABELLED.jsonl... [--leave-out]
 
-Each log that gets a right answer is read again behind the prefixes of launchers and collectors, between the lines of
-other ranks, before and after what launchers say, and cut to the evidence. An answer that is then neither the label nor
-one that a careful reader could also give is a flip: it is counted, and listed below the table. With `--leave-out` each
-log is read once more by the table without the signature that decided: what the others still say tells how the next
-wording fares that no signature knows by heart. Nothing here is drawn by chance. Labelled logs are never part of this
-repository; `bench/diagnosis.py` says what a line of the JSONL has.
+Each log with a right diagnosis is diagnosed again with the prefixes of launchers and collectors, between the lines of
+other ranks, before and after launcher output, and cut to the evidence. A diagnosis that is then neither the label nor
+another acceptable one is a flip: it is counted, and listed below the table. With `--leave-out` each log is diagnosed
+without the signature that decided: this estimates the result for a wording that no signature matches exactly. Nothing
+here is random. Labelled logs are never part of this repository; `bench/diagnosis.py` describes their format.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from failures.diagnosis.values import FailureCategory
 
 LabelledLog = dict[str, Any]
 LogLines = list[str]
-LogVariant = Callable[[LabelledLog, LogLines], LogLines | None]  # None where the change would change the meaning
+LogVariant = Callable[[LabelledLog, LogLines], LogLines | None]  # None if the change would alter the meaning
 
 LINE_PREFIXES = {
     "srun --label": "3: ",
@@ -80,58 +79,60 @@ SRUN_ERROR_LINES = [
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", type=Path, nargs="+", metavar="LABELLED.jsonl")
-    parser.add_argument("--leave-out", action="store_true", help="read each log without the signature that decided it")
+    parser.add_argument("--leave-out", action="store_true", help="diagnose each log without the signature that decided")
     options = parser.parse_args()
     rows = [row for path in options.paths for row in read_labelled_logs(path)]
     right = [row for row in rows if diagnose_text(row["log"]).root_cause in acceptable_labels(row)]
-    print(f"{len(rows)} logs, {len(right)} of them answered rightly as they stand")
+    print(f"{len(rows)} logs, {len(right)} of them right without changes")
     if options.leave_out:
         print_leave_one_out(right)
         return
     flips = [flip for name, change in log_variants().items() for flip in find_flips(name, change, right)]
     print(f"{len(flips)} flips")
-    for name, row, told in flips:
-        print(f"  {name}: {row.get('id', '?')} {row['root_cause']} → {told}")
+    for name, row, predicted in flips:
+        print(f"  {name}: {row.get('id', '?')} {row['root_cause']} → {predicted}")
 
 
 def find_flips(name: str, change: LogVariant, rows: list[LabelledLog]) -> list[tuple[str, LabelledLog, str]]:
     changed = [(row, lines) for row in rows if (lines := change(row, row["log"].split("\n"))) is not None]
-    told = [(name, row, diagnose_text("\n".join(lines)).root_cause) for row, lines in changed]
-    flips = [flip for flip in told if flip[2] not in acceptable_labels(flip[1])]
+    predicted = [(name, row, diagnose_text("\n".join(lines)).root_cause) for row, lines in changed]
+    flips = [flip for flip in predicted if flip[2] not in acceptable_labels(flip[1])]
     print(f"  {name:18s} {len(changed):5d}  flips {len(flips)}", flush=True)
     return flips
 
 
 class ReducedScanner(Scanner):
-    """The shipped table, deaf to one of its signatures; nothing is compiled anew."""
+    """The shipped scanner without one of its signatures; nothing is compiled again."""
 
     def __init__(self, name: str) -> None:
-        known = shipped_scanner()
-        self.signatures, self.version, self._known = known.signatures, known.version, known
-        self._left_out = {index for index, row in enumerate(known.signatures) if row.name == name}
+        shipped = shipped_scanner()
+        self.signatures, self.version, self._known = shipped.signatures, shipped.version, shipped
+        self._left_out = {index for index, row in enumerate(shipped.signatures) if row.name == name}
 
     def hits(self, block: bytes) -> list[tuple[int, int]]:
         return [hit for hit in self._known.hits(block) if hit[1] not in self._left_out]
 
 
 def print_leave_one_out(rows: list[LabelledLog]) -> None:
-    """Exceptions' names, codes of GPUs and hints stay: a wording nobody knows has them too."""
+    """Remove the deciding signature. Names of exceptions, GPU codes and hints stay: an unknown wording has them too."""
     named = {
         row.name
         for row in shipped_scanner().signatures
         if row.name not in (PYTHON_EXCEPTION, DCGM) and "hint-" not in row.name
     }
     decided = [(row, answer.evidence[0].signature) for row in rows if (answer := diagnose_text(row["log"])).evidence]
-    told = [
+    predicted = [
         (row, name, diagnose_text(row["log"], scanner=ReducedScanner(name)).root_cause)
         for row, name in decided
         if name in named
     ]
-    lost = [one for one in told if one[2] not in acceptable_labels(one[0])]
+    lost = [one for one in predicted if one[2] not in acceptable_labels(one[0])]
     silent = sum(other in (NONE, UNKNOWN) for _, _, other in lost)
     blamed = sum(_is_infrastructure_label(row["root_cause"]) and _is_user_label(other) for row, _, other in lost)
-    print(f"{len(told)} rest on a signature; without it {len(told) - len(lost)} stay right, {silent} fall silent")
-    print(f"{blamed} times the user is told of what was infrastructure")
+    print(
+        f"{len(predicted)} depend on a signature; without it {len(predicted) - len(lost)} stay right, {silent} unknown"
+    )
+    print(f"{blamed} infrastructure failures are blamed on the user")
     for row, name, other in sorted(lost, key=lambda one: (one[1], str(one[0].get("id")))):
         print(f"  {name}: {row.get('id', '?')} {row['root_cause']} → {other}")
 

@@ -1,10 +1,10 @@
-"""What it costs to say why, and when:  python bench/waiting.py [--policies NAME,…] [--json FILE]
+"""The cost of reasons and start estimates:  python bench/explanations.py [--policies NAME,…] [--json FILE]
 
-1,250 nodes, 10,000 waiting and 2,000 running jobs, without quotas and with one for each of 20 teams (that none of them
-fills). For each policy of live clusters: one turn of the engine alone, the same with ranked blockers for everybody,
-the whole answer for one job (who holds what, and the smallest change, tried), and start estimates for all. Goals: a
-turn 100 ms, estimates 1 s. Seconds of this process's own CPU stand beside the wall's: on a busy machine they differ.
-What would take minutes, start estimates under conservative backfilling, is left out (`-`).
+1,250 nodes, 10,000 pending and 2,000 running jobs, without quotas and with one for each of 20 teams (that no team
+fills). For each policy of live clusters: one turn of the engine alone, the same with ranked blockers for all jobs, the
+whole explanation of one job (holders, and the smallest change, tried), and start estimates for all jobs. Goals: 100 ms
+for a turn, 1 s for estimates. CPU seconds of this process are shown next to wall seconds; on a busy machine they
+differ. Start estimates with conservative backfilling would take minutes and are omitted (`-`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from scheduling.replay.start_estimates import start_estimates
 from scheduling.replay.timed_runs import without_gc
 
 TEAM_COUNT = 20
-SLOW_ESTIMATE_POLICIES = ("conservative",)  # that start estimates take
+SLOW_ESTIMATE_POLICIES = ("conservative",)  # start estimates with these take minutes
 
 
 def busy_cluster_snapshot(*, quotas: bool) -> ClusterSnapshot:
@@ -44,7 +44,7 @@ def busy_cluster_snapshot(*, quotas: bool) -> ClusterSnapshot:
         for n, free in enumerate(frees)
     ]  # fmt: skip
     sizes = 1, 1, 1, 2, 4, 8, 64, 512
-    # One object for all who ask for the same, as snapshots have it
+    # One object per distinct request, as in snapshots
     needs = {gpus: ResourceRequest(nodes=1 if gpus < 8 else gpus // 8, gpus=min(gpus, 8), cpus=4) for gpus in sizes}
     waiting = [
         WaitingJob(id=n, name=f"j{n}", team=f"t{n % TEAM_COUNT}", kind=JobKind.OTHER, priority=n % 3, submitted_at=now,
@@ -62,15 +62,15 @@ def busy_cluster_snapshot(*, quotas: bool) -> ClusterSnapshot:
 
 
 def best_wall_and_cpu_time(work, times):
-    """Wall and CPU seconds of the best run, and what it returned. Garbage is not looked for meanwhile: the loop that
-    estimates holds the search back too, and the one that decides rarely comes to it (`acmeweb.startup`)."""
-    took, answer = (float("inf"), float("inf")), None
+    """Return wall and CPU seconds of the best run, and its result. Garbage collection is off: the estimating loop also
+    disables it, and the deciding one rarely triggers it (`acmeweb.startup`)."""
+    took, result = (float("inf"), float("inf")), None
     for _ in range(times):
         with without_gc():
             wall, cpu = time.perf_counter(), time.process_time()
-            answer = work()
+            result = work()
             took = min(took, (time.perf_counter() - wall, time.process_time() - cpu))
-    return took, answer
+    return took, result
 
 
 def measure_policy(policy: str, picture: ClusterSnapshot, times: int) -> dict[str, object]:
@@ -78,7 +78,7 @@ def measure_policy(policy: str, picture: ClusterSnapshot, times: int) -> dict[st
     engine, _ = best_wall_and_cpu_time(lambda: engine_after_turn(picture, rules()), times)
     turn, decisions = best_wall_and_cpu_time(lambda: turn_decisions(picture, rules()), times)
     last = decisions.waits[-1].job_id
-    one, told = best_wall_and_cpu_time(lambda: explain_wait(picture, rules, last, lambda team: True), 1)
+    one, explanation = best_wall_and_cpu_time(lambda: explain_wait(picture, rules, last, lambda team: True), 1)
     forecast, estimates = None, {}
     if policy not in SLOW_ESTIMATE_POLICIES:
         forecast, estimates = best_wall_and_cpu_time(lambda: start_estimates(picture, rules), max(1, times - 1))
@@ -89,34 +89,34 @@ def measure_policy(policy: str, picture: ClusterSnapshot, times: int) -> dict[st
         "turn_s": turn,
         "telling_ratio": turn[1] / engine[1],
         "one_job_s": one,
-        "changes": len(told.changes),
+        "changes": len(explanation.changes),
         "estimates_s": forecast,
         "estimates": len(estimates),
     }
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--json", type=Path, help="write the figures there too")
-    asked.add_argument("--policies", default=",".join(LIVE_POLICIES), help="these only, by commas")
-    asked.add_argument("--times", type=int, default=3, help="the best of so many runs")
-    given = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--policies", default=",".join(LIVE_POLICIES), help="only these policies, comma-separated")
+    parser.add_argument("--times", type=int, default=3, help="number of runs, of which the best counts")
+    options = parser.parse_args()
     rows = []
     columns = "".join(f"{name:>16}" for name in ("engine ms", "turn ms", "one job s", "estimates s"))
     print(f"{'policy':<12}{'quotas':>7}{columns}{'turn/engine':>13}")
     for quotas in (False, True):
         picture = busy_cluster_snapshot(quotas=quotas)
-        for policy in given.policies.split(","):
-            row = measure_policy(policy, picture, given.times)
+        for policy in options.policies.split(","):
+            row = measure_policy(policy, picture, options.times)
             rows.append(row)
-            told = f"{format_wall_and_cpu(row['engine_s'], 1000)}{format_wall_and_cpu(row['turn_s'], 1000)}"
-            told += f"{format_wall_and_cpu(row['one_job_s'], 1, 2)}{format_wall_and_cpu(row['estimates_s'], 1, 2)}"
-            print(f"{policy:<12}{row['quotas']:>7}{told}{row['telling_ratio']:>13.2f}", flush=True)
-    print("each as wall / CPU")
+            text = f"{format_wall_and_cpu(row['engine_s'], 1000)}{format_wall_and_cpu(row['turn_s'], 1000)}"
+            text += f"{format_wall_and_cpu(row['one_job_s'], 1, 2)}{format_wall_and_cpu(row['estimates_s'], 1, 2)}"
+            print(f"{policy:<12}{row['quotas']:>7}{text}{row['telling_ratio']:>13.2f}", flush=True)
+    print("Columns are wall / CPU.")
     machine = {"cores": os.cpu_count(), "load": os.getloadavg()[0], "python": platform.python_version()}
     print(f"machine: {machine['cores']} cores, load {machine['load']:.1f}, Python {machine['python']}")
-    if given.json:
-        given.json.write_text(json.dumps({"machine": machine, "runs": rows}, indent=2) + "\n")
+    if options.json:
+        options.json.write_text(json.dumps({"machine": machine, "runs": rows}, indent=2) + "\n")
 
 
 def format_wall_and_cpu(seconds, scale: int, digits: int = 0) -> str:
