@@ -38,12 +38,17 @@ from acme_client import (
 )
 from acme_client import top as live_view
 from acme_client.api import Acme, AcmeError, Refused
-from acme_client.terminal import DryRunOption, OutputFormat, OutputOption, ReasonOption
-from acme_client.terminal import client_from_context as _server
-from acme_client.terminal import exit_with_usage_error as _usage
-from acme_client.terminal import parse_filters as _pairs
-from acme_client.terminal import print_message as _say
-from acme_client.terminal import print_rows as _print
+from acme_client.terminal import (
+    DryRunOption,
+    OutputFormat,
+    OutputOption,
+    ReasonOption,
+    client_from_context,
+    exit_with_usage_error,
+    parse_filters,
+    print_message,
+    print_rows,
+)
 
 EPILOG = "Exit codes: 0 success, 1 refused by the server, 2 usage error, 3 server not reachable, 4 not allowed."
 TEST_POLL_S = 1.0
@@ -66,7 +71,7 @@ def run() -> None:
         _print_usage_error(error)
         sys.exit(2)
     except AcmeError as error:
-        _say(_error_message(error))
+        print_message(_error_message(error))
         sys.exit(error.exit_code)
     except BrokenPipeError:
         # The reader closed the pipe; write nothing more, not even at exit
@@ -84,7 +89,7 @@ def _print_usage_error(error: Any) -> None:
     """Print one sentence and where to find help; without a command the help was printed already."""
     if sentence := " ".join(error.format_message().split()):
         where = error.ctx.command_path if error.ctx else "acme"
-        _say(f"{sentence.rstrip('.')}. See {where} --help.")
+        print_message(f"{sentence.rstrip('.')}. See {where} --help.")
 
 
 @app.command()
@@ -102,12 +107,12 @@ def login(
     if not url and sys.stdin.isatty():
         url = typer.prompt("URL", default="http://127.0.0.1:8000")
     if not url:
-        _usage("The server's URL is missing: acme login https://acme.example.org")
+        exit_with_usage_error("The server's URL is missing: acme login https://acme.example.org")
     if not url.startswith(("http://", "https://")):
-        _usage(f"{url} is not a URL. Write https://{url}")
+        exit_with_usage_error(f"{url} is not a URL. Write https://{url}")
     token = typer.prompt("Token", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline().strip()
     if not token:
-        _usage("The token is missing.")
+        exit_with_usage_error("The token is missing.")
     transport = ctx.obj if isinstance(ctx.obj, httpx.BaseTransport) else None
     account = Acme(url, token, transport).get("me/")
     path = config.save(config.Config(url=url, token=token))
@@ -138,12 +143,12 @@ def submit(
             options, text, positional[1:], now=datetime.now(UTC), environment=os.environ
         )
     except script.BadOption as error:
-        _usage(str(error))
+        exit_with_usage_error(str(error))
     if ignored:
-        _say(f"Options without effect in Acme were ignored: {', '.join(dict.fromkeys(ignored))}.")
+        print_message(f"Options without effect in Acme were ignored: {', '.join(dict.fromkeys(ignored))}.")
     if "name" not in body and wrapped is None and positional[0] != "-":
         body["name"] = Path(positional[0]).name
-    done = _server(ctx).post("jobs/", body)
+    done = client_from_context(ctx).post("jobs/", body)
     typer.echo(done["id"] if parsable else f"Submitted batch job {done['id']}")
 
 
@@ -215,9 +220,11 @@ def jobs(
         query["state__in"] = (
             ",".join(_parse_state(word) for word in states.split(",")) if states else ",".join(UNFINISHED_STATES)
         )
-    query |= {f"labels__{name}": value for name, value in _pairs(labels or []).items()} | _pairs(filters or [])
-    rows = list(_server(ctx).pages("jobs/", {key: value for key, value in query.items() if value}, limit))
-    _print(table.job_columns(datetime.now(UTC), output in (OutputFormat.WIDE, OutputFormat.CSV)), rows, output)
+    query |= {f"labels__{name}": value for name, value in parse_filters(labels or []).items()} | parse_filters(
+        filters or []
+    )
+    rows = list(client_from_context(ctx).pages("jobs/", {key: value for key, value in query.items() if value}, limit))
+    print_rows(table.job_columns(datetime.now(UTC), output in (OutputFormat.WIDE, OutputFormat.CSV)), rows, output)
 
 
 def _parse_state(word: str) -> str:
@@ -228,12 +235,12 @@ def _parse_state(word: str) -> str:
 @app.command()
 def job(ctx: typer.Context, id: str, output: OutputOption = OutputFormat.TABLE) -> None:
     """Show all details of a job."""
-    acme, path = _server(ctx), f"jobs/{quote(id, safe='')}/"
+    acme, path = client_from_context(ctx), f"jobs/{quote(id, safe='')}/"
     row = acme.get(path)
     if output == OutputFormat.TABLE:
         typer.echo(table.format_details(row | (_fetch_progress(acme, path) if row["started_at"] else {})))
     else:
-        _print(table.job_columns(datetime.now(UTC), wide=True), [row], output, alone=True)
+        print_rows(table.job_columns(datetime.now(UTC), wide=True), [row], output, alone=True)
 
 
 def _fetch_progress(acme: Acme, path: str) -> dict[str, str]:
@@ -255,7 +262,7 @@ def logs(
     ] = None,
 ) -> None:
     """Print the log of a job. On a terminal without control sequences; into a file or pipe unchanged."""
-    acme = _server(ctx)
+    acme = client_from_context(ctx)
     query: dict[str, Any] = {"attempt": attempt} if attempt else {}
     offset = None
     if lines is not None or not follow:
@@ -276,7 +283,7 @@ def logs(
             if not event.name:
                 typer.echo(event.data, nl=False)
             elif event.name == "end":
-                _say(json.loads(event.data)["why"])
+                print_message(json.loads(event.data)["why"])
 
 
 def _print_log(raw: bytes) -> None:
@@ -289,7 +296,7 @@ def _print_log(raw: bytes) -> None:
 @app.command()
 def why(ctx: typer.Context, id: str, output: OutputOption = OutputFormat.TABLE) -> None:
     """Show why a job waits, what would start it now, and when it is expected to start."""
-    response = _server(ctx).get(f"jobs/{quote(id, safe='')}/explain/")
+    response = client_from_context(ctx).get(f"jobs/{quote(id, safe='')}/explain/")
     typer.echo(table.format_json(response) if output == OutputFormat.JSON else explanation.format_explanation(response))
 
 
@@ -304,7 +311,7 @@ def top(
 ) -> None:
     """Show the clusters live: GPUs, running jobs, pending jobs and why they wait."""
     query = {name: value for name, value in (("user", user), ("team", account), ("cluster", cluster)) if value}
-    reader, console = live_view.LiveStatusReader(acme=_server(ctx), query=query), Console(highlight=False)
+    reader, console = live_view.LiveStatusReader(acme=client_from_context(ctx), query=query), Console(highlight=False)
     if once or not console.is_terminal:
         console.print(live_view.render_snapshot(reader.look(console.height), console.height))
         return
@@ -332,11 +339,11 @@ def nodes(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List the nodes, like sinfo."""
-    rows = list(_server(ctx).pages("nodes/", {"cluster": cluster} if cluster else {}, 100_000))
+    rows = list(client_from_context(ctx).pages("nodes/", {"cluster": cluster} if cluster else {}, 100_000))
     if each or output != OutputFormat.TABLE:
-        _print(table.NODE_COLUMNS, rows, output)
+        print_rows(table.NODE_COLUMNS, rows, output)
     else:
-        _print(table.GROUP_COLUMNS, table.group_nodes(rows), output)
+        print_rows(table.GROUP_COLUMNS, table.group_nodes(rows), output)
 
 
 @app.command()
@@ -354,11 +361,11 @@ def diagnose(
     try:
         unread = offline_diagnosis.diagnose_files(files, exit_code, signal, as_json)
     except ValueError as error:
-        _usage(str(error))
+        exit_with_usage_error(str(error))
     except ImportError as error:
-        _usage(f"The diagnosis engine's scanner is not installed: {error}")
+        exit_with_usage_error(f"The diagnosis engine's scanner is not installed: {error}")
     if unread:
-        _usage(f"{unread} of {len(files)} files could not be read.")
+        exit_with_usage_error(f"{unread} of {len(files)} files could not be read.")
 
 
 NodeArgument = Annotated[str, typer.Argument(help="CLUSTER/NODE, or NODE if it is unique.")]
@@ -384,7 +391,7 @@ def drain(
     dry_run: DryRunOption = False,
 ) -> None:
     """Stop new jobs from starting on a node. Running jobs finish or are requeued."""
-    acme = _server(ctx)
+    acme = client_from_context(ctx)
     response = acme.post(
         f"nodes/{_resolve_node_id(acme, node)}/drain/", {"reason": reason, "mode": mode.value, "dry_run": dry_run}
     )
@@ -397,7 +404,7 @@ def drain(
 @app.command()
 def resume(ctx: typer.Context, node: NodeArgument, reason: ReasonOption = "") -> None:
     """Return a drained node to service."""
-    acme = _server(ctx)
+    acme = client_from_context(ctx)
     response = acme.post(f"nodes/{_resolve_node_id(acme, node)}/resume/", {"reason": reason} if reason else {})
     typer.echo(f"{response['id']}: resumed.")
 
@@ -410,7 +417,7 @@ def test(
     wait: Annotated[bool, typer.Option(help="Wait for the result; exit code 1 if the node failed.")] = True,
 ) -> None:
     """Test a drained node without jobs."""
-    acme = _server(ctx)
+    acme = client_from_context(ctx)
     path = f"nodes/{_resolve_node_id(acme, node)}/test/"
     response = acme.post(path, {"reason": reason} if reason else {})
     while wait and not response["done"]:
@@ -429,7 +436,9 @@ def _resolve_node_id(acme: Acme, name: str) -> str:
         return name.strip("/")
     ids = [row["id"] for row in acme.pages("nodes/", {"name": name, "fields": "id"}, 10)]
     if len(ids) != 1:
-        _usage(f"{name} is in {len(ids)} clusters. Write CLUSTER/NODE." if ids else f"Node {name} does not exist.")
+        exit_with_usage_error(
+            f"{name} is in {len(ids)} clusters. Write CLUSTER/NODE." if ids else f"Node {name} does not exist."
+        )
     return str(ids[0])
 
 

@@ -12,7 +12,7 @@ from rest_framework.response import Response
 
 from failures.actions import notices as notice_actions
 from failures.api.shapes import float_field
-from failures.incidents.grouping import IncidentScope as Reach
+from failures.incidents.grouping import IncidentScope
 from failures.models import Channel
 from jobs.core import parsing
 from jobs.core.spec import InvalidField
@@ -32,7 +32,7 @@ from jobs.rest.shapes import (
 )
 
 CHANNEL_KINDS = [str(kind) for kind in Channel.Kind.values]
-INCIDENT_SCOPES = [one.value for one in Reach]
+INCIDENT_SCOPES = [one.value for one in IncidentScope]
 MAX_GPU_HOURS = 10**9
 
 CHANNEL_FIELDS: dict[str, ShapeField] = {

@@ -13,7 +13,7 @@ from failures.actions import incidents as incident_actions
 from failures.api import shapes
 from failures.diagnosis.labels import LABELS
 from failures.diagnosis.values import FailureCategory
-from failures.incidents.grouping import IncidentScope as Reach
+from failures.incidents.grouping import IncidentScope
 from failures.models import Incident, IncidentState
 from failures.models import permissions as failure_permissions
 from jobs.api.shapes import REASON_BODY
@@ -60,7 +60,7 @@ class Incidents(ListEndpoint):
         "cluster": query_params.text_filter("cluster__name"),
         "root_cause": query_params.choice_filter("root_cause", list(LABELS)),
         "category": query_params.choice_filter("category", [one.value for one in FailureCategory]),
-        "scope": query_params.choice_filter("scope", [one.value for one in Reach]),
+        "scope": query_params.choice_filter("scope", [one.value for one in IncidentScope]),
         "state": query_params.choice_filter("state", IncidentState.values),
         "subject": query_params.text_filter("subject", "contains"),
         "first_symptom_at": query_params.datetime_filter("first_symptom_at"),

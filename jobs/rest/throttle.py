@@ -7,7 +7,7 @@ unavailable, each process counts on its own: a limit that is too generous for a 
 from __future__ import annotations
 
 import time
-from collections import Counter as Times
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -37,7 +37,7 @@ class PerUserThrottle(BaseThrottle):
 
 def users_within_limit(user_ids: Iterable[int]) -> set[int]:
     """Count one request per listed id (ids may repeat) and return the users who are within their limit."""
-    increments = {f"api:{user_id}": times for user_id, times in Times(user_ids).items()}
+    increments = {f"api:{user_id}": times for user_id, times in Counter(user_ids).items()}
     totals = counter.increment_many(increments, WINDOW_S) if increments else {}
     return {int(what.removeprefix("api:")) for what, times in totals.items() if times <= settings.ACME_API_PER_MINUTE}
 

@@ -20,8 +20,7 @@ from failures.diagnosis.labels import LABELS
 from failures.diagnosis.values import ExitStatus, FailureCategory, LogDiagnosis, RestartAdvice
 from failures.incidents import circumstances
 from failures.incidents.circumstances import ClusterEndReport
-from failures.incidents.grouping import FailureSymptom as Failure
-from failures.incidents.grouping import OpenIncident, matching_incident, scope_of_symptom, shape_of_line
+from failures.incidents.grouping import FailureSymptom, OpenIncident, matching_incident, scope_of_symptom, shape_of_line
 from failures.recovery import checkpoints, decide, pair_tests
 from failures.recovery.remedies import RESTART_ACTIONS, AutomationMode, RecoveryAction
 from failures.recovery.values import (
@@ -268,7 +267,7 @@ class AcmeRecovery:
 
     def _assign_incident(self, run: FailedAttempt, cause: RecoveryCause, suspects: frozenset[str]) -> tuple[int, int]:
         """The incident of the failure, and the number of other jobs in it."""
-        failure = Failure(
+        failure = FailureSymptom(
             root_cause=cause.label, at=run.at, job=run.job, nodes=run.nodes, suspects=suspects, words=cause.words
         )
         incident_id = matching_incident(failure, self._incidents.values())

@@ -46,8 +46,7 @@ from jobs.actions.nodes import NodeError
 from jobs.actions.wake import request_turn
 from jobs.core.lifecycle import State
 from jobs.core.slurm_notation import format_count
-from jobs.models import Allocation, Attempt, DrainMode, Node
-from jobs.models import ClusterMode as ClusterMode
+from jobs.models import Allocation, Attempt, ClusterMode, DrainMode, Node
 from scheduling.actions import node_tests as node_test_actions
 from scheduling.models import NodeTest
 
