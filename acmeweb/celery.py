@@ -33,7 +33,7 @@ app.conf.beat_schedule = {
     "diagnoses": {"task": "failures.diagnose", "schedule": 1.0, "options": {"expires": 2}},
     "followed logs": {"task": "failures.follow", "schedule": 5.0, "options": {"expires": 5}},
     "outcomes": {"task": "scheduling.outcomes", "schedule": 2.0, "options": {"expires": 2}},
-    "unknown outcomes": {"task": "scheduling.outcomes_again", "schedule": 60.0, "options": {"expires": 60}},
+    "unknown outcomes": {"task": "scheduling.unknown_outcomes", "schedule": 60.0, "options": {"expires": 60}},
     "recoveries": {"task": "scheduling.recover", "schedule": 1.0, "options": {"expires": 2}},
     "watches": {"task": "scheduling.watch", "schedule": 15.0, "options": {"expires": 15}},
     "slow steps": {"task": "failures.slow_steps", "schedule": 60.0, "options": {"expires": 60}},

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 TEXT = """
 Account: A Slurm account. Each team submits under its own.
 Allocation: GPUs, CPUs and memory of a node that one attempt holds.
+Anomaly: A finding of a detector about a running job or a node, such as slow steps. Not a failure.
 Attempt: One start of a job on a cluster. A job that is requeued gets another attempt.
 Attempt record: Files beside a job's log in which the batch script notes that the command started and how it
     ended.
@@ -41,6 +42,7 @@ Lease: The right of one worker to run a loop for a limited time.
 Ledger: The account of all GPU-hours: each GPU-second is in exactly one bucket.
 Lemon node: A node on which jobs fail more often than elsewhere.
 Maintenance: A planned window in which nodes must be empty.
+Manual override: A user's instruction that recovery must not act on a job or node. An undo creates one.
 MFU: Model FLOPs utilization: the share of the GPU's peak arithmetic that the model uses.
 Node: One machine of a cluster.
 Outcome unknown: The flag of a job whose last attempt the cluster has forgotten without a trace of how it
@@ -49,6 +51,7 @@ Placement: The rule by which a job gets its nodes.
 Policy: The rule by which waiting jobs are ordered and started.
 Preempt: Stop a running job so that another job can start. The preempted job is requeued.
 Quota: GPUs that a team owns. Idle GPUs may be borrowed by preemptible jobs.
+Reason: Why a job waits or a node is closed, as a short code in Slurm's words. Fields named `why` hold a sentence.
 Remedy: What helps against a cause: restart, restart elsewhere, roll back, change the request, or nothing.
 Replay: A simulation of past or synthetic jobs under a policy (What if).
 Requeue: Put a job back into the queue. It keeps its place.

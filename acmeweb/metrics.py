@@ -26,7 +26,7 @@ from acmeweb.auth.api_authentication import BearerTokenAuthentication
 from acmeweb.common import metrics_store
 from failures.models import Diagnosis, Incident, IncidentState
 from jobs.core.lifecycle import NodeState, State
-from jobs.models import Cluster, Job, Node, ProgressSource, Pulse, TokenScope, clock
+from jobs.models import Cluster, Job, LatestProgress, Node, ProgressSource, TokenScope, clock
 from jobs.models.permissions import Caller
 from jobs.queries.cluster_summary import cluster_summaries
 from scheduling.models import EstimateError, Forecast
@@ -52,8 +52,8 @@ def metrics_page(request: HttpRequest) -> HttpResponse:
 
 
 def _reporting_attempts(now: datetime) -> int:
-    return Pulse.objects.filter(
-        attempt__ended_at=None, heard_at__gte=now - FRESH_HEARTBEAT, source=ProgressSource.REPORTS
+    return LatestProgress.objects.filter(
+        attempt__ended_at=None, updated_at__gte=now - FRESH_HEARTBEAT, source=ProgressSource.REPORTS
     ).count()
 
 
@@ -127,8 +127,8 @@ def metric_families(now: datetime, visible: QuerySet[Job]) -> Iterator[MetricFam
         "acme_cluster_silent_seconds",
         "Seconds since the cluster last answered.",
         [
-            ({"cluster": one.name}, (now - one.heard_at).total_seconds())
-            for one in Cluster.objects.exclude(heard_at=None)
+            ({"cluster": one.name}, (now - one.last_contact_at).total_seconds())
+            for one in Cluster.objects.exclude(last_contact_at=None)
         ],
     )
     yield MetricFamily(
@@ -243,7 +243,7 @@ def _ended_job_metrics(names: dict[int, str], now: datetime) -> MetricFamily:
 
 def _node_metrics(names: dict[int, str]) -> MetricFamily:
     counts: Counter[tuple[int, str]] = Counter()
-    for node in Node.objects.only("cluster_id", "state", "flags", "drain_asked"):
+    for node in Node.objects.only("cluster_id", "state", "flags", "drain_requested"):
         counts[node.cluster_id, NodeState(node.state).lower()] += 1
         for flag in node.all_flags:
             counts[node.cluster_id, str(flag).lower()] += 1

@@ -190,7 +190,7 @@ ACME_AGENT_URL = _agent.geturl() if _agent else ""
 ACME_AGENT_MODEL = env.text("ACME_AGENT_MODEL")
 ACME_AGENT_KEY = env.text("ACME_AGENT_KEY")
 ACME_AGENT_VOTES = env.number("ACME_AGENT_VOTES", 3, 1, 15)
-ACME_AGENT_CALL_S = env.number("ACME_AGENT_CALL_S", 30, 1, 300)
+ACME_AGENT_TIMEOUT_S = env.number("ACME_AGENT_TIMEOUT_S", 30, 1, 300)
 ACME_AGENT_BUDGET_S = env.number("ACME_AGENT_BUDGET_S", 60, 1, 600)
 # In cents: the maximum for one failure, and the prices of a million tokens (0: free)
 ACME_AGENT_BUDGET_CENTS = env.number("ACME_AGENT_BUDGET_CENTS", 25, 0, 100_000)

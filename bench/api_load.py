@@ -333,7 +333,7 @@ WITH made AS (
             ELSE 'COMPLETED' END AS state) AS s
     RETURNING id, public_id, state, ended_at, started_at)
 INSERT INTO jobs_attempt (job_id, number, key, backend_id, state, nodelist, promised_at, confirmed_at, ended_at, cause,
-    stop_as, stop_why, log_path, reason, exit_code)
+    stop_state, stop_reason, log_path, reason, exit_code)
 SELECT id, 1, public_id || '.1', '', CASE WHEN ended_at IS NULL THEN 'RUNNING' ELSE state END, 'gpu001', started_at,
     started_at, ended_at, '', '', '', '', '', CASE WHEN ended_at IS NOT NULL THEN 0 END
 FROM made WHERE started_at IS NOT NULL

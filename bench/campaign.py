@@ -164,7 +164,7 @@ def arrival_result(campaign: Any, pretraining: Any, after: Any, held: int) -> Ar
     if (campaign.state, pretraining.state) != ("COMPLETED", "COMPLETED"):
         raise RuntimeError(f"The campaign is {campaign.state}, pretraining is {pretraining.state}: {campaign.why}")
     jobs = Job.objects.filter(trial__campaign=campaign, trial__kind="infer", started_at__isnull=False)
-    requested = dict(Event.objects.filter(job__in=jobs, what="job.preempt_asked").values_list("job", "at"))
+    requested = dict(Event.objects.filter(job__in=jobs, type="job.preempt_requested").values_list("job", "at"))
     gone = list(jobs.filter(pk__in=requested).annotate(last_s=Max("trial__inferred__inferred_at_s")))
     came_at = pretraining.submitted_at
     shards = Shard.objects.filter(evaluation__campaign=campaign)
@@ -256,7 +256,7 @@ def pretraining_result(job: Any) -> PretrainingResult:
     from jobs.models import Event
 
     first, *later = job.attempts.order_by("number")
-    requested = Event.objects.get(job=job, what="job.requeue_asked").at
+    requested = Event.objects.get(job=job, type="job.requeue_requested").at
     return PretrainingResult(
         started_s=(first.confirmed_at - job.submitted_at).total_seconds(),
         restarted_s=(later[-1].confirmed_at - requested).total_seconds(),

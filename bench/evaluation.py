@@ -32,7 +32,7 @@ from scheduling.evaluation.work import EvaluationSite, PhaseCosts, SliceCost, da
 
 SOLVER_EFFORT = 3.0  # per case, in the solver's units: some seconds, the same on every machine
 SMALL_CASES, LARGE_CASES = ((2, 3, 4), (5, 9)), ((2, 4, 6, 8), (10, 40))  # numbers of GPUs, range of datasets
-NO_STARTUP_COST = PhaseCosts(start=0.0, weights_gb=0.0)
+NO_STARTUP_COST = PhaseCosts(start=0.0, checkpoint_gb=0.0)
 
 
 def measure_plan(checkpoints: int, nodes: int, *, whole: bool = False) -> dict[str, Any]:
@@ -107,9 +107,9 @@ def solve_makespan(work: list[tuple[int, int]], gpus: int, known: int) -> tuple[
     for number, (infer, score) in enumerate(sorted(work, key=lambda one: -one[1])):
         onto = [model.new_bool_var(f"{number} on {gpu}") for gpu in range(min(gpus, number + 1))]
         model.add_exactly_one(onto)
-        for gpu, is_on in enumerate(onto):
-            busy[gpu] += infer * is_on
-            model.add(busy[gpu] + score * is_on <= end)
+        for gpu, is_enabled in enumerate(onto):
+            busy[gpu] += infer * is_enabled
+            model.add(busy[gpu] + score * is_enabled <= end)
     model.minimize(end)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1

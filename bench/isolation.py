@@ -60,7 +60,7 @@ def main() -> None:
     options = parser.parse_args()
     model = UnresponsiveServer()
     agent = {"ACME_AGENT_URL": f"{model.address}/v1", "ACME_AGENT_MODEL": "slow"}
-    limits = {"ACME_AGENT_CALL_S": MODEL_TIMEOUT_S, "ACME_AGENT_BUDGET_S": "600"}
+    limits = {"ACME_AGENT_TIMEOUT_S": MODEL_TIMEOUT_S, "ACME_AGENT_BUDGET_S": "600"}
     with ExitStack() as stack:
         instance, _ = stack.enter_context(running(DEMO="1", **agent, **limits))
         home = instance.place.var.parent

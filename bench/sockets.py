@@ -238,7 +238,7 @@ FROM (SELECT id, promised_at, row_number() OVER (ORDER BY promised_at DESC) AS n
 """
 INSERT_NODE_EVENTS = """
 INSERT INTO jobs_event (at, what, cluster_id, node_id, by, request_id, from_state, to_state, why, detail)
-SELECT now() - (n * 30.0 / %(events)s) * interval '1 day', 'node.moved', %(cluster)s, node, 'sync', '', 'UP',
+SELECT now() - (n * 30.0 / %(events)s) * interval '1 day', 'node.state_changed', %(cluster)s, node, 'sync', '', 'UP',
   'UP+DRAIN', '', '{}' FROM generate_series(%(events)s, 1, -1) AS n, unnest(%(nodes)s::bigint[]) AS node
 """
 

@@ -137,9 +137,11 @@ def verdict_latencies(pks: list[int]) -> dict[str, Any]:
     from jobs.models import Event
 
     ended = dict(
-        Event.objects.filter(attempt__in=pks, what="job.moved", to_state="FAILED").values_list("attempt", "at")
+        Event.objects.filter(attempt__in=pks, type="job.state_changed", to_state="FAILED").values_list("attempt", "at")
     )
-    rows = list(Diagnosis.objects.filter(attempt__in=pks).values_list("attempt", "root_cause", "judged_at", "kept_at"))
+    rows = list(
+        Diagnosis.objects.filter(attempt__in=pks).values_list("attempt", "root_cause", "judged_at", "bundle_stored_at")
+    )
     verdicts = sorted((judged - ended[pk]).total_seconds() for pk, _, judged, _ in rows)
     bundles = sorted((kept - ended[pk]).total_seconds() for pk, _, _, kept in rows)
     right = sum(cause == "TypeError" for _, cause, _, _ in rows)

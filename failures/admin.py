@@ -16,6 +16,7 @@ from failures.actions import incidents as incident_actions
 from failures.actions import rules as rule_actions
 from failures.diagnosis.labels import LABELS
 from failures.models import (
+    Anomaly,
     Cadence,
     Channel,
     Decision,
@@ -23,10 +24,9 @@ from failures.models import (
     Incident,
     IncidentState,
     LearnedRule,
+    ManualOverride,
     Notice,
-    Order,
     RuleState,
-    Sign,
     StackDump,
 )
 from jobs.admin import formatting
@@ -107,7 +107,7 @@ class PendingDiagnosisFilter(IsOpenFilter):
 
     title = "pending work"
     parameter_name = "open"
-    ends = "kept_at"
+    ends = "bundle_stored_at"
 
 
 @admin.register(Diagnosis)
@@ -119,9 +119,29 @@ class DiagnosisAdmin(AdminActionsMixin, RecordAdmin):
     search_fields = ("attempt__key__startswith", "root_cause__exact")
     search_help_text = "Start of a job id, or a root cause."
     fields = (
-        *("attempt", "cluster", "cause", "said", "sure", "engine", "rules_version", "restart_helps", "action"),
+        *(
+            "attempt",
+            "cluster",
+            "cause",
+            "engine_root_cause",
+            "sure",
+            "engine",
+            "rules_version",
+            "restart_helps",
+            "action",
+        ),
         *("review", "reviewed_by", "reviewed_at", "review_note", "incident", "gpus", "ran", "lost"),
-        *("failure_time", "judged_at", "kept_at", "tries", "trouble", "lines", "size", "details", "evidence_bundle"),
+        *(
+            "failure_time",
+            "judged_at",
+            "bundle_stored_at",
+            "tries",
+            "trouble",
+            "lines",
+            "size",
+            "details",
+            "evidence_bundle",
+        ),
     )
     verbs = (CONFIRM, CORRECT)
     verb_permission = "failures.change_diagnosis"
@@ -167,14 +187,14 @@ class UnresolvedIncidentFilter(IsOpenFilter):
 
 @admin.register(Incident)
 class IncidentAdmin(AdminActionsMixin, RecordAdmin):
-    list_display = ("id", "standing", "root_cause", "subject", "cluster", "attempts", "gpu_hours", "first", "last")
+    list_display = ("id", "active", "root_cause", "subject", "cluster", "attempts", "gpu_hours", "first", "last")
     list_select_related = ("cluster", "lead__attempt__job")
     list_filter = (UnresolvedIncidentFilter, "scope", "category", "cluster")
     date_hierarchy = "first_symptom_at"
     search_fields = ("subject__startswith", "root_cause__exact")
     search_help_text = "Start of a node name or of a job id, or a root cause."
     fields = (
-        *("standing", "root_cause", "category", "scope", "subject", "cluster", "nodes", "lead"),
+        *("active", "root_cause", "category", "scope", "subject", "cluster", "nodes", "lead"),
         *("attempts", "gpu_hours", "first_symptom_at", "last_symptom_at", "opened_at"),
         *("acknowledged_at", "acknowledged_by", "resolved_at", "resolved_by", "resolved_why"),
     )
@@ -186,7 +206,7 @@ class IncidentAdmin(AdminActionsMixin, RecordAdmin):
         return row, row.root_cause, row.subject
 
     @admin.display(description="state", ordering="state")
-    def standing(self, row: Incident) -> SafeString:
+    def active(self, row: Incident) -> SafeString:
         return formatting.long_badge(row.badge)
 
     @admin.display(description="GPU-hours lost")
@@ -230,12 +250,12 @@ RETIRE = AdminAction(
 
 @admin.register(LearnedRule)
 class LearnedRuleAdmin(AdminActionsMixin, RecordAdmin):
-    list_display = ("name", "standing", "kind", "label", "hits", "owner", "proposed_at")
+    list_display = ("name", "active", "kind", "label", "hits", "owner", "proposed_at")
     list_select_related = ("owner", "source__attempt__job")
     list_filter = ("state", "kind", "origin")
     search_fields = ("name__startswith", "label__exact")
     fields = (
-        *("name", "standing", "kind", "label", "pattern", "example", "origin", "source", "owner", "hits", "replay"),
+        *("name", "active", "kind", "label", "pattern", "example", "origin", "source", "owner", "hits", "replay"),
         *("proposed_at", "adopted_at", "adopted_by", "retired_at", "retired_by", "retired_why"),
     )
     verbs = (ADOPT, RETIRE)
@@ -249,7 +269,7 @@ class LearnedRuleAdmin(AdminActionsMixin, RecordAdmin):
         return super().get_queryset(request).with_hit_counts()
 
     @admin.display(description="state", ordering="state")
-    def standing(self, row: LearnedRule) -> SafeString:
+    def active(self, row: LearnedRule) -> SafeString:
         return formatting.badge(row.badge)
 
     @admin.display(description="hits, right, wrong")
@@ -259,20 +279,20 @@ class LearnedRuleAdmin(AdminActionsMixin, RecordAdmin):
 
 @admin.register(Decision)
 class DecisionAdmin(RecordAdmin):
-    list_display = ("id", "at", "attempt", "action", "mode", "standing", "said_by", "incident")
+    list_display = ("id", "at", "attempt", "action", "mode", "active", "answered_by", "incident")
     list_select_related = ("attempt__job", "incident")
-    list_filter = ("course", "mode", "action", "cluster")
+    list_filter = ("state", "mode", "action", "cluster")
     date_hierarchy = "at"
     search_fields = ("attempt__key__startswith",)
     search_help_text = "Start of a job id."
 
-    @admin.display(description="state", ordering="course")
-    def standing(self, row: Decision) -> SafeString:
+    @admin.display(description="state", ordering="state")
+    def active(self, row: Decision) -> SafeString:
         return formatting.long_badge(row.badge)
 
 
-@admin.register(Sign)
-class SignAdmin(RecordAdmin):
+@admin.register(Anomaly)
+class AnomalyAdmin(RecordAdmin):
     list_display = ("id", "since", "symptom", "severity", "node", "attempt", "why", "ended_at", "incident")
     list_select_related = ("attempt__job", "node", "incident")
     list_filter = ("symptom", "severity", "cluster")
@@ -281,8 +301,8 @@ class SignAdmin(RecordAdmin):
     search_help_text = "Start of a node name or of a job id."
 
 
-@admin.register(Order)
-class OrderAdmin(RecordAdmin):
+@admin.register(ManualOverride)
+class ManualOverrideAdmin(RecordAdmin):
     list_display = ("id", "at", "job", "node", "by", "why", "lifted_at", "lifted_by")
     list_select_related = ("job", "node")
     list_filter = ("cluster",)
@@ -292,7 +312,7 @@ class OrderAdmin(RecordAdmin):
 
 @admin.register(Channel)
 class ChannelAdmin(RecordAdmin):
-    list_display = ("id", "team", "kind", "target", "scope", "least_gpu_hours", "is_on", "created_by")
+    list_display = ("id", "team", "kind", "target", "scope", "min_gpu_hours", "is_enabled", "created_by")
     list_select_related = ("team",)
     list_filter = ("kind", "team")
     exclude = ("secret",)
@@ -311,7 +331,7 @@ class NoticeAdmin(RecordAdmin):
 class StackDumpAdmin(RecordAdmin):
     list_display = ("id", "attempt", "incident", "ranks", "request_time", "closed_at")
     list_select_related = ("attempt", "incident")
-    list_filter = ("asked_at",)
+    list_filter = ("requested_at",)
     search_fields = ("attempt__key__exact",)
     search_help_text = "Attempt id."
     ordering = ("-pk",)
@@ -319,7 +339,7 @@ class StackDumpAdmin(RecordAdmin):
 
     @admin.display(description="requested")
     def request_time(self, dump: StackDump) -> str:
-        return formatting.relative_time(dump.asked_at)
+        return formatting.relative_time(dump.requested_at)
 
 
 @admin.register(Cadence)

@@ -25,7 +25,7 @@ urlpatterns = [
         decisions.decision_verb,
         name="decision-verb",
     ),
-    path("failures/orders/<incident_number:order>/lift/", decisions.lift_order, name="order-lift"),
+    path("failures/overrides/<incident_number:override>/lift/", decisions.lift_override, name="override-lift"),
     path("failures/<incident_number:number>/<slug:verb>/", incidents.incident_verb, name="incident-verb"),
     path("settings/notifications/", channels.channel_list, name="channels"),
     path("settings/notifications/add/", channels.create_channel, name="channel-add"),

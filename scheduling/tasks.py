@@ -56,7 +56,7 @@ def queue_outcome_searches() -> None:
         find_cluster_outcomes.apply_async([cluster_id], expires=10)
 
 
-@shared_task(name="scheduling.outcomes_again")
+@shared_task(name="scheduling.unknown_outcomes")
 def queue_unknown_outcome_searches() -> None:
     for cluster_id in outcomes.clusters_with_unknown_outcomes():
         find_cluster_unknown_outcomes.apply_async([cluster_id], expires=60)
@@ -67,7 +67,7 @@ def find_cluster_outcomes(cluster_id: int) -> int:
     return _find_outcomes_with_lease(cluster_id, again=False)
 
 
-@shared_task(name="scheduling.outcomes_again_of")
+@shared_task(name="scheduling.unknown_outcomes_of")
 def find_cluster_unknown_outcomes(cluster_id: int) -> int:
     return _find_outcomes_with_lease(cluster_id, again=True)
 

@@ -45,7 +45,7 @@ def team(name: str = "pretraining", **members: str) -> Team:
 def cluster(name: str = "seren", *, nodes: int = 4, **fields: Any) -> Cluster:
     """Create or update a cluster with its nodes, last seen a moment ago."""
     first = {"address": "http://127.0.0.1:1", "log_root": "/nonexistent", "mode": "drive"}
-    first["heard_at"] = datetime.now(UTC)
+    first["last_contact_at"] = datetime.now(UTC)
     row, new = Cluster.objects.get_or_create(name=name, defaults=first | fields)
     for number in range(1, nodes + 1) if new else ():
         node(f"{name}-{number:03d}", cluster=row)

@@ -26,7 +26,7 @@ from failures.incidents.grouping import IncidentScope
 from failures.models import Decision, Incident, IncidentState
 from failures.models import permissions as failure_permissions
 from failures.models.diagnosis import category_badge
-from jobs.models import Cluster, Deed, Job, Node, clock
+from jobs.models import Cluster, ClusterCommand, Job, Node, clock
 from jobs.models.permissions import Caller
 from jobs.queries.cluster_summary import cluster_summaries
 from jobs.web.page import render_page
@@ -143,7 +143,9 @@ def _attention_items(caller: Caller, now: datetime) -> AttentionItems:
         more_nodes=troubled.count() - MAX_EXCEPTIONS if len(nodes) > MAX_EXCEPTIONS else 0,
         held=list(held.with_list_columns()[:MAX_EXCEPTIONS]) if held.exists() else [],
         unknown=list(unknown.with_list_columns()[:MAX_EXCEPTIONS]) if unknown.exists() else [],
-        hanging=list(visible.hanging(Deed.objects.hanging()).with_list_columns().order_by("-pk")[:MAX_EXCEPTIONS]),
+        hanging=list(
+            visible.hanging(ClusterCommand.objects.hanging()).with_list_columns().order_by("-pk")[:MAX_EXCEPTIONS]
+        ),
     )
 
 
@@ -157,7 +159,7 @@ def _open_proposals(caller: Caller, now: datetime) -> list[Decision]:
     if not Decision.objects.awaiting_approval(now).exists():
         return []
     rows = failure_permissions.visible_decisions(caller).awaiting_approval(now)
-    rows = rows.select_related("attempt__job__team", "sign__node").order_by("expires_at", "pk")
+    rows = rows.select_related("attempt__job__team", "anomaly__node").order_by("expires_at", "pk")
     shown_rows = list(rows[: MAX_EXCEPTIONS + 1])
     for decision in shown_rows:
         decision.sentence = decision_actions.decision_summary(decision)

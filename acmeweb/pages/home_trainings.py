@@ -13,7 +13,7 @@ from typing import Any
 from django.db import connection
 
 from jobs.core import sparkline
-from jobs.models import Attempt, Job, ProgressSource, Pulse
+from jobs.models import Attempt, Job, LatestProgress, ProgressSource
 from scheduling.queries import ledger_facts
 
 MAX_TRAININGS_SHOWN = 12
@@ -30,7 +30,7 @@ SELECT a.id, ARRAY(SELECT loss FROM jobs_progress WHERE attempt_id = a.id AND lo
 @dataclass(frozen=True, kw_only=True)
 class HomeTraining:
     job: Job
-    pulse: Pulse | None  # None if the program neither reports progress nor prints any
+    latest_progress: LatestProgress | None  # None if the program neither reports progress nor prints any
     line: str  # points of the loss sparkline
     saved_at: datetime | None
     ettr: float | None
@@ -40,10 +40,10 @@ class HomeTraining:
         return self.saved_at or (self.log_checkpoint and self.log_checkpoint.saved_at) or self.job.started_at
 
     @property
-    def log_checkpoint(self) -> Pulse | None:
-        """The pulse whose checkpoint comes from the log, if no checkpoint was reported."""
-        pulse = self.pulse
-        return pulse if pulse and pulse.is_of_log and pulse.saved_at and not self.saved_at else None
+    def log_checkpoint(self) -> LatestProgress | None:
+        """The latest progress whose checkpoint comes from the log, if no checkpoint was reported."""
+        latest = self.latest_progress
+        return latest if latest and latest.is_of_log and latest.saved_at and not self.saved_at else None
 
 
 def running_trainings(visible: Any, now: datetime) -> list[HomeTraining]:
@@ -52,7 +52,7 @@ def running_trainings(visible: Any, now: datetime) -> list[HomeTraining]:
     if not jobs:
         return []
     attempts = Attempt.objects.filter(job__in=jobs, ended_at__isnull=True)
-    attempts = attempts.select_related("pulse", "job__user", "job__team", "job__cluster")
+    attempts = attempts.select_related("latest_progress", "job__user", "job__team", "job__cluster")
     attempts = attempts.defer("job__command", "job__environment", "job__labels", "job__comment")
     shown = sorted(attempts, key=lambda attempt: (-attempt.job.gpus, -attempt.job_id))[:MAX_TRAININGS_SHOWN]
     if not shown:
@@ -66,19 +66,19 @@ def running_trainings(visible: Any, now: datetime) -> list[HomeTraining]:
 def _home_training(
     attempt: Attempt, lines: Mapping[int, str], saved: Mapping[int, datetime], ettr: Mapping[int, float | None]
 ) -> HomeTraining:
-    pulse = getattr(attempt, "pulse", None)
+    latest = getattr(attempt, "latest_progress", None)
     return HomeTraining(
         job=attempt.job,
-        pulse=pulse,
+        latest_progress=latest,
         line=lines.get(attempt.pk, ""),
         saved_at=saved.get(attempt.job_id),
-        ettr=ettr.get(attempt.job_id) if _has_first_step(pulse) else None,
+        ettr=ettr.get(attempt.job_id) if _has_first_step(latest) else None,
     )
 
 
-def _has_first_step(pulse: Pulse | None) -> bool:
+def _has_first_step(latest: LatestProgress | None) -> bool:
     """Whether the time of the first step is known. If it is not, all of the run time would count as productive."""
-    return pulse is not None and pulse.source != ProgressSource.LATE
+    return latest is not None and latest.source != ProgressSource.LATE
 
 
 def _loss_sparklines(attempts: Sequence[int]) -> dict[int, str]:

@@ -23,11 +23,11 @@ class VerbResult:
 
     @property
     def done(self) -> int:
-        return sum(1 for outcome in self.outcomes if outcome["done"])
+        return sum(1 for outcome in self.outcomes if outcome["succeeded"])
 
     @property
     def refused(self) -> list[dict[str, Any]]:
-        return [outcome for outcome in self.outcomes if not outcome["done"]]
+        return [outcome for outcome in self.outcomes if not outcome["succeeded"]]
 
 
 def run_verb_on_ids(
@@ -36,7 +36,7 @@ def run_verb_on_ids(
     """Apply the verb to these jobs, each once."""
     result = VerbResult()
     for part in _id_batches(list(dict.fromkeys(ids))):
-        answer = acme.post("jobs/verbs/", {**body, "ids": part})
+        answer = acme.post("jobs/actions/", {**body, "ids": part})
         _add_outcomes(result, answer)
         progress(min(len(result.outcomes), len(ids)), len(ids))
     result.matched = len(result.outcomes)
@@ -49,18 +49,18 @@ def run_verb_on_filter(
     """Apply the verb to matching jobs. Repeat until none is left or a request changes nothing."""
     result = VerbResult()
     while True:
-        answer = acme.post("jobs/verbs/", {**body, "filter": dict(filters)})
+        answer = acme.post("jobs/actions/", {**body, "filter": dict(filters)})
         _add_outcomes(result, answer)
         result.matched = max(result.matched, answer["matched"])
-        result.remaining = answer["left"]
+        result.remaining = answer["remaining"]
         progress(result.matched - result.remaining, result.matched)
-        if not answer["left"] or not answer["done"] or body.get("dry_run"):
+        if not answer["remaining"] or not answer["succeeded"] or body.get("dry_run"):
             return result
 
 
 def _add_outcomes(result: VerbResult, answer: Mapping[str, Any]) -> None:
     known = {outcome["id"] for outcome in result.outcomes}
-    result.outcomes += [outcome for outcome in answer["outcomes"] if outcome["id"] not in known]
+    result.outcomes += [outcome for outcome in answer["results"] if outcome["id"] not in known]
 
 
 def _id_batches(ids: list[str]) -> Iterator[list[str]]:

@@ -420,7 +420,7 @@ def test(
     acme = client_from_context(ctx)
     path = f"nodes/{_resolve_node_id(acme, node)}/test/"
     response = acme.post(path, {"reason": reason} if reason else {})
-    while wait and not response["done"]:
+    while wait and not response["finished"]:
         time.sleep(TEST_POLL_S)
         response = acme.get(path)
     typer.echo(

@@ -28,7 +28,7 @@ CLUSTER_COLUMNS: list[table.TableColumn] = [
     ("MODE", lambda row: row["mode"]),
     ("POLICY", lambda row: row["policy"]),
     ("PRODUCT", lambda row: row["product"]),
-    ("LAST ANSWER", lambda row: row["heard_at"] or "never"),
+    ("LAST ANSWER", lambda row: row["last_contact_at"] or "never"),
     ("TROUBLE", lambda row: row["trouble"]),
 ]
 STEP_MARKS = {True: "ok", False: "FAILED", None: "-"}
@@ -201,19 +201,19 @@ def test(
     )
     if bool(name) == bool(body):
         exit_with_usage_error("Give either the name of a saved cluster, or --address with its options.")
-    result = client_from_context(ctx).post(f"{_cluster_path(name)}test/" if name else "clusters/test/", body)
+    result = client_from_context(ctx).post(f"{_cluster_path(name)}test/" if name else "connection-tests/", body)
     if as_json:
         typer.echo(table.format_json(result))
     else:
         _print_steps(result["steps"])
-    if not result["works"]:
+    if not result["ok"]:
         raise typer.Exit(1)
 
 
 def _print_steps(steps: list[dict[str, Any]]) -> None:
     for step in steps:
-        text = f"{step['says']} {step['advice']}".rstrip()
-        typer.echo(f"{STEP_MARKS[step['good']]:<6}  {step['name']:<9}  {table.clean_text(text)}")
+        text = f"{step['message']} {step['advice']}".rstrip()
+        typer.echo(f"{STEP_MARKS[step['ok']]:<6}  {step['name']:<9}  {table.clean_text(text)}")
 
 
 def _cluster_path(name: str) -> str:

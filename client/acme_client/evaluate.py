@@ -46,10 +46,12 @@ def evaluate(
         str | None,
         typer.Option("--deadline", help="Instead of --nodes: a time, or a duration from now such as 2:00:00."),
     ] = None,
-    weights_gb: Annotated[float | None, typer.Option("--gb", help="Size of a checkpoint in GB. Default: 14.")] = None,
+    checkpoint_gb: Annotated[
+        float | None, typer.Option("--checkpoint-gb", help="Size of a checkpoint in GB. Default: 14.")
+    ] = None,
     cluster: Annotated[str | None, typer.Option("--clusters", "-M", help="The cluster.")] = None,
     team: Annotated[str | None, typer.Option("--account", "-A", help="The team that the campaign belongs to.")] = None,
-    again: Annotated[bool, typer.Option("--again", help="Repeat evaluations whose results exist already.")] = False,
+    rerun: Annotated[bool, typer.Option("--rerun", help="Repeat evaluations whose results exist already.")] = False,
     id: Annotated[str, typer.Option("--id", help="Follow an existing campaign.")] = "",
     watch: Annotated[
         str,
@@ -65,8 +67,8 @@ def evaluate(
     """Evaluate checkpoints with a suite of datasets and show the results."""
     if [bool(checkpoint), bool(id), bool(watch)].count(True) != 1:
         exit_with_usage_error("Give either checkpoints, the --id of a campaign, or a directory to --watch.")
-    if watch and (deadline or again):
-        exit_with_usage_error("--deadline and --again apply to existing checkpoints, not to --watch.")
+    if watch and (deadline or rerun):
+        exit_with_usage_error("--deadline and --rerun apply to existing checkpoints, not to --watch.")
     rule_options = {"which": which, "pattern": pattern, "interval": interval, "per_day": per_day}
     if not watch and any(value is not None for value in rule_options.values()):
         exit_with_usage_error("--which, --pattern, --interval and --per-day require --watch.")
@@ -77,11 +79,11 @@ def evaluate(
     acme = client_from_context(ctx)
     if watch:
         target = {"directory": watch, "suite": suite, "cluster": cluster, "team": team}
-        typer.echo(rules.create_rule(acme, {**target, **rule_options, "nodes": nodes, "weights_gb": weights_gb}))
+        typer.echo(rules.create_rule(acme, {**target, **rule_options, "nodes": nodes, "checkpoint_gb": checkpoint_gb}))
         return
     if checkpoint:
-        request = {"checkpoints": checkpoint, "suite": suite, "nodes": nodes, "weights_gb": weights_gb}
-        request |= {"cluster": cluster, "team": team, "again": again or None, **_deadline_fields(deadline)}
+        request = {"checkpoints": checkpoint, "suite": suite, "nodes": nodes, "checkpoint_gb": checkpoint_gb}
+        request |= {"cluster": cluster, "team": team, "rerun": rerun or None, **_deadline_fields(deadline)}
         id = acme.post("campaigns/", {name: value for name, value in request.items() if value is not None})["id"]
     if not wait:
         typer.echo(id)
@@ -109,7 +111,7 @@ def _wait_for_campaign(acme: Acme, id: str) -> dict[str, Any]:
     try:
         with progress_bar("evaluate") as progress:
             while (campaign := acme.get(f"campaigns/{id}/"))["state"] in UNFINISHED_STATES:
-                progress(campaign["standing"]["percent"], 100)
+                progress(campaign["progress"]["percent"], 100)
                 time.sleep(POLL_S)
             return dict(campaign)
     except KeyboardInterrupt:
@@ -131,7 +133,7 @@ def _print_results(acme: Acme, campaign: dict[str, Any], output: OutputFormat) -
 
 
 def _campaign_summary(campaign: dict[str, Any]) -> str:
-    progress = campaign["standing"]
+    progress = campaign["progress"]
     words = [
         f"{campaign['id']} is {campaign['state']}",
         f"{progress['done']} of {progress['evaluations']} evaluations are done",

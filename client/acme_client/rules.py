@@ -22,7 +22,7 @@ PerDayOption = Annotated[int | None, typer.Option("--per-day", help="Maximum num
 
 RULE_COLUMNS: list[table.TableColumn] = [
     ("ID", lambda row: row["id"]),
-    ("STATE", lambda row: "on" if row["is_on"] else "off"),
+    ("STATE", lambda row: "on" if row["is_enabled"] else "off"),
     ("DIRECTORY", lambda row: row["directory"]),
     ("SUITE", lambda row: row["suite"]),
     ("EVALUATES", lambda row: row["which"]),
@@ -56,7 +56,7 @@ def rules(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List the rules that evaluate new checkpoints, or change one. `acme evaluate --watch DIR` creates a rule."""
-    options = {"is_on": on, "which": which, "pattern": pattern, "interval": interval, "per_day": per_day}
+    options = {"is_enabled": on, "which": which, "pattern": pattern, "interval": interval, "per_day": per_day}
     changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if nodes is not None:
         changes["nodes"] = nodes or None

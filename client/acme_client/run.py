@@ -14,8 +14,8 @@ for step, batch in enumerate(data):
 
 No call waits for the network and none raises: each error is logged once to the logger `acme_client`. A thread sends
 every few seconds; while the server is unavailable it keeps the newest `MAX_PENDING` reports. Without the two variables,
-and on every rank but the first, a Run reports nothing. But each rank answers SIGUSR2 (or the signal in ACME_STACKS)
-with its stacks, so that Acme can see where all ranks are before it ends a run that hangs.
+and on every rank but the first, a Run reports nothing. But each rank answers SIGUSR2 (or the signal in
+ACME_STACKS_SIGNAL) with its stacks, so that Acme can see where all ranks are before it ends a run that hangs.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Run:
         url, token = environment.get("ACME_URL", ""), environment.get("ACME_PROGRESS_TOKEN", "")
         first = all(environment.get(name, "0") == "0" for name in stacks.RANK_VARIABLES)
         self.active = bool(url and token and first)
-        self.stop_as = ""  # the state that the server last asked the attempt to end in; empty: continue
+        self.stop_state = ""  # the state that the server last asked the attempt to end in; empty: continue
         self._every_s = every_s
         self._beats: deque[dict[str, Any]] = deque(maxlen=MAX_PENDING)
         self._saved: deque[dict[str, Any]] = deque(maxlen=MAX_PENDING)
@@ -245,7 +245,7 @@ class Run:
             return False
         if response.is_success:
             self._told.clear()
-            self.stop_as = str(response.json().get("stop_as", ""))
+            self.stop_state = str(response.json().get("stop_state", ""))
         else:
             self._log_once(f"The server rejected a report: {response.text[:500]}")
         return True

@@ -21,8 +21,8 @@ from collections.abc import Iterator, Mapping
 
 ALLOWED_SIGNALS = ("USR1", "USR2")  # other signals have a meaning for programs that do not know Acme
 DEFAULT_SIGNAL = "USR2"  # USR1 is the usual signal for a checkpoint
-SIGNAL_VARIABLE = "ACME_STACKS"
-PARENT_ANNOUNCES_VARIABLE = "ACME_STACKS_TOLD"  # set if a parent process announces the stacks
+SIGNAL_VARIABLE = "ACME_STACKS_SIGNAL"
+PARENT_ANNOUNCES_VARIABLE = "ACME_STACKS_ANNOUNCED"  # set if a parent process announces the stacks
 RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 FLUSH_DELAY_S = 0.2
 MAX_DUMP_BYTES = 256 * 1024  # per process

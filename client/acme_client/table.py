@@ -98,7 +98,7 @@ def job_columns(now: datetime, wide: bool) -> list[TableColumn]:
 NODE_COLUMNS: list[TableColumn] = [
     ("NODE", lambda row: row["id"]),
     ("STATE", lambda row: row["code"]),
-    ("GPUS", lambda row: f"{row['gpus_held']}/{row['gpus']}"),
+    ("GPUS", lambda row: f"{row['gpus_allocated']}/{row['gpus']}"),
     ("MODEL", lambda row: row["gpu_model"]),
     ("CPUS", lambda row: row["cpus"]),
     ("MEMORY", lambda row: row["memory"]),
@@ -108,7 +108,7 @@ NODE_COLUMNS: list[TableColumn] = [
 ]
 OUTCOME_COLUMNS: list[TableColumn] = [
     ("JOBID", lambda row: row["id"]),
-    ("DONE", lambda row: "yes" if row["done"] else "no"),
+    ("SUCCEEDED", lambda row: "yes" if row["succeeded"] else "no"),
     ("ERROR", lambda row: row.get("error", "")),
 ]
 GROUP_COLUMNS: list[TableColumn] = [
@@ -126,7 +126,7 @@ def group_nodes(nodes: Sequence[TableRow]) -> list[TableRow]:
             "CLUSTER": cluster,
             "NODES": len(members),
             "STATE": state,
-            "GPUS": f"{sum(node['gpus_held'] for node in members)}/{sum(node['gpus'] for node in members)}",
+            "GPUS": f"{sum(node['gpus_allocated'] for node in members)}/{sum(node['gpus'] for node in members)}",
             "NODELIST": format_hostlist([node["name"] for node in members]),
         }
         for (cluster, state), members in groups.items()
@@ -189,7 +189,7 @@ def format_json(value: Any) -> str:
 def progress_fields(progress: TableRow, checkpoints: Sequence[TableRow]) -> dict[str, str]:
     """Return step, loss and last checkpoint of a job, as far as known. A checkpoint from the log counts only if none
     was reported. The server discards all values from the log once the job reports a step."""
-    newest, by_log = progress["newest"] or {}, " (from the log)" if progress["source"] else ""
+    newest, by_log = progress["latest"] or {}, " (from the log)" if progress["source"] else ""
     fields = {}
     if newest.get("step") is not None:
         total = f" of {progress['steps_total']}" if progress.get("steps_total") is not None else ""

@@ -46,7 +46,7 @@ class LiveStatusReader:
     def look(self, rows: int, clock: Callable[[], float] = time.monotonic) -> LiveSnapshot:
         now = datetime.now(UTC)
         if clock() - self.nodes_at >= NODES_REFRESH_S:
-            fields = {"fields": "cluster,name,code,gpus,gpus_held"}
+            fields = {"fields": "cluster,name,code,gpus,gpus_allocated"}
             cluster = {"cluster": self.query["cluster"]} if "cluster" in self.query else {}
             self.nodes = list(self.acme.pages("nodes/", fields | cluster, 100_000))
             self.nodes_at = clock()
@@ -86,7 +86,7 @@ def nodes_by_cluster(nodes: Sequence[table.TableRow]) -> dict[str, list[table.Ta
 
 def capacity_line(name: str, nodes: Sequence[table.TableRow]) -> Text:
     """`seren  gpus 120/256 [#####.....]  nodes: 12 alloc, 3 idle, 1 drain`"""
-    allocated, total = (sum(node[field] for node in nodes) for field in ("gpus_held", "gpus"))
+    allocated, total = (sum(node[field] for node in nodes) for field in ("gpus_allocated", "gpus"))
     filled = round(20 * allocated / total) if total else 0
     codes = Counter(str(node["code"]).rstrip("*") for node in nodes)
     line = Text(f"{table.clean_text(name):12} gpus {allocated}/{total} [{'#' * filled}{'.' * (20 - filled)}]  nodes: ")

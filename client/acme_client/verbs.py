@@ -35,7 +35,7 @@ def _run_verb(
 ) -> None:
     if bool(ids) == bool(filters):
         exit_with_usage_error("Give either ids or --filter.")
-    with progress_bar(verb["verb"]) as progress:
+    with progress_bar(verb["action"]) as progress:
         if ids:
             try:
                 done = bulk_verbs.run_verb_on_ids(acme, verb, table.expand_task_ids(ids), progress)
@@ -51,7 +51,7 @@ def _run_verb(
                 outcome["error"] if outcome["id"] in outcome["error"] else f"{outcome['id']}: {outcome['error']}"
             )
         if dry_run:
-            typer.echo(f"Dry run: {verb['verb']} would change {done.done} of {done.matched} jobs.")
+            typer.echo(f"Dry run: {verb['action']} would change {done.done} of {done.matched} jobs.")
     if done.remaining:
         print_message(f"{done.remaining} more jobs match but were not changed.")
     if done.refused:
@@ -79,7 +79,7 @@ def _make_verb_command(verb: str) -> Callable[..., None]:
         dry_run: DryRunOption = False,
         output: OutputOption = OutputFormat.TABLE,
     ) -> None:
-        body = {"verb": verb, "dry_run": dry_run} | ({"reason": reason} if reason else {})
+        body = {"action": verb, "dry_run": dry_run} | ({"reason": reason} if reason else {})
         _run_verb(client_from_context(ctx), body, ids, filters, output, dry_run)
 
     return verb_command
@@ -97,7 +97,7 @@ def priority(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Change the priority of waiting jobs: acme priority -100 ID."""
-    body = {"verb": "priority", "priority": number, "dry_run": dry_run} | ({"reason": reason} if reason else {})
+    body = {"action": "priority", "priority": number, "dry_run": dry_run} | ({"reason": reason} if reason else {})
     _run_verb(client_from_context(ctx), body, ids, filters, output, dry_run)
 
 

@@ -42,9 +42,9 @@ def main() -> None:
             optimizer.step()
             optimizer.zero_grad()
             run.step(step, loss=loss, step_time_s=time.perf_counter() - began)
-            if step % CHECKPOINT_STEPS == 0 or run.stop_as:
+            if step % CHECKPOINT_STEPS == 0 or run.stop_state:
                 saving.save(training_state(model, optimizer), step)
-            if run.stop_as:
+            if run.stop_state:
                 saving.wait()  # the requested checkpoint is durable before the program ends
                 return
     print(f"{saving.saves} saves blocked training for {saving.stalled_s:.3f} s in total", flush=True)

@@ -37,7 +37,7 @@ class AcmeProgress(Callback):
             tokens=self.tokens_per_step * step if self.tokens_per_step else None,
             learning_rate=_learning_rate(trainer),
         )
-        if self.run.stop_as:
+        if self.run.stop_state:
             trainer.should_stop = True  # ends after this step, with its checkpoint
 
     def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:

@@ -43,8 +43,8 @@ def main() -> None:
             run.step(step, loss=loss, tokens=(step + 1) * 4096, step_time_s=time.perf_counter() - began)
             if (step + 1) % CHECKPOINT_STEPS == 0:
                 run.checkpoint_saved(save(step, loss), step)
-            if run.stop_as:
-                print(f"requested to end as {run.stop_as}: saving a checkpoint", flush=True)
+            if run.stop_state:
+                print(f"requested to end as {run.stop_state}: saving a checkpoint", flush=True)
                 run.checkpoint_saved(save(step, loss), step)
                 return
 

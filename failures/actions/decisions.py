@@ -1,4 +1,5 @@
-"""The only code that changes a Decision or an Order. Each function is one transaction that also records an Event.
+"""The only code that changes a Decision or a ManualOverride. Each function is one transaction that also records an
+Event.
 
 If a user corrects a diagnosis, the decisions based on the wrong cause are withdrawn unless they were carried out, and
 the recovery loop decides again.
@@ -17,7 +18,7 @@ from acmeweb.common import live
 from failures.actions import incidents as failure_actions
 from failures.actions.incidents import FailureStateConflict, sanitize_for_storage
 from failures.actions.recovery_inputs import RecoveryInputs
-from failures.models import Decision, DecisionState, Diagnosis, IncidentState, Order, Sign, Step
+from failures.models import Anomaly, Decision, DecisionState, Diagnosis, IncidentState, ManualOverride, RecoveryStep
 from failures.models.decision import OPEN_STATES
 from failures.recovery.remedies import AutomationMode, RecoveryAction
 from failures.recovery.resizing import (
@@ -53,9 +54,9 @@ MAX_ACTING_TIME = timedelta(
 
 
 def record_decision(
-    row: Diagnosis | Sign, situation: RecoveryInputs, recovery: RecoveryDecision, now: datetime
+    row: Diagnosis | Anomaly, situation: RecoveryInputs, recovery: RecoveryDecision, now: datetime
 ) -> Decision | None:
-    """The recorded decision. None if another worker was faster: each failed attempt or sign has at most one."""
+    """The recorded decision. None if another worker was faster: each failed attempt or anomaly has at most one."""
     try:
         with transaction.atomic():
             return _create_decision(row, situation, recovery, now)
@@ -64,9 +65,9 @@ def record_decision(
 
 
 def _create_decision(
-    row: Diagnosis | Sign, situation: RecoveryInputs, recovery: RecoveryDecision, now: datetime
+    row: Diagnosis | Anomaly, situation: RecoveryInputs, recovery: RecoveryDecision, now: datetime
 ) -> Decision:
-    ground = {"diagnosis": row} if isinstance(row, Diagnosis) else {"sign": row}
+    ground = {"diagnosis": row} if isinstance(row, Diagnosis) else {"anomaly": row}
     inputs = {
         name: sanitize_for_storage(to_json_value(getattr(situation, name))) for name in ("facts", "history", "policy")
     }
@@ -79,10 +80,12 @@ def _create_decision(
         checkpoint_step=base.step if base else None, skip=list(recovery.skip) if recovery.skip else None,
         change=sanitize_for_storage(to_json_value(recovery.change)), undo=recovery.undo, not_before=recovery.not_before,
         expires_at=recovery.expires_at, consumes=recovery.consumes,
-        course=_initial_state(recovery), due_at=now, **inputs,
+        state=_initial_state(recovery), due_at=now, **inputs,
         **{name: sanitize_for_storage(list(sentences)) for name, sentences in words.items()},
     )  # fmt: skip
-    _record_event("decision.made", RECOVERY_AUTHOR, decision, why=decision_summary(decision), to_state=decision.course)
+    _record_event(
+        "decision.created", RECOVERY_AUTHOR, decision, why=decision_summary(decision), to_state=decision.state
+    )
     _postpone_job(decision, now)
     _publish_change(decision)
     return decision
@@ -101,9 +104,9 @@ def _postpone_job(decision: Decision, now: datetime) -> None:
     if attempt is None or attempt.ended_at is None:
         return
     try:
-        if decision.course == DecisionState.APPROVED:
+        if decision.state == DecisionState.APPROVED:
             recovery_actions.postpone(attempt, now + MAX_ACTING_TIME, why=f"Recovery: {decision_summary(decision)}")
-        elif decision.course == DecisionState.PROPOSED:
+        elif decision.state == DecisionState.PROPOSED:
             reason = f"Approval needed in incident {decision.incident_id}: {decision_summary(decision)}"
             recovery_actions.postpone(attempt, decision.expires_at, why=reason)
         else:
@@ -132,7 +135,7 @@ def _as_sentence(text: str) -> str:
 
 
 def _describe_change(change: RequestChange) -> str:
-    words = f"{change.what} {change.becomes}" if change.what == MEMORY else change.becomes
+    words = f"{change.field} {change.becomes}" if change.field == MEMORY else change.becomes
     return f"{words} instead of {change.was}" if change.was else words
 
 
@@ -179,8 +182,8 @@ def decline_job_recovery(decision: Decision, author: Author, why: str = "", *, h
 def approve(decision: Decision, *, author: Author, now: datetime, why: str = "") -> None:
     """Approves a proposal; the recovery loop carries it out unchanged."""
     row = _lock_decision(decision)
-    if row.course != DecisionState.PROPOSED:
-        raise FailureStateConflict(f"the decision is already {row.course}")
+    if row.state != DecisionState.PROPOSED:
+        raise FailureStateConflict(f"the decision is already {row.state}")
     if now > row.expires_at:
         raise FailureStateConflict(f"the proposal expired at {row.expires_at:%d %b %H:%M} UTC")
     _record_answer(row, DecisionState.APPROVED, author, now, why, due_at=now)
@@ -196,8 +199,8 @@ def approve(decision: Decision, *, author: Author, now: datetime, why: str = "")
 def decline(decision: Decision, *, author: Author, now: datetime, why: str = "") -> None:
     """Declines a proposal; the job keeps the state in which it ended."""
     row = _lock_decision(decision)
-    if row.course != DecisionState.PROPOSED:
-        raise FailureStateConflict(f"the decision is already {row.course}")
+    if row.state != DecisionState.PROPOSED:
+        raise FailureStateConflict(f"the decision is already {row.state}")
     _record_answer(row, DecisionState.DECLINED, author, now, why, ended_at=now)
     _record_event("decision.declined", author, row, why=why, to_state=DecisionState.DECLINED)
     words = f"{author.by} declined its recovery" + (f": {why}" if why else ".")
@@ -209,27 +212,29 @@ def decline(decision: Decision, *, author: Author, now: datetime, why: str = "")
 def undo(decision: Decision, *, author: Author, now: datetime, why: str = "") -> None:
     """Undoes a decision: resumes the drained nodes and holds the job if it is pending.
 
-    Recovery does not act on the nodes and the job until the orders are lifted.
+    Recovery does not act on the nodes and the job until the overrides are lifted.
     """
     row = _lock_decision(decision)
     if not row.can_be_undone:
-        raise FailureStateConflict(f"the decision is {row.course}; there is nothing to undo")
+        raise FailureStateConflict(f"the decision is {row.state}; there is nothing to undo")
     words = why or f"{author.by} undid “{row.action}” of {row.at:%d %b %H:%M} UTC"
     _record_answer(row, DecisionState.UNDONE, author, now, why, ended_at=now)
     _record_event("decision.undone", author, row, why=words, to_state=DecisionState.UNDONE)
     notes = [
         _resume_drained_node(step, author, words, now)
-        for step in row.steps.filter(kind=Step.Kind.DRAINED, node__isnull=False)
+        for step in row.steps.filter(kind=RecoveryStep.Kind.DRAINED, node__isnull=False)
     ]
     notes.append(_hold_undone_job(row, author, words, now))
-    Step.objects.create(decision=row, kind=Step.Kind.UNDONE, words=" ".join(note for note in notes if note))
+    RecoveryStep.objects.create(
+        decision=row, kind=RecoveryStep.Kind.UNDONE, words=" ".join(note for note in notes if note)
+    )
     decision.refresh_from_db()
 
 
-def _resume_drained_node(step: Step, author: Author, why: str, now: datetime) -> str:
+def _resume_drained_node(step: RecoveryStep, author: Author, why: str, now: datetime) -> str:
     node = Node.objects.get(pk=step.node_id)
-    Order.objects.create(cluster_id=node.cluster_id, node=node, by=author.by, why=why, at=now)
-    if not node.drain_asked or node.reason_by != RECOVERY_AUTHOR.by:
+    ManualOverride.objects.create(cluster_id=node.cluster_id, node=node, by=author.by, why=why, at=now)
+    if not node.drain_requested or node.reason_by != RECOVERY_AUTHOR.by:
         return ""  # another user or loop has drained it since
     node_actions.resume(node, author=author, why=why, now=now)
     return f"{node} accepts jobs again."
@@ -240,7 +245,7 @@ def _hold_undone_job(row: Decision, author: Author, why: str, now: datetime) -> 
     if row.attempt is None:
         return ""
     job = Job.objects.get(pk=row.attempt.job_id)
-    Order.objects.create(cluster_id=row.cluster_id, job=job, by=author.by, why=why, at=now)
+    ManualOverride.objects.create(cluster_id=row.cluster_id, job=job, by=author.by, why=why, at=now)
     if job.state != State.PENDING:
         return f"{job} is {job.state}."
     note = _restore_job_request(row, job, author, why)
@@ -256,7 +261,7 @@ def _hold_undone_job(row: Decision, author: Author, why: str, now: datetime) -> 
 
 def _restore_job_request(row: Decision, job: Job, author: Author, why: str) -> str:
     """Restores the request that recovery changed, unless it was changed again since. Returns a sentence about it."""
-    if not row.steps.filter(kind=Step.Kind.RESTARTED).exists() or not row.change:
+    if not row.steps.filter(kind=RecoveryStep.Kind.RESTARTED).exists() or not row.change:
         return ""
     try:
         recovery_actions.change_job_request(job, changed_job_fields(row, back=True), author=author, why=why)
@@ -266,19 +271,19 @@ def _restore_job_request(row: Decision, job: Job, author: Author, why: str) -> s
 
 
 @transaction.atomic
-def lift_order(order: Order, *, author: Author, now: datetime) -> None:
+def lift_override(override: ManualOverride, *, author: Author, now: datetime) -> None:
     """Lifts an override: recovery may act on its job or node again."""
-    if not Order.objects.standing().filter(pk=order.pk).update(lifted_at=now, lifted_by=author.by):
+    if not ManualOverride.objects.active().filter(pk=override.pk).update(lifted_at=now, lifted_by=author.by):
         raise FailureStateConflict("the override is already lifted")
-    order.refresh_from_db()
-    where = {"job_id": order.job_id, "node_id": order.node_id, "cluster_id": order.cluster_id}
-    journal.new_event("order.lifted", author, why=order.why, **where).save()
+    override.refresh_from_db()
+    where = {"job_id": override.job_id, "node_id": override.node_id, "cluster_id": override.cluster_id}
+    journal.new_event("override.lifted", author, why=override.why, **where).save()
     live.publish_on_commit("failures")
 
 
-def _record_answer(row: Decision, course: str, author: Author, now: datetime, why: str, **fields: Any) -> None:
-    answer = {"said_by": author.by, "said_at": now, "said_why": sanitize_for_storage(why)[:1000]}
-    Decision.objects.filter(pk=row.pk).update(course=course, **answer, **fields)
+def _record_answer(row: Decision, state: str, author: Author, now: datetime, why: str, **fields: Any) -> None:
+    answer = {"answered_by": author.by, "answered_at": now, "answer_reason": sanitize_for_storage(why)[:1000]}
+    Decision.objects.filter(pk=row.pk).update(state=state, **answer, **fields)
     _publish_change(row)
 
 
@@ -294,7 +299,7 @@ def _ignore_job_error(act: Callable[[], None]) -> None:
 def correct_diagnosis(row: Diagnosis, root_cause: str, *, author: Author, now: datetime, note: str = "") -> None:
     """Confirms or corrects a diagnosis, and withdraws the decisions that rest on another cause."""
     failure_actions.correct_verdict(row, root_cause, author=author, now=now, note=note)
-    for decision in row.decisions.standing():
+    for decision in row.decisions.not_withdrawn():
         _withdraw_decision(_lock_decision(decision), row, author, now)
 
 
@@ -317,11 +322,11 @@ def _withdraw_decision(decision: Decision, row: Diagnosis, author: Author, now: 
 
 def _can_withdraw(decision: Decision) -> bool:
     """Whether the decision is open and nothing was done to the job yet."""
-    if decision.course == DecisionState.OBSERVED:
+    if decision.state == DecisionState.OBSERVED:
         return decision.incident.state != IncidentState.RESOLVED
-    if decision.course not in OPEN_STATES:
+    if decision.state not in OPEN_STATES:
         return False
-    return not decision.steps.filter(kind__in=(Step.Kind.RESTARTED, Step.Kind.ENDED)).exists()
+    return not decision.steps.filter(kind__in=(RecoveryStep.Kind.RESTARTED, RecoveryStep.Kind.ENDED)).exists()
 
 
 # --- actions of the recovery loop
@@ -335,7 +340,7 @@ def claim(decision: Decision, now: datetime) -> Decision | None:
     due_row = Decision.objects.due(now).filter(pk=decision.pk, tries=decision.tries)
     began = decision.began_at or now
     if not due_row.update(
-        course=DecisionState.ACTING, tries=decision.tries + 1, due_at=now + CLAIM_LEASE, began_at=began
+        state=DecisionState.ACTING, tries=decision.tries + 1, due_at=now + CLAIM_LEASE, began_at=began
     ):
         return None
     decision.refresh_from_db()
@@ -348,17 +353,17 @@ def require_claim(decision: Decision) -> None:
     Raises FailureStateConflict if the claim was lost.
     """
     rows = Decision.objects.select_for_update(of=("self",)).only("pk")
-    if rows.filter(pk=decision.pk, tries=decision.tries, course=DecisionState.ACTING).first() is None:
+    if rows.filter(pk=decision.pk, tries=decision.tries, state=DecisionState.ACTING).first() is None:
         raise FailureStateConflict(f"decision {decision.pk} was withdrawn or is being carried out by another worker")
 
 
 @transaction.atomic
-def finish_decision(decision: Decision, course: str, outcome: str, now: datetime) -> bool:
-    fields = {"course": course, "outcome": sanitize_for_storage(outcome), "ended_at": now}
-    if not Decision.objects.filter(pk=decision.pk, tries=decision.tries, course=DecisionState.ACTING).update(**fields):
+def finish_decision(decision: Decision, state: str, outcome: str, now: datetime) -> bool:
+    fields = {"state": state, "outcome": sanitize_for_storage(outcome), "ended_at": now}
+    if not Decision.objects.filter(pk=decision.pk, tries=decision.tries, state=DecisionState.ACTING).update(**fields):
         return False
     decision.refresh_from_db()
-    _record_event(f"decision.{course}", RECOVERY_AUTHOR, decision, why=outcome, to_state=course)
+    _record_event(f"decision.{state}", RECOVERY_AUTHOR, decision, why=outcome, to_state=state)
     _publish_change(decision)
     return True
 
@@ -371,7 +376,7 @@ def count_error(decision: Decision) -> int:
 
 
 def wait_until(decision: Decision, until: datetime, outcome: str) -> None:
-    claimed = Decision.objects.filter(pk=decision.pk, tries=decision.tries, course=DecisionState.ACTING)
+    claimed = Decision.objects.filter(pk=decision.pk, tries=decision.tries, state=DecisionState.ACTING)
     if claimed.exclude(outcome=outcome).update(outcome=outcome, due_at=until):
         _publish_change(decision)
     else:
@@ -380,27 +385,27 @@ def wait_until(decision: Decision, until: datetime, outcome: str) -> None:
 
 def add_faulty_nodes(decision: Decision, names: Sequence[str]) -> None:
     """Adds nodes that failed the test to the drained nodes of the decision."""
-    claimed = Decision.objects.filter(pk=decision.pk, tries=decision.tries, course=DecisionState.ACTING)
+    claimed = Decision.objects.filter(pk=decision.pk, tries=decision.tries, state=DecisionState.ACTING)
     claimed.update(drain=sorted({*decision.drain, *names}))
     decision.refresh_from_db()
 
 
 def expire_proposals(now: datetime) -> int:
     """Expires the proposals that were not approved in time. Returns how many."""
-    late = Decision.objects.filter(course=DecisionState.PROPOSED, expires_at__lte=now).select_related("attempt__job")
+    late = Decision.objects.filter(state=DecisionState.PROPOSED, expires_at__lte=now).select_related("attempt__job")
     return sum(_expire_decision(row, "It was not approved in time.", now) for row in late[:200])
 
 
-def expire_sign_proposals(sign: Sign, why: str, now: datetime) -> None:
-    """Expires the proposals that were made because of a sign that has ended."""
-    for row in Decision.objects.filter(sign=sign, course=DecisionState.PROPOSED).select_related("attempt__job"):
+def expire_anomaly_proposals(anomaly: Anomaly, why: str, now: datetime) -> None:
+    """Expires the proposals that were made because of an anomaly that has ended."""
+    for row in Decision.objects.filter(anomaly=anomaly, state=DecisionState.PROPOSED).select_related("attempt__job"):
         _expire_decision(row, why, now)
 
 
 @transaction.atomic
 def _expire_decision(row: Decision, why: str, now: datetime) -> bool:
-    fields = {"course": DecisionState.EXPIRED, "ended_at": now, "outcome": why}
-    if not Decision.objects.filter(pk=row.pk, course=DecisionState.PROPOSED).update(**fields):
+    fields = {"state": DecisionState.EXPIRED, "ended_at": now, "outcome": why}
+    if not Decision.objects.filter(pk=row.pk, state=DecisionState.PROPOSED).update(**fields):
         return False
     _record_event("decision.expired", RECOVERY_AUTHOR, row, to_state=DecisionState.EXPIRED, why=why)
     _publish_change(row)
@@ -408,18 +413,18 @@ def _expire_decision(row: Decision, why: str, now: datetime) -> bool:
 
 
 def _lock_decision(decision: Decision) -> Decision:
-    rows = Decision.objects.select_for_update(of=("self",)).select_related("attempt__job", "incident", "sign__node")
+    rows = Decision.objects.select_for_update(of=("self",)).select_related("attempt__job", "incident", "anomaly__node")
     return rows.get(pk=decision.pk)
 
 
 def record_step(decision: Decision, kind: str, words: str, node: Node | None = None) -> None:
-    Step.objects.create(decision=decision, kind=kind, node=node, words=sanitize_for_storage(words))
+    RecoveryStep.objects.create(decision=decision, kind=kind, node=node, words=sanitize_for_storage(words))
 
 
 def _record_event(what: str, author: Author, decision: Decision, **fields: Any) -> None:
     detail = {"incident": decision.incident_id, "decision": decision.pk, "action": decision.action}
     if decision.attempt_id is None:
-        node = Node.objects.get(signs__decision=decision)
+        node = Node.objects.get(anomalies__decision=decision)
         journal.node_event(what, author, node, detail=detail, **fields).save()
         return
     attempt = Attempt.objects.select_related("job").get(pk=decision.attempt_id)

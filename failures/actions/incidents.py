@@ -54,7 +54,7 @@ class FailureStateConflict(Exception):
 def add_missing_diagnoses(since: datetime, now: datetime) -> int:
     """Adds a row for each attempt that failed since then and has none. Returns how many. Safe to run concurrently."""
     failed = (
-        Attempt.objects.filter(ended_at__gte=since, state__in=sorted(FAILURE_STATES), stop_as="", diagnosis=None)
+        Attempt.objects.filter(ended_at__gte=since, state__in=sorted(FAILURE_STATES), stop_state="", diagnosis=None)
         .order_by("ended_at")
         .values_list("pk", "job__cluster_id", "ended_at")[:MAX_NEW_DIAGNOSES]
     )
@@ -119,7 +119,7 @@ def record_verdict(
     row.nodes.set(_known_nodes(row, {node.host for node in verdict.suspect_nodes}))
     incident = None if row.root_cause == NONE else _join_incident(row, first_symptom_at, now)
     detail = {"confidence": row.confidence, "engine": row.engine, "rules_version": row.rules_version}
-    _record_event("diagnosis.made", DIAGNOSIS_AUTHOR, row, to_state=row.root_cause, why=row.action, detail=detail)
+    _record_event("diagnosis.created", DIAGNOSIS_AUTHOR, row, to_state=row.root_cause, why=row.action, detail=detail)
     _publish_change(row)
     return incident
 
@@ -135,7 +135,7 @@ def diagnose_running_attempt(attempt: Attempt, label: str, why: str, since: date
         attempt=attempt,
         defaults={
             "cluster_id": attempt.job.cluster_id, "failed_at": now, "due_at": now + SUSPECT_BUNDLE_DELAY,
-            "judged_at": now, "root_cause": label, "said": label, "category": label_info.category.value,
+            "judged_at": now, "root_cause": label, "engine_root_cause": label, "category": label_info.category.value,
             "confidence": SYMPTOM_CONFIDENCE,
             "restart_helps": label_info.restart.value, "restart_reason": label_info.reason, "action": label_info.action,
             "engine": DETECTOR_ENGINE, "notes": [why], "gpus": attempt.job.gpus,
@@ -145,7 +145,9 @@ def diagnose_running_attempt(attempt: Attempt, label: str, why: str, since: date
         return None
     row.refresh_from_db()
     incident = _join_incident(row, since, now)
-    _record_event("diagnosis.made", DIAGNOSIS_AUTHOR, row, to_state=label, why=why, detail={"engine": DETECTOR_ENGINE})
+    _record_event(
+        "diagnosis.created", DIAGNOSIS_AUTHOR, row, to_state=label, why=why, detail={"engine": DETECTOR_ENGINE}
+    )
     _publish_change(row)
     return incident
 
@@ -158,12 +160,12 @@ def withdraw_early_diagnosis(row: Diagnosis, why: str, now: datetime) -> bool:
     """
     if (
         row.engine != DETECTOR_ENGINE
-        or not Attempt.objects.filter(pk=row.attempt_id, ended_at=None, stop_as="").exists()
+        or not Attempt.objects.filter(pk=row.attempt_id, ended_at=None, stop_state="").exists()
     ):
         return False
     # The lock makes a concurrent approval either fail or happen before the check below
     unstarted = Decision.objects.select_for_update(of=("self",)).filter(diagnosis=row)
-    if any(decision.course not in UNSTARTED_STATES for decision in unstarted):
+    if any(decision.state not in UNSTARTED_STATES for decision in unstarted):
         return False
     incident = row.incident
     if incident is not None:
@@ -172,7 +174,7 @@ def withdraw_early_diagnosis(row: Diagnosis, why: str, now: datetime) -> bool:
             if incident.state != IncidentState.RESOLVED:
                 resolve(incident, author=DIAGNOSIS_AUTHOR, now=now, why=why)
             Incident.objects.filter(pk=incident.pk).update(lead=None)
-    unstarted.filter(course__in=UNSTARTED_STATES).delete()
+    unstarted.filter(state__in=UNSTARTED_STATES).delete()
     _record_event("diagnosis.withdrawn", DIAGNOSIS_AUTHOR, row, from_state=row.root_cause, why=why)
     _publish_change(row)
     row.delete()
@@ -184,7 +186,11 @@ def _verdict_fields(verdict: pure.LogDiagnosis) -> dict[str, Any]:
     copied = ("evidence", "chain", "suspect_nodes", "suspect_gpus", "alternatives", "notes", "lines", "size")
     names = ("root_cause", "confidence", "restart_reason", "action", "engine", "rules_version")
     fields = {name: verdict_json[name] for name in (*copied, *names)}
-    fields |= {"said": verdict.root_cause, "category": verdict.category.value, "blame": verdict.blame or ""}
+    fields |= {
+        "engine_root_cause": verdict.root_cause,
+        "category": verdict.category.value,
+        "blame": verdict.blame or "",
+    }
     return fields | {"restart_helps": verdict.restart_helps.value}
 
 
@@ -204,8 +210,8 @@ def store_bundle(row: Diagnosis, text: str, now: datetime) -> None:
     """Stores the bundle, which completes the row, and deletes the read position of its log."""
     raw = text.encode("utf-8", "replace")[:MAX_BUNDLE_BYTES]
     packed = zlib.compress(raw, 9) if raw else None
-    open_row = Diagnosis.objects.filter(pk=row.pk, tries=row.tries, kept_at=None)
-    if open_row.update(bundle=packed, bundle_size=len(raw), kept_at=now):
+    open_row = Diagnosis.objects.filter(pk=row.pk, tries=row.tries, bundle_stored_at=None)
+    if open_row.update(bundle=packed, bundle_size=len(raw), bundle_stored_at=now):
         forget_offsets([row.attempt_id])
 
 
@@ -247,7 +253,7 @@ def find_or_open_incident(
 def _join_incident(row: Diagnosis, first_at: datetime, now: datetime) -> Incident:
     symptom = incident_candidates.symptom_of(row)
     incident, existed = find_or_open_incident(row.cluster_id, symptom, row.category, first_at, lead=row)
-    if incident.lead_id is None:  # opened by a sign: this is its first failed attempt
+    if incident.lead_id is None:  # opened by an anomaly: this is its first failed attempt
         Incident.objects.filter(pk=incident.pk).update(lead=row)
     Diagnosis.objects.filter(pk=row.pk).update(incident=incident)
     Incident.objects.filter(pk=incident.pk).update(
@@ -316,7 +322,7 @@ def _record_incident_event(what: str, author: Author, incident: Incident, state:
     values: dict[str, Any] = {"from_state": before, "to_state": state, "why": why, "detail": {"incident": incident.pk}}
     if incident.lead is not None:
         _record_event(what, author, incident.lead, **values)
-    else:  # the incident has only signs
+    else:  # the incident has only anomalies
         journal.new_event(what, author, cluster_id=incident.cluster_id, node=incident.nodes.first(), **values).save()
     live.publish_on_commit("failures", f"incident:{incident.pk}")
 
@@ -357,7 +363,7 @@ def _record_review(row: Diagnosis, root_cause: str, *, author: Author, now: date
     if row.judged_at is None:
         raise FailureStateConflict(f"{row.attempt} is not diagnosed yet")
     before, label = row.root_cause, LABELS[root_cause]
-    review = DiagnosisReview.CONFIRMED if root_cause == row.said else DiagnosisReview.CORRECTED
+    review = DiagnosisReview.CONFIRMED if root_cause == row.engine_root_cause else DiagnosisReview.CORRECTED
     fields: dict[str, Any] = {
         "review": review, "reviewed_by_id": author.user_id, "reviewed_at": now, "review_note": note[:1000],
     }  # fmt: skip

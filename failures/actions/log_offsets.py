@@ -38,7 +38,7 @@ def claim(now: datetime) -> Following | None:
         free = Following.objects.due(now).select_for_update(skip_locked=True, of=("self",)).order_by("due_at")
         if (row := free.only("pk").first()) is None:
             return None
-        Following.objects.filter(pk=row.pk).update(tries=F("tries") + 1, taken_until=now + LEASE)
+        Following.objects.filter(pk=row.pk).update(tries=F("tries") + 1, claimed_until=now + LEASE)
     return Following.objects.select_related("attempt__job__cluster").get(pk=row.pk)
 
 
@@ -59,7 +59,7 @@ def save_log_offset(row: Following, result: LogFollowResult, now: datetime) -> b
         "size": result.size,
         "due_at": result.due_at,
         "looked_at": now,
-        "taken_until": None,
+        "claimed_until": None,
         "tries": 0,
     }
     if result.state is not None:
@@ -69,11 +69,11 @@ def save_log_offset(row: Following, result: LogFollowResult, now: datetime) -> b
 
 def postpone_log(row: Following, until: datetime) -> None:
     """Postpones a log after an error. `tries` stays counted, so that it is left to the diagnosis after a few errors."""
-    _claimed_row(row).update(due_at=until, taken_until=None)
+    _claimed_row(row).update(due_at=until, claimed_until=None)
 
 
 def _claimed_row(row: Following) -> models.QuerySet[Following]:
-    return Following.objects.filter(pk=row.pk, tries=row.tries, taken_until=row.taken_until)
+    return Following.objects.filter(pk=row.pk, tries=row.tries, claimed_until=row.claimed_until)
 
 
 def forget_offsets(attempts: Iterable[int]) -> None:

@@ -33,7 +33,7 @@ def add_channel(
     author: Author,
     team_id: int | None = None,
     scope: str = "",
-    least_gpu_hours: float = 0,
+    min_gpu_hours: float = 0,
     allowed: tuple[Network, ...] = (),
 ) -> Channel:
     """Adds a channel. Raises InvalidField. A webhook gets a secret, with which its receiver verifies messages."""
@@ -41,7 +41,7 @@ def add_channel(
     try:
         with transaction.atomic():
             row = Channel.objects.create(
-                team_id=team_id, kind=kind, target=target, scope=scope, least_gpu_hours=least_gpu_hours,
+                team_id=team_id, kind=kind, target=target, scope=scope, min_gpu_hours=min_gpu_hours,
                 secret=secrets.token_urlsafe(32) if kind == Channel.Kind.WEBHOOK else "", created_by=author.by,
             )  # fmt: skip
     except IntegrityError:
@@ -71,18 +71,18 @@ def remove_channel(row: Channel, *, author: Author) -> None:
 
 
 @transaction.atomic
-def switch_channel(row: Channel, is_on: bool, *, author: Author) -> None:
+def switch_channel(row: Channel, is_enabled: bool, *, author: Author) -> None:
     """Switches a channel on or off. A channel that is off keeps its filters."""
-    if Channel.objects.filter(pk=row.pk, is_on=not is_on).update(is_on=is_on):
-        what = "channel.switched-on" if is_on else "channel.switched-off"
+    if Channel.objects.filter(pk=row.pk, is_enabled=not is_enabled).update(is_enabled=is_enabled):
+        what = "channel.switched-on" if is_enabled else "channel.switched-off"
         journal.new_event(what, author, why=str(row), detail={"channel": row.pk}).save()
-    row.is_on = is_on
+    row.is_enabled = is_enabled
 
 
 @transaction.atomic
-def change_channel_rules(row: Channel, *, scope: str, least_gpu_hours: float, author: Author) -> bool:
+def change_channel_rules(row: Channel, *, scope: str, min_gpu_hours: float, author: Author) -> bool:
     """Changes the filters of a channel. False if nothing changed. The address of a channel cannot be changed."""
-    rules = {"scope": scope, "least_gpu_hours": least_gpu_hours}
+    rules = {"scope": scope, "min_gpu_hours": min_gpu_hours}
     before = {name: getattr(row, name) for name in rules}
     if before == rules or not Channel.objects.filter(pk=row.pk, **before).update(**rules):
         return False
@@ -116,7 +116,7 @@ def claim(now: datetime, *, last: Collection[int] = (), but: Collection[int] = (
     place = Case(When(channel__in=last, then=1), default=0, output_field=SmallIntegerField())
     order = (place, "due_at") if last else ("due_at",)
     with transaction.atomic():
-        due = Notice.objects.open().filter(due_at__lte=now, channel__is_on=True).exclude(channel__in=but)
+        due = Notice.objects.open().filter(due_at__lte=now, channel__is_enabled=True).exclude(channel__in=but)
         row = due.order_by(*order).select_for_update(skip_locked=True, of=("self",)).first()
         if row is None:
             return None

@@ -19,7 +19,7 @@ from failures.detection.findings import SymptomType
 from failures.detection.loss import LossPoint
 from failures.diagnosis.labels import UNKNOWN
 from failures.diagnosis.values import FailureCategory, RestartAdvice
-from failures.models import Decision, Diagnosis, Order, Sign
+from failures.models import Anomaly, Decision, Diagnosis, ManualOverride
 from failures.models.decision import CARRIED_OUT_STATES
 from failures.recovery import checkpoints, resizing
 from failures.recovery.remedies import AutomationMode, RecoveryAction
@@ -40,8 +40,8 @@ from jobs.models import Attempt, Job, Node, Progress, ProgressSource, RecoveryMo
 MAX_LOSS_POINTS = 20_000
 MAX_PAST_ACTIONS = 2_000
 SPIKE_CAUSE = "LossNaNOrSpike"
-SIGN_CAUSES = {SymptomType.SLOW: "SlowNode", SymptomType.NODE: "NodeHealth"}  # rows of REMEDIES
-MEASURED_CONFIDENCE = 0.9  # signs are measured, not inferred from a log
+ANOMALY_CAUSES = {SymptomType.SLOW: "SlowNode", SymptomType.NODE: "NodeHealth"}  # rows of REMEDIES
+MEASURED_CONFIDENCE = 0.9  # anomalies are measured, not inferred from a log
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,20 +59,20 @@ def inputs_of_diagnosis(row: Diagnosis, now: datetime) -> RecoveryInputs:
     )
 
 
-def inputs_of_sign(row: Sign, now: datetime) -> RecoveryInputs:
-    """The inputs for an ongoing sign, as of now. For a node without a job, only operator settings apply."""
-    attempt, facts = row.attempt, _sign_facts(row, now)
+def inputs_of_anomaly(row: Anomaly, now: datetime) -> RecoveryInputs:
+    """The inputs for an ongoing anomaly, as of now. For a node without a job, only operator settings apply."""
+    attempt, facts = row.attempt, _anomaly_facts(row, now)
     tries = job_actions.attempt_history(attempt) if attempt else []
     policy = attempt_policy(attempt) if attempt else cluster_policy(row.cluster_id)
     return RecoveryInputs(facts=facts, history=_failure_history(row.cluster_id, tries, facts, now), policy=policy)
 
 
-def _sign_facts(row: Sign, now: datetime) -> FailureFacts:
+def _anomaly_facts(row: Anomaly, now: datetime) -> FailureFacts:
     attempt, named = row.attempt, frozenset({row.node.name} if row.node else ())
     common: dict[str, Any] = {
-        "cause": SIGN_CAUSES[SymptomType(row.symptom)], "category": FailureCategory.INFRASTRUCTURE, "at": now,
+        "cause": ANOMALY_CAUSES[SymptomType(row.symptom)], "category": FailureCategory.INFRASTRUCTURE, "at": now,
         "confidence": MEASURED_CONFIDENCE, "restart_helps": RestartAdvice.YES,
-        "incident": str(row.incident_id or ""), "suspects": named, "sign": row.why,
+        "incident": str(row.incident_id or ""), "suspects": named, "anomaly": row.why,
     }  # fmt: skip
     if attempt is None:
         return FailureFacts(job="", team="", nodes=named, **common)
@@ -148,7 +148,7 @@ def _listed_checkpoints(attempt: Attempt, spike_at: int | None) -> tuple[SavedCh
 def _memory_request(row: Diagnosis, job: Job) -> resizing.MemoryRequest | None:
     """The memory request of the job, with the memory of the nodes that could run it; None if no change would help."""
     nodes = Node.objects.filter(cluster=job.cluster_id, gpus__gte=job.gpus_per_node, cpus__gte=job.cpus_per_node)
-    constraints = {"gpu_model": job.gpu_model, "nic_type": job.nic_type, "name": job.on_node}
+    constraints = {"gpu_model": job.gpu_model, "nic_type": job.nic_type, "name": job.required_node}
     nodes = nodes.filter(**{name: value for name, value in constraints.items() if value})
     sizes = sorted(nodes.values_list("memory_mb", "gpus"), reverse=True)
     enough = (
@@ -163,7 +163,7 @@ def _memory_request(row: Diagnosis, job: Job) -> resizing.MemoryRequest | None:
 
 def _loaded_checkpoint_step(attempt: Attempt) -> int | None:
     """The step of the checkpoint that recovery told this attempt to load, if any."""
-    earlier = Decision.objects.filter(attempt__job=attempt.job_id, attempt__number__lt=attempt.number, course="done")
+    earlier = Decision.objects.filter(attempt__job=attempt.job_id, attempt__number__lt=attempt.number, state="done")
     return earlier.order_by("-attempt__number").values_list("checkpoint_step", flat=True).first()
 
 
@@ -177,7 +177,9 @@ def _total_run_time(attempt: Attempt, until: datetime) -> timedelta:
 def _loss_spike_step(attempt: Attempt) -> int | None:
     """The step of the last lasting loss spike that the job reported; None if there is none."""
     rows = Progress.objects.filter(attempt_id=attempt.pk, step__isnull=False).order_by("-at")
-    rows = rows.filter(attempt__pulse__source=ProgressSource.REPORTS)  # values parsed from a log are too unreliable
+    rows = rows.filter(
+        attempt__latest_progress__source=ProgressSource.REPORTS
+    )  # values parsed from a log are too unreliable
     samples = list(rows.values_list("step", "at", "loss", "grad_norm")[:MAX_LOSS_POINTS])
     points = [
         LossPoint(step=step, at=at.timestamp(), loss=value, grad_norm=norm) for step, at, value, norm in samples[::-1]
@@ -192,14 +194,14 @@ def _failure_history(
     return FailureHistory(
         tries=tries,
         done=_past_actions(cluster_id, now),
-        orders=_active_overrides(cluster_id, facts),
+        overrides=_active_overrides(cluster_id, facts),
         cluster_nodes=Node.objects.filter(cluster=cluster_id).count(),
     )
 
 
 def _past_actions(cluster_id: int, now: datetime) -> tuple[PastAction, ...]:
     rows = Decision.objects.filter(
-        cluster=cluster_id, course__in=CARRIED_OUT_STATES, began_at__gt=now - timedelta(days=1)
+        cluster=cluster_id, state__in=CARRIED_OUT_STATES, began_at__gt=now - timedelta(days=1)
     ).order_by("-began_at")
     columns = ("action", "attempt__job__public_id", "began_at", "incident_id", "drain", "not_before", "checkpoint_step")
     return tuple(
@@ -217,7 +219,7 @@ def _past_actions(cluster_id: int, now: datetime) -> tuple[PastAction, ...]:
 
 
 def _active_overrides(cluster_id: int, facts: FailureFacts) -> tuple[OverrideFacts, ...]:
-    rows = Order.objects.standing().filter(cluster=cluster_id).select_related("job", "node")
+    rows = ManualOverride.objects.active().filter(cluster=cluster_id).select_related("job", "node")
     subjects = facts.nodes | {facts.job}
     return tuple(OverrideFacts(subject=row.subject, by=row.by, why=row.why) for row in rows if row.subject in subjects)
 

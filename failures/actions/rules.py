@@ -14,7 +14,7 @@ from failures.actions.incidents import FailureStateConflict, sanitize_for_storag
 from failures.agent.answers import VoteResult
 from failures.learning.embedding import EMBEDDING_VERSION, Vector
 from failures.learning.rule_proposals import RuleProposal, RuleReplay
-from failures.models import Case, Diagnosis, LearnedRule, ModelOpinion, RuleHit, RuleKind, RuleOrigin, RuleState
+from failures.models import Diagnosis, LearnedRule, ModelOpinion, PastFailure, RuleHit, RuleKind, RuleOrigin, RuleState
 from jobs.actions import journal
 from jobs.actions.journal import Author
 
@@ -23,13 +23,13 @@ AGENT_AUTHOR = Author(by="agent")
 MODEL_REQUEST_TIMEOUT = timedelta(minutes=10)  # longer than any time budget: the worker that asked is gone
 
 
-def save_case(row: Diagnosis, vector: Vector) -> None:
+def save_past_failure(row: Diagnosis, vector: Vector) -> None:
     """Stores the case of a diagnosis. Idempotent."""
-    Case.objects.update_or_create(diagnosis=row, defaults={"vector": vector, "version": EMBEDDING_VERSION})
+    PastFailure.objects.update_or_create(diagnosis=row, defaults={"vector": vector, "version": EMBEDDING_VERSION})
 
 
 def mark_learned(row: Diagnosis, now: datetime) -> None:
-    Case.objects.filter(diagnosis=row).update(learned_at=now)
+    PastFailure.objects.filter(diagnosis=row).update(learned_at=now)
 
 
 @transaction.atomic
@@ -86,11 +86,11 @@ def retire(rule: LearnedRule, *, author: Author, now: datetime, why: str = "") -
 
 def claim_model_request(row: Diagnosis, model: str, now: datetime) -> bool:
     """Whether this worker may ask the model about the row. Only one may, until it times out without an answer."""
-    opinion, is_new = ModelOpinion.objects.get_or_create(diagnosis=row, defaults={"asked_at": now, "model": model})
+    opinion, is_new = ModelOpinion.objects.get_or_create(diagnosis=row, defaults={"requested_at": now, "model": model})
     if is_new:
         return True
-    stale = ModelOpinion.objects.filter(pk=opinion.pk, answered_at=None, asked_at__lt=now - MODEL_REQUEST_TIMEOUT)
-    return bool(stale.update(asked_at=now, model=model))
+    stale = ModelOpinion.objects.filter(pk=opinion.pk, answered_at=None, requested_at__lt=now - MODEL_REQUEST_TIMEOUT)
+    return bool(stale.update(requested_at=now, model=model))
 
 
 @transaction.atomic

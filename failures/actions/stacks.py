@@ -30,7 +30,7 @@ def request_stacks(attempt: Attempt, incident: Incident, log_size: int, now: dat
     return StackDump.objects.create(
         attempt=attempt,
         incident=incident,
-        asked_at=now,
+        requested_at=now,
         until=now + STACKS_TIMEOUT,
         log_from=log_size,
         log_size=log_size,
@@ -49,7 +49,7 @@ def close_dump(dump: StackDump, text: str, ranks: int, sentences: Sequence[str],
     fields = {
         "closed_at": now,
         "ranks": ranks,
-        "sentences": notes,
+        "summary": notes,
         "packed": zlib.compress(raw[:MAX_STORED_BYTES], 9) if raw else None,
         "size": len(raw),
     }

@@ -13,7 +13,7 @@ def endpoint_from_settings() -> ModelEndpoint:
         model=settings.ACME_AGENT_MODEL,
         key=settings.ACME_AGENT_KEY,
         votes=settings.ACME_AGENT_VOTES,
-        call_s=settings.ACME_AGENT_CALL_S,
+        call_s=settings.ACME_AGENT_TIMEOUT_S,
         budget_s=settings.ACME_AGENT_BUDGET_S,
         budget_cost=settings.ACME_AGENT_BUDGET_CENTS / 100,
         price_in=settings.ACME_AGENT_CENTS_IN / 100,

@@ -185,4 +185,4 @@ def _answer_text(reply: dict[str, Any]) -> str:
 def _mask_precedent(precedent: Precedent, hosts: frozenset[str]) -> Precedent:
     words = masking.mask_bundle(precedent.words, hosts).text.replace("\n", " ")
     cured = masking.mask_bundle(precedent.cured_by, hosts).text.replace("\n", " ")
-    return Precedent(root_cause=precedent.root_cause, cured_by=cured, words=words, likeness=precedent.likeness)
+    return Precedent(root_cause=precedent.root_cause, cured_by=cured, words=words, similarity=precedent.similarity)

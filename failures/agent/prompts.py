@@ -34,13 +34,14 @@ class Precedent:
     root_cause: str
     cured_by: str
     words: str
-    likeness: float
+    similarity: float
 
 
 def diagnosis_messages(bundle: str, precedents: Sequence[Precedent], border: str) -> list[dict[str, str]]:
     system = DIAGNOSIS_PROMPT.format(mark=border, causes=", ".join(LABELS))
     past = "".join(
-        f"- likeness {row.likeness:.2f}: {row.root_cause}; first line: {row.words[:200]}; cured by: {row.cured_by}\n"
+        f"- similarity {row.similarity:.2f}: {row.root_cause}; first line: {row.words[:200]};"
+        f" cured by: {row.cured_by}\n"
         for row in precedents[:5]
     )
     before = (

@@ -46,8 +46,8 @@ CHANNEL_FIELDS: dict[str, ShapeField] = {
     "kind": text_field(choices=CHANNEL_KINDS),
     "target": text_field("An e-mail address, or the URL of a webhook."),
     "scope": text_field("Only incidents of this scope are sent. Empty: all."),
-    "least_gpu_hours": float_field("Least GPU-hours lost in an incident before it is sent."),
-    "is_on": boolean_field(),
+    "min_gpu_hours": float_field("Least GPU-hours lost in an incident before it is sent."),
+    "is_enabled": boolean_field(),
     "created_at": datetime_field(),
     "created_by": text_field(),
 }
@@ -63,11 +63,11 @@ CHANNEL_REQUEST_SHAPE = ResourceShape(
         "target": text_field(),
         "team": text_field("Default: incidents of every team, for operators only.", required=False),
         "scope": text_field(choices=INCIDENT_SCOPES, required=False),
-        "least_gpu_hours": integer_field(low=0, high=MAX_GPU_HOURS, required=False),
+        "min_gpu_hours": integer_field(low=0, high=MAX_GPU_HOURS, required=False),
     },
     example={"kind": "slack", "target": "https://hooks.slack.com/services/T0/B0/x", "team": "pretraining"},
 )
-CHANNEL_SWITCH_SHAPE = ResourceShape("ChannelSwitch", {"is_on": boolean_field()}, example={"is_on": False})
+CHANNEL_SWITCH_SHAPE = ResourceShape("ChannelSwitch", {"is_enabled": boolean_field()}, example={"is_enabled": False})
 EMPTY_BODY_SHAPE = ResourceShape("Nothing", {})
 
 
@@ -118,7 +118,7 @@ class Channels(ActionEndpoint, ListEndpoint):
                 "target": parsing.text_reader(500),
                 "team": parsing.text_reader(40),
                 "scope": parsing.choice_reader(INCIDENT_SCOPES),
-                "least_gpu_hours": parsing.integer_reader(0, MAX_GPU_HOURS),
+                "min_gpu_hours": parsing.integer_reader(0, MAX_GPU_HOURS),
             },
             "a channel",
         )
@@ -132,7 +132,7 @@ class Channels(ActionEndpoint, ListEndpoint):
         try:
             row = notice_actions.add_channel(
                 values["kind"], values["target"], author=self.author, team_id=team.pk if team else None,
-                scope=values.get("scope", ""), least_gpu_hours=values.get("least_gpu_hours", 0),
+                scope=values.get("scope", ""), min_gpu_hours=values.get("min_gpu_hours", 0),
                 allowed=settings.ACME_WEBHOOK_NETWORKS,
             )  # fmt: skip
         except InvalidField as error:
@@ -158,13 +158,13 @@ class OneChannel(ApiEndpoint):
 
     def patch(self, request: Any, channel: int) -> Response:
         reject_unknown_params(request)
-        values = self.body({"is_on": parsing.read_bool}, "a channel")
-        if "is_on" not in values:
-            raise InvalidRequestField("is_on", "is required")
+        values = self.body({"is_enabled": parsing.read_bool}, "a channel")
+        if "is_enabled" not in values:
+            raise InvalidRequestField("is_enabled", "is required")
         with transaction.atomic():
             row = _get_channel(self.caller, channel)
             etags.check_if_match(request, CHANNEL_SHAPE.show(row))
-            notice_actions.switch_channel(row, values["is_on"], author=self.author)
+            notice_actions.switch_channel(row, values["is_enabled"], author=self.author)
         shown = CHANNEL_SHAPE.show(row)
         return Response(shown, headers={"ETag": etags.etag(shown)})
 

@@ -1,4 +1,4 @@
-"""The REST API of recovery decisions, orders and modes."""
+"""The REST API of recovery decisions, overrides and modes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ LIMIT_SHAPE = ResourceShape("RecoveryLimit", {"mode": text_field(choices=MODE_VA
 CHANGE_SHAPE = ResourceShape(
     "RequestChange",
     {
-        "what": text_field("The changed part of the request.", choices=[MEMORY, COMMAND, ENVIRONMENT]),
+        "field": text_field("The changed part of the request.", choices=[MEMORY, COMMAND, ENVIRONMENT]),
         "was": text_field("Previous value. Empty: the default of the cluster."),
         "becomes": text_field(),
         "why": text_field(),
@@ -84,8 +84,8 @@ DECISION_SHAPE = ResourceShape(
             get=attribute_path("attempt.job.team.name"), needs=("attempt__job__team__name",), nullable=True,
         ),
         "node": text_field(
-            "The node of the sign, for decisions without a failed attempt.", get=attribute_path("sign.node.name"),
-            needs=("sign__node__name",), nullable=True,
+            "The node of the anomaly, for decisions without a failed attempt.", get=attribute_path("anomaly.node.name"),
+            needs=("anomaly__node__name",), nullable=True,
         ),
         "at": datetime_field(),
         "action": text_field(choices=ACTION_VALUES),
@@ -121,10 +121,10 @@ DECISION_SHAPE = ResourceShape(
         "undo": text_field("How to undo the action."),
         "not_before": datetime_field(),
         "expires_at": datetime_field("The decision is not carried out after this time."),
-        "course": text_field("State of the decision.", choices=DecisionState.values),
-        "said_by": text_field("User who approved, declined or undid the decision."),
-        "said_at": datetime_field(nullable=True),
-        "said_why": text_field(),
+        "state": text_field("State of the decision.", choices=DecisionState.values),
+        "answered_by": text_field("User who approved, declined or undid the decision."),
+        "answered_at": datetime_field(nullable=True),
+        "answer_reason": text_field(),
         "began_at": datetime_field(nullable=True),
         "ended_at": datetime_field(nullable=True),
         "outcome": text_field(),
@@ -138,10 +138,10 @@ DECISION_SHAPE = ResourceShape(
 DIFFERENCE_SHAPE = ResourceShape(
     "ReplayedField",
     {
-        "what": text_field(),
-        "then": text_field(),
-        "today": text_field(),
-        "same": boolean_field(get=attribute_path("is_same"), needs=()),
+        "field": text_field(),
+        "recorded": text_field(),
+        "current": text_field(),
+        "equal": boolean_field(get=attribute_path("is_same"), needs=()),
     },
 )
 
@@ -155,7 +155,7 @@ class Decisions(ListEndpoint):
     filters = {
         "action": query_params.choice_filter("action", ACTION_VALUES),
         "mode": query_params.choice_filter("mode", MODE_VALUES),
-        "course": query_params.choice_filter("course", DecisionState.values),
+        "state": query_params.choice_filter("state", DecisionState.values),
     }
     rules = {
         "GET": EndpointRule(
@@ -222,7 +222,7 @@ def _decision_verb(name: str, says: str, act: Callable[..., None]) -> type[Actio
     def work(self: Any, incident: int, decision: int) -> Response:
         values = self.body({"reason": parsing.text_reader(1000, lines=True)}, f"the verb {name}")
         rows = failure_permissions.visible_decisions(self.caller).select_related(
-            "attempt__job__team", "incident", "sign"
+            "attempt__job__team", "incident", "anomaly"
         )
         row = find_or_404(rows.filter(incident=incident), "decision", pk=decision)
         if not failure_permissions.may_decide_on(self.caller, row):
@@ -251,11 +251,11 @@ DeclineDecision = _decision_verb("decline", "Decline a proposed decision", decis
 UndoDecision = _decision_verb("undo", "Undo a decision", decision_actions.undo)
 
 
-# --- orders: overrides by users
+# --- overrides by users
 
 
-ORDER_SHAPE = ResourceShape(
-    "Order",
+OVERRIDE_SHAPE = ResourceShape(
+    "ManualOverride",
     {
         "id": integer_field(),
         "subject": text_field(
@@ -268,47 +268,49 @@ ORDER_SHAPE = ResourceShape(
 )
 
 
-class Orders(ListEndpoint):
-    """Overrides by users: recovery does not act on these jobs and nodes until the order is lifted."""
+class ManualOverrideList(ListEndpoint):
+    """Overrides by users: recovery does not act on these jobs and nodes until the override is lifted."""
 
     tag = "Recovery"
-    what = "orders"
-    shape = ORDER_SHAPE
+    what = "overrides"
+    shape = OVERRIDE_SHAPE
     rules = {
         "GET": EndpointRule(
             scope=TokenScope.READ,
-            says="List the orders that exclude jobs and nodes from recovery",
-            answer=ORDER_SHAPE,
+            says="List the overrides that exclude jobs and nodes from recovery",
+            answer=OVERRIDE_SHAPE,
             many=True,
         )
     }
 
     def rows(self) -> QuerySet[Any]:
-        return failure_permissions.visible_orders(self.caller)
+        return failure_permissions.visible_overrides(self.caller)
 
 
-class LiftOrder(ActionEndpoint):
-    """Lifts an order: recovery can act on its job or node again."""
+class LiftManualOverride(ActionEndpoint):
+    """Lifts an override: recovery can act on its job or node again."""
 
     tag = "Recovery"
     rules = {
-        "POST": EndpointRule(scope=TokenScope.SUBMIT, says="Lift an order", body=ResourceShape("Nothing", {}),
-                             answer=ORDER_SHAPE, conflicts=True, team=True)
+        "POST": EndpointRule(scope=TokenScope.SUBMIT, says="Lift an override", body=ResourceShape("Nothing", {}),
+                             answer=OVERRIDE_SHAPE, conflicts=True, team=True)
     }  # fmt: skip
 
-    def work(self, order: int) -> Response:
+    def work(self, override: int) -> Response:
         self.body({}, "the verb lift")
         row = find_or_404(
-            failure_permissions.visible_orders(self.caller).select_related("job__team", "node"), "order", pk=order
+            failure_permissions.visible_overrides(self.caller).select_related("job__team", "node"),
+            "override",
+            pk=override,
         )
-        if not failure_permissions.may_lift_order(self.caller, row):
-            raise PermissionDenied("Only operators and users who can change the job can lift this order.")
-        etags.check_if_match(self.request, ORDER_SHAPE.show(row))
+        if not failure_permissions.may_lift_override(self.caller, row):
+            raise PermissionDenied("Only operators and users who can change the job can lift this override.")
+        etags.check_if_match(self.request, OVERRIDE_SHAPE.show(row))
         try:
-            decision_actions.lift_order(row, author=self.author, now=clock.now())
+            decision_actions.lift_override(row, author=self.author, now=clock.now())
         except FailureStateConflict as conflict:
             raise Conflict(str(conflict)) from None
-        return Response(ORDER_SHAPE.show(row))
+        return Response(OVERRIDE_SHAPE.show(row))
 
 
 # --- modes

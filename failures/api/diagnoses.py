@@ -47,7 +47,7 @@ class Diagnoses(ListEndpoint):
         "user": query_params.text_filter("attempt__job__user__username"),
         "kind": query_params.choice_filter("attempt__job__kind", list(JobKind)),
         "root_cause": query_params.choice_filter("root_cause", list(LABELS)),
-        "said": query_params.choice_filter("said", list(LABELS)),
+        "engine_root_cause": query_params.choice_filter("engine_root_cause", list(LABELS)),
         "category": query_params.choice_filter("category", [one.value for one in FailureCategory]),
         "restart_helps": query_params.choice_filter("restart_helps", [one.value for one in RestartAdvice]),
         "review": query_params.choice_filter("review", DiagnosisReview.values),

@@ -69,8 +69,8 @@ SIMILAR_FAILURE_SHAPE = ResourceShape(
             "Attempt id.", get=attribute_path("diagnosis.attempt.key"), needs=("diagnosis__attempt__key",)
         ),
         "root_cause": text_field(get=attribute_path("diagnosis.root_cause"), needs=("diagnosis__root_cause",)),
-        "likeness": float_field(
-            "Similarity of the logs, 1 for the same text.", get=attribute_path("likeness"), needs=()
+        "similarity": float_field(
+            "Similarity of the logs, 1 for the same text.", get=attribute_path("similarity"), needs=()
         ),
         "cured_by": text_field("Review note or resolution of that failure.", get=attribute_path("cured_by"), needs=()),
         "failed_at": datetime_field(get=attribute_path("diagnosis.failed_at"), needs=("diagnosis__failed_at",)),

@@ -103,7 +103,7 @@ DIAGNOSIS_SHAPE = ResourceShape(
         "gpus": integer_field(),
         "gpu_hours": float_field("GPU-hours of the attempt.", needs=("gpus", "ran")),
         "gpu_hours_lost": float_field("GPU-hours since the last checkpoint.", needs=("gpus", "lost")),
-        "said": text_field("Root cause named by the engine, before any correction."),
+        "engine_root_cause": text_field("Root cause named by the engine, before any correction."),
         "review": text_field(choices=DiagnosisReview.values),
         "reviewed_by": text_field(
             get=attribute_path("reviewed_by.username"), needs=("reviewed_by__username",), nullable=True

@@ -48,8 +48,8 @@ urlpatterns = [
     path(
         "incidents/<incident_number:incident>/decisions/<incident_number:decision>/replay/", decisions.Replay.as_view()
     ),
-    path("orders/", decisions.Orders.as_view()),
-    path("orders/<incident_number:order>/lift/", decisions.LiftOrder.as_view()),
+    path("overrides/", decisions.ManualOverrideList.as_view()),
+    path("overrides/<incident_number:override>/lift/", decisions.LiftManualOverride.as_view()),
     path("channels/", channels.Channels.as_view()),
     path("channels/<incident_number:channel>/", channels.OneChannel.as_view()),
     path("channels/<incident_number:channel>/remove/", channels.RemoveChannel.as_view()),

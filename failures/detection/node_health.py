@@ -28,7 +28,7 @@ class NodeTelemetryWindow:
     """Telemetry of a node over the last minutes. Counters hold the increase in that time; None means not measured."""
 
     node: str
-    heard_at: float | None
+    last_sample_at: float | None
     xids: Sequence[int] = ()
     ecc_uncorrected: int = 0
     ecc_corrected: int = 0
@@ -76,10 +76,10 @@ def reports_fault(reading: NodeTelemetryWindow) -> bool:
 
 
 def _observations(reading: NodeTelemetryWindow, now: float) -> Iterator[tuple[Severity, str]]:
-    if reading.heard_at is None:
+    if reading.last_sample_at is None:
         yield Severity.WARN, "No telemetry received yet."
-    elif now - reading.heard_at > TELEMETRY_TIMEOUT_S:
-        yield Severity.WARN, f"No telemetry for {now - reading.heard_at:.0f} s."
+    elif now - reading.last_sample_at > TELEMETRY_TIMEOUT_S:
+        yield Severity.WARN, f"No telemetry for {now - reading.last_sample_at:.0f} s."
     yield from _hardware_faults(reading)
     yield from _thermal_observations(reading)
 

@@ -24,7 +24,7 @@ class IncidentScope(StrEnum):
 
 NODE_CAUSES = frozenset(
     {"NVLinkError", "CUDAError", "NodeFailure", "SlurmNodeFail", "ECCError", "GPUFallenOffBus", "XidOther"}
-    | {"NodeHealth", "SlowNode"}  # signs, which may exist without a failed attempt
+    | {"NodeHealth", "SlowNode"}  # anomalies, which may exist without a failed attempt
 )
 SERVICE_CAUSES = frozenset({"NetworkError", "S3StorageError", "ConnectionError"})
 # Symptoms seen by peers of a failed node, and unknown causes: these join an incident of a node that the attempt ran on

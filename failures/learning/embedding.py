@@ -1,6 +1,6 @@
 """Turns a compressed log into a vector, to find the most similar past cases. Pure; no model, no download.
 
-Words and pairs of words are hashed into 512 dimensions with a sign each, which preserves inner products on average
+Words and pairs of words are hashed into 512 dimensions with an anomaly each, which preserves inner products on average
 (feature hashing). Numbers, addresses and paths are removed first: logs are similar if they have the same messages, not
 if they come from the same host. Lines with a signature weigh more than the lines around them.
 """

@@ -2,7 +2,7 @@
 
 Eligible rows     Nodes in burn-in on clusters that Acme controls.
 What a turn does  Takes the next step of each node that is due: another test, or the return to service when the burn-in
-                  time is over and the last test passed. Failed tests and signs are handled where they are recorded.
+                  time is over and the last test passed. Failed tests and anomalies are handled where they are recorded.
 Failure story     Each step is one transaction that reads the node again under a lock, so a kill or a second run leaves
                   at most one open test and one return. If an operator resumes the node, the burn-in ends. While a
                   cluster is unreachable, the test waits and the node stays drained.
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 def burn_in_once(now: datetime) -> int:
     """Takes the next step of each node in burn-in that is due. Returns the number of steps."""
     done = 0
-    for node in Node.objects.filter(care=RepairStage.BURN_IN, cluster__mode=ClusterMode.DRIVE).select_related(
+    for node in Node.objects.filter(repair_stage=RepairStage.BURN_IN, cluster__mode=ClusterMode.DRIVE).select_related(
         "cluster"
     ):
         with skip_row_on_error(node):

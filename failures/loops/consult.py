@@ -25,7 +25,7 @@ from failures.agent.model_client import Agent, AgentError, ModelEndpoint
 from failures.agent.prompts import Precedent
 from failures.diagnosis.labels import UNKNOWN
 from failures.learning import rule_proposals
-from failures.models import Case, Diagnosis, DiagnosisReview, ModelOpinion, RuleOrigin
+from failures.models import Diagnosis, DiagnosisReview, ModelOpinion, PastFailure, RuleOrigin
 from jobs.models import clock
 
 log = logging.getLogger(__name__)
@@ -70,13 +70,13 @@ def _propose_filters(agent: Agent, row: Diagnosis) -> None:
 
 def _request_in_progress(now: datetime) -> bool:
     return ModelOpinion.objects.filter(
-        answered_at=None, asked_at__gte=now - rule_actions.MODEL_REQUEST_TIMEOUT
+        answered_at=None, requested_at__gte=now - rule_actions.MODEL_REQUEST_TIMEOUT
     ).exists()
 
 
 def _next_unsure_diagnosis(now: datetime) -> Diagnosis | None:
     stored = Diagnosis.objects.filter(
-        kept_at__gte=now - CONSULT_WINDOW, bundle__isnull=False, review=DiagnosisReview.NONE
+        bundle_stored_at__gte=now - CONSULT_WINDOW, bundle__isnull=False, review=DiagnosisReview.NONE
     )
     unsure = stored.filter(Q(root_cause=UNKNOWN) | Q(confidence__lt=SURE_CONFIDENCE))
     open_rows = unsure.filter(Q(opinion=None) | Q(opinion__answered_at=None))
@@ -84,23 +84,23 @@ def _next_unsure_diagnosis(now: datetime) -> Diagnosis | None:
 
 
 def precedents(row: Diagnosis) -> list[Precedent]:
-    case = Case.objects.filter(diagnosis=row).first()
+    case = PastFailure.objects.filter(diagnosis=row).first()
     if case is None:
         return []
     return [case_as_precedent(near) for near in nearest_cases(case, MAX_PRECEDENTS)]
 
 
-def nearest_cases(case: Case, most: int) -> list[Case]:
+def nearest_cases(case: PastFailure, most: int) -> list[PastFailure]:
     """The nearest confirmed cases of the same team. Logs of other teams are never sent to the model."""
     team = case.diagnosis.attempt.job.team_id
-    confirmed = Case.objects.confirmed().filter(diagnosis__attempt__job__team=team).exclude(pk=case.pk)
+    confirmed = PastFailure.objects.confirmed().filter(diagnosis__attempt__job__team=team).exclude(pk=case.pk)
     rows = confirmed.nearest(case.vector).select_related("diagnosis__incident").defer("diagnosis__bundle")[:most]
-    return [near for near in rows if near.likeness >= MIN_LIKENESS]
+    return [near for near in rows if near.similarity >= MIN_LIKENESS]
 
 
-def case_as_precedent(case: Case) -> Precedent:
+def case_as_precedent(case: PastFailure) -> Precedent:
     first = case.diagnosis.first_line
     return Precedent(
         root_cause=case.diagnosis.root_cause, cured_by=case.cured_by or "not recorded",
-        words=str(first["text"]) if first else "", likeness=case.likeness,
+        words=str(first["text"]) if first else "", similarity=case.similarity,
     )  # fmt: skip

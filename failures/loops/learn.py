@@ -46,13 +46,13 @@ def learn_once(now: datetime) -> int:
 
 
 def _diagnoses_without_case() -> list[Diagnosis]:
-    stored = Diagnosis.objects.filter(kept_at__isnull=False, bundle__isnull=False)
-    return list(stored.exclude(case__version=embedding.EMBEDDING_VERSION).order_by("id")[:MAX_CASES])
+    stored = Diagnosis.objects.filter(bundle_stored_at__isnull=False, bundle__isnull=False)
+    return list(stored.exclude(past_failure__version=embedding.EMBEDDING_VERSION).order_by("id")[:MAX_CASES])
 
 
 def _diagnoses_to_learn_from() -> list[Diagnosis]:
-    reviewed = Diagnosis.objects.exclude(review=DiagnosisReview.NONE).filter(case__isnull=False)
-    fresh = reviewed.filter(Q(case__learned_at=None) | Q(case__learned_at__lt=F("reviewed_at")))
+    reviewed = Diagnosis.objects.exclude(review=DiagnosisReview.NONE).filter(past_failure__isnull=False)
+    fresh = reviewed.filter(Q(past_failure__learned_at=None) | Q(past_failure__learned_at__lt=F("reviewed_at")))
     return list(fresh.select_related("attempt__job").order_by("reviewed_at")[:MAX_LESSONS])
 
 
@@ -65,7 +65,7 @@ def _process_row_safely(work: Callable[[Diagnosis, datetime], None], row: Diagno
     except Exception:
         log.exception("Learning from diagnosis %s failed", row.pk)
         if work is _create_case:  # an empty case, so that the row is not processed forever
-            rule_actions.save_case(row, embedding.embed_bundle(""))
+            rule_actions.save_past_failure(row, embedding.embed_bundle(""))
         rule_actions.mark_learned(row, now)
         return False
     return True
@@ -77,7 +77,7 @@ def _create_case(row: Diagnosis, now: datetime) -> None:
     rule_actions.record_hits(row, rules_that_hit(running, text))
     for pattern, example in rule_proposals.routine_shapes(text)[:MAX_FILTERS]:
         rule_actions.propose_filter(row, rule_proposals.filter_name(pattern), pattern, example, RuleOrigin.FREQUENCY)
-    rule_actions.save_case(row, embedding.embed_bundle(text))
+    rule_actions.save_past_failure(row, embedding.embed_bundle(text))
 
 
 def rules_that_hit(rules: list[LearnedRule], text: str) -> list[LearnedRule]:
@@ -111,7 +111,9 @@ def _cause_by_active_rules(row: Diagnosis) -> str:
 
 def past_bundles() -> Iterator[StoredBundle]:
     """The stored bundles, newest first. Limited, because a replay reads all of them."""
-    rows = Diagnosis.objects.filter(bundle__isnull=False, kept_at__isnull=False).order_by("-id")[:MAX_PAST_BUNDLES]
+    rows = Diagnosis.objects.filter(bundle__isnull=False, bundle_stored_at__isnull=False).order_by("-id")[
+        :MAX_PAST_BUNDLES
+    ]
     for row in rows.only("id", "root_cause", "review", "bundle").iterator(200):
         yield StoredBundle(
             key=row.pk, cause=row.root_cause, bundle=row.bundle_text, confirmed=row.review != DiagnosisReview.NONE

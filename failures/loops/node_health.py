@@ -1,13 +1,14 @@
-"""Node health: signs from the telemetry of nodes and from the failures of jobs on them.
+"""Node health: anomalies from the telemetry of nodes and from the failures of jobs on them.
 
 Eligible rows     Nodes of clusters with telemetry that their cluster reports as up.
-What a turn does  Runs the pure detector on the last minutes of each node. A finding becomes a sign of the node that
-                  lasts as long as the finding. Only severe signs open an incident, from which recovery decides.
-Failure story     An ongoing sign is one row, so a kill or a second run does not duplicate it. If telemetry stops on all
-                  nodes at once, the exporter has failed, and no node gets a sign. An Xid counts when it changes. Its
-                  sign lasts while the driver shows the Xid, which it does until it is reloaded; a passed test, resuming
-                  the node or resolving the incident ends it earlier. Memory errors last in the same way; other counters
-                  count only what was added within the last minutes. If a node has no telemetry, its sign stays.
+What a turn does  Runs the pure detector on the last minutes of each node. A finding becomes an anomaly of the node that
+                  lasts as long as the finding. Only severe anomalies open an incident, from which recovery decides.
+Failure story     An ongoing anomaly is one row, so a kill or a second run does not duplicate it. If telemetry stops on
+                  all nodes at once, the exporter has failed, and no node gets an anomaly. An Xid counts when it
+                  changes. Its anomaly lasts while the driver shows the Xid, which it does until it is reloaded; a
+                  passed test, resuming the node or resolving the incident ends it earlier. Memory errors last in the
+                  same way; other counters count only what was added within the last minutes. If a node has no
+                  telemetry, its anomaly stays.
 
 A turn reads the samples of the last minutes by the index on time: 40 narrow rows per node.
 """
@@ -22,11 +23,11 @@ from typing import Any
 
 from django.db.models import Max, Q
 
-from failures.actions import signs as sign_actions
+from failures.actions import anomalies as anomaly_actions
 from failures.detection import node_health as detect
 from failures.detection.findings import DetectorFinding, Severity, SymptomType
 from failures.detection.node_health import NodeTelemetryWindow
-from failures.models import Sign
+from failures.models import Anomaly
 from failures.queries.node_history import history_by_node
 from jobs.actions.one_row import skip_row_on_error
 from jobs.core.lifecycle import USABLE_NODE_STATES
@@ -46,44 +47,47 @@ NODE_DOWN_REASON = "The cluster reports the node as down."
 
 
 def node_health_once(now: datetime) -> int:
-    """Updates the health signs of all nodes. Returns how many were opened, changed or ended."""
-    done = _end_unwatched_signs(now)
+    """Updates the health anomalies of all nodes. Returns how many were opened, changed or ended."""
+    done = _end_unwatched_anomalies(now)
     for cluster in Cluster.objects.exclude(metrics_address=""):
         with skip_row_on_error(cluster):
             done += _check_cluster(cluster, now)
     return done
 
 
-def _end_unwatched_signs(now: datetime) -> int:
-    """Ends signs of nodes that are down or without telemetry, because no other code would end them."""
+def _end_unwatched_anomalies(now: datetime) -> int:
+    """Ends anomalies of nodes that are down or without telemetry, because no other code would end them."""
     done = 0
-    lasting = Sign.objects.not_ended().of_node_health()
+    lasting = Anomaly.objects.not_ended().of_node_health()
     down = lasting.exclude(cluster__metrics_address="").exclude(node__state__in=USABLE_NODE_STATES)
-    for signs, why in ((lasting.filter(cluster__metrics_address=""), NO_TELEMETRY_REASON), (down, NODE_DOWN_REASON)):
-        for sign in signs.select_related("incident", "node", "attempt"):
-            with skip_row_on_error(sign):
-                done += sign_actions.end_sign(sign, why, now, now)
+    for anomalies, why in (
+        (lasting.filter(cluster__metrics_address=""), NO_TELEMETRY_REASON),
+        (down, NODE_DOWN_REASON),
+    ):
+        for anomaly in anomalies.select_related("incident", "node", "attempt"):
+            with skip_row_on_error(anomaly):
+                done += anomaly_actions.end_anomaly(anomaly, why, now, now)
     return done
 
 
 def _check_cluster(cluster: Cluster, now: datetime) -> int:
     nodes = list(Node.objects.filter(cluster=cluster, state__in=USABLE_NODE_STATES, gpus__gt=0))
-    signs = {
-        sign.node_id: sign
-        for sign in Sign.objects.not_ended().of_node_health().filter(cluster=cluster).select_related("incident")
+    anomalies = {
+        anomaly.node_id: anomaly
+        for anomaly in Anomaly.objects.not_ended().of_node_health().filter(cluster=cluster).select_related("incident")
     }
     findings = {
-        node.pk: _reportable_findings(reading, now) for node, reading in _node_readings(cluster, nodes, signs, now)
+        node.pk: _reportable_findings(reading, now) for node, reading in _node_readings(cluster, nodes, anomalies, now)
     }
     history = history_by_node(cluster, now)
     done = 0
     for node in nodes:
-        sign = signs.get(node.pk)
-        if node.pk not in findings and sign is not None and not sign.why.startswith(LEMON_TEXT):
+        anomaly = anomalies.get(node.pk)
+        if node.pk not in findings and anomaly is not None and not anomaly.why.startswith(LEMON_TEXT):
             continue
         with skip_row_on_error(node):
             node_findings = [*findings.get(node.pk, ()), *_lemon_findings(node, history.get(node.pk, ()), now)]
-            done += _update_sign(cluster, node, node_findings, sign, now)
+            done += _update_anomaly(cluster, node, node_findings, anomaly, now)
     return done
 
 
@@ -92,8 +96,8 @@ def _reportable_findings(reading: NodeTelemetryWindow, now: datetime) -> list[De
     return [finding for finding in findings if finding.severity in REPORTED_SEVERITIES]
 
 
-def _update_sign(
-    cluster: Cluster, node: Node, findings: Sequence[DetectorFinding], sign: Sign | None, now: datetime
+def _update_anomaly(
+    cluster: Cluster, node: Node, findings: Sequence[DetectorFinding], anomaly: Anomaly | None, now: datetime
 ) -> bool:
     if findings:
         combined = DetectorFinding(
@@ -102,8 +106,8 @@ def _update_sign(
             severity=findings[0].severity,
             why=" ".join(finding.why for finding in findings),
         )
-        return sign_actions.record_finding(combined, cluster, now, node=node) is not None
-    return sign is not None and sign_actions.end_sign(sign, "The node is healthy again.", now, now)
+        return anomaly_actions.record_finding(combined, cluster, now, node=node) is not None
+    return anomaly is not None and anomaly_actions.end_anomaly(anomaly, "The node is healthy again.", now, now)
 
 
 def _lemon_findings(node: Node, history: Sequence[detect.NodeHistoryEntry], now: datetime) -> list[DetectorFinding]:
@@ -118,7 +122,7 @@ def _lemon_findings(node: Node, history: Sequence[detect.NodeHistoryEntry], now:
 
 
 def _node_readings(
-    cluster: Cluster, nodes: Sequence[Node], signs: Mapping[int, Sign], now: datetime
+    cluster: Cluster, nodes: Sequence[Node], anomalies: Mapping[int, Anomaly], now: datetime
 ) -> Iterable[tuple[Node, NodeTelemetryWindow]]:
     """The telemetry windows of the nodes with telemetry; none while the whole exporter is silent."""
     samples = _recent_samples(cluster, now)
@@ -126,14 +130,14 @@ def _node_readings(
     if newest is None or now - newest > FRESH_SAMPLE_AGE:
         return
     silent = _last_sample_times(cluster, [node for node in nodes if node.pk not in samples], now)
-    valid_since = _last_sign_end_times(cluster) | _cleared_times(signs)
+    valid_since = _last_anomaly_end_times(cluster) | _cleared_times(anomalies)
     for node in nodes:
-        xids = _active_xids(signs.get(node.pk), valid_since.get(node.pk))
+        xids = _active_xids(anomalies.get(node.pk), valid_since.get(node.pk))
         if rows := samples.get(node.pk):
-            ecc = _is_still_reported(signs.get(node.pk), valid_since.get(node.pk), ECC_TEXT)
+            ecc = _is_still_reported(anomalies.get(node.pk), valid_since.get(node.pk), ECC_TEXT)
             yield node, build_reading(node.name, rows, since=valid_since.get(node.pk), held=xids, holds_ecc=ecc)
         elif node.pk in silent:
-            yield node, NodeTelemetryWindow(node=node.name, heard_at=silent[node.pk].timestamp(), xids=xids)
+            yield node, NodeTelemetryWindow(node=node.name, last_sample_at=silent[node.pk].timestamp(), xids=xids)
 
 
 def _recent_samples(cluster: Cluster, now: datetime) -> Mapping[int, list[Sample]]:
@@ -151,32 +155,36 @@ def _last_sample_times(cluster: Cluster, nodes: Sequence[Node], now: datetime) -
     return dict(rows.order_by().values_list("node").annotate(Max("at"))) if nodes else {}
 
 
-def _active_xids(sign: Sign | None, begun: datetime | None) -> list[int]:
-    """The Xids of an ongoing sign, unless they were cleared since."""
-    return [int(code) for code in XID_PATTERN.findall(sign.why)] if sign and _is_still_reported(sign, begun, "") else []
+def _active_xids(anomaly: Anomaly | None, begun: datetime | None) -> list[int]:
+    """The Xids of an ongoing anomaly, unless they were cleared since."""
+    return (
+        [int(code) for code in XID_PATTERN.findall(anomaly.why)]
+        if anomaly and _is_still_reported(anomaly, begun, "")
+        else []
+    )
 
 
-def _is_still_reported(sign: Sign | None, begun: datetime | None, words: str) -> bool:
-    return sign is not None and words in sign.why and not (begun is not None and begun > sign.since)
+def _is_still_reported(anomaly: Anomaly | None, begun: datetime | None, words: str) -> bool:
+    return anomaly is not None and words in anomaly.why and not (begun is not None and begun > anomaly.since)
 
 
-def _cleared_times(signs: Mapping[int, Sign]) -> dict[int, datetime]:
-    """When the sign of a node was cleared since it began: by a passed test, a resume or a resolved incident."""
-    oldest = min((sign.since for sign in signs.values()), default=None)
+def _cleared_times(anomalies: Mapping[int, Anomaly]) -> dict[int, datetime]:
+    """When the anomaly of a node was cleared since it began: by a passed test, a resume or a resolved incident."""
+    oldest = min((anomaly.since for anomaly in anomalies.values()), default=None)
     if oldest is None:
         return {}
-    cleared = Q(what="node.resumed") | Q(what="node.tested", detail__passed=True)
-    rows = Event.objects.filter(cleared, node__in=signs, at__gt=oldest)
+    cleared = Q(type="node.resumed") | Q(type="node.tested", detail__passed=True)
+    rows = Event.objects.filter(cleared, node__in=anomalies, at__gt=oldest)
     times = dict(rows.order_by().values_list("node").annotate(Max("at")))
-    for node, sign in signs.items():
-        resolved = sign.incident.resolved_at if sign.incident else None
-        times[node] = max((at for at in (times.get(node), resolved) if at), default=sign.since)
-    return {node: at for node, at in times.items() if at > signs[node].since}
+    for node, anomaly in anomalies.items():
+        resolved = anomaly.incident.resolved_at if anomaly.incident else None
+        times[node] = max((at for at in (times.get(node), resolved) if at), default=anomaly.since)
+    return {node: at for node, at in times.items() if at > anomalies[node].since}
 
 
-def _last_sign_end_times(cluster: Cluster) -> dict[int, datetime]:
-    """The end of the last sign of each node. Earlier samples do not count again."""
-    rows = Sign.objects.of_node_health().filter(cluster=cluster, ended_at__isnull=False)
+def _last_anomaly_end_times(cluster: Cluster) -> dict[int, datetime]:
+    """The end of the last anomaly of each node. Earlier samples do not count again."""
+    rows = Anomaly.objects.of_node_health().filter(cluster=cluster, ended_at__isnull=False)
     return dict(rows.order_by().values_list("node").annotate(Max("ended_at")))
 
 
@@ -189,8 +197,8 @@ def build_reading(
 ) -> NodeTelemetryWindow:
     """The telemetry window of a node from its samples.
 
-    `held` are the Xids of its ongoing sign, and `holds_ecc` says that the sign contains memory errors. Both last until
-    the driver is reloaded.
+    `held` are the Xids of its ongoing anomaly, and `holds_ecc` says that the anomaly contains memory errors. Both last
+    until the driver is reloaded.
     """
     shown = {int(code) for code in rows[-1].xid if code}
     hottest = [max((value for value in row.gpu_temperature_c if value is not None), default=None) for row in rows]
@@ -198,7 +206,7 @@ def build_reading(
     newest = rows[-1].counted
     return NodeTelemetryWindow(
         node=name,
-        heard_at=rows[-1].at.timestamp(),
+        last_sample_at=rows[-1].at.timestamp(),
         xids=[*(code for code in held if code in shown), *_new_xids(rows, since)],
         hottest_c=min(lately) if len(lately) == SUSTAINED_SAMPLES else None,
         ecc_uncorrected=_sum_counter(newest, "ecc_dbe") if holds_ecc else _counter_growth(rows, "ecc_dbe", since),

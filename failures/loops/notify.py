@@ -54,7 +54,7 @@ def notify_once(now: datetime, send: SendFunction | None = None) -> int:
 def _request_notices(now: datetime) -> None:
     """Requests messages for changed incidents. Two queries per channel, one per changed incident."""
     digests: dict[tuple[int, int | None], str] = {}
-    for channel in Channel.objects.filter(is_on=True):
+    for channel in Channel.objects.filter(is_enabled=True):
         known = dict(
             channel.notices.filter(incident__last_symptom_at__gte=now - INCIDENT_WINDOW).values_list(
                 "incident", "wanted"
@@ -86,7 +86,7 @@ def _channel_incidents(channel: Channel, now: datetime) -> Iterable[Incident]:
     changed = Q(last_symptom_at__gte=since) | Q(acknowledged_at__gte=since) | Q(resolved_at__gte=since)
     decided = Decision.objects.filter(Q(at__gte=since) | Q(said_at__gte=since) | Q(ended_at__gte=since))
     rows = Incident.objects.filter(last_symptom_at__gte=now - INCIDENT_WINDOW)
-    rows = rows.filter(changed | Q(pk__in=decided.values("incident")), gpu_hours_lost__gte=channel.least_gpu_hours)
+    rows = rows.filter(changed | Q(pk__in=decided.values("incident")), gpu_hours_lost__gte=channel.min_gpu_hours)
     if channel.scope:
         rows = rows.filter(scope=channel.scope)
     if channel.team_id:
@@ -112,7 +112,7 @@ def build_message(incident: Incident, team_id: int | None) -> IncidentMessage:
         attempts=incident.attempts,
         nodes=sorted(node.name for node in incident.nodes.all()),
         decision=messages.single_line(decision_summary(newest)) if newest else "",
-        course=newest.course if newest else "",
+        decision_state=newest.state if newest else "",
         url=f"{settings.ACME_URL.rstrip('/')}/failures/{incident.pk}/" if settings.ACME_URL else "",
     )
 

@@ -1,14 +1,14 @@
 """Slow steps: finds running training jobs whose steps take longer than their batches explain.
 
-Eligible rows     The attempts that `watch` covers and that reported within the last minutes; and signs of attempts that
-                  have ended.
-What a turn does  Runs the pure detector on the newest steps of each attempt and on steps from before its sign began, so
-                  that a long slowdown does not become the baseline. If the batches vary too much, the ranks are
-                  compared with each other instead. A finding becomes a sign. It names a node if the times of the ranks
-                  or the health of the node identify one. A sign ends when the steps are normal again.
-Failure story     The detector uses only stored rows and keeps no state between turns, and an ongoing sign is one row,
-                  so after a kill or a second run the next turn gives the same result. When an attempt ends, its sign
-                  ends at the same time, so that no slow steps are counted after its end.
+Eligible rows     The attempts that `watch` covers and that reported within the last minutes; and anomalies of attempts
+                  that have ended.
+What a turn does  Runs the pure detector on the newest steps of each attempt and on steps from before its anomaly began,
+                  so that a long slowdown does not become the baseline. If the batches vary too much, the ranks are
+                  compared with each other instead. A finding becomes an anomaly. It names a node if the times of the
+                  ranks or the health of the node identify one. An anomaly ends when the steps are normal again.
+Failure story     The detector uses only stored rows and keeps no state between turns, and an ongoing anomaly is one
+                  row, so after a kill or a second run the next turn gives the same result. When an attempt ends, its
+                  anomaly ends at the same time, so that no slow steps are counted after its end.
 
 Each attempt costs one range scan of 300 rows and about 8 ms of computation, so a turn with 1,000 training jobs takes
 about 10 s of one worker every minute.
@@ -26,72 +26,72 @@ from typing import NamedTuple
 
 from django.db.models import QuerySet
 
-from failures.actions import signs as sign_actions
+from failures.actions import anomalies as anomaly_actions
 from failures.detection import slow_ranks, slow_steps
 from failures.detection.findings import DetectorFinding, Severity, SymptomType
 from failures.detection.slow_ranks import RankTimings
 from failures.detection.slow_steps import LARGE_EXCESS_STEPS, StepTiming
 from failures.loops.watch import attempts_with_reports
-from failures.models import Sign
+from failures.models import Anomaly
 from jobs.actions.one_row import skip_row_on_error
 from jobs.core.hostlist import expand
 from jobs.models import Attempt, Node, Progress, RankTimes
 
 MAX_STEPS, MAX_RECENT_STEPS = 300, 80
 REPORTED_WITHIN = timedelta(minutes=3)
-MAX_SIGNS = 2_000
+MAX_ANOMALIES = 2_000
 MAX_RANK_TIMES, MAX_SLOW_RANKS = 8, 3
 
 
 def slow_steps_once(now: datetime) -> int:
-    """Updates the signs of slow steps. Returns how many were opened, attributed to a node or ended."""
-    signs = {sign.attempt_id: sign for sign in _ongoing_signs()}
-    done = sum(_end_sign_of_ended_attempt(sign) for sign in signs.values())
+    """Updates the anomalies of slow steps. Returns how many were opened, attributed to a node or ended."""
+    anomalies = {anomaly.attempt_id: anomaly for anomaly in _ongoing_anomalies()}
+    done = sum(_end_anomaly_of_ended_attempt(anomaly) for anomaly in anomalies.values())
     for attempt in attempts_with_reports():
-        if now - attempt.pulse.heard_at < REPORTED_WITHIN:
+        if now - attempt.latest_progress.updated_at < REPORTED_WITHIN:
             with skip_row_on_error(attempt):
-                done += _check_attempt(attempt, signs.get(attempt.pk), now)
+                done += _check_attempt(attempt, anomalies.get(attempt.pk), now)
     return done
 
 
-def _ongoing_signs() -> list[Sign]:
-    rows = Sign.objects.not_ended().slow().select_related("attempt__job__cluster", "node", "incident")
-    return list(rows[:MAX_SIGNS])
+def _ongoing_anomalies() -> list[Anomaly]:
+    rows = Anomaly.objects.not_ended().slow().select_related("attempt__job__cluster", "node", "incident")
+    return list(rows[:MAX_ANOMALIES])
 
 
-def _end_sign_of_ended_attempt(sign: Sign) -> bool:
-    ended = sign.attempt and sign.attempt.ended_at
+def _end_anomaly_of_ended_attempt(anomaly: Anomaly) -> bool:
+    ended = anomaly.attempt and anomaly.attempt.ended_at
     if not ended:
         return False
-    with skip_row_on_error(sign):
-        return sign_actions.end_sign(sign, "The attempt has ended.", ended, ended)
+    with skip_row_on_error(anomaly):
+        return anomaly_actions.end_anomaly(anomaly, "The attempt has ended.", ended, ended)
     return False
 
 
-def _check_attempt(attempt: Attempt, sign: Sign | None, now: datetime) -> bool:
-    steps = measured_steps(_progress_rows(attempt, sign.since if sign else None))
+def _check_attempt(attempt: Attempt, anomaly: Anomaly | None, now: datetime) -> bool:
+    steps = measured_steps(_progress_rows(attempt, anomaly.since if anomaly else None))
     evaluation = slow_steps.evaluate_steps(steps)
     finding = evaluation.finding if evaluation.can_tell else _compare_ranks(attempt, now)
-    if sign is None:
-        return finding is not None and _open_sign(attempt, finding, now)
+    if anomaly is None:
+        return finding is not None and _open_anomaly(attempt, finding, now)
     if finding is None:
-        return _end_recovered_sign(sign, steps, now)
-    _update_step_times(sign, steps, now)
-    return sign.node is None and _locate_slow_node(attempt, sign, now)
+        return _end_recovered_anomaly(anomaly, steps, now)
+    _update_step_times(anomaly, steps, now)
+    return anomaly.node is None and _locate_slow_node(attempt, anomaly, now)
 
 
-def _open_sign(attempt: Attempt, finding: DetectorFinding, now: datetime) -> bool:
-    sign = sign_actions.record_finding(finding, attempt.job.cluster, now, attempt=attempt)
-    if sign is not None and sign.node is None:
-        _locate_slow_node(attempt, sign, now)
-    return sign is not None
+def _open_anomaly(attempt: Attempt, finding: DetectorFinding, now: datetime) -> bool:
+    anomaly = anomaly_actions.record_finding(finding, attempt.job.cluster, now, attempt=attempt)
+    if anomaly is not None and anomaly.node is None:
+        _locate_slow_node(attempt, anomaly, now)
+    return anomaly is not None
 
 
-def _end_recovered_sign(sign: Sign, steps: Sequence[StepTiming], now: datetime) -> bool:
+def _end_recovered_anomaly(anomaly: Anomaly, steps: Sequence[StepTiming], now: datetime) -> bool:
     if len(steps) <= LARGE_EXCESS_STEPS:
         return False  # too few steps
-    return sign_actions.end_sign(
-        sign, "The steps take as long as predicted again.", _step_time(steps[-LARGE_EXCESS_STEPS], now), now
+    return anomaly_actions.end_anomaly(
+        anomaly, "The steps take as long as predicted again.", _step_time(steps[-LARGE_EXCESS_STEPS], now), now
     )
 
 
@@ -99,12 +99,12 @@ def _step_time(step: StepTiming, now: datetime) -> datetime:
     return datetime.fromtimestamp(step.at, now.tzinfo)
 
 
-def _update_step_times(sign: Sign, steps: Sequence[StepTiming], now: datetime) -> None:
-    """Stores the median step times since the sign began and before it."""
-    slow = [step.seconds for step in steps if step.at >= sign.since.timestamp()]
-    before = [step.seconds for step in steps if step.at < sign.since.timestamp()]
+def _update_step_times(anomaly: Anomaly, steps: Sequence[StepTiming], now: datetime) -> None:
+    """Stores the median step times since the anomaly began and before it."""
+    slow = [step.seconds for step in steps if step.at >= anomaly.since.timestamp()]
+    before = [step.seconds for step in steps if step.at < anomaly.since.timestamp()]
     if slow and before:
-        sign_actions.update_step_times(sign, median(slow), median(before), now)
+        anomaly_actions.update_step_times(anomaly, median(slow), median(before), now)
 
 
 # --- rows → steps
@@ -165,12 +165,12 @@ def _growth_per_step(before: float | None, after: float | None, steps: int) -> f
 # --- the slow node
 
 
-def _locate_slow_node(attempt: Attempt, sign: Sign, now: datetime) -> bool:
-    """Attributes the sign to a node: by the times of the ranks, else to the only node with health signs."""
-    if located := _slow_node_by_ranks(attempt, sign, now):
-        node = Node.objects.filter(cluster=sign.cluster_id, name=located[0]).first()
-        return node is not None and sign_actions.blame_node(sign, node, located[1], now)
-    return _slow_node_by_health(attempt, sign, now)
+def _locate_slow_node(attempt: Attempt, anomaly: Anomaly, now: datetime) -> bool:
+    """Attributes the anomaly to a node: by the times of the ranks, else to the only node with health anomalies."""
+    if located := _slow_node_by_ranks(attempt, anomaly, now):
+        node = Node.objects.filter(cluster=anomaly.cluster_id, name=located[0]).first()
+        return node is not None and anomaly_actions.blame_node(anomaly, node, located[1], now)
+    return _slow_node_by_health(attempt, anomaly, now)
 
 
 def _compare_ranks(attempt: Attempt, now: datetime) -> DetectorFinding | None:
@@ -193,9 +193,9 @@ def _slow_rank_findings(rank_times: Sequence[RankTimes], now: datetime) -> list[
     return findings if len(findings) <= MAX_SLOW_RANKS else []  # so many slow ranks are not caused by a node
 
 
-def _slow_node_by_ranks(attempt: Attempt, sign: Sign, now: datetime) -> tuple[str, str] | None:
-    """The slow node and the reason, from the rank times since the sign began; None if no rank stands out."""
-    rank_times = _newest_rank_times(attempt.rank_times.filter(at__gte=sign.since))
+def _slow_node_by_ranks(attempt: Attempt, anomaly: Anomaly, now: datetime) -> tuple[str, str] | None:
+    """The slow node and the reason, from the rank times since the anomaly began; None if no rank stands out."""
+    rank_times = _newest_rank_times(attempt.rank_times.filter(at__gte=anomaly.since))
     if not (findings := _slow_rank_findings(rank_times, now)):
         return None
     number = findings[0].subject.removeprefix("rank ")
@@ -216,11 +216,11 @@ def _rank_series(rows: Sequence[RankTimes]) -> list[RankTimings]:
     ]
 
 
-def _slow_node_by_health(attempt: Attempt, sign: Sign, now: datetime) -> bool:
-    nodes = Node.objects.filter(cluster=sign.cluster_id, name__in=expand(attempt.nodelist))
-    unwell = Sign.objects.not_ended().of_node_health().filter(node__in=nodes).exclude(severity=Severity.NOTE)
-    signs = list(unwell.select_related("node")[:2])
-    if len(signs) != 1 or signs[0].node is None:
+def _slow_node_by_health(attempt: Attempt, anomaly: Anomaly, now: datetime) -> bool:
+    nodes = Node.objects.filter(cluster=anomaly.cluster_id, name__in=expand(attempt.nodelist))
+    unwell = Anomaly.objects.not_ended().of_node_health().filter(node__in=nodes).exclude(severity=Severity.NOTE)
+    anomalies = list(unwell.select_related("node")[:2])
+    if len(anomalies) != 1 or anomalies[0].node is None:
         return False
-    why = f"{signs[0].node} is the only node of the job with health problems: {signs[0].why}"
-    return sign_actions.blame_node(sign, signs[0].node, why, now)
+    why = f"{anomalies[0].node} is the only node of the job with health problems: {anomalies[0].why}"
+    return anomaly_actions.blame_node(anomaly, anomalies[0].node, why, now)

@@ -20,7 +20,7 @@ from failures.detection import stacks
 from failures.models import StackDump
 from jobs.actions.one_row import skip_row_on_error
 from jobs.logs.job_log import LogReadError, LogStream, decode_log_text
-from jobs.models import ClusterCommandKind, Deed
+from jobs.models import ClusterCommand, ClusterCommandKind
 
 MAX_DUMPS = 100
 MAX_READ_BYTES = 8 << 20
@@ -59,7 +59,9 @@ def _close_empty(dump: StackDump, why: str, now: datetime) -> bool:
 
 
 def _missing_stacks_reason(dump: StackDump) -> str:
-    command = Deed.objects.filter(attempt=dump.attempt_id, kind=ClusterCommandKind.STACKS).order_by("-pk").first()
+    command = (
+        ClusterCommand.objects.filter(attempt=dump.attempt_id, kind=ClusterCommandKind.STACKS).order_by("-pk").first()
+    )
     if command is not None and command.outcome.startswith("refused"):
         return f"The cluster rejected the signal: {command.outcome}."
     if command is not None and command.done_at is None:

@@ -16,9 +16,9 @@ Steps read from a log are shown to users, but their values are not used for diag
 the program, and a loss parsed from a line is too unreliable to end a job. Hangs without reports are detected from the
 cadence of the log, with more patience.
 
-A turn reads one row per running attempt (its pulse), and the newest 300 progress rows of attempts that are silent or
-have a new loss: a few MB every 15 s with 1,000 training jobs. It reads at most 1 MiB of new lines per log; a log that
-has not grown costs one size check.
+A turn reads one row per running attempt (its latest progress), and the newest 300 progress rows of attempts that are
+silent or have a new loss: a few MB every 15 s with 1,000 training jobs. It reads at most 1 MiB of new lines per log; a
+log that has not grown costs one size check.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def attempts_with_reports() -> list[Attempt]:
     """Running attempts that recovery may restart, that report steps, and that have no diagnosis yet."""
     rows = (
         _recoverable_trainings()
-        .filter(pulse__step__isnull=False, pulse__source=ProgressSource.REPORTS)
-        .select_related("pulse")
+        .filter(latest_progress__step__isnull=False, latest_progress__source=ProgressSource.REPORTS)
+        .select_related("latest_progress")
     )
     return list(rows[:MAX_ATTEMPTS])
 
@@ -116,9 +116,11 @@ def _attempts_without_reports() -> tuple[list[Attempt], list[Attempt]]:
 
 
 def _with_readable_log(attempts: QuerySet[Attempt]) -> QuerySet[Attempt]:
-    rows = attempts.filter(Q(pulse__step__isnull=True) | ~Q(pulse__source=ProgressSource.REPORTS))
+    rows = attempts.filter(Q(latest_progress__step__isnull=True) | ~Q(latest_progress__source=ProgressSource.REPORTS))
     rows = rows.exclude(log_path="").exclude(job__cluster__log_root="")
-    return rows.select_related("cadence", "pulse").order_by(F("cadence__looked_at").asc(nulls_first=True), "pk")
+    return rows.select_related("cadence", "latest_progress").order_by(
+        F("cadence__looked_at").asc(nulls_first=True), "pk"
+    )
 
 
 def _ended_attempts() -> list[Attempt]:
@@ -129,7 +131,7 @@ def _ended_attempts() -> list[Attempt]:
 
 def _recoverable_trainings() -> QuerySet[Attempt]:
     rows = _running_trainings().filter(
-        stop_as="", diagnosis=None, job__cluster__mode=ClusterMode.DRIVE, job__foreign_id=""
+        stop_state="", diagnosis=None, job__cluster__mode=ClusterMode.DRIVE, job__foreign_id=""
     )
     return rows.exclude(job__labels__contains={RECOVERY_LABEL: "off"}).filter(job__requeue_limit__gt=0)
 
@@ -155,14 +157,14 @@ def _hang_by_log(attempt: Attempt, now: datetime) -> DetectorFinding | None:
 
 def _hang_by_reports(attempt: Attempt, now: datetime) -> DetectorFinding | None:
     """The hang found from the reports. An attempt that reported within MIN_PATIENCE_S does not hang."""
-    if now - attempt.pulse.heard_at <= timedelta(seconds=MIN_PATIENCE_S):
+    if now - attempt.latest_progress.updated_at <= timedelta(seconds=MIN_PATIENCE_S):
         return None
     return detect_hang(_step_times(_loss_points(attempt)), now.timestamp(), _declared_sections(attempt))
 
 
 def _report_loss_spike(attempt: Attempt, now: datetime) -> bool:
-    pulse = getattr(attempt, "pulse", None)
-    if pulse is None or pulse.is_of_log or pulse.loss is None or now - pulse.heard_at >= FRESH_REPORT_AGE:
+    latest = getattr(attempt, "latest_progress", None)
+    if latest is None or latest.is_of_log or latest.loss is None or now - latest.updated_at >= FRESH_REPORT_AGE:
         return False
     finding = _ongoing_loss_spike(_loss_points(attempt))
     return finding is not None and _report_symptom(attempt, SPIKE_CAUSE, finding, now)
@@ -229,10 +231,10 @@ def _log_size(attempt: Attempt) -> int:
 def _withdraw_passed_hangs(now: datetime) -> int:
     """Withdraws the diagnoses of hangs whose attempts have completed a step since. Returns how many."""
     rows = Diagnosis.objects.filter(
-        engine=DETECTOR_ENGINE, root_cause=HANG_CAUSE, attempt__ended_at=None, attempt__stop_as=""
+        engine=DETECTOR_ENGINE, root_cause=HANG_CAUSE, attempt__ended_at=None, attempt__stop_state=""
     )
     done = 0
-    related = ("attempt__pulse", "attempt__cadence", "attempt__job__cluster", "incident__lead")
+    related = ("attempt__latest_progress", "attempt__cadence", "attempt__job__cluster", "incident__lead")
     for row in rows.select_related(*related)[:MAX_ATTEMPTS]:
         with skip_row_on_error(row):
             if row.judged_at and (goes_on := _last_step_time(row.attempt, now)) and goes_on > row.judged_at:
@@ -242,9 +244,9 @@ def _withdraw_passed_hangs(now: datetime) -> int:
 
 def _last_step_time(attempt: Attempt, now: datetime) -> datetime | None:
     """The time of the last step, from the reports if there are any, else from the log."""
-    pulse = getattr(attempt, "pulse", None)
-    if pulse is not None and pulse.step is not None and not pulse.is_of_log:
-        return pulse.at
+    latest = getattr(attempt, "latest_progress", None)
+    if latest is not None and latest.step is not None and not latest.is_of_log:
+        return latest.at
     with suppress(LogReadError):
         if moments := log_progress.update_from_log(attempt, now).moments:
             return datetime.fromtimestamp(moments[-1], UTC)

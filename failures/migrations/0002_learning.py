@@ -5,7 +5,7 @@ import django.db.models.functions.datetime
 from django.conf import settings
 from django.db import migrations, models
 
-import failures.models.case
+import failures.models.past_failure
 from failures.models import pgvector
 
 
@@ -21,7 +21,7 @@ class Migration(migrations.Migration):
             name="Case",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("vector", failures.models.case.VectorField()),
+                ("vector", failures.models.past_failure.VectorField()),
                 ("version", models.CharField(max_length=40)),
                 ("made_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 (

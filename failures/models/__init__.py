@@ -1,19 +1,19 @@
-"""The models of failures: diagnoses, incidents, recovery decisions, signs, notices, and learned cases and rules."""
+"""The models of failures: diagnoses, incidents, recovery decisions, anomalies, notices, and learned cases and rules."""
 
+from failures.models.anomaly import Anomaly
 from failures.models.cadence import Cadence
-from failures.models.case import Case
-from failures.models.decision import Decision, DecisionState, Order, Step
+from failures.models.decision import Decision, DecisionState, ManualOverride, RecoveryStep
 from failures.models.diagnosis import Diagnosis, DiagnosisReview
 from failures.models.following import Following
 from failures.models.incident import Incident, IncidentState
 from failures.models.notice import Channel, Notice
-from failures.models.sign import Sign
+from failures.models.past_failure import PastFailure
 from failures.models.signature import LearnedRule, ModelOpinion, RuleHit, RuleKind, RuleOrigin, RuleState
 from failures.models.stacks import StackDump
 
 __all__ = [
+    "Anomaly",
     "Cadence",
-    "Case",
     "Channel",
     "Decision",
     "DecisionState",
@@ -23,14 +23,14 @@ __all__ = [
     "Incident",
     "IncidentState",
     "LearnedRule",
+    "ManualOverride",
     "ModelOpinion",
     "Notice",
-    "Order",
+    "PastFailure",
+    "RecoveryStep",
     "RuleHit",
     "RuleKind",
     "RuleOrigin",
     "RuleState",
-    "Sign",
     "StackDump",
-    "Step",
 ]

@@ -1,4 +1,4 @@
-"""Recovery decisions with their inputs and their outcome, and orders that exclude jobs and nodes from recovery.
+"""Recovery decisions with their inputs and their outcome, and overrides that exclude jobs and nodes from recovery.
 
 The inputs are stored unchanged, so that later rules can replay the decision. A Step is one action that was carried out;
 its row is written in the transaction of the action, so that it is not repeated.
@@ -12,9 +12,9 @@ from typing import Self
 from django.db import models
 from django.db.models.functions import Now
 
+from failures.models.anomaly import Anomaly
 from failures.models.diagnosis import Diagnosis
 from failures.models.incident import Incident
-from failures.models.sign import Sign
 from failures.recovery.remedies import RESTART_ACTIONS, AutomationMode, RecoveryAction
 from failures.recovery.resizing import RequestChange
 from failures.recovery.serialization import from_json
@@ -55,29 +55,29 @@ DECISION_BADGES: dict[str, tuple[str, str]] = {
 
 class DecisionQuerySet(models.QuerySet["Decision"]):
     def open(self) -> Self:
-        return self.filter(course__in=OPEN_STATES)
+        return self.filter(state__in=OPEN_STATES)
 
-    def standing(self) -> Self:
+    def not_withdrawn(self) -> Self:
         """Decisions that were not withdrawn: at most one per failed attempt."""
-        return self.exclude(course=DecisionState.WITHDRAWN)
+        return self.exclude(state=DecisionState.WITHDRAWN)
 
     def due(self, now: datetime) -> Self:
         """Approved decisions whose next step is due."""
-        return self.filter(course__in=(DecisionState.APPROVED, DecisionState.ACTING), due_at__lte=now)
+        return self.filter(state__in=(DecisionState.APPROVED, DecisionState.ACTING), due_at__lte=now)
 
     def awaiting_approval(self, now: datetime) -> Self:
-        return self.filter(course=DecisionState.PROPOSED, expires_at__gt=now)
+        return self.filter(state=DecisionState.PROPOSED, expires_at__gt=now)
 
     def carried_out_since(self, since: datetime) -> Self:
-        return self.filter(course__in=CARRIED_OUT_STATES, began_at__gt=since)
+        return self.filter(state__in=CARRIED_OUT_STATES, began_at__gt=since)
 
 
 class Decision(models.Model):
     cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="decisions")
     incident = models.ForeignKey(Incident, on_delete=models.PROTECT, related_name="decisions")
-    # Either a diagnosis or a sign. A sign concerns a running attempt, or only a node (then there is no attempt)
+    # Either a diagnosis or an anomaly. An anomaly concerns a running attempt, or only a node (then there is no attempt)
     diagnosis = models.ForeignKey(Diagnosis, null=True, on_delete=models.PROTECT, related_name="decisions")
-    sign = models.OneToOneField(Sign, null=True, on_delete=models.PROTECT, related_name="decision")
+    anomaly = models.OneToOneField(Anomaly, null=True, on_delete=models.PROTECT, related_name="decision")
     attempt = models.ForeignKey(Attempt, null=True, on_delete=models.PROTECT, related_name="decisions")
     at = models.DateTimeField(db_default=Now())
 
@@ -105,12 +105,12 @@ class Decision(models.Model):
     consumes = models.BooleanField(default=False)
 
     # the outcome
-    course = models.CharField(max_length=10, choices=DecisionState, default=DecisionState.PROPOSED)
-    said_by = models.CharField(
+    state = models.CharField(max_length=10, choices=DecisionState, default=DecisionState.PROPOSED)
+    answered_by = models.CharField(
         max_length=150, blank=True, help_text="User who approved, declined or undid the decision."
     )
-    said_at = models.DateTimeField(null=True)
-    said_why = models.TextField(blank=True)
+    answered_at = models.DateTimeField(null=True)
+    answer_reason = models.TextField(blank=True)
     due_at = models.DateTimeField(db_default=Now(), help_text="When the next step is due.")
     tries = models.PositiveIntegerField(default=0)
     errors = models.PositiveSmallIntegerField(default=0, help_text="Number of tries that failed with an error.")
@@ -123,18 +123,18 @@ class Decision(models.Model):
     class Meta:
         ordering = ["-id"]
         indexes = [
-            models.Index(fields=["due_at"], name="decision_open", condition=models.Q(course__in=OPEN_STATES)),
+            models.Index(fields=["due_at"], name="decision_open", condition=models.Q(state__in=OPEN_STATES)),
             models.Index(fields=["cluster", "began_at"], name="decision_carried_out"),
         ]
         constraints = [
             models.UniqueConstraint(
                 fields=["diagnosis"],
-                condition=~models.Q(course=DecisionState.WITHDRAWN),
+                condition=~models.Q(state=DecisionState.WITHDRAWN),
                 name="one_standing_decision_per_diagnosis",
             ),
-            models.CheckConstraint(condition=models.Q(course__in=DecisionState.values), name="decision_course_known"),
+            models.CheckConstraint(condition=models.Q(state__in=DecisionState.values), name="decision_state_known"),
             models.CheckConstraint(
-                condition=models.Q(diagnosis__isnull=False) ^ models.Q(sign__isnull=False),
+                condition=models.Q(diagnosis__isnull=False) ^ models.Q(anomaly__isnull=False),
                 name="decision_has_one_ground",
             ),
         ]
@@ -144,16 +144,16 @@ class Decision(models.Model):
 
     @property
     def subject(self) -> Attempt | Node | None:
-        return self.attempt or (self.sign.node if self.sign else None)
+        return self.attempt or (self.anomaly.node if self.anomaly else None)
 
     @property
     def badge(self) -> StateBadge:
-        tone, icon = DECISION_BADGES[self.course]
-        return StateBadge(label=self.course, code=self.course, tone=tone, icon=icon)
+        tone, icon = DECISION_BADGES[self.state]
+        return StateBadge(label=self.state, code=self.state, tone=tone, icon=icon)
 
     @property
     def is_open(self) -> bool:
-        return self.course in OPEN_STATES
+        return self.state in OPEN_STATES
 
     @property
     def restarts(self) -> bool:
@@ -165,10 +165,10 @@ class Decision(models.Model):
 
     @property
     def can_be_undone(self) -> bool:
-        return self.course in (DecisionState.APPROVED, DecisionState.ACTING, DecisionState.DONE)
+        return self.state in (DecisionState.APPROVED, DecisionState.ACTING, DecisionState.DONE)
 
 
-class Step(models.Model):
+class RecoveryStep(models.Model):
     """One action that was carried out for a decision."""
 
     class Kind(models.TextChoices):
@@ -195,34 +195,34 @@ class Step(models.Model):
         return f"{self.kind} {self.node or self.decision.subject}"
 
 
-class OrderQuerySet(models.QuerySet["Order"]):
-    def standing(self) -> Self:
+class ManualOverrideQuerySet(models.QuerySet["ManualOverride"]):
+    def active(self) -> Self:
         return self.filter(lifted_at__isnull=True)
 
 
-class Order(models.Model):
-    """A user's override: recovery does not act on this job or node until the order is lifted."""
+class ManualOverride(models.Model):
+    """A user's override: recovery does not act on this job or node until the override is lifted."""
 
-    cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="orders")
-    job = models.ForeignKey(Job, null=True, on_delete=models.PROTECT, related_name="orders")
-    node = models.ForeignKey(Node, null=True, on_delete=models.PROTECT, related_name="orders")
+    cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="overrides")
+    job = models.ForeignKey(Job, null=True, on_delete=models.PROTECT, related_name="overrides")
+    node = models.ForeignKey(Node, null=True, on_delete=models.PROTECT, related_name="overrides")
     by = models.CharField(max_length=150)
     why = models.TextField()
     at = models.DateTimeField(db_default=Now())
     lifted_at = models.DateTimeField(null=True)
     lifted_by = models.CharField(max_length=150, blank=True)
 
-    objects = OrderQuerySet.as_manager()
+    objects = ManualOverrideQuerySet.as_manager()
 
     class Meta:
         ordering = ["-id"]
         constraints = [
             models.CheckConstraint(
-                condition=models.Q(job__isnull=False) ^ models.Q(node__isnull=False), name="order_has_one_subject"
+                condition=models.Q(job__isnull=False) ^ models.Q(node__isnull=False), name="override_has_one_subject"
             )
         ]
         indexes = [
-            models.Index(fields=["cluster"], name="order_standing", condition=models.Q(lifted_at__isnull=True)),
+            models.Index(fields=["cluster"], name="override_active", condition=models.Q(lifted_at__isnull=True)),
         ]
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
 """Why an attempt failed: the verdict, its evidence, and its reviews.
 
 A row starts as work to do (`judged_at` is empty). The loop fills it in two steps: first the verdict, which users wait
-for, then the bundle. `root_cause` is the current cause; `said` is the cause that the engine named, which never changes,
-so that rules can be learned from corrections. Events record the history of reviews.
+for, then the bundle. `root_cause` is the current cause; `engine_root_cause` is the cause that the engine named, which
+never changes, so that rules can be learned from corrections. Events record the history of reviews.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class DiagnosisReview(models.TextChoices):
 class DiagnosisQuerySet(models.QuerySet["Diagnosis"]):
     def open(self) -> Self:
         """Rows with work to do: the verdict or the bundle is missing."""
-        return self.filter(kept_at__isnull=True)
+        return self.filter(bundle_stored_at__isnull=True)
 
     def judged(self) -> Self:
         return self.filter(judged_at__isnull=False)
@@ -69,7 +69,7 @@ class Diagnosis(models.Model):
     failed_at = models.DateTimeField(help_text="When the attempt ended.")
 
     # the work of the loop
-    noted_at = models.DateTimeField(db_default=Now())
+    recorded_at = models.DateTimeField(db_default=Now())
     due_at = models.DateTimeField(
         db_default=Now(), help_text="When the next work is due. A claim moves it to the end of the lease."
     )
@@ -78,13 +78,13 @@ class Diagnosis(models.Model):
     )
     trouble = models.TextField(blank=True, help_text="Error of the last try.")
     judged_at = models.DateTimeField(null=True)
-    kept_at = models.DateTimeField(
+    bundle_stored_at = models.DateTimeField(
         null=True, help_text="When the evidence bundle was stored, which completes the work."
     )
 
     # the verdict
     root_cause = models.CharField(max_length=40, default=UNKNOWN)
-    said = models.CharField("engine diagnosis", max_length=40, default=UNKNOWN)
+    engine_root_cause = models.CharField("engine diagnosis", max_length=40, default=UNKNOWN)
     category = models.CharField(max_length=16, choices=CATEGORY_CHOICES, default=FailureCategory.UNKNOWN.value)
     confidence = models.FloatField(default=0, validators=[MinValueValidator(0), MaxValueValidator(1)])
     evidence = models.JSONField(default=list)
@@ -130,7 +130,7 @@ class Diagnosis(models.Model):
         ordering = ["-id"]
         verbose_name_plural = "diagnoses"
         indexes = [
-            models.Index(fields=["due_at"], name="diagnosis_due", condition=models.Q(kept_at__isnull=True)),
+            models.Index(fields=["due_at"], name="diagnosis_due", condition=models.Q(bundle_stored_at__isnull=True)),
             models.Index(fields=["failed_at"], name="diagnosis_by_time"),
             models.Index(fields=["root_cause", "-failed_at"], name="diagnosis_by_cause"),
         ]

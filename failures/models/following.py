@@ -19,14 +19,14 @@ MAX_FOLLOW_TRIES = 3
 class FollowingQuerySet(models.QuerySet["Following"]):
     def due(self, now: datetime) -> Self:
         """Due rows that are not claimed. After MAX_FOLLOW_TRIES without progress, a log is left to the diagnosis."""
-        free = models.Q(taken_until=None) | models.Q(taken_until__lt=now)
+        free = models.Q(claimed_until=None) | models.Q(taken_until__lt=now)
         return self.filter(free, due_at__lte=now, tries__lt=MAX_FOLLOW_TRIES, attempt__ended_at=None)
 
 
 class Following(models.Model):
     attempt = models.OneToOneField(Attempt, on_delete=models.CASCADE, primary_key=True, related_name="following")
     due_at = models.DateTimeField(db_default=Now())
-    taken_until = models.DateTimeField(null=True, help_text="End of the lease of the worker that claimed the row.")
+    claimed_until = models.DateTimeField(null=True, help_text="End of the lease of the worker that claimed the row.")
     tries = models.PositiveIntegerField(default=0, help_text="Tries since the last progress. Also the fencing token.")
     looked_at = models.DateTimeField(null=True)
     size = models.PositiveBigIntegerField(default=0, help_text="Size of the log at the last read.")

@@ -37,7 +37,7 @@ class IncidentQuerySet(models.QuerySet["Incident"]):
         matching_jobs = jobs.filter(pk=models.OuterRef("attempt__job"))
         failed, slowed = (
             models.Exists(of.related_model.objects.filter(models.Exists(matching_jobs), incident=models.OuterRef("pk")))
-            for of in (Incident._meta.get_field("diagnoses"), Incident._meta.get_field("signs"))
+            for of in (Incident._meta.get_field("diagnoses"), Incident._meta.get_field("anomalies"))
         )
         return self.filter(failed | slowed)
 

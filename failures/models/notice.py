@@ -31,8 +31,8 @@ class Channel(models.Model):
         max_length=8, blank=True, choices=[(one.value, one.value) for one in IncidentScope],
         help_text="Only incidents of this scope are sent. Leave empty to send all.",
     )  # fmt: skip
-    least_gpu_hours = models.FloatField(default=0, help_text="Least GPU-hours lost in an incident before it is sent.")
-    is_on = models.BooleanField(default=True)
+    min_gpu_hours = models.FloatField(default=0, help_text="Least GPU-hours lost in an incident before it is sent.")
+    is_enabled = models.BooleanField(default=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     created_by = models.CharField(max_length=150, blank=True, editable=False)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from django.db.models import Q, QuerySet
 
-from failures.models import Decision, Diagnosis, Incident, LearnedRule, Order
+from failures.models import Decision, Diagnosis, Incident, LearnedRule, ManualOverride
 from jobs.models.permissions import Caller
 
 
@@ -49,9 +49,9 @@ def visible_decisions(caller: Caller) -> QuerySet[Decision]:
     )
 
 
-def visible_orders(caller: Caller) -> QuerySet[Order]:
-    """Orders that the caller may see: those about nodes, and those about jobs of the caller's teams."""
-    rows = Order.objects.standing()
+def visible_overrides(caller: Caller) -> QuerySet[ManualOverride]:
+    """ManualOverrideList that the caller may see: those about nodes, and those about jobs of the caller's teams."""
+    rows = ManualOverride.objects.active()
     if caller.is_site_admin or caller.may_operate_clusters:
         return rows
     return rows.filter(Q(job=None) | Q(job__team_id__in=sorted(caller.roles)))
@@ -65,10 +65,10 @@ def may_decide_on(caller: Caller, decision: Decision) -> bool:
     return only_job and caller.may_change(decision.attempt.job)
 
 
-def may_lift_order(caller: Caller, order: Order) -> bool:
+def may_lift_override(caller: Caller, override: ManualOverride) -> bool:
     if caller.may_operate_clusters or caller.is_site_admin:
         return True
-    return order.job is not None and caller.may_change(order.job)
+    return override.job is not None and caller.may_change(override.job)
 
 
 def counted_team_ids(caller: Caller) -> Sequence[int] | None:

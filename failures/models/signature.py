@@ -122,7 +122,7 @@ class ModelOpinion(models.Model):
     """The opinion of the language model about a diagnosis. It is shown next to the verdict and never changes it."""
 
     diagnosis = models.OneToOneField(Diagnosis, on_delete=models.PROTECT, related_name="opinion")
-    asked_at = models.DateTimeField()
+    requested_at = models.DateTimeField()
     answered_at = models.DateTimeField(null=True)
     model = models.CharField(max_length=200)
     root_cause = models.CharField(max_length=40, blank=True, help_text="Empty if the model abstained.")

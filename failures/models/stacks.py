@@ -25,13 +25,13 @@ class StackDumpQuerySet(models.QuerySet["StackDump"]):
 class StackDump(models.Model):
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="stack_dumps")
     incident = models.ForeignKey(Incident, on_delete=models.CASCADE, related_name="stack_dumps")
-    asked_at = models.DateTimeField(db_default=Now())
+    requested_at = models.DateTimeField(db_default=Now())
     until = models.DateTimeField(help_text="Recovery waits for the stacks until this time.")
     log_from = models.PositiveBigIntegerField(default=0, help_text="Size of the log at the time of the request.")
     log_size = models.PositiveBigIntegerField(default=0, help_text="Size of the log at the last check.")
     closed_at = models.DateTimeField(null=True)
     ranks = models.PositiveIntegerField(default=0, help_text="Number of ranks whose stacks have arrived.")
-    sentences = models.JSONField(default=list, help_text="Summary of the stacks.")
+    summary = models.JSONField(default=list, help_text="Summary of the stacks.")
     packed = models.BinaryField(null=True, help_text="Compressed text of the stacks.")
     size = models.PositiveIntegerField(default=0, help_text="Size of the stacks in bytes, before truncation.")
 

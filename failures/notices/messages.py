@@ -27,7 +27,7 @@ class IncidentMessage:
     attempts: int
     nodes: Sequence[str] = ()
     decision: str = ""
-    course: str = ""  # state of that decision
+    decision_state: str = ""
     url: str = ""
 
     @property
@@ -38,7 +38,7 @@ class IncidentMessage:
 
     @property
     def subject(self) -> str:
-        mark = f" [{self.course}]" if self.course == "proposed" else ""
+        mark = f" [{self.decision_state}]" if self.decision_state == "proposed" else ""
         return single_line(f"Incident {self.incident} {self.state}: {self.title} on {self.cluster}{mark}")
 
     @property
@@ -47,7 +47,7 @@ class IncidentMessage:
         if self.nodes:
             lines.append(single_line(f"Nodes: {', '.join(self.nodes)}."))
         if self.decision:
-            lines.append(single_line(f"Recovery ({self.course}): {self.decision}"))
+            lines.append(single_line(f"Recovery ({self.decision_state}): {self.decision}"))
         return [*lines, self.url] if self.url else lines
 
 

@@ -40,7 +40,7 @@ EVERY_TEAM_LABEL = "every team"
 
 class ChannelRulesForm(forms.Form):
     scope = forms.ChoiceField(label="Incidents", choices=list(SCOPE_LABELS.items()), required=False)
-    least_gpu_hours = forms.FloatField(
+    min_gpu_hours = forms.FloatField(
         label="Minimum cost",
         min_value=0,
         max_value=10**9,
@@ -51,7 +51,7 @@ class ChannelRulesForm(forms.Form):
 
     def rules(self) -> dict[str, Any]:
         fields = self.cleaned_data
-        return {"scope": fields["scope"], "least_gpu_hours": fields["least_gpu_hours"] or 0.0}
+        return {"scope": fields["scope"], "min_gpu_hours": fields["min_gpu_hours"] or 0.0}
 
 
 class ChannelForm(ChannelRulesForm):
@@ -64,7 +64,7 @@ class ChannelForm(ChannelRulesForm):
         max_length=500,
         help_text="An e-mail address, or the https:// URL of a webhook.",
     )
-    field_order = ("team", "kind", "target", "scope", "least_gpu_hours")
+    field_order = ("team", "kind", "target", "scope", "min_gpu_hours")
 
     def __init__(self, caller: Caller, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -145,13 +145,13 @@ def _render_channel(
     test_result: delivery.ChannelTestResult | None = None,
     form: ChannelRulesForm | None = None,
 ) -> HttpResponse:
-    events = Event.objects.filter(what__startswith="channel.", detail__channel=row.pk).order_by("-id")
+    events = Event.objects.filter(type__startswith="channel.", detail__channel=row.pk).order_by("-id")
     context = {
         "now": clock.now(),
         "channel": row,
         "kind": CHANNEL_KIND_LABELS.get(row.kind, row.kind),
         "tried": test_result,
-        "form": form or ChannelRulesForm(initial={"scope": row.scope, "least_gpu_hours": row.least_gpu_hours}),
+        "form": form or ChannelRulesForm(initial={"scope": row.scope, "min_gpu_hours": row.min_gpu_hours}),
         "notices": list(row.notices.select_related("incident").order_by("-pk")[:MAX_NOTICES]),
         "events": list(events[:MAX_CHANGES]),
     }

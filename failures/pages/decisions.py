@@ -13,7 +13,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from failures.actions import decisions as decision_actions
 from failures.actions.incidents import FailureStateConflict
-from failures.models import Decision, DecisionState, Incident, Order
+from failures.models import Decision, DecisionState, Incident, ManualOverride
 from failures.models import permissions as failure_permissions
 from failures.models.decision import OPEN_STATES
 from failures.queries import decision_replay as replaying
@@ -36,13 +36,13 @@ UNDER_WAY_STATES = (*OPEN_STATES, DecisionState.DONE)
 class IncidentDecisions:
     decisions: list[Decision]
     hidden: int
-    orders: list[Order]
+    overrides: list[ManualOverride]
 
 
 def incident_decisions(incident: Incident, caller: Caller) -> IncidentDecisions:
     """The visible decisions of an incident, open ones first, then newest first."""
     rows = failure_permissions.visible_decisions(caller).filter(incident=incident).order_by("-pk")
-    rows = rows.select_related("attempt__job__team", "sign__node__cluster").prefetch_related("steps__node__cluster")
+    rows = rows.select_related("attempt__job__team", "anomaly__node__cluster").prefetch_related("steps__node__cluster")
     shown = list(rows[: MAX_DECISIONS + 1])
     for decision in shown:
         decision.may_decide = failure_permissions.may_decide_on(caller, decision)
@@ -52,25 +52,25 @@ def incident_decisions(incident: Incident, caller: Caller) -> IncidentDecisions:
     return IncidentDecisions(
         decisions=shown[:MAX_DECISIONS],
         hidden=max(0, len(shown) - MAX_DECISIONS),
-        orders=_related_orders(shown, caller),
+        overrides=_related_overrides(shown, caller),
     )
 
 
 def _may_submit_changed(decision: Decision, caller: Caller) -> bool:
     is_visible = decision.attempt is not None and caller.has(TeamRole.VIEWER, decision.attempt.job.team_id)
-    return is_visible and bool(decision.change) and decision.course not in UNDER_WAY_STATES
+    return is_visible and bool(decision.change) and decision.state not in UNDER_WAY_STATES
 
 
-def _related_orders(decisions: list[Decision], caller: Caller) -> list[Order]:
+def _related_overrides(decisions: list[Decision], caller: Caller) -> list[ManualOverride]:
     jobs = {decision.attempt.job_id for decision in decisions if decision.attempt}
     nodes = {step.node_id for decision in decisions for step in decision.steps.all() if step.node_id}
-    rows = failure_permissions.visible_orders(caller).select_related("job__team", "node")
-    orders = (
+    rows = failure_permissions.visible_overrides(caller).select_related("job__team", "node")
+    overrides = (
         [*rows.filter(job__in=jobs)[:MAX_DECISIONS], *rows.filter(node__in=nodes)[:MAX_DECISIONS]] if decisions else []
     )
-    for order in orders:
-        order.may_lift = failure_permissions.may_lift_order(caller, order)
-    return orders
+    for override in overrides:
+        override.may_lift = failure_permissions.may_lift_override(caller, override)
+    return overrides
 
 
 DECISION_VERBS: dict[str, tuple[Callable[..., None], str]] = {
@@ -145,14 +145,16 @@ def _changed_initial(row: Decision, job: Job, initial: dict[str, Any], request: 
 
 
 @require_POST
-def lift_order(request: HttpRequest, order: int) -> HttpResponse:
+def lift_override(request: HttpRequest, override: int) -> HttpResponse:
     caller = failure_permissions.caller_of_user(request.user)
-    row = get_object_or_404(failure_permissions.visible_orders(caller).select_related("job__team", "node"), pk=order)
-    if not failure_permissions.may_lift_order(caller, row):
+    row = get_object_or_404(
+        failure_permissions.visible_overrides(caller).select_related("job__team", "node"), pk=override
+    )
+    if not failure_permissions.may_lift_override(caller, row):
         messages.error(request, "Not allowed. Operators and users who can change the job can lift this override.")
     else:
         try:
-            decision_actions.lift_order(row, author=Author.of(request), now=clock.now())
+            decision_actions.lift_override(row, author=Author.of(request), now=clock.now())
             messages.success(request, f"Recovery can act on {row.subject} again.")
         except FailureStateConflict as conflict:
             messages.error(request, f"Nothing was changed: {conflict}.")
@@ -162,6 +164,6 @@ def lift_order(request: HttpRequest, order: int) -> HttpResponse:
 
 def _get_decision(caller: Caller, number: int, decision: int) -> Decision:
     rows = failure_permissions.visible_decisions(caller).select_related(
-        "attempt__job__team", "attempt__job__cluster", "incident", "sign__node"
+        "attempt__job__team", "attempt__job__cluster", "incident", "anomaly__node"
     )
     return get_object_or_404(rows, pk=decision, incident_id=number)

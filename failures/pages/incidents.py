@@ -23,7 +23,7 @@ from failures.incidents.grouping import IncidentScope
 from failures.models import Diagnosis, Incident, IncidentState, ModelOpinion
 from failures.models import permissions as failure_permissions
 from failures.models.diagnosis import category_badge
-from failures.pages import decisions, forms, signs, stacks
+from failures.pages import anomalies, decisions, forms, stacks
 from failures.queries import failure_statistics, incident_story, pasted_log, similar_failures
 from jobs.actions.journal import Author
 from jobs.core.parsing import InvalidField
@@ -109,15 +109,17 @@ def _filter_period(
 class IncidentFilterChoice:
     name: str
     url: str
-    is_on: bool
+    is_enabled: bool
 
 
 def _filter_choice(field: str, value: str, filters: Mapping[str, str], label: str = "") -> IncidentFilterChoice:
     parameters = {name: text for name, text in filters.items() if text}
     if field == "days":
         parameters = {name: text for name, text in parameters.items() if name not in ("from", "to")}
-    is_on = filters[field] == value and not (field == "days" and (filters["from"] or filters["to"]))
-    return IncidentFilterChoice(name=label or value, url="?" + urlencode(parameters | {field: value}), is_on=is_on)
+    is_enabled = filters[field] == value and not (field == "days" and (filters["from"] or filters["to"]))
+    return IncidentFilterChoice(
+        name=label or value, url="?" + urlencode(parameters | {field: value}), is_enabled=is_enabled
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +232,7 @@ def incident_detail(request: HttpRequest, number: int) -> HttpResponse:
         "seen": diagnoses,
         "hidden": max(0, row.attempts - len(diagnoses)),
         "may_handle": failure_permissions.may_handle_incident(caller, row),
-        "signs": cache(lambda: signs.incident_signs(row)),
+        "anomalies": cache(lambda: anomalies.incident_anomalies(row)),
         "dumps": cache(lambda: stacks.incident_stacks(row, caller)),
         "recovery": cache(lambda: decisions.incident_decisions(row, caller)),
         **(_diagnosis_context(leading, caller) if leading else {}),

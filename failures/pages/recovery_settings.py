@@ -59,7 +59,7 @@ def _render_modes(request: HttpRequest, caller: Caller, form: RecoveryModeForm) 
     rows = list(
         RecoveryMode.objects.select_related("team", "cluster").order_by("team__name", "cluster__name", "action")
     )
-    events = Event.objects.filter(what="recovery.mode").order_by("-id")
+    events = Event.objects.filter(type="recovery.mode_changed").order_by("-id")
     context = {
         "now": clock.now(),
         "rows": [(row, _may_change_mode(caller, row), row.action in CORDON_ACTIONS) for row in rows],

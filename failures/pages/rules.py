@@ -40,7 +40,7 @@ def rule_list(request: HttpRequest) -> HttpResponse:
         "now": clock.now(),
         "state": state,
         "states": [
-            {"name": name, "url": f"{reverse('rules')}?state={name}", "is_on": name == state}
+            {"name": name, "url": f"{reverse('rules')}?state={name}", "is_enabled": name == state}
             for name in RULE_STATE_FILTERS
         ],
         "rows": cache(lambda: _visible_rule_rows(caller, state)),

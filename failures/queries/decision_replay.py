@@ -15,13 +15,13 @@ from failures.recovery.values import FailureFacts, FailureHistory, RecoveryDecis
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayDifference:
-    what: str
-    then: str
-    today: str
+    field: str
+    recorded: str
+    current: str
 
     @property
     def is_same(self) -> bool:
-        return self.then == self.today
+        return self.recorded == self.current
 
 
 def replay_decision(decision: Decision) -> RecoveryDecision:
@@ -45,11 +45,14 @@ def compare_with_replay(decision: Decision) -> list[ReplayDifference]:
         ("changed request", _format_changes(decision.changes), _format_changes(replayed.change)),
         ("limits", "; ".join(why for _, why in decision.limits), "; ".join(why for _, why in replayed.limits)),
     )
-    return [ReplayDifference(what=what, then=then or "nothing", today=today or "nothing") for what, then, today in rows]
+    return [
+        ReplayDifference(field=field, recorded=recorded or "nothing", current=current or "nothing")
+        for field, recorded, current in rows
+    ]
 
 
 def _format_changes(changes: Iterable[RequestChange]) -> str:
-    return "; ".join(f"{change.what} {change.becomes}" for change in changes)
+    return "; ".join(f"{change.field} {change.becomes}" for change in changes)
 
 
 def _format_step(step: int | None) -> str:

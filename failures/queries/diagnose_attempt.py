@@ -74,7 +74,7 @@ def _node_state_changes(attempt: Attempt) -> tuple[NodeStateChange, ...]:
     ended, began = _end_and_start(attempt)
     allocated = attempt.allocations.order_by().values("node")
     window = (max(began, ended - circumstances.NODE_CHANGE_WINDOW), ended + circumstances.NODE_CHANGE_WINDOW)
-    rows = Event.objects.filter(node__in=allocated, what="node.moved", at__range=window).order_by("id")
+    rows = Event.objects.filter(node__in=allocated, type="node.state_changed", at__range=window).order_by("id")
     return tuple(
         NodeStateChange(node=name, at=at, condition=to)
         for name, at, to in rows.values_list("node__name", "at", "to_state")[:1000]

@@ -25,7 +25,7 @@ EVENT_BADGES = {
     "incident.resolved": ("good", "✓"),
     "diagnosis.corrected": ("running", "✎"),
     "diagnosis.confirmed": ("good", "✓"),
-    "decision.made": ("running", "?"),
+    "decision.created": ("running", "?"),
     "decision.approved": ("running", "✓"),
     "decision.declined": ("quiet", "⊘"),
     "decision.done": ("good", "✓"),
@@ -36,10 +36,10 @@ EVENT_BADGES = {
     "job.recovered": ("running", "↺"),
     "job.started": ("good", "▶"),
     "stacks.read": ("running", "≡"),
-    "sign.seen": ("warn", "▲"),
-    "sign.blamed": ("bad", "▲"),
-    "sign.passed": ("good", "✓"),
-    "node.moved": ("warn", "▲"),
+    "anomaly.detected": ("warn", "▲"),
+    "anomaly.located": ("bad", "▲"),
+    "anomaly.ended": ("good", "✓"),
+    "node.state_changed": ("warn", "▲"),
     "node.drained": ("drain", "⊖"),
     "node.resumed": ("good", "○"),
 }
@@ -85,14 +85,14 @@ def _journal_entries(
     jobs = {row.attempt.job_id for row in diagnoses}
     attempts = {row.attempt_id for row in diagnoses}  # the start of a short attempt may be recorded after its end
     of_incident = Q(detail__incident=incident.pk) | Q(
-        what__startswith="diagnosis.", attempt__in=[d.attempt_id for d in diagnoses]
+        type__startswith="diagnosis.", attempt__in=[d.attempt_id for d in diagnoses]
     )
-    restarts = Q(what__in=("job.started", "job.recovered"), at__lte=span[1] + timedelta(days=1))
-    of_jobs = Event.objects.filter(of_incident | restarts, job__in=jobs, at__gte=span[0], what__in=TIMELINE_EVENTS)
-    of_nodes = Event.objects.filter(node__in=nodes, at__range=span, what__in=TIMELINE_EVENTS)
+    restarts = Q(type__in=("job.started", "job.recovered"), at__lte=span[1] + timedelta(days=1))
+    of_jobs = Event.objects.filter(of_incident | restarts, job__in=jobs, at__gte=span[0], type__in=TIMELINE_EVENTS)
+    of_nodes = Event.objects.filter(node__in=nodes, at__range=span, type__in=TIMELINE_EVENTS)
     first_end = min((row.failed_at for row in diagnoses), default=span[0])
     for event in of_jobs.select_related("job").order_by("id")[:MAX_TIMELINE_ENTRIES]:
-        if event.what == "job.started" and (event.at <= first_end or event.attempt_id in attempts):
+        if event.type == "job.started" and (event.at <= first_end or event.attempt_id in attempts):
             continue
         yield _event_entry(event, reverse("job", args=[event.job.public_id]), event.job.name)
     for event in of_nodes.select_related("node__cluster").order_by("id")[:MAX_TIMELINE_ENTRIES]:
@@ -100,13 +100,13 @@ def _journal_entries(
 
 
 def _event_entry(event: Event, url: str, name: str) -> IncidentTimelineEntry:
-    tone, icon = EVENT_BADGES[event.what]
+    tone, icon = EVENT_BADGES[event.type]
     move = f" {event.from_state} → {event.to_state}" if event.from_state else ""
     by = "" if event.by in LOOP_AUTHORS else f" by {event.by}"
-    if event.what.startswith("incident."):
+    if event.type.startswith("incident."):
         url, name = "", ""
-    why = "" if event.what == "incident.opened" else event.why
-    words = event.what.replace(".", " ") + (move if event.what.startswith(("node", "diagnosis")) else "") + by
+    why = "" if event.type == "incident.opened" else event.why
+    words = event.type.replace(".", " ") + (move if event.type.startswith(("node", "diagnosis")) else "") + by
     return IncidentTimelineEntry(at=event.at, tone=tone, icon=icon, words=words, why=why, url=url, name=name)
 
 

@@ -1,7 +1,7 @@
 """The last error of each node and GPU, by which the map colours them. Read-only.
 
 An error that names GPUs is attributed to them, any other to the node. Incidents need no query here, because a failure
-or a sign opens them. Three queries, which read the failures of 30 days.
+or an anomaly opens them. Three queries, which read the failures of 30 days.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from django.db.models import Q
 from failures.detection.findings import Severity
 from failures.diagnosis.suspects import short_pci
 from failures.incidents.grouping import NODE_CAUSES
-from failures.models import Diagnosis, Sign
+from failures.models import Anomaly, Diagnosis
 from failures.queries import node_history
 from jobs.models import Cluster, Node
 
@@ -34,7 +34,7 @@ class LastError:
 def last_errors(cluster: Cluster, at: datetime, showing: Mapping[int, Collection[int]]) -> list[LastError]:
     """The newest error of each node and each GPU at that time. `showing` lists GPUs whose driver shows an Xid then."""
     newest: dict[tuple[int, int | None], LastError] = {}
-    for error in (*_failure_errors(cluster, at), *_event_errors(cluster, at), *_sign_errors(cluster, at, showing)):
+    for error in (*_failure_errors(cluster, at), *_event_errors(cluster, at), *_anomaly_errors(cluster, at, showing)):
         previous = newest.get((error.node, error.gpu))
         if previous is None or error.at > previous.at:
             newest[error.node, error.gpu] = error
@@ -68,8 +68,8 @@ def _event_errors(cluster: Cluster, at: datetime) -> Iterator[LastError]:
         yield LastError(node=node, gpu=None, at=event_at, words=EVENT_TEXT[what])
 
 
-def _sign_errors(cluster: Cluster, at: datetime, showing: Mapping[int, Collection[int]]) -> Iterator[LastError]:
-    rows = Sign.objects.of_node_health().filter(cluster=cluster, since__gt=at - LOOK_BACK, since__lte=at)
+def _anomaly_errors(cluster: Cluster, at: datetime, showing: Mapping[int, Collection[int]]) -> Iterator[LastError]:
+    rows = Anomaly.objects.of_node_health().filter(cluster=cluster, since__gt=at - LOOK_BACK, since__lte=at)
     rows = rows.filter(Q(severity=Severity.BAD) | Q(why__startswith="Xid ")).order_by("-since")
     for node, since, why in rows.values_list("node", "since", "why")[: node_history.MAX_HISTORY_ROWS]:
         is_xid = why.startswith("Xid ")

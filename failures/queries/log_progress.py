@@ -25,7 +25,7 @@ from jobs.actions import progress
 from jobs.actions.retention import delete_batch
 from jobs.core.hostlist import BadHostlist, expand
 from jobs.logs.job_log import LogStream, decode_log_text
-from jobs.models import Attempt, Pulse
+from jobs.models import Attempt, LatestProgress
 
 MAX_READ_BYTES = 1 << 20  # per read; of more new lines only the newest are read
 FIRST_READ_BYTES = 64 << 10  # for the first read of a log
@@ -69,8 +69,8 @@ def _attempt_hosts(attempt: Attempt) -> Sequence[str]:
 
 
 def _log_step(attempt: Attempt) -> int | None:
-    pulse: Pulse | None = getattr(attempt, "pulse", None)
-    return pulse.step if pulse and pulse.is_of_log else None
+    latest: LatestProgress | None = getattr(attempt, "latest_progress", None)
+    return latest.step if latest and latest.is_of_log else None
 
 
 def _record_printed_progress(

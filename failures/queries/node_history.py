@@ -14,7 +14,7 @@ from django.db.models import Q
 
 from failures.detection.node_health import HISTORY_DAYS, NodeHistoryEntry
 from failures.incidents.grouping import NODE_CAUSES
-from failures.models import Diagnosis, Sign
+from failures.models import Anomaly, Diagnosis
 from jobs.models import Cluster, Event, Node
 
 MAX_HISTORY_ROWS = 20_000
@@ -31,13 +31,13 @@ def history_of_node(node: Node, now: datetime) -> list[NodeHistoryEntry]:
     return list(_load_history(Q(pk__in=naming), Q(node=node), Q(node=node), now).get(node.pk, ()))
 
 
-def _load_history(failures: Q, event_filter: Q, signs: Q, now: datetime) -> Mapping[int, list[NodeHistoryEntry]]:
+def _load_history(failures: Q, event_filter: Q, anomalies: Q, now: datetime) -> Mapping[int, list[NodeHistoryEntry]]:
     since = now - timedelta(days=HISTORY_DAYS)
     history = defaultdict(list)
     for node, at, what in (
         *_failure_history_entries(failures, since),
         *event_history_entries(event_filter, since, now),
-        *_xid_history_entries(signs, since),
+        *_xid_history_entries(anomalies, since),
     ):
         history[node].append(NodeHistoryEntry(at=at.timestamp(), what=what))
     return history
@@ -56,16 +56,16 @@ def _failure_history_entries(whose: Q, since: datetime) -> Iterator[HistoryEntry
 
 
 def event_history_entries(whose: Q, since: datetime, until: datetime) -> Iterator[HistoryEntry]:
-    down = Q(what="node.moved", to_state__startswith="DOWN")
+    down = Q(type="node.state_changed", to_state__startswith="DOWN")
     # Events of outages have no `ran`; a negated comparison would exclude rows without the key
     test_ran = Q(detail__ran=True) | Q(detail__ran__isnull=True)
-    failed = Q(test_ran, what="node.tested", detail__passed=False)
+    failed = Q(test_ran, type="node.tested", detail__passed=False)
     rows = Event.objects.filter(down | failed, whose, at__gte=since, at__lte=until)
-    for node, at, what in rows.order_by("-at").values_list("node", "at", "what")[:MAX_HISTORY_ROWS]:
-        yield node, at, "down" if what == "node.moved" else "failed_test"
+    for node, at, what in rows.order_by("-at").values_list("node", "at", "type")[:MAX_HISTORY_ROWS]:
+        yield node, at, "down" if what == "node.state_changed" else "failed_test"
 
 
 def _xid_history_entries(whose: Q, since: datetime) -> Iterator[HistoryEntry]:
-    rows = Sign.objects.of_node_health().filter(whose, since__gte=since, why__startswith="Xid ")
+    rows = Anomaly.objects.of_node_health().filter(whose, since__gte=since, why__startswith="Xid ")
     for node, at in rows.order_by("-since").values_list("node", "since")[:MAX_HISTORY_ROWS]:
         yield node, at, "xid"

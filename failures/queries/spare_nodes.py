@@ -82,7 +82,7 @@ def _node_kind_reserve(
     mean = sum(spells, timedelta()) / DAY / len(spells) if spells else 0.0
     rate = len(spells) / node_days if node_days else 0.0
     estimate = pair_tests.estimate_spares(len(nodes), failures_per_node_day=rate, days_away=mean, confidence=CONFIDENCE)
-    free = sum(not node.is_held and not node.drain_asked and node.state in USABLE_NODE_STATES for node in nodes)
+    free = sum(not node.is_held and not node.drain_requested and node.state in USABLE_NODE_STATES for node in nodes)
     sentence = (
         estimate.sentence if spells else "No outages in this period, so the number of spares cannot be estimated."
     )
@@ -94,11 +94,13 @@ def _node_kind_reserve(
 
 def _outages_by_node(cluster: Cluster, since: datetime, now: datetime) -> Mapping[int, list[timedelta]]:
     """The durations of the outages of each node within the window, by node id."""
-    down = Q(what="node.moved", to_state__startswith="DOWN") | Q(what="node.moved", from_state__startswith="DOWN")
-    closed = Q(what="node.drained", by__in=LOOP_AUTHORS) | Q(what="node.resumed")
+    down = Q(type="node.state_changed", to_state__startswith="DOWN") | Q(
+        type="node.state_changed", from_state__startswith="DOWN"
+    )
+    closed = Q(type="node.drained", by__in=LOOP_AUTHORS) | Q(type="node.resumed")
     rows = Event.objects.filter(down | closed, node__cluster=cluster, at__gte=since).order_by("-id")
     events_by_node = _outages_open_at(cluster, since)
-    for node, at, what, to in reversed(rows.values_list("node", "at", "what", "to_state")[:MAX_NODE_EVENTS]):
+    for node, at, what, to in reversed(rows.values_list("node", "at", "type", "to_state")[:MAX_NODE_EVENTS]):
         events_by_node[node].append((at, _outage_event(what, to)))
     return {node: list(outage_durations(events, now)) for node, events in events_by_node.items()}
 
@@ -107,14 +109,14 @@ def _outages_open_at(cluster: Cluster, since: datetime) -> dict[int, list[tuple[
     """The outages that were already open when the window began, as if they had begun then."""
     events_by_node: dict[int, list[tuple[datetime, str]]] = defaultdict(list)
     for node, what, to, _, by in last_node_events(cluster, since):
-        sign = _outage_event(what, to)
-        if sign == GONE or (sign == CLOSED and by in LOOP_AUTHORS):
-            events_by_node[node].append((since, sign))
+        anomaly = _outage_event(what, to)
+        if anomaly == GONE or (anomaly == CLOSED and by in LOOP_AUTHORS):
+            events_by_node[node].append((since, anomaly))
     return events_by_node
 
 
 def _outage_event(what: str, to_state: str) -> str:
-    if what == "node.moved":
+    if what == "node.state_changed":
         return GONE if to_state.startswith("DOWN") else UP
     return CLOSED if what == "node.drained" else RESUMED
 
@@ -124,14 +126,14 @@ def outage_durations(events: Iterable[tuple[datetime, str]], now: datetime) -> I
     when it is up and resumed."""
     reasons: set[str] = set()
     began = now
-    for at, sign in events:
-        if sign in OUTAGE_START_OF_END:
+    for at, anomaly in events:
+        if anomaly in OUTAGE_START_OF_END:
             was_away = bool(reasons)
-            reasons.discard(OUTAGE_START_OF_END[sign])
+            reasons.discard(OUTAGE_START_OF_END[anomaly])
             if was_away and not reasons:
                 yield at - began
         else:
             began = began if reasons else at
-            reasons.add(sign)
+            reasons.add(anomaly)
     if reasons:
         yield now - began

@@ -134,7 +134,9 @@ def _nodes_to_drain_and_test(
     if action not in CORDON_ACTIONS:
         return frozenset(), frozenset(), ()
     test = facts.named_nodes or (facts.nodes if action is RecoveryAction.TEST else frozenset())
-    exempt = {order.subject: order for order in history.orders if not order.lifted and order.subject in test}
+    exempt = {
+        override.subject: override for override in history.overrides if not override.lifted and override.subject in test
+    }
     sentences = tuple(
         f"{name} stays in service by decision of {exempt[name].by} ({exempt[name].why})." for name in sorted(exempt)
     )
@@ -181,7 +183,7 @@ def _is_same_outage(done: PastAction, facts: FailureFacts) -> bool:
 
 def _pros_and_cons(case: DecisionDraft) -> tuple[tuple[str, ...], tuple[str, ...]]:
     action, facts = case.action, case.facts
-    pro = [facts.sign] if facts.sign else [_diagnosis_argument(facts)]
+    pro = [facts.anomaly] if facts.anomaly else [_diagnosis_argument(facts)]
     con = []
     if facts.named_nodes:
         pro.append(f"The evidence names {', '.join(sorted(facts.named_nodes))}.")

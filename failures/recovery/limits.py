@@ -64,9 +64,9 @@ def _expiry_limit(case: DecisionDraft) -> ModeLimit | None:
 
 
 def _override_limit(case: DecisionDraft) -> ModeLimit | None:
-    for order in case.history.orders:
-        if order.subject == case.facts.job and not order.lifted:
-            return AutomationMode.OBSERVE, f"{order.by} has excluded this job from recovery: {order.why}"
+    for override in case.history.overrides:
+        if override.subject == case.facts.job and not override.lifted:
+            return AutomationMode.OBSERVE, f"{override.by} has excluded this job from recovery: {override.why}"
     return None
 
 

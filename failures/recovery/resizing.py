@@ -102,7 +102,7 @@ class MemoryRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestChange:
-    what: str
+    field: str
     was: str
     becomes: str
     why: str
@@ -260,7 +260,7 @@ def _more_memory(request: MemoryRequest) -> tuple[RequestChange, ...]:
     if more <= was:
         return ()
     why = "all memory of its nodes" if more == most else f"{_format_memory(more - was)} more"
-    return (RequestChange(what=MEMORY, was=_format_memory(was), becomes=_format_memory(more), why=why),)
+    return (RequestChange(field=MEMORY, was=_format_memory(was), becomes=_format_memory(more), why=why),)
 
 
 def _fewer_workers(request: MemoryRequest) -> tuple[RequestChange, ...]:
@@ -280,7 +280,7 @@ def _single_option(request: MemoryRequest, names: frozenset[str]) -> RequestOpti
 
 def _option_change(option: RequestOption, value: int, why: str) -> RequestChange:
     becomes = replace(option, value=value, raw="").text
-    return RequestChange(what=option.place, was=option.text, becomes=becomes, why=why, variable=option.variable)
+    return RequestChange(field=option.place, was=option.text, becomes=becomes, why=why, variable=option.variable)
 
 
 # --- applied changes
@@ -297,11 +297,11 @@ def reverse_changes(changes: Iterable[RequestChange]) -> tuple[RequestChange, ..
 
 
 def _apply_change(change: RequestChange, request: JobRequest) -> JobRequest:
-    if change.what == MEMORY:
+    if change.field == MEMORY:
         if request.memory_mb != _parse_memory(change.was):
             raise RequestChangedMeanwhile(f"it now requests {_format_memory(request.memory_mb) or 'no'} memory")
         return replace(request, memory_mb=_parse_memory(change.becomes))
-    if change.what == ENVIRONMENT:
+    if change.field == ENVIRONMENT:
         name = change.variable or change.was.partition("=")[0]
         value = _apply_in_variable(change, name, request.environment)
         return replace(request, environment={**request.environment, name: value})

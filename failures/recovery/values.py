@@ -36,7 +36,8 @@ class SavedCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class FailureFacts:
-    """The facts about one failed attempt, or about a sign of a running attempt or of a node (then `job` is empty)."""
+    """The facts about one failed attempt, or about an anomaly of a running attempt or of a node (then `job` is
+    empty)."""
 
     job: str
     team: str
@@ -54,7 +55,7 @@ class FailureFacts:
     started_from: int | None = None  # the step of the checkpoint that the attempt loaded
     ran: timedelta | None = None  # run time of all attempts of the job; set only if there is no checkpoint
     spike_at: int | None = None  # the step at which the loss went up
-    sign: str = ""  # the finding of a detector
+    anomaly: str = ""  # the finding of a detector
     request: MemoryRequest | None = None  # set if the job may have requested too little memory
 
     @property
@@ -95,7 +96,7 @@ class OverrideFacts:
 class FailureHistory:
     tries: Sequence[PastAttempt] = ()  # attempts of this job, oldest first, the failed one last
     done: Sequence[PastAction] = ()  # past actions on the whole cluster
-    orders: Sequence[OverrideFacts] = ()
+    overrides: Sequence[OverrideFacts] = ()
     cluster_nodes: int = 0
 
     @property

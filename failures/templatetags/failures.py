@@ -6,7 +6,7 @@ from typing import Any
 
 from django import template
 
-from failures.pages import incidents, signs
+from failures.pages import anomalies, incidents
 from jobs.models import Job, Node
 
 register = template.Library()
@@ -19,16 +19,16 @@ def diagnosis_of(context: Any, job: Job) -> dict[str, Any]:
     return incidents.diagnosis_panel(request, job) | {"now": context["now"], "csrf_token": context.get("csrf_token")}
 
 
-@register.inclusion_tag("failures/_node_signs.html", takes_context=True)
-def signs_of(context: Any, node: Node) -> dict[str, Any]:
-    """The health panel of a node: current and recent signs."""
-    return signs.node_signs(node, context["now"])
+@register.inclusion_tag("failures/_node_anomalies.html", takes_context=True)
+def anomalies_of(context: Any, node: Node) -> dict[str, Any]:
+    """The health panel of a node: current and recent anomalies."""
+    return anomalies.node_anomalies(node, context["now"])
 
 
-@register.inclusion_tag("failures/_job_signs.html", takes_context=True)
+@register.inclusion_tag("failures/_job_anomalies.html", takes_context=True)
 def slow_steps_of(context: Any, job: Job) -> dict[str, Any]:
     """The panel of slow steps of a job."""
-    return signs.job_signs(job, context["now"])
+    return anomalies.job_anomalies(job, context["now"])
 
 
 @register.filter

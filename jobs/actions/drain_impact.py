@@ -33,7 +33,7 @@ class AffectedJob:
 def affected_jobs(nodes: Collection[Node], now: datetime) -> list[AffectedJob]:
     """Return the jobs on these nodes with one query. A job on several of the nodes is listed once."""
     here = Q(allocations__node__in=nodes, allocations__released_at__isnull=True)
-    attempts = Attempt.objects.filter(here).annotate(on_node=Count("allocations__gpu"))
+    attempts = Attempt.objects.filter(here).annotate(required_node=Count("allocations__gpu"))
     rows = attempts.select_related("job__team", "job__user").order_by("job__public_id")
     return [_affected_job(attempt, now) for attempt in rows.defer("job__command", "job__environment")]
 
@@ -42,7 +42,9 @@ def _affected_job(attempt: Attempt, now: datetime) -> AffectedJob:
     started, saved_at = attempt.confirmed_at, attempt.saved_at
     # Work since the last checkpoint is lost on all nodes of the job, not only on the drained one
     at_risk = round(attempt.job.gpus * ((now - (saved_at or started)) / HOUR), 2) if saved_at or started else 0.0
-    return AffectedJob(job=attempt.job, gpus=attempt.on_node, started_at=started, saved_at=saved_at, at_risk=at_risk)
+    return AffectedJob(
+        job=attempt.job, gpus=attempt.required_node, started_at=started, saved_at=saved_at, at_risk=at_risk
+    )
 
 
 def drain_impact_text(jobs: Sequence[AffectedJob], mode: str) -> str:
@@ -86,14 +88,21 @@ class MaintenanceImpact:
 
 
 def maintenance_impact(
-    nodes: Collection[Node], *, start: datetime, end: datetime, mode: str, lead: timedelta, now: datetime, whole: bool
+    nodes: Collection[Node],
+    *,
+    start: datetime,
+    end: datetime,
+    mode: str,
+    lead_time: timedelta,
+    now: datetime,
+    whole: bool,
 ) -> MaintenanceImpact:
     """Return the effect of a maintenance. Two queries."""
     running = affected_jobs(nodes, now)
     overlapping = [affected for affected in running if _may_run_until(affected, start)]
     limited, unlimited = Q(time_limit__gt=start - now), Q(time_limit=None)
-    # Jobs without a time limit stop starting `lead` before the maintenance
-    too_long = limited | unlimited if start - now <= lead else limited
+    # Jobs without a time limit stop starting `lead_time` before the maintenance
+    too_long = limited | unlimited if start - now <= lead_time else limited
     cluster = next(iter(nodes)).cluster_id if nodes else None
     waiting = Job.objects.waiting().filter(too_long, cluster=cluster, foreign_id="").order_by()
     totals = waiting.aggregate(jobs=Count("pk"), gpus=Sum(F("nodes") * F("gpus_per_node")))

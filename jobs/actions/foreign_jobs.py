@@ -29,9 +29,9 @@ from jobs.models import (
     Allocation,
     Attempt,
     Cluster,
+    ClusterCommand,
     ClusterCommandKind,
     ClusterMode,
-    Deed,
     Installation,
     Job,
     Node,
@@ -99,7 +99,7 @@ def import_foreign_jobs(cluster: Cluster, reported: Sequence[ForeignJob], *, now
     bulk_copy.insert(
         [allocation for report, attempt in running for allocation in _build_foreign_allocations(report, attempt, names)]
     )
-    bulk_copy.insert([journal.job_event("job.seen", author, job, to_state=job.state) for job in jobs])
+    bulk_copy.insert([journal.job_event("job.discovered", author, job, to_state=job.state) for job in jobs])
     live.publish_on_commit("queue")
     return len(jobs)
 
@@ -203,8 +203,8 @@ def cancel_foreign_job(job: Job, *, author: Author, why: str = "") -> None:
     if job.cluster.mode != ClusterMode.DRIVE:
         raise JobStateChanged(f"{job} is on {job.cluster}, which Acme does not drive; cancel it there")
     backend_id = job.foreign_id.partition("@")[0]
-    Deed.objects.create(cluster=job.cluster, kind=ClusterCommandKind.CANCEL_ID, reason=backend_id)
-    journal.job_event("job.cancel_asked", author, job, why=why).save()
+    ClusterCommand.objects.create(cluster=job.cluster, kind=ClusterCommandKind.CANCEL_ID, reason=backend_id)
+    journal.job_event("job.cancel_requested", author, job, why=why).save()
     publish_job_change(job)
 
 

@@ -2,7 +2,7 @@
 
 Every action expects a state, changes it in one guarded UPDATE, and writes its Event in the same transaction. If the
 state was changed concurrently, it raises `JobStateChanged` and has changed nothing. Commands for the cluster are
-written to the outbox (`Deed`); no action here calls a cluster or a queue.
+written to the outbox (`ClusterCommand`); no action here calls a cluster or a queue.
 
     JobError              (jobs.actions.stop, which contains the actions that stop a job)
     └── JobStateChanged   the job is not in the state that the action expects
@@ -74,7 +74,7 @@ def release(job: Job, *, author: Author, why: str = "", operator: bool = False) 
 def set_priority(job: Job, priority: int, *, author: Author, why: str = "") -> None:
     before = job.priority
     _update_pending_job(job, "reprioritise", priority=priority)
-    journal.job_event("job.reprioritised", author, job, why=why, detail={"from": before, "to": priority}).save()
+    journal.job_event("job.priority_changed", author, job, why=why, detail={"from": before, "to": priority}).save()
     publish_job_change(job)
 
 
@@ -156,22 +156,24 @@ def finish(attempt: Attempt, ended: AttemptEnd, *, author: Author) -> None:
     attempt = _lock_attempt(attempt)
     job = attempt.job
     # A job that completed before the stop arrived stays completed
-    if attempt.stop_as == State.FAILED and ended.state != State.COMPLETED:
-        ended = replace(ended, state=State.FAILED, reason=attempt.stop_why)  # the cluster only knows that Acme ended it
+    if attempt.stop_state == State.FAILED and ended.state != State.COMPLETED:
+        ended = replace(
+            ended, state=State.FAILED, reason=attempt.stop_reason
+        )  # the cluster only knows that Acme ended it
     if job.is_foreign:
         close_attempt(attempt, ended, attempt_end.JobTransition(state=ended.state, why=ended.sentence), author=author)
         return
     # A preemption consumes no requeue, so it is possible even if platform failures have used up the limit
-    requeues_used = 0 if attempt.stop_as == State.PREEMPTED else job.requeues
+    requeues_used = 0 if attempt.stop_state == State.PREEMPTED else job.requeues
     becomes = attempt_end.transition_after_end(
-        ended, requested=attempt.stop_as, budget=job.requeue_limit - requeues_used
+        ended, requested=attempt.stop_state, budget=job.requeue_limit - requeues_used
     )
     # A platform failure would be requeued, unless the same failure repeats without progress
     if becomes.spends_budget and (why := crash_loop_reason(attempt_history(attempt, ended))):
         becomes = attempt_end.transition_to_hold(why)
     # Recovery only acts in mode drive, and never on an end that a user or the scheduler requested
     may_recover = (
-        attempt.stop_as in ("", State.FAILED)
+        attempt.stop_state in ("", State.FAILED)
         and job.cluster.mode == ClusterMode.DRIVE
         and recovery_eligibility(job).is_recoverable(ended)
     )
@@ -240,7 +242,9 @@ def attempt_history(attempt: Attempt, ended: AttemptEnd | None = None) -> list[P
 
 def _earlier_attempts(attempt: Attempt) -> list[PastAttempt]:
     earlier = Attempt.objects.filter(job=attempt.job_id, number__lt=attempt.number)
-    return [_past_attempt(past, recorded_end(past)) for past in earlier.select_related("pulse").order_by("number")]
+    return [
+        _past_attempt(past, recorded_end(past)) for past in earlier.select_related("latest_progress").order_by("number")
+    ]
 
 
 def recorded_end(attempt: Attempt) -> AttemptEnd:
@@ -255,11 +259,11 @@ def _past_attempt(attempt: Attempt, ended: AttemptEnd) -> PastAttempt:
     progress, not steps from the log: a log that counts anew in each epoch would show no progress.
     """
     end_facts = {"label": attempt.cause, "state": ended.state, "exit_code": ended.exit_code, "signal": ended.signal}
-    pulse = getattr(attempt, "pulse", None)
-    reported = pulse.step if pulse and not pulse.is_of_log else None
+    latest = getattr(attempt, "latest_progress", None)
+    reported = latest.step if latest and not latest.is_of_log else None
     steps = [step for step in (attempt.saved_step, reported) if step is not None]
     return PastAttempt(
-        cause=failure_cause(**end_facts) if attempt.stop_as in ("", State.FAILED) else "",
+        cause=failure_cause(**end_facts) if attempt.stop_state in ("", State.FAILED) else "",
         nodes=frozenset(expand(attempt.nodelist)),
         step=max(steps, default=None),
     )
@@ -275,7 +279,7 @@ def set_failure_cause(attempt: Attempt, label: str, *, author: Author) -> None:
     """
     Attempt.objects.filter(pk=attempt.pk, ended_at__isnull=False).update(cause=label)
     job = Job.objects.select_for_update().get(pk=attempt.job_id)
-    last = Attempt.objects.filter(job=job).select_related("pulse").order_by("-number").first()
+    last = Attempt.objects.filter(job=job).select_related("latest_progress").order_by("-number").first()
     is_requeued = job.state == State.PENDING and job.hold == HoldKind.NONE and Flag.REQUEUED in job.flags
     # Only the newest attempt decides, and only if the job has not started again or been held since
     if not is_requeued or last is None or last.pk != attempt.pk:
@@ -304,8 +308,8 @@ def record_submit_refusal(
     nodes."""
     attempt = _lock_attempt(attempt)
     ended = AttemptEnd(state=State.BOOT_FAIL, at=now, reason=why)
-    if attempt.stop_as == State.CANCELLED:
-        becomes = attempt_end.transition_after_end(ended, requested=attempt.stop_as, budget=0)
+    if attempt.stop_state == State.CANCELLED:
+        becomes = attempt_end.transition_after_end(ended, requested=attempt.stop_state, budget=0)
     elif about_place and not _has_repeated_refusals(attempt):
         becomes = attempt_end.transition_after_misplacement(why)
     else:
@@ -326,9 +330,9 @@ def _has_repeated_refusals(attempt: Attempt) -> bool:
 def withdraw_attempt(attempt: Attempt, *, now: datetime, author: Author) -> None:
     """Close an attempt that was stopped before it was submitted to the cluster."""
     attempt = _lock_attempt(attempt)
-    requested = State(attempt.stop_as)
+    requested = State(attempt.stop_state)
     ended = AttemptEnd(
-        state=State.CANCELLED, at=now, reason=attempt.stop_why or "stopped before it was submitted to the cluster"
+        state=State.CANCELLED, at=now, reason=attempt.stop_reason or "stopped before it was submitted to the cluster"
     )
     close_attempt(attempt, ended, attempt_end.transition_after_end(ended, requested=requested, budget=1), author=author)
 
@@ -508,7 +512,7 @@ def change_state(
     if updated != 1:
         raise state_changed_error(job, f"it was {source} a moment ago")
     journal.job_event(
-        "job.moved",
+        "job.state_changed",
         author,
         job,
         attempt=attempt,

@@ -33,10 +33,10 @@ SCHEDULER = Author(by="scheduler")
 SYNC = Author(by="sync")
 
 
-def new_event(what: str, author: Author, **fields: Any) -> Event:
+def new_event(type: str, author: Author, **fields: Any) -> Event:
     """Return an unsaved Event, for callers that write many at once."""
     return Event(
-        what=what,
+        type=type,
         by=author.by,
         user_id=author.user_id,
         request_id=author.request_id,
@@ -46,23 +46,23 @@ def new_event(what: str, author: Author, **fields: Any) -> Event:
 
 
 def job_event(
-    what: str, author: Author, job: Job, *, attempt: Attempt | None = None, why: str = "", **fields: Any
+    type: str, author: Author, job: Job, *, attempt: Attempt | None = None, why: str = "", **fields: Any
 ) -> Event:
     ids = {
         "job_id": job.pk,
         "attempt_id": attempt.pk if attempt else None,
     }  # ids instead of instances: thousands are written at a time
-    return new_event(what, author, cluster_id=job.cluster_id, why=why, **ids, **fields)
+    return new_event(type, author, cluster_id=job.cluster_id, why=why, **ids, **fields)
 
 
 INSERT_JOB_EVENTS_SQL = """
-INSERT INTO jobs_event (what, to_state, cluster_id, job_id, user_id, by, source, request_id, from_state, why, detail)
+INSERT INTO jobs_event (type, to_state, cluster_id, job_id, user_id, by, source, request_id, from_state, why, detail)
 SELECT %s, %s, v.*, '', '', '{}'
 FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::text[], %s::inet[], %s::text[]) AS v
 """
 
 
-def insert_job_events(what: str, changes: Sequence[tuple[Author, Job]], *, to_state: str) -> None:
+def insert_job_events(type: str, changes: Sequence[tuple[Author, Job]], *, to_state: str) -> None:
     """Write the same Event for many jobs, each with its author, in one statement and without model instances."""
     if not changes:
         return
@@ -71,12 +71,12 @@ def insert_job_events(what: str, changes: Sequence[tuple[Author, Job]], *, to_st
     ]
     with connection.cursor() as cursor:
         # Thousands of submissions arrive in one request, and each needs its Event
-        cursor.execute(INSERT_JOB_EVENTS_SQL, [what, to_state, *map(list, zip(*rows, strict=True))])
+        cursor.execute(INSERT_JOB_EVENTS_SQL, [type, to_state, *map(list, zip(*rows, strict=True))])
 
 
-def node_event(what: str, author: Author, node: Node, *, why: str = "", **fields: Any) -> Event:
-    return new_event(what, author, cluster_id=node.cluster_id, node=node, why=why, **fields)
+def node_event(type: str, author: Author, node: Node, *, why: str = "", **fields: Any) -> Event:
+    return new_event(type, author, cluster_id=node.cluster_id, node=node, why=why, **fields)
 
 
-def cluster_event(what: str, author: Author, cluster: Cluster, *, why: str = "", **fields: Any) -> Event:
-    return new_event(what, author, cluster=cluster, why=why, **fields)
+def cluster_event(type: str, author: Author, cluster: Cluster, *, why: str = "", **fields: Any) -> Event:
+    return new_event(type, author, cluster=cluster, why=why, **fields)

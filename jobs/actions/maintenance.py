@@ -40,7 +40,7 @@ class MaintenanceRequest:
     end_at: datetime
     nodes: str = ""
     mode: str = DrainMode.FINISH
-    lead: timedelta = DEFAULT_LEAD
+    lead_time: timedelta = DEFAULT_LEAD
 
 
 def check_maintenance(cluster: Cluster, request: MaintenanceRequest, now: datetime) -> list[Node]:
@@ -55,8 +55,8 @@ def check_maintenance(cluster: Cluster, request: MaintenanceRequest, now: dateti
         raise MaintenanceError("is empty; it is shown to users whose jobs wait", "reason")
     if request.mode != DrainMode.FINISH and cluster.mode != ClusterMode.DRIVE:
         raise MaintenanceError(f"{cluster} is not driven by Acme, so its jobs can only finish", "mode")
-    if not timedelta(0) <= request.lead <= MAX_MAINTENANCE_DURATION:
-        raise MaintenanceError("is not between 0 and 366 days", "lead")
+    if not timedelta(0) <= request.lead_time <= MAX_MAINTENANCE_DURATION:
+        raise MaintenanceError("is not between 0 and 366 days", "lead_time")
     _check_times(max(request.start_at, now), request.end_at, now)
     if Maintenance.objects.open().filter(cluster=cluster, name=request.name.strip()).exists():
         raise MaintenanceError(f"is already used by another maintenance of {cluster}", "name")
@@ -103,7 +103,7 @@ def preview_maintenance(cluster: Cluster, request: MaintenanceRequest, now: date
         start=max(request.start_at, now),
         end=request.end_at,
         mode=request.mode,
-        lead=request.lead,
+        lead_time=request.lead_time,
         now=now,
         whole=not request.nodes.strip(),
     )
@@ -126,12 +126,12 @@ def schedule_maintenance(
         start_at=max(request.start_at, now),
         end_at=request.end_at,
         mode=request.mode,
-        lead=request.lead,
+        lead_time=request.lead_time,
         by=author.by,
     )
     if not window.whole_cluster:
         window.nodes.set(nodes)
-    _journal_maintenance("maintenance.declared", window, author, why=window.reason, nodes=len(nodes))
+    _journal_maintenance("maintenance.created", window, author, why=window.reason, nodes=len(nodes))
     return window
 
 
@@ -147,7 +147,7 @@ def change_maintenance_end(
         raise MaintenanceError(f"{window} already ends at that time", "end_at")
     before, window.end_at = window.end_at, end_at
     window.save(update_fields=["end_at"])
-    _journal_maintenance("maintenance.end_moved", window, author, why=why, before=before.isoformat())
+    _journal_maintenance("maintenance.end_changed", window, author, why=why, before=before.isoformat())
 
 
 @transaction.atomic
@@ -167,12 +167,12 @@ def cancel(window: Maintenance, *, author: Author, why: str = "", now: datetime)
 def close_node_for_maintenance(window: Maintenance, node: Node, now: datetime) -> bool:
     """Drain the node, unless the maintenance was cancelled or the node was drained meanwhile."""
     _lock_maintenance(window)
-    if not window.is_in_progress(now) or not window.affected_nodes().filter(pk=node.pk, drain_asked=False).exists():
+    if not window.is_in_progress(now) or not window.affected_nodes().filter(pk=node.pk, drain_requested=False).exists():
         return False
     if window.begun_at is None:
         window.begun_at = now
         window.save(update_fields=["begun_at"])
-        _journal_maintenance("maintenance.began", window, MAINTENANCE, why=window.reason)
+        _journal_maintenance("maintenance.started", window, MAINTENANCE, why=window.reason)
     # Outside mode drive Acme may not stop jobs, so they finish whatever mode was requested
     mode = window.mode if window.cluster.mode == ClusterMode.DRIVE else DrainMode.FINISH
     why = f"maintenance: {window.name}"

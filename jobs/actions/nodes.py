@@ -19,9 +19,9 @@ from jobs.core.slurm_notation import format_count
 from jobs.models import (
     NODE_COMMANDS,
     Allocation,
+    ClusterCommand,
     ClusterCommandKind,
     ClusterMode,
-    Deed,
     DrainMode,
     Event,
     Maintenance,
@@ -57,10 +57,12 @@ def drain(
     _lock_node(node)
     if mode != DrainMode.FINISH and node.cluster.mode != ClusterMode.DRIVE:
         raise NodeError(f"{node.cluster} is not driven by Acme, so its jobs can only finish")
-    if node.drain_asked and node.drain_mode == mode and (maintenance or not node.maintenance_id):
+    if node.drain_requested and node.drain_mode == mode and (maintenance or not node.maintenance_id):
         raise NodeError(f"{node} is already drained by {node.reason_by}: {node.reason}")
     request_fields = {"reason": why, "reason_by": author.by, "reason_at": now}
-    Node.objects.filter(pk=node.pk).update(drain_asked=True, drain_mode=mode, maintenance=maintenance, **request_fields)
+    Node.objects.filter(pk=node.pk).update(
+        drain_requested=True, drain_mode=mode, maintenance=maintenance, **request_fields
+    )
     # Evictions of the previous mode are revoked; `drain_once` plans those of the new mode
     stop.cancel_evictions(node, author=author, why=f"The drain mode of {node} was changed.", now=now)
     _queue_node_command(node, ClusterCommandKind.DRAIN, why)
@@ -75,14 +77,22 @@ def resume(node: Node, *, author: Author, why: str = "", now: datetime) -> None:
     A node that is resumed during its maintenance is removed from the maintenance.
     """
     _lock_node(node)
-    if not node.is_drained and node.takes_work:
+    if not node.is_drained and node.is_schedulable:
         raise NodeError(f"{node} already accepts jobs")
     left_maintenance = node.maintenance if node.maintenance and node.maintenance.is_in_progress(now) else None
     if left_maintenance:
         # Otherwise the maintenance loop would close the node again in its next turn
         left_maintenance.spared.add(node)
-    cleared = {"reason": "", "reason_by": "", "reason_at": None, "care": RepairStage.NONE, "care_until": None}
-    Node.objects.filter(pk=node.pk).update(drain_asked=False, drain_mode=DrainMode.FINISH, maintenance=None, **cleared)
+    cleared = {
+        "reason": "",
+        "reason_by": "",
+        "reason_at": None,
+        "repair_stage": RepairStage.NONE,
+        "burn_in_until": None,
+    }
+    Node.objects.filter(pk=node.pk).update(
+        drain_requested=False, drain_mode=DrainMode.FINISH, maintenance=None, **cleared
+    )
     stop.cancel_evictions(node, author=author, why=f"{node} accepts jobs again.", now=now)
     _queue_node_command(node, ClusterCommandKind.RESUME, why)
     journal.node_event(
@@ -107,23 +117,23 @@ class NodeTestResult:
 
 
 @transaction.atomic
-def start_node_test(node: Node, *, author: Author, why: str = "") -> Deed:
+def start_node_test(node: Node, *, author: Author, why: str = "") -> ClusterCommand:
     """Queue the test command of the cluster. The node must be drained and empty, so that nothing else starts there."""
     _lock_node(node)
     _check_testable(node)
-    deed, is_new = _queue_test_command(node, why)
+    command, is_new = _queue_test_command(node, why)
     if not is_new:
         raise NodeError(f"{node} is already being tested")
-    journal.node_event("node.test_asked", author, node, why=why, detail={"test": deed.pk}).save()
+    journal.node_event("node.test_requested", author, node, why=why, detail={"test": command.pk}).save()
     _publish_node_change(node)
-    deed.refresh_from_db()
-    return deed
+    command.refresh_from_db()
+    return command
 
 
 def _check_testable(node: Node) -> None:
     if node.cluster.mode != ClusterMode.DRIVE:
         raise NodeError(f"{node.cluster} is not driven by Acme, which runs node tests as jobs")
-    if not node.drain_asked:
+    if not node.drain_requested:
         raise NodeError(f"{node} is not drained; drain it before you test it")
     if (
         running_jobs := Allocation.objects.filter(node=node, released_at__isnull=True)
@@ -134,8 +144,8 @@ def _check_testable(node: Node) -> None:
         raise NodeError(f"{format_count(running_jobs, 'job')} still {'runs' if running_jobs == 1 else 'run'} on {node}")
 
 
-def _queue_test_command(node: Node, why: str) -> tuple[Deed, bool]:
-    return Deed.objects.get_or_create(
+def _queue_test_command(node: Node, why: str) -> tuple[ClusterCommand, bool]:
+    return ClusterCommand.objects.get_or_create(
         node=node,
         kind=ClusterCommandKind.TEST,
         attempt=None,
@@ -144,10 +154,10 @@ def _queue_test_command(node: Node, why: str) -> tuple[Deed, bool]:
     )
 
 
-def record_node_test(node: Node, deed: Deed, outcome: NodeTestResult, *, author: Author) -> None:
+def record_node_test(node: Node, command: ClusterCommand, outcome: NodeTestResult, *, author: Author) -> None:
     """Record a test result, in the transaction that closes the command."""
     event_detail = {
-        "test": deed.pk,
+        "test": command.pk,
         "passed": outcome.passed,
         "ran": outcome.ran,
         "exit_code": outcome.exit_code,
@@ -166,12 +176,12 @@ def record_node_test(node: Node, deed: Deed, outcome: NodeTestResult, *, author:
 def mark_for_repair(node: Node, *, author: Author, why: str) -> None:
     """Keep the node closed until it has been repaired. Has no effect on an open node."""
     row = Node.objects.select_for_update().get(pk=node.pk)
-    if not row.drain_asked or row.care == RepairStage.REPAIR:
+    if not row.drain_requested or row.repair_stage == RepairStage.REPAIR:
         return
-    if row.care == RepairStage.BURN_IN:
+    if row.repair_stage == RepairStage.BURN_IN:
         journal.node_event("node.burn_in_failed", author, node, why=why).save()
-    Node.objects.filter(pk=node.pk).update(care=RepairStage.REPAIR, care_until=None)
-    journal.node_event("node.repair_asked", author, node, why=why).save()
+    Node.objects.filter(pk=node.pk).update(repair_stage=RepairStage.REPAIR, burn_in_until=None)
+    journal.node_event("node.repair_requested", author, node, why=why).save()
     _publish_node_change(node)
 
 
@@ -180,13 +190,13 @@ def start_burn_in(node: Node, *, author: Author, why: str = "", now: datetime) -
     """Start the burn-in of a repaired node. It starts with a test and ends with the return of the node."""
     _lock_node(node)
     _check_testable(node)
-    if node.care == RepairStage.BURN_IN:
+    if node.repair_stage == RepairStage.BURN_IN:
         raise NodeError(f"{node} is already in burn-in")
     until = now + timedelta(minutes=node.cluster.burn_in_minutes)
-    Node.objects.filter(pk=node.pk).update(care=RepairStage.BURN_IN, care_until=until)
-    deed, _ = _queue_test_command(node, "Burn-in test.")
-    detail = {"until": until.isoformat(), "test": deed.pk}
-    journal.node_event("node.burn_in_began", author, node, why=why, detail=detail).save()
+    Node.objects.filter(pk=node.pk).update(repair_stage=RepairStage.BURN_IN, burn_in_until=until)
+    command, _ = _queue_test_command(node, "Burn-in test.")
+    detail = {"until": until.isoformat(), "test": command.pk}
+    journal.node_event("node.burn_in_started", author, node, why=why, detail=detail).save()
     _publish_node_change(node)
 
 
@@ -194,12 +204,12 @@ def start_burn_in(node: Node, *, author: Author, why: str = "", now: datetime) -
 def continue_burn_in(node: Node, *, author: Author, now: datetime) -> bool:
     """Carry out the next step of a burn-in if one is due: another test, or the return of the node."""
     _lock_node(node)
-    if node.care != RepairStage.BURN_IN or not node.drain_asked:
+    if node.repair_stage != RepairStage.BURN_IN or not node.drain_requested:
         return False
-    tests = Deed.objects.filter(node=node, kind=ClusterCommandKind.TEST)
+    tests = ClusterCommand.objects.filter(node=node, kind=ClusterCommandKind.TEST)
     last = tests.order_by("-pk").first()
     # The burn-in ends only with a passed test, not just because its time is over
-    is_finished = now >= node.care_until and last is not None and _burn_in_test_passed(node, last)
+    is_finished = now >= node.burn_in_until and last is not None and _burn_in_test_passed(node, last)
     if last is not None and (last.done_at is None or (last.done_at > now - NODE_TEST_INTERVAL and not is_finished)):
         return False
     if is_finished:
@@ -212,8 +222,8 @@ def continue_burn_in(node: Node, *, author: Author, now: datetime) -> bool:
     return True
 
 
-def _burn_in_test_passed(node: Node, deed: Deed) -> bool:
-    return Event.objects.filter(node=node, what="node.tested", detail__test=deed.pk, detail__passed=True).exists()
+def _burn_in_test_passed(node: Node, command: ClusterCommand) -> bool:
+    return Event.objects.filter(node=node, type="node.tested", detail__test=command.pk, detail__passed=True).exists()
 
 
 def _lock_node(node: Node) -> None:
@@ -226,8 +236,8 @@ def _lock_node(node: Node) -> None:
 def _queue_node_command(node: Node, kind: str, why: str) -> None:
     """Queue a drain or resume command. It replaces an open command of the other kind, which would undo it."""
     # Drain and resume replace each other: only the most recent request may reach the cluster
-    Deed.objects.open().filter(node=node, kind__in=NODE_COMMANDS).exclude(kind=kind).delete()
-    Deed.objects.get_or_create(
+    ClusterCommand.objects.open().filter(node=node, kind__in=NODE_COMMANDS).exclude(kind=kind).delete()
+    ClusterCommand.objects.get_or_create(
         node=node, kind=kind, done_at=None, defaults={"cluster_id": node.cluster_id, "reason": why}
     )
 
@@ -257,6 +267,6 @@ def _apply_observation(node: Node, changed: dict[str, object], *, author: Author
     # Load changes (idle, mixed, allocated) write no Event, because they happen with every job
     if node.condition != before:
         event_fields = {"from_state": before, "to_state": node.condition, "why": node.reason}
-        journal.node_event("node.moved", author, node, **event_fields).save()
+        journal.node_event("node.state_changed", author, node, **event_fields).save()
     if node.badge.label != old_label:
         live.publish_on_commit("nodes", f"node:{node.pk}")

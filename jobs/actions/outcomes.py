@@ -44,9 +44,12 @@ def mark_outcome_unknown(attempt: Attempt, why: str, *, missing_since: datetime,
             attempt, withdrawn, attempt_end.JobTransition(state=State.CANCELLED, why=why), author=author
         )
     # The requested stop explains why the cluster no longer knows the attempt
-    elif attempt.stop_as in FINAL_STOP_STATES:
+    elif attempt.stop_state in FINAL_STOP_STATES:
         job_actions.close_attempt(
-            attempt, ended, attempt_end.transition_after_end(ended, requested=attempt.stop_as, budget=0), author=author
+            attempt,
+            ended,
+            attempt_end.transition_after_end(ended, requested=attempt.stop_state, budget=0),
+            author=author,
         )
     else:
         job_actions.close_attempt(attempt, ended, attempt_end.transition_to_unknown(why), author=author)
@@ -59,16 +62,16 @@ def record_late_end(attempt: Attempt, ended: AttemptEnd, *, author: Author) -> N
     # The clock of the cluster may be ahead of ours
     ended = replace(ended, at=min(ended.at, clock.now()))
     # As in `finish`: a preemption consumes no requeue
-    requeues_used = 0 if attempt.stop_as == State.PREEMPTED else job.requeues
+    requeues_used = 0 if attempt.stop_state == State.PREEMPTED else job.requeues
     becomes = attempt_end.transition_after_end(
-        ended, requested=attempt.stop_as, budget=job.requeue_limit - requeues_used
+        ended, requested=attempt.stop_state, budget=job.requeue_limit - requeues_used
     )
     _set_attempt_end(attempt, ended)
     if becomes.state in FINAL_STATES:
         _end_job(job, attempt, becomes.state, becomes.why, ended, author=author)
     else:
         _return_job_to_queue(job, becomes.why, spends=becomes.spends_budget)
-        journal.job_event("job.outcome_known", author, job, attempt=attempt, why=becomes.why).save()
+        journal.job_event("job.outcome_found", author, job, attempt=attempt, why=becomes.why).save()
 
 
 @transaction.atomic

@@ -18,7 +18,7 @@ from django.utils.crypto import salted_hmac
 from acmeweb.common import live
 from jobs.actions import journal
 from jobs.actions.journal import Author
-from jobs.models import Attempt, Event, ProgressSource, Pulse, RankTimes, clock
+from jobs.models import Attempt, Event, LatestProgress, ProgressSource, RankTimes, clock
 
 RUN_TOKEN_PREFIX = "acme_run_"  # noqa: S105 - a prefix
 HEARTBEAT_COLUMNS = {
@@ -60,11 +60,11 @@ class HeartbeatResult:
 
     attempt_id: int
     job_id: int
-    stop_as: str
+    stop_state: str
     rows: int
 
     def as_dict(self, checkpoints: int = 0) -> dict[str, Any]:
-        return {"heartbeats": self.rows, "checkpoints": checkpoints, "stop_as": self.stop_as}
+        return {"heartbeats": self.rows, "checkpoints": checkpoints, "stop_state": self.stop_state}
 
 
 _column_names = ", ".join(HEARTBEAT_COLUMNS)
@@ -74,8 +74,8 @@ _value_columns = [name for name in HEARTBEAT_COLUMNS if name != "at"]
 # Attempts that report steps for the first time after their log was read are skipped here and returned as `begun`.
 INSERT_HEARTBEATS_SQL = f"""
 WITH live AS (
-    SELECT key, id, job_id, stop_as, key = ANY(%s)
-        AND (SELECT source FROM jobs_pulse p WHERE p.attempt_id = jobs_attempt.id) <> '' IS TRUE AS begun
+    SELECT key, id, job_id, stop_state, key = ANY(%s)
+        AND (SELECT source FROM jobs_latestprogress p WHERE p.attempt_id = jobs_attempt.id) <> '' IS TRUE AS begun
     FROM jobs_attempt WHERE key = ANY(%s) AND ended_at IS NULL),
 reported AS MATERIALIZED (
     SELECT live.id AS attempt_id, LEAST(COALESCE(v.at, clock_timestamp()), clock_timestamp()) AS at,
@@ -88,26 +88,26 @@ inserted AS (
     SELECT attempt_id, {_column_names} FROM reported ORDER BY attempt_id, at
     ON CONFLICT DO NOTHING RETURNING attempt_id),
 beat AS (
-    INSERT INTO jobs_pulse (attempt_id, {_column_names})
+    INSERT INTO jobs_latestprogress (attempt_id, {_column_names})
     SELECT DISTINCT ON (attempt_id) attempt_id, {_column_names} FROM reported ORDER BY attempt_id, at DESC
-    ON CONFLICT (attempt_id) DO UPDATE SET heard_at = clock_timestamp(), at = EXCLUDED.at,
-        {", ".join(f"{name} = COALESCE(EXCLUDED.{name}, jobs_pulse.{name})" for name in _value_columns)}
-    WHERE EXCLUDED.at >= jobs_pulse.at)
-SELECT key, id, job_id, stop_as, COALESCE(news.count, 0), begun FROM live
+    ON CONFLICT (attempt_id) DO UPDATE SET updated_at = clock_timestamp(), at = EXCLUDED.at,
+        {", ".join(f"{name} = COALESCE(EXCLUDED.{name}, jobs_latestprogress.{name})" for name in _value_columns)}
+    WHERE EXCLUDED.at >= jobs_latestprogress.at)
+SELECT key, id, job_id, stop_state, COALESCE(news.count, 0), begun FROM live
 LEFT JOIN (SELECT attempt_id, count(*) FROM inserted GROUP BY attempt_id) AS news ON news.attempt_id = live.id
 """  # noqa: S608 - constant names
 # When an attempt starts to report steps, all values from its log are deleted, because detectors would compare the two
 # sources. Ended attempts are excluded: their report is rejected, and the values from the log are the only ones. Locks
 # are taken in the same order as in INSERT_HEARTBEATS_SQL. Two statements, because the first may wait for the commit of
 # the log reader, and only a statement that starts after that commit sees its row.
-LOCK_LOG_PULSES_SQL = """
-SELECT p.attempt_id FROM jobs_pulse p JOIN jobs_attempt a ON a.id = p.attempt_id
+LOCK_LOG_PROGRESS_SQL = """
+SELECT p.attempt_id FROM jobs_latestprogress p JOIN jobs_attempt a ON a.id = p.attempt_id
 WHERE a.key = ANY(%s) AND a.ended_at IS NULL AND p.source <> ''
 ORDER BY p.attempt_id FOR UPDATE OF p FOR SHARE OF a
 """
 DELETE_LOG_PROGRESS_SQL = """
 WITH rows AS (DELETE FROM jobs_progress WHERE attempt_id = ANY(%(begun)s))
-DELETE FROM jobs_pulse WHERE attempt_id = ANY(%(begun)s)
+DELETE FROM jobs_latestprogress WHERE attempt_id = ANY(%(begun)s)
 """
 
 
@@ -117,16 +117,16 @@ def record_heartbeats(reports: Mapping[str, HeartbeatRows]) -> dict[str, Heartbe
 
     Nearly all attempts need one statement. When an attempt starts to report steps after its log has been read, three
     more statements delete the values from the log, once per attempt. Failure story: If the process dies before that
-    commit, the pulse still shows the log, the reporter gets no response, and its next report repeats the deletion. If
-    the attempt ends before, its report is left out. If two reports arrive at the same time, the second waits for the
-    first, finds nothing to delete, and is stored too.
+    commit, the latest progress still shows the log, the reporter gets no response, and its next report repeats the
+    deletion. If the attempt ends before, its report is left out. If two reports arrive at the same time, the second
+    waits for the first, finds nothing to delete, and is stored too.
     """
     results, takeovers = _insert_heartbeats(reports)
     if takeovers:
         takeover_reports = {key: reports[key] for key in takeovers}
         with transaction.atomic():
             with connection.cursor() as cursor:
-                cursor.execute(LOCK_LOG_PULSES_SQL, [takeovers])
+                cursor.execute(LOCK_LOG_PROGRESS_SQL, [takeovers])
                 cursor.execute(DELETE_LOG_PROGRESS_SQL, {"begun": [row[0] for row in cursor.fetchall()]})
             results |= _insert_heartbeats(takeover_reports)[0]
     return results
@@ -142,8 +142,8 @@ def _insert_heartbeats(reports: Mapping[str, HeartbeatRows]) -> tuple[dict[str, 
         cursor.execute(INSERT_HEARTBEATS_SQL, [steps, list(reports), keys, *columns])
         rows = cursor.fetchall()
     results = {
-        key: HeartbeatResult(attempt_id=id, job_id=job, stop_as=stop_as, rows=count)
-        for key, id, job, stop_as, count, is_takeover in rows
+        key: HeartbeatResult(attempt_id=id, job_id=job, stop_state=stop_state, rows=count)
+        for key, id, job, stop_state, count, is_takeover in rows
         if not is_takeover
     }
     return results, sorted(row[0] for row in rows if row[-1])
@@ -157,17 +157,18 @@ def record_attempt_heartbeats(key: str, beats: HeartbeatRows) -> HeartbeatResult
 # checks this again, because the first report may arrive concurrently. Logs of ended attempts are read to their end.
 _log_step_values = ", ".join(f"%({name})s::{kind}" for name, kind in HEARTBEAT_COLUMNS.items())
 INSERT_LOG_STEP_SQL = f"""
-WITH live AS (SELECT a.id FROM jobs_attempt a LEFT JOIN jobs_pulse p ON p.attempt_id = a.id
+WITH live AS (SELECT a.id FROM jobs_attempt a LEFT JOIN jobs_latestprogress p ON p.attempt_id = a.id
     WHERE a.id = %(attempt)s AND (p.step IS NULL OR p.source <> '')),
 beat AS (
-    INSERT INTO jobs_pulse (attempt_id, {_column_names}, source, steps_total)
+    INSERT INTO jobs_latestprogress (attempt_id, {_column_names}, source, steps_total)
     SELECT id, {_log_step_values}, %(source)s::text, %(total)s::bigint FROM live
-    ON CONFLICT (attempt_id) DO UPDATE SET heard_at = clock_timestamp(), at = EXCLUDED.at,
-        source = CASE WHEN jobs_pulse.source = '' THEN EXCLUDED.source ELSE jobs_pulse.source END,
-        steps_total = (SELECT total FROM (VALUES (COALESCE(EXCLUDED.steps_total, jobs_pulse.steps_total))) AS v (total)
+    ON CONFLICT (attempt_id) DO UPDATE SET updated_at = clock_timestamp(), at = EXCLUDED.at,
+        source = CASE WHEN jobs_latestprogress.source = '' THEN EXCLUDED.source ELSE jobs_latestprogress.source END,
+        steps_total = (
+            SELECT total FROM (VALUES (COALESCE(EXCLUDED.steps_total, jobs_latestprogress.steps_total))) AS v (total)
             WHERE total >= EXCLUDED.step),
-        {", ".join(f"{name} = COALESCE(EXCLUDED.{name}, jobs_pulse.{name})" for name in _value_columns)}
-        WHERE jobs_pulse.step IS NULL OR jobs_pulse.source <> ''
+        {", ".join(f"{name} = COALESCE(EXCLUDED.{name}, jobs_latestprogress.{name})" for name in _value_columns)}
+        WHERE jobs_latestprogress.step IS NULL OR jobs_latestprogress.source <> ''
     RETURNING attempt_id)
 INSERT INTO jobs_progress (attempt_id, {_column_names}) SELECT attempt_id, {_log_step_values} FROM beat
 ON CONFLICT DO NOTHING
@@ -185,9 +186,9 @@ def record_log_step(attempt_id: int, beat: Mapping[str, Any], *, total: int | No
 def record_log_checkpoint(attempt_id: int, *, step: int, path: str, saved_at: datetime) -> None:
     """Store the last checkpoint in the log, for display only. It is not a Checkpoint row, because it is not
     verified."""
-    pulses = Pulse.objects.filter(attempt=attempt_id).exclude(source=ProgressSource.REPORTS)
+    latest_progress_rows = LatestProgress.objects.filter(attempt=attempt_id).exclude(source=ProgressSource.REPORTS)
     # Rows of attempts that report themselves are excluded: their reports take precedence
-    pulses.update(saved_step=step, saved_path=path, saved_at=saved_at)
+    latest_progress_rows.update(saved_step=step, saved_path=path, saved_at=saved_at)
 
 
 UPSERT_SECTION_SQL = """

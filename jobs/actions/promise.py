@@ -20,7 +20,7 @@ from jobs.actions.journal import Author
 from jobs.actions.stop import JobStateChanged
 from jobs.core.hostlist import compress
 from jobs.core.lifecycle import Flag, State
-from jobs.models import Allocation, Attempt, ClusterCommandKind, Deed, Event, HoldKind, Job, Node, bulk_copy
+from jobs.models import Allocation, Attempt, ClusterCommand, ClusterCommandKind, Event, HoldKind, Job, Node, bulk_copy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +84,9 @@ def allocate_jobs(placements: Sequence[JobPlacement], *, author: Author, log_roo
             for gpu in (place.gpus or (None,))
         ]
     )
-    Deed.objects.bulk_create(
+    ClusterCommand.objects.bulk_create(
         [
-            Deed(cluster_id=jobs[plan.job_id].cluster_id, kind=ClusterCommandKind.SUBMIT, attempt=attempt)
+            ClusterCommand(cluster_id=jobs[plan.job_id].cluster_id, kind=ClusterCommandKind.SUBMIT, attempt=attempt)
             for attempt, plan in zip(attempts, chosen, strict=True)
         ]
     )
@@ -155,7 +155,7 @@ def _mark_configuring(chosen: Sequence[JobPlacement]) -> None:
 
 def _allocation_event(attempt: Attempt, placement: JobPlacement, author: Author) -> Event:
     return journal.job_event(
-        "job.moved",
+        "job.state_changed",
         author,
         attempt.job,
         attempt=attempt,

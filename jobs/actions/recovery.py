@@ -185,7 +185,7 @@ def set_recovery_mode(
     row.mode, row.changed_by, row.changed_at = mode, author.by, clock.now()
     row.save(update_fields=["mode", "changed_by", "changed_at"])
     detail = {"team": team_id, "action": action, "from": before, "to": mode}
-    journal.new_event("recovery.mode", author, cluster_id=cluster_id, why=str(row), detail=detail).save()
+    journal.new_event("recovery.mode_changed", author, cluster_id=cluster_id, why=str(row), detail=detail).save()
     return row
 
 
@@ -196,6 +196,6 @@ def clear_recovery_mode(row: RecoveryMode, *, author: Author) -> bool:
     if not RecoveryMode.objects.filter(pk=row.pk).delete()[0]:
         return False
     journal.new_event(
-        "recovery.mode", author, cluster_id=row.cluster_id, why=f"Removed: {setting}", detail=detail
+        "recovery.mode_changed", author, cluster_id=row.cluster_id, why=f"Removed: {setting}", detail=detail
     ).save()
     return True

@@ -45,7 +45,7 @@ def restore(job: Job, lost: LostAttempt, *, author: Author) -> Attempt:
         nodelist=compress(lost.nodes),
         log_path=f"{root}/{job.public_id}-{lost.number}.log" if root else "",
         promised_at=lost.started_at,
-        stop_as=State.PENDING if lost.cancelled else "",
+        stop_state=State.PENDING if lost.cancelled else "",
     )
     names = dict(Node.objects.filter(cluster=job.cluster_id, name__in=lost.nodes).values_list("name", "pk"))
     Allocation.objects.bulk_create(

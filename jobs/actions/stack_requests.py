@@ -11,7 +11,7 @@ from django.db import IntegrityError, transaction
 from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.core.slurm_notation import BadNotation, CheckpointSignal, parse_signal
-from jobs.models import Attempt, ClusterCommandKind, ClusterMode, Deed
+from jobs.models import Attempt, ClusterCommand, ClusterCommandKind, ClusterMode
 
 STACK_SIGNALS = frozenset({"USR1", "USR2"})  # other signals have a meaning for programs that do not know Acme
 STACKS_LABEL = "acme-stacks"  # job label: the signal, in the notation of sbatch --signal
@@ -33,13 +33,19 @@ def request_stacks(attempt: Attempt, *, author: Author, why: str) -> bool:
     """Queue the request. Return False if the attempt does not support it, already has one, or is being stopped."""
     signal, job = attempt_stacks_signal(attempt), attempt.job
     # A job that is being stopped would log its stacks during shutdown, which tells nothing about its hang
-    if signal is None or attempt.stop_as or attempt.ended_at or job.cluster.mode != ClusterMode.DRIVE or job.is_foreign:
+    if (
+        signal is None
+        or attempt.stop_state
+        or attempt.ended_at
+        or job.cluster.mode != ClusterMode.DRIVE
+        or job.is_foreign
+    ):
         return False
     try:
         with transaction.atomic():
             common = {"attempt": attempt, "cluster_id": job.cluster_id}
-            Deed.objects.create(**common, kind=ClusterCommandKind.STACKS, reason=signal.text)
-            journal.job_event("job.stacks_asked", author, job, attempt=attempt, why=why).save()
+            ClusterCommand.objects.create(**common, kind=ClusterCommandKind.STACKS, reason=signal.text)
+            journal.job_event("job.stacks_requested", author, job, attempt=attempt, why=why).save()
     except IntegrityError:
         return False  # a request is already open
     return True

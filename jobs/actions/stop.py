@@ -17,7 +17,7 @@ from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.core.lifecycle import Flag, State
 from jobs.core.slurm_notation import CheckpointSignal, parse_signal
-from jobs.models import Attempt, Cluster, ClusterCommandKind, ClusterMode, Deed, Job, Node, clock
+from jobs.models import Attempt, Cluster, ClusterCommand, ClusterCommandKind, ClusterMode, Job, Node, clock
 
 
 class JobError(Exception):
@@ -105,13 +105,15 @@ def request_stop(
     if attempt is None:
         raise state_changed_error(job, f"{verb} needs a {'waiting or ' if verb == 'cancel' else ''}running job")
     _check_may_stop(job, attempt, verb)
-    Attempt.objects.filter(pk=attempt.pk).update(stop_as=target, stop_why=why)
+    Attempt.objects.filter(pk=attempt.pk).update(stop_state=target, stop_reason=why)
     # Use the present flags, not those that the caller has read: the cluster may have confirmed the start meanwhile
     current = Job.objects.select_for_update().get(pk=job.pk)
     Job.objects.filter(pk=job.pk).update(flags=sorted({*current.flags, Flag.SIGNALING}))
     grace = _queue_stop_commands(attempt, job.cluster_id, why, ask if attempt.confirmed_at else None, node)
     event_detail = {**(detail or {}), **({"grace_s": int(grace.total_seconds())} if grace else {})}
-    journal.job_event(f"job.{verb}_asked", author, job, attempt=attempt, node=node, why=why, detail=event_detail).save()
+    journal.job_event(
+        f"job.{verb}_requested", author, job, attempt=attempt, node=node, why=why, detail=event_detail
+    ).save()
     job.refresh_from_db()
     publish_job_change(job)
 
@@ -125,9 +127,9 @@ def _check_may_stop(job: Job, attempt: Attempt, verb: str) -> None:
         )
     if job.cluster.mode != ClusterMode.DRIVE:
         raise JobStateChanged(f"{job} runs on {job.cluster}, which Acme does not drive; {verb} it there")
-    if attempt.stop_as == State.CANCELLED:
+    if attempt.stop_state == State.CANCELLED:
         raise JobStateChanged(f"{job} is already being cancelled")
-    if attempt.stop_as and verb in LOOP_STOP_VERBS:
+    if attempt.stop_state and verb in LOOP_STOP_VERBS:
         raise JobStateChanged(f"{job} is already being stopped")
 
 
@@ -145,35 +147,40 @@ def _queue_stop_commands(
     """
     common = {"attempt": attempt, "cluster_id": cluster_id}
     open_cancel = (
-        Deed.objects.open().filter(attempt=attempt, kind=ClusterCommandKind.CANCEL).select_for_update().first()
+        ClusterCommand.objects.open()
+        .filter(attempt=attempt, kind=ClusterCommandKind.CANCEL)
+        .select_for_update()
+        .first()
     )
     now = clock.now()
     if open_cancel:
         # A cancel that was already sent needs no change; the loop repeats it until the attempt has ended
         if not open_cancel.tries:
-            Deed.objects.filter(pk=open_cancel.pk).update(due_at=min(open_cancel.due_at, now), node=None)
+            ClusterCommand.objects.filter(pk=open_cancel.pk).update(due_at=min(open_cancel.due_at, now), node=None)
         return None
     if ask:
-        Deed.objects.create(**common, kind=ClusterCommandKind.SIGNAL, reason=ask.text, node=node)
+        ClusterCommand.objects.create(**common, kind=ClusterCommandKind.SIGNAL, reason=ask.text, node=node)
     due_at = now + ask.grace if ask else now
     # created_at is the present time, not the start of the transaction: only checkpoints after the request count
-    Deed.objects.create(**common, kind=ClusterCommandKind.CANCEL, reason=why, created_at=now, due_at=due_at, node=node)
+    ClusterCommand.objects.create(
+        **common, kind=ClusterCommandKind.CANCEL, reason=why, created_at=now, due_at=due_at, node=node
+    )
     return ask.grace if ask else None
 
 
 @transaction.atomic
 def cancel_evictions(node: Node, *, author: Author, why: str, now: datetime) -> int:
     """Revoke evictions from this node that have not been sent to the cluster yet. Return their number."""
-    commands = Deed.objects.open().filter(node=node, kind=ClusterCommandKind.CANCEL, tries=0, due_at__gt=now)
+    commands = ClusterCommand.objects.open().filter(node=node, kind=ClusterCommandKind.CANCEL, tries=0, due_at__gt=now)
     revoked = 0
     for command in commands.select_related("attempt__job").select_for_update(of=("self",)).order_by("id"):
-        Deed.objects.open().filter(
+        ClusterCommand.objects.open().filter(
             attempt=command.attempt, kind__in=(ClusterCommandKind.CANCEL, ClusterCommandKind.SIGNAL)
         ).delete()
-        Attempt.objects.filter(pk=command.attempt_id).update(stop_as="", stop_why="")
+        Attempt.objects.filter(pk=command.attempt_id).update(stop_state="", stop_reason="")
         job = Job.objects.select_for_update().get(pk=command.attempt.job_id)
         Job.objects.filter(pk=job.pk).update(flags=[flag for flag in job.flags if flag != Flag.SIGNALING])
-        journal.job_event("job.evict_called_off", author, job, attempt=command.attempt, node=node, why=why).save()
+        journal.job_event("job.evict_cancelled", author, job, attempt=command.attempt, node=node, why=why).save()
         publish_job_change(job)
         revoked += 1
     return revoked
@@ -181,7 +188,9 @@ def cancel_evictions(node: Node, *, author: Author, why: str, now: datetime) -> 
 
 def end_grace_after_checkpoint(cluster: Cluster, now: datetime) -> int:
     """End the grace period of attempts that have saved a checkpoint since the request."""
-    commands = Deed.objects.open().filter(cluster=cluster, kind=ClusterCommandKind.CANCEL, tries=0, due_at__gt=now)
+    commands = ClusterCommand.objects.open().filter(
+        cluster=cluster, kind=ClusterCommandKind.CANCEL, tries=0, due_at__gt=now
+    )
     return commands.with_newer_checkpoint().update(due_at=now)
 
 

@@ -230,11 +230,11 @@ class SubmissionTargets:
 # Every submission runs this query. One raw statement costs a fifth of two ORM queries
 SUBMISSION_TARGETS_SQL = """
 SELECT 'team', id, name, NULL, NULL FROM jobs_team WHERE %s OR id = ANY(%s)
-UNION ALL SELECT 'cluster', id, name, mode, heard_at FROM jobs_cluster
+UNION ALL SELECT 'cluster', id, name, mode, last_contact_at FROM jobs_cluster
 """
 TARGET_MODELS: dict[str, tuple[Any, list[str]]] = {
     "team": (Team, ["id", "name"]),
-    "cluster": (Cluster, ["id", "name", "mode", "heard_at"]),
+    "cluster": (Cluster, ["id", "name", "mode", "last_contact_at"]),
 }
 
 
@@ -256,9 +256,9 @@ class CallerTargets:
         """Return the hardware of the cluster. Cached until the cluster's next report, because only a report changes
         nodes."""
         cached = _cluster_shapes.get(cluster.pk)
-        # heard_at changes with each report of the cluster
-        if cached is None or cached[0] != cluster.heard_at:
-            cached = _cluster_shapes[cluster.pk] = cluster.heard_at, Node.objects.shape(cluster)
+        # last_contact_at changes with each report of the cluster
+        if cached is None or cached[0] != cluster.last_contact_at:
+            cached = _cluster_shapes[cluster.pk] = cluster.last_contact_at, Node.objects.shape(cluster)
         return cached[1]
 
     def resolve_team(self, name: Any) -> Team:

@@ -28,7 +28,7 @@ def create_team(name: str, title: str, *, first: Any, author: Author) -> Team:
             team = Team.objects.create(name=name, title=title)
     except IntegrityError:
         raise TeamError(f"a team named {name} already exists") from None
-    journal.new_event("team.made", author, detail={"team": name, "title": title}).save()
+    journal.new_event("team.created", author, detail={"team": name, "title": title}).save()
     token_actions.set_roles(first, {team.pk: TeamRole.ADMIN}, author=author, why="Created the team.")
     return team
 
@@ -39,7 +39,7 @@ def set_team_title(team: Team, title: str, *, author: Author) -> None:
     if before == title:
         raise TeamError(f"{team} already has this title")
     Team.objects.filter(pk=team.pk).update(title=title)
-    journal.new_event("team.retitled", author, detail={"team": team.name, "from": before, "to": title}).save()
+    journal.new_event("team.title_changed", author, detail={"team": team.name, "from": before, "to": title}).save()
 
 
 @transaction.atomic

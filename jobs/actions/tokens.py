@@ -62,7 +62,7 @@ def create_token(
         user=user, team=team, name=name, scope=scope, networks=networks or [], expires_at=expires_at
     )
     token.save()
-    journal_token("token.made", token, author)
+    journal_token("token.created", token, author)
     return token, secret
 
 
@@ -106,5 +106,5 @@ def set_roles(user: Any, roles: Mapping[int, TeamRole | None], *, author: Author
         else:
             Membership.objects.update_or_create(user=user, team=team, defaults={"role": role})
         detail = {"user": user.get_username(), "team": team.name, "from": before.get(team.pk), "to": role}
-        journal.new_event("team.role", author, why=why, detail=detail).save()
+        journal.new_event("team.role_changed", author, why=why, detail=detail).save()
     return len(changed)

@@ -25,7 +25,7 @@ DEBOUNCE_S = 0.2  # a turn costs more than the submissions that request it
 
 def request_turn(cluster_id: int) -> None:
     """Request an early scheduling turn of the cluster."""
-    Cluster.objects.filter(pk=cluster_id).update(wanted_at=Now())
+    Cluster.objects.filter(pk=cluster_id).update(turn_requested_at=Now())
     # After the commit, because a turn that starts earlier would not see the change
     transaction.on_commit(partial(_send_turn_task, cluster_id), robust=True)
 

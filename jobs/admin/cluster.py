@@ -52,7 +52,7 @@ class ClusterAdminForm(forms.ModelForm):
 @admin.register(Cluster)
 class ClusterAdmin(EventsLinkMixin, ProtectedHistoryMixin, AcmeAdmin):
     form = ClusterAdminForm
-    history = ("jobs", "events", "deeds", "nodes")
+    history = ("jobs", "events", "commands", "nodes")
     list_display = (
         "name",
         "title",
@@ -122,9 +122,9 @@ class ClusterAdmin(EventsLinkMixin, ProtectedHistoryMixin, AcmeAdmin):
     def closed_count(self, cluster: Cluster) -> int:
         return cluster.node_closed
 
-    @admin.display(description="last response", ordering="heard_at")
+    @admin.display(description="last response", ordering="last_contact_at")
     def last_response(self, cluster: Cluster) -> str:
-        return formatting.relative_time(cluster.heard_at)
+        return formatting.relative_time(cluster.last_contact_at)
 
     @admin.display(description="problem")
     def short_trouble(self, cluster: Cluster) -> str:
@@ -132,11 +132,11 @@ class ClusterAdmin(EventsLinkMixin, ProtectedHistoryMixin, AcmeAdmin):
 
     @admin.display(description="last response")
     def last_response_long(self, cluster: Cluster) -> str:
-        return formatting.exact_and_relative_time(cluster.heard_at)
+        return formatting.exact_and_relative_time(cluster.last_contact_at)
 
     @admin.display(description="scheduling turn requested")
     def turn_request(self, cluster: Cluster) -> str:
-        return formatting.exact_and_relative_time(cluster.wanted_at)
+        return formatting.exact_and_relative_time(cluster.turn_requested_at)
 
     @admin.display(description="created")
     def created_time(self, cluster: Cluster) -> str:
@@ -163,7 +163,7 @@ def _drain_now_effect(nodes: Sequence[Node]) -> str:
 
 
 def _resume_effect(nodes: Sequence[Node]) -> str:
-    closed = count_text(sum(not node.takes_work for node in nodes), "closed node", "accept")
+    closed = count_text(sum(not node.is_schedulable for node in nodes), "closed node", "accept")
     return f"resume: {closed} jobs again as soon as the cluster confirms it. The drain reasons are cleared."
 
 
@@ -198,7 +198,9 @@ def _test_effect(nodes: Sequence[Node]) -> str:
 
 
 def _drain_mode_differs(mode: str) -> Callable[[Node], bool]:
-    return lambda node: node.cluster.mode == ClusterMode.DRIVE and not (node.drain_asked and node.drain_mode == mode)
+    return lambda node: (
+        node.cluster.mode == ClusterMode.DRIVE and not (node.drain_requested and node.drain_mode == mode)
+    )
 
 
 NODE_ACTIONS = (
@@ -231,21 +233,21 @@ NODE_ACTIONS = (
         label="Test",
         act=_test_node,
         effect=_test_effect,
-        fits=lambda node: node.drain_asked and node.cluster.mode == ClusterMode.DRIVE,
+        fits=lambda node: node.drain_requested and node.cluster.mode == ClusterMode.DRIVE,
     ),
     AdminAction(
         name="resume",
         label="Resume",
         act=_resume_node,
         effect=_resume_effect,
-        fits=lambda node: node.is_drained or not node.takes_work,
+        fits=lambda node: node.is_drained or not node.is_schedulable,
     ),
 )
 
 
 class AcceptsJobsFilter(admin.SimpleListFilter):
     title = "accepts jobs"
-    parameter_name = "takes_work"
+    parameter_name = "is_schedulable"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [("yes", "accepts new jobs"), ("no", "closed to new jobs")]
@@ -263,7 +265,7 @@ class NodeAdmin(AdminActionsMixin, EventsLinkMixin, ProtectedHistoryMixin, AcmeA
     verbs = NODE_ACTIONS
     verb_permission = "jobs.operate_cluster"
     touched_columns = ("state", "node", "cluster", "GPUs used", "reason")
-    history = ("events", "allocations", "deeds", "samples")
+    history = ("events", "allocations", "commands", "samples")
     paginator = CappedPaginator
     show_full_result_count = False
     list_display = (
@@ -315,7 +317,7 @@ class NodeAdmin(AdminActionsMixin, EventsLinkMixin, ProtectedHistoryMixin, AcmeA
 
     @admin.display(description="accepts jobs", boolean=True)
     def work(self, node: Node) -> bool:
-        return node.takes_work
+        return node.is_schedulable
 
     @admin.display(description="GPUs used")
     def gpus_used(self, node: Node) -> str:

@@ -13,7 +13,7 @@ from django.utils.http import urlencode
 
 from jobs.admin import formatting
 from jobs.admin.record import IsOpenFilter, RecordAdmin, RecordInline
-from jobs.models import Deed, Event, Job, Node
+from jobs.models import ClusterCommand, Event, Job, Node
 
 
 class EventInline(RecordInline):
@@ -68,14 +68,14 @@ class EventAuthorFilter(admin.SimpleListFilter):
 
 @admin.register(Event)
 class EventAdmin(RecordAdmin):
-    list_display = ("event_time", "what", "subject", "cluster", "transition", "by", "short_why", "request")
+    list_display = ("event_time", "type", "subject", "cluster", "transition", "by", "short_why", "request")
     list_select_related = ("cluster", "job", "node")
     list_filter = (EventSubjectFilter, EventAuthorFilter, "cluster")
     date_hierarchy = "at"
-    search_fields = ("request_id__exact", "by__exact", "what__startswith")
+    search_fields = ("request_id__exact", "by__exact", "type__startswith")
     search_help_text = "Beginning of a job id or of an event name; or a node, a user name or a request id."
     fields = (
-        *("event_time_long", "what", "subject", "attempt", "cluster", "from_state", "to_state", "why"),
+        *("event_time_long", "type", "subject", "attempt", "cluster", "from_state", "to_state", "why"),
         *("by", "user", "source", "request_id", "details"),
     )
 
@@ -132,7 +132,7 @@ class PendingCommandFilter(IsOpenFilter):
     ends = "done_at"
 
 
-@admin.register(Deed)
+@admin.register(ClusterCommand)
 class ClusterCommandAdmin(RecordAdmin):
     list_display = ("id", "kind", "subject", "cluster", "created_time", "due", "tries", "done_time", "short_outcome")
     list_select_related = ("cluster", "attempt", "node")
@@ -142,21 +142,21 @@ class ClusterCommandAdmin(RecordAdmin):
     search_help_text = "Beginning of a job id, or the name of a node."
 
     @admin.display(description="attempt or node")
-    def subject(self, deed: Deed) -> str:
-        return formatting.link(deed.attempt or deed.node)
+    def subject(self, command: ClusterCommand) -> str:
+        return formatting.link(command.attempt or command.node)
 
     @admin.display(description="created")
-    def created_time(self, deed: Deed) -> str:
-        return formatting.relative_time(deed.created_at)
+    def created_time(self, command: ClusterCommand) -> str:
+        return formatting.relative_time(command.created_at)
 
     @admin.display(description="not before")
-    def due(self, deed: Deed) -> str:
-        return formatting.MISSING_TEXT if deed.done_at else formatting.relative_time(deed.due_at)
+    def due(self, command: ClusterCommand) -> str:
+        return formatting.MISSING_TEXT if command.done_at else formatting.relative_time(command.due_at)
 
     @admin.display(description="done")
-    def done_time(self, deed: Deed) -> str:
-        return formatting.relative_time(deed.done_at)
+    def done_time(self, command: ClusterCommand) -> str:
+        return formatting.relative_time(command.done_at)
 
     @admin.display(description="outcome")
-    def short_outcome(self, deed: Deed) -> str:
-        return formatting.clip_text(deed.outcome)
+    def short_outcome(self, command: ClusterCommand) -> str:
+        return formatting.clip_text(command.outcome)

@@ -88,7 +88,7 @@ class AttemptAdmin(RecordAdmin):
         "nodes",
         "exit_text",
         "promise_time",
-        "stop_as",
+        "stop_state",
     )
     list_select_related = ("job__cluster",)
     list_filter = (IsOpenFilter, "state", "job__cluster")

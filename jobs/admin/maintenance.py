@@ -73,9 +73,9 @@ class MaintenanceAdmin(AdminActionsMixin, RecordAdmin):
     def ends(self, window: Maintenance) -> str:
         return formatting.exact_and_relative_time(window.end_at)
 
-    @admin.display(description="lead")
+    @admin.display(description="lead time")
     def lead_time(self, window: Maintenance) -> str:
-        return formatting.duration(window.lead)
+        return formatting.duration(window.lead_time)
 
     @admin.display(description="nodes")
     def which(self, window: Maintenance) -> str:

@@ -9,7 +9,7 @@ from django.contrib import admin
 
 from jobs.admin import formatting
 from jobs.admin.record import RecordAdmin
-from jobs.models import Minute, Pulse, RankTimes, Sample, Section
+from jobs.models import ClusterMinute, LatestProgress, RankTimes, Sample, Section
 
 
 def _known_values(values: list[float | None]) -> list[float]:
@@ -54,23 +54,33 @@ class SampleAdmin(RecordAdmin):
         return ", ".join(errors) or formatting.MISSING_TEXT
 
 
-@admin.register(Minute)
+@admin.register(ClusterMinute)
 class MinuteAdmin(RecordAdmin):
-    list_display = ("cluster", "sample_time", "gpus", "held", "closed", "busy", "running", "waiting", "wanted")
+    list_display = (
+        "cluster",
+        "sample_time",
+        "gpus",
+        "allocated",
+        "closed",
+        "utilization",
+        "running",
+        "waiting",
+        "requested",
+    )
     list_display_links = ("sample_time",)
     list_select_related = ("cluster",)
     list_filter = ("cluster", "at")
     ordering = ("-pk",)
 
     @admin.display(description="at")
-    def sample_time(self, minute: Minute) -> str:
+    def sample_time(self, minute: ClusterMinute) -> str:
         return formatting.relative_time(minute.at)
 
 
-@admin.register(Pulse)
-class PulseAdmin(RecordAdmin):
+@admin.register(LatestProgress)
+class LatestProgressAdmin(RecordAdmin):
     list_display = (
-        "attempt", "step", "loss", "grad_norm", "step_time_s", "tokens", "learning_rate", "source", "at", "heard_at",
+        "attempt", "step", "loss", "grad_norm", "step_time_s", "tokens", "learning_rate", "source", "at", "updated_at",
     )  # fmt: skip
     list_select_related = ("attempt",)
     list_filter = ("source", "at")

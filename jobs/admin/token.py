@@ -121,7 +121,7 @@ class TokenAdmin(AdminActionsMixin, AcmeAdmin):
             obj.prefix, obj.digest = generated.prefix, generated.digest
         super().save_model(request, obj, form, change)
         if not change:
-            token_actions.journal_token("token.made", obj, Author.of(request))
+            token_actions.journal_token("token.created", obj, Author.of(request))
 
     def response_add(self, request: HttpRequest, obj: Token, post_url_continue: str | None = None) -> HttpResponse:
         """Show the secret, which is only in this response. A message would store it in a cookie or a database row."""

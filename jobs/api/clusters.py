@@ -65,31 +65,31 @@ def _series_field(says: str) -> ShapeField:
 
 MAX_HOURS, MAX_STEPS = 744, 400
 CLUSTER_SERIES_SHAPE = ResourceShape(
-    "Course",
+    "ClusterUsage",
     {
         "begin": datetime_field("Start of the first step."),
         "step_s": integer_field(
             "Length of a step in seconds. Each series has one mean value per step, or null without data.", low=60
         ),
         "gpus": _series_field("GPUs of the cluster."),
-        "held": _series_field("GPUs held by jobs."),
+        "allocated": _series_field("GPUs allocated to jobs."),
         "closed": _series_field("Free GPUs on nodes that are closed or not responding."),
-        "busy": _series_field("GPU utilisation in percent, of GPUs with telemetry."),
+        "utilization": _series_field("GPU utilisation in percent, of GPUs with telemetry."),
         "running": _series_field("Running jobs."),
         "waiting": _series_field("Waiting jobs."),
-        "wanted": _series_field("GPUs requested by waiting jobs."),
+        "requested": _series_field("GPUs requested by waiting jobs."),
     },
 )
 
 
-class ClusterCourse(ApiEndpoint):
+class ClusterUsageHistory(ApiEndpoint):
     """Usage of a cluster over time."""
 
     tag = "Clusters and teams"
     rules = {
         "GET": EndpointRule(
             scope=TokenScope.READ,
-            says="Get held, utilised and requested GPUs of the last hours as time series",
+            says="Get allocated, utilized and requested GPUs of the last hours as time series",
             answer=CLUSTER_SERIES_SHAPE,
             query={"hours": ({"type": "integer", "minimum": 1, "maximum": MAX_HOURS}, "Hours until now. Default: 24.")},
         )
@@ -165,12 +165,12 @@ class Quotas(ListEndpoint):
         return Quota.objects.filter(team__in=self.caller.teams())
 
     def attach_computed_values(self, rows: list[Any], names: list[str]) -> None:
-        if {"held", "left"}.intersection(names):
+        if {"used", "remaining"}.intersection(names):
             add_used_gpus(rows)
 
 
 def add_used_gpus(quotas: list[Any]) -> None:
-    """Set `held` and `left` on the quotas with one query. Only jobs that are not preemptible count."""
+    """Set `used` and `remaining` on the quotas with one query. Only jobs that are not preemptible count."""
     held: Counter[tuple[int, int, str]] = Counter()
     live = Job.objects.live().filter(preemptible=False, team__in=[quota.team_id for quota in quotas]).order_by()
     for team, cluster, kind, gpus in live.values_list("team", "cluster", "kind").annotate(
@@ -179,8 +179,8 @@ def add_used_gpus(quotas: list[Any]) -> None:
         held[team, cluster, kind] += gpus
         held[team, cluster, ""] += gpus  # quotas without a kind cover all kinds
     for quota in quotas:
-        quota.held = held[quota.team_id, quota.cluster_id, quota.kind]
-        quota.left = quota.gpus - quota.held
+        quota.used = held[quota.team_id, quota.cluster_id, quota.kind]
+        quota.remaining = quota.gpus - quota.used
 
 
 class Me(ApiEndpoint):

@@ -188,7 +188,7 @@ class JobEvents(JobRowsEndpoint):
     what = "events"
     shape = shapes.EVENT
     filters = {
-        "what": query_params.text_filter("what"),
+        "type": query_params.text_filter("type"),
         "at": query_params.datetime_filter("at"),
         "by": query_params.text_filter("by"),
         "id": query_params.integer_filter("id"),
@@ -261,7 +261,7 @@ class ManyVerbs(ActionEndpoint):
         )
     }
     takes = {
-        "verb": parsing.choice_reader(shapes.JOB_ACTION_NAMES),
+        "action": parsing.choice_reader(shapes.JOB_ACTION_NAMES),
         "ids": parsing.list_reader(parsing.text_reader(24), MAX_BULK_JOBS),
         "filter": parsing.read_object,
         "dry_run": parsing.read_bool,
@@ -272,7 +272,7 @@ class ManyVerbs(ActionEndpoint):
     def work(self) -> Response:
         body = self.body(self.takes, "this request")
         _check_action_request(body)
-        verb, dry = body["verb"], body.get("dry_run", False)
+        verb, dry = body["action"], body.get("dry_run", False)
         rows, unknown = self._jobs_by_ids(body["ids"]) if "ids" in body else (self._jobs_by_filter(body["filter"]), [])
         jobs = bulk_jobs.oldest_jobs(rows)
         matched = len(jobs) if len(jobs) <= MAX_BULK_JOBS else rows.count()
@@ -282,19 +282,19 @@ class ManyVerbs(ActionEndpoint):
             for job in jobs[:MAX_BULK_JOBS]
         ]
         outcomes = [_action_result(result) for result in results]
-        outcomes += [{"id": id, "done": False, "error": f"Job {id} not found."} for id in unknown]
-        done = sum(1 for outcome in outcomes if outcome["done"])
+        outcomes += [{"id": id, "succeeded": False, "error": f"Job {id} not found."} for id in unknown]
+        done = sum(1 for outcome in outcomes if outcome["succeeded"])
         if done and not dry:
             for cluster in {job.cluster_id for job in jobs}:
                 request_turn_after_commit(cluster)
         payload = {
-            "verb": verb,
+            "action": verb,
             "dry_run": dry,
             "matched": matched,
-            "done": done,
+            "succeeded": done,
             "refused": len(outcomes) - done,
-            "left": max(0, matched - MAX_BULK_JOBS),
-            "outcomes": outcomes,
+            "remaining": max(0, matched - MAX_BULK_JOBS),
+            "results": outcomes,
         }
         return Response(payload)
 
@@ -314,11 +314,11 @@ class ManyVerbs(ActionEndpoint):
 
 
 def _check_action_request(body: Mapping[str, Any]) -> None:
-    if "verb" not in body:
-        raise InvalidRequestField("verb", "is missing")
+    if "action" not in body:
+        raise InvalidRequestField("action", "is missing")
     if ("ids" in body) == ("filter" in body):
         raise InvalidRequestField("ids", "give either ids or a filter")
-    if (body["verb"] == "priority") != ("priority" in body):
+    if (body["action"] == "priority") != ("priority" in body):
         raise InvalidRequestField("priority", "is required for the verb priority and not allowed for others")
 
 
@@ -342,5 +342,5 @@ def _filter_text(name: str, value: Any) -> str:
 
 def _action_result(outcome: BulkJobResult) -> dict[str, Any]:
     if outcome.error:
-        return {"id": outcome.job.public_id, "done": False, "error": outcome.error}
-    return {"id": outcome.job.public_id, "done": True}
+        return {"id": outcome.job.public_id, "succeeded": False, "error": outcome.error}
+    return {"id": outcome.job.public_id, "succeeded": True}

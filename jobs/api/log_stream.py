@@ -31,6 +31,17 @@ from jobs.models import Attempt
 from jobs.rest.streaming import write_until_disconnect
 
 STREAM_SCOPE_KEY = "acme.following"  # key of the stream requests in the ASGI scope
+EVENT_SCHEMA = {
+    "type": "object",
+    "description": "One event. `message`: more text of the log.",
+    "properties": {
+        "event": {"type": "string", "enum": ["start", "message", "truncated", "end", "reconnect"]},
+        "data": {"type": "string"},
+        "id": {"type": "string", "description": "Offset after the event, for Last-Event-ID.", "pattern": "^[0-9]*$"},
+        "retry": {"type": "integer"},
+    },
+    "required": ["event", "data"],
+}
 EVENT_STREAM_TYPE = "text/event-stream; charset=utf-8"
 STREAM_CHUNK_BYTES = 64 * 1024
 

@@ -162,6 +162,7 @@ class FollowJobLog(AttemptLogEndpoint):
             says="Stream the log of a job as server-sent events that resume with Last-Event-ID",
             team=True,
             media="text/event-stream",
+            media_schema=log_stream.EVENT_SCHEMA,
             query={
                 **ATTEMPT_PARAM,
                 "offset": (

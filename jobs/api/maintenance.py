@@ -66,7 +66,7 @@ MAINTENANCE_FIELDS: dict[str, ShapeField] = {
     "start_at": datetime_field(),
     "end_at": datetime_field(),
     "mode": text_field(DRAIN_MODES_TEXT, choices=DrainMode.values),
-    "lead": seconds_field("Jobs without a time limit stop starting on the nodes this long before."),
+    "lead_time": seconds_field("Jobs without a time limit stop starting on the nodes this long before."),
     "by": text_field(),
     "created_at": datetime_field(),
     "begun_at": datetime_field("When the first node was closed.", nullable=True),
@@ -83,7 +83,7 @@ MAINTENANCE_REQUEST = ResourceShape(
         "start_at": datetime_field("Default: now.", required=False),
         "end_at": datetime_field(),
         "mode": text_field(DRAIN_MODES_TEXT, choices=DrainMode.values, required=False),
-        "lead": ShapeField(
+        "lead_time": ShapeField(
             schema={"type": ["integer", "string"], "description": "Seconds or D-HH:MM:SS. Default: one day."},
             required=False,
         ),
@@ -107,7 +107,7 @@ MAINTENANCE_PREVIEW = ResourceShape(
         "running": nested_list_field(
             RUNNING_JOB, "Jobs that may still run when it begins; gpus counts GPUs on the affected nodes."
         ),
-        "over_before": integer_field("Running jobs whose time limits end before the maintenance."),
+        "ending_before": integer_field("Running jobs whose time limits end before the maintenance."),
         "waiting": integer_field("Waiting jobs whose time limits do not end before the maintenance."),
         "waiting_gpus": integer_field(),
     },
@@ -167,7 +167,7 @@ class Maintenances(ActionEndpoint, ListEndpoint):
             "start_at": parsing.read_timestamp,
             "end_at": parsing.read_timestamp,
             "mode": parsing.choice_reader(DrainMode.values),
-            "lead": parsing.read_duration,
+            "lead_time": parsing.read_duration,
             "dry_run": parsing.read_bool,
         }
         body = self.body(table, "a maintenance")
@@ -176,9 +176,9 @@ class Maintenances(ActionEndpoint, ListEndpoint):
                 raise InvalidRequestField(field, "is required")
         dry, now, cluster = body.pop("dry_run", False), clock.now(), visible_cluster(name, self.caller)
         etags.check_if_match(self.request, CLUSTER_DETAIL.show(cluster), CLUSTER_DETAIL.observed)
-        if "lead" in body and body["lead"] is None:
-            raise InvalidRequestField("lead", "must not be UNLIMITED: no job without a time limit could start")
-        fields: dict[str, Any] = {"start_at": now, "lead": DEFAULT_LEAD} | body
+        if "lead_time" in body and body["lead_time"] is None:
+            raise InvalidRequestField("lead_time", "must not be UNLIMITED: no job without a time limit could start")
+        fields: dict[str, Any] = {"start_at": now, "lead_time": DEFAULT_LEAD} | body
         window = MaintenanceRequest(**fields)
         impact = maintenance_actions.preview_maintenance(cluster, window, now)
         row = None if dry else maintenance_actions.schedule_maintenance(cluster, window, author=self.author, now=now)
@@ -189,7 +189,7 @@ class Maintenances(ActionEndpoint, ListEndpoint):
                 "nodes": impact.nodes,
                 "gpus": impact.gpus,
                 "running": [running_job_row(affected) for affected in impact.running],
-                "over_before": impact.over_before,
+                "ending_before": impact.over_before,
                 "waiting": impact.waiting,
                 "waiting_gpus": impact.waiting_gpus,
             }

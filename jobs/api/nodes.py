@@ -17,7 +17,7 @@ from jobs.api import shapes
 from jobs.api.jobs import MAX_REASON_LENGTH
 from jobs.core import parsing
 from jobs.core.lifecycle import NodeState
-from jobs.models import Allocation, ClusterCommandKind, Deed, DrainMode, Event, Node, TokenScope, clock
+from jobs.models import Allocation, ClusterCommand, ClusterCommandKind, DrainMode, Event, Node, TokenScope, clock
 from jobs.rest import pagination, query_params
 from jobs.rest.endpoint import (
     ActionEndpoint,
@@ -44,7 +44,7 @@ def attach_gpus_held(rows: list[Any]) -> None:
         .order_by()
     )
     for row in rows:
-        row.gpus_held = counts.get(row.pk, 0)
+        row.gpus_allocated = counts.get(row.pk, 0)
 
 
 class Nodes(ListEndpoint):
@@ -62,7 +62,7 @@ class Nodes(ListEndpoint):
         "leaf": query_params.text_filter("leaf"),
         "pod": query_params.text_filter("pod"),
         "gpus": query_params.integer_filter("gpus"),
-        "drain_asked": query_params.boolean_filter("drain_asked"),
+        "drain_requested": query_params.boolean_filter("drain_requested"),
     }
     orderings = {
         "cluster": pagination.SortColumn(column="cluster__name"),
@@ -77,7 +77,7 @@ class Nodes(ListEndpoint):
         return Node.objects.all()
 
     def attach_computed_values(self, rows: list[Any], names: list[str]) -> None:
-        if "gpus_held" in names:
+        if "gpus_allocated" in names:
             attach_gpus_held(rows)
 
 
@@ -137,7 +137,7 @@ class DrainNode(NodeActionEndpoint):
             raise InvalidRequestField("reason", "is missing; it is shown in the node list")
         node, dry, mode = self.lock(cluster, name), body.get("dry_run", False), body.get("mode", DrainMode.FINISH)
         # Computed before the drain, so that the dry run and the action return the same consequences
-        consequences = drain_consequences(node, mode, done=not dry)
+        consequences = drain_consequences(node, mode, drained=not dry)
         if not dry:
             node_actions.drain(node, author=self.author, why=body["reason"], now=clock.now(), mode=mode)
             request_turn_after_commit(node.cluster_id)
@@ -180,7 +180,7 @@ class TestNode(NodeActionEndpoint):
     def get(self, request: Any, cluster: str, name: str) -> Response:
         reject_unknown_params(request)
         node = full_node(cluster, name)
-        newest = Deed.objects.filter(node=node.pk, kind=ClusterCommandKind.TEST).order_by("-pk").first()
+        newest = ClusterCommand.objects.filter(node=node.pk, kind=ClusterCommandKind.TEST).order_by("-pk").first()
         if newest is None:
             raise NotFound(f"{cluster}/{name} has not been tested.")
         return Response(_node_test_result(newest, f"{cluster}/{name}"))
@@ -206,25 +206,25 @@ class BurnInNode(NodeChangeEndpoint):
     verb, act = "burn-in", staticmethod(node_actions.start_burn_in)
 
 
-def _node_test_result(command: Deed, node: str) -> dict[str, Any]:
-    event = Event.objects.filter(node=command.node_id, what="node.tested", detail__test=command.pk).first()
+def _node_test_result(command: ClusterCommand, node: str) -> dict[str, Any]:
+    event = Event.objects.filter(node=command.node_id, type="node.tested", detail__test=command.pk).first()
     return {
         "id": command.pk,
         "node": node,
-        "asked_at": json_value(command.created_at),
-        "done": command.done_at is not None,
+        "requested_at": json_value(command.created_at),
+        "finished": command.done_at is not None,
         "passed": event.detail["passed"] if event else None,
         "outcome": command.outcome or "Waiting for the cluster.",
         "log": event.detail["log"] if event else "",
     }
 
 
-def drain_consequences(node: Node, mode: str, *, done: bool) -> dict[str, Any]:
+def drain_consequences(node: Node, mode: str, *, drained: bool) -> dict[str, Any]:
     """The jobs of all teams that a drain affects. Cluster operators see the owners, but not names or commands."""
     jobs = drains.affected_jobs([node], clock.now())
     return {
         "node": f"{node.cluster.name}/{node.name}",
-        "done": done,
+        "drained": drained,
         "effect": drains.drain_impact_text(jobs, mode),
         "running": len(jobs),
         "gpus": sum(affected.gpus for affected in jobs),

@@ -161,7 +161,7 @@ REPORT_ACCEPTED = ResourceShape(
     {
         "heartbeats": integer_field("Number of new heartbeats."),
         "checkpoints": integer_field("Number of new checkpoints."),
-        "stop_as": text_field("Requested final state of the attempt; empty: continue."),
+        "stop_state": text_field("Requested final state of the attempt; empty: continue."),
     },
 )
 

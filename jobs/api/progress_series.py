@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from jobs.actions.progress import HEARTBEAT_COLUMNS
 from jobs.api.jobs import JobRowsEndpoint
 from jobs.api.progress import NON_FINITE_NUMBERS
-from jobs.models import Checkpoint, CheckpointVerdict, ProgressSource, Pulse, TokenScope, clock
+from jobs.models import Checkpoint, CheckpointVerdict, LatestProgress, ProgressSource, TokenScope, clock
 from jobs.queries import checkpoint_advice
 from jobs.rest import pagination, query_params
 from jobs.rest.endpoint import ApiEndpoint, ListEndpoint, find_or_404, reject_unknown_params
@@ -57,9 +57,9 @@ SERIES_SHAPE = ResourceShape(
     "Series",
     {
         "attempt": integer_field("Attempt number."),
-        "heard_at": datetime_field("Time of the last update; null: no update yet.", nullable=True),
+        "updated_at": datetime_field("Time of the last update; null: no update yet.", nullable=True),
         "source": text_field("Source of the steps; empty: reported by the job.", choices=ProgressSource.values),
-        "newest": ShapeField(schema={"oneOf": [POINT_SHAPE.schema(), {"type": "null"}]}),
+        "latest": ShapeField(schema={"oneOf": [POINT_SHAPE.schema(), {"type": "null"}]}),
         "steps_total": integer_field("Planned number of steps, read from the log.", low=0, nullable=True),
         "saved_step": integer_field(
             "Step of the last checkpoint found in the log (unverified).",
@@ -129,16 +129,18 @@ class JobProgress(ApiEndpoint):
         attempts = find_or_404(self.caller.jobs().only("id"), "job", public_id=id).attempts.order_by("-number")
         attempt = find_or_404(attempts, "attempt", number=number) if number else attempts.first()
         if attempt is None:
-            empty = dict.fromkeys(("heard_at", "newest", *LOG_COLUMNS))
+            empty = dict.fromkeys(("updated_at", "latest", *LOG_COLUMNS))
             return Response({"attempt": 0, "source": "", "points": [], **empty})
-        pulse = Pulse.objects.filter(attempt=attempt).first()
-        newest = {name: getattr(pulse, name) for name in HEARTBEAT_COLUMNS} if pulse else None
+        latest = LatestProgress.objects.filter(attempt=attempt).first()
+        newest = {name: getattr(latest, name) for name in HEARTBEAT_COLUMNS} if latest else None
         payload = {
             "attempt": attempt.number,
-            "heard_at": json_value(pulse.heard_at) if pulse else None,
-            "source": pulse.source if pulse else "",
-            "newest": _json_point(newest) if newest else None,
-            **{name: json_value(getattr(pulse, name)) if pulse and pulse.is_of_log else None for name in LOG_COLUMNS},
+            "updated_at": json_value(latest.updated_at) if latest else None,
+            "source": latest.source if latest else "",
+            "latest": _json_point(newest) if newest else None,
+            **{
+                name: json_value(getattr(latest, name)) if latest and latest.is_of_log else None for name in LOG_COLUMNS
+            },
             "points": [_json_point(row) for row in thinned_series(attempt.pk, points)],
         }
         return Response(payload)
@@ -198,10 +200,10 @@ class Checkpoints(ListEndpoint):
         return self.caller.rows_of_visible_jobs(Checkpoint.objects.all())
 
 
-SAVING_ADVICE = ResourceShape(
-    "SavingAdvice",
+CHECKPOINT_ADVICE_SHAPE = ResourceShape(
+    "CheckpointAdvice",
     {
-        "every_s": number_field(
+        "interval_s": number_field(
             "Suggested checkpoint interval in seconds (Daly); null: not enough data.", nullable=True
         ),
         "why": text_field("The basis of the suggestion, or the data that is missing."),
@@ -209,22 +211,25 @@ SAVING_ADVICE = ResourceShape(
         "failures": integer_field("Failed attempts.", low=0, nullable=True),
         "ran_s": number_field("Run time of all attempts, in seconds.", nullable=True),
         "stall_s": number_field("Median stall of the latest checkpoints, in seconds.", nullable=True),
-        "waste": number_field(
+        "lost_fraction": number_field(
             "Fraction of run time lost to saving and repeated work with the suggested interval.", nullable=True
         ),
-        "usual_s": number_field("Current checkpoint interval, in seconds.", nullable=True),
-        "usual_waste": number_field("Fraction of run time lost with the current interval.", nullable=True),
+        "current_interval_s": number_field("Current checkpoint interval, in seconds.", nullable=True),
+        "current_lost_fraction": number_field("Fraction of run time lost with the current interval.", nullable=True),
     },
 )
 
 
-class JobSaving(ApiEndpoint):
+class JobCheckpointAdvice(ApiEndpoint):
     """Get the suggested checkpoint interval of a job."""
 
     tag = "Progress"
     rules = {
         "GET": EndpointRule(
-            scope=TokenScope.READ, says="Get the suggested checkpoint interval", answer=SAVING_ADVICE, team=True
+            scope=TokenScope.READ,
+            says="Get the suggested checkpoint interval",
+            answer=CHECKPOINT_ADVICE_SHAPE,
+            team=True,
         )
     }
 
@@ -232,7 +237,7 @@ class JobSaving(ApiEndpoint):
         reject_unknown_params(request)
         job = find_or_404(self.caller.jobs(), "job", public_id=id)
         advice = checkpoint_advice.job_checkpoint_advice(job, list(job.attempts.all()), clock.now())
-        values = {name: getattr(advice, name, None) for name in SAVING_ADVICE.fields if name != "why"}
+        values = {name: getattr(advice, name, None) for name in CHECKPOINT_ADVICE_SHAPE.fields if name != "why"}
         return Response(values | {"why": advice.why if advice else checkpoint_advice.NO_ADVICE_TEXT})
 
 

@@ -159,8 +159,8 @@ ATTEMPT = ResourceShape(
         "signal": integer_field(nullable=True),
         "exit": text_field("code:signal; empty until it ends.", get=exit_text, needs=("exit_code", "signal")),
         "reason": text_field(),
-        "stop_as": text_field("Requested final state; empty: no stop requested."),
-        "stop_why": text_field(),
+        "stop_state": text_field("Requested final state; empty: no stop requested."),
+        "stop_reason": text_field(),
     },
 )
 
@@ -169,7 +169,7 @@ EVENT = ResourceShape(
     {
         "id": integer_field(),
         "at": datetime_field(),
-        "what": text_field("job.submitted, job.moved, node.drained …"),
+        "type": text_field("job.submitted, job.state_changed, node.drained …"),
         "by": text_field("User name, or the name of the Acme process that made the change."),
         "source": text_field("IP address of the request.", nullable=True),
         "request_id": text_field("X-Request-ID of the request that caused the event."),
@@ -182,7 +182,7 @@ EVENT = ResourceShape(
 )
 
 DEPENDENCY = ResourceShape(
-    "WaitsFor",
+    "Dependency",
     {
         "id": text_field(get=attribute_path("on.public_id")),
         "after": text_field(choices=("afterok", "afterany", "afternotok")),
@@ -199,18 +199,20 @@ NODE = ResourceShape(
         "cluster": text_field(get=attribute_path("cluster.name"), needs=("cluster__name",)),
         "name": text_field(),
         "state": text_field(choices=NodeState),
-        "flags": text_list_field(get=attribute_path("all_flags"), needs=("flags", "drain_asked")),
+        "flags": text_list_field(get=attribute_path("all_flags"), needs=("flags", "drain_requested")),
         "title": text_field(
-            "State and flags as one word.", get=attribute_path("badge.label"), needs=("state", "flags", "drain_asked")
+            "State and flags as one word.",
+            get=attribute_path("badge.label"),
+            needs=("state", "flags", "drain_requested"),
         ),
         "code": text_field(
             "Short state as sinfo shows it: idle, mix, drng …",
             get=attribute_path("badge.code"),
-            needs=("state", "flags", "drain_asked"),
+            needs=("state", "flags", "drain_requested"),
         ),
-        "takes_work": boolean_field(needs=("state", "flags", "drain_asked")),
+        "is_schedulable": boolean_field(needs=("state", "flags", "drain_requested")),
         "gpus": integer_field(),
-        "gpus_held": integer_field("GPUs held by jobs now.", get=lambda node: node.gpus_held, needs=()),
+        "gpus_allocated": integer_field("GPUs held by jobs now.", get=lambda node: node.gpus_allocated, needs=()),
         "gpu_model": text_field(),
         "cpus": integer_field(),
         "memory": integer_field("In MiB.", get=attribute_path("memory_mb"), needs=("memory_mb",)),
@@ -222,15 +224,17 @@ NODE = ResourceShape(
         "reason": text_field("Why the node is closed."),
         "reason_by": text_field(),
         "reason_at": datetime_field(nullable=True),
-        "care": text_field("Repair stage of the node: repair or burn-in; empty: none.", choices=RepairStage.values),
-        "care_until": datetime_field("When the burn-in ends.", nullable=True),
+        "repair_stage": text_field(
+            "Repair stage of the node: repair or burn-in; empty: none.", choices=RepairStage.values
+        ),
+        "burn_in_until": datetime_field("When the burn-in ends.", nullable=True),
         "since": datetime_field("When the node entered this state."),
         "seen_at": datetime_field("When the cluster last reported the node.", nullable=True),
     },
 )
 
 RUNNING_JOB = ResourceShape(
-    "HeldBy",
+    "RunningJob",
     {
         "id": text_field("Id of the job."),
         "team": text_field(),
@@ -245,10 +249,10 @@ RUNNING_JOB = ResourceShape(
 )
 
 DRAIN_CONSEQUENCES = ResourceShape(
-    "Consequences",
+    "DrainPreview",
     {
         "node": text_field("CLUSTER/NAME."),
-        "done": boolean_field("False for a dry run."),
+        "drained": boolean_field("False for a dry run."),
         "effect": text_field("Effect of the drain, as a sentence."),
         "running": integer_field("Jobs running on the node."),
         "gpus": integer_field("GPUs of the node held by these jobs."),
@@ -268,7 +272,7 @@ CLUSTER = ResourceShape(
         "policy": text_field(),
         "gpu_hour_price": number_field("In the server's currency; null: costs are not shown.", nullable=True),
         "product": text_field(),
-        "heard_at": datetime_field("When the cluster last responded.", nullable=True, observed=True),
+        "last_contact_at": datetime_field("When the cluster last responded.", nullable=True, observed=True),
         "trouble": text_field("Why the last scheduling turn failed; empty: it succeeded.", observed=True),
         "unreadable_count": integer_field(
             "Rows of the cluster's last response that could not be parsed.", observed=True
@@ -374,14 +378,14 @@ CONNECTION = ResourceShape(
 CONNECTION_TEST = ResourceShape(
     "ConnectionTest",
     {
-        "works": boolean_field("True if no step failed."),
+        "ok": boolean_field("True if no step failed."),
         "steps": nested_list_field(
             ResourceShape(
                 "ConnectionTestStep",
                 {
                     "name": text_field(),
-                    "good": boolean_field("Null if the step was skipped.", nullable=True),
-                    "says": text_field(),
+                    "ok": boolean_field("Null if the step was skipped.", nullable=True),
+                    "message": text_field(),
                     "advice": text_field("What to do; empty if the step succeeded."),
                 },
             )
@@ -401,14 +405,14 @@ QUOTA = ResourceShape(
     },
 )
 QUOTA_USAGE = ResourceShape(
-    "QuotaUsed",
+    "QuotaUsage",
     {
         "team": text_field(get=attribute_path("team.name"), needs=("team__name",)),
         "cluster": text_field(get=attribute_path("cluster.name"), needs=("cluster__name",)),
         "kind": text_field("Kind of job; empty: all kinds."),
         "gpus": integer_field("Maximum number of GPUs for jobs that are not preemptible."),
-        "held": integer_field("GPUs that these jobs hold now.", needs=()),
-        "left": integer_field("GPUs left; negative if the quota was reduced below its use.", needs=()),
+        "used": integer_field("GPUs allocated to these jobs now.", needs=()),
+        "remaining": integer_field("GPUs left; negative if the quota was reduced below its use.", needs=()),
     },
 )
 TEAM = ResourceShape(
@@ -496,7 +500,7 @@ JOB_REQUEST = ResourceShape(
 )
 
 JOB_SUBMITTED = ResourceShape(
-    "Submitted",
+    "SubmittedJob",
     {
         "id": text_field("Id of the job or the array."),
         "jobs": text_list_field("Ids of all jobs created: one, or one per task of the array."),
@@ -506,7 +510,7 @@ JOB_SUBMITTED = ResourceShape(
 )
 
 BULK_REQUEST = ResourceShape(
-    "JobsRequest",
+    "BulkJobRequest",
     {
         "jobs": nested_list_field(JOB_REQUEST, "At most 5,000 jobs; each task of an array counts."),
         "mode": text_field(
@@ -517,7 +521,7 @@ BULK_REQUEST = ResourceShape(
     },
 )
 BULK_JOB_RESULT = ResourceShape(
-    "Result",
+    "BulkJobResult",
     {
         "status": integer_field("201, or the status that a request with this job alone would get."),
         "id": text_field(required=False),
@@ -526,7 +530,7 @@ BULK_JOB_RESULT = ResourceShape(
     },
 )
 BULK_RESULT = ResourceShape(
-    "JobsSubmitted",
+    "BulkJobResults",
     {
         "accepted": integer_field(),
         "refused": integer_field(),
@@ -535,7 +539,7 @@ BULK_RESULT = ResourceShape(
 )
 
 REASON_BODY = ResourceShape(
-    "Why", {"reason": text_field("Stored with the event. Recommended for hold and drain.", required=False)}
+    "ReasonRequest", {"reason": text_field("Stored with the event. Recommended for hold and drain.", required=False)}
 )
 PRIORITY_BODY = ResourceShape(
     "PriorityRequest",
@@ -543,37 +547,37 @@ PRIORITY_BODY = ResourceShape(
 )
 JOB_ACTION_NAMES = tuple(job_verbs.JOB_ACTIONS)
 JOB_ACTION_REQUEST = ResourceShape(
-    "VerbRequest",
+    "JobActionRequest",
     {
-        "verb": text_field(choices=JOB_ACTION_NAMES),
+        "action": text_field(choices=JOB_ACTION_NAMES),
         "ids": text_list_field("Ids of jobs, or of arrays to include all their tasks; at most 1,000.", required=False),
         "filter": object_field('Filters of the job list, such as {"state": "PENDING"}.', required=False),
         "dry_run": boolean_field("Return the effect without changing anything.", required=False),
         "priority": integer_field(
-            "Required for the verb priority.", low=-MAX_PRIORITY, high=MAX_PRIORITY, required=False
+            "Required for the action priority.", low=-MAX_PRIORITY, high=MAX_PRIORITY, required=False
         ),
         "reason": REASON_BODY.fields["reason"],
     },
-    example={"verb": "cancel", "filter": {"state": "PENDING", "user": "ada"}, "dry_run": True},
+    example={"action": "cancel", "filter": {"state": "PENDING", "user": "ada"}, "dry_run": True},
 )
 JOB_ACTION_RESULT = ResourceShape(
-    "Outcome",
+    "JobActionResult",
     {
         "id": text_field(),
-        "done": boolean_field("True if the action was performed, or would be in a dry run."),
+        "succeeded": boolean_field("True if the action was performed, or would be in a dry run."),
         "error": text_field("Why the action was refused.", required=False),
     },
 )
 JOB_ACTION_RESULTS = ResourceShape(
-    "Outcomes",
+    "JobActionResults",
     {
-        "verb": text_field(choices=JOB_ACTION_NAMES),
+        "action": text_field(choices=JOB_ACTION_NAMES),
         "dry_run": boolean_field(),
         "matched": integer_field("Jobs that match the ids or the filter."),
-        "done": integer_field(),
+        "succeeded": integer_field(),
         "refused": integer_field(),
-        "left": integer_field("Matching jobs beyond the limit of 1,000 per request. Repeat the request for them."),
-        "outcomes": nested_list_field(JOB_ACTION_RESULT),
+        "remaining": integer_field("Matching jobs beyond the limit of 1,000 per request. Repeat the request for them."),
+        "results": nested_list_field(JOB_ACTION_RESULT),
     },
 )
 NODE_TEST = ResourceShape(
@@ -581,8 +585,8 @@ NODE_TEST = ResourceShape(
     {
         "id": integer_field(),
         "node": text_field("CLUSTER/NAME."),
-        "asked_at": datetime_field(),
-        "done": boolean_field(),
+        "requested_at": datetime_field(),
+        "finished": boolean_field(),
         "passed": boolean_field("Null until the test is done.", nullable=True),
         "outcome": text_field("Progress or result of the test."),
         "log": text_field("Path of the test's output."),

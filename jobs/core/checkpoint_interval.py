@@ -25,35 +25,35 @@ UNSEEN_FAILURES = 0.7
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointAdvice:
-    """The recommended interval. `usual_s` and `usual_waste` describe the current interval, if the job has saved often
-    enough."""
+    """The recommended interval. The `current_…` fields describe the interval of a job that has saved often enough."""
 
-    every_s: float
+    interval_s: float
     mttf_s: float
     failures: int
     ran_s: float
     stall_s: float
-    waste: float
-    usual_s: float | None = None
-    usual_waste: float | None = None
+    lost_fraction: float
+    current_interval_s: float | None = None
+    current_lost_fraction: float | None = None
 
     @property
     def every(self) -> timedelta:
-        return timedelta(seconds=round(self.every_s))
+        return timedelta(seconds=round(self.interval_s))
 
     @property
     def saved_fraction(self) -> float:
         """The part of the job's time that the recommended interval saves."""
         # Not negative: measured gaps vary, and the estimate is of first order
-        return max(0.0, (self.usual_waste or self.waste) - self.waste)
+        return max(0.0, (self.current_lost_fraction or self.lost_fraction) - self.lost_fraction)
 
     @property
     def why(self) -> str:
         count = f"{self.failures} failure{'' if self.failures == 1 else 's'}"
         summary = f"{count} in {self.ran_s / 3600:.1f} h; each save stalls training for {self.stall_s:.2g} s"
-        if self.usual_s is None or self.saved_fraction < 0.001:
+        if self.current_interval_s is None or self.saved_fraction < 0.001:
             return f"{summary}."
-        return f"{summary}. The current interval of {self.usual_s:.0f} s costs {self.saved_fraction:.1%} more run time."
+        current = f"The current interval of {self.current_interval_s:.0f} s"
+        return f"{summary}. {current} costs {self.saved_fraction:.1%} more run time."
 
 
 def optimal_interval_s(*, mttf_s: float, stall_s: float) -> float:
@@ -67,7 +67,7 @@ def optimal_interval_s(*, mttf_s: float, stall_s: float) -> float:
     return math.sqrt(2 * stall_s * mttf_s) * (1 + ratio / 3 + ratio * ratio / 9) - stall_s
 
 
-def waste(interval_s: float, *, mttf_s: float, stall_s: float) -> float:
+def lost_fraction(interval_s: float, *, mttf_s: float, stall_s: float) -> float:
     """Return the part of the time that is spent on saving and on repeating unsaved work (first-order estimate)."""
     cycle_s = interval_s + stall_s
     return min(1.0, stall_s / cycle_s + cycle_s / (2 * mttf_s))
@@ -85,16 +85,18 @@ def advise_checkpoint_interval(
         return None
     # The median, because single saves may be delayed by other load on the storage
     stall_s, mttf_s = median(stalls), ran_s / (failures + UNSEEN_FAILURES)
-    every_s = optimal_interval_s(mttf_s=mttf_s, stall_s=stall_s)
+    interval_s = optimal_interval_s(mttf_s=mttf_s, stall_s=stall_s)
     gaps = [later - at for at, later in pairwise(saved_s) if later > at]
-    usual_s = median(gaps) if gaps else None
+    current_interval_s = median(gaps) if gaps else None
     return CheckpointAdvice(
-        every_s=every_s,
+        interval_s=interval_s,
         mttf_s=mttf_s,
         failures=failures,
         ran_s=ran_s,
         stall_s=stall_s,
-        waste=waste(every_s, mttf_s=mttf_s, stall_s=stall_s),
-        usual_s=usual_s,
-        usual_waste=None if usual_s is None else waste(usual_s, mttf_s=mttf_s, stall_s=stall_s),
+        lost_fraction=lost_fraction(interval_s, mttf_s=mttf_s, stall_s=stall_s),
+        current_interval_s=current_interval_s,
+        current_lost_fraction=None
+        if current_interval_s is None
+        else lost_fraction(current_interval_s, mttf_s=mttf_s, stall_s=stall_s),
     )

@@ -14,7 +14,7 @@ class NodeLoad:
     gpus: int
     held: int
     answers: bool
-    takes_work: bool
+    is_schedulable: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ def sum_capacity(loads: Iterable[NodeLoad]) -> Capacity:
             down += gpus
             continue
         allocated += in_use
-        if load.takes_work:
+        if load.is_schedulable:
             free += gpus - in_use
         else:
             drained += gpus - in_use

@@ -23,7 +23,7 @@ class MapNode:
     gpus: int
     word: str
     tone: str
-    takes_work: bool
+    is_schedulable: bool
     foreign: Sequence[int] = ()
 
 
@@ -71,7 +71,7 @@ def gpu_map_payload(
     xids: list[tuple[int, int]] = []  # (GPU, code) pairs, because few GPUs have a code
     # Sorted by topology, so that neighbors in the network are neighbors on the map
     for spot in sorted(spots, key=lambda spot: (spot.leaf, spot.rack, spot.name)):
-        nodes.append([spot.name, spot.rack, spot.leaf, spot.gpus, spot.word, spot.tone, int(spot.takes_work)])
+        nodes.append([spot.name, spot.rack, spot.leaf, spot.gpus, spot.word, spot.tone, int(spot.is_schedulable)])
         reading, first = readings.get(spot.id, NO_READINGS), len(owners)
         xids += [(first + gpu, code) for gpu, code in enumerate(_padded_values(reading.xid, spot.gpus)) if code > 0]
         owners += _holder_of_each_gpu(spot, held[spot.id])
@@ -126,5 +126,5 @@ def _rack_summary(leaf: str, rack: str, inside: Sequence[MapNode], held: Mapping
         gpus=sum(spot.gpus for spot in inside),
         held=sum(taken.values()),
         # max(): foreign jobs may be listed on GPUs that an allocation of Acme also holds
-        closed=sum(max(0, spot.gpus - taken[spot.id]) for spot in inside if not spot.takes_work),
+        closed=sum(max(0, spot.gpus - taken[spot.id]) for spot in inside if not spot.is_schedulable),
     )

@@ -261,7 +261,7 @@ NODE_STYLES: dict[str, tuple[str, str, str]] = {
 }
 
 
-def takes_work(state: NodeState, flags: Iterable[str]) -> bool:
+def is_schedulable(state: NodeState, flags: Iterable[str]) -> bool:
     """Return whether new jobs may start on the node."""
     return state in USABLE_NODE_STATES and not CLOSED_NODE_FLAGS.intersection(flags)
 

@@ -37,7 +37,7 @@ def failure_cause(*, label: str, state: str, exit_code: int | None, signal: int 
 def crash_loop_reason(tries: Sequence[PastAttempt]) -> str:
     """Return why the last of these attempts (oldest first) must not be retried, or an empty string if it may be."""
     cause, furthest = tries[-1].cause if tries else "", 0
-    repeats, on_node = 0, Counter[str]()
+    repeats, required_node = 0, Counter[str]()
     if not cause:
         return ""
     for attempt in tries:
@@ -46,22 +46,22 @@ def crash_loop_reason(tries: Sequence[PastAttempt]) -> str:
             continue
         if attempt.step > furthest:
             furthest, repeats = attempt.step, 0
-            on_node.clear()
+            required_node.clear()
         if attempt.cause == cause:
             repeats += 1
-            on_node.update(attempt.nodes)
+            required_node.update(attempt.nodes)
     # The same holds for the last attempt: without a known step there is no evidence of a loop
     if tries[-1].step is None:
         return ""
-    return _crash_loop_text(cause, repeats, on_node, tries[-1].nodes)
+    return _crash_loop_text(cause, repeats, required_node, tries[-1].nodes)
 
 
-def _crash_loop_text(cause: str, repeats: int, on_node: Counter[str], nodes: frozenset[str]) -> str:
+def _crash_loop_text(cause: str, repeats: int, required_node: Counter[str], nodes: frozenset[str]) -> str:
     advice = "without progress in between. Fix the cause, then release the job."
     if repeats > MAX_RETRIES:
         return f"Held after {repeats} failures with cause {cause} {advice}"
     # In a job of several nodes, any of them may be faulty. Only a job on one node identifies the node
-    worst = max(sorted(nodes), key=lambda node: on_node[node], default="")
-    if len(nodes) == 1 and on_node[worst] > MAX_RETRIES_PER_NODE:
-        return f"Held after {on_node[worst]} failures with cause {cause} on {worst} {advice}"
+    worst = max(sorted(nodes), key=lambda node: required_node[node], default="")
+    if len(nodes) == 1 and required_node[worst] > MAX_RETRIES_PER_NODE:
+        return f"Held after {required_node[worst]} failures with cause {cause} on {worst} {advice}"
     return ""

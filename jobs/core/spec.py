@@ -79,7 +79,7 @@ class JobSpec:
     memory_per_node_mb: int = 0
     gpu_model: str = ""
     nic_type: str = ""
-    on_node: str = ""  # set by the scheduler's own coordinators; requests cannot set it
+    required_node: str = ""  # set by the scheduler's own coordinators; requests cannot set it
     time_limit: timedelta | None = None
     priority: int = 0
     preemptible: bool = False

@@ -1,7 +1,7 @@
 """Django models of the app, one module per subject. Rules live in `jobs.core`, changes in `jobs.actions`."""
 
 from jobs.models.cluster import Cluster, ClusterMode, DrainMode, Node, RepairStage
-from jobs.models.event import NODE_COMMANDS, ClusterCommandKind, Deed, Event
+from jobs.models.event import NODE_COMMANDS, ClusterCommand, ClusterCommandKind, Event
 from jobs.models.idempotency import IdempotencyKey
 from jobs.models.installation import Installation
 from jobs.models.job import (
@@ -17,10 +17,10 @@ from jobs.models.job import (
 from jobs.models.login import LoginAttempts
 from jobs.models.maintenance import Maintenance
 from jobs.models.people import Identity, Membership, Quota, Team, TeamRole, Token, TokenScope
-from jobs.models.progress import PROGRESS_RETENTION, Progress, ProgressSource, Pulse, RankTimes, Section
+from jobs.models.progress import PROGRESS_RETENTION, LatestProgress, Progress, ProgressSource, RankTimes, Section
 from jobs.models.recovery import RecoveryMode
 from jobs.models.saved_view import SavedView
-from jobs.models.telemetry import MINUTE_RETENTION, SAMPLE_RETENTION, Minute, Resolution, Sample
+from jobs.models.telemetry import MINUTE_RETENTION, SAMPLE_RETENTION, ClusterMinute, Resolution, Sample
 
 __all__ = [
     "MINUTE_RETENTION",
@@ -32,9 +32,10 @@ __all__ = [
     "Checkpoint",
     "CheckpointVerdict",
     "Cluster",
+    "ClusterCommand",
     "ClusterCommandKind",
+    "ClusterMinute",
     "ClusterMode",
-    "Deed",
     "Dependency",
     "DependencyCondition",
     "DrainMode",
@@ -44,14 +45,13 @@ __all__ = [
     "Identity",
     "Installation",
     "Job",
+    "LatestProgress",
     "LoginAttempts",
     "Maintenance",
     "Membership",
-    "Minute",
     "Node",
     "Progress",
     "ProgressSource",
-    "Pulse",
     "Quota",
     "RankTimes",
     "RecoveryMode",

@@ -20,9 +20,9 @@ from jobs.core.lifecycle import (
     NodeFlag,
     NodeState,
     StateBadge,
+    is_schedulable,
     node_badge,
     node_condition,
-    takes_work,
 )
 from jobs.core.slurm_notation import BadNotation, parse_signal
 from jobs.core.spec import ClusterShape, NodeShape
@@ -101,7 +101,7 @@ class DrainMode(models.TextChoices):
 class ClusterQuerySet(models.QuerySet["Cluster"]):
     def silent(self, now: datetime) -> Self:
         """Return clusters that have not responded recently, so their rows may be out of date."""
-        return self.exclude(heard_at__gt=now - SILENT_AFTER)
+        return self.exclude(last_contact_at__gt=now - SILENT_AFTER)
 
     def with_tokens_for_another_address(self, tokens: Mapping[str, str], address: str) -> dict[str, Cluster]:
         """Return which of these token paths already belong to a cluster with another address, by field name.
@@ -214,7 +214,7 @@ class Cluster(models.Model):
     )
     product = models.CharField(max_length=60, blank=True, editable=False)
     api = models.CharField(max_length=20, blank=True, editable=False)
-    heard_at = models.DateTimeField(null=True, editable=False, help_text="Time of the last response.")
+    last_contact_at = models.DateTimeField(null=True, editable=False, help_text="Time of the last response.")
     trouble = models.TextField(blank=True, editable=False, help_text="Error since the last response. Empty: no error.")
     unreadable_count = models.PositiveIntegerField(
         default=0, db_default=0, editable=False, help_text="Number of rows in the last response that could not be read."
@@ -222,10 +222,10 @@ class Cluster(models.Model):
     unreadable_rows = models.TextField(
         blank=True, default="", db_default="", editable=False, help_text="These rows, with the errors."
     )
-    trouble_since = models.DateTimeField(
+    error_since = models.DateTimeField(
         null=True, editable=False, help_text="Time since which its scheduling turns fail."
     )
-    wanted_at = models.DateTimeField(
+    turn_requested_at = models.DateTimeField(
         null=True, editable=False, help_text="Time of the last request for an early scheduling turn."
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -266,11 +266,11 @@ class Cluster(models.Model):
 
     def is_silent(self, now: datetime) -> bool:
         """Return whether the cluster has not responded recently."""
-        return self.heard_at is None or self.heard_at <= now - SILENT_AFTER
+        return self.last_contact_at is None or self.last_contact_at <= now - SILENT_AFTER
 
     def is_failing(self, now: datetime) -> bool:
         """Return whether the cluster responds but its scheduling turns keep failing."""
-        lasts = self.trouble_since is not None and self.trouble_since <= now - SILENT_AFTER
+        lasts = self.error_since is not None and self.error_since <= now - SILENT_AFTER
         return lasts and not self.is_silent(now)
 
 
@@ -308,7 +308,7 @@ class RepairStage(models.TextChoices):
 
 class NodeQuerySet(models.QuerySet["Node"]):
     def usable(self) -> Self:
-        open_ = self.filter(state__in=USABLE_NODE_STATES, drain_asked=False)
+        open_ = self.filter(state__in=USABLE_NODE_STATES, drain_requested=False)
         return open_.exclude(flags__overlap=list(CLOSED_NODE_FLAGS))
 
     def shape(self, cluster: Cluster) -> ClusterShape:
@@ -349,7 +349,9 @@ class Node(models.Model):
         editable=False,
         help_text="GPUs held by jobs that were submitted outside Acme.",
     )
-    drain_asked = models.BooleanField(default=False, editable=False, help_text="A drain was requested through Acme.")
+    drain_requested = models.BooleanField(
+        default=False, editable=False, help_text="A drain was requested through Acme."
+    )
     drain_mode = models.CharField(max_length=10, choices=DrainMode, default=DrainMode.FINISH, editable=False)
     # On the node, not on the maintenance: a later drain or resume by an operator detaches it from the maintenance
     maintenance = models.ForeignKey(
@@ -363,8 +365,10 @@ class Node(models.Model):
     reason = models.TextField(blank=True, editable=False)
     reason_by = models.CharField(max_length=150, blank=True, editable=False)
     reason_at = models.DateTimeField(null=True, editable=False)
-    care = models.CharField(max_length=8, choices=RepairStage, blank=True, default=RepairStage.NONE, editable=False)
-    care_until = models.DateTimeField(null=True, editable=False, help_text="End of the burn-in.")
+    repair_stage = models.CharField(
+        max_length=8, choices=RepairStage, blank=True, default=RepairStage.NONE, editable=False
+    )
+    burn_in_until = models.DateTimeField(null=True, editable=False, help_text="End of the burn-in.")
     since = models.DateTimeField(db_default=Now(), editable=False, help_text="Time of the last change of state.")
     seen_at = models.DateTimeField(null=True, editable=False)
 
@@ -383,7 +387,7 @@ class Node(models.Model):
     @property
     def all_flags(self) -> list[str]:
         """The flags that the cluster reports, plus DRAIN as soon as an operator has requested a drain."""
-        return sorted({*self.flags, NodeFlag.DRAIN} if self.drain_asked else self.flags)
+        return sorted({*self.flags, NodeFlag.DRAIN} if self.drain_requested else self.flags)
 
     @property
     def badge(self) -> StateBadge:
@@ -394,8 +398,8 @@ class Node(models.Model):
         return node_condition(NodeState(self.state), self.all_flags)
 
     @property
-    def takes_work(self) -> bool:
-        return takes_work(NodeState(self.state), self.all_flags)
+    def is_schedulable(self) -> bool:
+        return is_schedulable(NodeState(self.state), self.all_flags)
 
     @property
     def is_drained(self) -> bool:

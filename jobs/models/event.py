@@ -1,8 +1,8 @@
 """Events (what happened) and cluster commands (what a cluster must still be told).
 
 An Event is written in the transaction of the change that it records. It is never edited; a database trigger rejects
-updates. A `Deed` is a command in an outbox: it is written in the transaction of the decision, and a loop sends it to
-the cluster afterwards, repeatedly until it succeeds.
+updates. A `ClusterCommand` is a command in an outbox: it is written in the transaction of the decision, and a loop
+sends it to the cluster afterwards, repeatedly until it succeeds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Event(models.Model):
     """An append-only record of one change."""
 
     at = models.DateTimeField(db_default=Now())
-    what = models.CharField(max_length=40, help_text="job.submitted, job.moved, node.drained …")
+    type = models.CharField(max_length=40, help_text="job.submitted, job.state_changed, node.drained …")
     cluster = models.ForeignKey(Cluster, null=True, on_delete=models.PROTECT, related_name="events")
     job = models.ForeignKey(Job, null=True, on_delete=models.PROTECT, related_name="events")
     attempt = models.ForeignKey(Attempt, null=True, on_delete=models.PROTECT, related_name="events")
@@ -43,17 +43,21 @@ class Event(models.Model):
             models.Index(fields=["node", "id"], name="event_by_node", condition=models.Q(node__isnull=False)),
             models.Index(fields=["at"], name="event_by_time"),
             # The state of a node at a given time: its last reported change and its last requested one
-            models.Index(fields=["node", "-at", "-id"], name="event_node_moved", condition=models.Q(what="node.moved")),
             models.Index(
                 fields=["node", "-at", "-id"],
-                name="event_node_asked",
-                condition=models.Q(what__in=("node.drained", "node.resumed")),
+                name="event_node_state_changed",
+                condition=models.Q(type="node.state_changed"),
             ),
-            models.Index(fields=["cluster", "id"], name="event_of_policy", condition=models.Q(what="policy.changed")),
+            models.Index(
+                fields=["node", "-at", "-id"],
+                name="event_node_drain_requested",
+                condition=models.Q(type__in=("node.drained", "node.resumed")),
+            ),
+            models.Index(fields=["cluster", "id"], name="event_of_policy", condition=models.Q(type="policy.changed")),
         ]
 
     def __str__(self) -> str:
-        return f"{self.what} {self.from_state}→{self.to_state}" if self.to_state else self.what
+        return f"{self.type} {self.from_state}→{self.to_state}" if self.to_state else self.type
 
 
 class ClusterCommandKind(models.TextChoices):
@@ -71,7 +75,7 @@ MAX_STOP_TRIES = 10  # about five minutes; TERM and KILL take 30 s
 NODE_COMMANDS = (ClusterCommandKind.DRAIN, ClusterCommandKind.RESUME)  # the newest of these replaces an older open one
 
 
-class ClusterCommandQuerySet(models.QuerySet["Deed"]):
+class ClusterCommandQuerySet(models.QuerySet["ClusterCommand"]):
     def open(self) -> Self:
         return self.filter(done_at__isnull=True)
 
@@ -88,14 +92,14 @@ class ClusterCommandQuerySet(models.QuerySet["Deed"]):
         return self.filter(attempt__saved_at__gt=models.F("created_at"))
 
 
-class Deed(models.Model):
+class ClusterCommand(models.Model):
     """A command for a cluster, sent at least once. Open while `done_at` is null."""
 
-    cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="deeds")
+    cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="commands")
     kind = models.CharField(max_length=10, choices=ClusterCommandKind)
-    attempt = models.ForeignKey(Attempt, null=True, on_delete=models.PROTECT, related_name="deeds")
+    attempt = models.ForeignKey(Attempt, null=True, on_delete=models.PROTECT, related_name="commands")
     # Set together with an attempt if the command evicts the attempt from this node
-    node = models.ForeignKey(Node, null=True, on_delete=models.PROTECT, related_name="deeds")
+    node = models.ForeignKey(Node, null=True, on_delete=models.PROTECT, related_name="commands")
     reason = models.TextField(blank=True)
     created_at = models.DateTimeField(db_default=Now())
     due_at = models.DateTimeField(
@@ -106,7 +110,7 @@ class Deed(models.Model):
     tries_without_effect = models.PositiveIntegerField(
         default=0, db_default=0, help_text="Number of tries that are known to have had no effect on the cluster."
     )
-    in_hand = models.BooleanField(
+    is_being_sent = models.BooleanField(
         default=False, db_default=False, help_text="A worker sends the command, or died while sending it."
     )
     done_at = models.DateTimeField(null=True)
@@ -117,19 +121,21 @@ class Deed(models.Model):
     class Meta:
         ordering = ["id"]
         indexes = [
-            models.Index(fields=["cluster", "due_at", "id"], name="deed_due", condition=models.Q(done_at__isnull=True))
+            models.Index(
+                fields=["cluster", "due_at", "id"], name="command_due", condition=models.Q(done_at__isnull=True)
+            )
         ]
         constraints = [
             models.UniqueConstraint(
                 # A repeated decision reuses the open command instead of adding a second one
                 fields=["attempt", "kind"],
                 condition=models.Q(done_at__isnull=True),
-                name="one_open_deed_per_attempt",
+                name="one_open_command_per_attempt",
             ),
             models.UniqueConstraint(
                 fields=["node", "kind"],
                 condition=models.Q(done_at__isnull=True, attempt__isnull=True),
-                name="one_open_deed_per_node",
+                name="one_open_command_per_node",
             ),
         ]
 

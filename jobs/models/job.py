@@ -70,10 +70,10 @@ class JobQuerySet(models.QuerySet["Job"]):
         """Return jobs whose last attempt the cluster no longer knows; a user must record the outcome."""
         return self.waiting().filter(flags__contains=[Flag.OUTCOME_UNKNOWN])
 
-    def hanging(self, deeds: models.QuerySet) -> Self:
+    def hanging(self, commands: models.QuerySet) -> Self:
         """Return live jobs whose stop command is among these. Usually there are none, so the commands are queried
         first."""
-        attempts = list(deeds.order_by().values_list("attempt", flat=True))
+        attempts = list(commands.order_by().values_list("attempt", flat=True))
         return self.live().filter(attempts__in=attempts, attempts__ended_at__isnull=True) if attempts else self.none()
 
     def recovering(self) -> Self:
@@ -121,7 +121,7 @@ class Job(models.Model):
     memory_per_node_mb = models.PositiveBigIntegerField("memory per node (MiB)", default=0)
     gpu_model = models.CharField("GPU model", max_length=40, blank=True)
     nic_type = models.CharField("NIC type", max_length=40, blank=True)
-    on_node = models.CharField(
+    required_node = models.CharField(
         max_length=64,
         blank=True,
         default="",
@@ -386,8 +386,8 @@ class Attempt(models.Model):
     saved_at = models.DateTimeField(null=True)
     saved_step = models.PositiveBigIntegerField(null=True)
     # The state that a user or a loop requested with a stop. The cluster's report decides the final state
-    stop_as = models.CharField(max_length=14, blank=True, choices=JOB_STATE_CHOICES)
-    stop_why = models.TextField(blank=True)
+    stop_state = models.CharField(max_length=14, blank=True, choices=JOB_STATE_CHOICES)
+    stop_reason = models.TextField(blank=True)
     stacks_signal = models.CharField(
         max_length=12,
         blank=True,

@@ -38,7 +38,7 @@ class Maintenance(models.Model):
     start_at = models.DateTimeField()
     end_at = models.DateTimeField()
     mode = models.CharField(max_length=10, choices=DrainMode, default=DrainMode.FINISH)
-    lead = models.DurationField(
+    lead_time = models.DurationField(
         default=DEFAULT_LEAD,
         help_text="How long before the start jobs without a time limit stop starting on these nodes.",
     )

@@ -1,7 +1,7 @@
 """Progress of running jobs, as reported by the job or read from its log.
 
 `Progress` grows by up to a thousand rows per second, so its rows are narrow and its primary key is the only B-tree.
-`Pulse` holds the newest values of each attempt: pages and detectors read it without searching in `Progress`.
+`LatestProgress` holds the newest values of each attempt: pages and detectors read it without searching in `Progress`.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class ProgressSource(models.TextChoices):
     LATE = "late", "log of the job, not read from the start"
 
 
-class Pulse(StepMetrics):
+class LatestProgress(StepMetrics):
     """The newest values of an attempt. Values from the log are used only until the attempt reports steps itself."""
 
-    attempt = models.OneToOneField(Attempt, primary_key=True, on_delete=models.CASCADE, related_name="pulse")
-    heard_at = models.DateTimeField(db_default=Now(), help_text="Clock of Acme.")
+    attempt = models.OneToOneField(Attempt, primary_key=True, on_delete=models.CASCADE, related_name="latest_progress")
+    updated_at = models.DateTimeField(db_default=Now(), help_text="Clock of Acme.")
     source = models.CharField(
         max_length=4,
         choices=ProgressSource,

@@ -62,18 +62,18 @@ class Sample(models.Model):
 MINUTE_RETENTION = timedelta(days=31)
 
 
-class Minute(models.Model):
-    """The load of a cluster in one minute. GPUs that are neither held nor closed were free."""
+class ClusterMinute(models.Model):
+    """The load of a cluster in one minute. GPUs that are neither allocated nor closed were free."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="minutes")
     at = models.DateTimeField(help_text="Start of the minute.")
     gpus = models.PositiveIntegerField("GPUs")
-    held = models.PositiveIntegerField()
+    allocated = models.PositiveIntegerField()
     closed = models.PositiveIntegerField(help_text="Free GPUs on nodes that did not accept jobs or did not respond.")
-    busy = models.FloatField(null=True, help_text="Mean over the measured GPUs, in percent.")
+    utilization = models.FloatField(null=True, help_text="Mean over the measured GPUs, in percent.")
     running = models.PositiveIntegerField()
     waiting = models.PositiveIntegerField()
-    wanted = models.PositiveBigIntegerField(help_text="GPUs requested by the waiting jobs.")
+    requested = models.PositiveBigIntegerField(help_text="GPUs requested by the waiting jobs.")
 
     class Meta:
         ordering = ["cluster", "-at"]

@@ -37,10 +37,10 @@ from jobs.web.page import MAX_EVENTS, PageQuery, posted_text, read_cluster_name,
 
 NODE_FILTERS: dict[str, Callable[[Node], bool]] = {
     "all": lambda node: True,
-    "closed": lambda node: not node.takes_work,
-    "idle": lambda node: node.takes_work and node.state == NodeState.IDLE,
-    "mixed": lambda node: node.takes_work and node.state == NodeState.MIXED,
-    "allocated": lambda node: node.takes_work and node.state == NodeState.ALLOCATED,
+    "closed": lambda node: not node.is_schedulable,
+    "idle": lambda node: node.is_schedulable and node.state == NodeState.IDLE,
+    "mixed": lambda node: node.is_schedulable and node.state == NodeState.MIXED,
+    "allocated": lambda node: node.is_schedulable and node.state == NodeState.ALLOCATED,
     "drain": lambda node: node.is_drained,
     "down": lambda node: node.badge.tone == "bad",
 }
@@ -59,7 +59,7 @@ class NodeFilterLink:
     name: str
     url: str
     count: int
-    is_on: bool
+    is_enabled: bool
 
 
 @require_safe
@@ -71,11 +71,11 @@ def node_list_page(request: HttpRequest) -> HttpResponse:
     )
     rows = Node.objects.select_related("cluster").order_by("cluster__name", "name")
     nodes = [node for node in rows if cluster in ("", node.cluster.name)]
-    gpus_held = Allocation.objects.held_per_node()
+    gpus_allocated = Allocation.objects.held_per_node()
     matches = NODE_FILTERS[state]
     context = {
         "now": clock.now(),
-        "rows": [(node, gpus_held.get(node.pk, 0) + len(node.foreign_gpus)) for node in nodes if matches(node)],
+        "rows": [(node, gpus_allocated.get(node.pk, 0) + len(node.foreign_gpus)) for node in nodes if matches(node)],
         "filters": [_filter_link(name, nodes, state, cluster) for name in NODE_FILTERS],
         "wanted": "" if state == "all" else state,
         "cluster": cluster,
@@ -89,7 +89,7 @@ def node_list_page(request: HttpRequest) -> HttpResponse:
 def _filter_link(name: str, nodes: list[Node], state: str, cluster: str) -> NodeFilterLink:
     params = {"state": "" if name == "all" else name, "cluster": cluster}
     url = "?" + urlencode({key: value for key, value in params.items() if value})
-    return NodeFilterLink(name=name, url=url, count=sum(map(NODE_FILTERS[name], nodes)), is_on=name == state)
+    return NodeFilterLink(name=name, url=url, count=sum(map(NODE_FILTERS[name], nodes)), is_enabled=name == state)
 
 
 @require_safe
@@ -105,7 +105,7 @@ def node_page(request: HttpRequest, cluster: str, name: str) -> HttpResponse:
         "gpus": _node_gpus(row, sample, allocations, visible),
         "running": drain_affected_jobs(drain_impact.affected_jobs([row], clock.now()), visible),
         "modes": _drain_choices(row),
-        "may_test": row.drain_asked and not allocations and row.cluster.mode == ClusterMode.DRIVE,
+        "may_test": row.drain_requested and not allocations and row.cluster.mode == ClusterMode.DRIVE,
         "recent": cache(lambda: _recent_attempts(request, row)),
         "events": cache(lambda: list(Event.objects.filter(node=row).order_by("-id")[:MAX_EVENTS])),
         "may_operate": request.user.has_perm("jobs.operate_cluster"),
@@ -194,7 +194,7 @@ def drain_affected_jobs(affected: list[AffectedJob], visible: set[int]) -> Drain
 def _drain_choices(row: Node) -> list[tuple[str, str]]:
     """The drain modes that the node's cluster supports, without the one already in effect."""
     modes = DRAIN_MODE_CHOICES if row.cluster.mode == ClusterMode.DRIVE else DRAIN_MODE_CHOICES[:1]
-    return [mode for mode in modes if not (row.drain_asked and row.drain_mode == mode[0])]
+    return [mode for mode in modes if not (row.drain_requested and row.drain_mode == mode[0])]
 
 
 def _recent_attempts(request: HttpRequest, row: Node) -> list[Attempt]:

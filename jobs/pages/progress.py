@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from django.db.models import Count, Max, Q
 
-from jobs.models import Attempt, Checkpoint, CheckpointVerdict, Job, Pulse
+from jobs.models import Attempt, Checkpoint, CheckpointVerdict, Job, LatestProgress
 
 CHART_POINTS = 800
 MAX_CHECKPOINTS_SHOWN = 6
@@ -27,15 +27,15 @@ class JobCheckpointSummary:
 
 def progress_panel(job: Job, attempt: Attempt | None) -> dict[str, Any]:
     """The panel's context; empty if the job never reported progress, as most jobs that are not trainings."""
-    pulse = Pulse.objects.filter(attempt=attempt).first() if attempt else None
+    latest = LatestProgress.objects.filter(attempt=attempt).first() if attempt else None
     saved = _checkpoint_summary(job)
-    if pulse is None and not saved.count:
+    if latest is None and not saved.count:
         return {}
     return {
-        "pulse": pulse,
+        "latest_progress": latest,
         "attempt": attempt,
         "saved": saved,
-        "odd": [name for name in ("loss", "grad_norm") if pulse and _is_non_finite(getattr(pulse, name))],
+        "odd": [name for name in ("loss", "grad_norm") if latest and _is_non_finite(getattr(latest, name))],
         "series": f"/api/v1/jobs/{job.public_id}/progress/?{urlencode(_series_params(attempt))}",
         "marks": f"/api/v1/jobs/{job.public_id}/checkpoints/?limit=100",
     }

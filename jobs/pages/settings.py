@@ -125,7 +125,7 @@ def _is_team_admin(request: HttpRequest, row: Team) -> bool:
 
 def _render_team(request: HttpRequest, row: Team, form: RoleForm, status: int = 200) -> HttpResponse:
     administers = _is_team_admin(request, row)
-    changes = Event.objects.filter(what__startswith="team.", detail__team=row.name).order_by("-id")
+    changes = Event.objects.filter(type__startswith="team.", detail__team=row.name).order_by("-id")
     context = {
         "now": clock.now(),
         "team": row,

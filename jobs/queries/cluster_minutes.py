@@ -15,13 +15,13 @@ from django.db import connection
 from jobs.core.telemetry_math import interval_start
 from jobs.models import Cluster
 
-MINUTE_COLUMNS = ("gpus", "held", "closed", "busy", "running", "waiting", "wanted")
+MINUTE_COLUMNS = ("gpus", "allocated", "closed", "utilization", "running", "waiting", "requested")
 STEPS_S = (60, 300, 900, 1800, 3600, 7200, 14_400)  # step sizes of plots; each divides a day
 
 MINUTE_MEANS_SQL = f"""
 SELECT floor(extract(epoch FROM at) / %(step)s)::bigint - %(first)s,
     {", ".join(f"avg({name})" for name in MINUTE_COLUMNS)}
-FROM jobs_minute WHERE cluster_id = %(cluster)s AND at >= %(since)s AND at < %(until)s GROUP BY 1
+FROM jobs_clusterminute WHERE cluster_id = %(cluster)s AND at >= %(since)s AND at < %(until)s GROUP BY 1
 """  # noqa: S608 - constant names
 
 

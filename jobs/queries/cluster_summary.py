@@ -17,12 +17,12 @@ from django.db import connection
 from django.db.models import Count
 
 from jobs.core.gpu_capacity import Capacity, NodeLoad, sum_capacity
-from jobs.core.lifecycle import USABLE_NODE_STATES, NodeFlag, NodeState, takes_work
+from jobs.core.lifecycle import USABLE_NODE_STATES, NodeFlag, NodeState, is_schedulable
 from jobs.models import Cluster, Job
 
 # GPUs of jobs that were submitted outside Acme count as held, although no allocation row exists for them
 NODE_GROUPS_SQL = """
-SELECT n.cluster_id, n.state, n.flags, n.drain_asked, n.gpus, coalesce(h.held, 0) + cardinality(n.foreign_gpus),
+SELECT n.cluster_id, n.state, n.flags, n.drain_requested, n.gpus, coalesce(h.held, 0) + cardinality(n.foreign_gpus),
   count(*)
 FROM jobs_node n LEFT JOIN (
   SELECT node_id, count(*) AS held FROM jobs_allocation WHERE released_at IS NULL AND gpu IS NOT NULL GROUP BY node_id
@@ -62,16 +62,16 @@ def _node_loads() -> dict[int, Sequence[NodeLoad]]:
     loads: dict[int, list[NodeLoad]] = defaultdict(list)
     with connection.cursor() as cursor:
         cursor.execute(NODE_GROUPS_SQL)
-        for cluster, state, flags, drain_asked, gpus, held, nodes in cursor.fetchall():
+        for cluster, state, flags, drain_requested, gpus, held, nodes in cursor.fetchall():
             # As `Node.all_flags`: a requested drain counts before the cluster confirms it
-            flags = [*flags, NodeFlag.DRAIN] if drain_asked else flags
+            flags = [*flags, NodeFlag.DRAIN] if drain_requested else flags
             loads[cluster].append(
                 NodeLoad(
                     nodes=nodes,
                     gpus=gpus,
                     held=held,
                     answers=state in USABLE_NODE_STATES and NodeFlag.NOT_RESPONDING not in flags,
-                    takes_work=takes_work(NodeState(state), flags),
+                    is_schedulable=is_schedulable(NodeState(state), flags),
                 )
             )
     return dict(loads)

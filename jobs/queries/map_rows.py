@@ -20,28 +20,28 @@ from jobs.core.lifecycle import (
     NodeFlag,
     NodeState,
     StateBadge,
+    is_schedulable,
     node_badge,
     node_state_for_usage,
     parse_node_condition,
-    takes_work,
 )
 from jobs.core.telemetry_math import interval_start
 from jobs.models import Allocation, Cluster, Event, Node, Resolution, Sample
 
-NODE_EVENTS = ("node.moved", "node.drained", "node.resumed")
+NODE_EVENTS = ("node.state_changed", "node.drained", "node.resumed")
 # When the cluster first reported each node, if Acme observed it. Before that, the node did not exist
 NODE_FIRST_SEEN_SQL = """
 SELECT n.id, e.at FROM jobs_node n CROSS JOIN LATERAL (SELECT at, from_state FROM jobs_event
-  WHERE node_id = n.id AND what = 'node.moved' ORDER BY id LIMIT 1) AS e
+  WHERE node_id = n.id AND type = 'node.state_changed' ORDER BY id LIMIT 1) AS e
 WHERE n.cluster_id = %s AND e.from_state LIKE 'UNKNOWN%%'
 """
 # The newest events of each node before a time. Each half is one lookup in its own index, whatever the history's size
 LAST_NODE_EVENTS_SQL = """
-SELECT n.id, e.what, e.to_state, e.why, e.by FROM jobs_node n CROSS JOIN LATERAL (
-  (SELECT what, to_state, why, by FROM jobs_event WHERE node_id = n.id AND what = 'node.moved'
+SELECT n.id, e.type, e.to_state, e.why, e.by FROM jobs_node n CROSS JOIN LATERAL (
+  (SELECT type, to_state, why, by FROM jobs_event WHERE node_id = n.id AND type = 'node.state_changed'
    AND at < %(at)s ORDER BY at DESC, id DESC LIMIT 1)
   UNION ALL
-  (SELECT what, to_state, why, by FROM jobs_event WHERE node_id = n.id AND what IN ('node.drained', 'node.resumed')
+  (SELECT type, to_state, why, by FROM jobs_event WHERE node_id = n.id AND type IN ('node.drained', 'node.resumed')
    AND at < %(at)s ORDER BY at DESC, id DESC LIMIT 1)
 ) AS e WHERE n.cluster_id = %(cluster)s
 """
@@ -74,15 +74,15 @@ def current_map(cluster: Cluster) -> MapSnapshot:
 
 
 def current_map_nodes(cluster: Cluster) -> list[MapNode]:
-    return [_map_node(node, node.badge, node.takes_work, node.foreign_gpus) for node in _gpu_nodes(cluster)]
+    return [_map_node(node, node.badge, node.is_schedulable, node.foreign_gpus) for node in _gpu_nodes(cluster)]
 
 
 def _gpu_nodes(cluster: Cluster) -> QuerySet[Node]:
-    columns = ("name", "rack", "leaf", "gpus", "state", "flags", "drain_asked", "foreign_gpus")
+    columns = ("name", "rack", "leaf", "gpus", "state", "flags", "drain_requested", "foreign_gpus")
     return Node.objects.filter(cluster=cluster, gpus__gt=0).only(*columns)
 
 
-def _map_node(node: Node, badge: StateBadge, takes_work: bool, foreign: Sequence[int]) -> MapNode:
+def _map_node(node: Node, badge: StateBadge, is_schedulable: bool, foreign: Sequence[int]) -> MapNode:
     return MapNode(
         id=node.pk,
         name=node.name,
@@ -91,7 +91,7 @@ def _map_node(node: Node, badge: StateBadge, takes_work: bool, foreign: Sequence
         gpus=node.gpus,
         word=badge.label,
         tone=badge.tone,
-        takes_work=takes_work,
+        is_schedulable=is_schedulable,
         foreign=foreign,
     )
 
@@ -173,7 +173,7 @@ def node_first_seen(cluster: Cluster) -> Mapping[int, datetime]:
         return dict(cursor.fetchall())
 
 
-NodeEventRow = tuple[int, str, str, str, str]  # node, what, new state, why, author
+NodeEventRow = tuple[int, str, str, str, str]  # node, type, new state, why, author
 
 
 def last_node_events(cluster: Cluster, at: datetime) -> list[NodeEventRow]:
@@ -190,14 +190,14 @@ def _past_conditions(cluster: Cluster, nodes: Iterable[Node], at: datetime) -> t
     """
     conditions, drained = {}, set()
     for node, what, state, _, _ in last_node_events(cluster, at):
-        if what == "node.moved":
+        if what == "node.state_changed":
             conditions[node] = state
         elif what == "node.drained":
             drained.add(node)
     unchanged = [node for node in nodes if node.pk not in conditions]
     # Nodes without an event before this time: the state before their first later event was the state at this time
     moves = (
-        Event.objects.filter(node__in=unchanged, what="node.moved", at__gte=at)
+        Event.objects.filter(node__in=unchanged, type="node.state_changed", at__gte=at)
         .order_by("node_id", "id")
         .distinct("node_id")
     )
@@ -215,4 +215,4 @@ def _past_map_node(node: Node, condition: str, drained: bool, usage: _NodeUsage)
         if health == "UP"
         else NodeState(health)
     )
-    return _map_node(node, node_badge(state, shown_flags), takes_work(state, shown_flags), foreign)
+    return _map_node(node, node_badge(state, shown_flags), is_schedulable(state, shown_flags), foreign)

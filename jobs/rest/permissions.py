@@ -33,6 +33,7 @@ class EndpointRule:
     team: bool = False  # rows belong to teams: callers who are not members get 404
     refused: ResourceShape | None = None  # another possible body of a 400 besides the usual field errors
     media: str = "application/json"  # media type of a response without a shape, or an alternative to the shape
+    media_schema: Schema = field(default_factory=lambda: {"type": "string"})  # of that type; of one event in a stream
     query: Mapping[str, tuple[Schema, str]] = field(default_factory=dict)  # query parameters with their descriptions
     headers: Mapping[str, str] = field(default_factory=dict)  # request headers with their descriptions
     also: Mapping[int, str] = field(default_factory=dict)  # further statuses; those from 400 on are JSON errors

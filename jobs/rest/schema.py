@@ -44,7 +44,7 @@ PATH_PARAM_SCHEMAS: dict[str, Schema] = {
     "attempt": {"type": "string", "pattern": r"^[0-9a-z]{1,16}(_[0-9]{1,7})?\.[0-9]{1,5}$"},
     **{
         name: {"type": "integer", "minimum": 1, "maximum": 10**18 - 1}
-        for name in ("incident", "decision", "order", "channel", "number", "view", "trace")
+        for name in ("incident", "decision", "override", "channel", "number", "view", "trace")
     },
     "rule": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,60}$"},
 }
@@ -56,7 +56,7 @@ class EndpointRuleSchema(AutoSchema):
         if rule is None:
             return None
         operation: Schema = {
-            "operationId": _operation_id(method, type(self.view).__name__),
+            "operationId": _operation_id(path, method, isinstance(self.view, ListEndpoint)),
             "summary": rule.says,
             "description": _requirements_text(rule),
             "tags": [self.view.tag],
@@ -107,7 +107,7 @@ class EndpointRuleSchema(AutoSchema):
                 schema = _shape_reference(rule.answer, registry)
             answer["content"] = {"application/json": {"schema": schema}}
         if rule.media != "application/json":
-            answer.setdefault("content", {})[rule.media] = {"schema": {"type": "string"}}
+            answer.setdefault("content", {})[rule.media] = {"schema": rule.media_schema}
         answers = {str(rule.status): answer | {"headers": _response_headers(self.view, method, rule)}}
         if isinstance(self.view, DetailEndpoint) and method == "GET":
             answers["304"] = {"description": "Not modified since the version in If-None-Match."}
@@ -127,8 +127,16 @@ def _requirements_text(rule: EndpointRule) -> str:
     return text + (f" Needs {rule.permission_text}." if rule.permissions else "")
 
 
-def _operation_id(method: str, view: str) -> str:
-    return f"{method.lower()}_" + re.sub(r"(?<!^)(?=[A-Z])", "_", view).lower()
+def _operation_id(path: str, method: str, is_list: bool) -> str:
+    """Return a name made of the path, so that renaming a class changes no client: jobs_list, jobs_get, jobs_cancel."""
+    names = [part.replace("-", "_") for part in path.split("/")[3:] if part and not part.startswith("{")]
+    if method == "PATCH":
+        names.append("update")
+    elif method == "GET":
+        names.append("list" if is_list else "get")
+    elif is_list:
+        names.append("create")
+    return "_".join(names)
 
 
 def _error_statuses(path: str, method: str) -> list[int]:

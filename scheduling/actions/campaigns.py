@@ -77,7 +77,7 @@ def define_suite(spec: SuiteSpec, *, team: Team, author: Author) -> Suite:
         SuiteDataset(suite=suite, position=number, **{name: getattr(dataset, name) for name in DATASET_COLUMNS})
         for number, dataset in enumerate(spec.datasets)
     )
-    journal.new_event("suite.defined", author, detail={"suite": str(suite), "team": team.name}).save()
+    journal.new_event("suite.created", author, detail={"suite": str(suite), "team": team.name}).save()
     return suite
 
 
@@ -110,11 +110,11 @@ def create_campaign(
         user_id=author.user_id,
         suite=suite,
         checkpoints=list(spec.checkpoints),
-        weights_gb=spec.weights_gb,
+        checkpoint_gb=spec.checkpoint_gb,
         nodes=spec.nodes,
         deadline_at=spec.deadline_at,
     )
-    results = {} if spec.again else _reusable_evaluations(team, suite, spec.checkpoints)
+    results = {} if spec.rerun else _reusable_evaluations(team, suite, spec.checkpoints)
     datasets = list(suite.datasets.values_list("pk", flat=True))
     rows = [
         _new_evaluation(campaign, checkpoint, dataset, results.get((checkpoint, dataset)), now)
@@ -294,7 +294,7 @@ def record_trial_output(campaign: Campaign, trial: Trial, parts: Iterable[PartRe
                 if trial.kind == TrialKind.INFER
                 else _record_scoring(shard, trial, part)
             )
-    Trial.objects.filter(pk=trial.pk).update(heard_at=now)
+    Trial.objects.filter(pk=trial.pk).update(log_read_at=now)
     if news:
         live.publish_on_commit(campaign_topic(campaign))
     return news
@@ -459,7 +459,7 @@ def _set_campaign_state(campaign: Campaign, state: str, *, author: Author, now: 
 
 
 def _log_campaign_event(campaign: Campaign, author: Author, before: str, after: str, why: str = "") -> None:
-    what = "campaign.moved" if before else "campaign.asked"
+    what = "campaign.state_changed" if before else "campaign.created"
     detail = {"campaign": campaign.public_id, "suite": str(campaign.suite), "checkpoints": len(campaign.checkpoints)}
     journal.new_event(
         what, author, cluster_id=campaign.cluster_id, from_state=before, to_state=after, why=why, detail=detail

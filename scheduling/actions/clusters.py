@@ -24,7 +24,6 @@ CONNECTION_COLUMNS = (
     *("address", "api_user", "token_file", "submit_as", "user_token_directory"),
     *("metrics_address", "log_root"),
 )
-RESERVED_NAMES = ("test",)  # /api/v1/clusters/test/ tests a connection that is not saved
 
 
 class ClusterError(Exception):
@@ -50,8 +49,6 @@ class ConnectionTests(PerUserThrottle):
 
 @transaction.atomic
 def add(name: str, columns: Mapping[str, Any], *, author: Author, why: str = "") -> Cluster:
-    if name in RESERVED_NAMES:
-        raise InvalidClusterFields({"name": [f"{name} is reserved; choose another name."]})
     _validate_cluster(Cluster(name=name, **columns))
     refuse_token_for_other_address(columns.get("address", ""), token_paths(columns))
     try:

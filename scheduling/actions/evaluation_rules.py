@@ -24,7 +24,7 @@ from scheduling.actions import campaigns as campaign_actions
 from scheduling.actions.campaigns import CampaignStateConflict
 from scheduling.evaluation.campaign_requests import CampaignSpec
 from scheduling.evaluation.rules import DueCheckpoints, RuleSpec
-from scheduling.models import Campaign, EvaluationRule, RuleSighting, Suite
+from scheduling.models import Campaign, EvaluationRule, ProcessedCheckpoint, Suite
 
 CAMPAIGNS_TOPIC = "campaigns"
 MAX_RULES_PER_TEAM = 100  # each rule lists a directory every half minute
@@ -77,25 +77,25 @@ def ignore_existing_checkpoints(rule: EvaluationRule, paths: Collection[str], no
     """Set aside the checkpoints that are older than the rule. Runs once per rule."""
     if not EvaluationRule.objects.filter(pk=rule.pk, based_at=None).update(based_at=now):
         raise CampaignStateConflict(f"the existing checkpoints of {rule} were already set aside")
-    RuleSighting.objects.bulk_create(RuleSighting(rule=rule, path=path) for path in paths)
+    ProcessedCheckpoint.objects.bulk_create(ProcessedCheckpoint(rule=rule, path=path) for path in paths)
     rule.based_at = now
 
 
 @transaction.atomic
 def start_rule_campaign(rule: EvaluationRule, due: DueCheckpoints, suite: Suite, now: datetime) -> Campaign:
     """Start a campaign on behalf of the rule's user. Raises CampaignStateConflict or InvalidField, without changes."""
-    unchanged = EvaluationRule.objects.filter(pk=rule.pk, is_on=True, started=rule.started)
+    unchanged = EvaluationRule.objects.filter(pk=rule.pk, is_enabled=True, started=rule.started)
     if not unchanged.update(started=F("started") + 1):
         raise CampaignStateConflict(f"{rule} was disabled, or another worker has started a campaign for it")
-    spec = CampaignSpec(checkpoints=due.start, nodes=rule.nodes, weights_gb=rule.weights_gb)
+    spec = CampaignSpec(checkpoints=due.start, nodes=rule.nodes, checkpoint_gb=rule.checkpoint_gb)
     author = Author(by=str(rule), user_id=rule.user_id)
     campaign = campaign_actions.create_campaign(
         spec, suite=suite, cluster=rule.cluster, team=rule.team, author=author, now=now
     )
     Campaign.objects.filter(pk=campaign.pk).update(rule=rule)
-    RuleSighting.objects.bulk_create(
-        [RuleSighting(rule=rule, path=path, campaign=campaign) for path in due.start]
-        + [RuleSighting(rule=rule, path=path) for path in due.skip]
+    ProcessedCheckpoint.objects.bulk_create(
+        [ProcessedCheckpoint(rule=rule, path=path, campaign=campaign) for path in due.start]
+        + [ProcessedCheckpoint(rule=rule, path=path) for path in due.skip]
     )
     _log_rule_event(
         rule, "evaluation_rule.started", author, campaign=campaign.public_id, passed_over=list(due.skip)[:100]

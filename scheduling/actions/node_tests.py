@@ -21,7 +21,7 @@ from jobs.actions.journal import Author
 from jobs.actions.nodes import NodeError
 from jobs.core.lifecycle import USABLE_NODE_STATES
 from jobs.models import Allocation, Cluster, DrainMode, Node
-from scheduling.models import NodeTest, TestWorld
+from scheduling.models import NodeTest, PairTestJob
 
 RECOVERY_AUTHOR = Author(by="recovery")
 PASSED_REASON = "The node passed a test with a partner."
@@ -63,7 +63,7 @@ def start_node_test(
     _create_test_jobs(test, 1, [pair_tests.first_round_groups(test.nodes, test.partners)])
     for node in able:
         detail = {"test": test.pk, "with": test.partners}
-        journal.node_event("node.test_asked", author, node, why=why, detail=detail).save()
+        journal.node_event("node.test_requested", author, node, why=why, detail=detail).save()
     return test
 
 
@@ -83,7 +83,7 @@ def _idle_partners(cluster: Cluster, suspects: Sequence[Node], tested: Collectio
 def _drain_nodes(test: NodeTest, rows: Sequence[Node], why: str, now: datetime, author: Author) -> None:
     closed = []
     for node in rows:
-        if not node.drain_asked:
+        if not node.drain_requested:
             node_actions.drain(node, author=author, why=why, now=now, mode=DrainMode.FINISH)
             closed.append(node.name)
     NodeTest.objects.filter(pk=test.pk).update(closed=sorted({*test.closed, *closed}))
@@ -92,22 +92,22 @@ def _drain_nodes(test: NodeTest, rows: Sequence[Node], why: str, now: datetime, 
 
 def _create_test_jobs(test: NodeTest, number: int, waves: Sequence[Sequence[NodeGroup]]) -> None:
     rows = [
-        TestWorld(test=test, round=number, wave=wave, nodes=list(world.nodes))
+        PairTestJob(test=test, round=number, wave=wave, nodes=list(world.nodes))
         for wave, worlds in enumerate(waves)
         for world in worlds
     ]
-    TestWorld.objects.bulk_create(rows, ignore_conflicts=True)
+    PairTestJob.objects.bulk_create(rows, ignore_conflicts=True)
 
 
-def record_test_job_result(world: TestWorld, passed: bool | None, why: str, now: datetime) -> None:
-    TestWorld.objects.filter(pk=world.pk, ended_at=None).update(ended_at=now, passed=passed, why=why)
+def record_test_job_result(world: PairTestJob, passed: bool | None, why: str, now: datetime) -> None:
+    PairTestJob.objects.filter(pk=world.pk, ended_at=None).update(ended_at=now, passed=passed, why=why)
 
 
 @transaction.atomic
 def advance_node_test(test: NodeTest, now: datetime) -> NodeTest:
     """Start the next round or record the verdict once all test jobs of a round have ended. Idempotent."""
     test = NodeTest.objects.select_for_update().get(pk=test.pk)
-    if test.ended_at or test.worlds.filter(ended_at=None).exists():
+    if test.ended_at or test.pair_tests.filter(ended_at=None).exists():
         return test
     first, later = _round_results(test, 1), _round_results(test, 2)
     if test.round == 1:
@@ -137,14 +137,14 @@ def abort_node_test(test: NodeTest, why: str, now: datetime) -> None:
     """End the test without a verdict and resume the nodes it drained."""
     test = NodeTest.objects.select_for_update().get(pk=test.pk)
     if test.ended_at is None:
-        test.worlds.filter(ended_at=None).update(ended_at=now, why=why)
+        test.pair_tests.filter(ended_at=None).update(ended_at=now, why=why)
         _finish_node_test(
             test, PairTestVerdict(good=frozenset(), faulty=frozenset(), unjudged=dict.fromkeys(test.nodes, why)), now
         )
 
 
 def _round_results(test: NodeTest, number: int) -> list[GroupResult]:
-    rows = test.worlds.filter(round=number)
+    rows = test.pair_tests.filter(round=number)
     return [GroupResult(nodes=tuple(row.nodes), passed=row.passed, why=row.why) for row in rows]
 
 
@@ -173,7 +173,7 @@ def _log_node_results(test: NodeTest) -> None:
 
 def _resume_node(test: NodeTest, node: Node, now: datetime) -> None:
     """Resume the node, unless a user has drained it during the test."""
-    if not node.drain_asked or node.reason_by != RECOVERY_AUTHOR.by:
+    if not node.drain_requested or node.reason_by != RECOVERY_AUTHOR.by:
         return
     try:
         node_actions.resume(node, author=RECOVERY_AUTHOR, why=f"{test}: {test.sentence}", now=now)

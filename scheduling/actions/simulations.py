@@ -83,7 +83,7 @@ def claim_simulation(now: datetime) -> Simulation | None:
         return None
     before = simulation.state
     row = Simulation.objects.filter(pk=simulation.pk, state=before, tries=simulation.tries)
-    row.update(state=SimulationState.RUNNING, tries=F("tries") + 1, started_at=now, heard_at=now, progress=0.0)
+    row.update(state=SimulationState.RUNNING, tries=F("tries") + 1, started_at=now, heartbeat_at=now, progress=0.0)
     simulation.refresh_from_db()
     _log_simulation_event(simulation, SIMULATOR_AUTHOR, before, SimulationState.RUNNING)
     return simulation
@@ -91,7 +91,7 @@ def claim_simulation(now: datetime) -> Simulation | None:
 
 def report_progress(simulation: Simulation, progress: float, now: datetime) -> None:
     """Record the progress. Raises SimulationStateConflict if it was cancelled or another worker took over."""
-    if not _this_try_rows(simulation).update(progress=progress, heard_at=now):
+    if not _this_try_rows(simulation).update(progress=progress, heartbeat_at=now):
         raise SimulationStateConflict(f"{simulation} was cancelled, or another worker runs it.")
     live.publish_on_commit(_simulation_topic(simulation))
 
@@ -127,7 +127,7 @@ def _end_simulation(simulation: Simulation, state: str, now: datetime, **columns
 
 
 def _log_simulation_event(simulation: Simulation, author: Author, before: str, after: str, why: str = "") -> None:
-    what = "simulation.moved" if before else "simulation.asked"
+    what = "simulation.state_changed" if before else "simulation.created"
     detail = {"simulation": simulation.public_id}
     journal.new_event(what, author, from_state=before, to_state=after, why=why, detail=detail).save()
     live.publish_on_commit(_simulation_topic(simulation))

@@ -86,7 +86,7 @@ def _set_staging_state(row: Staging, before: str, after: str, now: datetime, **c
 def _log_staging_event(row: Staging, before: str, after: str, why: str = "") -> None:
     detail = {"checkpoint": row.checkpoint, "node": row.node, "path": row.path}
     journal.new_event(
-        "staging.moved",
+        "staging.state_changed",
         STAGING_AUTHOR,
         cluster_id=row.cluster_id,
         from_state=before,

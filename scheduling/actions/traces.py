@@ -37,8 +37,8 @@ class ParsedTrace:
     name: str
     jobs: int
     span_s: float
-    bad: int
-    quoted: list[str]
+    skipped_rows: int
+    skipped_examples: list[str]
     packed: bytes
 
 
@@ -51,8 +51,8 @@ def parse_upload(trace: Trace, name: str) -> ParsedTrace:
         name=name,
         jobs=len(trace),
         span_s=float(trace.submit_s[-1] - trace.submit_s[0]),
-        bad=trace.bad_count,
-        quoted=[str(row).replace("\x00", "") for row in trace.bad[:MAX_QUOTED_ROWS]],
+        skipped_rows=trace.bad_count,
+        skipped_examples=[str(row).replace("\x00", "") for row in trace.bad[:MAX_QUOTED_ROWS]],
         packed=_compress_trace(trace),
     )
 

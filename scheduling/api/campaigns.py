@@ -169,7 +169,7 @@ CAMPAIGN_SHAPE = ResourceShape(
             "NAME@VERSION.", get=lambda r: f"{r.suite.name}@{r.suite.version}", needs=("suite__name", "suite__version")
         ),
         "checkpoints": text_list_field("Paths of the checkpoints."),
-        "weights_gb": number_field("Size of one checkpoint, in GB."),
+        "checkpoint_gb": number_field("Size of one checkpoint, in GB."),
         "nodes": integer_field(
             "Maximum number of nodes in use; null until the campaign is planned.", low=1, nullable=True
         ),
@@ -179,14 +179,14 @@ CAMPAIGN_SHAPE = ResourceShape(
         "created_at": datetime_field(),
         "started_at": datetime_field(nullable=True),
         "ended_at": datetime_field(nullable=True),
-        "standing": object_field("Progress.", get=lambda row: CAMPAIGN_PROGRESS_SHAPE.show(row.standing), needs=()),
+        "progress": object_field("Progress.", get=lambda row: CAMPAIGN_PROGRESS_SHAPE.show(row.progress), needs=()),
         "plan": object_field("The initial plan.", get=_campaign_plan, nullable=True, in_lists=False),
         "gpu_hours": number_field(
             "GPU-hours used by its trials.", get=lambda row: row.gpu_hours, needs=("pk",), in_lists=False
         ),
     },
 )
-CAMPAIGN_SHAPE.fields["standing"].schema.update(CAMPAIGN_PROGRESS_SHAPE.schema())
+CAMPAIGN_SHAPE.fields["progress"].schema.update(CAMPAIGN_PROGRESS_SHAPE.schema())
 CAMPAIGN_SHAPE.fields["plan"].schema.update(oneOf=[CAMPAIGN_PLAN_SHAPE.schema(), {"type": "null"}])
 
 CAMPAIGN_REQUEST_SHAPE = ResourceShape(
@@ -201,8 +201,8 @@ CAMPAIGN_REQUEST_SHAPE = ResourceShape(
             "Use it instead of nodes: Acme uses the fewest nodes that meet the deadline.", required=False
         ),
         "within": object_field("The deadline relative to now: seconds, or a string such as 2:00:00.", required=False),
-        "weights_gb": number_field("Size of one checkpoint, in GB. Default: 14.", required=False),
-        "again": boolean_field("Repeat evaluations that already have a result.", required=False),
+        "checkpoint_gb": number_field("Size of one checkpoint, in GB. Default: 14.", required=False),
+        "rerun": boolean_field("Repeat evaluations that already have a result.", required=False),
     },
     example={"checkpoints": ["/checkpoints/run/step-1000"], "suite": "core", "nodes": 1},
 )
@@ -328,9 +328,9 @@ class CampaignListEndpoint(ListEndpoint, ActionEndpoint):
 
 
 def add_computed_fields(rows: list[Any], names: Any) -> None:
-    progress = campaign_queries.campaign_progress(rows) if "standing" in names else {}
+    progress = campaign_queries.campaign_progress(rows) if "progress" in names else {}
     for row in rows:
-        row.standing = progress.get(row.pk, CampaignProgress())
+        row.progress = progress.get(row.pk, CampaignProgress())
         row.gpu_hours = round(campaign_queries.gpu_hours(row, clock.now()), 4) if "gpu_hours" in names else None
 
 

@@ -154,7 +154,7 @@ class _ConnectionTestVerb(ActionEndpoint):
 
     def test_response(self, connection: ConnectionSettings, row: Cluster | None = None) -> Response:
         steps = cluster_actions.run_connection_test(connection, clock.now(), row)
-        return Response({"works": connection_test.all_steps_passed(steps), "steps": [asdict(step) for step in steps]})
+        return Response({"ok": connection_test.all_steps_passed(steps), "steps": [asdict(step) for step in steps]})
 
 
 class TestClusterEndpoint(_ConnectionTestVerb):
@@ -201,7 +201,7 @@ class TestConnectionEndpoint(_ConnectionTestVerb):
 
 urlpatterns = [
     path("clusters/", ClusterListEndpoint.as_view()),
-    path("clusters/test/", TestConnectionEndpoint.as_view()),
+    path("connection-tests/", TestConnectionEndpoint.as_view()),
     path("clusters/<slug:name>/", ClusterDetailEndpoint.as_view()),
     path("clusters/<slug:name>/test/", TestClusterEndpoint.as_view()),
 ]

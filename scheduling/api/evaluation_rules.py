@@ -57,8 +57,8 @@ RULE_SHAPE = ResourceShape(
         ),
         "per_day": integer_field("Maximum number of campaigns in 24 hours.", low=1),
         "nodes": integer_field("Node limit of each campaign.", low=1, nullable=True),
-        "weights_gb": number_field("Size of one checkpoint, in GB."),
-        "is_on": boolean_field(),
+        "checkpoint_gb": number_field("Size of one checkpoint, in GB."),
+        "is_enabled": boolean_field(),
         "started": integer_field("Number of campaigns started.", low=0, observed=True),
         "looked_at": datetime_field(nullable=True, observed=True),
         "why": text_field("What the rule waits for, or what is wrong.", observed=True),
@@ -77,10 +77,10 @@ RULE_CHANGE_FIELDS = {
     "nodes": integer_field(
         "Node limit of each campaign; null: no limit.", low=1, high=100_000, required=False, nullable=True
     ),
-    "weights_gb": number_field("Size of one checkpoint, in GB. Default: 14.", required=False),
-    "is_on": boolean_field(required=False),
+    "checkpoint_gb": number_field("Size of one checkpoint, in GB. Default: 14.", required=False),
+    "is_enabled": boolean_field(required=False),
 }
-RULE_CHANGE_SHAPE = ResourceShape("EvaluationRuleChange", RULE_CHANGE_FIELDS, example={"is_on": False})
+RULE_CHANGE_SHAPE = ResourceShape("EvaluationRuleChange", RULE_CHANGE_FIELDS, example={"is_enabled": False})
 RULE_REQUEST_SHAPE = ResourceShape(
     "EvaluationRuleRequest",
     {

@@ -55,7 +55,7 @@ SIMULATION_SHAPE = ResourceShape(
         "user": text_field(get=attribute_path("user.username"), needs=("user__username",)),
         "trace": text_field(TRACE_DESCRIPTION),
         "policies": text_list_field("In the order of the runs."),
-        "asked": object_field(
+        "request": object_field(
             "The other parameters of the request.", get=lambda row: _visible_params(row.params), needs=("params",)
         ),
         "state": text_field(choices=SimulationState.values),

@@ -51,8 +51,8 @@ TRACE_FIELDS: dict[str, ShapeField] = {
     "user": text_field(get=attribute_path("user.username"), needs=("user__username",)),
     "jobs": integer_field(),
     "span_s": fraction_field("Seconds from the first submission to the last."),
-    "bad": integer_field("Number of unreadable rows, which were skipped."),
-    "quoted": text_list_field("The first unreadable rows, with their line numbers."),
+    "skipped_rows": integer_field("Number of unreadable rows, which were skipped."),
+    "skipped_examples": text_list_field("The first unreadable rows, with their line numbers."),
     "created_at": datetime_field(),
     "used_at": datetime_field("When a replay of it was last requested."),
 }

@@ -164,7 +164,7 @@ def run_shard(what: dict[str, Any], part: dict[str, Any]) -> bool:
         "ACME_START": str(part["start"]),
         "ACME_END": str(part["start"] + part["samples"]),
         "ACME_SAMPLES": str(part["samples"]),
-        "ACME_WHOLE": "1" if part["whole"] else "",
+        "ACME_ALL_SAMPLES": "1" if part["whole"] else "",
         "ACME_OUTPUT": output,
         "ACME_RESULT": result,
     }

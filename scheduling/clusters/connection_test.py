@@ -61,11 +61,11 @@ class ConnectionSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionTestStep:
-    """The result of one step. `good` is None for a skipped step; `advice` is empty if nothing is wrong."""
+    """The result of one step. `ok` is None for a skipped step; `advice` is empty if nothing is wrong."""
 
     name: str
-    good: bool | None
-    says: str
+    ok: bool | None
+    message: str
     advice: str = ""
 
 
@@ -88,23 +88,23 @@ def run_test_steps(
     steps = [_run_step("Address", lambda: _check_address(settings.address, allowed, resolve, timeout_s))]
     steps.append(_run_step("Token", lambda: _check_token_expiry(_read_token(settings, allowed), now)))
     nodes: list[BackendNode] = []
-    if all(step.good is not False for step in steps):
+    if all(step.ok is not False for step in steps):
         token = _read_token(settings, allowed)
         steps += _slurm_steps(settings, token, nodes, open_, timeout_s)
-        is_connected = steps[-1].good is not None
+        is_connected = steps[-1].ok is not None
         users = partial(_check_submit_as, settings, token, allowed, now, partial(open_, timeout_s=timeout_s))
         steps.append(
-            _run_step("Users", users) if is_connected else ConnectionTestStep(name="Users", good=None, says="Skipped.")
+            _run_step("Users", users) if is_connected else ConnectionTestStep(name="Users", ok=None, message="Skipped.")
         )
     else:
-        steps += [ConnectionTestStep(name=name, good=None, says="Skipped.") for name in ("Slurm", "Nodes", "Users")]
+        steps += [ConnectionTestStep(name=name, ok=None, message="Skipped.") for name in ("Slurm", "Nodes", "Users")]
     steps.append(_run_step("Telemetry", lambda: _telemetry(settings.metrics_address, nodes, read_, resolve)))
     steps.append(_run_step("Job logs", lambda: _logs(settings, allowed)))
     return steps
 
 
 def all_steps_passed(steps: Sequence[ConnectionTestStep]) -> bool:
-    return all(step.good is not False for step in steps)
+    return all(step.ok is not False for step in steps)
 
 
 def _path_failure(path: str, error: PathNotAllowed) -> ConnectionTestFailure:
@@ -118,11 +118,11 @@ def _run_step(
     name: str, look: Callable[[], tuple[bool | None, str] | tuple[bool | None, str, str]]
 ) -> ConnectionTestStep:
     try:
-        good, says, *advice = look()
+        ok, message, *advice = look()
     except ConnectionTestFailure as failure:
         problem, remedy = failure.args
-        return ConnectionTestStep(name=name, good=False, says=problem, advice=remedy)
-    return ConnectionTestStep(name=name, good=good, says=says, advice="".join(advice))
+        return ConnectionTestStep(name=name, ok=False, message=problem, advice=remedy)
+    return ConnectionTestStep(name=name, ok=ok, message=message, advice="".join(advice))
 
 
 # --- address
@@ -242,17 +242,17 @@ def _slurm_steps(
         backend = open_(settings.address, user=settings.api_user, token=token, timeout_s=timeout_s)
     except ValueError as error:
         yield ConnectionTestStep(
-            name="Slurm", good=False, says=str(error), advice="Use the address of slurmrestd: http://host:6820."
+            name="Slurm", ok=False, message=str(error), advice="Use the address of slurmrestd: http://host:6820."
         )
-        yield ConnectionTestStep(name="Nodes", good=None, says="Skipped.")
+        yield ConnectionTestStep(name="Nodes", ok=None, message="Skipped.")
         return
     with closing(backend):
         hello = _run_step("Slurm", lambda: _check_ping(backend))
         yield hello
-        if hello.good:
+        if hello.ok:
             yield _run_step("Nodes", lambda: _check_nodes(backend, nodes))
         else:
-            yield ConnectionTestStep(name="Nodes", good=None, says="Skipped.")
+            yield ConnectionTestStep(name="Nodes", ok=None, message="Skipped.")
 
 
 def _check_ping(backend: Backend) -> tuple[bool, str]:

@@ -136,7 +136,7 @@ def draw_node_noise(names: Sequence[str], dice: Random) -> dict[str, str]:
 def simulated_reading(name: str, now: float, broken: Iterable[tuple[str, float]], noise: str) -> NodeTelemetryWindow:
     """A node's telemetry of the last minutes; `broken` has its faults and their times. Xids stay for a while."""
     xids, ecc, nvlink, hottest, throttled = [], 0, 0, 62.0, 0.0
-    heard_at, down = now - 10.0, []
+    last_sample_at, down = now - 10.0, []
     for kind, since in broken:
         fresh = now - since < CODE_VISIBLE_S
         if fresh and (code := XIDS.get(kind)):
@@ -148,11 +148,12 @@ def simulated_reading(name: str, now: float, broken: Iterable[tuple[str, float]]
         if kind == FaultKind.SLOW:
             hottest, throttled = 89.0, 0.6
         if kind == FaultKind.DEATH:
-            heard_at = min(heard_at, since)
+            last_sample_at = min(last_sample_at, since)
     if noise.isdigit():
         xids.append(int(noise))
     hottest = {"hot": 88.5, "lying": 127.0 if now % NOISE_S < 60 else hottest}.get(noise, hottest)
     return NodeTelemetryWindow(
-        node=name, heard_at=now - 200 if noise == "gap" else heard_at, xids=tuple(xids), ecc_uncorrected=ecc,
-        nvlink_errors=nvlink + (noise == "link"), nics_down=tuple(down), hottest_c=hottest, throttled=throttled,
+        node=name, last_sample_at=now - 200 if noise == "gap" else last_sample_at, xids=tuple(xids),
+        ecc_uncorrected=ecc, nvlink_errors=nvlink + (noise == "link"), nics_down=tuple(down), hottest_c=hottest,
+        throttled=throttled,
     )  # fmt: skip

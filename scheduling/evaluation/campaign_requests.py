@@ -57,8 +57,8 @@ class CampaignSpec:
     checkpoints: tuple[str, ...]
     nodes: int | None = None
     deadline_at: datetime | None = None
-    weights_gb: float = 14.0
-    again: bool = False
+    checkpoint_gb: float = 14.0
+    rerun: bool = False
 
 
 def read_seconds(name: str, value: Any) -> float:
@@ -119,8 +119,8 @@ CAMPAIGN_READERS: dict[str, parsing.FieldReader] = {
     "checkpoints": parsing.list_reader(parsing.nonempty_reader(parsing.read_absolute_path), MAX_CHECKPOINTS),
     "nodes": parsing.integer_reader(1, 100_000),
     "deadline_at": parsing.read_timestamp,
-    "weights_gb": read_gigabytes,
-    "again": parsing.read_bool,
+    "checkpoint_gb": read_gigabytes,
+    "rerun": parsing.read_bool,
 }
 
 

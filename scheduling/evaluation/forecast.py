@@ -24,14 +24,14 @@ class CampaignWorkload:
 
     work: Sequence[tuple[str, str, int, int]]
     costs: Mapping[str, SliceCost]
-    weights_gb: float
+    checkpoint_gb: float
     most_nodes: int
     slots_per_node: int
     metric_jobs: int
 
     @property
     def phases(self) -> PhaseCosts:
-        return PhaseCosts(start=priors.phases().start, weights_gb=self.weights_gb)
+        return PhaseCosts(start=priors.phases().start, checkpoint_gb=self.checkpoint_gb)
 
     def site(self, nodes: int) -> EvaluationSite:
         scorers = max(1, self.metric_jobs // nodes)

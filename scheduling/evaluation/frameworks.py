@@ -2,8 +2,8 @@
 
 Templates are shell commands. Their parameters are environment variables, so that names of files and datasets are never
 part of the command text: $ACME_MODEL, $ACME_DATASET, $ACME_START, $ACME_END, $ACME_SAMPLES (from start to end),
-$ACME_WHOLE (1 if these are all samples of the dataset), $ACME_OUTPUT (a directory of the shard), $ACME_RESULT (the file
-for the result, an object of names and numbers), $ACME_PORT.
+$ACME_ALL_SAMPLES (1 if these are all samples of the dataset), $ACME_OUTPUT (a directory of the shard), $ACME_RESULT
+(the file for the result, an object of names and numbers), $ACME_PORT.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 # A whole dataset is requested by name only, so that groups of tasks work too: `--samples` only supports tasks
 LM_EVAL = """\
 set --
-if [ -z "$ACME_WHOLE" ]; then
+if [ -z "$ACME_ALL_SAMPLES" ]; then
   python3 -c 'import json, os; json.dump({os.environ["ACME_DATASET"]: list(range(int(os.environ["ACME_START"]),
 int(os.environ["ACME_END"])))}, open(os.environ["ACME_OUTPUT"] + "/samples.json", "w"))' || exit 1
   set -- --samples "$ACME_OUTPUT/samples.json"
@@ -30,7 +30,7 @@ newest = max(glob.glob(os.environ["ACME_OUTPUT"] + "/**/results_*.json", recursi
 said = json.load(open(newest))
 asked = int(os.environ["ACME_SAMPLES"])
 answered = sum(one["effective"] for one in said["n-samples"].values())
-if not os.environ["ACME_WHOLE"] and asked != answered:
+if not os.environ["ACME_ALL_SAMPLES"] and asked != answered:
     sys.exit(f"lm_eval processed {answered} samples instead of {asked}: a group of tasks cannot be split; list its"
              " tasks in the suite, or set parts: 1")
 scores = {}

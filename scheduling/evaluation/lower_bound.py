@@ -18,8 +18,8 @@ def lower_bound_s(
 ) -> float:
     """Return the lower bound. `costs` lists all datasets of all checkpoints, each with its maximum number of pieces."""
     rows = list(costs)
-    transfer = phases.weights_gb / site.link_gb_s
-    ready = max(phases.start, transfer) + phases.weights_gb / site.host_gb_s
+    transfer = phases.checkpoint_gb / site.link_gb_s
+    ready = max(phases.start, transfer) + phases.checkpoint_gb / site.host_gb_s
     work = sum(cost.gpu_s for _, cost in rows)
     scoring = sum(cost.score for _, cost in rows)
     whole = [(cost.gpu_s, cost.score) for pieces, cost in rows if pieces < 2]

@@ -124,7 +124,7 @@ def inference_job(
         name,
         campaign,
         environment,
-        on_node=node,
+        required_node=node,
         time_limit=trial_time_limit(parts),
         checkpoint_signal=CHECKPOINT_SIGNAL,
         **fields,
@@ -137,12 +137,12 @@ def scoring_job(name: str, campaign: str, parts: Sequence[TrialPart], environmen
 
 def staging_job(name: str, node: str, nonce: str, source: str, target: str) -> JobSpec:
     what = {"do": "stage", "nonce": nonce, "from": source, "to": target}
-    return _job_spec(name, "", {INSTRUCTIONS_VARIABLE: json.dumps(what)}, on_node=node, time_limit=COPY_LIMIT)
+    return _job_spec(name, "", {INSTRUCTIONS_VARIABLE: json.dumps(what)}, required_node=node, time_limit=COPY_LIMIT)
 
 
 def removal_job(name: str, node: str, nonce: str, target: str) -> JobSpec:
     what = {"do": "remove", "nonce": nonce, "to": target}
-    return _job_spec(name, "", {INSTRUCTIONS_VARIABLE: json.dumps(what)}, on_node=node, time_limit=REMOVAL_LIMIT)
+    return _job_spec(name, "", {INSTRUCTIONS_VARIABLE: json.dumps(what)}, required_node=node, time_limit=REMOVAL_LIMIT)
 
 
 def _job_spec(name: str, campaign: str, environment: Mapping[str, str], **fields: Any) -> JobSpec:

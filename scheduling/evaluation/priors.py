@@ -39,7 +39,7 @@ class ShardMeasurement:
 
     dataset: str
     gpu_model: str
-    weights_gb: float
+    checkpoint_gb: float
     samples: int
     infer_s: float | None = None
     score_s: float | None = None
@@ -54,12 +54,12 @@ def expected_costs(
     described_datasets: Iterable[DatasetDescription],
     measurements: Iterable[ShardMeasurement],
     gpu_model: str,
-    weights_gb: float,
+    checkpoint_gb: float,
 ) -> dict[str, SliceCost]:
     """Return the cost of all samples by dataset name."""
     described = list(described_datasets)
-    rates = _measured_rates(measurements, gpu_model, weights_gb)
-    guesses = {dataset.name: guess(dataset, weights_gb) for dataset in described}
+    rates = _measured_rates(measurements, gpu_model, checkpoint_gb)
+    guesses = {dataset.name: guess(dataset, checkpoint_gb) for dataset in described}
     off_infer = _guess_correction(
         [
             (rates[dataset.name][0], guesses[dataset.name].infer / dataset.samples)
@@ -84,10 +84,10 @@ def _expected_cost(
     )
 
 
-def guess(dataset: DatasetDescription, weights_gb: float) -> SliceCost:
+def guess(dataset: DatasetDescription, checkpoint_gb: float) -> SliceCost:
     """Estimate the cost without measurements: from the suite, from the table of known datasets, or by a default."""
     table = {dataset.name: dataset for dataset in datasets()}
-    size = weights_gb / phases().weights_gb
+    size = checkpoint_gb / phases().checkpoint_gb
     if dataset.name in table:
         cost = phases().cost(table[dataset.name], dataset.samples)
         plain = SliceCost(prepare=0.0, infer=cost.gpu_s * size, score=cost.score)
@@ -103,7 +103,7 @@ def guess(dataset: DatasetDescription, weights_gb: float) -> SliceCost:
 
 
 def _measured_rates(
-    measurements: Iterable[ShardMeasurement], gpu_model: str, weights_gb: float
+    measurements: Iterable[ShardMeasurement], gpu_model: str, checkpoint_gb: float
 ) -> Mapping[str, tuple[float | None, float | None]]:
     """Return seconds per sample of inference and metric by dataset. The metric depends on neither GPU nor model."""
     infer: dict[str, list[float]] = defaultdict(list)
@@ -115,7 +115,7 @@ def _measured_rates(
             and len(infer[measurement.dataset]) < MAX_MEASUREMENTS
         ):
             infer[measurement.dataset].append(
-                measurement.infer_s / measurement.samples * weights_gb / measurement.weights_gb
+                measurement.infer_s / measurement.samples * checkpoint_gb / measurement.checkpoint_gb
             )
         if measurement.score_s is not None and len(score[measurement.dataset]) < MAX_MEASUREMENTS:
             score[measurement.dataset].append(measurement.score_s / measurement.samples)

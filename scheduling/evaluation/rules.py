@@ -40,8 +40,8 @@ class RuleSpec:
     interval: timedelta = timedelta(0)
     per_day: int = 24
     nodes: int | None = None
-    weights_gb: float = 14.0
-    is_on: bool = True
+    checkpoint_gb: float = 14.0
+    is_enabled: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +131,8 @@ RULE_READERS: dict[str, parsing.FieldReader] = {
     "interval": _read_interval,
     "per_day": parsing.integer_reader(1, MAX_CAMPAIGNS_PER_DAY),
     "nodes": parsing.integer_reader(1, 100_000),
-    "weights_gb": read_gigabytes,
-    "is_on": parsing.read_bool,
+    "checkpoint_gb": read_gigabytes,
+    "is_enabled": parsing.read_bool,
 }
 
 
@@ -157,5 +157,5 @@ def parse_rule_changes(request: Mapping[str, Any]) -> dict[str, Any]:
     if "nodes" in request:
         values.setdefault("nodes", None)  # null removes the limit
     if not values:
-        raise InvalidField("is_on", "or another field to change is required")
+        raise InvalidField("is_enabled", "or another field to change is required")
     return values

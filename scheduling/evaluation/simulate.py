@@ -197,7 +197,7 @@ class EvaluationSimulator:
 
     def _load_from_host(self, gpu: _SimulatedGpu, now: float) -> None:
         self._schedule_event(
-            now + self._phases.weights_gb / self._site.host_gb_s, lambda then: self._finish_loading(gpu, then)
+            now + self._phases.checkpoint_gb / self._site.host_gb_s, lambda then: self._finish_loading(gpu, then)
         )
 
     def _finish_loading(self, gpu: _SimulatedGpu, now: float) -> None:
@@ -243,7 +243,7 @@ class EvaluationSimulator:
 
     def _start_transfer(self, node: int, what: tuple[int, int] | _SimulatedGpu, now: float) -> None:
         self._flows.append(what)
-        self._links[node].start_flow(now, self._phases.weights_gb, len(self._flows) - 1)
+        self._links[node].start_flow(now, self._phases.checkpoint_gb, len(self._flows) - 1)
         self._busy.add(node)
 
     def _finish_transfer(self, link: int, now: float) -> None:

@@ -74,7 +74,7 @@ class PhaseCosts:
     """Seconds per unit of work for one model on one type of GPU."""
 
     start: float
-    weights_gb: float = 14.0  # 7B parameters of two bytes
+    checkpoint_gb: float = 14.0  # 7B parameters of two bytes
     open: float = 1.0  # find the files and templates of a dataset, per slice
     prepare_sample: float = 0.005  # fill in and tokenise the prompt
     prompt_token: float = 0.00012  # 2 x 7e9 operations at 38% of an A100's 312 TFLOP/s
@@ -89,7 +89,7 @@ class PhaseCosts:
         """
         bare = cls(start=0.0)
         human = next(dataset for dataset in datasets() if dataset.name == "humaneval")
-        loading = bare.weights_gb * sharing / (site or EvaluationSite(nodes=1)).link_gb_s
+        loading = bare.checkpoint_gb * sharing / (site or EvaluationSite(nodes=1)).link_gb_s
         prompts = human.samples * human.prompt_tokens * bare.prompt_token
         return cls(
             start=LOAD_AND_PREPARE_S - loading - bare.open - human.samples * bare.prepare_sample,

@@ -113,7 +113,7 @@ def _start_planned(campaign: Campaign, now: datetime) -> None:
     ahead = CampaignWorkload(
         work=work,
         costs=campaign_board.campaign_costs(campaign, datasets, campaign_board.most_common_gpu_model(campaign.cluster)),
-        weights_gb=campaign.weights_gb,
+        checkpoint_gb=campaign.checkpoint_gb,
         most_nodes=Node.objects.filter(cluster=campaign.cluster, gpus__gte=campaign.suite.gpus).count(),
         slots_per_node=campaign_board.slots_per_node(campaign),
         metric_jobs=campaign.suite.metric_jobs,
@@ -138,7 +138,7 @@ def _follow_trial(campaign: Campaign, trial: Trial, now: datetime) -> None:
         _cancel_job(job, "The campaign has ended.")
     elif job.state == State.PENDING:
         _check_waiting_trial(campaign, trial, now)
-    elif ended or trial.heard_at is None or now - trial.heard_at >= LOG_READ_INTERVAL:
+    elif ended or trial.log_read_at is None or now - trial.log_read_at >= LOG_READ_INTERVAL:
         try:
             output = read_job_output(job, trial.nonce, FINAL_LOG_TAIL_BYTES if ended else RUNNING_LOG_TAIL_BYTES)
         except StorageUnresponsive:
@@ -167,7 +167,7 @@ def _discard_missing_copy(trial: Trial, output: JobOutput, now: datetime) -> boo
     copies = Staging.objects.filter(
         cluster=campaign.cluster_id,
         team=campaign.team_id,
-        node=trial.job.on_node,
+        node=trial.job.required_node,
         checkpoint=trial.checkpoint,
         state=StagingState.READY,
     )
@@ -200,13 +200,13 @@ def _check_waiting_trial(campaign: Campaign, trial: Trial, now: datetime) -> Non
         why = job.why
         _cancel_job(job, "The campaign retries these shards with another job.")
         verbs.end_trial(campaign, trial, blame=True, why=why, now=now)
-    elif job.on_node and now - job.submitted_at > MAX_TRIAL_WAIT and not _may_start(job):
-        _cancel_job(job, f"{job.on_node} has no free resources any more; the shards are assigned again.")
+    elif job.required_node and now - job.submitted_at > MAX_TRIAL_WAIT and not _may_start(job):
+        _cancel_job(job, f"{job.required_node} has no free resources any more; the shards are assigned again.")
 
 
 def _may_start(job: Job) -> bool:
-    node = Node.objects.filter(cluster=job.cluster_id, name=job.on_node).first()
-    if node is None or not node.takes_work:
+    node = Node.objects.filter(cluster=job.cluster_id, name=job.required_node).first()
+    if node is None or not node.is_schedulable:
         return False
     held = node.allocations.filter(released_at=None, gpu__isnull=False).count()
     return node.gpus - held - len(node.foreign_gpus) >= job.gpus_per_node

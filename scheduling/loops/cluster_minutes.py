@@ -17,7 +17,7 @@ from django.db.models import F, Sum
 
 from jobs.actions.retention import delete_all
 from jobs.core.telemetry_math import interval_start
-from jobs.models import MINUTE_RETENTION, Job, Minute, Resolution
+from jobs.models import MINUTE_RETENTION, ClusterMinute, Job, Resolution
 from jobs.queries.cluster_summary import ClusterSummary, cluster_summaries
 
 ONE_MINUTE = timedelta(minutes=1)
@@ -34,30 +34,30 @@ SELECT n.cluster_id, avg(util) FROM (
 def record_minutes_once(now: datetime) -> int:
     """Return the number of rows written."""
     at = interval_start(now, 60)
-    there = set(Minute.objects.filter(at=at).values_list("cluster", flat=True))
+    there = set(ClusterMinute.objects.filter(at=at).values_list("cluster", flat=True))
     summaries = [summary for summary in cluster_summaries(now) if summary.cluster.pk not in there]
     if not summaries:
         return 0
-    busy, requested = _gpu_utilisation(now), _waiting_gpus()
+    utilization, requested = _gpu_utilisation(now), _waiting_gpus()
     rows = [
-        _minute_row(summary, at, busy.get(summary.cluster.pk), requested.get(summary.cluster.pk, 0))
+        _minute_row(summary, at, utilization.get(summary.cluster.pk), requested.get(summary.cluster.pk, 0))
         for summary in summaries
     ]
-    Minute.objects.bulk_create(rows, ignore_conflicts=True)
+    ClusterMinute.objects.bulk_create(rows, ignore_conflicts=True)
     return len(rows)
 
 
-def _minute_row(summary: ClusterSummary, at: datetime, busy: float | None, requested: int) -> Minute:
-    return Minute(
+def _minute_row(summary: ClusterSummary, at: datetime, utilization: float | None, requested: int) -> ClusterMinute:
+    return ClusterMinute(
         cluster=summary.cluster,
         at=at,
         gpus=summary.capacity.total,
-        held=summary.capacity.allocated,
+        allocated=summary.capacity.allocated,
         closed=summary.capacity.drained + summary.capacity.down,
-        busy=busy,
+        utilization=utilization,
         running=summary.running,
         waiting=summary.waiting,
-        wanted=requested,
+        requested=requested,
     )
 
 
@@ -73,4 +73,4 @@ def _waiting_gpus() -> dict[int, int]:
 
 
 def delete_old_minutes(now: datetime) -> int:
-    return delete_all(Minute.objects.filter(at__lt=now - MINUTE_RETENTION))
+    return delete_all(ClusterMinute.objects.filter(at__lt=now - MINUTE_RETENTION))

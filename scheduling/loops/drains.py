@@ -27,7 +27,7 @@ def evict_from_drained_nodes_once(cluster: Cluster, now: datetime) -> int:
     if cluster.mode != ClusterMode.DRIVE:
         return 0
     evicted = 0
-    for node in Node.objects.filter(cluster=cluster, drain_asked=True).exclude(drain_mode=DrainMode.FINISH):
+    for node in Node.objects.filter(cluster=cluster, drain_requested=True).exclude(drain_mode=DrainMode.FINISH):
         for attempt in _attempts_to_evict(node):
             with skip_row_on_error(attempt):
                 evicted += evict(attempt, node)
@@ -36,7 +36,7 @@ def evict_from_drained_nodes_once(cluster: Cluster, now: datetime) -> int:
 
 def _attempts_to_evict(node: Node) -> list[Attempt]:
     here = Q(allocations__node=node, allocations__released_at__isnull=True, ended_at__isnull=True)
-    staying = Attempt.objects.filter(here, stop_as="", job__foreign_id="")
+    staying = Attempt.objects.filter(here, stop_state="", job__foreign_id="")
     if node.drain_mode == DrainMode.CHECKPOINT:
         staying = staying.filter(saved_at__gt=node.reason_at)
     return list(staying.distinct().select_related("job__cluster").order_by("id"))
@@ -45,7 +45,7 @@ def _attempts_to_evict(node: Node) -> list[Attempt]:
 @transaction.atomic
 def evict(attempt: Attempt, node: Node) -> bool:
     """Evict the attempt, unless the node was resumed or drained differently since it was read."""
-    same = Node.objects.filter(pk=node.pk, drain_asked=True, drain_mode=node.drain_mode, reason_at=node.reason_at)
+    same = Node.objects.filter(pk=node.pk, drain_requested=True, drain_mode=node.drain_mode, reason_at=node.reason_at)
     if not same.select_for_update(no_key=True).exists():
         return False
     why = f"{node} is drained by {node.reason_by}: {node.reason.removeprefix(f'{node.reason_by}: ')}"

@@ -35,7 +35,7 @@ from jobs.models.permissions import Caller
 from scheduling.actions import evaluation_rules as verbs
 from scheduling.actions.campaigns import CampaignStateConflict
 from scheduling.evaluation.rules import ONE_DAY, FoundCheckpoint, RuleHistory, RuleSpec, due_checkpoints
-from scheduling.models import Campaign, EvaluationRule, RuleSighting
+from scheduling.models import Campaign, EvaluationRule, ProcessedCheckpoint
 from scheduling.queries import campaigns as campaign_queries
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ def check_rule(rule: EvaluationRule, now: datetime) -> bool:
 
 def _storable_checkpoints(there: list[FoundCheckpoint]) -> tuple[list[FoundCheckpoint], str]:
     """Return the checkpoints whose path fits into the database, and a sentence about the others."""
-    most = RuleSighting._meta.get_field("path").max_length or 0
+    most = ProcessedCheckpoint._meta.get_field("path").max_length or 0
     fitting = [checkpoint for checkpoint in there if len(checkpoint.path) <= most]
     long = len(there) - len(fitting)
     return fitting, f"{format_count(long, 'checkpoint')} skipped: path longer than {most} characters." if long else ""
@@ -116,11 +116,11 @@ def _checkpoints_after_rule(
 
 
 def _due_rules(now: datetime) -> QuerySet[EvaluationRule]:
-    return EvaluationRule.objects.filter(Q(looked_at=None) | Q(looked_at__lte=now - CHECK_INTERVAL), is_on=True)
+    return EvaluationRule.objects.filter(Q(looked_at=None) | Q(looked_at__lte=now - CHECK_INTERVAL), is_enabled=True)
 
 
 def rule_spec(rule: EvaluationRule) -> RuleSpec:
-    names = ("directory", "suite", "pattern", "which", "interval", "per_day", "nodes", "weights_gb", "is_on")
+    names = ("directory", "suite", "pattern", "which", "interval", "per_day", "nodes", "checkpoint_gb", "is_enabled")
     return RuleSpec(**{name: getattr(rule, name) for name in names})
 
 
@@ -137,7 +137,7 @@ def _rule_history(rule: EvaluationRule, there: list[FoundCheckpoint], now: datet
     campaigns = Campaign.objects.filter(rule=rule)
     last = campaigns.order_by("-id").values_list("created_at", flat=True).first()
     return RuleHistory(
-        seen=frozenset(RuleSighting.objects.filter(rule=rule, path__in=paths).values_list("path", flat=True)),
+        seen=frozenset(ProcessedCheckpoint.objects.filter(rule=rule, path__in=paths).values_list("path", flat=True)),
         last_at=last,
         today=campaigns.filter(created_at__gt=now - ONE_DAY).count(),
     )

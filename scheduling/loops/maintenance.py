@@ -40,7 +40,7 @@ def apply_maintenances_once(cluster: Cluster, now: datetime) -> int:
 
 def _drain_window_nodes(window: Maintenance, now: datetime) -> int:
     moved = 0
-    for node in window.affected_nodes().filter(drain_asked=False)[:NODES_PER_TURN]:
+    for node in window.affected_nodes().filter(drain_requested=False)[:NODES_PER_TURN]:
         with skip_row_on_error(node):
             moved += actions.close_node_for_maintenance(window, node, now)
     return moved

@@ -18,7 +18,7 @@ from django.conf import settings
 
 from jobs.actions.nodes import NodeTestResult
 from jobs.core.lifecycle import FINAL_STATES, Flag, State
-from jobs.models import Deed, Installation, Node
+from jobs.models import ClusterCommand, Installation, Node
 from scheduling.backends.base import Backend, BackendJob, RequestRejected, SubmitRequest
 from scheduling.checks import node as default_check
 from scheduling.loops.observe.node_test_keys import NODE_TEST
@@ -38,13 +38,13 @@ class NodeTestJob:
     job: SubmitRequest
 
 
-def node_test_key(deed: Deed) -> str:
-    return f"{NODE_TEST}{deed.pk}.{int(deed.created_at.timestamp())}"
+def node_test_key(command: ClusterCommand) -> str:
+    return f"{NODE_TEST}{command.pk}.{int(command.created_at.timestamp())}"
 
 
-def step_node_test(deed: Deed, backend: Backend, now: datetime) -> NodeTestResult | str:
+def step_node_test(command: ClusterCommand, backend: Backend, now: datetime) -> NodeTestResult | str:
     """Run the next step of a node's test. Return its result, or its progress as text."""
-    probe = NodeTestJob(nodes=[deed.node], since=deed.created_at, why=deed.reason, job=submission(deed))
+    probe = NodeTestJob(nodes=[command.node], since=command.created_at, why=command.reason, job=submission(command))
     return advance_test_job(probe, backend, now)
 
 
@@ -81,7 +81,7 @@ def _undrain_nodes(probe: NodeTestJob, backend: Backend) -> None:
 
 def _redrain_nodes(probe: NodeTestJob, backend: Backend) -> None:
     for node in probe.nodes:
-        if node.drain_asked:  # an operator may have resumed it meanwhile
+        if node.drain_requested:  # an operator may have resumed it meanwhile
             with suppress(RequestRejected):
                 backend.drain(node.name, node.reason or probe.why)
 
@@ -98,8 +98,8 @@ def _outcome(probe: NodeTestJob, job: BackendJob) -> NodeTestResult:
     return NodeTestResult(passed=passed, why=why, exit_code=job.exit_code, log_path=probe.job.stdout)
 
 
-def submission(deed: Deed) -> SubmitRequest:
-    node, cluster, key = deed.node, deed.cluster, node_test_key(deed)
+def submission(command: ClusterCommand) -> SubmitRequest:
+    node, cluster, key = command.node, command.cluster, node_test_key(command)
     return SubmitRequest(
         key=key,
         name=f"test-{node.name}",

@@ -1,4 +1,4 @@
-"""Run pair tests of nodes. Each pair (a TestWorld) is one job on the cluster.
+"""Run pair tests of nodes. Each pair (a PairTestJob) is one job on the cluster.
 
 Eligible rows     Open tests of the cluster, the oldest first, with the unfinished test jobs of their current round;
                   the waves of round two run one after the other. A test whose decision was undone is aborted.
@@ -25,7 +25,7 @@ from scheduling.actions import node_tests as node_test_actions
 from scheduling.backends.base import Backend, SubmitRequest
 from scheduling.checks import world as program
 from scheduling.loops import node_tests
-from scheduling.models import NodeTest, TestWorld
+from scheduling.models import NodeTest, PairTestJob
 
 MAX_TESTS_PER_TURN = 64
 FIRST_PORT, PORT_COUNT = 20_000, 12_000  # below the ephemeral ports of the system
@@ -44,24 +44,24 @@ def advance_pair_tests_once(cluster: Cluster, backend: Backend, now: datetime) -
 
 
 def _advance_pair_test(test: NodeTest, backend: Backend, now: datetime) -> bool:
-    if test.decision and test.decision.course in (DecisionState.UNDONE, DecisionState.WITHDRAWN):
+    if test.decision and test.decision.state in (DecisionState.UNDONE, DecisionState.WITHDRAWN):
         for world in _current_wave(test):
             if (seen := backend.find(world.key)) and seen.state not in FINAL_STATES:
                 backend.cancel(seen.backend_id)
-        node_test_actions.abort_node_test(test, f"the decision was {test.decision.course}", now)
+        node_test_actions.abort_node_test(test, f"the decision was {test.decision.state}", now)
         return True
     for world in _current_wave(test):
         _advance_pair_job(test, world, backend, now)
     return node_test_actions.advance_node_test(test, now).ended_at is not None
 
 
-def _current_wave(test: NodeTest) -> list[TestWorld]:
+def _current_wave(test: NodeTest) -> list[PairTestJob]:
     """Return the unfinished test jobs of the current wave."""
-    open_ = list(test.worlds.filter(ended_at=None))
+    open_ = list(test.pair_tests.filter(ended_at=None))
     return [world for world in open_ if (world.round, world.wave) == (open_[0].round, open_[0].wave)]
 
 
-def _advance_pair_job(test: NodeTest, world: TestWorld, backend: Backend, now: datetime) -> None:
+def _advance_pair_job(test: NodeTest, world: PairTestJob, backend: Backend, now: datetime) -> None:
     nodes = list(Node.objects.filter(cluster=test.cluster_id, name__in=world.nodes).order_by("name"))
     probe = node_tests.NodeTestJob(
         nodes=nodes, since=world.created_at, why=str(test), job=submission(test, world, nodes)
@@ -71,7 +71,7 @@ def _advance_pair_job(test: NodeTest, world: TestWorld, backend: Backend, now: d
         node_test_actions.record_test_job_result(world, result.passed if result.ran else None, result.why, now)
 
 
-def submission(test: NodeTest, world: TestWorld, nodes: list[Node]) -> SubmitRequest:
+def submission(test: NodeTest, world: PairTestJob, nodes: list[Node]) -> SubmitRequest:
     cluster = test.cluster
     return SubmitRequest(
         key=world.key,

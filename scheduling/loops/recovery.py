@@ -2,8 +2,8 @@
 
 Eligible rows     Diagnoses of the last hour with an incident and without a decision, or whose decision was withdrawn in
                   that hour because a user named another cause; the oldest first. Diagnoses of hangs only after their
-                  stack dumps have arrived or timed out. Lasting, severe signs that name a node and have no decision.
-                  Decisions approved by a mode or a user whose next step is due. Expired proposals.
+                  stack dumps have arrived or timed out. Lasting, severe anomalies that name a node and have no
+                  decision. Decisions approved by a mode or a user whose next step is due. Expired proposals.
 What a turn does  Decides (a pure function, no transaction) and writes each decision with its inputs. Makes the next
                   step of each due decision: drain the named nodes, test the suspected ones, restart the job.
 Failure story     There is one active decision per failed attempt and one row per step, written in the transaction of
@@ -32,7 +32,7 @@ from failures.actions import recovery_inputs
 from failures.actions.decisions import INCIDENT_REASON_PREFIX, RECOVERY_AUTHOR
 from failures.actions.incidents import FailureStateConflict
 from failures.detection.findings import Severity
-from failures.models import Decision, DecisionState, Diagnosis, Sign, StackDump, Step
+from failures.models import Anomaly, Decision, DecisionState, Diagnosis, RecoveryStep, StackDump
 from failures.models.decision import OPEN_STATES
 from failures.recovery import decide
 from failures.recovery.remedies import AutomationMode, RecoveryAction
@@ -63,8 +63,8 @@ TEST_CLEARED_CAUSES = frozenset({"NodeFailure", "SlurmNodeFail", "NetworkError",
 
 def decide_and_recover_once(now: datetime) -> int:
     """Return how many decisions were made or advanced."""
-    done = _decide_diagnoses(now) + _decide_signs(now)
-    due = Decision.objects.due(now).select_related("attempt__job__cluster", "cluster", "sign").order_by("due_at")
+    done = _decide_diagnoses(now) + _decide_anomalies(now)
+    due = Decision.objects.due(now).select_related("attempt__job__cluster", "cluster", "anomaly").order_by("due_at")
     for decision in due[:MAX_DECISIONS_PER_TURN]:
         done += _carry_out_isolated(decision, now)
     done += decision_actions.expire_proposals(now)
@@ -86,35 +86,35 @@ def _decide_diagnoses(now: datetime) -> int:
 
 def _undecided_diagnoses(now: datetime) -> QuerySet[Diagnosis]:
     decisions = Decision.objects.filter(diagnosis=OuterRef("pk"))
-    withdrawn = Exists(decisions.filter(course=DecisionState.WITHDRAWN))
+    withdrawn = Exists(decisions.filter(state=DecisionState.WITHDRAWN))
     lately = Q(failed_at__gte=now - DECISION_WINDOW) | Q(withdrawn, reviewed_at__gte=now - DECISION_WINDOW)
-    rows = Diagnosis.objects.judged().filter(lately, ~Exists(decisions.standing()), incident__isnull=False)
+    rows = Diagnosis.objects.judged().filter(lately, ~Exists(decisions.not_withdrawn()), incident__isnull=False)
     driven = rows.filter(cluster__mode=ClusterMode.DRIVE, attempt__job__foreign_id="")
     with_stacks = driven.exclude(Exists(StackDump.objects.within_deadline(now).filter(attempt=OuterRef("attempt"))))
     selected = with_stacks.select_related("attempt__job__team", "attempt__job__cluster").defer("bundle")
     return selected.order_by("failed_at")
 
 
-def _decide_signs(now: datetime) -> int:
-    rows = Sign.objects.not_ended().filter(severity=Severity.BAD, incident__isnull=False, decision=None)
-    named = rows.filter(node__isnull=False, node__drain_asked=False, cluster__mode=ClusterMode.DRIVE)
+def _decide_anomalies(now: datetime) -> int:
+    rows = Anomaly.objects.not_ended().filter(severity=Severity.BAD, incident__isnull=False, decision=None)
+    named = rows.filter(node__isnull=False, node__drain_requested=False, cluster__mode=ClusterMode.DRIVE)
     selected = named.select_related("node", "attempt__job__team", "attempt__job__cluster").order_by("since")
     return sum(_decide_row(row, now) for row in selected[:MAX_DECISIONS_PER_TURN] if not _has_open_decision(row))
 
 
-def _has_open_decision(sign: Sign) -> bool:
-    """Whether another failure or sign has already led to a decision about the same attempt or node."""
-    open_ = Decision.objects.filter(cluster=sign.cluster_id, course__in=OPEN_STATES)
-    of_attempt = sign.attempt is not None and open_.filter(attempt=sign.attempt_id).exists()
-    return of_attempt or open_.filter(drain__contains=[sign.node.name] if sign.node else []).exists()
+def _has_open_decision(anomaly: Anomaly) -> bool:
+    """Whether another failure or anomaly has already led to a decision about the same attempt or node."""
+    open_ = Decision.objects.filter(cluster=anomaly.cluster_id, state__in=OPEN_STATES)
+    of_attempt = anomaly.attempt is not None and open_.filter(attempt=anomaly.attempt_id).exists()
+    return of_attempt or open_.filter(drain__contains=[anomaly.node.name] if anomaly.node else []).exists()
 
 
-def _decide_row(row: Diagnosis | Sign, now: datetime) -> bool:
+def _decide_row(row: Diagnosis | Anomaly, now: datetime) -> bool:
     try:
         inputs = (
             recovery_inputs.inputs_of_diagnosis(row, now)
             if isinstance(row, Diagnosis)
-            else recovery_inputs.inputs_of_sign(row, now)
+            else recovery_inputs.inputs_of_anomaly(row, now)
         )
         decision = decide(inputs.facts, inputs.history, inputs.policy, now)
         if row.attempt is not None:
@@ -166,7 +166,7 @@ def carry_out_decision(decision: Decision, now: datetime) -> bool:
     attempt = decision.attempt
     if attempt is not None and attempt.ended_at is None:
         return _end_attempt(attempt, decision, now)
-    if attempt is not None and decision.sign_id and attempt.stop_as != State.FAILED:
+    if attempt is not None and decision.anomaly_id and attempt.stop_state != State.FAILED:
         return decision_actions.finish_decision(
             decision, DecisionState.DONE, "The attempt ended by itself before.", now
         )
@@ -183,9 +183,9 @@ def carry_out_decision(decision: Decision, now: datetime) -> bool:
         return False
     if test is not None and test.faulty:
         decision_actions.add_faulty_nodes(decision, test.faulty)
-    course, job = _act_on_job(decision, now) if attempt is not None else (DecisionState.DONE, "")
+    state, job = _act_on_job(decision, now) if attempt is not None else (DecisionState.DONE, "")
     outcome = " ".join(text for text in (test.sentence if test else "", job) if text)
-    return decision_actions.finish_decision(decision, course, outcome, now)
+    return decision_actions.finish_decision(decision, state, outcome, now)
 
 
 def _jobs_on_drained_nodes(decision: Decision) -> int:
@@ -215,24 +215,24 @@ def _start_or_get_test(decision: Decision, now: datetime) -> NodeTest | None:
             decision=decision,
             reopen=_nodes_cleared_by_test(decision),
         )
-        if not decision.steps.filter(kind=Step.Kind.TESTED).exists():
+        if not decision.steps.filter(kind=RecoveryStep.Kind.TESTED).exists():
             nodes = ", ".join([*test.nodes, *test.partners])
             text = f"Pair test of {nodes}." if nodes else "Pair test skipped: no node can be tested."
-            decision_actions.record_step(decision, Step.Kind.TESTED, text)
+            decision_actions.record_step(decision, RecoveryStep.Kind.TESTED, text)
             transaction.on_commit(lambda: request_turn(decision.cluster_id))
-        return node_test_actions.advance_node_test(test, now) if not test.worlds.exists() else test
+        return node_test_actions.advance_node_test(test, now) if not test.pair_tests.exists() else test
 
 
 def _end_attempt(attempt: Attempt, decision: Decision, now: datetime) -> bool:
     """End the running attempt before the other steps. The cluster decides when it has ended."""
-    if not attempt.stop_as:
+    if not attempt.stop_state:
         with transaction.atomic():
             decision_actions.require_claim(decision)
             why = f"{decision.facts['cause']}: {decision.why}."
-            stop.stop_for_recovery(attempt, author=RECOVERY_AUTHOR, why=why, saves=decision.sign_id is not None)
+            stop.stop_for_recovery(attempt, author=RECOVERY_AUTHOR, why=why, saves=decision.anomaly_id is not None)
         request_turn(decision.cluster_id)
-    elif attempt.stop_as != State.FAILED:
-        outcome = f"The attempt is already being ended: {attempt.stop_why}"
+    elif attempt.stop_state != State.FAILED:
+        outcome = f"The attempt is already being ended: {attempt.stop_reason}"
         return decision_actions.finish_decision(decision, DecisionState.DONE, outcome, now)
     decision_actions.wait_until(decision, now + STEP_RETRY_INTERVAL, "The attempt is being ended.")
     return False
@@ -242,7 +242,7 @@ def _end_attempt(attempt: Attempt, decision: Decision, now: datetime) -> bool:
 def _drain_decision_node(decision: Decision, node: Node, now: datetime) -> None:
     """Drain the node once. If a user resumes it afterwards, it is not drained again."""
     decision_actions.require_claim(decision)
-    if decision.steps.filter(kind=Step.Kind.DRAINED, node=node).exists():
+    if decision.steps.filter(kind=RecoveryStep.Kind.DRAINED, node=node).exists():
         return
     evidence = next(iter(decision.pro), "")
     why = f"{INCIDENT_REASON_PREFIX} {decision.incident_id}: {decision.why}. {evidence}".strip()
@@ -251,16 +251,16 @@ def _drain_decision_node(decision: Decision, node: Node, now: datetime) -> None:
     except NodeError as error:
         log.info("%s was not drained: %s", node, error)
         return
-    decision_actions.record_step(decision, Step.Kind.DRAINED, why, node)
+    decision_actions.record_step(decision, RecoveryStep.Kind.DRAINED, why, node)
 
 
 @transaction.atomic
 def _act_on_job(decision: Decision, now: datetime) -> tuple[str, str]:
     """Restart the job, or end its wait for recovery. The action and its step are one transaction."""
     decision_actions.require_claim(decision)
-    if decision.steps.filter(kind=Step.Kind.RESTARTED).exists():
+    if decision.steps.filter(kind=RecoveryStep.Kind.RESTARTED).exists():
         return DecisionState.DONE, decision.outcome
-    if ended := decision.steps.filter(kind=Step.Kind.ENDED).first():
+    if ended := decision.steps.filter(kind=RecoveryStep.Kind.ENDED).first():
         return (DecisionState.FAILED, ended.words) if decision.restarts else (DecisionState.DONE, decision.outcome)
     try:
         with transaction.atomic():
@@ -276,7 +276,7 @@ def _give_job_back(decision: Decision, why: str) -> tuple[str, str]:
     try:
         with transaction.atomic():
             decision_actions.decline_job_recovery(decision, RECOVERY_AUTHOR, why)
-            decision_actions.record_step(decision, Step.Kind.ENDED, outcome)
+            decision_actions.record_step(decision, RecoveryStep.Kind.ENDED, outcome)
     except JobError:
         return DecisionState.DONE, why
     return DecisionState.FAILED, outcome
@@ -294,7 +294,7 @@ def _restart(decision: Decision, now: datetime) -> str:
         asks=decision_actions.changed_job_fields(decision),
     )
     decision_actions.distrust_newer_checkpoints(decision)
-    decision_actions.record_step(decision, Step.Kind.RESTARTED, summary)
+    decision_actions.record_step(decision, RecoveryStep.Kind.RESTARTED, summary)
     transaction.on_commit(lambda: request_turn(decision.cluster_id))
     return "The job is back in the queue" + (f"; it starts at {begin_at:%H:%M:%S} UTC or later." if begin_at else ".")
 
@@ -308,5 +308,5 @@ def resume_point(decision: Decision) -> dict[str, Any]:
 
 def _give_back_as_decided(decision: Decision) -> str:
     decision_actions.decline_job_recovery(decision, RECOVERY_AUTHOR)
-    decision_actions.record_step(decision, Step.Kind.ENDED, decision.why)
+    decision_actions.record_step(decision, RecoveryStep.Kind.ENDED, decision.why)
     return "The job was not restarted; its owner is notified."

@@ -12,14 +12,14 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from jobs.actions.wake import request_turn
-from jobs.models import Cluster, ClusterMode, Deed
+from jobs.models import Cluster, ClusterCommand, ClusterMode
 
 COMMAND_OVERDUE_AFTER = timedelta(minutes=2)  # twice the claim time of a command
 
 
 def request_overdue_turns(now: datetime) -> int:
     """Return for how many clusters a turn was requested."""
-    late = Deed.objects.due(now - COMMAND_OVERDUE_AFTER).filter(cluster__mode=ClusterMode.DRIVE)
+    late = ClusterCommand.objects.due(now - COMMAND_OVERDUE_AFTER).filter(cluster__mode=ClusterMode.DRIVE)
     clusters = Cluster.objects.filter(pk__in=late.values("cluster")).values_list("pk", flat=True)
     for cluster_id in clusters:
         request_turn(cluster_id)

@@ -35,7 +35,9 @@ def enforce_time_limits_once(cluster: Cluster, now: datetime) -> int:
     over = Job.objects.live().filter(
         cluster=cluster, foreign_id="", started_at__lt=now - F("time_limit") - TIME_LIMIT_SLACK
     )
-    running = Attempt.objects.filter(job__in=list(over), ended_at__isnull=True, confirmed_at__isnull=False, stop_as="")
+    running = Attempt.objects.filter(
+        job__in=list(over), ended_at__isnull=True, confirmed_at__isnull=False, stop_state=""
+    )
     # The cluster's clock may be wrong, so the time since we first saw the attempt running must exceed the limit too
     seen = running.alias(since=Coalesce("seen_running_at", "confirmed_at"))
     running = seen.filter(since__lt=now - F("job__time_limit") - TIME_LIMIT_SLACK)

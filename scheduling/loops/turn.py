@@ -114,7 +114,7 @@ def run_turns(
             if not _may_call_cluster(cluster, ping, monotonic):
                 return done - 1
             run_turn_once(cluster, connect, lease, began)
-            if not Cluster.objects.filter(pk=cluster_id, wanted_at__gt=began).exists():
+            if not Cluster.objects.filter(pk=cluster_id, turn_requested_at__gt=began).exists():
                 return done
         return MAX_CONSECUTIVE_TURNS
     except LeaseLost as error:
@@ -208,7 +208,7 @@ def _record_turn_failure(cluster: Cluster, why: str) -> None:
 
 
 def _record_trouble(cluster: Cluster, trouble: str) -> None:
-    columns = {"trouble": trouble, "trouble_since": Coalesce("trouble_since", Now())}
+    columns = {"trouble": trouble, "error_since": Coalesce("error_since", Now())}
     if Cluster.objects.filter(pk=cluster.pk).exclude(trouble=trouble).update(**columns):
         log.warning("cluster %s: %s", cluster, trouble)
         live.publish_on_commit("nodes")
@@ -216,5 +216,5 @@ def _record_trouble(cluster: Cluster, trouble: str) -> None:
 
 def _clear_trouble(cluster: Cluster) -> None:
     if cluster.trouble:
-        Cluster.objects.filter(pk=cluster.pk).update(trouble="", trouble_since=None)
+        Cluster.objects.filter(pk=cluster.pk).update(trouble="", error_since=None)
         live.publish_on_commit("nodes")

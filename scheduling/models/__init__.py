@@ -17,9 +17,9 @@ from .evaluation import (
     Trial,
     TrialKind,
 )
-from .evaluation_rule import EvaluationRule, RuleSelection, RuleSighting
+from .evaluation_rule import EvaluationRule, ProcessedCheckpoint, RuleSelection
 from .lease import Lease
-from .nodetest import NodeTest, TestWorld
+from .nodetest import NodeTest, PairTestJob
 from .simulation import UNFINISHED_STATES, WORKER_SILENCE_LIMIT, Simulation, SimulationState
 from .trace import UPLOAD_PREFIX, UploadedTrace
 
@@ -43,8 +43,9 @@ __all__ = [
     "Lease",
     "NodeTest",
     "OpenCircuit",
+    "PairTestJob",
+    "ProcessedCheckpoint",
     "RuleSelection",
-    "RuleSighting",
     "Shard",
     "ShardState",
     "Simulation",
@@ -53,7 +54,6 @@ __all__ = [
     "StagingState",
     "Suite",
     "SuiteDataset",
-    "TestWorld",
     "Trial",
     "TrialKind",
     "UploadedTrace",

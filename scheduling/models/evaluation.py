@@ -104,7 +104,7 @@ class Campaign(models.Model):
     suite = models.ForeignKey(Suite, on_delete=models.PROTECT, related_name="campaigns")
     rule = models.ForeignKey("EvaluationRule", null=True, on_delete=models.SET_NULL, related_name="campaigns")
     checkpoints = ArrayField(models.CharField(max_length=500))
-    weights_gb = models.FloatField(default=14.0)
+    checkpoint_gb = models.FloatField(default=14.0)
     nodes = models.PositiveIntegerField(null=True, help_text="At most so many at once; empty: what the deadline asks.")
     deadline_at = models.DateTimeField(null=True)
     state = models.CharField(max_length=10, choices=CampaignState, default=CampaignState.PENDING)
@@ -172,7 +172,7 @@ class Trial(models.Model):
     checkpoint = models.CharField(max_length=500)
     nonce = models.CharField(max_length=32, help_text="Its own lines in its log begin with it.")
     expected_s = models.FloatField(default=0.0)
-    heard_at = models.DateTimeField(null=True)
+    log_read_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True, help_text="When its end was taken over into its shards.")
     why = models.TextField(blank=True)
 

@@ -30,8 +30,8 @@ class EvaluationRule(models.Model):
     interval = models.DurationField(default=timedelta(0), help_text="The least time between two campaigns.")
     per_day = models.PositiveIntegerField(default=24, help_text="At most so many campaigns in 24 hours.")
     nodes = models.PositiveIntegerField(null=True)
-    weights_gb = models.FloatField(default=14.0)
-    is_on = models.BooleanField(default=True)
+    checkpoint_gb = models.FloatField(default=14.0)
+    is_enabled = models.BooleanField(default=True)
     started = models.PositiveBigIntegerField(
         default=0, help_text="Campaigns; who looked before it changed starts nothing."
     )
@@ -43,19 +43,19 @@ class EvaluationRule(models.Model):
     class Meta:
         ordering = ["-id"]
         indexes = [
-            models.Index(fields=["looked_at"], name="evaluation_rule_on", condition=models.Q(is_on=True)),
+            models.Index(fields=["looked_at"], name="evaluation_rule_on", condition=models.Q(is_enabled=True)),
         ]
 
     def __str__(self) -> str:
         return f"evaluation rule {self.pk}"
 
 
-class RuleSighting(models.Model):
+class ProcessedCheckpoint(models.Model):
     """A checkpoint that a rule has processed: evaluated, skipped, or older than the rule."""
 
-    rule = models.ForeignKey(EvaluationRule, on_delete=models.CASCADE, related_name="sightings")
+    rule = models.ForeignKey(EvaluationRule, on_delete=models.CASCADE, related_name="processed_checkpoints")
     path = models.CharField(max_length=500)
-    campaign = models.ForeignKey(Campaign, null=True, on_delete=models.SET_NULL, related_name="sightings")
+    campaign = models.ForeignKey(Campaign, null=True, on_delete=models.SET_NULL, related_name="processed_checkpoints")
     seen_at = models.DateTimeField(db_default=Now())
 
     class Meta:

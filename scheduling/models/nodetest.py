@@ -42,14 +42,14 @@ class NodeTest(models.Model):
         return f"test {self.pk} of {', '.join(self.nodes)}"
 
 
-class TestWorld(models.Model):
+class PairTestJob(models.Model):
     """A test job: some nodes that run an all-gather together."""
 
     __test__ = False  # keeps pytest from collecting the class
 
-    test = models.ForeignKey(NodeTest, on_delete=models.CASCADE, related_name="worlds")
+    test = models.ForeignKey(NodeTest, on_delete=models.CASCADE, related_name="pair_tests")
     round = models.PositiveSmallIntegerField()
-    wave = models.PositiveSmallIntegerField(default=0, help_text="Of round two: nobody is in two worlds of a wave.")
+    wave = models.PositiveSmallIntegerField(default=0, help_text="Of round two: no node is in two jobs of a wave.")
     nodes = models.JSONField()
     created_at = models.DateTimeField(db_default=Now())
     ended_at = models.DateTimeField(null=True)
@@ -58,7 +58,7 @@ class TestWorld(models.Model):
 
     class Meta:
         ordering = ["round", "wave", "id"]
-        constraints = [models.UniqueConstraint(fields=["test", "round", "nodes"], name="one_world_of_a_round")]
+        constraints = [models.UniqueConstraint(fields=["test", "round", "nodes"], name="one_pair_test_per_round")]
 
     def __str__(self) -> str:
         return " + ".join(self.nodes)

@@ -33,11 +33,11 @@ class SimulationQuerySet(models.QuerySet["Simulation"]):
 
     def with_live_worker(self, now: datetime) -> Self:
         """Running simulations whose worker has reported recently."""
-        return self.filter(state=SimulationState.RUNNING, heard_at__gt=now - WORKER_SILENCE_LIMIT)
+        return self.filter(state=SimulationState.RUNNING, heartbeat_at__gt=now - WORKER_SILENCE_LIMIT)
 
     def free(self, now: datetime) -> Self:
         """Simulations without a worker: not started, or their worker is silent."""
-        silent = models.Q(state=SimulationState.RUNNING, heard_at__lte=now - WORKER_SILENCE_LIMIT)
+        silent = models.Q(state=SimulationState.RUNNING, heartbeat_at__lte=now - WORKER_SILENCE_LIMIT)
         return self.filter(models.Q(state=SimulationState.PENDING) | silent)
 
 
@@ -57,7 +57,7 @@ class Simulation(models.Model):
     error = models.TextField(blank=True)
     created_at = models.DateTimeField(db_default=Now())
     started_at = models.DateTimeField(null=True)
-    heard_at = models.DateTimeField(null=True, help_text="When its worker last said that it is at it.")
+    heartbeat_at = models.DateTimeField(null=True, help_text="When its worker last said that it is at it.")
     ended_at = models.DateTimeField(null=True)
 
     objects = SimulationQuerySet.as_manager()

@@ -60,7 +60,7 @@ def _rows(caller: Caller) -> list[Campaign]:
     rows = list(campaigns[:PAGE_SIZE])
     progress = campaign_queries.campaign_progress(rows)
     for row in rows:
-        row.standing = progress.get(row.pk, CampaignProgress())  # type: ignore[attr-defined]
+        row.progress = progress.get(row.pk, CampaignProgress())  # type: ignore[attr-defined]
         row.first = _short_path(row.checkpoints[0])  # type: ignore[attr-defined]
     return rows
 
@@ -93,7 +93,7 @@ def campaign(request: HttpRequest, public_id: str) -> HttpResponse:
     caller, now = _request_caller(request), clock.now()
     rows = campaign_queries.campaigns(caller).select_related("user", "team", "suite", "cluster")
     row = get_object_or_404(rows, public_id=public_id)
-    standing = campaign_queries.campaign_progress([row]).get(row.pk, CampaignProgress())
+    progress = campaign_queries.campaign_progress([row]).get(row.pk, CampaignProgress())
     took_s = campaign_queries.took_s(row, now)
     datasets, lines = campaign_queries.result_matrix(row)
     lanes = campaign_queries.chart(row, now)
@@ -109,8 +109,8 @@ def campaign(request: HttpRequest, public_id: str) -> HttpResponse:
         "topic": actions.campaign_topic(row),
         "is_open": row.state in OPEN_CAMPAIGN_STATES,
         "may_change": caller.may_change(row),
-        "may_retry": standing.failed and row.state != CampaignState.CANCELLED,
-        "standing": standing,
+        "may_retry": progress.failed and row.state != CampaignState.CANCELLED,
+        "progress": progress,
         "took": timedelta(seconds=round(took_s or 0)),
         "makespan": timedelta(seconds=round(row.plan["makespan_s"])) if row.plan else None,
         "bound": timedelta(seconds=round(row.plan["lower_bound_s"])) if row.plan else None,

@@ -186,7 +186,7 @@ def _render_cluster_page(
     now = clock.now()
     is_test = request.method == "POST" and request.POST.get("do") == "test"
     steps = _run_form_test(request, form, row, settings or form.connection_settings, now) if is_test else ()
-    events = Event.objects.filter(cluster=row, what__in=("cluster.added", "cluster.changed"))
+    events = Event.objects.filter(cluster=row, type__in=("cluster.added", "cluster.changed"))
     context = {
         "now": now,
         "cluster": row,

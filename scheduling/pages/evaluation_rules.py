@@ -68,8 +68,8 @@ def _create_from_form(request: HttpRequest, form: EvaluationRuleForm, places: Ca
 
 
 RULE_VERBS = {
-    "on": (lambda row, author: actions.change(row, {"is_on": True}, author=author), "was enabled."),
-    "off": (lambda row, author: actions.change(row, {"is_on": False}, author=author), "was disabled."),
+    "on": (lambda row, author: actions.change(row, {"is_enabled": True}, author=author), "was enabled."),
+    "off": (lambda row, author: actions.change(row, {"is_enabled": False}, author=author), "was disabled."),
     "remove": (lambda row, author: actions.remove(row, author=author), "was removed. Its campaigns are kept."),
 }
 

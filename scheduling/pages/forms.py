@@ -113,7 +113,7 @@ class MaintenanceForm(forms.Form):
     )
     end_at = forms.DateTimeField(label="End, UTC", widget=_time_input())
     mode = forms.ChoiceField(label="Running jobs", choices=DRAIN_MODE_CHOICES)
-    lead = forms.CharField(
+    lead_time = forms.CharField(
         label="Lead time",
         initial="1-00:00:00",
         max_length=20,
@@ -122,14 +122,14 @@ class MaintenanceForm(forms.Form):
 
     def clean_lead(self) -> timedelta:
         try:
-            lead = parse_duration(self.cleaned_data["lead"])
+            lead_time = parse_duration(self.cleaned_data["lead_time"])
         except BadNotation as error:
             raise forms.ValidationError(f"{error}.") from None
-        if lead is None:
+        if lead_time is None:
             raise forms.ValidationError(
                 "UNLIMITED is not allowed: jobs of unknown length would never start. Use a duration such as 1-00:00:00."
             )
-        return lead
+        return lead_time
 
     def maintenance_request(self, now: datetime) -> MaintenanceRequest:
         data = self.cleaned_data
@@ -317,10 +317,10 @@ class CampaignForm(forms.Form):
         max_length=40,
         help_text="A duration such as 2:00:00. Use it instead of a node limit.",
     )
-    weights_gb = forms.FloatField(
+    checkpoint_gb = forms.FloatField(
         label="Checkpoint size, GB", required=False, min_value=0.001, max_value=10**5, help_text="Default: 14."
     )
-    again = forms.BooleanField(label="Repeat existing evaluations", required=False)
+    rerun = forms.BooleanField(label="Repeat existing evaluations", required=False)
 
     def __init__(self, *args: Any, places: CallerTargets, suites: list[str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -361,7 +361,7 @@ class EvaluationRuleForm(forms.Form):
     nodes = forms.IntegerField(
         label="Node limit", required=False, min_value=1, max_value=100_000, help_text="Maximum number of nodes in use."
     )
-    weights_gb = forms.FloatField(
+    checkpoint_gb = forms.FloatField(
         label="Checkpoint size, GB", required=False, min_value=0.001, max_value=10**5, help_text="Default: 14."
     )
 

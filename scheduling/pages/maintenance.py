@@ -117,14 +117,14 @@ def _window_impact(window: Maintenance, now: datetime) -> MaintenanceImpact:
         start=window.start_at,
         end=window.end_at,
         mode=window.mode,
-        lead=window.lead,
+        lead_time=window.lead_time,
         now=now,
         whole=window.whole_cluster,
     )
 
 
 def _events(window: Maintenance) -> Any:
-    rows = Event.objects.filter(cluster=window.cluster_id, what__startswith="maintenance.")
+    rows = Event.objects.filter(cluster=window.cluster_id, type__startswith="maintenance.")
     return rows.filter(detail__maintenance=window.pk).order_by("-id")[:MAX_EVENTS]
 
 

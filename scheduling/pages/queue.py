@@ -98,7 +98,7 @@ class DrainedNode:
 
 
 def _drained_nodes(cluster: Cluster) -> list[DrainedNode]:
-    closed = Q(drain_asked=True) | Q(flags__contains=[NodeFlag.DRAIN.value])
+    closed = Q(drain_requested=True) | Q(flags__contains=[NodeFlag.DRAIN.value])
     rows = list(Node.objects.filter(closed, cluster=cluster).select_related("cluster").order_by("-reason_at", "name"))
     held = Allocation.objects.held_per_node() if rows else {}
     return [DrainedNode(node=node, held=held.get(node.pk, 0)) for node in rows]
@@ -115,7 +115,7 @@ def _policy_summary(choice: PolicyChoice) -> dict[str, Any]:
 
 
 def _changes(cluster: Cluster) -> Any:
-    return Event.objects.filter(cluster=cluster, what="policy.changed").order_by("-id")[:MAX_CHANGES_SHOWN]
+    return Event.objects.filter(cluster=cluster, type="policy.changed").order_by("-id")[:MAX_CHANGES_SHOWN]
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

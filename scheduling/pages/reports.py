@@ -34,7 +34,7 @@ MAX_USERS_SHOWN = 100
 class LinkChoice:
     name: str
     url: str
-    is_on: bool
+    is_enabled: bool
 
 
 @require_safe
@@ -48,7 +48,8 @@ def reports(request: HttpRequest) -> HttpResponse:
         ],
         "months": report_rows.months(clock.now()),
         "views": [
-            LinkChoice(name=name, url=_url(period.asked, name), is_on=name == by) for name in ledger_table.GROUPINGS
+            LinkChoice(name=name, url=_url(period.asked, name), is_enabled=name == by)
+            for name in ledger_table.GROUPINGS
         ],
         "csv_url": f"{reverse('report-csv')}?{urlencode({**period.asked, 'by': by})}",
         "export_url": f"{reverse('report-export')}?{urlencode(period.asked)}",
@@ -66,7 +67,7 @@ def _requested_period(address: PageQuery) -> tuple[Period, str]:
 
 
 def _period_choice(period: Period, by: str, params: Mapping[str, str], name: str) -> LinkChoice:
-    return LinkChoice(name=name, url=_url(params, by), is_on=period.asked == params)
+    return LinkChoice(name=name, url=_url(params, by), is_enabled=period.asked == params)
 
 
 def _url(params: Mapping[str, str], by: str) -> str:

@@ -75,7 +75,7 @@ def _priced_datasets(
         DatasetDescription(name=row.name, samples=row.samples, infer_s=row.infer_s, score_s=row.score_s)
         for row in datasets
     ]
-    return priors.expected_costs(described, measurements, gpu_model, campaign.weights_gb)
+    return priors.expected_costs(described, measurements, gpu_model, campaign.checkpoint_gb)
 
 
 def most_common_gpu_model(cluster: Cluster) -> str:
@@ -101,13 +101,13 @@ def time_to_inference_s(campaign: Campaign) -> float:
         campaign__team=campaign.team_id,
         campaign__cluster=campaign.cluster_id,
         campaign__suite__name=campaign.suite.name,
-        campaign__weights_gb=campaign.weights_gb,
+        campaign__checkpoint_gb=campaign.checkpoint_gb,
     )
     newest = list(alike.order_by("-id").values_list("pk", flat=True)[:MAX_READY_TRIALS])
     shards = Shard.objects.filter(inferred_by__in=newest, infer_s__isnull=False).order_by().values("inferred_by")
     ready = shards.annotate(ready=Min(F("inferred_at_s") - F("infer_s"))).values_list("ready", flat=True)
     times = [seconds for seconds in ready if seconds is not None and seconds > 0]
-    return median(times) if times else priors.phases().start + campaign.weights_gb / HOST_GB_S
+    return median(times) if times else priors.phases().start + campaign.checkpoint_gb / HOST_GB_S
 
 
 def _shard_measurements(campaign: Campaign) -> list[ShardMeasurement]:
@@ -117,12 +117,12 @@ def _shard_measurements(campaign: Campaign) -> list[ShardMeasurement]:
         evaluation__dataset__suite__name=campaign.suite.name,
         infer_s__isnull=False,
     )
-    columns = ("evaluation__dataset__name", "evaluation__campaign__weights_gb", "samples", "infer_s", "score_s")
+    columns = ("evaluation__dataset__name", "evaluation__campaign__checkpoint_gb", "samples", "infer_s", "score_s")
     model = most_common_gpu_model(campaign.cluster)
     there = rows.filter(evaluation__campaign__cluster=campaign.cluster_id)
     return [
         ShardMeasurement(
-            dataset=name, gpu_model=model, weights_gb=gb, samples=samples, infer_s=infer_s, score_s=score_s
+            dataset=name, gpu_model=model, checkpoint_gb=gb, samples=samples, infer_s=infer_s, score_s=score_s
         )
         for name, gb, samples, infer_s, score_s in there.order_by("-id").values_list(*columns)[:MAX_MEASURED_SHARDS]
     ]
@@ -216,7 +216,7 @@ def _copies_by_node(campaign: Campaign, now: datetime) -> Copies:
 def _checkpoint_by_node(campaign: Campaign) -> dict[str, str]:
     """Return the checkpoint of the newest trial by node."""
     rows = Trial.objects.filter(campaign=campaign, ended_at=None, kind=TrialKind.INFER).order_by("id")
-    return dict(rows.values_list("job__on_node", "checkpoint"))
+    return dict(rows.values_list("job__required_node", "checkpoint"))
 
 
 def _node_slots(campaign: Campaign, at_work: Mapping[str, str], failed: set[str]) -> list[NodeSlots]:
@@ -226,12 +226,12 @@ def _node_slots(campaign: Campaign, at_work: Mapping[str, str], failed: set[str]
     coming = _pinned_resources(cluster)
     ours = Counter(
         Trial.objects.filter(campaign=campaign, ended_at=None, kind=TrialKind.INFER).values_list(
-            "job__on_node", flat=True
+            "job__required_node", flat=True
         )
     )
     rooms = []
     for node in Node.objects.filter(cluster=cluster, gpus__gte=suite.gpus):
-        if not node.takes_work or node.name in failed:
+        if not node.is_schedulable or node.name in failed:
             continue
         on, (gpus, cpus, memory_mb) = held[node.pk], coming.get(node.name, (0, 0, 0))
         taken = len(on.gpus.union(node.foreign_gpus))
@@ -246,11 +246,13 @@ def _node_slots(campaign: Campaign, at_work: Mapping[str, str], failed: set[str]
 
 def _pinned_resources(cluster: Cluster) -> dict[str, tuple[int, int, int]]:
     """Return the GPUs, CPUs and memory by node that pending jobs pinned to the node will use."""
-    rows = Job.objects.filter(cluster=cluster, state=State.PENDING).exclude(on_node="").order_by()
+    rows = Job.objects.filter(cluster=cluster, state=State.PENDING).exclude(required_node="").order_by()
     sums = (Sum("gpus_per_node"), Sum("cpus_per_node"), Sum("memory_per_node_mb"))
     return {
         node: (gpus, cpus, mb)
-        for node, gpus, cpus, mb in rows.values("on_node")
+        for node, gpus, cpus, mb in rows.values("required_node")
         .annotate(*sums)
-        .values_list("on_node", *(f"{name}__sum" for name in ("gpus_per_node", "cpus_per_node", "memory_per_node_mb")))
+        .values_list(
+            "required_node", *(f"{name}__sum" for name in ("gpus_per_node", "cpus_per_node", "memory_per_node_mb"))
+        )
     }

@@ -22,7 +22,7 @@ from django.db.models import Max, Q
 
 from failures.actions.decisions import INCIDENT_REASON_PREFIX
 from failures.incidents.grouping import NODE_CAUSES
-from failures.models import Diagnosis, Sign
+from failures.models import Anomaly, Diagnosis
 from jobs.actions.journal import SYNC
 from jobs.actions.maintenance import MAINTENANCE
 from jobs.core.lifecycle import (
@@ -155,8 +155,8 @@ def _attempt_owner(job: Job, cluster: Cluster) -> AttemptOwner:
 
 def _attempts(jobs: Sequence[int]) -> dict[int, list[Attempt]]:
     rows_by_job: dict[int, list[Attempt]] = defaultdict(list)
-    rows = Attempt.objects.filter(job__in=jobs).select_related("pulse").order_by("job", "number")
-    for row in rows.defer("nodelist", "reason", "stop_why"):
+    rows = Attempt.objects.filter(job__in=jobs).select_related("latest_progress").order_by("job", "number")
+    for row in rows.defer("nodelist", "reason", "stop_reason"):
         rows_by_job[row.job_id].append(row)
     return rows_by_job
 
@@ -229,8 +229,8 @@ def _attempt_spells(
 def _first_step(attempt: Attempt, steps: Mapping[int, datetime]) -> datetime | None:
     """Return the time of the first step, unless the log was not read from the beginning: then the first known step is
     not the first one."""
-    pulse = getattr(attempt, "pulse", None)
-    return steps.get(attempt.pk) if pulse is None or pulse.source != ProgressSource.LATE else None
+    latest = getattr(attempt, "latest_progress", None)
+    return steps.get(attempt.pk) if latest is None or latest.source != ProgressSource.LATE else None
 
 
 def job_ettr(jobs: Sequence[int], now: datetime) -> dict[int, float | None]:
@@ -304,18 +304,18 @@ def _save_stalls(attempts: Sequence[int]) -> dict[int, list[attempt_intervals.Us
 
 def _slow_intervals(attempts: Sequence[int]) -> dict[int, list[attempt_intervals.SlowPeriod]]:
     """Return the slow periods. A lasting one ends where it was last seen."""
-    signs = Sign.objects.slow().filter(attempt__in=attempts).order_by("since")
+    anomalies = Anomaly.objects.slow().filter(attempt__in=attempts).order_by("since")
     periods: dict[int, list[attempt_intervals.SlowPeriod]] = defaultdict(list)
-    for sign in signs:
-        over = unix_microseconds(sign.ended_at or sign.seen_at)
+    for anomaly in anomalies:
+        over = unix_microseconds(anomaly.ended_at or anomaly.seen_at)
         pace = attempt_intervals.SlowPeriod(
-            start=unix_microseconds(sign.since),
+            start=unix_microseconds(anomaly.since),
             end=over,
-            observed=sign.observed,
-            expected=sign.expected,
+            observed=anomaly.observed,
+            expected=anomaly.expected,
             cause="SlowNode",
         )
-        periods[sign.attempt_id or 0].append(pace)
+        periods[anomaly.attempt_id or 0].append(pace)
     return periods
 
 
@@ -326,8 +326,8 @@ def _attempt_interval(
     saved: datetime | None,
     stalls: Sequence[attempt_intervals.UsSpan] = (),
 ) -> attempt_intervals.AttemptHistory:
-    pulse = getattr(attempt, "pulse", None)
-    hung = attempt.cause == HANG_CAUSE and pulse is not None and attempt.ended_at is not None
+    latest = getattr(attempt, "latest_progress", None)
+    hung = attempt.cause == HANG_CAUSE and latest is not None and attempt.ended_at is not None
     return attempt_intervals.AttemptHistory(
         promised=unix_microseconds(attempt.promised_at),
         confirmed=unix_microseconds(attempt.confirmed_at) if attempt.confirmed_at else None,
@@ -338,8 +338,8 @@ def _attempt_interval(
         cause=attempt.cause or attempt.state,
         after=before,
         stalls=stalls,
-        hangs=[(unix_microseconds(pulse.at), unix_microseconds(attempt.ended_at))]
-        if hung and pulse and attempt.ended_at
+        hangs=[(unix_microseconds(latest.at), unix_microseconds(attempt.ended_at))]
+        if hung and latest and attempt.ended_at
         else [],
     )
 
@@ -383,10 +383,10 @@ NodeEvent = tuple[int, str, str, str]  # when, what, to which state, why
 def _node_events(
     cluster: Cluster, nodes: Sequence[Node], since: datetime, until: datetime
 ) -> dict[int, list[NodeEvent]]:
-    rows: Any = Event.objects.filter(node__in=[node.pk for node in nodes], what__in=NODE_EVENTS)
+    rows: Any = Event.objects.filter(node__in=[node.pk for node in nodes], type__in=NODE_EVENTS)
     rows = rows.filter(at__gte=since, at__lt=until).order_by("id")
     found: list[Any] = [(since, *one) for one in last_node_events(cluster, since)]
-    found += rows.values_list("at", "node", "what", "to_state", "why", "by")
+    found += rows.values_list("at", "node", "type", "to_state", "why", "by")
     by_people = {(node, why) for _, node, _, _, why, by in found if by not in (RECOVERY_AUTHOR_NAME, SYNC.by)}
     events: dict[int, list[NodeEvent]] = defaultdict(list)
     for at, node, what, state, why, by in found:
@@ -414,7 +414,7 @@ def _node_spells(events: Sequence[NodeEvent], start: int, end: int) -> list[Buck
         if (bucket := _node_bucket(condition, drain)) and at > since:
             spells.append(BucketInterval(since, at, bucket, cause))
         since = max(since, at)
-        if what == "node.moved":
+        if what == "node.state_changed":
             condition = state
         elif what:
             drain = "" if what == "node.resumed" else what

@@ -16,7 +16,7 @@ from jobs.models import (
     Allocation,
     Attempt,
     Cluster,
-    Deed,
+    ClusterCommand,
     Dependency,
     DependencyCondition,
     Job,
@@ -58,7 +58,7 @@ class AttemptUsage:
     cpus: int
     memory_mb: int
     saved_at: datetime | None
-    stop_as: str
+    stop_state: str
     hangs: bool
 
 
@@ -74,12 +74,12 @@ def take_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
     waiting = tuple(_waiting(cluster, teams))
     return ClusterSnapshot(
         now=now,
-        nodes=tuple(_node_view(node, held[node.pk]) for node in nodes if node.takes_work),
+        nodes=tuple(_node_view(node, held[node.pk]) for node in nodes if node.is_schedulable),
         waiting=_with_expected_durations(cluster, waiting, now) if windows else waiting,
         running=tuple(_running(cluster, teams, places, live)),
         quotas=tuple(_quotas(cluster)),
         placement=cluster.placement,
-        closed=tuple(_closed_node(node, held[node.pk]) for node in nodes if not node.takes_work),
+        closed=tuple(_closed_node(node, held[node.pk]) for node in nodes if not node.is_schedulable),
         windows=windows,
     )
 
@@ -184,7 +184,7 @@ def _windows(cluster: Cluster, nodes: Sequence[Node], now: datetime) -> Iterable
         ids = [node.pk for node in nodes] if row.whole_cluster else row.nodes.values_list("pk", flat=True)
         spared = set(row.spared.values_list("pk", flat=True)) if row.begun_at else set()
         yield NodeWindow(
-            name=row.name, start=row.start_at, end=row.end_at, lead=row.lead, nodes=frozenset(ids) - spared
+            name=row.name, start=row.start_at, end=row.end_at, lead=row.lead_time, nodes=frozenset(ids) - spared
         )
 
 
@@ -204,7 +204,15 @@ def _with_expected_duration(job: WaitingJob, durations: RunTimeEstimates) -> Wai
     return job if usual is None else replace(job, usual=timedelta(seconds=usual))
 
 
-NEED_COLUMNS = ("nodes", "gpus_per_node", "cpus_per_node", "memory_per_node_mb", "gpu_model", "nic_type", "on_node")
+NEED_COLUMNS = (
+    "nodes",
+    "gpus_per_node",
+    "cpus_per_node",
+    "memory_per_node_mb",
+    "gpu_model",
+    "nic_type",
+    "required_node",
+)
 REQUEST_COLUMNS = (
     "priority",
     "preemptible",
@@ -269,14 +277,16 @@ def _resource_need(
 
 
 def _attempt_usages(cluster: Cluster) -> dict[int, AttemptUsage]:
-    hanging = Deed.objects.hanging().filter(attempt=OuterRef("pk"))
+    hanging = ClusterCommand.objects.hanging().filter(attempt=OuterRef("pk"))
     rows = (
         Attempt.objects.filter(job__cluster=cluster, ended_at__isnull=True).order_by().annotate(hangs=Exists(hanging))
     )
     return {
-        pk: AttemptUsage(job_id=job, cpus=cpus, memory_mb=memory_mb, saved_at=saved_at, stop_as=stop_as, hangs=hangs)
-        for pk, job, cpus, memory_mb, saved_at, stop_as, hangs in rows.values_list(
-            "pk", "job", "job__cpus_per_node", "job__memory_per_node_mb", "saved_at", "stop_as", "hangs"
+        pk: AttemptUsage(
+            job_id=job, cpus=cpus, memory_mb=memory_mb, saved_at=saved_at, stop_state=stop_state, hangs=hangs
+        )
+        for pk, job, cpus, memory_mb, saved_at, stop_state, hangs in rows.values_list(
+            "pk", "job", "job__cpus_per_node", "job__memory_per_node_mb", "saved_at", "stop_state", "hangs"
         )
     }
 
@@ -322,7 +332,7 @@ def _running(
             cpus=cpus,
             memory_mb=memory_mb,
             saved_at=attempt.saved_at if attempt else None,
-            stopping=bool(attempt and attempt.stop_as and not hangs),
+            stopping=bool(attempt and attempt.stop_state and not hangs),
             user=str(user),
             title=title,
         )

@@ -82,7 +82,7 @@ def test_shared_fragment_names_no_user(remembers):
     make.running(make.job(name="secret-run", gpus_per_node=8))
 
     assert "8 GPUs allocated" in capacity("1 1")
-    assert "secret-run" not in capacity("1 1") + render_to_string("_course.html", {"shared_at": "1 1"})
+    assert "secret-run" not in capacity("1 1") + render_to_string("_cluster_usage.html", {"shared_at": "1 1"})
 
 
 # --- campaigns
@@ -130,12 +130,12 @@ def test_plots_have_the_cluster_and_the_url_of_their_data(ada):
 
     page = ada.get("/").content.decode()
 
-    assert 'data-cluster="seren"' in page and "course.js" in page
-    assert ada.get("/api/v1/clusters/seren/course/").json()["step_s"] == 300
+    assert 'data-cluster="seren"' in page and "cluster-usage.js" in page
+    assert ada.get("/api/v1/clusters/seren/usage/").json()["step_s"] == 300
 
 
 def test_plots_are_omitted_without_a_cluster(ada):
-    assert 'id="course"' not in ada.get("/").content.decode()
+    assert 'id="usage"' not in ada.get("/").content.decode()
 
 
 def test_jobs_of_a_list_are_loaded_with_the_columns_of_a_row():

@@ -10,7 +10,7 @@ from acmeweb.batching.asgi_batching import MAX_BODY_BYTES
 from acmeweb.batching.heartbeats import HeartbeatBatching
 from jobs.actions import progress
 from jobs.actions.progress import HeartbeatResult, run_token
-from jobs.models import Attempt, Progress, Pulse, clock
+from jobs.models import Attempt, LatestProgress, Progress, clock
 from tests import make
 
 KEY = "01k3v9q2m7t.1"
@@ -30,7 +30,7 @@ class Django:
 
 
 def noted(number=1):
-    return HeartbeatResult(attempt_id=number, job_id=number, stop_as="", rows=1)
+    return HeartbeatResult(attempt_id=number, job_id=number, stop_state="", rows=1)
 
 
 class Writer:
@@ -73,7 +73,7 @@ async def test_a_plain_heartbeat_is_answered_without_django():
 
     status, headers, body = await post(HeartbeatBatching(django, writer), headers={"x_request_id": "mine"})
 
-    assert status == 200 and json.loads(body) == {"heartbeats": 1, "checkpoints": 0, "stop_as": ""}
+    assert status == 200 and json.loads(body) == {"heartbeats": 1, "checkpoints": 0, "stop_state": ""}
     assert headers[b"X-Request-ID"] == b"mine"
     assert not django.bodies and writer.together == [{KEY: BEAT["heartbeats"]}]
 
@@ -166,4 +166,4 @@ def test_many_attempts_are_one_statement_without_ended_attempts(django_assert_nu
         other.key: (other.pk, 1),
     }
     assert Progress.objects.count() == 3
-    assert dict(Pulse.objects.values_list("attempt_id", "step")) == {one.pk: 2, other.pk: 9}
+    assert dict(LatestProgress.objects.values_list("attempt_id", "step")) == {one.pk: 2, other.pk: 9}

@@ -182,7 +182,7 @@ def test_password_change_revokes_tokens_if_requested(client):
     change(client, revoke_tokens="on")
 
     assert list(Token.objects.filter(revoked_at=None)) == [theirs]
-    told = Event.objects.get(what="token.revoked")
+    told = Event.objects.get(type="token.revoked")
     assert (told.by, told.why, told.detail["token"]) == ("ada", "The password was changed.", mine.prefix)
 
 

@@ -40,7 +40,7 @@ def scrape():
 def test_jobs_nodes_and_waits_by_state(scrape):
     make.running(make.job(gpus_per_node=2), gpus=(0, 1))
     make.job()
-    Node.objects.filter(name="gpu004").update(drain_asked=True)
+    Node.objects.filter(name="gpu004").update(drain_requested=True)
 
     said = scrape()
 

@@ -124,7 +124,7 @@ def test_roles_follow_groups_with_an_event(client, there):
 
     assert given == {"pretraining": "admin", "evaluation": "viewer", "speech": "viewer"}
     assert dict(Membership.objects.values_list("team__name", "role")) == {"speech": "viewer"}
-    assert Event.objects.filter(what="team.role").count() == 4
+    assert Event.objects.filter(type="team.role_changed").count() == 4
 
 
 def test_user_with_a_new_name_at_the_provider_stays_the_same_user(client, there):

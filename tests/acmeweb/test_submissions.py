@@ -240,7 +240,7 @@ def test_questionable_request_is_left_to_django_and_delays_no_other(ada, name):
     told = submit_pending({"good": good, "bad": bad})
 
     assert set(told) == {"good"}
-    assert Job.objects.count() == Event.objects.filter(what="job.submitted").count() == 1
+    assert Job.objects.count() == Event.objects.filter(type="job.submitted").count() == 1
 
 
 @pytest.mark.django_db

@@ -10,7 +10,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from acmeweb.pages.home_trainings import running_trainings
-from jobs.models import Attempt, Checkpoint, Cluster, Job, Progress, Pulse, TeamRole, clock
+from jobs.models import Attempt, Checkpoint, Cluster, Job, LatestProgress, Progress, TeamRole, clock
 from scheduling.pages import reports
 from scheduling.queries import ledger_facts
 from tests import make
@@ -31,7 +31,7 @@ def training(by="ada", name="pretrain", on="seren-001", hours=4, **fields):
     Attempt.objects.filter(pk=one.pk).update(promised_at=now - hours * HOUR, confirmed_at=now - hours * HOUR)
     for step in range(5):
         Progress.objects.create(attempt=one, at=now - timedelta(minutes=60 - step), step=step, loss=3 - step / 5)
-    Pulse.objects.create(attempt=one, at=now, step=4, loss=2.2)
+    LatestProgress.objects.create(attempt=one, at=now, step=4, loss=2.2)
     return one
 
 
@@ -56,7 +56,7 @@ def test_training_without_reports_is_shown():
     (one,) = seen()
     text = client.get("/").content.decode()
 
-    assert one.pulse is None and one.line == "" and one.ettr is None
+    assert one.latest_progress is None and one.line == "" and one.ettr is None
     assert "Running trainings" in text and "never</span>" in text
 
 

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from jobs.core.lifecycle import Flag, State
-from jobs.models import Attempt, Deed, Job, Node, clock
+from jobs.models import Attempt, ClusterCommand, Job, Node, clock
 from scheduling.backends.opening import open_backend
 from scheduling.core.outcomes import MISSING_GRACE
 from scheduling.loops.observe.outcomes import find_outcomes_once
@@ -90,7 +90,9 @@ def test_submission_that_is_sent_twice_runs_once(cluster, backend, slurm):
     forget(backend)
     # As after a failover that lost these commits
     Attempt.objects.update(backend_id="", confirmed_at=None)
-    Deed.objects.update(done_at=None, tries=0, tries_without_effect=0, due_at=clock.now(), in_hand=False)
+    ClusterCommand.objects.update(
+        done_at=None, tries=0, tries_without_effect=0, due_at=clock.now(), is_being_sent=False
+    )
 
     until(lambda: run_loops(cluster, backend) or Attempt.objects.get().missing_since, what="the refused repetition")
     find_outcomes_once(cluster, backend, clock.now() + MISSING_GRACE)

@@ -131,10 +131,10 @@ def test_training_continues_on_other_nodes_from_its_checkpoint_after_a_node_fail
     once(lambda: Checkpoint.objects.filter(attempt=again, step__gt=saved).exists(), "a step further")
 
     decision = Decision.objects.get()
-    assert (decision.action, decision.mode, decision.course) == ("restart elsewhere", "act", "done")
+    assert (decision.action, decision.mode, decision.state) == ("restart elsewhere", "act", "done")
     assert decision.drain == [victim] and saved >= 20
     assert victim not in set(again.allocations.values_list("node__name", flat=True))
-    assert Node.objects.get(name=victim).drain_asked
+    assert Node.objects.get(name=victim).drain_requested
     assert NodeTest.objects.get().faulty == [victim]
     incident = Incident.objects.get()
     assert (incident.root_cause, incident.subject) == ("SlurmNodeFail", victim)

@@ -17,7 +17,7 @@ from failures.actions import stacks as stack_actions
 from failures.loops.stacks import stacks_once
 from failures.models import Incident, StackDump
 from jobs.actions import jobs as job_actions
-from jobs.models import Attempt, Deed, Node, clock
+from jobs.models import Attempt, ClusterCommand, Node, clock
 from scheduling.backends.opening import open_backend
 from scheduling.loops.turn import run_turns
 from tests import make
@@ -80,7 +80,7 @@ def test_ranks_of_a_hanging_job_print_their_stacks_and_survive(slurm, backend, l
     assert not Attempt.objects.get(pk=attempt.pk).ended_at  # both ranks survived
     job.refresh_from_db()
     job_actions.cancel(job, author=make.author())
-    run_loops_until(lambda: not Deed.objects.open().exists(), "the end of the job")
+    run_loops_until(lambda: not ClusterCommand.objects.open().exists(), "the end of the job")
 
 
 def request_stacks(attempt: Attempt) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from django.contrib.auth.models import Permission
 
+from failures.actions import anomalies as anomaly_actions
 from failures.actions import decisions as decision_actions
 from failures.actions import notices as notice_actions
-from failures.actions import signs as sign_actions
 from failures.actions import stacks as stack_actions
 from failures.detection.findings import DetectorFinding, SymptomType
 from failures.models import Channel, Incident, StackDump
@@ -19,7 +19,19 @@ from jobs.actions import maintenance as maintenance_actions
 from jobs.actions import nodes as node_actions
 from jobs.actions import recovery as recovery_actions
 from jobs.actions.maintenance import MaintenanceRequest
-from jobs.models import Checkpoint, Maintenance, Minute, Node, Progress, Pulse, Quota, Sample, Team, TeamRole, clock
+from jobs.models import (
+    Checkpoint,
+    ClusterMinute,
+    LatestProgress,
+    Maintenance,
+    Node,
+    Progress,
+    Quota,
+    Sample,
+    Team,
+    TeamRole,
+    clock,
+)
 from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.loops.simulations import run_simulation_once
 from scheduling.models import Campaign, EvaluationRule, Simulation
@@ -38,7 +50,7 @@ ONLY = os.environ.get("ACME_PAGES", "").split()  # names from the table below; n
 # All combinations for screenshots; for axe the two that differ most
 LOOKS = [(scheme, width) for scheme in ("light", "dark") for width in (1440, 1024, 390)]
 LOOKS = LOOKS if SHOTS else [("light", 1440), ("dark", 390)]
-COMES_LATER = {"now": ["#ledger .aside", "#course-plots[data-drawn]"], "job": ["#plots[data-drawn='3']", ".gpu-map li"]}
+COMES_LATER = {"now": ["#ledger .aside", "#usage-plots[data-drawn]"], "job": ["#plots[data-drawn='3']", ".gpu-map li"]}
 VIOLATIONS = """async (only) => {
   const rules = only ? {runOnly: {type: "rule", values: only}} : {};
   const found = await axe.run(document, {...rules, resultTypes: ["violations"]});
@@ -99,7 +111,7 @@ def asked(diagnosis):
 def settings(seren):
     """Add a faulty node without failed jobs, a notification channel, and recovery modes."""
     hot = DetectorFinding(symptom=SymptomType.NODE, since=clock.now().timestamp(), why="A GPU is at 95 °C.")
-    sign_actions.record_finding(
+    anomaly_actions.record_finding(
         hot, seren, clock.now(), node=Node.objects.select_related("cluster").get(name="seren-003")
     )
     decide_and_recover_once(clock.now())
@@ -111,9 +123,16 @@ def lately(seren):
     """Add a day of load figures, with an hour without measurements."""
     now = clock.now()
     for ago in [minutes for minutes in range(0, 1440, 5) if not 600 < minutes < 660]:
-        held, waiting = 32 - 8 * (ago // 400), max(0, 30 - ago // 40)
-        seen = {"gpus": 32, "held": held, "closed": 0, "busy": 70 + ago % 20, "running": held // 8, "waiting": waiting}
-        Minute.objects.create(cluster=seren, at=now - timedelta(minutes=ago), wanted=8 * waiting, **seen)
+        allocated, waiting = 32 - 8 * (ago // 400), max(0, 30 - ago // 40)
+        seen = {
+            "gpus": 32,
+            "allocated": allocated,
+            "closed": 0,
+            "utilization": 70 + ago % 20,
+            "running": allocated // 8,
+            "waiting": waiting,
+        }
+        ClusterMinute.objects.create(cluster=seren, at=now - timedelta(minutes=ago), requested=8 * waiting, **seen)
 
 
 def evaluations(cluster):
@@ -134,7 +153,7 @@ def reports(attempt):
         told = {"loss": 2.5 - step / 60, "step_time_s": 1.2, "grad_norm": 0.8, "tokens": step * 4_000_000}
         Progress.objects.create(attempt=attempt, at=now - timedelta(minutes=60 - step), step=step * 100, **told)
     told |= {"source": "log", "steps_total": 90_000, "saved_step": 5800, "saved_at": now, "saved_path": "/ckpt/run"}
-    Pulse.objects.create(attempt=attempt, at=now, step=5900, **told)
+    LatestProgress.objects.create(attempt=attempt, at=now, step=5900, **told)
     saved = {"path": "/ckpt/step-3000", "saved_at": now - timedelta(minutes=30), "durable_at": now}
     Checkpoint.objects.create(job=attempt.job, attempt=attempt, step=3000, **saved)
 
@@ -176,7 +195,7 @@ def pages(job) -> dict[str, str]:
         "cluster": "/settings/clusters/of/seren/",
         "cluster-add": "/settings/clusters/add/",
         "sick-node": "/nodes/seren/seren-003/",
-        "sign": f"/failures/{Incident.objects.get(root_cause='NodeHealth').pk}/",
+        "anomaly": f"/failures/{Incident.objects.get(root_cause='NodeHealth').pk}/",
         "channels": "/settings/notifications/",
         "channel": f"/settings/notifications/{Channel.objects.get().pk}/",
         "recovery-modes": "/settings/recovery/",

@@ -72,5 +72,5 @@ def test_proposal_is_approved_with_one_click_and_the_page_fits(visit, server, tm
     ada.page.wait_for_selector(".decision :text('approved')")
 
     decision.refresh_from_db()
-    assert (decision.course, decision.said_by) == ("approved", "ada")
+    assert (decision.state, decision.answered_by) == ("approved", "ada")
     assert ada.complaints == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from failures.actions import signs as sign_actions
+from failures.actions import anomalies as anomaly_actions
 from failures.detection.findings import DetectorFinding, Severity, SymptomType
 from jobs.actions import journal
 from jobs.core.telemetry_math import interval_start
@@ -36,13 +36,13 @@ def past():
     ran(job, now - timedelta(days=1, hours=5), now - timedelta(hours=5))
     for days, before, after in ((3, "UP", "DOWN"), (2, "DOWN", "UP")):
         row = Node.objects.get(name="seren-003")
-        event = journal.node_event("node.moved", make.LOOP, row, from_state=before, to_state=after)
+        event = journal.node_event("node.state_changed", make.LOOP, row, from_state=before, to_state=after)
         event.at = now - timedelta(days=days)
         event.save()
     xid = DetectorFinding(
         symptom=SymptomType.NODE, since=now.timestamp(), severity=Severity.BAD, why="Xid 79: it fell off the bus."
     )
-    sign_actions.record_finding(
+    anomaly_actions.record_finding(
         xid, seren, clock.now(), node=Node.objects.select_related("cluster").get(name="seren-004")
     )
     for row in Node.objects.all():

@@ -31,7 +31,7 @@ def test_two_nodes_are_drained_by_keyboard_after_a_preview(olga):
 
     expect(page.locator("h1")).to_have_text("Drain: would apply to 2 of 2 nodes")
     expect(page.locator("main")).to_contain_text("pretrain-7b")
-    assert not Node.objects.filter(drain_asked=True).exists()
+    assert not Node.objects.filter(drain_requested=True).exists()
     page.add_script_tag(path=AXE)
     assert page.evaluate(VIOLATIONS, None) == []
 
@@ -40,7 +40,7 @@ def test_two_nodes_are_drained_by_keyboard_after_a_preview(olga):
     page.locator("input[name=why]").press("Enter")
 
     expect(page.locator("h1")).to_have_text("Drain: requested for 2 of 2 nodes")
-    drained = Node.objects.filter(drain_asked=True, drain_mode="now", reason="row 7 warms up")
+    drained = Node.objects.filter(drain_requested=True, drain_mode="now", reason="row 7 warms up")
     assert sorted(drained.values_list("name", flat=True)) == ["seren-001", "seren-002"]
     assert olga.complaints == []
 

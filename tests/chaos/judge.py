@@ -268,7 +268,7 @@ def unexplained(rows: Sequence[JobRow], events: Sequence[JobEvent]) -> Iterator[
     """(10) Each change has its Event: the chain of transitions is legal, complete, and ends in the row's state."""
     chains: dict[str, list[JobEvent]] = defaultdict(list)
     for event in events:
-        if event.target and event.what in ("job.submitted", "job.moved"):
+        if event.target and event.what in ("job.submitted", "job.state_changed"):
             chains[event.job].append(event)
     for row in rows:
         yield from _broken(row, chains.get(row.job, []))

@@ -31,7 +31,7 @@ def clear(caller: Caller, instance: Instance, over: threading.Event) -> None:
     # Before its first poll of the cluster an instance rejects jobs, because it knows no node sizes
     until(lambda: instance.sql("SELECT 1 FROM jobs_node LIMIT 1").fetchone(), 120, "no node was reported")
     if demo_jobs := [job for (job,) in instance.sql(UNENDED).fetchall()]:
-        caller.ask("jobs/verbs/", {"verb": "cancel", "ids": demo_jobs}, key=f"clear-{instance.port}", over=over)
+        caller.ask("jobs/actions/", {"action": "cancel", "ids": demo_jobs}, key=f"clear-{instance.port}", over=over)
 
 
 class Neighbour:

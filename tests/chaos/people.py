@@ -21,11 +21,12 @@ from tests.acceptance.instance import Instance
 from tests.chaos.effects import Effect
 from tests.chaos.record import Record
 
-PROPOSED = "SELECT id, incident_id FROM failures_decision WHERE course = 'proposed'"
+PROPOSED = "SELECT id, incident_id FROM failures_decision WHERE state = 'proposed'"
 CORDONED = """
 SELECT c.name, n.name FROM jobs_node n JOIN jobs_cluster c ON c.id = n.cluster_id
-WHERE n.drain_asked AND NOT EXISTS (SELECT 1 FROM jobs_deed d WHERE d.node_id = n.id AND d.done_at IS NULL)
-AND NOT EXISTS (SELECT 1 FROM failures_decision WHERE course IN ('approved', 'acting'))
+WHERE n.drain_requested
+AND NOT EXISTS (SELECT 1 FROM jobs_clustercommand d WHERE d.node_id = n.id AND d.done_at IS NULL)
+AND NOT EXISTS (SELECT 1 FROM failures_decision WHERE state IN ('approved', 'acting'))
 """
 HELD = """
 SELECT public_id FROM jobs_job

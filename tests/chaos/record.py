@@ -15,7 +15,7 @@ from tests.chaos.judge import EndedAttempt, Evidence, Gpu, Holding, JobEvent, Jo
 
 # The transaction of a row is its xmin; changes of one transaction became visible at once
 EVENTS = """
-SELECT e.id, e.xmin::text, e.what, j.public_id, coalesce(a.key, ''), e.from_state, e.to_state, e.detail -> 'gpus', e.at
+SELECT e.id, e.xmin::text, e.type, j.public_id, coalesce(a.key, ''), e.from_state, e.to_state, e.detail -> 'gpus', e.at
 FROM jobs_event e JOIN jobs_job j ON j.id = e.job_id LEFT JOIN jobs_attempt a ON a.id = e.attempt_id ORDER BY e.id
 """
 JOBS = """
@@ -24,8 +24,8 @@ FROM jobs_job j LEFT JOIN jobs_attempt a ON a.job_id = j.id WHERE j.foreign_id =
 """
 FINALS = "SELECT public_id, state FROM jobs_job WHERE state = ANY(%s) AND foreign_id = ''"
 NODE_EVENTS = """
-SELECT e.id, n.name, e.what, e.by FROM jobs_event e JOIN jobs_node n ON n.id = e.node_id
-WHERE e.what IN ('node.drained', 'node.resumed') ORDER BY e.id
+SELECT e.id, n.name, e.type, e.by FROM jobs_event e JOIN jobs_node n ON n.id = e.node_id
+WHERE e.type IN ('node.drained', 'node.resumed') ORDER BY e.id
 """
 # Jobs of another installation on the same cluster are foreign jobs in this database
 NAMES = "SELECT name FROM jobs_job WHERE name LIKE 'storm-%' AND foreign_id = ''"
@@ -33,8 +33,8 @@ STEPS = """
 SELECT s.decision_id, s.kind, coalesce(n.name, '') FROM failures_step s LEFT JOIN jobs_node n ON n.id = s.node_id
 """
 ENDED_ATTEMPTS = """
-SELECT a.key, a.state, a.stop_as <> '' OR EXISTS (
-    SELECT 1 FROM jobs_deed d WHERE d.attempt_id = a.id AND d.kind = 'cancel'
+SELECT a.key, a.state, a.stop_state <> '' OR EXISTS (
+    SELECT 1 FROM jobs_clustercommand d WHERE d.attempt_id = a.id AND d.kind = 'cancel'
 ) FROM jobs_attempt a JOIN jobs_job j ON j.id = a.job_id
 WHERE a.ended_at IS NOT NULL AND j.name LIKE 'storm-%' AND j.foreign_id = ''
 """
@@ -43,7 +43,7 @@ HOLDINGS = """
 SELECT j.public_id, a.key, n.name, h.gpu, e.at, coalesce(h.released_at, clock_timestamp())
 FROM jobs_allocation h JOIN jobs_node n ON n.id = h.node_id JOIN jobs_attempt a ON a.id = h.attempt_id
 JOIN jobs_job j ON j.id = a.job_id AND j.name LIKE 'storm-%' AND j.foreign_id = ''
-JOIN jobs_event e ON e.attempt_id = a.id AND e.what = 'job.started' WHERE h.gpu IS NOT NULL
+JOIN jobs_event e ON e.attempt_id = a.id AND e.type = 'job.started' WHERE h.gpu IS NOT NULL
 """
 # Everything that a turn may write about ended jobs. Wait reasons may change and are left out. Other loops write
 # diagnoses after the end; their effects on jobs are included.
@@ -56,7 +56,7 @@ SELECT md5(string_agg(t, '|' ORDER BY t)) FROM (
         JOIN jobs_attempt a ON a.id = h.attempt_id
         JOIN jobs_job j ON j.id = a.job_id AND j.name LIKE 'storm-%' AND j.foreign_id = ''
     UNION ALL SELECT format('event %s', e.id) FROM jobs_event e
-        JOIN jobs_job j ON j.id = e.job_id AND j.name LIKE 'storm-%' AND j.foreign_id = '' WHERE e.what LIKE 'job.%'
+        JOIN jobs_job j ON j.id = e.job_id AND j.name LIKE 'storm-%' AND j.foreign_id = '' WHERE e.type LIKE 'job.%'
 ) rows
 """
 
@@ -80,9 +80,9 @@ class Record:
         return 1
 
     def decisions(self) -> str:
-        """The number of recovery decisions by course, as text."""
-        rows = self.instance.sql("SELECT course, count(*) FROM failures_decision GROUP BY course ORDER BY course")
-        return ",".join(f"{course}:{count}" for course, count in rows.fetchall()) or "none"
+        """The number of recovery decisions by state, as text."""
+        rows = self.instance.sql("SELECT state, count(*) FROM failures_decision GROUP BY state ORDER BY state")
+        return ",".join(f"{state}:{count}" for state, count in rows.fetchall()) or "none"
 
     def term(self) -> int:
         return self.instance.sql("SELECT max(term) FROM scheduling_lease WHERE name LIKE 'cluster:%'").fetchone()[0]
@@ -150,7 +150,7 @@ def _job_event(row: tuple) -> JobEvent:
         job=job,
         attempt=attempt,
         source=source,
-        target=target if what in ("job.submitted", "job.moved") else "",
+        target=target if what in ("job.submitted", "job.state_changed") else "",
         gpus=None if gpus is None else frozenset(_flat(gpus)),
         at=at,
     )

@@ -99,7 +99,7 @@ class Submitter:
 
     def _withdraw(self, jobs: Sequence[str], key: str, over: threading.Event) -> None:
         self.withdrawn.update(jobs)
-        self.caller.ask("jobs/verbs/", {"verb": "cancel", "ids": list(jobs)}, key=f"{key}-cancel", over=over)
+        self.caller.ask("jobs/actions/", {"action": "cancel", "ids": list(jobs)}, key=f"{key}-cancel", over=over)
 
     def watch_until(self, over: threading.Event) -> None:
         """Record each final state when it is first observed; it must never change."""

@@ -15,16 +15,18 @@ FIRST, SECOND = ("n1", 0), ("n1", 1)
 
 
 def submitted(job="a", id=1):
-    return JobEvent(id=id, group=id, what="job.submitted", job=job, target="PENDING")
+    return JobEvent(id=id, group=id, type="job.submitted", job=job, target="PENDING")
 
 
 def moved(source, target, *, job="a", id=2, group=None, gpus=None):
     held = None if gpus is None else frozenset(gpus)
-    return JobEvent(id=id, group=group or id, what="job.moved", job=job, source=source, target=target, gpus=held)
+    return JobEvent(
+        id=id, group=group or id, type="job.state_changed", job=job, source=source, target=target, gpus=held
+    )
 
 
 def placed(job, gpus, *, id, group):
-    return JobEvent(id=id, group=group, what="job.placed", job=job, gpus=frozenset(gpus))
+    return JobEvent(id=id, group=group, type="job.placed", job=job, gpus=frozenset(gpus))
 
 
 def story(job="a", at=1, gpus=(FIRST,)):
@@ -122,7 +124,7 @@ def test_database_that_keeps_changing_is_a_violation():
 
 
 def recovered(job="a", *, id, attempt="a.1"):
-    return JobEvent(id=id, group=id, what="job.recovered", job=job, attempt=attempt)
+    return JobEvent(id=id, group=id, type="job.recovered", job=job, attempt=attempt)
 
 
 def test_decision_executed_twice_is_a_violation():

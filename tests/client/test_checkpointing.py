@@ -188,9 +188,9 @@ def test_checkpoints_without_order_numbers_are_ordered_by_step(sent_back, monkey
 def test_kill_at_any_rename_or_removal_keeps_a_step_saved_again(tmp_path, monkeypatch):
     home, moments = tmp_path / "home", []
 
-    def watched(deed):
+    def watched(command):
         def with_a_copy(path, *args, **kwargs):
-            done = deed(path, *args, **kwargs)
+            done = command(path, *args, **kwargs)
             if Path(path).parent == home:
                 moments.append(shutil.copytree(home, tmp_path / f"moment {len(moments)}"))
             return done

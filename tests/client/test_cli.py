@@ -203,13 +203,13 @@ def test_nodes_drain_and_resume(acme, ada):
     assert "gpu[001-004]" in acme("nodes").stdout
     dry = acme("drain", "gpu001", "--reason", "ECC", "--dry-run")
     assert "would be drained. No new jobs; 1 running job finishes." in dry.stdout
-    assert not Node.objects.filter(drain_asked=True).exists()
+    assert not Node.objects.filter(drain_requested=True).exists()
     acme("drain", "seren/gpu001", "--reason", "ECC")
     line = next(row for row in acme("nodes", "-N").stdout.splitlines() if "gpu001" in row)
     assert "ECC" in line
     assert "2/8" in line
     assert "gpu001: resumed." in acme("resume", "gpu001").stdout
-    assert not Node.objects.filter(drain_asked=True).exists()
+    assert not Node.objects.filter(drain_requested=True).exists()
     assert acme("drain", "gpu001").exit_code == 2
 
 

@@ -69,7 +69,7 @@ def test_a_saved_cluster_is_tested(cluster):
 
     assert result.exit_code == 1
     assert result.stdout.splitlines()[0].startswith("FAILED  Address    127.0.0.1 is reachable, but no process listens")
-    assert json.loads(cluster("test", "seren", "--json").stdout)["works"] is False
+    assert json.loads(cluster("test", "seren", "--json").stdout)["ok"] is False
 
 
 def test_a_connection_is_tested_before_it_is_saved(cluster):

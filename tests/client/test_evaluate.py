@@ -75,7 +75,7 @@ def test_a_failed_campaign_is_exit_code_1(acme, suite):
         ((), "Give either checkpoints, the --id of a campaign, or a directory to --watch."),
         (("/a", "--watch", "/ckpt", "-s", "core"), "Give either checkpoints"),
         (("--watch", "/ckpt"), "--suite is missing"),
-        (("--watch", "/ckpt", "-s", "core", "--again"), "not to --watch"),
+        (("--watch", "/ckpt", "-s", "core", "--rerun"), "not to --watch"),
         (("/a",), "--suite is missing"),
         (("/a", "-s", "core", "--per-day", "3"), "require --watch"),
         (("/a", "-s", "core", "-N", "1", "--deadline", "1:00"), "--nodes and --deadline exclude each other"),
@@ -137,7 +137,7 @@ def test_watch_creates_a_rule_that_can_be_listed_changed_and_removed(acme, suite
 
     acme("rules", id, "--off", "--which", "every", "--interval", "1:00:00", "--nodes", "0")
     row = EvaluationRule.objects.get()
-    assert (str(row.pk), row.is_on, row.which, row.interval.total_seconds()) == (id, False, "every", 3600)
+    assert (str(row.pk), row.is_enabled, row.which, row.interval.total_seconds()) == (id, False, "every", 3600)
     assert row.nodes is None
     acme("rules", id, "--remove")
 

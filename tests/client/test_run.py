@@ -33,7 +33,7 @@ class Server:
                 raise httpx.ConnectError("away")
             if status == 200:
                 self.bodies.append(json.loads(request.content))
-            return httpx.Response(status, json={"stop_as": "CANCELLED"})
+            return httpx.Response(status, json={"stop_state": "CANCELLED"})
 
     @property
     def steps(self):
@@ -53,7 +53,7 @@ def test_steps_are_sent_in_batches():
     assert server.steps == list(range(1200))
     assert [len(body["heartbeats"]) for body in server.bodies] == [500, 500, 200]
     assert server.bodies[0]["heartbeats"][0]["loss"] == 1.5
-    assert run.stop_as == "CANCELLED"
+    assert run.stop_state == "CANCELLED"
 
 
 def test_checkpoint_is_sent_at_once_and_again_when_durable():

@@ -195,7 +195,7 @@ SAFE = {"ACME_URL": "http://acme.test", "ACME_PROGRESS_TOKEN": "acme_run_x.y"}
 def told_to(bodies):
     def answers(request):
         bodies.append(json.loads(request.content))
-        return httpx.Response(200, json={"stop_as": ""})
+        return httpx.Response(200, json={"stop_state": ""})
 
     return httpx.MockTransport(answers)
 

@@ -59,9 +59,9 @@ def test_outcomes_are_machine_readable(acme, ada, form):
 
     assert said.exit_code == 1
     if form == "json":
-        assert [(one["id"], one["done"]) for one in json.loads(said.stdout)] == [(str(job), True), ("zzzz", False)]
+        assert [(one["id"], one["succeeded"]) for one in json.loads(said.stdout)] == [(str(job), True), ("zzzz", False)]
     else:
-        assert said.stdout.splitlines()[:2] == ["JOBID,DONE,ERROR", f"{job},yes,"]
+        assert said.stdout.splitlines()[:2] == ["JOBID,SUCCEEDED,ERROR", f"{job},yes,"]
 
 
 @pytest.mark.django_db
@@ -95,20 +95,20 @@ class Rounds:
     def post(self, path, body):
         self.asked.append(body)
         now = body["ids"] if "ids" in body else self.left[:1000]
-        outcomes = [{"id": id, "done": place >= self.refused} for place, id in enumerate(now)]
-        self.left = [id for id in self.left if id not in {one["id"] for one in outcomes if one["done"]}]
+        outcomes = [{"id": id, "succeeded": place >= self.refused} for place, id in enumerate(now)]
+        self.left = [id for id in self.left if id not in {one["id"] for one in outcomes if one["succeeded"]}]
         return {
             "matched": len(now) + len(self.left),
-            "done": len(now) - self.refused,
-            "left": len(self.left),
-            "outcomes": outcomes,
+            "succeeded": len(now) - self.refused,
+            "remaining": len(self.left),
+            "results": outcomes,
         }
 
 
 def test_filter_with_more_matches_than_one_request_allows_is_repeated():
     server, seen = Rounds(2500), []
 
-    done = bulk_verbs.run_verb_on_filter(server, {"verb": "cancel"}, {"user": "ada"}, lambda *at: seen.append(at))
+    done = bulk_verbs.run_verb_on_filter(server, {"action": "cancel"}, {"user": "ada"}, lambda *at: seen.append(at))
 
     assert done.done == 2500 and done.remaining == 0 and len(server.asked) == 3
     assert seen[-1][0] == seen[-1][1]
@@ -117,7 +117,7 @@ def test_filter_with_more_matches_than_one_request_allows_is_repeated():
 def test_request_without_changes_ends_the_repetition():
     server = Rounds(2500, refused=1000)
 
-    done = bulk_verbs.run_verb_on_filter(server, {"verb": "cancel"}, {"user": "ada"}, lambda *at: None)
+    done = bulk_verbs.run_verb_on_filter(server, {"action": "cancel"}, {"user": "ada"}, lambda *at: None)
 
     assert len(server.asked) == 1 and done.remaining and len(done.refused) == 1000
 
@@ -125,7 +125,9 @@ def test_request_without_changes_ends_the_repetition():
 def test_many_ids_go_in_several_requests_each_once():
     server = Rounds(0)
 
-    done = bulk_verbs.run_verb_on_ids(server, {"verb": "hold"}, [f"j{n % 1200}" for n in range(2400)], lambda *at: None)
+    done = bulk_verbs.run_verb_on_ids(
+        server, {"action": "hold"}, [f"j{n % 1200}" for n in range(2400)], lambda *at: None
+    )
 
     assert [len(body["ids"]) for body in server.asked] == [500, 500, 200] and done.done == 1200
 
@@ -150,12 +152,12 @@ def drawn(seen, lines=24, width=120):
     return console.export_text()
 
 
-NODE = {"cluster": "seren", "name": "gpu001", "code": "mix", "gpus": 8, "gpus_held": 2}
+NODE = {"cluster": "seren", "name": "gpu001", "code": "mix", "gpus": 8, "gpus_allocated": 2}
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 def test_live_view_shows_capacity_running_jobs_and_wait_reasons():
-    nodes = [NODE, NODE | {"code": "drain", "gpus_held": 0}]
+    nodes = [NODE, NODE | {"code": "drain", "gpus_allocated": 0}]
 
     shown = drawn(top.LiveSnapshot(at=NOON, nodes=nodes, running=[row(1)], waiting=[row(2, "PENDING")]))
 
@@ -267,7 +269,7 @@ def test_the_lightning_callback_reports_and_stops_when_asked(monkeypatch):
 
     said, saved = [], []
     run = SimpleNamespace(
-        stop_as="",
+        stop_state="",
         step=lambda step, **values: said.append((step, values)),
         checkpoint_saved=lambda path, step: saved.append((path, step)),
         close=lambda: None,
@@ -284,7 +286,7 @@ def test_the_lightning_callback_reports_and_stops_when_asked(monkeypatch):
     callback.on_train_batch_start(trainer, None, None, 0)
     callback.on_train_batch_end(trainer, None, {"loss": 2.5}, None, 0)
     callback.on_save_checkpoint(trainer, None, {})
-    run.stop_as = "PREEMPTED"
+    run.stop_state = "PREEMPTED"
     callback.on_train_batch_end(trainer, None, {"loss": 2.4}, None, 1)
 
     assert said[0][0] == 7 and said[0][1]["loss"] == 2.5 and said[0][1]["learning_rate"] == 3e-4

@@ -266,7 +266,7 @@ def rank_positions(root, job):
 
 
 def test_ranks_of_a_hanging_job_print_their_stacks(tmp_path):
-    cluster, _, job = hanging_job(tmp_path, ACME_STACKS="USR2")
+    cluster, _, job = hanging_job(tmp_path, ACME_STACKS_SIGNAL="USR2")
 
     cluster.signal(job.id, SIGUSR2, NOW + 130)
 
@@ -276,7 +276,7 @@ def test_ranks_of_a_hanging_job_print_their_stacks(tmp_path):
     assert cluster.jobs[job.id].state == State.RUNNING
 
 
-@pytest.mark.parametrize(("environment", "number"), [({}, SIGUSR2), ({"ACME_STACKS": "USR2"}, SIGUSR1)])
+@pytest.mark.parametrize(("environment", "number"), [({}, SIGUSR2), ({"ACME_STACKS_SIGNAL": "USR2"}, SIGUSR1)])
 def test_simulated_job_ignores_unexpected_signals(tmp_path, environment, number):
     cluster, _, job = hanging_job(tmp_path, **environment)
 
@@ -286,7 +286,7 @@ def test_simulated_job_ignores_unexpected_signals(tmp_path, environment, number)
 
 
 def test_stacks_in_a_log_do_not_disturb_its_lines_after_a_restart(tmp_path):
-    cluster, _, job = hanging_job(tmp_path, ACME_STACKS="USR2")
+    cluster, _, job = hanging_job(tmp_path, ACME_STACKS_SIGNAL="USR2")
     cluster.signal(job.id, SIGUSR2, NOW + 130)
     before = Path(output_path(job, tmp_path)).read_text()
 

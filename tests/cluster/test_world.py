@@ -381,7 +381,7 @@ class WorldMachine(RuleBasedStateMachine):
         self.store.close()
 
 
-TestWorldMachine = WorldMachine.TestCase
-TestWorldMachine.settings = settings(
+PairTestMachine = WorldMachine.TestCase
+PairTestMachine.settings = settings(
     max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs.core.lifecycle import FINAL_STATES, State
-from jobs.models import Allocation, Attempt, Cluster, Deed, Event, Job, clock
+from jobs.models import Allocation, Attempt, Cluster, ClusterCommand, Event, Job, clock
 from scheduling.backends.base import Backend
 from scheduling.loops.turn import run_turn_once
 from tests import make
@@ -67,7 +67,7 @@ def check_outage_costs_no_job(slurm: Away, monkeypatch: pytest.MonkeyPatch) -> N
     assert not Attempt.objects.exclude(missing_since=None).exists()
     assert Allocation.objects.live().filter(gpu__isnull=False).count() == 2
     assert (event_count(), Job.objects.get(pk=runs.pk).state) == (events_before, State.RUNNING)
-    assert 1 < Deed.objects.get(attempt=sent_in_vain).tries < 10
+    assert 1 < ClusterCommand.objects.get(attempt=sent_in_vain).tries < 10
 
     slurm.mend()
     ahead[0] = 180

@@ -11,7 +11,7 @@ class Clock:
         return self.at
 
 
-def said_at(tmp_path, *moments):
+def answered_at(tmp_path, *moments):
     (tmp_path / "prepare.log").write_text("Running migrations:\n  Applying jobs.0028_events_of_nodes...\n")
     clock, said = Clock(), []
     waiting = WaitReminder(tmp_path / "prepare.log", said.append, every_s=30, monotonic=clock)
@@ -21,11 +21,11 @@ def said_at(tmp_path, *moments):
 
 
 def test_short_preparation_prints_no_reminder(tmp_path):
-    assert said_at(tmp_path, 1, 10, 29) == []
+    assert answered_at(tmp_path, 1, 10, 29) == []
 
 
 def test_a_long_preparation_is_reported_every_half_minute_with_the_end_of_its_log(tmp_path):
-    said = said_at(tmp_path, 29, 30, 31, 60, 3600)
+    said = answered_at(tmp_path, 29, 30, 31, 60, 3600)
 
     assert [line.split(" s. ")[0].rsplit(" ", 1)[1] for line in said] == ["30", "60", "3600"]
     assert said[0].endswith("ends: Applying jobs.0028_events_of_nodes...")

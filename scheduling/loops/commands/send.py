@@ -24,7 +24,7 @@ from jobs.actions.journal import SCHEDULER
 from jobs.actions.nodes import NodeTestResult
 from jobs.actions.one_row import skip_row_on_error
 from jobs.core.slurm_notation import parse_signal
-from jobs.models import Cluster, ClusterCommandKind, ClusterMode, Deed
+from jobs.models import Cluster, ClusterCommand, ClusterCommandKind, ClusterMode
 from scheduling.backends.base import Backend, ClusterUnreachable, OutcomeUnknown, RequestRejected
 from scheduling.loops import node_tests
 from scheduling.loops.commands.claims import claim, postpone_command, settle_command
@@ -43,108 +43,110 @@ def send_commands_once(cluster: Cluster, backend: Backend, now: datetime, looked
     settled = 0
     stop.end_grace_after_checkpoint(cluster, now)
     for _ in range(MAX_CLAIMS_PER_TURN):
-        if not (deeds := claim(cluster, now)):
+        if not (commands := claim(cluster, now)):
             break
         settled += submit_attempts(
-            [deed for deed in deeds if deed.kind == ClusterCommandKind.SUBMIT], backend, now, looked_at
+            [command for command in commands if command.kind == ClusterCommandKind.SUBMIT], backend, now, looked_at
         )
-        settled += sum(_send_isolated(deed, backend, now) for deed in deeds if deed.kind != ClusterCommandKind.SUBMIT)
+        settled += sum(
+            _send_isolated(command, backend, now) for command in commands if command.kind != ClusterCommandKind.SUBMIT
+        )
     return settled
 
 
-def _send_isolated(deed: Deed, backend: Backend, now: datetime) -> bool:
+def _send_isolated(command: ClusterCommand, backend: Backend, now: datetime) -> bool:
     try:
-        with skip_row_on_error(deed):
-            return _send_or_record_refusal(deed, backend, now)
+        with skip_row_on_error(command):
+            return _send_or_record_refusal(command, backend, now)
     except OutcomeUnknown as doubt:
-        postpone_command(deed, now, f"in doubt: {doubt}")
+        postpone_command(command, now, f"in doubt: {doubt}")
     except ClusterUnreachable as error:
-        postpone_command(deed, now, str(error))
+        postpone_command(command, now, str(error))
         raise  # the other commands would fail too
     return False
 
 
-def _send_or_record_refusal(deed: Deed, backend: Backend, now: datetime) -> bool:
+def _send_or_record_refusal(command: ClusterCommand, backend: Backend, now: datetime) -> bool:
     try:
-        return _deliver(deed, backend, now)
+        return _deliver(command, backend, now)
     except RequestRejected as refusal:
-        return _record_refusal(deed, str(refusal), now)
+        return _record_refusal(command, str(refusal), now)
 
 
-def _deliver(deed: Deed, backend: Backend, now: datetime) -> bool:
-    match deed.kind:
+def _deliver(command: ClusterCommand, backend: Backend, now: datetime) -> bool:
+    match command.kind:
         case ClusterCommandKind.CANCEL:
-            return _cancel(deed, backend, now)
+            return _cancel(command, backend, now)
         case ClusterCommandKind.CANCEL_ID:
-            backend.cancel(deed.reason)
+            backend.cancel(command.reason)
         case ClusterCommandKind.SIGNAL:
-            return _signal(deed, backend, now)
+            return _signal(command, backend, now)
         case ClusterCommandKind.STACKS:
-            return _send_stack_signal(deed, backend, now)
+            return _send_stack_signal(command, backend, now)
         case ClusterCommandKind.TEST:
-            return _step_node_test(deed, backend, now)
+            return _step_node_test(command, backend, now)
         case ClusterCommandKind.DRAIN:
-            backend.drain(deed.node.name, deed.reason)
+            backend.drain(command.node.name, command.reason)
         case ClusterCommandKind.RESUME:
-            backend.resume(deed.node.name)
-    return settle_command(deed, now, "done")
+            backend.resume(command.node.name)
+    return settle_command(command, now, "done")
 
 
-def _cancel(deed: Deed, backend: Backend, now: datetime) -> bool:
+def _cancel(command: ClusterCommand, backend: Backend, now: datetime) -> bool:
     """Cancel the attempt. The command stays open until the attempt has ended, and is repeated, because a signal may be
     lost."""
-    attempt = deed.attempt
+    attempt = command.attempt
     if attempt.ended_at:
-        return settle_command(deed, now, "ended")
+        return settle_command(command, now, "ended")
     if attempt.backend_id:
         backend.cancel(attempt.backend_id)
-        postpone_command(deed, now, "signalled", CANCEL_RETRY_INTERVAL)
+        postpone_command(command, now, "signalled", CANCEL_RETRY_INTERVAL)
     else:
-        postpone_command(deed, now, "waiting for the response to its submission", timedelta(seconds=1))
+        postpone_command(command, now, "waiting for the response to its submission", timedelta(seconds=1))
     return False
 
 
-def _signal(deed: Deed, backend: Backend, now: datetime) -> bool:
+def _signal(command: ClusterCommand, backend: Backend, now: datetime) -> bool:
     """Request a checkpoint. Repeating it is harmless; if it is too late, the job is stopped without a checkpoint."""
-    attempt, ask = deed.attempt, parse_signal(deed.reason)
-    if attempt.ended_at or not attempt.stop_as:
-        return settle_command(deed, now, "no longer needed")
-    if not Deed.objects.open().filter(attempt=attempt, kind=ClusterCommandKind.CANCEL, tries=0).exists():
-        return settle_command(deed, now, "too late")
+    attempt, ask = command.attempt, parse_signal(command.reason)
+    if attempt.ended_at or not attempt.stop_state:
+        return settle_command(command, now, "no longer needed")
+    if not ClusterCommand.objects.open().filter(attempt=attempt, kind=ClusterCommandKind.CANCEL, tries=0).exists():
+        return settle_command(command, now, "too late")
     backend.signal(attempt.backend_id, ask.signal, shell=ask.shell)
-    return settle_command(deed, now, "signalled")
+    return settle_command(command, now, "signalled")
 
 
-def _send_stack_signal(deed: Deed, backend: Backend, now: datetime) -> bool:
+def _send_stack_signal(command: ClusterCommand, backend: Backend, now: datetime) -> bool:
     """Request stack dumps. Repeating it only adds lines to the log. Late requests are dropped, because recovery has
     continued without them."""
-    attempt, ask = deed.attempt, parse_signal(deed.reason)
-    if attempt.ended_at or attempt.stop_as or not attempt.backend_id:
-        return settle_command(deed, now, "no longer needed")
-    if now - deed.created_at > MAX_STACK_REQUEST_AGE:
-        return settle_command(deed, now, "too late")
+    attempt, ask = command.attempt, parse_signal(command.reason)
+    if attempt.ended_at or attempt.stop_state or not attempt.backend_id:
+        return settle_command(command, now, "no longer needed")
+    if now - command.created_at > MAX_STACK_REQUEST_AGE:
+        return settle_command(command, now, "too late")
     backend.signal(attempt.backend_id, ask.signal, shell=ask.shell)
-    return settle_command(deed, now, "signalled")
+    return settle_command(command, now, "signalled")
 
 
-def _step_node_test(deed: Deed, backend: Backend, now: datetime) -> bool:
+def _step_node_test(command: ClusterCommand, backend: Backend, now: datetime) -> bool:
     """Run the next step of a node test. The command stays open until the test has a result."""
-    result = node_tests.step_node_test(deed, backend, now)
+    result = node_tests.step_node_test(command, backend, now)
     if isinstance(result, str):
-        postpone_command(deed, now, result, NODE_TEST_RETRY_INTERVAL)
+        postpone_command(command, now, result, NODE_TEST_RETRY_INTERVAL)
         return False
-    return _record_node_test(deed, result, now)
+    return _record_node_test(command, result, now)
 
 
-def _record_node_test(deed: Deed, outcome: NodeTestResult, now: datetime) -> bool:
+def _record_node_test(command: ClusterCommand, outcome: NodeTestResult, now: datetime) -> bool:
     with transaction.atomic():
-        settled = settle_command(deed, now, outcome.sentence)
+        settled = settle_command(command, now, outcome.sentence)
         if settled:
-            node_actions.record_node_test(deed.node, deed, outcome, author=SCHEDULER)
+            node_actions.record_node_test(command.node, command, outcome, author=SCHEDULER)
     return settled
 
 
-def _record_refusal(deed: Deed, why: str, now: datetime) -> bool:
-    if deed.kind == ClusterCommandKind.TEST:
-        return _record_node_test(deed, NodeTestResult(passed=False, why=f"the cluster rejected it: {why}"), now)
-    return settle_command(deed, now, f"refused: {why}")
+def _record_refusal(command: ClusterCommand, why: str, now: datetime) -> bool:
+    if command.kind == ClusterCommandKind.TEST:
+        return _record_node_test(command, NodeTestResult(passed=False, why=f"the cluster rejected it: {why}"), now)
+    return settle_command(command, now, f"refused: {why}")

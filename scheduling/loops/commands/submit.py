@@ -21,7 +21,7 @@ from jobs.actions import progress, stack_requests, stop
 from jobs.actions.journal import SCHEDULER, SYNC
 from jobs.actions.one_row import skip_row_on_error
 from jobs.core.resume_environment import CHECKPOINT_TEMPLATE_VARIABLE, resume_variables
-from jobs.models import Allocation, Attempt, Deed, Installation
+from jobs.models import Allocation, Attempt, ClusterCommand, Installation
 from scheduling.backends.base import (
     Backend,
     BackendError,
@@ -45,40 +45,42 @@ LOOKUP_TIMEOUT = timedelta(seconds=30)  # then the lookup is repeated; a finishe
 FALLBACK_WORKDIR = "/tmp"  # Slurm requires a directory; this one exists on every node  # noqa: S108
 
 
-def submit_attempts(deeds: Sequence[Deed], backend: Backend, now: datetime, looked_at: datetime | None = None) -> int:
+def submit_attempts(
+    commands: Sequence[ClusterCommand], backend: Backend, now: datetime, looked_at: datetime | None = None
+) -> int:
     """Submit the attempts. Return how many commands were settled. Raises ClusterUnreachable, after recording results.
 
     `looked_at` is the time of this turn's sync with the cluster: attempts created since then are new.
     """
     settled, accepted, to_send = 0, {}, []
-    known, hidden = _find_submitted(deeds, backend, now, looked_at)
-    for deed in deeds:
-        attempt = deed.attempt
+    known, hidden = _find_submitted(commands, backend, now, looked_at)
+    for command in commands:
+        attempt = command.attempt
         if attempt.ended_at:
-            settled += settle_command(deed, now, "no longer needed")
+            settled += settle_command(command, now, "no longer needed")
         elif attempt.key in known:
-            accepted[deed] = known[attempt.key]
+            accepted[command] = known[attempt.key]
         elif attempt.key in hidden:
-            postpone_command(deed, now, "an unreadable row of the cluster may be this job")
-        elif attempt.stop_as:
-            with skip_row_on_error(deed):
-                settled += _withdraw(deed, now)
-        elif may_have_been_sent(deed):
-            with skip_row_on_error(deed):
-                _postpone_for_lookup(deed, now)
+            postpone_command(command, now, "an unreadable row of the cluster may be this job")
+        elif attempt.stop_state:
+            with skip_row_on_error(command):
+                settled += _withdraw(command, now)
+        elif may_have_been_sent(command):
+            with skip_row_on_error(command):
+                _postpone_for_lookup(command, now)
         else:
-            to_send.append(deed)
-    answers = backend.submit_all(_submissions([deed.attempt for deed in to_send]))
-    failed: list[tuple[Deed, BackendError]] = []
-    for deed, answer in zip(to_send, answers, strict=True):
+            to_send.append(command)
+    answers = backend.submit_all(_submissions([command.attempt for command in to_send]))
+    failed: list[tuple[ClusterCommand, BackendError]] = []
+    for command, answer in zip(to_send, answers, strict=True):
         if isinstance(answer, BackendError):
-            failed.append((deed, answer))
+            failed.append((command, answer))
         else:
-            accepted[deed] = answer
+            accepted[command] = answer
     settled += _record_accepted(accepted, now)
-    for deed, error in failed:
-        with skip_row_on_error(deed):
-            settled += _record_failure(deed, error, now)
+    for command, error in failed:
+        with skip_row_on_error(command):
+            settled += _record_failure(command, error, now)
     _raise_if_unreachable([error for _, error in failed])
     return settled
 
@@ -90,24 +92,28 @@ def _raise_if_unreachable(errors: Sequence[BackendError]) -> None:
             raise error
 
 
-def _postpone_for_lookup(deed: Deed, now: datetime) -> None:
-    job_actions.set_missing_since(deed.attempt, deed.attempt.missing_since or now)
-    postpone_command(deed, now, "in doubt: looking up the result of an earlier try", LOOKUP_TIMEOUT)
+def _postpone_for_lookup(command: ClusterCommand, now: datetime) -> None:
+    job_actions.set_missing_since(command.attempt, command.attempt.missing_since or now)
+    postpone_command(command, now, "in doubt: looking up the result of an earlier try", LOOKUP_TIMEOUT)
 
 
 def _find_submitted(
-    deeds: Sequence[Deed], backend: Backend, now: datetime, looked_at: datetime | None
+    commands: Sequence[ClusterCommand], backend: Backend, now: datetime, looked_at: datetime | None
 ) -> tuple[Mapping[str, str], set[str]]:
     """Return the cluster's job id by key, and the keys that may be hidden in unreadable rows. If a key has several
     jobs, the one that ran or runs is returned."""
-    keys = {deed.attempt.key for deed in deeds if deed.tries > 1 or not looked_at or deed.created_at < looked_at}
+    keys = {
+        command.attempt.key
+        for command in commands
+        if command.tries > 1 or not looked_at or command.created_at < looked_at
+    }
     if not keys:
         return {}, set()
     installation = Installation.current_id()
     try:
         jobs = backend.jobs()
     except BackendError as error:
-        postpone_commands(deeds, now, str(error))
+        postpone_commands(commands, now, str(error))
         raise
     ours: dict[str, list[BackendJob]] = defaultdict(list)
     for job in jobs:
@@ -117,26 +123,28 @@ def _find_submitted(
     return {job.key: job.backend_id for job in picked if job}, {key for key in keys if jobs.hides_job("", key)}
 
 
-def _withdraw(deed: Deed, now: datetime) -> bool:
+def _withdraw(command: ClusterCommand, now: datetime) -> bool:
     with transaction.atomic():
-        job_actions.withdraw_attempt(deed.attempt, now=now, author=SCHEDULER)
-        return settle_command(deed, now, "withdrawn before it was sent")
+        job_actions.withdraw_attempt(command.attempt, now=now, author=SCHEDULER)
+        return settle_command(command, now, "withdrawn before it was sent")
 
 
-def _record_accepted(accepted: Mapping[Deed, str], now: datetime) -> int:
+def _record_accepted(accepted: Mapping[ClusterCommand, str], now: datetime) -> int:
     with transaction.atomic():
-        job_actions.record_backend_ids({deed.attempt.pk: backend_id for deed, backend_id in accepted.items()})
-        return settle_commands({deed: f"accepted as {backend_id}" for deed, backend_id in accepted.items()}, now)
+        job_actions.record_backend_ids({command.attempt.pk: backend_id for command, backend_id in accepted.items()})
+        return settle_commands({command: f"accepted as {backend_id}" for command, backend_id in accepted.items()}, now)
 
 
-def _record_failure(deed: Deed, error: BackendError, now: datetime) -> bool:
+def _record_failure(command: ClusterCommand, error: BackendError, now: datetime) -> bool:
     if isinstance(error, RequestRejected):
         with transaction.atomic():
             about_place = isinstance(error, PlacementRejected)
-            job_actions.record_submit_refusal(deed.attempt, str(error), about_place=about_place, now=now, author=SYNC)
-            return settle_command(deed, now, f"refused: {error}")
+            job_actions.record_submit_refusal(
+                command.attempt, str(error), about_place=about_place, now=now, author=SYNC
+            )
+            return settle_command(command, now, f"refused: {error}")
     in_doubt = isinstance(error, OutcomeUnknown)
-    postpone_command(deed, now, f"in doubt: {error}" if in_doubt else str(error), sent_nothing=not in_doubt)
+    postpone_command(command, now, f"in doubt: {error}" if in_doubt else str(error), sent_nothing=not in_doubt)
     return False
 
 
@@ -189,7 +197,7 @@ def _job_environment(attempt: Attempt) -> dict[str, str]:
         "ACME_CHECKPOINT_INTERVAL_S": str(int(interval.total_seconds())) if interval else "",
         "ACME_URL": settings.ACME_URL,
         "ACME_PROGRESS_TOKEN": progress.run_token(attempt.key),
-        "ACME_STACKS": stacks.text if (stacks := stack_requests.attempt_stacks_signal(attempt)) else "",
+        "ACME_STACKS_SIGNAL": stacks.text if (stacks := stack_requests.attempt_stacks_signal(attempt)) else "",
     }
     variables |= resume_variables(job.resume, job.environment.get(CHECKPOINT_TEMPLATE_VARIABLE, ""))
     if job.array_index is not None:

@@ -27,7 +27,7 @@ ATTEMPT_FACT_COLUMNS = (
     "state",
     "missing_since",
     "promised_at",
-    "stop_as",
+    "stop_state",
     "number",
     "accepted_at",
 )
@@ -39,7 +39,7 @@ def facts(
     state: str,
     missing_since: datetime | None,
     promised_at: datetime,
-    stop_as: str,
+    stop_state: str,
     number: int,
     accepted_at: datetime | None,
     *,
@@ -53,7 +53,7 @@ def facts(
         sent=sent,
         missing_since=missing_since,
         promised_at=promised_at,
-        stopping=bool(stop_as),
+        stopping=bool(stop_state),
         number=number,
         accepted_at=accepted_at,
         has_record=has_record,
@@ -83,7 +83,7 @@ def apply_observations(attempt: Attempt, seen: BackendJob | None, sent: bool, no
                 moved = True
             case observations.ObservedEnd(state, at, exit_code, signal, reason):
                 ended = AttemptEnd(state=state, at=at, exit_code=exit_code, signal=signal, reason=reason)
-                if has_record and may_have_succeeded(state, exit_code) and attempt.stop_as != State.CANCELLED:
+                if has_record and may_have_succeeded(state, exit_code) and attempt.stop_state != State.CANCELLED:
                     ended = _end_from_record(attempt, ended)
                 job_actions.finish(attempt, ended, author=SYNC)
                 moved = True

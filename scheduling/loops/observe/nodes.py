@@ -17,14 +17,14 @@ from django.db import transaction
 from jobs.actions import nodes as node_actions
 from jobs.actions.journal import SYNC
 from jobs.core.lifecycle import NodeFlag
-from jobs.models import NODE_COMMANDS, Cluster, Deed, Node
+from jobs.models import NODE_COMMANDS, Cluster, ClusterCommand, Node
 from scheduling.backends.base import BackendNode, ClusterListing
 from scheduling.core import observations
 
 # The columns that a report may change, and those that decide whether it may
 COMPARED_COLUMNS = (
     *("pk", "name", "state", "flags", "gpus", "gpu_model", "cpus", "memory_mb", "rack", "leaf", "pod", "nic_type"),
-    *("nic_count", "foreign_gpus", "drain_asked", "reason", "reason_by", "reason_at"),
+    *("nic_count", "foreign_gpus", "drain_requested", "reason", "reason_by", "reason_at"),
 )
 
 
@@ -65,7 +65,7 @@ class _NodeReports:
         self._listing = seen
         self._seen = {report.name: report for report in seen}
         self._foreign = foreign
-        commands = Deed.objects.open().filter(node__cluster=cluster, kind__in=NODE_COMMANDS)
+        commands = ClusterCommand.objects.open().filter(node__cluster=cluster, kind__in=NODE_COMMANDS)
         self._with_open_command = set(commands.values_list("node_id", flat=True))
 
     def fields(self, node: Any) -> dict[str, object]:
@@ -76,7 +76,7 @@ class _NodeReports:
 
     def _reason_columns(self, node: Any, reason: str) -> dict[str, object]:
         """Return the reason columns. While a drain or resume command is open, the cluster's reason is outdated."""
-        if node.drain_asked or (reason and node.pk in self._with_open_command):
+        if node.drain_requested or (reason and node.pk in self._with_open_command):
             return {}
         return (
             {"reason": reason, "reason_by": self._by} if reason else {"reason": "", "reason_by": "", "reason_at": None}

@@ -26,7 +26,7 @@ from jobs.actions.one_row import skip_row_on_error
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import State
 from jobs.logs.job_log import LogReadError
-from jobs.models import Attempt, Cluster, ClusterCommandKind, Deed, Job
+from jobs.models import Attempt, Cluster, ClusterCommand, ClusterCommandKind, Job
 from scheduling.backends.base import AccountingUnavailable, Backend, BackendError, BackendJob
 from scheduling.core.outcomes import (
     KnownEnd,
@@ -115,8 +115,12 @@ def _handle_never_started(attempt: Attempt, since: datetime, now: datetime) -> N
         return
     with transaction.atomic():
         Attempt.objects.live().filter(pk=attempt.pk, missing_since=since).update(missing_since=None)
-        for deed in Deed.objects.open().filter(attempt=attempt, kind=ClusterCommandKind.SUBMIT).select_for_update():
-            Deed.objects.filter(pk=deed.pk).update(tries_without_effect=deed.tries, due_at=min(deed.due_at, now))
+        for command in (
+            ClusterCommand.objects.open().filter(attempt=attempt, kind=ClusterCommandKind.SUBMIT).select_for_update()
+        ):
+            ClusterCommand.objects.filter(pk=command.pk).update(
+                tries_without_effect=command.tries, due_at=min(command.due_at, now)
+            )
 
 
 def _missing_attempt_facts(attempt: Attempt, missing_since: datetime) -> MissingAttempt:

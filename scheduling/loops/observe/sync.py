@@ -27,7 +27,16 @@ from jobs.actions.jobs import GpuCorrection
 from jobs.actions.one_row import skip_row_on_error
 from jobs.actions.wake import request_diagnoses
 from jobs.core.lifecycle import FINAL_STATES, State
-from jobs.models import Allocation, Attempt, Cluster, ClusterCommandKind, ClusterMode, Deed, Installation, Node
+from jobs.models import (
+    Allocation,
+    Attempt,
+    Cluster,
+    ClusterCommand,
+    ClusterCommandKind,
+    ClusterMode,
+    Installation,
+    Node,
+)
 from scheduling.backends.base import Backend, BackendJob, ClusterListing
 from scheduling.core import observations
 from scheduling.loops.observe.attempt_changes import ATTEMPT_FACT_COLUMNS, apply_observations, facts, settle_reappeared
@@ -58,7 +67,7 @@ def sync_cluster_once(cluster: Cluster, backend: Backend, now: datetime) -> int:
         request_diagnoses()
     greeting = backend.ping() if not cluster.product else None
     fields = {"product": greeting.product, "api": greeting.api} if greeting else {}
-    Cluster.objects.filter(pk=cluster.pk).update(heard_at=now, **fields)
+    Cluster.objects.filter(pk=cluster.pk).update(last_contact_at=now, **fields)
     return moved
 
 
@@ -149,7 +158,7 @@ def _sync_attempts(
 def _submitted_attempts(attempt_ids: Sequence[int], now: datetime) -> set[int]:
     """Return the attempts that the cluster had accepted before its report. Adopted and restored attempts have no submit
     command, but were on the cluster before."""
-    submits = Deed.objects.filter(attempt__in=attempt_ids, kind=ClusterCommandKind.SUBMIT)
+    submits = ClusterCommand.objects.filter(attempt__in=attempt_ids, kind=ClusterCommandKind.SUBMIT)
     done = dict(submits.values_list("attempt_id", "done_at"))
     return {pk for pk in attempt_ids if pk not in done or (done[pk] and done[pk] < now)}
 

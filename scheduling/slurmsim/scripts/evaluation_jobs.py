@@ -106,7 +106,7 @@ def _shard_duration_s(part: Mapping[str, Any], has_gpus: bool, scores: bool) -> 
 def dataset_cost(dataset: str, samples: int) -> SliceCost:
     """The actual cost of a dataset in this simulation; it depends only on the name and the number of samples."""
     factor = Random(f"pace of {dataset}").lognormvariate(0, DATASET_SPREAD)
-    return priors.guess(DatasetDescription(name=dataset, samples=samples), priors.phases().weights_gb).times(factor)
+    return priors.guess(DatasetDescription(name=dataset, samples=samples), priors.phases().checkpoint_gb).times(factor)
 
 
 def _draw_scores(model: str, part: Mapping[str, Any]) -> dict[str, float]:

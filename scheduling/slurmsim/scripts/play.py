@@ -459,7 +459,7 @@ def _own_fault_impact(play: SimulatedRun, at: float) -> FaultImpact | None:
 
 
 def _stack_signal(job: SlurmJob) -> int | None:
-    word = job.request.environment.get("ACME_STACKS", "").removeprefix("B:")
+    word = job.request.environment.get("ACME_STACKS_SIGNAL", "").removeprefix("B:")
     return int(Signals[f"SIG{word}"]) if f"SIG{word}" in Signals.__members__ else None
 
 

@@ -246,7 +246,7 @@ def test_gradient_overflow_is_reported_only_if_it_lasts():
 
 
 def reading(**fields):
-    return NodeTelemetryWindow(node="n1", **{"heard_at": 1000.0, **fields})
+    return NodeTelemetryWindow(node="n1", **{"last_sample_at": 1000.0, **fields})
 
 
 def test_healthy_node_has_no_findings():
@@ -269,8 +269,8 @@ def test_healthy_node_has_no_findings():
         ({"hottest_c": 95.0}, Severity.BAD, "95 °C"),
         ({"hottest_c": 127.0}, Severity.WARN, "sensor"),
         ({"throttled": 0.5}, Severity.WARN, "50%"),
-        ({"heard_at": 900.0}, Severity.WARN, "110 s"),
-        ({"heard_at": None}, Severity.WARN, "No telemetry"),
+        ({"last_sample_at": 900.0}, Severity.WARN, "110 s"),
+        ({"last_sample_at": None}, Severity.WARN, "No telemetry"),
     ],
 )
 def test_each_node_fault_has_its_severity(fields, severity, word):
@@ -290,7 +290,7 @@ def test_each_node_fault_has_its_severity(fields, severity, word):
         ({"nvlink_errors": 900}, False),
         ({"hottest_c": 95.0}, False),
         ({"throttled": 0.9}, False),
-        ({"heard_at": None}, False),
+        ({"last_sample_at": None}, False),
     ],
 )
 def test_heat_and_missing_telemetry_are_not_faults_that_end_programs(fields, expected):

@@ -17,7 +17,7 @@ from failures.models import Cadence, Diagnosis
 from jobs.actions import jobs as job_actions
 from jobs.actions import progress
 from jobs.core.lifecycle import State
-from jobs.models import Attempt, Checkpoint, Cluster, ClusterMode, Job, Progress, Pulse, TokenScope, clock
+from jobs.models import Attempt, Checkpoint, Cluster, ClusterMode, Job, LatestProgress, Progress, TokenScope, clock
 from scheduling.queries import ledger_facts
 from tests import make as rows
 from tests.failures import make
@@ -54,8 +54,8 @@ class PrintingJob:
         return watch_once(self.now)
 
     @property
-    def pulse(self):
-        return Pulse.objects.filter(attempt=self.attempt).first()
+    def latest_progress(self):
+        return LatestProgress.objects.filter(attempt=self.attempt).first()
 
     @property
     def steps(self):
@@ -73,9 +73,15 @@ def test_each_look_stores_one_row_for_the_newest_step(tmp_path):
     job.look()
 
     assert job.steps == [(30, 2.5), (32, 2.3)]
-    pulse = job.pulse
-    assert (pulse.step, pulse.loss, pulse.grad_norm, pulse.step_time_s, pulse.source) == (32, 2.3, 0.31, 0.5, "log")
-    assert pulse.at == job.now - LOOK
+    latest = job.latest_progress
+    assert (
+        latest.step,
+        latest.loss,
+        latest.grad_norm,
+        latest.step_time_s,
+        latest.source,
+    ) == (32, 2.3, 0.31, 0.5, "log")
+    assert latest.at == job.now - LOOK
 
 
 def test_unreadable_node_list_does_not_stop_the_log_reader(tmp_path):
@@ -114,7 +120,7 @@ def test_step_goes_back_when_the_program_goes_back(tmp_path):
     job.says(line(900))
     job.says(line(500))
 
-    assert job.pulse.step == 500
+    assert job.latest_progress.step == 500
 
 
 def test_log_of_a_job_that_reports_steps_is_not_read(tmp_path):
@@ -122,7 +128,7 @@ def test_log_of_a_job_that_reports_steps_is_not_read(tmp_path):
     progress.record_attempt_heartbeats(job.attempt.key, [{"step": 7, "loss": 3.0}])
     job.says(line(5000))
 
-    assert job.pulse.step == 7 and job.pulse.source == ""
+    assert job.latest_progress.step == 7 and job.latest_progress.source == ""
     assert [step for step, _ in job.steps] == [7]
 
 
@@ -131,11 +137,16 @@ def test_reported_steps_replace_steps_from_the_log_whatever_their_time(tmp_path)
     job.says("step: 40/90 loss: 0.5", "checkpoint saved at step 40")
     progress.record_attempt_heartbeats(job.attempt.key, [{"step": 12, "at": clock.now() - HOUR}])
 
-    pulse = job.pulse
-    assert (pulse.step, pulse.steps_total, pulse.loss, pulse.source) == (12, None, None, "")
+    latest = job.latest_progress
+    assert (latest.step, latest.steps_total, latest.loss, latest.source) == (
+        12,
+        None,
+        None,
+        "",
+    )
     assert job.steps == [(12, None)]  # otherwise detectors would compare reported steps with steps from the log
     job.says(line(41))
-    assert job.pulse.step == 12
+    assert job.latest_progress.step == 12
 
 
 def test_steps_from_the_log_are_deleted_only_for_jobs_that_report(tmp_path):
@@ -151,8 +162,8 @@ def test_steps_from_the_log_are_deleted_only_for_jobs_that_report(tmp_path):
 
     assert {key: one.rows for key, one in noted.items()} == {key: len(beats) for key, beats in reports.items()}
     assert job.steps == other.steps == [(1, 3.0), (None, None), (2, 2.0)]
-    assert [one.pulse.source for one in (silent, job, other)] == ["log", "", ""]
-    assert (40, 2.5) in silent.steps and silent.pulse.step == 40
+    assert [one.latest_progress.source for one in (silent, job, other)] == ["log", "", ""]
+    assert (40, 2.5) in silent.steps and silent.latest_progress.step == 40
     assert len(again) == 1 < len(first)
 
 
@@ -191,7 +202,7 @@ def test_step_read_during_the_first_report_is_discarded(tmp_path, first):
     thread.join(PATIENCE_S)
 
     assert job.steps == [(1, 3.0), (None, None), (2, 2.0)]
-    assert (job.pulse.step, job.pulse.source) == (2, "")
+    assert (job.latest_progress.step, job.latest_progress.source) == (2, "")
 
 
 def test_report_after_the_end_keeps_the_steps_from_the_log(tmp_path):
@@ -200,12 +211,14 @@ def test_report_after_the_end_keeps_the_steps_from_the_log(tmp_path):
     make.end(tmp_path, job.attempt, job.path.read_text(), state=State.COMPLETED, exit_code=0)
 
     assert progress.record_attempt_heartbeats(job.attempt.key, BEATS) is None
-    assert (job.steps, job.pulse.step, job.pulse.source) == ([(40, 2.5)], 40, "log")
+    assert (job.steps, job.latest_progress.step, job.latest_progress.source) == ([(40, 2.5)], 40, "log")
 
 
 def test_step_total_is_dropped_when_a_step_exceeds_it(tmp_path):
     job = PrintingJob(tmp_path)
-    totals = [job.says(f"step: {step} loss: 2.5") or job.pulse.steps_total for step in ("4/9", "8", "12", "13/20")]
+    totals = [
+        job.says(f"step: {step} loss: 2.5") or job.latest_progress.steps_total for step in ("4/9", "8", "12", "13/20")
+    ]
 
     assert totals == [9, 9, None, 20]
 
@@ -220,7 +233,7 @@ def test_lines_printed_before_the_end_are_read_after_it(tmp_path):
     job.look()
 
     assert sorted(step for step, _ in job.steps) == [40, 55]
-    assert (job.pulse.step, job.pulse.saved_step, job.pulse.at) == (55, 50, ended)
+    assert (job.latest_progress.step, job.latest_progress.saved_step, job.latest_progress.at) == (55, 50, ended)
     assert not Cadence.objects.exists()
 
 
@@ -232,7 +245,7 @@ def test_log_that_was_unreadable_for_long_does_not_date_the_first_step(tmp_path)
     job.now += HOUR
     job.says(line(900), "checkpoint saved at step 900")
 
-    assert (job.pulse.source, job.pulse.saved_at) == ("late", None)
+    assert (job.latest_progress.source, job.latest_progress.saved_at) == ("late", None)
 
 
 def test_report_without_a_step_does_not_replace_steps_from_the_log(tmp_path):
@@ -241,7 +254,7 @@ def test_report_without_a_step_does_not_replace_steps_from_the_log(tmp_path):
     progress.record_attempt_heartbeats(job.attempt.key, [{"tokens": 9000}])
     job.says(line(41))
 
-    assert (job.pulse.step, job.pulse.source) == (41, "log")
+    assert (job.latest_progress.step, job.latest_progress.source) == (41, "log")
 
 
 def test_progress_bar_without_a_newline_is_read(tmp_path):
@@ -258,8 +271,12 @@ def test_checkpoint_in_the_log_is_dated_to_the_previous_look_and_not_stored(tmp_
     job.says(line(40))
     job.says("successfully saved checkpoint from iteration 40 to /ckpt/run [ t 1/8 ]")
 
-    pulse = job.pulse
-    assert (pulse.saved_step, pulse.saved_path, pulse.saved_at) == (40, "/ckpt/run", job.now - LOOK)
+    latest = job.latest_progress
+    assert (latest.saved_step, latest.saved_path, latest.saved_at) == (
+        40,
+        "/ckpt/run",
+        job.now - LOOK,
+    )
     assert not Checkpoint.objects.exists()
 
 
@@ -272,14 +289,14 @@ def test_jobs_excluded_from_recovery_are_read_but_not_diagnosed(tmp_path, asked)
         job.says(line(step))
 
     assert job.look(HOUR) == 0 and not Diagnosis.objects.exists()
-    assert job.pulse.step == 19
+    assert job.latest_progress.step == 19
 
 
 def test_log_of_a_debug_job_is_not_read(tmp_path):
     job = PrintingJob(tmp_path, kind="debug")
     job.says(line(40))
 
-    assert job.pulse is None
+    assert job.latest_progress is None
 
 
 def test_steps_of_an_earlier_attempt_in_the_same_file_are_ignored(tmp_path):
@@ -287,10 +304,10 @@ def test_steps_of_an_earlier_attempt_in_the_same_file_are_ignored(tmp_path):
     key, path = job.attempt.key + "-0", job.attempt.log_path
     Attempt.objects.create(job=job.attempt.job, number=9, key=key, log_path=path, state="FAILED", ended_at=job.now)
     job.says(line(9000))
-    assert job.pulse is None
+    assert job.latest_progress is None
 
     job.says(line(3))
-    assert job.pulse.step == 3
+    assert job.latest_progress.step == 3
 
 
 def test_hang_is_detected_from_the_log_and_ends_with_the_next_step(tmp_path):
@@ -304,7 +321,7 @@ def test_hang_is_detected_from_the_log_and_ends_with_the_next_step(tmp_path):
     assert not Diagnosis.objects.exists()
 
 
-def test_metrics_from_a_log_create_no_sign_and_no_diagnosis(tmp_path):
+def test_metrics_from_a_log_create_no_anomaly_and_no_diagnosis(tmp_path):
     job = PrintingJob(tmp_path)
     for step in range(60):
         job.says(
@@ -313,7 +330,7 @@ def test_metrics_from_a_log_create_no_sign_and_no_diagnosis(tmp_path):
 
     assert slow_steps_once(job.now) == 0
     assert not Diagnosis.objects.exists()
-    assert job.pulse.loss != job.pulse.loss  # NaN is displayed
+    assert job.latest_progress.loss != job.latest_progress.loss  # NaN is displayed
 
 
 def test_steps_from_a_log_do_not_count_for_the_crash_loop_limit(tmp_path):
@@ -335,8 +352,8 @@ def test_first_step_in_a_log_ends_start_up_only_if_read_from_the_beginning(tmp_p
 
     assert shares[new.attempt.job_id] == pytest.approx(0.5, abs=0.01)
     assert shares[old.attempt.job_id] == pytest.approx(1, abs=0.01)
-    assert (old.pulse.source, old.pulse.step, old.pulse.saved_at) == ("late", 40, None)
-    assert (new.pulse.source, new.pulse.saved_step) == ("log", 40)
+    assert (old.latest_progress.source, old.latest_progress.step, old.latest_progress.saved_at) == ("late", 40, None)
+    assert (new.latest_progress.source, new.latest_progress.saved_step) == ("log", 40)
 
 
 def test_home_page_and_job_page_show_progress_from_the_log(tmp_path):

@@ -17,7 +17,7 @@ from jobs.actions import jobs as job_actions
 from jobs.actions import recovery as recovery_actions
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import State
-from jobs.models import Attempt, Deed, Event, clock
+from jobs.models import Attempt, ClusterCommand, Event, clock
 from scheduling.backends.base import RequestRejected
 from scheduling.loops.commands.send import send_commands_once
 from scheduling.loops.recovery import decide_and_recover_once
@@ -156,13 +156,13 @@ def test_decision_waits_for_the_stacks_and_uses_them_as_evidence(tmp_path):
     assert [stacks_once(now), stacks_once(now)] == [0, 1]  # the first look sees the log grow, the second one reads it
 
     row = StackDump.objects.get()
-    assert (row.ranks, row.sentences[-1]) == (3, "The others wait for rank 2.")
+    assert (row.ranks, row.summary[-1]) == (3, "The others wait for rank 2.")
     assert row.text.startswith("[rank0]: Thread") and "rank9" not in row.text
     assert Diagnosis.objects.get().notes[-1] == "The others wait for rank 2."
-    assert Event.objects.filter(what="stacks.read", attempt=attempt).count() == 1
+    assert Event.objects.filter(type="stacks.read", attempt=attempt).count() == 1
     decide_and_recover_once(now)
     attempt.refresh_from_db()
-    assert attempt.stop_as == State.FAILED
+    assert attempt.stop_state == State.FAILED
 
 
 def test_decision_does_not_wait_for_stacks_beyond_the_timeout(tmp_path):
@@ -174,29 +174,27 @@ def test_decision_does_not_wait_for_stacks_beyond_the_timeout(tmp_path):
 
     assert Decision.objects.exists()
     assert stacks_once(late) == 1
-    assert (
-        "None arrived" in StackDump.objects.get().sentences[0] or "not reached" in StackDump.objects.get().sentences[0]
-    )
+    assert "None arrived" in StackDump.objects.get().summary[0] or "not reached" in StackDump.objects.get().sentences[0]
 
 
 def test_program_without_a_stacks_signal_is_never_signalled(tmp_path):
     _, now = hanging(tmp_path, signal="")
 
-    assert not StackDump.objects.exists() and not Deed.objects.filter(kind="stacks").exists()
+    assert not StackDump.objects.exists() and not ClusterCommand.objects.filter(kind="stacks").exists()
     assert decide_and_recover_once(now) == 1
 
 
 def test_job_label_declares_the_stacks_signal(tmp_path):
     hanging(tmp_path, signal="", labels={"acme-stacks": "B:USR1"})
 
-    assert Deed.objects.get(kind="stacks").reason == "B:USR1"
+    assert ClusterCommand.objects.get(kind="stacks").reason == "B:USR1"
 
 
 @pytest.mark.parametrize("word", ["hello", "", "9 9", "KILL", "B:TERM"])
 def test_label_with_an_unsuitable_signal_requests_no_stacks(tmp_path, word):
     hanging(tmp_path, signal="", labels={"acme-stacks": word})
 
-    assert not Deed.objects.filter(kind="stacks").exists()
+    assert not ClusterCommand.objects.filter(kind="stacks").exists()
 
 
 @pytest.mark.parametrize("what", ["ended", "being stopped", "late"])
@@ -210,7 +208,7 @@ def test_late_stacks_signal_is_not_sent(tmp_path, what):
 
     send_commands_once(attempt.job.cluster, slurm, clock.now() + (2 * MINUTE if what == "late" else timedelta(0)))
 
-    assert slurm.signalled == [] and Deed.objects.get(kind="stacks").done_at
+    assert slurm.signalled == [] and ClusterCommand.objects.get(kind="stacks").done_at
 
 
 def test_rejected_stacks_request_stores_the_reason(tmp_path):
@@ -225,12 +223,12 @@ def test_rejected_stacks_request_stores_the_reason(tmp_path):
     send_commands_once(attempt.job.cluster, slurm, clock.now())
     stacks_once(now + stack_actions.STACKS_TIMEOUT)
 
-    assert "would end the batch shell too" in StackDump.objects.get().sentences[0]
+    assert "would end the batch shell too" in StackDump.objects.get().summary[0]
 
 
 def test_stacks_are_requested_once_and_read_even_if_the_attempt_ends(tmp_path):
     attempt, now = hanging(tmp_path)
-    assert watch_once(now + MINUTE) == 0 and Deed.objects.filter(kind="stacks").count() == 1
+    assert watch_once(now + MINUTE) == 0 and ClusterCommand.objects.filter(kind="stacks").count() == 1
     append_to_log(tmp_path, attempt, dump(0, *REDUCES))
     job_actions.finish(attempt, AttemptEnd(state=State.FAILED, at=now, exit_code=1), author=rows.LOOP)
 
@@ -264,7 +262,7 @@ def test_api_returns_stacks_to_the_owner_and_404_to_others(tmp_path):
     [shown] = mine.get(where).json()["results"]
 
     assert "distributed_c10d.py" in shown["text"] and shown["ranks"] == 1
-    assert "Rank 0 waits in all_reduce" in shown["sentences"][0]
+    assert "Rank 0 waits in all_reduce" in shown["summary"][0]
     assert stranger.get(where).status_code == 404
 
 

@@ -17,7 +17,7 @@ from jobs.actions import recovery as recovery_actions
 from jobs.actions.progress import CheckpointReport, HeartbeatResult, record_checkpoints
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import Flag, State
-from jobs.models import Attempt, Deed, Event, Job, Progress, Pulse, clock
+from jobs.models import Attempt, ClusterCommand, Event, Job, LatestProgress, Progress, clock
 from scheduling.loops import recovery
 from scheduling.loops.recovery import decide_and_recover_once
 from tests import make as rows
@@ -43,8 +43,8 @@ def reports(attempt, until, *, losses=None, every=timedelta(seconds=2), steps=60
     ]
     Progress.objects.bulk_create(beats)
     last = beats[-1]
-    values = {"at": last.at, "step": last.step, "loss": last.loss, "heard_at": last.at}
-    Pulse.objects.update_or_create(attempt=attempt, defaults=values)
+    values = {"at": last.at, "step": last.step, "loss": last.loss, "updated_at": last.at}
+    LatestProgress.objects.update_or_create(attempt=attempt, defaults=values)
 
 
 def test_job_without_new_steps_hangs_and_opens_an_incident(tmp_path):
@@ -92,9 +92,9 @@ def test_recovery_ends_a_hanging_attempt_and_tests_its_nodes(tmp_path):
 
     decide_and_recover_once(now)
     decision = Decision.objects.get()
-    assert (decision.action, decision.course) == ("test nodes", "acting")
+    assert (decision.action, decision.state) == ("test nodes", "acting")
     attempt.refresh_from_db()
-    assert attempt.stop_as == State.FAILED and Deed.objects.filter(kind="cancel", attempt=attempt).exists()
+    assert attempt.stop_state == State.FAILED and ClusterCommand.objects.filter(kind="cancel", attempt=attempt).exists()
 
     job_actions.finish(attempt, AttemptEnd(state=State.CANCELLED, at=now, signal=15), author=rows.LOOP)
     assert Job.objects.get().flags == [Flag.RECOVERING]
@@ -112,12 +112,12 @@ def test_hanging_attempt_runs_on_in_propose_mode_until_approval(tmp_path):
 
     decision = Decision.objects.get()
     attempt.refresh_from_db()
-    assert (decision.course, attempt.stop_as) == (DecisionState.PROPOSED, "")
+    assert (decision.state, attempt.stop_state) == (DecisionState.PROPOSED, "")
 
     decision_actions.approve(decision, author=rows.author(), now=now)
     decide_and_recover_once(now)
     attempt.refresh_from_db()
-    assert attempt.stop_as == State.FAILED
+    assert attempt.stop_state == State.FAILED
 
 
 def test_undo_before_the_stop_lets_the_attempt_run_on(tmp_path, monkeypatch):
@@ -135,7 +135,7 @@ def test_undo_before_the_stop_lets_the_attempt_run_on(tmp_path, monkeypatch):
     decide_and_recover_once(now)
 
     attempt.refresh_from_db()
-    assert (Decision.objects.get().course, attempt.stop_as) == (DecisionState.UNDONE, "")
+    assert (Decision.objects.get().state, attempt.stop_state) == (DecisionState.UNDONE, "")
 
 
 def test_diagnosis_is_withdrawn_if_the_hang_ends_before_any_action(tmp_path):
@@ -144,13 +144,13 @@ def test_diagnosis_is_withdrawn_if_the_hang_ends_before_any_action(tmp_path):
     reports(attempt, now - 2 * MINUTE)
     watch_once(now)
     decide_and_recover_once(now)
-    Pulse.objects.update(at=now + MINUTE, step=61, heard_at=now + MINUTE)
+    LatestProgress.objects.update(at=now + MINUTE, step=61, updated_at=now + MINUTE)
 
     assert watch_once(now + MINUTE) == 1
 
     assert not Decision.objects.exists() and not Diagnosis.objects.exists()
     assert Incident.objects.get().state == "resolved"
-    assert Event.objects.filter(what="diagnosis.withdrawn").count() == 1
+    assert Event.objects.filter(type="diagnosis.withdrawn").count() == 1
 
 
 def test_approved_decision_is_kept_when_the_hang_ends(tmp_path):
@@ -160,12 +160,12 @@ def test_approved_decision_is_kept_when_the_hang_ends(tmp_path):
     watch_once(now)
     decide_and_recover_once(now)
     decision_actions.approve(Decision.objects.get(), author=rows.author(), now=now)
-    Pulse.objects.update(at=now + MINUTE, step=61, heard_at=now + MINUTE)
+    LatestProgress.objects.update(at=now + MINUTE, step=61, updated_at=now + MINUTE)
 
     with CaptureQueriesContext(connection) as queries:
         assert watch_once(now + MINUTE) == 0
 
-    assert Decision.objects.get().course == DecisionState.APPROVED
+    assert Decision.objects.get().state == DecisionState.APPROVED
     assert any("failures_decision" in one["sql"] and "FOR UPDATE" in one["sql"] for one in queries)
 
 
@@ -219,8 +219,8 @@ def test_simultaneous_silence_of_most_jobs_is_not_a_hang(tmp_path):
     reports(four[3], now)
     assert watch_once(now) == 0 and not Diagnosis.objects.exists()
 
-    reports_again = Pulse.objects.filter(attempt=four[0])
-    reports_again.update(at=now, heard_at=now)
+    reports_again = LatestProgress.objects.filter(attempt=four[0])
+    reports_again.update(at=now, updated_at=now)
     assert watch_once(now) == 2  # two of four may be independent hangs
 
 
@@ -275,7 +275,7 @@ def rolled_back_job(root):
     reports(attempt, now, losses=[*[2.0 + (step % 7) / 100 for step in range(100)], *[9.0] * 60])
     watch_once(now)
     decide_and_recover_once(now)
-    Attempt.objects.filter(pk=attempt.pk).update(stop_as=State.FAILED)
+    Attempt.objects.filter(pk=attempt.pk).update(stop_state=State.FAILED)
     job_actions.finish(attempt, AttemptEnd(state=State.FAILED, at=now, exit_code=1), author=rows.LOOP)
     decide_and_recover_once(now + timedelta(seconds=10))
     return attempt.job
@@ -303,7 +303,7 @@ def test_undone_rollback_clears_the_bad_checkpoints(tmp_path):
 def test_checkpoint_saved_again_by_the_next_attempt_is_not_bad(tmp_path):
     job = rolled_back_job(tmp_path)
     attempt = rows.attempt(job, on=("seren-003", "seren-004"))
-    noted = HeartbeatResult(attempt_id=attempt.pk, job_id=job.pk, stop_as="", rows=1)
+    noted = HeartbeatResult(attempt_id=attempt.pk, job_id=job.pk, stop_state="", rows=1)
 
     record_checkpoints(noted, [CheckpointReport(path="/ckpt/run/120", step=120, durable=True)], rows.author())
 

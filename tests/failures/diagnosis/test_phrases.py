@@ -1149,7 +1149,7 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ("NodeFailure", "ray.exceptions.ObjectLostError: All copies of 00ff have been lost due to node failure."),
     ("Preempted/TimeLimit", "The task failed due to node preemption on node 3f"),
     ("ConnectionError", "There was timeout in getting the actor handle, probably because the GCS server is dead"),
-    # Collectives: what they tried and went on without is news, what a part of theirs warns of is a sign
+    # Collectives: what they tried and went on without is news, what a part of theirs warns of is an anomaly
     ("None", "tern-3:81:95 [3] NCCL INFO NET/IB : Failed to open mlx5dv symbols, some features are off."),
     ("None", "tern-3:81:95 [3] NCCL INFO Call to ibv_modify_qp failed with 110 Connection timed out, retrying 1/33"),
     ("NetworkError", "tern-3:81:95 [3] misc/socket.cc:510 NCCL WARN ncclSocketSend: socket state (4) is not ready"),

@@ -35,7 +35,7 @@ def note():
 
 
 def due_now():
-    Diagnosis.objects.filter(kept_at=None).update(due_at=clock.now() - timedelta(seconds=1))
+    Diagnosis.objects.filter(bundle_stored_at=None).update(due_at=clock.now() - timedelta(seconds=1))
 
 
 # --- who is eligible, and in which order
@@ -110,7 +110,7 @@ def test_verdicts_come_before_bundles(tmp_path):
 def test_verdict_has_evidence_chain_and_action(tmp_path):
     row = make.diagnosed(tmp_path, "loading\n" + make.TYPO)
 
-    assert (row.root_cause, row.said, row.category) == ("TypeError", "TypeError", "Script")
+    assert (row.root_cause, row.engine_root_cause, row.category) == ("TypeError", "TypeError", "Script")
     assert row.evidence[0]["line"] == 5
     assert row.chain[0]["role"] == "initiating"
     assert (row.restart_helps, bool(row.action), row.engine) == ("no", True, "signature")
@@ -122,7 +122,7 @@ def test_bundle_is_stored_compressed_and_small(tmp_path):
     noise = "".join(f"unusual {n:x} thing {'x' * (n % 90)}\n" for n in range(20_000))
     row = make.diagnosed(tmp_path, noise + make.TYPO)
 
-    assert row.kept_at
+    assert row.bundle_stored_at
     assert 0 < row.bundle_size <= 64 << 10
     assert len(row.bundle) < row.bundle_size
     assert "TypeError" in row.bundle_text
@@ -138,7 +138,7 @@ def test_same_log_gives_the_same_diagnosis(tmp_path):
 def test_each_verdict_is_an_event_of_its_job(tmp_path):
     row = make.diagnosed(tmp_path)
 
-    event = Event.objects.filter(job=row.attempt.job, what="diagnosis.made").get()
+    event = Event.objects.filter(job=row.attempt.job, type="diagnosis.created").get()
     assert (event.by, event.to_state, event.attempt_id) == (DIAGNOSIS_AUTHOR.by, "TypeError", row.attempt_id)
 
 
@@ -234,7 +234,7 @@ def test_malformed_logs_get_a_diagnosis(tmp_path, raw):
     row = make.diagnosed(tmp_path, raw)
 
     assert row.root_cause == "Unknown"
-    assert row.kept_at
+    assert row.bundle_stored_at
 
 
 def test_characters_that_postgresql_rejects_are_replaced(tmp_path):
@@ -290,7 +290,7 @@ def test_failing_bundle_keeps_the_verdict(tmp_path):
 
     row = make.of(attempt)
     assert (row.root_cause, row.bundle_size) == ("TypeError", 0)
-    assert row.kept_at
+    assert row.bundle_stored_at
 
 
 # --- concurrent changes of the row
@@ -307,7 +307,7 @@ def test_worker_with_an_expired_lease_writes_nothing(tmp_path):
     with pytest.raises(incident_actions.FailureStateConflict), transaction.atomic():
         incident_actions.record_verdict(asleep, result.verdict, result.cost, result.first_symptom_at, clock.now())
 
-    assert Event.objects.filter(what="diagnosis.made").count() == 1
+    assert Event.objects.filter(type="diagnosis.created").count() == 1
     assert Incident.objects.get().attempts == 1
 
 

@@ -211,7 +211,7 @@ def test_worker_with_an_expired_lease_writes_nothing(tmp_path):
     writing(tmp_path)
     following.add_running_attempts(clock.now())
     asleep = following.claim(clock.now())
-    Following.objects.update(taken_until=clock.now() - timedelta(seconds=1))
+    Following.objects.update(claimed_until=clock.now() - timedelta(seconds=1))
     turn()
 
     late = following.LogFollowResult(size=1, read=1, seam=b"s", state=b"stale", due_at=clock.now())
@@ -225,7 +225,7 @@ def test_log_that_kills_three_workers_is_left_to_the_diagnosis(tmp_path):
     following.add_running_attempts(clock.now())
     for _ in range(3):
         assert following.claim(clock.now())
-        Following.objects.update(taken_until=clock.now() - timedelta(seconds=1))
+        Following.objects.update(claimed_until=clock.now() - timedelta(seconds=1))
 
     assert following.claim(clock.now()) is None
     assert ended(tmp_path, attempt).root_cause == "TypeError"

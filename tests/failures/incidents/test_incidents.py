@@ -86,7 +86,7 @@ def test_incident_is_resolved_when_its_jobs_complete(tmp_path):
 
     states = {row.pk: row.incident.state for row in map(make.of, [mended.attempt, still.attempt, service.attempt])}
     assert states == {mended.pk: "resolved", still.pk: "open", service.pk: "open"}
-    assert Event.objects.get(what="incident.resolved").by == "diagnosis"
+    assert Event.objects.get(type="incident.resolved").by == "diagnosis"
     assert incident_actions.resolve_recovered_incidents(clock.now()) == 0
 
 
@@ -95,8 +95,8 @@ def test_each_step_of_an_incident_is_an_event_with_its_author(tmp_path):
     act(incident_actions.acknowledge, incident)
     act(incident_actions.resolve, incident, why="fixed")
 
-    events = Event.objects.filter(what__startswith="incident.").order_by("id")
-    assert [(one.what, one.by) for one in events] == [
+    events = Event.objects.filter(type__startswith="incident.").order_by("id")
+    assert [(one.type, one.by) for one in events] == [
         ("incident.opened", "diagnosis"),
         ("incident.acknowledged", "ada"),
         ("incident.resolved", "ada"),
@@ -115,7 +115,7 @@ def test_a_correction_keeps_what_the_engine_said_and_renames_the_incident(tmp_pa
     )
 
     row = make.of(row.attempt)
-    assert (row.root_cause, row.said, row.review, row.category) == (
+    assert (row.root_cause, row.engine_root_cause, row.review, row.category) == (
         "DatasetLoadingError",
         "TypeError",
         "corrected",
@@ -132,8 +132,8 @@ def test_every_correction_is_an_event_with_its_author(tmp_path):
     for cause in ("KeyError", "OSError", "TypeError"):
         incident_actions.correct_verdict(row, cause, author=rows.author(), now=clock.now())
 
-    events = Event.objects.filter(attempt=row.attempt, what__startswith="diagnosis.").order_by("id")
-    assert [(one.what, one.from_state, one.to_state) for one in events][1:] == [
+    events = Event.objects.filter(attempt=row.attempt, type__startswith="diagnosis.").order_by("id")
+    assert [(one.type, one.from_state, one.to_state) for one in events][1:] == [
         ("diagnosis.corrected", "TypeError", "KeyError"),
         ("diagnosis.corrected", "KeyError", "OSError"),
         ("diagnosis.confirmed", "OSError", "TypeError"),
@@ -172,7 +172,7 @@ def test_successful_recovery_confirms_the_diagnosis_once_with_a_note(tmp_path):
 
     row = make.of(row.attempt)
     assert (row.review, row.reviewed_by, row.review_note) == ("confirmed", None, "started again without tern-3")
-    event = Event.objects.get(attempt=row.attempt, what="diagnosis.confirmed")
+    event = Event.objects.get(attempt=row.attempt, type="diagnosis.confirmed")
     assert (event.by, event.to_state) == ("recovery", "S3StorageError")
 
 

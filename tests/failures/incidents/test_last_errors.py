@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 from django.test import Client
 
-from failures.actions import signs as sign_actions
+from failures.actions import anomalies as anomaly_actions
 from failures.detection.findings import DetectorFinding, Severity, SymptomType
-from failures.models import Diagnosis, Sign
+from failures.models import Anomaly, Diagnosis
 from failures.queries.last_errors import last_errors
 from jobs.actions import journal
 from jobs.models import Cluster, Node, Sample, TeamRole, clock
@@ -33,13 +33,13 @@ def found(seren, at=None, showing=None):
     return sorted((names[one.node], -1 if one.gpu is None else one.gpu, one.words) for one in errors)
 
 
-def sign(seren, why, severity=Severity.BAD, since=None):
+def anomaly(seren, why, severity=Severity.BAD, since=None):
     one = DetectorFinding(symptom=SymptomType.NODE, since=clock.now().timestamp(), severity=severity, why=why)
-    made = sign_actions.record_finding(
+    made = anomaly_actions.record_finding(
         one, seren, clock.now(), node=Node.objects.select_related("cluster").get(name="seren-001")
     )
     if since:
-        Sign.objects.filter(pk=made.pk).update(since=since)
+        Anomaly.objects.filter(pk=made.pk).update(since=since)
 
 
 def test_failure_that_names_a_gpu_is_attributed_to_it(seren, tmp_path):
@@ -57,21 +57,21 @@ def test_failure_that_names_a_gpu_is_attributed_to_it(seren, tmp_path):
 
 
 def test_xid_is_attributed_to_the_gpus_that_show_it(seren):
-    sign(seren, "Xid 79: the GPU has fallen off the bus. A GPU is at 95 °C.")
+    anomaly(seren, "Xid 79: the GPU has fallen off the bus. A GPU is at 95 °C.")
 
     assert found(seren) == [("seren-001", -1, "Xid 79")]
     assert found(seren, showing={node().pk: [3, 5]}) == [("seren-001", 3, "Xid 79"), ("seren-001", 5, "Xid 79")]
 
 
 def test_warning_is_not_an_error(seren):
-    sign(seren, "No telemetry for 100 s.", Severity.WARN)
+    anomaly(seren, "No telemetry for 100 s.", Severity.WARN)
 
     assert found(seren) == []
 
 
 def test_newest_error_before_the_given_time_is_shown(seren):
     now = clock.now()
-    for hours, what, detail in ((5, "node.moved", {}), (3, "node.tested", {"passed": False, "ran": True})):
+    for hours, what, detail in ((5, "node.state_changed", {}), (3, "node.tested", {"passed": False, "ran": True})):
         event = journal.node_event(what, make.author(), node(), to_state="DOWN" if not detail else "", detail=detail)
         event.at = now - timedelta(hours=hours)
         event.save()
@@ -82,18 +82,18 @@ def test_newest_error_before_the_given_time_is_shown(seren):
 
 
 def test_errors_older_than_thirty_days_are_ignored(seren):
-    sign(seren, "A GPU is at 95 °C.", since=clock.now() - timedelta(days=31))
+    anomaly(seren, "A GPU is at 95 °C.", since=clock.now() - timedelta(days=31))
 
     assert found(seren) == []
 
 
 def test_map_reads_all_errors_in_one_request(seren, django_assert_num_queries):
-    sign(seren, "Xid 79: the GPU has fallen off the bus.")
+    anomaly(seren, "Xid 79: the GPU has fallen off the bus.")
     Sample.objects.create(node=node(), at=clock.now() - timedelta(seconds=20), xid=[0, 0, 79])
     ada = Client()
     ada.force_login(make.user("ada"))
 
-    # session, user, cluster, clock; names, telemetry of five minutes and raw, failures, Events, signs
+    # session, user, cluster, clock; names, telemetry of five minutes and raw, failures, Events, anomalies
     with django_assert_num_queries(10):
         answer = ada.get("/map/seren/errors/").json()
 

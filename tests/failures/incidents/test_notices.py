@@ -80,7 +80,13 @@ def test_changed_incident_is_sent_again_and_bursts_are_combined(tmp_path):
 
 @pytest.mark.parametrize(
     ("rules", "told"),
-    [({}, 1), ({"scope": "service"}, 1), ({"scope": "node"}, 0), ({"least_gpu_hours": 1e6}, 0), ({"is_on": False}, 0)],
+    [
+        ({}, 1),
+        ({"scope": "service"}, 1),
+        ({"scope": "node"}, 0),
+        ({"min_gpu_hours": 1e6}, 0),
+        ({"is_enabled": False}, 0),
+    ],
 )
 def test_channel_filters_select_incidents(tmp_path, rules, told):
     channel(**rules)
@@ -390,7 +396,7 @@ def test_api_returns_the_secret_of_a_channel_once():
     assert door("ben").get(where).json()["results"] == []
     assert door("ben").post(f"{where}{shown[0]['id']}/remove/", {}, **how).status_code == 403
     assert door("olga", operates=True).post(f"{where}{shown[0]['id']}/remove/", {}, **how).status_code == 200
-    assert list(Event.objects.order_by("pk").values_list("what", flat=True)) == ["channel.added", "channel.removed"]
+    assert list(Event.objects.order_by("pk").values_list("type", flat=True)) == ["channel.added", "channel.removed"]
 
 
 def test_channel_is_switched_off_and_on_by_its_managers():
@@ -398,16 +404,16 @@ def test_channel_is_switched_off_and_on_by_its_managers():
     where, how = f"/api/v1/channels/{row.pk}/", {"content_type": "application/json"}
     ada = door("ada")
 
-    assert door("ben").patch(where, {"is_on": False}, **how).status_code == 403
-    off = ada.patch(where, {"is_on": False}, **how)
-    assert off.status_code == 200 and off.json()["is_on"] is False
-    assert Channel.objects.get().is_on is False
-    assert ada.patch(where, {"is_on": False}, **how).status_code == 200
-    assert ada.patch(where, {"is_on": True}, **how, headers={"If-Match": '"old"'}).status_code == 412
-    assert ada.patch(where, {"is_on": True}, **how).json()["is_on"] is True
-    assert ada.patch(where, {}, **how).json() == {"is_on": ["is required"]}
-    assert ada.patch(where, {"is_on": 1}, **how).status_code == 400
-    events = list(Event.objects.order_by("pk").values_list("what", flat=True))
+    assert door("ben").patch(where, {"is_enabled": False}, **how).status_code == 403
+    off = ada.patch(where, {"is_enabled": False}, **how)
+    assert off.status_code == 200 and off.json()["is_enabled"] is False
+    assert Channel.objects.get().is_enabled is False
+    assert ada.patch(where, {"is_enabled": False}, **how).status_code == 200
+    assert ada.patch(where, {"is_enabled": True}, **how, headers={"If-Match": '"old"'}).status_code == 412
+    assert ada.patch(where, {"is_enabled": True}, **how).json()["is_enabled"] is True
+    assert ada.patch(where, {}, **how).json() == {"is_enabled": ["is required"]}
+    assert ada.patch(where, {"is_enabled": 1}, **how).status_code == 400
+    events = list(Event.objects.order_by("pk").values_list("type", flat=True))
     assert events == ["channel.switched-off", "channel.switched-on"]
 
 
@@ -419,5 +425,5 @@ def test_channel_of_another_team_is_not_found():
 
     for pk in (others.pk, everybody.pk, 10**6):
         assert ada.post(f"/api/v1/channels/{pk}/remove/", {}, **how).status_code == 404
-        assert ada.patch(f"/api/v1/channels/{pk}/", {"is_on": False}, **how).status_code == 404
-    assert Channel.objects.filter(is_on=True).count() == 2
+        assert ada.patch(f"/api/v1/channels/{pk}/", {"is_enabled": False}, **how).status_code == 404
+    assert Channel.objects.filter(is_enabled=True).count() == 2

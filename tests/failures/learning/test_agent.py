@@ -204,7 +204,7 @@ def test_at_most_one_bundle_is_sent() -> None:
 
 def test_precedents_are_masked_and_sent_as_data() -> None:
     before = Precedent(
-        root_cause="ECCError", cured_by="ada@x.example.com replaced GPU 3", words="lost 10.1.1.1", likeness=0.9
+        root_cause="ECCError", cured_by="ada@x.example.com replaced GPU 3", words="lost 10.1.1.1", similarity=0.9
     )
     with serving(lambda *_: (200, response_body(verdict()))) as (url, requests), httpx.Client() as client:
         Agent(ModelEndpoint(url=url, model="m", votes=1), client).failure(BUNDLE, [before])

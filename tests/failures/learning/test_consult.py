@@ -77,7 +77,7 @@ def test_request_of_a_dead_worker_is_repeated_after_its_timeout(tmp_path):
     assert rule_actions.claim_model_request(row, "small", clock.now())
     assert consult_about(row)[0] == 0
 
-    ModelOpinion.objects.update(asked_at=clock.now() - timedelta(minutes=11))
+    ModelOpinion.objects.update(requested_at=clock.now() - timedelta(minutes=11))
 
     assert consult_about(row)[0] == 1
 

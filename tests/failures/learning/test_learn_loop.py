@@ -14,7 +14,7 @@ from failures.learning import embedding
 from failures.loops import learn
 from failures.loops.diagnose import diagnose_once
 from failures.loops.learn import learn_once
-from failures.models import Case, Diagnosis, LearnedRule, RuleHit, RuleState
+from failures.models import Diagnosis, LearnedRule, PastFailure, RuleHit, RuleState
 from failures.queries import active_rules
 from jobs.models import Event, clock
 from tests import make as rows
@@ -52,7 +52,7 @@ def test_each_stored_bundle_becomes_one_case(tmp_path):
 
     assert run_learn_loop() >= 1
     assert run_learn_loop() == 0
-    assert Case.objects.get().diagnosis == row
+    assert PastFailure.objects.get().diagnosis == row
 
 
 def test_diagnosis_without_a_stored_bundle_is_skipped(tmp_path):
@@ -74,10 +74,10 @@ def test_nearest_case_search_returns_confirmed_cases_only(tmp_path):
     unconfirmed = stored_diagnosis(tmp_path, ODD)
     run_learn_loop()
 
-    found = list(Case.objects.confirmed().nearest(embedding.embed_bundle(ALSO_ODD)))
+    found = list(PastFailure.objects.confirmed().nearest(embedding.embed_bundle(ALSO_ODD)))
 
     assert [one.diagnosis_id for one in found] == [near.pk]
-    assert found[0].likeness > 0.9
+    assert found[0].similarity > 0.9
     assert unconfirmed.pk not in [one.diagnosis_id for one in found]
 
 
@@ -89,7 +89,7 @@ def test_corrected_verdict_proposes_a_shadow_rule_without_effect(tmp_path):
     rule = rule_of(row)
     assert (rule.label, rule.state, rule.owner.username) == ("NodeFailure", RuleState.SHADOW, "ada")
     assert (rule.hit_count, rule.right, rule.wrong) == (1, 1, 0)
-    assert Event.objects.filter(what="rule.proposed").count() == 1
+    assert Event.objects.filter(type="rule.proposed").count() == 1
     assert stored_diagnosis(tmp_path, ALSO_ODD).root_cause != "NodeFailure"
 
 
@@ -101,7 +101,7 @@ def test_verdict_confirmed_by_recovery_proposes_a_rule(tmp_path):
     run_learn_loop()
 
     assert (rule_of(row).label, rule_of(row).owner, rule_of(row).state) == ("SlurmNodeFail", None, RuleState.SHADOW)
-    assert Case.objects.confirmed().get().cured_by == "started again elsewhere"
+    assert PastFailure.objects.confirmed().get().cured_by == "started again elsewhere"
 
 
 def test_verdict_that_the_rules_already_give_proposes_no_rule(tmp_path):
@@ -111,7 +111,7 @@ def test_verdict_that_the_rules_already_give_proposes_no_rule(tmp_path):
     run_learn_loop()
 
     assert not LearnedRule.objects.exists()
-    assert Case.objects.get().learned_at
+    assert PastFailure.objects.get().learned_at
 
 
 def test_rule_that_breaks_a_confirmed_verdict_is_not_proposed(tmp_path):
@@ -147,7 +147,7 @@ def test_adopted_rule_gives_verdicts_until_it_is_retired(tmp_path):
     assert found.root_cause == "NodeFailure"
     assert found.rules_version != shipped
     assert active_rules.active_scanner().version == shipped
-    assert list(Event.objects.filter(what__startswith="rule.").order_by("id").values_list("what", flat=True)) == [
+    assert list(Event.objects.filter(type__startswith="rule.").order_by("id").values_list("type", flat=True)) == [
         "rule.proposed", "rule.adopted", "rule.retired",
     ]  # fmt: skip
 
@@ -194,8 +194,8 @@ def test_unreadable_bundle_does_not_stop_the_others(tmp_path, caplog):
     with caplog.at_level(logging.CRITICAL, logger="failures.loops.learn"):
         run_learn_loop()
 
-    assert Case.objects.get(diagnosis=whole).vector.any()
-    assert not Case.objects.get(diagnosis=broken).vector.any()
+    assert PastFailure.objects.get(diagnosis=whole).vector.any()
+    assert not PastFailure.objects.get(diagnosis=broken).vector.any()
     assert run_learn_loop() == 0
 
 

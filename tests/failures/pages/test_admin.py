@@ -8,7 +8,7 @@ from django.urls import reverse
 
 from failures.actions import decisions as decision_actions
 from failures.loops.diagnose import diagnose_once
-from failures.models import Cadence, Channel, Decision, Diagnosis, Incident, Notice, Order, StackDump
+from failures.models import Cadence, Channel, Decision, Diagnosis, Incident, ManualOverride, Notice, StackDump
 from jobs.models import Event, clock
 from scheduling.loops.recovery import decide_and_recover_once
 from tests import make as rows
@@ -72,7 +72,7 @@ def test_diagnosis_is_corrected_with_a_reason(root, died):
         "seen it",
         "root",
     )
-    assert Event.objects.get(what="diagnosis.corrected").by == "root"
+    assert Event.objects.get(type="diagnosis.corrected").by == "root"
 
 
 def test_unknown_cause_is_rejected(root, died):
@@ -114,7 +114,7 @@ def test_decisions_and_channels_are_shown_but_not_editable(tmp_path):
     root = Client()
     root.force_login(rows.user("root", is_staff=True, is_superuser=True))
 
-    for model in (Decision, Order, Channel, Notice, StackDump, Cadence):
+    for model in (Decision, ManualOverride, Channel, Notice, StackDump, Cadence):
         shown = root.get(page(model))
         row = root.get(page(model, "change", model.objects.get().pk))
         assert (shown.status_code, row.status_code) == (200, 200), model

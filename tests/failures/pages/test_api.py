@@ -85,9 +85,9 @@ def test_patch_corrects_the_diagnosis(ada, died):
     answer = ada.patch(f"diagnoses/{died.attempt.key}/", {"root_cause": "KeyError", "note": "seen it before"})
 
     body = answer.json()
-    assert (body["root_cause"], body["said"], body["review"]) == ("KeyError", "TypeError", "corrected")
+    assert (body["root_cause"], body["engine_root_cause"], body["review"]) == ("KeyError", "TypeError", "corrected")
     assert (body["reviewed_by"], body["review_note"]) == ("ada", "seen it before")
-    assert Event.objects.get(what="diagnosis.corrected").request_id
+    assert Event.objects.get(type="diagnosis.corrected").request_id
 
 
 def test_patch_of_the_job_diagnosis_confirms_it(ada, died):
@@ -146,7 +146,7 @@ BAD_REVIEWS = [
     ({"confirmed": True, "note": {"a": 1}}, "note"),
     ({"confirmed": True, "note": "a\x00b"}, "note"),
     ({"confirmed": True, "note": "\ud800"}, "note"),
-    ({"said": "KeyError"}, "said"),
+    ({"engine_root_cause": "KeyError"}, "engine_root_cause"),
     ({"confidence": 1}, "confidence"),
     ([], "detail"),
     (b"{", "detail"),

@@ -76,17 +76,17 @@ def at(receiver):
 
 def test_administrator_adds_a_team_channel_and_changes_its_filters(ada):
     team = make.team("pretraining")
-    values = {"team": team.pk, "kind": "email", "target": "ops@example.org", "scope": "node", "least_gpu_hours": "5"}
+    values = {"team": team.pk, "kind": "email", "target": "ops@example.org", "scope": "node", "min_gpu_hours": "5"}
 
     page = ada.post("/settings/notifications/add/", values, follow=True).content.decode()
 
     row = Channel.objects.get()
-    assert (row.team, row.scope, row.least_gpu_hours, row.created_by) == (team, "node", 5.0, "ada")
+    assert (row.team, row.scope, row.min_gpu_hours, row.created_by) == (team, "node", 5.0, "ada")
     assert "ops@example.org" in page
-    ada.post(f"/settings/notifications/{row.pk}/rules/", {"scope": "", "least_gpu_hours": "0"})
+    ada.post(f"/settings/notifications/{row.pk}/rules/", {"scope": "", "min_gpu_hours": "0"})
     row.refresh_from_db()
-    assert (row.scope, row.least_gpu_hours) == ("", 0)
-    assert Event.objects.filter(what="channel.changed", by="ada").count() == 1
+    assert (row.scope, row.min_gpu_hours) == ("", 0)
+    assert Event.objects.filter(type="channel.changed", by="ada").count() == 1
 
 
 def test_webhook_secret_is_shown_once(root, settings, receiver):
@@ -130,7 +130,7 @@ def test_team_manages_its_own_channels_and_sees_no_others(ada):
 
 def test_channel_list_shows_the_last_message(root, tmp_path):
     diagnosis = diagnosed(tmp_path, STORAGE)
-    row, other = channel(), channel(target="late@example.org", scope="node", least_gpu_hours=5)
+    row, other = channel(), channel(target="late@example.org", scope="node", min_gpu_hours=5)
     for one in (row, other):
         notice_actions.request_notice(one.pk, diagnosis.incident_id, "x", clock.now())
     row.notices.update(trouble="it answered 404", tries=1)
@@ -198,17 +198,17 @@ def test_switching_and_removing_a_channel_are_events(root):
     for verb in ("off", "on", "remove"):
         root.post(f"/settings/notifications/{row.pk}/{verb}/")
 
-    events = list(Event.objects.filter(detail__channel=row.pk, by="root").order_by("pk").values_list("what", flat=True))
+    events = list(Event.objects.filter(detail__channel=row.pk, by="root").order_by("pk").values_list("type", flat=True))
     assert events == ["channel.switched-off", "channel.switched-on", "channel.removed"]
     assert not Channel.objects.exists()
 
 
 def test_unknown_action_changes_nothing(root):
-    row = channel(scope="node", least_gpu_hours=5.0)
+    row = channel(scope="node", min_gpu_hours=5.0)
 
     assert root.post(f"/settings/notifications/{row.pk}/zzz/").status_code == 404
     row.refresh_from_db()
-    assert (row.scope, row.least_gpu_hours) == ("node", 5.0)
+    assert (row.scope, row.min_gpu_hours) == ("node", 5.0)
 
 
 # --- modes
@@ -238,7 +238,7 @@ def test_operators_set_modes_for_every_team_and_the_page_shows_the_author(root):
     assert changed.mode == "observe" and changed.changed_at > row.changed_at
     root.post(f"/settings/recovery/{row.pk}/", {"mode": "none"})
     assert not RecoveryMode.objects.exists()
-    assert Event.objects.filter(what="recovery.mode", by="root").count() == 3
+    assert Event.objects.filter(type="recovery.mode_changed", by="root").count() == 3
 
 
 def test_team_administrator_sets_modes_only_for_the_own_team(ada):

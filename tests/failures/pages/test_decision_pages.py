@@ -8,7 +8,7 @@ from django.test import Client
 
 from failures.actions import decisions as decision_actions
 from failures.loops.diagnose import diagnose_once
-from failures.models import Decision, Order
+from failures.models import Decision, ManualOverride
 from jobs.actions import recovery as recovery_actions
 from jobs.core.lifecycle import State
 from jobs.models import RecoveryMode, clock
@@ -38,7 +38,7 @@ def proposed(tmp_path) -> Decision:
     diagnose_once(clock.now())
     decide_and_recover_once(clock.now())
     decision = Decision.objects.get()
-    assert (decision.action, decision.course, decision.drain, decision.test) == ("restart", "proposed", [], [])
+    assert (decision.action, decision.state, decision.drain, decision.test) == ("restart", "proposed", [], [])
     return decision
 
 
@@ -76,7 +76,7 @@ def test_user_of_another_team_sees_no_incident_and_cannot_decide(proposed):
     assert ben.get(page(proposed)).status_code == 404
     assert ben.post(f"{page(proposed)}decisions/{proposed.pk}/approve/").status_code == 404
     proposed.refresh_from_db()
-    assert proposed.course == "proposed"
+    assert proposed.state == "proposed"
 
 
 def test_home_page_shows_proposals_to_users_who_can_see_the_job(proposed):
@@ -107,7 +107,7 @@ def test_proposal_is_approved_once(proposed):
     twice = ada.post(f"{page(proposed)}decisions/{proposed.pk}/approve/", follow=True)
 
     proposed.refresh_from_db()
-    assert (proposed.course, proposed.said_by, proposed.said_why) == ("approved", "ada", "go on")
+    assert (proposed.state, proposed.answered_by, proposed.answer_reason) == ("approved", "ada", "go on")
     assert "Restart: approved." in once.content.decode()
     assert "Nothing was changed: the decision is already approved." in twice.content.decode()
 
@@ -117,7 +117,7 @@ def test_job_ends_after_its_proposal_is_declined(proposed):
 
     proposed.refresh_from_db()
     proposed.attempt.job.refresh_from_db()
-    assert proposed.course == "declined"
+    assert proposed.state == "declined"
     assert proposed.attempt.job.state == State.FAILED
 
 
@@ -128,11 +128,11 @@ def test_only_operators_decide_if_nodes_are_drained(with_node):
 
     client("ada").post(f"{page(with_node)}decisions/{with_node.pk}/approve/")
     with_node.refresh_from_db()
-    assert with_node.course == "proposed"
+    assert with_node.state == "proposed"
 
     client("olga", operates=True).post(f"{page(with_node)}decisions/{with_node.pk}/approve/")
     with_node.refresh_from_db()
-    assert with_node.course == "approved"
+    assert with_node.state == "approved"
 
 
 def test_replay_page_shows_the_decision_of_the_current_rules(proposed):
@@ -142,17 +142,17 @@ def test_replay_page_shows_the_decision_of_the_current_rules(proposed):
     assert shown.count(">same<") == 9
 
 
-def test_order_is_lifted_on_the_page(proposed):
+def test_override_is_lifted_on_the_page(proposed):
     recovery_actions.set_recovery_mode("act", author=rows.LOOP)
     decision_actions.approve(proposed, author=rows.author(), now=clock.now())
     decision_actions.undo(proposed, author=rows.author(), now=clock.now(), why="wait")
-    order = Order.objects.get()
+    override = ManualOverride.objects.get()
     assert "Lift" in client("ada").get(page(proposed)).content.decode()
 
-    assert client("ben").post(f"/failures/orders/{order.pk}/lift/").status_code == 404
-    client("ada").post(f"/failures/orders/{order.pk}/lift/", {"incident": str(proposed.incident_id)})
+    assert client("ben").post(f"/failures/overrides/{override.pk}/lift/").status_code == 404
+    client("ada").post(f"/failures/overrides/{override.pk}/lift/", {"incident": str(proposed.incident_id)})
 
-    assert not Order.objects.standing().exists()
+    assert not ManualOverride.objects.active().exists()
 
 
 # --- the API
@@ -161,7 +161,7 @@ def test_order_is_lifted_on_the_page(proposed):
 def test_api_returns_decisions_with_their_steps(proposed):
     ada = client("ada")
 
-    rows_ = ada.get(f"/api/v1/incidents/{proposed.incident_id}/decisions/?course=proposed").json()["results"]
+    rows_ = ada.get(f"/api/v1/incidents/{proposed.incident_id}/decisions/?state=proposed").json()["results"]
     one = ada.get(door(proposed)).json()
 
     assert [row["id"] for row in rows_] == [proposed.pk]
@@ -177,14 +177,14 @@ def test_api_approves_undoes_and_reports_conflicts(proposed):
     undone = ada.post(door(proposed, "undo/"), '{"reason": "later"}', content_type="application/json")
 
     assert [one.status_code for one in answers] == [200, 409]
-    assert undone.json()["course"] == "undone"
-    assert ada.get("/api/v1/orders/").json()["results"][0]["why"] == "later"
+    assert undone.json()["state"] == "undone"
+    assert ada.get("/api/v1/overrides/").json()["results"][0]["why"] == "later"
 
 
 def test_api_returns_a_replay(proposed):
     differences = client("ada").get(door(proposed, "replay/")).json()["results"]
 
-    assert {row["what"] for row in differences if row["same"]} >= {"action", "mode"}
+    assert {row["field"] for row in differences if row["equal"]} >= {"action", "mode"}
 
 
 def set_mode(who: Client, **asked):

@@ -237,8 +237,8 @@ def test_incident_timeline_starts_with_the_first_symptom(ada, tmp_path):
 
     page = text(ada.get(f"/failures/{number}/"))
 
-    order = ("first symptom</span>", "node moved UP → DOWN", "ended NODE_FAIL", "incident acknowledged by ada")
-    positions = [page.index(words) for words in order]
+    override = ("first symptom</span>", "node moved UP → DOWN", "ended NODE_FAIL", "incident acknowledged by ada")
+    positions = [page.index(words) for words in override]
     assert positions == sorted(positions)
     assert "on my way" in page
     assert "SlurmNodeFail" in page

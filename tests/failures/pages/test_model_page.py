@@ -35,7 +35,7 @@ def test_model_page_without_an_endpoint_explains_the_configuration(settings):
 def test_answer_of_the_model_is_shown_without_its_key(settings):
     with serving(lambda *_: (200, response_body(verdict("OutOfMemoryError")))) as (url, requests):
         settings.ACME_AGENT_URL, settings.ACME_AGENT_MODEL, settings.ACME_AGENT_KEY = url, "tiny", "sk-secret"
-        settings.ACME_AGENT_CALL_S = settings.ACME_AGENT_BUDGET_S = 120
+        settings.ACME_AGENT_TIMEOUT_S = settings.ACME_AGENT_BUDGET_S = 120
         page = browser("operate_cluster").post("/settings/model/").content.decode()
 
     assert "Valid response" in page and "OutOfMemoryError" in page

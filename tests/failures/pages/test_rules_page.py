@@ -133,13 +133,13 @@ def test_similar_failures_are_returned_with_their_resolution(tmp_path):
     assert [(one["id"], one["root_cause"], one["cured_by"]) for one in similar] == [
         (past.attempt.key, "NodeFailure", "the rack was swapped")
     ]
-    assert similar[0]["likeness"] > 0.9
+    assert similar[0]["similarity"] > 0.9
 
 
 def test_similar_failures_of_other_teams_are_not_returned(tmp_path):
     corrected_diagnosis(tmp_path)
     own = make.diagnosed(tmp_path, ODD, by="ben")
-    rule_actions.save_case(own, embedding.embed_bundle(ODD))
+    rule_actions.save_past_failure(own, embedding.embed_bundle(ODD))
 
     assert Caller(rows.user("ben")).get(f"diagnoses/{own.attempt.key}/similar/").json()["results"] == []
 

@@ -8,7 +8,7 @@ from django.test import Client
 
 from failures.actions import decisions as decision_actions
 from failures.actions.incidents import FailureStateConflict
-from failures.models import Decision, DecisionState, Diagnosis, Step
+from failures.models import Decision, DecisionState, Diagnosis, RecoveryStep
 from jobs.core.lifecycle import State
 from jobs.models import Event, Job, Node, clock
 from scheduling.loops.pair_tests import advance_pair_tests_once
@@ -35,19 +35,19 @@ def newest():
 
 def test_correction_withdraws_a_proposal_and_makes_a_new_one(tmp_path):
     old = decided(tmp_path, make.XID)
-    assert (old.action, old.course) == ("test nodes", DecisionState.PROPOSED)
+    assert (old.action, old.state) == ("test nodes", DecisionState.PROPOSED)
 
     correct(old, "S3StorageError")
     decide_and_recover_once(clock.now())
 
-    assert (old.course, old.outcome) == (
+    assert (old.state, old.outcome) == (
         DecisionState.WITHDRAWN, "ada corrected the diagnosis from GPUFallenOffBus to S3StorageError."
     )  # fmt: skip
     new = newest()
-    assert (new.action, new.course, new.facts["cause"]) == ("wait", DecisionState.PROPOSED, "S3StorageError")
+    assert (new.action, new.state, new.facts["cause"]) == ("wait", DecisionState.PROPOSED, "S3StorageError")
     assert new.pro[0] == "The diagnosis is S3StorageError, 100% confidence."
     assert Job.objects.get().recover_by == new.expires_at
-    assert Event.objects.filter(what="decision.withdrawn", by="ada").count() == 1
+    assert Event.objects.filter(type="decision.withdrawn", by="ada").count() == 1
 
 
 def test_correction_to_a_program_error_ends_the_job(tmp_path):
@@ -56,18 +56,18 @@ def test_correction_to_a_program_error_ends_the_job(tmp_path):
     correct(old, "TypeError")
     decide_and_recover_once(clock.now())
 
-    assert (newest().action, newest().course) == ("stop", DecisionState.OBSERVED)
+    assert (newest().action, newest().state) == ("stop", DecisionState.OBSERVED)
     assert job_of(old.attempt).state == State.FAILED
 
 
 def test_recorded_stop_is_decided_again_after_a_correction(tmp_path):
     old = decided(tmp_path, make.TYPO)
-    assert old.course == DecisionState.OBSERVED and job_of(old.attempt).is_final
+    assert old.state == DecisionState.OBSERVED and job_of(old.attempt).is_final
 
     correct(old, "S3StorageError")
     decide_and_recover_once(clock.now())
 
-    assert (old.course, newest().course) == (DecisionState.WITHDRAWN, DecisionState.OBSERVED)
+    assert (old.state, newest().state) == (DecisionState.WITHDRAWN, DecisionState.OBSERVED)
     assert any("does not wait for recovery" in why for _, why in newest().limits)
 
 
@@ -78,7 +78,7 @@ def test_recorded_decision_of_a_resolved_incident_is_not_withdrawn(tmp_path):
 
     correct(old, "S3StorageError")
 
-    assert old.course == DecisionState.OBSERVED and decide_and_recover_once(clock.now()) == 0
+    assert old.state == DecisionState.OBSERVED and decide_and_recover_once(clock.now()) == 0
 
 
 def test_restarted_job_is_not_restarted_again_after_a_correction(tmp_path):
@@ -86,20 +86,20 @@ def test_restarted_job_is_not_restarted_again_after_a_correction(tmp_path):
     old = decided(tmp_path, make.STORAGE)
     decide_and_recover_once(clock.now())
     old.refresh_from_db()
-    assert old.course == DecisionState.DONE
+    assert old.state == DecisionState.DONE
 
     correct(old, "NodeFailure")
     decide_and_recover_once(clock.now())
 
-    assert Decision.objects.get().course == DecisionState.DONE
-    assert Event.objects.filter(what="job.recovered").count() == 1
+    assert Decision.objects.get().state == DecisionState.DONE
+    assert Event.objects.filter(type="job.recovered").count() == 1
 
 
 def test_drained_node_stays_drained_after_a_correction(tmp_path):
     old = decided(tmp_path, make.XID)
     decision_actions.approve(old, author=rows.author(), now=clock.now())
     claimed = decision_actions.claim(Decision.objects.get(pk=old.pk), clock.now())
-    decision_actions.record_step(claimed, Step.Kind.DRAINED, "named", Node.objects.get(name="seren-001"))
+    decision_actions.record_step(claimed, RecoveryStep.Kind.DRAINED, "named", Node.objects.get(name="seren-001"))
 
     correct(old, "S3StorageError")
     with pytest.raises(FailureStateConflict), transaction.atomic():
@@ -108,7 +108,7 @@ def test_drained_node_stays_drained_after_a_correction(tmp_path):
 
     assert old.outcome.endswith("These steps were already carried out: drained seren-001.")
     assert (newest().action, newest().drain) == ("wait", [])
-    assert Step.objects.count() == 1
+    assert RecoveryStep.objects.count() == 1
 
 
 def test_node_test_of_a_withdrawn_decision_is_cancelled(tmp_path):
@@ -131,26 +131,26 @@ def test_declined_decision_is_not_withdrawn(tmp_path, declined):
     if declined == "undo":
         decision_actions.approve(old, author=rows.author(), now=clock.now())
     getattr(decision_actions, declined)(old, author=rows.author(), now=clock.now())
-    course = Decision.objects.get().course
+    state = Decision.objects.get().state
 
     correct(old, "S3StorageError")
     decide_and_recover_once(clock.now())
 
-    assert Decision.objects.get().course == course
+    assert Decision.objects.get().state == state
 
 
 def test_confirmation_withdraws_nothing_but_a_second_correction_does(tmp_path):
     old = decided(tmp_path, make.XID)
     correct(old, "GPUFallenOffBus")
-    assert old.course == DecisionState.PROPOSED and decide_and_recover_once(clock.now()) == 0
+    assert old.state == DecisionState.PROPOSED and decide_and_recover_once(clock.now()) == 0
 
     for cause in ("S3StorageError", "NodeFailure"):
         correct(newest(), cause)
         decide_and_recover_once(clock.now())
         decide_and_recover_once(clock.now())  # run twice, decided once
 
-    courses = Decision.objects.order_by("pk").values_list("course", flat=True)
-    assert list(courses) == [DecisionState.WITHDRAWN, DecisionState.WITHDRAWN, DecisionState.PROPOSED]
+    states = Decision.objects.order_by("pk").values_list("state", flat=True)
+    assert list(states) == [DecisionState.WITHDRAWN, DecisionState.WITHDRAWN, DecisionState.PROPOSED]
 
 
 def test_corrected_old_failure_is_decided_within_an_hour(tmp_path):
@@ -170,10 +170,10 @@ def test_correction_by_page_and_by_api_withdraws_the_decision(tmp_path):
     page.force_login(first.attempt.job.user)
     page.post(f"/failures/diagnoses/{first.attempt.key}/", {"root_cause": "S3StorageError"})
     first.refresh_from_db()
-    assert first.course == DecisionState.WITHDRAWN
+    assert first.state == DecisionState.WITHDRAWN
     decide_and_recover_once(clock.now())
 
     caller = Caller(first.attempt.job.user)
     caller.patch(f"diagnoses/{first.attempt.key}/", {"root_cause": "NodeFailure"})
 
-    assert Decision.objects.filter(course=DecisionState.WITHDRAWN).count() == 2
+    assert Decision.objects.filter(state=DecisionState.WITHDRAWN).count() == 2

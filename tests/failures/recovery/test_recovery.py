@@ -299,12 +299,12 @@ def test_team_mode_alone_restarts_jobs_but_drains_no_nodes(action):
         ({}, {"done": [done(RecoveryAction.ELSEWHERE, minutes=61)] * 3}, AutomationMode.ACT, ""),
         (
             {},
-            {"orders": [OverrideFacts(subject="j1", by="ann", why="we look ourselves")]},
+            {"overrides": [OverrideFacts(subject="j1", by="ann", why="we look ourselves")]},
             AutomationMode.OBSERVE,
             "ann has excluded this job",
         ),
-        ({}, {"orders": [OverrideFacts(subject="j1", by="ann", why="done", lifted=True)]}, AutomationMode.ACT, ""),
-        ({}, {"orders": [OverrideFacts(subject="j9", by="ann", why="another")]}, AutomationMode.ACT, ""),
+        ({}, {"overrides": [OverrideFacts(subject="j1", by="ann", why="done", lifted=True)]}, AutomationMode.ACT, ""),
+        ({}, {"overrides": [OverrideFacts(subject="j9", by="ann", why="another")]}, AutomationMode.ACT, ""),
     ],
 )
 def test_limit_lowers_the_mode(facts, history, mode, word):
@@ -354,7 +354,7 @@ def test_repeated_rollbacks_are_a_loop_even_with_new_checkpoints():
 def test_node_kept_in_service_by_an_operator_is_not_drained():
     order = OverrideFacts(subject="n2", by="ann", why="it is our canary")
 
-    decision = decided(failed(suspects=frozenset({"n2"})), past(250, orders=[order]))
+    decision = decided(failed(suspects=frozenset({"n2"})), past(250, overrides=[order]))
 
     assert not decision.drain and not decision.test
     assert "n2 stays in service by decision of ann (it is our canary)." in decision.con
@@ -397,7 +397,7 @@ saved = st.builds(
     whole=st.sampled_from([True, False, None]),
     verdict=st.sampled_from(["", "good", "bad"]),
 )
-deeds = st.builds(
+commands = st.builds(
     PastAction,
     action=st.sampled_from(RecoveryAction),
     job=st.sampled_from(["j1", "j2"]),
@@ -424,8 +424,8 @@ facts = st.builds(
 histories = st.builds(
     FailureHistory,
     tries=st.lists(st.builds(PastAttempt, cause=st.sampled_from(["", "ECCError", "Unknown"]), step=steps), max_size=5),
-    done=st.lists(deeds, max_size=6),
-    orders=st.lists(
+    done=st.lists(commands, max_size=6),
+    overrides=st.lists(
         st.builds(
             OverrideFacts,
             subject=st.sampled_from(["j1", "n1"]),
@@ -450,7 +450,7 @@ def test_program_error_is_never_restarted(case, history):
 @given(facts, histories)
 def test_old_opted_out_or_overridden_failures_are_not_acted_on(case, history):
     decision = decide(case, history, EVERYTHING, NOW)
-    decided_by_one = any(order.subject == case.job and not order.lifted for order in history.orders)
+    decided_by_one = any(override.subject == case.job and not override.lifted for override in history.overrides)
 
     if case.at + ACTION_TERMS[decision.action].expires < NOW or case.labels or decided_by_one:
         assert decision.mode is AutomationMode.OBSERVE
@@ -463,16 +463,16 @@ def test_mode_never_exceeds_the_team_setting(case, history, allowed):
 
 @given(facts, histories)
 def test_the_same_facts_give_the_same_answer(case, history):
-    again = replace(history, orders=list(history.orders), done=list(history.done))
+    again = replace(history, overrides=list(history.overrides), done=list(history.done))
 
     assert decide(case, history, EVERYTHING, NOW) == decide(case, again, EVERYTHING, NOW)
 
 
-@given(histories, deeds, names)
-def test_further_action_never_resets_the_circuit_breaker(history, deed, adding):
+@given(histories, commands, names)
+def test_further_action_never_resets_the_circuit_breaker(history, command, adding):
     if breaker_trip_reason(history, CircuitBreaker(restarts=3), NOW, adding):
         assert breaker_trip_reason(
-            replace(history, done=[*history.done, deed]), CircuitBreaker(restarts=3), NOW, adding
+            replace(history, done=[*history.done, command]), CircuitBreaker(restarts=3), NOW, adding
         )
 
 

@@ -10,7 +10,7 @@ from failures.actions import decisions as decision_actions
 from failures.actions.incidents import FailureStateConflict
 from failures.actions.recovery_inputs import attempt_policy, diagnosis_facts
 from failures.loops.diagnose import diagnose_once
-from failures.models import Decision, DecisionState, Diagnosis, Order, Step
+from failures.models import Decision, DecisionState, Diagnosis, ManualOverride, RecoveryStep
 from failures.queries import decision_replay
 from failures.recovery.remedies import RecoveryAction
 from jobs.actions import jobs as job_actions
@@ -18,7 +18,7 @@ from jobs.actions import nodes as node_actions
 from jobs.actions import recovery as recovery_actions
 from jobs.core.lifecycle import Flag, State
 from jobs.core.resume_environment import resume_variables
-from jobs.models import Deed, Event, Job, Node, RecoveryMode, clock
+from jobs.models import ClusterCommand, Event, Job, Node, RecoveryMode, clock
 from scheduling.loops import recovery
 from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.loops.time_limits import enforce_time_limits_once
@@ -166,14 +166,14 @@ def test_failed_node_is_drained_and_the_job_resumes_from_its_checkpoint(tmp_path
     assert decide_and_recover_once(clock.now()) > 0
 
     decision = Decision.objects.get()
-    assert (decision.action, decision.mode, decision.course) == ("restart elsewhere", "act", "done")
+    assert (decision.action, decision.mode, decision.state) == ("restart elsewhere", "act", "done")
     assert (decision.drain, decision.checkpoint_step) == (["seren-001"], 200)
     node, job = Node.objects.get(name="seren-001"), job_of(attempt)
-    assert node.drain_asked and f"incident {decision.incident_id}" in node.reason
+    assert node.drain_requested and f"incident {decision.incident_id}" in node.reason
     assert (job.state, job.hold, job.flags, job.requeues) == ("PENDING", "", ["REQUEUED"], 0)
     assert job.resume == {"path": "/ckpt/run/200", "step": 200}
-    assert Event.objects.filter(job=job, what="decision.done").count() == 1
-    assert Deed.objects.filter(kind="drain", node=node).count() == 1
+    assert Event.objects.filter(job=job, type="decision.done").count() == 1
+    assert ClusterCommand.objects.filter(kind="drain", node=node).count() == 1
 
 
 def test_second_turn_does_not_repeat_a_step(tmp_path):
@@ -184,8 +184,8 @@ def test_second_turn_does_not_repeat_a_step(tmp_path):
         decide_and_recover_once(clock.now() + timedelta(minutes=5))
 
     assert Decision.objects.count() == 1
-    assert sorted(Step.objects.values_list("kind", flat=True)) == ["drained", "restarted", "tested"]
-    assert Event.objects.filter(what="job.recovered").count() == 1
+    assert sorted(RecoveryStep.objects.values_list("kind", flat=True)) == ["drained", "restarted", "tested"]
+    assert Event.objects.filter(type="job.recovered").count() == 1
 
 
 def test_program_error_ends_the_job_at_once_in_every_mode(tmp_path):
@@ -203,7 +203,7 @@ def test_outage_delays_the_restart(tmp_path):
     decision = decided(tmp_path, make.STORAGE)
 
     job = job_of(decision.attempt)
-    assert (decision.action, decision.course) == ("wait", "done")
+    assert (decision.action, decision.state) == ("wait", "done")
     assert (job.begin_at, job.hold) == (decision.not_before, "")
 
 
@@ -248,7 +248,7 @@ def test_failure_reported_hours_late_is_not_acted_on(tmp_path):
 # --- killed anywhere
 
 
-@pytest.mark.parametrize("at", ["decision.made", "node.drained", "job.recovered", "decision.done"])
+@pytest.mark.parametrize("at", ["decision.created", "node.drained", "job.recovered", "decision.done"])
 def test_next_turn_completes_the_steps_once_after_a_kill(tmp_path, at, monkeypatch):
     mode("act")
     sick_node(tmp_path)
@@ -258,7 +258,7 @@ def test_next_turn_completes_the_steps_once_after_a_kill(tmp_path, at, monkeypat
         pass
 
     def dying(self, *args, **kwargs):
-        if self.what == at and not killed:
+        if self.type == at and not killed:
             killed.append(at)
             raise Killed
         return save(self, *args, **kwargs)
@@ -268,9 +268,9 @@ def test_next_turn_completes_the_steps_once_after_a_kill(tmp_path, at, monkeypat
         decide_and_recover_once(clock.now())
     decide_and_recover_once(clock.now() + 2 * decision_actions.CLAIM_LEASE)
 
-    assert Decision.objects.get().course == DecisionState.DONE
-    assert sorted(Step.objects.values_list("kind", flat=True)) == ["drained", "restarted", "tested"]
-    assert Event.objects.filter(what__in=("node.drained", "job.recovered", "decision.done")).count() == 3
+    assert Decision.objects.get().state == DecisionState.DONE
+    assert sorted(RecoveryStep.objects.values_list("kind", flat=True)) == ["drained", "restarted", "tested"]
+    assert Event.objects.filter(type__in=("node.drained", "job.recovered", "decision.done")).count() == 3
 
 
 def test_decision_that_cannot_be_carried_out_fails_and_releases_the_job(tmp_path, monkeypatch):
@@ -282,7 +282,7 @@ def test_decision_that_cannot_be_carried_out_fails_and_releases_the_job(tmp_path
         decide_and_recover_once(now + timedelta(minutes=minute))
 
     decision = Decision.objects.get()
-    assert (decision.course, decision.outcome) == ("failed", "ZeroDivisionError: division by zero")
+    assert (decision.state, decision.outcome) == ("failed", "ZeroDivisionError: division by zero")
     enforce_time_limits_once(attempt.job.cluster, now + HOUR)
     assert job_of(attempt).state == State.FAILED
 
@@ -334,11 +334,11 @@ def test_undo_prevents_all_remaining_steps(tmp_path, monkeypatch, before):
     assert decide_and_recover_once(clock.now()) == 1  # it was decided
 
     decision, node = Decision.objects.get(), Node.objects.get(name="seren-001")
-    assert (decision.course, decision.errors, node.drain_asked) == (DecisionState.UNDONE, 0, False)
-    assert not decision.steps.filter(kind=Step.Kind.RESTARTED).exists()
+    assert (decision.state, decision.errors, node.drain_requested) == (DecisionState.UNDONE, 0, False)
+    assert not decision.steps.filter(kind=RecoveryStep.Kind.RESTARTED).exists()
     job = job_of(attempt)
     assert (job.state, job.hold, job.flags, job.resume) == (State.PENDING, "user", [Flag.REQUEUE_HOLD], {})
-    assert decision.steps.get(kind=Step.Kind.UNDONE).words.endswith(f"{job} is held.")
+    assert decision.steps.get(kind=RecoveryStep.Kind.UNDONE).words.endswith(f"{job} is held.")
     assert decide_and_recover_once(clock.now() + HOUR / 2) == 0
 
 
@@ -354,8 +354,8 @@ def test_worker_with_an_expired_claim_makes_no_step(tmp_path, monkeypatch):
     monkeypatch.setattr(recovery, "carry_out_decision", overtaken)
     decide_and_recover_once(clock.now())
 
-    assert not Step.objects.exists()
-    assert not Node.objects.filter(drain_asked=True).exists()
+    assert not RecoveryStep.objects.exists()
+    assert not Node.objects.filter(drain_requested=True).exists()
 
 
 # --- what people say
@@ -364,7 +364,7 @@ def test_worker_with_an_expired_claim_makes_no_step(tmp_path, monkeypatch):
 def proposal(root):
     """A restart without any node."""
     decision = decided(root, "step 100\n")
-    assert (decision.course, decision.mode) == ("proposed", "propose")
+    assert (decision.state, decision.mode) == ("proposed", "propose")
     return decision
 
 
@@ -376,7 +376,7 @@ def test_proposal_is_carried_out_after_approval(tmp_path):
     decide_and_recover_once(clock.now())
 
     decision.refresh_from_db()
-    assert (decision.course, decision.said_by, decision.said_why) == ("done", "ada", "go")
+    assert (decision.state, decision.answered_by, decision.answer_reason) == ("done", "ada", "go")
     assert job_of(decision.attempt).flags == ["REQUEUED"]
 
 
@@ -401,7 +401,7 @@ def test_unanswered_proposal_expires_and_is_not_carried_out(tmp_path):
     enforce_time_limits_once(decision.cluster, later)
 
     decision.refresh_from_db()
-    assert decision.course == DecisionState.EXPIRED
+    assert decision.state == DecisionState.EXPIRED
     assert job_of(decision.attempt).state == State.FAILED
 
 
@@ -414,11 +414,11 @@ def test_undo_resumes_the_node_holds_the_job_and_excludes_both_from_recovery(tmp
     decision_actions.undo(decision, author=rows.author("ben"), now=clock.now(), why="that node is fine")
 
     job, node = job_of(attempt), Node.objects.get(name="seren-001")
-    assert (decision.course, node.drain_asked, job.hold) == ("undone", False, "user")
-    assert {one.subject for one in Order.objects.standing()} == {"seren-001", job.public_id}
-    for order in Order.objects.standing():
-        decision_actions.lift_order(order, author=rows.author(), now=clock.now())
-    assert not Order.objects.standing().exists()
+    assert (decision.state, node.drain_requested, job.hold) == ("undone", False, "user")
+    assert {one.subject for one in ManualOverride.objects.active()} == {"seren-001", job.public_id}
+    for override in ManualOverride.objects.active():
+        decision_actions.lift_override(override, author=rows.author(), now=clock.now())
+    assert not ManualOverride.objects.active().exists()
 
 
 def test_undo_does_not_resume_a_node_drained_by_another_user(tmp_path):
@@ -432,7 +432,7 @@ def test_undo_does_not_resume_a_node_drained_by_another_user(tmp_path):
     decision_actions.undo(Decision.objects.get(), author=rows.author(), now=clock.now())
 
     node.refresh_from_db()
-    assert node.drain_asked and node.reason == "fan"
+    assert node.drain_requested and node.reason == "fan"
 
 
 # --- the environment of the next attempt
@@ -487,7 +487,7 @@ def test_mode_change_is_an_event_and_the_same_mode_is_not_a_change():
     mode("observe", team_id=team.pk)
 
     assert RecoveryMode.objects.count() == 2
-    assert Event.objects.filter(what="recovery.mode").count() == 2
+    assert Event.objects.filter(type="recovery.mode_changed").count() == 2
 
 
 # --- what was stored
@@ -500,7 +500,7 @@ def test_replay_with_the_same_rules_gives_the_same_decision(tmp_path):
 
     replayed = decision_replay.compare_with_replay(Decision.objects.get())
 
-    assert {one.what for one in replayed} >= {"action", "mode", "drain", "from step"}
+    assert {one.field for one in replayed} >= {"action", "mode", "drain", "from step"}
     assert all(one.is_same for one in replayed)
 
 
@@ -510,7 +510,9 @@ def test_replay_shows_differences_side_by_side(tmp_path):
     decision.refresh_from_db()
 
     differing = {
-        one.what: (one.then, one.today) for one in decision_replay.compare_with_replay(decision) if not one.is_same
+        one.field: (one.recorded, one.current)
+        for one in decision_replay.compare_with_replay(decision)
+        if not one.is_same
     }
 
     assert differing == {"mode": ("propose", "observe")}

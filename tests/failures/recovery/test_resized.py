@@ -54,7 +54,7 @@ def approved(decision) -> Job:
 def test_smaller_batch_is_proposed_and_the_job_waits_for_approval(tmp_path):
     decision = decided(tmp_path)
 
-    assert (decision.action, decision.course) == ("ask for more", "proposed")
+    assert (decision.action, decision.state) == ("ask for more", "proposed")
     assert "--micro-batch-size 4 instead of --micro-batch-size 8, from step 200" in decision_actions.decision_summary(
         decision
     )
@@ -69,9 +69,9 @@ def test_approval_restarts_the_changed_job_from_its_newest_checkpoint(tmp_path):
 
     assert (job.command, job.state, job.hold) == (SMALLER, State.PENDING, "")
     assert job.resume == {"path": "/ckpt/run/200", "step": 200}
-    assert Event.objects.get(what="job.recovered").detail["changed"] == ["command"]
+    assert Event.objects.get(type="job.recovered").detail["changed"] == ["command"]
     decision.refresh_from_db()
-    assert decision.course == "done"
+    assert decision.state == "done"
 
 
 def test_more_memory_is_requested_after_a_host_out_of_memory(tmp_path):
@@ -94,18 +94,18 @@ def test_data_loader_without_shared_memory_does_not_get_more_memory(tmp_path):
     assert (job.command, job.memory_per_node_mb) == ("t.py --num-workers 4", 100 * 1024)
 
 
-@pytest.mark.parametrize(("label", "course"), [({}, "proposed"), ({"acme-resize": "on"}, "done")])
-def test_change_is_automatic_only_if_mode_and_label_allow_it(tmp_path, label, course):
+@pytest.mark.parametrize(("label", "state"), [({}, "proposed"), ({"acme-resize": "on"}, "done")])
+def test_change_is_automatic_only_if_mode_and_label_allow_it(tmp_path, label, state):
     acts()
 
     decision = decided(tmp_path, labels=label)
 
-    assert decision.course == course
-    assert job_of(decision).command == (SMALLER if course == "done" else COMMAND)
+    assert decision.state == state
+    assert job_of(decision).command == (SMALLER if state == "done" else COMMAND)
 
 
 def test_label_alone_does_not_make_a_change_automatic(tmp_path):
-    assert decided(tmp_path, labels={"acme-resize": "on"}).course == "proposed"
+    assert decided(tmp_path, labels={"acme-resize": "on"}).state == "proposed"
 
 
 def test_change_of_the_global_batch_always_needs_approval(tmp_path):
@@ -113,7 +113,7 @@ def test_change_of_the_global_batch_always_needs_approval(tmp_path):
 
     decision = decided(tmp_path, command="train.py --batch-size 8", labels={"acme-resize": "on"})
 
-    assert decision.course == "proposed" and any("global batch" in why for _, why in decision.limits)
+    assert decision.state == "proposed" and any("global batch" in why for _, why in decision.limits)
 
 
 def test_job_ends_with_advice_if_no_change_is_known(tmp_path):
@@ -121,7 +121,7 @@ def test_job_ends_with_advice_if_no_change_is_known(tmp_path):
 
     decision = decided(tmp_path, command="sh train.sh", labels={"acme-resize": "on"})
 
-    assert (decision.course, decision.change) == ("observed", [])
+    assert (decision.state, decision.change) == ("observed", [])
     assert job_of(decision).state == State.FAILED
 
 
@@ -173,7 +173,7 @@ def test_change_that_cannot_be_applied_fails_and_releases_the_job(tmp_path, by_n
     job = approved(decision)
 
     decision.refresh_from_db()
-    assert decision.course == "failed" and "--micro-batch-size 8" in decision.outcome
+    assert decision.state == "failed" and "--micro-batch-size 8" in decision.outcome
     assert (job.command, job.state, job.recover_by, job.hold) == (by_now, State.FAILED, None, "")
 
 
@@ -186,10 +186,10 @@ def test_summary_without_a_checkpoint_names_the_change_and_the_reason(tmp_path):
 
 def test_replay_shows_the_changed_request_of_the_current_rules(tmp_path):
     difference = next(
-        one for one in decision_replay.compare_with_replay(decided(tmp_path)) if one.what == "changed request"
+        one for one in decision_replay.compare_with_replay(decided(tmp_path)) if one.field == "changed request"
     )
 
-    assert difference.is_same and difference.today == "command --micro-batch-size 4"
+    assert difference.is_same and difference.current == "command --micro-batch-size 4"
 
 
 # --- pages and API
@@ -228,7 +228,7 @@ def test_ended_job_is_offered_as_a_new_job_with_the_changes(tmp_path):
     page = client("ada").get(f"/failures/{decision.incident_id}/").content.decode()
     form = client("ada").get(where).content.decode()
 
-    assert decision.course == "observed" and where in page
+    assert decision.state == "observed" and where in page
     assert SMALLER in form and "ACME_CHECKPOINT=/ckpt/run/200" in form
 
 

@@ -202,7 +202,7 @@ def test_only_relevant_numbers_of_a_command_are_stored():
 def test_host_memory_grows_by_half_and_never_beyond_the_nodes(memory_gib, most_gib, whole, becomes):
     (only,) = changes("HostOOMKilled", asked(memory_mb=memory_gib * GIB), most=most_gib * GIB, whole=whole)
 
-    assert (only.what, only.becomes) == ("memory_per_node", becomes)
+    assert (only.field, only.becomes) == ("memory_per_node", becomes)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 def test_outage_lasts_until_the_node_is_up_and_resumed(told, hours):
     noon = make.NOON
 
-    found = list(outage_durations([(noon + at * HOUR, sign) for at, sign in told], noon + 10 * HOUR))
+    found = list(outage_durations([(noon + at * HOUR, anomaly) for at, anomaly in told], noon + 10 * HOUR))
 
     assert found == [many * HOUR for many in hours]
 
@@ -43,7 +43,15 @@ def died(name, began, hours):
     node = Node.objects.get(name=name)
     moves = (("IDLE", "DOWN", began), ("DOWN", "IDLE", began + hours * HOUR))
     Event.objects.bulk_create(
-        Event(what="node.moved", cluster=node.cluster, node=node, by="sync", at=at, from_state=before, to_state=after)
+        Event(
+            type="node.state_changed",
+            cluster=node.cluster,
+            node=node,
+            by="sync",
+            at=at,
+            from_state=before,
+            to_state=after,
+        )
         for before, after, at in moves
     )
 
@@ -81,7 +89,7 @@ def test_only_the_part_of_an_outage_within_the_window_counts(home):
 def test_node_that_was_down_all_the_time_counts_for_the_whole_window(home):
     now = clock.now()
     Event.objects.create(
-        what="node.moved", cluster=home, node=Node.objects.get(name="seren-001"), by="sync", at=now - 40 * DAY,
+        type="node.state_changed", cluster=home, node=Node.objects.get(name="seren-001"), by="sync", at=now - 40 * DAY,
         from_state="IDLE", to_state="DOWN",
     )  # fmt: skip
 
@@ -94,7 +102,13 @@ def test_node_counts_since_it_was_added(home):
     now = clock.now()
     node = Node.objects.get(name="seren-004")
     Event.objects.create(
-        what="node.moved", cluster=home, node=node, by="sync", at=now - 3 * DAY, from_state="UNKNOWN", to_state="IDLE"
+        type="node.state_changed",
+        cluster=home,
+        node=node,
+        by="sync",
+        at=now - 3 * DAY,
+        from_state="UNKNOWN",
+        to_state="IDLE",
     )
 
     [one] = spare_reserves(now)

@@ -7,12 +7,12 @@ from datetime import timedelta
 import pytest
 from django.test import Client
 
-from failures.actions import signs as sign_actions
+from failures.actions import anomalies as anomaly_actions
 from failures.detection.findings import DetectorFinding, SymptomType
 from failures.loops.burn_in import burn_in_once
 from jobs.actions import nodes as node_actions
 from jobs.actions.nodes import NodeError, NodeTestResult
-from jobs.models import Cluster, Deed, Event, Node, RepairStage, clock
+from jobs.models import Cluster, ClusterCommand, Event, Node, RepairStage, clock
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -33,8 +33,8 @@ def node():
 
 def complete_test(node, outcome, at):
     """Complete the open test of the node."""
-    command = Deed.objects.get(node=node, kind="test", done_at=None)
-    Deed.objects.filter(pk=command.pk).update(done_at=at)
+    command = ClusterCommand.objects.get(node=node, kind="test", done_at=None)
+    ClusterCommand.objects.filter(pk=command.pk).update(done_at=at)
     node_actions.record_node_test(node, command, outcome, author=make.LOOP)
 
 
@@ -43,7 +43,7 @@ def began(node, now):
 
 
 def node_events():
-    return list(Event.objects.filter(what__startswith="node.").order_by("pk").values_list("what", flat=True))
+    return list(Event.objects.filter(type__startswith="node.").order_by("pk").values_list("type", flat=True))
 
 
 def test_node_that_fails_its_test_waits_for_repair(node):
@@ -51,8 +51,8 @@ def test_node_that_fails_its_test_waits_for_repair(node):
     complete_test(node, FAILED, clock.now())
 
     node.refresh_from_db()
-    assert (node.care, node.drain_asked) == (RepairStage.REPAIR, True)
-    assert node_events()[-2:] == ["node.tested", "node.repair_asked"]
+    assert (node.repair_stage, node.drain_requested) == (RepairStage.REPAIR, True)
+    assert node_events()[-2:] == ["node.tested", "node.repair_requested"]
 
 
 def test_node_test_that_never_ran_changes_nothing(node):
@@ -60,7 +60,7 @@ def test_node_test_that_never_ran_changes_nothing(node):
     complete_test(node, NodeTestResult(passed=False, ran=False, why="it did not start"), clock.now())
 
     node.refresh_from_db()
-    assert node.care == RepairStage.NONE
+    assert node.repair_stage == RepairStage.NONE
 
 
 def test_node_in_burn_in_is_tested_repeatedly_and_then_returns(node):
@@ -71,14 +71,14 @@ def test_node_in_burn_in_is_tested_repeatedly_and_then_returns(node):
     complete_test(node, PASSED, now + MINUTE)
     assert burn_in_once(now + MINUTE) == 0  # pause between tests
     assert burn_in_once(now + 3 * MINUTE) == 1
-    assert Deed.objects.filter(node=node, kind="test").count() == 2
+    assert ClusterCommand.objects.filter(node=node, kind="test").count() == 2
     complete_test(node, PASSED, now + 4 * MINUTE)
     assert not Node.objects.usable().filter(pk=node.pk).exists()
 
     assert burn_in_once(now + 61 * MINUTE) == 1
     node.refresh_from_db()
-    assert (node.care, node.care_until, node.drain_asked) == (RepairStage.NONE, None, False)
-    assert [one for one in node_events() if "burn" in one] == ["node.burn_in_began", "node.burn_in_passed"]
+    assert (node.repair_stage, node.burn_in_until, node.drain_requested) == (RepairStage.NONE, None, False)
+    assert [one for one in node_events() if "burn" in one] == ["node.burn_in_started", "node.burn_in_passed"]
     assert burn_in_once(now + 62 * MINUTE) == 0
 
 
@@ -89,7 +89,10 @@ def test_node_does_not_return_after_a_test_that_never_ran(node):
 
     assert burn_in_once(now + 61 * MINUTE) == 1
     node.refresh_from_db()
-    assert node.care == RepairStage.BURN_IN and Deed.objects.filter(node=node, kind="test", done_at=None).exists()
+    assert (
+        node.repair_stage == RepairStage.BURN_IN
+        and ClusterCommand.objects.filter(node=node, kind="test", done_at=None).exists()
+    )
 
 
 def test_failed_test_returns_the_node_to_repair(node):
@@ -99,8 +102,8 @@ def test_failed_test_returns_the_node_to_repair(node):
 
     assert burn_in_once(now + 61 * MINUTE) == 0
     node.refresh_from_db()
-    assert (node.care, node.care_until, node.drain_asked) == (RepairStage.REPAIR, None, True)
-    assert node_events()[-3:] == ["node.tested", "node.burn_in_failed", "node.repair_asked"]
+    assert (node.repair_stage, node.burn_in_until, node.drain_requested) == (RepairStage.REPAIR, None, True)
+    assert node_events()[-3:] == ["node.tested", "node.burn_in_failed", "node.repair_requested"]
 
 
 def test_bad_health_sign_returns_the_node_to_repair(node):
@@ -109,10 +112,10 @@ def test_bad_health_sign_returns_the_node_to_repair(node):
     node.refresh_from_db()
     hot = DetectorFinding(symptom=SymptomType.NODE, since=now.timestamp(), why="A GPU is at 95 °C.")
 
-    sign_actions.record_finding(hot, node.cluster, now, node=node)
+    anomaly_actions.record_finding(hot, node.cluster, now, node=node)
 
     node.refresh_from_db()
-    assert node.care == RepairStage.REPAIR
+    assert node.repair_stage == RepairStage.REPAIR
 
 
 def test_resume_by_an_operator_ends_the_burn_in(node):
@@ -121,7 +124,7 @@ def test_resume_by_an_operator_ends_the_burn_in(node):
     node_actions.resume(node, author=make.author("olga"), now=now)
 
     assert burn_in_once(now + 61 * MINUTE) == 0
-    assert node.care == RepairStage.NONE
+    assert node.repair_stage == RepairStage.NONE
 
 
 def test_node_returns_after_one_passed_test_without_a_burn_in_time(node):
@@ -186,7 +189,7 @@ def test_node_page_offers_a_burn_in_and_shows_its_end(node):
 
     assert "seren-002: burn-in started." in answer.content.decode()
     assert "in burn-in until" in answer.content.decode()
-    assert Event.objects.get(what="node.burn_in_began").why == "New fan."
+    assert Event.objects.get(type="node.burn_in_started").why == "New fan."
 
 
 def test_tests_that_cannot_start_are_retried_after_a_pause_even_after_the_burn_in_time(node):

@@ -11,7 +11,7 @@ from jobs.actions.jobs import GpuCorrection, JobStateChanged
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import Flag, State
 from jobs.core.spec import InvalidField
-from jobs.models import Allocation, Attempt, Cluster, Deed, Event, HoldKind, Job, Node, clock
+from jobs.models import Allocation, Attempt, Cluster, ClusterCommand, Event, HoldKind, Job, Node, clock
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -37,7 +37,7 @@ def test_submitted_job_waits_for_the_next_turn():
 def test_submission_event_names_user_and_request():
     event = make.job().events.get()
 
-    assert (event.what, event.by, event.request_id, event.to_state) == ("job.submitted", "ada", "req-1", "PENDING")
+    assert (event.type, event.by, event.request_id, event.to_state) == ("job.submitted", "ada", "req-1", "PENDING")
 
 
 def test_job_submitted_on_hold_is_held_by_its_owner():
@@ -101,13 +101,13 @@ def test_allocation_holds_the_gpus_and_queues_a_submit_command():
     assert attempt.key == f"{job.public_id}.1"
     assert attempt.nodelist == "seren-[001-002]"
     assert attempt.allocations.filter(released_at=None).count() == 8
-    assert Deed.objects.open().get().kind == "submit"
+    assert ClusterCommand.objects.open().get().kind == "submit"
 
 
 def test_allocation_event_names_every_gpu():
     attempt = make.attempt(make.job(nodes=2, gpus_per_node=2))
 
-    event = attempt.events.get(what="job.moved")
+    event = attempt.events.get(type="job.state_changed")
 
     assert event.detail["gpus"] == {"seren-001": [0, 1], "seren-002": [0, 1]}
 
@@ -162,7 +162,7 @@ def test_second_confirmation_changes_nothing():
 
     attempt.job.refresh_from_db()
     assert attempt.job.started_at == started
-    assert attempt.events.filter(what="job.started").count() == 1
+    assert attempt.events.filter(type="job.started").count() == 1
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_cancelled_running_job_ends_when_the_cluster_reports_it():
 
     assert attempt.job.state == State.RUNNING
     assert Flag.SIGNALING in attempt.job.flags
-    assert Deed.objects.open().filter(attempt=attempt, kind="cancel").exists()
+    assert ClusterCommand.objects.open().filter(attempt=attempt, kind="cancel").exists()
     assert end(Attempt.objects.get(), State.FAILED, signal=15).state == State.CANCELLED
 
 
@@ -297,7 +297,7 @@ def test_cancel_overrides_a_pending_requeue():
     job_actions.requeue(attempt.job, author=make.author())
     job_actions.cancel(attempt.job, author=make.author())
 
-    assert Deed.objects.open().filter(kind="cancel").count() == 1
+    assert ClusterCommand.objects.open().filter(kind="cancel").count() == 1
     assert end(Attempt.objects.get(), State.FAILED).state == State.CANCELLED
 
 
@@ -394,7 +394,7 @@ def test_attempts_may_swap_gpus_when_the_cluster_chose_others():
     )
 
     assert (one.allocations.get().gpu, two.allocations.get().gpu) == (1, 0)
-    events = Event.objects.filter(what="job.placed").order_by("attempt_id")
+    events = Event.objects.filter(type="job.placed").order_by("attempt_id")
     assert [event.detail["gpus"] for event in events] == [{"seren-001": [1]}, {"seren-001": [0]}]
 
 
@@ -422,7 +422,7 @@ def test_every_state_change_has_an_event():
     attempt = make.running()
     job = end(attempt, State.COMPLETED)
 
-    moves = list(job.events.filter(what="job.moved").order_by("id").values_list("from_state", "to_state"))
+    moves = list(job.events.filter(type="job.state_changed").order_by("id").values_list("from_state", "to_state"))
 
     assert moves == [("PENDING", "RUNNING"), ("RUNNING", "COMPLETED")]
 

@@ -192,11 +192,11 @@ class LifecycleMachine(RuleBasedStateMachine):
 
 def job_event(event: Event, names: dict[int, str]) -> JobEvent:
     gpus = event.detail.get("gpus")
-    moved = event.what in ("job.submitted", "job.moved")
+    moved = event.type in ("job.submitted", "job.state_changed")
     return JobEvent(
         id=event.pk,
         group=event.pk,
-        what=event.what,
+        what=event.type,
         job=names[event.job_id],
         source=event.from_state,
         target=event.to_state if moved else "",

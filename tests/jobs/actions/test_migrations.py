@@ -42,7 +42,10 @@ def test_index_left_invalid_by_an_interruption_is_rebuilt(before):
     call_command("migrate", verbosity=0)
 
     assert made() == before
-    assert [(name, valid) for name, valid, _ in made()] == [("event_node_asked", True), ("event_node_moved", True)]
+    assert [(name, valid) for name, valid, _ in made()] == [
+        ("event_node_drain_requested", True),
+        ("event_node_state_changed", True),
+    ]
 
 
 def test_waiting_transaction_does_not_block_index_creation(before):

@@ -15,7 +15,7 @@ from jobs.actions import progress
 from jobs.actions.jobs import AttemptEnd
 from jobs.actions.journal import SYNC
 from jobs.core.lifecycle import State
-from jobs.models import Checkpoint, Event, Progress, Pulse, clock
+from jobs.models import Checkpoint, Event, LatestProgress, Progress, clock
 from tests.jobs.api import api_make as make
 from tests.jobs.api.api_make import Caller
 
@@ -48,13 +48,13 @@ def beats(*steps, **more):
     return {"heartbeats": [{"step": step, "at": f"2026-01-01T00:00:{step:02d}Z", **more} for step in steps]}
 
 
-def test_batch_is_stored_and_the_newest_report_becomes_the_pulse(report, attempt):
+def test_batch_is_stored_and_the_newest_report_becomes_the_latest_progress(report, attempt):
     taken = report(beats(1, 3, 2, loss=2.5, tokens=10))
 
-    assert taken == {"heartbeats": 3, "checkpoints": 0, "stop_as": ""}
+    assert taken == {"heartbeats": 3, "checkpoints": 0, "stop_state": ""}
     assert sorted(Progress.objects.values_list("step", flat=True)) == [1, 2, 3]
-    pulse = Pulse.objects.get(attempt=attempt)
-    assert (pulse.step, pulse.loss, pulse.tokens) == (3, 2.5, 10)
+    latest = LatestProgress.objects.get(attempt=attempt)
+    assert (latest.step, latest.loss, latest.tokens) == (3, 2.5, 10)
 
 
 def test_batch_needs_one_statement(report):
@@ -73,7 +73,7 @@ def test_repeated_report_with_an_idempotency_key_gets_the_stored_response(attemp
 
     first, again, other = send("k1", beats(1, 2)), send("k1", beats(1, 2)), send("k1", beats(3))
 
-    assert first.json() == again.json() == {"heartbeats": 2, "checkpoints": 0, "stop_as": ""}
+    assert first.json() == again.json() == {"heartbeats": 2, "checkpoints": 0, "stop_state": ""}
     assert again.headers["Idempotency-Replayed"] == "true"
     assert other.status_code == 409
     assert send("\t", beats(4)).status_code == 400
@@ -92,15 +92,15 @@ def test_fields_that_a_heartbeat_omits_keep_their_values(report, attempt):
     report(beats(1, loss=2.5))
     report(beats(2))
 
-    pulse = Pulse.objects.get(attempt=attempt)
-    assert (pulse.step, pulse.loss) == (2, 2.5)
+    latest = LatestProgress.objects.get(attempt=attempt)
+    assert (latest.step, latest.loss) == (2, 2.5)
 
 
-def test_late_report_does_not_replace_a_newer_pulse(report, attempt):
+def test_late_report_does_not_replace_newer_progress(report, attempt):
     report(beats(5))
     report(beats(4))
 
-    assert Pulse.objects.get(attempt=attempt).step == 5
+    assert LatestProgress.objects.get(attempt=attempt).step == 5
 
 
 def test_future_timestamp_is_replaced_by_the_present_time(report):
@@ -126,8 +126,8 @@ def test_checkpoints_are_saved_and_then_durable(report, attempt):
 
     row = Checkpoint.objects.get()
     assert row.durable_at and (row.job, row.attempt, row.step) == (attempt.job, attempt, 10)
-    events = Event.objects.filter(what__startswith="checkpoint.").order_by("id")
-    assert [(one.what, one.by) for one in events] == [
+    events = Event.objects.filter(type__startswith="checkpoint.").order_by("id")
+    assert [(one.type, one.by) for one in events] == [
         ("checkpoint.saved", attempt.key),
         ("checkpoint.durable", attempt.key),
     ]
@@ -153,7 +153,7 @@ def test_path_that_is_written_again_is_a_new_checkpoint(report):
 def test_report_response_contains_a_requested_stop(report, attempt):
     job_actions.cancel(attempt.job, author=SYNC, why="enough")
 
-    assert report({})["stop_as"] == State.CANCELLED
+    assert report({})["stop_state"] == State.CANCELLED
 
 
 def test_token_is_invalid_after_the_end_of_the_attempt(report, attempt):
@@ -231,7 +231,7 @@ def test_run_token_is_rejected_by_other_endpoints(path, attempt):
 )
 def test_invalid_report_is_rejected_with_its_field_and_not_stored(report, body, named):
     assert named in json.dumps(report(body, 400))
-    assert not Progress.objects.exists() and not Pulse.objects.exists() and not Checkpoint.objects.exists()
+    assert not Progress.objects.exists() and not LatestProgress.objects.exists() and not Checkpoint.objects.exists()
 
 
 def test_repeated_section_report_changes_nothing(report, attempt):

@@ -8,7 +8,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobs.actions.retention import DELETE_BATCH_SIZE, DeleteDeadline, delete_all, delete_batch, delete_expired_web_state
-from jobs.models import IdempotencyKey, Minute
+from jobs.models import ClusterMinute, IdempotencyKey
 from jobs.models.idempotency import KEY_LIFETIME
 from scheduling.loops.cluster_minutes import delete_old_minutes
 from tests import make
@@ -20,10 +20,10 @@ NOW = make.NOON
 def minutes(db):
     """Ten rows in chronological order."""
     cluster = make.cluster(nodes=0)
-    zero = dict.fromkeys(("gpus", "held", "closed", "running", "waiting", "wanted"), 0)
-    rows = [Minute(cluster=cluster, at=NOW - timedelta(days=90, minutes=n), **zero) for n in range(10)]
-    Minute.objects.bulk_create(rows)
-    return Minute.objects.all()
+    zero = dict.fromkeys(("gpus", "allocated", "closed", "running", "waiting", "requested"), 0)
+    rows = [ClusterMinute(cluster=cluster, at=NOW - timedelta(days=90, minutes=n), **zero) for n in range(10)]
+    ClusterMinute.objects.bulk_create(rows)
+    return ClusterMinute.objects.all()
 
 
 def after(batches):
@@ -39,12 +39,12 @@ def test_all_rows_are_deleted_in_batches(minutes):
         assert delete_all(minutes, after(100), size=4) == 10
 
     assert sum(query["sql"].startswith("DELETE") for query in queries) == 3
-    assert not Minute.objects.exists()
+    assert not ClusterMinute.objects.exists()
 
 
 def test_run_that_exceeds_its_time_keeps_its_deletions_and_the_next_run_continues(minutes):
     assert delete_all(minutes, after(1), size=4) == 4
-    assert Minute.objects.count() == 6
+    assert ClusterMinute.objects.count() == 6
 
     assert delete_all(minutes, after(100), size=4) == 6
 
@@ -55,15 +55,15 @@ def test_every_table_gets_at_least_one_batch(minutes):
 
 def test_batch_has_at_most_the_requested_size(minutes):
     assert delete_batch(minutes, 3) == 3
-    assert Minute.objects.count() == 7
+    assert ClusterMinute.objects.count() == 7
 
 
 def test_rows_outside_the_query_are_not_deleted(minutes):
-    newest = Minute.objects.order_by("-at").first()
+    newest = ClusterMinute.objects.order_by("-at").first()
 
-    delete_all(Minute.objects.exclude(pk=newest.pk), after(100), size=4)
+    delete_all(ClusterMinute.objects.exclude(pk=newest.pk), after(100), size=4)
 
-    assert list(Minute.objects.all()) == [newest]
+    assert list(ClusterMinute.objects.all()) == [newest]
 
 
 def test_each_batch_is_a_separate_transaction(transactional_db):

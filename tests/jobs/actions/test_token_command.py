@@ -33,7 +33,7 @@ def test_token_created_by_the_command_has_an_event():
 
     call_command("token", "ada", "--scope", "read", stdout=io.StringIO())
 
-    event = Event.objects.get(what="token.made")
+    event = Event.objects.get(type="token.created")
     assert event.by.endswith("manage.py")
     assert event.detail == {"token": Token.objects.get().prefix, "name": "script", "user": "ada", "scope": "read"}
 

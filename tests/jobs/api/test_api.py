@@ -212,9 +212,9 @@ def test_an_exit_is_shown_as_sacct_shows_it(ada):
 def test_events_are_listed_newest_first(ada):
     job = make.running(make.job(ada.user))
 
-    told = [one["what"] for one in ada.get(f"jobs/{job}/events/").json()["results"]]
+    told = [one["type"] for one in ada.get(f"jobs/{job}/events/").json()["results"]]
 
-    assert told == ["job.started", "job.moved", "job.submitted"]
+    assert told == ["job.started", "job.state_changed", "job.submitted"]
 
 
 def test_explain_says_why_a_job_waits(ada):
@@ -317,11 +317,11 @@ def test_an_action_on_many_ids_returns_a_result_per_job(ada, grace):
     foreign = make.job(grace.user, in_team="speech")
     ada.post(f"jobs/{gone}/cancel/")
 
-    answer = ada.post("jobs/verbs/", {"verb": "cancel", "ids": [f"{mine}", f"{gone}", f"{foreign}"]}).json()
+    answer = ada.post("jobs/actions/", {"action": "cancel", "ids": [f"{mine}", f"{gone}", f"{foreign}"]}).json()
 
-    assert (answer["matched"], answer["done"], answer["refused"]) == (2, 1, 2)
-    by_id = {one["id"]: one for one in answer["outcomes"]}
-    assert by_id[str(foreign)] == {"id": str(foreign), "done": False, "error": f"Job {foreign} not found."}
+    assert (answer["matched"], answer["succeeded"], answer["refused"]) == (2, 1, 2)
+    by_id = {one["id"]: one for one in answer["results"]}
+    assert by_id[str(foreign)] == {"id": str(foreign), "succeeded": False, "error": f"Job {foreign} not found."}
     foreign.refresh_from_db()
     assert foreign.state == State.PENDING
 
@@ -331,9 +331,9 @@ def test_a_dry_run_says_how_many_and_changes_nothing(ada):
         make.job(ada.user)
     events = Event.objects.count()
 
-    answer = ada.post("jobs/verbs/", {"verb": "hold", "filter": {"state": "PENDING"}, "dry_run": True}).json()
+    answer = ada.post("jobs/actions/", {"action": "hold", "filter": {"state": "PENDING"}, "dry_run": True}).json()
 
-    assert (answer["matched"], answer["done"], answer["left"]) == (3, 3, 0)
+    assert (answer["matched"], answer["succeeded"], answer["remaining"]) == (3, 3, 0)
     assert not Job.objects.exclude(hold="").exists()
     assert Event.objects.count() == events
 
@@ -341,9 +341,9 @@ def test_a_dry_run_says_how_many_and_changes_nothing(ada):
 def test_the_id_of_an_array_stands_for_all_its_tasks(ada):
     array = ada.post("jobs/", {"command": "x", "array": "0-4"}).json()
 
-    answer = ada.post("jobs/verbs/", {"verb": "cancel", "ids": [array["id"]]}).json()
+    answer = ada.post("jobs/actions/", {"action": "cancel", "ids": [array["id"]]}).json()
 
-    assert answer["done"] == 5
+    assert answer["succeeded"] == 5
 
 
 # --- nodes
@@ -354,10 +354,10 @@ def test_a_dry_run_of_a_drain_shows_its_consequences(olga, ada):
 
     answer = olga.post("nodes/seren/gpu001/drain/", {"reason": "ECC errors", "dry_run": True}).json()
 
-    assert (answer["done"], answer["running"], answer["gpus"]) == (False, 1, 2)
+    assert (answer["drained"], answer["running"], answer["gpus"]) == (False, 1, 2)
     assert answer["effect"] == "No new jobs; 1 running job finishes."
     assert answer["jobs"][0]["id"] == str(job)
-    assert not Node.objects.filter(drain_asked=True).exists()
+    assert not Node.objects.filter(drain_requested=True).exists()
 
 
 def test_a_dry_run_of_drain_now_shows_the_lost_gpu_hours(olga, ada):
@@ -366,11 +366,11 @@ def test_a_dry_run_of_drain_now_shows_the_lost_gpu_hours(olga, ada):
 
     said = olga.post("nodes/seren/gpu001/drain/", {"reason": "fan", "mode": "now", "dry_run": True}).json()
 
-    assert (said["done"], said["mode"], said["gpu_hours_at_risk"]) == (False, "now", 2.0)
+    assert (said["drained"], said["mode"], said["gpu_hours_at_risk"]) == (False, "now", 2.0)
     assert "1 job is requeued now: up to 2.0 GPU-hours" in said["effect"]
     assert (said["jobs"][0]["gpus_in_all"], said["jobs"][0]["saved_at"]) == (8, None)
 
-    assert olga.post("nodes/seren/gpu001/drain/", {"reason": "fan", "mode": "now"}).json()["done"]
+    assert olga.post("nodes/seren/gpu001/drain/", {"reason": "fan", "mode": "now"}).json()["drained"]
     assert Node.objects.get(name="gpu001").drain_mode == "now"
 
 
@@ -379,14 +379,14 @@ def test_a_node_is_drained_and_resumed(olga):
     node = olga.get("nodes/seren/gpu002/").json()
     back = olga.post("nodes/seren/gpu002/resume/").json()
 
-    assert drained.json()["done"]
-    assert (node["title"], node["reason"], node["reason_by"], node["takes_work"]) == (
+    assert drained.json()["drained"]
+    assert (node["title"], node["reason"], node["reason_by"], node["is_schedulable"]) == (
         "DRAINED",
         "ECC errors",
         "olga",
         False,
     )
-    assert back["takes_work"]
+    assert back["is_schedulable"]
     assert olga.post("nodes/seren/gpu002/resume/").status_code == 409
 
 
@@ -397,7 +397,7 @@ def test_nodes_are_ordered_by_cluster_and_name_and_show_held_gpus(olga, ada, dja
         nodes = olga.get("nodes/").json()["results"]
 
     assert [node["name"] for node in nodes] == ["gpu001", "gpu002", "gpu003", "gpu004"]
-    assert nodes[0]["gpus_held"] == 2
+    assert nodes[0]["gpus_allocated"] == 2
 
 
 def test_clusters_teams_and_the_caller_can_be_read(ada):
@@ -571,7 +571,7 @@ def test_a_drained_node_can_be_tested_and_any_user_can_read_the_result(olga, ada
 
     asked = olga.post("nodes/seren/gpu003/test/", {"reason": "fan replaced"})
 
-    assert (asked.status_code, asked.json()["done"], asked.json()["passed"]) == (200, False, None)
+    assert (asked.status_code, asked.json()["finished"], asked.json()["passed"]) == (200, False, None)
     assert ada.post("nodes/seren/gpu003/test/").status_code == 403
     assert ada.get("nodes/seren/gpu003/test/").json()["id"] == asked.json()["id"]
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from jobs.models import Deed, Event, IdempotencyKey, Job, Node
+from jobs.models import ClusterCommand, Event, IdempotencyKey, Job, Node
 from tests.jobs.api import api_make as make
 from tests.jobs.api.api_make import Caller
 
@@ -104,11 +104,11 @@ def unwritten():
     """Checks that the test's requests changed no rows."""
 
     def picture():
-        counts = [model.objects.count() for model in (Job, Event, Deed, IdempotencyKey)]
+        counts = [model.objects.count() for model in (Job, Event, ClusterCommand, IdempotencyKey)]
         return (
             counts,
             list(Job.objects.values_list("state", "hold", "priority")),
-            Node.objects.filter(drain_asked=True).count(),
+            Node.objects.filter(drain_requested=True).count(),
         )
 
     before = picture()
@@ -196,12 +196,12 @@ BODIES = {
 }
 
 
-@pytest.mark.parametrize("path", ["jobs/", "jobs/bulk/", "jobs/verbs/"])
+@pytest.mark.parametrize("path", ["jobs/", "jobs/bulk/", "jobs/actions/"])
 @pytest.mark.parametrize("body", BODIES)
 def test_a_body_that_is_not_an_object_is_refused(path, body, ada, refused):
     raw, field = BODIES[body]
     if (field == "command" and body in ("nothing", "spaces")) or (body == "1e999" and path != "jobs/"):
-        field = {"jobs/": field, "jobs/bulk/": "jobs", "jobs/verbs/": "verb"}[path] if body != "1e999" else "command"
+        field = {"jobs/": field, "jobs/bulk/": "jobs", "jobs/actions/": "action"}[path] if body != "1e999" else "command"
 
     refused(ada.post(path, raw), field)
 
@@ -259,41 +259,41 @@ def test_an_invalid_bulk_request_is_refused(body, field, ada, refused):
 
 
 VERBS = [
-    ({}, "verb"),
-    ({"verb": "destroy", "ids": ["x"]}, "verb"),
-    ({"verb": 5, "ids": ["x"]}, "verb"),
-    ({"verb": "cancel"}, "ids"),
-    ({"verb": "cancel", "ids": [], "filter": {}}, "ids"),
-    ({"verb": "cancel", "ids": []}, "ids"),
-    ({"verb": "cancel", "ids": "x"}, "ids"),
-    ({"verb": "cancel", "ids": [1]}, "ids"),
-    ({"verb": "cancel", "ids": [None]}, "ids"),
-    ({"verb": "cancel", "ids": ["x" * 99]}, "ids"),
-    ({"verb": "cancel", "ids": ["x"] * 1001}, "ids"),
-    ({"verb": "cancel", "filter": {}}, "filter"),
-    ({"verb": "cancel", "filter": []}, "filter"),
-    ({"verb": "cancel", "filter": {"limit": 5}}, "filter"),
-    ({"verb": "cancel", "filter": {"colour": "red"}}, "colour"),
-    ({"verb": "cancel", "filter": {"state": "pending"}}, "state"),
-    ({"verb": "cancel", "filter": {"state": {}}}, "state"),
-    ({"verb": "cancel", "filter": {"state": []}}, "state"),
-    ({"verb": "cancel", "filter": {"priority__gte": "x"}}, "priority__gte"),
-    ({"verb": "cancel", "filter": {"priority": HUGE}}, "priority"),
-    ({"verb": "cancel", "filter": {"team_id": 1}}, "team_id"),
-    ({"verb": "cancel", "filter": {"user__password__startswith": "p"}}, "user__password__startswith"),
-    ({"verb": "cancel", "ids": ["x"], "dry_run": "no"}, "dry_run"),
-    ({"verb": "cancel", "ids": ["x"], "priority": 5}, "priority"),
-    ({"verb": "priority", "ids": ["x"]}, "priority"),
-    ({"verb": "priority", "ids": ["x"], "priority": HUGE}, "priority"),
-    ({"verb": "cancel", "ids": ["x"], "reason": 5}, "reason"),
-    ({"verb": "cancel", "ids": ["x"], "reason": "x" * 1001}, "reason"),
-    ({"verb": "cancel", "ids": ["x"], "force": True}, "force"),
+    ({}, "action"),
+    ({"action": "destroy", "ids": ["x"]}, "action"),
+    ({"action": 5, "ids": ["x"]}, "action"),
+    ({"action": "cancel"}, "ids"),
+    ({"action": "cancel", "ids": [], "filter": {}}, "ids"),
+    ({"action": "cancel", "ids": []}, "ids"),
+    ({"action": "cancel", "ids": "x"}, "ids"),
+    ({"action": "cancel", "ids": [1]}, "ids"),
+    ({"action": "cancel", "ids": [None]}, "ids"),
+    ({"action": "cancel", "ids": ["x" * 99]}, "ids"),
+    ({"action": "cancel", "ids": ["x"] * 1001}, "ids"),
+    ({"action": "cancel", "filter": {}}, "filter"),
+    ({"action": "cancel", "filter": []}, "filter"),
+    ({"action": "cancel", "filter": {"limit": 5}}, "filter"),
+    ({"action": "cancel", "filter": {"color": "red"}}, "color"),
+    ({"action": "cancel", "filter": {"state": "pending"}}, "state"),
+    ({"action": "cancel", "filter": {"state": {}}}, "state"),
+    ({"action": "cancel", "filter": {"state": []}}, "state"),
+    ({"action": "cancel", "filter": {"priority__gte": "x"}}, "priority__gte"),
+    ({"action": "cancel", "filter": {"priority": HUGE}}, "priority"),
+    ({"action": "cancel", "filter": {"team_id": 1}}, "team_id"),
+    ({"action": "cancel", "filter": {"user__password__startswith": "p"}}, "user__password__startswith"),
+    ({"action": "cancel", "ids": ["x"], "dry_run": "no"}, "dry_run"),
+    ({"action": "cancel", "ids": ["x"], "priority": 5}, "priority"),
+    ({"action": "priority", "ids": ["x"]}, "priority"),
+    ({"action": "priority", "ids": ["x"], "priority": HUGE}, "priority"),
+    ({"action": "cancel", "ids": ["x"], "reason": 5}, "reason"),
+    ({"action": "cancel", "ids": ["x"], "reason": "x" * 1001}, "reason"),
+    ({"action": "cancel", "ids": ["x"], "force": True}, "force"),
 ]
 
 
 @pytest.mark.parametrize(("body", "field"), VERBS, ids=[short(body) for body, _ in VERBS])
 def test_an_invalid_bulk_action_is_refused(body, field, ada, refused):
-    refused(ada.post("jobs/verbs/", body), field)
+    refused(ada.post("jobs/actions/", body), field)
 
 
 ONE_VERB = [

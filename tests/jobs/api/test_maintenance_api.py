@@ -39,10 +39,10 @@ def test_a_dry_run_of_maintenance_returns_its_effect_and_changes_nothing(olga):
 
 
 def test_maintenance_is_scheduled_read_prolonged_and_cancelled(olga):
-    number = olga.post(AT, asked(nodes="seren-[001-002]", lead="12:00:00")).json()["id"]
+    number = olga.post(AT, asked(nodes="seren-[001-002]", lead_time="12:00:00")).json()["id"]
 
     seen = olga.get(f"{AT}{number}/").json()
-    assert (seen["phase"], seen["nodes"], seen["lead"]) == ("planned", ["seren-001", "seren-002"], 12 * 3600)
+    assert (seen["phase"], seen["nodes"], seen["lead_time"]) == ("planned", ["seren-001", "seren-002"], 12 * 3600)
     assert [one["id"] for one in olga.get(f"{AT}?open=true").json()["results"]] == [number]
 
     later = (clock.now() + 9 * HOUR).isoformat()
@@ -60,7 +60,7 @@ def test_maintenance_defaults_to_the_whole_cluster_from_now_on(olga):
     number = olga.post(AT, {"name": "x", "reason": "y", "end_at": (clock.now() + HOUR).isoformat()}).json()["id"]
 
     window = Maintenance.objects.get(pk=number)
-    assert (window.whole_cluster, window.mode, window.lead) == (True, "finish", DEFAULT_LEAD)
+    assert (window.whole_cluster, window.mode, window.lead_time) == (True, "finish", DEFAULT_LEAD)
     assert window.phase(clock.now()) == "going on"
     assert window.affected_nodes().count() == Node.objects.count()
 
@@ -73,7 +73,7 @@ def test_maintenance_defaults_to_the_whole_cluster_from_now_on(olga):
         ({"end_at": "tomorrow"}, "end_at", "not an ISO 8601 time"),
         ({"nodes": "gpu[1-99999999]"}, "nodes", "more than 100000 nodes"),
         ({"nodes": "x\x00"}, "nodes", "NUL"),
-        ({"lead": "UNLIMITED"}, "lead", "must not be UNLIMITED"),
+        ({"lead_time": "UNLIMITED"}, "lead_time", "must not be UNLIMITED"),
         ({"mode": "explode"}, "mode", "is not one of"),
         ({"who": "me"}, "who", "not a field"),
     ],
@@ -117,7 +117,7 @@ def test_a_change_of_maintenance_with_an_old_etag_is_refused(olga):
 
 def test_a_response_of_the_cluster_in_the_meantime_does_not_invalidate_the_etag(olga):
     seen = olga.get("clusters/seren/").headers["ETag"]
-    Cluster.objects.update(heard_at=clock.now(), trouble="It was away.")
+    Cluster.objects.update(last_contact_at=clock.now(), trouble="It was away.")
     assert olga.post(AT, asked(dry_run=True), If_Match=seen).status_code == 200
 
     Cluster.objects.update(title="Another")

@@ -10,7 +10,7 @@ from django.urls import URLPattern, URLResolver
 
 from acmeweb import api_root
 from failures.loops.diagnose import diagnose_once
-from failures.models import Channel, Decision, Diagnosis, Incident, LearnedRule, Order, RuleOrigin, RuleState
+from failures.models import Channel, Decision, Diagnosis, Incident, LearnedRule, ManualOverride, RuleOrigin, RuleState
 from jobs.actions import jobs as job_actions
 from jobs.actions.journal import SYNC
 from jobs.core.attempt_end import AttemptEnd
@@ -53,7 +53,7 @@ NEXT_MONTH = (datetime.now(UTC) + timedelta(days=30)).isoformat()
 BODIES = {
     "jobs/": {"command": "x", "team": "speech"},
     "jobs/bulk/": {"jobs": [{"command": "x", "team": "speech"}]},
-    "jobs/verbs/": {"verb": "cancel", "filter": {"team": "speech"}},
+    "jobs/actions/": {"action": "cancel", "filter": {"team": "speech"}},
     "jobs/<public_id:id>/cancel/": {},
     "jobs/<public_id:id>/hold/": {},
     "jobs/<public_id:id>/release/": {},
@@ -67,7 +67,7 @@ BODIES = {
     "nodes/<node_name:cluster>/<node_name:name>/resume/": {},
     "nodes/<node_name:cluster>/<node_name:name>/test/": {},
     "clusters/": {"name": "kalos", "address": "http://127.0.0.1:1"},
-    "clusters/test/": {"address": "http://127.0.0.1:1"},
+    "connection-tests/": {"address": "http://127.0.0.1:1"},
     "clusters/<slug:name>/": {"title": "Seren"},
     "clusters/<slug:name>/test/": {},
     "clusters/<slug:name>/maintenance/": {"name": "x", "reason": "y", "end_at": NEXT_MONTH},
@@ -94,14 +94,14 @@ BODIES = {
     "campaigns/<public_id:id>/cancel/": {},
     "campaigns/<public_id:id>/retry/": {},
     "evaluation-rules/": {"directory": "/checkpoints/b", "suite": "core", "team": "speech"},
-    "evaluation-rules/<int:rule>/": {"is_on": False},
+    "evaluation-rules/<int:rule>/": {"is_enabled": False},
     "evaluation-rules/<int:rule>/remove/": {},
     "incidents/<incident_number:incident>/decisions/<incident_number:decision>/approve/": {},
     "incidents/<incident_number:incident>/decisions/<incident_number:decision>/decline/": {},
     "incidents/<incident_number:incident>/decisions/<incident_number:decision>/undo/": {},
-    "orders/<incident_number:order>/lift/": {},
+    "overrides/<incident_number:override>/lift/": {},
     "channels/": {"kind": "email", "target": "more@example.org", "team": "speech"},
-    "channels/<incident_number:channel>/": {"is_on": False},
+    "channels/<incident_number:channel>/": {"is_enabled": False},
     "channels/<incident_number:channel>/remove/": {},
     "recovery/modes/": {"team": "speech", "mode": "observe"},
     "views/": {"name": "more", "team": "speech", "filters": {"state": "failed"}},
@@ -121,7 +121,7 @@ def address_of(pattern, job):
         "<int:view>": str(view_of(job).pk),
         "<int:trace>": str(trace_of(job).pk),
         "<incident_number:decision>": str(Decision.objects.get().pk),
-        "<incident_number:order>": str(Order.objects.latest("pk").pk),
+        "<incident_number:override>": str(ManualOverride.objects.latest("pk").pk),
         "<incident_number:channel>": str(channel_of(job).pk),
         "<public_id:id>": str(job),
         "<node_name:cluster>": "seren",
@@ -189,7 +189,7 @@ def theirs():
     job_actions.finish(job.attempts.get(), how_it_ended, author=SYNC)
     diagnose_once(clock.now())
     decide_and_recover_once(clock.now())
-    Order.objects.create(cluster=job.cluster, job=job, by="grace", why="mine")
+    ManualOverride.objects.create(cluster=job.cluster, job=job, by="grace", why="mine")
     LearnedRule.objects.create(
         name="grace-1",
         label="NodeFailure",
@@ -208,7 +208,9 @@ def untouched(job):
     job.refresh_from_db()
     judged = Diagnosis.objects.exclude(review="").exists() or Incident.objects.exclude(state="open").exists()
     learned = LearnedRule.objects.exclude(state=RuleState.SHADOW).exists()
-    decided = Decision.objects.exclude(said_by="").exists() or Order.objects.filter(lifted_at=None).count() != 1
+    decided = (
+        Decision.objects.exclude(answered_by="").exists() or ManualOverride.objects.filter(lifted_at=None).count() != 1
+    )
     asked = Campaign.objects.exclude(state="PENDING").exists() or Suite.objects.count() > 1
     kept = SavedView.objects.exclude(name="nights").exists() or UploadedTrace.objects.exclude(name="week.csv").exists()
     changed = judged or learned or decided or asked or kept or Channel.objects.exclude(pk=channel_of(job).pk).exists()
@@ -292,7 +294,7 @@ def test_a_viewer_changes_nothing(address, method, view, theirs):
 
     answer = send(viewer, method, address, theirs)
 
-    assert answer.status_code == 403 or answer.json()["done"] == 0
+    assert answer.status_code == 403 or answer.json()["succeeded"] == 0
     assert untouched(theirs)
     assert Event.objects.count() == events
 
@@ -369,7 +371,7 @@ def test_node_actions_need_the_permission_regardless_of_the_role(verb, theirs):
     answer = admin.post(f"nodes/seren/gpu001/{verb}/", {"reason": "x"})
 
     assert answer.status_code == 403
-    assert not Node.objects.filter(drain_asked=True).exists()
+    assert not Node.objects.filter(drain_requested=True).exists()
 
 
 def test_a_user_who_leaves_the_team_cannot_see_its_jobs(theirs):

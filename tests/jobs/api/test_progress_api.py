@@ -11,7 +11,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobs.actions import progress
-from jobs.models import Attempt, Checkpoint, Minute, Quota, TokenScope, clock
+from jobs.models import Attempt, Checkpoint, ClusterMinute, Quota, TokenScope, clock
 from jobs.rest import query_params
 from tests.jobs.api import api_make as make
 from tests.jobs.api.api_make import Caller
@@ -48,7 +48,7 @@ def test_a_series_has_its_points_in_order_and_the_newest_point(ada):
     found = ada.get(f"jobs/{job}/progress/").json()
 
     assert [point["step"] for point in found["points"]] == list(range(20))
-    assert found["newest"]["step"] == 19 and found["heard_at"] and found["attempt"] == 1
+    assert found["latest"]["step"] == 19 and found["updated_at"] and found["attempt"] == 1
 
 
 def test_a_long_series_is_thinned_evenly_and_keeps_its_end(ada):
@@ -68,7 +68,7 @@ def test_a_non_finite_loss_is_returned_as_text(ada):
         attempt.key, [{"step": 1, "loss": math.nan, "grad_norm": math.inf, "step_time_s": -math.inf}]
     )
 
-    newest = ada.get(f"jobs/{job}/progress/").json()["newest"]
+    newest = ada.get(f"jobs/{job}/progress/").json()["latest"]
 
     assert (newest["loss"], newest["grad_norm"], newest["step_time_s"]) == ("NaN", "Infinity", "-Infinity")
 
@@ -76,7 +76,7 @@ def test_a_non_finite_loss_is_returned_as_text(ada):
 def test_jobs_without_attempts_or_reports_have_empty_series(ada):
     waits, (silent, _) = make.job(), running()
 
-    unknown = dict.fromkeys(("heard_at", "newest", "steps_total", "saved_step", "saved_at"))
+    unknown = dict.fromkeys(("updated_at", "latest", "steps_total", "saved_step", "saved_at"))
     nothing = {"attempt": 0, "source": "", "points": [], **unknown}
     assert ada.get(f"jobs/{waits}/progress/").json() == nothing
     assert ada.get(f"jobs/{silent}/progress/").json()["points"] == []
@@ -143,9 +143,9 @@ def test_a_verb_takes_labels_as_a_filter(ada):
     job = make.job(labels={"run": "7b"})
     make.job()
 
-    done = ada.post("jobs/verbs/", {"verb": "hold", "filter": {"labels__run": "7b"}}).json()
+    done = ada.post("jobs/actions/", {"action": "hold", "filter": {"labels__run": "7b"}}).json()
 
-    assert [one["id"] for one in done["outcomes"]] == [str(job)]
+    assert [one["id"] for one in done["results"]] == [str(job)]
 
 
 def test_a_quota_shows_held_and_remaining_gpus(ada, grace, django_assert_max_num_queries):
@@ -158,7 +158,7 @@ def test_a_quota_shows_held_and_remaining_gpus(ada, grace, django_assert_max_num
     with django_assert_max_num_queries(6):
         found = ada.get("quotas/", {"ordering": "-gpus"}).json()["results"]
 
-    assert [(one["kind"], one["gpus"], one["held"], one["left"]) for one in found] == [
+    assert [(one["kind"], one["gpus"], one["used"], one["remaining"]) for one in found] == [
         ("", 16, 3, 13),
         ("pretrain", 4, 2, 2),
     ]
@@ -178,26 +178,36 @@ def test_an_empty_value_in_a_list_is_refused_unless_empty_is_a_valid_value(ada):
 
 def test_every_user_can_read_the_usage_series_of_a_cluster(ada, grace):
     now = clock.now()
-    Minute.objects.create(
-        cluster=make.cluster(), at=now - timedelta(minutes=2), gpus=32, held=8, closed=0, running=1, waiting=3, wanted=9
+    ClusterMinute.objects.create(
+        cluster=make.cluster(),
+        at=now - timedelta(minutes=2),
+        gpus=32,
+        allocated=8,
+        closed=0,
+        running=1,
+        waiting=3,
+        requested=9,
     )
 
-    told = ada.get("clusters/seren/course/", {"hours": 1}).json()
+    told = ada.get("clusters/seren/usage/", {"hours": 1}).json()
 
-    assert told["step_s"] == 60 and len({len(told[name]) for name in ("gpus", "held", "busy", "wanted")}) == 1
-    assert [one for one in told["wanted"] if one is not None] == [9.0]
-    assert grace.get("clusters/seren/course/", {"hours": 1}).status_code == 200
+    assert (
+        told["step_s"] == 60
+        and len({len(told[name]) for name in ("gpus", "allocated", "utilization", "requested")}) == 1
+    )
+    assert [one for one in told["requested"] if one is not None] == [9.0]
+    assert grace.get("clusters/seren/usage/", {"hours": 1}).status_code == 200
 
 
 @pytest.mark.parametrize("wrong", ["hours=0", "hours=745", "hours=x", "hours=1&hours=2", "days=1"])
 def test_a_usage_series_of_an_invalid_length_is_refused_by_name(ada, wrong):
-    answer = ada.get(f"clusters/seren/course/?{wrong}")
+    answer = ada.get(f"clusters/seren/usage/?{wrong}")
 
     assert answer.status_code == 400 and wrong.partition("=")[0] in answer.json()
 
 
 def test_an_unknown_cluster_has_no_usage_series(ada):
-    assert ada.get("clusters/nowhere/course/").status_code == 404
+    assert ada.get("clusters/nowhere/usage/").status_code == 404
 
 
 # --- a part of a name, which no index knows

@@ -33,7 +33,7 @@ def test_a_view_is_saved_listed_renamed_and_removed(ada):
     assert ada.patch(here, {"name": "Night shift"}).json()["name"] == "Night shift"
     assert ada.post(f"{here}remove/").status_code == 200
     assert listed(ada) == [] and not SavedView.objects.exists()
-    told = Event.objects.filter(what__startswith="view.").order_by("id").values_list("what", flat=True)
+    told = Event.objects.filter(type__startswith="view.").order_by("id").values_list("type", flat=True)
     assert list(told) == ["view.saved", "view.renamed", "view.removed"]
 
 

@@ -83,7 +83,7 @@ def test_answers_are_as_described(schema, olga):
         "nodes/{cluster}/{name}/": "nodes/seren/gpu001/",
         "clusters/": "clusters/",
         "clusters/{name}/": "clusters/seren/",
-        "clusters/{name}/course/": "clusters/seren/course/?hours=2",
+        "clusters/{name}/usage/": "clusters/seren/usage/?hours=2",
         "teams/": "teams/",
         "teams/{name}/": "teams/vision/",
         "me/": "me/",
@@ -140,7 +140,7 @@ def test_responses_of_recovery_endpoints_match_the_schema(schema, olga, tmp_path
     added = olga.post("channels/", {"kind": "email", "target": "ops@example.org"})
     conforms(schema, "channels/", "post", added)
     conforms(schema, "channels/", "get", olga.get("channels/"))
-    off = olga.patch(f"channels/{added.json()['id']}/", {"is_on": False})
+    off = olga.patch(f"channels/{added.json()['id']}/", {"is_enabled": False})
     conforms(schema, "channels/{channel}/", "patch", off)
     gone = olga.post(f"channels/{added.json()['id']}/remove/")
     conforms(schema, "channels/{channel}/remove/", "post", gone)
@@ -169,7 +169,9 @@ def test_responses_to_changes_match_the_schema(schema, olga):
     conforms(schema, "clusters/{name}/", "get", configures.get("clusters/kalos/"))
     conforms(schema, "clusters/{name}/", "patch", configures.patch("clusters/kalos/", {"title": "Kalos"}))
     conforms(schema, "clusters/{name}/test/", "post", configures.post("clusters/kalos/test/"))
-    conforms(schema, "clusters/test/", "post", configures.post("clusters/test/", {"address": "http://127.0.0.1:1"}))
+    conforms(
+        schema, "connection-tests/", "post", configures.post("connection-tests/", {"address": "http://127.0.0.1:1"})
+    )
     window = {"name": "x", "reason": "y", "end_at": (clock.now() + timedelta(hours=1)).isoformat()}
     asked = olga.post("clusters/seren/maintenance/", window)
     conforms(schema, "clusters/{name}/maintenance/", "post", asked)
@@ -179,6 +181,6 @@ def test_responses_to_changes_match_the_schema(schema, olga):
     later = {"end_at": (clock.now() + timedelta(hours=2)).isoformat()}
     conforms(schema, one, "patch", olga.patch(here, later))
     conforms(schema, f"{one}cancel/", "post", olga.post(f"{here}cancel/", {}))
-    many = {"verb": "cancel", "ids": [f"{job}", "0000000000a"]}
-    conforms(schema, "jobs/verbs/", "post", olga.post("jobs/verbs/", many))
+    many = {"action": "cancel", "ids": [f"{job}", "0000000000a"]}
+    conforms(schema, "jobs/actions/", "post", olga.post("jobs/actions/", many))
     conforms(schema, "jobs/{id}/cancel/", "post", olga.post(f"jobs/{make.job(olga.user)}/cancel/"))

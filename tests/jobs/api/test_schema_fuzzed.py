@@ -35,13 +35,7 @@ CHECKS = [
     checks.content_type_conformance,
     checks.response_schema_conformance,
 ]
-# A stream that goes on until the attempt ends is tested in test_log_door
-OPERATIONS = [
-    (path, method)
-    for path, methods in api_root.openapi_schema()["paths"].items()
-    for method in methods
-    if not path.endswith("/log/follow/")
-]
+OPERATIONS = [(path, method) for path, methods in api_root.openapi_schema()["paths"].items() for method in methods]
 
 
 @pytest.fixture
@@ -57,6 +51,7 @@ def there(tmp_path):
     (tmp_path / "a.log").write_bytes(b"one\ntwo\n")
     died = make.running(make.job(user, gpus_per_node=1), gpus=(1,))
     job_actions.finish(died.attempts.get(), AttemptEnd(state=State.FAILED, at=clock.now(), exit_code=1), author=SYNC)
+    Attempt.objects.update(log_path="a.log")
     diagnose_once(clock.now())
     names = {"jobs": {"id": str(job)}, "nodes": {"cluster": "seren", "name": "gpu001"}}
     names["simulations"] = {"id": str(make.simulation(user))}
@@ -68,7 +63,7 @@ def there(tmp_path):
         "diagnoses": {"attempt": f"{died}.1"},
         "incidents": {"incident": Incident.objects.get().pk},
     }
-    names |= {"diagnosis": {"id": str(died)}}
+    names |= {"diagnosis": {"id": str(died)}, "follow": {"id": str(died)}}  # the stream of an ended attempt ends
     yield {"all": make.token(user), "run": progress.run_token(job.attempts.get().key), "names": names}
     for signal in (request_started, request_finished):
         signal.connect(close_old_connections)

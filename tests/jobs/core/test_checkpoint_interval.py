@@ -48,13 +48,13 @@ def advice(**overrides):
 def test_advice_uses_the_median_stall_and_the_failures_of_the_job():
     one = advice()
 
-    assert (one.stall_s, one.mttf_s, one.usual_s) == (2.0, 10 * HOUR, 1800.0)
-    assert one.every_s == pytest.approx(optimal_interval_s(mttf_s=10 * HOUR, stall_s=2.0))
-    assert one.saved_fraction > 0 and one.waste < one.usual_waste
+    assert (one.stall_s, one.mttf_s, one.current_interval_s) == (2.0, 10 * HOUR, 1800.0)
+    assert one.interval_s == pytest.approx(optimal_interval_s(mttf_s=10 * HOUR, stall_s=2.0))
+    assert one.saved_fraction > 0 and one.lost_fraction < one.current_lost_fraction
 
 
 def test_job_without_failures_should_save_less_often_the_longer_it_runs():
-    every = [advice(failures=0, ran_s=hours * HOUR).every_s for hours in (1, 10, 100)]
+    every = [advice(failures=0, ran_s=hours * HOUR).interval_s for hours in (1, 10, 100)]
 
     assert every == sorted(every)
 
@@ -65,7 +65,7 @@ def test_job_without_measured_stalls_gets_no_advice(lack):
 
 
 def test_job_that_follows_the_advice_is_shown_no_loss():
-    every = advice().every_s
+    every = advice().interval_s
 
     assert "costs" not in advice(saved_s=(0.0, every, 2 * every)).why
 

@@ -7,8 +7,8 @@ import pytest
 from jobs.core.gpu_capacity import Capacity, NodeLoad, sum_capacity
 
 
-def load(gpus=8, held=0, *, answers=True, takes_work=True):
-    return NodeLoad(gpus=gpus, held=held, answers=answers, takes_work=takes_work)
+def load(gpus=8, held=0, *, answers=True, is_schedulable=True):
+    return NodeLoad(gpus=gpus, held=held, answers=answers, is_schedulable=is_schedulable)
 
 
 def test_healthy_node_has_allocated_and_free_gpus():
@@ -16,16 +16,16 @@ def test_healthy_node_has_allocated_and_free_gpus():
 
 
 def test_held_gpus_of_a_drained_node_are_allocated_and_the_others_drained():
-    assert sum_capacity([load(held=3, takes_work=False)]) == Capacity(allocated=3, drained=5)
+    assert sum_capacity([load(held=3, is_schedulable=False)]) == Capacity(allocated=3, drained=5)
 
 
 def test_all_gpus_of_an_unresponsive_node_are_down():
-    assert sum_capacity([load(held=3, answers=False, takes_work=False)]) == Capacity(down=8)
+    assert sum_capacity([load(held=3, answers=False, is_schedulable=False)]) == Capacity(down=8)
 
 
 @pytest.mark.parametrize("held", [0, 5, 8, 11])
 def test_parts_sum_to_the_total(held):
-    whole = sum_capacity([load(held=held), load(7, held, takes_work=False), load(3, held, answers=False)])
+    whole = sum_capacity([load(held=held), load(7, held, is_schedulable=False), load(3, held, answers=False)])
 
     assert whole.total == 18
     assert sum(part.gpus for part in whole.parts) == 18

@@ -90,7 +90,7 @@ def test_every_styled_state_has_a_slurm_code():
 )
 def test_nodes_have_the_names_of_sinfo(state, flags, short, works):
     assert lifecycle.node_badge(state, flags).code == short
-    assert lifecycle.takes_work(state, flags) is works
+    assert lifecycle.is_schedulable(state, flags) is works
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_different_ends_with_the_same_diagnosis_are_one_crash_loop(db):
 
     assert (held.state, held.flags, held.hold) == (State.PENDING, [Flag.REQUEUE_HOLD], "user")
     assert held.why.startswith("Held after 3 failures with cause ECCError on seren-001 without progress")
-    assert Event.objects.filter(job=job, what="job.held", why=held.why).count() == 1
+    assert Event.objects.filter(job=job, type="job.held", why=held.why).count() == 1
 
 
 def test_equal_ends_with_different_diagnoses_are_no_crash_loop(db):

@@ -18,8 +18,9 @@ from jobs.models import (
     Attempt,
     Checkpoint,
     Cluster,
+    ClusterCommand,
     ClusterCommandKind,
-    Deed,
+    ClusterMinute,
     Dependency,
     DependencyCondition,
     Event,
@@ -27,12 +28,11 @@ from jobs.models import (
     Identity,
     Installation,
     Job,
+    LatestProgress,
     LoginAttempts,
     Maintenance,
     Membership,
-    Minute,
     Node,
-    Pulse,
     Quota,
     RankTimes,
     RecoveryMode,
@@ -141,18 +141,18 @@ def make_everything() -> None:
     waiting = make_job(reason="Dependency", why="It waits for another job.")
     Dependency.objects.create(job=waiting, on=job, after=DependencyCondition.OK)
     Checkpoint.objects.create(job=job, attempt=job.attempts.get(), step=1000, path="/ckpt/1000")
-    Deed.objects.create(cluster=node.cluster, node=node, kind=ClusterCommandKind.DRAIN)
+    ClusterCommand.objects.create(cluster=node.cluster, node=node, kind=ClusterCommandKind.DRAIN)
     Installation.current_id()
     LoginAttempts.objects.create(key="0" * 64, since=timezone.now(), count=1)
     IdempotencyKey.objects.create(user=user, key="retry-1", digest="0" * 64, status=201, body="{}")
     Identity.objects.create(user=user, issuer="https://id.example.org", subject="u-1")
-    Pulse.objects.create(attempt=Attempt.objects.first(), at=timezone.now(), step=7, loss=float("nan"))
+    LatestProgress.objects.create(attempt=Attempt.objects.first(), at=timezone.now(), step=7, loss=float("nan"))
     Section.objects.create(attempt=Attempt.objects.first(), name="evaluation", began_at=timezone.now())
     RankTimes.objects.create(attempt=Attempt.objects.first(), seconds=[1.0, 1.4], nodes=["gpu001"] * 2)
-    Minute.objects.create(
-        cluster=node.cluster, at=timezone.now(), gpus=8, held=4, closed=0, running=1, waiting=0, wanted=0
+    ClusterMinute.objects.create(
+        cluster=node.cluster, at=timezone.now(), gpus=8, allocated=4, closed=0, running=1, waiting=0, requested=0
     )
     SavedView.objects.create(owner=user, name="mine", query="mine=1")
     Sample.objects.create(node=node, at=timezone.now(), gpu_util=[90.0, None], gpu_temperature_c=[61.0], xid=[0, 79])
     author = Author(by=user.username, user_id=user.pk)
-    Event.objects.create(what="node.drained", by=author.by, user=user, node=node, cluster=node.cluster, detail={"a": 1})
+    Event.objects.create(type="node.drained", by=author.by, user=user, node=node, cluster=node.cluster, detail={"a": 1})

@@ -55,8 +55,8 @@ def test_creating_and_revoking_a_token_leave_events_with_user_and_address():
     ada.post("/account/", asked(), REMOTE_ADDR="10.1.2.3")
     ada.post(f"/account/tokens/{Token.objects.get().pk}/revoke/")
 
-    told = Event.objects.filter(what__startswith="token.").order_by("id")
-    assert [one.what for one in told] == ["token.made", "token.revoked"]
+    told = Event.objects.filter(type__startswith="token.").order_by("id")
+    assert [one.type for one in told] == ["token.created", "token.revoked"]
     assert (told[0].by, told[0].source) == ("ada", "10.1.2.3")
     assert "acme_" in told[0].detail["token"] and len(told[0].detail["token"]) == 12
 

@@ -19,7 +19,7 @@ from jobs.models import (
     Allocation,
     Attempt,
     Cluster,
-    Deed,
+    ClusterCommand,
     Dependency,
     Event,
     HoldKind,
@@ -41,7 +41,7 @@ RECORD_MODELS = sorted(
     (one for one in apps.get_app_config("jobs").get_models() if not isinstance(one._meta.pk, CompositePrimaryKey)),
     key=lambda model: model.__name__,
 )
-READ_ONLY = [Job, Attempt, Allocation, Event, Deed, Sample, Dependency]
+READ_ONLY = [Job, Attempt, Allocation, Event, ClusterCommand, Sample, Dependency]
 
 
 def page(model: type, name: str = "changelist", *args: object) -> str:
@@ -98,7 +98,7 @@ def test_every_list_can_be_searched_and_every_filter_be_used(root: Client, model
     assert answers | {found.status_code} == {200}
 
 
-@pytest.mark.parametrize("model", [Job, Event, Attempt, Deed, Token], ids=lambda model: model.__name__)
+@pytest.mark.parametrize("model", [Job, Event, Attempt, ClusterCommand, Token], ids=lambda model: model.__name__)
 def test_dates_are_drilled_down_to_the_day(root: Client, model: type):
     make.make_everything()
     field = admin.site.get_model_admin(model).date_hierarchy
@@ -321,10 +321,10 @@ def held() -> Job:
 JOB_CASES = [
     ("hold", waiting, {}, "job.held", {"hold": HoldKind.ADMIN}),
     ("release", held, {}, "job.released", {"hold": HoldKind.NONE}),
-    ("cancel", waiting, {}, "job.moved", {"state": State.CANCELLED}),
-    ("cancel", make.make_running, {}, "job.cancel_asked", {"flags": ["SIGNALING"]}),
-    ("requeue", make.make_running, {}, "job.requeue_asked", {"flags": ["SIGNALING"]}),
-    ("priority", waiting, {"value": 7}, "job.reprioritised", {"priority": 7}),
+    ("cancel", waiting, {}, "job.state_changed", {"state": State.CANCELLED}),
+    ("cancel", make.make_running, {}, "job.cancel_requested", {"flags": ["SIGNALING"]}),
+    ("requeue", make.make_running, {}, "job.requeue_requested", {"flags": ["SIGNALING"]}),
+    ("priority", waiting, {"value": 7}, "job.priority_changed", {"priority": 7}),
 ]
 
 
@@ -340,13 +340,13 @@ def test_an_action_asks_for_a_reason_changes_the_job_and_leaves_an_event(verb, m
     event = job.events.first()
     assert verb.replace("-", " ") in asked.context["effect"]
     assert {field: getattr(job, field) for field in becomes} == becomes
-    assert (event.what, event.why, event.user, event.request_id) == (what, "pager at 3", operator, "night-1")
+    assert (event.type, event.why, event.user, event.request_id) == (what, "pager at 3", operator, "night-1")
 
 
 @pytest.mark.parametrize(("verb", "flag"), [("drain", True), ("resume", False)])
 def test_a_node_is_drained_and_resumed_with_a_reason(verb: str, flag: bool):
     operator = make.make_staff("op", "operate_cluster")
-    client, node = signed_in(operator), make.make_node(drain_asked=not flag)
+    client, node = signed_in(operator), make.make_node(drain_requested=not flag)
 
     choose(client, verb, node)
     answer(client, verb, node, why="ECC errors")
@@ -354,7 +354,7 @@ def test_a_node_is_drained_and_resumed_with_a_reason(verb: str, flag: bool):
     node.refresh_from_db()
     event = Event.objects.get(node=node)
     assert (NodeFlag.DRAIN in node.all_flags) is flag
-    assert (event.what, event.why, event.by, event.request_id) == (
+    assert (event.type, event.why, event.by, event.request_id) == (
         f"node.{verb}{'d' if flag is False else 'ed'}",
         "ECC errors",
         "op",
@@ -372,7 +372,7 @@ def test_the_drain_confirmation_shows_the_running_jobs_and_requires_a_reason(roo
     node.refresh_from_db()
     assert "1 running job finishes" in asked.context["effect"]
     assert again.context["form"].errors["why"]
-    assert not node.drain_asked
+    assert not node.drain_requested
 
 
 def test_one_refused_job_does_not_stop_the_others(root: Client):
@@ -635,7 +635,7 @@ def test_a_reset_password_revokes_the_tokens_and_ends_the_sessions_of_its_user(r
     token.refresh_from_db()
     assert re.search(r'<input type="checkbox" name="revoke_tokens"[^>]* checked', shown)
     assert token.revoked_at and session.get("/account/").status_code == 302
-    told = Event.objects.get(what="token.revoked")
+    told = Event.objects.get(type="token.revoked")
     assert (told.by, told.why) == ("root", "An administrator reset the password.")
 
 

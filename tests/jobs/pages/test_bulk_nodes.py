@@ -39,7 +39,7 @@ def ids(*numbers):
 
 
 def drained():
-    return list(Node.objects.filter(drain_asked=True).order_by("name").values_list("name", flat=True))
+    return list(Node.objects.filter(drain_requested=True).order_by("name").values_list("name", flat=True))
 
 
 def test_the_drain_preview_shows_the_running_jobs_and_what_they_would_lose(olga):
@@ -52,7 +52,7 @@ def test_the_drain_preview_shows_the_running_jobs_and_what_they_would_lose(olga)
     assert "would apply to 3 of 3 nodes" in text and "3 nodes with 24 GPUs" in text
     assert answer.context["running"].count == 1  # it is one job, though it is on two of them
     assert "pretrain-7b" in text and "up to 32.0 GPU-hours since the last checkpoints are lost" in text
-    assert drained() == [] and not Event.objects.filter(what="node.drained").exists()
+    assert drained() == [] and not Event.objects.filter(type="node.drained").exists()
 
 
 def test_a_confirmed_drain_drains_each_node_although_one_is_drained_already(olga):
@@ -85,7 +85,7 @@ def test_a_drain_without_a_reason_changes_nothing_and_keeps_the_selection(olga):
 def test_nodes_are_drained_in_the_selected_mode(olga, mode):
     olga.post("/nodes/many/", {"verb": "drain", "id": ids(1), "confirm": "1", "why": "x", "mode": mode})
 
-    assert Node.objects.get(drain_asked=True).drain_mode == mode
+    assert Node.objects.get(drain_requested=True).drain_mode == mode
 
 
 def test_many_nodes_are_resumed_together(olga):

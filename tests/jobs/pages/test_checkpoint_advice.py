@@ -35,25 +35,28 @@ def ran(hours, *, saves=0, every_s=600, stall_s=4.0):
 def test_the_api_suggests_a_checkpoint_interval_with_its_basis(ada):
     job = ran(7, saves=5, every_s=3600)
 
-    told = ada.get(f"jobs/{job}/saving/").json()
+    told = ada.get(f"jobs/{job}/checkpoint-advice/").json()
 
     assert told["failures"] == 0 and told["mttf_s"] == pytest.approx(7 * 3600 / 0.7, rel=0.01)
-    assert told["every_s"] == pytest.approx((2 * 4 * 36_000) ** 0.5, rel=0.02)
-    assert told["usual_s"] == pytest.approx(3600, abs=2) and told["usual_waste"] > told["waste"]
+    assert told["interval_s"] == pytest.approx((2 * 4 * 36_000) ** 0.5, rel=0.02)
+    assert (
+        told["current_interval_s"] == pytest.approx(3600, abs=2)
+        and told["current_lost_fraction"] > told["lost_fraction"]
+    )
     assert "The current interval of 3600 s costs" in told["why"]
 
 
 @pytest.mark.parametrize("known", [{"saves": 0}, {"saves": 3, "stall_s": None}])
 def test_a_job_without_a_measured_stall_gets_no_suggestion_and_a_reason(ada, known):
-    told = ada.get(f"jobs/{ran(7, **known)}/saving/").json()
+    told = ada.get(f"jobs/{ran(7, **known)}/checkpoint-advice/").json()
 
-    assert told["every_s"] is None and "Not enough data" in told["why"]
+    assert told["interval_s"] is None and "Not enough data" in told["why"]
 
 
 def test_the_suggestion_is_hidden_from_users_who_cannot_see_the_job(ada):
     grace = Caller(make.person("grace", in_team="speech"))
 
-    assert grace.get(f"jobs/{ran(7, saves=3)}/saving/").status_code == 404
+    assert grace.get(f"jobs/{ran(7, saves=3)}/checkpoint-advice/").status_code == 404
 
 
 def test_the_job_page_shows_the_suggested_interval(ada, client):

@@ -174,7 +174,7 @@ def test_a_preview_shows_a_result_per_job_and_changes_nothing():
     assert told[waits.public_id] == "" and told[over.public_id]
     waits.refresh_from_db()
     assert waits.state == State.PENDING
-    assert not Event.objects.filter(job=waits, what="job.moved").exists()
+    assert not Event.objects.filter(job=waits, type="job.state_changed").exists()
 
 
 def test_a_confirmed_action_is_performed_on_the_jobs_that_allow_it():

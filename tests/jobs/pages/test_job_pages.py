@@ -13,7 +13,7 @@ from jobs.actions import jobs as job_actions
 from jobs.actions import nodes as node_actions
 from jobs.actions import submit as submit_actions
 from jobs.core.lifecycle import Flag, State
-from jobs.models import Cluster, Deed, Event, Job, Node, Sample, TeamRole, clock
+from jobs.models import Cluster, ClusterCommand, Event, Job, Node, Sample, TeamRole, clock
 from jobs.models.event import MAX_STOP_TRIES
 from tests import make
 
@@ -148,7 +148,7 @@ def test_a_healthy_system_shows_nothing_that_needs_attention(ada):
 
 
 def test_now_names_a_cluster_that_does_not_answer(ada):
-    make.cluster(heard_at=clock.now() - timedelta(minutes=7), trouble="connection refused")
+    make.cluster(last_contact_at=clock.now() - timedelta(minutes=7), trouble="connection refused")
 
     assert "is not responding; its data is from" in text(ada.get("/"))
     assert "connection refused" in text(ada.get("/"))
@@ -165,7 +165,7 @@ def test_now_names_a_job_whose_stop_hangs(ada, ben):
     job_actions.cancel(job, author=make.author())
     assert "failed repeatedly" not in text(ada.get("/"))
 
-    Deed.objects.filter(kind="cancel").update(tries=MAX_STOP_TRIES)
+    ClusterCommand.objects.filter(kind="cancel").update(tries=MAX_STOP_TRIES)
 
     assert "Cancelling failed repeatedly" in text(htmx(ada, "/", "exceptions"))
     assert "stuck-job" not in text(ben.get("/"))
@@ -436,7 +436,7 @@ def test_a_change_requests_a_scheduling_turn(ada):
 
     ada.post(f"/jobs/{job}/cancel/")
 
-    assert Cluster.objects.get().wanted_at
+    assert Cluster.objects.get().turn_requested_at
 
 
 def test_an_action_on_a_finished_job_changes_nothing_and_reports_a_conflict(ada):
@@ -524,7 +524,7 @@ def test_submitting_leads_to_the_page_of_the_job(ada):
     assert job.time_limit == timedelta(days=2)
     assert job.environment == {"A": "1", "B": "x=y"}
     assert job.preemptible
-    assert Cluster.objects.get().wanted_at
+    assert Cluster.objects.get().turn_requested_at
 
 
 def test_the_command_reaches_the_shell_with_unix_line_ends(ada):

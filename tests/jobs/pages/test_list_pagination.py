@@ -45,9 +45,9 @@ def walk(ada, link, way):
 
 @pytest.mark.parametrize("descending", [False, True])
 def test_rows_without_a_value_come_last_in_both_directions(ada, some, descending):
-    sign = -1 if descending else 1
+    anomaly = -1 if descending else 1
     valued = sorted((job for job in some if job.started_at), key=lambda j: (j.started_at, j.pk), reverse=descending)
-    wanted = valued + sorted((job for job in some if not job.started_at), key=lambda job: sign * job.pk)
+    wanted = valued + sorted((job for job in some if not job.started_at), key=lambda job: anomaly * job.pk)
 
     forth, last = walk(ada, f"jobs/?limit=2&ordering={'-' if descending else ''}started_at", "next")
     back, _ = walk(ada, last, "previous")
@@ -56,7 +56,7 @@ def test_rows_without_a_value_come_last_in_both_directions(ada, some, descending
     assert [id for page in reversed(back) for id in page] == [str(job) for job in wanted]
 
 
-EITHER_WAY = [sign + ordering for ordering in JOB_ORDERINGS for sign in ("", "-")]
+EITHER_WAY = [anomaly + ordering for ordering in JOB_ORDERINGS for anomaly in ("", "-")]
 
 
 @pytest.mark.parametrize("ordering", [*EITHER_WAY, "-priority,submitted_at"])  # the queue has one order

@@ -14,7 +14,7 @@ from tests import make
 
 def spot(number, **fields):
     given = {"name": f"n{number:04d}", "rack": "r1", "leaf": "l1", "gpus": 8, "word": "IDLE", "tone": "good"}
-    return MapNode(id=number, **{"takes_work": True, **given, **fields})
+    return MapNode(id=number, **{"is_schedulable": True, **given, **fields})
 
 
 def test_gpus_are_listed_in_the_order_of_the_nodes():
@@ -35,7 +35,7 @@ def test_gpus_are_listed_in_the_order_of_the_nodes():
 
 
 def test_a_rack_counts_each_gpu_once():
-    there = [spot(1), spot(2, takes_work=False), spot(3, rack="r2")]
+    there = [spot(1), spot(2, is_schedulable=False), spot(3, rack="r2")]
 
     first, second = gpu_map.rack_summaries(there, {1: 3, 2: 2})
 

@@ -101,8 +101,8 @@ def test_the_past_map_names_jobs_only_to_users_who_can_see_them(people):
 
 
 def test_a_past_node_state_comes_from_the_last_event_before_that_time(people):
-    told("node.moved", ago(hours=6), from_state="UP", to_state="DOWN+NOT_RESPONDING")
-    told("node.moved", ago(hours=4), from_state="DOWN+NOT_RESPONDING", to_state="UP")
+    told("node.state_changed", ago(hours=6), from_state="UP", to_state="DOWN+NOT_RESPONDING")
+    told("node.state_changed", ago(hours=4), from_state="DOWN+NOT_RESPONDING", to_state="UP")
     told("node.drained", ago(hours=2), why="fan 3")
     told("node.resumed", ago(hours=1))
 
@@ -112,7 +112,7 @@ def test_a_past_node_state_comes_from_the_last_event_before_that_time(people):
 
 
 def test_a_node_before_its_first_event_has_that_events_from_state(people):
-    told("node.moved", ago(hours=2), from_state="DOWN", to_state="UP")
+    told("node.state_changed", ago(hours=2), from_state="DOWN", to_state="UP")
 
     assert [data(ago(hours=hours))["nodes"][0][4] for hours in (3, 1)] == ["DOWN", "IDLE"]
 

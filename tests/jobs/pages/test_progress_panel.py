@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.test import Client
 
-from jobs.models import Checkpoint, Pulse, TeamRole, clock
+from jobs.models import Checkpoint, LatestProgress, TeamRole, clock
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -35,7 +35,9 @@ def test_a_job_without_reports_has_a_hidden_progress_panel(attempt):
 
 
 def test_the_panel_shows_the_newest_values(attempt):
-    Pulse.objects.create(attempt=attempt, at=clock.now(), step=12_300, loss=2.31415, step_time_s=1.25, tokens=5 * 10**9)
+    LatestProgress.objects.create(
+        attempt=attempt, at=clock.now(), step=12_300, loss=2.31415, step_time_s=1.25, tokens=5 * 10**9
+    )
 
     text = fragment(attempt)
 
@@ -46,7 +48,7 @@ def test_the_panel_shows_the_newest_values(attempt):
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 def test_a_non_finite_loss_is_highlighted(attempt, loss):
-    Pulse.objects.create(attempt=attempt, at=clock.now(), step=7, loss=loss)
+    LatestProgress.objects.create(attempt=attempt, at=clock.now(), step=7, loss=loss)
 
     assert "loss is not a number" in fragment(attempt)
 

@@ -143,8 +143,8 @@ def test_every_change_has_its_event(team):
     saved_view_actions.rename(caller(), view, "theirs", author=make.author())
     saved_view_actions.remove(caller(), view, author=make.author())
 
-    told = Event.objects.filter(what__startswith="view.").order_by("id")
-    assert [one.what for one in told] == ["view.saved", "view.changed", "view.renamed", "view.removed"]
+    told = Event.objects.filter(type__startswith="view.").order_by("id")
+    assert [one.type for one in told] == ["view.saved", "view.changed", "view.renamed", "view.removed"]
     assert {one.detail["team"] for one in told} == {"pretraining"} and {one.by for one in told} == {"ada"}
 
 

@@ -41,7 +41,7 @@ def test_an_administrator_gives_changes_and_takes_roles_with_events():
     give("olga", "ben", "none")
 
     assert roles() == {"olga": "admin", "ada": "operator"}
-    told = Event.objects.filter(what="team.role").order_by("id")
+    told = Event.objects.filter(type="team.role_changed").order_by("id")
     assert [(one.by, one.why, one.detail["user"], one.detail["to"]) for one in told] == [
         ("olga", "asked by mail", "ben", "viewer"),
         ("olga", "asked by mail", "ada", "operator"),
@@ -55,7 +55,7 @@ def test_users_without_the_role_admin_cannot_change_a_team(name):
 
     assert roles() == {"olga": "admin", "ada": "researcher"}
     assert answer.status_code == (404 if name == "ben" else 200)
-    assert not Event.objects.filter(what="team.role").exists()
+    assert not Event.objects.filter(type="team.role_changed").exists()
 
 
 def test_only_team_administrators_learn_whether_a_user_exists():
@@ -129,7 +129,7 @@ def test_creating_a_team_needs_the_permission_and_makes_the_creator_administrato
     browser("ada").post("/settings/teams/add/", asked)
 
     assert roles("vision") == {"ada": "admin"}
-    assert list(Event.objects.order_by("id").values_list("what", flat=True)) == ["team.made", "team.role"]
+    assert list(Event.objects.order_by("id").values_list("type", flat=True)) == ["team.created", "team.role_changed"]
 
 
 @pytest.mark.parametrize("name", ["speech", "Not A Slug", "", "x" * 41])
@@ -147,7 +147,7 @@ def test_only_administrators_change_a_team_title():
 
     assert browser("ada").post(f"{TEAM}title/", {"title": "mine"}).status_code == 404
     assert Team.objects.get(name="pretraining").title == "Pretraining of large models"
-    assert Event.objects.get(what="team.retitled").detail["from"] == ""
+    assert Event.objects.get(type="team.title_changed").detail["from"] == ""
 
 
 def test_members_read_the_team_without_forms():

@@ -61,7 +61,7 @@ class Played:
         return json.loads(job.environment["ACME_EVALUATION"])
 
     def start(self, job: Job) -> Attempt:
-        node = Node.objects.get(cluster=self.cluster, name=job.on_node or "seren-001")
+        node = Node.objects.get(cluster=self.cluster, name=job.required_node or "seren-001")
         held = set(node.allocations.filter(released_at=None, gpu__isnull=False).values_list("gpu", flat=True))
         free = [gpu for gpu in range(node.gpus) if gpu not in held][: job.gpus_per_node]
         attempt = make.running(job, gpus=tuple(free), on=(node.name,), log_path=str(self.log_root / f"{job.pk}.log"))

@@ -120,18 +120,18 @@ def test_a_model_is_copied_once_to_a_node_before_any_trial_runs_there(played, st
 
     (copy,) = played.waiting()
     assert copy.gpus == 0
-    assert copy.on_node
+    assert copy.required_node
     assert not trials(asked, "infer")
     played.run(copy)
     played.turn()
-    on = {trial.job.on_node for trial in trials(asked, "infer")}
-    assert on == {copy.on_node}
+    on = {trial.job.required_node for trial in trials(asked, "infer")}
+    assert on == {copy.required_node}
     told = played.told(trials(asked, "infer")[0].job)
     assert told["model"] == Staging.objects.get().path
 
 
 def test_campaigns_of_a_team_share_a_copy_and_the_last_removes_it(played, staged):
-    first, second = campaign(played.cluster, of=staged), campaign(played.cluster, of=staged, again=True)
+    first, second = campaign(played.cluster, of=staged), campaign(played.cluster, of=staged, rerun=True)
 
     played.run_all()
 
@@ -401,7 +401,7 @@ def test_campaign_uses_idle_gpus_within_its_node_limit(played):
     played.turn()
     played.turn()
 
-    on = [trial.job.on_node for trial in trials(asked, "infer")]
+    on = [trial.job.required_node for trial in trials(asked, "infer")]
     assert len(set(on)) == 2
     assert len(on) == 16
 
@@ -410,7 +410,7 @@ def test_trial_waiting_for_a_full_node_returns_its_shards(played):
     asked = campaign(played.cluster, of=suite(datasets=[{"name": "one", "samples": 1}]))
     played.turn()
     (job,) = played.waiting()
-    Node.objects.filter(name=job.on_node).update(state=NodeState.DOWN)
+    Node.objects.filter(name=job.required_node).update(state=NodeState.DOWN)
 
     played.turn(later=120)
     played.turn()
@@ -418,7 +418,7 @@ def test_trial_waiting_for_a_full_node_returns_its_shards(played):
     job.refresh_from_db()
     assert job.state == State.CANCELLED
     (other,) = played.waiting()
-    assert other.on_node != job.on_node
+    assert other.required_node != job.required_node
     assert Shard.objects.get(evaluation__campaign=asked).losses == 0
 
 
@@ -430,7 +430,7 @@ def test_closed_and_full_nodes_get_no_trials(played):
 
     played.turn()
 
-    assert {trial.job.on_node for trial in trials(asked, "infer")} == {"seren-003", "seren-004"}
+    assert {trial.job.required_node for trial in trials(asked, "infer")} == {"seren-003", "seren-004"}
 
 
 def test_trials_start_on_their_planned_node_only(played):
@@ -440,7 +440,7 @@ def test_trials_start_on_their_planned_node_only(played):
     campaign(played.cluster, of=suite(datasets=[{"name": "one", "samples": 1}]))
     played.turn()
     (job,) = played.waiting()
-    Job.objects.filter(pk=job.pk).update(on_node="seren-003")
+    Job.objects.filter(pk=job.pk).update(required_node="seren-003")
 
     decided = LIVE_POLICIES["acme"](snapshot.take_snapshot(played.cluster, played.now))
 
@@ -493,7 +493,7 @@ def test_a_cancelled_campaign_withdraws_its_jobs_and_keeps_its_results(played):
 
     runs.refresh_from_db()
     assert not played.waiting()
-    assert runs.attempts.get().stop_as == State.CANCELLED
+    assert runs.attempts.get().stop_state == State.CANCELLED
     assert set(states(asked).values()) == {"CANCELLED"}
 
 
@@ -503,10 +503,10 @@ def test_each_state_change_of_a_campaign_is_an_event(played):
     played.run_all()
 
     rows = Event.objects.filter(detail__campaign=asked.public_id).order_by("id")
-    assert list(rows.values_list("what", "to_state")) == [
-        ("campaign.asked", "PENDING"),
-        ("campaign.moved", "RUNNING"),
-        ("campaign.moved", "COMPLETED"),
+    assert list(rows.values_list("type", "to_state")) == [
+        ("campaign.created", "PENDING"),
+        ("campaign.state_changed", "RUNNING"),
+        ("campaign.state_changed", "COMPLETED"),
     ]
 
 

@@ -59,7 +59,7 @@ def test_campaign_is_created_and_shows_its_progress(asked, ada):
     assert asked.status_code == 201
     told = asked.json()
     assert (told["state"], told["suite"], told["plan"]) == ("PENDING", "core@1", None)
-    assert told["standing"] == {"evaluations": 4, "done": 0, "failed": 0, "cancelled": 0, "percent": 0}
+    assert told["progress"] == {"evaluations": 4, "done": 0, "failed": 0, "cancelled": 0, "percent": 0}
 
     coordinate_campaigns_once(clock.now())
 
@@ -78,7 +78,7 @@ def test_inferred_samples_count_half_in_the_progress(asked, ada):
 
     told = ada.get(f"campaigns/{name}/").json()
 
-    assert told["standing"]["percent"] == pytest.approx(100 * (150 + whole / 2) / 300)
+    assert told["progress"]["percent"] == pytest.approx(100 * (150 + whole / 2) / 300)
 
 
 def test_results_are_read_as_they_arrive(asked, ada):

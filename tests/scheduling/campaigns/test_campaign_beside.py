@@ -84,9 +84,9 @@ def test_campaign_uses_only_gpus_that_pretraining_does_not_use(process):
     shards = Shard.objects.filter(evaluation__campaign=asked_for)
 
     assert asked_for.state == "COMPLETED"
-    assert (pretraining.state, attempt.stop_as, attempt.ended_at) == ("RUNNING", "", None)
+    assert (pretraining.state, attempt.stop_state, attempt.ended_at) == ("RUNNING", "", None)
     assert len(held) == 2
-    assert not held & set(on_gpus.values_list("on_node", flat=True))
+    assert not held & set(on_gpus.values_list("required_node", flat=True))
     assert {job.gpus for job in scored} == {0}
     assert shards.aggregate(Sum("samples"))["samples__sum"] == 164 + 1319
     assert not shards.filter(scored_by=None).exists()
@@ -122,7 +122,7 @@ def test_new_pretraining_job_gets_all_gpus_of_a_campaign(process):
             turn()
 
     asked_for.refresh_from_db()
-    given_way = Event.objects.filter(job__in=trials, what="job.preempt_asked")
+    given_way = Event.objects.filter(job__in=trials, type="job.preempt_requested")
     shards = Shard.objects.filter(evaluation__campaign=asked_for)
     assert held_by(pretraining) == 24
     assert given_way.count() >= 24

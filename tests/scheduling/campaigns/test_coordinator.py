@@ -187,14 +187,14 @@ def test_unmeasured_known_dataset_costs_the_modelled_time():
 
 
 def test_measurements_scale_with_samples_and_model_size():
-    seen = [ShardMeasurement(dataset="x", gpu_model="a100", weights_gb=14, samples=10, infer_s=20, score_s=1)] * 3
+    seen = [ShardMeasurement(dataset="x", gpu_model="a100", checkpoint_gb=14, samples=10, infer_s=20, score_s=1)] * 3
     found = priors.expected_costs([DatasetDescription(name="x", samples=100)], seen, "a100", 28.0)
 
     assert found["x"] == SliceCost(prepare=0.0, infer=400.0, score=10.0)
 
 
 def test_measurements_of_another_gpu_model_are_ignored():
-    seen = [ShardMeasurement(dataset="x", gpu_model="h100", weights_gb=14, samples=10, infer_s=20)]
+    seen = [ShardMeasurement(dataset="x", gpu_model="h100", checkpoint_gb=14, samples=10, infer_s=20)]
     found = priors.expected_costs([DatasetDescription(name="x", samples=10, infer_s=3)], seen, "a100", 14.0)
 
     assert found["x"].infer == 3
@@ -203,15 +203,18 @@ def test_measurements_of_another_gpu_model_are_ignored():
 def test_common_error_of_estimates_corrects_unmeasured_datasets():
     known = [DatasetDescription(name=name, samples=10, infer_s=10) for name in ("a", "b", "c", "d")]
     seen = [
-        ShardMeasurement(dataset=name, gpu_model="", weights_gb=14, samples=10, infer_s=200) for name in ("a", "b", "c")
+        ShardMeasurement(dataset=name, gpu_model="", checkpoint_gb=14, samples=10, infer_s=200)
+        for name in ("a", "b", "c")
     ]
 
     assert priors.expected_costs(known, seen, "", 14.0)["d"].infer == pytest.approx(200)
 
 
 def test_the_newest_measurements_outlive_the_old_ones():
-    new = [ShardMeasurement(dataset="x", gpu_model="", weights_gb=14, samples=1, infer_s=1)] * priors.MAX_MEASUREMENTS
-    old = [ShardMeasurement(dataset="x", gpu_model="", weights_gb=14, samples=1, infer_s=99)] * 50
+    new = [
+        ShardMeasurement(dataset="x", gpu_model="", checkpoint_gb=14, samples=1, infer_s=1)
+    ] * priors.MAX_MEASUREMENTS
+    old = [ShardMeasurement(dataset="x", gpu_model="", checkpoint_gb=14, samples=1, infer_s=99)] * 50
 
     assert priors.expected_costs([DatasetDescription(name="x", samples=1)], [*new, *old], "", 14.0)["x"].infer == 1
 
@@ -382,7 +385,10 @@ def test_frameworks_have_commands_and_a_split_flag():
             {"checkpoints": ["/a"], "nodes": 1, "deadline_at": "2099-01-01T00:00:00Z"},
             "nodes: and deadline_at exclude each other; give only one of them",
         ),
-        ({"checkpoints": ["/a"], "weights_gb": 0}, "weights_gb: is 0; must be a number of GB from 0.001 to 100000"),
+        (
+            {"checkpoints": ["/a"], "checkpoint_gb": 0},
+            "checkpoint_gb: is 0; must be a number of GB from 0.001 to 100000",
+        ),
     ],
 )
 def test_invalid_campaign_is_refused_with_one_sentence(wish, sentence):

@@ -41,7 +41,7 @@ def run(tmp_path: Path, *commands: str, expect: int = 0, serve: str = "", scores
 def test_part_gets_its_parameters_as_variables(tmp_path):
     run(
         tmp_path,
-        'echo "$ACME_MODEL $ACME_DATASET $ACME_START $ACME_END $ACME_SAMPLES $ACME_WHOLE" > "$ACME_OUTPUT/said"',
+        'echo "$ACME_MODEL $ACME_DATASET $ACME_START $ACME_END $ACME_SAMPLES $ACME_ALL_SAMPLES" > "$ACME_OUTPUT/said"',
     )
 
     assert (tmp_path / "1" / "said").read_text() == f"{tmp_path} alpha 10 15 5 \n"

@@ -55,7 +55,7 @@ def test_humaneval_costs_the_measured_time(sharing):
     phases = PhaseCosts.calibrate(sharing)
     human = next(dataset for dataset in datasets() if dataset.name == "humaneval")
     cost = phases.cost(human, human.samples)
-    loading = phases.weights_gb * sharing / EvaluationSite(nodes=1).link_gb_s
+    loading = phases.checkpoint_gb * sharing / EvaluationSite(nodes=1).link_gb_s
 
     assert phases.start + loading + cost.prepare == pytest.approx(0.295 * 221)
     assert cost.score == pytest.approx(0.190 * 221 + 0.5)

@@ -75,9 +75,9 @@ def test_invalid_value_is_explained_beside_its_field(ada, of, wrong, sentence):
 
 def test_rule_is_disabled_enabled_and_removed(ada, of):
     row = rule(of)
-    for verb, is_on in (("off", False), ("on", True)):
+    for verb, is_enabled in (("off", False), ("on", True)):
         ada.post(reverse("evaluation-rule-verb", args=[row.pk, verb]))
-        assert EvaluationRule.objects.get().is_on is is_on
+        assert EvaluationRule.objects.get().is_enabled is is_enabled
 
     answer = ada.post(reverse("evaluation-rule-verb", args=[row.pk, "remove"]), follow=True)
 
@@ -97,7 +97,7 @@ def test_rule_is_visible_to_its_team_and_changed_by_its_owner_only(client, of):
     assert "/ckpt/run" in page(client) and "Disable" not in page(client)
     client.post(reverse("evaluation-rule-verb", args=[row.pk, "off"]))
 
-    assert EvaluationRule.objects.get().is_on
+    assert EvaluationRule.objects.get().is_enabled
 
 
 def test_names_in_rules_are_escaped(ada, of):
@@ -139,11 +139,11 @@ def test_api_creates_reads_changes_and_removes_a_rule(caller):
     made = caller.post("evaluation-rules/", {"directory": "/ckpt/run", "suite": "core", "interval": 600})
     assert made.status_code == 201
     told = made.json()
-    assert (told["which"], told["interval_s"], told["per_day"], told["is_on"]) == ("newest", 600, 24, True)
+    assert (told["which"], told["interval_s"], told["per_day"], told["is_enabled"]) == ("newest", 600, 24, True)
     address = f"evaluation-rules/{told['id']}/"
 
-    changed = caller.patch(address, {"which": "every", "is_on": False}).json()
-    assert (changed["which"], changed["is_on"]) == ("every", False)
+    changed = caller.patch(address, {"which": "every", "is_enabled": False}).json()
+    assert (changed["which"], changed["is_enabled"]) == ("every", False)
     assert caller.get(address).json() == changed
     assert caller.post(f"{address}remove/", {}).status_code == 200
 
@@ -168,8 +168,8 @@ def test_check_by_the_loop_does_not_refuse_a_change(caller):
     assert caller.post(f"{address}remove/", {}, If_Match=f'"x", {caller.get(address)["ETag"]}').status_code == 200
 
 
-@pytest.mark.parametrize("deed", ["patch", "remove"])
-def test_change_while_waiting_for_the_row_lock_is_not_overwritten(caller, monkeypatch, deed):
+@pytest.mark.parametrize("command", ["patch", "remove"])
+def test_change_while_waiting_for_the_row_lock_is_not_overwritten(caller, monkeypatch, command):
     address, tag = tagged(caller)
     may_change = permissions.Caller.may_change
 
@@ -178,7 +178,7 @@ def test_change_while_waiting_for_the_row_lock_is_not_overwritten(caller, monkey
         return may_change(*asked)
 
     monkeypatch.setattr(permissions.Caller, "may_change", meanwhile)
-    if deed == "patch":
+    if command == "patch":
         answer = caller.patch(address, {"per_day": 3}, If_Match=tag)
     else:
         answer = caller.post(f"{address}remove/", {}, If_Match=tag)
@@ -193,7 +193,7 @@ def test_change_while_waiting_for_the_row_lock_is_not_overwritten(caller, monkey
         ({"directory": "/elsewhere"}, "directory"),
         ({"which": "all"}, "which"),
         ({"colour": 1}, "colour"),
-        ({}, "is_on"),
+        ({}, "is_enabled"),
     ],
 )
 def test_invalid_rule_change_is_refused_with_its_field(caller, body, field):
@@ -216,4 +216,4 @@ def test_colleague_reads_a_rule_but_cannot_change_it(caller):
     colleague = Caller(make.person("carl"))
 
     assert colleague.get(f"evaluation-rules/{made['id']}/").status_code == 200
-    assert colleague.patch(f"evaluation-rules/{made['id']}/", {"is_on": False}).status_code == 403
+    assert colleague.patch(f"evaluation-rules/{made['id']}/", {"is_enabled": False}).status_code == 403

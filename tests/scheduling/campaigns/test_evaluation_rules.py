@@ -171,7 +171,7 @@ def test_new_checkpoint_is_evaluated_once_in_many_turns(shelf):
     assert campaign.checkpoints == [place]
     assert campaign.rule_id == EvaluationRule.objects.get().pk
     assert campaign.user == make.user("ada")
-    assert Event.objects.filter(what="evaluation_rule.started").count() == 1
+    assert Event.objects.filter(type="evaluation_rule.started").count() == 1
 
 
 @pytest.mark.django_db
@@ -280,11 +280,11 @@ def test_incomplete_listing_is_ignored(shelf, monkeypatch):
 def test_disabled_rule_checks_nothing_and_keeps_its_history(shelf):
     rule = made(shelf)
     look(1)
-    verbs.change(rule, {"is_on": False}, author=make.author())
+    verbs.change(rule, {"is_enabled": False}, author=make.author())
     lay(shelf, 100)
     assert look(2) == 0
 
-    verbs.change(rule, {"is_on": True}, author=make.author())
+    verbs.change(rule, {"is_enabled": True}, author=make.author())
 
     assert look(3) == 1
 
@@ -449,4 +449,4 @@ def test_a_removed_rule_leaves_its_campaigns(shelf):
 
     assert Campaign.objects.get().rule_id is None
     with pytest.raises(CampaignStateConflict):
-        verbs.change(rule, {"is_on": False}, author=make.author())
+        verbs.change(rule, {"is_enabled": False}, author=make.author())

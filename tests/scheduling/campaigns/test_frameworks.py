@@ -37,7 +37,7 @@ def trial(tmp_path):
     def run(command, start, end):
         own = {"ACME_OUTPUT": str(tmp_path), "ACME_RESULT": str(tmp_path / "result.json")}
         own |= {"ACME_START": str(start), "ACME_END": str(end), "ACME_SAMPLES": str(end - start)}
-        own |= {"ACME_WHOLE": "1" if end - start == ALL else "", "PATH": f"{program.parent}:{os.environ['PATH']}"}
+        own |= {"ACME_ALL_SAMPLES": "1" if end - start == ALL else "", "PATH": f"{program.parent}:{os.environ['PATH']}"}
         return subprocess.run(["sh", "-c", command], env=ASKED | own, capture_output=True, text=True, check=False)
 
     return run

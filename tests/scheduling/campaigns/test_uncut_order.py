@@ -82,6 +82,6 @@ def test_plan_uses_the_optimised_order_for_uncut_datasets(checkpoints):
     ]
     site = EvaluationSite(nodes=1, gpus_per_node=2)
 
-    plan = simulate_campaign(tasks, "abcde", site, PhaseCosts(start=0.0, weights_gb=0.0))
+    plan = simulate_campaign(tasks, "abcde", site, PhaseCosts(start=0.0, checkpoint_gb=0.0))
 
     assert plan.makespan_s == pytest.approx(600.0 * checkpoints)

@@ -229,7 +229,7 @@ def test_late_probe_doubles_the_delay_and_shows_the_error(cluster, slurm):
 
 
 def test_burst_of_turn_requests_probes_a_silent_cluster_once(cluster, slurm):
-    Cluster.objects.update(wanted_at=clock.now() + timedelta(minutes=1))
+    Cluster.objects.update(turn_requested_at=clock.now() + timedelta(minutes=1))
     open_circuit(cluster)
     let_time_pass()
     watch = Watch()

@@ -46,8 +46,8 @@ def test_cluster_is_added_with_its_event():
 
     assert "was added" in answer.content.decode()
     row = Cluster.objects.get(name="kalos")
-    assert (row.mode, row.wanted_at is not None) == ("observe", True)
-    told = Event.objects.get(what="cluster.added")
+    assert (row.mode, row.turn_requested_at is not None) == ("observe", True)
+    told = Event.objects.get(type="cluster.added")
     assert (told.by, told.cluster, told.detail["columns"]["address"]) == ("olga", row, "http://127.0.0.1:1")
 
 
@@ -68,7 +68,7 @@ def test_change_event_contains_old_and_new_values():
 
     browser("change_cluster").post(SEREN, form(address="http://127.0.0.1:2", log_root="/logs"))
 
-    changes = Event.objects.get(what="cluster.changed").detail["changes"]
+    changes = Event.objects.get(type="cluster.changed").detail["changes"]
     assert ["address", "http://127.0.0.1:1", "http://127.0.0.1:2"] in changes
     assert ["log_root", "/nonexistent", "/logs"] in changes
     assert Cluster.objects.get().address == "http://127.0.0.1:2"
@@ -89,7 +89,7 @@ def test_concurrent_change_is_not_overwritten():
         cluster_actions.change(row, {"address": "http://127.0.0.1:2"}, author=make.author())
 
     assert Cluster.objects.get().address == "http://127.0.0.1:9"
-    assert not Event.objects.filter(what="cluster.changed").exists()
+    assert not Event.objects.filter(type="cluster.changed").exists()
 
 
 def test_connection_test_explains_failures_and_changes_nothing():
@@ -212,6 +212,6 @@ def test_unusable_address_is_explained_on_the_form():
 def test_page_shows_failing_turns_of_a_reachable_cluster():
     now = clock.now()
     make.cluster()
-    Cluster.objects.update(heard_at=now, trouble="a bug", trouble_since=now - timedelta(minutes=5))
+    Cluster.objects.update(last_contact_at=now, trouble="a bug", error_since=now - timedelta(minutes=5))
 
     assert "Scheduling turns are failing" in browser("operate_cluster").get(SEREN).content.decode()

@@ -91,10 +91,10 @@ def test_a_cluster_that_runs_passes_every_step(tmp_path):
             timeout_s=PATIENCE_S,
         )
 
-    assert [(step.name, step.good) for step in found] == [
+    assert [(step.name, step.ok) for step in found] == [
         (name, True) for name in ("Address", "Token", "Slurm", "Nodes", "Users", "Telemetry", "Job logs")
     ]
-    assert "2 nodes with 16 GPUs" in found[3].says
+    assert "2 nodes with 16 GPUs" in found[3].message
 
 
 def test_wrong_token_is_distinguished_from_a_wrong_address(tmp_path):
@@ -108,9 +108,9 @@ def test_wrong_token_is_distinguished_from_a_wrong_address(tmp_path):
         )
 
     by_name = {step.name: step for step in found}
-    assert by_name["Address"].good and by_name["Slurm"].good is False
+    assert by_name["Address"].ok and by_name["Slurm"].ok is False
     assert "auth/jwt" in by_name["Slurm"].advice
-    assert by_name["Nodes"].good is None
+    assert by_name["Nodes"].ok is None
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_wrong_token_is_distinguished_from_a_wrong_address(tmp_path):
 def test_unreachable_address_is_explained(address, said):
     found = steps(0, address=address)
 
-    assert found["Address"].good is False and said in found["Address"].says and found["Address"].advice
-    assert found["Slurm"].good is None and found["Nodes"].good is None
+    assert found["Address"].ok is False and said in found["Address"].message and found["Address"].advice
+    assert found["Slurm"].ok is None and found["Nodes"].ok is None
 
 
 def test_closed_port_is_explained():
@@ -136,7 +136,7 @@ def test_closed_port_is_explained():
         bound.bind(("127.0.0.1", 0))
         found = steps(bound.getsockname()[1])
 
-    assert "no process listens on port" in found["Address"].says
+    assert "no process listens on port" in found["Address"].message
 
 
 def test_socket_without_a_listener_is_explained(tmp_path):
@@ -144,7 +144,7 @@ def test_socket_without_a_listener_is_explained(tmp_path):
     with closing(socket.socket(socket.AF_UNIX)) as left:
         left.bind(str(path))
 
-    assert "No process listens on" in steps(0, address=f"unix://{path}")["Address"].says
+    assert "No process listens on" in steps(0, address=f"unix://{path}")["Address"].message
 
 
 @pytest.mark.parametrize(
@@ -161,24 +161,24 @@ def test_unusable_token_file_is_explained(tmp_path, port, text, said):
 
     found = steps(port, token_file=str(tmp_path / "token"))
 
-    assert said in found["Token"].says and found["Slurm"].good is None
+    assert said in found["Token"].message and found["Slurm"].ok is None
 
 
 def test_missing_token_file_is_explained(port, tmp_path):
-    assert "cannot be read (No such file" in steps(port, token_file=str(tmp_path / "token"))["Token"].says
+    assert "cannot be read (No such file" in steps(port, token_file=str(tmp_path / "token"))["Token"].message
 
 
 def test_metadata_service_is_rejected_as_cluster_and_telemetry(port):
     for address in ("http://169.254.169.254", "http://[fd00:ec2::254]:80", "http://[::ffff:169.254.169.254]"):
-        assert "metadata" in steps(port, address=address)["Address"].says
-        assert "metadata" in steps(port, metrics_address=address)["Telemetry"].says
+        assert "metadata" in steps(port, address=address)["Address"].message
+        assert "metadata" in steps(port, metrics_address=address)["Telemetry"].message
 
 
 @pytest.mark.parametrize("text", ["opaque", jwt(NOW.timestamp() + 60), "a.!!!.c", jwt(10**30)])
 def test_token_without_a_readable_expiry_is_checked_by_the_cluster(tmp_path, port, text):
     (tmp_path / "token").write_text(text + "\n")
 
-    assert steps(port, token_file=str(tmp_path / "token"))["Token"].good
+    assert steps(port, token_file=str(tmp_path / "token"))["Token"].ok
 
 
 @pytest.mark.parametrize(
@@ -196,13 +196,13 @@ def test_errors_of_slurm_are_explained(port, words, advice):
 
     found = steps(port, slurm=slurm)
 
-    assert found["Slurm"].says == words and advice in found["Slurm"].advice
+    assert found["Slurm"].message == words and advice in found["Slurm"].advice
     assert slurm.closed
 
 
 @pytest.mark.parametrize("nodes, said", [([], "The cluster has no nodes"), ([node(gpus=0)], "none of them with GPUs")])
 def test_cluster_without_gpus_is_explained(port, nodes, said):
-    assert said in steps(port, slurm=Slurm(nodes=nodes))["Nodes"].says
+    assert said in steps(port, slurm=Slurm(nodes=nodes))["Nodes"].message
 
 
 def test_telemetry_of_unknown_hosts_is_explained(port):
@@ -210,28 +210,28 @@ def test_telemetry_of_unknown_hosts_is_explained(port):
     strange = ExporterPage(gpus=(GpuReading(node="n-1.local", gpu=0),))
     where = {"metrics_address": "http://exporter:9400/metrics"}
 
-    assert steps(port, reading=good, **where)["Telemetry"].good
-    assert "n-1.local" in steps(port, reading=strange, **where)["Telemetry"].says
-    assert "contains no GPUs" in steps(port, **where)["Telemetry"].says
+    assert steps(port, reading=good, **where)["Telemetry"].ok
+    assert "n-1.local" in steps(port, reading=strange, **where)["Telemetry"].message
+    assert "contains no GPUs" in steps(port, **where)["Telemetry"].message
 
 
 @pytest.mark.parametrize("path, said", [("logs", "begin with /"), ("/nonexistent/logs", "not a directory")])
 def test_invalid_log_directory_is_explained(port, path, said):
-    assert said in steps(port, log_root=path)["Job logs"].says
+    assert said in steps(port, log_root=path)["Job logs"].message
 
 
 def test_optional_settings_may_be_empty(port):
     found = steps(port)
 
     assert connection_test.all_steps_passed(list(found.values()))
-    assert [found[name].good for name in ("Token", "Telemetry", "Job logs")] == [None, None, None]
+    assert [found[name].ok for name in ("Token", "Telemetry", "Job logs")] == [None, None, None]
 
 
 def test_service_identity_reports_missing_isolation(port):
     users = steps(port, api_user="acme")["Users"]
 
-    assert users.good is None and "Choose user_header or user_tokens" in users.advice
-    assert users.says.startswith("All jobs run as the user acme. Users and teams are not isolated on this cluster")
+    assert users.ok is None and "Choose user_header or user_tokens" in users.advice
+    assert users.message.startswith("All jobs run as the user acme. Users and teams are not isolated on this cluster")
 
 
 def test_token_without_permission_to_act_for_others_is_explained(port, tmp_path):
@@ -257,11 +257,11 @@ def test_token_without_permission_to_act_for_others_is_explained(port, tmp_path)
 
     users = {step.name: step for step in found}["Users"]
     assert asked == ["acme", "nobody"]
-    assert users.good is False and "The token of user acme cannot act on behalf of other users" in users.says
+    assert users.ok is False and "The token of user acme cannot act on behalf of other users" in users.message
 
 
 def test_user_header_without_a_token_is_explained(port):
-    assert "no token file is set" in steps(port, submit_as="user_header")["Users"].says
+    assert "no token file is set" in steps(port, submit_as="user_header")["Users"].message
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_tokens_of_users_are_counted_and_read(port, tmp_path, files, good, said)
 
     users = steps(port, submit_as="user_tokens", user_token_directory=str(tmp_path / "users"))["Users"]
 
-    assert users.good is good and said in users.says
+    assert users.ok is good and said in users.message
 
 
 def test_user_token_directory_must_be_inside_a_token_directory(port):

@@ -7,7 +7,7 @@ import pytest
 from jobs.actions import jobs as job_actions
 from jobs.actions import journal, progress
 from jobs.core.lifecycle import Flag, State
-from jobs.models import Attempt, Deed, Event, Job, clock
+from jobs.models import Attempt, ClusterCommand, Event, Job, clock
 from jobs.models.event import MAX_STOP_TRIES
 from scheduling.backends.base import ClusterUnreachable, RequestRejected
 from scheduling.engine.cluster import StopDecision, TurnDecisions, WaitDecision
@@ -24,7 +24,7 @@ GRACE = timedelta(seconds=60)
 
 def known_to(slurm, attempt):
     slurm.adopt(attempt)
-    Deed.objects.filter(kind="submit").update(done_at=clock.now())
+    ClusterCommand.objects.filter(kind="submit").update(done_at=clock.now())
     return attempt
 
 
@@ -134,7 +134,7 @@ def test_victim_returns_to_its_place_and_events_name_the_other_job(cluster, slur
 
     job = state_of(victim.job)
     assert (job.state, job.flags, job.submitted_at, job.requeues) == (State.PENDING, ["REQUEUED"], submitted_at, 0)
-    event = Event.objects.get(what="job.preempt_asked")
+    event = Event.objects.get(type="job.preempt_requested")
     assert event.detail == {"for": urgent.public_id, "grace_s": 60}
     assert urgent.public_id in event.why
 
@@ -144,28 +144,28 @@ def test_stopping_job_is_marked_and_not_stopped_twice(cluster, victim, urgent):
 
     assert [job.stopping for job in snapshot.take_snapshot(cluster, clock.now()).running] == [True]
     assert preempt(cluster, victim, urgent) == 0
-    assert Deed.objects.filter(kind="cancel").count() == 1
+    assert ClusterCommand.objects.filter(kind="cancel").count() == 1
 
 
 def test_gpus_of_a_hanging_stop_do_not_count_as_coming_free(cluster, victim, urgent):
     preempt(cluster, victim, urgent)
-    Deed.objects.filter(kind="cancel").update(tries=MAX_STOP_TRIES)
+    ClusterCommand.objects.filter(kind="cancel").update(tries=MAX_STOP_TRIES)
 
     (held,) = snapshot.take_snapshot(cluster, clock.now()).running
     assert (held.stopping, held.preemptible) == (False, False)
     assert preempt(cluster, victim, urgent) == 0
-    assert Event.objects.filter(what="job.preempt_asked").count() == 1
-    assert list(Job.objects.hanging(Deed.objects.hanging())) == [victim.job]
+    assert Event.objects.filter(type="job.preempt_requested").count() == 1
+    assert list(Job.objects.hanging(ClusterCommand.objects.hanging())) == [victim.job]
 
 
 def test_hanging_stop_that_ends_leaves_no_trouble(cluster, slurm, victim, urgent):
     preempt(cluster, victim, urgent)
-    Deed.objects.filter(kind="cancel").update(tries=MAX_STOP_TRIES)
+    ClusterCommand.objects.filter(kind="cancel").update(tries=MAX_STOP_TRIES)
     slurm.end(victim.key, State.CANCELLED, clock.now(), signal=15)
 
     sync_cluster_once(cluster, slurm, clock.now())
 
-    assert not Job.objects.hanging(Deed.objects.hanging()).exists()
+    assert not Job.objects.hanging(ClusterCommand.objects.hanging()).exists()
 
 
 def test_policy_gets_the_time_of_the_last_checkpoint(cluster, victim):
@@ -183,7 +183,7 @@ def test_no_job_is_preempted_for_a_job_that_was_withdrawn(cluster, victim, urgen
         return giving_way(victim, urgent)(picture)
 
     assert schedule_once(cluster, withdraw, clock.now(), lambda: None) == 0
-    assert Attempt.objects.get(pk=victim.pk).stop_as == ""
+    assert Attempt.objects.get(pk=victim.pk).stop_state == ""
 
 
 def test_worker_without_its_lease_stops_no_job(cluster, victim, urgent):
@@ -192,7 +192,7 @@ def test_worker_without_its_lease_stops_no_job(cluster, victim, urgent):
 
     with pytest.raises(LeaseLost):
         preempt(cluster, victim, urgent, lost)
-    assert not Deed.objects.filter(kind__in=("cancel", "signal")).exists()
+    assert not ClusterCommand.objects.filter(kind__in=("cancel", "signal")).exists()
 
 
 def test_user_cancel_does_not_wait_for_the_grace_period(cluster, slurm, victim, urgent):
@@ -202,14 +202,14 @@ def test_user_cancel_does_not_wait_for_the_grace_period(cluster, slurm, victim, 
     deliver(cluster, slurm)
 
     assert slurm.cancelled == [victim.backend_id]
-    assert Attempt.objects.get(pk=victim.pk).stop_as == State.CANCELLED
+    assert Attempt.objects.get(pk=victim.pk).stop_state == State.CANCELLED
 
 
 def test_scheduler_does_not_override_a_user_cancel(cluster, victim, urgent):
     job_actions.cancel(victim.job, author=make.author())
 
     assert preempt(cluster, victim, urgent) == 0
-    assert Attempt.objects.get(pk=victim.pk).stop_as == State.CANCELLED
+    assert Attempt.objects.get(pk=victim.pk).stop_state == State.CANCELLED
 
 
 def test_unsubmitted_attempt_is_withdrawn_without_contacting_the_cluster(cluster, slurm):
@@ -229,7 +229,7 @@ def test_cluster_without_signals_stops_the_job_after_the_grace_period(cluster, s
     deliver(cluster, slurm)
     deliver(cluster, slurm, GRACE + timedelta(seconds=1))
 
-    assert Deed.objects.get(kind="signal").outcome == "refused: speaks v0.0.38"
+    assert ClusterCommand.objects.get(kind="signal").outcome == "refused: speaks v0.0.38"
     assert slurm.cancelled == [victim.backend_id]
 
 
@@ -245,7 +245,7 @@ def test_signal_that_was_not_delivered_in_time_is_dropped(cluster, slurm, victim
 
     assert slurm.cancelled == [victim.backend_id] * len(slurm.cancelled) and slurm.cancelled
     assert len(slurm.signalled) <= 1
-    assert not Deed.objects.open().filter(kind="signal").exists()
+    assert not ClusterCommand.objects.open().filter(kind="signal").exists()
 
 
 def test_advice_mode_names_victims_and_stops_none(cluster, victim, urgent):
@@ -254,4 +254,4 @@ def test_advice_mode_names_victims_and_stops_none(cluster, victim, urgent):
     schedule_once(cluster, giving_way(victim, urgent), clock.now(), lambda: None)
 
     assert state_of(urgent).why == f"Acme would preempt {victim.job.public_id} to start it."
-    assert Attempt.objects.get(pk=victim.pk).stop_as == ""
+    assert Attempt.objects.get(pk=victim.pk).stop_state == ""

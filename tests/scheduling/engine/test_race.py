@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 
 from jobs.core.lifecycle import State
-from jobs.models import Allocation, Attempt, Deed, Event, Job, clock
+from jobs.models import Allocation, Attempt, ClusterCommand, Event, Job, clock
 from scheduling.engine.policies import LIVE_POLICIES
 from scheduling.loops.schedule import schedule_once
 from scheduling.loops.turn import TURN_LEASE, LeaseLost, TurnLease
@@ -65,9 +65,9 @@ def test_two_schedulers_with_equal_decisions_start_each_job_once(gpus):
     started = together(*[lambda: schedule_once(cluster, policy, clock.now(), lambda: None)] * 2)
 
     room = min(12, 32 // gpus)
-    assert sum(started) == room == Attempt.objects.count() == Deed.objects.count()
+    assert sum(started) == room == Attempt.objects.count() == ClusterCommand.objects.count()
     assert Job.objects.filter(state=State.RUNNING).count() == room
-    assert Event.objects.filter(what="job.moved").count() == room
+    assert Event.objects.filter(type="job.state_changed").count() == room
     assert one_live_holder_each()
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jobs.core.telemetry_math import interval_start
-from jobs.models import MINUTE_RETENTION, Minute, Node, Sample, clock
+from jobs.models import MINUTE_RETENTION, ClusterMinute, Node, Sample, clock
 from jobs.queries import cluster_minutes
 from scheduling.loops.cluster_minutes import delete_old_minutes, record_minutes_once
 from tests import make
@@ -17,8 +17,8 @@ MINUTE = timedelta(minutes=1)
 
 
 def minute(at, **fields):
-    seen = {"gpus": 32, "held": 8, "closed": 0, "busy": None, "running": 1, "waiting": 0, "wanted": 0}
-    return Minute.objects.create(cluster=make.cluster(), at=at, **seen | fields)
+    seen = {"gpus": 32, "allocated": 8, "closed": 0, "utilization": None, "running": 1, "waiting": 0, "requested": 0}
+    return ClusterMinute.objects.create(cluster=make.cluster(), at=at, **seen | fields)
 
 
 def test_minute_records_held_busy_running_and_requested():
@@ -29,9 +29,9 @@ def test_minute_records_held_busy_running_and_requested():
 
     assert record_minutes_once(now) == 1
 
-    row = Minute.objects.get()
-    assert (row.gpus, row.held, row.closed, row.busy) == (32, 8, 0, 50.0)
-    assert (row.running, row.waiting, row.wanted) == (1, 2, 9)
+    row = ClusterMinute.objects.get()
+    assert (row.gpus, row.allocated, row.closed, row.utilization) == (32, 8, 0, 50.0)
+    assert (row.running, row.waiting, row.requested) == (1, 2, 9)
     assert row.at == interval_start(now, 60)
 
 
@@ -49,17 +49,17 @@ def test_cluster_added_within_the_minute_is_written_too():
     make.cluster("kalos", nodes=1)
 
     assert record_minutes_once(now) == 1
-    assert set(Minute.objects.values_list("cluster__name", flat=True)) == {"seren", "kalos"}
+    assert set(ClusterMinute.objects.values_list("cluster__name", flat=True)) == {"seren", "kalos"}
 
 
 def test_gpus_that_are_down_and_unmeasured_gpus_are_distinguished():
     make.node("seren-001", state="DOWN")
-    make.node("seren-002", drain_asked=True)
+    make.node("seren-002", drain_requested=True)
 
     record_minutes_once(clock.now())
 
-    row = Minute.objects.get()
-    assert (row.closed, row.busy) == (16, None)
+    row = ClusterMinute.objects.get()
+    assert (row.closed, row.utilization) == (16, None)
 
 
 def test_only_the_newest_sample_of_a_node_counts():
@@ -69,7 +69,7 @@ def test_only_the_newest_sample_of_a_node_counts():
 
     record_minutes_once(now)
 
-    assert Minute.objects.get().busy == 80.0
+    assert ClusterMinute.objects.get().utilization == 80.0
 
 
 def test_minutes_are_deleted_after_a_month():
@@ -78,7 +78,7 @@ def test_minutes_are_deleted_after_a_month():
     recent = minute(now - MINUTE_RETENTION + MINUTE)
 
     assert delete_old_minutes(now) == 1
-    assert Minute.objects.get() == recent
+    assert ClusterMinute.objects.get() == recent
 
 
 # --- as a series
@@ -91,15 +91,15 @@ def course(hours, most=400):
 
 
 def test_series_has_a_mean_per_step_and_gaps_without_data():
-    for ago, held in ((0.5, 8), (6, 8), (7, 16), (13, 24)):
-        minute(NOW - ago * MINUTE, held=held)
+    for ago, allocated in ((0.5, 8), (6, 8), (7, 16), (13, 24)):
+        minute(NOW - ago * MINUTE, allocated=allocated)
 
     series = course(24)
 
-    assert (series.step_s, len(series.values["held"])) == (300, 288)
+    assert (series.step_s, len(series.values["allocated"])) == (300, 288)
     assert series.begin == datetime(2026, 11, 20, 12, 5, tzinfo=UTC)
-    assert series.values["held"][-4:] == [24.0, None, 12.0, 8.0]
-    assert series.values["busy"][-3:] == [None, None, None]
+    assert series.values["allocated"][-4:] == [24.0, None, 12.0, 8.0]
+    assert series.values["utilization"][-3:] == [None, None, None]
 
 
 @pytest.mark.parametrize(("hours", "step_s"), [(1, 60), (6, 60), (24, 300), (168, 1800), (744, 7200)])
@@ -111,14 +111,14 @@ def test_longer_periods_have_longer_steps(hours, step_s):
 
 
 def test_series_ends_with_the_current_step_and_has_no_older_data():
-    minute(NOW - timedelta(hours=2), held=32)
-    minute(NOW - MINUTE, held=8)
+    minute(NOW - timedelta(hours=2), allocated=32)
+    minute(NOW - MINUTE, allocated=8)
 
-    assert [one for one in course(1).values["held"] if one is not None] == [8.0]
+    assert [one for one in course(1).values["allocated"] if one is not None] == [8.0]
 
 
 def test_series_covers_only_its_own_cluster():
-    minute(NOW - MINUTE, held=8)
+    minute(NOW - MINUTE, allocated=8)
     kalos = make.cluster("kalos", nodes=1)
 
-    assert set(cluster_minutes.cluster_usage_series(kalos, timedelta(hours=1), 400, NOW).values["held"]) == {None}
+    assert set(cluster_minutes.cluster_usage_series(kalos, timedelta(hours=1), 400, NOW).values["allocated"]) == {None}

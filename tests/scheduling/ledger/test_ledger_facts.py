@@ -137,7 +137,7 @@ def test_down_node_counts_as_down_regardless_of_its_holder(now):
     one = ran(now, 4)
     place = Allocation.objects.filter(attempt=one).first().node
     Event.objects.create(
-        what="node.moved", node=place, cluster=place.cluster, by="sync",
+        type="node.state_changed", node=place, cluster=place.cluster, by="sync",
         at=now - HOUR, from_state="UP", to_state="DOWN", why="Xid 79",
     )  # fmt: skip
 
@@ -147,7 +147,7 @@ def test_down_node_counts_as_down_regardless_of_its_holder(now):
 def test_drain_from_before_the_window_counts(now):
     for what, ago in (("node.drained", 30), ("node.resumed", 4)):
         node = make.node("seren-004")
-        Event.objects.create(what=what, node=node, cluster=node.cluster, by="ada", at=now - ago * HOUR)
+        Event.objects.create(type=what, node=node, cluster=node.cluster, by="ada", at=now - ago * HOUR)
 
     assert hours(now)["seren"] == {"drained": 48, "free": 272}
 
@@ -157,9 +157,9 @@ def test_nodes_closed_by_recovery_share_one_cause(now, ago):
     for name, why in (("seren-003", "Recovery of incident 7: Xid 79"), ("seren-004", "Recovery of incident 9: ECC")):
         node = make.node(name)
         Event.objects.create(
-            what="node.drained", node=node, cluster=node.cluster, by="recovery", why=why, at=now - ago * HOUR
+            type="node.drained", node=node, cluster=node.cluster, by="recovery", why=why, at=now - ago * HOUR
         )
-        event = {"what": "node.moved", "by": "sync", "from_state": "UP", "to_state": "UP+DRAIN", "why": why}
+        event = {"type": "node.state_changed", "by": "sync", "from_state": "UP", "to_state": "UP+DRAIN", "why": why}
         Event.objects.create(**event, node=node, cluster=node.cluster, at=now - ago * HOUR)
 
     event = ledger_table.table("cluster", now - 10 * HOUR, now)
@@ -170,9 +170,9 @@ def test_nodes_closed_by_recovery_share_one_cause(now, ago):
 @pytest.mark.parametrize("ago", [30, 4])
 def test_reason_written_by_a_user_is_not_treated_as_recovery(now, ago):
     node, why = make.node("seren-003"), "Recovery of incident 7 was wrong, I look myself"
-    for what, by, state in (("node.drained", "ada", ""), ("node.moved", "sync", "UP+DRAIN")):
+    for what, by, state in (("node.drained", "ada", ""), ("node.state_changed", "sync", "UP+DRAIN")):
         Event.objects.create(
-            what=what, node=node, cluster=node.cluster, by=by, to_state=state, why=why, at=now - ago * HOUR
+            type=what, node=node, cluster=node.cluster, by=by, to_state=state, why=why, at=now - ago * HOUR
         )
 
     assert list(ledger_table.table("cluster", now - 10 * HOUR, now).lost) == [why]

@@ -10,7 +10,7 @@ from jobs.actions import nodes as node_actions
 from jobs.actions import progress
 from jobs.core import attempt_end
 from jobs.core.lifecycle import State
-from jobs.models import Allocation, Attempt, Deed, Job, Node, clock
+from jobs.models import Allocation, Attempt, ClusterCommand, Job, Node, clock
 from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown, PlacementRejected, RequestRejected
 from scheduling.loops.commands.claims import COMMAND_CLAIM_TIME, COMMANDS_PER_CLAIM
 from scheduling.loops.commands.send import CANCEL_RETRY_INTERVAL, send_commands_once
@@ -22,8 +22,8 @@ def deliver(cluster, slurm, later=timedelta(0)):
     return send_commands_once(cluster, slurm, clock.now() + later)
 
 
-def deed(kind="submit"):
-    return Deed.objects.get(kind=kind)
+def command(kind="submit"):
+    return ClusterCommand.objects.get(kind=kind)
 
 
 # submit
@@ -76,14 +76,14 @@ def test_submission_with_a_lost_response_is_looked_up_before_a_retry(cluster, sl
     make.attempt()
     slurm.after = failing(OutcomeUnknown("the line broke"), "submit")
     deliver(cluster, slurm)
-    assert deed().done_at is None
+    assert command().done_at is None
 
     slurm.after = lambda verb: None
     deliver(cluster, slurm, later=timedelta(minutes=1))
 
     assert len(slurm.sent) == 1
     assert Attempt.objects.get().backend_id == "1"
-    assert deed().outcome == "accepted as 1"
+    assert command().outcome == "accepted as 1"
 
 
 def test_worker_killed_between_call_and_record_does_not_submit_twice(cluster, slurm):
@@ -107,7 +107,7 @@ def test_unreachable_cluster_is_retried_with_growing_delays(cluster, slurm):
         before = clock.now() + timedelta(hours=len(waits))
         with pytest.raises(ClusterUnreachable):
             send_commands_once(cluster, slurm, before)
-        waits.append((deed().due_at - before).total_seconds())
+        waits.append((command().due_at - before).total_seconds())
 
     assert waits == [2, 4, 8]
 
@@ -119,7 +119,7 @@ def test_rejection_is_final_and_its_message_reaches_the_owner(cluster, slurm):
     deliver(cluster, slurm)
 
     assert "invalid account" in Job.objects.get().why
-    assert deed().outcome == "refused: invalid account"
+    assert command().outcome == "refused: invalid account"
 
 
 def refusing(slurm, cluster, times):
@@ -183,7 +183,7 @@ def test_unknown_outcome_and_rejection_are_recorded_among_many_submissions(clust
 
     assert deliver(cluster, slurm) == 3
     assert [sent.key for sent in slurm.sent] == [keys[0], keys[3]]
-    outcomes = Deed.objects.order_by("id").values_list("outcome", flat=True)
+    outcomes = ClusterCommand.objects.order_by("id").values_list("outcome", flat=True)
     assert list(outcomes) == ["accepted as 1", "in doubt: the line broke", "refused: no", "accepted as 2"]
 
 
@@ -224,10 +224,10 @@ def test_two_workers_do_not_send_the_same_command(cluster, slurm):
 
 def test_worker_suspended_past_its_claim_cannot_record_an_outcome(cluster, slurm):
     make.attempt()
-    slurm.before = lambda verb: verb == "submit" and Deed.objects.update(tries=5)
+    slurm.before = lambda verb: verb == "submit" and ClusterCommand.objects.update(tries=5)
 
     assert deliver(cluster, slurm) == 0
-    assert deed().done_at is None
+    assert command().done_at is None
 
 
 def test_submission_without_a_response_stays_in_doubt_if_the_cluster_does_not_show_it(cluster, slurm):
@@ -241,7 +241,7 @@ def test_submission_without_a_response_stays_in_doubt_if_the_cluster_does_not_sh
 
     assert len(slurm.sent) == 1
     assert Attempt.objects.get().missing_since
-    assert deed().outcome.startswith("in doubt")
+    assert command().outcome.startswith("in doubt")
 
 
 def test_attempt_of_an_earlier_turn_is_looked_up_before_its_first_submission(cluster, slurm):
@@ -275,12 +275,12 @@ def test_try_that_did_not_reach_the_cluster_needs_no_lookup(cluster, slurm):
 
 
 def test_a_job_of_another_installation_is_cancelled_by_its_id(cluster, slurm):
-    Deed.objects.create(cluster=cluster, kind="cancel_id", reason="77")
+    ClusterCommand.objects.create(cluster=cluster, kind="cancel_id", reason="77")
 
     deliver(cluster, slurm)
 
     assert slurm.cancelled == ["77"]
-    assert deed("cancel_id").outcome == "done"
+    assert command("cancel_id").outcome == "done"
 
 
 # cancel
@@ -288,7 +288,7 @@ def test_a_job_of_another_installation_is_cancelled_by_its_id(cluster, slurm):
 
 def test_cancel_is_repeated_until_the_attempt_has_ended(cluster, slurm):
     attempt = make.running()
-    Deed.objects.all().delete()
+    ClusterCommand.objects.all().delete()
     job_actions.cancel(attempt.job, author=make.author())
 
     deliver(cluster, slurm)
@@ -300,7 +300,7 @@ def test_cancel_is_repeated_until_the_attempt_has_ended(cluster, slurm):
         Attempt.objects.get(), attempt_end.AttemptEnd(state=State.FAILED, at=clock.now()), author=make.author()
     )
     deliver(cluster, slurm, later=CANCEL_RETRY_INTERVAL * 3)
-    assert deed("cancel").outcome == "ended"
+    assert command("cancel").outcome == "ended"
 
 
 # nodes
@@ -322,7 +322,7 @@ def test_newest_command_for_a_node_wins(cluster, slurm):
     deliver(cluster, slurm)
 
     assert slurm.drained == {}
-    assert list(Deed.objects.values_list("kind", flat=True)) == ["resume"]
+    assert list(ClusterCommand.objects.values_list("kind", flat=True)) == ["resume"]
 
 
 def test_drain_rejected_by_the_cluster_still_counts_for_acme(cluster, slurm):
@@ -331,8 +331,8 @@ def test_drain_rejected_by_the_cluster_still_counts_for_acme(cluster, slurm):
 
     deliver(cluster, slurm)
 
-    assert not Node.objects.first().takes_work
-    assert deed("drain").outcome == "refused: drain needs scontrol"
+    assert not Node.objects.first().is_schedulable
+    assert command("drain").outcome == "refused: drain needs scontrol"
 
 
 @pytest.mark.parametrize("mode", ["observe", "advise"])

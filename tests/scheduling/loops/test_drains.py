@@ -9,7 +9,7 @@ from jobs.actions import jobs as job_actions
 from jobs.actions import nodes as node_actions
 from jobs.actions.nodes import NodeError
 from jobs.core.lifecycle import State
-from jobs.models import Attempt, Deed, DrainMode, Event, Job, Node, clock
+from jobs.models import Attempt, ClusterCommand, DrainMode, Event, Job, Node, clock
 from scheduling.loops.commands.send import send_commands_once
 from scheduling.loops.drains import evict, evict_from_drained_nodes_once
 from scheduling.loops.observe.sync import sync_cluster_once
@@ -32,7 +32,7 @@ def small(cluster, slurm):
 
 def known_to(slurm, attempt):
     slurm.adopt(attempt)
-    Deed.objects.filter(kind="submit").update(done_at=clock.now())
+    ClusterCommand.objects.filter(kind="submit").update(done_at=clock.now())
     return attempt
 
 
@@ -53,7 +53,7 @@ def save(attempt, step=1):
 
 
 def wanted(attempt):
-    return Attempt.objects.get(pk=attempt.pk).stop_as
+    return Attempt.objects.get(pk=attempt.pk).stop_state
 
 
 def turn(cluster, slurm, later=timedelta(0)):
@@ -89,7 +89,7 @@ def test_evicted_job_keeps_its_place_and_its_events_say_why(cluster, slurm, smal
 
     job = Job.objects.get(pk=small.job_id)
     assert (job.state, job.submitted_at, job.requeues) == (State.PENDING, small.job.submitted_at, 0)
-    asked = Event.objects.get(what="job.evict_asked")
+    asked = Event.objects.get(type="job.evict_requested")
     assert (asked.why, asked.node.name) == ("seren-001 is drained by olga: bad fan", "seren-001")
 
 
@@ -115,7 +115,7 @@ def test_resume_stops_pending_evictions(cluster, slurm, wide, small):
     assert (wanted(wide), wanted(small)) == ("", State.PENDING)
     assert slurm.cancelled.count(wide.backend_id) == 0
     assert "SIGNALING" not in Job.objects.get(pk=wide.job_id).flags
-    assert Event.objects.get(what="job.evict_called_off").job_id == wide.job_id
+    assert Event.objects.get(type="job.evict_cancelled").job_id == wide.job_id
 
 
 def test_resume_does_not_undo_a_users_cancel(cluster, slurm, wide):
@@ -146,7 +146,7 @@ def test_drain_mode_can_be_changed_both_ways(cluster, slurm, wide):
 
     drain(DrainMode.FINISH)
 
-    assert wanted(wide) == "" and node().drain_asked
+    assert wanted(wide) == "" and node().drain_requested
     with pytest.raises(NodeError, match="already drained"):
         drain(DrainMode.FINISH)
 

@@ -49,7 +49,7 @@ def test_running_foreign_job_is_imported_with_its_state(cluster, slurm):
     assert (job.gpus_per_node, job.cpus_per_node, job.time_limit) == (2, 64, HOUR)
     attempt = job.attempts.get()
     assert (attempt.nodelist, attempt.log_path, attempt.confirmed_at) == ("seren-001", "/logs/9.out", job.started_at)
-    assert Event.objects.get(job=job).what == "job.seen"
+    assert Event.objects.get(job=job).type == "job.discovered"
 
 
 def test_foreign_job_is_matched_to_known_teams_and_users_only(cluster, slurm):

@@ -9,7 +9,7 @@ from jobs.actions import jobs as job_actions
 from jobs.actions.job_verbs import JOB_ACTIONS, JobActionDenied, JobActionRequest, perform_job_action
 from jobs.actions.stop import JobStateChanged
 from jobs.core.lifecycle import State
-from jobs.models import Allocation, Attempt, Cluster, ClusterMode, Deed, Installation, Job, Node, clock
+from jobs.models import Allocation, Attempt, Cluster, ClusterCommand, ClusterMode, Installation, Job, Node, clock
 from jobs.models.permissions import Caller
 from scheduling.backends.dialect import parse_job as read_job
 from scheduling.loops.commands.send import send_commands_once
@@ -190,7 +190,7 @@ def test_only_operators_of_the_cluster_adopt_and_cancel_jobs_of_another_installa
 def lost(cluster, slurm):
     """The second attempt of a job runs, and the database knows the first one only."""
     job = make.ended(make.job(gpus_per_node=2), state=State.NODE_FAIL).job
-    Deed.objects.update(done_at=clock.now())
+    ClusterCommand.objects.update(done_at=clock.now())
     theirs(slurm, key=f"{job.public_id}.2", installation=Installation.current_id())
     return job
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from django.db import connection, connections
 
-from jobs.models import ClusterCommandKind, Deed, clock
+from jobs.models import ClusterCommand, ClusterCommandKind, clock
 from scheduling import tasks
 from scheduling.loops.commands.claims import LATE_ARRIVAL_WINDOW, claim
 from scheduling.loops.turn import LeaseLost, TurnLease, run_turns
@@ -94,10 +94,10 @@ def test_live_holder_without_its_session_is_fenced_by_the_term(transactional_db)
 
 
 @pytest.fixture
-def in_hand(cluster):
+def is_being_sent(cluster):
     """A submission and a drain, claimed by a worker that has the cluster's lease."""
     make.attempt()
-    Deed.objects.create(
+    ClusterCommand.objects.create(
         cluster=cluster, kind=ClusterCommandKind.DRAIN, node=cluster.nodes.first(), reason="loose cable"
     )
     Lease.take(f"cluster:{cluster.pk}", "gone", HOUR)
@@ -106,19 +106,19 @@ def in_hand(cluster):
 
 
 def due(kind):
-    return Deed.objects.get(kind=kind).due_at
+    return ClusterCommand.objects.get(kind=kind).due_at
 
 
-def test_commands_of_a_dead_worker_are_sent_in_the_next_turn(cluster, slurm, in_hand):
+def test_commands_of_a_dead_worker_are_sent_in_the_next_turn(cluster, slurm, is_being_sent):
     Lease.objects.update(session_began=clock.now() - HOUR)
 
     assert run_turns(cluster.pk, "next", lambda _: slurm) == 1
 
     assert slurm.drained == {"seren-001": "loose cable"}
-    assert not Deed.objects.filter(in_hand=True).exists()
+    assert not ClusterCommand.objects.filter(is_being_sent=True).exists()
 
 
-def test_submission_of_a_dead_worker_waits_for_a_late_arrival(cluster, slurm, in_hand):
+def test_submission_of_a_dead_worker_waits_for_a_late_arrival(cluster, slurm, is_being_sent):
     Lease.objects.update(session_began=clock.now() - HOUR)
 
     run_turns(cluster.pk, "next", lambda _: slurm)
@@ -127,13 +127,13 @@ def test_submission_of_a_dead_worker_waits_for_a_late_arrival(cluster, slurm, in
     assert due(ClusterCommandKind.SUBMIT) <= clock.now() + LATE_ARRIVAL_WINDOW
 
 
-def test_submission_that_arrived_late_is_found_by_its_key(cluster, slurm, in_hand):
-    attempt = Deed.objects.get(kind=ClusterCommandKind.SUBMIT).attempt
+def test_submission_that_arrived_late_is_found_by_its_key(cluster, slurm, is_being_sent):
+    attempt = ClusterCommand.objects.get(kind=ClusterCommandKind.SUBMIT).attempt
     Lease.objects.update(session_began=clock.now() - HOUR)
     run_turns(cluster.pk, "next", lambda _: slurm)
     slurm.adopt(type(attempt)(**{**vars_of(attempt), "backend_id": "77"}))
 
-    Deed.objects.update(due_at=clock.now())
+    ClusterCommand.objects.update(due_at=clock.now())
     run_turns(cluster.pk, "next", lambda _: slurm)
 
     assert slurm.sent == []
@@ -145,7 +145,7 @@ def vars_of(attempt):
     return {"job": attempt.job, "key": attempt.key, "confirmed_at": clock.now()}
 
 
-def test_commands_of_a_suspended_worker_stay_claimed(cluster, slurm, in_hand):
+def test_commands_of_a_suspended_worker_stay_claimed(cluster, slurm, is_being_sent):
     before = due(ClusterCommandKind.DRAIN)
     Lease.objects.update(expires_at=clock.now())
 

@@ -8,7 +8,7 @@ from jobs.actions import maintenance as maintenance_actions
 from jobs.actions import nodes as node_actions
 from jobs.actions.maintenance import MaintenanceError, MaintenanceRequest
 from jobs.core.lifecycle import NodeFlag, NodeState, State
-from jobs.models import Attempt, Deed, DrainMode, Event, Job, Maintenance, Node, clock
+from jobs.models import Attempt, ClusterCommand, DrainMode, Event, Job, Maintenance, Node, clock
 from scheduling.engine.cluster import MAINTENANCE
 from scheduling.engine.policies import LIVE_POLICIES
 from scheduling.ledger.buckets import Bucket
@@ -30,11 +30,11 @@ def declare(cluster, *, start=2 * HOUR, end=6 * HOUR, now=None, **fields):
 
 
 def drained():
-    return sorted(Node.objects.filter(drain_asked=True).values_list("name", flat=True))
+    return sorted(Node.objects.filter(drain_requested=True).values_list("name", flat=True))
 
 
 def told(what):
-    return list(Event.objects.filter(what=what).order_by("id"))
+    return list(Event.objects.filter(type=what).order_by("id"))
 
 
 def schedule(cluster, now=None):
@@ -49,7 +49,7 @@ def test_nodes_are_drained_at_the_start_and_resumed_at_the_end(cluster):
     assert apply_maintenances_once(cluster, begins) == 2
     assert drained() == ["seren-001", "seren-002"]
     assert Node.objects.get(name="seren-001").reason == "maintenance: cooling"
-    assert Deed.objects.open().filter(kind="drain").count() == 2  # the cluster is told, too
+    assert ClusterCommand.objects.open().filter(kind="drain").count() == 2  # the cluster is told, too
     assert apply_maintenances_once(cluster, begins + HOUR) == 0  # run again, it finds nothing to do
 
     assert apply_maintenances_once(cluster, ends) == 2
@@ -64,9 +64,9 @@ def test_maintenance_writes_events(cluster):
     apply_maintenances_once(cluster, window.start_at)
     apply_maintenances_once(cluster, window.end_at)
 
-    assert [(one.what, one.by) for one in Event.objects.exclude(what="job.submitted").order_by("id")] == [
-        ("maintenance.declared", "olga"),
-        ("maintenance.began", "maintenance"),
+    assert [(one.type, one.by) for one in Event.objects.exclude(type="job.submitted").order_by("id")] == [
+        ("maintenance.created", "olga"),
+        ("maintenance.started", "maintenance"),
         ("node.drained", "maintenance"),
         ("node.resumed", "maintenance"),
         ("maintenance.ended", "maintenance"),
@@ -150,7 +150,7 @@ def test_the_end_may_be_moved_both_ways_while_it_goes_on(cluster):
     maintenance_actions.change_maintenance_end(window, ended + HOUR / 2, author=make.author("olga"), now=ended)
     assert apply_maintenances_once(cluster, ended + HOUR / 2) == 4
 
-    assert [one.why for one in told("maintenance.end_moved")] == ["late", ""]
+    assert [one.why for one in told("maintenance.end_changed")] == ["late", ""]
     with pytest.raises(MaintenanceError, match="already over"):
         maintenance_actions.change_maintenance_end(
             window, ended + 9 * HOUR, author=make.author("olga"), now=ended + HOUR
@@ -186,7 +186,7 @@ def test_turn_after_a_kill_drains_the_remaining_nodes(cluster):
 
     maintenance_actions.reopen_node_after_maintenance(window, Node.objects.get(name="seren-001"), window.end_at)
     assert apply_maintenances_once(cluster, window.end_at) == 3
-    assert len(told("maintenance.began")) == len(told("maintenance.ended")) == 1
+    assert len(told("maintenance.started")) == len(told("maintenance.ended")) == 1
 
 
 def test_error_in_one_node_does_not_stop_the_others(cluster, monkeypatch):
@@ -209,8 +209,8 @@ def test_mode_of_a_maintenance_decides_about_running_jobs(cluster):
     apply_maintenances_once(cluster, window.start_at)
     evict_from_drained_nodes_once(cluster, window.start_at)
 
-    assert Attempt.objects.get(pk=attempt.pk).stop_as == State.PENDING
-    assert told("job.evict_asked")[0].why == "seren-001 is drained by maintenance: cooling"
+    assert Attempt.objects.get(pk=attempt.pk).stop_state == State.PENDING
+    assert told("job.evict_requested")[0].why == "seren-001 is drained by maintenance: cooling"
 
 
 def test_maintenance_of_an_undriven_cluster_lets_jobs_finish(cluster):
@@ -242,7 +242,7 @@ def test_observed_cluster_has_no_maintenance(cluster):
         ({"nodes": "seren-[001-009]"}, "nodes", "seren has no node seren-005, seren-006, seren-007 and 2 more"),
         ({"nodes": "seren-[1"}, "nodes", "unbalanced brackets"),
         ({"nodes": ","}, "nodes", "contains no node"),
-        ({"lead": timedelta(days=999)}, "lead", "366 days"),
+        ({"lead_time": timedelta(days=999)}, "lead_time", "366 days"),
     ],
 )
 def test_invalid_maintenance_is_refused_with_its_field(cluster, asked, field, why):
@@ -250,7 +250,7 @@ def test_invalid_maintenance_is_refused_with_its_field(cluster, asked, field, wh
         declare(cluster, **asked)
     assert error.value.field == field
     assert not Maintenance.objects.exists()
-    assert not told("maintenance.declared")
+    assert not told("maintenance.created")
 
 
 def test_second_maintenance_with_the_same_name_is_refused(cluster):

@@ -11,7 +11,7 @@ import pytest
 from jobs.actions import nodes as node_actions
 from jobs.actions.nodes import NodeError
 from jobs.core.lifecycle import State
-from jobs.models import Deed, Event, Job, Node, clock
+from jobs.models import ClusterCommand, Event, Job, Node, clock
 from scheduling.backends.base import OutcomeUnknown, RequestRejected
 from scheduling.checks import node as check
 from scheduling.loops.commands.send import NODE_TEST_RETRY_INTERVAL, send_commands_once
@@ -28,7 +28,7 @@ def node(cluster):
     """Drained by an operator, and its cluster was told."""
     row = Node.objects.select_related("cluster").get(name="seren-002")
     node_actions.drain(row, author=make.author("olga"), why="odd noise", now=clock.now())
-    Deed.objects.update(done_at=clock.now())
+    ClusterCommand.objects.update(done_at=clock.now())
     return Node.objects.select_related("cluster").get(pk=row.pk)
 
 
@@ -41,16 +41,16 @@ def deliver(cluster, slurm, later=NODE_TEST_RETRY_INTERVAL):
 
 
 def outcome():
-    return Event.objects.get(what="node.tested")
+    return Event.objects.get(type="node.tested")
 
 
 def test_node_test_runs_on_its_node_which_is_resumed_only_until_the_start(cluster, slurm, node):
     slurm.drained["seren-002"] = "odd noise"
-    deed = ask(node)
+    command = ask(node)
 
     deliver(cluster, slurm)
     sent = slurm.sent[0]
-    assert (sent.key, sent.nodes, sent.gpus_per_node) == (node_test_key(deed), ("seren-002",), 8)
+    assert (sent.key, sent.nodes, sent.gpus_per_node) == (node_test_key(command), ("seren-002",), 8)
     assert sent.environment["ACME_EXPECT_GPUS"] == "8" and sent.script == default_node_test_script()
 
     deliver(cluster, slurm, 3 * NODE_TEST_RETRY_INTERVAL)
@@ -63,7 +63,7 @@ def test_node_test_runs_on_its_node_which_is_resumed_only_until_the_start(cluste
     deliver(cluster, slurm, 9 * NODE_TEST_RETRY_INTERVAL)
     assert (outcome().detail["passed"], outcome().why) == (True, "It passed its test.")
     assert outcome().detail["log"] == f"/nonexistent/{sent.key}.log"
-    assert len(slurm.sent) == 1 and not Deed.objects.open().exists()
+    assert len(slurm.sent) == 1 and not ClusterCommand.objects.open().exists()
 
 
 @pytest.mark.parametrize(
@@ -86,12 +86,12 @@ def test_failed_node_test_has_a_reason(cluster, slurm, node, state, how, why):
 
 
 def test_lost_response_does_not_repeat_the_node_test(cluster, slurm, node):
-    deed = ask(node)
+    command = ask(node)
     slurm.after = failing(OutcomeUnknown("timed out"), "submit")
     deliver(cluster, slurm)
     slurm.after = lambda verb: None
 
-    slurm.end(node_test_key(deed), State.COMPLETED, clock.now(), exit_code=0)
+    slurm.end(node_test_key(command), State.COMPLETED, clock.now(), exit_code=0)
     deliver(cluster, slurm, timedelta(seconds=70))
 
     assert len(slurm.sent) == 1 and outcome().detail["passed"]

@@ -10,7 +10,7 @@ from jobs.actions import jobs as job_actions
 from jobs.actions import outcomes as outcome_actions
 from jobs.actions.stop import JobStateChanged
 from jobs.core.lifecycle import Flag, State
-from jobs.models import Allocation, Attempt, Cluster, Deed, Event, Job, clock
+from jobs.models import Allocation, Attempt, Cluster, ClusterCommand, Event, Job, clock
 from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown
 from scheduling.core.batch_script import STARTED_BEFORE
 from scheduling.core.outcomes import MISSING_GRACE, SOURCE_TIMEOUT
@@ -41,7 +41,7 @@ def forgotten(cluster, slurm, log_root):
 
 
 def forget(attempt, cluster, slurm):
-    Deed.objects.filter(attempt=attempt).update(done_at=clock.now() - timedelta(minutes=5))
+    ClusterCommand.objects.filter(attempt=attempt).update(done_at=clock.now() - timedelta(minutes=5))
     sync_cluster_once(cluster, slurm, clock.now())
     attempt.refresh_from_db()
     assert attempt.missing_since
@@ -228,7 +228,7 @@ def test_user_records_an_unknown_outcome(unknown, verb, state):
 
     assert (now_job().state, now_job().hold, now_job().flags) == (state, "", [])
     assert Attempt.objects.get().state == state
-    assert Event.objects.get(what="job.outcome_recorded").why == "looked at its output"
+    assert Event.objects.get(type="job.outcome_recorded").why == "looked at its output"
 
 
 def test_user_restarts_a_job_with_unknown_outcome(unknown):
@@ -315,7 +315,7 @@ def doubted(cluster, slurm, log_root):
     proof = make.running(make.job(gpus_per_node=1), gpus=(7,), log_path=str(log_root / "proof.log"))
     Path(proof.log_path).write_text("logs of this cluster are found here\n")
     slurm.adopt(proof)
-    Deed.objects.update(done_at=clock.now())
+    ClusterCommand.objects.update(done_at=clock.now())
     attempt = make.attempt(make.job(gpus_per_node=1), log_path=str(log_root / "b-1.log"))
     slurm.after = failing(OutcomeUnknown("the line broke"), "submit")
     send_commands_once(cluster, slurm, clock.now())

@@ -51,7 +51,7 @@ def run(cluster, slurm, broken=()):
 
 
 def closed():
-    return sorted(Node.objects.filter(drain_asked=True).values_list("name", flat=True))
+    return sorted(Node.objects.filter(drain_requested=True).values_list("name", flat=True))
 
 
 def test_nodes_that_pass_round_one_accept_jobs_again(cluster, slurm):
@@ -74,7 +74,7 @@ def test_faulty_node_is_found_in_round_two_and_stays_drained(cluster, slurm):
     test.refresh_from_db()
     assert (test.faulty, test.good) == (["seren-003"], ["seren-001", "seren-002", "seren-004"])
     assert closed() == ["seren-003"]
-    told = Event.objects.filter(what="node.tested").values_list("node__name", "detail__passed")
+    told = Event.objects.filter(type="node.tested").values_list("node__name", "detail__passed")
     assert dict(told)["seren-003"] is False and dict(told)["seren-004"] is True
 
 
@@ -217,7 +217,7 @@ def test_pair_test_is_not_repeated_after_a_kill_before_the_restart(hung, slurm):
     decide_and_recover_once(clock.now() + 2 * decision_actions.CLAIM_LEASE)
 
     assert NodeTest.objects.count() == 1
-    assert Event.objects.filter(what="node.test_asked").count() == 2
+    assert Event.objects.filter(type="node.test_requested").count() == 2
 
 
 # --- the program

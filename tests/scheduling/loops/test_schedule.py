@@ -134,7 +134,7 @@ def test_an_array_runs_no_more_tasks_at_once_than_asked(cluster):
 
 def test_closed_nodes_and_foreign_gpus_are_not_allocated(cluster):
     nodes = list(cluster.nodes.all())
-    nodes[0].drain_asked = True
+    nodes[0].drain_requested = True
     nodes[0].save()
     nodes[1].foreign_gpus = list(range(8))
     nodes[1].save()

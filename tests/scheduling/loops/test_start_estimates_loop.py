@@ -69,7 +69,7 @@ def test_relevant_changes_trigger_new_estimates(cluster, full, change):
     if change == "submit":
         wide()
     elif change == "drain":
-        make.node("seren-001", drain_asked=True)
+        make.node("seren-001", drain_requested=True)
     elif change == "priority":
         job_actions.set_priority(job, 5, author=make.author())
     else:

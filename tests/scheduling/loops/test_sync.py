@@ -9,7 +9,7 @@ from jobs.actions import jobs as job_actions
 from jobs.actions import nodes as node_actions
 from jobs.core import attempt_end
 from jobs.core.lifecycle import Flag, NodeFlag, NodeState, State
-from jobs.models import Attempt, Cluster, ClusterMode, Deed, Event, Job, Node, clock
+from jobs.models import Attempt, Cluster, ClusterCommand, ClusterMode, Event, Job, Node, clock
 from scheduling.backends.base import BackendNode, ClusterUnreachable
 from scheduling.core.batch_script import STARTED_BEFORE
 from scheduling.core.observations import MAX_START_DELAY
@@ -69,14 +69,14 @@ def test_attempt_not_started_on_its_nodes_is_requeued_for_others(cluster, slurm,
 
     assert slurm.cancelled
     assert (job().state, job().submitted_at, job().requeues) == (State.PENDING, submitted, 0)
-    assert "ReqNodeNotAvail" in Event.objects.get(what="job.take_back_asked").why
+    assert "ReqNodeNotAvail" in Event.objects.get(type="job.take_back_requested").why
 
 
 def test_attempt_on_an_observed_cluster_is_not_requeued(cluster, slurm, sent):
     Cluster.objects.update(mode=ClusterMode.OBSERVE)
 
     assert sync(cluster, slurm, later=MAX_START_DELAY + MISSING_GRACE) == 0
-    assert not Event.objects.filter(what="job.take_back_asked").exists()
+    assert not Event.objects.filter(type="job.take_back_requested").exists()
 
 
 @pytest.mark.parametrize("state", [State.COMPLETED, State.FAILED, State.TIMEOUT, State.OUT_OF_MEMORY])
@@ -293,7 +293,7 @@ def test_unreported_node_accepts_no_jobs(cluster, slurm):
 
     sync(cluster, slurm)
 
-    assert not Node.objects.get(name="seren-004").takes_work
+    assert not Node.objects.get(name="seren-004").is_schedulable
 
 
 def test_pending_drain_is_not_undone_by_an_old_report(cluster, slurm):
@@ -313,7 +313,7 @@ def test_a_drain_by_others_is_respected(cluster, slurm):
     sync(cluster, slurm)
 
     node = Node.objects.get(name="seren-001")
-    assert (node.takes_work, node.reason, node.reason_by) == (False, "bad fan", "cluster seren")
+    assert (node.is_schedulable, node.reason, node.reason_by) == (False, "bad fan", "cluster seren")
 
 
 def test_gpus_of_foreign_jobs_are_known(cluster, slurm):
@@ -340,4 +340,4 @@ def test_sync_without_changes_writes_no_node(cluster, slurm, django_assert_max_n
 def test_no_command_stays_open(cluster, slurm, sent):
     sync(cluster, slurm)
 
-    assert not Deed.objects.open().exists()
+    assert not ClusterCommand.objects.open().exists()

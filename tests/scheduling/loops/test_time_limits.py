@@ -6,7 +6,7 @@ import pytest
 
 from jobs.actions import jobs as job_actions
 from jobs.core.lifecycle import State
-from jobs.models import Attempt, Deed, Event, Job, clock
+from jobs.models import Attempt, ClusterCommand, Event, Job, clock
 from scheduling.engine.policies import LIVE_POLICIES
 from scheduling.loops.commands.send import send_commands_once
 from scheduling.loops.observe.sync import sync_cluster_once
@@ -22,12 +22,12 @@ def on_cluster(slurm, **asked):
     attempt = make.running(make.job(gpus_per_node=1, **asked), gpus=(len(slurm.known),))
     slurm.adopt(attempt)
     Attempt.objects.filter(pk=attempt.pk).update(seen_running_at=attempt.confirmed_at)
-    Deed.objects.filter(kind="submit").update(done_at=clock.now())
+    ClusterCommand.objects.filter(kind="submit").update(done_at=clock.now())
     return attempt
 
 
 def wanted(attempt):
-    return Attempt.objects.get(pk=attempt.pk).stop_as
+    return Attempt.objects.get(pk=attempt.pk).stop_state
 
 
 def test_attempt_over_its_limit_is_ended_if_the_cluster_does_not(cluster, slurm):
@@ -40,7 +40,7 @@ def test_attempt_over_its_limit_is_ended_if_the_cluster_does_not(cluster, slurm)
     sync_cluster_once(cluster, slurm, clock.now())
 
     assert Job.objects.get().state == State.TIMEOUT
-    assert Event.objects.get(what="job.limit_asked").why == "The job reached its time limit of 00:01:00."
+    assert Event.objects.get(type="job.limit_requested").why == "The job reached its time limit of 00:01:00."
 
 
 def test_cluster_gets_time_to_enforce_the_limit_itself(cluster, slurm):

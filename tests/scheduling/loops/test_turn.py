@@ -82,7 +82,7 @@ def test_request_during_a_turn_causes_another_turn(cluster, slurm):
 
     def connect(row):
         if next(wishes, False):
-            Cluster.objects.update(wanted_at=clock.now() + timedelta(milliseconds=1))
+            Cluster.objects.update(turn_requested_at=clock.now() + timedelta(milliseconds=1))
         return slurm
 
     assert run_turns(cluster.pk, "me", connect) == 2
@@ -127,7 +127,7 @@ def test_internal_error_is_shown_on_the_clusters_page(cluster, slurm):
 
     row = Cluster.objects.get()
     assert row.trouble == "The scheduling turn failed: RuntimeError: a bug"
-    assert row.trouble_since is not None
+    assert row.error_since is not None
 
 
 def test_repeated_failures_keep_the_time_of_the_first(cluster, slurm):
@@ -135,19 +135,19 @@ def test_repeated_failures_keep_the_time_of_the_first(cluster, slurm):
     for _ in range(2):
         with pytest.raises(RuntimeError):
             run_turns(cluster.pk, "me", lambda _: slurm)
-        Cluster.objects.update(trouble_since=clock.now() - timedelta(minutes=1), heard_at=clock.now())
+        Cluster.objects.update(error_since=clock.now() - timedelta(minutes=1), last_contact_at=clock.now())
 
     row = Cluster.objects.get()
     assert row.is_failing(clock.now()) and not row.is_silent(clock.now())
 
 
 def test_a_turn_that_succeeds_clears_the_trouble(cluster, slurm):
-    Cluster.objects.update(trouble="The scheduling turn failed", trouble_since=clock.now() - timedelta(minutes=1))
+    Cluster.objects.update(trouble="The scheduling turn failed", error_since=clock.now() - timedelta(minutes=1))
 
     run_turns(cluster.pk, "me", lambda _: slurm)
 
     row = Cluster.objects.get()
-    assert (row.trouble, row.trouble_since) == ("", None)
+    assert (row.trouble, row.error_since) == ("", None)
     assert not row.is_failing(clock.now())
 
 
@@ -197,7 +197,7 @@ def test_repeated_and_late_messages_give_the_same_result(cluster, slurm):
         run_turns(cluster.pk, worker, lambda _: slurm)
 
     assert (len(slurm.sent), Attempt.objects.count()) == (1, 1)
-    assert Event.objects.filter(what="job.moved").count() == 1
+    assert Event.objects.filter(type="job.state_changed").count() == 1
 
 
 def test_worker_suspended_past_its_lease_changes_nothing(cluster, slurm):
@@ -218,7 +218,7 @@ def test_worker_suspended_past_its_lease_changes_nothing(cluster, slurm):
 
 def test_turn_request_alone_submits_a_job(cluster, slurm):
     make.job(gpus_per_node=8)
-    Cluster.objects.update(wanted_at=clock.now())
+    Cluster.objects.update(turn_requested_at=clock.now())
 
     run_turns(cluster.pk, "woken", lambda _: slurm)
 
@@ -233,10 +233,10 @@ def test_a_second_turn_changes_nothing(cluster, slurm):
         slurm.start(key, clock.now())
     run_turns(cluster.pk, "me", lambda _: slurm)
 
-    before = list(Event.objects.values_list("pk", "what")), list(Job.objects.order_by("pk").values("state", "why"))
+    before = list(Event.objects.values_list("pk", "type")), list(Job.objects.order_by("pk").values("state", "why"))
     run_turns(cluster.pk, "me", lambda _: slurm)
 
-    after = list(Event.objects.values_list("pk", "what")), list(Job.objects.order_by("pk").values("state", "why"))
+    after = list(Event.objects.values_list("pk", "type")), list(Job.objects.order_by("pk").values("state", "why"))
     assert after == before
 
 
@@ -245,7 +245,7 @@ def test_sweep_requests_turns_for_overdue_commands(cluster, slurm):
     assert request_overdue_turns(clock.now()) == 0
 
     assert request_overdue_turns(clock.now() + COMMAND_OVERDUE_AFTER + timedelta(seconds=1)) == 1
-    assert Cluster.objects.get(pk=cluster.pk).wanted_at is not None
+    assert Cluster.objects.get(pk=cluster.pk).turn_requested_at is not None
 
 
 @pytest.mark.parametrize("mode", ["observe", "advise"])

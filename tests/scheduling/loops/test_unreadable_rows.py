@@ -8,7 +8,7 @@ from django.test import Client
 
 from acmeweb.metrics import metric_families
 from jobs.core.lifecycle import NodeFlag, NodeState, State
-from jobs.models import Attempt, Cluster, Deed, Job, Node, clock
+from jobs.models import Attempt, Cluster, ClusterCommand, Job, Node, clock
 from scheduling.backends.base import OutcomeUnknown, UnreadableRow
 from scheduling.core.outcomes import MISSING_GRACE
 from scheduling.loops.commands.send import send_commands_once
@@ -118,14 +118,14 @@ def test_a_submission_in_doubt_waits_while_an_unreadable_row_may_be_it_and_the_o
     send_commands_once(cluster, slurm, clock.now())
     slurm.after = lambda verb: None
     slurm.garble("1")
-    Deed.objects.update(due_at=clock.now())
+    ClusterCommand.objects.update(due_at=clock.now())
     make.attempt(make.job(gpus_per_node=1), on=["seren-002"])
 
     send_commands_once(cluster, slurm, clock.now())
 
     doubtful, other = Attempt.objects.order_by("pk")
     assert [sent.key for sent in slurm.sent] == [doubtful.key, other.key]
-    assert "unreadable row" in Deed.objects.get(attempt=doubtful).outcome
+    assert "unreadable row" in ClusterCommand.objects.get(attempt=doubtful).outcome
 
 
 def test_unreadable_rows_are_shown_and_logged_once_per_change(cluster, slurm, sent, caplog):
@@ -154,7 +154,7 @@ def test_many_unreadable_rows_make_one_short_text():
 
 
 def test_operators_see_unreadable_rows_on_pages_in_the_api_and_in_metrics(cluster):
-    Cluster.objects.update(heard_at=clock.now(), unreadable_count=2, unreadable_rows="job 7: <odd>; job 8: odd")
+    Cluster.objects.update(last_contact_at=clock.now(), unreadable_count=2, unreadable_rows="job 7: <odd>; job 8: odd")
     olga = make.user("olga")
     olga.user_permissions.add(*Permission.objects.filter(codename__in=["operate_cluster"]))
     client = Client()

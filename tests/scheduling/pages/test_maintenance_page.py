@@ -36,7 +36,7 @@ def operator(name="olga"):
 def asked(**fields):
     now = clock.now()
     times = {"start_at": f"{now + 2 * HOUR:%Y-%m-%dT%H:%M}", "end_at": f"{now + 6 * HOUR:%Y-%m-%dT%H:%M}"}
-    return {"name": "cooling", "reason": "new pumps", "mode": "finish", "lead": "1-00:00:00", **times, **fields}
+    return {"name": "cooling", "reason": "new pumps", "mode": "finish", "lead_time": "1-00:00:00", **times, **fields}
 
 
 def text(answer):
@@ -70,7 +70,7 @@ def test_maintenance_is_previewed_before_it_is_scheduled():
     window = Maintenance.objects.get()
     assert done.status_code == 302 and done.headers["Location"].endswith(f"{FORM}{window.pk}/")
     assert sorted(window.nodes.values_list("name", flat=True)) == ["seren-001", "seren-002"]
-    assert Event.objects.get(what="maintenance.declared").by == "olga"
+    assert Event.objects.get(type="maintenance.created").by == "olga"
 
 
 def test_nul_characters_are_removed_from_a_reason():
@@ -78,12 +78,12 @@ def test_nul_characters_are_removed_from_a_reason():
 
     assert operator().post(f"{FORM}{window.pk}/cancel/", {"why": "a\0b"}).status_code == 302
 
-    assert Event.objects.get(what="maintenance.cancelled").why == "a\ufffdb"
+    assert Event.objects.get(type="maintenance.cancelled").why == "a\ufffdb"
 
 
 def test_nodes_drained_for_maintenance_need_no_attention():
     apply_maintenances_once(declared(nodes="seren-001", start_at=clock.now()).cluster, clock.now())
-    assert Node.objects.get(name="seren-001").drain_asked
+    assert Node.objects.get(name="seren-001").drain_requested
 
     page = operator().get("/")
 
@@ -105,8 +105,8 @@ def test_changed_field_after_the_preview_shows_a_new_preview():
     [
         ({"nodes": "gpu7"}, "nodes", "Seren has no node gpu7."),
         ({"end_at": "2020-01-01T00:00"}, "end_at", "Is in the past."),
-        ({"lead": "soon"}, "lead", "soon"),
-        ({"lead": "UNLIMITED"}, "lead", "jobs of unknown length would never start"),
+        ({"lead_time": "soon"}, "lead_time", "soon"),
+        ({"lead_time": "UNLIMITED"}, "lead_time", "jobs of unknown length would never start"),
         ({"name": ""}, "name", "required"),
         ({"mode": "explode"}, "mode", "valid choice"),
     ],

@@ -226,8 +226,8 @@ def test_policy_change_is_previewed_and_applied_after_confirmation():
     assert "<del>fifo</del>" in shown and "<ins>sjf</ins>" in shown and mark in shown
     assert (before.placement, before.policy_settings) == ("consolidate", {})
     after = Cluster.objects.get()
-    assert (after.placement, after.policy_settings["order"], after.wanted_at is None) == ("pack", "sjf", False)
-    told = Event.objects.get(what="policy.changed")
+    assert (after.placement, after.policy_settings["order"], after.turn_requested_at is None) == ("pack", "sjf", False)
+    told = Event.objects.get(type="policy.changed")
     assert (told.by, told.why, told.cluster) == ("olga", "short ones first tonight", after)
     assert ["order within a class", "fifo", "sjf"] in told.detail["changes"]
     assert "short ones first tonight" in text(done) and "Takes effect in the next scheduling turn." in text(done)
@@ -242,7 +242,7 @@ def test_confirmation_on_an_outdated_page_changes_nothing():
 
     assert "in the meantime" in answer and "<del>spread</del>" in answer
     assert Cluster.objects.get().placement == "spread"
-    assert not Event.objects.filter(what="policy.changed").exists()
+    assert not Event.objects.filter(type="policy.changed").exists()
 
 
 def test_concurrent_policy_change_is_detected_by_the_database():

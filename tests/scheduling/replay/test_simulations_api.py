@@ -64,7 +64,7 @@ def test_list_omits_results(ada):
     row = ada.get("simulations/", {"state": "PENDING"}).json()["results"][0]
 
     assert "result" not in row
-    assert row["asked"] == {"jobs": 50}
+    assert row["request"] == {"jobs": 50}
 
 
 def test_same_idempotency_key_creates_one_simulation(ada):
@@ -138,10 +138,10 @@ def test_each_change_has_its_event(ada):
 
     events = Event.objects.filter(detail__simulation=str(made)).order_by("id")
 
-    assert [(one.what, one.to_state, one.by) for one in events] == [
-        ("simulation.asked", "PENDING", "ada"),
-        ("simulation.moved", "RUNNING", "simulator"),
-        ("simulation.moved", "COMPLETED", "simulator"),
+    assert [(one.type, one.to_state, one.by) for one in events] == [
+        ("simulation.created", "PENDING", "ada"),
+        ("simulation.state_changed", "RUNNING", "simulator"),
+        ("simulation.state_changed", "COMPLETED", "simulator"),
     ]
 
 
@@ -170,7 +170,7 @@ def test_own_history_is_replayed(ada):
     run_simulation_once(clock.now)
 
     result = ada.get(f"simulations/{response.json()['id']}/").json()
-    assert result["asked"]["cluster"] == "seren"
+    assert result["request"]["cluster"] == "seren"
     assert result["result"]["runs"][0]["jobs"] == 2
     assert result["result"]["runs"][0]["jct_s"]["mean"] == 450
 
@@ -199,7 +199,7 @@ def test_policy_is_replayed_with_its_settings_and_checkpoints(ada):
         response = ada.post("simulations/", alike | {"policy_settings": {"acme": {"order": order}}})
         run_simulation_once(clock.now)
         result = ada.get(f"simulations/{response.json()['id']}/").json()
-        assert result["asked"]["checkpoint_s"] == 600 and result["error"] == ""
+        assert result["request"]["checkpoint_s"] == 600 and result["error"] == ""
         return result["result"]["runs"][0]["jct_s"]["mean"]
 
     assert mean("fifo") == pytest.approx(1100, abs=60)
@@ -214,7 +214,7 @@ def test_history_contains_own_teams_or_all_for_operators(ada):
         response = caller.post("simulations/", {"trace": "history", "policies": ["fifo"]})
         run_simulation_once(clock.now)
         result = caller.get(f"simulations/{response.json()['id']}/").json()
-        assert "teams" not in result["asked"]
+        assert "teams" not in result["request"]
         return result["result"]["jobs"]
 
     assert replayed(ada) == 1
@@ -264,13 +264,13 @@ def test_dead_worker_is_replaced_and_its_results_are_ignored(ada):
     again = actions.claim_simulation(later)
 
     assert (again, again.tries) == (dead, 2)
-    for deed in (
+    for command in (
         lambda: actions.report_progress(dead, 50, later),
         lambda: actions.finish(dead, {"runs": []}, later),
         lambda: actions.fail(dead, "x", later),
     ):
         with pytest.raises(SimulationStateConflict):
-            deed()
+            command()
     actions.finish(again, {"runs": []}, later)
     assert state_of(again) == SimulationState.COMPLETED
 

@@ -53,7 +53,7 @@ def test_uploaded_file_is_stored_and_replayed(brought):
 
     made.refresh_from_db()
     assert (made.state, made.error, made.result["jobs"]) == (SimulationState.COMPLETED, "", 30)
-    assert [event.what for event in Event.objects.filter(what__startswith="trace.")] == ["trace.uploaded"]
+    assert [event.type for event in Event.objects.filter(type__startswith="trace.")] == ["trace.uploaded"]
 
 
 def test_stored_trace_equals_the_file(brought, tmp_path):
@@ -92,8 +92,8 @@ def test_unreadable_rows_are_counted_and_quoted_with_their_line(people):
     bring(ROWS + "31,ada,nlp,debug,yesterday,60,1,1,COMPLETED\n")
 
     row = UploadedTrace.objects.get()
-    assert (row.jobs, row.bad) == (30, 1)
-    assert row.quoted[0].startswith("line 32: ")
+    assert (row.jobs, row.skipped_rows) == (30, 1)
+    assert row.skipped_examples[0].startswith("line 32: ")
     assert "line 32: " in browser("ada").get("/what-if/").content.decode()
 
 

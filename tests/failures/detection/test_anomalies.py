@@ -8,14 +8,14 @@ from datetime import timedelta
 import pytest
 from django.test import Client
 
+from failures.actions import anomalies as anomaly_actions
 from failures.actions import decisions as decision_actions
-from failures.actions import signs as sign_actions
 from failures.actions.incidents import resolve
 from failures.detection import slow_steps
 from failures.detection.findings import DetectorFinding, Severity, SymptomType
 from failures.loops.node_health import node_health_once
 from failures.loops.slow_steps import ProgressRow, measured_steps, slow_steps_once
-from failures.models import Decision, DecisionState, Diagnosis, Incident, Sign
+from failures.models import Anomaly, Decision, DecisionState, Diagnosis, Incident
 from failures.queries import node_history
 from failures.queries.node_history import history_of_node
 from jobs.actions import jobs as job_actions
@@ -23,7 +23,19 @@ from jobs.actions import nodes as node_actions
 from jobs.actions import recovery as recovery_actions
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import State
-from jobs.models import Attempt, Cluster, Deed, Event, Job, Node, Progress, Pulse, Resolution, Sample, clock
+from jobs.models import (
+    Attempt,
+    Cluster,
+    ClusterCommand,
+    Event,
+    Job,
+    LatestProgress,
+    Node,
+    Progress,
+    Resolution,
+    Sample,
+    clock,
+)
 from scheduling.ledger.buckets import Bucket
 from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.queries import ledger_facts
@@ -51,8 +63,8 @@ def reports(attempt, until, *paces, tokens=True):
         Progress(attempt=attempt, at=at, step=step, tokens=4096 * step if tokens else None, step_time_s=seconds)
         for step, (at, seconds) in enumerate(zip(ends, took, strict=True), first + 1)
     )
-    values = {"at": until, "heard_at": until, "step": first + len(took), "loss": 2.0}
-    Pulse.objects.update_or_create(attempt=attempt, defaults=values)
+    values = {"at": until, "updated_at": until, "step": first + len(took), "loss": 2.0}
+    LatestProgress.objects.update_or_create(attempt=attempt, defaults=values)
 
 
 def samples(name, now, *, xid=0, hot=60.0, minutes=5, came=1.0):
@@ -79,30 +91,30 @@ def hot(name):
 # --- slow steps
 
 
-def test_slow_steps_create_a_sign_and_open_an_incident(tmp_path):
+def test_slow_steps_create_a_anomaly_and_open_an_incident(tmp_path):
     now = clock.now()
     attempt = training(tmp_path)
     reports(attempt, now, (100, 2.0), (20, 3.0))
 
     assert slow_steps_once(now) == 1
 
-    sign = Sign.objects.get()
-    assert (sign.attempt, sign.symptom, sign.node, sign.ended_at) == (attempt, "slow", None, None)
-    assert "50% longer than expected for their batches" in sign.why
-    assert abs(sign.since - (now - MINUTE)) < 10 * SECOND
-    assert (sign.incident.root_cause, sign.incident.subject) == ("SlowNode", attempt.job.public_id)
-    assert Event.objects.filter(what="sign.seen", attempt=attempt).count() == 1
+    anomaly = Anomaly.objects.get()
+    assert (anomaly.attempt, anomaly.symptom, anomaly.node, anomaly.ended_at) == (attempt, "slow", None, None)
+    assert "50% longer than expected for their batches" in anomaly.why
+    assert abs(anomaly.since - (now - MINUTE)) < 10 * SECOND
+    assert (anomaly.incident.root_cause, anomaly.incident.subject) == ("SlowNode", attempt.job.public_id)
+    assert Event.objects.filter(type="anomaly.detected", attempt=attempt).count() == 1
 
 
 @pytest.mark.parametrize("case", ["steady", "one pause", "opted out", "silent"])
-def test_steps_without_a_lasting_slowdown_create_no_sign(tmp_path, case):
+def test_steps_without_a_lasting_slowdown_create_no_anomaly(tmp_path, case):
     now = clock.now()
     attempt = training(tmp_path, **({"labels": {"acme-recovery": "off"}} if case == "opted out" else {}))
     slow = {"steady": (20, 2.0), "one pause": (1, 60.0)}.get(case, (20, 3.0))
     reports(attempt, now - 20 * MINUTE if case == "silent" else now, (100, 2.0), slow, *([(9, 2.0)] * (slow[0] == 1)))
 
     assert slow_steps_once(now) == 0
-    assert not Sign.objects.exists()
+    assert not Anomaly.objects.exists()
 
 
 def test_long_slowdown_does_not_become_the_baseline(tmp_path):
@@ -114,13 +126,13 @@ def test_long_slowdown_does_not_become_the_baseline(tmp_path):
     for later in (20 * MINUTE, 40 * MINUTE):
         reports(attempt, now + later, (400, 3.0))
         slow_steps_once(now + later)
-    sign = Sign.objects.get()
-    assert (sign.ended_at, sign.seen_at, sign.times) == (None, now + 40 * MINUTE, 1.5)
+    anomaly = Anomaly.objects.get()
+    assert (anomaly.ended_at, anomaly.seen_at, anomaly.times) == (None, now + 40 * MINUTE, 1.5)
 
     reports(attempt, now + 42 * MINUTE, (60, 2.0))
     assert slow_steps_once(now + 42 * MINUTE) == 1
-    sign.refresh_from_db()
-    assert sign.ended_at is not None and Incident.objects.get().state == "resolved"
+    anomaly.refresh_from_db()
+    assert anomaly.ended_at is not None and Incident.objects.get().state == "resolved"
 
 
 def test_slowdown_found_twice_is_reported_once(tmp_path):
@@ -135,7 +147,7 @@ def test_only_unhealthy_node_is_blamed_and_a_restart_without_it_is_proposed(tmp_
     now = clock.now()
     attempt = training(tmp_path)
     warm = Node.objects.get(name="seren-002")
-    Sign.objects.create(cluster=warm.cluster, node=warm, symptom="node", severity="warn", since=now, why="Hot.")
+    Anomaly.objects.create(cluster=warm.cluster, node=warm, symptom="node", severity="warn", since=now, why="Hot.")
     reports(attempt, now, (100, 2.0), (20, 3.0))
 
     slow_steps_once(now)
@@ -153,7 +165,7 @@ def slowed(root, now, mode="act"):
     attempt = training(root)
     warm = Node.objects.get(name="seren-002")
     recovery_actions.set_recovery_mode(mode, author=rows.LOOP)
-    Sign.objects.create(cluster=warm.cluster, node=warm, symptom="node", severity="warn", since=now, why="Hot.")
+    Anomaly.objects.create(cluster=warm.cluster, node=warm, symptom="node", severity="warn", since=now, why="Hot.")
     reports(attempt, now, (100, 2.0), (20, 3.0))
     slow_steps_once(now)
     decide_and_recover_once(now)
@@ -164,7 +176,7 @@ def test_recovery_restarts_a_slow_job_without_the_blamed_node(tmp_path):
     now = clock.now()
     attempt = slowed(tmp_path, now)
     attempt.refresh_from_db()
-    assert attempt.stop_as == State.FAILED and Deed.objects.filter(kind="cancel", attempt=attempt).exists()
+    assert attempt.stop_state == State.FAILED and ClusterCommand.objects.filter(kind="cancel", attempt=attempt).exists()
 
     job_actions.finish(attempt, AttemptEnd(state=State.CANCELLED, at=now, signal=15), author=rows.LOOP)
     decide_and_recover_once(now + 2 * decision_actions.CLAIM_LEASE)
@@ -172,8 +184,8 @@ def test_recovery_restarts_a_slow_job_without_the_blamed_node(tmp_path):
     job = attempt.job
     job.refresh_from_db()
     assert (job.state, job.resume["step"]) == (State.PENDING, 30)
-    assert Node.objects.get(name="seren-002").drain_asked
-    assert Decision.objects.get().course == DecisionState.DONE
+    assert Node.objects.get(name="seren-002").drain_requested
+    assert Decision.objects.get().state == DecisionState.DONE
     assert not Diagnosis.objects.exists()
 
 
@@ -186,7 +198,7 @@ def test_slow_attempt_that_completes_is_not_restarted(tmp_path):
     decide_and_recover_once(now)
 
     assert Decision.objects.get().outcome == "The attempt ended by itself before."
-    assert not Node.objects.get(name="seren-002").drain_asked
+    assert not Node.objects.get(name="seren-002").drain_requested
 
 
 def test_failure_of_a_slow_attempt_gets_its_own_diagnosis_and_decision(tmp_path):
@@ -199,8 +211,8 @@ def test_failure_of_a_slow_attempt_gets_its_own_diagnosis_and_decision(tmp_path)
     decide_and_recover_once(clock.now())
 
     of_slow, of_end = Decision.objects.order_by("pk")
-    assert (of_slow.course, of_end.diagnosis.root_cause) == (DecisionState.EXPIRED, "S3StorageError")
-    assert Sign.objects.slow().get().ended_at == Diagnosis.objects.get().attempt.ended_at
+    assert (of_slow.state, of_end.diagnosis.root_cause) == (DecisionState.EXPIRED, "S3StorageError")
+    assert Anomaly.objects.slow().get().ended_at == Diagnosis.objects.get().attempt.ended_at
 
 
 def test_ledger_counts_slow_time_as_slow_and_not_as_productive(tmp_path):
@@ -217,8 +229,8 @@ def test_ledger_counts_slow_time_as_slow_and_not_as_productive(tmp_path):
     found = ledger_facts.cluster_ledger(attempt.job.cluster, now - 10 * MINUTE, now)
     slow = sum(piece.gpu_us for piece in found.pieces if piece.bucket == Bucket.SLOW)
 
-    sign = Sign.objects.get()
-    spell = (sign.seen_at - sign.since).total_seconds()
+    anomaly = Anomaly.objects.get()
+    spell = (anomaly.seen_at - anomaly.since).total_seconds()
     assert slow / 1e6 == pytest.approx(24 * spell / 2, rel=0.01)
     assert {piece.cause for piece in found.pieces if piece.bucket == Bucket.SLOW} == {"SlowNode"}
 
@@ -263,7 +275,7 @@ def test_missing_step_times_are_derived_from_consecutive_reports():
 # --- nodes
 
 
-def test_xid_of_a_broken_gpu_creates_a_sign_and_proposes_a_node_test(tmp_path):
+def test_xid_of_a_broken_gpu_creates_a_anomaly_and_proposes_a_node_test(tmp_path):
     now = clock.now()
     watched(tmp_path)
     samples("seren-001", now, xid=79)
@@ -272,16 +284,16 @@ def test_xid_of_a_broken_gpu_creates_a_sign_and_proposes_a_node_test(tmp_path):
     assert node_health_once(now) == 1
     decide_and_recover_once(now)
 
-    sign = Sign.objects.get()
-    assert (sign.node.name, sign.severity) == ("seren-001", "bad") and sign.why.startswith("Xid 79: ")
+    anomaly = Anomaly.objects.get()
+    assert (anomaly.node.name, anomaly.severity) == ("seren-001", "bad") and anomaly.why.startswith("Xid 79: ")
     decision = Decision.objects.get()
     assert (decision.action, decision.mode, decision.drain) == ("test nodes", "propose", ["seren-001"])
-    assert decision.attempt is None and not Node.objects.filter(drain_asked=True).exists()
-    assert Event.objects.filter(what="decision.made", node=sign.node).exists()
+    assert decision.attempt is None and not Node.objects.filter(drain_requested=True).exists()
+    assert Event.objects.filter(type="decision.created", node=anomaly.node).exists()
 
 
 @pytest.mark.parametrize("case", ["well", "old", "of the program", "a hot moment", "exporter silent"])
-def test_node_without_new_faults_gets_no_sign(tmp_path, case):
+def test_node_without_new_faults_gets_no_anomaly(tmp_path, case):
     now = clock.now()
     watched(tmp_path)
     how = {"old": {"xid": 79, "came": 99.0}, "of the program": {"xid": 13}}.get(case, {})
@@ -290,7 +302,7 @@ def test_node_without_new_faults_gets_no_sign(tmp_path, case):
         Sample.objects.filter(at=now).update(gpu_temperature_c=[99.0, 99.0])
 
     assert node_health_once(now) == 0
-    assert not Sign.objects.exists()
+    assert not Anomaly.objects.exists()
 
 
 def test_missing_telemetry_is_a_warning_without_a_decision(tmp_path):
@@ -302,9 +314,9 @@ def test_missing_telemetry_is_a_warning_without_a_decision(tmp_path):
     assert node_health_once(now) == 1
     assert decide_and_recover_once(now) == 0
 
-    sign = Sign.objects.get()
-    assert (sign.node.name, sign.severity, sign.incident) == ("seren-001", "warn", None)
-    assert sign.why.startswith("No telemetry for ")
+    anomaly = Anomaly.objects.get()
+    assert (anomaly.node.name, anomaly.severity, anomaly.incident) == ("seren-001", "warn", None)
+    assert anomaly.why.startswith("No telemetry for ")
 
 
 def test_proposal_expires_when_the_node_is_healthy_again(tmp_path):
@@ -317,9 +329,9 @@ def test_proposal_expires_when_the_node_is_healthy_again(tmp_path):
 
     assert node_health_once(now) == 1
 
-    assert Decision.objects.get().course == DecisionState.EXPIRED
-    assert (Incident.objects.get().state, Sign.objects.get().ended_at) == ("resolved", now)
-    assert Event.objects.filter(what__in=("sign.passed", "decision.expired", "incident.resolved")).count() == 3
+    assert Decision.objects.get().state == DecisionState.EXPIRED
+    assert (Incident.objects.get().state, Anomaly.objects.get().ended_at) == ("resolved", now)
+    assert Event.objects.filter(type__in=("anomaly.ended", "decision.expired", "incident.resolved")).count() == 3
 
 
 def test_busy_node_is_drained_now_and_tested_when_it_is_empty(tmp_path):
@@ -327,12 +339,12 @@ def test_busy_node_is_drained_now_and_tested_when_it_is_empty(tmp_path):
     now = clock.now()
     home = watched(tmp_path)
     attempt = make.running(tmp_path, on=("seren-001",))
-    sign_actions.record_finding(hot("seren-001"), home, now, node=Node.objects.get(name="seren-001"))
+    anomaly_actions.record_finding(hot("seren-001"), home, now, node=Node.objects.get(name="seren-001"))
 
     decide_and_recover_once(now)
     decision = Decision.objects.get()
     assert decision.outcome == "Waiting for 1 job to end before the node test."
-    assert Node.objects.get(name="seren-001").drain_asked and attempt.stop_as == ""
+    assert Node.objects.get(name="seren-001").drain_requested and attempt.stop_state == ""
 
     job_actions.finish(attempt, AttemptEnd(state=State.COMPLETED, at=now, exit_code=0), author=rows.LOOP)
     decide_and_recover_once(now + 2 * MINUTE)
@@ -343,7 +355,7 @@ def test_drained_node_gets_no_decision(tmp_path):
     now = clock.now()
     home, node = watched(tmp_path), Node.objects.get(name="seren-001")
     node_actions.drain(node, author=rows.author(), why="Its fan is changed.", now=now)
-    sign_actions.record_finding(hot("seren-001"), home, now, node=node)
+    anomaly_actions.record_finding(hot("seren-001"), home, now, node=node)
 
     assert decide_and_recover_once(now) == 0
 
@@ -352,20 +364,20 @@ def test_undo_resumes_the_node_and_recovery_does_not_drain_it_again(tmp_path):
     recovery_actions.set_recovery_mode("act", author=rows.LOOP)
     now = clock.now()
     home, node = watched(tmp_path), Node.objects.get(name="seren-001")
-    sign_actions.record_finding(hot("seren-001"), home, now, node=node)
+    anomaly_actions.record_finding(hot("seren-001"), home, now, node=node)
     decide_and_recover_once(now)
 
     decision_actions.undo(Decision.objects.get(), author=rows.author(), now=now, why="It is the sensor.")
 
     node.refresh_from_db()
-    assert not node.drain_asked
+    assert not node.drain_requested
     assert decide_and_recover_once(now + 2 * MINUTE) == 0
 
 
-def test_failure_on_the_node_joins_the_incident_of_its_sign(tmp_path):
+def test_failure_on_the_node_joins_the_incident_of_its_anomaly(tmp_path):
     now = clock.now()
     home = watched(tmp_path)
-    sign_actions.record_finding(hot("seren-001"), home, now, node=Node.objects.get(name="seren-001"))
+    anomaly_actions.record_finding(hot("seren-001"), home, now, node=Node.objects.get(name="seren-001"))
 
     found = make.diagnosed(tmp_path, make.XID, on=("seren-001",))
 
@@ -382,7 +394,7 @@ def test_node_with_repeated_failures_is_reported_as_a_lemon(tmp_path):
 
     assert {one.what for one in history_of_node(Node.objects.get(name="seren-001"), now)} == {"job_failed_here_alone"}
     assert node_health_once(clock.now()) == 1
-    assert "lemon score 5.0" in Sign.objects.get().why
+    assert "lemon score 5.0" in Anomaly.objects.get().why
 
 
 def test_error_on_one_node_does_not_affect_the_others(tmp_path, monkeypatch):
@@ -390,17 +402,17 @@ def test_error_on_one_node_does_not_affect_the_others(tmp_path, monkeypatch):
     watched(tmp_path)
     samples("seren-001", now, xid=79)
     samples("seren-002", now, xid=79)
-    real = sign_actions.record_finding
+    real = anomaly_actions.record_finding
 
     def broken(finding, cluster, now, *, node):
         if node.name == "seren-001":
             raise job_actions.JobError("no")
         return real(finding, cluster, now, node=node)
 
-    monkeypatch.setattr(sign_actions, "record_finding", broken)
+    monkeypatch.setattr(anomaly_actions, "record_finding", broken)
 
     assert node_health_once(now) == 1
-    assert Sign.objects.get().node.name == "seren-002"
+    assert Anomaly.objects.get().node.name == "seren-002"
 
 
 def test_signs_do_not_end_while_telemetry_is_missing(tmp_path):
@@ -412,12 +424,12 @@ def test_signs_do_not_end_while_telemetry_is_missing(tmp_path):
 
     assert node_health_once(now + 60 * MINUTE) == 0
 
-    assert Sign.objects.get().ended_at is None
-    assert (Incident.objects.get().state, Decision.objects.get().course) == ("open", DecisionState.PROPOSED)
+    assert Anomaly.objects.get().ended_at is None
+    assert (Incident.objects.get().state, Decision.objects.get().state) == ("open", DecisionState.PROPOSED)
 
 
 def lost(tmp_path):
-    """A sign of an Xid that occurred long ago and that the driver still reports."""
+    """An anomaly of an Xid that occurred long ago and that the driver still reports."""
     now = clock.now()
     watched(tmp_path)
     samples("seren-001", now - 15 * MINUTE, xid=79)
@@ -430,11 +442,11 @@ def test_sign_of_a_lost_gpu_lasts_while_the_driver_reports_its_code(tmp_path):
     now = lost(tmp_path)
 
     assert node_health_once(now) == 0
-    assert Sign.objects.get().ended_at is None
+    assert Anomaly.objects.get().ended_at is None
 
     Sample.objects.update(xid=[0, 0])
     assert node_health_once(now) == 1
-    assert Sign.objects.get().ended_at == now
+    assert Anomaly.objects.get().ended_at == now
 
 
 def test_sign_of_a_lost_gpu_lasts_while_its_node_sends_no_telemetry(tmp_path):
@@ -443,12 +455,12 @@ def test_sign_of_a_lost_gpu_lasts_while_its_node_sends_no_telemetry(tmp_path):
 
     node_health_once(now + 15 * MINUTE)
 
-    sign = Sign.objects.get()
-    assert sign.severity == "bad" and "Xid 79: " in sign.why and "No telemetry for " in sign.why
+    anomaly = Anomaly.objects.get()
+    assert anomaly.severity == "bad" and "Xid 79: " in anomaly.why and "No telemetry for " in anomaly.why
 
 
 @pytest.mark.parametrize("case", ["resumed", "tested", "incident resolved"])
-def test_clearing_the_node_ends_its_sign_for_good(tmp_path, case):
+def test_clearing_the_node_ends_its_anomaly_for_good(tmp_path, case):
     now = lost(tmp_path)
     node = Node.objects.get(name="seren-001")
     node_actions.drain(node, author=rows.author(), why="Its GPU is changed.", now=now)
@@ -462,7 +474,7 @@ def test_clearing_the_node_ends_its_sign_for_good(tmp_path, case):
         resolve(Incident.objects.get(), author=rows.author(), now=now, why="It is changed.")
 
     assert node_health_once(now) == 1
-    assert Sign.objects.get().ended_at == now
+    assert Anomaly.objects.get().ended_at == now
     assert node_health_once(now) == 0
 
 
@@ -481,21 +493,21 @@ def test_sign_ends_when_its_node_is_no_longer_monitored(tmp_path, case, why):
 
     assert node_health_once(now) == 1
 
-    assert Sign.objects.get().ended_at == now
-    assert why in Event.objects.get(what="sign.passed").why
+    assert Anomaly.objects.get().ended_at == now
+    assert why in Event.objects.get(type="anomaly.ended").why
 
 
 def test_changed_numbers_alone_send_no_update(tmp_path, monkeypatch):
     now = clock.now()
     home, node, updates = watched(tmp_path), Node.objects.get(name="seren-001"), []
-    sign_actions.record_finding(hot("seren-001"), home, now, node=node)
-    monkeypatch.setattr(sign_actions.live, "publish_on_commit", lambda *topics: updates.append(topics))
+    anomaly_actions.record_finding(hot("seren-001"), home, now, node=node)
+    monkeypatch.setattr(anomaly_actions.live, "publish_on_commit", lambda *topics: updates.append(topics))
 
     hotter = replace(hot("seren-001"), why="A GPU is at 101 °C.")
-    assert sign_actions.record_finding(hotter, home, now + MINUTE, node=node) is None
-    assert (updates, Sign.objects.get().seen_at) == ([], now + MINUTE)
+    assert anomaly_actions.record_finding(hotter, home, now + MINUTE, node=node) is None
+    assert (updates, Anomaly.objects.get().seen_at) == ([], now + MINUTE)
 
-    assert sign_actions.record_finding(replace(hotter, severity=Severity.WARN), home, now + MINUTE, node=node)
+    assert anomaly_actions.record_finding(replace(hotter, severity=Severity.WARN), home, now + MINUTE, node=node)
     assert updates
 
 
@@ -505,7 +517,7 @@ def test_node_history_holds_the_newest_entries_of_that_node(tmp_path, monkeypatc
     mine, other = (Node.objects.get(name=name) for name in ("seren-001", "seren-002"))
     for node, days in ((mine, 3), (mine, 1), (mine, 2), (other, 0)):
         at = now - timedelta(days=days)
-        Sign.objects.create(
+        Anomaly.objects.create(
             cluster=home, node=node, symptom="node", severity="bad", since=at, ended_at=at, why="Xid 79: x"
         )
 
@@ -522,10 +534,10 @@ def signed_in(name="olga"):
     return browser
 
 
-def test_pages_show_sign_and_decision_without_a_failed_job(tmp_path):
+def test_pages_show_anomaly_and_decision_without_a_failed_job(tmp_path):
     now = clock.now()
     home, node = watched(tmp_path), Node.objects.get(name="seren-001")
-    sign_actions.record_finding(hot("seren-001"), home, now, node=node)
+    anomaly_actions.record_finding(hot("seren-001"), home, now, node=node)
     decide_and_recover_once(now)
     browser, incident = signed_in(), Incident.objects.get()
 
@@ -578,11 +590,11 @@ def test_slow_rank_is_found_even_if_the_steps_cannot_be_judged(tmp_path):
 
     slow_steps_once(now)
 
-    sign = Sign.objects.get()
-    assert (sign.symptom, sign.node.name) == ("slow", "seren-002") and "computes 50% longer" in sign.why
+    anomaly = Anomaly.objects.get()
+    assert (anomaly.symptom, anomaly.node.name) == ("slow", "seren-002") and "computes 50% longer" in anomaly.why
 
 
-def test_equal_ranks_create_no_sign_if_the_steps_cannot_be_judged(tmp_path):
+def test_equal_ranks_create_no_anomaly_if_the_steps_cannot_be_judged(tmp_path):
     now = clock.now()
     attempt = training(tmp_path)
     varied(attempt, now)
@@ -590,7 +602,7 @@ def test_equal_ranks_create_no_sign_if_the_steps_cannot_be_judged(tmp_path):
 
     slow_steps_once(now)
 
-    assert not Sign.objects.exists()
+    assert not Anomaly.objects.exists()
 
 
 def test_sign_ends_when_the_slow_rank_has_recovered(tmp_path):
@@ -603,7 +615,7 @@ def test_sign_ends_when_the_slow_rank_has_recovered(tmp_path):
 
     slow_steps_once(now + MINUTE)
 
-    assert Sign.objects.get().ended_at is not None
+    assert Anomaly.objects.get().ended_at is not None
 
 
 @pytest.mark.parametrize(
@@ -618,8 +630,8 @@ def test_compute_times_of_the_ranks_identify_the_node(tmp_path, slow, text):
 
     slow_steps_once(now)
 
-    sign = Sign.objects.get()
-    assert sign.node.name == "seren-002" and text in sign.why
+    anomaly = Anomaly.objects.get()
+    assert anomaly.node.name == "seren-002" and text in anomaly.why
 
 
 @pytest.mark.parametrize("case", ["nobody", "another stage by design", "too few", "from before"])
@@ -634,7 +646,7 @@ def test_ambiguous_compute_times_blame_no_node(tmp_path, case):
 
     slow_steps_once(now)
 
-    assert Sign.objects.get().node is None
+    assert Anomaly.objects.get().node is None
 
 
 # --- other counters of a node
@@ -650,10 +662,10 @@ def counts(name, now, *looks, every=15):
         )
 
 
-def open_sign(now):
+def open_anomaly(now):
     node_health_once(now)
-    sign = Sign.objects.filter(ended_at=None).first()
-    return (sign.severity, sign.why) if sign else None
+    anomaly = Anomaly.objects.filter(ended_at=None).first()
+    return (anomaly.severity, anomaly.why) if anomaly else None
 
 
 DBE, UNMEASURED, NIC = {"ecc_dbe": [1.0]}, {"unmeasured": True}, {"nics_down": ["mlx5_0:1"]}
@@ -674,12 +686,12 @@ DBE, UNMEASURED, NIC = {"ecc_dbe": [1.0]}, {"unmeasured": True}, {"nics_down": [
         ([{}] * 6 + [{"slowed": [64.0]}] * 4, ("warn", "GPUs are throttled by heat or power 40% of the time.")),
     ],
 )
-def test_node_counters_create_signs_with_their_severity(tmp_path, looks, expected):
+def test_node_counters_create_anomalies_with_their_severity(tmp_path, looks, expected):
     now = clock.now()
     watched(tmp_path)
     counts("seren-001", now, *looks)
 
-    assert open_sign(now) == expected
+    assert open_anomaly(now) == expected
 
 
 @pytest.mark.parametrize(
@@ -695,25 +707,25 @@ def test_node_counters_create_signs_with_their_severity(tmp_path, looks, expecte
         [{"slowed": [64.0]}, UNMEASURED, UNMEASURED],
     ],
 )
-def test_old_brief_or_unmeasured_counters_create_no_sign(tmp_path, looks):
+def test_old_brief_or_unmeasured_counters_create_no_anomaly(tmp_path, looks):
     now = clock.now()
     watched(tmp_path)
     counts("seren-001", now, *looks)
 
-    assert open_sign(now) is None
+    assert open_anomaly(now) is None
 
 
-def test_memory_error_sign_lasts_until_the_node_passes_a_test(tmp_path):
+def test_memory_error_anomaly_lasts_until_the_node_passes_a_test(tmp_path):
     now = clock.now()
     watched(tmp_path)
     counts("seren-001", now, {}, {}, DBE)
-    assert open_sign(now)[0] == "bad"
+    assert open_anomaly(now)[0] == "bad"
 
     later = now + 30 * MINUTE
     counts("seren-001", later, DBE, DBE, DBE)
-    assert open_sign(later) == ("bad", "Uncorrectable memory errors: 1.")
+    assert open_anomaly(later) == ("bad", "Uncorrectable memory errors: 1.")
 
     node = Node.objects.get(name="seren-001")
     node_actions.drain(node, author=rows.author(), why="Its memory is tested.", now=now)
     node_actions.record_node_test(node, node_actions.start_node_test(node, author=rows.LOOP), PASSED, author=rows.LOOP)
-    assert open_sign(later) is None
+    assert open_anomaly(later) is None

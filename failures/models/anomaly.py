@@ -1,7 +1,7 @@
-"""Signs: findings of detectors about a running attempt or a node, for as long as they last.
+"""Anomalies: findings of detectors about a running attempt or a node, for as long as they last.
 
-A sign is not a failure: a slow attempt keeps running, and a later failure gets its own diagnosis. Signs are evidence of
-incidents and inputs of recovery decisions, and the ledger computes the slow time from them.
+An anomaly is not a failure: a slow attempt keeps running, and a later failure gets its own diagnosis. Anomalies are
+evidence of incidents and inputs of recovery decisions, and the ledger computes the slow time from them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SEVERITY_BADGES: dict[str, tuple[str, str]] = {
 SYMPTOM_LABELS = {SymptomType.SLOW: "slow steps", SymptomType.NODE: "node health"}
 
 
-class SignQuerySet(models.QuerySet["Sign"]):
+class AnomalyQuerySet(models.QuerySet["Anomaly"]):
     def not_ended(self) -> Self:
         return self.filter(ended_at__isnull=True)
 
@@ -36,21 +36,21 @@ class SignQuerySet(models.QuerySet["Sign"]):
         return self.filter(symptom=SymptomType.SLOW)
 
 
-class Sign(models.Model):
-    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="signs")
+class Anomaly(models.Model):
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="anomalies")
     symptom = models.CharField(max_length=10, choices=[(one.value, one.value) for one in SymptomType])
     severity = models.CharField(max_length=4, choices=[(one.value, one.value) for one in Severity])
-    attempt = models.ForeignKey(Attempt, null=True, on_delete=models.CASCADE, related_name="signs")
-    node = models.ForeignKey(Node, null=True, on_delete=models.CASCADE, related_name="signs")
+    attempt = models.ForeignKey(Attempt, null=True, on_delete=models.CASCADE, related_name="anomalies")
+    node = models.ForeignKey(Node, null=True, on_delete=models.CASCADE, related_name="anomalies")
     since = models.DateTimeField()
     seen_at = models.DateTimeField(db_default=Now(), help_text="Time of the last detection.")
     ended_at = models.DateTimeField(null=True)
     why = models.TextField()
     observed = models.FloatField(default=0, help_text="For slow steps: measured seconds per step.")
     expected = models.FloatField(default=0)
-    incident = models.ForeignKey(Incident, null=True, on_delete=models.PROTECT, related_name="signs")
+    incident = models.ForeignKey(Incident, null=True, on_delete=models.PROTECT, related_name="anomalies")
 
-    objects = SignQuerySet.as_manager()
+    objects = AnomalyQuerySet.as_manager()
 
     class Meta:
         ordering = ["-id"]
@@ -58,18 +58,18 @@ class Sign(models.Model):
             models.UniqueConstraint(
                 fields=["attempt", "symptom"],
                 condition=Q(ended_at__isnull=True, attempt__isnull=False),
-                name="one_lasting_sign_per_attempt",
+                name="one_ongoing_anomaly_per_attempt",
             ),
             models.UniqueConstraint(
                 fields=["node", "symptom"],
                 condition=Q(ended_at__isnull=True, attempt__isnull=True),
-                name="one_lasting_sign_per_node",
+                name="one_ongoing_anomaly_per_node",
             ),
             models.CheckConstraint(
-                condition=Q(attempt__isnull=False) | Q(node__isnull=False), name="sign_is_of_somebody"
+                condition=Q(attempt__isnull=False) | Q(node__isnull=False), name="anomaly_has_a_subject"
             ),
         ]
-        indexes = [models.Index(fields=["cluster"], name="sign_lasting", condition=Q(ended_at__isnull=True))]
+        indexes = [models.Index(fields=["cluster"], name="anomaly_ongoing", condition=Q(ended_at__isnull=True))]
 
     def __str__(self) -> str:
         return f"{SYMPTOM_LABELS.get(self.kind, self.symptom)} of {self.attempt or self.node}"

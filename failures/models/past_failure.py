@@ -35,7 +35,7 @@ def format_vector(vector: Vector) -> str:
     return "[" + ",".join(f"{number:.6g}" for number in vector.tolist()) + "]"
 
 
-class CaseQuerySet(models.QuerySet["Case"]):
+class PastFailureQuerySet(models.QuerySet["PastFailure"]):
     def confirmed(self) -> Self:
         settled = self.exclude(diagnosis__review=DiagnosisReview.NONE)
         return settled.exclude(diagnosis__root_cause__in=(NONE, UNKNOWN))
@@ -46,29 +46,29 @@ class CaseQuerySet(models.QuerySet["Case"]):
         return self.filter(version=EMBEDDING_VERSION).annotate(distance=distance).order_by("distance", "id")
 
 
-class Case(models.Model):
-    diagnosis = models.OneToOneField(Diagnosis, on_delete=models.PROTECT, related_name="case")
+class PastFailure(models.Model):
+    diagnosis = models.OneToOneField(Diagnosis, on_delete=models.PROTECT, related_name="past_failure")
     vector = VectorField()
     version = models.CharField(max_length=40)
     made_at = models.DateTimeField(db_default=Now())
-    learned_at = models.DateTimeField(null=True, help_text="When the case was last used for learning rules.")
+    learned_at = models.DateTimeField(null=True, help_text="When the failure was last used for learning rules.")
 
-    objects = CaseQuerySet.as_manager()
+    objects = PastFailureQuerySet.as_manager()
 
     class Meta:
         ordering = ["-id"]
 
     def __str__(self) -> str:
-        return f"case of {self.diagnosis.attempt}"
+        return f"past failure of {self.diagnosis.attempt}"
 
     @property
-    def likeness(self) -> float:
+    def similarity(self) -> float:
         """The similarity from 0 to 1, for rows of `nearest`."""
         return 1.0 - float(getattr(self, "distance", 1.0))
 
     @property
     def percent(self) -> int:
-        return round(100 * self.likeness)
+        return round(100 * self.similarity)
 
     @property
     def cured_by(self) -> str:

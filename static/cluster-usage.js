@@ -1,16 +1,16 @@
-// Plots of a cluster's recent load: share of GPUs allocated and busy, and numbers of running and pending jobs. The data
+// Plots of a cluster's recent load: share of GPUs allocated and utilization, and numbers of running and pending jobs. The data
 // is the API's (one mean per step, null without measurements); the text next to the plots summarizes it.
 "use strict";
 (() => {
-  const box = document.getElementById("course-plots");
+  const box = document.getElementById("usage-plots");
   if (!box) return;
   const HEIGHT = 140;
   const EVERY_MS = 60000;
   const FEW = 12;  // with so few values each is drawn as a point, because a single one is not a line
-  const words = document.getElementById("course-words");
+  const words = document.getElementById("usage-words");
   let cluster = box.dataset.cluster;
   let hours = "24";
-  let course = null;
+  let usage = null;
   let charts = [];
 
   const share = (part, whole) => part.map((value, at) => (value === null || !whole[at] ? null : 100 * value / whole[at]));
@@ -19,12 +19,12 @@
   const least = () => box.clientWidth || 320;
 
   const PLOTS = [
-    { title: "GPUs, percent", low: [0, 100], lines: [["allocated", "running", () => share(course.held, course.gpus)], ["busy", "good", () => course.busy]] },
-    { title: "jobs", low: null, lines: [["pending", "waiting", () => course.waiting], ["running", "running", () => course.running]] },
+    { title: "GPUs, percent", low: [0, 100], lines: [["allocated", "running", () => share(usage.allocated, usage.gpus)], ["utilization", "good", () => usage.utilization]] },
+    { title: "jobs", low: null, lines: [["pending", "waiting", () => usage.waiting], ["running", "running", () => usage.running]] },
   ];
 
   function options({ title, low, lines }) {
-    const common = drawing.plot(box, { title, height: HEIGHT, time: true, key: "course", size: 46 });
+    const common = drawing.plot(box, { title, height: HEIGHT, time: true, key: "usage", size: 46 });
     const [begin, end] = ends();
     return {
       ...common,
@@ -39,28 +39,28 @@
 
   // For a new cluster, show at most one hour without data
   const ends = () => {
-    const begin = Date.parse(course.begin) / 1000;
-    const end = begin + course.step_s * course.held.length;
-    const first = course.held.findIndex((value) => value !== null);
-    return [Math.min(begin + course.step_s * Math.max(first, 0), end - 3600), end];
+    const begin = Date.parse(usage.begin) / 1000;
+    const end = begin + usage.step_s * usage.allocated.length;
+    const first = usage.allocated.findIndex((value) => value !== null);
+    return [Math.min(begin + usage.step_s * Math.max(first, 0), end - 3600), end];
   };
 
   function describe() {
-    const held = share(course.held, course.gpus);
-    if (!known(held).length) {
+    const allocated = share(usage.allocated, usage.gpus);
+    if (!known(allocated).length) {
       words.textContent = "No figures for this period yet. They are recorded once per minute.";
       return;
     }
-    const parts = [`Average ${mean(held).toFixed(0)}% allocated`];
-    if (known(course.busy).length) parts.push(`${mean(course.busy).toFixed(0)}% utilized`);
-    words.textContent = `${parts.join(", ")}; peak queue ${Math.round(Math.max(...known(course.waiting)))}`;
+    const parts = [`Average ${mean(allocated).toFixed(0)}% allocated`];
+    if (known(usage.utilization).length) parts.push(`${mean(usage.utilization).toFixed(0)}% utilized`);
+    words.textContent = `${parts.join(", ")}; peak queue ${Math.round(Math.max(...known(usage.waiting)))}`;
   }
 
   function draw() {
-    if (!course) return;
+    if (!usage) return;
     const made = PLOTS.map(options);
     charts.forEach((chart) => chart.destroy());
-    const at = course.held.map((_, number) => Date.parse(course.begin) / 1000 + number * course.step_s);
+    const at = usage.allocated.map((_, number) => Date.parse(usage.begin) / 1000 + number * usage.step_s);
     charts = PLOTS.map((plot, number) => new uPlot(made[number], [at, ...plot.lines.map(([, , values]) => values())], box));
     fit();
     describe();
@@ -76,12 +76,12 @@
     try {
       const response = await drawing.read(`${box.dataset.url.replace("CLUSTER", cluster)}?hours=${hours}`);
       if (selection !== [cluster, hours].join()) return;  // the selection changed meanwhile
-      course = response;
+      usage = response;
       draw();
     } catch { /* the header shows that the page is stale; the next request may succeed */ }
   }
 
-  document.getElementById("course").addEventListener("click", (event) => {
+  document.getElementById("usage").addEventListener("click", (event) => {
     const button = event.target.closest("[data-hours], [data-cluster-name]");
     if (!button) return;
     hours = button.dataset.hours ?? hours;
