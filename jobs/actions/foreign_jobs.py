@@ -202,7 +202,7 @@ def cancel_foreign_job(job: Job, *, author: Author, why: str = "") -> None:
         raise state_changed_error(job, "cancel needs an unfinished job of another installation")
     if job.cluster.mode != ClusterMode.DRIVE:
         raise JobStateChanged(f"{job} is on {job.cluster}, which Acme does not drive; cancel it there")
-    backend_id = job.foreign_id.partition("@")[0]
+    backend_id = job.foreign_id.rpartition("@")[0]
     ClusterCommand.objects.create(cluster=job.cluster, kind=ClusterCommandKind.CANCEL_ID, reason=backend_id)
     journal.job_event("job.cancel_requested", author, job, why=why).save()
     publish_job_change(job)

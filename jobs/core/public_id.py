@@ -12,6 +12,8 @@ ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: without i,
 EPOCH = datetime(2025, 1, 1, tzinfo=UTC)
 SEQUENCE_BITS = 14
 ID_CHARACTERS = 11
+# The cluster's own id of a job is opaque text: a number, a UID, or a namespace and a name (63 + 1 + 253 characters)
+MAX_BACKEND_ID_LENGTH = 320
 
 
 def public_id(at: datetime, number: int) -> str:

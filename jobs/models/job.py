@@ -16,6 +16,7 @@ from django.db.models.functions import Coalesce, Greatest, Now
 from jobs.core import lifecycle
 from jobs.core.attempt_end import TRAINING_KINDS
 from jobs.core.lifecycle import FAILURE_STATES, FINAL_STATES, JOB_STATES, LIVE_STATES, Flag, JobKind, State
+from jobs.core.public_id import MAX_BACKEND_ID_LENGTH
 from jobs.models.cluster import Cluster, Node
 from jobs.models.people import Team, TeamRole
 
@@ -177,7 +178,7 @@ class Job(models.Model):
         default=dict, editable=False, help_text="Passed to the next attempt: checkpoint, its step, steps to skip."
     )
     foreign_id = models.CharField(
-        max_length=64,
+        max_length=MAX_BACKEND_ID_LENGTH + 20,
         blank=True,
         editable=False,
         help_text="Id and submission time on the cluster, for jobs submitted outside Acme.",
@@ -364,7 +365,9 @@ class Attempt(models.Model):
     key = models.CharField(
         max_length=32, unique=True, help_text="Id of the attempt in Acme, which is also stored on the cluster."
     )
-    backend_id = models.CharField(max_length=40, blank=True, help_text="Slurm's own job id.")
+    backend_id = models.CharField(
+        max_length=MAX_BACKEND_ID_LENGTH, blank=True, help_text="The cluster's own id of the job."
+    )
     state = models.CharField(max_length=14, choices=ATTEMPT_STATE_CHOICES, default=State.RUNNING)
     nodelist = models.TextField(blank=True)
     log_path = models.CharField(max_length=500, blank=True)

@@ -29,6 +29,7 @@ class FakeCluster:
         self.signalled: list[tuple[str, str]] = []
         self.drained: dict[str, str] = {}
         self.accounting: list[BackendJob] | None = None  # None: the cluster has no accounting
+        self.job_id: Callable[[int], str] = str  # the cluster's id of its n-th job
         self.machines = {
             name: BackendNode(
                 name=name,
@@ -85,7 +86,7 @@ class FakeCluster:
         self.unreadable_nodes.append(UnreadableRow(kind="node", name=name, sentence=f"node {name}: cpus is a str"))
 
     def foreign(self, name: str = "others", **fields: object) -> str:
-        backend_id = str(9000 + len(self.known))
+        backend_id = self.job_id(9000 + len(self.known))
         plain = {"backend_id": backend_id, "key": "", "name": name, "user": "mallory", "state": State.RUNNING}
         self.known[backend_id] = BackendJob(**{**plain, **fields})
         return backend_id
@@ -122,7 +123,7 @@ class FakeCluster:
 
     def submit(self, what: SubmitRequest) -> str:
         self.before("submit")
-        backend_id = str(len(self.sent) + 1)
+        backend_id = self.job_id(len(self.sent) + 1)
         self.sent.append(what)
         self.known[backend_id] = BackendJob(
             backend_id=backend_id,

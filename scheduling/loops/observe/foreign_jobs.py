@@ -55,7 +55,7 @@ def foreign_job_id(job: BackendJob) -> str:
 
 
 def _may_be_hidden(jobs: ClusterListing[BackendJob], name: str) -> bool:
-    return jobs.hides_job(name.partition("@")[0], "")
+    return jobs.hides_job(name.rpartition("@")[0], "")
 
 
 def _known_attempts(cluster: Cluster) -> dict[str, AttemptFacts | None]:
@@ -106,9 +106,8 @@ def _follow_waiting_job(job: Job, seen: BackendJob | None, now: datetime) -> boo
 
 def _adopt_new_jobs(cluster: Cluster, seen: dict[str, BackendJob], now: datetime) -> int:
     known = set(Job.objects.filter(cluster=cluster, foreign_id__in=seen).values_list("foreign_id", flat=True))
-    new = sorted((name for name in seen if name not in known), key=lambda name: int(name.partition("@")[0]))[
-        :MAX_NEW_JOBS
-    ]
+    new = sorted((name for name in seen if name not in known), key=lambda name: _import_order(seen[name]))
+    new = new[:MAX_NEW_JOBS]
     if not new:
         return 0
     with skip_row_on_error(f"new jobs of {cluster}"):
@@ -116,6 +115,11 @@ def _adopt_new_jobs(cluster: Cluster, seen: dict[str, BackendJob], now: datetime
             cluster, [foreign_job_values(seen[name]) for name in new], now=now, author=SYNC
         )
     return 0
+
+
+def _import_order(job: BackendJob) -> tuple[float, str]:
+    """Jobs are imported in the order of their submission, those without a time first."""
+    return (job.submitted_at.timestamp() if job.submitted_at else 0.0, job.backend_id)
 
 
 def foreign_job_values(seen: BackendJob) -> ForeignJob:
