@@ -6,7 +6,7 @@ has no network code. A backend makes no decisions: it carries out one command or
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
@@ -71,15 +71,18 @@ class BackendJob:
     """One job as the cluster reports it. `key` is empty for a job that Acme did not submit.
 
     `installation` names the installation that submitted it. It is empty for jobs of versions that did not send it.
+    `reason` is the cluster's own text. It is shown to users, and no code compares it: what Acme decides on is in the
+    other fields.
     """
 
-    backend_id: str
+    backend_id: str  # opaque text of at most MAX_BACKEND_ID_LENGTH characters
     key: str
     name: str
     user: str
     state: State
     flags: frozenset[str] = frozenset()
-    reason: str = ""
+    reason: str = ""  # empty if it adds nothing to the state and the exit code
+    held: bool = False  # pending because an operator of the cluster holds it, or until a condition or time set there
     nodes: tuple[str, ...] = ()
     gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # node name -> GPU indices, while known
     submitted_at: datetime | None = None
@@ -149,6 +152,15 @@ class ClusterListing(list[T]):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BackendTraits:
+    """What all clusters of one kind have in common. Reading it costs no request."""
+
+    state_in_log: Callable[
+        [str], State | None
+    ]  # the end of a log → the state in which the cluster says it ended the job
+
+
+@dataclass(frozen=True, kw_only=True)
 class PingReply:
     """What a cluster reports about itself when it is pinged."""
 
@@ -161,6 +173,9 @@ class Backend(Protocol):
 
     Every operation ends within the backend's deadline, however slowly the cluster responds.
     """
+
+    @property
+    def traits(self) -> BackendTraits: ...
 
     def ping(self) -> PingReply: ...
 

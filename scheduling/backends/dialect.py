@@ -61,8 +61,11 @@ BASE_STATE_OF_FLAG = {
     **dict.fromkeys((Flag.RESV_DEL_HOLD, Flag.RECONFIG_FAIL, Flag.LAUNCH_FAILED), State.PENDING),
     Flag.REVOKED: State.CANCELLED,
 }
-NO_REASON = frozenset({"", "None", "(null)"})
-NO_NODES = NO_REASON | {"None assigned"}  # "None assigned" comes from accounting
+NO_VALUE = frozenset({"", "None", "(null)"})
+NO_REASON = NO_VALUE | {"NonZeroExitCode", "TimeLimit", "OutOfMemory"}  # these add nothing to state and exit code
+# Set by an operator of the cluster, whose decision stands, or until a time that the cluster has set
+HOLD_REASONS = ("JobHeld", "BeginTime", "launch failed", "launch_failed", "Dependency")
+NO_NODES = NO_VALUE | {"None assigned"}  # "None assigned" comes from accounting
 UNKNOWN_SUBMIT_TIME = datetime.min.replace(tzinfo=UTC)
 
 
@@ -403,6 +406,7 @@ def parse_job(raw: Mapping[str, Any]) -> BackendJob:
     # Slurm reports an estimated start for a pending job
     started_at = None if state == State.PENDING else _time_field(raw, "start_time")
     installation, key = _parse_comment(raw)
+    reason = _state_reason(raw)
     return BackendJob(
         backend_id=parse_job_id(raw),
         key=key,
@@ -411,7 +415,8 @@ def parse_job(raw: Mapping[str, Any]) -> BackendJob:
         user=_text_field(raw, "user_name"),
         state=state,
         flags=flags,
-        reason=_state_reason(raw),
+        reason=reason,
+        held=state == State.PENDING and reason.startswith(HOLD_REASONS),
         nodes=names,
         gpus=_gpus_by_node(names, raw.get("gres_detail")),
         submitted_at=_time_field(raw, "submit_time"),

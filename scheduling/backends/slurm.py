@@ -23,6 +23,7 @@ from .base import (
     BackendError,
     BackendJob,
     BackendNode,
+    BackendTraits,
     ClusterListing,
     ClusterUnreachable,
     OutcomeUnknown,
@@ -38,6 +39,7 @@ from .freshness import FreshnessChecker, StaleListing
 from .http_client import HttpClient, RequestDeadline
 from .seen import MAX_SINGLE_JOB_REQUESTS, ListingCache
 from .senders import IdentityProvider, SlurmIdentity
+from .slurm_log import state_in_log
 
 T = TypeVar("T")
 
@@ -55,11 +57,16 @@ NOT_SENT_ERRORS = (
 )
 
 
+SLURM_TRAITS = BackendTraits(state_in_log=state_in_log)
+
+
 class SlurmBackend:
     """A cluster behind `http://host:port` or `unix:///path/to.sock`.
 
     Each operation ends within `timeout_s`; each submission of `submit_all` has its own deadline.
     """
+
+    traits = SLURM_TRAITS
 
     def __init__(
         self,

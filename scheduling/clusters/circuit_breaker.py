@@ -24,7 +24,7 @@ from django.db import connection
 
 from jobs.logs import storage
 from jobs.models import Cluster
-from scheduling.backends.base import BackendError, ClusterUnreachable
+from scheduling.backends.base import BackendError, BackendTraits, ClusterUnreachable
 from scheduling.models import ClusterEndpoint, OpenCircuit
 
 LATE_FAILURE_S = 2.0  # a faster failure costs no more than a response
@@ -125,6 +125,10 @@ class CircuitGuardedBackend:
     def __init__(self, backend: Any, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._backend, self._monotonic = backend, monotonic
         self.late = ""
+
+    @property
+    def traits(self) -> BackendTraits:
+        return self._backend.traits
 
     def submit_all(self, what: Any) -> Any:
         if self.late:

@@ -19,11 +19,6 @@ from scheduling.core.batch_script import STARTED_BEFORE
 
 MAX_START_DELAY = timedelta(seconds=90)  # a controller may schedule only once a minute
 MOST_DOUBLINGS = 5  # an attempt that never starts is requeued ever more rarely
-# Set by an operator of the cluster, whose decision stands, or until a time that the cluster has set
-CLUSTER_HOLD_REASONS = ("JobHeld", "BeginTime", "launch failed", "launch_failed", "Dependency")
-UNINFORMATIVE_REASONS = frozenset(
-    {"", "None", "NonZeroExitCode", "TimeLimit", "OutOfMemory"}
-)  # these add nothing to state and exit code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +111,7 @@ def has_observed_changes(facts: AttemptFacts, job: BackendJob | None, now: datet
 
 def _is_stranded(facts: AttemptFacts, job: BackendJob, now: datetime) -> bool:
     """Whether the cluster accepted the attempt but does not start it."""
-    is_waiting = job.state == State.PENDING and not job.reason.startswith(CLUSTER_HOLD_REASONS)
+    is_waiting = job.state == State.PENDING and not job.held
     # There may be an outage between the decision and the submission, and the cluster's clock may be wrong
     accepted_at = facts.accepted_at or max(facts.promised_at, job.submitted_at or facts.promised_at)
     return is_waiting and not facts.confirmed and not facts.stopping and now - accepted_at > patience(facts.number)
@@ -148,7 +143,7 @@ def refused_to_start(job: BackendJob) -> bool:
 
 
 def _reason_text(job: BackendJob) -> str:
-    return "" if job.reason in UNINFORMATIVE_REASONS else f"Reason given by the cluster: {job.reason}."
+    return f"Reason given by the cluster: {job.reason}." if job.reason else ""
 
 
 def pick_job(jobs: Sequence[BackendJob], backend_id: str) -> tuple[BackendJob | None, list[BackendJob]]:

@@ -1,13 +1,12 @@
 """How an attempt ended after its cluster has forgotten it. Pure: evidence in, one small value out.
 
 A cluster forgets ended jobs (Slurm's MinJobAge), so "no longer known" never means "failed". The sources are checked in
-this order: the cluster's accounting, the attempt record that the batch script leaves beside the log, and Slurm's own
-messages at the end of the log. If none of them has the outcome, it is unknown and a user must decide.
+this order: the cluster's accounting, the attempt record that the batch script leaves beside the log, and the cluster's
+own messages at the end of the log. If none of them has the outcome, it is unknown and a user must decide.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -27,17 +26,6 @@ SIGNAL_EXIT_CODES = range(129, 160)  # exit codes of a command that was ended by
 STOPPED_BY_CLUSTER = frozenset(
     {State.CANCELLED, State.PREEMPTED, State.NODE_FAIL, State.BOOT_FAIL, State.OUT_OF_MEMORY}
 )
-
-# slurmstepd: error: *** JOB 123 ON node-1 CANCELLED AT 2026-11-23T03:10:00 DUE TO TIME LIMIT ***
-CANCELLED_LINE = re.compile(
-    r"\*\*\* JOB [0-9]{1,12} ON [^ ]{1,200} CANCELLED AT [^ ]{1,40}( DUE TO [A-Z ]{1,40})? \*\*\*"
-)
-STATE_OF_CAUSE = {
-    "TIME LIMIT": State.TIMEOUT,
-    "PREEMPTION": State.PREEMPTED,
-    "NODE FAILURE": State.NODE_FAIL,
-    "": State.CANCELLED,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +47,7 @@ class OutcomeEvidence:
     accounted: Sequence[BackendJob] | None = None
     record: AttemptRecord | None = None
     log_exists: bool | None = None
-    log_tail: str = ""
+    log_state: State | None = None  # the state in which the cluster ended the job, as it wrote to the log
     away: tuple[str, ...] = ()  # sources that exist but do not answer at the moment
 
 
@@ -167,7 +155,7 @@ def _end_in_record(attempt: MissingAttempt, evidence: OutcomeEvidence) -> KnownE
     code = record.exit_code
     state = State.COMPLETED if code == 0 else State.FAILED
     if code in SIGNAL_EXIT_CODES:
-        state = _state_in_log(evidence.log_tail) or state
+        state = evidence.log_state or state
     why = "The cluster no longer knew the job. Its attempt record has the exit code."
     return KnownEnd(AttemptEnd(state=state, at=at, exit_code=code, reason=why), began)
 
@@ -178,19 +166,10 @@ def _node_clock_time(attempt: MissingAttempt, unix_s: float) -> datetime:
 
 
 def _end_in_log(attempt: MissingAttempt, evidence: OutcomeEvidence) -> KnownEnd | None:
-    state = _state_in_log(evidence.log_tail)
-    if state is None:
+    if evidence.log_state is None:
         return None
     why = "The cluster no longer knew the job. According to its log, the cluster ended it."
-    return KnownEnd(AttemptEnd(state=state, at=attempt.missing_since, reason=why))
-
-
-def _state_in_log(tail: str) -> State | None:
-    state = None
-    for line in tail.splitlines()[-200:]:
-        if match := CANCELLED_LINE.search(line):
-            state = STATE_OF_CAUSE.get((match[1] or "").removeprefix(" DUE TO "), State.CANCELLED)
-    return state
+    return KnownEnd(AttemptEnd(state=evidence.log_state, at=attempt.missing_since, reason=why))
 
 
 def _left_no_trace(attempt: MissingAttempt, evidence: OutcomeEvidence, own_jobs: Sequence[BackendJob]) -> bool:

@@ -19,6 +19,7 @@ from jobs.core.lifecycle import NodeState, State
 from scheduling.backends import dialect
 from scheduling.backends.base import SubmitRequest
 from scheduling.backends.dialect import DIALECTS, MalformedResponse
+from scheduling.backends.slurm_log import state_in_log
 
 ANSWERS = Path(__file__).parent / "answers"
 VERSIONS = tuple(DIALECTS)
@@ -245,6 +246,47 @@ def test_completing_alone_counts_as_running():
     seen = dialect.parse_job(raw_job(job_state="COMPLETING", exit_code=15))
 
     assert (seen.state, seen.flags, seen.exit_code) == (State.RUNNING, {"COMPLETING"}, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "held", "reason"),
+    [
+        ({"state_reason": "JobHeldAdmin"}, True, "JobHeldAdmin"),
+        ({"state_reason": "JobHeldUser"}, True, "JobHeldUser"),
+        ({"state_reason": "BeginTime"}, True, "BeginTime"),
+        ({"state_reason": "Dependency"}, True, "Dependency"),
+        (
+            {"state_reason": "JobHeldAdmin", "state_description": "launch failed requeued held"},
+            True,
+            "launch failed requeued held",
+        ),
+        ({"state_reason": "Resources"}, False, "Resources"),
+        ({"state_reason": "ReqNodeNotAvail"}, False, "ReqNodeNotAvail"),
+        ({"state_reason": "None"}, False, ""),
+        ({"state_reason": "JobHeldAdmin", "job_state": ["RUNNING"]}, False, "JobHeldAdmin"),
+        ({"state_reason": "NonZeroExitCode", "job_state": ["FAILED"]}, False, ""),
+        ({"state_reason": "BadConstraints", "job_state": ["FAILED"]}, False, "BadConstraints"),
+    ],
+)
+def test_reason_of_slurm_says_whether_a_pending_job_is_held(fields, held, reason):
+    seen = dialect.parse_job(raw_job(**{"job_state": ["PENDING"], **fields}))
+
+    assert (seen.held, seen.reason) == (held, reason)
+
+
+@pytest.mark.parametrize(
+    ("tail", "state"),
+    [
+        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 ***", State.CANCELLED),
+        ("x\n*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE TO TIME LIMIT ***\ny", State.TIMEOUT),
+        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE TO NODE FAILURE ***", State.NODE_FAIL),
+        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE TO PREEMPTION ***", State.PREEMPTED),
+        ("step 7 loss 2.1", None),
+        ("", None),
+    ],
+)
+def test_message_of_slurmstepd_in_the_log_gives_the_state(tail, state):
+    assert state_in_log(tail) == state
 
 
 def test_unknown_node_state_is_parsed_as_unknown():

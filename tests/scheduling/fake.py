@@ -17,6 +17,7 @@ from scheduling.backends.base import (
     SubmitRequest,
     UnreadableRow,
 )
+from scheduling.backends.slurm import SLURM_TRAITS
 
 
 class FakeCluster:
@@ -42,6 +43,7 @@ class FakeCluster:
             )
             for name in (f"seren-{n:03d}" for n in range(1, nodes + 1))
         }
+        self.traits = SLURM_TRAITS
         # Called before and after each operation; tests make them raise
         self.before: Callable[[str], None] = lambda verb: None
         self.after: Callable[[str], None] = lambda verb: None

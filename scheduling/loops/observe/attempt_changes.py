@@ -117,7 +117,7 @@ def _end_from_record(attempt: Attempt, ended: AttemptEnd) -> AttemptEnd:
 
 
 def _stranded_reason(attempt: Attempt, reason: str) -> str:
-    detail = f" ({reason})" if reason not in observations.UNINFORMATIVE_REASONS else ""
+    detail = f" ({reason})" if reason else ""
     waited = int(observations.patience(attempt.number).total_seconds())
     return (
         f"The cluster accepted the job but did not start it on these nodes for {waited} s{detail}; trying other nodes."

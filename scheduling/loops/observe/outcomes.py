@@ -13,7 +13,7 @@ Failure story     Each result is written by one guarded action: an attempt that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -49,7 +49,9 @@ def find_outcomes_once(cluster: Cluster, backend: Backend, now: datetime, *, aga
     if not missing and not unknown:
         return 0
     sources = OutcomeSources(
-        accounting=AccountingLookup(backend, [*missing, *unknown]), log_root_works=is_log_root_readable(cluster)
+        accounting=AccountingLookup(backend, [*missing, *unknown]),
+        state_in_log=backend.traits.state_in_log,
+        log_root_works=is_log_root_readable(cluster),
     )
     moved = 0
     for attempt in missing:
@@ -174,6 +176,7 @@ class OutcomeSources:
     """The sources of outcomes of one cluster."""
 
     accounting: AccountingLookup
+    state_in_log: Callable[[str], State | None]
     log_root_works: bool
 
 
@@ -188,5 +191,9 @@ def _collect_evidence(attempt: Attempt, sources: OutcomeSources) -> OutcomeEvide
         return OutcomeEvidence(accounted=accounted, away=(*away, "log storage"))
     exists = True if files.log_exists else False if sources.log_root_works else None
     return OutcomeEvidence(
-        accounted=accounted, record=files.record, log_exists=exists, log_tail=files.log_tail, away=tuple(away)
+        accounted=accounted,
+        record=files.record,
+        log_exists=exists,
+        log_state=sources.state_in_log(files.log_tail),
+        away=tuple(away),
     )

@@ -65,10 +65,9 @@ def seen(state=State.RUNNING, **fields):
             [StrandedAttempt("")],
         ),
         (waiting(accepted_at=AGO), seen(State.PENDING, started_at=None, submitted_at=NOON - timedelta(hours=1)), []),
-        (waiting(), seen(State.PENDING, started_at=None, reason="BeginTime"), []),
+        (waiting(), seen(State.PENDING, started_at=None, reason="BeginTime", held=True), []),
         (waiting(stopping=True), seen(State.PENDING, started_at=None), []),
         (waiting(confirmed=True), seen(State.PENDING, started_at=AGO), []),
-        (waiting(), seen(State.PENDING, started_at=None, reason="JobHeldAdmin"), []),
         # it ended
         (facts(), seen(State.COMPLETED, ended_at=NOON, exit_code=0), [ObservedEnd(State.COMPLETED, NOON, 0, None, "")]),
         (
