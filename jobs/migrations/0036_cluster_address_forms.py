@@ -17,7 +17,7 @@ class Migration(migrations.Migration):
             field=models.CharField(
                 help_text="slurmrestd: http://host:6820 or unix:///run/slurmrestd.sock",
                 max_length=300,
-                validators=[jobs.models.cluster.validate_slurm_address],
+                validators=[jobs.models.cluster.validate_cluster_address],
             ),
         ),
         migrations.AlterField(

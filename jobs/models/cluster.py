@@ -45,8 +45,11 @@ def validate_object(value: object) -> None:
         raise ValidationError('Must be an object, for example {"order": "sjf"}.')
 
 
-def validate_slurm_address(text: str) -> None:
-    if not (text.startswith("unix:///") or _is_web_address(text)):
+def validate_cluster_address(text: str) -> None:
+    """Check the form of the address. Whether there is a backend for it is checked by `scheduling.backends.opening`."""
+    scheme, separator, place = text.partition("://")
+    is_valid = _is_web_address(text) if scheme in ("http", "https") else bool(separator and place)
+    if not is_valid or (scheme == "unix" and not place.startswith("/")):
         raise ValidationError("address must begin with http://, https:// or unix:///, for example http://host:6820.")
 
 
@@ -137,7 +140,7 @@ class Cluster(models.Model):
     title = models.CharField(max_length=120, blank=True)
     address = models.CharField(
         max_length=300,
-        validators=[validate_slurm_address],
+        validators=[validate_cluster_address],
         help_text="Address of slurmrestd: http://host:6820 or unix:///run/slurmrestd.sock.",
     )
     api_user = models.CharField(max_length=64, blank=True, help_text="Sent as X-SLURM-USER-NAME.")

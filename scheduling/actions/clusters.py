@@ -17,6 +17,7 @@ from jobs.actions.wake import request_turn
 from jobs.models import Cluster
 from jobs.models.cluster import TOKEN_FIELDS, token_paths
 from jobs.rest.throttle import PerUserThrottle
+from scheduling.backends.opening import address_scheme
 from scheduling.clusters import circuit_breaker, connection_test
 from scheduling.clusters.connection_test import ConnectionSettings, ConnectionTestStep
 
@@ -131,6 +132,10 @@ def _validate_cluster(row: Cluster) -> None:
         row.full_clean(validate_unique=False, validate_constraints=False)
     except ValidationError as error:
         raise InvalidClusterFields(error.message_dict) from None
+    try:
+        address_scheme(row.address)
+    except ValueError as error:
+        raise InvalidClusterFields({"address": [str(error)]}) from None
 
 
 def _announce_change(row: Cluster) -> None:

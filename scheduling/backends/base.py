@@ -155,9 +155,10 @@ class ClusterListing(list[T]):
 class BackendTraits:
     """What all clusters of one kind have in common. Reading it costs no request."""
 
-    state_in_log: Callable[
-        [str], State | None
-    ]  # the end of a log → the state in which the cluster says it ended the job
+    # The end of a job's log → the state in which the cluster itself says that it ended the job
+    state_in_log: Callable[[str], State | None]
+    # The message of a failed ping → what an operator should check
+    connection_advice: Callable[[str], str]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,7 @@ from .freshness import FreshnessChecker, StaleListing
 from .http_client import HttpClient, RequestDeadline
 from .seen import MAX_SINGLE_JOB_REQUESTS, ListingCache
 from .senders import IdentityProvider, SlurmIdentity
+from .slurm_advice import connection_advice
 from .slurm_log import state_in_log
 
 T = TypeVar("T")
@@ -57,7 +58,7 @@ NOT_SENT_ERRORS = (
 )
 
 
-SLURM_TRAITS = BackendTraits(state_in_log=state_in_log)
+SLURM_TRAITS = BackendTraits(state_in_log=state_in_log, connection_advice=connection_advice)
 
 
 class SlurmBackend:
@@ -81,8 +82,6 @@ class SlurmBackend:
     ) -> None:
         if api and api not in DIALECTS:
             raise ValueError(f"api: {api!r} is not one of {', '.join(DIALECTS)}")
-        if not address.startswith(("http://", "https://", "unix://")):
-            raise ValueError(f"address: {address!r} does not start with http://, https:// or unix://")
         self._address = address
         self._timeout_s = timeout_s
         self._monotonic = monotonic

@@ -259,24 +259,8 @@ def _check_ping(backend: Backend) -> tuple[bool, str]:
     try:
         hello = backend.ping()
     except BackendError as error:
-        raise ConnectionTestFailure(str(error), _backend_error_advice(str(error))) from None
+        raise ConnectionTestFailure(str(error), backend.traits.connection_advice(str(error))) from None
     return True, f"Connected to {hello.product}, API {hello.api}."
-
-
-def _backend_error_advice(message: str) -> str:
-    """Return advice for the usual cause of this error message."""
-    words = message.lower()
-    if "401" in words or "403" in words or "authenticat" in words or "token" in words:
-        return (
-            "The token was rejected. Check AuthAltTypes=auth/jwt, the JWT key, and that the user exists on the cluster."
-        )
-    if "speaks none of" in words:
-        return "Start slurmrestd 22.05 or newer with the plugins openapi/slurmctld and data_parser."
-    if "controller" in words:
-        return "slurmrestd runs, but slurmctld does not respond. Check slurmctld, and SlurmctldHost in slurm.conf."
-    if "json" in words or "html" in words or "404" in words:
-        return "Another program listens on this port. Check the port of slurmrestd."
-    return "Check the log of slurmrestd. To repeat the request by hand: curl …/slurm/v0.0.40/ping"
 
 
 def _check_nodes(backend: Backend, nodes: list[BackendNode]) -> tuple[bool, str]:

@@ -264,10 +264,14 @@ def test_node_name_cannot_escape_its_path():
     assert "/node/..%2Fjob%2F5" in requests[-1][1]
 
 
-@pytest.mark.parametrize("address", ["ftp://x", "slurm:6820", ""])
-def test_unsupported_address_is_rejected_with_a_message(address):
-    with pytest.raises(ValueError, match="address"):
+@pytest.mark.parametrize("address", ["ftp://x", "slurm:6820", "unix://run/slurm.sock", ""])
+def test_address_without_a_backend_is_rejected_with_one_sentence(address):
+    with pytest.raises(ValueError) as refused:
         open_backend(address)
+
+    assert str(refused.value) == (
+        "address must begin with http://, https:// or unix:///, for example http://host:6820."
+    )
 
 
 def seen_as(user):

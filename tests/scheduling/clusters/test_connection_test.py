@@ -15,6 +15,7 @@ from acmeweb.common import outbound_http
 from jobs.core.lifecycle import NodeState
 from jobs.logs.allowed_paths import AllowedPaths
 from scheduling.backends.base import BackendNode, ClusterUnreachable, PingReply
+from scheduling.backends.slurm import SLURM_TRAITS
 from scheduling.backends.telemetry import ExporterPage, GpuReading
 from scheduling.clusters import connection_test
 from scheduling.clusters.connection_test import ConnectionSettings
@@ -34,6 +35,8 @@ def port():
 
 class Slurm:
     """A backend that says what the test wants."""
+
+    traits = SLURM_TRAITS
 
     def __init__(self, *, hello=None, nodes=()):
         self.hello, self.seen, self.closed = hello or PingReply(product="slurm 23.02", api="v0.0.39"), nodes, False
