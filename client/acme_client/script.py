@@ -278,6 +278,8 @@ OPTIONS: dict[str, OptionSetter] = {
     "--requeue": _constant_setter("requeue_limit", 3),
     "--no-requeue": _constant_setter("requeue_limit", 0),
     "--kind": _text_setter("kind"),
+    "--image": _text_setter("image"),
+    "--container-image": _text_setter("image"),  # of sbatch with Pyxis
     "--gpu-model": _text_setter("gpu_model"),
     "--nic-type": _text_setter("nic_type"),
     "--preemptible": _constant_setter("preemptible", True),

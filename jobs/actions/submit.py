@@ -27,7 +27,7 @@ WAITING_FOR_FIRST_TURN = "Waiting for the next scheduling turn."
 
 # Fields of JobSpec that are columns of the same name
 COPIED_SPEC_FIELDS = (
-    *("name", "kind", "command", "workdir", "environment", "nodes", "gpus_per_node", "cpus_per_node"),
+    *("name", "kind", "command", "image", "workdir", "environment", "nodes", "gpus_per_node", "cpus_per_node"),
     *("memory_per_node_mb", "gpu_model", "nic_type", "required_node", "time_limit", "priority", "preemptible"),
     *("requeue_limit", "begin_at", "array_limit", "checkpoint_dir", "checkpoint_interval", "checkpoint_signal"),
     *("labels", "comment"),

@@ -112,6 +112,7 @@ JOB = ResourceShape(
             "Secrets are masked.", get=lambda job: mask_text(job.comment), needs=("comment",), in_lists=False
         ),
         "command": text_field(get=lambda job: mask_text(job.command), needs=("command",), in_lists=False),
+        "image": text_field("Container image that the job runs in; empty: none.", in_lists=False),
         "workdir": text_field(in_lists=False),
         "environment": text_map_field(
             "Secrets are masked, recognized by the variable's name or by the format of its value.",
@@ -460,6 +461,10 @@ JOB_REQUEST = ResourceShape(
         "cluster": text_field("Required if Acme drives several clusters.", required=False),
         "name": text_field("Default: the first word of the command.", required=False),
         "kind": text_field(choices=JobKind, required=False),
+        "image": text_field(
+            "Reference of a container image, at most 500 characters. Only for clusters that run container images.",
+            required=False,
+        ),
         "workdir": text_field("Absolute path.", required=False),
         "environment": text_map_field(required=False),
         "nodes": integer_field(low=1, high=100_000, required=False),

@@ -23,6 +23,7 @@ from jobs.core.parsing import InvalidField as InvalidField
 MAX_COMMAND_BYTES = 64 * 1024
 MAX_ENVIRONMENT_BYTES = 64 * 1024
 MAX_COMMENT_BYTES = 4000
+MAX_IMAGE_LENGTH = 500
 MAX_LABELS = 64
 MAX_ARRAY_TASKS = 5000
 MAX_DEPENDENCIES = 100
@@ -50,10 +51,11 @@ class NodeShape:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterShape:
-    """The hardware of a cluster, independent of its load."""
+    """The hardware of a cluster and whether it runs container images, independent of its load."""
 
     name: str
     nodes: tuple[NodeShape, ...] = ()
+    runs_images: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +73,7 @@ class JobSpec:
     name: str
     command: str
     kind: JobKind = JobKind.OTHER
+    image: str = ""
     workdir: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     nodes: int = 1
@@ -154,6 +157,8 @@ def check_fits_cluster(job: JobSpec, shape: ClusterShape) -> None:
     candidates = list(shape.nodes)
     if not candidates:
         raise InvalidField("cluster", f"{shape.name} has reported no nodes yet")
+    if job.image and not shape.runs_images:
+        raise InvalidField("image", f"{shape.name} cannot run container images")
     for name, test, why in FIT_RULES:
         fitting = [node for node in candidates if test(job, node)]
         if not fitting:
@@ -235,6 +240,13 @@ def _read_kind(name: str, value: Any) -> JobKind:
     return JobKind(parsing.choice_reader(list(JobKind))(name, value))
 
 
+def _read_image(name: str, value: Any) -> str:
+    image = parsing.text_reader(MAX_IMAGE_LENGTH)(name, value)
+    if any(character.isspace() for character in image):
+        parsing.raise_invalid_field(name, "contains a space")
+    return image
+
+
 def _read_array(name: str, value: Any) -> tuple[tuple[int, ...], int | None]:
     try:
         indices, limit = slurm_notation.parse_array(parsing.text_reader(2000)(name, value), MAX_ARRAY_TASKS)
@@ -299,6 +311,7 @@ JOB_FIELD_READERS: dict[str, Callable[[str, Any], Any]] = {
     "name": parsing.nonempty_reader(parsing.text_reader(120)),
     "command": parsing.nonempty_reader(parsing.text_reader(MAX_COMMAND_BYTES, lines=True)),
     "kind": _read_kind,
+    "image": _read_image,
     "workdir": parsing.read_absolute_path,
     "environment": _read_environment,
     "nodes": parsing.integer_reader(1, 100_000),

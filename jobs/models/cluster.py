@@ -217,6 +217,9 @@ class Cluster(models.Model):
     )
     product = models.CharField(max_length=60, blank=True, editable=False)
     api = models.CharField(max_length=20, blank=True, editable=False)
+    runs_images = models.BooleanField(
+        default=False, db_default=False, editable=False, help_text="Whether jobs may run in a container image."
+    )
     last_contact_at = models.DateTimeField(null=True, editable=False, help_text="Time of the last response.")
     trouble = models.TextField(blank=True, editable=False, help_text="Error since the last response. Empty: no error.")
     unreadable_count = models.PositiveIntegerField(
@@ -319,7 +322,8 @@ class NodeQuerySet(models.QuerySet["Node"]):
         tomorrow."""
         makes = ("gpus", "cpus", "memory_mb", "gpu_model", "nic_type")
         rows = self.filter(cluster=cluster).values(*makes).annotate(count=models.Count("pk")).order_by(*makes)
-        return ClusterShape(name=cluster.name, nodes=tuple(NodeShape(**row) for row in rows))
+        nodes = tuple(NodeShape(**row) for row in rows)
+        return ClusterShape(name=cluster.name, nodes=nodes, runs_images=cluster.runs_images)
 
     def not_usable(self) -> Self:
         """Return nodes that do not accept new jobs, whatever the reason."""

@@ -17,6 +17,7 @@ from jobs.core import lifecycle
 from jobs.core.attempt_end import TRAINING_KINDS
 from jobs.core.lifecycle import FAILURE_STATES, FINAL_STATES, JOB_STATES, LIVE_STATES, Flag, JobKind, State
 from jobs.core.public_id import MAX_BACKEND_ID_LENGTH
+from jobs.core.spec import MAX_IMAGE_LENGTH
 from jobs.models.cluster import Cluster, Node
 from jobs.models.people import Team, TeamRole
 
@@ -112,6 +113,14 @@ class Job(models.Model):
 
     # what to run
     command = models.TextField()
+    image = models.CharField(
+        "container image",
+        max_length=MAX_IMAGE_LENGTH,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Reference of the container image that the job runs in. Empty: none.",
+    )
     workdir = models.CharField(max_length=500, blank=True)
     environment = models.JSONField(default=dict, blank=True)
 

@@ -20,7 +20,18 @@ FLAG_FIELDS = ("preemptible", "hold")
 PAIRS_FIELDS = ("environment", "labels")
 # All other fields are text that is passed to the parser unchanged.
 TEXT_FIELDS = (
-    *("name", "command", "kind", "workdir", "memory_per_node", "gpu_model", "nic_type", "time_limit", "begin_at"),
+    *(
+        "name",
+        "command",
+        "kind",
+        "image",
+        "workdir",
+        "memory_per_node",
+        "gpu_model",
+        "nic_type",
+        "time_limit",
+        "begin_at",
+    ),
     *("array", "dependencies", "checkpoint_dir", "checkpoint_interval", "checkpoint_signal", "comment"),
 )
 
@@ -57,6 +68,11 @@ class SubmitForm(forms.Form):
     )
     gpu_model = text_input("GPU model", help_text="Leave empty for any model.")
     nic_type = text_input("NIC type", help_text="Leave empty for any type.")
+    image = text_input(
+        "Container image",
+        help_text="Only for clusters that run container images. Leave empty to run without a container.",
+        spellcheck="false",
+    )
     workdir = text_input("Working directory", placeholder="/home/me/run")
     environment = text_input("Environment", rows=4, spellcheck="false", help_text="NAME=value, one per line.")
     priority = number_input(
@@ -78,7 +94,7 @@ class SubmitForm(forms.Form):
     GROUPS = (
         ("Resources", ("cpus_per_node", "memory_per_node", "gpu_model", "nic_type")),
         ("Scheduling", ("priority", "requeue_limit", "begin_at", "dependencies", "array", "preemptible", "hold")),
-        ("Working directory and environment", ("workdir", "environment")),
+        ("Working directory and environment", ("image", "workdir", "environment")),
         ("Checkpoints and labels", ("checkpoint_dir", "checkpoint_interval", "checkpoint_signal", "labels", "comment")),
     )
 
@@ -169,6 +185,9 @@ def resubmit_values(job: Job, *, secrets: bool) -> dict[str, Any]:
         if job.checkpoint_interval
         else "",
         **{name: getattr(job, name) for name in ("name", "kind", "nodes", "gpus_per_node", "cpus_per_node")},
-        **{name: getattr(job, name) for name in ("gpu_model", "nic_type", "workdir", "priority", "requeue_limit")},
+        **{
+            name: getattr(job, name)
+            for name in ("gpu_model", "nic_type", "image", "workdir", "priority", "requeue_limit")
+        },
         **{name: getattr(job, name) for name in ("preemptible", "checkpoint_dir", "checkpoint_signal")},
     }

@@ -63,6 +63,7 @@ class SubmitRequest:
     memory_per_node_mb: int
     time_limit: timedelta | None
     stdout: str
+    image: str = ""  # reference of a container image; RequestRejected if the cluster cannot run it
     installation: str = ""  # the installation that submits it; stored in the comment next to the key
 
 
@@ -155,6 +156,8 @@ class ClusterListing(list[T]):
 class BackendTraits:
     """What all clusters of one kind have in common. Reading it costs no request."""
 
+    # Whether jobs may run in a container image. Users cannot submit jobs with an image to other clusters.
+    supports_images: bool
     # The end of a job's log → the state in which the cluster itself says that it ended the job
     state_in_log: Callable[[str], State | None]
     # The message of a failed ping → what an operator should check

@@ -58,7 +58,7 @@ NOT_SENT_ERRORS = (
 )
 
 
-SLURM_TRAITS = BackendTraits(state_in_log=state_in_log, connection_advice=connection_advice)
+SLURM_TRAITS = BackendTraits(supports_images=False, state_in_log=state_in_log, connection_advice=connection_advice)
 
 
 class SlurmBackend:
@@ -193,6 +193,8 @@ class SlurmBackend:
         )
 
     def submit(self, what: SubmitRequest) -> str:
+        if what.image:
+            raise RequestRejected("this cluster cannot run container images; submit the job without an image")
         sender = self._senders.of(what.user) if self._senders and what.user else None
         headers = sender.headers if sender else {}
         deadline = self._new_deadline()

@@ -218,6 +218,16 @@ def test_token_is_sent_in_its_header():
     assert (headers["x-slurm-user-name"], headers["x-slurm-user-token"]) == ("ada", "s3cret")
 
 
+def test_job_with_a_container_image_is_refused_and_not_sent():
+    with (
+        talking({"POST /job/submit": (200, {"job_id": 7})}) as (backend, requests),
+        pytest.raises(RequestRejected, match="cannot run container images"),
+    ):
+        backend.submit(submission(image="nvcr.io/nvidia/pytorch:24.01-py3"))
+
+    assert not [path for verb, path, *_ in requests if verb == "POST"]
+
+
 @pytest.mark.parametrize("version", ["v0.0.38", "v0.0.42"])
 @pytest.mark.parametrize("status", [200, 404, 500])
 def test_cancelling_an_unknown_job_does_not_fail_in_any_version(version, status):

@@ -46,6 +46,9 @@ def fields(options=(), text="#!/bin/sh\nsrun train\n", arguments=(), environment
         ("--label run=7 --label by=ada", {"labels": {"run": "7", "by": "ada"}}),
         ("--kind pretrain --preemptible", {"kind": "pretrain", "preemptible": True}),
         ("--priority -5", {"priority": -5}),
+        ("--image nvcr.io/nvidia/pytorch:24.01-py3", {"image": "nvcr.io/nvidia/pytorch:24.01-py3"}),
+        # As in sbatch, # begins a comment unless it is escaped
+        (r"--container-image=nvcr.io\#nvidia/pytorch:24.01-py3", {"image": "nvcr.io#nvidia/pytorch:24.01-py3"}),
     ],
 )
 def test_option_and_directive_have_the_same_effect(words, expected):

@@ -176,6 +176,7 @@ def _submission(attempt: Attempt, nodes: Mapping[str, str], installation: str) -
         memory_per_node_mb=job.memory_per_node_mb,
         time_limit=job.time_limit,
         stdout=attempt.log_path,
+        image=job.image,
         installation=installation,
     )
 

@@ -67,7 +67,9 @@ def sync_cluster_once(cluster: Cluster, backend: Backend, now: datetime) -> int:
         request_diagnoses()
     greeting = backend.ping() if not cluster.product else None
     fields = {"product": greeting.product, "api": greeting.api} if greeting else {}
-    Cluster.objects.filter(pk=cluster.pk).update(last_contact_at=now, **fields)
+    Cluster.objects.filter(pk=cluster.pk).update(
+        last_contact_at=now, runs_images=backend.traits.supports_images, **fields
+    )
     return moved
 
 

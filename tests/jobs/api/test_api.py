@@ -59,6 +59,22 @@ def test_a_submission_leaves_an_event_with_who_from_where_and_by_which_request(a
     assert (event.by, event.source, event.request_id) == ("ada", "127.0.0.1", "run-17")
 
 
+def test_a_job_with_an_image_is_refused_on_a_cluster_that_cannot_run_it(ada):
+    answer = ada.post("jobs/", {**TRAIN, "image": "nvcr.io/nvidia/pytorch:24.01-py3"})
+
+    assert answer.status_code == 400
+    assert answer.json() == {"image": ["seren cannot run container images"]}
+    assert not Job.objects.exists()
+
+
+def test_a_job_with_an_image_is_submitted_to_a_cluster_that_runs_images(ada):
+    Cluster.objects.update(runs_images=True)
+
+    answer = ada.post("jobs/", {**TRAIN, "image": "nvcr.io/nvidia/pytorch:24.01-py3"})
+
+    assert ada.get(answer.headers["Location"]).json()["image"] == "nvcr.io/nvidia/pytorch:24.01-py3"
+
+
 def test_an_array_becomes_one_job_per_task(ada):
     answer = ada.post("jobs/", {"command": "x", "array": "0-2%2"}).json()
 

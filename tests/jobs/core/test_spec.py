@@ -1,5 +1,6 @@
 """Validation of job requests and its error messages."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -60,6 +61,13 @@ def test_every_field_is_copied_to_the_spec():
     assert job.hold and job.preemptible
 
 
+@pytest.mark.parametrize("image", ["nvcr.io#nvidia/pytorch:24.01-py3", "/images/torch.sqsh", "x" * 500, ""])
+def test_image_is_accepted_by_a_cluster_that_runs_images(image):
+    kubernetes = replace(SEREN, runs_images=True)
+
+    assert spec.parse({"command": "x", "image": image}, kubernetes).image == image
+
+
 def test_job_gets_its_share_of_cpus_by_default():
     assert parse(gpus_per_node=4).cpus_per_node == 64
 
@@ -93,6 +101,11 @@ def test_null_means_the_same_as_a_missing_field():
         ({"name": "a\nb"}, "name", "control character"),
         ({"name": "a\u202eb"}, "name", "control character"),
         ({"name": "a\x9bb"}, "name", "control character"),
+        ({"image": "a b"}, "image", "contains a space"),
+        ({"image": "a\u00a0b"}, "image", "contains a space"),
+        ({"image": "a\nb"}, "image", "contains a control character"),
+        ({"image": "x" * 501}, "image", "has 501 bytes, more than the 500 allowed"),
+        ({"image": "nvcr.io#nvidia/pytorch:24.01-py3"}, "image", "seren cannot run container images"),
         ({"kind": "nonsense"}, "kind", "'nonsense' is not one of pretrain"),
         ({"nodes": True}, "nodes", "is true or false, not a whole number"),
         ({"nodes": 1.5}, "nodes", "is a number, not a whole number"),

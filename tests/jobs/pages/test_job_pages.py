@@ -339,6 +339,13 @@ def test_job_names_are_escaped(ada):
         assert "<script>alert" not in text(ada.get(url))
 
 
+def test_the_job_page_shows_the_container_image(ada):
+    make.cluster(runs_images=True)
+    job = submitted(by="ada", image="nvcr.io/nvidia/pytorch:24.01-py3")
+
+    assert "nvcr.io/nvidia/pytorch:24.01-py3" in text(ada.get(f"/jobs/{job}/"))
+
+
 def test_the_number_of_queries_of_a_job_page_does_not_depend_on_attempts(ada, django_assert_num_queries):
     job = submitted(by="ada", nodes=2, requeue_limit=9)
     for _ in range(3):
@@ -545,6 +552,7 @@ def test_the_command_reaches_the_shell_with_unix_line_ends(ada):
         ("environment", "1A=x", "is not a valid variable name"),
         ("environment", "A=1\nA=2", "is given twice"),
         ("dependencies", "afterok:01k3v9q2m7t", "the team has no job"),
+        ("image", "nvcr.io/nvidia/pytorch", "seren cannot run container images"),
         ("begin_at", "tomorrow", "is not an ISO 8601 time"),
         ("array", "9-1", "counts down; write 1-9"),
         ("cluster", "999", "Select a valid choice"),
@@ -574,8 +582,10 @@ def test_the_submit_page_tells_users_without_a_team_what_they_need(client):
 
 
 def test_edit_and_resubmit_submits_the_same_job_again(ada):
+    make.cluster(runs_images=True)
     job = submitted(
         by="ada",
+        image="nvcr.io/nvidia/pytorch:24.01-py3",
         nodes=2,
         cpus_per_node=64,
         memory_per_node="512G",

@@ -39,6 +39,15 @@ def test_attempt_is_submitted_on_exactly_its_nodes(cluster, slurm):
     assert Attempt.objects.get().backend_id == "1"
 
 
+def test_image_of_a_job_is_passed_to_the_cluster(cluster, slurm):
+    attempt = make.attempt()
+    Job.objects.filter(pk=attempt.job.pk).update(image="nvcr.io/nvidia/pytorch:24.01-py3")
+
+    deliver(cluster, slurm)
+
+    assert slurm.sent[0].image == "nvcr.io/nvidia/pytorch:24.01-py3"
+
+
 def test_job_gets_its_identity_and_progress_token_in_its_environment(cluster, slurm, settings):
     settings.ACME_URL = "https://acme.test"
     attempt = make.attempt(make.job(environment={"A": "1"}, checkpoint_dir="/ckpt"))

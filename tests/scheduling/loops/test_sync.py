@@ -36,6 +36,16 @@ def job():
     return Job.objects.get()
 
 
+@pytest.mark.parametrize("supported", [True, False])
+def test_cluster_records_whether_it_runs_images(cluster, slurm, supported):
+    Cluster.objects.update(runs_images=not supported)
+    slurm.traits = replace(slurm.traits, supports_images=supported)
+
+    sync(cluster, slurm)
+
+    assert Cluster.objects.get().runs_images is supported
+
+
 # attempts
 
 
