@@ -2,6 +2,20 @@
 
 Simulated, local and real clusters are reached through the same `Backend` and differ only in their address. This module
 has no network code. A backend makes no decisions: it carries out one command or reports what it reads.
+
+What a backend must do:
+
+- Store the key and the installation of a job with it, and report both with the job. A job is found by its key, whoever
+  asks and however late. Its id is opaque text.
+- Run the job on exactly the requested nodes, at most once, and never requeue it by itself.
+- Run the user's script so that the attempt writes its record (`attempt_record`): to the directory `record`, when the
+  command starts and when it ends. A second start of the same attempt exits with `STARTED_BEFORE`. Standard output and
+  standard error go to `stdout`. A signal in `shell_signals` reaches the script although only its shell is signalled.
+- Translate: states and flags are those of `jobs.core.lifecycle`, whatever the cluster calls them. A rejection that
+  concerns only the nodes is `PlacementRejected`; a job that waits there on purpose is `held`. No other code reads the
+  cluster's reasons, messages or error numbers.
+- Refuse a job with an image unless `traits.supports_images` is true, and then run it in that image.
+- Say whether a failed command may have been carried out: see the exceptions below.
 """
 
 from __future__ import annotations
@@ -53,7 +67,7 @@ class SubmitRequest:
     name: str
     user: str  # the Acme user who owns the job; empty for Acme's own node tests
     account: str
-    script: str
+    script: str  # the user's own script or command line; the backend adds what its cluster needs to run it
     workdir: str
     environment: Mapping[str, str]
     nodes: tuple[str, ...]
@@ -63,6 +77,8 @@ class SubmitRequest:
     memory_per_node_mb: int
     time_limit: timedelta | None
     stdout: str
+    record: str = ""  # directory in which the attempt writes its record (`attempt_record`); empty: no record
+    shell_signals: tuple[str, ...] = ()  # may be sent to the batch shell alone, which passes them to the script
     image: str = ""  # reference of a container image; RequestRejected if the cluster cannot run it
     installation: str = ""  # the installation that submits it; stored in the comment next to the key
 
@@ -158,6 +174,10 @@ class BackendTraits:
 
     # Whether jobs may run in a container image. Users cannot submit jobs with an image to other clusters.
     supports_images: bool
+    # Lines of shell that start a program of several ranks: they run `python3 - "$@"` once on each of `$ranks` nodes,
+    # with MASTER_ADDR and what the function `program` prints as standard input, and exit with the result. They do
+    # nothing where that is impossible.
+    rank_launcher: str
     # The end of a job's log → the state in which the cluster itself says that it ended the job
     state_in_log: Callable[[str], State | None]
     # The message of a failed ping → what an operator should check

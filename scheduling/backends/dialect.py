@@ -19,6 +19,7 @@ from jobs.core.hostlist import BadHostlist, expand
 from jobs.core.lifecycle import FINAL_STATES, JOB_STATES, Flag, NodeFlag, NodeState, State
 
 from .base import BackendJob, BackendNode, ClusterListing, SubmitRequest, UnreadableRow
+from .batch_script import batch_script
 
 T = TypeVar("T")
 StateAndFlags = tuple[State, frozenset[str]]
@@ -123,7 +124,7 @@ DIALECTS: dict[str, Dialect] = {
 
 
 def submit_body(dialect: Dialect, what: SubmitRequest) -> dict[str, Any]:
-    script = with_interpreter_line(what.script)
+    script = with_interpreter_line(batch_script(what.script, record=what.record, forward=what.shell_signals))
     job = {**_basic_fields(dialect, what), **_placement_fields(dialect, what), **_limit_fields(dialect, what)}
     job["environment"] = _environment_field(dialect, what.environment)
     if dialect.script_inside_job:

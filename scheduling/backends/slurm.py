@@ -34,6 +34,7 @@ from .base import (
     SubmitRequest,
     UnreadableRow,
 )
+from .batch_script import RANK_LAUNCHER
 from .dialect import DIALECTS, Dialect, ErrorEntry, MalformedResponse
 from .freshness import FreshnessChecker, StaleListing
 from .http_client import HttpClient, RequestDeadline
@@ -58,7 +59,12 @@ NOT_SENT_ERRORS = (
 )
 
 
-SLURM_TRAITS = BackendTraits(supports_images=False, state_in_log=state_in_log, connection_advice=connection_advice)
+SLURM_TRAITS = BackendTraits(
+    supports_images=False,
+    rank_launcher=RANK_LAUNCHER,
+    state_in_log=state_in_log,
+    connection_advice=connection_advice,
+)
 
 
 class SlurmBackend:

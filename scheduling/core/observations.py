@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from jobs.core.lifecycle import FINAL_STATES, Flag, NodeFlag, NodeState, State
+from scheduling.backends.attempt_record import STARTED_BEFORE
 from scheduling.backends.base import BackendJob, BackendNode
-from scheduling.core.batch_script import STARTED_BEFORE
 
 MAX_START_DELAY = timedelta(seconds=90)  # a controller may schedule only once a minute
 MOST_DOUBLINGS = 5  # an attempt that never starts is requeued ever more rarely

@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import FINAL_STATES, Flag, State
+from scheduling.backends.attempt_record import STARTED_BEFORE, AttemptRecord
 from scheduling.backends.base import BackendJob
-from scheduling.core.batch_script import STARTED_BEFORE, AttemptRecord
 
 MISSING_GRACE = timedelta(seconds=30)  # a restarted controller may know the job again
 SUBMISSION_GRACE = timedelta(seconds=10)  # a submission without an answer may still arrive
@@ -136,7 +136,7 @@ def _end_in_accounting(own_jobs: Sequence[BackendJob], evidence: OutcomeEvidence
 
 
 def was_refused(state: State, exit_code: int | None, record: AttemptRecord | None) -> bool:
-    """Whether the job ran nothing because its attempt had started before (`batch_script.STARTED_BEFORE`)."""
+    """Whether the job ran nothing because its attempt had started before (`attempt_record.STARTED_BEFORE`)."""
     refused = state == State.FAILED and exit_code == STARTED_BEFORE
     return refused and record is not None and record.started and record.exit_code != STARTED_BEFORE
 

@@ -63,22 +63,21 @@ def _current_wave(test: NodeTest) -> list[PairTestJob]:
 
 def _advance_pair_job(test: NodeTest, world: PairTestJob, backend: Backend, now: datetime) -> None:
     nodes = list(Node.objects.filter(cluster=test.cluster_id, name__in=world.nodes).order_by("name"))
-    probe = node_tests.NodeTestJob(
-        nodes=nodes, since=world.created_at, why=str(test), job=submission(test, world, nodes)
-    )
+    job = submission(test, world, nodes, backend.traits.rank_launcher)
+    probe = node_tests.NodeTestJob(nodes=nodes, since=world.created_at, why=str(test), job=job)
     result = node_tests.advance_test_job(probe, backend, now)
     if isinstance(result, NodeTestResult):
         node_test_actions.record_test_job_result(world, result.passed if result.ran else None, result.why, now)
 
 
-def submission(test: NodeTest, world: PairTestJob, nodes: list[Node]) -> SubmitRequest:
+def submission(test: NodeTest, world: PairTestJob, nodes: list[Node], launcher: str) -> SubmitRequest:
     cluster = test.cluster
     return SubmitRequest(
         key=world.key,
         name=f"test-{'-'.join(world.nodes)}"[:60],
         user="",
         account="",
-        script=script(len(nodes), FIRST_PORT + world.pk % PORT_COUNT),
+        script=script(len(nodes), FIRST_PORT + world.pk % PORT_COUNT, launcher),
         workdir=node_tests.NODE_TEST_WORKDIR,
         environment={"ACME_TEST_NODE": ",".join(world.nodes), "ACME_TEST_KEY": world.key},
         nodes=tuple(node.name for node in nodes),
@@ -96,32 +95,32 @@ LAUNCH_TEMPLATE = """#!/bin/sh
 # An all-gather between the nodes of this job. The program is passed through standard input, so nodes need no copy.
 export MASTER_PORT={port}
 ranks={count}
+set -- {arguments}
 program() {{ cat <<'ACME_PROGRAM'
 {program}
 ACME_PROGRAM
 }}
-if command -v srun >/dev/null 2>&1 && [ -n "$SLURM_JOB_ID" ]; then
-  program | srun --nodes="$ranks" --ntasks="$ranks" --ntasks-per-node=1 --input=all sh -c \\
-    'MASTER_ADDR="$SLURM_LAUNCH_NODE_IPADDR" exec python3 - {arguments}'
-  exit $?
-fi
-# Without srun, one machine plays all nodes, each as a process
+{launcher}
+# Without a launcher, one machine plays all nodes, each as a process
 export MASTER_ADDR=127.0.0.1 WORLD_SIZE="$ranks"
 file=$(mktemp) || exit 2
 trap 'rm -f "$file"' EXIT
 program >"$file"
 failed=0 rank=1 children=
 while [ "$rank" -lt "$ranks" ]; do
-  RANK=$rank python3 "$file" {arguments} & children="$children $!"
+  RANK=$rank python3 "$file" "$@" & children="$children $!"
   rank=$((rank + 1))
 done
-RANK=0 python3 "$file" {arguments} || failed=1
+RANK=0 python3 "$file" "$@" || failed=1
 for child in $children; do wait "$child" || failed=1; done
 exit $failed
 """
 
 
-def script(count: int, port: int, arguments: str = "--mib 16 --patience 60") -> str:
+def script(count: int, port: int, launcher: str, arguments: str = "--mib 16 --patience 60") -> str:
+    """Return the test as a script. `launcher` are the backend's lines that start one process on each node."""
     words = " ".join(shlex.quote(word) for word in arguments.split())
     source = Path(program.__file__).read_text().rstrip("\n")
-    return LAUNCH_TEMPLATE.format(port=port, count=count, program=source, arguments=words)
+    return LAUNCH_TEMPLATE.format(
+        port=port, count=count, program=source, arguments=words, launcher=launcher.rstrip("\n")
+    )

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from jobs.core.lifecycle import NodeState, State
 from scheduling.backends import dialect
 from scheduling.backends.base import SubmitRequest
+from scheduling.backends.batch_script import batch_script
 from scheduling.backends.dialect import DIALECTS, MalformedResponse
 from scheduling.backends.slurm_log import state_in_log
 
@@ -93,6 +94,14 @@ def test_unset_values_are_not_sent():
     job = body("v0.0.42", time_limit=None, gpus_per_node=0, account="", memory_per_node_mb=0)["job"]
 
     assert not {"time_limit", "tres_per_node", "account", "memory_per_node"} & set(job)
+
+
+@pytest.mark.parametrize("version", ["v0.0.38", "v0.0.42"])
+def test_script_with_a_record_is_wrapped(version):
+    sent = body(version, record="/logs/a.log.acme", shell_signals=("USR1",))
+
+    script = sent["job"].get("script") or sent["script"]
+    assert script == batch_script("python train.py", record="/logs/a.log.acme", forward=("USR1",))
 
 
 def test_script_keeps_its_interpreter_line():

@@ -22,6 +22,7 @@ from jobs.actions.journal import SCHEDULER, SYNC
 from jobs.actions.one_row import skip_row_on_error
 from jobs.core.resume_environment import CHECKPOINT_TEMPLATE_VARIABLE, resume_variables
 from jobs.models import Allocation, Attempt, ClusterCommand, Installation
+from scheduling.backends.attempt_record import RECORD_VARIABLE, record_directory
 from scheduling.backends.base import (
     Backend,
     BackendError,
@@ -31,7 +32,6 @@ from scheduling.backends.base import (
     RequestRejected,
     SubmitRequest,
 )
-from scheduling.core.batch_script import RECORD_VARIABLE, batch_script, record_directory
 from scheduling.core.observations import pick_job
 from scheduling.loops.commands.claims import (
     may_have_been_sent,
@@ -166,7 +166,7 @@ def _submission(attempt: Attempt, nodes: Mapping[str, str], installation: str) -
         name=job.name,
         user=job.user.get_username(),
         account=job.team.name,
-        script=batch_script(job.command, record=record, forward=_signals_for_the_shell(attempt)),
+        script=job.command,
         workdir=job.workdir or FALLBACK_WORKDIR,
         environment={**job.environment, **_job_environment(attempt), **({RECORD_VARIABLE: record} if record else {})},
         nodes=tuple(nodes),
@@ -176,15 +176,17 @@ def _submission(attempt: Attempt, nodes: Mapping[str, str], installation: str) -
         memory_per_node_mb=job.memory_per_node_mb,
         time_limit=job.time_limit,
         stdout=attempt.log_path,
+        record=record,
+        shell_signals=_signals_for_the_shell(attempt),
         image=job.image,
         installation=installation,
     )
 
 
-def _signals_for_the_shell(attempt: Attempt) -> list[str]:
+def _signals_for_the_shell(attempt: Attempt) -> tuple[str, ...]:
     """Return the signals that Acme may send to the batch shell only; the shell forwards them to the job's script."""
     asks = (stop.job_checkpoint_signal(attempt.job), stack_requests.attempt_stacks_signal(attempt))
-    return [ask.signal for ask in asks if ask and ask.shell]
+    return tuple(ask.signal for ask in asks if ask and ask.shell)
 
 
 def _job_environment(attempt: Attempt) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Reads the files of an attempt on shared storage: its record (`scheduling.core.batch_script`) and its log's end."""
+"""Reads the files of an attempt on shared storage: its record (`backends.attempt_record`) and the end of its log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from jobs.logs import job_log
 from jobs.models import Attempt, Cluster
-from scheduling.core.batch_script import AttemptRecord, read_record, record_directory
+from scheduling.backends.attempt_record import AttemptRecord, read_record, record_directory
 
 LOG_TAIL_BYTES = 16 * 1024
 MAX_RECENT_LOGS = 5

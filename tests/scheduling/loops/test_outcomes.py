@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from jobs.core.lifecycle import State
-from scheduling.core.batch_script import STARTED_BEFORE, AttemptRecord
+from scheduling.backends.attempt_record import STARTED_BEFORE, AttemptRecord
 from scheduling.core.outcomes import (
     ACCOUNTING_LAG,
     MISSING_GRACE,

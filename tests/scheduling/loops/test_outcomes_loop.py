@@ -11,8 +11,8 @@ from jobs.actions import outcomes as outcome_actions
 from jobs.actions.stop import JobStateChanged
 from jobs.core.lifecycle import Flag, State
 from jobs.models import Allocation, Attempt, Cluster, ClusterCommand, Event, Job, clock
+from scheduling.backends.attempt_record import STARTED_BEFORE
 from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown
-from scheduling.core.batch_script import STARTED_BEFORE
 from scheduling.core.outcomes import MISSING_GRACE, SOURCE_TIMEOUT
 from scheduling.loops.commands.send import send_commands_once
 from scheduling.loops.observe.outcomes import (

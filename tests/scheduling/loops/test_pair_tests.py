@@ -17,6 +17,7 @@ from jobs.core.lifecycle import Flag, NodeState, State
 from jobs.models import Event, Job, Node, clock
 from scheduling.actions import node_tests as node_test_actions
 from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown
+from scheduling.backends.batch_script import RANK_LAUNCHER
 from scheduling.loops.node_tests import NODE_TEST_START_TIMEOUT
 from scheduling.loops.pair_tests import FIRST_PORT, PORT_COUNT, advance_pair_tests_once, script
 from scheduling.loops.recovery import decide_and_recover_once
@@ -232,10 +233,37 @@ def free_of_others(run):
     raise AssertionError("no port was free")
 
 
+SRUN = """\
+#!/bin/sh
+while [ "$1" != sh ]; do options="$options $1"; shift; done
+cat >/dev/null
+SLURM_LAUNCH_NODE_IPADDR=10.0.0.1 "$@" | sed "s|^|$options: |"
+exit 3
+"""
+PYTHON = """\
+#!/bin/sh
+echo "$MASTER_ADDR:$MASTER_PORT $*"
+"""
+
+
+def test_script_starts_one_rank_per_node_with_srun(tmp_path):
+    for name, text in (("srun", SRUN), ("python3", PYTHON), ("test", script(2, 20_001, RANK_LAUNCHER, "--mib 1"))):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
+
+    done = subprocess.run(
+        [str(tmp_path / "test")], env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+
+    options = " --nodes=2 --ntasks=2 --ntasks-per-node=1 --input=all"
+    assert (done.returncode, done.stdout) == (3, f"{options}: 10.0.0.1:20001 - --mib 1\n"), done
+
+
 def test_script_runs_all_ranks_on_one_machine_without_srun(tmp_path):
     def world(port):
         path = tmp_path / f"world-{port}"
-        path.write_text(script(2, port, "--mib 1 --patience 600 --how tcp"))
+        path.write_text(script(2, port, RANK_LAUNCHER, "--mib 1 --patience 600 --how tcp"))
         environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "ACME_TEST_KEY": "k"}
         command = ["sh", str(path)]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)

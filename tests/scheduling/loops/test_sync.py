@@ -10,8 +10,8 @@ from jobs.actions import nodes as node_actions
 from jobs.core import attempt_end
 from jobs.core.lifecycle import Flag, NodeFlag, NodeState, State
 from jobs.models import Attempt, Cluster, ClusterCommand, ClusterMode, Event, Job, Node, clock
+from scheduling.backends.attempt_record import STARTED_BEFORE
 from scheduling.backends.base import BackendNode, ClusterUnreachable
-from scheduling.core.batch_script import STARTED_BEFORE
 from scheduling.core.observations import MAX_START_DELAY
 from scheduling.core.outcomes import MISSING_GRACE
 from scheduling.loops.commands.send import send_commands_once

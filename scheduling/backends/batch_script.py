@@ -1,25 +1,16 @@
-"""The batch script of an attempt: the job's own script runs as a child of a wrapper that records how it ended. Pure.
+"""The batch script of an attempt on Slurm: a wrapper that runs the job's own script and records how it ended. Pure.
 
-A cluster forgets ended jobs (Slurm's MinJobAge, 300 s by default). So the script itself leaves an attempt record, a
-directory beside the log:
-
-    LOG.acme/start   "<Slurm job id> <host> <unix seconds>", written before the command starts
-    LOG.acme/exit    "<exit code> <unix seconds>", written as the last action; 128 + n after signal n
-
-Because the job's script is a child process, it may use `exec` and `trap` freely. Creating the directory is atomic, so
-the same attempt cannot start twice even if it was submitted twice: the second start exits with `STARTED_BEFORE` and
-runs nothing. If the directory cannot be created for another reason, the command runs without a record. A script that is
-ended by KILL leaves `start` and no `exit`.
+The wrapper writes the attempt record that `attempt_record` describes. Because the job's script is a child process, it
+may use `exec` and `trap` freely.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-RECORD_VARIABLE = "ACME_ATTEMPT_RECORD"
-STARTED_BEFORE = 97  # exit code of a start that was refused because the attempt had been started before
+from .attempt_record import STARTED_BEFORE
+
 SIGNALS = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "ALRM", "XCPU")
 
 TEMPLATE = """\
@@ -70,10 +61,14 @@ fi
 exit "$acme_code"
 """
 
-
-def record_directory(log_path: str) -> str:
-    """The directory of the attempt record for this log path; empty if Acme does not write the log."""
-    return f"{log_path}.acme" if log_path else ""
+# On each node, srun starts one process of the pair test and passes it the program through standard input
+RANK_LAUNCHER = """\
+if command -v srun >/dev/null 2>&1 && [ -n "$SLURM_JOB_ID" ]; then
+  program | srun --nodes="$ranks" --ntasks="$ranks" --ntasks-per-node=1 --input=all sh -c \\
+    'MASTER_ADDR="$SLURM_LAUNCH_NODE_IPADDR" exec python3 - "$@"' rank "$@"
+  exit $?
+fi
+"""
 
 
 def batch_script(script: str, *, record: str, forward: Iterable[str] = ()) -> str:
@@ -115,27 +110,3 @@ def _unused_line(text: str) -> str:
     while (end := f"ACME_END_OF_SCRIPT_{number}") in lines:
         number += 1
     return end
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttemptRecord:
-    """The content of the attempt record. `exit_code` is None if the script did not reach its last action."""
-
-    started: bool
-    exit_code: int | None = None
-    started_at: float | None = None  # unix seconds by the node's clock
-    ended_at: float | None = None
-
-
-def read_record(start_line: str | None, exit_line: str | None) -> AttemptRecord:
-    """Parse both files; None for a file that does not exist. Unreadable content counts as not written."""
-    started = (start_line or "").split()
-    at = _parse_number(started[2]) if len(started) == 3 else None
-    ended = [_parse_number(word) for word in (exit_line or "").split()]
-    if len(ended) == 2 and ended[0] is not None and ended[1] is not None:
-        return AttemptRecord(started=True, started_at=at, exit_code=ended[0] & 0xFF, ended_at=ended[1])
-    return AttemptRecord(started=start_line is not None, started_at=at)
-
-
-def _parse_number(word: str) -> int | None:
-    return int(word) if word.isascii() and word.isdigit() and len(word) <= 11 else None

@@ -6,7 +6,8 @@ import subprocess
 
 import pytest
 
-from scheduling.core.batch_script import STARTED_BEFORE, batch_script, read_record, record_directory
+from scheduling.backends.attempt_record import STARTED_BEFORE, read_record, record_directory
+from scheduling.backends.batch_script import batch_script
 from tests.patience import PATIENCE_S, until
 
 
