@@ -20,19 +20,8 @@ FLAG_FIELDS = ("preemptible", "hold")
 PAIRS_FIELDS = ("environment", "labels")
 # All other fields are text that is passed to the parser unchanged.
 TEXT_FIELDS = (
-    *(
-        "name",
-        "command",
-        "kind",
-        "image",
-        "workdir",
-        "memory_per_node",
-        "gpu_model",
-        "nic_type",
-        "time_limit",
-        "begin_at",
-    ),
-    *("array", "dependencies", "checkpoint_dir", "checkpoint_interval", "checkpoint_signal", "comment"),
+    *("name", "command", "kind", "workdir", "memory_per_node", "gpu_model", "nic_type", "time_limit", "begin_at"),
+    *("image", "array", "dependencies", "checkpoint_dir", "checkpoint_interval", "checkpoint_signal", "comment"),
 )
 
 
@@ -185,9 +174,6 @@ def resubmit_values(job: Job, *, secrets: bool) -> dict[str, Any]:
         if job.checkpoint_interval
         else "",
         **{name: getattr(job, name) for name in ("name", "kind", "nodes", "gpus_per_node", "cpus_per_node")},
-        **{
-            name: getattr(job, name)
-            for name in ("gpu_model", "nic_type", "image", "workdir", "priority", "requeue_limit")
-        },
-        **{name: getattr(job, name) for name in ("preemptible", "checkpoint_dir", "checkpoint_signal")},
+        **{name: getattr(job, name) for name in ("gpu_model", "nic_type", "workdir", "priority", "requeue_limit")},
+        **{name: getattr(job, name) for name in ("image", "preemptible", "checkpoint_dir", "checkpoint_signal")},
     }

@@ -17,7 +17,7 @@ from jobs.actions.wake import request_turn
 from jobs.models import Cluster
 from jobs.models.cluster import TOKEN_FIELDS, token_paths
 from jobs.rest.throttle import PerUserThrottle
-from scheduling.backends.opening import address_scheme
+from scheduling.backends.opening import check_address
 from scheduling.clusters import circuit_breaker, connection_test
 from scheduling.clusters.connection_test import ConnectionSettings, ConnectionTestStep
 
@@ -133,7 +133,7 @@ def _validate_cluster(row: Cluster) -> None:
     except ValidationError as error:
         raise InvalidClusterFields(error.message_dict) from None
     try:
-        address_scheme(row.address)
+        check_address(row.address)
     except ValueError as error:
         raise InvalidClusterFields({"address": [str(error)]}) from None
 

@@ -29,14 +29,21 @@ def open_backend(
     senders: IdentityProvider | None = None,
 ) -> Backend:
     """The backend for this address. Raises ValueError, with a sentence, if there is none."""
-    backend_class = BACKENDS[address_scheme(address)]
-    return backend_class(address, user=user, token=token, timeout_s=timeout_s, api=api, senders=senders)
+    check_address(address)
+    scheme = next(scheme for scheme in BACKENDS if address.startswith(scheme))
+    return BACKENDS[scheme](address, user=user, token=token, timeout_s=timeout_s, api=api, senders=senders)
 
 
-def address_scheme(address: str) -> str:
-    """The key of `BACKENDS` that the address begins with. Raises ValueError, with a sentence, if there is none."""
-    for scheme in BACKENDS:
-        if address.startswith(scheme):
-            return scheme
+def has_backend(address: str) -> bool:
+    return address.startswith(tuple(BACKENDS))
+
+
+def check_address(address: str) -> None:
+    """Raise ValueError, with one sentence, if there is no backend for this kind of address."""
+    if not has_backend(address):
+        raise ValueError(f"address must begin with {schemes_text()}, for example http://host:6820.")
+
+
+def schemes_text() -> str:
     *others, last = BACKENDS
-    raise ValueError(f"address must begin with {', '.join(others)} or {last}, for example http://host:6820.")
+    return f"{', '.join(others)} or {last}"

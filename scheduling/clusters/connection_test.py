@@ -24,7 +24,7 @@ from jobs.logs.allowed_paths import AllowedPaths, PathNotAllowed, load_allowed_p
 from jobs.logs.storage import StorageUnresponsive
 from jobs.models.cluster import SubmitIdentity
 from scheduling.backends.base import Backend, BackendError, BackendNode, ClusterUnreachable, RequestRejected
-from scheduling.backends.opening import open_backend
+from scheduling.backends.opening import has_backend, open_backend, schemes_text
 from scheduling.backends.senders import UserTokenIdentities, token_expiry, token_user
 from scheduling.backends.telemetry import ExporterPage, read_exporter
 
@@ -133,15 +133,14 @@ def _check_address(address: str, allowed: AllowedPaths, resolve: Resolve, timeou
         return _check_unix_socket(address.removeprefix("unix://"), allowed, timeout_s)
     try:
         parts = urlsplit(address)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
+        port = parts.port or (80 if parts.scheme == "http" else 443)
     except ValueError:
         raise ConnectionTestFailure(
             "The address is invalid.", "Use http://host:6820 or unix:///run/slurmrestd.sock."
         ) from None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not parts.hostname or not has_backend(address):
         raise ConnectionTestFailure(
-            "The address must start with http://, https:// or unix://.",
-            "Use the address of slurmrestd: http://host:6820.",
+            f"The address must start with {schemes_text()}.", "Use the address of slurmrestd: http://host:6820."
         )
     return _check_tcp(parts.hostname, port, resolve, timeout_s)
 
