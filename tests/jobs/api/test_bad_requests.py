@@ -201,7 +201,8 @@ BODIES = {
 def test_a_body_that_is_not_an_object_is_refused(path, body, ada, refused):
     raw, field = BODIES[body]
     if (field == "command" and body in ("nothing", "spaces")) or (body == "1e999" and path != "jobs/"):
-        field = {"jobs/": field, "jobs/bulk/": "jobs", "jobs/actions/": "action"}[path] if body != "1e999" else "command"
+        missing = {"jobs/": field, "jobs/bulk/": "jobs", "jobs/actions/": "action"}[path]
+        field = "command" if body == "1e999" else missing
 
     refused(ada.post(path, raw), field)
 

@@ -132,7 +132,7 @@ def test_responses_of_recovery_endpoints_match_the_schema(schema, olga, tmp_path
     for verb in ("approve", "undo"):
         conforms(schema, f"{described}{verb}/", "post", olga.post(f"{here}{verb}/", {"reason": "so"}))
     conforms(schema, "recovery/modes/", "post", olga.post("recovery/modes/", {"mode": "act"}))
-    for path in ("orders/", "recovery/modes/"):
+    for path in ("overrides/", "recovery/modes/"):
         conforms(schema, path, "get", olga.get(path))
     conforms(schema, "incidents/{incident}/decisions/", "get", olga.get(f"incidents/{number}/decisions/"))
     conforms(schema, described, "get", olga.get(here))
@@ -144,8 +144,8 @@ def test_responses_of_recovery_endpoints_match_the_schema(schema, olga, tmp_path
     conforms(schema, "channels/{channel}/", "patch", off)
     gone = olga.post(f"channels/{added.json()['id']}/remove/")
     conforms(schema, "channels/{channel}/remove/", "post", gone)
-    order = olga.get("orders/").json()["results"][0]["id"]
-    conforms(schema, "orders/{order}/lift/", "post", olga.post(f"orders/{order}/lift/"))
+    override = olga.get("overrides/").json()["results"][0]["id"]
+    conforms(schema, "overrides/{override}/lift/", "post", olga.post(f"overrides/{override}/lift/"))
 
 
 def test_partial_responses_and_errors_match_the_schema(schema, olga):

@@ -186,7 +186,7 @@ def test_job_waits_for_the_pair_test_and_restarts_without_the_faulty_node(hung, 
     cluster = hung.job.cluster
     decide_and_recover_once(clock.now())
     decision = Decision.objects.get()
-    assert (decision.action, decision.course) == ("test nodes", "acting")
+    assert (decision.action, decision.state) == ("test nodes", "acting")
     assert Flag.RECOVERING in Job.objects.get().flags
 
     for _ in range(3):
@@ -195,7 +195,7 @@ def test_job_waits_for_the_pair_test_and_restarts_without_the_faulty_node(hung, 
 
     decision.refresh_from_db()
     job = Job.objects.get()
-    assert (decision.course, decision.drain) == (DecisionState.DONE, ["seren-002"])
+    assert (decision.state, decision.drain) == (DecisionState.DONE, ["seren-002"])
     assert "faulty: seren-002" in decision.outcome
     assert (job.flags, job.hold, job.resume["step"]) == (["REQUEUED"], "", 200)
     assert closed() == ["seren-002"]
