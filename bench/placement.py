@@ -25,7 +25,7 @@ from scheduling.engine.placements import PLACEMENTS, PlacementContext
 from scheduling.engine.placements.exact import solve_placements
 from scheduling.engine.placements.gradient import Fragmentation
 from scheduling.engine.policies import POLICY_RULES
-from scheduling.engine.room import ALL_NODES, NodeResources
+from scheduling.engine.resources import ALL_NODES, NodeResources
 
 PLACEMENT_NAMES = [name for name in PLACEMENTS if name not in ("cells", "pack")]
 
@@ -55,12 +55,12 @@ def place_greedily(nodes, requests, name):
         placement=PLACEMENTS[name](PlacementContext(typical_requests=usual)),
     )
     for number, need in enumerate(requests):
-        engine.submit(EngineJob(number, engine.ask(need), 0, 10, 10), 0)
+        engine.submit(EngineJob(number, engine.request_group(need), 0, 10, 10), 0)
     began = time.perf_counter()
     engine.decide(0)
     took = time.perf_counter() - began
     placed = sum(job.gpus for job in engine.started)
-    return placed, Fragmentation(usual).of_all_nodes(engine.room), took
+    return placed, Fragmentation(usual).of_all_nodes(engine.resources), took
 
 
 def compare_placements(cases):

@@ -56,7 +56,7 @@ class DrillJob:
     gpus: int
     submitted: float
     need_s: float
-    ask: RequestGroup
+    group: RequestGroup
     number: int
     flaw: JobFlaw | None = None
     job: EngineJob | None = None  # while the job waits or runs

@@ -23,7 +23,7 @@ from scheduling.engine.cluster import NodeView, QuotaView, ResourceRequest
 from scheduling.engine.engine import Engine
 from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
 from scheduling.engine.policies.acme import AcmeRules
-from scheduling.engine.room import NodeResources
+from scheduling.engine.resources import NodeResources
 from scheduling.replay import acme_trace
 
 TICK_S = 5.0
@@ -106,16 +106,16 @@ def _build_engine(plan: DrillPlan) -> Engine:
         )
         for number, name in enumerate(plan.node_names)
     ]  # fmt: skip
-    return Engine(NodeResources(nodes), rules, books=QuotaUsage(quotas, reserves=rules.reserves))
+    return Engine(NodeResources(nodes), rules, quota_usage=QuotaUsage(quotas, reserves=rules.reserves))
 
 
 def _gang_job(stage: DrillSimulation) -> DrillJob:
     plan = stage.plan
     need = ResourceRequest(nodes=plan.gang_nodes, gpus=plan.gpus_per_node, cpus=0)
-    ask = stage.engine.ask(need, QuotaOwner(team="pretrain", kind=JobKind.PRETRAIN))
+    group = stage.engine.request_group(need, QuotaOwner(team="pretrain", kind=JobKind.PRETRAIN))
     return DrillJob(
         name=GANG_JOB, team="pretrain", kind=JobKind.PRETRAIN, gpus=plan.gang_nodes * plan.gpus_per_node, submitted=0.0,
-        need_s=math.inf, ask=ask, number=1,
+        need_s=math.inf, group=group, number=1,
     )  # fmt: skip
 
 
@@ -148,7 +148,7 @@ def _arrival_action(
         stage.submit(
             DrillJob(
                 name=name, team="mix", kind=kind, gpus=gpus, submitted=now, need_s=takes_s, number=1000 + row,
-                ask=stage.engine.ask(need, owner), flaw=draw_flaw(kind, gpus, f"{stage.plan.seed}:{name}"),
+                group=stage.engine.request_group(need, owner), flaw=draw_flaw(kind, gpus, f"{stage.plan.seed}:{name}"),
             ),
             now,
         )  # fmt: skip

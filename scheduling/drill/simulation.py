@@ -84,7 +84,7 @@ class DrillSimulation:
             return
         self._jobs += 1
         remaining_s = max(1.0, work.need_s - work.step * MIX_STEP_S)
-        work.job = EngineJob(self._jobs, work.ask, work.submitted, remaining_s, remaining_s)
+        work.job = EngineJob(self._jobs, work.group, work.submitted, remaining_s, remaining_s)
         self.by_job[self._jobs] = work
         work.waiting = True
         self.engine.submit(work.job, now)
@@ -432,7 +432,7 @@ class DrillSimulation:
 
     def idle(self) -> list[str]:
         """Nodes in service without a job."""
-        free = self.engine.room.free
+        free = self.engine.resources.free
         return [name for number, name in enumerate(self.names) if free[number] == self.plan.gpus_per_node
                 and not self.shut[number]]  # fmt: skip
 
@@ -440,7 +440,7 @@ class DrillSimulation:
         return [name for number, name in enumerate(self.names) if not self.shut[number]]
 
     def is_occupied(self, node: str) -> bool:
-        return self.engine.room.free[self.number_of[node]] < self.plan.gpus_per_node
+        return self.engine.resources.free[self.number_of[node]] < self.plan.gpus_per_node
 
     def jobs_with_log(self) -> list[str]:
         """Running jobs of the mix, which write a log."""

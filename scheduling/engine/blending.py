@@ -77,7 +77,7 @@ class BlendedPredictor(Predictor):
 
 def _feature_row(job: EngineJob) -> FeatureRow:
     hours = int(job.submitted // 3600)
-    return job.user, job.name, job.ask.gpus, hours // 24 % 7, hours % 24
+    return job.user, job.name, job.group.gpus, hours // 24 % 7, hours % 24
 
 
 def _train_trees(rows: list[FeatureRow], ran_s: list[float]) -> Any:

@@ -48,7 +48,7 @@ class SuggestedChange:
             who=max(self.who, other.who, key=list(ChangeActor).index),
             cost=self.cost + other.cost,
             phrase=f"{self.phrase}, and if {other.phrase}",
-            apply=lambda picture: other.apply(self.apply(picture)),
+            apply=lambda snapshot: other.apply(self.apply(snapshot)),
         )
 
 
@@ -58,16 +58,16 @@ def make_change(
     return SuggestedChange(kind=kind, who=who, cost=cost, phrase=phrase, apply=apply)
 
 
-def find_waiting_job(picture: ClusterSnapshot, job_id: int) -> WaitingJob:
-    return next(job for job in picture.waiting if job.id == job_id)
+def find_waiting_job(snapshot: ClusterSnapshot, job_id: int) -> WaitingJob:
+    return next(job for job in snapshot.waiting if job.id == job_id)
 
 
 def with_job_fields(job_id: int, **fields: Any) -> Callable[[ClusterSnapshot], ClusterSnapshot]:
     """A change of the job's own request."""
 
-    def replace_job(picture: ClusterSnapshot) -> ClusterSnapshot:
-        waiting = tuple(replace(job, **fields) if job.id == job_id else job for job in picture.waiting)
-        return replace(picture, waiting=waiting)
+    def replace_job(snapshot: ClusterSnapshot) -> ClusterSnapshot:
+        waiting = tuple(replace(job, **fields) if job.id == job_id else job for job in snapshot.waiting)
+        return replace(snapshot, waiting=waiting)
 
     return replace_job
 
@@ -75,9 +75,9 @@ def with_job_fields(job_id: int, **fields: Any) -> Callable[[ClusterSnapshot], C
 def with_quotas(raised: Collection[QuotaView]) -> Callable[[ClusterSnapshot], ClusterSnapshot]:
     by_scope = {(quota.team, quota.kind): quota for quota in raised}
 
-    def replace_quotas(picture: ClusterSnapshot) -> ClusterSnapshot:
-        quotas = tuple(by_scope.get((quota.team, quota.kind), quota) for quota in picture.quotas)
-        return replace(picture, quotas=quotas)
+    def replace_quotas(snapshot: ClusterSnapshot) -> ClusterSnapshot:
+        quotas = tuple(by_scope.get((quota.team, quota.kind), quota) for quota in snapshot.quotas)
+        return replace(snapshot, quotas=quotas)
 
     return replace_quotas
 
@@ -85,10 +85,10 @@ def with_quotas(raised: Collection[QuotaView]) -> Callable[[ClusterSnapshot], Cl
 def with_open_nodes(opened: Collection[ClosedNode]) -> Callable[[ClusterSnapshot], ClusterSnapshot]:
     ids = {closed.node.id for closed in opened}
 
-    def open_nodes(picture: ClusterSnapshot) -> ClusterSnapshot:
-        nodes = (*picture.nodes, *(closed.node for closed in opened))
+    def open_nodes(snapshot: ClusterSnapshot) -> ClusterSnapshot:
+        nodes = (*snapshot.nodes, *(closed.node for closed in opened))
         return replace(
-            picture, nodes=nodes, closed=tuple(closed for closed in picture.closed if closed.node.id not in ids)
+            snapshot, nodes=nodes, closed=tuple(closed for closed in snapshot.closed if closed.node.id not in ids)
         )
 
     return open_nodes
@@ -97,15 +97,15 @@ def with_open_nodes(opened: Collection[ClosedNode]) -> Callable[[ClusterSnapshot
 def without_running_jobs(ended: Collection[RunningJob]) -> Callable[[ClusterSnapshot], ClusterSnapshot]:
     """A change after which these jobs have ended and their resources are free."""
 
-    def end_jobs(picture: ClusterSnapshot) -> ClusterSnapshot:
+    def end_jobs(snapshot: ClusterSnapshot) -> ClusterSnapshot:
         ids = {job.id for job in ended}
-        nodes = {node.id: node for node in picture.nodes}
+        nodes = {node.id: node for node in snapshot.nodes}
         for job in ended:
             for node_id, gpus in job.places.items():
                 if node_id in nodes:
                     nodes[node_id] = _with_freed_gpus(nodes[node_id], job, gpus)
-        running = tuple(job for job in picture.running if job.id not in ids)
-        return replace(picture, nodes=tuple(nodes.values()), running=running)
+        running = tuple(job for job in snapshot.running if job.id not in ids)
+        return replace(snapshot, nodes=tuple(nodes.values()), running=running)
 
     return end_jobs
 

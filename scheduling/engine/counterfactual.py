@@ -1,6 +1,6 @@
 """Find the smallest change that would start a waiting job now, by trying changes on the engine that decides.
 
-`guesses` proposes changes that might help. Each is tried, the cheapest first: it is applied to the snapshot, and the
+`proposals` has changes that might help. Each is tried, the cheapest first: it is applied to the snapshot, and the
 job must start in the following turn. The result is therefore always true for the configured policy. If no single change
 is enough, pairs are tried. `MAX_TRIES` bounds the number of turns, because each costs as much as a live decision.
 """
@@ -15,8 +15,8 @@ from jobs.core.lifecycle import OUTCOME_UNKNOWN
 from scheduling.engine.blockers import BlockerKind, CanSeeTeam, gate_blockers
 from scheduling.engine.changes import ChangeActor, SuggestedChange, find_waiting_job, make_change, with_job_fields
 from scheduling.engine.cluster import ClusterSnapshot, WaitingJob
-from scheduling.engine.guesses import ChangeGuesses
 from scheduling.engine.live import engine_after_turn
+from scheduling.engine.proposals import ChangeProposals
 from scheduling.engine.rules import PolicyRules
 
 MAX_TRIES = 16
@@ -31,36 +31,36 @@ RulesFactory = Callable[[], PolicyRules]
 
 
 def smallest_changes(
-    picture: ClusterSnapshot, rules: RulesFactory, job_id: int, *, sees: CanSeeTeam = lambda team: True, most: int = 3
+    snapshot: ClusterSnapshot, rules: RulesFactory, job_id: int, *, sees: CanSeeTeam = lambda team: True, most: int = 3
 ) -> tuple[SuggestedChange, ...]:
     """Up to `most` changes, the cheapest first. Empty if no tried change helps or the job starts anyway."""
     search = _ChangeSearch(rules, job_id, sees)
-    if not gate_kinds(picture, job_id) and search.starts(picture):
+    if not gate_kinds(snapshot, job_id) and search.starts(snapshot):
         return ()
-    gates = _lift_gates(picture, job_id)
-    if gates and search.starts(gates.apply(picture)):
+    gates = _lift_gates(snapshot, job_id)
+    if gates and search.starts(gates.apply(snapshot)):
         return (gates,)
-    ungated = gates.apply(picture) if gates else picture
+    ungated = gates.apply(snapshot) if gates else snapshot
     changes = list(islice(search.one(ungated), most)) or list(islice(search.two(ungated), most))
     return tuple(gates.then(change) if gates else change for change in changes)
 
 
-def job_starts(picture: ClusterSnapshot, rules: PolicyRules, job_id: int) -> bool:
+def job_starts(snapshot: ClusterSnapshot, rules: PolicyRules, job_id: int) -> bool:
     """Whether the job starts in a turn on this snapshot and is not preempted in the same turn."""
-    state = engine_after_turn(picture, rules)
+    state = engine_after_turn(snapshot, rules)
     stays = {job.number for job in state.engine.started if job.places is not None}
     return any(job.number in stays for job, waiting in state.jobs if waiting.id == job_id)
 
 
-def gate_kinds(picture: ClusterSnapshot, job_id: int) -> list[BlockerKind]:
+def gate_kinds(snapshot: ClusterSnapshot, job_id: int) -> list[BlockerKind]:
     """The gates that keep the job from starting regardless of free resources."""
-    return [gate.kind for gate in gate_blockers(find_waiting_job(picture, job_id), picture.now)]
+    return [gate.kind for gate in gate_blockers(find_waiting_job(snapshot, job_id), snapshot.now)]
 
 
-def _lift_gates(picture: ClusterSnapshot, job_id: int) -> SuggestedChange | None:
+def _lift_gates(snapshot: ClusterSnapshot, job_id: int) -> SuggestedChange | None:
     """The change that lifts all gates, or None. Nothing else matters while a gate keeps the job out."""
-    job = find_waiting_job(picture, job_id)
-    lifts = [_lift_gate(job, kind) for kind in gate_kinds(picture, job_id)]
+    job = find_waiting_job(snapshot, job_id)
+    lifts = [_lift_gate(job, kind) for kind in gate_kinds(snapshot, job_id)]
     return reduce(SuggestedChange.then, lifts) if lifts else None
 
 
@@ -87,24 +87,24 @@ class _ChangeSearch:
         self._sees = sees
         self._tries_left = MAX_TRIES
 
-    def starts(self, picture: ClusterSnapshot) -> bool:
+    def starts(self, snapshot: ClusterSnapshot) -> bool:
         """Whether the job starts in a turn on this snapshot; False when no tries are left."""
         self._tries_left -= 1
-        return self._tries_left >= 0 and job_starts(picture, self._rules(), self._job_id)
+        return self._tries_left >= 0 and job_starts(snapshot, self._rules(), self._job_id)
 
-    def sorted_guesses(self, picture: ClusterSnapshot) -> list[SuggestedChange]:
-        guesses = ChangeGuesses(picture, self._rules(), self._job_id, self._sees)
-        return sorted(guesses.all(), key=lambda guess: (guess.cost, guess.phrase))
+    def sorted_guesses(self, snapshot: ClusterSnapshot) -> list[SuggestedChange]:
+        proposals = ChangeProposals(snapshot, self._rules(), self._job_id, self._sees)
+        return sorted(proposals.all(), key=lambda change: (change.cost, change.phrase))
 
-    def one(self, picture: ClusterSnapshot) -> Iterator[SuggestedChange]:
+    def one(self, snapshot: ClusterSnapshot) -> Iterator[SuggestedChange]:
         """Single changes that start the job."""
-        return (guess for guess in self.sorted_guesses(picture) if self.starts(guess.apply(picture)))
+        return (guess for guess in self.sorted_guesses(snapshot) if self.starts(guess.apply(snapshot)))
 
-    def two(self, picture: ClusterSnapshot) -> Iterator[SuggestedChange]:
+    def two(self, snapshot: ClusterSnapshot) -> Iterator[SuggestedChange]:
         """Pairs of changes of different kinds that start the job."""
-        steps = [guess for guess in self.sorted_guesses(picture) if guess.kind in FIRST_STEP_KINDS]
+        steps = [guess for guess in self.sorted_guesses(snapshot) if guess.kind in FIRST_STEP_KINDS]
         for step in steps:
-            after = step.apply(picture)
+            after = step.apply(snapshot)
             second = (guess for guess in self.sorted_guesses(after)[:MAX_SECOND_STEPS] if guess.kind != step.kind)
             if pair := next((guess for guess in second if self.starts(guess.apply(after))), None):
                 yield step.then(pair)

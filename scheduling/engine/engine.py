@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.gpu_accounts import QuotaRefusal, QuotaUsage
-from scheduling.engine.line import OrderedJobQueue
+from scheduling.engine.job_queue import OrderedJobQueue
 from scheduling.engine.placement import PER_NODE_PLACEMENTS, PlacementFunction, consolidate
-from scheduling.engine.room import GpuPlacement, NodeResources, NodeSet, members
-from scheduling.engine.windows import MaintenanceBar, blocked_nodes
+from scheduling.engine.resources import GpuPlacement, NodeResources, NodeSet, members
+from scheduling.engine.windows import MaintenancePeriod, blocked_nodes
 
 if TYPE_CHECKING:
     from scheduling.engine.rules import PolicyRules
@@ -30,32 +30,34 @@ class RequestGroup:
     """All waiting jobs with equal requests that are admitted alike. If the first does not fit, none of them does."""
 
     __slots__ = (
-        "able",
         "account",
         "borrows",
+        "eligible_nodes",
         "gpus",
-        "line",
-        "made",
+        "matching_nodes",
+        "min_node_gpus",
         "need",
         "no_backfill_under",
         "owner",
+        "queue",
         "shape",
-        "share",
     )
 
-    def __init__(self, need: ResourceRequest, able: NodeSet, owner: Any, account: object, shape: int) -> None:
+    def __init__(self, need: ResourceRequest, matching_nodes: NodeSet, owner: Any, account: object, shape: int) -> None:
         self.need = need
         self.gpus = need.total_gpus
-        self.share = min(need.gpus, need.rest) if need.rest else need.gpus  # the fewest GPUs that a node must have free
-        self.made = able  # nodes with the requested hardware
-        self.able = able  # those of them on which it may start now
+        self.min_node_gpus = (
+            min(need.gpus, need.rest) if need.rest else need.gpus
+        )  # the fewest GPUs that a node must have free
+        self.matching_nodes = matching_nodes  # nodes with the requested hardware
+        self.eligible_nodes = matching_nodes  # those of them on which it may start now
         self.owner = owner
         self.borrows = bool(
             owner and owner.preemptible
         )  # it uses GPUs that owners leave idle, and owners may preempt it
         self.shape = shape  # equal requests share it: if one does not fit, none does
         self.account = account  # the unit of comparison where shares decide
-        self.line: Any = []  # a heap of QueueEntry; an OrderedJobQueue for turns with reservations
+        self.queue: Any = []  # a heap of QueueEntry; an OrderedJobQueue for turns with reservations
         self.no_backfill_under: object = None  # the reservation for which no job in this queue is short enough to pass
 
 
@@ -63,11 +65,11 @@ class EngineJob:
     """A job in the engine, waiting or running."""
 
     __slots__ = (
-        "ask",
         "attained",
         "band",
         "began",
         "expected_s",
+        "group",
         "key",
         "level",
         "name",
@@ -88,7 +90,7 @@ class EngineJob:
     def __init__(
         self,
         number: int,
-        ask: RequestGroup,
+        group: RequestGroup,
         submitted: float,
         runtime_s: float,
         expected_s: float,
@@ -97,7 +99,7 @@ class EngineJob:
         band: int = 0,
     ) -> None:
         self.number = number  # the order of submission, which breaks ties
-        self.ask = ask
+        self.group = group
         self.submitted = submitted
         self.remaining_s = runtime_s  # the true remaining time in a replay; the expected one on a live cluster
         self.expected_s = expected_s  # the estimate that a policy may use: a limit or a prediction
@@ -118,12 +120,12 @@ class EngineJob:
 
     @property
     def gpus(self) -> int:
-        return self.ask.gpus
+        return self.group.gpus
 
     @property
     def is_reclaimable(self) -> bool:
         """Whether owners may count its GPUs as free."""
-        return self.ask.borrows or self.stopping
+        return self.group.borrows or self.stopping
 
 
 class Engine:
@@ -131,20 +133,20 @@ class Engine:
 
     def __init__(
         self,
-        room: NodeResources,
+        resources: NodeResources,
         rules: PolicyRules,
         *,
         placement: PlacementFunction = consolidate,
-        books: QuotaUsage | None = None,
+        quota_usage: QuotaUsage | None = None,
         preemption_cost_s: Callable[[EngineJob], float] | None = None,
         checkpoint_s: float | None = 0.0,
         requeues: bool = True,
     ) -> None:
-        self.room = room
-        self.firm = room.copy() if rules.claims else room  # what would be free without borrowers
+        self.resources = resources
+        self.owner_resources = resources.copy() if rules.claims else resources  # what would be free without borrowers
         self.rules = rules
         self.place = placement
-        self.books = books
+        self.quota_usage = quota_usage
         self.cost_s = preemption_cost_s
         self.checkpoint_s = (
             checkpoint_s  # checkpoint interval; 0: jobs save before they stop; None: see `EngineJob.saved`
@@ -153,24 +155,24 @@ class Engine:
         self._requeues = requeues  # whether a stopped job waits again at once; on a live cluster this takes time
         # Copied from the rules, because they are read at every event
         self._claims, self._plans, self._by_account = rules.claims, rules.plans, rules.queues_by_account
-        self._ranks, self._one_line = rules.preempts, rules.one_line
-        self.line: list[QueueEntry] = []  # for rules with a single queue
-        self.asks: dict[object, RequestGroup] = {}
+        self._ranks, self._one_line = rules.preempts, rules.single_queue
+        self.queue: list[QueueEntry] = []  # for rules with a single queue
+        self.groups: dict[object, RequestGroup] = {}
         self._shapes: dict[ResourceRequest, int] = {}
-        self.hungry: dict[RequestGroup, None] = {}  # groups with waiting jobs
+        self.waiting_groups: dict[RequestGroup, None] = {}  # groups with waiting jobs
         self.fresh: dict[RequestGroup, None] = {}  # groups that got a job since the last turn
         self.arrived: list[QueueEntry] = []
         self.freed = True  # whether anything other than arrivals happened since the last turn
         # Most free GPUs on any node that had GPUs released since the last turn. A job that did not fit then and needs
         # more per node does not fit now
-        self.opened = room.most
-        self._by_share = placement in PER_NODE_PLACEMENTS and books is None
+        self.opened = resources.most
+        self._by_share = placement in PER_NODE_PLACEMENTS and quota_usage is None
         self.ranked: list[QueueEntry] = []  # running jobs, safest first; for rules that preempt
         self.ending: list[
             tuple[float, int, EngineJob]
         ] = []  # running jobs, by expected end; for rules with reservations
         self.ended: list[EngineJob] = []  # jobs that ended since the last turn; also for rules with reservations
-        self.promise: Any = None
+        self.reservation: Any = None
         self._early = 0
         self.running: dict[int, EngineJob] = {}
         self.borrowers: dict[int, EngineJob] = {}  # running jobs that owners may preempt; for rules that claim
@@ -180,23 +182,27 @@ class Engine:
         self.blocked: EngineJob | None = None
         self.started: list[EngineJob] = []
         self.stopped: list[EngineJob] = []
-        self.bars: tuple[MaintenanceBar, ...] = ()
+        self.maintenances: tuple[MaintenancePeriod, ...] = ()
         self._bars_stand_until = math.inf
         if not rules.plans:  # a reservation names nodes, so placements must not move jobs there
-            room.unsettled = self.started
+            resources.unsettled = self.started
 
     # Events
 
-    def ask(self, need: ResourceRequest, owner: Any = None, account: object = None) -> RequestGroup:
+    def request_group(self, need: ResourceRequest, owner: Any = None, account: object = None) -> RequestGroup:
         """The group for this request and account; created on the first call."""
         key = (need, owner, account)
-        if (group := self.asks.get(key)) is None:
-            group = self.asks[key] = RequestGroup(
-                need, self.room.able(need), owner, account, self._shapes.setdefault(need, len(self._shapes))
+        if (group := self.groups.get(key)) is None:
+            group = self.groups[key] = RequestGroup(
+                need,
+                self.resources.matching_nodes(need),
+                owner,
+                account,
+                self._shapes.setdefault(need, len(self._shapes)),
             )
             if self.rules.plans:
-                group.line = OrderedJobQueue()
-            if self.bars:
+                group.queue = OrderedJobQueue()
+            if self.maintenances:
                 self._bars_stand_until = -math.inf
         return group
 
@@ -215,12 +221,12 @@ class Engine:
         """
         for entry in self.arrived:
             if self._one_line:
-                heappush(self.line, entry)
+                heappush(self.queue, entry)
             else:
-                ask = entry[3].ask
-                self.hungry[ask] = None
-                heappush(ask.line, entry)
-                self.fresh[ask] = None
+                group = entry[3].group
+                self.waiting_groups[group] = None
+                heappush(group.queue, entry)
+                self.fresh[group] = None
         self.arrived.clear()
 
     @property
@@ -235,7 +241,7 @@ class Engine:
             self._highest_band = band
 
     def adopt(self, jobs: Sequence[tuple[EngineJob, GpuPlacement]]) -> None:
-        """Add jobs that already run. The resources they hold must not be free in `room`."""
+        """Add jobs that already run. The resources they hold must not be free in `resources`."""
         for job, places in jobs:
             self._adopt_job(job, places, job.submitted)
         self.ending.sort()
@@ -250,7 +256,7 @@ class Engine:
         if self._claims and job.is_reclaimable:
             self.borrowers[job.number] = job
             self._record_band(job.requested_band)
-            self.firm.give(places, job.ask.need)
+            self.owner_resources.give(places, job.group.need)
 
     def end(self, job: EngineJob, now: float) -> None:
         """Record that a job ended by itself or was removed."""
@@ -260,7 +266,7 @@ class Engine:
                 # after a number of early ends that keeps the amortized cost low, as the cost grows with running jobs
                 self._early += 64
                 if self._early >= len(self.ending):
-                    self._early, self.promise = 0, None
+                    self._early, self.reservation = 0, None
             if self._plans:
                 self.ended.append(job)
             self._release_gpus(job, now)
@@ -276,40 +282,44 @@ class Engine:
 
     def drain(self, number: int, now: float) -> None:
         """Close the node for new jobs. Running jobs may finish."""
-        self.room.close(number)
-        if self.firm is not self.room:
-            self.firm.close(number)
+        self.resources.close(number)
+        if self.owner_resources is not self.resources:
+            self.owner_resources.close(number)
         self._invalidate_turn_state()
 
     def node_up(self, number: int, now: float) -> None:
         """Open the node for jobs."""
-        self.room.open(number)
-        if self.firm is not self.room:
-            self.firm.open(number)
+        self.resources.open(number)
+        if self.owner_resources is not self.resources:
+            self.owner_resources.open(number)
         self._invalidate_turn_state()
 
-    def bar(self, bars: tuple[MaintenanceBar, ...], now: float) -> None:
+    def set_maintenances(self, maintenances: tuple[MaintenancePeriod, ...], now: float) -> None:
         """Replace the maintenance windows, ahead or in progress."""
-        self.bars, self._bars_stand_until = bars, -math.inf
+        self.maintenances, self._bars_stand_until = maintenances, -math.inf
         for number in members(self._nodes_in_maintenance(now)):
             self.drain(number, now)
 
-    def able(self, ask: RequestGroup, at: float) -> NodeSet:
+    def eligible_nodes(self, group: RequestGroup, at: float) -> NodeSet:
         """The nodes on which the group might start at that time, regardless of what is free on them."""
-        if not self.bars:
-            return ask.able
-        return ask.made & ((1 << len(self.room.nodes)) - 1) & ~blocked_nodes(self.bars, ask.need.runs_s, at)
+        if not self.maintenances:
+            return group.eligible_nodes
+        return (
+            group.matching_nodes
+            & ((1 << len(self.resources.nodes)) - 1)
+            & ~blocked_nodes(self.maintenances, group.need.runs_s, at)
+        )
 
-    def reopen_nodes(self, room: NodeResources, at: float) -> None:
+    def reopen_nodes(self, resources: NodeResources, at: float) -> None:
         """In a copy of the resources at a future time: open nodes whose maintenance is over by then."""
         for number in members(self._nodes_in_maintenance(-math.inf) & ~self._nodes_in_maintenance(at)):
-            room.open(number)
+            resources.open(number)
 
     def _nodes_in_maintenance(self, at: float) -> NodeSet:
         nodes = 0
-        for bar in self.bars:
-            if at < bar.end:
-                nodes |= bar.shut
+        for maintenance in self.maintenances:
+            if at < maintenance.end:
+                nodes |= maintenance.closed_nodes
         return nodes
 
     def _apply_maintenances(self, now: float) -> None:
@@ -317,54 +327,58 @@ class Engine:
         if now < self._bars_stand_until:
             return
         for number in members(
-            self._nodes_in_maintenance(-math.inf) & ~self._nodes_in_maintenance(now) & ~self.room.usable
+            self._nodes_in_maintenance(-math.inf) & ~self._nodes_in_maintenance(now) & ~self.resources.usable
         ):
             self.node_up(number, now)
-        self.bars = tuple(bar for bar in self.bars if now < bar.end)
-        for ask in self.asks.values():
-            able = self.able(ask, now) if self.bars else ask.made
-            if able != ask.able:
-                ask.able = able
+        self.maintenances = tuple(maintenance for maintenance in self.maintenances if now < maintenance.end)
+        for group in self.groups.values():
+            able = self.eligible_nodes(group, now) if self.maintenances else group.matching_nodes
+            if able != group.eligible_nodes:
+                group.eligible_nodes = able
                 self._invalidate_turn_state()
-        runs = {ask.need.runs_s for ask in self.asks.values()}
-        moves = (at for bar in self.bars for runs_s in runs for at in bar.change_times(runs_s, now))
+        runs = {group.need.runs_s for group in self.groups.values()}
+        moves = (
+            at for maintenance in self.maintenances for runs_s in runs for at in maintenance.change_times(runs_s, now)
+        )
         self._bars_stand_until = min(moves, default=math.inf)
 
     def quotas_changed(self) -> None:
         """A quota was changed, so waiting jobs must be reconsidered."""
-        self.freed, self.opened = True, self.room.most
+        self.freed, self.opened = True, self.resources.most
 
     def _invalidate_turn_state(self) -> None:
         """Forget everything concluded from earlier states of the nodes."""
-        self.freed, self.opened, self.promise = True, self.room.most, None
+        self.freed, self.opened, self.reservation = True, self.resources.most, None
 
     def level_changed(self, job: EngineJob, now: float) -> None:
         """The rank of a running job changed by itself, for example because its attained service passed a threshold."""
         at = self._rank_index(job)
         del self.ranked[at]
-        job.attained += job.ask.gpus * (now - job.since)
+        job.attained += job.group.gpus * (now - job.since)
         job.remaining_s -= now - job.since
         job.since = now
         self.rules.on_rank_change(job, now)
         job.key = self.rules.rank(job, now)
         insort(self.ranked, (job.band, job.key, job.number, job))
-        self.freed, self.opened = True, self.room.most
+        self.freed, self.opened = True, self.resources.most
 
     def decide(self, now: float) -> None:
         """Start and stop jobs for this moment. The caller empties `started` and `stopped` after acting on them."""
         self.market = None
-        if self.bars:
+        if self.maintenances:
             self._apply_maintenances(now)
         arrived = self.arrived
-        if self.hungry or self.line or len(arrived) > 1:
+        if self.waiting_groups or self.queue or len(arrived) > 1:
             self._run_policy_turn(now)
         else:
-            self.promise = None
+            self.reservation = None
             if arrived:
                 # A single job that arrives at an empty queue starts under every policy if it fits
                 job = arrived[0][3]
-                ask = job.ask
-                places = None if self.is_over_quota(ask) else self.place(self.room, ask.need, ask.able)
+                group = job.group
+                places = (
+                    None if self.is_over_quota(group) else self.place(self.resources, group.need, group.eligible_nodes)
+                )
                 if places is not None:
                     arrived.clear()
                     self.begin(job, places, now)
@@ -386,13 +400,13 @@ class Engine:
 
     def begin(self, job: EngineJob, places: GpuPlacement, now: float) -> None:
         """Start a job: take its resources and update every index."""
-        self.room.move(places, job.ask.need, -1)
+        self.resources.move(places, job.group.need, -1)
         job.places = places
         job.since = job.began = now
         job.runs += 1
         self.running[job.number] = job
-        if self.books:
-            self.books.add(job.ask.owner, job.ask.gpus, 1)
+        if self.quota_usage:
+            self.quota_usage.add(job.group.owner, job.group.gpus, 1)
         if self._ranks:
             job.key = self.rules.rank(job, now)
             insort(self.ranked, (job.band, job.key, job.number, job))
@@ -404,7 +418,7 @@ class Engine:
             if job.is_reclaimable:
                 self.borrowers[job.number] = job
             else:
-                self.firm.move(places, job.ask.need, -1)
+                self.owner_resources.move(places, job.group.need, -1)
             if self.market:
                 self.market.mark_nodes_stale(places)
         self.started.append(job)
@@ -413,7 +427,7 @@ class Engine:
         """Stop a job that has work left, and requeue it. Stopping adds the work lost and its cost to the remaining
         time.
         """
-        job.attained += job.ask.gpus * (now - job.since)
+        job.attained += job.group.gpus * (now - job.since)
         job.ran_s += now - job.began
         job.remaining_s -= now - job.since
         if cost_s is None and self.checkpoint_s:  # an explicit cost already includes the lost work
@@ -434,12 +448,16 @@ class Engine:
         ran = now - job.began
         return ran % self.checkpoint_s if self.saves is None or self.saves[job.number] else ran
 
-    def is_over_quota(self, ask: RequestGroup) -> bool:
+    def is_over_quota(self, group: RequestGroup) -> bool:
         """Whether a quota keeps all jobs of this group from starting."""
-        return self.books is not None and self.quota_refusal(ask) is not None
+        return self.quota_usage is not None and self.quota_refusal(group) is not None
 
-    def quota_refusal(self, ask: RequestGroup) -> QuotaRefusal | None:
-        return self.books.refuse(ask.owner, ask.gpus, obtainable=self.firm.free_gpus) if self.books else None
+    def quota_refusal(self, group: RequestGroup) -> QuotaRefusal | None:
+        return (
+            self.quota_usage.refuse(group.owner, group.gpus, obtainable=self.owner_resources.free_gpus)
+            if self.quota_usage
+            else None
+        )
 
     def groups_to_try(self) -> list[RequestGroup]:
         """Groups whose first job may fit although it did not in the last turn, for turns that try the first of each
@@ -448,18 +466,18 @@ class Engine:
         if not self.freed:
             return list(self.fresh)
         fresh, opened = self.fresh, self.opened
-        return [ask for ask in self.hungry if ask.share <= opened or ask in fresh]
+        return [group for group in self.waiting_groups if group.min_node_gpus <= opened or group in fresh]
 
-    def tidy(self, ask: RequestGroup) -> None:
+    def tidy(self, group: RequestGroup) -> None:
         """Forget the group if no job waits in it."""
-        if not ask.line:
-            self.hungry.pop(ask, None)
+        if not group.queue:
+            self.waiting_groups.pop(group, None)
 
     def _release_gpus(self, job: EngineJob, now: float) -> None:
         assert job.places is not None
         del self.running[job.number]
-        if self.books:
-            self.books.add(job.ask.owner, job.ask.gpus, -1)
+        if self.quota_usage:
+            self.quota_usage.add(job.group.owner, job.group.gpus, -1)
         if self._ranks:
             del self.ranked[self._rank_index(job)]
         elif self._plans:
@@ -472,17 +490,17 @@ class Engine:
             if job.is_reclaimable:
                 del self.borrowers[job.number]
             else:
-                self.firm.move(job.places, job.ask.need, 1)
+                self.owner_resources.move(job.places, job.group.need, 1)
             if self.market:
                 self.market.mark_nodes_stale(job.places)
-        self.room.move(job.places, job.ask.need, 1)
+        self.resources.move(job.places, job.group.need, 1)
         if self._by_share:
-            free = self.room.free
+            free = self.resources.free
             for node, _ in job.places:
                 if free[node] > self.opened:
                     self.opened = free[node]
         else:
-            self.opened = self.room.most
+            self.opened = self.resources.most
         job.places = None
         self.freed = True
 

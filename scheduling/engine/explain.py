@@ -15,7 +15,7 @@ from scheduling.engine.blockers import Blocker, BlockerKind, capitalize_first, j
 from scheduling.engine.cluster import ResourceRequest, StartDecision, WaitDecision, WaitingJob
 from scheduling.engine.engine import Engine, EngineJob, RequestGroup
 from scheduling.engine.gpu_accounts import QuotaRefusal
-from scheduling.engine.room import NodeResources, assign_gpu_indices
+from scheduling.engine.resources import NodeResources, assign_gpu_indices
 from scheduling.engine.windows import UNKNOWN_RUN_S, NodeWindow
 
 BlockerTuple = tuple[Blocker, ...]
@@ -39,19 +39,19 @@ class WaitExplainer:
         self._lacking: dict[int, Blocker | None] = {}  # by shape: the account does not change what fits
         started = set(engine.started)
         self.waiting = [job for job in order if job not in started]
-        self.head = next((job for job in self.waiting if not self._quota_refusal(job.ask)), None)
+        self.head = next((job for job in self.waiting if not self._quota_refusal(job.group)), None)
 
     def starts(self) -> Iterator[StartDecision]:
         """Start decisions with GPU indices, in the order in which the engine started the jobs."""
         taken = {number for job in self._engine.started for number, _ in job.places or ()}
-        free = {number: sorted(self._engine.room.nodes[number].free_gpus) for number in taken}
+        free = {number: sorted(self._engine.resources.nodes[number].free_gpus) for number in taken}
         for job in self._engine.started:
             request = self._jobs[job.number][1]
             need = request.need
             number, word = (need.total_gpus, "GPU") if need.gpus else (need.nodes, "node")
             behind = self.head and _queue_position(self.head) < _queue_position(job)
-            note = f"; {self._head_label(job.ask)} is ahead in the queue but does not fit." if behind else "."
-            places = assign_gpu_indices(self._engine.room, job.places or (), free)
+            note = f"; {self._head_label(job.group)} is ahead in the queue but does not fit." if behind else "."
+            places = assign_gpu_indices(self._engine.resources, job.places or (), free)
             yield StartDecision(
                 job_id=request.id, places=places, why=f"{format_count(number, word)} {_was_or_were(number)} free{note}"
             )
@@ -73,94 +73,98 @@ class WaitExplainer:
         return self._wait_text(job)[2]
 
     def _wait_text(self, job: EngineJob) -> WaitText:
-        ask = job.ask
+        group = job.group
         if job is self.head:
-            return _text_of_blockers(self._find_blockers(ask, is_head=True))
-        if (text := self._behind.get(ask)) is None:
-            text = self._behind[ask] = _text_of_blockers(self._find_blockers(ask, is_head=False))
+            return _text_of_blockers(self._find_blockers(group, is_head=True))
+        if (text := self._behind.get(group)) is None:
+            text = self._behind[group] = _text_of_blockers(self._find_blockers(group, is_head=False))
         return text
 
-    def _find_blockers(self, ask: RequestGroup, *, is_head: bool) -> Iterator[Blocker]:
+    def _find_blockers(self, group: RequestGroup, *, is_head: bool) -> Iterator[Blocker]:
         """Yield the blockers, the most important first. The first one is the sentence that lists show."""
-        priority = self._priority_blocker(ask) if self.head and not is_head else None
-        resources = self._resource_blocker(ask)
-        maintenance = self._maintenance_blocker(ask) if resources and self._engine.bars else None
+        priority = self._priority_blocker(group) if self.head and not is_head else None
+        resources = self._resource_blocker(group)
+        maintenance = self._maintenance_blocker(group) if resources and self._engine.maintenances else None
         resources = maintenance or resources
-        if refusal := self._quota_refusal(ask):
+        if refusal := self._quota_refusal(group):
             yield Blocker(
                 kind=QUOTA_KINDS.get(refusal.reason, BlockerKind.QUOTA), reason=refusal.reason, why=refusal.why
             )
             if resources:
                 yield resources
             return
-        if priority and self._engine.rules.one_line:
+        if priority and self._engine.rules.single_queue:
             yield priority
             if resources:
                 yield resources
             return
-        resources = resources or self._policy_blocker(ask)
+        resources = resources or self._policy_blocker(group)
         if not priority or maintenance:
             yield resources
             if priority:
                 yield priority
             return
-        first = f"{resources.why} {capitalize_first(self._head_label(ask))} is ahead of it."
+        first = f"{resources.why} {capitalize_first(self._head_label(group))} is ahead of it."
         yield Blocker(
             kind=resources.kind, reason=resources.reason, why=first, gpus=resources.gpus, nodes=resources.nodes
         )
         yield priority
 
-    def _priority_blocker(self, ask: RequestGroup) -> Blocker:
-        why = f"{capitalize_first(self._head_label(ask))} is ahead of it in the queue."
+    def _priority_blocker(self, group: RequestGroup) -> Blocker:
+        why = f"{capitalize_first(self._head_label(group))} is ahead of it in the queue."
         return Blocker(kind=BlockerKind.PRIORITY, reason="Priority", why=why)
 
-    def _head_label(self, ask: RequestGroup) -> str:
+    def _head_label(self, group: RequestGroup) -> str:
         """The job at the head of the queue, named only if the team of this request may see it."""
         assert self.head is not None
         head = self._jobs[self.head.number][1]
-        return job_label(head.name, head.team, lambda team: team == ask.owner.team)
+        return job_label(head.name, head.team, lambda team: team == group.owner.team)
 
-    def _quota_refusal(self, ask: RequestGroup) -> QuotaRefusal | None:
-        if ask not in self._refusals:
-            self._refusals[ask] = self._engine.quota_refusal(ask)
-        return self._refusals[ask]
+    def _quota_refusal(self, group: RequestGroup) -> QuotaRefusal | None:
+        if group not in self._refusals:
+            self._refusals[group] = self._engine.quota_refusal(group)
+        return self._refusals[group]
 
-    def _resource_blocker(self, ask: RequestGroup) -> Blocker | None:
+    def _resource_blocker(self, group: RequestGroup) -> Blocker | None:
         """The missing resources, or None if the request would fit. The result is the same for every account."""
-        if ask.shape not in self._lacking:
+        if group.shape not in self._lacking:
             engine = self._engine
-            fits = engine.place(engine.room, ask.need, ask.able) is not None
-            self._lacking[ask.shape] = None if fits else missing_resources(engine.room, ask)
-        return self._lacking[ask.shape]
+            fits = engine.place(engine.resources, group.need, group.eligible_nodes) is not None
+            self._lacking[group.shape] = None if fits else missing_resources(engine.resources, group)
+        return self._lacking[group.shape]
 
-    def _maintenance_blocker(self, ask: RequestGroup) -> Blocker | None:
+    def _maintenance_blocker(self, group: RequestGroup) -> Blocker | None:
         """A blocker if maintenance is the only reason why the request does not start; otherwise None."""
         engine = self._engine
         if self._unbarred is None:
-            self._unbarred = engine.room.copy()
+            self._unbarred = engine.resources.copy()
             engine.reopen_nodes(self._unbarred, math.inf)
-        runs_s = ask.need.runs_s
-        bars = [bar for bar in engine.bars if bar.stops(runs_s, self._now)]
-        if not bars:
+        runs_s = group.need.runs_s
+        maintenances = [maintenance for maintenance in engine.maintenances if maintenance.stops(runs_s, self._now)]
+        if not maintenances:
             return None
-        usable = (ask.able & engine.room.usable).bit_count()
-        too_few = usable < ask.need.nodes + bool(
-            ask.need.rest
+        usable = (group.eligible_nodes & engine.resources.usable).bit_count()
+        too_few = usable < group.need.nodes + bool(
+            group.need.rest
         )  # maintenance blocks the other nodes even if they become free
-        if not too_few and engine.place(self._unbarred, ask.need, ask.made) is None:
+        if not too_few and engine.place(self._unbarred, group.need, group.matching_nodes) is None:
             return None
-        why = maintenance_text([bar.window for bar in bars], self._now, runs_s)
-        return Blocker(kind=BlockerKind.MAINTENANCE, reason="ReqNodeNotAvail", why=why, nodes=ask.need.nodes)
+        why = maintenance_text([maintenance.window for maintenance in maintenances], self._now, runs_s)
+        return Blocker(kind=BlockerKind.MAINTENANCE, reason="ReqNodeNotAvail", why=why, nodes=group.need.nodes)
 
-    def _policy_blocker(self, ask: RequestGroup) -> Blocker:
+    def _policy_blocker(self, group: RequestGroup) -> Blocker:
         """The request fits, but the policy keeps its place free for another job."""
-        promise = self._engine.promise
-        if promise is None:
+        reservation = self._engine.reservation
+        if reservation is None:
             why = "It fits now, but the policy starts other jobs first."
             return Blocker(kind=BlockerKind.PRIORITY, reason="Priority", why=why)
-        at = "that time" if promise.at == math.inf else f"{datetime.fromtimestamp(promise.at, UTC):%d %b %H:%M} UTC"
+        at = (
+            "that time"
+            if reservation.at == math.inf
+            else f"{datetime.fromtimestamp(reservation.at, UTC):%d %b %H:%M} UTC"
+        )
         why = f"It fits now, but might still be running at {at}, when the first job in the queue is due to start."
-        return Blocker(kind=BlockerKind.RESERVATION, reason="Priority", why=why, gpus=promise.job.ask.gpus)
+        return Blocker(kind=BlockerKind.RESERVATION, reason="Priority", why=why, gpus=reservation.job.group.gpus)
 
 
 def maintenance_text(windows: Sequence[NodeWindow], now: float, runs_s: float) -> str:
@@ -187,24 +191,24 @@ def _text_of_blockers(ranked: Iterator[Blocker]) -> WaitText:
     return blockers[0].reason, blockers[0].why, blockers
 
 
-def missing_resources(room: NodeResources, ask: RequestGroup) -> Blocker:
+def missing_resources(resources: NodeResources, group: RequestGroup) -> Blocker:
     """The blocker of a request that does not fit: too few free GPUs, or enough of them but not on suitable nodes."""
-    need = ask.need
-    with_gpus = room.fitting_nodes(ResourceRequest(gpus=need.gpus), ask.able).bit_count()
-    fitting = room.fitting_nodes(need, ask.able).bit_count()
+    need = group.need
+    with_gpus = resources.fitting_nodes(ResourceRequest(gpus=need.gpus), group.eligible_nodes).bit_count()
+    fitting = resources.fitting_nodes(need, group.eligible_nodes).bit_count()
     if not need.gpus:
         requested = f"{need.node or format_count(need.nodes, 'node')} with {format_count(need.cpus, 'CPU')}"
         why = f"It needs {requested}; {_nodes_have_text(fitting)} that free."
         return Blocker(
             kind=BlockerKind.CAPACITY, reason="Resources", why=why, nodes=max(0, need.nodes + bool(need.rest) - fitting)
         )
-    free = room.free_gpus_among(ask.able)
+    free = resources.free_gpus_among(group.eligible_nodes)
     model = f"{need.gpu_model} GPU".strip()
     requested = (
         format_count(need.gpus, model) if need.nodes == 1 else f"{need.nodes} × {format_count(need.gpus, model)}"
     )
     requested += f" on {need.node}" if need.node else ""
-    beside = _cpu_memory_text(room, need) if with_gpus > fitting else ""
+    beside = _cpu_memory_text(resources, need) if with_gpus > fitting else ""
     in_all = format_count(free, "GPU")
     why = f"It needs {requested}; {_nodes_have_text(fitting)} {need.gpus} free{beside} ({in_all} free in total)."
     scattered = free >= need.total_gpus
@@ -217,7 +221,7 @@ def missing_resources(room: NodeResources, ask: RequestGroup) -> Blocker:
     )
 
 
-def _cpu_memory_text(room: NodeResources, need: ResourceRequest) -> str:
+def _cpu_memory_text(resources: NodeResources, need: ResourceRequest) -> str:
     """The CPUs and memory needed per node, for requests that these keep from fitting."""
     amounts = [format_count(need.cpus, "CPU")] if need.cpus else []
     if need.memory_mb:

@@ -30,11 +30,11 @@ from scheduling.engine.cluster import (
 from scheduling.engine.engine import Engine, EngineJob, RequestGroup
 from scheduling.engine.explain import WaitExplainer
 from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
-from scheduling.engine.line import sort_entries
+from scheduling.engine.job_queue import sort_entries
 from scheduling.engine.placements import PLACEMENTS, PlacementContext
-from scheduling.engine.room import GpuPlacement, NodeResources
+from scheduling.engine.resources import GpuPlacement, NodeResources
 from scheduling.engine.rules import PolicyRules
-from scheduling.engine.windows import MaintenanceBar, round_up_run_time, run_time_seconds
+from scheduling.engine.windows import MaintenancePeriod, round_up_run_time, run_time_seconds
 
 LivePolicy = Callable[[ClusterSnapshot], TurnDecisions]
 # Keys of equal requests and accounts. Computed for ten thousand jobs per turn, where hashing a dataclass is too slow
@@ -47,16 +47,16 @@ EPOCH: Final = datetime.fromtimestamp(0, UTC)
 def live_policy(rules: Callable[[], PolicyRules]) -> LivePolicy:
     """The policy as a function from snapshots to decisions. Each call gets new rules."""
 
-    def decide_snapshot(picture: ClusterSnapshot) -> TurnDecisions:
-        return turn_decisions(picture, rules())
+    def decide_snapshot(snapshot: ClusterSnapshot) -> TurnDecisions:
+        return turn_decisions(snapshot, rules())
 
     return decide_snapshot
 
 
-def turn_decisions(picture: ClusterSnapshot, rules: PolicyRules) -> TurnDecisions:
+def turn_decisions(snapshot: ClusterSnapshot, rules: PolicyRules) -> TurnDecisions:
     """Run one turn on the snapshot and explain all decisions."""
-    state = engine_after_turn(picture, rules)
-    explainer = WaitExplainer(state.engine, state.jobs, state.order, picture.now)
+    state = engine_after_turn(snapshot, rules)
+    explainer = WaitExplainer(state.engine, state.jobs, state.order, snapshot.now)
     claims = state.claims
     waits = explainer.waits()
     if claims.waits:
@@ -64,12 +64,12 @@ def turn_decisions(picture: ClusterSnapshot, rules: PolicyRules) -> TurnDecision
     return TurnDecisions(starts=tuple(explainer.starts()), stops=claims.stops, waits=(*state.gated, *waits))
 
 
-def engine_after_turn(picture: ClusterSnapshot, rules: PolicyRules) -> SnapshotEngine:
+def engine_after_turn(snapshot: ClusterSnapshot, rules: PolicyRules) -> SnapshotEngine:
     """The engine after one turn on the snapshot."""
-    now = picture.now.timestamp()
-    state = SnapshotEngine(picture, rules, requeues=False)
-    if rules.plans or rules.queues_by_account or picture.placement == "cells":
-        state.adopt(picture.running)
+    now = snapshot.now.timestamp()
+    state = SnapshotEngine(snapshot, rules, requeues=False)
+    if rules.plans or rules.queues_by_account or snapshot.placement == "cells":
+        state.adopt(snapshot.running)
     state.submit(now)
     state.engine.decide(now)
     state.claims = state.settle_claims(now)
@@ -82,26 +82,31 @@ class SnapshotEngine:
     `jobs` holds those that may start, not yet submitted; `gated` the wait decisions of the others.
     """
 
-    def __init__(self, picture: ClusterSnapshot, rules: PolicyRules, *, requeues: bool = True) -> None:
-        self._now = picture.now
-        self._nodes = (*picture.nodes, *picture.nodes_in_maintenance)
+    def __init__(self, snapshot: ClusterSnapshot, rules: PolicyRules, *, requeues: bool = True) -> None:
+        self._now = snapshot.now
+        self._nodes = (*snapshot.nodes, *snapshot.nodes_in_maintenance)
         self._adopted: dict[int, RunningJob] = {}
         # Virtual clusters are teams with a quota. Only the placement `cells` needs to distinguish them
-        self._guarantees = picture.guaranteed_nodes if picture.placement == "cells" else {}
-        typical = picture.typical_requests if picture.placement == "gradient" else {}
-        placement = PLACEMENTS[picture.placement](
+        self._guarantees = snapshot.guaranteed_nodes if snapshot.placement == "cells" else {}
+        typical = snapshot.typical_requests if snapshot.placement == "gradient" else {}
+        placement = PLACEMENTS[snapshot.placement](
             PlacementContext(typical_requests=typical, guarantees=self._guarantees)
         )
-        limited = picture.quotas or any(job.array_limit is not None for job in picture.waiting)
-        books = QuotaUsage(picture.quotas, picture.running, rules.reserves) if limited else None
+        limited = snapshot.quotas or any(job.array_limit is not None for job in snapshot.waiting)
+        quota_usage = QuotaUsage(snapshot.quotas, snapshot.running, rules.reserves) if limited else None
         self.engine = Engine(
-            NodeResources(self._nodes), rules, placement=placement, books=books, checkpoint_s=None, requeues=requeues
+            NodeResources(self._nodes),
+            rules,
+            placement=placement,
+            quota_usage=quota_usage,
+            checkpoint_s=None,
+            requeues=requeues,
         )
-        if picture.windows:
+        if snapshot.windows:
             numbers = {node.id: number for number, node in enumerate(self._nodes)}
-            away = {node.id for node in picture.nodes_in_maintenance}
-            bars = [MaintenanceBar.of(window, numbers, away, picture.now) for window in picture.windows]
-            self.engine.bar(tuple(bars), picture.now.timestamp())
+            away = {node.id for node in snapshot.nodes_in_maintenance}
+            maintenances = [MaintenancePeriod.of(window, numbers, away, snapshot.now) for window in snapshot.windows]
+            self.engine.set_maintenances(tuple(maintenances), snapshot.now.timestamp())
         self._missing = [node.gpus - len(node.free_gpus) for node in self._nodes]
         self.claims = ClaimDecisions(stops=(), waits={})
         self._numbers: dict[int, int] = {}  # by id() of a ResourceRequest
@@ -113,10 +118,10 @@ class SnapshotEngine:
         self.jobs: list[tuple[EngineJob, WaitingJob]] = []
         self.order: list[EngineJob] = []  # all submitted jobs, in queue order
         for waiting in sorted(
-            sorted(picture.waiting, key=BY_ID), key=BY_SUBMITTED_AT
+            sorted(snapshot.waiting, key=BY_ID), key=BY_SUBMITTED_AT
         ):  # two stable sorts avoid comparing tuples
-            if (waiting.hold or waiting.waits_for or waiting.begin_at) and has_gate(waiting, picture.now):
-                gates = tuple(gate_blockers(waiting, picture.now))
+            if (waiting.hold or waiting.waits_for or waiting.begin_at) and has_gate(waiting, snapshot.now):
+                gates = tuple(gate_blockers(waiting, snapshot.now))
                 self.gated.append(
                     WaitDecision(job_id=waiting.id, reason=gates[0].reason, why=gates[0].why, blockers=gates)
                 )
@@ -125,11 +130,11 @@ class SnapshotEngine:
 
     def _engine_job(self, waiting: WaitingJob) -> EngineJob:
         limit = _limit_seconds(waiting.time_limit)
-        need = self.need(waiting) if self.engine.bars else waiting.need
+        need = self.need(waiting) if self.engine.maintenances else waiting.need
         accounts, account = self._groups_by_owner[self._request_number(need)], OWNER_FIELDS(waiting)
-        if (ask := accounts.get(account)) is None:
-            ask = accounts[account] = self._request_group(need, QuotaOwner.of(waiting))
-        return EngineJob(len(self.jobs), ask, _timestamp(waiting.submitted_at), limit, limit, band=-waiting.priority)
+        if (group := accounts.get(account)) is None:
+            group = accounts[account] = self._request_group(need, QuotaOwner.of(waiting))
+        return EngineJob(len(self.jobs), group, _timestamp(waiting.submitted_at), limit, limit, band=-waiting.priority)
 
     def _request_number(self, need: ResourceRequest) -> int:
         """A number that equal requests share. Most equal requests are the same object, so `id` is looked up first."""
@@ -151,29 +156,29 @@ class SnapshotEngine:
 
     def need(self, waiting: WaitingJob) -> ResourceRequest:
         """The job's request, with its expected run time if a maintenance is ahead."""
-        bars = self.engine.bars
-        if not bars:
+        maintenances = self.engine.maintenances
+        if not maintenances:
             return waiting.need
         runs_s = run_time_seconds(waiting.time_limit, waiting.usual)
         key = waiting.need, runs_s
         if (need := self._timed.get(key)) is None:
-            timed = round_up_run_time(bars, runs_s, self._now.timestamp())
+            timed = round_up_run_time(maintenances, runs_s, self._now.timestamp())
             need = self._timed[key] = replace(waiting.need, runs_s=timed)
         return need
 
     def _running_group(self, held: RunningJob) -> RequestGroup:
         """The request group of a running job."""
         key = held.team, held.kind, held.preemptible, held.array, held.gpus, held.cpus, held.memory_mb
-        if (ask := self._holdings.get(key)) is None:
+        if (group := self._holdings.get(key)) is None:
             owner = QuotaOwner(team=held.team, kind=held.kind, preemptible=held.preemptible, array=held.array)
             need = ResourceRequest(gpus=held.gpus, cpus=held.cpus, memory_mb=held.memory_mb)
-            ask = self._holdings[key] = self._request_group(need, owner)
-        return ask
+            group = self._holdings[key] = self._request_group(need, owner)
+        return group
 
     def _request_group(self, need: ResourceRequest, owner: QuotaOwner) -> RequestGroup:
         if owner.team in self._guarantees and not owner.preemptible:
             need = replace(need, pool=owner.team)
-        return self.engine.ask(need, owner, owner.team)
+        return self.engine.request_group(need, owner, owner.team)
 
     def _limit_to_missing(self, number: int, gpus: int) -> int:
         """GPUs to give back to a node: at most those missing there, because the node may have lost some since."""
@@ -187,9 +192,9 @@ class SnapshotEngine:
         Nodes that accept no jobs are not part of the engine. Running jobs are numbered after the waiting ones.
         """
         first = len(self.jobs) if first is None else first
-        at = {node.id: number for number, node in enumerate(self.engine.room.nodes)}
+        at = {node.id: number for number, node in enumerate(self.engine.resources.nodes)}
         adopted: list[tuple[EngineJob, GpuPlacement]] = []
-        room = self.engine.room
+        resources = self.engine.resources
         # Oldest first, because usage of accounts is accumulated forward in time
         oldest = sorted(sorted(running, key=BY_ID), key=lambda job: job.started_at or self._now)
         for number, held in enumerate(oldest, first):
@@ -201,7 +206,7 @@ class SnapshotEngine:
             places = tuple(
                 (at[node], self._limit_to_missing(at[node], gpus)) for node, gpus in held.places.items() if node in at
             )
-            room.add_existing_job(places, job.ask.need)
+            resources.add_existing_job(places, job.group.need)
             adopted.append((job, places))
         self.engine.adopt(adopted)
         return [job for job, _ in adopted]
@@ -246,10 +251,10 @@ class SnapshotEngine:
         waiting = self.jobs[job.number][1]
         have = "has" if len(victims) == 1 else "have"
         why = f"Starts when {_victim_names(victims, waiting.team)} {have} been preempted."
-        key = why, job.ask.gpus, len(victims)
+        key = why, job.group.gpus, len(victims)
         if (blocker := cache.get(key)) is None:
             blocker = cache[key] = Blocker(
-                kind=BlockerKind.CAPACITY, reason="Resources", why=why, gpus=job.ask.gpus, jobs=len(victims)
+                kind=BlockerKind.CAPACITY, reason="Resources", why=why, gpus=job.group.gpus, jobs=len(victims)
             )
         return WaitDecision(waiting.id, "Resources", why, (blocker,))
 
@@ -284,7 +289,7 @@ class _UnclaimedResources:
 
     def take(self, job: EngineJob) -> bool:
         """Take the resources of the job's placement; False if they are not all free."""
-        need, places = job.ask.need, job.places
+        need, places = job.group.need, job.places
         assert places is not None
         cpus, memory_mb = need.cpus, need.memory_mb
         for number, gpus in places:

@@ -16,59 +16,59 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from scheduling.engine.cluster import ResourceRequest
-from scheduling.engine.room import ALL_NODES, GpuPlacement, NodeResources, NodeSet, members, node_list
+from scheduling.engine.resources import ALL_NODES, GpuPlacement, NodeResources, NodeSet, members, node_list
 
 PlacementFunction = Callable[[NodeResources, ResourceRequest, NodeSet], GpuPlacement | None]
 NodeChooser = Callable[[NodeResources, NodeSet, ResourceRequest, int], list[int]]
 
 
-def consolidate(room: NodeResources, need: ResourceRequest, among: NodeSet = ALL_NODES) -> GpuPlacement | None:
+def consolidate(resources: NodeResources, need: ResourceRequest, among: NodeSet = ALL_NODES) -> GpuPlacement | None:
     """Place a single share on the fullest node that fits, a gang as close together as possible."""
     if need.gang:
-        return place_gang(room, need, among)
+        return place_gang(resources, need, among)
     gpus = need.gpus
-    levels = room.levels >> gpus
+    levels = resources.levels >> gpus
     if not levels:
         return None
     if among == ALL_NODES and need.needs_only_gpus:
-        nodes = room.by_free[gpus + (levels & -levels).bit_length() - 1]
+        nodes = resources.by_free[gpus + (levels & -levels).bit_length() - 1]
         return (((nodes & -nodes).bit_length() - 1, gpus),)
     while levels:
         lowest = levels & -levels
-        node = room.first_fitting_node(need, room.by_free[gpus + lowest.bit_length() - 1] & among)
+        node = resources.first_fitting_node(need, resources.by_free[gpus + lowest.bit_length() - 1] & among)
         if node is not None:
             return ((node, gpus),)
         levels ^= lowest
     return None
 
 
-def spread(room: NodeResources, need: ResourceRequest, among: NodeSet = ALL_NODES) -> GpuPlacement | None:
+def spread(resources: NodeResources, need: ResourceRequest, among: NodeSet = ALL_NODES) -> GpuPlacement | None:
     """Place a single share on the emptiest node that fits, a gang as close together as possible."""
     if need.gang:
-        return place_gang(room, need, among)
-    for free in range(room.most, need.gpus - 1, -1):
-        if (node := room.first_fitting_node(need, room.by_free[free] & among)) is not None:
+        return place_gang(resources, need, among)
+    for free in range(resources.most, need.gpus - 1, -1):
+        if (node := resources.first_fitting_node(need, resources.by_free[free] & among)) is not None:
             return ((node, need.gpus),)
     return None
 
 
-def pack(room: NodeResources, need: ResourceRequest, among: NodeSet = ALL_NODES) -> GpuPlacement | None:
+def pack(resources: NodeResources, need: ResourceRequest, among: NodeSet = ALL_NODES) -> GpuPlacement | None:
     """Use one placement of `consolidate` if it fits, else fill the emptiest nodes until the remainder fits on
     one node.
     """
-    whole = consolidate(room, need, among)
-    if whole or need.total_gpus > room.free_gpus:
+    whole = consolidate(resources, need, among)
+    if whole or need.total_gpus > resources.free_gpus:
         return whole
     missing, places = need.total_gpus, []
-    for free in range(room.most, 0, -1):
-        for number in members(room.with_cpu_memory(need, room.by_free[free] & among)):
+    for free in range(resources.most, 0, -1):
+        for number in members(resources.with_cpu_memory(need, resources.by_free[free] & among)):
             among &= ~(1 << number)
             places.append((number, min(free, missing)))
             missing -= min(free, missing)
             if not missing:
                 return tuple(places)
             if last := consolidate(
-                room, ResourceRequest(gpus=missing, cpus=need.cpus, memory_mb=need.memory_mb), among
+                resources, ResourceRequest(gpus=missing, cpus=need.cpus, memory_mb=need.memory_mb), among
             ):
                 return (*places, *last)
     return None
@@ -80,66 +80,66 @@ PER_NODE_PLACEMENTS: tuple[PlacementFunction, ...] = (consolidate, spread)
 
 
 def place_gang(
-    room: NodeResources, need: ResourceRequest, among: NodeSet = ALL_NODES, choose: NodeChooser | None = None
+    resources: NodeResources, need: ResourceRequest, among: NodeSet = ALL_NODES, choose: NodeChooser | None = None
 ) -> GpuPlacement | None:
     """Place a gang close together. `choose` selects nodes within a group of equally close ones; default: the
     fullest.
     """
-    if need.total_gpus > room.free_gpus:
+    if need.total_gpus > resources.free_gpus:
         return None
-    fitting = room.fitting_nodes(need, among)
+    fitting = resources.fitting_nodes(need, among)
     if fitting.bit_count() < need.nodes:
         return None
-    chosen = _nearest_nodes(room, fitting, need, choose or fullest_nodes)
+    chosen = _nearest_nodes(resources, fitting, need, choose or fullest_nodes)
     places: GpuPlacement = tuple((number, need.gpus) for number in chosen)
     if not need.rest:
         return places
-    last = _remainder_node(room, need, among & ~sum(1 << number for number in chosen), chosen[-1])
+    last = _remainder_node(resources, need, among & ~sum(1 << number for number in chosen), chosen[-1])
     return None if last is None else (*places, (last, need.rest))
 
 
-def _remainder_node(room: NodeResources, need: ResourceRequest, among: NodeSet, neighbour: int) -> int | None:
+def _remainder_node(resources: NodeResources, need: ResourceRequest, among: NodeSet, neighbour: int) -> int | None:
     """The emptiest node for the remainder, near the other nodes if one fits there."""
-    for groups in (*room.nearness, (ALL_NODES,)):
+    for groups in (*resources.nearness, (ALL_NODES,)):
         near = next(group for group in groups if group >> neighbour & 1)
-        for free in range(room.most, need.rest - 1, -1):
-            if (node := room.first_fitting_node(need, room.by_free[free] & among & near)) is not None:
+        for free in range(resources.most, need.rest - 1, -1):
+            if (node := resources.first_fitting_node(need, resources.by_free[free] & among & near)) is not None:
                 return node
     return None
 
 
-def _nearest_nodes(room: NodeResources, fitting: NodeSet, need: ResourceRequest, choose: NodeChooser) -> list[int]:
+def _nearest_nodes(resources: NodeResources, fitting: NodeSet, need: ResourceRequest, choose: NodeChooser) -> list[int]:
     """Nodes of the smallest leaf switch that holds the gang, else of a pod or network, else of the leaves with most
     space.
     """
-    if len(room.leaves) == 1:
-        return choose(room, fitting, need, need.nodes)
-    for groups, widest in zip(room.nearness, room.widest, strict=True):
+    if len(resources.leaves) == 1:
+        return choose(resources, fitting, need, need.nodes)
+    for groups, widest in zip(resources.nearness, resources.widest, strict=True):
         if widest < need.nodes:
             continue
         holding = [nodes for group in groups if (nodes := fitting & group).bit_count() >= need.nodes]
         if holding:
-            return _fill_leaves(room, min(holding, key=int.bit_count), need, choose)
-    return _fill_leaves(room, fitting, need, choose)
+            return _fill_leaves(resources, min(holding, key=int.bit_count), need, choose)
+    return _fill_leaves(resources, fitting, need, choose)
 
 
-def _fill_leaves(room: NodeResources, fitting: NodeSet, need: ResourceRequest, choose: NodeChooser) -> list[int]:
+def _fill_leaves(resources: NodeResources, fitting: NodeSet, need: ResourceRequest, choose: NodeChooser) -> list[int]:
     """Nodes leaf by leaf, those with the most fitting nodes first."""
-    sizes = [0] * len(room.leaves)
+    sizes = [0] * len(resources.leaves)
     for number in node_list(fitting):
-        sizes[room.leaf_of[number]] += 1
+        sizes[resources.leaf_of[number]] += 1
     chosen: list[int] = []
     for leaf in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
-        chosen += choose(room, fitting & room.leaves[leaf], need, need.nodes - len(chosen))
+        chosen += choose(resources, fitting & resources.leaves[leaf], need, need.nodes - len(chosen))
         if len(chosen) == need.nodes:
             break
     return chosen
 
 
-def fullest_nodes(room: NodeResources, fitting: NodeSet, need: ResourceRequest, count: int) -> list[int]:
+def fullest_nodes(resources: NodeResources, fitting: NodeSet, need: ResourceRequest, count: int) -> list[int]:
     """Up to `count` fitting nodes, those with the fewest free GPUs first."""
     chosen: list[int] = []
-    for nodes in room.by_free[need.gpus :]:
+    for nodes in resources.by_free[need.gpus :]:
         for number in members(nodes & fitting):
             if len(chosen) == count:
                 return chosen

@@ -48,7 +48,7 @@ class RollingPredictor(Predictor):
 
     def _scope_means(self, job: EngineJob) -> tuple[SharedMean, ...]:
         """The means from the narrowest scope to the widest; cached for jobs with the same user, name and size."""
-        alike = job.user, job.name, job.ask.gpus
+        alike = job.user, job.name, job.group.gpus
         if (means := self._wider.get(alike)) is None:
             means = self._wider[alike] = tuple(self._means.setdefault(alike[:first], [None]) for first in (3, 2, 1, 0))
         return means

@@ -19,15 +19,15 @@ from scheduling.engine.settings import reject_unknown
 class PolicyRules:
     """A queue order, a way to walk the queue, and what is learned from ended jobs. One instance serves one engine.
 
-    one_line   all jobs wait in one queue, because the first job that does not fit blocks all behind it
-    preempts   running jobs are ranked too, and may have to stop
-    plans      the engine tracks expected ends, because jobs get reservations
-    claims     owners preempt borrowers, which get notice in advance (`turns/claiming`); requires `plans`
-    depth      the maximum number of reservations at once, if every job gets one
+    single_queue  all jobs wait in one queue, because the first job that does not fit blocks all behind it
+    preempts      running jobs are ranked too, and may have to stop
+    plans         the engine tracks expected ends, because jobs get reservations
+    claims        owners preempt borrowers, which get notice in advance (`turns/claiming`); requires `plans`
+    depth         the maximum number of reservations at once, if every job gets one
     """
 
     name: ClassVar[str]
-    one_line: ClassVar[bool] = False
+    single_queue: ClassVar[bool] = False
     preempts: ClassVar[bool] = False
     plans: ClassVar[bool] = False
     claims: ClassVar[bool] = False
@@ -78,7 +78,7 @@ class PolicyRules:
     def on_rank_change(self, job: EngineJob, now: float) -> None:
         """Called at the time that `next_rank_change` returned."""
 
-    def share(self, ask: RequestGroup, engine: Engine, now: float) -> float:
+    def share(self, group: RequestGroup, engine: Engine, now: float) -> float:
         """What the account of these jobs has used or holds; the smallest goes first. It may only grow during a turn."""
         return 0.0
 

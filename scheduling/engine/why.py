@@ -17,7 +17,7 @@ from scheduling.engine.cluster import ClusterSnapshot, QuotaView, RunningJob, Wa
 from scheduling.engine.counterfactual import smallest_changes
 from scheduling.engine.explain import WaitExplainer
 from scheduling.engine.live import SnapshotEngine, engine_after_turn
-from scheduling.engine.room import members
+from scheduling.engine.resources import members
 from scheduling.engine.rules import PolicyRules
 
 MAX_NAMED_HOLDERS = 5
@@ -33,32 +33,34 @@ class Explanation:
 
 
 def explain_wait(
-    picture: ClusterSnapshot, rules: Callable[[], PolicyRules], job_id: int, sees: CanSeeTeam
+    snapshot: ClusterSnapshot, rules: Callable[[], PolicyRules], job_id: int, sees: CanSeeTeam
 ) -> Explanation:
     """Explain why a job waits. Runs at least two turns on the snapshot, and many more to find the changes."""
-    blockers = _BlockerDetails(picture, rules(), job_id, sees).blockers()
-    changes = smallest_changes(picture, rules, job_id, sees=sees) if blockers else ()
-    return Explanation(at=picture.now, blockers=blockers, changes=changes)
+    blockers = _BlockerDetails(snapshot, rules(), job_id, sees).blockers()
+    changes = smallest_changes(snapshot, rules, job_id, sees=sees) if blockers else ()
+    return Explanation(at=snapshot.now, blockers=blockers, changes=changes)
 
 
 class _BlockerDetails:
     """The blockers of one job after a turn, completed with the jobs that hold what it lacks."""
 
-    def __init__(self, picture: ClusterSnapshot, rules: PolicyRules, job_id: int, sees: CanSeeTeam) -> None:
-        self._picture = picture
+    def __init__(self, snapshot: ClusterSnapshot, rules: PolicyRules, job_id: int, sees: CanSeeTeam) -> None:
+        self._snapshot = snapshot
         self._sees = sees
-        self._job = find_waiting_job(picture, job_id)
-        self._gates = tuple(gate_blockers(self._job, picture.now))
-        self._opened: SnapshotEngine = engine_after_turn(picture, rules)
-        self._explainer = WaitExplainer(self._opened.engine, self._opened.jobs, self._opened.order, picture.now)
+        self._job = find_waiting_job(snapshot, job_id)
+        self._gates = tuple(gate_blockers(self._job, snapshot.now))
+        self._snapshot_engine: SnapshotEngine = engine_after_turn(snapshot, rules)
+        self._explainer = WaitExplainer(
+            self._snapshot_engine.engine, self._snapshot_engine.jobs, self._snapshot_engine.order, snapshot.now
+        )
 
     def blockers(self) -> tuple[Blocker, ...]:
         """The blockers, ranked: gates first, then the borrowers that must stop, then what the turn found."""
         if self._gates:
             return self._gates
-        if claim := self._opened.claims.waits.get(self._job.id):
+        if claim := self._snapshot_engine.claims.waits.get(self._job.id):
             return claim.blockers
-        at = {self._opened.jobs[job.number][1].id: job for job in self._explainer.waiting}
+        at = {self._snapshot_engine.jobs[job.number][1].id: job for job in self._explainer.waiting}
         job = at.get(self._job.id)
         return tuple(self._with_holders(blocker) for blocker in self._explainer.ranked_blockers(job)) if job else ()
 
@@ -69,16 +71,16 @@ class _BlockerDetails:
             case BlockerKind.CAPACITY | BlockerKind.TOPOLOGY:
                 return replace(blocker, holders=self._holders(self._jobs_on_matching_nodes()))
             case BlockerKind.ARRAY:
-                tasks = [job for job in self._picture.running if job.array == self._job.array]
+                tasks = [job for job in self._snapshot.running if job.array == self._job.array]
                 return replace(blocker, jobs=len(tasks), holders=self._holders(tasks))
             case BlockerKind.PRIORITY:
                 return self._jobs_ahead_details(blocker)
-            case BlockerKind.RESERVATION if self._opened.engine.promise:
+            case BlockerKind.RESERVATION if self._snapshot_engine.engine.reservation:
                 return self._reservation_details(blocker)
         return blocker
 
     def _quota_details(self, blocker: Blocker) -> Blocker:
-        full = [quota for quota in self._picture.quotas if self._quota_excess(quota) > 0]
+        full = [quota for quota in self._snapshot.quotas if self._quota_excess(quota) > 0]
         if not full:
             return blocker
         worst = max(full, key=self._quota_excess)
@@ -87,7 +89,7 @@ class _BlockerDetails:
 
     def _jobs_under_quota(self, quota: QuotaView) -> list[RunningJob]:
         """Running jobs that count against the quota."""
-        team_jobs = [job for job in self._picture.running if job.team == quota.team and not job.preemptible]
+        team_jobs = [job for job in self._snapshot.running if job.team == quota.team and not job.preemptible]
         return [job for job in team_jobs if quota.kind in (None, job.kind)]
 
     def _quota_excess(self, quota: QuotaView) -> int:
@@ -98,15 +100,15 @@ class _BlockerDetails:
 
     def _jobs_on_matching_nodes(self) -> list[RunningJob]:
         """Jobs that run on nodes on which this job could run."""
-        room = self._opened.engine.room
-        able = room.able(self._job.need) & room.usable
-        ids = {room.nodes[number].id for number in members(able)}
-        return [job for job in self._picture.running if not ids.isdisjoint(job.places)]
+        resources = self._snapshot_engine.engine.resources
+        able = resources.matching_nodes(self._job.need) & resources.usable
+        ids = {resources.nodes[number].id for number in members(able)}
+        return [job for job in self._snapshot.running if not ids.isdisjoint(job.places)]
 
     def _jobs_ahead_details(self, blocker: Blocker) -> Blocker:
         before: list[WaitingJob] = []
         for job in self._explainer.waiting:
-            other = self._opened.jobs[job.number][1]
+            other = self._snapshot_engine.jobs[job.number][1]
             if other.id == self._job.id:
                 break
             before.append(other)
@@ -121,7 +123,7 @@ class _BlockerDetails:
         )
 
     def _reservation_details(self, blocker: Blocker) -> Blocker:
-        head = self._opened.jobs[self._opened.engine.promise.job.number][1]
+        head = self._snapshot_engine.jobs[self._snapshot_engine.engine.reservation.job.number][1]
         return replace(blocker, holders=self._holders([head]))
 
     def _holders(self, jobs: Iterable[RunningJob | WaitingJob], *, first: bool = False) -> tuple[Holder, ...]:

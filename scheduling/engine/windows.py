@@ -1,7 +1,7 @@
 """Maintenance windows: nodes that must be empty for a period. Jobs that would still run then do not start there.
 
-A `NodeWindow` comes from the database, in the snapshot. A `MaintenanceBar` is the same for the engine, in seconds and
-node sets. A job is assumed to hold its nodes for its time limit, else for the run time of similar jobs
+A `NodeWindow` comes from the database, in the snapshot. A `MaintenancePeriod` is the same for the engine, in seconds
+and node sets. A job is assumed to hold its nodes for its time limit, else for the run time of similar jobs
 (`WaitingJob.usual`). If neither is known, the job stops starting on these nodes from the window's `lead` before it.
 
 Run times are rounded up, so that jobs of all lengths share few queues, but never past the next window. So decisions for
@@ -32,28 +32,30 @@ class NodeWindow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaintenanceBar:
-    """A maintenance as the engine sees it. `shut` are its nodes that are closed already and open when it is over."""
+class MaintenancePeriod:
+    """A maintenance as the engine sees it. `closed_nodes` are closed already and are opened when it is over."""
 
     window: NodeWindow
     start: float
     end: float
     lead_s: float
     nodes: int
-    shut: int
+    closed_nodes: int
 
     @staticmethod
-    def of(window: NodeWindow, numbers: Mapping[int, int], shut: Collection[int], now: datetime) -> MaintenanceBar:
-        """Convert a window. `numbers`: node id -> its number in the engine; `shut`: ids of closed nodes."""
+    def of(
+        window: NodeWindow, numbers: Mapping[int, int], closed_nodes: Collection[int], now: datetime
+    ) -> MaintenancePeriod:
+        """Convert a window. `numbers`: node id -> its number in the engine; `closed_nodes`: ids of closed nodes."""
         present = [node for node in window.nodes if node in numbers]
         goes_on = window.start <= now
-        return MaintenanceBar(
+        return MaintenancePeriod(
             window=window,
             start=window.start.timestamp(),
             end=window.end.timestamp(),
             lead_s=window.lead.total_seconds(),
             nodes=sum(1 << numbers[node] for node in present),
-            shut=sum(1 << numbers[node] for node in present if goes_on and node in shut),
+            closed_nodes=sum(1 << numbers[node] for node in present if goes_on and node in closed_nodes),
         )
 
     def _assumed_run_s(self, runs_s: float) -> float:
@@ -68,21 +70,21 @@ class MaintenanceBar:
         yield from (at for at in (self.start - self._assumed_run_s(runs_s), self.start, self.end) if at > after)
 
 
-def blocked_nodes(bars: Iterable[MaintenanceBar], runs_s: float, at: float) -> int:
+def blocked_nodes(maintenances: Iterable[MaintenancePeriod], runs_s: float, at: float) -> int:
     """The nodes on which a job with this run time may not start."""
     nodes = 0
-    for bar in bars:
-        if bar.stops(runs_s, at):
-            nodes |= bar.nodes
+    for maintenance in maintenances:
+        if maintenance.stops(runs_s, at):
+            nodes |= maintenance.nodes
     return nodes
 
 
-def round_up_run_time(bars: Collection[MaintenanceBar], runs_s: float, now: float) -> float:
+def round_up_run_time(maintenances: Collection[MaintenancePeriod], runs_s: float, now: float) -> float:
     """A longer run time that does not change where the job may start now."""
     if runs_s == UNKNOWN_RUN_S:
         return runs_s
     step = MIN_ROUNDING_S if runs_s < DAY_S else 2.0 ** (math.floor(math.log2(runs_s)) - 4)
-    until = [bar.start - now for bar in bars if bar.start - now >= runs_s]
+    until = [maintenance.start - now for maintenance in maintenances if maintenance.start - now >= runs_s]
     return min(math.ceil(runs_s / step) * step, *until) if until else math.ceil(runs_s / step) * step
 
 

@@ -82,7 +82,7 @@ class Arrivals:
     submit_s: list[float]
     runtime_s: list[float]
     expected_s: list[float]
-    asks: list[RequestGroup]
+    groups: list[RequestGroup]
     users: list[int]
     names: list[int]
     bands: list[int] | None = None  # lower goes first, regardless of the policy
@@ -106,7 +106,7 @@ def replay(
     decision, for tests that check invariants.
     """
     submits, runtimes, expected = coming.submit_s, coming.runtime_s, coming.expected_s
-    asks, users, names, bands = coming.asks, coming.users, coming.names, coming.bands
+    groups, users, names, bands = coming.groups, coming.users, coming.names, coming.bands
     running = list(running)
     count, arrived, done, turns = len(submits), 0, 0, 0
     never = math.inf
@@ -121,13 +121,13 @@ def replay(
     for outage in outages:
         breaking.plan_outage(outage)
     if weather:
-        for node in range(len(engine.room.nodes)):
+        for node in range(len(engine.resources.nodes)):
             breaking.plan_outage(weather.outage(node, submits[0] if count else 0.0))
     due = -never if sample else never
     for job in running:
         plan(job.began + job.remaining_s, JOB_END, job, job.runs)
-    for bar in engine.bars:  # the engine ends the maintenance itself, but needs an event at that time
-        plan(bar.end, NODE_REOPENING, None, 0)
+    for maintenance in engine.maintenances:  # the engine ends the maintenance itself, but needs an event at that time
+        plan(maintenance.end, NODE_REOPENING, None, 0)
     while agenda or arrived < count:
         planned = agenda[0][0] if agenda else never
         now = min(planned, next_submit)
@@ -154,7 +154,7 @@ def replay(
             planned = agenda[0][0] if agenda else never
         while next_submit == now and arrived < count:
             job = EngineJob(
-                arrived, asks[arrived], now, runtimes[arrived], expected[arrived], users[arrived], names[arrived]
+                arrived, groups[arrived], now, runtimes[arrived], expected[arrived], users[arrived], names[arrived]
             )
             if bands:
                 job.band = bands[arrived]

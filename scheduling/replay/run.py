@@ -21,7 +21,7 @@ from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
 from scheduling.engine.placements import PLACEMENTS, PlacementContext
 from scheduling.engine.placements.gradient import Fragmentation
 from scheduling.engine.policies import rules_factory
-from scheduling.engine.room import NodeResources
+from scheduling.engine.resources import NodeResources
 from scheduling.replay.kernel import Arrivals, Outage, replay
 from scheduling.replay.outages import CHECKPOINTING_KINDS, FaultRates, RandomOutages
 from scheduling.replay.run_time_errors import expected_run_times
@@ -187,7 +187,7 @@ def replay_engine(policy: str, setting: ReplaySetting, nodes: int, ahead: Placem
         NodeResources(replay_nodes(setting, nodes)),
         rules,
         placement=placement,
-        books=QuotaUsage(setting.quotas, reserves=rules.reserves) if setting.quotas else None,
+        quota_usage=QuotaUsage(setting.quotas, reserves=rules.reserves) if setting.quotas else None,
         preemption_cost_s=cost,
         checkpoint_s=setting.checkpoint_s + stall_s,
     )
@@ -280,7 +280,7 @@ def replay_nodes(setting: ReplaySetting, nodes: int) -> list[NodeView]:
 
 def helios_cost_s(job: EngineJob) -> float:
     """The cost of a stop and restart by number of GPUs: HeliosArtifact's 7, 30 and 60 seconds."""
-    return 7.0 if job.ask.gpus == 1 else 30.0 if job.ask.gpus <= 8 else 60.0
+    return 7.0 if job.group.gpus == 1 else 30.0 if job.group.gpus <= 8 else 60.0
 
 
 def arrivals(trace: Trace, engine: Engine, setting: ReplaySetting, stalls: Floats | None = None) -> Arrivals:
@@ -290,7 +290,7 @@ def arrivals(trace: Trace, engine: Engine, setting: ReplaySetting, stalls: Float
         submit_s=trace.submit_s.tolist(),
         runtime_s=takes.tolist(),
         expected_s=expected_run_times(takes, setting.noise, setting.seed).tolist(),
-        asks=_job_request_groups(trace, engine, setting),
+        groups=_job_request_groups(trace, engine, setting),
         users=trace.users.codes.tolist(),
         names=trace.names.codes.tolist(),
     )
@@ -299,7 +299,7 @@ def arrivals(trace: Trace, engine: Engine, setting: ReplaySetting, stalls: Float
 def _job_request_groups(trace: Trace, engine: Engine, setting: ReplaySetting) -> list[RequestGroup]:
     """The request group of each job; looked up once per distinct request."""
     rules = engine.rules
-    has_owners = rules.claims or engine.books is not None
+    has_owners = rules.claims or engine.quota_usage is not None
     cpus, memory_mb = _cpu_memory_per_node(trace, setting)
     columns: list[Ints | Ints64] = [trace.gpus, cpus, memory_mb]
     columns += [trace.users.codes] * rules.queues_by_account
@@ -307,17 +307,17 @@ def _job_request_groups(trace: Trace, engine: Engine, setting: ReplaySetting) ->
     columns += [trace.pools.codes] * bool(setting.shares_one_pool or setting.quotas)
     guaranteed = {_pool_code(trace, name): name for name in setting.pools} if setting.shares_one_pool else {}
     groups: dict[int, RequestGroup] = {}
-    asks = []
+    by_job = []
     for row, number in enumerate(_row_numbers(columns).tolist()):
-        if (ask := groups.get(number)) is None:
+        if (group := groups.get(number)) is None:
             of_pool = guaranteed.get(int(trace.pools.codes[row]), "")
-            ask = groups[number] = engine.ask(
+            group = groups[number] = engine.request_group(
                 gang_request(int(trace.gpus[row]), setting, int(cpus[row]), int(memory_mb[row]), of_pool),
                 _owner(trace, row, setting, borrow=rules.claims) if has_owners else None,
                 account=int(trace.users.codes[row]) if rules.queues_by_account else 0,
             )
-        asks.append(ask)
-    return asks
+        by_job.append(group)
+    return by_job
 
 
 def _row_numbers(columns: list[Ints | Ints64]) -> Ints64:

@@ -60,7 +60,7 @@ class StartEstimate:
 
 
 def start_estimates(
-    picture: ClusterSnapshot,
+    snapshot: ClusterSnapshot,
     rules: Callable[[], PolicyRules],
     *,
     durations: RunTimeEstimates | None = None,
@@ -68,7 +68,7 @@ def start_estimates(
     seed: int = 0,
 ) -> dict[int, StartEstimate]:
     """Estimates by job id. Jobs that are held, not yet due, dependent, or can never fit have none."""
-    forward = _ForwardReplay(picture, rules, durations or RunTimeEstimates())
+    forward = _ForwardReplay(snapshot, rules, durations or RunTimeEstimates())
     draws = draws or min(MAX_DRAWS, max(MIN_DRAWS, MAX_REPLAYED_JOBS // max(1, forward.jobs) // 2 * 2))
     # Every second draw mirrors the one before: long run times in one are short in the other. A pair lies on both sides
     # of the median, so four draws estimate it and the P90 as well as five independent ones
@@ -77,7 +77,7 @@ def start_estimates(
     late = times[min(draws - 1, math.ceil(draws * 0.9) - 1)]
     always = np.isfinite(times[-1])  # nan sorts last: such a job did not start in at least one draw
     return {
-        job.id: StartEstimate(p50=_start_datetime(p50, picture.now), p90=_start_datetime(p90, picture.now))
+        job.id: StartEstimate(p50=_start_datetime(p50, snapshot.now), p90=_start_datetime(p90, snapshot.now))
         for job, p50, p90, always_starts in zip(forward.waiting, middle.tolist(), late.tolist(), always, strict=True)
         if always_starts
     }
@@ -98,42 +98,48 @@ class _MirroredRandom:
 class _ForwardReplay:
     """Replays the snapshot. Everything that is equal in all draws is computed once."""
 
-    def __init__(self, picture: ClusterSnapshot, rules: Callable[[], PolicyRules], durations: RunTimeEstimates) -> None:
-        if picture.placement != "cells":  # `cells` assigns nodes to every quota, reachable or not
-            picture = replace(picture, quotas=binding_quotas(picture, rules().reserves))
-        opened = SnapshotEngine(picture, rules())
-        self._opened = opened
+    def __init__(
+        self, snapshot: ClusterSnapshot, rules: Callable[[], PolicyRules], durations: RunTimeEstimates
+    ) -> None:
+        if snapshot.placement != "cells":  # `cells` assigns nodes to every quota, reachable or not
+            snapshot = replace(snapshot, quotas=binding_quotas(snapshot, rules().reserves))
+        snapshot_engine = SnapshotEngine(snapshot, rules())
+        self._snapshot_engine = snapshot_engine
         self._rules = rules
-        self._now = float(math.floor(picture.now.timestamp()))
-        self.waiting = [waiting_job for _, waiting_job in opened.jobs]
-        self._running = sorted(picture.running, key=lambda job: (job.started_at or picture.now, job.id))
+        self._now = float(math.floor(snapshot.now.timestamp()))
+        self.waiting = [waiting_job for _, waiting_job in snapshot_engine.jobs]
+        self._running = sorted(snapshot.running, key=lambda job: (job.started_at or snapshot.now, job.id))
         self.jobs = len(self.waiting) + len(self._running)
         self._smaller = _SnapshotReducer(
-            counts=_placed_node_count(picture) > MAX_PLACED_NODES,
-            lean=not opened.engine.rules.queues_by_account and only_gpus_are_short(picture),
+            counts=_placed_node_count(snapshot) > MAX_PLACED_NODES,
+            lean=not snapshot_engine.engine.rules.queues_by_account and only_gpus_are_short(snapshot),
         )
-        self._empty = self._smaller.reduced_snapshot(picture, self._running)
+        self._empty = self._smaller.reduced_snapshot(snapshot, self._running)
         # Teams without a quota are equivalent, so their jobs can share a queue
-        teams_apart = {quota.team for quota in picture.quotas}
-        self._apart = teams_apart if not opened.engine.rules.queues_by_account else {job.team for job in self.waiting}
-        self._asks: dict[tuple[ResourceRequest, QuotaOwner], int] = {}
+        teams_apart = {quota.team for quota in snapshot.quotas}
+        self._apart = (
+            teams_apart if not snapshot_engine.engine.rules.queues_by_account else {job.team for job in self.waiting}
+        )
+        self._group_keys: dict[tuple[ResourceRequest, QuotaOwner], int] = {}
         numbers: dict[RequestGroup, int] = {}  # jobs that share a queue in the snapshot share one in the replay
-        for job, waiting_job in opened.jobs:
-            if job.ask not in numbers:
-                numbers[job.ask] = self._group_number(waiting_job)
-        self._ask_of = [numbers[job.ask] for job, _ in opened.jobs]
-        self._expected = [job.expected_s for job, _ in opened.jobs]
-        self._bands = [job.band for job, _ in opened.jobs]
-        past = [max(0.0, self._now - (job.started_at or picture.now).timestamp()) for job in self._running]
+        for job, waiting_job in snapshot_engine.jobs:
+            if job.group not in numbers:
+                numbers[job.group] = self._group_number(waiting_job)
+        self._group_of = [numbers[job.group] for job, _ in snapshot_engine.jobs]
+        self._expected = [job.expected_s for job, _ in snapshot_engine.jobs]
+        self._bands = [job.band for job, _ in snapshot_engine.jobs]
+        past = [max(0.0, self._now - (job.started_at or snapshot.now).timestamp()) for job in self._running]
         self._runtimes = _table([durations.waiting(job) for job in self.waiting])
         self._left = _table([durations.running(job, ran_s) for job, ran_s in zip(self._running, past, strict=True)])
-        self._grid = self._grid_step(sum(node.gpus for node in picture.nodes)) if self.jobs > GRID_MIN_JOBS else 0
+        self._grid = self._grid_step(sum(node.gpus for node in snapshot.nodes)) if self.jobs > GRID_MIN_JOBS else 0
 
     def _group_number(self, waiting_job: WaitingJob) -> int:
         owner = QuotaOwner.of(waiting_job)
         if waiting_job.team not in self._apart and not owner.array_limit:
             owner = QuotaOwner(team="", kind=owner.kind, preemptible=owner.preemptible)
-        return self._asks.setdefault((self._smaller.need(self._opened.need(waiting_job)), owner), len(self._asks))
+        return self._group_keys.setdefault(
+            (self._smaller.need(self._snapshot_engine.need(waiting_job)), owner), len(self._group_keys)
+        )
 
     def _grid_step(self, gpus: int) -> int:
         """The step of the time grid in whole seconds, so that sums are exact and jobs that end together do so
@@ -151,13 +157,13 @@ class _ForwardReplay:
         running = state.adopt(self._empty.running, len(self.waiting))
         for job, more in zip(running, remaining, strict=True):
             job.began, job.remaining_s = self._now, more
-        asks = [state.engine.ask(need, owner, owner.team) for need, owner in self._asks]
+        groups = [state.engine.request_group(need, owner, owner.team) for need, owner in self._group_keys]
         count = len(self.waiting)
         coming = Arrivals(
             submit_s=[self._now] * count,
             runtime_s=self._draw_run_times(self._runtimes, dice),
             expected_s=self._expected,
-            asks=[asks[number] for number in self._ask_of],
+            groups=[groups[number] for number in self._group_of],
             users=[0] * count,
             names=[0] * count,
             bands=self._bands,
@@ -172,29 +178,29 @@ class _ForwardReplay:
         return rounded
 
 
-def binding_quotas(picture: ClusterSnapshot, reserves: Container[JobKind]) -> tuple[QuotaView, ...]:
+def binding_quotas(snapshot: ClusterSnapshot, reserves: Container[JobKind]) -> tuple[QuotaView, ...]:
     """The quotas that matter: those that reserve GPUs for their owners, and those that a team could exceed.
 
     A team can hold at most what it holds and waits for, and at most what the cluster has.
     """
-    nodes = {node.id: node.gpus for node in (*picture.nodes, *picture.nodes_in_maintenance)}
-    elsewhere = sum(gpus for job in picture.running for node, gpus in job.places.items() if node not in nodes)
+    nodes = {node.id: node.gpus for node in (*snapshot.nodes, *snapshot.nodes_in_maintenance)}
+    elsewhere = sum(gpus for job in snapshot.running for node, gpus in job.places.items() if node not in nodes)
     all_gpus = sum(nodes.values()) + elsewhere
     reachable: Counter[tuple[str, JobKind | None]] = Counter()
-    requests = [(job.team, job.kind, job.gpus) for job in picture.running if not job.preemptible]
-    requests += [(job.team, job.kind, job.need.total_gpus) for job in picture.waiting if not job.preemptible]
+    requests = [(job.team, job.kind, job.gpus) for job in snapshot.running if not job.preemptible]
+    requests += [(job.team, job.kind, job.need.total_gpus) for job in snapshot.waiting if not job.preemptible]
     for team, kind, gpus in requests:
         reachable[team, kind] += gpus
         reachable[team, None] += gpus
     return tuple(
         quota
-        for quota in picture.quotas
+        for quota in snapshot.quotas
         if quota.kind in reserves or quota.gpus < min(reachable[quota.team, quota.kind], all_gpus)
     )
 
 
-def _placed_node_count(picture: ClusterSnapshot) -> int:
-    return sum(job.need.nodes for job in picture.waiting) + sum(len(job.places) for job in picture.running)
+def _placed_node_count(snapshot: ClusterSnapshot) -> int:
+    return sum(job.need.nodes for job in snapshot.waiting) + sum(len(job.places) for job in snapshot.running)
 
 
 class _SnapshotReducer:
@@ -213,27 +219,27 @@ class _SnapshotReducer:
             reduced = self._needs[need] = _merge_request(reduced) if self._counts else reduced
         return reduced
 
-    def reduced_snapshot(self, picture: ClusterSnapshot, running: list[RunningJob]) -> ClusterSnapshot:
+    def reduced_snapshot(self, snapshot: ClusterSnapshot, running: list[RunningJob]) -> ClusterSnapshot:
         """The snapshot without waiting jobs."""
         if not self._counts:
             reduced = [replace(job, cpus=0, memory_mb=0) for job in running] if self._lean else running
-            return replace(picture, waiting=(), running=tuple(reduced))
-        shut = {node.id for node in picture.nodes_in_maintenance}
+            return replace(snapshot, waiting=(), running=tuple(reduced))
+        shut = {node.id for node in snapshot.nodes_in_maintenance}
         makes: dict[tuple[object, ...], list[NodeView]] = {}
-        for node in (*picture.nodes, *picture.nodes_in_maintenance):
+        for node in (*snapshot.nodes, *snapshot.nodes_in_maintenance):
             within = tuple(
-                node.id in window.nodes for window in picture.windows
+                node.id in window.nodes for window in snapshot.windows
             )  # so that a maintenance covers all of a merged node or nothing
             makes.setdefault((node.gpu_model, node.nic_type, node.id in shut, within), []).append(node)
         home = {node.id: number for number, nodes in enumerate(makes.values()) for node in nodes}
         merged = [(_merge_nodes(number, nodes), nodes[0].id in shut) for number, nodes in enumerate(makes.values())]
         return replace(
-            picture,
+            snapshot,
             nodes=tuple(node for node, is_shut in merged if not is_shut),
             closed=tuple(ClosedNode(node=node, back=MAINTENANCE) for node, is_shut in merged if is_shut),
             windows=tuple(
                 replace(maintenance, nodes=frozenset(home[node] for node in maintenance.nodes if node in home))
-                for maintenance in picture.windows
+                for maintenance in snapshot.windows
             ),
             waiting=(),
             running=tuple(_merge_running_job(job, home, lean=self._lean) for job in running),
@@ -269,26 +275,26 @@ def _merge_running_job(job: RunningJob, home: Mapping[int, int], *, lean: bool) 
     return replace(job, places=places, cpus=node_count * job.cpus, memory_mb=node_count * job.memory_mb)
 
 
-def only_gpus_are_short(picture: ClusterSnapshot) -> bool:
+def only_gpus_are_short(snapshot: ClusterSnapshot) -> bool:
     """Whether no job needs more CPUs or memory per GPU than every node has per GPU."""
-    requests = [(job.need.gpus, job.need.cpus, job.need.memory_mb) for job in picture.waiting]
-    requests += [(_min_node_gpus(job), job.cpus, job.memory_mb) for job in picture.running]
+    requests = [(job.need.gpus, job.need.cpus, job.need.memory_mb) for job in snapshot.waiting]
+    requests += [(_min_node_gpus(job), job.cpus, job.memory_mb) for job in snapshot.running]
     if any(not gpus and (cpus or memory) for gpus, cpus, memory in requests) or any(
-        job.need.rest for job in picture.waiting
+        job.need.rest for job in snapshot.waiting
     ):
         return False
     cpus = max((cpus / gpus for gpus, cpus, _ in requests if gpus), default=0.0)
     memory_mb = max((memory / gpus for gpus, _, memory in requests if gpus), default=0.0)
     held_cpus: dict[int, int] = {}
     held_mb: dict[int, int] = {}
-    for job in picture.running:
+    for job in snapshot.running:
         for node in job.places:
             held_cpus[node] = held_cpus.get(node, 0) + job.cpus
             held_mb[node] = held_mb.get(node, 0) + job.memory_mb
     return all(
         node.free_cpus + held_cpus.get(node.id, 0) >= cpus * node.gpus
         and node.free_memory_mb + held_mb.get(node.id, 0) >= memory_mb * node.gpus
-        for node in picture.nodes
+        for node in snapshot.nodes
     )
 
 

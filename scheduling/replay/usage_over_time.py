@@ -64,10 +64,10 @@ class UsageSampler:
 
     def _current_usage(self, present: int) -> tuple[float, float, float, float]:
         engine = self._engine
-        room = engine.room
+        resources = engine.resources
         # Nodes of a replay are equal, and no job runs on a node that is down
-        held = room.usable.bit_count() * room.most - room.free_gpus
-        return held, room.free_gpus, self._fragmentation.of_all_nodes(room), present - len(engine.running)
+        held = resources.usable.bit_count() * resources.most - resources.free_gpus
+        return held, resources.free_gpus, self._fragmentation.of_all_nodes(resources), present - len(engine.running)
 
     def course(self) -> UsageSeries:
         columns = np.array(self._rows, dtype=np.float64).reshape(-1, 5).T

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 
 from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.placement import consolidate
-from scheduling.engine.room import GpuPlacement, NodeResources, NodeSet, members
+from scheduling.engine.resources import GpuPlacement, NodeResources, NodeSet, members
 
 
 class CellPlacement:
@@ -25,11 +25,11 @@ class CellPlacement:
     def __init__(self, guarantees: Mapping[str, int]) -> None:
         self.guarantees = dict(guarantees)
 
-    def __call__(self, room: NodeResources, need: ResourceRequest, among: NodeSet) -> GpuPlacement | None:
-        cells = _CellBindings(room, self.guarantees)
+    def __call__(self, resources: NodeResources, need: ResourceRequest, among: NodeSet) -> GpuPlacement | None:
+        cells = _CellBindings(resources, self.guarantees)
         choices = cells.of(need.pool) if need.pool in self.guarantees else cells.opportunistic_choices()
         for nodes in choices:
-            if (places := consolidate(room, need, nodes & among)) is not None:
+            if (places := consolidate(resources, need, nodes & among)) is not None:
                 return places
         return None
 
@@ -37,15 +37,15 @@ class CellPlacement:
 class _CellBindings:
     """The cells bound to each virtual cluster, derived from where jobs run."""
 
-    def __init__(self, room: NodeResources, guarantees: Mapping[str, int]) -> None:
-        self._leaves = room.leaves if len(room.leaves) > 1 else ()
+    def __init__(self, resources: NodeResources, guarantees: Mapping[str, int]) -> None:
+        self._leaves = resources.leaves if len(resources.leaves) > 1 else ()
         self._size = min((leaf.bit_count() for leaf in self._leaves), default=0)
-        self._room, self._guarantees = room, guarantees
+        self._resources, self._guarantees = resources, guarantees
         held = 0
         for pool in guarantees:
-            held |= room.bound.get(pool, 0)
+            held |= resources.bound.get(pool, 0)
         self._held = held
-        self._empty = _empty_nodes(room) & ~held
+        self._empty = _empty_nodes(resources) & ~held
         self._own: dict[str, NodeSet] = {}  # nodes that it may use without binding more cells
         self._leaves_due: dict[str, int] = {}
         self._nodes_due: dict[str, int] = {}
@@ -57,8 +57,10 @@ class _CellBindings:
     def _count_due_cells(self, pool: str, promised: int) -> None:
         """Find the cells bound to this virtual cluster, and how many it may still bind."""
         whole, single = divmod(promised, self._size) if self._size else (0, promised)
-        held = self._room.bound.get(pool, 0)
-        alone = [leaf for leaf in self._leaves if leaf & held and not leaf & ~held & ~self._empty & self._room.usable]
+        held = self._resources.bound.get(pool, 0)
+        alone = [
+            leaf for leaf in self._leaves if leaf & held and not leaf & ~held & ~self._empty & self._resources.usable
+        ]
         bound = sorted(alone, key=lambda leaf: -(leaf & held).bit_count())[:whole]
         inside = sum(bound)
         self._own[pool] = inside | held
@@ -92,7 +94,7 @@ class _CellBindings:
         owned = self._held
         for nodes in self._own.values():
             owned |= nodes
-        used = self._room.usable & ~owned & ~self._empty
+        used = self._resources.usable & ~owned & ~self._empty
         yield used
         leaves_due = sum(self._leaves_due.values())
         spare = self._empty.bit_count() - leaves_due * self._size - sum(self._nodes_due.values())
@@ -114,11 +116,11 @@ class _CellBindings:
             yield from members(nodes)
 
 
-def _empty_nodes(room: NodeResources) -> NodeSet:
+def _empty_nodes(resources: NodeResources) -> NodeSet:
     """Usable nodes whose GPUs are all free."""
     with_free = 0
-    for nodes in room.by_free[1:]:
+    for nodes in resources.by_free[1:]:
         with_free |= nodes
-    if all(node.gpus == room.most for node in room.nodes):
-        return room.by_free[room.most]
-    return sum(1 << number for number in members(with_free) if room.free[number] == room.nodes[number].gpus)
+    if all(node.gpus == resources.most for node in resources.nodes):
+        return resources.by_free[resources.most]
+    return sum(1 << number for number in members(with_free) if resources.free[number] == resources.nodes[number].gpus)

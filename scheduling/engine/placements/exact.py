@@ -17,7 +17,7 @@ from typing import Any
 
 from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.placement import consolidate
-from scheduling.engine.room import GpuPlacement, NodeResources, NodeSet, members
+from scheduling.engine.resources import GpuPlacement, NodeResources, NodeSet, members
 from scheduling.engine.settings import MissingLibrary
 
 MAX_NODES = 64
@@ -36,37 +36,39 @@ class ExactPlacement:
         self._budget = budget
         self.asked = self.helped = 0
 
-    def __call__(self, room: NodeResources, need: ResourceRequest, among: NodeSet) -> GpuPlacement | None:
-        places = consolidate(room, need, among)
-        movable = room.unsettled
-        if places is not None or not movable or need.total_gpus > room.free_gpus:
+    def __call__(self, resources: NodeResources, need: ResourceRequest, among: NodeSet) -> GpuPlacement | None:
+        places = consolidate(resources, need, among)
+        movable = resources.unsettled
+        if places is not None or not movable or need.total_gpus > resources.free_gpus:
             return places
-        if len(room.nodes) > MAX_NODES or len(movable) > MAX_MOVABLE_JOBS:
+        if len(resources.nodes) > MAX_NODES or len(movable) > MAX_MOVABLE_JOBS:
             return None
-        return self._solve_with_movable(room, need, among)
+        return self._solve_with_movable(resources, need, among)
 
-    def _solve_with_movable(self, room: NodeResources, need: ResourceRequest, among: NodeSet) -> GpuPlacement | None:
-        jobs = list(room.unsettled)
-        emptied = room.copy()
+    def _solve_with_movable(
+        self, resources: NodeResources, need: ResourceRequest, among: NodeSet
+    ) -> GpuPlacement | None:
+        jobs = list(resources.unsettled)
+        emptied = resources.copy()
         for job in jobs:
-            emptied.give(job.places, job.ask.need)
-        requests = [(job.ask.need, job.ask.able) for job in jobs] + [(need, among)]
+            emptied.give(job.places, job.group.need)
+        requests = [(job.group.need, job.group.eligible_nodes) for job in jobs] + [(need, among)]
         self.asked += 1
         solution = solve_placements(emptied, requests, hints=[job.places for job in jobs], budget=self._budget)
         if solution is None:
             return None
         self.helped += 1
         for job in jobs:
-            room.give(job.places, job.ask.need)
+            resources.give(job.places, job.group.need)
         for job, places in zip(jobs, solution, strict=False):
             assert places is not None
-            room.take(places, job.ask.need)
+            resources.take(places, job.group.need)
             job.places = places
         return solution[-1]
 
 
 def solve_placements(
-    room: NodeResources,
+    resources: NodeResources,
     requests: Sequence[PlacementRequest],
     *,
     hints: Sequence[GpuPlacement] = (),
@@ -77,16 +79,16 @@ def solve_placements(
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
-    items = [_JobVariables(model, room, need, able, f"{number}") for number, (need, able) in enumerate(requests)]
-    for number in members(room.usable):
-        _limit_node(model, room, number, items)
+    items = [_JobVariables(model, resources, need, able, f"{number}") for number, (need, able) in enumerate(requests)]
+    for number in members(resources.usable):
+        _limit_node(model, resources, number, items)
     for item in items:
         if all_of_them:
             model.add(item.placed == 1)
     if not all_of_them:
         model.maximize(sum(item.need.total_gpus * item.placed for item in items))
-    elif len(room.leaves) > 1:
-        model.minimize(sum(leaf for item in items for leaf in item.leaf_variables(model, room)))
+    elif len(resources.leaves) > 1:
+        model.minimize(sum(leaf for item in items for leaf in item.leaf_variables(model, resources)))
     for item, places in zip(items, hints, strict=False):
         item.add_hints(model, dict(places))
     solver = cp_model.CpSolver()
@@ -101,10 +103,10 @@ def solve_placements(
 class _JobVariables:
     """The solver variables of a job: whether it is placed, which nodes hold a share, which one the remainder."""
 
-    def __init__(self, model: Any, room: NodeResources, need: ResourceRequest, able: NodeSet, name: str) -> None:
+    def __init__(self, model: Any, resources: NodeResources, need: ResourceRequest, able: NodeSet, name: str) -> None:
         self.need = need
         self.placed = model.new_bool_var(f"placed{name}")
-        nodes = list(members(able & room.usable))
+        nodes = list(members(able & resources.usable))
         self.share = {n: model.new_bool_var(f"share{name}on{n}") for n in nodes}
         self.rest = {n: model.new_bool_var(f"rest{name}on{n}") for n in nodes} if need.rest else {}
         model.add(sum(self.share.values()) == need.nodes * self.placed)
@@ -113,12 +115,12 @@ class _JobVariables:
             for n in nodes:
                 model.add(self.share[n] + self.rest[n] <= 1)
 
-    def leaf_variables(self, model: Any, room: NodeResources) -> list[Any]:
+    def leaf_variables(self, model: Any, resources: NodeResources) -> list[Any]:
         """One variable per leaf switch, true if the job uses it. None for a job on a single node."""
         if self.need.nodes == 1 and not self.need.rest:
             return []
         leaves_used = []
-        for leaf in room.leaves:
+        for leaf in resources.leaves:
             touched = model.new_bool_var("")
             for shares in (self.share, self.rest):
                 for number, share in shares.items():
@@ -139,12 +141,12 @@ class _JobVariables:
         return (*shares, *((n, self.need.rest) for n, rest in self.rest.items() if solver.value(rest)))
 
 
-def _limit_node(model: Any, room: NodeResources, number: int, items: Sequence[_JobVariables]) -> None:
+def _limit_node(model: Any, resources: NodeResources, number: int, items: Sequence[_JobVariables]) -> None:
     """Require that the shares on a node do not exceed its free resources."""
     shares = [(item.need, item.share[number]) for item in items if number in item.share]
     rests = [(item.need, item.rest[number]) for item in items if number in item.rest]
     gpus = [need.gpus * share for need, share in shares] + [need.rest * rest for need, rest in rests]
-    model.add(sum(gpus) <= room.free[number])
-    for free, each in ((room.cpus, "cpus"), (room.memory_mb, "memory_mb")):
+    model.add(sum(gpus) <= resources.free[number])
+    for free, each in ((resources.cpus, "cpus"), (resources.memory_mb, "memory_mb")):
         if terms := [getattr(need, each) * var for need, var in (*shares, *rests) if getattr(need, each)]:
             model.add(sum(terms) <= max(0, free[number]))

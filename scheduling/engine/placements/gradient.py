@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.placement import place_gang
-from scheduling.engine.room import GpuPlacement, NodeResources, NodeSet, members
+from scheduling.engine.resources import GpuPlacement, NodeResources, NodeSet, members
 
 MAX_TYPICAL_REQUESTS = 32  # rarer requests change the fragmentation little
 MAX_CACHED_INCREASES = 100_000  # cache entries
@@ -49,11 +49,15 @@ class Fragmentation:
             fragmentation = self._by_gpus[free] = self.of(free, 0, 0)
         return fragmentation
 
-    def of_all_nodes(self, room: NodeResources) -> float:
+    def of_all_nodes(self, resources: NodeResources) -> float:
         """The fragmentation of all usable nodes together."""
         if self.by_gpus_only:
-            return sum(self._of_free_gpus(free) * nodes.bit_count() for free, nodes in enumerate(room.by_free) if nodes)
-        return sum(self.of(room.free[n], room.cpus[n], room.memory_mb[n]) for n in members(room.usable))
+            return sum(
+                self._of_free_gpus(free) * nodes.bit_count() for free, nodes in enumerate(resources.by_free) if nodes
+            )
+        return sum(
+            self.of(resources.free[n], resources.cpus[n], resources.memory_mb[n]) for n in members(resources.usable)
+        )
 
 
 class GradientPlacement:
@@ -63,17 +67,17 @@ class GradientPlacement:
         self.fragmentation = Fragmentation(requests)
         self._known: dict[tuple[int, int, int, int, int, int], float] = {}
 
-    def __call__(self, room: NodeResources, need: ResourceRequest, among: NodeSet) -> GpuPlacement | None:
+    def __call__(self, resources: NodeResources, need: ResourceRequest, among: NodeSet) -> GpuPlacement | None:
         if need.nodes > 1 or need.rest:
-            return place_gang(room, need, among, self._least_increase_nodes)
+            return place_gang(resources, need, among, self._least_increase_nodes)
         if not self._counts_cpu_memory(need):
-            return self._best_by_free_gpus(room, need, among)
-        chosen = self._least_increase_nodes(room, room.fitting_nodes(need, among), need, 1)
+            return self._best_by_free_gpus(resources, need, among)
+        chosen = self._least_increase_nodes(resources, resources.fitting_nodes(need, among), need, 1)
         return ((chosen[0], need.gpus),) if chosen else None
 
-    def fragmentation_increase(self, room: NodeResources, number: int, need: ResourceRequest) -> float:
+    def fragmentation_increase(self, resources: NodeResources, number: int, need: ResourceRequest) -> float:
         """The change in the node's fragmentation if a share is placed there."""
-        state = room.free[number], room.cpus[number], room.memory_mb[number]
+        state = resources.free[number], resources.cpus[number], resources.memory_mb[number]
         key = (*state, need.gpus, need.cpus, need.memory_mb)
         if (increase := self._known.get(key)) is None:
             if len(self._known) > MAX_CACHED_INCREASES:
@@ -86,22 +90,25 @@ class GradientPlacement:
     def _counts_cpu_memory(self, need: ResourceRequest) -> bool:
         return bool(need.cpus or need.memory_mb) or not self.fragmentation.by_gpus_only
 
-    def _best_by_free_gpus(self, room: NodeResources, need: ResourceRequest, among: NodeSet) -> GpuPlacement | None:
+    def _best_by_free_gpus(
+        self, resources: NodeResources, need: ResourceRequest, among: NodeSet
+    ) -> GpuPlacement | None:
         """The best node if only GPUs count. Nodes with equally many free GPUs are equal then."""
         best: tuple[float, int, NodeSet] | None = None
-        for free in range(need.gpus, room.most + 1):
-            if nodes := room.by_free[free] & among:
+        for free in range(need.gpus, resources.most + 1):
+            if nodes := resources.by_free[free] & among:
                 first = (nodes & -nodes).bit_length() - 1
-                rise = self.fragmentation_increase(room, first, need)
+                rise = self.fragmentation_increase(resources, first, need)
                 if best is None or rise < best[0]:
                     best = rise, free, first
         return None if best is None else ((best[2], need.gpus),)
 
     def _least_increase_nodes(
-        self, room: NodeResources, nodes: NodeSet, need: ResourceRequest, count: int
+        self, resources: NodeResources, nodes: NodeSet, need: ResourceRequest, count: int
     ) -> list[int]:
         share = replace(need, nodes=1, rest=0)
         order = sorted(
-            (self.fragmentation_increase(room, number, share), room.free[number], number) for number in members(nodes)
+            (self.fragmentation_increase(resources, number, share), resources.free[number], number)
+            for number in members(nodes)
         )
         return [number for *_, number in order[:count]]

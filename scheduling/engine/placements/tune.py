@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.placement import consolidate, place_gang
-from scheduling.engine.room import GpuPlacement, NodeResources, NodeSet, members
+from scheduling.engine.resources import GpuPlacement, NodeResources, NodeSet, members
 
 
 class TunePlacement:
@@ -26,20 +26,20 @@ class TunePlacement:
     def __init__(self, *, elastic: bool) -> None:
         self._elastic = elastic
 
-    def __call__(self, room: NodeResources, need: ResourceRequest, among: NodeSet) -> GpuPlacement | None:
+    def __call__(self, resources: NodeResources, need: ResourceRequest, among: NodeSet) -> GpuPlacement | None:
         if need.nodes > 1 or need.rest:
-            places = place_gang(room, need, among, _fullest_first)
+            places = place_gang(resources, need, among, _fullest_first)
         else:
-            chosen = _fullest_first(room, room.fitting_nodes(need, among), need, 1)
+            chosen = _fullest_first(resources, resources.fitting_nodes(need, among), need, 1)
             places = ((chosen[0], need.gpus),) if chosen else None
         if places is None and self._elastic and need.gpus:
-            return consolidate(room, replace(need, cpus=0, memory_mb=0), among)
+            return consolidate(resources, replace(need, cpus=0, memory_mb=0), among)
         return places
 
 
-def _fullest_first(room: NodeResources, nodes: NodeSet, need: ResourceRequest, count: int) -> list[int]:
+def _fullest_first(resources: NodeResources, nodes: NodeSet, need: ResourceRequest, count: int) -> list[int]:
     """Nodes with the least free resources first, GPUs before CPUs before memory."""
-    order = sorted((room.free[n], room.cpus[n], room.memory_mb[n], n) for n in members(nodes))
+    order = sorted((resources.free[n], resources.cpus[n], resources.memory_mb[n], n) for n in members(nodes))
     return [number for *_, number in order[:count]]
 
 

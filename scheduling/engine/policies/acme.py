@@ -73,14 +73,14 @@ class AcmeRules(PolicyRules):
             easy_turn(engine, now)
 
     def band(self, job: EngineJob) -> int:
-        return int(job.ask.borrows)
+        return int(job.group.borrows)
 
     def key(self, job: EngineJob, now: float) -> float:
         key = job.submitted + job.requested_band * self._class_s
         return key + self._bounded_cost(self.order.cost(job, now)) if self._by_order else key
 
-    def share(self, ask: RequestGroup, engine: Engine, now: float) -> float:
-        return self._bounded_cost(self.order.share(ask, engine, now))
+    def share(self, group: RequestGroup, engine: Engine, now: float) -> float:
+        return self._bounded_cost(self.order.share(group, engine, now))
 
     def _bounded_cost(self, cost: float) -> float:
         """Map a cost to the range from 0 to `aging_s`, monotonically."""

@@ -30,9 +30,9 @@ class DrfRules(PolicyRules):
     def turn(self, engine: Engine, now: float) -> None:
         sharing_turn(engine, now)
 
-    def share(self, ask: RequestGroup, engine: Engine, now: float) -> float:
-        gpus, cpus, memory_mb = self._held.get(ask.account, NO_RESOURCES)
-        all_gpus, all_cpus, all_memory_mb = engine.room.whole
+    def share(self, group: RequestGroup, engine: Engine, now: float) -> float:
+        gpus, cpus, memory_mb = self._held.get(group.account, NO_RESOURCES)
+        all_gpus, all_cpus, all_memory_mb = engine.resources.whole
         beside = max(_fraction_of(cpus, all_cpus), _fraction_of(memory_mb, all_memory_mb))
         return max(_fraction_of(gpus, all_gpus), beside)
 
@@ -43,11 +43,11 @@ class DrfRules(PolicyRules):
         self._change_held(job, -1)
 
     def _change_held(self, job: EngineJob, sign: int) -> None:
-        need, account = job.ask.need, job.ask.account
+        need, account = job.group.need, job.group.account
         nodes = need.nodes + bool(need.rest)
         gpus, cpus, memory_mb = self._held.get(account, NO_RESOURCES)
         self._held[account] = (
-            gpus + sign * job.ask.gpus,
+            gpus + sign * job.group.gpus,
             cpus + sign * nodes * need.cpus,
             memory_mb + sign * nodes * need.memory_mb,
         )

@@ -36,14 +36,14 @@ class FairRules(PolicyRules):
     def turn(self, engine: Engine, now: float) -> None:
         sharing_turn(engine, now)
 
-    def share(self, ask: RequestGroup, engine: Engine, now: float) -> float:
-        return self._usage_at(ask.account, now) / self._weights.get(ask.account, 1.0)
+    def share(self, group: RequestGroup, engine: Engine, now: float) -> float:
+        return self._usage_at(group.account, now) / self._weights.get(group.account, 1.0)
 
     def on_job_start(self, job: EngineJob, now: float) -> None:
-        self._change_held_gpus(job.ask.account, job.ask.gpus, now)
+        self._change_held_gpus(job.group.account, job.group.gpus, now)
 
     def on_job_release(self, job: EngineJob, now: float) -> None:
-        self._change_held_gpus(job.ask.account, -job.ask.gpus, now)
+        self._change_held_gpus(job.group.account, -job.group.gpus, now)
 
     def _change_held_gpus(self, account: object, more: int, now: float) -> None:
         use, gpus, then = self._used.get(account, (0.0, 0, now))

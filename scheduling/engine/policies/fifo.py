@@ -17,7 +17,7 @@ class FifoRules(PolicyRules):
     """Strict order of submission."""
 
     name = "fifo"
-    one_line = True
+    single_queue = True
 
     def turn(self, engine: Engine, now: float) -> None:
         strict_turn(engine, now)

@@ -19,7 +19,7 @@ class QssfRules(PolicyRules):
     """Orders jobs by predicted run time times GPUs."""
 
     name = "qssf"
-    one_line = True
+    single_queue = True
 
     def __init__(self, predictor: Predictor | None = None) -> None:
         self.predictor = predictor or RollingPredictor()
@@ -34,10 +34,10 @@ class QssfRules(PolicyRules):
         predicted_s = self._predicted_s.get(job.number)
         if predicted_s is None:
             predicted_s = self._predicted_s[job.number] = self.predictor.predict(job)
-        return predicted_s * job.ask.gpus
+        return predicted_s * job.group.gpus
 
     def on_job_end(self, job: EngineJob, now: float) -> None:
-        ran_s = job.attained / max(1, job.ask.gpus) + now - job.since
+        ran_s = job.attained / max(1, job.group.gpus) + now - job.since
         predicted_s = self._predicted_s.pop(job.number, None)
         if predicted_s is not None:
             self._error_s += abs(predicted_s - ran_s)

@@ -15,7 +15,7 @@ class SjfRules(PolicyRules):
     """Orders jobs by expected run time."""
 
     name = "sjf"
-    one_line = True
+    single_queue = True
 
     def turn(self, engine: Engine, now: float) -> None:
         strict_turn(engine, now)

@@ -47,15 +47,15 @@ class TiresiasRules(PolicyRules):
             _, _, runs, job = heappop(self._starving)
             if job.places is None and job.runs == runs:
                 job.level, job.attained = 0, 0.0
-                job.ask.line = [entry for entry in job.ask.line if entry[3] is not job]
-                heapify(job.ask.line)
+                job.group.queue = [entry for entry in job.group.queue if entry[3] is not job]
+                heapify(job.group.queue)
                 engine.submit(job, now)
                 engine.enqueue_arrivals()
         preempting_turn(engine, now)
 
     def key(self, job: EngineJob, now: float) -> float:
         if self._promote and job.attained:
-            ran_s = job.attained / job.ask.gpus
+            ran_s = job.attained / job.group.gpus
             heappush(self._starving, (now + self._promote * ran_s, job.number, job.runs, job))
         return self._queue_level(job) * QUEUE_GAP + job.submitted
 
@@ -68,9 +68,9 @@ class TiresiasRules(PolicyRules):
         return self._queue_level(job) * QUEUE_GAP + now
 
     def next_rank_change(self, job: EngineJob, now: float) -> float | None:
-        if job.level == len(self.thresholds) or not job.ask.gpus:
+        if job.level == len(self.thresholds) or not job.group.gpus:
             return None
-        return now + max(0.0, self.thresholds[job.level] - job.attained) / job.ask.gpus
+        return now + max(0.0, self.thresholds[job.level] - job.attained) / job.group.gpus
 
     def on_rank_change(self, job: EngineJob, now: float) -> None:
         job.level += 1

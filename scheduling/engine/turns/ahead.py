@@ -9,7 +9,7 @@ from bisect import bisect_right
 from itertools import pairwise
 
 from scheduling.engine.cluster import ResourceRequest
-from scheduling.engine.room import GpuPlacement, NodeResources, NodeSet, members
+from scheduling.engine.resources import GpuPlacement, NodeResources, NodeSet, members
 
 STEPS_PER_BLOCK = 8  # steps of the timeline
 
@@ -58,7 +58,7 @@ class ResourceTimeline:
         """Remove this many steps from the start."""
         raise NotImplementedError
 
-    def becomes(self, at: int, room: NodeResources, back: list[PlannedShare]) -> bool:
+    def becomes(self, at: int, resources: NodeResources, back: list[PlannedShare]) -> bool:
         """Whether the step equals these resources after the shares in `back` are returned."""
         raise NotImplementedError
 
@@ -69,10 +69,10 @@ class TimelineStep:
     Taking a share can only shrink these sets, and only on its own nodes, so no lookup is repeated for all nodes.
     """
 
-    __slots__ = ("_fitting", "_requests", "room")
+    __slots__ = ("_fitting", "_requests", "resources")
 
-    def __init__(self, room: NodeResources, requests: list[ResourceRequest], fitting: list[NodeSet]) -> None:
-        self.room = room
+    def __init__(self, resources: NodeResources, requests: list[ResourceRequest], fitting: list[NodeSet]) -> None:
+        self.resources = resources
         self._requests = requests
         self._fitting = fitting  # by request index; filled on demand
 
@@ -80,14 +80,14 @@ class TimelineStep:
         """The nodes that fit the request, cached."""
         fitting = self._fitting
         while len(fitting) <= request:
-            fitting.append(self.room.fitting_nodes(self._requests[len(fitting)]))
+            fitting.append(self.resources.fitting_nodes(self._requests[len(fitting)]))
         return fitting[request]
 
     def take(self, share: PlannedShare) -> None:
-        room, fitting = self.room, self._fitting
-        room.take(share.places, share.need)
+        resources, fitting = self.resources, self._fitting
+        resources.take(share.places, share.need)
         for node, _ in share.places:
-            free, cpus, memory_mb = room.free[node], room.cpus[node], room.memory_mb[node]
+            free, cpus, memory_mb = resources.free[node], resources.cpus[node], resources.memory_mb[node]
             bit = 1 << node
             for number, nodes in enumerate(fitting):
                 if nodes & bit:
@@ -96,7 +96,7 @@ class TimelineStep:
                         fitting[number] = nodes ^ bit
 
     def copy(self) -> TimelineStep:
-        return TimelineStep(self.room.copy(), self._requests, list(self._fitting))
+        return TimelineStep(self.resources.copy(), self._requests, list(self._fitting))
 
 
 class ExactTimeline(ResourceTimeline):
@@ -105,13 +105,13 @@ class ExactTimeline(ResourceTimeline):
     __slots__ = ("_rooms",)
 
     def __init__(self, rooms: list[NodeResources], requests: list[ResourceRequest]) -> None:
-        self._rooms = [TimelineStep(room, requests, []) for room in rooms]
+        self._rooms = [TimelineStep(resources, requests, []) for resources in rooms]
 
     def whole(self, at: int) -> NodeResources:
-        return self._rooms[at].room
+        return self._rooms[at].resources
 
     def usable(self, at: int) -> NodeSet:
-        return self._rooms[at].room.usable
+        return self._rooms[at].resources.usable
 
     def fitting_nodes_at(self, at: int, request: int) -> NodeSet:
         return self._rooms[at].fitting_nodes(request)
@@ -138,11 +138,11 @@ class ExactTimeline(ResourceTimeline):
     def forget(self, past: int) -> None:
         del self._rooms[:past]
 
-    def becomes(self, at: int, room: NodeResources, back: list[PlannedShare]) -> bool:
-        step_room = self._rooms[at].room.copy()
+    def becomes(self, at: int, resources: NodeResources, back: list[PlannedShare]) -> bool:
+        step_room = self._rooms[at].resources.copy()
         for share in back:
             step_room.give(share.places, share.need)
-        return step_room.free == room.free and step_room.usable == room.usable
+        return step_room.free == resources.free and step_room.usable == resources.usable
 
 
 class NodeSetHistory:
@@ -206,7 +206,7 @@ class GpuOnlyTimeline(ResourceTimeline):
     A job that takes whole nodes removes them from one set, `_open`, instead of from the sets for all numbers.
     """
 
-    __slots__ = ("_blocks", "_most", "_open", "_requests", "_room", "_rows", "_usable")
+    __slots__ = ("_blocks", "_most", "_open", "_requests", "_resources", "_rows", "_usable")
 
     def __init__(self, like: NodeResources, requests: list[ResourceRequest], rooms: list[list[NodeSet]]) -> None:
         self._requests = requests
@@ -219,15 +219,15 @@ class GpuOnlyTimeline(ResourceTimeline):
         # By number of GPUs; element 0 is the set of nodes that no job has taken whole
         self._rows = [NodeSetHistory([sets[gpus] for sets in rooms], self._blocks) for gpus in range(like.most + 1)]
         self._open = self._rows[0]
-        self._room = like.with_free_sets(rooms[0])
+        self._resources = like.with_free_sets(rooms[0])
 
     def _block_of(self, at: int) -> int:
         """The block of this step."""
         return bisect_right(self._blocks, at) - 1
 
     def whole(self, at: int) -> NodeResources:
-        self._room.set_free_sets(self._free_sets(at))
-        return self._room
+        self._resources.set_free_sets(self._free_sets(at))
+        return self._resources
 
     def usable(self, at: int) -> NodeSet:
         return self._usable
@@ -375,13 +375,13 @@ class GpuOnlyTimeline(ResourceTimeline):
             row.forget(past, block, self._blocks[block])
         self._blocks = [0, *(begins - past for begins in self._blocks[block + 1 :])]
 
-    def becomes(self, at: int, room: NodeResources, back: list[PlannedShare]) -> bool:
+    def becomes(self, at: int, resources: NodeResources, back: list[PlannedShare]) -> bool:
         free_sets = self._free_sets(at)
         for share in back:
             for gpus, nodes in share.sets:
                 for free in range(len(free_sets) - 1, 0, -1):
                     free_sets[free] |= nodes & free_sets[max(0, free - gpus)]
-        return free_sets == room.nodes_with_at_least()
+        return free_sets == resources.nodes_with_at_least()
 
     def _free_sets(self, at: int) -> list[NodeSet]:
         block = self._block_of(at)

@@ -1,8 +1,8 @@
 """Owners preempt borrowers. A borrower is a preemptible job, which runs on GPUs that owners leave idle.
 
 `claim_placement` places jobs if `PolicyRules.claims` is set: on free GPUs first, else on GPUs of borrowers that it
-stops. `Engine.firm` has the resources as if no borrower ran, so one lookup tells whether preemption can help at all. A
-job is stopped only if the claimant fits afterwards and does not fit without its GPUs.
+stops. `Engine.owner_resources` has the resources as if no borrower ran, so one lookup tells whether preemption can help
+at all. A job is stopped only if the claimant fits afterwards and does not fit without its GPUs.
 
 Choice of victims: on each node, jobs that are already stopping, then lower classes, then those that lose the fewest
 GPU-seconds since their last checkpoint (a restart counts as one minute of work), until the share fits. Then the nodes
@@ -19,7 +19,7 @@ from heapq import heappop, heappush
 from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.engine import Engine, EngineJob, RequestGroup
 from scheduling.engine.placement import PER_NODE_PLACEMENTS
-from scheduling.engine.room import ALL_NODES, GpuPlacement, NodeResources, NodeSet
+from scheduling.engine.resources import ALL_NODES, GpuPlacement, NodeResources, NodeSet
 
 RESTART_S = 60.0
 # Highest class among the victims, GPU-seconds lost, number of victims, negative start time (ties: newest job first)
@@ -29,16 +29,16 @@ NO_COST: PreemptionPrice = (float("-inf"), 0.0, 0, 0.0)
 
 def fits_with_claims(engine: Engine, job: EngineJob, among: NodeSet) -> bool:
     """Whether the job fits on these nodes, either now or after preempting borrowers."""
-    need = job.ask.need
-    if engine.place(engine.room, need, among) is not None:
+    need = job.group.need
+    if engine.place(engine.resources, need, among) is not None:
         return True
     return _may_claim(engine, job) and engine.place(_without_borrowers(engine, job), need, among) is not None
 
 
 def claim_placement(engine: Engine, job: EngineJob, among: NodeSet, now: float) -> GpuPlacement | None:
     """A placement for the job, free now. Stops borrowers if needed; None if the job does not fit even then."""
-    need = job.ask.need
-    places = engine.place(engine.room, need, among)
+    need = job.group.need
+    places = engine.place(engine.resources, need, among)
     if places is not None or not _may_claim(engine, job):
         return places
     if engine.place(_without_borrowers(engine, job), need, among) is None:
@@ -48,7 +48,7 @@ def claim_placement(engine: Engine, job: EngineJob, among: NodeSet, now: float) 
         victim.preempted_by = job
         market.leave(victim)
         engine.stop_job(victim, now)
-    return engine.place(engine.room, need, among)
+    return engine.place(engine.resources, need, among)
 
 
 def _victims(engine: Engine, job: EngineJob, among: NodeSet, market: ClaimPrices) -> list[EngineJob]:
@@ -58,40 +58,40 @@ def _victims(engine: Engine, job: EngineJob, among: NodeSet, market: ClaimPrices
     alone = all(len(victim.places or ()) == 1 for victim in chosen)
     if enough and alone and engine.place in PER_NODE_PLACEMENTS:
         return chosen  # already minimal on each node, and on no more nodes than needed
-    room = engine.room.copy()
+    resources = engine.resources.copy()
     for victim in chosen:
-        room.give(victim.places or (), victim.ask.need)
-    if engine.place(room, job.ask.need, among) is None:  # the placement needs more than a sufficient number of nodes
+        resources.give(victim.places or (), victim.group.need)
+    if engine.place(resources, job.group.need, among) is None:  # the placement needs more than enough nodes
         others = [borrower for borrower in loss if borrower not in set(chosen)]
         chosen += others
         for victim in others:
-            room.give(victim.places or (), victim.ask.need)
+            resources.give(victim.places or (), victim.group.need)
     elif alone:
         return chosen
-    return _required_victims(engine, job.ask, among, room, sorted(chosen, key=loss.__getitem__, reverse=True))
+    return _required_victims(engine, job.group, among, resources, sorted(chosen, key=loss.__getitem__, reverse=True))
 
 
 def claimable_jobs(engine: Engine, job: EngineJob) -> Iterable[EngineJob]:
     """The running jobs that this job may preempt."""
     if not _may_claim(engine, job):
         return ()
-    if not job.ask.borrows:
+    if not job.group.borrows:
         return engine.borrowers.values()
     return [other for other in engine.borrowers.values() if other.stopping or other.requested_band > job.requested_band]
 
 
 def _may_claim(engine: Engine, job: EngineJob) -> bool:
-    return bool(engine.borrowers) and (not job.ask.borrows or engine.priority_classes_differ)
+    return bool(engine.borrowers) and (not job.group.borrows or engine.priority_classes_differ)
 
 
 def _without_borrowers(engine: Engine, job: EngineJob) -> NodeResources:
     """The resources as if all jobs that this job may preempt had stopped."""
-    if not job.ask.borrows:
-        return engine.firm
-    room = engine.room.copy()
+    if not job.group.borrows:
+        return engine.owner_resources
+    resources = engine.resources.copy()
     for other in claimable_jobs(engine, job):
-        room.give(other.places or (), other.ask.need)
-    return room
+        resources.give(other.places or (), other.group.need)
+    return resources
 
 
 def _loss(engine: Engine, job: EngineJob, now: float) -> PreemptionPrice:
@@ -99,7 +99,7 @@ def _loss(engine: Engine, job: EngineJob, now: float) -> PreemptionPrice:
     if job.stopping:
         return NO_COST
     restart_s = engine.cost_s(job) if engine.cost_s else RESTART_S
-    return -job.requested_band, job.ask.gpus * (engine.unsaved_work_s(job, now) + restart_s), 1, -job.began
+    return -job.requested_band, job.group.gpus * (engine.unsaved_work_s(job, now) + restart_s), 1, -job.began
 
 
 class ClaimPrices:
@@ -131,15 +131,21 @@ class ClaimPrices:
                 stall.stale.add(node)
 
     def cheapest_offers(
-        self, room: NodeResources, firm: NodeResources, need: ResourceRequest, gpus: int, count: int, wanted: NodeSet
+        self,
+        resources: NodeResources,
+        owner_resources: NodeResources,
+        need: ResourceRequest,
+        gpus: int,
+        count: int,
+        wanted: NodeSet,
     ) -> list[NodeOffer]:
         """Up to `count` offers for a share, the cheapest first, on nodes of the set `wanted`."""
         share = gpus, need.cpus, need.memory_mb
         if (stall := self._stalls.get(share)) is None:
-            stall = self._stalls[share] = _OfferHeap(len(room.nodes))
+            stall = self._stalls[share] = _OfferHeap(len(resources.nodes))
         for node in stall.stale:
-            fits = _share_fits(firm, node, gpus, need)
-            stall.put(node, _node_offer(room, node, gpus, need, self._on_node[node], self.loss) if fits else None)
+            fits = _share_fits(owner_resources, node, gpus, need)
+            stall.put(node, _node_offer(resources, node, gpus, need, self._on_node[node], self.loss) if fits else None)
         stall.stale.clear()
         return stall.cheapest_offers(count, wanted)
 
@@ -195,7 +201,7 @@ class _OfferHeap:
 
 def _claim_prices(engine: Engine, job: EngineJob, now: float) -> ClaimPrices:
     """The prices for this job. For owners they are shared by all claims of a turn."""
-    if job.ask.borrows:
+    if job.group.borrows:
         return ClaimPrices(engine, claimable_jobs(engine, job), now)
     market: ClaimPrices | None = engine.market
     if market is None or market.size != len(engine.borrowers):
@@ -207,13 +213,13 @@ def _cheapest_victims(
     engine: Engine, job: EngineJob, among: NodeSet, market: ClaimPrices
 ) -> tuple[list[EngineJob], bool]:
     """The victims on the nodes where the shares cost least, and whether there are enough such nodes."""
-    need, room, firm = job.ask.need, engine.room, _without_borrowers(engine, job)
+    need, resources, owner_resources = job.group.need, engine.resources, _without_borrowers(engine, job)
     chosen: dict[EngineJob, None] = {}
     taken = 0
     enough = True
     for gpus, count in ((need.gpus, need.nodes), (need.rest, int(need.rest > 0))):
         if count:
-            offers = market.cheapest_offers(room, firm, need, gpus, count, among & ~taken)
+            offers = market.cheapest_offers(resources, owner_resources, need, gpus, count, among & ~taken)
             enough &= len(offers) == count
             for _, node, victims in offers:
                 taken |= 1 << node
@@ -224,14 +230,14 @@ def _cheapest_victims(
 NodeOffer = tuple[PreemptionPrice, int, list[EngineJob]]
 
 
-def _share_fits(room: NodeResources, node: int, gpus: int, need: ResourceRequest) -> bool:
-    if room.free[node] < gpus or room.cpus[node] < need.cpus or room.memory_mb[node] < need.memory_mb:
+def _share_fits(resources: NodeResources, node: int, gpus: int, need: ResourceRequest) -> bool:
+    if resources.free[node] < gpus or resources.cpus[node] < need.cpus or resources.memory_mb[node] < need.memory_mb:
         return False
-    return bool(room.usable >> node & 1)
+    return bool(resources.usable >> node & 1)
 
 
 def _node_offer(
-    room: NodeResources,
+    resources: NodeResources,
     node: int,
     gpus: int,
     need: ResourceRequest,
@@ -239,17 +245,17 @@ def _node_offer(
     loss: dict[EngineJob, PreemptionPrice],
 ) -> NodeOffer:
     """The cheapest way to make a share fit on this node. It must fit if all borrowers stop."""
-    lack = gpus - room.free[node]
-    lack_cpus, lack_mb = need.cpus - room.cpus[node], need.memory_mb - room.memory_mb[node]
+    lack = gpus - resources.free[node]
+    lack_cpus, lack_mb = need.cpus - resources.cpus[node], need.memory_mb - resources.memory_mb[node]
     stop: list[EngineJob] = []
     for job in borrowers:
         if lack <= 0 and lack_cpus <= 0 and lack_mb <= 0:
             break
         stop.append(job)
-        held = job.ask.need
+        held = job.group.need
         lack, lack_cpus, lack_mb = lack - _gpus_on_node(job, node), lack_cpus - held.cpus, lack_mb - held.memory_mb
     for job in stop[-2::-1]:  # the last one was needed; some of the others may be unnecessary now
-        part, held = _gpus_on_node(job, node), job.ask.need
+        part, held = _gpus_on_node(job, node), job.group.need
         if lack + part <= 0 and lack_cpus + held.cpus <= 0 and lack_mb + held.memory_mb <= 0:
             stop.remove(job)
             lack, lack_cpus, lack_mb = lack + part, lack_cpus + held.cpus, lack_mb + held.memory_mb
@@ -271,14 +277,14 @@ def _gpus_on_node(job: EngineJob, node: int) -> int:
 
 
 def _required_victims(
-    engine: Engine, ask: RequestGroup, among: NodeSet, room: NodeResources, dearest_first: list[EngineJob]
+    engine: Engine, group: RequestGroup, among: NodeSet, resources: NodeResources, dearest_first: list[EngineJob]
 ) -> list[EngineJob]:
-    """The victims that cannot be spared. `room` has the resources after all of them stopped."""
+    """The victims that cannot be spared. `resources` has the resources after all of them stopped."""
     needed = []
     for victim in dearest_first:
         places = victim.places or ()
-        room.take(places, victim.ask.need)
-        if engine.place(room, ask.need, among) is None:
-            room.give(places, victim.ask.need)
+        resources.take(places, victim.group.need)
+        if engine.place(resources, group.need, among) is None:
+            resources.give(places, victim.group.need)
             needed.append(victim)
     return needed

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator
 from heapq import merge
 
 from scheduling.engine.engine import Engine, EngineJob, QueueEntry, RequestGroup
-from scheduling.engine.line import enqueue_entries
-from scheduling.engine.room import GpuPlacement
+from scheduling.engine.job_queue import enqueue_entries
+from scheduling.engine.resources import GpuPlacement
 from scheduling.engine.turns.claiming import claim_placement
 from scheduling.engine.turns.plan import ReservationPlan
 
@@ -31,10 +31,10 @@ def conservative_turn(engine: Engine, now: float) -> None:
         arrived, engine.arrived = sorted(engine.arrived), []
         went_to_plan = True
         before = len(engine.started), len(engine.stopped)
-        if engine.hungry or (arrived := _start_at_once(engine, arrived, now)):
+        if engine.waiting_groups or (arrived := _start_at_once(engine, arrived, now)):
             went_to_plan = _plan_turn(engine, arrived, now)
         else:
-            engine.promise = None
+            engine.reservation = None
         if went_to_plan and not engine.arrived:
             return
         if (len(engine.started), len(engine.stopped)) == before:
@@ -45,9 +45,9 @@ def conservative_turn(engine: Engine, now: float) -> None:
 def _start_at_once(engine: Engine, arrived: list[QueueEntry], now: float) -> list[QueueEntry]:
     """Start arrived jobs while no job waits. Return the arrivals from the first one that does not fit."""
     for at, (*_, job) in enumerate(arrived):
-        if engine.books and engine.is_over_quota(job.ask):
+        if engine.quota_usage and engine.is_over_quota(job.group):
             return arrived[at:]
-        if (places := claim_placement(engine, job, job.ask.able, now)) is None:
+        if (places := claim_placement(engine, job, job.group.eligible_nodes, now)) is None:
             return arrived[at:]
         engine.begin(job, places, now)
     return []
@@ -55,10 +55,10 @@ def _start_at_once(engine: Engine, arrived: list[QueueEntry], now: float) -> lis
 
 def _plan_turn(engine: Engine, arrived: list[QueueEntry], now: float) -> bool:
     """Start the jobs that are due. False if one could not start, so that all must be planned again."""
-    enqueue_entries(arrived, engine.hungry)
-    plan: ReservationPlan | None = engine.promise
-    if plan is None or engine.books or not _plan_still_holds(engine, plan, arrived, now):
-        plan = engine.promise = _new_plan(engine, now)
+    enqueue_entries(arrived, engine.waiting_groups)
+    plan: ReservationPlan | None = engine.reservation
+    if plan is None or engine.quota_usage or not _plan_still_holds(engine, plan, arrived, now):
+        plan = engine.reservation = _new_plan(engine, now)
     else:
         for entry in arrived:
             if len(plan.starts) < engine.rules.depth:
@@ -69,28 +69,28 @@ def _plan_turn(engine: Engine, arrived: list[QueueEntry], now: float) -> bool:
     if engine.rules.claims:
         _start_borrowers(engine, now)
     if not plan.starts or not went_to_plan:
-        engine.promise = None
+        engine.reservation = None
     return went_to_plan
 
 
 def _start_borrowers(engine: Engine, now: float) -> None:
     """Start borrowers that fit now, in order."""
-    for _, _, _, job in _entries_in_order([ask for ask in engine.hungry if ask.borrows]):
-        ask = job.ask
-        if not engine.is_over_quota(ask):
-            places = claim_placement(engine, job, ask.able, now)
+    for _, _, _, job in _entries_in_order([group for group in engine.waiting_groups if group.borrows]):
+        group = job.group
+        if not engine.is_over_quota(group):
+            places = claim_placement(engine, job, group.eligible_nodes, now)
             if places is not None:
                 _start_and_dequeue(engine, job, places, now)
 
 
 def _plan_still_holds(engine: Engine, plan: ReservationPlan, arrived: list[QueueEntry], now: float) -> bool:
     """Whether the plan can be kept. Adds the postponed jobs to it."""
-    if not _plan_on_time(plan, arrived, now) or not plan.matches(engine.firm, now):
+    if not _plan_on_time(plan, arrived, now) or not plan.matches(engine.owner_resources, now):
         return False
     for entry in plan.later:
-        if plan.made >= engine.rules.depth:
+        if plan.reservation_count >= engine.rules.depth:
             break
-        plan.made += _reserve_entry(engine, plan, entry)
+        plan.reservation_count += _reserve_entry(engine, plan, entry)
     plan.later = iter(())
     if not _plan_on_time(plan, arrived, now):
         return False
@@ -109,21 +109,21 @@ def _plan_on_time(plan: ReservationPlan, arrived: list[QueueEntry], now: float) 
 def _new_plan(engine: Engine, now: float) -> ReservationPlan:
     """Plan until it is known which jobs start now and which reservation is the first one later."""
     plan = ReservationPlan(engine, now)
-    plan.later = _entries_in_order(engine.hungry)
+    plan.later = _entries_in_order(engine.waiting_groups)
     candidates = _StartCandidates(engine, plan)
     has_later_start = False
-    while plan.made < engine.rules.depth and (candidates.fitting or not has_later_start):
+    while plan.reservation_count < engine.rules.depth and (candidates.fitting or not has_later_start):
         if (entry := next(plan.later, None)) is None:
             break
         job = entry[3]
         if _reserve_entry(engine, plan, entry):
-            plan.made += 1
+            plan.reservation_count += 1
             if plan.starts[job][0] <= now:
                 candidates.drop_unfitting()
             else:
                 has_later_start = True
-        if _may_reserve(engine, job.ask):
-            candidates.without(job.ask)
+        if _may_reserve(engine, job.group):
+            candidates.without(job.group)
     return plan
 
 
@@ -133,41 +133,41 @@ class _StartCandidates:
     def __init__(self, engine: Engine, plan: ReservationPlan) -> None:
         self._plan = plan
         self._unplanned: Counter[int] = Counter()
-        asks = [ask for ask in engine.hungry if _may_reserve(engine, ask)]
-        for ask in asks:
-            self._unplanned[ask.shape] += len(ask.line)
-        self.fitting = {ask.shape: ask for ask in asks}
+        groups = [group for group in engine.waiting_groups if _may_reserve(engine, group)]
+        for group in groups:
+            self._unplanned[group.shape] += len(group.queue)
+        self.fitting = {group.shape: group for group in groups}
         self.drop_unfitting()
 
     def drop_unfitting(self) -> None:
         """Drop requests that no longer fit, after a share was taken from the first step."""
-        self.fitting = {shape: ask for shape, ask in self.fitting.items() if self._plan.fits_now(ask)}
+        self.fitting = {shape: group for shape, group in self.fitting.items() if self._plan.fits_now(group)}
 
-    def without(self, ask: RequestGroup) -> None:
+    def without(self, group: RequestGroup) -> None:
         """Count one job of this group as planned."""
-        self._unplanned[ask.shape] -= 1
-        if not self._unplanned[ask.shape]:
-            self.fitting.pop(ask.shape, None)
+        self._unplanned[group.shape] -= 1
+        if not self._unplanned[group.shape]:
+            self.fitting.pop(group.shape, None)
 
 
-def _may_reserve(engine: Engine, ask: RequestGroup) -> bool:
+def _may_reserve(engine: Engine, group: RequestGroup) -> bool:
     """Whether jobs of this group may get a reservation."""
-    return not (ask.borrows and engine.rules.claims) and not engine.is_over_quota(ask)
+    return not (group.borrows and engine.rules.claims) and not engine.is_over_quota(group)
 
 
 def _reserve_entry(engine: Engine, plan: ReservationPlan, entry: QueueEntry) -> bool:
     """Whether the job has a reservation now."""
     job = entry[3]
-    if not _may_reserve(engine, job.ask):
+    if not _may_reserve(engine, job.group):
         return False
     plan.last = max(plan.last, entry) if plan.last else entry
-    return plan.promise(job) is not None
+    return plan.reserve(job) is not None
 
 
 def _start_planned(engine: Engine, job: EngineJob, planned: GpuPlacement, now: float) -> bool:
     """Start a job whose reservation is due. False if its GPUs are not available on the planned nodes."""
-    if engine.books and engine.is_over_quota(job.ask):
-        engine.promise = None  # jobs before it used up the quota, so its place is free for others
+    if engine.quota_usage and engine.is_over_quota(job.group):
+        engine.reservation = None  # jobs before it used up the quota, so its place is free for others
     elif engine.rules.claims:
         places = claim_placement(engine, job, sum(1 << node for node, _ in planned), now)
         if places is None:
@@ -181,11 +181,11 @@ def _start_planned(engine: Engine, job: EngineJob, planned: GpuPlacement, now: f
 def _start_and_dequeue(engine: Engine, job: EngineJob, places: GpuPlacement, now: float) -> None:
     """Start the job and remove it from its queue."""
     engine.begin(job, places, now)
-    job.ask.line.remove(job)
-    job.ask.line.tidy()
-    engine.tidy(job.ask)
+    job.group.queue.remove(job)
+    job.group.queue.tidy()
+    engine.tidy(job.group)
 
 
-def _entries_in_order(asks: Iterable[RequestGroup]) -> Iterator[QueueEntry]:
+def _entries_in_order(groups: Iterable[RequestGroup]) -> Iterator[QueueEntry]:
     """All waiting jobs of these groups in order, as of now."""
-    return merge(*(list(ask.line) for ask in asks))
+    return merge(*(list(group.queue) for group in groups))

@@ -19,8 +19,8 @@ from heapq import heapify, heappop, heapreplace
 from operator import itemgetter
 
 from scheduling.engine.engine import Engine, EngineJob, QueueEntry, RequestGroup
-from scheduling.engine.line import OrderedJobQueue, enqueue_entries
-from scheduling.engine.room import GpuPlacement, NodeSet
+from scheduling.engine.job_queue import OrderedJobQueue, enqueue_entries
+from scheduling.engine.resources import GpuPlacement, NodeSet
 from scheduling.engine.turns.claiming import claim_placement, claimable_jobs, fits_with_claims
 
 # The class matters for borrowers, which may claim from lower classes; it is None for owners
@@ -42,22 +42,22 @@ class HeadReservation:
         """How long a passing job may run. Always finite, so jobs without a limit never pass an unknown start."""
         return min(self.at - now, sys.float_info.max)
 
-    def may_pass_freely(self, ask: RequestGroup) -> bool:
+    def may_pass_freely(self, group: RequestGroup) -> bool:
         """Whether the group may always pass: an owner can preempt borrowers anyway."""
-        return self.claims and ask.borrows and not self.job.ask.borrows
+        return self.claims and group.borrows and not self.job.group.borrows
 
-    def nodes_past_start(self, ask: RequestGroup) -> NodeSet:
+    def nodes_past_start(self, group: RequestGroup) -> NodeSet:
         """The nodes on which this group may hold GPUs past the reserved start."""
-        if (nodes := self.known.get(ask.shape)) is None:
-            nodes = self.known[ask.shape] = self._find_nodes_past_start(ask)
+        if (nodes := self.known.get(group.shape)) is None:
+            nodes = self.known[group.shape] = self._find_nodes_past_start(group)
         return nodes
 
-    def _find_nodes_past_start(self, ask: RequestGroup) -> NodeSet:
+    def _find_nodes_past_start(self, group: RequestGroup) -> NodeSet:
         if self.at == math.inf:
             return 0  # the start is unknown, so a job without a known end must not pass
-        need = ask.need
+        need = group.need
         gang = need.nodes > 1 or need.rest
-        return ask.able & ~sum(1 << node for node, spare in self.spare.items() if gang or spare < need.gpus)
+        return group.eligible_nodes & ~sum(1 << node for node, spare in self.spare.items() if gang or spare < need.gpus)
 
     def use_spare_gpus(self, places: GpuPlacement) -> None:
         """Subtract a placement from the spare GPUs."""
@@ -80,45 +80,49 @@ def easy_turn(engine: Engine, now: float) -> None:
 def _backfill_turn(engine: Engine, arrived: list[QueueEntry], now: float) -> None:
     if len(arrived) > 1:
         arrived.sort()
-    if not engine.hungry:
-        engine.promise = None
+    if not engine.waiting_groups:
+        engine.reservation = None
         arrived = _start_at_once(engine, arrived, now)
         if not arrived:
             return
-    promise: HeadReservation | None = engine.promise
-    stands = promise is not None and not _arrived_before_head(arrived, promise.job)
-    if promise and stands and not engine.freed:
+    reservation: HeadReservation | None = engine.reservation
+    stands = reservation is not None and not _arrived_before_head(arrived, reservation.job)
+    if reservation and stands and not engine.freed:
         nowhere: UnfitKeys = set()
         enqueue_entries(
-            [entry for entry in arrived if not _try_backfill(engine, promise, entry[3], now, nowhere)], engine.hungry
+            [entry for entry in arrived if not _try_backfill(engine, reservation, entry[3], now, nowhere)],
+            engine.waiting_groups,
         )
         return
     if arrived:
-        enqueue_entries(arrived, engine.hungry)
-    if promise and stands and _head_still_waits(engine, promise.job, now):
-        head: EngineJob | None = promise.job
+        enqueue_entries(arrived, engine.waiting_groups)
+    if reservation and stands and _head_still_waits(engine, reservation.job, now):
+        head: EngineJob | None = reservation.job
     else:
         head = _start_heads(engine, now)
     if head is None:
-        engine.promise = None
+        engine.reservation = None
         return
-    opened = engine.room.most
-    if promise is None or promise.job is not head:
-        promise = engine.promise = _reserve_head(engine, head, now)
+    opened = engine.resources.most
+    if reservation is None or reservation.job is not head:
+        reservation = engine.reservation = _reserve_head(engine, head, now)
     elif not arrived and not engine.rules.claims:
         opened = engine.opened
     for entry in arrived:
-        entry[3].ask.no_backfill_under = None
-    _backfill_jobs(engine, promise, now, opened)
+        entry[3].group.no_backfill_under = None
+    _backfill_jobs(engine, reservation, now, opened)
 
 
 def _head_still_waits(engine: Engine, first: EngineJob, now: float) -> bool:
     """Whether the job with the reservation still does not fit. No job may have arrived before it."""
-    if engine.books or engine.rules.queues_by_account:
+    if engine.quota_usage or engine.rules.queues_by_account:
         return False
     if engine.rules.claims:
-        return not fits_with_claims(engine, first, first.ask.able)
-    return first.ask.share > engine.opened or engine.place(engine.room, first.ask.need, first.ask.able) is None
+        return not fits_with_claims(engine, first, first.group.eligible_nodes)
+    return (
+        first.group.min_node_gpus > engine.opened
+        or engine.place(engine.resources, first.group.need, first.group.eligible_nodes) is None
+    )
 
 
 def _arrived_before_head(arrived: list[QueueEntry], head: EngineJob) -> bool:
@@ -128,16 +132,14 @@ def _arrived_before_head(arrived: list[QueueEntry], head: EngineJob) -> bool:
 
 def _start_at_once(engine: Engine, arrived: list[QueueEntry], now: float) -> list[QueueEntry]:
     """Start arrived jobs while no job waits. Return the arrivals from the first one that does not fit."""
-    rules, books, room, place = engine.rules, engine.books, engine.room, engine.place
-    if rules.queues_by_account and len(arrived) > 1:
+    if engine.rules.queues_by_account and len(arrived) > 1:
         return arrived
     for at, entry in enumerate(arrived):
         job = entry[3]
-        ask = job.ask
-        if books and engine.is_over_quota(ask):
+        group = job.group
+        if engine.quota_usage and engine.is_over_quota(group):
             return arrived[at:]
-        places = claim_placement(engine, job, ask.able, now) if rules.claims else place(room, ask.need, ask.able)
-        if places is None:
+        if (places := _job_placement(engine, job, group.eligible_nodes, now)) is None:
             return arrived[at:]
         engine.begin(job, places, now)
     return []
@@ -146,90 +148,96 @@ def _start_at_once(engine: Engine, arrived: list[QueueEntry], now: float) -> lis
 def _job_placement(engine: Engine, job: EngineJob, among: NodeSet, now: float) -> GpuPlacement | None:
     if engine.rules.claims:
         return claim_placement(engine, job, among, now)
-    return engine.place(engine.room, job.ask.need, among)
+    return engine.place(engine.resources, job.group.need, among)
 
 
 def _start_heads(engine: Engine, now: float) -> EngineJob | None:
     """Start the first job in order as long as it fits. Return the first one that does not."""
-    asks = [ask for ask in engine.hungry if not engine.is_over_quota(ask)] if engine.books else engine.hungry
+    groups = (
+        [group for group in engine.waiting_groups if not engine.is_over_quota(group)]
+        if engine.quota_usage
+        else engine.waiting_groups
+    )
     heads = (
-        [_head_entry(engine, ask, now) for ask in asks]
+        [_head_entry(engine, group, now) for group in groups]
         if engine.rules.queues_by_account
-        else [ask.line.first for ask in asks]
+        else [group.queue.first for group in groups]
     )
     heapify(heads)
     while heads:
         job: EngineJob = heads[0][3]
-        ask = job.ask
-        if engine.books and engine.is_over_quota(ask):
+        group = job.group
+        if engine.quota_usage and engine.is_over_quota(group):
             heappop(heads)
-        elif engine.rules.queues_by_account and (grown := _head_entry(engine, ask, now)) > heads[0]:
+        elif engine.rules.queues_by_account and (grown := _head_entry(engine, group, now)) > heads[0]:
             heapreplace(heads, grown)
-        elif (places := _job_placement(engine, job, ask.able, now)) is None:
+        elif (places := _job_placement(engine, job, group.eligible_nodes, now)) is None:
             return job
         else:
             engine.begin(job, places, now)
             _dequeue_job(engine, job)
-            if ask.line:
-                heapreplace(heads, _head_entry(engine, ask, now))
+            if group.queue:
+                heapreplace(heads, _head_entry(engine, group, now))
             else:
                 heappop(heads)
     return None
 
 
-def _head_entry(engine: Engine, ask: RequestGroup, now: float) -> QueueEntry:
+def _head_entry(engine: Engine, group: RequestGroup, now: float) -> QueueEntry:
     """The entry of the group's first job, with the share of its account added to the key."""
-    band, key, number, job = ask.line.first
-    return band, key + engine.rules.share(ask, engine, now) if engine.rules.queues_by_account else key, number, job
+    band, key, number, job = group.queue.first
+    return band, key + engine.rules.share(group, engine, now) if engine.rules.queues_by_account else key, number, job
 
 
 def _dequeue_job(engine: Engine, job: EngineJob) -> None:
-    line: OrderedJobQueue = job.ask.line
-    line.remove(job)
-    if not line:
-        engine.tidy(job.ask)
+    queue: OrderedJobQueue = job.group.queue
+    queue.remove(job)
+    if not queue:
+        engine.tidy(job.group)
 
 
 def _reserve_head(engine: Engine, head: EngineJob, now: float) -> HeadReservation:
     """The earliest expected start of the first job. The start is infinite if no sequence of ends makes it fit."""
-    room, need = engine.room.copy(), head.ask.need
+    resources, need = engine.resources.copy(), head.group.need
     counted = not need.cpus and not need.memory_mb  # otherwise nothing on the reserved nodes is spare
     preemptible = claimable_jobs(engine, head) if engine.rules.claims else ()
     for other in preemptible:
-        room.give(other.places or (), other.ask.need)
-    lack = head.ask.gpus - room.free_gpus
+        resources.give(other.places or (), other.group.need)
+    lack = head.group.gpus - resources.free_gpus
     endings: Sequence[tuple[float, int, EngineJob | None]] = engine.ending
     at = now
     if preemptible:
         released = set(preemptible)
         endings = [entry for entry in endings if entry[2] not in released]
-    if engine.bars:
-        window_ends: list[tuple[float, int, EngineJob | None]] = [(bar.end, -1, None) for bar in engine.bars]
+    if engine.maintenances:
+        window_ends: list[tuple[float, int, EngineJob | None]] = [
+            (maintenance.end, -1, None) for maintenance in engine.maintenances
+        ]
         endings = sorted([*endings, *window_ends], key=itemgetter(0, 1))
     for index, (end, _, job) in enumerate(endings):
         if end == math.inf or (job and job.places is None):
             break
         at = max(end, now)
         if job:
-            room.give(job.places or (), job.ask.need)
-            lack -= job.ask.gpus
+            resources.give(job.places or (), job.group.need)
+            lack -= job.group.gpus
         else:
-            engine.reopen_nodes(room, at)
-            lack = head.ask.gpus - room.free_gpus
+            engine.reopen_nodes(resources, at)
+            lack = head.group.gpus - resources.free_gpus
         together = index + 1 < len(endings) and endings[index + 1][0] <= at
         if lack > 0 or together:
             continue
-        if (places := engine.place(room, need, engine.able(head.ask, at))) is not None:
-            spare = {node: room.free[node] - gpus if counted else -1 for node, gpus in places}
+        if (places := engine.place(resources, need, engine.eligible_nodes(head.group, at))) is not None:
+            spare = {node: resources.free[node] - gpus if counted else -1 for node, gpus in places}
             return HeadReservation(job=head, at=at, spare=spare, claims=engine.rules.claims)
     return HeadReservation(job=head, at=math.inf, claims=engine.rules.claims)
 
 
-def _backfill_jobs(engine: Engine, promise: HeadReservation, now: float, opened: int) -> None:
+def _backfill_jobs(engine: Engine, reservation: HeadReservation, now: float, opened: int) -> None:
     """Start jobs that may pass, in order over all queues whose requests are small enough."""
-    small = [ask for ask in engine.hungry if ask.share <= opened]
+    small = [group for group in engine.waiting_groups if group.min_node_gpus <= opened]
     cache: FitCache = {}
-    walks = [walk for ask in small if (walk := _QueueWalk.of(engine, promise, ask, now, cache))]
+    walks = [walk for group in small if (walk := _QueueWalk.of(engine, reservation, group, now, cache))]
     nowhere: UnfitKeys = set()
     heads = [(*entry, walk) for walk in walks if (entry := walk.next())]
     heapify(heads)
@@ -238,7 +246,7 @@ def _backfill_jobs(engine: Engine, promise: HeadReservation, now: float, opened:
         if grown := walk.updated_head(heads[0], now):
             heapreplace(heads, grown)
             continue
-        started = _try_backfill(engine, promise, job, now, nowhere)
+        started = _try_backfill(engine, reservation, job, now, nowhere)
         if started:
             _dequeue_job(engine, job)
         following = walk.next() if started or walk.may_continue(job) else None
@@ -247,7 +255,7 @@ def _backfill_jobs(engine: Engine, promise: HeadReservation, now: float, opened:
         else:
             heappop(heads)
     for walk in walks:
-        walk.line.tidy()
+        walk.queue.tidy()
 
 
 WalkHead = tuple[int, float, int, EngineJob, "_QueueWalk"]
@@ -257,51 +265,56 @@ class _QueueWalk:
     """A walk along one queue: over all jobs, or only over those that are short enough."""
 
     def __init__(
-        self, engine: Engine, promise: HeadReservation, ask: RequestGroup, now: float, *, only_short: bool
+        self, engine: Engine, reservation: HeadReservation, group: RequestGroup, now: float, *, only_short: bool
     ) -> None:
-        self.promise, self.only_short = promise, only_short
-        self.line: OrderedJobQueue = ask.line
-        self.slack = promise.slack(now)
+        self.reservation, self.only_short = reservation, only_short
+        self.queue: OrderedJobQueue = group.queue
+        self.slack = reservation.slack(now)
         self._engine = engine
-        self._share = engine.rules.share(ask, engine, now) if engine.rules.queues_by_account else 0.0
-        self._ask = ask
-        self._place = self.line.front_index
+        self._share = engine.rules.share(group, engine, now) if engine.rules.queues_by_account else 0.0
+        self._group = group
+        self._place = self.queue.front_index
 
     @staticmethod
     def of(
-        engine: Engine, promise: HeadReservation, ask: RequestGroup, now: float, cache: FitCache
+        engine: Engine, reservation: HeadReservation, group: RequestGroup, now: float, cache: FitCache
     ) -> _QueueWalk | None:
         """A walk along the queue of this group; None if no job in it can pass."""
-        if ask.gpus > engine.firm.free_gpus or ask is promise.job.ask:
+        if group.gpus > engine.owner_resources.free_gpus or group is reservation.job.group:
             return None
         fits_past_start = _fits_cached(
-            engine, ask, ask.able if promise.may_pass_freely(ask) else promise.nodes_past_start(ask), cache
+            engine,
+            group,
+            group.eligible_nodes if reservation.may_pass_freely(group) else reservation.nodes_past_start(group),
+            cache,
         )
-        if not fits_past_start and (ask.no_backfill_under is promise or not _fits_cached(engine, ask, ask.able, cache)):
+        if not fits_past_start and (
+            group.no_backfill_under is reservation or not _fits_cached(engine, group, group.eligible_nodes, cache)
+        ):
             return None
-        if engine.books and engine.is_over_quota(ask):
+        if engine.quota_usage and engine.is_over_quota(group):
             return None
         if fits_past_start:
-            return _QueueWalk(engine, promise, ask, now, only_short=False)
-        return _QueueWalk(engine, promise, ask, now, only_short=True)
+            return _QueueWalk(engine, reservation, group, now, only_short=False)
+        return _QueueWalk(engine, reservation, group, now, only_short=True)
 
     def next(self) -> QueueEntry | None:
         """The next job that may pass, or None at the end of the queue."""
-        line, place = self.line, self._place
-        index = line.next_within(place, self.slack) if self.only_short else line.next(place)
+        queue, place = self.queue, self._place
+        index = queue.next_within(place, self.slack) if self.only_short else queue.next(place)
         if index is None:
             if self.only_short:
-                self._ask.no_backfill_under = self.promise
+                self._group.no_backfill_under = self.reservation
             return None
         self._place = index + 1
-        band, key, number, job = line.at(index)
+        band, key, number, job = queue.at(index)
         return band, key + self._share, number, job
 
     def updated_head(self, head: WalkHead, now: float) -> WalkHead | None:
         """The entry at its new place if the account's share has grown since; None if it has not."""
         if not self._engine.rules.queues_by_account:
             return None
-        share = self._engine.rules.share(self._ask, self._engine, now)
+        share = self._engine.rules.share(self._group, self._engine, now)
         if share <= self._share:
             return None
         more, self._share = share - self._share, share
@@ -315,35 +328,35 @@ class _QueueWalk:
         return refused.expected_s > self.slack
 
 
-def _fits_cached(engine: Engine, ask: RequestGroup, among: NodeSet, cache: FitCache) -> bool:
+def _fits_cached(engine: Engine, group: RequestGroup, among: NodeSet, cache: FitCache) -> bool:
     """Whether the group's first job fits on these nodes. `cache` has results for the same resources."""
-    job: EngineJob = ask.line.first[3]
-    key = ask.shape, among, job.requested_band if ask.borrows else None
+    job: EngineJob = group.queue.first[3]
+    key = group.shape, among, job.requested_band if group.borrows else None
     if (fits := cache.get(key)) is None:
         fits = cache[key] = fits_with_claims(engine, job, among)
     return fits
 
 
-def _try_backfill(engine: Engine, promise: HeadReservation, job: EngineJob, now: float, nowhere: UnfitKeys) -> bool:
+def _try_backfill(engine: Engine, reservation: HeadReservation, job: EngineJob, now: float, nowhere: UnfitKeys) -> bool:
     """Start the job if it may pass; return whether it did.
 
     `nowhere` collects requests that found no place. Resources only shrink during a turn, until a borrower is preempted.
     """
-    ask = job.ask
-    if ask is promise.job.ask:
+    group = job.group
+    if group is reservation.job.group:
         return False
-    short = job.expected_s <= promise.slack(now) or promise.may_pass_freely(ask)
-    key = ask.shape, short, job.requested_band if ask.borrows else None
-    if key in nowhere or (engine.books and engine.is_over_quota(ask)):
+    short = job.expected_s <= reservation.slack(now) or reservation.may_pass_freely(group)
+    key = group.shape, short, job.requested_band if group.borrows else None
+    if key in nowhere or (engine.quota_usage and engine.is_over_quota(group)):
         return False
     stopped = len(engine.stopped)
-    places = _job_placement(engine, job, ask.able if short else promise.nodes_past_start(ask), now)
+    places = _job_placement(engine, job, group.eligible_nodes if short else reservation.nodes_past_start(group), now)
     if places is None:
         nowhere.add(key)
         return False
     if len(engine.stopped) > stopped:
         nowhere.clear()
     if not short:
-        promise.use_spare_gpus(places)
+        reservation.use_spare_gpus(places)
     engine.begin(job, places, now)
     return True

@@ -17,7 +17,7 @@ from operator import itemgetter
 from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.engine import Engine, EngineJob, QueueEntry, RequestGroup
 from scheduling.engine.placement import PER_NODE_PLACEMENTS
-from scheduling.engine.room import GpuPlacement, NodeResources, NodeSet
+from scheduling.engine.resources import GpuPlacement, NodeResources, NodeSet
 from scheduling.engine.turns.ahead import ExactTimeline, GpuOnlyTimeline, PlannedShare, ResourceTimeline
 
 MAX_TIMELINE_STEPS = 256  # more ends than this are grouped, at the latest end of each group
@@ -42,7 +42,7 @@ class ReservationPlan:
         self._until: dict[EngineJob, float] = {}  # when each job is planned to release its GPUs
         self.last: QueueEntry | None = None  # the last entry in queue order that has a reservation
         self.later: Iterator[QueueEntry] = iter(())  # jobs not yet planned
-        self.made = 0  # reservations made from the queue
+        self.reservation_count = 0  # reservations made from the queue
         self._requests: list[ResourceRequest] = []
         self._numbers: dict[ResourceRequest, int] = {}
         self._never_before: dict[int, KnownStarts] = {}  # by request number
@@ -57,33 +57,38 @@ class ReservationPlan:
         self._known: dict[int, tuple[ResourceRequest, int]] = {}
 
     def _exact_timeline(self, groups: list[EndGroup]) -> ExactTimeline:
-        rooms = [self._engine.firm.copy()]
+        rooms = [self._engine.owner_resources.copy()]
         for at, ended in groups:
-            room = rooms[-1].copy()
+            resources = rooms[-1].copy()
             if not ended:
-                self._engine.reopen_nodes(room, at)
+                self._engine.reopen_nodes(resources, at)
             for job in ended:
-                room.give(job.places or (), job.ask.need)
-            rooms.append(room)
+                resources.give(job.places or (), job.group.need)
+            rooms.append(resources)
         return ExactTimeline(rooms, self._requests)
 
     def _gpu_only_timeline(self, groups: list[EndGroup]) -> GpuOnlyTimeline | None:
         """The fast timeline; None if more than GPUs may be short or the placement needs exact resources."""
-        engine, room = self._engine, self._engine.firm.copy()
+        engine, resources = self._engine, self._engine.owner_resources.copy()
         a_gpu = _max_cpu_memory_per_gpu(engine)
-        if engine.place not in PER_NODE_PLACEMENTS or engine.bars or room.most > MAX_GPUS_FOR_SETS or a_gpu is None:
+        if (
+            engine.place not in PER_NODE_PLACEMENTS
+            or engine.maintenances
+            or resources.most > MAX_GPUS_FOR_SETS
+            or a_gpu is None
+        ):
             return None
-        if not _has_cpu_memory_per_gpu(room, a_gpu, range(len(room.nodes))):
+        if not _has_cpu_memory_per_gpu(resources, a_gpu, range(len(resources.nodes))):
             return None
-        rooms = [room.nodes_with_at_least()]
+        rooms = [resources.nodes_with_at_least()]
         for _, ended in groups:
             for job in ended:
                 places = job.places or ()
-                room.give(places, job.ask.need)
-                if not _has_cpu_memory_per_gpu(room, a_gpu, [node for node, _ in places]):
+                resources.give(places, job.group.need)
+                if not _has_cpu_memory_per_gpu(resources, a_gpu, [node for node, _ in places]):
                     return None
-            rooms.append(room.nodes_with_at_least())
-        return GpuOnlyTimeline(engine.firm, self._requests, rooms)
+            rooms.append(resources.nodes_with_at_least())
+        return GpuOnlyTimeline(engine.owner_resources, self._requests, rooms)
 
     @property
     def job(self) -> EngineJob:
@@ -103,14 +108,14 @@ class ReservationPlan:
             self.rooms.forget(past)
         self.times[0] = now
 
-    def fits_now(self, ask: RequestGroup) -> bool:
+    def fits_now(self, group: RequestGroup) -> bool:
         """Whether enough nodes fit the request in the first step, regardless of for how long."""
-        need, request = self._numbered_request(ask)
-        return (self.rooms.fitting_nodes_at(0, request) & ask.able).bit_count() >= need.nodes
+        need, request = self._numbered_request(group)
+        return (self.rooms.fitting_nodes_at(0, request) & group.eligible_nodes).bit_count() >= need.nodes
 
-    def promise(self, job: EngineJob) -> float | None:
+    def reserve(self, job: EngineJob) -> float | None:
         """Reserve the earliest start that delays no existing reservation. None if the job never fits."""
-        need, request = self._numbered_request(job.ask)
+        need, request = self._numbered_request(job.group)
         rest = replace(need, nodes=1, gpus=need.rest, rest=0) if need.rest else None
         beside_request = self._request_number(rest) if rest else 0
         times, rooms, wide = self.times, self.rooms, need.nodes
@@ -119,7 +124,7 @@ class ReservationPlan:
             begins = times[first]
             until = begins + max(job.expected_s, MIN_RUN_S)
             last = bisect_left(times, until, first + 1)
-            able = self._engine.able(job.ask, begins) & rooms.usable(first)
+            able = self._engine.eligible_nodes(job.group, begins) & rooms.usable(first)
             among, narrow = rooms.nodes_fitting_throughout(first, last, request, wide, able)
             if narrow < last:
                 first = rooms.after(first, narrow, request, wide, able)
@@ -138,11 +143,11 @@ class ReservationPlan:
         self._record_start(job, math.inf)
         return None
 
-    def _numbered_request(self, ask: RequestGroup) -> tuple[ResourceRequest, int]:
+    def _numbered_request(self, group: RequestGroup) -> tuple[ResourceRequest, int]:
         """The request as far as it matters here, and its number."""
-        if (numbered := self._known.get(ask.shape)) is None:
-            need = replace(ask.need, cpus=0, memory_mb=0) if self._outlined else ask.need
-            numbered = self._known[ask.shape] = need, self._request_number(need)
+        if (numbered := self._known.get(group.shape)) is None:
+            need = replace(group.need, cpus=0, memory_mb=0) if self._outlined else group.need
+            numbered = self._known[group.shape] = need, self._request_number(need)
         return numbered
 
     def _request_number(self, request: ResourceRequest) -> int:
@@ -152,13 +157,18 @@ class ReservationPlan:
         return number
 
     def _find_placement(
-        self, room: NodeResources, need: ResourceRequest, rest: ResourceRequest | None, among: NodeSet, beside: NodeSet
+        self,
+        resources: NodeResources,
+        need: ResourceRequest,
+        rest: ResourceRequest | None,
+        among: NodeSet,
+        beside: NodeSet,
     ) -> GpuPlacement | None:
         """Place the whole nodes, then the remainder on another node."""
-        whole = self._place(room, replace(need, rest=0) if rest else need, among)
+        whole = self._place(resources, replace(need, rest=0) if rest else need, among)
         if whole is None or rest is None:
             return whole
-        last = self._place(room, rest, beside & ~sum(1 << node for node, _ in whole))
+        last = self._place(resources, rest, beside & ~sum(1 << node for node, _ in whole))
         return (*whole, *last) if last is not None else None
 
     def _reserve_share(self, first: int, last: int, until: float, share: PlannedShare) -> None:
@@ -170,7 +180,7 @@ class ReservationPlan:
 
     def _record_start(self, job: EngineJob, begins: float) -> None:
         """Remember, per run time, the latest start of jobs that take no longer. Used by `_earliest_known_start`."""
-        takes, starts = self._never_before.setdefault(self._numbered_request(job.ask)[1], ([], []))
+        takes, starts = self._never_before.setdefault(self._numbered_request(job.group)[1], ([], []))
         at = ends = bisect_left(takes, job.expected_s)
         while ends < len(takes) and starts[ends] <= begins:
             ends += 1
@@ -179,16 +189,16 @@ class ReservationPlan:
 
     def _earliest_known_start(self, job: EngineJob) -> float:
         """A lower bound of the start. The plan only fills up, so equal requests that take as long start no earlier."""
-        takes, starts = self._never_before.get(self._numbered_request(job.ask)[1], NO_KNOWN_STARTS)
+        takes, starts = self._never_before.get(self._numbered_request(job.group)[1], NO_KNOWN_STARTS)
         at = bisect_right(takes, job.expected_s)
         return starts[at - 1] if at else -math.inf
 
-    def matches(self, room: NodeResources, now: float) -> bool:
+    def matches(self, resources: NodeResources, now: float) -> bool:
         """Whether the resources are as planned, apart from jobs that are due to start."""
         if self._all_on_time(now):
             return True
         at = max(0, bisect_right(self.times, now) - 1)
-        return self.rooms.becomes(at, room, [self.starts[job][1] for job in self.due(now)])
+        return self.rooms.becomes(at, resources, [self.starts[job][1] for job in self.due(now)])
 
     def _all_on_time(self, now: float) -> bool:
         """Whether every job since the last turn released its GPUs exactly as planned.
@@ -224,18 +234,24 @@ class ReservationPlan:
 def _max_cpu_memory_per_gpu(engine: Engine) -> tuple[float, float] | None:
     """The most CPUs and memory that any job needs per GPU; None if a job needs them without GPUs."""
     cpus = memory_mb = 0.0
-    for ask in engine.asks.values():
-        if not ask.need.needs_only_gpus:
-            if not ask.share:
+    for group in engine.groups.values():
+        if not group.need.needs_only_gpus:
+            if not group.min_node_gpus:
                 return None
-            cpus, memory_mb = max(cpus, ask.need.cpus / ask.share), max(memory_mb, ask.need.memory_mb / ask.share)
+            cpus, memory_mb = (
+                max(cpus, group.need.cpus / group.min_node_gpus),
+                max(memory_mb, group.need.memory_mb / group.min_node_gpus),
+            )
     return cpus, memory_mb
 
 
-def _has_cpu_memory_per_gpu(room: NodeResources, a_gpu: tuple[float, float], nodes: Iterable[int]) -> bool:
+def _has_cpu_memory_per_gpu(resources: NodeResources, a_gpu: tuple[float, float], nodes: Iterable[int]) -> bool:
     """Whether each node has this much free per free GPU. This stays true whichever jobs take GPUs."""
     cpus, memory_mb = a_gpu
-    return all(room.cpus[n] >= cpus * room.free[n] and room.memory_mb[n] >= memory_mb * room.free[n] for n in nodes)
+    return all(
+        resources.cpus[n] >= cpus * resources.free[n] and resources.memory_mb[n] >= memory_mb * resources.free[n]
+        for n in nodes
+    )
 
 
 def _end_groups(engine: Engine, now: float) -> Iterator[EndGroup]:
@@ -256,9 +272,9 @@ def _end_groups(engine: Engine, now: float) -> Iterator[EndGroup]:
 
 def _with_reopenings(engine: Engine, groups: Iterable[EndGroup]) -> Iterable[EndGroup]:
     """The groups, with ends of maintenance added as groups without jobs."""
-    if not engine.bars:
+    if not engine.maintenances:
         return groups
-    window_ends: list[EndGroup] = [(bar.end, []) for bar in engine.bars]
+    window_ends: list[EndGroup] = [(maintenance.end, []) for maintenance in engine.maintenances]
     return sorted([*groups, *window_ends], key=itemgetter(0))
 
 

@@ -22,66 +22,66 @@ RankHead = tuple[int, float, int, RequestGroup, EngineJob | None]  # the job is 
 
 def preempting_turn(engine: Engine, now: float) -> None:
     """Choose starts and victims by GPU count, stop the victims, then place the chosen jobs."""
-    asks = engine.hungry if engine.freed or engine.blocked else engine.fresh
-    if not asks:
+    groups = engine.waiting_groups if engine.freed or engine.blocked else engine.fresh
+    if not groups:
         return
-    chosen, victims = _choose_starts(engine, asks, now)
+    chosen, victims = _choose_starts(engine, groups, now)
     for job in victims:
         insort(engine.ranked, (job.band, job.key, job.number, job))
         engine.stop_job(job, now)
     engine.blocked = None
     for entry in chosen:
         job = entry[3]
-        ask = job.ask
-        if (places := engine.place(engine.room, ask.need, ask.able)) is not None:
+        group = job.group
+        if (places := engine.place(engine.resources, group.need, group.eligible_nodes)) is not None:
             engine.begin(job, places, now)
-            engine.tidy(ask)
+            engine.tidy(group)
         else:
-            heappush(ask.line, entry)
-            engine.hungry[ask] = None
+            heappush(group.queue, entry)
+            engine.waiting_groups[group] = None
             engine.blocked = job
 
 
 def _choose_starts(
-    engine: Engine, asks: dict[RequestGroup, None], now: float
+    engine: Engine, groups: dict[RequestGroup, None], now: float
 ) -> tuple[list[QueueEntry], list[EngineJob]]:
     """The entries to start, in order, and the jobs that must stop. Victims leave `ranked`, chosen entries
     their queues.
     """
-    heads = [_group_head(engine, ask, now) for ask in asks]
+    heads = [_group_head(engine, group, now) for group in groups]
     heapify(heads)
     chosen: list[QueueEntry] = []
     victims: dict[int, EngineJob] = {}
     hopeless: set[RequestGroup] = set()
-    free = engine.room.free_gpus
+    free = engine.resources.free_gpus
     while heads:
-        band, rank, number, ask, ousted = heappop(heads)
-        at = None if ask in hopeless else _first_victim_index(engine.ranked, (band, rank, number), ask.gpus - free)
+        band, rank, number, group, ousted = heappop(heads)
+        at = None if group in hopeless else _first_victim_index(engine.ranked, (band, rank, number), group.gpus - free)
         if at is None:
-            hopeless.add(ask)
+            hopeless.add(group)
             continue
-        free -= ask.gpus
+        free -= group.gpus
         if ousted:
             del victims[number]
             insort(engine.ranked, (band, rank, number, ousted))
         else:
-            chosen.append(heappop(ask.line))
-            if ask.line:
-                heappush(heads, _group_head(engine, ask, now))
+            chosen.append(heappop(group.queue))
+            if group.queue:
+                heappush(heads, _group_head(engine, group, now))
         if free < 0:
             free = _collect_victims(engine, at, free, victims, heads)
-            if asks is engine.fresh:  # a wide job that stops may leave GPUs for other jobs than the new ones
-                for other in engine.hungry:
-                    if other not in asks:
+            if groups is engine.fresh:  # a wide job that stops may leave GPUs for other jobs than the new ones
+                for other in engine.waiting_groups:
+                    if other not in groups:
                         heappush(heads, _group_head(engine, other, now))
-                asks = engine.hungry
+                groups = engine.waiting_groups
     return chosen, list(victims.values())
 
 
-def _group_head(engine: Engine, ask: RequestGroup, now: float) -> RankHead:
+def _group_head(engine: Engine, group: RequestGroup, now: float) -> RankHead:
     """The group's first job with its rank."""
-    job: EngineJob = ask.line[0][3]
-    return job.band, engine.rules.rank(job, now), job.number, ask, None
+    job: EngineJob = group.queue[0][3]
+    return job.band, engine.rules.rank(job, now), job.number, group, None
 
 
 def _first_victim_index(ranked: list[QueueEntry], place: tuple[int, float, int], lack: int) -> int | None:
@@ -91,7 +91,7 @@ def _first_victim_index(ranked: list[QueueEntry], place: tuple[int, float, int],
         at -= 1
         if at < 0 or ranked[at][:2] <= place[:2]:
             return None
-        lack -= ranked[at][3].ask.gpus
+        lack -= ranked[at][3].group.gpus
     return at
 
 
@@ -99,13 +99,13 @@ def _collect_victims(engine: Engine, at: int, free: int, victims: dict[int, Engi
     """Let jobs from index `at` keep what still fits, in order; the others become victims. Return the free GPUs."""
     behind = engine.ranked[at:]
     del engine.ranked[at:]
-    free += sum(entry[3].ask.gpus for entry in behind)
+    free += sum(entry[3].group.gpus for entry in behind)
     for entry in behind:
         job = entry[3]
-        if job.ask.gpus <= free:
-            free -= job.ask.gpus
+        if job.group.gpus <= free:
+            free -= job.group.gpus
             engine.ranked.append(entry)
         else:
             victims[job.number] = job
-            heappush(heads, (*entry[:3], job.ask, job))
+            heappush(heads, (*entry[:3], job.group, job))
     return free

@@ -16,52 +16,52 @@ ShareHead = tuple[int, float, float, int, RequestGroup]  # class, share, key and
 
 def sharing_turn(engine: Engine, now: float) -> None:
     """Start jobs that fit, always from the account with the smallest share."""
-    asks = engine.groups_to_try()
-    if not asks:
+    groups = engine.groups_to_try()
+    if not groups:
         return
-    rules, place, room = engine.rules, engine.place, engine.room
-    heads, fitting = _fitting_heads(engine, asks, now)
+    rules, place, resources = engine.rules, engine.place, engine.resources
+    heads, fitting = _fitting_heads(engine, groups, now)
     heapify(heads)
     any_started = False  # until the first start, no share can have changed
     while heads and fitting:
-        band, share, key, number, ask = heads[0]
-        if ask.shape not in fitting or (engine.books and engine.is_over_quota(ask)):
+        band, share, key, number, group = heads[0]
+        if group.shape not in fitting or (engine.quota_usage and engine.is_over_quota(group)):
             heappop(heads)
             continue
-        grown = rules.share(ask, engine, now) if any_started else share
+        grown = rules.share(group, engine, now) if any_started else share
         if grown > share:
-            heapreplace(heads, (band, grown, key, number, ask))
-        elif (places := place(room, ask.need, ask.able)) is None:
-            fitting.discard(ask.shape)
+            heapreplace(heads, (band, grown, key, number, group))
+        elif (places := place(resources, group.need, group.eligible_nodes)) is None:
+            fitting.discard(group.shape)
             heappop(heads)
         else:
-            engine.begin(heappop(ask.line)[3], places, now)
+            engine.begin(heappop(group.queue)[3], places, now)
             any_started = True
-            if ask.line:
-                heapreplace(heads, _share_head(engine, ask, now))
+            if group.queue:
+                heapreplace(heads, _share_head(engine, group, now))
             else:
                 heappop(heads)
-                engine.tidy(ask)
+                engine.tidy(group)
 
 
-def _fitting_heads(engine: Engine, asks: list[RequestGroup], now: float) -> tuple[list[ShareHead], set[int]]:
+def _fitting_heads(engine: Engine, groups: list[RequestGroup], now: float) -> tuple[list[ShareHead], set[int]]:
     """The first job of each queue whose request fits now, and the shapes of those requests."""
     heads: list[ShareHead] = []
     fitting: set[int] = set()
     nowhere: set[int] = set()
-    for ask in asks:
-        shape = ask.shape
+    for group in groups:
+        shape = group.shape
         if shape in nowhere:
             continue
         if shape not in fitting:
-            if engine.place(engine.room, ask.need, ask.able) is None:
+            if engine.place(engine.resources, group.need, group.eligible_nodes) is None:
                 nowhere.add(shape)
                 continue
             fitting.add(shape)
-        heads.append(_share_head(engine, ask, now))
+        heads.append(_share_head(engine, group, now))
     return heads, fitting
 
 
-def _share_head(engine: Engine, ask: RequestGroup, now: float) -> ShareHead:
-    band, key, number, _ = ask.line[0]
-    return band, engine.rules.share(ask, engine, now), key, number, ask
+def _share_head(engine: Engine, group: RequestGroup, now: float) -> ShareHead:
+    band, key, number, _ = group.queue[0]
+    return band, engine.rules.share(group, engine, now), key, number, group

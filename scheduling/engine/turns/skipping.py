@@ -12,24 +12,24 @@ from scheduling.engine.engine import Engine
 
 def skipping_turn(engine: Engine, now: float) -> None:
     """Start all jobs that fit, in order."""
-    asks = engine.groups_to_try()
-    if not asks:
+    groups = engine.groups_to_try()
+    if not groups:
         return
-    place, room = engine.place, engine.room
-    heads = [(*ask.line[0][:3], ask) for ask in asks]
+    place, resources = engine.place, engine.resources
+    heads = [(*group.queue[0][:3], group) for group in groups]
     heapify(heads)
     nowhere: set[int] = set()
     while heads:
-        ask = heads[0][3]
-        if ask.shape in nowhere or (engine.books and engine.is_over_quota(ask)):
+        group = heads[0][3]
+        if group.shape in nowhere or (engine.quota_usage and engine.is_over_quota(group)):
             heappop(heads)
-        elif (places := place(room, ask.need, ask.able)) is None:
-            nowhere.add(ask.shape)
+        elif (places := place(resources, group.need, group.eligible_nodes)) is None:
+            nowhere.add(group.shape)
             heappop(heads)
         else:
-            engine.begin(heappop(ask.line)[3], places, now)
-            if ask.line:
-                heapreplace(heads, (*ask.line[0][:3], ask))
+            engine.begin(heappop(group.queue)[3], places, now)
+            if group.queue:
+                heapreplace(heads, (*group.queue[0][:3], group))
             else:
                 heappop(heads)
-                engine.tidy(ask)
+                engine.tidy(group)

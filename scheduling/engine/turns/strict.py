@@ -9,24 +9,24 @@ from scheduling.engine.engine import Engine, QueueEntry
 
 def strict_turn(engine: Engine, now: float) -> None:
     """Start jobs in order up to the first one that does not fit."""
-    line, place, room = engine.line, engine.place, engine.room
-    if not line:
+    queue, place, resources = engine.queue, engine.place, engine.resources
+    if not queue:
         return
-    first = line[0][3]
-    if first is engine.blocked and (not engine.freed or first.ask.share > engine.opened):
+    first = queue[0][3]
+    if first is engine.blocked and (not engine.freed or first.group.min_node_gpus > engine.opened):
         return
     aside: list[QueueEntry] = []
     engine.blocked = None
-    while line:
-        job = line[0][3]
-        ask = job.ask
-        if engine.books and engine.is_over_quota(ask):
-            aside.append(heappop(line))
-        elif (places := place(room, ask.need, ask.able)) is not None:
-            heappop(line)
+    while queue:
+        job = queue[0][3]
+        group = job.group
+        if engine.quota_usage and engine.is_over_quota(group):
+            aside.append(heappop(queue))
+        elif (places := place(resources, group.need, group.eligible_nodes)) is not None:
+            heappop(queue)
             engine.begin(job, places, now)
         else:
             engine.blocked = job
             break
     for entry in aside:
-        heappush(line, entry)
+        heappush(queue, entry)

@@ -15,7 +15,7 @@ from scheduling.engine.engine import Engine, EngineJob
 from scheduling.engine.placement import consolidate
 from scheduling.engine.policies import configured_policy
 from scheduling.engine.policies.acme import AcmeRules
-from scheduling.engine.room import NodeResources
+from scheduling.engine.resources import NodeResources
 from scheduling.engine.settings import InvalidPolicySettings
 from scheduling.replay.run import run_policy
 from tests.make import NOON
@@ -65,11 +65,13 @@ def test_turn_ends_if_placement_rejects_the_planned_nodes():
 
     engine = Engine(NodeResources([node(1), node(2)]), AcmeRules.of({"backfill": "conservative"}), placement=choosy)
     for number, nodes in enumerate((3, 1)):
-        engine.submit(EngineJob(number, engine.ask(ResourceRequest(nodes=nodes, gpus=8)), 0.0, 60.0, 60.0), 0.0)
+        engine.submit(
+            EngineJob(number, engine.request_group(ResourceRequest(nodes=nodes, gpus=8)), 0.0, 60.0, 60.0), 0.0
+        )
 
     engine.decide(0.0)
 
-    assert (engine.started, engine.promise) == ([], None)
+    assert (engine.started, engine.reservation) == ([], None)
 
 
 @pytest.mark.parametrize("backfill", ["easy", "conservative"])
@@ -365,12 +367,12 @@ def test_stopped_job_restarts_elsewhere_at_once_if_it_fits():
 @examples(150)
 def test_no_owner_waits_while_it_would_fit_without_borrowers(jobs):
     def look(engine, now):
-        owners = [ask for ask in engine.hungry if not ask.borrows]
+        owners = [group for group in engine.waiting_groups if not group.borrows]
         if owners and not engine.borrowers:
             return
-        for ask in owners:
-            if engine.promise is None or ask is engine.promise.job.ask:
-                assert engine.place(engine.firm, ask.need, ask.able) is None
+        for group in owners:
+            if engine.reservation is None or group is engine.reservation.job.group:
+                assert engine.place(engine.owner_resources, group.need, group.eligible_nodes) is None
 
     watched(mixed(*jobs), "acme", SMALL, look)
 
@@ -396,10 +398,10 @@ def test_borrowers_never_delay_owners(jobs):
 @examples(100)
 def test_job_waits_for_free_gpus_only_if_it_would_delay_the_first(jobs):
     def look(engine, now):
-        for ask in engine.hungry:
-            job, promise = ask.line.first[3], engine.promise
-            if promise is None or promise.may_pass_freely(ask) or job.expected_s <= promise.at - now:
-                assert ask.gpus > engine.room.free_gpus
+        for group in engine.waiting_groups:
+            job, reservation = group.queue.first[3], engine.reservation
+            if reservation is None or reservation.may_pass_freely(group) or job.expected_s <= reservation.at - now:
+                assert group.gpus > engine.resources.free_gpus
 
     watched(mixed(*jobs), "acme", COUNT, look)
 

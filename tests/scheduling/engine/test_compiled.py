@@ -13,7 +13,7 @@ from jobs.traces.trace import trace_from_columns
 from scheduling.compiled import BUILDS, LIBRARY, MODULES, SUFFIX, CompiledFinder, source_checksum
 from scheduling.engine.engine import Engine
 from scheduling.engine.policies import POLICY_RULES
-from scheduling.engine.room import NodeResources
+from scheduling.engine.resources import NodeResources
 from scheduling.engine.rules import PolicyRules
 from scheduling.engine.turns.preempting import preempting_turn
 from scheduling.engine.turns.sharing import sharing_turn
@@ -58,7 +58,7 @@ def test_compiled_engine_decides_exactly_like_its_sources():
 
 class PlainSjf(PolicyRules):
     name = "sjf"
-    one_line = True
+    single_queue = True
 
     def turn(self, engine, now):
         strict_turn(engine, now)
@@ -79,14 +79,14 @@ class PlainDrf(PolicyRules):
     def turn(self, engine, now):
         sharing_turn(engine, now)
 
-    def share(self, ask, engine, now):
-        return self.held.get(ask.account, 0)
+    def share(self, group, engine, now):
+        return self.held.get(group.account, 0)
 
     def on_job_start(self, job, now):
-        self.held[job.ask.account] = self.held.get(job.ask.account, 0) + job.gpus
+        self.held[job.group.account] = self.held.get(job.group.account, 0) + job.gpus
 
     def on_job_release(self, job, now):
-        self.held[job.ask.account] -= job.gpus
+        self.held[job.group.account] -= job.gpus
 
 
 class PlainTiresias(PolicyRules):
@@ -139,7 +139,7 @@ def sources(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "edited", ["scheduling/engine/room.py", "scheduling/engine/policies/fifo.py", "scheduling/replay/kernel.py"]
+    "edited", ["scheduling/engine/resources.py", "scheduling/engine/policies/fifo.py", "scheduling/replay/kernel.py"]
 )
 def test_edited_line_changes_the_checksum(sources, edited):
     before = source_checksum(sources)

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from jobs.core.lifecycle import JobKind
 from scheduling.engine.cluster import ClusterSnapshot, NodeView, QuotaView, ResourceRequest, RunningJob, WaitingJob
 from scheduling.engine.engine import EngineJob, RequestGroup
-from scheduling.engine.line import OrderedJobQueue
+from scheduling.engine.job_queue import OrderedJobQueue
 from scheduling.engine.placement import consolidate, pack, spread
 from scheduling.engine.policies import LIVE_POLICIES
-from scheduling.engine.room import ALL_NODES, NodeResources, members
+from scheduling.engine.resources import ALL_NODES, NodeResources, members
 from tests.make import NOON
 from tests.scheduling.replay.replaying import examples
 
@@ -44,7 +44,7 @@ def started(decisions):
 
 def place(nodes, need):
     """The nodes of the placement, by id."""
-    places = consolidate(NodeResources(nodes), need, NodeResources(nodes).able(need))
+    places = consolidate(NodeResources(nodes), need, NodeResources(nodes).matching_nodes(need))
     return None if places is None else [nodes[number].id for number, _ in places]
 
 

@@ -18,7 +18,7 @@ from scheduling.engine.placements.exact import ExactPlacement, solve_placements
 from scheduling.engine.placements.gradient import Fragmentation, GradientPlacement
 from scheduling.engine.placements.tune import TunePlacement, cpu_memory_grants
 from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES
-from scheduling.engine.room import ALL_NODES, NodeResources, members
+from scheduling.engine.resources import ALL_NODES, NodeResources, members
 from tests.make import NOON
 from tests.scheduling.replay.replaying import examples
 
@@ -298,7 +298,7 @@ def test_tune_prefers_the_fullest_node_that_fits_everything():
 def turn(placement, jobs, *free, policy="fifo", **fields):
     engine = Engine(room(*free, **fields), POLICY_RULES[policy](), placement=placement)
     for number, need in enumerate(jobs):
-        engine.submit(EngineJob(number, engine.ask(need), 0, 10, 10), 0)
+        engine.submit(EngineJob(number, engine.request_group(need), 0, 10, 10), 0)
     engine.decide(0)
     return engine
 
@@ -320,14 +320,14 @@ def test_solver_moves_jobs_started_in_the_same_turn():
     )
 
     assert len(greedy.started) <= len(better.started) == 3
-    assert better.room.cpus == [64 - used for used in cpus_used(better)]
+    assert better.resources.cpus == [64 - used for used in cpus_used(better)]
 
 
 def cpus_used(engine):
-    used = [0] * len(engine.room.nodes)
+    used = [0] * len(engine.resources.nodes)
     for job in engine.running.values():
         for number, _ in job.places:
-            used[number] += job.ask.need.cpus
+            used[number] += job.group.need.cpus
     return used
 
 
@@ -339,10 +339,10 @@ def test_solver_is_never_worse_than_greedy_and_never_overbooks(policy, jobs, fre
 
     if policy == "fifo":  # the same, and then perhaps more
         assert {job.number for job in greedy.started} <= {job.number for job in exact.started}
-    for number, left in enumerate(exact.room.free):
+    for number, left in enumerate(exact.resources.free):
         assert left == free[number] - sum(dict(job.places).get(number, 0) for job in exact.running.values())
         assert left >= 0
-    assert all(left >= 0 for left in exact.room.cpus)
+    assert all(left >= 0 for left in exact.resources.cpus)
 
 
 def test_solver_is_not_called_while_greedy_finds_a_place():

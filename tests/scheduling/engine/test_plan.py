@@ -9,7 +9,7 @@ from scheduling.engine.cluster import NodeView, ResourceRequest
 from scheduling.engine.engine import Engine, EngineJob
 from scheduling.engine.placement import consolidate
 from scheduling.engine.policies.conservative import ConservativeRules
-from scheduling.engine.room import NodeResources
+from scheduling.engine.resources import NodeResources
 from scheduling.engine.turns.ahead import ExactTimeline, GpuOnlyTimeline
 from scheduling.engine.turns.plan import ReservationPlan
 from tests.scheduling.replay.replaying import examples
@@ -46,7 +46,7 @@ def plan(holders, placement):
     for node, left in enumerate(free):
         room.give(((node, left),), ResourceRequest(gpus=left, cpus=0))
     for number, (node, need, takes_s) in enumerate(running, 1000):
-        engine.adopt([(EngineJob(number, engine.ask(need), 0.0, takes_s, takes_s), ((node, need.gpus),))])
+        engine.adopt([(EngineJob(number, engine.request_group(need), 0.0, takes_s, takes_s), ((node, need.gpus),))])
     return engine, ReservationPlan(engine, 0.0)
 
 
@@ -57,8 +57,11 @@ def test_node_sets_give_the_same_reservations_as_exact_resources(holders, jobs):
     for placement, kind in ((consolidate, GpuOnlyTimeline), (looks_closer, ExactTimeline)):
         engine, made = plan(holders, placement)
         assert isinstance(made.rooms, kind)
-        waiting = [EngineJob(number, engine.ask(need), 0.0, takes, takes) for number, (need, takes) in enumerate(jobs)]
-        begins = [made.promise(job) for job in waiting]
+        waiting = [
+            EngineJob(number, engine.request_group(need), 0.0, takes, takes)
+            for number, (need, takes) in enumerate(jobs)
+        ]
+        begins = [made.reserve(job) for job in waiting]
         places = [made.starts[job][1].places if job in made.starts else None for job in waiting]
         starts.append((begins, places, made.times, [made.rooms.usable(at) for at in range(len(made.times))]))
 
@@ -71,11 +74,14 @@ def test_node_sets_give_the_same_reservations_after_time_has_passed(holders, job
     starts = []
     for placement in (consolidate, looks_closer):
         engine, made = plan(holders, placement)
-        waiting = [EngineJob(number, engine.ask(need), 0.0, takes, takes) for number, (need, takes) in enumerate(jobs)]
+        waiting = [
+            EngineJob(number, engine.request_group(need), 0.0, takes, takes)
+            for number, (need, takes) in enumerate(jobs)
+        ]
         half = len(waiting) // 2
-        begins = [made.promise(job) for job in waiting[:half]]
+        begins = [made.reserve(job) for job in waiting[:half]]
         made.advance_to(max(at for at in made.times if at <= until))
-        begins += [made.promise(job) for job in waiting[half:]]
+        begins += [made.reserve(job) for job in waiting[half:]]
         starts.append((begins, [made.starts[job][1].places for job in waiting if job in made.starts], made.times))
 
     assert starts[0] == starts[1]

@@ -13,7 +13,7 @@ from scheduling.engine.cluster import MAINTENANCE, ClosedNode, ClusterSnapshot, 
 from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES
 from scheduling.engine.run_time_estimates import PastJob, RunTimeEstimates
 from scheduling.engine.why import explain_wait
-from scheduling.engine.windows import MaintenanceBar, NodeWindow, round_up_run_time
+from scheduling.engine.windows import MaintenancePeriod, NodeWindow, round_up_run_time
 from scheduling.replay.start_estimates import start_estimates
 from tests.make import NOON
 from tests.scheduling.engine.test_engine import held, node, started, waiting
@@ -177,7 +177,7 @@ def test_estimate_of_a_short_job_late_in_the_queue_lies_after_the_maintenance():
 
 
 def test_run_times_are_rounded_up_but_never_past_the_next_window():
-    bars = [MaintenanceBar.of(window(start=after), {}, (), NOON) for after in (HOUR, 3 * HOUR)]
+    bars = [MaintenancePeriod.of(window(start=after), {}, (), NOON) for after in (HOUR, 3 * HOUR)]
     now = NOON.timestamp()
 
     for runs_s in (1.0, 899.0, 3599.0, 3600.0, 3601.0, 10_799.0, 10_800.0, 12_345.0, 200_000.0):

@@ -18,7 +18,7 @@ from scheduling.engine.policies.fair import FairRules
 from scheduling.engine.policies.gittins import gittins_index
 from scheduling.engine.policies.qssf import QssfRules
 from scheduling.engine.predicting import Predictor
-from scheduling.engine.room import NodeResources
+from scheduling.engine.resources import NodeResources
 from scheduling.replay.kernel import Outage, replay
 from scheduling.replay.run import ReplaySetting, arrivals, replay_nodes, run_policy
 from tests.scheduling.replay.replaying import (
@@ -53,15 +53,15 @@ def setting_of(placement):
 @examples(25)
 def test_no_node_is_overcommitted_and_every_gang_is_whole(policy, placement, jobs):
     def look(engine, now):
-        held = [0] * len(engine.room.nodes)
+        held = [0] * len(engine.resources.nodes)
         for job in engine.running.values():
             assert sum(gpus for _, gpus in job.places) == job.gpus
             assert len({node for node, _ in job.places}) == len(job.places)
             for node, gpus in job.places:
                 held[node] += gpus
-        for node, free in enumerate(engine.room.free):
+        for node, free in enumerate(engine.resources.free):
             assert free >= 0
-            assert held[node] + free == engine.room.nodes[node].gpus
+            assert held[node] + free == engine.resources.nodes[node].gpus
 
     watched(trace(*jobs), policy, setting_of(placement), look)
 
@@ -89,15 +89,15 @@ def test_replay_repeats_exactly(policy, placement, jobs):
     assert first.events == second.events
 
 
-@pytest.mark.parametrize("policy", [name for name, rules in POLICY_RULES.items() if not rules.one_line])
+@pytest.mark.parametrize("policy", [name for name, rules in POLICY_RULES.items() if not rules.single_queue])
 @given(jobs=job_lists)
 @examples(50)
 def test_no_job_waits_for_free_gpus_if_gpus_are_only_counted(policy, jobs):
     def look(engine, now):
-        for ask in engine.hungry:
+        for group in engine.waiting_groups:
             if engine.rules.plans:
                 continue  # it may have to wait for the first job
-            assert ask.gpus > engine.room.free_gpus
+            assert group.gpus > engine.resources.free_gpus
 
     watched(trace(*jobs), policy, COUNT, look)
 
@@ -164,8 +164,8 @@ def test_backfilling_never_delays_a_reservation(placement, jobs):
     promised = {}
 
     def look(engine, now):
-        if engine.promise:
-            number, at = engine.promise.job.number, engine.promise.at
+        if engine.reservation:
+            number, at = engine.reservation.job.number, engine.reservation.at
             assert now <= at <= promised.get(number, math.inf)
             promised[number] = at
 
@@ -367,26 +367,26 @@ def test_fair_share_counts_past_usage():
 def test_fair_share_usage_halves_per_half_life():
     rules = FairRules(half_life_s=100)
     engine = Engine(NodeResources(replay_nodes(COUNT, 3)), rules)
-    ask = engine.ask(ResourceRequest(gpus=12), account="a")
-    job = EngineJob(0, ask, 0.0, 10.0, 10.0)
+    group = engine.request_group(ResourceRequest(gpus=12), account="a")
+    job = EngineJob(0, group, 0.0, 10.0, 10.0)
     rules.on_job_start(job, 0.0)
     rules.on_job_release(job, 10.0)
 
-    used = rules.share(ask, engine, 10.0)
+    used = rules.share(group, engine, 10.0)
 
     assert 110 < used < 120
-    assert rules.share(ask, engine, 110.0) == pytest.approx(used / 2)
+    assert rules.share(group, engine, 110.0) == pytest.approx(used / 2)
 
 
 def test_account_with_more_weight_may_use_more():
     heavy, light = FairRules({"a": 10.0}), FairRules()
     for rules in (heavy, light):
         engine = Engine(NodeResources(replay_nodes(COUNT, 3)), rules)
-        job = EngineJob(0, engine.ask(ResourceRequest(gpus=12), account="a"), 0.0, 10.0, 10.0)
+        job = EngineJob(0, engine.request_group(ResourceRequest(gpus=12), account="a"), 0.0, 10.0, 10.0)
         rules.on_job_start(job, 0.0)
         job.places = ()
 
-    assert heavy.share(job.ask, engine, 50.0) == pytest.approx(light.share(job.ask, engine, 50.0) / 10)
+    assert heavy.share(job.group, engine, 50.0) == pytest.approx(light.share(job.group, engine, 50.0) / 10)
 
 
 # queueing theory
@@ -434,7 +434,7 @@ def test_littles_law_holds(policy):
 
 
 def waiting(engine):
-    lines = [engine.line] if engine.rules.one_line else [ask.line for ask in engine.asks.values()]
+    lines = [engine.queue] if engine.rules.single_queue else [group.queue for group in engine.groups.values()]
     return sum(len(line) for line in lines)
 
 
@@ -475,7 +475,7 @@ def test_conservative_backfilling_never_delays_a_reservation(jobs):
     promised = {}
 
     def look(engine, now):
-        for job, (at, _) in engine.promise.starts.items() if engine.promise else ():
+        for job, (at, _) in engine.reservation.starts.items() if engine.reservation else ():
             assert now <= at <= promised.get(job.number, math.inf) + 0.01
             promised[job.number] = at
 
@@ -488,9 +488,9 @@ def test_conservative_backfilling_never_delays_a_reservation(jobs):
 @examples(100)
 def test_conservative_plan_matches_the_free_resources_while_it_holds(jobs, noise):
     def look(engine, now):
-        if plan := engine.promise:
+        if plan := engine.reservation:
             due = [plan.starts[job][1] for job in plan.due(now)]
-            assert plan.rooms.becomes(max(0, bisect_right(plan.times, now) - 1), engine.room, due)
+            assert plan.rooms.becomes(max(0, bisect_right(plan.times, now) - 1), engine.resources, due)
 
     watched(trace(*jobs), "conservative", dataclasses.replace(SMALL, noise=noise), look)
 

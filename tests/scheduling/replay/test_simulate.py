@@ -9,7 +9,7 @@ from django.core.management import CommandError, call_command
 
 from jobs.traces.files import write_trace
 from scheduling.engine.engine import Engine
-from scheduling.engine.room import NodeResources
+from scheduling.engine.resources import NodeResources
 from scheduling.engine.rules import PolicyRules
 from scheduling.engine.turns.strict import strict_turn
 from scheduling.management.commands.simulate import _ProgressBar, policy_error_text

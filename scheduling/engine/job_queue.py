@@ -148,24 +148,24 @@ class OrderedJobQueue:
             self._shortest.append(min(self._expected[start : start + BLOCK_SIZE]))
 
 
-def enqueue_entries(arrived: list[QueueEntry], hungry: dict[RequestGroup, None]) -> None:
+def enqueue_entries(arrived: list[QueueEntry], waiting_groups: dict[RequestGroup, None]) -> None:
     """Add each entry to the queue of its group. Large batches, such as a live turn, are added group by group."""
     if len(arrived) < BULK_ARRIVALS:
         for entry in arrived:
-            ask = entry[3].ask
-            ask.line.add(entry)
-            hungry[ask] = None
+            group = entry[3].group
+            group.queue.add(entry)
+            waiting_groups[group] = None
         return
     by_group: dict[RequestGroup, list[QueueEntry]] = {}
     for entry in arrived:
-        ask = entry[3].ask
-        if (entries := by_group.get(ask)) is None:
-            by_group[ask] = [entry]
+        group = entry[3].group
+        if (entries := by_group.get(group)) is None:
+            by_group[group] = [entry]
         else:
             entries.append(entry)
-    for ask, entries in by_group.items():
-        ask.line.extend(entries)
-        hungry[ask] = None
+    for group, entries in by_group.items():
+        group.queue.extend(entries)
+        waiting_groups[group] = None
 
 
 def sort_entries(entries: list[QueueEntry]) -> list[QueueEntry]:

@@ -196,7 +196,7 @@ class NodeResources:
 
     # Queries
 
-    def able(self, need: ResourceRequest) -> NodeSet:
+    def matching_nodes(self, need: ResourceRequest) -> NodeSet:
         """The nodes with the requested hardware, regardless of what is free on them."""
         if not need.gpu_model and not need.nic_type and not need.node:
             return ALL_NODES
@@ -284,12 +284,12 @@ def node_list(nodes: NodeSet) -> list[int]:
 
 
 def assign_gpu_indices(
-    room: NodeResources, places: GpuPlacement, free: Mapping[int, list[int]]
+    resources: NodeResources, places: GpuPlacement, free: Mapping[int, list[int]]
 ) -> dict[int, tuple[int, ...]]:
     """Node id -> GPU indices, the lowest free ones first. Removes them from `free`, which is keyed by node number."""
     chosen = {}
     for number, gpus in places:
         free_indices = free[number]
-        chosen[room.nodes[number].id] = tuple(free_indices[:gpus])
+        chosen[resources.nodes[number].id] = tuple(free_indices[:gpus])
         del free_indices[:gpus]
     return chosen

@@ -32,24 +32,24 @@ from scheduling.engine.changes import (
 from scheduling.engine.cluster import ClosedNode, ClusterSnapshot, QuotaView, ResourceRequest, RunningJob
 from scheduling.engine.gpu_accounts import QuotaOwner
 from scheduling.engine.live import SnapshotEngine, engine_after_turn
-from scheduling.engine.room import GpuPlacement
+from scheduling.engine.resources import GpuPlacement
 from scheduling.engine.rules import PolicyRules
 
 MAX_SINGLE_ENDS = 3
 
 
-class ChangeGuesses:
+class ChangeProposals:
     """Changes that might start one job, based on free resources and quota usage after a turn."""
 
-    def __init__(self, picture: ClusterSnapshot, rules: PolicyRules, job_id: int, sees: CanSeeTeam) -> None:
-        self._picture = picture
+    def __init__(self, snapshot: ClusterSnapshot, rules: PolicyRules, job_id: int, sees: CanSeeTeam) -> None:
+        self._snapshot = snapshot
         self._sees = sees
-        self._job = find_waiting_job(picture, job_id)
+        self._job = find_waiting_job(snapshot, job_id)
         self._need = self._job.need
-        self._opened: SnapshotEngine = engine_after_turn(picture, rules)
-        self._engine = self._opened.engine
-        self._room = self._engine.room
-        self._number = {node.id: number for number, node in enumerate(self._room.nodes)}
+        self._snapshot_engine: SnapshotEngine = engine_after_turn(snapshot, rules)
+        self._engine = self._snapshot_engine.engine
+        self._resources = self._engine.resources
+        self._number = {node.id: number for number, node in enumerate(self._resources.nodes)}
 
     def all(self) -> Iterator[SuggestedChange]:
         """All proposals, unsorted."""
@@ -61,11 +61,11 @@ class ChangeGuesses:
         yield from self._job_ends()
 
     def _has_placement(self, need: ResourceRequest) -> bool:
-        return self._engine.place(self._room, need, self._room.able(need)) is not None
+        return self._engine.place(self._resources, need, self._resources.matching_nodes(need)) is not None
 
     def _quota_admits(self, gpus: int) -> bool:
-        books, obtainable = self._engine.books, self._engine.firm.free_gpus
-        return books is None or books.refuse(QuotaOwner.of(self._job), gpus, obtainable=obtainable) is None
+        quota_usage, obtainable = self._engine.quota_usage, self._engine.owner_resources.free_gpus
+        return quota_usage is None or quota_usage.refuse(QuotaOwner.of(self._job), gpus, obtainable=obtainable) is None
 
     def _owner_change(self, kind: str, cost: float, phrase: str, **fields: object) -> SuggestedChange:
         return make_change(kind, ChangeActor.OWNER, cost, phrase, with_job_fields(self._job.id, **fields))
@@ -114,7 +114,7 @@ class ChangeGuesses:
     def _other_hardware(self) -> Iterator[SuggestedChange]:
         need = self._need
         if need.gpu_model:
-            for model in sorted({node.gpu_model for node in self._room.nodes} - {need.gpu_model, ""}):
+            for model in sorted({node.gpu_model for node in self._resources.nodes} - {need.gpu_model, ""}):
                 other = replace(need, gpu_model=model)
                 if self._has_placement(other):
                     phrase = f"it used {model} GPUs instead of {need.gpu_model}"
@@ -127,7 +127,7 @@ class ChangeGuesses:
         job = self._job
         if not job.preemptible:
             yield self._owner_change("preemptible", PREEMPTIBLE_COST, "it were preemptible", preemptible=True)
-        ahead = [other.priority for other in self._picture.waiting if other.id != job.id and not other.hold]
+        ahead = [other.priority for other in self._snapshot.waiting if other.id != job.id and not other.hold]
         if ahead and (highest := max(ahead) + 1) > job.priority:
             raised = with_job_fields(job.id, priority=highest)
             yield make_change("priority", ChangeActor.OPERATOR, PRIORITY_COST, f"its priority were {highest}", raised)
@@ -137,16 +137,16 @@ class ChangeGuesses:
 
     def _limit_before_reservation(self) -> Iterator[SuggestedChange]:
         """Propose a time limit short enough to end before the first job in the queue is due to start."""
-        promise = self._engine.promise
-        slack = promise.at - self._picture.now.timestamp() if promise else math.inf
+        reservation = self._engine.reservation
+        slack = reservation.at - self._snapshot.now.timestamp() if reservation else math.inf
         yield from self._limit_within(slack)
 
     def _limit_before_maintenance(self) -> Iterator[SuggestedChange]:
         """Propose a time limit short enough to end before the next maintenance."""
-        now = self._picture.now
+        now = self._snapshot.now
         yield from self._limit_within(
             min(
-                ((window.start - now).total_seconds() for window in self._picture.windows if window.start > now),
+                ((window.start - now).total_seconds() for window in self._snapshot.windows if window.start > now),
                 default=math.inf,
             )
         )
@@ -163,7 +163,7 @@ class ChangeGuesses:
     # Changes that need an operator
 
     def _higher_quotas(self) -> Iterator[SuggestedChange]:
-        short = [(quota, more) for quota in self._picture.quotas if (more := self._quota_excess(quota)) > 0]
+        short = [(quota, more) for quota in self._snapshot.quotas if (more := self._quota_excess(quota)) > 0]
         if not short or self._job.preemptible:
             return
         raised = [replace(quota, gpus=quota.gpus + more) for quota, more in short]
@@ -182,17 +182,21 @@ class ChangeGuesses:
 
     def _gpus_under_quota(self, quota: QuotaView) -> int:
         """GPUs that count against the quota: of running jobs and of jobs started in this turn."""
-        usage = [(QuotaOwner.of(waiting), job.gpus) for job, waiting in self._opened.jobs if job.places is not None]
-        usage += [(running_job_owner(job), job.gpus) for job in self._picture.running]
+        usage = [
+            (QuotaOwner.of(waiting), job.gpus) for job, waiting in self._snapshot_engine.jobs if job.places is not None
+        ]
+        usage += [(running_job_owner(job), job.gpus) for job in self._snapshot.running]
         counted = [(owner, gpus) for owner, gpus in usage if owner.team == quota.team and not owner.preemptible]
         return sum(gpus for owner, gpus in counted if quota.kind in (None, owner.kind))
 
     def _node_openings(self) -> Iterator[SuggestedChange]:
         """Propose to open as many closed nodes as the request lacks."""
         lacking = max(
-            1, self._need.nodes - self._room.fitting_nodes(self._need, self._room.able(self._need)).bit_count()
+            1,
+            self._need.nodes
+            - self._resources.fitting_nodes(self._need, self._resources.matching_nodes(self._need)).bit_count(),
         )
-        useful = [closed for closed in self._picture.closed if self._is_useful_node(closed)]
+        useful = [closed for closed in self._snapshot.closed if self._is_useful_node(closed)]
         useful.sort(key=lambda closed: (closed.back != "resumed", closed.node.name))
         if len(useful) < lacking:
             return
@@ -222,7 +226,7 @@ class ChangeGuesses:
 
     def _job_ends(self) -> Iterator[SuggestedChange]:
         """Propose single jobs whose end would be enough, or else the shortest series of next ends that would be."""
-        by_end = sorted(self._picture.running, key=self._seconds_left)
+        by_end = sorted(self._snapshot.running, key=self._seconds_left)
         alone = islice((job for job in by_end if self._would_start_after([job])), MAX_SINGLE_ENDS)
         any_alone = False
         for job in alone:
@@ -241,7 +245,7 @@ class ChangeGuesses:
     def _seconds_left(self, job: RunningJob) -> float:
         if not job.time_limit or not job.started_at:
             return math.inf
-        return max(0.0, (job.started_at + job.time_limit - self._picture.now).total_seconds())
+        return max(0.0, (job.started_at + job.time_limit - self._snapshot.now).total_seconds())
 
     def _time_left_text(self, job: RunningJob) -> str:
         seconds = self._seconds_left(job)
@@ -264,19 +268,19 @@ class ChangeGuesses:
         released = [self._release_job(job) for job in jobs]
         enough = self._would_start(self._need)
         for job, places in zip(jobs, released, strict=True):
-            self._room.take(places, _held_resources(job))
-            if self._engine.books:
-                self._engine.books.add(running_job_owner(job), job.gpus, 1)
+            self._resources.take(places, _held_resources(job))
+            if self._engine.quota_usage:
+                self._engine.quota_usage.add(running_job_owner(job), job.gpus, 1)
         return enough
 
     def _release_job(self, job: RunningJob) -> GpuPlacement:
         """Release the job's resources: per node at most the GPUs missing there, because records may be wrong."""
-        room, number = self._room, self._number
+        resources, number = self._resources, self._number
         held = [(number[node], gpus) for node, gpus in job.places.items() if node in number]
-        places = tuple((node, min(gpus, room.nodes[node].gpus - room.free[node])) for node, gpus in held)
-        room.give(places, _held_resources(job))
-        if self._engine.books:
-            self._engine.books.add(running_job_owner(job), job.gpus, -1)
+        places = tuple((node, min(gpus, resources.nodes[node].gpus - resources.free[node])) for node, gpus in held)
+        resources.give(places, _held_resources(job))
+        if self._engine.quota_usage:
+            self._engine.quota_usage.add(running_job_owner(job), job.gpus, -1)
         return places
 
 
