@@ -20,7 +20,8 @@ from random import Random
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from scheduling.engine.cluster import NodeView, ResourceRequest
-from scheduling.engine.engine import Engine, EngineJob
+from scheduling.engine.engine import Engine
+from scheduling.engine.job import EngineJob
 from scheduling.engine.placements import PLACEMENTS, PlacementContext
 from scheduling.engine.placements.exact import solve_placements
 from scheduling.engine.placements.gradient import Fragmentation
@@ -59,7 +60,7 @@ def place_greedily(nodes, requests, name):
     began = time.perf_counter()
     engine.decide(0)
     took = time.perf_counter() - began
-    placed = sum(job.gpus for job in engine.started)
+    placed = sum(job.gpus for job in engine.started_jobs)
     return placed, Fragmentation(usual).of_all_nodes(engine.resources), took
 
 

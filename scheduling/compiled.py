@@ -26,7 +26,10 @@ POLICIES = (
     *("fifo", "sjf", "srtf", "qssf", "tiresias", "themis"),
     *("easy", "conservative", "fair", "drf", "acme"),
 )
-STATE_MODULES = ("job_queue", "resources", "engine", "placement", "rules", "predicting", "live", "explain")
+STATE_MODULES = (
+    *("job", "job_queue", "resources", "running_jobs", "borrowers", "maintenance", "preemption_costs", "turn_memory"),
+    *("engine", "placement", "rules", "predicting", "live", "explain"),
+)
 MODULES = (
     *(f"scheduling.engine.{name}" for name in STATE_MODULES),
     *(f"scheduling.engine.turns.{name}" for name in TURNS),

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from jobs.core.lifecycle import JobKind
 from scheduling.drill.values import JobFlaw
-from scheduling.engine.engine import EngineJob, RequestGroup
+from scheduling.engine.job import EngineJob, RequestGroup
 
 GANG_JOB = "pretrain-123b"
 CHECKPOINTING_KINDS = frozenset({JobKind.PRETRAIN, JobKind.SFT, JobKind.MLLM})

@@ -21,7 +21,8 @@ from scheduling.drill.agenda import EventQueue
 from scheduling.drill.counts import DrillCounts
 from scheduling.drill.jobs import MIX_STEP_S, AttemptLife, DrillCheckpoint, DrillJob
 from scheduling.drill.values import DrillFault, DrillPlan, FailedAttempt, StepReport, virtual_time
-from scheduling.engine.engine import Engine, EngineJob
+from scheduling.engine.engine import Engine
+from scheduling.engine.job import EngineJob
 from scheduling.slurmsim.faults import REPAIR_RANGE_S, SYMPTOM_DELAY_S, FaultKind
 
 # A poll of the cluster, a diagnosis, a turn of the scheduler
@@ -98,9 +99,9 @@ class DrillSimulation:
     def _run_turn(self, now: float) -> None:
         self._woken = False
         self.engine.decide(now)
-        stopped, started = list(self.engine.stopped), list(self.engine.started)
-        self.engine.stopped.clear()
-        self.engine.started.clear()
+        stopped, started = list(self.engine.stopped_jobs), list(self.engine.started_jobs)
+        self.engine.stopped_jobs.clear()
+        self.engine.started_jobs.clear()
         for job in stopped:
             self._preempt_job(self.by_job[job.number], now)
         for job in started:

@@ -2,7 +2,8 @@
 
 State       `Engine` holds `NodeResources` (what is free on which node), queues of waiting jobs, running jobs and the
             quota usage of teams. Events change the state; it is never rebuilt: `submit`, `end`, `node_down`,
-            `node_up`, `drain`, `quotas_changed`, `level_changed`. Then `decide(now)` starts and stops jobs.
+            `node_up`, `drain`, `quotas_changed`, `level_changed`. Then `decide(now)` starts and stops jobs. Indexes
+            and caches are classes of their own, whose docstrings say when they are valid.
 Two callers `live.turn_decisions` builds the state from a `ClusterSnapshot` of the database, runs one turn and returns
             `TurnDecisions` with a sentence for every waiting job. `replay.kernel` keeps the state between events. Both
             call the same `decide`, so a replay decides exactly as the live loop does.
@@ -23,5 +24,5 @@ Three ideas make the engine fast. Keep them in mind when you extend it:
   * Jobs with equal requests are interchangeable. They wait in one queue (`RequestGroup`): if the first does not fit,
     none does. The cost of a turn depends on the number of different requests, not on the number of waiting jobs.
   * No question is answered twice. If nothing was freed since the last turn, only new jobs can start. If something was
-    freed, only jobs that need no more GPUs per node than are free there now can start (`Engine.opened`).
+    freed, only jobs that need no more GPUs per node than are free there now can start (`ChangesSinceTurn`).
 """

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from scheduling.engine.engine import EngineJob
+from scheduling.engine.job import EngineJob
 from scheduling.engine.predicting import Predictor, RollingPredictor
 from scheduling.engine.settings import MissingLibrary
 

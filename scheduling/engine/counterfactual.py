@@ -48,7 +48,7 @@ def smallest_changes(
 def job_starts(snapshot: ClusterSnapshot, rules: PolicyRules, job_id: int) -> bool:
     """Whether the job starts in a turn on this snapshot and is not preempted in the same turn."""
     state = engine_after_turn(snapshot, rules)
-    stays = {job.number for job in state.engine.started if job.places is not None}
+    stays = {job.number for job in state.engine.started_jobs if job.places is not None}
     return any(job.number in stays for job, waiting in state.jobs if waiting.id == job_id)
 
 

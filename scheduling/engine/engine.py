@@ -1,135 +1,63 @@
 """The state of one pool of nodes and its queue, and the events that change it. Independent of any particular policy.
 
 Time is in seconds from an arbitrary origin. Any number of events may occur between two calls of `decide`, which records
-its actions in `started` and `stopped`. The caller carries them out.
+its actions in `started_jobs` and `stopped_jobs`. The caller carries them out.
+
+`Engine` holds what is true now: the nodes, the jobs and the quotas. What is only kept to be fast or is kept for one
+kind of rules has a class of its own, which says when it is valid:
+
+`RunningJobs`          the running jobs, with an index by rank or by expected end
+`Borrowers`            the running jobs that owners may preempt, and what would be free without them
+`MaintenanceSchedule`  where each group may start, until a maintenance changes that
+`ChangesSinceTurn`     what has happened since the last turn, so that jobs that cannot start are not tried
+`StandingReservation`  the reservation that outlives a turn
 """
 
 from __future__ import annotations
 
-import math
-import sys
-from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
+from scheduling.engine.borrowers import Borrowers
 from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.gpu_accounts import QuotaRefusal, QuotaUsage
+from scheduling.engine.job import EngineJob, QueueEntry, RequestGroup
 from scheduling.engine.job_queue import OrderedJobQueue
+from scheduling.engine.maintenance import MaintenanceSchedule
 from scheduling.engine.placement import PER_NODE_PLACEMENTS, PlacementFunction, consolidate
-from scheduling.engine.resources import GpuPlacement, NodeResources, NodeSet, members
-from scheduling.engine.windows import MaintenancePeriod, blocked_nodes
+from scheduling.engine.preemption_costs import PreemptionCosts
+from scheduling.engine.resources import GpuPlacement, NodeResources, members
+from scheduling.engine.running_jobs import RunningJobs
+from scheduling.engine.turn_memory import ChangesSinceTurn, StandingReservation
+from scheduling.engine.windows import MaintenancePeriod
 
 if TYPE_CHECKING:
     from scheduling.engine.rules import PolicyRules
 
-QueueEntry = tuple[int, float, int, "EngineJob"]  # band, key or rank, number (a total order), job
 
+class _RuleTraits:
+    """What the rules need from the engine. A copy, because it is read at every event."""
 
-class RequestGroup:
-    """All waiting jobs with equal requests that are admitted alike. If the first does not fit, none of them does."""
+    __slots__ = ("claims", "plans", "queues_by_account", "ranks", "single_queue")
 
-    __slots__ = (
-        "account",
-        "borrows",
-        "eligible_nodes",
-        "gpus",
-        "matching_nodes",
-        "min_node_gpus",
-        "need",
-        "no_backfill_under",
-        "owner",
-        "queue",
-        "shape",
-    )
-
-    def __init__(self, need: ResourceRequest, matching_nodes: NodeSet, owner: Any, account: object, shape: int) -> None:
-        self.need = need
-        self.gpus = need.total_gpus
-        self.min_node_gpus = (
-            min(need.gpus, need.rest) if need.rest else need.gpus
-        )  # the fewest GPUs that a node must have free
-        self.matching_nodes = matching_nodes  # nodes with the requested hardware
-        self.eligible_nodes = matching_nodes  # those of them on which it may start now
-        self.owner = owner
-        self.borrows = bool(
-            owner and owner.preemptible
-        )  # it uses GPUs that owners leave idle, and owners may preempt it
-        self.shape = shape  # equal requests share it: if one does not fit, none does
-        self.account = account  # the unit of comparison where shares decide
-        self.queue: Any = []  # a heap of QueueEntry; an OrderedJobQueue for turns with reservations
-        self.no_backfill_under: object = None  # the reservation for which no job in this queue is short enough to pass
-
-
-class EngineJob:
-    """A job in the engine, waiting or running."""
-
-    __slots__ = (
-        "attained",
-        "band",
-        "began",
-        "expected_s",
-        "group",
-        "key",
-        "level",
-        "name",
-        "number",
-        "places",
-        "preempted_by",
-        "ran_s",
-        "remaining_s",
-        "requested_band",
-        "runs",
-        "saved",
-        "since",
-        "stopping",
-        "submitted",
-        "user",
-    )
-
-    def __init__(
-        self,
-        number: int,
-        group: RequestGroup,
-        submitted: float,
-        runtime_s: float,
-        expected_s: float,
-        user: int = 0,
-        name: int = 0,
-        band: int = 0,
-    ) -> None:
-        self.number = number  # the order of submission, which breaks ties
-        self.group = group
-        self.submitted = submitted
-        self.remaining_s = runtime_s  # the true remaining time in a replay; the expected one on a live cluster
-        self.expected_s = expected_s  # the estimate that a policy may use: a limit or a prediction
-        self.user = user
-        self.name = name
-        self.band = self.requested_band = band  # lower goes first, regardless of the policy's order
-        self.key = 0.0
-        self.level = 0
-        self.attained = 0.0  # GPU-seconds up to `since`
-        self.since = 0.0  # work before this time is counted in `attained` and subtracted from `remaining_s`
-        self.began = 0.0  # start of the current run
-        self.ran_s = 0.0  # earlier runs; a turn may stop a job and restart it elsewhere at the same moment
-        self.runs = 0
-        self.places: GpuPlacement | None = None  # set while it runs
-        self.saved = 0.0  # when its last checkpoint was written, if known
-        self.stopping = False  # a stop is requested already, so its GPUs come free without a claim
-        self.preempted_by: EngineJob | None = None
-
-    @property
-    def gpus(self) -> int:
-        return self.group.gpus
-
-    @property
-    def is_reclaimable(self) -> bool:
-        """Whether owners may count its GPUs as free."""
-        return self.group.borrows or self.stopping
+    def __init__(self, rules: PolicyRules) -> None:
+        self.claims = rules.claims
+        self.plans = rules.plans
+        self.queues_by_account = rules.queues_by_account
+        self.ranks = rules.preempts
+        self.single_queue = rules.single_queue
 
 
 class Engine:
-    """One pool of nodes with its waiting and running jobs."""
+    """One pool of nodes with its waiting and running jobs.
+
+    Between two events:
+    * A job is in exactly one of `arrivals`, its queue and `running`, or it has ended. With rules of a single queue that
+      is `queue`, otherwise the queue of its group.
+    * `waiting_groups` are the groups whose queue is not empty, in the order in which they got their first job.
+    * `resources` are free of the resources of every running job; `quota_usage` counts the GPUs of every running job.
+    """
 
     def __init__(
         self,
@@ -143,49 +71,32 @@ class Engine:
         requeues: bool = True,
     ) -> None:
         self.resources = resources
-        self.owner_resources = resources.copy() if rules.claims else resources  # what would be free without borrowers
         self.rules = rules
         self.place = placement
         self.quota_usage = quota_usage
-        self.cost_s = preemption_cost_s
-        self.checkpoint_s = (
-            checkpoint_s  # checkpoint interval; 0: jobs save before they stop; None: see `EngineJob.saved`
-        )
-        self.saves: Sequence[bool] | None = None  # by job number, whether it writes checkpoints; None: all do
+        self.preemption_costs = PreemptionCosts(preemption_cost_s, checkpoint_s)
         self._requeues = requeues  # whether a stopped job waits again at once; on a live cluster this takes time
-        # Copied from the rules, because they are read at every event
-        self._claims, self._plans, self._by_account = rules.claims, rules.plans, rules.queues_by_account
-        self._ranks, self._one_line = rules.preempts, rules.single_queue
-        self.queue: list[QueueEntry] = []  # for rules with a single queue
-        self.groups: dict[object, RequestGroup] = {}
+        self._traits = _RuleTraits(rules)
+        self.groups: dict[object, RequestGroup] = {}  # by request, owner and account
         self._shapes: dict[ResourceRequest, int] = {}
-        self.waiting_groups: dict[RequestGroup, None] = {}  # groups with waiting jobs
-        self.fresh: dict[RequestGroup, None] = {}  # groups that got a job since the last turn
-        self.arrived: list[QueueEntry] = []
-        self.freed = True  # whether anything other than arrivals happened since the last turn
-        # Most free GPUs on any node that had GPUs released since the last turn. A job that did not fit then and needs
-        # more per node does not fit now
-        self.opened = resources.most
-        self._by_share = placement in PER_NODE_PLACEMENTS and quota_usage is None
-        self.ranked: list[QueueEntry] = []  # running jobs, safest first; for rules that preempt
-        self.ending: list[
-            tuple[float, int, EngineJob]
-        ] = []  # running jobs, by expected end; for rules with reservations
-        self.ended: list[EngineJob] = []  # jobs that ended since the last turn; also for rules with reservations
-        self.reservation: Any = None
-        self._early = 0
-        self.running: dict[int, EngineJob] = {}
-        self.borrowers: dict[int, EngineJob] = {}  # running jobs that owners may preempt; for rules that claim
-        self.market: Any = None  # what each borrower would lose, computed once per turn
-        # The lowest and the highest priority class so far
-        self._lowest_band, self._highest_band = sys.maxsize, -sys.maxsize
-        self.blocked: EngineJob | None = None
-        self.started: list[EngineJob] = []
-        self.stopped: list[EngineJob] = []
-        self.maintenances: tuple[MaintenancePeriod, ...] = ()
-        self._bars_stand_until = math.inf
+        self.arrivals: list[QueueEntry] = []  # submitted jobs that are not in a queue yet
+        self.queue: list[QueueEntry] = []  # a heap; for rules with a single queue
+        self.waiting_groups: dict[RequestGroup, None] = {}
+        self.running = RunningJobs(ranks=rules.preempts, plans=rules.plans)
+        self.borrowers = Borrowers(resources, claims=rules.claims)
+        self.maintenance = MaintenanceSchedule(len(resources.nodes))
+        per_node = placement in PER_NODE_PLACEMENTS and quota_usage is None
+        self.changes = ChangesSinceTurn(resources, per_node=per_node)
+        self.reservation = StandingReservation()
+        self.started_jobs: list[EngineJob] = []
+        self.stopped_jobs: list[EngineJob] = []
         if not rules.plans:  # a reservation names nodes, so placements must not move jobs there
-            resources.unsettled = self.started
+            resources.unsettled = self.started_jobs
+
+    @property
+    def owner_resources(self) -> NodeResources:
+        """What would be free without borrowers."""
+        return self.borrowers.owner_resources
 
     # Events
 
@@ -193,91 +104,66 @@ class Engine:
         """The group for this request and account; created on the first call."""
         key = (need, owner, account)
         if (group := self.groups.get(key)) is None:
-            group = self.groups[key] = RequestGroup(
-                need,
-                self.resources.matching_nodes(need),
-                owner,
-                account,
-                self._shapes.setdefault(need, len(self._shapes)),
-            )
-            if self.rules.plans:
+            shape = self._shapes.setdefault(need, len(self._shapes))
+            group = RequestGroup(need, self.resources.matching_nodes(need), owner, account, shape)
+            self.groups[key] = group
+            if self._traits.plans:
                 group.queue = OrderedJobQueue()
-            if self.maintenances:
-                self._bars_stand_until = -math.inf
+            if self.maintenance.periods:
+                self.maintenance.recheck()
         return group
 
     def submit(self, job: EngineJob, now: float) -> None:
         """Add a waiting job. It joins its queue in the next turn."""
         rules = self.rules
-        if self._claims:
-            self._record_band(job.requested_band)
+        if self._traits.claims:
+            self.borrowers.record_class(job.requested_band)
             job.band = rules.band(job)
         job.key = rules.key(job, now)
-        self.arrived.append((job.band, job.key, job.number, job))
+        self.arrivals.append((job.band, job.key, job.number, job))
 
     def enqueue_arrivals(self) -> None:
         """Move arrived jobs into their queues. Turns with reservations do this themselves, because some jobs start at
         once.
         """
-        for entry in self.arrived:
-            if self._one_line:
+        single_queue, new = self._traits.single_queue, self.changes.groups_with_arrivals
+        for entry in self.arrivals:
+            if single_queue:
                 heappush(self.queue, entry)
             else:
                 group = entry[3].group
                 self.waiting_groups[group] = None
                 heappush(group.queue, entry)
-                self.fresh[group] = None
-        self.arrived.clear()
-
-    @property
-    def priority_classes_differ(self) -> bool:
-        """Whether jobs of different priority classes have been submitted."""
-        return self._lowest_band < self._highest_band
-
-    def _record_band(self, band: int) -> None:
-        if band < self._lowest_band:
-            self._lowest_band = band
-        if band > self._highest_band:
-            self._highest_band = band
+                new[group] = None
+        self.arrivals.clear()
 
     def adopt(self, jobs: Sequence[tuple[EngineJob, GpuPlacement]]) -> None:
         """Add jobs that already run. The resources they hold must not be free in `resources`."""
         for job, places in jobs:
-            self._adopt_job(job, places, job.submitted)
-        self.ending.sort()
-
-    def _adopt_job(self, job: EngineJob, places: GpuPlacement, began: float) -> None:
-        job.places, job.since, job.began, job.runs = places, began, began, 1
-        self.running[job.number] = job
-        if self._plans:
-            self.ending.append((began + job.expected_s, job.number, job))
-        if self._by_account:
-            self.rules.on_job_start(job, began)
-        if self._claims and job.is_reclaimable:
-            self.borrowers[job.number] = job
-            self._record_band(job.requested_band)
-            self.owner_resources.give(places, job.group.need)
+            began = job.submitted
+            job.places, job.since, job.began, job.runs = places, began, began, 1
+            if self._traits.queues_by_account:
+                self.rules.on_job_start(job, began)
+            if self._traits.claims:
+                self.borrowers.adopt(job)
+        self.running.extend([job for job, _ in jobs])
 
     def end(self, job: EngineJob, now: float) -> None:
         """Record that a job ended by itself or was removed."""
         if job.places is not None:
-            if self._plans and now < job.since + job.expected_s:
-                # The reserved job might start earlier now. The old reservation stays valid, so it is recomputed only
-                # after a number of early ends that keeps the amortized cost low, as the cost grows with running jobs
-                self._early += 64
-                if self._early >= len(self.ending):
-                    self._early, self.reservation = 0, None
-            if self._plans:
-                self.ended.append(job)
+            if self._traits.plans:
+                if now < job.since + job.expected_s:
+                    self.reservation.record_early_end(len(self.running))
+                self.changes.ends.append(job)
             self._release_gpus(job, now)
             self.rules.on_job_end(job, now)
 
     def node_down(self, number: int, now: float, cost_s: Callable[[EngineJob], float] | None = None) -> None:
         """Requeue all jobs on the node. The caller must report this before the next turn, and finds the jobs in
-        `stopped`.
+        `stopped_jobs`.
         """
         self.drain(number, now)
-        for job in [job for job in self.running.values() if any(node == number for node, _ in job.places or ())]:
+        for job in list(self.running.on_node(number)):
             self.stop_job(job, now, cost_s)
 
     def drain(self, number: int, now: float) -> None:
@@ -285,224 +171,158 @@ class Engine:
         self.resources.close(number)
         if self.owner_resources is not self.resources:
             self.owner_resources.close(number)
-        self._invalidate_turn_state()
+        self._record_node_change()
 
     def node_up(self, number: int, now: float) -> None:
         """Open the node for jobs."""
         self.resources.open(number)
         if self.owner_resources is not self.resources:
             self.owner_resources.open(number)
-        self._invalidate_turn_state()
+        self._record_node_change()
 
-    def set_maintenances(self, maintenances: tuple[MaintenancePeriod, ...], now: float) -> None:
+    def set_maintenances(self, periods: tuple[MaintenancePeriod, ...], now: float) -> None:
         """Replace the maintenance windows, ahead or in progress."""
-        self.maintenances, self._bars_stand_until = maintenances, -math.inf
-        for number in members(self._nodes_in_maintenance(now)):
+        self.maintenance.replace_periods(periods)
+        for number in members(self.maintenance.nodes_closed_at(now)):
             self.drain(number, now)
 
-    def eligible_nodes(self, group: RequestGroup, at: float) -> NodeSet:
-        """The nodes on which the group might start at that time, regardless of what is free on them."""
-        if not self.maintenances:
-            return group.eligible_nodes
-        return (
-            group.matching_nodes
-            & ((1 << len(self.resources.nodes)) - 1)
-            & ~blocked_nodes(self.maintenances, group.need.runs_s, at)
-        )
-
-    def reopen_nodes(self, resources: NodeResources, at: float) -> None:
-        """In a copy of the resources at a future time: open nodes whose maintenance is over by then."""
-        for number in members(self._nodes_in_maintenance(-math.inf) & ~self._nodes_in_maintenance(at)):
-            resources.open(number)
-
-    def _nodes_in_maintenance(self, at: float) -> NodeSet:
-        nodes = 0
-        for maintenance in self.maintenances:
-            if at < maintenance.end:
-                nodes |= maintenance.closed_nodes
-        return nodes
-
     def _apply_maintenances(self, now: float) -> None:
-        """Update where each group may start, if this may have changed since the last call."""
-        if now < self._bars_stand_until:
-            return
-        for number in members(
-            self._nodes_in_maintenance(-math.inf) & ~self._nodes_in_maintenance(now) & ~self.resources.usable
-        ):
+        """Open the nodes whose maintenance is over and update where each group may start."""
+        for number in members(self.maintenance.nodes_reopened_by(now) & ~self.resources.usable):
             self.node_up(number, now)
-        self.maintenances = tuple(maintenance for maintenance in self.maintenances if now < maintenance.end)
-        for group in self.groups.values():
-            able = self.eligible_nodes(group, now) if self.maintenances else group.matching_nodes
-            if able != group.eligible_nodes:
-                group.eligible_nodes = able
-                self._invalidate_turn_state()
-        runs = {group.need.runs_s for group in self.groups.values()}
-        moves = (
-            at for maintenance in self.maintenances for runs_s in runs for at in maintenance.change_times(runs_s, now)
-        )
-        self._bars_stand_until = min(moves, default=math.inf)
+        if self.maintenance.update_groups(self.groups.values(), now):
+            self._record_node_change()
+
+    def _record_node_change(self) -> None:
+        """Jobs may start on other nodes than before, so nothing that an earlier turn found out holds."""
+        self.changes.record_any_change(self.resources)
+        self.reservation.drop()
 
     def quotas_changed(self) -> None:
         """A quota was changed, so waiting jobs must be reconsidered."""
-        self.freed, self.opened = True, self.resources.most
-
-    def _invalidate_turn_state(self) -> None:
-        """Forget everything concluded from earlier states of the nodes."""
-        self.freed, self.opened, self.reservation = True, self.resources.most, None
+        self.changes.record_any_change(self.resources)
 
     def level_changed(self, job: EngineJob, now: float) -> None:
         """The rank of a running job changed by itself, for example because its attained service passed a threshold."""
-        at = self._rank_index(job)
-        del self.ranked[at]
+        self.running.remove_rank(job)
         job.attained += job.group.gpus * (now - job.since)
         job.remaining_s -= now - job.since
         job.since = now
         self.rules.on_rank_change(job, now)
         job.key = self.rules.rank(job, now)
-        insort(self.ranked, (job.band, job.key, job.number, job))
-        self.freed, self.opened = True, self.resources.most
+        self.running.add_rank(job)
+        self.changes.record_any_change(self.resources)
 
     def decide(self, now: float) -> None:
-        """Start and stop jobs for this moment. The caller empties `started` and `stopped` after acting on them."""
-        self.market = None
-        if self.maintenances:
+        """Start and stop jobs for this moment. The caller empties `started_jobs` and `stopped_jobs` after acting on
+        them.
+        """
+        self.borrowers.prices = None
+        if self.maintenance.is_due(now):
             self._apply_maintenances(now)
-        arrived = self.arrived
-        if self.waiting_groups or self.queue or len(arrived) > 1:
+        if self.waiting_groups or self.queue or len(self.arrivals) > 1:
             self._run_policy_turn(now)
         else:
-            self.reservation = None
-            if arrived:
-                # A single job that arrives at an empty queue starts under every policy if it fits
-                job = arrived[0][3]
-                group = job.group
-                places = (
-                    None if self.is_over_quota(group) else self.place(self.resources, group.need, group.eligible_nodes)
-                )
-                if places is not None:
-                    arrived.clear()
-                    self.begin(job, places, now)
-                else:
-                    self._run_policy_turn(now)
-        self.freed, self.opened = False, 0
-        if self.ended:
-            self.ended.clear()
+            self.reservation.drop()
+            if self.arrivals and not self._start_single_arrival(now):
+                self._run_policy_turn(now)
+        self.changes.clear()
+
+    def _start_single_arrival(self, now: float) -> bool:
+        """Start a job that arrived at empty queues: under every policy it starts if it fits. Whether it did."""
+        job = self.arrivals[0][3]
+        group = job.group
+        if self.is_over_quota(group):
+            return False
+        places = self.place(self.resources, group.need, group.eligible_nodes)
+        if places is None:
+            return False
+        self.arrivals.clear()
+        self.begin(job, places, now)
+        return True
 
     def _run_policy_turn(self, now: float) -> None:
-        if not self._plans:
+        if self._traits.plans:
+            self.rules.turn(self, now)
+        else:
             self.enqueue_arrivals()
-        self.rules.turn(self, now)
-        if not self._plans:
+            self.rules.turn(self, now)
             self.enqueue_arrivals()  # stopped jobs are considered in the next turn
-        self.fresh.clear()
 
     # Called by turns
 
     def begin(self, job: EngineJob, places: GpuPlacement, now: float) -> None:
         """Start a job: take its resources and update every index."""
+        traits = self._traits
         self.resources.move(places, job.group.need, -1)
         job.places = places
         job.since = job.began = now
         job.runs += 1
-        self.running[job.number] = job
         if self.quota_usage:
             self.quota_usage.add(job.group.owner, job.group.gpus, 1)
-        if self._ranks:
+        if traits.ranks:
             job.key = self.rules.rank(job, now)
-            insort(self.ranked, (job.band, job.key, job.number, job))
-        elif self._plans:
-            insort(self.ending, (now + job.expected_s, job.number, job))
-        if self._by_account:
+        self.running.add(job)
+        if traits.queues_by_account:
             self.rules.on_job_start(job, now)
-        if self._claims:
-            if job.is_reclaimable:
-                self.borrowers[job.number] = job
-            else:
-                self.owner_resources.move(places, job.group.need, -1)
-            if self.market:
-                self.market.mark_nodes_stale(places)
-        self.started.append(job)
+        if traits.claims:
+            self.borrowers.add(job)
+        self.started_jobs.append(job)
 
     def stop_job(self, job: EngineJob, now: float, cost_s: Callable[[EngineJob], float] | None = None) -> None:
         """Stop a job that has work left, and requeue it. Stopping adds the work lost and its cost to the remaining
         time.
         """
+        costs = self.preemption_costs
         job.attained += job.group.gpus * (now - job.since)
         job.ran_s += now - job.began
         job.remaining_s -= now - job.since
-        if cost_s is None and self.checkpoint_s:  # an explicit cost already includes the lost work
-            job.remaining_s += self.unsaved_work_s(job, now)
-        if cost_s := cost_s or self.cost_s:
+        if cost_s is None and costs.checkpoint_s:  # an explicit cost already includes the lost work
+            job.remaining_s += costs.unsaved_work_s(job, now)
+        if cost_s := cost_s or costs.fixed_s:
             job.remaining_s += cost_s(job)
         self._release_gpus(job, now)
-        self.stopped.append(job)
+        self.stopped_jobs.append(job)
         if self._requeues:
             self.submit(job, now)
 
-    def unsaved_work_s(self, job: EngineJob, now: float) -> float:
-        """Seconds of work that are lost if the job stops now."""
-        if self.checkpoint_s is None:
-            return now - max(job.began, job.saved)
-        if not self.checkpoint_s:
-            return 0.0
-        ran = now - job.began
-        return ran % self.checkpoint_s if self.saves is None or self.saves[job.number] else ran
+    def _release_gpus(self, job: EngineJob, now: float) -> None:
+        """Release the resources of a job that stops or ends, and update every index."""
+        assert job.places is not None
+        self.running.remove(job)
+        if self.quota_usage:
+            self.quota_usage.add(job.group.owner, job.group.gpus, -1)
+        if self._traits.queues_by_account:
+            self.rules.on_job_release(job, now)
+        if self._traits.claims:
+            self.borrowers.remove(job)
+        self.resources.move(job.places, job.group.need, 1)
+        self.changes.record_release(job.places, self.resources)
+        job.places = None
 
     def is_over_quota(self, group: RequestGroup) -> bool:
         """Whether a quota keeps all jobs of this group from starting."""
         return self.quota_usage is not None and self.quota_refusal(group) is not None
 
     def quota_refusal(self, group: RequestGroup) -> QuotaRefusal | None:
-        return (
-            self.quota_usage.refuse(group.owner, group.gpus, obtainable=self.owner_resources.free_gpus)
-            if self.quota_usage
-            else None
-        )
+        """Why a quota keeps the jobs of this group from starting; None if no quota does."""
+        if not self.quota_usage:
+            return None
+        return self.quota_usage.refuse(group.owner, group.gpus, obtainable=self.owner_resources.free_gpus)
 
     def groups_to_try(self) -> list[RequestGroup]:
         """Groups whose first job may fit although it did not in the last turn, for turns that try the first of each
         queue.
         """
-        if not self.freed:
-            return list(self.fresh)
-        fresh, opened = self.fresh, self.opened
-        return [group for group in self.waiting_groups if group.min_node_gpus <= opened or group in fresh]
+        changes = self.changes
+        new = changes.groups_with_arrivals
+        if changes.only_arrivals:
+            return list(new)
+        return [
+            group for group in self.waiting_groups if group.min_node_gpus <= changes.largest_opening or group in new
+        ]
 
     def tidy(self, group: RequestGroup) -> None:
         """Forget the group if no job waits in it."""
         if not group.queue:
             self.waiting_groups.pop(group, None)
-
-    def _release_gpus(self, job: EngineJob, now: float) -> None:
-        assert job.places is not None
-        del self.running[job.number]
-        if self.quota_usage:
-            self.quota_usage.add(job.group.owner, job.group.gpus, -1)
-        if self._ranks:
-            del self.ranked[self._rank_index(job)]
-        elif self._plans:
-            # A job that ends as expected is the first entry
-            first = self.ending[0][2] is job
-            del self.ending[0 if first else bisect_left(self.ending, (job.since + job.expected_s, job.number))]
-        if self._by_account:
-            self.rules.on_job_release(job, now)
-        if self._claims:
-            if job.is_reclaimable:
-                del self.borrowers[job.number]
-            else:
-                self.owner_resources.move(job.places, job.group.need, 1)
-            if self.market:
-                self.market.mark_nodes_stale(job.places)
-        self.resources.move(job.places, job.group.need, 1)
-        if self._by_share:
-            free = self.resources.free
-            for node, _ in job.places:
-                if free[node] > self.opened:
-                    self.opened = free[node]
-        else:
-            self.opened = self.resources.most
-        job.places = None
-        self.freed = True
-
-    def _rank_index(self, job: EngineJob) -> int:
-        return bisect_left(self.ranked, (job.band, job.key, job.number))

@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from jobs.core.slurm_notation import format_count, format_duration
 from scheduling.engine.blockers import Blocker, BlockerKind, capitalize_first, job_label
 from scheduling.engine.cluster import ResourceRequest, StartDecision, WaitDecision, WaitingJob
-from scheduling.engine.engine import Engine, EngineJob, RequestGroup
+from scheduling.engine.engine import Engine
 from scheduling.engine.gpu_accounts import QuotaRefusal
+from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.resources import NodeResources, assign_gpu_indices
 from scheduling.engine.windows import UNKNOWN_RUN_S, NodeWindow
 
@@ -37,15 +38,15 @@ class WaitExplainer:
         self._behind: dict[RequestGroup, WaitText] = {}
         self._refusals: dict[RequestGroup, QuotaRefusal | None] = {}
         self._lacking: dict[int, Blocker | None] = {}  # by shape: the account does not change what fits
-        started = set(engine.started)
+        started = set(engine.started_jobs)
         self.waiting = [job for job in order if job not in started]
         self.head = next((job for job in self.waiting if not self._quota_refusal(job.group)), None)
 
     def starts(self) -> Iterator[StartDecision]:
         """Start decisions with GPU indices, in the order in which the engine started the jobs."""
-        taken = {number for job in self._engine.started for number, _ in job.places or ()}
+        taken = {number for job in self._engine.started_jobs for number, _ in job.places or ()}
         free = {number: sorted(self._engine.resources.nodes[number].free_gpus) for number in taken}
-        for job in self._engine.started:
+        for job in self._engine.started_jobs:
             request = self._jobs[job.number][1]
             need = request.need
             number, word = (need.total_gpus, "GPU") if need.gpus else (need.nodes, "node")
@@ -84,7 +85,7 @@ class WaitExplainer:
         """Yield the blockers, the most important first. The first one is the sentence that lists show."""
         priority = self._priority_blocker(group) if self.head and not is_head else None
         resources = self._resource_blocker(group)
-        maintenance = self._maintenance_blocker(group) if resources and self._engine.maintenances else None
+        maintenance = self._maintenance_blocker(group) if resources and self._engine.maintenance.periods else None
         resources = maintenance or resources
         if refusal := self._quota_refusal(group):
             yield Blocker(
@@ -138,10 +139,10 @@ class WaitExplainer:
         engine = self._engine
         if self._unbarred is None:
             self._unbarred = engine.resources.copy()
-            engine.reopen_nodes(self._unbarred, math.inf)
+            engine.maintenance.reopen_nodes(self._unbarred, math.inf)
         runs_s = group.need.runs_s
-        maintenances = [maintenance for maintenance in engine.maintenances if maintenance.stops(runs_s, self._now)]
-        if not maintenances:
+        periods = [period for period in engine.maintenance.periods if period.stops(runs_s, self._now)]
+        if not periods:
             return None
         usable = (group.eligible_nodes & engine.resources.usable).bit_count()
         too_few = usable < group.need.nodes + bool(
@@ -149,12 +150,12 @@ class WaitExplainer:
         )  # maintenance blocks the other nodes even if they become free
         if not too_few and engine.place(self._unbarred, group.need, group.matching_nodes) is None:
             return None
-        why = maintenance_text([maintenance.window for maintenance in maintenances], self._now, runs_s)
+        why = maintenance_text([period.window for period in periods], self._now, runs_s)
         return Blocker(kind=BlockerKind.MAINTENANCE, reason="ReqNodeNotAvail", why=why, nodes=group.need.nodes)
 
     def _policy_blocker(self, group: RequestGroup) -> Blocker:
         """The request fits, but the policy keeps its place free for another job."""
-        reservation = self._engine.reservation
+        reservation = self._engine.reservation.current
         if reservation is None:
             why = "It fits now, but the policy starts other jobs first."
             return Blocker(kind=BlockerKind.PRIORITY, reason="Priority", why=why)

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scheduling.engine.engine import EngineJob, QueueEntry, RequestGroup
+    from scheduling.engine.job import EngineJob, QueueEntry, RequestGroup
 
 BLOCK_SIZE = 256
 BULK_ARRIVALS = 100

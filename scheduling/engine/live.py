@@ -27,9 +27,10 @@ from scheduling.engine.cluster import (
     WaitDecision,
     WaitingJob,
 )
-from scheduling.engine.engine import Engine, EngineJob, RequestGroup
+from scheduling.engine.engine import Engine
 from scheduling.engine.explain import WaitExplainer
 from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
+from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.job_queue import sort_entries
 from scheduling.engine.placements import PLACEMENTS, PlacementContext
 from scheduling.engine.resources import GpuPlacement, NodeResources
@@ -130,7 +131,7 @@ class SnapshotEngine:
 
     def _engine_job(self, waiting: WaitingJob) -> EngineJob:
         limit = _limit_seconds(waiting.time_limit)
-        need = self.need(waiting) if self.engine.maintenances else waiting.need
+        need = self.need(waiting) if self.engine.maintenance.periods else waiting.need
         accounts, account = self._groups_by_owner[self._request_number(need)], OWNER_FIELDS(waiting)
         if (group := accounts.get(account)) is None:
             group = accounts[account] = self._request_group(need, QuotaOwner.of(waiting))
@@ -151,12 +152,12 @@ class SnapshotEngine:
         engine = self.engine
         for job, _ in self.jobs:
             engine.submit(job, now)
-        engine.arrived[:] = sort_entries(engine.arrived)
-        self.order = [entry[3] for entry in engine.arrived]
+        engine.arrivals[:] = sort_entries(engine.arrivals)
+        self.order = [entry[3] for entry in engine.arrivals]
 
     def need(self, waiting: WaitingJob) -> ResourceRequest:
         """The job's request, with its expected run time if a maintenance is ahead."""
-        maintenances = self.engine.maintenances
+        maintenances = self.engine.maintenance.periods
         if not maintenances:
             return waiting.need
         runs_s = run_time_seconds(waiting.time_limit, waiting.usual)
@@ -217,7 +218,7 @@ class SnapshotEngine:
         Victims whose stop was requested in an earlier turn are claimed again here. So the decision stays the same until
         they have stopped, and no other job is stopped in the meantime.
         """
-        started, stopped = self.engine.started, self.engine.stopped
+        started, stopped = self.engine.started_jobs, self.engine.stopped_jobs
         # A borrower that was started and preempted within this turn has neither started nor stopped
         started[:] = [job for job in started if job.places is not None]
         stopped[:] = [job for job in stopped if job.number in self._adopted]
@@ -238,7 +239,7 @@ class SnapshotEngine:
         """Stop a borrower, with a sentence that names the claiming job only to its own team."""
         assert job.preempted_by is not None
         claimant = self.jobs[job.preempted_by.number][1]
-        lost = timedelta(seconds=round(self.engine.unsaved_work_s(job, now)))
+        lost = timedelta(seconds=round(self.engine.preemption_costs.unsaved_work_s(job, now)))
         held = self._adopted[job.number]
         claimant_label = job_label(claimant.name, claimant.team, lambda team: team == held.team)
         why = f"It is preempted by {claimant_label}; the last {lost} of its work are not saved."

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from mypy_extensions import mypyc_attr
 
-from scheduling.engine.engine import EngineJob
+from scheduling.engine.job import EngineJob
 
 NEWEST_WEIGHT = 0.5
 SharedMean = list[float | None]  # a list of one number, shared by all jobs of a scope

@@ -137,7 +137,7 @@ class ChangeProposals:
 
     def _limit_before_reservation(self) -> Iterator[SuggestedChange]:
         """Propose a time limit short enough to end before the first job in the queue is due to start."""
-        reservation = self._engine.reservation
+        reservation = self._engine.reservation.current
         slack = reservation.at - self._snapshot.now.timestamp() if reservation else math.inf
         yield from self._limit_within(slack)
 

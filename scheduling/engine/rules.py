@@ -11,7 +11,8 @@ from typing import ClassVar
 from mypy_extensions import mypyc_attr
 
 from jobs.core.lifecycle import JobKind
-from scheduling.engine.engine import Engine, EngineJob, RequestGroup
+from scheduling.engine.engine import Engine
+from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.settings import reject_unknown
 
 

@@ -75,7 +75,7 @@ class _BlockerDetails:
                 return replace(blocker, jobs=len(tasks), holders=self._holders(tasks))
             case BlockerKind.PRIORITY:
                 return self._jobs_ahead_details(blocker)
-            case BlockerKind.RESERVATION if self._snapshot_engine.engine.reservation:
+            case BlockerKind.RESERVATION if self._snapshot_engine.engine.reservation.current:
                 return self._reservation_details(blocker)
         return blocker
 
@@ -123,7 +123,7 @@ class _BlockerDetails:
         )
 
     def _reservation_details(self, blocker: Blocker) -> Blocker:
-        head = self._snapshot_engine.jobs[self._snapshot_engine.engine.reservation.job.number][1]
+        head = self._snapshot_engine.jobs[self._snapshot_engine.engine.reservation.current.job.number][1]
         return replace(blocker, holders=self._holders([head]))
 
     def _holders(self, jobs: Iterable[RunningJob | WaitingJob], *, first: bool = False) -> tuple[Holder, ...]:

@@ -70,21 +70,21 @@ class MaintenancePeriod:
         yield from (at for at in (self.start - self._assumed_run_s(runs_s), self.start, self.end) if at > after)
 
 
-def blocked_nodes(maintenances: Iterable[MaintenancePeriod], runs_s: float, at: float) -> int:
+def blocked_nodes(periods: Iterable[MaintenancePeriod], runs_s: float, at: float) -> int:
     """The nodes on which a job with this run time may not start."""
     nodes = 0
-    for maintenance in maintenances:
-        if maintenance.stops(runs_s, at):
-            nodes |= maintenance.nodes
+    for period in periods:
+        if period.stops(runs_s, at):
+            nodes |= period.nodes
     return nodes
 
 
-def round_up_run_time(maintenances: Collection[MaintenancePeriod], runs_s: float, now: float) -> float:
+def round_up_run_time(periods: Collection[MaintenancePeriod], runs_s: float, now: float) -> float:
     """A longer run time that does not change where the job may start now."""
     if runs_s == UNKNOWN_RUN_S:
         return runs_s
     step = MIN_ROUNDING_S if runs_s < DAY_S else 2.0 ** (math.floor(math.log2(runs_s)) - 4)
-    until = [maintenance.start - now for maintenance in maintenances if maintenance.start - now >= runs_s]
+    until = [period.start - now for period in periods if period.start - now >= runs_s]
     return min(math.ceil(runs_s / step) * step, *until) if until else math.ceil(runs_s / step) * step
 
 

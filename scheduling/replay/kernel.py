@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 
-from scheduling.engine.engine import Engine, EngineJob, RequestGroup
+from scheduling.engine.engine import Engine
+from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.rules import PolicyRules
 
 JOB_END: Final = 0
@@ -113,7 +114,7 @@ def replay(
     next_submit = submits[0] if count else never
     outcome = ReplayOutcome.of(count + len(running))
     began, ended, held_s = outcome.started, outcome.ended, outcome.held_s
-    started, stopped = engine.started, engine.stopped
+    started, stopped = engine.started_jobs, engine.stopped_jobs
     moves = type(engine.rules).next_rank_change is not PolicyRules.next_rank_change
     agenda: list[PlannedEvent] = []
     plan = _EventPlanner(agenda)
@@ -126,7 +127,9 @@ def replay(
     due = -never if sample else never
     for job in running:
         plan(job.began + job.remaining_s, JOB_END, job, job.runs)
-    for maintenance in engine.maintenances:  # the engine ends the maintenance itself, but needs an event at that time
+    for (
+        maintenance
+    ) in engine.maintenance.periods:  # the engine ends the maintenance itself, but needs an event at that time
         plan(maintenance.end, NODE_REOPENING, None, 0)
     while agenda or arrived < count:
         planned = agenda[0][0] if agenda else never
@@ -224,10 +227,10 @@ class _NodeFailures:
         engine, weather = self._engine, self._weather
         self._down[node] += 1
         engine.node_down(node, now, (lambda job: weather.failure_cost_s(job, now)) if weather else None)
-        for job in engine.stopped:
+        for job in engine.stopped_jobs:
             self._outcome.faults[job.number] += 1
         # Record now, because the next decision may restart them at the same moment
-        _record_stops(engine.stopped, self._outcome)
+        _record_stops(engine.stopped_jobs, self._outcome)
 
     @property
     def all_nodes_up(self) -> bool:

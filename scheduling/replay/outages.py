@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from random import Random
 
-from scheduling.engine.engine import EngineJob
+from scheduling.engine.job import EngineJob
 from scheduling.replay.kernel import Outage
 
 DAY_S = 86_400.0

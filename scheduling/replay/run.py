@@ -16,8 +16,9 @@ import numpy as np
 from jobs.core.lifecycle import JobKind
 from jobs.traces.trace import Floats, Ints, Trace
 from scheduling.engine.cluster import NodeView, QuotaView, ResourceRequest
-from scheduling.engine.engine import Engine, EngineJob, RequestGroup
+from scheduling.engine.engine import Engine
 from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
+from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.placements import PLACEMENTS, PlacementContext
 from scheduling.engine.placements.gradient import Fragmentation
 from scheduling.engine.policies import rules_factory
@@ -153,7 +154,7 @@ def _replay_pool(
     engine = replay_engine(policy, setting, nodes, ahead)
     watcher = _usage_sampler(engine, trace_kept, ahead)
     if setting.checkpoint_s:
-        engine.saves = jobs_with_checkpoints(trace_kept)
+        engine.preemption_costs.writes_checkpoints = jobs_with_checkpoints(trace_kept)
     coming = arrivals(trace_kept, engine, setting, stalls)
     outcome = replay(engine, coming, weather=storms, sample=watcher, watch=watch)
     return PolicyRun(

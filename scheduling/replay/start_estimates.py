@@ -35,8 +35,8 @@ from scheduling.engine.cluster import (
     RunningJob,
     WaitingJob,
 )
-from scheduling.engine.engine import RequestGroup
 from scheduling.engine.gpu_accounts import QuotaOwner
+from scheduling.engine.job import RequestGroup
 from scheduling.engine.live import SnapshotEngine
 from scheduling.engine.rules import PolicyRules
 from scheduling.engine.run_time_estimates import QUANTILE_COUNT, RunTimeEstimates

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jobs.core.lifecycle import JobKind
-from scheduling.engine.engine import Engine, EngineJob, RequestGroup
+from scheduling.engine.engine import Engine
+from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.policies.drf import DrfRules
 from scheduling.engine.policies.fair import FairRules
 from scheduling.engine.policies.fifo import FifoRules

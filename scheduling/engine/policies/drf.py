@@ -7,7 +7,8 @@ and memory count only if the cluster reports how much it has.
 
 from __future__ import annotations
 
-from scheduling.engine.engine import Engine, EngineJob, RequestGroup
+from scheduling.engine.engine import Engine
+from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.rules import PolicyRules
 from scheduling.engine.turns.sharing import sharing_turn
 

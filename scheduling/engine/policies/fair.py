@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from scheduling.engine.engine import Engine, EngineJob, RequestGroup
+from scheduling.engine.engine import Engine
+from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.rules import PolicyRules
 from scheduling.engine.turns.sharing import sharing_turn
 

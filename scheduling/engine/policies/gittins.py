@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from scheduling.engine.engine import EngineJob
+from scheduling.engine.job import EngineJob
 from scheduling.engine.policies.tiresias import TiresiasRules
 
 Floats = npt.NDArray[np.float64]

@@ -11,7 +11,8 @@ rho.
 
 from __future__ import annotations
 
-from scheduling.engine.engine import Engine, EngineJob
+from scheduling.engine.engine import Engine
+from scheduling.engine.job import EngineJob
 from scheduling.engine.policies.tiresias import QUEUE_GAP
 from scheduling.engine.rules import PolicyRules
 from scheduling.engine.turns.preempting import preempting_turn

@@ -17,7 +17,8 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 
 from scheduling.engine.cluster import ResourceRequest
-from scheduling.engine.engine import Engine, EngineJob, RequestGroup
+from scheduling.engine.engine import Engine
+from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.placement import PER_NODE_PLACEMENTS
 from scheduling.engine.resources import ALL_NODES, GpuPlacement, NodeResources, NodeSet
 
@@ -43,18 +44,18 @@ def claim_placement(engine: Engine, job: EngineJob, among: NodeSet, now: float) 
         return places
     if engine.place(_without_borrowers(engine, job), need, among) is None:
         return None
-    market = _claim_prices(engine, job, now)
-    for victim in _victims(engine, job, among, market):
+    prices = _claim_prices(engine, job, now)
+    for victim in _victims(engine, job, among, prices):
         victim.preempted_by = job
-        market.leave(victim)
+        prices.leave(victim)
         engine.stop_job(victim, now)
     return engine.place(engine.resources, need, among)
 
 
-def _victims(engine: Engine, job: EngineJob, among: NodeSet, market: ClaimPrices) -> list[EngineJob]:
+def _victims(engine: Engine, job: EngineJob, among: NodeSet, prices: ClaimPrices) -> list[EngineJob]:
     """The jobs to stop so that the job fits. It must fit if all claimable jobs are stopped."""
-    loss = market.loss
-    chosen, enough = _cheapest_victims(engine, job, among, market)
+    loss = prices.loss
+    chosen, enough = _cheapest_victims(engine, job, among, prices)
     alone = all(len(victim.places or ()) == 1 for victim in chosen)
     if enough and alone and engine.place in PER_NODE_PLACEMENTS:
         return chosen  # already minimal on each node, and on no more nodes than needed
@@ -75,13 +76,14 @@ def claimable_jobs(engine: Engine, job: EngineJob) -> Iterable[EngineJob]:
     """The running jobs that this job may preempt."""
     if not _may_claim(engine, job):
         return ()
+    borrowers = engine.borrowers.jobs.values()
     if not job.group.borrows:
-        return engine.borrowers.values()
-    return [other for other in engine.borrowers.values() if other.stopping or other.requested_band > job.requested_band]
+        return borrowers
+    return [other for other in borrowers if other.stopping or other.requested_band > job.requested_band]
 
 
 def _may_claim(engine: Engine, job: EngineJob) -> bool:
-    return bool(engine.borrowers) and (not job.group.borrows or engine.priority_classes_differ)
+    return bool(engine.borrowers.jobs) and (not job.group.borrows or engine.borrowers.priority_classes_differ)
 
 
 def _without_borrowers(engine: Engine, job: EngineJob) -> NodeResources:
@@ -98,8 +100,9 @@ def _loss(engine: Engine, job: EngineJob, now: float) -> PreemptionPrice:
     """The price of stopping the job now."""
     if job.stopping:
         return NO_COST
-    restart_s = engine.cost_s(job) if engine.cost_s else RESTART_S
-    return -job.requested_band, job.group.gpus * (engine.unsaved_work_s(job, now) + restart_s), 1, -job.began
+    costs = engine.preemption_costs
+    restart_s = costs.fixed_s(job) if costs.fixed_s else RESTART_S
+    return -job.requested_band, job.group.gpus * (costs.unsaved_work_s(job, now) + restart_s), 1, -job.began
 
 
 class ClaimPrices:
@@ -110,7 +113,7 @@ class ClaimPrices:
 
     def __init__(self, engine: Engine, borrowers: Iterable[EngineJob], now: float) -> None:
         self.loss = {borrower: _loss(engine, borrower, now) for borrower in borrowers}
-        self.size = len(engine.borrowers)
+        self.size = len(engine.borrowers.jobs)
         self._on_node: dict[int, list[EngineJob]] = defaultdict(list)
         self._stalls: dict[tuple[int, int, int], _OfferHeap] = {}  # by share: GPUs, CPUs, memory on one node
         for borrower in sorted(self.loss, key=self.loss.__getitem__):
@@ -203,14 +206,15 @@ def _claim_prices(engine: Engine, job: EngineJob, now: float) -> ClaimPrices:
     """The prices for this job. For owners they are shared by all claims of a turn."""
     if job.group.borrows:
         return ClaimPrices(engine, claimable_jobs(engine, job), now)
-    market: ClaimPrices | None = engine.market
-    if market is None or market.size != len(engine.borrowers):
-        market = engine.market = ClaimPrices(engine, engine.borrowers.values(), now)
-    return market
+    borrowers = engine.borrowers
+    prices: ClaimPrices | None = borrowers.prices
+    if prices is None or prices.size != len(borrowers.jobs):
+        prices = borrowers.prices = ClaimPrices(engine, borrowers.jobs.values(), now)
+    return prices
 
 
 def _cheapest_victims(
-    engine: Engine, job: EngineJob, among: NodeSet, market: ClaimPrices
+    engine: Engine, job: EngineJob, among: NodeSet, prices: ClaimPrices
 ) -> tuple[list[EngineJob], bool]:
     """The victims on the nodes where the shares cost least, and whether there are enough such nodes."""
     need, resources, owner_resources = job.group.need, engine.resources, _without_borrowers(engine, job)
@@ -219,7 +223,7 @@ def _cheapest_victims(
     enough = True
     for gpus, count in ((need.gpus, need.nodes), (need.rest, int(need.rest > 0))):
         if count:
-            offers = market.cheapest_offers(resources, owner_resources, need, gpus, count, among & ~taken)
+            offers = prices.cheapest_offers(resources, owner_resources, need, gpus, count, among & ~taken)
             enough &= len(offers) == count
             for _, node, victims in offers:
                 taken |= 1 << node

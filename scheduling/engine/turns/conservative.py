@@ -18,7 +18,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from heapq import merge
 
-from scheduling.engine.engine import Engine, EngineJob, QueueEntry, RequestGroup
+from scheduling.engine.engine import Engine
+from scheduling.engine.job import EngineJob, QueueEntry, RequestGroup
 from scheduling.engine.job_queue import enqueue_entries
 from scheduling.engine.resources import GpuPlacement
 from scheduling.engine.turns.claiming import claim_placement
@@ -28,18 +29,18 @@ from scheduling.engine.turns.plan import ReservationPlan
 def conservative_turn(engine: Engine, now: float) -> None:
     """Start all jobs whose reservations are due; repeat after preemptions, because victims may fit elsewhere."""
     while True:
-        arrived, engine.arrived = sorted(engine.arrived), []
+        arrived, engine.arrivals = sorted(engine.arrivals), []
         went_to_plan = True
-        before = len(engine.started), len(engine.stopped)
+        before = len(engine.started_jobs), len(engine.stopped_jobs)
         if engine.waiting_groups or (arrived := _start_at_once(engine, arrived, now)):
             went_to_plan = _plan_turn(engine, arrived, now)
         else:
-            engine.reservation = None
-        if went_to_plan and not engine.arrived:
+            engine.reservation.drop()
+        if went_to_plan and not engine.arrivals:
             return
-        if (len(engine.started), len(engine.stopped)) == before:
+        if (len(engine.started_jobs), len(engine.stopped_jobs)) == before:
             return  # the next plan would be the same
-        engine.freed = True  # a job was stopped and may fit elsewhere
+        engine.changes.only_arrivals = False  # a job was stopped and may fit elsewhere
 
 
 def _start_at_once(engine: Engine, arrived: list[QueueEntry], now: float) -> list[QueueEntry]:
@@ -56,9 +57,9 @@ def _start_at_once(engine: Engine, arrived: list[QueueEntry], now: float) -> lis
 def _plan_turn(engine: Engine, arrived: list[QueueEntry], now: float) -> bool:
     """Start the jobs that are due. False if one could not start, so that all must be planned again."""
     enqueue_entries(arrived, engine.waiting_groups)
-    plan: ReservationPlan | None = engine.reservation
+    plan: ReservationPlan | None = engine.reservation.current
     if plan is None or engine.quota_usage or not _plan_still_holds(engine, plan, arrived, now):
-        plan = engine.reservation = _new_plan(engine, now)
+        plan = engine.reservation.current = _new_plan(engine, now)
     else:
         for entry in arrived:
             if len(plan.starts) < engine.rules.depth:
@@ -69,7 +70,7 @@ def _plan_turn(engine: Engine, arrived: list[QueueEntry], now: float) -> bool:
     if engine.rules.claims:
         _start_borrowers(engine, now)
     if not plan.starts or not went_to_plan:
-        engine.reservation = None
+        engine.reservation.drop()
     return went_to_plan
 
 
@@ -167,7 +168,7 @@ def _reserve_entry(engine: Engine, plan: ReservationPlan, entry: QueueEntry) -> 
 def _start_planned(engine: Engine, job: EngineJob, planned: GpuPlacement, now: float) -> bool:
     """Start a job whose reservation is due. False if its GPUs are not available on the planned nodes."""
     if engine.quota_usage and engine.is_over_quota(job.group):
-        engine.reservation = None  # jobs before it used up the quota, so its place is free for others
+        engine.reservation.drop()  # jobs before it used up the quota, so its place is free for others
     elif engine.rules.claims:
         places = claim_placement(engine, job, sum(1 << node for node, _ in planned), now)
         if places is None:

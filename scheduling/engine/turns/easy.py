@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from operator import itemgetter
 
-from scheduling.engine.engine import Engine, EngineJob, QueueEntry, RequestGroup
+from scheduling.engine.engine import Engine
+from scheduling.engine.job import EngineJob, QueueEntry, RequestGroup
 from scheduling.engine.job_queue import OrderedJobQueue, enqueue_entries
 from scheduling.engine.resources import GpuPlacement, NodeSet
 from scheduling.engine.turns.claiming import claim_placement, claimable_jobs, fits_with_claims
@@ -70,24 +71,24 @@ class HeadReservation:
 def easy_turn(engine: Engine, now: float) -> None:
     """Start jobs in order and backfill; repeat after preemptions, because victims may fit elsewhere."""
     while True:
-        arrived, engine.arrived = engine.arrived, []
+        arrived, engine.arrivals = engine.arrivals, []
         _backfill_turn(engine, arrived, now)
-        if not engine.arrived:
+        if not engine.arrivals:
             return
-        engine.freed = True  # a job was stopped and may fit elsewhere
+        engine.changes.only_arrivals = False  # a job was stopped and may fit elsewhere
 
 
 def _backfill_turn(engine: Engine, arrived: list[QueueEntry], now: float) -> None:
     if len(arrived) > 1:
         arrived.sort()
     if not engine.waiting_groups:
-        engine.reservation = None
+        engine.reservation.drop()
         arrived = _start_at_once(engine, arrived, now)
         if not arrived:
             return
-    reservation: HeadReservation | None = engine.reservation
+    reservation: HeadReservation | None = engine.reservation.current
     stands = reservation is not None and not _arrived_before_head(arrived, reservation.job)
-    if reservation and stands and not engine.freed:
+    if reservation and stands and engine.changes.only_arrivals:
         nowhere: UnfitKeys = set()
         enqueue_entries(
             [entry for entry in arrived if not _try_backfill(engine, reservation, entry[3], now, nowhere)],
@@ -101,13 +102,13 @@ def _backfill_turn(engine: Engine, arrived: list[QueueEntry], now: float) -> Non
     else:
         head = _start_heads(engine, now)
     if head is None:
-        engine.reservation = None
+        engine.reservation.drop()
         return
     opened = engine.resources.most
     if reservation is None or reservation.job is not head:
-        reservation = engine.reservation = _reserve_head(engine, head, now)
+        reservation = engine.reservation.current = _reserve_head(engine, head, now)
     elif not arrived and not engine.rules.claims:
-        opened = engine.opened
+        opened = engine.changes.largest_opening
     for entry in arrived:
         entry[3].group.no_backfill_under = None
     _backfill_jobs(engine, reservation, now, opened)
@@ -120,7 +121,7 @@ def _head_still_waits(engine: Engine, first: EngineJob, now: float) -> bool:
     if engine.rules.claims:
         return not fits_with_claims(engine, first, first.group.eligible_nodes)
     return (
-        first.group.min_node_gpus > engine.opened
+        first.group.min_node_gpus > engine.changes.largest_opening
         or engine.place(engine.resources, first.group.need, first.group.eligible_nodes) is None
     )
 
@@ -204,14 +205,14 @@ def _reserve_head(engine: Engine, head: EngineJob, now: float) -> HeadReservatio
     for other in preemptible:
         resources.give(other.places or (), other.group.need)
     lack = head.group.gpus - resources.free_gpus
-    endings: Sequence[tuple[float, int, EngineJob | None]] = engine.ending
+    endings: Sequence[tuple[float, int, EngineJob | None]] = engine.running.by_end
     at = now
     if preemptible:
         released = set(preemptible)
         endings = [entry for entry in endings if entry[2] not in released]
-    if engine.maintenances:
+    if engine.maintenance.periods:
         window_ends: list[tuple[float, int, EngineJob | None]] = [
-            (maintenance.end, -1, None) for maintenance in engine.maintenances
+            (end, -1, None) for end in engine.maintenance.end_times()
         ]
         endings = sorted([*endings, *window_ends], key=itemgetter(0, 1))
     for index, (end, _, job) in enumerate(endings):
@@ -222,12 +223,12 @@ def _reserve_head(engine: Engine, head: EngineJob, now: float) -> HeadReservatio
             resources.give(job.places or (), job.group.need)
             lack -= job.group.gpus
         else:
-            engine.reopen_nodes(resources, at)
+            engine.maintenance.reopen_nodes(resources, at)
             lack = head.group.gpus - resources.free_gpus
         together = index + 1 < len(endings) and endings[index + 1][0] <= at
         if lack > 0 or together:
             continue
-        if (places := engine.place(resources, need, engine.eligible_nodes(head.group, at))) is not None:
+        if (places := engine.place(resources, need, engine.maintenance.eligible_nodes(head.group, at))) is not None:
             spare = {node: resources.free[node] - gpus if counted else -1 for node, gpus in places}
             return HeadReservation(job=head, at=at, spare=spare, claims=engine.rules.claims)
     return HeadReservation(job=head, at=math.inf, claims=engine.rules.claims)
@@ -349,12 +350,12 @@ def _try_backfill(engine: Engine, reservation: HeadReservation, job: EngineJob, 
     key = group.shape, short, job.requested_band if group.borrows else None
     if key in nowhere or (engine.quota_usage and engine.is_over_quota(group)):
         return False
-    stopped = len(engine.stopped)
+    stopped = len(engine.stopped_jobs)
     places = _job_placement(engine, job, group.eligible_nodes if short else reservation.nodes_past_start(group), now)
     if places is None:
         nowhere.add(key)
         return False
-    if len(engine.stopped) > stopped:
+    if len(engine.stopped_jobs) > stopped:
         nowhere.clear()
     if not short:
         reservation.use_spare_gpus(places)

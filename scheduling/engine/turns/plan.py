@@ -15,7 +15,8 @@ from dataclasses import replace
 from operator import itemgetter
 
 from scheduling.engine.cluster import ResourceRequest
-from scheduling.engine.engine import Engine, EngineJob, QueueEntry, RequestGroup
+from scheduling.engine.engine import Engine
+from scheduling.engine.job import EngineJob, QueueEntry, RequestGroup
 from scheduling.engine.placement import PER_NODE_PLACEMENTS
 from scheduling.engine.resources import GpuPlacement, NodeResources, NodeSet
 from scheduling.engine.turns.ahead import ExactTimeline, GpuOnlyTimeline, PlannedShare, ResourceTimeline
@@ -61,7 +62,7 @@ class ReservationPlan:
         for at, ended in groups:
             resources = rooms[-1].copy()
             if not ended:
-                self._engine.reopen_nodes(resources, at)
+                self._engine.maintenance.reopen_nodes(resources, at)
             for job in ended:
                 resources.give(job.places or (), job.group.need)
             rooms.append(resources)
@@ -73,7 +74,7 @@ class ReservationPlan:
         a_gpu = _max_cpu_memory_per_gpu(engine)
         if (
             engine.place not in PER_NODE_PLACEMENTS
-            or engine.maintenances
+            or engine.maintenance.periods
             or resources.most > MAX_GPUS_FOR_SETS
             or a_gpu is None
         ):
@@ -124,7 +125,7 @@ class ReservationPlan:
             begins = times[first]
             until = begins + max(job.expected_s, MIN_RUN_S)
             last = bisect_left(times, until, first + 1)
-            able = self._engine.eligible_nodes(job.group, begins) & rooms.usable(first)
+            able = self._engine.maintenance.eligible_nodes(job.group, begins) & rooms.usable(first)
             among, narrow = rooms.nodes_fitting_throughout(first, last, request, wide, able)
             if narrow < last:
                 first = rooms.after(first, narrow, request, wide, able)
@@ -207,9 +208,9 @@ class ReservationPlan:
         other GPUs than planned.
         """
         engine = self._engine
-        late = bool(engine.ending) and engine.ending[0][0] <= now
+        late = bool(engine.running.by_end) and engine.running.by_end[0][0] <= now
         in_time = not late and not engine.rules.claims
-        for job in engine.ended:
+        for job in engine.changes.ends:
             in_time &= self._until.pop(job, math.inf) == now
         return in_time
 
@@ -256,7 +257,7 @@ def _has_cpu_memory_per_gpu(resources: NodeResources, a_gpu: tuple[float, float]
 
 def _end_groups(engine: Engine, now: float) -> Iterator[EndGroup]:
     """Expected ends of running jobs, grouped so that there are at most about `MAX_TIMELINE_STEPS`."""
-    ends = [(max(end, now + OVERDUE_EXTENSION_S) if end <= now else end, job) for end, _, job in engine.ending]
+    ends = [(max(end, now + OVERDUE_EXTENSION_S) if end <= now else end, job) for end, _, job in engine.running.by_end]
     ends = sorted(
         ((at, job) for at, job in ends if at < math.inf and not _is_reclaimed(engine, job)), key=lambda one: one[0]
     )
@@ -272,9 +273,9 @@ def _end_groups(engine: Engine, now: float) -> Iterator[EndGroup]:
 
 def _with_reopenings(engine: Engine, groups: Iterable[EndGroup]) -> Iterable[EndGroup]:
     """The groups, with ends of maintenance added as groups without jobs."""
-    if not engine.maintenances:
+    if not engine.maintenance.periods:
         return groups
-    window_ends: list[EndGroup] = [(maintenance.end, []) for maintenance in engine.maintenances]
+    window_ends: list[EndGroup] = [(end, []) for end in engine.maintenance.end_times()]
     return sorted([*groups, *window_ends], key=itemgetter(0))
 
 

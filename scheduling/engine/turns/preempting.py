@@ -15,21 +15,24 @@ from __future__ import annotations
 from bisect import insort
 from heapq import heapify, heappop, heappush
 
-from scheduling.engine.engine import Engine, EngineJob, QueueEntry, RequestGroup
+from scheduling.engine.engine import Engine
+from scheduling.engine.job import EngineJob, QueueEntry, RequestGroup
 
 RankHead = tuple[int, float, int, RequestGroup, EngineJob | None]  # the job is set only if it runs and may have to stop
 
 
 def preempting_turn(engine: Engine, now: float) -> None:
     """Choose starts and victims by GPU count, stop the victims, then place the chosen jobs."""
-    groups = engine.waiting_groups if engine.freed or engine.blocked else engine.fresh
+    changes = engine.changes
+    only_new = changes.only_arrivals and not changes.blocked_job
+    groups = changes.groups_with_arrivals if only_new else engine.waiting_groups
     if not groups:
         return
     chosen, victims = _choose_starts(engine, groups, now)
     for job in victims:
-        insort(engine.ranked, (job.band, job.key, job.number, job))
+        engine.running.add_rank(job)
         engine.stop_job(job, now)
-    engine.blocked = None
+    changes.blocked_job = None
     for entry in chosen:
         job = entry[3]
         group = job.group
@@ -39,7 +42,7 @@ def preempting_turn(engine: Engine, now: float) -> None:
         else:
             heappush(group.queue, entry)
             engine.waiting_groups[group] = None
-            engine.blocked = job
+            changes.blocked_job = job
 
 
 def _choose_starts(
@@ -54,23 +57,24 @@ def _choose_starts(
     victims: dict[int, EngineJob] = {}
     hopeless: set[RequestGroup] = set()
     free = engine.resources.free_gpus
+    by_rank, new_groups = engine.running.by_rank, engine.changes.groups_with_arrivals
     while heads:
         band, rank, number, group, ousted = heappop(heads)
-        at = None if group in hopeless else _first_victim_index(engine.ranked, (band, rank, number), group.gpus - free)
+        at = None if group in hopeless else _first_victim_index(by_rank, (band, rank, number), group.gpus - free)
         if at is None:
             hopeless.add(group)
             continue
         free -= group.gpus
         if ousted:
             del victims[number]
-            insort(engine.ranked, (band, rank, number, ousted))
+            insort(by_rank, (band, rank, number, ousted))
         else:
             chosen.append(heappop(group.queue))
             if group.queue:
                 heappush(heads, _group_head(engine, group, now))
         if free < 0:
             free = _collect_victims(engine, at, free, victims, heads)
-            if groups is engine.fresh:  # a wide job that stops may leave GPUs for other jobs than the new ones
+            if groups is new_groups:  # a wide job that stops may leave GPUs for other jobs than the new ones
                 for other in engine.waiting_groups:
                     if other not in groups:
                         heappush(heads, _group_head(engine, other, now))
@@ -97,14 +101,15 @@ def _first_victim_index(ranked: list[QueueEntry], place: tuple[int, float, int],
 
 def _collect_victims(engine: Engine, at: int, free: int, victims: dict[int, EngineJob], heads: list[RankHead]) -> int:
     """Let jobs from index `at` keep what still fits, in order; the others become victims. Return the free GPUs."""
-    behind = engine.ranked[at:]
-    del engine.ranked[at:]
+    by_rank = engine.running.by_rank
+    behind = by_rank[at:]
+    del by_rank[at:]
     free += sum(entry[3].group.gpus for entry in behind)
     for entry in behind:
         job = entry[3]
         if job.group.gpus <= free:
             free -= job.group.gpus
-            engine.ranked.append(entry)
+            by_rank.append(entry)
         else:
             victims[job.number] = job
             heappush(heads, (*entry[:3], job.group, job))

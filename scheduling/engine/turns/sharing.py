@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heapreplace
 
-from scheduling.engine.engine import Engine, RequestGroup
+from scheduling.engine.engine import Engine
+from scheduling.engine.job import RequestGroup
 
 ShareHead = tuple[int, float, float, int, RequestGroup]  # class, share, key and number (a total order), then the group
 

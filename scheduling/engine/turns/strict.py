@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from scheduling.engine.engine import Engine, QueueEntry
+from scheduling.engine.engine import Engine
+from scheduling.engine.job import QueueEntry
 
 
 def strict_turn(engine: Engine, now: float) -> None:
@@ -13,10 +14,10 @@ def strict_turn(engine: Engine, now: float) -> None:
     if not queue:
         return
     first = queue[0][3]
-    if first is engine.blocked and (not engine.freed or first.group.min_node_gpus > engine.opened):
+    if first is engine.changes.blocked_job and not engine.changes.may_fit(first.group):
         return
     aside: list[QueueEntry] = []
-    engine.blocked = None
+    engine.changes.blocked_job = None
     while queue:
         job = queue[0][3]
         group = job.group
@@ -26,7 +27,7 @@ def strict_turn(engine: Engine, now: float) -> None:
             heappop(queue)
             engine.begin(job, places, now)
         else:
-            engine.blocked = job
+            engine.changes.blocked_job = job
             break
     for entry in aside:
         heappush(queue, entry)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from jobs.core.lifecycle import JobKind
 from scheduling.engine.cluster import ClusterSnapshot, QuotaView, ResourceRequest, RunningJob
-from scheduling.engine.engine import Engine, EngineJob
+from scheduling.engine.engine import Engine
+from scheduling.engine.job import EngineJob
 from scheduling.engine.placement import consolidate
 from scheduling.engine.policies import configured_policy
 from scheduling.engine.policies.acme import AcmeRules
@@ -71,7 +72,7 @@ def test_turn_ends_if_placement_rejects_the_planned_nodes():
 
     engine.decide(0.0)
 
-    assert (engine.started, engine.reservation) == ([], None)
+    assert (engine.started_jobs, engine.reservation.current) == ([], None)
 
 
 @pytest.mark.parametrize("backfill", ["easy", "conservative"])
@@ -368,10 +369,10 @@ def test_stopped_job_restarts_elsewhere_at_once_if_it_fits():
 def test_no_owner_waits_while_it_would_fit_without_borrowers(jobs):
     def look(engine, now):
         owners = [group for group in engine.waiting_groups if not group.borrows]
-        if owners and not engine.borrowers:
+        if owners and not engine.borrowers.jobs:
             return
         for group in owners:
-            if engine.reservation is None or group is engine.reservation.job.group:
+            if engine.reservation.current is None or group is engine.reservation.current.job.group:
                 assert engine.place(engine.owner_resources, group.need, group.eligible_nodes) is None
 
     watched(mixed(*jobs), "acme", SMALL, look)
@@ -399,7 +400,7 @@ def test_borrowers_never_delay_owners(jobs):
 def test_job_waits_for_free_gpus_only_if_it_would_delay_the_first(jobs):
     def look(engine, now):
         for group in engine.waiting_groups:
-            job, reservation = group.queue.first[3], engine.reservation
+            job, reservation = group.queue.first[3], engine.reservation.current
             if reservation is None or reservation.may_pass_freely(group) or job.expected_s <= reservation.at - now:
                 assert group.gpus > engine.resources.free_gpus
 

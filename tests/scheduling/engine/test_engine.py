@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from jobs.core.lifecycle import JobKind
 from scheduling.engine.cluster import ClusterSnapshot, NodeView, QuotaView, ResourceRequest, RunningJob, WaitingJob
-from scheduling.engine.engine import EngineJob, RequestGroup
+from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.job_queue import OrderedJobQueue
 from scheduling.engine.placement import consolidate, pack, spread
 from scheduling.engine.policies import LIVE_POLICIES

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from jobs.core.lifecycle import JobKind
 from scheduling.engine.cluster import ClusterSnapshot, NodeView, QuotaView, ResourceRequest, RunningJob, WaitingJob
-from scheduling.engine.engine import Engine, EngineJob
+from scheduling.engine.engine import Engine
+from scheduling.engine.job import EngineJob
 from scheduling.engine.placement import consolidate
 from scheduling.engine.placements import PLACEMENTS, PlacementContext
 from scheduling.engine.placements.cells import CellPlacement
@@ -319,7 +320,7 @@ def test_solver_moves_jobs_started_in_the_same_turn():
         8,
     )
 
-    assert len(greedy.started) <= len(better.started) == 3
+    assert len(greedy.started_jobs) <= len(better.started_jobs) == 3
     assert better.resources.cpus == [64 - used for used in cpus_used(better)]
 
 
@@ -338,7 +339,7 @@ def test_solver_is_never_worse_than_greedy_and_never_overbooks(policy, jobs, fre
     greedy, exact = (turn(place, jobs, *free, policy=policy) for place in (consolidate, ExactPlacement()))
 
     if policy == "fifo":  # the same, and then perhaps more
-        assert {job.number for job in greedy.started} <= {job.number for job in exact.started}
+        assert {job.number for job in greedy.started_jobs} <= {job.number for job in exact.started_jobs}
     for number, left in enumerate(exact.resources.free):
         assert left == free[number] - sum(dict(job.places).get(number, 0) for job in exact.running.values())
         assert left >= 0

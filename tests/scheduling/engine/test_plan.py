@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.engine.cluster import NodeView, ResourceRequest
-from scheduling.engine.engine import Engine, EngineJob
+from scheduling.engine.engine import Engine
+from scheduling.engine.job import EngineJob
 from scheduling.engine.placement import consolidate
 from scheduling.engine.policies.conservative import ConservativeRules
 from scheduling.engine.resources import NodeResources

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from jobs.traces.trace import trace_from_columns
 from scheduling.engine.cluster import ResourceRequest
-from scheduling.engine.engine import Engine, EngineJob
+from scheduling.engine.engine import Engine
+from scheduling.engine.job import EngineJob
 from scheduling.engine.placements import PLACEMENTS
 from scheduling.engine.policies import POLICY_RULES
 from scheduling.engine.policies.fair import FairRules
@@ -164,8 +165,8 @@ def test_backfilling_never_delays_a_reservation(placement, jobs):
     promised = {}
 
     def look(engine, now):
-        if engine.reservation:
-            number, at = engine.reservation.job.number, engine.reservation.at
+        if engine.reservation.current:
+            number, at = engine.reservation.current.job.number, engine.reservation.current.at
             assert now <= at <= promised.get(number, math.inf)
             promised[number] = at
 
@@ -475,7 +476,7 @@ def test_conservative_backfilling_never_delays_a_reservation(jobs):
     promised = {}
 
     def look(engine, now):
-        for job, (at, _) in engine.reservation.starts.items() if engine.reservation else ():
+        for job, (at, _) in engine.reservation.current.starts.items() if engine.reservation.current else ():
             assert now <= at <= promised.get(job.number, math.inf) + 0.01
             promised[job.number] = at
 
@@ -488,7 +489,7 @@ def test_conservative_backfilling_never_delays_a_reservation(jobs):
 @examples(100)
 def test_conservative_plan_matches_the_free_resources_while_it_holds(jobs, noise):
     def look(engine, now):
-        if plan := engine.reservation:
+        if plan := engine.reservation.current:
             due = [plan.starts[job][1] for job in plan.due(now)]
             assert plan.rooms.becomes(max(0, bisect_right(plan.times, now) - 1), engine.resources, due)
 

@@ -1,0 +1,111 @@
+"""Jobs as the engine sees them, and the groups of waiting jobs with equal requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scheduling.engine.cluster import ResourceRequest
+from scheduling.engine.resources import GpuPlacement, NodeSet
+
+QueueEntry = tuple[int, float, int, "EngineJob"]  # band, key or rank, number (a total order), job
+
+
+class RequestGroup:
+    """All waiting jobs with equal requests that are admitted alike. If the first does not fit, none of them does."""
+
+    __slots__ = (
+        "account",
+        "borrows",
+        "eligible_nodes",
+        "gpus",
+        "matching_nodes",
+        "min_node_gpus",
+        "need",
+        "no_backfill_under",
+        "owner",
+        "queue",
+        "shape",
+    )
+
+    def __init__(self, need: ResourceRequest, matching_nodes: NodeSet, owner: Any, account: object, shape: int) -> None:
+        self.need = need
+        self.gpus = need.total_gpus
+        # The fewest GPUs that a node must have free to be of use
+        self.min_node_gpus = min(need.gpus, need.rest) if need.rest else need.gpus
+        self.matching_nodes = matching_nodes  # nodes with the requested hardware
+        self.eligible_nodes = matching_nodes  # those of them on which it may start now
+        self.owner = owner
+        # Whether its jobs use GPUs that owners leave idle, and owners may preempt them
+        self.borrows = bool(owner and owner.preemptible)
+        self.shape = shape  # equal requests share it: if one does not fit, none does
+        self.account = account  # the unit of comparison where shares decide
+        self.queue: Any = []  # a heap of QueueEntry; an OrderedJobQueue for turns with reservations
+        # A cache of `turns/easy`: the reservation for which no job in this queue is short enough to pass
+        self.no_backfill_under: object = None
+
+
+class EngineJob:
+    """A job in the engine, waiting or running."""
+
+    __slots__ = (
+        "attained",
+        "band",
+        "began",
+        "expected_s",
+        "group",
+        "key",
+        "level",
+        "name",
+        "number",
+        "places",
+        "preempted_by",
+        "ran_s",
+        "remaining_s",
+        "requested_band",
+        "runs",
+        "saved",
+        "since",
+        "stopping",
+        "submitted",
+        "user",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        group: RequestGroup,
+        submitted: float,
+        runtime_s: float,
+        expected_s: float,
+        user: int = 0,
+        name: int = 0,
+        band: int = 0,
+    ) -> None:
+        self.number = number  # the order of submission, which breaks ties
+        self.group = group
+        self.submitted = submitted
+        self.remaining_s = runtime_s  # the true remaining time in a replay; the expected one on a live cluster
+        self.expected_s = expected_s  # the estimate that a policy may use: a limit or a prediction
+        self.user = user
+        self.name = name
+        self.band = self.requested_band = band  # lower goes first, regardless of the policy's order
+        self.key = 0.0
+        self.level = 0
+        self.attained = 0.0  # GPU-seconds up to `since`
+        self.since = 0.0  # work before this time is counted in `attained` and subtracted from `remaining_s`
+        self.began = 0.0  # start of the current run
+        self.ran_s = 0.0  # earlier runs; a turn may stop a job and restart it elsewhere at the same moment
+        self.runs = 0
+        self.places: GpuPlacement | None = None  # set while it runs
+        self.saved = 0.0  # when its last checkpoint was written, if known
+        self.stopping = False  # a stop is requested already, so its GPUs come free without a claim
+        self.preempted_by: EngineJob | None = None
+
+    @property
+    def gpus(self) -> int:
+        return self.group.gpus
+
+    @property
+    def is_reclaimable(self) -> bool:
+        """Whether owners may count its GPUs as free."""
+        return self.group.borrows or self.stopping
