@@ -78,7 +78,7 @@ class ReplayOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Arrivals:
-    """Submitted jobs as columns of equal length, in order of submission."""
+    """Submitted jobs as columns of equal length, in order of submission. A job's number is its row."""
 
     submit_s: list[float]
     runtime_s: list[float]
@@ -88,118 +88,186 @@ class Arrivals:
     names: list[int]
     bands: list[int] | None = None  # lower goes first, regardless of the policy
 
+    def job(self, number: int) -> EngineJob:
+        """The job in this row."""
+        job = EngineJob(
+            number,
+            self.groups[number],
+            self.submit_s[number],
+            self.runtime_s[number],
+            self.expected_s[number],
+            self.users[number],
+            self.names[number],
+        )
+        if self.bands:
+            job.band = self.bands[number]
+        return job
+
 
 def replay(
     engine: Engine,
-    coming: Arrivals,
+    arrivals: Arrivals,
     *,
     running: Iterable[EngineJob] = (),
     outages: Iterable[Outage] = (),
-    weather: OutageModel | None = None,
+    outage_model: OutageModel | None = None,
     sample: UsageCallback | None = None,
-    watch: Callable[[int], None] | None = None,
-    look: Callable[[float], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
+    on_decision: Callable[[float], None] | None = None,
 ) -> ReplayOutcome:
     """Run until all jobs have ended or no event can occur any more.
 
-    `running` are jobs that the engine has adopted, numbered after those in `coming`. `watch` is called periodically
-    with the number of submitted jobs; raising an exception in it aborts the replay. `look` is called after each
-    decision, for tests that check invariants.
+    `running` are jobs that the engine has adopted, numbered after those in `arrivals`. `on_progress` is called
+    periodically with the number of submitted jobs; raising an exception in it aborts the replay. `on_decision` is
+    called with the time after each decision, for tests that check invariants.
     """
-    submits, runtimes, expected = coming.submit_s, coming.runtime_s, coming.expected_s
-    groups, users, names, bands = coming.groups, coming.users, coming.names, coming.bands
-    running = list(running)
-    count, arrived, done, turns = len(submits), 0, 0, 0
-    never = math.inf
-    next_submit = submits[0] if count else never
-    outcome = ReplayOutcome.of(count + len(running))
-    began, ended, held_s = outcome.started, outcome.ended, outcome.held_s
-    started, stopped = engine.started_jobs, engine.stopped_jobs
-    moves = type(engine.rules).next_rank_change is not PolicyRules.next_rank_change
-    agenda: list[PlannedEvent] = []
-    plan = _EventPlanner(agenda)
-    breaking = _NodeFailures(engine, outcome, plan, weather)
-    for outage in outages:
-        breaking.plan_outage(outage)
-    if weather:
-        for node in range(len(engine.resources.nodes)):
-            breaking.plan_outage(weather.outage(node, submits[0] if count else 0.0))
-    due = -never if sample else never
-    for job in running:
-        plan(job.began + job.remaining_s, JOB_END, job, job.runs)
-    for (
-        maintenance
-    ) in engine.maintenance.periods:  # the engine ends the maintenance itself, but needs an event at that time
-        plan(maintenance.end, NODE_REOPENING, None, 0)
-    while agenda or arrived < count:
-        planned = agenda[0][0] if agenda else never
-        now = min(planned, next_submit)
-        if now > due and sample:
-            due = sample(due, now, len(running) + arrived - done)
-        while planned == now and agenda:
-            _, what, _, whom, run = heappop(agenda)
-            if what == JOB_END:
-                job = whom
-                if job.runs == run and job.places is not None:
-                    number = job.number
-                    ended[number] = now
-                    held_s[number] = job.ran_s + now - job.began
-                    done += 1
-                    engine.end(job, now)
-            elif what == RANK_CHANGE:
-                if whom.runs == run and whom.places is not None:
-                    engine.level_changed(whom, now)
-                    _plan_rank_change(engine, whom, now, plan)
-            elif what == NODE_DOWN:
-                breaking.down(whom, now)
-            elif what == NODE_UP:
-                breaking.up(whom, now)
-            planned = agenda[0][0] if agenda else never
-        while next_submit == now and arrived < count:
-            job = EngineJob(
-                arrived, groups[arrived], now, runtimes[arrived], expected[arrived], users[arrived], names[arrived]
-            )
-            if bands:
-                job.band = bands[arrived]
-            engine.submit(job, now)
-            arrived += 1
-            next_submit = submits[arrived] if arrived < count else never
+    run = _Replay(engine, arrivals, list(running), outage_model)
+    run.plan_known_events(outages)
+    next_sample = -math.inf if sample else math.inf
+    decisions = 0
+    while run.has_events:
+        now = run.next_event_time()
+        if now > next_sample and sample:
+            next_sample = sample(next_sample, now, run.jobs_present)
+        run.process_planned_events(now)
+        run.submit_arrivals(now)
         engine.decide(now)
-        if stopped:
-            _record_stops(stopped, outcome)
-        if started:
-            for job in started:
-                if job.runs == 1:
-                    began[job.number] = now
-                plan.sequence += 1
-                heappush(agenda, (now + job.remaining_s, JOB_END, plan.sequence, job, job.runs))
-                if moves:
-                    _plan_rank_change(engine, job, now, plan)
-            started.clear()
-        turns += 1
-        # No job arrives, runs or can start any more, but outages would continue forever
-        if weather and arrived == count and not engine.running and breaking.all_nodes_up:
+        run.record_decisions(now)
+        decisions += 1
+        if run.only_outages_remain:
             break
-        if look:
-            look(now)
-        if watch and not turns & 0x3FFF:
-            watch(arrived)
-    outcome.events = plan.sequence + count
-    return outcome
+        if on_decision:
+            on_decision(now)
+        if on_progress and not decisions & 0x3FFF:
+            on_progress(run.submitted)
+    return run.finished_outcome()
 
 
-class _EventPlanner:
-    """Puts events on the agenda, each with the next sequence number."""
+class _Replay:
+    """A replay in progress: the jobs still to be submitted, the events planned so far, and what has happened."""
 
-    __slots__ = ("_agenda", "sequence")
+    def __init__(
+        self, engine: Engine, arrivals: Arrivals, running: list[EngineJob], outage_model: OutageModel | None
+    ) -> None:
+        self._engine = engine
+        self._arrivals = arrivals
+        self._submit_s = arrivals.submit_s
+        self._count = len(arrivals.submit_s)
+        self.submitted = 0
+        self._next_submit_s = self._submit_s[0] if self._count else math.inf
+        self._running_at_start = running
+        self.jobs_present = len(running)  # waiting or running
+        self._outcome = ReplayOutcome.of(self._count + len(running))
+        self._agenda = _Agenda()
+        self._outage_model = outage_model
+        self._node_failures = _NodeFailures(engine, self._outcome, self._agenda, outage_model)
+        self._ranks_change = type(engine.rules).next_rank_change is not PolicyRules.next_rank_change
 
-    def __init__(self, agenda: list[PlannedEvent]) -> None:
-        self._agenda = agenda
+    def plan_known_events(self, outages: Iterable[Outage]) -> None:
+        """Plan the events that are known before the first decision. Equal times keep the order of planning."""
+        for outage in outages:
+            self._node_failures.plan_outage(outage)
+        if self._outage_model:
+            begin = self._submit_s[0] if self._count else 0.0
+            for node in range(len(self._engine.resources.nodes)):
+                self._node_failures.plan_outage(self._outage_model.outage(node, begin))
+        for job in self._running_at_start:
+            self._agenda.plan(job.began + job.remaining_s, JOB_END, job, job.runs)
+        for end in self._engine.maintenance.end_times():  # the engine ends them itself, but needs an event then
+            self._agenda.plan(end, NODE_REOPENING, None, 0)
+
+    @property
+    def has_events(self) -> bool:
+        """Whether an event is planned or a job is still to be submitted."""
+        return bool(self._agenda.events) or self.submitted < self._count
+
+    def next_event_time(self) -> float:
+        """The time of the next event; there must be one."""
+        events = self._agenda.events
+        return min(events[0][0], self._next_submit_s) if events else self._next_submit_s
+
+    def process_planned_events(self, now: float) -> None:
+        """Process all planned events of this time, including those that they plan."""
+        events = self._agenda.events
+        while events and events[0][0] == now:
+            _, kind, _, subject, run = heappop(events)
+            if kind == JOB_END:
+                self._end_job(subject, run, now)
+            elif kind == RANK_CHANGE:
+                self._change_rank(subject, run, now)
+            elif kind == NODE_DOWN:
+                self._node_failures.down(subject, now)
+            elif kind == NODE_UP:
+                self._node_failures.up(subject, now)
+
+    def _end_job(self, job: EngineJob, run: int, now: float) -> None:
+        """End the job, unless it was stopped since this was planned."""
+        if job.runs == run and job.places is not None:
+            self._outcome.ended[job.number] = now
+            self._outcome.held_s[job.number] = job.ran_s + now - job.began
+            self.jobs_present -= 1
+            self._engine.end(job, now)
+
+    def _change_rank(self, job: EngineJob, run: int, now: float) -> None:
+        if job.runs == run and job.places is not None:
+            self._engine.level_changed(job, now)
+            self._plan_rank_change(job, now)
+
+    def _plan_rank_change(self, job: EngineJob, now: float) -> None:
+        at = self._engine.rules.next_rank_change(job, now)
+        if at is not None and at < now + job.remaining_s:
+            self._agenda.plan(at, RANK_CHANGE, job, job.runs)
+
+    def submit_arrivals(self, now: float) -> None:
+        """Submit all jobs that arrive at this time."""
+        while self._next_submit_s == now and self.submitted < self._count:
+            self._engine.submit(self._arrivals.job(self.submitted), now)
+            self.submitted += 1
+            self.jobs_present += 1
+            self._next_submit_s = self._submit_s[self.submitted] if self.submitted < self._count else math.inf
+
+    def record_decisions(self, now: float) -> None:
+        """Record which jobs the engine has stopped and started, and plan the ends of those that started."""
+        engine = self._engine
+        if engine.stopped_jobs:
+            _record_stops(engine.stopped_jobs, self._outcome)
+        if engine.started_jobs:
+            for job in engine.started_jobs:
+                if job.runs == 1:
+                    self._outcome.started[job.number] = now
+                self._agenda.plan(now + job.remaining_s, JOB_END, job, job.runs)
+                if self._ranks_change:
+                    self._plan_rank_change(job, now)
+            engine.started_jobs.clear()
+
+    @property
+    def only_outages_remain(self) -> bool:
+        """Whether no job arrives, runs or can start any more. The outages of a model would continue forever."""
+        return (
+            self._outage_model is not None
+            and self.submitted == self._count
+            and not self._engine.running
+            and self._node_failures.all_nodes_up
+        )
+
+    def finished_outcome(self) -> ReplayOutcome:
+        """The outcome with the number of events; the replay must have ended."""
+        self._outcome.events = self._agenda.sequence + self._count
+        return self._outcome
+
+
+class _Agenda:
+    """Planned events, the next one first. Each gets the next sequence number, which orders events of equal times."""
+
+    __slots__ = ("events", "sequence")
+
+    def __init__(self) -> None:
+        self.events: list[PlannedEvent] = []  # a heap
         self.sequence = 0
 
-    def __call__(self, at: float, what: int, whom: Any, run: int) -> None:
+    def plan(self, at: float, kind: int, subject: Any, run: int) -> None:
         self.sequence += 1
-        heappush(self._agenda, (at, what, self.sequence, whom, run))
+        heappush(self.events, (at, kind, self.sequence, subject, run))
 
 
 def _record_stops(stopped: list[EngineJob], outcome: ReplayOutcome) -> None:
@@ -213,20 +281,20 @@ class _NodeFailures:
     """Closes and opens nodes. Given outages may overlap: a node opens when the last of them ends."""
 
     def __init__(
-        self, engine: Engine, outcome: ReplayOutcome, plan: _EventPlanner, weather: OutageModel | None
+        self, engine: Engine, outcome: ReplayOutcome, agenda: _Agenda, outage_model: OutageModel | None
     ) -> None:
-        self._engine, self._outcome, self._plan, self._weather = engine, outcome, plan, weather
+        self._engine, self._outcome, self._agenda, self._outage_model = engine, outcome, agenda, outage_model
         self._down: Counter[int] = Counter()
 
     def plan_outage(self, outage: Outage) -> None:
         self._outcome.outages.append(outage)
-        self._plan(outage.at, NODE_DOWN, outage.node, 0)
-        self._plan(outage.until, NODE_UP, outage.node, 0)
+        self._agenda.plan(outage.at, NODE_DOWN, outage.node, 0)
+        self._agenda.plan(outage.until, NODE_UP, outage.node, 0)
 
     def down(self, node: int, now: float) -> None:
-        engine, weather = self._engine, self._weather
+        engine, outage_model = self._engine, self._outage_model
         self._down[node] += 1
-        engine.node_down(node, now, (lambda job: weather.failure_cost_s(job, now)) if weather else None)
+        engine.node_down(node, now, (lambda job: outage_model.failure_cost_s(job, now)) if outage_model else None)
         for job in engine.stopped_jobs:
             self._outcome.faults[job.number] += 1
         # Record now, because the next decision may restart them at the same moment
@@ -241,11 +309,5 @@ class _NodeFailures:
         if not self._down[node]:
             del self._down[node]
             self._engine.node_up(node, now)
-        if self._weather:
-            self.plan_outage(self._weather.outage(node, now))
-
-
-def _plan_rank_change(engine: Engine, job: EngineJob, now: float, plan: _EventPlanner) -> None:
-    at = engine.rules.next_rank_change(job, now)
-    if at is not None and at < now + job.remaining_s:
-        plan(at, RANK_CHANGE, job, job.runs)
+        if self._outage_model:
+            self.plan_outage(self._outage_model.outage(node, now))

@@ -100,15 +100,17 @@ class PolicyRun:
 JOB_COLUMNS = ("started_s", "ended_s", "held_s", "lost_s", "stall_s", "stops", "faults")
 
 
-def run_policy(trace: Trace, policy: str, setting: ReplaySetting, watch: ProgressCallback | None = None) -> PolicyRun:
+def run_policy(
+    trace: Trace, policy: str, setting: ReplaySetting, on_progress: ProgressCallback | None = None
+) -> PolicyRun:
     """Replay the trace under one policy, separately for each virtual cluster unless they share one pool."""
     if not setting.pools or setting.shares_one_pool:
-        return _replay_pool(trace, policy, setting, setting.all_nodes, watch)
+        return _replay_pool(trace, policy, setting, setting.all_nodes, on_progress)
     runs: list[PolicyRun] = []
     for number, (pool, nodes) in enumerate(setting.pools.items()):
         inside = np.flatnonzero(trace.pools.codes == _pool_code(trace, pool))
         seeded = replace(setting, seed=setting.seed * 1000 + number)
-        runs.append(_replay_pool(trace.rows(inside), policy, seeded, nodes, watch))
+        runs.append(_replay_pool(trace.rows(inside), policy, seeded, nodes, on_progress))
     pool_codes = [_pool_code(trace, pool) for pool in setting.pools]
     homeless = int(np.sum(~np.isin(trace.pools.codes, pool_codes)))
     return replace(_combine_runs(runs), setting=setting, homeless=homeless)
@@ -143,20 +145,25 @@ def _join_traces(traces: list[Trace]) -> Trace:
 
 
 def _replay_pool(
-    trace: Trace, policy: str, setting: ReplaySetting, nodes: int, watch: ProgressCallback | None
+    trace: Trace, policy: str, setting: ReplaySetting, nodes: int, on_progress: ProgressCallback | None
 ) -> PolicyRun:
     counted = setting.cpus_per_node > 0
     wide = _too_wide(trace, setting, nodes)
     bare = (trace.gpus == 0) & (not counted)
     trace_kept = trace if not (wide | bare).any() else trace.rows(np.flatnonzero(~(wide | bare)))
-    stalls, storms = _outage_model(trace_kept, setting)
+    stalls, random_outages = _outage_model(trace_kept, setting)
     ahead = placement_context(trace_kept, setting)
     engine = replay_engine(policy, setting, nodes, ahead)
-    watcher = _usage_sampler(engine, trace_kept, ahead)
+    sampler = _usage_sampler(engine, trace_kept, ahead)
     if setting.checkpoint_s:
         engine.preemption_costs.writes_checkpoints = jobs_with_checkpoints(trace_kept)
-    coming = arrivals(trace_kept, engine, setting, stalls)
-    outcome = replay(engine, coming, weather=storms, sample=watcher, watch=watch)
+    outcome = replay(
+        engine,
+        arrivals(trace_kept, engine, setting, stalls),
+        outage_model=random_outages,
+        sample=sampler,
+        on_progress=on_progress,
+    )
     return PolicyRun(
         policy=policy,
         setting=setting,
@@ -164,12 +171,12 @@ def _replay_pool(
         started_s=np.array(outcome.started),
         ended_s=np.array(outcome.ended),
         held_s=np.array(outcome.held_s),
-        lost_s=np.array(storms.lost_s if storms else np.zeros(len(trace_kept))),
+        lost_s=np.array(random_outages.lost_s if random_outages else np.zeros(len(trace_kept))),
         stall_s=stalls,
         stops=np.array(outcome.stops, dtype=np.int32),
         faults=np.array(outcome.faults, dtype=np.int32),
         outages=tuple(outcome.outages),
-        course=watcher.course(),
+        course=sampler.course(),
         events=outcome.events,
         too_wide=int(wide.sum()),
         no_gpus=int(bare.sum()),

@@ -159,7 +159,7 @@ class _ForwardReplay:
             job.began, job.remaining_s = self._now, more
         groups = [state.engine.request_group(need, owner, owner.team) for need, owner in self._group_keys]
         count = len(self.waiting)
-        coming = Arrivals(
+        arrivals = Arrivals(
             submit_s=[self._now] * count,
             runtime_s=self._draw_run_times(self._runtimes, dice),
             expected_s=self._expected,
@@ -168,7 +168,7 @@ class _ForwardReplay:
             names=[0] * count,
             bands=self._bands,
         )
-        return replay(state.engine, coming, running=running).started[:count]
+        return replay(state.engine, arrivals, running=running).started[:count]
 
     def _draw_run_times(self, table: RunTimeTable, dice: _MirroredRandom) -> list[float]:
         drawn = table[np.arange(len(table)), (dice(len(table)) * QUANTILE_COUNT).astype(np.int64)]

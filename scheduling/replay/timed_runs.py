@@ -19,12 +19,12 @@ from scheduling.replay.run import PolicyRun, ProgressCallback, ReplaySetting, ru
 
 
 def measure_run(
-    history: Trace, policy: str, setting: ReplaySetting, watch: ProgressCallback | None = None
+    history: Trace, policy: str, setting: ReplaySetting, on_progress: ProgressCallback | None = None
 ) -> tuple[PolicyRun, dict[str, Any]]:
     """The run and its report, with wall time and memory."""
     with without_gc():
         began = time.perf_counter()
-        run = run_policy(history, policy, setting, watch)
+        run = run_policy(history, policy, setting, on_progress)
         summary = report.summary(run, wall_s=0, peak_rss_mb=0)
         wall = time.perf_counter() - began
     return run, summary | {

@@ -38,7 +38,7 @@ def outcome(history, policy, setting=SMALL):
 def watched(history, policy, setting, look, **given):
     """Replay and call `look(engine, now)` after every decision."""
     engine = replay_engine(policy, setting, setting.nodes)
-    return replay(engine, arrivals(history, engine, setting), look=lambda now: look(engine, now), **given)
+    return replay(engine, arrivals(history, engine, setting), on_decision=lambda now: look(engine, now), **given)
 
 
 def naive_queue(history, gpus, *, key, skipping=False):

@@ -37,7 +37,7 @@ def one_job(runtime, *outages, saves=True, rates=HARSH, nodes=1):
     storms = RandomOutages(rates, [saves], seed=0)
     history = trace((0, runtime, 4))
     setting = dataclasses.replace(SMALL, nodes=nodes)
-    outcome = watched(history, "fifo", setting, lambda engine, now: None, weather=FixedOutages(storms, *outages))
+    outcome = watched(history, "fifo", setting, lambda engine, now: None, outage_model=FixedOutages(storms, *outages))
     return outcome, storms
 
 
