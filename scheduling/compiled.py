@@ -20,7 +20,10 @@ from types import ModuleType
 
 from acmeweb.common.env import ROOT, EnvReader
 
-TURNS = ("strict", "skipping", "sharing", "easy", "preempting", "claiming", "ahead", "plan", "conservative")
+TURNS = (
+    *("strict", "skipping", "sharing", "easy", "preempting", "claiming"),
+    *("timeline", "exact_timeline", "gpu_only_timeline", "plan", "conservative"),
+)
 # Policies that need NumPy are not compiled; they inherit from one of these
 POLICIES = (
     *("fifo", "sjf", "srtf", "qssf", "tiresias", "themis"),

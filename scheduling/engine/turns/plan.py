@@ -3,7 +3,7 @@
 It is a timeline with a step from each expected end or reserved start to the next. A job gets the first period in which
 enough nodes have what it needs all the time. Its share is taken from the steps of that period, and the next job
 follows. If CPUs and memory cannot be short, a step is a few node sets (`GpuOnlyTimeline`), so a gang costs no more than
-a single node; otherwise it is a copy of `NodeResources` (`ExactTimeline`). See `ahead`.
+a single node; otherwise it is a copy of `NodeResources` (`ExactTimeline`). `timeline` has the contract of both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from scheduling.engine.engine import Engine
 from scheduling.engine.job import EngineJob, QueueEntry, RequestGroup
 from scheduling.engine.placement import PER_NODE_PLACEMENTS
 from scheduling.engine.resources import GpuPlacement, NodeResources, NodeSet
-from scheduling.engine.turns.ahead import ExactTimeline, GpuOnlyTimeline, PlannedShare, ResourceTimeline
+from scheduling.engine.turns.exact_timeline import ExactTimeline
+from scheduling.engine.turns.gpu_only_timeline import GpuOnlyTimeline
+from scheduling.engine.turns.timeline import PlannedShare, ResourceTimeline
 
 MAX_TIMELINE_STEPS = 256  # more ends than this are grouped, at the latest end of each group
 MAX_GPUS_FOR_SETS = 16  # per node; with more, the node sets would be too many
@@ -39,7 +41,7 @@ class ReservationPlan:
         self._engine = engine
         self.starts: dict[EngineJob, tuple[float, PlannedShare]] = {}
         self._order: list[tuple[float, int, EngineJob]] = []  # the same by time, then in order of reservation
-        self._promised = 0
+        self._reservations = 0
         self._until: dict[EngineJob, float] = {}  # when each job is planned to release its GPUs
         self.last: QueueEntry | None = None  # the last entry in queue order that has a reservation
         self.later: Iterator[QueueEntry] = iter(())  # jobs not yet planned
@@ -52,44 +54,12 @@ class ReservationPlan:
             for job in ended:
                 self._until[job] = at
         self.times = [now, *(at for at, _ in groups)]
-        outlines = self._gpu_only_timeline(groups)
-        self._outlined = outlines is not None
-        self.rooms: ResourceTimeline = outlines or self._exact_timeline(groups)
+        self._counts_gpus_only = _only_gpus_can_be_short(engine, groups)
+        steps = _free_resources_over_time(engine, groups)
+        self.timeline: ResourceTimeline = (
+            GpuOnlyTimeline(steps, self._requests) if self._counts_gpus_only else ExactTimeline(steps, self._requests)
+        )
         self._known: dict[int, tuple[ResourceRequest, int]] = {}
-
-    def _exact_timeline(self, groups: list[EndGroup]) -> ExactTimeline:
-        rooms = [self._engine.owner_resources.copy()]
-        for at, ended in groups:
-            resources = rooms[-1].copy()
-            if not ended:
-                self._engine.maintenance.reopen_nodes(resources, at)
-            for job in ended:
-                resources.give(job.places or (), job.group.need)
-            rooms.append(resources)
-        return ExactTimeline(rooms, self._requests)
-
-    def _gpu_only_timeline(self, groups: list[EndGroup]) -> GpuOnlyTimeline | None:
-        """The fast timeline; None if more than GPUs may be short or the placement needs exact resources."""
-        engine, resources = self._engine, self._engine.owner_resources.copy()
-        a_gpu = _max_cpu_memory_per_gpu(engine)
-        if (
-            engine.place not in PER_NODE_PLACEMENTS
-            or engine.maintenance.periods
-            or resources.most > MAX_GPUS_FOR_SETS
-            or a_gpu is None
-        ):
-            return None
-        if not _has_cpu_memory_per_gpu(resources, a_gpu, range(len(resources.nodes))):
-            return None
-        rooms = [resources.nodes_with_at_least()]
-        for _, ended in groups:
-            for job in ended:
-                places = job.places or ()
-                resources.give(places, job.group.need)
-                if not _has_cpu_memory_per_gpu(resources, a_gpu, [node for node, _ in places]):
-                    return None
-            rooms.append(resources.nodes_with_at_least())
-        return GpuOnlyTimeline(engine.owner_resources, self._requests, rooms)
 
     @property
     def job(self) -> EngineJob:
@@ -106,38 +76,38 @@ class ReservationPlan:
         past = bisect_right(self.times, now) - 1
         if past > 0:
             del self.times[:past]
-            self.rooms.forget(past)
+            self.timeline.drop_steps(past)
         self.times[0] = now
 
     def fits_now(self, group: RequestGroup) -> bool:
         """Whether enough nodes fit the request in the first step, regardless of for how long."""
         need, request = self._numbered_request(group)
-        return (self.rooms.fitting_nodes_at(0, request) & group.eligible_nodes).bit_count() >= need.nodes
+        return (self.timeline.fitting_nodes(0, request) & group.eligible_nodes).bit_count() >= need.nodes
 
     def reserve(self, job: EngineJob) -> float | None:
         """Reserve the earliest start that delays no existing reservation. None if the job never fits."""
         need, request = self._numbered_request(job.group)
         rest = replace(need, nodes=1, gpus=need.rest, rest=0) if need.rest else None
         beside_request = self._request_number(rest) if rest else 0
-        times, rooms, wide = self.times, self.rooms, need.nodes
+        times, timeline, min_nodes = self.times, self.timeline, need.nodes
         first, count = bisect_left(times, self._earliest_known_start(job)), len(times)
         while first < count:
             begins = times[first]
             until = begins + max(job.expected_s, MIN_RUN_S)
             last = bisect_left(times, until, first + 1)
-            able = self._engine.maintenance.eligible_nodes(job.group, begins) & rooms.usable(first)
-            among, narrow = rooms.nodes_fitting_throughout(first, last, request, wide, able)
+            eligible = self._engine.maintenance.eligible_nodes(job.group, begins) & timeline.usable_nodes(first)
+            among, narrow = timeline.nodes_fitting_throughout(first, last, request, min_nodes, eligible)
             if narrow < last:
-                first = rooms.after(first, narrow, request, wide, able)
+                first = timeline.next_start(first, narrow, request, min_nodes, eligible)
             else:
-                beside = rooms.nodes_fitting_throughout(first, last, beside_request, 0, able)[0] if rest else 0
-                if places := self._find_placement(rooms.whole(first), need, rest, among, beside):
+                beside = timeline.nodes_fitting_throughout(first, last, beside_request, 0, eligible)[0] if rest else 0
+                if places := self._find_placement(timeline.resources_at(first), need, rest, among, beside):
                     share = PlannedShare(places, need)
                     self._reserve_share(first, last, until, share)
                     self.starts[job] = begins, share
                     self._until[job] = until
-                    self._promised += 1
-                    insort(self._order, (begins, self._promised, job))
+                    self._reservations += 1
+                    insort(self._order, (begins, self._reservations, job))
                     self._record_start(job, begins)
                     return begins
                 first += 1
@@ -147,7 +117,7 @@ class ReservationPlan:
     def _numbered_request(self, group: RequestGroup) -> tuple[ResourceRequest, int]:
         """The request as far as it matters here, and its number."""
         if (numbered := self._known.get(group.shape)) is None:
-            need = replace(group.need, cpus=0, memory_mb=0) if self._outlined else group.need
+            need = replace(group.need, cpus=0, memory_mb=0) if self._counts_gpus_only else group.need
             numbered = self._known[group.shape] = need, self._request_number(need)
         return numbered
 
@@ -176,8 +146,8 @@ class ReservationPlan:
         """Take the share from all steps before `until`. `last` is the first step that is not before it."""
         if until < math.inf and (last == len(self.times) or self.times[last] != until):
             self.times.insert(last, until)
-            self.rooms.split_step(last)
-        self.rooms.take(first, last, share)
+            self.timeline.split_step(last)
+        self.timeline.take(first, last, share)
 
     def _record_start(self, job: EngineJob, begins: float) -> None:
         """Remember, per run time, the latest start of jobs that take no longer. Used by `_earliest_known_start`."""
@@ -199,7 +169,7 @@ class ReservationPlan:
         if self._all_on_time(now):
             return True
         at = max(0, bisect_right(self.times, now) - 1)
-        return self.rooms.becomes(at, resources, [self.starts[job][1] for job in self.due(now)])
+        return self.timeline.equals(at, resources, [self.starts[job][1] for job in self.due(now)])
 
     def _all_on_time(self, now: float) -> bool:
         """Whether every job since the last turn released its GPUs exactly as planned.
@@ -230,6 +200,40 @@ class ReservationPlan:
         due = self.due(now)
         del self._order[: len(due)]
         return [(job, self.starts.pop(job)[1].places) for job in due]
+
+
+def _free_resources_over_time(engine: Engine, groups: list[EndGroup]) -> Iterator[NodeResources]:
+    """What owners find free now and after each group of ends; one object, which changes from step to step."""
+    resources = engine.owner_resources.copy()
+    yield resources
+    for at, ended in groups:
+        if not ended:
+            engine.maintenance.reopen_nodes(resources, at)
+        for job in ended:
+            resources.give(job.places or (), job.group.need)
+        yield resources
+
+
+def _only_gpus_can_be_short(engine: Engine, groups: list[EndGroup]) -> bool:
+    """Whether `GpuOnlyTimeline` can be used: at all times, nodes have enough CPUs and memory for their free GPUs."""
+    a_gpu = _max_cpu_memory_per_gpu(engine)
+    resources = engine.owner_resources
+    if a_gpu is None or resources.most > MAX_GPUS_FOR_SETS:
+        return False
+    if engine.place not in PER_NODE_PLACEMENTS or engine.maintenance.periods:
+        return False
+    if not any(a_gpu):
+        return True
+    if not _has_cpu_memory_per_gpu(resources, a_gpu, range(len(resources.nodes))):
+        return False
+    resources = resources.copy()
+    for _, ended in groups:
+        for job in ended:
+            places = job.places or ()
+            resources.give(places, job.group.need)
+            if not _has_cpu_memory_per_gpu(resources, a_gpu, [node for node, _ in places]):
+                return False
+    return True
 
 
 def _max_cpu_memory_per_gpu(engine: Engine) -> tuple[float, float] | None:

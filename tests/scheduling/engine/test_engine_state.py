@@ -13,8 +13,11 @@ from scheduling.replay.kernel import Outage
 from tests.scheduling.replay.replaying import SMALL, examples, trace, watched
 
 kinds = st.sampled_from([JobKind.EVALUATION, JobKind.PRETRAIN])
+# Many small jobs at once, so that jobs wait and GPUs come free one by one
 job_rows = st.lists(
-    st.tuples(st.integers(0, 30), st.integers(0, 12), st.integers(1, 12), kinds), min_size=1, max_size=25
+    st.tuples(st.integers(0, 9), st.integers(0, 20), st.sampled_from([1, 1, 2, 3, 4, 8]), kinds),
+    min_size=12,
+    max_size=30,
 )
 outages = st.lists(st.builds(lambda at, node: Outage(at=at, until=at + 5, node=node), st.integers(0, 30), st.just(1)))
 SETTINGS = {

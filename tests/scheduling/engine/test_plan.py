@@ -11,7 +11,8 @@ from scheduling.engine.job import EngineJob
 from scheduling.engine.placement import consolidate
 from scheduling.engine.policies.conservative import ConservativeRules
 from scheduling.engine.resources import NodeResources
-from scheduling.engine.turns.ahead import ExactTimeline, GpuOnlyTimeline
+from scheduling.engine.turns.exact_timeline import ExactTimeline
+from scheduling.engine.turns.gpu_only_timeline import GpuOnlyTimeline
 from scheduling.engine.turns.plan import ReservationPlan
 from tests.scheduling.replay.replaying import examples
 
@@ -57,14 +58,14 @@ def test_node_sets_give_the_same_reservations_as_exact_resources(holders, jobs):
     starts = []
     for placement, kind in ((consolidate, GpuOnlyTimeline), (looks_closer, ExactTimeline)):
         engine, made = plan(holders, placement)
-        assert isinstance(made.rooms, kind)
+        assert isinstance(made.timeline, kind)
         waiting = [
             EngineJob(number, engine.request_group(need), 0.0, takes, takes)
             for number, (need, takes) in enumerate(jobs)
         ]
         begins = [made.reserve(job) for job in waiting]
         places = [made.starts[job][1].places if job in made.starts else None for job in waiting]
-        starts.append((begins, places, made.times, [made.rooms.usable(at) for at in range(len(made.times))]))
+        starts.append((begins, places, made.times, [made.timeline.usable_nodes(at) for at in range(len(made.times))]))
 
     assert starts[0] == starts[1]
 

@@ -491,7 +491,7 @@ def test_conservative_plan_matches_the_free_resources_while_it_holds(jobs, noise
     def look(engine, now):
         if plan := engine.reservation.current:
             due = [plan.starts[job][1] for job in plan.due(now)]
-            assert plan.rooms.becomes(max(0, bisect_right(plan.times, now) - 1), engine.resources, due)
+            assert plan.timeline.equals(max(0, bisect_right(plan.times, now) - 1), engine.resources, due)
 
     watched(trace(*jobs), "conservative", dataclasses.replace(SMALL, noise=noise), look)
 
