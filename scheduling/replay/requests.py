@@ -13,7 +13,13 @@ from dataclasses import replace
 from jobs.core.lifecycle import JobKind
 from scheduling.engine.cluster import QuotaView
 from scheduling.engine.placements import PLACEMENTS
-from scheduling.engine.policies import POLICY_RULES, InvalidPolicySettings, rules_factory
+from scheduling.engine.policies import (
+    POLICY_RULES,
+    InvalidPolicySettings,
+    UnknownPolicy,
+    policy_rules,
+    rules_factory,
+)
 from scheduling.replay.outages import FaultRates, InvalidFaultRates
 from scheduling.replay.run import PREEMPTION_COSTS, ReplaySetting
 from scheduling.replay.run_time_errors import InvalidNoise, check_noise
@@ -37,13 +43,18 @@ class InvalidReplaySetting(ValueError):
 
 
 def parse_policies(names: str | Sequence[str]) -> list[str]:
-    """The policy names without duplicates, in the given order."""
+    """The policy names without duplicates, in the given order. A policy outside Acme is named `module:Class`; it is
+    imported, so the names must not come from a request.
+    """
     parts = names.split(",") if isinstance(names, str) else names
     chosen = list(dict.fromkeys(name.strip() for name in parts if name.strip()))
-    if unknown := [name for name in chosen if name not in POLICY_RULES]:
-        raise InvalidReplaySetting("policy", f"{', '.join(unknown)} is not one of {', '.join(POLICY_RULES)}")
     if not chosen:
         raise InvalidReplaySetting("policy", f"must be at least one of {', '.join(POLICY_RULES)}")
+    for name in chosen:
+        try:
+            policy_rules(name)
+        except UnknownPolicy as error:
+            raise InvalidReplaySetting("policy", str(error)) from None
     return chosen
 
 
@@ -181,7 +192,7 @@ def _check_quota_rows(rows: Iterable[tuple[str, Mapping[str, object]]]) -> dict[
 
 def check_quota_policies(names: Sequence[str]) -> None:
     """Reject policies that rank all jobs, running or not, because they ignore quotas."""
-    if ignoring := [name for name in names if POLICY_RULES[name].preempts]:
+    if ignoring := [name for name in names if policy_rules(name).preempts]:
         raise InvalidReplaySetting("quota", f"{', '.join(ignoring)} does not support quotas")
 
 

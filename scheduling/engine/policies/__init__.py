@@ -2,13 +2,15 @@
 
 `POLICY_RULES` has the rules for any engine; `LIVE_POLICIES` decide on snapshots of live clusters. The latter exclude
 `qssf`, which needs a history to predict from, and the policies that preempt by rank: on live clusters only `acme` stops
-jobs, and only preemptible ones. `configured_policy` is how a cluster gets its policy.
+jobs, and only preemptible ones. `configured_policy` is how a cluster gets its policy. `policy_rules` also imports a
+policy from outside, named `module:Class`, for replays on the command line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import import_module
 
 from scheduling.engine.live import LivePolicy, live_policy
 from scheduling.engine.policies.acme import AcmeRules
@@ -47,14 +49,43 @@ LIVE_POLICY_RULES = (FifoRules, FifoSkipRules, SjfRules, EasyRules, Conservative
 POLICY_RULES: dict[str, type[PolicyRules]] = {rules.name: rules for rules in ALL_POLICY_RULES}
 LIVE_POLICIES: dict[str, LivePolicy] = {rules.name: live_policy(rules) for rules in LIVE_POLICY_RULES}
 
-__all__ = ["LIVE_POLICIES", "POLICY_RULES", "InvalidPolicySettings", "LivePolicy", "configured_policy", "rules_factory"]
+__all__ = [
+    "LIVE_POLICIES",
+    "POLICY_RULES",
+    "InvalidPolicySettings",
+    "LivePolicy",
+    "UnknownPolicy",
+    "configured_policy",
+    "policy_rules",
+    "rules_factory",
+]
+
+
+class UnknownPolicy(ValueError):
+    """No policy has this name, in one sentence without the name of the field."""
+
+
+def policy_rules(name: str) -> type[PolicyRules]:
+    """The rules of this name, or of `module:Class`, which is imported. Raises `UnknownPolicy`."""
+    if rules := POLICY_RULES.get(name):
+        return rules
+    module, colon, class_name = name.partition(":")
+    if not colon:
+        raise UnknownPolicy(f"{name} is not one of {', '.join(POLICY_RULES)}")
+    try:
+        outside = getattr(import_module(module), class_name, None)
+    except (ImportError, ValueError) as error:
+        raise UnknownPolicy(f"{name} cannot be imported: {error}") from error
+    if not (isinstance(outside, type) and issubclass(outside, PolicyRules)):
+        raise UnknownPolicy(f"{name} is not a subclass of PolicyRules")
+    return outside
 
 
 def rules_factory(name: str, settings: Mapping[str, object]) -> Callable[[], PolicyRules]:
     """A function that creates the rules with these settings; each engine needs its own. Raises if a setting is
     invalid.
     """
-    rules = POLICY_RULES[name]
+    rules = policy_rules(name)
     rules.of(settings)
     return partial(rules.of, settings)
 

@@ -1,6 +1,7 @@
 """Replay a trace under one or more policies and compare them. Needs no database and no server.
 
 manage.py simulate trace.csv.gz --policy fifo,sjf,easy --nodes 80
+manage.py simulate trace.csv.gz --policy easy,my_module:MyPolicy --nodes 80
 manage.py simulate acme:seren --jobs 100000 --policy fifo-skip,srtf --json report.json
 """
 
@@ -21,7 +22,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from jobs.traces.files import read_trace
 from jobs.traces.trace import BadTrace, Trace
 from scheduling.engine.cluster import QuotaView
-from scheduling.engine.policies import POLICY_RULES
+from scheduling.engine.policies import POLICY_RULES, policy_rules
 from scheduling.engine.rules import PolicyRules
 from scheduling.engine.settings import MissingLibrary
 from scheduling.replay import acme_trace, plots, report, requests
@@ -44,7 +45,7 @@ class Command(BaseCommand):
         names = ", ".join(POLICY_RULES)
         add = parser.add_argument
         add("trace", help="a trace file (CSV, SWF, sacct, JSON, Parquet; also gz, zst), acme:seren or acme:kalos")
-        add("--policy", default="fifo", help=f"one or more policies, separated by commas: {names}")
+        add("--policy", default="fifo", help=f"one or more policies, separated by commas: {names}, or module:Class")
         add("--placement", default="consolidate", choices=requests.PLACEMENT_NAMES)
         add(
             "--preemption-cost",
@@ -127,7 +128,7 @@ class Command(BaseCommand):
         except USER_ERRORS:
             raise
         except Exception as error:
-            raise CommandError(policy_error_text(POLICY_RULES[policy], error)) from error
+            raise CommandError(policy_error_text(policy_rules(policy), error)) from error
         finally:
             if bar:
                 bar.clear()

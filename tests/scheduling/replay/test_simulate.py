@@ -76,6 +76,21 @@ def test_unusable_policy_is_reported_by_name_in_one_sentence(rules, says):
     assert rules is Walkless or "test_simulate.py:" in sentence
 
 
+class OutsideFifo(PolicyRules):
+    name = "outside"
+    single_queue = True
+
+    def turn(self, engine, now):
+        strict_turn(engine, now)
+
+
+def test_policy_outside_acme_is_replayed_by_module_and_class(file):
+    ours, outside = runs(file, "--nodes", "1", "--policy", f"fifo,{__name__}:OutsideFifo")
+
+    assert outside["policy"] == f"{__name__}:OutsideFifo"
+    assert outside["queue_s"] == ours["queue_s"]
+
+
 # the report
 
 
@@ -241,6 +256,10 @@ def test_invalid_quota_is_rejected_with_its_line(teams, quota_file, row, sentenc
         (["{file}", "--nodes", "0"], "nodes: must be at least 1"),
         (["acme:kalos", "--jobs", "5", "--nodes", "0"], "nodes: must be at least 1"),
         (["{file}", "--nodes", "3", "--policy", "lottery"], "lottery is not one of"),
+        (["{file}", "--nodes", "3", "--policy", "fifo,no_such_module:Rules"], "policy: no_such_module:Rules cannot be"),
+        (["{file}", "--nodes", "3", "--policy", ":Rules"], "policy: :Rules cannot be imported: "),
+        (["{file}", "--nodes", "3", "--policy", "json:loads"], "policy: json:loads is not a subclass of PolicyRules"),
+        (["{file}", "--nodes", "3", "--policy", "json:none"], "policy: json:none is not a subclass of PolicyRules"),
         (["/nowhere", "--nodes", "3"], "cannot be read"),
         (["acme:mars"], "not one of acme:seren, acme:kalos"),
         (["acme:kalos", "--jobs", "0"], "jobs: must be at least 1"),
