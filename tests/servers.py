@@ -11,21 +11,27 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from acmeweb.common.env import ROOT
 from acmeweb.services import parent_guard, ports, postgres, secret_files, users, valkey
+from tests import schema_template
 from tests.patience import PATIENCE_S
 
 REQUIRE_ALL = os.environ.get("REQUIRE_ALL", "") not in ("", "0")
 WITHOUT_TORCH = os.environ.get("WITHOUT_TORCH", "") not in ("", "0")
 NO_TORCH = "torch is not installed"
+SCHEMA_PASSWORD = "schema-password"
 running = ExitStack()
 
 
@@ -62,19 +68,61 @@ def start(stack: ExitStack) -> None:
     home.chmod(0o755)  # servers that do not run as root need access
     (home / "static").mkdir()  # for collected files; without it every request warns
     if not os.environ.get("DATABASE_URL"):
-        os.environ["DATABASE_URL"] = start_postgres(home, stack)
+        os.environ["DATABASE_URL"] = start_migrated_postgres(home, stack)
+        os.environ[schema_template.VARIABLE] = schema_template.DATABASE
     if not (os.environ.get("VALKEY_URL") or os.environ.get("REDIS_URL")):
         os.environ["VALKEY_URL"] = start_valkey(home, stack)
 
 
+def start_migrated_postgres(home: Path, stack: ExitStack) -> str:
+    """Start a server that also has the template database."""
+    password = copy_schema_template(home / "postgres")
+    return serve_postgres(home, password, stack)[0]
+
+
+def copy_schema_template(directory: Path) -> str:
+    """Create a data directory with the template database; return its password."""
+    schema_template.copy_or_build(directory, build_schema_template)
+    file = directory / SCHEMA_PASSWORD
+    password = file.read_text()
+    file.unlink()
+    return password
+
+
+def build_schema_template(directory: Path) -> None:
+    """Create a data directory with the template database, its password beside it."""
+    with tempfile.TemporaryDirectory(prefix="acme-schema-") as temporary, ExitStack() as stack:
+        home, password = Path(temporary), secret_files.random_secret()
+        home.chmod(0o755)
+        url, server = serve_postgres(home, password, stack)
+        with psycopg.connect(url, autocommit=True) as session:
+            session.execute(f"CREATE DATABASE {schema_template.DATABASE}")
+        _migrate(url.removesuffix(postgres.DATABASE) + schema_template.DATABASE, home)
+        server.send_signal(signal.SIGINT)
+        if server.wait(timeout=PATIENCE_S) != 0:
+            raise pytest.UsageError("PostgreSQL did not stop in order")
+        shutil.copytree(home / "postgres", directory, dirs_exist_ok=True)
+    secret_files.write(directory / SCHEMA_PASSWORD, password)
+
+
+def _migrate(url: str, home: Path) -> None:
+    words = [sys.executable, "manage.py", "migrate", "--no-input", "-v0"]
+    subprocess.run(words, cwd=ROOT, env=os.environ | {"DATABASE_URL": url, "ACME_VAR": str(home)}, check=True)
+
+
 def start_postgres(home: Path, stack: ExitStack) -> str:
-    password, port, directory = secret_files.random_secret(), ports.pick(), home / "postgres"
+    return serve_postgres(home, secret_files.random_secret(), stack)[0]
+
+
+def serve_postgres(home: Path, password: str, stack: ExitStack) -> tuple[str, subprocess.Popen[bytes]]:
+    """Start a server on `home / "postgres"`, which is created if it is missing; return its URL and process."""
+    port, directory = ports.pick(), home / "postgres"
     user = users.default().postgres
     postgres.prepare_data_directory(directory, password, home / "initdb.log", user)
     words = postgres.server_command(directory, port, postgres.UNSAFE_TEST_SETTINGS)
-    _spawn(postgres.guarded_postgres_command(words, directory, user=user), home / "postgres.log", stack)
+    process = _spawn(postgres.guarded_postgres_command(words, directory, user=user), home / "postgres.log", stack)
     _until(lambda: postgres.ensure_database(password, port), home / "postgres.log")
-    return postgres.url(password, port)
+    return postgres.url(password, port), process
 
 
 def start_valkey(home: Path, stack: ExitStack) -> str:
@@ -89,10 +137,11 @@ def start_valkey(home: Path, stack: ExitStack) -> str:
     return url
 
 
-def _spawn(words: list[str], log: Path, stack: ExitStack) -> None:
+def _spawn(words: list[str], log: Path, stack: ExitStack) -> subprocess.Popen[bytes]:
     with log.open("wb") as out:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
     stack.callback(_end, process)
+    return process
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -3,11 +3,13 @@ import signal
 import subprocess
 import sys
 
+import psycopg
 import pytest
 
 from acmeweb.common.env import ROOT
 from acmeweb.services import ports, postgres, preflight, secret_files, users
 from acmeweb.services.directories import InstanceDirectories
+from tests import schema_template, servers
 from tests.acceptance.instance import Instance
 from tests.patience import PATIENCE_S, until
 
@@ -26,17 +28,17 @@ def prepared(tmp_path_factory):
     """A directory with what the first start spends most time on: a database with its schema, and the static files."""
     place = InstanceDirectories(tmp_path_factory.mktemp("prepared") / "var")
     preflight.make_directories(place)
-    password, port, user = (
-        secret_files.read_or_create(place.secrets / "postgres"),
-        ports.pick(),
-        users.default().postgres,
-    )
+    password, port, user = servers.copy_schema_template(place.postgres), ports.pick(), users.default().postgres
+    secret_files.write(place.secrets / "postgres", password)
     postgres.prepare_data_directory(place.postgres, password, place.log / "initdb.log", user)
     words = postgres.guarded_postgres_command(
         postgres.server_command(place.postgres, port, postgres.UNSAFE_TEST_SETTINGS), place.postgres, user=user
     )
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         until(lambda: postgres.ensure_database(password, port), what="the database does not answer")
+        with psycopg.connect(postgres.url(password, port, "postgres"), autocommit=True) as session:
+            session.execute(f"DROP DATABASE {postgres.DATABASE}")
+            session.execute(f"ALTER DATABASE {schema_template.DATABASE} RENAME TO {postgres.DATABASE}")
         own = {"DATABASE_URL": postgres.url(password, port), "DJANGO_SETTINGS_MODULE": "acmeweb.settings"}
         environment = Instance(place.var).environment | own
         subprocess.run([sys.executable, "-c", PREPARE], cwd=ROOT, env=environment, check=True)
