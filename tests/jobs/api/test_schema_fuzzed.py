@@ -38,6 +38,14 @@ CHECKS = [
 OPERATIONS = [(path, method) for path, methods in api_root.openapi_schema()["paths"].items() for method in methods]
 
 
+@pytest.fixture(scope="module")
+def schema():
+    """Shared, because schemathesis searches all loaded modules for interesting values, once per schema."""
+    found = schemathesis.openapi.from_dict(api_root.openapi_schema())
+    found.app = WSGIHandler()
+    return found
+
+
 @pytest.fixture
 def there(tmp_path):
     """Rows for the paths, so that not every response is a 404. Disconnects signals as Django's test client does."""
@@ -76,9 +84,7 @@ class Undone(Exception):
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
 @pytest.mark.parametrize(("path", "method"), OPERATIONS, ids=lambda one: str(one))
-def test_responses_to_generated_requests_match_the_schema(path, method, mode, there):
-    schema = schemathesis.openapi.from_dict(api_root.openapi_schema())
-    schema.app = WSGIHandler()
+def test_responses_to_generated_requests_match_the_schema(path, method, mode, there, schema):
     operation = schema[path][method.upper()]
     token = there["run" if path.endswith("/progress/") else "all"]
     parts = path.strip("/").split("/")
