@@ -61,11 +61,11 @@ IDLE_NODE_WAIT = timedelta(seconds=30)
 TEST_CLEARED_CAUSES = frozenset({"NodeFailure", "SlurmNodeFail", "NetworkError", "CUDAError"})
 
 
-def decide_and_recover_once(now: datetime) -> int:
-    """Return how many decisions were made or advanced."""
-    done = _decide_diagnoses(now) + _decide_anomalies(now)
+def decide_and_recover_once(now: datetime, *, most: int = MAX_DECISIONS_PER_TURN) -> int:
+    """Return how many decisions were made or advanced; at most `most` of each kind."""
+    done = _decide_diagnoses(now, most) + _decide_anomalies(now, most)
     due = Decision.objects.due(now).select_related("attempt__job__cluster", "cluster", "anomaly").order_by("due_at")
-    for decision in due[:MAX_DECISIONS_PER_TURN]:
+    for decision in due[:most]:
         done += _carry_out_isolated(decision, now)
     done += decision_actions.expire_proposals(now)
     return done
@@ -74,10 +74,10 @@ def decide_and_recover_once(now: datetime) -> int:
 # --- decide
 
 
-def _decide_diagnoses(now: datetime) -> int:
+def _decide_diagnoses(now: datetime, most: int) -> int:
     done, seen = 0, set[int]()
     while len(seen) < MAX_DIAGNOSES_PER_TURN and (
-        rows := _undecided_diagnoses(now).exclude(pk__in=seen)[: MAX_DECISIONS_PER_TURN - done]
+        rows := _undecided_diagnoses(now).exclude(pk__in=seen)[: most - done]
     ):
         seen.update(row.pk for row in rows)
         done += sum(_decide_row(row, now) for row in rows)
@@ -95,11 +95,11 @@ def _undecided_diagnoses(now: datetime) -> QuerySet[Diagnosis]:
     return selected.order_by("failed_at")
 
 
-def _decide_anomalies(now: datetime) -> int:
+def _decide_anomalies(now: datetime, most: int) -> int:
     rows = Anomaly.objects.not_ended().filter(severity=Severity.BAD, incident__isnull=False, decision=None)
     named = rows.filter(node__isnull=False, node__drain_requested=False, cluster__mode=ClusterMode.DRIVE)
     selected = named.select_related("node", "attempt__job__team", "attempt__job__cluster").order_by("since")
-    return sum(_decide_row(row, now) for row in selected[:MAX_DECISIONS_PER_TURN] if not _has_open_decision(row))
+    return sum(_decide_row(row, now) for row in selected[:most] if not _has_open_decision(row))
 
 
 def _has_open_decision(anomaly: Anomaly) -> bool:

@@ -218,13 +218,12 @@ def test_oldest_failure_is_first_and_an_error_does_not_affect_others(tmp_path, c
     assert "no recovery decision could be made" in caplog.text
 
 
-def test_many_errors_do_not_keep_later_failures_from_being_decided(tmp_path, monkeypatch):
-    monkeypatch.setattr(recovery, "MAX_DECISIONS_PER_TURN", 2)
+def test_many_errors_do_not_keep_later_failures_from_being_decided(tmp_path):
     for _ in range(3):
         Diagnosis.objects.filter(attempt=diagnosed(tmp_path)).update(category="nonsense")
     healthy = diagnosed(tmp_path, make.STORAGE)
 
-    decide_and_recover_once(clock.now())
+    decide_and_recover_once(clock.now(), most=2)
 
     assert [one.attempt_id for one in Decision.objects.all()] == [healthy.pk]
 
