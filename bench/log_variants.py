@@ -24,8 +24,7 @@ from bench.diagnosis import acceptable_labels, read_labelled_logs
 from failures.diagnosis.engine import diagnose_text
 from failures.diagnosis.labels import LABELS, NONE, UNKNOWN
 from failures.diagnosis.scan import Scanner, shipped_scanner
-from failures.diagnosis.signatures import DCGM, PYTHON_EXCEPTION
-from failures.diagnosis.values import FailureCategory
+from failures.diagnosis.values import FailureCategory, SignatureTrait
 
 LabelledLog = dict[str, Any]
 LogLines = list[str]
@@ -118,7 +117,7 @@ def print_leave_one_out(rows: list[LabelledLog]) -> None:
     named = {
         row.name
         for row in shipped_scanner().signatures
-        if row.name not in (PYTHON_EXCEPTION, DCGM) and "hint-" not in row.name
+        if not {SignatureTrait.EXCEPTION, SignatureTrait.HEALTH_CODE} & set(row.traits) and "hint-" not in row.name
     }
     decided = [(row, answer.evidence[0].signature) for row in rows if (answer := diagnose_text(row["log"])).evidence]
     predicted = [

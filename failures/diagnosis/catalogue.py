@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 
-from .values import LineRole
+from .values import LineRole, SignatureTrait
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +122,7 @@ def _matches_bit_pattern(pattern: str, word: int) -> bool:
 # Codes that follow another code: the channel was torn down (43, 45), the driver requests a reset (154).
 CONSEQUENCE_XIDS = frozenset({43, 45, 154})
 NVLINK_XIDS = frozenset({71, 74, *range(144, 151)})
+RECORD_ONLY_XIDS = frozenset({63, 92})  # memory is recorded for repair; the data was corrected
 ECC_XIDS = frozenset({48, 63, 64, 92, 94, 95, 140, 160, 161, 171, 172, 173})
 MEMORY_ERROR_WORDS = re.compile(r"(?i)\bECC\b|\bDBE\b|double[- ]bit|row remap|retire|uncorrect|contained:|DRAM|SRAM")
 
@@ -148,6 +149,10 @@ def classify_xid(code: int, words: str) -> tuple[str, LineRole, int]:
     if code in CONSEQUENCE_XIDS:
         return label, LineRole.CASCADE, 45
     return label, LineRole.INITIATING, _xid_specificity(code, words)
+
+
+def xid_traits(code: int) -> tuple[SignatureTrait, ...]:
+    return (SignatureTrait.RECORD_ONLY,) if code in RECORD_ONLY_XIDS else ()
 
 
 def _xid_specificity(code: int, words: str) -> int:

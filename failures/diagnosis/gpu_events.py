@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from . import catalogue
-from .values import LineRole, ParsedLine
+from .values import LineRole, ParsedLine, SignatureTrait
 
 XID_LINE = re.compile(r"\bXid\s*\((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\)\s*:\s*(?P<code>\d+)(?P<words>.*)")
 SXID_LINE = re.compile(r"\bSXid\s*\(PCI:(?P<pci>[0-9a-fA-F:.]+)\)\s*:\s*(?P<code>\d+)(?P<words>.*)")
@@ -29,6 +29,7 @@ class GpuEvent:
     role: LineRole
     specificity: int
     note: str
+    traits: tuple[SignatureTrait, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,7 @@ def _xid_event(line: ParsedLine, match: re.Match[str], pci: str) -> GpuEvent:
     label, role, specificity = catalogue.classify_xid(code, words)
     return GpuEvent(
         kind="Xid", code=code, pci=pci.lower(), line=line, label=label, role=role, specificity=specificity,
-        note=_xid_note(code, words),
+        note=_xid_note(code, words), traits=catalogue.xid_traits(code),
     )  # fmt: skip
 
 

@@ -15,9 +15,9 @@ from typing import Any
 from . import catalogue, cleaning, gpu_events, lines
 from .frames import IGNORED_FRAME, traceback_frames
 from .scan import Scanner, shipped_scanner
-from .signatures import DCGM, PYTHON_EXCEPTION, SXID, XID, Signature
+from .signatures import Signature
 from .table import exceptions
-from .values import LineRole, LogFinding, ParsedLine
+from .values import LineRole, LogFinding, ParsedLine, SignatureTrait
 
 BLOCK_BYTES = 1 << 20
 CONTEXT_BYTES = 8 << 10
@@ -26,9 +26,9 @@ MAX_GPU_EVENTS = 4096
 MAX_RANKS = 4096
 MAX_LOCATIONS = 16384
 MAX_DETAILED_MATCHES = 300  # matches of one signature that are parsed; later ones are only counted
+MAX_VARIED_MATCHES = 20 * MAX_DETAILED_MATCHES
 MAX_EXTRA_LINES = 3
 DIGITS = re.compile(r"\d+")
-XID_QUOTED = "xid-quoted"
 STATE_ATTRIBUTES = ("_pending", "_head", "_before", "_line", "_size", "_sentence", "_judged", "_tallies", "_sightings",
                     "_events", "_places")  # fmt: skip
 
@@ -94,9 +94,9 @@ class SignatureMatch:
 
 def match_signature(signature: Signature, line: ParsedLine) -> SignatureMatch | None:
     """The match of a signature with a line; None if the details of the line rule it out."""
-    if signature.name == PYTHON_EXCEPTION:
+    if SignatureTrait.EXCEPTION in signature.traits:
         return _match_exception(signature, line)
-    if signature.name == DCGM:
+    if SignatureTrait.HEALTH_CODE in signature.traits:
         return _match_health_code(signature, line)
     weak = signature.specificity < MIN_SPECIFICITY_AT_ANY_LEVEL and line.level in ("DEBUG", "INFO", "NOTICE")
     return SignatureMatch(signature=signature, label=signature.label, specificity=signature.specificity, weak=weak)
@@ -272,20 +272,16 @@ class SignatureReader:
             return
         if winner.signature.role is LineRole.PLACE:
             self._record_location(line)
-        elif winner.signature.name in (XID, SXID, XID_QUOTED):
+        elif SignatureTrait.GPU_EVENT in winner.signature.traits:
             self._record_gpu_event(winner.signature, line)
         else:
             self._record_match(winner, line, text, start)
 
     def _is_over_limit(self, index: int) -> bool:
         """Whether this signature has matched so often that its lines are no longer parsed."""
-        name = self._signatures[index].name
-        most = (
-            20 * MAX_DETAILED_MATCHES
-            if name in (PYTHON_EXCEPTION, XID, SXID) or self._signatures[index].role is LineRole.PLACE
-            else MAX_DETAILED_MATCHES
-        )
-        return self._sightings.get(index, 0) > most
+        row = self._signatures[index]
+        varied = SignatureTrait.VARIED in row.traits or row.role is LineRole.PLACE
+        return self._sightings.get(index, 0) > (MAX_VARIED_MATCHES if varied else MAX_DETAILED_MATCHES)
 
     def _count_match(self, signature: Signature, number: int) -> None:
         if tally := self._tallies.get((signature.name, signature.label)):
@@ -297,14 +293,14 @@ class SignatureReader:
             return None
         rows = [self._signatures[index] for index in ids if not self._is_excluded(index, line.text)]
         matches = [match for row in rows if row.role is not LineRole.BENIGN and (match := match_signature(row, line))]
-        if any(row.name in ERROR_CODE_SIGNATURES for row in rows):  # a code is more precise than the words around it
-            matches = [match for match in matches if match.signature.name in ERROR_CODE_SIGNATURES]
+        if any(SignatureTrait.ERROR_CODE in row.traits for row in rows):
+            matches = [match for match in matches if SignatureTrait.ERROR_CODE in match.signature.traits]
         else:
             matches = _drop_quoted_names(matches)
         best = max(matches, key=lambda match: match.specificity, default=None)
         if best is None or best.specificity > _benign_specificity(rows):
             return best
-        unambiguous = [row for row in rows if row.name not in AMBIGUOUS_PHRASES]
+        unambiguous = [row for row in rows if SignatureTrait.AMBIGUOUS not in row.traits]
         raised = any(match.is_raised for match in matches) and best.specificity > _benign_specificity(unambiguous)
         return best if raised and self._frames_above(text, start, line) else None
 
@@ -331,6 +327,7 @@ class SignatureReader:
             signature=match.signature.name, label=match.label, role=match.signature.role,
             specificity=match.specificity // 2 if weak else match.specificity, blame=match.signature.blame,
             restart=match.signature.restart, line=line, frames=frames, note=MENTION_NOTE if weak else "",
+            traits=match.signature.traits,
         )  # fmt: skip
         return SignatureTally(finding=finding, weak=weak)
 
@@ -362,7 +359,7 @@ class SignatureReader:
         if tally is None:
             finding = LogFinding(
                 signature=key[0], label=event.label, role=event.role, specificity=event.specificity,
-                blame=signature.blame, restart=None, line=line, note=event.note,
+                blame=signature.blame, restart=None, line=line, note=event.note, traits=event.traits,
             )  # fmt: skip
             tally = self._tallies[key] = SignatureTally(finding=finding, weak=False)
         elif event.specificity > tally.finding.specificity:
@@ -386,9 +383,6 @@ def _drop_quoted_names(matches: list[SignatureMatch]) -> list[SignatureMatch]:
 
 MENTION_NOTE = "mentioned"
 CODE_ERROR_LABELS = frozenset({"ImportError", "NameError", "AttributeError", "ZeroDivisionError"})
-# Benign phrases that may also be part of an exception's message: below a traceback the exception was still raised
-AMBIGUOUS_PHRASES = frozenset({"zero-errors", "advice", "default-config", "launcher-words", "falling-back"})
-ERROR_CODE_SIGNATURES = frozenset({XID, SXID, DCGM})
 DCGM_CODE = re.compile(r"DCGM_FR_[A-Z0-9_]+")
 # Source lines that tracebacks quote: they name errors that were not raised there
 SOURCE_LINE = re.compile(r"\s*(?:raise \w|except\b.*:$|File \"[^\"]+\", line \d+|warnings\.warn\()")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from .reader import LogReading, RankLocation
-from .values import Blame, LogFinding, SuspectGpu, SuspectNode
+from .values import Blame, LogFinding, SignatureTrait, SuspectGpu, SuspectNode
 
 HARDWARE_BLAMES = frozenset({Blame.NODE, Blame.GPU, Blame.NETWORK})
 HOST_NAME = r"([A-Za-z0-9][\w.-]*\w)"
@@ -57,7 +57,7 @@ def _hosts_of_finding(finding: LogFinding, locations: dict[int, RankLocation]) -
     own = [finding.line.host] if finding.line.host and not named else []
     rank = finding.line.rank
     # In a collective timeout the healthy ranks complain, so their hosts are not suspects
-    is_complaint = finding.signature == "nccl-timeout"
+    is_complaint = SignatureTrait.HEALTHY_RANKS_COMPLAIN in finding.traits
     mapped = [locations[rank].host] if rank in locations and not named and not is_complaint else []
     return named + own + mapped
 
@@ -97,7 +97,7 @@ def short_pci(pci: str) -> str:
 
 def silent_ranks(root: LogFinding, places: tuple[RankLocation, ...]) -> list[RankLocation]:
     """The ranks that did not report a collective timeout: healthy ranks report it, a faulty one hangs silently."""
-    if root.signature != "nccl-timeout" or len(root.ranks) < 2:
+    if SignatureTrait.HEALTHY_RANKS_COMPLAIN not in root.traits or len(root.ranks) < 2:
         return []
     quiet = [place for place in places if place.rank not in root.ranks]
     return quiet if quiet and len(quiet) * 4 <= len(places) else []

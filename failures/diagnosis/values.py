@@ -42,6 +42,34 @@ class FailureCategory(StrEnum):
     UNKNOWN = "Unknown"
 
 
+class SignatureTrait(StrEnum):
+    """What is special about a signature besides its role, label and specificity."""
+
+    # How a matching line is read
+    EXCEPTION = "exception"  # the name of the exception gives the label
+    HEALTH_CODE = "health code"  # the DCGM catalog gives the label
+    GPU_EVENT = "GPU event"  # the Xid and SXid catalogs give label, role and specificity
+    ERROR_CODE = "error code"  # a code is more precise than other signatures on the same line
+    VARIED = "varied"  # each line may name another error, so many lines are parsed before they are only counted
+    AMBIGUOUS = "ambiguous"  # harmless, unless an exception below a traceback has these words in its message
+
+    # What other lines of the log mean for it, or it for them
+    TRACEBACK = "traceback"  # an exception with an unknown name may follow below
+    PROCESS_KILLED = "process killed"  # makes lines about lost processes less specific
+    LOST_AFTER_KILL = "lost after kill"  # less specific if a process was killed before
+    LOST_WITH_KILL = "lost with kill"  # less specific if a process was killed, in any order
+    STEP_KILL = "step kill"  # teardown if Slurm prints it after a task of the step has failed
+    SCHEDULER_STOP = "scheduler stop"  # a symptom if a certain cause with another label precedes it
+    EXPLAINS_NODE_FAILURE = "explains node failure"  # remains the cause after a node failure: the node was taken away
+    TRUNCATED_DATA = "truncated data"  # teardown in a spawned process: its parent died while it wrote the start data
+    HEALTHY_RANKS_COMPLAIN = "healthy ranks complain"  # the suspect is the rank that reports nothing
+
+    # What continued work proves
+    NO_TRAINING = "no training"  # steps continue, but nothing is trained: progress does not refute it
+    RECORD_ONLY = "record only"  # memory is recorded for repair, the data was corrected: progress refutes it
+    CLOSING_SIGNAL = "closing signal"  # sent to healthy workers too, before or after they report success
+
+
 @dataclass(frozen=True, kw_only=True)
 class ParsedLine:
     """One line of the log with its prefixes parsed. `number` counts from 1."""
@@ -73,6 +101,7 @@ class LogFinding:
     frames: tuple[str, ...] = ()
     more: tuple[ParsedLine, ...] = ()  # further lines with other words
     note: str = ""
+    traits: tuple[SignatureTrait, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

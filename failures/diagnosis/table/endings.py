@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..signatures import CHILD_EXIT, Signature, rank_location, symptom, teardown
-from ..values import Blame
+from ..signatures import Signature, rank_location, symptom, teardown
+from ..values import Blame, SignatureTrait
 
 ROWS: tuple[Signature, ...] = (
     teardown(
@@ -19,6 +19,7 @@ ROWS: tuple[Signature, ...] = (
             "W0301 04:00:12.0 88 torch/distributed/elastic/multiprocessing/api.py:900] Sending process 91 "
             "closing signal SIGTERM"
         ),
+        traits=(SignatureTrait.CLOSING_SIGNAL,),
     ),
     teardown(
         "child-failed",
@@ -41,7 +42,7 @@ ROWS: tuple[Signature, ...] = (
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
     ),
     symptom(
-        CHILD_EXIT,
+        "child-exit",
         "",
         8,
         (
@@ -78,6 +79,7 @@ ROWS: tuple[Signature, ...] = (
         4,
         r"Traceback \(most recent call last\)",
         "Traceback (most recent call last):",
+        traits=(SignatureTrait.TRACEBACK,),
     ),
     rank_location(
         "nccl-init",

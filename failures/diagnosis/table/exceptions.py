@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from ..signatures import PYTHON_EXCEPTION, Signature, cause
+from ..values import SignatureTrait
 
 ROWS: tuple[Signature, ...] = (
     # Each alternative needs some fixed letters: without them the whole scan takes a third longer
@@ -17,7 +18,8 @@ ROWS: tuple[Signature, ...] = (
         r"(?:rrors?|xceptions?|exc)\.[A-Z]\w{2,60}(?::|$)",
         r"\b(?:TimeoutExpired|BackendCompilerFailed|MissingMandatoryValue|VersionConflict|queue\.(?:Empty|Full))\b",
     ),
-          "AssertionError: heads must be divisible by tensor parallel size"),
+          "AssertionError: heads must be divisible by tensor parallel size",
+          traits=(SignatureTrait.EXCEPTION, SignatureTrait.VARIED)),
 )  # fmt: skip
 
 # Class name (last part) → label. `label_by_name` handles names that are not listed here.

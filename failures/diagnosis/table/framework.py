@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..signatures import Signature, cause, symptom
+from ..values import SignatureTrait
 
 ROWS: tuple[Signature, ...] = (
     cause(
@@ -186,6 +187,7 @@ ROWS: tuple[Signature, ...] = (
             r"loss scale .{0,40}below .{0,20}threshold",
         ),
         "[deepspeed] OVERFLOW! Rank 3 Skipping step. Attempted loss scale: 1.0, reducing to 1.0",
+        traits=(SignatureTrait.NO_TRAINING,),
     ),
     cause(
         "device-assert",

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from ..signatures import DCGM, SXID, XID, Signature, cause, symptom
-from ..values import Blame, RestartAdvice
+from ..signatures import Signature, cause, symptom
+from ..values import Blame, RestartAdvice, SignatureTrait
 
 ROWS: tuple[Signature, ...] = (
     cause(
-        XID,
+        "xid",
         "XidOther",
         70,
         r"\bXid\s*\((?:PCI:)?[0-9a-fA-F]",
         "NVRM: Xid (PCI:0000:1b:00): 62, pid=77, name=python, 0a 0b 0c",
         blame=Blame.GPU,
+        traits=(SignatureTrait.GPU_EVENT, SignatureTrait.ERROR_CODE, SignatureTrait.VARIED),
     ),
     cause(
         "xid-quoted",
@@ -21,22 +22,25 @@ ROWS: tuple[Signature, ...] = (
         r"\bXid(?: error)?(?: code)?[ :=]{1,3}[0-9]{1,3}\b",
         "gpu-watch: GPU 4 reported Xid 48 on host tern-3",
         blame=Blame.GPU,
+        traits=(SignatureTrait.GPU_EVENT,),
     ),
     cause(
-        SXID,
+        "sxid",
         "NVLinkError",
         70,
         r"\bSXid\s*\(PCI:",
         "nvidia-nvswitch2: SXid (PCI:0000:05:00.0): 22013, Non-fatal, Link 41 Minion Link DLREQ",
         blame=Blame.NODE,
+        traits=(SignatureTrait.GPU_EVENT, SignatureTrait.ERROR_CODE, SignatureTrait.VARIED),
     ),
     cause(
-        DCGM,
+        "dcgm",
         "NodeFailure",
         82,
         r"DCGM_FR_[A-Z0-9_]+",
         "gpu-doctor: the check of GPU 2 ended with DCGM_FR_POWER_UNREADABLE",
         blame=Blame.GPU,
+        traits=(SignatureTrait.HEALTH_CODE, SignatureTrait.ERROR_CODE),
     ),
     cause(
         "off-the-bus",
@@ -290,6 +294,7 @@ ROWS: tuple[Signature, ...] = (
         "An ORTE daemon has unexpectedly failed after launch and before it could talk back to mpirun.",
         caseless=True,
         blame=Blame.NODE,
+        traits=(SignatureTrait.LOST_AFTER_KILL,),
     ),
     symptom(
         "keep-alive-lost",
@@ -298,6 +303,7 @@ ROWS: tuple[Signature, ...] = (
         r"has failed to send a keep-alive heartbeat to the rendezvous",
         ("The node 'tern-4_211_0' has failed to send a keep-alive heartbeat to the rendezvous 'run9' due to an error"),
         blame=Blame.NODE,
+        traits=(SignatureTrait.LOST_WITH_KILL,),
     ),
     symptom(
         "agent-gone",

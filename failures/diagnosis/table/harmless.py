@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..signatures import Signature, benign
+from ..values import SignatureTrait
 
 ROWS: tuple[Signature, ...] = (
     benign(
@@ -122,6 +123,7 @@ ROWS: tuple[Signature, ...] = (
         ),
         "For debugging pass CUDA_LAUNCH_BLOCKING=1",
         specificity=60,
+        traits=(SignatureTrait.AMBIGUOUS,),
     ),
     benign(
         "ignored-exception",
@@ -148,6 +150,7 @@ ROWS: tuple[Signature, ...] = (
         specificity=72,
         caseless=True,
         unless=r"\bXid\b|connectFullMesh",  # a code, and an errno of nought, beside what did fail
+        traits=(SignatureTrait.AMBIGUOUS,),
     ),
     benign(
         "no-failure",
@@ -173,6 +176,7 @@ ROWS: tuple[Signature, ...] = (
         "attention: no kernel for this head size, falling back to eager",
         specificity=65,
         caseless=True,
+        traits=(SignatureTrait.AMBIGUOUS,),
     ),
     benign(
         "default-config",
@@ -182,6 +186,7 @@ ROWS: tuple[Signature, ...] = (
             r"Performance might be sub-optimal",
         ),
         "[TP1] Using default MoE config. Config file not found at tuned/E=8.json",
+        traits=(SignatureTrait.AMBIGUOUS,),
     ),
     benign(
         "launcher-words",
@@ -196,5 +201,6 @@ ROWS: tuple[Signature, ...] = (
             r"error_injection",
         ),
         "  exit_on_missing_checkpoint ...................... False",
+        traits=(SignatureTrait.AMBIGUOUS,),
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..signatures import Signature, cause, symptom
-from ..values import Blame
+from ..values import Blame, SignatureTrait
 
 ROWS: tuple[Signature, ...] = (
     cause(
@@ -169,5 +169,6 @@ ROWS: tuple[Signature, ...] = (
         "torch.distributed.elastic.multiprocessing.errors: exitcode  : -9 (pid: 4242)",
         blame=Blame.NODE,
         unless=r"Sending|escalat|Unable to shutdown",
+        traits=(SignatureTrait.PROCESS_KILLED, SignatureTrait.STEP_KILL),
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..signatures import Signature, cause, symptom
-from ..values import Blame
+from ..values import Blame, SignatureTrait
 
 # The library warned and used an alternative
 FALLBACK_WORDS = r"(?i)ignor|instead(?! of)|default|disabl|fall|retry|using|optional|real path"
@@ -296,6 +296,7 @@ ROWS: tuple[Signature, ...] = (
         ),
         unless=r"(?i)timeout (?:is |was )?set (?:to|as)|failed or timed out",
         blame=Blame.NODE,
+        traits=(SignatureTrait.HEALTHY_RANKS_COMPLAIN,),
     ),
     symptom(  # the message itself names both possibilities
         "nccl-failed-or-late",

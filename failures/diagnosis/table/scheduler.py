@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..signatures import Signature, cause, symptom, teardown
-from ..values import Blame
+from ..values import Blame, SignatureTrait
 
 ROWS: tuple[Signature, ...] = (
     cause(
@@ -27,6 +27,7 @@ ROWS: tuple[Signature, ...] = (
         "slurmstepd: error: *** JOB 7001 ON tern-1 CANCELLED AT 2025-03-01T04:00:12 DUE TO TIME LIMIT ***",
         blame=Blame.SCHEDULER,
         unless=r"DeadlineExceededError|\bcode = DeadlineExceeded",  # of one call, not of the job
+        traits=(SignatureTrait.SCHEDULER_STOP,),
     ),
     cause(
         "slurm-preempted",
@@ -59,6 +60,7 @@ ROWS: tuple[Signature, ...] = (
             r"(?i)\(node failure\)|got preempted, or|preempted/|preemption (?:handler|callback|check|enabled)|"
             r"preempted (?:by|because).{0,60}(?:PreemptionMode|KV cache|RECOMPUTE)|Sequence group"
         ),
+        traits=(SignatureTrait.SCHEDULER_STOP, SignatureTrait.EXPLAINS_NODE_FAILURE),
     ),
     cause(  # why the node is gone: a cause, even if it is logged after the node was lost
         "node-preempted",
@@ -85,6 +87,7 @@ ROWS: tuple[Signature, ...] = (
         "Warning  Evicted  pod/llm-7b-worker-3  The node had condition: [DiskPressure]",
         blame=Blame.SCHEDULER,
         unless=r"Cancelling deletion|\bLustre: |\bEvicted \d+ ",
+        traits=(SignatureTrait.SCHEDULER_STOP,),
     ),
     symptom(
         "slurm-prolog",
@@ -111,6 +114,7 @@ ROWS: tuple[Signature, ...] = (
         ),
         "slurmstepd: error: *** STEP 7003.0 ON tern-1 CANCELLED AT 2025-03-01T04:00:12 ***",
         blame=Blame.SCHEDULER,
+        traits=(SignatureTrait.STEP_KILL,),
     ),
     cause(
         "slurm-node-fail",

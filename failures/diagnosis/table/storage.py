@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..signatures import Signature, cause
-from ..values import Blame
+from ..values import Blame, SignatureTrait
 
 ROWS: tuple[Signature, ...] = (
     cause(
@@ -184,6 +184,7 @@ ROWS: tuple[Signature, ...] = (
         "RuntimeError: PytorchStreamReader failed reading zip archive: invalid header or archive is corrupted",
         blame=Blame.STORAGE,
         unless=r"EOF while (?:looking|parsing|scanning)",
+        traits=(SignatureTrait.TRUNCATED_DATA,),
     ),
     cause(
         "no-such-file",
