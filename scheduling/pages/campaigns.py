@@ -22,7 +22,7 @@ from jobs.web.page import render_page
 from scheduling.actions import campaigns as actions
 from scheduling.actions.campaigns import CampaignStateConflict
 from scheduling.models import OPEN_CAMPAIGN_STATES, Campaign, CampaignState
-from scheduling.pages.forms import CampaignForm
+from scheduling.pages.evaluation_forms import CampaignForm
 from scheduling.queries import campaigns as campaign_queries
 from scheduling.queries.campaigns import CampaignProgress, LaneSpan
 

@@ -19,7 +19,7 @@ from jobs.web.page import render_page
 from scheduling.actions import evaluation_rules as actions
 from scheduling.actions.campaigns import CampaignStateConflict
 from scheduling.models import EvaluationRule
-from scheduling.pages.forms import EvaluationRuleForm
+from scheduling.pages.evaluation_forms import EvaluationRuleForm
 from scheduling.queries import campaigns as campaign_queries
 
 MAX_RULES_SHOWN = 100

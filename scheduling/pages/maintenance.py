@@ -22,7 +22,7 @@ from jobs.actions.maintenance import MaintenanceError
 from jobs.models import Cluster, Event, Job, Maintenance, clock
 from jobs.web.page import MAX_EVENTS, posted_text
 from scheduling.engine.blockers import capitalize_first
-from scheduling.pages.forms import MaintenanceEndForm, MaintenanceForm
+from scheduling.pages.maintenance_forms import MaintenanceEndForm, MaintenanceForm
 
 OPERATE_PERMISSION = "jobs.operate_cluster"
 MAX_WINDOWS_SHOWN = 20

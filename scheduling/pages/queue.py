@@ -24,7 +24,7 @@ from scheduling.core.policy_choice import PolicyChoice, differences, full_settin
 from scheduling.core.quotas import QuotaAccount, QuotaBarPart, accounts
 from scheduling.engine.policies import InvalidPolicySettings
 from scheduling.pages import maintenance
-from scheduling.pages.forms import PolicyForm
+from scheduling.pages.policy_form import PolicyForm
 from scheduling.queries.queue_order import QueueState, queue_states, queue_view
 
 MAX_CHANGES_SHOWN = 20

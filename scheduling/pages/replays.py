@@ -28,7 +28,7 @@ from scheduling.actions.simulations import SimulationStateConflict, TooManySimul
 from scheduling.actions.traces import ParsedTrace
 from scheduling.core.replay_comparison import MAX_COMPARED_RUNS, csv_rows, sections
 from scheduling.models import UNFINISHED_STATES, Simulation, SimulationState
-from scheduling.pages.forms import ReplayForm
+from scheduling.pages.replay_form import ReplayForm
 from scheduling.queries.replays import (
     TraceUploadThrottle,
     read_uploaded_trace,

@@ -1,0 +1,186 @@
+"""The form of a replay. `scheduling.queries.replays` validates the values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from django import forms
+
+from jobs.actions.submissions import CallerTargets
+from jobs.core.lifecycle import JobKind
+from jobs.core.parsing import InvalidField, read_timestamp
+from jobs.models import TeamRole
+from jobs.web.form_fields import choices_of, time_input
+from scheduling.core.policy_choice import SETTING_LABELS
+from scheduling.core.replay_comparison import MAX_COMPARED_RUNS
+from scheduling.engine.policies import POLICY_RULES
+from scheduling.engine.policies.acme import ORDER_RULES
+from scheduling.engine.settings import AcmeSettings
+from scheduling.models import UploadedTrace
+from scheduling.queries.replay_settings import MAX_HISTORY_DAYS, MAX_TRACE_JOBS
+from scheduling.queries.replays import BUILT_IN_TRACES, FIELDS_BY_TRACE_KIND, MAX_FILE_BYTES, trace_kind
+from scheduling.replay import requests
+from scheduling.replay.requests import InvalidReplaySetting
+from scheduling.replay.run import ReplaySetting
+
+OTHER_ORDERS = [name for name in ORDER_RULES if name != AcmeSettings().order]
+
+
+class ReplayForm(forms.Form):
+    """A replay: the jobs, the policies and the changed conditions. Empty fields keep the defaults."""
+
+    MAIN = ("trace", "trace_file", "policies", "cluster", "days", "until", "jobs", "nodes", "gpus_per_node", "team")
+
+    trace = forms.ChoiceField(
+        label="Trace",
+        help_text="history: past jobs of a cluster; acme: synthetic jobs sampled from AcmeTrace; or a file.",
+    )
+    trace_file = forms.FileField(
+        label="Trace file",
+        required=False,
+        max_length=80,
+        help_text="Replaces the trace above. Formats: CSV (AcmeTrace, Helios, openb, Acme export), Philly, SWF, sacct"
+        f" --parsable2; optionally gz or zst. At most {MAX_FILE_BYTES >> 20} MiB.",
+    )
+    team = forms.ChoiceField(help_text="Members of this team can see the result.")
+    policies = forms.MultipleChoiceField(
+        choices=choices_of(POLICY_RULES),
+        widget=forms.CheckboxSelectMultiple,
+        help_text=f"Up to {MAX_COMPARED_RUNS} policies, compared side by side.",
+    )
+    cluster = forms.ChoiceField(required=False, help_text="Cluster whose history is replayed.")
+    days = forms.IntegerField(label="Days of history", required=False, min_value=1, max_value=MAX_HISTORY_DAYS)
+    until = forms.DateTimeField(
+        label="End of history, UTC", required=False, widget=time_input(), help_text="Leave empty for now."
+    )
+    jobs = forms.IntegerField(label="Synthetic jobs", required=False, min_value=1, max_value=MAX_TRACE_JOBS)
+    nodes = forms.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=requests.MAX_REPLAY_NODES,
+        help_text="Required for a trace file. Otherwise leave empty to use the size of the cluster.",
+    )
+    gpus_per_node = forms.IntegerField(
+        label="GPUs per node", required=False, min_value=1, max_value=requests.MAX_GPUS_PER_NODE
+    )
+    quota = forms.CharField(
+        label="Quotas",
+        required=False,
+        max_length=20_000,
+        widget=forms.Textarea(attrs={"rows": 3, "spellcheck": "false"}),
+        help_text="One quota per line: team,kind,GPUS or, for all kinds, team,,GPUS. Leave empty for no quotas.",
+    )
+    order = forms.ChoiceField(
+        label=f"acme: {SETTING_LABELS['order']}",
+        required=False,
+        choices=[("", AcmeSettings().order), *choices_of(OTHER_ORDERS)],
+    )
+    backfill = forms.ChoiceField(
+        label=f"acme: {SETTING_LABELS['backfill']}",
+        required=False,
+        choices=[("", "easy"), ("conservative", "conservative")],
+    )
+    reserve = forms.MultipleChoiceField(
+        label="acme: reserved quota kinds",
+        choices=choices_of(kind.value for kind in JobKind),
+        required=False,
+        initial=sorted(AcmeSettings().reserve),
+        widget=forms.CheckboxSelectMultiple,
+        help_text="Unused quota for these kinds is lent only to preemptible jobs.",
+    )
+    best_effort = forms.MultipleChoiceField(
+        label="acme: preemptible kinds",
+        choices=choices_of(kind.value for kind in JobKind),
+        required=False,
+        initial=list(ReplaySetting.best_effort),
+        widget=forms.CheckboxSelectMultiple,
+        help_text="Jobs of these kinds may borrow unused quota and can be preempted.",
+    )
+    placement = forms.ChoiceField(
+        required=False, choices=[("", "consolidate"), *choices_of(requests.PLACEMENT_NAMES[1:])]
+    )
+    preemption_cost = forms.ChoiceField(
+        label="Preemption cost",
+        required=False,
+        choices=[("", "nothing"), ("helios", "helios: 7, 30 or 60 s, depending on job size")],
+    )
+    faults = forms.CharField(
+        required=False, max_length=200, help_text="Node failures: rates, or name=number pairs. Leave empty for none."
+    )
+    noise = forms.CharField(
+        required=False, max_length=20, help_text="Error of run time estimates: none, helios, or a sigma."
+    )
+    seed = forms.IntegerField(required=False, min_value=0, max_value=2**31 - 1)
+
+    def __init__(self, *args: Any, places: CallerTargets, uploads: Iterable[UploadedTrace] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        teams = [team.name for team in places.teams.values() if places.caller.has(TeamRole.RESEARCHER, team.pk)]
+        clusters = [cluster.name for cluster in places.clusters.values()]
+        built_in = choices_of(BUILT_IN_TRACES if clusters else BUILT_IN_TRACES[:-1])
+        files = [(upload.trace_name, f"{upload.name} ({upload.jobs:,} jobs)") for upload in uploads]
+        choices = {"team": choices_of(teams), "cluster": choices_of(clusters), "trace": built_in + files}
+        for name, values in choices.items():
+            self.fields[name].choices = values  # type: ignore[attr-defined]
+
+    def main(self) -> list[forms.BoundField]:
+        return [self[name] for name in self.MAIN]
+
+    def more(self) -> list[forms.BoundField]:
+        return [field for field in self if field.name not in self.MAIN]
+
+    def more_is_wrong(self) -> bool:
+        return any(field.errors for field in self.more())
+
+    def clean_until(self) -> datetime | None:
+        """Apply the limits of the API to the time."""
+        until = self.cleaned_data["until"]
+        try:
+            return read_timestamp("until", until.isoformat()) if until else None
+        except InvalidField as error:
+            raise forms.ValidationError(f"{error.why}.") from None
+
+    def clean_quota(self) -> list[dict[str, str]]:
+        """Parse the lines and validate them like the API's objects. Errors name the line."""
+        rows, lines = [], []
+        for number, line in enumerate(filter(None, map(str.strip, self.cleaned_data["quota"].splitlines())), 1):
+            cells = [cell.strip() for cell in line.split(",")]
+            if len(cells) != 3:
+                raise forms.ValidationError(f"Line {number}: expected team,kind,GPUS, got {line[:60]}")
+            rows.append(dict(zip(("team", "kind", "gpus"), cells, strict=True)))
+            lines.append(f"line {number}")
+        try:
+            if rows:
+                requests.quotas_from_rows(rows, lines)
+        except InvalidReplaySetting as error:
+            raise forms.ValidationError(f"{error.why[0].upper()}{error.why[1:]}.") from None
+        return rows
+
+    def clean_policies(self) -> list[str]:
+        policies: list[str] = self.cleaned_data["policies"]
+        if len(policies) > MAX_COMPARED_RUNS:
+            raise forms.ValidationError(f"{len(policies)} policies selected; at most {MAX_COMPARED_RUNS} allowed.")
+        return policies
+
+    def request_values(self, trace: str) -> dict[str, Any]:
+        """Return the values that apply to this kind of trace and to the selected policies."""
+        values = {name: value for name, value in self.cleaned_data.items() if value not in (None, "", [])}
+        kind = trace_kind(trace)
+        others = {name for sort, names in FIELDS_BY_TRACE_KIND.items() if sort != kind for name in names}
+        excluded = {"trace", "trace_file", "policies", "team", "order", "backfill", "reserve", "best_effort", *others}
+        params = {name: value for name, value in values.items() if name not in excluded}
+        if "acme" in values["policies"]:
+            params |= self._acme_params()
+        return params
+
+    def _acme_params(self) -> dict[str, Any]:
+        """Return only the settings that differ from the defaults, so that the result page lists what was changed."""
+        data, defaults = self.cleaned_data, AcmeSettings()
+        settings = {name: data[name] for name in ("order", "backfill") if data[name]}
+        if set(data["reserve"]) != defaults.reserve:
+            settings["reserve"] = data["reserve"]
+        params: dict[str, Any] = {"policy_settings": {"acme": settings}} if settings else {}
+        if sorted(data["best_effort"]) != sorted(ReplaySetting.best_effort):
+            params["best_effort"] = ",".join(data["best_effort"])
+        return params
