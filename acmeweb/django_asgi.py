@@ -5,6 +5,9 @@ middlewares that is more work than most of our responses. Nothing of ours is asy
 is read here, then one thread does everything from the first middleware to the bytes of the response.
 
 A disconnect is only noticed when the response is sent: a working thread cannot be stopped anyway.
+
+Django documents `get_asgi_application` but not the class behind it. This is the only module that relies on that class;
+`tests/acmeweb/test_handler.py` checks the methods that are used here.
 """
 
 from __future__ import annotations
@@ -15,9 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from django import setup
+from django.conf import settings
 from django.core.exceptions import RequestAborted, RequestDataTooBig
-from django.core.handlers.asgi import ASGIHandler, get_script_prefix
-from django.core.handlers.base import BaseHandler
+from django.core.handlers.asgi import ASGIHandler
 from django.core.signals import request_started
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
@@ -31,9 +34,12 @@ REQUEST_THREADS = 40  # more than database connections, so /healthz is answered 
 class ThreadedASGIHandler(ASGIHandler):
     def __init__(self) -> None:
         setup(set_prefix=False)
-        BaseHandler.__init__(self)
-        self.load_middleware(is_async=False)
+        super().__init__()
         self.threads = ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="request")
+
+    def load_middleware(self, is_async: bool = False) -> None:
+        """Load the middlewares as synchronous ones. Django's ASGI handler asks for asynchronous ones."""
+        super().load_middleware(is_async=False)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -72,7 +78,7 @@ class ThreadedASGIHandler(ASGIHandler):
 
     def _handle_in_thread(self, scope: Any, body: Any) -> tuple[HttpResponseBase, bytes]:
         """Handle the request in the thread. Close what can be closed, so the connection returns to the pool first."""
-        set_script_prefix(get_script_prefix(scope))
+        set_script_prefix(settings.FORCE_SCRIPT_NAME or scope.get("root_path", ""))
         request_started.send(sender=self.__class__, scope=scope)
         request, refusal = self.create_request(scope, body)
         response: Any = refusal if request is None else self._respond_or_413(request)

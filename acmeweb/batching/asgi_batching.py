@@ -21,8 +21,9 @@ from functools import lru_cache
 from typing import Any
 
 from django.conf import settings
+from django.core.exceptions import DisallowedHost
 from django.db import Error, connections
-from django.http.request import split_domain_port, validate_host
+from django.http import HttpRequest
 
 from acmeweb.middleware import CONTENT_SECURITY_POLICY, REQUEST_ID_PATTERN
 
@@ -211,8 +212,12 @@ def _request_scheme(scope: Any, headers: Mapping[str, str]) -> str:
 
 @lru_cache(maxsize=100)
 def _is_allowed_host(host: str) -> bool:
-    domain, _ = split_domain_port(host)
-    return bool(domain) and validate_host(domain, settings.ALLOWED_HOSTS)
+    request = HttpRequest()
+    request.META["HTTP_HOST"] = host
+    try:
+        return request.get_host() == host
+    except DisallowedHost:
+        return False
 
 
 async def _send_response(response: BatchResponse, id: str, send: Any) -> None:

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.core.handlers.asgi import ASGIRequest
 from django.db import close_old_connections
 from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
@@ -28,7 +27,7 @@ from django.http.response import HttpResponseBase
 from jobs.logs import allowed_paths, log_files, storage
 from jobs.logs.job_log import LogNotCreated, LogReadError, StorageUnresponsive, decode_log_text
 from jobs.models import Attempt
-from jobs.rest.streaming import write_until_disconnect
+from jobs.rest.streaming import is_asgi, write_until_disconnect
 
 STREAM_SCOPE_KEY = "acme.following"  # key of the stream requests in the ASGI scope
 EVENT_SCHEMA = {
@@ -71,11 +70,11 @@ DEFAULT_TIMING = LogStreamTiming()
 def stream_response(request: Any, stream: LogStreamRequest) -> HttpResponseBase:
     """Hand the stream to LogStreamMiddleware, or stream from Django if the middleware is not installed."""
     headers = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
-    if isinstance(request, ASGIRequest) and STREAM_SCOPE_KEY in request.scope:
+    if is_asgi(request) and STREAM_SCOPE_KEY in request.scope:
         request.scope[STREAM_SCOPE_KEY].append(stream)
         return HttpResponse(content_type=EVENT_STREAM_TYPE, headers=headers)
     events = follow_log(stream, attempt_has_ended)
-    chunks = events if isinstance(request, ASGIRequest) else _sync_chunks(events)
+    chunks = events if is_asgi(request) else _sync_chunks(events)
     return StreamingHttpResponse(chunks, content_type=EVENT_STREAM_TYPE, headers=headers)
 
 

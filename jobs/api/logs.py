@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from django.core.handlers.asgi import ASGIRequest
 from django.http import StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from rest_framework.exceptions import APIException, NotFound
@@ -18,6 +17,7 @@ from jobs.models import Attempt, TokenScope
 from jobs.rest.endpoint import ApiEndpoint, find_or_404, reject_unknown_params
 from jobs.rest.errors import InvalidRequestField
 from jobs.rest.permissions import EndpointRule
+from jobs.rest.streaming import is_asgi
 
 MAX_TAIL_LINES = 100_000
 RANGE_PATTERN = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
@@ -110,7 +110,7 @@ def _range_not_satisfiable(range_header: Any, size: int) -> Response:
 
 
 def _streaming_response(request: Any, stream: LogStream, attempt: Attempt, status: int) -> StreamingHttpResponse:
-    chunks = stream if isinstance(request._request, ASGIRequest) else stream.sync_chunks()
+    chunks = stream if is_asgi(request._request) else stream.sync_chunks()
     response = StreamingHttpResponse(chunks, status=status, content_type="text/plain; charset=utf-8")
     response["Content-Length"] = str(stream.stop - stream.start)
     response["Accept-Ranges"] = "bytes"

@@ -10,7 +10,6 @@ from functools import cache
 from typing import Any
 
 from django.contrib import messages
-from django.core.handlers.asgi import ASGIRequest
 from django.db import connections
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
@@ -32,6 +31,7 @@ from jobs.models import Cluster, Job, Team, TeamRole, clock
 from jobs.models.permissions import Caller
 from jobs.pages import saved_views
 from jobs.queries import job_arrays
+from jobs.rest.streaming import is_asgi
 from jobs.web import job_filters, job_forms
 from jobs.web.job_filters import JobListFilters
 from jobs.web.page import POSITION_READER, PageQuery, bad_request, posted_text, render_page
@@ -119,7 +119,7 @@ def export_csv(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         return bad_request(address.wrong)
     clusters = dict(Cluster.objects.values_list("pk", "name"))
     pieces = _csv_chunks(job_filters.filtered_jobs(request.user, selection).with_list_columns(), clusters)
-    chunks = _read_in_threads(pieces) if isinstance(request, ASGIRequest) else pieces
+    chunks = _read_in_threads(pieces) if is_asgi(request) else pieces
     response = StreamingHttpResponse(chunks, content_type="text/csv; charset=utf-8")
     response["Content-Disposition"] = 'attachment; filename="jobs.csv"'
     return response

@@ -1,4 +1,4 @@
-"""Streaming ASGI responses that end when the client disconnects."""
+"""Streaming responses under ASGI servers, and the end of a stream when the client disconnects."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
+
+from django.core.handlers.asgi import ASGIRequest
+
+
+def is_asgi(request: Any) -> bool:
+    """Return whether an ASGI server handles this Django request, so that the response may stream asynchronously."""
+    return isinstance(request, ASGIRequest)
 
 
 async def write_until_disconnect(receive: Any, writing: Coroutine[Any, Any, None]) -> None:

@@ -1,9 +1,11 @@
 """Django in threads, called like by an ASGI server."""
 
 import asyncio
+import inspect
 import threading
 
 import pytest
+from django.core.handlers.asgi import ASGIHandler
 from django.core.signals import request_finished, request_started
 from django.http import HttpResponse, StreamingHttpResponse
 from django.urls import path
@@ -99,6 +101,19 @@ async def test_both_request_signals_are_sent_so_the_connection_is_returned():
     for signal in (request_started, request_finished):
         signal.disconnect(dispatch_uid="here")
     assert heard == [request_started, request_finished]
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [
+        ("load_middleware", ["self", "is_async"]),
+        ("read_body", ["self", "receive"]),
+        ("create_request", ["self", "scope", "body_file"]),
+        ("get_response", ["self", "request"]),
+    ],
+)
+def test_undocumented_method_of_django_that_the_handler_uses_is_unchanged(method, parameters):
+    assert list(inspect.signature(getattr(ASGIHandler, method)).parameters) == parameters
 
 
 async def test_asynchronous_stream_is_passed_on():
