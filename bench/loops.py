@@ -58,12 +58,10 @@ def main() -> None:
 
 def start_database(stack: ExitStack) -> None:
     """Start our own servers, durable as in production, with an empty schema."""
-    from acmeweb.services import postgres
     from tests import servers
 
     os.environ.update(ACME_TESTING="1", SECRET_KEY="only-for-figures-" + "x" * 40)
-    postgres.UNSAFE_TEST_SETTINGS = {}  # tests skip fsync, which would falsify the figures
-    servers.start(stack)
+    servers.start(stack, settings={})  # tests skip fsync, which would falsify the figures
     os.environ["DJANGO_SETTINGS_MODULE"] = "acmeweb.settings"
     import django
     from django.core.management import call_command

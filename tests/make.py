@@ -85,8 +85,9 @@ def jobs(*asked: dict[str, Any], by: str = "ada", cluster: Cluster | None = None
     """Submit jobs through the regular action."""
     home = cluster or globals()["cluster"]()
     group = Team.objects.filter(memberships__user=user(by)).first() or team(**{by: TeamRole.RESEARCHER})
+    shape = Node.objects.shape(home)
     return job_actions.submit(
-        spec.parse_many([{"command": "python train.py", **common, **one} for one in asked], Node.objects.shape(home)),
+        [spec.parse({"command": "python train.py", **common, **one}, shape) for one in asked],
         cluster=home,
         team=group,
         author=author(by),

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -30,6 +30,8 @@ from tests.patience import PATIENCE_S
 
 REQUIRE_ALL = os.environ.get("REQUIRE_ALL", "") not in ("", "0")
 WITHOUT_TORCH = os.environ.get("WITHOUT_TORCH", "") not in ("", "0")
+# Nobody needs the data of a test run after a crash
+UNSAFE_SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum": "off"}
 NO_TORCH = "torch is not installed"
 SCHEMA_PASSWORD = "schema-password"
 running = ExitStack()
@@ -61,23 +63,23 @@ def pytest_unconfigure() -> None:
     running.close()
 
 
-def start(stack: ExitStack) -> None:
+def start(stack: ExitStack, settings: Mapping[str, str] = UNSAFE_SETTINGS) -> None:
     home = Path(tempfile.mkdtemp(prefix="acme-tests-"))
     stack.callback(shutil.rmtree, home, ignore_errors=True)
     os.environ["ACME_VAR"] = str(home)
     home.chmod(0o755)  # servers that do not run as root need access
     (home / "static").mkdir()  # for collected files; without it every request warns
     if not os.environ.get("DATABASE_URL"):
-        os.environ["DATABASE_URL"] = start_migrated_postgres(home, stack)
+        os.environ["DATABASE_URL"] = start_migrated_postgres(home, stack, settings)
         os.environ[schema_template.VARIABLE] = schema_template.DATABASE
     if not (os.environ.get("VALKEY_URL") or os.environ.get("REDIS_URL")):
         os.environ["VALKEY_URL"] = start_valkey(home, stack)
 
 
-def start_migrated_postgres(home: Path, stack: ExitStack) -> str:
+def start_migrated_postgres(home: Path, stack: ExitStack, settings: Mapping[str, str]) -> str:
     """Start a server that also has the template database."""
     password = copy_schema_template(home / "postgres")
-    return serve_postgres(home, password, stack)[0]
+    return serve_postgres(home, password, stack, settings)[0]
 
 
 def copy_schema_template(directory: Path) -> str:
@@ -114,12 +116,14 @@ def start_postgres(home: Path, stack: ExitStack) -> str:
     return serve_postgres(home, secret_files.random_secret(), stack)[0]
 
 
-def serve_postgres(home: Path, password: str, stack: ExitStack) -> tuple[str, subprocess.Popen[bytes]]:
+def serve_postgres(
+    home: Path, password: str, stack: ExitStack, settings: Mapping[str, str] = UNSAFE_SETTINGS
+) -> tuple[str, subprocess.Popen[bytes]]:
     """Start a server on `home / "postgres"`, which is created if it is missing; return its URL and process."""
     port, directory = ports.pick(), home / "postgres"
     user = users.default().postgres
     postgres.prepare_data_directory(directory, password, home / "initdb.log", user)
-    words = postgres.server_command(directory, port, postgres.UNSAFE_TEST_SETTINGS)
+    words = postgres.server_command(directory, port, settings)
     process = _spawn(postgres.guarded_postgres_command(words, directory, user=user), home / "postgres.log", stack)
     _until(lambda: postgres.ensure_database(password, port), home / "postgres.log")
     return postgres.url(password, port), process

@@ -41,7 +41,6 @@ INITDB_OPTIONS = (
     "--builtin-locale=C.UTF-8",
     "--data-checksums",
 )
-UNSAFE_TEST_SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum": "off"}
 
 
 def binary(name: str) -> Path:

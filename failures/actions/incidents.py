@@ -18,7 +18,7 @@ from django.db.models import F, Q
 from acmeweb.common import live
 from failures.actions import incident_candidates
 from failures.actions.log_offsets import forget_offsets
-from failures.diagnosis import values as pure
+from failures.diagnosis import values as diagnosis_values
 from failures.diagnosis import wording
 from failures.diagnosis.labels import LABELS, NONE, UNKNOWN
 from failures.incidents import grouping
@@ -31,7 +31,6 @@ from jobs.core.lifecycle import FAILURE_STATES, State
 from jobs.models import Attempt, Job, Node
 
 DIAGNOSIS_AUTHOR = Author(by="diagnosis")
-RECOVERY_LOOP_AUTHOR = Author(by="recovery")
 LEASE = timedelta(seconds=90)  # longer than the time limit of a task, so that no two workers process one row
 MAX_NEW_DIAGNOSES = 500
 CLAIM_RELATIONS = ("attempt__job__cluster", "attempt__following")
@@ -96,7 +95,7 @@ class FailureCost:
 @transaction.atomic
 def record_verdict(
     row: Diagnosis,
-    verdict: pure.LogDiagnosis,
+    verdict: diagnosis_values.LogDiagnosis,
     cost: FailureCost,
     first_symptom_at: datetime,
     now: datetime,
@@ -116,7 +115,7 @@ def record_verdict(
     for name, value in fields.items():  # update the instance without another query
         setattr(row, name, value)
     _update_attempt_cause(row, DIAGNOSIS_AUTHOR)
-    row.nodes.set(_known_nodes(row, {node.host for node in verdict.suspect_nodes}))
+    row.nodes.set(_nodes_with_names(row, {node.host for node in verdict.suspect_nodes}))
     incident = None if row.root_cause == NONE else _join_incident(row, first_symptom_at, now)
     detail = {"confidence": row.confidence, "engine": row.engine, "rules_version": row.rules_version}
     _record_event("diagnosis.created", DIAGNOSIS_AUTHOR, row, to_state=row.root_cause, why=row.action, detail=detail)
@@ -181,7 +180,7 @@ def withdraw_early_diagnosis(row: Diagnosis, why: str, now: datetime) -> bool:
     return True
 
 
-def _verdict_fields(verdict: pure.LogDiagnosis) -> dict[str, Any]:
+def _verdict_fields(verdict: diagnosis_values.LogDiagnosis) -> dict[str, Any]:
     verdict_json = sanitize_for_storage(wording.as_dict(verdict))
     copied = ("evidence", "chain", "suspect_nodes", "suspect_gpus", "alternatives", "notes", "lines", "size")
     names = ("root_cause", "confidence", "restart_reason", "action", "engine", "rules_version")
@@ -215,7 +214,7 @@ def store_bundle(row: Diagnosis, text: str, now: datetime) -> None:
         forget_offsets([row.attempt_id])
 
 
-def _known_nodes(row: Diagnosis, names: Iterable[str]) -> list[Node]:
+def _nodes_with_names(row: Diagnosis, names: Iterable[str]) -> list[Node]:
     """The nodes with these names. A log may contain `seren-001.cluster.local` for the node `seren-001`."""
     candidates = set(names) | {name.partition(".")[0] for name in names}
     return list(Node.objects.filter(cluster_id=row.cluster_id, name__in=candidates)) if candidates else []
@@ -264,7 +263,7 @@ def _join_incident(row: Diagnosis, first_at: datetime, now: datetime) -> Inciden
     )
     accused = grouping.accused_nodes(symptom)
     if accused and grouping.scope_of_symptom(symptom) is IncidentScope.NODE:
-        named = _known_nodes(row, accused)
+        named = _nodes_with_names(row, accused)
         incident.nodes.add(*named)
         row.nodes.add(*named)
     row.incident = incident
@@ -340,22 +339,6 @@ def confirm(row: Diagnosis, *, author: Author, now: datetime, note: str = "") ->
 def correct_verdict(row: Diagnosis, root_cause: str, *, author: Author, now: datetime, note: str = "") -> None:
     """Records the root cause given by a user. The cause that the engine named counts as a confirmation."""
     _record_review(row, root_cause, author=author, now=now, note=note)
-
-
-@transaction.atomic
-def confirm_verdict_by_recovery(row: Diagnosis, *, now: datetime, note: str) -> bool:
-    """Confirms a diagnosis whose recovery worked; `note` says what was done.
-
-    Returns False if that proves nothing: the diagnosis was reviewed, its cause is unknown, or a restart is not
-    expected to help against the cause.
-    """
-    row.refresh_from_db(from_queryset=Diagnosis.objects.select_for_update(of=("self",)).defer("bundle"))
-    if row.review or row.judged_at is None or row.root_cause in (NONE, UNKNOWN):
-        return False
-    if row.restart_helps == pure.RestartAdvice.NO:
-        return False
-    _record_review(row, row.root_cause, author=RECOVERY_LOOP_AUTHOR, now=now, note=note)
-    return True
 
 
 def _record_review(row: Diagnosis, root_cause: str, *, author: Author, now: datetime, note: str) -> None:

@@ -73,10 +73,6 @@ class VoteResult:
     asked: int
     troubles: tuple[str, ...] = ()
 
-    @property
-    def agreement(self) -> float:
-        return self.votes / self.asked if self.asked else 0.0
-
 
 def parse_json_object(text: str) -> dict[str, Any]:
     """The object in the answer; models like to wrap it in a fence."""

@@ -9,7 +9,6 @@ from failures.diagnosis.values import FailureCategory, RestartAdvice
 from failures.incidents.grouping import IncidentScope
 from failures.models import DiagnosisReview, IncidentState
 from failures.queries.failure_statistics import GROUPINGS
-from jobs.core.lifecycle import JobKind
 from jobs.rest.shapes import (
     ResourceShape,
     ShapeField,
@@ -232,4 +231,3 @@ FAILURE_TABLE_SHAPE = ResourceShape(
         "rows": nested_list_field(FAILURE_ROW_SHAPE, "Rows, most GPU time first."),
     },
 )
-JOB_KINDS = list(JobKind)

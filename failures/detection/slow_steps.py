@@ -220,9 +220,3 @@ def evaluate_steps(steps: Iterable[StepTiming]) -> SlowStepResult:
 
 def _slowdown_message(part: float) -> str:
     return f"Steps take {part:.0%} longer than expected for their batches."
-
-
-def slow_step_findings(steps: Iterable[StepTiming]) -> list[DetectorFinding]:
-    """All findings of a series."""
-    detector = SlowStepDetector()
-    return [finding for step in steps if (finding := detector.see(step))]

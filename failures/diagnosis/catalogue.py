@@ -20,7 +20,6 @@ class XidCode:
     code: int
     meaning: str
     severity: str
-    source_of_fault: str
     action: str
     auto_cordon: str
     conflict: str  # where the sources disagree; empty if they agree
@@ -55,8 +54,7 @@ def xid_codes() -> dict[int, XidCode]:
     return {
         int(row["xid"]): XidCode(
             code=int(row["xid"]), meaning=row["meaning"], severity=row["severity"],
-            source_of_fault=row["app_or_hardware"], action=row["recommended_action"],
-            auto_cordon=row["auto_cordon_default"], conflict=row["source_conflict"],
+            action=row["recommended_action"], auto_cordon=row["auto_cordon_default"], conflict=row["source_conflict"],
         )
         for row in _csv_rows("xid.csv")
     }  # fmt: skip

@@ -1,13 +1,8 @@
-"""Parses the Xid and SXid lines of the kernel log into events. Pure.
-
-A failing GPU logs dozens of lines within a second, and other GPUs of the node often follow. All events of a node and a
-minute form one group. Its head is the most specific code that is not a consequence of another one.
-"""
+"""Parses the Xid and SXid lines of the kernel log into events. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from . import catalogue
@@ -30,18 +25,6 @@ class GpuEvent:
     specificity: int
     note: str
     traits: tuple[SignatureTrait, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class GpuEventGroup:
-    """All GPU events of one node and minute."""
-
-    host: str
-    minute: str
-    head: GpuEvent
-    codes: tuple[int, ...]
-    pcis: tuple[str, ...]
-    lines: int
 
 
 def parse_gpu_event(line: ParsedLine) -> GpuEvent | None:
@@ -86,26 +69,3 @@ def _xid_note(code: int, words: str) -> str:
     if known.conflict:
         parts.append(f"sources disagree: {known.conflict}")
     return "; ".join(parts)
-
-
-def group_by_node_and_minute(events: Iterable[GpuEvent]) -> tuple[GpuEventGroup, ...]:
-    groups: dict[tuple[str, str], list[GpuEvent]] = {}
-    for event in events:
-        groups.setdefault((event.line.host, _minute_key(event.line.time)), []).append(event)
-    return tuple(_event_group(host, minute, group) for (host, minute), group in groups.items())
-
-
-def _event_group(host: str, minute: str, group: list[GpuEvent]) -> GpuEventGroup:
-    head = min(group, key=lambda event: (event.role is not LineRole.INITIATING, -event.specificity, event.line.number))
-    return GpuEventGroup(
-        host=host, minute=minute, head=head, codes=tuple(dict.fromkeys(event.code for event in group)),
-        pcis=tuple(dict.fromkeys(event.pci for event in group if event.pci)), lines=len(group),
-    )  # fmt: skip
-
-
-def _minute_key(time: str) -> str:
-    """A key for the minute of a timestamp or of seconds since boot. Lines without a time share one key."""
-    if re.fullmatch(r"\d+\.\d+", time):
-        return str(int(float(time)) // 60)
-    match = re.match(r".*?\d\d:\d\d", time)
-    return match[0] if match else ""

@@ -29,7 +29,6 @@ HOST_MENTIONS = tuple(
     )
 )  # fmt: skip
 PCI_ADDRESS = re.compile(r"\b(?:PCI:|GPU |PCI )((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F])?)")
-WORLD = re.compile(r"world_size=(\d+), worker_count=(\d+)|\bworld[_ ]size[=: ]+(\d+)")
 MAX_SUSPECTS = 16
 
 

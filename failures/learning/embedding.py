@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,14 +61,3 @@ def tokens(message: str) -> Iterator[str]:
     words = [word.lower() for word in WORD.findall(VARIABLE_PART.sub(" ", message))]
     yield from words
     yield from (f"{first} {second}" for first, second in itertools.pairwise(words))
-
-
-def vector_similarity(one: Vector, other: Vector) -> float:
-    """The cosine similarity: 1 for the same words, about 0 for none in common."""
-    return float(np.dot(one, other))
-
-
-def nearest_vectors(query: Vector, among: Iterable[tuple[int, Vector]], most: int = 5) -> list[tuple[int, float]]:
-    """(key, similarity) of the nearest vectors, computed exhaustively: the reference for the index of the database."""
-    pairs = [(key, vector_similarity(query, vector)) for key, vector in among]
-    return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:most]

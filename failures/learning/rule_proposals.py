@@ -35,7 +35,7 @@ BLAME_BY_CATEGORY = {"Infrastructure": Blame.NODE}
 
 @dataclass(frozen=True, kw_only=True)
 class StoredBundle:
-    """A stored bundle with its assumed cause. `confirmed` means confirmed by a user or by a successful recovery."""
+    """A stored bundle with its assumed cause. `confirmed` means that a user reviewed it."""
 
     key: int
     cause: str

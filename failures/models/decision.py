@@ -68,9 +68,6 @@ class DecisionQuerySet(models.QuerySet["Decision"]):
     def awaiting_approval(self, now: datetime) -> Self:
         return self.filter(state=DecisionState.PROPOSED, expires_at__gt=now)
 
-    def carried_out_since(self, since: datetime) -> Self:
-        return self.filter(state__in=CARRIED_OUT_STATES, began_at__gt=since)
-
 
 class Decision(models.Model):
     cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="decisions")

@@ -29,7 +29,6 @@ LIGHTNING_FILE_PATTERN = re.compile(r"(?:.*[-_])?step=0*(\d{1,15})(?:[-_].*)?\.c
 RANK_PATTERN = re.compile(r"(?:zero_pp|mp)_rank_(\d{1,9})")
 INDEX_SUFFIXES = (".safetensors.index.json", ".bin.index.json")
 WEIGHTS_PATTERN = re.compile(r"(?:model|pytorch_model|adapter_model)(?:\.safetensors|\.bin)")
-NEVER_EMPTY_SUFFIXES = (".pt", ".ckpt", ".distcp", ".safetensors", ".bin")
 ZIP_BEGIN, ZIP_END = b"PK\x03\x04", b"PK\x05\x06"
 ZIP_TAIL_BYTES = 22  # end record of a zip without a comment, as torch writes it
 HEADER_LENGTH_BYTES = 8

@@ -32,7 +32,6 @@ from jobs.rest.shapes import (
 )
 
 MAX_POINTS, DEFAULT_POINTS = 5000, 500
-SERIES_COLUMNS = tuple(name for name in HEARTBEAT_COLUMNS if name != "at")
 LOG_COLUMNS = ("steps_total", "saved_step", "saved_at")
 
 

@@ -8,7 +8,6 @@ argument (`ClusterShape`), and ids of other jobs stay text.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -119,21 +118,6 @@ def parse(request: Mapping[str, Any], shape: ClusterShape) -> JobSpec:
     job = JobSpec(**values)
     check_fits_cluster(job, shape)
     return job
-
-
-def parse_many(requests: Sequence[Mapping[str, Any]], shape: ClusterShape) -> list[JobSpec]:
-    """Return several validated jobs that may refer to each other by `key`. A dependency cycle is rejected."""
-    jobs = [parse(request, shape) for request in requests]
-    keys = Counter(job.key for job in jobs if job.key)
-    for key, count in keys.items():
-        if count > 1:
-            raise InvalidField("key", f"{key!r} is used by {count} jobs")
-    for job in jobs:
-        for dependency in job.dependencies:
-            if dependency.on.startswith("@") and dependency.on[1:] not in keys:
-                raise InvalidField("dependencies", f"no job of this request has the key {dependency.on[1:]!r}")
-    refuse_dependency_cycle({f"@{job.key}": [d.on for d in job.dependencies] for job in jobs if job.key})
-    return jobs
 
 
 def refuse_dependency_cycle(waits_for: Mapping[str, Sequence[str]]) -> None:

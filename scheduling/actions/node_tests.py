@@ -28,10 +28,6 @@ PASSED_REASON = "The node passed a test with a partner."
 FAILED_REASON = "The node failed with two partners, one of them known to be good."
 
 
-class NoTestableNodes(Exception):
-    """No node can be tested. The message is a sentence for users."""
-
-
 @transaction.atomic
 def start_node_test(
     cluster: Cluster,

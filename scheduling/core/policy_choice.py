@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 
 from jobs.core.slurm_notation import format_duration
@@ -107,6 +107,3 @@ def _value_text(name: str, value: object) -> str:
     if isinstance(value, frozenset):
         return ", ".join(sorted(value)) or "no kind"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-ACME_SETTING_NAMES = tuple(field.name for field in fields(AcmeSettings))

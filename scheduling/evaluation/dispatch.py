@@ -198,24 +198,6 @@ class WorkQueue:
         if state.done < state.task.samples:
             self._push_task(begun, taken.task)
 
-    def requeue_slice(self, lost: DatasetSlice) -> None:
-        """Return a lost slice to the queue, as a separate task that is not split."""
-        task = self._states[lost.task].task
-        share = lost.samples / task.samples
-        again = DatasetTask(
-            checkpoint=task.checkpoint,
-            dataset=task.dataset,
-            samples=lost.samples,
-            prior=task.prior.times(share),
-            parts=1,
-            offset=lost.start,
-        )
-        self._states.append(_RemainingTask(task=again, factor=self._states[lost.task].factor, known=True))
-        begun = self._checkpoints[task.checkpoint]
-        begun.open += 1
-        self._push_task(begun, len(self._states) - 1)
-        self._subtract_remaining(begun, -self._states[-1].remaining_s)
-
     def _order_uncut_tasks(self) -> None:
         """Optimise the order of checkpoints whose datasets may not be split. Each checkpoint is assumed to get an even
         share of the nodes, and at least one."""

@@ -73,9 +73,6 @@ class ClusterFault:
     def is_active_at(self, now: float) -> bool:
         return self.at <= now < self.until
 
-    def affects_gpu(self, node: str, gpu: int) -> bool:
-        return self.node == node and (self.gpu == gpu or self.gpu < 0)
-
 
 @dataclass(frozen=True, kw_only=True)
 class FaultImpact:

@@ -12,6 +12,7 @@ from acmeweb.services.directories import InstanceDirectories
 from tests import schema_template, servers
 from tests.acceptance.instance import Instance
 from tests.patience import PATIENCE_S, until
+from tests.servers import UNSAFE_SETTINGS
 
 PREPARE = """
 import django
@@ -32,7 +33,7 @@ def prepared(tmp_path_factory):
     secret_files.write(place.secrets / "postgres", password)
     postgres.prepare_data_directory(place.postgres, password, place.log / "initdb.log", user)
     words = postgres.guarded_postgres_command(
-        postgres.server_command(place.postgres, port, postgres.UNSAFE_TEST_SETTINGS), place.postgres, user=user
+        postgres.server_command(place.postgres, port, UNSAFE_SETTINGS), place.postgres, user=user
     )
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         until(lambda: postgres.ensure_database(password, port), what="the database does not answer")

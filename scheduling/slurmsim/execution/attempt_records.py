@@ -27,7 +27,6 @@ from scheduling.slurmsim.values import SlurmJob
 log = logging.getLogger(__name__)
 
 RECORD_VARIABLE = "ACME_ATTEMPT_RECORD"
-ALREADY_STARTED_EXIT_CODE = 97  # the exit code of a refused start
 ALREADY_STARTED_MESSAGE = "acme: this attempt was started before, so it is not started again"
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK

@@ -108,13 +108,18 @@ def steps(count=200, slow_from=None, factor=1.5, noise=0.01, seed=1):
     return made
 
 
+def slow_step_findings(series):
+    detector = slow_steps.SlowStepDetector()
+    return [finding for step in series if (finding := detector.see(step))]
+
+
 def test_long_sequences_are_not_a_slowdown():
-    assert slow_steps.slow_step_findings(steps()) == []
+    assert slow_step_findings(steps()) == []
 
 
 @pytest.mark.parametrize("factor", [1.2, 1.5, 3.0])
 def test_lasting_slowdown_is_reported_once(factor):
-    found = slow_steps.slow_step_findings(steps(400, slow_from=150, factor=factor))
+    found = slow_step_findings(steps(400, slow_from=150, factor=factor))
 
     assert [one.symptom for one in found] == [SymptomType.SLOW]
     assert 150 <= found[0].since < 150 + slow_steps.SMALL_EXCESS_STEPS
@@ -124,7 +129,7 @@ def test_single_long_pause_is_not_a_slowdown():
     series = steps()
     series[100:103] = [slow_steps.StepTiming(at=one.at, seconds=60, tokens=one.tokens) for one in series[100:103]]
 
-    assert slow_steps.slow_step_findings(series) == []
+    assert slow_step_findings(series) == []
 
 
 def test_fit_is_correct_with_a_fifth_of_the_steps_as_outliers():
@@ -142,7 +147,7 @@ def test_fit_is_correct_with_a_fifth_of_the_steps_as_outliers():
 def test_job_without_batch_sizes_is_compared_to_its_median_step():
     even = [slow_steps.StepTiming(at=float(n), seconds=2.0 if n < 100 else 3.0) for n in range(140)]
 
-    assert [one.expected for one in slow_steps.slow_step_findings(even)] == [pytest.approx(2.0)]
+    assert [one.expected for one in slow_step_findings(even)] == [pytest.approx(2.0)]
 
 
 def uneven(kind, count=300, slow_from=200):
@@ -166,7 +171,7 @@ def test_job_with_unreported_batch_differences_is_not_judged_by_its_steps(kind, 
 def test_second_slowdown_is_reported_after_the_first_has_ended():
     fast, slow = steps(400), steps(400, slow_from=0, factor=2)
 
-    assert len(slow_steps.slow_step_findings(fast[:100] + slow[100:150] + fast[150:250] + slow[250:])) == 2
+    assert len(slow_step_findings(fast[:100] + slow[100:150] + fast[150:250] + slow[250:])) == 2
 
 
 # --- ranks

@@ -53,32 +53,6 @@ def test_sxid_code_is_fatal_or_not() -> None:
     assert fatal.specificity > mild.specificity
 
 
-def test_events_of_one_node_and_minute_form_one_group() -> None:
-    log = [
-        "Mar  1 04:10:00 tern-3 kernel: NVRM: Xid (PCI:0000:3b:00): 45, pid=1",
-        "Mar  1 04:10:09 tern-3 kernel: NVRM: Xid (PCI:0000:3b:00): 74, pid=1, NVLink: fatal error",
-        "Mar  1 04:10:10 tern-3 kernel: NVRM: Xid (PCI:0000:5e:00): 45, pid=2",
-        "Mar  1 04:11:00 tern-3 kernel: NVRM: Xid (PCI:0000:3b:00): 45, pid=1",
-        "Mar  1 04:10:30 tern-4 kernel: NVRM: Xid (PCI:0000:3b:00): 31, pid=1",
-    ]
-
-    grouped = gpu_events.group_by_node_and_minute(event(row) for row in log)
-
-    assert [(one.host, one.codes, one.lines) for one in grouped] == [
-        ("tern-3", (45, 74), 3),
-        ("tern-3", (45,), 1),
-        ("tern-4", (31,), 1),
-    ]
-    assert grouped[0].head.code == 74
-    assert grouped[0].pcis == ("0000:3b:00", "0000:5e:00")
-
-
-def test_seconds_since_boot_are_grouped_by_minute() -> None:
-    rows = ["[ 119.900000] NVRM: Xid (PCI:0000:3b:00): 45, x", "[ 120.100000] NVRM: Xid (PCI:0000:3b:00): 45, x"]
-
-    assert len(gpu_events.group_by_node_and_minute(event(row) for row in rows)) == 2
-
-
 def test_nvlink_sub_code_is_found_by_bits_and_status() -> None:
     rule = catalogue.find_sub_code(145, 0b0000011, 0x80000000)
 

@@ -93,17 +93,6 @@ def test_corrected_verdict_proposes_a_shadow_rule_without_effect(tmp_path):
     assert stored_diagnosis(tmp_path, ALSO_ODD).root_cause != "NodeFailure"
 
 
-def test_verdict_confirmed_by_recovery_proposes_a_rule(tmp_path):
-    row = stored_diagnosis(tmp_path, ODD, state="NODE_FAIL")
-    assert row.root_cause == "SlurmNodeFail"
-    assert incident_actions.confirm_verdict_by_recovery(row, now=clock.now(), note="started again elsewhere")
-
-    run_learn_loop()
-
-    assert (rule_of(row).label, rule_of(row).owner, rule_of(row).state) == ("SlurmNodeFail", None, RuleState.SHADOW)
-    assert PastFailure.objects.confirmed().get().cured_by == "started again elsewhere"
-
-
 def test_verdict_that_the_rules_already_give_proposes_no_rule(tmp_path):
     row = stored_diagnosis(tmp_path, make.XID)
     incident_actions.confirm(row, author=rows.author(), now=clock.now())

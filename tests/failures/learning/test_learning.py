@@ -85,15 +85,17 @@ def test_unusable_pattern_is_rejected_with_a_sentence() -> None:
     assert trouble("phase lock") == ""
 
 
+def similarity(one: embedding.Vector, other: embedding.Vector) -> float:
+    return float(one @ other)
+
+
 def test_similar_logs_have_the_same_messages_whatever_the_hosts() -> None:
     one = embedding.embed_bundle("@4 | tern-1: NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus\n")
     same = embedding.embed_bundle("@900 x3 | heron-8: NVRM: Xid (PCI:0000:3d:00): 79, GPU has fallen off the bus\n")
     other = embedding.embed_bundle("@4 | ModuleNotFoundError: No module named 'apex'\n")
 
-    found = embedding.nearest_vectors(one, [(1, other), (2, same)])
-
-    assert [key for key, _ in found] == [2, 1]
-    assert found[0][1] > 0.9 > 0.3 > found[1][1]
+    assert similarity(one, same) > 0.9
+    assert similarity(one, other) < 0.3
 
 
 def test_cause_weighs_more_than_the_lines_around_it() -> None:
@@ -101,16 +103,14 @@ def test_cause_weighs_more_than_the_lines_around_it() -> None:
     cause = "@99 | RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
     bundle = embedding.embed_bundle(chatter + cause)
 
-    assert embedding.vector_similarity(bundle, embedding.embed_bundle(cause)) > embedding.vector_similarity(
-        bundle, embedding.embed_bundle(chatter)
-    )
+    assert similarity(bundle, embedding.embed_bundle(cause)) > similarity(bundle, embedding.embed_bundle(chatter))
 
 
 def test_empty_bundle_is_similar_to_nothing() -> None:
     empty = embedding.embed_bundle("")
 
     assert not np.any(empty)
-    assert embedding.vector_similarity(empty, embedding.embed_bundle("some words of a log")) == 0.0
+    assert similarity(empty, embedding.embed_bundle("some words of a log")) == 0.0
 
 
 @given(st.text("ab1 ", max_size=12), st.text("ab1 \n", max_size=40))

@@ -197,15 +197,6 @@ def test_unknown_cause_changes_nothing(ada, died, cause):
     assert make.of(died.attempt).review == ""
 
 
-def test_confirmation_by_recovery_names_no_user(ada, tmp_path):
-    row = make.diagnosed(tmp_path, make.STORAGE)
-    incident_actions.confirm_verdict_by_recovery(row, now=clock.now(), note="started again")
-
-    page = text(ada.get(f"/jobs/{row.attempt.job}/"))
-    assert "by a successful recovery" in page
-    assert "started again" in page
-
-
 def test_other_teams_can_neither_see_nor_review(ben, died):
     assert judge(ben, died).status_code == 404
     assert ben.get(f"/jobs/{died.attempt.job}/diagnosis/").status_code == 404

@@ -157,32 +157,20 @@ def test_dependencies_are_parsed_as_by_sbatch():
     )
 
 
-def test_jobs_of_one_request_may_depend_on_each_other_by_key():
-    first, second = spec.parse_many(
-        [{"command": "a", "key": "prep"}, {"command": "b", "dependencies": "afterok:@prep"}], SEREN
-    )
-
-    assert second.dependencies[0].on == f"@{first.key}"
-
-
 @pytest.mark.parametrize(
-    ("fields", "why"),
+    ("waits_for", "why"),
     [
-        ([("a", "b"), ("b", "a")], "a → b → a is a cycle|b → a → b is a cycle"),
-        ([("a", "a")], "a → a is a cycle"),
-        ([("a", "nobody")], "no job of this request has the key 'nobody'"),
+        ({"@a": ["@b"], "@b": ["@a"]}, "a → b → a is a cycle|b → a → b is a cycle"),
+        ({"@a": ["@a"]}, "a → a is a cycle"),
     ],
 )
-def test_dependency_cycle_is_rejected(fields, why):
-    jobs = [{"command": "x", "key": key, "dependencies": [f"afterok:@{on}"]} for key, on in fields]
-
+def test_dependency_cycle_is_rejected(waits_for, why):
     with pytest.raises(InvalidField, match=why):
-        spec.parse_many(jobs, SEREN)
+        spec.refuse_dependency_cycle(waits_for)
 
 
-def test_duplicate_key_is_rejected():
-    with pytest.raises(InvalidField, match="'a' is used by 2 jobs"):
-        spec.parse_many([{"command": "x", "key": "a"}, {"command": "y", "key": "a"}], SEREN)
+def test_chain_of_dependencies_is_no_cycle():
+    spec.refuse_dependency_cycle({"@a": ["@b"], "@b": ["@c", "01a"], "@c": []})
 
 
 json_values = st.recursive(

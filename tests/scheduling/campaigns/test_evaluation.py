@@ -198,16 +198,6 @@ def test_no_schedule_of_whole_datasets_is_shorter_than_their_bound():
         assert METHODS["baseline"].run(given).makespan_s >= bound_s
 
 
-def test_lost_slice_is_requeued_once():
-    line = WorkQueue([task(400)], EvaluationSite(nodes=1))
-    lost = line.take(0)
-    line.requeue_slice(lost)
-    rest = sorted((piece.start, piece.samples) for piece in taken_from(line))
-
-    assert (lost.start, lost.samples) in rest
-    assert sum(samples for _, samples in rest) == 1000
-
-
 def test_node_continues_with_its_staged_checkpoint():
     line = WorkQueue([task(4000, checkpoint=number) for number in range(3)], EvaluationSite(nodes=2))
 
