@@ -22,7 +22,7 @@ class VerbResult:
     outcomes: list[dict[str, Any]] = field(default_factory=list)
 
     @property
-    def done(self) -> int:
+    def success_count(self) -> int:
         return sum(1 for outcome in self.outcomes if outcome["succeeded"])
 
     @property

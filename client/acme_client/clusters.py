@@ -78,6 +78,21 @@ ModeOption = Annotated[
     ModeChoice | None, typer.Option("--mode", help=f"observe, advise or drive. In drive: {DRIVE_WARNING}")
 ]
 
+FIELD_OF_PARAMETER = {
+    "address": "address",
+    "token_file": "token_file",
+    "user": "api_user",
+    "submit_as": "submit_as",
+    "user_tokens": "user_token_directory",
+    "metrics": "metrics_address",
+    "log_root": "log_root",
+    "checkpoint_root": "checkpoint_root",
+    "title": "title",
+    "price": "gpu_hour_price",
+    "mode": "mode",
+    "reason": "reason",
+}
+
 app = typer.Typer(invoke_without_command=True, help="List, add, change and test clusters.")
 
 
@@ -116,21 +131,7 @@ def add(
     as_json: JsonOption = False,
 ) -> None:
     """Add a cluster; the default mode is observe."""
-    body = _without_none(
-        name=name,
-        address=address,
-        token_file=token_file,
-        api_user=user,
-        submit_as=submit_as,
-        user_token_directory=user_tokens,
-        metrics_address=metrics,
-        log_root=log_root,
-        checkpoint_root=checkpoint_root,
-        title=title,
-        gpu_hour_price=price,
-        mode=mode,
-        reason=reason or None,
-    )
+    body = {"name": name} | _request_body(ctx)
     _confirm_drive_mode(mode, yes)
     row = client_from_context(ctx).post("clusters/", body)
     typer.echo(table.format_json(row) if as_json else f"{row['name']}: added in mode {row['mode']}.")
@@ -156,24 +157,13 @@ def change_cluster(
     as_json: JsonOption = False,
 ) -> None:
     """Change a cluster. A new address requires --token-file again, because the token is then sent there."""
-    body = _without_none(
-        address=address,
-        token_file=token_file,
-        api_user=user,
-        submit_as=submit_as,
-        user_token_directory=user_tokens,
-        metrics_address=metrics,
-        log_root=log_root,
-        checkpoint_root=checkpoint_root,
-        title=title,
-        gpu_hour_price=price,
-        mode=mode,
-    )
-    if not body:
+    body = _request_body(ctx)
+    changed = sorted(set(body) - {"reason"})
+    if not changed:
         exit_with_usage_error("Give at least one option to change. See acme cluster set --help.")
     _confirm_drive_mode(mode, yes)
-    row = client_from_context(ctx).patch(_cluster_path(name), body | _without_none(reason=reason or None))
-    typer.echo(table.format_json(row) if as_json else f"{row['name']}: changed {', '.join(sorted(body))}.")
+    row = client_from_context(ctx).patch(_cluster_path(name), body)
+    typer.echo(table.format_json(row) if as_json else f"{row['name']}: changed {', '.join(changed)}.")
 
 
 @app.command()
@@ -190,15 +180,7 @@ def test(
     as_json: JsonOption = False,
 ) -> None:
     """Test the connection of a saved cluster, or of one that is not saved. Exit code 1 if a step fails."""
-    body = _without_none(
-        address=address,
-        token_file=token_file,
-        api_user=user,
-        submit_as=submit_as,
-        user_token_directory=user_tokens,
-        metrics_address=metrics,
-        log_root=log_root,
-    )
+    body = _request_body(ctx)
     if bool(name) == bool(body):
         exit_with_usage_error("Give either the name of a saved cluster, or --address with its options.")
     result = client_from_context(ctx).post(f"{_cluster_path(name)}test/" if name else "connection-tests/", body)
@@ -220,8 +202,10 @@ def _cluster_path(name: str) -> str:
     return f"clusters/{quote(name, safe='')}/"
 
 
-def _without_none(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
+def _request_body(ctx: typer.Context) -> dict[str, Any]:
+    """Return the fields of the options that were given. An empty text clears a field; a reason is never empty."""
+    given = {name: value for name, value in ctx.params.items() if value is not None and (value or name != "reason")}
+    return {field: given[name] for name, field in FIELD_OF_PARAMETER.items() if name in given}
 
 
 def _confirm_drive_mode(mode: ModeChoice | None, yes: bool) -> None:

@@ -51,7 +51,7 @@ def _run_verb(
                 outcome["error"] if outcome["id"] in outcome["error"] else f"{outcome['id']}: {outcome['error']}"
             )
         if dry_run:
-            typer.echo(f"Dry run: {verb['action']} would change {done.done} of {done.matched} jobs.")
+            typer.echo(f"Dry run: {verb['action']} would change {done.success_count} of {done.matched} jobs.")
     if done.remaining:
         print_message(f"{done.remaining} more jobs match but were not changed.")
     if done.refused:

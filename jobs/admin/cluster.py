@@ -20,12 +20,7 @@ from jobs.admin.record import AcmeAdmin, CappedPaginator, ProtectedHistoryMixin
 from jobs.admin.verbs import AdminAction, AdminActionInput, AdminActionsMixin, count_text
 from jobs.core.slurm_notation import format_memory
 from jobs.models import Allocation, Attempt, Cluster, ClusterMode, DrainMode, Node, clock
-from jobs.models.cluster import TOKEN_FIELDS, token_paths
-
-CLUSTER_CONNECTION_FIELDS = (
-    *("address", "api_user", "token_file", "submit_as", "user_token_directory"),
-    *("metrics_address", "log_root"),
-)
+from jobs.models.cluster import CONNECTION_FIELDS, TOKEN_FIELDS, token_paths
 
 
 class ClusterAdminForm(forms.ModelForm):
@@ -81,7 +76,7 @@ class ClusterAdmin(EventsLinkMixin, ProtectedHistoryMixin, AcmeAdmin):
         (None, {"fields": ("name", "title", "mode", "policy", "policy_settings", "placement")}),
         (
             "Connection",
-            {"fields": (*CLUSTER_CONNECTION_FIELDS, "checkpoint_root")},
+            {"fields": (*CONNECTION_FIELDS, "checkpoint_root")},
         ),
         ("Jobs and nodes", {"fields": ("checkpoint_signal", "test_command")}),
         (
@@ -105,7 +100,7 @@ class ClusterAdmin(EventsLinkMixin, ProtectedHistoryMixin, AcmeAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Cluster | None = None) -> tuple[str, ...]:
         decided = self.decided_by if obj else ()
-        set_by_acme = CLUSTER_CONNECTION_FIELDS if obj and obj.is_bundled else ()
+        set_by_acme = CONNECTION_FIELDS if obj and obj.is_bundled else ()
         return (*self.readonly_fields, *decided, *set_by_acme)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Cluster]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from django.db import transaction
 from django.db.models import Q, QuerySet
 from rest_framework.response import Response
 
@@ -21,12 +20,10 @@ from jobs.models.maintenance import DEFAULT_LEAD
 from jobs.rest import etags, pagination, query_params
 from jobs.rest.endpoint import (
     ActionEndpoint,
-    DetailEndpoint,
+    ChangeableDetailEndpoint,
     ListEndpoint,
-    current_row_response,
     find_or_404,
     lock_unchanged_row,
-    reject_unknown_params,
 )
 from jobs.rest.errors import InvalidRequestField
 from jobs.rest.permissions import EndpointRule
@@ -196,7 +193,7 @@ class Maintenances(ActionEndpoint, ListEndpoint):
         )
 
 
-class OneMaintenance(DetailEndpoint):
+class OneMaintenance(ChangeableDetailEndpoint):
     """Get one maintenance and change its end."""
 
     tag = "Nodes"
@@ -217,20 +214,18 @@ class OneMaintenance(DetailEndpoint):
     def row(self, name: str, number: int) -> Maintenance:
         return _find_maintenance(name, number)
 
-    def patch(self, request: Any, name: str, number: int) -> Response:
-        reject_unknown_params(request)
+    def changes(self) -> dict[str, Any]:
         body = self.body(
             {"end_at": parsing.read_timestamp, "reason": parsing.text_reader(MAX_REASON_LENGTH, lines=True)}, "an end"
         )
         if "end_at" not in body:
             raise InvalidRequestField("end_at", "is required")
-        with transaction.atomic():
-            row = lock_unchanged_row(request, MAINTENANCE, lambda: _find_maintenance(name, number))
-            why = body.get("reason", "")
-            maintenance_actions.change_maintenance_end(
-                row, body["end_at"], author=self.author, why=why, now=clock.now()
-            )
-        return current_row_response(MAINTENANCE, _find_maintenance(name, number))
+        return body
+
+    def change(self, row: Maintenance, values: dict[str, Any]) -> None:
+        maintenance_actions.change_maintenance_end(
+            row, values["end_at"], author=self.author, why=values.get("reason", ""), now=clock.now()
+        )
 
 
 class CancelMaintenance(ActionEndpoint):

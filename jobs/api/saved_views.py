@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db import transaction
 from django.db.models import QuerySet
 from django.http import QueryDict
 from django.utils.http import urlencode
@@ -17,12 +16,10 @@ from jobs.models.permissions import Caller
 from jobs.rest import pagination, query_params
 from jobs.rest.endpoint import (
     ActionEndpoint,
-    DetailEndpoint,
+    ChangeableDetailEndpoint,
     ListEndpoint,
-    current_row_response,
     find_or_404,
     lock_unchanged_row,
-    reject_unknown_params,
 )
 from jobs.rest.errors import InvalidRequestField
 from jobs.rest.permissions import EndpointRule
@@ -158,7 +155,7 @@ class Views(ActionEndpoint, ListEndpoint):
         return Response(payload, status=201 if is_new else 200, headers={"Location": url} if is_new else {})
 
 
-class OneView(DetailEndpoint):
+class OneView(ChangeableDetailEndpoint):
     """Get and change one saved view."""
 
     tag = "Jobs"
@@ -178,18 +175,16 @@ class OneView(DetailEndpoint):
     def row(self, view: int) -> SavedView:
         return _find_view(self.caller, view)
 
-    def patch(self, request: Any, view: int) -> Response:
-        reject_unknown_params(request)
-        body = self.body(VIEW_READERS, "a view")
-        with transaction.atomic():
-            row = lock_unchanged_row(request, VIEW, lambda: _find_view(self.caller, view))
-            if "name" in body:
-                saved_view_actions.rename(self.caller, row, body["name"], author=self.author)
-            if "filters" in body:
-                saved_view_actions.set_view_query(self.caller, row, body["filters"], author=self.author)
-            if body.get("is_first", row.is_first) != row.is_first:  # type: ignore[attr-defined]
-                saved_view_actions.set_first_view(self.caller, row if body["is_first"] else None)
-        return current_row_response(VIEW, _find_view(self.caller, view))
+    def changes(self) -> dict[str, Any]:
+        return self.body(VIEW_READERS, "a view")
+
+    def change(self, row: Any, values: dict[str, Any]) -> None:
+        if "name" in values:
+            saved_view_actions.rename(self.caller, row, values["name"], author=self.author)
+        if "filters" in values:
+            saved_view_actions.set_view_query(self.caller, row, values["filters"], author=self.author)
+        if values.get("is_first", row.is_first) != row.is_first:
+            saved_view_actions.set_first_view(self.caller, row if values["is_first"] else None)
 
 
 class RemoveView(ActionEndpoint):

@@ -9,7 +9,7 @@ from jobs.core.lifecycle import STATE_CODES, JobKind, NodeState, State, state_ti
 from jobs.core.masking import mask_secrets, mask_text
 from jobs.core.spec import MAX_PRIORITY
 from jobs.models import Attempt, ClusterMode, DrainMode, HoldKind, Job, RepairStage, TeamRole, TokenScope
-from jobs.models.cluster import DRIVE_EXPLANATION, SubmitIdentity
+from jobs.models.cluster import CONNECTION_FIELDS, DRIVE_EXPLANATION, SubmitIdentity
 from jobs.rest.shapes import (
     ResourceShape,
     ShapeField,
@@ -367,10 +367,6 @@ NEW_CLUSTER = ResourceShape(
         "mode": text_field(f"Default: observe. {MODE_HELP}", choices=ClusterMode.values, required=False),
     },
     example={"name": "seren", "address": "http://127.0.0.1:6820", "mode": "observe"},
-)
-CONNECTION_FIELDS = (
-    *("address", "api_user", "token_file", "submit_as", "user_token_directory"),
-    *("metrics_address", "log_root"),
 )
 CONNECTION = ResourceShape(
     "ConnectionRequest",

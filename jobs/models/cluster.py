@@ -123,6 +123,10 @@ class ClusterQuerySet(models.QuerySet["Cluster"]):
         return owners
 
 
+CONNECTION_FIELDS = (
+    *("address", "api_user", "token_file", "submit_as", "user_token_directory"),
+    *("metrics_address", "log_root"),
+)
 TOKEN_FIELDS = ("token_file", "user_token_directory")
 
 

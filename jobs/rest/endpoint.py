@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+from django.db import transaction
 from django.db.models import QuerySet
 from rest_framework.exceptions import NotFound
 from rest_framework.response import Response
@@ -16,8 +17,7 @@ from rest_framework.views import APIView
 from jobs.actions.journal import Author
 from jobs.core import parsing
 from jobs.models.permissions import Caller
-from jobs.rest import etags, pagination
-from jobs.rest import query_params as query
+from jobs.rest import etags, pagination, query_params
 from jobs.rest.errors import InvalidRequestField
 from jobs.rest.idempotency import run_once
 from jobs.rest.permissions import EndpointRule, caller_of
@@ -84,15 +84,15 @@ class ActionEndpoint(ApiEndpoint):
 
 class ListEndpoint(ApiEndpoint):
     shape: ClassVar[ResourceShape]
-    filters: ClassVar[dict[str, query.QueryFilter]] = {}
+    filters: ClassVar[dict[str, query_params.QueryFilter]] = {}
     orderings: ClassVar[dict[str, pagination.SortColumn]] = {"id": pagination.SORT_BY_ID}
     ordering: ClassVar[str] = "-id"
     what: ClassVar[str]
 
     def get(self, request: Any, **where: Any) -> Response:
         params = self.query
-        condition = query.parse(self.filters, params, self.what)
-        names = query.requested_fields(self.shape, self._fields_param(params)) or self.shape.list_fields
+        condition = query_params.parse(self.filters, params, self.what)
+        names = query_params.requested_fields(self.shape, self._fields_param(params)) or self.shape.list_fields
         sort_columns = [sort.column for sort in self.orderings.values()]
         rows = self.shape.load(self.rows(**where).filter(condition), names, sort_columns)
         page = pagination.paginate(rows, self.orderings, self.ordering, params)
@@ -126,7 +126,7 @@ class DetailEndpoint(ApiEndpoint):
 
     def get(self, request: Any, **where: Any) -> Response:
         reject_unknown_params(request, "fields")
-        names = query.requested_fields(self.shape, request.query_params.get("fields"))
+        names = query_params.requested_fields(self.shape, request.query_params.get("fields"))
         whole = self.shape.show(self.row(**where))
         tag = etags.etag(whole, self.shape.observed)
         if (cached := request.headers.get("If-None-Match")) and etags.matches(cached.replace("W/", ""), tag):
@@ -135,6 +135,25 @@ class DetailEndpoint(ApiEndpoint):
         return Response(shown, headers={"ETag": tag})
 
     def row(self, **where: Any) -> Any:
+        raise NotImplementedError
+
+
+class ChangeableDetailEndpoint(DetailEndpoint):
+    """One row that PATCH changes, unless it has changed since the caller read it."""
+
+    def patch(self, request: Any, **where: Any) -> Response:
+        reject_unknown_params(request)
+        values = self.changes()
+        with transaction.atomic():
+            self.change(lock_unchanged_row(request, self.shape, lambda: self.row(**where)), values)
+        return current_row_response(self.shape, self.row(**where))
+
+    def changes(self) -> dict[str, Any]:
+        """Return the validated values of the body."""
+        raise NotImplementedError
+
+    def change(self, row: Any, values: dict[str, Any]) -> None:
+        """Apply the values to the locked row."""
         raise NotImplementedError
 
 

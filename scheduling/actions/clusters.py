@@ -15,16 +15,11 @@ from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.actions.wake import request_turn
 from jobs.models import Cluster
-from jobs.models.cluster import TOKEN_FIELDS, token_paths
+from jobs.models.cluster import CONNECTION_FIELDS, TOKEN_FIELDS, token_paths
 from jobs.rest.throttle import PerUserThrottle
 from scheduling.backends.opening import check_address
 from scheduling.clusters import circuit_breaker, connection_test
 from scheduling.clusters.connection_test import ConnectionSettings, ConnectionTestStep
-
-CONNECTION_COLUMNS = (
-    *("address", "api_user", "token_file", "submit_as", "user_token_directory"),
-    *("metrics_address", "log_root"),
-)
 
 
 class ClusterError(Exception):
@@ -115,7 +110,7 @@ def run_connection_test(
 def refuse_bundled_changes(row: Cluster, changed: Mapping[str, Any]) -> None:
     """Refuse changes to the connection of the bundled cluster. Acme sets it at each start, and a change could send
     Acme's own token elsewhere."""
-    fixed = sorted(name for name in CONNECTION_COLUMNS if changed.get(name, getattr(row, name)) != getattr(row, name))
+    fixed = sorted(name for name in CONNECTION_FIELDS if changed.get(name, getattr(row, name)) != getattr(row, name))
     if row.is_bundled and fixed:
         raise InvalidClusterFields({name: [f"Set by Acme each time it starts {row}."] for name in fixed})
 

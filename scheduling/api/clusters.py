@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from django.db import transaction
 from django.urls import path
 from rest_framework.exceptions import ValidationError
 from rest_framework.response import Response
@@ -18,7 +17,7 @@ from jobs.core import parsing
 from jobs.models import Cluster, ClusterMode, TokenScope, clock
 from jobs.models.cluster import SubmitIdentity
 from jobs.rest import etags
-from jobs.rest.endpoint import ActionEndpoint, current_row_response, lock_unchanged_row, reject_unknown_params
+from jobs.rest.endpoint import ActionEndpoint, ChangeableDetailEndpoint
 from jobs.rest.errors import Conflict, InvalidRequestField
 from jobs.rest.idempotency import run_once_outside_transaction
 from jobs.rest.permissions import EndpointRule
@@ -109,7 +108,7 @@ class ClusterListEndpoint(ReadClusters, ActionEndpoint):
         return Response(shown, status=201, headers={"Location": address})
 
 
-class ClusterDetailEndpoint(ReadCluster):
+class ClusterDetailEndpoint(ReadCluster, ChangeableDetailEndpoint):
     """One cluster with its connection and control mode."""
 
     rules = {
@@ -125,16 +124,15 @@ class ClusterDetailEndpoint(ReadCluster):
         ),
     }
 
-    def patch(self, request: Any, name: str) -> Response:
-        reject_unknown_params(request)
-        columns = _request_columns(self, CLUSTER_READERS, "a cluster's settings")
-        why = columns.pop("reason", "")
-        with transaction.atomic():
-            row = lock_unchanged_row(request, shapes.CLUSTER_DETAIL, lambda: visible_cluster(name, self.caller))
-            _raise_api_errors(lambda: cluster_actions.refuse_bundled_changes(row, columns))
-            _require_token_with_new_address(row, columns)
-            _raise_api_errors(lambda: cluster_actions.change(row, columns, author=self.author, why=why))
-        return current_row_response(shapes.CLUSTER_DETAIL, visible_cluster(name, self.caller))
+    def changes(self) -> dict[str, Any]:
+        return _request_columns(self, CLUSTER_READERS, "a cluster's settings")
+
+    def change(self, row: Cluster, values: dict[str, Any]) -> None:
+        columns = {name: value for name, value in values.items() if name != "reason"}
+        _raise_api_errors(lambda: cluster_actions.refuse_bundled_changes(row, columns))
+        _require_token_with_new_address(row, columns)
+        why = values.get("reason", "")
+        _raise_api_errors(lambda: cluster_actions.change(row, columns, author=self.author, why=why))
 
 
 def _require_token_with_new_address(row: Cluster, columns: Mapping[str, Any]) -> None:

@@ -13,7 +13,14 @@ from rest_framework.response import Response
 from jobs.actions.submissions import CallerTargets
 from jobs.models import TokenScope
 from jobs.rest import etags, query_params
-from jobs.rest.endpoint import ActionEndpoint, DetailEndpoint, ListEndpoint, find_or_404, reject_unknown_params
+from jobs.rest.endpoint import (
+    ActionEndpoint,
+    DetailEndpoint,
+    ListEndpoint,
+    find_or_404,
+    lock_unchanged_row,
+    reject_unknown_params,
+)
 from jobs.rest.errors import Conflict
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
@@ -26,7 +33,7 @@ from jobs.rest.shapes import (
     object_field,
     text_field,
 )
-from scheduling.actions import evaluation_rules as actions
+from scheduling.actions import evaluation_rules as rule_actions
 from scheduling.actions.campaigns import CampaignStateConflict
 from scheduling.evaluation import rules as rule_requests
 from scheduling.evaluation.rules import MAX_CAMPAIGNS_PER_DAY
@@ -148,10 +155,7 @@ def get_changeable_rule(caller: Any, rule: int) -> EvaluationRule:
 
 def get_locked_rule(request: Any, caller: Any, rule: int) -> EvaluationRule:
     """Return the rule, locked until the commit, after comparing it with If-Match."""
-    row = get_changeable_rule(caller, rule)
-    list(EvaluationRule.objects.select_for_update().filter(pk=row.pk).values("pk"))
-    row = get_changeable_rule(caller, rule)
-    etags.check_if_match(request, RULE_SHAPE.show(row), RULE_SHAPE.observed)
+    row: EvaluationRule = lock_unchanged_row(request, RULE_SHAPE, lambda: get_changeable_rule(caller, rule))
     return row
 
 
@@ -181,7 +185,7 @@ class EvaluationRuleDetailEndpoint(DetailEndpoint):
         with transaction.atomic():
             row = get_locked_rule(request, self.caller, rule)
             try:
-                actions.change(row, fields, author=self.author)
+                rule_actions.change(row, fields, author=self.author)
             except CampaignStateConflict as conflict:
                 raise Conflict(str(conflict)) from None
         document = rule_response(self.caller, rule)
@@ -208,7 +212,7 @@ class RemoveEvaluationRuleEndpoint(ActionEndpoint):
         row = get_locked_rule(self.request, self.caller, rule)
         document = RULE_SHAPE.show(row)
         try:
-            actions.remove(row, author=self.author)
+            rule_actions.remove(row, author=self.author)
         except CampaignStateConflict as conflict:
             raise Conflict(str(conflict)) from None
         return Response(document)

@@ -18,7 +18,7 @@ from django.conf import settings
 
 from jobs.actions.nodes import NodeTestResult
 from jobs.core.lifecycle import FINAL_STATES, Flag, State
-from jobs.models import ClusterCommand, Installation, Node
+from jobs.models import Cluster, ClusterCommand, Installation, Node
 from scheduling.backends.base import Backend, BackendJob, RequestRejected, SubmitRequest
 from scheduling.checks import node as default_check
 from scheduling.loops.observe.node_test_keys import NODE_TEST
@@ -100,21 +100,27 @@ def _outcome(probe: NodeTestJob, job: BackendJob) -> NodeTestResult:
 
 def submission(command: ClusterCommand) -> SubmitRequest:
     node, cluster, key = command.node, command.cluster, node_test_key(command)
+    variables = {"ACME_TEST_NODE": node.name, "ACME_EXPECT_GPUS": str(node.gpus), "ACME_URL": settings.ACME_URL}
+    test_script = cluster.test_command or default_node_test_script()
+    return node_test_submission(cluster, [node], key=key, script=test_script, environment=variables)
+
+
+def node_test_submission(
+    cluster: Cluster, nodes: Sequence[Node], *, key: str, script: str, environment: dict[str, str]
+) -> SubmitRequest:
+    """Return a job that tests these nodes with all their GPUs, submitted by Acme itself."""
+    names = [node.name for node in nodes]
     return SubmitRequest(
         key=key,
-        name=f"test-{node.name}",
+        name=f"test-{'-'.join(names)}"[:60],
         user="",
         account="",
-        script=cluster.test_command or default_node_test_script(),
+        script=script,
         workdir=NODE_TEST_WORKDIR,
-        environment={
-            "ACME_TEST_NODE": node.name,
-            "ACME_EXPECT_GPUS": str(node.gpus),
-            "ACME_URL": settings.ACME_URL,
-        },
-        nodes=(node.name,),
-        gpus_per_node=node.gpus,
-        gpu_model=node.gpu_model,
+        environment=environment,
+        nodes=tuple(names),
+        gpus_per_node=min((node.gpus for node in nodes), default=0),
+        gpu_model=nodes[0].gpu_model if nodes else "",
         cpus_per_node=1,
         memory_per_node_mb=0,
         time_limit=NODE_TEST_TIME_LIMIT,

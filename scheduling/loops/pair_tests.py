@@ -20,7 +20,7 @@ from failures.models import DecisionState
 from jobs.actions.nodes import NodeTestResult
 from jobs.actions.one_row import skip_row_on_error
 from jobs.core.lifecycle import FINAL_STATES
-from jobs.models import Cluster, ClusterMode, Installation, Node
+from jobs.models import Cluster, ClusterMode, Node
 from scheduling.actions import node_tests as node_test_actions
 from scheduling.backends.base import Backend, SubmitRequest
 from scheduling.checks import world as program
@@ -71,23 +71,12 @@ def _advance_pair_job(test: NodeTest, world: PairTestJob, backend: Backend, now:
 
 
 def submission(test: NodeTest, world: PairTestJob, nodes: list[Node], launcher: str) -> SubmitRequest:
-    cluster = test.cluster
-    return SubmitRequest(
+    return node_tests.node_test_submission(
+        test.cluster,
+        nodes,
         key=world.key,
-        name=f"test-{'-'.join(world.nodes)}"[:60],
-        user="",
-        account="",
         script=script(len(nodes), FIRST_PORT + world.pk % PORT_COUNT, launcher),
-        workdir=node_tests.NODE_TEST_WORKDIR,
         environment={"ACME_TEST_NODE": ",".join(world.nodes), "ACME_TEST_KEY": world.key},
-        nodes=tuple(node.name for node in nodes),
-        gpus_per_node=min((node.gpus for node in nodes), default=0),
-        gpu_model=nodes[0].gpu_model if nodes else "",
-        cpus_per_node=1,
-        memory_per_node_mb=0,
-        time_limit=node_tests.NODE_TEST_TIME_LIMIT,
-        stdout=f"{cluster.log_root}/{world.key}.log" if cluster.log_root else "/dev/null",
-        installation=Installation.current_id(),
     )
 
 

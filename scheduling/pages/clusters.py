@@ -16,10 +16,10 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from jobs.actions.journal import Author
 from jobs.models import Cluster, ClusterMode, Event, clock
-from jobs.models.cluster import DRIVE_EXPLANATION, SubmitIdentity
+from jobs.models.cluster import CONNECTION_FIELDS, DRIVE_EXPLANATION, SubmitIdentity
 from jobs.pages.settings import printable_text
 from scheduling.actions import clusters as cluster_actions
-from scheduling.actions.clusters import CONNECTION_COLUMNS, ClusterError, ConnectionTests, InvalidClusterFields
+from scheduling.actions.clusters import ClusterError, ConnectionTests, InvalidClusterFields
 from scheduling.clusters import circuit_breaker, connection_test
 from scheduling.clusters.connection_test import ConnectionSettings, ConnectionTestStep
 
@@ -40,7 +40,7 @@ class ClusterSettingsForm(forms.ModelForm):
     class Meta:
         model = Cluster
         fields = (
-            *("title", *CONNECTION_COLUMNS, "checkpoint_root"),
+            *("title", *CONNECTION_FIELDS, "checkpoint_root"),
             *("mode", "checkpoint_signal", "burn_in_minutes", "gpu_hour_price"),
         )
         labels = {
@@ -57,7 +57,7 @@ class ClusterSettingsForm(forms.ModelForm):
         super().__init__(*args, instance=copy(row) if row else None, **kwargs)
         self.row = row
         self.fields["submit_as"].required = False
-        for name in CONNECTION_COLUMNS if row and row.is_bundled else ():
+        for name in CONNECTION_FIELDS if row and row.is_bundled else ():
             self.fields[name].disabled = True
             self.fields[name].help_text = "Set by Acme at each start."
 
@@ -105,7 +105,7 @@ class ClusterSettingsForm(forms.ModelForm):
             self.add_error("name" if "name" in self.fields else None, str(error).capitalize() + ".")
 
     def connection_settings(self) -> ConnectionSettings:
-        values = {name: self.cleaned_data[name] for name in CONNECTION_COLUMNS}
+        values = {name: self.cleaned_data[name] for name in CONNECTION_FIELDS}
         return ConnectionSettings(**values, is_bundled=bool(self.row and self.row.is_bundled))
 
 

@@ -405,6 +405,17 @@ def _base_backup(instance: Instance) -> Path | None:
     return backup
 
 
+def _damaged_answers(name: str, sentence: str, answer: answers.Fault, seconds: tuple[float, float]) -> Fault:
+    return Fault(name=name, sentence=sentence, strike=damaged(answer, seconds), lasting=True, times=2)
+
+
+def _full_disk_fault(disk: str, sentence: str, seconds: tuple[float, float], times: int = 1) -> Fault:
+    return Fault(
+        name=f"full_{disk}", sentence=sentence, strike=full_disk(disk, seconds), lasting=True, times=times,
+        quick=False, disk=disk,
+    )  # fmt: skip
+
+
 EVERY = (
     Fault(
         name="worker",
@@ -434,41 +445,16 @@ EVERY = (
         lasting=True,
         times=2,
     ),
-    Fault(
-        name="truncated",
-        sentence="responses of the cluster are cut off",
-        strike=damaged(answers.truncated, (5, 8)),
-        lasting=True,
-        times=2,
+    _damaged_answers("truncated", "responses of the cluster are cut off", answers.truncated, (5, 8)),
+    _damaged_answers(
+        "unreadable",
+        "one row among valid ones has an unknown state, a malformed list of nodes, or no name",
+        answers.unreadable_row,
+        (6, 10),
     ),
-    Fault(
-        name="unreadable",
-        sentence="one row among valid ones has an unknown state, a malformed list of nodes, or no name",
-        strike=damaged(answers.unreadable_row, (6, 10)),
-        lasting=True,
-        times=2,
-    ),
-    Fault(
-        name="stale",
-        sentence="the cluster repeats responses that are some seconds old",
-        strike=damaged(answers.stale, (6, 10)),
-        lasting=True,
-        times=2,
-    ),
-    Fault(
-        name="trickling",
-        sentence="responses of the cluster arrive at one byte per second",
-        strike=damaged(answers.trickling, (8, 14)),
-        lasting=True,
-        times=2,
-    ),
-    Fault(
-        name="unanswered",
-        sentence="the cluster accepts connections and never responds",
-        strike=damaged(answers.unanswered, (6, 12)),
-        lasting=True,
-        times=2,
-    ),
+    _damaged_answers("stale", "the cluster repeats responses that are some seconds old", answers.stale, (6, 10)),
+    _damaged_answers("trickling", "responses of the cluster arrive at one byte per second", answers.trickling, (8, 14)),
+    _damaged_answers("unanswered", "the cluster accepts connections and never responds", answers.unanswered, (6, 12)),
     Fault(
         name="clock",
         sentence="the cluster's clock is five minutes ahead or behind",
@@ -476,31 +462,9 @@ EVERY = (
         lasting=True,
         times=2,
     ),
-    Fault(
-        name="full_logs",
-        sentence="the disk of the job logs is full",
-        strike=full_disk("logs", (5, 8)),
-        lasting=True,
-        times=2,
-        quick=False,
-        disk="logs",
-    ),
-    Fault(
-        name="full_postgres",
-        sentence="the disk of PostgreSQL is full",
-        strike=full_disk("postgres", (4, 6)),
-        lasting=True,
-        quick=False,
-        disk="postgres",
-    ),
-    Fault(
-        name="full_valkey",
-        sentence="the disk of Valkey is full",
-        strike=full_disk("valkey", (5, 8)),
-        lasting=True,
-        quick=False,
-        disk="valkey",
-    ),
+    _full_disk_fault("logs", "the disk of the job logs is full", (5, 8), times=2),
+    _full_disk_fault("postgres", "the disk of PostgreSQL is full", (4, 6)),
+    _full_disk_fault("valkey", "the disk of Valkey is full", (5, 8)),
     Fault(
         name="read_only",
         sentence="PostgreSQL accepts no writes for up to a minute",

@@ -110,7 +110,7 @@ def test_filter_with_more_matches_than_one_request_allows_is_repeated():
 
     done = bulk_verbs.run_verb_on_filter(server, {"action": "cancel"}, {"user": "ada"}, lambda *at: seen.append(at))
 
-    assert done.done == 2500 and done.remaining == 0 and len(server.asked) == 3
+    assert done.success_count == 2500 and done.remaining == 0 and len(server.asked) == 3
     assert seen[-1][0] == seen[-1][1]
 
 
@@ -129,7 +129,7 @@ def test_many_ids_go_in_several_requests_each_once():
         server, {"action": "hold"}, [f"j{n % 1200}" for n in range(2400)], lambda *at: None
     )
 
-    assert [len(body["ids"]) for body in server.asked] == [500, 500, 200] and done.done == 1200
+    assert [len(body["ids"]) for body in server.asked] == [500, 500, 200] and done.success_count == 1200
 
 
 # --- top
