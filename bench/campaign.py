@@ -384,16 +384,16 @@ class CampaignEvaluation:
 
     def _start_campaign(self, cluster: Any, checkpoint: str, priors: list[dict[str, Any]], nodes: int = 1) -> Any:
         from jobs.models import clock
-        from scheduling.actions import campaigns as verbs
-        from scheduling.evaluation import campaign_requests as requested
+        from scheduling.actions import campaigns as campaign_actions
+        from scheduling.evaluation import campaign_requests
         from tests import make
 
         commands = {"infer": "answer", "metric": "score", "output_root": EVALUATION_ROOT, "stage_root": "/dev/shm"}
         team = make.team()
-        spec = requested.parse_suite({"name": "study", "datasets": priors, **commands})
-        suite = verbs.define_suite(spec, team=team, author=make.author())
-        campaign_request = requested.parse_campaign({"checkpoints": [checkpoint], "nodes": nodes})
-        return verbs.create_campaign(
+        spec = campaign_requests.parse_suite({"name": "study", "datasets": priors, **commands})
+        suite = campaign_actions.define_suite(spec, team=team, author=make.author())
+        campaign_request = campaign_requests.parse_campaign({"checkpoints": [checkpoint], "nodes": nodes})
+        return campaign_actions.create_campaign(
             campaign_request, suite=suite, cluster=cluster, team=team, author=make.author(), now=clock.now()
         )
 

@@ -115,14 +115,14 @@ def shared_token(instance: Any, cluster: ClusterProcess) -> Path:
 def start_disturbances(logs: Path) -> list[UnresponsiveServer]:
     from jobs.models import Attempt
     from tests import make
-    from tests.failures import make as failing
+    from tests.failures import make as failure_make
     from tests.jobs.api import api_make
 
     silent = [UnresponsiveServer() for _ in range(3)]
     for number, server in enumerate(silent, start=1):
         metrics = f"{server.address}/metrics"
         make.cluster(f"silent-{number}", nodes=2, address=server.address, metrics_address=metrics)
-    failing.end(logs, start_training_job(logs, 0), "nobody knows what this means\n" * 50)
+    failure_make.end(logs, start_training_job(logs, 0), "nobody knows what this means\n" * 50)
     hanging = start_training_job(logs, 1)
     os.mkfifo(logs / "fifo.log")
     Attempt.objects.filter(pk=hanging.pk).update(log_path="fifo.log")

@@ -53,15 +53,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--into", type=Path, default=HERE.parent / "var" / "pictures")
     parser.add_argument("--after", type=float, default=8, help="minutes for which the demo works first")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     if CHROMIUM is None:
         raise SystemExit("Chromium is not installed")
-    asked.into.mkdir(parents=True, exist_ok=True)
+    options.into.mkdir(parents=True, exist_ok=True)
     with running(DEMO="1") as (instance, password):
-        time.sleep(60 * asked.after)
-        take_screenshots(f"http://127.0.0.1:{instance.port}", password, asked.into)
+        time.sleep(60 * options.after)
+        take_screenshots(f"http://127.0.0.1:{instance.port}", password, options.into)
     for name in sorted(README_PICTURES):
-        shutil.copy(asked.into / f"{name}.png", HERE / f"{name.rpartition('-')[0]}.png")
+        shutil.copy(options.into / f"{name}.png", HERE / f"{name.rpartition('-')[0]}.png")
 
 
 def take_screenshots(url: str, password: str, into: Path) -> None:

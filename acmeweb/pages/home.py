@@ -187,7 +187,7 @@ class HomeQueue:
     is_cut: bool
 
     @property
-    def shown(self) -> int:
+    def row_count(self) -> int:
         return len(self.waiting) + len(self.running)
 
 

@@ -82,7 +82,7 @@ def _anomaly_facts(row: Anomaly, now: datetime) -> FailureFacts:
         team=job.team.name,
         nodes=frozenset(expand(attempt.nodelist)),
         labels={str(name): str(value) for name, value in job.labels.items()},
-        checkpoints=_known_checkpoints(attempt, None),
+        checkpoints=_saved_checkpoints(attempt, None),
         started_from=_loaded_checkpoint_step(attempt),
         **common,
     )
@@ -92,7 +92,7 @@ def diagnosis_facts(row: Diagnosis) -> FailureFacts:
     attempt, job = row.attempt, row.attempt.job
     spike_at = _loss_spike_step(attempt) if row.root_cause == SPIKE_CAUSE else None
     others = Diagnosis.objects.filter(incident=row.incident_id).exclude(attempt__job=job)
-    saved = _known_checkpoints(attempt, spike_at)
+    saved = _saved_checkpoints(attempt, spike_at)
     return FailureFacts(
         job=job.public_id,
         team=job.team.name,
@@ -114,7 +114,7 @@ def diagnosis_facts(row: Diagnosis) -> FailureFacts:
     )
 
 
-def _known_checkpoints(attempt: Attempt, spike_at: int | None) -> tuple[SavedCheckpoint, ...]:
+def _saved_checkpoints(attempt: Attempt, spike_at: int | None) -> tuple[SavedCheckpoint, ...]:
     """The checkpoints in the job's directory and those that the job reported, with their verdicts; newest first."""
     job = attempt.job
     reported = {checkpoint.path: checkpoint for checkpoint in job.checkpoints.order_by("-step")[:200]}

@@ -13,7 +13,7 @@ from failures.actions import decisions as decision_actions
 from failures.actions.incidents import FailureStateConflict
 from failures.models import Decision, DecisionState
 from failures.models import permissions as failure_permissions
-from failures.queries import decision_replay as replaying
+from failures.queries import decision_replay
 from failures.recovery.remedies import AutomationMode, RecoveryAction
 from failures.recovery.resizing import COMMAND, ENVIRONMENT, MEMORY
 from jobs.actions import recovery as recovery_actions
@@ -214,7 +214,7 @@ class Replay(ApiEndpoint):
         row = find_or_404(
             failure_permissions.visible_decisions(self.caller).filter(incident=incident), "decision", pk=decision
         )
-        shown = [DIFFERENCE_SHAPE.show(difference) for difference in replaying.compare_with_replay(row)]
+        shown = [DIFFERENCE_SHAPE.show(difference) for difference in decision_replay.compare_with_replay(row)]
         return Response({"next": None, "previous": None, "results": shown})
 
 
@@ -344,7 +344,7 @@ MODE_REQUEST_SHAPE = ResourceShape(
 )
 
 
-def _named_row(field: str, rows: QuerySet[Any], values: dict[str, Any]) -> Any:
+def _find_by_name(field: str, rows: QuerySet[Any], values: dict[str, Any]) -> Any:
     if field not in values:
         return None
     row = rows.filter(name=values[field]).first()
@@ -381,8 +381,8 @@ class Modes(ActionEndpoint, ListEndpoint):
         )
         if "mode" not in values:
             raise InvalidRequestField("mode", f"is required: {', '.join(MODE_VALUES)}")
-        team = _named_row("team", self.caller.teams(), values)
-        cluster = _named_row("cluster", Cluster.objects.all(), values)
+        team = _find_by_name("team", self.caller.teams(), values)
+        cluster = _find_by_name("cluster", Cluster.objects.all(), values)
         self._require_mode_admin(team)
         row = recovery_actions.set_recovery_mode(
             values["mode"], author=self.author, team_id=team.pk if team else None,

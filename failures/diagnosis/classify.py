@@ -72,7 +72,7 @@ class ClassifierInput:
     progress: int  # number of lines with progress after the last finding
 
     @property
-    def made_progress(self) -> bool:
+    def has_progress(self) -> bool:
         return self.progress > 0 or self.failed is False
 
     def continues_after(self, root: LogFinding | None) -> bool:
@@ -211,7 +211,7 @@ def _build_diagnosis(
     restart = root.restart if root and root.restart else row.restart
     return LogDiagnosis(
         root_cause=label, category=row.category,
-        confidence=confidence.diagnosis_confidence(label, root, ranked, reading, case.made_progress),
+        confidence=confidence.diagnosis_confidence(label, root, ranked, reading, case.has_progress),
         evidence=_build_evidence(root, same), chain=_build_chain(root, case),
         restart_helps=restart, restart_reason=row.reason,
         suspect_nodes=suspects.suspect_nodes(root, same, reading), suspect_gpus=suspects.suspect_gpus(root, reading),

@@ -24,7 +24,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from failures.actions import incidents as incident_actions
 from failures.actions.incidents import FailureStateConflict
 from failures.diagnosis import engine
-from failures.diagnosis.values import LogDiagnosis as PureDiagnosis
+from failures.diagnosis.values import LogDiagnosis
 from failures.models import Diagnosis
 from failures.queries import diagnose_attempt
 from failures.queries.diagnose_attempt import AttemptVerdict
@@ -105,7 +105,7 @@ def _write_unknown_verdict(row: Diagnosis, now: datetime) -> None:
     )
 
 
-def _unreadable_log_verdict(why: str) -> PureDiagnosis:
+def _unreadable_log_verdict(why: str) -> LogDiagnosis:
     return replace(engine.diagnose([]), root_cause="Unknown", notes=(why,))
 
 

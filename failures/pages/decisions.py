@@ -16,7 +16,7 @@ from failures.actions.incidents import FailureStateConflict
 from failures.models import Decision, DecisionState, Incident, ManualOverride
 from failures.models import permissions as failure_permissions
 from failures.models.decision import OPEN_STATES
-from failures.queries import decision_replay as replaying
+from failures.queries import decision_replay
 from failures.recovery.resizing import JobRequest, RequestChangedMeanwhile, apply_changes
 from jobs.actions.journal import Author
 from jobs.actions.nodes import NodeError
@@ -108,7 +108,7 @@ def decision_verb(request: HttpRequest, number: int, decision: int, verb: str) -
 def decision_replay_page(request: HttpRequest, number: int, decision: int) -> HttpResponse:
     row = _get_decision(failure_permissions.caller_of_user(request.user), number, decision)
     row.sentence = decision_actions.decision_summary(row)
-    context = {"decision": row, "differences": replaying.compare_with_replay(row), "number": number}
+    context = {"decision": row, "differences": decision_replay.compare_with_replay(row), "number": number}
     return render(request, "failures/replay.html", context)
 
 

@@ -79,43 +79,43 @@ def available_job_actions(job: Job, caller: Caller) -> list[JobAction]:
     return [verb for verb in JOB_ACTIONS.values() if verb.fits(job)] if caller.may_change(job) else []
 
 
-def _hold(job: Job, wish: JobActionRequest, operator: bool) -> None:
-    job_actions.hold(job, author=wish.author, why=wish.why, operator=operator)
+def _hold(job: Job, request: JobActionRequest, operator: bool) -> None:
+    job_actions.hold(job, author=request.author, why=request.why, operator=operator)
 
 
-def _release(job: Job, wish: JobActionRequest, operator: bool) -> None:
-    job_actions.release(job, author=wish.author, why=wish.why, operator=operator)
+def _release(job: Job, request: JobActionRequest, operator: bool) -> None:
+    job_actions.release(job, author=request.author, why=request.why, operator=operator)
 
 
-def _set_priority(job: Job, wish: JobActionRequest, operator: bool) -> None:
-    job_actions.set_priority(job, wish.priority, author=wish.author, why=wish.why)
+def _set_priority(job: Job, request: JobActionRequest, operator: bool) -> None:
+    job_actions.set_priority(job, request.priority, author=request.author, why=request.why)
 
 
-def _requeue(job: Job, wish: JobActionRequest, operator: bool) -> None:
-    job_actions.requeue(job, author=wish.author, why=wish.why)
+def _requeue(job: Job, request: JobActionRequest, operator: bool) -> None:
+    job_actions.requeue(job, author=request.author, why=request.why)
 
 
-def _cancel(job: Job, wish: JobActionRequest, operator: bool) -> None:
+def _cancel(job: Job, request: JobActionRequest, operator: bool) -> None:
     if job.installation:
-        foreign_jobs.cancel_foreign_job(job, author=wish.author, why=wish.why)
+        foreign_jobs.cancel_foreign_job(job, author=request.author, why=request.why)
     else:
-        job_actions.cancel(job, author=wish.author, why=wish.why)
+        job_actions.cancel(job, author=request.author, why=request.why)
 
 
-def _adopt(job: Job, wish: JobActionRequest, operator: bool) -> None:
-    foreign_jobs.adopt_foreign_job(job, author=wish.author, why=wish.why)
+def _adopt(job: Job, request: JobActionRequest, operator: bool) -> None:
+    foreign_jobs.adopt_foreign_job(job, author=request.author, why=request.why)
 
 
-def _mark_succeeded(job: Job, wish: JobActionRequest, operator: bool) -> None:
-    outcome_actions.mark_succeeded(job, author=wish.author, why=wish.why)
+def _mark_succeeded(job: Job, request: JobActionRequest, operator: bool) -> None:
+    outcome_actions.mark_succeeded(job, author=request.author, why=request.why)
 
 
-def _mark_failed(job: Job, wish: JobActionRequest, operator: bool) -> None:
-    outcome_actions.mark_failed(job, author=wish.author, why=wish.why)
+def _mark_failed(job: Job, request: JobActionRequest, operator: bool) -> None:
+    outcome_actions.mark_failed(job, author=request.author, why=request.why)
 
 
-def _run_again(job: Job, wish: JobActionRequest, operator: bool) -> None:
-    outcome_actions.run_again(job, author=wish.author, why=wish.why)
+def _run_again(job: Job, request: JobActionRequest, operator: bool) -> None:
+    outcome_actions.run_again(job, author=request.author, why=request.why)
 
 
 def _is_pending(job: Job) -> bool:

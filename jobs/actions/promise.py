@@ -47,19 +47,19 @@ class JobPlacement:
 
 @dataclass(frozen=True, kw_only=True)
 class AllocationResult:
-    """`kept` are the new attempts, `left` maps skipped jobs to the reason."""
+    """`attempts` are the new ones, `skip_reasons` says why a job was skipped."""
 
-    kept: list[Attempt] = field(default_factory=list)
-    left: dict[int, str] = field(default_factory=dict)  # job -> why it was skipped
+    attempts: list[Attempt] = field(default_factory=list)
+    skip_reasons: dict[int, str] = field(default_factory=dict)  # by job id
 
 
 def allocate_job(job: Job, places: Sequence[NodeGpus], *, author: Author, why: str, log_root: str = "") -> Attempt:
     """Allocate one job. Raises JobStateChanged if that is not possible."""
     result = allocate_jobs([JobPlacement(job_id=job.pk, places=places, why=why)], author=author, log_root=log_root)
-    if result.left:
-        raise JobStateChanged(result.left[job.pk])
+    if result.skip_reasons:
+        raise JobStateChanged(result.skip_reasons[job.pk])
     job.refresh_from_db()
-    (attempt,) = result.kept
+    (attempt,) = result.attempts
     attempt.job = job
     return attempt
 
@@ -73,7 +73,7 @@ def allocate_jobs(placements: Sequence[JobPlacement], *, author: Author, log_roo
     skipped = {plan.job_id: why for plan in placements if (why := _skip_reason(plan, jobs[plan.job_id], usable))}
     chosen = [plan for plan in placements if plan.job_id not in skipped]
     if not chosen:
-        return AllocationResult(left=skipped)
+        return AllocationResult(skip_reasons=skipped)
     attempts = _create_attempts(chosen, jobs, log_root)
     Allocation.objects.bulk_create(
         [
@@ -93,7 +93,7 @@ def allocate_jobs(placements: Sequence[JobPlacement], *, author: Author, log_roo
     _mark_configuring(chosen)
     bulk_copy.insert([_allocation_event(attempt, plan, author) for attempt, plan in zip(attempts, chosen, strict=True)])
     live.publish_on_commit("queue", *(f"job:{jobs[plan.job_id].public_id}" for plan in chosen))
-    return AllocationResult(kept=attempts, left=skipped)
+    return AllocationResult(attempts=attempts, skip_reasons=skipped)
 
 
 def _lock_jobs(placements: Sequence[JobPlacement]) -> Collection[Job]:

@@ -10,7 +10,7 @@ from django.db.models import Count, Q, QuerySet
 from rest_framework.exceptions import NotFound
 from rest_framework.response import Response
 
-from jobs.actions import drain_impact as drains
+from jobs.actions import drain_impact
 from jobs.actions import nodes as node_actions
 from jobs.actions.submissions import request_turn_after_commit
 from jobs.api import shapes
@@ -221,11 +221,11 @@ def _node_test_result(command: ClusterCommand, node: str) -> dict[str, Any]:
 
 def drain_consequences(node: Node, mode: str, *, drained: bool) -> dict[str, Any]:
     """The jobs of all teams that a drain affects. Cluster operators see the owners, but not names or commands."""
-    jobs = drains.affected_jobs([node], clock.now())
+    jobs = drain_impact.affected_jobs([node], clock.now())
     return {
         "node": f"{node.cluster.name}/{node.name}",
         "drained": drained,
-        "effect": drains.drain_impact_text(jobs, mode),
+        "effect": drain_impact.drain_impact_text(jobs, mode),
         "running": len(jobs),
         "gpus": sum(affected.gpus for affected in jobs),
         "mode": mode,
@@ -234,7 +234,7 @@ def drain_consequences(node: Node, mode: str, *, drained: bool) -> dict[str, Any
     }
 
 
-def running_job_row(affected: drains.AffectedJob) -> dict[str, Any]:
+def running_job_row(affected: drain_impact.AffectedJob) -> dict[str, Any]:
     return {
         "id": affected.job.public_id,
         "team": affected.job.team.name,

@@ -50,11 +50,11 @@ ON CONFLICT DO NOTHING RETURNING job_id
 SELECT_ERROR_SUMMARY = """
 WITH recent AS (
     SELECT p50 - made_at AS ahead, abs(extract(epoch FROM started_at - p50)) AS off,
-           started_at <= p90 + %(turn)s AS kept
+           started_at <= p90 + %(turn)s AS on_time
     FROM scheduling_estimateoutcome WHERE cluster_id = %(cluster)s AND started_at >= %(since)s
     ORDER BY started_at DESC LIMIT %(most)s
 )
-SELECT count(*), percentile_cont(0.5) WITHIN GROUP (ORDER BY off), avg(kept::int)
+SELECT count(*), percentile_cont(0.5) WITHIN GROUP (ORDER BY off), avg(on_time::int)
 FROM recent WHERE ahead >= %(low)s AND ahead < %(high)s
 """
 

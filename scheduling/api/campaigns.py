@@ -28,7 +28,7 @@ from jobs.rest.shapes import (
     text_field,
     text_list_field,
 )
-from scheduling.actions import campaigns as actions
+from scheduling.actions import campaigns as campaign_actions
 from scheduling.actions.campaigns import CampaignStateConflict
 from scheduling.evaluation import campaign_requests
 from scheduling.evaluation.campaign_requests import MAX_DATASET_PARTS
@@ -261,7 +261,7 @@ class SuiteListEndpoint(ListEndpoint, ActionEndpoint):
     def work(self) -> Response:
         values = dict(self.object())
         team = CallerTargets(self.caller).resolve_team(values.pop("team", None))
-        suite = actions.define_suite(campaign_requests.parse_suite(values), team=team, author=self.author)
+        suite = campaign_actions.define_suite(campaign_requests.parse_suite(values), team=team, author=self.author)
         shown = SUITE_SHAPE.show(
             SUITE_SHAPE.load(campaign_queries.suites(self.caller), SUITE_SHAPE.fields).get(pk=suite.pk)
         )
@@ -420,7 +420,7 @@ class CancelCampaignEndpoint(_CampaignVerb):
     rules = _campaign_verb_rules("Cancel a campaign")
 
     def change(self, row: Campaign) -> None:
-        actions.cancel(row, author=self.author, now=clock.now())
+        campaign_actions.cancel(row, author=self.author, now=clock.now())
 
 
 class RetryCampaignEndpoint(_CampaignVerb):
@@ -429,7 +429,7 @@ class RetryCampaignEndpoint(_CampaignVerb):
     rules = _campaign_verb_rules("Retry the failed evaluations of a campaign")
 
     def change(self, row: Campaign) -> None:
-        actions.retry(row, author=self.author, now=clock.now())
+        campaign_actions.retry(row, author=self.author, now=clock.now())
 
 
 urlpatterns = [

@@ -29,7 +29,7 @@ from jobs.rest.shapes import (
     text_field,
     text_list_field,
 )
-from scheduling.actions import simulations as actions
+from scheduling.actions import simulations as simulation_actions
 from scheduling.actions.simulations import SimulationStateConflict, TooManySimulations
 from scheduling.engine.policies import POLICY_RULES
 from scheduling.models import Simulation, SimulationState
@@ -171,10 +171,6 @@ def _read_virtual_clusters(name: str, value: Any) -> dict[str, int]:
     return {word(name, pool): count(name, nodes) for pool, nodes in clusters.items()}
 
 
-def _read_quota(values: dict[str, Any]) -> dict[str, Any]:
-    return parsing.read_fields(values, QUOTA_READERS, "a quota")
-
-
 def _visible_params(params: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters without `teams`: it lists internal ids of the teams whose jobs the history contains."""
     return {name: value for name, value in params.items() if name != "teams"}
@@ -228,7 +224,7 @@ class SimulationListEndpoint(ListEndpoint, ActionEndpoint):
         trace, policies = values.pop("trace"), list(dict.fromkeys(values.pop("policies")))
         params = replay_params(trace, policies, values, places, self.caller)
         try:
-            simulation = actions.create_simulation(
+            simulation = simulation_actions.create_simulation(
                 trace=trace, policies=policies, params=params, team=team, author=self.author, now=clock.now()
             )
         except TooManySimulations as conflict:
@@ -276,7 +272,7 @@ class CancelSimulationEndpoint(ActionEndpoint):
             raise PermissionDenied(self.caller.denial_reason(row, str(row)))
         etags.check_if_match(self.request, SIMULATION_SHAPE.show(get_simulation(self.caller, id)))
         try:
-            actions.cancel(row, author=self.author, now=clock.now())
+            simulation_actions.cancel(row, author=self.author, now=clock.now())
         except SimulationStateConflict as conflict:
             raise Conflict(str(conflict)) from None
         document = SIMULATION_SHAPE.show(get_simulation(self.caller, id))

@@ -23,7 +23,7 @@ from jobs.core import spec
 from jobs.core.lifecycle import JobKind
 from jobs.models import Allocation, Cluster, Job, Membership, Node, Quota, Team, TeamRole
 from scheduling.actions import campaigns as campaign_actions
-from scheduling.evaluation import campaign_requests as asked
+from scheduling.evaluation import campaign_requests
 from scheduling.models import Campaign, Suite
 from scheduling.slurmsim import workload
 from scheduling.slurmsim.workload import SampledJob, WorkloadSettings
@@ -120,7 +120,7 @@ CHECKPOINT_EVERY_S = 900.0
 
 def demo_suite() -> Suite:
     """Define the suite of the evaluation team. Repeated calls return the same version."""
-    spec = asked.parse_suite(
+    spec = campaign_requests.parse_suite(
         {
             "name": "core",
             "title": "Core benchmarks",
@@ -136,7 +136,7 @@ def demo_suite() -> Suite:
 def evaluate(cluster: Cluster, step: int, now: datetime) -> Campaign:
     """Start a campaign for two checkpoints of a pretraining run."""
     names = [f"/checkpoints/pretrain-7b/step-{step + more}" for more in (0, 1000)]
-    spec = asked.parse_campaign({"checkpoints": names, "nodes": 2})
+    spec = campaign_requests.parse_campaign({"checkpoints": names, "nodes": 2})
     suite = demo_suite()
     return campaign_actions.create_campaign(
         spec, suite=suite, cluster=cluster, team=suite.team, author=_evaluation_author(), now=now

@@ -21,7 +21,6 @@ class FaultCase:
     restarts: int = 0
     first_step: float | None = None
     restart_s: float = 0.0
-    mended: bool = False
 
     @property
     def open(self) -> bool:
@@ -62,14 +61,10 @@ class DrillCounts:
         for case in self.of(job):
             case.human = True
 
-    def record_fix(self, job: str) -> None:
-        for case in self.of(job):
-            case.mended = True
-
     def record_first_step(self, job: str, now: float) -> None:
-        """Close the recoverable cases. A case that needs a fix of the program stays open until it is fixed."""
+        """Close the recoverable cases. A case that needs a fix of the program stays open."""
         for case in self.of(job):
-            if case.recoverable or case.mended:
+            if case.recoverable:
                 case.first_step = now
 
 

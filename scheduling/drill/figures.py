@@ -122,7 +122,7 @@ def _ledger_attempt(life: AttemptLife, bases: Sequence[int]) -> attempt_interval
         promised=_to_microseconds(life.promised),
         first_step=None if life.first_step is None else _to_microseconds(life.first_step),
         ended=None if life.ended is None else _to_microseconds(life.ended),
-        kept=not bases,
+        keeps_work=not bases,
         saved=_to_microseconds(life.time_of_step(min(bases))) if bases else None,
         cause=life.cause,
         after=life.after,

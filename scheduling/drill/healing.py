@@ -10,8 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from failures.detection import hang, loss, node_health, slow_ranks
-from failures.detection import slow_steps as pace
+from failures.detection import hang, loss, node_health, slow_ranks, slow_steps
 from failures.detection.findings import DetectorFinding, Severity, SymptomType
 from failures.detection.loss import LossDetector
 from failures.detection.slow_steps import SlowStepDetector
@@ -112,7 +111,7 @@ class AcmeRecovery:
             spike_at = int(finding.subject.partition("-")[0])
             self._stop_and_recover(job, cause_of_finding("LossNaNOrSpike", spike_at=spike_at), report.at)
             return
-        step = pace.StepTiming(at=report.at, seconds=report.seconds, tokens=report.tokens, squares=report.squares)
+        step = slow_steps.StepTiming(at=report.at, seconds=report.seconds, tokens=report.tokens, squares=report.squares)
         followed.slow = followed.slow or followed.pace.see(step) is not None
         if followed.slow:
             self._locate_slow_node(job, followed, report.at)

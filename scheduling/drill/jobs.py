@@ -21,7 +21,6 @@ class DrillCheckpoint:
     at: float
     whole: bool = False
     loss_defect: str = ""  # "nan" or "spike" if its weights are bad
-    damaged: bool = False
 
 
 @dataclass(kw_only=True)
@@ -33,7 +32,7 @@ class AttemptLife:
     nodes: tuple[int, ...] = ()
     first_step: float | None = None
     ended: float | None = None
-    kept: bool = False
+    keeps_work: bool = False
     cause: str = ""
     after: str = ""
     stalls: list[tuple[float, float]] = field(default_factory=list)

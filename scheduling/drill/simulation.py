@@ -109,7 +109,7 @@ class DrillSimulation:
 
     def _preempt_job(self, work: DrillJob, now: float) -> None:
         """Preempt a job for a quota owner: it saves a checkpoint and waits again."""
-        self.leave(work, now, kept=True)
+        self.leave(work, now, keeps_work=True)
         work.saved.append(DrillCheckpoint(step=work.step, at=now, whole=True))
         work.waiting = True
 
@@ -186,7 +186,7 @@ class DrillSimulation:
             return
         work.current_attempt.cause = kind
         attempt = self.failed_attempt(work.name, now, kind, where, state)
-        self.leave(work, now, kept=False)
+        self.leave(work, now, keeps_work=False)
         self.agenda.at(now + SYNC_DELAY_S + DIAGNOSIS_DELAY_S, lambda later: self.answer.on_end(attempt, later))
 
     def failed_attempt(
@@ -233,17 +233,17 @@ class DrillSimulation:
             NodeStateChange(node=self.names[number], at=virtual_time(now), condition="DOWN") for number in down
         )
 
-    def leave(self, work: DrillJob, now: float, *, kept: bool) -> None:
+    def leave(self, work: DrillJob, now: float, *, keeps_work: bool) -> None:
         """End the attempt and free its GPUs. Work since the last checkpoint is lost unless it is kept."""
         if not work.running:
             return
         self.progress(work, now)
-        work.current_attempt.ended, work.current_attempt.kept = now, kept
+        work.current_attempt.ended, work.current_attempt.keeps_work = now, keeps_work
         work.running = False
         work.run += 1
         if work.job is not None and work.job.places is not None:
             self.engine.end(work.job, now)
-        if not kept and not work.is_gang:
+        if not keeps_work and not work.is_gang:
             newest = work.newest(None)
             work.base, work.step = work.step, newest.step if newest else 0
         self.schedule_turn(now)
@@ -265,7 +265,7 @@ class DrillSimulation:
 
     def finish(self, work: DrillJob, now: float) -> None:
         if not work.dying and work.silent_since is None:
-            self.leave(work, now, kept=True)
+            self.leave(work, now, keeps_work=True)
             work.over = True
 
     # --- nodes
@@ -312,7 +312,7 @@ class DrillSimulation:
             work.current_attempt.hangs.append((work.silent_since, now))
         if saving and work.running:
             work.saved.append(DrillCheckpoint(step=work.step, at=now, whole=True, loss_defect=work.loss_defect))
-        self.leave(work, now, kept=False)
+        self.leave(work, now, keeps_work=False)
 
     def cordon(self, node: str, now: float) -> None:
         number = self.number_of[node]
@@ -379,7 +379,7 @@ class DrillSimulation:
                 if self.sick(number):
                     self.close(number, "repair", now)
                     self.repair(self.names[number], now, self._reopen_action(number))
-                self.leave(work, now, kept=False)
+                self.leave(work, now, keeps_work=False)
             self._fix_program(work, now)
 
         return mend
@@ -467,9 +467,6 @@ class DrillSimulation:
             TimedLine(at=began + n * LINE_EVERY_S, text=f"step {work.base + 2 * n} | loss 2.1")
             for n in range(first, int((last - began) / LINE_EVERY_S) + 1)
         ]
-
-    def known_step(self, job: str) -> int | None:
-        return self._reported_step(self.works[job])
 
 
 def symptom_delay_s(stage: DrillSimulation, fault: DrillFault) -> float:

@@ -36,7 +36,7 @@ class AttemptHistory:
     confirmed: int | None = None
     first_step: int | None = None
     ended: int | None = None
-    kept: bool = True  # its end discarded no work
+    keeps_work: bool = True  # its end discarded no work
     saved: int | None = None  # the time of the state in the newest valid checkpoint
     cause: str = ""  # the cause of its end
     after: str = ""  # the cause of the failure from which it recovers
@@ -57,7 +57,7 @@ def bucket_intervals(attempt: AttemptHistory) -> list[BucketInterval]:
     intervals += [BucketInterval(low, high, Bucket.HUNG, attempt.cause) for low, high in attempt.hangs]
     intervals += [BucketInterval(low, high, Bucket.IDLE) for low, high in attempt.idles]
     intervals += [slow_interval for pace in attempt.slows for slow_interval in _slow_intervals(pace)]
-    if not attempt.kept and attempt.ended is not None:
+    if not attempt.keeps_work and attempt.ended is not None:
         intervals.append(
             BucketInterval(
                 max(attempt.promised, attempt.saved or attempt.promised), end, Bucket.LOST_WORK, attempt.cause

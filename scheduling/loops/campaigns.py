@@ -33,7 +33,7 @@ from jobs.core.lifecycle import FINAL_STATES, Flag, State
 from jobs.logs import job_log
 from jobs.logs.job_log import LogReadError, StorageUnresponsive
 from jobs.models import Attempt, ClusterMode, Job, Node
-from scheduling.actions import campaigns as verbs
+from scheduling.actions import campaigns as campaign_actions
 from scheduling.actions import staging as staging_actions
 from scheduling.actions.campaigns import CampaignStateConflict, NewShard, TrialRequest
 from scheduling.evaluation import forecast, job_output, orders
@@ -86,7 +86,9 @@ def has_campaign_work() -> bool:
 
 def coordinate_campaign_once(campaign: Campaign, now: datetime) -> int:
     is_observed = campaign.cluster.mode == ClusterMode.OBSERVE
-    verbs.set_observe_mode_reason(campaign) if is_observed else verbs.clear_observe_mode_reason(campaign)
+    campaign_actions.set_observe_mode_reason(campaign) if is_observed else campaign_actions.clear_observe_mode_reason(
+        campaign
+    )
     if campaign.state == CampaignState.PENDING and not is_observed:
         _start_planned(campaign, now)
     for trial in _open_trials(campaign):
@@ -94,7 +96,7 @@ def coordinate_campaign_once(campaign: Campaign, now: datetime) -> int:
     if campaign.state != CampaignState.RUNNING:
         return 0
     _fail_uncopyable_checkpoints(campaign, now)
-    verbs.settle_campaign(campaign, now)
+    campaign_actions.settle_campaign(campaign, now)
     if campaign.state != CampaignState.RUNNING:
         return 0
     if is_observed:
@@ -120,7 +122,7 @@ def _start_planned(campaign: Campaign, now: datetime) -> None:
     )
     within_s = (campaign.deadline_at - now).total_seconds() if campaign.deadline_at else None
     plan = forecast.plan(ahead, campaign.nodes, within_s)
-    verbs.start_campaign(campaign, plan, plan["nodes"], now)
+    campaign_actions.start_campaign(campaign, plan, plan["nodes"], now)
     campaign.nodes = plan["nodes"]
 
 
@@ -143,7 +145,7 @@ def _follow_trial(campaign: Campaign, trial: Trial, now: datetime) -> None:
             output = read_job_output(job, trial.nonce, FINAL_LOG_TAIL_BYTES if ended else RUNNING_LOG_TAIL_BYTES)
         except StorageUnresponsive:
             return  # the next turn retries
-        verbs.record_trial_output(
+        campaign_actions.record_trial_output(
             campaign, trial, output.parts, now
         ) if campaign.state in OPEN_CAMPAIGN_STATES else None
         if ended:
@@ -159,7 +161,9 @@ def _finish_trial(campaign: Campaign, trial: Trial, output: JobOutput, now: date
         and _discard_missing_copy(trial, output, now)
     )
     why = output.failed or trial.job.why or f"The job ended with state {trial.job.state}."
-    verbs.end_trial(campaign, trial, blame=trial.job.state in BLAMED_STATES and not missing, why=why, now=now)
+    campaign_actions.end_trial(
+        campaign, trial, blame=trial.job.state in BLAMED_STATES and not missing, why=why, now=now
+    )
 
 
 def _discard_missing_copy(trial: Trial, output: JobOutput, now: datetime) -> bool:
@@ -199,7 +203,7 @@ def _check_waiting_trial(campaign: Campaign, trial: Trial, now: datetime) -> Non
     if Flag.REQUEUE_HOLD in job.flags:
         why = job.why
         _cancel_job(job, "The campaign retries these shards with another job.")
-        verbs.end_trial(campaign, trial, blame=True, why=why, now=now)
+        campaign_actions.end_trial(campaign, trial, blame=True, why=why, now=now)
     elif job.required_node and now - job.submitted_at > MAX_TRIAL_WAIT and not _may_start(job):
         _cancel_job(job, f"{job.required_node} has no free resources any more; the shards are assigned again.")
 
@@ -231,7 +235,7 @@ def _fail_uncopyable_checkpoints(campaign: Campaign, now: datetime) -> None:
     nodes = Node.objects.usable().filter(cluster=campaign.cluster, gpus__gte=campaign.suite.gpus).count()
     for checkpoint, whys in failed.items():
         if checkpoint not in there and len(whys) >= min(MAX_FAILED_COPIES, max(1, nodes)):
-            verbs.fail_checkpoint(
+            campaign_actions.fail_checkpoint(
                 campaign, checkpoint, f"The checkpoint could not be copied to a node: {whys[-1]}", now
             )
 
@@ -249,7 +253,7 @@ def _apply(campaign: Campaign, moves: CampaignActions, now: datetime) -> int:
             log.info("%s", conflict)
     cuts = [cut for trial in moves.trials for cut in trial.cuts if cut.shard is None]
     shards = (
-        verbs.create_shards(
+        campaign_actions.create_shards(
             campaign, [NewShard(evaluation=c.evaluation, start=c.start, samples=c.samples) for c in cuts]
         )
         if cuts
@@ -257,7 +261,7 @@ def _apply(campaign: Campaign, moves: CampaignActions, now: datetime) -> int:
     )
     requests = [_inference(campaign, trial, shards) for trial in moves.trials]
     requests += [_scoring(campaign, scoring) for scoring in moves.scorings]
-    sent = verbs.submit_trials(campaign, requests, now) if requests else []
+    sent = campaign_actions.submit_trials(campaign, requests, now) if requests else []
     request_turn(campaign.cluster_id)
     return len(sent)
 
@@ -265,7 +269,7 @@ def _apply(campaign: Campaign, moves: CampaignActions, now: datetime) -> int:
 def _inference(campaign: Campaign, trial: NewTrial, shards: dict[tuple[int, int], int]) -> TrialRequest:
     expected = {_shard_id(cut, shards): cut.expected_s for cut in trial.cuts}
     model = _model_path(campaign, trial)
-    nonce = verbs.new_nonce()
+    nonce = campaign_actions.new_nonce()
     suite = campaign.suite
     parts = orders.parts_that_fit(_parts(campaign, expected, TrialKind.INFER), model, suite.serve)
     environment = {
@@ -295,7 +299,7 @@ def _model_path(campaign: Campaign, trial: NewTrial) -> str:
 
 def _scoring(campaign: Campaign, scoring: NewScoring) -> TrialRequest:
     each = scoring.expected_s / len(scoring.shards)
-    nonce = verbs.new_nonce()
+    nonce = campaign_actions.new_nonce()
     candidates = _parts(campaign, dict.fromkeys(scoring.shards, each), TrialKind.SCORE)
     parts = orders.parts_that_fit(candidates, scoring.checkpoint, "")
     environment = {

@@ -32,7 +32,7 @@ from jobs.core.slurm_notation import format_count
 from jobs.core.turn_errors import EndsTurn
 from jobs.models import Checkpoint, CheckpointVerdict, Job, TeamRole
 from jobs.models.permissions import Caller
-from scheduling.actions import evaluation_rules as verbs
+from scheduling.actions import evaluation_rules as rule_actions
 from scheduling.actions.campaigns import CampaignStateConflict
 from scheduling.evaluation.rules import ONE_DAY, FoundCheckpoint, RuleHistory, RuleSpec, due_checkpoints
 from scheduling.models import Campaign, EvaluationRule, ProcessedCheckpoint
@@ -74,7 +74,7 @@ def _record_rule_error(rule: EvaluationRule, error: Exception, now: datetime) ->
     why = f"The check failed: {type(error).__name__}: {message}"
     if why != rule.why:
         log.error("the check of %s failed", rule, exc_info=error)
-    verbs.record_rule_check(rule, why, now)
+    rule_actions.record_rule_check(rule, why, now)
 
 
 def check_rule(rule: EvaluationRule, now: datetime) -> bool:
@@ -88,11 +88,11 @@ def check_rule(rule: EvaluationRule, now: datetime) -> bool:
     if due.start and not (why := _author_refusal(rule)):
         try:
             suite = campaign_queries.find_suite(rule.suite, rule.team)
-            verbs.start_rule_campaign(rule, due, suite, now)
+            rule_actions.start_rule_campaign(rule, due, suite, now)
             began, why = True, trouble or long
         except InvalidField as error:
             why = f"No campaign can be started: {error}."
-    verbs.record_rule_check(rule, why, now)
+    rule_actions.record_rule_check(rule, why, now)
     return began
 
 
@@ -109,7 +109,7 @@ def _checkpoints_after_rule(
 ) -> list[FoundCheckpoint]:
     """Return the checkpoints that are newer than the rule, and set the others aside once the directory was listed."""
     if not trouble:
-        verbs.ignore_existing_checkpoints(
+        rule_actions.ignore_existing_checkpoints(
             rule, {checkpoint.path for checkpoint in there if checkpoint.at <= rule.created_at}, now
         )
     return [checkpoint for checkpoint in there if checkpoint.at > rule.created_at]

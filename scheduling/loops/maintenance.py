@@ -16,7 +16,7 @@ from datetime import datetime
 
 from django.db.models import Q
 
-from jobs.actions import maintenance as actions
+from jobs.actions import maintenance as maintenance_actions
 from jobs.actions.one_row import skip_row_on_error
 from jobs.models import Cluster, ClusterMode, Maintenance, Node
 
@@ -42,7 +42,7 @@ def _drain_window_nodes(window: Maintenance, now: datetime) -> int:
     moved = 0
     for node in window.affected_nodes().filter(drain_requested=False)[:NODES_PER_TURN]:
         with skip_row_on_error(node):
-            moved += actions.close_node_for_maintenance(window, node, now)
+            moved += maintenance_actions.close_node_for_maintenance(window, node, now)
     return moved
 
 
@@ -50,6 +50,6 @@ def _resume_window_nodes(window: Maintenance, now: datetime) -> int:
     moved = 0
     for node in Node.objects.filter(maintenance=window)[:NODES_PER_TURN]:
         with skip_row_on_error(node):
-            moved += actions.reopen_node_after_maintenance(window, node, now)
-    actions.finish(window, now)
+            moved += maintenance_actions.reopen_node_after_maintenance(window, node, now)
+    maintenance_actions.finish(window, now)
     return moved

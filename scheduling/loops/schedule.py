@@ -109,9 +109,9 @@ def _allocate_starts(
             return sum(_allocate_starts(cluster, [start], names, fence) for start in starts)
         log.info("job %s was skipped; retrying in the next turn: %s", starts[0].job_id, error)
         return 0
-    for why in promised.left.values():
+    for why in promised.skip_reasons.values():
         log.info("%s; retrying in the next turn", why)
-    return len(promised.kept)
+    return len(promised.attempts)
 
 
 def _start_batches(starts: Sequence[StartDecision]) -> Iterator[Sequence[StartDecision]]:

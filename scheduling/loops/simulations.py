@@ -24,7 +24,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 
 from jobs.actions.retention import delete_batch
 from jobs.traces.trace import Trace
-from scheduling.actions import simulations as actions
+from scheduling.actions import simulations as simulation_actions
 from scheduling.actions import traces as trace_actions
 from scheduling.actions.simulations import SimulationStateConflict
 from scheduling.engine.settings import MissingLibrary
@@ -44,12 +44,12 @@ REPORT_INTERVAL_S = 1.0
 
 def run_simulation_once(clock: Callable[[], datetime], report_s: float = REPORT_INTERVAL_S) -> Simulation | None:
     """Run the next simulation. Return it, or None if there is none."""
-    simulation = actions.claim_simulation(clock())
+    simulation = simulation_actions.claim_simulation(clock())
     if simulation is None:
         return None
     try:
         result = _replay_policies(simulation, clock, report_s)
-        actions.finish(simulation, result, clock())
+        simulation_actions.finish(simulation, result, clock())
     except SimulationStateConflict as conflict:
         log.info("%s", conflict)
     except (InvalidReplaySetting, MissingLibrary) as error:
@@ -64,7 +64,7 @@ def run_simulation_once(clock: Callable[[], datetime], report_s: float = REPORT_
 
 def _fail(simulation: Simulation, error: str, clock: Callable[[], datetime]) -> None:
     try:
-        actions.fail(simulation, error, clock())
+        simulation_actions.fail(simulation, error, clock())
     except SimulationStateConflict as conflict:
         log.info("%s", conflict)
 
@@ -127,7 +127,7 @@ class _ProgressReporter:
 
     def _report_progress(self, submitted: int) -> None:
         part = (self._policy + submitted / self._jobs) / self._policies
-        actions.report_progress(self._simulation, min(99.9, 100 * part), self._clock())
+        simulation_actions.report_progress(self._simulation, min(99.9, 100 * part), self._clock())
         self._reported_at = time.monotonic()
 
 

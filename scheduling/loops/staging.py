@@ -19,7 +19,7 @@ from jobs.actions.one_row import skip_row_on_error
 from jobs.actions.wake import request_turn
 from jobs.core.lifecycle import FINAL_STATES
 from jobs.models import ClusterMode
-from scheduling.actions import staging as verbs
+from scheduling.actions import staging as staging_actions
 from scheduling.actions.campaigns import CampaignStateConflict
 from scheduling.loops.campaigns import FINAL_LOG_TAIL_BYTES, read_job_output
 from scheduling.models import OPEN_CAMPAIGN_STATES, Campaign, Evaluation, Staging, StagingState, Trial
@@ -45,9 +45,9 @@ def _check_copy_job(row: Staging, now: datetime) -> bool:
         return False
     output = read_job_output(row.job, row.nonce, FINAL_LOG_TAIL_BYTES)
     if output.gb is not None:
-        verbs.mark_staging_ready(row, gb=output.gb, took_s=output.at_s, now=now)
+        staging_actions.mark_staging_ready(row, gb=output.gb, took_s=output.at_s, now=now)
     else:
-        verbs.mark_staging_failed(
+        staging_actions.mark_staging_failed(
             row, output.failed or row.job.why or f"The job ended with state {row.job.state}.", now
         )
     return True
@@ -60,7 +60,7 @@ def _remove_unneeded_copy(row: Staging, now: datetime) -> bool:
     last = campaigns.select_related("cluster", "team", "suite").order_by("-id").first()
     if last is None:
         return False
-    verbs.start_staging_removal(row, last, now)
+    staging_actions.start_staging_removal(row, last, now)
     request_turn(row.cluster_id)
     return True
 
@@ -81,7 +81,7 @@ def _check_removal_job(row: Staging, now: datetime) -> bool:
         if output.removed
         else output.failed or f"The removal job ended with state {row.removal.state}; the copy may still exist."
     )
-    verbs.mark_staging_removed(row, why, now)
+    staging_actions.mark_staging_removed(row, why, now)
     return True
 
 

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 
 from acmeweb.common import live
 from jobs.models import Cluster, ClusterMode, clock
-from scheduling.actions import estimates as actions
+from scheduling.actions import estimates as estimate_actions
 from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings, rules_factory
 from scheduling.engine.run_time_estimates import RunTimeEstimates
 from scheduling.models import Forecast, Lease
@@ -51,8 +51,8 @@ def estimate_starts_once(cluster: Cluster, now: datetime) -> int:
         rules = rules_factory(cluster.policy, cluster.policy_settings)
     except InvalidPolicySettings:
         return 0  # the cluster's page shows the error
-    if actions.record_outcomes(cluster):
-        actions.update_error_summaries(cluster, now)
+    if estimate_actions.record_outcomes(cluster):
+        estimate_actions.update_error_summaries(cluster, now)
     seen = snapshot.snapshot_version(cluster)
     last = Forecast.objects.filter(cluster=cluster).first()
     if last and last.seen == seen and now - last.made_at < MAX_ESTIMATE_AGE:
@@ -62,9 +62,9 @@ def estimate_starts_once(cluster: Cluster, now: datetime) -> int:
     durations = RunTimeEstimates(snapshot.past_jobs(cluster, now))
     with without_gc():
         estimates = start_estimates(picture, rules, durations=durations, seed=cluster.pk)
-    written = actions.save_estimates(cluster, estimates, now)
+    written = estimate_actions.save_estimates(cluster, estimates, now)
     took = timedelta(seconds=time.perf_counter() - began)
-    actions.record_forecast(cluster, now=now, jobs=len(estimates), took=took, seen=seen)
+    estimate_actions.record_forecast(cluster, now=now, jobs=len(estimates), took=took, seen=seen)
     if written:
         live.publish_on_commit("queue")
     return written

@@ -19,7 +19,7 @@ from jobs.core.parsing import InvalidField
 from jobs.models import clock
 from jobs.models.permissions import Caller
 from jobs.web.page import render_page
-from scheduling.actions import campaigns as actions
+from scheduling.actions import campaigns as campaign_actions
 from scheduling.actions.campaigns import CampaignStateConflict
 from scheduling.models import OPEN_CAMPAIGN_STATES, Campaign, CampaignState
 from scheduling.pages.evaluation_forms import CampaignForm
@@ -106,7 +106,7 @@ def campaign(request: HttpRequest, public_id: str) -> HttpResponse:
     context = {
         "now": now,
         "row": row,
-        "topic": actions.campaign_topic(row),
+        "topic": campaign_actions.campaign_topic(row),
         "is_open": row.state in OPEN_CAMPAIGN_STATES,
         "may_change": caller.may_change(row),
         "may_retry": progress.failed and row.state != CampaignState.CANCELLED,
@@ -203,9 +203,11 @@ def _apply_campaign_verb(request: HttpRequest, public_id: str, verb: Any, outcom
 
 @require_POST
 def cancel(request: HttpRequest, public_id: str) -> HttpResponse:
-    return _apply_campaign_verb(request, public_id, actions.cancel, "was cancelled. Existing results are kept.")
+    return _apply_campaign_verb(
+        request, public_id, campaign_actions.cancel, "was cancelled. Existing results are kept."
+    )
 
 
 @require_POST
 def retry(request: HttpRequest, public_id: str) -> HttpResponse:
-    return _apply_campaign_verb(request, public_id, actions.retry, "is retrying the failed evaluations.")
+    return _apply_campaign_verb(request, public_id, campaign_actions.retry, "is retrying the failed evaluations.")

@@ -16,7 +16,7 @@ from jobs.core.parsing import InvalidField
 from jobs.models import clock
 from jobs.models.permissions import Caller
 from jobs.web.page import render_page
-from scheduling.actions import evaluation_rules as actions
+from scheduling.actions import evaluation_rules as rule_actions
 from scheduling.actions.campaigns import CampaignStateConflict
 from scheduling.models import EvaluationRule
 from scheduling.pages.evaluation_forms import EvaluationRuleForm
@@ -68,9 +68,9 @@ def _create_from_form(request: HttpRequest, form: EvaluationRuleForm, places: Ca
 
 
 RULE_VERBS = {
-    "on": (lambda row, author: actions.change(row, {"is_enabled": True}, author=author), "was enabled."),
-    "off": (lambda row, author: actions.change(row, {"is_enabled": False}, author=author), "was disabled."),
-    "remove": (lambda row, author: actions.remove(row, author=author), "was removed. Its campaigns are kept."),
+    "on": (lambda row, author: rule_actions.change(row, {"is_enabled": True}, author=author), "was enabled."),
+    "off": (lambda row, author: rule_actions.change(row, {"is_enabled": False}, author=author), "was disabled."),
+    "remove": (lambda row, author: rule_actions.remove(row, author=author), "was removed. Its campaigns are kept."),
 }
 
 

@@ -22,7 +22,7 @@ from jobs.models import clock
 from jobs.models.permissions import Caller
 from jobs.rest.errors import InvalidRequestField
 from jobs.web.page import render_page
-from scheduling.actions import simulations as actions
+from scheduling.actions import simulations as simulation_actions
 from scheduling.actions import traces as trace_actions
 from scheduling.actions.simulations import SimulationStateConflict, TooManySimulations
 from scheduling.actions.traces import ParsedTrace
@@ -98,7 +98,7 @@ def _create_simulation(
     if upload:
         trace = trace_actions.save_trace(upload, team=team, author=author).trace_name
     params = replay_params(trace, policies, form.request_values(trace), places, places.caller)
-    return actions.create_simulation(
+    return simulation_actions.create_simulation(
         trace=trace, policies=policies, params=params, team=team, author=author, now=clock.now()
     )
 
@@ -219,7 +219,7 @@ def cancel(request: HttpRequest, public_id: str) -> HttpResponse:
         messages.error(request, caller.denial_reason(row, str(row)))
     else:
         try:
-            actions.cancel(row, author=Author.of(request), now=clock.now())
+            simulation_actions.cancel(row, author=Author.of(request), now=clock.now())
         except SimulationStateConflict as conflict:
             messages.error(request, str(conflict))
         else:

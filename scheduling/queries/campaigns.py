@@ -17,9 +17,9 @@ from jobs.core import parsing
 from jobs.core.parsing import InvalidField, short_repr
 from jobs.models import Allocation, Team
 from jobs.models.permissions import Caller
-from scheduling.actions import campaigns as actions
+from scheduling.actions import campaigns as campaign_actions
 from scheduling.actions import evaluation_rules as rule_actions
-from scheduling.evaluation import campaign_requests as asking
+from scheduling.evaluation import campaign_requests
 from scheduling.evaluation import rules as asking_rules
 from scheduling.models import (
     Campaign,
@@ -95,8 +95,8 @@ def create_campaign_from_request(
         if "deadline_at" in values:
             raise InvalidField("within", "and deadline_at both set the deadline; give only one of them")
         values["deadline_at"] = (now + _parse_within(within)).isoformat()
-    spec = asking.parse_campaign(values)
-    return actions.create_campaign(
+    spec = campaign_requests.parse_campaign(values)
+    return campaign_actions.create_campaign(
         spec, suite=find_suite(name, team), cluster=cluster, team=team, author=author, now=now
     )
 

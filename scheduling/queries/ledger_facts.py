@@ -333,7 +333,7 @@ def _attempt_interval(
         confirmed=unix_microseconds(attempt.confirmed_at) if attempt.confirmed_at else None,
         first_step=unix_microseconds(step) if step else None,
         ended=unix_microseconds(attempt.ended_at) if attempt.ended_at else None,
-        kept=attempt.state in (State.COMPLETED, State.CANCELLED) or attempt.ended_at is None,
+        keeps_work=attempt.state in (State.COMPLETED, State.CANCELLED) or attempt.ended_at is None,
         saved=unix_microseconds(saved) if saved else None,
         cause=attempt.cause or attempt.state,
         after=before,

@@ -48,7 +48,7 @@ from .execution.runner import ProcessExecutor
 from .faults import FaultModel
 from .http import Handler
 from .options import InvalidOption, ServerOptions, parse_options
-from .scripts import kernel_log as kernellog
+from .scripts import kernel_log
 from .scripts.logs import JobLogWriter, KernelLogWriter
 from .scripts.play import InvalidSimHint, SimulatedExecutor, check_hints
 from .store import StateStore
@@ -276,7 +276,7 @@ class ClusterServer:
     async def kernel_log(self, request: Request) -> Response:
         """The output of `journalctl -k` on the node; kernel/NODE.log below the log root contains the same lines."""
         node = self._controller.node(request.path_params["name"])
-        lines = kernellog.kernel_log_lines(
+        lines = kernel_log.kernel_log_lines(
             node, self._controller.troubles, now=time.time(), offset_s=self._controller.clock_offset_s
         )
         return PlainTextResponse("".join(f"{line}\n" for line in lines))

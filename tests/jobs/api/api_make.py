@@ -23,8 +23,8 @@ from jobs.core.lifecycle import NodeState
 from jobs.core.spec import parse
 from jobs.models import Cluster, Job, Membership, Node, Team, TeamRole, Token, TokenScope, clock
 from scheduling.actions import campaigns as evaluating
-from scheduling.actions import simulations as asking
-from scheduling.evaluation import campaign_requests as asked
+from scheduling.actions import simulations as simulation_actions
+from scheduling.evaluation import campaign_requests
 from scheduling.models import Campaign, Simulation, Suite
 
 _numbers = itertools.count()
@@ -92,7 +92,9 @@ def simulation(user: Any = None, in_team: str = "vision", **fields: Any) -> Simu
     user = user or person()
     author = Author(by=user.username, user_id=user.pk)
     defaults = {"trace": "acme:kalos", "policies": ["fifo"], "params": {"jobs": 50}}
-    return asking.create_simulation(team=team(in_team), author=author, now=clock.now(), **(defaults | fields))
+    return simulation_actions.create_simulation(
+        team=team(in_team), author=author, now=clock.now(), **(defaults | fields)
+    )
 
 
 def token(user: Any, scope: TokenScope = TokenScope.ADMIN, **fields: Any) -> str:
@@ -151,7 +153,7 @@ def _address(path: str) -> str:
 
 def suite(user: Any, name: str = "core", **wishes: Any) -> Suite:
     plain = {"name": name, "output_root": "/shared/out", "infer": "answer", "metric": "score"}
-    spec = asked.parse_suite(plain | {"datasets": [{"name": "alpha", "samples": 100}]} | wishes)
+    spec = campaign_requests.parse_suite(plain | {"datasets": [{"name": "alpha", "samples": 100}]} | wishes)
     group = Team.objects.filter(memberships__user=user).first()
     return evaluating.define_suite(spec, team=group, author=Author(by=user.username, user_id=user.pk))
 
@@ -161,6 +163,6 @@ def campaign(user: Any, *checkpoints: str, **wishes: Any) -> Campaign:
     home = cluster()
     Cluster.objects.filter(pk=home.pk, log_root="").update(log_root="/nonexistent")
     home.refresh_from_db()
-    spec = asked.parse_campaign({"checkpoints": list(checkpoints or ("/checkpoints/a",)), **wishes})
+    spec = campaign_requests.parse_campaign({"checkpoints": list(checkpoints or ("/checkpoints/a",)), **wishes})
     author = Author(by=user.username, user_id=user.pk)
     return evaluating.create_campaign(spec, suite=of, cluster=home, team=of.team, author=author, now=clock.now())

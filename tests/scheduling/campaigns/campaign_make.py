@@ -11,7 +11,7 @@ from jobs.actions import jobs as job_actions
 from jobs.actions.jobs import AttemptEnd
 from jobs.core.lifecycle import State
 from jobs.models import Attempt, Cluster, Job, Node, clock
-from scheduling.actions import campaigns as verbs
+from scheduling.actions import campaigns as campaign_actions
 from scheduling.evaluation import campaign_requests
 from scheduling.loops.campaigns import coordinate_campaigns_once
 from scheduling.loops.staging import advance_stagings_once
@@ -30,14 +30,16 @@ def suite(name: str = "core", *, team: Any = None, **wishes: Any) -> Suite:
         "datasets": [{"name": "alpha", "samples": 100}, {"name": "beta", "samples": 50, "parts": 1}],
     }
     home = team or make.team(ada="researcher")
-    return verbs.define_suite(campaign_requests.parse_suite(plain | wishes), team=home, author=make.author())
+    return campaign_actions.define_suite(campaign_requests.parse_suite(plain | wishes), team=home, author=make.author())
 
 
 def campaign(cluster: Cluster, *checkpoints: str, of: Suite | None = None, **wishes: Any) -> Campaign:
     of = of or suite()
     wanted = {"checkpoints": list(checkpoints or (A,)), "nodes": 1} | wishes
     spec = campaign_requests.parse_campaign(wanted)
-    return verbs.create_campaign(spec, suite=of, cluster=cluster, team=of.team, author=make.author(), now=clock.now())
+    return campaign_actions.create_campaign(
+        spec, suite=of, cluster=cluster, team=of.team, author=make.author(), now=clock.now()
+    )
 
 
 class Played:

@@ -10,7 +10,7 @@ from jobs.actions import jobs as job_actions
 from jobs.core.lifecycle import NodeState, State
 from jobs.core.parsing import InvalidField
 from jobs.models import ClusterMode, Event, Job, Node, clock
-from scheduling.actions import campaigns as verbs
+from scheduling.actions import campaigns as campaign_actions
 from scheduling.actions.campaigns import CampaignStateConflict
 from scheduling.loops.campaigns import coordinate_campaign_once, coordinate_campaigns_once
 from scheduling.loops.staging import advance_stagings_once
@@ -228,7 +228,7 @@ def test_retry_repeats_failed_evaluations_only(played):
     asked.refresh_from_db()
     before = Job.objects.count()
 
-    verbs.retry(asked, author=make.author(), now=clock.now())
+    campaign_actions.retry(asked, author=make.author(), now=clock.now())
     played.run_all()
 
     asked.refresh_from_db()
@@ -486,7 +486,7 @@ def test_a_cancelled_campaign_withdraws_its_jobs_and_keeps_its_results(played):
     played.turn()
     runs = played.waiting()[0]
     played.start(runs)
-    verbs.cancel(Campaign.objects.get(pk=asked.pk), author=make.author(), now=clock.now())
+    campaign_actions.cancel(Campaign.objects.get(pk=asked.pk), author=make.author(), now=clock.now())
 
     played.turn()
     played.turn()
@@ -593,7 +593,7 @@ def test_copy_stays_on_an_observed_cluster_and_is_removed_later(played, staged):
     played.turn()
     played.run(played.waiting()[0])
     played.turn()
-    verbs.cancel(asked, author=make.author(), now=clock.now())
+    campaign_actions.cancel(asked, author=make.author(), now=clock.now())
     observed(played.cluster, ClusterMode.OBSERVE)
     played.turn()
     played.turn()

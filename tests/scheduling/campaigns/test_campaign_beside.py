@@ -10,7 +10,7 @@ import pytest
 from django.db.models import Sum
 
 from jobs.models import Allocation, Cluster, Event, Job, clock
-from scheduling.actions import campaigns as verbs
+from scheduling.actions import campaigns as campaign_actions
 from scheduling.evaluation import campaign_requests
 from scheduling.loops.campaigns import coordinate_campaigns_once
 from scheduling.loops.staging import advance_stagings_once
@@ -35,13 +35,15 @@ def process(tmp_path_factory, request):
 def campaign(cluster: Cluster, datasets: list[dict[str, Any]] = DATASETS) -> Campaign:
     commands = {"infer": "answer", "metric": "score", "output_root": "/shared/out", "stage_root": "/dev/shm"}
     team = make.team(ada="researcher")
-    suite = verbs.define_suite(
+    suite = campaign_actions.define_suite(
         campaign_requests.parse_suite({"name": "core", "datasets": datasets, **commands}),
         team=team,
         author=make.author(),
     )
     wanted = campaign_requests.parse_campaign({"checkpoints": ["/checkpoints/run/step-1000"], "nodes": 3})
-    return verbs.create_campaign(wanted, suite=suite, cluster=cluster, team=team, author=make.author(), now=clock.now())
+    return campaign_actions.create_campaign(
+        wanted, suite=suite, cluster=cluster, team=team, author=make.author(), now=clock.now()
+    )
 
 
 def one_turn(row, backend):

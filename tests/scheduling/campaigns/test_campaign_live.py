@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobs.models import Cluster, Job, clock
-from scheduling.actions import campaigns as verbs
+from scheduling.actions import campaigns as campaign_actions
 from scheduling.backends.opening import open_backend
 from scheduling.evaluation import campaign_requests
 from scheduling.loops.campaigns import coordinate_campaigns_once
@@ -85,9 +85,11 @@ def campaign(cluster: Cluster, shared: Path, checkpoints: list[str], gpus: int) 
         }
     )
     team = make.team(ada="researcher")
-    of = verbs.define_suite(spec, team=team, author=make.author())
+    of = campaign_actions.define_suite(spec, team=team, author=make.author())
     wanted = campaign_requests.parse_campaign({"checkpoints": checkpoints, "nodes": 1})
-    return verbs.create_campaign(wanted, suite=of, cluster=cluster, team=team, author=make.author(), now=clock.now())
+    return campaign_actions.create_campaign(
+        wanted, suite=of, cluster=cluster, team=team, author=make.author(), now=clock.now()
+    )
 
 
 def carried_out(asked_for: Campaign, connect) -> None:

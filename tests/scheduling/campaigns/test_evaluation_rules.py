@@ -10,7 +10,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 
 from jobs.core.parsing import InvalidField
 from jobs.models import Checkpoint, CheckpointVerdict, Cluster, Event, Membership, clock
-from scheduling.actions import evaluation_rules as verbs
+from scheduling.actions import evaluation_rules as rule_actions
 from scheduling.actions.campaigns import CampaignStateConflict
 from scheduling.evaluation import rules
 from scheduling.evaluation.rules import DueCheckpoints, FoundCheckpoint, RuleHistory, due_checkpoints
@@ -142,7 +142,7 @@ def lay(cluster, step: int, *, whole: bool = True, at=None) -> str:
 
 def made(cluster, **wishes) -> EvaluationRule:
     spec = rules.parse_rule({"directory": f"{cluster.checkpoint_root}/run", "suite": "core"} | wishes)
-    row = verbs.create_rule(spec, cluster=cluster, team=make.team(), author=make.author())
+    row = rule_actions.create_rule(spec, cluster=cluster, team=make.team(), author=make.author())
     row.refresh_from_db()
     return row
 
@@ -280,11 +280,11 @@ def test_incomplete_listing_is_ignored(shelf, monkeypatch):
 def test_disabled_rule_checks_nothing_and_keeps_its_history(shelf):
     rule = made(shelf)
     look(1)
-    verbs.change(rule, {"is_enabled": False}, author=make.author())
+    rule_actions.change(rule, {"is_enabled": False}, author=make.author())
     lay(shelf, 100)
     assert look(2) == 0
 
-    verbs.change(rule, {"is_enabled": True}, author=make.author())
+    rule_actions.change(rule, {"is_enabled": True}, author=make.author())
 
     assert look(3) == 1
 
@@ -396,9 +396,9 @@ def test_only_one_of_two_concurrent_loops_starts_a_campaign(shelf):
     found = DueCheckpoints(start=("/ckpt/a",))
     again = EvaluationRule.objects.select_related("cluster", "team").get(pk=rule.pk)
 
-    verbs.start_rule_campaign(rule, found, suite_row, clock.now())
+    rule_actions.start_rule_campaign(rule, found, suite_row, clock.now())
     with pytest.raises(CampaignStateConflict):
-        verbs.start_rule_campaign(again, found, suite_row, clock.now())
+        rule_actions.start_rule_campaign(again, found, suite_row, clock.now())
 
     assert asked_for() == [["/ckpt/a"]]
 
@@ -445,8 +445,8 @@ def test_a_removed_rule_leaves_its_campaigns(shelf):
     lay(shelf, 100)
     look(2)
 
-    verbs.remove(rule, author=make.author())
+    rule_actions.remove(rule, author=make.author())
 
     assert Campaign.objects.get().rule_id is None
     with pytest.raises(CampaignStateConflict):
-        verbs.change(rule, {"is_enabled": False}, author=make.author())
+        rule_actions.change(rule, {"is_enabled": False}, author=make.author())

@@ -27,7 +27,7 @@ def test_start_up_without_step_reports_ends_when_the_cluster_runs_it():
 
 
 def test_attempt_that_never_ran_is_start_up_only():
-    assert spent(AttemptHistory(promised=0, ended=40, kept=False)) == {Bucket.START_UP: 40}
+    assert spent(AttemptHistory(promised=0, ended=40, keeps_work=False)) == {Bucket.START_UP: 40}
 
 
 def test_start_after_a_failure_is_recovery_under_its_cause():
@@ -37,13 +37,13 @@ def test_start_after_a_failure_is_recovery_under_its_cause():
 
 
 def test_failure_loses_work_since_the_last_checkpoint():
-    done = AttemptHistory(**WORKED, ended=90, kept=False, saved=60, cause="NVLinkError")
+    done = AttemptHistory(**WORKED, ended=90, keeps_work=False, saved=60, cause="NVLinkError")
 
     assert spent(done) == {Bucket.START_UP: 10, Bucket.PRODUCTIVE: 50, Bucket.LOST_WORK: 30}
 
 
 def test_failure_without_checkpoint_loses_all_work_after_start_up():
-    assert spent(AttemptHistory(**WORKED, ended=90, kept=False)) == {Bucket.START_UP: 10, Bucket.LOST_WORK: 80}
+    assert spent(AttemptHistory(**WORKED, ended=90, keeps_work=False)) == {Bucket.START_UP: 10, Bucket.LOST_WORK: 80}
 
 
 def test_intended_end_loses_nothing():
@@ -51,7 +51,7 @@ def test_intended_end_loses_nothing():
 
 
 def test_hang_before_the_end_counts_as_hung_not_lost():
-    done = AttemptHistory(**WORKED, ended=90, kept=False, saved=60, hangs=[(70, 90)])
+    done = AttemptHistory(**WORKED, ended=90, keeps_work=False, saved=60, hangs=[(70, 90)])
 
     assert spent(done) == {Bucket.START_UP: 10, Bucket.PRODUCTIVE: 50, Bucket.LOST_WORK: 10, Bucket.HUNG: 20}
 

@@ -23,7 +23,7 @@ from scheduling.loops.pair_tests import FIRST_PORT, PORT_COUNT, advance_pair_tes
 from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.models import NodeTest
 from tests import make
-from tests.failures import make as failing
+from tests.failures import make as failure_make
 from tests.patience import PATIENCE_S
 from tests.scheduling.fake import failing as raising
 
@@ -175,9 +175,9 @@ def test_node_drained_by_an_operator_during_the_test_stays_drained(cluster, slur
 def hung(tmp_path, db):
     """A collective timed out on two of four nodes; nobody knows whose fault it is."""
     recovery_actions.set_recovery_mode("act", author=make.LOOP)
-    attempt = failing.running(tmp_path, kind="pretrain", checkpoint_dir="/ckpt/run", on=tuple(NODES[:2]))
+    attempt = failure_make.running(tmp_path, kind="pretrain", checkpoint_dir="/ckpt/run", on=tuple(NODES[:2]))
     attempt.job.checkpoints.create(attempt=attempt, step=200, path="/ckpt/run/200")
-    failing.end(tmp_path, attempt, SILENT)
+    failure_make.end(tmp_path, attempt, SILENT)
     diagnose_once(clock.now())
     return attempt
 

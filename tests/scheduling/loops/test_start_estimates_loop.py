@@ -6,7 +6,7 @@ import pytest
 
 from jobs.actions import jobs as job_actions
 from jobs.models import ClusterMode, HoldKind, Job, clock
-from scheduling.actions import estimates as actions
+from scheduling.actions import estimates as estimate_actions
 from scheduling.loops.start_estimates import MAX_ESTIMATE_AGE, estimate_starts_once, estimate_with_lease
 from scheduling.models import Estimate, EstimateError, EstimateLead, EstimateOutcome, Forecast, Lease
 from scheduling.replay.start_estimates import StartEstimate
@@ -86,20 +86,20 @@ def told(job, p50, p90):
 def test_a_row_is_written_only_when_its_estimate_moves(cluster, full):
     job, now = wide(), clock.now()
 
-    assert actions.save_estimates(cluster, told(job, now + HOUR, now + 2 * HOUR), now) == 1
+    assert estimate_actions.save_estimates(cluster, told(job, now + HOUR, now + 2 * HOUR), now) == 1
     nearly = told(job, now + HOUR + timedelta(seconds=50), now + 2 * HOUR)
-    assert actions.save_estimates(cluster, nearly, now) == 0
-    assert actions.save_estimates(cluster, told(job, now + 2 * HOUR, now + 3 * HOUR), now) == 1
+    assert estimate_actions.save_estimates(cluster, nearly, now) == 0
+    assert estimate_actions.save_estimates(cluster, told(job, now + 2 * HOUR, now + 3 * HOUR), now) == 1
 
 
 def test_first_estimate_is_compared_with_the_start(cluster):
     job, now = wide(), clock.now() - HOUR
-    actions.save_estimates(cluster, told(job, now + HOUR / 2, now + HOUR), now)
-    actions.save_estimates(cluster, told(job, now + HOUR, now + 2 * HOUR), now)
+    estimate_actions.save_estimates(cluster, told(job, now + HOUR / 2, now + HOUR), now)
+    estimate_actions.save_estimates(cluster, told(job, now + HOUR, now + 2 * HOUR), now)
     make.attempt(job)
 
-    assert actions.record_outcomes(cluster) == 1
-    assert actions.record_outcomes(cluster) == 0
+    assert estimate_actions.record_outcomes(cluster) == 1
+    assert estimate_actions.record_outcomes(cluster) == 0
 
     outcome = EstimateOutcome.objects.get()
     assert outcome.p50 == now + HOUR / 2
@@ -109,19 +109,19 @@ def test_first_estimate_is_compared_with_the_start(cluster):
 
 def test_job_requeued_between_two_runs_still_has_an_outcome(cluster):
     job, now = wide(), clock.now() - HOUR
-    actions.save_estimates(cluster, told(job, now + HOUR, now + HOUR), now)
+    estimate_actions.save_estimates(cluster, told(job, now + HOUR, now + HOUR), now)
     make.ended(job, state="NODE_FAIL")
     assert Job.objects.get(pk=job.pk).state == "PENDING"
 
-    assert actions.record_outcomes(cluster) == 1
+    assert estimate_actions.record_outcomes(cluster) == 1
 
 
 def test_job_that_never_started_has_no_outcome(cluster):
     job, now = wide(), clock.now()
-    actions.save_estimates(cluster, told(job, now, now), now)
+    estimate_actions.save_estimates(cluster, told(job, now, now), now)
     job_actions.cancel(job, author=make.author())
 
-    assert actions.record_outcomes(cluster) == 0
+    assert estimate_actions.record_outcomes(cluster) == 0
     assert (Estimate.objects.count(), EstimateOutcome.objects.count()) == (0, 0)
 
 
@@ -139,7 +139,7 @@ def test_errors_are_summarised_by_lead(cluster):
         outcome(cluster, wide(), ahead=2 * HOUR, off=timedelta(minutes=minutes), now=now)
     outcome(cluster, wide(), ahead=timedelta(0), off=timedelta(seconds=5), now=now)
 
-    actions.update_error_summaries(cluster, now)
+    estimate_actions.update_error_summaries(cluster, now)
 
     found = {error.lead: error for error in EstimateError.objects.all()}
     assert set(found) == {EstimateLead.SOON, EstimateLead.SHIFT}
@@ -150,9 +150,9 @@ def test_errors_are_summarised_by_lead(cluster):
 def test_old_outcomes_are_ignored_and_deleted(cluster):
     now = clock.now()
     outcome(cluster, wide(), ahead=HOUR, off=HOUR, now=now)
-    actions.update_error_summaries(cluster, now)
+    estimate_actions.update_error_summaries(cluster, now)
 
-    actions.update_error_summaries(cluster, now + timedelta(days=40))
+    estimate_actions.update_error_summaries(cluster, now + timedelta(days=40))
 
     assert (EstimateError.objects.count(), EstimateOutcome.objects.count()) == (0, 0)
 
@@ -183,7 +183,7 @@ def test_a_job_that_was_started_meanwhile_gets_no_estimate(cluster):
     job, now = wide(), clock.now()
     make.attempt(job)
 
-    assert actions.save_estimates(cluster, told(job, now, now), now) == 0
+    assert estimate_actions.save_estimates(cluster, told(job, now, now), now) == 0
 
 
 def test_run_times_are_estimated_from_the_users_past_jobs(cluster, full):

@@ -7,7 +7,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 
 from jobs.actions.journal import Author
 from jobs.models import Cluster, Event, Job, TeamRole, TokenScope, clock
-from scheduling.actions import simulations as actions
+from scheduling.actions import simulations as simulation_actions
 from scheduling.actions.simulations import (
     MAX_SIMULATION_TRIES,
     MAX_UNFINISHED_PER_USER,
@@ -249,29 +249,29 @@ def test_oldest_simulation_runs_first_and_alone(ada):
     first, second = make.simulation(ada.user), make.simulation(make.person("bob"))
     now = clock.now()
 
-    assert actions.claim_simulation(now) == first
-    assert actions.claim_simulation(now) is None
-    actions.finish(first_taken := Simulation.objects.get(pk=first.pk), {"runs": []}, now)
+    assert simulation_actions.claim_simulation(now) == first
+    assert simulation_actions.claim_simulation(now) is None
+    simulation_actions.finish(first_taken := Simulation.objects.get(pk=first.pk), {"runs": []}, now)
     assert first_taken.tries == 1
-    assert actions.claim_simulation(now) == second
+    assert simulation_actions.claim_simulation(now) == second
 
 
 def test_dead_worker_is_replaced_and_its_results_are_ignored(ada):
     make.simulation(ada.user)
-    dead = actions.claim_simulation(clock.now())
+    dead = simulation_actions.claim_simulation(clock.now())
     later = clock.now() + WORKER_SILENCE_LIMIT
 
-    again = actions.claim_simulation(later)
+    again = simulation_actions.claim_simulation(later)
 
     assert (again, again.tries) == (dead, 2)
     for command in (
-        lambda: actions.report_progress(dead, 50, later),
-        lambda: actions.finish(dead, {"runs": []}, later),
-        lambda: actions.fail(dead, "x", later),
+        lambda: simulation_actions.report_progress(dead, 50, later),
+        lambda: simulation_actions.finish(dead, {"runs": []}, later),
+        lambda: simulation_actions.fail(dead, "x", later),
     ):
         with pytest.raises(SimulationStateConflict):
             command()
-    actions.finish(again, {"runs": []}, later)
+    simulation_actions.finish(again, {"runs": []}, later)
     assert state_of(again) == SimulationState.COMPLETED
 
 
@@ -279,10 +279,10 @@ def test_simulation_that_kills_every_worker_is_abandoned(ada):
     made = make.simulation(ada.user)
     now = clock.now()
     for _ in range(MAX_SIMULATION_TRIES):
-        assert actions.claim_simulation(now) == made
+        assert simulation_actions.claim_simulation(now) == made
         now += WORKER_SILENCE_LIMIT
 
-    assert actions.claim_simulation(now) is None
+    assert simulation_actions.claim_simulation(now) is None
     assert state_of(made) == SimulationState.FAILED
     assert "died 3 times" in made.error
 
@@ -293,7 +293,7 @@ def test_cancelled_simulation_ends_at_its_next_report(ada):
     def cancelled_in_between():
         now = clock.now()
         if state_of(made) == SimulationState.RUNNING:
-            actions.cancel(made, author=by(ada.user), now=now)
+            simulation_actions.cancel(made, author=by(ada.user), now=now)
         return now
 
     run_simulation_once(cancelled_in_between, report_s=0)
@@ -334,7 +334,7 @@ def test_ended_simulations_are_deleted_after_three_months(ada):
     old, young, waiting = (make.simulation(ada.user) for _ in range(3))
     now = clock.now()
     for one, age in ((old, 91), (young, 89)):
-        actions.cancel(one, author=by(ada.user), now=now - timedelta(days=age))
+        simulation_actions.cancel(one, author=by(ada.user), now=now - timedelta(days=age))
 
     assert delete_old_simulations(now) == 1
     assert set(Simulation.objects.all()) == {young, waiting}
