@@ -143,7 +143,7 @@ def is_progress_line(text: str) -> bool:
 
 
 def finding_sort_key(finding: LogFinding) -> tuple[int, int, int]:
-    """Sorts raised before mentioned, causes before symptoms, specific before vague, early before late."""
+    """Return a key: raised before mentioned, causes before symptoms, specific before vague, early before late."""
     rank = -1 if finding.note == MENTION_NOTE else ROLE_RANK.get(finding.role, 0)
     return (-rank, -finding.specificity, finding.line.number)
 

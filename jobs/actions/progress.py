@@ -2,6 +2,22 @@
 
 A token is derived from the key of the attempt, so none is stored and none can be stolen from the database. It is valid
 only for that attempt and only while the attempt is live; the statement that writes checks this.
+
+The rules are parts of the SQL, because each hot path is one statement for many attempts:
+
+| rule | where |
+| --- | --- |
+| Only live attempts may report. | `INSERT_HEARTBEATS_SQL`: live |
+| A time in the future, or none, is replaced by the present. | `NOT_IN_FUTURE` |
+| The same row is stored once. | `ON CONFLICT DO NOTHING` |
+| Only a newer heartbeat changes the latest progress. | `INSERT_HEARTBEATS_SQL`: beat |
+| Values that a report omits keep their last value. | `KEEP_OMITTED_VALUES` |
+| Steps that the job reports replace all values from its log. | `LOCK_LOG_PROGRESS_SQL`, `DELETE_LOG_PROGRESS_SQL` |
+| A log is used only while the job reports no steps itself. | `_log_may_write` |
+| The first source from a log stays. | `KEEP_FIRST_SOURCE` |
+| A total below the step is wrong and dropped. | `TOTAL_FROM_STEP_ON` |
+| A path written again with another step or attempt is a new checkpoint. | `IS_SAME_CHECKPOINT`, `_unless_new` |
+| Rows are locked in the order of their attempts. | `ORDER BY attempt_id` |
 """
 
 from __future__ import annotations
@@ -69,16 +85,20 @@ class HeartbeatResult:
 
 _column_names = ", ".join(HEARTBEAT_COLUMNS)
 _value_columns = [name for name in HEARTBEAT_COLUMNS if name != "at"]
-# One statement for many attempts: checks which are live, inserts their rows, and updates their newest values. Fields
-# that a heartbeat omits keep their values. Rows are locked in a fixed order, so concurrent statements cannot deadlock.
-# Attempts that report steps for the first time after their log was read are skipped here and returned as `begun`.
+NOT_IN_FUTURE = "LEAST(COALESCE(v.at, clock_timestamp()), clock_timestamp())"
+KEEP_OMITTED_VALUES = ", ".join(
+    f"{name} = COALESCE(EXCLUDED.{name}, jobs_latestprogress.{name})" for name in _value_columns
+)
+# One statement for many attempts: checks which are live, inserts their rows, and updates their newest values. Rows are
+# locked in a fixed order, so concurrent statements cannot deadlock. Attempts that report steps for the first time after
+# their log was read are skipped here and returned as `begun`.
 INSERT_HEARTBEATS_SQL = f"""
 WITH live AS (
     SELECT key, id, job_id, stop_state, key = ANY(%s)
         AND (SELECT source FROM jobs_latestprogress p WHERE p.attempt_id = jobs_attempt.id) <> '' IS TRUE AS begun
     FROM jobs_attempt WHERE key = ANY(%s) AND ended_at IS NULL),
 reported AS MATERIALIZED (
-    SELECT live.id AS attempt_id, LEAST(COALESCE(v.at, clock_timestamp()), clock_timestamp()) AS at,
+    SELECT live.id AS attempt_id, {NOT_IN_FUTURE} AS at,
            {", ".join(f"v.{name}" for name in _value_columns)}
     FROM unnest(%s::text[], {", ".join(f"%s::{kind}[]" for kind in HEARTBEAT_COLUMNS.values())})
         AS v (key, {_column_names})
@@ -91,7 +111,7 @@ beat AS (
     INSERT INTO jobs_latestprogress (attempt_id, {_column_names})
     SELECT DISTINCT ON (attempt_id) attempt_id, {_column_names} FROM reported ORDER BY attempt_id, at DESC
     ON CONFLICT (attempt_id) DO UPDATE SET updated_at = clock_timestamp(), at = EXCLUDED.at,
-        {", ".join(f"{name} = COALESCE(EXCLUDED.{name}, jobs_latestprogress.{name})" for name in _value_columns)}
+        {KEEP_OMITTED_VALUES}
     WHERE EXCLUDED.at >= jobs_latestprogress.at)
 SELECT key, id, job_id, stop_state, COALESCE(news.count, 0), begun FROM live
 LEFT JOIN (SELECT attempt_id, count(*) FROM inserted GROUP BY attempt_id) AS news ON news.attempt_id = live.id
@@ -153,22 +173,27 @@ def record_attempt_heartbeats(key: str, beats: HeartbeatRows) -> HeartbeatResult
     return record_heartbeats({key: beats}).get(key)
 
 
-# Stores a step from the log of one attempt, only while the attempt reports no steps itself. The ON CONFLICT clause
-# checks this again, because the first report may arrive concurrently. Logs of ended attempts are read to their end.
+def _log_may_write(latest: str) -> str:
+    """Return the condition that the attempt reports no steps itself. `latest` names its row of the latest progress."""
+    return f"{latest}.step IS NULL OR {latest}.source <> ''"
+
+
+KEEP_FIRST_SOURCE = "CASE WHEN jobs_latestprogress.source = '' THEN EXCLUDED.source ELSE jobs_latestprogress.source END"
+TOTAL_FROM_STEP_ON = """(
+    SELECT total FROM (VALUES (COALESCE(EXCLUDED.steps_total, jobs_latestprogress.steps_total))) AS v (total)
+    WHERE total >= EXCLUDED.step)"""
+# Stores a step from the log of one attempt. The ON CONFLICT clause checks again whether the log may write, because the
+# first report may arrive concurrently. Logs of ended attempts are read to their end.
 _log_step_values = ", ".join(f"%({name})s::{kind}" for name, kind in HEARTBEAT_COLUMNS.items())
 INSERT_LOG_STEP_SQL = f"""
 WITH live AS (SELECT a.id FROM jobs_attempt a LEFT JOIN jobs_latestprogress p ON p.attempt_id = a.id
-    WHERE a.id = %(attempt)s AND (p.step IS NULL OR p.source <> '')),
+    WHERE a.id = %(attempt)s AND ({_log_may_write("p")})),
 beat AS (
     INSERT INTO jobs_latestprogress (attempt_id, {_column_names}, source, steps_total)
     SELECT id, {_log_step_values}, %(source)s::text, %(total)s::bigint FROM live
     ON CONFLICT (attempt_id) DO UPDATE SET updated_at = clock_timestamp(), at = EXCLUDED.at,
-        source = CASE WHEN jobs_latestprogress.source = '' THEN EXCLUDED.source ELSE jobs_latestprogress.source END,
-        steps_total = (
-            SELECT total FROM (VALUES (COALESCE(EXCLUDED.steps_total, jobs_latestprogress.steps_total))) AS v (total)
-            WHERE total >= EXCLUDED.step),
-        {", ".join(f"{name} = COALESCE(EXCLUDED.{name}, jobs_latestprogress.{name})" for name in _value_columns)}
-        WHERE jobs_latestprogress.step IS NULL OR jobs_latestprogress.source <> ''
+        source = {KEEP_FIRST_SOURCE}, steps_total = {TOTAL_FROM_STEP_ON}, {KEEP_OMITTED_VALUES}
+        WHERE {_log_may_write("jobs_latestprogress")}
     RETURNING attempt_id)
 INSERT INTO jobs_progress (attempt_id, {_column_names}) SELECT attempt_id, {_log_step_values} FROM beat
 ON CONFLICT DO NOTHING
@@ -247,19 +272,25 @@ def set_stacks_signal(heartbeat: HeartbeatResult, signal: str | None) -> None:
 
 
 # The same step and path, saved by another attempt, is a new checkpoint: the other attempt repeated the step
-SAME_CHECKPOINT_SQL = "(EXCLUDED.step, EXCLUDED.attempt_id) IS NOT DISTINCT FROM (c.step, c.attempt_id)"
+IS_SAME_CHECKPOINT = "(EXCLUDED.step, EXCLUDED.attempt_id) IS NOT DISTINCT FROM (c.step, c.attempt_id)"
+
+
+def _unless_new(known: str, new: str) -> str:
+    """Return `known` for a checkpoint that was reported before, `new` for a new one at the same path."""
+    return f"CASE WHEN {IS_SAME_CHECKPOINT} THEN {known} ELSE {new} END"
+
+
 UPSERT_CHECKPOINTS_SQL = f"""
 INSERT INTO jobs_checkpoint AS c (job_id, attempt_id, step, path, saved_at, durable_at, stall_s, verdict, verdict_why)
 VALUES (%s, %s, %s, %s, LEAST(COALESCE(%s, now()), now()), CASE WHEN %s THEN now() END, %s, '', '')
 ON CONFLICT (job_id, path) DO UPDATE SET
-    durable_at = CASE WHEN {SAME_CHECKPOINT_SQL} THEN COALESCE(c.durable_at, EXCLUDED.durable_at)
-        ELSE EXCLUDED.durable_at END,
-    saved_at = CASE WHEN {SAME_CHECKPOINT_SQL} THEN c.saved_at ELSE EXCLUDED.saved_at END,
-    stall_s = CASE WHEN {SAME_CHECKPOINT_SQL} THEN COALESCE(c.stall_s, EXCLUDED.stall_s) ELSE EXCLUDED.stall_s END,
-    verdict = CASE WHEN {SAME_CHECKPOINT_SQL} THEN c.verdict ELSE '' END,
-    verdict_why = CASE WHEN {SAME_CHECKPOINT_SQL} THEN c.verdict_why ELSE '' END,
+    durable_at = {_unless_new("COALESCE(c.durable_at, EXCLUDED.durable_at)", "EXCLUDED.durable_at")},
+    saved_at = {_unless_new("c.saved_at", "EXCLUDED.saved_at")},
+    stall_s = {_unless_new("COALESCE(c.stall_s, EXCLUDED.stall_s)", "EXCLUDED.stall_s")},
+    verdict = {_unless_new("c.verdict", "''")},
+    verdict_why = {_unless_new("c.verdict_why", "''")},
     step = EXCLUDED.step, attempt_id = EXCLUDED.attempt_id
-WHERE NOT ({SAME_CHECKPOINT_SQL}) OR (c.durable_at IS NULL AND EXCLUDED.durable_at IS NOT NULL)
+WHERE NOT ({IS_SAME_CHECKPOINT}) OR (c.durable_at IS NULL AND EXCLUDED.durable_at IS NOT NULL)
 """  # noqa: S608 - only constants
 
 
