@@ -12,6 +12,7 @@ from docs.module_map import generated_files
 
 MOST_FILES = 24  # of one folder
 MOST_ARCHITECTURE_LINES = 200
+MOST_COLUMNS = 120
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 FOLDERS = ("*.md", "docs/**/*.md", "bench/*.md", "client/*.md")
 DOCUMENTS = sorted(path for folder in FOLDERS for path in ROOT.glob(folder))
@@ -31,6 +32,13 @@ def test_every_link_of_a_document_leads_to_a_file(document):
     targets = LINK.findall(document.read_text())
 
     assert [target for target in targets if not (document.parent / target).exists()] == []
+
+
+def test_no_line_of_a_template_is_longer_than_a_line_of_code():
+    lines = {path: path.read_text().splitlines() for path in (ROOT / "templates").rglob("*") if path.is_file()}
+    too_long = [path.name for path, rows in lines.items() if any(len(row) > MOST_COLUMNS for row in rows)]
+
+    assert lines and too_long == []
 
 
 def test_no_folder_holds_too_many_modules():

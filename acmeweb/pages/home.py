@@ -15,6 +15,7 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.models import F
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect
+from django.template.defaultfilters import pluralize
 from django.templatetags.static import static
 from django.views.decorators.http import require_safe
 
@@ -26,6 +27,7 @@ from failures.incidents.grouping import IncidentScope
 from failures.models import Decision, Incident, IncidentState
 from failures.models import permissions as failure_permissions
 from failures.models.diagnosis import category_badge
+from jobs.core.lifecycle import StatusBadge
 from jobs.models import Cluster, ClusterCommand, Job, Node, clock
 from jobs.models.permissions import Caller
 from jobs.queries.cluster_summary import cluster_summaries
@@ -102,10 +104,40 @@ def home_page(request: HttpRequest) -> HttpResponse:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClusterTrouble:
+    """A cluster that does not answer, or whose scheduling fails."""
+
+    cluster: Cluster
+    answers: bool
+
+    @property
+    def badge(self) -> StatusBadge:
+        return StatusBadge(tone="bad", icon="⚡", label="FAILING" if self.answers else "STALE")
+
+    @property
+    def text(self) -> str:
+        """The problem, up to the time since when it lasts."""
+        if self.answers:
+            return "responds, but scheduling has failed since"
+        return "is not responding; its data is from" if self.since else "has never responded"
+
+    @property
+    def since(self) -> datetime | None:
+        return self.cluster.error_since if self.answers else self.cluster.last_contact_at
+
+
+def incident_summary(incident: Incident) -> str:
+    node = f"{incident.subject}: " if incident.scope == IncidentScope.NODE else ""
+    if incident.attempts:
+        return f"{node}{incident.attempts} failed attempt{pluralize(incident.attempts)}"
+    return f"{node}{incident.root_cause}, no failed attempts yet"
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttentionItems:
     """What needs attention. Lists are truncated; counts are complete."""
 
-    clusters: list[Cluster]
+    clusters: list[ClusterTrouble]
     unreadable: list[Cluster]
     proposals: list[Decision]
     more_proposals: bool
@@ -133,7 +165,11 @@ def _attention_items(caller: Caller, now: datetime) -> AttentionItems:
     incidents, proposals = _unacknowledged_incidents(caller), _open_proposals(caller, now)
     clusters = list(Cluster.objects.all())
     return AttentionItems(
-        clusters=[_attach_reachability(row, now) for row in clusters if row.is_silent(now) or row.is_failing(now)],
+        clusters=[
+            ClusterTrouble(cluster=row, answers=not row.is_silent(now))
+            for row in clusters
+            if row.is_silent(now) or row.is_failing(now)
+        ],
         unreadable=[row for row in clusters if row.unreadable_count],
         proposals=proposals[:MAX_EXCEPTIONS],
         more_proposals=len(proposals) > MAX_EXCEPTIONS,
@@ -149,11 +185,6 @@ def _attention_items(caller: Caller, now: datetime) -> AttentionItems:
     )
 
 
-def _attach_reachability(row: Cluster, now: datetime) -> Cluster:
-    row.answers = not row.is_silent(now)
-    return row
-
-
 def _open_proposals(caller: Caller, now: datetime) -> list[Decision]:
     """Return what recovery would do after an approval; the first to expire comes first."""
     if not Decision.objects.awaiting_approval(now).exists():
@@ -163,6 +194,7 @@ def _open_proposals(caller: Caller, now: datetime) -> list[Decision]:
     shown_rows = list(rows[: MAX_EXCEPTIONS + 1])
     for decision in shown_rows:
         decision.sentence = decision_actions.decision_summary(decision)
+        decision.label = decision.attempt.job.name if decision.attempt else str(decision.subject)
     return shown_rows
 
 
@@ -176,6 +208,7 @@ def _unacknowledged_incidents(caller: Caller) -> list[Incident]:
     shown_rows = list(rows.select_related("cluster").order_by("-pk")[: MAX_EXCEPTIONS + 1])
     for incident in shown_rows:
         incident.look = category_badge(incident.root_cause, incident.category)
+        incident.summary = incident_summary(incident)
     return shown_rows
 
 

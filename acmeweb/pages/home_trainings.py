@@ -28,12 +28,34 @@ SELECT a.id, ARRAY(SELECT loss FROM jobs_progress WHERE attempt_id = a.id AND lo
 
 
 @dataclass(frozen=True, kw_only=True)
+class FigureNote:
+    """A word beside a figure, with a tooltip."""
+
+    text: str
+    title: str = ""
+
+
+NO_PROGRESS_NOTE = FigureNote(
+    text="never", title="No progress reports, and no steps in the log. Use acme_client to report progress."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
 class HomeTraining:
     job: Job
     latest_progress: LatestProgress | None  # None if the program neither reports progress nor prints any
     line: str  # points of the loss sparkline
     saved_at: datetime | None
     ettr: float | None
+
+    @property
+    def steps_total(self) -> int | None:
+        latest = self.latest_progress
+        return latest.steps_total if latest and latest.step is not None else None
+
+    @property
+    def ettr_percent(self) -> str:
+        return "" if self.ettr is None else f"{round(100 * self.ettr)} %"
 
     @property
     def at_risk_since(self) -> datetime | None:
@@ -44,6 +66,30 @@ class HomeTraining:
         """The latest progress whose checkpoint comes from the log, if no checkpoint was reported."""
         latest = self.latest_progress
         return latest if latest and latest.is_of_log and latest.saved_at and not self.saved_at else None
+
+    @property
+    def checkpoint_note(self) -> FigureNote | None:
+        """Why the time of the last checkpoint is uncertain; None if the job reported the checkpoint."""
+        if not self.at_risk_since:
+            return None
+        if logged := self.log_checkpoint:
+            path = f" in {logged.saved_path}" if logged.saved_path else ""
+            return FigureNote(
+                text="log", title=f"Checkpoint at step {logged.saved_step}{path}, from the log (unverified)"
+            )
+        return None if self.saved_at else FigureNote(text="never")
+
+    @property
+    def progress_note(self) -> FigureNote | None:
+        """Where the progress comes from; None if the job reports it."""
+        latest = self.latest_progress
+        if latest is None:
+            return NO_PROGRESS_NOTE
+        if not latest.is_of_log:
+            return None
+        return FigureNote(
+            text="log", title=f"Read from {latest.get_source_display()}; the job does not report progress"
+        )
 
 
 def running_trainings(visible: Any, now: datetime) -> list[HomeTraining]:

@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 
 from failures.detection.findings import Severity, SymptomType
 from failures.models.incident import Incident
-from jobs.core.lifecycle import StateBadge
+from jobs.core.lifecycle import StateBadge, StatusBadge
 from jobs.models import Attempt, Cluster, Node
 
 SEVERITY_BADGES: dict[str, tuple[str, str]] = {
@@ -82,6 +82,21 @@ class Anomaly(models.Model):
     def badge(self) -> StateBadge:
         tone, icon = SEVERITY_BADGES[self.severity]
         return StateBadge(label=SYMPTOM_LABELS.get(self.kind, self.symptom), code=self.symptom, tone=tone, icon=icon)
+
+    @property
+    def ended_badge(self) -> StatusBadge:
+        return StatusBadge(tone="quiet", icon="✓", label="ended")
+
+    @property
+    def since_label(self) -> str:
+        """What stands before the time of the first detection."""
+        return self.badge.label if self.ended_at else "since"
+
+    @property
+    def pace_text(self) -> str:
+        if not self.expected or not self.observed:
+            return ""
+        return f"{self.observed:.2f} s per step, {self.expected:.2f} s before"
 
     @property
     def times(self) -> float:

@@ -153,6 +153,17 @@ class Decision(models.Model):
         return self.state in OPEN_STATES
 
     @property
+    def is_proposed(self) -> bool:
+        return self.state == DecisionState.PROPOSED
+
+    @property
+    def limit_effects(self) -> list[tuple[str, str]]:
+        """The effect and the reason of each limit that lowered the mode."""
+        return [
+            ("Approval needed" if mode == AutomationMode.PROPOSE else "No action", why) for mode, why in self.limits
+        ]
+
+    @property
     def restarts(self) -> bool:
         return self.action in RESTART_ACTIONS or bool(self.change)
 

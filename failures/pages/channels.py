@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django import forms
@@ -10,6 +12,7 @@ from django.contrib import messages
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.template.defaultfilters import floatformat
 from django.views.decorators.http import require_POST, require_safe
 
 from failures.actions import notices as notice_actions
@@ -18,6 +21,7 @@ from failures.models import Channel, Notice
 from failures.models import permissions as failure_permissions
 from failures.notices import delivery
 from jobs.actions.journal import Author
+from jobs.core.lifecycle import StatusBadge
 from jobs.core.spec import InvalidField
 from jobs.models import Event, Team, TeamRole, clock
 from jobs.models.permissions import Caller
@@ -87,6 +91,46 @@ def managed_channels(caller: Caller) -> QuerySet[Channel]:
     return rows if _manages_all_channels(caller) else rows.filter(team__in=caller.teams(TeamRole.ADMIN))
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChannelRow:
+    """A channel and its last notice, as the list shows them."""
+
+    channel: Channel
+    last: Notice | None
+
+    @property
+    def badge(self) -> StatusBadge:
+        return channel_badge(self.channel)
+
+    @property
+    def kind(self) -> str:
+        return CHANNEL_KIND_LABELS.get(self.channel.kind, self.channel.kind)
+
+    @property
+    def filter_text(self) -> str:
+        scope, least = SCOPE_LABELS.get(self.channel.scope, self.channel.scope), self.channel.min_gpu_hours
+        return f"{scope} from {floatformat(least, '-1')} GPU-hours" if least else scope
+
+    @property
+    def error(self) -> str:
+        return self.last.trouble if self.last else ""
+
+    @property
+    def sent_at(self) -> datetime | None:
+        return self.last.sent_at if self.last else None
+
+    @property
+    def unsent_text(self) -> str:
+        """What the page says if the last message was neither sent nor failed."""
+        return "sending" if self.last else "none"
+
+
+def channel_badge(channel: Channel) -> StatusBadge:
+    if channel.is_enabled:
+        return StatusBadge(tone="good", icon="✓", label="on")
+    return StatusBadge(tone="quiet", icon="–", label="off")
+
+
 @require_safe
 def channel_list(request: HttpRequest) -> HttpResponse:
     caller = failure_permissions.caller_of_user(request.user)
@@ -99,11 +143,8 @@ def _render_channel_list(request: HttpRequest, caller: Caller, form: ChannelForm
     last = {notice.channel_id: notice for notice in newest}
     context = {
         "now": clock.now(),
-        "rows": [
-            (row, CHANNEL_KIND_LABELS.get(row.kind, row.kind), SCOPE_LABELS.get(row.scope, row.scope), last.get(row.pk))
-            for row in rows
-        ],
-        "keeps": _manages_all_channels(caller) or caller.teams(TeamRole.ADMIN).exists(),
+        "rows": [ChannelRow(channel=row, last=last.get(row.pk)) for row in rows],
+        "may_add": _manages_all_channels(caller) or caller.teams(TeamRole.ADMIN).exists(),
         "form": form,
     }
     return render(request, "settings/channels.html", context, status=422 if form.errors else 200)
@@ -150,7 +191,7 @@ def _render_channel(
         "now": clock.now(),
         "channel": row,
         "kind": CHANNEL_KIND_LABELS.get(row.kind, row.kind),
-        "tried": test_result,
+        "test_result": test_result,
         "form": form or ChannelRulesForm(initial={"scope": row.scope, "min_gpu_hours": row.min_gpu_hours}),
         "notices": list(row.notices.select_related("incident").order_by("-pk")[:MAX_NOTICES]),
         "events": list(events[:MAX_CHANGES]),

@@ -45,7 +45,10 @@ def incident_decisions(incident: Incident, caller: Caller) -> IncidentDecisions:
     rows = rows.select_related("attempt__job__team", "anomaly__node__cluster").prefetch_related("steps__node__cluster")
     shown = list(rows[: MAX_DECISIONS + 1])
     for decision in shown:
-        decision.may_decide = failure_permissions.may_decide_on(caller, decision)
+        may_decide = failure_permissions.may_decide_on(caller, decision)
+        decision.may_answer = may_decide and decision.is_proposed
+        decision.may_undo = may_decide and decision.can_be_undone
+        decision.has_story = bool(decision.outcome) or bool(decision.steps.all())
         decision.sentence = decision_actions.decision_summary(decision)
         decision.may_submit_changed = _may_submit_changed(decision, caller)
     shown.sort(key=lambda decision: not decision.is_open)

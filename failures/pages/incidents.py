@@ -64,7 +64,7 @@ def incident_list(request: HttpRequest) -> HttpResponse:
     figures = cache(lambda: _failure_figures(filters, since, until, caller))
     context = {
         "now": now,
-        "asked": filters,
+        "filters": filters,
         "incidents": cache(lambda: _incident_page(caller, filters, before, now)),
         "states": [_filter_choice("state", name, filters, STATE_LABELS.get(name, name)) for name in STATE_FILTERS],
         "reaches": [_filter_choice("reach", name, filters) for name in REACH_FILTERS],
@@ -220,24 +220,46 @@ def incident_detail(request: HttpRequest, number: int) -> HttpResponse:
         .order_by("failed_at", "pk")[:100]
     )
     leading = next((item for item in diagnoses if item.pk == row.lead_id), diagnoses[0] if diagnoses else None)
-    jobs = [item.attempt.job for item in diagnoses]
+    may_handle = failure_permissions.may_handle_incident(caller, row)
+    has_failed = bool(diagnoses) or row.attempts > 0
+    found_anomalies = anomalies.incident_anomalies(row)
+    is_early = bool(found_anomalies) and not has_failed
     context = {
         "now": now,
         "incident": row,
         "look": category_badge(row.root_cause, row.category),
         "topic": f"incident:{row.pk}",
-        "label": LABELS.get(row.root_cause),
-        "named": next((job.name for job in jobs if job.public_id == row.subject), ""),
+        "subject": _incident_subject(row, [item.attempt.job for item in diagnoses]),
+        "has_failed": has_failed,
+        "recommended_action": "" if is_early else _recommended_action(row),
+        "no_diagnosis_text": NO_LOG_TEXT if is_early else HIDDEN_LOG_TEXT,
         "moments": cache(lambda: incident_story.incident_timeline(row, diagnoses)),
         "seen": diagnoses,
         "hidden": max(0, row.attempts - len(diagnoses)),
-        "may_handle": failure_permissions.may_handle_incident(caller, row),
-        "anomalies": cache(lambda: anomalies.incident_anomalies(row)),
+        "may_resolve": may_handle and row.state != IncidentState.RESOLVED,
+        "may_acknowledge": may_handle and row.state == IncidentState.OPEN,
+        "anomalies": found_anomalies,
         "dumps": cache(lambda: stacks.incident_stacks(row, caller)),
         "recovery": cache(lambda: decisions.incident_decisions(row, caller)),
         **(_diagnosis_context(leading, caller) if leading else {}),
     }
     return render_page(request, "failures/incident.html", context, {"incident": "failures/_incident.html"})
+
+
+NO_LOG_TEXT = "No attempt has failed yet, so there is no log to diagnose."
+HIDDEN_LOG_TEXT = "Only members of the teams of the failed jobs can see their logs."
+
+
+def _incident_subject(row: Incident, jobs: Sequence[Job]) -> str:
+    """What the incident concerns: the name of a visible job, or a node; empty for a service."""
+    if row.scope == IncidentScope.SERVICE:
+        return ""
+    return next((job.name for job in jobs if job.public_id == row.subject), "") or row.subject
+
+
+def _recommended_action(row: Incident) -> str:
+    label = LABELS.get(row.root_cause)
+    return label.action if label else ""
 
 
 def _get_incident(caller: Caller, number: int) -> Incident:

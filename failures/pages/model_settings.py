@@ -36,7 +36,7 @@ class ModelTestResult:
 def model_settings_page(request: HttpRequest) -> HttpResponse:
     endpoint = endpoint_settings.endpoint_from_settings()
     tried = _test_model(endpoint) if request.method == "POST" and endpoint.configured else None
-    context = {"now": clock.now(), "endpoint": endpoint, "tried": tried}
+    context = {"now": clock.now(), "endpoint": endpoint, "test_result": tried}
     return render(request, "settings/model.html", context)
 
 

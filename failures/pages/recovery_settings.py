@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from django import forms
@@ -16,6 +17,7 @@ from failures.queries import spare_nodes
 from failures.recovery.remedies import CORDON_ACTIONS, RecoveryAction
 from jobs.actions import recovery as recovery_actions
 from jobs.actions.journal import Author
+from jobs.core.lifecycle import StatusBadge
 from jobs.models import Cluster, Event, RecoveryMode, Team, TeamRole, clock
 from jobs.models.permissions import Caller
 
@@ -49,6 +51,33 @@ def _may_change_mode(caller: Caller, row: RecoveryMode) -> bool:
     return _manages_every_team(caller) or (row.team_id is not None and caller.has(TeamRole.ADMIN, row.team_id))
 
 
+MODE_STYLES: dict[Any, tuple[str, str]] = {
+    RecoveryMode.Reach.ACT: ("running", "▶"),
+    RecoveryMode.Reach.PROPOSE: ("warn", "?"),
+}
+
+
+def mode_badge(mode: str) -> StatusBadge:
+    tone, icon = MODE_STYLES.get(mode, ("quiet", "◌"))
+    return StatusBadge(tone=tone, icon=icon, label=mode)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoveryModeRow:
+    """A mode as the page shows it. `note` says what else the mode of a team needs."""
+
+    setting: RecoveryMode
+    badge: StatusBadge
+    note: str
+    may_change: bool
+
+    @classmethod
+    def of(cls, setting: RecoveryMode, may_change: bool) -> RecoveryModeRow:
+        drains = bool(setting.team_id) and setting.action in CORDON_ACTIONS
+        note = "drains nodes, so an operator setting is required too" if drains else ""
+        return cls(setting=setting, badge=mode_badge(setting.mode), note=note, may_change=may_change)
+
+
 @require_safe
 def recovery_modes(request: HttpRequest) -> HttpResponse:
     caller = failure_permissions.caller_of_user(request.user)
@@ -62,7 +91,7 @@ def _render_modes(request: HttpRequest, caller: Caller, form: RecoveryModeForm) 
     events = Event.objects.filter(type="recovery.mode_changed").order_by("-id")
     context = {
         "now": clock.now(),
-        "rows": [(row, _may_change_mode(caller, row), row.action in CORDON_ACTIONS) for row in rows],
+        "rows": [RecoveryModeRow.of(row, _may_change_mode(caller, row)) for row in rows],
         "reaches": [(str(mode), str(mode)) for mode in RecoveryMode.Reach.values],
         "form": form if _manages_every_team(caller) or caller.teams(TeamRole.ADMIN).exists() else None,
         "events": list(events[:MAX_CHANGES]),

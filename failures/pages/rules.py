@@ -58,6 +58,7 @@ def _visible_rule_rows(caller: Caller, state: str) -> list[LearnedRule]:
     visible = set(readable.values_list("pk", flat=True))
     for row in rules:
         row.may_see_source = row.source_id in visible
+        row.shown_text = row.example if row.may_see_source else row.pattern
     return rules
 
 

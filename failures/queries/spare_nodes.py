@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from django.db.models import Exists, OuterRef, Q
 
 from failures.recovery import pair_tests
-from jobs.core.lifecycle import USABLE_NODE_STATES
+from jobs.core.lifecycle import USABLE_NODE_STATES, StatusBadge
 from jobs.models import Allocation, Cluster, Event, Node
 from jobs.queries.map_rows import last_node_events, node_first_seen
 
@@ -46,6 +46,15 @@ class SpareReserve:
     @property
     def lacks(self) -> int:
         return max(0, self.wanted - self.free)
+
+    @property
+    def needed(self) -> str:
+        """The number of spares, or an empty string if there was no outage to derive it from."""
+        return str(self.wanted) if self.outages else ""
+
+    @property
+    def shortage_badge(self) -> StatusBadge:
+        return StatusBadge(tone="warn", icon="▲", label=f"{self.lacks} short")
 
     @property
     def per_node_day(self) -> float:

@@ -6,6 +6,7 @@ from typing import Any
 
 from django import template
 
+from failures.diagnosis.values import LineRole
 from failures.pages import anomalies, incidents
 from jobs.models import Job, Node
 
@@ -42,10 +43,24 @@ def hours(value: float) -> str:
 
 
 @register.filter
+def hours_or_unbounded(value: float | None) -> str:
+    return "unbounded" if value is None else hours(value)
+
+
+@register.filter
 def minutes(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+ROLE_LABELS = {LineRole.INITIATING: "cause", LineRole.CASCADE: "symptom"}
+
+
+@register.filter
+def role_label(role: str) -> str:
+    """The role of a line in the causal chain."""
+    return ROLE_LABELS.get(LineRole(role), "teardown")
 
 
 @register.filter

@@ -46,6 +46,11 @@ class Capacity:
         return round(100 * self.allocated / self.total) if self.total else 0
 
     @property
+    def label(self) -> str:
+        """The bar for screen readers."""
+        return ", ".join(f"{part.gpus} GPUs {part.name}" for part in self.parts)
+
+    @property
     def parts(self) -> list[CapacitySegment]:
         """The segments of the bar. Each starts where the previous one ends, so rounding leaves no gap and no
         overlap."""

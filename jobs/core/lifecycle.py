@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
 
@@ -168,6 +169,20 @@ class StateBadge:
     code: str
     tone: str
     icon: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusBadge:
+    """How a page shows the status of a setting, a check or a run: icon and label in a tone, without a short code.
+
+    With `since`, the page shows that time in place of the label.
+    """
+
+    tone: str
+    icon: str
+    label: str = ""
+    since: datetime | None = None
+    title: str = ""
 
 
 # Tones are names of custom properties in app.css. Icons are characters of DejaVu, so that terminals print them too.

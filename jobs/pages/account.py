@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
@@ -16,6 +17,9 @@ from jobs.models import Membership, Team, TeamRole, Token, clock
 from jobs.web.token_forms import OwnTokenForm
 
 MAX_TOKENS_SHOWN = 100
+UNLIMITED_LIFETIME_NOTE = (
+    "This token was created before the site limited token lifetimes. Revoke it and create one that expires."
+)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -32,16 +36,23 @@ def account_page(request: HttpRequest) -> HttpResponse:
 
 def _page_context(request: HttpRequest, form: OwnTokenForm) -> dict[str, Any]:
     rows = _revocable_tokens(request.user).select_related("user", "team")
-    own = list(rows.filter(user=request.user)[:MAX_TOKENS_SHOWN])
+    now = clock.now()
     return {
-        "now": clock.now(),
+        "now": now,
         "form": form,
-        "own": own,
-        "of_teams": list(rows.exclude(user=request.user)[:MAX_TOKENS_SHOWN]),
+        "own": _token_rows(rows.filter(user=request.user), now),
+        "of_teams": _token_rows(rows.exclude(user=request.user), now),
         "roles": Membership.objects.filter(user=request.user).select_related("team"),
-        "life_is_limited": token_actions.max_token_lifetime() is not None,
+        "old_token_title": UNLIMITED_LIFETIME_NOTE if token_actions.max_token_lifetime() is not None else "",
         "has_password": request.user.has_usable_password(),
     }
+
+
+def _token_rows(rows: QuerySet[Token], now: datetime) -> list[Token]:
+    tokens = list(rows[:MAX_TOKENS_SHOWN])
+    for token in tokens:
+        token.is_expired = token.expires_at is not None and token.expires_at <= now
+    return tokens
 
 
 def _revocable_tokens(user: Any) -> QuerySet[Token]:

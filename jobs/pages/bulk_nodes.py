@@ -66,7 +66,7 @@ def bulk_node_action(request: HttpRequest) -> HttpResponse:
         "verb": verb,
         "effect": NODE_ACTION_EFFECTS[verb],
         "done": done,
-        "unsaid": confirmed and lacks_reason,
+        "lacks_reason": confirmed and lacks_reason,
         "mode": mode,
         "outcomes": sorted(outcomes, key=lambda outcome: not outcome.error),
         "good": good,

@@ -63,9 +63,9 @@ def job_list_page(request: HttpRequest) -> HttpResponse:
         "older": urlencode(selection.params | {"before": rows[PAGE_SIZE - 1].pk}) if len(rows) > PAGE_SIZE else "",
         "newest": urlencode(selection.params) if before is not None else "",
         "is_first": before is None,
-        "asked": selection.filters,
+        "filters": selection.filters,
         "mine": selection.mine,
-        "kept": selection.params,
+        "filter_params": selection.params,
         "here": request.get_full_path(),
         "everyone_url": selection.url(mine=None),
         "mine_url": selection.url(mine="1"),
@@ -213,7 +213,7 @@ def bulk_job_action(request: HttpRequest) -> HttpResponse:
         "why": request.POST.get("why", ""),
         "priority": request.POST.get("priority", ""),
         "back": back,
-        "kept": selection.params,
+        "filter_params": selection.params,
     }
     return render(request, "jobs/many.html", context)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
@@ -46,6 +47,8 @@ from jobs.web.page import MAX_EVENTS, PageQuery, bad_request, digits_reader, pos
 
 # --- one job
 
+FOREIGN_ORIGIN = "submitted to the cluster, not through Acme"
+
 
 @require_safe
 def job_page(request: HttpRequest, public_id: str) -> HttpResponse:
@@ -63,17 +66,31 @@ def job_page(request: HttpRequest, public_id: str) -> HttpResponse:
         "places": cache(lambda: _allocated_nodes(attempts[-1]) if attempts else []),
         "dependencies": cache(lambda: list(row.dependencies.select_related("on"))),
         "events": cache(lambda: list(row.events.order_by("-id")[:MAX_EVENTS])),
-        "verbs": verbs,
+        "verbs": [verb for verb in verbs if not verb.of_outcome],
+        "backend_id": attempts[-1].backend_id if attempts else "",
         "lacks_outcome": has_unknown_outcome(row) and bool(verbs),
         "saving": cache(lambda: checkpoint_advice.job_checkpoint_advice(row, attempts, now)),
         "environment": _cleaned_values(masking.mask_secrets(row.environment)),
         "command": safe_display_text(row.command),
         "comment": safe_display_text(row.comment),
         "labels": cache(lambda: _cleaned_values(masking.mask_secrets(row.labels))),
+        **_job_texts(row),
         **_log_context(row, attempts[-1] if attempts else None),
     }
     fragments = {part: f"jobs/_{part}.html" for part in ("job", "events", "progress")}
     return render_page(request, "jobs/job.html", context, fragments)
+
+
+def _job_texts(row: Job) -> dict[str, str]:
+    """The words of the page that depend on the state of the job and on who submitted it."""
+    foreign = "submitted by another Acme installation," if row.installation else FOREIGN_ORIGIN
+    return {
+        "why_title": "How it ended" if row.is_final else "Current status" if row.is_live else "Why it waits",
+        "reason": "" if row.is_final else row.reason,
+        "nodes_label": "Runs on" if row.is_live else "Ran on",
+        "timeline_end": "ended" if row.ended_at else "now",
+        "origin": foreign,
+    }
 
 
 def _cleaned_values(values: dict[str, str]) -> dict[str, str]:
@@ -148,7 +165,7 @@ def job_log_page(request: HttpRequest, public_id: str) -> HttpResponse:
     address = PageQuery(request.GET)
     position, line = _log_position(address), address.read("line", LOG_OFFSET_READER)
     if attempt and context["tail"] and position:
-        context |= position | _read_log_part(row, attempt, position)
+        context |= position | _read_log_part(row, attempt, position) | {"search_query": _search_query(position)}
         return render_page(request, "jobs/reading.html", context, wrong=address.wrong)
     if attempt and context["tail"] and line is not None:
         context["window"] = job_log.read_window(row.cluster.log_root, attempt.log_path, line)
@@ -162,6 +179,12 @@ def _log_position(address: PageQuery) -> dict[str, Any]:
     """The requested byte offset, search text and rank; empty to show the end of the log."""
     at, rank, find = address.read("at", LOG_OFFSET_READER), address.read("rank", RANK_READER), address.text("find")
     return {} if at is None and rank is None and not find else {"at": at or 0, "find": find, "rank": rank}
+
+
+def _search_query(position: dict[str, Any]) -> str:
+    """The parameters that repeat the search from another offset."""
+    rank = {} if position["rank"] is None else {"rank": position["rank"]}
+    return urlencode({"find": position["find"]} | rank)
 
 
 def _read_log_part(row: Job, attempt: Attempt, position: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
@@ -29,6 +30,7 @@ from jobs.models import (
     Event,
     Job,
     Node,
+    RepairStage,
     Resolution,
     Sample,
     clock,
@@ -105,12 +107,22 @@ def node_page(request: HttpRequest, cluster: str, name: str) -> HttpResponse:
         "gpus": _node_gpus(row, sample, allocations, visible),
         "running": drain_affected_jobs(drain_impact.affected_jobs([row], clock.now()), visible),
         "modes": _drain_choices(row),
+        **_repair_texts(row),
         "may_test": row.drain_requested and not allocations and row.cluster.mode == ClusterMode.DRIVE,
         "recent": cache(lambda: _recent_attempts(request, row)),
         "events": cache(lambda: list(Event.objects.filter(node=row).order_by("-id")[:MAX_EVENTS])),
         "may_operate": request.user.has_perm("jobs.operate_cluster"),
     }
     return render_page(request, "nodes/node.html", context, {"node": "nodes/_node.html"})
+
+
+def _repair_texts(row: Node) -> dict[str, Any]:
+    """The repair stage, and the end of a burn-in."""
+    is_burn_in = row.repair_stage == RepairStage.BURN_IN
+    return {
+        "repair_text": "in burn-in until" if is_burn_in else "awaiting repair",
+        "burn_in_until": row.burn_in_until if is_burn_in else None,
+    }
 
 
 def _find_node(cluster: str, name: str) -> Node:

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 
 from django.db.models import Count, Max, Q
 
+from jobs.core.lifecycle import StatusBadge
 from jobs.models import Attempt, Checkpoint, CheckpointVerdict, Job, LatestProgress
 
 CHART_POINTS = 800
@@ -17,12 +18,31 @@ MAX_CHECKPOINTS_SHOWN = 6
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckpointRow:
+    checkpoint: Checkpoint
+
+    @property
+    def verdict(self) -> StatusBadge | None:
+        """The verdict's badge; None if the checkpoint was not judged."""
+        match self.checkpoint.verdict:
+            case CheckpointVerdict.BAD:
+                return StatusBadge(tone="bad", icon="✗", label="bad", title=self.checkpoint.verdict_why)
+            case CheckpointVerdict.GOOD:
+                return StatusBadge(tone="good", icon="✓", label="good")
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobCheckpointSummary:
     """The checkpoints of all attempts of a job."""
 
-    newest: list[Checkpoint]
+    newest: list[CheckpointRow]
     count: int
     good_at: datetime | None  # when the newest durable checkpoint that was not judged bad was saved
+
+    @property
+    def count_text(self) -> str:
+        return f"{self.count}, the newest" if self.count > len(self.newest) else str(self.count)
 
 
 def progress_panel(job: Job, attempt: Attempt | None) -> dict[str, Any]:
@@ -35,7 +55,9 @@ def progress_panel(job: Job, attempt: Attempt | None) -> dict[str, Any]:
         "latest_progress": latest,
         "attempt": attempt,
         "saved": saved,
-        "odd": [name for name in ("loss", "grad_norm") if latest and _is_non_finite(getattr(latest, name))],
+        "source": latest.get_source_display() if latest and latest.is_of_log else "",
+        "logged": latest if latest and latest.is_of_log and latest.saved_at else None,
+        "non_finite": [name for name in ("loss", "grad_norm") if latest and _is_non_finite(getattr(latest, name))],
         "series": f"/api/v1/jobs/{job.public_id}/progress/?{urlencode(_series_params(attempt))}",
         "marks": f"/api/v1/jobs/{job.public_id}/checkpoints/?limit=100",
     }
@@ -54,4 +76,6 @@ def _checkpoint_summary(job: Job) -> JobCheckpointSummary:
     good = Q(durable_at__isnull=False) & ~Q(verdict=CheckpointVerdict.BAD)
     totals = rows.order_by().aggregate(count=Count("pk"), good_at=Max("saved_at", filter=good))
     newest = rows.order_by("-saved_at", "-pk")[: MAX_CHECKPOINTS_SHOWN if totals["count"] else 0]
-    return JobCheckpointSummary(newest=list(newest), count=totals["count"], good_at=totals["good_at"])
+    return JobCheckpointSummary(
+        newest=[CheckpointRow(checkpoint=row) for row in newest], count=totals["count"], good_at=totals["good_at"]
+    )

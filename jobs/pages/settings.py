@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from django import forms
@@ -81,12 +82,28 @@ def team_list_page(request: HttpRequest) -> HttpResponse:
     return _render_teams(request, TeamForm())
 
 
+@dataclass(frozen=True, kw_only=True)
+class TeamRow:
+    team: Team
+    role: str
+    quotas_text: str
+
+
+def _quotas_text(team: Team) -> str:
+    """The quotas in one line: `8 on seren for evaluation, 16 on kalos`."""
+    quotas = [(quota, f" for {quota.kind}" if quota.kind else "") for quota in team.quotas.all()]
+    return ", ".join(f"{quota.gpus} on {quota.cluster}{kind}" for quota, kind in quotas)
+
+
 def _render_teams(request: HttpRequest, form: TeamForm, status: int = 200) -> HttpResponse:
     rows = Team.objects.where(request.user).annotate(members_total=Count("memberships", distinct=True))
     own = dict(Membership.objects.filter(user=request.user).values_list("team_id", "role"))
     context = {
         "now": clock.now(),
-        "rows": [(team, own.get(team.pk, "")) for team in rows.prefetch_related("quotas__cluster")],
+        "rows": [
+            TeamRow(team=team, role=own.get(team.pk, ""), quotas_text=_quotas_text(team))
+            for team in rows.prefetch_related("quotas__cluster")
+        ],
         "form": form if request.user.has_perm(ADD_TEAM_PERMISSION) else None,
     }
     return render(request, "settings/teams.html", context, status=status)
@@ -123,6 +140,15 @@ def _is_team_admin(request: HttpRequest, row: Team) -> bool:
     return Team.objects.where(request.user, TeamRole.ADMIN).filter(pk=row.pk).exists()
 
 
+def team_change_text(event: Event) -> str:
+    detail = event.detail
+    if event.type == "team.role_changed":
+        return f"{detail.get('user')}: {detail.get('from') or 'no role'} → {detail.get('to') or 'no role'}"
+    if event.type == "team.title_changed":
+        return f"title: {detail.get('from') or 'none'} → {detail.get('to') or 'none'}"
+    return "created the team"
+
+
 def _render_team(request: HttpRequest, row: Team, form: RoleForm, status: int = 200) -> HttpResponse:
     administers = _is_team_admin(request, row)
     changes = Event.objects.filter(type__startswith="team.", detail__team=row.name).order_by("-id")
@@ -135,7 +161,7 @@ def _render_team(request: HttpRequest, row: Team, form: RoleForm, status: int = 
         "administers": administers,
         "form": form if administers else None,
         "title_form": TitleForm(instance=row) if administers else None,
-        "events": list(changes[:MAX_CHANGES_SHOWN]) if administers else [],
+        "changes": [(event, team_change_text(event)) for event in changes[:MAX_CHANGES_SHOWN]] if administers else [],
     }
     return render(request, "settings/team.html", context, status=status)
 

@@ -135,7 +135,7 @@ class JobExplanationEndpoint(ApiEndpoint):
 
 
 def explanation_response(job: Any, answer: WaitExplanation) -> dict[str, Any]:
-    estimate, judged = answer.estimate, answer.judged
+    estimate, judged = answer.estimate, answer.past_error
     return {
         "id": job.public_id,
         "state": job.state,

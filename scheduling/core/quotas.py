@@ -55,6 +55,20 @@ class QuotaAccount:
         return max(0, (self.owned or 0) - self.use.held)
 
     @property
+    def note(self) -> str:
+        """What the quota is for: the number of teams of a combined account, or the kind of jobs."""
+        return str(self.teams) if self.teams > 1 else str(self.kind or "")
+
+    @property
+    def use_text(self) -> str:
+        """What follows the number of allocated GPUs."""
+        texts = [" allocated, no quota" if self.owned is None else f" of {self.owned} allocated"]
+        texts += [f"{self.left} reserved"] if self.reserved and self.left else []
+        texts += [f"{self.use.borrowed} borrowed"] if self.use.borrowed else []
+        texts += [f"{self.use.waiting} requested"] if self.use.waiting else []
+        return ", ".join(texts)
+
+    @property
     def bar_length(self) -> int:
         return max(self.owned or 0, self.use.held) + self.use.borrowed
 

@@ -55,12 +55,16 @@ BUCKET_GROUPS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Period:
-    """A report period. `query` has the query parameters that select it."""
+    """A report period. `params` has the query parameters that select it."""
 
     title: str
     since: datetime
     until: datetime
-    query: Mapping[str, str]
+    params: Mapping[str, str]
+
+    @property
+    def is_month(self) -> bool:
+        return "month" in self.params
 
 
 def parse_period(days: str, month: str, now: datetime) -> Period:
@@ -71,7 +75,7 @@ def parse_period(days: str, month: str, now: datetime) -> Period:
     if days not in PERIOD_TITLES:
         raise_invalid_field("days", f"{days[:20]!r} is not one of {', '.join(PERIOD_TITLES)}")
     return Period(
-        title=f"last {PERIOD_TITLES[days]}", since=now - timedelta(days=int(days)), until=now, query={"days": days}
+        title=f"last {PERIOD_TITLES[days]}", since=now - timedelta(days=int(days)), until=now, params={"days": days}
     )
 
 
@@ -82,7 +86,7 @@ def _month_period(text: str, now: datetime) -> Period:
     since = datetime(int(match[1]), int(match[2]), 1, tzinfo=UTC)
     if since >= now:
         raise_invalid_field("month", f"{text} is in the future")
-    return Period(title=f"{since:%B %Y}", since=since, until=min(_next_month(since), now), query={"month": text})
+    return Period(title=f"{since:%B %Y}", since=since, until=min(_next_month(since), now), params={"month": text})
 
 
 def _next_month(month: datetime) -> datetime:

@@ -14,8 +14,10 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Now
 
+from jobs.core.lifecycle import StatusBadge
 from jobs.models import Cluster, Job, Team
 from jobs.models.people import SLUG
+from scheduling.core.run_badges import run_badge
 
 
 class Framework(models.TextChoices):
@@ -128,6 +130,14 @@ class Campaign(models.Model):
 
     def __str__(self) -> str:
         return self.public_id
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in OPEN_CAMPAIGN_STATES
+
+    @property
+    def badge(self) -> StatusBadge:
+        return run_badge(self.state)
 
 
 class Evaluation(models.Model):

@@ -9,7 +9,9 @@ from django.conf import settings
 from django.db import models
 from django.db.models.functions import Now
 
+from jobs.core.lifecycle import StatusBadge
 from jobs.models import Team
+from scheduling.core.run_badges import run_badge
 
 
 class SimulationState(models.TextChoices):
@@ -71,3 +73,19 @@ class Simulation(models.Model):
 
     def __str__(self) -> str:
         return self.public_id
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in UNFINISHED_STATES
+
+    @property
+    def is_running(self) -> bool:
+        return self.state == SimulationState.RUNNING
+
+    @property
+    def has_result(self) -> bool:
+        return self.state == SimulationState.COMPLETED
+
+    @property
+    def badge(self) -> StatusBadge:
+        return run_badge(self.state)

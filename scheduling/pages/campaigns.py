@@ -10,21 +10,23 @@ from typing import Any
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
+from django.template.defaultfilters import floatformat
 from django.views.decorators.http import require_http_methods, require_POST
 from rest_framework.exceptions import PermissionDenied
 
 from jobs.actions.journal import Author
 from jobs.actions.submissions import CallerTargets
 from jobs.core.parsing import InvalidField
+from jobs.core.timeline import TimelineBar
 from jobs.models import clock
 from jobs.models.permissions import Caller
 from jobs.web.page import render_page
 from scheduling.actions import campaigns as campaign_actions
 from scheduling.actions.campaigns import CampaignStateConflict
-from scheduling.models import OPEN_CAMPAIGN_STATES, Campaign, CampaignState
+from scheduling.models import Campaign, CampaignState
 from scheduling.pages.evaluation_forms import CampaignForm
 from scheduling.queries import campaigns as campaign_queries
-from scheduling.queries.campaigns import CampaignProgress, LaneSpan
+from scheduling.queries.campaigns import CampaignProgress, LaneSpan, ResultCell
 
 PAGE_SIZE = 25
 MAX_FAILED_SHOWN = 10
@@ -79,13 +81,13 @@ def _create_from_form(request: HttpRequest, form: CampaignForm, places: CallerTa
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChartBar:
-    """A bar of a chart lane; `start` and `share` are percentages of the chart's width."""
-
-    tone: str
-    start: float
-    share: float
+class ChartLane:
     name: str
+    bars: list[TimelineBar]
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}: {len(self.bars)} phases"
 
 
 @require_http_methods(["GET", "HEAD"])
@@ -107,9 +109,13 @@ def campaign(request: HttpRequest, public_id: str) -> HttpResponse:
         "now": now,
         "row": row,
         "topic": campaign_actions.campaign_topic(row),
-        "is_open": row.state in OPEN_CAMPAIGN_STATES,
-        "may_change": caller.may_change(row),
-        "may_retry": progress.failed and row.state != CampaignState.CANCELLED,
+        "is_open": row.is_open,
+        "may_cancel": row.is_open and caller.may_change(row),
+        "may_retry": progress.failed and row.state != CampaignState.CANCELLED and caller.may_change(row),
+        "is_planning": row.state == CampaignState.PENDING,
+        "why_tone": "bad" if row.state == CampaignState.FAILED else "",
+        "took_label": "Running for" if row.is_open else "Duration",
+        "misses_deadline": bool(row.plan) and row.plan.get("meets_deadline") is False,
         "progress": progress,
         "took": timedelta(seconds=round(took_s or 0)),
         "makespan": timedelta(seconds=round(row.plan["makespan_s"])) if row.plan else None,
@@ -117,7 +123,8 @@ def campaign(request: HttpRequest, public_id: str) -> HttpResponse:
         "gpu_hours": campaign_queries.gpu_hours(row, now),
         "over_bound": took_s / row.plan["lower_bound_s"] if row.ended_at and took_s and row.plan else None,
         "checkpoints": [_short_path(name) for name, _ in lines],
-        "table": list(zip(datasets, zip(*(cells for _, cells in lines), strict=True), strict=True)) if lines else [],
+        "table_caption": "dataset by checkpoint, Δ vs previous" if len(lines) > 1 else "dataset by checkpoint",
+        "table": _result_table(datasets, lines),
         "left_out": len(row.checkpoints) - len(lines),
         "failed": failed[:MAX_FAILED_SHOWN],
         "more_failed": max(0, len(failed) - MAX_FAILED_SHOWN),
@@ -129,23 +136,61 @@ def campaign(request: HttpRequest, public_id: str) -> HttpResponse:
     return render_page(request, "scheduling/campaign.html", context, {"campaign": "scheduling/_campaign.html"})
 
 
+@dataclass(frozen=True, kw_only=True)
+class ResultText:
+    """A cell of the result table as text. `score` is empty until there is a result; then `note` is its state."""
+
+    score: str = ""
+    change: str = ""
+    note: str
+    note_class: str = "muted"
+    why: str = ""
+
+
+CELL_STATES: dict[str, tuple[str, str]] = {
+    CampaignState.FAILED: ("✗ failed", "tone bad"),
+    CampaignState.RUNNING: ("▶ running", "tone running"),
+    CampaignState.CANCELLED: ("■ cancelled", "muted"),
+}
+
+
+def result_text(cell: ResultCell | None) -> ResultText:
+    if cell is None or cell.value is None:
+        note, note_class = CELL_STATES.get(cell.state if cell else "", ("… waiting", "muted"))
+        return ResultText(note=note, note_class=note_class, why=cell.why if cell else "")
+    sign = "+" if cell.change is not None and cell.change >= 0 else ""
+    return ResultText(
+        score=floatformat(cell.value, "4"),
+        change="" if cell.change is None else sign + floatformat(cell.change, "4"),
+        note=f"{cell.metric} · reused" if cell.reused else cell.metric,
+        why=cell.why,
+    )
+
+
+def _result_table(
+    datasets: list[str], lines: list[tuple[str, list[ResultCell | None]]]
+) -> list[tuple[str, list[ResultText]]]:
+    """Return each dataset with its cells, one per checkpoint."""
+    return [(name, [result_text(cells[place]) for _, cells in lines]) for place, name in enumerate(datasets) if lines]
+
+
 def _short_path(path: str) -> dict[str, str]:
     """Return the last two names of a path, which identify the checkpoint, and the full path for the tooltip."""
     return {"short": "/".join(path.rstrip("/").split("/")[-2:]), "path": path}
 
 
-def _chart_lanes(lanes: list[tuple[str, list[LaneSpan]]]) -> list[tuple[str, list[ChartBar]]]:
+def _chart_lanes(lanes: list[tuple[str, list[LaneSpan]]]) -> list[ChartLane]:
     whole_s = _last_end_s(lanes) or 1.0
-    return [(name, [_chart_bar(bar, whole_s) for bar in bars]) for name, bars in lanes]
+    return [ChartLane(name=name, bars=[_chart_bar(bar, whole_s) for bar in bars]) for name, bars in lanes]
 
 
 def _last_end_s(lanes: list[tuple[str, list[LaneSpan]]]) -> float:
     return max((bar.end_s for _, bars in lanes for bar in bars), default=0.0)
 
 
-def _chart_bar(bar: LaneSpan, whole_s: float) -> ChartBar:
+def _chart_bar(bar: LaneSpan, whole_s: float) -> TimelineBar:
     start = 100 * max(bar.begin_s, 0.0) / whole_s
-    return ChartBar(
+    return TimelineBar(
         tone=PHASE_TONES[bar.phase],
         start=round(start, 3),
         share=round(max(100 * bar.end_s / whole_s - start, 0.05), 3),
@@ -165,15 +210,15 @@ def _planned_end_s(row: Campaign) -> float:
     return max((float(bar["end_s"]) for bar in _planned_bars(row)), default=0.0)
 
 
-def _planned_lanes(row: Campaign) -> list[tuple[str, list[ChartBar]]]:
+def _planned_lanes(row: Campaign) -> list[ChartLane]:
     """Return the planned bars of each GPU, in the form of `_chart_lanes`."""
     bars, whole_s = _planned_bars(row), _planned_end_s(row) or 1.0
-    lanes: dict[tuple[int, int], list[ChartBar]] = {}
+    lanes: dict[tuple[int, int], list[TimelineBar]] = {}
     for bar in bars:
         start = 100 * bar["begin_s"] / whole_s
         share = 100 * bar["end_s"] / whole_s - start
         lanes.setdefault((bar["node"] if bar["node"] >= 0 else 10**9, bar["gpu"]), []).append(
-            ChartBar(
+            TimelineBar(
                 tone=PLANNED_PHASE_TONES.get(bar["phase"], "waiting"),
                 start=round(start, 3),
                 share=round(max(share, 0.05), 3),
@@ -181,7 +226,7 @@ def _planned_lanes(row: Campaign) -> list[tuple[str, list[ChartBar]]]:
             )
         )
     return [
-        ("metrics" if gpu < 0 else f"node {node + 1} GPU {gpu % row.plan['slots_per_node']}", bars)
+        ChartLane(name="metrics" if gpu < 0 else f"node {node + 1} GPU {gpu % row.plan['slots_per_node']}", bars=bars)
         for (node, gpu), bars in sorted(lanes.items())
     ]
 

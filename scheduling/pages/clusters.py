@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +16,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_http_methods, require_safe
 
 from jobs.actions.journal import Author
+from jobs.core.lifecycle import StatusBadge
 from jobs.models import Cluster, ClusterMode, Event, clock
 from jobs.models.cluster import CONNECTION_FIELDS, DRIVE_EXPLANATION, SubmitIdentity
 from jobs.pages.settings import printable_text
@@ -119,11 +121,32 @@ def _require_permission(request: HttpRequest, *any_of: str) -> None:
         raise PermissionDenied
 
 
+def contact_badge(cluster: Cluster, now: datetime) -> StatusBadge:
+    """Whether the cluster answers, or when it last did."""
+    if not cluster.is_silent(now):
+        return StatusBadge(tone="good", icon="✓", label="yes")
+    return StatusBadge(tone="bad", icon="⚡", label="never", since=cluster.last_contact_at)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterRow:
+    cluster: Cluster
+    contact: StatusBadge
+
+    @property
+    def problem(self) -> str:
+        return self.cluster.problem
+
+    @property
+    def problem_class(self) -> str:
+        return "c-why" if self.problem else "c-why none"
+
+
 @require_safe
 def clusters(request: HttpRequest) -> HttpResponse:
     _require_permission(request, OPERATE_PERMISSION, ADD_PERMISSION, CHANGE_PERMISSION)
     now = clock.now()
-    rows = [(row, row.is_silent(now)) for row in Cluster.objects.all()]
+    rows = [ClusterRow(cluster=row, contact=contact_badge(row, now)) for row in Cluster.objects.all()]
     return render(request, "settings/clusters.html", {"now": now, "rows": rows})
 
 

@@ -61,6 +61,11 @@ class NodeGpus:
     rack: str
     cells: Sequence[GpuCell]
 
+    @property
+    def label(self) -> str:
+        """The cells for screen readers."""
+        return ", ".join(cell.says for cell in self.cells)
+
 
 @require_safe
 def job_gpus_fragment(request: HttpRequest, public_id: str) -> HttpResponse:

@@ -66,22 +66,22 @@ def declare(request: HttpRequest, cluster: str) -> HttpResponse:
     """Preview the impact, then schedule the window once the user has confirmed exactly these values."""
     row, now = get_object_or_404(Cluster, name=cluster), clock.now()
     form = MaintenanceForm(request.POST or None)
-    meant, mark = None, ""
+    impact, mark = None, ""
     if request.method == "POST" and form.is_valid():
         mark = _form_fingerprint(form)
         try:
-            meant = _visible_impact(
+            impact = _visible_impact(
                 request, maintenance_actions.preview_maintenance(row, form.maintenance_request(now), now)
             )
             if request.POST.get("confirm") == mark:
                 window = maintenance_actions.schedule_maintenance(
                     row, form.maintenance_request(now), author=Author.of(request), now=now
                 )
-                messages.success(request, f"{window} was scheduled. {meant.ahead.effect}")
+                messages.success(request, f"{window} was scheduled. {impact.ahead.effect}")
                 return redirect("maintenance", row.name, window.pk)
         except MaintenanceError as error:
             form.add_error(error.field if error.field in form.fields else None, f"{capitalize_first(str(error))}.")
-    context = {"now": now, "cluster": row, "form": form, "meant": meant if not form.errors else None, "mark": mark}
+    context = {"now": now, "cluster": row, "form": form, "impact": impact if not form.errors else None, "mark": mark}
     return render(request, "scheduling/declare.html", context, status=400 if form.errors else 200)
 
 
@@ -98,7 +98,7 @@ def maintenance(request: HttpRequest, cluster: str, number: int) -> HttpResponse
         "window": window,
         "cluster": window.cluster,
         "phase": window.phase(now),
-        "meant": cache(lambda: _visible_impact(request, _window_impact(window, now))),
+        "impact": cache(lambda: _visible_impact(request, _window_impact(window, now))),
         "nodes": cache(lambda: list(window.affected_nodes().order_by("name")[:200])),
         "events": cache(lambda: list(_events(window))),
         "form": MaintenanceEndForm(initial={"end_at": window.end_at}),

@@ -66,6 +66,11 @@ class QuotaBar:
     parts: list[QuotaBarPart]
     mark: float  # end of the quota, in percent of the scale
 
+    @property
+    def label(self) -> str:
+        """The bar for screen readers."""
+        return ", ".join(f"{part.gpus} {part.name}" for part in self.parts) or "none allocated"
+
 
 def _quota_bars(request: HttpRequest, cluster: Cluster, state: QueueState) -> list[QuotaBar]:
     """Return one bar per quota. Teams that the user may not name share one bar."""
@@ -95,6 +100,13 @@ def _reserved_kinds(cluster: Cluster) -> frozenset[JobKind]:
 class DrainedNode:
     node: Node
     held: int
+
+    @property
+    def use_text(self) -> str:
+        if not self.held:
+            return f"{self.node.gpus} GPUs, none allocated"
+        jobs = f", jobs: {self.node.drain_mode}" if self.node.drain_requested else ""
+        return f"{self.held} of {self.node.gpus} GPUs still allocated{jobs}"
 
 
 def _drained_nodes(cluster: Cluster) -> list[DrainedNode]:

@@ -27,7 +27,7 @@ from scheduling.actions import traces as trace_actions
 from scheduling.actions.simulations import SimulationStateConflict, TooManySimulations
 from scheduling.actions.traces import ParsedTrace
 from scheduling.core.replay_comparison import MAX_COMPARED_RUNS, csv_rows, sections
-from scheduling.models import UNFINISHED_STATES, Simulation, SimulationState
+from scheduling.models import Simulation, SimulationState
 from scheduling.pages.replay_form import ReplayForm
 from scheduling.queries.replays import (
     TraceUploadThrottle,
@@ -159,9 +159,10 @@ def replay(request: HttpRequest, public_id: str) -> HttpResponse:
         "now": clock.now(),
         "row": row,
         "topic": f"simulation:{row.public_id}",
-        "is_open": row.state in UNFINISHED_STATES,
-        "may_cancel": row.state in UNFINISHED_STATES and caller.may_change(row),
-        "asked": {name: value for name, value in row.params.items() if name != "teams"}.items(),
+        "is_open": row.is_open,
+        "waits_for_worker": row.state == SimulationState.PENDING,
+        "may_cancel": row.is_open and caller.may_change(row),
+        "parameters": {name: value for name, value in row.params.items() if name != "teams"}.items(),
         "columns": columns,
         "sections": sections([column.run for column in columns]) if columns else [],
         "of": row.public_id,

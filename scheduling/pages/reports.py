@@ -48,11 +48,11 @@ def reports(request: HttpRequest) -> HttpResponse:
         ],
         "months": report_rows.months(clock.now()),
         "views": [
-            LinkChoice(name=name, url=_url(period.query, name), is_enabled=name == by)
+            LinkChoice(name=name, url=_url(period.params, name), is_enabled=name == by)
             for name in ledger_table.GROUPINGS
         ],
-        "csv_url": f"{reverse('report-csv')}?{urlencode({**period.query, 'by': by})}",
-        "export_url": f"{reverse('report-export')}?{urlencode(period.query)}",
+        "csv_url": f"{reverse('report-csv')}?{urlencode({**period.params, 'by': by})}",
+        "export_url": f"{reverse('report-export')}?{urlencode(period.params)}",
     }
     return render_page(request, "reports/reports.html", context, wrong=address.wrong)
 
@@ -67,7 +67,7 @@ def _requested_period(address: PageQuery) -> tuple[Period, str]:
 
 
 def _period_choice(period: Period, by: str, params: Mapping[str, str], name: str) -> LinkChoice:
-    return LinkChoice(name=name, url=_url(params, by), is_enabled=period.query == params)
+    return LinkChoice(name=name, url=_url(params, by), is_enabled=period.params == params)
 
 
 def _url(params: Mapping[str, str], by: str) -> str:
@@ -170,7 +170,7 @@ def export(request: HttpRequest) -> HttpResponse:
 
 
 def _label(period: Period) -> str:
-    return period.query.get("month") or f"{period.until:%Y-%m-%d}-{period.query['days']}d"
+    return period.params.get("month") or f"{period.until:%Y-%m-%d}-{period.params['days']}d"
 
 
 @cache

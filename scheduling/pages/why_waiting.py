@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
+from django.template.defaultfilters import pluralize
 from django.views.decorators.http import require_safe
 
 from jobs.core import timeline
 from jobs.core.lifecycle import State
 from jobs.models import Job, Team, clock
 from jobs.web.page import render_page
+from scheduling.engine.blockers import Blocker, BlockerKind, Holder
 from scheduling.queries.wait_explanation import WaitExplanation, explain_job
 
 
@@ -23,10 +27,67 @@ def wait_page(request: HttpRequest, public_id: str) -> HttpResponse:
         "job": row,
         "topic": f"job:{row.public_id}",
         "waits": row.state == State.PENDING,
-        "told": explanation,
+        "explanation": explanation,
+        "blockers": [BlockerText.of(blocker) for blocker in explanation.blockers],
         "bar": _estimate_bar(row, explanation),
     }
     return render_page(request, "jobs/why.html", context, {"why": "jobs/_why.html"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class HolderText:
+    """What holds resources: one job with a link, or the number of jobs that are not named."""
+
+    gpus: int
+    job: Holder | None
+    others: str
+
+    @classmethod
+    def of(cls, holder: Holder, is_first: bool) -> HolderText:
+        if holder.job:
+            return cls(gpus=holder.gpus, job=holder, others="")
+        more = "" if is_first and not holder.team else "more "
+        others = f"{holder.jobs} {more}job{pluralize(holder.jobs)} of {holder.team or 'other teams'}"
+        return cls(gpus=holder.gpus, job=None, others=others)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockerText:
+    """What the page says about a blocker."""
+
+    kind: str
+    why: str
+    amount: str
+    holders_title: str
+    holders: list[HolderText]
+
+    @classmethod
+    def of(cls, blocker: Blocker) -> BlockerText:
+        is_ahead = blocker.kind in (BlockerKind.PRIORITY, BlockerKind.RESERVATION)
+        return cls(
+            kind=blocker.kind,
+            why=blocker.why,
+            amount=blocker_amount(blocker),
+            holders_title="Jobs ahead" if is_ahead else "Held by",
+            holders=[HolderText.of(holder, place == 0) for place, holder in enumerate(blocker.holders)],
+        )
+
+
+def blocker_amount(blocker: Blocker) -> str:
+    """How much is missing, or an empty string if the blocker's sentence says everything."""
+    nodes = f"{blocker.nodes} {{}}node{pluralize(blocker.nodes)}"
+    if blocker.gpus:
+        gpus = f"{blocker.gpus} GPU{pluralize(blocker.gpus)}"
+        on_nodes = f" on {nodes.format('')}" if blocker.nodes else ""
+        texts = {
+            BlockerKind.PRIORITY: f"{gpus} requested by jobs ahead",
+            BlockerKind.QUOTA: f"{gpus} over the quota",
+            BlockerKind.CAPACITY: f"{gpus} missing{on_nodes}",
+        }
+        return texts.get(blocker.kind, "")
+    if blocker.kind == BlockerKind.TOPOLOGY and blocker.nodes:
+        return f"Enough GPUs are free, but scattered. The job needs room on {nodes.format('more ')}."
+    return ""
 
 
 def _estimate_bar(row: Job, explanation: WaitExplanation) -> list[timeline.TimelineBar]:

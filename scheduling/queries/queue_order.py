@@ -71,6 +71,10 @@ class QueueEntry:
     def last_rank(self) -> int:
         return self.rank + self.jobs - 1
 
+    @property
+    def ranks(self) -> str:
+        return str(self.rank) if self.jobs == 1 else f"{self.rank}–{self.last_rank}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class QueueView:
@@ -82,6 +86,11 @@ class QueueView:
     apart: Sequence[Job]
     apart_in_all: int
     trouble: str
+
+    @property
+    def apart_text(self) -> str:
+        text = f"{self.apart_in_all} held, not yet due, or waiting for other jobs"
+        return text if self.apart else f"{text}; none in your teams"
 
 
 class QueueState:

@@ -14,7 +14,7 @@ from threading import Lock
 
 from jobs.core.lifecycle import State
 from jobs.models import Cluster, ClusterMode, Job, clock
-from scheduling.engine.blockers import Blocker
+from scheduling.engine.blockers import Blocker, BlockerKind
 from scheduling.engine.changes import SuggestedChange
 from scheduling.engine.cluster import ClusterSnapshot
 from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings, rules_factory
@@ -27,14 +27,14 @@ MAX_SNAPSHOT_AGE_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class WaitExplanation:
-    """The explanation of a wait. `judged` is the past error of estimates with the same lead."""
+    """The explanation of a wait. `past_error` is the past error of estimates with the same lead."""
 
     at: datetime
     blockers: tuple[Blocker, ...] = ()
     changes: tuple[SuggestedChange, ...] = ()
     estimate: Estimate | None = None
     estimated_at: datetime | None = None
-    judged: EstimateError | None = None
+    past_error: EstimateError | None = None
 
     @property
     def smallest(self) -> SuggestedChange | None:
@@ -43,6 +43,20 @@ class WaitExplanation:
     @property
     def others(self) -> tuple[SuggestedChange, ...]:
         return self.changes[1:]
+
+    @property
+    def no_change_text(self) -> str:
+        """What the page says if there is no suggested change."""
+        if not self.blockers:
+            return "No change is needed."
+        return "No single change would start it now. The jobs ahead and the running jobs block it together."
+
+    @property
+    def no_estimate_text(self) -> str:
+        """What the page says if there is no estimate."""
+        if self.blockers and self.blockers[0].kind == BlockerKind.HOLD:
+            return "No estimate while the job is held."
+        return "No estimate yet. Estimates are updated every 30 s."
 
 
 def explain_job(job: Job, teams: Collection[str] | None) -> WaitExplanation:
@@ -59,7 +73,7 @@ def explain_job(job: Job, teams: Collection[str] | None) -> WaitExplanation:
         changes=explanation.changes,
         estimate=estimate,
         estimated_at=forecast.made_at if forecast and estimate else None,
-        judged=_past_error(job.cluster, estimate, now) if estimate else None,
+        past_error=_past_error(job.cluster, estimate, now) if estimate else None,
     )
 
 

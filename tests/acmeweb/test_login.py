@@ -13,6 +13,7 @@ from acmeweb.auth import login_limits
 from jobs.actions import tokens as token_actions
 from jobs.models import Event, LoginAttempts, Token, clock
 from tests import make
+from tests.page_text import page_text
 from tests.patience import until
 
 pytestmark = pytest.mark.django_db
@@ -172,7 +173,7 @@ def change(client, **fields):
 def test_password_page_offers_to_revoke_tokens_by_default(client):
     client.force_login(make.user("ada"))
 
-    assert 'name="revoke_tokens" checked' in client.get("/account/password/").content.decode()
+    assert 'name="revoke_tokens" checked' in page_text(client.get("/account/password/"))
 
 
 def test_password_change_revokes_tokens_if_requested(client):

@@ -15,6 +15,7 @@ from jobs.models import RecoveryMode, clock
 from scheduling.loops.recovery import decide_and_recover_once
 from tests import make as rows
 from tests.failures import make
+from tests.page_text import page_text
 
 pytestmark = pytest.mark.django_db
 
@@ -136,7 +137,7 @@ def test_only_operators_decide_if_nodes_are_drained(with_node):
 
 
 def test_replay_page_shows_the_decision_of_the_current_rules(proposed):
-    shown = client("ada").get(f"{page(proposed)}decisions/{proposed.pk}/replay/").content.decode()
+    shown = page_text(client("ada").get(f"{page(proposed)}decisions/{proposed.pk}/replay/"))
 
     assert "A replay does not change anything" in shown
     assert shown.count(">same<") == 9

@@ -18,6 +18,7 @@ from jobs.models import clock
 from jobs.rest import throttle
 from tests import make as rows
 from tests.failures import make
+from tests.page_text import page_text
 
 pytestmark = pytest.mark.django_db
 
@@ -46,7 +47,7 @@ def ben():
 
 def text(answer, status=200):
     assert answer.status_code == status, answer.status_code
-    return answer.content.decode()
+    return page_text(answer)
 
 
 # --- what needs a person

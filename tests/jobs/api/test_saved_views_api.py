@@ -10,6 +10,7 @@ from jobs.models import Event, SavedView, TeamRole, TokenScope
 from tests.jobs.api import api_make as make
 from tests.jobs.api.api_make import Caller
 from tests.jobs.api.test_schema import conforms
+from tests.page_text import page_text
 
 pytestmark = pytest.mark.django_db
 FAILED = {"state": "failed", "mine": "1"}
@@ -43,7 +44,7 @@ def test_the_api_returns_the_views_of_the_page(ada):
     browser.force_login(ada.user)
 
     assert browser.get("/jobs/").url == "/jobs/?state=failed&mine=1"
-    assert 'aria-current="true">Nights' in browser.get("/jobs/?state=failed&mine=1").content.decode()
+    assert 'aria-current="true">Nights' in page_text(browser.get("/jobs/?state=failed&mine=1"))
 
 
 def test_saving_a_view_under_an_existing_name_updates_its_filters(ada):

@@ -11,6 +11,7 @@ from django.test import Client
 from jobs.actions import nodes as node_actions
 from jobs.models import Attempt, Cluster, ClusterMode, Event, Node, TeamRole, clock
 from tests import make
+from tests.page_text import page_text
 
 pytestmark = pytest.mark.django_db
 
@@ -48,7 +49,7 @@ def test_the_drain_preview_shows_the_running_jobs_and_what_they_would_lose(olga)
 
     answer = olga.post("/nodes/many/", {"verb": "drain", "id": ids(1, 2, 3)})
 
-    text = answer.content.decode()
+    text = page_text(answer)
     assert "would apply to 3 of 3 nodes" in text and "3 nodes with 24 GPUs" in text
     assert answer.context["running"].count == 1  # it is one job, though it is on two of them
     assert "pretrain-7b" in text and "up to 32.0 GPU-hours since the last checkpoints are lost" in text
@@ -61,7 +62,7 @@ def test_a_confirmed_drain_drains_each_node_although_one_is_drained_already(olga
 
     answer = olga.post("/nodes/many/", {"verb": "drain", "id": ids(1, 2, 3), "confirm": "1", "why": "row 7 warms up"})
 
-    text = answer.content.decode()
+    text = page_text(answer)
     assert "requested for 2 of 3 nodes" in text and "seren-001 is already drained by ada: fan 3" in text
     assert drained() == ["seren-001", "seren-002", "seren-003"]
     assert set(Node.objects.filter(pk__in=ids(2, 3)).values_list("reason", "reason_by")) == {("row 7 warms up", "olga")}
@@ -73,7 +74,7 @@ def test_a_drain_without_a_reason_changes_nothing_and_keeps_the_selection(olga):
 
     answer = olga.post("/nodes/many/", wish)
 
-    text = answer.content.decode()
+    text = page_text(answer)
     assert answer.status_code == 422
     assert "Nothing was changed." in text and "Enter a reason." in text
     assert all(f'name="id" value="{one}"' in text for one in ids(1, 2))

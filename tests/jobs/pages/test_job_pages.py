@@ -16,6 +16,7 @@ from jobs.core.lifecycle import Flag, State
 from jobs.models import Cluster, ClusterCommand, Event, Job, Node, Sample, TeamRole, clock
 from jobs.models.event import MAX_STOP_TRIES
 from tests import make
+from tests.page_text import page_text
 
 pytestmark = pytest.mark.django_db
 
@@ -56,7 +57,7 @@ def operator():
 
 
 def text(response):
-    return response.content.decode()
+    return page_text(response)
 
 
 def htmx(client, url, target):

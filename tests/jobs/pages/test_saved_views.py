@@ -12,6 +12,7 @@ from jobs.models import Event, SavedView, TeamRole
 from jobs.models.permissions import Caller
 from jobs.pages import saved_views
 from tests import make
+from tests.page_text import page_text
 
 pytestmark = pytest.mark.django_db
 FAILED = "state=failed&mine=1"
@@ -158,7 +159,7 @@ def test_the_filters_of_the_list_are_saved_under_a_name(team):
     view = SavedView.objects.get()
     assert view.query == "q=a%26b&state=failed" and view.team == team
     assert answer.redirect_chain[-1][0] == "/jobs/?q=a%26b&state=failed"
-    page = answer.content.decode()
+    page = page_text(answer)
     assert "View Nights saved." in page
     assert '?q=a%26b&amp;state=failed" aria-current="true">Nights' in page
 

@@ -16,6 +16,7 @@ from scheduling.engine.cluster import ClusterSnapshot, QuotaView, ResourceReques
 from scheduling.engine.policies import InvalidPolicySettings
 from scheduling.queries.queue_order import queue_order, queue_states, queue_view
 from tests import make
+from tests.page_text import page_text
 
 pytestmark = pytest.mark.django_db
 
@@ -40,7 +41,7 @@ def operator():
 
 
 def text(answer):
-    return answer.content.decode()
+    return page_text(answer)
 
 
 # --- the line
