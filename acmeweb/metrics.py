@@ -124,7 +124,7 @@ def metric_families(now: datetime, visible: QuerySet[Job]) -> Iterator[MetricFam
         "slurm_schedule_cycle_seconds", help, "cluster", metrics_store.read_durations("schedule_cycle")
     )
     yield MetricFamily(
-        "acme_cluster_silent_seconds",
+        "acme_cluster_seconds_since_contact",
         "Seconds since the cluster last answered.",
         [
             ({"cluster": one.name}, (now - one.last_contact_at).total_seconds())
@@ -302,7 +302,9 @@ def _estimate_metrics() -> Iterator[MetricFamily]:
     help = "Median absolute error of the start estimates of the last seven days, by how far ahead they looked."
     yield MetricFamily("acme_start_estimate_error_seconds", help, [(labels, error.median_s) for labels, error in rows])
     help = "Share of the jobs that started by their P90 estimate."
-    yield MetricFamily("acme_start_estimate_kept_ratio", help, [(labels, error.within_p90) for labels, error in rows])
+    yield MetricFamily(
+        "acme_start_estimate_within_p90_ratio", help, [(labels, error.within_p90) for labels, error in rows]
+    )
     help = "Jobs whose estimates were evaluated."
     yield MetricFamily("acme_start_estimates_judged", help, [(labels, float(error.jobs)) for labels, error in rows])
     times = [({"cluster": one.cluster.name}, one.made_at) for one in Forecast.objects.select_related("cluster")]

@@ -105,7 +105,7 @@ def test_accuracy_of_start_estimates_is_exported(scrape):
 
     for line in (
         'acme_start_estimate_error_seconds{cluster="seren",ahead="1h"} 90.5',
-        'acme_start_estimate_kept_ratio{cluster="seren",ahead="1h"} 0.75',
+        'acme_start_estimate_within_p90_ratio{cluster="seren",ahead="1h"} 0.75',
         'acme_start_estimates_judged{cluster="seren",ahead="1h"} 7',
         f'acme_start_estimates_made_at{{cluster="seren"}} {now.timestamp():.15g}',
     ):
