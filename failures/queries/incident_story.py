@@ -106,7 +106,11 @@ def _event_entry(event: Event, url: str, name: str) -> IncidentTimelineEntry:
     if event.type.startswith("incident."):
         url, name = "", ""
     why = "" if event.type == "incident.opened" else event.why
-    words = event.type.replace(".", " ") + (move if event.type.startswith(("node", "diagnosis")) else "") + by
+    words = (
+        event.type.replace(".", " ").replace("_", " ")
+        + (move if event.type.startswith(("node", "diagnosis")) else "")
+        + by
+    )
     return IncidentTimelineEntry(at=event.at, tone=tone, icon=icon, words=words, why=why, url=url, name=name)
 
 

@@ -229,8 +229,13 @@ def test_incident_timeline_starts_with_the_first_symptom(ada, tmp_path):
 
     page = text(ada.get(f"/failures/{number}/"))
 
-    override = ("first symptom</span>", "node moved UP → DOWN", "ended NODE_FAIL", "incident acknowledged by ada")
-    positions = [page.index(words) for words in override]
+    expected = (
+        "first symptom</span>",
+        "node state changed UP → DOWN",
+        "ended NODE_FAIL",
+        "incident acknowledged by ada",
+    )
+    positions = [page.index(words) for words in expected]
     assert positions == sorted(positions)
     assert "on my way" in page
     assert "SlurmNodeFail" in page

@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import Permission
 from django.test import Client
 
-from acmeweb.metrics import metric_families
+from acmeweb.metrics import AcmeCollector
 from jobs.core.lifecycle import NodeFlag, NodeState, State
 from jobs.models import Attempt, Cluster, ClusterCommand, Job, Node, clock
 from scheduling.backends.base import OutcomeUnknown, UnreadableRow
@@ -171,5 +171,6 @@ def test_operators_see_unreadable_rows_on_pages_in_the_api_and_in_metrics(cluste
         assert "job 7: &lt;odd&gt;; job 8: odd" in page
     shape = client.get("/api/v1/clusters/seren/").json()
     assert (shape["unreadable_count"], shape["unreadable_rows"]) == (2, "job 7: <odd>; job 8: odd")
-    found = {family.name: family for family in metric_families(clock.now(), Job.objects.none())}
-    assert found["acme_cluster_unreadable_rows"].samples == [({"cluster": "seren"}, 2.0)]
+    found = {family.name: family for family in AcmeCollector(clock.now(), Job.objects.none()).collect()}
+    (sample,) = found["acme_cluster_unreadable_rows"].samples
+    assert (sample.labels, sample.value) == ({"cluster": "seren"}, 2)
