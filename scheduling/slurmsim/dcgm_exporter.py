@@ -1,7 +1,7 @@
 """GPU telemetry in the format of a DCGM exporter, and the values of simulated GPUs. Pure text and arithmetic.
 
 A simulated value depends only on the seed, the GPU, the time and the job's load: the same time always gives the same
-page.
+page. The page is not written by prometheus_client, which appends `_total` to the names of counters; DCGM does not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
+from prometheus_client.core import GaugeMetricFamily
 
 from scheduling.backends import telemetry
 from scheduling.backends.base import ClusterUnreachable
@@ -71,6 +75,24 @@ def test_escapes_in_labels_are_decoded():
 @given(st.text())
 def test_parser_accepts_any_text(page):
     telemetry.parse(page)
+
+
+@given(
+    st.dictionaries(
+        st.integers(0, 15),
+        st.tuples(st.text(st.characters(codec="utf-8")), st.floats(allow_nan=False, allow_infinity=False)),
+        min_size=1,
+    )
+)
+def test_page_written_by_the_prometheus_library_is_read_without_loss(gpus):
+    power = GaugeMetricFamily("DCGM_FI_DEV_POWER_USAGE", "Power (in W).", labels=("gpu", "hostname", "modelName"))
+    for index, (model, watts) in gpus.items():
+        power.add_metric((str(index), "n1", model), watts)
+
+    page = telemetry.parse(generate_latest(SimpleNamespace(collect=lambda: [power])).decode())
+
+    assert page.unreadable_lines == 0
+    assert {gpu.gpu: (gpu.model, gpu.power_w) for gpu in page.gpus} == gpus
 
 
 def test_unreachable_exporter_raises():
