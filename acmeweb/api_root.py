@@ -1,4 +1,4 @@
-"""The root of the REST API: its URLs, the OpenAPI schema and the reference page. The behaviour is in `jobs.rest`."""
+"""The root of the REST API: its URLs, the OpenAPI schema and the reference page. The behavior is in `jobs.rest`."""
 
 from __future__ import annotations
 

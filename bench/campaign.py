@@ -8,7 +8,7 @@ the model over the node's link and scores on its GPU; with the same datasets as 
 Prints for both methods: the queue wait of GPU jobs of the evaluation (median, p90), the GPU-seconds that they held
 without inference, when datasets had their results, and the effect on pretraining. The cluster plays the evaluation
 `--trial-speed` times as fast, and seconds are given in its time. So a turn of our loops, which cannot be sped up,
-counts that many times. Loaders of one node do not slow each other down here, which favours one job per dataset. Takes
+counts that many times. Loaders of one node do not slow each other down here, which favors one job per dataset. Takes
 about five minutes.
 
 Then pretraining arrives while a campaign holds all ten nodes (`--only arrival` runs only this). Prints how long it

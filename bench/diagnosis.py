@@ -1,10 +1,10 @@
 """Accuracy and speed of the diagnosis.
 
-    python bench/diagnosis.py accuracy LABELLED.jsonl [--half develop|report] [--seed N] [--misses]
+    python bench/diagnosis.py accuracy LABELED.jsonl [--half develop|report] [--seed N] [--misses]
     python bench/diagnosis.py speed [--mb 1000] [--drain-mb 20]     (Drain3 is measured where drain3 is installed)
     python bench/diagnosis.py tail [--jobs 500] [--lines 100] [--seconds 10]
 
-Labelled logs are never part of this repository. A line of the JSONL has `log` and `root_cause`, and optionally
+Labeled logs are never part of this repository. A line of the JSONL has `log` and `root_cause`, and optionally
 `acceptable`, `cascade` and `evidence_line`. The halves are drawn by the seed within each label, so that one half can be
 used for development and the other for the report.
 """
@@ -57,7 +57,7 @@ def main() -> None:
     tail.add_argument("--seconds", type=int, default=10)
     options = parser.parse_args()
     if options.verb == "accuracy":
-        print_accuracy(select_half(read_labelled_logs(options.path), options.half, options.seed), options.misses)
+        print_accuracy(select_half(read_labeled_logs(options.path), options.half, options.seed), options.misses)
     elif options.verb == "tail":
         measure_log_followers(options.jobs, options.lines, options.seconds)
     elif options.label:
@@ -69,7 +69,7 @@ def main() -> None:
 # -- accuracy ----------------------------------------------------------------------------------------------------------
 
 
-def read_labelled_logs(path: Path) -> list[dict[str, Any]]:
+def read_labeled_logs(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 

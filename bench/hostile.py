@@ -46,7 +46,7 @@ HOSTILE_LOGS: dict[str, Callable[[int], Iterator[bytes]]] = {
     "broken UTF-8": lambda mb: repeat_bytes(b"loss \xff\xfe\xc3\x28 2.0\n", mb),
     "only newlines": lambda mb: repeat_bytes(b"\n", mb),
     "carriage returns": lambda mb: repeat_bytes(b" 12%|##  | 12/100 [00:10<01:10]\r", mb),
-    "colour codes": lambda mb: repeat_bytes(b"\x1b[31mred\x1b[0m ok\n", mb),
+    "color codes": lambda mb: repeat_bytes(b"\x1b[31mred\x1b[0m ok\n", mb),
     "every line an exception": lambda mb: repeat_bytes(b"ValueError: bad value 17\n", min(mb, 50)),
     "every line an Xid": lambda mb: repeat_bytes(b"NVRM: Xid (PCI:0000:1b:00): 31, pid=3, MMU Fault\n", min(mb, 50)),
     "random bytes": lambda mb: repeat_bytes(bytes(range(256)), mb),

@@ -1,4 +1,4 @@
-"""The effect of faulty neighbours on a healthy cluster: the time from submission to promise, and page latency.
+"""The effect of faulty neighbors on a healthy cluster: the time from submission to promise, and page latency.
 
     python bench/isolation.py            about four minutes; --seconds 60 --json
 

@@ -1,12 +1,12 @@
 """How often the diagnosis changes its answer if a log changes but its meaning does not.
 
-    python bench/log_variants.py LABELLED.jsonl... [--leave-out]
+    python bench/log_variants.py LABELED.jsonl... [--leave-out]
 
 Each log with a right diagnosis is diagnosed again with the prefixes of launchers and collectors, between the lines of
 other ranks, before and after launcher output, and cut to the evidence. A diagnosis that is then neither the label nor
 another acceptable one is a flip: it is counted, and listed below the table. With `--leave-out` each log is diagnosed
 without the signature that decided: this estimates the result for a wording that no signature matches exactly. Nothing
-here is random. Labelled logs are never part of this repository; `bench/diagnosis.py` describes their format.
+here is random. Labeled logs are never part of this repository; `bench/diagnosis.py` describes their format.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.diagnosis import acceptable_labels, read_labelled_logs
+from bench.diagnosis import acceptable_labels, read_labeled_logs
 from failures.diagnosis.engine import diagnose_text
 from failures.diagnosis.labels import LABELS, NONE, UNKNOWN
 from failures.diagnosis.scan import Scanner, shipped_scanner
@@ -77,10 +77,10 @@ SRUN_ERROR_LINES = [
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("paths", type=Path, nargs="+", metavar="LABELLED.jsonl")
+    parser.add_argument("paths", type=Path, nargs="+", metavar="LABELED.jsonl")
     parser.add_argument("--leave-out", action="store_true", help="diagnose each log without the signature that decided")
     options = parser.parse_args()
-    rows = [row for path in options.paths for row in read_labelled_logs(path)]
+    rows = [row for path in options.paths for row in read_labeled_logs(path)]
     right = [row for row in rows if diagnose_text(row["log"]).root_cause in acceptable_labels(row)]
     print(f"{len(rows)} logs, {len(right)} of them right without changes")
     if options.leave_out:
@@ -151,7 +151,7 @@ def log_variants() -> dict[str, LogVariant]:
         "two ranks mixed": lambda row, lines: [f"[rank{rank}]: {line}" for line in lines for rank in (0, 1)],
         "two ranks in turn": lambda row, lines: [f"[rank{rank}]: {line}" for rank in (0, 1) for line in lines],
         "CRLF": lambda row, lines: [line + "\r" for line in lines],
-        "coloured": lambda row, lines: [f"\x1b[31m{line}\x1b[0m" for line in lines],
+        "colored": lambda row, lines: [f"\x1b[31m{line}\x1b[0m" for line in lines],
         "after work": lambda row, lines: TRAINING_LINES + lines,
         "launcher's end": lambda row, lines: lines + ELASTIC_ERROR_LINES if _has_own_failure(row) else None,
         "Slurm's end": lambda row, lines: lines + SRUN_ERROR_LINES if _has_own_failure(row) else None,

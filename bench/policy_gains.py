@@ -1,6 +1,6 @@
 """Gains of policies next to the claims of their papers:  python bench/policy_gains.py PHILLY [OPENB] [--json FILE]
 
-PHILLY is the week of bench/simulator.py, OPENB the pods of Alibaba's openb 2023 (normalised alike). Each row shows how
+PHILLY is the week of bench/simulator.py, OPENB the pods of Alibaba's openb 2023 (normalized alike). Each row shows how
 many times shorter the mean completion is than under strict FIFO on the same input in the same run. The gain depends on
 queues: the same week is replayed on fewer and fewer nodes, because a policy can only shorten existing waits.
 """

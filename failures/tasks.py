@@ -59,7 +59,7 @@ def learn_from_diagnoses() -> int:
     return learn.learn_once(clock.now())
 
 
-# The time budget of the loop ends it much earlier. The limit exceeds the acknowledgement timeout of the broker, so the
+# The time budget of the loop ends it much earlier. The limit exceeds the acknowledgment timeout of the broker, so the
 # message is acknowledged at once; a lost turn is repeated by the schedule
 @shared_task(name="failures.consult", soft_time_limit=None, time_limit=1300, acks_late=False)
 def consult_model() -> int:

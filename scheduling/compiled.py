@@ -29,12 +29,11 @@ POLICIES = (
     *("fifo", "sjf", "srtf", "qssf", "tiresias", "themis"),
     *("easy", "conservative", "fair", "drf", "acme"),
 )
-STATE_MODULES = (
-    *("job", "job_queue", "resources", "running_jobs", "borrowers", "maintenance", "preemption_costs", "turn_memory"),
-    *("engine", "placement", "rules", "predicting", "live", "explain"),
-)
+STATE = ("running_jobs", "borrowers", "maintenance", "preemption_costs", "turn_memory")
+CORE = ("job", "job_queue", "resources", "engine", "placement", "rules", "predicting", "live", "explain")
 MODULES = (
-    *(f"scheduling.engine.{name}" for name in STATE_MODULES),
+    *(f"scheduling.engine.{name}" for name in CORE),
+    *(f"scheduling.engine.state.{name}" for name in STATE),
     *(f"scheduling.engine.turns.{name}" for name in TURNS),
     *(f"scheduling.engine.policies.{name}" for name in POLICIES),
     "scheduling.replay.kernel",

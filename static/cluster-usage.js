@@ -32,7 +32,7 @@
       scales: { x: { time: true, range: () => [begin, end] }, y: { range: low ? () => low : (_, __, most) => [0, Math.max(5, most * 1.05)] } },
       series: [
         { label: "UTC", value: (_, at) => drawing.exact(at) },
-        ...lines.map(([label, tone], at) => ({ label, stroke: drawing.colour(box, tone), width: 1.5, dash: at ? [5, 3] : undefined, spanGaps: false, points: { show: (_, at) => known(lines[at - 1][2]()).length < FEW, size: 4 }, value: (_, value) => (value === null ? "–" : value.toFixed(low ? 0 : 1)) })),
+        ...lines.map(([label, tone], at) => ({ label, stroke: drawing.color(box, tone), width: 1.5, dash: at ? [5, 3] : undefined, spanGaps: false, points: { show: (_, at) => known(lines[at - 1][2]()).length < FEW, size: 4 }, value: (_, value) => (value === null ? "–" : value.toFixed(low ? 0 : 1)) })),
       ],
     };
   }

@@ -1,4 +1,4 @@
-// Shared by all plots: colours of the style sheet in the current theme, and axes. All times are UTC, so every day has 24
+// Shared by all plots: colors of the style sheet in the current theme, and axes. All times are UTC, so every day has 24
 // hours.
 "use strict";
 const drawing = (() => {
@@ -27,7 +27,7 @@ const drawing = (() => {
 
   const exact = (at) => (at === null ? "" : new Date(at * 1000).toISOString().slice(0, 19).replace("T", " "));
 
-  function colour(box, name) {
+  function color(box, name) {
     const probe = document.createElement("i");
     probe.className = name;
     probe.style.color = "var(--fg, var(--muted))";
@@ -39,7 +39,7 @@ const drawing = (() => {
 
   // Options of uPlot that do not depend on the data; `time`: whether the x axis is time
   function plot(box, { title, height, time, key, size = 62 }) {
-    const quiet = colour(box, "quiet");
+    const quiet = color(box, "quiet");
     const axis = { stroke: quiet, grid: { stroke: quiet, width: 0.25 }, ticks: { stroke: quiet, width: 0.5 } };
     return {
       title, height,
@@ -59,7 +59,7 @@ const drawing = (() => {
     return response.json();
   }
 
-  // Redraws when colours or size change, and reloads periodically, as long as the box is on the page: a fragment may be
+  // Redraws when colors or size change, and reloads periodically, as long as the box is on the page: a fragment may be
   // replaced, and its plots must then stop
   function keep(box, { draw, fit, ask, everyMs }) {
     const ends = new AbortController();
@@ -77,5 +77,5 @@ const drawing = (() => {
     room.observe(box);
   }
 
-  return { clock, exact, label, short, colour, plot, read, keep };
+  return { clock, exact, label, short, color, plot, read, keep };
 })();

@@ -1,5 +1,5 @@
 // The map of a cluster: one canvas, one cell per GPU, racks in blocks under their leaf switch. The server sends numbers
-// (jobs/core/gpu_map.py); here they become positions and colours. What a colour means is also shown by the form of the
+// (jobs/core/gpu_map.py); here they become positions and colors. What a color means is also shown by the form of the
 // cell (hollow, filled, crossed, dotted, large or small) and as text for the cell under the pointer. The map shows the
 // present and updates itself, or a past moment, which the slider selects and the URL keeps.
 "use strict";
@@ -16,26 +16,26 @@
   const ACROSS = 4, GAP = 1;
 
   let data = null;   // the server's response
-  let errors = null; // times of the last errors, loaded only if they determine the colour
+  let errors = null; // times of the last errors, loaded only if they determine the color
   let cells = [];    // {node, gpu, index, x, y}, in the order of the server's lists
   let size = 10;
   let chosen = -1;   // the cell under the pointer
   let asking = false, again = false, resting = null;
 
-  // --- colours of the style sheet, in the current theme
+  // --- colors of the style sheet, in the current theme
 
   const probe = document.createElement("span");
   probe.hidden = true;
   root.append(probe);
   const known = new Map();
-  function colour(name) {
+  function color(name) {
     if (!known.has(name)) {
       probe.style.color = `var(--${name})`;
       known.set(name, getComputedStyle(probe).color);
     }
     return known.get(name);
   }
-  const dark = () => colour("panel").match(/\d+/g).slice(0, 3).reduce((sum, part) => sum + Number(part), 0) < 300;
+  const dark = () => color("panel").match(/\d+/g).slice(0, 3).reduce((sum, part) => sum + Number(part), 0) < 300;
 
   function hue(text) {
     let number = 7;
@@ -49,14 +49,14 @@
   function fill(cell) {
     const who = data.who[cell.index];
     switch (by.value) {
-      case "job": return who >= 0 ? hue(data.jobs[who][0]) : who === FREE ? null : colour("quiet-fill");
-      case "team": return who >= 0 ? hue(data.jobs[who][2]) : who === FREE ? null : colour("quiet-fill");
+      case "job": return who >= 0 ? hue(data.jobs[who][0]) : who === FREE ? null : color("quiet-fill");
+      case "team": return who >= 0 ? hue(data.jobs[who][2]) : who === FREE ? null : color("quiet-fill");
       case "busy": return data.busy[cell.index] < 0 ? null : scale(data.busy[cell.index] / 100, 215);
       case "error": return age(cell) === null ? null : scale(1 - age(cell).step / AGES.length, 0);
       case "hot": return data.hot[cell.index] < 0 ? null : scale(Math.min(1, Math.max(0, (data.hot[cell.index] - 30) / 60)), 14);
       default:
-        if (!cell.node[6]) return colour(`${cell.node[5]}-fill`);
-        return who === FREE ? null : colour(who === FOREIGN ? "quiet-fill" : "running-fill");
+        if (!cell.node[6]) return color(`${cell.node[5]}-fill`);
+        return who === FREE ? null : color(who === FOREIGN ? "quiet-fill" : "running-fill");
     }
   }
 
@@ -131,7 +131,7 @@
     canvas.height = height * ratio;
     pen.scale(ratio, ratio);
     pen.font = getComputedStyle(words).font.replace(/^.*?px/, "11px");
-    pen.fillStyle = colour("muted");
+    pen.fillStyle = color("muted");
     for (const label of labels) pen.fillText(label.text, label.x, label.y, label.width);
     for (const cell of cells) cut(cell);
     mark();
@@ -150,17 +150,17 @@
       pen.fillStyle = paint;
       pen.fillRect(cell.x, cell.y, size, size);
     } else {
-      pen.strokeStyle = colour("edge");
+      pen.strokeStyle = color("edge");
       pen.strokeRect(cell.x + 0.5, cell.y + 0.5, size - 1, size - 1);
     }
     if (!cell.node[6]) {
-      pen.strokeStyle = paint ? colour("panel") : colour("bad");
+      pen.strokeStyle = paint ? color("panel") : color("bad");
       pen.beginPath();
       pen.moveTo(cell.x, cell.y + size);
       pen.lineTo(cell.x + size, cell.y);
       pen.stroke();
     } else if (data.who[cell.index] <= OTHERS && !["busy", "hot", "error"].includes(by.value)) {
-      pen.fillStyle = colour("panel");
+      pen.fillStyle = color("panel");
       pen.fillRect(cell.x + size / 2 - 1, cell.y + size / 2 - 1, 2, 2);
     }
   }
@@ -170,7 +170,7 @@
     const cell = cells[chosen];
     if (!cell) return;
     const who = data.who[cell.index];
-    pen.strokeStyle = colour("text");
+    pen.strokeStyle = color("text");
     if (who >= 0) for (const other of cells) if (data.who[other.index] === who) pen.strokeRect(other.x - 0.5, other.y - 0.5, size + 1, size + 1);
     pen.lineWidth = 2;
     pen.strokeRect(cell.x - 1, cell.y - 1, size + 2, size + 2);
@@ -179,9 +179,9 @@
 
   function key() {
     const rows = {
-      state: [["running", "", "allocated"], ["", "hollow", "free"], ["quiet", "", "foreign job"], ["bad", "crossed", "unavailable, in the colour of the reason"], ["", "", "· job of another team"]],
-      job: [["", "", "one colour per job"], ["", "hollow", "free"], ["quiet", "", "another team or foreign job"]],
-      team: [["", "", "one colour per team"], ["", "hollow", "free"], ["quiet", "", "another team or foreign job"]],
+      state: [["running", "", "allocated"], ["", "hollow", "free"], ["quiet", "", "foreign job"], ["bad", "crossed", "unavailable, in the color of the reason"], ["", "", "· job of another team"]],
+      job: [["", "", "one color per job"], ["", "hollow", "free"], ["quiet", "", "another team or foreign job"]],
+      team: [["", "", "one color per team"], ["", "hollow", "free"], ["quiet", "", "another team or foreign job"]],
       busy: [["", "", "pale: idle, strong: busy"], ["", "hollow", "no data"]],
       hot: [["", "", "pale: 30 °C, strong: 90 °C"], ["", "hollow", "no data"]],
       error: [...AGES.map(([, text], step) => [scale(1 - step / AGES.length, 0), "", `within ${text}`]), ["", "hollow", "none in 30 days"]],

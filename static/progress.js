@@ -43,7 +43,7 @@ function plotsOf(box) {
         over === "at" ? { label: "UTC", value: (_, at) => drawing.exact(at) } : { label: "step" },
         { label: title, stroke: tone, width: 1.5, spanGaps: false, value: (_, value) => drawing.short(value), points: { show: count < 40 } },
       ],
-      plugins: [saved(drawing.colour(box, "good"))],
+      plugins: [saved(drawing.color(box, "good"))],
     };
   }
 
@@ -54,7 +54,7 @@ function plotsOf(box) {
     charts.forEach((chart) => chart.destroy());
     const drawn = placed();
     const shown = DRAWN.filter(([name]) => drawn.some((point) => number(point[name]) !== null));
-    const tone = drawing.colour(box, "running");
+    const tone = drawing.color(box, "running");
     charts = shown.map(([name, title]) =>
       new uPlot(options(title, tone, drawn.length), [drawn.map(place), drawn.map((point) => number(point[name]))], box));
     fit();

@@ -45,7 +45,7 @@ class SearchablePage:
 
 SEARCHABLE_PAGES = (
     SearchablePage(title="Now", name="home", words="home exceptions dashboard"),
-    SearchablePage(title="Map", name="map", words="gpus racks temperature utilisation"),
+    SearchablePage(title="Map", name="map", words="gpus racks temperature utilization"),
     SearchablePage(title="Jobs", name="jobs", words="squeue list"),
     SearchablePage(title="Submit a job", name="submit", words="sbatch new run"),
     SearchablePage(

@@ -61,7 +61,7 @@ def prepare_data_directory(home: Path, password: str, log: Path, user: str = "")
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     home.chmod(0o700)
     if not (data / "PG_VERSION").exists():
-        _initialise(home, password, log, INITDB_USER if user else "")
+        _initialize(home, password, log, INITDB_USER if user else "")
     if user:
         ownership.change_owner(home, user)
     # No server runs in it (the caller holds the instance's lock), but another process may have its pid by now, and
@@ -69,7 +69,7 @@ def prepare_data_directory(home: Path, password: str, log: Path, user: str = "")
     (data / "postmaster.pid").unlink(missing_ok=True)
 
 
-def _initialise(home: Path, password: str, log: Path, user: str) -> None:
+def _initialize(home: Path, password: str, log: Path, user: str) -> None:
     """Build the directory under another name and rename it, so that a directory named `data` is always complete."""
     new, password_file = home / "data.new", home / "password"
     shutil.rmtree(home / "data", ignore_errors=True)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds .venv: finds a Python, then installs exactly what the lock files name. Nothing outside the checkout changes.
-# Can be called at any time: a finished set-up is recognised in a few milliseconds, an interrupted one starts again.
+# Can be called at any time: a finished set-up is recognized in a few milliseconds, an interrupted one starts again.
 set -eu
 cd "$(dirname "$0")/../.."
 unset PYTHONHOME PYTHONPATH VIRTUAL_ENV CONDA_PREFIX || true

@@ -43,7 +43,7 @@ ESCAPE_SEQUENCES = re.compile(
 
 
 def clean_log_text(text: str) -> str:
-    """Remove terminal control from job output: newlines and tabs stay, colours do not."""
+    """Remove terminal control from job output: newlines and tabs stay, colors do not."""
     lines = ESCAPE_SEQUENCES.sub("", text.replace("\r\n", "\n")).split("\n")
     return "\n".join("\t".join(clean_text(cell) for cell in line.rpartition("\r")[2].split("\t")) for line in lines)
 

@@ -38,7 +38,7 @@ def record_finding(
     attempt: Attempt | None = None,
     node: Node | None = None,
 ) -> Anomaly | None:
-    """Creates an anomaly or updates the ongoing one. Returns it; None if nothing but numbers changed."""
+    """Create an anomaly or update the ongoing one. Returns it; None if nothing but numbers changed."""
     ongoing = _ongoing_anomaly(finding, attempt, node)
     values = {"seen_at": now, "severity": finding.severity.value, "why": sanitize_for_storage(finding.why)}
     if ongoing is None:
@@ -88,13 +88,13 @@ def blame_node(anomaly: Anomaly, node: Node, why: str, now: datetime) -> bool:
 
 @transaction.atomic
 def update_step_times(anomaly: Anomaly, observed: float, expected: float, now: datetime) -> None:
-    """Updates the measured step times of an ongoing anomaly, from which the ledger computes the slow time."""
+    """Update the measured step times of an ongoing anomaly, from which the ledger computes the slow time."""
     Anomaly.objects.not_ended().filter(pk=anomaly.pk).update(observed=observed, expected=expected, seen_at=now)
 
 
 @transaction.atomic
 def end_anomaly(anomaly: Anomaly, why: str, at: datetime, now: datetime) -> bool:
-    """Ends an anomaly and expires its proposals. False if it had ended. Decisions being carried out continue."""
+    """End an anomaly and expire its proposals. False if it had ended. Decisions being carried out continue."""
     if not Anomaly.objects.not_ended().filter(pk=anomaly.pk).update(ended_at=max(at, anomaly.since)):
         return False
     anomaly.refresh_from_db()

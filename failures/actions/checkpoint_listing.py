@@ -156,7 +156,7 @@ def _walk_subdirectory(walk: DirectoryWalk, here: int, leaf: str, name: str, dep
 
 
 def _add_file(walk: DirectoryWalk, here: int, leaf: str, name: str) -> None:
-    """Adds a file. It is opened once and checked through the descriptor, so that it cannot be swapped in between."""
+    """Add a file. It is opened once and checked through the descriptor, so that it cannot be swapped in between."""
     fd = os.open(leaf, FILE_FLAGS, dir_fd=here)
     try:
         status = os.fstat(fd)
@@ -174,7 +174,7 @@ def _add_file(walk: DirectoryWalk, here: int, leaf: str, name: str) -> None:
 
 
 def _read_text(walk: DirectoryWalk, fd: int, name: str, size: int) -> None:
-    """Reads a small file. One that is too large is not read; its checkpoint then counts as incomplete."""
+    """Read a small file. One that is too large is not read; its checkpoint then counts as incomplete."""
     if size <= MAX_TEXT_BYTES and walk.read + size <= MAX_TOTAL_TEXT_BYTES:
         walk.read += size
         walk.texts[name] = os.pread(fd, size, 0).decode("utf-8", "replace")

@@ -99,7 +99,7 @@ def _initial_state(recovery: RecoveryDecision) -> str:
 
 
 def _postpone_job(decision: Decision, now: datetime) -> None:
-    """Keeps the job pending while the decision may still be carried out, and releases it otherwise."""
+    """Keep the job pending while the decision may still be carried out, and release it otherwise."""
     attempt = decision.attempt
     if attempt is None or attempt.ended_at is None:
         return
@@ -150,7 +150,7 @@ def changed_job_fields(decision: Decision, *, back: bool = False) -> dict[str, A
 
 
 def distrust_newer_checkpoints(decision: Decision) -> None:
-    """Marks checkpoints newer than a rollback as bad, so that later restarts do not resume from them."""
+    """Mark checkpoints newer than a rollback as bad, so that later restarts do not resume from them."""
     if decision.action != RecoveryAction.ROLL_BACK or decision.attempt is None or decision.checkpoint_step is None:
         return
     saved = [(checkpoint["path"][:500], checkpoint["step"]) for checkpoint in decision.facts["checkpoints"]]
@@ -165,7 +165,7 @@ def _rollback_reason(decision: Decision) -> str:
 
 
 def decline_job_recovery(decision: Decision, author: Author, why: str = "", *, hold: bool = False) -> None:
-    """Returns the job to the state in which it ended; with `hold`, it does not run again automatically.
+    """Return the job to the state in which it ended; with `hold`, it does not run again automatically.
 
     Raises JobError if the job is no longer waiting for recovery.
     """
@@ -180,7 +180,7 @@ def decline_job_recovery(decision: Decision, author: Author, why: str = "", *, h
 
 @transaction.atomic
 def approve(decision: Decision, *, author: Author, now: datetime, why: str = "") -> None:
-    """Approves a proposal; the recovery loop carries it out unchanged."""
+    """Approve a proposal; the recovery loop carries it out unchanged."""
     row = _lock_decision(decision)
     if row.state != DecisionState.PROPOSED:
         raise FailureStateConflict(f"the decision is already {row.state}")
@@ -197,7 +197,7 @@ def approve(decision: Decision, *, author: Author, now: datetime, why: str = "")
 
 @transaction.atomic
 def decline(decision: Decision, *, author: Author, now: datetime, why: str = "") -> None:
-    """Declines a proposal; the job keeps the state in which it ended."""
+    """Decline a proposal; the job keeps the state in which it ended."""
     row = _lock_decision(decision)
     if row.state != DecisionState.PROPOSED:
         raise FailureStateConflict(f"the decision is already {row.state}")
@@ -210,7 +210,7 @@ def decline(decision: Decision, *, author: Author, now: datetime, why: str = "")
 
 @transaction.atomic
 def undo(decision: Decision, *, author: Author, now: datetime, why: str = "") -> None:
-    """Undoes a decision: resumes the drained nodes and holds the job if it is pending.
+    """Undo a decision: resume the drained nodes and hold the job if it is pending.
 
     Recovery does not act on the nodes and the job until the overrides are lifted.
     """
@@ -241,7 +241,7 @@ def _resume_drained_node(step: RecoveryStep, author: Author, why: str, now: date
 
 
 def _hold_undone_job(row: Decision, author: Author, why: str, now: datetime) -> str:
-    """Holds the job if it is pending; a job that has started again keeps running. Returns a sentence about it."""
+    """Hold the job if it is pending; a job that has started again keeps running. Returns a sentence about it."""
     if row.attempt is None:
         return ""
     job = Job.objects.get(pk=row.attempt.job_id)
@@ -260,7 +260,7 @@ def _hold_undone_job(row: Decision, author: Author, why: str, now: datetime) -> 
 
 
 def _restore_job_request(row: Decision, job: Job, author: Author, why: str) -> str:
-    """Restores the request that recovery changed, unless it was changed again since. Returns a sentence about it."""
+    """Restore the request that recovery changed, unless it was changed again since. Returns a sentence about it."""
     if not row.steps.filter(kind=RecoveryStep.Kind.RESTARTED).exists() or not row.change:
         return ""
     try:
@@ -272,7 +272,7 @@ def _restore_job_request(row: Decision, job: Job, author: Author, why: str) -> s
 
 @transaction.atomic
 def lift_override(override: ManualOverride, *, author: Author, now: datetime) -> None:
-    """Lifts an override: recovery may act on its job or node again."""
+    """Lift an override: recovery may act on its job or node again."""
     if not ManualOverride.objects.active().filter(pk=override.pk).update(lifted_at=now, lifted_by=author.by):
         raise FailureStateConflict("the override is already lifted")
     override.refresh_from_db()
@@ -297,14 +297,14 @@ def _ignore_job_error(act: Callable[[], None]) -> None:
 
 @transaction.atomic
 def correct_diagnosis(row: Diagnosis, root_cause: str, *, author: Author, now: datetime, note: str = "") -> None:
-    """Confirms or corrects a diagnosis, and withdraws the decisions that rest on another cause."""
+    """Confirm or correct a diagnosis, and withdraw the decisions that rest on another cause."""
     failure_actions.correct_verdict(row, root_cause, author=author, now=now, note=note)
     for decision in row.decisions.not_withdrawn():
         _withdraw_decision(_lock_decision(decision), row, author, now)
 
 
 def _withdraw_decision(decision: Decision, row: Diagnosis, author: Author, now: datetime) -> None:
-    """Withdraws a decision if it rests on another cause.
+    """Withdraw a decision if it rests on another cause.
 
     The caller holds the lock of the row. A worker that is carrying the decision out keeps the lock until its step is
     written, and loses its claim afterwards.
@@ -333,7 +333,7 @@ def _can_withdraw(decision: Decision) -> bool:
 
 
 def claim(decision: Decision, now: datetime) -> Decision | None:
-    """Claims a due decision for a limited time; None if another worker has it.
+    """Claim a due decision for a limited time; None if another worker has it.
 
     `tries` is counted before any work and serves as the fencing token.
     """
@@ -348,7 +348,7 @@ def claim(decision: Decision, now: datetime) -> Decision | None:
 
 
 def require_claim(decision: Decision) -> None:
-    """Locks the decision until the step is written, so that an undo either waits for the step or prevents it.
+    """Lock the decision until the step is written, so that an undo either waits for the step or prevents it.
 
     Raises FailureStateConflict if the claim was lost.
     """
@@ -384,20 +384,20 @@ def wait_until(decision: Decision, until: datetime, outcome: str) -> None:
 
 
 def add_faulty_nodes(decision: Decision, names: Sequence[str]) -> None:
-    """Adds nodes that failed the test to the drained nodes of the decision."""
+    """Add nodes that failed the test to the drained nodes of the decision."""
     claimed = Decision.objects.filter(pk=decision.pk, tries=decision.tries, state=DecisionState.ACTING)
     claimed.update(drain=sorted({*decision.drain, *names}))
     decision.refresh_from_db()
 
 
 def expire_proposals(now: datetime) -> int:
-    """Expires the proposals that were not approved in time. Returns how many."""
+    """Expire the proposals that were not approved in time. Returns how many."""
     late = Decision.objects.filter(state=DecisionState.PROPOSED, expires_at__lte=now).select_related("attempt__job")
     return sum(_expire_decision(row, "It was not approved in time.", now) for row in late[:200])
 
 
 def expire_anomaly_proposals(anomaly: Anomaly, why: str, now: datetime) -> None:
-    """Expires the proposals that were made because of an anomaly that has ended."""
+    """Expire the proposals that were made because of an anomaly that has ended."""
     for row in Decision.objects.filter(anomaly=anomaly, state=DecisionState.PROPOSED).select_related("attempt__job"):
         _expire_decision(row, why, now)
 

@@ -51,7 +51,7 @@ class FailureStateConflict(Exception):
 
 
 def add_missing_diagnoses(since: datetime, now: datetime) -> int:
-    """Adds a row for each attempt that failed since then and has none. Returns how many. Safe to run concurrently."""
+    """Add a row for each attempt that failed since then and has none. Returns how many. Safe to run concurrently."""
     failed = (
         Attempt.objects.filter(ended_at__gte=since, state__in=sorted(FAILURE_STATES), stop_state="", diagnosis=None)
         .order_by("ended_at")
@@ -62,7 +62,7 @@ def add_missing_diagnoses(since: datetime, now: datetime) -> int:
 
 
 def claim(now: datetime) -> Diagnosis | None:
-    """Claims the next row with work to do, verdicts before bundles. `tries` is counted before the work starts.
+    """Claim the next row with work to do, verdicts before bundles. `tries` is counted before the work starts.
 
     Only one bundle is built at a time: each takes seconds, and verdicts are more urgent.
     """
@@ -101,7 +101,7 @@ def record_verdict(
     now: datetime,
     trouble: str = "",
 ) -> Incident | None:
-    """Stores the verdict and adds it to an incident, or opens one. Returns the incident, None if nothing failed."""
+    """Store the verdict and add it to an incident, or open one. Returns the incident, None if nothing failed."""
     fields = _verdict_fields(verdict) | {
         "gpus": cost.gpus,
         "ran": cost.ran,
@@ -128,7 +128,7 @@ DETECTOR_ENGINE = "detector"  # name of the engine for diagnoses of running atte
 
 @transaction.atomic
 def diagnose_running_attempt(attempt: Attempt, label: str, why: str, since: datetime, now: datetime) -> Incident | None:
-    """Diagnoses a running attempt from a symptom. Returns its incident; None if it already has a diagnosis."""
+    """Diagnose a running attempt from a symptom. Returns its incident; None if it already has a diagnosis."""
     label_info = LABELS[label]
     row, is_new = Diagnosis.objects.get_or_create(
         attempt=attempt,
@@ -153,7 +153,7 @@ def diagnose_running_attempt(attempt: Attempt, label: str, why: str, since: date
 
 @transaction.atomic
 def withdraw_early_diagnosis(row: Diagnosis, why: str, now: datetime) -> bool:
-    """Deletes the diagnosis of a running attempt whose symptom has ended. False if recovery has acted on it.
+    """Delete the diagnosis of a running attempt whose symptom has ended. False if recovery has acted on it.
 
     A later failure of the attempt gets its own diagnosis.
     """
@@ -206,7 +206,7 @@ def sanitize_for_storage(value: Any) -> Any:
 
 
 def store_bundle(row: Diagnosis, text: str, now: datetime) -> None:
-    """Stores the bundle, which completes the row, and deletes the read position of its log."""
+    """Store the bundle, which completes the row, and delete the read position of its log."""
     raw = text.encode("utf-8", "replace")[:MAX_BUNDLE_BYTES]
     packed = zlib.compress(raw, 9) if raw else None
     open_row = Diagnosis.objects.filter(pk=row.pk, tries=row.tries, bundle_stored_at=None)
@@ -276,7 +276,7 @@ def _join_incident(row: Diagnosis, first_at: datetime, now: datetime) -> Inciden
 
 @transaction.atomic
 def acknowledge(incident: Incident, *, author: Author, now: datetime, why: str = "") -> None:
-    """Marks the incident as acknowledged: someone is working on it."""
+    """Mark the incident as acknowledged: someone is working on it."""
     if not Incident.objects.filter(pk=incident.pk, state=IncidentState.OPEN).update(
         state=IncidentState.ACKNOWLEDGED, acknowledged_at=now, acknowledged_by=author.by
     ):
@@ -286,7 +286,7 @@ def acknowledge(incident: Incident, *, author: Author, now: datetime, why: str =
 
 @transaction.atomic
 def resolve(incident: Incident, *, author: Author, now: datetime, why: str = "") -> None:
-    """Closes the incident. New failures with the same cause open a new one."""
+    """Close the incident. New failures with the same cause open a new one."""
     if (
         not Incident.objects.unresolved()
         .filter(pk=incident.pk)
@@ -297,7 +297,7 @@ def resolve(incident: Incident, *, author: Author, now: datetime, why: str = "")
 
 
 def resolve_recovered_incidents(now: datetime) -> int:
-    """Resolves incidents of jobs that have all completed since. Returns how many."""
+    """Resolve incidents of jobs that have all completed since. Returns how many."""
     rows = Incident.objects.unresolved().filter(scope=IncidentScope.JOB, last_symptom_at__gte=now - RECOVERED_WITHIN)
     recovered = rows.exclude(diagnoses__attempt__job__in=Job.objects.exclude(state=State.COMPLETED))
     resolved = 0
@@ -331,13 +331,13 @@ def _record_incident_event(what: str, author: Author, incident: Incident, state:
 
 @transaction.atomic
 def confirm(row: Diagnosis, *, author: Author, now: datetime, note: str = "") -> None:
-    """Records that a user confirms the diagnosis."""
+    """Record that a user confirms the diagnosis."""
     _record_review(row, row.root_cause, author=author, now=now, note=note)
 
 
 @transaction.atomic
 def correct_verdict(row: Diagnosis, root_cause: str, *, author: Author, now: datetime, note: str = "") -> None:
-    """Records the root cause given by a user. The cause that the engine named counts as a confirmation."""
+    """Record the root cause given by a user. The cause that the engine named counts as a confirmation."""
     _record_review(row, root_cause, author=author, now=now, note=note)
 
 
@@ -364,13 +364,13 @@ def _record_review(row: Diagnosis, root_cause: str, *, author: Author, now: date
 
 
 def _update_attempt_cause(row: Diagnosis, author: Author) -> None:
-    """Sets the cause on the attempt for the crash loop check. An unknown cause is stored as empty."""
+    """Set the cause on the attempt for the crash loop check. An unknown cause is stored as empty."""
     unknown = row.root_cause in (NONE, UNKNOWN)
     job_actions.set_failure_cause(row.attempt, "" if unknown else row.root_cause, author=author)
 
 
 def _update_incident_cause(row: Diagnosis) -> None:
-    """Sets the cause of the incident that this diagnosis leads."""
+    """Set the cause of the incident that this diagnosis leads."""
     led = Q(pk=row.incident_id, lead=row) & ~Q(root_cause=row.root_cause)
     Incident.objects.filter(led).update(root_cause=row.root_cause, category=row.category)
 

@@ -20,7 +20,7 @@ DIAGNOSIS_GRACE = timedelta(hours=1)  # the bundle of a failed attempt is stored
 
 
 def add_running_attempts(now: datetime) -> int:
-    """Adds a row for each running attempt with a log that has none. Returns how many. Safe to run concurrently."""
+    """Add a row for each running attempt with a log that has none. Returns how many. Safe to run concurrently."""
     running = Attempt.objects.filter(ended_at=None, confirmed_at__isnull=False, following=None).exclude(log_path="")
     fresh = running.exclude(job__cluster__log_root="").order_by("pk").values_list("pk", flat=True)[:MAX_NEW_ROWS]
     rows = [Following(attempt_id=pk, due_at=now) for pk in fresh]
@@ -28,7 +28,7 @@ def add_running_attempts(now: datetime) -> int:
 
 
 def claim(now: datetime) -> Following | None:
-    """Claims the log that is due longest. Only one at a time, because diagnoses need the other workers.
+    """Claim the log that is due longest. Only one at a time, because diagnoses need the other workers.
 
     `tries` is counted before the work starts.
     """
@@ -54,7 +54,7 @@ class LogFollowResult:
 
 
 def save_log_offset(row: Following, result: LogFollowResult, now: datetime) -> bool:
-    """Stores the result. False if another worker has claimed the row, or it was deleted after a diagnosis."""
+    """Store the result. False if another worker has claimed the row, or it was deleted after a diagnosis."""
     fields: dict[str, object] = {
         "size": result.size,
         "due_at": result.due_at,
@@ -68,7 +68,7 @@ def save_log_offset(row: Following, result: LogFollowResult, now: datetime) -> b
 
 
 def postpone_log(row: Following, until: datetime) -> None:
-    """Postpones a log after an error. `tries` stays counted, so that it is left to the diagnosis after a few errors."""
+    """Postpone a log after an error. `tries` stays counted, so that it is left to the diagnosis after a few errors."""
     _claimed_row(row).update(due_at=until, claimed_until=None)
 
 
@@ -81,6 +81,6 @@ def forget_offsets(attempts: Iterable[int]) -> None:
 
 
 def forget_ended_attempts(now: datetime) -> int:
-    """Deletes the rows of ended attempts: successful ones immediately, failed ones after the diagnosis."""
+    """Delete the rows of ended attempts: successful ones immediately, failed ones after the diagnosis."""
     over = ~Q(attempt__state__in=sorted(FAILURE_STATES)) | Q(attempt__ended_at__lt=now - DIAGNOSIS_GRACE)
     return delete_batch(Following.objects.filter(over, attempt__ended_at__isnull=False))

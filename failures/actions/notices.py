@@ -36,7 +36,7 @@ def add_channel(
     min_gpu_hours: float = 0,
     allowed: tuple[Network, ...] = (),
 ) -> Channel:
-    """Adds a channel. Raises InvalidField. A webhook gets a secret, with which its receiver verifies messages."""
+    """Add a channel. Raises InvalidField. A webhook gets a secret, with which its receiver verifies messages."""
     _validate_target(kind, target, allowed)
     try:
         with transaction.atomic():
@@ -65,14 +65,14 @@ def _validate_target(kind: str, target: str, allowed: tuple[Network, ...]) -> No
 
 @transaction.atomic
 def remove_channel(row: Channel, *, author: Author) -> None:
-    """Deletes the channel and its notices."""
+    """Delete the channel and its notices."""
     journal.new_event("channel.removed", author, why=str(row), detail={"channel": row.pk}).save()
     row.delete()
 
 
 @transaction.atomic
 def switch_channel(row: Channel, is_enabled: bool, *, author: Author) -> None:
-    """Switches a channel on or off. A channel that is off keeps its filters."""
+    """Switch a channel on or off. A channel that is off keeps its filters."""
     if Channel.objects.filter(pk=row.pk, is_enabled=not is_enabled).update(is_enabled=is_enabled):
         what = "channel.switched-on" if is_enabled else "channel.switched-off"
         journal.new_event(what, author, why=str(row), detail={"channel": row.pk}).save()
@@ -81,7 +81,7 @@ def switch_channel(row: Channel, is_enabled: bool, *, author: Author) -> None:
 
 @transaction.atomic
 def change_channel_rules(row: Channel, *, scope: str, min_gpu_hours: float, author: Author) -> bool:
-    """Changes the filters of a channel. False if nothing changed. The address of a channel cannot be changed."""
+    """Change the filters of a channel. False if nothing changed. The address of a channel cannot be changed."""
     rules = {"scope": scope, "min_gpu_hours": min_gpu_hours}
     before = {name: getattr(row, name) for name in rules}
     if before == rules or not Channel.objects.filter(pk=row.pk, **before).update(**rules):
@@ -93,7 +93,7 @@ def change_channel_rules(row: Channel, *, scope: str, min_gpu_hours: float, auth
 
 
 def request_notice(channel_id: int, incident_id: int, digest: str, now: datetime) -> bool:
-    """Requests a message with this content hash. It is due at once, or MIN_MESSAGE_INTERVAL after the last one."""
+    """Request a message with this content hash. It is due at once, or MIN_MESSAGE_INTERVAL after the last one."""
     row, is_new = Notice.objects.get_or_create(
         channel_id=channel_id, incident_id=incident_id, defaults={"wanted": digest, "due_at": now}
     )
@@ -112,7 +112,7 @@ def failing_channels(now: datetime) -> set[int]:
 
 
 def claim(now: datetime, *, last: Collection[int] = (), but: Collection[int] = ()) -> Notice | None:
-    """Claims the message that is due longest. Channels in `last` come after all others; those in `but` are skipped."""
+    """Claim the message that is due longest. Channels in `last` come after all others; those in `but` are skipped."""
     place = Case(When(channel__in=last, then=1), default=0, output_field=SmallIntegerField())
     order = (place, "due_at") if last else ("due_at",)
     with transaction.atomic():
@@ -131,7 +131,7 @@ def mark_sent(row: Notice, digest: str, now: datetime) -> None:
 
 
 def mark_failed(row: Notice, why: str, now: datetime) -> None:
-    """Schedules a retry with exponential backoff, and gives up after MAX_SEND_FAILURES errors."""
+    """Schedule a retry with exponential backoff, and give up after MAX_SEND_FAILURES errors."""
     wait = min(timedelta(seconds=5) * 2 ** min(row.failures, 12), MAX_RETRY_DELAY)
     over = now if row.failures + 1 >= MAX_SEND_FAILURES else None
     Notice.objects.filter(pk=row.pk, tries=row.tries).update(

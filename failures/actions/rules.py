@@ -24,7 +24,7 @@ MODEL_REQUEST_TIMEOUT = timedelta(minutes=10)  # longer than any time budget: th
 
 
 def save_past_failure(row: Diagnosis, vector: Vector) -> None:
-    """Stores the case of a diagnosis. Idempotent."""
+    """Store the case of a diagnosis. Idempotent."""
     PastFailure.objects.update_or_create(diagnosis=row, defaults={"vector": vector, "version": EMBEDDING_VERSION})
 
 
@@ -34,7 +34,7 @@ def mark_learned(row: Diagnosis, now: datetime) -> None:
 
 @transaction.atomic
 def propose_rule(source: Diagnosis, proposal: RuleProposal, replay: RuleReplay) -> LearnedRule | None:
-    """Adds a shadow rule. None if the same rule was proposed before, even if it is retired."""
+    """Add a shadow rule. None if the same rule was proposed before, even if it is retired."""
     detail = sanitize_for_storage(asdict(replay))
     rule, new = LearnedRule.objects.get_or_create(
         name=proposal.name,
@@ -67,7 +67,7 @@ def record_hits(row: Diagnosis, rules: Iterable[LearnedRule]) -> None:
 
 @transaction.atomic
 def adopt(rule: LearnedRule, *, author: Author, now: datetime, why: str = "") -> None:
-    """Adopts a shadow rule: from now on it is used in every diagnosis."""
+    """Adopt a shadow rule: from now on it is used in every diagnosis."""
     shadow = LearnedRule.objects.filter(pk=rule.pk, state=RuleState.SHADOW)
     if not shadow.update(state=RuleState.ADOPTED, adopted_at=now, adopted_by=author.by):
         raise _rule_conflict(rule, "adopted")
@@ -76,7 +76,7 @@ def adopt(rule: LearnedRule, *, author: Author, now: datetime, why: str = "") ->
 
 @transaction.atomic
 def retire(rule: LearnedRule, *, author: Author, now: datetime, why: str = "") -> None:
-    """Retires a rule. Existing diagnoses do not change."""
+    """Retire a rule. Existing diagnoses do not change."""
     previous_state = LearnedRule.objects.select_for_update().get(pk=rule.pk).state
     active = LearnedRule.objects.running().filter(pk=rule.pk)
     if not active.update(state=RuleState.RETIRED, retired_at=now, retired_by=author.by, retired_why=why[:1000]):
@@ -95,7 +95,7 @@ def claim_model_request(row: Diagnosis, model: str, now: datetime) -> bool:
 
 @transaction.atomic
 def record_opinion(row: Diagnosis, outcome: VoteResult, now: datetime) -> None:
-    """Stores the answer of the model, which may be an abstention. The verdict does not change."""
+    """Store the answer of the model, which may be an abstention. The verdict does not change."""
     fields: dict[str, Any] = sanitize_for_storage(asdict(outcome))
     if not ModelOpinion.objects.filter(diagnosis=row, answered_at=None).update(answered_at=now, **fields):
         return
@@ -116,7 +116,7 @@ def _rule_conflict(rule: LearnedRule, target_state: str) -> FailureStateConflict
 def _record_event(
     what: str, author: Author, rule: LearnedRule, *, detail: dict[str, Any] | None = None, **fields: Any
 ) -> None:
-    """Records the event on the job from which the rule was learned, because rules have no journal."""
+    """Record the event on the job from which the rule was learned, because rules have no journal."""
     attempt = rule.source.attempt
     rule_detail = {"rule": rule.name, "pattern": rule.pattern} | (detail or {})
     journal.job_event(what, author, attempt.job, attempt=attempt, detail=rule_detail, **fields).save()

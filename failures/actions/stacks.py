@@ -22,7 +22,7 @@ STACKS_AUTHOR = Author(by=DETECTOR_ENGINE)
 
 @transaction.atomic
 def request_stacks(attempt: Attempt, incident: Incident, log_size: int, now: datetime) -> StackDump | None:
-    """Requests the stacks of a hanging attempt before recovery decides. None if the program does not support it."""
+    """Request the stacks of a hanging attempt before recovery decides. None if the program does not support it."""
     if not stack_requests.request_stacks(
         attempt, author=STACKS_AUTHOR, why=f"Stacks of the ranks for incident {incident.pk}."
     ):
@@ -43,7 +43,7 @@ def update_log_size(dump: StackDump, log_size: int) -> None:
 
 @transaction.atomic
 def close_dump(dump: StackDump, text: str, ranks: int, sentences: Sequence[str], now: datetime) -> bool:
-    """Stores the stacks, or the reason why there are none, and adds it to the diagnosis. False if already closed."""
+    """Store the stacks, or the reason why there are none, and add it to the diagnosis. False if already closed."""
     raw = text.encode("utf-8", "replace")
     notes = sanitize_for_storage(list(sentences))
     fields = {

@@ -72,7 +72,7 @@ EMPTY_BODY_SHAPE = ResourceShape("Nothing", {})
 
 
 def _require_channel_admin(caller: Any, team_id: int | None) -> None:
-    """Raises PermissionDenied unless the caller manages the team's channels. Addresses may contain secrets."""
+    """Raise PermissionDenied unless the caller manages the team's channels. Addresses may contain secrets."""
     if not (caller.may_operate_clusters or caller.is_site_admin or (team_id and caller.has(TeamRole.ADMIN, team_id))):
         raise PermissionDenied("Only operators, and team administrators for their team, can manage channels.")
 

@@ -391,7 +391,7 @@ class Modes(ActionEndpoint, ListEndpoint):
         return Response(MODE_SHAPE.show(row))
 
     def _require_mode_admin(self, team: Team | None) -> None:
-        """Raises PermissionDenied unless the caller is an operator, or an administrator of this team."""
+        """Raise PermissionDenied unless the caller is an operator, or an administrator of this team."""
         allowed = self.caller.may_operate_clusters or self.caller.is_site_admin
         if not allowed and not (team and self.caller.has(TeamRole.ADMIN, team.pk)):
             raise PermissionDenied("Only operators, and team administrators for their team, can set recovery modes.")

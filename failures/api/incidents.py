@@ -29,7 +29,7 @@ MAX_INVOLVED = 200
 
 
 def attach_involved_attempts(incident: Any, caller: Caller) -> Any:
-    """Sets `incident.involved` to the failed attempts that the caller may see, and returns the incident."""
+    """Set `incident.involved` to the failed attempts that the caller may see, and return the incident."""
     rows = (
         failure_permissions.visible_diagnoses(caller)
         .filter(incident=incident)

@@ -119,7 +119,7 @@ def _is_progress_after(line: ParsedLine, closing: int) -> bool:
 
 
 def _unnamed_exception(reading: LogReading) -> LogFinding | None:
-    """An exception with an unknown name (`dask.KilledWorker: …`), recognised by its position below a traceback.
+    """An exception with an unknown name (`dask.KilledWorker: …`), recognized by its position below a traceback.
 
     Only the end of the log is searched, where they usually are. A search of the whole log would slow the scan by a
     third.

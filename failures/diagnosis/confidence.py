@@ -1,7 +1,7 @@
-"""The confidence of a diagnosis: the share of similar results that were correct on labelled logs. Pure.
+"""The confidence of a diagnosis: the share of similar results that were correct on labeled logs. Pure.
 
 The values are a table, not a formula. They were measured on 611 logs that the rules had not been tuned on (for `None`
-after visible progress: on 458 later ones). `bench/diagnosis.py accuracy` prints them for any labelled set. The table is
+after visible progress: on 458 later ones). `bench/diagnosis.py accuracy` prints them for any labeled set. The table is
 coarse on purpose; a finer one would overfit its logs.
 """
 

@@ -48,7 +48,7 @@ def traceback_frames(rows: list[str], line: ParsedLine) -> list[str]:
 def _unknown_prefix(message: str) -> re.Pattern[str] | None:
     """A pattern of the text before an exception's name. If its frames have the same text, it is a log prefix.
 
-    This recognises the prefixes of launchers and log collectors that `lines` does not know. Numbers in it may differ.
+    This recognizes the prefixes of launchers and log collectors that `lines` does not know. Numbers in it may differ.
     """
     name = EXCEPTION_NAME.search(message)
     before = message[: name.start(1)] if name else ""

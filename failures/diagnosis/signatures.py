@@ -1,6 +1,6 @@
 """Signatures, and the functions that build the rows of the table. Pure.
 
-A signature recognises one line. Its pattern is for the multi-pattern scanner: Hyperscan syntax, linear in the text,
+A signature recognizes one line. Its pattern is for the multi-pattern scanner: Hyperscan syntax, linear in the text,
 without look-around or back-references. `unless`, and all code that reads numbers from a line, uses Python's `re` and
 runs only on lines that a signature has matched.
 

@@ -1,6 +1,6 @@
 """Decompresses an archived log piece by piece. Pure; bounded memory and bounded work.
 
-gzip, bzip2, xz and zstd are recognised by their first bytes, not by the file name. A decoder returns at most one piece
+gzip, bzip2, xz and zstd are recognized by their first bytes, not by the file name. A decoder returns at most one piece
 at a time, so a decompression bomb uses no memory, and decompression stops at MAX_UNPACKED_BYTES, so it cannot run
 forever. A truncated or damaged file is read as far as possible, and `sentence` reports the problem.
 """

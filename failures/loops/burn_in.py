@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def burn_in_once(now: datetime) -> int:
-    """Takes the next step of each node in burn-in that is due. Returns the number of steps."""
+    """Take the next step of each node in burn-in that is due. Returns the number of steps."""
     done = 0
     for node in Node.objects.filter(repair_stage=RepairStage.BURN_IN, cluster__mode=ClusterMode.DRIVE).select_related(
         "cluster"

@@ -37,7 +37,7 @@ MIN_LIKENESS = 0.5
 
 
 def consult_once(now: datetime, endpoint: ModelEndpoint | None = None) -> int:
-    """Asks the model about one diagnosis. Returns 1 if it did, else 0."""
+    """Ask the model about one diagnosis. Returns 1 if it did, else 0."""
     settings = endpoint or endpoint_from_settings()
     if not settings.configured or _request_in_progress(now):
         return 0

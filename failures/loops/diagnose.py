@@ -62,7 +62,7 @@ def diagnose_once(
 
 
 def _process_row(row: Diagnosis, now: datetime, judge: JudgeFunction, bundle: BundleFunction) -> bool:
-    """Processes one row. Errors are logged and the row is retried, so that other rows are not affected."""
+    """Process one row. Errors are logged and the row is retried, so that other rows are not affected."""
     try:
         if row.judged_at is None:
             return _write_verdict(row, now, judge)

@@ -33,7 +33,7 @@ RETRY_DELAY = timedelta(minutes=1)
 
 
 def follow_once(now: datetime, pace: FollowPace = DEFAULT_FOLLOW_PACE) -> int:
-    """Reads logs that are due. Returns their number."""
+    """Read logs that are due. Returns their number."""
     actions.forget_ended_attempts(now)
     actions.add_running_attempts(now)
     done, at = 0, now
@@ -45,7 +45,7 @@ def follow_once(now: datetime, pace: FollowPace = DEFAULT_FOLLOW_PACE) -> int:
 
 
 def _follow_row(row: Following, now: datetime, pace: FollowPace) -> None:
-    """Follows one log. Errors are logged and the log is retried, so that other logs are not affected."""
+    """Follow one log. Errors are logged and the log is retried, so that other logs are not affected."""
     attempt = row.attempt
     try:
         stream = LogStream(attempt.job.cluster.log_root, attempt.log_path)

@@ -39,7 +39,7 @@ MAX_FILTERS = 3  # per bundle
 
 
 def learn_once(now: datetime) -> int:
-    """Creates cases, learns rules and adopts proven ones. Returns the number of rows processed."""
+    """Create cases, learn rules and adopt proven ones. Returns the number of rows processed."""
     done = sum(_process_row_safely(_create_case, row, now) for row in _diagnoses_without_case())
     done += sum(_process_row_safely(_learn_rule, row, now) for row in _diagnoses_to_learn_from())
     return done + _adopt_proven_rules(now)
@@ -57,7 +57,7 @@ def _diagnoses_to_learn_from() -> list[Diagnosis]:
 
 
 def _process_row_safely(work: Callable[[Diagnosis, datetime], None], row: Diagnosis, now: datetime) -> bool:
-    """Processes one row. Errors are logged and the row is marked, so that other rows are not affected."""
+    """Process one row. Errors are logged and the row is marked, so that other rows are not affected."""
     try:
         work(row, now)
     except SoftTimeLimitExceeded:

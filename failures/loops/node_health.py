@@ -47,7 +47,7 @@ NODE_DOWN_REASON = "The cluster reports the node as down."
 
 
 def node_health_once(now: datetime) -> int:
-    """Updates the health anomalies of all nodes. Returns how many were opened, changed or ended."""
+    """Update the health anomalies of all nodes. Returns how many were opened, changed or ended."""
     done = _end_unwatched_anomalies(now)
     for cluster in Cluster.objects.exclude(metrics_address=""):
         with skip_row_on_error(cluster):

@@ -38,7 +38,7 @@ SendFunction = Callable[[Notice, IncidentMessage], None]
 
 
 def notify_once(now: datetime, send: SendFunction | None = None) -> int:
-    """Sends the messages that are due. Returns how many were sent."""
+    """Send the messages that are due. Returns how many were sent."""
     _request_notices(now)
     done, at, failed = 0, now, set[int]()
     troubled = notice_actions.failing_channels(now)
@@ -118,7 +118,7 @@ def build_message(incident: Incident, team_id: int | None) -> IncidentMessage:
 
 
 def _send_notice(row: Notice, now: datetime, send: SendFunction) -> bool:
-    """Sends one message. Errors are logged and the message is retried, so that other receivers are not affected."""
+    """Send one message. Errors are logged and the message is retried, so that other receivers are not affected."""
     try:
         message = build_message(
             _with_message_relations(Incident.objects.all()).get(pk=row.incident_id), row.channel.team_id

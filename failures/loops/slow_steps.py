@@ -44,7 +44,7 @@ MAX_RANK_TIMES, MAX_SLOW_RANKS = 8, 3
 
 
 def slow_steps_once(now: datetime) -> int:
-    """Updates the anomalies of slow steps. Returns how many were opened, attributed to a node or ended."""
+    """Update the anomalies of slow steps. Returns how many were opened, attributed to a node or ended."""
     anomalies = {anomaly.attempt_id: anomaly for anomaly in _ongoing_anomalies()}
     done = sum(_end_anomaly_of_ended_attempt(anomaly) for anomaly in anomalies.values())
     for attempt in attempts_with_reports():
@@ -100,7 +100,7 @@ def _step_time(step: StepTiming, now: datetime) -> datetime:
 
 
 def _update_step_times(anomaly: Anomaly, steps: Sequence[StepTiming], now: datetime) -> None:
-    """Stores the median step times since the anomaly began and before it."""
+    """Store the median step times since the anomaly began and before it."""
     slow = [step.seconds for step in steps if step.at >= anomaly.since.timestamp()]
     before = [step.seconds for step in steps if step.at < anomaly.since.timestamp()]
     if slow and before:

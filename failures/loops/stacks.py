@@ -27,7 +27,7 @@ MAX_READ_BYTES = 8 << 20
 
 
 def stacks_once(now: datetime) -> int:
-    """Reads the requested stacks. Returns how many dumps were closed."""
+    """Read the requested stacks. Returns how many dumps were closed."""
     done = 0
     rows = StackDump.objects.open().select_related("attempt__job__cluster").order_by("pk")
     for dump in rows[:MAX_DUMPS]:

@@ -208,7 +208,7 @@ def _ongoing_loss_spike(points: list[LossPoint]) -> DetectorFinding | None:
 
 
 def _report_symptom(attempt: Attempt, label: str, finding: DetectorFinding, now: datetime) -> bool:
-    """Diagnoses a running attempt. For a hang, requests the stacks in the same transaction, before recovery decides."""
+    """Diagnose a running attempt. For a hang, requests the stacks in the same transaction, before recovery decides."""
     since, size = datetime.fromtimestamp(finding.since, UTC), _log_size(attempt) if label == HANG_CAUSE else 0
     with transaction.atomic():
         incident = failure_actions.diagnose_running_attempt(attempt, label, finding.why, since, now)
@@ -229,7 +229,7 @@ def _log_size(attempt: Attempt) -> int:
 
 
 def _withdraw_passed_hangs(now: datetime) -> int:
-    """Withdraws the diagnoses of hangs whose attempts have completed a step since. Returns how many."""
+    """Withdraw the diagnoses of hangs whose attempts have completed a step since. Returns how many."""
     rows = Diagnosis.objects.filter(
         engine=DETECTOR_ENGINE, root_cause=HANG_CAUSE, attempt__ended_at=None, attempt__stop_state=""
     )

@@ -15,7 +15,7 @@ MISSING_EXTENSION = (
 
 
 def create_vector_extension(apps: Any, schema_editor: Any) -> None:
-    """Creates the extension. Raises CommandError with instructions, because the tables cannot be created without it."""
+    """Create the extension. Raises CommandError with instructions, because the tables cannot be created without it."""
     with schema_editor.connection.cursor() as cursor:
         try:
             cursor.execute("CREATE EXTENSION IF NOT EXISTS vector")

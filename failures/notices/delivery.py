@@ -27,7 +27,7 @@ DELIVERY_ERRORS = (DeliveryError, outbound_http.ForbiddenUrl, httpx.HTTPError, h
 
 
 def send(channel: Channel, message: IncidentMessage, *, update: int = 0, delivery: str) -> None:
-    """Sends the message. Raises one of DELIVERY_ERRORS if it is not delivered."""
+    """Send the message. Raises one of DELIVERY_ERRORS if it is not delivered."""
     match channel.kind:
         case Channel.Kind.EMAIL:
             _send_mail(channel, message, update)
@@ -52,7 +52,7 @@ def _post(target: str, body: bytes, headers: dict[str, str]) -> None:
 
 
 def _send_mail(channel: Channel, message: IncidentMessage, update: int) -> None:
-    """Sends an e-mail. Updates are sent as replies to the first one, so that mail programs group them in a thread."""
+    """Send an e-mail. Updates are sent as replies to the first one, so that mail programs group them in a thread."""
     if not settings.EMAIL_HOST:
         raise DeliveryError("no mail server is configured (ACME_MAIL_URL)")
     thread = f"<incident-{message.incident}.{channel.pk}@{settings.ACME_MAIL_FROM.rpartition('@')[2]}>"
@@ -73,7 +73,7 @@ class ChannelTestResult:
 
 
 def send_test_message(channel: Channel) -> ChannelTestResult:
-    """Sends a test message and returns the outcome with advice. Delivery errors are not raised."""
+    """Send a test message and return the outcome with advice. Delivery errors are not raised."""
     message = IncidentMessage(
         incident=0, state="test", title="test of this channel, no action needed", cluster="no cluster", attempts=0
     )

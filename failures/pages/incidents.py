@@ -332,7 +332,7 @@ def _diagnosis_context(row: Diagnosis, caller: Caller) -> dict[str, Any]:
 
 @require_POST
 def review_diagnosis(request: HttpRequest, attempt: str) -> HttpResponse:
-    """Confirms or corrects the diagnosis of an attempt."""
+    """Confirm or correct the diagnosis of an attempt."""
     caller = failure_permissions.caller_of_user(request.user)
     rows = failure_permissions.visible_diagnoses(caller).select_related("attempt__job").defer("bundle")
     row = get_object_or_404(rows, attempt__key=attempt)

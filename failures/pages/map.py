@@ -1,4 +1,4 @@
-"""The last errors of nodes and GPUs, by which the map colours them. Visible to every user, like the pages of nodes."""
+"""The last errors of nodes and GPUs, by which the map colors them. Visible to every user, like the pages of nodes."""
 
 from __future__ import annotations
 

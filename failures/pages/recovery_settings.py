@@ -127,7 +127,7 @@ def set_mode(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def change_mode(request: HttpRequest, number: int) -> HttpResponse:
-    """Changes the mode of an existing setting; `none` removes it."""
+    """Change the mode of an existing setting; `none` removes it."""
     caller = failure_permissions.caller_of_user(request.user)
     row = get_object_or_404(RecoveryMode.objects.select_related("team", "cluster"), pk=number)
     if not _may_change_mode(caller, row):

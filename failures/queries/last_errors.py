@@ -1,4 +1,4 @@
-"""The last error of each node and GPU, by which the map colours them. Read-only.
+"""The last error of each node and GPU, by which the map colors them. Read-only.
 
 An error that names GPUs is attributed to them, any other to the node. Incidents need no query here, because a failure
 or an anomaly opens them. Three queries, which read the failures of 30 days.

@@ -33,7 +33,7 @@ LATE_FIRST_READ = timedelta(minutes=1)  # an attempt first read later than this 
 
 
 def mark_looked_at(attempts: Sequence[Attempt], now: datetime) -> None:
-    """Moves the attempts to the end of the reading order, even if nothing new could be read."""
+    """Move the attempts to the end of the reading order, even if nothing new could be read."""
     rows = [Cadence(attempt=attempt, looked_at=now) for attempt in attempts]
     Cadence.objects.bulk_create(rows, update_conflicts=True, unique_fields=["attempt"], update_fields=["looked_at"])
 

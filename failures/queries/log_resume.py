@@ -49,7 +49,7 @@ def _resume_from_row(row: Following, log: LogStream) -> tuple[LogFollower, int] 
 def read_new_lines(
     row: Following, log: LogStream, now: datetime, pace: FollowPace = DEFAULT_FOLLOW_PACE
 ) -> LogFollowResult:
-    """Reads the new lines once there are enough of them, up to the limit per turn."""
+    """Read the new lines once there are enough of them, up to the limit per turn."""
     if unpacking.is_compressed(log.read_range(0, unpacking.HEADER_BYTES)):
         return LogFollowResult(size=log.size, due_at=now + PACKED_READ_DELAY)
     resumed, at = _resume_from_row(row, log) or (None, 0)

@@ -1,6 +1,6 @@
 """Finds the checkpoints in a directory listing and decides which of them are complete. Pure: the caller lists files.
 
-Five formats are recognised by their names: Megatron, DeepSpeed, torch DCP, Lightning, Hugging Face. A checkpoint is
+Five formats are recognized by their names: Megatron, DeepSpeed, torch DCP, Lightning, Hugging Face. A checkpoint is
 complete if all files of its format exist, none is empty or truncated, and the file that is written last (a tracker, an
 index, the metadata) shows that the save finished. In doubt it is incomplete, with a reason.
 """
@@ -88,7 +88,7 @@ class CheckpointFiles:
 
 
 def find_checkpoints(listing: DirectoryListing) -> tuple[ListedCheckpoint, ...]:
-    """All recognised checkpoints, newest step first. Linear in the number of files."""
+    """All recognized checkpoints, newest step first. Linear in the number of files."""
     files_by_directory: dict[str, dict[str, ListedFile]] = defaultdict(dict)
     checkpoints = []
     for file in listing.files:

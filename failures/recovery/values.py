@@ -21,7 +21,7 @@ ANY_SUBJECT = "*"
 
 @dataclass(frozen=True, kw_only=True)
 class SavedCheckpoint:
-    """A checkpoint. `whole` is None if it was not verified; `verdict` is the judgement of its contents."""
+    """A checkpoint. `whole` is None if it was not verified; `verdict` is the judgment of its contents."""
 
     step: int
     path: str

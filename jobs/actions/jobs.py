@@ -73,7 +73,7 @@ def release(job: Job, *, author: Author, why: str = "", operator: bool = False) 
 @transaction.atomic
 def set_priority(job: Job, priority: int, *, author: Author, why: str = "") -> None:
     before = job.priority
-    _update_pending_job(job, "reprioritise", priority=priority)
+    _update_pending_job(job, "reprioritize", priority=priority)
     journal.job_event("job.priority_changed", author, job, why=why, detail={"from": before, "to": priority}).save()
     publish_job_change(job)
 

@@ -1,4 +1,4 @@
-"""Formatting of values in the admin: Slurm's terms and notation, exact times as tooltip, icons beside colours."""
+"""Formatting of values in the admin: Slurm's terms and notation, exact times as tooltip, icons beside colors."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def _known_values(values: list[float | None]) -> list[float]:
 
 @admin.register(Sample)
 class SampleAdmin(RecordAdmin):
-    list_display = ("id", "node", "cluster", "sample_time", "resolution", "utilisation", "hottest", "power", "xids")
+    list_display = ("id", "node", "cluster", "sample_time", "resolution", "utilization", "hottest", "power", "xids")
     list_select_related = ("node__cluster",)
     # No date hierarchy: it would search for the oldest of millions of rows. The date filter needs no such query
     list_filter = ("resolution", "at", "node__cluster")
@@ -33,8 +33,8 @@ class SampleAdmin(RecordAdmin):
     def sample_time(self, sample: Sample) -> str:
         return formatting.relative_time(sample.at)
 
-    @admin.display(description="mean utilisation")
-    def utilisation(self, sample: Sample) -> str:
+    @admin.display(description="mean utilization")
+    def utilization(self, sample: Sample) -> str:
         values = _known_values(sample.gpu_util)
         return f"{sum(values) / len(values):.0f}%" if values else formatting.MISSING_TEXT
 

@@ -74,7 +74,7 @@ CLUSTER_SERIES_SHAPE = ResourceShape(
         "gpus": _series_field("GPUs of the cluster."),
         "allocated": _series_field("GPUs allocated to jobs."),
         "closed": _series_field("Free GPUs on nodes that are closed or not responding."),
-        "utilization": _series_field("GPU utilisation in percent, of GPUs with telemetry."),
+        "utilization": _series_field("GPU utilization in percent, of GPUs with telemetry."),
         "running": _series_field("Running jobs."),
         "waiting": _series_field("Waiting jobs."),
         "requested": _series_field("GPUs requested by waiting jobs."),

@@ -148,7 +148,7 @@ class NodeGpu:
     job: Job | None
     taken: bool
     is_foreign: bool
-    utilisation: float | None
+    utilization: float | None
     memory_gib: float | None
     temperature: float | None
     power: float | None
@@ -173,7 +173,7 @@ def _node_gpus(row: Node, sample: Sample | None, allocations: list[Allocation], 
                 job=holder if holder and holder.pk in visible else None,
                 taken=holder is not None,
                 is_foreign=index in row.foreign_gpus,
-                utilisation=gpu_reading(sample and sample.gpu_util, index),
+                utilization=gpu_reading(sample and sample.gpu_util, index),
                 memory_gib=None if memory is None else memory / 1024,
                 temperature=gpu_reading(sample and sample.gpu_temperature_c, index),
                 power=gpu_reading(sample and sample.gpu_power_w, index),

@@ -199,7 +199,7 @@ class TableReader:
         words = {
             name: EncodedColumn(
                 codes=np.concatenate(self._codes[name] or [np.empty(0, np.int32)]),
-                words=tuple(_normalise_kind(word) if name == "kinds" else word for word in known),
+                words=tuple(_normalize_kind(word) if name == "kinds" else word for word in known),
             )
             for name, known in self._known.items()
         }
@@ -242,7 +242,7 @@ def _invalid_rows(columns: Columns) -> Iterator[tuple[int, str]]:
             yield row, why
 
 
-def _normalise_kind(word: str) -> str:
+def _normalize_kind(word: str) -> str:
     return KIND_NAMES.get(word.strip().lower(), word)
 
 

@@ -65,7 +65,7 @@ class CampaignStateConflict(EvaluationError):
 @transaction.atomic
 def define_suite(spec: SuiteSpec, *, team: Team, author: Author) -> Suite:
     """Create the next version of a suite. Return the newest version if it is identical."""
-    Team.objects.select_for_update().get(pk=team.pk)  # serialises version numbers of concurrent requests
+    Team.objects.select_for_update().get(pk=team.pk)  # serializes version numbers of concurrent requests
     newest = Suite.objects.filter(team=team, name=spec.name).order_by("-version").first()
     columns = {name: getattr(spec, name) for name in SUITE_COLUMNS}
     if newest and _suite_equals_spec(newest, spec, columns):

@@ -27,7 +27,7 @@ from scheduling.models import UNFINISHED_STATES, UPLOAD_PREFIX, Simulation, Simu
 SIMULATOR_AUTHOR = Author(by="simulator")
 MAX_UNFINISHED_PER_USER = 5
 MAX_SIMULATION_TRIES = 3
-ADVISORY_LOCK_ID = 0x51A7E  # serialises the claims of workers, so that one replay runs at a time
+ADVISORY_LOCK_ID = 0x51A7E  # serializes the claims of workers, so that one replay runs at a time
 
 
 class SimulationError(Exception):
@@ -47,7 +47,7 @@ def create_simulation(
     *, trace: str, policies: Sequence[str], params: Mapping[str, Any], team: Team, author: Author, now: datetime
 ) -> Simulation:
     assert author.user_id is not None
-    # Serialises the user's requests, so that concurrent ones count each other
+    # Serializes the user's requests, so that concurrent ones count each other
     _advisory_lock(author.user_id, ADVISORY_LOCK_ID)
     waiting = Simulation.objects.unfinished().filter(user_id=author.user_id).count()
     if waiting >= MAX_UNFINISHED_PER_USER:

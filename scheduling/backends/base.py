@@ -10,7 +10,7 @@ What a backend must do:
 - Run the job on exactly the requested nodes, at most once, and never requeue it by itself.
 - Run the user's script so that the attempt writes its record (`attempt_record`): to the directory `record`, when the
   command starts and when it ends. A second start of the same attempt exits with `STARTED_BEFORE`. Standard output and
-  standard error go to `stdout`. A signal in `shell_signals` reaches the script although only its shell is signalled.
+  standard error go to `stdout`. A signal in `shell_signals` reaches the script although only its shell is signaled.
 - Translate: states and flags are those of `jobs.core.lifecycle`, whatever the cluster calls them. A rejection that
   concerns only the nodes is `PlacementRejected`; a job that waits there on purpose is `held`. No other code reads the
   cluster's reasons, messages or error numbers.

@@ -1,6 +1,6 @@
 """The demo datacenter: its teams, its users, and the jobs they submit through the ordinary actions.
 
-Nothing here depends on the simulation: the jobs carry the behaviour that the simulated cluster plays as environment
+Nothing here depends on the simulation: the jobs carry the behavior that the simulated cluster plays as environment
 variables (`SIM_DURATION_S`, `SIM_END`), like arguments of a program.
 """
 

@@ -360,7 +360,7 @@ def _telemetry(
     address: str, nodes: Sequence[BackendNode], read_: ReadTelemetry, resolve: Resolve
 ) -> tuple[bool | None, str]:
     if not address:
-        return None, "Not configured. Utilisation, temperatures and Xids are not available."
+        return None, "Not configured. Utilization, temperatures and Xids are not available."
     _refuse_metadata_service(address, _resolve_url(address, resolve))
     try:
         page = read_(address)

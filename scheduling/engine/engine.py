@@ -19,17 +19,17 @@ from collections.abc import Callable, Sequence
 from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
-from scheduling.engine.borrowers import Borrowers
 from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.gpu_accounts import QuotaRefusal, QuotaUsage
 from scheduling.engine.job import EngineJob, QueueEntry, RequestGroup
 from scheduling.engine.job_queue import OrderedJobQueue
-from scheduling.engine.maintenance import MaintenanceSchedule
 from scheduling.engine.placement import PER_NODE_PLACEMENTS, PlacementFunction, consolidate
-from scheduling.engine.preemption_costs import PreemptionCosts
 from scheduling.engine.resources import GpuPlacement, NodeResources, members
-from scheduling.engine.running_jobs import RunningJobs
-from scheduling.engine.turn_memory import ChangesSinceTurn, StandingReservation
+from scheduling.engine.state.borrowers import Borrowers
+from scheduling.engine.state.maintenance import MaintenanceSchedule
+from scheduling.engine.state.preemption_costs import PreemptionCosts
+from scheduling.engine.state.running_jobs import RunningJobs
+from scheduling.engine.state.turn_memory import ChangesSinceTurn, StandingReservation
 from scheduling.engine.windows import MaintenancePeriod
 
 if TYPE_CHECKING:

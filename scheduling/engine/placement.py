@@ -98,10 +98,10 @@ def place_gang(
     return None if last is None else (*places, (last, need.rest))
 
 
-def _remainder_node(resources: NodeResources, need: ResourceRequest, among: NodeSet, neighbour: int) -> int | None:
+def _remainder_node(resources: NodeResources, need: ResourceRequest, among: NodeSet, neighbor: int) -> int | None:
     """The emptiest node for the remainder, near the other nodes if one fits there."""
     for groups in (*resources.nearness, (ALL_NODES,)):
-        near = next(group for group in groups if group >> neighbour & 1)
+        near = next(group for group in groups if group >> neighbor & 1)
         for free in range(resources.most, need.rest - 1, -1):
             if (node := resources.first_fitting_node(need, resources.by_free[free] & among & near)) is not None:
                 return node

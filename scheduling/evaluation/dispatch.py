@@ -10,7 +10,7 @@ are short and all GPUs end at about the same time, even if the estimates are wro
   slices are short enough that the longest metric does not end last.
 - A node continues with the checkpoint that it has a copy of until no work is left. Then it takes the first checkpoint
   that no node has started, or the one with the most remaining work per node.
-- If no dataset of a checkpoint may be split, no slice fits the gaps at the end, so their order is optimised
+- If no dataset of a checkpoint may be split, no slice fits the gaps at the end, so their order is optimized
   (`uncut_order`).
 - The measured time of a slice determines the next slices of its dataset and checkpoint, and those of the same dataset
   for other checkpoints that were not measured.
@@ -70,7 +70,7 @@ class _RemainingTask:
     factor: float = 1.0  # measured time relative to the prior
     known: bool = False  # measured, here or for another checkpoint
     is_probed: bool = False  # a probe is running
-    turn: int | None = None  # its place in the optimised order
+    turn: int | None = None  # its place in the optimized order
 
     @property
     def share(self) -> float:
@@ -199,7 +199,7 @@ class WorkQueue:
             self._push_task(begun, taken.task)
 
     def _order_uncut_tasks(self) -> None:
-        """Optimise the order of checkpoints whose datasets may not be split. Each checkpoint is assumed to get an even
+        """Optimize the order of checkpoints whose datasets may not be split. Each checkpoint is assumed to get an even
         share of the nodes, and at least one."""
         gpus = max(self._per_node, self._gpus // max(len(self._checkpoints), 1))
         for begun in self._checkpoints.values():

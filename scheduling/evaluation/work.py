@@ -76,7 +76,7 @@ class PhaseCosts:
     start: float
     checkpoint_gb: float = 14.0  # 7B parameters of two bytes
     open: float = 1.0  # find the files and templates of a dataset, per slice
-    prepare_sample: float = 0.005  # fill in and tokenise the prompt
+    prepare_sample: float = 0.005  # fill in and tokenize the prompt
     prompt_token: float = 0.00012  # 2 x 7e9 operations at 38% of an A100's 312 TFLOP/s
     answer_token: float = 0.0
     score_sample: tuple[tuple[MetricType, float], ...] = ()

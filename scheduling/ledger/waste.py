@@ -1,6 +1,6 @@
 """GPUs that are held but not used: by which users, and what would help. Pure.
 
-A GPU is idle in an interval with a mean utilisation below `IDLE_BELOW` percent. Intervals without measurements are
+A GPU is idle in an interval with a mean utilization below `IDLE_BELOW` percent. Intervals without measurements are
 neither used nor idle; they count in `held_h` only.
 """
 

@@ -23,7 +23,7 @@ from jobs.queries.cluster_summary import ClusterSummary, cluster_summaries
 ONE_MINUTE = timedelta(minutes=1)
 
 # The newest sample of each node within the minute, so that a late sample does not count a node twice
-GPU_UTILISATION_SQL = """
+GPU_UTILIZATION_SQL = """
 SELECT n.cluster_id, avg(util) FROM (
   SELECT DISTINCT ON (node_id) node_id, gpu_util FROM jobs_sample
   WHERE resolution = %s AND at > %s AND at <= %s ORDER BY node_id, at DESC
@@ -38,7 +38,7 @@ def record_minutes_once(now: datetime) -> int:
     summaries = [summary for summary in cluster_summaries(now) if summary.cluster.pk not in there]
     if not summaries:
         return 0
-    utilization, requested = _gpu_utilisation(now), _waiting_gpus()
+    utilization, requested = _gpu_utilization(now), _waiting_gpus()
     rows = [
         _minute_row(summary, at, utilization.get(summary.cluster.pk), requested.get(summary.cluster.pk, 0))
         for summary in summaries
@@ -61,9 +61,9 @@ def _minute_row(summary: ClusterSummary, at: datetime, utilization: float | None
     )
 
 
-def _gpu_utilisation(now: datetime) -> dict[int, float]:
+def _gpu_utilization(now: datetime) -> dict[int, float]:
     with connection.cursor() as cursor:
-        cursor.execute(GPU_UTILISATION_SQL, [Resolution.RAW, now - ONE_MINUTE, now])
+        cursor.execute(GPU_UTILIZATION_SQL, [Resolution.RAW, now - ONE_MINUTE, now])
         return {cluster: mean for cluster, mean in cursor.fetchall() if mean is not None}
 
 

@@ -8,7 +8,7 @@ from django.db import models
 
 
 class EstimateLead(models.TextChoices):
-    """Time between an estimate and the estimated start. Errors are summarised per lead, because a minute matters more
+    """Time between an estimate and the estimated start. Errors are summarized per lead, because a minute matters more
     for a start in ten minutes than for one tomorrow."""
 
     SOON = "10m", "under 10 minutes"

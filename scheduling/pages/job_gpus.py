@@ -28,7 +28,7 @@ MAX_NODES_SHOWN = 96  # limits the drawing only; the totals cover all nodes
 MAX_SAMPLE_ROWS = 100_000
 MAX_SAMPLE_AGE = timedelta(minutes=1)
 
-# One point per interval over the job's own GPUs: mean utilisation, highest temperature, total power, mean memory
+# One point per interval over the job's own GPUs: mean utilization, highest temperature, total power, mean memory
 GPU_SERIES_SQL = """
 SELECT s.at, avg(s.gpu_util[al.gpu + 1]), max(s.gpu_temperature_c[al.gpu + 1]), sum(s.gpu_power_w[al.gpu + 1]),
   avg(s.gpu_memory_mib[al.gpu + 1])
@@ -118,14 +118,14 @@ def _series_resolution(nodes: int, span: timedelta) -> Resolution:
 
 
 def _attempt_nodes(attempt: Attempt, now: datetime) -> list[NodeGpus]:
-    """Return the attempt's nodes. While it runs, the tone of each of its GPUs shows the utilisation."""
+    """Return the attempt's nodes. While it runs, the tone of each of its GPUs shows the utilization."""
     held: dict[int, set[int]] = {}
     rows = attempt.allocations.filter(gpu__isnull=False).order_by("node__leaf", "node__rack", "node__name", "gpu")
     nodes = {}
     for row in rows.select_related("node"):
         nodes[row.node_id] = row.node
         held.setdefault(row.node_id, set()).add(row.gpu or 0)
-    busy = _recent_utilisation(list(nodes), now) if attempt.ended_at is None else {}
+    busy = _recent_utilization(list(nodes), now) if attempt.ended_at is None else {}
     return [
         NodeGpus(
             node=node.name,
@@ -136,7 +136,7 @@ def _attempt_nodes(attempt: Attempt, now: datetime) -> list[NodeGpus]:
     ]
 
 
-def _recent_utilisation(nodes: Sequence[int], now: datetime) -> dict[int, Sequence[float | None]]:
+def _recent_utilization(nodes: Sequence[int], now: datetime) -> dict[int, Sequence[float | None]]:
     rows = Sample.objects.filter(resolution=Resolution.RAW, at__gt=now - MAX_SAMPLE_AGE, node__in=nodes)
     return dict(rows.order_by("node_id", "-at").distinct("node_id").values_list("node_id", "gpu_util"))
 
@@ -147,4 +147,4 @@ def _cell(gpu: int, is_held: bool, busy: Sequence[float | None]) -> GpuCell:
     percent = busy[gpu] if gpu < len(busy) else None
     if percent is None:
         return GpuCell(tone="quiet", says=f"GPU {gpu}")
-    return GpuCell(tone="waiting" if percent < IDLE_BELOW else "running", says=f"GPU {gpu}: {percent:.0f}% utilised")
+    return GpuCell(tone="waiting" if percent < IDLE_BELOW else "running", says=f"GPU {gpu}: {percent:.0f}% utilized")

@@ -1,4 +1,4 @@
-"""GPU utilisation of the jobs of a period, from telemetry, as `waste.JobGpuUse`.
+"""GPU utilization of the jobs of a period, from telemetry, as `waste.JobGpuUse`.
 
 Takes three statements. The cost grows with the GPU-intervals allocated. Periods longer than two days use hourly
 samples, so a month of 10,000 GPUs reads about seven million rows, each by the index (node, resolution, at).

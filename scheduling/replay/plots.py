@@ -14,8 +14,8 @@ import numpy as np
 
 from scheduling.replay.run import PolicyRun
 
-# Distinguishable with colour vision deficiencies (Okabe and Ito), and by dashes
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Distinguishable with color vision deficiencies (Okabe and Ito), and by dashes
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", "-.", ":")
 MAX_CURVE_POINTS = 2000  # per curve: more are not visible, and make the SVG too large
 
@@ -35,10 +35,10 @@ def check_plots(directory: str) -> None:
 
 
 def draw(runs: Sequence[PolicyRun], directory: Path) -> list[Path]:
-    """Write `queue-delay` and `utilisation`, each as .svg and .png. Return the paths."""
+    """Write `queue-delay` and `utilization`, each as .svg and .png. Return the paths."""
     return [
         *_save_plot(runs, directory / "queue-delay", _plot_queue_delay),
-        *_save_plot(runs, directory / "utilisation", _plot_utilisation),
+        *_save_plot(runs, directory / "utilisation", _plot_utilization),
     ]
 
 
@@ -48,7 +48,7 @@ def _save_plot(runs: Sequence[PolicyRun], path: Path, curves: Any) -> list[Path]
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()
     for number, run in enumerate(runs):
-        style = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)], "linewidth": 1.5}
+        style = {"color": COLORS[number % len(COLORS)], "linestyle": DASHES[number % len(DASHES)], "linewidth": 1.5}
         curves(axes, run, style)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
@@ -69,7 +69,7 @@ def _plot_queue_delay(axes: Any, run: PolicyRun, style: dict[str, Any]) -> None:
     axes.set(xscale="log", xlabel="queueing delay, seconds (1 and less at the edge)", ylabel="jobs, %", ylim=(0, 101))
 
 
-def _plot_utilisation(axes: Any, run: PolicyRun, style: dict[str, Any]) -> None:
+def _plot_utilization(axes: Any, run: PolicyRun, style: dict[str, Any]) -> None:
     days = (run.course.at_s - (run.course.at_s[0] if len(run.course.at_s) else 0)) / 86_400
     axes.plot(days, run.course.held / run.setting.gpus * 100, drawstyle="steps-post", label=run.policy, **style)
     axes.set(xlabel="days", ylabel="GPUs held, %", ylim=(0, 101))

@@ -115,7 +115,7 @@ def _table_rows(summaries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, .
         if len(summaries[0]["by_kind"]) > 1:
             yield f"queueing s mean, {kind}", *(f"{one['by_kind'][kind]['queue_s']['mean']:,.2f}" for one in summaries)
     yield "makespan h", *(f"{one['makespan_s'] / 3600:,.2f}" for one in summaries)
-    yield "utilisation %", *(f"{one['utilisation'] * 100:.2f}" for one in summaries)
+    yield "utilization %", *(f"{one['utilisation'] * 100:.2f}" for one in summaries)
     yield "fragmentation %", *(f"{one['fragmentation'] * 100:.2f}" for one in summaries)
     yield "preemptions", *(f"{one['preemptions']:,}" for one in summaries)
     if any(one["faults"]["nodes"] for one in summaries):

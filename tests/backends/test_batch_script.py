@@ -82,14 +82,14 @@ def test_script_without_a_record_is_unchanged():
 def test_a_signal_to_the_whole_job_is_recorded(tmp_path, record):
     process = start(tmp_path, record, "#!/bin/bash\ntouch ready\nexec sleep 600\n")
     until((tmp_path / "ready").exists, what="the script did not start")
-    until(lambda: signalled(process, signal.SIGTERM), what="the child did not end")
+    until(lambda: signaled(process, signal.SIGTERM), what="the child did not end")
 
     process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + signal.SIGTERM
     assert read(record).exit_code == 128 + signal.SIGTERM
 
 
-def signalled(process, number):
+def signaled(process, number):
     """To the children and to the batch shell, as Slurm does."""
     if process.poll() is not None:
         return True
@@ -116,7 +116,7 @@ def test_the_exit_code_is_right_after_a_forwarded_signal_and_one_to_the_whole_jo
     process.send_signal(signal.SIGUSR1)
     until((tmp_path / "saved").exists, what="the script did not get the signal")
 
-    until(lambda: signalled(process, signal.SIGTERM), what="the child did not end")
+    until(lambda: signaled(process, signal.SIGTERM), what="the child did not end")
 
     process.communicate(timeout=PATIENCE_S)
     assert read(record).exit_code == process.returncode == 128 + signal.SIGTERM

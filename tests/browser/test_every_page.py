@@ -208,7 +208,7 @@ def test_every_page_fits_is_accessible_and_logs_no_errors(visit, site, scheme, w
     ada = visit("ada", color_scheme=scheme, viewport={"width": width, "height": 900}, bypass_csp=True)
     make.team("pretraining", ada=TeamRole.ADMIN)  # the login made her a researcher
     wrong: list[str] = []
-    # A theme changes only colours
+    # A theme changes only colors
     only = ["color-contrast", "link-in-text-block"] if scheme == "dark" else None
 
     for name, path in pages(site).items():

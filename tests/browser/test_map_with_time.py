@@ -136,7 +136,7 @@ def test_replay_runs_to_the_present_and_continues_live(visit, past):
     expect(point(page)).to_contain_text("just-begun")
 
 
-def test_colours_show_the_age_of_the_last_error(visit, past):
+def test_colors_show_the_age_of_the_last_error(visit, past):
     ada = visit("ada")
     ada.open("/map/")
     page = ada.page

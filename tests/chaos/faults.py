@@ -487,7 +487,7 @@ EVERY = (
         times=2,
     ),
 )
-NEIGHBOUR = "neighbour", "a second installation drives the same cluster and submits jobs of its own"
+NEIGHBOR = "neighbor", "a second installation drives the same cluster and submits jobs of its own"
 
 
 def instant() -> list[Fault]:

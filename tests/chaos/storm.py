@@ -33,7 +33,7 @@ from tests.acceptance.instance import Instance
 from tests.chaos import faults, judge
 from tests.chaos.disks import Disk, NoMount, make_mounts_private
 from tests.chaos.faults import Fault, Second, Site
-from tests.chaos.neighbour import Neighbour, clear
+from tests.chaos.neighbor import Neighbor, clear
 from tests.chaos.people import Caller, People
 from tests.chaos.proxy import Proxy
 from tests.chaos.record import Record
@@ -81,8 +81,8 @@ class Settings:
         return [fault for fault in faults.lasting(quick=self.quick) if self.draws(fault.name)]
 
     @property
-    def neighbour(self) -> bool:
-        return not self.quick and self.draws(faults.NEIGHBOUR[0])
+    def neighbor(self) -> bool:
+        return not self.quick and self.draws(faults.NEIGHBOR[0])
 
     @property
     def environment(self) -> dict[str, str]:
@@ -115,7 +115,7 @@ class Storm:
             seed=seed,
             most_unfinished=self.settings.most_unfinished,
         )
-        self.neighbour = Neighbour(self.instance, _directory(self.instance, "neighbour") / "var", seed)
+        self.neighbor = Neighbor(self.instance, _directory(self.instance, "neighbor") / "var", seed)
         self.proxy = Proxy(self.instance.cluster_url(), seed=seed)
         self.site = Site(
             instance=self.instance,
@@ -154,8 +154,8 @@ class Storm:
         ]
         if self.settings.trainings:
             tasks.append(lambda: self.people.train_until(self.over))
-        if self.settings.neighbour:
-            tasks.append(lambda: self.neighbour.run_until(self.over))
+        if self.settings.neighbor:
+            tasks.append(lambda: self.neighbor.run_until(self.over))
         return tasks
 
     def _run_guarded(self, task: Callable[[], None]) -> None:
@@ -222,11 +222,11 @@ class Storm:
 
     def _is_over(self, still_turns: int) -> bool:
         with suppress(psycopg.Error, OSError):
-            if not self.record.unfinished(set(self.submitter.accepted)) and not self.neighbour.unfinished():
+            if not self.record.unfinished(set(self.submitter.accepted)) and not self.neighbor.unfinished():
                 return True
             self.people.decide()
-            if self.neighbour.people:
-                self.neighbour.people.decide()
+            if self.neighbor.people:
+                self.neighbor.people.decide()
             digest, term = self.record.digest(), self.record.term()
             if digest != self._still[0]:
                 self._still = (digest, term)
@@ -237,7 +237,7 @@ class Storm:
     def verdict(self) -> list[str]:
         submitter = self.submitter
         ours = self.record.evidence(submitter.accepted, submitter.final_once, submitter.withdrawn)
-        return [*judge.violations(ours), *self.neighbour.violations(ours), *self._unsteady()]
+        return [*judge.violations(ours), *self.neighbor.violations(ours), *self._unsteady()]
 
     def _unsteady(self) -> list[str]:
         before, term = self.record.digest(), self.record.term()
@@ -245,14 +245,14 @@ class Storm:
         return list(judge.unsteady(before, self.record.digest()))
 
     def line(self, violations: Sequence[str]) -> str:
-        self.counts[faults.NEIGHBOUR[0]] = int(self.neighbour.took_part)
-        drawn = [*(fault.name for fault in faults.EVERY), faults.NEIGHBOUR[0]]
+        self.counts[faults.NEIGHBOR[0]] = int(self.neighbor.took_part)
+        drawn = [*(fault.name for fault in faults.EVERY), faults.NEIGHBOR[0]]
         counts = " ".join(f"{name}={self.counts[name]}" for name in drawn)
         jobs = len(self.submitter.accepted)
-        theirs = len(self.neighbour.submitter.accepted) if self.neighbour.submitter else 0
+        theirs = len(self.neighbor.submitter.accepted) if self.neighbor.submitter else 0
         commands = sum(effect.starts for effect in self.record.effects())
         return (
-            f"chaos seed={self.settings.seed} jobs={jobs} neighbour_jobs={theirs} commands={commands}"
+            f"chaos seed={self.settings.seed} jobs={jobs} neighbor_jobs={theirs} commands={commands}"
             f" accounting={int(self.settings.accounting)} {counts} resolved={self.people.resolved}"
             f" decisions={self.record.decisions()} violations={len(violations)}"
         )
@@ -267,7 +267,7 @@ class Storm:
         self.over.set()
         self.site.second.kill()
         self.proxy.close()
-        self.neighbour.end()
+        self.neighbor.end()
 
 
 def _without_mounts() -> str:
@@ -314,7 +314,7 @@ def chaos(var: Path, settings: Settings) -> tuple[str, list[str]]:
 def list_faults() -> None:
     for fault in faults.EVERY:
         print(f"{fault.name:<14} {fault.sentence}")
-    print(f"{faults.NEIGHBOUR[0]:<14} {faults.NEIGHBOUR[1]}")
+    print(f"{faults.NEIGHBOR[0]:<14} {faults.NEIGHBOR[1]}")
 
 
 def main() -> int:
@@ -330,7 +330,7 @@ def main() -> int:
         list_faults()
         return 0
     only = frozenset(options.only.split(",") if options.only else ())
-    if unknown := only - {*(fault.name for fault in faults.EVERY), faults.NEIGHBOUR[0]}:
+    if unknown := only - {*(fault.name for fault in faults.EVERY), faults.NEIGHBOR[0]}:
         parser.error(f"--only: unknown fault {', '.join(sorted(unknown))}; see --list-faults")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # ends everything that was started
     home = Path(tempfile.mkdtemp(prefix="acme-chaos-"))

@@ -161,9 +161,9 @@ def mixed(trainings: float) -> Drawing:
     return draw
 
 
-def neighbour(dice: Random, number: int) -> Request:
+def neighbor(dice: Random, number: int) -> Request:
     """A job of the second installation; every tenth one holds its GPUs for longer than decisions can be delayed."""
-    job = short_job(dice, number) | {"name": f"storm-neighbour-{number}"}
+    job = short_job(dice, number) | {"name": f"storm-neighbor-{number}"}
     if number % 10 == 0:
         job |= {"environment": {"SIM_DURATION_S": "80", "SIM_END": "COMPLETED"}, "gpus_per_node": 2, "nodes": 1}
     return job

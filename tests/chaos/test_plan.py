@@ -53,7 +53,7 @@ def test_both_kinds_of_clusters_are_drawn():
 def test_storm_can_be_limited_to_some_faults():
     settings = Settings(seed=1, storm_s=1, jobs=1, only=frozenset(["beat", "failover"]))
 
-    assert (names(settings.instant), names(settings.lasting), settings.neighbour) == (["beat"], ["failover"], False)
+    assert (names(settings.instant), names(settings.lasting), settings.neighbor) == (["beat"], ["failover"], False)
 
 
 def test_storm_without_lasting_faults_injects_none():

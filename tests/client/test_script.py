@@ -91,7 +91,7 @@ def test_complete_environment_is_never_sent():
         (["-N", "two"], "--nodes: 'two' is not a whole number"),
         (["-N", "1-4"], "--nodes 1-4: Acme does not support ranges of nodes"),
         (["-N"], "--nodes needs a value"),
-        (["--colour=red"], "--colour is not an option of Acme or sbatch"),
+        (["--color=red"], "--color is not an option of Acme or sbatch"),
         (["-Z"], "-Z is not an option of Acme or sbatch"),
         (["--test-only"], "--test-only: Acme has no dry run of submissions; nothing was submitted"),
         (["--gres=fpga:1"], "--gres fpga:1: Acme supports only gpu"),
@@ -108,7 +108,7 @@ def test_a_wrong_option_is_one_sentence(words, sentence):
     assert str(failed.value) == sentence
 
 
-@pytest.mark.parametrize("words", [["--colour", "run.sh"], ["-Z", "run.sh"], ["--test-only", "run.sh"]])
+@pytest.mark.parametrize("words", [["--color", "run.sh"], ["-Z", "run.sh"], ["--test-only", "run.sh"]])
 def test_unknown_option_is_named_and_takes_no_value(words):
     with pytest.raises(BadOption, match=f"^{words[0]}"):
         script.split_options(words)

@@ -486,7 +486,7 @@ def test_job_that_names_another_jobs_record_writes_none(others):
     assert not (others.logs / "b.log.acme").exists()
 
 
-def test_record_of_another_boot_is_a_node_failure_and_no_process_is_signalled(machine):
+def test_record_of_another_boot_is_a_node_failure_and_no_process_is_signaled(machine):
     directory = machine.home / "jobs" / "job-1"
     directory.mkdir()
     stranger = os.getpid()
@@ -496,7 +496,7 @@ def test_record_of_another_boot_is_a_node_failure_and_no_process_is_signalled(ma
     assert machine.until_ended(job).state == State.NODE_FAIL
 
 
-def test_reused_pid_is_not_signalled(machine):
+def test_reused_pid_is_not_signaled(machine):
     directory = machine.home / "jobs" / "job-1"
     directory.mkdir()
     record = {"pid": os.getpid(), "start": 1, "boot": stepd.boot_id()}

@@ -27,7 +27,7 @@ class FakeCluster:
         self.unreadable_nodes: list[UnreadableRow] = []
         self.sent: list[SubmitRequest] = []
         self.cancelled: list[str] = []
-        self.signalled: list[tuple[str, str]] = []
+        self.signaled: list[tuple[str, str]] = []
         self.drained: dict[str, str] = {}
         self.accounting: list[BackendJob] | None = None  # None: the cluster has no accounting
         self.job_id: Callable[[int], str] = str  # the cluster's id of its n-th job
@@ -154,7 +154,7 @@ class FakeCluster:
 
     def signal(self, backend_id: str, name: str, *, shell: bool) -> None:
         self.before("signal")
-        self.signalled.append((backend_id, f"B:{name}" if shell else name))
+        self.signaled.append((backend_id, f"B:{name}" if shell else name))
 
     def drain(self, node: str, reason: str) -> None:
         self.before("drain")

@@ -1,4 +1,4 @@
-"""The embedded servers: an interrupted initialisation is repeated, a complete one is kept."""
+"""The embedded servers: an interrupted initialization is repeated, a complete one is kept."""
 
 import os
 from contextlib import ExitStack

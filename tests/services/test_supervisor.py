@@ -63,7 +63,7 @@ def test_every_program_is_guarded_and_holds_the_lock(wish):
             assert words[words.index("--hold") + 1] == str(wish.dirs.alive)
 
 
-def test_children_of_postgres_are_not_signalled_directly(wish):
+def test_children_of_postgres_are_not_signaled_directly(wish):
     groups = read(wish)
 
     assert groups["postgres"]["postgres"].stopasgroup is False

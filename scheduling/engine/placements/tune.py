@@ -6,7 +6,7 @@ No job falls below the fraction of its GPUs, so whatever fits by GPUs fits. `Nod
 negative value means that this much was returned there (`cpu_memory_grants` says by which jobs).
 
 Differences: jobs are placed in the order of the policy, not widest first, and are not moved between rounds. How much
-slower a job runs with fewer CPUs is in no trace that we know, so it is not modelled. On live clusters, CPUs are fixed
+slower a job runs with fewer CPUs is in no trace that we know, so it is not modeled. On live clusters, CPUs are fixed
 while a job runs (`elastic` is off), so this is best fit over all three resources.
 """
 

@@ -1,4 +1,4 @@
-"""Tiresias (NSDI'19), discretised two-dimensional least attained service: jobs with the fewest GPU-seconds go first.
+"""Tiresias (NSDI'19), discretized two-dimensional least attained service: jobs with the fewest GPU-seconds go first.
 
 Attained service is GPUs x seconds. It sorts jobs into queues: a job enters the first queue, and the next one when its
 service passes a threshold. Run times are unknown. Within a queue, running jobs continue, and the others follow in order

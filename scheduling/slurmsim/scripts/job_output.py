@@ -151,7 +151,7 @@ def _startup_lines(script: PlannedLog) -> list[str]:
     if script.play.kind in TRAINING_KINDS:
         return [*common, *_training_startup_lines(script)]
     if script.play.kind == JobKind.EVALUATION:
-        return [*common, "loading model weights from checkpoint", "model is on the GPU; prompts are being tokenised"]
+        return [*common, "loading model weights from checkpoint", "model is on the GPU; prompts are being tokenized"]
     return common
 
 

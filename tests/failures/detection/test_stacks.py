@@ -151,7 +151,7 @@ def test_decision_waits_for_the_stacks_and_uses_them_as_evidence(tmp_path):
     assert stacks_once(now) + decide_and_recover_once(now) == 0 and not Decision.objects.exists()
 
     send_commands_once(attempt.job.cluster, slurm, clock.now())
-    assert slurm.signalled == [("77", "USR2")]
+    assert slurm.signaled == [("77", "USR2")]
     append_to_log(tmp_path, attempt, dump(0, *REDUCES) + dump(1, *REDUCES) + dump(2, *READS))
     assert [stacks_once(now), stacks_once(now)] == [0, 1]  # the first look sees the log grow, the second one reads it
 
@@ -177,7 +177,7 @@ def test_decision_does_not_wait_for_stacks_beyond_the_timeout(tmp_path):
     assert "None arrived" in StackDump.objects.get().summary[0] or "not reached" in StackDump.objects.get().sentences[0]
 
 
-def test_program_without_a_stacks_signal_is_never_signalled(tmp_path):
+def test_program_without_a_stacks_signal_is_never_signaled(tmp_path):
     _, now = hanging(tmp_path, signal="")
 
     assert not StackDump.objects.exists() and not ClusterCommand.objects.filter(kind="stacks").exists()
@@ -208,7 +208,7 @@ def test_late_stacks_signal_is_not_sent(tmp_path, what):
 
     send_commands_once(attempt.job.cluster, slurm, clock.now() + (2 * MINUTE if what == "late" else timedelta(0)))
 
-    assert slurm.signalled == [] and ClusterCommand.objects.get(kind="stacks").done_at
+    assert slurm.signaled == [] and ClusterCommand.objects.get(kind="stacks").done_at
 
 
 def test_rejected_stacks_request_stores_the_reason(tmp_path):

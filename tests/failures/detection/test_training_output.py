@@ -60,7 +60,7 @@ FIGURES = {"loss": 2.804, "grad_norm": 0.318, "learning_rate": 1.48e-4, "step_ti
 
 
 def parsed(text, before=None):
-    """The result for a text as the log reader passes it: without colours, one line for each update of a bar."""
+    """The result for a text as the log reader passes it: without colors, one line for each update of a bar."""
     return parse_training_output(decode_log_text(text.replace("\r", "\n").encode()).splitlines(), before)
 
 
@@ -233,7 +233,7 @@ def test_node_name_before_a_line_does_not_change_its_meaning(line, step):
 
 
 @pytest.mark.parametrize("host", ["test-001.example.org", "gpu-7.test.example.org"])
-def test_node_is_recognised_by_short_and_long_name(host):
+def test_node_is_recognized_by_short_and_long_name(host):
     for prefix in (host, host.partition(".")[0]):
         assert parse_training_output([f"{prefix}: step 5 | loss 2.5"], None, [host]).newest.step == 5
 

@@ -50,7 +50,7 @@ def test_report_prints_f1_and_healthy_logs(
     rows += [{"log": log, "root_cause": "None", "acceptable": []} for log in HEALTHY.values()]
     path.write_text("\n".join(json.dumps(row) for row in rows))
 
-    bench.print_accuracy(bench.read_labelled_logs(path), misses=True)
+    bench.print_accuracy(bench.read_labeled_logs(path), misses=True)
 
     said = capsys.readouterr().out
     assert "macro F1                   1.000" in said

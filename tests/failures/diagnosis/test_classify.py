@@ -33,7 +33,7 @@ def test_chain_begins_with_the_cause(sample: Sample) -> None:
 
 
 @samples
-def test_colours_progress_bars_and_rank_prefixes_do_not_change_the_verdict(sample: Sample) -> None:
+def test_colors_progress_bars_and_rank_prefixes_do_not_change_the_verdict(sample: Sample) -> None:
     dressed = "".join(f"\x1b[2m{row}\x1b[0m\r\n" for row in sample.log.splitlines())
 
     assert diagnose_text(dressed).root_cause == sample.label
@@ -196,7 +196,7 @@ def test_progress_before_the_launcher_gives_up_proves_nothing(ending: str) -> No
     assert diagnose_text(f"{steps}{ending}\n{steps}").root_cause == NONE
 
 
-def test_exception_with_an_unknown_name_is_recognised_below_a_traceback() -> None:
+def test_exception_with_an_unknown_name_is_recognized_below_a_traceback() -> None:
     named = "run9.queue.KilledWorker: ('step-3', 4)\n"
     traceback = (
         'Traceback (most recent call last):\n  File "/opt/run9/train.py", line 3, in main\n    client.gather()\n'

@@ -77,7 +77,7 @@ def test_last_line_without_newline_is_read() -> None:
     assert engine.diagnose([b"fine\n" + ECC.rstrip()]).root_cause == "ECCError"
 
 
-def test_colours_and_nuls_are_removed() -> None:
+def test_colors_and_nuls_are_removed() -> None:
     data = b"\x1b[31mRuntime\x00Error\x1b[0m: CUDA err\x1b[1mor: uncorrectable EC\x00C error\n"
 
     assert engine.diagnose([data]).root_cause == "ECCError"

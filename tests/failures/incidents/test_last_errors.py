@@ -1,4 +1,4 @@
-"""The last error of each node and GPU, by which the map colours them."""
+"""The last error of each node and GPU, by which the map colors them."""
 
 from datetime import timedelta
 

@@ -87,7 +87,7 @@ def trouble(shelf):
 
 
 @pytest.mark.parametrize("kind", EVERY)
-def test_each_format_is_recognised_and_complete(shelf, kind):
+def test_each_format_is_recognized_and_complete(shelf, kind):
     EVERY[kind](shelf)
 
     (one,) = found(shelf)
@@ -167,7 +167,7 @@ def test_file_written_last_decides_whether_the_save_finished(shelf, kind, path, 
     assert word in trouble(shelf)
 
 
-def test_megatron_checkpoint_in_dcp_format_is_recognised(shelf):
+def test_megatron_checkpoint_in_dcp_format_is_recognized(shelf):
     write(shelf, "iter_0000100/__0_0.distcp")
     write(shelf, "latest_checkpointed_iteration.txt", "100")
     assert ".metadata" in trouble(shelf)

@@ -139,10 +139,10 @@ def test_filters_return_the_matching_rows(ada, query, found):
 
 
 def test_an_unknown_filter_is_refused_with_the_list_of_filters(ada):
-    unknown = ada.get("jobs/", {"colour": "red"})
+    unknown = ada.get("jobs/", {"color": "red"})
     lookup = ada.get("jobs/", {"state__gte": "RUNNING"})
 
-    assert unknown.json()["colour"][0].startswith("is not a filter of jobs; use one of id, array_id")
+    assert unknown.json()["color"][0].startswith("is not a filter of jobs; use one of id, array_id")
     assert lookup.json() == {"state__gte": ["is not a filter of jobs; use one of state, state__in"]}
 
 

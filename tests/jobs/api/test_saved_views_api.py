@@ -71,7 +71,7 @@ def test_filters_and_default_of_a_view_can_be_changed_separately(ada):
         ({"name": " "}, "name", "a view needs a name"),
         ({"name": "x" * 41}, "name", "must have at most 40 printable characters"),
         ({"name": "x", "filters": "state=failed"}, "filters", "is text, not an object"),
-        ({"name": "x", "filters": {"colour": "red"}}, "filters", "'colour' is not a filter of the job list"),
+        ({"name": "x", "filters": {"color": "red"}}, "filters", "'color' is not a filter of the job list"),
         ({"name": "x", "filters": {"state": "nonsense"}}, "filters.state", "'nonsense' is not one of waiting, running"),
         ({"name": "x", "filters": {"mine": True}}, "filters.mine", "is true or false, not text"),
         ({"name": "x", "team": "speech"}, "team", "you are not a member of team 'speech'"),

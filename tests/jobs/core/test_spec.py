@@ -126,7 +126,7 @@ def test_null_means_the_same_as_a_missing_field():
         ({"dependencies": "afterok"}, "dependencies", "contains no job id"),
         ({"dependencies": "after:1"}, "dependencies", "'after' is not one of afterok"),
         ({"dependencies": "afterok:1:1"}, "dependencies", "names the same job twice"),
-        ({"colour": "red"}, "colour", "is not a field of a job"),
+        ({"color": "red"}, "color", "is not a field of a job"),
     ],
 )
 def test_invalid_request_is_rejected_with_field_and_reason(fields, field, why):

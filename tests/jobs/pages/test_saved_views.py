@@ -153,7 +153,7 @@ def test_every_change_has_its_event(team):
 
 
 def test_the_filters_of_the_list_are_saved_under_a_name(team):
-    asked = {"name": "Nights", "for": "pretraining", "state": "failed", "q": "a&b", "colour": "red", "user": ""}
+    asked = {"name": "Nights", "for": "pretraining", "state": "failed", "q": "a&b", "color": "red", "user": ""}
     answer = browser().post("/jobs/views/", asked, follow=True)
 
     view = SavedView.objects.get()

@@ -113,7 +113,7 @@ def test_within_sets_a_deadline_relative_to_now(ada):
         ({"suite": 7}, "suite", "is missing"),
         ({"checkpoints": []}, "checkpoints", "has 0 entries; between 1 and 1000 are allowed"),
         ({"checkpoints": ["a"]}, "checkpoints", "'a' is not an absolute path without .."),
-        ({"colour": 1}, "colour", "is not a field of a campaign"),
+        ({"color": 1}, "color", "is not a field of a campaign"),
         ({"within": "1:00"}, "nodes", "and deadline_at exclude each other; give only one of them"),
         ({"nodes": None, "deadline_at": "2001-01-01T00:00:00Z"}, "deadline_at", "is in the past"),
         ({"within": 0}, "within", "is zero"),

@@ -179,7 +179,7 @@ def test_each_sample_is_assigned_at_most_once(sizes, slots, nodes):
 # --- priors
 
 
-def test_unmeasured_known_dataset_costs_the_modelled_time():
+def test_unmeasured_known_dataset_costs_the_modeled_time():
     small, large = (priors.guess(DatasetDescription(name="gsm8k", samples=1319), gb) for gb in (14.0, 28.0))
 
     assert large.infer == pytest.approx(2 * small.infer)
@@ -353,7 +353,7 @@ SUITE = {
         ({"stage_root": "/dev/../etc"}, "stage_root: '/dev/../etc' is not an absolute path without .."),
         ({"framework": "helm"}, "framework: 'helm' is not one of plain, lm-eval, opencompass"),
         ({"infer": ""}, "infer: is missing, and dataset 1 (gsm8k) does not override it"),
-        ({"colour": "red"}, "colour: is not a field of a suite"),
+        ({"color": "red"}, "color: is not a field of a suite"),
         ({"gpus": 65}, "gpus: 65 is not between 0 and 64"),
     ],
 )

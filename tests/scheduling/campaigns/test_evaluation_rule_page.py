@@ -192,7 +192,7 @@ def test_change_while_waiting_for_the_row_lock_is_not_overwritten(caller, monkey
     [
         ({"directory": "/elsewhere"}, "directory"),
         ({"which": "all"}, "which"),
-        ({"colour": 1}, "colour"),
+        ({"color": 1}, "color"),
         ({}, "is_enabled"),
     ],
 )

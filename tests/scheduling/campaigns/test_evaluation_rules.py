@@ -101,7 +101,7 @@ def test_daily_limit_delays_a_campaign():
         ({"which": "all"}, "which: 'all' is not one of newest, every"),
         ({"interval": "60-00:00:00"}, "interval: must be a duration of at most 30 days"),
         ({"per_day": 0}, "per_day: 0 is not between 1 and 1000"),
-        ({"colour": 1}, "colour: is not a field of an evaluation rule"),
+        ({"color": 1}, "color: is not a field of an evaluation rule"),
     ],
 )
 def test_invalid_rule_is_refused_with_its_field(wish, sentence):

@@ -72,7 +72,7 @@ def test_order_is_never_worse_than_a_simple_rule(work, gpus):
 
 
 @pytest.mark.parametrize("checkpoints", (1, 3))
-def test_plan_uses_the_optimised_order_for_uncut_datasets(checkpoints):
+def test_plan_uses_the_optimized_order_for_uncut_datasets(checkpoints):
     """Three of 300 s would be left for the end of a GPU if the longest went first."""
     seconds = (300.0, 300.0, 200.0, 200.0, 200.0)
     tasks = [

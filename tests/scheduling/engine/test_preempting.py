@@ -68,17 +68,17 @@ def state_of(job):
     return Job.objects.get(pk=job.pk)
 
 
-def test_victim_is_signalled_first_and_stopped_after_its_grace_period(cluster, slurm, victim, urgent):
+def test_victim_is_signaled_first_and_stopped_after_its_grace_period(cluster, slurm, victim, urgent):
     assert preempt(cluster, victim, urgent) == 1
     deliver(cluster, slurm)
-    assert (slurm.signalled, slurm.cancelled) == ([(victim.backend_id, "USR1")], [])
+    assert (slurm.signaled, slurm.cancelled) == ([(victim.backend_id, "USR1")], [])
 
     deliver(cluster, slurm, GRACE - timedelta(seconds=5))
     assert slurm.cancelled == []
 
     deliver(cluster, slurm, GRACE + timedelta(seconds=1))
     assert slurm.cancelled == [victim.backend_id]
-    assert len(slurm.signalled) == 1
+    assert len(slurm.signaled) == 1
 
 
 def test_remote_checkpoint_ends_the_grace_period(cluster, slurm, victim, urgent):
@@ -113,15 +113,15 @@ def test_earlier_checkpoint_does_not_end_the_grace_period(cluster, slurm, victim
         ({"checkpoint_signal": "USR1@0"}, "USR1@60", None),
     ],
 )
-def test_job_chooses_its_signal_and_grace_period(cluster, slurm, asked, cluster_says, signalled):
+def test_job_chooses_its_signal_and_grace_period(cluster, slurm, asked, cluster_says, signaled):
     cluster = make.cluster(checkpoint_signal=cluster_says)
     attempt = known_to(slurm, make.running(make.job(gpus_per_node=1, **asked)))
 
     preempt(cluster, attempt, make.job(gpus_per_node=8))
     deliver(cluster, slurm)
 
-    assert [name for _, name in slurm.signalled] == ([signalled] if signalled else [])
-    assert bool(slurm.cancelled) is (signalled is None)
+    assert [name for _, name in slurm.signaled] == ([signaled] if signaled else [])
+    assert bool(slurm.cancelled) is (signaled is None)
 
 
 def test_victim_returns_to_its_place_and_events_name_the_other_job(cluster, slurm, victim, urgent):
@@ -218,7 +218,7 @@ def test_unsubmitted_attempt_is_withdrawn_without_contacting_the_cluster(cluster
     preempt(cluster, attempt, make.job(gpus_per_node=8))
     deliver(cluster, slurm)
 
-    assert (slurm.sent, slurm.signalled) == ([], [])
+    assert (slurm.sent, slurm.signaled) == ([], [])
     assert state_of(attempt.job).state == State.PENDING
 
 
@@ -244,7 +244,7 @@ def test_signal_that_was_not_delivered_in_time_is_dropped(cluster, slurm, victim
     deliver(cluster, slurm, GRACE + timedelta(seconds=140))
 
     assert slurm.cancelled == [victim.backend_id] * len(slurm.cancelled) and slurm.cancelled
-    assert len(slurm.signalled) <= 1
+    assert len(slurm.signaled) <= 1
     assert not ClusterCommand.objects.open().filter(kind="signal").exists()
 
 

@@ -126,14 +126,14 @@ def test_page_without_telemetry_still_shows_the_placement():
     assert "seren-001" in text and text.count('<i class="quiet"') == 4 and text.count('<i class="none"') == 4
 
 
-def test_cells_show_utilisation_and_idle_gpus():
+def test_cells_show_utilization_and_idle_gpus():
     one = running()
     # In the future, because it would be outdated on a slow machine
     sampled(one, -timedelta(minutes=30), [95.0, 0.0, 50.0, None, 100.0, 100.0, 100.0, 100.0])
 
     text = page(one).content.decode()
 
-    assert "GPU 0: 95% utilised" in text and '<i class="waiting" title="GPU 1: 0% utilised">' in text
+    assert "GPU 0: 95% utilized" in text and '<i class="waiting" title="GPU 1: 0% utilized">' in text
     assert "GPU 4: not allocated to this job" in text and '<i class="quiet" title="GPU 3">' in text
 
 

@@ -75,7 +75,7 @@ def test_drain_mode_now_evicts_all_jobs_on_the_node_only(cluster, slurm, wide, s
     turn(cluster, slurm)
 
     assert [wanted(one) for one in (wide, small, elsewhere)] == [State.PENDING, State.PENDING, ""]
-    assert slurm.signalled == [(wide.backend_id, "USR1")]  # who saves nothing is not kept waiting
+    assert slurm.signaled == [(wide.backend_id, "USR1")]  # who saves nothing is not kept waiting
     assert slurm.cancelled == [small.backend_id]
     assert evict_from_drained_nodes_once(cluster, clock.now()) == 0
 
@@ -102,7 +102,7 @@ def test_drain_mode_checkpoint_evicts_jobs_after_their_checkpoint(cluster, slurm
     turn(cluster, slurm)
 
     assert (wanted(wide), wanted(small)) == (State.PENDING, "")
-    assert (slurm.signalled, slurm.cancelled) == ([], [wide.backend_id])
+    assert (slurm.signaled, slurm.cancelled) == ([], [wide.backend_id])
 
 
 def test_resume_stops_pending_evictions(cluster, slurm, wide, small):

@@ -133,7 +133,7 @@ def outcome(cluster, job, *, ahead, off, now):
     )
 
 
-def test_errors_are_summarised_by_lead(cluster):
+def test_errors_are_summarized_by_lead(cluster):
     now = clock.now()
     for minutes in (10, 20, 90):
         outcome(cluster, wide(), ahead=2 * HOUR, off=timedelta(minutes=minutes), now=now)

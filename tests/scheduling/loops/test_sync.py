@@ -192,7 +192,7 @@ def test_unreachable_cluster_ends_no_attempt(cluster, slurm, sent):
     assert job().is_configuring
 
 
-def test_submission_with_a_lost_response_is_recognised_by_its_key(cluster, slurm, sent):
+def test_submission_with_a_lost_response_is_recognized_by_its_key(cluster, slurm, sent):
     Attempt.objects.update(backend_id="")
 
     sync(cluster, slurm)

@@ -59,7 +59,7 @@ def test_uploaded_trace_is_visible_to_its_team_only():
         (Form(b"a,b\n1,2\n"), "trace_file", "matches no known layout"),
         (Form(HEADER.encode()), "trace_file", "contains no job that ran"),
         (Form(ROWS.encode(), of="file"), "file", "is not a field of a trace"),
-        (Form(ROWS.encode(), {"colour": "red"}), "colour", "is not a field of a trace"),
+        (Form(ROWS.encode(), {"color": "red"}), "color", "is not a field of a trace"),
         (Form(ROWS.encode(), {"team": "speech"}), "team", "you are not a member of team 'speech'"),
     ],
 )

@@ -17,7 +17,7 @@ from tests.acceptance.instance import Instance
 from tests.chaos import judge
 from tests.chaos.people import Caller, People
 from tests.chaos.record import Record
-from tests.chaos.submitter import Submitter, neighbour
+from tests.chaos.submitter import Submitter, neighbor
 from tests.patience import until
 
 MOST_UNFINISHED = 40
@@ -34,7 +34,7 @@ def clear(caller: Caller, instance: Instance, over: threading.Event) -> None:
         caller.ask("jobs/actions/", {"action": "cancel", "ids": demo_jobs}, key=f"clear-{instance.port}", over=over)
 
 
-class Neighbour:
+class Neighbor:
     def __init__(self, first: Instance, var: Path, seed: int) -> None:
         self.first, self.seed = first, seed
         self.instance = Instance(var)
@@ -50,9 +50,9 @@ class Neighbour:
         until(lambda: over.is_set() or not self.instance.sql(UNENDED).fetchone(), what="jobs of the demo do not end")
         self._join_cluster()
         self.submitter = Submitter(
-            caller, self.record, draw=neighbour, seed=self.seed, most_unfinished=MOST_UNFINISHED, batch=BATCH
+            caller, self.record, draw=neighbor, seed=self.seed, most_unfinished=MOST_UNFINISHED, batch=BATCH
         )
-        self.people = People(caller, self.record, Record(self.first), Random(f"neighbours:{self.seed}"), recovery=False)
+        self.people = People(caller, self.record, Record(self.first), Random(f"neighbors:{self.seed}"), recovery=False)
         watching = threading.Thread(target=self.submitter.watch_until, args=(over,))
         deciding = threading.Thread(target=self.people.decide_until, args=(over,))
         watching.start(), deciding.start()
