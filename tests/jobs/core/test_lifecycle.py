@@ -105,3 +105,47 @@ def test_nodes_have_the_names_of_sinfo(state, flags, short, works):
 )
 def test_state_of_a_healthy_node_follows_from_its_load(gpus, used, busy, expected):
     assert lifecycle.node_state_for_usage(gpus, used, busy) == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "flags", "label", "tone"),
+    [
+        (NodeState.IDLE, [], "IDLE", "good"),
+        (NodeState.IDLE, [NodeFlag.NOT_RESPONDING], "IDLE*", "bad"),
+        (NodeState.IDLE, [NodeFlag.DRAIN], "DRAINED", "drain"),
+        (NodeState.MIXED, [NodeFlag.DRAIN], "DRAINING", "drain"),
+        (NodeState.MIXED, [NodeFlag.RESERVED, NodeFlag.MAINTENANCE], "MAINTENANCE", "drain"),
+        (NodeState.DOWN, [NodeFlag.DRAIN], "DOWN", "bad"),
+    ],
+)
+def test_node_that_does_not_respond_is_shown_as_bad(state, flags, label, tone):
+    badge = lifecycle.node_badge(state, flags)
+
+    assert (badge.label, badge.tone) == (label, tone)
+
+
+@pytest.mark.parametrize(
+    ("state", "flags", "condition"),
+    [
+        (NodeState.IDLE, [], "UP"),
+        (NodeState.ALLOCATED, [NodeFlag.COMPLETING, NodeFlag.PLANNED], "UP"),
+        (NodeState.MIXED, [NodeFlag.NOT_RESPONDING, NodeFlag.DRAIN, NodeFlag.DRAIN], "UP+DRAIN+NOT_RESPONDING"),
+        (NodeState.DOWN, [NodeFlag.COMPLETING, NodeFlag.FAIL], "DOWN+FAIL"),
+        (NodeState.UNKNOWN, [], "UNKNOWN"),
+    ],
+)
+def test_condition_of_a_node_is_its_health_and_drains_but_not_its_load(state, flags, condition):
+    assert lifecycle.node_condition(state, flags) == condition
+
+
+@pytest.mark.parametrize(
+    ("condition", "health", "flags"),
+    [
+        ("UP", "UP", []),
+        ("UP+DRAIN+FAIL", "UP", ["DRAIN", "FAIL"]),
+        ("DOWN+DRAIN", "DOWN", ["DRAIN"]),
+        ("MIXED", "UP", []),
+    ],
+)
+def test_condition_is_split_into_health_and_flags(condition, health, flags):
+    assert lifecycle.parse_node_condition(condition) == (health, flags)
