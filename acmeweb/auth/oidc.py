@@ -4,16 +4,20 @@ A user is identified by issuer and subject, never by name, because names can be 
 `OIDC_NEW_USERS` decides: `refuse` accepts only users whom an operator has prepared (same name, no password and no
 permissions for the site), `create` also creates users. `OIDC_TEAMS` maps groups to roles; teams that it does not name
 are not changed. State, nonce and verifier are stored in the browser's session and are valid for one callback.
+
+joserfc verifies the ID token. Authlib is not used for the requests: its client limits neither the size nor the duration
+of an answer, and it leaves httpx for httpx2.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import logging
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -43,16 +47,11 @@ ID_TOKEN_SESSION_KEY = "oidc_id_token"  # noqa: S105 - session key; tells the pr
 MAX_HINT_LENGTH = 4000  # of a URL; a longer token is omitted, and the provider asks the user
 MAX_PENDING_LOGINS, PENDING_LOGIN_S = 5, 600
 METADATA_CACHE_S = 3600
+PROVIDER_TIMEOUT_S, MAX_ANSWER_BYTES = 10, 1 << 20
+ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 LEEWAY_S = 60
-ID_TOKEN_ALGORITHMS = [
-    "RS256",
-    "RS384",
-    "RS512",
-    "ES256",
-    "ES384",
-    "PS256",
-    "EdDSA",
-]  # never "none", never a shared secret
+# never "none", never a shared secret
+ID_TOKEN_ALGORITHMS = ["RS256", "RS384", "RS512", "ES256", "ES384", "PS256", "EdDSA"]
 
 
 class SignInError(Exception):
@@ -68,9 +67,11 @@ class OidcProvider:
     cache: dict[str, tuple[float, Any]] = field(default_factory=dict)
 
     def metadata(self) -> Mapping[str, Any]:
-        about: Mapping[str, Any] = self._get(f"{self.config.issuer.rstrip('/')}/.well-known/openid-configuration")
-        if about.get("issuer") != self.config.issuer:
+        about = self._get(f"{self.config.issuer.rstrip('/')}/.well-known/openid-configuration")
+        if not isinstance(about, dict) or about.get("issuer") != self.config.issuer:
             raise SignInError("The provider's issuer is not the one in OIDC_ISSUER.")
+        if not all(isinstance(about.get(name), str) for name in ENDPOINTS):
+            raise SignInError(f"The provider's metadata lacks an address: it needs {', '.join(ENDPOINTS)}.")
         return about
 
     def keys(self, fresh: bool = False) -> Any:
@@ -94,14 +95,26 @@ class OidcProvider:
         return document
 
     def _send_request(self, method: str, address: str, **more: Any) -> Any:
+        """Return the JSON of the answer. Redirects are not followed: the request contains our secret."""
         try:
-            with httpx.Client(transport=self.transport, timeout=10) as client:
-                answer = client.request(method, address, **more)
-            answer.raise_for_status()
-            return answer.json()
-        except (httpx.HTTPError, ValueError) as error:
+            with (
+                httpx.Client(transport=self.transport, timeout=PROVIDER_TIMEOUT_S) as client,
+                client.stream(method, address, **more) as answer,
+            ):
+                return json.loads(limited_body(answer.raise_for_status()))
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
             log.warning("OIDC provider: %s %s failed: %s", method, address, error)
             raise SignInError("The provider is not responding correctly. Try again in a moment.") from None
+
+
+def limited_body(answer: httpx.Response, monotonic: Callable[[], float] = time.monotonic) -> bytes:
+    """Return the body. Raise ValueError if it is too large or takes too long: httpx limits only each read."""
+    body, until = b"", monotonic() + PROVIDER_TIMEOUT_S
+    for chunk in answer.iter_bytes():
+        body += chunk
+        if len(body) > MAX_ANSWER_BYTES or monotonic() > until:
+            raise ValueError(f"the answer exceeds {MAX_ANSWER_BYTES} bytes or {PROVIDER_TIMEOUT_S} s")
+    return body
 
 
 _providers: dict[OidcSettings, OidcProvider] = {}
@@ -218,40 +231,43 @@ def _redirect_to_login(request: HttpRequest, why: SignInError) -> HttpResponse:
 
 def verified_claims(provider: OidcProvider, raw: str, nonce: str) -> Mapping[str, Any]:
     """Return the claims of an ID token that the provider signed for us, now, and for this nonce."""
-    from joserfc import jwt
     from joserfc.errors import JoseError
-    from joserfc.jwk import KeySet
+    from joserfc.jwt import JWTClaimsRegistry
 
-    claims: Mapping[str, Any] = {}
-    for fresh in (False, True):  # an unknown key may be a new one
-        try:
-            claims = jwt.decode(raw, KeySet.import_key_set(provider.keys(fresh)), algorithms=ID_TOKEN_ALGORITHMS).claims
-            break
-        except (JoseError, ValueError, KeyError, TypeError) as error:
-            if fresh:
-                log.warning("ID token refused: %s", error)
-                raise SignInError("The signature of the provider's ID token is not valid.") from None
-    now = time.time()
-    audience = claims.get("aud")
-    audiences = audience if isinstance(audience, list) else [audience]
-    valid = (
-        claims.get("iss") == provider.config.issuer
-        and provider.config.client_id in audiences
-        and (len(audiences) == 1 or claims.get("azp") == provider.config.client_id)
-        and _float_or_nan(claims.get("exp")) > now - LEEWAY_S
-        and _float_or_nan(claims.get("iat")) < now + LEEWAY_S
-        and _float_or_nan(claims.get("nbf", 0)) < now + LEEWAY_S
-        and constant_time_compare(str(claims.get("nonce", "")), nonce)
-        and isinstance(claims.get("sub"), str)
-        and claims["sub"]
+    claims, client_id = _signed_claims(provider, raw), provider.config.client_id
+    rules = JWTClaimsRegistry(
+        leeway=LEEWAY_S,
+        iss={"essential": True, "value": provider.config.issuer},
+        aud={"essential": True, "value": client_id},
+        sub={"essential": True},
+        exp={"essential": True},
+        iat={"essential": True},
     )
-    if not valid:
+    try:
+        rules.validate(claims)
+    except JoseError as error:
+        log.warning("ID token refused: %s", error)
+        raise SignInError("The provider's ID token is not valid for this sign-in.") from None
+    has_other_audience = claims["aud"] not in (client_id, [client_id])
+    is_for_us = not has_other_audience or claims.get("azp") == client_id
+    if not is_for_us or not constant_time_compare(str(claims.get("nonce", "")), nonce):
         raise SignInError("The provider's ID token is not valid for this sign-in.")
     return claims
 
 
-def _float_or_nan(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else float("nan")
+def _signed_claims(provider: OidcProvider, raw: str) -> dict[str, Any]:
+    """Return the claims of a token with a valid signature. An unknown key may be new, so the keys are read again."""
+    from joserfc import jwt
+    from joserfc.errors import JoseError
+    from joserfc.jwk import KeySet
+
+    for fresh in (False, True):
+        try:
+            keys = KeySet.import_key_set(provider.keys(fresh))
+            return jwt.decode(raw, keys, algorithms=ID_TOKEN_ALGORITHMS).claims
+        except (JoseError, ValueError, KeyError, TypeError) as error:
+            log.warning("ID token not verified with the %s keys: %s", "new" if fresh else "cached", error)
+    raise SignInError("The signature of the provider's ID token is not valid.")
 
 
 @transaction.atomic

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from django.contrib.auth import get_user_model
 from joserfc import jwt
-from joserfc.jwk import RSAKey
+from joserfc.jwk import OctKey, RSAKey
 
 from acmeweb.auth import oidc
 from acmeweb.common.env import EnvReader, InvalidEnvSetting, OidcSettings
@@ -42,17 +42,19 @@ class FakeProvider:
         self.claims = {"sub": "u-1", "preferred_username": "ada", "email": "ada@example.org", "groups": ["llm"]}
         self.change, self.key, self.exchanged, self.nonces, self.challenge = {}, KEY, [], {}, ""
         self.header = {"alg": "RS256", "kid": "one"}
-        self.away, self.more = False, {}
+        self.away, self.more, self.jwks, self.answers = False, {}, [KEY], {}
 
     def __call__(self, request):
         if self.away:
             raise httpx.ConnectError("away")
+        if request.url.path in self.answers:
+            return self.answers[request.url.path]
         match request.url.path:
             case "/.well-known/openid-configuration":
                 there = {name: f"{ISSUER}/{name}" for name in ("authorization_endpoint", "token_endpoint", "jwks_uri")}
                 return httpx.Response(200, json={"issuer": ISSUER, **there, **self.more})
             case "/jwks_uri":
-                return httpx.Response(200, json={"keys": [KEY.as_dict(private=False)]})
+                return httpx.Response(200, json={"keys": [key.as_dict(private=False) for key in self.jwks]})
             case "/token_endpoint":
                 form = {name: values[0] for name, values in parse_qs(request.content.decode()).items()}
                 self.exchanged.append((form, request.headers.get("Authorization", "")))
@@ -140,8 +142,13 @@ WRONG = {
     "another issuer": {"iss": "https://evil.example"},
     "another audience": {"aud": "other"},
     "many audiences without a word for us": {"aud": ["acme", "other"]},
+    "many audiences with a word for another": {"aud": ["acme", "other"], "azp": "other"},
+    "no audience": {"aud": []},
     "expired": {"exp": 1},
     "no expiry": {"exp": None},
+    "an expiry that is no number": {"exp": float("nan")},
+    "an expiry without a time": {"exp": True},
+    "no time of issue": {"iat": None},
     "from the future": {"iat": 2**40},
     "not yet": {"nbf": 2**40},
     "another nonce": {"nonce": "x"},
@@ -180,6 +187,70 @@ def test_a_token_without_a_signature_or_signed_with_the_shared_secret_is_refused
     for raw in (unsigned, "x", "", "a.b.c"):
         with pytest.raises(oidc.SignInError):
             oidc.verified_claims(known, raw, "n")
+
+
+def test_token_signed_with_our_own_secret_is_refused(client, there):
+    there.header, there.key = {"alg": "HS256", "kid": "one"}, OctKey.import_key(ASKED.client_secret * 8)
+
+    sign_in(client, there)
+
+    assert user_of(client) is None
+    assert "ID token is not valid." in said(client)
+
+
+def test_key_that_the_provider_added_after_the_last_sign_in_is_accepted(client, there):
+    sign_in(client, there)
+    client.post("/logout/")
+    there.key = RSAKey.generate_key(2048, {"kid": "two", "use": "sig", "alg": "RS256"})
+    there.jwks, there.header = [KEY, there.key], {"alg": "RS256", "kid": "two"}
+
+    sign_in(client, there)
+
+    assert user_of(client)
+
+
+def test_clocks_may_differ_by_a_minute(client, there):
+    now = int(time.time())
+    there.change = {"iat": now + 30, "nbf": now + 30, "exp": now - 30, "aud": ["acme", "other"], "azp": "acme"}
+
+    sign_in(client, there)
+
+    assert user_of(client)
+
+
+DISCOVERY = "/.well-known/openid-configuration"
+UNUSABLE_ANSWERS = {
+    "a redirect": httpx.Response(307, headers={"Location": "https://evil.example/"}),
+    "too large": httpx.Response(200, content=b'"' + b"x" * oidc.MAX_ANSWER_BYTES + b'"'),
+    "nested too deeply": httpx.Response(200, content=b"[" * 100_000),
+    "no JSON": httpx.Response(200, content=b"<html>"),
+    "no object": httpx.Response(200, json=[]),
+    "no addresses": httpx.Response(200, json={"issuer": ISSUER}),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE_ANSWERS)
+@pytest.mark.parametrize("path", [DISCOVERY, "/token_endpoint", "/jwks_uri"])
+def test_unusable_answer_of_the_provider_ends_the_sign_in_with_a_sentence(path, name, client, there):
+    begun = client.get("/login/oidc/") if path != DISCOVERY else None
+    there.answers = {path: UNUSABLE_ANSWERS[name]}
+
+    answer = client.get("/login/oidc/back/", there.sign_in(begun["Location"])) if begun else client.get("/login/oidc/")
+
+    assert answer["Location"] == "/login/" and user_of(client) is None
+    assert "provider" in said(client)
+
+
+def test_answer_that_drips_is_given_up(there):
+    def drip():
+        yield b" "
+        clock["now"] += oidc.PROVIDER_TIMEOUT_S + 1
+        yield b"{}"
+
+    clock = {"now": 0.0}
+
+    with pytest.raises(ValueError, match=f"{oidc.PROVIDER_TIMEOUT_S} s"):
+        oidc.limited_body(httpx.Response(200, content=drip()), monotonic=lambda: clock["now"])
 
 
 def test_callback_of_another_browser_is_refused(client, there):
