@@ -61,7 +61,7 @@ def _crash_loop_text(cause: str, repeats: int, required_node: Counter[str], node
     if repeats > MAX_RETRIES:
         return f"Held after {repeats} failures with cause {cause} {advice}"
     # In a job of several nodes, any of them may be faulty. Only a job on one node identifies the node
-    worst = max(sorted(nodes), key=lambda node: required_node[node], default="")
-    if len(nodes) == 1 and required_node[worst] > MAX_RETRIES_PER_NODE:
-        return f"Held after {required_node[worst]} failures with cause {cause} on {worst} {advice}"
+    for node in nodes if len(nodes) == 1 else ():
+        if required_node[node] > MAX_RETRIES_PER_NODE:
+            return f"Held after {required_node[node]} failures with cause {cause} on {node} {advice}"
     return ""

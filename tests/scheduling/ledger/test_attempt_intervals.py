@@ -3,7 +3,15 @@
 import pytest
 
 from scheduling.ledger.attempt_intervals import AttemptHistory, SlowPeriod, bucket_intervals
-from scheduling.ledger.buckets import Bucket, GpuAllocation, LedgerInput, NodeHistory, ledger_entries, sum_by_key
+from scheduling.ledger.buckets import (
+    Bucket,
+    BucketInterval,
+    GpuAllocation,
+    LedgerInput,
+    NodeHistory,
+    ledger_entries,
+    sum_by_key,
+)
 
 WORKED = {"promised": 0, "confirmed": 5, "first_step": 10}
 
@@ -80,3 +88,41 @@ def test_checkpoint_stalls_and_idle_time_are_distinguished():
         Bucket.IDLE: 5,
         Bucket.PRODUCTIVE: 75,
     }
+
+
+def lost(**fields):
+    """The intervals of lost work, as (start, end, cause)."""
+    attempt = AttemptHistory(**({"promised": 100, "confirmed": 110, "ended": 300, "kept": False} | fields))
+    return [(part.start, part.end, part.cause) for part in bucket_intervals(attempt) if part.bucket == Bucket.LOST_WORK]
+
+
+def test_work_is_lost_between_the_save_and_the_end_under_its_cause():
+    assert lost(saved=250, cause="Hang") == [(250, 300, "Hang")]
+    assert lost(saved=None) == [(100, 300, "")]
+    assert lost(saved=40) == [(100, 300, "")]  # the save of an earlier attempt
+    assert lost(ended=None) == []
+    assert lost(kept=True) == []
+
+
+def test_start_up_ends_with_the_attempt():
+    for fields, end in (({"confirmed": 500}, 300), ({"confirmed": None}, 300), ({"first_step": 130}, 130), ({}, 110)):
+        attempt = AttemptHistory(**({"promised": 100, "confirmed": 110, "ended": 300} | fields))
+
+        assert bucket_intervals(attempt) == [BucketInterval(100, end, Bucket.START_UP)]
+
+
+def test_causes_are_those_of_the_end_and_of_the_slow_period():
+    slow = SlowPeriod(start=20, end=80, observed=3.0, expected=2.0, cause="SlowNode")
+    attempt = AttemptHistory(promised=0, first_step=10, cause="Hang", hangs=[(85, 90)], slows=[slow], idles=[(5, 6)])
+
+    assert bucket_intervals(attempt)[1:] == [
+        BucketInterval(85, 90, Bucket.HUNG, "Hang"),
+        BucketInterval(5, 6, Bucket.IDLE),
+        BucketInterval(60, 80, Bucket.SLOW, "SlowNode"),
+    ]
+
+
+def test_slow_period_without_duration_costs_nothing():
+    slow = SlowPeriod(start=80, end=80, observed=2.0, expected=1.0)
+
+    assert len(bucket_intervals(AttemptHistory(**WORKED, slows=[slow]))) == 1

@@ -12,6 +12,7 @@ from scheduling.ledger.buckets import (
     Bucket,
     BucketInterval,
     GpuAllocation,
+    LedgerEntry,
     LedgerInput,
     NodeHistory,
     WaitInterval,
@@ -125,6 +126,102 @@ def test_job_waiting_for_another_model_does_not_count():
     assert sums(facts) == {Bucket.FREE: 800}
 
 
+def test_free_gpus_that_exactly_fit_the_smallest_waiting_job_are_reserved():
+    waits = [WaitInterval(0, 100, 4, "a100"), WaitInterval(0, 100, 9)]
+    partly = node(model="a100", holdings=[all_of(1, 0, 50, gpus=4), GpuAllocation(2, 50, 100, (0, 1, 2, 3, 4))])
+
+    assert sums(LedgerInput(machines=[partly], waits=waits)) == {
+        Bucket.PRODUCTIVE: 4 * 50 + 5 * 50,
+        Bucket.RESERVED_IDLE: 4 * 50,
+        Bucket.FRAGMENTED: 3 * 50,
+    }
+
+
+def test_free_gpus_are_divided_where_a_wait_begins_and_ends():
+    facts = LedgerInput(machines=[node(gpus=1)], waits=[WaitInterval(-10, 20, 1), WaitInterval(70, 90, 2)])
+
+    entries = [(entry.start, entry.end, entry.bucket) for entry in ledger_entries(facts, 10, 80)]
+
+    assert entries == [(10, 20, Bucket.RESERVED_IDLE), (20, 70, Bucket.FREE), (70, 80, Bucket.FRAGMENTED)]
+
+
+# --- which holder, which layer
+
+
+def by_attempt(*holdings, gpus=1, start=0, end=100, **lives):
+    facts = LedgerInput(machines=[node(gpus=gpus, holdings=holdings)], **lives)
+    return {
+        attempt: dict(sizes)
+        for attempt, sizes in sum_by_key(ledger_entries(facts, start, end), lambda entry: entry.attempt).items()
+    }
+
+
+def test_of_two_holders_since_the_same_time_the_later_attempt_has_the_gpu():
+    both = [GpuAllocation(2, 0, 40, (0,)), GpuAllocation(1, 0, 100, (0,))]
+
+    assert by_attempt(*both) == {2: {Bucket.PRODUCTIVE: 40}, 1: {Bucket.PRODUCTIVE: 60}}
+
+
+def test_allocation_without_indices_avoids_gpus_held_at_that_time():
+    holdings = [
+        GpuAllocation(1, 0, 50, (0,)),
+        GpuAllocation(2, 50, 100, (1,)),
+        GpuAllocation(9, 60, 90, (), 1),
+    ]
+
+    assert by_attempt(*holdings, gpus=2) == {
+        1: {Bucket.PRODUCTIVE: 50},
+        2: {Bucket.PRODUCTIVE: 50},
+        9: {Bucket.PRODUCTIVE: 30},
+        None: {Bucket.FREE: 70},
+    }
+
+
+def test_allocations_without_indices_avoid_each_other_and_never_exceed_the_node():
+    holdings = [GpuAllocation(1, 0, 100, (), 2), GpuAllocation(2, 0, 100, (), 3)]
+
+    assert by_attempt(*holdings, gpus=6) == {
+        1: {Bucket.PRODUCTIVE: 200},
+        2: {Bucket.PRODUCTIVE: 300},
+        None: {Bucket.FREE: 100},
+    }
+    assert sum(sum(sizes.values()) for sizes in by_attempt(*holdings, gpus=4).values()) == 400
+
+
+def test_earlier_of_two_drains_names_the_cause():
+    spells = [BucketInterval(30, 100, Bucket.DRAINED, "test"), BucketInterval(0, 60, Bucket.DRAINED, "repair")]
+    entries = ledger_entries(LedgerInput(machines=[node(gpus=1, spells=spells)]), 0, 100)
+
+    assert [(entry.start, entry.end, entry.cause) for entry in entries] == [
+        (0, 30, "repair"),
+        (30, 60, "repair"),
+        (60, 100, "test"),
+    ]
+
+
+def test_node_that_is_down_while_drained_counts_as_down():
+    spells = [BucketInterval(0, 100, Bucket.DRAINED), BucketInterval(40, 60, Bucket.DOWN)]
+
+    assert sums(LedgerInput(machines=[node(gpus=1, spells=spells)])) == {Bucket.DRAINED: 80, Bucket.DOWN: 20}
+
+
+def test_timeline_of_an_attempt_is_cut_for_each_of_its_gpus():
+    life = {1: [BucketInterval(10, 30, Bucket.HUNG, "Hang"), BucketInterval(50, 70, Bucket.SLOW)]}
+    holdings = [GpuAllocation(1, 0, 20, (0,)), GpuAllocation(1, 30, 60, (0,)), GpuAllocation(1, 65, 80, (0,))]
+    facts = LedgerInput(machines=[node(gpus=1, holdings=holdings)], lives=life)
+
+    entries = [(e.start, e.end, e.bucket, e.cause) for e in ledger_entries(facts, 5, 80) if e.attempt]
+
+    assert entries == [
+        (5, 10, Bucket.PRODUCTIVE, ""),
+        (10, 20, Bucket.HUNG, "Hang"),
+        (30, 50, Bucket.PRODUCTIVE, ""),
+        (50, 60, Bucket.SLOW, ""),
+        (65, 70, Bucket.SLOW, ""),
+        (70, 80, Bucket.PRODUCTIVE, ""),
+    ]
+
+
 # --- invariants
 
 MOMENT = st.integers(-50, 250)
@@ -232,3 +329,15 @@ def test_entries_are_split_at_midnights_without_loss():
     entries = list(split_entries(ledger_entries(LedgerInput(machines=[node()]), 0, 100), [0, 30, 60, 100]))
 
     assert [(piece.start, piece.end) for piece in entries] == [(0, 30), (30, 60), (60, 100)]
+
+
+def test_entry_is_split_only_at_times_within_it():
+    entry = LedgerEntry(10, 40, 2, Bucket.HUNG, "n1", 7, "Hang")
+
+    assert list(split_entries([entry], [])) == [entry]
+    assert list(split_entries([entry], [0, 10, 40, 50])) == [entry]
+    assert list(split_entries([entry], [11, 39])) == [
+        entry._replace(end=11),
+        entry._replace(start=11, end=39),
+        entry._replace(start=39),
+    ]

@@ -71,3 +71,44 @@ def test_estimate_lies_in_its_interval(count, confidence):
 
 def test_no_exposure_gives_no_estimate():
     assert mttf(0, 0.0).low == 0
+
+
+def test_ettr_adds_the_gpu_time_of_all_runs():
+    runs = [
+        JobLifetime(job=1, gpus=2, start=0, end=100),
+        JobLifetime(job=2, gpus=1, start=50, end=400),
+        JobLifetime(job=3, gpus=8, start=200, end=300),  # after the window
+        JobLifetime(job=4, gpus=8, start=-50, end=-10),
+    ]
+
+    assert ettr({Bucket.PRODUCTIVE: 70}, runs, 0, 200) == 70 / (2 * 100 + 150)
+    assert ettr({Bucket.FREE: 70}, runs, 0, 200) == 0
+
+
+def test_time_lost_to_failures_excludes_time_that_no_failure_cost():
+    entries = [LedgerEntry(0, 10, 2, bucket, "n1", 1, "Hang") for bucket in [*Bucket, Bucket.HUNG]]
+
+    costly = ("lost_work", "recovery", "hung", "slow", "down", "drained")
+    assert lost_by_cause(entries) == {("Hang", Bucket(name)): 40 if name == "hung" else 20 for name in costly}
+
+
+@pytest.mark.parametrize(
+    ("count", "mean", "probability"),
+    [
+        (-1, 3.0, 0.0),
+        (-1, 0.0, 0.0),
+        (0, 0.0, 1.0),
+        (0, 2.0, 0.135335),
+        (2, 2.0, 0.676676),
+        (100, 100.0, 0.526562),
+        (101, 100.0, 0.566029),
+        (120, 100.0, 0.977331),
+    ],
+)
+def test_distribution_is_that_of_a_poisson_count(count, mean, probability):
+    assert poisson_cdf(count, mean) == pytest.approx(probability, abs=1e-4)
+
+
+def test_confidence_is_ninety_percent_by_default():
+    assert mttf(5, 1000) == mttf(5, 1000, 0.9)
+    assert mttf(5, 1000).failures == 5 and mttf(5, 1000).exposure == 1000

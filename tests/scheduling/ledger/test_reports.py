@@ -57,7 +57,70 @@ def test_months_go_back_across_the_new_year():
     assert report_rows.months(datetime(2026, 1, 31, tzinfo=UTC), 3) == ["2026-01", "2025-12", "2025-11"]
 
 
+def test_last_days_are_a_period_up_to_now():
+    for days, asked, title in (("", "7", "last 7 days"), ("1", "1", "last 24 hours"), ("30", "30", "last 30 days")):
+        period = report_rows.parse_period(days, "", NOW)
+
+        assert (period.since, period.until, period.title) == (NOW - int(asked) * 24 * HOUR, NOW, title)
+        assert period.asked == {"days": asked} and not period.is_month
+
+
+def test_month_of_a_long_and_a_short_month_ends_at_the_next_first():
+    for month, following in (("2026-01", (2026, 2, 1)), ("2025-12", (2026, 1, 1)), ("2024-02", (2024, 3, 1))):
+        period = report_rows.parse_period("", month, NOW)
+
+        assert period.until == datetime(*following, tzinfo=UTC)
+        assert period.asked == {"month": month} and period.is_month
+
+
+def test_month_that_begins_now_has_no_report_yet():
+    first = datetime(2026, 11, 1, tzinfo=UTC)
+
+    with pytest.raises(InvalidField, match="2026-11 is in the future"):
+        report_rows.parse_period("", "2026-11", first)
+    assert report_rows.parse_period("", "2026-11", first + timedelta(seconds=1)).since == first
+
+
+def test_a_year_of_months_is_offered():
+    months = report_rows.months(NOW)
+
+    assert (len(months), months[0], months[-1]) == (12, "2026-11", "2025-12")
+
+
 # --- bars
+
+
+def test_bar_part_has_the_hours_and_the_place_of_its_buckets():
+    hour = report_rows.US_PER_HOUR
+    sizes = {Bucket.PRODUCTIVE: 5 * hour, Bucket.START_UP: hour, Bucket.CHECKPOINT_STALL: hour, Bucket.DOWN: 3 * hour}
+
+    parts = {part.group.name: part for part in report_rows.report_bar_parts(sizes)}
+
+    assert [(name, part.hours, part.start, part.share) for name, part in parts.items() if part.hours] == [
+        ("productive", 5, 0, 50),
+        ("overhead", 2, 50, 20),
+        ("closed", 3, 70, 30),
+    ]
+    assert (parts["lost"].start, parts["lost"].share) == (70, 0)
+
+
+def test_row_has_its_hours_and_the_sum_of_its_costs():
+    sizes = {Bucket.PRODUCTIVE: 3 * report_rows.US_PER_HOUR, Bucket.FREE: report_rows.US_PER_HOUR}
+
+    free = report_rows.report_row("llm", sizes, 0.75)
+    priced = report_rows.report_row("llm", sizes, 0.75, {Bucket.PRODUCTIVE: 6.0, Bucket.FREE: 2.0})
+
+    assert (free.name, free.hours, free.goodput, free.cost) == ("llm", 4, 0.75, None)
+    assert priced.cost == 8 and report_rows.total_cost({Bucket.FREE: 0.0}) == 0
+
+
+def test_unnamed_row_is_split_by_whether_a_job_held_the_gpus():
+    sizes = {bucket: number for number, bucket in enumerate(Bucket, 1)}
+
+    held_sizes, unheld = report_rows.split_held_sizes(sizes)
+
+    assert set(unheld) == {Bucket.RESERVED_IDLE, Bucket.FRAGMENTED, Bucket.FREE, Bucket.DRAINED, Bucket.DOWN}
+    assert held_sizes | unheld == sizes and not held_sizes.keys() & unheld.keys()
 
 
 def test_every_bucket_is_in_exactly_one_group():
@@ -101,13 +164,40 @@ def test_little_waste_gets_no_advice(idle, measured):
     [
         ({"never_used": 8}, "never used a GPU"),
         ({"never_used": 6}, "used 2 of its 8 GPUs"),
+        ({"never_used": 1}, "used 7 of its 8 GPUs"),
         ({"kind": "sft"}, "between steps"),
+        ({"kind": "mllm"}, "between steps"),
+        ({"kind": "pretrain"}, "between steps"),
+        ({"kind": "debug"}, "end it when you leave"),
         ({"kind": "evaluation"}, "stage the model once"),
         ({"kind": "other"}, "in a job without GPUs"),
     ],
 )
 def test_advice_matches_the_measurements(fields, said):
     assert said in waste.advice(use(idle_h=20, **fields))
+
+
+@pytest.mark.parametrize("idle, measured, advised", [(1.0, 10.0, True), (0.99, 9.0, False), (1.0, 10.1, False)])
+def test_advice_begins_at_one_idle_hour_and_a_tenth_of_the_measured_time(idle, measured, advised):
+    assert bool(waste.waste_per_user([use(idle_h=idle, measured_h=measured)])[0].advice) is advised
+
+
+def test_figures_of_a_user_are_the_sums_of_the_jobs():
+    uses = [
+        use(public_id=f"j{number}", team=team, idle_h=idle, held_h=10.0, measured_h=8.0)
+        for number, (team, idle) in enumerate([("b", 1.0), ("a", 3.0), ("b", 3.0), ("a", 2.0), ("a", 0.0)])
+    ]
+
+    (user,) = waste.waste_per_user(uses)
+
+    assert (user.teams, user.jobs, user.held_h, user.measured_h, user.idle_h) == (["a", "b"], 5, 50, 40, 9)
+    assert [job.public_id for job in user.worst] == ["j1", "j2", "j3"]
+
+
+def test_users_with_equal_waste_are_listed_by_name():
+    people = waste.waste_per_user([use(user="ben", idle_h=3), use(user="ada", idle_h=3), use(user="cleo", idle_h=4)])
+
+    assert [one.user for one in people] == ["cleo", "ada", "ben"]
 
 
 def test_unmeasured_time_is_not_idle():
