@@ -33,7 +33,7 @@ def claim(now: datetime) -> Following | None:
     `tries` is counted before the work starts.
     """
     with transaction.atomic():
-        if Following.objects.filter(taken_until__gte=now).exists():
+        if Following.objects.filter(claimed_until__gte=now).exists():
             return None
         free = Following.objects.due(now).select_for_update(skip_locked=True, of=("self",)).order_by("due_at")
         if (row := free.only("pk").first()) is None:

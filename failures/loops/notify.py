@@ -84,7 +84,7 @@ def _channel_incidents(channel: Channel, now: datetime) -> Iterable[Incident]:
     """Incidents for the channel that changed within the window and since the channel was added."""
     since = max(now - CHANGE_WINDOW, channel.created_at)
     changed = Q(last_symptom_at__gte=since) | Q(acknowledged_at__gte=since) | Q(resolved_at__gte=since)
-    decided = Decision.objects.filter(Q(at__gte=since) | Q(said_at__gte=since) | Q(ended_at__gte=since))
+    decided = Decision.objects.filter(Q(at__gte=since) | Q(answered_at__gte=since) | Q(ended_at__gte=since))
     rows = Incident.objects.filter(last_symptom_at__gte=now - INCIDENT_WINDOW)
     rows = rows.filter(changed | Q(pk__in=decided.values("incident")), gpu_hours_lost__gte=channel.min_gpu_hours)
     if channel.scope:

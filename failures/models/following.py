@@ -19,7 +19,7 @@ MAX_FOLLOW_TRIES = 3
 class FollowingQuerySet(models.QuerySet["Following"]):
     def due(self, now: datetime) -> Self:
         """Due rows that are not claimed. After MAX_FOLLOW_TRIES without progress, a log is left to the diagnosis."""
-        free = models.Q(claimed_until=None) | models.Q(taken_until__lt=now)
+        free = models.Q(claimed_until=None) | models.Q(claimed_until__lt=now)
         return self.filter(free, due_at__lte=now, tries__lt=MAX_FOLLOW_TRIES, attempt__ended_at=None)
 
 

@@ -28,7 +28,7 @@ class JobEvent:
 
     id: int
     group: object
-    what: str
+    type: str
     job: str
     attempt: str = ""
     source: str = ""
@@ -43,7 +43,7 @@ class NodeEvent:
 
     id: int
     node: str
-    what: str
+    type: str
     by: str
 
 
@@ -268,14 +268,14 @@ def unexplained(rows: Sequence[JobRow], events: Sequence[JobEvent]) -> Iterator[
     """(10) Each change has its Event: the chain of transitions is legal, complete, and ends in the row's state."""
     chains: dict[str, list[JobEvent]] = defaultdict(list)
     for event in events:
-        if event.target and event.what in ("job.submitted", "job.state_changed"):
+        if event.target and event.type in ("job.submitted", "job.state_changed"):
             chains[event.job].append(event)
     for row in rows:
         yield from _broken(row, chains.get(row.job, []))
 
 
 def _broken(row: JobRow, chain: Sequence[JobEvent]) -> Iterator[str]:
-    if not chain or chain[0].what != "job.submitted":
+    if not chain or chain[0].type != "job.submitted":
         yield f"{row.job}: no Event says that it was submitted"
         return
     for earlier, later in pairwise(chain):
@@ -296,7 +296,7 @@ def carried_out_twice(steps: Sequence[RecoveryStep], events: Sequence[JobEvent])
         if times > 1:
             where = f" {step.node}" if step.node else ""
             yield f"decision {step.decision} has {step.kind}{where} {times} times"
-    recovered = Counter(event.attempt for event in events if event.what == "job.recovered" and event.attempt)
+    recovered = Counter(event.attempt for event in events if event.type == "job.recovered" and event.attempt)
     yield from (f"{attempt} was recovered from {times} times" for attempt, times in recovered.items() if times > 1)
 
 
@@ -304,7 +304,7 @@ def cordoned_twice(events: Sequence[NodeEvent]) -> Iterator[str]:
     """(12) Recovery cordons a node only once until an operator resumes it."""
     cordoned: set[str] = set()
     for event in events:
-        if event.what == "node.resumed":
+        if event.type == "node.resumed":
             cordoned.discard(event.node)
         elif event.by == RECOVERY and event.node in cordoned:
             yield f"{event.node} was drained by recovery, which had drained it before (event {event.id})"
@@ -316,7 +316,7 @@ def restarted_alive(events: Sequence[JobEvent]) -> Iterator[str]:
     """(13) No job is restarted while an attempt of it runs."""
     states: dict[str, str] = {}
     for event in events:
-        if event.what == "job.recovered" and states.get(event.job) in LIVE_STATES:
+        if event.type == "job.recovered" and states.get(event.job) in LIVE_STATES:
             yield f"{event.job} was recovered while it was {states[event.job]} (event {event.id})"
         if event.target:
             states[event.job] = event.target

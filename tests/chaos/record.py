@@ -30,7 +30,7 @@ WHERE e.type IN ('node.drained', 'node.resumed') ORDER BY e.id
 # Jobs of another installation on the same cluster are foreign jobs in this database
 NAMES = "SELECT name FROM jobs_job WHERE name LIKE 'storm-%' AND foreign_id = ''"
 STEPS = """
-SELECT s.decision_id, s.kind, coalesce(n.name, '') FROM failures_step s LEFT JOIN jobs_node n ON n.id = s.node_id
+SELECT s.decision_id, s.kind, coalesce(n.name, '') FROM failures_recoverystep s LEFT JOIN jobs_node n ON n.id = s.node_id
 """
 ENDED_ATTEMPTS = """
 SELECT a.key, a.state, a.stop_state <> '' OR EXISTS (
@@ -123,7 +123,7 @@ class Record:
                 ],
                 events=[_job_event(row) for row in session.execute(EVENTS)],
                 node_events=[
-                    NodeEvent(id=number, node=node, what=what, by=by)
+                    NodeEvent(id=number, node=node, type=what, by=by)
                     for number, node, what, by in session.execute(NODE_EVENTS)
                 ],
                 steps=[
@@ -146,7 +146,7 @@ def _job_event(row: tuple) -> JobEvent:
     return JobEvent(
         id=number,
         group=group,
-        what=what,
+        type=what,
         job=job,
         attempt=attempt,
         source=source,

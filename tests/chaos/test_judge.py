@@ -141,7 +141,7 @@ def test_recovery_may_cordon_a_node_again_only_after_an_operator_resumed_it():
     drained, resumed = ("node.drained", "recovery"), ("node.resumed", "olga")
 
     def story(*events):
-        return [NodeEvent(id=at, node="n1", what=what, by=by) for at, (what, by) in enumerate(events, 1)]
+        return [NodeEvent(id=at, node="n1", type=what, by=by) for at, (what, by) in enumerate(events, 1)]
 
     assert list(judge.cordoned_twice(story(drained, resumed, drained))) == []
     assert list(judge.cordoned_twice(story(drained, ("node.drained", "olga")))) == []

@@ -380,4 +380,4 @@ def test_api_returns_the_source_of_the_steps(tmp_path):
 
     response = Caller(rows.user("ada"), TokenScope.READ).get(f"jobs/{job.attempt.job}/progress/").json()
 
-    assert (response["source"], response["newest"]["step"], len(response["points"])) == ("log", 40, 1)
+    assert (response["source"], response["latest"]["step"], len(response["points"])) == ("log", 40, 1)

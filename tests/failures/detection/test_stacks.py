@@ -174,7 +174,7 @@ def test_decision_does_not_wait_for_stacks_beyond_the_timeout(tmp_path):
 
     assert Decision.objects.exists()
     assert stacks_once(late) == 1
-    assert "None arrived" in StackDump.objects.get().summary[0] or "not reached" in StackDump.objects.get().sentences[0]
+    assert "None arrived" in StackDump.objects.get().summary[0] or "not reached" in StackDump.objects.get().summary[0]
 
 
 def test_program_without_a_stacks_signal_is_never_signaled(tmp_path):

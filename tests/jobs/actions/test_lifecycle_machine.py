@@ -196,7 +196,7 @@ def job_event(event: Event, names: dict[int, str]) -> JobEvent:
     return JobEvent(
         id=event.pk,
         group=event.pk,
-        what=event.type,
+        type=event.type,
         job=names[event.job_id],
         source=event.from_state,
         target=event.to_state if moved else "",

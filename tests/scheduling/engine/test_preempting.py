@@ -103,7 +103,7 @@ def test_earlier_checkpoint_does_not_end_the_grace_period(cluster, slurm, victim
 
 
 @pytest.mark.parametrize(
-    ("asked", "cluster_says", "signalled"),
+    ("asked", "cluster_says", "signaled"),
     [
         ({"checkpoint_signal": "B:TERM@5"}, "USR1@60", "B:TERM"),
         ({"checkpoint_signal": "usr2"}, "", "USR2"),

@@ -92,7 +92,7 @@ def test_checkpoint_stalls_and_idle_time_are_distinguished():
 
 def lost(**fields):
     """The intervals of lost work, as (start, end, cause)."""
-    attempt = AttemptHistory(**({"promised": 100, "confirmed": 110, "ended": 300, "kept": False} | fields))
+    attempt = AttemptHistory(**({"promised": 100, "confirmed": 110, "ended": 300, "keeps_work": False} | fields))
     return [(part.start, part.end, part.cause) for part in bucket_intervals(attempt) if part.bucket == Bucket.LOST_WORK]
 
 
@@ -101,7 +101,7 @@ def test_work_is_lost_between_the_save_and_the_end_under_its_cause():
     assert lost(saved=None) == [(100, 300, "")]
     assert lost(saved=40) == [(100, 300, "")]  # the save of an earlier attempt
     assert lost(ended=None) == []
-    assert lost(kept=True) == []
+    assert lost(keeps_work=True) == []
 
 
 def test_start_up_ends_with_the_attempt():
