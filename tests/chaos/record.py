@@ -30,7 +30,8 @@ WHERE e.type IN ('node.drained', 'node.resumed') ORDER BY e.id
 # Jobs of another installation on the same cluster are foreign jobs in this database
 NAMES = "SELECT name FROM jobs_job WHERE name LIKE 'storm-%' AND foreign_id = ''"
 STEPS = """
-SELECT s.decision_id, s.kind, coalesce(n.name, '') FROM failures_recoverystep s LEFT JOIN jobs_node n ON n.id = s.node_id
+SELECT s.decision_id, s.kind, coalesce(n.name, '')
+FROM failures_recoverystep s LEFT JOIN jobs_node n ON n.id = s.node_id
 """
 ENDED_ATTEMPTS = """
 SELECT a.key, a.state, a.stop_state <> '' OR EXISTS (

@@ -15,6 +15,7 @@ from scheduling.loops.commands.send import send_commands_once
 from scheduling.loops.observe.sync import sync_cluster_once
 from scheduling.loops.observe.unreadable_rows import unreadable_text
 from tests import make
+from tests.page_text import page_text
 from tests.scheduling.fake import failing
 
 LATER = MISSING_GRACE + timedelta(minutes=10)
@@ -166,7 +167,7 @@ def test_operators_see_unreadable_rows_on_pages_in_the_api_and_in_metrics(cluste
         ("/settings/clusters/", summary),
         ("/settings/clusters/of/seren/", "2 unreadable rows in the cluster's response."),
     ):
-        page = client.get(path).content.decode()
+        page = page_text(client.get(path))
         assert sentence in page
         assert "job 7: &lt;odd&gt;; job 8: odd" in page
     shape = client.get("/api/v1/clusters/seren/").json()

@@ -30,7 +30,8 @@ def test_trace_is_uploaded_replayed_and_removed(ada):
 
     assert made.status_code == 201
     uploaded = made.json()
-    assert (uploaded["name"], uploaded["jobs"], uploaded["span_s"], uploaded["skipped_rows"]) == ("week.csv", 30, 29 * 60, 0)
+    assert (uploaded["name"], uploaded["jobs"]) == ("week.csv", 30)
+    assert (uploaded["span_s"], uploaded["skipped_rows"]) == (29 * 60, 0)
     assert ada.get(made.headers["Location"]).json() == uploaded
     response = ada.post("simulations/", {"trace": uploaded["trace"], "policies": ["fifo"], "nodes": 4})
     run_simulation_once(clock.now)
