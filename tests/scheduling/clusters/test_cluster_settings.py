@@ -14,6 +14,7 @@ from scheduling.actions.clusters import ClusterError
 from scheduling.clusters import circuit_breaker
 from scheduling.models import ClusterEndpoint, OpenCircuit
 from tests import make
+from tests.page_text import page_text
 
 pytestmark = pytest.mark.django_db
 SEREN = "/settings/clusters/of/seren/"
@@ -44,7 +45,7 @@ def test_cluster_pages_require_a_cluster_permission():
 def test_cluster_is_added_with_its_event():
     answer = browser("add_cluster", "operate_cluster").post("/settings/clusters/add/", form(name="kalos"), follow=True)
 
-    assert "was added" in answer.content.decode()
+    assert "was added" in page_text(answer)
     row = Cluster.objects.get(name="kalos")
     assert (row.mode, row.turn_requested_at is not None) == ("observe", True)
     told = Event.objects.get(type="cluster.added")
@@ -95,7 +96,7 @@ def test_concurrent_change_is_not_overwritten():
 def test_connection_test_explains_failures_and_changes_nothing():
     make.cluster()
 
-    page = browser("change_cluster").post(SEREN, form(address="unix:///nonexistent/s", do="test")).content.decode()
+    page = page_text(browser("change_cluster").post(SEREN, form(address="unix:///nonexistent/s", do="test")))
 
     assert "Connection test failed" in page and "/nonexistent/s does not exist" in page
     assert 'value="unix:///nonexistent/s"' in page  # what was typed is still there to be corrected
@@ -105,27 +106,27 @@ def test_connection_test_explains_failures_and_changes_nothing():
 def test_operators_may_only_test_the_saved_connection():
     make.cluster(address="unix:///nonexistent/of-the-row")
 
-    page = browser("operate_cluster").post(SEREN, form(address="http://169.254.169.254", do="test")).content.decode()
+    page = page_text(browser("operate_cluster").post(SEREN, form(address="http://169.254.169.254", do="test")))
 
     assert "/nonexistent/of-the-row" in page and "169.254" not in page
 
 
 def test_new_cluster_is_in_mode_observe_by_default():
     assert Cluster.objects.create(name="kalos", address="http://127.0.0.1:1").mode == "observe"
-    assert 'value="observe" selected' in browser("add_cluster").get("/settings/clusters/add/").content.decode()
+    assert 'value="observe" selected' in page_text(browser("add_cluster").get("/settings/clusters/add/"))
 
 
 def test_mode_drive_requires_a_confirmation():
     make.cluster(mode="observe")
     olga = browser("change_cluster")
 
-    asked = olga.post(SEREN, form(mode="drive")).content.decode()
+    asked = page_text(olga.post(SEREN, form(mode="drive")))
     assert "start, stop and requeue jobs" in asked and 'name="confirm_drive"' in asked
     assert Cluster.objects.get().mode == "observe"
 
     olga.post(SEREN, form(mode="drive", confirm_drive="on"))
     assert Cluster.objects.get().mode == "drive"
-    assert 'name="confirm_drive"' not in olga.get(SEREN).content.decode()
+    assert 'name="confirm_drive"' not in page_text(olga.get(SEREN))
 
 
 def test_cluster_already_in_mode_drive_requires_no_confirmation():
@@ -142,7 +143,7 @@ def test_new_address_for_the_same_token_requires_a_confirmation(settings, tmp_pa
     asked = form(address="http://127.0.0.1:2", token_file=f"{tmp_path}/seren", mode="observe")
     olga = browser("change_cluster")
 
-    page = olga.post(SEREN, asked).content.decode()
+    page = page_text(olga.post(SEREN, asked))
     assert "would be sent to http://127.0.0.1:2" in page
     assert Cluster.objects.get().address == "http://127.0.0.1:1"
 
@@ -166,7 +167,7 @@ def test_connection_tests_of_a_user_are_limited():
     olga = browser("change_cluster")
 
     # Twice as many, because a minute may end in between
-    pages = [olga.post(SEREN, form(address="unix:///nonexistent/s", do="test")).content.decode() for _ in range(62)]
+    pages = [page_text(olga.post(SEREN, form(address="unix:///nonexistent/s", do="test"))) for _ in range(62)]
 
     assert "Connection test failed" in pages[0]
     assert any("At most 30 connection tests per minute" in page for page in pages)
@@ -176,7 +177,7 @@ def test_connection_tests_of_a_user_are_limited():
 def test_page_warns_if_jobs_of_different_users_are_not_isolated(method, warned):
     make.cluster(submit_as=method, api_user="acme")
 
-    page = browser("operate_cluster").get(SEREN).content.decode()
+    page = page_text(browser("operate_cluster").get(SEREN))
 
     assert ("run as the same user, acme" in page) is warned
 
@@ -186,7 +187,7 @@ def test_page_shows_an_open_circuit_and_a_connection_test_resets_it():
     circuit_breaker.record_timeout(row, ClusterEndpoint.CONTROL, "no answer within 10 s")
     client = browser("operate_cluster")
 
-    page = client.get(SEREN).content.decode()
+    page = page_text(client.get(SEREN))
     assert "Requests to slurmrestd are reduced" in page and "no answer within 10 s. Next retry in" in page
 
     client.post(SEREN, form(do="test"))
@@ -206,7 +207,7 @@ def test_unusable_address_is_explained_on_the_form():
     page = browser("add_cluster").post("/settings/clusters/add/", form(name="kalos", address="ftp://x"))
 
     assert page.status_code == 422 and not Cluster.objects.exists()
-    assert "address must begin with http://, https:// or unix:///" in page.content.decode()
+    assert "address must begin with http://, https:// or unix:///" in page_text(page)
 
 
 def test_page_shows_failing_turns_of_a_reachable_cluster():
@@ -214,4 +215,4 @@ def test_page_shows_failing_turns_of_a_reachable_cluster():
     make.cluster()
     Cluster.objects.update(last_contact_at=now, trouble="a bug", error_since=now - timedelta(minutes=5))
 
-    assert "Scheduling turns are failing" in browser("operate_cluster").get(SEREN).content.decode()
+    assert "Scheduling turns are failing" in page_text(browser("operate_cluster").get(SEREN))

@@ -62,7 +62,7 @@ def test_last_days_are_a_period_up_to_now():
         period = report_rows.parse_period(days, "", NOW)
 
         assert (period.since, period.until, period.title) == (NOW - int(asked) * 24 * HOUR, NOW, title)
-        assert period.asked == {"days": asked} and not period.is_month
+        assert period.params == {"days": asked} and not period.is_month
 
 
 def test_month_of_a_long_and_a_short_month_ends_at_the_next_first():
@@ -70,7 +70,7 @@ def test_month_of_a_long_and_a_short_month_ends_at_the_next_first():
         period = report_rows.parse_period("", month, NOW)
 
         assert period.until == datetime(*following, tzinfo=UTC)
-        assert period.asked == {"month": month} and period.is_month
+        assert period.params == {"month": month} and period.is_month
 
 
 def test_month_that_begins_now_has_no_report_yet():
