@@ -13,6 +13,7 @@ from scheduling.ledger.buckets import Bucket
 from scheduling.pages import job_gpus
 from scheduling.queries import ledger_facts
 from tests import make
+from tests.page_text import page_text
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
@@ -59,16 +60,16 @@ def test_every_gpu_hour_of_a_job_is_in_one_bucket():
 
     assert sum(held.values()) / ledger_facts.US_PER_HOUR == pytest.approx(8, abs=0.5)
     assert set(held) <= {Bucket.PRODUCTIVE, Bucket.START_UP}
-    assert "GPU-hours in all attempts" in page(one).content.decode()
+    assert "GPU-hours in all attempts" in page_text(page(one))
 
 
 def test_job_shows_its_cost_if_gpu_hours_have_a_price():
     one = running(hours=2)
-    assert "USD" not in page(one).content.decode()
+    assert "USD" not in page_text(page(one))
 
     Cluster.objects.update(gpu_hour_price=2.0)
 
-    assert re.search(r"<b>16\.\d\d USD</b> in all attempts", page(one).content.decode())
+    assert re.search(r"<b>16\.\d\d USD</b> in all attempts", page_text(page(one)))
 
 
 def test_work_lost_in_a_failure_stays_in_the_cost():
@@ -86,7 +87,7 @@ def test_job_that_never_started_has_no_cost():
     job = make.job(by="ada", gpus_per_node=4)
 
     assert not ledger_facts.held_by_job(job.pk, clock.now())
-    text = browser().get(f"/jobs/{job}/gpus/").content.decode()
+    text = page_text(browser().get(f"/jobs/{job}/gpus/"))
     assert "No GPU-hours used yet." in text and "not started yet" in text
 
 
@@ -120,7 +121,7 @@ def test_more_nodes_mean_coarser_steps(nodes, hours, step):
 def test_page_without_telemetry_still_shows_the_placement():
     one = running()
 
-    text = page(one).content.decode()
+    text = page_text(page(one))
 
     assert "No telemetry." in text
     assert "seren-001" in text and text.count('<i class="quiet"') == 4 and text.count('<i class="none"') == 4
@@ -131,7 +132,7 @@ def test_cells_show_utilization_and_idle_gpus():
     # In the future, because it would be outdated on a slow machine
     sampled(one, -timedelta(minutes=30), [95.0, 0.0, 50.0, None, 100.0, 100.0, 100.0, 100.0])
 
-    text = page(one).content.decode()
+    text = page_text(page(one))
 
     assert "GPU 0: 95% utilized" in text and '<i class="waiting" title="GPU 1: 0% utilized">' in text
     assert "GPU 4: not allocated to this job" in text and '<i class="quiet" title="GPU 3">' in text
@@ -143,7 +144,7 @@ def test_only_some_of_very_many_nodes_are_drawn():
         make.node(f"seren-{number:03d}", cluster=home)
     one = running(nodes=100)
 
-    text = page(one).content.decode()
+    text = page_text(page(one))
 
     assert Node.objects.count() == 102
     assert text.count('class="cells"') == job_gpus.MAX_NODES_SHOWN and "and 4 more nodes" in text
@@ -162,5 +163,5 @@ def test_job_of_another_team_is_not_found():
 def test_job_page_loads_its_gpus_after_rendering():
     one, waits = running(), make.job(by="ada", gpus_per_node=1)
 
-    assert f'hx-get="/jobs/{one.job}/gpus/"' in browser().get(f"/jobs/{one.job}/").content.decode()
-    assert 'id="gpus"' not in browser().get(f"/jobs/{waits}/").content.decode()
+    assert f'hx-get="/jobs/{one.job}/gpus/"' in page_text(browser().get(f"/jobs/{one.job}/"))
+    assert 'id="gpus"' not in page_text(browser().get(f"/jobs/{waits}/"))
