@@ -47,7 +47,7 @@ def brought(people):
 def test_uploaded_file_is_stored_and_replayed(brought):
     made = Simulation.objects.get()
     assert (made.trace, made.params) == (brought.trace_name, {"nodes": 4, "name": "week.csv"})
-    assert (brought.jobs, brought.span, brought.bad) == (30, timedelta(minutes=29), 0)
+    assert (brought.jobs, brought.span, brought.skipped_rows) == (30, timedelta(minutes=29), 0)
 
     run_simulation_once(clock.now)
 
