@@ -57,6 +57,8 @@ class Model:
             return True
         if not self.live or self.requested == State.CANCELLED:
             return False
+        if requested == State.PREEMPTED and self.requested:
+            return False  # a loop does not replace a stop that was requested before
         self.requested = requested
         return True
 
