@@ -31,11 +31,11 @@ app.conf.beat_schedule = {
     # Three runs per minute, of which the first writes: one late run must not leave a gap
     "minutes": {"task": "scheduling.minutes", "schedule": 20.0, "options": {"expires": 20}},
     "diagnoses": {"task": "failures.diagnose", "schedule": 1.0, "options": {"expires": 2}},
-    "followed logs": {"task": "failures.follow", "schedule": 5.0, "options": {"expires": 5}},
+    "followed logs": {"task": "scheduling.follow", "schedule": 5.0, "options": {"expires": 5}},
     "outcomes": {"task": "scheduling.outcomes", "schedule": 2.0, "options": {"expires": 2}},
     "unknown outcomes": {"task": "scheduling.unknown_outcomes", "schedule": 60.0, "options": {"expires": 60}},
     "recoveries": {"task": "scheduling.recover", "schedule": 1.0, "options": {"expires": 2}},
-    "watches": {"task": "scheduling.watch", "schedule": 15.0, "options": {"expires": 15}},
+    "watches": {"task": "failures.watch", "schedule": 15.0, "options": {"expires": 15}},
     "slow steps": {"task": "failures.slow_steps", "schedule": 60.0, "options": {"expires": 60}},
     "nodes' health": {"task": "failures.node_health", "schedule": 30.0, "options": {"expires": 30}},
     "burn-ins": {"task": "failures.burn_in", "schedule": 15.0, "options": {"expires": 15}},

@@ -45,7 +45,7 @@ WORKER_QUEUES = (
             "scheduling.simulations",
             "failures.slow_steps",
             "scheduling.sweep",
-            "scheduling.watch",
+            "failures.watch",
         ),
     ),
     WorkerQueue(
@@ -53,7 +53,7 @@ WORKER_QUEUES = (
         role="loops",
         processes=2,
         niceness=5,
-        tasks=("failures.diagnose", "failures.follow", "failures.sweep"),
+        tasks=("failures.diagnose", "scheduling.follow", "failures.sweep"),
     ),
     # Takes minutes, and no other work depends on it
     WorkerQueue(

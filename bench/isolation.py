@@ -150,7 +150,7 @@ def start_training_job(logs: Path, gpu: int) -> Any:
 
 def disturbance_counts(silent: list[UnresponsiveServer], model: UnresponsiveServer) -> dict[str, Any]:
     """Return evidence that every disturbance was active."""
-    from failures.models import Cadence, ModelOpinion
+    from failures.models import LogReadState, ModelOpinion
     from scheduling.models import OpenCircuit, Simulation
 
     return {
@@ -159,7 +159,9 @@ def disturbance_counts(silent: list[UnresponsiveServer], model: UnresponsiveServ
         "replay at work": Simulation.objects.filter(state="RUNNING").exists(),
         "calls to the model": len(model.accepted),
         "model asked, no answer yet": ModelOpinion.objects.filter(answered_at=None).exists(),
-        "FIFO looked at": Cadence.objects.filter(attempt__log_path="fifo.log").exists(),
+        "FIFO looked at": LogReadState.objects.filter(
+            attempt__log_path="fifo.log", steps_looked_at__isnull=False
+        ).exists(),
     }
 
 

@@ -84,7 +84,7 @@ def measure_verdicts(home: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 def run_followed_attempt(logs: Path, text: str) -> int:
     """Write all but the last lines while the attempt runs; end the attempt once the followers have caught up."""
-    from failures.models import Following
+    from failures.models import LogReadState
     from failures.queries.log_resume import DEFAULT_FOLLOW_PACE
     from jobs.models import Attempt
     from tests.failures import make
@@ -94,7 +94,7 @@ def run_followed_attempt(logs: Path, text: str) -> int:
     path.write_text(text[: -len(ERROR_TAIL)])
     Attempt.objects.filter(pk=attempt.pk).update(log_path=path.name)
     deadline = time.monotonic() + 300
-    while not Following.objects.filter(
+    while not LogReadState.objects.filter(
         pk=attempt.pk, read__gte=len(text) - DEFAULT_FOLLOW_PACE.ahead - len(ERROR_TAIL)
     ).exists():
         if time.monotonic() > deadline:

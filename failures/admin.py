@@ -17,13 +17,13 @@ from failures.actions import rules as rule_actions
 from failures.diagnosis.labels import LABELS
 from failures.models import (
     Anomaly,
-    Cadence,
     Channel,
     Decision,
     Diagnosis,
     Incident,
     IncidentState,
     LearnedRule,
+    LogReadState,
     ManualOverride,
     Notice,
     RuleState,
@@ -342,11 +342,12 @@ class StackDumpAdmin(RecordAdmin):
         return formatting.relative_time(dump.requested_at)
 
 
-@admin.register(Cadence)
-class CadenceAdmin(RecordAdmin):
-    list_display = ("attempt", "read", "looked_at")
+@admin.register(LogReadState)
+class LogReadStateAdmin(RecordAdmin):
+    list_display = ("attempt", "read", "looked_at", "steps_read", "steps_read_at")
     list_select_related = ("attempt",)
     ordering = ("-pk",)
     list_filter = ("looked_at",)
+    exclude = ("seam", "state")
     search_fields = ("attempt__key__exact",)
     search_help_text = "Attempt id."

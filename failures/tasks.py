@@ -6,10 +6,11 @@ from celery import shared_task
 
 from failures.actions import incidents as incident_actions
 from failures.diagnosis import compress, scan
-from failures.loops import consult, diagnose, follow, learn, notify
+from failures.loops import consult, diagnose, learn, notify
 from failures.loops.burn_in import burn_in_once
 from failures.loops.node_health import node_health_once
 from failures.loops.slow_steps import slow_steps_once
+from failures.loops.watch import watch_once
 from jobs.models import clock
 
 
@@ -29,9 +30,9 @@ def diagnose_missed_failures() -> int:
     return done
 
 
-@shared_task(name="failures.follow")
-def follow_logs() -> int:
-    return follow.follow_once(clock.now())
+@shared_task(name="failures.watch")
+def find_hangs_and_loss_spikes() -> int:
+    return watch_once(clock.now())
 
 
 @shared_task(name="failures.slow_steps")

@@ -10,8 +10,8 @@ from datetime import timedelta
 
 from celery import shared_task
 
+from failures.loops.follow import follow_once
 from failures.loops.stacks import stacks_once
-from failures.loops.watch import watch_once
 from jobs.actions.retention import delete_expired_web_state
 from jobs.models import Cluster, clock
 from scheduling.backends import telemetry
@@ -125,11 +125,12 @@ def update_ledger_metrics() -> int:
     return update_ledger_metrics_once(clock.now())
 
 
-@shared_task(name="scheduling.watch")
-def watch() -> int:
-    failures = watch_once(clock.now())
+@shared_task(name="scheduling.follow")
+def follow_logs() -> int:
+    """Follow the logs, then record which log storage did not respond to this process."""
+    followed = follow_once(clock.now())
     circuit_breaker.record_log_storage_state()
-    return failures
+    return followed
 
 
 @shared_task(name="scheduling.sweep")

@@ -17,7 +17,7 @@ from django.db.models import F, Q
 
 from acmeweb.common import live
 from failures.actions import incident_candidates
-from failures.actions.log_offsets import forget_offsets
+from failures.actions.log_read_states import forget_diagnosis_state
 from failures.diagnosis import values as diagnosis_values
 from failures.diagnosis import wording
 from failures.diagnosis.labels import LABELS, NONE, UNKNOWN
@@ -33,7 +33,7 @@ from jobs.models import Attempt, Job, Node
 DIAGNOSIS_AUTHOR = Author(by="diagnosis")
 LEASE = timedelta(seconds=90)  # longer than the time limit of a task, so that no two workers process one row
 MAX_NEW_DIAGNOSES = 500
-CLAIM_RELATIONS = ("attempt__job__cluster", "attempt__following")
+CLAIM_RELATIONS = ("attempt__job__cluster", "attempt__log_read_state")
 MAX_RESOLVED_PER_TURN = 200
 RECOVERED_WITHIN = timedelta(days=30)
 MAX_BUNDLE_BYTES = 64 << 10
@@ -206,12 +206,12 @@ def sanitize_for_storage(value: Any) -> Any:
 
 
 def store_bundle(row: Diagnosis, text: str, now: datetime) -> None:
-    """Store the bundle, which completes the row, and delete the read position of its log."""
+    """Store the bundle, which completes the row, and forget what was read of its log."""
     raw = text.encode("utf-8", "replace")[:MAX_BUNDLE_BYTES]
     packed = zlib.compress(raw, 9) if raw else None
     open_row = Diagnosis.objects.filter(pk=row.pk, tries=row.tries, bundle_stored_at=None)
     if open_row.update(bundle=packed, bundle_size=len(raw), bundle_stored_at=now):
-        forget_offsets([row.attempt_id])
+        forget_diagnosis_state([row.attempt_id])
 
 
 def _nodes_with_names(row: Diagnosis, names: Iterable[str]) -> list[Node]:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 from failures.detection.findings import DetectorFinding
 from failures.detection.hang import MIN_PATIENCE_S, MIN_SECTION_S, STEP_COUNTER, SectionInterval, detect_hang
@@ -58,6 +59,22 @@ class CadenceState:
             return False
         gaps = [b - a for a, b in pairwise(self.moments[-MIN_BLOCKS:])]
         return median(gaps) > MIN_BLOCK_S and median(self.steps[-MIN_BLOCKS:]) >= MIN_BLOCK_STEPS
+
+
+def cadence_to_json(state: CadenceState) -> dict[str, Any]:
+    """The state as JSON. `furthest` becomes pairs, because PostgreSQL does not keep the order of keys."""
+    return asdict(state) | {"furthest": list(state.furthest.items())}
+
+
+def cadence_from_json(stored: Mapping[str, Any] | None) -> CadenceState:
+    if not stored:
+        return CadenceState()
+    return CadenceState(
+        furthest=dict(stored["furthest"]),
+        moments=tuple(stored["moments"]),
+        sections=tuple(SectionInterval(**section) for section in stored["sections"]),
+        steps=tuple(stored["steps"]),
+    )
 
 
 def update_cadence(before: CadenceState, lines: Iterable[str], at: float) -> CadenceState:

@@ -1,41 +1,71 @@
-"""Follow: reads the logs of running attempts while they grow, so that little is left to read when an attempt ends.
+"""Follow: reads the logs of running attempts while they grow. No other loop reads them.
 
-Eligible rows     Running attempts on clusters with logs that have no row yet; then rows that are due, longest first. A
-                  log is due when `FollowPace.ahead` bytes are expected to be unread.
-What a turn does  Deletes rows of ended attempts, then claims one row at a time (counted, with a lease, one claimed row
-                  in total), continues reading, and stores state and read position in one UPDATE. It stops claiming
-                  when its time budget is used up.
-Failure story     After a kill, the stored state still matches its read position, and the next turn continues there. The
-                  lease excludes a second worker; a worker whose lease has expired writes nothing, because the row has
-                  another `tries`. If this loop is late, the diagnosis reads the rest. A log that fails three times is
-                  left to the diagnosis. A truncated or replaced log is read from the beginning, as is every log after
-                  the rules have changed.
+Eligible rows     Running attempts on clusters with logs. For steps: training jobs that do not report their steps, each
+                  log every 15 s, longest unread first, and the rest of the log of an ended attempt once. For the
+                  diagnosis: all attempts, longest due first. A log is due when `FollowPace.ahead` bytes are expected to
+                  be unread.
+What a turn does  Adds rows of new attempts and deletes rows of ended ones. Reads new lines for steps and stores steps,
+                  cadence and position in one transaction; `watch` detects hangs from the cadence. Then claims one row
+                  at a time for the diagnosis (counted, with a lease, one claimed row in total), continues reading, and
+                  stores state and position in one UPDATE, so that little is left to read when an attempt ends. Each
+                  part stops when its time budget is used up.
+Failure story     After a kill, each stored state still matches its position, and the next turn continues there. Of two
+                  workers that read the same lines for steps, the second one finds another position and stores nothing.
+                  For the diagnosis, a lease excludes a second worker; a worker whose lease has expired writes nothing,
+                  because the row has another `tries`. If this loop is late, no hang is detected, because silence counts
+                  only up to the last read, and the diagnosis reads the rest. A log that fails three times is left to
+                  the diagnosis. A truncated or replaced log is read from the beginning, as is every log after the rules
+                  have changed.
+
+A turn reads at most 1 MiB of new lines per log for steps; a log that has not grown costs one size check. Steps read
+from a log are shown to users, but their values are not used for diagnoses: step times include other work of the
+program, and a loss parsed from a line is too unreliable to end a job.
 """
 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from celery.exceptions import SoftTimeLimitExceeded
 
-from failures.actions import log_offsets as actions
-from failures.models import Following
-from failures.queries import log_resume
+from failures.actions import log_read_states as actions
+from failures.models import LogReadState
+from failures.queries import log_resume, log_steps
 from failures.queries.log_resume import DEFAULT_FOLLOW_PACE, FollowPace
+from jobs.actions.one_row import skip_row_on_error
 from jobs.logs.job_log import LogReadError, LogStream
 from jobs.models import clock
 
 log = logging.getLogger(__name__)
 
-TIME_BUDGET = timedelta(seconds=4)
+TIME_BUDGET = timedelta(seconds=4)  # of each part
 RETRY_DELAY = timedelta(minutes=1)
 
 
 def follow_once(now: datetime, pace: FollowPace = DEFAULT_FOLLOW_PACE) -> int:
-    """Read logs that are due. Returns their number."""
-    actions.forget_ended_attempts(now)
+    """Read logs that are due. Returns how many were read for the diagnosis."""
     actions.add_running_attempts(now)
+    _read_steps(now)
+    actions.forget_ended_attempts(now)
+    return _read_for_diagnosis(now, pace)
+
+
+def _read_steps(now: datetime) -> None:
+    """Read the new lines of logs for steps. A log is marked first, so that one that kills the worker comes last."""
+    began, ended = clock.now(), log_steps.ended_attempts_to_close()
+    for attempt in (*log_steps.attempts_to_read(now), *ended):
+        if clock.now() - began > TIME_BUDGET:
+            break
+        with skip_row_on_error(attempt), suppress(LogReadError):
+            actions.mark_steps_looked_at(attempt.log_read_state, now)
+            stream = LogStream(attempt.job.cluster.log_root, attempt.log_path)
+            actions.save_steps(attempt.log_read_state, log_steps.read_new_steps(attempt, stream, now), now)
+    actions.close_steps(ended)
+
+
+def _read_for_diagnosis(now: datetime, pace: FollowPace) -> int:
     done, at = 0, now
     while at - now < TIME_BUDGET and (row := actions.claim(at)) is not None:
         _follow_row(row, at, pace)
@@ -44,14 +74,14 @@ def follow_once(now: datetime, pace: FollowPace = DEFAULT_FOLLOW_PACE) -> int:
     return done
 
 
-def _follow_row(row: Following, now: datetime, pace: FollowPace) -> None:
+def _follow_row(row: LogReadState, now: datetime, pace: FollowPace) -> None:
     """Follow one log. Errors are logged and the log is retried, so that other logs are not affected."""
     attempt = row.attempt
     try:
         stream = LogStream(attempt.job.cluster.log_root, attempt.log_path)
-        actions.save_log_offset(row, log_resume.read_new_lines(row, stream, now, pace), now)
+        actions.save_diagnosis_position(row, log_resume.read_new_lines(row, stream, now, pace), now)
     except LogReadError:
-        actions.save_log_offset(row, actions.LogFollowResult(size=0, due_at=now + RETRY_DELAY), now)
+        actions.save_diagnosis_position(row, actions.LogFollowResult(size=0, due_at=now + RETRY_DELAY), now)
     except SoftTimeLimitExceeded:
         raise
     except Exception:

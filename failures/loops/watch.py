@@ -1,36 +1,31 @@
 """Watch: detects running training jobs that hang or whose loss spikes.
 
-Eligible rows     Running attempts with reported steps on clusters that Acme controls, of jobs that recovery may restart
-                  and that are not being stopped; for hangs only those without a report for 30 s. For training jobs
-                  without reports, the log is read on every cluster, those that recovery may restart first, then longest
-                  unread first. The rest of the log of an ended attempt is read once.
+Eligible rows     Running attempts on clusters that Acme controls, of jobs that recovery may restart and that are not
+                  being stopped. With reported steps; for hangs only those without a report for 30 s. Without reports,
+                  those whose printed steps `follow` reads from the log.
 What a turn does  Runs the pure detectors. A finding becomes a diagnosis of the running attempt and joins an incident,
                   from which recovery decides. The stacks of a hanging attempt are requested first, if its program
                   supports it (`stacks` reads them). A diagnosis is withdrawn if the symptom ends before recovery acts.
                   If most attempts of a cluster fall silent in one turn, none is diagnosed for 15 minutes.
 Failure story     A diagnosis is one row per attempt, written in one transaction with the request for stacks and its
                   cluster command, so a kill or a second run repeats nothing. The detectors use only stored rows and
-                  keep no state between turns, so a late turn finds the same.
+                  keep no state between turns, so a late turn finds the same. Hangs in logs are judged as of the time
+                  at which the log was last read, so a log that nobody reads never counts as silent.
 
-Steps read from a log are shown to users, but their values are not used for diagnoses: step times include other work of
-the program, and a loss parsed from a line is too unreliable to end a job. Hangs without reports are detected from the
-cadence of the log, with more patience.
+Hangs without reports are detected from the cadence of the log, with more patience than hangs of jobs that report.
 
-A turn reads one row per running attempt (its latest progress), and the newest 300 progress rows of attempts that are
-silent or have a new loss: a few MB every 15 s with 1,000 training jobs. It reads at most 1 MiB of new lines per log; a
-log that has not grown costs one size check.
+A turn reads one row per running attempt (its latest progress or its cadence), and the newest 300 progress rows of
+attempts that are silent or have a new loss: a few MB every 15 s with 1,000 training jobs.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from django.db import transaction
-from django.db.models import F, Q, QuerySet
 
 from failures.actions import incidents as failure_actions
 from failures.actions import stacks as stack_actions
@@ -39,20 +34,18 @@ from failures.detection import loss, step_cadence
 from failures.detection.findings import DetectorFinding
 from failures.detection.hang import MIN_PATIENCE_S, SectionInterval, detect_hang
 from failures.detection.loss import LossPoint
-from failures.models import Diagnosis
-from failures.queries import log_progress
+from failures.detection.step_cadence import cadence_from_json
+from failures.models import Diagnosis, LogReadState
+from failures.queries.monitored_attempts import recoverable_trainings, with_reports, without_reports
 from jobs.actions.one_row import skip_row_on_error
 from jobs.actions.wake import request_turn
-from jobs.core.attempt_end import RECOVERY_LABEL, TRAINING_KINDS
-from jobs.core.lifecycle import State
 from jobs.logs.job_log import LogReadError, LogStream
-from jobs.models import Attempt, ClusterMode, Progress, ProgressSource
+from jobs.models import Attempt, Progress
 
 log = logging.getLogger(__name__)
 
 MAX_POINTS = 300
 MAX_ATTEMPTS = 2_000
-MAX_LOGS = 500  # per turn
 MIN_COMMON_SILENCE = 3  # attempts that fall silent in one turn
 COMMON_SILENCE_PATIENCE_S = 900.0
 FRESH_REPORT_AGE = timedelta(seconds=45)  # three turns; older losses were checked before
@@ -62,8 +55,7 @@ HANG_CAUSE, SPIKE_CAUSE = "Hang", "LossNaNOrSpike"
 def watch_once(now: datetime) -> int:
     """Diagnoses hangs and loss spikes. Returns how many diagnoses were made or withdrawn."""
     done, hangs, watched = _withdraw_passed_hangs(now), list[tuple[Attempt, DetectorFinding]](), Counter[int]()
-    judged, others = _attempts_without_reports()
-    for attempts, look in ((attempts_with_reports(), _hang_by_reports), (judged, _hang_by_log)):
+    for attempts, look in ((attempts_with_reports(), _hang_by_reports), (_attempts_with_cadence(), _hang_by_log)):
         for attempt in attempts:
             watched[attempt.job.cluster_id] += 1
             with skip_row_on_error(attempt):
@@ -71,10 +63,6 @@ def watch_once(now: datetime) -> int:
                     hangs.append((attempt, finding))
                 else:
                     done += _report_loss_spike(attempt, now)
-    for attempt in (*others, *_ended_attempts()):
-        with skip_row_on_error(attempt), suppress(LogReadError):
-            log_progress.update_from_log(attempt, now)
-    log_progress.mark_looked_at([*judged, *others], now)
     silent = Counter(attempt.job.cluster_id for attempt, _ in hangs)
     for attempt, finding in hangs:
         cluster = attempt.job.cluster_id
@@ -85,7 +73,6 @@ def watch_once(now: datetime) -> int:
             continue
         with skip_row_on_error(attempt):
             done += _report_symptom(attempt, HANG_CAUSE, finding, now)
-    log_progress.forget_ended_cadences()
     return done
 
 
@@ -100,58 +87,21 @@ def _is_common_silence(silent: int, watched: int) -> bool:
 
 def attempts_with_reports() -> list[Attempt]:
     """Running attempts that recovery may restart, that report steps, and that have no diagnosis yet."""
-    rows = (
-        _recoverable_trainings()
-        .filter(latest_progress__step__isnull=False, latest_progress__source=ProgressSource.REPORTS)
-        .select_related("latest_progress")
-    )
-    return list(rows[:MAX_ATTEMPTS])
+    return list(with_reports(recoverable_trainings())[:MAX_ATTEMPTS])
 
 
-def _attempts_without_reports() -> tuple[list[Attempt], list[Attempt]]:
-    """Running trainings that report no steps but have a readable log: those that recovery may restart, and others."""
-    judged = list(_with_readable_log(_recoverable_trainings())[:MAX_LOGS])
-    others = _with_readable_log(_running_trainings()).exclude(pk__in=[attempt.pk for attempt in judged])
-    return judged, list(others[: MAX_LOGS - len(judged)])
-
-
-def _with_readable_log(attempts: QuerySet[Attempt]) -> QuerySet[Attempt]:
-    rows = attempts.filter(Q(latest_progress__step__isnull=True) | ~Q(latest_progress__source=ProgressSource.REPORTS))
-    rows = rows.exclude(log_path="").exclude(job__cluster__log_root="")
-    return rows.select_related("cadence", "latest_progress").order_by(
-        F("cadence__looked_at").asc(nulls_first=True), "pk"
-    )
-
-
-def _ended_attempts() -> list[Attempt]:
-    """Ended attempts whose log was read while they ran: the rest of it is read once."""
-    rows = Attempt.objects.filter(ended_at__isnull=False, cadence__isnull=False).select_related("job__cluster")
-    return list(_with_readable_log(rows.defer("job__command"))[:MAX_LOGS])
-
-
-def _recoverable_trainings() -> QuerySet[Attempt]:
-    rows = _running_trainings().filter(
-        stop_state="", diagnosis=None, job__cluster__mode=ClusterMode.DRIVE, job__foreign_id=""
-    )
-    return rows.exclude(job__labels__contains={RECOVERY_LABEL: "off"}).filter(job__requeue_limit__gt=0)
-
-
-def _running_trainings() -> QuerySet[Attempt]:
-    """Running training attempts. Suspended jobs are excluded: they complete no steps but do not hang."""
-    training = Q(job__kind__in=[str(kind) for kind in TRAINING_KINDS]) | ~Q(job__checkpoint_dir="")
-    is_training = training | Q(job__labels__contains={RECOVERY_LABEL: "on"})
-    rows = Attempt.objects.filter(
-        is_training, ended_at__isnull=True, confirmed_at__isnull=False, job__state=State.RUNNING
-    )
-    return rows.select_related("job__cluster").defer("job__command")
+def _attempts_with_cadence() -> list[Attempt]:
+    """Running attempts that recovery may restart, whose steps are read from their logs, and without a diagnosis."""
+    rows = without_reports(recoverable_trainings()).filter(log_read_state__cadence__isnull=False)
+    return list(rows.select_related("log_read_state", "latest_progress")[:MAX_ATTEMPTS])
 
 
 def _hang_by_log(attempt: Attempt, now: datetime) -> DetectorFinding | None:
     """The hang found from the lines of the log that count steps, if there are any."""
-    try:
-        finding = step_cadence.detect_silence(log_progress.update_from_log(attempt, now), now.timestamp())
-    except LogReadError:
+    row: LogReadState = attempt.log_read_state
+    if row.steps_read_at is None:
         return None
+    finding = step_cadence.detect_silence(cadence_from_json(row.cadence), min(now, row.steps_read_at).timestamp())
     return replace(finding, why=f"The log shows no new steps. {finding.why}") if finding else None
 
 
@@ -234,20 +184,19 @@ def _withdraw_passed_hangs(now: datetime) -> int:
         engine=DETECTOR_ENGINE, root_cause=HANG_CAUSE, attempt__ended_at=None, attempt__stop_state=""
     )
     done = 0
-    related = ("attempt__latest_progress", "attempt__cadence", "attempt__job__cluster", "incident__lead")
+    related = ("attempt__latest_progress", "attempt__log_read_state", "attempt__job__cluster", "incident__lead")
     for row in rows.select_related(*related)[:MAX_ATTEMPTS]:
         with skip_row_on_error(row):
-            if row.judged_at and (goes_on := _last_step_time(row.attempt, now)) and goes_on > row.judged_at:
+            if row.judged_at and (goes_on := _last_step_time(row.attempt)) and goes_on > row.judged_at:
                 done += failure_actions.withdraw_early_diagnosis(row, "The job completes steps again.", now)
     return done
 
 
-def _last_step_time(attempt: Attempt, now: datetime) -> datetime | None:
+def _last_step_time(attempt: Attempt) -> datetime | None:
     """The time of the last step, from the reports if there are any, else from the log."""
     latest = getattr(attempt, "latest_progress", None)
     if latest is not None and latest.step is not None and not latest.is_of_log:
         return latest.at
-    with suppress(LogReadError):
-        if moments := log_progress.update_from_log(attempt, now).moments:
-            return datetime.fromtimestamp(moments[-1], UTC)
-    return None
+    row: LogReadState | None = getattr(attempt, "log_read_state", None)
+    moments = cadence_from_json(row.cadence).moments if row else ()
+    return datetime.fromtimestamp(moments[-1], UTC) if moments else None

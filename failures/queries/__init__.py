@@ -1,1 +1,1 @@
-"""Read-only queries over failure records and logs. The exception is log_progress, which also stores what it read."""
+"""Read-only queries over failure records and logs."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from failures.actions.log_offsets import LogFollowResult
+from failures.actions.log_read_states import LogFollowResult
 from failures.diagnosis import unpacking
 from failures.diagnosis.following import LogFollower, restore_follower
-from failures.models import Following
+from failures.models import LogReadState
 from failures.queries import active_rules
 from jobs.logs.job_log import LogStream
 from jobs.models import Attempt
@@ -33,11 +33,11 @@ DEFAULT_FOLLOW_PACE = FollowPace()
 
 def resume_follower(attempt: Attempt, log: LogStream) -> tuple[LogFollower, int] | None:
     """The follower of this attempt and how many bytes it has read; None if this file was not followed."""
-    row: Following | None = getattr(attempt, "following", None)
+    row: LogReadState | None = getattr(attempt, "log_read_state", None)
     return _resume_from_row(row, log) if row else None
 
 
-def _resume_from_row(row: Following, log: LogStream) -> tuple[LogFollower, int] | None:
+def _resume_from_row(row: LogReadState, log: LogStream) -> tuple[LogFollower, int] | None:
     if row.state is None or row.read > log.size:
         return None
     if log.read_range(max(0, row.read - SEAM_BYTES), row.read) != bytes(row.seam):
@@ -47,7 +47,7 @@ def _resume_from_row(row: Following, log: LogStream) -> tuple[LogFollower, int] 
 
 
 def read_new_lines(
-    row: Following, log: LogStream, now: datetime, pace: FollowPace = DEFAULT_FOLLOW_PACE
+    row: LogReadState, log: LogStream, now: datetime, pace: FollowPace = DEFAULT_FOLLOW_PACE
 ) -> LogFollowResult:
     """Read the new lines once there are enough of them, up to the limit per turn."""
     if unpacking.is_compressed(log.read_range(0, unpacking.HEADER_BYTES)):
@@ -68,7 +68,7 @@ def read_new_lines(
     return LogFollowResult(size=log.size, due_at=now + wait, read=at, seam=seam, state=state)
 
 
-def _next_read_delay(row: Following, size: int, read: int, now: datetime, pace: FollowPace) -> timedelta:
+def _next_read_delay(row: LogReadState, size: int, read: int, now: datetime, pace: FollowPace) -> timedelta:
     """The time until `pace.ahead` bytes will be unread, if the log keeps growing as since the last read."""
     if row.looked_at is None or now <= row.looked_at:
         return MIN_READ_DELAY

@@ -11,9 +11,10 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from acmeweb.pages.home_trainings import running_trainings
+from failures.loops.follow import follow_once
 from failures.loops.slow_steps import slow_steps_once
 from failures.loops.watch import watch_once
-from failures.models import Cadence, Diagnosis
+from failures.models import Diagnosis, LogReadState
 from jobs.actions import jobs as job_actions
 from jobs.actions import progress
 from jobs.core.lifecycle import State
@@ -51,6 +52,7 @@ class PrintingJob:
 
     def look(self, after=LOOK):
         self.now += after
+        follow_once(self.now)
         return watch_once(self.now)
 
     @property
@@ -105,7 +107,7 @@ def test_restarted_reader_stores_no_step_twice(tmp_path, lost):
     job = PrintingJob(tmp_path)
     job.says(line(40))
     if lost == "place":
-        Cadence.objects.all().delete()
+        LogReadState.objects.all().delete()
     if lost == "file":
         job.path.write_text("")
         job.says(line(3))
@@ -152,6 +154,7 @@ def test_reported_steps_replace_steps_from_the_log_whatever_their_time(tmp_path)
 def test_steps_from_the_log_are_deleted_only_for_jobs_that_report(tmp_path):
     silent, job, other = (PrintingJob(tmp_path, on=(f"seren-00{number}",)) for number in (1, 2, 3))
     silent.says(line(40))
+    job.now = silent.now
     job.says(line(41))
     reports = {silent.attempt.key: [{"tokens": 9}], job.attempt.key: BEATS, other.attempt.key: BEATS}
 
@@ -234,7 +237,7 @@ def test_lines_printed_before_the_end_are_read_after_it(tmp_path):
 
     assert sorted(step for step, _ in job.steps) == [40, 55]
     assert (job.latest_progress.step, job.latest_progress.saved_step, job.latest_progress.at) == (55, 50, ended)
-    assert not Cadence.objects.exists()
+    assert not LogReadState.objects.exists()
 
 
 def test_log_that_was_unreadable_for_long_does_not_date_the_first_step(tmp_path):

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 import pytest
 
-from failures.detection.step_cadence import CadenceState, detect_silence, update_cadence
+from failures.actions import log_read_states
+from failures.detection.step_cadence import (
+    CadenceState,
+    cadence_from_json,
+    cadence_to_json,
+    detect_silence,
+    update_cadence,
+)
+from failures.loops.follow import follow_once
 from failures.loops.watch import watch_once
-from failures.models import Cadence, Diagnosis, StackDump
-from failures.queries import log_progress
+from failures.models import Diagnosis, LogReadState, StackDump
+from failures.queries import log_steps
 from jobs.actions import jobs as job_actions
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import State
-from jobs.models import Attempt, clock
+from jobs.logs.job_log import LogStream
+from jobs.models import Attempt, Progress, clock
 from tests import make as rows
 from tests.failures import make
 from tests.failures.detection.test_watch import MINUTE
 
 LOOK = 15.0
+HOUR = timedelta(hours=1)
 
 
 def state_after(pieces, before=None):
@@ -150,7 +161,16 @@ class LoggedJob:
 
     def look(self, seconds=LOOK):
         self.now += timedelta(seconds=seconds)
+        follow_once(self.now)
         return watch_once(self.now)
+
+
+def stored_cadence():
+    return cadence_from_json(LogReadState.objects.get().cadence)
+
+
+def highest_steps():
+    return list(stored_cadence().furthest.values())
 
 
 def test_hang_of_a_job_without_reports_is_found_in_its_log(tmp_path):
@@ -202,15 +222,15 @@ def test_partial_line_is_read_when_complete_and_a_truncated_log_from_its_start(t
     job = LoggedJob(tmp_path)
     job.says("step 1\nste")
     job.look()
-    assert Cadence.objects.get().read == len("step 1\n")
+    assert LogReadState.objects.get().steps_read == len("step 1\n")
 
     job.says("p 2\n")
     job.look()
-    assert list(Cadence.objects.get().furthest.values()) == [2] and len(Cadence.objects.get().moments) == 2
+    assert highest_steps() == [2] and len(stored_cadence().moments) == 2
 
     job.path.write_text("step 1\n")
     job.look()
-    assert list(Cadence.objects.get().furthest.values()) == [1] and len(Cadence.objects.get().moments) == 1
+    assert highest_steps() == [1] and len(stored_cadence().moments) == 1
 
 
 def test_fast_growing_log_is_read_at_its_end(tmp_path):
@@ -219,26 +239,62 @@ def test_fast_growing_log_is_read_at_its_end(tmp_path):
     job.says("x" * 3_000_000 + "\nstep 9\n")
     job.look()
 
-    assert list(Cadence.objects.get().furthest.values()) == [9]
+    assert highest_steps() == [9]
 
 
 def test_broken_state_does_not_affect_others_and_ended_attempts_are_deleted(tmp_path):
     broken, job = LoggedJob(tmp_path), LoggedJob(tmp_path, on=("seren-003", "seren-004"))
-    Cadence.objects.create(attempt=broken.attempt, looked_at=broken.now, sections=[{"nonsense": 1}])
+    LogReadState.objects.create(attempt=broken.attempt, cadence={"nonsense": 1})
     broken.says("step 1\n")
     job.says("step 1\n")
     job.look()
-    assert Cadence.objects.get(attempt=job.attempt).moments
+    assert LogReadState.objects.get(attempt=job.attempt).cadence["moments"]
 
     job_actions.finish(job.attempt, AttemptEnd(state=State.COMPLETED, at=job.now, exit_code=0), author=rows.LOOP)
     job.look()
-    assert not Cadence.objects.filter(attempt=job.attempt).exists()
+    assert not LogReadState.objects.filter(attempt=job.attempt).exists()
 
 
-def test_attempt_is_marked_as_looked_at_with_and_without_a_row(db):
-    attempt = rows.attempt(rows.job(kind="pretrain"))
+def test_silence_counts_only_up_to_the_last_read_of_the_log(tmp_path):
+    job = LoggedJob(tmp_path)
+    job.steps(20)
+    job.now += timedelta(hours=1)
 
-    for _ in range(2):
-        log_progress.mark_looked_at([attempt], clock.now())
+    assert watch_once(job.now) == 0 and not Diagnosis.objects.exists()
 
-    assert Cadence.objects.get().attempt == attempt
+
+def test_unreadable_log_is_not_a_silent_log(tmp_path):
+    job = LoggedJob(tmp_path)
+    job.steps(20)
+    job.path.unlink()
+
+    assert job.look(3600) == 0 and not Diagnosis.objects.exists()
+
+
+def test_second_worker_that_read_the_same_lines_stores_nothing(tmp_path):
+    job = LoggedJob(tmp_path)
+    job.look()
+    job.says("step 1 | loss 2.0\n")
+    (attempt,) = log_steps.attempts_to_read(job.now + HOUR)
+    late = log_steps.read_new_steps(attempt, LogStream(str(tmp_path), attempt.log_path), job.now)
+    job.look()
+
+    assert not log_read_states.save_steps(attempt.log_read_state, late, job.now)
+    assert Progress.objects.filter(attempt=job.attempt).count() == 1
+
+
+def test_logs_are_read_in_turn_and_not_more_often_than_needed(tmp_path):
+    first, second = LoggedJob(tmp_path), LoggedJob(tmp_path, on=("seren-003", "seren-004"))
+    second.look()
+    LogReadState.objects.filter(attempt=first.attempt).update(steps_looked_at=second.now + timedelta(seconds=1))
+
+    assert log_steps.attempts_to_read(second.now + timedelta(seconds=5)) == []
+    assert log_steps.attempts_to_read(second.now + HOUR) == [second.attempt, first.attempt]
+
+
+def test_shapes_of_lines_keep_their_order_when_stored():
+    before = update_cadence(CadenceState(), [f"{'z' * n} step {n}" for n in range(1, 9)][::-1], 1.0)
+
+    stored = json.loads(json.dumps(cadence_to_json(before)))
+
+    assert cadence_from_json(stored) == before and list(cadence_from_json(stored).furthest) == list(before.furthest)

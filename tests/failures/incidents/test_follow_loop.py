@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from failures.actions import log_offsets as following
+from failures.actions import log_read_states as actions
 from failures.loops.diagnose import diagnose_once
 from failures.loops.follow import follow_once
-from failures.models import Diagnosis, Following
+from failures.models import Diagnosis, LogReadState
 from failures.queries import diagnose_attempt
 from failures.queries.log_resume import FollowPace
 from jobs.models import Attempt, clock
@@ -48,7 +48,7 @@ def write(root: Path, attempt: Attempt, text: str | bytes) -> None:
 
 
 def due() -> None:
-    Following.objects.update(due_at=clock.now() - timedelta(seconds=1))
+    LogReadState.objects.update(due_at=clock.now() - timedelta(seconds=1))
 
 
 def ended(root: Path, attempt: Attempt, text: str = make.TYPO) -> Diagnosis:
@@ -69,33 +69,33 @@ def test_only_running_attempts_with_a_log_are_followed(tmp_path):
 
     turn()
 
-    assert [row.attempt_id for row in Following.objects.all()] == [here.pk]
-    assert Following.objects.get().read == len(STEPS)
+    assert [row.attempt_id for row in LogReadState.objects.all()] == [here.pk]
+    assert LogReadState.objects.get().read == len(STEPS)
 
 
 def test_log_that_is_due_longest_is_read_first(tmp_path):
     first, second = writing(tmp_path), writing(tmp_path)
-    following.add_running_attempts(clock.now())
-    Following.objects.filter(pk=second.pk).update(due_at=clock.now() - timedelta(minutes=3))
-    Following.objects.filter(pk=first.pk).update(due_at=clock.now() - timedelta(minutes=2))
+    actions.add_running_attempts(clock.now())
+    LogReadState.objects.filter(pk=second.pk).update(due_at=clock.now() - timedelta(minutes=3))
+    LogReadState.objects.filter(pk=first.pk).update(due_at=clock.now() - timedelta(minutes=2))
 
-    assert following.claim(clock.now()).pk == second.pk
+    assert actions.claim(clock.now()).pk == second.pk
 
 
 def test_only_one_log_is_claimed_at_a_time(tmp_path):
     writing(tmp_path)
     writing(tmp_path)
-    following.add_running_attempts(clock.now())
+    actions.add_running_attempts(clock.now())
 
-    assert following.claim(clock.now())
-    assert following.claim(clock.now()) is None
+    assert actions.claim(clock.now())
+    assert actions.claim(clock.now()) is None
 
 
 def test_followed_log_leaves_little_to_read_and_is_due_later(tmp_path):
     writing(tmp_path)
 
     turn(FollowPace())
-    row = Following.objects.get()
+    row = LogReadState.objects.get()
 
     assert (row.state, row.read, row.size) == (None, 0, len(STEPS))
     assert row.due_at > row.looked_at
@@ -105,30 +105,30 @@ def test_followed_log_leaves_little_to_read_and_is_due_later(tmp_path):
 def test_faster_growing_log_is_read_sooner(tmp_path):
     slow, fast = writing(tmp_path), writing(tmp_path)
     turn(FollowPace())
-    Following.objects.update(looked_at=clock.now() - timedelta(minutes=1))
+    LogReadState.objects.update(looked_at=clock.now() - timedelta(minutes=1))
     write(tmp_path, fast, STEPS * 900)
     due()
 
     turn(FollowPace())
 
-    rows = {row.attempt_id: row for row in Following.objects.all()}
+    rows = {row.attempt_id: row for row in LogReadState.objects.all()}
     assert rows[fast.pk].due_at < rows[slow.pk].due_at
 
 
 def test_turn_reads_up_to_its_limit_and_the_next_continues(tmp_path):
     writing(tmp_path, STEPS * 20)
     half = FollowPace(ahead=1, at_once=len(STEPS) * 10)
-    following.add_running_attempts(clock.now())
+    actions.add_running_attempts(clock.now())
 
     from failures.loops.follow import _follow_row  # one step of the turn, which else goes on while there is time
 
-    _follow_row(following.claim(clock.now()), clock.now(), half)
-    row = Following.objects.get()
+    _follow_row(actions.claim(clock.now()), clock.now(), half)
+    row = LogReadState.objects.get()
     assert row.read == len(STEPS) * 10
     assert row.due_at <= clock.now()
 
     turn(half)
-    assert Following.objects.get().read == len(STEPS) * 20
+    assert LogReadState.objects.get().read == len(STEPS) * 20
 
 
 # --- what an end finds
@@ -180,7 +180,7 @@ def test_compressed_log_is_read_only_at_the_end(tmp_path):
     attempt = writing(tmp_path, gzip.compress(make.XID.encode()))
     turn()
 
-    assert Following.objects.get().state is None
+    assert LogReadState.objects.get().state is None
     assert ended(tmp_path, attempt, "").root_cause == "GPUFallenOffBus"
 
 
@@ -190,7 +190,7 @@ def test_follower_state_is_deleted_when_the_bundle_is_stored(tmp_path):
 
     ended(tmp_path, attempt)
 
-    assert not Following.objects.exists()
+    assert not LogReadState.objects.exists()
 
 
 def test_state_of_successful_attempts_is_deleted_and_of_failed_ones_kept(tmp_path):
@@ -201,7 +201,7 @@ def test_state_of_successful_attempts_is_deleted_and_of_failed_ones_kept(tmp_pat
 
     turn()
 
-    assert [row.attempt_id for row in Following.objects.all()] == [badly.pk]
+    assert [row.attempt_id for row in LogReadState.objects.all()] == [badly.pk]
 
 
 # --- what goes wrong
@@ -209,32 +209,32 @@ def test_state_of_successful_attempts_is_deleted_and_of_failed_ones_kept(tmp_pat
 
 def test_worker_with_an_expired_lease_writes_nothing(tmp_path):
     writing(tmp_path)
-    following.add_running_attempts(clock.now())
-    asleep = following.claim(clock.now())
-    Following.objects.update(claimed_until=clock.now() - timedelta(seconds=1))
+    actions.add_running_attempts(clock.now())
+    asleep = actions.claim(clock.now())
+    LogReadState.objects.update(claimed_until=clock.now() - timedelta(seconds=1))
     turn()
 
-    late = following.LogFollowResult(size=1, read=1, seam=b"s", state=b"stale", due_at=clock.now())
+    late = actions.LogFollowResult(size=1, read=1, seam=b"s", state=b"stale", due_at=clock.now())
 
-    assert not following.save_log_offset(asleep, late, clock.now())
-    assert Following.objects.get().read == len(STEPS)
+    assert not actions.save_diagnosis_position(asleep, late, clock.now())
+    assert LogReadState.objects.get().read == len(STEPS)
 
 
 def test_log_that_kills_three_workers_is_left_to_the_diagnosis(tmp_path):
     attempt = writing(tmp_path)
-    following.add_running_attempts(clock.now())
+    actions.add_running_attempts(clock.now())
     for _ in range(3):
-        assert following.claim(clock.now())
-        Following.objects.update(claimed_until=clock.now() - timedelta(seconds=1))
+        assert actions.claim(clock.now())
+        LogReadState.objects.update(claimed_until=clock.now() - timedelta(seconds=1))
 
-    assert following.claim(clock.now()) is None
+    assert actions.claim(clock.now()) is None
     assert ended(tmp_path, attempt).root_cause == "TypeError"
 
 
 def test_failing_log_does_not_stop_the_others(tmp_path, caplog):
     broken, whole = writing(tmp_path), writing(tmp_path)
     turn()
-    Following.objects.filter(pk=broken.pk).update(size=2**62, read=2**62)
+    LogReadState.objects.filter(pk=broken.pk).update(size=2**62, read=2**62)
     for attempt in (broken, whole):
         write(tmp_path, attempt, STEPS)
     due()
@@ -242,13 +242,13 @@ def test_failing_log_does_not_stop_the_others(tmp_path, caplog):
     with caplog.at_level(logging.CRITICAL, logger="failures.loops.follow"):
         turn()
 
-    assert Following.objects.get(pk=whole.pk).read == 2 * len(STEPS)
+    assert LogReadState.objects.get(pk=whole.pk).read == 2 * len(STEPS)
 
 
 def test_unreadable_state_only_causes_a_second_read(tmp_path):
     attempt = writing(tmp_path, make.XID)
     turn()
-    Following.objects.update(state=b"of another version")
+    LogReadState.objects.update(state=b"of another version")
 
     assert ended(tmp_path, attempt, "bye\n").root_cause == "GPUFallenOffBus"
 

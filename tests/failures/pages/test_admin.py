@@ -8,7 +8,7 @@ from django.urls import reverse
 
 from failures.actions import decisions as decision_actions
 from failures.loops.diagnose import diagnose_once
-from failures.models import Cadence, Channel, Decision, Diagnosis, Incident, ManualOverride, Notice, StackDump
+from failures.models import Channel, Decision, Diagnosis, Incident, LogReadState, ManualOverride, Notice, StackDump
 from jobs.models import Event, clock
 from scheduling.loops.recovery import decide_and_recover_once
 from tests import make as rows
@@ -109,12 +109,12 @@ def test_decisions_and_channels_are_shown_but_not_editable(tmp_path):
     decision_actions.undo(decision, author=rows.author(), now=clock.now())
     channel = Channel.objects.create(kind="webhook", target="https://hooks.example.org", secret="hush")
     Notice.objects.create(channel=channel, incident=decision.incident, wanted="x")
-    Cadence.objects.create(attempt=attempt, looked_at=clock.now())
+    LogReadState.objects.create(attempt=attempt, looked_at=clock.now())
     StackDump.objects.create(attempt=attempt, incident=decision.incident, until=clock.now())
     root = Client()
     root.force_login(rows.user("root", is_staff=True, is_superuser=True))
 
-    for model in (Decision, ManualOverride, Channel, Notice, StackDump, Cadence):
+    for model in (Decision, ManualOverride, Channel, Notice, StackDump, LogReadState):
         shown = root.get(page(model))
         row = root.get(page(model, "change", model.objects.get().pk))
         assert (shown.status_code, row.status_code) == (200, 200), model
