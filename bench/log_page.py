@@ -18,6 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from jobs.core.log_source import LogSource
 from jobs.logs import job_log, log_search
 
 MEGABYTES, TIMING_ROUNDS = 200, 9
@@ -41,11 +42,11 @@ def time_calls(what: Callable[[], object]) -> dict[str, float]:
     return {"median_ms": round(statistics.median(spent), 2), "worst_ms": round(max(spent), 2)}
 
 
-def count_search_hits(where: tuple[str, str]) -> int:
+def count_search_hits(where: LogSource) -> int:
     """Search from the beginning to the end, in the same pieces as the page."""
     at, matches, count = 0, log_search.text_matcher("the needle"), 0
     while True:
-        hits = log_search.search(*where, matches, at)
+        hits = log_search.search(where, matches, at)
         count, at = count + len(hits.lines), hits.until
         if not hits.more:
             return count
@@ -55,14 +56,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as home:
         path = Path(home) / "job.log"
         write_log(path)
-        where = (home, path.name)
+        where = LogSource(home, path.name)
         assert count_search_hits(where) == 1
         rows = {
-            "the end": time_calls(lambda: log_search.chunk_before(*where)),
-            "the middle": time_calls(lambda: log_search.chunk_at(*where, MEGABYTES << 19)),
-            "around line 1,000,000": time_calls(lambda: job_log.read_window(*where, 1_000_000)),
+            "the end": time_calls(lambda: log_search.chunk_before(where)),
+            "the middle": time_calls(lambda: log_search.chunk_at(where, MEGABYTES << 19)),
+            "around line 1,000,000": time_calls(lambda: job_log.read_window(where, 1_000_000)),
             "a piece of a search (64 MiB)": time_calls(
-                lambda: log_search.search(*where, log_search.text_matcher("needle"), 0)
+                lambda: log_search.search(where, log_search.text_matcher("needle"), 0)
             ),
             "a search of the whole log": time_calls(lambda: count_search_hits(where)),
             "for comparison: read all": time_calls(path.read_bytes),

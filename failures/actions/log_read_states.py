@@ -27,9 +27,8 @@ DIAGNOSIS_GRACE = timedelta(hours=1)  # the bundle of a failed attempt is stored
 
 def add_running_attempts(now: datetime) -> int:
     """Add a row for each running attempt with a log that has none. Returns how many. Safe to run concurrently."""
-    running = Attempt.objects.filter(ended_at=None, confirmed_at__isnull=False, log_read_state=None)
-    with_log = running.exclude(log_path="").exclude(job__cluster__log_root="")
-    attempts = with_log.order_by("pk").values_list("pk", flat=True)[:MAX_NEW_ROWS]
+    running = Attempt.objects.with_log().filter(ended_at=None, confirmed_at__isnull=False, log_read_state=None)
+    attempts = running.order_by("pk").values_list("pk", flat=True)[:MAX_NEW_ROWS]
     rows = [LogReadState(attempt_id=pk, due_at=now) for pk in attempts]
     return len(LogReadState.objects.bulk_create(rows, ignore_conflicts=True))
 

@@ -60,7 +60,7 @@ def _read_steps(now: datetime) -> None:
             break
         with skip_row_on_error(attempt), suppress(LogReadError):
             actions.mark_steps_looked_at(attempt.log_read_state, now)
-            stream = LogStream(attempt.job.cluster.log_root, attempt.log_path)
+            stream = LogStream(attempt.log_source)
             actions.save_steps(attempt.log_read_state, log_steps.read_new_steps(attempt, stream, now), now)
     actions.close_steps(ended)
 
@@ -78,7 +78,7 @@ def _follow_row(row: LogReadState, now: datetime, pace: FollowPace) -> None:
     """Follow one log. Errors are logged and the log is retried, so that other logs are not affected."""
     attempt = row.attempt
     try:
-        stream = LogStream(attempt.job.cluster.log_root, attempt.log_path)
+        stream = LogStream(attempt.log_source)
         actions.save_diagnosis_position(row, log_resume.read_new_lines(row, stream, now, pace), now)
     except LogReadError:
         actions.save_diagnosis_position(row, actions.LogFollowResult(size=0, due_at=now + RETRY_DELAY), now)

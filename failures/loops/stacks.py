@@ -39,7 +39,7 @@ def stacks_once(now: datetime) -> int:
 def _check_dump(dump: StackDump, now: datetime) -> bool:
     late = now >= dump.until or dump.attempt.ended_at is not None
     try:
-        log = LogStream(dump.attempt.job.cluster.log_root, dump.attempt.log_path)
+        log = LogStream(dump.attempt.log_source)
         if not late and (log.size == dump.log_from or log.size != dump.log_size):
             stack_actions.update_log_size(dump, log.size)
             return False

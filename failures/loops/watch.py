@@ -173,7 +173,7 @@ def _report_symptom(attempt: Attempt, label: str, finding: DetectorFinding, now:
 def _log_size(attempt: Attempt) -> int:
     """The current size of the log. Stacks requested now appear after this position."""
     try:
-        return LogStream(attempt.job.cluster.log_root, attempt.log_path).size
+        return LogStream(attempt.log_source).size
     except LogReadError:
         return 0
 

@@ -50,7 +50,7 @@ def judge_attempt(attempt: Attempt) -> AttemptVerdict:
 
 def _log_verdict(attempt: Attempt, ending: ExitStatus) -> LogDiagnosis:
     """The diagnosis of the log. Reads only the rest of a log that was followed while it grew."""
-    log = LogStream(attempt.job.cluster.log_root, attempt.log_path)
+    log = LogStream(attempt.log_source)
     resumed = log_resume.resume_follower(attempt, log)
     if resumed is None:
         return engine.diagnose(log.sync_chunks(), ending, active_rules.active_scanner())
@@ -101,7 +101,7 @@ def failure_cost(attempt: Attempt) -> FailureCost:
 def build_bundle(attempt: Attempt, most: int = MAX_COMPRESSED_BYTES) -> str:
     """The evidence bundle; empty if the log no longer exists. Line numbers refer to the whole log."""
     try:
-        log = LogStream(attempt.job.cluster.log_root, attempt.log_path)
+        log = LogStream(attempt.log_source)
         resumed = log_resume.resume_follower(attempt, log)
         return _finish_bundle(*resumed, log) if resumed else _bundle_of_tail(log, most)
     except StorageUnresponsive:

@@ -8,7 +8,7 @@ all other allocations of the transaction.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from django.db import connection, transaction
@@ -53,9 +53,21 @@ class AllocationResult:
     skip_reasons: dict[int, str] = field(default_factory=dict)  # by job id
 
 
-def allocate_job(job: Job, places: Sequence[NodeGpus], *, author: Author, why: str, log_root: str = "") -> Attempt:
+NewLogPath = Callable[[str], str]  # from the name of a log, see Cluster.new_log_path
+
+
+def no_log_path(name: str) -> str:
+    """The path of a log that is not stored."""
+    return ""
+
+
+def allocate_job(
+    job: Job, places: Sequence[NodeGpus], *, author: Author, why: str, new_log_path: NewLogPath = no_log_path
+) -> Attempt:
     """Allocate one job. Raises JobStateChanged if that is not possible."""
-    result = allocate_jobs([JobPlacement(job_id=job.pk, places=places, why=why)], author=author, log_root=log_root)
+    result = allocate_jobs(
+        [JobPlacement(job_id=job.pk, places=places, why=why)], author=author, new_log_path=new_log_path
+    )
     if result.skip_reasons:
         raise JobStateChanged(result.skip_reasons[job.pk])
     job.refresh_from_db()
@@ -65,7 +77,9 @@ def allocate_job(job: Job, places: Sequence[NodeGpus], *, author: Author, why: s
 
 
 @transaction.atomic
-def allocate_jobs(placements: Sequence[JobPlacement], *, author: Author, log_root: str = "") -> AllocationResult:
+def allocate_jobs(
+    placements: Sequence[JobPlacement], *, author: Author, new_log_path: NewLogPath = no_log_path
+) -> AllocationResult:
     """Allocate the jobs that still can start, and report the others. Raises IntegrityError if another attempt holds one
     of the GPUs."""
     jobs = {job.pk: job for job in _lock_jobs(placements)}
@@ -74,7 +88,7 @@ def allocate_jobs(placements: Sequence[JobPlacement], *, author: Author, log_roo
     chosen = [plan for plan in placements if plan.job_id not in skipped]
     if not chosen:
         return AllocationResult(skip_reasons=skipped)
-    attempts = _create_attempts(chosen, jobs, log_root)
+    attempts = _create_attempts(chosen, jobs, new_log_path)
     Allocation.objects.bulk_create(
         [
             Allocation(attempt=attempt, node_id=place.node_id, gpu=gpu)
@@ -118,7 +132,7 @@ def _skip_reason(placement: JobPlacement, job: Job, usable: set[int]) -> str:
     return "" if placement.nodes <= usable else f"a node planned for {job} was closed meanwhile"
 
 
-def _create_attempts(chosen: Sequence[JobPlacement], jobs: dict[int, Job], log_root: str) -> list[Attempt]:
+def _create_attempts(chosen: Sequence[JobPlacement], jobs: dict[int, Job], new_log_path: NewLogPath) -> list[Attempt]:
     before = Attempt.objects.filter(job__in=[placement.job_id for placement in chosen]).order_by().values_list("job")
     earlier = dict(before.annotate(Max("number")))  # not the count: a restored database may lack an earlier attempt
     rows = []
@@ -132,7 +146,7 @@ def _create_attempts(chosen: Sequence[JobPlacement], jobs: dict[int, Job], log_r
                 # lost
                 key=f"{job.public_id}.{number}",
                 nodelist=compress(place.name for place in placement.places),
-                log_path=f"{log_root}/{job.public_id}-{number}.log" if log_root else "",
+                log_path=new_log_path(f"{job.public_id}-{number}"),
             )
         )
     return Attempt.objects.bulk_create(rows)

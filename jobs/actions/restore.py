@@ -36,14 +36,13 @@ def restore(job: Job, lost: LostAttempt, *, author: Author) -> Attempt:
 
     The reason of a cancel is lost too, so the job of a cancelled attempt returns to the queue.
     """
-    root = job.cluster.log_root
     attempt = Attempt.objects.create(
         job=job,
         number=lost.number,
         key=lost.key,
         backend_id=lost.backend_id,
         nodelist=compress(lost.nodes),
-        log_path=f"{root}/{job.public_id}-{lost.number}.log" if root else "",
+        log_path=job.cluster.new_log_path(f"{job.public_id}-{lost.number}"),
         promised_at=lost.started_at,
         stop_state=State.PENDING if lost.cancelled else "",
     )

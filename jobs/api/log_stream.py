@@ -24,6 +24,7 @@ from django.db import close_old_connections
 from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
+from jobs.core.log_source import LogSource
 from jobs.logs import allowed_paths, log_files, storage
 from jobs.logs.job_log import LogNotCreated, LogReadError, StorageUnresponsive, decode_log_text
 from jobs.models import Attempt
@@ -47,8 +48,7 @@ STREAM_CHUNK_BYTES = 64 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class LogStreamRequest:
-    root: str
-    path: str
+    source: LogSource
     attempt_id: int
     number: int
     offset: int
@@ -148,7 +148,7 @@ async def follow_log(
 ) -> AsyncIterator[bytes]:
     """The events of a log from an offset on, until the attempt ends or the connection reaches its maximum age."""
     began = last_event = time.monotonic()
-    log = _LogTail(stream.root, stream.path, stream.offset)
+    log = _LogTail(stream.source, stream.offset)
     over_since: float | None = None
     yield b"retry: 1000\n" + server_sent_event("start", json.dumps({"attempt": stream.number, "offset": stream.offset}))
     while True:
@@ -198,8 +198,8 @@ def server_sent_event(name: str, text: str, at: int | None = None) -> bytes:
 class _LogTail:
     """Reads a growing log file from an offset on. The file need not exist yet."""
 
-    def __init__(self, root: str, path: str, at: int) -> None:
-        self.root, self.path, self.at = root, path, at
+    def __init__(self, source: LogSource, at: int) -> None:
+        self.source, self.at = source, at
         self.partial_bytes = -1  # length of the unfinished last line at the previous read
 
     def more(self, finished: bool) -> tuple[str, bool]:
@@ -229,8 +229,9 @@ class _LogTail:
         return raw if finished or len(raw) == STREAM_CHUNK_BYTES else (_complete_characters(raw) if unchanged else b"")
 
     def _read_chunk(self) -> log_files.LogReadResult:
-        args = (self.root, self.path, ((STREAM_CHUNK_BYTES, self.at),), None, allowed_paths.load_allowed_paths())
-        return storage.call(self.root, log_files.read_log_pieces, *args)
+        source, pieces = self.source, ((STREAM_CHUNK_BYTES, self.at),)
+        args = (source.root, source.path, pieces, None, allowed_paths.load_allowed_paths())
+        return storage.call(source.root, log_files.read_log_pieces, *args)
 
 
 def _complete_characters(raw: bytes) -> bytes:

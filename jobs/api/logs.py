@@ -82,7 +82,7 @@ class JobLog(AttemptLogEndpoint):
         if tail is not None and range_header is not None:
             raise InvalidRequestField("tail", "cannot be combined with the header Range")
         try:
-            stream = LogStream(attempt.job.cluster.log_root, attempt.log_path)
+            stream = LogStream(attempt.log_source)
             return self._log_response(stream, attempt, tail, range_header)
         except StorageUnresponsive as error:
             raise LogUnavailable(str(error)) from None
@@ -182,8 +182,7 @@ class FollowJobLog(AttemptLogEndpoint):
         if last := request.headers.get("Last-Event-ID"):
             at = _parse_integer("Last-Event-ID", last, 0, 2**62)
         stream = log_stream.LogStreamRequest(
-            root=attempt.job.cluster.log_root,
-            path=attempt.log_path,
+            source=attempt.log_source,
             attempt_id=attempt.pk,
             number=attempt.number,
             offset=at,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from jobs.core.display_text import CONTROL_CHARACTERS, ESCAPE_SEQUENCES
+from jobs.core.log_source import LogSource
 from jobs.logs import allowed_paths, log_files, storage
 from jobs.logs.log_files import LogNotCreated, LogReadError
 from jobs.logs.storage import StorageUnresponsive
@@ -35,11 +36,12 @@ MAX_LINE_BYTES = 16 * 1024 * 1024  # limit of the backward search for the start 
 
 
 class LogFile:
-    """A log beneath its root. All reads are from the file that was opened first. Raises LogReadError."""
+    """An open log. All reads are from the file that was opened first. Raises LogReadError."""
 
-    def __init__(self, root: str, path: str) -> None:
-        result = storage.call(root, log_files.read_log_pieces, root, path, (), None, allowed_paths.load_allowed_paths())
-        self._root, self._path, self._file = root, path, result.file
+    def __init__(self, source: LogSource) -> None:
+        arguments = (source.root, source.path, (), None, allowed_paths.load_allowed_paths())
+        result = storage.call(source.root, log_files.read_log_pieces, *arguments)
+        self._root, self._path, self._file = source.root, source.path, result.file
         self.size, self.owner = result.size, result.owner
 
     def pread(self, count: int, at: int) -> bytes:
@@ -70,18 +72,18 @@ class FileEnd:
     owner: int  # uid
 
 
-def read_file_end(root: str, path: str, limit: int) -> FileEnd | None:
+def read_file_end(source: LogSource, limit: int) -> FileEnd | None:
     """Return the end of a file, or None if it does not exist. Raises LogReadError if this cannot be determined."""
     try:
-        log = LogFile(root, path)
+        log = LogFile(source)
         return FileEnd(raw=log.pread(limit, max(0, log.size - limit)), owner=log.owner)
     except LogNotCreated:
         return None
 
 
-def tail(root: str, path: str, most: int = TAIL_BYTES) -> Tail:
+def tail(source: LogSource, most: int = TAIL_BYTES) -> Tail:
     """Return the end of the log, starting with a whole line."""
-    log = LogFile(root, path)
+    log = LogFile(source)
     size, raw = log.size, log.pread(most, max(0, log.size - most))
     if len(raw) < size:
         _, newline, whole_lines = raw.partition(b"\n")
@@ -115,10 +117,10 @@ class LogWindow:
 LINES_BEFORE, LINES_AFTER = 40, 80
 
 
-def read_window(root: str, path: str, line: int) -> LogWindow:
+def read_window(source: LogSource, line: int) -> LogWindow:
     """Return the lines around this one. Newlines are counted from the start of the log in chunks; long lines are
     cut."""
-    log = LogFile(root, path)
+    log = LogFile(source)
     first, at = _find_line_start(log, max(1, line - LINES_BEFORE))
     rows = log.pread(TAIL_BYTES, at).split(b"\n")[: LINES_BEFORE + LINES_AFTER]
     shown = [(first + n, decode_log_text(row)) for n, row in enumerate(rows)]
@@ -156,8 +158,8 @@ def decode_log_text(raw: bytes) -> str:
 class LogStream:
     """Streams the log or a part in chunks, up to its size when it was opened, so that Content-Length stays correct."""
 
-    def __init__(self, root: str, path: str) -> None:
-        self._log = LogFile(root, path)
+    def __init__(self, source: LogSource) -> None:
+        self._log = LogFile(source)
         self.size = self.stop = self._log.size
         self.start = 0
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from jobs.core.log_source import LogSource
 from jobs.logs.job_log import CHUNK_BYTES, TAIL_BYTES, LogFile, decode_log_text
 
 MAX_SCANNED_BYTES = 64 * 1024 * 1024
@@ -55,9 +56,9 @@ class SearchHits:
         return self.until < self.size
 
 
-def chunk_at(root: str, path: str, at: int) -> LogChunk:
+def chunk_at(source: LogSource, at: int) -> LogChunk:
     """Return lines starting with the one that contains byte `at`. Beyond the end, the last line of the log."""
-    log = LogFile(root, path)
+    log = LogFile(source)
     size, start = log.size, _line_start_before(log, min(at, max(0, log.size - 1)))
     raw = log.pread(TAIL_BYTES, start)
     whole = start == 0 or log.pread(1, start - 1) == b"\n"
@@ -70,9 +71,9 @@ def chunk_at(root: str, path: str, at: int) -> LogChunk:
     return LogChunk(lines=lines, start=start, stop=stop, size=size, whole=whole)
 
 
-def chunk_before(root: str, path: str, stop: int | None = None) -> LogChunk:
+def chunk_before(source: LogSource, stop: int | None = None) -> LogChunk:
     """Return the lines that end at `stop`, by default at the end of the log."""
-    log = LogFile(root, path)
+    log = LogFile(source)
     size = log.size
     stop = size if stop is None else min(stop, size)
     low = max(0, stop - TAIL_BYTES)
@@ -127,9 +128,9 @@ def _rank_pattern(rank: int) -> re.Pattern[bytes]:
     return re.compile(rb"\[rank ?%d\]|\brank[ =:]{1,2}%d\b|^ *%d: " % (rank, rank, rank), re.IGNORECASE | re.MULTILINE)
 
 
-def search(root: str, path: str, matcher: LineMatcher, at: int) -> SearchHits:
+def search(source: LogSource, matcher: LineMatcher, at: int) -> SearchHits:
     """Return the matching lines from byte `at` on, each once."""
-    log = LogFile(root, path)
+    log = LogFile(source)
     return _search_open_log(log, matcher, _line_start_before(log, min(at, log.size)), log.size)
 
 

@@ -24,6 +24,7 @@ from jobs.core.lifecycle import (
     node_badge,
     node_condition,
 )
+from jobs.core.log_source import LogSource
 from jobs.core.slurm_notation import BadNotation, parse_signal
 from jobs.core.spec import ClusterShape, NodeShape
 from jobs.logs import allowed_paths
@@ -248,6 +249,18 @@ class Cluster(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def has_logs(self) -> bool:
+        return bool(self.log_root)
+
+    def log_source(self, path: str) -> LogSource:
+        """Return where a log of this cluster is read."""
+        return LogSource(self.log_root, path)
+
+    def new_log_path(self, name: str) -> str:
+        """Return where the cluster should write a new log. Empty if its logs are not stored."""
+        return f"{self.log_root}/{name}.log" if self.has_logs else ""
 
     @property
     def token_address_warning(self) -> str:

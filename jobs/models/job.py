@@ -16,6 +16,7 @@ from django.db.models.functions import Coalesce, Greatest, Now
 from jobs.core import lifecycle
 from jobs.core.attempt_end import TRAINING_KINDS
 from jobs.core.lifecycle import FAILURE_STATES, FINAL_STATES, JOB_STATES, LIVE_STATES, Flag, JobKind, State
+from jobs.core.log_source import LogSource
 from jobs.core.public_id import MAX_BACKEND_ID_LENGTH
 from jobs.core.spec import MAX_IMAGE_LENGTH
 from jobs.models.cluster import Cluster, Node
@@ -358,6 +359,10 @@ class AttemptQuerySet(models.QuerySet["Attempt"]):
     def live(self) -> Self:
         return self.filter(ended_at__isnull=True)
 
+    def with_log(self) -> Self:
+        """Return attempts whose log can be read."""
+        return self.exclude(log_path="").exclude(job__cluster__log_root="")
+
     def at(self, moment: datetime) -> Self:
         """Return attempts that were live at this time, whether they have ended since or not. Each half has its own
         index."""
@@ -439,6 +444,10 @@ class Attempt(models.Model):
 
     def __str__(self) -> str:
         return self.key
+
+    @property
+    def log_source(self) -> LogSource:
+        return self.job.cluster.log_source(self.log_path)
 
     @property
     def badge(self) -> lifecycle.StateBadge:

@@ -168,7 +168,7 @@ def job_log_page(request: HttpRequest, public_id: str) -> HttpResponse:
         context |= position | _read_log_part(row, attempt, position) | {"search_query": _search_query(position)}
         return render_page(request, "jobs/reading.html", context, wrong=address.wrong)
     if attempt and context["tail"] and line is not None:
-        context["window"] = job_log.read_window(row.cluster.log_root, attempt.log_path, line)
+        context["window"] = job_log.read_window(row.cluster.log_source(attempt.log_path), line)
     return render_page(request, "jobs/log.html", context, {"log": "jobs/_log.html"}, address.wrong)
 
 
@@ -189,12 +189,12 @@ def _search_query(position: dict[str, Any]) -> str:
 
 def _read_log_part(row: Job, attempt: Attempt, position: dict[str, Any]) -> dict[str, Any]:
     """The search hits, or the part of the log at the offset if nothing is searched for."""
-    file = (row.cluster.log_root, attempt.log_path)
+    source = row.cluster.log_source(attempt.log_path)
     if not position["find"] and position["rank"] is None:
-        return {"part": log_search.chunk_at(*file, position["at"])}
+        return {"part": log_search.chunk_at(source, position["at"])}
     rank = position["rank"]
     matcher = log_search.text_matcher(position["find"]) if rank is None else log_search.rank_matcher(rank)
-    return {"hits": log_search.search(*file, matcher, position["at"])}
+    return {"hits": log_search.search(source, matcher, position["at"])}
 
 
 def _requested_attempt(request: HttpRequest, row: Job) -> Attempt | None:
@@ -211,7 +211,7 @@ def _log_context(row: Job, attempt: Attempt | None) -> dict[str, Any]:
     tail, why = None, "The job has not started yet."
     if attempt:
         try:
-            tail = log_search.chunk_before(row.cluster.log_root, attempt.log_path)
+            tail = log_search.chunk_before(row.cluster.log_source(attempt.log_path))
         except job_log.LogReadError as error:
             why = str(error)
     grows = bool(attempt and not attempt.ended_at)
@@ -232,9 +232,9 @@ def log_lines(request: HttpRequest, public_id: str) -> HttpResponse:
     at, before = (address.read(name, LOG_OFFSET_READER) for name in ("at", "before"))
     if address.wrong:
         return bad_request(address.wrong)
-    file = (row.cluster.log_root, attempt.log_path)
+    source = row.cluster.log_source(attempt.log_path)
     try:
-        part = log_search.chunk_before(*file, before) if at is None else log_search.chunk_at(*file, at)
+        part = log_search.chunk_before(source, before) if at is None else log_search.chunk_at(source, at)
     except job_log.StorageUnresponsive:
         raise  # acmeweb.error_pages answers with 503
     except job_log.LogReadError as error:
@@ -253,7 +253,7 @@ def download_log(request: HttpRequest, public_id: str) -> HttpResponse | Streami
     if attempt is None:
         raise Http404("the job has not started yet")
     try:
-        stream = job_log.LogStream(row.cluster.log_root, attempt.log_path)
+        stream = job_log.LogStream(row.cluster.log_source(attempt.log_path))
     except job_log.StorageUnresponsive:
         raise  # acmeweb.error_pages answers with 503
     except job_log.LogReadError as error:

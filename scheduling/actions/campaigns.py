@@ -129,7 +129,7 @@ def create_campaign(
 def _validate_campaign_spec(spec: CampaignSpec, suite: Suite, cluster: Cluster, now: datetime) -> None:
     if cluster.mode == ClusterMode.OBSERVE:
         raise InvalidField("cluster", f"{cluster} is in mode observe, in which Acme starts no jobs")
-    if not cluster.log_root:
+    if not cluster.has_logs:
         raise InvalidField("cluster", f"{cluster} has no job log directory, from which Acme reads the results")
     if spec.deadline_at and spec.deadline_at <= now:
         raise InvalidField("deadline_at", "is in the past")

@@ -188,7 +188,7 @@ def read_job_output(job: Job, nonce: str, most: int) -> JobOutput:
     if attempt is None:
         return JobOutput()
     try:
-        tail = job_log.tail(job.cluster.log_root, attempt.log_path, most)
+        tail = job_log.tail(job.cluster.log_source(attempt.log_path), most)
     except StorageUnresponsive:
         raise
     except LogReadError as error:

@@ -124,7 +124,7 @@ def node_test_submission(
         cpus_per_node=1,
         memory_per_node_mb=0,
         time_limit=NODE_TEST_TIME_LIMIT,
-        stdout=f"{cluster.log_root}/{key}.log" if cluster.log_root else "/dev/null",
+        stdout=cluster.new_log_path(key) or "/dev/null",
         installation=Installation.current_id(),
     )
 

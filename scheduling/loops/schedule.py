@@ -103,7 +103,7 @@ def _allocate_starts(
     try:
         with transaction.atomic():
             fence()
-            promised = allocate_jobs(placements, author=SCHEDULER, log_root=cluster.log_root)
+            promised = allocate_jobs(placements, author=SCHEDULER, new_log_path=cluster.new_log_path)
     except DatabaseError as error:
         if len(starts) > 1:
             return sum(_allocate_starts(cluster, [start], names, fence) for start in starts)

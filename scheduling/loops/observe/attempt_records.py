@@ -23,9 +23,10 @@ class AttemptFiles:
 def read_attempt_files(attempt: Attempt) -> AttemptFiles:
     """Read the files. Raises LogReadError. A record is ignored if it is not owned by the log's owner or by root (which
     writes it on clusters that run jobs as other users), because another user could have written it."""
-    root, path = attempt.job.cluster.log_root, attempt.log_path
-    log, directory = job_log.read_file_end(root, path, LOG_TAIL_BYTES), record_directory(path)
-    start, ended = (job_log.read_file_end(root, f"{directory}/{name}", LOG_TAIL_BYTES) for name in ("start", "exit"))
+    cluster, directory = attempt.job.cluster, record_directory(attempt.log_path)
+    log = job_log.read_file_end(attempt.log_source, LOG_TAIL_BYTES)
+    records = (cluster.log_source(f"{directory}/{name}") for name in ("start", "exit"))
+    start, ended = (job_log.read_file_end(source, LOG_TAIL_BYTES) for source in records)
     trusted = {ROOT_UID, log.owner} if log else {ROOT_UID}
     parts = [_decode_text(end) if end and (log is None or end.owner in trusted) else None for end in (start, ended)]
     return AttemptFiles(
@@ -42,7 +43,7 @@ def is_log_root_readable(cluster: Cluster) -> bool:
     confirmed = Attempt.objects.filter(job__cluster=cluster, job__foreign_id="", confirmed_at__isnull=False)
     for path in confirmed.exclude(log_path="").order_by("-id").values_list("log_path", flat=True)[:MAX_RECENT_LOGS]:
         try:
-            if job_log.read_file_end(cluster.log_root, path, 1):
+            if job_log.read_file_end(cluster.log_source(path), 1):
                 return True
         except job_log.LogReadError:
             continue

@@ -276,7 +276,7 @@ def test_second_worker_that_read_the_same_lines_stores_nothing(tmp_path):
     job.look()
     job.says("step 1 | loss 2.0\n")
     (attempt,) = log_steps.attempts_to_read(job.now + HOUR)
-    late = log_steps.read_new_steps(attempt, LogStream(str(tmp_path), attempt.log_path), job.now)
+    late = log_steps.read_new_steps(attempt, LogStream(attempt.log_source), job.now)
     job.look()
 
     assert not log_read_states.save_steps(attempt.log_read_state, late, job.now)

@@ -82,7 +82,9 @@ def job(user: Any = None, in_team: str = "vision", **asked: Any) -> Job:
 def running(made: Job, node: str = "gpu001", gpus: tuple[int, ...] = (0,)) -> Job:
     row = Node.objects.get(cluster=made.cluster, name=node)
     place = NodeGpus(node_id=row.pk, name=row.name, gpus=gpus)
-    attempt = job_actions.allocate_job(made, [place], author=SCHEDULER, why="It fits.", log_root="/logs")
+    attempt = job_actions.allocate_job(
+        made, [place], author=SCHEDULER, why="It fits.", new_log_path="/logs/{}.log".format
+    )
     job_actions.confirm_start(attempt, started_at=clock.now(), author=SCHEDULER)
     made.refresh_from_db()
     return made

@@ -13,6 +13,7 @@ from jobs.actions.jobs import AttemptEnd
 from jobs.actions.journal import SYNC
 from jobs.api.log_stream import LogStreamMiddleware, LogStreamRequest, LogStreamTiming, follow_log
 from jobs.core.lifecycle import State
+from jobs.core.log_source import LogSource
 from jobs.models import Attempt, Cluster, clock
 from tests.jobs.api import api_make as make
 from tests.jobs.api.api_make import Caller
@@ -196,7 +197,7 @@ def test_an_invalid_last_event_id_is_refused(ada, logged, headers):
 
 
 def wish(tmp_path, offset=0):
-    return LogStreamRequest(root=str(tmp_path), path="f.log", attempt_id=1, number=1, offset=offset)
+    return LogStreamRequest(source=LogSource(str(tmp_path), "f.log"), attempt_id=1, number=1, offset=offset)
 
 
 async def over(attempt_id):

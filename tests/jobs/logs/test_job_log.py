@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from jobs.core.log_source import LogSource
 from jobs.logs import job_log
 from jobs.logs.job_log import LogReadError, LogStream, decode_log_text, tail
 
@@ -21,7 +22,7 @@ def write(path, content=b"one\ntwo\n"):
 
 
 def test_short_log_is_shown_completely(root):
-    result = tail(str(root), write(root / "a.log"))
+    result = tail(LogSource(str(root), write(root / "a.log")))
 
     assert result.text == "one\ntwo\n"
     assert not result.is_cut
@@ -30,11 +31,11 @@ def test_short_log_is_shown_completely(root):
 def test_path_may_be_relative_to_the_root(root):
     write(root / "job" / "a.log")
 
-    assert tail(str(root), "job/a.log").text == "one\ntwo\n"
+    assert tail(LogSource(str(root), "job/a.log")).text == "one\ntwo\n"
 
 
 def test_tail_of_a_long_log_starts_with_a_whole_line(root):
-    result = tail(str(root), write(root / "a.log", b"".join(b"line %d\n" % i for i in range(100))), most=20)
+    result = tail(LogSource(str(root), write(root / "a.log", b"".join(b"line %d\n" % i for i in range(100)))), most=20)
 
     assert result.text == "line 98\nline 99\n"
     assert result.is_cut
@@ -42,7 +43,7 @@ def test_tail_of_a_long_log_starts_with_a_whole_line(root):
 
 
 def test_tail_of_one_long_line_starts_within_the_line(root):
-    assert tail(str(root), write(root / "a.log", b"x" * 100), most=10).text == "x" * 10
+    assert tail(LogSource(str(root), write(root / "a.log", b"x" * 100)), most=10).text == "x" * 10
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../secret", "a/../../secret", "", "/", "a\x00b"])
@@ -50,14 +51,14 @@ def test_path_outside_the_root_is_rejected(root, path):
     write(root.parent / "secret")
 
     with pytest.raises(LogReadError):
-        tail(str(root), path)
+        tail(LogSource(str(root), path))
 
 
 def test_link_in_place_of_the_log_is_not_followed(root):
     (root / "a.log").symlink_to(write(root.parent / "secret"))
 
     with pytest.raises(LogReadError, match="symbolic link"):
-        tail(str(root), "a.log")
+        tail(LogSource(str(root), "a.log"))
 
 
 def test_linked_directory_is_not_followed(root):
@@ -65,24 +66,24 @@ def test_linked_directory_is_not_followed(root):
     (root / "job").symlink_to(root.parent / "elsewhere")
 
     with pytest.raises(LogReadError, match="symbolic link"):
-        tail(str(root), "job/a.log")
+        tail(LogSource(str(root), "job/a.log"))
 
 
 def test_fifo_does_not_block_the_reader(root):
     os.mkfifo(root / "a.log")
 
     with pytest.raises(LogReadError, match="not a regular file"):
-        tail(str(root), "a.log")
+        tail(LogSource(str(root), "a.log"))
 
 
 def test_missing_log_is_reported(root):
     with pytest.raises(LogReadError, match="No output yet"):
-        tail(str(root), "a.log")
+        tail(LogSource(str(root), "a.log"))
 
 
 def test_cluster_without_log_directory_is_reported():
     with pytest.raises(LogReadError, match="has no log directory"):
-        tail("", "a.log")
+        tail(LogSource("", "a.log"))
 
 
 def test_no_descriptor_is_left_open(root):
@@ -90,10 +91,10 @@ def test_no_descriptor_is_left_open(root):
     (root / "b.log").symlink_to("nowhere")
     before = len(os.listdir("/proc/self/fd"))
 
-    tail(str(root), "job/a.log")
+    tail(LogSource(str(root), "job/a.log"))
     for path in ("b.log", "job", "missing/a.log", "job/a.log/x"):
         with pytest.raises(LogReadError):
-            tail(str(root), path)
+            tail(LogSource(str(root), path))
 
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -119,7 +120,7 @@ def test_terminal_sequences_are_removed(raw, shown):
 async def test_stream_returns_the_raw_file_up_to_its_initial_size(root, monkeypatch):
     path = write(root / "a.log", b"\x1b[31m" + b"x" * 50)
     monkeypatch.setattr(job_log, "CHUNK_BYTES", 16)
-    stream = LogStream(str(root), path)
+    stream = LogStream(LogSource(str(root), path))
     with open(path, "ab") as log:
         log.write(b"later")
 
@@ -133,19 +134,21 @@ LINES = b"".join(b"line %d\n" % n for n in range(1, 100_001))
 
 @pytest.mark.parametrize(("line", "first", "last"), [(1, 1, 120), (50_000, 49_960, 50_079), (100_000, 99_960, 100_000)])
 def test_window_shows_surrounding_lines_with_their_numbers(root, line, first, last):
-    result = job_log.read_window(str(root), write(root / "a.log", LINES), line)
+    result = job_log.read_window(LogSource(str(root), write(root / "a.log", LINES)), line)
 
     assert (result.lines[0], result.lines[-1]) == ((first, f"line {first}"), (last, f"line {last}"))
 
 
 def test_window_beyond_the_end_shows_the_last_line(root):
-    result = job_log.read_window(str(root), write(root / "a.log", b"one\ntwo"), 10**15)
+    result = job_log.read_window(LogSource(str(root), write(root / "a.log", b"one\ntwo")), 10**15)
 
     assert result.lines[-1] == (2, "two")
 
 
 def test_long_line_in_a_window_is_cut(root):
-    result = job_log.read_window(str(root), write(root / "a.log", b"one\n" + b"x" * 3_000_000 + b"\nthree\n"), 2)
+    path = write(root / "a.log", b"one\n" + b"x" * 3_000_000 + b"\nthree\n")
+
+    result = job_log.read_window(LogSource(str(root), path), 2)
 
     assert [number for number, _ in result.lines] == [1, 2]
     assert len(result.lines[1][1]) < job_log.TAIL_BYTES

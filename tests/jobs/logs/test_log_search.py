@@ -7,6 +7,7 @@ import random
 import pytest
 from django.test import Client
 
+from jobs.core.log_source import LogSource
 from jobs.logs import log_search
 from jobs.logs.log_search import text_matcher
 from jobs.models import TeamRole
@@ -17,7 +18,7 @@ from tests import make
 def log(tmp_path):
     def written(content: bytes):
         (tmp_path / "job.log").write_bytes(content)
-        return str(tmp_path), "job.log"
+        return LogSource(str(tmp_path), "job.log")
 
     return written
 
@@ -40,7 +41,7 @@ def test_consecutive_chunks_contain_every_line_once(log, monkeypatch):
     where, at, lines = log(content), 0, []
 
     while at is not None:
-        part = log_search.chunk_at(*where, at)
+        part = log_search.chunk_at(where, at)
         lines += part.lines
         at = part.later
 
@@ -49,7 +50,7 @@ def test_consecutive_chunks_contain_every_line_once(log, monkeypatch):
 
 
 def test_offset_within_a_line_is_moved_to_its_start(log):
-    part = log_search.chunk_at(*log(b"first\nsecond\nthird"), 8)
+    part = log_search.chunk_at(log(b"first\nsecond\nthird"), 8)
 
     assert part.lines == [(6, "second"), (13, "third")]
     assert (part.start, part.earlier, part.later) == (6, 0, None)
@@ -57,7 +58,7 @@ def test_offset_within_a_line_is_moved_to_its_start(log):
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"x" * 300_000, b"\xff\xfe\x00\n\x1b[31mred\x1b[0m"])
 def test_unusual_logs_are_read(log, content):
-    part = log_search.chunk_at(*log(content), 10**14)
+    part = log_search.chunk_at(log(content), 10**14)
 
     assert part.stop <= part.size == len(content)
     assert not any("\x1b" in text for _, text in part.lines)
@@ -155,11 +156,11 @@ def test_other_teams_cannot_search_the_log(attempt):
 # --- pieces for a page that shows a log of any length
 
 
-def pieces_back(root, path):
+def pieces_back(source):
     """Return all chunks of the log, read from the end as by scrolling up."""
-    result = [log_search.chunk_before(root, path)]
+    result = [log_search.chunk_before(source)]
     while result[0].start:
-        result.insert(0, log_search.chunk_before(root, path, result[0].start))
+        result.insert(0, log_search.chunk_before(source, result[0].start))
     return result
 
 
@@ -167,7 +168,7 @@ def test_scrolling_up_shows_every_line_once(monkeypatch, log):
     monkeypatch.setattr(log_search, "TAIL_BYTES", 50)
     text = b"".join(b"line %d\n" % n for n in range(40)) + b"\n\nno end"
 
-    result = pieces_back(*log(text))
+    result = pieces_back(log(text))
 
     assert b"".join(b"%s\n" % line.encode() for piece in result for _, line in piece.lines) == text + b"\n"
     assert [piece.stop for piece in result[:-1]] == [piece.start for piece in result[1:]]
@@ -177,7 +178,7 @@ def test_scrolling_up_shows_every_line_once(monkeypatch, log):
 def test_parts_of_a_long_line_are_shown_once_each(monkeypatch, log):
     monkeypatch.setattr(log_search, "TAIL_BYTES", 50)
 
-    result = pieces_back(*log(b"first\n" + b"x" * 170 + b"\nlast\n"))
+    result = pieces_back(log(b"first\n" + b"x" * 170 + b"\nlast\n"))
 
     assert "".join(line for piece in result for _, line in piece.lines).count("x") == 170
     assert [piece.whole for piece in result][-2:] == [False, True] or not result[-1].whole
@@ -186,10 +187,10 @@ def test_parts_of_a_long_line_are_shown_once_each(monkeypatch, log):
 def test_chunk_has_a_maximum_number_of_lines(log):
     where = log(b"\n" * 100_000)
 
-    there, back = log_search.chunk_at(*where, 0), log_search.chunk_before(*where)
+    there, back = log_search.chunk_at(where, 0), log_search.chunk_before(where)
 
     assert len(there.lines) == len(back.lines) == log_search.MAX_CHUNK_LINES
-    assert log_search.chunk_at(*where, there.stop).start == there.stop
+    assert log_search.chunk_at(where, there.stop).start == there.stop
     assert back.stop == back.size and back.start == back.size - log_search.MAX_CHUNK_LINES
 
 

@@ -100,7 +100,9 @@ def make_running(node: Node | None = None, *, confirmed: bool = True, **fields: 
     node = node or make_node()
     job = make_job(cluster=node.cluster, **fields)
     place = NodeGpus(node_id=node.pk, name=node.name, gpus=tuple(range(job.gpus_per_node)))
-    attempt = job_actions.allocate_job(job, [place], author=SCHEDULER, why="It fits.", log_root="/logs")
+    attempt = job_actions.allocate_job(
+        job, [place], author=SCHEDULER, why="It fits.", new_log_path="/logs/{}.log".format
+    )
     if confirmed:
         job_actions.record_backend_id(attempt, str(next(NUMBERS)))
         job_actions.confirm_start(attempt, started_at=timezone.now() - timedelta(hours=1), author=SCHEDULER)

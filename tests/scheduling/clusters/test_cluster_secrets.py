@@ -10,6 +10,7 @@ from socket import create_server
 import pytest
 
 from failures.actions import checkpoint_listing
+from jobs.core.log_source import LogSource
 from jobs.logs import job_log
 from jobs.models import Cluster
 from scheduling.actions import clusters as cluster_actions
@@ -99,9 +100,9 @@ def test_system_directory_is_rejected_as_log_directory(home, path):
 
 def test_logs_beneath_a_forbidden_directory_are_not_read(home):
     with pytest.raises(job_log.LogReadError, match="ACME_VAR"):
-        job_log.tail(str(home / "secrets"), "database")
+        job_log.tail(LogSource(str(home / "secrets"), "database"))
     with pytest.raises(job_log.LogReadError, match="/etc"):
-        job_log.tail("/etc", "hostname")
+        job_log.tail(LogSource("/etc", "hostname"))
 
 
 def test_symlink_to_a_forbidden_directory_is_rejected(home, tmp_path_factory):
@@ -109,7 +110,7 @@ def test_symlink_to_a_forbidden_directory_is_rejected(home, tmp_path_factory):
     os.symlink(home / "secrets", link)
 
     with pytest.raises(job_log.LogReadError, match="ACME_VAR"):
-        job_log.tail(str(link), "database")
+        job_log.tail(LogSource(str(link), "database"))
 
 
 def test_the_token_of_a_cluster_is_not_sent_to_another_address(listener, home):
