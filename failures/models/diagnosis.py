@@ -143,6 +143,19 @@ class Diagnosis(models.Model):
         return category_badge(self.root_cause, self.category)
 
     @property
+    def is_confirmed(self) -> bool:
+        return self.review == DiagnosisReview.CONFIRMED
+
+    @property
+    def is_corrected(self) -> bool:
+        return self.review == DiagnosisReview.CORRECTED
+
+    @property
+    def awaits_review(self) -> bool:
+        """Whether somebody can confirm it. An unknown cause can only be corrected."""
+        return self.review == DiagnosisReview.NONE and self.root_cause != UNKNOWN
+
+    @property
     def percent(self) -> int:
         return round(self.confidence * 100)
 

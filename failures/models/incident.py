@@ -94,5 +94,10 @@ class Incident(models.Model):
         return StateBadge(label=self.state.upper(), code=self.state.upper(), tone=tone, icon=icon)
 
     @property
+    def handled_by(self) -> str:
+        """Who resolved or acknowledged it; empty if nobody did."""
+        return self.resolved_by if self.state == IncidentState.RESOLVED else self.acknowledged_by
+
+    @property
     def title(self) -> str:
         return f"{self.root_cause} of {self.subject}" if self.scope != IncidentScope.SERVICE else self.root_cause

@@ -100,6 +100,19 @@ class LearnedRule(models.Model):
         return StateBadge(label=self.state, code=self.state.upper(), tone=tone, icon=icon)
 
     @property
+    def cause_text(self) -> str:
+        """The root cause, or that lines which match belong to normal operation."""
+        return "routine" if self.kind == RuleKind.FILTER else self.label
+
+    @property
+    def can_be_adopted(self) -> bool:
+        return self.state == RuleState.SHADOW
+
+    @property
+    def is_retired(self) -> bool:
+        return self.state == RuleState.RETIRED
+
+    @property
     def precision(self) -> float | None:
         """The fraction of reviewed hits that were right, for rows of `with_hit_counts`; None if none was reviewed."""
         right, wrong = getattr(self, "right", 0), getattr(self, "wrong", 0)

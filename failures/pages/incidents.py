@@ -18,7 +18,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from failures.actions import decisions as decision_actions
 from failures.actions import incidents as incident_actions
 from failures.diagnosis import engine
-from failures.diagnosis.labels import LABELS
+from failures.diagnosis.labels import LABELS, NONE, UNKNOWN
 from failures.incidents.grouping import IncidentScope
 from failures.models import Diagnosis, Incident, IncidentState, ModelOpinion
 from failures.models import permissions as failure_permissions
@@ -122,10 +122,17 @@ def _filter_choice(field: str, value: str, filters: Mapping[str, str], label: st
     )
 
 
+EMPTY_LIST_TEXTS = {
+    "unresolved": "✓ No unresolved incidents. Failures appear here within seconds.",
+    "undecided": "✓ No decisions to approve.",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class IncidentPage:
     rows: list[Incident]
     older: str
+    empty_text: str
 
 
 def _incident_page(caller: Caller, filters: Mapping[str, str], before: int | None, now: datetime) -> IncidentPage:
@@ -149,7 +156,13 @@ def _incident_page(caller: Caller, filters: Mapping[str, str], before: int | Non
         row.job_name = job_names.get(row.subject, "")
     parameters = {name: text for name, text in filters.items() if text}
     older = urlencode(parameters | {"before": page_rows[PAGE_SIZE - 1].pk}) if len(page_rows) > PAGE_SIZE else ""
-    return IncidentPage(rows=page_rows[:PAGE_SIZE], older=older)
+    return IncidentPage(rows=page_rows[:PAGE_SIZE], older=older, empty_text=_empty_list_text(filters))
+
+
+def _empty_list_text(filters: Mapping[str, str]) -> str:
+    if filters["reach"] == "everything" and (text := EMPTY_LIST_TEXTS.get(filters["state"])):
+        return text
+    return "No incidents match these filters."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +183,15 @@ class FailureFigures:
     bars: list[ParetoBar]
     nodes: list[failure_statistics.FailureRow]
     most_of_a_node: int
+
+    @property
+    def is_by_node(self) -> bool:
+        return self.by == "node"
+
+    @property
+    def group_label(self) -> str:
+        """The heading of the column before the group's name; empty if the groups have no such column."""
+        return {"node": "Cluster", "cause": "Category"}.get(self.by, "")
 
 
 def _failure_figures(filters: Mapping[str, str], since: datetime, until: datetime, caller: Caller) -> FailureFigures:
@@ -364,6 +386,8 @@ def _apply_review(request: HttpRequest, row: Diagnosis, cause: str, note: str) -
 
 # --- a pasted log
 
+PASTE_TITLES = {NONE: "No failure found", UNKNOWN: "Cause not found in this text"}
+
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def paste_log(request: HttpRequest) -> HttpResponse:
@@ -376,5 +400,11 @@ def paste_log(request: HttpRequest) -> HttpResponse:
         return render(request, "failures/paste.html", {"form": form}, status=422)
     result = engine.diagnose_text(form.log(), form.ending())
     verdict = incident_actions.sanitize_for_storage(asdict(result))
-    context = {"form": form, "verdict": verdict, "verdict_look": category_badge(result.root_cause, result.category)}
-    return render(request, "failures/paste.html", context | {"percent": round(result.confidence * 100)})
+    context = {
+        "form": form,
+        "verdict": verdict,
+        "verdict_title": PASTE_TITLES.get(result.root_cause, "Why it failed"),
+        "verdict_look": category_badge(result.root_cause, result.category),
+        "percent": round(result.confidence * 100),
+    }
+    return render(request, "failures/paste.html", context)

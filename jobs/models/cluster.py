@@ -251,6 +251,11 @@ class Cluster(models.Model):
         return self.name
 
     @property
+    def shares_one_user(self) -> bool:
+        """Return whether all jobs run as the same user, so that users are not isolated from each other."""
+        return self.submit_as == SubmitIdentity.SERVICE
+
+    @property
     def has_logs(self) -> bool:
         return bool(self.log_root)
 

@@ -78,6 +78,10 @@ class Maintenance(models.Model):
             return "over"
         return "going on" if now >= self.start_at else "planned"
 
+    def is_pending(self, now: datetime) -> bool:
+        """Return whether the window can still be changed."""
+        return self.phase(now) in ("planned", "going on")
+
     def is_in_progress(self, now: datetime) -> bool:
         """Return whether the nodes of the window should be closed."""
         return self.phase(now) == "going on"

@@ -64,6 +64,7 @@ def bulk_node_action(request: HttpRequest) -> HttpResponse:
     context = {
         "now": clock.now(),
         "verb": verb,
+        "is_drain": verb == "drain",
         "effect": NODE_ACTION_EFFECTS[verb],
         "done": done,
         "lacks_reason": confirmed and lacks_reason,

@@ -38,5 +38,10 @@ class OpenCircuit(models.Model):
     class Meta:
         constraints = [models.UniqueConstraint(fields=["cluster", "endpoint"], name="one_circuit_per_endpoint")]
 
+    @property
+    def is_retried_on_request(self) -> bool:
+        """Return whether a connection test can close it. The backoff of log storage is per process."""
+        return self.endpoint != ClusterEndpoint.LOGS
+
     def __str__(self) -> str:
         return f"{self.cluster}: {self.endpoint} did not answer in time, {self.timeouts} times"

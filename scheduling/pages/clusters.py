@@ -213,8 +213,8 @@ def _render_cluster_page(
     context = {
         "now": now,
         "cluster": row,
-        "silent": bool(row and row.is_silent(now)),
-        "failing": bool(row and row.is_failing(now)),
+        "is_silent": bool(row and row.is_silent(now)),
+        "is_failing": bool(row and row.is_failing(now)),
         "circuits": circuit_breaker.open_circuits(row) if row else (),
         "form": form,
         "steps": steps,

@@ -98,6 +98,8 @@ def maintenance(request: HttpRequest, cluster: str, number: int) -> HttpResponse
         "window": window,
         "cluster": window.cluster,
         "phase": window.phase(now),
+        "is_pending": window.is_pending(now),
+        "end_label": "End now" if window.is_in_progress(now) else "Cancel maintenance",
         "impact": cache(lambda: _visible_impact(request, _window_impact(window, now))),
         "nodes": cache(lambda: list(window.affected_nodes().order_by("name")[:200])),
         "events": cache(lambda: list(_events(window))),
