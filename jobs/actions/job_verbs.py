@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from django.db import transaction
+
 from jobs.actions import foreign_jobs
 from jobs.actions import jobs as job_actions
 from jobs.actions import outcomes as outcome_actions
@@ -67,7 +69,21 @@ def perform_job_action(action: JobAction, job: Job, request: JobActionRequest, c
         raise JobActionDenied("Only operators of the team may set a priority above 0.")
     # A hold on the job of another user is an operator's hold, which the owner cannot release
     as_operator = is_operator and (action.name != "hold" or job.user_id != caller.user.pk)
-    action.act(job, request, as_operator)
+    try:
+        with transaction.atomic():
+            action.act(job, request, as_operator)
+    except job_actions.JobStateChanged:
+        if not _refresh_state(job):
+            raise
+        # It started or ended after it was read. A cancel, for example, fits in the new state too
+        action.act(job, request, as_operator)
+
+
+def _refresh_state(job: Job) -> bool:
+    """Read the job's state again. Return whether it has changed."""
+    before = (job.state, job.hold)
+    job.refresh_from_db(fields=["state", "hold", "flags"])
+    return (job.state, job.hold) != before
 
 
 def available_job_actions(job: Job, caller: Caller) -> list[JobAction]:

@@ -6,9 +6,10 @@ import pytest
 
 from jobs.actions import job_verbs
 from jobs.actions.job_verbs import JOB_ACTIONS, JobActionDenied, JobActionRequest, perform_job_action
+from jobs.actions.jobs import JobStateChanged
 from jobs.admin.job_verbs import JOB_ADMIN_ACTIONS
 from jobs.api.jobs import JOB_ACTION_ENDPOINTS as ENDPOINTS
-from jobs.models import HoldKind, TeamRole, Token, TokenScope
+from jobs.models import HoldKind, Job, TeamRole, Token, TokenScope
 from jobs.models.permissions import Caller
 from tests import make
 
@@ -78,3 +79,28 @@ def test_owners_may_lower_the_priority_and_only_operators_raise_it_above_0():
 
 def test_every_action_has_texts():
     assert all(verb.effect.endswith(".") and verb.says and verb.label for verb in job_verbs.JOB_ACTIONS.values())
+
+
+def test_cancel_of_a_job_that_started_meanwhile_stops_its_attempt():
+    job = make.job(by="ada")
+    started = make.attempt(job)
+
+    perform_job_action(JOB_ACTIONS["cancel"], read_before_start(job), action_request(), caller("ada"))
+
+    started.refresh_from_db()
+    assert started.stop_state == "CANCELLED"
+
+
+def test_hold_of_a_job_that_started_meanwhile_is_refused_by_its_present_state():
+    job = make.job(by="ada")
+    make.attempt(job)
+
+    with pytest.raises(JobStateChanged, match="is RUNNING; hold needs a waiting job"):
+        perform_job_action(JOB_ACTIONS["hold"], read_before_start(job), action_request(), caller("ada"))
+
+
+def read_before_start(job):
+    """The job as a request saw it that read it before its start."""
+    row = Job.objects.get(pk=job.pk)
+    row.state, row.flags = "PENDING", []
+    return row
