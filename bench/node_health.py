@@ -96,14 +96,12 @@ def measure_node_health(count, hours, per_node_day, seed):
             if findings and name not in lasting:
                 said += 1
                 near = [
-                    one
-                    for one in world.troubles
-                    if one.node == name and one.at <= now and one.kind in VISIBLE_BREAKAGES
+                    one for one in world.faults if one.node == name and one.at <= now and one.kind in VISIBLE_BREAKAGES
                 ]
                 near = [one for one in near if now - max(one.at, min(one.until, now)) <= FINDING_LIFETIME_S]
                 false += [] if near else [findings[0].why]
             (lasting.add if findings else lasting.discard)(name)
-            for one in world.troubles:
+            for one in world.faults:
                 if (
                     findings
                     and one.node == name
@@ -111,7 +109,7 @@ def measure_node_health(count, hours, per_node_day, seed):
                     and 0 <= now - one.at <= FINDING_LIFETIME_S
                 ):
                     found[one.number] = 1
-    due = [one for one in world.troubles if one.kind in GPU_BREAKAGES and one.at < now - FINDING_LIFETIME_S]
+    due = [one for one in world.faults if one.kind in GPU_BREAKAGES and one.at < now - FINDING_LIFETIME_S]
     missed = Counter(str(one.kind) for one in due if one.number not in found)
     return {"said": said, "false": false, "due": len(due), "missed": missed, "node_days": count * hours / 24}
 

@@ -136,7 +136,7 @@ class DiagnosisAdmin(AdminActionsMixin, RecordAdmin):
             "judged_at",
             "bundle_stored_at",
             "tries",
-            "trouble",
+            "last_error",
             "lines",
             "size",
             "details",
@@ -322,7 +322,7 @@ class ChannelAdmin(RecordAdmin):
 
 @admin.register(Notice)
 class NoticeAdmin(RecordAdmin):
-    list_display = ("id", "channel", "incident", "update", "sent_at", "failures", "given_up_at", "trouble")
+    list_display = ("id", "channel", "incident", "update", "sent_at", "failures", "given_up_at", "last_error")
     list_select_related = ("channel__team", "incident")
     list_filter = ("channel",)
 

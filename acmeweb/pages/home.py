@@ -91,7 +91,7 @@ def home_page(request: HttpRequest) -> HttpResponse:
     now, caller = clock.now(), Caller(user=request.user)
     context = {
         "now": now,
-        "trouble": cache(lambda: _attention_items(caller, now)),
+        "attention": cache(lambda: _attention_items(caller, now)),
         "clusters": cache(lambda: cluster_summaries(now)),
         "shared_at": cache(lambda: fragment_cache.cache_key("queue", "nodes")),
         "selects": False,

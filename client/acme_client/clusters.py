@@ -29,7 +29,7 @@ CLUSTER_COLUMNS: list[table.TableColumn] = [
     ("POLICY", lambda row: row["policy"]),
     ("PRODUCT", lambda row: row["product"]),
     ("LAST ANSWER", lambda row: row["last_contact_at"] or "never"),
-    ("TROUBLE", lambda row: row["trouble"]),
+    ("LAST ERROR", lambda row: row["last_error"]),
 ]
 STEP_MARKS = {True: "ok", False: "FAILED", None: "-"}
 

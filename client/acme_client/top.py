@@ -31,7 +31,7 @@ class LiveSnapshot:
     nodes: Sequence[table.TableRow] = ()
     running: Sequence[table.TableRow] = ()
     waiting: Sequence[table.TableRow] = ()
-    trouble: str = ""
+    error: str = ""
 
 
 @dataclass(kw_only=True)
@@ -71,7 +71,7 @@ def render_snapshot(snapshot: LiveSnapshot, lines: int) -> Group:
         style = "dim" if row["state"] == "PENDING" else ""
         jobs.add_row(*(Text(table.clean_text(read(row))) for _, read in columns), style=style)
     head = [Text(f"acme  {snapshot.at:%H:%M:%S} UTC   q or Ctrl-C quits", style="bold")]
-    head += [Text(f"stale: {table.clean_text(snapshot.trouble)}", style="red")] if snapshot.trouble else []
+    head += [Text(f"stale: {table.clean_text(snapshot.error)}", style="red")] if snapshot.error else []
     return Group(
         *head, *(capacity_line(name, nodes) for name, nodes in nodes_by_cluster(snapshot.nodes).items()), Text(""), jobs
     )
@@ -112,6 +112,6 @@ def show_live_view(
                     nodes=snapshot.nodes,
                     running=snapshot.running,
                     waiting=snapshot.waiting,
-                    trouble=str(error),
+                    error=str(error),
                 )
             live.update(render_snapshot(snapshot, console.height), refresh=True)

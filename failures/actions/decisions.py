@@ -135,8 +135,8 @@ def _as_sentence(text: str) -> str:
 
 
 def _describe_change(change: RequestChange) -> str:
-    words = f"{change.field} {change.becomes}" if change.field == MEMORY else change.becomes
-    return f"{words} instead of {change.was}" if change.was else words
+    words = f"{change.field} {change.after}" if change.field == MEMORY else change.after
+    return f"{words} instead of {change.before}" if change.before else words
 
 
 def changed_job_fields(decision: Decision, *, back: bool = False) -> dict[str, Any]:

@@ -81,8 +81,8 @@ def _bundle_in_progress(now: datetime) -> bool:
     return Diagnosis.objects.open().judged().filter(due_at__gt=now, tries__gt=0).exists()
 
 
-def postpone_diagnosis(row: Diagnosis, trouble: str, until: datetime) -> None:
-    Diagnosis.objects.filter(pk=row.pk, tries=row.tries).update(trouble=trouble[:1000], due_at=until)
+def postpone_diagnosis(row: Diagnosis, last_error: str, until: datetime) -> None:
+    Diagnosis.objects.filter(pk=row.pk, tries=row.tries).update(last_error=last_error[:1000], due_at=until)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,14 +99,14 @@ def record_verdict(
     cost: FailureCost,
     first_symptom_at: datetime,
     now: datetime,
-    trouble: str = "",
+    last_error: str = "",
 ) -> Incident | None:
     """Store the verdict and add it to an incident, or open one. Returns the incident, None if nothing failed."""
     fields = _verdict_fields(verdict) | {
         "gpus": cost.gpus,
         "ran": cost.ran,
         "lost": cost.lost,
-        "trouble": trouble[:1000],
+        "last_error": last_error[:1000],
     }
     # The bundle is separate work with its own tries, due immediately
     fields |= {"judged_at": now, "tries": 0, "due_at": now}

@@ -106,7 +106,7 @@ def request_notice(channel_id: int, incident_id: int, digest: str, now: datetime
 
 def failing_channels(now: datetime) -> set[int]:
     """Ids of the channels whose last messages could not be delivered."""
-    rows = Notice.objects.exclude(trouble="").exclude(wanted=F("sent"))
+    rows = Notice.objects.exclude(last_error="").exclude(wanted=F("sent"))
     late = Q(given_up_at=None) | Q(given_up_at__gt=now - FAILING_CHANNEL_PERIOD)
     return set(rows.filter(late).values_list("channel", flat=True).distinct().order_by())
 
@@ -126,7 +126,7 @@ def claim(now: datetime, *, last: Collection[int] = (), but: Collection[int] = (
 
 def mark_sent(row: Notice, digest: str, now: datetime) -> None:
     Notice.objects.filter(pk=row.pk, tries=row.tries).update(
-        sent=digest, sent_at=now, update=F("update") + 1, failures=0, trouble=""
+        sent=digest, sent_at=now, update=F("update") + 1, failures=0, last_error=""
     )
 
 
@@ -135,5 +135,5 @@ def mark_failed(row: Notice, why: str, now: datetime) -> None:
     wait = min(timedelta(seconds=5) * 2 ** min(row.failures, 12), MAX_RETRY_DELAY)
     over = now if row.failures + 1 >= MAX_SEND_FAILURES else None
     Notice.objects.filter(pk=row.pk, tries=row.tries).update(
-        failures=row.failures + 1, trouble=why[:500], due_at=now + wait, given_up_at=over
+        failures=row.failures + 1, last_error=why[:500], due_at=now + wait, given_up_at=over
     )

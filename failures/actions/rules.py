@@ -100,7 +100,7 @@ def record_opinion(row: Diagnosis, outcome: VoteResult, now: datetime) -> None:
     if not ModelOpinion.objects.filter(diagnosis=row, answered_at=None).update(answered_at=now, **fields):
         return
     if outcome.root_cause:
-        detail = {"votes": outcome.votes, "asked": outcome.asked, "lines": list(outcome.lines)}
+        detail = {"votes": outcome.votes, "calls": outcome.calls, "lines": list(outcome.lines)}
         journal.job_event(
             "diagnosis.opinion", AGENT_AUTHOR, row.attempt.job, attempt=row.attempt, to_state=outcome.root_cause,
             why=sanitize_for_storage(outcome.why), detail=detail,

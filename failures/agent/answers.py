@@ -70,8 +70,8 @@ class VoteResult:
     lines: tuple[int, ...]
     why: str
     votes: int
-    asked: int
-    troubles: tuple[str, ...] = ()
+    calls: int
+    errors: tuple[str, ...] = ()
 
 
 def parse_json_object(text: str) -> dict[str, Any]:
@@ -102,17 +102,17 @@ def parse_vote(text: str, shown: frozenset[int]) -> ModelVote:
     return ModelVote(root_cause=cause, lines=tuple(dict.fromkeys(lines))[:MAX_CITED_LINES], why=plain)
 
 
-def majority_result(opinions: Iterable[ModelVote], asked: int, troubles: Iterable[str] = ()) -> VoteResult:
+def majority_result(opinions: Iterable[ModelVote], calls: int, errors: Iterable[str] = ()) -> VoteResult:
     """The cause that more than half of the requested votes name; an abstention if there is none."""
     valid = list(opinions)
     cause, votes = Counter(vote.root_cause for vote in valid).most_common(1)[0] if valid else ("", 0)
-    if cause in ("", UNKNOWN) or votes * 2 <= asked:
-        return VoteResult(root_cause="", lines=(), why="", votes=votes, asked=asked, troubles=tuple(troubles))
+    if cause in ("", UNKNOWN) or votes * 2 <= calls:
+        return VoteResult(root_cause="", lines=(), why="", votes=votes, calls=calls, errors=tuple(errors))
     same = [vote for vote in valid if vote.root_cause == cause]
     cited = Counter(line for vote in same for line in vote.lines)
     lines = tuple(line for line, _ in sorted(cited.items(), key=lambda pair: (-pair[1], pair[0])))[:MAX_CITED_LINES]
     return VoteResult(
-        root_cause=cause, lines=lines, why=same[0].why, votes=votes, asked=asked, troubles=tuple(troubles)
+        root_cause=cause, lines=lines, why=same[0].why, votes=votes, calls=calls, errors=tuple(errors)
     )  # fmt: skip
 
 

@@ -92,27 +92,27 @@ class Agent:
         known = [_mask_precedent(precedent, hosts) for precedent in precedents]
         messages = prompts.diagnosis_messages(safe.text, known, f"=={secrets.token_hex(8)}==")
         budget = ModelBudget(self.endpoint, self.clock)
-        votes, troubles = self._collect_votes(messages, safe.numbers, budget)
-        outcome = answers.majority_result(votes, self.endpoint.votes, troubles)
+        votes, errors = self._collect_votes(messages, safe.numbers, budget)
+        outcome = answers.majority_result(votes, self.endpoint.votes, errors)
         return VoteResult(**{**outcome.__dict__, "why": safe.restore_names(outcome.why)})
 
     def _collect_votes(
         self, messages: list[dict[str, str]], shown: frozenset[int], budget: ModelBudget
     ) -> tuple[list[ModelVote], list[str]]:
         votes: list[ModelVote] = []
-        troubles: list[str] = []
+        errors: list[str] = []
         for vote in range(self.endpoint.votes):
             if why := budget.exhaustion_reason():
-                troubles.append(why)
+                errors.append(why)
                 break
             try:
                 votes.append(answers.parse_vote(self.ask(messages, answers.VERDICT_SCHEMA, budget, vote), shown))
-            except MalformedAnswer as trouble:
-                troubles.append(str(trouble))
-            except AgentError as trouble:
-                troubles.append(str(trouble))
+            except MalformedAnswer as error:
+                errors.append(str(error))
+            except AgentError as error:
+                errors.append(str(error))
                 break  # the server is down or rejects us: the other votes would fail in the same way
-        return votes, troubles
+        return votes, errors
 
     def filters(self, shapes: Sequence[str]) -> tuple[tuple[str, str], ...]:
         """(pattern, example) of proposed filter rules. The caller must check each one before it may drop a line."""
@@ -147,8 +147,8 @@ class Agent:
                 data = self._read_body(response, until)
         except httpx.TimeoutException:
             raise AgentError(f"The model did not answer within {timeout_s:.0f} s.") from None
-        except httpx.HTTPError as trouble:
-            raise AgentError(f"The model server cannot be reached: {type(trouble).__name__}.") from None
+        except httpx.HTTPError as error:
+            raise AgentError(f"The model server cannot be reached: {type(error).__name__}.") from None
         if 400 <= response.status_code < 500:
             raise ModelRequestRejected(f"The model server rejected the request with status {response.status_code}.")
         if response.status_code != 200:

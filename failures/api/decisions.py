@@ -62,8 +62,8 @@ CHANGE_SHAPE = ResourceShape(
     "RequestChange",
     {
         "field": text_field("The changed part of the request.", choices=[MEMORY, COMMAND, ENVIRONMENT]),
-        "was": text_field("Previous value. Empty: the default of the cluster."),
-        "becomes": text_field(),
+        "before": text_field("Previous value. Empty: the default of the cluster."),
+        "after": text_field("New value."),
         "why": text_field(),
         "keeps_batch": boolean_field("Whether the global batch stays the same."),
     },

@@ -21,11 +21,11 @@ CHUNK_BYTES = 1 << 20
 def diagnose_files(files: Iterable[str], ending: ExitStatus, as_json: bool) -> Iterator[tuple[str, bool]]:
     """(text to print, whether the file was read) for each file, in order, as soon as it is known."""
     for name in files:
-        diagnosis, trouble = diagnose_file(name, ending)
+        diagnosis, error = diagnose_file(name, ending)
         if as_json:
-            yield wording.as_json(name, diagnosis), not trouble
+            yield wording.as_json(name, diagnosis), not error
         else:
-            yield trouble or wording.as_text(name, diagnosis) + "\n", not trouble
+            yield error or wording.as_text(name, diagnosis) + "\n", not error
 
 
 def diagnose_file(name: str, ending: ExitStatus) -> tuple[LogDiagnosis, str]:
@@ -33,8 +33,8 @@ def diagnose_file(name: str, ending: ExitStatus) -> tuple[LogDiagnosis, str]:
     try:
         diagnosis = engine.diagnose(_read_chunks(name), ending)
     except OSError as error:
-        trouble = f"{name} cannot be read: {error.strerror or error}."
-        return replace(engine.diagnose([], ending), notes=(trouble,)), trouble
+        sentence = f"{name} cannot be read: {error.strerror or error}."
+        return replace(engine.diagnose([], ending), notes=(sentence,)), sentence
     nothing_read = diagnosis.root_cause == UNKNOWN and diagnosis.size and not diagnosis.lines
     return diagnosis, f"{name}: {diagnosis.notes[0]}" if nothing_read else ""
 

@@ -41,7 +41,7 @@ class LineTemplate:
     last: int
     last_text: str
     count: int = 1
-    trouble: int | None = None  # ROLE_SEVERITY of the signature on it, if any
+    severity: int | None = None  # ROLE_SEVERITY of the signature on it, if any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,9 +135,9 @@ class LogCompressor:
             self._process_block(cleaning.strip_control_bytes(block))
 
     def _process_block(self, text: bytes) -> None:
-        trouble = self._signature_lines(text)
-        for number, row in self._unfiltered_lines(text, trouble):
-            self._add_to_template(number, row, trouble.get(number))
+        severity = self._signature_lines(text)
+        for number, row in self._unfiltered_lines(text, severity):
+            self._add_to_template(number, row, severity.get(number))
         self._line += text.count(b"\n")
         self._ending = (self._ending + text)[-TAIL_BYTES:] if len(text) < TAIL_BYTES else text[-TAIL_BYTES:]
 
@@ -154,7 +154,7 @@ class LogCompressor:
             severities[number] = min(severities.get(number, 9), ROLE_SEVERITY[role])
         return severities
 
-    def _unfiltered_lines(self, text: bytes, trouble: dict[int, int]) -> Iterator[tuple[int, bytes]]:
+    def _unfiltered_lines(self, text: bytes, severity: dict[int, int]) -> Iterator[tuple[int, bytes]]:
         """Lines without a filter rule, and lines with a signature. A routine line costs one jump."""
         number, at = self._line, 0
         for hit, index in self._filters.hits(text):
@@ -166,7 +166,7 @@ class LogCompressor:
                 number += 1
             stop = text.find(b"\n", hit - 1)
             stop = len(text) if stop < 0 else stop + 1
-            if number in trouble:
+            if number in severity:
                 yield number, text[start:stop]
             else:
                 name = self._filters.signatures[index].name
@@ -176,7 +176,7 @@ class LogCompressor:
             yield number, row
             number += 1
 
-    def _add_to_template(self, number: int, raw: bytes, trouble: int | None) -> None:
+    def _add_to_template(self, number: int, raw: bytes, severity: int | None) -> None:
         # A progress bar rewrites its line: only the text after the last carriage return is visible
         visible = (
             raw[-lines.MAX_LINE_CHARS :].rsplit(b"\r", 1)[-1]
@@ -189,25 +189,25 @@ class LogCompressor:
         shape = NUMBER_PATTERN.sub(PLACEHOLDER, text[:400])
         known = self.templates.get(shape)
         if known is None:
-            self._new_template(shape, number, text, trouble)
+            self._new_template(shape, number, text, severity)
         else:
             known.count += 1
             known.last, known.last_text = number, text
-            known.trouble = trouble if known.trouble is None else known.trouble
+            known.severity = severity if known.severity is None else known.severity
         self.tail.append((number, text))
         if len(self.tail) > 2 * TAIL_LINES:
             del self.tail[:-TAIL_LINES]
 
-    def _new_template(self, shape: str, number: int, text: str, trouble: int | None) -> None:
-        if len(self.templates) >= MAX_TEMPLATES and not self._evict_templates(trouble):
+    def _new_template(self, shape: str, number: int, text: str, severity: int | None) -> None:
+        if len(self.templates) >= MAX_TEMPLATES and not self._evict_templates(severity):
             self.overflow += 1
             return
-        self.templates[shape] = LineTemplate(text=text, first=number, last=number, last_text=text, trouble=trouble)
+        self.templates[shape] = LineTemplate(text=text, first=number, last=number, last_text=text, severity=severity)
 
-    def _evict_templates(self, trouble: int | None) -> bool:
+    def _evict_templates(self, severity: int | None) -> bool:
         """Make room by evicting old shapes without a signature: half of them at once, so that this is rare."""
-        evictable = [shape for shape, template in self.templates.items() if template.trouble is None]
-        if trouble is None and len(evictable) < MAX_TEMPLATES // 4:
+        evictable = [shape for shape, template in self.templates.items() if template.severity is None]
+        if severity is None and len(evictable) < MAX_TEMPLATES // 4:
             return False
         for shape in evictable[: len(evictable) // 2]:
             self.overflow += self.templates.pop(shape).count
@@ -215,7 +215,7 @@ class LogCompressor:
 
     def proposals(self) -> tuple[FilterRule, ...]:
         """Filter rules for shapes that occur hundreds of times without a signature."""
-        harmless = ((shape, known.count) for shape, known in self.templates.items() if known.trouble is None)
+        harmless = ((shape, known.count) for shape, known in self.templates.items() if known.severity is None)
         return filters.propose_frequent_filters(harmless)
 
     def bundle(self) -> LogBundle:
@@ -229,7 +229,7 @@ class LogCompressor:
 
     def _ranked_rows(self) -> list[tuple[int, BundleRow]]:
         """(rank, row), the most important first, and in the order of the log within a rank."""
-        near = {template.first for template in self.templates.values() if template.trouble in (0, 1)}
+        near = {template.first for template in self.templates.values() if template.severity in (0, 1)}
         rows = [(self._template_rank(template, near), _template_row(template)) for template in self.templates.values()]
         known = {template.first for template in self.templates.values()}
         ends = {**dict(self.tail[-TAIL_LINES:]), **self._last_lines()}
@@ -248,8 +248,8 @@ class LogCompressor:
 
     def _template_rank(self, template: LineTemplate, near: set[int]) -> int:
         """The rank of a template, a key of ROW_RANK_NAMES."""
-        if template.trouble is not None:
-            return template.trouble
+        if template.severity is not None:
+            return template.severity
         if any(at in near for at in range(template.first, template.first + NEARBY_LINES)):
             return 3
         if template.last > self._line - TAIL_LINES:

@@ -55,12 +55,12 @@ def _compile_database(signatures: tuple[Signature, ...]) -> hyperscan.Database:
             ids=list(range(len(signatures))), elements=len(signatures),
             flags=[hyperscan.HS_FLAG_MULTILINE] * len(signatures),
         )  # fmt: skip
-    except hyperscan.error as trouble:
-        raise InvalidPatternError(_compile_error_message(signatures, str(trouble))) from trouble
+    except hyperscan.error as error:
+        raise InvalidPatternError(_compile_error_message(signatures, str(error))) from error
     return database
 
 
-def _compile_error_message(signatures: tuple[Signature, ...], trouble: str) -> str:
+def _compile_error_message(signatures: tuple[Signature, ...], error: str) -> str:
     """A sentence that names the faulty signature. The compiler does not name it, so each one is compiled alone."""
     for signature in signatures:
         try:
@@ -69,7 +69,7 @@ def _compile_error_message(signatures: tuple[Signature, ...], trouble: str) -> s
             )
         except hyperscan.error as own:
             return f"pattern of {signature.name}: {own}"
-    return f"the table of signatures does not compile: {trouble}"
+    return f"the table of signatures does not compile: {error}"
 
 
 def signatures_version(signatures: Sequence[Signature]) -> str:

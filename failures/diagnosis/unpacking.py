@@ -139,12 +139,12 @@ class DecompressedLog:
                 elif decoder.needs_input and not (data := next(self._chunks, b"")):
                     self.sentence = f"The {name} file is cut short. It was read up to its end."
                     return
-        except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as trouble:
-            self.sentence = f"The {name} file is damaged ({trouble}). It was read up to the damage."
-        except Exception as trouble:  # the class of zstd errors is in a module that may not be installed
-            if type(trouble).__name__ != "ZstdError":
+        except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as error:
+            self.sentence = f"The {name} file is damaged ({error}). It was read up to the damage."
+        except Exception as error:  # the class of zstd errors is in a module that may not be installed
+            if type(error).__name__ != "ZstdError":
                 raise
-            self.sentence = f"The {name} file is damaged ({trouble}). It was read up to the damage."
+            self.sentence = f"The {name} file is damaged ({error}). It was read up to the damage."
 
 
 def _detect_format(head: bytes) -> tuple[str, Callable[[], Decoder | None] | None]:

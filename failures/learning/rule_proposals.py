@@ -169,8 +169,8 @@ def signature_error(rule: Signature) -> str:
     """A sentence that explains why the pattern cannot be used; empty if it can."""
     try:
         scanner = Scanner((rule,))
-    except InvalidPatternError as trouble:
-        return f"{trouble}."
+    except InvalidPatternError as error:
+        return f"{error}."
     if not scanner.hits(rule.example.encode()):
         return "The pattern does not match its own example."
     return "The pattern matches an empty line." if scanner.hits(b"\n") or scanner.hits(b" ") else ""
@@ -213,8 +213,8 @@ def filter_error(pattern: str, example: str) -> str:
     It must meet the conditions of a signature, and its example must not indicate a failure.
     """
     rule = Signature(name="filter", label="", role=LineRole.BENIGN, specificity=0, pattern=pattern, example=example)
-    if trouble := signature_error(rule):
-        return trouble
+    if error := signature_error(rule):
+        return error
     judged = engine.diagnose_text(example).root_cause
     return "" if judged in (NONE, UNKNOWN) else f"The example indicates a failure: {judged}."
 

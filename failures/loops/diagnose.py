@@ -99,9 +99,14 @@ def _write_verdict(row: Diagnosis, now: datetime, judge: JudgeFunction) -> bool:
 
 
 def _write_unknown_verdict(row: Diagnosis, now: datetime) -> None:
-    why = f"The log could not be read in {MAX_TRIES} attempts" + (f": {row.trouble}" if row.trouble else ".")
+    why = f"The log could not be read in {MAX_TRIES} attempts" + (f": {row.last_error}" if row.last_error else ".")
     incident_actions.record_verdict(
-        row, _unreadable_log_verdict(why), diagnose_attempt.failure_cost(row.attempt), row.failed_at, now, trouble=why
+        row,
+        _unreadable_log_verdict(why),
+        diagnose_attempt.failure_cost(row.attempt),
+        row.failed_at,
+        now,
+        last_error=why,
     )
 
 

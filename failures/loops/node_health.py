@@ -202,13 +202,13 @@ def build_reading(
     """
     shown = {int(code) for code in rows[-1].xid if code}
     hottest = [max((value for value in row.gpu_temperature_c if value is not None), default=None) for row in rows]
-    lately = [value for value in hottest[-SUSTAINED_SAMPLES:] if value is not None]
+    recent = [value for value in hottest[-SUSTAINED_SAMPLES:] if value is not None]
     newest = rows[-1].counted
     return NodeTelemetryWindow(
         node=name,
         last_sample_at=rows[-1].at.timestamp(),
         xids=[*(code for code in held if code in shown), *_new_xids(rows, since)],
-        hottest_c=min(lately) if len(lately) == SUSTAINED_SAMPLES else None,
+        hottest_c=min(recent) if len(recent) == SUSTAINED_SAMPLES else None,
         ecc_uncorrected=_sum_counter(newest, "ecc_dbe") if holds_ecc else _counter_growth(rows, "ecc_dbe", since),
         ecc_corrected=_counter_growth(rows, "ecc_sbe", since),
         rows_pending=_sum_counter(newest, "rows_pending"),
@@ -244,8 +244,8 @@ def _counter_growth(rows: Sequence[Sample], name: str, since: datetime | None) -
 
 def _long_down_ports(rows: Sequence[Sample]) -> list[str]:
     """Ports that were down in all of the last samples. A short outage is a normal retraining of the link."""
-    lately = [set(row.counted.get("nics_down", ())) for row in rows[-SUSTAINED_SAMPLES:]]
-    return sorted(set.intersection(*lately)) if len(lately) == SUSTAINED_SAMPLES else []
+    recent = [set(row.counted.get("nics_down", ())) for row in rows[-SUSTAINED_SAMPLES:]]
+    return sorted(set.intersection(*recent)) if len(recent) == SUSTAINED_SAMPLES else []
 
 
 def _throttled_fraction(rows: Sequence[Sample]) -> float | None:

@@ -76,7 +76,7 @@ class Diagnosis(models.Model):
     tries = models.PositiveSmallIntegerField(
         default=0, help_text="Number of tries, counted before each one. Also the fencing token."
     )
-    trouble = models.TextField(blank=True, help_text="Error of the last try.")
+    last_error = models.TextField(blank=True, help_text="Error of the last try.")
     judged_at = models.DateTimeField(null=True)
     bundle_stored_at = models.DateTimeField(
         null=True, help_text="When the evidence bundle was stored, which completes the work."

@@ -67,7 +67,7 @@ class Notice(models.Model):
     failures = models.PositiveSmallIntegerField(default=0, help_text="Number of consecutive failures.")
     sent_at = models.DateTimeField(null=True)
     given_up_at = models.DateTimeField(null=True)
-    trouble = models.TextField(blank=True)
+    last_error = models.TextField(blank=True)
 
     objects = NoticeQuerySet.as_manager()
 

@@ -142,8 +142,8 @@ class ModelOpinion(models.Model):
     lines = models.JSONField(default=list)
     why = models.TextField(blank=True)
     votes = models.PositiveSmallIntegerField(default=0)
-    asked = models.PositiveSmallIntegerField(default=0)
-    troubles = models.JSONField(default=list)
+    calls = models.PositiveSmallIntegerField(default=0)
+    errors = models.JSONField(default=list)
 
     def __str__(self) -> str:
         return f"{self.model} on {self.diagnosis}: {self.root_cause or 'abstains'}"

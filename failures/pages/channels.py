@@ -113,7 +113,7 @@ class ChannelRow:
 
     @property
     def error(self) -> str:
-        return self.last.trouble if self.last else ""
+        return self.last.last_error if self.last else ""
 
     @property
     def sent_at(self) -> datetime | None:

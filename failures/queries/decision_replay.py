@@ -52,7 +52,7 @@ def compare_with_replay(decision: Decision) -> list[ReplayDifference]:
 
 
 def _format_changes(changes: Iterable[RequestChange]) -> str:
-    return "; ".join(f"{change.field} {change.becomes}" for change in changes)
+    return "; ".join(f"{change.field} {change.after}" for change in changes)
 
 
 def _format_step(step: int | None) -> str:

@@ -57,12 +57,12 @@ class ListedCheckpoint:
     kind: str
     size: int
     saved_at: datetime
-    trouble: str = ""  # why it is not complete
+    problem: str = ""  # why it is not complete
     order: int = 0  # number of the save, the newest has the highest; 0: not numbered
 
     @property
     def is_complete(self) -> bool:
-        return not self.trouble
+        return not self.problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ def _lightning_checkpoint(file: ListedFile, step: int) -> ListedCheckpoint:
         kind=LIGHTNING,
         size=file.size,
         saved_at=file.at,
-        trouble=_damaged_file({file.path: file}),
+        problem=_damaged_file({file.path: file}),
     )
 
 
@@ -149,11 +149,11 @@ def _checkpoint_from_files(group: CheckpointFiles) -> ListedCheckpoint | None:
     kind = _checkpoint_format(group)
     if kind is None:
         return None
-    trouble = group.listing.cut or _damaged_file(group.files) or FORMAT_CHECKS[kind](group)
+    problem = group.listing.cut or _damaged_file(group.files) or FORMAT_CHECKS[kind](group)
     files = group.files.values()
     return ListedCheckpoint(
         step=group.step, path=group.path, kind=kind, size=sum(file.size for file in files),
-        saved_at=max(file.at for file in files), trouble=trouble, order=_save_order_number(group),
+        saved_at=max(file.at for file in files), problem=problem, order=_save_order_number(group),
     )  # fmt: skip
 
 

@@ -112,10 +112,10 @@ def _rollback_bound(facts: FailureFacts, history: FailureHistory) -> int | None:
         for action in history.done
         if action.action is RecoveryAction.ROLL_BACK and action.job == facts.job and action.incident == facts.incident
     ]
-    trouble = facts.started_from if facts.cause == CORRUPT_CHECKPOINT_CAUSE else facts.spike_at
-    if trouble is None and facts.cause != CORRUPT_CHECKPOINT_CAUSE:
-        trouble = history.step
-    return min((step for step in (*steps, trouble) if step is not None), default=None)
+    bad_step = facts.started_from if facts.cause == CORRUPT_CHECKPOINT_CAUSE else facts.spike_at
+    if bad_step is None and facts.cause != CORRUPT_CHECKPOINT_CAUSE:
+        bad_step = history.step
+    return min((step for step in (*steps, bad_step) if step is not None), default=None)
 
 
 def _steps_to_skip(

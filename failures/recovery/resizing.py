@@ -103,15 +103,15 @@ class MemoryRequest:
 @dataclass(frozen=True, kw_only=True)
 class RequestChange:
     field: str
-    was: str
-    becomes: str
+    before: str
+    after: str
     why: str
     keeps_batch: bool = True
     variable: str = ""  # the environment variable that is changed
 
     @property
     def sentence(self) -> str:
-        return f"{self.becomes} instead of {self.was or 'nothing'}: {self.why}."
+        return f"{self.after} instead of {self.before or 'nothing'}: {self.why}."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,9 +246,9 @@ def _smaller_batch(request: MemoryRequest) -> tuple[RequestChange, ...]:
         more = _option_change(steps, steps.value * part, "this keeps the global batch unchanged")
         return smaller, more
     if not named and batch.name in TRANSFORMERS_BATCH_NAMES and batch.place == COMMAND and batch.flag.startswith("--"):
-        added = f"{smaller.becomes} --gradient_accumulation_steps{batch.by}{part}"
+        added = f"{smaller.after} --gradient_accumulation_steps{batch.by}{part}"
         why = "each step needs less memory, and the global batch stays unchanged"
-        return (replace(smaller, becomes=added, why=why),)
+        return (replace(smaller, after=added, why=why),)
     return (replace(smaller, keeps_batch=False),)
 
 
@@ -260,7 +260,7 @@ def _more_memory(request: MemoryRequest) -> tuple[RequestChange, ...]:
     if more <= was:
         return ()
     why = "all memory of its nodes" if more == most else f"{_format_memory(more - was)} more"
-    return (RequestChange(field=MEMORY, was=_format_memory(was), becomes=_format_memory(more), why=why),)
+    return (RequestChange(field=MEMORY, before=_format_memory(was), after=_format_memory(more), why=why),)
 
 
 def _fewer_workers(request: MemoryRequest) -> tuple[RequestChange, ...]:
@@ -279,8 +279,8 @@ def _single_option(request: MemoryRequest, names: frozenset[str]) -> RequestOpti
 
 
 def _option_change(option: RequestOption, value: int, why: str) -> RequestChange:
-    becomes = replace(option, value=value, raw="").text
-    return RequestChange(field=option.place, was=option.text, becomes=becomes, why=why, variable=option.variable)
+    after = replace(option, value=value, raw="").text
+    return RequestChange(field=option.place, before=option.text, after=after, why=why, variable=option.variable)
 
 
 # --- applied changes
@@ -293,16 +293,16 @@ def apply_changes(changes: Iterable[RequestChange], request: JobRequest) -> JobR
 
 
 def reverse_changes(changes: Iterable[RequestChange]) -> tuple[RequestChange, ...]:
-    return tuple(replace(change, was=change.becomes, becomes=change.was) for change in changes)
+    return tuple(replace(change, before=change.after, after=change.before) for change in changes)
 
 
 def _apply_change(change: RequestChange, request: JobRequest) -> JobRequest:
     if change.field == MEMORY:
-        if request.memory_mb != _parse_memory(change.was):
+        if request.memory_mb != _parse_memory(change.before):
             raise RequestChangedMeanwhile(f"it now requests {_format_memory(request.memory_mb) or 'no'} memory")
-        return replace(request, memory_mb=_parse_memory(change.becomes))
+        return replace(request, memory_mb=_parse_memory(change.after))
     if change.field == ENVIRONMENT:
-        name = change.variable or change.was.partition("=")[0]
+        name = change.variable or change.before.partition("=")[0]
         value = _apply_in_variable(change, name, request.environment)
         return replace(request, environment={**request.environment, name: value})
     command = _apply_in_text(change, request.command, "its command", _blank_comments(request.command))
@@ -312,21 +312,23 @@ def _apply_change(change: RequestChange, request: JobRequest) -> JobRequest:
 def _apply_in_variable(change: RequestChange, name: str, environment: Mapping[str, str]) -> str:
     if name not in environment:
         raise RequestChangedMeanwhile(f"its environment no longer contains {name}")
-    if f"{name}={environment[name]}" == change.was:
-        return change.becomes.removeprefix(f"{name}=")
+    if f"{name}={environment[name]}" == change.before:
+        return change.after.removeprefix(f"{name}=")
     return _apply_in_text(change, environment[name], f"{name} of its environment")
 
 
 def _apply_in_text(change: RequestChange, text: str, whose: str, counted: str | None = None) -> str:
     """The text with the change applied at its only occurrence. `counted` is the text without its comments."""
-    pattern = re.compile(rf"(?<![^\s'\"]){re.escape(change.was)}(?![^\s'\";\\])")
+    pattern = re.compile(rf"(?<![^\s'\"]){re.escape(change.before)}(?![^\s'\";\\])")
     spans = [match.span() for match in pattern.finditer(text if counted is None else counted)]
     if len(spans) != 1:
         raise RequestChangedMeanwhile(
-            f"{whose} contains {change.was} more than once" if spans else f"{whose} no longer contains {change.was}"
+            f"{whose} contains {change.before} more than once"
+            if spans
+            else f"{whose} no longer contains {change.before}"
         )
     ((start, end),) = spans
-    return text[:start] + change.becomes + text[end:]
+    return text[:start] + change.after + text[end:]
 
 
 def _format_memory(megabytes: int) -> str:

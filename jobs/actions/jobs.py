@@ -165,21 +165,21 @@ def finish(attempt: Attempt, ended: AttemptEnd, *, author: Author) -> None:
         return
     # A preemption consumes no requeue, so it is possible even if platform failures have used up the limit
     requeues_used = 0 if attempt.stop_state == State.PREEMPTED else job.requeues
-    becomes = attempt_end.transition_after_end(
+    transition = attempt_end.transition_after_end(
         ended, requested=attempt.stop_state, budget=job.requeue_limit - requeues_used
     )
     # A platform failure would be requeued, unless the same failure repeats without progress
-    if becomes.spends_budget and (why := crash_loop_reason(attempt_history(attempt, ended))):
-        becomes = attempt_end.transition_to_hold(why)
+    if transition.spends_budget and (why := crash_loop_reason(attempt_history(attempt, ended))):
+        transition = attempt_end.transition_to_hold(why)
     # Recovery only acts in mode drive, and never on an end that a user or the scheduler requested
     may_recover = (
         attempt.stop_state in ("", State.FAILED)
         and job.cluster.mode == ClusterMode.DRIVE
         and recovery_eligibility(job).is_recoverable(ended)
     )
-    if may_recover and attempt_end.waits_for_recovery(becomes, _recovery_modes(job)):
-        becomes = attempt_end.transition_to_recovery(ended)
-    close_attempt(attempt, ended, becomes, author=author)
+    if may_recover and attempt_end.waits_for_recovery(transition, _recovery_modes(job)):
+        transition = attempt_end.transition_to_recovery(ended)
+    close_attempt(attempt, ended, transition, author=author)
 
 
 @transaction.atomic
@@ -309,12 +309,12 @@ def record_submit_refusal(
     attempt = _lock_attempt(attempt)
     ended = AttemptEnd(state=State.BOOT_FAIL, at=now, reason=why)
     if attempt.stop_state == State.CANCELLED:
-        becomes = attempt_end.transition_after_end(ended, requested=attempt.stop_state, budget=0)
+        transition = attempt_end.transition_after_end(ended, requested=attempt.stop_state, budget=0)
     elif about_place and not _has_repeated_refusals(attempt):
-        becomes = attempt_end.transition_after_misplacement(why)
+        transition = attempt_end.transition_after_misplacement(why)
     else:
-        becomes = attempt_end.transition_after_refusal(why)
-    close_attempt(attempt, ended, becomes, author=author)
+        transition = attempt_end.transition_after_refusal(why)
+    close_attempt(attempt, ended, transition, author=author)
 
 
 def _has_repeated_refusals(attempt: Attempt) -> bool:
@@ -338,11 +338,13 @@ def withdraw_attempt(attempt: Attempt, *, now: datetime, author: Author) -> None
 
 
 @transaction.atomic
-def close_attempt(attempt: Attempt, ended: AttemptEnd, becomes: attempt_end.JobTransition, *, author: Author) -> None:
+def close_attempt(
+    attempt: Attempt, ended: AttemptEnd, transition: attempt_end.JobTransition, *, author: Author
+) -> None:
     """End a live attempt, release its GPUs, and move its job. An end in the future counts as now."""
     ended = replace(ended, at=min(ended.at, clock.now()))
     updated = Attempt.objects.filter(pk=attempt.pk, ended_at__isnull=True).update(
-        state=becomes.state if becomes.state in FINAL_STATES else ended.state,
+        state=transition.state if transition.state in FINAL_STATES else ended.state,
         ended_at=ended.at,
         exit_code=ended.exit_code,
         signal=ended.signal,
@@ -353,14 +355,14 @@ def close_attempt(attempt: Attempt, ended: AttemptEnd, becomes: attempt_end.JobT
     # Released in the same transaction, so another attempt can hold the GPUs as soon as this one has ended
     Allocation.objects.filter(attempt=attempt, released_at__isnull=True).update(released_at=ended.at)
     job = Job.objects.select_for_update().get(pk=attempt.job_id)
-    fields = _final_fields(ended) if becomes.state in FINAL_STATES else _waiting_fields(job, becomes)
+    fields = _final_fields(ended) if transition.state in FINAL_STATES else _waiting_fields(job, transition)
     # A stale resume point would make the next attempt repeat work that is already saved
     if job.resume and not _resume_is_still_valid(job, attempt):
         fields["resume"] = {}
     # The sentence of a rejection already contains the reason
-    why = becomes.why if ended.reason in becomes.why else f"{becomes.why} {ended.reason}"
+    why = transition.why if ended.reason in transition.why else f"{transition.why} {ended.reason}"
     detail = {"ended": ended.state, "exit_code": ended.exit_code, "signal": ended.signal}
-    change_state(job, becomes.state, author=author, why=why, attempt=attempt, detail=detail, **fields)
+    change_state(job, transition.state, author=author, why=why, attempt=attempt, detail=detail, **fields)
 
 
 def _resume_is_still_valid(job: Job, attempt: Attempt) -> bool:
@@ -377,14 +379,14 @@ def _final_fields(ended: AttemptEnd) -> dict[str, Any]:
     return {"ended_at": ended.at, "exit_code": ended.exit_code, "signal": ended.signal, "reason": ""}
 
 
-def _waiting_fields(job: Job, becomes: attempt_end.JobTransition) -> dict[str, Any]:
-    is_recovering = Flag.RECOVERING in becomes.flags
-    is_unknown = Flag.OUTCOME_UNKNOWN in becomes.flags
-    is_held = is_recovering or is_unknown or Flag.REQUEUE_HOLD in becomes.flags
+def _waiting_fields(job: Job, transition: attempt_end.JobTransition) -> dict[str, Any]:
+    is_recovering = Flag.RECOVERING in transition.flags
+    is_unknown = Flag.OUTCOME_UNKNOWN in transition.flags
+    is_held = is_recovering or is_unknown or Flag.REQUEUE_HOLD in transition.flags
     return {
-        "flags": list(becomes.flags),
+        "flags": list(transition.flags),
         "started_at": None,
-        "requeues": job.requeues + becomes.spends_budget,
+        "requeues": job.requeues + transition.spends_budget,
         # A user's hold: the owner may release it after fixing the cause
         "hold": HoldKind.USER if is_held else HoldKind.NONE,
         "reason": RECOVERING

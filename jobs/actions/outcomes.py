@@ -63,15 +63,15 @@ def record_late_end(attempt: Attempt, ended: AttemptEnd, *, author: Author) -> N
     ended = replace(ended, at=min(ended.at, clock.now()))
     # As in `finish`: a preemption consumes no requeue
     requeues_used = 0 if attempt.stop_state == State.PREEMPTED else job.requeues
-    becomes = attempt_end.transition_after_end(
+    transition = attempt_end.transition_after_end(
         ended, requested=attempt.stop_state, budget=job.requeue_limit - requeues_used
     )
     _set_attempt_end(attempt, ended)
-    if becomes.state in FINAL_STATES:
-        _end_job(job, attempt, becomes.state, becomes.why, ended, author=author)
+    if transition.state in FINAL_STATES:
+        _end_job(job, attempt, transition.state, transition.why, ended, author=author)
     else:
-        _return_job_to_queue(job, becomes.why, spends=becomes.spends_budget)
-        journal.job_event("job.outcome_found", author, job, attempt=attempt, why=becomes.why).save()
+        _return_job_to_queue(job, transition.why, spends=transition.spends_budget)
+        journal.job_event("job.outcome_found", author, job, attempt=attempt, why=transition.why).save()
 
 
 @transaction.atomic

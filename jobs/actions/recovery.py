@@ -117,38 +117,39 @@ def decline_recovery(attempt: Attempt, *, author: Author, why: str, hold: bool =
     """Apply the rules without recovery. With `hold`, a job that would be requeued is held instead."""
     job = _lock_recovering_job(attempt)
     ended = recorded_end(attempt)
-    becomes = attempt_end.transition_after_end(ended, requested="", budget=job.requeue_limit - job.requeues)
-    if becomes.state not in FINAL_STATES and (
+    transition = attempt_end.transition_after_end(ended, requested="", budget=job.requeue_limit - job.requeues)
+    if transition.state not in FINAL_STATES and (
         hold_reason := why if hold else crash_loop_reason(attempt_history(attempt))
     ):
-        becomes = attempt_end.transition_to_hold(hold_reason)
-    if becomes.state in FINAL_STATES:
+        transition = attempt_end.transition_to_hold(hold_reason)
+    if transition.state in FINAL_STATES:
         fields: dict[str, Any] = {
             "ended_at": ended.at,
             "exit_code": ended.exit_code,
             "signal": ended.signal,
             "reason": "",
         }
-        change_state(job, State(becomes.state), author=author, why=f"{becomes.why} {why}".strip(), attempt=attempt,
-             hold=HoldKind.NONE, **fields)  # fmt: skip
+        why = f"{transition.why} {why}".strip()
+        state = State(transition.state)
+        change_state(job, state, author=author, why=why, attempt=attempt, hold=HoldKind.NONE, **fields)
     else:
-        _requeue_without_recovery(job, attempt, becomes, author=author, why=why)
+        _requeue_without_recovery(job, attempt, transition, author=author, why=why)
 
 
 def _requeue_without_recovery(
-    job: Job, attempt: Attempt, becomes: attempt_end.JobTransition, *, author: Author, why: str
+    job: Job, attempt: Attempt, transition: attempt_end.JobTransition, *, author: Author, why: str
 ) -> None:
-    is_held = Flag.REQUEUE_HOLD in becomes.flags
+    is_held = Flag.REQUEUE_HOLD in transition.flags
     Job.objects.filter(pk=job.pk).update(
         hold=HoldKind.USER if is_held else HoldKind.NONE,
-        flags=list(becomes.flags),
+        flags=list(transition.flags),
         reason="JobHeldUser" if is_held else "None",
-        requeues=job.requeues + becomes.spends_budget,
+        requeues=job.requeues + transition.spends_budget,
         recover_by=None,
-        why=becomes.why,
+        why=transition.why,
     )
     what = "job.held" if is_held else "job.recovered"
-    journal.job_event(what, author, job, attempt=attempt, why=f"{becomes.why} {why}".strip()).save()
+    journal.job_event(what, author, job, attempt=attempt, why=f"{transition.why} {why}".strip()).save()
     publish_job_change(job)
 
 

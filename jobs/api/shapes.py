@@ -274,7 +274,7 @@ CLUSTER = ResourceShape(
         "gpu_hour_price": number_field("In the server's currency; null: costs are not shown.", nullable=True),
         "product": text_field(),
         "last_contact_at": datetime_field("When the cluster last responded.", nullable=True, observed=True),
-        "trouble": text_field("Why the last scheduling turn failed; empty: it succeeded.", observed=True),
+        "last_error": text_field("Why the last scheduling turn failed; empty: it succeeded.", observed=True),
         "unreadable_count": integer_field(
             "Rows of the cluster's last response that could not be parsed.", observed=True
         ),

@@ -92,10 +92,10 @@ class RecoveryEligibility:
         return is_enabled and ended.state in RECOVERABLE_STATES
 
 
-def waits_for_recovery(becomes: JobTransition, modes: Collection[str]) -> bool:
+def waits_for_recovery(transition: JobTransition, modes: Collection[str]) -> bool:
     """Return whether recovery decides before the rules in this module apply. A job that would be requeued waits for
     recovery only where recovery may act without approval."""
-    return "act" in modes or (becomes.state in FINAL_STATES and "propose" in modes)
+    return "act" in modes or (transition.state in FINAL_STATES and "propose" in modes)
 
 
 def transition_to_recovery(ended: AttemptEnd) -> JobTransition:

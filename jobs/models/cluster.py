@@ -226,7 +226,9 @@ class Cluster(models.Model):
         default=False, db_default=False, editable=False, help_text="Whether jobs may run in a container image."
     )
     last_contact_at = models.DateTimeField(null=True, editable=False, help_text="Time of the last response.")
-    trouble = models.TextField(blank=True, editable=False, help_text="Error since the last response. Empty: no error.")
+    last_error = models.TextField(
+        blank=True, editable=False, help_text="Error since the last response. Empty: no error."
+    )
     unreadable_count = models.PositiveIntegerField(
         default=0, db_default=0, editable=False, help_text="Number of rows in the last response that could not be read."
     )
@@ -290,7 +292,7 @@ class Cluster(models.Model):
     @property
     def problem(self) -> str:
         """The current error of the cluster, or an empty string."""
-        return self.trouble or self.unreadable_text
+        return self.last_error or self.unreadable_text
 
     def is_silent(self, now: datetime) -> bool:
         """Return whether the cluster has not responded recently."""

@@ -100,13 +100,13 @@ class SlurmBackend:
 
     def ping(self) -> PingReply:
         deadline = self._new_deadline()
-        spoken = self._get_dialect(deadline)
-        answer = self._fetch_checked(f"{spoken.api}/ping", deadline)
+        api_dialect = self._get_dialect(deadline)
+        answer = self._fetch_checked(f"{api_dialect.api}/ping", deadline)
         if not dialect.controller_is_up(answer):
             raise ClusterUnreachable(
                 f"{self._address}: slurmrestd responds, but its controller does not (or rejects this token)"
             )
-        return PingReply(product=f"slurm {dialect.parse_release(answer)}", api=spoken.api)
+        return PingReply(product=f"slurm {dialect.parse_release(answer)}", api=api_dialect.api)
 
     def nodes(self) -> ClusterListing[BackendNode]:
         """All nodes. If nothing changed since the last poll, the response is empty and the cache is returned."""
@@ -120,10 +120,14 @@ class SlurmBackend:
     def jobs(self) -> ClusterListing[BackendJob]:
         """All jobs. Only changed jobs are fetched in full; every FULL_LISTING_EVERY-th poll fetches all of them."""
         deadline = self._new_deadline()
-        spoken, changes_only, started = self._get_dialect(deadline), self._cache.may_list_changed_jobs(), time.time()
-        if changes_only and spoken.lists_states and (cached := self._list_changed_jobs(deadline)) is not None:
+        api_dialect, changes_only, started = (
+            self._get_dialect(deadline),
+            self._cache.may_list_changed_jobs(),
+            time.time(),
+        )
+        if changes_only and api_dialect.lists_states and (cached := self._list_changed_jobs(deadline)) is not None:
             return cached
-        since = self._cache.jobs_since if changes_only and spoken.says_unchanged else 0
+        since = self._cache.jobs_since if changes_only and api_dialect.says_unchanged else 0
         listing = self._fetch_if_changed("jobs", since, dialect.parse_jobs, deadline)
         if listing is not None:
             self._cache.store_jobs(listing, started)
@@ -165,8 +169,8 @@ class SlurmBackend:
     def accounting_jobs_since(self, since: datetime) -> Sequence[BackendJob]:
         """Accounting records since then. ClusterUnreachable if a row that may be Acme's is unreadable."""
         deadline = self._new_deadline()
-        spoken = self._accounting_dialect(deadline)
-        records = self._fetch_accounting(f"jobs?{dialect.accounting_query(spoken, since)}", spoken, deadline)
+        api_dialect = self._accounting_dialect(deadline)
+        records = self._fetch_accounting(f"jobs?{dialect.accounting_query(api_dialect, since)}", api_dialect, deadline)
         for row in records.unreadable:
             if row.key or not row.comment_read:
                 raise ClusterUnreachable(f"{self._address}: unreadable accounting row: {row.sentence}")
@@ -178,21 +182,23 @@ class SlurmBackend:
             raise AccountingUnavailable(f"{self._address} has no accounting storage")
         return self._get_dialect(deadline)
 
-    def _fetch_accounting(self, what: str, spoken: Dialect, deadline: RequestDeadline) -> ClusterListing[BackendJob]:
-        response = self._send_get(f"/slurmdb/{spoken.api}/{what}", deadline)
+    def _fetch_accounting(
+        self, what: str, api_dialect: Dialect, deadline: RequestDeadline
+    ) -> ClusterListing[BackendJob]:
+        response = self._send_get(f"/slurmdb/{api_dialect.api}/{what}", deadline)
         errors = dialect.error_entries(_json_or_none(response))
         if errors and all(entry.number in dialect.NO_ACCOUNTING_RECORD_ERRORS for entry in errors):
             return ClusterListing()
         if response.status_code == httpx.codes.NOT_FOUND:
-            self._raise_no_accounting(spoken, deadline)
+            self._raise_no_accounting(api_dialect, deadline)
         return self._parse_response("slurmdb", self._check_response(response), dialect.parse_accounting_jobs)
 
-    def _raise_no_accounting(self, spoken: Dialect, deadline: RequestDeadline) -> None:
+    def _raise_no_accounting(self, api_dialect: Dialect, deadline: RequestDeadline) -> None:
         """Raise AccountingUnavailable, unless the ping fails too.
 
         slurmrestd responds 404 without slurmdbd, and also to every request of a version that it does not support.
         """
-        self._fetch_checked(f"{spoken.api}/ping", deadline)
+        self._fetch_checked(f"{api_dialect.api}/ping", deadline)
         self._no_accounting_until = self._monotonic() + ACCOUNTING_RETRY_S
         raise AccountingUnavailable(
             f"{self._address} has no accounting storage (no slurmdbd, or slurmrestd without its plugin)"
@@ -204,9 +210,9 @@ class SlurmBackend:
         sender = self._senders.of(what.user) if self._senders and what.user else None
         headers = sender.headers if sender else {}
         deadline = self._new_deadline()
-        spoken = self._get_dialect(deadline)
-        body = dialect.submit_body(spoken, what)
-        answer = self._send_command("POST", f"{spoken.api}/job/submit", deadline, body, headers=headers)
+        api_dialect = self._get_dialect(deadline)
+        body = dialect.submit_body(api_dialect, what)
+        answer = self._send_command("POST", f"{api_dialect.api}/job/submit", deadline, body, headers=headers)
         try:
             backend_id = dialect.parse_job_id(answer)
         except MalformedResponse as error:
@@ -267,21 +273,21 @@ class SlurmBackend:
     def cancel(self, backend_id: str) -> None:
         """Cancel with a plain DELETE: Slurm sends TERM, waits KillWait, then sends KILL."""
         deadline = self._new_deadline()
-        spoken = self._get_dialect(deadline)
+        api_dialect = self._get_dialect(deadline)
         self._send_command(
-            "DELETE", f"{spoken.api}/job/{quote(backend_id, safe='')}", deadline, forgiven=dialect.JOB_GONE_ERRORS
+            "DELETE", f"{api_dialect.api}/job/{quote(backend_id, safe='')}", deadline, forgiven=dialect.JOB_GONE_ERRORS
         )
 
     def signal(self, backend_id: str, name: str, *, shell: bool) -> None:
         deadline = self._new_deadline()
-        spoken = self._get_dialect(deadline)
-        flags = dialect.signal_flags(spoken, shell)
+        api_dialect = self._get_dialect(deadline)
+        flags = dialect.signal_flags(api_dialect, shell)
         if flags is None:
             raise RequestRejected(
-                f"{self._address} uses API {spoken.api}, in which a signal would end the batch shell too"
+                f"{self._address} uses API {api_dialect.api}, in which a signal would end the batch shell too"
             )
         query = urlencode({"signal": name, **flags})
-        path = f"{spoken.api}/job/{quote(backend_id, safe='')}?{query}"
+        path = f"{api_dialect.api}/job/{quote(backend_id, safe='')}?{query}"
         self._send_command("DELETE", path, deadline, forgiven=dialect.JOB_GONE_ERRORS)
 
     def drain(self, node: str, reason: str) -> None:
@@ -295,12 +301,12 @@ class SlurmBackend:
 
     def _update_node(self, node: str, body: Mapping[str, Any]) -> None:
         deadline = self._new_deadline()
-        spoken = self._get_dialect(deadline)
-        if not spoken.drains:
+        api_dialect = self._get_dialect(deadline)
+        if not api_dialect.drains:
             raise RequestRejected(
-                f"{self._address} uses API {spoken.api}: drain and resume need scontrol or API >= v0.0.39"
+                f"{self._address} uses API {api_dialect.api}: drain and resume need scontrol or API >= v0.0.39"
             )
-        self._send_command("POST", f"{spoken.api}/node/{quote(node, safe='')}", deadline, body)
+        self._send_command("POST", f"{api_dialect.api}/node/{quote(node, safe='')}", deadline, body)
 
     def _new_deadline(self) -> RequestDeadline:
         return RequestDeadline(self._timeout_s)
@@ -314,11 +320,11 @@ class SlurmBackend:
 
     def _negotiate_dialect(self, deadline: RequestDeadline) -> Dialect:
         """The newest version that responds to a ping. 404 means an unsupported version; other errors are raised."""
-        for spoken in DIALECTS.values():
-            response = self._send_get(f"/slurm/{spoken.api}/ping", deadline)
+        for api_dialect in DIALECTS.values():
+            response = self._send_get(f"/slurm/{api_dialect.api}/ping", deadline)
             if response.status_code != 404:
                 self._check_response(response)
-                return spoken
+                return api_dialect
         raise ClusterUnreachable(f"{self._address} speaks none of {', '.join(DIALECTS)}")
 
     # Reading: a failure means that nothing was changed

@@ -78,18 +78,18 @@ def _record_rule_error(rule: EvaluationRule, error: Exception, now: datetime) ->
 
 
 def check_rule(rule: EvaluationRule, now: datetime) -> bool:
-    there, trouble = _complete_checkpoints(rule, now)
+    there, problem = _complete_checkpoints(rule, now)
     there, long = _storable_checkpoints(there)
     if rule.based_at is None:
-        there = _checkpoints_after_rule(rule, there, trouble, now)
+        there = _checkpoints_after_rule(rule, there, problem, now)
     due = due_checkpoints(rule_spec(rule), there, _rule_history(rule, there, now), now)
-    why = due.why or trouble or long
+    why = due.why or problem or long
     began = False
     if due.start and not (why := _author_refusal(rule)):
         try:
             suite = campaign_queries.find_suite(rule.suite, rule.team)
             rule_actions.start_rule_campaign(rule, due, suite, now)
-            began, why = True, trouble or long
+            began, why = True, problem or long
         except InvalidField as error:
             why = f"No campaign can be started: {error}."
     rule_actions.record_rule_check(rule, why, now)
@@ -105,10 +105,10 @@ def _storable_checkpoints(there: list[FoundCheckpoint]) -> tuple[list[FoundCheck
 
 
 def _checkpoints_after_rule(
-    rule: EvaluationRule, there: list[FoundCheckpoint], trouble: str, now: datetime
+    rule: EvaluationRule, there: list[FoundCheckpoint], problem: str, now: datetime
 ) -> list[FoundCheckpoint]:
     """Return the checkpoints that are newer than the rule, and set the others aside once the directory was listed."""
-    if not trouble:
+    if not problem:
         rule_actions.ignore_existing_checkpoints(
             rule, {checkpoint.path for checkpoint in there if checkpoint.at <= rule.created_at}, now
         )
@@ -146,7 +146,7 @@ def _rule_history(rule: EvaluationRule, there: list[FoundCheckpoint], now: datet
 def _complete_checkpoints(rule: EvaluationRule, now: datetime) -> tuple[list[FoundCheckpoint], str]:
     """Return the complete checkpoints, and why some may be missing. A reported checkpoint that the listing shows to be
     broken does not count."""
-    lying, trouble = _listed_checkpoints(rule)
+    lying, problem = _listed_checkpoints(rule)
     broken = {checkpoint.path for checkpoint in lying if not checkpoint.is_complete}
     root = rule.directory.rstrip("/")
     complete = {
@@ -158,7 +158,7 @@ def _complete_checkpoints(rule: EvaluationRule, now: datetime) -> tuple[list[Fou
         if checkpoint.is_complete:
             path = f"{root}/{checkpoint.path}"
             complete.setdefault(path, FoundCheckpoint(path=path, step=checkpoint.step, at=checkpoint.saved_at))
-    return list(complete.values()), trouble
+    return list(complete.values()), problem
 
 
 def _listed_checkpoints(rule: EvaluationRule) -> tuple[tuple[checkpoints.ListedCheckpoint, ...], str]:
@@ -178,8 +178,8 @@ def _reported_checkpoints(rule: EvaluationRule, now: datetime) -> list[FoundChec
     """Return the checkpoints reported by unfinished or recent jobs. This limit keeps the cost independent of the
     history."""
     jobs = Job.objects.filter(cluster=rule.cluster_id, team=rule.team_id)
-    lately = jobs.filter(~Q(state__in=sorted(FINAL_STATES)) | Q(ended_at__gt=now - ONE_DAY))
-    rows = Checkpoint.objects.filter(job__in=lately, durable_at__isnull=False, path__startswith=_directory_prefix(rule))
+    recent = jobs.filter(~Q(state__in=sorted(FINAL_STATES)) | Q(ended_at__gt=now - ONE_DAY))
+    rows = Checkpoint.objects.filter(job__in=recent, durable_at__isnull=False, path__startswith=_directory_prefix(rule))
     rows = rows.exclude(verdict=CheckpointVerdict.BAD).order_by("-id")
     return [
         FoundCheckpoint(path=path, step=step, at=at)

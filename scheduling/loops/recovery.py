@@ -87,8 +87,8 @@ def _decide_diagnoses(now: datetime, most: int) -> int:
 def _undecided_diagnoses(now: datetime) -> QuerySet[Diagnosis]:
     decisions = Decision.objects.filter(diagnosis=OuterRef("pk"))
     withdrawn = Exists(decisions.filter(state=DecisionState.WITHDRAWN))
-    lately = Q(failed_at__gte=now - DECISION_WINDOW) | Q(withdrawn, reviewed_at__gte=now - DECISION_WINDOW)
-    rows = Diagnosis.objects.judged().filter(lately, ~Exists(decisions.not_withdrawn()), incident__isnull=False)
+    recent = Q(failed_at__gte=now - DECISION_WINDOW) | Q(withdrawn, reviewed_at__gte=now - DECISION_WINDOW)
+    rows = Diagnosis.objects.judged().filter(recent, ~Exists(decisions.not_withdrawn()), incident__isnull=False)
     driven = rows.filter(cluster__mode=ClusterMode.DRIVE, attempt__job__foreign_id="")
     with_stacks = driven.exclude(Exists(StackDump.objects.within_deadline(now).filter(attempt=OuterRef("attempt"))))
     selected = with_stacks.select_related("attempt__job__team", "attempt__job__cluster").defer("bundle")

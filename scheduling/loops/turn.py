@@ -207,14 +207,14 @@ def _record_turn_failure(cluster: Cluster, why: str) -> None:
         _record_trouble(cluster, f"The scheduling turn failed: {why}"[:2000])
 
 
-def _record_trouble(cluster: Cluster, trouble: str) -> None:
-    columns = {"trouble": trouble, "error_since": Coalesce("error_since", Now())}
-    if Cluster.objects.filter(pk=cluster.pk).exclude(trouble=trouble).update(**columns):
-        log.warning("cluster %s: %s", cluster, trouble)
+def _record_trouble(cluster: Cluster, last_error: str) -> None:
+    columns = {"last_error": last_error, "error_since": Coalesce("error_since", Now())}
+    if Cluster.objects.filter(pk=cluster.pk).exclude(last_error=last_error).update(**columns):
+        log.warning("cluster %s: %s", cluster, last_error)
         live.publish_on_commit("nodes")
 
 
 def _clear_trouble(cluster: Cluster) -> None:
-    if cluster.trouble:
-        Cluster.objects.filter(pk=cluster.pk).update(trouble="", error_since=None)
+    if cluster.last_error:
+        Cluster.objects.filter(pk=cluster.pk).update(last_error="", error_since=None)
         live.publish_on_commit("nodes")

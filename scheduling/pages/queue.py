@@ -123,7 +123,7 @@ def _policy_summary(choice: PolicyChoice) -> dict[str, Any]:
     try:
         return {"lines": choice.setting_texts().items()}
     except InvalidPolicySettings as bad:
-        return {"lines": (("policy", choice.policy), ("placement", choice.placement)), "trouble": str(bad)}
+        return {"lines": (("policy", choice.policy), ("placement", choice.placement)), "warning": str(bad)}
 
 
 def _changes(cluster: Cluster) -> Any:

@@ -199,9 +199,9 @@ def _copies_by_node(campaign: Campaign, now: datetime) -> Copies:
     coming: dict[str, set[str]] = defaultdict(set)
     failed = set()
     rows = Staging.objects.filter(cluster=campaign.cluster, team=campaign.team, checkpoint__in=campaign.checkpoints)
-    lately = Q(state=StagingState.FAILED, moved_at__gt=now - FAILED_COPY_BACKOFF, created_at__gt=campaign.created_at)
+    recent = Q(state=StagingState.FAILED, moved_at__gt=now - FAILED_COPY_BACKOFF, created_at__gt=campaign.created_at)
     states = Q(state__in=(StagingState.COPYING, StagingState.READY, StagingState.REMOVING))
-    for node, checkpoint, state in rows.filter(states | lately).values_list("node", "checkpoint", "state"):
+    for node, checkpoint, state in rows.filter(states | recent).values_list("node", "checkpoint", "state"):
         if state == StagingState.FAILED:
             failed.add(node)
         else:

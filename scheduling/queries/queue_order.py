@@ -29,12 +29,12 @@ MAX_INELIGIBLE_SHOWN = 50
 
 @dataclass(frozen=True, kw_only=True)
 class QueueOrder:
-    """Job ids in queue order, and those that are not eligible yet (held, not due, dependent). `trouble` says why the
+    """Job ids in queue order, and those that are not eligible yet (held, not due, dependent). `warning` says why the
     order is not the policy's."""
 
     line: tuple[int, ...]
     apart: tuple[int, ...]
-    trouble: str = ""
+    warning: str = ""
 
 
 def queue_order(picture: ClusterSnapshot, policy: str, settings: dict[str, object]) -> QueueOrder:
@@ -45,8 +45,8 @@ def queue_order(picture: ClusterSnapshot, policy: str, settings: dict[str, objec
             raise InvalidPolicySettings(f"policy: {policy!r} is not one of {', '.join(LIVE_POLICIES)}")
         decisions = turn_decisions(picture, rules_factory(policy, settings)())
     except InvalidPolicySettings as error:
-        trouble = f"No jobs are started, because the policy settings are invalid: {error}."
-        return QueueOrder(line=_priority_order(picture, ineligible), apart=apart, trouble=trouble)
+        warning = f"No jobs are started, because the policy settings are invalid: {error}."
+        return QueueOrder(line=_priority_order(picture, ineligible), apart=apart, warning=warning)
     starts = tuple(start.job_id for start in decisions.starts)
     waits = tuple(wait.job_id for wait in decisions.waits if wait.job_id not in ineligible)
     return QueueOrder(line=starts + waits, apart=apart)
@@ -85,7 +85,7 @@ class QueueView:
     more: int
     apart: Sequence[Job]
     apart_in_all: int
-    trouble: str
+    warning: str
 
     @property
     def apart_text(self) -> str:
@@ -143,7 +143,7 @@ def _policy_order(cluster: Cluster, picture: ClusterSnapshot) -> QueueOrder:
 def _observed_order(picture: ClusterSnapshot) -> QueueOrder:
     line = _priority_order(picture, set())
     return QueueOrder(
-        line=line, apart=(), trouble="Acme only observes this cluster. Jobs are shown by priority and submission time."
+        line=line, apart=(), warning="Acme only observes this cluster. Jobs are shown by priority and submission time."
     )
 
 
@@ -171,7 +171,7 @@ def queue_view(state: QueueState, user: Any) -> QueueView:
         more=len(order.line) - sum(jobs for _, _, jobs, _ in shown),
         apart=[rows[pk] for pk in apart if pk in rows],
         apart_in_all=len(order.apart),
-        trouble=order.trouble,
+        warning=order.warning,
     )
 
 

@@ -73,7 +73,7 @@ class ClusterController:
         self._jobs = {job.id: job for job in snapshot.jobs}
         self._clock = snapshot.clock
         self._free = FreeClusterResources(self._nodes)
-        self._fault_registry = FaultRegistry(snapshot.troubles, faults or FaultModel())
+        self._fault_registry = FaultRegistry(snapshot.faults, faults or FaultModel())
         self._waiting: dict[int, None] = {}
         self._agenda: list[tuple[float, int, TimedEvent, int | str]] = []
         self._event_count = 0  # breaks ties on the agenda: first scheduled, first run
@@ -102,7 +102,7 @@ class ClusterController:
         return SimulatorSnapshot(
             nodes=tuple(self._nodes.values()),
             jobs=tuple(self._jobs.values()),
-            troubles=self.troubles,
+            faults=self.faults,
             clock=self._clock,
         )
 
@@ -112,8 +112,8 @@ class ClusterController:
         return self._clock.offset_s
 
     @property
-    def troubles(self) -> tuple[ClusterFault, ...]:
-        return self._fault_registry.troubles
+    def faults(self) -> tuple[ClusterFault, ...]:
+        return self._fault_registry.faults
 
     def job(self, job_id: int) -> SlurmJob:
         if job_id not in self._jobs:
@@ -239,12 +239,12 @@ class ClusterController:
         if kind != FaultKind.STORAGE:
             self._check_fault_target(node, gpu)
         running = [job for job in self._jobs.values() if job.state == State.RUNNING and not job.is_configuring]
-        trouble = self._fault_registry.begin(kind, running, now, node=self._nodes.get(node), gpu=gpu)
+        fault = self._fault_registry.begin(kind, running, now, node=self._nodes.get(node), gpu=gpu)
         if kind == FaultKind.DEATH:
             self._mark_node_lost(node, now)
-        for job_id in trouble.jobs:
-            self._apply_fault_to_job(self._jobs[job_id], trouble, now)
-        return trouble
+        for job_id in fault.jobs:
+            self._apply_fault_to_job(self._jobs[job_id], fault, now)
+        return fault
 
     def _check_fault_target(self, name: str, gpu: int) -> None:
         node = self._nodes.get(name)
@@ -255,9 +255,9 @@ class ClusterController:
         if node.down:
             raise SlurmError(BAD_FAULT, f"node: {name} is down, so no fault can be injected there")
 
-    def _apply_fault_to_job(self, job: SlurmJob, trouble: ClusterFault, now: float) -> None:
+    def _apply_fault_to_job(self, job: SlurmJob, fault: ClusterFault, now: float) -> None:
         if job.state == State.RUNNING:
-            struck = replace(job, blows=(*job.blows, self._faults.impact_on_job(trouble, job.id, now)))
+            struck = replace(job, blows=(*job.blows, self._faults.impact_on_job(fault, job.id, now)))
             self._set_job(struck, now)
             self._executor.apply_fault(struck, now)
 
@@ -284,7 +284,7 @@ class ClusterController:
             jobs=tuple(self._jobs[job_id] for job_id in self._changed_jobs if job_id in self._jobs),
             nodes=tuple(self._nodes[name] for name in self._changed_nodes),
             forgotten=tuple(self._forgotten),
-            troubles=self._fault_registry.take_changes(),
+            faults=self._fault_registry.take_changes(),
             clock=self._clock if self._clock_changed else None,
         )
         self._changed_jobs, self._changed_nodes, self._forgotten, self._clock_changed = {}, {}, [], False

@@ -137,9 +137,9 @@ def _port_lines(ports: Sequence[NicPort]) -> Iterator[str]:
 def nic_ports(controller: ClusterController, *, now: float) -> Iterator[NicPort]:
     """The ports of every node that is up. After a fabric fault, the node's first port is down for a while."""
     broken = {
-        trouble.node
-        for trouble in controller.troubles
-        if trouble.kind == FaultKind.FABRIC and trouble.at <= now < min(trouble.until, trouble.at + LINK_RECOVERY_S)
+        fault.node
+        for fault in controller.faults
+        if fault.kind == FaultKind.FABRIC and fault.at <= now < min(fault.until, fault.at + LINK_RECOVERY_S)
     }
     for node in controller.nodes.values():
         if not node.down:
@@ -211,44 +211,44 @@ def simulated_samples(
 ) -> Iterator[GpuSample]:
     """All GPUs with telemetry: a down node has no exporter, and a GPU that fell off the bus has no readings."""
     tick = int(now // SAMPLE_INTERVAL_S)
-    sick = _faults_by_node(controller.troubles)
+    sick = _faults_by_node(controller.faults)
     for node in controller.nodes.values():
         if node.down:
             continue
         users = {gpu: job for job in controller.jobs_on(node.name) for gpu in job.gpus.get(node.name, ())}
         plays = {job.id: play(job) for job in users.values()}
-        troubles = sick.get(node.name, ())
+        faults = sick.get(node.name, ())
         for gpu in range(node.gpus):
-            if any(t.kind == FaultKind.OFF_BUS and t.gpu == gpu and t.is_active_at(now) for t in troubles):
+            if any(t.kind == FaultKind.OFF_BUS and t.gpu == gpu and t.is_active_at(now) for t in faults):
                 continue
             job = users.get(gpu)
             load = IDLE_LOAD if job is None else _gpu_load(job, plays[job.id], tick * SAMPLE_INTERVAL_S)
             dice = _noise_value(seed, node.name, gpu, tick)
-            yield _simulated_sample(node, gpu, load, _gpu_health(node, gpu, troubles, now), dice, seed)
+            yield _simulated_sample(node, gpu, load, _gpu_health(node, gpu, faults, now), dice, seed)
 
 
-def _faults_by_node(troubles: Iterable[ClusterFault]) -> dict[str, list[ClusterFault]]:
-    faults: dict[str, list[ClusterFault]] = {}
-    for trouble in troubles:
-        faults.setdefault(trouble.node, []).append(trouble)
-    return faults
+def _faults_by_node(faults: Iterable[ClusterFault]) -> dict[str, list[ClusterFault]]:
+    by_node: dict[str, list[ClusterFault]] = {}
+    for fault in faults:
+        by_node.setdefault(fault.node, []).append(fault)
+    return by_node
 
 
-def _gpu_health(node: SlurmNode, gpu: int, troubles: Sequence[ClusterFault], now: float) -> GpuHealth:
+def _gpu_health(node: SlurmNode, gpu: int, faults: Sequence[ClusterFault], now: float) -> GpuHealth:
     """The last Xid stays until the node boots, as in DCGM; a remapped row stays forever."""
-    gpu_faults = [trouble for trouble in troubles if trouble.gpu == gpu and trouble.at <= now]
+    gpu_faults = [fault for fault in faults if fault.gpu == gpu and fault.at <= now]
     if not gpu_faults:
         return HEALTHY
-    since_boot = [trouble for trouble in gpu_faults if trouble.at > node.boot_at]
-    kinds = [trouble.kind for trouble in since_boot]
+    since_boot = [fault for fault in gpu_faults if fault.at > node.boot_at]
+    kinds = [fault.kind for fault in since_boot]
     xids = [XID_OF_FAULT[kind] for kind in kinds if kind in XID_OF_FAULT]
     return GpuHealth(
         xid=xids[-1] if xids else 0,
         dbe=kinds.count(FaultKind.ECC),
         pending=FaultKind.ECC in kinds,
-        rows=sum(trouble.kind == FaultKind.ECC for trouble in gpu_faults),
-        crc=sum(1000 + 37 * trouble.number % 900 for trouble in since_boot if trouble.kind == FaultKind.NVLINK),
-        hot=any(trouble.kind == FaultKind.SLOW and trouble.is_active_at(now) for trouble in gpu_faults),
+        rows=sum(fault.kind == FaultKind.ECC for fault in gpu_faults),
+        crc=sum(1000 + 37 * fault.number % 900 for fault in since_boot if fault.kind == FaultKind.NVLINK),
+        hot=any(fault.kind == FaultKind.SLOW and fault.is_active_at(now) for fault in gpu_faults),
     )
 
 

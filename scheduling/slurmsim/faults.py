@@ -1,7 +1,7 @@
 """What fails in a datacenter, how often, and which jobs it hits. Pure; every draw depends only on seed and number.
 
 A ClusterFault is the truth: it is stored with the cluster, and telemetry and kernel logs show its symptoms as real
-machines do. It is reported directly only at the simulator's own `/troubles`. A FaultImpact is its effect on one job.
+machines do. It is reported directly only at the simulator's own `/faults`. A FaultImpact is its effect on one job.
 
 The rate is per node and day. The Llama 3 training run had 419 unexpected interruptions in 54 days on 2,048 nodes ("The
 Llama 3 Herd of Models", table 5), which is 0.004; the weights below follow that table where it has a row.
@@ -116,9 +116,9 @@ class FaultModel:
     def storage_fault_hits_job(self, number: int, job_id: int) -> bool:
         return self._seeded_random(number, f"reads:{job_id}").random() < STORAGE_HIT_RATE
 
-    def impact_on_job(self, trouble: ClusterFault, job_id: int, now: float) -> FaultImpact:
-        shows = now + self._seeded_random(trouble.number, f"shows:{job_id}").uniform(*SYMPTOM_DELAY_S)
-        return FaultImpact(kind=trouble.kind, at=shows, until=trouble.until, node=trouble.node, gpu=trouble.gpu)
+    def impact_on_job(self, fault: ClusterFault, job_id: int, now: float) -> FaultImpact:
+        shows = now + self._seeded_random(fault.number, f"shows:{job_id}").uniform(*SYMPTOM_DELAY_S)
+        return FaultImpact(kind=fault.kind, at=shows, until=fault.until, node=fault.node, gpu=fault.gpu)
 
     def _seeded_random(self, number: int, what: str) -> Random:
         return Random(f"{self.seed}:{number}:{what}")

@@ -133,8 +133,8 @@ class ClusterServer:
         if not self._options.execute:
             paths += [
                 ("GET", "/kernel/{name}", self.kernel_log),
-                ("GET", "/troubles", self.troubles),
-                ("POST", "/troubles", self.inject_fault),
+                ("GET", "/faults", self.faults),
+                ("POST", "/faults", self.inject_fault),
                 ("GET", "/clock", self.clock),
                 ("POST", "/clock", self.set_clock),
             ]
@@ -277,19 +277,19 @@ class ClusterServer:
         """The output of `journalctl -k` on the node; kernel/NODE.log below the log root contains the same lines."""
         node = self._controller.node(request.path_params["name"])
         lines = kernel_log.kernel_log_lines(
-            node, self._controller.troubles, now=time.time(), offset_s=self._controller.clock_offset_s
+            node, self._controller.faults, now=time.time(), offset_s=self._controller.clock_offset_s
         )
         return PlainTextResponse("".join(f"{line}\n" for line in lines))
 
-    async def troubles(self, request: Request) -> Response:
+    async def faults(self, request: Request) -> Response:
         """The true faults, for measuring how well they are detected."""
-        return self._json_answer({"troubles": [wire.fault_body(one) for one in self._controller.troubles]})
+        return self._json_answer({"faults": [wire.fault_body(one) for one in self._controller.faults]})
 
     async def inject_fault(self, request: Request) -> Response:
         kind, node, gpu = request_bodies.parse_fault(await http.read_json_body(request))
         fault = self._controller.inject_fault(kind, time.time(), node=node, gpu=gpu)
         await self._commits.flush()
-        return self._json_answer({"trouble": wire.fault_body(fault)})
+        return self._json_answer({"fault": wire.fault_body(fault)})
 
     async def clock(self, request: Request) -> Response:
         return self._json_answer({"offset_s": self._controller.clock_offset_s})
@@ -310,7 +310,7 @@ class ClusterServer:
             self._controller.advance_to(now)
             self._job_logs.write(now)
             controller = self._controller
-            self._kernel_logs.write(controller.nodes.values(), controller.troubles, now, controller.clock_offset_s)
+            self._kernel_logs.write(controller.nodes.values(), controller.faults, now, controller.clock_offset_s)
             await self._commits.flush()
             await asyncio.sleep(TICK_S)
 

@@ -58,10 +58,10 @@ class StateStore:
             return None
         jobs = [_job_from_json(json.loads(body)) for (body,) in self._db.execute("select body from job order by id")]
         newest = "select body from (select * from trouble order by number desc limit ?) order by number"
-        troubles = [_fault_from_json(json.loads(body)) for (body,) in self._db.execute(newest, (MAX_FAULTS,))]
+        faults = [_fault_from_json(json.loads(body)) for (body,) in self._db.execute(newest, (MAX_FAULTS,))]
         row = self._db.execute("select body from clock").fetchone()
         clock = ControllerState(**json.loads(row[0])) if row else ControllerState()
-        return SimulatorSnapshot(nodes=tuple(nodes), jobs=tuple(jobs), troubles=tuple(troubles), clock=clock)
+        return SimulatorSnapshot(nodes=tuple(nodes), jobs=tuple(jobs), faults=tuple(faults), clock=clock)
 
     def begin(self, snapshot: SimulatorSnapshot) -> None:
         """Store a new cluster and delete the previous content."""
@@ -71,7 +71,7 @@ class StateStore:
             self._db.execute("delete from trouble")
             places = [(node.name, i, _to_json(node)) for i, node in enumerate(snapshot.nodes)]
             self._db.executemany("insert into node values (?, ?, ?)", places)
-            self._upsert_changes(StateChanges(jobs=snapshot.jobs, troubles=snapshot.troubles, clock=snapshot.clock))
+            self._upsert_changes(StateChanges(jobs=snapshot.jobs, faults=snapshot.faults, clock=snapshot.clock))
 
     def write(self, changes: StateChanges) -> None:
         """Write the changes in one transaction; they are on disk on return."""
@@ -102,7 +102,7 @@ class StateStore:
             self._move_to_accounting(changes.forgotten)
         updates = [(_to_json(node), node.name) for node in changes.nodes]
         self._db.executemany("update node set body = ? where name = ?", updates)
-        broken = [(trouble.number, _to_json(trouble)) for trouble in changes.troubles]
+        broken = [(fault.number, _to_json(fault)) for fault in changes.faults]
         self._db.executemany("insert or replace into trouble values (?, ?)", broken)
         if changes.clock:
             self._db.execute("insert or replace into clock values (1, ?)", (_to_json(changes.clock),))

@@ -159,7 +159,7 @@ class SimulatorSnapshot:
 
     nodes: tuple[SlurmNode, ...]
     jobs: tuple[SlurmJob, ...] = ()
-    troubles: tuple[ClusterFault, ...] = ()
+    faults: tuple[ClusterFault, ...] = ()
     clock: ControllerState = ControllerState()
 
 
@@ -170,11 +170,11 @@ class StateChanges:
     jobs: tuple[SlurmJob, ...] = ()
     nodes: tuple[SlurmNode, ...] = ()
     forgotten: tuple[SlurmJob, ...] = ()  # in their last state
-    troubles: tuple[ClusterFault, ...] = ()
+    faults: tuple[ClusterFault, ...] = ()
     clock: ControllerState | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.jobs or self.nodes or self.forgotten or self.troubles or self.clock)
+        return bool(self.jobs or self.nodes or self.forgotten or self.faults or self.clock)
 
 
 @dataclass(frozen=True, kw_only=True)

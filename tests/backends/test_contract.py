@@ -40,7 +40,7 @@ class PlayedHazards:
 
     def kill_node(self, name: str) -> None:
         order = {"kind": "death", "node": name}
-        httpx.post(f"{self.cluster.address}/troubles", json=order, headers=self.cluster.headers).raise_for_status()
+        httpx.post(f"{self.cluster.address}/faults", json=order, headers=self.cluster.headers).raise_for_status()
 
     def revive_node(self, name: str) -> None:
         with closing(self.cluster.backend()) as backend:

@@ -100,7 +100,7 @@ class Storm:
     counts: Counter[str] = field(default_factory=Counter)
     no_mounts: str = ""  # why no disk can be filled; empty if disks can be
     over: threading.Event = field(default_factory=threading.Event)
-    trouble: list[BaseException] = field(default_factory=list)
+    errors: list[BaseException] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         seed, self.record = self.settings.seed, Record(self.instance)
@@ -141,8 +141,8 @@ class Storm:
             self.over.set()
             for thread in threads:
                 thread.join()
-        if self.trouble:
-            raise self.trouble[0]
+        if self.errors:
+            raise self.errors[0]
 
     def _tasks(self) -> Sequence[Callable[[], None]]:
         tasks = [
@@ -162,7 +162,7 @@ class Storm:
         try:
             task()
         except BaseException as error:
-            self.trouble.append(error)
+            self.errors.append(error)
             self.over.set()
 
     def _prepare(self) -> None:

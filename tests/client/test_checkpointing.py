@@ -57,7 +57,7 @@ def test_saved_state_is_restored_and_recovery_accepts_the_checkpoint(tmp_path):
         step = other.restore(fresh)
 
     assert step == 40 and fresh["model"]["w"].eq(3.0).all()
-    assert [(one.step, one.kind, one.trouble) for one in found(tmp_path)] == [(40, "torch DCP", "")]
+    assert [(one.step, one.kind, one.problem) for one in found(tmp_path)] == [(40, "torch DCP", "")]
 
 
 def test_first_start_has_no_checkpoint(tmp_path):
@@ -323,4 +323,4 @@ def test_two_ranks_write_one_checkpoint_from_separate_processes(tmp_path):
             rank.wait()
 
     assert [rank.returncode for rank in ranks] == [0, 0], told
-    assert [(one.step, one.trouble) for one in found(tmp_path / "saved")] == [(2, ""), (1, "")]
+    assert [(one.step, one.problem) for one in found(tmp_path / "saved")] == [(2, ""), (1, "")]

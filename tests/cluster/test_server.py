@@ -502,16 +502,16 @@ def test_injected_fault_appears_in_the_job_log_the_kernel_log_and_the_telemetry(
     until(lambda: (job := backend.find("broken")) and job.state == State.RUNNING and not job.flags)
 
     order = {"kind": "nvlink", "node": "seren-004", "gpu": 3}
-    trouble = http.post("/troubles", json=order).raise_for_status().json()["trouble"]
+    fault = http.post("/faults", json=order).raise_for_status().json()["fault"]
 
     assert until(lambda: (job := backend.find("broken")) and job.ended_at and job).state == State.FAILED
-    assert (trouble["node"], trouble["gpu"], len(trouble["jobs"])) == ("seren-004", 3, 1)
+    assert (fault["node"], fault["gpu"], len(fault["jobs"])) == ("seren-004", 3, 1)
     assert "NVLink error" in Path(wanted.stdout).read_text()
     assert "Xid (PCI:0000:45:00): 74" in http.get("/kernel/seren-004").text
     kernel = cluster.log_root / "kernel" / "seren-004.log"
     until(lambda: kernel.exists() and "Xid" in kernel.read_text())
     assert 'DCGM_FI_DEV_XID_ERRORS{gpu="3"' in http.get("/metrics").text
-    assert [one["kind"] for one in http.get("/troubles").json()["troubles"]] == ["nvlink"]
+    assert [one["kind"] for one in http.get("/faults").json()["faults"]] == ["nvlink"]
     backend.close()
 
 
@@ -519,13 +519,13 @@ def test_injected_fault_appears_in_the_job_log_the_kernel_log_and_the_telemetry(
     ("order", "status"), [({"kind": "mood"}, 422), ({"kind": "ecc", "node": "nowhere"}, 409), ([], 500)]
 )
 def test_invalid_fault_request_is_rejected(http, order, status):
-    answer = http.post("/troubles", json=order)
+    answer = http.post("/faults", json=order)
 
     assert (answer.status_code, len(answer.json()["errors"])) == (status, 1)
 
 
 def test_fault_list_requires_the_token(cluster):
-    for path in ("/troubles", "/kernel/seren-001", "/clock"):
+    for path in ("/faults", "/kernel/seren-001", "/clock"):
         assert httpx.get(f"{cluster.address}{path}").status_code == 401
 
 

@@ -62,7 +62,7 @@ def check_outage_costs_no_job(slurm: Away, monkeypatch: pytest.MonkeyPatch) -> N
         ahead[0] = seconds
         turn()
 
-    assert "refused" in Cluster.objects.get().trouble.lower()
+    assert "refused" in Cluster.objects.get().last_error.lower()
     assert not Attempt.objects.filter(ended_at__isnull=False, job__foreign_id="").exists()
     assert not Attempt.objects.exclude(missing_since=None).exists()
     assert Allocation.objects.live().filter(gpu__isnull=False).count() == 2
@@ -72,7 +72,7 @@ def check_outage_costs_no_job(slurm: Away, monkeypatch: pytest.MonkeyPatch) -> N
     slurm.mend()
     ahead[0] = 180
     assert until(lambda: turn() == 2)
-    assert Cluster.objects.get().trouble == ""
+    assert Cluster.objects.get().last_error == ""
     _check_each_runs_once(slurm.backend)
 
 

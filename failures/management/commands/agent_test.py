@@ -32,12 +32,12 @@ class Command(BaseCommand):
         with httpx.Client() as client:
             outcome = Agent(endpoint, client).failure(EXAMPLE_BUNDLE)
         seconds = time.monotonic() - began
-        for error in outcome.troubles:
+        for error in outcome.errors:
             self.stdout.write(f"  {error}")
         if not outcome.root_cause:
             raise CommandError(f"{endpoint.model} at {endpoint.url} returned no usable answer in {seconds:.1f} s.")
         self.stdout.write(
-            f"{endpoint.model} answered {outcome.root_cause}, {outcome.votes} of {outcome.asked} votes, lines "
+            f"{endpoint.model} answered {outcome.root_cause}, {outcome.votes} of {outcome.calls} votes, lines "
             f"{', '.join(map(str, outcome.lines))}, in {seconds:.1f} s."
         )
         if outcome.root_cause != "ECCError":

@@ -25,19 +25,19 @@ class KernelLine:
 
 
 def kernel_log_lines(
-    node: SlurmNode, troubles: Iterable[ClusterFault], *, now: float, offset_s: float = 0.0
+    node: SlurmNode, faults: Iterable[ClusterFault], *, now: float, offset_s: float = 0.0
 ) -> list[str]:
     """All lines of the node's kernel up to now, with time and host.
 
     The kernel counts from its boot, so the times of all lines follow the present setting of the node's clock.
     """
-    lines = sorted(line for trouble in troubles for line in _fault_lines(node, trouble) if line.at <= now)
+    lines = sorted(line for fault in faults for line in _fault_lines(node, fault) if line.at <= now)
     return [f"{_timestamp(line.at + offset_s)} {node.name} kernel: {line.text}" for line in lines]
 
 
-def may_log_between(trouble: ClusterFault, since: float, until: float) -> bool:
+def may_log_between(fault: ClusterFault, since: float, until: float) -> bool:
     """Whether a fault may log lines between two times: the first ones come soon after it, the last one at its end."""
-    return trouble.at + FIRST_LINES_WITHIN_S > since or since < trouble.until <= until
+    return fault.at + FIRST_LINES_WITHIN_S > since or since < fault.until <= until
 
 
 def pci_bus_of_gpu(gpu: int) -> str:
@@ -45,25 +45,25 @@ def pci_bus_of_gpu(gpu: int) -> str:
     return f"{0x0F + 0x12 * gpu & 0xFF:02x}"
 
 
-def _fault_lines(node: SlurmNode, trouble: ClusterFault) -> Iterator[KernelLine]:
-    if trouble.kind == FaultKind.STORAGE:
-        yield from _storage_lines(trouble)
-    elif trouble.node == node.name:
-        for delay, text in _gpu_fault_messages(node, trouble):
-            yield KernelLine(at=trouble.at + delay, text=text)
+def _fault_lines(node: SlurmNode, fault: ClusterFault) -> Iterator[KernelLine]:
+    if fault.kind == FaultKind.STORAGE:
+        yield from _storage_lines(fault)
+    elif fault.node == node.name:
+        for delay, text in _gpu_fault_messages(node, fault):
+            yield KernelLine(at=fault.at + delay, text=text)
 
 
-def _storage_lines(trouble: ClusterFault) -> Iterator[KernelLine]:
-    yield KernelLine(at=trouble.at + 0.5, text=f"nfs: server {STORAGE_HOST} not responding, still trying")
-    yield KernelLine(at=trouble.until, text=f"nfs: server {STORAGE_HOST} OK")
+def _storage_lines(fault: ClusterFault) -> Iterator[KernelLine]:
+    yield KernelLine(at=fault.at + 0.5, text=f"nfs: server {STORAGE_HOST} not responding, still trying")
+    yield KernelLine(at=fault.until, text=f"nfs: server {STORAGE_HOST} OK")
 
 
-def _gpu_fault_messages(node: SlurmNode, trouble: ClusterFault) -> Iterator[tuple[float, str]]:
-    dice = Random(f"{trouble.number}:{node.name}:kernel")
-    pid, pci = dice.randrange(20_000, 400_000), pci_bus_of_gpu(max(trouble.gpu, 0))
+def _gpu_fault_messages(node: SlurmNode, fault: ClusterFault) -> Iterator[tuple[float, str]]:
+    dice = Random(f"{fault.number}:{node.name}:kernel")
+    pid, pci = dice.randrange(20_000, 400_000), pci_bus_of_gpu(max(fault.gpu, 0))
     prefix = f"NVRM: Xid (PCI:0000:{pci}:00)"
     process = f"pid={pid}, name=python3"
-    match trouble.kind:
+    match fault.kind:
         case FaultKind.ECC:
             part = dice.randrange(12)
             yield (
@@ -84,8 +84,8 @@ def _gpu_fault_messages(node: SlurmNode, trouble: ClusterFault) -> Iterator[tupl
             port = dice.randrange(4)
             yield 0.0, f"mlx5_core 0000:{0x40 + port:02x}:00.0: mlx5_{port}: Port: 1 Link DOWN"
             yield dice.uniform(2, 20), f"mlx5_core 0000:{0x40 + port:02x}:00.0: mlx5_{port}: Port: 1 Link ACTIVE"
-        case FaultKind.DEATH if trouble.until:
-            yield trouble.until - trouble.at, "Linux version 5.15.0-105-generic (buildd@lcy02) #115-Ubuntu SMP"
+        case FaultKind.DEATH if fault.until:
+            yield fault.until - fault.at, "Linux version 5.15.0-105-generic (buildd@lcy02) #115-Ubuntu SMP"
 
 
 def _timestamp(at: float) -> str:

@@ -148,18 +148,18 @@ class KernelLogWriter:
         self._written_at = 0.0
 
     def write(
-        self, nodes: Iterable[SlurmNode], troubles: Sequence[ClusterFault], now: float, offset_s: float = 0.0
+        self, nodes: Iterable[SlurmNode], faults: Sequence[ClusterFault], now: float, offset_s: float = 0.0
     ) -> int:
         """Write the logs with new lines; returns the number of files written."""
         if now - self._written_at < KERNEL_EVERY_S:
             return 0
-        fresh = [trouble for trouble in troubles if kernel_log.may_log_between(trouble, self._written_at, now)]
+        fresh = [fault for fault in faults if kernel_log.may_log_between(fault, self._written_at, now)]
         self._written_at = now
-        everywhere = any(not trouble.node for trouble in fresh)
-        names = {trouble.node for trouble in fresh}
+        everywhere = any(not fault.node for fault in fresh)
+        names = {fault.node for fault in fresh}
         chosen = [node for node in nodes if everywhere or node.name in names] if fresh else []
         for node in chosen:
-            self._write_log(node, kernel_log.kernel_log_lines(node, troubles, now=now, offset_s=offset_s))
+            self._write_log(node, kernel_log.kernel_log_lines(node, faults, now=now, offset_s=offset_s))
         return len(chosen)
 
     def _write_log(self, node: SlurmNode, lines: Sequence[str]) -> None:

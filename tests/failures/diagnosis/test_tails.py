@@ -49,9 +49,9 @@ RETRY = "ERROR store: attempt 1/5 failed: botocore.exceptions.ReadTimeoutError, 
 WORK = "step 12 loss 1.2\nstep 13 loss 1.1\n"
 
 
-@pytest.mark.parametrize("trouble", [RECORD, RETRY])
-def test_progress_after_a_recorded_or_retried_error_disproves_it(trouble: str) -> None:
-    assert diagnose_text(trouble + WORK).root_cause == NONE
+@pytest.mark.parametrize("error_line", [RECORD, RETRY])
+def test_progress_after_a_recorded_or_retried_error_disproves_it(error_line: str) -> None:
+    assert diagnose_text(error_line + WORK).root_cause == NONE
 
 
 def test_progress_of_another_rank_does_not_disprove_a_broken_link() -> None:

@@ -200,7 +200,7 @@ def test_log_on_unresponsive_storage_is_read_later(tmp_path):
         turn()
         row = make.of(attempt)
     assert (row.judged_at, row.tries) == (None, 1)
-    assert "does not answer" in row.trouble
+    assert "does not answer" in row.last_error
 
     due_now()
     turn()
@@ -265,7 +265,7 @@ def test_failing_log_does_not_stop_the_others(tmp_path):
 
     assert make.of(good).root_cause == "TypeError"
     row = make.of(bad)
-    assert (row.judged_at, row.tries, row.trouble) == (None, 1, "RuntimeError: this log is poison")
+    assert (row.judged_at, row.tries, row.last_error) == (None, 1, "RuntimeError: this log is poison")
     assert row.due_at > clock.now()
 
 

@@ -155,7 +155,7 @@ def test_unreachable_receiver_is_retried_with_backoff_and_others_get_messages(tm
 
     row = Notice.objects.get(channel__target__contains="away")
     assert row.failures == notice_actions.MAX_SEND_FAILURES and row.given_up_at is not None
-    assert "it answered 500" in row.trouble and len(box) == 1
+    assert "it answered 500" in row.last_error and len(box) == 1
 
 
 @pytest.mark.parametrize("error", [httpx.InvalidURL("no host"), ValueError("odd"), KeyError("x")])
@@ -172,7 +172,7 @@ def test_error_of_one_message_does_not_stop_the_next_one(tmp_path, error):
 
     assert notify_once(now, send) == 1
     bad = Notice.objects.get(channel__target__contains="bad")
-    assert bad.failures == 1 and type(error).__name__ in bad.trouble and bad.due_at > now
+    assert bad.failures == 1 and type(error).__name__ in bad.last_error and bad.due_at > now
 
 
 def test_invalid_target_does_not_stop_other_channels(tmp_path, settings):
@@ -183,7 +183,7 @@ def test_invalid_target_does_not_stop_other_channels(tmp_path, settings):
         make.diagnosed(tmp_path)
         assert notify_once(clock.now()) == 1
 
-    assert len(got) == 1 and "InvalidURL" in Notice.objects.get(sent="").trouble
+    assert len(got) == 1 and "InvalidURL" in Notice.objects.get(sent="").last_error
 
 
 def test_incident_whose_message_fails_does_not_stop_other_incidents(tmp_path, monkeypatch):
@@ -304,7 +304,7 @@ def test_private_address_is_not_called_unless_allowed(tmp_path, settings):
         make.diagnosed(tmp_path)
         assert notify_once(clock.now()) == 0
 
-    assert got == [] and "not a public address" in Notice.objects.get().trouble
+    assert got == [] and "not a public address" in Notice.objects.get().last_error
 
 
 def test_slack_text_is_escaped(tmp_path, settings):
@@ -342,7 +342,7 @@ def test_missing_mail_server_is_reported(tmp_path, settings):
     make.diagnosed(tmp_path)
 
     assert notify_once(clock.now()) == 0
-    assert "ACME_MAIL_URL" in Notice.objects.get().trouble
+    assert "ACME_MAIL_URL" in Notice.objects.get().last_error
 
 
 def test_another_failed_attempt_does_not_cause_a_new_message():

@@ -71,7 +71,7 @@ def test_majority_of_votes_gives_a_cause_with_its_lines() -> None:
         lambda _, n: (200, response_body(verdict() if n != 2 else verdict("HostOOMKilled", [12])))
     )
 
-    assert (result.root_cause, result.lines, result.votes, result.asked) == ("NodeFailure", (9,), 2, 3)
+    assert (result.root_cause, result.lines, result.votes, result.calls) == ("NodeFailure", (9,), 2, 3)
     assert len(requests) == 3
     assert requests[0]["response_format"]["json_schema"]["strict"] is True
 
@@ -95,26 +95,26 @@ def test_malformed_answer_or_invented_line_is_an_abstention(text: str) -> None:
     result, _ = outcome(lambda *_: (200, response_body(text)))
 
     assert result.root_cause == ""
-    assert result.troubles
+    assert result.errors
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"choices": []}', b'{"choices": [{"message": {}}]}'])
 def test_invalid_server_response_is_an_abstention(body: bytes) -> None:
     result, _ = outcome(lambda *_: (200, body))
 
-    assert result.root_cause == "" and result.troubles
+    assert result.root_cause == "" and result.errors
 
 
 def test_oversized_response_is_rejected() -> None:
     result, _ = outcome(lambda *_: (200, response_body("x" * 400_000)))
 
-    assert result.troubles[0] == "The response is larger than 256 KiB."
+    assert result.errors[0] == "The response is larger than 256 KiB."
 
 
 def test_failing_server_gets_no_requests_for_the_other_votes() -> None:
     result, requests = outcome(lambda *_: (503, b""))
 
-    assert result.troubles == ("The model server answered with status 503.",)
+    assert result.errors == ("The model server answered with status 503.",)
     assert len(requests) == 1
 
 
@@ -133,14 +133,14 @@ def test_unresponsive_server_is_abandoned_at_the_timeout() -> None:
         result = Agent(ModelEndpoint(url=url, model="m", call_s=0.3), client).failure(BUNDLE)
         pause.set()
 
-    assert result.root_cause == "" and "did not answer" in result.troubles[0]
+    assert result.root_cause == "" and "did not answer" in result.errors[0]
 
 
 def test_unreachable_server_is_reported_in_one_sentence() -> None:
     with httpx.Client() as client:
         result = Agent(ModelEndpoint(url="http://127.0.0.1:1/v1", model="m"), client).failure(BUNDLE)
 
-    assert result.troubles == ("The model server cannot be reached: ConnectError.",)
+    assert result.errors == ("The model server cannot be reached: ConnectError.",)
 
 
 def test_votes_stop_when_the_cost_budget_is_used_up() -> None:
@@ -151,7 +151,7 @@ def test_votes_stop_when_the_cost_budget_is_used_up() -> None:
     )
 
     assert len(requests) == 1
-    assert result.troubles == ("The cost budget for the model is used up.",)
+    assert result.errors == ("The cost budget for the model is used up.",)
     assert result.root_cause == ""
 
 
@@ -175,7 +175,7 @@ def test_instructions_in_a_log_stay_between_the_marks_and_have_no_effect() -> No
     border = user.split("\n", 1)[0]
     assert user.count(border) == 2 and user.endswith(border)
     assert "Ignore all rules" not in system
-    assert result.root_cause == "" and "line 77 was not sent" in result.troubles[0]
+    assert result.root_cause == "" and "line 77 was not sent" in result.errors[0]
 
 
 def test_secrets_are_masked_and_names_are_restored_in_the_answer() -> None:

@@ -88,7 +88,7 @@ def test_invalid_answer_is_stored_as_an_abstention_with_its_reason(tmp_path):
     consult_about(row, lambda *_: (200, response_body("the cause is ECCError!")))
 
     opinion = ModelOpinion.objects.get()
-    assert (opinion.root_cause, opinion.troubles) == ("", ["The answer is not valid JSON."])
+    assert (opinion.root_cause, opinion.errors) == ("", ["The answer is not valid JSON."])
 
 
 def test_prompt_contains_confirmed_cases_of_the_same_team(tmp_path):

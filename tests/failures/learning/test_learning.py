@@ -76,13 +76,13 @@ def test_replay_lists_the_verdicts_that_a_rule_corrects() -> None:
 
 
 def test_unusable_pattern_is_rejected_with_a_sentence() -> None:
-    def trouble(pattern: str, example: str = "lost its phase lock") -> str:
+    def signature_problem(pattern: str, example: str = "lost its phase lock") -> str:
         return rule_proposals.signature_error(rule_proposals.as_signature("mine", "NodeFailure", pattern, example))
 
-    assert trouble("(?=look)ahead").startswith("pattern of mine: ")
-    assert trouble("never there") == "The pattern does not match its own example."
-    assert "mpty" in trouble("x*")
-    assert trouble("phase lock") == ""
+    assert signature_problem("(?=look)ahead").startswith("pattern of mine: ")
+    assert signature_problem("never there") == "The pattern does not match its own example."
+    assert "mpty" in signature_problem("x*")
+    assert signature_problem("phase lock") == ""
 
 
 def similarity(one: embedding.Vector, other: embedding.Vector) -> float:

@@ -133,7 +133,7 @@ def test_channel_list_shows_the_last_message(root, tmp_path):
     row, other = channel(), channel(target="late@example.org", scope="node", min_gpu_hours=5)
     for one in (row, other):
         notice_actions.request_notice(one.pk, diagnosis.incident_id, "x", clock.now())
-    row.notices.update(trouble="it answered 404", tries=1)
+    row.notices.update(last_error="it answered 404", tries=1)
 
     page = root.get("/settings/notifications/").content.decode()
 

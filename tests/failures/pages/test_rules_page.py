@@ -162,7 +162,7 @@ def test_job_page_shows_the_model_opinion(client, tmp_path):
     from failures.agent.answers import VoteResult
 
     rule_actions.record_opinion(
-        row, VoteResult(root_cause="ECCError", lines=(2,), why="<b>flux</b>", votes=2, asked=3), actions_now
+        row, VoteResult(root_cause="ECCError", lines=(2,), why="<b>flux</b>", votes=2, calls=3), actions_now
     )
     client.force_login(rows.user("ada"))
 

@@ -81,9 +81,9 @@ def found(shelf, **bounds):
     return checkpoints.find_checkpoints(checkpoint_listing.list_checkpoint_files(str(shelf), "", **bounds))
 
 
-def trouble(shelf):
+def problem(shelf):
     (one,) = found(shelf)
-    return one.trouble
+    return one.problem
 
 
 @pytest.mark.parametrize("kind", EVERY)
@@ -92,7 +92,7 @@ def test_each_format_is_recognized_and_complete(shelf, kind):
 
     (one,) = found(shelf)
 
-    assert (one.kind, one.step, one.is_complete, one.trouble) == (kind, 100, True, "")
+    assert (one.kind, one.step, one.is_complete, one.problem) == (kind, 100, True, "")
     assert one.size > 0 and (shelf / one.path).exists()
 
 
@@ -126,7 +126,7 @@ def test_checkpoint_with_a_missing_file_is_not_trusted(shelf, kind, path, word):
     EVERY[kind](shelf)
     (shelf / path).unlink()
 
-    assert word in trouble(shelf)
+    assert word in problem(shelf)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_truncated_checkpoint_is_not_trusted(shelf, kind, path, left):
     EVERY[kind](shelf)
     os.truncate(shelf / path, left)
 
-    assert ("empty" if not left else "truncated") in trouble(shelf)
+    assert ("empty" if not left else "truncated") in problem(shelf)
 
 
 @pytest.mark.parametrize(
@@ -164,16 +164,16 @@ def test_file_written_last_decides_whether_the_save_finished(shelf, kind, path, 
     EVERY[kind](shelf)
     write(shelf, path, text)
 
-    assert word in trouble(shelf)
+    assert word in problem(shelf)
 
 
 def test_megatron_checkpoint_in_dcp_format_is_recognized(shelf):
     write(shelf, "iter_0000100/__0_0.distcp")
     write(shelf, "latest_checkpointed_iteration.txt", "100")
-    assert ".metadata" in trouble(shelf)
+    assert ".metadata" in problem(shelf)
 
     write(shelf, "iter_0000100/.metadata")
-    assert not trouble(shelf)
+    assert not problem(shelf)
 
 
 def test_other_directories_are_not_checkpoints(shelf):
@@ -237,14 +237,14 @@ def test_incomplete_listing_makes_no_checkpoint_trusted(shelf):
 
     several = found(shelf, most_files=4)
 
-    assert several and all("more than 4 files" in one.trouble for one in several)
+    assert several and all("more than 4 files" in one.problem for one in several)
 
 
 def test_very_deep_directory_tree_is_not_listed_completely(shelf):
     dcp(shelf)
     write(shelf, "/".join("abcdefghijkl") + "/x")
 
-    assert "directories deep" in trouble(shelf)
+    assert "directories deep" in problem(shelf)
 
 
 def test_file_names_that_are_not_utf8_are_skipped(shelf):
@@ -254,14 +254,14 @@ def test_file_names_that_are_not_utf8_are_skipped(shelf):
         write(shelf, os.fsdecode(name[1:]))
 
     (one,) = found(shelf)
-    assert (one.step, one.trouble) == (100, "")
+    assert (one.step, one.problem) == (100, "")
 
 
 def test_named_pipe_does_not_block_the_listing(shelf):
     dcp(shelf)
     os.mkfifo(shelf / "step-100" / "pipe.pt")
 
-    assert not trouble(shelf)
+    assert not problem(shelf)
 
 
 @given(st.binary(max_size=200), st.sampled_from(["a.pt", "a.ckpt", "a.safetensors", "a.txt"]))

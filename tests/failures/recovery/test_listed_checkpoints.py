@@ -114,7 +114,7 @@ def test_names_without_a_step_or_format_are_no_checkpoint(path):
 def test_checkpoint_has_the_size_of_all_files_and_the_time_of_the_newest():
     (one,) = listed("step-7/.metadata", "step-7/__0_0.distcp", "step-7/__1_0.distcp")
 
-    assert (one.path, one.size, one.saved_at.day, one.trouble, one.order) == ("step-7", 30, 3, "", 0)
+    assert (one.path, one.size, one.saved_at.day, one.problem, one.order) == ("step-7", 30, 3, "", 0)
 
 
 def test_newest_step_comes_first_and_equal_steps_are_ordered_by_path():
@@ -127,11 +127,11 @@ def megatron(*ranks, tracker="100", leaves=("model_optim_rng.pt",)):
     paths = [f"iter_0000100/{rank}/{leaf}" for rank in ranks for leaf in leaves]
     texts = {"latest_checkpointed_iteration.txt": tracker} if tracker is not None else {}
     (one,) = listed(*paths, "iter_0000100/common.pt", texts=texts)
-    return one.trouble
+    return one.problem
 
 
 @pytest.mark.parametrize(
-    ("tracker", "trouble"),
+    ("tracker", "problem"),
     [
         ("100", ""),
         ("101\n", ""),
@@ -142,14 +142,14 @@ def megatron(*ranks, tracker="100", leaves=("model_optim_rng.pt",)):
         ("x" * 40, f"'{'x' * 20}': the save did not finish"),
     ],
 )
-def test_tracker_tells_whether_a_megatron_save_finished(tracker, trouble):
+def test_tracker_tells_whether_a_megatron_save_finished(tracker, problem):
     found = megatron("mp_rank_00", "mp_rank_01", tracker=tracker)
 
-    assert found.endswith(trouble) and bool(found) == bool(trouble)
+    assert found.endswith(problem) and bool(found) == bool(problem)
 
 
 @pytest.mark.parametrize(
-    ("ranks", "trouble"),
+    ("ranks", "problem"),
     [
         (("mp_rank_00", "mp_rank_01"), ""),
         (("mp_rank_01",), "the files of rank 0 are missing"),
@@ -158,8 +158,8 @@ def test_tracker_tells_whether_a_megatron_save_finished(tracker, trouble):
         (("other",), "it contains no mp_rank directory and no .distcp file"),
     ],
 )
-def test_every_megatron_rank_is_needed(ranks, trouble):
-    assert megatron(*ranks) == trouble
+def test_every_megatron_rank_is_needed(ranks, problem):
+    assert megatron(*ranks) == problem
 
 
 def test_megatron_rank_needs_the_model_but_not_every_file_of_other_ranks():
@@ -169,18 +169,18 @@ def test_megatron_rank_needs_the_model_but_not_every_file_of_other_ranks():
     (with_model,) = listed(*first, "iter_0000100/mp_rank_01/model_optim_rng.pt", texts=texts)
     (without,) = listed(*first, "iter_0000100/mp_rank_01/distrib_optim.pt", texts=texts)
 
-    assert with_model.trouble == ""
-    assert without.trouble == "mp_rank_01 lacks files that other ranks have"
+    assert with_model.problem == ""
+    assert without.problem == "mp_rank_01 lacks files that other ranks have"
 
 
 def deepspeed(*leaves, latest="global_step100"):
     paths = [f"run/global_step100/{leaf}" for leaf in leaves]
     (one,) = listed(*paths, texts={} if latest is None else {"run/latest": latest})
-    return one.trouble
+    return one.problem
 
 
 @pytest.mark.parametrize(
-    ("latest", "trouble"),
+    ("latest", "problem"),
     [
         ("global_step100", ""),
         ("global_step200\n", ""),
@@ -189,12 +189,12 @@ def deepspeed(*leaves, latest="global_step100"):
         (None, "the file latest is missing, so the save may not have finished"),
     ],
 )
-def test_latest_tells_whether_a_deepspeed_save_finished(latest, trouble):
-    assert deepspeed("mp_rank_00_model_states.pt", latest=latest) == trouble
+def test_latest_tells_whether_a_deepspeed_save_finished(latest, problem):
+    assert deepspeed("mp_rank_00_model_states.pt", latest=latest) == problem
 
 
 @pytest.mark.parametrize(
-    ("leaves", "trouble"),
+    ("leaves", "problem"),
     [
         (["a_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt"], ""),
         (["a_model_states.pt", "zero_pp_rank_1_mp_rank_00_optim_states.pt"], "the files of rank 0 are missing"),
@@ -202,8 +202,8 @@ def test_latest_tells_whether_a_deepspeed_save_finished(latest, trouble):
         (["zero_pp_rank_0_mp_rank_00_optim_states.pt"], "it contains no model states"),
     ],
 )
-def test_deepspeed_save_needs_model_states_and_every_optimizer_shard(leaves, trouble):
-    assert deepspeed(*leaves) == trouble
+def test_deepspeed_save_needs_model_states_and_every_optimizer_shard(leaves, problem):
+    assert deepspeed(*leaves) == problem
 
 
 def hugging_face(*leaves, state='{"global_step": 100}', index=None):
@@ -211,7 +211,7 @@ def hugging_face(*leaves, state='{"global_step": 100}', index=None):
     if index is not None:
         texts["checkpoint-100/model.safetensors.index.json"] = index
     (one,) = listed(*(f"checkpoint-100/{leaf}" for leaf in ("trainer_state.json", *leaves)), texts=texts)
-    return one.trouble
+    return one.problem
 
 
 INDEX = "model.safetensors.index.json"
@@ -219,7 +219,7 @@ SHARDS = json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.sa
 
 
 @pytest.mark.parametrize(
-    ("fields", "leaves", "trouble"),
+    ("fields", "leaves", "problem"),
     [
         ({}, ["model.safetensors"], ""),
         ({}, ["adapter_model.bin"], ""),
@@ -236,10 +236,10 @@ SHARDS = json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.sa
         ({}, [INDEX, "model.safetensors"], f"{INDEX} lists no files"),
     ],
 )
-def test_hugging_face_save_needs_its_state_and_all_listed_weights(fields, leaves, trouble):
+def test_hugging_face_save_needs_its_state_and_all_listed_weights(fields, leaves, problem):
     found = hugging_face(*leaves, **fields)
 
-    assert found.endswith(trouble) and bool(found) == bool(trouble)
+    assert found.endswith(problem) and bool(found) == bool(problem)
 
 
 def one_file(name, size=10, sound=None):
@@ -247,11 +247,11 @@ def one_file(name, size=10, sound=None):
     beside = [ListedFile(path=f"step-7/{leaf}", size=5, at=file.at) for leaf in (".metadata", "__9_9.distcp")]
     files = {one.path: one for one in [*beside, file]}
     (found,) = find_checkpoints(DirectoryListing(files=list(files.values())))
-    return found.trouble
+    return found.problem
 
 
 @pytest.mark.parametrize(
-    ("name", "fields", "trouble"),
+    ("name", "fields", "problem"),
     [
         ("a.pt", {"sound": True}, ""),
         ("a.pt", {"sound": False}, "a.pt is truncated or damaged"),
@@ -261,14 +261,14 @@ def one_file(name, size=10, sound=None):
         (".metadata", {"size": 0}, ".metadata, which is written last, is missing or empty"),
     ],
 )
-def test_empty_or_damaged_file_is_named(name, fields, trouble):
-    assert one_file(name, **fields) == trouble
+def test_empty_or_damaged_file_is_named(name, fields, problem):
+    assert one_file(name, **fields) == problem
 
 
 def test_incomplete_listing_is_the_first_reason():
     (one,) = listed("step-7/__0_0.distcp", cut="it has more than 4 files")
 
-    assert (one.trouble, one.is_complete) == ("it has more than 4 files", False)
+    assert (one.problem, one.is_complete) == ("it has more than 4 files", False)
 
 
 @pytest.mark.parametrize(

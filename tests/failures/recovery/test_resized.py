@@ -216,7 +216,7 @@ def test_api_shows_the_changes_and_approves(tmp_path):
 
     shown = client("ada").get(where).json()
 
-    assert [(one["was"], one["becomes"]) for one in shown["change"]] == [
+    assert [(one["before"], one["after"]) for one in shown["change"]] == [
         ("--micro-batch-size 8", "--micro-batch-size 4")
     ]
 

@@ -121,7 +121,7 @@ def test_unreadable_accumulation_steps_are_not_added_again(steps):
 
     (only,) = changes("OutOfMemoryError", given)
 
-    assert only.becomes == "--per_device_train_batch_size 4" and not only.keeps_batch
+    assert only.after == "--per_device_train_batch_size 4" and not only.keeps_batch
 
 
 def test_accumulation_steps_in_the_environment_are_not_added_to_the_command():
@@ -129,7 +129,7 @@ def test_accumulation_steps_in_the_environment_are_not_added_to_the_command():
 
     (only,) = changes("OutOfMemoryError", given)
 
-    assert only.becomes == "--per_device_train_batch_size 4" and not only.keeps_batch
+    assert only.after == "--per_device_train_batch_size 4" and not only.keeps_batch
 
 
 def test_option_that_refers_to_a_readable_variable_is_understood():
@@ -157,7 +157,7 @@ def test_options_in_comments_do_not_count(command, becomes):
 def test_program_without_accumulation_gets_a_smaller_global_batch_and_says_so():
     (only,) = changes("OutOfMemoryError", asked("train.py --batch-size 64"))
 
-    assert only.becomes == "--batch-size 32" and not only.keeps_batch
+    assert only.after == "--batch-size 32" and not only.keeps_batch
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_only_relevant_numbers_of_a_command_are_stored():
 def test_host_memory_grows_by_half_and_never_beyond_the_nodes(memory_gib, most_gib, whole, becomes):
     (only,) = changes("HostOOMKilled", asked(memory_mb=memory_gib * GIB), most=most_gib * GIB, whole=whole)
 
-    assert (only.field, only.becomes) == ("memory_per_node", becomes)
+    assert (only.field, only.after) == ("memory_per_node", becomes)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_host_memory_grows_by_half_and_never_beyond_the_nodes(memory_gib, most_g
 def test_additional_memory_is_stated_exactly(memory_mb, becomes, why):
     (only,) = changes("HostOOMKilled", asked(memory_mb=memory_mb))
 
-    assert (only.becomes, only.why) == (becomes, why)
+    assert (only.after, only.why) == (becomes, why)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_data_loader_without_shared_memory_gets_fewer_workers_and_no_more_memory
         build_memory_request(given, evidence=["worker (pid 7) is killed by signal: Killed."], **room),
     )
 
-    assert only.becomes == "--num-workers 4" and other.becomes == "96G"
+    assert only.after == "--num-workers 4" and other.after == "96G"
 
 
 def test_memory_that_is_not_a_whole_number_of_gib_is_restored_exactly():

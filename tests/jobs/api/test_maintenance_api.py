@@ -117,7 +117,7 @@ def test_a_change_of_maintenance_with_an_old_etag_is_refused(olga):
 
 def test_a_response_of_the_cluster_in_the_meantime_does_not_invalidate_the_etag(olga):
     seen = olga.get("clusters/seren/").headers["ETag"]
-    Cluster.objects.update(last_contact_at=clock.now(), trouble="It was away.")
+    Cluster.objects.update(last_contact_at=clock.now(), last_error="It was away.")
     assert olga.post(AT, asked(dry_run=True), If_Match=seen).status_code == 200
 
     Cluster.objects.update(title="Another")

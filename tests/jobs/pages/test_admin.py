@@ -158,14 +158,14 @@ def test_cluster_configuration_is_editable_and_reported_values_are_read_only(roo
         "policy": "fifo-skip",
         "placement": "cells",
         "address": "http://h:1",
-        "trouble": "x",
+        "last_error": "x",
         "product": "y",
     }
 
     root.post(page(Cluster, "change", cluster.pk), form)
 
     cluster.refresh_from_db()
-    assert (cluster.mode, cluster.trouble, cluster.product) == ("observe", "", "")
+    assert (cluster.mode, cluster.last_error, cluster.product) == ("observe", "", "")
     assert (cluster.policy, cluster.placement) == ("acme", "consolidate")  # the page of the queue changes and tells it
 
 

@@ -149,7 +149,7 @@ def test_a_healthy_system_shows_nothing_that_needs_attention(ada):
 
 
 def test_now_names_a_cluster_that_does_not_answer(ada):
-    make.cluster(last_contact_at=clock.now() - timedelta(minutes=7), trouble="connection refused")
+    make.cluster(last_contact_at=clock.now() - timedelta(minutes=7), last_error="connection refused")
 
     assert "is not responding; its data is from" in text(ada.get("/"))
     assert "connection refused" in text(ada.get("/"))

@@ -72,16 +72,16 @@ class Troubled:
     def __init__(self, played: Played) -> None:
         self.played = played
         self.done: Counter[tuple[bool, int]] = Counter()  # with a score or without, and the shard
-        self.troubles = {"stage", "infer", "score"}
+        self.steps_to_kill = {"stage", "infer", "score"}
 
     def run(self, job: Job) -> None:
         what = self.played.told(job)
         kind = what["do"] if what["do"] != "run" else "score" if what["parts"][0]["scores"] else "infer"
-        if kind not in self.troubles:
+        if kind not in self.steps_to_kill:
             self.played.run(job)
             self._count(what.get("parts", ()))
             return
-        self.troubles.remove(kind)
+        self.steps_to_kill.remove(kind)
         self.played.start(job)
         if kind == "infer":  # its node dies after the first shard
             first = what["parts"][0]
@@ -116,7 +116,7 @@ def test_kill_at_any_write_loses_and_repeats_nothing(tmp_path):
 
     assert deaths > 50
     assert asked.state == "COMPLETED"
-    assert not troubled.troubles
+    assert not troubled.steps_to_kill
     assert set(troubled.done.values()) == {1}
     shards = Shard.objects.filter(evaluation__campaign=asked)
     assert {(scored, pk) for pk in shards.values_list("pk", flat=True) for scored in (False, True)} == set(

@@ -225,7 +225,7 @@ def test_late_probe_doubles_the_delay_and_shows_the_error(cluster, slurm):
     assert turn(cluster, slurm, LatePing(watch), watch) == 0
 
     assert OpenCircuit.objects.get().timeouts == 2
-    assert Cluster.objects.get().trouble == "still silent"
+    assert Cluster.objects.get().last_error == "still silent"
 
 
 def test_burst_of_turn_requests_probes_a_silent_cluster_once(cluster, slurm):
@@ -251,7 +251,7 @@ def test_probe_that_fails_at_once_closes_the_circuit_and_shows_the_error(cluster
     assert turn(cluster, slurm) == 1
 
     assert not OpenCircuit.objects.exists()
-    assert Cluster.objects.get().trouble == str(error)
+    assert Cluster.objects.get().last_error == str(error)
 
 
 # --- telemetry

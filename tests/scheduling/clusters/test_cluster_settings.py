@@ -213,6 +213,6 @@ def test_unusable_address_is_explained_on_the_form():
 def test_page_shows_failing_turns_of_a_reachable_cluster():
     now = clock.now()
     make.cluster()
-    Cluster.objects.update(last_contact_at=now, trouble="a bug", error_since=now - timedelta(minutes=5))
+    Cluster.objects.update(last_contact_at=now, last_error="a bug", error_since=now - timedelta(minutes=5))
 
     assert "Scheduling turns are failing" in page_text(browser("operate_cluster").get(SEREN))

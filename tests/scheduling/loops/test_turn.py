@@ -94,7 +94,7 @@ def test_unreachable_cluster_is_shown_and_nothing_is_decided(cluster, slurm):
 
     run_turn_once(cluster, lambda _: slurm, free(), clock.now())
 
-    assert Cluster.objects.get().trouble == "no route to seren"
+    assert Cluster.objects.get().last_error == "no route to seren"
     assert Job.objects.get(pk=job.pk).state == State.PENDING
 
 
@@ -103,7 +103,7 @@ def test_unknown_policy_is_shown_on_the_clusters_page(cluster, slurm):
 
     run_turns(cluster.pk, "me", lambda _: slurm)
 
-    assert Cluster.objects.get().trouble.startswith("policy: 'lifo' is not one of fifo, ")
+    assert Cluster.objects.get().last_error.startswith("policy: 'lifo' is not one of fifo, ")
 
 
 def test_the_lease_is_free_again_after_a_turn_that_failed(cluster, slurm):
@@ -126,7 +126,7 @@ def test_internal_error_is_shown_on_the_clusters_page(cluster, slurm):
         run_turn_once(cluster, lambda _: slurm, lease, clock.now())
 
     row = Cluster.objects.get()
-    assert row.trouble == "The scheduling turn failed: RuntimeError: a bug"
+    assert row.last_error == "The scheduling turn failed: RuntimeError: a bug"
     assert row.error_since is not None
 
 
@@ -142,12 +142,12 @@ def test_repeated_failures_keep_the_time_of_the_first(cluster, slurm):
 
 
 def test_a_turn_that_succeeds_clears_the_trouble(cluster, slurm):
-    Cluster.objects.update(trouble="The scheduling turn failed", error_since=clock.now() - timedelta(minutes=1))
+    Cluster.objects.update(last_error="The scheduling turn failed", error_since=clock.now() - timedelta(minutes=1))
 
     run_turns(cluster.pk, "me", lambda _: slurm)
 
     row = Cluster.objects.get()
-    assert (row.trouble, row.error_since) == ("", None)
+    assert (row.last_error, row.error_since) == ("", None)
     assert not row.is_failing(clock.now())
 
 
@@ -156,7 +156,7 @@ def test_a_new_cluster_is_driven_by_acme(cluster):
 
 
 @pytest.mark.parametrize(
-    ("fields", "trouble"),
+    ("fields", "last_error"),
     [
         ({"policy": "lottery"}, "policy: 'lottery' is not one of fifo, "),
         ({"policy_settings": {"order": "lottery"}}, "policy_settings: order: 'lottery' is not one of fifo, "),
@@ -166,13 +166,13 @@ def test_a_new_cluster_is_driven_by_acme(cluster):
         ),
     ],
 )
-def test_invalid_cluster_settings_are_shown_and_nothing_is_decided(cluster, slurm, fields, trouble):
+def test_invalid_cluster_settings_are_shown_and_nothing_is_decided(cluster, slurm, fields, last_error):
     Cluster.objects.update(**fields)
     make.job()
 
     run_turns(cluster.pk, "me", lambda _: slurm)
 
-    assert Cluster.objects.get().trouble.startswith(trouble)
+    assert Cluster.objects.get().last_error.startswith(last_error)
     assert slurm.sent == []
 
 

@@ -151,7 +151,7 @@ def test_queue_with_an_invalid_policy_is_sorted_by_priority():
     order = queue_order(ClusterSnapshot(now=now, waiting=waiting), "lottery", {})
 
     assert order.line == (3, 2, 1)
-    assert "'lottery'" in order.trouble
+    assert "'lottery'" in order.warning
 
 
 # --- quotas

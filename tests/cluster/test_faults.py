@@ -61,10 +61,10 @@ def test_hardware_fault_ends_the_job_and_appears_in_the_kernel_log(kind, xid):
 
     ended = cluster.jobs[job]
     assert (ended.state, ended.exit.code, ended.reason) == (State.FAILED, 1, "NonZeroExitCode")
-    kernel = kernel_log.kernel_log_lines(cluster.nodes[A], cluster.troubles, now=NOW + 100)
+    kernel = kernel_log.kernel_log_lines(cluster.nodes[A], cluster.faults, now=NOW + 100)
     seen = [event.code for line in kernel if (event := gpu_events.parse_gpu_event(lines.parse(0, line)))]
     assert (xid in seen) if xid else (seen == [] and "Link DOWN" in kernel[0])
-    assert kernel_log.kernel_log_lines(cluster.nodes[B], cluster.troubles, now=NOW + 100) == []
+    assert kernel_log.kernel_log_lines(cluster.nodes[B], cluster.faults, now=NOW + 100) == []
 
 
 def test_telemetry_agrees_with_the_kernel_log():
@@ -98,7 +98,7 @@ def test_faulty_gpu_fails_later_jobs_until_the_node_is_repaired():
 
     assert [cluster.jobs[job].state for job in (first, second.id)] == [State.FAILED] * 2
     assert cluster.jobs[third.id].state == State.RUNNING
-    assert cluster.troubles[0].jobs == (first, second.id)
+    assert cluster.faults[0].jobs == (first, second.id)
 
 
 def test_hanging_job_prints_nothing_and_does_not_end_by_itself():
@@ -139,12 +139,12 @@ def test_storage_outage_fails_many_jobs_for_one_cause():
     ids = [cluster.submit(request(node, gpus_per_node=1, seconds=9_000), NOW).id for node in NODES for _ in range(6)]
     cluster.advance_to(NOW + 60)
 
-    trouble = cluster.inject_fault(FaultKind.STORAGE, NOW + 61)
+    fault = cluster.inject_fault(FaultKind.STORAGE, NOW + 61)
     cluster.advance_to(NOW + 70)
 
     failed = {job for job in ids if cluster.jobs[job].state == State.FAILED}
-    assert failed == set(trouble.jobs) and len(failed) > len(ids) / 2
-    assert all(kernel_log.kernel_log_lines(node, cluster.troubles, now=NOW + 70) for node in cluster.nodes.values())
+    assert failed == set(fault.jobs) and len(failed) > len(ids) / 2
+    assert all(kernel_log.kernel_log_lines(node, cluster.faults, now=NOW + 70) for node in cluster.nodes.values())
 
 
 def test_loss_spike_appears_in_the_log_and_ends_no_job():
@@ -160,13 +160,13 @@ def test_loss_spike_appears_in_the_log_and_ends_no_job():
 def test_failed_node_is_repaired_and_logs_its_boot():
     cluster, job = busy(A)
 
-    trouble = cluster.inject_fault(FaultKind.DEATH, NOW + 61, node=A)
+    fault = cluster.inject_fault(FaultKind.DEATH, NOW + 61, node=A)
 
     assert cluster.jobs[job].state == State.NODE_FAIL
     assert cluster.node_state(A)[0] == NodeState.DOWN
-    cluster.advance_to(trouble.until + 1)
+    cluster.advance_to(fault.until + 1)
     assert cluster.node_state(A)[0] == NodeState.IDLE
-    assert "Linux version" in kernel_log.kernel_log_lines(cluster.nodes[A], cluster.troubles, now=trouble.until + 1)[-1]
+    assert "Linux version" in kernel_log.kernel_log_lines(cluster.nodes[A], cluster.faults, now=fault.until + 1)[-1]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_year_of_faults_leaves_the_controller_consistent():
         changes = cluster.take_changes()
         states |= {job.state for job in (*changes.jobs, *changes.forgotten)}
 
-    assert len({trouble.kind for trouble in cluster.troubles}) > 4
+    assert len({fault.kind for fault in cluster.faults}) > 4
     assert states >= {State.COMPLETED, State.FAILED}
 
 
@@ -235,9 +235,9 @@ def test_kernel_logs_are_rewritten_after_a_crash(tmp_path):
     cluster, _ = busy(A)
     cluster.inject_fault(FaultKind.ECC, NOW + 61, node=A, gpu=0)
 
-    first = KernelLogWriter(tmp_path).write(cluster.nodes.values(), cluster.troubles, NOW + 62)
+    first = KernelLogWriter(tmp_path).write(cluster.nodes.values(), cluster.faults, NOW + 62)
     content = (tmp_path / "kernel" / f"{A}.log").read_text()
-    again = KernelLogWriter(tmp_path).write(cluster.nodes.values(), cluster.troubles, NOW + 5_000)
+    again = KernelLogWriter(tmp_path).write(cluster.nodes.values(), cluster.faults, NOW + 5_000)
 
     assert (first, again) == (1, 1)
     assert "Xid (PCI:0000:0f:00): 48" in content
