@@ -150,7 +150,9 @@ def _gpus(now: datetime) -> Metric:
 
 # A job that started within the hour is running or ended within it, so two small indexes find all of them
 QUEUE_WAITS_SQL = """
-SELECT cluster_id, percentile_cont(%s) WITHIN GROUP (ORDER BY extract(epoch FROM started_at - submitted_at))
+SELECT cluster_id, percentile_cont(%s) WITHIN GROUP (
+    ORDER BY extract(epoch FROM GREATEST(started_at - submitted_at, '0'))  -- some clusters report whole seconds
+)
 FROM jobs_job WHERE (state IN ('RUNNING', 'SUSPENDED') OR ended_at >= %s) AND started_at >= %s
 GROUP BY cluster_id ORDER BY cluster_id
 """

@@ -181,10 +181,19 @@ def _is_same_outage(done: PastAction, facts: FailureFacts) -> bool:
 # --- for and against
 
 
+RESTART_ARGUMENTS = {
+    RestartAdvice.YES: "A restart helps against this cause.",
+    RestartAdvice.NO: "A restart does not help against this cause.",
+}
+
+
 def _pros_and_cons(case: DecisionDraft) -> tuple[tuple[str, ...], tuple[str, ...]]:
     action, facts = case.action, case.facts
-    pro = [facts.anomaly] if facts.anomaly else [_diagnosis_argument(facts)]
-    con = []
+    pro, con = list[str](), list[str]()
+    if facts.anomaly:
+        pro.append(facts.anomaly)
+    else:
+        (pro if facts.confidence >= case.policy.sure else con).append(_diagnosis_argument(facts))
     if facts.named_nodes:
         pro.append(f"The evidence names {', '.join(sorted(facts.named_nodes))}.")
     if strangers := facts.suspects - facts.nodes:
@@ -193,7 +202,7 @@ def _pros_and_cons(case: DecisionDraft) -> tuple[tuple[str, ...], tuple[str, ...
         pro.append(f"{facts.alike} other {'job' if facts.alike == 1 else 'jobs'} failed with the same cause.")
     if facts.restart_helps is not RestartAdvice.UNKNOWN and facts.job:
         (pro if (facts.restart_helps is RestartAdvice.YES) == (action in RESTART_ACTIONS) else con).append(
-            f"A restart helps against this cause: {facts.restart_helps}."
+            RESTART_ARGUMENTS[facts.restart_helps]
         )
     pro += [change.sentence for change in case.change]
     if case.restarts and facts.job:
@@ -202,6 +211,8 @@ def _pros_and_cons(case: DecisionDraft) -> tuple[tuple[str, ...], tuple[str, ...
 
 
 def _diagnosis_argument(facts: FailureFacts) -> str:
+    if not facts.confidence:
+        return "The cause is unknown."
     return f"The diagnosis is {facts.cause}, {facts.confidence:.0%} confidence."
 
 

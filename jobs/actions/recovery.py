@@ -124,6 +124,7 @@ def decline_recovery(attempt: Attempt, *, author: Author, why: str, hold: bool =
         transition = attempt_end.transition_to_hold(hold_reason)
     if transition.state in FINAL_STATES:
         fields: dict[str, Any] = {
+            "started_at": attempt.confirmed_at,  # cleared while the job waited for the decision
             "ended_at": ended.at,
             "exit_code": ended.exit_code,
             "signal": ended.signal,

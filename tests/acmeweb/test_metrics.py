@@ -146,6 +146,14 @@ def test_ledger_of_the_last_day_is_exported_as_stored_by_its_loop(scrape, monkey
     assert "acme_ettr_ratio{" not in said
 
 
+def test_start_reported_in_whole_seconds_before_the_submission_is_no_negative_wait(scrape):
+    job = make.running(make.job(gpus_per_node=1))
+    job.started_at = job.submitted_at - timedelta(seconds=0.4)
+    job.save(update_fields=["started_at"])
+
+    assert_exports(scrape(), 'acme_queue_wait_seconds{cluster="seren",quantile="0.5"} 0')
+
+
 def test_output_is_valid_prometheus_text(scrape):
     make.running(make.job(gpus_per_node=1))
 

@@ -31,6 +31,20 @@ def test_finding_of_a_detector_replaces_the_diagnosis():
 
 
 @pytest.mark.parametrize(
+    ("confidence", "argument", "sentence"),
+    [
+        (0.7, "pro", "The diagnosis is ECCError, 70% confidence."),
+        (0.69, "con", "The diagnosis is ECCError, 69% confidence."),
+        (0.0, "con", "The cause is unknown."),
+    ],
+)
+def test_uncertain_diagnosis_is_an_argument_against(confidence, argument, sentence):
+    decision = decided(failed(confidence=confidence))
+
+    assert (sentence in decision.pro, sentence in decision.con) == (argument == "pro", argument == "con")
+
+
+@pytest.mark.parametrize(
     ("cause", "advice", "argument"),
     [
         ("ECCError", RestartAdvice.YES, "pro"),
@@ -42,7 +56,7 @@ def test_finding_of_a_detector_replaces_the_diagnosis():
 )
 def test_advice_on_restarts_is_an_argument_for_or_against(cause, advice, argument):
     decision = decided(failed(cause, restart_helps=advice, spike_at=240), past(250, cause=cause))
-    sentence = f"A restart helps against this cause: {advice}."
+    sentence = f"A restart {'helps' if advice == RestartAdvice.YES else 'does not help'} against this cause."
 
     assert (sentence in decision.pro, sentence in decision.con) == (argument == "pro", argument == "con")
 
@@ -50,7 +64,7 @@ def test_advice_on_restarts_is_an_argument_for_or_against(cause, advice, argumen
 def test_advice_on_restarts_says_nothing_about_a_node_without_a_job():
     decision = decided(failed("NodeHealth", job="", restart_helps=RestartAdvice.YES), past(None))
 
-    assert not any("A restart helps" in sentence for sentence in (*decision.pro, *decision.con))
+    assert not any("against this cause" in sentence for sentence in (*decision.pro, *decision.con))
 
 
 @pytest.mark.parametrize(("whole", "words"), [(True, "It is complete."), (None, "It is not verified.")])

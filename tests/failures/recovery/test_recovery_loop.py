@@ -386,6 +386,7 @@ def test_declined_proposal_ends_the_job_and_cannot_be_approved(tmp_path):
 
     job = job_of(decision.attempt)
     assert job.state == State.FAILED and "ada declined its recovery: I look myself" in job.why
+    assert job.started_at == decision.attempt.confirmed_at  # so that lists can show its run time
     with pytest.raises(FailureStateConflict, match="already declined"):
         decision_actions.approve(decision, author=rows.author(), now=clock.now())
 
