@@ -95,7 +95,7 @@ def decision_verb(request: HttpRequest, number: int, decision: int, verb: str) -
             request,
             "Not allowed. Operators can do this; if no node is drained, users who can change the job can do it, too.",
         )
-        return redirect("incident", number)
+        return _redirect_back(request, number)
     why = posted_text(request)
     try:
         act(row, author=Author.of(request), now=clock.now(), why=why)
@@ -104,7 +104,12 @@ def decision_verb(request: HttpRequest, number: int, decision: int, verb: str) -
     else:
         request_turn(row.cluster_id)
         messages.success(request, f"{row.action.capitalize()}: {outcome}.")
-    return redirect("incident", number)
+    return _redirect_back(request, number)
+
+
+def _redirect_back(request: HttpRequest, number: int) -> HttpResponse:
+    """Redirect to the page with the answered form: the home page or that of the incident."""
+    return redirect("home") if request.POST.get("from") == "home" else redirect("incident", number)
 
 
 @require_safe

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from django.template import Context, Template
 
-from acmeweb.pages.home import ClusterTrouble, incident_summary
+from acmeweb.pages.attention import cluster_problem, incident_summary
 from acmeweb.pages.home_trainings import HomeTraining
 from failures.models import Incident
 from failures.pages.recovery_settings import mode_badge
@@ -51,9 +51,10 @@ def test_ettr_is_a_percentage_or_missing():
 
 
 def test_failing_cluster_and_silent_cluster_differ():
-    failing = ClusterTrouble(cluster=Cluster(error_since=NOON), answers=True)
-    silent = ClusterTrouble(cluster=Cluster(last_contact_at=NOON), answers=False)
-    new = ClusterTrouble(cluster=Cluster(), answers=False)
+    now = NOON + timedelta(minutes=5)
+    failing = cluster_problem(Cluster(name="a", last_contact_at=now, error_since=NOON, last_error="x"), now)
+    silent = cluster_problem(Cluster(name="b", last_contact_at=NOON), now)
+    new = cluster_problem(Cluster(name="c"), now)
 
     assert (failing.badge.label, failing.text, failing.since) == (
         "FAILING",
