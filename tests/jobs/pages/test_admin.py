@@ -33,6 +33,7 @@ from jobs.models import (
     TokenScope,
 )
 from tests.jobs.pages import admin_make as make
+from tests.statements import failing_statement
 
 pytestmark = pytest.mark.django_db
 
@@ -387,8 +388,7 @@ def test_one_refused_job_does_not_stop_the_others(root: Client):
 
 def test_an_internal_error_in_one_row_does_not_stop_the_others(root: Client):
     jobs = [make.make_job(), make.make_job(flags=[], state=State.SUSPENDED), make.make_job()]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("jobs.actions.jobs.request_stop", lambda *args, **kwargs: 1 / 0)
+    with failing_statement('"jobs_attempt"."job_id" = %s', "FOR UPDATE", jobs[1].pk, error=ZeroDivisionError()):
         page_after = answer(root, "cancel", *jobs)
 
     assert Job.objects.filter(state=State.CANCELLED).count() == 2
