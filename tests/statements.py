@@ -1,4 +1,4 @@
-"""Runs code between two statements of the database: a failure, or a change by somebody else at that moment."""
+"""What happens at the database: a failure or a change by somebody else between two statements, and a later time."""
 
 from __future__ import annotations
 
@@ -58,6 +58,17 @@ def before_transaction(number: int, *, act: Callable[[], object]) -> Iterator[No
     with connection.execute_wrapper(execute):
         yield
     assert begun[0] >= number, f"there were {begun[0]} transactions"
+
+
+class DatabaseClock:
+    """Lets the statements of this connection read a later time than the database has."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0
+
+    def __call__(self, run: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+        later = f"(clock_timestamp() + interval '{self.ahead_s} s')"
+        return run(str(sql).replace("clock_timestamp()", later), params, many, context)
 
 
 def _has_part(sql: str, params: Any, part: object) -> bool:
