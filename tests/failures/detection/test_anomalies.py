@@ -17,7 +17,6 @@ from failures.detection.findings import DetectorFinding, Severity, SymptomType
 from failures.loops.node_health import node_health_once
 from failures.loops.slow_steps import ProgressRow, measured_steps, slow_steps_once
 from failures.models import Anomaly, Decision, DecisionState, Diagnosis, Incident
-from failures.queries import node_history
 from failures.queries.node_history import history_of_node
 from jobs.actions import jobs as job_actions
 from jobs.actions import nodes as node_actions
@@ -509,8 +508,7 @@ def test_changed_numbers_alone_send_no_update(tmp_path, django_capture_on_commit
     assert updates
 
 
-def test_node_history_holds_the_newest_entries_of_that_node(tmp_path, monkeypatch):
-    monkeypatch.setattr(node_history, "MAX_HISTORY_ROWS", 1)
+def test_node_history_holds_the_newest_entries_of_that_node(tmp_path):
     home, now = watched(tmp_path), clock.now()
     mine, other = (Node.objects.get(name=name) for name in ("seren-001", "seren-002"))
     for node, days in ((mine, 3), (mine, 1), (mine, 2), (other, 0)):
@@ -519,7 +517,7 @@ def test_node_history_holds_the_newest_entries_of_that_node(tmp_path, monkeypatc
             cluster=home, node=node, symptom="node", severity="bad", since=at, ended_at=at, why="Xid 79: x"
         )
 
-    assert [one.at for one in history_of_node(mine, now)] == [(now - timedelta(days=1)).timestamp()]
+    assert [one.at for one in history_of_node(mine, now, most=1)] == [(now - timedelta(days=1)).timestamp()]
 
 
 # --- pages
