@@ -45,7 +45,7 @@ def failing_statement(*parts: object, error: BaseException) -> Iterator[None]:
 
 @contextmanager
 def before_transaction(number: int, *, act: Callable[[], object]) -> Iterator[None]:
-    """Call `act` before the n-th transaction begins. Savepoints inside of a transaction do not count."""
+    """Call `act` before the n-th transaction begins. Savepoints inside a transaction do not count."""
     depth, begun = len(connection.savepoint_ids), [0]
 
     def execute(run: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
@@ -67,8 +67,9 @@ class DatabaseClock:
         self.ahead_s = 0
 
     def __call__(self, run: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
-        later = f"(clock_timestamp() + interval '{self.ahead_s} s')"
-        return run(str(sql).replace("clock_timestamp()", later), params, many, context)
+        if isinstance(sql, str):
+            sql = sql.replace("clock_timestamp()", f"(clock_timestamp() + interval '{self.ahead_s} s')")
+        return run(sql, params, many, context)
 
 
 def _has_part(sql: str, params: Any, part: object) -> bool:

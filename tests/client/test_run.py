@@ -95,7 +95,9 @@ def test_only_the_newest_reports_are_kept_during_an_outage():
     until(lambda: server.bodies and server.bodies[-1]["heartbeats"][-1]["step"] == last)
     run.close()
 
-    assert len(server.steps) <= run_module.MAX_PENDING and server.steps == sorted(server.steps)
+    # One batch may be on its way while the queue fills up again
+    assert len(server.steps) <= run_module.MAX_PENDING + run_module.MAX_HEARTBEATS_PER_REQUEST
+    assert server.steps == sorted(server.steps)
 
 
 def test_hanging_server_does_not_block_the_training():

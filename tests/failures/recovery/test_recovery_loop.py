@@ -316,6 +316,7 @@ def overtake() -> None:
     decision_actions.claim(Decision.objects.get(), clock.now() + 2 * decision_actions.CLAIM_LEASE)
 
 
+# The first transaction of the turn records the decision; each of the others is a step
 @pytest.mark.parametrize("before", [2, 3, 4], ids=["drain", "test", "restart"])
 def test_undo_prevents_all_remaining_steps(tmp_path, before):
     mode("act")
