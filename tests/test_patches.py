@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,17 +13,31 @@ import pytest
 from acmeweb.common.env import ROOT
 
 OURS = ("acmeweb", "jobs", "failures", "scheduling", "acme_client")
-REMAINING = 59
+REMAINING = 10
+
+
+# The rest of a call's name after `monkeypatch.`, `mock.` or nothing
+PATCHING_CALL = re.compile(r"(.*\.)?(set|del)(attr|item)|(.*\bmock\.|mocker\.)?patch(\.object|\.dict|\.multiple)?")
 
 
 def patches_of_our_code(text: str) -> Iterator[int]:
-    """Yield the lines of `monkeypatch.setattr` whose target is a module or class of ours."""
-    tree = ast.parse(text if "monkeypatch.setattr" in text else "")
+    """Yield the lines that replace a part of a module or class of ours, by a call or by an assignment."""
+    tree = ast.parse(text)
     origins = imported_names(tree)
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    for call in calls:
-        if getattr(call.func, "attr", "") == "setattr" and is_ours(call.args[0], origins):
-            yield call.lineno
+    for node in ast.walk(tree):
+        if any(is_ours(target, origins) for target in patched_targets(node)):
+            yield node.lineno  # type: ignore[attr-defined]
+
+
+def patched_targets(node: ast.AST) -> list[ast.expr]:
+    """Return whose attributes or items the node replaces."""
+    if isinstance(node, ast.Call):
+        return node.args[:1] if PATCHING_CALL.fullmatch(ast.unparse(node.func)) else []
+    if isinstance(node, ast.Assign | ast.Delete):
+        changed = node.targets
+    else:
+        changed = [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else []
+    return [target.value for target in changed if isinstance(target, ast.Attribute | ast.Subscript)]
 
 
 def imported_names(tree: ast.AST) -> dict[str, str]:
@@ -56,10 +71,20 @@ def is_ours(target: ast.expr, origins: dict[str, str]) -> bool:
         ("import jobs.models\nmonkeypatch.setattr(jobs.models.Job, 'save', f)", True),
         ("monkeypatch.setattr('acme_client.api.PAGE_SIZE', 2)", True),
         ("monkeypatch.setattr(f'{name}.PAGE_SIZE', 2)", True),
+        ("from jobs.models import clock\nmonkeypatch.setitem(clock.zones, 'x', 1)", True),
+        ("from jobs.models import clock\nsetattr(clock, 'now', f)", True),
+        ("from unittest import mock\nmock.patch('jobs.models.clock.now')", True),
+        ("from unittest.mock import patch\nfrom jobs.models import Job\npatch.object(Job, 'save')", True),
+        ("from jobs.models import clock\nclock.now = f", True),
+        ("from jobs.models import clock\nclock.zones['x'] += 1", True),
+        ("import jobs.models\ndel jobs.models.clock", True),
         ("from jobs.rest import throttle\nmonkeypatch.setattr(throttle.time, 'time', f)", False),
         ("import os\nmonkeypatch.setattr(os, 'getpid', f)", False),
         ("monkeypatch.setattr('time.sleep', f)", False),
         ("monkeypatch.setenv('ACME_URL', '')", False),
+        ("caller.patch('jobs/1/', {})", False),
+        ("from django.conf import settings\nsettings.OIDC = None", False),
+        ("from jobs.models import Job\njob = Job()\njob.name = 'x'", False),
     ],
 )
 def test_patch_counts_if_its_target_is_our_code(patch, counts):

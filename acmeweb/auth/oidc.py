@@ -63,7 +63,6 @@ class OidcProvider:
     """A provider: its settings, and a cache of its metadata and keys."""
 
     config: OidcSettings
-    transport: httpx.BaseTransport | None = None
     cache: dict[str, tuple[float, Any]] = field(default_factory=dict)
 
     def metadata(self) -> Mapping[str, Any]:
@@ -98,7 +97,7 @@ class OidcProvider:
         """Return the JSON of the answer. Redirects are not followed: the request contains our secret."""
         try:
             with (
-                httpx.Client(transport=self.transport, timeout=PROVIDER_TIMEOUT_S) as client,
+                httpx.Client(timeout=PROVIDER_TIMEOUT_S) as client,
                 client.stream(method, address, **more) as answer,
             ):
                 return json.loads(limited_body(answer.raise_for_status()))

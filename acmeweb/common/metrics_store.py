@@ -33,7 +33,7 @@ class DurationCounts:
     within: Sequence[int]  # for each bound, the durations up to it
 
 
-class _ValkeyConnection:
+class ValkeyConnection:
     """One connection per process. After a failure it is not used for VALKEY_RETRY_S."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class _ValkeyConnection:
             return None
 
 
-valkey = _ValkeyConnection()
+valkey = ValkeyConnection()
 
 
 @contextmanager

@@ -33,6 +33,10 @@ SESSION_RECHECK_S = 30
 class LiveConsumer(AsyncJsonWebsocketConsumer):
     channel_layer_alias = None  # SubscriptionHub listens for all pages of the process
 
+    def __init__(self, *args: Any, session_recheck_s: float = SESSION_RECHECK_S, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.session_recheck_s = session_recheck_s
+
     async def connect(self) -> None:
         self.topics: set[str] = set()
         self.listener = subscriptions.PageListener(self.send)
@@ -118,7 +122,7 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
 
     async def _recheck_session(self) -> None:
         while True:
-            await asyncio.sleep(SESSION_RECHECK_S)
+            await asyncio.sleep(self.session_recheck_s)
             if not await self._is_still_logged_in():
                 await self.close(code=4401)
                 return

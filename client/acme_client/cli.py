@@ -64,9 +64,10 @@ app = typer.Typer(
 )
 
 
-def run() -> None:
+def run(transport: httpx.BaseTransport | None = None) -> None:
+    """Run the command in `sys.argv`, and exit. `transport` is for tests."""
     try:
-        sys.exit(app(standalone_mode=False))
+        sys.exit(app(standalone_mode=False, obj=transport))
     except TyperUsageError as error:
         _print_usage_error(error)
         sys.exit(2)

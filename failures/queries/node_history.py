@@ -26,46 +26,50 @@ def history_by_node(cluster: Cluster, now: datetime) -> Mapping[int, list[NodeHi
     return _load_history(Q(cluster=cluster), Q(node__cluster=cluster), Q(cluster=cluster), now)
 
 
-def history_of_node(node: Node, now: datetime) -> list[NodeHistoryEntry]:
+def history_of_node(node: Node, now: datetime, most: int = MAX_HISTORY_ROWS) -> list[NodeHistoryEntry]:
     naming = Diagnosis.nodes.through.objects.filter(node=node).values("diagnosis")
-    return list(_load_history(Q(pk__in=naming), Q(node=node), Q(node=node), now).get(node.pk, ()))
+    return list(_load_history(Q(pk__in=naming), Q(node=node), Q(node=node), now, most).get(node.pk, ()))
 
 
-def _load_history(failures: Q, event_filter: Q, anomalies: Q, now: datetime) -> Mapping[int, list[NodeHistoryEntry]]:
+def _load_history(
+    failures: Q, event_filter: Q, anomalies: Q, now: datetime, most: int = MAX_HISTORY_ROWS
+) -> Mapping[int, list[NodeHistoryEntry]]:
     since = now - timedelta(days=HISTORY_DAYS)
     history = defaultdict(list)
     for node, at, what in (
-        *_failure_history_entries(failures, since),
-        *event_history_entries(event_filter, since, now),
-        *_xid_history_entries(anomalies, since),
+        *_failure_history_entries(failures, since, most),
+        *event_history_entries(event_filter, since, now, most),
+        *_xid_history_entries(anomalies, since, most),
     ):
         history[node].append(NodeHistoryEntry(at=at.timestamp(), what=what))
     return history
 
 
-def _failure_history_entries(whose: Q, since: datetime) -> Iterator[HistoryEntry]:
+def _failure_history_entries(whose: Q, since: datetime, most: int) -> Iterator[HistoryEntry]:
     """Failures whose evidence names the node, either alone or among others."""
     rows = Diagnosis.objects.filter(whose, failed_at__gte=since, root_cause__in=NODE_CAUSES)
     nodes_by_failure = defaultdict(list)
     rows = rows.filter(nodes__isnull=False).order_by("-failed_at", "-pk")
-    for pk, node, at in rows.values_list("pk", "nodes", "failed_at")[:MAX_HISTORY_ROWS]:
+    for pk, node, at in rows.values_list("pk", "nodes", "failed_at")[:most]:
         nodes_by_failure[pk].append((node, at))
     for entries in nodes_by_failure.values():
         what = "job_failed_here_alone" if len(entries) == 1 else "gang_failed_here"
         yield from ((node, at, what) for node, at in entries)
 
 
-def event_history_entries(whose: Q, since: datetime, until: datetime) -> Iterator[HistoryEntry]:
+def event_history_entries(
+    whose: Q, since: datetime, until: datetime, most: int = MAX_HISTORY_ROWS
+) -> Iterator[HistoryEntry]:
     down = Q(type="node.state_changed", to_state__startswith="DOWN")
     # Events of outages have no `ran`; a negated comparison would exclude rows without the key
     test_ran = Q(detail__ran=True) | Q(detail__ran__isnull=True)
     failed = Q(test_ran, type="node.tested", detail__passed=False)
     rows = Event.objects.filter(down | failed, whose, at__gte=since, at__lte=until)
-    for node, at, what in rows.order_by("-at").values_list("node", "at", "type")[:MAX_HISTORY_ROWS]:
+    for node, at, what in rows.order_by("-at").values_list("node", "at", "type")[:most]:
         yield node, at, "down" if what == "node.state_changed" else "failed_test"
 
 
-def _xid_history_entries(whose: Q, since: datetime) -> Iterator[HistoryEntry]:
+def _xid_history_entries(whose: Q, since: datetime, most: int) -> Iterator[HistoryEntry]:
     rows = Anomaly.objects.of_node_health().filter(whose, since__gte=since, why__startswith="Xid ")
-    for node, at in rows.order_by("-since").values_list("node", "since")[:MAX_HISTORY_ROWS]:
+    for node, at in rows.order_by("-since").values_list("node", "since")[:most]:
         yield node, at, "xid"

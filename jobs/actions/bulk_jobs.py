@@ -34,12 +34,12 @@ def jobs_by_id(rows: QuerySet[Job], ids: Iterable[str]) -> QuerySet[Job]:
     return rows.filter(Q(public_id__in=ids) | (Q(array_id__in=ids) & ~Q(array_id="")))
 
 
-def oldest_jobs(rows: QuerySet[Job]) -> Sequence[Job]:
-    """Return the oldest jobs, at most one more than `MAX_BULK_JOBS`; the extra one shows that there are more.
+def oldest_jobs(rows: QuerySet[Job], most: int = MAX_BULK_JOBS) -> Sequence[Job]:
+    """Return the oldest jobs, at most one more than `most`; the extra one shows that there are more.
 
     The order is always the same, so two concurrent bulk actions lock the rows in the same order and cannot deadlock.
     """
-    return list(rows.order_by("id")[: MAX_BULK_JOBS + 1])
+    return list(rows.order_by("id")[: most + 1])
 
 
 def try_action(action: JobAction, job: Job, request: JobActionRequest, caller: Caller, *, dry: bool) -> BulkJobResult:

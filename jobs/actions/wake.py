@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 
 from celery import current_app
@@ -55,8 +56,10 @@ class TurnDebouncer:
     passed on, the next periodic turn follows within a second.
     """
 
-    def __init__(self, pause_s: float = DEBOUNCE_S, quiet_s: float = 5.0) -> None:
-        self.pause_s, self.quiet_s = pause_s, quiet_s
+    def __init__(
+        self, send: Callable[[int], None] = request_turn, pause_s: float = DEBOUNCE_S, quiet_s: float = 5.0
+    ) -> None:
+        self.send, self.pause_s, self.quiet_s = send, pause_s, quiet_s
         self.pending: set[int] = set()
         self.changed = threading.Condition()
         self.thread: threading.Thread | None = None
@@ -74,7 +77,7 @@ class TurnDebouncer:
         while cluster_ids := self._next_batch():
             try:
                 for cluster_id in cluster_ids:
-                    request_turn(cluster_id)
+                    self.send(cluster_id)
             except Error as error:
                 log.info("a request for a scheduling turn was lost: %s", error)
             finally:

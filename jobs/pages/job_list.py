@@ -175,7 +175,7 @@ def _format_csv(rows: Sequence[Sequence[Any]]) -> str:
 
 
 @require_POST
-def bulk_job_action(request: HttpRequest) -> HttpResponse:
+def bulk_job_action(request: HttpRequest, most: int = MAX_BULK_JOBS) -> HttpResponse:
     """Preview an action on many jobs by rolling it back; with `confirm`, perform it. Shows the result per job."""
     verb = JOB_ACTIONS.get(request.POST.get("verb", ""))
     if verb is None:
@@ -188,17 +188,17 @@ def bulk_job_action(request: HttpRequest) -> HttpResponse:
         messages.error(request, f"Nothing was changed: {address.wrong[0]}.")
         return redirect(back)
     id_text = " ".join([*request.POST.getlist("id"), request.POST.get("ids", "")])
-    ids = id_text.replace("\x00", " ").split()[: MAX_BULK_JOBS + 1]
+    ids = id_text.replace("\x00", " ").split()[: most + 1]
     use_filters = request.POST.get("all") == "1"
     matches = job_filters.filtered_jobs(request.user, selection)
     rows = matches if use_filters else bulk_jobs.jobs_by_id(caller.jobs(), ids)
-    jobs = bulk_jobs.oldest_jobs(rows.select_related("user", "team", "cluster"))
+    jobs = bulk_jobs.oldest_jobs(rows.select_related("user", "team", "cluster"), most)
     if not jobs:
         messages.warning(request, "No jobs selected.")
         return redirect(back)
     done = request.POST.get("confirm") == "1"
     try:
-        outcomes = _try_job_action(request, verb, jobs[:MAX_BULK_JOBS], caller, dry=not done)
+        outcomes = _try_job_action(request, verb, jobs[:most], caller, dry=not done)
     except InvalidField as bad:
         messages.error(request, f"Nothing was changed: {bad}.")
         return redirect(back)
@@ -208,8 +208,8 @@ def bulk_job_action(request: HttpRequest) -> HttpResponse:
         "done": done,
         "outcomes": sorted(outcomes, key=lambda outcome: not outcome.error),
         "good": sum(not outcome.error for outcome in outcomes),
-        "more": len(jobs) > MAX_BULK_JOBS,
-        "most": MAX_BULK_JOBS,
+        "more": len(jobs) > most,
+        "most": most,
         "why": request.POST.get("why", ""),
         "priority": request.POST.get("priority", ""),
         "back": back,

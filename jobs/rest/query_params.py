@@ -54,6 +54,7 @@ class QueryFilter:
     named: tuple[type[Model], str] | None = None  # the values are names of these rows; the column holds their keys
     # The column has few distinct values and an index of this model begins with it
     distinct_scan_model: type[Model] | None = None
+    max_distinct_values: int = MAX_DISTINCT_VALUES
 
 
 def parse(table: Mapping[str, QueryFilter], params: Mapping[str, Sequence[str]], what: str) -> Q:
@@ -106,11 +107,12 @@ def _distinct_values_containing(known: QueryFilter, part: str) -> list[str] | No
     with connection.cursor() as cursor:
         cursor.execute(
             DISTINCT_VALUES_SQL.format(table=table, column=column),
-            [f"%{connection.ops.prep_for_like_query(part)}%", MAX_DISTINCT_VALUES + 1],
+            [f"%{connection.ops.prep_for_like_query(part)}%", known.max_distinct_values + 1],
         )
         rows = cursor.fetchall()
     matching = [value for value, contains in rows if contains]
-    return matching if len(rows) <= MAX_DISTINCT_VALUES and len(matching) <= MAX_MATCHING_VALUES else None
+    is_complete = len(rows) <= known.max_distinct_values and len(matching) <= MAX_MATCHING_VALUES
+    return matching if is_complete else None
 
 
 def _parse_filter_value(known: QueryFilter, name: str, text: str, lookup: str) -> Any:

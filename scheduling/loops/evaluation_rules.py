@@ -18,6 +18,7 @@ Listing is slow and happens outside transactions. A mount that hangs blocks this
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from celery.exceptions import SoftTimeLimitExceeded
@@ -41,24 +42,30 @@ from scheduling.queries import campaigns as campaign_queries
 log = logging.getLogger(__name__)
 
 CHECK_INTERVAL = timedelta(seconds=30)
-MAX_LISTED_FILES = 50_000
-MAX_LISTING_S = 10.0
-MAX_RULES_PER_TURN = 10  # all their listings together end before the lease does
 MAX_REPORTED_CHECKPOINTS = 2_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnLimits:
+    """Limits of the work of one turn."""
+
+    rules: int = 10  # all their listings together end before the lease does
+    listed_files: int = 50_000
+    listing_s: float = 10.0
 
 
 def has_due_rules(now: datetime) -> bool:
     return _due_rules(now).exists()
 
 
-def check_rules_once(now: datetime) -> int:
+def check_rules_once(now: datetime, limits: TurnLimits = TurnLimits()) -> int:
     """Check the due rules. Return the number of campaigns started."""
     started = 0
     rows = _due_rules(now).select_related("cluster", "team", "user")
-    for rule in rows.order_by(F("looked_at").asc(nulls_first=True), "id")[:MAX_RULES_PER_TURN]:
+    for rule in rows.order_by(F("looked_at").asc(nulls_first=True), "id")[: limits.rules]:
         with skip_row_on_error(rule):
             try:
-                started += check_rule(rule, now)
+                started += check_rule(rule, now, limits)
             except CampaignStateConflict as conflict:
                 log.info("%s; retrying in the next turn", conflict)
             except (EndsTurn, SoftTimeLimitExceeded):
@@ -77,8 +84,8 @@ def _record_rule_error(rule: EvaluationRule, error: Exception, now: datetime) ->
     rule_actions.record_rule_check(rule, why, now)
 
 
-def check_rule(rule: EvaluationRule, now: datetime) -> bool:
-    there, problem = _complete_checkpoints(rule, now)
+def check_rule(rule: EvaluationRule, now: datetime, limits: TurnLimits) -> bool:
+    there, problem = _complete_checkpoints(rule, now, limits)
     there, long = _storable_checkpoints(there)
     if rule.based_at is None:
         there = _checkpoints_after_rule(rule, there, problem, now)
@@ -143,10 +150,10 @@ def _rule_history(rule: EvaluationRule, there: list[FoundCheckpoint], now: datet
     )
 
 
-def _complete_checkpoints(rule: EvaluationRule, now: datetime) -> tuple[list[FoundCheckpoint], str]:
+def _complete_checkpoints(rule: EvaluationRule, now: datetime, limits: TurnLimits) -> tuple[list[FoundCheckpoint], str]:
     """Return the complete checkpoints, and why some may be missing. A reported checkpoint that the listing shows to be
     broken does not count."""
-    lying, problem = _listed_checkpoints(rule)
+    lying, problem = _listed_checkpoints(rule, limits)
     broken = {checkpoint.path for checkpoint in lying if not checkpoint.is_complete}
     root = rule.directory.rstrip("/")
     complete = {
@@ -161,12 +168,14 @@ def _complete_checkpoints(rule: EvaluationRule, now: datetime) -> tuple[list[Fou
     return list(complete.values()), problem
 
 
-def _listed_checkpoints(rule: EvaluationRule) -> tuple[tuple[checkpoints.ListedCheckpoint, ...], str]:
+def _listed_checkpoints(
+    rule: EvaluationRule, limits: TurnLimits
+) -> tuple[tuple[checkpoints.ListedCheckpoint, ...], str]:
     root = rule.cluster.checkpoint_root
     if not root:
         return (), ""
     try:
-        listing = checkpoint_listing.list_checkpoint_files(root, rule.directory, MAX_LISTED_FILES, MAX_LISTING_S)
+        listing = checkpoint_listing.list_checkpoint_files(root, rule.directory, limits.listed_files, limits.listing_s)
     except checkpoint_listing.CheckpointListingError as error:
         return (), str(error)
     if listing.cut:

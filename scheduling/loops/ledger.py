@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from statistics import median
 from typing import Any
@@ -31,7 +31,10 @@ ACCOUNT_WINDOW = timedelta(days=1)
 METRIC_TTL_S = 1800
 
 
-def update_ledger_metrics_once(now: datetime) -> int:
+StoreFunction = Callable[[str, str, Mapping[str, Any], int], None]
+
+
+def update_ledger_metrics_once(now: datetime, store: StoreFunction = metrics_store.store_figures) -> int:
     """Update the figures. Return the number of clusters updated."""
     updated = 0
     for cluster in Cluster.objects.order_by("pk"):
@@ -42,7 +45,7 @@ def update_ledger_metrics_once(now: datetime) -> int:
         except Exception:
             log.exception("the ledger of the last day of cluster %s could not be computed", cluster)
             continue
-        metrics_store.store_figures("account", cluster.name, ledger_metrics(ledger, now), METRIC_TTL_S)
+        store("account", cluster.name, ledger_metrics(ledger, now), METRIC_TTL_S)
         updated += 1
     return updated
 

@@ -42,13 +42,19 @@ from scheduling.engine.rules import PolicyRules
 from scheduling.engine.run_time_estimates import QUANTILE_COUNT, RunTimeEstimates
 from scheduling.replay.kernel import Arrivals, replay
 
-GRID_MIN_JOBS = 1000  # fewer jobs are replayed without a grid
 GRID_STEPS = 100  # steps to the end of the queue
 MAX_REPLAYED_JOBS = 60_000  # in all draws together
-MAX_PLACED_NODES = 20_000  # nodes of all waiting and running jobs; with more, nodes are merged
 MIN_DRAWS, MAX_DRAWS = 4, 20  # even numbers, because draws come in pairs
 
 RunTimeTable = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactReplayLimits:
+    """Up to these limits the replay is exact."""
+
+    jobs: int = 1000  # with more, time has a grid
+    placed_nodes: int = 20_000  # nodes of all waiting and running jobs; with more, nodes are merged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +72,10 @@ def start_estimates(
     durations: RunTimeEstimates | None = None,
     draws: int = 0,
     seed: int = 0,
+    limits: ExactReplayLimits = ExactReplayLimits(),
 ) -> dict[int, StartEstimate]:
     """Estimates by job id. Jobs that are held, not yet due, dependent, or can never fit have none."""
-    forward = _ForwardReplay(snapshot, rules, durations or RunTimeEstimates())
+    forward = _ForwardReplay(snapshot, rules, durations or RunTimeEstimates(), limits)
     draws = draws or min(MAX_DRAWS, max(MIN_DRAWS, MAX_REPLAYED_JOBS // max(1, forward.jobs) // 2 * 2))
     # Every second draw mirrors the one before: long run times in one are short in the other. A pair lies on both sides
     # of the median, so four draws estimate it and the P90 as well as five independent ones
@@ -99,7 +106,11 @@ class _ForwardReplay:
     """Replays the snapshot. Everything that is equal in all draws is computed once."""
 
     def __init__(
-        self, snapshot: ClusterSnapshot, rules: Callable[[], PolicyRules], durations: RunTimeEstimates
+        self,
+        snapshot: ClusterSnapshot,
+        rules: Callable[[], PolicyRules],
+        durations: RunTimeEstimates,
+        limits: ExactReplayLimits,
     ) -> None:
         if snapshot.placement != "cells":  # `cells` assigns nodes to every quota, reachable or not
             snapshot = replace(snapshot, quotas=binding_quotas(snapshot, rules().reserves))
@@ -111,7 +122,7 @@ class _ForwardReplay:
         self._running = sorted(snapshot.running, key=lambda job: (job.started_at or snapshot.now, job.id))
         self.jobs = len(self.waiting) + len(self._running)
         self._smaller = _SnapshotReducer(
-            counts=_placed_node_count(snapshot) > MAX_PLACED_NODES,
+            counts=_placed_node_count(snapshot) > limits.placed_nodes,
             lean=not snapshot_engine.engine.rules.queues_by_account and only_gpus_are_short(snapshot),
         )
         self._empty = self._smaller.reduced_snapshot(snapshot, self._running)
@@ -131,7 +142,7 @@ class _ForwardReplay:
         past = [max(0.0, self._now - (job.started_at or snapshot.now).timestamp()) for job in self._running]
         self._runtimes = _table([durations.waiting(job) for job in self.waiting])
         self._left = _table([durations.running(job, ran_s) for job, ran_s in zip(self._running, past, strict=True)])
-        self._grid = self._grid_step(sum(node.gpus for node in snapshot.nodes)) if self.jobs > GRID_MIN_JOBS else 0
+        self._grid = self._grid_step(sum(node.gpus for node in snapshot.nodes)) if self.jobs > limits.jobs else 0
 
     def _group_number(self, waiting_job: WaitingJob) -> int:
         owner = QuotaOwner.of(waiting_job)

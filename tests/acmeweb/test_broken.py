@@ -11,9 +11,9 @@ from django.db.utils import ConnectionHandler
 
 from acmeweb import error_pages
 from acmeweb.middleware import RequestLogFormatter
-from acmeweb.pages import home
 from jobs.rest.errors import UNAVAILABLE_RETRY_S, DatabaseUnavailable, to_api_exception
 from tests.jobs.api import api_make as make
+from tests.statements import failing_statement
 
 pytestmark = pytest.mark.django_db
 
@@ -23,13 +23,6 @@ def browser(client):
     client.raise_request_exception = False
     client.force_login(make.person())
     return client
-
-
-def raising(error):
-    def fails(*_words, **_names):
-        raise error
-
-    return fails
 
 
 @pytest.fixture
@@ -50,47 +43,41 @@ def test_refusal_is_one_log_line_with_the_request_id(browser, log):
     assert "Forbidden" in line and line.endswith(f"[{answer['X-Request-ID']}]")
 
 
-def test_defect_is_logged_in_full_with_the_request_id(browser, log, monkeypatch):
-    monkeypatch.setattr(home.clock, "now", raising(RuntimeError("a word for us alone")))
-
-    answer = browser.get("/")
+def test_defect_is_logged_in_full_with_the_request_id(browser, log):
+    with failing_statement("jobs_cluster", error=RuntimeError("a word for us alone")):
+        answer = browser.get("/")
 
     first = log.getvalue().splitlines()[0]
     assert "Internal Server Error" in first and first.endswith(f"[{answer['X-Request-ID']}]")
     assert "Traceback" in log.getvalue() and "a word for us alone" in log.getvalue()
 
 
-def test_page_without_a_database_connection_is_a_503_with_a_sentence(browser, monkeypatch):
-    monkeypatch.setattr(home.clock, "now", raising(OperationalError("couldn't get a connection after 10.00 sec")))
-
-    answer = browser.get("/")
+def test_page_without_a_database_connection_is_a_503_with_a_sentence(browser):
+    with failing_statement("jobs_cluster", error=OperationalError("couldn't get a connection after 10.00 sec")):
+        answer = browser.get("/")
 
     assert answer.status_code == 503 and answer["Retry-After"] == str(UNAVAILABLE_RETRY_S)
     assert "The database is not responding" in answer.content.decode()
     assert answer["X-Request-ID"] and answer["Content-Security-Policy"]
 
 
-def test_page_whose_session_cannot_be_read_is_a_503(browser, monkeypatch):
-    store = "django.contrib.sessions.backends.db.SessionStore"
-    monkeypatch.setattr(f"{store}._get_session_from_db", raising(OperationalError("gone")))
-
-    assert browser.get("/").status_code == 503
-    assert browser.get("/api/v1/docs/").json() == {"detail": DatabaseUnavailable.default_detail}
+def test_page_whose_session_cannot_be_read_is_a_503(browser):
+    with failing_statement("django_session", error=OperationalError("gone")):
+        assert browser.get("/").status_code == 503
+        assert browser.get("/api/v1/docs/").json() == {"detail": DatabaseUnavailable.default_detail}
 
 
-def test_defect_is_a_500_without_internal_details(browser, monkeypatch):
-    monkeypatch.setattr(home.clock, "now", raising(RuntimeError("secret")))
-
-    answer = browser.get("/")
+def test_defect_is_a_500_without_internal_details(browser):
+    with failing_statement("jobs_cluster", error=RuntimeError("secret")):
+        answer = browser.get("/")
 
     assert answer.status_code == 500 and "Retry-After" not in answer
     assert "Internal server error" in answer.content.decode() and "secret" not in answer.content.decode()
 
 
-def test_defect_in_the_api_is_answered_in_json(browser, monkeypatch):
-    monkeypatch.setattr("acmeweb.api_root.openapi_schema", raising(RuntimeError("secret")))
-
-    answer = browser.get("/api/v1/schema/")
+def test_defect_in_the_api_is_answered_in_json(browser):
+    with failing_statement("jobs_cluster", error=RuntimeError("secret")):
+        answer = browser.get("/api/v1/clusters/")
 
     assert answer.status_code == 500 and answer["X-Request-ID"]
     assert answer.json()["detail"].startswith("Internal server error. Nothing was changed.")

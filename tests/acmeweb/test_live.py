@@ -11,7 +11,7 @@ from channels.layers import get_channel_layer
 from django.contrib.auth.models import AnonymousUser
 
 from acmeweb.common.live import channel_group
-from acmeweb.updates import consumers, subscriptions
+from acmeweb.updates import subscriptions
 from acmeweb.updates.consumers import MAX_TOPICS, LiveConsumer
 from tests import make
 from tests.failures import make as failures
@@ -60,10 +60,10 @@ async def opened(user):
 class SignedIn(Socket):
     """Return the scope's session from a browser's cookie."""
 
-    def __init__(self, cookie):
+    def __init__(self, cookie, **limits):
         headers = [(b"cookie", f"sessionid={cookie}".encode()), (b"host", b"testserver")]
         scope = {"type": "websocket", "path": "/live/", "headers": headers, "query_string": b"", "subprotocols": []}
-        ApplicationCommunicator.__init__(self, AuthMiddlewareStack(LiveConsumer.as_asgi()), scope)
+        ApplicationCommunicator.__init__(self, AuthMiddlewareStack(LiveConsumer.as_asgi(**limits)), scope)
 
 
 async def ada():
@@ -95,11 +95,10 @@ def has_another_password(client, user):
 
 
 @pytest.mark.parametrize("leave", [signs_out, is_switched_off, has_another_password])
-async def test_socket_closes_at_the_next_check_after_the_session_ends(monkeypatch, client, leave):
-    monkeypatch.setattr(consumers, "SESSION_RECHECK_S", 0.01)
+async def test_socket_closes_at_the_next_check_after_the_session_ends(client, leave):
     user = await ada()
     await database_sync_to_async(client.force_login)(user)
-    socket = SignedIn(client.cookies["sessionid"].value)
+    socket = SignedIn(client.cookies["sessionid"].value, session_recheck_s=0.01)
     await socket.send_input({"type": "websocket.connect"})
     assert (await socket.receive_output())["type"] == "websocket.accept"
     await socket.join("queue")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import uuid
 from datetime import timedelta
 
 import pytest
+import redis
+from django.conf import settings as configured
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -14,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from acmeweb.common import metrics_store
 from acmeweb.common.env import EnvReader, InvalidEnvSetting
 from failures.actions import incidents as incident_actions
-from jobs.models import Node, TokenScope, clock
+from jobs.models import Cluster, Node, TokenScope, clock
 from scheduling.actions import estimates as estimate_actions
 from scheduling.models import EstimateError, EstimateLead
 from tests import make as rows
@@ -71,24 +74,34 @@ def test_jobs_nodes_and_waits_by_state(scrape):
     assert 'acme_queue_oldest_seconds{cluster="seren"} ' in said
 
 
-def test_turn_duration_is_a_histogram(scrape, monkeypatch):
-    found = metrics_store.DurationCounts(
-        count=3, total_s=0.75, within=[1] * 5 + [2] * (len(metrics_store.BOUNDS_S) - 5)
-    )
-    monkeypatch.setattr(
-        metrics_store, "read_durations", lambda what: {'odd"name': found} if what == "schedule_cycle" else {}
-    )
+@pytest.fixture
+def unique_name():
+    """The name of a cluster that only this test stores figures of: tests share Valkey."""
+    if not configured.VALKEY_URL:
+        pytest.skip("no Valkey")
+    name = uuid.uuid4().hex
+    yield name
+    with redis.Redis.from_url(configured.VALKEY_URL) as server:
+        server.delete(f"acme:figures:account:{name}")
+        for field in server.hkeys("acme:tally:schedule_cycle"):
+            if name.encode() in field:
+                server.hdel("acme:tally:schedule_cycle", field)
 
-    said = scrape()
+
+def test_turn_duration_is_a_histogram(scrape, unique_name):
+    for seconds in (0.004, 0.246, 0.5):
+        metrics_store.record_duration("schedule_cycle", f'{unique_name}"odd', seconds)
+
+    said = scrape().replace(unique_name, "it")
 
     assert "# TYPE slurm_schedule_cycle_seconds histogram\n" in said
     assert_exports(
         said,
-        'slurm_schedule_cycle_seconds_bucket{cluster="odd\\"name",le="0.005"} 1',
-        'slurm_schedule_cycle_seconds_bucket{cluster="odd\\"name",le="0.25"} 2',
-        'slurm_schedule_cycle_seconds_bucket{cluster="odd\\"name",le="+Inf"} 3',
-        'slurm_schedule_cycle_seconds_sum{cluster="odd\\"name"} 0.75',
-        'slurm_schedule_cycle_seconds_count{cluster="odd\\"name"} 3',
+        'slurm_schedule_cycle_seconds_bucket{cluster="it\\"odd",le="0.005"} 1',
+        'slurm_schedule_cycle_seconds_bucket{cluster="it\\"odd",le="0.25"} 2',
+        'slurm_schedule_cycle_seconds_bucket{cluster="it\\"odd",le="+Inf"} 3',
+        'slurm_schedule_cycle_seconds_sum{cluster="it\\"odd"} 0.75',
+        'slurm_schedule_cycle_seconds_count{cluster="it\\"odd"} 3',
     )
 
 
@@ -128,12 +141,13 @@ def test_accuracy_of_start_estimates_is_exported(scrape):
     )
 
 
-def test_ledger_of_the_last_day_is_exported_as_stored_by_its_loop(scrape, monkeypatch):
+def test_ledger_of_the_last_day_is_exported_as_stored_by_its_loop(scrape, unique_name):
+    Cluster.objects.update(name=unique_name)
     day = {"at": 1.5e9, "ratios": {"goodput": 0.25}, "gpu_hours": {"free": 576.0, "productive": 192.0}}
     day |= {"recoveries": {"ECCError": 2}, "recovery_s": 90.0}
-    monkeypatch.setattr(metrics_store, "read_figures", lambda what, names: {"seren": day} if "seren" in names else {})
+    metrics_store.store_figures("account", unique_name, day, 600)
 
-    said = scrape()
+    said = scrape().replace(unique_name, "seren")
 
     assert_exports(
         said,

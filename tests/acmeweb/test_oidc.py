@@ -6,8 +6,11 @@ import base64
 import hashlib
 import html
 import re
+import threading
 import time
+import uuid
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
@@ -38,28 +41,29 @@ ASKED = OidcSettings(
 class FakeProvider:
     """A fake provider: signs in any user, and records what came with the code."""
 
-    def __init__(self):
+    def __init__(self, issuer):
+        self.issuer = issuer
         self.claims = {"sub": "u-1", "preferred_username": "ada", "email": "ada@example.org", "groups": ["llm"]}
         self.change, self.key, self.exchanged, self.nonces, self.challenge = {}, KEY, [], {}, ""
         self.header = {"alg": "RS256", "kid": "one"}
         self.away, self.more, self.jwks, self.answers = False, {}, [KEY], {}
 
     def __call__(self, request):
-        if self.away:
-            raise httpx.ConnectError("away")
-        if request.url.path in self.answers:
-            return self.answers[request.url.path]
-        match request.url.path:
+        path = request.url.path.removeprefix(urlsplit(self.issuer).path)
+        if path in self.answers:
+            return self.answers[path]
+        match path:
             case "/.well-known/openid-configuration":
-                there = {name: f"{ISSUER}/{name}" for name in ("authorization_endpoint", "token_endpoint", "jwks_uri")}
-                return httpx.Response(200, json={"issuer": ISSUER, **there, **self.more})
+                names = ("authorization_endpoint", "token_endpoint", "jwks_uri")
+                there = {name: f"{self.issuer}/{name}" for name in names}
+                return httpx.Response(200, json={"issuer": self.issuer, **there, **self.more})
             case "/jwks_uri":
                 return httpx.Response(200, json={"keys": [key.as_dict(private=False) for key in self.jwks]})
             case "/token_endpoint":
                 form = {name: values[0] for name, values in parse_qs(request.content.decode()).items()}
                 self.exchanged.append((form, request.headers.get("Authorization", "")))
                 now = int(time.time())
-                claims = {"iss": ISSUER, "aud": "acme", "iat": now, "exp": now + 300, **self.claims}
+                claims = {"iss": self.issuer, "aud": "acme", "iat": now, "exp": now + 300, **self.claims}
                 claims |= {"nonce": self.nonces.get(form["code"])} | self.change
                 return httpx.Response(200, json={"id_token": jwt.encode(self.header, claims, self.key)})
         return httpx.Response(404)
@@ -71,15 +75,43 @@ class FakeProvider:
         return {"state": asked["state"], "code": "code-1"}
 
 
+class ProviderHandler(BaseHTTPRequestHandler):
+    """Answers as the fake provider of its server does; not at all while it is away."""
+
+    def do_GET(self):
+        content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        fake = self.server.fake
+        if fake.away:
+            return
+        url = f"http://{self.headers['Host']}{self.path}"
+        answer = fake(httpx.Request(self.command, url, headers=dict(self.headers), content=content))
+        self.send_response(answer.status_code)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(answer.content)
+
+    do_POST = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
 @pytest.fixture
-def there(settings, monkeypatch):
-    fake = FakeProvider()
-    settings.OIDC = ASKED
-    known = oidc.OidcProvider(config=ASKED, transport=httpx.MockTransport(fake))
-    monkeypatch.setattr(oidc, "_providers", {ASKED: known})
-    make.team("pretraining")
-    make.team("evaluation")
-    return fake
+def there(settings):
+    with ThreadingHTTPServer(("127.0.0.1", 0), ProviderHandler) as server:
+        # Metadata of an issuer is cached, and ports are used again
+        server.fake = FakeProvider(f"http://127.0.0.1:{server.server_port}/{uuid.uuid4().hex}")
+        settings.OIDC = replace(ASKED, issuer=server.fake.issuer)
+        make.team("pretraining")
+        make.team("evaluation")
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server.fake
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def sign_in(client, fake, after="/jobs/"):
@@ -292,10 +324,8 @@ def test_matching_name_does_not_open_an_existing_account(fields, client, there):
     assert "belongs to a user with another sign-in" in said(client)
 
 
-def test_only_prepared_users_sign_in_if_new_users_are_refused(client, there, settings, monkeypatch):
-    settings.OIDC = replace(ASKED, new_users="refuse")
-    known = oidc.OidcProvider(config=settings.OIDC, transport=httpx.MockTransport(there))
-    monkeypatch.setattr(oidc, "_providers", {settings.OIDC: known})
+def test_only_prepared_users_sign_in_if_new_users_are_refused(client, there, settings):
+    settings.OIDC = replace(settings.OIDC, new_users="refuse")
 
     sign_in(client, there)
     assert "User ada does not exist here" in said(client)
@@ -365,13 +395,13 @@ def way_out(page):
 
 
 def test_sign_out_also_ends_the_session_at_the_provider(client, there):
-    there.more = {"end_session_endpoint": f"{ISSUER}/leave"}
+    there.more = {"end_session_endpoint": f"{there.issuer}/leave"}
     sign_in(client, there)
 
     page = client.post("/logout/").content.decode()
 
     address, asked = way_out(page)
-    assert address == f"{ISSUER}/leave"
+    assert address == f"{there.issuer}/leave"
     assert (asked["client_id"], asked["post_logout_redirect_uri"]) == ("acme", "http://testserver/login/")
     assert jwt.decode(asked["id_token_hint"], KEY).claims["sub"] == "u-1"
     assert user_of(client) is None
@@ -389,7 +419,7 @@ def test_provider_without_a_usable_sign_out_url_is_skipped(client, there, addres
 
 
 def test_sign_out_works_with_a_password_and_with_an_unavailable_provider(client, there):
-    there.more = {"end_session_endpoint": f"{ISSUER}/leave"}
+    there.more = {"end_session_endpoint": f"{there.issuer}/leave"}
     client.force_login(make.user("bob"))
     assert client.post("/logout/")["Location"] == "/login/"
 

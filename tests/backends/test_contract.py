@@ -160,7 +160,7 @@ class TestRealSlurm(BackendContract):
             backend.nodes()
         backend.close()
 
-    def test_outage_of_slurmrestd_for_two_minutes_loses_no_job(self, db, slurm, real, monkeypatch):
+    def test_outage_of_slurmrestd_for_two_minutes_loses_no_job(self, db, slurm, real):
         """Only slurmrestd is down; slurmctld and its jobs are not affected."""
         away = Away(backend=real.backend, nodes=slurm.nodes, output=slurm.output, cut=slurm.cut, mend=slurm.mend)
-        check_outage_costs_no_job(away, monkeypatch)
+        check_outage_costs_no_job(away)

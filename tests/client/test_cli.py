@@ -11,7 +11,7 @@ import acme_client
 import httpx
 import pytest
 from acme_client import Acme, Refused, config, table
-from acme_client.cli import app, run
+from acme_client.cli import run
 
 from jobs.actions import jobs as job_actions
 from jobs.actions import progress
@@ -88,12 +88,21 @@ def test_the_queue_as_csv(acme, ada):
     assert "'=cmd()" in row
 
 
-def test_long_lists_come_page_by_page(acme, ada, door, monkeypatch):
+class ShortPages(httpx.BaseTransport):
+    """A server that returns at most two rows per page."""
+
+    def __init__(self, door):
+        self.door = door
+
+    def handle_request(self, request):
+        request.url = request.url.copy_set_param("limit", 2)
+        return self.door.handle_request(request)
+
+
+def test_long_lists_come_page_by_page(acme, ada, door):
     for _ in range(5):
         make.job(ada)
-    client = Acme.configured(door)
-
-    monkeypatch.setattr("acme_client.api.PAGE_SIZE", 2)
+    client = Acme.configured(ShortPages(door))
 
     assert len(list(client.pages("jobs/", {}, 100))) == 5
     assert len(list(client.pages("jobs/", {}, 3))) == 3
@@ -216,9 +225,8 @@ def test_nodes_drain_and_resume(acme, ada):
 def ends_with(door, monkeypatch, *words):
     """Run `run()` like a shell."""
     monkeypatch.setattr("sys.argv", ["acme", *words])
-    monkeypatch.setattr("acme_client.cli.app", lambda **how: app(obj=door, **how))
     with pytest.raises(SystemExit) as ended:
-        run()
+        run(door)
     return ended.value.code
 
 

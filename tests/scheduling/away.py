@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 
-import pytest
+from django.db import connection
 
 from jobs.core.lifecycle import FINAL_STATES, State
 from jobs.models import Allocation, Attempt, Cluster, ClusterCommand, Event, Job, clock
@@ -16,6 +15,7 @@ from scheduling.loops.turn import run_turn_once
 from tests import make
 from tests.patience import until
 from tests.scheduling.loops.test_turn import free
+from tests.statements import DatabaseClock
 
 LASTS = {
     "gpus_per_node": 1,
@@ -37,10 +37,14 @@ class Away:
     mend: Callable[[], None]
 
 
-def check_outage_costs_no_job(slurm: Away, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turns continue during the outage. The loops' clock is an argument here, so the test does not wait."""
-    now, ahead = clock.now, [0]
-    monkeypatch.setattr(clock, "now", lambda: now() + timedelta(seconds=ahead[0]))
+def check_outage_costs_no_job(slurm: Away) -> None:
+    """Turns continue during the outage. The loops read the database's clock, so the test does not wait."""
+    database_clock = DatabaseClock()
+    with connection.execute_wrapper(database_clock):
+        _check_outage_costs_no_job(slurm, database_clock)
+
+
+def _check_outage_costs_no_job(slurm: Away, database_clock: DatabaseClock) -> None:
     cluster = make.cluster(nodes=0, policy="fifo", log_root=str(slurm.output))
 
     def turn() -> int:
@@ -59,7 +63,7 @@ def check_outage_costs_no_job(slurm: Away, monkeypatch: pytest.MonkeyPatch) -> N
 
     slurm.cut()
     for seconds in range(0, 121, 10):
-        ahead[0] = seconds
+        database_clock.ahead_s = seconds
         turn()
 
     assert "refused" in Cluster.objects.get().last_error.lower()
@@ -70,7 +74,7 @@ def check_outage_costs_no_job(slurm: Away, monkeypatch: pytest.MonkeyPatch) -> N
     assert 1 < ClusterCommand.objects.get(attempt=sent_in_vain).tries < 10
 
     slurm.mend()
-    ahead[0] = 180
+    database_clock.ahead_s = 180
     assert until(lambda: turn() == 2)
     assert Cluster.objects.get().last_error == ""
     _check_each_runs_once(slurm.backend)

@@ -31,8 +31,10 @@ MAX_NEW_JOBS = 500
 MAX_KEY_LENGTH = 32
 
 
-def sync_foreign_jobs_once(cluster: Cluster, jobs: ClusterListing[BackendJob], now: datetime) -> int:
-    """Import and follow foreign jobs. Return how many were new or changed."""
+def sync_foreign_jobs_once(
+    cluster: Cluster, jobs: ClusterListing[BackendJob], now: datetime, *, most_new: int = MAX_NEW_JOBS
+) -> int:
+    """Import at most `most_new` foreign jobs, and follow the others. Return how many were new or changed."""
     seen = {foreign_job_id(job): job for job in jobs}
     known = {
         name: attempt
@@ -47,7 +49,8 @@ def sync_foreign_jobs_once(cluster: Cluster, jobs: ClusterListing[BackendJob], n
     for name, job in rows.items():
         with skip_row_on_error(job):
             moved += _follow(job, attempts.get(job.pk), seen.get(name), now)
-    return moved + _adopt_new_jobs(cluster, {name: job for name, job in seen.items() if name not in known}, now)
+    new = {name: job for name, job in seen.items() if name not in known}
+    return moved + _adopt_new_jobs(cluster, new, now, most_new)
 
 
 def foreign_job_id(job: BackendJob) -> str:
@@ -104,10 +107,10 @@ def _follow_waiting_job(job: Job, seen: BackendJob | None, now: datetime) -> boo
     return seen.state in FINAL_STATES
 
 
-def _adopt_new_jobs(cluster: Cluster, seen: dict[str, BackendJob], now: datetime) -> int:
+def _adopt_new_jobs(cluster: Cluster, seen: dict[str, BackendJob], now: datetime, most: int) -> int:
     known = set(Job.objects.filter(cluster=cluster, foreign_id__in=seen).values_list("foreign_id", flat=True))
     new = sorted((name for name in seen if name not in known), key=lambda name: _import_order(seen[name]))
-    new = new[:MAX_NEW_JOBS]
+    new = new[:most]
     if not new:
         return 0
     with skip_row_on_error(f"new jobs of {cluster}"):

@@ -21,7 +21,6 @@ from django.test import Client
 
 from failures.actions import incidents as incident_actions
 from failures.actions import notices as notice_actions
-from failures.loops import notify
 from failures.loops.notify import notify_once
 from failures.models import Channel, Decision, Incident, Notice
 from failures.notices import messages
@@ -32,6 +31,7 @@ from jobs.models import Event, clock
 from scheduling.loops.recovery import decide_and_recover_once
 from tests import make as rows
 from tests.failures import make
+from tests.statements import failing_statement
 
 pytestmark = pytest.mark.django_db
 
@@ -186,20 +186,14 @@ def test_invalid_target_does_not_stop_other_channels(tmp_path, settings):
     assert len(got) == 1 and "InvalidURL" in Notice.objects.get(sent="").last_error
 
 
-def test_incident_whose_message_fails_does_not_stop_other_incidents(tmp_path, monkeypatch):
+def test_incident_whose_message_fails_does_not_stop_other_incidents(tmp_path):
     channel()
     odd = make.diagnosed(tmp_path, make.STORAGE).incident
     make.diagnosed(tmp_path)
-    real = notify.build_message
+    assert Incident.objects.count() == 2
 
-    def failing_message(incident, team_id):
-        if incident.pk == odd.pk:
-            raise KeyError("odd")
-        return real(incident, team_id)
-
-    monkeypatch.setattr(notify, "build_message", failing_message)
-
-    assert Incident.objects.count() == 2 and notify_once(clock.now(), Box()) == 1
+    with failing_statement('"failures_decision"."incident_id" = %s', odd.pk, error=KeyError("odd")):
+        assert notify_once(clock.now(), Box()) == 1
 
 
 def test_time_limit_of_the_task_does_not_count_as_a_failed_message(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from celery import current_app
+from celery.signals import before_task_publish
 
 from failures import tasks
 from jobs.actions import wake
@@ -17,15 +18,19 @@ def test_every_beat_entry_names_a_task():
 
 
 @pytest.mark.django_db
-def test_diagnosis_is_woken_after_the_commit(monkeypatch, django_capture_on_commit_callbacks):
+def test_diagnosis_is_woken_after_the_commit(django_capture_on_commit_callbacks):
     sent = []
-    monkeypatch.setattr(wake.current_app, "send_task", lambda name, args, **_: sent.append((name, args)))
+
+    @before_task_publish.connect
+    def collect(sender, body, **_):
+        arguments, _, _ = body
+        sent.append((sender, *arguments))
 
     with django_capture_on_commit_callbacks(execute=True):
         wake.request_diagnoses()
         assert sent == []
 
-    assert sent == [("failures.diagnose", [])]
+    assert sent == [("failures.diagnose",)]
 
 
 @pytest.mark.django_db

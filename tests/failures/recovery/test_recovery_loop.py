@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import DatabaseError
 
 from failures.actions import decisions as decision_actions
 from failures.actions.incidents import FailureStateConflict
@@ -19,11 +20,11 @@ from jobs.actions import recovery as recovery_actions
 from jobs.core.lifecycle import Flag, State
 from jobs.core.resume_environment import resume_variables
 from jobs.models import ClusterCommand, Event, Job, Node, RecoveryMode, clock
-from scheduling.loops import recovery
 from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.loops.time_limits import enforce_time_limits_once
 from tests import make as rows
 from tests.failures import make
+from tests.statements import before_transaction, failing_statement
 
 pytestmark = pytest.mark.django_db
 
@@ -248,22 +249,14 @@ def test_failure_reported_hours_late_is_not_acted_on(tmp_path):
 
 
 @pytest.mark.parametrize("at", ["decision.created", "node.drained", "job.recovered", "decision.done"])
-def test_next_turn_completes_the_steps_once_after_a_kill(tmp_path, at, monkeypatch):
+def test_next_turn_completes_the_steps_once_after_a_kill(tmp_path, at):
     mode("act")
     sick_node(tmp_path)
-    save, killed = Event.save, []
 
     class Killed(BaseException):
         pass
 
-    def dying(self, *args, **kwargs):
-        if self.type == at and not killed:
-            killed.append(at)
-            raise Killed
-        return save(self, *args, **kwargs)
-
-    monkeypatch.setattr(Event, "save", dying)
-    with pytest.raises(Killed):
+    with pytest.raises(Killed), failing_statement('INSERT INTO "jobs_event"', at, error=Killed()):
         decide_and_recover_once(clock.now())
     decide_and_recover_once(clock.now() + 2 * decision_actions.CLAIM_LEASE)
 
@@ -272,16 +265,17 @@ def test_next_turn_completes_the_steps_once_after_a_kill(tmp_path, at, monkeypat
     assert Event.objects.filter(type__in=("node.drained", "job.recovered", "decision.done")).count() == 3
 
 
-def test_decision_that_cannot_be_carried_out_fails_and_releases_the_job(tmp_path, monkeypatch):
+def test_decision_that_cannot_be_carried_out_fails_and_releases_the_job(tmp_path):
     mode("act")
     attempt = diagnosed(tmp_path, make.STORAGE)
     now = clock.now()
-    monkeypatch.setattr("scheduling.loops.recovery.resume_point", lambda decision: 1 / 0)
-    for minute in range(0, 20, 2):
-        decide_and_recover_once(now + timedelta(minutes=minute))
+
+    with failing_statement('INSERT INTO "failures_recoverystep"', "restarted", error=DatabaseError("disk full")):
+        for minute in range(0, 20, 2):
+            decide_and_recover_once(now + timedelta(minutes=minute))
 
     decision = Decision.objects.get()
-    assert (decision.state, decision.outcome) == ("failed", "ZeroDivisionError: division by zero")
+    assert (decision.state, decision.outcome) == ("failed", "DatabaseError: disk full")
     enforce_time_limits_once(attempt.job.cluster, now + HOUR)
     assert job_of(attempt).state == State.FAILED
 
@@ -313,24 +307,23 @@ def test_old_attempt_is_not_recovered(tmp_path):
 # --- taken back while it is carried out
 
 
-def taken_back(monkeypatch, before: str) -> None:
-    """Undoes the decision after it was claimed and before this step is written."""
-    step = getattr(recovery, before)
-
-    def late(decision, *args):
-        decision_actions.undo(Decision.objects.get(), author=rows.author("ben"), now=clock.now(), why="no")
-        return step(decision, *args)
-
-    monkeypatch.setattr(recovery, before, late)
+def undo() -> None:
+    decision_actions.undo(Decision.objects.get(), author=rows.author("ben"), now=clock.now(), why="no")
 
 
-@pytest.mark.parametrize("before", ["carry_out_decision", "_drain_decision_node", "_start_or_get_test", "_act_on_job"])
-def test_undo_prevents_all_remaining_steps(tmp_path, monkeypatch, before):
+def overtake() -> None:
+    """Claim the decision for another worker, after the claim of the first one expired."""
+    decision_actions.claim(Decision.objects.get(), clock.now() + 2 * decision_actions.CLAIM_LEASE)
+
+
+# The first transaction of the turn records the decision; each of the others is a step
+@pytest.mark.parametrize("before", [2, 3, 4], ids=["drain", "test", "restart"])
+def test_undo_prevents_all_remaining_steps(tmp_path, before):
     mode("act")
     attempt = sick_node(tmp_path)
-    taken_back(monkeypatch, before)
 
-    assert decide_and_recover_once(clock.now()) == 1  # it was decided
+    with before_transaction(before, act=undo):
+        assert decide_and_recover_once(clock.now()) == 1  # it was decided
 
     decision, node = Decision.objects.get(), Node.objects.get(name="seren-001")
     assert (decision.state, decision.errors, node.drain_requested) == (DecisionState.UNDONE, 0, False)
@@ -341,17 +334,12 @@ def test_undo_prevents_all_remaining_steps(tmp_path, monkeypatch, before):
     assert decide_and_recover_once(clock.now() + HOUR / 2) == 0
 
 
-def test_worker_with_an_expired_claim_makes_no_step(tmp_path, monkeypatch):
+def test_worker_with_an_expired_claim_makes_no_step(tmp_path):
     mode("act")
     sick_node(tmp_path)
-    real = recovery.carry_out_decision
 
-    def overtaken(decision, now):
-        decision_actions.claim(Decision.objects.get(), now + 2 * decision_actions.CLAIM_LEASE)
-        return real(decision, now)
-
-    monkeypatch.setattr(recovery, "carry_out_decision", overtaken)
-    decide_and_recover_once(clock.now())
+    with before_transaction(2, act=overtake):
+        decide_and_recover_once(clock.now())
 
     assert not RecoveryStep.objects.exists()
     assert not Node.objects.filter(drain_requested=True).exists()

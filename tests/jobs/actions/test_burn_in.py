@@ -14,6 +14,7 @@ from jobs.actions import nodes as node_actions
 from jobs.actions.nodes import NodeError, NodeTestResult
 from jobs.models import Cluster, ClusterCommand, Event, Node, RepairStage, clock
 from tests import make
+from tests.statements import failing_statement
 
 pytestmark = pytest.mark.django_db
 
@@ -162,22 +163,16 @@ def test_impossible_burn_in_is_rejected_with_a_reason(case, why, node):
         began(node, clock.now())
 
 
-def test_internal_error_on_one_node_does_not_affect_the_others(node, monkeypatch):
+def test_internal_error_on_one_node_does_not_affect_the_others(node):
     other = Node.objects.select_related("cluster").get(name="seren-003")
     node_actions.drain(other, author=make.LOOP, why="odd", now=clock.now())
-    now, real = clock.now(), node_actions.continue_burn_in
+    now = clock.now()
     for one in (node, other):
         began(one, now)
         complete_test(one, PASSED, now)
 
-    def broken(row, **how):
-        if row.pk == node.pk:
-            raise ValueError("no")
-        return real(row, **how)
-
-    monkeypatch.setattr(node_actions, "continue_burn_in", broken)
-
-    assert burn_in_once(now + 5 * MINUTE) == 1
+    with failing_statement('FOR UPDATE OF "jobs_node"', node.pk, error=ValueError("no")):
+        assert burn_in_once(now + 5 * MINUTE) == 1
 
 
 def test_node_page_offers_a_burn_in_and_shows_its_end(node):

@@ -14,6 +14,9 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from jobs.admin.job import JobAdmin
+from jobs.admin.record import CappedPaginator
+from jobs.admin.verbs import MAX_ROWS
 from jobs.core.lifecycle import NodeFlag, State
 from jobs.models import (
     Allocation,
@@ -33,6 +36,7 @@ from jobs.models import (
     TokenScope,
 )
 from tests.jobs.pages import admin_make as make
+from tests.statements import failing_statement
 
 pytestmark = pytest.mark.django_db
 
@@ -262,12 +266,23 @@ def test_the_number_of_queries_of_the_job_list_does_not_depend_on_its_length(roo
     assert rows.context["cl"].result_count == 30
 
 
-def test_a_list_counts_rows_only_up_to_its_cap(root: Client, monkeypatch):
-    monkeypatch.setattr("jobs.admin.record.CappedPaginator.cap", 2)
+class TwoRowsPaginator(CappedPaginator):
+    cap = 2
+
+
+class TwoRowsAdmin(JobAdmin):
+    paginator = TwoRowsPaginator
+
+
+def test_a_list_counts_rows_only_up_to_its_cap(rf):
     for _ in range(4):
         make.make_job()
+    request = rf.get(page(Job))
+    request.user = make.make_superuser()
 
-    assert "more than 2 jobs" in " ".join(root.get(page(Job)).content.decode().split())
+    answer = TwoRowsAdmin(Job, admin.site).changelist_view(request).render()
+
+    assert "more than 2 jobs" in " ".join(answer.content.decode().split())
 
 
 @pytest.mark.parametrize("term", ["0j", "777", "nightly", "ad"])
@@ -387,8 +402,7 @@ def test_one_refused_job_does_not_stop_the_others(root: Client):
 
 def test_an_internal_error_in_one_row_does_not_stop_the_others(root: Client):
     jobs = [make.make_job(), make.make_job(flags=[], state=State.SUSPENDED), make.make_job()]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("jobs.actions.jobs.request_stop", lambda *args, **kwargs: 1 / 0)
+    with failing_statement('"jobs_attempt"."job_id" = %s', "FOR UPDATE", jobs[1].pk, error=ZeroDivisionError()):
         page_after = answer(root, "cancel", *jobs)
 
     assert Job.objects.filter(state=State.CANCELLED).count() == 2
@@ -437,13 +451,15 @@ def test_a_verb_that_does_not_exist_is_not_found(root: Client):
     assert answer(root, "explode", make.make_job()).status_code == 404
 
 
-def test_an_action_on_too_many_rows_is_refused(root: Client, monkeypatch):
-    monkeypatch.setattr("jobs.admin.verbs.MAX_ROWS", 1)
+def test_an_action_on_too_many_rows_is_refused(root: Client):
+    make.make_job()
+    values = Job.objects.values().get() | {"id": None}
+    Job.objects.bulk_create(Job(**values | {"public_id": f"0k{number:09d}"}) for number in range(MAX_ROWS))
 
-    answered = choose(root, "cancel", make.make_job(), make.make_job())
+    answered = choose(root, "cancel", *Job.objects.all())
 
     assert answered.status_code == 302
-    assert Job.objects.filter(state=State.PENDING).count() == 2
+    assert Job.objects.filter(state=State.PENDING).count() == MAX_ROWS + 1
 
 
 # --- roles

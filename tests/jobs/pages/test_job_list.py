@@ -10,7 +10,6 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from jobs.actions import bulk_jobs
 from jobs.core.lifecycle import State
 from jobs.models import Event, HoldKind, Job, TeamRole
 from jobs.pages import job_list
@@ -78,11 +77,10 @@ def test_an_array_counts_the_tasks_that_fit_the_filter():
     assert answer.context["rows"][0].tasks.count == 2
 
 
-def test_pages_contain_each_row_once_wherever_arrays_lie(monkeypatch):
-    monkeypatch.setattr(job_list, "PAGE_SIZE", 3)
-    wanted = []
-    for number in range(4):
-        wanted += [single(f"a{number}").public_id, array(5)[0].array_id]
+def test_pages_contain_each_row_once_wherever_arrays_lie():
+    pair = {"name": "single"}, {"name": "sweep", "array": "1-3"}
+    jobs = make.jobs(*(pair * job_list.PAGE_SIZE), by="ada", gpus_per_node=8)
+    wanted = list(dict.fromkeys(job.array_id or job.public_id for job in jobs))
     # Tasks of an array that came while others were submitted lie between them
     Job.objects.filter(public_id=wanted[0]).update(array_id=wanted[-1])
 
@@ -125,9 +123,8 @@ def table(query="", name="ada"):
     return list(csv.DictReader(io.StringIO(answer.getvalue().decode())))
 
 
-def test_the_csv_has_all_matching_jobs_across_chunks(monkeypatch):
-    monkeypatch.setattr(job_list, "CSV_CHUNK_ROWS", 3)
-    tasks = array(8)
+def test_the_csv_has_all_matching_jobs_across_chunks():
+    tasks = array(job_list.CSV_CHUNK_ROWS + 1)
     single()
 
     rows = table("q=sweep")
@@ -227,14 +224,14 @@ def test_a_bulk_priority_change_requires_a_number():
     assert job.priority == -5
 
 
-def test_the_preview_reports_jobs_beyond_the_limit(monkeypatch):
-    monkeypatch.setattr(bulk_jobs, "MAX_BULK_JOBS", 2)
-    monkeypatch.setattr(job_list, "MAX_BULK_JOBS", 2)
+def test_the_preview_reports_jobs_beyond_the_limit(rf):
     array(3)
+    request = rf.post("/jobs/many/", {"verb": "cancel", "all": "1", "confirm": "1"})
+    request.user = make.user("ada")
 
-    answer = post(verb="cancel", all="1", confirm="1")
+    answer = job_list.bulk_job_action(request, most=2)
 
-    assert answer.context["more"] and len(answer.context["outcomes"]) == 2
+    assert "Only the first 2 jobs." in answer.content.decode()
     assert Job.objects.filter(state=State.PENDING).count() == 1
 
 

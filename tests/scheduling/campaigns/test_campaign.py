@@ -18,6 +18,7 @@ from scheduling.models import Campaign, Evaluation, Shard, Staging, Trial
 from scheduling.queries import campaign_board as campaigns
 from tests import make
 from tests.scheduling.campaigns.campaign_make import A, B, Played, campaign, suite, trials
+from tests.statements import failing_statement
 
 pytestmark = pytest.mark.django_db
 
@@ -528,21 +529,13 @@ def test_only_one_of_two_concurrent_coordinators_changes_anything(played):
 @pytest.mark.parametrize(
     "error", [job_actions.JobError("a bad day"), InvalidField("cluster", "is not it"), KeyError("ours")]
 )
-def test_error_in_one_campaign_does_not_stop_the_others(played, monkeypatch, error):
+def test_error_in_one_campaign_does_not_stop_the_others(played, error):
     bad, good = campaign(played.cluster, A), campaign(played.cluster, B)
     Campaign.objects.filter(pk=bad.pk).update(state="PENDING", deadline_at=None)
     Shard.objects.all().delete()
-    from scheduling.loops import campaigns as campaign_loop
 
-    real = campaign_loop.coordinate_campaign_once
-
-    def sometimes(row, now):
-        if row.pk == bad.pk:
-            raise error
-        return real(row, now)
-
-    monkeypatch.setattr(campaign_loop, "coordinate_campaign_once", sometimes)
-    coordinate_campaigns_once(clock.now())
+    with failing_statement('"scheduling_evaluation"."campaign_id" = %s', bad.pk, error=error):
+        coordinate_campaigns_once(clock.now())
 
     good.refresh_from_db()
     assert good.state == "RUNNING"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from django.urls import reverse
 
-from jobs.models import clock, permissions
+from jobs.models import clock
 from scheduling.models import EvaluationRule
 from tests import make as people
 from tests.jobs.api import api_make as make
 from tests.jobs.api.api_make import Caller
 from tests.scheduling.campaigns.campaign_make import suite
+from tests.statements import before_statement
 
 pytestmark = pytest.mark.django_db
 
@@ -169,19 +170,16 @@ def test_check_by_the_loop_does_not_refuse_a_change(caller):
 
 
 @pytest.mark.parametrize("command", ["patch", "remove"])
-def test_change_while_waiting_for_the_row_lock_is_not_overwritten(caller, monkeypatch, command):
+def test_change_while_waiting_for_the_row_lock_is_not_overwritten(caller, command):
     address, tag = tagged(caller)
-    may_change = permissions.Caller.may_change
 
-    def meanwhile(*asked):
-        EvaluationRule.objects.update(per_day=9)
-        return may_change(*asked)
-
-    monkeypatch.setattr(permissions.Caller, "may_change", meanwhile)
-    if command == "patch":
-        answer = caller.patch(address, {"per_day": 3}, If_Match=tag)
-    else:
-        answer = caller.post(f"{address}remove/", {}, If_Match=tag)
+    with before_statement(
+        'FROM "scheduling_evaluationrule"', "FOR UPDATE", act=lambda: EvaluationRule.objects.update(per_day=9)
+    ):
+        if command == "patch":
+            answer = caller.patch(address, {"per_day": 3}, If_Match=tag)
+        else:
+            answer = caller.post(f"{address}remove/", {}, If_Match=tag)
 
     assert answer.status_code == 412
     assert EvaluationRule.objects.get().per_day != 3

@@ -15,10 +15,11 @@ from scheduling.actions.campaigns import CampaignStateConflict
 from scheduling.evaluation import rules
 from scheduling.evaluation.rules import DueCheckpoints, FoundCheckpoint, RuleHistory, due_checkpoints
 from scheduling.loops import evaluation_rules as loop
-from scheduling.loops.evaluation_rules import check_rules_once
+from scheduling.loops.evaluation_rules import TurnLimits, check_rules_once
 from scheduling.models import Campaign, EvaluationRule
 from tests import make
 from tests.scheduling.campaigns.campaign_make import suite
+from tests.statements import failing_statement
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -151,9 +152,9 @@ def asked_for() -> list[list[str]]:
     return list(Campaign.objects.order_by("id").values_list("checkpoints", flat=True))
 
 
-def look(after: int = 1) -> int:
+def look(after: int = 1, **limits: int) -> int:
     """A turn, so many half minutes later."""
-    return check_rules_once(clock.now() + after * loop.CHECK_INTERVAL)
+    return check_rules_once(clock.now() + after * loop.CHECK_INTERVAL, TurnLimits(**limits))
 
 
 def why() -> str:
@@ -266,13 +267,12 @@ def test_missing_directory_is_shown_and_reports_still_count(shelf):
 
 
 @pytest.mark.django_db
-def test_incomplete_listing_is_ignored(shelf, monkeypatch):
+def test_incomplete_listing_is_ignored(shelf):
     made(shelf)
     look(1)
     lay(shelf, 100)
-    monkeypatch.setattr(loop, "MAX_LISTED_FILES", 1)
 
-    assert look(2) == 0
+    assert look(2, listed_files=1) == 0
     assert "there are more than 1 files" in why()
 
 
@@ -327,19 +327,12 @@ def test_rule_of_a_former_member_starts_nothing(shelf):
 
 
 @pytest.mark.django_db
-def test_failing_rule_is_logged_once_and_does_not_delay_others(shelf, monkeypatch, caplog):
+def test_failing_rule_is_logged_once_and_does_not_delay_others(shelf, caplog):
     sick, well = made(shelf), made(shelf)
-    there = loop._complete_checkpoints
+    error = ValueError("of \x00\nand more")
 
-    def broken(rule, now):
-        if rule.pk == sick.pk:
-            raise ValueError("of \x00\nand more")
-        return there(rule, now)
-
-    monkeypatch.setattr(loop, "_complete_checkpoints", broken)
-    monkeypatch.setattr(loop, "MAX_RULES_PER_TURN", 1)
-
-    look(1), look(1), look(3)
+    with failing_statement('"scheduling_campaign"."rule_id" = %s', sick.pk, error=error):
+        look(1, rules=1), look(1, rules=1), look(3, rules=1)
 
     sick.refresh_from_db()
     well.refresh_from_db()
@@ -349,15 +342,10 @@ def test_failing_rule_is_logged_once_and_does_not_delay_others(shelf, monkeypatc
 
 
 @pytest.mark.django_db
-def test_end_of_the_turn_is_not_recorded_as_an_error_of_the_rule(shelf, monkeypatch):
+def test_end_of_the_turn_is_not_recorded_as_an_error_of_the_rule(shelf):
     made(shelf)
 
-    def over(*_):
-        raise SoftTimeLimitExceeded
-
-    monkeypatch.setattr(loop, "_complete_checkpoints", over)
-
-    with pytest.raises(SoftTimeLimitExceeded):
+    with pytest.raises(SoftTimeLimitExceeded), failing_statement("jobs_checkpoint", error=SoftTimeLimitExceeded()):
         look(1)
     assert why() == ""
 

@@ -4,13 +4,13 @@ from datetime import timedelta
 
 import pytest
 
-from acmeweb.common import metrics_store
 from jobs.core.lifecycle import State
 from jobs.models import Attempt, Cluster, Job
 from scheduling.loops.ledger import ACCOUNT_WINDOW, ledger_metrics, update_ledger_metrics_once
 from scheduling.queries import ledger_facts
 from tests import make
 from tests.scheduling.ledger.test_ledger_facts import HOUR, now, ran
+from tests.statements import failing_statement
 
 pytestmark = pytest.mark.django_db
 __all__ = ["now"]
@@ -70,36 +70,29 @@ def test_requeue_by_a_user_is_not_a_recovery(now):
     assert of_seren(now)["recoveries"] == {}
 
 
-@pytest.fixture
-def put(monkeypatch):
-    """Collects what the loop stores, because tests that run in parallel share Valkey."""
-    stored = {}
-    monkeypatch.setattr(
-        metrics_store, "store_figures", lambda what, of, figures, kept_s: stored.__setitem__(of, figures)
-    )
-    return stored
+class Figures(dict):
+    """Figures by cluster. Tests that run in parallel share Valkey."""
+
+    def store(self, what, of, figures, lifetime_s):
+        self[of] = figures
 
 
-def test_one_failing_cluster_does_not_stop_the_figures_of_others(now, put, monkeypatch):
-    make.cluster("another", nodes=1)
-    divide = ledger_facts.cluster_ledger
+def test_one_failing_cluster_does_not_stop_the_figures_of_others(now):
+    another, stored = make.cluster("another", nodes=1), Figures()
+    error = ArithmeticError("more is held than there is")
 
-    def broken(cluster, since, until):
-        if cluster.name == "another":
-            raise ArithmeticError("more is held than there is")
-        return divide(cluster, since, until)
+    with failing_statement('"jobs_job"."cluster_id" = %s', another.pk, error=error):
+        assert update_ledger_metrics_once(now, stored.store) == 1
 
-    monkeypatch.setattr(ledger_facts, "cluster_ledger", broken)
-
-    assert update_ledger_metrics_once(now) == 1
-    assert set(put) == {"seren"}
+    assert set(stored) == {"seren"}
 
 
-def test_second_run_replaces_the_figures_of_the_first(now, put):
-    update_ledger_metrics_once(now)
-    first = put["seren"]
+def test_second_run_replaces_the_figures_of_the_first(now):
+    stored = Figures()
+    update_ledger_metrics_once(now, stored.store)
+    first = stored["seren"]
     ran(now, 6)
 
-    update_ledger_metrics_once(now + timedelta(minutes=5))
+    update_ledger_metrics_once(now + timedelta(minutes=5), stored.store)
 
-    assert put["seren"]["ratios"]["goodput"] > first["ratios"]["goodput"] == 0
+    assert stored["seren"]["ratios"]["goodput"] > first["ratios"]["goodput"] == 0

@@ -12,7 +12,7 @@ from jobs.actions import stop
 from jobs.core.lifecycle import State
 from jobs.models import Allocation, Attempt, Event, Job, Team, TeamRole, clock
 from scheduling.engine.policies import LIVE_POLICIES
-from scheduling.loops.observe import foreign_jobs as loop
+from scheduling.loops.observe.foreign_jobs import sync_foreign_jobs_once
 from scheduling.loops.observe.sync import sync_cluster_once
 from scheduling.loops.schedule import schedule_once
 from scheduling.queries import snapshot
@@ -148,13 +148,14 @@ def test_reused_job_id_is_another_foreign_job(cluster, slurm):
     assert [bool(one.missing_since) for one in Attempt.objects.order_by("id")] == [True, False]
 
 
-def test_foreign_jobs_are_imported_in_batches_oldest_first(cluster, slurm, monkeypatch):
-    monkeypatch.setattr(loop, "MAX_NEW_JOBS", 60)
+def test_foreign_jobs_are_imported_in_batches_oldest_first(cluster, slurm):
     now = clock.now()
     for _ in range(100):
         runs(slurm, state=State.COMPLETED, ended_at=now, exit_code=0)
 
-    assert [sync(cluster, slurm) for _ in range(3)] == [60, 40, 0]
+    imported = [sync_foreign_jobs_once(cluster, slurm.jobs(), now, most_new=60) for _ in range(3)]
+
+    assert imported == [60, 40, 0]
     assert Attempt.objects.filter(state=State.COMPLETED, ended_at=now).count() == 100
     assert not Allocation.objects.live().exists()
 

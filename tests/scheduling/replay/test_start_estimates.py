@@ -9,7 +9,7 @@ from scheduling.engine.cluster import ClusterSnapshot, QuotaView, ResourceReques
 from scheduling.engine.policies import POLICY_RULES
 from scheduling.engine.run_time_estimates import PastJob, RunTimeEstimates
 from scheduling.replay import start_estimates as forecast
-from scheduling.replay.start_estimates import only_gpus_are_short, start_estimates
+from scheduling.replay.start_estimates import ExactReplayLimits, only_gpus_are_short, start_estimates
 from tests.make import NOON
 from tests.scheduling.engine.test_engine import held, hours, node, waiting
 
@@ -104,29 +104,27 @@ def test_priorities_affect_estimates(policy):
 # many jobs
 
 
-def crowd(count, policy="fifo", **fields):
+def crowd(count, policy="fifo", **limits):
     """Twice as many jobs as fit at once, several times over."""
-    jobs = [waiting(n, gpus=1 + n % 8, time_limit=hours(1 + n % 5), **fields) for n in range(count)]
+    jobs = [waiting(n, gpus=1 + n % 8, time_limit=hours(1 + n % 5)) for n in range(count)]
     picture = ClusterSnapshot(now=NOON, nodes=tuple(node(n) for n in range(20)), waiting=tuple(jobs))
-    result = start_estimates(picture, POLICY_RULES[policy], draws=5)
+    result = start_estimates(picture, POLICY_RULES[policy], draws=5, limits=ExactReplayLimits(**limits))
     return [(result[n].p50 - NOON) / hours(1) for n in range(count)]
 
 
 @pytest.mark.parametrize("policy", ["fifo", "easy"])
-def test_estimates_on_the_grid_agree_with_exact_ones(policy, monkeypatch):
+def test_estimates_on_the_grid_agree_with_exact_ones(policy):
     grid = crowd(1100, policy)
-    monkeypatch.setattr(forecast, "GRID_MIN_JOBS", 10**9)
-    exact = crowd(1100, policy)
+    exact = crowd(1100, policy, jobs=10**9)
 
     off = [abs(one - other) for one, other in zip(grid, exact, strict=True)]
     assert max(exact) > 20
     assert sum(off) / len(off) < 0.05 * max(exact)
 
 
-def test_merged_nodes_give_similar_estimates(monkeypatch):
+def test_merged_nodes_give_similar_estimates():
     placed = crowd(600)
-    monkeypatch.setattr(forecast, "MAX_PLACED_NODES", 0)
-    counted = crowd(600)
+    counted = crowd(600, placed_nodes=0)
 
     # GPUs that are only counted are never scattered, so no job starts much later
     assert max(counted) <= max(placed) * 1.02
