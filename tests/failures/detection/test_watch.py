@@ -9,7 +9,6 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from failures.actions import decisions as decision_actions
-from failures.loops import watch
 from failures.loops.watch import watch_once
 from failures.models import Decision, DecisionState, Diagnosis, Incident
 from jobs.actions import jobs as job_actions
@@ -18,10 +17,10 @@ from jobs.actions.progress import CheckpointReport, HeartbeatResult, record_chec
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import Flag, State
 from jobs.models import Attempt, ClusterCommand, Event, Job, LatestProgress, Progress, clock
-from scheduling.loops import recovery
 from scheduling.loops.recovery import decide_and_recover_once
 from tests import make as rows
 from tests.failures import make
+from tests.statements import before_transaction, failing_statement
 
 pytestmark = pytest.mark.django_db
 
@@ -120,19 +119,18 @@ def test_hanging_attempt_runs_on_in_propose_mode_until_approval(tmp_path):
     assert attempt.stop_state == State.FAILED
 
 
-def test_undo_before_the_stop_lets_the_attempt_run_on(tmp_path, monkeypatch):
+def test_undo_before_the_stop_lets_the_attempt_run_on(tmp_path):
     recovery_actions.set_recovery_mode("act", author=rows.LOOP)
-    now, real = clock.now(), recovery.carry_out_decision
+    now = clock.now()
     attempt = training(tmp_path)
     reports(attempt, now - 2 * MINUTE)
     watch_once(now)
 
-    def late(decision, at):
-        decision_actions.undo(Decision.objects.get(), author=rows.author(), now=at)
-        return real(decision, at)
+    def undo():
+        decision_actions.undo(Decision.objects.get(), author=rows.author(), now=now)
 
-    monkeypatch.setattr(recovery, "carry_out_decision", late)
-    decide_and_recover_once(now)
+    with before_transaction(2, act=undo):  # the first one records the decision
+        decide_and_recover_once(now)
 
     attempt.refresh_from_db()
     assert (Decision.objects.get().state, attempt.stop_state) == (DecisionState.UNDONE, "")
@@ -193,21 +191,14 @@ def test_recovered_loss_spike_is_not_diagnosed(tmp_path):
     assert watch_once(now) == 0
 
 
-def test_error_on_one_attempt_does_not_affect_the_others(tmp_path, monkeypatch):
+def test_error_on_one_attempt_does_not_affect_the_others(tmp_path):
     now = clock.now()
     first, second = training(tmp_path), training(tmp_path, on=("seren-003", "seren-004"))
     for attempt in (first, second):
         reports(attempt, now - 2 * MINUTE)
-    real = watch._loss_points
 
-    def broken(attempt):
-        if attempt.pk == first.pk:
-            raise job_actions.JobError("no")
-        return real(attempt)
-
-    monkeypatch.setattr(watch, "_loss_points", broken)
-
-    assert watch_once(now) == 1
+    with failing_statement('FROM "jobs_progress"', first.pk, error=job_actions.JobError("no")):
+        assert watch_once(now) == 1
     assert Diagnosis.objects.get().attempt == second
 
 

@@ -110,9 +110,8 @@ def test_the_response_to_tail_has_the_offset_of_its_first_byte(ada, logged, tail
 
 
 @pytest.mark.parametrize("lines", [1, 2, 50, 99, 100, 101])
-def test_last_lines_are_found_across_chunk_boundaries(ada, logged, lines, tmp_path, monkeypatch):
-    monkeypatch.setattr("jobs.logs.job_log.CHUNK_BYTES", 7)
-    content = [b"line %d\n" % number for number in range(100)]
+def test_last_lines_are_found_across_chunk_boundaries(ada, logged, lines, tmp_path):
+    content = [b"line %d %s\n" % (number, b"x" * 8_000) for number in range(100)]
     (tmp_path / "a.log").write_bytes(b"".join(content))
 
     assert body(ada.get(f"jobs/{logged}/log/", {"tail": f"{lines}lines"})) == b"".join(content[-lines:])

@@ -35,9 +35,8 @@ def searched(content: bytes, matcher, at=0):
     return log_search._search_open_log(InMemory(content), matcher, at, len(content))
 
 
-def test_consecutive_chunks_contain_every_line_once(log, monkeypatch):
-    monkeypatch.setattr(log_search, "TAIL_BYTES", 100)
-    content = b"".join(b"line %d %s\n" % (number, b"x" * (number % 40)) for number in range(50))
+def test_consecutive_chunks_contain_every_line_once(log):
+    content = b"".join(b"line %d %s\n" % (number, b"x" * (number % 4000)) for number in range(900))
     where, at, lines = log(content), 0, []
 
     while at is not None:
@@ -85,10 +84,9 @@ def test_rank_search_matches_only_that_rank():
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_search_finds_every_line_with_any_chunk_size(monkeypatch, seed):
-    monkeypatch.setattr(log_search, "CHUNK_BYTES", 50)
-    monkeypatch.setattr(log_search, "OVERLAP", 20)
-    lines = random.Random(seed).choices([b"needle", b"hay", b"x" * 30, b""], k=seed)
+def test_search_finds_every_line_wherever_chunks_begin(seed):
+    dice = random.Random(seed)
+    lines = dice.choices([b"needle", b"hay", b"x" * dice.randrange(4_000, 300_000), b""], k=seed)
     content = b"\n".join(lines)
 
     result = searched(content, text_matcher("needle"))
@@ -97,9 +95,8 @@ def test_search_finds_every_line_with_any_chunk_size(monkeypatch, seed):
     assert all(content[at:].startswith(b"needle") for at, _ in result.lines)
 
 
-def test_long_search_continues_where_it_stopped(monkeypatch):
-    monkeypatch.setattr(log_search, "MAX_HITS", 3)
-    content = b"needle\n" * 8
+def test_long_search_continues_where_it_stopped():
+    content = b"needle\n" * 450
     offsets, at = [], 0
 
     while at < len(content):
@@ -107,7 +104,7 @@ def test_long_search_continues_where_it_stopped(monkeypatch):
         offsets += [where for where, _ in result.lines]
         at = result.until
 
-    assert offsets == [7 * number for number in range(8)]
+    assert offsets == [7 * number for number in range(450)]
 
 
 # --- the page
@@ -164,9 +161,8 @@ def pieces_back(source):
     return result
 
 
-def test_scrolling_up_shows_every_line_once(monkeypatch, log):
-    monkeypatch.setattr(log_search, "TAIL_BYTES", 50)
-    text = b"".join(b"line %d\n" % n for n in range(40)) + b"\n\nno end"
+def test_scrolling_up_shows_every_line_once(log):
+    text = b"".join(b"line %d %s\n" % (n, b"x" * (n % 500)) for n in range(900)) + b"\n\nno end"
 
     result = pieces_back(log(text))
 
@@ -175,12 +171,10 @@ def test_scrolling_up_shows_every_line_once(monkeypatch, log):
     assert all(piece.whole for piece in result)
 
 
-def test_parts_of_a_long_line_are_shown_once_each(monkeypatch, log):
-    monkeypatch.setattr(log_search, "TAIL_BYTES", 50)
+def test_parts_of_a_long_line_are_shown_once_each(log):
+    result = pieces_back(log(b"first\n" + b"x" * 200_000 + b"\nlast\n"))
 
-    result = pieces_back(log(b"first\n" + b"x" * 170 + b"\nlast\n"))
-
-    assert "".join(line for piece in result for _, line in piece.lines).count("x") == 170
+    assert "".join(line for piece in result for _, line in piece.lines).count("x") == 200_000
     assert [piece.whole for piece in result][-2:] == [False, True] or not result[-1].whole
 
 
