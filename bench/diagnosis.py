@@ -60,8 +60,8 @@ def main() -> None:
         print_accuracy(select_half(read_labeled_logs(options.path), options.half, options.seed), options.misses)
     elif options.verb == "tail":
         measure_log_followers(options.jobs, options.lines, options.seconds)
-    elif options.label:
-        measure_runner(options.label, options.file)
+    elif options.one:
+        measure_runner(options.one, options.file)
     else:
         compare_speed(options.mb, options.drain_mb)
 
