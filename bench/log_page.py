@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "acmeweb.settings")
 
-from jobs.core.log_source import LogSource  # noqa: E402
-from jobs.logs import job_log, log_search  # noqa: E402
+from jobs.core.log_source import LogSource
+from jobs.logs import job_log, log_search
 
 MEGABYTES, TIMING_ROUNDS = 200, 9
 STEP_LINE = b"[rank%d]: 2026-11-21 12:00:%02d step %07d | loss 2.3142 | lr 3.0e-04 | grad norm 0.81 | 1.25 s a step\n"
