@@ -34,7 +34,7 @@ def test_other_policies_have_no_settings():
         ("gremlins", "consolidate", {}, "policy: 'gremlins' is not one of"),
         ("fifo", "anywhere", {}, "placement: 'anywhere' is not one of"),
         ("fifo", "consolidate", {"order": "sjf"}, "order: this policy has no settings"),
-        ("acme", "consolidate", {"class_s": 0}, "class_s: 0 is not a number above 0"),
+        ("acme", "consolidate", {"aging_s": -1}, "aging_s: -1 is not a number of seconds"),
     ],
 )
 def test_choice_that_a_live_cluster_cannot_use_is_rejected_by_its_field(policy, placement, settings, message):
