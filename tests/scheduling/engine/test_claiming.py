@@ -6,7 +6,7 @@ from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.engine import Engine, EngineJob
 from scheduling.engine.placement import consolidate
 from scheduling.engine.policies.acme import AcmeRules
-from scheduling.engine.room import NodeResources
+from scheduling.engine.resources import NodeResources
 from tests.make import NOON
 from tests.scheduling.engine.test_acme_policy import MINUTE, decide, runs, started, stopped
 from tests.scheduling.engine.test_engine import node, waiting
@@ -111,23 +111,23 @@ def test_offers_of_a_node_are_renewed_after_a_claim_in_the_same_turn():
     assert {stop.job_id: stop.for_job for stop in decisions.stops} == {8: 1, 9: 2}
 
 
-def choosy(room, ask, among):
+def needs_two_nodes(resources, need, among):
     """A placement that insists on a choice between two nodes."""
-    return consolidate(room, ask, among) if room.fitting_nodes(ask, among).bit_count() > 1 else None
+    return consolidate(resources, need, among) if resources.fitting_nodes(need, among).bit_count() > 1 else None
 
 
 def test_placement_that_needs_more_nodes_gets_more_victims():
-    engine = Engine(NodeResources([node(n) for n in (1, 2, 3)]), AcmeRules(), placement=choosy)
+    engine = Engine(NodeResources([node(n) for n in (1, 2, 3)]), AcmeRules(), placement=needs_two_nodes)
     whole = ResourceRequest(gpus=8)
-    lent = engine.ask(whole, owner=waiting(7, preemptible=True))
+    lent = engine.request_group(whole, owner=waiting(7, preemptible=True))
     borrowers = [EngineJob(number, lent, 0.0, 60.0, 60.0) for number in range(3)]
     for number, job in enumerate(borrowers):
         engine.begin(job, ((number, 8),), float(number))
-    owner = EngineJob(9, engine.ask(whole), 0.0, 60.0, 60.0)
+    owner = EngineJob(9, engine.request_group(whole), 0.0, 60.0, 60.0)
 
-    engine.started.clear()
+    engine.started_jobs.clear()
     engine.submit(owner, 10.0)
     engine.decide(10.0)
 
-    assert [job.number for job in engine.started] == [9]
-    assert len(engine.stopped) == 2 and all(job.preempted_by is owner for job in engine.stopped)
+    assert [job.number for job in engine.started_jobs] == [9]
+    assert len(engine.stopped_jobs) == 2 and all(job.preempted_by is owner for job in engine.stopped_jobs)
