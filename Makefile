@@ -1,6 +1,7 @@
 # The two main commands are `make up` and `make test`; both run the set-up first, which costs nothing the second time.
 #   make up        starts everything; DEMO=0 without the demo, ACME_PORT=9000 on another port (variables: .env.example)
 #   make test      runs the tests; ARGS="-k leash -x" is passed to pytest
+#   make coverage  measures the branch coverage of the pure modules
 #   make compiled  compiles the engine's hot modules and waits for it; `make up` does this in the background
 #   PYTHON=/path/to/python3.12 selects the interpreter for .venv
 
@@ -8,8 +9,9 @@ PYTHON =
 ARGS =
 SEED =
 UPGRADE =
+PURE_TESTS = tests/jobs tests/failures tests/scheduling tests/cluster tests/backends --deselect tests/backends/test_contract.py -m "not slurm"
 
-.PHONY: setup up compiled test chaos lint map lock secrets clean
+.PHONY: setup up compiled test coverage chaos lint map lock secrets clean
 .NOTPARALLEL:
 
 setup:
@@ -24,6 +26,12 @@ compiled: setup
 
 test: setup
 	@.venv/bin/python -m pytest -n auto --dist worksteal $(ARGS)
+
+# Branch coverage of the pure modules, by the tests that need no database
+coverage: setup
+	@rm -rf .pytest_cache/coverage && mkdir -p .pytest_cache/coverage
+	@ACME_COMPILED=0 .venv/bin/python -m coverage run -m pytest -q -n auto -p tests.without_database $(PURE_TESTS)
+	@.venv/bin/python -m coverage combine -q && .venv/bin/python -m coverage report
 
 # Injects faults into a running instance for ten minutes; the last line has the counts. ARGS=--list-faults lists them
 chaos: setup

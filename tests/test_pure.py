@@ -73,3 +73,11 @@ def test_pure_module_imports_without_django_and_network(importer, module):
 
 def test_module_with_django_is_detected(importer):
     assert "django is not for pure modules" in imported(importer, "jobs.actions.jobs")
+
+
+def test_coverage_measures_every_pure_module():
+    measured = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["coverage"]["run"]["source_pkgs"]
+    names = [name.removesuffix(".*") for name in listed()]
+
+    assert all(any(f"{name}.".startswith(f"{package}.") for package in measured) for name in names)
+    assert set(measured) <= set(names)
