@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from failures.recovery.pair_tests import (
+    MAX_TEST_NODES,
     GroupResult,
     InvalidPairTest,
     estimate_spares,
@@ -61,6 +62,12 @@ def test_round_one_uses_each_node_once_in_pairs_and_at_most_one_triple(count):
     assert sorted(node for world in worlds for node in world.nodes) == sorted(names(count))
     assert sorted(len(world.nodes) for world in worlds)[:-1] == [2] * (len(worlds) - 1)
     assert len(worlds[-1].nodes) == 2 + count % 2
+
+
+def test_number_of_nodes_in_one_test_is_limited():
+    assert len(first_round_groups(names(MAX_TEST_NODES))) == MAX_TEST_NODES // 2
+    with pytest.raises(InvalidPairTest, match="100001 exceed the limit of 100000"):
+        first_round_groups(names(MAX_TEST_NODES + 1))
 
 
 @given(st.integers(2, 40), st.data())

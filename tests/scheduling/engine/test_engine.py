@@ -132,6 +132,18 @@ def test_quota_counts_gpus_assigned_in_the_same_turn():
     assert decisions.waits[0].reason == "AssocGrpGRES"
 
 
+def test_quota_for_all_jobs_of_a_team_guarantees_whole_nodes():
+    nodes = (node(1), node(2, gpus=4, free=4))
+    quotas = (
+        QuotaView(team="wide", kind=None, gpus=20),
+        QuotaView(team="narrow", kind=None, gpus=7),
+        QuotaView(team="evaluations", kind=JobKind.EVALUATION, gpus=80),
+    )
+
+    assert ClusterSnapshot(now=NOON, nodes=nodes, quotas=quotas).guaranteed_nodes == {"wide": 2}
+    assert ClusterSnapshot(now=NOON, quotas=quotas).guaranteed_nodes == {}
+
+
 def test_preemptible_jobs_do_not_use_the_quota():
     borrowed = RunningJob(id=9, name="j9", team="t", kind=JobKind.OTHER, gpus=8, priority=0, preemptible=True)
     quotas = (QuotaView(team="t", kind=JobKind.OTHER, gpus=1),)

@@ -177,6 +177,17 @@ def test_allocation_without_indices_avoids_gpus_held_at_that_time():
     }
 
 
+def test_allocation_without_indices_counts_only_the_time_that_it_shares():
+    holdings = [
+        GpuAllocation(1, 0, 20, (0,)),
+        GpuAllocation(2, 50, 90, (1,)),
+        GpuAllocation(9, 0, 100, (), 1),
+    ]
+
+    assert by_attempt(*holdings, gpus=2)[2] == {Bucket.PRODUCTIVE: 40}
+    assert by_attempt(*holdings, gpus=2)[None] == {Bucket.FREE: 60}
+
+
 def test_allocations_without_indices_avoid_each_other_and_never_exceed_the_node():
     holdings = [GpuAllocation(1, 0, 100, (), 2), GpuAllocation(2, 0, 100, (), 3)]
 
