@@ -20,7 +20,6 @@ from jobs.core.lifecycle import JobKind
 from scheduling.drill.values import DrillFault, DrillPlan, JobFlaw
 from scheduling.slurmsim.failure_reasons import REASONS_BY_NAME, FailureFamily, draw_reason, draw_time_to_failure_s
 from scheduling.slurmsim.faults import FAULT_WEIGHTS, OUTAGE_RANGE_S, REPAIR_RANGE_S, FaultKind
-from scheduling.slurmsim.scripts.play import PROFILE_BY_KIND
 
 DAY_S = 86_400.0
 BUG = "bug"  # an error in the gang's program
@@ -39,6 +38,11 @@ PERSISTENCE: Mapping[str, float] = {
 RESTARTABLE_REASONS = frozenset(
     {*FaultKind, *TRANSIENT_REASONS, "connection_error", "s3_storage_error", "network_error", "checkpoint_corrupt"}
 )
+# Share of the jobs of the mix that fail because of an error in their program
+FAILURE_SHARE = {
+    JobKind.PRETRAIN: 0.35, JobKind.SFT: 0.20, JobKind.MLLM: 0.25,
+    JobKind.EVALUATION: 0.07, JobKind.DEBUG: 0.40, JobKind.OTHER: 0.15,
+}  # fmt: skip
 EXCLUDED_REASONS = frozenset({"loss_nan"})  # not for jobs of the mix; only the gang simulates a bad loss
 LLAMA3_PER_NODE_DAY = 419 / 54 / 2048
 ACME_PER_NODE_DAY = 134 / 124e6 * 8 * 1440
@@ -92,7 +96,7 @@ def _draw_fault(number: int, at: float, scenario: Scenario, plan: DrillPlan) -> 
 def draw_flaw(kind: JobKind, gpus: int, key: str) -> JobFlaw | None:
     """The flaw for which a job of the mix fails by itself, or None."""
     dice = Random(f"flaw:{key}")
-    if dice.random() >= PROFILE_BY_KIND[kind].fails:
+    if dice.random() >= FAILURE_SHARE[kind]:
         return None
     reason = draw_reason(dice, kind, gpus)
     while reason.breaks or reason.name in EXCLUDED_REASONS:  # machine faults have their own rate

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from math import exp, inf
+from functools import cached_property
+from math import ceil, inf
 from random import Random
 
 from jobs.core.lifecycle import JobKind, State
@@ -20,14 +21,16 @@ from scheduling.slurmsim.values import SlurmJob
 
 from .failure_output import FailureContext, failure_lines
 from .play import SimulatedRun
+from .training_runs import TrainingRun, training_run
 
-MIN_LINE_INTERVAL_S = 2.0  # at most one line every two seconds,
+MIN_LINE_INTERVAL_S = 2.0  # at most one line about every two seconds,
 MAX_LINES = 2_000  # and fewer for long jobs
 MAX_STARTUP_INTERVAL_S = 0.25  # maximum time between start-up lines
-STEPS_PER_LINE = 10
 CHECKPOINT_EVERY = 50  # in lines
-DATASETS = ("mmlu", "gsm8k", "humaneval", "bbh", "ceval", "arc_challenge", "hellaswag", "triviaqa")
-FIRST_LOSS, LAST_LOSS = 10.8, 2.05
+DATASET_SCORES = {
+    "mmlu": 0.51, "gsm8k": 0.31, "humaneval": 0.16, "mbpp": 0.21, "bbh": 0.37, "ceval": 0.53, "arc_challenge": 0.43,
+    "hellaswag": 0.68, "triviaqa": 0.45,
+}  # fmt: skip
 NOISE_SHARE = 0.03  # of the lines
 NOISE_TEMPLATES = (
     "[rank{rank}] data worker waited {number} ms for shard {number}",
@@ -52,6 +55,7 @@ class PlannedLog:
     began_at: float
     clock_offset_s: float = 0.0  # of the clock that timestamps its lines
     gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    training: TrainingRun | None = None  # None for other kinds of jobs
 
     @property
     def ends_s(self) -> float:
@@ -62,13 +66,40 @@ class PlannedLog:
     def ranks(self) -> int:
         return max(len(self.nodes) * self.gpus_per_node, 1)
 
-    @property
+    @cached_property
+    def steps_per_line(self) -> int:
+        if self.training is None:
+            return 1
+        step_s = self.training.step_s
+        return max(1, round(MIN_LINE_INTERVAL_S / step_s), ceil(self._known_duration_s / MAX_LINES / step_s))
+
+    @cached_property
     def line_interval_s(self) -> float:
-        known = 0.0 if self.play.planned_s == inf else self.play.planned_s
-        return max(MIN_LINE_INTERVAL_S, known / MAX_LINES)
+        if self.training is None:
+            return max(MIN_LINE_INTERVAL_S, self._known_duration_s / MAX_LINES)
+        return self.steps_per_line * self.training.step_s
+
+    @property
+    def _known_duration_s(self) -> float:
+        return 0.0 if self.play.planned_s == inf else self.play.planned_s
+
+    def step_after_line(self, lines: int) -> int:
+        """The step of the program after this many progress lines."""
+        return (self.training.first_step if self.training else 0) + lines * self.steps_per_line
 
 
 def plan_log(job: SlurmJob, play: SimulatedRun) -> PlannedLog:
+    training = None
+    if play.kind in TRAINING_KINDS and not play.lines:
+        ranks = max(len(job.nodes) * job.request.gpus_per_node, 1)
+        training = training_run(
+            play.kind,
+            job.request.name,
+            ranks,
+            planned_s=play.planned_s,
+            environment=job.request.environment,
+            dice=play.dice,
+        )
     return PlannedLog(
         play=play,
         job_id=job.id,
@@ -78,6 +109,7 @@ def plan_log(job: SlurmJob, play: SimulatedRun) -> PlannedLog:
         began_at=job.began_at,
         clock_offset_s=job.start_offset_s,
         gpus=job.gpus,
+        training=training,
     )
 
 
@@ -148,19 +180,26 @@ def _startup_lines(script: PlannedLog) -> list[str]:
         f"job {script.job_id} ({script.name}): {script.ranks} ranks on {len(script.nodes)} nodes: {where}",
         f"rank 0 of {script.ranks} is ready; waiting for the others",
     ]
-    if script.play.kind in TRAINING_KINDS:
-        return [*common, *_training_startup_lines(script)]
+    if script.training:
+        return [*common, *_training_startup_lines(script.training)]
     if script.play.kind == JobKind.EVALUATION:
         return [*common, "loading model weights from checkpoint", "model is on the GPU; prompts are being tokenized"]
     return common
 
 
-def _training_startup_lines(script: PlannedLog) -> list[str]:
+def _training_startup_lines(run: TrainingRun) -> list[str]:
+    shape = run.shape
+    experts = f", {shape.experts} experts, {shape.active_experts} per token" if shape.experts > 1 else ""
+    resumed = [f"loading checkpoint of step {run.first_step}"] if run.first_step else []
     return [
-        f"process group formed: backend nccl, world size {script.ranks}",
-        "building model: 32 layers, hidden 4096, heads 32, vocabulary 103168",
+        f"process group formed: backend nccl, world size {run.ranks}",
+        f"parallelism: data {run.data_parallel}, tensor {run.tensor_parallel}, pipeline {run.pipeline_parallel}",
+        f"building model: {shape.layers} layers, hidden {shape.hidden}, heads {shape.heads}, "
+        f"vocabulary {shape.vocabulary}{experts}, {shape.parameters / 1e9:.1f}B parameters",
+        f"sequence length {run.sequence_length}, global batch {run.batch_tokens // run.sequence_length} sequences",
+        f"peak lr {run.peak_learning_rate:.2e}, warm-up of {run.warmup_steps} steps, cosine until step {run.last_step}",
         "optimizer state is sharded over the data parallel group",
-        "data index loaded, sampler is at sample 0",
+        *resumed,
         "starting training loop",
     ]
 
@@ -168,8 +207,8 @@ def _training_startup_lines(script: PlannedLog) -> list[str]:
 def _progress_line(script: PlannedLog, number: int, at_s: float) -> str:
     if (noise := _noise_line(script, number)) is not None:
         return noise
-    if script.play.kind in TRAINING_KINDS:
-        return _training_line(script, number, at_s)
+    if script.training:
+        return _training_line(script, script.training, number, at_s)
     if script.play.kind == JobKind.EVALUATION:
         return _evaluation_line(script, number)
     return f"step {number + 1} done"
@@ -184,27 +223,26 @@ def _noise_line(script: PlannedLog, number: int) -> str | None:
     return dice.choice(NOISE_TEMPLATES).format(rank=rank, node=node, number=dice.randrange(2, 90))
 
 
-def _training_line(script: PlannedLog, number: int, at_s: float) -> str:
-    step = (number + 1) * STEPS_PER_LINE
+def _training_line(script: PlannedLog, run: TrainingRun, number: int, at_s: float) -> str:
+    step = script.step_after_line(number + 1)
     if (number + 1) % CHECKPOINT_EVERY == 0:
         return f"checkpoint saved at step {step}"
     dice = Random(f"{script.play.dice}:{number}")
-    loss, norm = _draw_loss(script, number, at_s, dice), 0.35 + 0.1 * dice.random()
+    loss, norm = _draw_loss(script, run, number, at_s, dice), 0.35 + 0.1 * dice.random()
     norm *= 40 if _is_loss_spike(script, number, at_s) else 1
-    slow = SLOW_GPU_FACTOR if script.play.is_slow(at_s) else 1.0
-    rate = 3800 * (1 + 0.02 * dice.uniform(-1, 1)) / slow
+    slow = (SLOW_GPU_FACTOR if script.play.is_slow(at_s) else 1.0) * (1 + 0.02 * dice.uniform(-1, 1))
     return (
-        f"step {step:>7} | loss {loss:.4f} | grad norm {norm:.3f} | lr 3.00e-04 "
-        f"| tokens/s/gpu {rate:.0f} | {slow * script.line_interval_s / STEPS_PER_LINE:.3f} s/step"
+        f"step {step:>7} | loss {loss:.4f} | grad norm {norm:.3f} | lr {run.learning_rate(step):.3e} "
+        f"| tokens/s/gpu {run.tokens_per_s_per_gpu / slow:.0f} | mfu {run.mfu / slow:.1%} "
+        f"| {run.step_s * slow:.3f} s/step"
     )
 
 
-def _draw_loss(script: PlannedLog, number: int, at_s: float, dice: Random) -> float:
+def _draw_loss(script: PlannedLog, run: TrainingRun, number: int, at_s: float, dice: Random) -> float:
     hint, _, _ = script.play.loss.partition(":")
-    smooth = LAST_LOSS + (FIRST_LOSS - LAST_LOSS) * exp(-number / 60)
-    noisy = smooth * (1 + 0.01 * dice.uniform(-1, 1))
     if hint == "flat":
-        return FIRST_LOSS * (1 + 0.002 * dice.uniform(-1, 1))
+        return run.first_loss() * (1 + 0.002 * dice.uniform(-1, 1))
+    noisy = run.expected_loss(script.step_after_line(number + 1)) * (1 + 0.01 * dice.uniform(-1, 1))
     if not _is_loss_spike(script, number, at_s):
         return noisy
     return float("nan") if hint == "nan" else noisy * 3
@@ -225,11 +263,12 @@ def _is_loss_spike(script: PlannedLog, number: int, at_s: float) -> bool:
 
 
 def _evaluation_line(script: PlannedLog, number: int) -> str:
-    dataset = DATASETS[number // 10 % len(DATASETS)]
-    done = number % 10 + 1
+    """Progress on the benchmark after which the job is named, or on one after the other."""
+    names = [name for name in DATASET_SCORES if name in script.name.lower()] or list(DATASET_SCORES)
+    dataset, done = names[number // 10 % len(names)], number % 10 + 1
     if done == 10:
-        dice = Random(f"{script.play.dice}:{number}")
-        return f"{dataset}: finished, accuracy {dice.uniform(0.2, 0.8):.4f}"
+        score = DATASET_SCORES[dataset] * Random(f"{script.play.dice}:{number}").uniform(0.9, 1.1)
+        return f"{dataset}: finished, accuracy {score:.4f}"
     return f"{dataset}: {done * 128}/1280 samples generated"
 
 
@@ -245,7 +284,7 @@ def _final_lines(script: PlannedLog) -> list[str]:
             nodes=script.nodes,
             gpus_per_node=script.gpus_per_node,
             rank=rank_at_fault(script),
-            step=_body_line_count(script) * STEPS_PER_LINE,
+            step=script.step_after_line(max(_body_line_count(script) - len(_startup_lines(script)), 0)),
             dice=play.dice,
         )
     )

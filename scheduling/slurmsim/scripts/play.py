@@ -2,9 +2,10 @@
 
 The simulated cluster cannot run commands. Hints in the job's environment (`SIM_DURATION_S`, `SIM_END`, `SIM_LOSS`)
 decide how a job goes; everything else is drawn from the seed and the job's key, by the kind of work (`ACME_KIND`), so
-that a job goes the same way in every run. Several ends separated by commas are those of its attempts; the last one also
-holds for all further attempts: `FAILED:1:cuda_error,COMPLETED` fails once. Only drawn durations are divided by the
-speed: all times are wall times, so that everything above the cluster sees one consistent clock.
+that a job goes the same way in every run. Without hints a job runs for some minutes and fails only because of a fault.
+Several ends separated by commas are those of its attempts; the last one also holds for all further attempts:
+`FAILED:1:cuda_error,COMPLETED` fails once. Only drawn durations are divided by the speed: all times are wall times, so
+that everything above the cluster sees one consistent clock.
 """
 
 from __future__ import annotations
@@ -47,23 +48,16 @@ MIN_DURATION_S = 0.2
 NODE_TEST_VARIABLE, NODE_TEST_DURATION_S = "ACME_TEST_NODE", 5.0  # marks a node test, and its duration
 
 
-@dataclass(frozen=True, kw_only=True)
-class KindProfile:
-    """How one kind of work usually goes: median and spread of the duration, and the probability of failure."""
-
-    median_s: float
-    spread: float
-    fails: float
-
-
-PROFILE_BY_KIND = {
-    JobKind.PRETRAIN: KindProfile(median_s=21_600, spread=1.2, fails=0.35),
-    JobKind.SFT: KindProfile(median_s=5_400, spread=0.9, fails=0.20),
-    JobKind.MLLM: KindProfile(median_s=7_200, spread=1.0, fails=0.25),
-    JobKind.EVALUATION: KindProfile(median_s=1_200, spread=0.8, fails=0.07),
-    JobKind.DEBUG: KindProfile(median_s=420, spread=1.1, fails=0.40),
-    JobKind.OTHER: KindProfile(median_s=900, spread=1.2, fails=0.15),
+# Median duration before it is divided by the speed: at a speed of 60, every job runs for two to ten minutes
+MEDIAN_DURATION_S = {
+    JobKind.PRETRAIN: 28_800,
+    JobKind.SFT: 18_000,
+    JobKind.MLLM: 21_600,
+    JobKind.EVALUATION: 10_800,
+    JobKind.DEBUG: 7_200,
+    JobKind.OTHER: 7_200,
 }
+DURATION_SPREAD = 0.25
 
 CAUSE_OF_END = {State.OUT_OF_MEMORY: HOST_OOM, State.NODE_FAIL: ""}
 KILLED_STATES = (State.OUT_OF_MEMORY, State.NODE_FAIL)
@@ -132,10 +126,10 @@ def _run_without_faults(job: SlurmJob, *, seed: int, speed: float, trial_speed: 
             culprit=_draw_culprit(Random(dice), job),
         )
     random, gpus = Random(dice), job.request.node_count * job.request.gpus_per_node
-    duration = random.lognormvariate(log(PROFILE_BY_KIND[kind].median_s), PROFILE_BY_KIND[kind].spread)
-    state, exit_status, cause = _draw_end(random, PROFILE_BY_KIND[kind])
-    if NODE_TEST_VARIABLE in environment:  # fails only because of faults, never by itself
-        duration, state, exit_status, cause = NODE_TEST_DURATION_S * speed, State.COMPLETED, ProcessExit(), ""
+    duration = random.lognormvariate(log(MEDIAN_DURATION_S[kind]), DURATION_SPREAD)
+    state, exit_status, cause = State.COMPLETED, ProcessExit(), ""
+    if NODE_TEST_VARIABLE in environment:
+        duration = NODE_TEST_DURATION_S * speed
     if hint := environment.get("SIM_END"):
         ends = hint.split(",")
         state, exit_status, cause = _parse_end_hint(ends[min(_previous_attempts(job), len(ends) - 1)])
@@ -202,11 +196,6 @@ def _previous_attempts(job: SlurmJob) -> int:
 
 def _job_kind(text: str) -> JobKind:
     return JobKind(text) if text in set(JobKind) else JobKind.OTHER
-
-
-def _draw_end(random: Random, habit: KindProfile) -> tuple[State, ProcessExit, str]:
-    fails = random.random() < habit.fails
-    return (State.FAILED, ProcessExit(code=1), "") if fails else (State.COMPLETED, ProcessExit(), "")
 
 
 def _parse_duration_hint(text: str) -> float | None:
