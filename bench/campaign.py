@@ -325,7 +325,9 @@ class OneJobPerDataset:
             scores=True,
             expected_s=3600.0,
         )
-        instructions = orders.trial_instructions([part], model="/checkpoints/run/step-1000", serve="", nonce="each")
+        instructions = orders.trial_instructions(
+            [part], checkpoint="/checkpoints/run/step-1000", serve="", nonce="each"
+        )
         requested = {"gpus_per_node": 1, "cpus_per_node": 4}
         return orders.inference_job(
             f"each-{dataset.name}", "", "", [part], {orders.INSTRUCTIONS_VARIABLE: instructions}, **requested

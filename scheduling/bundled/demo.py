@@ -116,6 +116,7 @@ DEMO_DATASETS = (
 )
 SAMPLES_PER_DATASET = 150  # whole datasets would take too long for a demo
 CHECKPOINT_EVERY_S = 900.0
+FIRST_EVALUATED_STEP, EVALUATED_EVERY_STEPS = 20_000, 5_000
 
 
 def demo_suite() -> Suite:
@@ -133,9 +134,10 @@ def demo_suite() -> Suite:
     return campaign_actions.define_suite(spec, team=Team.objects.get(name="evaluation"), author=_evaluation_author())
 
 
-def evaluate(cluster: Cluster, step: int, now: datetime) -> Campaign:
-    """Start a campaign for two checkpoints of a pretraining run."""
-    names = [f"/checkpoints/pretrain-7b/step-{step + more}" for more in (0, 1000)]
+def evaluate(cluster: Cluster, now: datetime) -> Campaign:
+    """Start a campaign for the next two checkpoints of a pretraining run."""
+    first = FIRST_EVALUATED_STEP + 2 * EVALUATED_EVERY_STEPS * Campaign.objects.count()
+    names = [f"/checkpoints/pretrain-7b/step-{step}" for step in (first, first + EVALUATED_EVERY_STEPS)]
     spec = campaign_requests.parse_campaign({"checkpoints": names, "nodes": 2})
     suite = demo_suite()
     return campaign_actions.create_campaign(

@@ -159,6 +159,7 @@ def run_shard(what: dict[str, Any], part: dict[str, Any]) -> bool:
     output = part["output"]
     result = os.path.join(output, RESULT_FILE)
     values = {
+        "ACME_CHECKPOINT": what["checkpoint"],
         "ACME_MODEL": what["model"],
         "ACME_DATASET": part["dataset"],
         "ACME_START": str(part["start"]),

@@ -1,9 +1,10 @@
 """Commands of the common evaluation frameworks, which a suite uses by default.
 
 Templates are shell commands. Their parameters are environment variables, so that names of files and datasets are never
-part of the command text: $ACME_MODEL, $ACME_DATASET, $ACME_START, $ACME_END, $ACME_SAMPLES (from start to end),
-$ACME_ALL_SAMPLES (1 if these are all samples of the dataset), $ACME_OUTPUT (a directory of the shard), $ACME_RESULT
-(the file for the result, an object of names and numbers), $ACME_PORT.
+part of the command text: $ACME_CHECKPOINT, $ACME_MODEL (its copy on the node, else the checkpoint itself),
+$ACME_DATASET, $ACME_START, $ACME_END, $ACME_SAMPLES (from start to end), $ACME_ALL_SAMPLES (1 if these are all samples
+of the dataset), $ACME_OUTPUT (a directory of the shard), $ACME_RESULT (the file for the result, an object of names and
+numbers), $ACME_PORT.
 """
 
 from __future__ import annotations

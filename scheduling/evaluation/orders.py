@@ -65,10 +65,10 @@ def is_copy(path: str) -> bool:
     return COPY_PATH_PATTERN.fullmatch(path) is not None
 
 
-def parts_that_fit(parts: Iterable[TrialPart], model: str, serve: str) -> list[TrialPart]:
+def parts_that_fit(parts: Iterable[TrialPart], checkpoint: str, model: str, serve: str) -> list[TrialPart]:
     """Return the first parts that fit into a job's environment; at least one."""
     fitting: list[TrialPart] = []
-    size = len(model) + len(serve) + 500
+    size = len(checkpoint) + len(model) + len(serve) + 500
     commands: set[str] = set()
     for part in parts:
         size += len(json.dumps(part.output)) + len(part.dataset) + 200
@@ -80,13 +80,16 @@ def parts_that_fit(parts: Iterable[TrialPart], model: str, serve: str) -> list[T
     return fitting
 
 
-def trial_instructions(parts: Sequence[TrialPart], *, model: str, serve: str, nonce: str) -> str:
+def trial_instructions(parts: Sequence[TrialPart], *, checkpoint: str, serve: str, nonce: str, model: str = "") -> str:
+    """Return the instructions. `model` is the copy of the checkpoint on the node; without one, the model is loaded from
+    the checkpoint itself."""
     commands = list(dict.fromkeys(part.command for part in parts))
     return json.dumps(
         {
             "do": "run",
             "nonce": nonce,
-            "model": model,
+            "checkpoint": checkpoint,
+            "model": model or checkpoint,
             "serve": serve,
             "grace_s": GRACE_S,
             "commands": commands,

@@ -271,10 +271,11 @@ def _inference(campaign: Campaign, trial: NewTrial, shards: dict[tuple[int, int]
     model = _model_path(campaign, trial)
     nonce = campaign_actions.new_nonce()
     suite = campaign.suite
-    parts = orders.parts_that_fit(_parts(campaign, expected, TrialKind.INFER), model, suite.serve)
-    environment = {
-        orders.INSTRUCTIONS_VARIABLE: orders.trial_instructions(parts, model=model, serve=suite.serve, nonce=nonce)
-    }
+    parts = orders.parts_that_fit(_parts(campaign, expected, TrialKind.INFER), trial.checkpoint, model, suite.serve)
+    instructions = orders.trial_instructions(
+        parts, checkpoint=trial.checkpoint, model=model, serve=suite.serve, nonce=nonce
+    )
+    environment = {orders.INSTRUCTIONS_VARIABLE: instructions}
     resources = {"gpus_per_node": suite.gpus, "cpus_per_node": suite.cpus, "memory_per_node_mb": suite.memory_mb}
     name = f"eval-{campaign.public_id}"
     return TrialRequest(
@@ -301,10 +302,9 @@ def _scoring(campaign: Campaign, scoring: NewScoring) -> TrialRequest:
     each = scoring.expected_s / len(scoring.shards)
     nonce = campaign_actions.new_nonce()
     candidates = _parts(campaign, dict.fromkeys(scoring.shards, each), TrialKind.SCORE)
-    parts = orders.parts_that_fit(candidates, scoring.checkpoint, "")
-    environment = {
-        orders.INSTRUCTIONS_VARIABLE: orders.trial_instructions(parts, model=scoring.checkpoint, serve="", nonce=nonce)
-    }
+    parts = orders.parts_that_fit(candidates, scoring.checkpoint, "", "")
+    instructions = orders.trial_instructions(parts, checkpoint=scoring.checkpoint, serve="", nonce=nonce)
+    environment = {orders.INSTRUCTIONS_VARIABLE: instructions}
     return TrialRequest(
         kind=TrialKind.SCORE,
         checkpoint=scoring.checkpoint,

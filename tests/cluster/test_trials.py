@@ -21,7 +21,10 @@ def what(do: str = "run", *, scores: bool = False, parts: int = 3, **more) -> di
         {"id": n, "dataset": "gsm8k", "start": 10 * n, "samples": 10, "scores": scores, "expected_s": 4.0}
         for n in range(parts)
     ]
-    plain = {"do": do, "nonce": "word", "model": "/m", "parts": listed, "from": "/a", "to": "/dev/shm/b", "grace_s": 10}
+    plain = {
+        "do": do, "nonce": "word", "checkpoint": "/m", "model": "/m", "parts": listed,
+        "from": "/a", "to": "/dev/shm/b", "grace_s": 10,
+    }  # fmt: skip
     return plain | more
 
 
@@ -60,6 +63,15 @@ def test_duration_does_not_depend_on_the_estimate():
         part["expected_s"] = 1000.0
 
     assert parsed_output(job(modest)).parts == parsed_output(job(bold)).parts
+
+
+def test_copy_of_a_checkpoint_scores_like_the_checkpoint():
+    copied = what(scores=True, checkpoint="/ckpt/step-5000", model=f"/dev/shm/acme-{'0' * 20}")
+    original = what(scores=True, checkpoint="/ckpt/step-5000", model="/ckpt/step-5000")
+
+    scores = [[part.scores for part in parsed_output(job(payload)).parts] for payload in (copied, original)]
+
+    assert scores[0] == scores[1]
 
 
 def test_scores_are_reproducible():

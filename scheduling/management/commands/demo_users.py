@@ -49,7 +49,7 @@ class Command(BaseCommand):
             if stopped.wait(gap):
                 return
             if clock.now() >= next_checkpoint and not Campaign.objects.unfinished().exists():
-                demo.evaluate(cluster, 1000 * (1 + 2 * Campaign.objects.count()), clock.now())
+                demo.evaluate(cluster, clock.now())
                 next_checkpoint = clock.now() + timedelta(seconds=demo.CHECKPOINT_EVERY_S)
             if Job.objects.waiting().filter(cluster=cluster).count() < demo.MAX_WAITING_JOBS:
                 demo.submit(cluster, workload.sample_job(dice, target), dice, clock.now())

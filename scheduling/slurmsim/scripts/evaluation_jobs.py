@@ -19,6 +19,8 @@ from scheduling.evaluation import orders, priors
 from scheduling.evaluation.priors import DatasetDescription
 from scheduling.evaluation.work import SliceCost
 
+from .benchmark_scores import draw_score
+
 EVALUATION_VARIABLE = "ACME_EVALUATION"
 COPY_S = 4.5  # 14 GB over 25 Gb/s
 LOAD_S = 1.4  # the same from host memory
@@ -90,7 +92,7 @@ def _shard_events(
         scores = bool(part["scores"])
         took = _shard_duration_s(part, has_gpus, scores) * dice.lognormvariate(0, SHARD_SPREAD)
         at += took
-        result = _draw_scores(str(what["model"]), part) if scores else None
+        result = _draw_scores(str(what["checkpoint"]), part) if scores else None
         yield at, {"part": part["id"], "code": 0, "took": round(took / speed, 3), "scores": result, "why": ""}
 
 
@@ -109,12 +111,8 @@ def dataset_cost(dataset: str, samples: int) -> SliceCost:
     return priors.guess(DatasetDescription(name=dataset, samples=samples), priors.phases().checkpoint_gb).times(factor)
 
 
-def _draw_scores(model: str, part: Mapping[str, Any]) -> dict[str, float]:
-    """Scores around a level per dataset, shifted by the quality of the checkpoint, with noise per shard."""
-    usual = Random(f"level of {part['dataset']}").uniform(0.25, 0.75)
-    better = Random(f"quality of {model}").uniform(-0.08, 0.08)
-    near = Random(f"{model}:{part['dataset']}:{part['start']}").gauss(0, 0.01)
-    return {"accuracy": round(min(1.0, max(0.0, usual + better + near)), 4)}
+def _draw_scores(checkpoint: str, part: Mapping[str, Any]) -> dict[str, float]:
+    return {"accuracy": draw_score(checkpoint, str(part["dataset"]), int(part["start"]), int(part["samples"]))}
 
 
 def _log_line(what: Mapping[str, Any], at: float, values: Mapping[str, Any]) -> tuple[float, str]:

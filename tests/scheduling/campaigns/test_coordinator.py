@@ -301,16 +301,17 @@ def part(shard: int = 1, command: str = "true", **more) -> TrialPart:
 
 def test_job_gets_as_many_parts_as_its_environment_holds():
     long = [part(number, command=f"{number}" + "x" * 8000) for number in range(30)]
-    kept = orders.parts_that_fit(long, "/model", "")
+    kept = orders.parts_that_fit(long, "/model", "", "")
 
     assert 1 <= len(kept) < 30
     assert (
-        len(orders.trial_instructions(kept, model="/model", serve="", nonce="n" * 24)) <= orders.MAX_INSTRUCTIONS_BYTES
+        len(orders.trial_instructions(kept, checkpoint="/model", serve="", nonce="n" * 24))
+        <= orders.MAX_INSTRUCTIONS_BYTES
     )
 
 
 def test_job_always_gets_at_least_one_part():
-    assert len(orders.parts_that_fit([part(command="x" * 100_000)], "/model", "")) == 1
+    assert len(orders.parts_that_fit([part(command="x" * 100_000)], "/model", "", "")) == 1
 
 
 def test_time_limit_is_generous_and_grows_after_each_try():

@@ -34,17 +34,25 @@ def part(output: Path, number: int = 1, command: int = 0, scores: bool = False, 
 
 def run(tmp_path: Path, *commands: str, expect: int = 0, serve: str = "", scores: bool = False) -> JobOutput:
     parts = [part(tmp_path, number + 1, number, scores) for number in range(len(commands))]
-    what = {"do": "run", "model": str(tmp_path), "serve": serve, "commands": list(commands), "parts": parts}
+    what = {
+        "do": "run",
+        "checkpoint": "/origin",
+        "model": str(tmp_path),
+        "serve": serve,
+        "commands": list(commands),
+        "parts": parts,
+    }
     return ran(what, expect)
 
 
 def test_part_gets_its_parameters_as_variables(tmp_path):
     run(
         tmp_path,
-        'echo "$ACME_MODEL $ACME_DATASET $ACME_START $ACME_END $ACME_SAMPLES $ACME_ALL_SAMPLES" > "$ACME_OUTPUT/said"',
+        'echo "$ACME_CHECKPOINT $ACME_MODEL $ACME_DATASET $ACME_START $ACME_END $ACME_SAMPLES $ACME_ALL_SAMPLES" '
+        '> "$ACME_OUTPUT/said"',
     )
 
-    assert (tmp_path / "1" / "said").read_text() == f"{tmp_path} alpha 10 15 5 \n"
+    assert (tmp_path / "1" / "said").read_text() == f"/origin {tmp_path} alpha 10 15 5 \n"
 
 
 def test_failed_part_does_not_stop_the_others(tmp_path):
@@ -113,7 +121,15 @@ def told_to_give_way(tmp_path: Path, after: str = "true", serve: str = "", expec
     tell = f"kill -USR1 $(cat {tmp_path}/pid)"
     parts = [part(tmp_path, 1, 0, expected_s=expected_s), part(tmp_path, 2, 1)]
     commands = [f"{tell}; {after}", "true"]
-    what = {"do": "run", "nonce": "word", "model": str(tmp_path), "commands": commands, "parts": parts, "serve": serve}
+    what = {
+        "do": "run",
+        "nonce": "word",
+        "checkpoint": "/origin",
+        "model": str(tmp_path),
+        "commands": commands,
+        "parts": parts,
+        "serve": serve,
+    }
     program = ["/bin/sh", "-c", f'echo $$ > {tmp_path}/pid; exec "$@"', "sh", sys.executable, str(PROGRAM_PATH)]
     environment = {**os.environ, "ACME_EVALUATION": json.dumps(what | {"grace_s": 100})}
     done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=WITHIN_S)
