@@ -239,6 +239,13 @@ def test_job_that_ends_before_the_reserved_start_passes():
     assert started(decide("easy", [full], *jobs, running=(runs,))) == [2]
 
 
+def test_job_without_a_limit_passes_on_gpus_that_the_reserved_job_leaves():
+    full, runs = BUSY
+    jobs = [waiting(number, need=ResourceRequest(gpus=gpus, cpus=0)) for number, gpus in enumerate((6, 3, 2, 1), 1)]
+
+    assert started(decide("easy", [full], *jobs, running=(runs,))) == [3]
+
+
 @pytest.mark.parametrize("policy", ["easy", "conservative"])
 @pytest.mark.parametrize("limit", [hours(3), None])
 def test_job_that_may_not_end_before_the_reserved_start_waits_with_a_reason(policy, limit):
