@@ -26,6 +26,8 @@ from failures.agent import masking as agent_masking
 from failures.detection import stacks, step_cadence, training_output
 from failures.diagnosis import engine, lines
 from failures.diagnosis.compress import LogCompressor
+from failures.diagnosis.parsers import collectives
+from failures.diagnosis.values import ParsedLine
 from failures.incidents import grouping
 from failures.learning import embedding, rule_proposals
 from failures.recovery import resizing
@@ -180,6 +182,9 @@ CASES = (
     Case("search in a log", looked_for),
     Case("rank in a log", lambda text: list(log_search.rank_matcher(3)(text.encode(), len(text))), 256 * KIB),
     Case("one log line", lambda text: lines.parse(1, text)),
+    Case(
+        "collective of a rank", lambda text: collectives.parse_position(ParsedLine(number=1, text=text, message=text))
+    ),
     Case("diagnosis of a log", lambda text: engine.diagnose_text(text), 128 * KIB),
     Case("compressed log", compressed, 128 * KIB),
     Case("steps in a log", lambda text: training_output.parse_training_output(text.split("\n"))),

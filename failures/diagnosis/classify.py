@@ -13,6 +13,7 @@ from . import confidence, context, endings, suspects
 from .context import CERTAIN_SPECIFICITY
 from .labels import LABELS, NONE, UNKNOWN
 from .lines import LOW_LEVELS
+from .parsers.collectives import find_desync
 from .reader import MENTION_NOTE, UNKNOWN_EXCEPTION_SPECIFICITY, LogReading
 from .signatures import PYTHON_EXCEPTION
 from .table import exceptions
@@ -272,6 +273,8 @@ def _build_alternatives(label: str, ranked: list[LogFinding]) -> tuple[Alternati
 
 def _collect_notes(root: LogFinding | None, reading: LogReading) -> tuple[str, ...]:
     notes = [reading.sentence] if reading.sentence else []
+    if root and (desync := find_desync(root.collectives)):
+        notes.append(desync.sentence)
     if root and root.note and root.note != MENTION_NOTE:
         notes.append(root.note)
     notes += [event.note for event in reading.gpu_events[:64] if event.note not in notes]

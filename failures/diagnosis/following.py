@@ -18,14 +18,16 @@ from typing import Any
 from . import filters
 from .compress import LineTemplate, LogCompressor
 from .filters import FilterRule
-from .gpu_events import GpuEvent
+from .parsers.gpu_events import GpuEvent
 from .reader import RankLocation, SignatureReader, SignatureTally
 from .scan import Scanner
-from .values import Blame, LineRole, LogFinding, ParsedLine, RestartAdvice, SignatureTrait
+from .values import Blame, CollectivePosition, LineRole, LogFinding, ParsedLine, RestartAdvice, SignatureTrait
 
 MAX_STATE_BYTES = 4 << 20  # if the state is larger, the log is read again from its beginning when the job ends
 MAX_UNPACKED_BYTES = 64 << 20
-STATE_CLASSES = (SignatureTally, LogFinding, ParsedLine, GpuEvent, RankLocation, LineTemplate)
+STATE_CLASSES = (
+    SignatureTally, LogFinding, ParsedLine, CollectivePosition, GpuEvent, RankLocation, LineTemplate,
+)  # fmt: skip
 STATE_CLASSES_BY_NAME = {
     (known.__module__, known.__qualname__): known
     for known in (*STATE_CLASSES, LineRole, Blame, RestartAdvice, SignatureTrait)

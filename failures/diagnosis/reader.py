@@ -12,12 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from . import catalogue, cleaning, gpu_events, lines
-from .frames import IGNORED_FRAME, traceback_frames
+from . import catalogue, cleaning, lines
+from .parsers import collectives, gpu_events
+from .parsers.frames import IGNORED_FRAME, traceback_frames
 from .scan import Scanner, shipped_scanner
 from .signatures import Signature
 from .table import exceptions
-from .values import LineRole, LogFinding, ParsedLine, SignatureTrait
+from .values import CollectivePosition, LineRole, LogFinding, ParsedLine, SignatureTrait
 
 BLOCK_BYTES = 1 << 20
 CONTEXT_BYTES = 8 << 10
@@ -62,6 +63,7 @@ class SignatureTally:
     count: int = 0
     last_number: int = 0
     ranks: set[int] = field(default_factory=set)
+    collectives: dict[tuple[str, int], CollectivePosition] = field(default_factory=dict)  # by group and rank
 
     def again(self, number: int) -> None:
         self.count += 1
@@ -74,10 +76,15 @@ class SignatureTally:
             if all(words != DIGITS.sub("#", other.message) for other in (self.finding.line, *self.more)):
                 self.more.append(line)
 
+    def keep_collective(self, line: ParsedLine) -> None:
+        """Keep the first operation that each rank of a process group reports."""
+        if len(self.collectives) < MAX_RANKS and (position := collectives.parse_position(line)):
+            self.collectives.setdefault((position.group, position.rank), position)
+
     def build_finding(self) -> LogFinding:
         return replace(
             self.finding, count=self.count, last_number=self.last_number, ranks=tuple(sorted(self.ranks)),
-            more=tuple(self.more),
+            more=tuple(self.more), collectives=tuple(self.collectives.values()),
         )  # fmt: skip
 
 
@@ -317,6 +324,8 @@ class SignatureReader:
             tally = self._replace_tally(key, tally, self._new_tally(match, line, text, start))
         tally.again(line.number)
         tally.keep(line)
+        if SignatureTrait.HEALTHY_RANKS_COMPLAIN in match.signature.traits:
+            tally.keep_collective(line)
         if line.rank is not None and len(tally.ranks) < MAX_RANKS:
             tally.ranks.add(line.rank)
 
@@ -336,7 +345,7 @@ class SignatureReader:
         if old is not None:
             if new.weak:
                 return old
-            new.count, new.ranks = old.count, old.ranks
+            new.count, new.ranks, new.collectives = old.count, old.ranks, old.collectives
         self._tallies[key] = new
         return new
 

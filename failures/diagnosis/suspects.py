@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from .parsers.collectives import find_desync
 from .reader import LogReading, RankLocation
 from .values import Blame, LogFinding, SignatureTrait, SuspectGpu, SuspectNode
 
@@ -39,6 +40,10 @@ def suspect_nodes(
         return ()
     suspects: dict[str, str] = {}
     locations = {place.rank: place for place in reading.places}
+    if (desync := find_desync(root.collectives)) and desync.is_lag:
+        for late in desync.few:
+            if late.rank in locations:
+                suspects.setdefault(locations[late.rank].host, desync.sentence.removesuffix("."))
     for finding in (root, *same_label):
         for host in _hosts_of_finding(finding, locations):
             suspects.setdefault(host, f"line {finding.line.number}: {finding.signature}")

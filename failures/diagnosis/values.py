@@ -85,6 +85,16 @@ class ParsedLine:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CollectivePosition:
+    """The collective operation in which a rank timed out. Operations are numbered per process group."""
+
+    rank: int
+    group: str
+    sequence: int
+    operation: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class LogFinding:
     """A signature in the log: first line, last line, number of matches and the ranks that logged it."""
 
@@ -102,6 +112,7 @@ class LogFinding:
     more: tuple[ParsedLine, ...] = ()  # further lines with other words
     note: str = ""
     traits: tuple[SignatureTrait, ...] = ()
+    collectives: tuple[CollectivePosition, ...] = ()  # of a collective timeout
 
 
 @dataclass(frozen=True, kw_only=True)

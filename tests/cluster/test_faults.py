@@ -12,7 +12,8 @@ from signal import SIGUSR1, SIGUSR2
 import pytest
 
 from failures.detection import stacks
-from failures.diagnosis import gpu_events, lines
+from failures.diagnosis import lines
+from failures.diagnosis.parsers import gpu_events
 from jobs.core.lifecycle import JobKind, NodeState, State
 from scheduling.backends import telemetry
 from scheduling.slurmsim import dcgm_exporter

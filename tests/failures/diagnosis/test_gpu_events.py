@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from failures.diagnosis import catalogue, gpu_events, lines, reader
+from failures.diagnosis import catalogue, lines, reader
 from failures.diagnosis.engine import diagnose_text
 from failures.diagnosis.labels import LABELS
+from failures.diagnosis.parsers import gpu_events
 from failures.diagnosis.values import LineRole
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from . import catalogue
-from .values import LineRole, ParsedLine, SignatureTrait
+from .. import catalogue
+from ..values import LineRole, ParsedLine, SignatureTrait
 
 XID_LINE = re.compile(r"\bXid\s*\((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\)\s*:\s*(?P<code>\d+)(?P<words>.*)")
 SXID_LINE = re.compile(r"\bSXid\s*\(PCI:(?P<pci>[0-9a-fA-F:.]+)\)\s*:\s*(?P<code>\d+)(?P<words>.*)")

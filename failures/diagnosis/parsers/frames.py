@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from . import lines
-from .table.exceptions import EXCEPTION_NAME
-from .values import ParsedLine
+from .. import lines
+from ..table.exceptions import EXCEPTION_NAME
+from ..values import ParsedLine
 
 IGNORED_FRAME = "(ignored)"
 IGNORED_EXCEPTION = re.compile(r"Exception ignored in|Error in atexit|Error in sys\.excepthook")
