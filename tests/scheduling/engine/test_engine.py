@@ -246,6 +246,26 @@ def test_job_without_a_limit_passes_on_gpus_that_the_reserved_job_leaves():
     assert started(decide("easy", [full], *jobs, running=(runs,))) == [3]
 
 
+def test_gang_without_a_limit_does_not_pass_on_gpus_that_the_reserved_gang_leaves():
+    nodes = [node(1, free=4), node(2, free=4)]
+    running = (held(8, 1, 4, time_limit=hours(2)), held(9, 2, 4, time_limit=hours(2)))
+    requests = [ResourceRequest(nodes=2, gpus=6, cpus=0), ResourceRequest(nodes=2, gpus=1, cpus=0)]
+    jobs = [waiting(number, need=need) for number, need in enumerate([*requests, ResourceRequest(gpus=2, cpus=0)], 1)]
+
+    assert started(decide("easy", nodes, *jobs, running=running)) == [3]
+
+
+def test_team_that_holds_less_backfills_first():
+    runs = held(9, 1, 4, time_limit=hours(3), started_at=NOON - hours(1))
+    jobs = [
+        waiting(1, team="c", gpus=8, priority=1),
+        waiting(2, team="t", gpus=4, time_limit=hours(1)),
+        waiting(3, team="b", gpus=4, time_limit=hours(1)),
+    ]
+
+    assert started(decide("fair", [node(1, free=4)], *jobs, running=(runs,))) == [3]
+
+
 @pytest.mark.parametrize("policy", ["easy", "conservative"])
 @pytest.mark.parametrize("limit", [hours(3), None])
 def test_job_that_may_not_end_before_the_reserved_start_waits_with_a_reason(policy, limit):
