@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from failures.diagnosis.labels import UNKNOWN
 from failures.diagnosis.values import FailureCategory, RestartAdvice
 from failures.recovery import resizing
 from failures.recovery.limits import DecisionDraft, mode_limits
@@ -25,6 +26,7 @@ from jobs.core.retry_budget import PastAttempt, crash_loop_reason
 
 CORRUPT_CHECKPOINT_CAUSE = "CheckpointCorrupt"
 SAME_OUTAGE_WITHIN = timedelta(minutes=10)
+MAY_HAVE_PROGRESSED_AFTER = timedelta(hours=1)  # an attempt that reported no step
 
 
 def decide(facts: FailureFacts, history: FailureHistory, policy: RecoveryPolicy, now: datetime) -> RecoveryDecision:
@@ -76,13 +78,21 @@ def _choose_action(facts: FailureFacts, history: FailureHistory, remedy: Remedy)
 
 
 def _repeated_without_progress(facts: FailureFacts, history: FailureHistory) -> bool:
-    """Whether the last attempt with known progress ended with the same cause and this one made no further progress."""
+    """Whether the last attempt with known progress ended with the same cause and this one made no further progress.
+
+    If no step of this attempt is known, it counts as one without progress if it ended soon, and the attempt directly
+    before it ended with the same cause.
+    """
     *before, last = history.tries or (PastAttempt(cause=""),)
+    cause = last.cause if facts.cause == UNKNOWN else facts.cause  # an unknown cause counts by the exit code
+    if last.step is None:
+        ended_soon = last.ran is not None and last.ran < MAY_HAVE_PROGRESSED_AFTER
+        return ended_soon and bool(before) and before[-1].cause == cause
     measured = [attempt for attempt in before if attempt.step is not None]
-    if last.step is None or not measured:
+    if not measured:
         return False
     furthest = max(attempt.step or 0 for attempt in measured)
-    return measured[-1].cause == facts.cause and last.step <= furthest
+    return measured[-1].cause == cause and last.step <= furthest
 
 
 # --- from where
@@ -228,6 +238,12 @@ def _add_restart_arguments(
     else:
         con.append("No checkpoint is known: the job starts from the beginning.")
     if _repeated_without_progress(facts, history):
-        con.append("The previous attempt failed with the same cause, and this one made no further progress.")
+        without = "ended soon" if step is None else "made no further progress"
+        con.append(f"The previous attempt failed with the same cause, and this one {without}.")
     if step is None:
-        con.append("Its progress is unknown, so this failure does not count against the retry limit.")
+        con.append(f"{_unknown_progress(history)}, so this failure does not count against the retry limit.")
+
+
+def _unknown_progress(history: FailureHistory) -> str:
+    logged = history.tries[-1].logged_step if history.tries else None
+    return "Its progress is unknown" if logged is None else f"Step {logged} is known only from its log"

@@ -260,12 +260,14 @@ def _past_attempt(attempt: Attempt, ended: AttemptEnd) -> PastAttempt:
     """
     end_facts = {"label": attempt.cause, "state": ended.state, "exit_code": ended.exit_code, "signal": ended.signal}
     latest = getattr(attempt, "latest_progress", None)
-    reported = latest.step if latest and not latest.is_of_log else None
-    steps = [step for step in (attempt.saved_step, reported) if step is not None]
+    last_step, is_of_log = (latest.step, latest.is_of_log) if latest else (None, False)
+    steps = [step for step in (attempt.saved_step, None if is_of_log else last_step) if step is not None]
     return PastAttempt(
         cause=failure_cause(**end_facts) if attempt.stop_state in ("", State.FAILED) else "",
         nodes=frozenset(expand(attempt.nodelist)),
         step=max(steps, default=None),
+        logged_step=last_step if is_of_log else None,
+        ran=ended.at - attempt.confirmed_at if ended.at and attempt.confirmed_at else None,
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 MAX_RETRIES = 3
 MAX_RETRIES_PER_NODE = 2
@@ -23,6 +24,8 @@ class PastAttempt:
     cause: str
     nodes: frozenset[str] = frozenset()
     step: int | None = None  # the furthest completed step that is known
+    logged_step: int | None = None  # the last step in its log, which may count anew in each epoch
+    ran: timedelta | None = None
 
 
 def failure_cause(*, label: str, state: str, exit_code: int | None, signal: int | None) -> str:

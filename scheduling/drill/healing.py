@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 from failures.detection import hang, loss, node_health, slow_ranks, slow_steps
 from failures.detection.findings import DetectorFinding, Severity, SymptomType
@@ -242,7 +243,9 @@ class AcmeRecovery:
     def _recover_attempt(self, attempt: FailedAttempt, cause: RecoveryCause, now: float) -> None:
         self.stage.tally.record_detection(attempt.job, now, cause.label)
         facts = self._recovery_facts(attempt, cause, now)
-        self._tries[attempt.job].append(PastAttempt(cause=cause.label, nodes=attempt.nodes, step=attempt.step))
+        tries = self._tries[attempt.job]
+        ran = attempt.ran - sum((earlier.ran for earlier in tries if earlier.ran), timedelta(0))
+        tries.append(PastAttempt(cause=cause.label, nodes=attempt.nodes, step=attempt.step, ran=ran))
         history = FailureHistory(
             tries=tuple(self._tries[attempt.job]), done=tuple(self._done), cluster_nodes=self.stage.plan.nodes
         )

@@ -7,7 +7,8 @@ import pytest
 
 from failures.diagnosis.values import RestartAdvice
 from failures.recovery.remedies import RecoveryAction
-from failures.recovery.values import SavedCheckpoint
+from failures.recovery.values import FailureHistory, SavedCheckpoint
+from jobs.core.retry_budget import PastAttempt
 from tests.failures.recovery.test_recovery import EVERYTHING, MINUTE, NOW, SAVED, decided, done, failed, past
 
 SECOND = timedelta(seconds=1)
@@ -101,6 +102,37 @@ def test_repeated_failure_is_one_without_further_progress(steps, repeated):
     decision = decided(failed("CUDAError"), past(*steps, cause="CUDAError"))
 
     assert decision.action is (RecoveryAction.STOP if repeated else RecoveryAction.RESTART)
+
+
+@pytest.mark.parametrize(
+    ("causes", "minutes", "repeated"),
+    [
+        (("Unknown", "Unknown"), 2, True),
+        (("Unknown", "Unknown"), 59, True),
+        (("Unknown", "Unknown"), 60, False),  # it may have made progress
+        (("Unknown", "Unknown"), None, False),
+        (("CUDAError", "Unknown"), 2, False),
+        (("Unknown", "CUDAError", "Unknown"), 2, False),
+        (("Unknown", "", "Unknown"), 2, False),  # a user stopped the attempt in between
+        (("Unknown",), 2, False),
+    ],
+)
+def test_failure_without_a_known_step_is_repeated_if_it_came_back_soon(causes, minutes, repeated):
+    ran = None if minutes is None else timedelta(minutes=minutes)
+    tries = [PastAttempt(cause=cause, step=None if cause == "Unknown" else 5, ran=ran) for cause in causes]
+
+    decision = decided(failed("Unknown"), FailureHistory(tries=tries))
+
+    assert decision.action is (RecoveryAction.STOP if repeated else RecoveryAction.RESTART)
+
+
+@pytest.mark.parametrize(
+    ("logged", "words"), [(None, "Its progress is unknown,"), (70, "Step 70 is known only from its log,")]
+)
+def test_argument_names_the_step_in_the_log(logged, words):
+    decision = decided(failed(), FailureHistory(tries=[PastAttempt(cause="ECCError", logged_step=logged)]))
+
+    assert f"{words} so this failure does not count against the retry limit." in decision.con
 
 
 def test_failure_after_another_cause_is_not_repeated():

@@ -367,6 +367,21 @@ def test_proposal_is_carried_out_after_approval(tmp_path):
     assert job_of(decision.attempt).flags == ["REQUEUED"]
 
 
+def test_restart_after_approval_is_not_proposed_again_if_the_job_dies_the_same_way(tmp_path):
+    first = decided(tmp_path, "starting\n", checkpoints=(), ran=timedelta(seconds=4))
+    assert (first.action, first.state) == (RecoveryAction.RESTART, "proposed")
+    decision_actions.approve(first, author=rows.author(), now=clock.now())
+    decide_and_recover_once(clock.now())
+
+    second = make.running(tmp_path, job=job_of(first.attempt), ran=timedelta(seconds=4))
+    make.end(tmp_path, second, "starting\n")
+    diagnose_once(clock.now())
+    decide_and_recover_once(clock.now())
+
+    assert Decision.objects.get(attempt=second).action == RecoveryAction.STOP
+    assert job_of(second).state == State.FAILED
+
+
 def test_declined_proposal_ends_the_job_and_cannot_be_approved(tmp_path):
     decision = proposal(tmp_path)
 
