@@ -10,6 +10,12 @@ from jobs.core.lifecycle import FAILURE_STATES, FINAL_STATES, PLATFORM_FAILURES,
 
 RECOVERY_LABEL = "acme-recovery"  # job label: `off` disables recovery, `on` enables it for kinds that do not use it
 TRAINING_KINDS = frozenset({JobKind.PRETRAIN, JobKind.SFT, JobKind.MLLM})
+# The end of an attempt, where the sentence in TRANSITIONS is about the job
+END_SENTENCES = {
+    State.NODE_FAIL: "One of its nodes failed.",
+    State.BOOT_FAIL: "Its nodes did not boot.",
+    State.PREEMPTED: "It was preempted.",
+}
 # The job's owner chose the time limit and the deadline. All other failures may be caused by the platform
 RECOVERABLE_STATES = FAILURE_STATES - {State.TIMEOUT, State.DEADLINE}
 
@@ -42,7 +48,8 @@ class AttemptEnd:
             return f"Its command was ended by signal {self.signal}."
         if self.state == State.FAILED and self.exit_code:
             return f"Its command ended with exit code {self.exit_code}."
-        return TRANSITIONS.get((State.RUNNING, self.state), f"The cluster reports {self.state}.")
+        job_sentence = TRANSITIONS.get((State.RUNNING, self.state), f"The cluster reports {self.state}.")
+        return END_SENTENCES.get(self.state, job_sentence)
 
 
 def transition_after_end(ended: AttemptEnd, *, requested: str, budget: int) -> JobTransition:

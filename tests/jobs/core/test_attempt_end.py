@@ -63,3 +63,9 @@ def test_rejected_job_is_held_until_a_user_releases_it():
     assert following.state == State.PENDING
     assert Flag.REQUEUE_HOLD in following.flags
     assert following.why == "The cluster rejected the job: invalid account"
+
+
+@pytest.mark.parametrize("state", [State.NODE_FAIL, State.BOOT_FAIL, State.PREEMPTED])
+def test_end_of_an_attempt_says_nothing_about_the_requeues_of_its_job(state):
+    assert "requeue" not in AttemptEnd(state=state, at=NOON).sentence
+    assert "no requeues remain" in after(State.NODE_FAIL, budget=0).why
