@@ -73,7 +73,7 @@ def mutants(node, in_function=False):
 
 
 class MutantImporter(SourceFileLoader):
-    code = None
+    code: CodeType | None = None
 
     def find_spec(self, name, path=None, target=None):
         return spec_from_file_location(name, self.path, loader=self) if name == self.name else None
