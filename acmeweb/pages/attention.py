@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from django.db.models import Max, Sum
+from django.db.models import F, Max, Sum
 from django.template.defaultfilters import pluralize
 from django.urls import reverse
 
@@ -28,8 +28,11 @@ from jobs.models.permissions import Caller
 MAX_ROWS_SHOWN = 5
 MAX_ROWS_PER_KIND = 20
 MAX_ROWS_READ = 200  # before equal rows are merged
-# Failures of programs are not among them: their authors see them on the page of the job
+# Program failures are excluded: their authors see them on the page of the job
 PLATFORM_SCOPES = (IncidentScope.NODE, IncidentScope.SERVICE)
+# Rows with the most GPUs are read first, so that a limit cuts only what is at the end
+GPUS_OF_JOB = (F("nodes") * F("gpus_per_node")).desc()
+GPUS_OF_ATTEMPT = (F("attempt__job__nodes") * F("attempt__job__gpus_per_node")).desc(nulls_last=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +155,7 @@ def _proposal_rows(caller: Caller, now: datetime) -> Iterator[AttentionRow]:
     if not Decision.objects.awaiting_approval(now).exists():
         return
     rows = failure_permissions.visible_decisions(caller).awaiting_approval(now)
-    rows = rows.select_related("attempt__job__team", "anomaly__node").order_by("expires_at", "pk")
+    rows = rows.select_related("attempt__job__team", "anomaly__node").order_by(GPUS_OF_ATTEMPT, "expires_at", "pk")
     for decision in rows[:MAX_ROWS_PER_KIND]:
         job = decision.attempt.job if decision.attempt else None
         team = f" · {job.team.name}" if job else ""
@@ -177,7 +180,8 @@ def _incident_rows(caller: Caller) -> Iterator[AttentionRow]:
     if not Incident.objects.filter(**unacknowledged).exists():
         return
     rows = failure_permissions.visible_incidents(caller).filter(**unacknowledged).select_related("cluster")
-    rows = rows.annotate(gpus_at_stake=Max("diagnoses__gpus")).order_by("-pk")
+    rows = rows.annotate(gpus_at_stake=Max("diagnoses__gpus"))
+    rows = rows.order_by(F("gpus_at_stake").desc(nulls_last=True), "-pk")
     for incident in rows[:MAX_ROWS_PER_KIND]:
         yield AttentionRow(
             id=f"incident-{incident.pk}",
@@ -217,7 +221,7 @@ def _job_row(job: Job, *, action: str, text: str, **fields: Any) -> AttentionRow
 
 
 def _unknown_outcome_rows(visible: Any) -> Iterator[AttentionRow]:
-    rows = visible.with_unknown_outcome().order_by("-pk")
+    rows = visible.with_unknown_outcome().order_by(GPUS_OF_JOB, "-pk")
     if rows.exists():
         text = "The cluster no longer knows how this job ended. It may have succeeded, so it is not restarted."
         for job in rows.with_list_columns()[:MAX_ROWS_PER_KIND]:
@@ -225,7 +229,7 @@ def _unknown_outcome_rows(visible: Any) -> Iterator[AttentionRow]:
 
 
 def _hanging_stop_rows(visible: Any) -> Iterator[AttentionRow]:
-    rows = visible.hanging(ClusterCommand.objects.hanging()).with_list_columns().order_by("-pk")
+    rows = visible.hanging(ClusterCommand.objects.hanging()).with_list_columns().order_by(GPUS_OF_JOB, "-pk")
     text = "Cancelling failed repeatedly, and the job still holds its GPUs. Check its nodes."
     for job in rows[:MAX_ROWS_PER_KIND]:
         yield _job_row(job, id=f"hanging-{job.public_id}", action="Free the GPUs", text=text)
@@ -233,7 +237,7 @@ def _hanging_stop_rows(visible: Any) -> Iterator[AttentionRow]:
 
 def _held_job_rows(visible: Any) -> Iterator[AttentionRow]:
     """Jobs that are held after a failure. Jobs that are held for the same reason share a row."""
-    rows = visible.on_requeue_hold().order_by("-pk")
+    rows = visible.on_requeue_hold().order_by(GPUS_OF_JOB, "-pk")
     if not rows.exists():
         return
     jobs = sorted(rows.with_list_columns()[:MAX_ROWS_READ], key=lambda job: job.why)

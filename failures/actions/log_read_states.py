@@ -22,6 +22,7 @@ from jobs.models import Attempt
 
 LEASE = timedelta(seconds=90)  # longer than the time limit of a task
 MAX_NEW_ROWS = 500
+LAST_READ_GRACE = timedelta(minutes=10)  # to read the rest of the log of an ended attempt
 DIAGNOSIS_GRACE = timedelta(hours=1)  # the bundle of a failed attempt is stored long before
 
 
@@ -37,8 +38,9 @@ def add_running_attempts(now: datetime) -> int:
 
 
 def claim(now: datetime) -> LogReadState | None:
-    """Claim the log that is due longest. Only one at a time, because diagnoses need the other workers.
+    """Claim the log that has been due for the longest time.
 
+    Only one is claimed at a time, because diagnoses need the other workers.
     `tries` is counted before the work starts.
     """
     with transaction.atomic():
@@ -74,6 +76,11 @@ def save_diagnosis_position(row: LogReadState, result: LogFollowResult, now: dat
     if result.state is not None:
         fields |= {"read": result.read, "seam": result.seam, "state": result.state}
     return bool(_claimed_row(row).update(**fields))
+
+
+def retry_log_later(row: LogReadState, until: datetime) -> None:
+    """Postpone a log that cannot be read now, for example because its storage is away. This is not counted."""
+    _claimed_row(row).update(due_at=until, claimed_until=None, tries=0)
 
 
 def postpone_log(row: LogReadState, until: datetime) -> None:
@@ -121,6 +128,12 @@ def save_steps(row: LogReadState, found: PrintedSteps | None, now: datetime) -> 
             saved = found.saved
             progress.record_log_checkpoint(row.pk, step=saved.step, path=saved.path, saved_at=found.saved_at)
     return True
+
+
+def close_old_steps(now: datetime) -> None:
+    """Forget the cadences of attempts that ended long ago: the rest of their logs could not be read."""
+    old = Attempt.objects.filter(ended_at__lt=now - LAST_READ_GRACE)
+    LogReadState.objects.filter(cadence__isnull=False, attempt__in=old).update(cadence=None)
 
 
 def close_steps(attempts: Iterable[Attempt]) -> None:

@@ -18,6 +18,7 @@ from failures.models import permissions as failure_permissions
 from failures.models.decision import OPEN_STATES
 from failures.queries import decision_replay
 from failures.recovery.resizing import JobRequest, RequestChangedMeanwhile, apply_changes
+from jobs.actions.jobs import JobStateChanged
 from jobs.actions.journal import Author
 from jobs.actions.nodes import NodeError
 from jobs.actions.wake import request_turn
@@ -99,7 +100,7 @@ def decision_verb(request: HttpRequest, number: int, decision: int, verb: str) -
     why = posted_text(request)
     try:
         act(row, author=Author.of(request), now=clock.now(), why=why)
-    except (FailureStateConflict, NodeError) as conflict:
+    except (FailureStateConflict, JobStateChanged, NodeError) as conflict:
         messages.error(request, f"Nothing was changed: {conflict}.")
     else:
         request_turn(row.cluster_id)

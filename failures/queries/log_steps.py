@@ -42,7 +42,7 @@ def ended_attempts_to_close() -> list[Attempt]:
     """Ended attempts whose log was read for steps while they ran: the rest of it is read once."""
     rows = Attempt.objects.filter(ended_at__isnull=False, log_read_state__cadence__isnull=False)
     related = rows.select_related("job__cluster", "log_read_state", "latest_progress").defer("job__command")
-    return list(related.order_by("pk")[:MAX_LOGS])
+    return list(related.order_by("log_read_state__steps_looked_at", "pk")[:MAX_LOGS])
 
 
 def read_new_steps(attempt: Attempt, log: LogStream, now: datetime) -> PrintedSteps | None:
@@ -54,7 +54,8 @@ def read_new_steps(attempt: Attempt, log: LogStream, now: datetime) -> PrintedSt
     before = CadenceState() if is_fresh else cadence_from_json(row.cadence)
     start = max(0 if is_fresh else row.steps_read, log.size - (FIRST_READ_BYTES if is_fresh else MAX_READ_BYTES))
     raw = log.read_range(start, log.size)
-    complete_lines = raw[: max(raw.rfind(b"\n"), raw.rfind(b"\r")) + 1]
+    # The last line of an ended attempt is complete without a newline
+    complete_lines = raw if attempt.ended_at else raw[: max(raw.rfind(b"\n"), raw.rfind(b"\r")) + 1]
     cadence = update_cadence(before, decode_log_text(complete_lines).splitlines(), now.timestamp())
     found = PrintedSteps(read=start + len(complete_lines), cadence=cadence)
     rows = decode_log_text(complete_lines.replace(b"\r", b"\n")).splitlines()

@@ -73,17 +73,13 @@ def perform_job_action(action: JobAction, job: Job, request: JobActionRequest, c
         with transaction.atomic():
             action.act(job, request, as_operator)
     except job_actions.JobStateChanged:
-        if not _refresh_state(job):
+        state = job.state
+        job.refresh_from_db(fields=["state", "hold", "flags"])
+        # A job that started or ended after it was read can still be cancelled. A change of its hold is no reason to try
+        # again: the caller has not seen why another user holds the job
+        if job.state == state:
             raise
-        # It started or ended after it was read. A cancel, for example, fits in the new state too
         action.act(job, request, as_operator)
-
-
-def _refresh_state(job: Job) -> bool:
-    """Read the job's state again. Return whether it has changed."""
-    before = (job.state, job.hold)
-    job.refresh_from_db(fields=["state", "hold", "flags"])
-    return (job.state, job.hold) != before
 
 
 def available_job_actions(job: Job, caller: Caller) -> list[JobAction]:

@@ -109,7 +109,7 @@ def _lock_job_and_attempt(job: Job) -> tuple[Job, Attempt]:
     attempt = Attempt.objects.select_for_update().filter(job=job, state=State.UNKNOWN).order_by("-number").first()
     locked = Job.objects.select_for_update(of=("self",)).select_related("cluster").get(pk=job.pk)
     if attempt is None or locked.state != State.PENDING or Flag.OUTCOME_UNKNOWN not in locked.flags:
-        raise state_changed_error(job, "this needs a job with an unknown outcome", held="its outcome is already known")
+        raise state_changed_error(job, "this needs a job with an unknown outcome", held="its outcome is not unknown")
     return locked, attempt
 
 

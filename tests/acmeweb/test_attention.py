@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
-from acmeweb.pages.attention import MAX_ROWS_SHOWN, AttentionItems, AttentionRow, attention_items
+from acmeweb.pages.attention import MAX_ROWS_PER_KIND, MAX_ROWS_SHOWN, AttentionItems, AttentionRow, attention_items
 from failures.models import Decision
 from jobs.actions import jobs as job_actions
 from jobs.actions import nodes as node_actions
-from jobs.core.lifecycle import StateBadge
+from jobs.core.lifecycle import Flag, StateBadge
 from jobs.models import Job, clock
 from jobs.models.permissions import Caller
 from tests import make
@@ -49,6 +49,17 @@ def test_rows_are_ranked_by_gpus_at_stake():
         (8, "Repair and return to service"),
         (1, "Correct and release"),
     ]
+
+
+@pytest.mark.django_db
+def test_limit_of_rows_keeps_the_old_job_with_the_most_gpus():
+    jobs = make.jobs({"gpus_per_node": 8}, *[{"gpus_per_node": 1}] * MAX_ROWS_PER_KIND)
+    for job in jobs:
+        Job.objects.filter(pk=job.pk).update(flags=[Flag.OUTCOME_UNKNOWN], reason="OutcomeUnknown")
+
+    found = [one.gpus for one in items().rows]
+
+    assert (len(found), found[0]) == (MAX_ROWS_PER_KIND, 8)
 
 
 @pytest.mark.django_db

@@ -240,6 +240,29 @@ def test_lines_printed_before_the_end_are_read_after_it(tmp_path):
     assert not LogReadState.objects.exists()
 
 
+def test_last_line_of_an_ended_attempt_is_read_without_a_newline(tmp_path):
+    job = PrintingJob(tmp_path)
+    job.says(line(40))
+    make.end(tmp_path, job.attempt, f"{line(40)}\n{line(41)}", state=State.COMPLETED, exit_code=0)
+    job.look()
+
+    assert job.latest_progress.step == 41
+
+
+@pytest.mark.parametrize(("after", "step"), [(5 * 60 * SECOND, 55), (11 * 60 * SECOND, 40)])
+def test_rest_of_an_unreadable_log_is_tried_for_ten_minutes(tmp_path, after, step):
+    job = PrintingJob(tmp_path)
+    job.says(line(40))
+    make.end(tmp_path, job.attempt, f"{line(40)}\n{line(55)}\n", state=State.COMPLETED, exit_code=0)
+    away = job.path.rename(tmp_path / "away")
+    job.look()
+    away.rename(job.path)
+    job.look(after)
+
+    assert job.latest_progress.step == step
+    assert LogReadState.objects.filter(cadence__isnull=False).count() == 0
+
+
 def test_log_that_was_unreadable_for_long_does_not_date_the_first_step(tmp_path):
     job = PrintingJob(tmp_path)
     job.path.unlink()

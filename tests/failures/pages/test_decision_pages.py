@@ -11,11 +11,12 @@ from failures.loops.diagnose import diagnose_once
 from failures.models import Decision, ManualOverride
 from jobs.actions import recovery as recovery_actions
 from jobs.core.lifecycle import State
-from jobs.models import RecoveryMode, clock
+from jobs.models import Job, RecoveryMode, clock
 from scheduling.loops.recovery import decide_and_recover_once
 from tests import make as rows
 from tests.failures import make
 from tests.page_text import page_text
+from tests.statements import before_statement
 
 pytestmark = pytest.mark.django_db
 
@@ -99,6 +100,20 @@ def test_incident_list_filters_by_decisions_that_need_approval(proposed, tmp_pat
     decision_actions.approve(proposed, author=decision_actions.RECOVERY_AUTHOR, now=clock.now())
 
     assert "No decisions to approve" in client("ada").get("/failures/?state=undecided").content.decode()
+
+
+def test_undo_is_refused_if_the_job_starts_meanwhile(proposed):
+    decision_actions.approve(proposed, author=rows.author(), now=clock.now())
+    decide_and_recover_once(clock.now())
+
+    def start():
+        Job.objects.update(state=State.RUNNING)
+
+    with before_statement("INSERT", "manualoverride", act=start):
+        answer = client("ada").post(f"{page(proposed)}decisions/{proposed.pk}/undo/", follow=True)
+
+    assert answer.status_code == 200 and "Nothing was changed: " in answer.content.decode()
+    assert not ManualOverride.objects.exists()
 
 
 def test_proposal_is_approved_once(proposed):

@@ -99,6 +99,25 @@ def test_hold_of_a_job_that_started_meanwhile_is_refused_by_its_present_state():
         perform_job_action(JOB_ACTIONS["hold"], read_before_start(job), action_request(), caller("ada"))
 
 
+def test_release_keeps_the_hold_of_another_operator_that_the_caller_has_not_seen():
+    job = make.job(by="ada")
+    seen_by_ada = held(job, "ada")
+    Job.objects.filter(pk=job.pk).update(hold=HoldKind.ADMIN)
+
+    with pytest.raises(JobStateChanged):
+        perform_job_action(
+            JOB_ACTIONS["release"], seen_by_ada, action_request("olga"), caller("olga", TeamRole.OPERATOR)
+        )
+
+    job.refresh_from_db()
+    assert job.hold == HoldKind.ADMIN
+
+
+def held(job, name):
+    perform_job_action(JOB_ACTIONS["hold"], job, action_request(name), caller(name))
+    return Job.objects.get(pk=job.pk)
+
+
 def read_before_start(job):
     """The job as a request saw it that read it before its start."""
     row = Job.objects.get(pk=job.pk)
