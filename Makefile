@@ -11,6 +11,9 @@ SEED =
 UPGRADE =
 PURE_TESTS = tests/jobs tests/failures tests/scheduling tests/cluster tests/backends --deselect tests/backends/test_contract.py -m "not slurm"
 
+# Dozens of processes start. Without bytecode files each of them would compile all modules again
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup up compiled test coverage chaos lint map lock secrets clean
 .NOTPARALLEL:
 

@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
+from pytest_django import DjangoDbBlocker
 
 from acmeweb.startup import freeze_loaded_modules
 from tests import schema_template
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Two a core: while one waits for a server or a process that it started, another one computes."""
+    return 2 * (os.cpu_count() or 1)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let every worker begin with its share of the tests that start whole instances, so that none of them comes last."""
+    long = [item for item in items if item.get_closest_marker("chaos")]
+    others = [item for item in items if not item.get_closest_marker("chaos")]
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    shares = [
+        long[n::workers] + others[n * len(others) // workers : (n + 1) * len(others) // workers] for n in range(workers)
+    ]
+    items[:] = [item for share in shares for item in share]
 
 
 def pytest_collection_finish() -> None:
@@ -21,3 +40,13 @@ def django_db_modify_db_settings(django_db_modify_db_settings: None) -> None:
     from django.conf import settings
 
     settings.DATABASES["default"]["TEST"]["TEMPLATE"] = os.environ.get(schema_template.VARIABLE)
+
+
+@pytest.fixture(scope="module")
+def rows_for_module(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """Keep the rows that fixtures of a module create until its last test. Each test's own changes are undone after it."""
+    from django.db import transaction
+
+    with django_db_blocker.unblock(), transaction.atomic():
+        yield
+        transaction.set_rollback(True)

@@ -31,13 +31,24 @@ def chown_all(directory, user):
         os.chown(path, *user, follow_symlinks=False)
 
 
-def test_programs_run_as_separate_users_and_read_the_cluster(instance):
-    instance.start(DEMO="0").ready()
+@pytest.fixture(scope="module")
+def local(prepared):
+    with tempfile.TemporaryDirectory(prefix="acme-instance-") as home:
+        os.chmod(home, 0o755)  # the database does not run as root
+        instance = Instance(Path(home) / "a var")
+        shutil.copytree(prepared.var, instance.place.var)
+        try:
+            instance.start(DEMO="0").ready()
+            yield instance
+        finally:
+            instance.end()
 
-    assert {uid(instance, name) for name in ("web", "workers", "beat")} == {THEIRS.acme}
-    assert (uid(instance, "postgres"), uid(instance, "valkey")) == (THEIRS.postgres, THEIRS.valkey)
-    assert uid(instance, "cluster") == "0"
-    until(lambda: instance.sql("SELECT 1 FROM jobs_node").fetchone(), what="the workers never saw the node")
+
+def test_programs_run_as_separate_users_and_read_the_cluster(local):
+    assert {uid(local, name) for name in ("web", "workers", "beat")} == {THEIRS.acme}
+    assert (uid(local, "postgres"), uid(local, "valkey")) == (THEIRS.postgres, THEIRS.valkey)
+    assert uid(local, "cluster") == "0"
+    until(lambda: local.sql("SELECT 1 FROM jobs_node").fetchone(), what="the workers never saw the node")
 
 
 def test_demo_needs_root_only_for_the_process_runner(instance):
@@ -68,16 +79,15 @@ def test_ids_in_use_are_reported_in_one_sentence(instance):
     assert "must be unused, and 65534 is the user nobody. Choose another base." in instance.said()
 
 
-def test_job_cannot_access_the_instance(instance):
-    instance.start(DEMO="0").ready()
-    place, pids = instance.place, instance.pids()
+def test_job_cannot_access_the_instance(local):
+    place, pids = local.place, local.pids()
     files = (place.secrets / "*", place.env, place.valkey_conf, place.run / "supervisord.conf", place.postgres / "*")
     reads = [f"cat {str(path).replace(' ', '?')}" for path in files]
     reads += [f"cat /proc/{pid}/environ" for pid in pids.values()]
     signals = [f"kill -CONT {pid} && echo reached" for pid in pids.values()]
     writes = [f"echo reached >> {str(path).replace(' ', '?')}/x" for path in (place.var, place.cluster, place.work)]
 
-    said = instance.job("; ".join([*reads, *signals, *writes, "id -u", "echo END"]))
+    said = local.job("; ".join([*reads, *signals, *writes, "id -u", "echo END"]))
 
     uid, end = said.splitlines()[-2:]
     assert (int(uid) in DEFAULT_UIDS, end) == (True, "END")

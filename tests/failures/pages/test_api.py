@@ -23,9 +23,14 @@ from tests.jobs.api.api_make import Caller
 pytestmark = pytest.mark.django_db
 
 
+@pytest.fixture(scope="module", autouse=True)
+def created(rows_for_module, tmp_path_factory):
+    return make.diagnosed(tmp_path_factory.mktemp("logs"), by="ada").attempt
+
+
 @pytest.fixture
-def died(tmp_path):
-    return make.diagnosed(tmp_path, by="ada")
+def died(created):
+    return make.of(created)
 
 
 @pytest.fixture
@@ -205,11 +210,11 @@ def test_missing_rows_give_404(ada, path):
 # --- a pasted log
 
 
-def test_pasted_log_is_diagnosed_and_not_stored(ben):
+def test_pasted_log_is_diagnosed_and_not_stored(ben, died):
     answer = ben.post("diagnose/", {"log": make.TYPO, "exit_code": 1})
 
     assert answer.json()["root_cause"] == "TypeError"
-    assert not Diagnosis.objects.exists()
+    assert Diagnosis.objects.get() == died
 
 
 def test_exit_code_and_signal_are_used(ben):

@@ -28,9 +28,14 @@ def signed_in(name):
     return client
 
 
+@pytest.fixture(scope="module", autouse=True)
+def created(rows_for_module, tmp_path_factory):
+    return make.diagnosed(tmp_path_factory.mktemp("logs"), "loading\n" + make.TYPO, by="ada", name="sft-7b").attempt
+
+
 @pytest.fixture
-def died(tmp_path):
-    return make.diagnosed(tmp_path, "loading\n" + make.TYPO, by="ada", name="sft-7b")
+def died(created):
+    return make.of(created)
 
 
 @pytest.fixture
@@ -264,11 +269,11 @@ def test_incident_is_acknowledged_and_resolved(ada, died):
 # --- a pasted log
 
 
-def test_pasted_log_is_diagnosed(ben):
+def test_pasted_log_is_diagnosed(ben, died):
     page = text(ben.post("/failures/paste/", {"text": make.TYPO, "exit_code": "1"}))
 
     assert "Why it failed" in page and "TypeError" in page
-    assert not Diagnosis.objects.exists()
+    assert Diagnosis.objects.get() == died
 
 
 def test_uploaded_file_is_diagnosed_unchanged(ben):

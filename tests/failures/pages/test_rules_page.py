@@ -17,10 +17,14 @@ from tests.jobs.api.api_make import Caller
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture
-def rule(tmp_path) -> LearnedRule:
-    corrected_diagnosis(tmp_path)
+@pytest.fixture(scope="module", autouse=True)
+def learned(rows_for_module, tmp_path_factory) -> None:
+    corrected_diagnosis(tmp_path_factory.mktemp("logs"))
     run_learn_loop()
+
+
+@pytest.fixture
+def rule(learned) -> LearnedRule:
     return LearnedRule.objects.get()
 
 
@@ -123,21 +127,19 @@ def test_api_does_not_adopt_rules_for_other_users(rule):
     assert Caller(rows.user("ada")).post(f"rules/{rule.name}/adopt/", {}).status_code == 403
 
 
-def test_similar_failures_are_returned_with_their_resolution(tmp_path):
-    past = corrected_diagnosis(tmp_path)
+def test_similar_failures_are_returned_with_their_resolution(tmp_path, rule):
     now = stored_diagnosis(tmp_path, ALSO_ODD)
     run_learn_loop()
 
     similar = Caller(rows.user("ada")).get(f"diagnoses/{now.attempt.key}/similar/").json()["results"]
 
     assert [(one["id"], one["root_cause"], one["cured_by"]) for one in similar] == [
-        (past.attempt.key, "NodeFailure", "the rack was swapped")
+        (rule.source.attempt.key, "NodeFailure", "the rack was swapped")
     ]
     assert similar[0]["similarity"] > 0.9
 
 
 def test_similar_failures_of_other_teams_are_not_returned(tmp_path):
-    corrected_diagnosis(tmp_path)
     own = make.diagnosed(tmp_path, ODD, by="ben")
     rule_actions.save_past_failure(own, embedding.embed_bundle(ODD))
 
@@ -145,7 +147,6 @@ def test_similar_failures_of_other_teams_are_not_returned(tmp_path):
 
 
 def test_job_page_shows_similar_failures(client, tmp_path):
-    corrected_diagnosis(tmp_path)
     now = stored_diagnosis(tmp_path, ALSO_ODD)
     run_learn_loop()
     client.force_login(rows.user("ada"))

@@ -88,10 +88,15 @@ def short(value):
     return repr(value)[:30]
 
 
-@pytest.fixture
-def job():
+@pytest.fixture(scope="module", autouse=True)
+def created(rows_for_module):
     make.cluster()
-    return make.job(make.person("ada"))
+    return make.job(make.person("ada")).pk
+
+
+@pytest.fixture
+def job(created):
+    return Job.objects.get(pk=created)
 
 
 @pytest.fixture

@@ -179,8 +179,8 @@ def send(caller, method, pattern, job):
     return getattr(caller, method)(address_of(pattern, job), *body)
 
 
-@pytest.fixture
-def theirs():
+@pytest.fixture(scope="module", autouse=True)
+def created(rows_for_module):
     """A job of grace, who is in another team than ada. It waits for its second attempt; the first one failed."""
     make.cluster()
     Cluster.objects.update(log_root="/nonexistent")  # a campaign's results come through logs
@@ -199,8 +199,12 @@ def theirs():
         source=Diagnosis.objects.get(),
         owner=job.user,
     )
-    job.refresh_from_db()
-    return job
+    return job.pk
+
+
+@pytest.fixture
+def theirs(created):
+    return Job.objects.get(pk=created)
 
 
 def untouched(job):

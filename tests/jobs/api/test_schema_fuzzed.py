@@ -38,7 +38,7 @@ CHECKS = [
 OPERATIONS = [(path, method) for path, methods in api_root.openapi_schema()["paths"].items() for method in methods]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def schema():
     """Shared, because schemathesis searches all loaded modules for interesting values, once per schema."""
     found = schemathesis.openapi.from_dict(api_root.openapi_schema())
@@ -46,9 +46,10 @@ def schema():
     return found
 
 
-@pytest.fixture
-def there(tmp_path):
+@pytest.fixture(scope="module", autouse=True)
+def there(rows_for_module, tmp_path_factory):
     """Rows for the paths, so that not every response is a 404. Disconnects signals as Django's test client does."""
+    tmp_path = tmp_path_factory.mktemp("logs")
     for signal in (request_started, request_finished):
         signal.disconnect(close_old_connections)
     make.cluster()
