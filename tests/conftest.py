@@ -19,7 +19,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let every worker begin with its share of the tests that start whole instances, so that none of them comes last."""
+    """Let every worker begin with its share of the tests that start whole instances, so that none comes last."""
     long = [item for item in items if item.get_closest_marker("chaos")]
     others = [item for item in items if not item.get_closest_marker("chaos")]
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
@@ -44,7 +44,7 @@ def django_db_modify_db_settings(django_db_modify_db_settings: None) -> None:
 
 @pytest.fixture(scope="module")
 def rows_for_module(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    """Keep the rows that fixtures of a module create until its last test. Each test's own changes are undone after it."""
+    """Keep the rows that module fixtures create until the last test. Each test's own changes are undone after it."""
     from django.db import transaction
 
     with django_db_blocker.unblock(), transaction.atomic():

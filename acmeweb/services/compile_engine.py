@@ -120,5 +120,5 @@ def _run_python(*words: str) -> None:
 
 
 if __name__ == "__main__":
-    os.closerange(3, 1024)  # setup.sh starts this in the background and would otherwise pass on its lock
+    os.closerange(3, 1024)  # setup.sh starts this in the background; the inherited descriptor would keep its lock
     sys.exit(main())

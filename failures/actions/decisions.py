@@ -79,7 +79,7 @@ def _create_decision(
         test=sorted(recovery.test), checkpoint_path=base.path[:1000] if base else "",
         checkpoint_step=base.step if base else None, skip=list(recovery.skip) if recovery.skip else None,
         change=sanitize_for_storage(to_json_value(recovery.change)), undo=recovery.undo, not_before=recovery.not_before,
-        expires_at=recovery.expires_at, consumes=recovery.consumes,
+        expires_at=recovery.expires_at, consumes_retry=recovery.consumes_retry,
         state=_initial_state(recovery), due_at=now, **inputs,
         **{name: sanitize_for_storage(list(sentences)) for name, sentences in words.items()},
     )  # fmt: skip
@@ -226,7 +226,7 @@ def undo(decision: Decision, *, author: Author, now: datetime, why: str = "") ->
     ]
     notes.append(_hold_undone_job(row, author, words, now))
     RecoveryStep.objects.create(
-        decision=row, kind=RecoveryStep.Kind.UNDONE, words=" ".join(note for note in notes if note)
+        decision=row, kind=RecoveryStep.Kind.UNDONE, text=" ".join(note for note in notes if note)
     )
     decision.refresh_from_db()
 
@@ -417,8 +417,8 @@ def _lock_decision(decision: Decision) -> Decision:
     return rows.get(pk=decision.pk)
 
 
-def record_step(decision: Decision, kind: str, words: str, node: Node | None = None) -> None:
-    RecoveryStep.objects.create(decision=decision, kind=kind, node=node, words=sanitize_for_storage(words))
+def record_step(decision: Decision, kind: str, text: str, node: Node | None = None) -> None:
+    RecoveryStep.objects.create(decision=decision, kind=kind, node=node, text=sanitize_for_storage(text))
 
 
 def _record_event(what: str, author: Author, decision: Decision, **fields: Any) -> None:

@@ -111,12 +111,12 @@ def failing_channels(now: datetime) -> set[int]:
     return set(rows.filter(late).values_list("channel", flat=True).distinct().order_by())
 
 
-def claim(now: datetime, *, last: Collection[int] = (), but: Collection[int] = ()) -> Notice | None:
-    """Claim the message that is due longest. Channels in `last` come after all others; those in `but` are skipped."""
-    place = Case(When(channel__in=last, then=1), default=0, output_field=SmallIntegerField())
-    order = (place, "due_at") if last else ("due_at",)
+def claim(now: datetime, *, deprioritized: Collection[int] = (), excluded: Collection[int] = ()) -> Notice | None:
+    """Claim the message that is due longest. Channels in `deprioritized` come after all others."""
+    place = Case(When(channel__in=deprioritized, then=1), default=0, output_field=SmallIntegerField())
+    order = (place, "due_at") if deprioritized else ("due_at",)
     with transaction.atomic():
-        due = Notice.objects.open().filter(due_at__lte=now, channel__is_enabled=True).exclude(channel__in=but)
+        due = Notice.objects.open().filter(due_at__lte=now, channel__is_enabled=True).exclude(channel__in=excluded)
         row = due.order_by(*order).select_for_update(skip_locked=True, of=("self",)).first()
         if row is None:
             return None

@@ -54,7 +54,7 @@ STEP_SHAPE = ResourceShape(
         "kind": text_field("drained, tested, resumed, restarted, ended or undone."),
         "node": text_field(get=attribute_path("node.name"), needs=("node__name",), nullable=True),
         "at": datetime_field(),
-        "words": text_field(),
+        "text": text_field(),
     },
 )
 LIMIT_SHAPE = ResourceShape("RecoveryLimit", {"mode": text_field(choices=MODE_VALUES), "why": text_field()})
@@ -227,7 +227,7 @@ def _decision_verb(name: str, says: str, act: Callable[..., None]) -> type[Actio
         row = find_or_404(rows.filter(incident=incident), "decision", pk=decision)
         if not failure_permissions.may_decide_on(self.caller, row):
             raise PermissionDenied(
-                "Only operators can do this. If no node is drained, users who can change the job can do it, too."
+                "Only operators can do this. If no node is drained, users who can change the job can do this too."
             )
         etags.check_if_match(self.request, DECISION_SHAPE.show(get_decision_row(self.caller, incident, decision)))
         try:

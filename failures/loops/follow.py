@@ -3,7 +3,7 @@
 Eligible rows     Running attempts on clusters with logs. For steps: training jobs that do not report their steps, each
                   log every 15 s, longest unread first, and the rest of the log of an ended attempt once, which is tried
                   for ten minutes. For the diagnosis: all attempts, longest due first. A log is due when
-                  `FollowPace.ahead` bytes are expected to be unread.
+                  `FollowPace.max_unread_bytes` bytes are expected to be unread.
 What a turn does  Adds rows of new attempts and deletes rows of ended ones. Reads new lines for steps and stores steps,
                   cadence and position in one transaction; `watch` detects hangs from the cadence. Then claims one row
                   at a time for the diagnosis (counted, with a lease, one claimed row in total), continues reading, and

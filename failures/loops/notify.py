@@ -42,7 +42,10 @@ def notify_once(now: datetime, send: SendFunction | None = None) -> int:
     _request_notices(now)
     done, at, failed = 0, now, set[int]()
     troubled = notice_actions.failing_channels(now)
-    while at - now < TIME_BUDGET and (row := notice_actions.claim(at, last=troubled, but=failed)) is not None:
+    while (
+        at - now < TIME_BUDGET
+        and (row := notice_actions.claim(at, deprioritized=troubled, excluded=failed)) is not None
+    ):
         if _send_notice(row, at, _deliver_notice if send is None else send):
             done += 1
         else:

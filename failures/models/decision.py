@@ -99,7 +99,7 @@ class Decision(models.Model):
     undo = models.TextField(blank=True)
     not_before = models.DateTimeField()
     expires_at = models.DateTimeField()
-    consumes = models.BooleanField(default=False)
+    consumes_retry = models.BooleanField(default=False)
 
     # the outcome
     state = models.CharField(max_length=10, choices=DecisionState, default=DecisionState.PROPOSED)
@@ -191,7 +191,7 @@ class RecoveryStep(models.Model):
     kind = models.CharField(max_length=10, choices=Kind)
     node = models.ForeignKey(Node, null=True, on_delete=models.PROTECT, related_name="+")
     at = models.DateTimeField(db_default=Now())
-    words = models.TextField(blank=True)
+    text = models.TextField(blank=True)
 
     class Meta:
         ordering = ["id"]

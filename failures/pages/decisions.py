@@ -94,7 +94,7 @@ def decision_verb(request: HttpRequest, number: int, decision: int, verb: str) -
     if not failure_permissions.may_decide_on(caller, row):
         messages.error(
             request,
-            "Not allowed. Operators can do this; if no node is drained, users who can change the job can do it, too.",
+            "Not allowed. Operators can do this; if no node is drained, users who can change the job can do this too.",
         )
         return _redirect_back(request, number)
     why = posted_text(request)

@@ -24,7 +24,7 @@ PACKED_READ_DELAY = timedelta(hours=6)
 
 @dataclass(frozen=True, kw_only=True)
 class FollowPace:
-    ahead: int = 8 << 20  # bytes left unread when an attempt ends: about 40 ms for a verdict, 250 ms for a bundle
+    max_unread_bytes: int = 8 << 20  # when an attempt ends: about 40 ms for a verdict, 250 ms for a bundle
     at_once: int = 48 << 20  # bytes per turn, about two seconds
 
 
@@ -53,7 +53,7 @@ def read_new_lines(
     if unpacking.is_compressed(log.read_range(0, unpacking.HEADER_BYTES)):
         return LogFollowResult(size=log.size, due_at=now + PACKED_READ_DELAY)
     resumed, at = _resume_from_row(row, log) or (None, 0)
-    if log.size - at < pace.ahead:
+    if log.size - at < pace.max_unread_bytes:
         return LogFollowResult(size=log.size, due_at=now + _next_read_delay(row, log.size, at, now, pace))
     follower = resumed or LogFollower(active_rules.active_filter_rules(), active_rules.active_scanner())
     log.cut(at, min(log.size, at + pace.at_once))
@@ -63,17 +63,17 @@ def read_new_lines(
     state = follower.frozen()
     if state is None:
         return LogFollowResult(size=log.size, due_at=now + PACKED_READ_DELAY)
-    wait = _next_read_delay(row, log.size, at, now, pace) if log.size - at < pace.ahead else timedelta(0)
+    wait = _next_read_delay(row, log.size, at, now, pace) if log.size - at < pace.max_unread_bytes else timedelta(0)
     seam = log.read_range(max(0, at - SEAM_BYTES), at)
     return LogFollowResult(size=log.size, due_at=now + wait, read=at, seam=seam, state=state)
 
 
 def _next_read_delay(row: LogReadState, size: int, read: int, now: datetime, pace: FollowPace) -> timedelta:
-    """The time until `pace.ahead` bytes will be unread, if the log keeps growing as since the last read."""
+    """The time until `pace.max_unread_bytes` bytes will be unread, if the log keeps growing as since the last read."""
     if row.looked_at is None or now <= row.looked_at:
         return MIN_READ_DELAY
     grown = max(0, size - row.size) / (now - row.looked_at).total_seconds()
-    room = max(0, pace.ahead - (size - read))
+    room = max(0, pace.max_unread_bytes - (size - read))
     if grown * MAX_READ_DELAY.total_seconds() <= room:
         return MAX_READ_DELAY
     return max(MIN_READ_DELAY, timedelta(seconds=room / grown))

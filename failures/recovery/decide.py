@@ -47,7 +47,7 @@ def decide(facts: FailureFacts, history: FailureHistory, policy: RecoveryPolicy,
         action=action, mode=mode, why=why, pro=pro, con=(*con, *exemptions), limits=limits, drain=drain, test=test,
         checkpoint=base, skip=_steps_to_skip(action, facts, policy, base), undo=ACTION_TERMS[action].undo,
         not_before=_earliest_start(action, facts, history, policy, now),
-        expires_at=facts.at + ACTION_TERMS[action].expires, consumes=history.step is not None, change=change,
+        expires_at=facts.at + ACTION_TERMS[action].expires, consumes_retry=history.step is not None, change=change,
     )  # fmt: skip
 
 

@@ -164,7 +164,7 @@ class RecoveryDecision:
     not_before: datetime
     expires_at: datetime
     undo: str
-    consumes: bool  # whether this failure counts against the retry limit
+    consumes_retry: bool  # whether this failure counts against the retry limit
     change: tuple[RequestChange, ...] = ()  # changes to the request of the job
 
     @property

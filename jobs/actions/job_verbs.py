@@ -43,13 +43,13 @@ class JobAction:
 
     name: str
     label: str
-    says: str  # summary, for the API schema
+    summary: str  # summary, for the API schema
     effect: str  # what happens, shown next to the button
     tone: str
     fits: Callable[[Job], bool]
     act: Callable[[Job, JobActionRequest, bool], None]  # the bool: act as an operator
     takes_priority: bool = False
-    of_outcome: bool = False  # shown separately, where a page asks for the outcome of the job
+    records_outcome: bool = False  # shown separately, where a page asks for the outcome of the job
     in_lists: bool = True  # pages offer it for many jobs at once; the API offers all actions
     reaches_installations: bool = False  # operators of the cluster may apply it to jobs of another Acme installation
 
@@ -144,7 +144,7 @@ JOB_ACTIONS = {
         JobAction(
             name="hold",
             label="Hold",
-            says="Keep a waiting job from starting",
+            summary="Keep a waiting job from starting",
             effect="The job keeps its place in the queue and does not start until it is released.",
             tone="quiet",
             fits=lambda job: _is_pending(job) and not job.hold,
@@ -153,7 +153,7 @@ JOB_ACTIONS = {
         JobAction(
             name="release",
             label="Release",
-            says="Allow a held job to start",
+            summary="Allow a held job to start",
             effect="The job starts as soon as resources are free.",
             tone="good",
             fits=lambda job: _is_pending(job) and bool(job.hold) and not has_unknown_outcome(job),
@@ -162,7 +162,7 @@ JOB_ACTIONS = {
         JobAction(
             name="priority",
             label="Change priority",
-            says="Change the priority of a waiting job",
+            summary="Change the priority of a waiting job",
             effect="The job moves in the queue. Jobs with a higher priority start first.",
             tone="quiet",
             fits=_is_pending,
@@ -173,7 +173,7 @@ JOB_ACTIONS = {
         JobAction(
             name="requeue",
             label="Requeue",
-            says="Stop a running job and return it to its place in the queue",
+            summary="Stop a running job and return it to its place in the queue",
             effect="The job is stopped and returns to its place in the queue.",
             tone="warn",
             fits=lambda job: job.is_live,
@@ -182,7 +182,7 @@ JOB_ACTIONS = {
         JobAction(
             name="cancel",
             label="Cancel",
-            says="Cancel a job: a waiting job ends at once, a running job is stopped by its cluster",
+            summary="Cancel a job: a waiting job ends at once, a running job is stopped by its cluster",
             effect="The job ends and does not start again. A running job is stopped by its cluster.",
             tone="bad",
             fits=lambda job: not job.is_final,
@@ -192,40 +192,40 @@ JOB_ACTIONS = {
         JobAction(
             name="mark-succeeded",
             label="Mark as succeeded",
-            says="Record that a job whose outcome is unknown succeeded",
+            summary="Record that a job whose outcome is unknown succeeded",
             effect="The job becomes COMPLETED and does not run again.",
             tone="good",
             fits=has_unknown_outcome,
             act=_mark_succeeded,
-            of_outcome=True,
+            records_outcome=True,
             in_lists=False,
         ),
         JobAction(
             name="mark-failed",
             label="Mark as failed",
-            says="Record that a job whose outcome is unknown failed",
+            summary="Record that a job whose outcome is unknown failed",
             effect="The job becomes FAILED and does not run again.",
             tone="bad",
             fits=has_unknown_outcome,
             act=_mark_failed,
-            of_outcome=True,
+            records_outcome=True,
             in_lists=False,
         ),
         JobAction(
             name="run-again",
             label="Run again",
-            says="Run a job again although its outcome is unknown",
+            summary="Run a job again although its outcome is unknown",
             effect="The job returns to its place in the queue. If it did succeed, its command runs twice.",
             tone="warn",
             fits=has_unknown_outcome,
             act=_run_again,
-            of_outcome=True,
+            records_outcome=True,
             in_lists=False,
         ),
         JobAction(
             name="adopt",
             label="Adopt",
-            says="Take over a running job of another Acme installation",
+            summary="Take over a running job of another Acme installation",
             effect="This installation follows the job and can stop it. The job is never started again.",
             tone="quiet",
             fits=lambda job: bool(job.installation) and job.is_live,

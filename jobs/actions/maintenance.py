@@ -15,7 +15,7 @@ from jobs.actions.journal import Author
 from jobs.actions.wake import request_turn
 from jobs.core.hostlist import BadHostlist, expand
 from jobs.models import Cluster, ClusterMode, DrainMode, Maintenance, Node
-from jobs.models.maintenance import DEFAULT_LEAD
+from jobs.models.maintenance import DEFAULT_RUN_TIME
 
 MAINTENANCE = Author(by="maintenance")
 MAX_MAINTENANCE_DURATION = timedelta(days=366)
@@ -40,7 +40,7 @@ class MaintenanceRequest:
     end_at: datetime
     nodes: str = ""
     mode: str = DrainMode.FINISH
-    lead_time: timedelta = DEFAULT_LEAD
+    lead_time: timedelta = DEFAULT_RUN_TIME
 
 
 def check_maintenance(cluster: Cluster, request: MaintenanceRequest, now: datetime) -> list[Node]:

@@ -82,7 +82,7 @@ def resume(node: Node, *, author: Author, why: str = "", now: datetime) -> None:
     left_maintenance = node.maintenance if node.maintenance and node.maintenance.is_in_progress(now) else None
     if left_maintenance:
         # Otherwise the maintenance loop would close the node again in its next turn
-        left_maintenance.spared.add(node)
+        left_maintenance.excluded_nodes.add(node)
     cleared = {
         "reason": "",
         "reason_by": "",

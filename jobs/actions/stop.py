@@ -39,15 +39,29 @@ def preempt(job: Job, *, author: Author, why: str, for_job: str = "") -> None:
     """Stop the job in favor of `for_job`, after a checkpoint if it saves any. Fails if the job is already being
     stopped."""
     detail = {"for": for_job} if for_job else {}
-    request_stop(job, State.PREEMPTED, "preempt", author=author, why=why, ask=job_checkpoint_signal(job), detail=detail)
+    request_stop(
+        job,
+        State.PREEMPTED,
+        "preempt",
+        author=author,
+        why=why,
+        checkpoint_signal=job_checkpoint_signal(job),
+        detail=detail,
+    )
 
 
 @transaction.atomic
-def evict(job: Job, node: Node, *, author: Author, why: str, ask: bool = True) -> None:
+def evict(job: Job, node: Node, *, author: Author, why: str, saves: bool = True) -> None:
     """Move the job off this node and return it to its place in the queue. `cancel_evictions` can revoke this during the
     grace period."""
     request_stop(
-        job, State.PENDING, "evict", author=author, why=why, ask=job_checkpoint_signal(job) if ask else None, node=node
+        job,
+        State.PENDING,
+        "evict",
+        author=author,
+        why=why,
+        checkpoint_signal=job_checkpoint_signal(job) if saves else None,
+        node=node,
     )
 
 
@@ -71,8 +85,8 @@ def stop_for_recovery(attempt: Attempt, *, author: Author, why: str, saves: bool
     # A new attempt may have started meanwhile, and this stop is not meant for it
     if not is_live:
         raise state_changed_error(attempt.job, f"{attempt} has already ended")
-    ask = job_checkpoint_signal(attempt.job) if saves else None
-    request_stop(attempt.job, State.FAILED, "recover", author=author, why=why, ask=ask)
+    signal = job_checkpoint_signal(attempt.job) if saves else None
+    request_stop(attempt.job, State.FAILED, "recover", author=author, why=why, checkpoint_signal=signal)
 
 
 def job_checkpoint_signal(job: Job) -> CheckpointSignal | None:
@@ -95,7 +109,7 @@ def request_stop(
     *,
     author: Author,
     why: str,
-    ask: CheckpointSignal | None = None,
+    checkpoint_signal: CheckpointSignal | None = None,
     node: Node | None = None,
     detail: Mapping[str, object] | None = None,
 ) -> None:
@@ -109,7 +123,9 @@ def request_stop(
     # Use the present flags, not those that the caller has read: the cluster may have confirmed the start meanwhile
     current = Job.objects.select_for_update().get(pk=job.pk)
     Job.objects.filter(pk=job.pk).update(flags=sorted({*current.flags, Flag.SIGNALING}))
-    grace = _queue_stop_commands(attempt, job.cluster_id, why, ask if attempt.confirmed_at else None, node)
+    grace = _queue_stop_commands(
+        attempt, job.cluster_id, why, checkpoint_signal if attempt.confirmed_at else None, node
+    )
     event_detail = {**(detail or {}), **({"grace_s": int(grace.total_seconds())} if grace else {})}
     journal.job_event(
         f"job.{verb}_requested", author, job, attempt=attempt, node=node, why=why, detail=event_detail
@@ -139,7 +155,7 @@ def refuse_foreign(job: Job, verb: str) -> None:
 
 
 def _queue_stop_commands(
-    attempt: Attempt, cluster_id: int, why: str, ask: CheckpointSignal | None, node: Node | None
+    attempt: Attempt, cluster_id: int, why: str, checkpoint_signal: CheckpointSignal | None, node: Node | None
 ) -> timedelta | None:
     """Queue the commands of a stop and return the grace period.
 
@@ -158,14 +174,16 @@ def _queue_stop_commands(
         if not open_cancel.tries:
             ClusterCommand.objects.filter(pk=open_cancel.pk).update(due_at=min(open_cancel.due_at, now), node=None)
         return None
-    if ask:
-        ClusterCommand.objects.create(**common, kind=ClusterCommandKind.SIGNAL, reason=ask.text, node=node)
-    due_at = now + ask.grace if ask else now
+    if checkpoint_signal:
+        ClusterCommand.objects.create(
+            **common, kind=ClusterCommandKind.SIGNAL, reason=checkpoint_signal.text, node=node
+        )
+    due_at = now + checkpoint_signal.grace if checkpoint_signal else now
     # created_at is the present time, not the start of the transaction: only checkpoints after the request count
     ClusterCommand.objects.create(
         **common, kind=ClusterCommandKind.CANCEL, reason=why, created_at=now, due_at=due_at, node=node
     )
-    return ask.grace if ask else None
+    return checkpoint_signal.grace if checkpoint_signal else None
 
 
 @transaction.atomic

@@ -138,7 +138,7 @@ class QuotaAdmin(AcmeAdmin):
 class RecoveryModeAdmin(AcmeAdmin):
     """Saves through `set_recovery_mode`, so that each change has an event."""
 
-    list_display = ("mode", "whom", "where", "what", "changed_by", "changed_at")
+    list_display = ("mode", "applies_to", "where", "what", "changed_by", "changed_at")
     list_select_related = ("team", "cluster")
     list_filter = ("mode", "cluster", "team")
     search_fields = ("team__name__startswith", "cluster__name__startswith")
@@ -146,7 +146,7 @@ class RecoveryModeAdmin(AcmeAdmin):
     readonly_fields = ("changed_by", "changed_at")
 
     @admin.display(description="team", ordering="team")
-    def whom(self, row: RecoveryMode) -> str:
+    def applies_to(self, row: RecoveryMode) -> str:
         return row.team.name if row.team else "all teams"
 
     @admin.display(description="cluster", ordering="cluster")

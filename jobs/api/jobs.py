@@ -238,8 +238,8 @@ def _lock_job(job: Job) -> None:
 def _action_endpoint(verb: job_verbs.JobAction) -> type[JobActionEndpoint]:
     takes = {"priority": read_priority, "reason": REASON_READER} if verb.takes_priority else {"reason": REASON_READER}
     body = shapes.PRIORITY_BODY if verb.takes_priority else shapes.REASON_BODY
-    rule = EndpointRule(scope=SUBMIT, says=verb.says, body=body, answer=shapes.JOB, conflicts=True, team=True)
-    table = {"verb": verb, "takes": takes, "rules": {"POST": rule}, "__doc__": verb.says}
+    rule = EndpointRule(scope=SUBMIT, says=verb.summary, body=body, answer=shapes.JOB, conflicts=True, team=True)
+    table = {"verb": verb, "takes": takes, "rules": {"POST": rule}, "__doc__": verb.summary}
     prefix = verb.name.title().replace("-", "")
     return type(f"{prefix}Job", (JobActionEndpoint,), table)
 
@@ -247,7 +247,7 @@ def _action_endpoint(verb: job_verbs.JobAction) -> type[JobActionEndpoint]:
 JOB_ACTION_ENDPOINTS = {name: _action_endpoint(verb) for name, verb in job_verbs.JOB_ACTIONS.items()}
 
 
-class ManyVerbs(ActionEndpoint):
+class BulkJobActions(ActionEndpoint):
     """An action on jobs given by ids or by a filter. The response has a result per job."""
 
     tag = "Jobs"
@@ -333,11 +333,12 @@ def _filter_text(name: str, value: Any) -> str:
         return str(value).lower()
     if isinstance(value, int) and abs(value) < 10**20:
         return str(value)
-    return (
-        value
-        if isinstance(value, str)
-        else parsing.raise_invalid_field(name[:40], f"is {parsing.json_type_name(value)}, not text")
-    )
+    if not isinstance(value, str):
+        raise InvalidRequestField(name[:40], f"is {parsing.json_type_name(value)}, not text")
+    if not value:
+        # An empty text would select every job
+        raise InvalidRequestField(name[:40], "is empty")
+    return value
 
 
 def _action_result(outcome: BulkJobResult) -> dict[str, Any]:

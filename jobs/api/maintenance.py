@@ -16,7 +16,7 @@ from jobs.api.nodes import running_job_row
 from jobs.api.shapes import CLUSTER_DETAIL, RUNNING_JOB
 from jobs.core import parsing
 from jobs.models import Cluster, DrainMode, Maintenance, TokenScope, clock
-from jobs.models.maintenance import DEFAULT_LEAD
+from jobs.models.maintenance import DEFAULT_RUN_TIME
 from jobs.rest import etags, pagination, query_params
 from jobs.rest.endpoint import (
     ActionEndpoint,
@@ -175,7 +175,7 @@ class Maintenances(ActionEndpoint, ListEndpoint):
         etags.check_if_match(self.request, CLUSTER_DETAIL.show(cluster), CLUSTER_DETAIL.observed)
         if "lead_time" in body and body["lead_time"] is None:
             raise InvalidRequestField("lead_time", "must not be UNLIMITED: no job without a time limit could start")
-        fields: dict[str, Any] = {"start_at": now, "lead_time": DEFAULT_LEAD} | body
+        fields: dict[str, Any] = {"start_at": now, "lead_time": DEFAULT_RUN_TIME} | body
         window = MaintenanceRequest(**fields)
         impact = maintenance_actions.preview_maintenance(cluster, window, now)
         row = None if dry else maintenance_actions.schedule_maintenance(cluster, window, author=self.author, now=now)

@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 
 from jobs.models.cluster import Cluster, DrainMode, Node
 
-DEFAULT_LEAD = timedelta(days=1)  # the run time that is assumed for a job without a time limit
+DEFAULT_RUN_TIME = timedelta(days=1)  # the run time that is assumed for a job without a time limit
 
 
 class MaintenanceQuerySet(models.QuerySet["Maintenance"]):
@@ -32,14 +32,14 @@ class Maintenance(models.Model):
     reason = models.TextField()
     whole_cluster = models.BooleanField(default=False, help_text="Includes nodes that the cluster reports later.")
     nodes = models.ManyToManyField(Node, related_name="maintenances", blank=True)
-    spared = models.ManyToManyField(
+    excluded_nodes = models.ManyToManyField(
         Node, related_name="+", blank=True, help_text="Nodes that were resumed during the maintenance."
     )
     start_at = models.DateTimeField()
     end_at = models.DateTimeField()
     mode = models.CharField(max_length=10, choices=DrainMode, default=DrainMode.FINISH)
     lead_time = models.DurationField(
-        default=DEFAULT_LEAD,
+        default=DEFAULT_RUN_TIME,
         help_text="How long before the start jobs without a time limit stop starting on these nodes.",
     )
     by = models.CharField(max_length=150)
@@ -68,7 +68,7 @@ class Maintenance(models.Model):
         """Return the nodes of the window without those that an operator has resumed since."""
         nodes = Node.objects.filter(cluster=self.cluster_id)
         selected = nodes if self.whole_cluster else nodes.filter(maintenances=self)
-        return selected.exclude(pk__in=self.spared.values("pk"))
+        return selected.exclude(pk__in=self.excluded_nodes.values("pk"))
 
     def phase(self, now: datetime) -> str:
         if self.cancelled_at:

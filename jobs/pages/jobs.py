@@ -66,7 +66,7 @@ def job_page(request: HttpRequest, public_id: str) -> HttpResponse:
         "places": cache(lambda: _allocated_nodes(attempts[-1]) if attempts else []),
         "dependencies": cache(lambda: list(row.dependencies.select_related("on"))),
         "events": cache(lambda: list(row.events.order_by("-id")[:MAX_EVENTS])),
-        "verbs": [verb for verb in verbs if not verb.of_outcome],
+        "verbs": [verb for verb in verbs if not verb.records_outcome],
         "backend_id": attempts[-1].backend_id if attempts else "",
         "lacks_outcome": has_unknown_outcome(row) and bool(verbs),
         "saving": cache(lambda: checkpoint_advice.job_checkpoint_advice(row, attempts, now)),

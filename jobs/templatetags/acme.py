@@ -137,6 +137,11 @@ def since(moment: datetime, now: datetime) -> str:
 
 
 @register.filter
+def time_until(moment: datetime, now: datetime) -> str:
+    return age(moment - now)
+
+
+@register.filter
 def duration(value: timedelta | None) -> str:
     """`D-HH:MM:SS`, or UNLIMITED for None."""
     return slurm_notation.format_duration(value)

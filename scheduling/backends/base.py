@@ -228,11 +228,11 @@ class Backend(Protocol):
         """Accounting records of jobs submitted since then, oldest first. AccountingUnavailable without accounting."""
         ...
 
-    def submit(self, what: SubmitRequest) -> str:
+    def submit(self, request: SubmitRequest) -> str:
         """Submit a job and return the cluster's id of it."""
         ...
 
-    def submit_all(self, what: Sequence[SubmitRequest]) -> Sequence[str | BackendError]:
+    def submit_all(self, requests: Sequence[SubmitRequest]) -> Sequence[str | BackendError]:
         """Submit several jobs over parallel connections; the results are in the order of the requests.
 
         Once the cluster stops responding, the remaining requests are not sent.

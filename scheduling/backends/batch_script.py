@@ -42,7 +42,7 @@ fi
 $acme_defaults {interpreter} /dev/fd/3 3<<'{end}' &
 {script}{end}
 acme_child=$!
-# A signal interrupts `wait`, so it is asked until the child is gone, and once more for its real exit code
+# A signal interrupts `wait`, so `wait` is repeated until the child is gone, and once more for its real exit code
 while :; do
     wait "$acme_child" 2>/dev/null
     acme_code=$?

@@ -204,14 +204,14 @@ class SlurmBackend:
             f"{self._address} has no accounting storage (no slurmdbd, or slurmrestd without its plugin)"
         )
 
-    def submit(self, what: SubmitRequest) -> str:
-        if what.image:
+    def submit(self, request: SubmitRequest) -> str:
+        if request.image:
             raise RequestRejected("this cluster cannot run container images; submit the job without an image")
-        sender = self._senders.of(what.user) if self._senders and what.user else None
+        sender = self._senders.of(request.user) if self._senders and request.user else None
         headers = sender.headers if sender else {}
         deadline = self._new_deadline()
         api_dialect = self._get_dialect(deadline)
-        body = dialect.submit_body(api_dialect, what)
+        body = dialect.submit_body(api_dialect, request)
         answer = self._send_command("POST", f"{api_dialect.api}/job/submit", deadline, body, headers=headers)
         try:
             backend_id = dialect.parse_job_id(answer)
@@ -248,7 +248,7 @@ class SlurmBackend:
             )
         self._confirmed_users.add(user)
 
-    def submit_all(self, what: Sequence[SubmitRequest]) -> Sequence[str | BackendError]:
+    def submit_all(self, requests: Sequence[SubmitRequest]) -> Sequence[str | BackendError]:
         unreachable: list[ClusterUnreachable] = []  # once set, the remaining requests are not sent
 
         def submit_one(request: SubmitRequest) -> str | BackendError:
@@ -265,10 +265,10 @@ class SlurmBackend:
             except BackendError as error:
                 return error
 
-        if len(what) < 2:
-            return [submit_one(request) for request in what]
-        with ThreadPoolExecutor(min(len(what), SUBMIT_CONNECTIONS)) as pool:
-            return list(pool.map(submit_one, what))
+        if len(requests) < 2:
+            return [submit_one(request) for request in requests]
+        with ThreadPoolExecutor(min(len(requests), SUBMIT_CONNECTIONS)) as pool:
+            return list(pool.map(submit_one, requests))
 
     def cancel(self, backend_id: str) -> None:
         """Cancel with a plain DELETE: Slurm sends TERM, waits KillWait, then sends KILL."""

@@ -117,7 +117,7 @@ class Engine:
         """Add a waiting job. It joins its queue in the next turn."""
         rules = self.rules
         if self._traits.claims:
-            self.borrowers.record_class(job.requested_band)
+            self.borrowers.record_class(job.submitted_band)
             job.band = rules.band(job)
         job.key = rules.key(job, now)
         self.arrivals.append((job.band, job.key, job.number, job))

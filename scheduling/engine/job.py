@@ -61,12 +61,12 @@ class EngineJob:
         "preempted_by",
         "ran_s",
         "remaining_s",
-        "requested_band",
         "runs",
         "saved",
         "since",
         "stopping",
         "submitted",
+        "submitted_band",
         "user",
     )
 
@@ -88,7 +88,7 @@ class EngineJob:
         self.expected_s = expected_s  # the estimate that a policy may use: a limit or a prediction
         self.user = user
         self.name = name
-        self.band = self.requested_band = band  # lower goes first, regardless of the policy's order
+        self.band = self.submitted_band = band  # lower goes first, regardless of the policy's order
         self.key = 0.0
         self.level = 0
         self.attained = 0.0  # GPU-seconds up to `since`

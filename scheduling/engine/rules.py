@@ -60,7 +60,7 @@ class PolicyRules:
 
     def band(self, job: EngineJob) -> int:
         """Lower goes first regardless of the key. Used only with `claims`."""
-        return job.requested_band
+        return job.submitted_band
 
     def cost(self, job: EngineJob, now: float) -> float:
         """The key without its tie-breaker, 0 or more, for a policy that uses this order as a component."""

@@ -49,5 +49,5 @@ def evict(attempt: Attempt, node: Node) -> bool:
     if not same.select_for_update(no_key=True).exists():
         return False
     why = f"{node} is drained by {node.reason_by}: {node.reason.removeprefix(f'{node.reason_by}: ')}"
-    stop.evict(attempt.job, node, author=SCHEDULER, why=why, ask=node.drain_mode == DrainMode.NOW)
+    stop.evict(attempt.job, node, author=SCHEDULER, why=why, saves=node.drain_mode == DrainMode.NOW)
     return True

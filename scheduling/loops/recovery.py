@@ -261,10 +261,10 @@ def _act_on_job(decision: Decision, now: datetime) -> tuple[str, str]:
     if decision.steps.filter(kind=RecoveryStep.Kind.RESTARTED).exists():
         return DecisionState.DONE, decision.outcome
     if ended := decision.steps.filter(kind=RecoveryStep.Kind.ENDED).first():
-        return (DecisionState.FAILED, ended.words) if decision.restarts else (DecisionState.DONE, decision.outcome)
+        return (DecisionState.FAILED, ended.text) if decision.restarts else (DecisionState.DONE, decision.outcome)
     try:
         with transaction.atomic():
-            return DecisionState.DONE, _restart(decision, now) if decision.restarts else _give_back_as_decided(decision)
+            return DecisionState.DONE, _restart(decision, now) if decision.restarts else _end_without_restart(decision)
     except (JobError, RequestChangedMeanwhile) as error:
         return _give_job_back(decision, f"The job was not restarted: {error}.")
 
@@ -306,7 +306,7 @@ def resume_point(decision: Decision) -> dict[str, Any]:
     return {"path": decision.checkpoint_path, "step": decision.checkpoint_step, **skip}
 
 
-def _give_back_as_decided(decision: Decision) -> str:
+def _end_without_restart(decision: Decision) -> str:
     decision_actions.decline_job_recovery(decision, RECOVERY_AUTHOR)
     decision_actions.record_step(decision, RecoveryStep.Kind.ENDED, decision.why)
     return "The job was not restarted; its owner is notified."

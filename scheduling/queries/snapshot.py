@@ -182,9 +182,9 @@ def _closed_node(node: Node, held: NodeUsage) -> ClosedNode:
 def _windows(cluster: Cluster, nodes: Sequence[Node], now: datetime) -> Iterable[NodeWindow]:
     for row in Maintenance.objects.ahead(now).filter(cluster=cluster, cancelled_at=None):
         ids = [node.pk for node in nodes] if row.whole_cluster else row.nodes.values_list("pk", flat=True)
-        spared = set(row.spared.values_list("pk", flat=True)) if row.begun_at else set()
+        excluded = set(row.excluded_nodes.values_list("pk", flat=True)) if row.begun_at else set()
         yield NodeWindow(
-            name=row.name, start=row.start_at, end=row.end_at, lead=row.lead_time, nodes=frozenset(ids) - spared
+            name=row.name, start=row.start_at, end=row.end_at, lead=row.lead_time, nodes=frozenset(ids) - excluded
         )
 
 

@@ -123,24 +123,24 @@ class FakeCluster:
             raise AccountingUnavailable("this cluster has no accounting")
         return self.accounting
 
-    def submit(self, what: SubmitRequest) -> str:
+    def submit(self, request: SubmitRequest) -> str:
         self.before("submit")
         backend_id = self.job_id(len(self.sent) + 1)
-        self.sent.append(what)
+        self.sent.append(request)
         self.known[backend_id] = BackendJob(
             backend_id=backend_id,
-            key=what.key,
-            installation=what.installation,
-            name=what.name,
-            user=what.user,
+            key=request.key,
+            installation=request.installation,
+            name=request.name,
+            user=request.user,
             state=State.PENDING,
-            nodes=what.nodes,
+            nodes=request.nodes,
         )
         self.after("submit")
         return backend_id
 
-    def submit_all(self, what: Sequence[SubmitRequest]) -> list[str | BackendError]:
-        return [self._submit_or_error(request) for request in what]
+    def submit_all(self, requests: Sequence[SubmitRequest]) -> list[str | BackendError]:
+        return [self._submit_or_error(request) for request in requests]
 
     def _submit_or_error(self, request: SubmitRequest) -> str | BackendError:
         try:

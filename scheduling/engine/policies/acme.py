@@ -77,7 +77,7 @@ class AcmeRules(PolicyRules):
         return int(job.group.borrows)
 
     def key(self, job: EngineJob, now: float) -> float:
-        key = job.submitted + job.requested_band * self._class_s
+        key = job.submitted + job.submitted_band * self._class_s
         return key + self._bounded_cost(self.order.cost(job, now)) if self._by_order else key
 
     def share(self, group: RequestGroup, engine: Engine, now: float) -> float:

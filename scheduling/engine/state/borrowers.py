@@ -38,7 +38,7 @@ class Borrowers:
         """Account for a running job whose resources are taken in `owner_resources` too."""
         if job.is_reclaimable:
             self.jobs[job.number] = job
-            self.record_class(job.requested_band)
+            self.record_class(job.submitted_band)
             self.owner_resources.give(job.places or (), job.group.need)
 
     def remove(self, job: EngineJob) -> None:

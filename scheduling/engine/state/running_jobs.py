@@ -21,7 +21,7 @@ class RunningJobs:
     def __init__(self, *, ranks: bool, plans: bool) -> None:
         self._by_number: dict[int, EngineJob] = {}
         self._ranks, self._plans = ranks, plans
-        self.by_rank: list[QueueEntry] = []  # the safest first
+        self.by_rank: list[QueueEntry] = []  # first the job that the policy would preempt last
         self.by_end: list[tuple[float, int, EngineJob]] = []  # by expected end
 
     def __len__(self) -> int:

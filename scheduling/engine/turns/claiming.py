@@ -79,7 +79,7 @@ def claimable_jobs(engine: Engine, job: EngineJob) -> Iterable[EngineJob]:
     borrowers = engine.borrowers.jobs.values()
     if not job.group.borrows:
         return borrowers
-    return [other for other in borrowers if other.stopping or other.requested_band > job.requested_band]
+    return [other for other in borrowers if other.stopping or other.submitted_band > job.submitted_band]
 
 
 def _may_claim(engine: Engine, job: EngineJob) -> bool:
@@ -102,7 +102,7 @@ def _loss(engine: Engine, job: EngineJob, now: float) -> PreemptionPrice:
         return NO_COST
     costs = engine.preemption_costs
     restart_s = costs.fixed_s(job) if costs.fixed_s else RESTART_S
-    return -job.requested_band, job.group.gpus * (costs.unsaved_work_s(job, now) + restart_s), 1, -job.began
+    return -job.submitted_band, job.group.gpus * (costs.unsaved_work_s(job, now) + restart_s), 1, -job.began
 
 
 class ClaimPrices:

@@ -334,7 +334,7 @@ class _QueueWalk:
 def _fits_cached(engine: Engine, group: RequestGroup, among: NodeSet, cache: FitCache) -> bool:
     """Whether the group's first job fits on these nodes. `cache` has results for the same resources."""
     job: EngineJob = group.queue.first[3]
-    key = group.shape, among, job.requested_band if group.borrows else None
+    key = group.shape, among, job.submitted_band if group.borrows else None
     if (fits := cache.get(key)) is None:
         fits = cache[key] = fits_with_claims(engine, job, among)
     return fits
@@ -349,7 +349,7 @@ def _try_backfill(engine: Engine, reservation: HeadReservation, job: EngineJob, 
     if group is reservation.job.group:
         return False
     short = job.expected_s <= reservation.slack(now) or reservation.may_pass_freely(group)
-    key = group.shape, short, job.requested_band if group.borrows else None
+    key = group.shape, short, job.submitted_band if group.borrows else None
     if key in nowhere or (engine.quota_usage and engine.is_over_quota(group)):
         return False
     stopped = len(engine.stopped_jobs)

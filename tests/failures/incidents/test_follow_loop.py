@@ -21,7 +21,7 @@ from tests.failures import make
 pytestmark = pytest.mark.django_db
 
 STEPS = "".join(f"step {at} loss 2.{at} tokens/s 3000\n" for at in range(300))
-NOW_AND_ALL = FollowPace(ahead=1)
+NOW_AND_ALL = FollowPace(max_unread_bytes=1)
 
 
 def turn(pace: FollowPace = NOW_AND_ALL) -> int:

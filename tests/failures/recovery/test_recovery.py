@@ -239,7 +239,7 @@ def test_retry_budget_stops_a_crash_loop():
 def test_unknown_progress_does_not_count_against_the_retry_limit():
     decision = decided(failed(suspects=frozenset({"n2"})), past(*[None] * 20))
 
-    assert decision.action is RecoveryAction.ELSEWHERE and not decision.consumes
+    assert decision.action is RecoveryAction.ELSEWHERE and not decision.consumes_retry
     assert any("does not count against the retry limit" in sentence for sentence in decision.con)
 
 

@@ -330,7 +330,7 @@ def test_undo_prevents_all_remaining_steps(tmp_path, before):
     assert not decision.steps.filter(kind=RecoveryStep.Kind.RESTARTED).exists()
     job = job_of(attempt)
     assert (job.state, job.hold, job.flags, job.resume) == (State.PENDING, "user", [Flag.REQUEUE_HOLD], {})
-    assert decision.steps.get(kind=RecoveryStep.Kind.UNDONE).words.endswith(f"{job} is held.")
+    assert decision.steps.get(kind=RecoveryStep.Kind.UNDONE).text.endswith(f"{job} is held.")
     assert decide_and_recover_once(clock.now() + HOUR / 2) == 0
 
 

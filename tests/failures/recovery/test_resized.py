@@ -143,7 +143,7 @@ def test_undo_keeps_a_later_change_by_the_owner(tmp_path):
     decision_actions.undo(decision, author=rows.author(), now=clock.now())
 
     assert job_of(decision).command == "mine.py"
-    assert "not restored" in decision.steps.last().words
+    assert "not restored" in decision.steps.last().text
 
 
 def test_job_released_meanwhile_is_not_changed(tmp_path):

@@ -279,6 +279,8 @@ VERBS = [
     ({"action": "cancel", "filter": {}}, "filter"),
     ({"action": "cancel", "filter": []}, "filter"),
     ({"action": "cancel", "filter": {"limit": 5}}, "filter"),
+    ({"action": "cancel", "filter": {"name__contains": ""}}, "name__contains"),
+    ({"action": "cancel", "filter": {"array_id": [""]}}, "array_id"),
     ({"action": "cancel", "filter": {"color": "red"}}, "color"),
     ({"action": "cancel", "filter": {"state": "pending"}}, "state"),
     ({"action": "cancel", "filter": {"state": {}}}, "state"),

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from jobs.models import Cluster, Maintenance, Node, clock
-from jobs.models.maintenance import DEFAULT_LEAD
+from jobs.models.maintenance import DEFAULT_RUN_TIME
 from tests import make as rows
 from tests.jobs.api import api_make as make
 from tests.jobs.api.api_make import Caller
@@ -60,7 +60,7 @@ def test_maintenance_defaults_to_the_whole_cluster_from_now_on(olga):
     number = olga.post(AT, {"name": "x", "reason": "y", "end_at": (clock.now() + HOUR).isoformat()}).json()["id"]
 
     window = Maintenance.objects.get(pk=number)
-    assert (window.whole_cluster, window.mode, window.lead_time) == (True, "finish", DEFAULT_LEAD)
+    assert (window.whole_cluster, window.mode, window.lead_time) == (True, "finish", DEFAULT_RUN_TIME)
     assert window.phase(clock.now()) == "going on"
     assert window.affected_nodes().count() == Node.objects.count()
 

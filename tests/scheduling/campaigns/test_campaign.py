@@ -449,7 +449,7 @@ def test_trials_start_on_their_planned_node_only(played):
     assert [set(start.places) for start in decided.starts] == [{third.pk}]
 
 
-# --- what people do
+# --- actions of users
 
 
 def test_repeated_campaign_reuses_existing_results(played):
