@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -40,9 +41,14 @@ class DrillCounts:
     cordons: int = 0
     false_cordons: list[str] = field(default_factory=list)
     jobs: int = 0
+    _by_job: dict[str, list[FaultCase]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, case: FaultCase) -> None:
+        self.cases.append(case)
+        self._by_job[case.job].append(case)
 
     def of(self, job: str) -> list[FaultCase]:
-        return [case for case in self.cases if case.job == job and case.open]
+        return [case for case in self._by_job.get(job, ()) if case.open]
 
     def record_detection(self, job: str, now: float, label: str) -> None:
         for case in self.of(job):

@@ -58,7 +58,7 @@ class FaultInjector:
             self._hit_job(fault, work, now)
 
     def _running_on(self, node: int) -> list[DrillJob]:
-        return [work for work in self.stage.works.values() if work.running and node in work.nodes and not work.dying]
+        return [work for work in self.stage.running.values() if node in work.nodes and not work.dying]
 
     def _affects_job(self, fault: DrillFault, work: DrillJob) -> bool:
         """Whether a fault affects a job: one GPU needs no links, one node no fabric; only the gang's pace counts."""
@@ -73,7 +73,7 @@ class FaultInjector:
 
     def _open_case(self, kind: str, work: DrillJob, now: float, *, recoverable: bool, words: str = "") -> None:
         stage = self.stage
-        stage.tally.cases.append(
+        stage.tally.add(
             FaultCase(
                 kind=kind, job=work.name, at=now, recoverable=recoverable, expected=accepted_labels(words or kind),
                 restart_s=stage.plan.restart_s if work.is_gang else 60.0,
@@ -122,8 +122,8 @@ class FaultInjector:
         stage.outages.append((now, now + fault.lasts_s))
         hit_jobs = [
             work
-            for work in list(stage.works.values())
-            if work.running and not work.dying and work.kind in TRAINING_KINDS
+            for work in list(stage.running.values())
+            if not work.dying and work.kind in TRAINING_KINDS
             and stage.dice("reads", fault.number, work.name).random() < STORAGE_HIT_RATE
         ]  # fmt: skip
         if not hit_jobs:

@@ -67,6 +67,18 @@ class RecoveryCause:
     spike_at: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class HandledFailure:
+    """A failure as Acme handled it, for records of the drill. A detector's finding has no diagnosis of a log."""
+
+    attempt: FailedAttempt
+    cause: RecoveryCause
+    diagnosis: LogDiagnosis | None
+    facts: FailureFacts
+    history: FailureHistory
+    decision: RecoveryDecision
+
+
 def cause_of_diagnosis(diagnosis: LogDiagnosis) -> RecoveryCause:
     return RecoveryCause(
         label=diagnosis.root_cause, category=diagnosis.category, confidence=diagnosis.confidence,
@@ -88,10 +100,11 @@ class AcmeRecovery:
 
     def __init__(self, stage: DrillSimulation) -> None:
         self.stage = stage
+        self.failures: list[HandledFailure] = []
         self._followed: dict[str, FollowedAttempt] = {}
         self._tries: dict[str, list[PastAttempt]] = defaultdict(list)
         self._done: list[PastAction] = []
-        self._incidents: dict[int, OpenIncident] = {}
+        self.incidents: dict[int, OpenIncident] = {}
         self._unwell: dict[str, int] = {}  # node -> bad readings in a row
         self._cleared: dict[str, tuple[tuple[int, ...], int]] = {}
         self._swept = 0.0
@@ -129,9 +142,9 @@ class AcmeRecovery:
             self._stop_and_recover(job, cause_of_finding(SLOW_NODE, frozenset(row.subject for row in slow)), now)
 
     def run_checks(self, now: float) -> None:
-        for job in list(self._followed):
-            followed = self._followed[job]
-            if followed.steps and now - followed.steps[-1] > hang.MIN_PATIENCE_S:
+        for job in list(self.stage.running):
+            followed = self._followed.get(job)
+            if followed and followed.steps and now - followed.steps[-1] > hang.MIN_PATIENCE_S:
                 self._handle_hang(job, hang.detect_hang(list(followed.steps), now, list(followed.sections)), now)
         for job in self.stage.jobs_with_log():
             # The detector ignores a shorter silence; comparing times is cheaper than running it
@@ -228,7 +241,7 @@ class AcmeRecovery:
         self._followed.pop(attempt.job, None)
         diagnosis = engine.diagnose_text(attempt.log, ExitStatus(exit_code=attempt.exit_code))
         merged = circumstances.merge_cluster_report(diagnosis, ClusterEndReport(state=attempt.state, news=attempt.news))
-        self._recover_attempt(attempt, cause_of_diagnosis(merged), now)
+        self._recover_attempt(attempt, cause_of_diagnosis(merged), now, merged)
 
     def _stop_and_recover(self, job: str, cause: RecoveryCause, now: float) -> None:
         """Stop an attempt that runs without progress, and recover it like one that ended by itself."""
@@ -240,7 +253,9 @@ class AcmeRecovery:
         checkpoint_files = self.stage.failed_attempt(job, now).shelf if cause.label == SLOW_NODE else attempt.shelf
         self._recover_attempt(replace(attempt, shelf=checkpoint_files), cause, now)
 
-    def _recover_attempt(self, attempt: FailedAttempt, cause: RecoveryCause, now: float) -> None:
+    def _recover_attempt(
+        self, attempt: FailedAttempt, cause: RecoveryCause, now: float, diagnosis: LogDiagnosis | None = None
+    ) -> None:
         self.stage.tally.record_detection(attempt.job, now, cause.label)
         facts = self._recovery_facts(attempt, cause, now)
         tries = self._tries[attempt.job]
@@ -249,7 +264,13 @@ class AcmeRecovery:
         history = FailureHistory(
             tries=tuple(self._tries[attempt.job]), done=tuple(self._done), cluster_nodes=self.stage.plan.nodes
         )
-        self._execute_recovery(attempt, facts, decide(facts, history, AUTOMATIC_POLICY, virtual_time(now)), now)
+        decision = decide(facts, history, AUTOMATIC_POLICY, virtual_time(now))
+        self.failures.append(
+            HandledFailure(
+                attempt=attempt, cause=cause, diagnosis=diagnosis, facts=facts, history=history, decision=decision
+            )
+        )
+        self._execute_recovery(attempt, facts, decision, now)
 
     def _recovery_facts(self, run: FailedAttempt, cause: RecoveryCause, now: float) -> FailureFacts:
         faulty = frozenset(
@@ -272,17 +293,17 @@ class AcmeRecovery:
         failure = FailureSymptom(
             root_cause=cause.label, at=run.at, job=run.job, nodes=run.nodes, suspects=suspects, words=cause.words
         )
-        incident_id = matching_incident(failure, self._incidents.values())
+        incident_id = matching_incident(failure, self.incidents.values())
         if incident_id is None:
-            incident_id = len(self._incidents) + 1
-            self._incidents[incident_id] = OpenIncident(
+            incident_id = len(self.incidents) + 1
+            self.incidents[incident_id] = OpenIncident(
                 id=incident_id, root_cause=cause.label, scope=scope_of_symptom(failure), words=cause.words,
                 first_at=run.at, last_at=run.at, nodes=suspects & run.nodes, jobs=frozenset({run.job}),
             )  # fmt: skip
             return incident_id, 0
-        incident = self._incidents[incident_id]
+        incident = self.incidents[incident_id]
         jobs = incident.jobs | {run.job}
-        self._incidents[incident_id] = OpenIncident(
+        self.incidents[incident_id] = OpenIncident(
             id=incident_id, root_cause=incident.root_cause, scope=incident.scope, first_at=incident.first_at,
             last_at=max(incident.last_at, run.at), nodes=incident.nodes, jobs=jobs, words=incident.words,
         )  # fmt: skip

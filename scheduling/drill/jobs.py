@@ -9,6 +9,7 @@ from datetime import timedelta
 from jobs.core.lifecycle import JobKind
 from scheduling.drill.values import JobFlaw
 from scheduling.engine.job import EngineJob, RequestGroup
+from scheduling.engine.resources import GpuPlacement
 
 GANG_JOB = "pretrain-123b"
 CHECKPOINTING_KINDS = frozenset({JobKind.PRETRAIN, JobKind.SFT, JobKind.MLLM})
@@ -30,6 +31,7 @@ class AttemptLife:
     promised: float
     base: int
     nodes: tuple[int, ...] = ()
+    places: GpuPlacement = ()
     first_step: float | None = None
     ended: float | None = None
     keeps_work: bool = False

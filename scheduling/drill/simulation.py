@@ -20,7 +20,7 @@ from scheduling.drill import symptoms
 from scheduling.drill.agenda import EventQueue
 from scheduling.drill.counts import DrillCounts
 from scheduling.drill.jobs import MIX_STEP_S, AttemptLife, DrillCheckpoint, DrillJob
-from scheduling.drill.values import DrillFault, DrillPlan, FailedAttempt, StepReport, virtual_time
+from scheduling.drill.values import DrillFault, DrillPlan, FailedAttempt, NodeClosure, StepReport, virtual_time
 from scheduling.engine.engine import Engine
 from scheduling.engine.job import EngineJob
 from scheduling.slurmsim.faults import REPAIR_RANGE_S, SYMPTOM_DELAY_S, FaultKind
@@ -30,7 +30,6 @@ SYNC_DELAY_S, DIAGNOSIS_DELAY_S, TURN_DELAY_S = 1.0, 2.0, 1.0
 TEARDOWN_S = (2.0, 15.0)  # from the end of the first rank to the end of the last
 NODE_LOST_S = (5.0, 15.0)  # until a cluster marks a silent node as down
 FAILED_START_S = (20.0, 60.0)  # until a starting job fails on a broken node
-MIX_START_S = 60.0
 LINE_EVERY_S = 20.0
 FALSE_FAILURE_RATE, MISSED_FAILURE_RATE = 0.002, 0.03  # of an all-gather test between two nodes
 RECENT_FAULT_S = 3600.0
@@ -63,10 +62,12 @@ class DrillSimulation:
         self.number_of = {name: number for number, name in enumerate(self.names)}
         self.works: dict[str, DrillJob] = {}
         self.by_job: dict[int, DrillJob] = {}
+        self.running: dict[str, DrillJob] = {}
         self.broken: dict[int, list[DrillFault]] = defaultdict(list)
         self.mended: set[int] = set()
         self.slowed: list[DrillFault] = []
         self.shut: dict[int, set[str]] = defaultdict(set)
+        self.closures: list[NodeClosure] = []
         self.outages: list[tuple[float, float]] = []
         self.on_first_step: Callable[[DrillJob, float], None] = lambda work, now: None
         self.answer: RecoveryStrategy
@@ -115,17 +116,19 @@ class DrillSimulation:
 
     def _start_attempt(self, work: DrillJob, job: EngineJob, now: float) -> None:
         work.job, work.waiting, work.running, work.dying = job, False, True, False
+        self.running[work.name] = work
         work.run += 1
         work.silent_since = None
-        work.nodes = tuple(sorted(node for node, _ in job.places or ()))
+        places = tuple(sorted(job.places or ()))
+        work.nodes = tuple(node for node, _ in places)
         after = work.lives[-1].cause if work.lives else ""
-        work.lives.append(AttemptLife(promised=now, base=work.step, nodes=work.nodes, after=after))
+        work.lives.append(AttemptLife(promised=now, base=work.step, nodes=work.nodes, places=places, after=after))
         work.base = work.step
         self.answer.on_start(work.name, now)
         if kind := self.start_obstacle(work, now):
             self._fail_to_start(work, kind, now)
             return
-        start_up = self.plan.restart_s if work.is_gang else MIX_START_S
+        start_up = self.plan.restart_s if work.is_gang else self.plan.start_s
         self.agenda.at(now + start_up, self.if_same_attempt(work, self._record_first_step))
 
     def _fail_to_start(self, work: DrillJob, kind: str, now: float) -> None:
@@ -240,6 +243,7 @@ class DrillSimulation:
         self.progress(work, now)
         work.current_attempt.ended, work.current_attempt.keeps_work = now, keeps_work
         work.running = False
+        del self.running[work.name]
         work.run += 1
         if work.job is not None and work.job.places is not None:
             self.engine.end(work.job, now)
@@ -273,9 +277,13 @@ class DrillSimulation:
     def close(self, number: int, why: str, now: float) -> None:
         if not self.shut[number]:
             self.engine.drain(number, now)
+        if why not in self.shut[number]:
+            self.closures.append(NodeClosure(node=number, at=now, why=why, closes=True))
         self.shut[number].add(why)
 
     def open(self, number: int, why: str, now: float) -> None:
+        if why in self.shut[number]:
+            self.closures.append(NodeClosure(node=number, at=now, why=why, closes=False))
         self.shut[number].discard(why)
         if not self.shut[number]:
             self.engine.node_up(number, now)
@@ -445,7 +453,7 @@ class DrillSimulation:
 
     def jobs_with_log(self) -> list[str]:
         """Running jobs of the mix, which write a log."""
-        return [work.name for work in self.works.values() if work.running and not work.is_gang]
+        return [work.name for work in self.running.values() if not work.is_gang]
 
     def last_line_at(self, job: str, now: float) -> float:
         work = self.works[job]

@@ -29,12 +29,14 @@ class DrillPlan:
     seed: int = 1
     nodes: int = 302  # Kalos in the Acme study
     gpus_per_node: int = 8
+    first_node: int = 0  # in the names of the nodes
     gang_nodes: int = 256  # 2,048 GPUs: its 123B job
     step_s: float = 10.0  # 4 million tokens of a 123B model on this many A100 at half their peak
     restart_s: float = 180.0  # processes, communicators, and 129 s of loading as measured for a 405B model
     stall_s: float = 2.0  # for which a checkpoint blocks training
     persist_s: float = 60.0  # until it is in remote storage; measured for a 405B model: 51 s
     checkpoint_s: float = 1800.0  # interval of the other jobs
+    start_s: float = 60.0  # until the other jobs complete their first step
     evaluate_steps: int = 720  # steps between evaluations, during which the gang does not train
     evaluate_s: float = 90.0
     watchdog_s: float = 600.0  # until NCCL ends a hanging job
@@ -49,7 +51,7 @@ class DrillPlan:
 
     @property
     def node_names(self) -> tuple[str, ...]:
-        return tuple(f"seren-{number:03}" for number in range(self.nodes))
+        return tuple(f"seren-{number:03}" for number in range(self.first_node, self.first_node + self.nodes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,16 @@ class DrillFault:
     lasts_s: float
     factor: float = 1.0  # by which a slow node is slower
     sticks: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeClosure:
+    """A reason for which a node stops accepting jobs, or the end of this reason: down, cordon, repair, test."""
+
+    node: int
+    at: float
+    why: str
+    closes: bool
 
 
 @dataclass(frozen=True, kw_only=True)

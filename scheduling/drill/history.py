@@ -1,0 +1,183 @@
+"""Simulates weeks of a datacenter, from which the demo makes its history: jobs, failures, decisions, repairs. Pure.
+
+Jobs arrive as in the cluster Seren of the Acme study, the engine places them under the policy acme, and faults occur at
+the rate of the `dense` scenario. Acme's own diagnosis, recovery and node tests handle what fails. Times are virtual.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+
+import numpy as np
+
+from failures.incidents.grouping import OpenIncident
+from jobs.core.lifecycle import JobKind
+from jobs.traces.trace import Trace
+from scheduling.drill.agenda import EventQueue
+from scheduling.drill.counts import DrillCounts
+from scheduling.drill.fault_effects import FaultInjector
+from scheduling.drill.faults import BUG, SCENARIOS, Scenario, draw_faults, draw_flaw
+from scheduling.drill.healing import AcmeRecovery, HandledFailure
+from scheduling.drill.jobs import MIX_STEP_S, DrillJob
+from scheduling.drill.simulation import DrillSimulation
+from scheduling.drill.values import DrillPlan, NodeClosure
+from scheduling.engine.cluster import NodeView, QuotaView, ResourceRequest
+from scheduling.engine.engine import Engine
+from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
+from scheduling.engine.policies.acme import AcmeRules
+from scheduling.engine.resources import NodeResources
+from scheduling.replay import acme_trace
+from scheduling.slurmsim.faults import FaultKind
+
+SITE = "seren"
+CHECK_INTERVAL_S = 60.0
+START_S = 8.0
+# Of the jobs that end at their drawn run time, these shares are cancelled by their users. The study reports that
+# pretraining jobs are often cancelled, and few others.
+CANCELLED_SHARE = {JobKind.PRETRAIN: 0.35, JobKind.DEBUG: 0.15}
+DEFAULT_CANCELLED_SHARE = 0.05
+CANCELLED = "cancelled"
+PREEMPTIBLE_SHARE = 0.3  # of the evaluation jobs
+# The other faults of the scenario need a job that reports each step, which would take minutes to simulate
+FAULTS_WITHOUT_STEPS = frozenset({BUG, str(FaultKind.LOSS), str(FaultKind.SLOW)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistorySettings:
+    days: float
+    nodes: int
+    gpus_per_node: int
+    first_node: int = 1
+    seed: int = 1
+    load: float = 0.95  # requested GPU time as a share of all GPU time
+    most_gpus_share: float = 0.5  # of the cluster, for one job
+    teams: Mapping[JobKind, str]
+    quotas: Mapping[str, int]
+
+    @property
+    def gpus(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def most_gpus(self) -> int:
+        return int(self.gpus * self.most_gpus_share) // self.gpus_per_node * self.gpus_per_node
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteHistory:
+    """What happened. Times are seconds since the beginning."""
+
+    plan: DrillPlan
+    jobs: Sequence[DrillJob]
+    failures: Sequence[HandledFailure]
+    incidents: Sequence[OpenIncident]
+    closures: Sequence[NodeClosure]
+
+
+def simulate_history(settings: HistorySettings) -> Iterator[float | SiteHistory]:
+    """Yield the share of the time that is simulated so far, once per day, and finally the history."""
+    plan = DrillPlan(
+        hours=settings.days * 24, seed=settings.seed, nodes=settings.nodes, gpus_per_node=settings.gpus_per_node,
+        first_node=settings.first_node, gang_nodes=0, spares=0, start_s=START_S,
+    )  # fmt: skip
+    agenda = EventQueue()
+    stage = DrillSimulation(plan, _engine(settings, plan), agenda, DrillCounts())
+    recovery = AcmeRecovery(stage)
+    stage.answer = recovery
+    faults = FaultInjector(stage)
+    stage.on_first_step = partial(_plan_end, stage, faults)
+    for fault in draw_faults(_without_step_faults(SCENARIOS["dense"]), plan):
+        agenda.at(fault.at, partial(faults.apply_fault, fault))
+    _schedule_arrivals(stage, settings)
+    _schedule_checks(stage)
+    for day in range(1, math.ceil(settings.days) + 1):
+        agenda.run(min(day * 86_400.0, plan.end_s))
+        yield min(1.0, day / settings.days)
+    yield SiteHistory(
+        plan=plan,
+        jobs=list(stage.works.values()),
+        failures=recovery.failures,
+        incidents=list(recovery.incidents.values()),
+        closures=stage.closures,
+    )
+
+
+def _without_step_faults(scenario: Scenario) -> Scenario:
+    return replace(
+        scenario, mix={kind: share for kind, share in scenario.mix.items() if kind not in FAULTS_WITHOUT_STEPS}
+    )
+
+
+def _engine(settings: HistorySettings, plan: DrillPlan) -> Engine:
+    rules = AcmeRules()
+    nodes = [
+        NodeView(
+            id=number, name=name, gpus=plan.gpus_per_node, free_gpus=tuple(range(plan.gpus_per_node)), free_cpus=0,
+            free_memory_mb=0, leaf=f"l{number // 8:03}",
+        )
+        for number, name in enumerate(plan.node_names)
+    ]  # fmt: skip
+    quotas = tuple(QuotaView(team=team, kind=None, gpus=gpus) for team, gpus in settings.quotas.items())
+    return Engine(NodeResources(nodes), rules, quota_usage=QuotaUsage(quotas, reserves=rules.reserves))
+
+
+def _schedule_checks(stage: DrillSimulation) -> None:
+    def check(now: float) -> None:
+        stage.answer.run_checks(now)
+        stage.agenda.at(now + CHECK_INTERVAL_S, check)
+
+    stage.agenda.at(CHECK_INTERVAL_S, check)
+
+
+def _schedule_arrivals(stage: DrillSimulation, settings: HistorySettings) -> None:
+    """Schedule as many jobs of Seren, picked at random, as request the wanted share of the GPU time."""
+    site = acme_trace.PUBLISHED_CLUSTERS[SITE]
+    trace = acme_trace.draw_trace(site, SITE, jobs=round(site.jobs / site.days * settings.days), seed=settings.seed)
+    requested_s = trace.gpus.clip(max=settings.most_gpus) * trace.runtime_s
+    wanted_s = settings.load * settings.gpus * stage.plan.end_s
+    order = np.random.default_rng(settings.seed).permutation(len(trace))
+    count = int(np.searchsorted(np.cumsum(requested_s[order]), wanted_s))
+    for row in np.sort(order[:count]).tolist():
+        stage.agenda.at(float(trace.submit_s[row]), partial(_submit, stage, settings, trace, row))
+
+
+def _submit(stage: DrillSimulation, settings: HistorySettings, trace: Trace, row: int, now: float) -> None:
+    kind, gpus = JobKind(trace.kinds.words[trace.kinds.codes[row]]), min(int(trace.gpus[row]), settings.most_gpus)
+    per_node, name, takes_s = settings.gpus_per_node, f"{kind}-{row}", float(trace.runtime_s[row])
+    need = (
+        ResourceRequest(gpus=gpus, cpus=0)
+        if gpus <= per_node
+        else ResourceRequest(nodes=math.ceil(gpus / per_node), gpus=per_node, cpus=0)
+    )
+    gives_way = kind is JobKind.EVALUATION and stage.dice("preemptible", name).random() < PREEMPTIBLE_SHARE
+    flaw = draw_flaw(kind, gpus, f"{settings.seed}:{name}")
+    # Fail at the drawn run time, so that the run times keep their published distribution
+    flaw = replace(flaw, after_s=takes_s * 0.99) if flaw else None
+    owner = QuotaOwner(team=settings.teams[kind], kind=kind, preemptible=gives_way)
+    stage.submit(
+        DrillJob(
+            name=name, team=settings.teams[kind], kind=kind, gpus=need.nodes * need.gpus, submitted=now, need_s=takes_s,
+            number=row, group=stage.engine.request_group(need, owner), flaw=flaw,
+        ),
+        now,
+    )  # fmt: skip
+
+
+def _plan_end(stage: DrillSimulation, faults: FaultInjector, work: DrillJob, now: float) -> None:
+    """Plan how an attempt ends if no fault hits it: by a flaw of the program, or when its work is done."""
+    stage.tally.record_first_step(work.name, now)
+    remaining_s = max(1.0, work.need_s - work.step * MIX_STEP_S)
+    if work.flaw and work.flaw.after_s < remaining_s:
+        stage.agenda.at(now + work.flaw.after_s, stage.if_same_attempt(work, faults.fail_by_own_flaw))
+    stage.agenda.at(now + remaining_s, stage.if_same_attempt(work, partial(_finish, stage)))
+
+
+def _finish(stage: DrillSimulation, work: DrillJob, now: float) -> None:
+    share = CANCELLED_SHARE.get(work.kind, DEFAULT_CANCELLED_SHARE)
+    if Random(f"cancelled:{stage.plan.seed}:{work.name}").random() < share:
+        work.current_attempt.cause = CANCELLED
+    stage.finish(work, now)
