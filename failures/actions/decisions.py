@@ -68,20 +68,9 @@ def _create_decision(
     row: Diagnosis | Anomaly, situation: RecoveryInputs, recovery: RecoveryDecision, now: datetime
 ) -> Decision:
     ground = {"diagnosis": row} if isinstance(row, Diagnosis) else {"anomaly": row}
-    inputs = {
-        name: sanitize_for_storage(to_json_value(getattr(situation, name))) for name in ("facts", "history", "policy")
-    }
-    base, words = recovery.checkpoint, {"pro": recovery.pro, "con": recovery.con}
     decision = Decision.objects.create(
-        cluster_id=row.cluster_id, incident_id=row.incident_id, attempt=row.attempt, at=now, **ground,
-        action=recovery.action.value, mode=recovery.mode.value, why=sanitize_for_storage(recovery.why),
-        limits=sanitize_for_storage([[mode.value, why] for mode, why in recovery.limits]), drain=sorted(recovery.drain),
-        test=sorted(recovery.test), checkpoint_path=base.path[:1000] if base else "",
-        checkpoint_step=base.step if base else None, skip=list(recovery.skip) if recovery.skip else None,
-        change=sanitize_for_storage(to_json_value(recovery.change)), undo=recovery.undo, not_before=recovery.not_before,
-        expires_at=recovery.expires_at, consumes_retry=recovery.consumes_retry,
-        state=_initial_state(recovery), due_at=now, **inputs,
-        **{name: sanitize_for_storage(list(sentences)) for name, sentences in words.items()},
+        cluster_id=row.cluster_id, incident_id=row.incident_id, attempt=row.attempt, at=now, due_at=now,
+        state=_initial_state(recovery), **ground, **decision_fields(situation, recovery),
     )  # fmt: skip
     _record_event(
         "decision.created", RECOVERY_AUTHOR, decision, why=decision_summary(decision), to_state=decision.state
@@ -89,6 +78,24 @@ def _create_decision(
     _postpone_job(decision, now)
     _publish_change(decision)
     return decision
+
+
+def decision_fields(situation: RecoveryInputs, recovery: RecoveryDecision) -> dict[str, Any]:
+    """The columns of a decision that hold its inputs and its content."""
+    inputs = {
+        name: sanitize_for_storage(to_json_value(getattr(situation, name))) for name in ("facts", "history", "policy")
+    }
+    base, sentences = recovery.checkpoint, {"pro": recovery.pro, "con": recovery.con}
+    return {
+        "action": recovery.action.value, "mode": recovery.mode.value, "why": sanitize_for_storage(recovery.why),
+        "limits": sanitize_for_storage([[mode.value, why] for mode, why in recovery.limits]),
+        "drain": sorted(recovery.drain), "test": sorted(recovery.test),
+        "checkpoint_path": base.path[:1000] if base else "", "checkpoint_step": base.step if base else None,
+        "skip": list(recovery.skip) if recovery.skip else None,
+        "change": sanitize_for_storage(to_json_value(recovery.change)), "undo": recovery.undo,
+        "not_before": recovery.not_before, "expires_at": recovery.expires_at, "consumes_retry": recovery.consumes_retry,
+        **inputs, **{name: sanitize_for_storage(list(values)) for name, values in sentences.items()},
+    }  # fmt: skip
 
 
 def _initial_state(recovery: RecoveryDecision) -> str:

@@ -102,7 +102,7 @@ def record_verdict(
     last_error: str = "",
 ) -> Incident | None:
     """Store the verdict and add it to an incident, or open one. Returns the incident, None if nothing failed."""
-    fields = _verdict_fields(verdict) | {
+    fields = verdict_fields(verdict) | {
         "gpus": cost.gpus,
         "ran": cost.ran,
         "lost": cost.lost,
@@ -129,15 +129,11 @@ DETECTOR_ENGINE = "detector"  # name of the engine for diagnoses of running atte
 @transaction.atomic
 def diagnose_running_attempt(attempt: Attempt, label: str, why: str, since: datetime, now: datetime) -> Incident | None:
     """Diagnose a running attempt from a symptom. Returns its incident; None if it already has a diagnosis."""
-    label_info = LABELS[label]
     row, is_new = Diagnosis.objects.get_or_create(
         attempt=attempt,
         defaults={
             "cluster_id": attempt.job.cluster_id, "failed_at": now, "due_at": now + SUSPECT_BUNDLE_DELAY,
-            "judged_at": now, "root_cause": label, "engine_root_cause": label, "category": label_info.category.value,
-            "confidence": SYMPTOM_CONFIDENCE,
-            "restart_helps": label_info.restart.value, "restart_reason": label_info.reason, "action": label_info.action,
-            "engine": DETECTOR_ENGINE, "notes": [why], "gpus": attempt.job.gpus,
+            "judged_at": now, "gpus": attempt.job.gpus, **detector_fields(label, why),
         },
     )  # fmt: skip
     if not is_new:
@@ -180,7 +176,18 @@ def withdraw_early_diagnosis(row: Diagnosis, why: str, now: datetime) -> bool:
     return True
 
 
-def _verdict_fields(verdict: diagnosis_values.LogDiagnosis) -> dict[str, Any]:
+def detector_fields(label: str, why: str) -> dict[str, Any]:
+    """The columns of a diagnosis that a detector made."""
+    label_info = LABELS[label]
+    return {
+        "root_cause": label, "engine_root_cause": label, "category": label_info.category.value,
+        "confidence": SYMPTOM_CONFIDENCE, "restart_helps": label_info.restart.value,
+        "restart_reason": label_info.reason, "action": label_info.action, "engine": DETECTOR_ENGINE, "notes": [why],
+    }  # fmt: skip
+
+
+def verdict_fields(verdict: diagnosis_values.LogDiagnosis) -> dict[str, Any]:
+    """The columns of a diagnosis that the engine made."""
     verdict_json = sanitize_for_storage(wording.as_dict(verdict))
     copied = ("evidence", "chain", "suspect_nodes", "suspect_gpus", "alternatives", "notes", "lines", "size")
     names = ("root_cause", "confidence", "restart_reason", "action", "engine", "rules_version")

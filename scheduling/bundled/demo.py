@@ -81,8 +81,13 @@ def set_quotas(cluster: Cluster, gpus: int) -> None:
                 team=Team.objects.get(name=name),
                 cluster=cluster,
                 kind="",
-                defaults={"gpus": max(8, int(gpus * team.quota_share) // 8 * 8)},
+                defaults={"gpus": quota_gpus(team, gpus)},
             )
+
+
+def quota_gpus(team: DemoTeam, gpus: int) -> int:
+    """The quota of a team on a cluster with so many GPUs, in whole nodes."""
+    return max(8, int(gpus * (team.quota_share or 0)) // 8 * 8)
 
 
 def workload_target(cluster: Cluster, *, speed: float, longest_s: float) -> WorkloadSettings | None:

@@ -5,18 +5,27 @@ The command stores no state, so it can be restarted at any time. It pauses while
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
 import threading
 from datetime import timedelta
+from functools import partial
 from random import Random
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
+from django.db import connection
 
+from acmeweb.common import metrics_store
 from jobs.models import Cluster, Job, clock
 from scheduling.bundled import demo
+from scheduling.bundled.history import write
 from scheduling.models import Campaign
 from scheduling.slurmsim import workload
+
+log = logging.getLogger(__name__)
+PROGRESS_LIFETIME_S = 60
 
 
 class Command(BaseCommand):
@@ -39,6 +48,7 @@ class Command(BaseCommand):
             if stopped.wait(0.5):
                 return
         demo.set_quotas(cluster, target.gpus)
+        threading.Thread(target=_add_history, args=[cluster], daemon=True).start()
         # The seed depends on the jobs so far, so that a restart does not repeat the same jobs
         dice = Random(f"{seed}:{Job.objects.order_by('-id').values_list('id', flat=True).first()}")
         if demo.is_mostly_idle(cluster, target):
@@ -53,3 +63,19 @@ class Command(BaseCommand):
                 next_checkpoint = clock.now() + timedelta(seconds=demo.CHECKPOINT_EVERY_S)
             if Job.objects.waiting().filter(cluster=cluster).count() < demo.MAX_WAITING_JOBS:
                 demo.submit(cluster, workload.sample_job(dice, target), dice, clock.now())
+
+
+def _add_history(cluster: Cluster) -> None:
+    """Write the history of the demo beside the submissions. It is one transaction, so it may be cut off anywhere."""
+    os.nice(10)  # of this thread only
+    try:
+        jobs = write.write_history(cluster, clock.now(), partial(_report_progress, cluster))
+        log.info("The history of the demo has %d new jobs", jobs)
+    except Exception:
+        log.exception("The history of the demo could not be written; the next start tries again")
+    finally:
+        connection.close()
+
+
+def _report_progress(cluster: Cluster, share: float) -> None:
+    metrics_store.store_figures("history", cluster.name, {"share": share}, PROGRESS_LIFETIME_S)

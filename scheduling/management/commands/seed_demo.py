@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from scheduling.bundled import demo
+from scheduling.bundled.history import write
 from scheduling.bundled.seed import SeedCommand
 
 
@@ -16,3 +17,4 @@ class Command(SeedCommand):
         if new:
             demo.create_teams_and_users()
             demo.enable_automatic_recovery(cluster)
+            write.reserve_keys()

@@ -1,0 +1,335 @@
+"""Makes rows from a simulated history: jobs, attempts, allocations, failures, decisions and Events."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, is_dataclass, replace
+from datetime import datetime, timedelta
+from functools import cached_property
+from itertools import count
+from random import Random
+from typing import Any
+
+from django.db.models import Model
+
+from failures.actions.decisions import decision_fields
+from failures.actions.incidents import detector_fields, verdict_fields
+from failures.actions.recovery_inputs import RecoveryInputs
+from failures.diagnosis.values import FailureCategory
+from failures.incidents import grouping
+from failures.incidents.grouping import FailureSymptom, OpenIncident
+from failures.models import Decision, DecisionState, Diagnosis, Incident, IncidentState
+from failures.recovery.values import FailureHistory
+from jobs.actions import journal
+from jobs.actions.journal import SYNC, Author
+from jobs.core.attempt_end import TRAINING_KINDS, AttemptEnd
+from jobs.core.hostlist import compress
+from jobs.core.lifecycle import JobKind, State
+from jobs.core.public_id import public_id
+from jobs.models import Allocation, Attempt, Job
+from scheduling.bundled.history.load import LoadSeries
+from scheduling.bundled.history.values import HistoryPlace, HistoryRows, PlacedAttempt
+from scheduling.drill.healing import AUTOMATIC_POLICY, HandledFailure
+from scheduling.drill.history import CANCELLED, SiteHistory
+from scheduling.drill.jobs import MIX_STEP_S, AttemptLife, DrillJob
+from scheduling.drill.values import DRILL_EPOCH
+from scheduling.slurmsim.faults import FaultKind
+from scheduling.slurmsim.workload import SEREN_PROFILES
+
+ACCEPT_S, START_S, SEEN_S = 0.4, 2.0, 3.0  # after the decision: the cluster accepts, starts, and reports an attempt
+DIAGNOSIS_S, DECISION_S = 2.0, 4.0  # after the end
+RECENT_ACTIONS = 20  # of the history of a decision; the simulation knew all of them
+OPEN_FOR_S = 6 * 3600.0  # newer incidents are still open
+END_OF_HISTORY = "The simulated history ends here."
+RECOVERY, DIAGNOSIS = Author(by="recovery"), Author(by="diagnosis")
+
+
+class HistoryBuilder:
+    def __init__(self, history: SiteHistory, place: HistoryPlace) -> None:
+        self.history, self.place, self.rows = history, place, HistoryRows()
+        self.end_s = history.plan.end_s
+        self.shift = place.began - DRILL_EPOCH
+        self.placed: list[PlacedAttempt] = []
+        self._failed: dict[str, list[PlacedAttempt]] = defaultdict(list)
+
+    def build(self) -> HistoryRows:
+        started = [work for work in self.history.jobs if work.lives]
+        for number, work in enumerate(sorted(started, key=lambda work: work.submitted), start=1):
+            self.rows.jobs.append(self._job(number, work))
+        self._add_attempts()
+        self._add_failures()
+        self._add_node_events()
+        self._add_load()
+        self.rows.events.sort(key=lambda event: event.at)
+        for number, event in enumerate(self.rows.events, start=1):
+            event.pk = number
+        return self.rows
+
+    # --- jobs and attempts
+
+    def _job(self, number: int, work: DrillJob) -> Job:
+        dice, profile = Random(f"job:{work.name}"), SEREN_PROFILES[work.kind]
+        name, user = dice.choice(profile.names), dice.choice(list(self.place.users[work.kind]))
+        nodes = len(work.lives[0].places)
+        per_node = work.gpus // nodes
+        last = work.lives[-1]
+        end = self._end_of(work, last)
+        submitted_at = self.place.at(work.submitted)
+        row = Job(
+            pk=number, public_id=public_id(submitted_at, number), cluster=self.place.cluster, team_id=user.team_id,
+            user_id=user.id, name=name, kind=work.kind.value, command=profile.command.format(name=name),
+            workdir=f"/home/{user.name}/{name}", nodes=nodes, gpus_per_node=per_node, cpus_per_node=16 * per_node,
+            memory_per_node_mb=per_node * 128 * 1024, time_limit=_time_limit(work, dice),
+            priority=100 if work.kind == JobKind.PRETRAIN else 0, preemptible=work.group.borrows,
+            state=end.state, submitted_at=submitted_at, ended_at=end.at,
+            started_at=min(end.at, self.place.at(last.promised + START_S)), exit_code=end.exit_code,
+            requeues=min(3, len(work.lives) - 1),
+        )  # fmt: skip
+        if work.saves:
+            row.checkpoint_dir = f"/checkpoints/{name}-{row.public_id}"
+            row.checkpoint_interval = timedelta(seconds=self.history.plan.checkpoint_s)
+        self._event("job.submitted", work.submitted, Author(by=user.name, user_id=user.id), row, to_state=State.PENDING)
+        return row
+
+    def _end_of(self, work: DrillJob, life: AttemptLife) -> AttemptEnd:
+        """How an attempt ended. One that still runs is ended with the history."""
+        if life.ended is None:
+            return AttemptEnd(state=State.CANCELLED, at=self.place.at(self.end_s), reason=END_OF_HISTORY)
+        at = self.place.at(life.ended)
+        if life.cause == CANCELLED:
+            return AttemptEnd(state=State.CANCELLED, at=at)
+        if life.cause == FaultKind.DEATH:
+            return AttemptEnd(state=State.NODE_FAIL, at=at)
+        if life.cause:
+            return AttemptEnd(state=State.FAILED, at=at, exit_code=1)
+        if life is work.lives[-1] and work.over:
+            return AttemptEnd(state=State.COMPLETED, at=at, exit_code=0)
+        if life.keeps_work:
+            return AttemptEnd(state=State.PREEMPTED, at=at, reason="A job of the owner of the quota needs the GPUs.")
+        return AttemptEnd(state=State.FAILED, at=at, reason="Stopped by recovery, because it made no progress.")
+
+    def _add_attempts(self) -> None:
+        starts = [
+            (life.promised, number, work, life)
+            for work in self.history.jobs
+            for number, life in enumerate(work.lives, start=1)
+        ]
+        jobs = dict(zip((work.name for work in self._started_in_order), self.rows.jobs, strict=True))
+        free = [list(range(self.history.plan.gpus_per_node)) for _ in self.place.nodes]
+        held: list[PlacedAttempt] = []
+        keys = count(1)
+        for _, number, work, life in sorted(starts, key=lambda row: row[0]):
+            # The engine counts GPUs per node; the indices are chosen here, lowest first
+            for over in [one for one in held if one.ended <= life.promised]:
+                held.remove(over)
+                for node, gpu in over.gpus:
+                    free[node].append(gpu)
+            gpus = [(node, gpu) for node, wanted in life.places for gpu in sorted(free[node])[:wanted]]
+            for node, gpu in gpus:
+                free[node].remove(gpu)
+            placed = self._add_attempt(next(keys), number, work, life, gpus, jobs[work.name])
+            held.append(placed)
+            self.placed.append(placed)
+
+    @cached_property
+    def _started_in_order(self) -> list[DrillJob]:
+        return sorted((work for work in self.history.jobs if work.lives), key=lambda work: work.submitted)
+
+    def _add_attempt(
+        self, key: int, number: int, work: DrillJob, life: AttemptLife, gpus: Sequence[tuple[int, int]], job: Job
+    ) -> PlacedAttempt:
+        end, promised_at = self._end_of(work, life), self.place.at(life.promised)
+        nodelist = compress(self.place.nodes[node].name for node in life.nodes)
+        accepted_at, confirmed_at, seen_at = (
+            min(end.at, self.place.at(life.promised + delay)) for delay in (ACCEPT_S, START_S, SEEN_S)
+        )
+        row = Attempt(
+            pk=key, job=job, number=number, key=f"{job.public_id}.{number}", backend_id=str(key), state=end.state,
+            nodelist=nodelist, promised_at=promised_at, accepted_at=accepted_at, confirmed_at=confirmed_at,
+            seen_running_at=seen_at, ended_at=end.at, exit_code=end.exit_code, reason=end.reason,
+        )  # fmt: skip
+        self.rows.attempts.append(row)
+        self.rows.allocations += [
+            Allocation(attempt=row, node=self.place.nodes[node], gpu=gpu, held_at=promised_at, released_at=end.at)
+            for node, gpu in gpus
+        ]
+        ended_s = self.end_s if life.ended is None else life.ended
+        started_s = (confirmed_at - self.place.began).total_seconds()
+        self._event("job.started", started_s, SYNC, job, attempt=row, to_state=State.RUNNING)
+        is_last = life is work.lives[-1]
+        self._event(
+            "job.state_changed", ended_s, SYNC, job, attempt=row, from_state=State.RUNNING,
+            to_state=end.state if is_last else State.PENDING, why=end.reason or end.sentence,
+            detail={"ended": end.state, "exit_code": end.exit_code, "signal": None},
+        )  # fmt: skip
+        placed = PlacedAttempt(work=work, life=life, ended=ended_s, gpus=gpus, row=row, job=job)
+        if end.state in (State.FAILED, State.NODE_FAIL):
+            self._failed[work.name].append(placed)
+        return placed
+
+    def _event(self, type: str, at: float, author: Author, job: Job, **values: Any) -> None:
+        self.rows.events.append(journal.job_event(type, author, job, at=self.place.at(at), **values))
+
+    # --- failures
+
+    def _add_failures(self) -> None:
+        numbers = count(1)
+        by_incident: dict[str, list[Diagnosis]] = defaultdict(list)
+        waiting = {name: list(rows) for name, rows in self._failed.items()}
+        symptoms: dict[str, FailureSymptom] = {}
+        for failure in self.history.failures:
+            if not waiting.get(failure.attempt.job):
+                continue
+            placed = waiting[failure.attempt.job].pop(0)
+            placed.row.cause = failure.cause.label
+            row = self._diagnosis(next(numbers), failure, placed)
+            self.rows.diagnoses.append(row)
+            by_incident[failure.facts.incident].append(row)
+            symptoms.setdefault(failure.facts.incident, _symptom(failure, placed))
+            if placed.work.kind in TRAINING_KINDS:
+                self._add_decision(failure, placed, row)
+            self._link_nodes(Diagnosis.nodes.through, self.rows.diagnosis_nodes, row, failure.cause.suspects)
+        incidents = {str(incident.id): incident for incident in self.history.incidents}
+        in_order = sorted(by_incident, key=lambda key: incidents[key].first_at)
+        for number, key in enumerate(in_order, start=1):
+            self._add_incident(number, incidents[key], symptoms[key], by_incident[key])
+
+    def _diagnosis(self, number: int, failure: HandledFailure, placed: PlacedAttempt) -> Diagnosis:
+        verdict = verdict_fields(failure.diagnosis) if failure.diagnosis else detector_fields(failure.cause.label, "")
+        ran = placed.row.ended_at - placed.row.confirmed_at
+        judged_at = placed.row.ended_at + timedelta(seconds=DIAGNOSIS_S)
+        text = failure.attempt.log.encode()
+        row = Diagnosis(
+            pk=number, attempt=placed.row, cluster=self.place.cluster, failed_at=placed.row.ended_at,
+            recorded_at=judged_at, due_at=judged_at, judged_at=judged_at, bundle_stored_at=judged_at,
+            bundle=zlib.compress(text), bundle_size=len(text), gpus=placed.job.gpus, ran=ran,
+            lost=min(ran, _lost_work(failure, ran)), **verdict,
+        )  # fmt: skip
+        self._event(
+            "diagnosis.created", placed.ended + DIAGNOSIS_S, DIAGNOSIS, placed.job, attempt=placed.row,
+            to_state=row.root_cause, why=row.action,
+            detail={"confidence": row.confidence, "engine": row.engine, "rules_version": row.rules_version},
+        )  # fmt: skip
+        return row
+
+    def _add_decision(self, failure: HandledFailure, placed: PlacedAttempt, diagnosis: Diagnosis) -> None:
+        history = replace(failure.history, done=failure.history.done[-RECENT_ACTIONS:])
+        facts, history, chosen = self._shifted((failure.facts, history, failure.decision))
+        assert isinstance(history, FailureHistory)
+        situation = RecoveryInputs(facts=facts, history=history, policy=AUTOMATIC_POLICY)
+        at = self.place.at(placed.ended + DECISION_S)
+        # A proposal was approved by an operator when the job ran again
+        state = DecisionState.DONE if chosen.is_automatic or placed.life is not placed.work.lives[-1] else "expired"
+        self.rows.decisions.append(
+            Decision(
+                pk=len(self.rows.decisions) + 1, cluster=self.place.cluster, diagnosis=diagnosis, attempt=placed.row,
+                at=at, due_at=at, began_at=at, ended_at=at, state=state,
+                answered_by="" if chosen.is_automatic else "linus", **decision_fields(situation, chosen),
+            )
+        )  # fmt: skip
+        self._event("decision.created", placed.ended + DECISION_S, RECOVERY, placed.job, attempt=placed.row,
+                    why=chosen.why, to_state=state)  # fmt: skip
+
+    def _add_incident(
+        self, number: int, incident: OpenIncident, symptom: FailureSymptom, diagnoses: Sequence[Diagnosis]
+    ) -> None:
+        first_at, last_at = incident.first_at + self.shift, incident.last_at + self.shift
+        is_open = (self.place.at(self.end_s) - last_at).total_seconds() < OPEN_FOR_S and incident.scope != "job"
+        row = Incident(
+            pk=number, cluster=self.place.cluster, root_cause=incident.root_cause, category=diagnoses[0].category,
+            scope=incident.scope, subject=grouping.incident_subject(symptom)[:200], words=incident.words,
+            first_symptom_at=first_at, last_symptom_at=last_at, opened_at=first_at + timedelta(seconds=DIAGNOSIS_S),
+            attempts=len(diagnoses), gpu_hours_lost=sum(one.gpu_hours_lost for one in diagnoses), lead=diagnoses[0],
+            state=IncidentState.OPEN if is_open else IncidentState.RESOLVED,
+        )  # fmt: skip
+        if not is_open:
+            row.resolved_at = last_at + timedelta(minutes=Random(f"resolve:{number}").uniform(5, 240))
+            row.resolved_by, row.resolved_why = _resolution(incident, diagnoses[0].category)
+        self.rows.incidents.append(row)
+        for diagnosis in diagnoses:
+            diagnosis.incident = row
+        for decision in self._decisions_of([diagnosis.pk for diagnosis in diagnoses]):
+            decision.incident = row
+        self._link_nodes(Incident.nodes.through, self.rows.incident_nodes, row, incident.nodes)
+
+    def _decisions_of(self, diagnoses: Iterable[int]) -> list[Decision]:
+        return [self._decision_by_diagnosis[pk] for pk in diagnoses if pk in self._decision_by_diagnosis]
+
+    @cached_property
+    def _decision_by_diagnosis(self) -> dict[int, Decision]:
+        return {decision.diagnosis_id: decision for decision in self.rows.decisions}
+
+    def _link_nodes(self, through: Any, rows: list[Model], owner: Model, names: Iterable[str]) -> None:
+        column = "diagnosis_id" if isinstance(owner, Diagnosis) else "incident_id"
+        known = {node.name: node for node in self.place.nodes}
+        rows += [
+            through(pk=len(rows) + n, node=known[name], **{column: owner.pk})
+            for n, name in enumerate(sorted(set(names) & set(known)), start=1)
+        ]
+
+    def _shifted(self, value: Any) -> Any:
+        """The value with all times moved from the epoch of the simulation to those of the history."""
+        match value:
+            case datetime():
+                return value + self.shift
+            case tuple():
+                return tuple(self._shifted(inner) for inner in value)
+        if is_dataclass(value) and not isinstance(value, type):
+            return replace(value, **{item.name: self._shifted(getattr(value, item.name)) for item in fields(value)})
+        return value
+
+    # --- nodes and load
+
+    def _add_node_events(self) -> None:
+        for closure in self.history.closures:
+            node, at = self.place.nodes[closure.node], self.place.at(closure.at)
+            if closure.why == "down":
+                states = ("IDLE", "DOWN") if closure.closes else ("DOWN", "IDLE")
+                event = journal.node_event(
+                    "node.state_changed", SYNC, node, at=at, from_state=states[0], to_state=states[1],
+                    why="Not responding" if closure.closes else "",
+                )  # fmt: skip
+            elif closure.why in ("cordon", "repair"):
+                why = "Recovery: the node failed a job, a test or its telemetry." if closure.closes else "Repaired."
+                event = journal.node_event(
+                    "node.drained" if closure.closes else "node.resumed", RECOVERY, node, at=at, why=why
+                )
+            else:
+                continue
+            self.rows.events.append(event)
+
+    def _add_load(self) -> None:
+        load = LoadSeries(self.history, self.place, self.placed)
+        self.rows.minutes = list(load.minutes())
+        self.rows.samples = list(load.samples())
+
+
+def _symptom(failure: HandledFailure, placed: PlacedAttempt) -> FailureSymptom:
+    return FailureSymptom(
+        root_cause=failure.cause.label, at=failure.attempt.at, job=placed.job.public_id, nodes=failure.attempt.nodes,
+        suspects=failure.facts.suspects, words=failure.cause.words,
+    )  # fmt: skip
+
+
+def _lost_work(failure: HandledFailure, ran: timedelta) -> timedelta:
+    """The run time since the last checkpoint."""
+    step, newest = failure.attempt.step, max((saved.step for saved in failure.facts.checkpoints), default=0)
+    return ran if step is None else timedelta(seconds=max(0, step - newest) * MIX_STEP_S)
+
+
+def _resolution(incident: OpenIncident, category: str) -> tuple[str, str]:
+    if category == FailureCategory.SCRIPT:
+        return "diagnosis", "The job ended. Its program needs a change."
+    if incident.scope == "node":
+        return "linus", "The node was tested or repaired and accepts jobs again."
+    return "recovery", "All affected jobs have restarted or ended since."
+
+
+def _time_limit(work: DrillJob, dice: Random) -> timedelta:
+    """What a user would request for this run time: more than needed, in quarters of an hour, or whole hours or days."""
+    wanted_s = work.need_s * dice.uniform(1.3, 4.0)
+    unit_s = 900 if wanted_s < 4 * 3600 else 3600 if wanted_s < 24 * 3600 else 86_400
+    return timedelta(seconds=math.ceil(wanted_s / unit_s) * unit_s)

@@ -1,0 +1,63 @@
+"""Values that the modules of this package share: where the rows of a history belong, and the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from django.db.models import Model
+
+from failures.models import Decision, Diagnosis, Incident
+from jobs.core.lifecycle import JobKind
+from jobs.models import Allocation, Attempt, Cluster, ClusterMinute, Event, Job, Node, Sample
+from scheduling.drill.jobs import AttemptLife, DrillJob
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoUser:
+    id: int
+    name: str
+    team_id: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryPlace:
+    """Where the rows belong: the cluster, its nodes in the order of the simulation, and the users of each kind."""
+
+    cluster: Cluster
+    nodes: Sequence[Node]
+    users: Mapping[JobKind, Sequence[DemoUser]]
+    began: datetime
+
+    def at(self, seconds: float) -> datetime:
+        return self.began + timedelta(seconds=seconds)
+
+
+@dataclass(kw_only=True)
+class HistoryRows:
+    """The rows of each table, with keys from 1 in the order of time."""
+
+    jobs: list[Job] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
+    allocations: list[Allocation] = field(default_factory=list)
+    incidents: list[Incident] = field(default_factory=list)
+    diagnoses: list[Diagnosis] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    diagnosis_nodes: list[Model] = field(default_factory=list)
+    incident_nodes: list[Model] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    minutes: list[ClusterMinute] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedAttempt:
+    """An attempt of the simulation with its GPUs and its row."""
+
+    work: DrillJob
+    life: AttemptLife
+    ended: float
+    gpus: Sequence[tuple[int, int]]  # (node, index of the GPU)
+    row: Attempt
+    job: Job

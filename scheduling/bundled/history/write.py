@@ -1,0 +1,106 @@
+"""Writes the history of the demo, in one transaction.
+
+A kill at any time leaves nothing behind, and the next start of the demo begins again. A second process waits for the
+first one's transaction and then finds the history. Keys below `RESERVED_KEYS` are left free when the demo is seeded, so
+that jobs which users submit meanwhile come after the history in every list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from datetime import datetime, timedelta
+
+from django.contrib.auth import get_user_model
+from django.db import connection, models, transaction
+
+from failures.models import Decision, Diagnosis, Incident
+from jobs.core.lifecycle import JobKind
+from jobs.models import Attempt, Cluster, Event, Job, Node, Team, bulk_copy
+from scheduling.bundled.demo import DEMO_TEAMS, quota_gpus
+from scheduling.bundled.history.rows import HistoryBuilder
+from scheduling.bundled.history.values import DemoUser, HistoryPlace, HistoryRows
+from scheduling.drill.history import HistorySettings, SiteHistory, simulate_history
+
+HISTORY_DAYS = 30
+# The most rows that a history may have in each table whose rows are listed by their key
+RESERVED_KEYS: dict[type[models.Model], int] = {
+    Job: 99_999, Attempt: 99_999, Event: 999_999, Diagnosis: 9_999, Incident: 9_999, Decision: 9_999,
+}  # fmt: skip
+LOCK_KEY = 0x0E12
+SIMULATION_SHARE = 0.7  # of the whole time
+
+
+def reserve_keys() -> None:
+    """Leave the keys of the history free. Only for an installation without jobs."""
+    with connection.cursor() as cursor:
+        for model, last in RESERVED_KEYS.items():
+            cursor.execute("SELECT setval(pg_get_serial_sequence(%s, 'id'), %s)", [model._meta.db_table, last])
+
+
+def can_have_history() -> bool:
+    """Whether the keys are still free: neither an older installation, nor one that already has its history."""
+    return not Job.objects.filter(pk__lte=RESERVED_KEYS[Job]).exists() and _keys_are_reserved()
+
+
+def _keys_are_reserved() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT last_value FROM jobs_job_id_seq")
+        return bool(cursor.fetchone()[0] >= RESERVED_KEYS[Job])
+
+
+def write_history(
+    cluster: Cluster, now: datetime, report: Callable[[float], None], *, days: int = HISTORY_DAYS, seed: int = 1
+) -> int:
+    """Simulate and write the history that ends now. Returns the number of jobs, 0 if it is there already."""
+    if not can_have_history():
+        return 0
+    began = now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=days)
+    nodes = list(Node.objects.filter(cluster=cluster, gpus__gt=0).order_by("name"))
+    place = HistoryPlace(cluster=cluster, nodes=nodes, users=_users_by_kind(), began=began)
+    settings = _settings(nodes, (now - began) / timedelta(days=1), seed)
+    rows = HistoryBuilder(_simulate(settings, report), place).build()
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK_KEY])
+        if not can_have_history():  # another process was faster
+            return 0
+        _insert(rows)
+    report(1.0)
+    return len(rows.jobs)
+
+
+def _settings(nodes: Sequence[Node], days: float, seed: int) -> HistorySettings:
+    gpus = sum(node.gpus for node in nodes)
+    return HistorySettings(
+        days=days, nodes=len(nodes), gpus_per_node=max(node.gpus for node in nodes), seed=seed,
+        teams={kind: name for name, team in DEMO_TEAMS.items() for kind in team.kinds},
+        quotas={name: quota_gpus(team, gpus) for name, team in DEMO_TEAMS.items() if team.quota_share},
+    )  # fmt: skip
+
+
+def _simulate(settings: HistorySettings, report: Callable[[float], None]) -> SiteHistory:
+    for result in simulate_history(settings):
+        if isinstance(result, SiteHistory):
+            return result
+        report(result * SIMULATION_SHARE)
+    raise AssertionError("a simulation ends with its history")
+
+
+def _users_by_kind() -> dict[JobKind, list[DemoUser]]:
+    ids = dict(get_user_model().objects.values_list("username", "pk"))
+    teams = dict(Team.objects.values_list("name", "pk"))
+    return {
+        kind: [DemoUser(id=ids[person], name=person, team_id=teams[name]) for person in team.people]
+        for name, team in DEMO_TEAMS.items()
+        for kind in team.kinds
+    }
+
+
+def _insert(rows: HistoryRows) -> None:
+    for table in fields(rows):
+        new = getattr(rows, table.name)
+        last = RESERVED_KEYS.get(type(new[0])) if new else None
+        if last is not None and len(new) > last:
+            raise ValueError(f"the history has {len(new)} {table.name}, and {last} keys are reserved for them")
+        bulk_copy.insert(new)

@@ -1,0 +1,111 @@
+"""The history of the demo: its rows, what pages read from them, and what happens if it is cut off or repeated."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import pairwise
+
+import pytest
+from django.db.models import Count, F, Q, Sum
+
+from failures.models import Decision, Diagnosis, Incident, IncidentState
+from jobs.core.lifecycle import FINAL_STATES, JobKind, State
+from jobs.models import Allocation, Attempt, Cluster, ClusterMinute, Event, Job, Sample, clock
+from scheduling.bundled import demo
+from scheduling.bundled.history import write
+from tests import make
+
+pytestmark = pytest.mark.django_db
+DAYS = 2
+
+
+@pytest.fixture(scope="module", autouse=True)
+def written(rows_for_module):
+    cluster = make.cluster(name=demo.DEMO_CLUSTER, nodes=16)
+    demo.create_teams_and_users()
+    write.reserve_keys()
+    reports = []
+    now = clock.now()
+    jobs = write.write_history(cluster, now, reports.append, days=DAYS)
+    return cluster.pk, now, jobs, reports
+
+
+@pytest.fixture
+def cluster(written):
+    return Cluster.objects.get(pk=written[0])
+
+
+def test_progress_is_reported_up_to_the_end(written):
+    *_, jobs, reports = written
+
+    assert jobs == Job.objects.count() > 500
+    assert reports == sorted(reports)
+    assert reports[-1] == 1.0
+
+
+def test_all_jobs_ended_within_the_history(written):
+    _, now, *_ = written
+
+    assert not Job.objects.exclude(state__in=FINAL_STATES).exists()
+    assert not Attempt.objects.filter(ended_at=None).exists()
+    assert not Job.objects.filter(Q(submitted_at__lt=now - timedelta(days=DAYS + 1)) | Q(ended_at__gt=now)).exists()
+    assert not Job.objects.filter(started_at__lt=F("submitted_at")).exists()
+
+
+def test_each_attempt_holds_the_gpus_of_its_job():
+    wrong = Attempt.objects.annotate(held=Count("allocations")).exclude(held=F("job__nodes") * F("job__gpus_per_node"))
+
+    assert not wrong.exists()
+
+
+def test_no_gpu_is_held_by_two_attempts_at_the_same_time():
+    spans = Allocation.objects.order_by("node", "gpu", "held_at").values_list("node", "gpu", "held_at", "released_at")
+    for before, after in pairwise(spans):
+        assert before[:2] != after[:2] or before[3] <= after[2]
+
+
+def test_each_failed_attempt_has_its_diagnosis_in_an_incident():
+    failed = Attempt.objects.filter(state__in=(State.FAILED, State.NODE_FAIL)).count()
+
+    assert failed - 3 <= Diagnosis.objects.count() <= failed
+    assert not Diagnosis.objects.filter(incident=None).exists()
+    assert Incident.objects.aggregate(all=Sum("attempts"))["all"] == Diagnosis.objects.count()
+    assert not Incident.objects.filter(scope="job").exclude(state=IncidentState.RESOLVED).exists()
+    assert Diagnosis.objects.exclude(bundle=None).first().bundle_text
+
+
+def test_recovery_decided_about_trainings_only():
+    kinds = set(Decision.objects.values_list("attempt__job__kind", flat=True))
+
+    assert kinds
+    assert kinds <= {JobKind.PRETRAIN, JobKind.SFT, JobKind.MLLM}
+    assert not Decision.objects.filter(at__gt=clock.now() + timedelta(minutes=1)).exists()
+
+
+def test_minutes_and_samples_agree_with_the_allocations(cluster, written):
+    _, now, *_ = written
+    earlier = ClusterMinute.objects.filter(cluster=cluster, at__lt=now - timedelta(hours=1))
+    minute = earlier.order_by("-allocated").first()
+    held = Allocation.objects.filter(held_at__lte=minute.at, released_at__gt=minute.at).count()
+
+    assert minute.allocated == held > 0
+    assert minute.utilization <= 100 * minute.allocated / minute.gpus
+    assert Sample.objects.filter(node__cluster=cluster).exists()
+
+
+def test_events_are_in_the_order_of_time():
+    times = list(Event.objects.order_by("pk").values_list("at", flat=True))
+
+    assert times == sorted(times)
+
+
+def test_jobs_that_users_submit_come_after_the_history(cluster):
+    assert make.job(cluster=cluster).pk > Job.objects.order_by("-submitted_at")[1].pk
+    assert Job.objects.first().submitted_at == max(Job.objects.values_list("submitted_at", flat=True))
+
+
+def test_second_run_writes_nothing(cluster, written):
+    jobs = Job.objects.count()
+
+    assert write.write_history(cluster, clock.now(), lambda share: None, days=DAYS) == 0
+    assert Job.objects.count() == jobs
