@@ -15,6 +15,6 @@ class Command(SeedCommand):
     def handle(self, **options: Any) -> None:
         cluster, new = self.upsert_cluster(demo.DEMO_CLUSTER, "Demo datacenter (simulated)", options)
         if new:
+            write.reserve_keys()  # first: the next lines write Events
             demo.create_teams_and_users()
             demo.enable_automatic_recovery(cluster)
-            write.reserve_keys()
