@@ -180,6 +180,7 @@ EMAIL_TIMEOUT = 30
 ACME_MAIL_FROM = env.text("ACME_MAIL_FROM", "acme@localhost")
 ACME_WEBHOOK_NETWORKS = tuple(map(ipaddress.ip_network, env.networks("ACME_WEBHOOK_NETWORKS")))
 # Longest life of a new token, in days; 0: no limit
+DEMO_HISTORY_DAYS = env.number("DEMO_HISTORY_DAYS", 0, 0, 31)
 ACME_TOKEN_MAX_DAYS = env.number("ACME_TOKEN_MAX_DAYS", 365, 0, 36_500)
 ACME_API_PER_MINUTE = env.number("ACME_API_PER_MINUTE", 30_000, 1, 10_000_000)
 # A learned rule is adopted automatically after this many confirmed and no rejected hits; 0: by hand only

@@ -106,10 +106,15 @@ class DrillSimulation:
         for job in stopped:
             self._preempt_job(self.by_job[job.number], now)
         for job in started:
-            self._start_attempt(self.by_job[job.number], job, now)
+            work = self.by_job[job.number]
+            # The same turn may have started the job, and stopped it for the owner of the quota
+            if job.places is not None and not work.running:
+                self._start_attempt(work, job, now)
 
     def _preempt_job(self, work: DrillJob, now: float) -> None:
         """Preempt a job for a quota owner: it saves a checkpoint and waits again."""
+        if not work.running:
+            return
         self.leave(work, now, keeps_work=True)
         work.saved.append(DrillCheckpoint(step=work.step, at=now, whole=True))
         work.waiting = True

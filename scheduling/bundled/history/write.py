@@ -22,7 +22,6 @@ from scheduling.bundled.history.rows import HistoryBuilder
 from scheduling.bundled.history.values import DemoUser, HistoryPlace, HistoryRows
 from scheduling.drill.history import HistorySettings, SiteHistory, simulate_history
 
-HISTORY_DAYS = 30
 # The most rows that a history may have in each table whose rows are listed by their key
 RESERVED_KEYS: dict[type[models.Model], int] = {
     Job: 99_999, Attempt: 99_999, Event: 999_999, Diagnosis: 9_999, Incident: 9_999, Decision: 9_999,
@@ -49,9 +48,7 @@ def _keys_are_reserved() -> bool:
         return bool(cursor.fetchone()[0] >= RESERVED_KEYS[Job])
 
 
-def write_history(
-    cluster: Cluster, now: datetime, report: Callable[[float], None], *, days: int = HISTORY_DAYS, seed: int = 1
-) -> int:
+def write_history(cluster: Cluster, now: datetime, report: Callable[[float], None], *, days: int, seed: int = 1) -> int:
     """Simulate and write the history that ends now. Returns the number of jobs, 0 if it is there already."""
     if not can_have_history():
         return 0

@@ -14,6 +14,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import connection
 
@@ -48,7 +49,8 @@ class Command(BaseCommand):
             if stopped.wait(0.5):
                 return
         demo.set_quotas(cluster, target.gpus)
-        threading.Thread(target=_add_history, args=[cluster], daemon=True).start()
+        if settings.DEMO_HISTORY_DAYS:
+            threading.Thread(target=_add_history, args=[cluster], daemon=True).start()
         # The seed depends on the jobs so far, so that a restart does not repeat the same jobs
         dice = Random(f"{seed}:{Job.objects.order_by('-id').values_list('id', flat=True).first()}")
         if demo.is_mostly_idle(cluster, target):
@@ -69,7 +71,9 @@ def _add_history(cluster: Cluster) -> None:
     """Write the history of the demo beside the submissions. It is one transaction, so it may be cut off anywhere."""
     os.nice(10)  # of this thread only
     try:
-        jobs = write.write_history(cluster, clock.now(), partial(_report_progress, cluster))
+        jobs = write.write_history(
+            cluster, clock.now(), partial(_report_progress, cluster), days=settings.DEMO_HISTORY_DAYS
+        )
         log.info("The history of the demo has %d new jobs", jobs)
     except Exception:
         log.exception("The history of the demo could not be written; the next start tries again")
