@@ -117,7 +117,7 @@ def test_faster_growing_log_is_read_sooner(tmp_path):
 
 def test_turn_reads_up_to_its_limit_and_the_next_continues(tmp_path):
     writing(tmp_path, STEPS * 20)
-    half = FollowPace(ahead=1, at_once=len(STEPS) * 10)
+    half = FollowPace(max_unread_bytes=1, at_once=len(STEPS) * 10)
     actions.add_running_attempts(clock.now())
 
     from failures.loops.follow import _follow_row  # one step of the turn, which else goes on while there is time

@@ -78,7 +78,7 @@ def test_owners_may_lower_the_priority_and_only_operators_raise_it_above_0():
 
 
 def test_every_action_has_texts():
-    assert all(verb.effect.endswith(".") and verb.says and verb.label for verb in job_verbs.JOB_ACTIONS.values())
+    assert all(verb.effect.endswith(".") and verb.summary and verb.label for verb in job_verbs.JOB_ACTIONS.values())
 
 
 def test_cancel_of_a_job_that_started_meanwhile_stops_its_attempt():
