@@ -4,6 +4,7 @@ from scheduling.pages import (
     campaigns,
     clusters,
     evaluation_rules,
+    faults,
     job_gpus,
     maintenance,
     queue,
@@ -21,6 +22,8 @@ urlpatterns = [
     path("queue/<slug:cluster>/maintenance/<int:number>/cancel/", maintenance.cancel, name="maintenance-cancel"),
     path("jobs/<slug:public_id>/why/", why_waiting.wait_page, name="why"),
     path("jobs/<slug:public_id>/gpus/", job_gpus.job_gpus_fragment, name="job-gpus"),
+    path("simulator/jobs/<slug:public_id>/faults/", faults.break_job, name="job-fault"),
+    path("simulator/nodes/<slug:cluster>/<str:name>/faults/", faults.break_node, name="node-fault"),
     path("evaluations/", campaigns.campaigns, name="campaigns"),
     path("evaluations/rules/", evaluation_rules.rules, name="evaluation-rules"),
     re_path(

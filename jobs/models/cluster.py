@@ -32,6 +32,7 @@ from jobs.logs.allowed_paths import PathNotAllowed
 from jobs.models.people import SLUG
 
 SILENT_AFTER = timedelta(seconds=30)  # turns run every second, so 30 s without a response is not a short delay
+SIMULATED_SUFFIX = "-simulated"  # of the version that a simulated cluster reports
 
 
 def validate_signal(text: str) -> None:
@@ -256,6 +257,11 @@ class Cluster(models.Model):
     def shares_one_user(self) -> bool:
         """Return whether all jobs run as the same user, so that users are not isolated from each other."""
         return self.submit_as == SubmitIdentity.SERVICE
+
+    @property
+    def is_simulated(self) -> bool:
+        """Return whether the cluster says that it simulates its nodes and jobs."""
+        return self.product.endswith(SIMULATED_SUFFIX)
 
     @property
     def has_logs(self) -> bool:

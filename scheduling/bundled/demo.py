@@ -1,7 +1,6 @@
 """The demo datacenter: its teams, its users, and the jobs they submit through the ordinary actions.
 
-Nothing here depends on the simulation: the jobs carry the behavior that the simulated cluster plays as environment
-variables (`SIM_DURATION_S`, `SIM_END`), like arguments of a program.
+The requests of the jobs are those of real users. How a job will go is told to the simulated cluster separately.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from jobs.core import spec
 from jobs.core.lifecycle import JobKind
 from jobs.models import Allocation, Cluster, Job, Membership, Node, Quota, Team, TeamRole
 from scheduling.actions import campaigns as campaign_actions
+from scheduling.clusters import simulator
 from scheduling.evaluation import campaign_requests
 from scheduling.models import Campaign, Suite
 from scheduling.slurmsim import workload
@@ -155,7 +155,9 @@ def _evaluation_author() -> Author:
     return Author(by=person.get_username(), user_id=person.pk)
 
 
+@transaction.atomic
 def submit(cluster: Cluster, job: SampledJob, dice: Random, now: datetime) -> Job:
+    """Submit a job, and tell the cluster how it goes before a scheduling turn can see it. Raises SimulatorError."""
     name, team = next((name, team) for name, team in DEMO_TEAMS.items() if job.kind in team.kinds)
     person = get_user_model().objects.get(username=dice.choice(team.people))
     request = _job_request(job, dice)
@@ -166,6 +168,7 @@ def submit(cluster: Cluster, job: SampledJob, dice: Random, now: datetime) -> Jo
         author=Author(by=person.get_username(), user_id=person.pk),
         now=now,
     )
+    simulator.plan_job(cluster, jobs[0].public_id, {"SIM_DURATION_S": str(job.duration_s), "SIM_END": job.end})
     request_turn(cluster.pk)
     return jobs[0]
 
@@ -176,7 +179,7 @@ def _job_request(job: SampledJob, dice: Random) -> dict[str, object]:
         "kind": job.kind.value,
         "command": job.command,
         "workdir": f"/home/{job.name}",
-        "environment": {"SIM_DURATION_S": str(job.duration_s), "SIM_END": job.end, "OMP_NUM_THREADS": "8"},
+        "environment": {"OMP_NUM_THREADS": "8"},
         "nodes": job.nodes,
         "gpus_per_node": job.gpus_per_node,
         "time_limit": int(job.time_limit.total_seconds()),

@@ -31,6 +31,7 @@ class SeedCommand(BaseCommand):
             "token_file": options["token_file"],
             "api_user": settings.OWN_CLUSTER_USER,
             "is_bundled": True,
+            "product": "",  # read again, because a new version may report another one
             "submit_as": SubmitIdentity.USER_HEADER,
         }
         first = {"title": title, "mode": ClusterMode.DRIVE}  # no other program submits jobs here

@@ -235,7 +235,7 @@ class ClusterController:
         self._has_pending_changes = True
 
     def inject_fault(self, kind: FaultKind, now: float, *, node: str = "", gpu: int = -1) -> ClusterFault:
-        """Start a fault, drawn at random or requested through the API."""
+        """Start a fault of a node or of the storage, drawn at random or requested through the API."""
         if kind != FaultKind.STORAGE:
             self._check_fault_target(node, gpu)
         running = [job for job in self._jobs.values() if job.state == State.RUNNING and not job.is_configuring]
@@ -244,6 +244,15 @@ class ClusterController:
             self._mark_node_lost(node, now)
         for job_id in fault.jobs:
             self._apply_fault_to_job(self._jobs[job_id], fault, now)
+        return fault
+
+    def inject_job_fault(self, kind: FaultKind, job_id: int, now: float) -> ClusterFault:
+        """Start a fault that hits this running job only."""
+        job = self._jobs.get(job_id)
+        if job is None or job.state != State.RUNNING or job.is_configuring:
+            raise SlurmError(BAD_FAULT, f"job: {job_id} is not running")
+        fault = self._fault_registry.begin_in_job(kind, job, now, node=self._nodes.get(job.nodes[0]))
+        self._apply_fault_to_job(job, fault, now)
         return fault
 
     def _check_fault_target(self, name: str, gpu: int) -> None:

@@ -33,15 +33,22 @@ class FaultRegistry:
         self, kind: FaultKind, running: Iterable[SlurmJob], now: float, *, node: SlurmNode | None, gpu: int
     ) -> ClusterFault:
         """Start a fault and determine which of the running jobs it hits."""
+        fault = self._new_fault(kind, now, node, gpu)
+        hit = tuple(job.id for job in running if self._affects_job(fault, job))
+        return self._store_fault(replace(fault, jobs=hit[:1] if kind in (FaultKind.HANG, FaultKind.LOSS) else hit))
+
+    def begin_in_job(self, kind: FaultKind, job: SlurmJob, now: float, *, node: SlurmNode | None) -> ClusterFault:
+        """Start a fault that hits this job only, whatever else runs on its nodes."""
+        return self._store_fault(replace(self._new_fault(kind, now, node, -1), jobs=(job.id,)))
+
+    def _new_fault(self, kind: FaultKind, now: float, node: SlurmNode | None, gpu: int) -> ClusterFault:
         number = self._next_number()
         if kind in GPU_FAULTS and gpu < 0 and node:
             gpu = self._model.gpu(number, node.gpus)
         until = now + self._model.fault_duration_s(number, kind)
         name = "" if kind == FaultKind.STORAGE or node is None else node.name
         gpu = gpu if kind in GPU_FAULTS else -1
-        fault = ClusterFault(number=number, kind=kind, at=now, until=until, node=name, gpu=gpu)
-        hit = tuple(job.id for job in running if self._affects_job(fault, job))
-        return self._store_fault(replace(fault, jobs=hit[:1] if kind in (FaultKind.HANG, FaultKind.LOSS) else hit))
+        return ClusterFault(number=number, kind=kind, at=now, until=until, node=name, gpu=gpu)
 
     def note(self, blow: FaultImpact, job_id: int) -> None:
         """Record a machine fault that one job's own failure implies; it hits no other job."""

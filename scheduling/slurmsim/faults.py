@@ -32,8 +32,11 @@ class FaultKind(StrEnum):
     SLOW = "slow"
     STORAGE = "storage"
     LOSS = "loss"
+    NAN = "nan"
+    OUT_OF_MEMORY = "out_of_memory"
 
 
+# Faults that are never drawn, but injected on request, have no weight
 FAULT_WEIGHTS: Mapping[FaultKind, int] = {
     FaultKind.OFF_BUS: 148,  # "faulty GPU"
     FaultKind.ECC: 91,  # HBM3 and SRAM
@@ -46,6 +49,10 @@ FAULT_WEIGHTS: Mapping[FaultKind, int] = {
     FaultKind.LOSS: 6,
 }
 GPU_FAULTS = frozenset({FaultKind.OFF_BUS, FaultKind.ECC, FaultKind.NVLINK, FaultKind.SLOW})
+JOB_FAULTS = frozenset(
+    {FaultKind.HANG, FaultKind.LOSS, FaultKind.NAN, FaultKind.OUT_OF_MEMORY}
+)  # these can be injected into one job
+PROGRAM_FAULTS = frozenset({FaultKind.NAN, FaultKind.OUT_OF_MEMORY})  # these hit one job, never a node
 PERSISTENT_FAULTS = frozenset(
     {FaultKind.OFF_BUS, FaultKind.NVLINK, FaultKind.SLOW, FaultKind.STORAGE}
 )  # these also hit jobs that start later
@@ -56,6 +63,8 @@ REASON_OF_FAULT: Mapping[FaultKind, str] = {
     FaultKind.NVLINK: "nvlink_error",
     FaultKind.FABRIC: "network_error",
     FaultKind.STORAGE: "s3_storage_error",
+    FaultKind.NAN: "loss_nan",
+    FaultKind.OUT_OF_MEMORY: "out_of_memory_error",
 }
 XID_OF_FAULT: Mapping[FaultKind, int] = {FaultKind.OFF_BUS: 79, FaultKind.ECC: 48, FaultKind.NVLINK: 74}
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from jobs.core.hostlist import BadHostlist, expand
 
-from .faults import FaultKind
+from .faults import JOB_FAULTS, PROGRAM_FAULTS, FaultKind
 from .values import SignalTarget, SlurmError, SlurmJobRequest
 from .wire import BAD_FLAG, BAD_TYPE, EMPTY_QUERY, NO_ENVIRONMENT, NO_WORKDIR, NOT_AN_OBJECT, InvalidRequest
 
@@ -93,14 +93,48 @@ def parse_node_update(body: object) -> NodeUpdate:
     return NodeUpdate(state=state, reason=_text_field(payload, "reason"))
 
 
-def parse_fault(body: object) -> tuple[FaultKind, str, int]:
-    """Parse `{"kind": "ecc", "node": "seren-003", "gpu": 2}`; without "gpu", the GPU is drawn at random."""
+@dataclass(frozen=True, kw_only=True)
+class FaultRequest:
+    kind: FaultKind
+    node: str = ""
+    gpu: int = -1  # drawn at random
+    job: int | None = None
+
+
+def parse_fault(body: object) -> FaultRequest:
+    """Parse `{"kind": "ecc", "node": "seren-003", "gpu": 2}` or `{"kind": "hang", "job": 17}`."""
     payload = _require_object(body, "#/")
     kind = _text_field(payload, "kind")
     if kind not in set(FaultKind):
         raise InvalidRequest(EMPTY_QUERY, f"kind: {kind!r:.40} is not one of {', '.join(FaultKind)}", "#/kind/")
-    gpu = _count_field(payload, "gpu")
-    return FaultKind(kind), _text_field(payload, "node"), -1 if gpu is None else gpu
+    gpu, job = _count_field(payload, "gpu"), _count_field(payload, "job")
+    if job is not None and kind not in JOB_FAULTS:
+        raise InvalidRequest(EMPTY_QUERY, f"job: a fault of kind {kind} hits a node, not a job", "#/job/")
+    if job is None and kind in PROGRAM_FAULTS:
+        raise InvalidRequest(EMPTY_QUERY, f"job: a fault of kind {kind} needs a job", "#/job/")
+    return FaultRequest(
+        kind=FaultKind(kind), node=_text_field(payload, "node"), gpu=-1 if gpu is None else gpu, job=job
+    )
+
+
+MAX_PLANS = 1000
+PLAN_VARIABLES = frozenset({"SIM_DURATION_S", "SIM_END", "SIM_LOSS"})
+
+
+def parse_job_plans(body: object) -> dict[str, dict[str, str]]:
+    """Parse `{"plans": {"KEY": {"SIM_DURATION_S": "600"}}}`; KEY is that of an attempt without its number."""
+    plans = _require_object(_require_object(body, "#/").get("plans"), "#/plans/")
+    if not 0 < len(plans) <= MAX_PLANS:
+        raise InvalidRequest(EMPTY_QUERY, f"plans: {len(plans)} plans, not 1 to {MAX_PLANS}", "#/plans/")
+    return {key: _parse_job_plan(key, plan) for key, plan in plans.items()}
+
+
+def _parse_job_plan(key: str, value: object) -> dict[str, str]:
+    plan = _require_object(value, f"#/plans/{key:.40}/")
+    if unknown := sorted(set(plan) - PLAN_VARIABLES):
+        words = f"{unknown[0]!r:.40} is not one of {', '.join(sorted(PLAN_VARIABLES))}"
+        raise InvalidRequest(EMPTY_QUERY, words, f"#/plans/{key:.40}/")
+    return {name: _text_field(plan, name) for name in plan}
 
 
 MAX_CLOCK_OFFSET_S = 86_400

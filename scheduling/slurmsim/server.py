@@ -52,7 +52,15 @@ from .scripts import kernel_log
 from .scripts.logs import JobLogWriter, KernelLogWriter
 from .scripts.play import InvalidSimHint, SimulatedExecutor, check_hints
 from .store import StateStore
-from .values import ControllerTiming, SimulatorSnapshot, SlurmError, SlurmJob, StateChanges, build_nodes
+from .values import (
+    ControllerTiming,
+    SimulatorSnapshot,
+    SlurmError,
+    SlurmJob,
+    SlurmJobRequest,
+    StateChanges,
+    build_nodes,
+)
 from .wire import API, ClusterInfo, InvalidRequest
 
 log = logging.getLogger("acme.cluster")
@@ -135,6 +143,7 @@ class ClusterServer:
                 ("GET", "/kernel/{name}", self.kernel_log),
                 ("GET", "/faults", self.faults),
                 ("POST", "/faults", self.inject_fault),
+                ("POST", "/plans", self.plan_jobs),
                 ("GET", "/clock", self.clock),
                 ("POST", "/clock", self.set_clock),
             ]
@@ -227,6 +236,7 @@ class ClusterServer:
     async def submit(self, request: Request) -> Response:
         submission = request_bodies.parse_job_request(await http.read_json_body(request), self._user_of(request))
         if not self._options.execute:
+            submission = self._with_plan(submission)
             _check_environment_hints(submission.environment)
         job = self._controller.submit(submission, time.time())
         await self._commits.flush()
@@ -286,10 +296,28 @@ class ClusterServer:
         return self._json_answer({"faults": [wire.fault_body(one) for one in self._controller.faults]})
 
     async def inject_fault(self, request: Request) -> Response:
-        kind, node, gpu = request_bodies.parse_fault(await http.read_json_body(request))
-        fault = self._controller.inject_fault(kind, time.time(), node=node, gpu=gpu)
+        wanted, now = request_bodies.parse_fault(await http.read_json_body(request)), time.time()
+        if wanted.job is None:
+            fault = self._controller.inject_fault(wanted.kind, now, node=wanted.node, gpu=wanted.gpu)
+        else:
+            fault = self._controller.inject_job_fault(wanted.kind, wanted.job, now)
         await self._commits.flush()
         return self._json_answer({"fault": wire.fault_body(fault)})
+
+    async def plan_jobs(self, request: Request) -> Response:
+        """Decide how jobs will go before they are submitted, so that their requests need not say it."""
+        plans = request_bodies.parse_job_plans(await http.read_json_body(request))
+        for plan in plans.values():
+            _check_environment_hints(plan)
+        self._store.save_job_plans(plans)
+        return self._json_answer({"plans": len(plans)})
+
+    def _with_plan(self, submission: SlurmJobRequest) -> SlurmJobRequest:
+        """The request with the SIM_ variables of the job's plan. Those of the request itself take precedence."""
+        key = submission.comment.rpartition(".")[0].rpartition(":")[2]
+        if not key:
+            return submission
+        return replace(submission, environment={**self._store.job_plan(key), **submission.environment})
 
     async def clock(self, request: Request) -> Response:
         return self._json_answer({"offset_s": self._controller.clock_offset_s})

@@ -26,6 +26,7 @@ from .values import ControllerState, ProcessExit, SimulatorSnapshot, SlurmJob, S
 
 ACCOUNTING_RETENTION_S = 30 * 86_400.0
 MAX_ACCOUNTING_JOBS = 100_000
+MAX_PLANS = 20_000  # only the newest plans are kept
 
 TABLES = """
 create table if not exists job (id integer primary key, body text not null);
@@ -35,6 +36,7 @@ create table if not exists clock (one integer primary key check (one = 1), body 
 create table if not exists accounted (id integer primary key, end_time real not null, body text not null);
 create index if not exists accounted_end_time on accounted (end_time);
 create table if not exists setting (name text primary key, value text not null);
+create table if not exists plan (key text primary key, body text not null);
 """
 
 
@@ -94,6 +96,17 @@ class StateStore:
         """The first value stored under the name: a restart cannot change a cluster's seed."""
         self._db.execute("insert or ignore into setting values (?, ?)", (name, value))
         return str(self._db.execute("select value from setting where name = ?", (name,)).fetchone()[0])
+
+    def save_job_plans(self, plans: Mapping[str, Mapping[str, str]]) -> None:
+        with _WriteTransaction(self._db):
+            rows = [(key, json.dumps(plan)) for key, plan in plans.items()]
+            self._db.executemany("insert or replace into plan values (?, ?)", rows)
+            self._db.execute("delete from plan where rowid <= (select max(rowid) from plan) - ?", (MAX_PLANS,))
+
+    def job_plan(self, key: str) -> dict[str, str]:
+        """The SIM_ variables of this job; empty without a plan."""
+        row = self._db.execute("select body from plan where key = ?", (key,)).fetchone()
+        return dict(json.loads(row[0])) if row else {}
 
     def _upsert_changes(self, changes: StateChanges) -> None:
         rows = [(job.id, _to_json(job)) for job in changes.jobs]

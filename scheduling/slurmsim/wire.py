@@ -20,6 +20,7 @@ from .values import BAD_FAULT, ProcessExit, SlurmError, SlurmJob, SlurmJobReques
 
 API = "v0.0.42"
 RELEASE = "24.11.5"
+SIMULATED_RELEASE = f"{RELEASE}-simulated"  # Acme offers to inject faults into such a cluster
 PARTITION = "gpu"
 QOS = "normal"
 MAX_PRIORITY = 4_294_901_760  # minus the job id, so that older jobs have higher priority
@@ -72,7 +73,7 @@ def envelope(
         "command": [],
         "slurm": {
             "version": {"major": major, "minor": minor, "micro": micro},
-            "release": RELEASE,
+            "release": RELEASE if cluster.execute else SIMULATED_RELEASE,
             "cluster": cluster.name,
         },
     }

@@ -511,12 +511,73 @@ def test_injected_fault_appears_in_the_job_log_the_kernel_log_and_the_telemetry(
     kernel = cluster.log_root / "kernel" / "seren-004.log"
     until(lambda: kernel.exists() and "Xid" in kernel.read_text())
     assert 'DCGM_FI_DEV_XID_ERRORS{gpu="3"' in http.get("/metrics").text
-    assert [one["kind"] for one in http.get("/faults").json()["faults"]] == ["nvlink"]
+    assert "nvlink" in [one["kind"] for one in http.get("/faults").json()["faults"]]
+    backend.close()
+
+
+@pytest.mark.parametrize(("kind", "says"), [("out_of_memory", "CUDA out of memory"), ("nan", "nan")])
+def test_fault_of_one_job_spares_the_others_on_its_node(cluster, http, kind, says):
+    backend = cluster.backend()
+    wanted = [
+        make_submission(
+            cluster, key, nodes=("seren-003",), environment={"SIM_DURATION_S": "600", "ACME_KIND": "sft"},
+            gpus_per_node=2,
+        )
+        for key in (f"hit-{kind}", f"beside-{kind}")
+    ]  # fmt: skip
+    ids = [backend.submit(one) for one in wanted]
+    for one in wanted:
+        until(lambda one=one: (job := backend.find(one.key)) and job.state == State.RUNNING and not job.flags)
+
+    http.post("/faults", json={"kind": kind, "job": int(ids[0])}).raise_for_status()
+
+    until(lambda: (job := backend.find(wanted[0].key)) and job.state == State.FAILED)
+    assert says in Path(wanted[0].stdout).read_text()
+    assert backend.find(wanted[1].key).state == State.RUNNING
+    for backend_id in ids:
+        backend.cancel(backend_id)
+    backend.close()
+
+
+def test_plan_decides_how_a_job_goes(cluster, http):
+    backend = cluster.backend()
+    http.post(
+        "/plans", json={"plans": {"planned": {"SIM_DURATION_S": "0.2", "SIM_END": "FAILED:3"}}}
+    ).raise_for_status()
+
+    backend.submit(make_submission(cluster, "planned.1", environment={"ACME_KIND": "debug"}))
+
+    job = until(lambda: (job := backend.find("planned.1")) and job.ended_at and job)
+    assert (job.state, job.exit_code) == (State.FAILED, 3)
     backend.close()
 
 
 @pytest.mark.parametrize(
-    ("order", "status"), [({"kind": "mood"}, 422), ({"kind": "ecc", "node": "nowhere"}, 409), ([], 500)]
+    ("plans", "says"),
+    [
+        ({}, "plans: 0 plans, not 1 to 1000"),
+        ({"a": {"SIM_MOOD": "good"}}, "'SIM_MOOD' is not one of SIM_DURATION_S, SIM_END, SIM_LOSS"),
+        ({"a": {"SIM_END": "VANISHED"}}, "SIM_END: 'VANISHED' is not a valid end"),
+        ({"a": 3}, ""),
+    ],
+)
+def test_invalid_plan_is_rejected(http, plans, says):
+    answer = http.post("/plans", json={"plans": plans})
+
+    assert answer.is_error
+    assert says in answer.json()["errors"][0]["error"]
+
+
+@pytest.mark.parametrize(
+    ("order", "status"),
+    [
+        ({"kind": "mood"}, 422),
+        ({"kind": "ecc", "node": "nowhere"}, 409),
+        ({"kind": "hang", "job": 999_999}, 409),
+        ({"kind": "ecc", "job": 1}, 422),
+        ({"kind": "nan", "node": "seren-001"}, 422),
+        ([], 500),
+    ],
 )
 def test_invalid_fault_request_is_rejected(http, order, status):
     answer = http.post("/faults", json=order)

@@ -22,8 +22,10 @@ from acmeweb.common import metrics_store
 from jobs.models import Cluster, Job, clock
 from scheduling.bundled import demo
 from scheduling.bundled.history import write
+from scheduling.clusters.simulator import SimulatorError
 from scheduling.models import Campaign
 from scheduling.slurmsim import workload
+from scheduling.slurmsim.workload import SampledJob
 
 log = logging.getLogger(__name__)
 PROGRESS_LIFETIME_S = 60
@@ -55,7 +57,7 @@ class Command(BaseCommand):
         dice = Random(f"{seed}:{Job.objects.order_by('-id').values_list('id', flat=True).first()}")
         if demo.is_mostly_idle(cluster, target):
             for job in demo.initial_jobs(dice, target):
-                demo.submit(cluster, job, dice, clock.now())
+                _submit(cluster, job, dice)
         next_checkpoint = clock.now()
         for gap in workload.interarrival_times_s(dice, target, load):
             if stopped.wait(gap):
@@ -64,7 +66,14 @@ class Command(BaseCommand):
                 demo.evaluate(cluster, clock.now())
                 next_checkpoint = clock.now() + timedelta(seconds=demo.CHECKPOINT_EVERY_S)
             if Job.objects.waiting().filter(cluster=cluster).count() < demo.MAX_WAITING_JOBS:
-                demo.submit(cluster, workload.sample_job(dice, target), dice, clock.now())
+                _submit(cluster, workload.sample_job(dice, target), dice)
+
+
+def _submit(cluster: Cluster, job: SampledJob, dice: Random) -> None:
+    try:
+        demo.submit(cluster, job, dice, clock.now())
+    except SimulatorError as error:
+        log.warning("No job was submitted. %s", error)
 
 
 def _add_history(cluster: Cluster) -> None:
