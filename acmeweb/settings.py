@@ -74,6 +74,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "acmeweb.pages.context.instance_context",
             ],
         },
     },
@@ -179,8 +180,10 @@ EMAIL_HOST_PASSWORD = unquote((_mail.password if _mail else None) or "")
 EMAIL_TIMEOUT = 30
 ACME_MAIL_FROM = env.text("ACME_MAIL_FROM", "acme@localhost")
 ACME_WEBHOOK_NETWORKS = tuple(map(ipaddress.ip_network, env.networks("ACME_WEBHOOK_NETWORKS")))
+# `make up` always sets DEMO for its programs; an Acme that is started in another way is no demo
+IS_DEMO = env.flag("DEMO", False)
+DEMO_HISTORY_DAYS = env.number("DEMO_HISTORY_DAYS", 30, 0, 31)
 # Longest life of a new token, in days; 0: no limit
-DEMO_HISTORY_DAYS = env.number("DEMO_HISTORY_DAYS", 0, 0, 31)
 ACME_TOKEN_MAX_DAYS = env.number("ACME_TOKEN_MAX_DAYS", 365, 0, 36_500)
 ACME_API_PER_MINUTE = env.number("ACME_API_PER_MINUTE", 30_000, 1, 10_000_000)
 # A learned rule is adopted automatically after this many confirmed and no rejected hits; 0: by hand only

@@ -3,6 +3,7 @@ from django.urls import path, re_path
 from scheduling.pages import (
     campaigns,
     clusters,
+    demo,
     evaluation_rules,
     faults,
     job_gpus,
@@ -24,6 +25,7 @@ urlpatterns = [
     path("jobs/<slug:public_id>/gpus/", job_gpus.job_gpus_fragment, name="job-gpus"),
     path("simulator/jobs/<slug:public_id>/faults/", faults.break_job, name="job-fault"),
     path("simulator/nodes/<slug:cluster>/<str:name>/faults/", faults.break_node, name="node-fault"),
+    path("demo/history/", demo.history_progress, name="demo-history"),
     path("evaluations/", campaigns.campaigns, name="campaigns"),
     path("evaluations/rules/", evaluation_rules.rules, name="evaluation-rules"),
     re_path(

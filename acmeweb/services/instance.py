@@ -115,7 +115,8 @@ class RunningInstance:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**os.environ, **self.addresses, "ACME_VAR": str(self.dirs.var), "PYTHONUNBUFFERED": "1"}
+        own = {"ACME_VAR": str(self.dirs.var), "DEMO": str(int(self.config.demo)), "PYTHONUNBUFFERED": "1"}
+        return {**os.environ, **self.addresses, **own}
 
     @property
     def home(self) -> str:

@@ -52,10 +52,11 @@ def test_programs_run_as_separate_users_and_read_the_cluster(local):
 
 
 def test_demo_needs_root_only_for_the_process_runner(instance):
-    instance.start(DEMO="1").ready()
+    instance.start(DEMO="1", DEMO_HISTORY_DAYS="1").ready()
 
     assert {uid(instance, name) for name in ("web", "workers", "beat", "demo", "cluster")} == {THEIRS.acme}
     until(lambda: instance.sql("SELECT 1 FROM jobs_node").fetchone(), what="the workers never saw a node")
+    until(lambda: instance.sql("SELECT 1 FROM jobs_job WHERE id < 100000").fetchone(), what="it has no history")
 
 
 def test_files_of_an_earlier_version_change_their_owner(instance):

@@ -1,34 +1,35 @@
 """Submit jobs as the users of the demo datacenter, with the rates and kinds of the Acme trace, until stopped.
 
-The command stores no state, so it can be restarted at any time. It pauses while the queue is long.
+The command stores no state, so it can be restarted at any time. It pauses while the queue is long. At its first start,
+another process writes the history of the demo meanwhile.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import signal
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from random import Random
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
-from django.db import connection
 
-from acmeweb.common import metrics_store
+from acmeweb.common.env import ROOT
 from jobs.models import Cluster, Job, clock
 from scheduling.bundled import demo
 from scheduling.bundled.history import write
 from scheduling.clusters.simulator import SimulatorError
 from scheduling.models import Campaign
 from scheduling.slurmsim import workload
-from scheduling.slurmsim.workload import SampledJob
+from scheduling.slurmsim.workload import SampledJob, WorkloadSettings
 
 log = logging.getLogger(__name__)
-PROGRESS_LIFETIME_S = 60
 
 
 class Command(BaseCommand):
@@ -51,22 +52,27 @@ class Command(BaseCommand):
             if stopped.wait(0.5):
                 return
         demo.set_quotas(cluster, target.gpus)
-        if settings.DEMO_HISTORY_DAYS:
-            threading.Thread(target=_add_history, args=[cluster], daemon=True).start()
         # The seed depends on the jobs so far, so that a restart does not repeat the same jobs
         dice = Random(f"{seed}:{Job.objects.order_by('-id').values_list('id', flat=True).first()}")
-        if demo.is_mostly_idle(cluster, target):
-            for job in demo.initial_jobs(dice, target):
-                _submit(cluster, job, dice)
-        next_checkpoint = clock.now()
-        for gap in workload.interarrival_times_s(dice, target, load):
-            if stopped.wait(gap):
-                return
-            if clock.now() >= next_checkpoint and not Campaign.objects.unfinished().exists():
-                demo.evaluate(cluster, clock.now())
-                next_checkpoint = clock.now() + timedelta(seconds=demo.CHECKPOINT_EVERY_S)
-            if Job.objects.waiting().filter(cluster=cluster).count() < demo.MAX_WAITING_JOBS:
-                _submit(cluster, workload.sample_job(dice, target), dice)
+        with _history_process():
+            _submit_until(stopped, cluster, target, dice, load)
+
+
+def _submit_until(
+    stopped: threading.Event, cluster: Cluster, target: WorkloadSettings, dice: Random, load: float
+) -> None:
+    if demo.is_mostly_idle(cluster, target):
+        for job in demo.initial_jobs(dice, target):
+            _submit(cluster, job, dice)
+    next_checkpoint = clock.now()
+    for gap in workload.interarrival_times_s(dice, target, load):
+        if stopped.wait(gap):
+            return
+        if clock.now() >= next_checkpoint and not Campaign.objects.unfinished().exists():
+            demo.evaluate(cluster, clock.now())
+            next_checkpoint = clock.now() + timedelta(seconds=demo.CHECKPOINT_EVERY_S)
+        if Job.objects.waiting().filter(cluster=cluster).count() < demo.MAX_WAITING_JOBS:
+            _submit(cluster, workload.sample_job(dice, target), dice)
 
 
 def _submit(cluster: Cluster, job: SampledJob, dice: Random) -> None:
@@ -76,19 +82,18 @@ def _submit(cluster: Cluster, job: SampledJob, dice: Random) -> None:
         log.warning("No job was submitted. %s", error)
 
 
-def _add_history(cluster: Cluster) -> None:
-    """Write the history of the demo beside the submissions. It is one transaction, so it may be cut off anywhere."""
-    os.nice(10)  # of this thread only
+@contextmanager
+def _history_process() -> Iterator[None]:
+    """Write the history beside the block, in a process of its own, which gives its memory back when it ends.
+
+    If this process is killed, that one goes on, and the next start of this command finds the history or waits for it.
+    """
+    if not (settings.DEMO_HISTORY_DAYS and write.can_have_history()):
+        yield
+        return
+    process = subprocess.Popen([sys.executable, ROOT / "manage.py", "write_demo_history"])  # noqa: S603
     try:
-        jobs = write.write_history(
-            cluster, clock.now(), partial(_report_progress, cluster), days=settings.DEMO_HISTORY_DAYS
-        )
-        log.info("The history of the demo has %d new jobs", jobs)
-    except Exception:
-        log.exception("The history of the demo could not be written; the next start tries again")
+        yield
     finally:
-        connection.close()
-
-
-def _report_progress(cluster: Cluster, share: float) -> None:
-    metrics_store.store_figures("history", cluster.name, {"share": share}, PROGRESS_LIFETIME_S)
+        process.terminate()
+        process.wait()

@@ -1,0 +1,28 @@
+"""The progress of the simulated history on the home page of a demo."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils.cache import patch_cache_control
+from django.views.decorators.http import require_safe
+
+from scheduling.bundled.demo import DEMO_CLUSTER
+from scheduling.bundled.history import progress, write
+
+
+@require_safe
+def history_progress(request: HttpRequest) -> HttpResponse:
+    """A fragment that replaces itself until the history is written."""
+    share = progress.stored_share(DEMO_CLUSTER)
+    awaits = share is None and settings.IS_DEMO and bool(settings.DEMO_HISTORY_DAYS) and write.can_have_history()
+    context = {
+        "days": settings.DEMO_HISTORY_DAYS,
+        "percent": round(100 * (share or 0)),
+        "is_running": awaits or (share is not None and share < 1),
+        "is_new": share == 1,
+    }
+    response = render(request, "scheduling/_history_progress.html", context)
+    patch_cache_control(response, private=True, no_cache=True)
+    return response

@@ -1,0 +1,42 @@
+"""The progress of the demo's history, and the mark of a demo."""
+
+import pytest
+from django.test import override_settings
+
+from scheduling.bundled.history import progress, write
+from tests import make
+from tests.page_text import page_text
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def reader(client):
+    client.force_login(make.user())
+    return client
+
+
+@override_settings(IS_DEMO=True, DEMO_HISTORY_DAYS=30)
+def test_progress_is_shown_until_the_history_is_written(reader):
+    cluster = make.cluster()
+    without_history = reader.get("/demo/history/").text
+    write.reserve_keys()
+    new = reader.get("/demo/history/").text
+    progress.store_share(cluster, 0.42)
+    running = reader.get("/demo/history/").text
+    progress.store_share(cluster, 1.0)
+    done = reader.get("/demo/history/").text
+
+    assert "<p>" not in without_history
+    assert "0 %" in new and "every 3s" in new
+    assert "42 %" in running and "every 3s" in running
+    assert "are ready" in done and "every 3s" not in done
+
+
+@pytest.mark.parametrize("is_demo", [True, False])
+def test_only_a_demo_is_marked(reader, is_demo):
+    with override_settings(IS_DEMO=is_demo):
+        page = reader.get("/")
+
+    assert ("Demo data" in page_text(page)) is is_demo
+    assert ("/demo/history/" in page.text) is is_demo
