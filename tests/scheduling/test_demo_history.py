@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from datetime import timedelta
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from django.db.models import Count, F, Q, Sum
 
 from failures.models import Decision, Diagnosis, Incident, IncidentState
+from jobs.core.attempt_end import TRAINING_KINDS
 from jobs.core.lifecycle import FINAL_STATES, JobKind, State
-from jobs.models import Allocation, Attempt, Cluster, ClusterMinute, Event, Job, Sample, clock
+from jobs.models import Allocation, Attempt, Cluster, ClusterMinute, Event, Job, LatestProgress, Sample, clock
 from scheduling.bundled import demo
 from scheduling.bundled.history import write
+from scheduling.bundled.history.training import training_progress
+from scheduling.bundled.history.values import HistoryPlace, PlacedAttempt
+from scheduling.drill.jobs import MIX_STEP_S, AttemptLife
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -110,3 +115,37 @@ def test_second_run_writes_nothing(cluster, written):
 
     assert write.write_history(cluster, clock.now(), lambda share: None, days=DAYS) == 0
     assert Job.objects.count() == jobs
+
+
+def test_training_jobs_have_learned():
+    rows = LatestProgress.objects.filter(attempt__job__kind=JobKind.PRETRAIN).select_related("attempt")
+
+    assert rows
+    for newest in rows:
+        steps = list(newest.attempt.progress.order_by("at").values_list("step", "loss", "learning_rate"))
+        assert [step for step, *_ in steps] == sorted(step for step, *_ in steps)
+        assert newest.step == steps[-1][0]
+        assert newest.loss < 11.6  # the logarithm of the vocabulary
+    assert not LatestProgress.objects.exclude(attempt__job__kind__in=TRAINING_KINDS).exists()
+
+
+def test_attempt_that_resumes_continues_its_steps(cluster):
+    job, base = make.job(cluster=cluster, name="llm-7b", kind="pretrain"), 600
+    life = AttemptLife(promised=0.0, base=base, first_step=10.0)
+    work = SimpleNamespace(name="a", kind=JobKind.PRETRAIN, need_s=20_000.0)
+    attempt = PlacedAttempt(
+        work=work,
+        life=life,
+        ended=7210.0,
+        gpus=[(0, gpu) for gpu in range(8)],
+        row=Attempt(job=job, key="a.2"),
+        job=job,
+    )
+
+    [(points, newest)] = training_progress(
+        [attempt], HistoryPlace(cluster=cluster, nodes=[], users={}, began=make.NOON)
+    )
+
+    seconds_before = points[0].step * points[0].step_time_s - (points[0].at - make.NOON).total_seconds()
+    assert seconds_before == pytest.approx(base * MIX_STEP_S, rel=0.05)
+    assert newest.at == make.NOON + timedelta(seconds=7210)

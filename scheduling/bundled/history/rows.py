@@ -31,6 +31,7 @@ from jobs.core.lifecycle import JobKind, State
 from jobs.core.public_id import public_id
 from jobs.models import Allocation, Attempt, Job
 from scheduling.bundled.history.load import LoadSeries
+from scheduling.bundled.history.training import training_progress
 from scheduling.bundled.history.values import HistoryPlace, HistoryRows, PlacedAttempt
 from scheduling.drill.healing import AUTOMATIC_POLICY, HandledFailure
 from scheduling.drill.history import CANCELLED, SiteHistory
@@ -63,6 +64,7 @@ class HistoryBuilder:
         self._add_failures()
         self._add_node_events()
         self._add_load()
+        self._add_progress()
         self.rows.events.sort(key=lambda event: event.at)
         for number, event in enumerate(self.rows.events, start=1):
             event.pk = number
@@ -305,6 +307,11 @@ class HistoryBuilder:
         load = LoadSeries(self.history, self.place, self.placed)
         self.rows.minutes = list(load.minutes())
         self.rows.samples = list(load.samples())
+
+    def _add_progress(self) -> None:
+        for points, newest in training_progress(self.placed, self.place):
+            self.rows.progress += points
+            self.rows.latest_progress.append(newest)
 
 
 def _symptom(failure: HandledFailure, placed: PlacedAttempt) -> FailureSymptom:

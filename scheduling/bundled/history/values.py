@@ -10,7 +10,18 @@ from django.db.models import Model
 
 from failures.models import Decision, Diagnosis, Incident
 from jobs.core.lifecycle import JobKind
-from jobs.models import Allocation, Attempt, Cluster, ClusterMinute, Event, Job, Node, Sample
+from jobs.models import (
+    Allocation,
+    Attempt,
+    Cluster,
+    ClusterMinute,
+    Event,
+    Job,
+    LatestProgress,
+    Node,
+    Progress,
+    Sample,
+)
 from scheduling.drill.jobs import AttemptLife, DrillJob
 
 
@@ -41,6 +52,8 @@ class HistoryRows:
     jobs: list[Job] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
     allocations: list[Allocation] = field(default_factory=list)
+    progress: list[Progress] = field(default_factory=list)
+    latest_progress: list[LatestProgress] = field(default_factory=list)
     incidents: list[Incident] = field(default_factory=list)
     diagnoses: list[Diagnosis] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)

@@ -1,0 +1,62 @@
+"""The steps that the training jobs of a history reported: loss, learning rate and tokens over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Any
+
+from jobs.core.attempt_end import TRAINING_KINDS
+from jobs.models import LatestProgress, Progress
+from scheduling.bundled.history.values import HistoryPlace, PlacedAttempt
+from scheduling.drill.jobs import MIX_STEP_S
+from scheduling.slurmsim.scripts.training_runs import TrainingRun, training_run
+
+POINT_INTERVAL_S = 60.0
+MIN_POINTS, MAX_POINTS = 8, 150
+EARLY_POINTS = 1.5  # an exponent: a loss falls fastest at first, so the first points lie closer together
+NOISE = 0.01
+FAILED_LOSS_FACTOR = 3.0
+LOSS_CAUSES = frozenset({"loss_nan", "loss"})
+
+
+def training_progress(
+    placed: Sequence[PlacedAttempt], place: HistoryPlace
+) -> Iterator[tuple[list[Progress], LatestProgress]]:
+    """Yield the rows of each attempt that made steps."""
+    for attempt in placed:
+        life, work = attempt.life, attempt.work
+        if work.kind not in TRAINING_KINDS or life.first_step is None or attempt.ended <= life.first_step:
+            continue
+        run = training_run(
+            work.kind, attempt.job.name, len(attempt.gpus), planned_s=work.need_s, environment={}, dice=work.name
+        )
+        points = list(_points(attempt, run, life.first_step, place))
+        newest = points[-1]
+        yield (
+            [Progress(attempt=attempt.row, **point) for point in points],
+            LatestProgress(
+                attempt=attempt.row, updated_at=newest["at"], steps_total=max(run.last_step, newest["step"]), **newest
+            ),
+        )
+
+
+def _points(attempt: PlacedAttempt, run: TrainingRun, began: float, place: HistoryPlace) -> Iterator[dict[str, Any]]:
+    """Yield the values of `StepMetrics` at each point."""
+    dice, ran_s = Random(f"progress:{attempt.row.key}"), attempt.ended - began
+    count = max(MIN_POINTS, min(MAX_POINTS, round(ran_s / POINT_INTERVAL_S)))
+    first_step = round(attempt.life.base * MIX_STEP_S / run.step_s)
+    for number in range(1, count + 1):
+        at_s = ran_s * (number / count) ** EARLY_POINTS
+        step = first_step + round(at_s / run.step_s)
+        diverges = number == count and attempt.life.cause in LOSS_CAUSES
+        loss = run.expected_loss(step) * (1 + NOISE * dice.uniform(-1, 1)) * (FAILED_LOSS_FACTOR if diverges else 1)
+        yield {
+            "at": place.at(began + at_s),
+            "step": step,
+            "tokens": step * run.batch_tokens,
+            "loss": round(loss, 4),
+            "grad_norm": round(0.35 + 0.1 * dice.random(), 3),
+            "learning_rate": run.learning_rate(step),
+            "step_time_s": round(run.step_s * (1 + 0.02 * dice.uniform(-1, 1)), 3),
+        }
