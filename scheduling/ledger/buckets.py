@@ -165,9 +165,8 @@ def flatten_layers(
 
 def ledger_entries(data: LedgerInput, start: int, end: int) -> Iterator[LedgerEntry]:
     """All entries of a window. Entries of a node are consecutive, those of free GPUs last."""
-    smallest_waiting = {
-        node.model: _smallest_waiting_request(data.waits, node.model, start, end) for node in data.machines
-    }
+    models = {node.model for node in data.machines}
+    smallest_waiting = {model: _smallest_waiting_request(data.waits, model, start, end) for model in models}
     timelines: dict[int, IntervalTimeline] = {}
     for node in data.machines:
         yield from _node_entries(node, data.lives, timelines, smallest_waiting[node.model], start, end)

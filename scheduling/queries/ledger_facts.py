@@ -19,6 +19,7 @@ from typing import Any
 from django.contrib.postgres.aggregates import ArrayAgg
 from django.db import connection
 from django.db.models import Max, Q
+from django.db.models.expressions import RawSQL
 
 from failures.actions.decisions import INCIDENT_REASON_PREFIX
 from failures.incidents.grouping import NODE_CAUSES
@@ -70,6 +71,11 @@ FIRST_STEPS_SQL = """
 SELECT a.id, p.at FROM unnest(%s::bigint[]) AS a (id) CROSS JOIN LATERAL
   (SELECT at FROM jobs_progress WHERE attempt_id = a.id AND step IS NOT NULL ORDER BY at LIMIT 1) AS p
 """
+
+
+def any_of(keys: Iterable[int]) -> RawSQL:
+    """Keys as one parameter of a query. Tens of thousands of parameters take seconds to bind."""
+    return RawSQL("SELECT unnest(%s::bigint[])", [list(keys)])
 
 
 def unix_microseconds(moment: datetime) -> int:
@@ -144,7 +150,7 @@ def cluster_ledger(cluster: Cluster, since: datetime, until: datetime) -> Cluste
 
 def _machine_failures(attempts: Sequence[int], since: datetime, until: datetime) -> Counter[str]:
     """Return the number of hardware failures by node. Jobs that failed in the same incident count as one failure."""
-    named = Diagnosis.objects.filter(attempt__in=attempts, root_cause__in=NODE_CAUSES, nodes__isnull=False)
+    named = Diagnosis.objects.filter(attempt__in=any_of(attempts), root_cause__in=NODE_CAUSES, nodes__isnull=False)
     rows = named.filter(failed_at__gte=since, failed_at__lt=until).values_list("nodes__name", "incident", "attempt")
     return Counter(node for node, _ in {(node, incident or -attempt) for node, incident, attempt in rows})
 
@@ -155,7 +161,7 @@ def _attempt_owner(job: Job, cluster: Cluster) -> AttemptOwner:
 
 def _attempts(jobs: Sequence[int]) -> dict[int, list[Attempt]]:
     rows_by_job: dict[int, list[Attempt]] = defaultdict(list)
-    rows = Attempt.objects.filter(job__in=jobs).select_related("latest_progress").order_by("job", "number")
+    rows = Attempt.objects.filter(job__in=any_of(jobs)).select_related("latest_progress").order_by("job", "number")
     for row in rows.defer("nodelist", "reason", "stop_reason"):
         rows_by_job[row.job_id].append(row)
     return rows_by_job
@@ -184,7 +190,7 @@ def _job_recoveries(tries: Sequence[Attempt], since: datetime, until: datetime) 
 def _holdings(attempts: Sequence[int], end: int) -> dict[int, list[GpuAllocation]]:
     """Return the GPU allocations by node."""
     rows = (
-        Allocation.objects.filter(attempt__in=attempts)
+        Allocation.objects.filter(attempt__in=any_of(attempts))
         .order_by()
         .values_list("attempt", "node", "held_at", "released_at", "attempt__job__foreign_id")
         .annotate(
@@ -206,7 +212,7 @@ def _attempt_spells(
     attempts: Mapping[int, Sequence[Attempt]], live: Mapping[int, Attempt]
 ) -> dict[int, list[BucketInterval]]:
     steps = _first_steps(list(live))
-    good = Checkpoint.objects.filter(attempt__in=list(live), durable_at__isnull=False).exclude(
+    good = Checkpoint.objects.filter(attempt__in=any_of(live), durable_at__isnull=False).exclude(
         verdict=CheckpointVerdict.BAD
     )
     saved = dict(good.order_by().values_list("attempt").annotate(Max("saved_at")))
@@ -295,7 +301,7 @@ def _first_steps(attempts: Sequence[int]) -> dict[int, datetime]:
 
 def _save_stalls(attempts: Sequence[int]) -> dict[int, list[attempt_intervals.UsSpan]]:
     """Return the stalls by checkpoints. A save is reported when training continues, so the stall ends at that time."""
-    rows = Checkpoint.objects.filter(attempt__in=attempts, stall_s__gt=0)
+    rows = Checkpoint.objects.filter(attempt__in=any_of(attempts), stall_s__gt=0)
     stalls: dict[int, list[attempt_intervals.UsSpan]] = defaultdict(list)
     for attempt, at, stall_s in rows.order_by("saved_at").values_list("attempt", "saved_at", "stall_s"):
         stalls[attempt].append((unix_microseconds(at) - round(stall_s * 1_000_000), unix_microseconds(at)))
@@ -304,7 +310,7 @@ def _save_stalls(attempts: Sequence[int]) -> dict[int, list[attempt_intervals.Us
 
 def _slow_intervals(attempts: Sequence[int]) -> dict[int, list[attempt_intervals.SlowPeriod]]:
     """Return the slow periods. A lasting one ends where it was last seen."""
-    anomalies = Anomaly.objects.slow().filter(attempt__in=attempts).order_by("since")
+    anomalies = Anomaly.objects.slow().filter(attempt__in=any_of(attempts)).order_by("since")
     periods: dict[int, list[attempt_intervals.SlowPeriod]] = defaultdict(list)
     for anomaly in anomalies:
         over = unix_microseconds(anomaly.ended_at or anomaly.seen_at)

@@ -286,6 +286,11 @@ class HistoryBuilder:
     # --- nodes and load
 
     def _add_node_events(self) -> None:
+        for node in self.place.nodes:
+            first = journal.node_event(
+                "node.state_changed", SYNC, node, at=self.place.began, from_state="UNKNOWN", to_state="IDLE"
+            )
+            self.rows.events.append(first)
         for closure in self.history.closures:
             node, at = self.place.nodes[closure.node], self.place.at(closure.at)
             if closure.why == "down":

@@ -63,6 +63,7 @@ def write_history(cluster: Cluster, now: datetime, report: Callable[[float], Non
         if not can_have_history():  # another process was faster
             return 0
         _insert(rows)
+        Cluster.objects.filter(pk=cluster.pk).update(created_at=began)
     report(1.0)
     return len(rows.jobs)
 
