@@ -172,12 +172,13 @@ def _incident_results(caller: Caller, query: SearchQuery) -> Iterable[SearchResu
     numbers = [number for word in query.words_for("incident") if _is_number(number := word.removeprefix("#"))]
     if numbers and len(numbers) == len(query.words_for("incident")):
         condition |= Q(pk__in=numbers)
-    numbered_first = Case(When(pk__in=numbers, then=0), default=1)
+    # Without a number the condition would be a constant, which ORDER BY takes for the position of a column
+    numbered_first = [Case(When(pk__in=numbers, then=0), default=1)] if numbers else []
     rows = (
         failure_permissions.visible_incidents(caller)
         .filter(condition)
         .select_related("cluster")
-        .order_by(numbered_first, "-pk")[:MAX_RESULTS_PER_KIND]
+        .order_by(*numbered_first, "-pk")[:MAX_RESULTS_PER_KIND]
     )
     return [
         SearchResult(
