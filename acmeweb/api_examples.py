@@ -64,7 +64,7 @@ class ResponseExample:
 
     def _field(self, field: Schema, path: tuple[str, ...]) -> Any:
         """Return the value of a field: that of the table, a nested example, or one that follows from the type."""
-        if path in ((name,) for name in ("next", "previous")):
+        if len(path) == 1 and path[0] in ("next", "previous"):
             return None  # a list on one page
         if path == ("results",):
             return [self.of(field["items"])]
