@@ -12,6 +12,7 @@ from drf_spectacular.generators import SchemaGenerator
 from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
+from acmeweb import api_examples
 from jobs.models import TokenScope
 from jobs.rest.endpoint import ApiEndpoint, UnknownPathEndpoint, reject_unknown_params
 from jobs.rest.errors import to_api_exception
@@ -36,7 +37,7 @@ OPENAPI_SHAPE = ResourceShape(
 @cache
 def openapi_schema() -> dict[str, Any]:
     """Return the schema. It is the same for all callers, so it is built once per process."""
-    return SchemaGenerator().get_schema(request=None, public=True)
+    return api_examples.add_examples(SchemaGenerator().get_schema(request=None, public=True))
 
 
 class OpenApiSchema(ApiEndpoint):
@@ -65,7 +66,8 @@ def api_docs_page(request: HttpRequest) -> HttpResponse:
     for address, methods in schema["paths"].items():
         for method, operation in methods.items():
             body = schema_name(operation.get("requestBody"))
-            entry = {"method": method.upper(), "address": address, "body": body, **operation}
+            examples = api_examples.shown_examples(method, address, operation)
+            entry = {"method": method.upper(), "address": address, "body": body, "examples": examples, **operation}
             tags.setdefault(operation["tags"][0], []).append(entry)
     shapes = {name: shape for name, shape in schema["components"]["schemas"].items() if shape.get("properties")}
     return render(request, "api/docs.html", {"tags": tags, "shapes": shapes, "info": schema["info"]})

@@ -134,20 +134,49 @@
 
   document.addEventListener("htmx:error", stale);
 
-  // --- running times continue between responses, by the server's clock
+  // --- times continue between responses, by the server's clock; all change at the same moment
 
   const skew = Date.now() / 1000 - Number(document.body.dataset.now || Date.now() / 1000);
   const two = (number) => String(number).padStart(2, "0");
-  setInterval(() => {
+
+  function clock(seconds) {
+    const total = Math.max(0, seconds);
+    const days = Math.floor(total / 86400);
+    const text = [total % 86400 / 3600, total % 3600 / 60, total % 60].map((part) => two(Math.floor(part))).join(":");
+    return days ? `${days}-${text}` : text;
+  }
+
+  // The same rules as the template filter `age`
+  function age(seconds) {
+    const total = Math.max(0, seconds);
+    const [days, hours, minutes] = [total / 86400, total / 3600 % 24, total / 60 % 60].map(Math.floor);
+    if (days) return hours && days < 10 ? `${days}d${hours}h` : `${days}d`;
+    if (hours) return minutes ? `${hours}h${minutes}m` : `${hours}h`;
+    return minutes ? `${minutes}m` : `${total}s`;
+  }
+
+  const FORMS = {  // attribute with the moment in seconds: text
+    started: (moment, now) => clock(now - moment),
+    since: (moment, now) => age(now - moment),
+    until: (moment, now) => age(moment - now),
+    ago: (moment, now) => (moment <= now ? `${age(now - moment)} ago` : `in ${age(moment - now)}`),
+  };
+  const TICKING = Object.keys(FORMS).map((form) => `time[data-${form}]`).join(",");
+
+  function tick() {
     if (document.hidden) return;
     const now = Math.floor(Date.now() / 1000 - skew);
-    for (const element of document.querySelectorAll("[data-started]")) {
-      const total = Math.max(0, now - Number(element.dataset.started));
-      const days = Math.floor(total / 86400);
-      const clock = [total % 86400 / 3600, total % 3600 / 60, total % 60].map((part) => two(Math.floor(part))).join(":");
-      element.textContent = days ? `${days}-${clock}` : clock;
+    for (const element of document.querySelectorAll(TICKING)) {
+      for (const [form, written] of Object.entries(FORMS)) {
+        if (!(form in element.dataset)) continue;
+        const text = written(Number(element.dataset[form]), now);
+        if (element.textContent !== text) element.textContent = text;
+      }
     }
-  }, 1000);
+  }
+
+  setInterval(tick, 1000);
+  document.addEventListener("htmx:after:swap", tick);  // a cached fragment is older than the page
 
   // --- forms
 

@@ -1,13 +1,14 @@
-// Keyboard navigation and selection in a list of jobs or nodes; both survive the replacement of the fragment.
+// Keyboard navigation and selection in a list of jobs or nodes, and navigation on the home page. Both survive the
+// replacement of a fragment.
 "use strict";
 (() => {
   const chosen = new Set();
   let here = "";  // id of the row with the keyboard cursor
-  const list = () => document.querySelector("#jobs, #nodes");
-  const rows = () => [...list().querySelectorAll("tbody tr[id]")];
-  const boxes = () => [...list().querySelectorAll("input[name=id]")];
+  const LISTS = ["#jobs", "#nodes", "#exceptions", "#trainings", "#campaigns", "#queue"];
+  const ROWS = LISTS.map((list) => `${list} :is(tbody tr[id], li[id])`).join(",");
+  const rows = () => [...document.querySelectorAll(ROWS)].filter((row) => row.checkVisibility());
+  const boxes = () => [...document.querySelectorAll("#jobs input[name=id], #nodes input[name=id]")];
   const all = () => document.querySelector("[data-pick-all]");
-  const keys = document.getElementById("keys");
 
   function show() {
     for (const box of boxes()) box.checked = chosen.has(box.value);
@@ -32,7 +33,7 @@
     here = row.id;
     show();
     row.scrollIntoView({ block: "nearest" });
-    row.querySelector(".c-id a, .c-node a")?.focus({ preventScroll: true });
+    (row.querySelector(".c-id a, .c-node a") ?? row.querySelector("a"))?.focus({ preventScroll: true });
   }
 
   const KEYS = {
@@ -45,7 +46,6 @@
     n: () => document.querySelector(".pager a[rel=next]")?.click(),
     p: () => document.querySelector(".pager a:not([rel])")?.click(),
     "/": () => document.querySelector(".filters input[name=q]")?.focus(),
-    "?": () => keys.showModal(),
     Escape: () => chosen.clear(),
   };
 
@@ -69,8 +69,6 @@
     const there = new Set(boxes().map((box) => box.value));
     for (const id of chosen) if (!there.has(id)) event.formData.append("id", id);
   });
-  document.querySelector("[data-keys]")?.addEventListener("click", () => keys.showModal());
-  document.querySelector("[data-keys]")?.removeAttribute("hidden");
   document.addEventListener("htmx:after:swap", show);
   window.addEventListener("pageshow", () => {
     for (const box of boxes()) if (box.checked) chosen.add(box.value);

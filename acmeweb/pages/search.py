@@ -1,5 +1,6 @@
-"""Search over jobs, nodes, users, teams, incidents and pages, limited to what the user may see.
+"""Search over jobs, nodes, users, teams, clusters, incidents, pages, settings and actions that the user may use.
 
+A query matches if each of its words is part of the name. The name of a kind may be among the words: "incident 26".
 Each kind costs one short query, however long the history: ids use their index, names are searched among the newest
 `MAX_JOBS_SEARCHED` jobs of the user's teams. The page works without JavaScript; the Ctrl-K dialog loads its fragment.
 """
@@ -8,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from django.contrib.auth import get_user_model
-from django.db.models import Q
+from django.db.models import Case, Q, When
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.http import require_safe
 
+from acmeweb.pages.search_destinations import Destination, matching_destinations
 from failures.models import permissions as failure_permissions
 from failures.models.diagnosis import category_badge
 from jobs.models import Cluster, Job, Node, Team
@@ -25,6 +28,7 @@ from jobs.web.page import render_page
 MAX_RESULTS_PER_KIND = 6
 MAX_JOBS_SEARCHED = 20_000
 MAX_QUERY_LENGTH = 120
+MAX_WORDS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,45 +37,33 @@ class SearchResult:
     title: str
     detail: str
     url: str
+    command: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchablePage:
-    title: str
-    name: str  # of its URL pattern
-    words: str = ""  # further search terms
-    needs: str = ""
+@dataclass(frozen=True)
+class SearchQuery:
+    text: str
 
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        return tuple(self.text.lower().split()[:MAX_WORDS])
 
-SEARCHABLE_PAGES = (
-    SearchablePage(title="Now", name="home", words="home exceptions dashboard"),
-    SearchablePage(title="Map", name="map", words="gpus racks temperature utilization"),
-    SearchablePage(title="Jobs", name="jobs", words="squeue list"),
-    SearchablePage(title="Submit a job", name="submit", words="sbatch new run"),
-    SearchablePage(
-        title="Queue and policy", name="queue", words="order quotas priority backfill drains maintenance reservation"
-    ),
-    SearchablePage(title="Nodes", name="nodes", words="sinfo drain resume"),
-    SearchablePage(title="Failures", name="failures", words="incidents mttf causes"),
-    SearchablePage(title="Learned rules", name="rules", words="signatures library"),
-    SearchablePage(title="Diagnose a log", name="paste-log", words="paste"),
-    SearchablePage(title="Glossary", name="glossary", words="help terms definitions"),
-    SearchablePage(title="What if", name="replays", words="simulate replay trace compare"),
-    SearchablePage(title="Reports", name="reports", words="ledger gpu-hours goodput ettr waste idle month"),
-    SearchablePage(title="Evaluations", name="campaigns", words="campaigns benchmarks datasets checkpoints trials"),
-    SearchablePage(
-        title="Evaluation rules", name="evaluation-rules", words="watch directory new checkpoints automatic"
-    ),
-    SearchablePage(title="Teams", name="teams", words="settings members roles"),
-    SearchablePage(
-        title="Clusters", name="clusters", words="settings slurm connection test", needs="jobs.operate_cluster"
-    ),
-    SearchablePage(title="Notifications", name="channels", words="settings channels email webhook slack alerts"),
-    SearchablePage(title="Recovery modes", name="recovery-modes", words="settings observe propose act restart"),
-    SearchablePage(title="Model", name="model", words="settings llm endpoint agent", needs="jobs.operate_cluster"),
-    SearchablePage(title="Your account and tokens", name="account", words="settings password api token"),
-    SearchablePage(title="API reference", name="api-docs", words="rest openapi schema"),
-)
+    def words_for(self, kind: str) -> tuple[str, ...]:
+        """The words without the name of the kind: "26" of "incident 26". None are left if only the kind was named."""
+        return tuple(word for word in self.words if word not in (kind, f"{kind}s"))
+
+    def condition(self, kind: str, *fields: str) -> Q:
+        """Return the condition that each word is part of one of the fields."""
+        matched = Q()
+        for word in self.words_for(kind):
+            any_field = Q()
+            for field in fields:
+                any_field |= Q(**{f"{field}__icontains": word})
+            matched &= any_field
+        return matched
+
+    def begins(self, title: str) -> bool:
+        return bool(self.text) and title.lower().startswith(self.text.lower())
 
 
 @require_safe
@@ -82,22 +74,48 @@ def search_page(request: HttpRequest) -> HttpResponse:
 
 
 def search_results(request: HttpRequest, text: str) -> Iterator[SearchResult]:
-    """Yield the results of all kinds; rows of the database come before pages."""
-    caller = Caller(user=request.user)
-    if text:
-        yield from _job_results(caller, text)
-        yield from _node_results(text)
-        yield from _user_results(request, caller, text)
-        yield from _team_and_cluster_results(request, text)
-        yield from _incident_results(caller, text)
-    yield from _page_results(request, text)
+    """Yield actions and pages whose titles begin with the text, then rows of the database, then the other pages."""
+    query, caller = SearchQuery(text), Caller(user=request.user)
+    destinations = list(matching_destinations(request.user, query.words))
+    yield from (_destination_result(one) for one in destinations if query.begins(one.title))
+    if query.words:
+        yield from _drain_results(caller, query)
+        yield from _incident_results(caller, query)
+        yield from _job_results(caller, query)
+        yield from _node_results(query)
+        yield from _user_results(request, caller, query)
+        yield from _team_and_cluster_results(request, query)
+    yield from (_destination_result(one) for one in destinations if not query.begins(one.title))
 
 
-def _job_results(caller: Caller, text: str) -> Iterable[SearchResult]:
+def _destination_result(one: Destination) -> SearchResult:
+    return SearchResult(kind=one.kind, title=one.title, detail=one.detail, url=one.url, command=one.command)
+
+
+def _drain_results(caller: Caller, query: SearchQuery) -> Iterable[SearchResult]:
+    """Yield the drain dialogs of the nodes named after the word "drain"."""
+    if query.words[0] != "drain" or len(query.words) == 1 or not caller.may_operate_clusters:
+        return
+    named = SearchQuery(" ".join(query.words[1:])).condition("node", "name")
+    open_nodes = Node.objects.filter(named, drain_requested=False).select_related("cluster")
+    for node in open_nodes.order_by("name")[:MAX_RESULTS_PER_KIND]:
+        url = reverse("node", args=[node.cluster.name, node.name])
+        yield SearchResult(
+            kind="action",
+            title=f"Drain {node.name}",
+            detail=f"{node.badge.label}, {node.cluster}",
+            url=f"{url}#ask-drain",
+        )
+
+
+def _job_results(caller: Caller, query: SearchQuery) -> Iterable[SearchResult]:
     rows = caller.jobs().select_related("user", "team").defer("command", "environment", "labels", "comment")
-    by_id = list(rows.filter(public_id__startswith=text.lower()).order_by("-pk")[:MAX_RESULTS_PER_KIND])
+    words = query.words_for("job")
+    prefixed = rows.filter(public_id__startswith=words[0]) if len(words) == 1 else rows.none()
+    by_id = list(prefixed.order_by("-pk")[:MAX_RESULTS_PER_KIND])
     newest = caller.jobs().order_by("-pk").values("pk")[:MAX_JOBS_SEARCHED]
-    named = rows.filter(pk__in=newest, name__icontains=text).order_by("-pk")[:MAX_RESULTS_PER_KIND]
+    matching = rows.filter(query.condition("job", "name"), pk__in=newest)
+    named = matching.order_by("-pk")[:MAX_RESULTS_PER_KIND]
     jobs: dict[int, Job] = {job.pk: job for job in (*by_id, *named)}
     return [
         SearchResult(
@@ -110,8 +128,8 @@ def _job_results(caller: Caller, text: str) -> Iterable[SearchResult]:
     ]
 
 
-def _node_results(text: str) -> Iterable[SearchResult]:
-    rows = Node.objects.filter(name__icontains=text).select_related("cluster").order_by("name")[:MAX_RESULTS_PER_KIND]
+def _node_results(query: SearchQuery) -> Iterable[SearchResult]:
+    matching = Node.objects.filter(query.condition("node", "name")).select_related("cluster")
     return [
         SearchResult(
             kind="node",
@@ -119,15 +137,13 @@ def _node_results(text: str) -> Iterable[SearchResult]:
             detail=f"{node.badge.label}, {node.gpus} GPUs of {node.cluster}",
             url=reverse("node", args=[node.cluster.name, node.name]),
         )
-        for node in rows
+        for node in matching.order_by("name")[:MAX_RESULTS_PER_KIND]
     ]
 
 
-def _user_results(request: HttpRequest, caller: Caller, text: str) -> Iterable[SearchResult]:
+def _user_results(request: HttpRequest, caller: Caller, query: SearchQuery) -> Iterable[SearchResult]:
     """Yield users who share a team with the caller; site administrators find all users."""
-    rows = get_user_model().objects.filter(
-        Q(username__icontains=text) | Q(first_name__icontains=text) | Q(last_name__icontains=text)
-    )
+    rows = get_user_model().objects.filter(query.condition("user", "username", "first_name", "last_name"))
     if not caller.is_site_admin:
         rows = rows.filter(memberships__team__in=sorted(caller.roles))
     return [
@@ -141,24 +157,28 @@ def _user_results(request: HttpRequest, caller: Caller, text: str) -> Iterable[S
     ]
 
 
-def _team_and_cluster_results(request: HttpRequest, text: str) -> Iterable[SearchResult]:
-    for team in Team.objects.where(request.user).filter(name__icontains=text).distinct()[:MAX_RESULTS_PER_KIND]:
+def _team_and_cluster_results(request: HttpRequest, query: SearchQuery) -> Iterable[SearchResult]:
+    teams = Team.objects.where(request.user).filter(query.condition("team", "name", "title")).distinct()
+    for team in teams[:MAX_RESULTS_PER_KIND]:
         yield SearchResult(kind="team", title=team.name, detail=team.title, url=reverse("team", args=[team.name]))
-    for cluster in Cluster.objects.filter(name__icontains=text)[:MAX_RESULTS_PER_KIND]:
+    clusters = Cluster.objects.filter(query.condition("cluster", "name", "title"))
+    for cluster in clusters[:MAX_RESULTS_PER_KIND]:
         url = f"{reverse('queue')}?{urlencode({'cluster': cluster.name})}"
         yield SearchResult(kind="cluster", title=cluster.name, detail=cluster.title, url=url)
 
 
-def _incident_results(caller: Caller, text: str) -> Iterable[SearchResult]:
-    condition = Q(root_cause__icontains=text) | Q(subject__icontains=text)
-    number = text.removeprefix("#")
-    if number.isascii() and number.isdecimal() and len(number) < 18:
-        condition |= Q(pk=int(number))
+def _incident_results(caller: Caller, query: SearchQuery) -> Iterable[SearchResult]:
+    condition = query.condition("incident", "root_cause", "subject")
+    numbers = [number for word in query.words_for("incident") if _is_number(number := word.removeprefix("#"))]
+    if numbers and len(numbers) == len(query.words_for("incident")):
+        condition |= Q(pk__in=numbers)
+    # Without a number the condition would be a constant, which ORDER BY takes for the position of a column
+    numbered_first = [Case(When(pk__in=numbers, then=0), default=1)] if numbers else []
     rows = (
         failure_permissions.visible_incidents(caller)
         .filter(condition)
         .select_related("cluster")
-        .order_by("-pk")[:MAX_RESULTS_PER_KIND]
+        .order_by(*numbered_first, "-pk")[:MAX_RESULTS_PER_KIND]
     )
     return [
         SearchResult(
@@ -171,9 +191,6 @@ def _incident_results(caller: Caller, text: str) -> Iterable[SearchResult]:
     ]
 
 
-def _page_results(request: HttpRequest, text: str) -> Iterable[SearchResult]:
-    words = text.lower().split()
-    for page in SEARCHABLE_PAGES:
-        known = f"{page.title} {page.words}".lower()
-        if all(word in known for word in words) and (not page.needs or request.user.has_perm(page.needs)):
-            yield SearchResult(kind="page", title=page.title, detail="", url=reverse(page.name))
+def _is_number(text: str) -> bool:
+    """Whether the text is a number that may be a primary key."""
+    return text.isascii() and text.isdecimal() and len(text) < 18

@@ -28,13 +28,16 @@ from acme_client import (
     evaluate,
     exec_wrapper,
     explanation,
+    job_details,
     keyboard,
     offline_diagnosis,
     rules,
     script,
     simulate,
+    submit_help,
     table,
     verbs,
+    watch,
 )
 from acme_client import top as live_view
 from acme_client.api import Acme, AcmeError, Refused
@@ -120,15 +123,9 @@ def login(
     typer.echo(f"Logged in as {account['user']} with scope {account['scope']}. Saved in {path}.")
 
 
-SUBMIT_OPTIONS = ", ".join(sorted({*script.OPTIONS, "--begin", "--export"}))
-SUBMIT_SHORT_OPTIONS = ", ".join(sorted(script.SHORT_OPTIONS))
-SUBMIT_HELP = f"""Submit a script with #SBATCH and #ACME lines, or a command with --wrap. '-' reads the script from
-standard input. Accepts these options of sbatch: {SUBMIT_OPTIONS}; short forms: {SUBMIT_SHORT_OPTIONS}.
-Prints 'Submitted batch job ID', with --parsable only the id."""
-
-
 @app.command(
-    help=SUBMIT_HELP,
+    cls=submit_help.SubmitCommand,
+    help="Submit a script with #SBATCH and #ACME lines, or a command with --wrap.",
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
 )
 def submit(
@@ -149,8 +146,19 @@ def submit(
         print_message(f"Options without effect in Acme were ignored: {', '.join(dict.fromkeys(ignored))}.")
     if "name" not in body and wrapped is None and positional[0] != "-":
         body["name"] = Path(positional[0]).name
-    done = client_from_context(ctx).post("jobs/", body)
-    typer.echo(done["id"] if parsable else f"Submitted batch job {done['id']}")
+    acme = client_from_context(ctx)
+    done = acme.post("jobs/", body)
+    if parsable:
+        typer.echo(done["id"])
+        return
+    # Standard output is that of sbatch, which scripts parse
+    typer.echo(f"Submitted batch job {done['id']}")
+    typer.echo(_submitted_url(acme, done), err=True)
+
+
+def _submitted_url(acme: Acme, done: table.TableRow) -> str:
+    is_array = done["jobs"] != [done["id"]]
+    return f"{acme.url}/jobs/?array={done['id']}" if is_array else f"{acme.url}/jobs/{done['id']}/"
 
 
 @app.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -234,20 +242,22 @@ def _parse_state(word: str) -> str:
 
 
 @app.command()
-def job(ctx: typer.Context, id: str, output: OutputOption = OutputFormat.TABLE) -> None:
-    """Show all details of a job."""
+def job(
+    ctx: typer.Context,
+    id: str,
+    output: OutputOption = OutputFormat.TABLE,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="All fields of the API, for programs; same as -o json.")
+    ] = False,
+) -> None:
+    """Show a job: its request, times, cause of failure, progress and attempts."""
     acme, path = client_from_context(ctx), f"jobs/{quote(id, safe='')}/"
-    row = acme.get(path)
+    output = OutputFormat.JSON if as_json else output
     if output == OutputFormat.TABLE:
-        typer.echo(table.format_details(row | (_fetch_progress(acme, path) if row["started_at"] else {})))
+        typer.echo(job_details.format_job(job_details.fetch_job_details(acme, path), datetime.now(UTC)))
     else:
-        print_rows(table.job_columns(datetime.now(UTC), wide=True), [row], output, alone=True)
-
-
-def _fetch_progress(acme: Acme, path: str) -> dict[str, str]:
-    """Return the progress of a job, as far as it is known."""
-    progress = acme.get(f"{path}progress/", {"points": 2})
-    return table.progress_fields(progress, list(acme.pages(f"{path}checkpoints/", {"ordering": "-saved_at"}, 1)))
+        columns = table.job_columns(datetime.now(UTC), wide=True)
+        print_rows(columns, [acme.get(path)], output, alone=True)
 
 
 @app.command()
@@ -443,6 +453,7 @@ def _resolve_node_id(acme: Acme, name: str) -> str:
     return str(ids[0])
 
 
+watch.register(app)
 verbs.register(app)
 simulate.register(app)
 evaluate.register(app)

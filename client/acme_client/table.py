@@ -59,6 +59,10 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{short}" if hours else f"{rest // 60}:{rest % 60:02d}"
 
 
+def format_time(text: str) -> str:
+    return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M:%S} UTC"
+
+
 def elapsed_time(row: TableRow, now: datetime) -> str:
     if not row["started_at"]:
         return "0:00"
@@ -193,14 +197,18 @@ def progress_fields(progress: TableRow, checkpoints: Sequence[TableRow]) -> dict
     fields = {}
     if newest.get("step") is not None:
         total = f" of {progress['steps_total']}" if progress.get("steps_total") is not None else ""
-        fields["step"] = f"{newest['step']}{total} at {newest['at']}{by_log}"
+        fields["Step"] = f"{newest['step']}{total} at {format_time(newest['at'])}{by_log}"
     if newest.get("loss") is not None:
-        fields["loss"] = str(newest["loss"])
+        fields["Loss"] = str(newest["loss"])
     for checkpoint in checkpoints[:1]:
         state = "durable" if checkpoint["durable_at"] else "not durable yet"
-        fields["last_save"] = f"step {checkpoint['step']} at {checkpoint['saved_at']}, {state}, in {checkpoint['path']}"
+        fields["Last save"] = (
+            f"step {checkpoint['step']} at {format_time(checkpoint['saved_at'])}, {state}, in {checkpoint['path']}"
+        )
     if not checkpoints and progress.get("saved_at"):
-        fields["last_save"] = f"step {progress['saved_step']} at {progress['saved_at']}{by_log}, unverified"
+        fields["Last save"] = (
+            f"step {progress['saved_step']} at {format_time(progress['saved_at'])}{by_log}, unverified"
+        )
     return fields
 
 

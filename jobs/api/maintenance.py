@@ -109,8 +109,14 @@ MAINTENANCE_PREVIEW = ResourceShape(
         "waiting_gpus": integer_field(),
     },
 )
-MAINTENANCE_END = ResourceShape("MaintenanceEnd", {"end_at": datetime_field(), "reason": text_field(required=False)})
-MAINTENANCE_REASON = ResourceShape("MaintenanceWhy", {"reason": text_field(required=False)})
+MAINTENANCE_END = ResourceShape(
+    "MaintenanceEnd",
+    {"end_at": datetime_field(), "reason": text_field(required=False)},
+    example={"end_at": "2100-02-01T06:00:00Z", "reason": "A pump arrives late."},
+)
+MAINTENANCE_REASON = ResourceShape(
+    "MaintenanceWhy", {"reason": text_field(required=False)}, example={"reason": "The pumps were not delivered."}
+)
 
 
 def _find_cluster(name: str) -> Cluster:

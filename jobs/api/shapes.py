@@ -371,6 +371,7 @@ NEW_CLUSTER = ResourceShape(
 CONNECTION = ResourceShape(
     "ConnectionRequest",
     {name: NEW_CLUSTER.fields[name] for name in CONNECTION_FIELDS},
+    example={"address": "http://127.0.0.1:6820", "api_user": "acme", "token_file": "/etc/acme/tokens/seren"},
 )
 CONNECTION_TEST = ResourceShape(
     "ConnectionTest",
@@ -520,6 +521,13 @@ BULK_REQUEST = ResourceShape(
         "team": text_field("Default for jobs without a team.", required=False),
         "cluster": text_field("Default for jobs without a cluster.", required=False),
     },
+    example={
+        "jobs": [
+            {"key": "train", "command": "python train.py", "gpus_per_node": 8},
+            {"command": "python evaluate.py", "gpus_per_node": 1, "dependencies": "afterok:@train"},
+        ],
+        "mode": "all",
+    },
 )
 BULK_JOB_RESULT = ResourceShape(
     "BulkJobResult",
@@ -540,11 +548,14 @@ BULK_RESULT = ResourceShape(
 )
 
 REASON_BODY = ResourceShape(
-    "ReasonRequest", {"reason": text_field("Stored with the event. Recommended for hold and drain.", required=False)}
+    "ReasonRequest",
+    {"reason": text_field("Stored with the event. Recommended for hold and drain.", required=False)},
+    example={"reason": "The data set is incomplete."},
 )
 PRIORITY_BODY = ResourceShape(
     "PriorityRequest",
     {"priority": integer_field(low=-MAX_PRIORITY, high=MAX_PRIORITY), "reason": REASON_BODY.fields["reason"]},
+    example={"priority": 10, "reason": "Needed for the release."},
 )
 JOB_ACTION_NAMES = tuple(job_verbs.JOB_ACTIONS)
 JOB_ACTION_REQUEST = ResourceShape(
@@ -605,4 +616,5 @@ DRAIN_BODY = ResourceShape(
         ),
         "dry_run": boolean_field("Return the consequences without changing anything.", required=False),
     },
+    example={"reason": "Fan 3 is loud.", "mode": "checkpoint", "dry_run": True},
 )

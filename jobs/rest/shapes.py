@@ -129,6 +129,11 @@ def seconds_field(says: str = "", **more: Any) -> ShapeField:
     return _build_field({"type": "integer", "minimum": 0}, says, more)
 
 
+def duration_field(says: str = "", **more: Any) -> ShapeField:
+    """A duration in a request: seconds, or a text such as 2:00:00."""
+    return _build_field({"type": ["integer", "string"]}, says, more)
+
+
 def text_list_field(says: str = "", **more: Any) -> ShapeField:
     return _build_field({"type": "array", "items": {"type": "string"}}, says, more)
 

@@ -89,8 +89,18 @@ def ago(moment: datetime | None, now: datetime) -> SafeString | str:
     if moment is None:
         return MISSING_TEXT
     text = f"{age(now - moment)} ago" if moment <= now else f"in {age(moment - now)}"
+    return _ticking_time("ago", moment, text)
+
+
+def _ticking_time(form: str, moment: datetime, text: str) -> SafeString:
+    """A time that live.js keeps up to date, between two responses and in cached fragments."""
     return format_html(
-        '<time datetime="{}" title="{}">{}</time>', moment.isoformat(), moment.strftime(EXACT_TIME_FORMAT), text
+        '<time datetime="{}" data-{}="{}" title="{}">{}</time>',
+        moment.isoformat(),
+        form,
+        int(moment.timestamp()),
+        moment.strftime(EXACT_TIME_FORMAT),
+        text,
     )
 
 
@@ -121,7 +131,7 @@ def author_and_time(author: str, moment: datetime | None, now: datetime) -> Safe
 
 @register.filter
 def age(duration: timedelta) -> str:
-    """The duration as kubectl prints it: 45s, 12m, 3h5m, 3d4h."""
+    """The duration as kubectl prints it: 45s, 12m, 3h5m, 3d4h. live.js has the same rules."""
     seconds = max(0, int(duration.total_seconds()))
     days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
     if days:
@@ -132,13 +142,13 @@ def age(duration: timedelta) -> str:
 
 
 @register.filter
-def since(moment: datetime, now: datetime) -> str:
-    return age(now - moment)
+def since(moment: datetime, now: datetime) -> SafeString:
+    return _ticking_time("since", moment, age(now - moment))
 
 
 @register.filter
-def time_until(moment: datetime, now: datetime) -> str:
-    return age(moment - now)
+def time_until(moment: datetime, now: datetime) -> SafeString:
+    return _ticking_time("until", moment, age(moment - now))
 
 
 @register.filter

@@ -21,10 +21,12 @@ from jobs.rest.shapes import (
     attribute_path,
     boolean_field,
     datetime_field,
+    duration_field,
     integer_field,
     nested_list_field,
     number_field,
     object_field,
+    one_of_field,
     text_field,
     text_list_field,
 )
@@ -116,7 +118,9 @@ SUITE_REQUEST_SHAPE = ResourceShape(
         ),
         "gpus": integer_field("GPUs per trial; 0: trials run on CPUs.", low=0, high=64, required=False),
         "cpus": integer_field(low=1, high=1024, required=False),
-        "memory": object_field("A number in MiB, or a string such as 64G.", required=False),
+        "memory": one_of_field(
+            {"type": "integer"}, {"type": "string"}, says="In MiB, or a text such as 64G.", required=False
+        ),
         "metric_jobs": integer_field(low=1, high=1000, required=False),
     },
     example={
@@ -200,7 +204,7 @@ CAMPAIGN_REQUEST_SHAPE = ResourceShape(
         "deadline_at": datetime_field(
             "Use it instead of nodes: Acme uses the fewest nodes that meet the deadline.", required=False
         ),
-        "within": object_field("The deadline relative to now: seconds, or a string such as 2:00:00.", required=False),
+        "within": duration_field("The deadline relative to now: seconds, or a string such as 2:00:00.", required=False),
         "checkpoint_gb": number_field("Size of one checkpoint, in GB. Default: 14.", required=False),
         "rerun": boolean_field("Repeat evaluations that already have a result.", required=False),
     },

@@ -28,9 +28,9 @@ from jobs.rest.shapes import (
     attribute_path,
     boolean_field,
     datetime_field,
+    duration_field,
     integer_field,
     number_field,
-    object_field,
     text_field,
 )
 from scheduling.actions import evaluation_rules as rule_actions
@@ -77,7 +77,7 @@ RULE_CHANGE_FIELDS = {
     "suite": text_field("NAME for the newest version at the start of each campaign, or NAME@2.", required=False),
     "pattern": text_field("Pattern of checkpoint names within the directory; * matches anything.", required=False),
     "which": text_field(choices=RuleSelection.values, required=False),
-    "interval": object_field(
+    "interval": duration_field(
         "Minimum time between two campaigns: seconds, or a string such as 2:00:00.", required=False
     ),
     "per_day": integer_field(low=1, high=MAX_CAMPAIGNS_PER_DAY, required=False),

@@ -69,6 +69,7 @@ TRACE_UPLOAD_SHAPE = ResourceShape(
         "trace_file": ShapeField(schema=FILE_SCHEMA),
         "team": text_field("Team that owns the trace. Required if you can submit for several teams.", required=False),
     },
+    example={"trace_file": "@january.csv", "team": "pretraining"},
 )
 NOTHING_SHAPE = ResourceShape("Nothing", {})
 

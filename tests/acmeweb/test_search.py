@@ -8,8 +8,9 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from acmeweb.pages.search import SEARCHABLE_PAGES
-from jobs.models import TeamRole
+from acmeweb.pages.search_destinations import ACTIONS, SEARCHABLE_PAGES
+from failures.models import Incident
+from jobs.models import Cluster, Node, TeamRole, clock
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -65,16 +66,103 @@ def test_teams_and_clusters_are_found_within_rights():
     assert ("cluster", "seren") in found("seren")
 
 
+def test_several_words_are_all_parts_of_the_name_in_any_order():
+    make.job(by="ada", name="llama-7b-sft")
+
+    assert ("job", "llama-7b-sft") in found("sft llama")
+    assert ("job", "llama-7b-sft") not in found("sft qwen")
+
+
+def test_the_name_of_a_kind_may_be_one_of_the_words():
+    job = make.job(by="ada", name="llama-7b-sft")
+
+    assert ("job", "llama-7b-sft") in found(f"job {job.public_id}")
+    assert ("node", "seren-003") in found("node 003")
+    assert ("team", "pretraining") in found("team pre")
+    assert ("cluster", "seren") in found("clusters ser")
+
+
+def incident(**fields):
+    now = clock.now()
+    row = Incident.objects.create(
+        cluster=Cluster.objects.get(),
+        root_cause="TypeError",
+        category="program",
+        scope="job",
+        first_symptom_at=now,
+        last_symptom_at=now,
+        **fields,
+    )
+    return f"Incident {row.pk}: TypeError", row.pk
+
+
+def test_an_incident_is_found_by_its_number():
+    make.user("root", is_superuser=True)
+    title, number = incident(subject="0vspk5")
+    for other in range(8):
+        incident(subject=f"node-{number}-{other}")  # newer, and the number is part of its subject
+
+    for text in (str(number), f"#{number}", f"incident {number}", f"Incident #{number}"):
+        assert next(name for kind, name in found(text, "root") if kind == "incident") == title
+    assert "incident" not in {kind for kind, _ in found(f"incident {number}")}  # ada's jobs are not affected
+
+
+def test_the_newest_incidents_are_listed_for_the_word_alone():
+    make.user("root", is_superuser=True)
+    titles = [incident(subject="0vspk5")[0] for _ in range(8)]
+
+    assert [name for kind, name in found("incident", "root") if kind == "incident"] == titles[:1:-1]
+
+
+def operate(name="ada"):
+    make.user(name).user_permissions.add(Permission.objects.get(codename="operate_cluster"))
+
+
 def test_pages_are_found_by_other_words_for_them():
     assert ("page", "Nodes") in found("sinfo")
     assert ("page", "Reports") in found("idle waste")
-    assert ("page", "Clusters") not in found("slurm")
-    make.user("ada").user_permissions.add(Permission.objects.get(codename="operate_cluster"))
-    assert ("page", "Clusters") in found("slurm")
+    assert ("setting", "Clusters") not in found("slurm")
+    operate()
+    assert ("setting", "Clusters") in found("slurm")
 
 
-def test_empty_search_lists_the_pages():
-    assert {kind for kind, _ in found("")} == {"page"}
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("submit", "Submit a job"),
+        ("drain", "Drain a node"),
+        ("what if", "Run a what-if replay"),
+        ("token", "Create a token"),
+        ("dark", "Toggle theme"),
+        ("action", "Submit a job"),
+    ],
+)
+def test_actions_are_found_by_their_words(text, title):
+    operate()
+
+    assert ("action", title) in found(text)
+
+
+def test_a_title_that_begins_with_the_text_comes_first():
+    make.job(by="ada", name="job-queue-test")
+
+    assert found("job")[0] == ("page", "Jobs")
+    assert found("queue")[0] == ("page", "Queue and policy")
+
+
+def test_a_drain_is_offered_for_nodes_named_after_the_word():
+    assert "action" not in {kind for kind, _ in found("drain seren-003")}
+    operate()
+    Node.objects.filter(name="seren-002").update(drain_requested=True)
+
+    first = asked("drain seren-003").context["results"][0]
+
+    assert (first.title, first.url) == ("Drain seren-003", "/nodes/seren/seren-003/#ask-drain")
+    assert not [name for kind, name in found("drain seren-002") if kind == "action"]
+
+
+def test_empty_search_lists_actions_pages_and_settings():
+    assert {kind for kind, _ in found("")} == {"action", "page", "setting"}
 
 
 def test_every_listed_page_exists():
@@ -82,10 +170,10 @@ def test_every_listed_page_exists():
     client = Client()
     client.force_login(root)
 
-    urls = [one.url for one in client.get("/search/").context["results"]]
+    results = client.get("/search/").context["results"]
 
-    assert len(urls) == len(SEARCHABLE_PAGES)
-    assert all(client.get(url).status_code == 200 for url in urls)
+    assert len(results) == len(SEARCHABLE_PAGES) + len(ACTIONS)
+    assert all(client.get(one.url).status_code == 200 for one in results if not one.command)
 
 
 @pytest.mark.parametrize("text", ["\x00", "%", "_", "'; drop table", "<script>x</script>", "9" * 40, "#" * 500])

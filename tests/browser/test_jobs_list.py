@@ -44,7 +44,7 @@ def test_keys_filter_open_and_explain(visit):
     page = ada.page
 
     page.keyboard.press("?")
-    expect(page.locator("#keys")).to_be_visible()
+    expect(page.locator("#shortcuts")).to_be_visible()
     page.keyboard.press("Escape")
     page.keyboard.press("/")
     expect(page.locator(".filters input[name=q]")).to_be_focused()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 import stat
 
 import acme_client
 import httpx
 import pytest
-from acme_client import Acme, Refused, config, table
+from acme_client import Acme, Refused, config, job_details, script, submit_help, table
 from acme_client.cli import run
 
 from jobs.actions import jobs as job_actions
@@ -18,6 +19,7 @@ from jobs.actions import progress
 from jobs.actions.journal import Author
 from jobs.models import Attempt, Cluster, HoldKind, IdempotencyKey, Job, Node, TokenScope, clock
 from scheduling.loops.start_estimates import estimate_starts_once
+from tests.failures import make as failures
 from tests.jobs.api import api_make as make
 
 pytestmark = pytest.mark.django_db
@@ -41,8 +43,36 @@ def test_submit_accepts_a_command(acme):
     result = acme("submit", "--parsable", "--wrap", "sleep 5", "-J", "nap")
 
     job = Job.objects.get()
-    assert result.stdout == f"{job}\n"
+    assert (result.stdout, result.stderr) == (f"{job}\n", "")
     assert (job.name, job.command) == ("nap", "#!/bin/sh\nsleep 5\n")
+
+
+def test_submit_prints_the_url_beside_the_output_of_sbatch(acme):
+    result = acme("submit", "--wrap", "sleep 5")
+    assert result.stderr == f"http://localhost/jobs/{Job.objects.get()}/\n"
+
+    array = acme("submit", "--wrap", "sleep 5", "-a", "0-2")
+    assert array.stderr == f"http://localhost/jobs/?array={array.stdout.split()[-1]}\n"
+
+
+def test_submit_help_describes_each_option_once(acme):
+    described = [usage.partition(" ")[0] for group in submit_help.OPTION_GROUPS.values() for usage, _ in group]
+
+    assert sorted(described) == sorted({*script.OPTIONS, "--begin", "--export", "--wrap", "--parsable", "--help"})
+    shown = acme("submit", "--help").stdout
+    assert "-N, --nodes N " in shown and "Examples:\n  acme submit " in shown
+    assert max(map(len, shown.splitlines())) <= 120
+
+
+def test_examples_of_the_submit_help_are_accepted(acme, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.sh").write_text("#!/bin/sh\ntrain\n")
+    examples = [line for line in submit_help.EXAMPLES.splitlines() if line.startswith("  acme submit")]
+
+    for line in examples:
+        assert acme(*shlex.split(line)[1:]).exit_code == 0
+
+    assert Job.objects.count() == len(examples) == 2
 
 
 def test_a_script_comes_from_standard_input_too(acme):
@@ -119,22 +149,58 @@ def test_job_and_why_show_a_pending_job(acme, ada):
     assert acme("why", job).stdout == f"{job} PENDING (Resources): It needs 8 GPUs; 3 are free.\n"
 
 
+def test_job_shows_request_times_and_attempts(acme, ada):
+    job = make.running(make.job(ada, name="train", gpus_per_node=8, command="first\nsecond\x1b[2J"))
+
+    shown = acme("job", job).stdout
+
+    assert shown.startswith(f"{job}  train  RUNNING\n")
+    assert re.search(r"\n  Owner: +ada \(team \w+\)\n", shown)
+    assert re.search(r"\n  Resources: +1 node with 8 GPUs", shown)
+    assert re.search(r"\n  Started: +20\S+ \S+ UTC \(\d+ \w+ ago\)\n", shown)
+    assert re.search(r"\n  Command: +first\n +second\ufffd\[2J\n", shown)
+    assert re.search(r"\nAttempts\n  1\.  RUNNING  \S+  on gpu001\n", shown)
+    assert shown.endswith(f"http://localhost/jobs/{job}/\n")
+    assert "Cause" not in shown
+
+
+def test_job_shows_the_cause_of_its_failure(acme, ada, tmp_path):
+    diagnosis = failures.diagnosed(tmp_path, failures.XID, by="ada", on=("gpu001",))
+
+    shown = acme("job", diagnosis.attempt.job).stdout
+
+    assert re.search(rf"\nCause\n  Root cause: +{diagnosis.root_cause} \(\d+% sure\)\n  Evidence: +line \d+: ", shown)
+
+
+def test_job_is_json_for_programs(acme, ada):
+    job = make.job(ada)
+
+    assert json.loads(acme("job", job, "--json").stdout) == json.loads(acme("job", job, "-o", "json").stdout)
+    assert json.loads(acme("job", job, "--json").stdout)["id"] == str(job)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(45, "45 s"), (754, "12 min"), (12000, "3 h 20 min"), (187200, "2 d 4 h")]
+)
+def test_ages_are_written_in_words(seconds, shown):
+    assert job_details.spoken_duration(seconds) == shown
+
+
 def test_job_shows_known_progress(acme, ada):
     silent, job = make.running(make.job(ada, gpus_per_node=1)), make.running(make.job(ada, gpus_per_node=1), gpus=(1,))
     progress.record_attempt_heartbeats(job.attempts.get().key, [{"step": 740, "loss": 2.5}])
-    assert "last_save" not in acme("job", job).stdout
+    assert "Last save" not in acme("job", job).stdout
 
     saved = [progress.CheckpointReport(path=f"/ckpt/{step}", step=step, durable=step < 700) for step in (600, 700)]
     for one in saved:
         progress.record_checkpoints(
             progress.record_attempt_heartbeats(job.attempts.get().key, []), [one], Author(by="ada")
         )
-    shown = dict(row.split(maxsplit=1) for row in acme("job", job).stdout.splitlines() if " " in row.strip())
+    shown = acme("job", job).stdout
 
-    assert shown["step"].startswith("740 at 20") and shown["loss"] == "2.5"
-    assert shown["last_save"].startswith("step 700 at 20")
-    assert shown["last_save"].endswith(", not durable yet, in /ckpt/700")
-    assert "\nstep " not in acme("job", silent).stdout
+    assert re.search(r"\n  Step: +740 at 20\S+ \S+ UTC\n  Loss: +2\.5\n", shown)
+    assert re.search(r"\n  Last save: +step 700 at 20.+ UTC, not durable yet, in /ckpt/700\n", shown)
+    assert "Step:" not in acme("job", silent).stdout
 
 
 def test_job_marks_progress_from_the_log(acme, ada):
@@ -145,9 +211,9 @@ def test_job_marks_progress_from_the_log(acme, ada):
 
     shown = acme("job", job).stdout
 
-    assert re.search(r"\nstep +40 of 90 at 20\S+ \(from the log\)\n", shown)
-    assert re.search(r"\nloss +NaN\n", shown)
-    assert re.search(r"\nlast_save +step 30 at 20\S+ \(from the log\), unverified\n", shown)
+    assert re.search(r"\n  Step: +40 of 90 at 20.+ UTC \(from the log\)\n", shown)
+    assert re.search(r"\n  Loss: +NaN\n", shown)
+    assert re.search(r"\n  Last save: +step 30 at 20.+ UTC \(from the log\), unverified\n", shown)
 
 
 def test_why_names_no_reason_where_there_is_none(acme, ada):
