@@ -183,6 +183,7 @@ ACME_WEBHOOK_NETWORKS = tuple(map(ipaddress.ip_network, env.networks("ACME_WEBHO
 # `make up` always sets DEMO for its programs; an Acme that is started in another way is no demo
 IS_DEMO = env.flag("DEMO", False)
 DEMO_HISTORY_DAYS = env.number("DEMO_HISTORY_DAYS", 30, 0, 31)
+DEMO_SPEED = env.number("DEMO_SPEED", 4, 1, 60)
 # Longest life of a new token, in days; 0: no limit
 ACME_TOKEN_MAX_DAYS = env.number("ACME_TOKEN_MAX_DAYS", 365, 0, 36_500)
 ACME_API_PER_MINUTE = env.number("ACME_API_PER_MINUTE", 30_000, 1, 10_000_000)

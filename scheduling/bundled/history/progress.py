@@ -1,11 +1,11 @@
-"""How far the writing of the history is. It is kept in Valkey for a minute, because only the home page shows it."""
+"""How far the writing of the history is. It is kept in Valkey for some minutes, because only the home page shows it."""
 
 from __future__ import annotations
 
 from acmeweb.common import metrics_store
 from jobs.models import Cluster
 
-LIFETIME_S = 60
+LIFETIME_S = 180  # longer than any step takes on a busy machine
 
 
 def store_share(cluster: Cluster, share: float) -> None:
@@ -13,6 +13,6 @@ def store_share(cluster: Cluster, share: float) -> None:
 
 
 def stored_share(cluster: str) -> float | None:
-    """The share that is written, 1 for the first minute after the end, or None if nothing is being written."""
+    """The share that is written, 1 for the first minutes after the end, or None if nothing is being written."""
     figures = metrics_store.read_figures("history", [cluster]).get(cluster)
     return figures["share"] if figures else None

@@ -27,7 +27,7 @@ RESERVED_KEYS: dict[type[models.Model], int] = {
     Job: 99_999, Attempt: 99_999, Event: 999_999, Diagnosis: 9_999, Incident: 9_999, Decision: 9_999,
 }  # fmt: skip
 LOCK_KEY = 0x0E12
-SIMULATION_SHARE = 0.7  # of the whole time
+SIMULATION_SHARE, ROWS_SHARE = 0.6, 0.8  # of the whole time, when the simulation and when the rows are done
 
 
 def reserve_keys() -> None:
@@ -57,6 +57,7 @@ def write_history(cluster: Cluster, now: datetime, report: Callable[[float], Non
     place = HistoryPlace(cluster=cluster, nodes=nodes, users=_users_by_kind(), began=began)
     settings = _settings(nodes, (now - began) / timedelta(days=1), seed)
     rows = HistoryBuilder(_simulate(settings, report), place).build()
+    report(ROWS_SHARE)
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK_KEY])

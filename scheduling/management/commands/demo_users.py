@@ -37,9 +37,14 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "--speed", type=float, default=20.0, help="speed of the trace: one hour takes 3600/SPEED seconds"
+            "--speed",
+            type=float,
+            default=settings.DEMO_SPEED,
+            help="speed of the trace: one hour takes 3600/SPEED seconds",
         )
-        parser.add_argument("--longest", type=float, default=900.0, help="maximum run time of a job, in seconds")
+        parser.add_argument(
+            "--longest", type=float, default=18_000.0, help="maximum run time of a job, in seconds of the trace"
+        )
         parser.add_argument("--load", type=float, default=0.9, help="offered load as a share of the GPUs")
         parser.add_argument("--seed", type=int, default=1, help="seed of the random numbers")
 
@@ -48,7 +53,7 @@ class Command(BaseCommand):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stopped.set())
         cluster = Cluster.objects.get(name=demo.DEMO_CLUSTER)
-        while not (target := demo.workload_target(cluster, speed=speed, longest_s=longest)):
+        while not (target := demo.workload_target(cluster, speed=speed, longest_s=longest / speed)):
             if stopped.wait(0.5):
                 return
         demo.set_quotas(cluster, target.gpus)

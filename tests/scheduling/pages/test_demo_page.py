@@ -5,7 +5,6 @@ from django.test import override_settings
 
 from scheduling.bundled.history import progress, write
 from tests import make
-from tests.page_text import page_text
 
 pytestmark = pytest.mark.django_db
 
@@ -38,5 +37,5 @@ def test_only_a_demo_is_marked(reader, is_demo):
     with override_settings(IS_DEMO=is_demo):
         page = reader.get("/")
 
-    assert ("Demo data" in page_text(page)) is is_demo
+    assert ("Demo data" in page.text) is is_demo
     assert ("/demo/history/" in page.text) is is_demo
