@@ -36,9 +36,11 @@ def user(name: str = "ada", **fields: Any) -> Any:
 
 def team(name: str = "pretraining", **members: str) -> Team:
     """`make.team("pretraining", ada="admin", ben="viewer")`"""
-    row, _ = Team.objects.get_or_create(name=name)
+    row, _ = _find_or_create(Team, {}, name=name)
     for person, role in members.items():
-        Membership.objects.update_or_create(team=row, user=user(person), defaults={"role": role})
+        member, new = _find_or_create(Membership, {"role": role}, team=row, user=user(person))
+        if not new:
+            _with(member, {"role": role})
     return row
 
 
@@ -46,26 +48,36 @@ def cluster(name: str = "seren", *, nodes: int = 4, **fields: Any) -> Cluster:
     """Create or update a cluster with its nodes, last seen a moment ago."""
     first = {"address": "http://127.0.0.1:1", "log_root": "/nonexistent", "mode": "drive"}
     first["last_contact_at"] = datetime.now(UTC)
-    row, new = Cluster.objects.get_or_create(name=name, defaults=first | fields)
-    for number in range(1, nodes + 1) if new else ():
-        node(f"{name}-{number:03d}", cluster=row)
-    return row if new else _with(row, fields)
+    row, new = _find_or_create(Cluster, first | fields, name=name)
+    if not new:
+        return _with(row, fields)
+    names = (f"{name}-{number:03d}" for number in range(1, nodes + 1))
+    Node.objects.bulk_create([Node(cluster=row, name=one, **NODE_FIELDS) for one in names])
+    return row
+
+
+NODE_FIELDS: dict[str, Any] = {
+    "gpus": 8,
+    "gpu_model": "a100",
+    "cpus": 128,
+    "memory_mb": 1024 * 1024,
+    "state": NodeState.IDLE,
+    "rack": "r01",
+    "leaf": "l01",
+}
 
 
 def node(name: str = "seren-001", *, cluster: Cluster | None = None, **fields: Any) -> Node:
     """Create or update a node."""
-    first = {
-        "gpus": 8,
-        "gpu_model": "a100",
-        "cpus": 128,
-        "memory_mb": 1024 * 1024,
-        "state": NodeState.IDLE,
-        "rack": "r01",
-        "leaf": "l01",
-    }
     home = cluster or globals()["cluster"]()
-    row, new = Node.objects.get_or_create(cluster=home, name=name, defaults=first | fields)
+    row, new = _find_or_create(Node, NODE_FIELDS | fields, cluster=home, name=name)
     return row if new else _with(row, fields)
+
+
+def _find_or_create(model: Any, fields: dict[str, Any], **key: Any) -> tuple[Any, bool]:
+    """Like get_or_create, without its savepoint: no other process creates the row, and half the queries are saved."""
+    row = model.objects.filter(**key).first()
+    return (row, False) if row else (model.objects.create(**key, **fields), True)
 
 
 def _with(row: Any, fields: dict[str, Any]) -> Any:
