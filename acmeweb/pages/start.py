@@ -38,7 +38,7 @@ START_ROLES = (
         "Researcher",
         "Run jobs and find out why they wait or fail.",
         (
-            StartLink("Submit a job", "with a form; acme submit does the same", "submit"),
+            StartLink("Submit a job", "with a form, or acme submit", "submit"),
             StartLink("Your jobs", "state, loss, log and cause of failure", "jobs", "?mine=1"),
             StartLink("Diagnose a log", "paste any log to see its cause", "paste-log"),
         ),
@@ -47,14 +47,14 @@ START_ROLES = (
         "Operator",
         "Keep the nodes healthy and the queue moving.",
         (
-            StartLink("Failures", "open incidents, their nodes and their cost", "failures"),
+            StartLink("Failures", "open incidents and their cost", "failures"),
             StartLink("Nodes", "drain, test and resume", "nodes"),
             StartLink("Queue", "order, drains, maintenance and policy", "queue"),
         ),
     ),
     StartRole(
         "Capacity lead",
-        "See where the GPU-hours go and what would change it.",
+        "See where GPU-hours go, and try changes.",
         (
             StartLink("Reports", "goodput, idle GPUs and cost by team", "reports"),
             StartLink("What if", "replay your jobs under other policies", "replays"),
