@@ -77,7 +77,7 @@ urlpatterns = [
     path("", include("jobs.api.urls")),
     path("", include("failures.api.urls")),
     path("", include("scheduling.api.urls")),
-    path("schema/", OpenApiSchema.as_view()),
+    path("schema/", OpenApiSchema.as_view(), name="api-schema"),
     path("docs/", api_docs_page, name="api-docs"),
     re_path("", UnknownPathEndpoint.as_view()),
 ]

@@ -4,12 +4,13 @@ from django.views.generic import RedirectView
 
 from acmeweb import api_root, error_pages, metrics
 from acmeweb.auth import login, oidc
-from acmeweb.pages import glossary, home, search
+from acmeweb.pages import glossary, home, search, start
 
 admin.site.login_form = login.AdminLoginForm
 
 urlpatterns = [
     path("", home.home_page, name="home"),
+    path("start/dismiss/", start.dismiss_start, name="start-dismiss"),
     path("search/", search.search_page, name="search"),
     path("glossary/", glossary.glossary_page, name="glossary"),
     path("healthz", home.healthz, name="healthz"),

@@ -136,7 +136,9 @@
 
   // --- times continue between responses, by the server's clock; all change at the same moment
 
-  const skew = Date.now() / 1000 - Number(document.body.dataset.now || Date.now() / 1000);
+  // The server read its clock right after the request arrived; this script runs up to seconds later
+  const asked = (performance.timeOrigin + (performance.getEntriesByType("navigation")[0]?.requestStart ?? 0)) / 1000;
+  const skew = asked - Number(document.body.dataset.now || asked);
   const two = (number) => String(number).padStart(2, "0");
 
   function clock(seconds) {
@@ -159,6 +161,7 @@
     started: (moment, now) => clock(now - moment),
     since: (moment, now) => age(now - moment),
     until: (moment, now) => age(moment - now),
+    expected: (moment, now) => (moment > now ? `in ${age(moment - now)}` : "now"),
     ago: (moment, now) => (moment <= now ? `${age(now - moment)} ago` : `in ${age(moment - now)}`),
   };
   const TICKING = Object.keys(FORMS).map((form) => `time[data-${form}]`).join(",");

@@ -20,6 +20,7 @@ from django.views.decorators.http import require_safe
 from acmeweb.pages.attention import attention_items
 from acmeweb.pages.home_campaigns import running_campaigns
 from acmeweb.pages.home_trainings import running_trainings
+from acmeweb.pages.start import start_roles
 from acmeweb.updates import fragment_cache
 from jobs.models import Job, clock
 from jobs.models.permissions import Caller
@@ -85,6 +86,7 @@ def home_page(request: HttpRequest) -> HttpResponse:
         "clusters": cache(lambda: cluster_summaries(now)),
         "shared_at": cache(lambda: fragment_cache.cache_key("queue", "nodes")),
         "selects": False,
+        "start_roles": start_roles(request),
         "queue": cache(lambda: _home_queue(caller)),
         "trainings": cache(lambda: running_trainings(caller.jobs(), now)),
         "campaigns": cache(lambda: running_campaigns(caller)),

@@ -92,6 +92,12 @@ def ago(moment: datetime | None, now: datetime) -> SafeString | str:
     return _ticking_time("ago", moment, text)
 
 
+@register.filter
+def expected(moment: datetime, now: datetime) -> SafeString:
+    """`in 12m`, or `now` once an estimate has passed."""
+    return _ticking_time("expected", moment, f"in {age(moment - now)}" if moment > now else "now")
+
+
 def _ticking_time(form: str, moment: datetime, text: str) -> SafeString:
     """A time that live.js keeps up to date, between two responses and in cached fragments."""
     return format_html(

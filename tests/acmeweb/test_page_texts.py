@@ -105,3 +105,18 @@ def test_author_and_time_are_shown_as_far_as_known():
     assert rendered(tag, author="ada", moment=None) == "by ada"
     assert rendered(tag, author="", moment=None) == ""
     assert rendered(tag, author="ada", moment=NOON).startswith("by ada, <time")
+
+
+def test_relative_times_carry_the_moment_for_the_browser():
+    past, future = NOON - timedelta(minutes=5), NOON + timedelta(hours=3)
+
+    assert rendered("{{ at|ago:now }}", at=past).endswith(">5m ago</time>")
+    assert f'data-ago="{int(past.timestamp())}"' in rendered("{{ at|ago:now }}", at=past)
+    assert rendered("{{ at|since:now }}", at=past).endswith(">5m</time>")
+    assert rendered("{{ at|time_until:now }}", at=future).endswith(">3h</time>")
+
+
+def test_start_estimate_that_has_passed_reads_now():
+    shown = [rendered("{{ at|expected:now }}", at=at) for at in (NOON + timedelta(minutes=5), NOON, NOON - HOUR)]
+
+    assert [text.rpartition("</time>")[0].rpartition(">")[2] for text in shown] == ["in 5m", "now", "now"]

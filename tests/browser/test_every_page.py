@@ -200,6 +200,7 @@ def pages(job) -> dict[str, str]:
         "channel": f"/settings/notifications/{Channel.objects.get().pk}/",
         "recovery-modes": "/settings/recovery/",
         "model": "/settings/model/",
+        "api-docs": "/api/v1/docs/",
     }
 
 

@@ -97,6 +97,7 @@ def _history_process() -> Iterator[None]:
         yield
         return
     process = subprocess.Popen([sys.executable, ROOT / "manage.py", "write_demo_history"])  # noqa: S603
+    threading.Thread(target=process.wait, daemon=True).start()  # or it would remain as a zombie
     try:
         yield
     finally:
