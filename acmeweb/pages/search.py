@@ -29,6 +29,7 @@ MAX_RESULTS_PER_KIND = 6
 MAX_JOBS_SEARCHED = 20_000
 MAX_QUERY_LENGTH = 120
 MAX_WORDS = 8
+MAX_CLUSTERS = 20  # whose settings are searched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +77,8 @@ def search_page(request: HttpRequest) -> HttpResponse:
 def search_results(request: HttpRequest, text: str) -> Iterator[SearchResult]:
     """Yield actions and pages whose titles begin with the text, then rows of the database, then the other pages."""
     query, caller = SearchQuery(text), Caller(user=request.user)
-    destinations = list(matching_destinations(request.user, query.words))
+    names = list(Cluster.objects.values_list("name", flat=True)[:MAX_CLUSTERS]) if query.words else []
+    destinations = list(matching_destinations(request.user, query.words, names))
     yield from (_destination_result(one) for one in destinations if query.begins(one.title))
     if query.words:
         yield from _drain_results(caller, query)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +19,11 @@ class Destination:
     words: str = ""  # further search terms
     kind: str = "page"
     permission: str = ""
+    cluster: str = ""  # argument of the route
 
     @property
     def url(self) -> str:
-        path = reverse(self.route) if self.route else ""
+        path = reverse(self.route, args=[self.cluster] if self.cluster else None) if self.route else ""
         return f"{path}#{self.fragment}" if self.fragment else path
 
     def matches(self, words: tuple[str, ...]) -> bool:
@@ -164,7 +165,42 @@ SEARCHABLE_PAGES = (
 )
 
 
-def matching_destinations(user: Any, words: tuple[str, ...]) -> Iterator[Destination]:
-    for one in (*ACTIONS, *SEARCHABLE_PAGES):
+def cluster_destinations(cluster: str) -> tuple[Destination, ...]:
+    """Return what operators change on one cluster."""
+    return (
+        Destination(
+            kind="setting",
+            title=f"Scheduling policy of {cluster}",
+            detail="Order, backfill, placement, priorities",
+            route="policy",
+            words="fair share aging overtaking wait priority point quotas reserved maximum",
+            permission=OPERATE,
+            cluster=cluster,
+        ),
+        Destination(
+            kind="setting",
+            title=f"Connection of {cluster}",
+            detail="Address, token, control mode, prices",
+            route="cluster",
+            words="slurmrestd gpu-hour cost log checkpoint burn-in observe advise drive metrics",
+            permission=OPERATE,
+            cluster=cluster,
+        ),
+        Destination(
+            kind="action",
+            title=f"Schedule maintenance of {cluster}",
+            detail="Preview the impact first",
+            route="maintenance-declare",
+            words="window downtime drain",
+            permission=OPERATE,
+            cluster=cluster,
+        ),
+    )
+
+
+def matching_destinations(user: Any, words: tuple[str, ...], clusters: Sequence[str] = ()) -> Iterator[Destination]:
+    """Yield what matches all words and the user may open."""
+    of_clusters = (one for name in clusters for one in cluster_destinations(name))
+    for one in (*ACTIONS, *SEARCHABLE_PAGES, *of_clusters):
         if one.matches(words) and (not one.permission or user.has_perm(one.permission)):
             yield one

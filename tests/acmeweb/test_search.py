@@ -143,6 +143,27 @@ def test_actions_are_found_by_their_words(text, title):
     assert ("action", title) in found(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "kind", "title", "url"),
+    [
+        ("policy seren", "setting", "Scheduling policy of seren", "/queue/seren/policy/"),
+        ("overtaking", "setting", "Scheduling policy of seren", "/queue/seren/policy/"),
+        ("seren token", "setting", "Connection of seren", "/settings/clusters/of/seren/"),
+        ("maintenance seren", "action", "Schedule maintenance of seren", "/queue/seren/maintenance/"),
+    ],
+)
+def test_operators_find_the_settings_of_a_cluster(text, kind, title, url):
+    assert (kind, title) not in found(text)
+    operate()
+
+    results = asked(text).context["results"]
+
+    assert (kind, title, url) in [(one.kind, one.title, one.url) for one in results]
+    client = Client()
+    client.force_login(make.user("ada"))
+    assert client.get(url).status_code == 200
+
+
 def test_a_title_that_begins_with_the_text_comes_first():
     make.job(by="ada", name="job-queue-test")
 
