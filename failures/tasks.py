@@ -26,7 +26,7 @@ def diagnose_recent_failures() -> int:
 def diagnose_missed_failures() -> int:
     """Diagnoses attempts whose end became known late, for example after an outage of the cluster or of all workers."""
     done = diagnose.diagnose_once(clock.now(), since=diagnose.ALL_FAILURES)
-    incident_actions.resolve_recovered_incidents(clock.now())
+    incident_actions.resolve_settled_incidents(clock.now())
     return done
 
 

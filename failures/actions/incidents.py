@@ -24,10 +24,11 @@ from failures.diagnosis.labels import LABELS, NONE, UNKNOWN
 from failures.incidents import grouping
 from failures.incidents.grouping import FailureSymptom, IncidentScope
 from failures.models import Decision, DecisionState, Diagnosis, DiagnosisReview, Incident, IncidentState
+from failures.models.incident import IncidentQuerySet
 from jobs.actions import jobs as job_actions
 from jobs.actions import journal
 from jobs.actions.journal import Author
-from jobs.core.lifecycle import FAILURE_STATES, State
+from jobs.core.lifecycle import FAILURE_STATES, FINAL_STATES, State
 from jobs.models import Attempt, Job, Node
 
 DIAGNOSIS_AUTHOR = Author(by="diagnosis")
@@ -303,14 +304,23 @@ def resolve(incident: Incident, *, author: Author, now: datetime, why: str = "")
     _record_incident_event("incident.resolved", author, incident, IncidentState.RESOLVED, why)
 
 
-def resolve_recovered_incidents(now: datetime) -> int:
-    """Resolve incidents of jobs that have all completed since. Returns how many."""
+def resolve_settled_incidents(now: datetime) -> int:
+    """Resolve incidents of jobs that need nobody any more. Returns how many."""
     rows = Incident.objects.unresolved().filter(scope=IncidentScope.JOB, last_symptom_at__gte=now - RECOVERED_WITHIN)
     recovered = rows.exclude(diagnoses__attempt__job__in=Job.objects.exclude(state=State.COMPLETED))
+    undecided = Decision.objects.filter(state=DecisionState.PROPOSED).exclude(incident=None).values("incident")
+    # Only its author can correct a program, and the page of the job says what is wrong
+    program_errors = rows.filter(category=diagnosis_values.FailureCategory.SCRIPT).exclude(pk__in=undecided)
+    ended = program_errors.exclude(diagnoses__attempt__job__in=Job.objects.exclude(state__in=FINAL_STATES))
+    resolved = _resolve_all(recovered, "All affected jobs have completed since.", now)
+    return resolved + _resolve_all(ended, "The jobs have ended. Their program needs a correction.", now)
+
+
+def _resolve_all(incidents: IncidentQuerySet, why: str, now: datetime) -> int:
     resolved = 0
-    for incident in recovered.select_related("lead__attempt__job").order_by("pk")[:MAX_RESOLVED_PER_TURN]:
+    for incident in incidents.select_related("lead__attempt__job").order_by("pk")[:MAX_RESOLVED_PER_TURN]:
         try:
-            resolve(incident, author=DIAGNOSIS_AUTHOR, now=now, why="All affected jobs have completed since.")
+            resolve(incident, author=DIAGNOSIS_AUTHOR, now=now, why=why)
             resolved += 1
         except FailureStateConflict:
             continue  # a user was faster

@@ -27,9 +27,20 @@ INCIDENT_BADGES: dict[str, tuple[str, str]] = {
 }
 
 
+PLATFORM_PROBLEM = ~models.Q(scope=IncidentScope.JOB) | models.Q(category=FailureCategory.INFRASTRUCTURE)
+
+
 class IncidentQuerySet(models.QuerySet["Incident"]):
     def unresolved(self) -> Self:
         return self.exclude(state=IncidentState.RESOLVED)
+
+    def of_platform(self) -> Self:
+        """Incidents of hardware, the network or a service, for operators."""
+        return self.filter(PLATFORM_PROBLEM)
+
+    def of_programs(self) -> Self:
+        """Incidents that stay within a job, for its author."""
+        return self.exclude(PLATFORM_PROBLEM)
 
     def affecting_jobs(self, jobs: models.QuerySet[Job]) -> Self:
         """Incidents in which any of these jobs failed or was slowed down."""
@@ -100,4 +111,5 @@ class Incident(models.Model):
 
     @property
     def title(self) -> str:
-        return f"{self.root_cause} of {self.subject}" if self.scope != IncidentScope.SERVICE else self.root_cause
+        cause = "Unknown cause" if self.root_cause == UNKNOWN else self.root_cause
+        return f"{cause} · {self.subject}" if self.scope != IncidentScope.SERVICE else cause

@@ -12,6 +12,7 @@ from typing import Any
 from django.db.models import Q, QuerySet
 
 from failures.models import Decision, Diagnosis, Incident, LearnedRule, ManualOverride
+from failures.models.incident import IncidentQuerySet
 from jobs.models.permissions import Caller
 
 
@@ -25,7 +26,7 @@ def visible_diagnoses(caller: Caller) -> QuerySet[Diagnosis]:
     return rows if caller.is_site_admin else rows.filter(attempt__job__team_id__in=sorted(caller.roles))
 
 
-def visible_incidents(caller: Caller) -> QuerySet[Incident]:
+def visible_incidents(caller: Caller) -> IncidentQuerySet:
     if caller.is_site_admin or caller.may_operate_clusters:
         return Incident.objects.all()
     return Incident.objects.affecting_jobs(caller.jobs())

@@ -23,8 +23,10 @@ from failures.incidents.grouping import IncidentScope
 from failures.models import Diagnosis, Incident, IncidentState, ModelOpinion
 from failures.models import permissions as failure_permissions
 from failures.models.diagnosis import category_badge
+from failures.models.incident import IncidentQuerySet
 from failures.pages import anomalies, decisions, forms, stacks
-from failures.queries import failure_statistics, incident_story, pasted_log, similar_failures
+from failures.queries import failure_statistics, incident_story, pasted_log, program_errors, similar_failures
+from failures.queries.program_errors import ProgramErrorGroup
 from jobs.actions.journal import Author
 from jobs.core.parsing import InvalidField
 from jobs.models import Cluster, Job, clock
@@ -45,11 +47,12 @@ STATE_FILTERS: dict[str, tuple[str, ...]] = {
     "all": tuple(IncidentState.values),
 }
 STATE_LABELS = {"undecided": "needs approval"}
-REACH_FILTERS: dict[str, tuple[str, ...]] = {
-    "everything": tuple(IncidentScope),
-    "platform": (IncidentScope.NODE, IncidentScope.SERVICE),
-    "programs": (IncidentScope.JOB,),
+REACH_FILTERS: dict[str, Callable[[IncidentQuerySet], IncidentQuerySet]] = {
+    "platform": IncidentQuerySet.of_platform,
+    "programs": IncidentQuerySet.of_programs,
+    "everything": IncidentQuerySet.all,
 }
+REACH_LABELS = {"platform": "platform problems", "programs": "program errors"}
 PERIOD_LABELS = {"1": "24 hours", "7": "7 days", "30": "30 days", "90": "90 days", "365": "a year"}
 
 
@@ -58,7 +61,7 @@ def incident_list(request: HttpRequest) -> HttpResponse:
     caller, now = failure_permissions.caller_of_user(request.user), clock.now()
     address = PageQuery(request.GET)
     days = {name: address.read(name, forms.parse_day) for name in ("from", "to")}
-    filters = _list_filters(address) | {name: f"{day:%Y-%m-%d}" if day else "" for name, day in days.items()}
+    filters = _list_filters(address, caller) | {name: f"{day:%Y-%m-%d}" if day else "" for name, day in days.items()}
     since, until = _filter_period(address, days, filters["days"], now)
     before = address.read("before", POSITION_READER)
     figures = cache(lambda: _failure_figures(filters, since, until, caller))
@@ -66,8 +69,10 @@ def incident_list(request: HttpRequest) -> HttpResponse:
         "now": now,
         "filters": filters,
         "incidents": cache(lambda: _incident_page(caller, filters, before, now)),
+        "program_errors": cache(lambda: _program_errors(caller, filters, since, until)),
+        "shows_program_errors": filters["reach"] == "programs",
         "states": [_filter_choice("state", name, filters, STATE_LABELS.get(name, name)) for name in STATE_FILTERS],
-        "reaches": [_filter_choice("reach", name, filters) for name in REACH_FILTERS],
+        "reaches": [_filter_choice("reach", name, filters, REACH_LABELS.get(name, name)) for name in REACH_FILTERS],
         "periods": [_filter_choice("days", days, filters, label) for days, label in PERIOD_LABELS.items()],
         "views": [_filter_choice("by", name, filters) for name in failure_statistics.GROUPINGS],
         "clusters": cache(lambda: list(Cluster.objects.all())),
@@ -82,15 +87,17 @@ def incident_list(request: HttpRequest) -> HttpResponse:
     return render_page(request, "failures/failures.html", context, fragments, address.wrong)
 
 
-def _list_filters(address: PageQuery) -> dict[str, str]:
+def _list_filters(address: PageQuery, caller: Caller) -> dict[str, str]:
+    state = address.choice_value("state", list(STATE_FILTERS), "unresolved")
+    operates = caller.may_operate_clusters or caller.is_site_admin
     known: dict[str, tuple[Sequence[str], str]] = {
-        "state": (list(STATE_FILTERS), "unresolved"),
-        "reach": (list(REACH_FILTERS), "everything"),
+        # Proposals concern jobs, and other users see only the incidents of their own jobs
+        "reach": (list(REACH_FILTERS), "platform" if operates and state != "undecided" else "everything"),
         "days": (list(PERIOD_LABELS), "30"),
         "by": (failure_statistics.GROUPINGS, "cause"),
     }
     filters = {name: address.choice_value(name, choices, usual) for name, (choices, usual) in known.items()}
-    return filters | {"cluster": address.read("cluster", read_cluster_name, "")}
+    return {"state": state} | filters | {"cluster": address.read("cluster", read_cluster_name, "")}
 
 
 def _filter_period(
@@ -122,8 +129,19 @@ def _filter_choice(field: str, value: str, filters: Mapping[str, str], label: st
     )
 
 
+def _program_errors(
+    caller: Caller, filters: Mapping[str, str], since: datetime, until: datetime
+) -> list[ProgramErrorGroup]:
+    rows = failure_permissions.visible_incidents(caller)
+    return program_errors.group_by_signature(_of_cluster(rows, filters), since, until)
+
+
+def _of_cluster(rows: IncidentQuerySet, filters: Mapping[str, str]) -> IncidentQuerySet:
+    return rows.filter(cluster__name=filters["cluster"]) if filters["cluster"] else rows
+
+
 EMPTY_LIST_TEXTS = {
-    "unresolved": "✓ No unresolved incidents. Failures appear here within seconds.",
+    "unresolved": "✓ No unresolved incidents of the platform. Failures appear here within seconds.",
     "undecided": "✓ No decisions to approve.",
 }
 
@@ -136,15 +154,13 @@ class IncidentPage:
 
 
 def _incident_page(caller: Caller, filters: Mapping[str, str], before: int | None, now: datetime) -> IncidentPage:
-    rows = failure_permissions.visible_incidents(caller).filter(
-        state__in=STATE_FILTERS[filters["state"]], scope__in=REACH_FILTERS[filters["reach"]]
-    )
+    rows = REACH_FILTERS[filters["reach"]](failure_permissions.visible_incidents(caller))
+    rows = rows.filter(state__in=STATE_FILTERS[filters["state"]])
     if filters["state"] == "undecided":
         rows = rows.filter(
             pk__in=failure_permissions.visible_decisions(caller).awaiting_approval(now).values("incident")
         )
-    if filters["cluster"]:
-        rows = rows.filter(cluster__name=filters["cluster"])
+    rows = _of_cluster(rows, filters)
     if before is not None:
         rows = rows.filter(pk__lt=before)
     page_rows = list(rows.select_related("cluster").prefetch_related("nodes").order_by("-pk")[: PAGE_SIZE + 1])
@@ -160,7 +176,7 @@ def _incident_page(caller: Caller, filters: Mapping[str, str], before: int | Non
 
 
 def _empty_list_text(filters: Mapping[str, str]) -> str:
-    if filters["reach"] == "everything" and (text := EMPTY_LIST_TEXTS.get(filters["state"])):
+    if filters["reach"] != "programs" and (text := EMPTY_LIST_TEXTS.get(filters["state"])):
         return text
     return "No incidents match these filters."
 

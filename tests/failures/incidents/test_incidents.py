@@ -7,7 +7,7 @@ import pytest
 from failures.actions import incidents as incident_actions
 from failures.actions.incidents import FailureStateConflict
 from failures.loops.diagnose import diagnose_once
-from failures.models import Diagnosis, Incident, IncidentState
+from failures.models import Decision, Diagnosis, Incident, IncidentState
 from jobs.models import Event, Job, clock
 from tests import make as rows
 from tests.failures import make
@@ -44,7 +44,7 @@ def test_failed_node_of_two_jobs_is_one_incident_despite_different_symptoms(tmp_
     assert (first.root_cause, second.root_cause) == ("NodeFailure", "SlurmNodeFail")
     incident = Incident.objects.get()
     assert [node.name for node in incident.nodes.all()] == ["seren-001"]
-    assert incident.title == "NodeFailure of seren-001"
+    assert incident.title == "NodeFailure · seren-001"
 
 
 def test_program_errors_of_two_jobs_are_two_incidents_and_a_retry_is_not(tmp_path):
@@ -79,15 +79,52 @@ def test_acknowledged_incident_cannot_be_acknowledged_again(tmp_path):
 
 def test_incident_is_resolved_when_its_jobs_complete(tmp_path):
     mended, still = make.diagnosed(tmp_path), make.diagnosed(tmp_path)
+    Incident.objects.update(category="Framework")
     service = make.diagnosed(tmp_path, make.STORAGE)
     Job.objects.filter(pk__in=[mended.attempt.job_id, service.attempt.job_id]).update(state="COMPLETED")
 
-    assert incident_actions.resolve_recovered_incidents(clock.now()) == 1
+    assert incident_actions.resolve_settled_incidents(clock.now()) == 1
 
     states = {row.pk: row.incident.state for row in map(make.of, [mended.attempt, still.attempt, service.attempt])}
     assert states == {mended.pk: "resolved", still.pk: "open", service.pk: "open"}
     assert Event.objects.get(type="incident.resolved").by == "diagnosis"
-    assert incident_actions.resolve_recovered_incidents(clock.now()) == 0
+    assert incident_actions.resolve_settled_incidents(clock.now()) == 0
+
+
+@pytest.mark.parametrize(
+    ("category", "job_state", "has_proposal", "state"),
+    [
+        ("Script", "FAILED", False, "resolved"),
+        ("Script", "CANCELLED", False, "resolved"),
+        ("Script", "FAILED", True, "open"),
+        ("Script", "PENDING", False, "open"),
+        ("Infrastructure", "FAILED", False, "open"),
+        ("Unknown", "FAILED", False, "open"),
+    ],
+)
+def test_incident_of_a_program_error_is_resolved_when_its_jobs_end(tmp_path, category, job_state, has_proposal, state):
+    incident = make.diagnosed(tmp_path).incident
+    Incident.objects.update(category=category)
+    Job.objects.update(state=job_state)
+    if has_proposal:
+        Decision.objects.create(
+            cluster=incident.cluster,
+            incident=incident,
+            attempt=incident.lead.attempt,
+            diagnosis=incident.lead,
+            state="proposed",
+            at=clock.now(),
+            not_before=clock.now(),
+            expires_at=clock.now(),
+            facts={},
+            history={},
+            policy={},
+        )
+
+    incident_actions.resolve_settled_incidents(clock.now())
+
+    incident.refresh_from_db()
+    assert incident.state == state
 
 
 def test_each_step_of_an_incident_is_an_event_with_its_author(tmp_path):

@@ -6,6 +6,7 @@ import re
 from datetime import timedelta
 
 import pytest
+from django.contrib.auth.models import Permission
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
@@ -315,3 +316,20 @@ def test_pasted_logs_are_rate_limited(ben, monkeypatch):
 def test_first_symptom_is_not_later_than_the_end(died):
     assert died.incident.first_symptom_at <= died.failed_at
     assert died.failed_at - died.incident.first_symptom_at < timedelta(hours=3)
+
+
+def test_operators_see_platform_problems_first_and_program_errors_by_signature(tmp_path, died):
+    storage = make.diagnosed(tmp_path, make.STORAGE, by="ada", on=("seren-001",)).incident
+    again = make.diagnosed(tmp_path, make.TYPO, by="ada", on=("seren-002",)).incident
+    rows.user("olga").user_permissions.add(Permission.objects.get(codename="operate_cluster"))
+    olga = signed_in("olga")
+    lists = {"headers": {"HX-Request": "true", "HX-Target": "section#incidents"}}
+
+    first, programs, undecided = (
+        text(olga.get(f"/failures/?{query}", **lists)) for query in ("", "reach=programs", "state=undecided")
+    )
+
+    assert f"/failures/{storage.pk}/" in first and f"/failures/{died.incident_id}/" not in first
+    assert f"/failures/{again.pk}/" in programs and f"/failures/{storage.pk}/" not in programs
+    assert programs.count('data-label="Signature"') == 1  # one row for both incidents
+    assert "reach=everything" in undecided
