@@ -47,6 +47,7 @@ JOB_FILTERS = {
     "gpus_per_node": query_params.integer_filter("gpus_per_node"),
     "gpu_model": query_params.text_filter("gpu_model"),
     "exit_code": query_params.integer_filter("exit_code"),
+    "cause": query_params.child_text_filter(Attempt, "cause", "job"),
     "labels": query_params.labels_filter("labels"),
     "submitted_at": query_params.datetime_filter("submitted_at"),
     "started_at": query_params.datetime_filter("started_at"),

@@ -91,12 +91,17 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.filter(models.Q(name__icontains=text) | models.Q(public_id__startswith=text.lower()))
 
     def with_list_columns(self) -> Self:
-        """Load only the columns of a job table. The node list is that of the newest attempt."""
+        """Load only the columns of a job table. Node list and cause of failure are those of the newest attempt."""
         newest = Attempt.objects.filter(job=models.OuterRef("pk")).order_by("-number")
         place = Coalesce(
             models.Subquery(newest.values("nodelist")[:1]), models.Value(""), output_field=models.TextField()
         )
-        return self.select_related("user", "team").annotate(nodelist=place).only(*LIST_COLUMNS)
+        cause = Coalesce(models.Subquery(newest.values("cause")[:1]), models.Value(""))
+        return self.select_related("user", "team").annotate(nodelist=place, cause=cause).only(*LIST_COLUMNS)
+
+    def with_cause(self, cause: str) -> Self:
+        """Return jobs of which an attempt failed with this root cause."""
+        return self.filter(pk__in=Attempt.objects.filter(cause=cause).values("job"))
 
 
 class Job(models.Model):
@@ -438,6 +443,7 @@ class Attempt(models.Model):
             models.Index(
                 fields=["ended_at"], name="attempt_failed", condition=models.Q(state__in=sorted(FAILURE_STATES))
             ),
+            models.Index(fields=["cause", "job"], name="attempt_by_cause", condition=~models.Q(cause="")),
             # The allocations at a time in the past, independent of the size of the history
             GistIndex(ATTEMPT_SPAN, name="attempt_by_span", condition=models.Q(ended_at__isnull=False)),
         ]

@@ -106,7 +106,7 @@ def save_view(request: HttpRequest) -> HttpResponse:
 
 CSV_COLUMNS = (
     *("JobID", "Name", "User", "Team", "Kind", "Cluster", "State", "Submit", "Start", "End", "ElapsedS"),
-    *("Nodes", "GPUs", "Priority", "Reason", "ExitCode", "NodeList"),
+    *("Nodes", "GPUs", "Priority", "Reason", "ExitCode", "NodeList", "Cause"),
 )
 
 
@@ -156,6 +156,7 @@ def _csv_row(job: Job, cluster: str, now: Any) -> list[Any]:
         *(moment.isoformat(timespec="seconds") if moment else "" for moment in moments),
         "" if elapsed is None else int(elapsed.total_seconds()),
         *(job.nodes, job.gpus, job.priority, job.reason, exit_code, getattr(job, "nodelist", "")),
+        getattr(job, "cause", ""),
     ]
 
 

@@ -52,6 +52,7 @@ class QueryFilter:
     schema: Schema
     by_name: bool = False  # the text after `__` is a key in the column's JSON object, such as a label's name
     named: tuple[type[Model], str] | None = None  # the values are names of these rows; the column holds their keys
+    child: tuple[type[Model], str] | None = None  # the column is one of these rows, which point to ours by this field
     # The column has few distinct values and an index of this model begins with it
     distinct_scan_model: type[Model] | None = None
     max_distinct_values: int = MAX_DISTINCT_VALUES
@@ -86,6 +87,9 @@ def _filter_condition(table: Mapping[str, QueryFilter], name: str, values: Seque
         parsed = [_parse_filter_value(known, name, text, lookup) for text in texts]
         if known.named:
             return Q(**{f"{known.column}__in": _primary_keys_named(known.named, parsed)})
+        if known.child:
+            model, owner = known.child
+            return Q(pk__in=model._default_manager.filter(**{f"{known.column}__in": parsed}).values(owner))
         return Q(**{known.column: parsed[0]}) if len(parsed) == 1 else Q(**{f"{known.column}__in": parsed})
     value = known.read(name, _single_value(name, values))
     candidates = _distinct_values_containing(known, value) if lookup == "contains" else None
@@ -188,6 +192,14 @@ def text_filter(column: str, *more: str, walked: type[Model] | None = None) -> Q
 def related_name_filter(column: str, model: type[Model], name: str) -> QueryFilter:
     return QueryFilter(
         column=column, read=parsing.text_reader(200), lookups=("", "in"), schema={"type": "string"}, named=(model, name)
+    )
+
+
+def child_text_filter(model: type[Model], column: str, owner: str) -> QueryFilter:
+    """A filter on a text of rows that belong to ours: a job matches if one of its attempts does."""
+    read = parsing.nonempty_reader(parsing.text_reader(200))
+    return QueryFilter(
+        column=column, read=read, lookups=("", "in"), schema={"type": "string", "minLength": 1}, child=(model, owner)
     )
 
 

@@ -14,7 +14,7 @@ from jobs.models import Job
 from jobs.models.permissions import Caller
 from jobs.web.page import PageQuery
 
-LIST_FILTERS = ("q", "state", "kind", "team", "user", "cluster", "array")
+LIST_FILTERS = ("q", "state", "kind", "team", "user", "cluster", "array", "cause")
 LIST_SWITCHES = ("mine", "fold")
 STATE_GROUPS: dict[str, Iterable[State]] = {
     "waiting": (State.PENDING,),
@@ -69,6 +69,8 @@ def filtered_jobs(user: Any, selection: JobListFilters) -> QuerySet[Job]:
         jobs = jobs.matching_text(filters["q"])
     if filters["state"]:
         jobs = jobs.filter(state__in=STATE_GROUPS[filters["state"]])
+    if filters["cause"]:
+        jobs = jobs.with_cause(filters["cause"])
     exact = {"kind": "kind", "team": "team__name", "user": "user__username", "cluster": "cluster__name"}
     exact["array"] = "array_id"
     return jobs.filter(**{field: filters[name] for name, field in exact.items() if filters[name]})

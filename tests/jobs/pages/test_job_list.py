@@ -11,7 +11,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from jobs.core.lifecycle import State
-from jobs.models import Event, HoldKind, Job, TeamRole
+from jobs.models import Attempt, Event, HoldKind, Job, TeamRole
 from jobs.pages import job_list
 from tests import make
 
@@ -245,3 +245,30 @@ def test_job_names_are_escaped_in_the_preview():
     Job.objects.filter(pk=job.pk).update(name="<script>alert(1)</script>")
 
     assert "<script>alert" not in post(verb="cancel", id=job.public_id).content.decode()
+
+
+# --- causes of failure
+
+
+@pytest.fixture
+def died():
+    one, other = (make.ended(make.job(name=name), "FAILED", exit_code=1) for name in ("typo", "oom"))
+    Attempt.objects.filter(pk=one.pk).update(cause="TypeError")
+    Attempt.objects.filter(pk=other.pk).update(cause="CUDAOutOfMemory")
+    return one.job
+
+
+def test_list_shows_and_filters_the_cause_of_failure(died):
+    everything = browser("ada").get("/jobs/").text
+    assert 'href="/jobs/?cause=TypeError">TypeError</a>' in everything and "CUDAOutOfMemory" in everything
+
+    filtered = browser("ada").get("/jobs/?cause=TypeError").text
+
+    assert ">typo</a>" in filtered and ">oom</a>" not in filtered
+
+
+def test_csv_and_api_have_the_cause(died):
+    assert [row["Cause"] for row in table("cause=TypeError")] == ["TypeError"]
+    listed = browser("ada").get("/api/v1/jobs/?cause=TypeError").json()["results"]
+    assert [job["id"] for job in listed] == [died.public_id]
+    assert browser("ada").get("/api/v1/jobs/?cause=").status_code == 400
