@@ -41,15 +41,14 @@ def _request_caller(request: HttpRequest) -> Caller:
 def campaigns(request: HttpRequest) -> HttpResponse:
     caller = _request_caller(request)
     places = CallerTargets(caller)
-    names = list(campaign_queries.suites(caller).order_by("name").values_list("name", flat=True).distinct())
-    form = CampaignForm(request.POST or None, places=places, suites=names)
+    form = CampaignForm(request.POST or None, places=places)
     if request.method == "POST" and form.is_valid() and (campaign_row := _create_from_form(request, form, places)):
         return redirect("campaign", campaign_row.public_id)
     context = {
         "now": clock.now(),
         "form": form,
-        "suites": names,
-        "may_ask": bool(form.fields["team"].choices),  # type: ignore[attr-defined]
+        "suites": form.suites,
+        "may_ask": bool(form.teams),
         "rows": cache(lambda: _rows(caller)),
     }
     response = render_page(request, "scheduling/campaigns.html", context, {"campaigns": "scheduling/_campaigns.html"})

@@ -11,13 +11,13 @@ from jobs.models import TeamRole
 from jobs.web.form_fields import choices_of
 from scheduling.evaluation.rules import MAX_CAMPAIGNS_PER_DAY
 from scheduling.models import RuleSelection
+from scheduling.queries import campaigns as campaign_queries
 
 
 class EvaluationForm(forms.Form):
-    """What a campaign and a rule have in common: which suite runs where, and for whom."""
+    """What a campaign and a rule have in common: which suite runs where. The team is that of the suite."""
 
     suite = forms.ChoiceField()
-    team = forms.ChoiceField(help_text="Members of this team can see the results.")
     cluster = forms.ChoiceField()
     nodes = forms.IntegerField(
         label="Node limit", required=False, min_value=1, max_value=100_000, help_text="Maximum number of nodes in use."
@@ -26,25 +26,32 @@ class EvaluationForm(forms.Form):
         label="Checkpoint size, GB", required=False, min_value=0.001, max_value=10**5, help_text="Default: 14."
     )
 
-    def __init__(self, *args: Any, places: CallerTargets, suites: list[str], **kwargs: Any) -> None:
-        """Offer the teams that the caller may submit for, the clusters, and the suites."""
+    def __init__(self, *args: Any, places: CallerTargets, **kwargs: Any) -> None:
+        """Offer the clusters, and the suites of the teams that the caller may submit for."""
         super().__init__(*args, **kwargs)
-        teams = [team.name for team in places.teams.values() if places.caller.has(TeamRole.RESEARCHER, team.pk)]
+        caller = places.caller
+        self.teams = [team for team in places.teams.values() if caller.has(TeamRole.RESEARCHER, team.pk)]
+        suites = campaign_queries.suites(caller).filter(team__in=self.teams).values_list("team__name", "name")
+        self.suites = sorted(set(suites))
         clusters = [cluster.name for cluster in places.clusters.values()]
-        for name, values in {"team": teams, "cluster": clusters, "suite": suites}.items():
-            self.fields[name].choices = choices_of(values)  # type: ignore[attr-defined]
+        self.fields["cluster"].choices = choices_of(clusters)  # type: ignore[attr-defined]
+        self.fields["suite"].choices = [  # type: ignore[attr-defined]
+            (f"{team}/{suite}", f"{suite} of {team}") for team, suite in self.suites
+        ]
 
     def request_values(self) -> dict[str, Any]:
         """Return the fields that were filled in."""
-        return {name: value for name, value in self.cleaned_data.items() if value not in (None, "", False)}
+        values = {name: value for name, value in self.cleaned_data.items() if value not in (None, "", False)}
+        values["team"], _, values["suite"] = values["suite"].partition("/")
+        return values
 
 
 class CampaignForm(EvaluationForm):
     """A new campaign, with one checkpoint per line."""
 
-    field_order = ("checkpoints", "suite", "team", "cluster", "nodes", "within", "checkpoint_gb", "rerun")
+    field_order = ("checkpoints", "suite", "cluster", "nodes", "within", "checkpoint_gb", "rerun")
 
-    suite = forms.ChoiceField(help_text="The newest version of the suite is used.")
+    suite = forms.ChoiceField(help_text="Its newest version is used. Members of its team can see the results.")
     checkpoints = forms.CharField(
         widget=forms.Textarea(attrs={"rows": 3}), max_length=200_000, help_text="One absolute path per line."
     )
@@ -66,7 +73,7 @@ class EvaluationRuleForm(EvaluationForm):
     """A new evaluation rule."""
 
     field_order = (
-        "directory", "suite", "which", "pattern", "interval", "per_day", "team", "cluster", "nodes", "checkpoint_gb",
+        "directory", "suite", "which", "pattern", "interval", "per_day", "cluster", "nodes", "checkpoint_gb",
     )  # fmt: skip
 
     suite = forms.ChoiceField(help_text="Each campaign uses the newest version of the suite.")

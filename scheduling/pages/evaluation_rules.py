@@ -29,15 +29,14 @@ MAX_RULES_SHOWN = 100
 def rules(request: HttpRequest) -> HttpResponse:
     caller = Caller(user=request.user)
     places = CallerTargets(caller)
-    names = list(campaign_queries.suites(caller).order_by("name").values_list("name", flat=True).distinct())
-    form = EvaluationRuleForm(request.POST or None, places=places, suites=names)
+    form = EvaluationRuleForm(request.POST or None, places=places)
     if request.method == "POST" and form.is_valid() and _create_from_form(request, form, places):
         return redirect("evaluation-rules")
     context = {
         "now": clock.now(),
         "form": form,
-        "suites": names,
-        "may_ask": bool(form.fields["team"].choices),  # type: ignore[attr-defined]
+        "suites": form.suites,
+        "may_ask": bool(form.teams),
         "rows": cache(lambda: _rows(caller)),
     }
     fragments = {"evaluation-rules": "scheduling/_evaluation_rules.html"}

@@ -41,7 +41,7 @@ def test_form_creates_a_campaign_with_one_checkpoint_per_line(ada, played):
 
     answer = ada.post(
         reverse("campaigns"),
-        {"checkpoints": f"{A}\n\n {B} \n", "suite": of.name, "team": of.team.name, "cluster": "seren", "nodes": "2"},
+        {"checkpoints": f"{A}\n\n {B} \n", "suite": f"{of.team.name}/{of.name}", "cluster": "seren", "nodes": "2"},
     )
 
     made = Campaign.objects.get()
@@ -50,11 +50,20 @@ def test_form_creates_a_campaign_with_one_checkpoint_per_line(ada, played):
     assert made.nodes == 2
 
 
+def test_form_offers_each_suite_with_its_team(ada, played):
+    of = suite()
+    people.team("speech", ada="researcher")  # has no suite
+
+    [(value, label)] = ada.get(reverse("campaigns")).context["form"].fields["suite"].choices
+
+    assert (value, label) == (f"{of.team.name}/{of.name}", f"{of.name} of {of.team.name}")
+
+
 def test_invalid_value_is_explained_beside_its_field(ada, played):
     of = suite()
 
     answer = ada.post(
-        reverse("campaigns"), {"checkpoints": "relative", "suite": of.name, "team": of.team.name, "cluster": "seren"}
+        reverse("campaigns"), {"checkpoints": "relative", "suite": f"{of.team.name}/{of.name}", "cluster": "seren"}
     )
 
     assert answer.status_code == 400

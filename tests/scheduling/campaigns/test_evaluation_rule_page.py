@@ -37,7 +37,7 @@ def page(client):
 
 
 def wish(of, **more):
-    return WISH | {"team": of.team.name, "cluster": "seren"} | more
+    return WISH | {"suite": f"{of.team.name}/{of.name}", "cluster": "seren"} | more
 
 
 def rule(of, name: str = "ada", **fields) -> EvaluationRule:
