@@ -37,10 +37,15 @@
   }
   const dark = () => color("panel").match(/\d+/g).slice(0, 3).reduce((sum, part) => sum + Number(part), 0) < 300;
 
+  // A job or team keeps its color while the page is open. The golden angle separates the hues of those that follow each
+  // other, which are often neighbors, and three brightnesses separate those whose hues come close
+  const GOLDEN_ANGLE = 137.508;
+  const slots = new Map();
   function hue(text) {
-    let number = 7;
-    for (const letter of text) number = (number * 31 + letter.charCodeAt(0)) % 3600;
-    return `hsl(${number / 10} 60% ${dark() ? 58 : 45}%)`;
+    if (!slots.has(text)) slots.set(text, slots.size);
+    const slot = slots.get(text);
+    const light = (dark() ? [62, 48, 74] : [45, 33, 60])[slot % 3];
+    return `hsl(${(slot * GOLDEN_ANGLE) % 360} 62% ${light}%)`;
   }
 
   // Pale to strong in one hue; more is stronger in both themes
@@ -78,9 +83,22 @@
 
   // --- positions
 
-  function place() {
+  // The largest cells with which the map fits into the window, without scrolling
+  const SMALLEST = 6, LARGEST = 64;
+  function placeAll() {
+    const room = window.innerHeight - (canvas.getBoundingClientRect().top + window.scrollY) - 24;
+    let [fits, tooLarge] = [SMALLEST, LARGEST + 1];
+    while (tooLarge - fits > 1) {
+      const middle = Math.floor((fits + tooLarge) / 2);
+      if (place(middle) <= room) fits = middle;
+      else tooLarge = middle;
+    }
+    return place(fits);
+  }
+
+  function place(wanted) {
     const width = canvas.clientWidth;
-    size = data.who.length > 4000 ? 6 : data.who.length > 800 ? 9 : data.who.length > 200 ? 13 : 20;
+    size = wanted;
     const step = size + GAP, label = 14;
     cells = [];
     labels = [];
@@ -125,8 +143,9 @@
     if (!data) return;
     const begun = performance.now();
     known.clear();
-    const height = Math.max(place(), 40), ratio = window.devicePixelRatio || 1;
-    canvas.style.height = `${height}px`;
+    const ratio = window.devicePixelRatio || 1;
+    canvas.style.height = `${placeAll()}px`;
+    const height = canvas.clientHeight;  // at least its min-height, with which the page does not jump
     canvas.width = canvas.clientWidth * ratio;
     canvas.height = height * ratio;
     pen.scale(ratio, ratio);
@@ -446,6 +465,7 @@
   setInterval(() => { if (moment === null) limits(); hear(); }, 30000);
   by.addEventListener("change", () => { if (by.value === "error" && !errors) ask(); else draw(); });
   new ResizeObserver(() => { if (data && canvas.width !== Math.floor(canvas.clientWidth * (window.devicePixelRatio || 1))) draw(); }).observe(root);
+  window.addEventListener("resize", draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   new MutationObserver(draw).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
   if (root.dataset.at) moment = Number(root.dataset.at);

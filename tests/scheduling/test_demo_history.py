@@ -12,10 +12,20 @@ from django.db.models import Count, F, Q, Sum
 from failures.models import Decision, Diagnosis, Incident, IncidentState
 from jobs.core.attempt_end import TRAINING_KINDS
 from jobs.core.lifecycle import FINAL_STATES, JobKind, State
-from jobs.models import Allocation, Attempt, Cluster, ClusterMinute, Event, Job, LatestProgress, Sample, clock
+from jobs.models import (
+    Allocation,
+    Attempt,
+    Checkpoint,
+    Cluster,
+    ClusterMinute,
+    Event,
+    Job,
+    LatestProgress,
+    Sample,
+    clock,
+)
 from scheduling.bundled import demo
 from scheduling.bundled.history import write
-from scheduling.bundled.history.training import training_progress
 from scheduling.bundled.history.values import HistoryPlace, PlacedAttempt
 from scheduling.drill.jobs import MIX_STEP_S, AttemptLife
 from tests import make
@@ -132,7 +142,7 @@ def test_training_jobs_have_learned():
 def test_attempt_that_resumes_continues_its_steps(cluster):
     job, base = make.job(cluster=cluster, name="llm-7b", kind="pretrain"), 600
     life = AttemptLife(promised=0.0, base=base, first_step=10.0)
-    work = SimpleNamespace(name="a", kind=JobKind.PRETRAIN, need_s=20_000.0)
+    work = SimpleNamespace(name="a", kind=JobKind.PRETRAIN, need_s=20_000.0, saved=[])
     attempt = PlacedAttempt(
         work=work,
         life=life,
@@ -142,10 +152,18 @@ def test_attempt_that_resumes_continues_its_steps(cluster):
         job=job,
     )
 
-    [(points, newest)] = training_progress(
-        [attempt], HistoryPlace(cluster=cluster, nodes=[], users={}, began=make.NOON)
-    )
+    [rows] = training_rows([attempt], HistoryPlace(cluster=cluster, nodes=[], users={}, began=make.NOON))
+    points, newest = rows.progress, rows.newest
 
     seconds_before = points[0].step * points[0].step_time_s - (points[0].at - make.NOON).total_seconds()
     assert seconds_before == pytest.approx(base * MIX_STEP_S, rel=0.05)
     assert newest.at == make.NOON + timedelta(seconds=7210)
+
+
+def test_checkpoints_limit_what_a_failure_loses():
+    saved = Checkpoint.objects.select_related("attempt", "job")
+
+    assert saved
+    for row in saved:
+        assert row.attempt.promised_at <= row.saved_at <= row.attempt.ended_at
+        assert row.path.startswith(row.job.checkpoint_dir)

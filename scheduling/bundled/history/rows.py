@@ -31,7 +31,7 @@ from jobs.core.lifecycle import JobKind, State
 from jobs.core.public_id import public_id
 from jobs.models import Allocation, Attempt, Job
 from scheduling.bundled.history.load import LoadSeries
-from scheduling.bundled.history.training import training_progress
+from scheduling.bundled.history.training import training_rows
 from scheduling.bundled.history.values import HistoryPlace, HistoryRows, PlacedAttempt
 from scheduling.drill.healing import AUTOMATIC_POLICY, HandledFailure
 from scheduling.drill.history import CANCELLED, SiteHistory
@@ -314,9 +314,10 @@ class HistoryBuilder:
         self.rows.samples = list(load.samples())
 
     def _add_progress(self) -> None:
-        for points, newest in training_progress(self.placed, self.place):
-            self.rows.progress += points
-            self.rows.latest_progress.append(newest)
+        for rows in training_rows(self.placed, self.place):
+            self.rows.progress += rows.progress
+            self.rows.latest_progress.append(rows.newest)
+            self.rows.checkpoints += rows.checkpoints
 
 
 def _symptom(failure: HandledFailure, placed: PlacedAttempt) -> FailureSymptom:

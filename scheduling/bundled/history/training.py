@@ -1,13 +1,15 @@
-"""The steps that the training jobs of a history reported: loss, learning rate and tokens over time."""
+"""What the training jobs of a history reported: loss, learning rate and tokens over time, and checkpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from random import Random
 from typing import Any
 
 from jobs.core.attempt_end import TRAINING_KINDS
-from jobs.models import LatestProgress, Progress
+from jobs.models import Checkpoint, LatestProgress, Progress
 from scheduling.bundled.history.values import HistoryPlace, PlacedAttempt
 from scheduling.drill.jobs import MIX_STEP_S
 from scheduling.slurmsim.scripts.training_runs import TrainingRun, training_run
@@ -17,12 +19,20 @@ MIN_POINTS, MAX_POINTS = 8, 150
 EARLY_POINTS = 1.5  # an exponent: a loss falls fastest at first, so the first points lie closer together
 NOISE = 0.01
 FAILED_LOSS_FACTOR = 3.0
+UPLOAD_TIME, SAVE_STALL_S = timedelta(seconds=40), 2.0  # of an asynchronous save
 LOSS_CAUSES = frozenset({"loss_nan", "loss"})
 
 
-def training_progress(
-    placed: Sequence[PlacedAttempt], place: HistoryPlace
-) -> Iterator[tuple[list[Progress], LatestProgress]]:
+@dataclass(frozen=True, kw_only=True)
+class TrainingRows:
+    """What one attempt reported."""
+
+    progress: list[Progress]
+    newest: LatestProgress
+    checkpoints: list[Checkpoint]
+
+
+def training_rows(placed: Sequence[PlacedAttempt], place: HistoryPlace) -> Iterator[TrainingRows]:
     """Yield the rows of each attempt that made steps."""
     for attempt in placed:
         life, work = attempt.life, attempt.work
@@ -32,13 +42,25 @@ def training_progress(
             work.kind, attempt.job.name, len(attempt.gpus), planned_s=work.need_s, environment={}, dice=work.name
         )
         points = list(_points(attempt, run, life.first_step, place))
-        newest = points[-1]
-        yield (
-            [Progress(attempt=attempt.row, **point) for point in points],
-            LatestProgress(
-                attempt=attempt.row, updated_at=newest["at"], steps_total=max(run.last_step, newest["step"]), **newest
-            ),
+        last = points[-1]
+        steps_total = max(run.last_step, last["step"])
+        yield TrainingRows(
+            progress=[Progress(attempt=attempt.row, **point) for point in points],
+            newest=LatestProgress(attempt=attempt.row, updated_at=last["at"], steps_total=steps_total, **last),
+            checkpoints=list(_checkpoints(attempt, run, place)),
         )
+
+
+def _checkpoints(attempt: PlacedAttempt, run: TrainingRun, place: HistoryPlace) -> Iterator[Checkpoint]:
+    """Yield the good checkpoints of an attempt. One that was saved again later belongs to the later attempt."""
+    newest = {saved.step: saved for saved in attempt.work.saved if saved.whole and not saved.loss_defect}
+    for saved in newest.values():
+        if attempt.life.promised <= saved.at <= attempt.ended:
+            step, at = round(saved.step * MIX_STEP_S / run.step_s), place.at(saved.at)
+            yield Checkpoint(
+                job=attempt.job, attempt=attempt.row, step=step, path=f"{attempt.job.checkpoint_dir}/step-{step}",
+                saved_at=at, durable_at=at + UPLOAD_TIME, stall_s=SAVE_STALL_S,
+            )  # fmt: skip
 
 
 def _points(attempt: PlacedAttempt, run: TrainingRun, began: float, place: HistoryPlace) -> Iterator[dict[str, Any]]:

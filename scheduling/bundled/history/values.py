@@ -13,6 +13,7 @@ from jobs.core.lifecycle import JobKind
 from jobs.models import (
     Allocation,
     Attempt,
+    Checkpoint,
     Cluster,
     ClusterMinute,
     Event,
@@ -54,6 +55,7 @@ class HistoryRows:
     allocations: list[Allocation] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
     latest_progress: list[LatestProgress] = field(default_factory=list)
+    checkpoints: list[Checkpoint] = field(default_factory=list)
     incidents: list[Incident] = field(default_factory=list)
     diagnoses: list[Diagnosis] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
