@@ -26,6 +26,7 @@ from jobs.models import (
 )
 from scheduling.bundled import demo
 from scheduling.bundled.history import write
+from scheduling.bundled.history.training import training_rows
 from scheduling.bundled.history.values import HistoryPlace, PlacedAttempt
 from scheduling.drill.jobs import MIX_STEP_S, AttemptLife
 from tests import make
