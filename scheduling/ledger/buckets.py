@@ -292,8 +292,20 @@ def _smallest_waiting_request(
         )
         for wait_interval in matching
     )
-    parts = list(flatten_layers(layers, ground, start, end))
+    parts = _merge_equal_parts(flatten_layers(layers, ground, start, end))
     return IntervalTimeline([part[0] for part in parts], parts)
+
+
+def _merge_equal_parts(parts: Iterable[tuple[int, int, BucketInterval]]) -> list[tuple[int, int, BucketInterval]]:
+    """Merge neighbors that say the same. Many waiting jobs request the same number of GPUs."""
+    merged: list[tuple[int, int, BucketInterval]] = []
+    for begin, end, interval in parts:
+        before = merged[-1] if merged else None
+        if before and before[1] == begin and before[2][2:] == interval[2:]:
+            merged[-1] = (before[0], end, before[2])
+        else:
+            merged.append((begin, end, interval))
+    return merged
 
 
 def _free_entries(

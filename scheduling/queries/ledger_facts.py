@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.contrib.postgres.aggregates import ArrayAgg
 from django.db import connection
@@ -83,6 +83,48 @@ def unix_microseconds(moment: datetime) -> int:
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
+class JobFacts(NamedTuple):
+    """The columns of a job that the ledger needs. A report reads tens of thousands; instances would take twice as
+    long."""
+
+    pk: int
+    team_id: int
+    team_name: str
+    kind: str
+    state: str
+    nodes: int
+    gpus_per_node: int
+    gpu_model: str
+    submitted_at: datetime
+    begin_at: datetime | None
+    ended_at: datetime | None
+    hold: str
+    flags: Sequence[str]
+    reason: str
+
+    @property
+    def gpus(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+
+class AttemptFacts(NamedTuple):
+    """The columns of an attempt that the ledger needs. Those of its progress are None without progress."""
+
+    pk: int
+    job_id: int
+    state: str
+    cause: str
+    promised_at: datetime
+    confirmed_at: datetime | None
+    ended_at: datetime | None
+    progress_source: str | None
+    progress_at: datetime | None
+
+
+JOB_COLUMNS = [name.replace("team_name", "team__name") for name in JobFacts._fields]
+ATTEMPT_COLUMNS = [name.replace("progress_", "latest_progress__") for name in AttemptFacts._fields]
+
+
 @dataclass(frozen=True, kw_only=True)
 class AttemptOwner:
     team: int
@@ -117,11 +159,8 @@ class ClusterLedger:
 def cluster_ledger(cluster: Cluster, since: datetime, until: datetime) -> ClusterLedger:
     start, end = unix_microseconds(since), unix_microseconds(until)
     ended = Q(ended_at__gte=since) | (Q(ended_at=None) & ~Q(state__in=FINAL_STATES))
-    jobs_in_period = list(
-        Job.objects.filter(ended, cluster=cluster, submitted_at__lt=until)
-        .select_related("team")
-        .defer("command", "environment", "labels", "comment")
-    )
+    rows = Job.objects.filter(ended, cluster=cluster, submitted_at__lt=until)
+    jobs_in_period = [JobFacts(*row) for row in rows.order_by().values_list(*JOB_COLUMNS)]
     attempts = _attempts([job.pk for job in jobs_in_period])
     live = {
         attempt.pk: attempt
@@ -155,19 +194,21 @@ def _machine_failures(attempts: Sequence[int], since: datetime, until: datetime)
     return Counter(node for node, _ in {(node, incident or -attempt) for node, incident, attempt in rows})
 
 
-def _attempt_owner(job: Job, cluster: Cluster) -> AttemptOwner:
-    return AttemptOwner(team=job.team_id, team_name=job.team.name, kind=job.kind, cluster=cluster.name)
+def _attempt_owner(job: JobFacts, cluster: Cluster) -> AttemptOwner:
+    return AttemptOwner(team=job.team_id, team_name=job.team_name, kind=job.kind, cluster=cluster.name)
 
 
-def _attempts(jobs: Sequence[int]) -> dict[int, list[Attempt]]:
-    rows_by_job: dict[int, list[Attempt]] = defaultdict(list)
-    rows = Attempt.objects.filter(job__in=any_of(jobs)).select_related("latest_progress").order_by("job", "number")
-    for row in rows.defer("nodelist", "reason", "stop_reason"):
+def _attempts(jobs: Sequence[int]) -> dict[int, list[AttemptFacts]]:
+    rows_by_job: dict[int, list[AttemptFacts]] = defaultdict(list)
+    rows = Attempt.objects.filter(job__in=any_of(jobs)).order_by("job", "number")
+    for row in map(AttemptFacts._make, rows.values_list(*ATTEMPT_COLUMNS)):
         rows_by_job[row.job_id].append(row)
     return rows_by_job
 
 
-def _runs(jobs: Iterable[Job], attempts: Mapping[int, Sequence[Attempt]], end: int) -> dict[int, list[JobLifetime]]:
+def _runs(
+    jobs: Iterable[JobFacts], attempts: Mapping[int, Sequence[AttemptFacts]], end: int
+) -> dict[int, list[JobLifetime]]:
     runs: dict[int, list[JobLifetime]] = defaultdict(list)
     for job in jobs:
         if tries := attempts.get(job.pk):
@@ -178,7 +219,7 @@ def _runs(jobs: Iterable[Job], attempts: Mapping[int, Sequence[Attempt]], end: i
     return runs
 
 
-def _job_recoveries(tries: Sequence[Attempt], since: datetime, until: datetime) -> Iterable[JobRecovery]:
+def _job_recoveries(tries: Sequence[AttemptFacts], since: datetime, until: datetime) -> Iterable[JobRecovery]:
     for before, after in pairwise(tries):
         if before.ended_at and before.state in FAILURE_STATES and since <= after.promised_at < until:
             yield JobRecovery(cause=before.cause or before.state, took=after.promised_at - before.ended_at)
@@ -209,7 +250,7 @@ def _holdings(attempts: Sequence[int], end: int) -> dict[int, list[GpuAllocation
 
 
 def _attempt_spells(
-    attempts: Mapping[int, Sequence[Attempt]], live: Mapping[int, Attempt]
+    attempts: Mapping[int, Sequence[AttemptFacts]], live: Mapping[int, AttemptFacts]
 ) -> dict[int, list[BucketInterval]]:
     steps = _first_steps(list(live))
     good = Checkpoint.objects.filter(attempt__in=any_of(live), durable_at__isnull=False).exclude(
@@ -232,11 +273,10 @@ def _attempt_spells(
     return lives
 
 
-def _first_step(attempt: Attempt, steps: Mapping[int, datetime]) -> datetime | None:
+def _first_step(attempt: AttemptFacts, steps: Mapping[int, datetime]) -> datetime | None:
     """Return the time of the first step, unless the log was not read from the beginning: then the first known step is
     not the first one."""
-    latest = getattr(attempt, "latest_progress", None)
-    return steps.get(attempt.pk) if latest is None or latest.source != ProgressSource.LATE else None
+    return steps.get(attempt.pk) if attempt.progress_source != ProgressSource.LATE else None
 
 
 def job_ettr(jobs: Sequence[int], now: datetime) -> dict[int, float | None]:
@@ -274,7 +314,7 @@ def _gpu_count(held: Sequence[GpuAllocation]) -> int:
     return max(max(one.gpus, default=-1) + 1 + one.unplaced_gpus for one in held)
 
 
-def _productive_us(attempt: Attempt, life: Sequence[BucketInterval], end: int) -> int:
+def _productive_us(attempt: AttemptFacts, life: Sequence[BucketInterval], end: int) -> int:
     """Return the time of the attempt outside all intervals, which may overlap."""
     start, over = (
         unix_microseconds(attempt.promised_at),
@@ -326,14 +366,15 @@ def _slow_intervals(attempts: Sequence[int]) -> dict[int, list[attempt_intervals
 
 
 def _attempt_interval(
-    attempt: Attempt,
+    attempt: AttemptFacts,
     before: str,
     step: datetime | None,
     saved: datetime | None,
     stalls: Sequence[attempt_intervals.UsSpan] = (),
 ) -> attempt_intervals.AttemptHistory:
-    latest = getattr(attempt, "latest_progress", None)
-    hung = attempt.cause == HANG_CAUSE and latest is not None and attempt.ended_at is not None
+    hangs = []
+    if attempt.cause == HANG_CAUSE and attempt.progress_at and attempt.ended_at:
+        hangs = [(unix_microseconds(attempt.progress_at), unix_microseconds(attempt.ended_at))]
     return attempt_intervals.AttemptHistory(
         promised=unix_microseconds(attempt.promised_at),
         confirmed=unix_microseconds(attempt.confirmed_at) if attempt.confirmed_at else None,
@@ -344,16 +385,14 @@ def _attempt_interval(
         cause=attempt.cause or attempt.state,
         after=before,
         stalls=stalls,
-        hangs=[(unix_microseconds(latest.at), unix_microseconds(attempt.ended_at))]
-        if hung and latest and attempt.ended_at
-        else [],
+        hangs=hangs,
     )
 
 
 # --- waiting jobs
 
 
-def _waits(job: Job, attempts: Sequence[Attempt], end: int) -> Iterable[WaitInterval]:
+def _waits(job: JobFacts, attempts: Sequence[AttemptFacts], end: int) -> Iterable[WaitInterval]:
     since = unix_microseconds(max(job.submitted_at, job.begin_at) if job.begin_at else job.submitted_at)
     for attempt in attempts:
         yield WaitInterval(since, unix_microseconds(attempt.promised_at), job.gpus_per_node, job.gpu_model)
