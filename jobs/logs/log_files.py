@@ -88,8 +88,10 @@ def _check_regular(status: os.stat_result) -> None:
 
 
 def _path_components(root: str, path: str) -> tuple[str, ...]:
-    if not root or not path:
+    if not root:
         raise LogReadError("This cluster has no log directory that Acme can read.")
+    if not path:
+        raise LogReadError("This attempt has no log.")
     relative = PurePosixPath(path)
     if relative.is_absolute():
         try:

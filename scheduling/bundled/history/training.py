@@ -17,7 +17,7 @@ from scheduling.slurmsim.scripts.training_runs import TrainingRun, training_run
 POINT_INTERVAL_S = 60.0
 MIN_POINTS, MAX_POINTS = 8, 150
 EARLY_POINTS = 1.5  # an exponent: a loss falls fastest at first, so the first points lie closer together
-NOISE = 0.01
+NOISE = 0.004
 FAILED_LOSS_FACTOR = 3.0
 UPLOAD_TIME, SAVE_STALL_S = timedelta(seconds=40), 2.0  # of an asynchronous save
 LOSS_CAUSES = frozenset({"loss_nan", "loss"})

@@ -152,3 +152,8 @@ def test_long_line_in_a_window_is_cut(root):
 
     assert [number for number, _ in result.lines] == [1, 2]
     assert len(result.lines[1][1]) < job_log.TAIL_BYTES
+
+
+def test_attempt_without_log_is_reported(root):
+    with pytest.raises(LogReadError, match="This attempt has no log"):
+        tail(LogSource(str(root), ""))
