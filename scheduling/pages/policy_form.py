@@ -9,6 +9,7 @@ from django import forms
 from jobs.core.lifecycle import JobKind
 from jobs.web.form_fields import choices_of
 from scheduling.core.policy_choice import SETTING_LABELS, PolicyChoice, full_settings
+from scheduling.core.policy_texts import PLACEMENT_SUMMARIES, POLICY_SUMMARIES, described_choices
 from scheduling.engine.placements import PLACEMENTS
 from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings
 from scheduling.engine.policies.acme import ORDER_RULES
@@ -17,10 +18,12 @@ from scheduling.engine.settings import AcmeSettings
 
 class PolicyForm(forms.Form):
     policy = forms.ChoiceField(
-        choices=choices_of(LIVE_POLICIES),
+        choices=described_choices(LIVE_POLICIES, POLICY_SUMMARIES),
         help_text="Takes effect in the next scheduling turn. Running jobs are not affected.",
     )
-    placement = forms.ChoiceField(choices=choices_of(PLACEMENTS), help_text="Selects the nodes of a job.")
+    placement = forms.ChoiceField(
+        choices=described_choices(PLACEMENTS, PLACEMENT_SUMMARIES), help_text="Selects the nodes of a job."
+    )
     order = forms.ChoiceField(
         label=SETTING_LABELS["order"].capitalize(),
         choices=choices_of(ORDER_RULES),

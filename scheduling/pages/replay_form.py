@@ -14,6 +14,7 @@ from jobs.core.parsing import InvalidField, read_timestamp
 from jobs.models import TeamRole
 from jobs.web.form_fields import choices_of, time_input
 from scheduling.core.policy_choice import SETTING_LABELS
+from scheduling.core.policy_texts import POLICY_SUMMARIES, described_choices
 from scheduling.core.replay_comparison import MAX_COMPARED_RUNS
 from scheduling.engine.policies import POLICY_RULES
 from scheduling.engine.policies.acme import ORDER_RULES
@@ -46,7 +47,7 @@ class ReplayForm(forms.Form):
     )
     team = forms.ChoiceField(help_text="Members of this team can see the result.")
     policies = forms.MultipleChoiceField(
-        choices=choices_of(POLICY_RULES),
+        choices=described_choices(POLICY_RULES, POLICY_SUMMARIES),
         widget=forms.CheckboxSelectMultiple,
         help_text=f"Up to {MAX_COMPARED_RUNS} policies, compared side by side.",
     )
