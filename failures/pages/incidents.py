@@ -28,6 +28,7 @@ from failures.pages import anomalies, decisions, forms, stacks
 from failures.queries import failure_statistics, incident_story, pasted_log, program_errors, similar_failures
 from failures.queries.program_errors import ProgramErrorGroup
 from jobs.actions.journal import Author
+from jobs.core.lifecycle import FAILURE_STATES
 from jobs.core.parsing import InvalidField
 from jobs.models import Cluster, Job, clock
 from jobs.models.permissions import Caller
@@ -349,6 +350,24 @@ def diagnosis_panel(request: HttpRequest, job: Job) -> dict[str, Any]:
         return context | {"diagnosis": None}
     newest.attempt.job = job
     return context | _diagnosis_context(newest, failure_permissions.caller_of_user(request.user))
+
+
+def failure_cause(job: Job) -> dict[str, Any]:
+    """The context of the line in a failed job's banner that names the cause; empty if there is no diagnosis yet."""
+    if job.state not in FAILURE_STATES:
+        return {}
+    rows = Diagnosis.objects.filter(attempt__job=job, judged_at__isnull=False).select_related("attempt").defer("bundle")
+    newest = rows.order_by("-attempt__number").first()
+    if newest is None:
+        return {}
+    log_url = f"{reverse('log', args=[job.public_id])}?attempt={newest.attempt.number}"
+    evidence = next((line for line in newest.evidence if line.get("line")), None)
+    return {
+        "diagnosis": newest,
+        "evidence": evidence,
+        "evidence_url": f"{log_url}&line={evidence['line']}#L{evidence['line']}" if evidence else "",
+        "diagnosis_url": reverse("job-diagnosis", args=[job.public_id]),
+    }
 
 
 def _diagnosis_context(row: Diagnosis, caller: Caller) -> dict[str, Any]:

@@ -20,6 +20,12 @@ def diagnosis_of(context: Any, job: Job) -> dict[str, Any]:
     return incidents.diagnosis_panel(request, job) | {"now": context["now"], "csrf_token": context.get("csrf_token")}
 
 
+@register.inclusion_tag("failures/cause.html")
+def failure_cause_of(job: Job) -> dict[str, Any]:
+    """The line in the banner of a failed job: the cause, and a link to the evidence in the log."""
+    return incidents.failure_cause(job)
+
+
 @register.inclusion_tag("failures/_node_anomalies.html", takes_context=True)
 def anomalies_of(context: Any, node: Node) -> dict[str, Any]:
     """The health panel of a node: current and recent anomalies."""

@@ -41,6 +41,7 @@ from jobs.logs import job_log, log_search
 from jobs.models import Attempt, Job, Team, TeamRole, clock
 from jobs.models.permissions import Caller
 from jobs.pages import progress
+from jobs.pages.job_tabs import job_tabs
 from jobs.queries import checkpoint_advice
 from jobs.web import job_forms
 from jobs.web.page import MAX_EVENTS, PageQuery, bad_request, digits_reader, posted_text, render_page
@@ -56,7 +57,9 @@ def job_page(request: HttpRequest, public_id: str) -> HttpResponse:
     now = clock.now()
     attempts = list(row.attempts.all())
     verbs = available_job_actions(row, Caller(user=request.user))
+    address = PageQuery(request.GET)
     context = {
+        **job_tabs(row, address),
         "now": now,
         "job": row,
         "topic": job_topic(row),
@@ -75,10 +78,11 @@ def job_page(request: HttpRequest, public_id: str) -> HttpResponse:
         "comment": safe_display_text(row.comment),
         "labels": cache(lambda: _cleaned_values(masking.mask_secrets(row.labels))),
         **_job_texts(row),
-        **_log_context(row, attempts[-1] if attempts else None),
     }
+    if context["tab"].name == "log":
+        context |= _log_context(row, attempts[-1] if attempts else None)
     fragments = {part: f"jobs/_{part}.html" for part in ("job", "events", "progress")}
-    return render_page(request, "jobs/job.html", context, fragments)
+    return render_page(request, "jobs/job.html", context, fragments, address.wrong)
 
 
 def _job_texts(row: Job) -> dict[str, str]:

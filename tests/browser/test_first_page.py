@@ -48,7 +48,7 @@ def test_a_job_page_follows_state_and_log(visit, tmp_path):
     make.cluster(log_root=str(tmp_path))
     job = make.job(by="ada", name="train", gpus_per_node=8)
     ada = visit("ada")
-    ada.open_live(f"/jobs/{job}/")
+    ada.open_live(f"/jobs/{job}/?tab=log")
     mark(ada.page)
     expect(ada.page.locator("#log")).to_contain_text("The job has not started yet")
 
@@ -96,6 +96,7 @@ def test_dialog_stays_open_during_updates_and_works_by_keyboard(visit):
     page.keyboard.press("Enter")
 
     expect(page.locator(".headline > .badge .word")).to_have_text("CANCELLED")
+    page.locator(".tabs a", has_text="Events").click()
     expect(page.locator("#events")).to_contain_text("wrong data")
 
 

@@ -50,7 +50,7 @@ def training():
 
 def test_a_small_figure_keeps_its_digits(visit, training):
     ada = visit("ada", viewport={"width": 1440, "height": 900})
-    ada.open(f"/jobs/{training}/")
+    ada.open(f"/jobs/{training}/?tab=metrics")
     expect(ada.page.locator("#plots[data-drawn='2']")).to_be_visible()
 
     said = ada.page.evaluate("asked => asked.map(([value, apart]) => drawing.label(value, apart))", list(LABELS))

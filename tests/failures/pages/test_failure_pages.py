@@ -147,6 +147,14 @@ def test_job_page_shows_the_diagnosis_with_links_into_the_log(ada, died):
     assert "Correct…" in page and "Confirm" in page
 
 
+def test_banner_of_a_failed_job_names_the_cause_on_every_tab(ada, died):
+    page = text(ada.get(f"/jobs/{died.attempt.job}/?tab=events"))
+
+    banner = page.split('id="cause"')[1].split("</p>")[0]
+    assert died.root_cause in banner
+    assert f"/jobs/{died.attempt.job}/log/?attempt=1&amp;line=5#L5" in banner
+
+
 def test_page_of_a_successful_job_has_a_hidden_diagnosis_panel(ada):
     job = rows.job()
     page = text(ada.get(f"/jobs/{job}/"))

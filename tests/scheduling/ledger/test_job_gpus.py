@@ -163,5 +163,5 @@ def test_job_of_another_team_is_not_found():
 def test_job_page_loads_its_gpus_after_rendering():
     one, waits = running(), make.job(by="ada", gpus_per_node=1)
 
-    assert f'hx-get="/jobs/{one.job}/gpus/"' in page_text(browser().get(f"/jobs/{one.job}/"))
-    assert 'id="gpus"' not in page_text(browser().get(f"/jobs/{waits}/"))
+    assert f'hx-get="/jobs/{one.job}/gpus/"' in page_text(browser().get(f"/jobs/{one.job}/?tab=gpus"))
+    assert 'id="gpus"' not in page_text(browser().get(f"/jobs/{waits}/?tab=gpus"))
