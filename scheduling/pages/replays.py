@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -18,7 +19,7 @@ from rest_framework.exceptions import PermissionDenied
 from jobs.actions.journal import Author
 from jobs.actions.submissions import CallerTargets
 from jobs.core.parsing import InvalidField
-from jobs.models import clock
+from jobs.models import Cluster, Job, clock
 from jobs.models.permissions import Caller
 from jobs.rest.errors import InvalidRequestField
 from jobs.web.page import render_page
@@ -42,6 +43,17 @@ PAGE_SIZE = 25
 DEFAULT_REPLAY_VALUES = {"policies": ["acme", "easy"], "jobs": 10_000, "days": 30}
 
 
+def _default_values(clusters: Iterable[Cluster]) -> dict[str, Any]:
+    """The defaults of the form: the history of the first cluster that has one, with its present quotas."""
+    for cluster in sorted(clusters, key=lambda cluster: cluster.name):
+        if Job.objects.filter(cluster=cluster, ended_at__isnull=False).exists():
+            quotas = cluster.quotas.select_related("team")
+            lines = [f"{quota.team.name},{quota.kind},{quota.gpus}" for quota in quotas]
+            own = {"trace": "history", "cluster": cluster.name, "quota": "\n".join(lines)}
+            return DEFAULT_REPLAY_VALUES | own
+    return DEFAULT_REPLAY_VALUES
+
+
 def _request_caller(request: HttpRequest) -> Caller:
     return Caller(user=request.user)
 
@@ -52,7 +64,11 @@ def replays(request: HttpRequest) -> HttpResponse:
     places = CallerTargets(caller)
     uploads = list(traces(caller)[:PAGE_SIZE])
     form = ReplayForm(
-        request.POST or None, request.FILES or None, places=places, uploads=uploads, initial=DEFAULT_REPLAY_VALUES
+        request.POST or None,
+        request.FILES or None,
+        places=places,
+        uploads=uploads,
+        initial=_default_values(places.clusters.values()),
     )
     if request.method == "POST" and form.is_valid() and (simulation := _create_from_form(request, form, places)):
         return redirect("replay", simulation.public_id)

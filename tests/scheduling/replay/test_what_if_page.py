@@ -6,7 +6,7 @@ import io
 import pytest
 from django.test import Client
 
-from jobs.models import TeamRole, clock
+from jobs.models import Quota, TeamRole, clock
 from scheduling.actions import simulations as simulation_actions
 from scheduling.core.replay_comparison import comparison_row, csv_rows, format_figure, sections
 from scheduling.loops.simulations import run_simulation_once
@@ -213,7 +213,19 @@ def test_number_of_queries_does_not_depend_on_replays(done, django_assert_num_qu
     for _ in range(3):
         ada.post("/what-if/", ASKED)
 
-    with django_assert_num_queries(7):  # session, user, clock; roles, places; replays, files
+    with django_assert_num_queries(8):  # session, user, clock; roles, places; replays, files, history
         ada.get("/what-if/")
     with django_assert_num_queries(6):  # session, user, clock; roles, the replay, the others
         ada.get(f"/what-if/{done.public_id}/")
+
+
+def test_form_defaults_to_the_history_of_a_cluster_with_its_quotas(people):
+    client = browser("ada")
+    assert client.get("/what-if/").context["form"]["trace"].value() != "history"
+    attempt = make.ended()
+    Quota.objects.create(team=attempt.job.team, cluster=attempt.job.cluster, gpus=16)
+
+    form = client.get("/what-if/").context["form"]
+
+    assert (form["trace"].value(), form["cluster"].value()) == ("history", "seren")
+    assert form["quota"].value() == "pretraining,,16"
