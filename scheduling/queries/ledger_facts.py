@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.db import connection
 from django.db.models import Max
@@ -72,48 +72,6 @@ SELECT a.id, (EXTRACT(EPOCH FROM p.at) * 1000000)::bigint FROM unnest(%s::bigint
 def unix_microseconds(moment: datetime) -> int:
     """Return exact microseconds, computed with integers: a float of seconds loses them."""
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-
-
-class JobFacts(NamedTuple):
-    """The columns of a job that the ledger needs. A report reads tens of thousands; instances would take twice as
-    long."""
-
-    pk: int
-    team_id: int
-    team_name: str
-    kind: str
-    state: str
-    nodes: int
-    gpus_per_node: int
-    gpu_model: str
-    submitted_at: datetime
-    begin_at: datetime | None
-    ended_at: datetime | None
-    hold: str
-    flags: Sequence[str]
-    reason: str
-
-    @property
-    def gpus(self) -> int:
-        return self.nodes * self.gpus_per_node
-
-
-class AttemptFacts(NamedTuple):
-    """The columns of an attempt that the ledger needs. Those of its progress are None without progress."""
-
-    pk: int
-    job_id: int
-    state: str
-    cause: str
-    promised_at: datetime
-    confirmed_at: datetime | None
-    ended_at: datetime | None
-    progress_source: str | None
-    progress_at: datetime | None
-
-
-JOB_COLUMNS = [name.replace("team_name", "team__name") for name in JobFacts._fields]
-ATTEMPT_COLUMNS = [name.replace("progress_", "latest_progress__") for name in AttemptFacts._fields]
 
 
 @dataclass(frozen=True, kw_only=True)
