@@ -2,10 +2,14 @@
 // The data is the API's; the sections around the plots show the newest values as text.
 "use strict";
 function plotsOf(box) {
-  const HEIGHT = 150;
+  const HEIGHT = 295;
+  const PAD = { at: 30, step: 1 };  // on both sides of a single point
+  const TICK_SPACE = 40;
   const EVERY_MS = 15000;
   const DRAWN = [["loss", "loss"], ["step_time_s", "seconds per step"], ["grad_norm", "gradient norm"], ["learning_rate", "learning rate"]];
   let over = "at";
+  let distribution = "linear";
+  let smoothing = 0;  // weight of the earlier values in the moving average
   let points = [];
   let marks = [];
   let charts = [];
@@ -35,9 +39,40 @@ function plotsOf(box) {
     },
   });
 
-  function options(title, tone, count) {
+  // The moving average starts with the first value. A gap stays a gap and does not restart the average
+  function smooth(values) {
+    let mean = null;
+    return values.map((value) => {
+      if (value === null) return null;
+      mean = mean === null ? value : smoothing * mean + (1 - smoothing) * value;
+      return mean;
+    });
+  }
+
+  // A single point gets a range around it: uPlot would draw an axis of years
+  const around = (_chart, low, high) => (low === null || low < high ? [low, high] : [low - PAD[over], high + PAD[over]]);
+
+  // The values are shown only while the pointer is over a chart
+  const showValues = (chart) => chart.root.classList.toggle("idle", typeof chart.cursor.idx !== "number");
+
+  function axes(base, logarithmic) {
+    const [x, y] = base.axes;
+    const values = logarithmic ? { values: (_chart, ticks) => ticks.map((tick) => (tick === null ? "" : drawing.short(tick))) } : {};
+    return [x, { ...y, ...values, space: TICK_SPACE }];
+  }
+
+  function options(title, tone, values) {
+    const base = drawing.plot(box, { title, height: HEIGHT, time: over === "at", key: "progress" });
+    const logarithmic = distribution === "log" && values.every((value) => value === null || value > 0);
+    const count = values.length;
     return {
-      ...drawing.plot(box, { title, height: HEIGHT, time: over === "at", key: "progress" }),
+      ...base,
+      axes: axes(base, logarithmic),
+      scales: {
+        x: { ...base.scales.x, range: around },
+        y: logarithmic ? { distr: 3, range: (_chart, low, high) => uPlot.rangeLog(low ?? 1, high ?? 10, 10, false) } : {},
+      },
+      hooks: { ready: [showValues], setCursor: [showValues] },
       width: width(),
       series: [
         over === "at" ? { label: "UTC", value: (_, at) => drawing.exact(at) } : { label: "step" },
@@ -55,8 +90,10 @@ function plotsOf(box) {
     const drawn = placed();
     const shown = DRAWN.filter(([name]) => drawn.some((point) => number(point[name]) !== null));
     const tone = drawing.color(box, "running");
-    charts = shown.map(([name, title]) =>
-      new uPlot(options(title, tone, drawn.length), [drawn.map(place), drawn.map((point) => number(point[name]))], box));
+    charts = shown.map(([name, title]) => {
+      const values = smooth(drawn.map((point) => number(point[name])));
+      return new uPlot(options(title, tone, values), [drawn.map(place), values], box);
+    });
     fit();
     box.dataset.drawn = String(charts.length);
   }
@@ -75,10 +112,12 @@ function plotsOf(box) {
   }
 
   box.addEventListener("click", (event) => {
-    const button = event.target.closest("[data-over]");
+    const button = event.target.closest(".switch button");
     if (!button) return;
-    over = button.dataset.over;
-    box.querySelectorAll("[data-over]").forEach((one) => one.setAttribute("aria-pressed", String(one === button)));
+    over = button.dataset.over ?? over;
+    distribution = button.dataset.distribution ?? distribution;
+    smoothing = Number(button.dataset.smoothing ?? smoothing);
+    for (const one of button.parentElement.children) one.setAttribute("aria-pressed", String(one === button));
     draw();
   });
   drawing.keep(box, { draw, fit, ask, everyMs: box.dataset.live ? EVERY_MS : 0 });

@@ -60,5 +60,11 @@ def test_a_small_figure_keeps_its_digits(visit, training):
     plot = ada.page.locator("#plots .uplot").nth(1)
     plot.locator(".u-over").hover(position={"x": 3, "y": 20})
     expect(plot.locator(".u-legend .u-series").nth(1).locator(".u-value")).to_have_text("0.0003")
+    drawn_height = plot.locator(".u-over").bounding_box()["height"]
+    assert drawn_height >= 220
+    ada.page.get_by_role("button", name="log", exact=True).click()
+    ada.page.get_by_role("button", name="strong", exact=True).click()
+    expect(ada.page.locator("#plots[data-drawn='2']")).to_be_visible()
+    assert ada.complaints == []
     if SHOTS:
         ada.page.screenshot(path=Path(SHOTS) / "plots.png", full_page=True)
