@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django.contrib import messages
@@ -69,12 +70,7 @@ def _job_faults(job: Job) -> Sequence[FaultOffer]:
 @require_POST
 def break_node(request: HttpRequest, cluster: str, name: str) -> HttpResponse:
     node = get_object_or_404(Node.objects.select_related("cluster"), cluster__name=cluster, name=name)
-    offer = _chosen(request, NODE_FAULTS)
-    try:
-        fault_actions.inject_node_fault(node, offer.kind, author=Author.of(request))
-        messages.success(request, f"{offer.label}: done. {offer.effect}")
-    except SimulatorError as error:
-        messages.error(request, str(error))
+    _inject_chosen(request, NODE_FAULTS, partial(fault_actions.inject_node_fault, node))
     return redirect("node", cluster, name)
 
 
@@ -83,13 +79,17 @@ def break_node(request: HttpRequest, cluster: str, name: str) -> HttpResponse:
 def break_job(request: HttpRequest, public_id: str) -> HttpResponse:
     jobs = Caller(user=request.user).jobs().select_related("cluster")
     job = get_object_or_404(jobs, public_id=public_id)
-    offer = _chosen(request, _job_faults(job))
+    _inject_chosen(request, _job_faults(job), partial(fault_actions.inject_job_fault, job))
+    return redirect("job", public_id)
+
+
+def _inject_chosen(request: HttpRequest, offers: Sequence[FaultOffer], inject: Callable[..., None]) -> None:
+    offer = _chosen(request, offers)
     try:
-        fault_actions.inject_job_fault(job, offer.kind, author=Author.of(request))
+        inject(offer.kind, author=Author.of(request))
         messages.success(request, f"{offer.label}: done. {offer.effect}")
     except SimulatorError as error:
         messages.error(request, str(error))
-    return redirect("job", public_id)
 
 
 def _chosen(request: HttpRequest, offers: Sequence[FaultOffer]) -> FaultOffer:
