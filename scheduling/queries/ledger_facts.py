@@ -16,10 +16,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from django.contrib.postgres.aggregates import ArrayAgg
 from django.db import connection
-from django.db.models import Max, Q
-from django.db.models.expressions import RawSQL
+from django.db.models import Max
 
 from failures.actions.decisions import INCIDENT_REASON_PREFIX
 from failures.incidents.grouping import NODE_CAUSES
@@ -29,21 +27,17 @@ from jobs.actions.maintenance import MAINTENANCE
 from jobs.core.lifecycle import (
     CLOSED_NODE_FLAGS,
     FAILURE_STATES,
-    FINAL_STATES,
     USABLE_NODE_STATES,
     Flag,
     NodeFlag,
     State,
 )
 from jobs.models import (
-    Allocation,
-    Attempt,
     Checkpoint,
     CheckpointVerdict,
     Cluster,
     Event,
     HoldKind,
-    Job,
     Node,
     ProgressSource,
 )
@@ -59,6 +53,8 @@ from scheduling.ledger.buckets import (
     WaitInterval,
 )
 from scheduling.ledger.reliability import JobLifetime
+from scheduling.queries import ledger_rows
+from scheduling.queries.ledger_rows import AttemptRow, JobRow, Microseconds, any_of, attempts_by_job
 
 US_PER_HOUR = 3_600_000_000
 HANG_CAUSE = "Hang"  # the root cause of a diagnosis
@@ -68,14 +64,9 @@ NOT_ELIGIBLE_REASONS = ("Dependency", "BeginTime", "JobHeldUser", "JobHeldAdmin"
 
 MAINTENANCE_DRAIN = "drained for maintenance"
 FIRST_STEPS_SQL = """
-SELECT a.id, p.at FROM unnest(%s::bigint[]) AS a (id) CROSS JOIN LATERAL
+SELECT a.id, (EXTRACT(EPOCH FROM p.at) * 1000000)::bigint FROM unnest(%s::bigint[]) AS a (id) CROSS JOIN LATERAL
   (SELECT at FROM jobs_progress WHERE attempt_id = a.id AND step IS NOT NULL ORDER BY at LIMIT 1) AS p
 """
-
-
-def any_of(keys: Iterable[int]) -> RawSQL:
-    """Keys as one parameter of a query. Tens of thousands of parameters take seconds to bind."""
-    return RawSQL("SELECT unnest(%s::bigint[])", [list(keys)])
 
 
 def unix_microseconds(moment: datetime) -> int:
@@ -116,32 +107,26 @@ class ClusterLedger:
 
 def cluster_ledger(cluster: Cluster, since: datetime, until: datetime) -> ClusterLedger:
     start, end = unix_microseconds(since), unix_microseconds(until)
-    ended = Q(ended_at__gte=since) | (Q(ended_at=None) & ~Q(state__in=FINAL_STATES))
-    jobs_in_period = list(
-        Job.objects.filter(ended, cluster=cluster, submitted_at__lt=until)
-        .select_related("team")
-        .defer("command", "environment", "labels", "comment")
-    )
-    attempts = _attempts([job.pk for job in jobs_in_period])
+    jobs = {job.pk: job for job in ledger_rows.jobs_in_period(cluster, since, until)}
+    attempts = attempts_by_job(list(jobs))
     live = {
         attempt.pk: attempt
         for tries in attempts.values()
         for attempt in tries
-        if attempt.promised_at < until and (attempt.ended_at is None or attempt.ended_at > since)
+        if attempt.promised < end and (attempt.ended is None or attempt.ended > start)
     }
     facts = LedgerInput(
         machines=_machines(cluster, _holdings(list(live), end), since, until),
         lives=_attempt_spells(attempts, live),
-        waits=[wait for job in jobs_in_period for wait in _waits(job, attempts.get(job.pk, ()), end)],
+        waits=[wait for job in jobs.values() for wait in _waits(job, attempts.get(job.pk, ()), end)],
     )
-    jobs = {job.pk: job for job in jobs_in_period}
     return ClusterLedger(
         cluster=cluster.name,
         pieces=list(buckets.ledger_entries(facts, start, end)),
-        whose={pk: _attempt_owner(jobs[one.job_id], cluster) for pk, one in live.items()},
-        runs=_runs(jobs_in_period, attempts, end),
-        failures=Counter(one.cause for one in live.values() if one.ended_at and one.state in FAILURE_STATES),
-        comebacks=[back for tries in attempts.values() for back in _job_recoveries(tries, since, until)],
+        whose={pk: _attempt_owner(jobs[one.job], cluster) for pk, one in live.items()},
+        runs=_runs(jobs.values(), attempts, end),
+        failures=Counter(one.cause for one in live.values() if one.ended and one.state in FAILURE_STATES),
+        comebacks=[back for tries in attempts.values() for back in _job_recoveries(tries, start, end)],
         broken=_machine_failures(list(live), since, until),
         models={machine.name: machine.model for machine in facts.machines},
         capacity_us=buckets.capacity_us(facts.machines, start, end),
@@ -155,33 +140,26 @@ def _machine_failures(attempts: Sequence[int], since: datetime, until: datetime)
     return Counter(node for node, _ in {(node, incident or -attempt) for node, incident, attempt in rows})
 
 
-def _attempt_owner(job: Job, cluster: Cluster) -> AttemptOwner:
-    return AttemptOwner(team=job.team_id, team_name=job.team.name, kind=job.kind, cluster=cluster.name)
+def _attempt_owner(job: JobRow, cluster: Cluster) -> AttemptOwner:
+    return AttemptOwner(team=job.team, team_name=job.team_name, kind=job.kind, cluster=cluster.name)
 
 
-def _attempts(jobs: Sequence[int]) -> dict[int, list[Attempt]]:
-    rows_by_job: dict[int, list[Attempt]] = defaultdict(list)
-    rows = Attempt.objects.filter(job__in=any_of(jobs)).select_related("latest_progress").order_by("job", "number")
-    for row in rows.defer("nodelist", "reason", "stop_reason"):
-        rows_by_job[row.job_id].append(row)
-    return rows_by_job
-
-
-def _runs(jobs: Iterable[Job], attempts: Mapping[int, Sequence[Attempt]], end: int) -> dict[int, list[JobLifetime]]:
+def _runs(
+    jobs: Iterable[JobRow], attempts: Mapping[int, Sequence[AttemptRow]], end: int
+) -> dict[int, list[JobLifetime]]:
     runs: dict[int, list[JobLifetime]] = defaultdict(list)
     for job in jobs:
         if tries := attempts.get(job.pk):
-            over = unix_microseconds(job.ended_at) if job.ended_at else end
-            runs[job.team_id].append(
-                JobLifetime(job=job.pk, gpus=job.gpus, start=unix_microseconds(tries[0].promised_at), end=over)
-            )
+            lifetime = JobLifetime(job=job.pk, gpus=job.gpus, start=tries[0].promised, end=job.ended or end)
+            runs[job.team].append(lifetime)
     return runs
 
 
-def _job_recoveries(tries: Sequence[Attempt], since: datetime, until: datetime) -> Iterable[JobRecovery]:
+def _job_recoveries(tries: Sequence[AttemptRow], start: int, end: int) -> Iterable[JobRecovery]:
     for before, after in pairwise(tries):
-        if before.ended_at and before.state in FAILURE_STATES and since <= after.promised_at < until:
-            yield JobRecovery(cause=before.cause or before.state, took=after.promised_at - before.ended_at)
+        if before.ended and before.state in FAILURE_STATES and start <= after.promised < end:
+            took = timedelta(microseconds=after.promised - before.ended)
+            yield JobRecovery(cause=before.cause or before.state, took=took)
 
 
 # --- allocations
@@ -189,33 +167,23 @@ def _job_recoveries(tries: Sequence[Attempt], since: datetime, until: datetime) 
 
 def _holdings(attempts: Sequence[int], end: int) -> dict[int, list[GpuAllocation]]:
     """Return the GPU allocations by node."""
-    rows = (
-        Allocation.objects.filter(attempt__in=any_of(attempts))
-        .order_by()
-        .values_list("attempt", "node", "held_at", "released_at", "attempt__job__foreign_id")
-        .annotate(
-            gpus=ArrayAgg("gpu", filter=Q(gpu__isnull=False), default=[]), requested=Max("attempt__job__gpus_per_node")
-        )
-    )
-    allocations: dict[int, list[GpuAllocation]] = defaultdict(list)
-    for attempt, node, held, released, foreign, gpus, requested in rows:
-        over = unix_microseconds(released) if released else max(end, unix_microseconds(held))
-        unplaced = requested if foreign and not gpus else 0
-        if gpus or unplaced:
-            allocations[node].append(
-                GpuAllocation(attempt, unix_microseconds(held), over, tuple(sorted(gpus)), unplaced)
-            )
-    return allocations
+    by_node: dict[int, list[GpuAllocation]] = defaultdict(list)
+    for row in ledger_rows.allocations(attempts):
+        over = row.released or max(end, row.held)
+        unplaced = row.requested if row.foreign_id and not row.gpus else 0
+        if row.gpus or unplaced:
+            by_node[row.node].append(GpuAllocation(row.attempt, row.held, over, tuple(sorted(row.gpus)), unplaced))
+    return by_node
 
 
 def _attempt_spells(
-    attempts: Mapping[int, Sequence[Attempt]], live: Mapping[int, Attempt]
+    attempts: Mapping[int, Sequence[AttemptRow]], live: Mapping[int, AttemptRow]
 ) -> dict[int, list[BucketInterval]]:
     steps = _first_steps(list(live))
     good = Checkpoint.objects.filter(attempt__in=any_of(live), durable_at__isnull=False).exclude(
         verdict=CheckpointVerdict.BAD
     )
-    saved = dict(good.order_by().values_list("attempt").annotate(Max("saved_at")))
+    saved: dict[int, int] = dict(good.order_by().values_list("attempt").annotate(newest=Microseconds(Max("saved_at"))))
     stalls, slows = _save_stalls(list(live)), _slow_intervals(list(live))
     lives = {}
     for tries in attempts.values():
@@ -232,22 +200,21 @@ def _attempt_spells(
     return lives
 
 
-def _first_step(attempt: Attempt, steps: Mapping[int, datetime]) -> datetime | None:
+def _first_step(attempt: AttemptRow, steps: Mapping[int, int]) -> int | None:
     """Return the time of the first step, unless the log was not read from the beginning: then the first known step is
     not the first one."""
-    latest = getattr(attempt, "latest_progress", None)
-    return steps.get(attempt.pk) if latest is None or latest.source != ProgressSource.LATE else None
+    return None if attempt.progress_source == ProgressSource.LATE else steps.get(attempt.pk)
 
 
 def job_ettr(jobs: Sequence[int], now: datetime) -> dict[int, float | None]:
     """Return the ETTR of each job, from its first allocation to its end or now. An upper bound, like the ledger's."""
-    attempts, end = _attempts(jobs), unix_microseconds(now)
+    attempts, end = attempts_by_job(jobs), unix_microseconds(now)
     live = {attempt.pk: attempt for tries in attempts.values() for attempt in tries}
     lives = _attempt_spells(attempts, live)
     ratios: dict[int, float | None] = {}
     for job, tries in attempts.items():
-        over = max(unix_microseconds(attempt.ended_at) if attempt.ended_at else end for attempt in tries)
-        wall = max(0, min(over, end) - unix_microseconds(tries[0].promised_at))
+        over = max(attempt.ended or end for attempt in tries)
+        wall = max(0, min(over, end) - tries[0].promised)
         productive = sum(_productive_us(attempt, lives[attempt.pk], end) for attempt in tries)
         ratios[job] = productive / wall if wall else None
     return ratios
@@ -255,7 +222,7 @@ def job_ettr(jobs: Sequence[int], now: datetime) -> dict[int, float | None]:
 
 def held_by_job(job: int, now: datetime) -> Counter[Bucket]:
     """Return the GPU-microseconds of the job by bucket. Down times of its nodes are not considered."""
-    attempts, end = _attempts([job]), unix_microseconds(now)
+    attempts, end = attempts_by_job([job]), unix_microseconds(now)
     live = {attempt.pk: attempt for tries in attempts.values() for attempt in tries}
     holdings = _holdings(list(live), end)
     machines = [
@@ -274,13 +241,10 @@ def _gpu_count(held: Sequence[GpuAllocation]) -> int:
     return max(max(one.gpus, default=-1) + 1 + one.unplaced_gpus for one in held)
 
 
-def _productive_us(attempt: Attempt, life: Sequence[BucketInterval], end: int) -> int:
+def _productive_us(attempt: AttemptRow, life: Sequence[BucketInterval], end: int) -> int:
     """Return the time of the attempt outside all intervals, which may overlap."""
-    start, over = (
-        unix_microseconds(attempt.promised_at),
-        min(unix_microseconds(attempt.ended_at) if attempt.ended_at else end, end),
-    )
-    productive, at = 0, start
+    over = min(attempt.ended or end, end)
+    productive, at = 0, attempt.promised
     for spell in sorted(life):
         productive += max(0, min(spell.start, over) - at)
         at = max(at, spell.end)
@@ -293,7 +257,7 @@ def newest_checkpoint_times(jobs: Sequence[int]) -> dict[int, datetime]:
     return dict(good.order_by().values_list("job").annotate(Max("saved_at")))
 
 
-def _first_steps(attempts: Sequence[int]) -> dict[int, datetime]:
+def _first_steps(attempts: Sequence[int]) -> dict[int, int]:
     with connection.cursor() as cursor:
         cursor.execute(FIRST_STEPS_SQL, [list(attempts)])
         return dict(cursor.fetchall())
@@ -303,8 +267,8 @@ def _save_stalls(attempts: Sequence[int]) -> dict[int, list[attempt_intervals.Us
     """Return the stalls by checkpoints. A save is reported when training continues, so the stall ends at that time."""
     rows = Checkpoint.objects.filter(attempt__in=any_of(attempts), stall_s__gt=0)
     stalls: dict[int, list[attempt_intervals.UsSpan]] = defaultdict(list)
-    for attempt, at, stall_s in rows.order_by("saved_at").values_list("attempt", "saved_at", "stall_s"):
-        stalls[attempt].append((unix_microseconds(at) - round(stall_s * 1_000_000), unix_microseconds(at)))
+    for attempt, at, stall_s in rows.order_by("saved_at").values_list("attempt", Microseconds("saved_at"), "stall_s"):
+        stalls[attempt].append((at - round(stall_s * 1_000_000), at))
     return stalls
 
 
@@ -326,38 +290,33 @@ def _slow_intervals(attempts: Sequence[int]) -> dict[int, list[attempt_intervals
 
 
 def _attempt_interval(
-    attempt: Attempt,
-    before: str,
-    step: datetime | None,
-    saved: datetime | None,
-    stalls: Sequence[attempt_intervals.UsSpan] = (),
+    attempt: AttemptRow, before: str, step: int | None, saved: int | None, stalls: Sequence[attempt_intervals.UsSpan]
 ) -> attempt_intervals.AttemptHistory:
-    latest = getattr(attempt, "latest_progress", None)
-    hung = attempt.cause == HANG_CAUSE and latest is not None and attempt.ended_at is not None
+    hangs = []
+    if attempt.cause == HANG_CAUSE and attempt.progressed is not None and attempt.ended is not None:
+        hangs = [(attempt.progressed, attempt.ended)]
     return attempt_intervals.AttemptHistory(
-        promised=unix_microseconds(attempt.promised_at),
-        confirmed=unix_microseconds(attempt.confirmed_at) if attempt.confirmed_at else None,
-        first_step=unix_microseconds(step) if step else None,
-        ended=unix_microseconds(attempt.ended_at) if attempt.ended_at else None,
-        keeps_work=attempt.state in (State.COMPLETED, State.CANCELLED) or attempt.ended_at is None,
-        saved=unix_microseconds(saved) if saved else None,
+        promised=attempt.promised,
+        confirmed=attempt.confirmed,
+        first_step=step,
+        ended=attempt.ended,
+        keeps_work=attempt.state in (State.COMPLETED, State.CANCELLED) or attempt.ended is None,
+        saved=saved,
         cause=attempt.cause or attempt.state,
         after=before,
         stalls=stalls,
-        hangs=[(unix_microseconds(latest.at), unix_microseconds(attempt.ended_at))]
-        if hung and latest and attempt.ended_at
-        else [],
+        hangs=hangs,
     )
 
 
 # --- waiting jobs
 
 
-def _waits(job: Job, attempts: Sequence[Attempt], end: int) -> Iterable[WaitInterval]:
-    since = unix_microseconds(max(job.submitted_at, job.begin_at) if job.begin_at else job.submitted_at)
+def _waits(job: JobRow, attempts: Sequence[AttemptRow], end: int) -> Iterable[WaitInterval]:
+    since = max(job.submitted, job.eligible or job.submitted)
     for attempt in attempts:
-        yield WaitInterval(since, unix_microseconds(attempt.promised_at), job.gpus_per_node, job.gpu_model)
-        since = unix_microseconds(attempt.ended_at) if attempt.ended_at else end
+        yield WaitInterval(since, attempt.promised, job.gpus_per_node, job.gpu_model)
+        since = attempt.ended or end
     kept_back = job.hold != HoldKind.NONE or Flag.REQUEUE_HOLD in job.flags or job.reason in NOT_ELIGIBLE_REASONS
     if job.state == State.PENDING and not kept_back:
         yield WaitInterval(since, end, job.gpus_per_node, job.gpu_model)

@@ -10,7 +10,7 @@ from failures.models import Diagnosis, Incident
 from jobs.core.lifecycle import State
 from jobs.models import Allocation, Attempt, Checkpoint, Cluster, Event, Job, Node, Progress, clock
 from scheduling.ledger.buckets import Bucket
-from scheduling.queries import ledger_facts, ledger_table
+from scheduling.queries import ledger_facts, ledger_rows, ledger_table
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -217,3 +217,17 @@ def test_number_of_statements_does_not_grow_with_jobs(now):
         ran(now, 4, on=[f"seren-{number:03d}"])
 
     assert statements() == few <= 13
+
+
+@pytest.mark.parametrize("microsecond", [0, 1, 499_999, 999_999])
+def test_times_are_read_to_the_microsecond(now, microsecond):
+    submitted = (now - 4 * HOUR).replace(microsecond=microsecond)
+    one = ran(now, 3)
+    Job.objects.filter(pk=one.job_id).update(submitted_at=submitted)
+
+    [job] = ledger_rows.jobs_in_period(one.job.cluster, now - 10 * HOUR, now)
+    [attempt] = ledger_rows.attempts_by_job([job.pk])[job.pk]
+
+    assert job.submitted == ledger_facts.unix_microseconds(submitted)
+    assert attempt.promised == ledger_facts.unix_microseconds(now - 3 * HOUR)
+    assert (job.ended, attempt.ended) == (None, None)
