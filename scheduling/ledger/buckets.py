@@ -180,7 +180,9 @@ class IntervalTimeline(NamedTuple):
 
     def within(self, start: int, end: int) -> Iterator[tuple[int, int, BucketInterval]]:
         """The parts that overlap the window, cut to it."""
-        for part in self.parts[max(0, bisect_right(self.starts, start) - 1) :]:
+        # By index: a slice would copy the rest of the timeline for each of thousands of calls
+        for index in range(max(0, bisect_right(self.starts, start) - 1), len(self.parts)):
+            part = self.parts[index]
             if part[0] >= end:
                 return
             yield max(part[0], start), min(part[1], end), part[2]
