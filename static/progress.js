@@ -17,7 +17,8 @@ function plotsOf(box) {
   const number = (value) => (typeof value === "number" ? value : null);  // NaN is a string in JSON, and becomes a gap
   const place = (point) => (over === "at" ? Date.parse(point.at) / 1000 : point.step);
 
-  // Checkpoints are vertical lines: a restart continues from one of them
+  // Checkpoints are vertical lines, and ticks on the axis if there are many: a restart continues from one of them
+  const MOST_LINES = 12;
   const saved = (tone) => ({
     hooks: {
       draw: [(chart) => {
@@ -30,7 +31,7 @@ function plotsOf(box) {
           const x = Math.round(chart.valToPos(at, "x", true));
           if (x < bbox.left || x > bbox.left + bbox.width) continue;
           ctx.beginPath();
-          ctx.moveTo(x, bbox.top);
+          ctx.moveTo(x, marks.length > MOST_LINES ? bbox.top + bbox.height - 6 * devicePixelRatio : bbox.top);
           ctx.lineTo(x, bbox.top + bbox.height);
           ctx.stroke();
         }
