@@ -50,7 +50,11 @@ ONLY = os.environ.get("ACME_PAGES", "").split()  # names from the table below; n
 # All combinations for screenshots; for axe the two that differ most
 LOOKS = [(scheme, width) for scheme in ("light", "dark") for width in (1440, 1024, 390)]
 LOOKS = LOOKS if SHOTS else [("light", 1440), ("dark", 390)]
-COMES_LATER = {"now": ["#ledger .aside", "#usage-plots[data-drawn]"], "job": ["#plots[data-drawn='3']", ".gpu-map li"]}
+COMES_LATER = {
+    "now": ["#ledger .aside", "#usage-plots[data-drawn]"],
+    "job-metrics": ["#plots[data-drawn='3']"],
+    "job-gpus": [".gpu-map li"],
+}
 VIOLATIONS = """async (only) => {
   const rules = only ? {runOnly: {type: "rule", values: only}} : {};
   const found = await axe.run(document, {...rules, resultTypes: ["violations"]});
