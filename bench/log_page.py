@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "acmeweb.settings")
 
 from jobs.core.log_source import LogSource
-from jobs.logs import job_log, log_search
+from jobs.logs import log_chunks, log_search
 
 MEGABYTES, TIMING_ROUNDS = 200, 9
 STEP_LINE = b"[rank%d]: 2026-11-21 12:00:%02d step %07d | loss 2.3142 | lr 3.0e-04 | grad norm 0.81 | 1.25 s a step\n"
@@ -46,10 +46,10 @@ def time_calls(what: Callable[[], object]) -> dict[str, float]:
 
 def count_search_hits(where: LogSource) -> int:
     """Search from the beginning to the end, in the same pieces as the page."""
-    at, matches, count = 0, log_search.text_matcher("the needle"), 0
+    at, matches, count = 0, log_search.LineFilter(text="the needle"), 0
     while True:
         hits = log_search.search(where, matches, at)
-        count, at = count + len(hits.lines), hits.until
+        count, at = count + len(hits.rows), hits.until
         if not hits.more:
             return count
 
@@ -61,11 +61,15 @@ def main() -> None:
         where = LogSource(home, path.name)
         assert count_search_hits(where) == 1
         rows = {
-            "the end": time_calls(lambda: log_search.chunk_before(where)),
-            "the middle": time_calls(lambda: log_search.chunk_at(where, MEGABYTES << 19)),
-            "around line 1,000,000": time_calls(lambda: job_log.read_window(where, 1_000_000)),
+            "the end": time_calls(lambda: log_chunks.chunk_before(where)),
+            "the middle": time_calls(lambda: log_chunks.chunk_at(where, MEGABYTES << 19)),
+            "around line 1,000,000": time_calls(lambda: log_chunks.chunk_around_line(where, 1_000_000)),
+            "the end, numbered": time_calls(lambda: log_chunks.number_lines(where, log_chunks.chunk_before(where))),
+            "errors and warnings (64 MiB)": time_calls(
+                lambda: log_search.search(where, log_search.LineFilter(level="warning"), 0)
+            ),
             "a piece of a search (64 MiB)": time_calls(
-                lambda: log_search.search(where, log_search.text_matcher("needle"), 0)
+                lambda: log_search.search(where, log_search.LineFilter(text="needle"), 0)
             ),
             "a search of the whole log": time_calls(lambda: count_search_hits(where)),
             "for comparison: read all": time_calls(path.read_bytes),

@@ -1,6 +1,6 @@
 // A log of any length: the lines around the visible place, and a slider over the whole log. Nearby parts are loaded before
 // they are reached, distant ones are removed, so a page never holds more than a few pieces. Lines are identified by the
-// byte at which they begin (jobs/logs/log_search.py). A growing log is followed while its end is visible, and the view
+// byte at which they begin (jobs/logs/log_chunks.py). A growing log is followed while its end is visible, and the view
 // stays at the end as long as the reader is there.
 "use strict";
 (() => {
@@ -35,9 +35,11 @@
         const row = document.createElement("span");
         row.dataset.at = at;
         if (numbered !== null) {
-          const number = document.createElement("span");
+          const number = document.createElement("a");
           row.dataset.number = number.textContent = numbered + index;
           number.className = "no";
+          number.tabIndex = -1;
+          number.href = `${section.dataset.page}&line=${numbered + index}`;
           row.append(number);
         }
         row.append(`${text}\n`);
@@ -91,8 +93,8 @@
     }
 
     function replace(piece, toTheEnd) {
-      pre.classList.remove("numbered");
-      pre.replaceChildren(rows(piece, null));
+      pre.classList.toggle("numbered", piece.number !== null);
+      pre.replaceChildren(rows(piece, piece.number));
       start = piece.start;
       stop = piece.stop;
       if (toTheEnd) toEnd(); else pre.scrollTop = 0;
@@ -106,7 +108,7 @@
         const piece = await read(query);
         const shrunk = piece.size < stop && !query.includes("&before=");
         size = piece.size;
-        if (shrunk) replace(await read(""), true); else take(piece);
+        if (shrunk) replace(await read("&numbered"), true); else take(piece);
         showPosition();
       } catch { /* the next scroll retries; the header shows whether the server responds */ }
       busy = false;
@@ -118,8 +120,8 @@
       wanted = at;
       if (busy) return;
       wanted = null;
-      if (at >= size) run("", (piece) => replace(piece, true)).then(loadNearby);
-      else run(`&at=${at}`, (piece) => replace(piece, false)).then(loadNearby);
+      if (at >= size) run("&numbered", (piece) => replace(piece, true)).then(loadNearby);
+      else run(`&at=${at}&numbered`, (piece) => replace(piece, false)).then(loadNearby);
     }
 
     function loadNearby() {

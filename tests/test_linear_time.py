@@ -180,6 +180,11 @@ CASES = (
     # logs
     Case("cleaned log", lambda text: job_log.decode_log_text(text.encode()), 256 * KIB),
     Case("search in a log", looked_for),
+    Case(
+        "level in a log",
+        lambda text: list(log_search.words_matcher(log_search.LEVEL_WORDS["warning"])(text.encode(), len(text))),
+        256 * KIB,
+    ),
     Case("rank in a log", lambda text: list(log_search.rank_matcher(3)(text.encode(), len(text))), 256 * KIB),
     Case("one log line", lambda text: lines.parse(1, text)),
     Case(

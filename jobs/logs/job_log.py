@@ -7,14 +7,13 @@ The shown text is cleaned: no terminal sequences, no control characters, no inva
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from jobs.core.display_text import CONTROL_CHARACTERS, ESCAPE_SEQUENCES
 from jobs.core.log_source import LogSource
 from jobs.logs import allowed_paths, log_files, storage
-from jobs.logs.log_files import LogNotCreated, LogReadError
+from jobs.logs.log_files import LogNotCreated, LogReadError, NewlineScan
 from jobs.logs.storage import StorageUnresponsive
 
 __all__ = [
@@ -22,11 +21,9 @@ __all__ = [
     "LogNotCreated",
     "LogReadError",
     "LogStream",
-    "LogWindow",
     "StorageUnresponsive",
     "Tail",
     "decode_log_text",
-    "read_window",
     "tail",
 ]
 
@@ -45,10 +42,17 @@ class LogFile:
         self.size, self.owner = result.size, result.owner
 
     def pread(self, count: int, at: int) -> bytes:
-        if count <= 0:
-            return b""
-        arguments = (self._root, self._path, ((count, at),), self._file, allowed_paths.load_allowed_paths())
-        return storage.call(self._root, log_files.read_log_pieces, *arguments).pieces[0]
+        return self.pread_pieces([(count, at)])[0] if count > 0 else b""
+
+    def pread_pieces(self, pieces: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Read several pieces, given as (bytes, offset), with one request to the reader process."""
+        arguments = (self._root, self._path, pieces, self._file, allowed_paths.load_allowed_paths())
+        return storage.call(self._root, log_files.read_log_pieces, *arguments).pieces
+
+    def scan_newlines(self, start: int, stop: int, most: int) -> NewlineScan:
+        """Count newlines in the reader process, so that the bytes are not copied."""
+        arguments = (self._root, self._path, (start, stop), most, self._file, allowed_paths.load_allowed_paths())
+        return storage.call(self._root, log_files.scan_newlines, *arguments)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,62 +93,6 @@ def tail(source: LogSource, most: int = TAIL_BYTES) -> Tail:
         _, newline, whole_lines = raw.partition(b"\n")
         raw = whole_lines if newline else raw
     return Tail(text=decode_log_text(raw), size=size, shown=len(raw))
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogWindow:
-    """Some lines of a log around a requested line. Line numbers are those of an editor."""
-
-    lines: list[tuple[int, str]]
-    places: list[int]  # byte offset of each line
-    wanted: int
-    size: int
-
-    @property
-    def rows(self) -> list[tuple[int, int, str]]:
-        return [(number, at, text) for (number, text), at in zip(self.lines, self.places, strict=True)]
-
-    @property
-    def start(self) -> int:
-        return self.places[0] if self.places else 0
-
-    @property
-    def stop(self) -> int:
-        """The offset of the next read. It starts with the last line again, because that line may have been cut."""
-        return self.places[-1] if self.places else 0
-
-
-LINES_BEFORE, LINES_AFTER = 40, 80
-
-
-def read_window(source: LogSource, line: int) -> LogWindow:
-    """Return the lines around this one. Newlines are counted from the start of the log in chunks; long lines are
-    cut."""
-    log = LogFile(source)
-    first, at = _find_line_start(log, max(1, line - LINES_BEFORE))
-    rows = log.pread(TAIL_BYTES, at).split(b"\n")[: LINES_BEFORE + LINES_AFTER]
-    shown = [(first + n, decode_log_text(row)) for n, row in enumerate(rows)]
-    # The text after the last newline is empty and not a line
-    shown = shown[:-1] if shown and not shown[-1][1] else shown
-    places = list(accumulate((len(row) + 1 for row in rows), initial=at))[: len(shown)]
-    return LogWindow(lines=shown, places=places, wanted=line, size=log.size)
-
-
-def _find_line_start(log: LogFile, line: int) -> tuple[int, int]:
-    """Return (line, its offset). For a line beyond the end, the last line of the log."""
-    number, at, last = 1, 0, 0
-    while number < line and (chunk := log.pread(CHUNK_BYTES, at)):
-        count = chunk.count(b"\n")
-        # The line starts in a later chunk; remember the start of the last complete line
-        if number + count < line:
-            last = at + chunk.rfind(b"\n") + 1 if count else last
-            number, at = number + count, at + len(chunk)
-            continue
-        where = -1
-        for _ in range(line - number):
-            where = chunk.find(b"\n", where + 1)
-        return line, at + where + 1
-    return number, last
 
 
 def decode_log_text(raw: bytes) -> str:

@@ -16,6 +16,8 @@ from pathlib import PurePosixPath
 
 from jobs.logs.allowed_paths import AllowedPaths, PathNotAllowed
 
+SCAN_BLOCK_BYTES = 1 << 20
+
 
 class LogReadError(Exception):
     """The log cannot be shown. The message is a sentence for the page."""
@@ -44,12 +46,50 @@ def read_log_pieces(
     fd = open_beneath(root, path, allowed)
     try:
         status = os.fstat(fd)
-        if file not in (None, (status.st_dev, status.st_ino)):
-            raise LogReadError("The log was replaced by another file while it was read.")
+        _check_unchanged(status, file)
         contents = [os.pread(fd, count, at) for count, at in pieces]
     finally:
         os.close(fd)
     return LogReadResult(size=status.st_size, owner=status.st_uid, file=(status.st_dev, status.st_ino), pieces=contents)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewlineScan:
+    count: int
+    last: int  # offset of the last newline that was counted, or -1
+
+
+def scan_newlines(
+    root: str, path: str, span: tuple[int, int], most: int, file: tuple[int, int], allowed: AllowedPaths
+) -> NewlineScan:
+    """Count the newlines in a span of bytes, and stop at the `most`-th."""
+    at, stop = span
+    count, last = 0, -1
+    fd = open_beneath(root, path, allowed)
+    try:
+        _check_unchanged(os.fstat(fd), file)
+        while at < stop and count < most and (block := os.pread(fd, min(SCAN_BLOCK_BYTES, stop - at), at)):
+            found = block.count(b"\n")
+            if count + found > most:
+                found, block = most - count, block[: _nth_newline(block, most - count) + 1]
+            if found:
+                last = at + block.rfind(b"\n")
+            count, at = count + found, at + len(block)
+    finally:
+        os.close(fd)
+    return NewlineScan(count=count, last=last)
+
+
+def _nth_newline(block: bytes, number: int) -> int:
+    where = -1
+    for _ in range(number):
+        where = block.find(b"\n", where + 1)
+    return where
+
+
+def _check_unchanged(status: os.stat_result, file: tuple[int, int] | None) -> None:
+    if file not in (None, (status.st_dev, status.st_ino)):
+        raise LogReadError("The log was replaced by another file while it was read.")
 
 
 def open_beneath(root: str, path: str, allowed: AllowedPaths) -> int:

@@ -8,10 +8,10 @@ from typing import Any
 from django.urls import reverse
 
 from jobs.models import Job
-from jobs.web.page import PageQuery
 
-OVERVIEW = "overview"
-TAB_LABELS = {OVERVIEW: "Overview", "metrics": "Metrics", "log": "Log", "gpus": "GPUs", "events": "Events"}
+OVERVIEW, LOG = "overview", "log"
+TAB_LABELS = {OVERVIEW: "Overview", "metrics": "Metrics", LOG: "Log", "gpus": "GPUs", "events": "Events"}
+PANEL_TABS = [name for name in TAB_LABELS if name != LOG]  # the log has a view of its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,12 +21,14 @@ class JobTab:
     url: str
 
 
-def job_tabs(job: Job, address: PageQuery) -> dict[str, Any]:
+def tab_context(job: Job, name: str) -> dict[str, Any]:
     """The context of the tabs: all of them, and the one to show."""
+    tabs = [JobTab(name=name, label=label, url=_tab_url(job, name)) for name, label in TAB_LABELS.items()]
+    return {"tabs": tabs, "tab": next(tab for tab in tabs if tab.name == name)}
+
+
+def _tab_url(job: Job, name: str) -> str:
     page = reverse("job", args=[job.public_id])
-    tabs = [
-        JobTab(name=name, label=label, url=page if name == OVERVIEW else f"{page}?tab={name}")
-        for name, label in TAB_LABELS.items()
-    ]
-    shown = address.choice_value("tab", list(TAB_LABELS), OVERVIEW)
-    return {"tabs": tabs, "tab": next(tab for tab in tabs if tab.name == shown)}
+    if name == LOG:
+        return reverse("log", args=[job.public_id])
+    return page if name == OVERVIEW else f"{page}?tab={name}"

@@ -1,4 +1,4 @@
-"""The pages of one job: details, log, actions, and the submit form.
+"""The page of one job, its actions, and the submit form. The log is in `job_log`.
 
 Views load rows and render templates. All changes go through `jobs.actions`.
 """
@@ -10,13 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from typing import Any
-from urllib.parse import urlencode
 
 from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
-from django.urls import reverse
-from django.utils.cache import patch_cache_control
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from jobs.actions import jobs as job_actions
@@ -37,14 +34,13 @@ from jobs.core.display_text import safe_display_text, strip_control_characters
 from jobs.core.hostlist import compress
 from jobs.core.lifecycle import ForbiddenTransition, State
 from jobs.core.spec import InvalidField, refuse_priority
-from jobs.logs import job_log, log_search
 from jobs.models import Attempt, Job, Team, TeamRole, clock
 from jobs.models.permissions import Caller
 from jobs.pages import progress
-from jobs.pages.job_tabs import job_tabs
+from jobs.pages.job_tabs import OVERVIEW, PANEL_TABS, tab_context
 from jobs.queries import checkpoint_advice
 from jobs.web import job_forms
-from jobs.web.page import MAX_EVENTS, PageQuery, bad_request, digits_reader, posted_text, render_page
+from jobs.web.page import MAX_EVENTS, PageQuery, posted_text, render_page
 
 # --- one job
 
@@ -53,13 +49,22 @@ FOREIGN_ORIGIN = "submitted to the cluster, not through Acme"
 
 @require_safe
 def job_page(request: HttpRequest, public_id: str) -> HttpResponse:
-    row = _visible_job(request, public_id)
+    address = PageQuery(request.GET)
+    row = visible_job(request, public_id)
+    context = job_context(request, row, address.choice_value("tab", PANEL_TABS, OVERVIEW))
+    return render_page(request, "jobs/job.html", context, JOB_FRAGMENTS, address.wrong)
+
+
+JOB_FRAGMENTS = {part: f"jobs/_{part}.html" for part in ("job", "events", "progress")}
+
+
+def job_context(request: HttpRequest, row: Job, tab: str) -> dict[str, Any]:
+    """What all tabs of a job's page need. Values that only one tab needs are functions."""
     now = clock.now()
     attempts = list(row.attempts.all())
     verbs = available_job_actions(row, Caller(user=request.user))
-    address = PageQuery(request.GET)
-    context = {
-        **job_tabs(row, address),
+    return {
+        **tab_context(row, tab),
         "now": now,
         "job": row,
         "topic": job_topic(row),
@@ -79,10 +84,6 @@ def job_page(request: HttpRequest, public_id: str) -> HttpResponse:
         "labels": cache(lambda: _cleaned_values(masking.mask_secrets(row.labels))),
         **_job_texts(row),
     }
-    if context["tab"].name == "log":
-        context |= _log_context(row, attempts[-1] if attempts else None)
-    fragments = {part: f"jobs/_{part}.html" for part in ("job", "events", "progress")}
-    return render_page(request, "jobs/job.html", context, fragments, address.wrong)
 
 
 def _job_texts(row: Job) -> dict[str, str]:
@@ -105,7 +106,7 @@ def job_topic(row: Job) -> str:
     return f"job:{row.public_id}"
 
 
-def _visible_job(request: HttpRequest, public_id: str) -> Job:
+def visible_job(request: HttpRequest, public_id: str) -> Job:
     """The job, or 404 if the user may not see it. The response does not reveal that the job exists."""
     rows = Job.objects.visible_to(request.user).select_related("user", "team", "cluster")
     return get_object_or_404(rows, public_id=public_id)
@@ -156,126 +157,13 @@ def gpu_index_text(gpus: Iterable[int]) -> str:
     return ranges.strip("[]") or "no GPU"
 
 
-# --- log
-
-
-@require_safe
-def job_log_page(request: HttpRequest, public_id: str) -> HttpResponse:
-    row = _visible_job(request, public_id)
-    attempt = _requested_attempt(request, row)
-    context = {"now": clock.now(), "job": row, "topic": job_topic(row), **_log_context(row, attempt)}
-    if attempt and "attempt" in request.GET:
-        context["log_url"] += f"?attempt={attempt.number}"
-    address = PageQuery(request.GET)
-    position, line = _log_position(address), address.read("line", LOG_OFFSET_READER)
-    if attempt and context["tail"] and position:
-        context |= position | _read_log_part(row, attempt, position) | {"search_query": _search_query(position)}
-        return render_page(request, "jobs/reading.html", context, wrong=address.wrong)
-    if attempt and context["tail"] and line is not None:
-        context["window"] = job_log.read_window(row.cluster.log_source(attempt.log_path), line)
-    return render_page(request, "jobs/log.html", context, {"log": "jobs/_log.html"}, address.wrong)
-
-
-LOG_OFFSET_READER, RANK_READER = digits_reader(15), digits_reader(6)  # an offset is a byte or a line number
-
-
-def _log_position(address: PageQuery) -> dict[str, Any]:
-    """The requested byte offset, search text and rank; empty to show the end of the log."""
-    at, rank, find = address.read("at", LOG_OFFSET_READER), address.read("rank", RANK_READER), address.text("find")
-    return {} if at is None and rank is None and not find else {"at": at or 0, "find": find, "rank": rank}
-
-
-def _search_query(position: dict[str, Any]) -> str:
-    """The parameters that repeat the search from another offset."""
-    rank = {} if position["rank"] is None else {"rank": position["rank"]}
-    return urlencode({"find": position["find"]} | rank)
-
-
-def _read_log_part(row: Job, attempt: Attempt, position: dict[str, Any]) -> dict[str, Any]:
-    """The search hits, or the part of the log at the offset if nothing is searched for."""
-    source = row.cluster.log_source(attempt.log_path)
-    if not position["find"] and position["rank"] is None:
-        return {"part": log_search.chunk_at(source, position["at"])}
-    rank = position["rank"]
-    matcher = log_search.text_matcher(position["find"]) if rank is None else log_search.rank_matcher(rank)
-    return {"hits": log_search.search(source, matcher, position["at"])}
-
-
-def _requested_attempt(request: HttpRequest, row: Job) -> Attempt | None:
-    """The attempt with the number in `?attempt=`, or the newest; None if there is no attempt yet."""
-    number = request.GET.get("attempt", "")
-    if not number:
-        return row.attempts.order_by("-number").first()
-    if not number.isdecimal() or len(number) > 5:
-        raise Http404("unknown attempt")
-    return get_object_or_404(row.attempts, number=int(number))
-
-
-def _log_context(row: Job, attempt: Attempt | None) -> dict[str, Any]:
-    tail, why = None, "The job has not started yet."
-    if attempt:
-        try:
-            tail = log_search.chunk_before(row.cluster.log_source(attempt.log_path))
-        except job_log.LogReadError as error:
-            why = str(error)
-    grows = bool(attempt and not attempt.ended_at)
-    return {"attempt": attempt, "tail": tail, "no_log": why, "grows": grows, "log_url": reverse("log", args=[row])}
-
-
-@require_safe
-def log_lines(request: HttpRequest, public_id: str) -> HttpResponse:
-    """A part of the log as JSON: from byte `at`, up to byte `before`, or the end of the log.
-
-    The response is not compressed (BREACH): text chosen by one person may stand beside text that others must not see.
-    """
-    row = _visible_job(request, public_id)
-    attempt = _requested_attempt(request, row)
-    if attempt is None:
-        raise Http404("the job has not started yet")
-    address = PageQuery(request.GET)
-    at, before = (address.read(name, LOG_OFFSET_READER) for name in ("at", "before"))
-    if address.wrong:
-        return bad_request(address.wrong)
-    source = row.cluster.log_source(attempt.log_path)
-    try:
-        part = log_search.chunk_before(source, before) if at is None else log_search.chunk_at(source, at)
-    except job_log.StorageUnresponsive:
-        raise  # acmeweb.error_pages answers with 503
-    except job_log.LogReadError as error:
-        raise Http404(str(error)) from None
-    payload = {name: getattr(part, name) for name in ("lines", "start", "stop", "size", "whole")}
-    response = JsonResponse(payload, json_dumps_params={"separators": (",", ":"), "ensure_ascii": False})
-    patch_cache_control(response, private=True, no_store=True)
-    return response
-
-
-@require_safe
-def download_log(request: HttpRequest, public_id: str) -> HttpResponse | StreamingHttpResponse:
-    """The raw log file as a download. A browser must never render a job's output as a page of this site."""
-    row = _visible_job(request, public_id)
-    attempt = _requested_attempt(request, row)
-    if attempt is None:
-        raise Http404("the job has not started yet")
-    try:
-        stream = job_log.LogStream(row.cluster.log_source(attempt.log_path))
-    except job_log.StorageUnresponsive:
-        raise  # acmeweb.error_pages answers with 503
-    except job_log.LogReadError as error:
-        raise Http404(str(error)) from None
-    response = StreamingHttpResponse(stream, content_type="text/plain; charset=utf-8")
-    response["Content-Length"] = str(stream.size)
-    response["Content-Disposition"] = f'attachment; filename="{attempt.key}.log"'
-    response["X-Content-Type-Options"] = "nosniff"
-    return response
-
-
 # --- actions
 
 
 @require_POST
 def job_action_view(request: HttpRequest, public_id: str, name: str) -> HttpResponse:
     verb = JOB_ACTIONS.get(name)
-    row = _visible_job(request, public_id)
+    row = visible_job(request, public_id)
     if verb is None:
         raise Http404("unknown verb")
     why = posted_text(request)
@@ -319,7 +207,7 @@ def _resubmit_initial(request: HttpRequest) -> dict[str, Any]:
     """The values of job `?from=`, to edit and submit it again."""
     if not (source := request.GET.get("from")):
         return {}
-    row = _visible_job(request, source[:24])
+    row = visible_job(request, source[:24])
     own = row.user_id == request.user.pk
     if not own and _has_secrets(row):
         messages.info(request, "Secret values were left out because only the owner can see them. Enter your own.")

@@ -48,7 +48,7 @@ def test_a_job_page_follows_state_and_log(visit, tmp_path):
     make.cluster(log_root=str(tmp_path))
     job = make.job(by="ada", name="train", gpus_per_node=8)
     ada = visit("ada")
-    ada.open_live(f"/jobs/{job}/?tab=log")
+    ada.open_live(f"/jobs/{job}/log/")
     mark(ada.page)
     expect(ada.page.locator("#log")).to_contain_text("The job has not started yet")
 

@@ -114,7 +114,7 @@ def test_growing_log_is_followed_only_at_its_end(visit, log):
         out.write(f"ss 2.30\n[rank1]: step {LINES + 1} | loss 2.29\n")
     settled(page, lambda seen: seen[-1] == LINES + 1)
     assert page.locator(".log pre > span", has_text=f"step {LINES} ").all_inner_texts() == [
-        f"[rank0]: step {LINES} | loss 2.30\n"
+        f"{LINES + 1}[rank0]: step {LINES} | loss 2.30\n"
     ]
     page.evaluate("document.querySelector('.log pre').scrollTop -= 400")
     there = settled(page, lambda seen: seen[-1] < LINES)

@@ -164,7 +164,7 @@ def test_a_log_on_unresponsive_storage_is_a_503_with_the_reason(ada, logged, tmp
 
 @pytest.mark.parametrize(
     ("page", "status"),
-    [("?tab=log", 200), ("log/", 200), ("log/?line=2", 200), ("log/lines/?before=9", 503), ("log/raw/", 503)],
+    [("log/", 200), ("log/?find=step", 200), ("log/?line=2", 200), ("log/lines/?before=9", 503), ("log/raw/", 503)],
 )
 def test_pages_report_that_the_storage_of_a_log_is_unresponsive(ada, logged, tmp_path, page, status):
     browser = Client(raise_request_exception=False)

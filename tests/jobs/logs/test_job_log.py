@@ -129,31 +129,6 @@ async def test_stream_returns_the_raw_file_up_to_its_initial_size(root):
     assert content == content_at_first
 
 
-LINES = b"".join(b"line %d\n" % n for n in range(1, 100_001))
-
-
-@pytest.mark.parametrize(("line", "first", "last"), [(1, 1, 120), (50_000, 49_960, 50_079), (100_000, 99_960, 100_000)])
-def test_window_shows_surrounding_lines_with_their_numbers(root, line, first, last):
-    result = job_log.read_window(LogSource(str(root), write(root / "a.log", LINES)), line)
-
-    assert (result.lines[0], result.lines[-1]) == ((first, f"line {first}"), (last, f"line {last}"))
-
-
-def test_window_beyond_the_end_shows_the_last_line(root):
-    result = job_log.read_window(LogSource(str(root), write(root / "a.log", b"one\ntwo")), 10**15)
-
-    assert result.lines[-1] == (2, "two")
-
-
-def test_long_line_in_a_window_is_cut(root):
-    path = write(root / "a.log", b"one\n" + b"x" * 3_000_000 + b"\nthree\n")
-
-    result = job_log.read_window(LogSource(str(root), path), 2)
-
-    assert [number for number, _ in result.lines] == [1, 2]
-    assert len(result.lines[1][1]) < job_log.TAIL_BYTES
-
-
 def test_attempt_without_log_is_reported(root):
     with pytest.raises(LogReadError, match="This attempt has no log"):
         tail(LogSource(str(root), ""))

@@ -368,7 +368,7 @@ def logged(tmp_path):
 
 
 def test_the_log_is_shown_cleaned_and_escaped(ada, logged):
-    assert "step 1 &lt;b&gt;" in text(ada.get(f"/jobs/{logged.job}/?tab=log"))
+    assert "step 1 &lt;b&gt;" in text(ada.get(f"/jobs/{logged.job}/log/"))
 
 
 def test_the_page_polls_a_log_only_while_it_grows(ada, logged):
