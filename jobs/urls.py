@@ -13,6 +13,7 @@ urlpatterns = [
     path("jobs/<slug:public_id>/log/", job_log.job_log_page, name="log"),
     path("jobs/<slug:public_id>/log/lines/", job_log.log_lines, name="log-lines"),
     path("jobs/<slug:public_id>/log/raw/", job_log.download_log, name="log-raw"),
+    path("jobs/<slug:public_id>/resubmit/", jobs.resubmit_changed, name="resubmit"),
     path("jobs/<slug:public_id>/<slug:name>/", jobs.job_action_view, name="job-verb"),
     path("account/", account.account_page, name="account"),
     path("account/tokens/<int:pk>/revoke/", account.revoke, name="token-revoke"),

@@ -6,8 +6,9 @@ does not call it: there, Django's permissions decide, and every action is that o
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from django.db import transaction
 
@@ -15,11 +16,18 @@ from jobs.actions import foreign_jobs
 from jobs.actions import jobs as job_actions
 from jobs.actions import outcomes as outcome_actions
 from jobs.actions.journal import Author
+from jobs.actions.submit import submit
 from jobs.core import parsing
 from jobs.core.lifecycle import Flag, State
-from jobs.core.spec import MAX_PRIORITY
-from jobs.models import Job
+from jobs.core.spec import MAX_PRIORITY, DependencySpec, JobSpec
+from jobs.models import Dependency, Job, clock
 from jobs.models.permissions import Caller
+
+# Fields of a job request that a suggestion may change
+CHANGEABLE_FIELDS = (
+    *("nodes", "gpus_per_node", "cpus_per_node", "memory_per_node"),
+    *("gpu_model", "nic_type", "time_limit", "preemptible"),
+)
 
 read_priority = parsing.integer_reader(-MAX_PRIORITY, MAX_PRIORITY)
 
@@ -235,3 +243,38 @@ JOB_ACTIONS = {
         ),
     )
 }
+
+
+# --- replacing a waiting job
+
+
+def is_replaceable(job: Job, user_id: int) -> bool:
+    """Whether this user may replace the job. The copy belongs to its submitter, so only the owner may."""
+    is_own = job.user_id == user_id and not job.is_foreign
+    waits = job.state == State.PENDING and not job.hold
+    return is_own and waits and not job.array_id and not job.attempts.exists()
+
+
+@transaction.atomic
+def replace_waiting_job(job: Job, spec: JobSpec, changes: Mapping[str, Any], *, author: Author) -> Job:
+    """Submit `spec` in place of a waiting job and cancel the job. Jobs that wait for the job wait for the copy.
+
+    Failure story: Both happen in one transaction on the locked row of the job. A kill before the commit leaves the job
+    waiting, a kill after it leaves the copy waiting. Of two requests at the same time, the second finds the job
+    cancelled and raises JobStateChanged. A job with an attempt may be known to a cluster, so it is never replaced.
+    """
+    job = Job.objects.select_for_update().get(pk=job.pk)
+    if not author.user_id or not is_replaceable(job, author.user_id):
+        raise job_actions.JobStateChanged(
+            f"{job} cannot be replaced: it must be your own job, waiting and never started"
+        )
+    dependencies = tuple(
+        DependencySpec(after=dependency.after, on=dependency.on.public_id)
+        for dependency in job.dependencies.select_related("on")
+    )
+    spec = replace(spec, dependencies=dependencies, begin_at=job.begin_at)
+    [copy] = submit([spec], cluster=job.cluster, team=job.team, author=author, now=clock.now())
+    Dependency.objects.filter(on=job, job__state=State.PENDING).update(on=copy)
+    changed = ", ".join(f"{name} {value}" for name, value in changes.items())
+    job_actions.cancel(job, author=author, why=f"Resubmitted as {copy.public_id} with {changed}.")
+    return copy

@@ -18,6 +18,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from jobs.actions import jobs as job_actions
 from jobs.actions.job_verbs import (
+    CHANGEABLE_FIELDS,
     JOB_ACTIONS,
     JobActionDenied,
     JobActionRequest,
@@ -25,16 +26,18 @@ from jobs.actions.job_verbs import (
     has_unknown_outcome,
     perform_job_action,
     read_priority,
+    replace_waiting_job,
 )
 from jobs.actions.jobs import JobError
 from jobs.actions.journal import Author
 from jobs.actions.wake import request_turn
 from jobs.core import masking, timeline
+from jobs.core import spec as job_spec
 from jobs.core.display_text import safe_display_text, strip_control_characters
 from jobs.core.hostlist import compress
 from jobs.core.lifecycle import ForbiddenTransition, State
 from jobs.core.spec import InvalidField, refuse_priority
-from jobs.models import Attempt, Job, Team, TeamRole, clock
+from jobs.models import Attempt, Job, Node, Team, TeamRole, clock
 from jobs.models.permissions import Caller
 from jobs.pages import progress
 from jobs.pages.job_tabs import OVERVIEW, PANEL_TABS, tab_context
@@ -199,6 +202,25 @@ def submit(request: HttpRequest) -> HttpResponse:
     return render(request, "jobs/submit.html", _form_context(form), status=422)
 
 
+@require_POST
+def resubmit_changed(request: HttpRequest, public_id: str) -> HttpResponse:
+    """Cancel a waiting job and submit it again with the posted fields changed."""
+    row = visible_job(request, public_id)
+    changes = {name: request.POST[name] for name in CHANGEABLE_FIELDS if name in request.POST}
+    try:
+        changed = job_spec.parse(job_forms.resubmission_request(row, changes), Node.objects.shape(row.cluster))
+        copy = replace_waiting_job(row, changed, changes, author=Author.of(request))
+    except InvalidField as bad:
+        messages.error(request, f"Nothing was changed: {bad}.")
+    except JobError as error:
+        messages.error(request, f"Conflict, nothing was changed: {error}.")
+    else:
+        request_turn(row.cluster_id)
+        messages.success(request, f"Resubmitted as job {copy.public_id}. Job {public_id} was cancelled.")
+        return redirect("job", copy.public_id)
+    return redirect("job", public_id)
+
+
 def _form_context(form: job_forms.SubmitForm) -> dict[str, Any]:
     return {"form": form, "may_submit": form.fields["team"].queryset.exists()}
 
@@ -211,7 +233,8 @@ def _resubmit_initial(request: HttpRequest) -> dict[str, Any]:
     own = row.user_id == request.user.pk
     if not own and _has_secrets(row):
         messages.info(request, "Secret values were left out because only the owner can see them. Enter your own.")
-    return {"initial": job_forms.resubmit_values(row, secrets=own)}
+    changes = {name: request.GET[name] for name in CHANGEABLE_FIELDS if name in request.GET}
+    return {"initial": job_forms.resubmit_values(row, secrets=own) | changes}
 
 
 def _has_secrets(row: Job) -> bool:

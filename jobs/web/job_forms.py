@@ -159,6 +159,12 @@ def format_pairs(values: Mapping[str, str]) -> str:
     return "\n".join(f"{name}={value}" for name, value in values.items())
 
 
+def resubmission_request(job: Job, changes: Mapping[str, str]) -> dict[str, Any]:
+    """A submit request for the same job with these fields changed."""
+    values: dict[str, Any] = {**resubmit_values(job, secrets=True), **changes}
+    return submit_request({name: value if isinstance(value, bool) else str(value) for name, value in values.items()})
+
+
 def resubmit_values(job: Job, *, secrets: bool) -> dict[str, Any]:
     """Initial form values to submit the same job again. `secrets` must be True only for the job's owner."""
     return {

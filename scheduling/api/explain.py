@@ -19,6 +19,7 @@ from jobs.rest.shapes import (
     json_value,
     nested_field,
     nested_list_field,
+    object_field,
     seconds_field,
     text_field,
 )
@@ -61,6 +62,9 @@ CHANGE_SHAPE = ResourceShape(
         "who": text_field("Who can make the change: the job's owner, an operator, or time.", choices=ChangeActor),
         "why": text_field(
             "The change as a sentence. A simulation of the current cluster confirmed that the job starts with it."
+        ),
+        "request": object_field(
+            "The same change as fields of a job request. Empty if submitting the job again would not make it."
         ),
         "cost": fraction_field("0 means that nothing is given up. Changes are sorted by cost, the cheapest first."),
     },

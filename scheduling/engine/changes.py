@@ -7,7 +7,7 @@ more than those that the owner can make.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -29,13 +29,18 @@ class ChangeActor(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class SuggestedChange:
-    """A change and its effect on a snapshot. `phrase` continues "It would start now if"."""
+    """A change and its effect on a snapshot. `phrase` continues "It would start now if".
+
+    `request` has the same change as fields of a job request. It is empty if submitting the job again with other fields
+    would not make the change.
+    """
 
     kind: str
     who: ChangeActor
     cost: float
     phrase: str
     apply: Callable[[ClusterSnapshot], ClusterSnapshot] = field(compare=False, repr=False)
+    request: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def why(self) -> str:
@@ -49,13 +54,19 @@ class SuggestedChange:
             cost=self.cost + other.cost,
             phrase=f"{self.phrase}, and if {other.phrase}",
             apply=lambda snapshot: other.apply(self.apply(snapshot)),
+            request={**self.request, **other.request} if self.request and other.request else {},
         )
 
 
 def make_change(
-    kind: str, who: ChangeActor, cost: float, phrase: str, apply: Callable[[ClusterSnapshot], ClusterSnapshot]
+    kind: str,
+    who: ChangeActor,
+    cost: float,
+    phrase: str,
+    apply: Callable[[ClusterSnapshot], ClusterSnapshot],
+    request: Mapping[str, Any] | None = None,
 ) -> SuggestedChange:
-    return SuggestedChange(kind=kind, who=who, cost=cost, phrase=phrase, apply=apply)
+    return SuggestedChange(kind=kind, who=who, cost=cost, phrase=phrase, apply=apply, request=request or {})
 
 
 def find_waiting_job(snapshot: ClusterSnapshot, job_id: int) -> WaitingJob:

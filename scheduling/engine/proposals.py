@@ -7,7 +7,7 @@ turn.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
@@ -67,24 +67,32 @@ class ChangeProposals:
         quota_usage, obtainable = self._engine.quota_usage, self._engine.owner_resources.free_gpus
         return quota_usage is None or quota_usage.refuse(QuotaOwner.of(self._job), gpus, obtainable=obtainable) is None
 
-    def _owner_change(self, kind: str, cost: float, phrase: str, **fields: object) -> SuggestedChange:
-        return make_change(kind, ChangeActor.OWNER, cost, phrase, with_job_fields(self._job.id, **fields))
+    def _owner_change(
+        self, kind: str, cost: float, phrase: str, request: Mapping[str, object], **fields: object
+    ) -> SuggestedChange:
+        return make_change(kind, ChangeActor.OWNER, cost, phrase, with_job_fields(self._job.id, **fields), request)
 
     # Changes that the owner can make
 
     def _smaller_requests(self) -> Iterator[SuggestedChange]:
-        """Propose fewer GPUs per node, fewer nodes, and fewer CPUs or less memory."""
+        """Propose fewer nodes or GPUs, and fewer CPUs or less memory.
+
+        A program divides its work evenly, so a job of several nodes keeps the GPUs per node, and a job of one node gets
+        a divisor of its GPUs.
+        """
         need = self._need
-        fewer_gpus = (replace(need, gpus=gpus) for gpus in range(need.gpus - 1, 0, -1))
+        divisors = [gpus for gpus in range(need.gpus - 1, 0, -1) if need.nodes == 1 and need.gpus % gpus == 0]
+        fewer_gpus = (replace(need, gpus=gpus) for gpus in divisors)
         if fitting := next((smaller for smaller in fewer_gpus if self._would_start(smaller)), None):
-            fraction = 1 - fitting.total_gpus / need.total_gpus
-            per_node = " per node" if need.nodes > 1 else ""
-            phrase = f"it requested {format_count(fitting.gpus, 'GPU')}{per_node} instead of {need.gpus}"
-            yield self._owner_change("gpus", fraction, phrase, need=fitting)
+            phrase = f"it requested {format_count(fitting.gpus, 'GPU')} instead of {need.gpus}"
+            request = {"gpus_per_node": fitting.gpus}
+            yield self._owner_change("gpus", 1 - fitting.gpus / need.gpus, phrase, request, need=fitting)
         fewer_nodes = (replace(need, nodes=nodes) for nodes in range(need.nodes - 1, 0, -1))
         if fitting := next((smaller for smaller in fewer_nodes if self._would_start(smaller)), None):
             phrase = f"it requested {format_count(fitting.nodes, 'node')} instead of {need.nodes}"
-            yield self._owner_change("nodes", 1 - fitting.nodes / need.nodes, phrase, need=fitting)
+            yield self._owner_change(
+                "nodes", 1 - fitting.nodes / need.nodes, phrase, {"nodes": fitting.nodes}, need=fitting
+            )
         yield from self._less_cpu_memory()
 
     def _would_start(self, need: ResourceRequest) -> bool:
@@ -97,11 +105,12 @@ class ChangeProposals:
             return
         if (cpus := self._largest_fitting("cpus", replace(need, memory_mb=0))) < need.cpus:
             phrase = f"it requested {format_count(cpus, 'CPU')} per node instead of {need.cpus}"
-            yield self._owner_change("cpus", 0.5 * (1 - cpus / need.cpus), phrase, need=replace(need, cpus=cpus))
+            cost, request = 0.5 * (1 - cpus / need.cpus), {"cpus_per_node": cpus}
+            yield self._owner_change("cpus", cost, phrase, request, need=replace(need, cpus=cpus))
         if (memory := self._largest_fitting("memory_mb", replace(need, cpus=min(1, need.cpus)))) < need.memory_mb:
             phrase = f"it requested {format_memory(memory)} per node instead of {format_memory(need.memory_mb)}"
-            less = replace(need, memory_mb=memory)
-            yield self._owner_change("memory", 0.5 * (1 - memory / need.memory_mb), phrase, need=less)
+            cost, less = 0.5 * (1 - memory / need.memory_mb), replace(need, memory_mb=memory)
+            yield self._owner_change("memory", cost, phrase, {"memory_per_node": f"{memory}M"}, need=less)
 
     def _largest_fitting(self, field: str, need: ResourceRequest) -> int:
         """The largest value of this field that fits, found by bisection."""
@@ -118,15 +127,17 @@ class ChangeProposals:
                 other = replace(need, gpu_model=model)
                 if self._has_placement(other):
                     phrase = f"it used {model} GPUs instead of {need.gpu_model}"
-                    yield self._owner_change("model", HARDWARE_COST, phrase, need=other)
+                    yield self._owner_change("model", HARDWARE_COST, phrase, {"gpu_model": model}, need=other)
         if need.nic_type and self._has_placement(replace(need, nic_type="")):
             other = replace(need, nic_type="")
-            yield self._owner_change("nic", HARDWARE_COST, f"it did not require {need.nic_type} NICs", need=other)
+            phrase = f"it did not require {need.nic_type} NICs"
+            yield self._owner_change("nic", HARDWARE_COST, phrase, {"nic_type": ""}, need=other)
 
     def _other_terms(self) -> Iterator[SuggestedChange]:
         job = self._job
         if not job.preemptible:
-            yield self._owner_change("preemptible", PREEMPTIBLE_COST, "it were preemptible", preemptible=True)
+            request = {"preemptible": True}
+            yield self._owner_change("preemptible", PREEMPTIBLE_COST, "it were preemptible", request, preemptible=True)
         ahead = [other.priority for other in self._snapshot.waiting if other.id != job.id and not other.hold]
         if ahead and (highest := max(ahead) + 1) > job.priority:
             raised = with_job_fields(job.id, priority=highest)
@@ -158,7 +169,7 @@ class ChangeProposals:
         short = timedelta(minutes=int(slack // 60))
         cost = SHORTER_LIMIT_COST * (1 - short / limit) if limit else SHORTER_LIMIT_COST
         phrase = f"its time limit were {format_duration(short)} instead of {format_duration(limit)}"
-        yield self._owner_change("limit", cost, phrase, time_limit=short)
+        yield self._owner_change("limit", cost, phrase, {"time_limit": format_duration(short)}, time_limit=short)
 
     # Changes that need an operator
 

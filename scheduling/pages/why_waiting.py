@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.template.defaultfilters import pluralize
+from django.urls import reverse
+from django.utils.http import urlencode
 from django.views.decorators.http import require_safe
 
+from jobs.actions.job_verbs import is_replaceable
 from jobs.core import timeline
+from jobs.core.command_options import conflicting_option
 from jobs.core.lifecycle import State
 from jobs.models import Job, Team, clock
 from jobs.web.page import render_page
 from scheduling.engine.blockers import Blocker, BlockerKind, Holder
+from scheduling.engine.changes import SuggestedChange
 from scheduling.queries.wait_explanation import WaitExplanation, explain_job
 
 
@@ -29,6 +34,7 @@ def wait_page(request: HttpRequest, public_id: str) -> HttpResponse:
         "waits": row.state == State.PENDING,
         "explanation": explanation,
         "blockers": [BlockerText.of(blocker) for blocker in explanation.blockers],
+        "suggestions": [Suggestion.of(change, row, request.user.pk) for change in explanation.changes],
         "bar": _estimate_bar(row, explanation),
     }
     return render_page(request, "jobs/why.html", context, {"why": "jobs/_why.html"})
@@ -88,6 +94,35 @@ def blocker_amount(blocker: Blocker) -> str:
     if blocker.kind == BlockerKind.TOPOLOGY and blocker.nodes:
         return f"Enough GPUs are free, but scattered. The job needs room on {nodes.format('more ')}."
     return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suggestion:
+    """A change that would start the job, and how the user can make it."""
+
+    who: str
+    why: str
+    fields: dict[str, str]  # of the job request
+    can_apply: bool
+    edit_url: str
+    conflict: str  # an option of the command that contradicts the change
+
+    @classmethod
+    def of(cls, change: SuggestedChange, job: Job, user_id: int) -> Suggestion:
+        fields = {name: str(value) for name, value in change.request.items()}
+        conflict = conflicting_option(job.command, fields)
+        return cls(
+            who=change.who,
+            why=change.why,
+            fields=fields,
+            can_apply=bool(fields) and not conflict and is_replaceable(job, user_id),
+            edit_url=f"{reverse('submit')}?{urlencode({'from': job.public_id} | fields)}" if fields else "",
+            conflict=conflict,
+        )
+
+    @property
+    def fields_text(self) -> str:
+        return ", ".join(f"{name} {value or 'empty'}" for name, value in self.fields.items())
 
 
 def _estimate_bar(row: Job, explanation: WaitExplanation) -> list[timeline.TimelineBar]:

@@ -34,10 +34,26 @@ def test_job_that_starts_anyway_needs_no_change():
     assert changes([node(1)], waiting(1)) == ()
 
 
-def test_fewer_gpus_per_node_is_suggested():
-    phrase = smallest([node(1, free=6), node(2, free=4)], waiting(1, nodes=2, gpus=6))
+@pytest.mark.parametrize(("free", "gpus", "suggested"), [(7, 8, 4), (3, 8, 2), (5, 6, 3), (4, 5, 1)])
+def test_fewer_gpus_are_a_divisor_of_those_requested(free, gpus, suggested):
+    change = changes([node(1, free=free)], waiting(1, gpus=gpus))[0]
 
-    assert phrase == "it requested 4 GPUs per node instead of 6"
+    assert change.phrase == f"it requested {suggested} GPU{'s' if suggested > 1 else ''} instead of {gpus}"
+    assert change.request == {"gpus_per_node": suggested}
+
+
+def test_a_job_of_several_nodes_keeps_its_gpus_per_node():
+    suggested = changes([node(1), node(2, free=7)], waiting(1, nodes=2, gpus=8))
+
+    assert [change.request for change in suggested] == [{"nodes": 1}]
+
+
+def test_changes_that_a_resubmission_cannot_make_have_no_request():
+    closed = ClosedNode(node=node(3), back="resumed")
+
+    suggested = changes([node(1, free=0)], waiting(1, gpus=8), closed=(closed,), quotas=(replace(QUOTA, gpus=0),))
+
+    assert {change.kind: change.request for change in suggested}["preemptible+nodes-open"] == {}
 
 
 def test_fewer_nodes_is_suggested_if_it_gives_up_less():

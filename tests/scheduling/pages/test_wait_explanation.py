@@ -181,3 +181,44 @@ def test_snapshot_is_shared_between_requests(ada, full, django_assert_max_num_qu
 
     with django_assert_max_num_queries(13):
         explained(ada, job)
+
+
+@pytest.fixture
+def one_node_free(ada, grace):
+    """Three of four nodes are held by grace."""
+    make.cluster()
+    for number in (1, 2, 3):
+        make.running(make.job(grace.user, "speech", gpus_per_node=8), f"gpu{number:03d}", tuple(range(8)))
+
+
+def suggestions(user, job):
+    browser = Client()
+    browser.force_login(user)
+    page = browser.get(f"/jobs/{job}/why/").content.decode()
+    return page.partition("What would start it now")[2].partition("Start estimate")[0]
+
+
+def test_the_owner_can_apply_a_suggestion(ada, one_node_free):
+    job = make.job(ada.user, nodes=2, gpus_per_node=8)
+
+    part = suggestions(ada.user, job)
+
+    assert f'action="/jobs/{job}/resubmit/"' in part and '<input type="hidden" name="nodes" value="1">' in part
+    assert explained(ada, job)["smallest_change"]["request"] == {"nodes": 1}
+
+
+def test_a_suggestion_that_the_command_contradicts_can_only_be_edited(ada, one_node_free):
+    job = make.job(ada.user, nodes=2, gpus_per_node=8, command="torchrun --nnodes 2 train.py")
+
+    part = suggestions(ada.user, job)
+
+    assert "The command contains <code>--nnodes 2</code>" in part
+    assert f'href="/jobs/new/?from={job}&amp;nodes=1"' in part and "Apply and resubmit" not in part
+
+
+def test_others_can_only_submit_their_own_copy(ada, one_node_free):
+    job = make.job(ada.user, nodes=2, gpus_per_node=8)
+
+    part = suggestions(make.person("bob", "vision"), job)
+
+    assert f'href="/jobs/new/?from={job}&amp;nodes=1"' in part and "Apply and resubmit" not in part
