@@ -124,7 +124,7 @@ class _CollectErrors:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
         if isinstance(error, InvalidField):
-            return self._record_errors({error.field: [error.why]})
+            return self._record_errors(error.by_field)
         # Without `each`, a missing permission keeps its own status code (403)
         if isinstance(error, PermissionDenied) and self.each:
             return self._record_errors({"team": [str(error.detail)]})

@@ -19,19 +19,49 @@ FieldReader = Callable[[str, Any], Any]
 
 
 class InvalidField(ValueError):
-    """A field of a request is invalid. `field` is its name in the request, `why` a sentence without a subject."""
+    """A field of a request is invalid. `field` is its name in the request, `why` a sentence without a subject.
 
-    def __init__(self, field: str, why: str) -> None:
-        self.field, self.why = field, why
+    `others` are further invalid fields of the same request.
+    """
+
+    def __init__(self, field: str, why: str, others: Sequence[InvalidField] = ()) -> None:
+        self.field, self.why, self.others = field, why, tuple(others)
         super().__init__(f"{field}: {why}")
 
+    @property
+    def by_field(self) -> dict[str, list[str]]:
+        """The sentences of all invalid fields."""
+        sentences: dict[str, list[str]] = {}
+        for error in (self, *self.others):
+            sentences.setdefault(error.field, []).append(error.why)
+        return sentences
 
-def read_fields(request: Mapping[str, Any], readers: Mapping[str, FieldReader], what: str) -> dict[str, Any]:
-    """Return the values of the fields in the request. Null means the same as a missing field."""
-    for name in request:
-        if name not in readers:
-            raise InvalidField(str(name)[:40], f"is not a field of {what}")
-    return {name: readers[name](name, value) for name, value in request.items() if value is not None}
+
+MAX_REPORTED_FIELDS = 20
+
+
+def read_fields(
+    request: Mapping[str, Any], readers: Mapping[str, FieldReader], what: str, required: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the values of the fields in the request. Null means the same as a missing field.
+
+    Raises one InvalidField that names all invalid fields.
+    """
+    values: dict[str, Any] = {}
+    errors = [InvalidField(name, "is missing") for name in required if request.get(name) is None]
+    for name, value in request.items():
+        try:
+            if name not in readers:
+                raise InvalidField(str(name)[:40], f"is not a field of {what}")
+            if value is not None:
+                values[name] = readers[name](name, value)
+        except InvalidField as error:
+            errors.append(error)
+            if len(errors) == MAX_REPORTED_FIELDS:
+                break
+    if errors:
+        raise InvalidField(errors[0].field, errors[0].why, errors[1:])
+    return values
 
 
 def raise_invalid_field(name: str, why: str) -> NoReturn:

@@ -100,12 +100,10 @@ class JobSpec:
 
 
 def parse(request: Mapping[str, Any], shape: ClusterShape) -> JobSpec:
-    """Return one validated job. Raises InvalidField for the first invalid field."""
+    """Return one validated job. Raises InvalidField."""
     if not isinstance(request, Mapping):
         raise InvalidField("job", "is not an object")
-    values = parsing.read_fields(request, JOB_FIELD_READERS, "a job")
-    if "command" not in values:
-        raise InvalidField("command", "is missing")
+    values = parsing.read_fields(request, JOB_FIELD_READERS, "a job", required=["command"])
     if "memory_per_node" in values:
         # The request accepts notations such as 512G; the spec stores MiB
         values["memory_per_node_mb"] = values.pop("memory_per_node")

@@ -74,7 +74,7 @@ def to_api_exception(error: Exception) -> Exception:
     """The API error for an exception of our own code or the database; other exceptions are returned unchanged."""
     match error:
         case InvalidField():
-            return InvalidRequestField(error.field, error.why)
+            return exceptions.ValidationError(error.by_field)
         case MaintenanceError() if error.field:
             return InvalidRequestField(error.field, str(error))
         case JobActionDenied() | SavedViewForbidden():

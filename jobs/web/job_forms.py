@@ -96,18 +96,27 @@ class SubmitForm(forms.Form):
     def clean(self) -> dict[str, Any]:
         values = super().clean() or {}
         if not self.errors:
-            cluster = values["cluster"]
+            self._refuse_bad_pairs(values)
             try:
-                self.spec = spec.parse(submit_request(values), Node.objects.shape(cluster))
+                self.spec = spec.parse(submit_request(values), Node.objects.shape(values["cluster"]))
             except InvalidField as bad:
                 self.refuse(bad)
         return values
 
+    def _refuse_bad_pairs(self, values: dict[str, Any]) -> None:
+        """Show invalid pairs and leave them out, so that the parser finds the errors of the other fields too."""
+        for name in PAIRS_FIELDS:
+            try:
+                parse_pairs(name, values[name])
+            except InvalidField as bad:
+                self.refuse(bad)
+                values[name] = ""
+
     def refuse(self, bad: InvalidField) -> None:
-        """Show the parser's error at the field that it names."""
-        field = bad.field.partition(".")[0]
-        inner = bad.field.partition(".")[2]
-        self.add_error(field if field in self.fields else None, f"{inner}: {bad.why}" if inner else bad.why)
+        """Show the parser's errors at the fields that they name."""
+        for error in (bad, *bad.others):
+            field, _, inner = error.field.partition(".")
+            self.add_error(field if field in self.fields else None, f"{inner}: {error.why}" if inner else error.why)
 
     def basic(self) -> list[forms.BoundField]:
         return [self[name] for name in self.BASIC]

@@ -120,7 +120,10 @@ def test_mode_each_submits_the_valid_jobs_and_answers_in_order(ada):
     answer = ada.post("jobs/bulk/", {"jobs": asked, "mode": "each"}).json()
 
     assert [one["status"] for one in answer["results"]] == [201, 400, 400, 201]
-    assert answer["results"][1]["errors"] == {"nope": ["is not a field of a job"]}
+    assert answer["results"][1]["errors"] == {
+        "command": ["is missing"],
+        "nope": ["is not a field of a job"],
+    }
     assert ada.get(f"jobs/{answer['results'][3]['id']}/").json()["name"] == "last"
 
 

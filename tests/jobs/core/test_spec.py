@@ -189,3 +189,18 @@ def test_any_request_gives_a_job_or_one_error_sentence(fields):
         assert len(str(refused)) < 400
     else:
         assert job.nodes >= 1
+
+
+def test_all_invalid_fields_are_reported_at_once():
+    with pytest.raises(InvalidField) as found:
+        spec.parse({"nodes": 0, "gpus_per_node": "x", "colour": "red", "labels": []}, SEREN)
+
+    assert list(found.value.by_field) == ["command", "nodes", "gpus_per_node", "colour", "labels"]
+    assert str(found.value) == "command: is missing"
+
+
+def test_the_number_of_reported_fields_is_bounded():
+    with pytest.raises(InvalidField) as found:
+        parse(**{f"field{n}": n for n in range(10_000)})
+
+    assert len(found.value.by_field) == 20

@@ -567,6 +567,15 @@ def test_submit_errors_are_shown_at_their_fields(ada, field, value, sentence):
     assert not Job.objects.exists()
 
 
+def test_the_form_marks_all_invalid_fields_at_once(ada):
+    wrong = {"nodes": "0", "time_limit": "soon", "environment": "no sign", "labels": "no sign"}
+
+    form = ada.post("/jobs/new/", asked(**wrong)).context["form"]
+
+    assert set(form.errors) == set(wrong)
+    assert Job.objects.count() == 0
+
+
 def test_users_submit_only_for_teams_where_they_are_researchers(ada):
     make.team("evaluation", ada=TeamRole.VIEWER)
 
