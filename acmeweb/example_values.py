@@ -165,7 +165,13 @@ VALUES: dict[str, Any] = {
     "holders.gpus": 64,
     "holders.jobs": 1,
     "holders.title": "moe-8x7b",
-    "smallest_change": {"who": "owner", "kind": "size", "why": "It would start now with 1 node.", "cost": 0.5},
+    "smallest_change": {
+        "who": "owner",
+        "kind": "nodes",
+        "why": "It would start now if it requested 1 node instead of 2.",
+        "cost": 0.5,
+        "request": {"nodes": 1},
+    },
     "other_changes": [],
     "estimate": {
         "p50": "2026-01-31T12:20:00Z",
