@@ -48,6 +48,9 @@ LEDGER_ROW_SHAPE = ResourceShape(
 LEDGER_LOSS_SHAPE = ResourceShape(
     "LedgerLoss", {"cause": text_field("Empty if not diagnosed yet."), "gpu_hours": number_field()}
 )
+LEDGER_CLOSED_SHAPE = ResourceShape(
+    "LedgerClosed", {"reason": text_field("Empty if no reason was given."), "gpu_hours": number_field()}
+)
 MTTF_FIELDS = {
     "failures": integer_field(low=0),
     "gpu_hours_held": number_field(),
@@ -77,7 +80,10 @@ LEDGER_SHAPE = ResourceShape(
         ),
         "cost": number_field("Clusters with a price only, in the configured currency.", nullable=True),
         "rows": nested_list_field(LEDGER_ROW_SHAPE),
-        "lost": nested_list_field(LEDGER_LOSS_SHAPE, "GPU-hours lost to failures, the largest first."),
+        "lost": nested_list_field(LEDGER_LOSS_SHAPE, "GPU-hours lost to failures by cause, the largest first."),
+        "closed": nested_list_field(
+            LEDGER_CLOSED_SHAPE, "GPU-hours of nodes that were drained or down by reason, the largest first."
+        ),
         "mttf": nested_field(MTTF_SHAPE),
         "mttf_by_cause": nested_list_field(MTTF_SHAPE),
         "mttf_by_model": nested_list_field(MTTF_OF_MODEL_SHAPE, "Counts hardware failures only."),

@@ -42,7 +42,6 @@ class AttemptHistory:
     after: str = ""  # the cause of the failure from which it recovers
     stalls: Sequence[UsSpan] = ()
     hangs: Sequence[UsSpan] = ()
-    idles: Sequence[UsSpan] = ()
     slows: Sequence[SlowPeriod] = ()
 
 
@@ -55,7 +54,6 @@ def bucket_intervals(attempt: AttemptHistory) -> list[BucketInterval]:
     intervals = [BucketInterval(attempt.promised, min(_start_us(attempt), end), *_startup_bucket(attempt))]
     intervals += [BucketInterval(low, high, Bucket.CHECKPOINT_STALL) for low, high in attempt.stalls]
     intervals += [BucketInterval(low, high, Bucket.HUNG, attempt.cause) for low, high in attempt.hangs]
-    intervals += [BucketInterval(low, high, Bucket.IDLE) for low, high in attempt.idles]
     intervals += [slow_interval for pace in attempt.slows for slow_interval in _slow_intervals(pace)]
     if not attempt.keeps_work and attempt.ended is not None:
         intervals.append(

@@ -8,7 +8,7 @@ and for every version of these rules. Windows are additive: two halves equal the
 Precedence, per GPU:
   1  down            the node does not respond: nothing runs there, whatever the rows say
   2  an attempt      the newest holder of the GPU; within an attempt, `ATTEMPT_BUCKET_ORDER`: hung, checkpoint stall,
-                     start-up or recovery, idle, lost work, slow; the remainder is productive
+                     start-up or recovery, lost work, slow; the remainder is productive
   3  drained         test, repair or maintenance; jobs still running on a draining node count as their attempt
   4  free            no job waited · reserved idle: a job waited that fits on this node, so the order kept it free ·
                      fragmented: jobs waited, and the free GPUs of this node were too few for each of them
@@ -28,7 +28,7 @@ from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Generic, NamedTuple, TypeVar
 
-VERSION = "1"  # version of these rules, stored with the figures
+VERSION = "2"  # version of these rules, stored with the figures
 
 
 class Bucket(StrEnum):
@@ -41,7 +41,6 @@ class Bucket(StrEnum):
     RECOVERY = "recovery"
     HUNG = "hung"
     SLOW = "slow"
-    IDLE = "idle"  # held but not used
     RESERVED_IDLE = "reserved_idle"
     FRAGMENTED = "fragmented"
     FREE = "free"  # and no job waited
@@ -55,7 +54,6 @@ ATTEMPT_BUCKET_ORDER = (
     Bucket.CHECKPOINT_STALL,
     Bucket.START_UP,
     Bucket.RECOVERY,
-    Bucket.IDLE,
     Bucket.LOST_WORK,
     Bucket.SLOW,
     Bucket.PRODUCTIVE,

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from scheduling.ledger.buckets import HELD_BUCKETS, Bucket, LedgerEntry
 
-BADPUT_BUCKETS = (Bucket.LOST_WORK, Bucket.RECOVERY, Bucket.HUNG, Bucket.SLOW, Bucket.DOWN, Bucket.DRAINED)
+LOST_BUCKETS = (Bucket.LOST_WORK, Bucket.RECOVERY, Bucket.HUNG, Bucket.SLOW)
+CLOSED_BUCKETS = (Bucket.DRAINED, Bucket.DOWN)
 MAX_EXACT_COUNT = 100
 
 
@@ -58,13 +59,13 @@ def ettr(sums: Mapping[Bucket, int], runs: Iterable[JobLifetime], start: int, en
     return sums.get(Bucket.PRODUCTIVE, 0) / wall if wall else None
 
 
-def lost_by_cause(entries: Iterable[LedgerEntry]) -> Counter[tuple[str, Bucket]]:
-    """GPU-microseconds that failures cost. An empty cause is a failure without a diagnosis yet."""
-    lost: Counter[tuple[str, Bucket]] = Counter()
+def gpu_us_by_cause(entries: Iterable[LedgerEntry], of: Collection[Bucket]) -> Counter[str]:
+    """GPU-microseconds of these buckets by cause. An empty cause is a failure without a diagnosis yet."""
+    sums: Counter[str] = Counter()
     for entry in entries:
-        if entry.bucket in BADPUT_BUCKETS:
-            lost[entry.cause, entry.bucket] += entry.gpu_us
-    return lost
+        if entry.bucket in of:
+            sums[entry.cause] += entry.gpu_us
+    return sums
 
 
 def mttf(failures: int, exposure: float, confidence: float = 0.9) -> Mttf:

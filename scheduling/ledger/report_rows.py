@@ -1,4 +1,7 @@
-"""The ledger for readers: six groups of buckets that add up to the total, as bars and as rows. Pure."""
+"""The ledger for readers: six groups of buckets that add up to the total, as bars and as rows. Pure.
+
+No group is called idle: an idle GPU is an allocated one that telemetry finds unused (`waste`).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import TypeVar
 
 from jobs.core.parsing import raise_invalid_field
 from scheduling.ledger.buckets import HELD_BUCKETS, Bucket
+from scheduling.ledger.reliability import CLOSED_BUCKETS, LOST_BUCKETS
 
 PERIOD_TITLES = {"1": "24 hours", "7": "7 days", "30": "30 days"}
 DEFAULT_DAYS = "7"
@@ -37,19 +41,19 @@ BUCKET_GROUPS = (
         buckets=(Bucket.START_UP, Bucket.CHECKPOINT_STALL),
     ),
     BucketGroup(
-        name="lost",
+        name="lost to failures",
         tone="bad",
         says="work repeated after failures, recovery, hangs, slow periods",
-        buckets=(Bucket.LOST_WORK, Bucket.RECOVERY, Bucket.HUNG, Bucket.SLOW),
+        buckets=LOST_BUCKETS,
     ),
     BucketGroup(
-        name="idle",
+        name="blocked",
         tone="waiting",
-        says="held but not used, or free while jobs wait",
-        buckets=(Bucket.IDLE, Bucket.RESERVED_IDLE, Bucket.FRAGMENTED),
+        says="free while jobs wait: reserved for a larger job, or too few on one node",
+        buckets=(Bucket.RESERVED_IDLE, Bucket.FRAGMENTED),
     ),
     BucketGroup(name="free", tone="quiet", says="free while no job waits", buckets=(Bucket.FREE,)),
-    BucketGroup(name="closed", tone="drain", says="drained, under test, down", buckets=(Bucket.DRAINED, Bucket.DOWN)),
+    BucketGroup(name="closed", tone="drain", says="drained, under test, down", buckets=CLOSED_BUCKETS),
 )
 
 

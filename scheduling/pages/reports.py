@@ -106,6 +106,10 @@ def _report_context(request: HttpRequest, period: Period, by: str) -> dict[str, 
         "lost": [
             (ledger_table.cause_label(cause), part / ledger_facts.US_PER_HOUR) for cause, part in table.lost.items()
         ],
+        "closed": [
+            (ledger_table.reason_label(reason), part / ledger_facts.US_PER_HOUR)
+            for reason, part in table.closed.items()
+        ],
         "people": lambda: users()[:MAX_USERS_SHOWN],
         "more_people": lambda: max(0, len(users()) - MAX_USERS_SHOWN),
         "idle_below": waste.IDLE_BELOW,

@@ -26,6 +26,11 @@ def cause_label(cause: str) -> str:
     return f"undiagnosed failures ({cause})" if cause in {str(state) for state in FINAL_STATES} else cause
 
 
+def reason_label(reason: str) -> str:
+    """Return the label of a reason for which nodes were drained or down."""
+    return reason or "no reason given"
+
+
 @dataclass(frozen=True, kw_only=True)
 class LedgerRow:
     name: str
@@ -42,7 +47,8 @@ class LedgerTable:
     capacity_us: int
     goodput: float | None
     ettr: float | None
-    lost: Mapping[str, int]
+    lost: Mapping[str, int]  # by cause; adds up to the buckets of the group "lost"
+    closed: Mapping[str, int]  # by reason; adds up to the buckets of the group "closed"
     mttf: Mttf
     mttf_by_cause: Mapping[str, Mttf]
     mttf_by_model: Mapping[str, Mttf]
@@ -58,14 +64,15 @@ def table(by: str, since: datetime, until: datetime, teams: Sequence[int] | None
     sums: dict[str, Counter[Bucket]] = defaultdict(Counter)
     costs: dict[str, dict[Bucket, float]] = defaultdict(lambda: defaultdict(float))
     lost: Counter[str] = Counter()
+    closed: Counter[str] = Counter()
     for ledger in ledgers:
         for piece in buckets.split_entries(ledger.pieces, midnights) if by == "day" else ledger.pieces:
             name = _group_name(by, ledger, piece, teams)
             sums[name][piece.bucket] += piece.gpu_us
             if (price := prices[ledger.cluster]) is not None:
                 costs[name][piece.bucket] += price * piece.gpu_us / US_PER_HOUR
-        for (cause, _), part in reliability.lost_by_cause(ledger.pieces).items():
-            lost[cause] += part
+        lost += reliability.gpu_us_by_cause(ledger.pieces, reliability.LOST_BUCKETS)
+        closed += reliability.gpu_us_by_cause(ledger.pieces, reliability.CLOSED_BUCKETS)
     whole = sum(sums.values(), Counter())
     capacity = sum(ledger.capacity_us for ledger in ledgers)
     runs = [run for ledger in ledgers for of_team in ledger.runs.values() for run in of_team]
@@ -79,6 +86,7 @@ def table(by: str, since: datetime, until: datetime, teams: Sequence[int] | None
         goodput=reliability.goodput(whole, capacity),
         ettr=reliability.ettr(whole, runs, unix_microseconds(since), unix_microseconds(until)),
         lost=dict(lost.most_common()),
+        closed=dict(closed.most_common()),
         mttf=reliability.mttf(failures.total(), exposure),
         mttf_by_cause={cause: reliability.mttf(count, exposure) for cause, count in failures.most_common()},
         **_mttf_by_machine(ledgers),
@@ -160,6 +168,7 @@ def ledger_document(ledger: LedgerTable, by: str, since: datetime, until: dateti
         "cost": report_rows.total_cost(ledger.costs),
         "rows": [_row_document(row) for row in ledger.rows],
         "lost": [{"cause": cause, "gpu_hours": part / US_PER_HOUR} for cause, part in ledger.lost.items()],
+        "closed": [{"reason": reason, "gpu_hours": part / US_PER_HOUR} for reason, part in ledger.closed.items()],
         "mttf": _mttf("", ledger.mttf),
         "mttf_by_cause": [_mttf(cause, mttf) for cause, mttf in ledger.mttf_by_cause.items()],
         "mttf_by_model": [_mttf(name, mttf, "model") for name, mttf in ledger.mttf_by_model.items()],

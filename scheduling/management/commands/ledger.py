@@ -97,6 +97,10 @@ def _lines(document: dict[str, Any]) -> list[str]:
         ),
         *(f"node {_mttf_text(row['node'], row)}" for row in document["mttf_by_node"][:10]),
         *(f"lost to {ledger_table.cause_label(row['cause'])}: {row['gpu_hours']:,.2f}" for row in document["lost"]),
+        *(
+            f"drained or down, {ledger_table.reason_label(row['reason'])}: {row['gpu_hours']:,.2f}"
+            for row in document["closed"]
+        ),
     ]
 
 

@@ -81,12 +81,11 @@ def test_pace_as_predicted_costs_nothing(observed, expected):
     assert Bucket.SLOW not in spent(AttemptHistory(**WORKED, slows=[slow]))
 
 
-def test_checkpoint_stalls_and_idle_time_are_distinguished():
-    assert spent(AttemptHistory(**WORKED, stalls=[(20, 25), (50, 55)], idles=[(22, 30)])) == {
+def test_checkpoint_stalls_are_no_work():
+    assert spent(AttemptHistory(**WORKED, stalls=[(20, 25), (50, 55)])) == {
         Bucket.START_UP: 10,
         Bucket.CHECKPOINT_STALL: 10,
-        Bucket.IDLE: 5,
-        Bucket.PRODUCTIVE: 75,
+        Bucket.PRODUCTIVE: 80,
     }
 
 
@@ -113,11 +112,10 @@ def test_start_up_ends_with_the_attempt():
 
 def test_causes_are_those_of_the_end_and_of_the_slow_period():
     slow = SlowPeriod(start=20, end=80, observed=3.0, expected=2.0, cause="SlowNode")
-    attempt = AttemptHistory(promised=0, first_step=10, cause="Hang", hangs=[(85, 90)], slows=[slow], idles=[(5, 6)])
+    attempt = AttemptHistory(promised=0, first_step=10, cause="Hang", hangs=[(85, 90)], slows=[slow])
 
     assert bucket_intervals(attempt)[1:] == [
         BucketInterval(85, 90, Bucket.HUNG, "Hang"),
-        BucketInterval(5, 6, Bucket.IDLE),
         BucketInterval(60, 80, Bucket.SLOW, "SlowNode"),
     ]
 

@@ -55,9 +55,8 @@ def test_held_gpu_is_productive_by_default():
     [
         (Bucket.HUNG, Bucket.CHECKPOINT_STALL),
         (Bucket.CHECKPOINT_STALL, Bucket.RECOVERY),
-        (Bucket.START_UP, Bucket.IDLE),
+        (Bucket.START_UP, Bucket.LOST_WORK),
         (Bucket.RECOVERY, Bucket.LOST_WORK),
-        (Bucket.IDLE, Bucket.LOST_WORK),
         (Bucket.LOST_WORK, Bucket.SLOW),
     ],
 )

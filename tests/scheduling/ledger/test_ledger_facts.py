@@ -9,6 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from failures.models import Diagnosis, Incident
 from jobs.core.lifecycle import State
 from jobs.models import Allocation, Attempt, Checkpoint, Cluster, Event, Job, Node, Progress, clock
+from scheduling.ledger import report_rows
 from scheduling.ledger.buckets import Bucket
 from scheduling.queries import ledger_facts, ledger_rows, ledger_table
 from tests import make
@@ -75,6 +76,18 @@ def test_failure_loses_unsaved_work_under_its_cause(now):
     assert table.lost == {"ECCError": 24 * ledger_facts.US_PER_HOUR}
     assert (table.mttf.failures, table.mttf.mean) == (1, 48)
     assert table.ettr == pytest.approx(0.5)
+
+
+def test_causes_of_lost_gpu_hours_add_up_to_their_column(now):
+    ran(now, 8, ended=2, state=State.NODE_FAIL, cause="ECCError")
+    node = make.node("seren-003")
+    Event.objects.create(type="node.drained", node=node, cluster=node.cluster, by="ada", why="fan", at=now - 4 * HOUR)
+
+    table = ledger_table.table("cluster", now - 10 * HOUR, now)
+
+    columns = {part.group.name: part.hours for part in report_rows.report_bar_parts(table.gpu_us)}
+    assert columns["lost to failures"] == sum(table.lost.values()) / ledger_facts.US_PER_HOUR == 48
+    assert columns["closed"] == sum(table.closed.values()) / ledger_facts.US_PER_HOUR == 32
 
 
 def blamed(attempt, now, *nodes, cause="ECCError", incident=None):
@@ -164,7 +177,8 @@ def test_nodes_closed_by_recovery_share_one_cause(now, ago):
 
     event = ledger_table.table("cluster", now - 10 * HOUR, now)
 
-    assert event.lost == {"recovery": 2 * 8 * min(ago, 10) * ledger_facts.US_PER_HOUR}
+    assert event.closed == {"recovery": 2 * 8 * min(ago, 10) * ledger_facts.US_PER_HOUR}
+    assert event.lost == {}
 
 
 @pytest.mark.parametrize("ago", [30, 4])
@@ -175,7 +189,7 @@ def test_reason_written_by_a_user_is_not_treated_as_recovery(now, ago):
             type=what, node=node, cluster=node.cluster, by=by, to_state=state, why=why, at=now - ago * HOUR
         )
 
-    assert list(ledger_table.table("cluster", now - 10 * HOUR, now).lost) == [why]
+    assert list(ledger_table.table("cluster", now - 10 * HOUR, now).closed) == [why]
 
 
 def test_free_gpus_are_divided_by_waiting_jobs(now):

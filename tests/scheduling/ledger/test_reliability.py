@@ -5,7 +5,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduling.ledger.buckets import Bucket, LedgerEntry
-from scheduling.ledger.reliability import JobLifetime, ettr, goodput, held_gpu_us, lost_by_cause, mttf, poisson_cdf
+from scheduling.ledger.reliability import (
+    CLOSED_BUCKETS,
+    LOST_BUCKETS,
+    JobLifetime,
+    ettr,
+    goodput,
+    gpu_us_by_cause,
+    held_gpu_us,
+    mttf,
+    poisson_cdf,
+)
 
 SUMS = {Bucket.PRODUCTIVE: 60, Bucket.LOST_WORK: 20, Bucket.FREE: 20}
 
@@ -32,7 +42,7 @@ def test_cost_of_failures_is_grouped_by_cause():
         LedgerEntry(12, 99, 8, Bucket.PRODUCTIVE, "n1", 2),
     ]
 
-    assert lost_by_cause(estimate) == {("ECCError", Bucket.LOST_WORK): 80, ("ECCError", Bucket.RECOVERY): 16}
+    assert gpu_us_by_cause(estimate, LOST_BUCKETS) == {"ECCError": 96}
 
 
 # The limits of a Poisson mean from published tables of Garwood's interval
@@ -88,8 +98,8 @@ def test_ettr_adds_the_gpu_time_of_all_runs():
 def test_time_lost_to_failures_excludes_time_that_no_failure_cost():
     entries = [LedgerEntry(0, 10, 2, bucket, "n1", 1, "Hang") for bucket in [*Bucket, Bucket.HUNG]]
 
-    costly = ("lost_work", "recovery", "hung", "slow", "down", "drained")
-    assert lost_by_cause(entries) == {("Hang", Bucket(name)): 40 if name == "hung" else 20 for name in costly}
+    assert gpu_us_by_cause(entries, LOST_BUCKETS) == {"Hang": 20 + 20 + 40 + 20}
+    assert gpu_us_by_cause(entries, CLOSED_BUCKETS) == {"Hang": 20 + 20}
 
 
 @pytest.mark.parametrize(
