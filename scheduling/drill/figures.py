@@ -95,7 +95,7 @@ def buckets_us(run: DrillResult) -> dict[Bucket, int]:
     lives = {
         number: attempt_intervals.bucket_intervals(attempt) for number, attempt in enumerate(_ledger_attempts(gang))
     }
-    entries = buckets.ledger_entries(buckets.LedgerInput(machines=(machine,), lives=lives), 0, end)
+    entries = buckets.ledger_entries(buckets.LedgerInput(machines=(machine,), lives=lives), (0, end))
     return dict(buckets.sum_by_key(entries, lambda piece: "")[""])
 
 

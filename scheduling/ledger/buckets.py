@@ -113,19 +113,14 @@ class LedgerInput:
 
 
 class LedgerEntry(NamedTuple):
-    """A number of GPUs of a node that were in one bucket from `start` to `end`."""
+    """The GPU time of a node that one attempt (None: no attempt) spent in one bucket, in one window of the ledger."""
 
-    start: int
-    end: int
-    gpus: int
+    window: int
+    gpu_us: int
     bucket: Bucket
     node: str
     attempt: int | None = None
     cause: str = ""
-
-    @property
-    def gpu_us(self) -> int:
-        return (self.end - self.start) * self.gpus
 
 
 LayerValue = TypeVar("LayerValue")
@@ -161,17 +156,26 @@ def flatten_layers(
         now = until
 
 
-def ledger_entries(data: LedgerInput, start: int, end: int) -> Iterator[LedgerEntry]:
-    """All entries of a window. Entries of a node are consecutive, those of free GPUs last."""
+def ledger_entries(data: LedgerInput, edges: Sequence[int]) -> Iterator[LedgerEntry]:
+    """All entries of the windows between consecutive edges. Entries of a node are consecutive."""
+    start, end = edges[0], edges[-1]
     models = {node.model for node in data.machines}
     smallest_waiting = {model: _smallest_waiting_request(data.waits, model, start, end) for model in models}
-    timelines: dict[int, IntervalTimeline] = {}
+    timelines: dict[int, AttemptTimeline] = {}
     for node in data.machines:
-        yield from _node_entries(node, data.lives, timelines, smallest_waiting[node.model], start, end)
+        yield from _node_entries(node, data.lives, timelines, smallest_waiting[node.model], edges)
+
+
+def _windows(edges: Sequence[int], start: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """The windows that overlap a period, as (number, start, end), cut to it."""
+    number = max(0, bisect_right(edges, start) - 1)
+    while number < len(edges) - 1 and edges[number] < end:
+        yield number, max(start, edges[number]), min(end, edges[number + 1])
+        number += 1
 
 
 class IntervalTimeline(NamedTuple):
-    """The flattened timeline of an attempt, computed once and cut for every GPU that it holds."""
+    """A flattened timeline, computed once and cut many times."""
 
     starts: list[int]
     parts: list[tuple[int, int, BucketInterval]]
@@ -186,42 +190,75 @@ class IntervalTimeline(NamedTuple):
             yield max(part[0], start), min(part[1], end), part[2]
 
 
-def _attempt_timeline(intervals: Sequence[BucketInterval], start: int, end: int) -> IntervalTimeline:
+class AttemptTimeline(NamedTuple):
+    """The timeline of an attempt with its sums. The nodes of a gang are held at the same time, so most are cached."""
+
+    timeline: IntervalTimeline
+    cached: dict[tuple[int, int], list[tuple[Bucket, str, int]]]
+
+    def sums_within(self, start: int, end: int) -> list[tuple[Bucket, str, int]]:
+        """The time by bucket and cause from `start` to `end`."""
+        if (sums := self.cached.get((start, end))) is None:
+            by_bucket: Counter[tuple[Bucket, str]] = Counter()
+            for low, high, interval in self.timeline.within(start, end):
+                by_bucket[interval.bucket, interval.cause] += high - low
+            sums = [(bucket, cause, spent) for (bucket, cause), spent in by_bucket.items()]
+            self.cached[start, end] = sums
+        return sums
+
+
+def _attempt_timeline(intervals: Sequence[BucketInterval], start: int, end: int) -> AttemptTimeline:
     ground = BucketInterval(start, end, Bucket.PRODUCTIVE)
     layers = (
         TimelineLayer(interval.start, interval.end, (BUCKET_RANK[interval.bucket], interval.start), interval)
         for interval in intervals
     )
     parts = list(flatten_layers(layers, ground, start, end))
-    return IntervalTimeline([part[0] for part in parts], parts)
+    return AttemptTimeline(IntervalTimeline([part[0] for part in parts], parts), {})
 
 
 NO_ALLOCATION = GpuAllocation(-1, 0, 0)
 
 
+EntryKey = tuple[int, Bucket, int | None, str]  # window, bucket, attempt, cause
+
+
 def _node_entries(
     node: NodeHistory,
     intervals: Mapping[int, Sequence[BucketInterval]],
-    timelines: dict[int, IntervalTimeline],
+    timelines: dict[int, AttemptTimeline],
     smallest_waiting: IntervalTimeline | None,
-    start: int,
-    end: int,
+    edges: Sequence[int],
 ) -> Iterator[LedgerEntry]:
+    start, end = edges[0], edges[-1]
+    sums: Counter[EntryKey] = Counter()
     free: Counter[int] = Counter()  # time -> change in the number of free GPUs
+    for low, high, layer, gpus in _lane_parts(node, start, end):
+        if layer is NO_ALLOCATION:
+            free[low] += gpus
+            free[high] -= gpus
+            continue
+        for window, since, until in _windows(edges, low, high):
+            if isinstance(layer, BucketInterval):
+                sums[window, layer.bucket, None, layer.cause] += (until - since) * gpus
+                continue
+            if layer.attempt not in timelines:
+                timelines[layer.attempt] = _attempt_timeline(intervals.get(layer.attempt, ()), start, end)
+            for bucket, cause, spent in timelines[layer.attempt].sums_within(since, until):
+                sums[window, bucket, layer.attempt, cause] += spent * gpus
+    _add_free_time(sums, free, smallest_waiting, edges)
+    for (window, bucket, attempt, cause), gpu_us in sums.items():
+        yield LedgerEntry(window, gpu_us, bucket, node.name, attempt, cause)
+
+
+def _lane_parts(
+    node: NodeHistory, start: int, end: int
+) -> Iterator[tuple[int, int, BucketInterval | GpuAllocation, int]]:
+    """What covered each group of GPUs with equal history: start, end, the covering layer, number of GPUs."""
     for spans, holdings, gpus in _gpu_lanes(node, start, end):
         for since, until in spans:
             for low, high, layer in flatten_layers(_gpu_layers(node, holdings), NO_ALLOCATION, since, until):
-                if layer is NO_ALLOCATION:
-                    free[low] += gpus
-                    free[high] -= gpus
-                elif isinstance(layer, BucketInterval):
-                    yield LedgerEntry(low, high, gpus, layer.bucket, node.name, None, layer.cause)
-                else:
-                    if layer.attempt not in timelines:
-                        timelines[layer.attempt] = _attempt_timeline(intervals.get(layer.attempt, ()), start, end)
-                    for part_start, part_end, part in timelines[layer.attempt].within(low, high):
-                        yield LedgerEntry(part_start, part_end, gpus, part.bucket, node.name, layer.attempt, part.cause)
-    yield from _free_entries(node.name, free, smallest_waiting)
+                yield low, high, layer, gpus
 
 
 def _gpu_layers(
@@ -308,20 +345,23 @@ def _merge_equal_parts(parts: Iterable[tuple[int, int, BucketInterval]]) -> list
     return merged
 
 
-def _free_entries(
-    node: str, changes: Mapping[int, int], smallest_waiting: IntervalTimeline | None
-) -> Iterator[LedgerEntry]:
-    moments = sorted(changes)
+def _add_free_time(
+    sums: Counter[EntryKey],
+    changes: Mapping[int, int],
+    smallest_waiting: IntervalTimeline | None,
+    edges: Sequence[int],
+) -> None:
     gpus = 0
-    for low, high in pairwise(moments):
+    for low, high in pairwise(sorted(changes)):
         gpus += changes[low]
         if not gpus:
             continue
-        if smallest_waiting is None:
-            yield LedgerEntry(low, high, gpus, Bucket.FREE, node)
-            continue
-        for part_start, part_end, waiting in smallest_waiting.within(low, high):
-            yield LedgerEntry(part_start, part_end, gpus, _free_bucket(gpus, waiting), node)
+        for window, since, until in _windows(edges, low, high):
+            if smallest_waiting is None:
+                sums[window, Bucket.FREE, None, ""] += (until - since) * gpus
+                continue
+            for part_start, part_end, waiting in smallest_waiting.within(since, until):
+                sums[window, _free_bucket(gpus, waiting), None, ""] += (part_end - part_start) * gpus
 
 
 def _free_bucket(gpus: int, smallest_waiting: BucketInterval) -> Bucket:
@@ -346,15 +386,3 @@ def capacity_us(nodes: Iterable[NodeHistory], start: int, end: int) -> int:
     """GPUs x time from the capacity alone: the total that the buckets must add up to."""
     steps = (step for node in nodes for step in _capacity_steps(node.capacity, start, end))
     return sum((high - low) * gpus for low, high, gpus in steps)
-
-
-def split_entries(entries: Iterable[LedgerEntry], at: Sequence[int]) -> Iterator[LedgerEntry]:
-    """The same entries, split at these times, such as the midnights of a daily table."""
-    for entry in entries:
-        low = entry.start
-        for moment in at[bisect_right(at, entry.start) :]:
-            if moment >= entry.end:
-                break
-            yield entry._replace(start=low, end=moment)
-            low = moment
-        yield entry._replace(start=low)

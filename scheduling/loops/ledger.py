@@ -53,8 +53,8 @@ def update_ledger_metrics_once(now: datetime, store: StoreFunction = metrics_sto
 def ledger_metrics(ledger: ClusterLedger, now: datetime) -> dict[str, Any]:
     """Return the figures of a ledger. Undefined ratios are omitted."""
     sums: Counter[Bucket] = Counter()
-    for piece in ledger.pieces:
-        sums[piece.bucket] += piece.gpu_us
+    for entry in ledger.entries:
+        sums[entry.bucket] += entry.gpu_us
     runs = [run for of_team in ledger.runs.values() for run in of_team]
     ratios = {
         "goodput": reliability.goodput(sums, ledger.capacity_us),

@@ -26,6 +26,7 @@ from scheduling.ledger import report_rows, waste
 from scheduling.ledger.buckets import Bucket
 from scheduling.ledger.report_rows import BUCKET_GROUPS, Period, ReportRow
 from scheduling.queries import gpu_usage, ledger_facts, ledger_table
+from scheduling.queries.ledger_table import PeriodLedgers
 
 MAX_USERS_SHOWN = 100
 
@@ -41,7 +42,7 @@ class LinkChoice:
 def reports(request: HttpRequest) -> HttpResponse:
     address = PageQuery(request.GET)
     period, by = _requested_period(address)
-    context = _report_context(request, period, by) | {
+    context = _report_context(request, period, ledger_table.period_ledgers(period.since, period.until), by) | {
         "now": clock.now(),
         "periods": [
             _period_choice(period, by, {"days": days}, name) for days, name in report_rows.PERIOD_TITLES.items()
@@ -74,8 +75,8 @@ def _url(params: Mapping[str, str], by: str) -> str:
     return f"?{urlencode({**params, 'by': by})}"
 
 
-def _table(caller: Caller, period: Period, by: str) -> ledger_table.LedgerTable:
-    return ledger_table.table(by, period.since, period.until, failure_permissions.counted_team_ids(caller))
+def _table(caller: Caller, ledgers: PeriodLedgers, by: str) -> ledger_table.LedgerTable:
+    return ledger_table.table_of(ledgers, by, failure_permissions.counted_team_ids(caller))
 
 
 def _rows(table: ledger_table.LedgerTable, by: str) -> list[ReportRow]:
@@ -92,9 +93,9 @@ def _rows(table: ledger_table.LedgerTable, by: str) -> list[ReportRow]:
     return rows
 
 
-def _report_context(request: HttpRequest, period: Period, by: str) -> dict[str, Any]:
+def _report_context(request: HttpRequest, period: Period, ledgers: PeriodLedgers, by: str) -> dict[str, Any]:
     caller = Caller(user=request.user)
-    table = _table(caller, period, by)
+    table = _table(caller, ledgers, by)
     users = cache(lambda: waste.waste_per_user(gpu_usage.gpu_uses(caller, period.since, period.until)))
     return {
         "period": period,
@@ -143,7 +144,8 @@ def report_csv(request: HttpRequest) -> HttpResponse:
         return bad_request(address.wrong)
     response = HttpResponse(content_type="text/csv; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="gpu-hours-by-{by}-{_label(period)}.csv"'
-    csv.writer(response).writerows(_csv_rows(_table(Caller(user=request.user), period, by), by))
+    table = _table(Caller(user=request.user), ledger_table.period_ledgers(period.since, period.until), by)
+    csv.writer(response).writerows(_csv_rows(table, by))
     return response
 
 
@@ -164,10 +166,10 @@ def export(request: HttpRequest) -> HttpResponse:
     period, _ = _requested_period(address)
     if address.wrong:
         return bad_request(address.wrong)
-    context = _report_context(request, period, "team") | {"now": clock.now(), "style": _style_sheet()}
-    by_day = _table(Caller(user=request.user), period, "day")
-    context["days"] = _rows(by_day, "day")
-    context["kinds"] = _rows(_table(Caller(user=request.user), period, "kind"), "kind")
+    ledgers, caller = ledger_table.period_ledgers(period.since, period.until), Caller(user=request.user)
+    context = _report_context(request, period, ledgers, "team") | {"now": clock.now(), "style": _style_sheet()}
+    context["days"] = _rows(_table(caller, ledgers, "day"), "day")
+    context["kinds"] = _rows(_table(caller, ledgers, "kind"), "kind")
     response = HttpResponse(render_to_string("reports/export.html", context, request))
     response["Content-Disposition"] = f'attachment; filename="acme-report-{_label(period)}.html"'
     return response

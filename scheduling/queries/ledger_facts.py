@@ -95,7 +95,8 @@ class ClusterLedger:
     """The ledger of one cluster for a period: the entries, and the owners of the attempts."""
 
     cluster: str
-    pieces: Sequence[LedgerEntry]
+    edges: Sequence[int]  # of the windows of the entries
+    entries: Sequence[LedgerEntry]
     whose: Mapping[int, AttemptOwner]
     runs: Mapping[int, Sequence[JobLifetime]]  # by team
     failures: Counter[str]  # by cause
@@ -105,7 +106,8 @@ class ClusterLedger:
     capacity_us: int
 
 
-def cluster_ledger(cluster: Cluster, since: datetime, until: datetime) -> ClusterLedger:
+def cluster_ledger(cluster: Cluster, since: datetime, until: datetime, divisions: Sequence[int] = ()) -> ClusterLedger:
+    """Return the ledger of a period. `divisions` are times at which it is divided into windows, such as midnights."""
     start, end = unix_microseconds(since), unix_microseconds(until)
     jobs = {job.pk: job for job in ledger_rows.jobs_in_period(cluster, since, until)}
     attempts = attempts_by_job(list(jobs))
@@ -120,9 +122,11 @@ def cluster_ledger(cluster: Cluster, since: datetime, until: datetime) -> Cluste
         lives=_attempt_spells(attempts, live),
         waits=[wait for job in jobs.values() for wait in _waits(job, attempts.get(job.pk, ()), end)],
     )
+    edges = (start, *(moment for moment in divisions if start < moment < end), end)
     return ClusterLedger(
         cluster=cluster.name,
-        pieces=list(buckets.ledger_entries(facts, start, end)),
+        edges=edges,
+        entries=list(buckets.ledger_entries(facts, edges)),
         whose={pk: _attempt_owner(jobs[one.job], cluster) for pk, one in live.items()},
         runs=_runs(jobs.values(), attempts, end),
         failures=Counter(one.cause for one in live.values() if one.ended and one.state in FAILURE_STATES),
@@ -231,9 +235,9 @@ def held_by_job(job: int, now: datetime) -> Counter[Bucket]:
     start = min((allocation.start for held in holdings.values() for allocation in held), default=end)
     facts = LedgerInput(machines=machines, lives=_attempt_spells(attempts, live))
     sums: Counter[Bucket] = Counter()
-    for piece in buckets.ledger_entries(facts, start, end):
-        if piece.attempt is not None:
-            sums[piece.bucket] += piece.gpu_us
+    for entry in buckets.ledger_entries(facts, (start, end)):
+        if entry.attempt is not None:
+            sums[entry.bucket] += entry.gpu_us
     return sums
 
 

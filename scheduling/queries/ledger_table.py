@@ -6,17 +6,25 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 from jobs.core.lifecycle import FINAL_STATES
 from jobs.models import Cluster
 from scheduling.ledger import buckets, reliability, report_rows
-from scheduling.ledger.buckets import Bucket, LedgerEntry
+from scheduling.ledger.buckets import Bucket
 from scheduling.ledger.reliability import Mttf
-from scheduling.queries.ledger_facts import US_PER_HOUR, ClusterLedger, cluster_ledger, unix_microseconds
+from scheduling.queries.ledger_facts import (
+    US_PER_HOUR,
+    AttemptOwner,
+    ClusterLedger,
+    cluster_ledger,
+    unix_microseconds,
+)
 
 GROUPINGS = ("day", "team", "kind", "cluster")
 MAX_NODES_LISTED = 50
+WINDOW, ATTEMPT = attrgetter("window"), attrgetter("attempt")
 
 
 def cause_label(cause: str) -> str:
@@ -55,42 +63,85 @@ class LedgerTable:
     mttf_by_node: Mapping[str, Mttf]  # nodes with failures only, the least reliable first
 
 
+@dataclass(frozen=True, kw_only=True)
+class PeriodLedgers:
+    """The ledgers of all clusters for one period, from which each table is grouped."""
+
+    since: datetime
+    until: datetime
+    ledgers: Sequence[ClusterLedger]
+    prices: Mapping[str, float | None]
+
+
 def table(by: str, since: datetime, until: datetime, teams: Sequence[int] | None = None) -> LedgerTable:
     """Return the table over all clusters. Rows of teams outside `teams` are counted without a name; None: all teams are
     named."""
+    return table_of(period_ledgers(since, until), by, teams)
+
+
+def period_ledgers(since: datetime, until: datetime) -> PeriodLedgers:
+    """Return the ledgers of all clusters for a period, with a window per day. The expensive part of a table."""
     clusters = list(Cluster.objects.order_by("name"))
-    ledgers, midnights = [cluster_ledger(cluster, since, until) for cluster in clusters], utc_midnights(since, until)
-    prices = {cluster.name: cluster.gpu_hour_price for cluster in clusters}
+    midnights = utc_midnights(since, until)
+    return PeriodLedgers(
+        since=since,
+        until=until,
+        ledgers=[cluster_ledger(cluster, since, until, midnights) for cluster in clusters],
+        prices={cluster.name: cluster.gpu_hour_price for cluster in clusters},
+    )
+
+
+def table_of(period: PeriodLedgers, by: str, teams: Sequence[int] | None = None) -> LedgerTable:
     sums: dict[str, Counter[Bucket]] = defaultdict(Counter)
     costs: dict[str, dict[Bucket, float]] = defaultdict(lambda: defaultdict(float))
     lost: Counter[str] = Counter()
     closed: Counter[str] = Counter()
-    for ledger in ledgers:
-        for piece in buckets.split_entries(ledger.pieces, midnights) if by == "day" else ledger.pieces:
-            name = _group_name(by, ledger, piece, teams)
-            sums[name][piece.bucket] += piece.gpu_us
-            if (price := prices[ledger.cluster]) is not None:
-                costs[name][piece.bucket] += price * piece.gpu_us / US_PER_HOUR
-        lost += reliability.gpu_us_by_cause(ledger.pieces, reliability.LOST_BUCKETS)
-        closed += reliability.gpu_us_by_cause(ledger.pieces, reliability.CLOSED_BUCKETS)
+    for ledger in period.ledgers:
+        price = period.prices[ledger.cluster]
+        for name, gpu_us in _sums_by_name(ledger, by, teams).items():
+            sums[name] += gpu_us
+            for bucket, cost in bucket_costs(gpu_us, price).items():
+                costs[name][bucket] += cost
+        lost += reliability.gpu_us_by_cause(ledger.entries, reliability.LOST_BUCKETS)
+        closed += reliability.gpu_us_by_cause(ledger.entries, reliability.CLOSED_BUCKETS)
     whole = sum(sums.values(), Counter())
-    capacity = sum(ledger.capacity_us for ledger in ledgers)
-    runs = [run for ledger in ledgers for of_team in ledger.runs.values() for run in of_team]
+    capacity = sum(ledger.capacity_us for ledger in period.ledgers)
+    runs = [run for ledger in period.ledgers for of_team in ledger.runs.values() for run in of_team]
     exposure = reliability.held_gpu_us(whole) / US_PER_HOUR
-    failures = sum((ledger.failures for ledger in ledgers), Counter())
+    failures = sum((ledger.failures for ledger in period.ledgers), Counter())
     return LedgerTable(
         rows=[_ledger_row(by, name, sums[name], costs[name]) for name in sorted(sums)],
         gpu_us=whole,
         costs=_total_costs(costs.values()),
         capacity_us=capacity,
         goodput=reliability.goodput(whole, capacity),
-        ettr=reliability.ettr(whole, runs, unix_microseconds(since), unix_microseconds(until)),
+        ettr=reliability.ettr(whole, runs, unix_microseconds(period.since), unix_microseconds(period.until)),
         lost=dict(lost.most_common()),
         closed=dict(closed.most_common()),
         mttf=reliability.mttf(failures.total(), exposure),
         mttf_by_cause={cause: reliability.mttf(count, exposure) for cause, count in failures.most_common()},
-        **_mttf_by_machine(ledgers),
+        **_mttf_by_machine(period.ledgers),
     )
+
+
+def _sums_by_name(ledger: ClusterLedger, by: str, teams: Sequence[int] | None) -> dict[str, Counter[Bucket]]:
+    """Return the sums of one cluster by the name of their row. Entries are summed by their key before keys get names,
+    because there are a hundred times as many entries as keys."""
+    if by == "cluster":
+        return {ledger.cluster: buckets.sum_by_key(ledger.entries, lambda _: None).get(None, Counter())}
+    if by == "day":
+        days = [f"{datetime.fromtimestamp(edge // 1_000_000, UTC):%F}" for edge in ledger.edges]
+        return {days[window]: part for window, part in buckets.sum_by_key(ledger.entries, WINDOW).items()}
+    sums: dict[str, Counter[Bucket]] = defaultdict(Counter)
+    for attempt, part in buckets.sum_by_key(ledger.entries, ATTEMPT).items():
+        sums[_owner_name(ledger.whose.get(attempt) if attempt is not None else None, by, teams)] += part
+    return sums
+
+
+def _owner_name(owner: AttemptOwner | None, by: str, teams: Sequence[int] | None) -> str:
+    if owner is None or (teams is not None and owner.team not in teams):
+        return ""
+    return owner.team_name if by == "team" else owner.kind
 
 
 def bucket_costs(gpu_us: Mapping[Bucket, int], price: float | None) -> dict[Bucket, float]:
@@ -111,9 +162,12 @@ def _mttf_by_machine(ledgers: Iterable[ClusterLedger]) -> dict[str, Mapping[str,
     held: Counter[tuple[str, str]] = Counter()
     broken: Counter[tuple[str, str]] = Counter()
     for ledger in ledgers:
-        for piece in ledger.pieces:
-            if piece.attempt is not None:
-                held[ledger.models.get(piece.node, ""), f"{ledger.cluster}/{piece.node}"] += piece.gpu_us
+        by_node: Counter[str] = Counter()
+        for entry in ledger.entries:
+            if entry.attempt is not None:
+                by_node[entry.node] += entry.gpu_us
+        for node, gpu_us in by_node.items():
+            held[ledger.models.get(node, ""), f"{ledger.cluster}/{node}"] += gpu_us
         for node, count in ledger.broken.items():
             broken[ledger.models.get(node, ""), f"{ledger.cluster}/{node}"] += count
     by_model = {model: (_model_total(broken, model), _model_total(held, model)) for model in {key[0] for key in held}}
@@ -134,17 +188,6 @@ def _model_total(sums: Mapping[tuple[str, str], int], model: str) -> int:
 def _ledger_row(by: str, name: str, sums: Counter[Bucket], costs: Mapping[Bucket, float]) -> LedgerRow:
     whole = sum(sums.values()) if by in ("day", "cluster") else reliability.held_gpu_us(sums)
     return LedgerRow(name=name, gpu_us=sums, goodput=reliability.goodput(sums, whole), costs=costs)
-
-
-def _group_name(by: str, account: ClusterLedger, piece: LedgerEntry, teams: Sequence[int] | None) -> str:
-    if by == "cluster":
-        return account.cluster
-    if by == "day":
-        return f"{datetime.fromtimestamp(piece.start // 1_000_000, UTC):%F}"
-    owner = account.whose.get(piece.attempt) if piece.attempt is not None else None
-    if owner is None or (teams is not None and owner.team not in teams):
-        return ""
-    return owner.team_name if by == "team" else owner.kind
 
 
 def utc_midnights(since: datetime, until: datetime) -> list[int]:

@@ -228,12 +228,12 @@ def test_ledger_counts_slow_time_as_slow_and_not_as_productive(tmp_path):
     Cluster.objects.update(created_at=began)
 
     found = ledger_facts.cluster_ledger(attempt.job.cluster, now - 10 * MINUTE, now)
-    slow = sum(piece.gpu_us for piece in found.pieces if piece.bucket == Bucket.SLOW)
+    slow = sum(piece.gpu_us for piece in found.entries if piece.bucket == Bucket.SLOW)
 
     anomaly = Anomaly.objects.get()
     spell = (anomaly.seen_at - anomaly.since).total_seconds()
     assert slow / 1e6 == pytest.approx(24 * spell / 2, rel=0.01)
-    assert {piece.cause for piece in found.pieces if piece.bucket == Bucket.SLOW} == {"SlowNode"}
+    assert {piece.cause for piece in found.entries if piece.bucket == Bucket.SLOW} == {"SlowNode"}
 
 
 def unpacked(now, lengths):

@@ -22,7 +22,7 @@ def spent(one, end=100):
     facts = LedgerInput(
         machines=[NodeHistory(name="n", capacity=((0, 1),), holdings=[held])], lives={1: bucket_intervals(one)}
     )
-    sums_by_bucket = sum_by_key(ledger_entries(facts, 0, end), lambda _: 0)[0]
+    sums_by_bucket = sum_by_key(ledger_entries(facts, (0, end)), lambda _: 0)[0]
     return {bucket: part for bucket, part in sums_by_bucket.items() if bucket != Bucket.FREE}
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from datetime import datetime, timedelta
+from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -12,21 +13,27 @@ from scheduling.ledger.buckets import (
     Bucket,
     BucketInterval,
     GpuAllocation,
-    LedgerEntry,
     LedgerInput,
     NodeHistory,
     WaitInterval,
     capacity_us,
     flatten_layers,
     ledger_entries,
-    split_entries,
     sum_by_key,
 )
 from scheduling.ledger.buckets import TimelineLayer as Lay
 
 
 def sums(facts, start=0, end=100):
-    return sum(sum_by_key(ledger_entries(facts, start, end), lambda _: 0).values(), Counter())
+    return sum(sum_by_key(ledger_entries(facts, (start, end)), lambda _: 0).values(), Counter())
+
+
+def by_window(facts, *edges):
+    """The buckets and causes of each window."""
+    windows = [{} for _ in edges[1:]]
+    for entry in ledger_entries(facts, edges):
+        windows[entry.window][entry.bucket, entry.cause] = entry.gpu_us
+    return windows
 
 
 def node(name="n1", gpus=8, **fields):
@@ -86,7 +93,7 @@ def test_newer_of_two_holders_has_the_gpu():
         machines=[node(gpus=1, holdings=[GpuAllocation(1, 0, 100, (0,)), GpuAllocation(2, 60, 100, (0,))])]
     )
 
-    by_attempt = sum_by_key(ledger_entries(facts, 0, 100), lambda piece: piece.attempt)
+    by_attempt = sum_by_key(ledger_entries(facts, (0, 100)), lambda piece: piece.attempt)
 
     assert by_attempt == {1: {Bucket.PRODUCTIVE: 60}, 2: {Bucket.PRODUCTIVE: 40}}
 
@@ -96,7 +103,7 @@ def test_allocation_without_indices_gets_unheld_gpus():
         machines=[node(gpus=4, holdings=[GpuAllocation(9, 0, 100, (), 2), GpuAllocation(1, 0, 100, (0, 1))])]
     )
 
-    by_attempt = sum_by_key(ledger_entries(facts, 0, 100), lambda piece: piece.attempt)
+    by_attempt = sum_by_key(ledger_entries(facts, (0, 100)), lambda piece: piece.attempt)
 
     assert by_attempt == {9: {Bucket.PRODUCTIVE: 200}, 1: {Bucket.PRODUCTIVE: 200}}
 
@@ -108,7 +115,7 @@ def test_free_gpus_are_reserved_or_fragmented_while_jobs_wait():
     busy = node("n2", holdings=[all_of(1, 0, 100, gpus=6)])
     facts = LedgerInput(machines=[node("n1"), busy], waits=[WaitInterval(50, 100, 8), WaitInterval(80, 100, 2)])
 
-    per_node = sum_by_key(ledger_entries(facts, 0, 100), lambda piece: piece.node)
+    per_node = sum_by_key(ledger_entries(facts, (0, 100)), lambda piece: piece.node)
 
     assert per_node["n1"] == {Bucket.FREE: 400, Bucket.RESERVED_IDLE: 400}
     assert per_node["n2"] == {
@@ -139,9 +146,11 @@ def test_free_gpus_that_exactly_fit_the_smallest_waiting_job_are_reserved():
 def test_free_gpus_are_divided_where_a_wait_begins_and_ends():
     facts = LedgerInput(machines=[node(gpus=1)], waits=[WaitInterval(-10, 20, 1), WaitInterval(70, 90, 2)])
 
-    entries = [(entry.start, entry.end, entry.bucket) for entry in ledger_entries(facts, 10, 80)]
-
-    assert entries == [(10, 20, Bucket.RESERVED_IDLE), (20, 70, Bucket.FREE), (70, 80, Bucket.FRAGMENTED)]
+    assert by_window(facts, 10, 20, 70, 80) == [
+        {(Bucket.RESERVED_IDLE, ""): 10},
+        {(Bucket.FREE, ""): 50},
+        {(Bucket.FRAGMENTED, ""): 10},
+    ]
 
 
 # --- which holder, which layer
@@ -151,7 +160,7 @@ def by_attempt(*holdings, gpus=1, start=0, end=100, **lives):
     facts = LedgerInput(machines=[node(gpus=gpus, holdings=holdings)], **lives)
     return {
         attempt: dict(sizes)
-        for attempt, sizes in sum_by_key(ledger_entries(facts, start, end), lambda entry: entry.attempt).items()
+        for attempt, sizes in sum_by_key(ledger_entries(facts, (start, end)), lambda entry: entry.attempt).items()
     }
 
 
@@ -200,12 +209,10 @@ def test_allocations_without_indices_avoid_each_other_and_never_exceed_the_node(
 
 def test_earlier_of_two_drains_names_the_cause():
     spells = [BucketInterval(30, 100, Bucket.DRAINED, "test"), BucketInterval(0, 60, Bucket.DRAINED, "repair")]
-    entries = ledger_entries(LedgerInput(machines=[node(gpus=1, spells=spells)]), 0, 100)
 
-    assert [(entry.start, entry.end, entry.cause) for entry in entries] == [
-        (0, 30, "repair"),
-        (30, 60, "repair"),
-        (60, 100, "test"),
+    assert by_window(LedgerInput(machines=[node(gpus=1, spells=spells)]), 0, 60, 100) == [
+        {(Bucket.DRAINED, "repair"): 60},
+        {(Bucket.DRAINED, "test"): 40},
     ]
 
 
@@ -220,15 +227,12 @@ def test_timeline_of_an_attempt_is_cut_for_each_of_its_gpus():
     holdings = [GpuAllocation(1, 0, 20, (0,)), GpuAllocation(1, 30, 60, (0,)), GpuAllocation(1, 65, 80, (0,))]
     facts = LedgerInput(machines=[node(gpus=1, holdings=holdings)], lives=life)
 
-    entries = [(e.start, e.end, e.bucket, e.cause) for e in ledger_entries(facts, 5, 80) if e.attempt]
-
-    assert entries == [
-        (5, 10, Bucket.PRODUCTIVE, ""),
-        (10, 20, Bucket.HUNG, "Hang"),
-        (30, 50, Bucket.PRODUCTIVE, ""),
-        (50, 60, Bucket.SLOW, ""),
-        (65, 70, Bucket.SLOW, ""),
-        (70, 80, Bucket.PRODUCTIVE, ""),
+    assert by_window(facts, 5, 20, 30, 60, 65, 80) == [
+        {(Bucket.PRODUCTIVE, ""): 5, (Bucket.HUNG, "Hang"): 10},
+        {(Bucket.FREE, ""): 10},
+        {(Bucket.PRODUCTIVE, ""): 20, (Bucket.SLOW, ""): 10},
+        {(Bucket.FREE, ""): 5},
+        {(Bucket.SLOW, ""): 5, (Bucket.PRODUCTIVE, ""): 10},
     ]
 
 
@@ -280,10 +284,10 @@ def world(draw):
 @settings(max_examples=100, deadline=None)
 @given(facts=world(), start=MOMENT, length=st.integers(0, 200))
 def test_buckets_add_up_to_capacity_times_time(facts, start, length):
-    entries = list(ledger_entries(facts, start, start + length))
+    entries = list(ledger_entries(facts, (start, start + length)))
 
-    assert sum(piece.gpu_us for piece in entries) == capacity_us(facts.machines, start, start + length)
-    assert all(start <= piece.start < piece.end <= start + length and piece.gpus > 0 for piece in entries)
+    assert sum(entry.gpu_us for entry in entries) == capacity_us(facts.machines, start, start + length)
+    assert all(entry.gpu_us > 0 for entry in entries)
 
 
 @settings(max_examples=60, deadline=None)
@@ -297,8 +301,8 @@ def test_two_halves_of_a_window_equal_the_whole(facts, cut):
 def test_node_never_has_more_gpus_than_its_capacity(facts):
     for node in facts.machines:
         for moment in range(0, 200, 29):
-            now = [p.gpus for p in ledger_entries(LedgerInput(machines=[node], lives=facts.lives), moment, moment + 1)]
-            assert sum(now) == capacity_us([node], moment, moment + 1)
+            now = ledger_entries(LedgerInput(machines=[node], lives=facts.lives), (moment, moment + 1))
+            assert sum(entry.gpu_us for entry in now) == capacity_us([node], moment, moment + 1)
 
 
 @settings(max_examples=60, deadline=None)
@@ -318,11 +322,10 @@ def test_days_of_clock_changes_have_23_and_25_hours():
     berlin = ZoneInfo("Europe/Berlin")
     first = [datetime(2026, 3, 28, tzinfo=berlin) + timedelta(days=n) for n in range(3)]
     at = [int(moment.timestamp() * 1_000_000) for moment in first]
-    whole = ledger_entries(LedgerInput(machines=[node(gpus=1)]), at[0], at[2])
 
-    by_day = sum_by_key(split_entries(whole, at), lambda piece: at.index(piece.start))
+    days = by_window(LedgerInput(machines=[node(gpus=1)]), *at)
 
-    assert [by_day[day][Bucket.FREE] / 3_600_000_000 for day in (0, 1)] == [24, 23]
+    assert [day[Bucket.FREE, ""] / 3_600_000_000 for day in days] == [24, 23]
 
 
 def test_gpu_released_before_it_was_taken_was_never_held():
@@ -335,19 +338,12 @@ def test_growing_node_counts_with_its_current_capacity():
     assert sums(LedgerInput(machines=[grown])) == {Bucket.PRODUCTIVE: 4 * 30 + 8 * 50}
 
 
-def test_entries_are_split_at_midnights_without_loss():
-    entries = list(split_entries(ledger_entries(LedgerInput(machines=[node()]), 0, 100), [0, 30, 60, 100]))
+@settings(max_examples=60, deadline=None)
+@given(facts=world(), cuts=st.lists(st.integers(1, 199), max_size=4, unique=True))
+def test_windows_equal_ledgers_of_their_own(facts, cuts):
+    edges = [0, *sorted(cuts), 200]
 
-    assert [(piece.start, piece.end) for piece in entries] == [(0, 30), (30, 60), (60, 100)]
+    divided = sum_by_key(ledger_entries(facts, edges), lambda entry: entry.window)
 
-
-def test_entry_is_split_only_at_times_within_it():
-    entry = LedgerEntry(10, 40, 2, Bucket.HUNG, "n1", 7, "Hang")
-
-    assert list(split_entries([entry], [])) == [entry]
-    assert list(split_entries([entry], [0, 10, 40, 50])) == [entry]
-    assert list(split_entries([entry], [11, 39])) == [
-        entry._replace(end=11),
-        entry._replace(start=11, end=39),
-        entry._replace(start=39),
-    ]
+    for window, (low, high) in enumerate(pairwise(edges)):
+        assert divided.get(window, Counter()) == sums(facts, low, high)

@@ -37,9 +37,9 @@ def test_ettr_counts_only_the_part_of_a_run_in_the_window():
 
 def test_cost_of_failures_is_grouped_by_cause():
     estimate = [
-        LedgerEntry(0, 10, 8, Bucket.LOST_WORK, "n1", 1, "ECCError"),
-        LedgerEntry(10, 12, 8, Bucket.RECOVERY, "n1", 2, "ECCError"),
-        LedgerEntry(12, 99, 8, Bucket.PRODUCTIVE, "n1", 2),
+        LedgerEntry(0, 80, Bucket.LOST_WORK, "n1", 1, "ECCError"),
+        LedgerEntry(0, 16, Bucket.RECOVERY, "n1", 2, "ECCError"),
+        LedgerEntry(0, 696, Bucket.PRODUCTIVE, "n1", 2),
     ]
 
     assert gpu_us_by_cause(estimate, LOST_BUCKETS) == {"ECCError": 96}
@@ -96,7 +96,7 @@ def test_ettr_adds_the_gpu_time_of_all_runs():
 
 
 def test_time_lost_to_failures_excludes_time_that_no_failure_cost():
-    entries = [LedgerEntry(0, 10, 2, bucket, "n1", 1, "Hang") for bucket in [*Bucket, Bucket.HUNG]]
+    entries = [LedgerEntry(0, 20, bucket, "n1", 1, "Hang") for bucket in [*Bucket, Bucket.HUNG]]
 
     assert gpu_us_by_cause(entries, LOST_BUCKETS) == {"Hang": 20 + 20 + 40 + 20}
     assert gpu_us_by_cause(entries, CLOSED_BUCKETS) == {"Hang": 20 + 20}

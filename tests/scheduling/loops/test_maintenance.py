@@ -317,5 +317,5 @@ def test_the_ledger_counts_its_nodes_as_drained_even_when_they_are_switched_off(
 
     found = ledger_facts.cluster_ledger(cluster, clock.now() - timedelta(seconds=1), clock.now() + HOUR)
 
-    mine = [one for one in found.pieces if one.node == "seren-001" and one.bucket in (Bucket.DRAINED, Bucket.DOWN)]
+    mine = [one for one in found.entries if one.node == "seren-001" and one.bucket in (Bucket.DRAINED, Bucket.DOWN)]
     assert {(one.bucket, one.cause) for one in mine} == {(Bucket.DRAINED, "maintenance: cooling")}
