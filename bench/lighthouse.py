@@ -26,7 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from acmeweb.services import ports
-from bench.page_visits import Site, paths_of, signed_in
+from bench.browser.page_visits import Site, paths_of, signed_in
 
 VERSION = "12.8.2"  # the last one that runs on Node.js 18 and 20
 HOME = Path(tempfile.gettempdir()) / f"acme-lighthouse-{VERSION}"

@@ -19,8 +19,8 @@
   const least = () => box.clientWidth || 320;
 
   const PLOTS = [
-    { title: "GPUs, percent", low: [0, 100], lines: [["allocated", "running", () => share(usage.allocated, usage.gpus)], ["utilization", "good", () => usage.utilization]] },
-    { title: "jobs", low: null, lines: [["pending", "waiting", () => usage.waiting], ["running", "running", () => usage.running]] },
+    { title: "GPUs, percent", low: [0, 100], lines: [["allocated", "series-1", () => share(usage.allocated, usage.gpus)], ["utilization", "series-2", () => usage.utilization]] },
+    { title: "jobs", low: null, lines: [["pending", "series-2", () => usage.waiting], ["running", "series-1", () => usage.running]] },
   ];
 
   function options({ title, low, lines }) {

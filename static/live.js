@@ -203,6 +203,44 @@
     if (id && tag && isRefresh(ctx) && isComplete) tags.set(id, { url: ctx.request.action, tag });
   });
 
+  // --- fragments: what a change moves slides to its new place, so that a reader does not lose the line
+
+  const SLIDE_MS = 200;
+  const PARTS = "main > *, main [id]";
+  const still = matchMedia("(prefers-reduced-motion: reduce)");
+
+  function visibleParts() {
+    const tops = new Map();
+    for (const part of document.querySelectorAll(PARTS)) {
+      const { top, bottom } = part.getBoundingClientRect();
+      if (bottom > 0 && top < window.innerHeight && bottom > top) tops.set(part, top);
+    }
+    return tops;
+  }
+
+  function slideFrom(tops) {
+    const moves = new Map();  // all positions are read before the first one is changed
+    for (const [part, top] of tops) {
+      if (part.isConnected) moves.set(part, top - part.getBoundingClientRect().top);
+    }
+    for (const [part, by] of moves) {
+      const rest = by - (moves.get(part.parentElement.closest(PARTS)) ?? 0);  // a part moves along with its parent
+      const frames = { transform: [`translateY(${rest}px)`, "none"] };
+      if (Math.abs(rest) >= 1) part.animate(frames, { duration: SLIDE_MS, easing: "ease-out" });
+    }
+  }
+
+  document.addEventListener("htmx:before:swap", () => {
+    if (still.matches || document.hidden) return;
+    const tops = visibleParts();
+    // Its callback runs after the swap and before the next paint; the event `htmx:after:swap` comes later
+    const observer = new MutationObserver(() => {
+      observer.disconnect();
+      slideFrom(tops);
+    });
+    observer.observe(document.getElementById("main"), { childList: true, subtree: true });
+  });
+
   document.addEventListener("htmx:before:response", (event) => {
     const response = event.detail.ctx.response.raw;
     if (response.redirected && new URL(response.url).pathname.startsWith("/login/")) {

@@ -1,8 +1,8 @@
 """What a viewer costs who only looks: requests and bytes per 10 s, and the layout shift over 15 s, for every page.
 
-    python bench/idle_viewer.py                     all pages of a demo that it starts; about fifteen minutes
-    python bench/idle_viewer.py now jobs --json
-    python bench/idle_viewer.py --url http://127.0.0.1:8000 --password-file FILE
+    python bench/browser/idle_viewer.py                     all pages of a demo that it starts; about fifteen minutes
+    python bench/browser/idle_viewer.py now jobs --json
+    python bench/browser/idle_viewer.py --url http://127.0.0.1:8000 --password-file FILE
 
 Each page is opened in its own tab and left alone. Its layout shift counts from the first paint, as in Lighthouse.
 Requests and bytes (as transferred, with headers, without the websocket) count from five seconds later.
@@ -19,9 +19,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from bench.page_visits import Site, paths_of, signed_in
+from bench.browser.page_visits import Site, paths_of, signed_in
 
 SETTLE_S, MEASURED_S = 5, 10
 SHIFTS = """() => new Promise((answer) => {

@@ -13,7 +13,7 @@ from typing import Any
 
 from playwright.sync_api import BrowserContext, sync_playwright
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.acceptance.instance import running
 from tests.browser.chromium import CHROMIUM, FLAGS
