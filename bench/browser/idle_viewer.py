@@ -22,18 +22,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.browser.page_visits import Site, paths_of, signed_in
+from tests.browser.chromium import LAYOUT_SHIFTS
 
 SETTLE_S, MEASURED_S = 5, 10
-SHIFTS = """() => new Promise((answer) => {
-  const shifts = [];
-  const name = ({node}) => node?.id || node?.className || node?.nodeName;
-  const note = (list) => {
-    for (const one of list) if (!one.hadRecentInput) shifts.push([one.value, one.sources.map(name)]);
-  };
-  const observer = new PerformanceObserver((list) => note(list.getEntries()));
-  observer.observe({type: "layout-shift", buffered: true});
-  setTimeout(() => { note(observer.takeRecords()); answer(shifts); }, 50);
-})"""
 WIDTHS = {"desktop": 1440, "mobile": 390}
 
 
@@ -78,7 +69,7 @@ def watch(context: Any, url: str) -> dict[str, Any]:
     page.goto(url)
     began = time.monotonic()
     page.wait_for_timeout(1000 * (SETTLE_S + MEASURED_S))
-    shifts = page.evaluate(SHIFTS)
+    shifts = page.evaluate(LAYOUT_SHIFTS)
     page.close()
     worst = max(shifts, default=[0, []])
     return {

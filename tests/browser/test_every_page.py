@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from django.contrib.auth.models import Permission
 
+from bench.browser.page_visits import PAGES
 from failures.actions import anomalies as anomaly_actions
 from failures.actions import decisions as decision_actions
 from failures.actions import notices as notice_actions
@@ -36,6 +37,7 @@ from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.loops.simulations import run_simulation_once
 from scheduling.models import Campaign, EvaluationRule, Simulation
 from tests import make
+from tests.browser.chromium import LAYOUT_SHIFTS
 from tests.failures import make as failures
 from tests.failures.recovery.test_resized import decided
 from tests.jobs.api import api_make
@@ -50,6 +52,7 @@ ONLY = os.environ.get("ACME_PAGES", "").split()  # names from the table below; n
 # All combinations for screenshots; for axe the two that differ most
 LOOKS = [(scheme, width) for scheme in ("light", "dark") for width in (1440, 1024, 390)]
 LOOKS = LOOKS if SHOTS else [("light", 1440), ("dark", 390)]
+MOST_SHIFT = 0.02  # while a page loads and its charts and late fragments arrive
 COMES_LATER = {
     "now": ["#ledger .aside", "#usage-plots[data-drawn]"],
     "job-metrics": ["#plots[data-drawn='3']"],
@@ -230,6 +233,9 @@ def test_every_page_fits_is_accessible_and_logs_no_errors(visit, site, scheme, w
             ada.page.wait_for_selector(selector)
         if SHOTS:
             ada.page.screenshot(path=Path(SHOTS) / f"{name}-{scheme}-{width}.png", full_page=True)
+        shifts = ada.page.evaluate(LAYOUT_SHIFTS)
+        if sum(size for size, _ in shifts) >= MOST_SHIFT:
+            wrong.append(f"{name} moves: {shifts}")
         if ada.page.evaluate("document.documentElement.scrollWidth") > width:
             wrong.append(f"{name} is wider than {width}")
         ada.page.add_script_tag(path=AXE)
@@ -237,3 +243,9 @@ def test_every_page_fits_is_accessible_and_logs_no_errors(visit, site, scheme, w
 
     assert wrong == []
     assert ada.complaints == []
+
+
+def test_benchmarks_visit_every_page(site):
+    others = {"too-large", "sick-node", "anomaly"}  # pages of which another one is visited, about another row
+
+    assert set(pages(site)) == set(PAGES) | others

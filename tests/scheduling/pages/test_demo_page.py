@@ -36,7 +36,7 @@ def test_progress_is_shown_until_the_history_is_written(reader):
 def test_only_a_demo_is_marked(reader, is_demo):
     make.cluster()
     write.reserve_keys()
-    with override_settings(IS_DEMO=is_demo):
+    with override_settings(IS_DEMO=is_demo, DEMO_HISTORY_DAYS=30):
         page = reader.get("/")
 
     assert ("Demo data" in page.text) is is_demo
