@@ -133,7 +133,7 @@
 
   const missed = new Map();     // id of a fragment that has to wait: the event that it missed
   const fetchedAt = new Map();  // id of a fragment: when it was fetched last
-  let credit = FETCHES_AT_ONCE, creditAt = performance.now(), release = null;
+  let credit = 1, creditAt = performance.now(), release = null;
 
   const isDue = (id, now) => credit >= 1 && now - (fetchedAt.get(id) ?? -FRAGMENT_MS) >= FRAGMENT_MS;
 
@@ -194,7 +194,7 @@
 
   document.addEventListener("htmx:after:swap", (event) => {
     const { ctx } = event.detail;
-    if (ctx.response.status === 304) return;
+    if (!ctx.response || ctx.response.status === 304) return;
     const { id } = ctx.target;
     const tag = ctx.response.headers.get("ETag");
     tags.delete(id);

@@ -68,7 +68,7 @@ class Viewer:
     def take(self):
         """Return the fragments that were fetched since the last call, and the statuses of the responses."""
         taken = self.page.evaluate("window.fetched.splice(0)")
-        return [one["target"] for one in taken], {one["status"] for one in taken}
+        return [one["target"] for one in taken], [one["status"] for one in taken]
 
 
 @pytest.fixture
@@ -83,15 +83,17 @@ def viewer(visit):
 
 
 def test_a_burst_of_changes_costs_less_than_one_request_per_second(viewer):
+    began = viewer.page.evaluate("performance.now()")
     for _ in range(BURST_S * 5):
         viewer.change("queue", "nodes", "failures")
         viewer.wait(200)
 
+    seconds = (viewer.page.evaluate("performance.now()") - began) / 1000  # real time passes too
     fetched, _ = viewer.take()
-    assert len(fetched) < BURST_S
+    assert len(fetched) <= seconds
     # No fragment is left out, and none is fetched twice within four seconds
     assert {"exceptions", "capacity", "queue"} <= set(fetched)
-    assert max(fetched.count(one) for one in fetched) <= BURST_S / 4 + 1
+    assert max(fetched.count(one) for one in fetched) <= seconds / 4 + 1
 
 
 def test_the_last_change_of_a_burst_is_shown(viewer):
@@ -112,15 +114,15 @@ def test_an_unchanged_fragment_is_not_transferred_again(viewer):
         viewer.wait(CATCH_UP_MS)
 
     fetched, statuses = viewer.take()
-    assert "queue" in fetched
-    assert statuses == {304}
+    # The slow polls of other fragments may be their first
+    assert {status for name, status in zip(fetched, statuses, strict=True) if name == "queue"} == {304}
 
 
 def test_a_hidden_tab_fetches_nothing_and_reloads_when_it_is_shown(viewer):
     viewer.page.evaluate(HIDE, True)
     viewer.change("queue", "nodes", "failures")
     viewer.wait(CATCH_UP_MS)
-    assert viewer.take() == ([], set())
+    assert viewer.take() == ([], [])
 
     viewer.page.evaluate(HIDE, False)
     viewer.wait(CATCH_UP_MS)

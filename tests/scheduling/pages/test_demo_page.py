@@ -34,9 +34,8 @@ def test_progress_is_shown_until_the_history_is_written(reader):
 
 @pytest.mark.parametrize("is_demo", [True, False])
 def test_only_a_demo_is_marked(reader, is_demo):
-    make.cluster()
-    write.reserve_keys()
-    with override_settings(IS_DEMO=is_demo, DEMO_HISTORY_DAYS=30):
+    progress.store_share(make.cluster(), 0.42)
+    with override_settings(IS_DEMO=is_demo):
         page = reader.get("/")
 
     assert ("Demo data" in page.text) is is_demo
