@@ -89,6 +89,12 @@
     for (const one of button.parentElement.children) one.setAttribute("aria-pressed", String(one === button));
     ask();
   });
-  drawing.keep(box, { draw, fit, ask, everyMs: EVERY_MS });
-  ask();
+  // Drawing costs a phone more time than everything above it on the page, and most visits never scroll this far
+  const onScreen = new IntersectionObserver(([seen]) => {
+    if (!seen.isIntersecting) return;
+    onScreen.disconnect();
+    drawing.keep(box, { draw, fit, ask, everyMs: EVERY_MS });
+    ask();
+  }, { rootMargin: "200px" });
+  onScreen.observe(box);
 })();

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from datetime import timedelta
 from pathlib import Path
 
@@ -230,6 +231,7 @@ def test_every_page_fits_is_accessible_and_logs_no_errors(visit, site, scheme, w
             continue
         ada.open(path)
         for selector in COMES_LATER.get(name, ()):
+            ada.page.locator(re.split(r"[ \[]", selector)[0]).scroll_into_view_if_needed()
             ada.page.wait_for_selector(selector)
         if SHOTS:
             ada.page.screenshot(path=Path(SHOTS) / f"{name}-{scheme}-{width}.png", full_page=True)
