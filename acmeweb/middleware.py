@@ -14,6 +14,8 @@ from copy import copy
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.middleware.gzip import GZipMiddleware
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
@@ -67,3 +69,14 @@ class RequestMiddleware:
         response["X-Request-ID"] = request.acme_id  # type: ignore[attr-defined]
         response.setdefault("Content-Security-Policy", CONTENT_SECURITY_POLICY)
         return response
+
+
+class CompressionMiddleware(GZipMiddleware):
+    """Compresses whole responses with gzip. Streams are sent as they are: a compressor would hold back lines of a log.
+
+    Pages contain secrets and text of users, so the compressed size could reveal the secret (BREACH). Django encodes the
+    CSRF token differently in each response and varies the compressed size at random; a new API token is shown once.
+    """
+
+    def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+        return response if response.streaming else super().process_response(request, response)

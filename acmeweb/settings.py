@@ -49,6 +49,7 @@ MIDDLEWARE = [
     "acmeweb.middleware.RequestMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "acmeweb.staticfiles.StaticFilesMiddleware",
+    "acmeweb.middleware.CompressionMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -243,7 +244,7 @@ STORAGES = {
     "staticfiles": {
         "BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"
         if DEBUG or env.flag("ACME_TESTING", False)
-        else "django.contrib.staticfiles.storage.ManifestStaticFilesStorage"
+        else "acmeweb.staticfiles.MinifiedStaticFilesStorage"
     },
 }
 

@@ -19,8 +19,8 @@
   const least = () => box.clientWidth || 320;
 
   const PLOTS = [
-    { title: "GPUs, percent", low: [0, 100], lines: [["allocated", "running", () => share(usage.allocated, usage.gpus)], ["utilization", "good", () => usage.utilization]] },
-    { title: "jobs", low: null, lines: [["pending", "waiting", () => usage.waiting], ["running", "running", () => usage.running]] },
+    { title: "GPUs, percent", low: [0, 100], lines: [["allocated", "series-1", () => share(usage.allocated, usage.gpus)], ["utilization", "series-2", () => usage.utilization]] },
+    { title: "jobs", low: null, lines: [["pending", "series-2", () => usage.waiting], ["running", "series-1", () => usage.running]] },
   ];
 
   function options({ title, low, lines }) {
@@ -89,6 +89,12 @@
     for (const one of button.parentElement.children) one.setAttribute("aria-pressed", String(one === button));
     ask();
   });
-  drawing.keep(box, { draw, fit, ask, everyMs: EVERY_MS });
-  ask();
+  // Drawing costs a phone more time than everything above it on the page, and most visits never scroll this far
+  const onScreen = new IntersectionObserver(([seen]) => {
+    if (!seen.isIntersecting) return;
+    onScreen.disconnect();
+    drawing.keep(box, { draw, fit, ask, everyMs: EVERY_MS });
+    ask();
+  }, { rootMargin: "200px" });
+  onScreen.observe(box);
 })();

@@ -5,6 +5,8 @@
 //
 // A topic has at most one event per second, and the last of a burst is always delivered; htmx' own throttle drops it. A
 // fragment that is expensive for the server listens at a tenth of that rate: "queue-slowly from:body".
+// A page fetches less than one fragment per second, however many topics change, and each one every few seconds: what it
+// must leave out waits its turn. The server answers 304 to a fragment that would look the same (jobs/web/page.py).
 // The event's name is that of the topic with "-" for ":" (topic "job:01k3v9q2m7t", event "job-01k3v9q2m7t").
 // Everything reloads when messages may have been missed: at every (re)connection, because the page is older than its
 // first message; at a gap in the numbers; when the tab becomes visible. `every 30s` works without any of this.
@@ -13,6 +15,9 @@
   const MERGE_MS = 150;
   const PACE_MS = 1000;
   const SLOW_MS = 10000;
+  const FRAGMENT_MS = 4000;  // between two events that fetch the same fragment
+  const FETCH_MS = 1250;     // between two fetches of the page, after the first few
+  const FETCHES_AT_ONCE = 3;
   const FIRST_WAIT_MS = 500;
   const LONGEST_WAIT_MS = 30000;
   const SIGNED_OUT = 4401;
@@ -29,6 +34,13 @@
 
   // --- topics become events
 
+  class TopicEvent extends Event {
+    constructor(name, only = null) {
+      super(name);
+      this.only = only;  // the fragment whose turn it is, after it had to wait
+    }
+  }
+
   function pacer(suffix, pace) {
     const moved = new Set();
     const sentAt = new Map();  // when each topic last became an event
@@ -39,7 +51,7 @@
       for (const topic of ripe) {
         moved.delete(topic);
         sentAt.set(topic, now);
-        document.body.dispatchEvent(new CustomEvent(topic.replaceAll(":", "-") + suffix));
+        document.body.dispatchEvent(new TopicEvent(topic.replaceAll(":", "-") + suffix));
       }
       timer = moved.size ? setTimeout(flush, MERGE_MS) : null;
     }
@@ -117,11 +129,116 @@
     if (socket) move(...topics); else connect();
   });
 
-  // --- fragments
+  // --- fragments: when they are fetched
+
+  const missed = new Map();     // id of a fragment that has to wait: the event that it missed
+  const fetchedAt = new Map();  // id of a fragment: when it was fetched last
+  let credit = 1, creditAt = performance.now(), release = null;
+
+  const isDue = (id, now) => credit >= 1 && now - (fetchedAt.get(id) ?? -FRAGMENT_MS) >= FRAGMENT_MS;
+
+  function earnCredit(now) {
+    credit = Math.min(FETCHES_AT_ONCE, credit + (now - creditAt) / FETCH_MS);
+    creditAt = now;
+  }
+
+  function spendCredit(id, now) {
+    credit -= 1;
+    fetchedAt.set(id, now);
+    missed.delete(id);
+  }
+
+  function releaseMissed() {
+    const now = performance.now();
+    earnCredit(now);
+    for (const [id, name] of missed) {  // the first one waits longest
+      const element = document.getElementById(id);
+      if (!element) missed.delete(id);
+      else if (isDue(id, now)) {
+        spendCredit(id, now);
+        document.body.dispatchEvent(new TopicEvent(name, element));
+      }
+    }
+    release = missed.size ? setTimeout(releaseMissed, MERGE_MS) : null;
+  }
+
+  function mayFetch(element, event) {
+    if (signedOut) return false;
+    const isTopic = event instanceof TopicEvent;
+    if (!isTopic && event?.type !== "every") return true;  // a user's request, or the first of a fragment
+    if (document.hidden) return false;  // everything reloads when the tab becomes visible
+    if (isTopic && event.only) return event.only === element;
+    const now = performance.now();
+    earnCredit(now);
+    if (isTopic && !isDue(element.id, now)) {
+      if (!missed.has(element.id)) missed.set(element.id, event.type);
+      release ??= setTimeout(releaseMissed, MERGE_MS);
+      return false;
+    }
+    spendCredit(element.id, now);
+    return true;
+  }
+
+  // --- fragments: an answer that would change nothing is not sent
+
+  const tags = new Map();  // id of a fragment: the URL and ETag of what it shows
+  const isRefresh = ({ request, sourceElement, target }) => request.method === "GET" && target === sourceElement;
 
   document.addEventListener("htmx:before:request", (event) => {
-    // A hidden tab does not poll; it reloads once when it becomes visible
-    if (signedOut || (document.hidden && event.detail.ctx.sourceEvent?.type === "every")) event.preventDefault();
+    const { ctx } = event.detail;
+    if (!mayFetch(ctx.sourceElement, ctx.sourceEvent)) return event.preventDefault();
+    const known = tags.get(ctx.sourceElement.id);
+    if (isRefresh(ctx) && known?.url === ctx.request.action) ctx.request.headers["If-None-Match"] = known.tag;
+    return undefined;
+  });
+
+  document.addEventListener("htmx:after:swap", (event) => {
+    const { ctx } = event.detail;
+    if (!ctx.response || ctx.response.status === 304) return;
+    const { id } = ctx.target;
+    const tag = ctx.response.headers.get("ETag");
+    tags.delete(id);
+    // An open form keeps its old content, so this fragment is not what the server sent
+    const isComplete = !document.getElementById(id)?.querySelector("details[open]");
+    if (id && tag && isRefresh(ctx) && isComplete) tags.set(id, { url: ctx.request.action, tag });
+  });
+
+  // --- fragments: what a change moves slides to its new place, so that a reader does not lose the line
+
+  const SLIDE_MS = 200;
+  const PARTS = "main > *, main [id]";
+  const still = matchMedia("(prefers-reduced-motion: reduce)");
+
+  function visibleParts() {
+    const tops = new Map();
+    for (const part of document.querySelectorAll(PARTS)) {
+      const { top, bottom } = part.getBoundingClientRect();
+      if (bottom > 0 && top < window.innerHeight && bottom > top) tops.set(part, top);
+    }
+    return tops;
+  }
+
+  function slideFrom(tops) {
+    const moves = new Map();  // all positions are read before the first one is changed
+    for (const [part, top] of tops) {
+      if (part.isConnected) moves.set(part, top - part.getBoundingClientRect().top);
+    }
+    for (const [part, by] of moves) {
+      const rest = by - (moves.get(part.parentElement.closest(PARTS)) ?? 0);  // a part moves along with its parent
+      const frames = { transform: [`translateY(${rest}px)`, "none"] };
+      if (Math.abs(rest) >= 1) part.animate(frames, { duration: SLIDE_MS, easing: "ease-out" });
+    }
+  }
+
+  document.addEventListener("htmx:before:swap", () => {
+    if (still.matches || document.hidden) return;
+    const tops = visibleParts();
+    // Its callback runs after the swap and before the next paint; the event `htmx:after:swap` comes later
+    const observer = new MutationObserver(() => {
+      observer.disconnect();
+      slideFrom(tops);
+    });
+    observer.observe(document.getElementById("main"), { childList: true, subtree: true });
   });
 
   document.addEventListener("htmx:before:response", (event) => {

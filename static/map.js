@@ -459,7 +459,7 @@
   player.addEventListener("click", () => { if (playing === null) play(); else stop(); });
   backToNow.addEventListener("click", () => { stop(); go(null); slider.focus(); });
 
-  const hear = () => { if (!document.hidden && moment === null) ask(); };
+  const hear = (event) => { if (!document.hidden && moment === null && !event?.only) ask(); };
   document.body.addEventListener("queue", hear);
   document.body.addEventListener("nodes", hear);
   setInterval(() => { if (moment === null) limits(); hear(); }, 30000);

@@ -26,6 +26,7 @@ from jobs.models import Job, clock
 from jobs.models.permissions import Caller
 from jobs.queries.cluster_summary import cluster_summaries
 from jobs.web.page import render_page
+from scheduling.pages.demo import history_state
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ def home_page(request: HttpRequest) -> HttpResponse:
     now, caller = clock.now(), Caller(user=request.user)
     context = {
         "now": now,
+        "demo_history": history_state,
         "attention": cache(lambda: attention_items(caller, now)),
         "clusters": cache(lambda: cluster_summaries(now)),
         "shared_at": cache(lambda: fragment_cache.cache_key("queue", "nodes")),

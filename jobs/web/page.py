@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest, HttpResponseNotModified
 from django.shortcuts import render
 from django.utils.cache import patch_cache_control, patch_vary_headers
 
 from jobs.core.display_text import strip_control_characters
 from jobs.core.parsing import FieldReader, InvalidField, choice_reader, raise_invalid_field, read_timestamp, short_repr
 from jobs.models import Cluster
+from jobs.web.fragment_etag import fragment_etag
 
 MAX_TEXT_LENGTH = 1000
 MAX_PARAM_LENGTH = 200  # characters of a URL parameter
@@ -30,15 +31,27 @@ def render_page(
 
     Context values may be functions. A template calls only those it uses, so a fragment runs only its own queries.
     A page shows the errors in `wrong` above its content and is answered with 400. Fragments do not repeat them.
+    A fragment that looks the same as the one that the browser shows (`If-None-Match`) is answered with 304.
     """
     target = request.headers.get("HX-Target", "").partition("#")[2] if "HX-Request" in request.headers else ""
     fragment = (fragments or {}).get(target)
     response = render(
         request, fragment or page, {"wrong": wrong, **context}, status=400 if wrong and not fragment else 200
     )
+    if fragment:
+        response = _unless_shown(request, response)
     # Page and fragment share a URL. Without Vary the Back button could show a cached fragment as a page
     patch_vary_headers(response, ["HX-Request", "HX-Target"])
     patch_cache_control(response, private=True, no_cache=True)
+    return response
+
+
+def _unless_shown(request: HttpRequest, response: HttpResponse) -> HttpResponse:
+    """The response with its ETag, or 304 if the browser shows it already."""
+    tag = fragment_etag(response.content)
+    if request.headers.get("If-None-Match") == tag:
+        response = HttpResponseNotModified()
+    response["ETag"] = tag
     return response
 
 

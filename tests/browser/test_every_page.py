@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import Permission
 
+from bench.browser.page_visits import PAGES
 from failures.actions import anomalies as anomaly_actions
 from failures.actions import decisions as decision_actions
 from failures.actions import notices as notice_actions
@@ -36,6 +38,7 @@ from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.loops.simulations import run_simulation_once
 from scheduling.models import Campaign, EvaluationRule, Simulation
 from tests import make
+from tests.browser.chromium import LAYOUT_SHIFTS
 from tests.failures import make as failures
 from tests.failures.recovery.test_resized import decided
 from tests.jobs.api import api_make
@@ -50,15 +53,19 @@ ONLY = os.environ.get("ACME_PAGES", "").split()  # names from the table below; n
 # All combinations for screenshots; for axe the two that differ most
 LOOKS = [(scheme, width) for scheme in ("light", "dark") for width in (1440, 1024, 390)]
 LOOKS = LOOKS if SHOTS else [("light", 1440), ("dark", 390)]
+MOST_SHIFT = 0.02  # while a page loads and its charts and late fragments arrive
 COMES_LATER = {
     "now": ["#ledger .aside", "#usage-plots[data-drawn]"],
     "job-metrics": ["#plots[data-drawn='3']"],
     "job-gpus": [".gpu-map li"],
 }
-VIOLATIONS = """async (only) => {
+# Lighthouse also takes points for these, whatever their impact
+ALWAYS = ["heading-order", "label-content-name-mismatch", "skip-link", "table-duplicate-name", "target-size"]
+VIOLATIONS = """async ([only, always]) => {
   const rules = only ? {runOnly: {type: "rule", values: only}} : {};
-  const found = await axe.run(document, {...rules, resultTypes: ["violations"]});
-  return found.violations.filter((one) => ["serious", "critical"].includes(one.impact))
+  const enabled = Object.fromEntries(always.map((name) => [name, {enabled: true}]));
+  const found = await axe.run(document, {...rules, rules: enabled, resultTypes: ["violations"]});
+  return found.violations.filter((one) => ["serious", "critical"].includes(one.impact) || always.includes(one.id))
     .map((one) => `${one.id}: ${one.nodes.slice(0, 3).map((node) => node.html.slice(0, 160)).join(" | ")}`);
 }"""
 
@@ -216,21 +223,31 @@ def test_every_page_fits_is_accessible_and_logs_no_errors(visit, site, scheme, w
     ada = visit("ada", color_scheme=scheme, viewport={"width": width, "height": 900}, bypass_csp=True)
     make.team("pretraining", ada=TeamRole.ADMIN)  # the login made her a researcher
     wrong: list[str] = []
-    # A theme changes only colors
-    only = ["color-contrast", "link-in-text-block"] if scheme == "dark" else None
+    # A theme changes only colors, and a narrow screen the places of elements
+    only = ["color-contrast", "link-in-text-block", *ALWAYS] if scheme == "dark" else None
 
     for name, path in pages(site).items():
         if ONLY and name not in ONLY:
             continue
         ada.open(path)
         for selector in COMES_LATER.get(name, ()):
+            ada.page.locator(re.split(r"[ \[]", selector)[0]).scroll_into_view_if_needed()
             ada.page.wait_for_selector(selector)
         if SHOTS:
             ada.page.screenshot(path=Path(SHOTS) / f"{name}-{scheme}-{width}.png", full_page=True)
+        shifts = ada.page.evaluate(LAYOUT_SHIFTS)
+        if sum(size for size, _ in shifts) >= MOST_SHIFT:
+            wrong.append(f"{name} moves: {shifts}")
         if ada.page.evaluate("document.documentElement.scrollWidth") > width:
             wrong.append(f"{name} is wider than {width}")
         ada.page.add_script_tag(path=AXE)
-        wrong += [f"{name}: {one}" for one in ada.page.evaluate(VIOLATIONS, only)]
+        wrong += [f"{name}: {one}" for one in ada.page.evaluate(VIOLATIONS, [only, ALWAYS])]
 
     assert wrong == []
     assert ada.complaints == []
+
+
+def test_benchmarks_visit_every_page(site):
+    others = {"too-large", "sick-node", "anomaly"}  # pages of which another one is visited, about another row
+
+    assert set(pages(site)) == set(PAGES) | others

@@ -34,6 +34,7 @@ def test_progress_is_shown_until_the_history_is_written(reader):
 
 @pytest.mark.parametrize("is_demo", [True, False])
 def test_only_a_demo_is_marked(reader, is_demo):
+    progress.store_share(make.cluster(), 0.42)
     with override_settings(IS_DEMO=is_demo):
         page = reader.get("/")
 
