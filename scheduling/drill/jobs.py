@@ -30,6 +30,7 @@ class AttemptLife:
 
     promised: float
     base: int
+    number: int = 0  # among all attempts of the drill
     nodes: tuple[int, ...] = ()
     places: GpuPlacement = ()
     first_step: float | None = None

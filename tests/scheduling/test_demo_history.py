@@ -29,6 +29,7 @@ from scheduling.bundled.history import write
 from scheduling.bundled.history.training import training_rows
 from scheduling.bundled.history.values import HistoryPlace, PlacedAttempt
 from scheduling.drill.jobs import MIX_STEP_S, AttemptLife
+from scheduling.drill.values import DrillPlan
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -143,7 +144,7 @@ def test_training_jobs_have_learned():
 def test_attempt_that_resumes_continues_its_steps(cluster):
     job, base = make.job(cluster=cluster, name="llm-7b", kind="pretrain"), 600
     life = AttemptLife(promised=0.0, base=base, first_step=10.0)
-    work = SimpleNamespace(name="a", kind=JobKind.PRETRAIN, need_s=20_000.0, saved=[])
+    work = SimpleNamespace(name="a", kind=JobKind.PRETRAIN, need_s=20_000.0, saved=[], gpus=8)
     attempt = PlacedAttempt(
         work=work,
         life=life,
@@ -153,7 +154,7 @@ def test_attempt_that_resumes_continues_its_steps(cluster):
         job=job,
     )
 
-    [rows] = training_rows([attempt], HistoryPlace(cluster=cluster, nodes=[], users={}, began=make.NOON))
+    [rows] = training_rows([attempt], HistoryPlace(cluster=cluster, nodes=[], users={}, began=make.NOON), DrillPlan())
     points, newest = rows.progress, rows.newest
 
     seconds_before = points[0].step * points[0].step_time_s - (points[0].at - make.NOON).total_seconds()

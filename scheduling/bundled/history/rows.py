@@ -38,7 +38,7 @@ from scheduling.drill.history import CANCELLED, SiteHistory
 from scheduling.drill.jobs import MIX_STEP_S, AttemptLife, DrillJob
 from scheduling.drill.values import DRILL_EPOCH
 from scheduling.slurmsim.faults import FaultKind
-from scheduling.slurmsim.workload import SEREN_PROFILES
+from scheduling.slurmsim.workload import SEREN_PROFILES, job_name
 
 ACCEPT_S, START_S, SEEN_S = 0.4, 2.0, 3.0  # after the decision: the cluster accepts, starts, and reports an attempt
 DIAGNOSIS_S, DECISION_S = 2.0, 4.0  # after the end
@@ -74,7 +74,7 @@ class HistoryBuilder:
 
     def _job(self, number: int, work: DrillJob) -> Job:
         dice, profile = Random(f"job:{work.name}"), SEREN_PROFILES[work.kind]
-        name, user = dice.choice(profile.names), dice.choice(list(self.place.users[work.kind]))
+        name, user = job_name(work.kind, work.name), dice.choice(list(self.place.users[work.kind]))
         nodes = len(work.lives[0].places)
         per_node = work.gpus // nodes
         last = work.lives[-1]
@@ -149,7 +149,7 @@ class HistoryBuilder:
             min(end.at, self.place.at(life.promised + delay)) for delay in (ACCEPT_S, START_S, SEEN_S)
         )
         row = Attempt(
-            pk=key, job=job, number=number, key=f"{job.public_id}.{number}", backend_id=str(key), state=end.state,
+            pk=key, job=job, number=number, key=f"{job.public_id}.{number}", backend_id=str(life.number), state=end.state,
             nodelist=nodelist, promised_at=promised_at, accepted_at=accepted_at, confirmed_at=confirmed_at,
             seen_running_at=seen_at, ended_at=end.at, exit_code=end.exit_code, reason=end.reason,
         )  # fmt: skip
@@ -314,7 +314,7 @@ class HistoryBuilder:
         self.rows.samples = list(load.samples())
 
     def _add_progress(self) -> None:
-        for rows in training_rows(self.placed, self.place):
+        for rows in training_rows(self.placed, self.place, self.history.plan):
             self.rows.progress += rows.progress
             self.rows.latest_progress.append(rows.newest)
             self.rows.checkpoints += rows.checkpoints

@@ -55,7 +55,7 @@ def write_history(cluster: Cluster, now: datetime, report: Callable[[float], Non
     began = now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=days)
     nodes = list(Node.objects.filter(cluster=cluster, gpus__gt=0).order_by("name"))
     place = HistoryPlace(cluster=cluster, nodes=nodes, users=_users_by_kind(), began=began)
-    settings = _settings(nodes, (now - began) / timedelta(days=1), seed)
+    settings = _settings(nodes, began, (now - began) / timedelta(days=1), seed)
     rows = HistoryBuilder(_simulate(settings, report), place).build()
     report(ROWS_SHARE)
     with transaction.atomic():
@@ -69,10 +69,10 @@ def write_history(cluster: Cluster, now: datetime, report: Callable[[float], Non
     return len(rows.jobs)
 
 
-def _settings(nodes: Sequence[Node], days: float, seed: int) -> HistorySettings:
+def _settings(nodes: Sequence[Node], began: datetime, days: float, seed: int) -> HistorySettings:
     gpus = sum(node.gpus for node in nodes)
     return HistorySettings(
-        days=days, nodes=len(nodes), gpus_per_node=max(node.gpus for node in nodes), seed=seed,
+        began=began, days=days, nodes=len(nodes), gpus_per_node=max(node.gpus for node in nodes), seed=seed,
         teams={kind: name for name, team in DEMO_TEAMS.items() for kind in team.kinds},
         quotas={name: quota_gpus(team, gpus) for name, team in DEMO_TEAMS.items() if team.quota_share},
     )  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import cos, exp, inf, log, pi, pow
+from math import cos, exp, inf, isclose, log, pi, pow
 from random import Random
 
 from jobs.core.lifecycle import JobKind
@@ -159,6 +159,17 @@ def training_run(
     )  # fmt: skip
     steps = ENDLESS_STEPS if planned_s == inf else max(1, round(planned_s / run.step_s))
     return replace(run, last_step=first + steps)
+
+
+def with_whole_steps(run: TrainingRun, interval_s: float) -> TrainingRun:
+    """The run, a little faster or slower, so that an interval takes a multiple of 50 steps. So checkpoints that are
+    saved by time have the round steps of checkpoints that are saved by steps."""
+    wanted = interval_s / run.step_s
+    for steps in sorted(range(50, round(wanted) + 200, 50), key=lambda steps: abs(steps - wanted)):
+        changed = replace(run, mfu=run.mfu * run.step_s * steps / interval_s)
+        if isclose(changed.step_s * steps, interval_s, rel_tol=1e-6):  # else its batch changed too
+            return changed
+    return run
 
 
 def _parallel_sizes(shape: ModelShape, ranks: int) -> tuple[int, int]:
