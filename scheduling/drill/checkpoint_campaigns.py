@@ -16,8 +16,8 @@ from jobs.traces.trace import Trace
 from scheduling.drill.jobs import MIX_STEP_S, DrillJob
 from scheduling.drill.simulation import DrillSimulation
 from scheduling.evaluation import priors
-from scheduling.evaluation.priors import DatasetDescription
 from scheduling.evaluation.work import datasets
+from scheduling.slurmsim.scripts.evaluation_jobs import dataset_cost
 from scheduling.slurmsim.scripts.training_runs import ModelShape, shape_of_name
 from scheduling.slurmsim.workload import job_name
 
@@ -66,7 +66,7 @@ def samples_by_benchmark() -> dict[str, int]:
 
 def benchmark_cost_s(name: str, samples: int, shape: ModelShape, gpus: int) -> float:
     """Seconds that the inference of so many samples takes on the GPUs of one trial."""
-    cost = priors.guess(DatasetDescription(name=name, samples=samples), checkpoint_gb(shape)).gpu_s
+    cost = dataset_cost(name, samples).gpu_s * checkpoint_gb(shape) / priors.phases().checkpoint_gb
     return cost if gpus == 1 else cost / (gpus * NODE_EFFICIENCY)
 
 
@@ -151,4 +151,4 @@ class CampaignService:
         if open_trials:
             self._stage.agenda.at(now + CHECK_INTERVAL_S, partial(self._continue, campaign))
         else:
-            campaign.ends = max(trial.lives[-1].ended or now for trial in campaign.trials if trial.lives)
+            campaign.ends = now

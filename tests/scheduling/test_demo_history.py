@@ -169,3 +169,4 @@ def test_checkpoints_limit_what_a_failure_loses():
     for row in saved:
         assert row.attempt.promised_at <= row.saved_at <= row.attempt.ended_at
         assert row.path.startswith(row.job.checkpoint_dir)
+

@@ -17,14 +17,17 @@ from django.db import connection, models, transaction
 from failures.models import Decision, Diagnosis, Incident
 from jobs.core.lifecycle import JobKind
 from jobs.models import Attempt, Cluster, Event, Job, Node, Team, bulk_copy
+from scheduling.bundled import demo
 from scheduling.bundled.demo import DEMO_TEAMS, quota_gpus
 from scheduling.bundled.history.rows import HistoryBuilder
 from scheduling.bundled.history.values import DemoUser, HistoryPlace, HistoryRows
 from scheduling.drill.history import HistorySettings, SiteHistory, simulate_history
+from scheduling.models import Campaign, Evaluation, Shard, Trial
 
 # The most rows that a history may have in each table whose rows are listed by their key
 RESERVED_KEYS: dict[type[models.Model], int] = {
     Job: 99_999, Attempt: 99_999, Event: 999_999, Diagnosis: 9_999, Incident: 9_999, Decision: 9_999,
+    Campaign: 9_999, Evaluation: 99_999, Trial: 99_999, Shard: 99_999,
 }  # fmt: skip
 LOCK_KEY = 0x0E12
 SIMULATION_SHARE, ROWS_SHARE = 0.6, 0.8  # of the whole time, when the simulation and when the rows are done
@@ -56,9 +59,10 @@ def write_history(cluster: Cluster, now: datetime, report: Callable[[float], Non
     nodes = list(Node.objects.filter(cluster=cluster, gpus__gt=0).order_by("name"))
     place = HistoryPlace(cluster=cluster, nodes=nodes, users=_users_by_kind(), began=began)
     settings = _settings(nodes, began, (now - began) / timedelta(days=1), seed)
-    rows = HistoryBuilder(_simulate(settings, report), place).build()
-    report(ROWS_SHARE)
+    history = _simulate(settings, report)
     with transaction.atomic():
+        rows = HistoryBuilder(history, place, demo.benchmark_suites(began)).build()
+        report(ROWS_SHARE)
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK_KEY])
         if not can_have_history():  # another process was faster
