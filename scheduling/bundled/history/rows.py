@@ -319,9 +319,7 @@ class HistoryBuilder:
             self.rows.events.append(event)
 
     def _add_load(self) -> None:
-        load = LoadSeries(self.history, self.place, self.placed)
-        self.rows.minutes = list(load.minutes())
-        self.rows.samples = list(load.samples())
+        self.rows.minutes = list(LoadSeries(self.history, self.place, self.placed).minutes())
 
     def _add_progress(self) -> None:
         for rows in training_rows(self.placed, self.place, self.history.plan):

@@ -20,6 +20,7 @@ from jobs.models import Attempt, Cluster, Event, Job, Node, Team, bulk_copy
 from scheduling.bundled import demo
 from scheduling.bundled.demo import DEMO_TEAMS, quota_gpus
 from scheduling.bundled.history.rows import HistoryBuilder
+from scheduling.bundled.history.telemetry import TelemetrySeries, copy_samples
 from scheduling.bundled.history.values import DemoUser, HistoryPlace, HistoryRows
 from scheduling.drill.history import HistorySettings, SiteHistory, simulate_history
 from scheduling.models import Campaign, Evaluation, Shard, Trial
@@ -60,14 +61,16 @@ def write_history(cluster: Cluster, now: datetime, report: Callable[[float], Non
     place = HistoryPlace(cluster=cluster, nodes=nodes, users=_users_by_kind(), began=began)
     settings = _settings(nodes, began, (now - began) / timedelta(days=1), seed)
     history = _simulate(settings, report)
+    builder = HistoryBuilder(history, place, demo.benchmark_suites(began))
+    rows = builder.build()
+    report(ROWS_SHARE)
     with transaction.atomic():
-        rows = HistoryBuilder(history, place, demo.benchmark_suites(began)).build()
-        report(ROWS_SHARE)
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK_KEY])
         if not can_have_history():  # another process was faster
             return 0
         _insert(rows)
+        copy_samples(TelemetrySeries(history, place, builder.placed).blocks())
         Cluster.objects.filter(pk=cluster.pk).update(created_at=began)
     report(1.0)
     return len(rows.jobs)
