@@ -44,6 +44,7 @@ START_S = 8.0
 CANCELLED_SHARE = {JobKind.PRETRAIN: 0.35, JobKind.DEBUG: 0.15}
 DEFAULT_CANCELLED_SHARE = 0.05
 CANCELLED = "cancelled"
+PLANNED_FACTOR, PLANNED_PRETRAINING_DAYS = (1.2, 4.0), (1.0, 6.0)  # of jobs that do not complete
 PREEMPTIBLE_SHARE = 0.3  # of the evaluation jobs
 # The other faults of the scenario need a job that reports each step, which would take minutes to simulate
 FAULTS_WITHOUT_STEPS = frozenset({BUG, str(FaultKind.LOSS), str(FaultKind.SLOW)})
@@ -107,6 +108,8 @@ def simulate_history(settings: HistorySettings) -> Iterator[float | SiteHistory]
     for day in range(1, math.ceil(settings.days) + 1):
         agenda.run(min(day * 86_400.0, plan.end_s))
         yield min(1.0, day / settings.days)
+    for work in list(stage.running.values()):
+        stage.progress(work, plan.end_s)  # its checkpoints since it started
     yield SiteHistory(
         plan=plan,
         jobs=list(stage.works.values()),
@@ -179,13 +182,14 @@ def _submit(
     )
     may_give_way = kind is JobKind.EVALUATION and not is_trial
     gives_way = may_give_way and stage.dice("preemptible", name).random() < PREEMPTIBLE_SHARE
-    flaw = draw_flaw(kind, gpus, f"{settings.seed}:{name}")
+    flaw = draw_flaw(kind, gpus, f"{settings.seed}:{name}", takes_s)
     # Fail at the drawn run time, so that the run times keep their published distribution
     flaw = replace(flaw, after_s=takes_s * 0.99) if flaw else None
     owner = QuotaOwner(team=settings.teams[kind], kind=kind, preemptible=gives_way)
     work = DrillJob(
         name=name, team=settings.teams[kind], kind=kind, gpus=need.nodes * need.gpus, submitted=now, need_s=takes_s,
         number=row, group=stage.engine.request_group(need, owner), flaw=flaw,
+        planned_s=_planned_s(kind, takes_s, completes=not flaw and not _is_cancelled(stage, kind, name), key=name),
     )  # fmt: skip
     stage.submit(work, now)
     return work
@@ -207,8 +211,21 @@ def _plan_end(stage: DrillSimulation, faults: FaultInjector, work: DrillJob, now
     stage.agenda.at(now + remaining_s, stage.if_same_attempt(work, partial(_finish, stage)))
 
 
+def _planned_s(kind: JobKind, takes_s: float, *, completes: bool, key: str) -> float:
+    """The run time that a user planned for a job that takes so long. A pretraining run is planned for days."""
+    if completes:
+        return takes_s
+    dice = Random(f"planned:{key}")
+    days = dice.uniform(*PLANNED_PRETRAINING_DAYS) if kind is JobKind.PRETRAIN else 0.0
+    return max(takes_s * dice.uniform(*PLANNED_FACTOR), days * 86_400)
+
+
+def _is_cancelled(stage: DrillSimulation, kind: JobKind, name: str) -> bool:
+    share = CANCELLED_SHARE.get(kind, DEFAULT_CANCELLED_SHARE)
+    return Random(f"cancelled:{stage.plan.seed}:{name}").random() < share
+
+
 def _finish(stage: DrillSimulation, work: DrillJob, now: float) -> None:
-    share = CANCELLED_SHARE.get(work.kind, DEFAULT_CANCELLED_SHARE)
-    if Random(f"cancelled:{stage.plan.seed}:{work.name}").random() < share:
+    if _is_cancelled(stage, work.kind, work.name):
         work.current_attempt.cause = CANCELLED
     stage.finish(work, now)

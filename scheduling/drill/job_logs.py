@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from jobs.core.attempt_end import TRAINING_KINDS
-from jobs.core.lifecycle import State
+from jobs.core.lifecycle import JobKind, State
 from scheduling.drill import symptoms
 from scheduling.drill.jobs import MIX_STEP_S, AttemptLife, DrillJob
 from scheduling.drill.simulation import DrillSimulation
@@ -24,6 +24,7 @@ from scheduling.slurmsim.workload import job_name
 START_S = 2.0  # from the allocation until the command starts
 MAX_LINES = 400  # of progress, for each log
 ALMOST_S = 0.001
+PRETRAINING_STEP_S = 4.0  # for a batch of 0.5 to 2 million tokens on 64 to 128 GPUs
 
 
 def run_of_job(work: DrillJob, plan: DrillPlan) -> TrainingRun | None:
@@ -31,9 +32,11 @@ def run_of_job(work: DrillJob, plan: DrillPlan) -> TrainingRun | None:
     if work.kind not in TRAINING_KINDS:
         return None
     name = job_name(work.kind, work.name)
-    run = training_run(work.kind, name, work.gpus, planned_s=work.need_s, environment={}, dice=work.name)
-    whole = with_whole_steps(run, plan.checkpoint_s)
-    return replace(whole, last_step=max(1, round(work.need_s / whole.step_s)))
+    planned_s = max(work.planned_s, work.need_s)
+    run = training_run(work.kind, name, work.gpus, planned_s=planned_s, environment={}, dice=work.name)
+    step_s = PRETRAINING_STEP_S if work.kind is JobKind.PRETRAIN else run.target_step_s
+    whole = with_whole_steps(replace(run, target_step_s=step_s), plan.checkpoint_s)
+    return replace(whole, last_step=max(1, round(planned_s / whole.step_s)))
 
 
 def step_of_program(run: TrainingRun, step: int) -> int:

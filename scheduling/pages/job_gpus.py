@@ -100,13 +100,13 @@ def series(attempt: Attempt, now: datetime) -> list[GpuSeriesPoint]:
     since = max(attempt.promised_at, until - SERIES_SPAN)
     nodes = Allocation.objects.filter(attempt=attempt, gpu__isnull=False).values("node").distinct().count()
     finest = _series_resolution(nodes, until - since, now - since)
-    steps = [step for step in Resolution if step >= finest]
+    steps = [step for step in Resolution.values if step >= finest]
     # Coarser values may be all there is, as in the history of the demo
     return next(filter(None, (_series_points(attempt, step, since, until) for step in steps)), [])
 
 
-def _series_points(attempt: Attempt, step: Resolution, since: datetime, until: datetime) -> list[GpuSeriesPoint]:
-    params = {"resolution": int(step), "since": since, "until": until, "attempt": attempt.pk}
+def _series_points(attempt: Attempt, step: int, since: datetime, until: datetime) -> list[GpuSeriesPoint]:
+    params = {"resolution": step, "since": since, "until": until, "attempt": attempt.pk}
     with connection.cursor() as cursor:
         cursor.execute(GPU_SERIES_SQL, params)
         return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from jobs.models import Event, Job
 from scheduling.actions.campaigns import COORDINATOR
 from scheduling.bundled.history.values import DemoUser, HistoryPlace, HistoryRows
 from scheduling.drill.campaign_shards import AnsweredShard, answered_shards, scored_shards
-from scheduling.drill.checkpoint_campaigns import CheckpointCampaign, benchmark_cost_s, checkpoint_gb
+from scheduling.drill.checkpoint_campaigns import READY_S, CheckpointCampaign, benchmark_cost_s, checkpoint_gb
 from scheduling.drill.history import SiteHistory
 from scheduling.drill.job_logs import run_of_job, step_of_program
 from scheduling.drill.jobs import DrillJob
@@ -83,6 +84,7 @@ class CampaignBuilder:
     def __init__(self, history: SiteHistory, place: HistoryPlace, suites: Mapping[int, Suite]) -> None:
         self._history, self._place = history, place
         self._datasets = {suite.pk: {row.name: row for row in suite.datasets.all()} for suite in suites.values()}
+        self.logs: dict[str, str] = {}  # of trials that completed, by the name of their job in the simulation
         self.outcomes = list(self._outcomes(suites))
         self._by_job = {name: outcome for outcome in self.outcomes for name in outcome.jobs}
 
@@ -232,7 +234,7 @@ class CampaignBuilder:
     def _add_instructions(self, outcome: CampaignOutcome, rows: HistoryRows, trials: Mapping[str, Trial]) -> None:
         """Write what each trial was asked to do into the environment of its job."""
         ours = rows.shards[-len(outcome.shards) :]
-        for trial in trials.values():
+        for name, trial in trials.items():
             scores = trial.kind == TrialKind.SCORE
             mine = [row for row in ours if trial in (row.scored_by if scores else row.inferred_by,)]
             parts = [self._part(outcome, row, scores=scores) for row in mine]
@@ -243,6 +245,7 @@ class CampaignBuilder:
             trial.job.environment = {orders.INSTRUCTIONS_VARIABLE: instructions}
             trial.job.time_limit = orders.trial_time_limit(parts)
             trial.expected_s = sum(part.expected_s for part in parts)
+            self.logs[name] = _trial_log(trial, outcome.jobs[name].lives[-1].number, mine, scores=scores)
 
     def _part(self, outcome: CampaignOutcome, row: Shard, *, scores: bool) -> TrialPart:
         dataset = row.evaluation.dataset
@@ -270,6 +273,17 @@ class CampaignBuilder:
                     rows, campaign, earlier.dataset, outcome.checkpoint, scores=earlier.scores, reused=earlier,
                     why="Reused from an earlier campaign.", ended_at=campaign.created_at,
                 )  # fmt: skip
+
+
+def _trial_log(trial: Trial, number: int, shards: Sequence[Shard], *, scores: bool) -> str:
+    """What the program of a trial (`checks/evaluate.py`) prints."""
+    reports: list[dict[str, Any]] = [{"ready": True, "at": READY_S}] if shards and not scores else []
+    for row in shards:
+        took_s, at_s = (row.score_s, row.scored_at_s) if scores else (row.infer_s, row.inferred_at_s)
+        result = row.scores if scores else None
+        reports.append({"part": row.pk, "code": 0, "took": took_s, "scores": result, "why": "", "at": at_s})
+    head = f"job {number} ({trial.job.name}): {len(shards)} shards of {trial.checkpoint}"
+    return "".join(f"{line}\n" for line in [head, *(f"acme:{trial.nonce} {json.dumps(one)}" for one in reports)])
 
 
 def _run_and_suite(outcome: CampaignOutcome) -> tuple[str, int]:

@@ -60,6 +60,7 @@ class HistoryBuilder:
         self.end_s = history.plan.end_s
         self.shift = place.began - DRILL_EPOCH
         self.placed: list[PlacedAttempt] = []
+        self.failure_logs: dict[str, str] = {}  # by the key of the attempt
         self._failed: dict[str, list[PlacedAttempt]] = defaultdict(list)
 
     def build(self) -> HistoryRows:
@@ -162,6 +163,7 @@ class HistoryBuilder:
             backend_id=str(life.number),
             nodelist=nodelist, promised_at=promised_at, accepted_at=accepted_at, confirmed_at=confirmed_at,
             seen_running_at=seen_at, ended_at=end.at, exit_code=end.exit_code, reason=end.reason,
+            log_path=self.place.cluster.new_log_path(f"{job.public_id}-{number}"),
         )  # fmt: skip
         self.rows.attempts.append(row)
         self.rows.allocations += [
@@ -213,7 +215,9 @@ class HistoryBuilder:
         verdict = verdict_fields(failure.diagnosis) if failure.diagnosis else detector_fields(failure.cause.label, "")
         ran = placed.row.ended_at - placed.row.confirmed_at
         judged_at = placed.row.ended_at + timedelta(seconds=DIAGNOSIS_S)
-        text = failure.attempt.log.encode()
+        log = self.with_name_of_row(failure.attempt.log, placed)
+        self.failure_logs[placed.row.key] = log
+        text = log.encode()
         row = Diagnosis(
             pk=number, attempt=placed.row, cluster=self.place.cluster, failed_at=placed.row.ended_at,
             recorded_at=judged_at, due_at=judged_at, judged_at=judged_at, bundle_stored_at=judged_at,
@@ -226,6 +230,12 @@ class HistoryBuilder:
             detail={"confidence": row.confidence, "engine": row.engine, "rules_version": row.rules_version},
         )  # fmt: skip
         return row
+
+    @staticmethod
+    def with_name_of_row(log: str, placed: PlacedAttempt) -> str:
+        """The log with the name of the job's row. A trial got its name after its log was simulated."""
+        simulated = job_name(placed.work.kind, placed.work.name)
+        return log.replace(f" ({simulated}): ", f" ({placed.job.name}): ", 1)
 
     def _add_decision(self, failure: HandledFailure, placed: PlacedAttempt, diagnosis: Diagnosis) -> None:
         history = replace(failure.history, done=failure.history.done[-RECENT_ACTIONS:])
@@ -351,6 +361,7 @@ def _resolution(incident: OpenIncident, category: str) -> tuple[str, str]:
 
 def _time_limit(work: DrillJob, dice: Random) -> timedelta:
     """What a user would request for this run time: more than needed, in quarters of an hour, or whole hours or days."""
-    wanted_s = work.need_s * dice.uniform(1.3, 4.0)
+    planned_s = max(work.planned_s, work.need_s)
+    wanted_s = planned_s * (dice.uniform(1.3, 4.0) if planned_s < 86_400 else dice.uniform(1.1, 1.6))
     unit_s = 900 if wanted_s < 4 * 3600 else 3600 if wanted_s < 24 * 3600 else 86_400
     return timedelta(seconds=math.ceil(wanted_s / unit_s) * unit_s)

@@ -19,6 +19,7 @@ from jobs.core.lifecycle import JobKind
 from jobs.models import Attempt, Cluster, Event, Job, Node, Team, bulk_copy
 from scheduling.bundled import demo
 from scheduling.bundled.demo import DEMO_TEAMS, quota_gpus
+from scheduling.bundled.history.logs import StoreLogs, store_history_logs
 from scheduling.bundled.history.rows import HistoryBuilder
 from scheduling.bundled.history.telemetry import TelemetrySeries, copy_samples
 from scheduling.bundled.history.values import DemoUser, HistoryPlace, HistoryRows
@@ -52,7 +53,9 @@ def _keys_are_reserved() -> bool:
         return bool(cursor.fetchone()[0] >= RESERVED_KEYS[Job])
 
 
-def write_history(cluster: Cluster, now: datetime, report: Callable[[float], None], *, days: int, seed: int = 1) -> int:
+def write_history(
+    cluster: Cluster, now: datetime, report: Callable[[float], None], store: StoreLogs, *, days: int, seed: int = 1
+) -> int:
     """Simulate and write the history that ends now. Returns the number of jobs, 0 if it is there already."""
     if not can_have_history():
         return 0
@@ -63,6 +66,7 @@ def write_history(cluster: Cluster, now: datetime, report: Callable[[float], Non
     history = _simulate(settings, report)
     builder = HistoryBuilder(history, place, demo.benchmark_suites(began))
     rows = builder.build()
+    store_history_logs(builder, store)
     report(ROWS_SHARE)
     with transaction.atomic():
         with connection.cursor() as cursor:
