@@ -26,6 +26,7 @@ from jobs.web.page import PageQuery, bad_request, digits_reader, render_page
 
 OFFSET_READER, RANK_READER = digits_reader(15), digits_reader(6)  # an offset is a byte or a line number
 LEVEL_LABELS = {"error": "Errors", "warning": "Errors and warnings"}
+MISSING_LOG = "The log file does not exist. The job wrote none, or it has been deleted."
 CONTEXT_LINES = ["0", "2", "5", "20"]
 
 
@@ -84,6 +85,8 @@ class LogPanel:
             return "The job has not started yet."
         try:
             return _read_log(self.job.cluster.log_source(self.attempt.log_path), self.position)
+        except job_log.LogNotCreated as error:
+            return MISSING_LOG if self.attempt.ended_at else str(error)
         except job_log.LogReadError as error:
             return str(error)
 

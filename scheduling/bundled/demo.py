@@ -5,7 +5,7 @@ The requests of the jobs are those of real users. How a job will go is told to t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from random import Random
@@ -23,6 +23,7 @@ from jobs.core.lifecycle import JobKind
 from jobs.models import Allocation, Cluster, Job, Membership, Node, Quota, Team, TeamRole
 from scheduling.actions import campaigns as campaign_actions
 from scheduling.clusters import simulator
+from scheduling.drill.checkpoint_campaigns import BENCHMARKS, samples_by_benchmark
 from scheduling.evaluation import campaign_requests
 from scheduling.models import Campaign, Suite
 from scheduling.slurmsim import workload
@@ -115,10 +116,6 @@ def initial_jobs(dice: Random, place: WorkloadSettings) -> Iterator[SampledJob]:
         yield workload.sample_job(dice, place)
 
 
-DEMO_DATASETS = (
-    *("humaneval", "gsm8k", "mbpp", "piqa", "boolq", "winogrande", "arc_challenge", "openbookqa", "commonsenseqa"),
-    *("truthfulqa", "race_middle", "ceval"),
-)
 SAMPLES_PER_DATASET = 150  # whole datasets would take too long for a demo
 CHECKPOINT_EVERY_S = 900.0
 FIRST_EVALUATED_STEP, EVALUATED_EVERY_STEPS = 20_000, 5_000
@@ -126,14 +123,30 @@ FIRST_EVALUATED_STEP, EVALUATED_EVERY_STEPS = 20_000, 5_000
 
 def demo_suite() -> Suite:
     """Define the suite of the evaluation team. Repeated calls return the same version."""
+    return _define_suite("core", "Core benchmarks, 150 samples each", dict.fromkeys(BENCHMARKS, SAMPLES_PER_DATASET), 1)
+
+
+def benchmark_suites(began: datetime) -> dict[int, Suite]:
+    """Define the suites of the history, by the GPUs of a trial: a model that does not fit on one GPU gets a node."""
+    samples = samples_by_benchmark()
+    suites = {
+        1: _define_suite("benchmarks", "All samples of the core benchmarks", samples, 1),
+        8: _define_suite("benchmarks-8gpu", "The same for models that need a whole node", samples, 8),
+    }
+    Suite.objects.filter(pk__in=[suite.pk for suite in suites.values()]).update(created_at=began)
+    return suites
+
+
+def _define_suite(name: str, title: str, samples: Mapping[str, int], gpus: int) -> Suite:
     spec = campaign_requests.parse_suite(
         {
-            "name": "core",
-            "title": "Core benchmarks",
+            "name": name,
+            "title": title,
             "framework": "lm-eval",
             "output_root": "/shared/evaluations",
             "stage_root": "/dev/shm",  # noqa: S108 - the node's memory, used during a campaign
-            "datasets": [{"name": name, "samples": SAMPLES_PER_DATASET} for name in DEMO_DATASETS],
+            "gpus": gpus,
+            "datasets": [{"name": name, "samples": count} for name, count in samples.items()],
         }
     )
     return campaign_actions.define_suite(spec, team=Team.objects.get(name="evaluation"), author=_evaluation_author())
@@ -142,7 +155,7 @@ def demo_suite() -> Suite:
 def evaluate(cluster: Cluster, now: datetime) -> Campaign:
     """Start a campaign for the next two checkpoints of a pretraining run."""
     first = FIRST_EVALUATED_STEP + 2 * EVALUATED_EVERY_STEPS * Campaign.objects.count()
-    names = [f"/checkpoints/pretrain-7b/step-{step}" for step in (first, first + EVALUATED_EVERY_STEPS)]
+    names = [f"/checkpoints/llm-7b/step-{step}" for step in (first, first + EVALUATED_EVERY_STEPS)]
     spec = campaign_requests.parse_campaign({"checkpoints": names, "nodes": 2})
     suite = demo_suite()
     return campaign_actions.create_campaign(

@@ -27,6 +27,11 @@ def plan_job(cluster: Cluster, public_id: str, plan: Mapping[str, str]) -> None:
     _post(cluster, "/plans", {"plans": {public_id: dict(plan)}})
 
 
+def store_logs(cluster: Cluster, logs: Mapping[str, str]) -> None:
+    """Store whole logs by their paths, as if jobs of the past had written them."""
+    _post(cluster, "/logs", {"logs": dict(logs)})
+
+
 def inject_node_fault(cluster: Cluster, kind: str, node: str) -> None:
     _post(cluster, "/faults", {"kind": kind, "node": node})
 

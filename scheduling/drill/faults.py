@@ -93,14 +93,14 @@ def _draw_fault(number: int, at: float, scenario: Scenario, plan: DrillPlan) -> 
     )  # fmt: skip
 
 
-def draw_flaw(kind: JobKind, gpus: int, key: str) -> JobFlaw | None:
-    """The flaw for which a job of the mix fails by itself, or None."""
+def draw_flaw(kind: JobKind, gpus: int, key: str, at_s: float = 0.0) -> JobFlaw | None:
+    """The flaw for which a job of the mix fails by itself, or None. The reason is one for failures so late."""
     dice = Random(f"flaw:{key}")
     if dice.random() >= FAILURE_SHARE[kind]:
         return None
-    reason = draw_reason(dice, kind, gpus)
+    reason = draw_reason(dice, kind, gpus, at_s)
     while reason.breaks or reason.name in EXCLUDED_REASONS:  # machine faults have their own rate
-        reason = draw_reason(dice, kind, gpus)
+        reason = draw_reason(dice, kind, gpus, at_s)
     return JobFlaw(
         reason=reason.name, after_s=draw_time_to_failure_s(dice, reason), passes=reason.name in RESTARTABLE_REASONS
     )

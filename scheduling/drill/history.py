@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from random import Random
 
@@ -18,13 +19,15 @@ from failures.incidents.grouping import OpenIncident
 from jobs.core.lifecycle import JobKind
 from jobs.traces.trace import Trace
 from scheduling.drill.agenda import EventQueue
+from scheduling.drill.checkpoint_campaigns import CampaignService, CheckpointCampaign, EvaluationArrivals
 from scheduling.drill.counts import DrillCounts
 from scheduling.drill.fault_effects import FaultInjector
 from scheduling.drill.faults import BUG, SCENARIOS, Scenario, draw_faults, draw_flaw
 from scheduling.drill.healing import AcmeRecovery, HandledFailure
+from scheduling.drill.job_logs import HistoryLogs
 from scheduling.drill.jobs import MIX_STEP_S, DrillJob
 from scheduling.drill.simulation import DrillSimulation
-from scheduling.drill.values import DrillPlan, NodeClosure
+from scheduling.drill.values import DRILL_EPOCH, DrillFault, DrillPlan, NodeClosure
 from scheduling.engine.cluster import NodeView, QuotaView, ResourceRequest
 from scheduling.engine.engine import Engine
 from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
@@ -41,6 +44,7 @@ START_S = 8.0
 CANCELLED_SHARE = {JobKind.PRETRAIN: 0.35, JobKind.DEBUG: 0.15}
 DEFAULT_CANCELLED_SHARE = 0.05
 CANCELLED = "cancelled"
+PLANNED_FACTOR, PLANNED_PRETRAINING_DAYS = (1.2, 4.0), (1.0, 6.0)  # of jobs that do not complete
 PREEMPTIBLE_SHARE = 0.3  # of the evaluation jobs
 # The other faults of the scenario need a job that reports each step, which would take minutes to simulate
 FAULTS_WITHOUT_STEPS = frozenset({BUG, str(FaultKind.LOSS), str(FaultKind.SLOW)})
@@ -52,6 +56,7 @@ class HistorySettings:
     nodes: int
     gpus_per_node: int
     first_node: int = 1
+    began: datetime = DRILL_EPOCH
     seed: int = 1
     load: float = 0.95  # requested GPU time as a share of all GPU time
     most_gpus_share: float = 0.5  # of the cluster, for one job
@@ -76,6 +81,9 @@ class SiteHistory:
     failures: Sequence[HandledFailure]
     incidents: Sequence[OpenIncident]
     closures: Sequence[NodeClosure]
+    campaigns: Sequence[CheckpointCampaign]
+    faults: Sequence[DrillFault]
+    logs: HistoryLogs
 
 
 def simulate_history(settings: HistorySettings) -> Iterator[float | SiteHistory]:
@@ -88,21 +96,29 @@ def simulate_history(settings: HistorySettings) -> Iterator[float | SiteHistory]
     stage = DrillSimulation(plan, _engine(settings, plan), agenda, DrillCounts())
     recovery = AcmeRecovery(stage)
     stage.answer = recovery
+    logs = HistoryLogs(plan=plan, began_s=settings.began.timestamp())
+    stage.log_of_failure = logs.failure_log
     faults = FaultInjector(stage)
-    stage.on_first_step = partial(_plan_end, stage, faults)
-    for fault in draw_faults(_without_step_faults(SCENARIOS["dense"]), plan):
+    drawn_faults = draw_faults(_without_step_faults(SCENARIOS["dense"]), plan)
+    for fault in drawn_faults:
         agenda.at(fault.at, partial(faults.apply_fault, fault))
-    _schedule_arrivals(stage, settings)
+    campaigns = _schedule_arrivals(stage, settings)
+    stage.on_first_step = partial(_plan_attempt, stage, faults, campaigns)
     _schedule_checks(stage)
     for day in range(1, math.ceil(settings.days) + 1):
         agenda.run(min(day * 86_400.0, plan.end_s))
         yield min(1.0, day / settings.days)
+    for work in list(stage.running.values()):
+        stage.progress(work, plan.end_s)  # its checkpoints since it started
     yield SiteHistory(
         plan=plan,
         jobs=list(stage.works.values()),
         failures=recovery.failures,
         incidents=list(recovery.incidents.values()),
         closures=stage.closures,
+        campaigns=campaigns.campaigns,
+        faults=drawn_faults,
+        logs=logs,
     )
 
 
@@ -133,7 +149,7 @@ def _schedule_checks(stage: DrillSimulation) -> None:
     stage.agenda.at(CHECK_INTERVAL_S, check)
 
 
-def _schedule_arrivals(stage: DrillSimulation, settings: HistorySettings) -> None:
+def _schedule_arrivals(stage: DrillSimulation, settings: HistorySettings) -> CampaignService:
     """Schedule as many jobs of Seren, picked at random, as request the wanted share of the GPU time."""
     site = acme_trace.PUBLISHED_CLUSTERS[SITE]
     trace = acme_trace.draw_trace(site, SITE, jobs=round(site.jobs / site.days * settings.days), seed=settings.seed)
@@ -141,11 +157,22 @@ def _schedule_arrivals(stage: DrillSimulation, settings: HistorySettings) -> Non
     wanted_s = settings.load * settings.gpus * stage.plan.end_s
     order = np.random.default_rng(settings.seed).permutation(len(trace))
     count = int(np.searchsorted(np.cumsum(requested_s[order]), wanted_s))
-    for row in np.sort(order[:count]).tolist():
-        stage.agenda.at(float(trace.submit_s[row]), partial(_submit, stage, settings, trace, row))
+    rows = np.sort(order[:count]).tolist()
+    arrivals = EvaluationArrivals(trace, rows)
+    submit = partial(_submit, stage, settings, trace)
+
+    def arrive(row: int, now: float) -> None:
+        if not arrivals.is_taken(row):
+            submit(row, now)
+
+    for row in rows:
+        stage.agenda.at(float(trace.submit_s[row]), partial(arrive, row))
+    return CampaignService(stage, arrivals, partial(submit, is_trial=True))
 
 
-def _submit(stage: DrillSimulation, settings: HistorySettings, trace: Trace, row: int, now: float) -> None:
+def _submit(
+    stage: DrillSimulation, settings: HistorySettings, trace: Trace, row: int, now: float, *, is_trial: bool = False
+) -> DrillJob:
     kind, gpus = JobKind(trace.kinds.words[trace.kinds.codes[row]]), min(int(trace.gpus[row]), settings.most_gpus)
     per_node, name, takes_s = settings.gpus_per_node, f"{kind}-{row}", float(trace.runtime_s[row])
     need = (
@@ -153,18 +180,26 @@ def _submit(stage: DrillSimulation, settings: HistorySettings, trace: Trace, row
         if gpus <= per_node
         else ResourceRequest(nodes=math.ceil(gpus / per_node), gpus=per_node, cpus=0)
     )
-    gives_way = kind is JobKind.EVALUATION and stage.dice("preemptible", name).random() < PREEMPTIBLE_SHARE
-    flaw = draw_flaw(kind, gpus, f"{settings.seed}:{name}")
+    may_give_way = kind is JobKind.EVALUATION and not is_trial
+    gives_way = may_give_way and stage.dice("preemptible", name).random() < PREEMPTIBLE_SHARE
+    flaw = draw_flaw(kind, gpus, f"{settings.seed}:{name}", takes_s)
     # Fail at the drawn run time, so that the run times keep their published distribution
     flaw = replace(flaw, after_s=takes_s * 0.99) if flaw else None
     owner = QuotaOwner(team=settings.teams[kind], kind=kind, preemptible=gives_way)
-    stage.submit(
-        DrillJob(
-            name=name, team=settings.teams[kind], kind=kind, gpus=need.nodes * need.gpus, submitted=now, need_s=takes_s,
-            number=row, group=stage.engine.request_group(need, owner), flaw=flaw,
-        ),
-        now,
+    work = DrillJob(
+        name=name, team=settings.teams[kind], kind=kind, gpus=need.nodes * need.gpus, submitted=now, need_s=takes_s,
+        number=row, group=stage.engine.request_group(need, owner), flaw=flaw,
+        planned_s=_planned_s(kind, takes_s, completes=not flaw and not _is_cancelled(stage, kind, name), key=name),
     )  # fmt: skip
+    stage.submit(work, now)
+    return work
+
+
+def _plan_attempt(
+    stage: DrillSimulation, faults: FaultInjector, campaigns: CampaignService, work: DrillJob, now: float
+) -> None:
+    campaigns.plan_run(work)
+    _plan_end(stage, faults, work, now)
 
 
 def _plan_end(stage: DrillSimulation, faults: FaultInjector, work: DrillJob, now: float) -> None:
@@ -176,8 +211,21 @@ def _plan_end(stage: DrillSimulation, faults: FaultInjector, work: DrillJob, now
     stage.agenda.at(now + remaining_s, stage.if_same_attempt(work, partial(_finish, stage)))
 
 
+def _planned_s(kind: JobKind, takes_s: float, *, completes: bool, key: str) -> float:
+    """The run time that a user planned for a job that takes so long. A pretraining run is planned for days."""
+    if completes:
+        return takes_s
+    dice = Random(f"planned:{key}")
+    days = dice.uniform(*PLANNED_PRETRAINING_DAYS) if kind is JobKind.PRETRAIN else 0.0
+    return max(takes_s * dice.uniform(*PLANNED_FACTOR), days * 86_400)
+
+
+def _is_cancelled(stage: DrillSimulation, kind: JobKind, name: str) -> bool:
+    share = CANCELLED_SHARE.get(kind, DEFAULT_CANCELLED_SHARE)
+    return Random(f"cancelled:{stage.plan.seed}:{name}").random() < share
+
+
 def _finish(stage: DrillSimulation, work: DrillJob, now: float) -> None:
-    share = CANCELLED_SHARE.get(work.kind, DEFAULT_CANCELLED_SHARE)
-    if Random(f"cancelled:{stage.plan.seed}:{work.name}").random() < share:
+    if _is_cancelled(stage, work.kind, work.name):
         work.current_attempt.cause = CANCELLED
     stage.finish(work, now)

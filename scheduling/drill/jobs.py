@@ -30,6 +30,7 @@ class AttemptLife:
 
     promised: float
     base: int
+    number: int = 0  # among all attempts of the drill
     nodes: tuple[int, ...] = ()
     places: GpuPlacement = ()
     first_step: float | None = None
@@ -60,6 +61,7 @@ class DrillJob:
     group: RequestGroup
     number: int
     flaw: JobFlaw | None = None
+    planned_s: float = 0.0  # run time that its user planned; more than it needs if it does not complete
     job: EngineJob | None = None  # while the job waits or runs
     nodes: tuple[int, ...] = ()  # of the present attempt, or of the last
     run: int = 0  # changes with each attempt; actions planned for an earlier value are void

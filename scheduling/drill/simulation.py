@@ -55,6 +55,16 @@ class RecoveryStrategy(Protocol):
     def run_checks(self, now: float) -> None: ...
 
 
+FailureLog = Callable[["DrillSimulation", DrillJob, float, str, int], str]  # of a failure of this kind at this rank
+
+
+def _short_failure_log(stage: DrillSimulation, work: DrillJob, now: float, kind: str, rank: int) -> str:
+    return symptoms.failure_log(
+        kind, job=work.number, nodes=[stage.names[number] for number in work.nodes], rank=rank,
+        gpus=stage.gpus_per_used_node(work), step=work.step, dice=f"{stage.plan.seed}:{work.name}:{work.run}",
+    )  # fmt: skip
+
+
 class DrillSimulation:
     def __init__(self, plan: DrillPlan, engine: Engine, agenda: EventQueue, tally: DrillCounts) -> None:
         self.plan, self.engine, self.agenda, self.tally = plan, engine, agenda, tally
@@ -70,9 +80,10 @@ class DrillSimulation:
         self.closures: list[NodeClosure] = []
         self.outages: list[tuple[float, float]] = []
         self.on_first_step: Callable[[DrillJob, float], None] = lambda work, now: None
+        self.log_of_failure: FailureLog = _short_failure_log
         self.answer: RecoveryStrategy
         self._woken = False
-        self._jobs = 0
+        self._jobs = self._attempts = 0
         self._noises: tuple[int, dict[str, str]] = -1, {}
 
     # --- jobs: submission, start and end
@@ -127,7 +138,11 @@ class DrillSimulation:
         places = tuple(sorted(job.places or ()))
         work.nodes = tuple(node for node, _ in places)
         after = work.lives[-1].cause if work.lives else ""
-        work.lives.append(AttemptLife(promised=now, base=work.step, nodes=work.nodes, places=places, after=after))
+        self._attempts += 1
+        life = AttemptLife(
+            promised=now, base=work.step, number=self._attempts, nodes=work.nodes, places=places, after=after
+        )
+        work.lives.append(life)
         work.base = work.step
         self.answer.on_start(work.name, now)
         if kind := self.start_obstacle(work, now):
@@ -204,11 +219,7 @@ class DrillSimulation:
         work = self.works[job]
         self.progress(work, now)
         nodes = tuple(self.names[number] for number in work.nodes)
-        log = symptoms.failure_log(
-            kind, job=work.number, nodes=nodes, gpus=self._gpus_per_used_node(work),
-            rank=self._rank_at_fault(work, kind, where),
-            step=work.step, dice=f"{self.plan.seed}:{work.name}:{work.run}",
-        )  # fmt: skip
+        log = self.log_of_failure(self, work, now, kind, self._rank_at_fault(work, kind, where))
         return FailedAttempt(
             job=work.name, team=work.team, kind=work.kind, at=virtual_time(now), state=state,
             log=log, exit_code=1, nodes=frozenset(nodes), step=self._reported_step(work),
@@ -221,7 +232,7 @@ class DrillSimulation:
         """The last step that the job reports; None for evaluation and debugging jobs, which report none."""
         return work.step if work.saves else None
 
-    def _gpus_per_used_node(self, work: DrillJob) -> int:
+    def gpus_per_used_node(self, work: DrillJob) -> int:
         return min(work.gpus, self.plan.gpus_per_node)
 
     def _rank_at_fault(self, work: DrillJob, kind: str, where: int | None) -> int:
@@ -230,10 +241,10 @@ class DrillSimulation:
             sick = [number for number in work.nodes if any(fault.kind == kind for fault in self.sick(number))]
             where = sick[0] if sick else None
         if where is not None and where in work.nodes:
-            return work.nodes.index(where) * self._gpus_per_used_node(work) + dice.randrange(
-                self._gpus_per_used_node(work)
+            return work.nodes.index(where) * self.gpus_per_used_node(work) + dice.randrange(
+                self.gpus_per_used_node(work)
             )
-        return dice.randrange(max(1, len(work.nodes) * self._gpus_per_used_node(work)))
+        return dice.randrange(max(1, len(work.nodes) * self.gpus_per_used_node(work)))
 
     def _node_news(self, work: DrillJob, now: float) -> tuple[NodeStateChange, ...]:
         down = [number for number in work.nodes if "down" in self.shut[number]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from random import Random
 
 from failures.detection.node_health import NodeTelemetryWindow
@@ -33,25 +34,24 @@ XIDS: dict[str, int] = {**{str(kind): code for kind, code in XID_OF_FAULT.items(
 def failure_log(kind: str, *, job: int, nodes: Sequence[str], gpus: int, rank: int, step: int, dice: str) -> str:
     """The end of a job's log: some progress lines, some noise, and the error output of this failure."""
     body = [_progress_line(number, dice) for number in range(max(0, step - 40), step)]
-    reason = REASON_OF_FAULT.get(FaultKind(kind), "") if kind in set(FaultKind) else kind
-    if not kind:
-        return "\n".join(body) + "\n"
     scene = FailureContext(
-        job=job, reason=reason, exit_code=1, nodes=nodes, gpus_per_node=gpus, rank=rank, step=step, dice=dice
+        job=job, reason="", exit_code=1, nodes=nodes, gpus_per_node=gpus, rank=rank, step=step, dice=dice
     )
-    tail = failure_lines(scene)
-    if kind == FaultKind.DEATH:
-        # The failed rank writes nothing more; the ranks that waited for it report errors
-        tail = failure_lines(_context_with_reason(scene, "nccl_remote_error", (rank + gpus) % scene.ranks))[-12:]
-        tail = [*tail[:2], f"slurmstepd: error: *** JOB {job} ON {nodes[0]} CANCELLED DUE TO NODE FAILURE ***"]
-    return "\n".join([*body, *tail]) + "\n"
+    return "\n".join([*body, *failure_tail(kind, scene)]) + "\n"
 
 
-def _context_with_reason(scene: FailureContext, reason: str, rank: int) -> FailureContext:
-    return FailureContext(
-        job=scene.job, reason=reason, exit_code=1, nodes=scene.nodes, gpus_per_node=scene.gpus_per_node, rank=rank,
-        step=scene.step, dice=scene.dice,
-    )  # fmt: skip
+def failure_tail(kind: str, scene: FailureContext) -> list[str]:
+    """The error output of a failure of this kind; nothing for a job that was stopped."""
+    if not kind:
+        return []
+    if kind != FaultKind.DEATH:
+        reason = REASON_OF_FAULT.get(FaultKind(kind), "") if kind in set(FaultKind) else kind
+        return failure_lines(replace(scene, reason=reason))
+    # The failed rank writes nothing more; the ranks that waited for it report errors
+    rank = (scene.rank + scene.gpus_per_node) % scene.ranks
+    tail = failure_lines(replace(scene, reason="nccl_remote_error", rank=rank))[-12:]
+    message = f"slurmstepd: error: *** JOB {scene.job} ON {scene.nodes[0]} CANCELLED DUE TO NODE FAILURE ***"
+    return [*tail[:2], message]
 
 
 def _progress_line(step: int, dice: str) -> str:

@@ -17,7 +17,7 @@ from django.utils.cache import patch_cache_control
 from django.views.decorators.http import require_safe
 
 from jobs.core import sparkline
-from jobs.models import Allocation, Attempt, Resolution, Sample, clock
+from jobs.models import SAMPLE_RETENTION, Allocation, Attempt, Resolution, Sample, clock
 from jobs.models.permissions import Caller
 from scheduling.ledger import report_rows
 from scheduling.ledger.waste import IDLE_BELOW
@@ -99,8 +99,14 @@ def series(attempt: Attempt, now: datetime) -> list[GpuSeriesPoint]:
     until = attempt.ended_at or now
     since = max(attempt.promised_at, until - SERIES_SPAN)
     nodes = Allocation.objects.filter(attempt=attempt, gpu__isnull=False).values("node").distinct().count()
-    step = _series_resolution(nodes, until - since)
-    params = {"resolution": int(step), "since": since, "until": until, "attempt": attempt.pk}
+    finest = _series_resolution(nodes, until - since, now - since)
+    steps = [step for step in Resolution.values if step >= finest]
+    # Coarser values may be all there is, as in the history of the demo
+    return next(filter(None, (_series_points(attempt, step, since, until) for step in steps)), [])
+
+
+def _series_points(attempt: Attempt, step: int, since: datetime, until: datetime) -> list[GpuSeriesPoint]:
+    params = {"resolution": step, "since": since, "until": until, "attempt": attempt.pk}
     with connection.cursor() as cursor:
         cursor.execute(GPU_SERIES_SQL, params)
         return [
@@ -109,10 +115,11 @@ def series(attempt: Attempt, now: datetime) -> list[GpuSeriesPoint]:
         ]
 
 
-def _series_resolution(nodes: int, span: timedelta) -> Resolution:
-    """Return the finest resolution within the row limit. Hourly means would hide a job that ran for minutes."""
+def _series_resolution(nodes: int, span: timedelta, age: timedelta) -> Resolution:
+    """Return the finest resolution that is still stored and within the row limit. Hourly means would hide a job that
+    ran for minutes."""
     for step in (Resolution.RAW, Resolution.FIVE_MINUTES):
-        if nodes * 8 * span.total_seconds() / step <= MAX_SAMPLE_ROWS:
+        if age < SAMPLE_RETENTION[step] and nodes * 8 * span.total_seconds() / step <= MAX_SAMPLE_ROWS:
             return Resolution(step)
     return Resolution(Resolution.HOUR)
 

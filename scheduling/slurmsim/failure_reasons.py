@@ -18,6 +18,7 @@ from jobs.core.lifecycle import JobKind
 
 from .faults import FaultKind
 
+LATEST_DEVIATION = 2.3  # in spreads above the median: 99% of the failures for a reason are earlier
 SIZE_SPREAD = 1.3  # spread of sizes around a reason's median, in natural logarithms
 TRAINING_KINDS = frozenset({JobKind.PRETRAIN, JobKind.SFT, JobKind.MLLM})
 
@@ -37,6 +38,11 @@ class FailureReason:
     after_min: float  # median time to failure
     after_mean_min: float
     breaks: FaultKind | None = None  # the machine fault behind it, which kernel log and telemetry also show
+
+    @property
+    def time_spread(self) -> float:
+        """Spread of the time to the failure around its median, in natural logarithms."""
+        return sqrt(2 * log(max(self.after_mean_min / self.after_min, 1.02)))
 
 
 def _reason_row(
@@ -94,10 +100,16 @@ TRAINING_ONLY_REASONS = frozenset({"loss_nan", "dataloader_killed", "checkpoint_
 MULTI_GPU_REASONS = frozenset({"nvlink_error", "network_error", "nccl_timeout_error", "nccl_remote_error"})
 
 
-def draw_reason(dice: Random, kind: JobKind, gpus: int) -> FailureReason:
-    """Draw a reason with the likelihoods of a job of this kind and size."""
+def draw_reason(dice: Random, kind: JobKind, gpus: int, at_s: float = 0.0) -> FailureReason:
+    """Draw a reason with the likelihoods of a job of this kind and size that fails so late."""
     rows, weights = _rows_and_weights(kind in TRAINING_KINDS, gpus)
-    return dice.choices(rows, weights=weights)[0]
+    late = [weight * _may_fail_at(row, at_s) for row, weight in zip(rows, weights, strict=True)]
+    return dice.choices(rows, weights=late if any(late) else weights)[0]
+
+
+def _may_fail_at(reason: FailureReason, at_s: float) -> bool:
+    """Whether a program still fails for this reason: an import fails in the first minutes, or not at all."""
+    return at_s <= 60 * reason.after_min * exp(LATEST_DEVIATION * reason.time_spread)
 
 
 @cache
@@ -116,5 +128,4 @@ def _size_similarity(median: float, gpus: int) -> float:
 
 def draw_time_to_failure_s(dice: Random, reason: FailureReason) -> float:
     """Draw the seconds until the failure: a lognormal with the table's median and mean."""
-    spread = sqrt(2 * log(max(reason.after_mean_min / reason.after_min, 1.02)))
-    return 60 * dice.lognormvariate(log(reason.after_min), spread)
+    return 60 * dice.lognormvariate(log(reason.after_min), reason.time_spread)

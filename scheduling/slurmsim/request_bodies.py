@@ -137,6 +137,12 @@ def _parse_job_plan(key: str, value: object) -> dict[str, str]:
     return {name: _text_field(plan, name) for name in plan}
 
 
+def parse_job_logs(body: object) -> dict[str, str]:
+    """Parse `{"logs": {"PATH": "TEXT"}}`."""
+    logs = _require_object(_require_object(body, "#/").get("logs"), "#/logs/")
+    return {path: _text_field(logs, path) for path in logs}
+
+
 MAX_CLOCK_OFFSET_S = 86_400
 
 

@@ -47,9 +47,10 @@ from .execution.attempt_records import AttemptRecords
 from .execution.runner import ProcessExecutor
 from .faults import FaultModel
 from .http import Handler
+from .log_paths import InvalidLogPath
 from .options import InvalidOption, ServerOptions, parse_options
 from .scripts import kernel_log
-from .scripts.logs import JobLogWriter, KernelLogWriter
+from .scripts.logs import JobLogWriter, KernelLogWriter, write_whole_logs
 from .scripts.play import InvalidSimHint, SimulatedExecutor, check_hints
 from .store import StateStore
 from .values import (
@@ -144,6 +145,7 @@ class ClusterServer:
                 ("GET", "/faults", self.faults),
                 ("POST", "/faults", self.inject_fault),
                 ("POST", "/plans", self.plan_jobs),
+                ("POST", "/logs", self.store_logs),
                 ("GET", "/clock", self.clock),
                 ("POST", "/clock", self.set_clock),
             ]
@@ -311,6 +313,15 @@ class ClusterServer:
             _check_environment_hints(plan)
         self._store.save_job_plans(plans)
         return self._json_answer({"plans": len(plans)})
+
+    async def store_logs(self, request: Request) -> Response:
+        """Write whole logs of jobs that ran before the cluster was started, in the history of a demo."""
+        logs = request_bodies.parse_job_logs(await http.read_json_body(request))
+        try:
+            await run_in_threadpool(write_whole_logs, self._options.log_root, logs)
+        except InvalidLogPath as error:
+            raise InvalidRequest(wire.BAD_FLAG, str(error), "#/logs/") from None
+        return self._json_answer({"logs": len(logs)})
 
     def _with_plan(self, submission: SlurmJobRequest) -> SlurmJobRequest:
         """The request with the SIM_ variables of the job's plan. Those of the request itself take precedence."""

@@ -83,6 +83,11 @@ FAILURE_ENDS = (("FAILED:1", 0.62), ("FAILED:134", 0.18), ("OUT_OF_MEMORY", 0.12
 MIN_DURATION_S = 2.0
 
 
+def job_name(kind: JobKind, key: str) -> str:
+    """The name that a user gives to the job with this key."""
+    return Random(f"name:{key}").choice(SEREN_PROFILES[kind].names)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SampledJob:
     """A job to be submitted, with its outcome."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from django.db.models import Count, F, Q, Sum
 from failures.models import Decision, Diagnosis, Incident, IncidentState
 from jobs.core.attempt_end import TRAINING_KINDS
 from jobs.core.lifecycle import FINAL_STATES, JobKind, State
+from jobs.core.telemetry_math import aggregate_per_gpu
 from jobs.models import (
     Allocation,
     Attempt,
@@ -21,6 +23,7 @@ from jobs.models import (
     Event,
     Job,
     LatestProgress,
+    Resolution,
     Sample,
     clock,
 )
@@ -29,6 +32,9 @@ from scheduling.bundled.history import write
 from scheduling.bundled.history.training import training_rows
 from scheduling.bundled.history.values import HistoryPlace, PlacedAttempt
 from scheduling.drill.jobs import MIX_STEP_S, AttemptLife
+from scheduling.drill.values import DrillPlan
+from scheduling.evaluation.job_output import parse_job_output
+from scheduling.models import Campaign, Evaluation, TrialKind
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -37,14 +43,19 @@ DAYS = 2
 
 @pytest.fixture(scope="module", autouse=True)
 def written(rows_for_module):
-    cluster = make.cluster(name=demo.DEMO_CLUSTER, nodes=16)
+    cluster = make.cluster(name=demo.DEMO_CLUSTER, nodes=16, log_root="/logs")
     demo.create_teams_and_users()
     write.reserve_keys()
     reports = []
     # The same time of every day, because the length of the history depends on it
     now = (clock.now() - timedelta(days=1)).replace(hour=12, minute=0, second=0, microsecond=0)
-    jobs = write.write_history(cluster, now, reports.append, days=DAYS)
-    return cluster.pk, now, jobs, reports
+    logs = {}
+    jobs = write.write_history(cluster, now, reports.append, logs.update, days=DAYS)
+    return cluster.pk, now, jobs, reports, logs
+
+
+def refuse(logs):
+    raise AssertionError("nothing is stored")
 
 
 @pytest.fixture
@@ -53,7 +64,7 @@ def cluster(written):
 
 
 def test_progress_is_reported_up_to_the_end(written):
-    *_, jobs, reports = written
+    *_, jobs, reports, _ = written
 
     assert jobs == Job.objects.count() > 500
     assert reports == sorted(reports)
@@ -124,7 +135,7 @@ def test_jobs_that_users_submit_come_after_the_history(cluster):
 def test_second_run_writes_nothing(cluster, written):
     jobs = Job.objects.count()
 
-    assert write.write_history(cluster, clock.now(), lambda share: None, days=DAYS) == 0
+    assert write.write_history(cluster, clock.now(), lambda share: None, refuse, days=DAYS) == 0
     assert Job.objects.count() == jobs
 
 
@@ -143,7 +154,7 @@ def test_training_jobs_have_learned():
 def test_attempt_that_resumes_continues_its_steps(cluster):
     job, base = make.job(cluster=cluster, name="llm-7b", kind="pretrain"), 600
     life = AttemptLife(promised=0.0, base=base, first_step=10.0)
-    work = SimpleNamespace(name="a", kind=JobKind.PRETRAIN, need_s=20_000.0, saved=[])
+    work = SimpleNamespace(name="a", kind=JobKind.PRETRAIN, need_s=20_000.0, planned_s=0.0, saved=[], gpus=8)
     attempt = PlacedAttempt(
         work=work,
         life=life,
@@ -153,7 +164,7 @@ def test_attempt_that_resumes_continues_its_steps(cluster):
         job=job,
     )
 
-    [rows] = training_rows([attempt], HistoryPlace(cluster=cluster, nodes=[], users={}, began=make.NOON))
+    [rows] = training_rows([attempt], HistoryPlace(cluster=cluster, nodes=[], users={}, began=make.NOON), DrillPlan())
     points, newest = rows.progress, rows.newest
 
     seconds_before = points[0].step * points[0].step_time_s - (points[0].at - make.NOON).total_seconds()
@@ -168,3 +179,90 @@ def test_checkpoints_limit_what_a_failure_loses():
     for row in saved:
         assert row.attempt.promised_at <= row.saved_at <= row.attempt.ended_at
         assert row.path.startswith(row.job.checkpoint_dir)
+
+
+def test_log_of_each_failure_is_what_its_diagnosis_read(written):
+    logs = written[-1]
+    diagnoses = Diagnosis.objects.exclude(bundle=None).select_related("attempt__job")
+
+    for row in diagnoses:
+        assert logs[row.attempt.log_path] == row.bundle_text
+        assert f"job {row.attempt.backend_id} ({row.attempt.job.name}): " in row.bundle_text
+        for line in row.evidence:
+            assert line["text"] in row.bundle_text
+
+
+def test_last_step_in_the_log_of_a_training_job_is_its_progress(written):
+    logs = written[-1]
+    newest = LatestProgress.objects.filter(attempt__job__kind=JobKind.PRETRAIN).select_related("attempt__job")
+
+    for row in newest:
+        steps = re.findall(r"step +(\d+) \| loss", logs[row.attempt.log_path])
+        run_steps = (row.attempt.ended_at - row.attempt.promised_at).total_seconds() / row.step_time_s
+        assert int(steps[-1]) == pytest.approx(row.step, abs=max(10, run_steps / 50))
+
+
+def test_campaign_has_the_rows_that_the_coordinator_writes(written):
+    logs = written[-1]
+    campaigns = list(Campaign.objects.order_by("id"))
+
+    assert campaigns
+    for campaign in campaigns:
+        assert campaign.created_at < campaign.started_at < campaign.ended_at
+        assert not campaign.evaluations.exclude(state="COMPLETED").exists()
+        for trial in campaign.trials.select_related("job__cluster"):
+            assert trial.job.labels == {"campaign": campaign.public_id}
+            output = parse_job_output(logs[trial.job.attempts.last().log_path].split("\n"), trial.nonce)
+            done = (trial.inferred if trial.kind == TrialKind.INFER else trial.scored).values_list("pk", flat=True)
+            assert trial.job.state != State.COMPLETED or {part.part for part in output.parts} == set(done)
+
+
+def test_shards_of_an_evaluation_cover_its_samples_once():
+    evaluations = Evaluation.objects.filter(reused=None).select_related("dataset").prefetch_related("shards")
+
+    assert evaluations
+    for row in evaluations:
+        shards = sorted(row.shards.all(), key=lambda shard: shard.start)
+        assert [shard.start for shard in shards] == list(accumulate((s.samples for s in shards[:-1]), initial=0))
+        assert sum(shard.samples for shard in shards) == row.dataset.samples == row.given
+        assert all(shard.inferred_by.job.ended_at <= shard.scored_by.job.started_at for shard in shards)
+        assert 0 < row.scores["accuracy"] < 1
+
+
+def test_campaign_evaluates_a_checkpoint_that_exists():
+    saved = set(Checkpoint.objects.values_list("path", flat=True))
+
+    assert all(saved.issuperset(campaign.checkpoints) for campaign in Campaign.objects.all())
+
+
+def test_telemetry_agrees_with_the_jobs_on_each_gpu(cluster):
+    """In full intervals, a GPU of a training job is busy and a free one is idle."""
+    five = timedelta(seconds=Resolution.FIVE_MINUTES)
+    for sample in Sample.objects.filter(resolution=Resolution.FIVE_MINUTES).order_by("at", "node")[::97]:
+        held = Allocation.objects.filter(node=sample.node, held_at__lt=sample.at + five, released_at__gt=sample.at)
+        kinds = dict(held.values_list("gpu", "attempt__job__kind"))
+        whole = held.filter(held_at__lte=sample.at, released_at__gte=sample.at + five).values_list("gpu", flat=True)
+        for gpu, busy in enumerate(sample.gpu_util):
+            assert busy is None or gpu in kinds or busy == 0
+            assert busy is None or gpu not in whole or kinds[gpu] not in TRAINING_KINDS or busy > 80
+
+
+def test_hourly_telemetry_is_the_rollup_of_five_minutes(cluster):
+    hour = Sample.objects.filter(resolution=Resolution.HOUR, node__samples__xid__contains=[79.0]).first()
+    hour = hour or Sample.objects.filter(resolution=Resolution.HOUR).order_by("-at").first()
+    fine = Sample.objects.filter(
+        node=hour.node, resolution=Resolution.FIVE_MINUTES, at__gte=hour.at, at__lt=hour.at + timedelta(hours=1)
+    )
+    rows = list(fine.order_by("at"))
+
+    for column in ("gpu_util", "gpu_temperature_c", "xid"):
+        expected = aggregate_per_gpu(column, [getattr(row, column) for row in rows])
+        assert getattr(hour, column) == pytest.approx(expected, abs=0.06)
+
+
+def test_requests_of_users_show_nothing_of_the_simulation():
+    jobs = Job.objects.values_list("command", "environment", "labels", "time_limit", "kind")
+
+    assert not any("SIM_" in f"{command}{environment}{labels}" for command, environment, labels, *_ in jobs)
+    assert max(limit for *_, limit, kind in jobs if kind == JobKind.PRETRAIN) > timedelta(days=1)
+    assert not Job.objects.filter(ended_at__gt=F("started_at") + F("time_limit")).exists()

@@ -1,33 +1,59 @@
-"""The load of a simulated history: of the cluster by minute, and of each GPU by hour."""
+"""What GPUs do in a simulated history: the phases of each kind of job, and the load of the cluster by minute."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from jobs.core.lifecycle import JobKind
-from jobs.models import ClusterMinute, Sample
-from jobs.models.telemetry import Resolution
+from jobs.models import ClusterMinute
 from scheduling.bundled.history.values import HistoryPlace, PlacedAttempt
 from scheduling.drill.history import SiteHistory
 
-# Mean utilization of an allocated GPU in percent. The study reports that the GPUs of large training jobs are busy
-# nearly all the time, and that those of evaluation jobs are idle for half of it, while models load and metrics run.
-UTILIZATION = {
-    JobKind.PRETRAIN: 97.0, JobKind.SFT: 93.0, JobKind.MLLM: 88.0, JobKind.EVALUATION: 48.0, JobKind.DEBUG: 30.0,
-    JobKind.OTHER: 40.0,
-}  # fmt: skip
-IDLE_POWER_W, BUSY_POWER_W = 60.0, 390.0
-IDLE_TEMPERATURE_C, BUSY_TEMPERATURE_C = 31.0, 64.0
-GPU_MEMORY_MIB = 81_920.0
+
+@dataclass(frozen=True, kw_only=True)
+class LoadPhase:
+    """What a GPU does in a part of a job's run time. Utilization in percent, the others as shares."""
+
+    share: float
+    utilization: float
+    memory: float
+    sm: float  # of the time, in which a multiprocessor is active; determines the power
+
+
+# The study reports that the GPUs of training jobs are busy nearly all the time, and that a GPU of an evaluation job is
+# idle for half of it: 29.5% load and prepare, 19% compute metrics (NSDI'24, Fig. 13).
+PHASES: dict[JobKind, tuple[LoadPhase, ...]] = {
+    JobKind.PRETRAIN: (LoadPhase(share=1.0, utilization=97.0, memory=0.86, sm=0.78),),
+    JobKind.SFT: (LoadPhase(share=1.0, utilization=93.0, memory=0.80, sm=0.66),),
+    JobKind.MLLM: (LoadPhase(share=1.0, utilization=88.0, memory=0.78, sm=0.60),),
+    JobKind.EVALUATION: (
+        LoadPhase(share=0.295, utilization=3.0, memory=0.30, sm=0.01),
+        LoadPhase(share=0.515, utilization=90.0, memory=0.62, sm=0.48),
+        LoadPhase(share=0.19, utilization=2.0, memory=0.62, sm=0.0),
+    ),
+    JobKind.DEBUG: (LoadPhase(share=1.0, utilization=30.0, memory=0.35, sm=0.18),),
+    JobKind.OTHER: (LoadPhase(share=1.0, utilization=40.0, memory=0.35, sm=0.25),),
+}
+
+
+def phases_of(attempt: PlacedAttempt, end_s: float) -> Iterator[tuple[float, float, LoadPhase]]:
+    """Yield begin, end and phase in the order of time, up to the end of the history."""
+    began, ended = attempt.life.promised, min(attempt.ended, end_s)
+    at = began
+    for phase in PHASES[attempt.work.kind]:
+        until = at + (ended - began) * phase.share
+        yield at, until, phase
+        at = until
 
 
 class LoadSeries:
-    """The load of the cluster by minute, and of each GPU by hour."""
+    """The load of the cluster by minute."""
 
     def __init__(self, history: SiteHistory, place: HistoryPlace, placed: Sequence[PlacedAttempt]) -> None:
         self.history, self.plan, self.place, self.placed = history, history.plan, place, placed
@@ -40,8 +66,9 @@ class LoadSeries:
         for attempt in self.placed:
             gpus = len(attempt.gpus)
             self._add(allocated, attempt.life.promised, attempt.ended, gpus)
-            self._add(busy, attempt.life.promised, attempt.ended, gpus * UTILIZATION[attempt.work.kind])
             self._add(running, attempt.life.promised, attempt.ended, 1)
+            for begin, end, phase in phases_of(attempt, self.end_s):
+                self._add(busy, begin, end, gpus * phase.utilization)
         waiting, requested, closed = self._waits()
         columns = [
             np.cumsum(series)[: self.length] for series in (allocated, busy, running, waiting, requested, closed)
@@ -80,28 +107,3 @@ class LoadSeries:
         if first < last:
             series[min(first, self.length)] += amount
             series[min(last, self.length)] -= amount
-
-    def samples(self) -> Iterator[Sample]:
-        hours = math.floor(self.end_s / 3600)
-        used = np.zeros((self.plan.nodes, self.plan.gpus_per_node, hours + 1))
-        for attempt in self.placed:
-            percent = UTILIZATION[attempt.work.kind]
-            first, last = int(attempt.life.promised // 3600), int(min(attempt.ended, self.end_s) // 3600)
-            for hour in range(first, last + 1):
-                part = (min(attempt.ended, (hour + 1) * 3600) - max(attempt.life.promised, hour * 3600)) / 3600
-                for node, gpu in attempt.gpus:
-                    used[node, gpu, hour] += percent * max(0.0, part)
-        noise = np.random.default_rng(self.plan.seed)
-        for number, node in enumerate(self.place.nodes):
-            room = noise.uniform(-3, 3)
-            for hour in range(hours):
-                shares = np.minimum(1.0, used[number, :, hour] / 100)
-                heat = IDLE_TEMPERATURE_C + room + (BUSY_TEMPERATURE_C - IDLE_TEMPERATURE_C) * np.sqrt(shares)
-                yield Sample(
-                    node=node, resolution=Resolution.HOUR, at=self.place.at(hour * 3600),
-                    gpu_util=(shares * 100).round(1).tolist(),
-                    gpu_memory_mib=(GPU_MEMORY_MIB * 0.85 * shares).round().tolist(),
-                    gpu_temperature_c=(heat + noise.uniform(-1, 1, len(shares))).round().tolist(),
-                    gpu_power_w=(IDLE_POWER_W + (BUSY_POWER_W - IDLE_POWER_W) * shares).round().tolist(),
-                    xid=[0.0] * len(shares),
-                )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -30,6 +30,8 @@ from jobs.core.hostlist import compress
 from jobs.core.lifecycle import JobKind, State
 from jobs.core.public_id import public_id
 from jobs.models import Allocation, Attempt, Job
+from scheduling.actions.campaigns import COORDINATOR
+from scheduling.bundled.history.campaigns import CampaignBuilder
 from scheduling.bundled.history.load import LoadSeries
 from scheduling.bundled.history.training import training_rows
 from scheduling.bundled.history.values import HistoryPlace, HistoryRows, PlacedAttempt
@@ -37,8 +39,9 @@ from scheduling.drill.healing import AUTOMATIC_POLICY, HandledFailure
 from scheduling.drill.history import CANCELLED, SiteHistory
 from scheduling.drill.jobs import MIX_STEP_S, AttemptLife, DrillJob
 from scheduling.drill.values import DRILL_EPOCH
+from scheduling.models import Suite
 from scheduling.slurmsim.faults import FaultKind
-from scheduling.slurmsim.workload import SEREN_PROFILES
+from scheduling.slurmsim.workload import SEREN_PROFILES, job_name
 
 ACCEPT_S, START_S, SEEN_S = 0.4, 2.0, 3.0  # after the decision: the cluster accepts, starts, and reports an attempt
 DIAGNOSIS_S, DECISION_S = 2.0, 4.0  # after the end
@@ -49,18 +52,22 @@ RECOVERY, DIAGNOSIS = Author(by="recovery"), Author(by="diagnosis")
 
 
 class HistoryBuilder:
-    def __init__(self, history: SiteHistory, place: HistoryPlace) -> None:
+    def __init__(self, history: SiteHistory, place: HistoryPlace, suites: Mapping[int, Suite]) -> None:
         self.history, self.place, self.rows = history, place, HistoryRows()
+        self.campaigns = CampaignBuilder(history, place, suites)
+        works = [*(work for work in history.jobs if work.lives), *self.campaigns.scoring_jobs]
+        self.works = sorted(works, key=lambda work: work.submitted)
         self.end_s = history.plan.end_s
         self.shift = place.began - DRILL_EPOCH
         self.placed: list[PlacedAttempt] = []
+        self.failure_logs: dict[str, str] = {}  # by the key of the attempt
         self._failed: dict[str, list[PlacedAttempt]] = defaultdict(list)
 
     def build(self) -> HistoryRows:
-        started = [work for work in self.history.jobs if work.lives]
-        for number, work in enumerate(sorted(started, key=lambda work: work.submitted), start=1):
+        for number, work in enumerate(self.works, start=1):
             self.rows.jobs.append(self._job(number, work))
         self._add_attempts()
+        self.campaigns.add_rows(self.rows, self._job_by_name)
         self._add_failures()
         self._add_node_events()
         self._add_load()
@@ -74,7 +81,8 @@ class HistoryBuilder:
 
     def _job(self, number: int, work: DrillJob) -> Job:
         dice, profile = Random(f"job:{work.name}"), SEREN_PROFILES[work.kind]
-        name, user = dice.choice(profile.names), dice.choice(list(self.place.users[work.kind]))
+        name, user = job_name(work.kind, work.name), dice.choice(list(self.place.users[work.kind]))
+        user = self.campaigns.user_of_trial(work) or user
         nodes = len(work.lives[0].places)
         per_node = work.gpus // nodes
         last = work.lives[-1]
@@ -93,7 +101,9 @@ class HistoryBuilder:
         if work.saves:
             row.checkpoint_dir = f"/checkpoints/{name}-{row.public_id}"
             row.checkpoint_interval = timedelta(seconds=self.history.plan.checkpoint_s)
-        self._event("job.submitted", work.submitted, Author(by=user.name, user_id=user.id), row, to_state=State.PENDING)
+        self.campaigns.complete_job(work, row)
+        by = COORDINATOR if self.campaigns.user_of_trial(work) else user.name
+        self._event("job.submitted", work.submitted, Author(by=by, user_id=user.id), row, to_state=State.PENDING)
         return row
 
     def _end_of(self, work: DrillJob, life: AttemptLife) -> AttemptEnd:
@@ -116,10 +126,10 @@ class HistoryBuilder:
     def _add_attempts(self) -> None:
         starts = [
             (life.promised, number, work, life)
-            for work in self.history.jobs
+            for work in self.works
             for number, life in enumerate(work.lives, start=1)
         ]
-        jobs = dict(zip((work.name for work in self._started_in_order), self.rows.jobs, strict=True))
+        jobs = self._job_by_name
         free = [list(range(self.history.plan.gpus_per_node)) for _ in self.place.nodes]
         held: list[PlacedAttempt] = []
         keys = count(1)
@@ -129,7 +139,7 @@ class HistoryBuilder:
                 held.remove(over)
                 for node, gpu in over.gpus:
                     free[node].append(gpu)
-            gpus = [(node, gpu) for node, wanted in life.places for gpu in sorted(free[node])[:wanted]]
+            gpus = [(node, gpu) for node, wanted in life.places if work.gpus for gpu in sorted(free[node])[:wanted]]
             for node, gpu in gpus:
                 free[node].remove(gpu)
             placed = self._add_attempt(next(keys), number, work, life, gpus, jobs[work.name])
@@ -137,8 +147,8 @@ class HistoryBuilder:
             self.placed.append(placed)
 
     @cached_property
-    def _started_in_order(self) -> list[DrillJob]:
-        return sorted((work for work in self.history.jobs if work.lives), key=lambda work: work.submitted)
+    def _job_by_name(self) -> dict[str, Job]:
+        return dict(zip((work.name for work in self.works), self.rows.jobs, strict=True))
 
     def _add_attempt(
         self, key: int, number: int, work: DrillJob, life: AttemptLife, gpus: Sequence[tuple[int, int]], job: Job
@@ -149,9 +159,11 @@ class HistoryBuilder:
             min(end.at, self.place.at(life.promised + delay)) for delay in (ACCEPT_S, START_S, SEEN_S)
         )
         row = Attempt(
-            pk=key, job=job, number=number, key=f"{job.public_id}.{number}", backend_id=str(key), state=end.state,
+            pk=key, job=job, number=number, key=f"{job.public_id}.{number}", state=end.state,
+            backend_id=str(life.number),
             nodelist=nodelist, promised_at=promised_at, accepted_at=accepted_at, confirmed_at=confirmed_at,
             seen_running_at=seen_at, ended_at=end.at, exit_code=end.exit_code, reason=end.reason,
+            log_path=self.place.cluster.new_log_path(f"{job.public_id}-{number}"),
         )  # fmt: skip
         self.rows.attempts.append(row)
         self.rows.allocations += [
@@ -203,7 +215,9 @@ class HistoryBuilder:
         verdict = verdict_fields(failure.diagnosis) if failure.diagnosis else detector_fields(failure.cause.label, "")
         ran = placed.row.ended_at - placed.row.confirmed_at
         judged_at = placed.row.ended_at + timedelta(seconds=DIAGNOSIS_S)
-        text = failure.attempt.log.encode()
+        log = self.with_name_of_row(failure.attempt.log, placed)
+        self.failure_logs[placed.row.key] = log
+        text = log.encode()
         row = Diagnosis(
             pk=number, attempt=placed.row, cluster=self.place.cluster, failed_at=placed.row.ended_at,
             recorded_at=judged_at, due_at=judged_at, judged_at=judged_at, bundle_stored_at=judged_at,
@@ -216,6 +230,12 @@ class HistoryBuilder:
             detail={"confidence": row.confidence, "engine": row.engine, "rules_version": row.rules_version},
         )  # fmt: skip
         return row
+
+    @staticmethod
+    def with_name_of_row(log: str, placed: PlacedAttempt) -> str:
+        """The log with the name of the job's row. A trial got its name after its log was simulated."""
+        simulated = job_name(placed.work.kind, placed.work.name)
+        return log.replace(f" ({simulated}): ", f" ({placed.job.name}): ", 1)
 
     def _add_decision(self, failure: HandledFailure, placed: PlacedAttempt, diagnosis: Diagnosis) -> None:
         history = replace(failure.history, done=failure.history.done[-RECENT_ACTIONS:])
@@ -309,12 +329,10 @@ class HistoryBuilder:
             self.rows.events.append(event)
 
     def _add_load(self) -> None:
-        load = LoadSeries(self.history, self.place, self.placed)
-        self.rows.minutes = list(load.minutes())
-        self.rows.samples = list(load.samples())
+        self.rows.minutes = list(LoadSeries(self.history, self.place, self.placed).minutes())
 
     def _add_progress(self) -> None:
-        for rows in training_rows(self.placed, self.place):
+        for rows in training_rows(self.placed, self.place, self.history.plan):
             self.rows.progress += rows.progress
             self.rows.latest_progress.append(rows.newest)
             self.rows.checkpoints += rows.checkpoints
@@ -343,6 +361,7 @@ def _resolution(incident: OpenIncident, category: str) -> tuple[str, str]:
 
 def _time_limit(work: DrillJob, dice: Random) -> timedelta:
     """What a user would request for this run time: more than needed, in quarters of an hour, or whole hours or days."""
-    wanted_s = work.need_s * dice.uniform(1.3, 4.0)
+    planned_s = max(work.planned_s, work.need_s)
+    wanted_s = planned_s * (dice.uniform(1.3, 4.0) if planned_s < 86_400 else dice.uniform(1.1, 1.6))
     unit_s = 900 if wanted_s < 4 * 3600 else 3600 if wanted_s < 24 * 3600 else 86_400
     return timedelta(seconds=math.ceil(wanted_s / unit_s) * unit_s)

@@ -11,8 +11,9 @@ from typing import Any
 from jobs.core.attempt_end import TRAINING_KINDS
 from jobs.models import Checkpoint, LatestProgress, Progress
 from scheduling.bundled.history.values import HistoryPlace, PlacedAttempt
-from scheduling.drill.jobs import MIX_STEP_S
-from scheduling.slurmsim.scripts.training_runs import TrainingRun, training_run
+from scheduling.drill.job_logs import run_of_job, step_of_program
+from scheduling.drill.values import DrillPlan
+from scheduling.slurmsim.scripts.training_runs import TrainingRun
 
 POINT_INTERVAL_S = 60.0
 MIN_POINTS, MAX_POINTS = 8, 150
@@ -32,15 +33,14 @@ class TrainingRows:
     checkpoints: list[Checkpoint]
 
 
-def training_rows(placed: Sequence[PlacedAttempt], place: HistoryPlace) -> Iterator[TrainingRows]:
+def training_rows(placed: Sequence[PlacedAttempt], place: HistoryPlace, plan: DrillPlan) -> Iterator[TrainingRows]:
     """Yield the rows of each attempt that made steps."""
     for attempt in placed:
         life, work = attempt.life, attempt.work
         if work.kind not in TRAINING_KINDS or life.first_step is None or attempt.ended <= life.first_step:
             continue
-        run = training_run(
-            work.kind, attempt.job.name, len(attempt.gpus), planned_s=work.need_s, environment={}, dice=work.name
-        )
+        run = run_of_job(work, plan)
+        assert run is not None  # of a training kind
         points = list(_points(attempt, run, life.first_step, place))
         last = points[-1]
         steps_total = max(run.last_step, last["step"])
@@ -56,7 +56,7 @@ def _checkpoints(attempt: PlacedAttempt, run: TrainingRun, place: HistoryPlace) 
     newest = {saved.step: saved for saved in attempt.work.saved if saved.whole and not saved.loss_defect}
     for saved in newest.values():
         if attempt.life.promised <= saved.at <= attempt.ended:
-            step, at = round(saved.step * MIX_STEP_S / run.step_s), place.at(saved.at)
+            step, at = step_of_program(run, saved.step), place.at(saved.at)
             yield Checkpoint(
                 job=attempt.job, attempt=attempt.row, step=step, path=f"{attempt.job.checkpoint_dir}/step-{step}",
                 saved_at=at, durable_at=at + UPLOAD_TIME, stall_s=SAVE_STALL_S,
@@ -67,7 +67,7 @@ def _points(attempt: PlacedAttempt, run: TrainingRun, began: float, place: Histo
     """Yield the values of `StepMetrics` at each point."""
     dice, ran_s = Random(f"progress:{attempt.row.key}"), attempt.ended - began
     count = max(MIN_POINTS, min(MAX_POINTS, round(ran_s / POINT_INTERVAL_S)))
-    first_step = round(attempt.life.base * MIX_STEP_S / run.step_s)
+    first_step = step_of_program(run, attempt.life.base)
     for number in range(1, count + 1):
         at_s = ran_s * (number / count) ** EARLY_POINTS
         step = first_step + round(at_s / run.step_s)

@@ -21,9 +21,9 @@ from jobs.models import (
     LatestProgress,
     Node,
     Progress,
-    Sample,
 )
 from scheduling.drill.jobs import AttemptLife, DrillJob
+from scheduling.models import Campaign, Evaluation, Shard, Trial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,10 @@ class HistoryRows:
     incident_nodes: list[Model] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     minutes: list[ClusterMinute] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
+    campaigns: list[Campaign] = field(default_factory=list)
+    evaluations: list[Evaluation] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list)
+    shards: list[Shard] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,14 +17,19 @@ from django.db import connection, models, transaction
 from failures.models import Decision, Diagnosis, Incident
 from jobs.core.lifecycle import JobKind
 from jobs.models import Attempt, Cluster, Event, Job, Node, Team, bulk_copy
+from scheduling.bundled import demo
 from scheduling.bundled.demo import DEMO_TEAMS, quota_gpus
+from scheduling.bundled.history.logs import StoreLogs, store_history_logs
 from scheduling.bundled.history.rows import HistoryBuilder
+from scheduling.bundled.history.telemetry import TelemetrySeries, copy_samples
 from scheduling.bundled.history.values import DemoUser, HistoryPlace, HistoryRows
 from scheduling.drill.history import HistorySettings, SiteHistory, simulate_history
+from scheduling.models import Campaign, Evaluation, Shard, Trial
 
 # The most rows that a history may have in each table whose rows are listed by their key
 RESERVED_KEYS: dict[type[models.Model], int] = {
     Job: 99_999, Attempt: 99_999, Event: 999_999, Diagnosis: 9_999, Incident: 9_999, Decision: 9_999,
+    Campaign: 9_999, Evaluation: 99_999, Trial: 99_999, Shard: 99_999,
 }  # fmt: skip
 LOCK_KEY = 0x0E12
 SIMULATION_SHARE, ROWS_SHARE = 0.6, 0.8  # of the whole time, when the simulation and when the rows are done
@@ -48,15 +53,20 @@ def _keys_are_reserved() -> bool:
         return bool(cursor.fetchone()[0] >= RESERVED_KEYS[Job])
 
 
-def write_history(cluster: Cluster, now: datetime, report: Callable[[float], None], *, days: int, seed: int = 1) -> int:
+def write_history(
+    cluster: Cluster, now: datetime, report: Callable[[float], None], store: StoreLogs, *, days: int, seed: int = 1
+) -> int:
     """Simulate and write the history that ends now. Returns the number of jobs, 0 if it is there already."""
     if not can_have_history():
         return 0
     began = now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=days)
     nodes = list(Node.objects.filter(cluster=cluster, gpus__gt=0).order_by("name"))
     place = HistoryPlace(cluster=cluster, nodes=nodes, users=_users_by_kind(), began=began)
-    settings = _settings(nodes, (now - began) / timedelta(days=1), seed)
-    rows = HistoryBuilder(_simulate(settings, report), place).build()
+    settings = _settings(nodes, began, (now - began) / timedelta(days=1), seed)
+    history = _simulate(settings, report)
+    builder = HistoryBuilder(history, place, demo.benchmark_suites(began))
+    rows = builder.build()
+    store_history_logs(builder, store)
     report(ROWS_SHARE)
     with transaction.atomic():
         with connection.cursor() as cursor:
@@ -64,15 +74,16 @@ def write_history(cluster: Cluster, now: datetime, report: Callable[[float], Non
         if not can_have_history():  # another process was faster
             return 0
         _insert(rows)
+        copy_samples(TelemetrySeries(history, place, builder.placed).blocks())
         Cluster.objects.filter(pk=cluster.pk).update(created_at=began)
     report(1.0)
     return len(rows.jobs)
 
 
-def _settings(nodes: Sequence[Node], days: float, seed: int) -> HistorySettings:
+def _settings(nodes: Sequence[Node], began: datetime, days: float, seed: int) -> HistorySettings:
     gpus = sum(node.gpus for node in nodes)
     return HistorySettings(
-        days=days, nodes=len(nodes), gpus_per_node=max(node.gpus for node in nodes), seed=seed,
+        began=began, days=days, nodes=len(nodes), gpus_per_node=max(node.gpus for node in nodes), seed=seed,
         teams={kind: name for name, team in DEMO_TEAMS.items() for kind in team.kinds},
         quotas={name: quota_gpus(team, gpus) for name, team in DEMO_TEAMS.items() if team.quota_share},
     )  # fmt: skip

@@ -12,6 +12,7 @@ from django.core.management.base import BaseCommand
 from jobs.models import Cluster, clock
 from scheduling.bundled import demo
 from scheduling.bundled.history import progress, write
+from scheduling.clusters import simulator
 
 
 class Command(BaseCommand):
@@ -21,5 +22,7 @@ class Command(BaseCommand):
         os.nice(10)  # pages and scheduling turns are more urgent
         cluster = Cluster.objects.get(name=demo.DEMO_CLUSTER)
         report = partial(progress.store_share, cluster)
-        jobs = write.write_history(cluster, clock.now(), report, days=settings.DEMO_HISTORY_DAYS)
+        jobs = write.write_history(
+            cluster, clock.now(), report, partial(simulator.store_logs, cluster), days=settings.DEMO_HISTORY_DAYS
+        )
         self.stdout.write(f"The history of the demo has {jobs} new jobs.")

@@ -56,6 +56,8 @@ class PlannedLog:
     clock_offset_s: float = 0.0  # of the clock that timestamps its lines
     gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     training: TrainingRun | None = None  # None for other kinds of jobs
+    max_lines: int = MAX_LINES
+    checkpoint_steps: int = 0  # from checkpoint to checkpoint; 0: one checkpoint every CHECKPOINT_EVERY lines
 
     @property
     def ends_s(self) -> float:
@@ -71,12 +73,15 @@ class PlannedLog:
         if self.training is None:
             return 1
         step_s = self.training.step_s
-        return max(1, round(MIN_LINE_INTERVAL_S / step_s), ceil(self._known_duration_s / MAX_LINES / step_s))
+        fewest = max(1, round(MIN_LINE_INTERVAL_S / step_s), ceil(self._known_duration_s / self.max_lines / step_s))
+        # Fit the lines to the checkpoints, so that each checkpoint has a line at its step
+        fitting = (steps for steps in range(fewest, self.checkpoint_steps) if self.checkpoint_steps % steps == 0)
+        return next(fitting, fewest)
 
     @cached_property
     def line_interval_s(self) -> float:
         if self.training is None:
-            return max(MIN_LINE_INTERVAL_S, self._known_duration_s / MAX_LINES)
+            return max(MIN_LINE_INTERVAL_S, self._known_duration_s / self.max_lines)
         return self.steps_per_line * self.training.step_s
 
     @property
@@ -86,6 +91,14 @@ class PlannedLog:
     def step_after_line(self, lines: int) -> int:
         """The step of the program after this many progress lines."""
         return (self.training.first_step if self.training else 0) + lines * self.steps_per_line
+
+    def checkpoint_at_line(self, number: int) -> int | None:
+        """The step of the checkpoint that this progress line reports."""
+        step = self.step_after_line(number + 1)
+        if not self.checkpoint_steps:
+            return None if (number + 1) % CHECKPOINT_EVERY else step
+        newest = step // self.checkpoint_steps * self.checkpoint_steps
+        return newest if newest > self.step_after_line(number) else None
 
 
 def plan_log(job: SlurmJob, play: SimulatedRun) -> PlannedLog:
@@ -217,7 +230,7 @@ def _progress_line(script: PlannedLog, number: int, at_s: float) -> str:
 def _noise_line(script: PlannedLog, number: int) -> str | None:
     """A meaningless line, as found in every log, or None."""
     dice = Random(f"{script.play.dice}:noise:{number}")
-    if dice.random() >= NOISE_SHARE or (number + 1) % CHECKPOINT_EVERY == 0:
+    if dice.random() >= NOISE_SHARE or script.checkpoint_at_line(number) is not None:
         return None
     rank, node = dice.randrange(script.ranks), dice.choice(script.nodes or ("localhost",))
     return dice.choice(NOISE_TEMPLATES).format(rank=rank, node=node, number=dice.randrange(2, 90))
@@ -225,8 +238,8 @@ def _noise_line(script: PlannedLog, number: int) -> str | None:
 
 def _training_line(script: PlannedLog, run: TrainingRun, number: int, at_s: float) -> str:
     step = script.step_after_line(number + 1)
-    if (number + 1) % CHECKPOINT_EVERY == 0:
-        return f"checkpoint saved at step {step}"
+    if (saved := script.checkpoint_at_line(number)) is not None:
+        return f"checkpoint saved at step {saved}"
     dice = Random(f"{script.play.dice}:{number}")
     loss, norm = _draw_loss(script, run, number, at_s, dice), 0.35 + 0.1 * dice.random()
     norm *= 40 if _is_loss_spike(script, number, at_s) else 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -138,6 +138,13 @@ def _open_log_descriptor(root: Path, path: str, flags: int) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def write_whole_logs(root: Path, logs: Mapping[str, str]) -> None:
+    """Write or replace logs. Raises InvalidLogPath."""
+    for path, text in logs.items():
+        with _open_log_descriptor(root, path, TRUNCATE_FLAGS) as fd:
+            os.write(fd, text.encode())
 
 
 class KernelLogWriter:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import cos, exp, inf, log, pi, pow
+from math import cos, exp, inf, isclose, log, pi, pow
 from random import Random
 
 from jobs.core.lifecycle import JobKind
@@ -87,6 +87,7 @@ class TrainingRun:
     first_step: int  # 0, or the step of the checkpoint from which it resumes
     last_step: int
     mfu: float
+    target_step_s: float = MIN_STEP_S
 
     @property
     def data_parallel(self) -> int:
@@ -99,8 +100,8 @@ class TrainingRun:
 
     @property
     def sequences_per_replica(self) -> int:
-        """Sequences of one step, so many that it takes about `MIN_STEP_S`."""
-        tokens = MIN_STEP_S * self.tokens_per_s_per_gpu * self.tensor_parallel * self.pipeline_parallel
+        """Sequences of one step, so many that it takes about `target_step_s`."""
+        tokens = self.target_step_s * self.tokens_per_s_per_gpu * self.tensor_parallel * self.pipeline_parallel
         return max(1, round(tokens / self.sequence_length))
 
     @property
@@ -141,7 +142,12 @@ class TrainingRun:
             return last + (self.first_loss() - last) * exp(-step / steps)
         floor = IRREDUCIBLE + SIZE_FACTOR / pow(self.shape.parameters, SIZE_EXPONENT)
         tokens_before = pow(DATA_FACTOR / (self.first_loss() - floor), 1 / DATA_EXPONENT)
-        return floor + DATA_FACTOR / pow(tokens_before + step * self.batch_tokens, DATA_EXPONENT)
+        return floor + DATA_FACTOR / pow(tokens_before + self._learned_steps(step) * self.batch_tokens, DATA_EXPONENT)
+
+    def _learned_steps(self, step: int) -> float:
+        """Steps at the full learning rate from which a model learns as much: the warm-up counts half."""
+        warmup = self.warmup_steps
+        return step * step / (2 * warmup) if step < warmup else step - warmup / 2
 
 
 def training_run(
@@ -159,6 +165,17 @@ def training_run(
     )  # fmt: skip
     steps = ENDLESS_STEPS if planned_s == inf else max(1, round(planned_s / run.step_s))
     return replace(run, last_step=first + steps)
+
+
+def with_whole_steps(run: TrainingRun, interval_s: float) -> TrainingRun:
+    """The run, a little faster or slower, so that an interval takes a multiple of 10 steps. So checkpoints that are
+    saved by time have the round steps of checkpoints that are saved by steps."""
+    wanted = interval_s / run.step_s
+    for steps in sorted(range(10, round(wanted) + 200, 10), key=lambda steps: abs(steps - wanted)):
+        changed = replace(run, mfu=run.mfu * run.step_s * steps / interval_s)
+        if isclose(changed.step_s * steps, interval_s, rel_tol=1e-6):  # else its batch changed too
+            return changed
+    return run
 
 
 def _parallel_sizes(shape: ModelShape, ranks: int) -> tuple[int, int]:

@@ -115,7 +115,7 @@ def test_series_covers_only_the_job_own_gpus_while_held():
     ],
 )
 def test_more_nodes_mean_coarser_steps(nodes, hours, step):
-    assert job_gpus._series_resolution(nodes, hours * HOUR) == step
+    assert job_gpus._series_resolution(nodes, hours * HOUR, hours * HOUR) == step
 
 
 def test_page_without_telemetry_still_shows_the_placement():

@@ -1,0 +1,91 @@
+"""The logs of the jobs of a simulated history, as the simulated cluster would have written them. Pure.
+
+The log of a failure is also what the diagnosis read, so its evidence is found at the same lines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+
+from jobs.core.attempt_end import TRAINING_KINDS
+from jobs.core.lifecycle import JobKind, State
+from scheduling.drill import symptoms
+from scheduling.drill.jobs import MIX_STEP_S, AttemptLife, DrillJob
+from scheduling.drill.simulation import DrillSimulation
+from scheduling.drill.values import DrillPlan
+from scheduling.slurmsim.scripts.failure_output import FailureContext
+from scheduling.slurmsim.scripts.job_output import PlannedLog, lines_until
+from scheduling.slurmsim.scripts.play import SimulatedRun
+from scheduling.slurmsim.scripts.training_runs import TrainingRun, training_run, with_whole_steps
+from scheduling.slurmsim.values import ProcessExit
+from scheduling.slurmsim.workload import job_name
+
+START_S = 2.0  # from the allocation until the command starts
+MAX_LINES = 400  # of progress, for each log
+ALMOST_S = 0.001
+PRETRAINING_STEP_S = 4.0  # for a batch of 0.5 to 2 million tokens on 64 to 128 GPUs
+
+
+def run_of_job(work: DrillJob, plan: DrillPlan) -> TrainingRun | None:
+    """What a training job trains, with a whole number of steps between two checkpoints; None for other jobs."""
+    if work.kind not in TRAINING_KINDS:
+        return None
+    name = job_name(work.kind, work.name)
+    planned_s = max(work.planned_s, work.need_s)
+    run = training_run(work.kind, name, work.gpus, planned_s=planned_s, environment={}, dice=work.name)
+    step_s = PRETRAINING_STEP_S if work.kind is JobKind.PRETRAIN else run.target_step_s
+    whole = with_whole_steps(replace(run, target_step_s=step_s), plan.checkpoint_s)
+    return replace(whole, last_step=max(1, round(planned_s / whole.step_s)))
+
+
+def step_of_program(run: TrainingRun, step: int) -> int:
+    """The step that the program reports at a step of the simulation."""
+    return round(step * MIX_STEP_S / run.step_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryLogs:
+    """Writes the logs of attempts whose history began at `began_s`, in seconds since 1970."""
+
+    plan: DrillPlan
+    began_s: float
+
+    def failure_log(self, stage: DrillSimulation, work: DrillJob, now: float, kind: str, rank: int) -> str:
+        life = work.current_attempt
+        silent_s = now if work.silent_since is None else work.silent_since
+        script = self.planned_log(work, life, silent_s)
+        body = lines_until(script, 0, script.play.duration_s - ALMOST_S)
+        run = script.training
+        scene = FailureContext(
+            job=life.number, reason="", exit_code=1, nodes=script.nodes, gpus_per_node=script.gpus_per_node, rank=rank,
+            step=step_of_program(run, work.step) if run else work.step, dice=script.play.dice,
+        )  # fmt: skip
+        return "".join(f"{line}\n" for line in [*body, *symptoms.failure_tail(kind, scene)])
+
+    def end_log(self, work: DrillJob, life: AttemptLife, ended: float, state: State) -> str:
+        """The log of an attempt that did not fail."""
+        script = self.planned_log(work, life, ended)
+        if state == State.COMPLETED:
+            lines = lines_until(script, 0, inf)
+        else:
+            stopped = f"slurmstepd: error: *** JOB {life.number} ON {script.nodes[0]} CANCELLED ***"
+            lines = [*lines_until(script, 0, script.play.duration_s - ALMOST_S), stopped]
+        return "".join(f"{line}\n" for line in lines)
+
+    def planned_log(self, work: DrillJob, life: AttemptLife, until: float) -> PlannedLog:
+        """The log up to this time of the simulation."""
+        run = run_of_job(work, self.plan)
+        ran_s = max(ALMOST_S * 2, until - life.promised - START_S)
+        play = SimulatedRun(
+            kind=work.kind, duration_s=ran_s, planned_s=max(work.need_s, 1.0), state=State.COMPLETED,
+            exit=ProcessExit(), dice=f"{self.plan.seed}:{work.name}:{life.number}",
+        )  # fmt: skip
+        return PlannedLog(
+            play=play, job_id=life.number, name=job_name(work.kind, work.name),
+            nodes=tuple(self.plan.node_names[node] for node in life.nodes),
+            gpus_per_node=min(work.gpus, self.plan.gpus_per_node), began_at=self.began_s + life.promised + START_S,
+            training=replace(run, first_step=step_of_program(run, life.base)) if run else None,
+            max_lines=MAX_LINES,
+            checkpoint_steps=round(self.plan.checkpoint_s / run.step_s) if run else 0,
+        )  # fmt: skip
