@@ -1,7 +1,8 @@
 from django.urls import path
 
 from failures.api.urls import AttemptKey, IncidentNumber  # noqa: F401 (importing them registers the converters)
-from failures.pages import channels, decisions, incidents, map, model_settings, recovery_settings, rules
+from failures.pages import channels, decisions, incidents, map, model_settings, node_list, recovery_settings, rules
+from jobs.web.list_table import choose_columns
 
 urlpatterns = [
     path("failures/", incidents.incident_list, name="failures"),
@@ -27,6 +28,8 @@ urlpatterns = [
     ),
     path("failures/overrides/<incident_number:override>/lift/", decisions.lift_override, name="override-lift"),
     path("failures/<incident_number:number>/<slug:verb>/", incidents.incident_verb, name="incident-verb"),
+    path("nodes/", node_list.node_list_page, name="nodes"),
+    path("nodes/columns/", choose_columns, {"spec": node_list.NODE_TABLE}, name="nodes-columns"),
     path("settings/notifications/", channels.channel_list, name="channels"),
     path("settings/notifications/add/", channels.create_channel, name="channel-add"),
     path("settings/notifications/<incident_number:number>/", channels.channel_detail, name="channel"),

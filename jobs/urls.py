@@ -25,7 +25,6 @@ urlpatterns = [
     path("settings/teams/of/<slug:name>/title/", settings.change_team_title, name="team-title"),
     path("map/", map.map_page, name="map"),
     path("map/<slug:cluster>/data/", map.map_data_json, name="map-data"),
-    path("nodes/", nodes.node_list_page, name="nodes"),
     path("nodes/many/", bulk_nodes.bulk_node_action, name="nodes-many"),
     path("nodes/<str:cluster>/<str:name>/", nodes.node_page, name="node"),
     path("nodes/<str:cluster>/<str:name>/<slug:verb>/", nodes.node_action_view, name="node-verb"),

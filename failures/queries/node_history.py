@@ -1,7 +1,7 @@
 """The failure history of nodes, from which the lemon score is computed. Read-only.
 
-Three queries for a cluster or a node, independent of the number of nodes. They read the failures of 30 days, at most
-MAX_HISTORY_ROWS of each kind, newest first.
+Three queries for all clusters, a cluster or a node, independent of the number of nodes. They read the failures of 30
+days, at most MAX_HISTORY_ROWS of each kind, newest first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import Q
 
-from failures.detection.node_health import HISTORY_DAYS, NodeHistoryEntry
+from failures.detection.node_health import HISTORY_DAYS, NodeHistoryEntry, lemon_score
 from failures.incidents.grouping import NODE_CAUSES
 from failures.models import Anomaly, Diagnosis
 from jobs.models import Cluster, Event, Node
@@ -24,6 +24,12 @@ HistoryEntry = tuple[int, datetime, str]
 def history_by_node(cluster: Cluster, now: datetime) -> Mapping[int, list[NodeHistoryEntry]]:
     """The history of each node of the cluster, by node id."""
     return _load_history(Q(cluster=cluster), Q(node__cluster=cluster), Q(cluster=cluster), now)
+
+
+def lemon_scores(now: datetime) -> dict[int, float]:
+    """The lemon score of each node with a history, by node id, for all clusters together."""
+    history = _load_history(Q(), Q(node__isnull=False), Q(), now)
+    return {node: lemon_score(entries, now.timestamp()) for node, entries in history.items()}
 
 
 def history_of_node(node: Node, now: datetime, most: int = MAX_HISTORY_ROWS) -> list[NodeHistoryEntry]:

@@ -13,7 +13,8 @@ from jobs.actions import saved_views as saved_view_actions
 from jobs.core import parsing
 from jobs.models import SavedView, TokenScope
 from jobs.models.permissions import Caller
-from jobs.rest import pagination, query_params
+from jobs.queries import keyset
+from jobs.rest import query_params
 from jobs.rest.endpoint import (
     ActionEndpoint,
     ChangeableDetailEndpoint,
@@ -115,7 +116,7 @@ class Views(ActionEndpoint, ListEndpoint):
     what = "views"
     shape = VIEW
     filters = {"name": query_params.text_filter("name"), "team": query_params.text_filter("team__name")}
-    orderings = {"name": pagination.SortColumn(column="name"), "id": pagination.SORT_BY_ID}
+    orderings = {"name": keyset.SortColumn(column="name"), "id": keyset.SORT_BY_ID}
     ordering = "name"
     rules = {
         "GET": EndpointRule(

@@ -1,8 +1,7 @@
-"""The node list (as in sinfo), the page of one node, and the node actions."""
+"""The page of one node, and the node actions. The node list is in `failures.pages.node_list`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -11,7 +10,6 @@ from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
-from django.utils.http import urlencode
 from django.views.decorators.http import require_POST, require_safe
 
 from jobs.actions import drain_impact
@@ -20,11 +18,9 @@ from jobs.actions.drain_impact import AffectedJob
 from jobs.actions.journal import Author
 from jobs.actions.nodes import NodeError
 from jobs.actions.wake import request_turn
-from jobs.core.lifecycle import NodeState
 from jobs.models import (
     Allocation,
     Attempt,
-    Cluster,
     ClusterMode,
     DrainMode,
     Event,
@@ -35,63 +31,13 @@ from jobs.models import (
     Sample,
     clock,
 )
-from jobs.web.page import MAX_EVENTS, PageQuery, posted_text, read_cluster_name, render_page
-
-NODE_FILTERS: dict[str, Callable[[Node], bool]] = {
-    "all": lambda node: True,
-    "closed": lambda node: not node.is_schedulable,
-    "idle": lambda node: node.is_schedulable and node.state == NodeState.IDLE,
-    "mixed": lambda node: node.is_schedulable and node.state == NodeState.MIXED,
-    "allocated": lambda node: node.is_schedulable and node.state == NodeState.ALLOCATED,
-    "drain": lambda node: node.is_drained,
-    "down": lambda node: node.badge.tone == "bad",
-}
+from jobs.web.page import MAX_EVENTS, posted_text, render_page
 
 DRAIN_MODE_CHOICES = [
     (str(DrainMode.FINISH), "Let them finish"),
     (str(DrainMode.CHECKPOINT), "Requeue after the next checkpoint"),
     (str(DrainMode.NOW), "Requeue now"),
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeFilterLink:
-    """One link of the state filter."""
-
-    name: str
-    url: str
-    count: int
-    is_enabled: bool
-
-
-@require_safe
-def node_list_page(request: HttpRequest) -> HttpResponse:
-    address = PageQuery(request.GET)
-    state, cluster = (
-        address.choice_value("state", list(NODE_FILTERS), "all"),
-        address.read("cluster", read_cluster_name, ""),
-    )
-    rows = Node.objects.select_related("cluster").order_by("cluster__name", "name")
-    nodes = [node for node in rows if cluster in ("", node.cluster.name)]
-    gpus_allocated = Allocation.objects.held_per_node()
-    matches = NODE_FILTERS[state]
-    context = {
-        "now": clock.now(),
-        "rows": [(node, gpus_allocated.get(node.pk, 0) + len(node.foreign_gpus)) for node in nodes if matches(node)],
-        "filters": [_filter_link(name, nodes, state, cluster) for name in NODE_FILTERS],
-        "wanted": "" if state == "all" else state,
-        "cluster": cluster,
-        "clusters": cache(lambda: list(Cluster.objects.all())),
-        "here": request.get_full_path(),
-        "may_operate": request.user.has_perm("jobs.operate_cluster"),
-    }
-    return render_page(request, "nodes/nodes.html", context, {"nodes": "nodes/_nodes.html"}, address.wrong)
-
-
-def _filter_link(name: str, nodes: list[Node], state: str, cluster: str) -> NodeFilterLink:
-    params = {"state": "" if name == "all" else name, "cluster": cluster}
-    url = "?" + urlencode({key: value for key, value in params.items() if value})
-    return NodeFilterLink(name=name, url=url, count=sum(map(NODE_FILTERS[name], nodes)), is_enabled=name == state)
 
 
 @require_safe
