@@ -6,6 +6,8 @@ from jobs.web.list_table import choose_columns
 
 urlpatterns = [
     path("failures/", incidents.incident_list, name="failures"),
+    path("failures/columns/", choose_columns, {"spec": incidents.INCIDENT_TABLE}, name="incidents-columns"),
+    path("failures/programs/columns/", choose_columns, {"spec": incidents.PROGRAM_TABLE}, name="programs-columns"),
     path("failures/rules/", rules.rule_list, name="rules"),
     path("failures/rules/<slug:name>/<slug:verb>/", rules.rule_verb, name="rule-verb"),
     path("failures/paste/", incidents.paste_log, name="paste-log"),

@@ -1,10 +1,12 @@
 from django.urls import path
 
 from jobs.pages import account, bulk_nodes, job_list, job_log, jobs, map, nodes, saved_views, settings
+from jobs.web.list_table import choose_columns
 
 urlpatterns = [
     path("jobs/", job_list.job_list_page, name="jobs"),
     path("jobs/export.csv", job_list.export_csv, name="jobs-csv"),
+    path("jobs/columns/", choose_columns, {"spec": job_list.JOB_TABLE}, name="jobs-columns"),
     path("jobs/many/", job_list.bulk_job_action, name="jobs-many"),
     path("jobs/views/", job_list.save_view, name="jobs-views"),
     path("jobs/views/<int:pk>/<slug:verb>/", saved_views.change_view_action, name="jobs-view"),

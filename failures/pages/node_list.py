@@ -16,7 +16,7 @@ from failures.queries import node_history
 from jobs.core.lifecycle import NodeState
 from jobs.models import Allocation, Cluster, Node, clock
 from jobs.queries.node_load import NodeLoad, node_loads
-from jobs.web.list_table import TableColumn, TableSpec, read_table
+from jobs.web.list_table import TableColumn, TableSpec, largest_first, read_table
 from jobs.web.page import PageQuery, read_cluster_name, render_page
 
 NO_LOAD = NodeLoad()
@@ -54,23 +54,18 @@ NODE_TABLE = TableSpec(
     columns=(
         TableColumn(name="node", label="Node", css="c-node", sortable=True, is_fixed=True),
         TableColumn(name="state", label="State", css="c-st", sortable=True, is_fixed=True),
-        TableColumn(name="gpus", label="GPUs", css="c-n num", title="allocated / all", sortable=True,
-                    descending_first=True),
-        TableColumn(name="utilization", label="Utilization", css="c-load", title="Mean of the GPUs: last 24 h, and now",
-                    sortable=True, descending_first=True),
-        TableColumn(name="temperature", label="Temp.", css="c-n num", title="Hottest GPU, now", sortable=True,
-                    descending_first=True),
-        TableColumn(name="lemon", label="Lemon score", css="c-lemon num", term="Lemon node", sortable=True,
-                    descending_first=True),
-        TableColumn(name="cpus", label="CPUs", css="c-n num", sortable=True, descending_first=True, is_default=False),
-        TableColumn(name="memory", label="Memory", css="c-n num", sortable=True, descending_first=True,
-                    is_default=False),
+        largest_first("gpus", "GPUs", "c-n num", title="allocated / all"),
+        largest_first("utilization", "Utilization", "c-load", title="Mean of the GPUs: last 24 h, and now"),
+        largest_first("temperature", "Temp.", "c-n num", title="Hottest GPU, now"),
+        largest_first("lemon", "Lemon score", "c-lemon num", term="Lemon node"),
+        largest_first("cpus", "CPUs", "c-n num", is_default=False),
+        largest_first("memory", "Memory", "c-n num", is_default=False),
         TableColumn(name="model", label="Model", css="c-model", sortable=True),
         TableColumn(name="rack", label="Rack", css="c-rack", sortable=True),
         TableColumn(name="leaf", label="Leaf", css="c-rack", sortable=True, is_default=False),
         TableColumn(name="reason", label="Reason", css="c-place"),
     ),
-)  # fmt: skip
+)
 
 # None is sorted last in both directions
 SORT_VALUES: dict[str, Callable[[NodeRow], Any]] = {

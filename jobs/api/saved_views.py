@@ -35,10 +35,10 @@ from jobs.rest.shapes import (
     text_map_field,
 )
 from jobs.web import job_filters
-from jobs.web.job_filters import LIST_FILTERS, LIST_SWITCHES
+from jobs.web.job_filters import LIST_FILTERS, LIST_ORDER, LIST_SWITCHES
 from jobs.web.page import MAX_PARAM_LENGTH, PageQuery
 
-VIEW_FILTERS = (*LIST_FILTERS, *LIST_SWITCHES)
+VIEW_FILTERS = (*LIST_FILTERS, *LIST_SWITCHES, LIST_ORDER)
 FILTERS_HELP = f"Filters as in the URL of the job list: {', '.join(VIEW_FILTERS)}. Empty: the view shows all jobs."
 
 VIEW_FIELDS: dict[str, ShapeField] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, QueryDict
@@ -35,6 +36,11 @@ class TableColumn:
     descending_first: bool = False  # whether the first click sorts the largest values to the top
     is_fixed: bool = False  # always shown
     is_default: bool = True
+
+
+def largest_first(name: str, label: str, css: str, **other: Any) -> TableColumn:
+    """A column that can be sorted, and whose first click sorts the largest values to the top."""
+    return TableColumn(name=name, label=label, css=css, sortable=True, descending_first=True, **other)
 
 
 @dataclass(frozen=True, kw_only=True)
