@@ -134,7 +134,8 @@ def _node_rows(cluster: str, now: Any) -> list[NodeRow]:
 def sorted_rows(rows: Iterable[NodeRow], sort: str) -> list[NodeRow]:
     """The rows in this order. Rows that are equal in it stay in the order of their names."""
     value, descends = SORT_VALUES[sort.removeprefix("-")], sort.startswith("-")
-    known, unknown = [], []
+    known: list[NodeRow] = []
+    unknown: list[NodeRow] = []
     for row in rows:
         (unknown if value(row) is None else known).append(row)
     return sorted(known, key=value, reverse=descends) + unknown

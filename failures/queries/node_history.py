@@ -18,6 +18,7 @@ from failures.models import Anomaly, Diagnosis
 from jobs.models import Cluster, Event, Node
 
 MAX_HISTORY_ROWS = 20_000
+XID_PREFIX = "Xid "  # of the text of an anomaly
 HistoryEntry = tuple[int, datetime, str]
 
 
@@ -76,6 +77,11 @@ def event_history_entries(
 
 
 def _xid_history_entries(whose: Q, since: datetime, most: int) -> Iterator[HistoryEntry]:
-    rows = Anomaly.objects.of_node_health().filter(whose, since__gte=since, why__startswith="Xid ")
+    rows = Anomaly.objects.of_node_health().filter(whose, since__gte=since, why__startswith=XID_PREFIX)
     for node, at in rows.order_by("-since").values_list("node", "since")[:most]:
         yield node, at, "xid"
+
+
+def is_xid_text(why: str) -> bool:
+    """Whether this is the text of an anomaly that an Xid caused."""
+    return why.startswith(XID_PREFIX)

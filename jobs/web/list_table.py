@@ -120,7 +120,7 @@ class ListTable:
     @property
     def query(self) -> str:
         """The URL parameters of the page, to which the form of the columns returns."""
-        return urlencode(self.params | self.sort_param)
+        return urlencode({**self.params, **self.sort_param})
 
     @property
     def sort_param(self) -> dict[str, str]:
