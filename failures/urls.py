@@ -41,5 +41,6 @@ urlpatterns = [
     path("settings/recovery/<incident_number:number>/", recovery_settings.change_mode, name="recovery-mode"),
     path("settings/model/", model_settings.model_settings_page, name="model"),
     path("map/<slug:cluster>/errors/", map.map_errors, name="map-errors"),
+    path("map/<slug:cluster>/events/", map.map_event_marks, name="map-events"),
     path("jobs/<slug:public_id>/diagnosis/", incidents.job_diagnosis, name="job-diagnosis"),
 ]

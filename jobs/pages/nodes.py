@@ -44,23 +44,24 @@ DRAIN_MODE_CHOICES = [
 
 @require_safe
 def node_page(request: HttpRequest, cluster: str, name: str) -> HttpResponse:
-    row = _find_node(cluster, name)
-    sample = Sample.objects.filter(node=row, resolution=Resolution.RAW).order_by("-at").first()
-    allocations = list(row.allocations.live().select_related("attempt__job__user", "attempt__job__team"))
-    visible = visible_job_ids(request, {allocation.attempt.job_id for allocation in allocations})
+    row, now = _find_node(cluster, name), clock.now()
+    # Functions, because each fragment shows only some of this
+    sample = cache(lambda: Sample.objects.filter(node=row, resolution=Resolution.RAW).order_by("-at").first())
+    allocations = cache(lambda: list(row.allocations.live().select_related("attempt__job__user", "attempt__job__team")))
+    visible = cache(lambda: visible_job_ids(request, {held.attempt.job_id for held in allocations()}))
     context = {
-        "now": clock.now(),
+        "now": now,
         "node": row,
         "sample": sample,
-        "gpus": _node_gpus(row, sample, allocations, visible),
-        "running": drain_affected_jobs(drain_impact.affected_jobs([row], clock.now()), visible),
+        "gpus": lambda: _node_gpus(row, sample(), allocations(), visible()),
+        "running": cache(lambda: drain_affected_jobs(drain_impact.affected_jobs([row], now), visible())),
         "modes": _drain_choices(row),
         **_repair_texts(row),
-        "may_test": row.drain_requested and not allocations and row.cluster.mode == ClusterMode.DRIVE,
-        "month": cache(lambda: node_month(row, _visible_teams(request), clock.now())),
+        "may_test": lambda: row.drain_requested and row.cluster.mode == ClusterMode.DRIVE and not allocations(),
+        "month": cache(lambda: node_month(row, _visible_teams(request), now)),
         "recent": cache(lambda: _recent_attempts(request, row)),
         "events": cache(lambda: list(Event.objects.filter(node=row).order_by("-id")[:MAX_EVENTS])),
-        "may_operate": request.user.has_perm("jobs.operate_cluster"),
+        "may_operate": cache(lambda: request.user.has_perm("jobs.operate_cluster")),
     }
     fragments = {"node": "nodes/_node.html", "month": "nodes/_month.html", "node-log": "nodes/_node_log.html"}
     return render_page(request, "nodes/node.html", context, fragments)
