@@ -5,7 +5,7 @@ Four short queries. Visible to every user, like the last errors on the map: no t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,6 +15,7 @@ from jobs.core.timeline import TimelineBar, TimelineEntry, timeline_bars
 from jobs.models import Event, Node
 
 MAX_MARKS = 300  # of each kind, newest first
+MAX_LISTED = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,12 @@ def mark_lanes(node: Node, begin: datetime, end: datetime) -> list[MarkLane]:
         "Drains and tests": list(_event_marks(node, begin)),
     }
     return [MarkLane(name=name, marks=marks, bars=_bars(marks, begin, end)) for name, marks in kinds.items()]
+
+
+def newest_marks(lanes: Sequence[MarkLane], most: int = MAX_LISTED) -> list[tuple[str, NodeMark]]:
+    """The newest marks of all lanes with the names of their lanes."""
+    marks = [(lane.name, mark) for lane in lanes for mark in lane.marks]
+    return sorted(marks, key=lambda named: named[1].at, reverse=True)[:most]
 
 
 def _bars(marks: list[NodeMark], begin: datetime, end: datetime) -> list[TimelineBar]:

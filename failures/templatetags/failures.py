@@ -9,7 +9,7 @@ from django import template
 
 from failures.diagnosis.values import LineRole
 from failures.pages import anomalies, incidents
-from failures.queries.node_marks import mark_lanes
+from failures.queries.node_marks import mark_lanes, newest_marks
 from jobs.models import Job, Node
 
 register = template.Library()
@@ -37,7 +37,8 @@ def anomalies_of(context: Any, node: Node) -> dict[str, Any]:
 @register.inclusion_tag("failures/node_marks.html")
 def node_marks(node: Node, begin: datetime, end: datetime) -> dict[str, Any]:
     """What went wrong on a node, on the time axis of its page."""
-    return {"lanes": mark_lanes(node, begin, end), "begin": begin, "end": end}
+    lanes = mark_lanes(node, begin, end)
+    return {"lanes": lanes, "newest": newest_marks(lanes)}
 
 
 @register.inclusion_tag("failures/_job_anomalies.html", takes_context=True)

@@ -13,7 +13,6 @@ from django.db import connection
 from django.db.models import Count, Max, Min, Q
 
 from jobs.core import node_timeline
-from jobs.core.lifecycle import StateBadge
 from jobs.core.node_timeline import NodeSpan, NodeUse
 from jobs.core.telemetry_math import interval_start
 from jobs.core.timeline import TimelineBar, TimelineEntry, timeline_bars
@@ -30,6 +29,9 @@ SELECT extract(epoch FROM at)::bigint, (SELECT avg(value) FROM unnest(gpu_util) 
   (SELECT max(value) FROM unnest(gpu_temperature_c) AS value)
 FROM jobs_sample WHERE node_id = %s AND resolution = %s AND at >= %s AND at < %s
 """
+# Failed attempts are high, completed ones of medium height, others low
+BAR_HEIGHTS = {"bad": 0.88, "warn": 0.88, "running": 0.88, "good": 0.58}
+LOW_BAR = 0.3
 DRAIN_TYPES = ("node.drained", "node.resumed")
 
 
@@ -57,7 +59,15 @@ class NodeJob:
     use: NodeUse
     bar: TimelineBar
     lane: int
-    badge: StateBadge
+
+    @property
+    def top(self) -> float:
+        """The upper edge: the height repeats what the color says, how the attempt ended."""
+        return round(self.lane + 0.94 - self.height, 2)
+
+    @property
+    def height(self) -> float:
+        return BAR_HEIGHTS.get(self.bar.tone, LOW_BAR)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +207,7 @@ def _node_job(attempt: Attempt, use: NodeUse, lane: int, is_visible: bool, begin
     name = f"{name}, {use.gpus} GPUs, {use.begin:%m-%d %H:%M} to {until} UTC"
     tone = attempt.badge.tone if is_visible else "quiet"
     (bar,) = timeline_bars([TimelineEntry(name=name, tone=tone, begin=use.begin, end=use.end)], begin, end)
-    return NodeJob(attempt=attempt if is_visible else None, use=use, bar=bar, lane=lane, badge=attempt.badge)
+    return NodeJob(attempt=attempt if is_visible else None, use=use, bar=bar, lane=lane)
 
 
 HIDDEN_JOB_NAME = "job of another team"
