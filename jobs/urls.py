@@ -1,10 +1,12 @@
 from django.urls import path
 
 from jobs.pages import account, bulk_nodes, job_list, job_log, jobs, map, nodes, saved_views, settings
+from jobs.web.list_table import choose_columns
 
 urlpatterns = [
     path("jobs/", job_list.job_list_page, name="jobs"),
     path("jobs/export.csv", job_list.export_csv, name="jobs-csv"),
+    path("jobs/columns/", choose_columns, {"spec": job_list.JOB_TABLE}, name="jobs-columns"),
     path("jobs/many/", job_list.bulk_job_action, name="jobs-many"),
     path("jobs/views/", job_list.save_view, name="jobs-views"),
     path("jobs/views/<int:pk>/<slug:verb>/", saved_views.change_view_action, name="jobs-view"),
@@ -25,7 +27,6 @@ urlpatterns = [
     path("settings/teams/of/<slug:name>/title/", settings.change_team_title, name="team-title"),
     path("map/", map.map_page, name="map"),
     path("map/<slug:cluster>/data/", map.map_data_json, name="map-data"),
-    path("nodes/", nodes.node_list_page, name="nodes"),
     path("nodes/many/", bulk_nodes.bulk_node_action, name="nodes-many"),
     path("nodes/<str:cluster>/<str:name>/", nodes.node_page, name="node"),
     path("nodes/<str:cluster>/<str:name>/<slug:verb>/", nodes.node_action_view, name="node-verb"),

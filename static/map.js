@@ -10,7 +10,11 @@
   const words = document.getElementById("map-words");
   const legend = document.getElementById("map-legend");
   const by = document.getElementById("map-by");
-  const pen = canvas.getContext("2d");
+  const card = document.getElementById("map-card");
+  const top = canvas.getContext("2d");
+  // The cells are drawn here once and copied, so that moving the pointer over ten thousand cells draws only the outline
+  const base = document.createElement("canvas");
+  const pen = base.getContext("2d");
   const PAUSE_MS = 2000;  // minimum time between two requests, however fast the queue changes
   const FREE = -1, OTHERS = -2, FOREIGN = -3;
   const ACROSS = 4, GAP = 1;
@@ -146,14 +150,14 @@
     const ratio = window.devicePixelRatio || 1;
     canvas.style.height = `${placeAll()}px`;
     const height = canvas.clientHeight;  // at least its min-height, with which the page does not jump
-    canvas.width = canvas.clientWidth * ratio;
-    canvas.height = height * ratio;
+    base.width = canvas.width = canvas.clientWidth * ratio;
+    base.height = canvas.height = height * ratio;
     pen.scale(ratio, ratio);
     pen.font = getComputedStyle(words).font.replace(/^.*?px/, "11px");
     pen.fillStyle = color("muted");
     for (const label of labels) pen.fillText(label.text, label.x, label.y, label.width);
     for (const cell of cells) cut(cell);
-    mark();
+    outline();
     key();
     canvas.dataset.drawnMs = Math.round(performance.now() - begun);
     canvas.dataset.cells = cells.length;
@@ -184,16 +188,21 @@
     }
   }
 
-  // Outline the cell under the pointer and the other cells of its job
-  function mark() {
+  // Copies the cells, and outlines the one under the pointer and the others of its job
+  function outline() {
+    const ratio = window.devicePixelRatio || 1;
+    top.setTransform(1, 0, 0, 1, 0, 0);
+    top.clearRect(0, 0, canvas.width, canvas.height);
+    if (base.width && base.height) top.drawImage(base, 0, 0);
     const cell = cells[chosen];
     if (!cell) return;
+    top.setTransform(ratio, 0, 0, ratio, 0, 0);
     const who = data.who[cell.index];
-    pen.strokeStyle = color("text");
-    if (who >= 0) for (const other of cells) if (data.who[other.index] === who) pen.strokeRect(other.x - 0.5, other.y - 0.5, size + 1, size + 1);
-    pen.lineWidth = 2;
-    pen.strokeRect(cell.x - 1, cell.y - 1, size + 2, size + 2);
-    pen.lineWidth = 1;
+    top.strokeStyle = color("text");
+    if (who >= 0) for (const other of cells) if (data.who[other.index] === who) top.strokeRect(other.x - 0.5, other.y - 0.5, size + 1, size + 1);
+    top.lineWidth = 2;
+    top.strokeRect(cell.x - 1, cell.y - 1, size + 2, size + 2);
+    top.lineWidth = 1;
   }
 
   function key() {
@@ -238,11 +247,57 @@
   }
 
   function choose(index) {
-    if (index === chosen || !cells[index]) return;
+    if (!cells[index]) { hide(); return; }
+    if (index === chosen && !card.hidden) return;
     chosen = index;
     words.textContent = say(cells[index]);
-    draw();
+    outline();
+    describe();
+    if (needsErrors()) ask();
   }
+
+  // --- the card beside the chosen cell. It repeats the text above the map, so screen readers skip it
+
+  const line = (label, text) => {
+    const name = document.createElement("dt"), value = document.createElement("dd");
+    name.textContent = label;
+    value.textContent = text;
+    return [name, value];
+  };
+
+  function describe() {
+    const cell = cells[chosen];
+    const [name, , , , state] = cell.node;
+    const who = data.who[cell.index], busy = data.busy[cell.index], hot = data.hot[cell.index];
+    const title = document.createElement("strong"), list = document.createElement("dl");
+    title.textContent = `${name} GPU ${cell.gpu}`;
+    if (who >= 0) {
+      const [id, job, team, user] = data.jobs[who];
+      list.append(...line("Job", `${job} (${id})`), ...line("User", `${user}, ${team}`));
+    } else list.append(...line("Job", who === FREE ? "none" : who === FOREIGN ? "foreign job" : "job of another team"));
+    list.append(...line("Utilization", busy < 0 ? "no data" : `${busy}%`), ...line("Temperature", hot < 0 ? "no data" : `${hot} °C`));
+    list.append(...line("Last error", lastError(cell)));
+    card.replaceChildren(title, ` ${state}`, list);
+    card.hidden = false;
+    attach(cell);
+  }
+
+  function lastError(cell) {
+    if (!errors) return "loading";
+    const last = age(cell);
+    return last ? `${last.words}, ${spoken(data.at - last.at)} earlier` : "none in 30 days";
+  }
+
+  // Right of the cell, or left of it at the right edge; never below the window
+  function attach(cell) {
+    const left = canvas.offsetLeft + cell.x, width = card.offsetWidth, gap = 10;
+    const right = left + size + gap;
+    card.style.left = `${right + width <= root.clientWidth ? right : Math.max(4, left - width - gap)}px`;
+    const below = window.innerHeight - root.getBoundingClientRect().top - card.offsetHeight - 8;
+    card.style.top = `${Math.max(0, Math.min(canvas.offsetTop + cell.y, Math.max(canvas.offsetTop, below)))}px`;
+  }
+
+  function hide() { card.hidden = true; }
 
   function open(index) {
     const cell = cells[index];
@@ -276,13 +331,23 @@
   canvas.addEventListener("keydown", (event) => {
     if (!cells.length) return;
     if (event.key === "Enter") open(chosen);
+    else if (event.key === "Escape") hide();
     else if (KEYS[event.key]) {
       event.preventDefault();
       choose(chosen < 0 ? 0 : beside(chosen, ...KEYS[event.key]));
     }
   });
   canvas.addEventListener("mousemove", (event) => choose(under(event)));
-  canvas.addEventListener("click", (event) => open(under(event)));
+  canvas.addEventListener("mouseleave", hide);
+  canvas.addEventListener("blur", hide);
+  // On a touch screen the first touch of a cell shows its card, and the second one opens it
+  let touched = -1;
+  canvas.addEventListener("pointerdown", (event) => { touched = card.hidden ? -1 : chosen; });
+  canvas.addEventListener("click", (event) => {
+    const index = under(event);
+    if (event.pointerType === "touch" && index !== touched) choose(index);
+    else open(index);
+  });
 
   // --- requests: at the start, when the queue or the nodes changed, and for each selected moment. Never two at a time;
   // of several moments selected meanwhile only the last is requested
@@ -299,9 +364,14 @@
     throw Object.assign(new Error(answer.statusText), { sentence: answer.status === 400 && await answer.text() });
   }
 
+  // Errors are loaded if they determine the color, and for the card: at most every half minute for the present
+  const ERRORS_MS = 30000;
+  let errorsOf = null, errorsAt = 0;
+  const needsErrors = () => by.value === "error" || (!card.hidden && (errorsOf !== address(root.dataset.errors) || (moment === null && performance.now() - errorsAt > ERRORS_MS)));
+
   async function frame() {
     const url = address(root.dataset.url);
-    const asked = [by.value === "error" && address(root.dataset.errors), !kept.has(url) && url].filter(Boolean);
+    const asked = [needsErrors() && address(root.dataset.errors), !kept.has(url) && url].filter(Boolean);
     const found = new Map(await Promise.all(asked.map(async (one) => [one, kept.get(one) ?? await read(one)])));
     if (moment !== null) for (const [one, answer] of found) keep(one, answer);
     return { data: found.get(url) ?? kept.get(url), told: found.get(address(root.dataset.errors)) };
@@ -335,10 +405,14 @@
 
   function show(found) {
     data = found.data;
-    errors = found.told ? new Map(found.told.errors.map(([node, gpu, at, text]) => [`${node} ${gpu}`, [at, text]])) : null;
+    if (found.told) {
+      errors = new Map(found.told.errors.map(([node, gpu, at, text]) => [`${node} ${gpu}`, [at, text]]));
+      [errorsOf, errorsAt] = [address(root.dataset.errors), performance.now()];
+    } else if (errorsOf !== address(root.dataset.errors)) errors = null;
     draw();
     canvas.dataset.at = moment ?? "now";
     if (cells[chosen]) words.textContent = say(cells[chosen]);
+    if (cells[chosen] && !card.hidden) describe();
   }
 
   // --- the selected moment; null is the present
@@ -365,7 +439,62 @@
     slider.value = moment ?? end;
     slider.disabled = player.disabled = begins >= end;  // a cluster that was just added has only the present
     marks(Number(slider.min), end);
+    placeEvents();
   }
+
+  // --- events beside the time slider: one tab stop, arrow keys move, Enter shows the map of that moment
+
+  const KINDS = { incident: ["▲", "bad", "incident"], outage: ["▼", "warn", "node down"], drain: ["■", "drain", "drain"], maintenance: ["▬", "quiet", "maintenance"] };
+  const EVENTS_MS = 300000;
+  const bar = document.getElementById("map-events");
+  let events = [];
+
+  function placeEvents() {
+    const begin = Number(slider.min), end = Number(slider.max);
+    const focused = bar.contains(document.activeElement) ? document.activeElement.dataset.at : null;
+    bar.replaceChildren(...events.filter(([at]) => at <= end).map(([at, until, kind, count, text]) => {
+      const [icon, tone, label] = KINDS[kind];
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = tone;
+      button.textContent = icon;
+      button.tabIndex = -1;
+      button.dataset.at = at;
+      button.title = `${count > 1 ? `${count} × ` : ""}${label}: ${text}, ${spelled(at)}${until ? ` to ${spelled(until)}` : ""}`;
+      button.setAttribute("aria-label", button.title);
+      button.style.left = `${100 * Math.max(0, Math.min(1, (at - begin) / (end - begin)))}%`;
+      if (until) button.style.width = `${Math.max(0.6, 100 * (until - at) / (end - begin))}%`;
+      return button;
+    }));
+    const last = bar.querySelector(`[data-at="${focused}"]`) ?? bar.lastElementChild;
+    if (last) last.tabIndex = 0;
+    if (focused && last) last.focus();
+    bar.dataset.count = bar.children.length;
+  }
+
+  async function askEvents() {
+    try {
+      events = (await read(root.dataset.events)).events;
+      placeEvents();
+    } catch { /* the map works without them; the next request may succeed */ }
+  }
+
+  const STEPS = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
+  bar.addEventListener("keydown", (event) => {
+    const all = [...bar.children], from = all.indexOf(document.activeElement), by_ = STEPS[event.key];
+    if (from < 0 || !by_) return;
+    event.preventDefault();
+    const next = all[Math.max(0, Math.min(all.length - 1, from + by_))];
+    all[from].tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+  });
+  bar.addEventListener("focusin", (event) => { words.textContent = event.target.title; });
+  // The first moment at which the map shows the effect of the event
+  bar.addEventListener("click", (event) => {
+    const at = event.target.closest("button")?.dataset.at;
+    if (at) { stop(); go(Math.ceil((Number(at) + 1) / GRAIN_S) * GRAIN_S); }
+  });
 
   function marks(begin, end) {
     const found = [];
@@ -463,7 +592,8 @@
   document.body.addEventListener("queue", hear);
   document.body.addEventListener("nodes", hear);
   setInterval(() => { if (moment === null) limits(); hear(); }, 30000);
-  by.addEventListener("change", () => { if (by.value === "error" && !errors) ask(); else draw(); });
+  setInterval(() => { if (!document.hidden) askEvents(); }, EVENTS_MS);
+  by.addEventListener("change", () => { if (needsErrors() && !errors) ask(); else draw(); });
   new ResizeObserver(() => { if (data && canvas.width !== Math.floor(canvas.clientWidth * (window.devicePixelRatio || 1))) draw(); }).observe(root);
   window.addEventListener("resize", draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
@@ -472,4 +602,5 @@
   limits();
   tell();
   ask();
+  askEvents();
 })();

@@ -5,26 +5,17 @@ Six queries for all trainings together; each reads a bounded number of rows per 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db import connection
-
-from jobs.core import sparkline
 from jobs.models import Attempt, Job, LatestProgress, ProgressSource
+from jobs.queries import loss_lines
 from scheduling.queries import ledger_facts
 
 MAX_TRAININGS_SHOWN = 12
 MAX_TRAININGS_READ = 48  # the largest, reporting or not; jobs without progress are not shown as trainings
-POINTS_READ = 600
-
-# The newest rows of each attempt, read from the end of its range in the primary key
-LOSSES_SQL = """
-SELECT a.id, ARRAY(SELECT loss FROM jobs_progress WHERE attempt_id = a.id AND loss IS NOT NULL
-  ORDER BY at DESC LIMIT %s) FROM unnest(%s::bigint[]) AS a (id)
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +94,7 @@ def running_trainings(visible: Any, now: datetime) -> list[HomeTraining]:
     shown = sorted(attempts, key=lambda attempt: (-attempt.job.gpus, -attempt.job_id))[:MAX_TRAININGS_SHOWN]
     if not shown:
         return []
-    lines = _loss_sparklines([attempt.pk for attempt in shown])
+    lines = loss_lines.loss_sparklines([attempt.pk for attempt in shown])
     ettr = ledger_facts.job_ettr([attempt.job_id for attempt in shown], now)
     saved = ledger_facts.newest_checkpoint_times([attempt.job_id for attempt in shown])
     return [_home_training(attempt, lines, saved, ettr) for attempt in shown]
@@ -125,9 +116,3 @@ def _home_training(
 def _has_first_step(latest: LatestProgress | None) -> bool:
     """Whether the time of the first step is known. If it is not, all of the run time would count as productive."""
     return latest is not None and latest.source != ProgressSource.LATE
-
-
-def _loss_sparklines(attempts: Sequence[int]) -> dict[int, str]:
-    with connection.cursor() as cursor:
-        cursor.execute(LOSSES_SQL, [POINTS_READ, list(attempts)])
-        return {attempt: sparkline.sparkline_points(losses[::-1]) for attempt, losses in cursor.fetchall()}

@@ -23,7 +23,8 @@ from failures.queries.pasted_log import MAX_PASTED_BYTES, PasteThrottle
 from jobs.core import parsing
 from jobs.core.lifecycle import JobKind
 from jobs.models import TokenScope, clock
-from jobs.rest import etags, pagination, query_params
+from jobs.queries import keyset
+from jobs.rest import etags, query_params
 from jobs.rest.endpoint import ActionEndpoint, DetailEndpoint, ListEndpoint, find_or_404, reject_unknown_params
 from jobs.rest.errors import Conflict, InvalidRequestField
 from jobs.rest.idempotency import run_once_outside_transaction
@@ -56,7 +57,7 @@ class Diagnoses(ListEndpoint):
         "failed_at": query_params.datetime_filter("failed_at"),
         "judged_at": query_params.datetime_filter("judged_at"),
     }
-    orderings = {"id": pagination.SORT_BY_ID, "failed_at": pagination.SortColumn(column="failed_at", kind=datetime)}
+    orderings = {"id": keyset.SORT_BY_ID, "failed_at": keyset.SortColumn(column="failed_at", kind=datetime)}
     rules = {
         "GET": EndpointRule(
             scope=TokenScope.READ,

@@ -20,7 +20,8 @@ from jobs.api.shapes import REASON_BODY
 from jobs.core import parsing
 from jobs.models import TokenScope, clock
 from jobs.models.permissions import Caller
-from jobs.rest import etags, pagination, query_params
+from jobs.queries import keyset
+from jobs.rest import etags, query_params
 from jobs.rest.endpoint import ActionEndpoint, DetailEndpoint, ListEndpoint, find_or_404
 from jobs.rest.errors import Conflict
 from jobs.rest.permissions import EndpointRule
@@ -67,9 +68,9 @@ class Incidents(ListEndpoint):
         "last_symptom_at": query_params.datetime_filter("last_symptom_at"),
     }
     orderings = {
-        "id": pagination.SORT_BY_ID,
-        "first_symptom_at": pagination.SortColumn(column="first_symptom_at", kind=datetime),
-        "last_symptom_at": pagination.SortColumn(column="last_symptom_at", kind=datetime),
+        "id": keyset.SORT_BY_ID,
+        "first_symptom_at": keyset.SortColumn(column="first_symptom_at", kind=datetime),
+        "last_symptom_at": keyset.SortColumn(column="last_symptom_at", kind=datetime),
     }
     rules = {
         "GET": EndpointRule(

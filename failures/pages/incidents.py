@@ -24,7 +24,8 @@ from failures.models import Diagnosis, Incident, IncidentState, ModelOpinion
 from failures.models import permissions as failure_permissions
 from failures.models.diagnosis import category_badge
 from failures.models.incident import IncidentQuerySet
-from failures.pages import anomalies, decisions, forms, stacks
+from failures.pages import anomalies, decisions, forms, incident_tables, stacks
+from failures.pages.incident_tables import INCIDENT_TABLE, PROGRAM_TABLE
 from failures.queries import failure_statistics, incident_story, pasted_log, program_errors, similar_failures
 from failures.queries.program_errors import ProgramErrorGroup
 from jobs.actions.journal import Author
@@ -32,7 +33,9 @@ from jobs.core.lifecycle import FAILURE_STATES
 from jobs.core.parsing import InvalidField
 from jobs.models import Cluster, Job, clock
 from jobs.models.permissions import Caller
-from jobs.web.page import POSITION_READER, PageQuery, posted_text, read_cluster_name, render_page
+from jobs.queries import keyset
+from jobs.web.list_table import ListTable, read_table
+from jobs.web.page import PageQuery, posted_text, read_cluster_name, render_page
 
 PAGE_SIZE = 25
 MAX_BARS = 10
@@ -64,18 +67,23 @@ def incident_list(request: HttpRequest) -> HttpResponse:
     days = {name: address.read(name, forms.parse_day) for name in ("from", "to")}
     filters = _list_filters(address, caller) | {name: f"{day:%Y-%m-%d}" if day else "" for name, day in days.items()}
     since, until = _filter_period(address, days, filters["days"], now)
-    before = address.read("before", POSITION_READER)
+    spec = PROGRAM_TABLE if filters["reach"] == "programs" else INCIDENT_TABLE
+    table = read_table(request, address, spec, _params(filters))
+    ordered = {**filters, **table.sort_param}
+    before = incident_tables.read_position(address, table.sort) if spec is INCIDENT_TABLE else None
     figures = cache(lambda: _failure_figures(filters, since, until, caller))
     context = {
         "now": now,
         "filters": filters,
-        "incidents": cache(lambda: _incident_page(caller, filters, before, now)),
-        "program_errors": cache(lambda: _program_errors(caller, filters, since, until)),
+        "table": table,
+        "columns_url": reverse(f"{table.spec.name}-columns"),
+        "incidents": cache(lambda: _incident_page(caller, filters, table, before, now)),
+        "program_errors": cache(lambda: _program_errors(caller, filters, since, until, table.sort)),
         "shows_program_errors": filters["reach"] == "programs",
-        "states": [_filter_choice("state", name, filters, STATE_LABELS.get(name, name)) for name in STATE_FILTERS],
+        "states": [_filter_choice("state", name, ordered, STATE_LABELS.get(name, name)) for name in STATE_FILTERS],
         "reaches": [_filter_choice("reach", name, filters, REACH_LABELS.get(name, name)) for name in REACH_FILTERS],
-        "periods": [_filter_choice("days", days, filters, label) for days, label in PERIOD_LABELS.items()],
-        "views": [_filter_choice("by", name, filters) for name in failure_statistics.GROUPINGS],
+        "periods": [_filter_choice("days", days, ordered, label) for days, label in PERIOD_LABELS.items()],
+        "views": [_filter_choice("by", name, ordered) for name in failure_statistics.GROUPINGS],
         "clusters": cache(lambda: list(Cluster.objects.all())),
         "figures": figures,
         "since": since,
@@ -131,10 +139,10 @@ def _filter_choice(field: str, value: str, filters: Mapping[str, str], label: st
 
 
 def _program_errors(
-    caller: Caller, filters: Mapping[str, str], since: datetime, until: datetime
+    caller: Caller, filters: Mapping[str, str], since: datetime, until: datetime, sort: str
 ) -> list[ProgramErrorGroup]:
     rows = failure_permissions.visible_incidents(caller)
-    return program_errors.group_by_signature(_of_cluster(rows, filters), since, until)
+    return program_errors.group_by_signature(_of_cluster(rows, filters), since, until, sort)
 
 
 def _of_cluster(rows: IncidentQuerySet, filters: Mapping[str, str]) -> IncidentQuerySet:
@@ -151,29 +159,41 @@ EMPTY_LIST_TEXTS = {
 class IncidentPage:
     rows: list[Incident]
     older: str
+    newest: str
     empty_text: str
 
 
-def _incident_page(caller: Caller, filters: Mapping[str, str], before: int | None, now: datetime) -> IncidentPage:
+def _params(filters: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in filters.items() if text}
+
+
+def _incident_page(
+    caller: Caller, filters: Mapping[str, str], table: ListTable, before: list[Any] | None, now: datetime
+) -> IncidentPage:
     rows = REACH_FILTERS[filters["reach"]](failure_permissions.visible_incidents(caller))
     rows = rows.filter(state__in=STATE_FILTERS[filters["state"]])
     if filters["state"] == "undecided":
         rows = rows.filter(
             pk__in=failure_permissions.visible_decisions(caller).awaiting_approval(now).values("incident")
         )
-    rows = _of_cluster(rows, filters)
-    if before is not None:
-        rows = rows.filter(pk__lt=before)
-    page_rows = list(rows.select_related("cluster").prefetch_related("nodes").order_by("-pk")[: PAGE_SIZE + 1])
+    rows = _of_cluster(rows, filters).select_related("cluster").prefetch_related("nodes")
+    page_rows = keyset.rows_after(rows, incident_tables.sort_keys(table.sort), before, PAGE_SIZE + 1)
     job_names = dict(
         caller.jobs().filter(public_id__in=[row.subject for row in page_rows]).values_list("public_id", "name")
     )
     for row in page_rows:
         row.look = category_badge(row.root_cause, row.category)
         row.job_name = job_names.get(row.subject, "")
-    parameters = {name: text for name, text in filters.items() if text}
-    older = urlencode(parameters | {"before": page_rows[PAGE_SIZE - 1].pk}) if len(page_rows) > PAGE_SIZE else ""
-    return IncidentPage(rows=page_rows[:PAGE_SIZE], older=older, empty_text=_empty_list_text(filters))
+    parameters = _params(filters) | table.sort_param
+    more = len(page_rows) > PAGE_SIZE
+    return IncidentPage(
+        rows=page_rows[:PAGE_SIZE],
+        older=urlencode(parameters | {"before": incident_tables.cursor(page_rows[PAGE_SIZE - 1], table.sort)})
+        if more
+        else "",
+        newest=urlencode(parameters),
+        empty_text=_empty_list_text(filters),
+    )
 
 
 def _empty_list_text(filters: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
 """The failure history of nodes, from which the lemon score is computed. Read-only.
 
-Three queries for a cluster or a node, independent of the number of nodes. They read the failures of 30 days, at most
-MAX_HISTORY_ROWS of each kind, newest first.
+Three queries for all clusters, a cluster or a node, independent of the number of nodes. They read the failures of 30
+days, at most MAX_HISTORY_ROWS of each kind, newest first.
 """
 
 from __future__ import annotations
@@ -12,18 +12,25 @@ from datetime import datetime, timedelta
 
 from django.db.models import Q
 
-from failures.detection.node_health import HISTORY_DAYS, NodeHistoryEntry
+from failures.detection.node_health import HISTORY_DAYS, NodeHistoryEntry, lemon_score
 from failures.incidents.grouping import NODE_CAUSES
 from failures.models import Anomaly, Diagnosis
 from jobs.models import Cluster, Event, Node
 
 MAX_HISTORY_ROWS = 20_000
+XID_PREFIX = "Xid "  # of the text of an anomaly
 HistoryEntry = tuple[int, datetime, str]
 
 
 def history_by_node(cluster: Cluster, now: datetime) -> Mapping[int, list[NodeHistoryEntry]]:
     """The history of each node of the cluster, by node id."""
     return _load_history(Q(cluster=cluster), Q(node__cluster=cluster), Q(cluster=cluster), now)
+
+
+def lemon_scores(now: datetime) -> dict[int, float]:
+    """The lemon score of each node with a history, by node id, for all clusters together."""
+    history = _load_history(Q(), Q(node__isnull=False), Q(), now)
+    return {node: lemon_score(entries, now.timestamp()) for node, entries in history.items()}
 
 
 def history_of_node(node: Node, now: datetime, most: int = MAX_HISTORY_ROWS) -> list[NodeHistoryEntry]:
@@ -60,16 +67,22 @@ def _failure_history_entries(whose: Q, since: datetime, most: int) -> Iterator[H
 def event_history_entries(
     whose: Q, since: datetime, until: datetime, most: int = MAX_HISTORY_ROWS
 ) -> Iterator[HistoryEntry]:
-    down = Q(type="node.state_changed", to_state__startswith="DOWN")
+    rows = Event.objects.filter(whose, at__gte=since, at__lte=until).order_by()
     # Events of outages have no `ran`; a negated comparison would exclude rows without the key
     test_ran = Q(detail__ran=True) | Q(detail__ran__isnull=True)
-    failed = Q(test_ran, type="node.tested", detail__passed=False)
-    rows = Event.objects.filter(down | failed, whose, at__gte=since, at__lte=until)
-    for node, at, what in rows.order_by("-at").values_list("node", "at", "type")[:most]:
+    # Two halves, because each has an index of its own: the events of all jobs are never read
+    down = rows.filter(type="node.state_changed", to_state__startswith="DOWN").values_list("node", "at", "type")
+    failed = rows.filter(test_ran, type="node.tested", detail__passed=False).values_list("node", "at", "type")
+    for node, at, what in down.union(failed, all=True).order_by("-at")[:most]:
         yield node, at, "down" if what == "node.state_changed" else "failed_test"
 
 
 def _xid_history_entries(whose: Q, since: datetime, most: int) -> Iterator[HistoryEntry]:
-    rows = Anomaly.objects.of_node_health().filter(whose, since__gte=since, why__startswith="Xid ")
+    rows = Anomaly.objects.of_node_health().filter(whose, since__gte=since, why__startswith=XID_PREFIX)
     for node, at in rows.order_by("-since").values_list("node", "since")[:most]:
         yield node, at, "xid"
+
+
+def is_xid_text(why: str) -> bool:
+    """Whether this is the text of an anomaly that an Xid caused."""
+    return why.startswith(XID_PREFIX)

@@ -25,8 +25,22 @@ class ProgramErrorGroup:
     newest: int  # key of the newest incident
 
 
-def group_by_signature(incidents: IncidentQuerySet, since: datetime, until: datetime) -> list[ProgramErrorGroup]:
-    """The groups that lost the most GPU time first."""
+# The name of an order, and its column among the sums
+PROGRAM_SORTS = {
+    "cause": "root_cause",
+    "incidents": "incidents",
+    "attempts": "failed",
+    "lost": "lost",
+    "last": "last",
+    "newest": "newest",
+}
+
+
+def group_by_signature(
+    incidents: IncidentQuerySet, since: datetime, until: datetime, sort: str = "-lost"
+) -> list[ProgramErrorGroup]:
+    """The first `MAX_GROUPS` groups in this order; by default those that lost the most GPU time."""
+    sign, column = "-" * sort.startswith("-"), PROGRAM_SORTS[sort.removeprefix("-")]
     rows = incidents.of_programs().filter(last_symptom_at__gte=since, last_symptom_at__lt=until)
     groups = rows.order_by().values("root_cause", "category", "words")
     sums = groups.annotate(
@@ -39,5 +53,5 @@ def group_by_signature(incidents: IncidentQuerySet, since: datetime, until: date
             incidents=row["incidents"], attempts=row["failed"], gpu_hours_lost=row["lost"],
             last_symptom_at=row["last"], newest=row["newest"],
         )
-        for row in sums.order_by("-lost", "-newest")[:MAX_GROUPS]
+        for row in sums.order_by(f"{sign}{column}", "-newest")[:MAX_GROUPS]
     ]  # fmt: skip

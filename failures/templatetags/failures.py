@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django import template
 
 from failures.diagnosis.values import LineRole
 from failures.pages import anomalies, incidents
+from failures.queries.node_marks import mark_lanes, newest_marks
 from jobs.models import Job, Node
 
 register = template.Library()
@@ -30,6 +32,13 @@ def failure_cause_of(job: Job) -> dict[str, Any]:
 def anomalies_of(context: Any, node: Node) -> dict[str, Any]:
     """The health panel of a node: current and recent anomalies."""
     return anomalies.node_anomalies(node, context["now"])
+
+
+@register.inclusion_tag("failures/node_marks.html")
+def node_marks(node: Node, begin: datetime, end: datetime) -> dict[str, Any]:
+    """What went wrong on a node, on the time axis of its page."""
+    lanes = mark_lanes(node, begin, end)
+    return {"lanes": lanes, "newest": newest_marks(lanes)}
 
 
 @register.inclusion_tag("failures/_job_anomalies.html", takes_context=True)

@@ -12,13 +12,13 @@ from rest_framework.response import Response
 from jobs.api import shapes
 from jobs.models import Cluster, ClusterMode, Job, Quota, Team, TokenScope, clock
 from jobs.models.permissions import Caller
-from jobs.queries import cluster_minutes
-from jobs.rest import pagination, query_params
+from jobs.queries import cluster_minutes, keyset
+from jobs.rest import query_params
 from jobs.rest.endpoint import ApiEndpoint, DetailEndpoint, ListEndpoint, find_or_404, reject_unknown_params
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import ResourceShape, ShapeField, datetime_field, integer_field, json_value
 
-NAME_ORDERINGS = {"name": pagination.SortColumn(column="name"), "id": pagination.SORT_BY_ID}
+NAME_ORDERINGS = {"name": keyset.SortColumn(column="name"), "id": keyset.SORT_BY_ID}
 
 
 CONNECTION_PERMISSIONS = ("jobs.operate_cluster", "jobs.add_cluster", "jobs.change_cluster")
@@ -146,10 +146,10 @@ class Quotas(ListEndpoint):
         "gpus": query_params.integer_filter("gpus"),
     }
     orderings = {
-        "id": pagination.SORT_BY_ID,
-        "team": pagination.SortColumn(column="team__name"),
-        "cluster": pagination.SortColumn(column="cluster__name"),
-        "gpus": pagination.SortColumn(column="gpus", kind=int),
+        "id": keyset.SORT_BY_ID,
+        "team": keyset.SortColumn(column="team__name"),
+        "cluster": keyset.SortColumn(column="cluster__name"),
+        "gpus": keyset.SortColumn(column="gpus", kind=int),
     }
     ordering = "cluster,team"
     rules = {

@@ -19,7 +19,8 @@ from jobs.core import parsing
 from jobs.core.lifecycle import JOB_STATES, JobKind
 from jobs.models import Attempt, Cluster, Event, HoldKind, Job, Team, TokenScope
 from jobs.models.permissions import Caller
-from jobs.rest import etags, pagination, query_params
+from jobs.queries import keyset
+from jobs.rest import etags, query_params
 from jobs.rest.endpoint import ActionEndpoint, DetailEndpoint, ListEndpoint, current_row_response, find_or_404
 from jobs.rest.errors import InvalidRequestField
 from jobs.rest.permissions import EndpointRule
@@ -54,12 +55,12 @@ JOB_FILTERS = {
     "ended_at": query_params.datetime_filter("ended_at"),
 }
 JOB_ORDERINGS = {
-    "id": pagination.SORT_BY_ID,
-    "name": pagination.SortColumn(column="name"),
-    "priority": pagination.SortColumn(column="priority", kind=int),
-    "submitted_at": pagination.SortColumn(column="submitted_at", kind=datetime),
-    "started_at": pagination.SortColumn(column="started_at", kind=datetime, nullable=True),
-    "ended_at": pagination.SortColumn(column="ended_at", kind=datetime, nullable=True),
+    "id": keyset.SORT_BY_ID,
+    "name": keyset.SortColumn(column="name"),
+    "priority": keyset.SortColumn(column="priority", kind=int),
+    "submitted_at": keyset.SortColumn(column="submitted_at", kind=datetime),
+    "started_at": keyset.SortColumn(column="started_at", kind=datetime, nullable=True),
+    "ended_at": keyset.SortColumn(column="ended_at", kind=datetime, nullable=True),
 }
 
 

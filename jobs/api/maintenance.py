@@ -17,7 +17,8 @@ from jobs.api.shapes import CLUSTER_DETAIL, RUNNING_JOB
 from jobs.core import parsing
 from jobs.models import Cluster, DrainMode, Maintenance, TokenScope, clock
 from jobs.models.maintenance import DEFAULT_RUN_TIME
-from jobs.rest import etags, pagination, query_params
+from jobs.queries import keyset
+from jobs.rest import etags, query_params
 from jobs.rest.endpoint import (
     ActionEndpoint,
     ChangeableDetailEndpoint,
@@ -137,7 +138,7 @@ class Maintenances(ActionEndpoint, ListEndpoint):
     what = "maintenance"
     shape = MAINTENANCE
     filters = {"name": query_params.text_filter("name"), "open": query_params.boolean_filter("is_open")}
-    orderings = {"start_at": pagination.SortColumn(column="start_at", kind=datetime), "id": pagination.SORT_BY_ID}
+    orderings = {"start_at": keyset.SortColumn(column="start_at", kind=datetime), "id": keyset.SORT_BY_ID}
     ordering = "-start_at"
     rules = {
         "GET": EndpointRule(

@@ -18,7 +18,8 @@ from jobs.api.jobs import MAX_REASON_LENGTH
 from jobs.core import parsing
 from jobs.core.lifecycle import NodeState
 from jobs.models import Allocation, ClusterCommand, ClusterCommandKind, DrainMode, Event, Node, TokenScope, clock
-from jobs.rest import pagination, query_params
+from jobs.queries import keyset
+from jobs.rest import query_params
 from jobs.rest.endpoint import (
     ActionEndpoint,
     DetailEndpoint,
@@ -65,10 +66,10 @@ class Nodes(ListEndpoint):
         "drain_requested": query_params.boolean_filter("drain_requested"),
     }
     orderings = {
-        "cluster": pagination.SortColumn(column="cluster__name"),
-        "name": pagination.SortColumn(column="name"),
-        "since": pagination.SortColumn(column="since", kind=datetime),
-        "id": pagination.SORT_BY_ID,
+        "cluster": keyset.SortColumn(column="cluster__name"),
+        "name": keyset.SortColumn(column="name"),
+        "since": keyset.SortColumn(column="since", kind=datetime),
+        "id": keyset.SORT_BY_ID,
     }
     ordering = "cluster,name"
     rules = {"GET": EndpointRule(scope=TokenScope.READ, says="List nodes", answer=shapes.NODE, many=True)}

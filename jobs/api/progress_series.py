@@ -14,8 +14,8 @@ from jobs.actions.progress import HEARTBEAT_COLUMNS
 from jobs.api.jobs import JobRowsEndpoint
 from jobs.api.progress import NON_FINITE_NUMBERS
 from jobs.models import Checkpoint, CheckpointVerdict, LatestProgress, ProgressSource, TokenScope, clock
-from jobs.queries import checkpoint_advice
-from jobs.rest import pagination, query_params
+from jobs.queries import checkpoint_advice, keyset
+from jobs.rest import query_params
 from jobs.rest.endpoint import ApiEndpoint, ListEndpoint, find_or_404, reject_unknown_params
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
@@ -164,9 +164,9 @@ def _json_number(value: Any) -> Any:
 
 
 CHECKPOINT_ORDERINGS = {
-    "id": pagination.SORT_BY_ID,
-    "step": pagination.SortColumn(column="step", kind=int),
-    "saved_at": pagination.SortColumn(column="saved_at", kind=datetime),
+    "id": keyset.SORT_BY_ID,
+    "step": keyset.SortColumn(column="step", kind=int),
+    "saved_at": keyset.SortColumn(column="saved_at", kind=datetime),
 }
 CHECKPOINT_FILTERS = {
     "step": query_params.integer_filter("step"),

@@ -13,7 +13,8 @@ from jobs.actions import saved_views as saved_view_actions
 from jobs.core import parsing
 from jobs.models import SavedView, TokenScope
 from jobs.models.permissions import Caller
-from jobs.rest import pagination, query_params
+from jobs.queries import keyset
+from jobs.rest import query_params
 from jobs.rest.endpoint import (
     ActionEndpoint,
     ChangeableDetailEndpoint,
@@ -34,10 +35,10 @@ from jobs.rest.shapes import (
     text_map_field,
 )
 from jobs.web import job_filters
-from jobs.web.job_filters import LIST_FILTERS, LIST_SWITCHES
+from jobs.web.job_filters import LIST_FILTERS, LIST_ORDER, LIST_SWITCHES
 from jobs.web.page import MAX_PARAM_LENGTH, PageQuery
 
-VIEW_FILTERS = (*LIST_FILTERS, *LIST_SWITCHES)
+VIEW_FILTERS = (*LIST_FILTERS, *LIST_SWITCHES, LIST_ORDER)
 FILTERS_HELP = f"Filters as in the URL of the job list: {', '.join(VIEW_FILTERS)}. Empty: the view shows all jobs."
 
 VIEW_FIELDS: dict[str, ShapeField] = {
@@ -115,7 +116,7 @@ class Views(ActionEndpoint, ListEndpoint):
     what = "views"
     shape = VIEW
     filters = {"name": query_params.text_filter("name"), "team": query_params.text_filter("team__name")}
-    orderings = {"name": pagination.SortColumn(column="name"), "id": pagination.SORT_BY_ID}
+    orderings = {"name": keyset.SortColumn(column="name"), "id": keyset.SORT_BY_ID}
     ordering = "name"
     rules = {
         "GET": EndpointRule(

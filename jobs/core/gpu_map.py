@@ -34,6 +34,7 @@ class VisibleJob:
     public_id: str
     name: str
     team: str
+    user: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ def gpu_map_payload(
         owners += _holder_of_each_gpu(spot, held[spot.id])
         busy += _padded_values(reading.busy, spot.gpus)
         hot += _padded_values(reading.hot, spot.gpus)
-    jobs = [[job.public_id, job.name, job.team] for job in known.values()]
+    jobs = [[job.public_id, job.name, job.team, job.user] for job in known.values()]
     return {"nodes": nodes, "jobs": jobs, "who": owners, "busy": busy, "hot": hot, "xid": xids}
 
 

@@ -53,6 +53,9 @@ class Event(models.Model):
                 name="event_node_drain_requested",
                 condition=models.Q(type__in=("node.drained", "node.resumed")),
             ),
+            models.Index(
+                fields=["node", "-at", "-id"], name="event_node_tested", condition=models.Q(type="node.tested")
+            ),
             models.Index(fields=["cluster", "id"], name="event_of_policy", condition=models.Q(type="policy.changed")),
         ]
 

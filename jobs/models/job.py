@@ -108,6 +108,7 @@ class Job(models.Model):
     """A job request and its current state. `jobs.actions` is the only code that changes it."""
 
     tasks: object = None  # set by lists that show an array as one row: the tasks that this row stands for
+    loss_line: str = ""  # set by the job list: points of the loss sparkline
 
     # identity
     public_id = models.CharField("job id", max_length=24, unique=True, editable=False)
@@ -227,6 +228,7 @@ class Job(models.Model):
             ),
             models.Index(fields=["priority", "id"], name="job_by_priority"),
             models.Index(fields=["name", "id"], name="job_by_name"),
+            models.Index(TOTAL_GPUS, models.F("id"), name="job_by_gpus"),
             # Partial indexes stay small, whatever the size of the history
             models.Index(
                 fields=["cluster", "-priority", "submitted_at", "id"],

@@ -30,14 +30,40 @@ from jobs.core.spec import InvalidField
 from jobs.models import Cluster, Job, Team, TeamRole, clock
 from jobs.models.permissions import Caller
 from jobs.pages import saved_views
-from jobs.queries import job_arrays
+from jobs.queries import job_arrays, loss_lines
+from jobs.queries.job_order import DEFAULT_JOB_SORT, JobOrder
 from jobs.rest.streaming import is_asgi
 from jobs.web import job_filters, job_forms
 from jobs.web.job_filters import JobListFilters
+from jobs.web.list_table import TableColumn, TableSpec, largest_first, read_table
 from jobs.web.page import POSITION_READER, PageQuery, bad_request, posted_text, render_page
 
 PAGE_SIZE = 50
 CSV_CHUNK_ROWS = 1000
+MAX_CURSOR_LENGTH = 1500  # a name of 120 characters, escaped and encoded
+
+JOB_TABLE = TableSpec(
+    name="jobs",
+    page="jobs",
+    default_sort=DEFAULT_JOB_SORT,
+    columns=(
+        largest_first("id", "JobID", "c-id", title="In the order of submission", is_fixed=True),
+        TableColumn(name="name", label="Name", css="c-name", sortable=True, is_fixed=True),
+        TableColumn(name="user", label="User", css="c-user"),
+        TableColumn(name="team", label="Team", css="c-team"),
+        TableColumn(name="kind", label="Kind", css="c-kind"),
+        TableColumn(name="state", label="ST", css="c-st", is_fixed=True),
+        TableColumn(name="time", label="Time", css="c-time num"),
+        TableColumn(name="nodes", label="Nodes", css="c-n num"),
+        largest_first("gpus", "GPUs", "c-n num"),
+        largest_first("priority", "Priority", "c-prio num", is_default=False),
+        TableColumn(name="loss", label="Loss", css="c-loss", title="Loss of running trainings"),
+        largest_first("submitted", "Submitted", "c-when", is_default=False),
+        largest_first("started", "Started", "c-when", is_default=False),
+        largest_first("ended", "Ended", "c-when", is_default=False),
+        TableColumn(name="place", label="Nodelist(Reason)", css="c-place"),
+    ),
+)
 
 
 # --- the table
@@ -46,21 +72,29 @@ CSV_CHUNK_ROWS = 1000
 @require_safe
 def job_list_page(request: HttpRequest) -> HttpResponse:
     address, caller = PageQuery(request.GET), Caller(user=request.user)
-    selection, before = job_filters.read_job_filters(address), address.read("before", POSITION_READER)
+    selection = job_filters.read_job_filters(address)
+    order = JobOrder(selection.sort)
+    before = _read_position(address, order)
     views = cache(lambda: list(saved_view_actions.views_of_caller(caller)))
     if not request.GET and "HX-Request" not in request.headers and (first := saved_views.default_view(views())):
         return redirect(saved_views.view_url(first))
     matches = job_filters.filtered_jobs(request.user, selection)
     # Fetches one extra row to know whether there is a next page: counting a million rows would be too slow
-    rows = _page_rows(matches, selection, before)
+    rows = _page_rows(matches, selection, order, before)
+    table = read_table(request, address, JOB_TABLE, selection.filter_params)
+    lines = loss_lines.loss_lines_of_jobs(rows[:PAGE_SIZE]) if table.shows["loss"] else {}
     tasks = {} if _is_unfolded(selection) else job_arrays.array_tasks(matches, rows[:PAGE_SIZE])
     for job in rows:
         job.tasks = tasks.get(job.array_id)
+        job.loss_line = lines.get(job.pk, "")
     teams = cache(lambda: list(Team.objects.where(request.user).distinct()))
     context = {
         "now": clock.now(),
         "rows": rows[:PAGE_SIZE],
-        "older": urlencode(selection.params | {"before": rows[PAGE_SIZE - 1].pk}) if len(rows) > PAGE_SIZE else "",
+        "table": table,
+        "older": urlencode(selection.params | {"before": order.cursor(rows[PAGE_SIZE - 1])})
+        if len(rows) > PAGE_SIZE
+        else "",
         "newest": urlencode(selection.params) if before is not None else "",
         "is_first": before is None,
         "filters": selection.filters,
@@ -85,16 +119,31 @@ def job_list_page(request: HttpRequest) -> HttpResponse:
     return render_page(request, "jobs/jobs.html", context, {"jobs": "jobs/_jobs.html"}, address.wrong)
 
 
+def _next_page(selection: JobListFilters, order: JobOrder, rows: Sequence[Job]) -> str:
+    """The query string of the next page, or "" if these rows are the last."""
+    more = len(rows) > PAGE_SIZE
+    return urlencode(selection.params | {"before": order.cursor(rows[PAGE_SIZE - 1])}) if more else ""
+
+
 def _is_unfolded(selection: JobListFilters) -> bool:
     return selection.unfolded or bool(selection.filters["array"])
 
 
-def _page_rows(matches: QuerySet[Job], selection: JobListFilters, before: int | None) -> list[Job]:
-    """Up to PAGE_SIZE + 1 rows older than job `before`."""
+def _read_position(address: PageQuery, order: JobOrder) -> list[Any] | None:
+    """The position of the last job of the page before, or None on the first page."""
+    if order.sort == DEFAULT_JOB_SORT:
+        before = address.read("before", POSITION_READER)
+        return None if before is None else [before]
+    return address.read("before", order.place, most=MAX_CURSOR_LENGTH)
+
+
+def _page_rows(
+    matches: QuerySet[Job], selection: JobListFilters, order: JobOrder, before: list[Any] | None
+) -> list[Job]:
+    """Up to PAGE_SIZE + 1 rows after the position."""
     if not _is_unfolded(selection):
-        return job_arrays.folded_job_page(matches.with_list_columns(), before, PAGE_SIZE)
-    older = matches if before is None else matches.filter(pk__lt=before)
-    return list(older.with_list_columns().order_by("-pk")[: PAGE_SIZE + 1])
+        return job_arrays.folded_job_page(matches.with_list_columns(), order, before, PAGE_SIZE)
+    return order.rows_after(matches.with_list_columns(), before, PAGE_SIZE + 1)
 
 
 @require_POST

@@ -74,5 +74,8 @@ def _visible_holders(request: HttpRequest, snapshot: MapSnapshot) -> dict[int, V
     holders = list({job for _, _, job in snapshot.holders})
     # One array parameter: PostgreSQL parses ten thousand separate parameters more slowly than it runs the query
     jobs = Job.objects.visible_to(request.user).filter(pk__in=RawSQL("SELECT unnest(%s::bigint[])", [holders]))
-    rows = jobs.order_by("team__name", "pk").values_list("pk", "public_id", "name", "team__name")
-    return {pk: VisibleJob(public_id=public, name=name, team=team) for pk, public, name, team in rows}
+    columns = ("pk", "public_id", "name", "team__name", "foreign_user", "user__username")
+    return {
+        pk: VisibleJob(public_id=public, name=name, team=team, user=foreign_user or user)
+        for pk, public, name, team, foreign_user, user in jobs.order_by("team__name", "pk").values_list(*columns)
+    }

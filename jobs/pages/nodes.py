@@ -1,8 +1,7 @@
-"""The node list (as in sinfo), the page of one node, and the node actions."""
+"""The page of one node, and the node actions. The node list is in `failures.pages.node_list`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -11,7 +10,6 @@ from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
-from django.utils.http import urlencode
 from django.views.decorators.http import require_POST, require_safe
 
 from jobs.actions import drain_impact
@@ -20,11 +18,9 @@ from jobs.actions.drain_impact import AffectedJob
 from jobs.actions.journal import Author
 from jobs.actions.nodes import NodeError
 from jobs.actions.wake import request_turn
-from jobs.core.lifecycle import NodeState
 from jobs.models import (
     Allocation,
     Attempt,
-    Cluster,
     ClusterMode,
     DrainMode,
     Event,
@@ -33,19 +29,11 @@ from jobs.models import (
     RepairStage,
     Resolution,
     Sample,
+    Team,
     clock,
 )
-from jobs.web.page import MAX_EVENTS, PageQuery, posted_text, read_cluster_name, render_page
-
-NODE_FILTERS: dict[str, Callable[[Node], bool]] = {
-    "all": lambda node: True,
-    "closed": lambda node: not node.is_schedulable,
-    "idle": lambda node: node.is_schedulable and node.state == NodeState.IDLE,
-    "mixed": lambda node: node.is_schedulable and node.state == NodeState.MIXED,
-    "allocated": lambda node: node.is_schedulable and node.state == NodeState.ALLOCATED,
-    "drain": lambda node: node.is_drained,
-    "down": lambda node: node.badge.tone == "bad",
-}
+from jobs.queries.node_month import node_month
+from jobs.web.page import MAX_EVENTS, posted_text, render_page
 
 DRAIN_MODE_CHOICES = [
     (str(DrainMode.FINISH), "Let them finish"),
@@ -54,66 +42,36 @@ DRAIN_MODE_CHOICES = [
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeFilterLink:
-    """One link of the state filter."""
-
-    name: str
-    url: str
-    count: int
-    is_enabled: bool
-
-
-@require_safe
-def node_list_page(request: HttpRequest) -> HttpResponse:
-    address = PageQuery(request.GET)
-    state, cluster = (
-        address.choice_value("state", list(NODE_FILTERS), "all"),
-        address.read("cluster", read_cluster_name, ""),
-    )
-    rows = Node.objects.select_related("cluster").order_by("cluster__name", "name")
-    nodes = [node for node in rows if cluster in ("", node.cluster.name)]
-    gpus_allocated = Allocation.objects.held_per_node()
-    matches = NODE_FILTERS[state]
-    context = {
-        "now": clock.now(),
-        "rows": [(node, gpus_allocated.get(node.pk, 0) + len(node.foreign_gpus)) for node in nodes if matches(node)],
-        "filters": [_filter_link(name, nodes, state, cluster) for name in NODE_FILTERS],
-        "wanted": "" if state == "all" else state,
-        "cluster": cluster,
-        "clusters": cache(lambda: list(Cluster.objects.all())),
-        "here": request.get_full_path(),
-        "may_operate": request.user.has_perm("jobs.operate_cluster"),
-    }
-    return render_page(request, "nodes/nodes.html", context, {"nodes": "nodes/_nodes.html"}, address.wrong)
-
-
-def _filter_link(name: str, nodes: list[Node], state: str, cluster: str) -> NodeFilterLink:
-    params = {"state": "" if name == "all" else name, "cluster": cluster}
-    url = "?" + urlencode({key: value for key, value in params.items() if value})
-    return NodeFilterLink(name=name, url=url, count=sum(map(NODE_FILTERS[name], nodes)), is_enabled=name == state)
-
-
 @require_safe
 def node_page(request: HttpRequest, cluster: str, name: str) -> HttpResponse:
-    row = _find_node(cluster, name)
-    sample = Sample.objects.filter(node=row, resolution=Resolution.RAW).order_by("-at").first()
-    allocations = list(row.allocations.live().select_related("attempt__job__user", "attempt__job__team"))
-    visible = visible_job_ids(request, {allocation.attempt.job_id for allocation in allocations})
+    row, now = _find_node(cluster, name), clock.now()
+    # Functions, because each fragment shows only some of this
+    sample = cache(lambda: Sample.objects.filter(node=row, resolution=Resolution.RAW).order_by("-at").first())
+    allocations = cache(lambda: list(row.allocations.live().select_related("attempt__job__user", "attempt__job__team")))
+    visible = cache(lambda: visible_job_ids(request, {held.attempt.job_id for held in allocations()}))
     context = {
-        "now": clock.now(),
+        "now": now,
         "node": row,
         "sample": sample,
-        "gpus": _node_gpus(row, sample, allocations, visible),
-        "running": drain_affected_jobs(drain_impact.affected_jobs([row], clock.now()), visible),
+        "gpus": lambda: _node_gpus(row, sample(), allocations(), visible()),
+        "running": cache(lambda: drain_affected_jobs(drain_impact.affected_jobs([row], now), visible())),
         "modes": _drain_choices(row),
         **_repair_texts(row),
-        "may_test": row.drain_requested and not allocations and row.cluster.mode == ClusterMode.DRIVE,
+        "may_test": lambda: row.drain_requested and row.cluster.mode == ClusterMode.DRIVE and not allocations(),
+        "month": cache(lambda: node_month(row, _visible_teams(request), now)),
         "recent": cache(lambda: _recent_attempts(request, row)),
         "events": cache(lambda: list(Event.objects.filter(node=row).order_by("-id")[:MAX_EVENTS])),
-        "may_operate": request.user.has_perm("jobs.operate_cluster"),
+        "may_operate": cache(lambda: request.user.has_perm("jobs.operate_cluster")),
     }
-    return render_page(request, "nodes/node.html", context, {"node": "nodes/_node.html"})
+    fragments = {"node": "nodes/_node.html", "month": "nodes/_month.html", "node-log": "nodes/_node_log.html"}
+    return render_page(request, "nodes/node.html", context, fragments)
+
+
+def _visible_teams(request: HttpRequest) -> list[int] | None:
+    """The teams whose jobs the user may see; None means all."""
+    if request.user.is_superuser:
+        return None
+    return list(Team.objects.where(request.user).values_list("pk", flat=True))
 
 
 def _repair_texts(row: Node) -> dict[str, Any]:

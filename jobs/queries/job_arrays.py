@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.db.models import Count, QuerySet
 
 from jobs.core import lifecycle
 from jobs.core.lifecycle import State
 from jobs.models import Job
+from jobs.queries.job_order import JobOrder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,33 +27,35 @@ class ArrayTasks:
     states: Sequence[tuple[lifecycle.StateBadge, int]]
 
 
-def folded_job_page(jobs: QuerySet[Job], before: int | None, size: int) -> list[Job]:
-    """Return up to `size` + 1 rows; the extra row shows that there is another page."""
+def folded_job_page(jobs: QuerySet[Job], order: JobOrder, place: Sequence[Any] | None, size: int) -> list[Job]:
+    """Return up to `size` + 1 rows after the position; the extra row shows that there is another page."""
     rows: list[Job] = []
     shown_arrays: set[str] = set()
-    at = before
+    at = place
     while len(rows) <= size:
         missing = size + 1 - len(rows)
         remaining = jobs.exclude(array_id__in=shown_arrays) if shown_arrays else jobs
-        chunk = list((remaining if at is None else remaining.filter(pk__lt=at)).order_by("-pk")[:missing])
-        # An array whose newest task was on an earlier page must not appear again
-        older = _arrays_on_earlier_pages(jobs, chunk, before)
+        chunk = order.rows_after(remaining, at, missing)
+        # An array whose first task was on an earlier page must not appear again
+        older = _arrays_on_earlier_pages(jobs, order, chunk, place)
         for job in chunk:
             if job.array_id not in shown_arrays | older:
                 rows.append(job)
             shown_arrays |= {job.array_id} - {""}
         if len(chunk) < missing:
             break
-        at = chunk[-1].pk
+        at = order.position(chunk[-1])
     return rows
 
 
-def _arrays_on_earlier_pages(jobs: QuerySet[Job], chunk: Sequence[Job], before: int | None) -> set[str]:
+def _arrays_on_earlier_pages(
+    jobs: QuerySet[Job], order: JobOrder, chunk: Sequence[Job], place: Sequence[Any] | None
+) -> set[str]:
     arrays = {job.array_id for job in chunk if job.array_id}
-    if before is None or not arrays:
+    if place is None or not arrays:
         return set()
-    newer = jobs.order_by().filter(array_id__in=arrays, pk__gte=before)
-    return set(newer.values_list("array_id", flat=True).distinct())
+    earlier = order.up_to(jobs.order_by().filter(array_id__in=arrays), place)
+    return set(earlier.values_list("array_id", flat=True).distinct())
 
 
 def array_tasks(jobs: QuerySet[Job], rows: Sequence[Job]) -> Mapping[str, ArrayTasks]:

@@ -17,6 +17,7 @@ from rest_framework.views import APIView
 from jobs.actions.journal import Author
 from jobs.core import parsing
 from jobs.models.permissions import Caller
+from jobs.queries import keyset
 from jobs.rest import etags, pagination, query_params
 from jobs.rest.errors import InvalidRequestField
 from jobs.rest.idempotency import run_once
@@ -85,7 +86,7 @@ class ActionEndpoint(ApiEndpoint):
 class ListEndpoint(ApiEndpoint):
     shape: ClassVar[ResourceShape]
     filters: ClassVar[dict[str, query_params.QueryFilter]] = {}
-    orderings: ClassVar[dict[str, pagination.SortColumn]] = {"id": pagination.SORT_BY_ID}
+    orderings: ClassVar[dict[str, keyset.SortColumn]] = {"id": keyset.SORT_BY_ID}
     ordering: ClassVar[str] = "-id"
     what: ClassVar[str]
 

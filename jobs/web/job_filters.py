@@ -1,4 +1,4 @@
-"""Filters of the job list: reading them from a URL or a saved view, and applying them to the rows."""
+"""Filters and order of the job list: reading them from a URL or a saved view, and applying them to the rows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from django.utils.http import urlencode
 from jobs.core.lifecycle import FAILURE_STATES, FINAL_STATES, JOB_STATES, LIVE_STATES, JobKind, State
 from jobs.models import Job
 from jobs.models.permissions import Caller
+from jobs.queries.job_order import DEFAULT_JOB_SORT, JOB_SORT_CHOICES
 from jobs.web.page import PageQuery
 
 LIST_FILTERS = ("q", "state", "kind", "team", "user", "cluster", "array", "cause")
 LIST_SWITCHES = ("mine", "fold")
+LIST_ORDER = "sort"
 STATE_GROUPS: dict[str, Iterable[State]] = {
     "waiting": (State.PENDING,),
     "running": sorted(LIVE_STATES),
@@ -37,10 +39,15 @@ class JobListFilters:
     filters: Mapping[str, str]
     mine: bool
     unfolded: bool
+    sort: str = DEFAULT_JOB_SORT
 
     @property
     def params(self) -> dict[str, str]:
-        """The filters as URL parameters, without the page position."""
+        """The filters and the order as URL parameters, without the page position."""
+        return self.filter_params | ({} if self.sort == DEFAULT_JOB_SORT else {LIST_ORDER: self.sort})
+
+    @property
+    def filter_params(self) -> dict[str, str]:
         params = {name: value for name, value in self.filters.items() if value}
         return params | ({"mine": "1"} if self.mine else {}) | ({"fold": "0"} if self.unfolded else {})
 
@@ -57,7 +64,8 @@ def read_job_filters(address: PageQuery) -> JobListFilters:
         for name in LIST_FILTERS
     }
     mine, fold = (address.choice_value(name, ("0", "1")) for name in LIST_SWITCHES)
-    return JobListFilters(filters=filters, mine=mine == "1", unfolded=fold == "0")
+    sort = address.choice_value(LIST_ORDER, JOB_SORT_CHOICES, DEFAULT_JOB_SORT)
+    return JobListFilters(filters=filters, mine=mine == "1", unfolded=fold == "0", sort=sort)
 
 
 def filtered_jobs(user: Any, selection: JobListFilters) -> QuerySet[Job]:

@@ -70,9 +70,9 @@ class PageQuery:
         """The stripped value, or "". NUL bytes are removed because PostgreSQL rejects them."""
         return self.params.get(name, "").replace("\0", "").strip()[:most]
 
-    def read(self, name: str, reader: FieldReader, usual: Any = None) -> Any:
+    def read(self, name: str, reader: FieldReader, usual: Any = None, most: int = MAX_PARAM_LENGTH) -> Any:
         """The parsed value, or `usual` if the parameter is missing or invalid."""
-        if not (text := self.text(name)):
+        if not (text := self.text(name, most)):
             return usual
         try:
             return reader(name, text)

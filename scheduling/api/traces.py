@@ -17,7 +17,8 @@ from jobs.actions.submissions import CallerTargets
 from jobs.core import parsing
 from jobs.models import TokenScope
 from jobs.models.permissions import Caller
-from jobs.rest import etags, pagination, query_params
+from jobs.queries import keyset
+from jobs.rest import etags, query_params
 from jobs.rest.endpoint import ActionEndpoint, DetailEndpoint, ListEndpoint, find_or_404, reject_unknown_params
 from jobs.rest.errors import Conflict, InvalidRequestField
 from jobs.rest.idempotency import compute_then_run_once
@@ -93,7 +94,7 @@ class TraceListEndpoint(ActionEndpoint, ListEndpoint):
         "user": query_params.text_filter("user__username"),
         "created_at": query_params.datetime_filter("created_at"),
     }
-    orderings = {"id": pagination.SORT_BY_ID, "created_at": pagination.SortColumn(column="created_at", kind=datetime)}
+    orderings = {"id": keyset.SORT_BY_ID, "created_at": keyset.SortColumn(column="created_at", kind=datetime)}
     rules = {
         "GET": EndpointRule(
             scope=TokenScope.READ, says="List the uploaded traces of your teams", answer=TRACE_SHAPE, many=True

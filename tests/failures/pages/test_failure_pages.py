@@ -341,3 +341,45 @@ def test_operators_see_platform_problems_first_and_program_errors_by_signature(t
     assert f"/failures/{again.pk}/" in programs and f"/failures/{storage.pk}/" not in programs
     assert programs.count('data-label="Signature"') == 1  # one row for both incidents
     assert "reach=everything" in undecided
+
+
+# --- the order of the lists
+
+
+@pytest.mark.parametrize("sort", ["id", "-attempts", "lost", "-lost", "first", "-last"])
+def test_every_incident_is_on_one_page_of_a_sorted_list(sort, tmp_path):
+    now, seren = clock.now(), make.cluster(tmp_path)
+    for number in range(60):
+        at = now - timedelta(minutes=number % 7)
+        Incident.objects.create(
+            cluster=seren, scope="node", subject=f"n{number}", root_cause="NodeFailure", attempts=number % 3,
+            gpu_hours_lost=(number % 5) / 3, first_symptom_at=at, last_symptom_at=at,
+        )  # fmt: skip
+    rows.user("root", is_superuser=True)
+    client, found, link = signed_in("root"), [], f"reach=everything&sort={sort}"
+
+    while link:
+        page = client.get(f"/failures/?{link}").context["incidents"]()
+        found += page.rows
+        link = page.older
+
+    column = {"lost": "gpu_hours_lost", "first": "first_symptom_at", "last": "last_symptom_at"}.get(
+        sort.removeprefix("-"), sort.removeprefix("-")
+    )
+    wanted = sorted(
+        Incident.objects.all(), key=lambda row: (getattr(row, column), row.pk), reverse=sort.startswith("-")
+    )
+    assert [row.pk for row in found] == [row.pk for row in wanted]
+
+
+def test_program_errors_are_sorted_by_the_chosen_column_and_other_orders_are_named(tmp_path):
+    for job in ("a", "b"):
+        make.diagnosed(tmp_path, make.TYPO, by="ada", name=job)
+    rows.user("root", is_superuser=True)
+    client = signed_in("root")
+
+    answer = client.get("/failures/?reach=programs&sort=-incidents")
+
+    counts = [group.incidents for group in answer.context["program_errors"]()]
+    assert counts == sorted(counts, reverse=True) and counts
+    assert client.get("/failures/?reach=programs&sort=first").status_code == 400

@@ -27,13 +27,16 @@ def payload(*spots, holders=(), known=None, readings=None):
 def test_gpus_are_listed_node_after_node_in_the_order_of_the_network():
     nodes = [spot(1, "n1", leaf="l2"), spot(2, "n2", rack="r2"), spot(3, "n3"), spot(4, "n0", is_schedulable=False)]
     holders = [(1, 0, 70), (2, 1, 71), (3, 1, 99)]
-    known = {70: VisibleJob(public_id="j70", name="a", team="t"), 71: VisibleJob(public_id="j71", name="b", team="t")}
+    known = {
+        70: VisibleJob(public_id="j70", name="a", team="t", user="u"),
+        71: VisibleJob(public_id="j71", name="b", team="t", user="u"),
+    }
 
     made = payload(*nodes, holders=holders, known=known)
 
     assert [row[0] for row in made["nodes"]] == ["n0", "n3", "n2", "n1"]
     assert made["who"] == [FREE_GPU, FREE_GPU, FREE_GPU, HIDDEN_JOB, FREE_GPU, 1, 0, FREE_GPU]
-    assert made["jobs"] == [["j70", "a", "t"], ["j71", "b", "t"]]
+    assert made["jobs"] == [["j70", "a", "t", "u"], ["j71", "b", "t", "u"]]
     assert made["nodes"][0] == ["n0", "r1", "l1", 2, "idle", "good", 0]
 
 

@@ -627,40 +627,12 @@ def test_only_the_owner_gets_secrets_back_into_the_form(ada):
 # --- nodes
 
 
-def node_names(response):
-    return [node.name for node, _ in response.context["rows"]]
-
-
-def test_the_nodes_show_how_many_gpus_are_held(ada):
-    make.running(submitted(by="ben", gpus_per_node=4))
-
-    assert [held for _, held in ada.get("/nodes/").context["rows"]] == [4, 0, 0, 0]
-
-
-@pytest.mark.parametrize(
-    ("query", "found"),
-    [("state=closed", ["seren-001"]), ("state=drain", ["seren-001"]), ("state=down", []), ("cluster=kalos", [])],
-)
-def test_the_nodes_can_be_filtered(ada, query, found):
-    make.cluster("kalos", nodes=0)
-    node_actions.drain(make.node("seren-001"), author=make.LOOP, why="ECC", now=clock.now())
-
-    assert node_names(ada.get(f"/nodes/?{query}")) == found
-
-
-def test_the_node_list_takes_a_constant_number_of_queries(ada, django_assert_num_queries):
-    make.cluster()
-
-    with django_assert_num_queries(8):  # two of them ask whether she may drain
-        ada.get("/nodes/")
-
-
 def test_a_node_page_names_the_holder_to_its_team_only(ada, ben):
     make.running(submitted(by="ada", name="secret-run", gpus_per_node=4))
 
     assert text(ada.get("/nodes/seren/seren-001/")).count("secret-run</a>") == 4
     assert "secret-run" not in text(ben.get("/nodes/seren/seren-001/"))
-    assert text(ben.get("/nodes/seren/seren-001/")).count("job of another team") == 4
+    assert text(ben.get("/nodes/seren/seren-001/")).count("job of another team</span>") == 4
 
 
 def test_a_node_page_shows_its_last_telemetry(ada):

@@ -23,7 +23,7 @@ def test_gpus_are_listed_in_the_order_of_the_nodes():
     drawn = gpu_map.gpu_map_payload(
         there,
         [(2, 0, 7), (2, 1, 9)],
-        {7: VisibleJob(public_id="a", name="n", team="t")},
+        {7: VisibleJob(public_id="a", name="n", team="t", user="u")},
         {1: GpuReadings(busy=(5.4, float("nan")), xid=(0, 79))},
     )
 
@@ -61,7 +61,7 @@ def test_jobs_are_named_to_their_team_only(people):
 
     hers, his = (browser(name).get("/map/seren/data/").json() for name in ("ada", "ben"))
 
-    assert hers["jobs"][0][1:] == ["hers", "pretraining"] and hers["who"][:3] == [0, 0, FREE_GPU]
+    assert hers["jobs"][0][1:] == ["hers", "pretraining", "ada"] and hers["who"][:3] == [0, 0, FREE_GPU]
     assert his["jobs"] == [] and his["who"][:3] == [HIDDEN_JOB, HIDDEN_JOB, FREE_GPU]
     assert [node[4] for node in hers["nodes"]] == [node[4] for node in his["nodes"]]
 

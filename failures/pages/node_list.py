@@ -1,0 +1,147 @@
+"""The node list, as in sinfo, with telemetry and lemon scores. It is here because jobs must not import failures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.utils.http import urlencode
+from django.views.decorators.http import require_safe
+
+from failures.detection.node_health import LEMON_THRESHOLD
+from failures.queries import node_history
+from jobs.core.lifecycle import NodeState
+from jobs.models import Allocation, Cluster, Node, clock
+from jobs.queries.node_load import NodeLoad, node_loads
+from jobs.web.list_table import TableColumn, TableSpec, largest_first, read_table
+from jobs.web.page import PageQuery, read_cluster_name, render_page
+
+NO_LOAD = NodeLoad()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRow:
+    """One row of the list."""
+
+    node: Node
+    held: int  # GPUs
+    load: NodeLoad
+    lemon: float
+
+    @property
+    def is_unreliable(self) -> bool:
+        return self.lemon >= LEMON_THRESHOLD
+
+
+NODE_FILTERS: dict[str, Callable[[NodeRow], bool]] = {
+    "all": lambda row: True,
+    "closed": lambda row: not row.node.is_schedulable,
+    "idle": lambda row: row.node.is_schedulable and row.node.state == NodeState.IDLE,
+    "mixed": lambda row: row.node.is_schedulable and row.node.state == NodeState.MIXED,
+    "allocated": lambda row: row.node.is_schedulable and row.node.state == NodeState.ALLOCATED,
+    "drain": lambda row: row.node.is_drained,
+    "down": lambda row: row.node.badge.tone == "bad",
+    "unreliable": lambda row: row.is_unreliable,
+}
+
+NODE_TABLE = TableSpec(
+    name="nodes",
+    page="nodes",
+    default_sort="node",
+    columns=(
+        TableColumn(name="node", label="Node", css="c-node", sortable=True, is_fixed=True),
+        TableColumn(name="state", label="State", css="c-st", sortable=True, is_fixed=True),
+        largest_first("gpus", "GPUs", "c-n num", title="allocated / all"),
+        largest_first("utilization", "Utilization", "c-load", title="Mean of the GPUs: last 24 h, and now"),
+        largest_first("temperature", "Temp.", "c-n num", title="Hottest GPU, now"),
+        largest_first("lemon", "Lemon score", "c-lemon num", term="Lemon node"),
+        largest_first("cpus", "CPUs", "c-n num", is_default=False),
+        largest_first("memory", "Memory", "c-n num", is_default=False),
+        TableColumn(name="model", label="Model", css="c-model", sortable=True),
+        TableColumn(name="rack", label="Rack", css="c-rack", sortable=True),
+        TableColumn(name="leaf", label="Leaf", css="c-rack", sortable=True, is_default=False),
+        TableColumn(name="reason", label="Reason", css="c-place"),
+    ),
+)
+
+# None is sorted last in both directions
+SORT_VALUES: dict[str, Callable[[NodeRow], Any]] = {
+    "node": lambda row: (row.node.cluster.name, row.node.name),
+    "state": lambda row: row.node.badge.label,
+    "gpus": lambda row: row.held,
+    "utilization": lambda row: row.load.utilization,
+    "temperature": lambda row: row.load.temperature,
+    "lemon": lambda row: row.lemon,
+    "cpus": lambda row: row.node.cpus,
+    "memory": lambda row: row.node.memory_mb,
+    "model": lambda row: row.node.gpu_model or None,
+    "rack": lambda row: row.node.rack or None,
+    "leaf": lambda row: row.node.leaf or None,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFilterLink:
+    """One link of the state filter."""
+
+    name: str
+    url: str
+    count: int
+    is_enabled: bool
+
+
+@require_safe
+def node_list_page(request: HttpRequest) -> HttpResponse:
+    address, now = PageQuery(request.GET), clock.now()
+    state = address.choice_value("state", list(NODE_FILTERS), "all")
+    cluster = address.read("cluster", read_cluster_name, "")
+    params = {name: value for name, value in (("state", state), ("cluster", cluster)) if value not in ("", "all")}
+    table = read_table(request, address, NODE_TABLE, params)
+    rows = _node_rows(cluster, now)
+    context = {
+        "now": now,
+        "rows": sorted_rows(filter(NODE_FILTERS[state], rows), table.sort),
+        "table": table,
+        "filters": [_filter_link(name, rows, state, params | table.sort_param) for name in NODE_FILTERS],
+        "wanted": params.get("state", ""),
+        "cluster": cluster,
+        "clusters": cache(lambda: list(Cluster.objects.all())),
+        "here": request.get_full_path(),
+        "may_operate": request.user.has_perm("jobs.operate_cluster"),
+        "lemon_threshold": LEMON_THRESHOLD,
+    }
+    return render_page(request, "nodes/nodes.html", context, {"nodes": "nodes/_nodes.html"}, address.wrong)
+
+
+def _node_rows(cluster: str, now: Any) -> list[NodeRow]:
+    """The nodes of the cluster, or of all clusters, by name. Five queries besides that of the nodes."""
+    held, loads, lemons = Allocation.objects.held_per_node(), node_loads(now), node_history.lemon_scores(now)
+    nodes = Node.objects.select_related("cluster").order_by("cluster__name", "name")
+    return [
+        NodeRow(
+            node=node,
+            held=held.get(node.pk, 0) + len(node.foreign_gpus),
+            load=loads.get(node.pk, NO_LOAD),
+            lemon=lemons.get(node.pk, 0.0),
+        )
+        for node in (nodes.filter(cluster__name=cluster) if cluster else nodes)
+    ]
+
+
+def sorted_rows(rows: Iterable[NodeRow], sort: str) -> list[NodeRow]:
+    """The rows in this order. Rows that are equal in it stay in the order of their names."""
+    value, descends = SORT_VALUES[sort.removeprefix("-")], sort.startswith("-")
+    known: list[NodeRow] = []
+    unknown: list[NodeRow] = []
+    for row in rows:
+        (unknown if value(row) is None else known).append(row)
+    return sorted(known, key=value, reverse=descends) + unknown
+
+
+def _filter_link(name: str, rows: Iterable[NodeRow], state: str, params: Mapping[str, str]) -> NodeFilterLink:
+    others = {key: value for key, value in params.items() if key != "state"}
+    url = "?" + urlencode(({} if name == "all" else {"state": name}) | others)
+    return NodeFilterLink(name=name, url=url, count=sum(map(NODE_FILTERS[name], rows)), is_enabled=name == state)

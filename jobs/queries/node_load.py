@@ -1,0 +1,76 @@
+"""Utilization and temperature of all nodes: now, and over the last 24 hours.
+
+Two statements, whatever the number of nodes. PostgreSQL computes the means over the GPUs, because reading the arrays of
+a thousand nodes takes longer than the statements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db import connection
+
+from jobs.core.sparkline import sparkline_points
+from jobs.core.telemetry_math import interval_start
+from jobs.models import Resolution
+from jobs.queries.map_rows import MAX_READING_AGE
+
+DAY_HOURS = 24
+PERCENT_SCALE = (0.0, 100.0)
+NEWEST_READINGS_SQL = """
+SELECT DISTINCT ON (node_id) node_id, (SELECT avg(value) FROM unnest(gpu_util) AS value),
+  (SELECT max(value) FROM unnest(gpu_temperature_c) AS value)
+FROM jobs_sample WHERE resolution = %s AND at > %s AND at <= %s ORDER BY node_id, at DESC
+"""
+HOURLY_UTILIZATION_SQL = """
+SELECT node_id, array_agg(extract(epoch FROM at)::bigint), array_agg((SELECT avg(value) FROM unnest(gpu_util) AS value))
+FROM jobs_sample WHERE resolution = %s AND at >= %s AND at < %s GROUP BY node_id
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeLoad:
+    """The telemetry of a node. None means no reading."""
+
+    utilization: float | None = None  # percent, the mean of its GPUs
+    temperature: float | None = None  # of its hottest GPU
+    line: str = ""  # points of the sparkline of the last 24 hours
+
+
+def node_loads(now: datetime) -> dict[int, NodeLoad]:
+    """The load of each node with telemetry, by node key."""
+    newest, lines = _newest_readings(now), _utilization_lines(now)
+    return {node: _node_load(newest.get(node, (None, None)), lines.get(node, "")) for node in {*newest, *lines}}
+
+
+def _node_load(reading: tuple[float | None, float | None], line: str) -> NodeLoad:
+    return NodeLoad(utilization=_finite(reading[0]), temperature=_finite(reading[1]), line=line)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _newest_readings(now: datetime) -> dict[int, tuple[float | None, float | None]]:
+    with connection.cursor() as cursor:
+        cursor.execute(NEWEST_READINGS_SQL, [Resolution.RAW, now - MAX_READING_AGE, now])
+        return {node: (utilization, temperature) for node, utilization, temperature in cursor.fetchall()}
+
+
+def _utilization_lines(now: datetime) -> dict[int, str]:
+    end = interval_start(now, Resolution.HOUR)
+    begin = end - timedelta(hours=DAY_HOURS)
+    with connection.cursor() as cursor:
+        cursor.execute(HOURLY_UTILIZATION_SQL, [Resolution.HOUR, begin, end])
+        return {node: _day_line(begin, hours, means) for node, hours, means in cursor.fetchall()}
+
+
+def _day_line(begin: datetime, hours: Sequence[int], means: Sequence[float | None]) -> str:
+    """The sparkline of 24 hours; an hour without telemetry is a gap."""
+    values: list[float | None] = [None] * DAY_HOURS
+    for hour, mean in zip(hours, means, strict=True):
+        values[int(hour - begin.timestamp()) // Resolution.HOUR] = mean
+    return sparkline_points(values, PERCENT_SCALE)
