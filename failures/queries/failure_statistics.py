@@ -126,10 +126,10 @@ def rows_as_csv(rows: Iterable[FailureRow]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, CSV_COLUMNS, lineterminator="\r\n")
     writer.writeheader()
-    writer.writerows({name: _escape_formula(value) for name, value in asdict(row).items()} for row in rows)
+    writer.writerows({name: escape_formula(value) for name, value in asdict(row).items()} for row in rows)
     return out.getvalue()
 
 
-def _escape_formula(value: object) -> object:
+def escape_formula(value: object) -> object:
     """The value with a quote prepended if a spreadsheet would run it as a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" and value else value
