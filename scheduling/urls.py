@@ -2,6 +2,7 @@ from django.urls import path, re_path
 
 from scheduling.pages import (
     campaigns,
+    characterization,
     clusters,
     demo,
     evaluation_rules,
@@ -41,6 +42,7 @@ urlpatterns = [
     path("settings/clusters/add/", clusters.add, name="cluster-add"),
     path("settings/clusters/of/<slug:name>/", clusters.cluster, name="cluster"),
     path("reports/", reports.reports, name="reports"),
+    path("reports/characterization/", characterization.characterization, name="characterization"),
     path("reports/bar/", reports.usage_bar_fragment, name="ledger-bar"),
     path("reports/gpu-hours.csv", reports.report_csv, name="report-csv"),
     path("reports/export/", reports.export, name="report-export"),

@@ -49,10 +49,12 @@ class LedgerTable:
     mttf_by_node: Mapping[str, Mttf]  # nodes with failures only, the least reliable first
 
 
-def table(by: str, since: datetime, until: datetime, teams: Sequence[int] | None = None) -> LedgerTable:
-    """Return the table over all clusters. Rows of teams outside `teams` are counted without a name; None: all teams are
-    named."""
-    clusters = list(Cluster.objects.order_by("name"))
+def table(
+    by: str, since: datetime, until: datetime, teams: Sequence[int] | None = None, cluster: Cluster | None = None
+) -> LedgerTable:
+    """Return the table over all clusters, or over one. Rows of teams outside `teams` are counted without a name; None:
+    all teams are named."""
+    clusters = [cluster] if cluster else list(Cluster.objects.order_by("name"))
     ledgers, midnights = [cluster_ledger(cluster, since, until) for cluster in clusters], utc_midnights(since, until)
     prices = {cluster.name: cluster.gpu_hour_price for cluster in clusters}
     sums: dict[str, Counter[Bucket]] = defaultdict(Counter)
