@@ -321,8 +321,8 @@ def _share_at(points: Sequence[Point], value: float) -> float:
 # --- failures
 
 
-def failures_plot(causes: Sequence[CauseFigures]) -> StudyPlot:
-    """The causes with the most GPU time, with time to failure and to restart."""
+def failures_plot(causes: Sequence[CauseFigures], unknown: str = "–") -> StudyPlot:
+    """The causes with the most GPU time, with time to failure and to restart. `unknown` stands for a missing MTTF."""
     shown = sorted(causes, key=lambda one: (-one.gpu_time_pct, -one.failures, one.cause))[:MAX_CAUSES]
     chart = BarChart(
         title="Failures by cause",
@@ -349,7 +349,7 @@ def failures_plot(causes: Sequence[CauseFigures]) -> StudyPlot:
                 *(one.cause, one.category, f"{one.failures:,}", _percent(one.gpu_time_pct)),
                 _percent(one.published_pct),
                 duration_text(60 * one.ran_min),
-                "–" if one.hours_per_failure is None else format_number(one.hours_per_failure),
+                unknown if one.hours_per_failure is None else format_number(one.hours_per_failure),
                 "–" if one.restart_min is None else duration_text(60 * one.restart_min),
             ]
             for one in shown

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from scheduling.core.number_texts import format_number
 
 CHART_WIDTH = 400.0
-LEFT, RIGHT, TOP, BOTTOM = 40.0, 12.0, 22.0, 36.0
+LEFT, RIGHT, TOP, BOTTOM = 40.0, 22.0, 22.0, 36.0
 PLOT_HEIGHT = 160.0
 LEGEND_ROW, LEGEND_COLUMNS = 16.0, 2
-LABEL_WIDTH, VALUE_WIDTH, BAR_HEIGHT, BAR_GAP = 112.0, 64.0, 9.0, 9.0
+LABEL_WIDTH, VALUE_WIDTH, RANGE_WIDTH, BAR_HEIGHT, BAR_GAP = 112.0, 44.0, 92.0, 9.0, 9.0
+MIN_BAR, MIN_MARKED_BAR = 1.5, 8.0
 MAX_LABEL = 20  # characters of a category beside its bars
 TIME_TICKS = (
     *((1.0, "1 s"), (10.0, "10 s"), (60.0, "1 min"), (600.0, "10 min"), (3600.0, "1 h"), (36_000.0, "10 h")),
@@ -247,7 +248,8 @@ def _draw_bars(chart: BarChart) -> ChartDrawing:
     bottom = TOP + len(chart.categories) * row_height
     tops = [top for series in chart.series for top in (*series.values, *series.high) if top is not None]
     most = max(tops, default=0.0) or 1.0
-    room = CHART_WIDTH - LABEL_WIDTH - VALUE_WIDTH
+    value_width = RANGE_WIDTH if any(series.low for series in chart.series) else VALUE_WIDTH
+    room = CHART_WIDTH - LABEL_WIDTH - value_width
 
     def length(value: float) -> float:
         if chart.log:
@@ -264,7 +266,7 @@ def _draw_bars(chart: BarChart) -> ChartDrawing:
         title=chart.title,
         height=bottom + 8 + _legend_height(len(chart.series)),
         left=LABEL_WIDTH,
-        right=CHART_WIDTH - VALUE_WIDTH,
+        right=CHART_WIDTH - value_width,
         bottom=bottom,
         y_label=chart.unit,
         bars=bars,
@@ -291,10 +293,10 @@ def _draw_bar(series: BarSeries, row: int, y: float, length: Callable[[float], f
         x=round(LABEL_WIDTH + begin, 1),
         y=round(y, 1),
         y_end=round(y + BAR_HEIGHT - 1, 1),
-        width=round(max(1.5, end - begin), 1),
+        width=round(max(3.0 if series.low else MIN_BAR, end - begin), 1),
         text=text,
-        text_x=round(LABEL_WIDTH + max(1.5, end) + 4, 1),
-        mark=round(LABEL_WIDTH + length(value), 1) if series.low else None,
+        text_x=round(LABEL_WIDTH + max(MIN_BAR, end) + 4, 1),
+        mark=round(LABEL_WIDTH + length(value), 1) if series.low and end - begin >= MIN_MARKED_BAR else None,
     )
 
 

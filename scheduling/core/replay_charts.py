@@ -9,7 +9,8 @@ from scheduling.core.charts import Curve, LineChart, Point
 
 CHART_KEYS = ("waits", "completion", "queue", "use")
 RECORD_STYLE = 0  # the runs have the styles from 1 on
-DAY_S = 86_400
+TIME_UNITS = (("days", 86_400), ("hours", 3600), ("minutes", 60))
+MIN_UNITS = 3  # the largest unit of which the time has more than this
 
 
 def comparison_charts(
@@ -20,21 +21,22 @@ def comparison_charts(
     drawn = [(name, run["curves"], style) for name, run, style in columns if "curves" in run]
     if not drawn:
         return {}
+    unit, unit_s = _time_unit(max((at for _, curves, _ in drawn for at in curves["usage"]["at_s"]), default=0.0))
     return {
         "waits": _distribution_chart("Waiting time", "queue_s", drawn),
         "completion": _distribution_chart("Completion time, from submission to end", "jct_s", drawn),
         "queue": LineChart(
             title="Queue length over time",
-            x_label="days since the first submission",
+            x_label=f"{unit} since the first submission",
             y_label="waiting jobs",
-            curves=[_usage_curve(name, curves, style, "waiting") for name, curves, style in drawn],
+            curves=[_usage_curve(name, curves, style, "waiting", unit_s) for name, curves, style in drawn],
         ),
         "use": LineChart(
             title="GPUs in use over time",
-            x_label="days since the first submission",
+            x_label=f"{unit} since the first submission",
             y_label="% of all GPUs",
             y_most=100.0,
-            curves=[_usage_curve(name, curves, style, "held_pct") for name, curves, style in drawn],
+            curves=[_usage_curve(name, curves, style, "held_pct", unit_s) for name, curves, style in drawn],
         ),
     }
 
@@ -53,12 +55,16 @@ def _distribution_chart(title: str, of: str, drawn: Sequence[tuple[str, Mapping[
     )
 
 
-def _usage_curve(name: str, curves: Mapping[str, Any], style: int, of: str) -> Curve:
+def _time_unit(longest_s: float) -> tuple[str, int]:
+    return next((unit for unit in TIME_UNITS if longest_s > MIN_UNITS * unit[1]), TIME_UNITS[-1])
+
+
+def _usage_curve(name: str, curves: Mapping[str, Any], style: int, of: str, unit_s: int) -> Curve:
     """A curve of steps: a value holds until the next point."""
     usage = curves["usage"]
     points: list[Point] = []
     for at, value in zip(usage["at_s"], usage[of], strict=True):
         if points:
-            points.append((at / DAY_S, points[-1][1]))
-        points.append((at / DAY_S, value))
+            points.append((at / unit_s, points[-1][1]))
+        points.append((at / unit_s, value))
     return Curve(name=name, style=style, points=points)

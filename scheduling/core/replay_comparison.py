@@ -23,6 +23,7 @@ class ComparisonCell:
     share: float  # in percent of the largest value in its row
     best: bool
     change: str = ""  # to the baseline, in percent; empty for the baseline itself
+    run: str = ""  # the heading of its column
     trend: str = ""  # better, worse or same; empty if neither direction is better
 
 
@@ -44,9 +45,11 @@ class ComparisonSection:
     rows: tuple[ComparisonRow, ...]
 
 
-def sections(runs: Sequence[RunSummary], baseline: int | None = None) -> list[ComparisonSection]:
+def sections(
+    runs: Sequence[RunSummary], baseline: int | None = None, names: Sequence[str] = ()
+) -> list[ComparisonSection]:
     """All sections that have rows. A replay without faults, for example, has no section about them. `baseline`: the
-    run to which the others are compared.
+    run to which the others are compared. `names` are the headings of the columns.
     """
     named_rows = [
         ("Queue delay", [*_percentile_rows(runs, "queue_s"), *_kind_rows(runs)]),
@@ -57,7 +60,7 @@ def sections(runs: Sequence[RunSummary], baseline: int | None = None) -> list[Co
         ("Faults", _fault_rows(runs)),
     ]
     return [
-        ComparisonSection(name=name, rows=tuple(_with_changes(row, baseline) for row in rows))
+        ComparisonSection(name=name, rows=tuple(_with_names(_with_changes(row, baseline), names) for row in rows))
         for name, section_rows in named_rows
         if (rows := tuple(section_rows))
     ]
@@ -71,6 +74,12 @@ def _with_changes(row: ComparisonRow, baseline: int | None) -> ComparisonRow:
         for number, cell in enumerate(row.cells)
     ]
     return replace(row, cells=tuple(cells))
+
+
+def _with_names(row: ComparisonRow, names: Sequence[str]) -> ComparisonRow:
+    if not names:
+        return row
+    return replace(row, cells=tuple(replace(cell, run=name) for cell, name in zip(row.cells, names, strict=True)))
 
 
 def _with_change(cell: ComparisonCell, value: float, baseline: float, least: bool | None) -> ComparisonCell:

@@ -11,7 +11,8 @@ SAME_BELOW_PCT = 0.5  # smaller differences are not worth a word
 RECORDED_LIMITS = (
     "“As it really was” has the recorded starts and ends of the same jobs. It includes what a replay does not know:"
     " node failures, drains, holds, dependencies and the settings of that time. A replay begins with an empty cluster"
-    " of today's size and runs each job once, for as long as its last attempt ran. How usable free GPUs were and the"
+    " of today's size, starts jobs at once and runs each job once, for as long as its last attempt ran; real starts"
+    " take the seconds of a scheduling turn and of the nodes. How usable free GPUs were and the"
     " GPU-hours by use cannot be compared; Reports has the latter."
 )
 
@@ -25,7 +26,8 @@ def verdict(names: Sequence[str], runs: Sequence[Mapping[str, Any]], baseline: i
     best = min(others, key=lambda number: (runs[number]["queue_s"][measure], runs[number]["queue_s"]["mean"]))
     before, after = runs[baseline]["queue_s"][measure], runs[best]["queue_s"][measure]
     change = percent_change(after, before)
-    place, other = _place(names[baseline]), _place(names[best])
+    equal = [number for number in others if runs[number]["queue_s"] == runs[best]["queue_s"]]
+    place, other = _place(names[baseline]), _place(_listed([names[number] for number in equal]))
     longest = _longest_wait(runs[best], runs[baseline])
     if change is None or abs(change) < SAME_BELOW_PCT:
         return f"The {title} wait does not change: {duration_text(before)} {place} and {other}; {longest}."
@@ -42,6 +44,10 @@ def verdict(names: Sequence[str], runs: Sequence[Mapping[str, Any]], baseline: i
 
 def _place(name: str) -> str:
     return name if name.startswith("as it really was") else f"under {name}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _longest_wait(run: Mapping[str, Any], before: Mapping[str, Any]) -> str:

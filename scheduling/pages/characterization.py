@@ -1,7 +1,7 @@
 """The page Characterization: the figures of the Acme study for a period of the own history, next to the published ones.
 
-Like the report, it counts the jobs of all teams without names. Causes of failures are those of the viewer's teams. The
-plot of failures needs the ledger, which takes seconds, so it comes as a fragment after the page.
+Like the report, it counts the jobs of all teams without names. Causes of failures are those of the viewer's teams. Their
+MTTF needs the ledger, which takes seconds, so it comes with a fragment after the page.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ def characterization(request: HttpRequest) -> HttpResponse:
         if address.wrong:
             return bad_request(address.wrong)
         return chart_file(_plot(key, selection, caller).chart, f"{key}-{_period_name(selection.period)}", form)
+    with_mttf = key == "failures"
     counts = queries.job_counts(selection.cluster, selection.period.since, selection.period.until)
     plots = [*_job_plots(counts, selection.kind).values(), _utilization_plot(selection)]
     context = {
@@ -89,8 +90,8 @@ def characterization(request: HttpRequest) -> HttpResponse:
         "counts": counts,
         "panels": [_panel(plot, selection) for plot in plots],
         "failures_url": selection.url(plot="failures"),
-        "failures": lambda: _panel(_failures_plot(selection, caller), selection),
-        "shows_failures": key == "failures",
+        "failures": lambda: _panel(_failures_plot(selection, caller, with_mttf=with_mttf), selection),
+        "awaits_mttf": not with_mttf,
         "sees_all": failure_permissions.counted_team_ids(caller) is None,
     }
     fragments = {"failures-plot": "reports/_failures_plot.html"}
@@ -141,7 +142,7 @@ def _plot(key: str, selection: Selection, caller: Caller) -> StudyPlot:
     """Return one plot, with the queries of this plot only."""
     others: dict[str, Callable[[], StudyPlot]] = {
         "utilization": lambda: _utilization_plot(selection),
-        "failures": lambda: _failures_plot(selection, caller),
+        "failures": lambda: _failures_plot(selection, caller, with_mttf=False),
     }
     if key in others:
         return others[key]()
@@ -166,11 +167,12 @@ def _job_plots(counts: queries.JobCounts, kind: JobKind | None) -> dict[str, Stu
 def _utilization_plot(selection: Selection) -> StudyPlot:
     found = queries.utilization_counts(selection.cluster, selection.period.since, selection.period.until)
     interval = duration_text(found.resolution)
-    interval = interval if found.nth == 1 else f"{interval}, every {found.nth}th interval"
+    interval = interval if found.nth == 1 else f"{interval}, one in {found.nth} intervals"
     return study.utilization_plot(found.counts, study_figures(None), interval)
 
 
-def _failures_plot(selection: Selection, caller: Caller) -> StudyPlot:
+def _failures_plot(selection: Selection, caller: Caller, *, with_mttf: bool) -> StudyPlot:
     teams = failure_permissions.counted_team_ids(caller)
-    period = selection.period
-    return study.failures_plot(queries.cause_figures(selection.cluster, period.since, period.until, teams))
+    since, until = selection.period.since, selection.period.until
+    causes = queries.cause_figures(selection.cluster, since, until, teams, with_mttf=with_mttf)
+    return study.failures_plot(causes, "–" if with_mttf else "…")

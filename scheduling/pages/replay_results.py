@@ -86,7 +86,7 @@ def _results_context(columns: Sequence[RunColumn], of: str, address: PageQuery) 
     return {
         "columns": columns,
         "baseline": columns[baseline],
-        "sections": sections(runs, baseline),
+        "sections": sections(runs, baseline, names),
         "verdict": verdict(names, runs, baseline),
         "limits": limits(
             [column.run.get("load", 100) for column in columns if not column.is_record],
@@ -133,12 +133,21 @@ def replay(request: HttpRequest, public_id: str) -> HttpResponse:
         "is_open": row.is_open,
         "waits_for_worker": row.state == SimulationState.PENDING,
         "may_cancel": row.is_open and caller.may_change(row),
-        "parameters": {name: value for name, value in row.params.items() if name != "teams"}.items(),
+        "parameters": [(name, _parameter_text(value)) for name, value in row.params.items() if name != "teams"],
         "others": cache(lambda: list(others[:PAGE_SIZE])) if len(columns) <= MAX_COMPARED_RUNS else [],
         **_results_context(columns, row.public_id, address),
     }
     fragments = {"replay": "scheduling/_replay.html"}
     return render_page(request, "scheduling/replay.html", context, fragments, wrong=address.wrong)
+
+
+def _parameter_text(value: Any) -> str:
+    """Return a parameter of the request as text. Quotas are lists of objects."""
+    if isinstance(value, list):
+        return ", ".join(_parameter_text(one) for one in value)
+    if isinstance(value, dict):
+        return " ".join(f"{part}" for part in map(_parameter_text, value.values()) if part)
+    return str(value)
 
 
 def _requested_simulations(request: HttpRequest) -> list[Simulation]:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import connection
+from django.db.models import Min
 
 from failures.queries import failure_statistics
-from jobs.models import Cluster, Node, Resolution
+from jobs.models import Cluster, Node, Resolution, Sample
 from scheduling.core.characterization import BOUNDS_S, CauseFigures, JobCell
 from scheduling.queries import gpu_usage, ledger_table
 from scheduling.replay.acme_study import FAILURE_GPU_TIME
@@ -88,6 +89,9 @@ def job_counts(cluster: Cluster | None, since: datetime, until: datetime) -> Job
 
 def utilization_counts(cluster: Cluster | None, since: datetime, until: datetime) -> UtilizationCounts:
     step = gpu_usage.resolution(since, until)
+    # An installation may be younger than the period
+    first_sample = Sample.objects.filter(resolution=step, at__gte=since).aggregate(first=Min("at"))["first"]
+    since = first_sample or since
     nodes = Node.objects.filter(gpus__gt=0)
     count = (nodes.filter(cluster=cluster) if cluster else nodes).count()
     intervals = (until - since) / timedelta(seconds=step)
@@ -104,11 +108,12 @@ def utilization_counts(cluster: Cluster | None, since: datetime, until: datetime
 
 
 def cause_figures(
-    cluster: Cluster | None, since: datetime, until: datetime, teams: Sequence[int] | None
+    cluster: Cluster | None, since: datetime, until: datetime, teams: Sequence[int] | None, *, with_mttf: bool = True
 ) -> list[CauseFigures]:
-    """Return the failures of these teams by cause, with the functions of the pages Failures and Reports."""
+    """Return the failures of these teams by cause, with the functions of the pages Failures and Reports. Only the MTTF
+    needs the ledger, which takes seconds."""
     table = failure_statistics.failure_table("cause", since, until, teams, cluster.pk if cluster else None)
-    mttf = ledger_table.table("cluster", since, until, teams, cluster).mttf_by_cause
+    mttf = ledger_table.table("cluster", since, until, teams, cluster).mttf_by_cause if with_mttf else {}
     return [
         CauseFigures(
             cause=row.reason,

@@ -51,7 +51,7 @@ ONLY = os.environ.get("ACME_PAGES", "").split()  # names from the table below; n
 LOOKS = [(scheme, width) for scheme in ("light", "dark") for width in (1440, 1024, 390)]
 LOOKS = LOOKS if SHOTS else [("light", 1440), ("dark", 390)]
 COMES_LATER = {
-    "characterization": ["#failures-plot .chart"],
+    "characterization": ["#failures-plot:not([hx-get])"],
     "now": ["#ledger .aside", "#usage-plots[data-drawn]"],
     "job-metrics": ["#plots[data-drawn='3']"],
     "job-gpus": [".gpu-map li"],

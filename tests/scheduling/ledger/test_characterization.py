@@ -302,5 +302,5 @@ def test_page_is_refused_without_a_login(db):
 def test_number_of_queries_does_not_depend_on_the_jobs(history, django_assert_num_queries):
     ada = browser("ada")
     ada.get(URL)
-    with django_assert_num_queries(11):
+    with django_assert_num_queries(12):
         ada.get(URL)
