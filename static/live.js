@@ -303,6 +303,15 @@
   document.addEventListener("change", (event) => {
     if (event.target.matches("form[data-auto] select")) event.target.form.requestSubmit();
   });
+  // A slider shows its value
+  for (const slider of document.querySelectorAll("input[type=range][data-unit]")) {
+    const output = document.createElement("output");
+    const show = () => { output.value = slider.value + slider.dataset.unit; };
+    output.htmlFor = slider.id;
+    slider.after(output);
+    slider.addEventListener("input", show);
+    show();
+  }
   document.addEventListener("submit", (event) => {
     // A second click must not submit a second job; the Back button makes the form usable again
     if (event.target.matches("form[data-once]")) {

@@ -112,6 +112,12 @@ SEARCHABLE_PAGES = (
         words="ledger goodput ettr waste idle cost export csv",
     ),
     Destination(
+        title="Characterization",
+        detail="Run times, waits, sizes, utilization and failures next to Seren and Kalos",
+        route="characterization",
+        words="report study cdf distribution duration queueing delay gpus mttf mttr plots svg csv acme trace",
+    ),
+    Destination(
         title="Evaluations",
         detail="Campaigns over checkpoints",
         route="campaigns",

@@ -30,7 +30,7 @@ SIMULATION_COLUMNS: list[table.TableColumn] = [
     ("QUEUE_P99", lambda row: table.format_duration(row["queue_s"]["p99"])),
     ("MAKESPAN", lambda row: table.format_duration(row["makespan_s"])),
     ("UTIL%", lambda row: f"{100 * row['utilisation']:.1f}"),
-    ("FRAG%", lambda row: f"{100 * row['fragmentation']:.1f}"),
+    ("FRAG%", lambda row: "-" if row["fragmentation"] is None else f"{100 * row['fragmentation']:.1f}"),
     ("PREEMPTED", lambda row: row["preemptions"]),
 ]
 WIDE_COLUMNS: list[table.TableColumn] = [
@@ -40,7 +40,7 @@ WIDE_COLUMNS: list[table.TableColumn] = [
     ("QUEUE_P90", lambda row: table.format_duration(row["queue_s"]["p90"])),
     ("SLOWDOWN", lambda row: f"{row['fairness']['mean_slowdown']:.2f}"),
     ("JAIN", lambda row: f"{row['fairness']['jain']:.3f}"),
-    ("BROKEN", lambda row: row["faults"]["jobs"]),
+    ("BROKEN", lambda row: "-" if row["faults"]["jobs"] is None else row["faults"]["jobs"]),
 ]
 
 
@@ -66,6 +66,9 @@ def simulate(
     noise: Annotated[
         str | None, typer.Option("--noise", help="Error of expected run times: none, helios, or a number such as 0.5.")
     ] = None,
+    load: Annotated[
+        int | None, typer.Option("--load", help="Arrival rate in percent of the trace's; default: 100.")
+    ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of the random numbers.")] = None,
     id: Annotated[str, typer.Option("--id", help="Wait for an existing simulation.")] = "",
     wait: Annotated[bool, typer.Option(help="Wait for the result; otherwise only print the id.")] = True,
@@ -78,7 +81,13 @@ def simulate(
     if trace:
         request = {"trace": trace, "policies": [name.strip() for name in policy.split(",")], "jobs": jobs, "days": days}
         request |= {"cluster": cluster, "team": team, "nodes": nodes, "gpus_per_node": gpus_per_node, "seed": seed}
-        request |= {"placement": placement, "preemption_cost": preemption_cost, "faults": faults, "noise": noise}
+        request |= {
+            "placement": placement,
+            "load": load,
+            "preemption_cost": preemption_cost,
+            "faults": faults,
+            "noise": noise,
+        }
         simulation = acme.post("simulations/", {name: value for name, value in request.items() if value is not None})
     else:
         simulation = acme.get(f"simulations/{id}/")
@@ -104,10 +113,11 @@ def _wait_for_simulation(acme: Acme, id: str) -> dict[str, Any]:
 def _print_simulation(simulation: dict[str, Any], output: OutputFormat) -> None:
     if output == OutputFormat.JSON:
         typer.echo(table.format_json(simulation))
-    elif simulation["result"]:
+    elif result := simulation["result"]:
+        recorded = [result["recorded"]] if result.get("recorded") else []
         print_rows(
             SIMULATION_COLUMNS + (WIDE_COLUMNS if output in (OutputFormat.WIDE, OutputFormat.CSV) else []),
-            simulation["result"]["runs"],
+            [*recorded, *result["runs"]],
             output,
         )
     if not simulation["result"]:

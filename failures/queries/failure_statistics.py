@@ -33,6 +33,7 @@ FROM (
   JOIN jobs_attempt a ON a.id = d.attempt_id
   LEFT JOIN jobs_attempt next ON next.job_id = a.job_id AND next.number = a.number + 1
   WHERE d.failed_at >= %(since)s AND d.failed_at < %(until)s AND d.judged_at IS NOT NULL AND d.root_cause <> 'None'
+    AND (%(cluster)s::bigint IS NULL OR d.cluster_id = %(cluster)s)
 ) d
 JOIN jobs_attempt a ON a.id = d.attempt_id
 JOIN jobs_job j ON j.id = a.job_id
@@ -74,8 +75,10 @@ class FailureTable:
     gpu_hours_lost: float
 
 
-def failure_table(by: str, since: datetime, until: datetime, teams: Sequence[int] | None) -> FailureTable:
-    """The statistics of a period. `teams` are the ids of the teams that count; None for all."""
+def failure_table(
+    by: str, since: datetime, until: datetime, teams: Sequence[int] | None, cluster: int | None = None
+) -> FailureTable:
+    """The statistics of a period. `teams` are the ids of the teams that count; None for all. `cluster`: likewise."""
     statement = TABLE_SQL.format(
         name=GROUP_COLUMNS[by],
         sort=CATEGORY_COLUMNS[by],
@@ -83,7 +86,8 @@ def failure_table(by: str, since: datetime, until: datetime, teams: Sequence[int
         most=MAX_TABLE_ROWS,
     )
     with connection.cursor() as cursor:
-        cursor.execute(statement, {"since": since, "until": until, "teams": None if teams is None else list(teams)})
+        period = {"since": since, "until": until}
+        cursor.execute(statement, period | {"teams": None if teams is None else list(teams), "cluster": cluster})
         records = cursor.fetchall()
     total = sum(row[10] for row in records) or 1.0
     rows = [_failure_row(values, total) for values in records]
@@ -126,10 +130,10 @@ def rows_as_csv(rows: Iterable[FailureRow]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, CSV_COLUMNS, lineterminator="\r\n")
     writer.writeheader()
-    writer.writerows({name: _escape_formula(value) for name, value in asdict(row).items()} for row in rows)
+    writer.writerows({name: escape_formula(value) for name, value in asdict(row).items()} for row in rows)
     return out.getvalue()
 
 
-def _escape_formula(value: object) -> object:
+def escape_formula(value: object) -> object:
     """The value with a quote prepended if a spreadsheet would run it as a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" and value else value

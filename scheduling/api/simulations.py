@@ -67,7 +67,8 @@ SIMULATION_SHAPE = ResourceShape(
         "started_at": datetime_field(nullable=True),
         "ended_at": datetime_field(nullable=True),
         "result": object_field(
-            "`runs` contains one run per policy, as in `manage.py simulate --json`; null before the end.",
+            "`runs` contains one run per policy, as in `manage.py simulate --json`. `recorded` has the same figures of"
+            " the jobs as they really ran, if the trace contains that; else it is null. Null before the end.",
             nullable=True,
             in_lists=False,
         ),
@@ -123,6 +124,12 @@ SIMULATION_REQUEST_SHAPE = ResourceShape(
         ),
         "best_effort": text_field(
             "Kinds that are preemptible and may borrow under acme, separated by commas. Empty: none.", required=False
+        ),
+        "load": integer_field(
+            "Arrival rate in percent of the trace's: 200 submits the same jobs in half the time. Default: 100.",
+            low=requests.LOAD_RANGE[0],
+            high=requests.LOAD_RANGE[1],
+            required=False,
         ),
         "quota": nested_list_field(QUOTA_SHAPE, "Quotas of the teams in the trace.", required=False),
         "policy_settings": object_field('Settings by policy: {"acme": {"order": "sjf"}}.', required=False),

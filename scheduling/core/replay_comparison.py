@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 from jobs.core.slurm_notation import format_duration
+from scheduling.core.replay_verdict import SAME_BELOW_PCT, percent_change, percent_text
 
 MAX_COMPARED_RUNS = 4
 RunSummary = Mapping[str, Any]
@@ -21,6 +22,9 @@ class ComparisonCell:
     words: str
     share: float  # in percent of the largest value in its row
     best: bool
+    change: str = ""  # to the baseline, in percent; empty for the baseline itself
+    run: str = ""  # the heading of its column
+    trend: str = ""  # better, worse or same; empty if neither direction is better
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +34,7 @@ class ComparisonRow:
     name: str
     unit: str
     cells: tuple[ComparisonCell, ...]
+    least: bool | None = True  # whether less is better; None if neither is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +45,12 @@ class ComparisonSection:
     rows: tuple[ComparisonRow, ...]
 
 
-def sections(runs: Sequence[RunSummary]) -> list[ComparisonSection]:
-    """All sections that have rows. A replay without faults, for example, has no section about them."""
+def sections(
+    runs: Sequence[RunSummary], baseline: int | None = None, names: Sequence[str] = ()
+) -> list[ComparisonSection]:
+    """All sections that have rows. A replay without faults, for example, has no section about them. `baseline`: the
+    run to which the others are compared. `names` are the headings of the columns.
+    """
     named_rows = [
         ("Queue delay", [*_percentile_rows(runs, "queue_s"), *_kind_rows(runs)]),
         ("Completion time", _percentile_rows(runs, "jct_s")),
@@ -51,13 +60,41 @@ def sections(runs: Sequence[RunSummary]) -> list[ComparisonSection]:
         ("Faults", _fault_rows(runs)),
     ]
     return [
-        ComparisonSection(name=name, rows=rows) for name, section_rows in named_rows if (rows := tuple(section_rows))
+        ComparisonSection(name=name, rows=tuple(_with_names(_with_changes(row, baseline), names) for row in rows))
+        for name, section_rows in named_rows
+        if (rows := tuple(section_rows))
     ]
 
 
+def _with_changes(row: ComparisonRow, baseline: int | None) -> ComparisonRow:
+    if baseline is None or (usual := row.cells[baseline].value) is None:
+        return row
+    cells = [
+        cell if number == baseline or cell.value is None else _with_change(cell, cell.value, usual, row.least)
+        for number, cell in enumerate(row.cells)
+    ]
+    return replace(row, cells=tuple(cells))
+
+
+def _with_names(row: ComparisonRow, names: Sequence[str]) -> ComparisonRow:
+    if not names:
+        return row
+    return replace(row, cells=tuple(replace(cell, run=name) for cell, name in zip(row.cells, names, strict=True)))
+
+
+def _with_change(cell: ComparisonCell, value: float, baseline: float, least: bool | None) -> ComparisonCell:
+    change = percent_change(value, baseline)
+    if change is not None and abs(change) < SAME_BELOW_PCT:
+        return replace(cell, change="0%", trend="same")
+    grows = value > baseline
+    trend = "" if least is None else "worse" if grows == least else "better"
+    return replace(cell, change="" if change is None else percent_text(change), trend=trend)
+
+
 def _percentile_rows(runs: Sequence[RunSummary], of: str) -> Iterator[ComparisonRow]:
-    for name in ("mean", "p50", "p90", "p99"):
-        yield comparison_row(name, "s", [run[of][name] for run in runs])
+    for name in ("mean", "p50", "p90", "p99", "max"):
+        if any(name in run[of] for run in runs):  # stored by an older version without it
+            yield comparison_row(name, "s", [run[of].get(name) for run in runs])
 
 
 def _kind_rows(runs: Sequence[RunSummary]) -> Iterator[ComparisonRow]:
@@ -72,14 +109,18 @@ def _kind_rows(runs: Sequence[RunSummary]) -> Iterator[ComparisonRow]:
 
 def _cluster_rows(runs: Sequence[RunSummary]) -> Iterator[ComparisonRow]:
     yield comparison_row("utilisation", "%", [100 * run["utilisation"] for run in runs], least=False)
-    yield comparison_row("fragmentation", "%", [100 * run["fragmentation"] for run in runs])
+    yield comparison_row("fragmentation", "%", [_percent(run["fragmentation"]) for run in runs])
     yield comparison_row("makespan", "s", [run["makespan_s"] for run in runs])
     yield comparison_row("preemptions", "", [run["preemptions"] for run in runs])
     yield comparison_row("finished jobs", "", [run["jobs"] for run in runs], least=None)
 
 
+def _percent(part: float | None) -> float | None:
+    return None if part is None else 100 * part
+
+
 def _gpu_hour_rows(runs: Sequence[RunSummary]) -> Iterator[ComparisonRow]:
-    for name in runs[0]["gpu_hours"] if runs else ():
+    for name in dict.fromkeys(name for run in runs for name in run["gpu_hours"]):
         values = [run["gpu_hours"].get(name) for run in runs]
         if any(value and abs(value) >= 0.005 for value in values):
             yield comparison_row(name.replace("_", " "), "h", values, least=None)
@@ -109,6 +150,7 @@ def comparison_row(name: str, unit: str, values: Sequence[float | None], *, leas
     return ComparisonRow(
         name=name,
         unit=unit,
+        least=least,
         cells=tuple(
             ComparisonCell(
                 value=value,

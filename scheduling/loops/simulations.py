@@ -30,8 +30,9 @@ from scheduling.actions.simulations import SimulationStateConflict
 from scheduling.engine.settings import MissingLibrary
 from scheduling.models import UNFINISHED_STATES, UPLOAD_PREFIX, Simulation, UploadedTrace
 from scheduling.queries.replay_settings import MAX_TRACE_JOBS, replay_setting
-from scheduling.queries.traces import history_trace, load_uploaded_trace
+from scheduling.queries.traces import history_trace, load_uploaded_trace, recorded_attempts
 from scheduling.replay import acme_trace, requests
+from scheduling.replay.recorded import attempts_from_queue_times, recorded_run, recorded_summary
 from scheduling.replay.requests import InvalidReplaySetting
 from scheduling.replay.run import ReplaySetting
 from scheduling.replay.timed_runs import measure_run
@@ -79,16 +80,34 @@ def _replay_policies(simulation: Simulation, clock: Callable[[], datetime], repo
         requests.check_quota_teams(setting.quotas, set(history.pools.words))
     special = simulation.params.get("policy_settings", {})
     watch = _ProgressReporter(simulation, len(history), clock, report_s)
-    runs = []
+    runs: list[dict[str, Any]] = []
+    replayed: set[str] = set()
     for number, policy in enumerate(simulation.policies):
         watch.begin(number, len(simulation.policies))
         policy_setting = replace(setting, policy_settings=special.get(policy, {}))
-        runs.append(measure_run(history, policy, policy_setting, watch)[1])
-    result: dict[str, Any] = {"runs": runs, "jobs": len(history), "source": history.source}
+        run, summary = measure_run(history, policy, policy_setting, watch)
+        runs.append(summary)
+        replayed = replayed or set(run.trace.ids)
+    recorded = _recorded_summary(simulation, history, setting, replayed)
+    result: dict[str, Any] = {"runs": runs, "recorded": recorded, "jobs": len(history), "source": history.source}
     if site := acme_trace.PUBLISHED_CLUSTERS.get(simulation.trace.removeprefix("acme:")):
         gaps = acme_trace.distances(history, site)
         result["distances"] = [{"of": gap.of, "points": round(gap.points, 3), "jobs": gap.jobs} for gap in gaps]
     return result
+
+
+def _recorded_summary(
+    simulation: Simulation, history: Trace, setting: ReplaySetting, replayed: set[str]
+) -> dict[str, Any] | None:
+    """Return the figures of the same jobs as they really ran; None if the trace does not contain them."""
+    if simulation.trace == "history":
+        cluster = simulation.params["cluster"]
+        setting, attempts = replay_setting("history", {"cluster": cluster}), recorded_attempts(cluster, history)
+    elif (found := attempts_from_queue_times(history)) is not None:
+        setting, attempts = replace(setting, load=100), found
+    else:
+        return None
+    return recorded_summary(recorded_run(history, attempts, setting, replayed))
 
 
 def _trace_and_setting(trace: str, params: dict[str, Any], created_at: datetime) -> tuple[Trace, ReplaySetting]:

@@ -26,13 +26,26 @@ from scheduling.replay import requests
 from scheduling.replay.requests import InvalidReplaySetting
 from scheduling.replay.run import ReplaySetting
 
+FORM_LOADS = (50, 200)  # percent; the API allows more
 OTHER_ORDERS = [name for name in ORDER_RULES if name != AcmeSettings().order]
 
 
 class ReplayForm(forms.Form):
     """A replay: the jobs, the policies and the changed conditions. Empty fields keep the defaults."""
 
-    MAIN = ("trace", "trace_file", "policies", "cluster", "days", "until", "jobs", "nodes", "gpus_per_node", "team")
+    MAIN = (
+        "trace",
+        "trace_file",
+        "policies",
+        "cluster",
+        "days",
+        "until",
+        "load",
+        "jobs",
+        "nodes",
+        "gpus_per_node",
+        "team",
+    )
 
     trace = forms.ChoiceField(
         label="Trace",
@@ -55,6 +68,14 @@ class ReplayForm(forms.Form):
     days = forms.IntegerField(label="Days of history", required=False, min_value=1, max_value=MAX_HISTORY_DAYS)
     until = forms.DateTimeField(
         label="End of history, UTC", required=False, widget=time_input(), help_text="Leave empty for now."
+    )
+    load = forms.IntegerField(
+        label="Load",
+        required=False,
+        min_value=FORM_LOADS[0],
+        max_value=FORM_LOADS[1],
+        widget=forms.NumberInput(attrs={"type": "range", "step": 10, "data-unit": "%"}),
+        help_text="How fast the same jobs arrive: 100% as recorded, 200% in half the time. From 50% to 200%.",
     )
     jobs = forms.IntegerField(label="Synthetic jobs", required=False, min_value=1, max_value=MAX_TRACE_JOBS)
     nodes = forms.IntegerField(
@@ -171,6 +192,8 @@ class ReplayForm(forms.Form):
         others = {name for sort, names in FIELDS_BY_TRACE_KIND.items() if sort != kind for name in names}
         excluded = {"trace", "trace_file", "policies", "team", "order", "backfill", "reserve", "best_effort", *others}
         params = {name: value for name, value in values.items() if name not in excluded}
+        if params.get("load") == ReplaySetting.load:
+            del params["load"]
         if "acme" in values["policies"]:
             params |= self._acme_params()
         return params

@@ -1,19 +1,17 @@
-"""Pages of replays (What if): start a replay, follow it, compare results, download them, manage uploaded traces."""
+"""Pages of replays (What if): start a replay, cancel it, manage uploaded traces. `replay_results` shows the results."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from django.contrib import messages
 from django.core.files.uploadedfile import UploadedFile
 from django.db import transaction
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
-from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_POST
 from rest_framework.exceptions import PermissionDenied
 
 from jobs.actions.journal import Author
@@ -27,8 +25,7 @@ from scheduling.actions import simulations as simulation_actions
 from scheduling.actions import traces as trace_actions
 from scheduling.actions.simulations import SimulationStateConflict, TooManySimulations
 from scheduling.actions.traces import ParsedTrace
-from scheduling.core.replay_comparison import MAX_COMPARED_RUNS, csv_rows, sections
-from scheduling.models import Simulation, SimulationState
+from scheduling.models import Simulation
 from scheduling.pages.replay_form import ReplayForm
 from scheduling.queries.replays import (
     TraceUploadThrottle,
@@ -40,7 +37,7 @@ from scheduling.queries.replays import (
 )
 
 PAGE_SIZE = 25
-DEFAULT_REPLAY_VALUES = {"policies": ["acme", "easy"], "jobs": 10_000, "days": 30}
+DEFAULT_REPLAY_VALUES = {"policies": ["acme", "easy"], "load": 100, "jobs": 10_000, "days": 30}
 
 
 def _default_values(clusters: Iterable[Cluster]) -> dict[str, Any]:
@@ -54,13 +51,13 @@ def _default_values(clusters: Iterable[Cluster]) -> dict[str, Any]:
     return DEFAULT_REPLAY_VALUES
 
 
-def _request_caller(request: HttpRequest) -> Caller:
+def request_caller(request: HttpRequest) -> Caller:
     return Caller(user=request.user)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def replays(request: HttpRequest) -> HttpResponse:
-    caller = _request_caller(request)
+    caller = request_caller(request)
     places = CallerTargets(caller)
     uploads = list(traces(caller)[:PAGE_SIZE])
     form = ReplayForm(
@@ -130,7 +127,7 @@ def _read_upload(request: HttpRequest, file: UploadedFile | None) -> ParsedTrace
 
 @require_POST
 def remove_trace(request: HttpRequest, number: int) -> HttpResponse:
-    caller = _request_caller(request)
+    caller = request_caller(request)
     row = get_object_or_404(traces(caller), pk=number)
     if not caller.may_change(row):
         messages.error(request, caller.denial_reason(row, str(row)))
@@ -144,93 +141,9 @@ def remove_trace(request: HttpRequest, number: int) -> HttpResponse:
     return redirect("replays")
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunColumn:
-    """One run with its simulation and the heading of its column."""
-
-    simulation: Simulation
-    run: dict[str, Any]
-    name: str
-
-
-def _run_columns(rows: list[Simulation]) -> list[RunColumn]:
-    """Return the runs of the simulations. A policy that occurs twice is named with its simulation."""
-    runs = [(row, run) for row in rows for run in (row.result or {}).get("runs", ())][:MAX_COMPARED_RUNS]
-    policies = [run["policy"] for _, run in runs]
-    repeated = {name for name in policies if policies.count(name) > 1}
-    return [RunColumn(simulation=row, run=run, name=_column_name(row, run["policy"], repeated)) for row, run in runs]
-
-
-def _column_name(row: Simulation, policy: str, repeated: set[str]) -> str:
-    return f"{policy} {row.public_id}" if policy in repeated else policy
-
-
-@require_safe
-def replay(request: HttpRequest, public_id: str) -> HttpResponse:
-    caller = _request_caller(request)
-    row = get_object_or_404(visible_simulations(caller).select_related("user", "team"), public_id=public_id)
-    others = visible_simulations(caller).filter(state=SimulationState.COMPLETED).exclude(pk=row.pk).defer("result")
-    columns = _run_columns([row])
-    context = {
-        "now": clock.now(),
-        "row": row,
-        "topic": f"simulation:{row.public_id}",
-        "is_open": row.is_open,
-        "waits_for_worker": row.state == SimulationState.PENDING,
-        "may_cancel": row.is_open and caller.may_change(row),
-        "parameters": {name: value for name, value in row.params.items() if name != "teams"}.items(),
-        "columns": columns,
-        "sections": sections([column.run for column in columns]) if columns else [],
-        "of": row.public_id,
-        "others": cache(lambda: list(others[:PAGE_SIZE])) if len(columns) < MAX_COMPARED_RUNS else [],
-    }
-    return render_page(request, "scheduling/replay.html", context, {"replay": "scheduling/_replay.html"})
-
-
-def _requested_simulations(request: HttpRequest) -> list[Simulation]:
-    """Return the simulations named in the address, in that order. 404 if one does not exist or is not visible."""
-    names = list(dict.fromkeys(",".join(request.GET.getlist("of")).replace("\x00", "").split(",")))[:MAX_COMPARED_RUNS]
-    rows = {
-        row.public_id: row
-        for row in visible_simulations(_request_caller(request)).filter(public_id__in=names).select_related("team")
-    }
-    if not names or any(name not in rows for name in names):
-        raise Http404("no such simulation")
-    return [rows[name] for name in names]
-
-
-@require_safe
-def compare(request: HttpRequest) -> HttpResponse:
-    rows = _requested_simulations(request)
-    columns = _run_columns(rows)
-    context = {
-        "now": clock.now(),
-        "simulations": rows,
-        "columns": columns,
-        "sections": sections([column.run for column in columns]) if columns else [],
-        "of": ",".join(row.public_id for row in rows),
-    }
-    return render_page(request, "scheduling/compare.html", context)
-
-
-@require_safe
-def export(request: HttpRequest, form: str) -> HttpResponse:
-    columns = _run_columns(_requested_simulations(request))
-    name = "-".join(dict.fromkeys(column.simulation.public_id for column in columns)) or "nothing"
-    if form == "json":
-        runs = [{"simulation": c.simulation.public_id, "name": c.name, **c.run} for c in columns]
-        response: HttpResponse = JsonResponse({"runs": runs})
-    else:
-        response = HttpResponse(content_type="text/csv; charset=utf-8")
-        tables = sections([column.run for column in columns]) if columns else []
-        csv.writer(response).writerows(csv_rows([column.name for column in columns], tables))
-    response["Content-Disposition"] = f'attachment; filename="what-if-{name}.{form}"'
-    return response
-
-
 @require_POST
 def cancel(request: HttpRequest, public_id: str) -> HttpResponse:
-    caller = _request_caller(request)
+    caller = request_caller(request)
     row = get_object_or_404(visible_simulations(caller), public_id=public_id)
     if not caller.may_change(row):
         messages.error(request, caller.denial_reason(row, str(row)))

@@ -73,15 +73,18 @@ class PeriodLedgers:
     prices: Mapping[str, float | None]
 
 
-def table(by: str, since: datetime, until: datetime, teams: Sequence[int] | None = None) -> LedgerTable:
-    """Return the table over all clusters. Rows of teams outside `teams` are counted without a name; None: all teams are
-    named."""
-    return table_of(period_ledgers(since, until), by, teams)
+def table(
+    by: str, since: datetime, until: datetime, teams: Sequence[int] | None = None, cluster: Cluster | None = None
+) -> LedgerTable:
+    """Return the table over all clusters, or over one. Rows of teams outside `teams` are counted without a name; None:
+    all teams are named."""
+    return table_of(period_ledgers(since, until, cluster), by, teams)
 
 
-def period_ledgers(since: datetime, until: datetime) -> PeriodLedgers:
-    """Return the ledgers of all clusters for a period, with a window per day. The expensive part of a table."""
-    clusters = list(Cluster.objects.order_by("name"))
+def period_ledgers(since: datetime, until: datetime, cluster: Cluster | None = None) -> PeriodLedgers:
+    """Return the ledgers of all clusters, or of one, for a period, with a window per day. The expensive part of a
+    table."""
+    clusters = [cluster] if cluster else list(Cluster.objects.order_by("name"))
     midnights = utc_midnights(since, until)
     return PeriodLedgers(
         since=since,

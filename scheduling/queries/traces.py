@@ -5,12 +5,16 @@ from __future__ import annotations
 import gzip
 import io
 from collections.abc import Collection
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
-from jobs.models import Job
+import numpy as np
+
+from jobs.core.lifecycle import State
+from jobs.models import Attempt, Job
 from jobs.traces.rows import read_text_trace
 from jobs.traces.trace import Trace, trace_from_columns
 from scheduling.models import UploadedTrace
+from scheduling.replay.recorded import RecordedAttempts
 
 TRACE_COLUMNS = (
     *("public_id", "user__username", "team__name", "kind", "name", "state", "submitted_at", "started_at", "ended_at"),
@@ -53,6 +57,21 @@ def history_trace(
         nodes=nodes,
         cpus=[count * cpus for count, cpus in zip(nodes, columns["cpus_per_node"], strict=True)],
         memory_mb=columns["memory_per_node_mb"],
+    )
+
+
+def recorded_attempts(cluster: str, trace: Trace) -> RecordedAttempts:
+    """Return all ended attempts of the jobs of a history, from the allocation of the GPUs to the end."""
+    number = {one: row for row, one in enumerate(trace.ids)}
+    first = datetime.fromtimestamp(trace.began_s, UTC) - timedelta(seconds=1)  # the float is not exact
+    rows = Attempt.objects.filter(job__cluster__name=cluster, job__submitted_at__gte=first, ended_at__isnull=False)
+    columns = rows.order_by().values_list("job__public_id", "promised_at", "ended_at", "state")
+    found = [(number[job], *rest) for job, *rest in columns.iterator(10_000) if job in number]
+    return RecordedAttempts(
+        job=np.array([job for job, *_ in found], dtype=np.int32),
+        start_s=np.array([start.timestamp() for _, start, *_ in found], dtype=np.float64) - trace.began_s,
+        end_s=np.array([max(start, end).timestamp() for _, start, end, _ in found], dtype=np.float64) - trace.began_s,
+        preempted=np.array([state == State.PREEMPTED for *_, state in found], dtype=np.bool_),
     )
 
 

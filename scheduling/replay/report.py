@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jobs.traces.trace import EncodedColumn, Floats
+from scheduling.replay.curves import run_curves
 from scheduling.replay.fairness import fairness
 from scheduling.replay.gpu_hours import fragmentation, gpu_hours
 from scheduling.replay.run import PolicyRun
@@ -52,6 +53,8 @@ def summary(run: PolicyRun, *, wall_s: float, peak_rss_mb: float) -> dict[str, A
             "of_no_pool": run.homeless,
             "bad_rows": trace.bad_count,
         },
+        "load": run.setting.load,
+        "curves": run_curves(queue[ended], jct[ended], run.course, run.setting.gpus),
     }
 
 
@@ -69,9 +72,9 @@ def offered_load(run: PolicyRun) -> float:
 
 def _distribution(values: Floats) -> dict[str, float]:
     if not len(values):
-        return dict.fromkeys(("mean", "p50", "p90", "p99"), 0.0)
+        return dict.fromkeys(("mean", "p50", "p90", "p99", "max"), 0.0)
     p50, p90, p99 = np.percentile(values, (50, 90, 99)).tolist()
-    return {"mean": float(values.mean()), "p50": p50, "p90": p90, "p99": p99}
+    return {"mean": float(values.mean()), "p50": p50, "p90": p90, "p99": p99, "max": float(values.max())}
 
 
 def _group_summary(chosen: JobMask, jct: Floats, queue: Floats) -> dict[str, Any]:
@@ -107,9 +110,11 @@ def table(summaries: Sequence[Mapping[str, Any]]) -> str:
 
 def _table_rows(summaries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
     yield "policy", *(one["policy"] for one in summaries)
+    if any(one["load"] != 100 for one in summaries):
+        yield "load %", *(f"{one['load']}" for one in summaries)
     yield "jobs", *(f"{one['jobs']:,}" for one in summaries)
     for name, title in (("jct_s", "completion s"), ("queue_s", "queueing s")):
-        for key in ("mean", "p50", "p90", "p99"):
+        for key in ("mean", "p50", "p90", "p99", "max"):
             yield f"{title} {key}", *(f"{one[name][key]:,.2f}" for one in summaries)
     for kind in summaries[0]["by_kind"]:
         if len(summaries[0]["by_kind"]) > 1:

@@ -28,8 +28,9 @@ PLACEMENT_NAMES = (*PLACEMENTS, "count")
 # Settings besides trace and policies, named as parameters of `replay_setting`
 SETTING_NAMES = (
     *("nodes", "gpus_per_node", "placement", "preemption_cost", "cpus_per_node", "memory_per_node_mb"),
-    *("nodes_per_leaf", "vcs", "faults", "noise", "seed", "checkpoint_s", "best_effort"),
+    *("nodes_per_leaf", "vcs", "faults", "noise", "seed", "checkpoint_s", "best_effort", "load"),
 )
+LOAD_RANGE = (10, 1000)  # percent
 MAX_REPLAY_NODES = 20_000
 MAX_GPUS_PER_NODE = 1024
 
@@ -73,6 +74,7 @@ def replay_setting(
     seed: int = 0,
     checkpoint_s: float = 0.0,
     best_effort: str | None = None,
+    load: int = 100,
     quotas: Sequence[QuotaView] = (),
 ) -> ReplaySetting:
     """Check all settings together. Raises `InvalidReplaySetting`."""
@@ -84,6 +86,7 @@ def replay_setting(
     for name, value in (("cpus_per_node", cpus_per_node), ("memory_per_node_mb", memory_per_node_mb)):
         _check_range(name, value, 0, 10**9)
     _check_range("nodes_per_leaf", nodes_per_leaf, 0, MAX_REPLAY_NODES)
+    _check_range("load", load, *LOAD_RANGE)
     _check_choice("placement", placement, PLACEMENT_NAMES)
     _check_choice("preemption_cost", preemption_cost, PREEMPTION_COSTS)
     if not 0 <= checkpoint_s < 1e12:
@@ -116,6 +119,7 @@ def replay_setting(
         best_effort=ReplaySetting.best_effort if best_effort is None else _parse_kinds("best_effort", best_effort),
         noise=_check_noise(noise),
         seed=seed,
+        load=load,
     )
 
 

@@ -55,6 +55,7 @@ class ReplaySetting:
     faults: FaultRates | None = None
     noise: str = "none"  # error of expected run times
     seed: int = 0  # seed of faults and noise
+    load: int = 100  # percent: 200 submits the same jobs in half the time
 
     @property
     def gpus(self) -> int:
@@ -104,6 +105,7 @@ def run_policy(
     trace: Trace, policy: str, setting: ReplaySetting, on_progress: ProgressCallback | None = None
 ) -> PolicyRun:
     """Replay the trace under one policy, separately for each virtual cluster unless they share one pool."""
+    trace = with_load(trace, setting.load)
     if not setting.pools or setting.shares_one_pool:
         return _replay_pool(trace, policy, setting, setting.all_nodes, on_progress)
     runs: list[PolicyRun] = []
@@ -114,6 +116,14 @@ def run_policy(
     pool_codes = [_pool_code(trace, pool) for pool in setting.pools]
     homeless = int(np.sum(~np.isin(trace.pools.codes, pool_codes)))
     return replace(_combine_runs(runs), setting=setting, homeless=homeless)
+
+
+def with_load(trace: Trace, load: int) -> Trace:
+    """The same jobs, submitted at `load` percent of the rate of the trace."""
+    if load == 100 or not len(trace):
+        return trace
+    first = float(trace.submit_s[0])
+    return replace(trace, submit_s=first + (trace.submit_s - first) * (100 / load))
 
 
 def _pool_code(trace: Trace, pool: str) -> int:

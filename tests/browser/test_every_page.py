@@ -55,6 +55,7 @@ LOOKS = [(scheme, width) for scheme in ("light", "dark") for width in (1440, 102
 LOOKS = LOOKS if SHOTS else [("light", 1440), ("dark", 390)]
 MOST_SHIFT = 0.02  # while a page loads and its charts and late fragments arrive
 COMES_LATER = {
+    "characterization": ["#failures-plot:not([hx-get])"],
     "now": ["#ledger .aside", "#usage-plots[data-drawn]"],
     "job-metrics": ["#plots[data-drawn='3']"],
     "job-gpus": [".gpu-map li"],
@@ -202,6 +203,7 @@ def pages(job) -> dict[str, str]:
         "evaluation-rules": "/evaluations/rules/",
         "campaign": f"/evaluations/{Campaign.objects.get().public_id}/",
         "reports": "/reports/?by=team",
+        "characterization": "/reports/characterization/",
         "account": "/account/",
         "teams": "/settings/teams/",
         "team": "/settings/teams/of/pretraining/",

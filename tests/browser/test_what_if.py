@@ -51,3 +51,51 @@ def test_replay_result_appears_without_reload(visit):
                 if SHOTS:
                     ada.page.screenshot(path=Path(SHOTS) / f"{name}-{scheme}-{width}.png", full_page=True)
     assert ada.complaints == []
+
+
+def test_fair_share_on_the_own_history_takes_three_clicks(visit):
+    for _ in range(3):
+        make.ended(make.job(by="ada", gpus_per_node=8))
+    ada = visit("ada", viewport={"width": 1440, "height": 900})
+    ada.open("/")
+
+    ada.page.click("nav >> text=What if")
+    ada.page.check("[name=policies][value=fair]")
+    ada.page.click("button.primary")
+    ada.page.wait_for_selector("#live[data-state=live]")
+    run_simulation_once(clock.now)
+
+    expect(ada.page.locator(".verdict")).to_contain_text("wait")
+    expect(ada.page.locator(".runs thead")).to_contain_text("as it really was")
+    expect(ada.page.locator(".runs thead")).to_contain_text("fair")
+    ada.page.select_option("[name=baseline]", "fair")
+    ada.page.wait_for_url("**/?baseline=fair")
+    assert ada.complaints == []
+
+
+def test_slider_shows_the_load_that_is_replayed(visit):
+    make.ended(make.job(by="ada", gpus_per_node=8))
+    ada = visit("ada", viewport={"width": 390, "height": 900})
+    ada.open("/what-if/")
+    slider = ada.page.locator("[name=load]")
+
+    expect(ada.page.locator(".field.load output")).to_have_text("100%")
+    slider.focus()
+    slider.press("ArrowRight")
+    slider.press("ArrowRight")
+    expect(ada.page.locator(".field.load output")).to_have_text("120%")
+    ada.page.click("button.primary")
+    expect(ada.page.locator("#replay")).to_contain_text("load 120")
+    assert ada.complaints == []
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_characterization_is_as_wide_as_the_screen_and_completes_without_moving(visit, width):
+    make.ended(make.job(by="ada", gpus_per_node=8))
+    ada = visit("ada", viewport={"width": width, "height": 900})
+    ada.open("/reports/characterization/")
+
+    ada.page.wait_for_selector("#failures-plot:not([hx-get]) .chart")
+    assert ada.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert ada.page.locator("svg.chart").count() == 7
+    assert ada.complaints == []

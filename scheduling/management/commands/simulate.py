@@ -83,6 +83,13 @@ class Command(BaseCommand):
         add("--quota", metavar="FILE", help="CSV team,kind,gpus: quotas of teams; an empty kind means all kinds")
         add("--policy-settings", metavar="JSON", help='settings by policy: \'{"acme": {"order": "sjf"}}\'')
         add("--noise", default="none", help="error of run time estimates: none, helios, or a log-normal's sigma")
+        add(
+            "--load",
+            type=int,
+            default=100,
+            metavar="PERCENT",
+            help="arrival rate: 150 submits the same jobs in two thirds of the time (default: 100)",
+        )
         add("--jobs", type=int, help="acme: number of synthetic jobs")
         add("--seed", type=int, default=0, help="seed of the jobs, the faults and the noise")
         add("--json", metavar="FILE", help="write the report to FILE; with - only the report is written, to stdout")
@@ -191,7 +198,7 @@ def policy_error_text(rules: type[PolicyRules], error: Exception) -> str:
 def _replay_setting(nodes: int | None, options: dict[str, Any], quotas: Sequence[QuotaView]) -> ReplaySetting:
     same = (
         *("gpus_per_node", "placement", "preemption_cost", "cpus_per_node", "memory_per_node_mb", "nodes_per_leaf"),
-        *("faults", "noise", "seed", "checkpoint_s", "best_effort"),
+        *("faults", "noise", "seed", "checkpoint_s", "best_effort", "load"),
     )
     pools = _pools(options["vcs"]) if options["vcs"] else None
     return requests.replay_setting(

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from xml.etree import ElementTree
 
 import pytest
 from django.test import Client
@@ -229,3 +230,84 @@ def test_form_defaults_to_the_history_of_a_cluster_with_its_quotas(people):
 
     assert (form["trace"].value(), form["cluster"].value()) == ("history", "seren")
     assert form["quota"].value() == "pretraining,,16"
+
+
+# --- the record of the own history
+
+
+@pytest.fixture
+def past(people):
+    """A replay of three recorded jobs under two policies, at one and a half times the load."""
+    for _ in range(3):
+        make.ended(make.job(by="ada", gpus_per_node=8))
+    asked = {"trace": "history", "cluster": "seren", "team": "pretraining", "policies": ["fair", "fifo"]}
+    browser("ada").post("/what-if/", asked | {"load": "150"})
+    run_simulation_once(clock.now)
+    return Simulation.objects.get()
+
+
+def test_own_history_is_compared_with_the_record(past):
+    response = browser("ada").get(f"/what-if/{past.public_id}/")
+
+    names = [column.name for column in response.context["columns"]]
+    assert names == ["as it really was", "fair at 150% load", "fifo at 150% load"]
+    assert response.context["baseline"].name == "as it really was"
+    assert past.result["recorded"]["jobs"] == 3 and past.result["recorded"]["load"] == 100
+    assert past.params["load"] == 150 and past.result["runs"][0]["load"] == 150
+    for words in ("wait", "As it really was", "150% of the recorded load", "Queue length over time"):
+        assert words in text(response), words
+
+
+def test_baseline_is_chosen_by_the_address(past):
+    ada = browser("ada")
+
+    chosen = ada.get(f"/what-if/{past.public_id}/?baseline=fifo at 150% load")
+    wrong = ada.get(f"/what-if/{past.public_id}/?baseline=lottery")
+
+    assert chosen.context["baseline"].name == "fifo at 150% load"
+    assert wrong.status_code == 400 and "is not one of as it really was" in text(wrong)
+    compared = ada.get(f"/what-if/compare/?of={past.public_id}&baseline=fifo at 150% load")
+    assert compared.context["baseline"].name == "fifo at 150% load"
+
+
+def test_two_replays_of_the_same_jobs_share_their_record(past):
+    until = past.created_at.isoformat()
+    asked = {"trace": "history", "cluster": "seren", "team": "pretraining", "policies": ["easy"], "until": until}
+    browser("ada").post("/what-if/", asked)
+    run_simulation_once(clock.now)
+    other = Simulation.objects.first()
+
+    page = browser("ada").get(f"/what-if/compare/?of={past.public_id},{other.public_id}")
+
+    assert [column.name for column in page.context["columns"]].count("as it really was") == 1
+
+
+@pytest.mark.parametrize("key", ["waits", "completion", "queue", "use"])
+def test_charts_are_downloaded_as_svg_and_csv(past, key):
+    ada = browser("ada")
+
+    svg = ada.get(f"/what-if/charts/{key}.svg?of={past.public_id}")
+    rows = list(csv.reader(io.StringIO(text(ada.get(f"/what-if/charts/{key}.csv?of={past.public_id}")))))
+
+    assert svg.headers["Content-Type"].startswith("image/svg+xml")
+    assert {node.tag.rpartition("}")[2] for node in ElementTree.fromstring(text(svg))} >= {"title", "polyline"}
+    assert {row[0] for row in rows[1:]} == {"as it really was", "fair at 150% load", "fifo at 150% load"}
+
+
+def test_chart_of_another_team_or_of_no_name_is_not_found(past):
+    assert browser("ben").get(f"/what-if/charts/waits.svg?of={past.public_id}").status_code == 404
+    assert browser("ada").get(f"/what-if/charts/rainbow.svg?of={past.public_id}").status_code == 404
+
+
+def test_result_of_an_older_version_without_record_and_curves_is_shown(done):
+    for run in done.result["runs"]:
+        del run["curves"], run["load"]
+        for figure in ("jct_s", "queue_s"):
+            del run[figure]["max"]
+    done.result.pop("recorded")
+    done.save()
+
+    page = browser("ada").get(f"/what-if/{done.public_id}/")
+
+    assert page.status_code == 200 and "<svg xmlns" not in text(page)
+    assert "99% of the jobs wait at most" in text(page) or "No policy shortens" in text(page)

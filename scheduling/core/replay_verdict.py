@@ -1,0 +1,86 @@
+"""One sentence about what a comparison of runs shows, and what limits it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scheduling.core.number_texts import duration_text
+
+SAME_BELOW_PCT = 0.5  # smaller differences are not worth a word
+RECORDED_LIMITS = (
+    "“As it really was” has the recorded starts and ends of the same jobs. It includes what a replay does not know:"
+    " node failures, drains, holds, dependencies and the settings of that time. A replay begins with an empty cluster"
+    " of today's size, starts jobs at once and runs each job once, for as long as its last attempt ran; real starts"
+    " take the seconds of a scheduling turn and of the nodes. How usable free GPUs were and the"
+    " GPU-hours by use cannot be compared; Reports has the latter."
+)
+
+
+def verdict(names: Sequence[str], runs: Sequence[Mapping[str, Any]], baseline: int) -> str:
+    """What the best other run changes about the waits. An empty string if there is nothing to compare."""
+    others = [number for number, run in enumerate(runs) if number != baseline and run["jobs"]]
+    if not others or not runs[baseline]["jobs"]:
+        return ""
+    measure, title = ("p50", "median") if runs[baseline]["queue_s"]["p50"] >= 1 else ("mean", "mean")
+    best = min(others, key=lambda number: (runs[number]["queue_s"][measure], runs[number]["queue_s"]["mean"]))
+    before, after = runs[baseline]["queue_s"][measure], runs[best]["queue_s"][measure]
+    change = percent_change(after, before)
+    equal = [number for number in others if runs[number]["queue_s"] == runs[best]["queue_s"]]
+    place, other = _place(names[baseline]), _place(_listed([names[number] for number in equal]))
+    longest = _longest_wait(runs[best], runs[baseline])
+    if change is None or abs(change) < SAME_BELOW_PCT:
+        return f"The {title} wait does not change: {duration_text(before)} {place} and {other}; {longest}."
+    if change > 0:
+        return (
+            f"No policy shortens the {title} wait: it is {duration_text(before)} {place} and {duration_text(after)}"
+            f" {other}, the shortest of the others ({percent_text(change)})."
+        )
+    return (
+        f"{other[0].upper()}{other[1:]}, the {title} wait falls from {duration_text(before)} {place} to"
+        f" {duration_text(after)} ({percent_text(change)}); {longest}."
+    )
+
+
+def _place(name: str) -> str:
+    return name if name.startswith("as it really was") else f"under {name}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def _longest_wait(run: Mapping[str, Any], before: Mapping[str, Any]) -> str:
+    """Replays that were stored by older versions have no longest wait."""
+    if "max" not in run["queue_s"] or "max" not in before["queue_s"]:
+        return f"99% of the jobs wait at most {duration_text(run['queue_s']['p99'])}"
+    longest, previous = duration_text(run["queue_s"]["max"]), duration_text(before["queue_s"]["max"])
+    return f"no job waits longer than {longest} (before: {previous})"
+
+
+def percent_change(value: float, baseline: float) -> float | None:
+    """The difference in percent of the baseline; None if the baseline is 0 and the value is not."""
+    if abs(baseline) < 1e-9:
+        return 0.0 if abs(value) < 1e-9 else None
+    return 100 * (value - baseline) / abs(baseline)
+
+
+def percent_text(change: float) -> str:
+    """A signed percentage with a true minus sign. From ten times on as a factor."""
+    if change >= 900:
+        return f"×{change / 100 + 1:,.0f}"
+    return f"{'−' if change < 0 else '+'}{abs(change):.0f}%"
+
+
+def limits(loads: Sequence[int], *, has_record: bool, has_changed_nodes: bool) -> list[str]:
+    """The sentences that a reader must know before trusting a comparison. `loads` are those of the replays."""
+    sentences = [RECORDED_LIMITS] if has_record else []
+    if has_record and any(load != 100 for load in loads):
+        text = " and ".join(f"{load}%" for load in dict.fromkeys(loads))
+        sentences.append(
+            f"The replays have {text} of the recorded load, so a difference to the record is due to the load as well as"
+            " to the policy."
+        )
+    if has_record and has_changed_nodes:
+        sentences.append("The replays have a changed number of nodes or GPUs, which explains a part of the difference.")
+    return sentences
