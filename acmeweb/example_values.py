@@ -134,7 +134,7 @@ VALUES: dict[str, Any] = {
     "Series.attempt": 1,
     "AttemptMetrics.attempt": 1,
     "AttemptMetrics.source": "",
-    "cause": "",
+    "AttemptMetrics.cause": "",
     "repeated_from_step": None,
     "Series.source": "",
     "latest": {

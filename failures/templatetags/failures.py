@@ -8,6 +8,7 @@ from django import template
 
 from failures.diagnosis.values import LineRole
 from failures.pages import anomalies, incidents
+from failures.queries.chart_events import chart_events
 from jobs.models import Job, Node
 
 register = template.Library()
@@ -36,6 +37,12 @@ def anomalies_of(context: Any, node: Node) -> dict[str, Any]:
 def slow_steps_of(context: Any, job: Job) -> dict[str, Any]:
     """The panel of slow steps of a job."""
     return anomalies.job_anomalies(job, context["now"])
+
+
+@register.inclusion_tag("failures/_chart_events.html")
+def chart_events_of(job: Job) -> dict[str, Any]:
+    """The table of events that the charts of a job mark."""
+    return {"events": chart_events(job)}
 
 
 @register.filter
