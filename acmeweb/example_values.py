@@ -431,6 +431,7 @@ VALUES: dict[str, Any] = {
     "model": "h100",
     # evaluations
     "Campaign.id": CAMPAIGN,
+    "Campaign.name": "llama-7b, step 12,000, core v1",
     "Evaluation.id": 88,
     "suite": "core",
     "Campaign.checkpoints": [CHECKPOINT],
