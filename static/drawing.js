@@ -27,6 +27,20 @@ const drawing = (() => {
 
   const exact = (at) => (at === null ? "" : new Date(at * 1000).toISOString().slice(0, 19).replace("T", " "));
 
+  // A duration with its largest two units: 45s, 12m30s, 3h5m, 2d4h
+  const UNITS = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]];
+  const SPANS = [1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400, 172800, 604800];
+
+  function span(seconds) {
+    if (seconds === null || seconds === undefined) return "";
+    const whole = Math.round(seconds);
+    const first = UNITS.findIndex(([, length]) => Math.abs(whole) >= length);
+    if (first < 0) return "0s";
+    const [[unit, length], next] = [UNITS[first], UNITS[first + 1]];
+    const rest = next ? Math.floor((Math.abs(whole) % length) / next[1]) : 0;
+    return `${Math.trunc(whole / length)}${unit}${rest ? `${rest}${next[0]}` : ""}`;
+  }
+
   function color(box, name) {
     const probe = document.createElement("i");
     probe.className = name;
@@ -77,5 +91,5 @@ const drawing = (() => {
     room.observe(box);
   }
 
-  return { clock, exact, label, short, color, plot, read, keep };
+  return { clock, exact, label, span, SPANS, short, color, plot, read, keep };
 })();

@@ -1,126 +1,265 @@
-// Draws the progress of a job: loss, step time and other reported values, one plot below the other with a common axis.
-// The data is the API's; the sections around the plots show the newest values as text.
+// Draws the training metrics of a job, and of up to four runs to compare: one chart per metric, with a common axis,
+// cursor and zoom. The data is the API's; the runs and the events are read from the page around the charts.
 "use strict";
 function plotsOf(box) {
-  const HEIGHT = 295;
-  const PAD = { at: 30, step: 1 };  // on both sides of a single point
+  const HEIGHT = 250;
+  const PAD = { at: 30, elapsed: 30, step: 1 };  // on both sides of a single point
   const TICK_SPACE = 40;
+  const NEAR_PX = 8;  // from the pointer to a value or a marker
   const EVERY_MS = 15000;
-  const DRAWN = [["loss", "loss"], ["step_time_s", "seconds per step"], ["grad_norm", "gradient norm"], ["learning_rate", "learning rate"]];
-  let over = "at";
-  let distribution = "linear";
-  let smoothing = 0;  // weight of the earlier values in the moving average
-  let points = [];
+  const MOST_LINES = 12;  // more checkpoints are short ticks on the axis
+  const METRICS = {
+    loss: "loss",
+    tokens_per_s: "tokens per second",
+    mfu: "MFU",
+    step_time_s: "seconds per step",
+    grad_norm: "gradient norm",
+    learning_rate: "learning rate",
+  };
+  const AXES = { at: "UTC", elapsed: "elapsed", step: "step" };
+  const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [14, 6]];
+  const SYMBOLS = { attempt: "▶", failure: "✗", incident: "◆", checkpoint: "" };
+  const TONES = { attempt: "running", failure: "bad", incident: "warn", checkpoint: "good" };
+  const options = { over: "step", distribution: "linear", smoothing: "0" };  // smoothing: weight of the earlier values
+  const grid = box.querySelector(".charts");
+  const reset = box.querySelector("[data-reset]");
+  let runs = [];
+  let checkpoints = [];
   let marks = [];
   let charts = [];
-  const width = () => box.querySelector(".uplot")?.clientWidth || Math.min(box.clientWidth, 640);
-  const number = (value) => (typeof value === "number" ? value : null);  // NaN is a string in JSON, and becomes a gap
-  const place = (point) => (over === "at" ? Date.parse(point.at) / 1000 : point.step);
+  let zoom = null;
+  let tones = {};  // colors of the marks in the current theme
+  let shape = "";  // of the charts that are drawn; equal ones only get new values
 
-  // Checkpoints are vertical lines, and ticks on the axis if there are many: a restart continues from one of them
-  const MOST_LINES = 12;
-  const saved = (tone) => ({
-    hooks: {
-      draw: [(chart) => {
-        const { ctx, bbox } = chart;
-        ctx.save();
-        ctx.strokeStyle = tone;
-        ctx.setLineDash([2, 3]);
-        for (const mark of marks) {
-          const at = over === "at" ? Date.parse(mark.saved_at) / 1000 : mark.step;
-          const x = Math.round(chart.valToPos(at, "x", true));
-          if (x < bbox.left || x > bbox.left + bbox.width) continue;
-          ctx.beginPath();
-          ctx.moveTo(x, marks.length > MOST_LINES ? bbox.top + bbox.height - 6 * devicePixelRatio : bbox.top);
-          ctx.lineTo(x, bbox.top + bbox.height);
-          ctx.stroke();
-        }
-        ctx.restore();
-      }],
-    },
-  });
+  const over = () => (runs.every(runData.hasSteps) ? options.over : options.over === "step" ? "at" : options.over);
 
-  // The moving average starts with the first value. A gap stays a gap and does not restart the average
-  function smooth(values) {
-    let mean = null;
-    return values.map((value) => {
-      if (value === null) return null;
-      mean = mean === null ? value : smoothing * mean + (1 - smoothing) * value;
-      return mean;
-    });
-  }
+  // --- one chart
 
   // A single point gets a range around it: uPlot would draw an axis of years
-  const around = (_chart, low, high) => (low === null || low < high ? [low, high] : [low - PAD[over], high + PAD[over]]);
+  const around = (low, high) => (low === null || low < high ? [low, high] : [low - PAD[over()], high + PAD[over()]]);
 
-  // The values are shown only while the pointer is over a chart
-  const showValues = (chart) => chart.root.classList.toggle("idle", typeof chart.cursor.idx !== "number");
+  const xText = (x) => (over() === "at" ? drawing.exact(x) : over() === "elapsed" ? drawing.span(x) : x?.toLocaleString("en") ?? "");
 
   function axes(base, logarithmic) {
     const [x, y] = base.axes;
     const values = logarithmic ? { values: (_chart, ticks) => ticks.map((tick) => (tick === null ? "" : drawing.short(tick))) } : {};
-    return [x, { ...y, ...values, space: TICK_SPACE }];
+    const spans = over() === "elapsed" ? { incrs: drawing.SPANS, values: (_chart, ticks) => ticks.map(drawing.span) } : {};
+    return [{ ...x, ...spans }, { ...y, ...values, space: TICK_SPACE }];
   }
 
-  function options(title, tone, values) {
-    const base = drawing.plot(box, { title, height: HEIGHT, time: over === "at", key: "progress" });
-    const logarithmic = distribution === "log" && values.every((value) => value === null || value > 0);
-    const count = values.length;
+  // The value at the pointer, or that of the repeated steps there. Runs report at different places, so near is enough
+  function nearest(chart, series, at, x) {
+    const values = chart.data[series];
+    const known = (index) => typeof values[index] === "number";
+    const limit = chart.posToVal(NEAR_PX, "x") - chart.posToVal(0, "x");
+    const close = (index) => Math.abs(chart.data[0][index] - x) <= limit;
+    for (let step = 0; step < values.length; step += 1) {
+      const [left, right] = [at - step, at + step];
+      if (!(left >= 0 && close(left)) && !(right < values.length && close(right)) && step) return null;
+      if (left >= 0 && known(left)) return left;
+      if (right < values.length && known(right)) return right;
+    }
+    return null;
+  }
+
+  function lineSeries(run, number, line) {
+    const points = { show: line[0].length < 40 };
+    return { label: run.name, stroke: drawing.color(box, `run-${number + 1}`), width: 1.5, dash: DASHES[number], spanGaps: false, value: (_, value) => drawing.short(value ?? null), points };
+  }
+
+  const repeatedSeries = (number) => ({ stroke: drawing.color(box, `run-${number + 1}`), width: 1, dash: [2, 4], spanGaps: false, points: { show: false }, class: "repeated" });
+
+  const tables = (metric) => runs.map((run) => runData.lines(run, metric, over(), Number(options.smoothing)));
+
+  function chartOptions(metric, lines, place) {
+    const base = drawing.plot(box, { title: METRICS[metric], height: HEIGHT, time: over() === "at", key: "progress" });
+    const logarithmic = options.distribution === "log" && lines.flat().every(([, values]) => values.every((value) => value === null || value > 0));
+    const series = lines.flatMap((own, number) => own.map((line, lane) => (lane ? repeatedSeries(number) : lineSeries(runs[number], number, line))));
     return {
       ...base,
+      width: place.clientWidth || 320,
       axes: axes(base, logarithmic),
+      cursor: { ...base.cursor, drag: { x: true, y: false, setScale: false }, dataIdx: nearest, bind: { dblclick: () => showAll } },
       scales: {
-        x: { ...base.scales.x, range: around },
+        x: { ...base.scales.x, range: (_chart, low, high) => zoom ?? around(low, high) },
         y: logarithmic ? { distr: 3, range: (_chart, low, high) => uPlot.rangeLog(low ?? 1, high ?? 10, 10, false) } : {},
       },
-      hooks: { ready: [showValues], setCursor: [showValues] },
-      width: width(),
-      series: [
-        over === "at" ? { label: "UTC", value: (_, at) => drawing.exact(at) } : { label: "step" },
-        { label: title, stroke: tone, width: 1.5, spanGaps: false, value: (_, value) => drawing.short(value), points: { show: count < 40 } },
-      ],
-      plugins: [saved(drawing.color(box, "good"))],
+      hooks: { ready: [showValues], setCursor: [showValues, showMark], setSelect: [zoomTo], draw: [drawMarks] },
+      series: [{ label: AXES[over()], value: (_, x) => xText(x) }, ...series],
     };
   }
 
-  // A report without a step cannot be placed on the step axis
-  const placed = () => (over === "at" ? points : points.filter((point) => typeof point.step === "number").sort((a, b) => a.step - b.step));
+  // The values are shown only while the pointer is over a chart
+  const showValues = (chart) => chart.root.classList.toggle("idle", typeof chart.cursor.idx !== "number");
 
-  function draw() {
-    charts.forEach((chart) => chart.destroy());
-    const drawn = placed();
-    const shown = DRAWN.filter(([name]) => drawn.some((point) => number(point[name]) !== null));
-    const tone = drawing.color(box, "running");
-    charts = shown.map(([name, title]) => {
-      const values = smooth(drawn.map((point) => number(point[name])));
-      return new uPlot(options(title, tone, values), [drawn.map(place), values], box);
+  // --- zoom, common to all charts
+
+  function zoomTo(chart) {
+    const { left, width } = chart.select;
+    if (width < 3) return;
+    setZoom([chart.posToVal(left, "x"), chart.posToVal(left + width, "x")]);
+    chart.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+  }
+
+  function setZoom(range) {
+    zoom = range;
+    reset.disabled = zoom === null;
+    // The whole range is computed from the data again
+    for (const chart of charts) chart.setData(chart.data, true);
+  }
+
+  const showAll = () => setZoom(null);
+
+  // --- markers
+
+  function readMarks() {
+    const rows = [...document.querySelectorAll("#chart-events [data-kind]")].map((row) => ({ ...row.dataset }));
+    const saved = checkpoints.map((one) => ({ kind: "checkpoint", at: one.saved_at, step: one.step, text: `Checkpoint of step ${one.step.toLocaleString("en")}${one.verdict ? `, ${one.verdict}` : ""}.` }));
+    return [...saved, ...rows].map((mark) => ({ ...mark, x: runData.eventPlace(runs[0], over(), mark) })).filter((mark) => mark.x !== null);
+  }
+
+  // Checkpoints are dashed lines, or ticks on the axis if there are many; the other marks have a symbol at the top
+  function drawMarks(chart) {
+    const { ctx, bbox } = chart;
+    const ticks = checkpoints.length > MOST_LINES;
+    ctx.save();
+    ctx.font = `${11 * devicePixelRatio}px "DejaVu Sans", "Segoe UI Symbol", "Apple Symbols", sans-serif`;
+    ctx.textAlign = "center";
+    for (const mark of marks) {
+      const x = Math.round(chart.valToPos(mark.x, "x", true));
+      if (x < bbox.left || x > bbox.left + bbox.width) continue;
+      const isTick = mark.kind === "checkpoint" && ticks;
+      ctx.strokeStyle = ctx.fillStyle = tones[mark.kind];
+      ctx.lineWidth = devicePixelRatio * (mark.kind === "checkpoint" ? 0.75 : 1);
+      ctx.setLineDash(mark.kind === "checkpoint" ? [2, 3] : mark.kind === "attempt" ? [] : [5, 3]);
+      ctx.beginPath();
+      ctx.moveTo(x, isTick ? bbox.top + bbox.height - 6 * devicePixelRatio : bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+      ctx.fillText(SYMBOLS[mark.kind], x, bbox.top - 2 * devicePixelRatio);
+    }
+    ctx.restore();
+  }
+
+  // The marks next to the pointer, in the chart under it
+  function showMark(chart) {
+    const tip = chart.over.querySelector(".tip");
+    const { left } = chart.cursor;
+    const near = chart.over.matches(":hover") ? marks.filter((mark) => Math.abs(chart.valToPos(mark.x, "x") - left) <= NEAR_PX) : [];
+    tip.hidden = !near.length;
+    tip.textContent = near.slice(-4).map((mark) => mark.text).join("\n");
+    tip.classList.toggle("left", left > chart.over.clientWidth / 2);
+  }
+
+  function addTip(chart) {
+    const tip = document.createElement("div");
+    tip.className = "tip";
+    tip.hidden = true;
+    chart.over.append(tip);
+  }
+
+  // --- all charts
+
+  function placeOf(metric) {
+    const found = grid.querySelector(`[data-metric="${metric}"]`);
+    if (found) return found;
+    const place = document.createElement("div");
+    place.className = "chart";
+    place.dataset.metric = metric;
+    grid.append(place);
+    return place;
+  }
+
+  function drawChart(metric, lines) {
+    const place = placeOf(metric);
+    const chart = new uPlot(chartOptions(metric, lines, place), uPlot.join(lines.flat()), (made, start) => {
+      addTip(made);
+      place.replaceChildren(made.root);
+      start();
     });
+    chart.root.setAttribute("role", "img");
+    return chart;
+  }
+
+  function describe(chart, metric) {
+    const words = runs.map((run) => [run, runData.summary(run, metric)]).filter(([, found]) => found);
+    chart.root.setAttribute("aria-label", `${METRICS[metric]} by ${AXES[over()]}. ${words.map(([run, [first, , , newest]]) => `${run.name}: from ${drawing.short(first)} to ${drawing.short(newest)}`).join(". ")}.`);
+  }
+
+  function draw(anew = true) {
+    const shown = Object.keys(METRICS).filter((metric) => runs.some((run) => runData.reports(run, metric)));
+    const lines = shown.map(tables);
+    const wanted = JSON.stringify([shown, lines.map((of) => of.map((own) => own.length)), options, over(), runs.map((run) => run.job)]);
+    marks = readMarks();
+    tones = Object.fromEntries(Object.entries(TONES).map(([kind, name]) => [kind, drawing.color(box, name)]));
+    if (anew || wanted !== shape) {
+      charts.forEach((chart) => chart.destroy());
+      charts = shown.map((metric, at) => drawChart(metric, lines[at]));
+    } else {
+      charts.forEach((chart, at) => chart.setData(uPlot.join(lines[at].flat())));
+    }
+    shape = wanted;
+    charts.forEach((chart, at) => describe(chart, shown[at]));
+    for (const place of grid.children) place.hidden = !shown.includes(place.dataset.metric);
+    fillTable(shown);
+    showOptions();
     fit();
     box.dataset.drawn = String(charts.length);
+    box.dataset.runs = String(runs.length);
   }
 
   function fit() {
-    for (const chart of charts) chart.setSize({ width: chart.root.clientWidth || width(), height: HEIGHT });
+    for (const chart of charts) chart.setSize({ width: chart.root.parentElement?.clientWidth || 320, height: HEIGHT });
+  }
+
+  // The same values as text, for those who cannot see the charts
+  function fillTable(shown) {
+    const rows = shown.flatMap((metric) => runs.map((run) => [run, METRICS[metric], runData.summary(run, metric)]));
+    box.querySelector(".chart-values tbody").replaceChildren(...rows.filter(([, , found]) => found).map(([run, title, found]) => {
+      const row = document.createElement("tr");
+      [`${run.name} ${run.job}`, title, ...found.map(drawing.short)].forEach((text, at) => {
+        const cell = row.insertCell();
+        cell.textContent = text;
+        cell.className = at > 1 ? "num" : "";
+      });
+      return row;
+    }));
+  }
+
+  function showOptions() {
+    for (const button of box.querySelectorAll(".switch button")) {
+      const [[name, value]] = Object.entries(button.dataset);
+      button.setAttribute("aria-pressed", String((name === "over" ? over() : options[name]) === value));
+      if (value === "step") button.disabled = !runs.every(runData.hasSteps);
+    }
+  }
+
+  // --- data
+
+  async function read(line) {
+    const run = await drawing.read(line.dataset.url);
+    return { ...run, name: line.dataset.name };
   }
 
   async function ask() {
     try {
-      const [series, found] = await Promise.all([drawing.read(box.dataset.series), drawing.read(box.dataset.marks)]);
-      points = series.points;
-      marks = found.results ?? [];
-      draw();
+      const lines = [...document.querySelectorAll(".runs [data-url]")];
+      const [found, ...answers] = await Promise.all([drawing.read(box.dataset.marks), ...lines.map(read)]);
+      checkpoints = found.results ?? [];
+      runs = answers;
+      draw(false);
     } catch { /* the text above shows how old the values are; the next request may succeed */ }
   }
 
   box.addEventListener("click", (event) => {
     const button = event.target.closest(".switch button");
     if (!button) return;
-    over = button.dataset.over ?? over;
-    distribution = button.dataset.distribution ?? distribution;
-    smoothing = Number(button.dataset.smoothing ?? smoothing);
-    for (const one of button.parentElement.children) one.setAttribute("aria-pressed", String(one === button));
+    Object.assign(options, button.dataset);
+    if (button.dataset.over) zoom = null;  // its limits are places on the other axis
+    reset.disabled = zoom === null;
     draw();
   });
+  reset.addEventListener("click", showAll);
   drawing.keep(box, { draw, fit, ask, everyMs: box.dataset.live ? EVERY_MS : 0 });
   ask();
 }

@@ -41,6 +41,9 @@ def evaluate(
     ctx: typer.Context,
     checkpoint: Annotated[list[str] | None, typer.Argument(help="Absolute paths, as seen by the nodes.")] = None,
     suite: Annotated[str, typer.Option("--suite", "-s", help="NAME for the newest version, or NAME@2.")] = "",
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the campaign. Default: the run, its steps and the suite.")
+    ] = None,
     nodes: Annotated[int | None, typer.Option("--nodes", "-N", help="Maximum number of nodes at a time.")] = None,
     deadline: Annotated[
         str | None,
@@ -67,8 +70,8 @@ def evaluate(
     """Evaluate checkpoints with a suite of datasets and show the results."""
     if [bool(checkpoint), bool(id), bool(watch)].count(True) != 1:
         exit_with_usage_error("Give either checkpoints, the --id of a campaign, or a directory to --watch.")
-    if watch and (deadline or rerun):
-        exit_with_usage_error("--deadline and --rerun apply to existing checkpoints, not to --watch.")
+    if watch and (deadline or rerun or name):
+        exit_with_usage_error("--deadline, --rerun and --name apply to existing checkpoints, not to --watch.")
     rule_options = {"which": which, "pattern": pattern, "interval": interval, "per_day": per_day}
     if not watch and any(value is not None for value in rule_options.values()):
         exit_with_usage_error("--which, --pattern, --interval and --per-day require --watch.")
@@ -82,8 +85,9 @@ def evaluate(
         typer.echo(rules.create_rule(acme, {**target, **rule_options, "nodes": nodes, "checkpoint_gb": checkpoint_gb}))
         return
     if checkpoint:
-        request = {"checkpoints": checkpoint, "suite": suite, "nodes": nodes, "checkpoint_gb": checkpoint_gb}
-        request |= {"cluster": cluster, "team": team, "rerun": rerun or None, **_deadline_fields(deadline)}
+        request = {"checkpoints": checkpoint, "suite": suite, "name": name, "nodes": nodes}
+        request |= {"checkpoint_gb": checkpoint_gb, "cluster": cluster, "team": team, "rerun": rerun or None}
+        request |= _deadline_fields(deadline)
         id = acme.post("campaigns/", {name: value for name, value in request.items() if value is not None})["id"]
     if not wait:
         typer.echo(id)
@@ -135,7 +139,7 @@ def _print_results(acme: Acme, campaign: dict[str, Any], output: OutputFormat) -
 def _campaign_summary(campaign: dict[str, Any]) -> str:
     progress = campaign["progress"]
     words = [
-        f"{campaign['id']} is {campaign['state']}",
+        f"{campaign['name']} ({campaign['id']}) is {campaign['state']}",
         f"{progress['done']} of {progress['evaluations']} evaluations are done",
     ]
     if campaign["started_at"] and campaign["ended_at"]:

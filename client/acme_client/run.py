@@ -100,11 +100,13 @@ class Run:
         tokens: int | None = None,
         sum_sq: Any = None,
         learning_rate: Any = None,
+        mfu: Any = None,
     ) -> None:
         """Report a step; without a number, the one after the last. Values may be tensors: the thread reads them.
 
         `tokens` and `sum_sq` (of the squared sequence lengths) count from the beginning of the training. Together they
-        distinguish a long step from a slow one, because the cost of attention grows with the squares."""
+        distinguish a long step from a slow one, because the cost of attention grows with the squares. `mfu` is a share
+        of 1."""
         self._counted = step if isinstance(step, int) else self._counted + 1
         report = {
             "step": self._counted,
@@ -114,6 +116,7 @@ class Run:
             "tokens": tokens,
             "sum_sq": sum_sq,
             "learning_rate": learning_rate,
+            "mfu": mfu,
         }
         self._add_report(
             self._beats, {name: _detach_tensor(value) for name, value in report.items() if value is not None}

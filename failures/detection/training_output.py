@@ -83,6 +83,7 @@ LOSS_QUALIFIERS = frozenset(
 GRAD_NORM = re.compile(rf"(?i)(?:grad(?:ient)?[_ ]?norm|\bgnorm){VALUE_SEPARATOR}{NUMBER_GROUP}")
 LEARNING_RATE = re.compile(rf"(?i)(?<![A-Za-z])(?:learning[_ ]rate|lr){VALUE_SEPARATOR}{NUMBER_GROUP}")
 TOKENS = re.compile(rf"(?i)consumed[_ ]tokens{VALUE_SEPARATOR}{NUMBER_GROUP}")
+MFU = re.compile(rf"(?i)(?<![A-Za-z])mfu{VALUE_SEPARATOR}{NUMBER_GROUP}\s?(%)?")
 THROUGHPUT = re.compile(r"(?i)\b(?:tps|tgs|wps|tok(?:en)?s?/s|tokens?/(?:gpu/)?s|samples/s|\w{0,20}samplespersec)")
 STEP_TIME = re.compile(
     r"(?i)(?:time[_ ]per[_ ](?:iteration|step)|(?:iter|step)[_ ]time|step[_ ]timing)(?:[_ ]in)?[_ ]?\(?(ms|s)?\)?"
@@ -120,6 +121,7 @@ class LoggedStep:
     step_time_s: float | None = None
     learning_rate: float | None = None
     tokens: int | None = None
+    mfu: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -352,11 +354,21 @@ def _with_metrics(line: str, step: LoggedStep, counted_at: int = 0) -> LoggedSte
         learning_rate=_parse_number(LEARNING_RATE.search(line)),
         step_time_s=_step_time(line),
         tokens=int(tokens) if tokens is not None and 0 <= tokens < MAX_TOKENS else None,
+        mfu=_mfu(line),
     )
 
 
 def _parse_number(match: re.Match[str] | None) -> float | None:
     return float(match[1].replace(",", "")) if match else None
+
+
+def _mfu(line: str) -> float | None:
+    """The model FLOPs utilization as a share of 1. Programs print it as a share or in percent."""
+    match = MFU.search(line)
+    if (value := _parse_number(match)) is None or match is None:
+        return None
+    share = value / 100 if match[2] or value > 1 else value
+    return share if 0 <= share <= 1 else None
 
 
 def _training_loss(line: str, counted_at: int) -> float | None:

@@ -9,6 +9,7 @@ from django import template
 
 from failures.diagnosis.values import LineRole
 from failures.pages import anomalies, incidents
+from failures.queries.chart_events import chart_events
 from failures.queries.node_marks import mark_lanes, newest_marks
 from jobs.models import Job, Node
 
@@ -45,6 +46,12 @@ def node_marks(node: Node, begin: datetime, end: datetime) -> dict[str, Any]:
 def slow_steps_of(context: Any, job: Job) -> dict[str, Any]:
     """The panel of slow steps of a job."""
     return anomalies.job_anomalies(job, context["now"])
+
+
+@register.inclusion_tag("failures/_chart_events.html")
+def chart_events_of(job: Job) -> dict[str, Any]:
+    """The table of events that the charts of a job mark."""
+    return {"events": chart_events(job)}
 
 
 @register.filter

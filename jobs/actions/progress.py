@@ -46,6 +46,7 @@ HEARTBEAT_COLUMNS = {
     "grad_norm": "float8",
     "step_time_s": "float8",
     "learning_rate": "float8",
+    "mfu": "float8",
 }
 
 

@@ -80,7 +80,8 @@ class MinuteAdmin(RecordAdmin):
 @admin.register(LatestProgress)
 class LatestProgressAdmin(RecordAdmin):
     list_display = (
-        "attempt", "step", "loss", "grad_norm", "step_time_s", "tokens", "learning_rate", "source", "at", "updated_at",
+        "attempt", "step", "loss", "grad_norm", "step_time_s", "tokens", "learning_rate", "mfu", "source", "at",
+        "updated_at",
     )  # fmt: skip
     list_select_related = ("attempt",)
     list_filter = ("source", "at")

@@ -91,6 +91,12 @@ HEARTBEAT_SHAPE = ResourceShape(
         "grad_norm": _float_schema(),
         "step_time_s": _float_schema(),
         "learning_rate": _float_schema(),
+        "mfu": one_of_field(
+            {"type": "number", "minimum": 0, "maximum": 1},
+            {"type": "null"},
+            says="Model FLOPs utilization as a share of 1.",
+            required=False,
+        ),
         "at": datetime_field(
             "Time of the step. Default, and latest possible value: now.", required=False, nullable=True
         ),
@@ -186,6 +192,13 @@ def read_stall_seconds(name: str, value: Any) -> float:
     return seconds
 
 
+def read_share(name: str, value: Any) -> float:
+    share = read_float(name, value)
+    if not 0 <= share <= 1:
+        parsing.raise_invalid_field(name, f"{share:g} is not a share between 0 and 1")
+    return share
+
+
 READ_COUNT = parsing.integer_reader(0, MAX_COUNT)
 HEARTBEAT_READERS = {
     "step": READ_COUNT,
@@ -195,6 +208,7 @@ HEARTBEAT_READERS = {
     "grad_norm": read_float,
     "step_time_s": read_float,
     "learning_rate": read_float,
+    "mfu": read_share,
     "at": parsing.read_timestamp,
 }
 CHECKPOINT_READERS = {

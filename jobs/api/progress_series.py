@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from datetime import datetime
 from typing import Any
 
@@ -35,8 +36,10 @@ MAX_POINTS, DEFAULT_POINTS = 5000, 500
 LOG_COLUMNS = ("steps_total", "saved_step", "saved_at")
 
 
-def _point_value_field() -> ShapeField:
-    return one_of_field({"type": "number"}, {"type": "string", "enum": list(NON_FINITE_NUMBERS)}, {"type": "null"})
+def point_value_field(says: str = "") -> ShapeField:
+    return one_of_field(
+        {"type": "number"}, {"type": "string", "enum": list(NON_FINITE_NUMBERS)}, {"type": "null"}, says=says
+    )
 
 
 def _point_count_field() -> ShapeField:
@@ -49,7 +52,9 @@ POINT_SHAPE = ResourceShape(
         "at": datetime_field(),
         "step": _point_count_field(),
         "tokens": _point_count_field(),
-        **{name: _point_value_field() for name in ("sum_sq", "loss", "grad_norm", "step_time_s", "learning_rate")},
+        **{
+            name: point_value_field() for name in ("sum_sq", "loss", "grad_norm", "step_time_s", "learning_rate", "mfu")
+        },
     },
 )
 SERIES_SHAPE = ResourceShape(
@@ -90,14 +95,14 @@ CHECKPOINT_ROW = ResourceShape(
     },
 )
 
-# Scans one range of the primary key, so the cost depends only on the attempt's rows, not on the size of the table
+# Scans ranges of the primary key, so the cost depends only on the attempts' rows, not on the size of the table
 THINNED_SERIES_SQL = f"""
-SELECT DISTINCT ON (bucket) {", ".join(HEARTBEAT_COLUMNS)} FROM (
-    SELECT {", ".join(f"p.{name}" for name in HEARTBEAT_COLUMNS)},
+SELECT DISTINCT ON (attempt_id, bucket) attempt_id, {", ".join(HEARTBEAT_COLUMNS)} FROM (
+    SELECT p.attempt_id, {", ".join(f"p.{name}" for name in HEARTBEAT_COLUMNS)},
         floor(%s * extract(epoch FROM p.at - b.low) / greatest(extract(epoch FROM b.high - b.low), 1e-6)) AS bucket
-    FROM jobs_progress p, (SELECT min(at) AS low, max(at) AS high FROM jobs_progress WHERE attempt_id = %s) AS b
-    WHERE p.attempt_id = %s) AS cut
-ORDER BY bucket, at DESC
+    FROM jobs_progress p, (SELECT min(at) AS low, max(at) AS high FROM jobs_progress WHERE attempt_id = ANY(%s)) AS b
+    WHERE p.attempt_id = ANY(%s)) AS cut
+ORDER BY attempt_id, bucket, at DESC
 """  # noqa: S608 - the names are ours
 
 
@@ -136,23 +141,26 @@ class JobProgress(ApiEndpoint):
             "attempt": attempt.number,
             "updated_at": json_value(latest.updated_at) if latest else None,
             "source": latest.source if latest else "",
-            "latest": _json_point(newest) if newest else None,
+            "latest": json_point(newest) if newest else None,
             **{
                 name: json_value(getattr(latest, name)) if latest and latest.is_of_log else None for name in LOG_COLUMNS
             },
-            "points": [_json_point(row) for row in thinned_series(attempt.pk, points)],
+            "points": [json_point(row) for row in thinned_series([attempt.pk], points)[attempt.pk]],
         }
         return Response(payload)
 
 
-def thinned_series(attempt_id: int, points: int) -> list[dict[str, Any]]:
-    """At most `points` heartbeats, evenly distributed over time."""
+def thinned_series(attempts: list[int], points: int) -> defaultdict[int, list[dict[str, Any]]]:
+    """Heartbeats by attempt, evenly distributed over the time of all of them: at most `points`, and one per attempt."""
+    series = defaultdict[int, list[dict[str, Any]]](list)
     with connection.cursor() as cursor:
-        cursor.execute(THINNED_SERIES_SQL, [points - 1, attempt_id, attempt_id])
-        return [dict(zip(HEARTBEAT_COLUMNS, row, strict=True)) for row in cursor.fetchall()]
+        cursor.execute(THINNED_SERIES_SQL, [points - 1, attempts, attempts])
+        for attempt, *row in cursor.fetchall():
+            series[attempt].append(dict(zip(HEARTBEAT_COLUMNS, row, strict=True)))
+    return series
 
 
-def _json_point(row: dict[str, Any]) -> dict[str, Any]:
+def json_point(row: dict[str, Any]) -> dict[str, Any]:
     return {name: _json_number(value) for name, value in row.items()}
 
 

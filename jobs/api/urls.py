@@ -1,6 +1,6 @@
 from django.urls import path, register_converter
 
-from jobs.api import clusters, jobs, logs, maintenance, nodes, progress, progress_series, saved_views
+from jobs.api import clusters, job_metrics, jobs, logs, maintenance, nodes, progress, progress_series, saved_views
 
 
 class PublicId:
@@ -35,6 +35,7 @@ urlpatterns = [
     path("jobs/<public_id:id>/attempts/", jobs.JobAttempts.as_view()),
     path("jobs/<public_id:id>/events/", jobs.JobEvents.as_view()),
     path("jobs/<public_id:id>/progress/", progress_series.JobProgress.as_view()),
+    path("jobs/<public_id:id>/metrics/", job_metrics.JobMetrics.as_view()),
     path("jobs/<public_id:id>/checkpoints/", progress_series.JobCheckpoints.as_view()),
     path("jobs/<public_id:id>/checkpoint-advice/", progress_series.JobCheckpointAdvice.as_view()),
     path("checkpoints/", progress_series.Checkpoints.as_view()),

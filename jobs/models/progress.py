@@ -27,6 +27,7 @@ class StepMetrics(models.Model):
     grad_norm = models.FloatField(null=True)
     step_time_s = models.FloatField(null=True)
     learning_rate = models.FloatField(null=True)
+    mfu = models.FloatField(null=True, help_text="Model FLOPs utilization as a share of 1, as the job reports it.")
 
     class Meta:
         abstract = True

@@ -5,7 +5,7 @@ Views load rows and render templates. All changes go through `jobs.actions`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -39,7 +39,7 @@ from jobs.core.lifecycle import ForbiddenTransition, State
 from jobs.core.spec import InvalidField, refuse_priority
 from jobs.models import Attempt, Job, Node, Team, TeamRole, clock
 from jobs.models.permissions import Caller
-from jobs.pages import progress
+from jobs.pages import progress, run_comparison
 from jobs.pages.job_tabs import OVERVIEW, PANEL_TABS, tab_context
 from jobs.queries import checkpoint_advice
 from jobs.web import job_forms
@@ -54,15 +54,19 @@ FOREIGN_ORIGIN = "submitted to the cluster, not through Acme"
 def job_page(request: HttpRequest, public_id: str) -> HttpResponse:
     address = PageQuery(request.GET)
     row = visible_job(request, public_id)
-    context = job_context(request, row, address.choice_value("tab", PANEL_TABS, OVERVIEW))
+    visible = Job.objects.visible_to(request.user)
+    # Before the page is rendered, because errors of the URL are shown above its content
+    compared = run_comparison.compared_jobs(row, visible, address)
+    context = job_context(request, row, address.choice_value("tab", PANEL_TABS, OVERVIEW), compared)
     return render_page(request, "jobs/job.html", context, JOB_FRAGMENTS, address.wrong)
 
 
 JOB_FRAGMENTS = {part: f"jobs/_{part}.html" for part in ("job", "events", "progress")}
 
 
-def job_context(request: HttpRequest, row: Job, tab: str) -> dict[str, Any]:
+def job_context(request: HttpRequest, row: Job, tab: str, compared: Sequence[Job] = ()) -> dict[str, Any]:
     """What all tabs of a job's page need. Values that only one tab needs are functions."""
+    visible = Job.objects.visible_to(request.user)
     now = clock.now()
     attempts = list(row.attempts.all())
     verbs = available_job_actions(row, Caller(user=request.user))
@@ -73,7 +77,7 @@ def job_context(request: HttpRequest, row: Job, tab: str) -> dict[str, Any]:
         "topic": job_topic(row),
         "waits": row.state == State.PENDING,
         "attempts": [(attempt, _attempt_bar(row, attempt, now)) for attempt in attempts],
-        "progress": cache(lambda: progress.progress_panel(row, attempts[-1] if attempts else None)),
+        "progress": cache(lambda: progress.progress_panel(row, attempts[-1] if attempts else None, compared, visible)),
         "places": cache(lambda: _allocated_nodes(attempts[-1]) if attempts else []),
         "dependencies": cache(lambda: list(row.dependencies.select_related("on"))),
         "events": cache(lambda: list(row.events.order_by("-id")[:MAX_EVENTS])),

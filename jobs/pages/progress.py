@@ -1,20 +1,31 @@
-"""The progress panel of a job's page: newest values, checkpoints, and the URL of the chart data."""
+"""The progress panel of a job's page: newest values, checkpoints, and the runs on its charts."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any
-from urllib.parse import urlencode
 
 from django.db.models import Count, Max, Q
 
 from jobs.core.lifecycle import StatusBadge
 from jobs.models import Attempt, Checkpoint, CheckpointVerdict, Job, LatestProgress
+from jobs.models.job import JobQuerySet
+from jobs.pages import run_comparison
 
-CHART_POINTS = 800
 MAX_CHECKPOINTS_SHOWN = 6
+# The charts, and the column that each needs
+CHARTS = {
+    "loss": "loss",
+    "tokens_per_s": "tokens",
+    "mfu": "mfu",
+    "step_time_s": "step_time_s",
+    "grad_norm": "grad_norm",
+    "learning_rate": "learning_rate",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +56,15 @@ class JobCheckpointSummary:
         return f"{self.count}, the newest" if self.count > len(self.newest) else str(self.count)
 
 
-def progress_panel(job: Job, attempt: Attempt | None) -> dict[str, Any]:
-    """The panel's context; empty if the job never reported progress, as most jobs that are not trainings."""
-    latest = LatestProgress.objects.filter(attempt=attempt).first() if attempt else None
+def progress_panel(job: Job, attempt: Attempt | None, compared: Sequence[Job], visible: JobQuerySet) -> dict[str, Any]:
+    """The panel's context; empty if the job never reported progress, as most jobs that are not trainings.
+
+    `compared` are the other runs on the charts, `visible` all jobs that the user can see.
+    """
+    newest = LatestProgress.objects.filter(attempt__job=job).order_by("-attempt__number").first()
+    latest = newest if newest and attempt and newest.attempt_id == attempt.pk else None
     saved = _checkpoint_summary(job)
-    if latest is None and not saved.count:
+    if newest is None and not saved.count:
         return {}
     return {
         "latest_progress": latest,
@@ -58,13 +73,13 @@ def progress_panel(job: Job, attempt: Attempt | None) -> dict[str, Any]:
         "source": latest.get_source_display() if latest and latest.is_of_log else "",
         "logged": latest if latest and latest.is_of_log and latest.saved_at else None,
         "non_finite": [name for name in ("loss", "grad_norm") if latest and _is_non_finite(getattr(latest, name))],
-        "series": f"/api/v1/jobs/{job.public_id}/progress/?{urlencode(_series_params(attempt))}",
+        "charts": [name for name, column in CHARTS.items() if newest and getattr(newest, column) is not None],
+        "runs": run_comparison.chart_runs(job, compared),
+        "suggested": cache(lambda: run_comparison.suggested_runs(job, compared, visible)),
+        "compare": run_comparison.compare_value(compared),
+        "url": run_comparison.metrics_url(job, compared),
         "marks": f"/api/v1/jobs/{job.public_id}/checkpoints/?limit=100",
     }
-
-
-def _series_params(attempt: Attempt | None) -> dict[str, int]:
-    return {"points": CHART_POINTS} | ({"attempt": attempt.number} if attempt else {})
 
 
 def _is_non_finite(value: float | None) -> bool:

@@ -31,6 +31,7 @@ from jobs.core.spec import JobSpec, check_fits_cluster
 from jobs.models import Cluster, ClusterMode, Node, Team, bulk_copy
 from scheduling.evaluation import job_output
 from scheduling.evaluation.campaign_requests import MAX_EVALUATIONS, CampaignSpec, SuiteSpec
+from scheduling.evaluation.checkpoint_paths import default_campaign_name
 from scheduling.evaluation.job_output import PartResult
 from scheduling.models import (
     OPEN_CAMPAIGN_STATES,
@@ -102,9 +103,10 @@ def create_campaign(
     _validate_campaign_spec(spec, suite, cluster, now)
     with connection.cursor() as cursor:
         cursor.execute("SELECT nextval('jobs_public_id')")
-        name = public_id(now, cursor.fetchone()[0])
+        id = public_id(now, cursor.fetchone()[0])
     campaign = Campaign.objects.create(
-        public_id=name,
+        public_id=id,
+        name=spec.name.strip() or default_campaign_name(spec.checkpoints, str(suite)),
         cluster=cluster,
         team=team,
         user_id=author.user_id,

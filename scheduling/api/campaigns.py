@@ -166,6 +166,7 @@ CAMPAIGN_SHAPE = ResourceShape(
     "Campaign",
     {
         "id": text_field("Short public id that sorts by time.", get=attribute_path("public_id"), needs=("public_id",)),
+        "name": text_field(),
         "cluster": text_field(get=attribute_path("cluster.name"), needs=("cluster__name",)),
         "team": text_field(get=attribute_path("team.name"), needs=("team__name",)),
         "user": text_field(get=attribute_path("user.username"), needs=("user__username",)),
@@ -198,6 +199,7 @@ CAMPAIGN_REQUEST_SHAPE = ResourceShape(
     {
         "checkpoints": text_list_field("Absolute paths on the nodes."),
         "suite": text_field("NAME for its newest version, or NAME@2."),
+        "name": text_field("Default: the run, its steps and the suite.", required=False),
         "team": text_field("Required if you can submit for several teams.", required=False),
         "cluster": text_field("Required if there are several clusters.", required=False),
         "nodes": integer_field("Maximum number of nodes in use.", low=1, high=100_000, required=False),
@@ -297,6 +299,7 @@ class CampaignListEndpoint(ListEndpoint, ActionEndpoint):
     shape = CAMPAIGN_SHAPE
     filters = {
         "id": query_params.text_filter("public_id"),
+        "name": query_params.text_filter("name", "contains"),
         "team": query_params.text_filter("team__name"),
         "user": query_params.text_filter("user__username"),
         "cluster": query_params.text_filter("cluster__name"),

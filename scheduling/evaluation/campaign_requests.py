@@ -13,6 +13,7 @@ from typing import Any
 
 from jobs.core import parsing
 from jobs.core.parsing import InvalidField
+from scheduling.evaluation.checkpoint_paths import MAX_CAMPAIGN_NAME
 from scheduling.evaluation.frameworks import TEMPLATES
 
 MAX_DATASETS = 500
@@ -55,6 +56,7 @@ class SuiteSpec:
 @dataclass(frozen=True, kw_only=True)
 class CampaignSpec:
     checkpoints: tuple[str, ...]
+    name: str = ""  # empty: `default_campaign_name`
     nodes: int | None = None
     deadline_at: datetime | None = None
     checkpoint_gb: float = 14.0
@@ -117,6 +119,7 @@ SUITE_READERS: dict[str, parsing.FieldReader] = {
 
 CAMPAIGN_READERS: dict[str, parsing.FieldReader] = {
     "checkpoints": parsing.list_reader(parsing.nonempty_reader(parsing.read_absolute_path), MAX_CHECKPOINTS),
+    "name": parsing.text_reader(MAX_CAMPAIGN_NAME),
     "nodes": parsing.integer_reader(1, 100_000),
     "deadline_at": parsing.read_timestamp,
     "checkpoint_gb": read_gigabytes,

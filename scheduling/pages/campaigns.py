@@ -25,6 +25,7 @@ from scheduling.actions import campaigns as campaign_actions
 from scheduling.actions.campaigns import CampaignStateConflict
 from scheduling.models import Campaign, CampaignState
 from scheduling.pages.evaluation_forms import CampaignForm
+from scheduling.pages.score_history import campaign_scores, regression_text
 from scheduling.queries import campaigns as campaign_queries
 from scheduling.queries.campaigns import CampaignProgress, LaneSpan, ResultCell
 
@@ -125,6 +126,7 @@ def campaign(request: HttpRequest, public_id: str) -> HttpResponse:
         "table_caption": "dataset by checkpoint, Δ vs previous" if len(lines) > 1 else "dataset by checkpoint",
         "table": _result_table(datasets, lines),
         "left_out": len(row.checkpoints) - len(lines),
+        "scores": campaign_scores(row),
         "failed": failed[:MAX_FAILED_SHOWN],
         "more_failed": max(0, len(failed) - MAX_FAILED_SHOWN),
         "lanes": _chart_lanes(lanes),
@@ -141,6 +143,7 @@ class ResultText:
 
     score: str = ""
     change: str = ""
+    drop: str = ""  # empty unless the score fell by more than its sampling error
     note: str
     note_class: str = "muted"
     why: str = ""
@@ -161,6 +164,7 @@ def result_text(cell: ResultCell | None) -> ResultText:
     return ResultText(
         score=floatformat(cell.value, "4"),
         change="" if cell.change is None else sign + floatformat(cell.change, "4"),
+        drop=regression_text(cell.regression) if cell.regression else "",
         note=f"{cell.metric} · reused" if cell.reused else cell.metric,
         why=cell.why,
     )

@@ -49,11 +49,14 @@ class EvaluationForm(forms.Form):
 class CampaignForm(EvaluationForm):
     """A new campaign, with one checkpoint per line."""
 
-    field_order = ("checkpoints", "suite", "cluster", "nodes", "within", "checkpoint_gb", "rerun")
+    field_order = ("checkpoints", "name", "suite", "cluster", "nodes", "within", "checkpoint_gb", "rerun")
 
     suite = forms.ChoiceField(help_text="Its newest version is used. Members of its team can see the results.")
     checkpoints = forms.CharField(
         widget=forms.Textarea(attrs={"rows": 3}), max_length=200_000, help_text="One absolute path per line."
+    )
+    name = forms.CharField(
+        required=False, max_length=120, help_text="Leave empty to use the run, its steps and the suite."
     )
     within = forms.CharField(
         label="Finish within",

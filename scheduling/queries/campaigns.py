@@ -21,6 +21,8 @@ from scheduling.actions import campaigns as campaign_actions
 from scheduling.actions import evaluation_rules as rule_actions
 from scheduling.evaluation import campaign_requests
 from scheduling.evaluation import rules as asking_rules
+from scheduling.evaluation.checkpoint_paths import CheckpointPlace, checkpoint_place
+from scheduling.evaluation.regressions import Regression, Score, find_regressions, score_scale
 from scheduling.models import (
     Campaign,
     CampaignState,
@@ -180,6 +182,7 @@ class ResultCell:
     why: str
     reused: bool
     change: float | None = None  # vs the previous checkpoint with a result of the same metric
+    regression: Regression | None = None  # vs the same checkpoint, if that is an earlier step of the same run
 
 
 def headline_score(scores: Mapping[str, float] | None) -> tuple[str, float | None]:
@@ -204,23 +207,37 @@ def result_matrix(campaign: Campaign, most: int = 100) -> tuple[list[str], list[
     ):
         metric, value = headline_score(scores)
         cells[checkpoint][dataset] = ResultCell(state=state, value=value, metric=metric, why=why, reused=bool(reused))
-    datasets = list(campaign.suite.datasets.values_list("pk", "name"))
-    for pk, _ in datasets:
-        _add_changes([cells[checkpoint] for checkpoint in shown], pk)
-    lines = [(checkpoint, [cells[checkpoint].get(pk) for pk, _ in datasets]) for checkpoint in shown]
-    return [name for _, name in datasets], lines
+    datasets = list(campaign.suite.datasets.values_list("pk", "name", "samples"))
+    for pk, _, samples in datasets:
+        _add_changes([(checkpoint_place(checkpoint), cells[checkpoint]) for checkpoint in shown], pk, samples)
+    lines = [(checkpoint, [cells[checkpoint].get(pk) for pk, _, _ in datasets]) for checkpoint in shown]
+    return [name for _, name, _ in datasets], lines
 
 
-def _add_changes(lines: list[dict[int, ResultCell]], dataset: int) -> None:
+def _add_changes(lines: list[tuple[CheckpointPlace, dict[int, ResultCell]]], dataset: int, samples: int) -> None:
     """Add the change of a dataset's score from checkpoint to checkpoint, in the order of the request."""
-    before: ResultCell | None = None
-    for line in lines:
+    before: tuple[CheckpointPlace, ResultCell] | None = None
+    for place, line in lines:
         cell = line.get(dataset)
         if cell is None or cell.value is None:
             continue
-        if before and before.value is not None and before.metric == cell.metric:
-            line[dataset] = replace(cell, change=cell.value - before.value)
-        before = cell
+        if before and before[1].value is not None and before[1].metric == cell.metric:
+            line[dataset] = replace(
+                cell, change=cell.value - before[1].value, regression=_regression(before, (place, cell), samples)
+            )
+        before = place, cell
+
+
+def _regression(
+    before: tuple[CheckpointPlace, ResultCell], after: tuple[CheckpointPlace, ResultCell], samples: int
+) -> Regression | None:
+    """The regression between two checkpoints; None if they are not two steps of one run, in their order."""
+    steps = [place.step for place, _ in (before, after)]
+    if before[0].run != after[0].run or steps[0] is None or steps[1] is None or steps[0] >= steps[1]:
+        return None
+    values = [cell.value or 0.0 for _, cell in (before, after)]
+    pair = [Score(step=step or 0, value=value, samples=samples) for step, value in zip(steps, values, strict=True)]
+    return find_regressions(pair, score_scale(after[1].metric, values)).get(steps[1])
 
 
 @dataclass(frozen=True, kw_only=True)

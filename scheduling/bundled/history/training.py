@@ -73,6 +73,7 @@ def _points(attempt: PlacedAttempt, run: TrainingRun, began: float, place: Histo
         step = first_step + round(at_s / run.step_s)
         diverges = number == count and attempt.life.cause in LOSS_CAUSES
         loss = run.expected_loss(step) * (1 + NOISE * dice.uniform(-1, 1)) * (FAILED_LOSS_FACTOR if diverges else 1)
+        slow = 1 + 0.02 * dice.uniform(-1, 1)
         yield {
             "at": place.at(began + at_s),
             "step": step,
@@ -80,5 +81,6 @@ def _points(attempt: PlacedAttempt, run: TrainingRun, began: float, place: Histo
             "loss": round(loss, 4),
             "grad_norm": round(0.35 + 0.1 * dice.random(), 3),
             "learning_rate": run.learning_rate(step),
-            "step_time_s": round(run.step_s * (1 + 0.02 * dice.uniform(-1, 1)), 3),
+            "step_time_s": round(run.step_s * slow, 3),
+            "mfu": round(run.mfu / slow, 4),
         }

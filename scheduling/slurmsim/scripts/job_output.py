@@ -247,7 +247,7 @@ def _training_line(script: PlannedLog, run: TrainingRun, number: int, at_s: floa
     return (
         f"step {step:>7} | loss {loss:.4f} | grad norm {norm:.3f} | lr {run.learning_rate(step):.3e} "
         f"| tokens/s/gpu {run.tokens_per_s_per_gpu / slow:.0f} | mfu {run.mfu / slow:.1%} "
-        f"| {run.step_s * slow:.3f} s/step"
+        f"| {run.step_s * slow:.3f} s/step | consumed tokens {step * run.batch_tokens}"
     )
 
 

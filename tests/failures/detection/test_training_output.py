@@ -94,6 +94,14 @@ def test_step_and_metrics_are_read_from_common_trainers(line, known, total, pref
         assert found == (pytest.approx(value, rel=2e-3) if name in known.split() else None), name
 
 
+@pytest.mark.parametrize(
+    ("printed", "share"),
+    [("mfu 41.20%", 0.412), ("mfu: 0.412", 0.412), ("mfu=41.2", 0.412), ("mfu: 412", None), ("mfu nan", None)],
+)
+def test_model_flops_utilization_is_read_as_a_share(printed, share):
+    assert parsed(f"step 740 | loss 2.8 | {printed}").newest.mfu == (share and pytest.approx(share))
+
+
 def test_deepspeed_step_is_read_from_two_lines_without_a_loss():
     assert parsed(DEEPSPEED).newest == LoggedStep(step=740, learning_rate=4.6e-05)
     assert parsed(THROUGHPUT).newest == LoggedStep(step=740)

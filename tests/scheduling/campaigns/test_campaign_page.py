@@ -170,3 +170,63 @@ def test_campaign_list_queries_do_not_grow_with_campaigns(ada, played, django_as
     with django_assert_max_num_queries(12):
         assert page(ada, "campaigns").count("campaign-") >= 6
     assert Cluster.objects.count() == 1
+
+
+def evaluate(cluster, of, scores):
+    """Campaigns of one checkpoint each, with these scores of dataset alpha by step."""
+    for step, score in scores.items():
+        made = campaign(cluster, f"/checkpoints/run/step-{step}", of=of)
+        made.evaluations.filter(dataset__name="alpha").update(state="COMPLETED", scores={"accuracy": score})
+    return made
+
+
+def test_scores_over_steps_come_from_all_campaigns_of_the_run(ada, played):
+    of = suite()
+    newest = evaluate(played.cluster, of, {3000: 0.3, 1000: 0.5, 2000: 0.55})
+    evaluate(played.cluster, suite("other"), {4000: 0.9})
+
+    shown = page(ada, "campaign", newest.public_id)
+
+    assert "Scores over steps" in shown and "▼ 1 regression<" in shown
+    assert "alpha, accuracy: from 0.5000 at step 1,000 to 0.3000 at step 3,000. Down 0.2500 since step 2,000" in shown
+    table = shown.partition('id="scores-table-1"')[2]
+    assert table.index("1,000") < table.index("2,000") < table.index("3,000") and "4,000" not in table
+    assert table.count("▼ regression") == 1 and "± 0.1000" in table
+
+
+def test_a_drop_within_the_sampling_error_is_no_regression(ada, played):
+    newest = evaluate(played.cluster, suite(), {1000: 0.5, 2000: 0.45})
+
+    shown = page(ada, "campaign", newest.public_id)
+
+    assert "✓ No regressions" in shown and "▼ regression" not in shown
+
+
+def test_result_table_highlights_a_regression_between_its_checkpoints(ada, played):
+    made = campaign(played.cluster, A, B)
+    for checkpoint, score in ((A, 0.9), (B, 0.2)):
+        made.evaluations.filter(dataset__name="alpha", checkpoint=checkpoint).update(
+            state="COMPLETED", scores={"accuracy": score}
+        )
+
+    results = page(ada, "campaign", made.public_id).partition('class="results"')[2].partition("</table>")[0]
+
+    assert results.count("▼ regression") == 1 and results.index("0.2000") < results.index("▼ regression")
+
+
+def test_scores_of_other_teams_are_not_shown(ada, played):
+    made = evaluate(played.cluster, suite(), {1000: 0.5})
+    of = suite(team=people.team("speech", ben="researcher"))
+    evaluate(played.cluster, of, {2000: 0.1})
+
+    assert "Scores over steps" not in page(ada, "campaign", made.public_id)
+
+
+def test_a_campaign_has_a_name_on_its_pages(ada, played):
+    made = campaign(played.cluster, A, B, name="Release <candidate>")
+    usual = campaign(played.cluster, A)
+
+    listed, shown = page(ada, "campaigns"), page(ada, "campaign", made.public_id)
+
+    assert "Release &lt;candidate&gt;" in listed and "Release &lt;candidate&gt;" in shown
+    assert usual.name == "run, step 1,000, core v1" and usual.name in listed
