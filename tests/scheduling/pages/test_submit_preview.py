@@ -73,8 +73,8 @@ def test_quota_is_that_of_the_queue_page(ada, seren):
 
     text, queue = preview(ada, seren), page_text(ada.get("/queue/"))
 
-    assert "4 GPUs left" in text
-    assert "8 of 12 allocated" in text and "8 of 12 allocated" in queue
+    assert "<strong>4 GPUs</strong> left" in text
+    assert "8 of 12 allocated" in text and "<b>8</b> of 12 allocated" in queue
     assert "over the quota" in text
 
 
