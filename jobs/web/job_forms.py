@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 from django import forms
 from django.http import QueryDict
 
+from jobs.actions.submit import refuse_unknown_dependencies
 from jobs.core import masking, slurm_notation, spec
 from jobs.core.lifecycle import JobKind
 from jobs.core.spec import InvalidField, JobSpec, refuse_priority
@@ -104,6 +105,7 @@ class SubmitForm(forms.Form):
             try:
                 parsed = spec.parse(submit_request(values), Node.objects.shape(values["cluster"]))
                 self._refuse_priority(parsed, values["team"])
+                refuse_unknown_dependencies(parsed, values["team"])
                 self.spec = parsed if not self.errors else None
             except InvalidField as bad:
                 self.refuse(bad)

@@ -18,9 +18,8 @@ from jobs.rest.throttle import counter, seconds_until_next_window
 from jobs.web.job_forms import SubmitForm, api_body, draft_form, link_to_form
 from jobs.web.page import render_page
 from scheduling.pages.why_waiting import BlockerText
-from scheduling.queries.submission_preview import preview_submission
+from scheduling.queries.submission_preview import PREVIEWS_PER_MINUTE, preview_submission
 
-PREVIEWS_PER_MINUTE = 60
 WINDOW_S = 60
 MAX_BLOCKERS_SHOWN = 2
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from jobs.core.lifecycle import FINAL_STATES
+from django.db.models import Q
+
 from jobs.core.spec import JobSpec
 from jobs.models import Cluster, ClusterMode, HoldKind, Job, Team, clock
 from scheduling.clusters.circuit_breaker import is_open
@@ -31,6 +32,7 @@ from scheduling.queries.wait_explanation import past_error
 from scheduling.replay.start_estimates import MAX_DRAWS, MIN_DRAWS, StartEstimate, start_estimates
 
 PREVIEW_JOB_ID = 2**62  # after all jobs with the same submission time
+PREVIEWS_PER_MINUTE = 60  # per user
 MAX_ESTIMATED_JOBS = 1000
 MAX_REPLAYED_JOBS = 4000  # in all draws together
 MAX_DURATIONS_AGE_S = 60.0
@@ -156,9 +158,8 @@ def _unfinished_dependencies(spec: JobSpec, team: Team) -> tuple[str, ...]:
     names = {dependency.on for dependency in spec.dependencies}
     if not names:
         return ()
-    rows = Job.objects.filter(team=team, public_id__in=names, state__in=FINAL_STATES)
-    ended = set(rows.values_list("public_id", flat=True))
-    return tuple(sorted(names - ended))
+    rows = Job.objects.unfinished().filter(Q(public_id__in=names) | Q(array_id__in=names), team=team)
+    return tuple(sorted(names.intersection(name for row in rows.values_list("public_id", "array_id") for name in row)))
 
 
 def _start_preview(
