@@ -2,6 +2,7 @@ from django.urls import path
 
 from jobs.pages import account, bulk_nodes, job_list, job_log, jobs, map, nodes, saved_views, settings
 from jobs.web.list_table import choose_columns
+from jobs.pages import account, bulk_nodes, job_list, job_log, jobs, map, nodes, saved_views, settings, submit
 
 urlpatterns = [
     path("jobs/", job_list.job_list_page, name="jobs"),
@@ -10,12 +11,12 @@ urlpatterns = [
     path("jobs/many/", job_list.bulk_job_action, name="jobs-many"),
     path("jobs/views/", job_list.save_view, name="jobs-views"),
     path("jobs/views/<int:pk>/<slug:verb>/", saved_views.change_view_action, name="jobs-view"),
-    path("jobs/new/", jobs.submit, name="submit"),
+    path("jobs/new/", submit.submit, name="submit"),
     path("jobs/<slug:public_id>/", jobs.job_page, name="job"),
     path("jobs/<slug:public_id>/log/", job_log.job_log_page, name="log"),
     path("jobs/<slug:public_id>/log/lines/", job_log.log_lines, name="log-lines"),
     path("jobs/<slug:public_id>/log/raw/", job_log.download_log, name="log-raw"),
-    path("jobs/<slug:public_id>/resubmit/", jobs.resubmit_changed, name="resubmit"),
+    path("jobs/<slug:public_id>/resubmit/", submit.resubmit_changed, name="resubmit"),
     path("jobs/<slug:public_id>/<slug:name>/", jobs.job_action_view, name="job-verb"),
     path("account/", account.account_page, name="account"),
     path("account/tokens/<int:pk>/revoke/", account.revoke, name="token-revoke"),

@@ -13,6 +13,7 @@ from scheduling.pages import (
     replay_results,
     replays,
     reports,
+    submit_preview,
     why_waiting,
 )
 
@@ -23,6 +24,7 @@ urlpatterns = [
     path("queue/<slug:cluster>/maintenance/<int:number>/", maintenance.maintenance, name="maintenance"),
     path("queue/<slug:cluster>/maintenance/<int:number>/end/", maintenance.move_end, name="maintenance-end"),
     path("queue/<slug:cluster>/maintenance/<int:number>/cancel/", maintenance.cancel, name="maintenance-cancel"),
+    path("jobs/new/preview/", submit_preview.preview_page, name="submit-preview"),
     path("jobs/<slug:public_id>/why/", why_waiting.wait_page, name="why"),
     path("jobs/<slug:public_id>/gpus/", job_gpus.job_gpus_fragment, name="job-gpus"),
     path("simulator/jobs/<slug:public_id>/faults/", faults.break_job, name="job-fault"),

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -31,6 +32,7 @@ from acme_client import (
     job_details,
     keyboard,
     offline_diagnosis,
+    preview,
     rules,
     script,
     simulate,
@@ -131,29 +133,39 @@ def login(
 def submit(
     ctx: typer.Context, words: Annotated[list[str] | None, typer.Argument(metavar="[OPTIONS] SCRIPT [ARGS]")] = None
 ) -> None:
-    options, wrapped, parsable = _split_client_options([*(words or []), *ctx.args])
+    client_options = _split_client_options([*(words or []), *ctx.args])
     try:
-        options, positional = script.split_options(options)
-        if (wrapped is None) == (not positional):
-            raise script.BadOption("Give either a script or --wrap COMMAND.")
-        text = f"#!/bin/sh\n{wrapped}\n" if wrapped is not None else _read_script(positional[0])
-        body, ignored = script.build_submit_body(
-            options, text, positional[1:], now=datetime.now(UTC), environment=os.environ
-        )
+        body, ignored = _submit_body(client_options)
     except script.BadOption as error:
         exit_with_usage_error(str(error))
     if ignored:
         print_message(f"Options without effect in Acme were ignored: {', '.join(dict.fromkeys(ignored))}.")
-    if "name" not in body and wrapped is None and positional[0] != "-":
-        body["name"] = Path(positional[0]).name
     acme = client_from_context(ctx)
+    if client_options.dry_run:
+        typer.echo(preview.format_preview(acme.post("jobs/preview/", body), datetime.now(UTC)))
+        return
     done = acme.post("jobs/", body)
-    if parsable:
+    if client_options.parsable:
         typer.echo(done["id"])
         return
     # Standard output is that of sbatch, which scripts parse
     typer.echo(f"Submitted batch job {done['id']}")
     typer.echo(_submitted_url(acme, done), err=True)
+
+
+def _submit_body(given: ClientOptions) -> tuple[dict[str, Any], list[str]]:
+    """Return the body of the submission, and the ignored options."""
+    options, positional = script.split_options(given.options)
+    if (given.wrapped is None) == (not positional):
+        raise script.BadOption("Give either a script or --wrap COMMAND.")
+    now = datetime.now(UTC)
+    if given.wrapped is not None:
+        return script.build_wrapped_body(options, given.wrapped, now=now, environment=os.environ)
+    text = _read_script(positional[0])
+    body, ignored = script.build_submit_body(options, text, positional[1:], now=now, environment=os.environ)
+    if positional[0] != "-":
+        body.setdefault("name", Path(positional[0]).name)
+    return body, ignored
 
 
 def _submitted_url(acme: Acme, done: table.TableRow) -> str:
@@ -167,24 +179,35 @@ def exec_command(command: Annotated[list[str], typer.Argument(metavar="COMMAND [
     raise typer.Exit(exec_wrapper.run_wrapped_command(command))
 
 
-def _split_client_options(words: list[str]) -> tuple[list[str], str | None, bool]:
-    """Separate --wrap and --parsable, which the client handles, from the job's options."""
-    options: list[str] = []
-    wrapped, parsable = None, False
+@dataclass(kw_only=True)
+class ClientOptions:
+    """The options of `acme submit` that the client handles, and the remaining words."""
+
+    options: list[str] = field(default_factory=list)
+    wrapped: str | None = None
+    parsable: bool = False
+    dry_run: bool = False
+
+
+def _split_client_options(words: list[str]) -> ClientOptions:
+    given = ClientOptions()
     remaining = list(words)
     while remaining:
         word = remaining.pop(0)
-        if not word.startswith("-") and (not options or not _takes_value(options[-1])):
-            return [*options, word, *remaining], wrapped, parsable
+        if not word.startswith("-") and (not given.options or not _takes_value(given.options[-1])):
+            given.options += [word, *remaining]
+            return given
         if word == "--parsable":
-            parsable = True
+            given.parsable = True
+        elif word in ("--dry-run", "--test-only"):
+            given.dry_run = True
         elif word == "--wrap" and remaining:
-            wrapped = remaining.pop(0)
+            given.wrapped = remaining.pop(0)
         elif word.startswith("--wrap="):
-            wrapped = word.removeprefix("--wrap=")
+            given.wrapped = word.removeprefix("--wrap=")
         else:
-            options.append(word)
-    return options, wrapped, parsable
+            given.options.append(word)
+    return given
 
 
 def _takes_value(word: str) -> bool:

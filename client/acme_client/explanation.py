@@ -20,7 +20,7 @@ def explanation_lines(explanation: TableRow) -> Iterator[str]:
     for rank, blocker in enumerate(explanation["blockers"], 1):
         yield f"  {rank}. {blocker['kind']}: {blocker['why']}"
         for holder in blocker["holders"]:
-            yield f"     {_format_holder(holder)}"
+            yield f"     {format_holder(holder)}"
     if explanation["smallest_change"]:
         yield "Would start now with"
         for change in (explanation["smallest_change"], *explanation["other_changes"]):
@@ -28,7 +28,7 @@ def explanation_lines(explanation: TableRow) -> Iterator[str]:
     yield from _estimate_lines(explanation)
 
 
-def _format_holder(holder: TableRow) -> str:
+def format_holder(holder: TableRow) -> str:
     gpus = f"{holder['gpus']:>5} GPU{'' if holder['gpus'] == 1 else 's'}"
     if holder["job"]:
         limit = f", limit {_format_time(holder['ends_at'])}" if holder["ends_at"] else ""

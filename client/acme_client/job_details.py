@@ -125,20 +125,20 @@ def _count(number: int, noun: str) -> str:
 
 
 def _time_pairs(job: TableRow, now: datetime) -> Pairs:
-    pairs = [("Submitted", _time_text(job["submitted_at"], now))]
+    pairs = [("Submitted", relative_time(job["submitted_at"], now))]
     if job["begin_at"] and not job["started_at"]:
-        pairs.append(("Not before", _time_text(job["begin_at"], now)))
+        pairs.append(("Not before", relative_time(job["begin_at"], now)))
     if job["started_at"]:
-        pairs.append(("Started", _time_text(job["started_at"], now)))
+        pairs.append(("Started", relative_time(job["started_at"], now)))
     if job["ended_at"]:
-        pairs.append(("Ended", _time_text(job["ended_at"], now)))
+        pairs.append(("Ended", relative_time(job["ended_at"], now)))
     if job["started_at"]:
         exit_text = f", exit {job['exit']}" if job["exit"] else ""
         pairs.append(("Run time", f"{elapsed_time(job, now)}{exit_text}"))
     return pairs
 
 
-def _time_text(text: str, now: datetime) -> str:
+def relative_time(text: str, now: datetime) -> str:
     """`2026-01-31 12:00:00 UTC (3 h 20 min ago)`."""
     at = datetime.fromisoformat(text)
     seconds = (now - at).total_seconds()

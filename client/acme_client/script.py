@@ -47,6 +47,14 @@ def build_submit_body(
     return {"command": insert_script_arguments(script, arguments), **submit_fields(submit)}, submit.ignored_options
 
 
+def build_wrapped_body(
+    options: Sequence[str], command: str, *, now: datetime, environment: Mapping[str, str]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the body of a submission with --wrap. The command is sent unchanged, and only scripts have directives."""
+    body, ignored = build_submit_body(options, "", now=now, environment=environment)
+    return {**body, "command": command}, ignored
+
+
 def parse_directives(script: str) -> list[list[str]]:
     """Return the words of each directive line. As in sbatch, directives end at the first command."""
     directives = []
@@ -148,8 +156,6 @@ def _pop_option(remaining: list[str]) -> tuple[str, str]:
 
 
 def _check_option_name(name: str) -> str:
-    if name in UNSUPPORTED_OPTIONS:
-        raise BadOption(f"{name}: {UNSUPPORTED_OPTIONS[name]}")
     if name not in OPTIONS and name not in IGNORED_OPTIONS and name not in ("--begin", "--export"):
         raise BadOption(f"{name} is not an option of Acme or sbatch")
     return name
@@ -236,6 +242,13 @@ def _set_label(submit: SubmitOptions, name: str, value: str) -> None:
     submit.fields.setdefault("labels", {})[key] = content
 
 
+def _set_variable(submit: SubmitOptions, name: str, value: str) -> None:
+    key, sign, content = value.partition("=")
+    if not sign:
+        raise BadOption(f"{name} {value[:40]}: write NAME=VALUE")
+    submit.fields.setdefault("environment", {})[key] = content
+
+
 def _time_limit_setter(field: str) -> OptionSetter:
     def set_time_limit(submit: SubmitOptions, name: str, value: str) -> None:
         if value.upper() not in ("UNLIMITED", "INFINITE"):
@@ -277,6 +290,7 @@ OPTIONS: dict[str, OptionSetter] = {
     "--hold": _constant_setter("hold", True),
     "--requeue": _constant_setter("requeue_limit", 3),
     "--no-requeue": _constant_setter("requeue_limit", 0),
+    "--requeue-limit": _number_setter("requeue_limit"),
     "--kind": _text_setter("kind"),
     "--image": _text_setter("image"),
     "--container-image": _text_setter("image"),  # of sbatch with Pyxis
@@ -284,13 +298,12 @@ OPTIONS: dict[str, OptionSetter] = {
     "--nic-type": _text_setter("nic_type"),
     "--preemptible": _constant_setter("preemptible", True),
     "--label": _set_label,
+    "--env": _set_variable,
     "--checkpoint-dir": _text_setter("checkpoint_dir"),
     "--checkpoint-interval": _text_setter("checkpoint_interval"),
     "--signal": _text_setter("checkpoint_signal"),
 }
 SWITCHES = frozenset({"--hold", "--requeue", "--no-requeue", "--preemptible", "--exclusive"})
-# Ignoring these would do what the user wanted to avoid
-UNSUPPORTED_OPTIONS = {"--test-only": "Acme has no dry run of submissions; nothing was submitted"}
 IGNORED_OPTIONS = frozenset(
     {
         *("--partition", "--qos", "--output", "--error", "--input", "--ntasks", "--constraint", "--nodelist"),

@@ -24,6 +24,7 @@ OPTION_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("--container-image IMAGE", "The same, as in sbatch with Pyxis."),
         ("--chdir PATH", "Working directory, absolute."),
         ("--export NAME[=VALUE],…", "Environment variables. NAME alone takes its value from here."),
+        ("--env NAME=VALUE", "One environment variable; the value may contain commas. Can be repeated."),
         ("--array INDEXES", "One task per index: 0-99, or 0-99%10 for at most ten at once."),
         ("--label NAME=VALUE", "Label for filters and reports. Can be repeated."),
         ("--comment TEXT", "Free text, shown on the job's page."),
@@ -54,12 +55,15 @@ OPTION_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
     "Failures and checkpoints": (
         ("--requeue", "Requeue up to 3 times after failures of the platform."),
         ("--no-requeue", "Never requeue."),
+        ("--requeue-limit N", "Requeue at most N times."),
         ("--checkpoint-dir PATH", "Directory in which the job saves checkpoints."),
         ("--checkpoint-interval TIME", "How often the job saves one: 30 (minutes), 00:30:00."),
         ("--signal [B:]SIGNAL[@SECONDS]", "Signal that makes the job save before it is stopped."),
     ),
     "Output": (
         ("--parsable", "Print only the id."),
+        ("--dry-run", "Submit nothing. Show when the job would start, why it would wait, and its cost."),
+        ("--test-only", "The same as --dry-run, as in sbatch."),
         ("--help", "Show this help."),
     ),
 }

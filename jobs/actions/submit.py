@@ -168,5 +168,12 @@ def existing_job_ids(names: set[str], team: Team) -> set[str]:
     return names.intersection(name for row in rows for name in row)
 
 
+def refuse_unknown_dependencies(spec: JobSpec, team: Team) -> None:
+    """Reject a job that depends on jobs that its team does not have. One query, if it has dependencies."""
+    names = {dependency.on for dependency in spec.dependencies}
+    if unknown := names - existing_job_ids(names, team):
+        raise InvalidField("dependencies", f"the team has no job {min(unknown)!r}")
+
+
 def _raise_unknown_job(dependency: DependencySpec) -> list[Job]:
     raise InvalidField("dependencies", f"the team has no job {dependency.on!r}")

@@ -1,4 +1,4 @@
-"""The page of one job, its actions, and the submit form. The log is in `job_log`.
+"""The page of one job and its actions. The log is in `job_log`, the submit form in `submit`.
 
 Views load rows and render templates. All changes go through `jobs.actions`.
 """
@@ -13,12 +13,10 @@ from typing import Any
 
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect, render
-from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django.shortcuts import get_object_or_404, redirect
+from django.views.decorators.http import require_POST, require_safe
 
-from jobs.actions import jobs as job_actions
 from jobs.actions.job_verbs import (
-    CHANGEABLE_FIELDS,
     JOB_ACTIONS,
     JobActionDenied,
     JobActionRequest,
@@ -26,18 +24,16 @@ from jobs.actions.job_verbs import (
     has_unknown_outcome,
     perform_job_action,
     read_priority,
-    replace_waiting_job,
 )
 from jobs.actions.jobs import JobError
 from jobs.actions.journal import Author
 from jobs.actions.wake import request_turn
 from jobs.core import masking, timeline
-from jobs.core import spec as job_spec
 from jobs.core.display_text import safe_display_text, strip_control_characters
 from jobs.core.hostlist import compress
 from jobs.core.lifecycle import ForbiddenTransition, State
-from jobs.core.spec import InvalidField, refuse_priority
-from jobs.models import Attempt, Job, Node, Team, TeamRole, clock
+from jobs.core.spec import InvalidField
+from jobs.models import Attempt, Job, clock
 from jobs.models.permissions import Caller
 from jobs.pages import progress, run_comparison
 from jobs.pages.job_tabs import OVERVIEW, PANEL_TABS, tab_context
@@ -193,73 +189,3 @@ def job_action_view(request: HttpRequest, public_id: str, name: str) -> HttpResp
         # The cluster stops a running job later; only the request is recorded now
         messages.success(request, f"{verb.label}: {'requested.' if row.is_live else 'done.'}")
     return redirect("job", public_id)
-
-
-@require_http_methods(["GET", "HEAD", "POST"])
-def submit(request: HttpRequest) -> HttpResponse:
-    if request.method != "POST":
-        form = job_forms.SubmitForm(user=request.user, **_resubmit_initial(request))
-        return render(request, "jobs/submit.html", _form_context(form))
-    form = job_forms.SubmitForm(request.POST, user=request.user)
-    if form.is_valid() and (rows := _submit_form(request, form)):
-        return redirect("job", rows[0].public_id)
-    return render(request, "jobs/submit.html", _form_context(form), status=422)
-
-
-@require_POST
-def resubmit_changed(request: HttpRequest, public_id: str) -> HttpResponse:
-    """Cancel a waiting job and submit it again with the posted fields changed."""
-    row = visible_job(request, public_id)
-    changes = {name: request.POST[name] for name in CHANGEABLE_FIELDS if name in request.POST}
-    try:
-        changed = job_spec.parse(job_forms.resubmission_request(row, changes), Node.objects.shape(row.cluster))
-        copy = replace_waiting_job(row, changed, changes, author=Author.of(request))
-    except InvalidField as bad:
-        messages.error(request, f"Nothing was changed: {bad}.")
-    except JobError as error:
-        messages.error(request, f"Conflict, nothing was changed: {error}.")
-    else:
-        request_turn(row.cluster_id)
-        messages.success(request, f"Resubmitted as job {copy.public_id}. Job {public_id} was cancelled.")
-        return redirect("job", copy.public_id)
-    return redirect("job", public_id)
-
-
-def _form_context(form: job_forms.SubmitForm) -> dict[str, Any]:
-    return {"form": form, "may_submit": form.fields["team"].queryset.exists()}
-
-
-def _resubmit_initial(request: HttpRequest) -> dict[str, Any]:
-    """The values of job `?from=`, to edit and submit it again."""
-    if not (source := request.GET.get("from")):
-        return {}
-    row = visible_job(request, source[:24])
-    own = row.user_id == request.user.pk
-    if not own and _has_secrets(row):
-        messages.info(request, "Secret values were left out because only the owner can see them. Enter your own.")
-    changes = {name: request.GET[name] for name in CHANGEABLE_FIELDS if name in request.GET}
-    return {"initial": job_forms.resubmit_values(row, secrets=own) | changes}
-
-
-def _has_secrets(row: Job) -> bool:
-    texts = any(masking.mask_text(text) != text for text in (row.command, row.comment))
-    return texts or any(masking.mask_secrets(values) != values for values in (row.environment, row.labels))
-
-
-def _submit_form(request: HttpRequest, form: job_forms.SubmitForm) -> list[Job]:
-    values, spec = form.cleaned_data, form.spec
-    if spec is None:
-        return []
-    operates = Team.objects.where(request.user, TeamRole.OPERATOR).filter(pk=values["team"].pk).exists()
-    try:
-        refuse_priority(spec.priority, operates)
-        rows = job_actions.submit(
-            [spec], cluster=values["cluster"], team=values["team"], author=Author.of(request), now=clock.now()
-        )
-    except InvalidField as bad:
-        form.refuse(bad)
-        return []
-    request_turn(values["cluster"].pk)
-    what = f"{len(rows)} tasks" if len(rows) > 1 else "job"
-    messages.success(request, f"Submitted as {what} {rows[0].array_id or rows[0].public_id}.")
-    return rows

@@ -28,6 +28,7 @@ register = template.Library()
 SECTION_PAGES: dict[str, frozenset[str]] = {
     "jobs": frozenset({"job", "log"}),
     "queue": frozenset({"policy", "why"}),
+    "submit": frozenset({"submit-preview"}),
     "nodes": frozenset({"node"}),
     "failures": frozenset({"incident", "paste-log", "rules"}),
     "campaigns": frozenset({"campaign", "evaluation-rules"}),

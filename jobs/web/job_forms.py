@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlencode
 
 from django import forms
+from django.http import QueryDict
 
+from jobs.actions.submit import refuse_unknown_dependencies
 from jobs.core import masking, slurm_notation, spec
 from jobs.core.lifecycle import JobKind
-from jobs.core.spec import InvalidField, JobSpec
+from jobs.core.spec import InvalidField, JobSpec, refuse_priority
+from jobs.core.submit_commands import without_defaults
 from jobs.models import Cluster, Job, Node, Team, TeamRole
 
 NUMBER_FIELDS = ("nodes", "gpus_per_node", "cpus_per_node", "priority", "requeue_limit")
@@ -89,6 +93,7 @@ class SubmitForm(forms.Form):
 
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.user = user
         self.spec: JobSpec | None = None
         self.fields["team"].queryset = Team.objects.where(user, TeamRole.RESEARCHER).distinct()
         self.fields["cluster"].queryset = Cluster.objects.all()
@@ -98,10 +103,19 @@ class SubmitForm(forms.Form):
         if not self.errors:
             self._refuse_bad_pairs(values)
             try:
-                self.spec = spec.parse(submit_request(values), Node.objects.shape(values["cluster"]))
+                parsed = spec.parse(submit_request(values), Node.objects.shape(values["cluster"]))
+                self._refuse_priority(parsed, values["team"])
+                refuse_unknown_dependencies(parsed, values["team"])
+                self.spec = parsed if not self.errors else None
             except InvalidField as bad:
                 self.refuse(bad)
         return values
+
+    def _refuse_priority(self, parsed: JobSpec, team: Team) -> None:
+        # Without a query for the usual priority 0
+        if parsed.priority > 0:
+            operates = Team.objects.where(self.user, TeamRole.OPERATOR).filter(pk=team.pk).exists()
+            refuse_priority(parsed.priority, operates)
 
     def _refuse_bad_pairs(self, values: dict[str, Any]) -> None:
         """Show invalid pairs and leave them out, so that the parser finds the errors of the other fields too."""
@@ -128,6 +142,54 @@ class SubmitForm(forms.Form):
     def _has_input(self, names: tuple[str, ...]) -> bool:
         changed = any(self[name].value() not in (None, "", False, self.fields[name].initial) for name in names)
         return changed or any(name in self.errors for name in names)
+
+
+MISSING_COMMAND = ":"  # a valid command that does nothing
+
+
+def draft_form(posted: QueryDict, user: Any) -> tuple[SubmitForm, bool]:
+    """The form of a request that is still being written, and whether it has a command. Without one, everything else
+    is checked and previewed as if it had."""
+    has_command = bool(posted.get("command", "").strip())
+    values = posted.copy()
+    if not has_command:
+        values["command"] = MISSING_COMMAND
+    return SubmitForm(values, user=user), has_command
+
+
+def api_body(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The form's valid values as the body of an API request."""
+    return {"team": values["team"].name, "cluster": values["cluster"].name, **without_defaults(submit_request(values))}
+
+
+MAX_LINK_LENGTH = 6000  # servers and proxies refuse longer URLs
+
+
+def link_to_form(form: SubmitForm) -> str:
+    """The query string that fills in the form again, without secrets; empty if it would be too long."""
+    names = (*TEXT_FIELDS, *NUMBER_FIELDS, *FLAG_FIELDS, *PAIRS_FIELDS)
+    values = {name: form.cleaned_data.get(name) or "" for name in names}
+    changed = {name: value for name, value in values.items() if value != (form.fields[name].initial or "")}
+    for name in PAIRS_FIELDS:
+        if name in changed:
+            changed[name] = format_pairs(masking.without_secrets(parse_pairs(name, changed[name])))
+    for name in ("command", "comment"):
+        if name in changed:
+            changed[name] = masking.mask_text(changed[name])
+    places = {name: form.cleaned_data[name].name for name in ("team", "cluster")}
+    query = urlencode({**places, **{name: "1" if value is True else value for name, value in changed.items()}})
+    return query if len(query) <= MAX_LINK_LENGTH else ""
+
+
+def values_from_url(params: QueryDict) -> dict[str, Any]:
+    """The initial values of the form that the URL names. Unknown teams and clusters leave the default."""
+    names = (*TEXT_FIELDS, *NUMBER_FIELDS, *FLAG_FIELDS, *PAIRS_FIELDS)
+    values: dict[str, Any] = {name: params[name].replace("\0", "") for name in names if name in params}
+    values |= {name: values[name].lower() in ("1", "true", "on") for name in FLAG_FIELDS if name in values}
+    for name, model in (("team", Team), ("cluster", Cluster)):
+        if name in params and (row := model.objects.filter(name=params[name].replace("\0", "")).first()):
+            values[name] = row.pk
+    return values
 
 
 def submit_request(values: Mapping[str, Any]) -> dict[str, Any]:

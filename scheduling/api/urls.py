@@ -1,8 +1,9 @@
-from scheduling.api import campaigns, clusters, evaluation_rules, explain, ledger, simulations, traces
+from scheduling.api import campaigns, clusters, evaluation_rules, explain, ledger, preview, simulations, traces
 
 urlpatterns = [
     *clusters.urlpatterns,
     *explain.urlpatterns,
+    *preview.urlpatterns,
     *simulations.urlpatterns,
     *traces.urlpatterns,
     *ledger.urlpatterns,

@@ -36,9 +36,16 @@ def explain_wait(
     snapshot: ClusterSnapshot, rules: Callable[[], PolicyRules], job_id: int, sees: CanSeeTeam
 ) -> Explanation:
     """Explain why a job waits. Runs at least two turns on the snapshot, and many more to find the changes."""
-    blockers = _BlockerDetails(snapshot, rules(), job_id, sees).blockers()
+    blockers = wait_blockers(snapshot, rules, job_id, sees)
     changes = smallest_changes(snapshot, rules, job_id, sees=sees) if blockers else ()
     return Explanation(at=snapshot.now, blockers=blockers, changes=changes)
+
+
+def wait_blockers(
+    snapshot: ClusterSnapshot, rules: Callable[[], PolicyRules], job_id: int, sees: CanSeeTeam
+) -> tuple[Blocker, ...]:
+    """What blocks a job, the most important first, at the cost of one turn. Empty if it starts in this turn."""
+    return _BlockerDetails(snapshot, rules(), job_id, sees).blockers()
 
 
 class _BlockerDetails:

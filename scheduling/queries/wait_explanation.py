@@ -73,7 +73,7 @@ def explain_job(job: Job, teams: Collection[str] | None) -> WaitExplanation:
         changes=explanation.changes,
         estimate=estimate,
         estimated_at=forecast.made_at if forecast and estimate else None,
-        past_error=_past_error(job.cluster, estimate, now) if estimate else None,
+        past_error=past_error(job.cluster, estimate.p50, now) if estimate else None,
     )
 
 
@@ -94,8 +94,9 @@ def _engine_explanation(job: Job, teams: Collection[str] | None, now: datetime) 
     return WaitExplanation(at=explanation.at, blockers=explanation.blockers, changes=explanation.changes)
 
 
-def _past_error(cluster: Cluster, estimate: Estimate, now: datetime) -> EstimateError | None:
-    lead = EstimateLead.of(estimate.p50 - now)
+def past_error(cluster: Cluster, p50: datetime, now: datetime) -> EstimateError | None:
+    """The past error of estimates that were as far ahead as this one; None if none has been evaluated yet."""
+    lead = EstimateLead.of(p50 - now)
     return EstimateError.objects.filter(cluster=cluster, lead=lead).first()
 
 

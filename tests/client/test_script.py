@@ -43,6 +43,8 @@ def fields(options=(), text="#!/bin/sh\nsrun train\n", arguments=(), environment
         ("-a 0-99%10", {"array": "0-99%10"}),
         ("-H --no-requeue --comment 'a b'", {"hold": True, "requeue_limit": 0, "comment": "a b"}),
         ("--export=NONE,A=1,B", {"environment": {"A": "1", "B": "from here"}}),
+        ("--env A=1,2 --env B=x=y", {"environment": {"A": "1,2", "B": "x=y"}}),
+        ("--requeue-limit 7", {"requeue_limit": 7}),
         ("--label run=7 --label by=ada", {"labels": {"run": "7", "by": "ada"}}),
         ("--kind pretrain --preemptible", {"kind": "pretrain", "preemptible": True}),
         ("--priority -5", {"priority": -5}),
@@ -93,12 +95,12 @@ def test_complete_environment_is_never_sent():
         (["-N"], "--nodes needs a value"),
         (["--color=red"], "--color is not an option of Acme or sbatch"),
         (["-Z"], "-Z is not an option of Acme or sbatch"),
-        (["--test-only"], "--test-only: Acme has no dry run of submissions; nothing was submitted"),
         (["--gres=fpga:1"], "--gres fpga:1: Acme supports only gpu"),
         (["-N", "3", "-G", "8"], "--gpus 8 cannot be distributed evenly over 3 nodes"),
         (["-b", "soon"], "--begin: 'soon' is not a time. Write now+2hours or 2026-01-31T08:00"),
         (["--export=NOPE"], "--export: NOPE is not set in this environment"),
         (["--label", "x"], "--label x: write NAME=VALUE"),
+        (["--env", "x"], "--env x: write NAME=VALUE"),
     ],
 )
 def test_a_wrong_option_is_one_sentence(words, sentence):
@@ -108,7 +110,7 @@ def test_a_wrong_option_is_one_sentence(words, sentence):
     assert str(failed.value) == sentence
 
 
-@pytest.mark.parametrize("words", [["--color", "run.sh"], ["-Z", "run.sh"], ["--test-only", "run.sh"]])
+@pytest.mark.parametrize("words", [["--color", "run.sh"], ["-Z", "run.sh"]])
 def test_unknown_option_is_named_and_takes_no_value(words):
     with pytest.raises(BadOption, match=f"^{words[0]}"):
         script.split_options(words)

@@ -1,0 +1,93 @@
+"""The preview beside the submit form: errors, likely start, quota, cost, and the commands that submit the same job.
+
+A preview changes nothing. Its number per user and minute is limited, because each asks the scheduling engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_POST
+
+from jobs.core.submit_commands import SbatchCommand, acme_command, curl_command, sbatch_command
+from jobs.models import Team, clock
+from jobs.pages.submit import form_context
+from jobs.rest.throttle import counter, seconds_until_next_window
+from jobs.web.job_forms import SubmitForm, api_body, draft_form, link_to_form
+from jobs.web.page import render_page
+from scheduling.pages.why_waiting import BlockerText
+from scheduling.queries.submission_preview import PREVIEWS_PER_MINUTE, preview_submission
+
+WINDOW_S = 60
+MAX_BLOCKERS_SHOWN = 2
+
+
+@require_POST
+def preview_page(request: HttpRequest) -> HttpResponse:
+    draft, has_command = draft_form(request.POST, request.user)
+    context = {"now": clock.now(), **_preview_context(request, draft, has_command)}
+    if "HX-Request" not in request.headers:
+        form = draft if has_command else SubmitForm(request.POST, user=request.user)
+        context |= form_context(request, form)
+    return render_page(request, "jobs/submit.html", context, {"preview": "jobs/_preview.html"})
+
+
+def _preview_context(request: HttpRequest, form: SubmitForm, has_command: bool) -> dict[str, Any]:
+    if counter.count(f"preview:{request.user.pk}", WINDOW_S) > PREVIEWS_PER_MINUTE:
+        return {"pause_s": seconds_until_next_window(WINDOW_S)}
+    if not form.is_valid() or form.spec is None:
+        return {"is_checked": True, "field_errors": _field_errors(form)}
+    teams = None if request.user.is_superuser else set(Team.objects.where(request.user).values_list("name", flat=True))
+    values = form.cleaned_data
+    preview = preview_submission(
+        form.spec, team=values["team"], cluster=values["cluster"], user_id=request.user.pk, sees=teams
+    )
+    return {
+        "is_checked": True,
+        "preview": preview,
+        "blockers": [BlockerText.of(blocker) for blocker in preview.start.blockers[:MAX_BLOCKERS_SHOWN]],
+        "commands": _submit_commands(request, form) if has_command else None,
+        "link": link_to_form(form) if has_command else "",
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldError:
+    """An error of a field of the form. `field` is empty if it concerns the whole form."""
+
+    field: str
+    label: str
+    why: str
+
+
+def _field_errors(form: SubmitForm) -> list[FieldError]:
+    return [
+        FieldError(field=name if name in form.fields else "", label=_label(form, name), why=str(why))
+        for name, errors in form.errors.items()
+        for why in errors
+    ]
+
+
+def _label(form: SubmitForm, name: str) -> str:
+    return str(form[name].label) if name in form.fields else "Request"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmitCommands:
+    """The commands that submit the same job."""
+
+    curl: str
+    acme: str
+    sbatch: SbatchCommand
+
+
+def _submit_commands(request: HttpRequest, form: SubmitForm) -> SubmitCommands:
+    assert form.spec is not None
+    body = api_body(form.cleaned_data)
+    return SubmitCommands(
+        curl=curl_command(body, request.build_absolute_uri("/").rstrip("/")),
+        acme=acme_command(body),
+        sbatch=sbatch_command(body, form.spec),
+    )

@@ -1,0 +1,233 @@
+"""What would happen to a job if it were submitted now: quota, free nodes, likely start, blockers and cost. Reads only.
+
+The job is added to the cached snapshot of its cluster, and the engine that decides on the cluster is asked about it.
+The work is bounded: one turn, and a few replays of at most `MAX_ESTIMATED_JOBS` jobs. Each process
+caches its last answers, because a user who types a command asks the same question again and again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from django.db.models import Q
+
+from jobs.core.spec import JobSpec
+from jobs.models import Cluster, ClusterMode, HoldKind, Job, Team, clock
+from scheduling.clusters.circuit_breaker import is_open
+from scheduling.core.free_capacity import FreeCapacity, free_capacity
+from scheduling.core.quotas import QuotaAccount, accounts
+from scheduling.engine.blockers import Blocker, has_gate
+from scheduling.engine.cluster import ClusterSnapshot, ResourceRequest, WaitingJob
+from scheduling.engine.counterfactual import RulesFactory
+from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings, rules_factory
+from scheduling.engine.run_time_estimates import RunTimeEstimates
+from scheduling.engine.why import wait_blockers
+from scheduling.models import ClusterEndpoint, EstimateError
+from scheduling.queries import snapshot
+from scheduling.queries.queue_order import queue_states
+from scheduling.queries.wait_explanation import past_error
+from scheduling.replay.start_estimates import MAX_DRAWS, MIN_DRAWS, StartEstimate, start_estimates
+
+PREVIEW_JOB_ID = 2**62  # after all jobs with the same submission time
+PREVIEWS_PER_MINUTE = 60  # per user
+MAX_ESTIMATED_JOBS = 1000
+MAX_REPLAYED_JOBS = 4000  # in all draws together
+MAX_DURATIONS_AGE_S = 60.0
+MAX_CACHED_ANSWERS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartPreview:
+    """The engine's answer: what would block the job, and when it would start. `why_no_estimate` is a sentence."""
+
+    blockers: tuple[Blocker, ...] = ()
+    estimate: StartEstimate | None = None
+    why_no_estimate: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmissionPreview:
+    """What would happen to a job. `warning` says why Acme would not or could not start it."""
+
+    at: datetime
+    cluster: Cluster
+    spec: JobSpec
+    quotas: tuple[QuotaAccount, ...]
+    capacity: FreeCapacity
+    start: StartPreview
+    past_error: EstimateError | None
+    usual_run_time_s: float | None  # that nine of ten similar jobs did not exceed
+    warning: str = ""
+
+    @property
+    def tasks(self) -> int:
+        return len(self.spec.array) or 1
+
+    @property
+    def gpus(self) -> int:
+        return self.spec.nodes * self.spec.gpus_per_node
+
+    @property
+    def starts_now(self) -> bool:
+        return not self.start.blockers and not self.warning
+
+    @property
+    def most_gpu_hours(self) -> float | None:
+        """GPU-hours of all tasks if each runs to the time limit; None without a limit."""
+        return self._gpu_hours(self.spec.time_limit.total_seconds()) if self.spec.time_limit else None
+
+    @property
+    def usual_gpu_hours(self) -> float | None:
+        return None if self.usual_run_time_s is None else self._gpu_hours(self.usual_run_time_s)
+
+    @property
+    def most_cost(self) -> float | None:
+        """The cost at the time limit; None without a limit or a price."""
+        price, hours = self.cluster.gpu_hour_price, self.most_gpu_hours
+        return None if price is None or hours is None else price * hours
+
+    def _gpu_hours(self, seconds: float) -> float:
+        return self.gpus * self.tasks * seconds / 3600
+
+
+def preview_submission(
+    spec: JobSpec, *, team: Team, cluster: Cluster, user_id: int, sees: Collection[str] | None
+) -> SubmissionPreview:
+    """Preview a valid request. `sees` are the teams whose jobs the user may see; None: all."""
+    now = clock.now()
+    state = queue_states.of(cluster, now)
+    job = _waiting_job(spec, team, user_id, state.picture.now)
+    durations = _durations.of(cluster, now)
+    warning = _cluster_warning(cluster)
+    start = StartPreview() if cluster.mode == ClusterMode.OBSERVE else _start_preview(cluster, state.picture, job, sees)
+    bars = accounts(state.picture.quotas, state.quota_uses, (), lambda name: name == team.name)
+    return SubmissionPreview(
+        at=state.picture.now,
+        cluster=cluster,
+        spec=spec,
+        quotas=tuple(bar for bar in bars if bar.team == team.name and bar.kind in (None, spec.kind)),
+        capacity=free_capacity(state.picture, job.need),
+        start=start,
+        past_error=past_error(cluster, start.estimate.p50, now) if start.estimate else None,
+        usual_run_time_s=durations.usual_run_time_s(job),
+        warning=warning,
+    )
+
+
+def _cluster_warning(cluster: Cluster) -> str:
+    if cluster.mode == ClusterMode.OBSERVE:
+        return f"Acme only observes {cluster} and does not start jobs there."
+    if is_open(cluster, ClusterEndpoint.CONTROL):
+        return f"{cluster} does not respond in time. Acme sends the job when the cluster responds again."
+    return ""
+
+
+def _waiting_job(spec: JobSpec, team: Team, user_id: int, now: datetime) -> WaitingJob:
+    """The job, or the first task of the array, as the engine would see it after the submission."""
+    need = ResourceRequest(
+        nodes=spec.nodes,
+        gpus=spec.gpus_per_node,
+        cpus=spec.cpus_per_node,
+        memory_mb=spec.memory_per_node_mb,
+        gpu_model=spec.gpu_model,
+        nic_type=spec.nic_type,
+    )
+    return WaitingJob(
+        id=PREVIEW_JOB_ID,
+        name="this job",
+        team=team.name,
+        kind=spec.kind,
+        need=need,
+        priority=spec.priority,
+        submitted_at=now,
+        preemptible=spec.preemptible,
+        time_limit=spec.time_limit,
+        hold=HoldKind.USER.value if spec.hold else "",
+        why="It is submitted held. It starts after you release it." if spec.hold else "",
+        begin_at=spec.begin_at,
+        waits_for=_unfinished_dependencies(spec, team),
+        user=str(user_id),
+        title=spec.name,
+    )
+
+
+def _unfinished_dependencies(spec: JobSpec, team: Team) -> tuple[str, ...]:
+    names = {dependency.on for dependency in spec.dependencies}
+    if not names:
+        return ()
+    rows = Job.objects.unfinished().filter(Q(public_id__in=names) | Q(array_id__in=names), team=team)
+    return tuple(sorted(names.intersection(name for row in rows.values_list("public_id", "array_id") for name in row)))
+
+
+def _start_preview(
+    cluster: Cluster, picture: ClusterSnapshot, job: WaitingJob, sees: Collection[str] | None
+) -> StartPreview:
+    if cluster.policy not in LIVE_POLICIES:
+        return StartPreview(why_no_estimate=f"The policy {cluster.policy} does not start jobs on clusters.")
+    try:
+        rules = rules_factory(cluster.policy, cluster.policy_settings)
+    except InvalidPolicySettings as error:
+        return StartPreview(why_no_estimate=f"No jobs are started, because the policy settings are invalid: {error}.")
+    question = replace(picture, waiting=(*picture.waiting, job))
+    key = (cluster.policy, str(cluster.policy_settings), job, None if sees is None else frozenset(sees))
+    return _answers.of(cluster.pk, picture, key, lambda: _ask_engine(cluster, rules, question, job, sees))
+
+
+def _ask_engine(
+    cluster: Cluster, rules: RulesFactory, question: ClusterSnapshot, job: WaitingJob, sees: Collection[str] | None
+) -> StartPreview:
+    blockers = wait_blockers(question, rules, job.id, lambda team: sees is None or team in sees)
+    if has_gate(job, question.now):
+        return StartPreview(
+            blockers=blockers, why_no_estimate="No estimate, because the job does not wait for GPUs yet."
+        )
+    jobs = len(question.waiting) + len(question.running)
+    if jobs > MAX_ESTIMATED_JOBS:
+        why = "The queue is too long for an estimate in advance. It appears about 30 s after the submission."
+        return StartPreview(blockers=blockers, why_no_estimate=why)
+    draws = max(MIN_DRAWS, min(MAX_DRAWS, MAX_REPLAYED_JOBS // jobs // 2 * 2))
+    durations = _durations.of(cluster, question.now)
+    estimate = start_estimates(question, rules, durations=durations, draws=draws, seed=cluster.pk).get(job.id)
+    why = "" if estimate else "No estimate, because the job did not start in every simulation of the queue."
+    return StartPreview(blockers=blockers, estimate=estimate, why_no_estimate=why)
+
+
+class _AnswerCache:
+    """Caches the engine's answers about the current snapshot of each cluster."""
+
+    def __init__(self) -> None:
+        self._answers: dict[int, tuple[ClusterSnapshot, dict[object, StartPreview]]] = {}
+
+    def of(
+        self, cluster_id: int, picture: ClusterSnapshot, key: object, ask: Callable[[], StartPreview]
+    ) -> StartPreview:
+        cached = self._answers.get(cluster_id)
+        if cached is None or cached[0] is not picture or len(cached[1]) >= MAX_CACHED_ANSWERS:
+            cached = self._answers[cluster_id] = picture, {}
+        answers = cached[1]
+        if (answer := answers.get(key)) is None:
+            answer = answers[key] = ask()
+        return answer
+
+
+class _DurationsCache:
+    """Caches the run times of past jobs of each cluster for a minute: reading thousands of rows for each preview would
+    cost more than the rest."""
+
+    def __init__(self) -> None:
+        self._durations: dict[int, tuple[float, RunTimeEstimates]] = {}
+
+    def of(self, cluster: Cluster, now: datetime) -> RunTimeEstimates:
+        cached = self._durations.get(cluster.pk)
+        if cached and time.monotonic() - cached[0] < MAX_DURATIONS_AGE_S:
+            return cached[1]
+        durations = RunTimeEstimates(snapshot.past_jobs(cluster, now))
+        self._durations[cluster.pk] = time.monotonic(), durations
+        return durations
+
+
+_answers = _AnswerCache()
+_durations = _DurationsCache()
