@@ -137,13 +137,15 @@ class Engine:
                 new[group] = None
         self.arrivals.clear()
 
-    def adopt(self, jobs: Sequence[tuple[EngineJob, GpuPlacement]]) -> None:
-        """Add jobs that already run. The resources they hold must not be free in `resources`."""
+    def adopt(self, jobs: Sequence[tuple[EngineJob, GpuPlacement]], counted_until: float | None = None) -> None:
+        """Add jobs that already run. The resources they hold must not be free in `resources`. Their usage before
+        `counted_until` is already known to the rules.
+        """
         for job, places in jobs:
             began = job.submitted
             job.places, job.since, job.began, job.runs = places, began, began, 1
             if self._traits.queues_by_account:
-                self.rules.on_job_start(job, began)
+                self.rules.on_job_start(job, began if counted_until is None else counted_until)
             if self._traits.claims:
                 self.borrowers.adopt(job)
         self.running.extend([job for job, _ in jobs])
