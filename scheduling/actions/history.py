@@ -21,7 +21,7 @@ from scheduling.core.run_time_scopes import learn_run_time, predicted_run_time, 
 from scheduling.engine.cluster import ClusterSnapshot, WaitingJob
 from scheduling.engine.history import SchedulingHistory
 from scheduling.models import AccountUsage, LearnedRunTime, RunTimeModel
-from scheduling.queries import history
+from scheduling.models.history import ATTEMPT_TIMES, DECAYED_ATTEMPT, decay_rate
 
 COUNT_BATCH = 5_000
 LEARN_BATCH = 1_000
@@ -30,8 +30,8 @@ ERROR_WINDOW = timedelta(days=30)
 
 COUNT_ATTEMPTS = f"""
 WITH batch AS (
-  SELECT a.id, j.team_id, {history.DECAYED_ATTEMPT} AS used
-  FROM jobs_attempt a JOIN jobs_job j ON j.id = a.job_id {history.ATTEMPT_TIMES}
+  SELECT a.id, j.team_id, {DECAYED_ATTEMPT} AS used
+  FROM jobs_attempt a JOIN jobs_job j ON j.id = a.job_id {ATTEMPT_TIMES}
   WHERE NOT a.usage_counted AND a.ended_at <= %(now)s AND j.cluster_id = %(cluster)s
   ORDER BY a.id LIMIT %(most)s FOR NO KEY UPDATE OF a
 ), marked AS (
@@ -68,7 +68,7 @@ def count_ended_attempts(cluster: Cluster, now: datetime, most: int = COUNT_BATC
     values = {
         "cluster": cluster.pk,
         "now": now,
-        "rate": history.decay_rate(cluster),
+        "rate": decay_rate(cluster),
         "hours": cluster.usage_half_life_hours,
         "most": most,
     }

@@ -21,7 +21,7 @@ from scheduling.core.policy_choice import (
     differences,
     refuse_missing_run_times,
 )
-from scheduling.queries import history
+from scheduling.models import RunTimeModel
 
 
 class PolicyError(Exception):
@@ -43,7 +43,7 @@ def current_policy_choice(cluster: Cluster) -> PolicyChoice:
 def check_for_cluster(cluster: Cluster, choice: PolicyChoice) -> PolicyChoice:
     """Return the choice if this cluster can use it and has the history it needs. Raises InvalidPolicySettings."""
     check_choice(choice)
-    if not history.has_learned_run_times(cluster):
+    if not RunTimeModel.objects.usable(cluster).exists():
         refuse_missing_run_times(choice, str(cluster))
     return choice
 

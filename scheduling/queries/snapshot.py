@@ -38,6 +38,7 @@ from scheduling.engine.cluster import (
 from scheduling.engine.history import SchedulingHistory
 from scheduling.engine.run_time_estimates import PastJob, RunTimeEstimates
 from scheduling.engine.windows import NodeWindow
+from scheduling.models.history import half_life_s
 from scheduling.queries import history
 
 PAST_JOBS_WINDOW = timedelta(days=30)
@@ -85,7 +86,7 @@ def take_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
         closed=tuple(_closed_node(node, held[node.pk]) for node in nodes if not node.is_schedulable),
         windows=windows,
         history=SchedulingHistory(
-            half_life_s=history.half_life_s(cluster),
+            half_life_s=half_life_s(cluster),
             usage=history.account_usage(cluster, now),
             attained=history.attained_service(cluster),
             predicted_s=predicted_s,
