@@ -177,10 +177,13 @@ class SnapshotEngine:
 
     def _running_group(self, held: RunningJob) -> RequestGroup:
         """The request group of a running job."""
-        key = held.team, held.kind, held.preemptible, held.array, held.gpus, held.cpus, held.memory_mb
+        nodes = max(1, len(held.places))
+        key = held.team, held.kind, held.preemptible, held.array, held.gpus, held.cpus, held.memory_mb, nodes
         if (group := self._holdings.get(key)) is None:
             owner = QuotaOwner(team=held.team, kind=held.kind, preemptible=held.preemptible, array=held.array)
-            need = ResourceRequest(gpus=held.gpus, cpus=held.cpus, memory_mb=held.memory_mb)
+            if held.gpus % nodes:  # a job of another scheduler may hold different numbers of GPUs on its nodes
+                nodes = 1
+            need = ResourceRequest(nodes=nodes, gpus=held.gpus // nodes, cpus=held.cpus, memory_mb=held.memory_mb)
             group = self._holdings[key] = self._request_group(need, owner)
         return group
 

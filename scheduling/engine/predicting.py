@@ -73,3 +73,12 @@ class RollingPredictor(Predictor):
         if (means := self._wider.get(alike)) is None:
             means = self._wider[alike] = tuple(self._means.setdefault(alike[:first], [None]) for first in (3, 2, 1, 0))
         return means
+
+
+class BoundedPredictor(RollingPredictor):
+    """The predictions of a live cluster: the rolling estimate, at most the limit; without ended jobs the limit or a
+    day.
+    """
+
+    def predict(self, job: EngineJob) -> float:
+        return bounded_prediction(self.known_mean(job), job.expected_s)
