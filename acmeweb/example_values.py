@@ -238,6 +238,7 @@ VALUES: dict[str, Any] = {
     "log_root": "/shared/logs",
     "checkpoint_root": "/checkpoints",
     "burn_in_minutes": 60,
+    "usage_half_life_hours": 168,
     "ok": True,
     "steps.name": "Connect",
     "steps.message": "slurmrestd answered.",

@@ -33,7 +33,7 @@ from jobs.core.lifecycle import NodeState, State
 from jobs.models import Cluster, Job, LatestProgress, Node, ProgressSource, TokenScope, clock
 from jobs.models.permissions import Caller
 from jobs.queries.cluster_summary import cluster_summaries
-from scheduling.models import EstimateError, Forecast
+from scheduling.models import EstimateError, Forecast, RunTimeModel
 
 UNFINISHED_STATES = [State.PENDING, State.RUNNING, State.SUSPENDED]
 DAY = timedelta(days=1)
@@ -95,6 +95,7 @@ class AcmeCollector(Collector):
         yield _incidents(names)
         yield from _failures(names, self.now)
         yield from _estimates()
+        yield from _predictions()
         yield from _accounting(names.values())
         yield _job_info(names, self.visible)
 
@@ -247,6 +248,21 @@ def _estimates() -> Iterator[Metric]:
     times = [((one.cluster.name,), one.made_at.timestamp()) for one in Forecast.objects.select_related("cluster")]
     help = "When the starts of all pending jobs were last estimated."
     yield _gauge("acme_start_estimates_computed_timestamp_seconds", help, ("cluster",), times)
+
+
+def _predictions() -> Iterator[Metric]:
+    """Yield the accuracy of the run time predictions, as measured by the loop that learns them."""
+    models = list(RunTimeModel.objects.select_related("cluster"))
+    rows = [((model.cluster.name,), model) for model in models if model.median_ratio is not None]
+    help = "Factor by which half of the run time predictions of the last 30 days were wrong at most."
+    yield _gauge(
+        "acme_run_time_prediction_median_ratio", help, ("cluster",), [(to, row.median_ratio) for to, row in rows]
+    )
+    help = "Factor by which nine of ten run time predictions of the last 30 days were wrong at most."
+    yield _gauge("acme_run_time_prediction_p90_ratio", help, ("cluster",), [(to, row.p90_ratio) for to, row in rows])
+    help = "Ended jobs whose run times were learned."
+    learned = [((model.cluster.name,), model.jobs) for model in models]
+    yield _gauge("acme_run_times_learned", help, ("cluster",), learned)
 
 
 def _accounting(names: Iterable[str]) -> Iterator[Metric]:

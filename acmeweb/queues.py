@@ -34,6 +34,8 @@ WORKER_QUEUES = (
             "scheduling.estimates",
             "scheduling.evaluation_rules",
             "failures.node_health",
+            "scheduling.histories",
+            "scheduling.history",
             "scheduling.minutes",
             "scheduling.outcomes",
             "scheduling.unknown_outcomes",

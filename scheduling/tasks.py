@@ -21,6 +21,7 @@ from scheduling.loops import campaigns as campaign_loop
 from scheduling.loops import evaluation_rules as rules
 from scheduling.loops import simulations
 from scheduling.loops.cluster_minutes import delete_old_minutes, record_minutes_once
+from scheduling.loops.history import remember_with_lease
 from scheduling.loops.ledger import update_ledger_metrics_once
 from scheduling.loops.observe import outcomes
 from scheduling.loops.recovery import decide_and_recover_once
@@ -95,6 +96,17 @@ def queue_estimates() -> None:
 @shared_task(name="scheduling.estimate")
 def estimate(cluster_id: int) -> int:
     return estimate_with_lease(cluster_id, f"{LEASE_HOLDER}:{os.getpid()}")
+
+
+@shared_task(name="scheduling.histories")
+def queue_history_updates() -> None:
+    for cluster_id in Cluster.objects.values_list("pk", flat=True):
+        update_history.apply_async([cluster_id], expires=10)
+
+
+@shared_task(name="scheduling.history")
+def update_history(cluster_id: int) -> int:
+    return remember_with_lease(cluster_id, f"{LEASE_HOLDER}:{os.getpid()}")
 
 
 @shared_task(name="scheduling.samples")

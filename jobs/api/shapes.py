@@ -325,6 +325,7 @@ CLUSTER_DETAIL = ResourceShape(
             "Signal that makes jobs save a checkpoint before they are stopped; empty: none."
         ),
         "burn_in_minutes": integer_field("How long a repaired node is tested before it accepts jobs.", low=0),
+        "usage_half_life_hours": integer_field("Fair share counts GPU time that is this old half.", low=1),
         "is_bundled": boolean_field("Started by Acme, which also manages its connection settings."),
     },
 )
@@ -351,6 +352,9 @@ CLUSTER_CHANGES = {
     "checkpoint_signal": text_field("[B:]USR1[@seconds], as for sbatch --signal; empty: none.", required=False),
     "burn_in_minutes": integer_field(
         "How long a repaired node is tested before it accepts jobs.", low=0, high=10_080, required=False
+    ),
+    "usage_half_life_hours": integer_field(
+        "Fair share counts GPU time that is this old half.", low=1, high=87_600, required=False
     ),
     "gpu_hour_price": number_field(
         "In the server's currency; null: costs are not shown.", nullable=True, required=False

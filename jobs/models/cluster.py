@@ -203,6 +203,14 @@ class Cluster(models.Model):
         validators=[MaxValueValidator(10_080)],
         help_text="How long a repaired node is tested before it accepts jobs.",
     )
+    usage_half_life_hours = models.PositiveIntegerField(
+        "half-life of usage (hours)",
+        blank=True,
+        default=168,
+        db_default=168,
+        validators=[MinValueValidator(1), MaxValueValidator(87_600)],
+        help_text="Fair share counts GPU time that is this old half, as PriorityDecayHalfLife of Slurm.",
+    )
     gpu_hour_price = models.FloatField(
         "price of a GPU-hour",
         null=True,

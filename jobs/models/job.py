@@ -185,6 +185,14 @@ class Job(models.Model):
     exit_code = models.IntegerField(null=True, editable=False)
     signal = models.PositiveSmallIntegerField(null=True, editable=False)
     # recovery from the last failure
+    predicted_s = models.FloatField(
+        null=True,
+        editable=False,
+        help_text="Run time in seconds, predicted from similar jobs at its first scheduling turn.",
+    )
+    run_time_learned = models.BooleanField(
+        default=False, db_default=False, editable=False, help_text="Whether predictions of later jobs include it."
+    )
     recover_by = models.DateTimeField(
         null=True,
         editable=False,
@@ -266,6 +274,11 @@ class Job(models.Model):
                 condition=models.Q(state=State.PENDING, flags__contains=[Flag.OUTCOME_UNKNOWN]),
             ),
             models.Index(fields=["recover_by"], name="job_recovering", condition=models.Q(recover_by__isnull=False)),
+            models.Index(
+                fields=["cluster", "ended_at"],
+                name="job_run_time_not_learned",
+                condition=models.Q(run_time_learned=False, started_at__isnull=False, ended_at__isnull=False),
+            ),
         ]
         constraints = [
             models.CheckConstraint(condition=models.Q(state__in=list(JOB_STATES)), name="job_state_known"),
@@ -419,6 +432,10 @@ class Attempt(models.Model):
         help_text="Signal at which the processes write their stacks, as declared by the job.",
     )
 
+    usage_counted = models.BooleanField(
+        default=False, db_default=False, editable=False, help_text="Whether the usage of its team contains it."
+    )
+
     objects = AttemptQuerySet.as_manager()
 
     class Meta:
@@ -441,6 +458,7 @@ class Attempt(models.Model):
                 name="attempt_missing",
                 condition=models.Q(ended_at__isnull=True, missing_since__isnull=False),
             ),
+            models.Index(fields=["job"], name="attempt_not_counted", condition=models.Q(usage_counted=False)),
             # The diagnosis loop reads the failures of the last hour every second
             models.Index(
                 fields=["ended_at"], name="attempt_failed", condition=models.Q(state__in=sorted(FAILURE_STATES))

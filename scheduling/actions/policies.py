@@ -14,7 +14,14 @@ from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.actions.wake import request_turn
 from jobs.models import Cluster
-from scheduling.core.policy_choice import PolicyChoice, PolicyDifference, check_choice, differences
+from scheduling.core.policy_choice import (
+    PolicyChoice,
+    PolicyDifference,
+    check_choice,
+    differences,
+    refuse_missing_run_times,
+)
+from scheduling.models import RunTimeModel
 
 
 class PolicyError(Exception):
@@ -33,13 +40,21 @@ def current_policy_choice(cluster: Cluster) -> PolicyChoice:
     return PolicyChoice(policy=cluster.policy, placement=cluster.placement, settings=cluster.policy_settings)
 
 
+def check_for_cluster(cluster: Cluster, choice: PolicyChoice) -> PolicyChoice:
+    """Return the choice if this cluster can use it and has the history it needs. Raises InvalidPolicySettings."""
+    check_choice(choice)
+    if not RunTimeModel.objects.usable(cluster).exists():
+        refuse_missing_run_times(choice, str(cluster))
+    return choice
+
+
 @transaction.atomic
 def set_policy_choice(
     cluster: Cluster, after: PolicyChoice, *, before: PolicyChoice, author: Author, why: str
 ) -> list[PolicyDifference]:
     """Change the policy. It takes effect in the next turn; running jobs are not affected. Raises
     InvalidPolicySettings."""
-    changed = differences(before, check_choice(after))
+    changed = differences(before, check_for_cluster(cluster, after))
     if not changed:
         raise PolicyUnchanged(f"{cluster} already has this policy. Nothing was changed.")
     expected = {"policy": before.policy, "placement": before.placement, "policy_settings": before.settings}

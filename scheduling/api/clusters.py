@@ -56,6 +56,7 @@ CLUSTER_READERS: dict[str, parsing.FieldReader] = {
     "mode": parsing.choice_reader(ClusterMode.values),
     "checkpoint_signal": parsing.read_checkpoint_signal,
     "burn_in_minutes": parsing.integer_reader(0, 10_080),
+    "usage_half_life_hours": parsing.integer_reader(1, 87_600),
     "gpu_hour_price": _read_price,
     "reason": parsing.text_reader(MAX_REASON_LENGTH, lines=True),
 }

@@ -78,6 +78,16 @@ def check_choice(choice: PolicyChoice) -> PolicyChoice:
     return choice
 
 
+def refuse_missing_run_times(choice: PolicyChoice, cluster: str) -> None:
+    """Raise `InvalidPolicySettings` if the choice orders jobs by learned run times, for a cluster without any."""
+    if rules_factory(choice.policy, choice.settings)().needs_run_times:
+        field, order = ("order", str(choice.settings["order"])) if choice.is_acme else ("policy", choice.policy)
+        raise InvalidPolicySettings(
+            f"{field}: {order} orders jobs by run times learned from ended jobs, and no job has ended on {cluster} yet."
+            " Choose another one until jobs have ended."
+        )
+
+
 def differences(before: PolicyChoice, after: PolicyChoice) -> list[PolicyDifference]:
     """The settings that differ, as text."""
     old, new = _texts_or_raw(before), _texts_or_raw(after)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from jobs.core.lifecycle import JobKind
 from scheduling.engine.blockers import Blocker
+from scheduling.engine.history import SchedulingHistory
 from scheduling.engine.windows import NodeWindow
 
 MAINTENANCE = "maintenance"
@@ -148,6 +149,7 @@ class ClusterSnapshot:
     closed: tuple[ClosedNode, ...] = ()
     placement: str = "consolidate"
     windows: tuple[NodeWindow, ...] = ()
+    history: SchedulingHistory | None = None  # None: nothing is known about the past
 
     @property
     def nodes_in_maintenance(self) -> tuple[NodeView, ...]:

@@ -33,6 +33,7 @@ from scheduling.engine.state.turn_memory import ChangesSinceTurn, StandingReserv
 from scheduling.engine.windows import MaintenancePeriod
 
 if TYPE_CHECKING:
+    from scheduling.engine.predicting import Predictor
     from scheduling.engine.rules import PolicyRules
 
 
@@ -69,12 +70,17 @@ class Engine:
         preemption_cost_s: Callable[[EngineJob], float] | None = None,
         checkpoint_s: float | None = 0.0,
         requeues: bool = True,
+        keeps_reservations: bool = True,
+        predictor: Predictor | None = None,
     ) -> None:
         self.resources = resources
         self.rules = rules
         self.place = placement
         self.quota_usage = quota_usage
         self.preemption_costs = PreemptionCosts(preemption_cost_s, checkpoint_s)
+        # Whether a reservation outlives its turn. A live cluster reserves again in every turn, which is slower
+        self._keeps_reservations = keeps_reservations
+        self._predictor = predictor  # predicts the run times of submitted jobs and learns those of ended jobs
         self._requeues = requeues  # whether a stopped job waits again at once; on a live cluster this takes time
         self._traits = _RuleTraits(rules)
         self.groups: dict[object, RequestGroup] = {}  # by request, owner and account
@@ -116,6 +122,8 @@ class Engine:
     def submit(self, job: EngineJob, now: float) -> None:
         """Add a waiting job. It joins its queue in the next turn."""
         rules = self.rules
+        if self._predictor and job.predicted_s < 0.0:
+            job.predicted_s = self._predictor.predict(job)
         if self._traits.claims:
             self.borrowers.record_class(job.submitted_band)
             job.band = rules.band(job)
@@ -137,13 +145,15 @@ class Engine:
                 new[group] = None
         self.arrivals.clear()
 
-    def adopt(self, jobs: Sequence[tuple[EngineJob, GpuPlacement]]) -> None:
-        """Add jobs that already run. The resources they hold must not be free in `resources`."""
+    def adopt(self, jobs: Sequence[tuple[EngineJob, GpuPlacement]], counted_until: float | None = None) -> None:
+        """Add jobs that already run. The resources they hold must not be free in `resources`. Their usage before
+        `counted_until` is already known to the rules.
+        """
         for job, places in jobs:
             began = job.submitted
             job.places, job.since, job.began, job.runs = places, began, began, 1
             if self._traits.queues_by_account:
-                self.rules.on_job_start(job, began)
+                self.rules.on_job_start(job, began if counted_until is None else counted_until)
             if self._traits.claims:
                 self.borrowers.adopt(job)
         self.running.extend([job for job, _ in jobs])
@@ -156,6 +166,8 @@ class Engine:
                     self.reservation.record_early_end(len(self.running))
                 self.changes.ends.append(job)
             self._release_gpus(job, now)
+            if self._predictor:
+                self._predictor.learn(job, job.ran_s + now - job.began)
             self.rules.on_job_end(job, now)
 
     def node_down(self, number: int, now: float, cost_s: Callable[[EngineJob], float] | None = None) -> None:
@@ -218,6 +230,8 @@ class Engine:
         them.
         """
         self.borrowers.prices = None
+        if not self._keeps_reservations:
+            self.reservation.drop()
         if self.maintenance.is_due(now):
             self._apply_maintenances(now)
         if self.waiting_groups or self.queue or len(self.arrivals) > 1:

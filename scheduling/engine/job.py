@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from scheduling.engine.cluster import ResourceRequest
+from scheduling.engine.history import UNKNOWN_S
 from scheduling.engine.resources import GpuPlacement, NodeSet
 
 QueueEntry = tuple[int, float, int, "EngineJob"]  # band, key or rank, number (a total order), job
@@ -58,6 +59,7 @@ class EngineJob:
         "name",
         "number",
         "places",
+        "predicted_s",
         "preempted_by",
         "ran_s",
         "remaining_s",
@@ -85,7 +87,8 @@ class EngineJob:
         self.group = group
         self.submitted = submitted
         self.remaining_s = runtime_s  # the true remaining time in a replay; the expected one on a live cluster
-        self.expected_s = expected_s  # the estimate that a policy may use: a limit or a prediction
+        self.expected_s = expected_s  # what reservations rely on: the limit, or the true run time in a replay
+        self.predicted_s = UNKNOWN_S  # the run time learned from similar jobs, for the order of the queue only
         self.user = user
         self.name = name
         self.band = self.submitted_band = band  # lower goes first, regardless of the policy's order

@@ -30,6 +30,7 @@ from scheduling.engine.cluster import (
 from scheduling.engine.engine import Engine
 from scheduling.engine.explain import WaitExplainer
 from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
+from scheduling.engine.history import UNKNOWN_S
 from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.job_queue import sort_entries
 from scheduling.engine.placements import PLACEMENTS, PlacementContext
@@ -87,6 +88,9 @@ class SnapshotEngine:
         self._now = snapshot.now
         self._nodes = (*snapshot.nodes, *snapshot.nodes_in_maintenance)
         self._adopted: dict[int, RunningJob] = {}
+        self._history = snapshot.history
+        if snapshot.history:
+            rules.load_history(snapshot.history, snapshot.now.timestamp())
         # Virtual clusters are teams with a quota. Only the placement `cells` needs to distinguish them
         self._guarantees = snapshot.guaranteed_nodes if snapshot.placement == "cells" else {}
         typical = snapshot.typical_requests if snapshot.placement == "gradient" else {}
@@ -135,7 +139,11 @@ class SnapshotEngine:
         accounts, account = self._groups_by_owner[self._request_number(need)], OWNER_FIELDS(waiting)
         if (group := accounts.get(account)) is None:
             group = accounts[account] = self._request_group(need, QuotaOwner.of(waiting))
-        return EngineJob(len(self.jobs), group, _timestamp(waiting.submitted_at), limit, limit, band=-waiting.priority)
+        job = EngineJob(len(self.jobs), group, _timestamp(waiting.submitted_at), limit, limit, band=-waiting.priority)
+        if history := self._history:
+            job.attained = history.attained.get(waiting.id, 0.0)
+            job.predicted_s = min(history.predicted_s.get(waiting.id, UNKNOWN_S), limit)
+        return job
 
     def _request_number(self, need: ResourceRequest) -> int:
         """A number that equal requests share. Most equal requests are the same object, so `id` is looked up first."""
@@ -169,10 +177,13 @@ class SnapshotEngine:
 
     def _running_group(self, held: RunningJob) -> RequestGroup:
         """The request group of a running job."""
-        key = held.team, held.kind, held.preemptible, held.array, held.gpus, held.cpus, held.memory_mb
+        nodes = max(1, len(held.places))
+        key = held.team, held.kind, held.preemptible, held.array, held.gpus, held.cpus, held.memory_mb, nodes
         if (group := self._holdings.get(key)) is None:
             owner = QuotaOwner(team=held.team, kind=held.kind, preemptible=held.preemptible, array=held.array)
-            need = ResourceRequest(gpus=held.gpus, cpus=held.cpus, memory_mb=held.memory_mb)
+            if held.gpus % nodes:  # a job of another scheduler may hold different numbers of GPUs on its nodes
+                nodes = 1
+            need = ResourceRequest(nodes=nodes, gpus=held.gpus // nodes, cpus=held.cpus, memory_mb=held.memory_mb)
             group = self._holdings[key] = self._request_group(need, owner)
         return group
 
@@ -202,6 +213,8 @@ class SnapshotEngine:
             began = _timestamp(held.started_at or self._now)
             limit = _limit_seconds(held.time_limit)
             job = EngineJob(number, self._running_group(held), began, limit, limit, band=-held.priority)
+            if self._history:
+                job.attained = self._history.attained.get(held.id, 0.0)
             job.saved, job.stopping = _timestamp(held.saved_at) if held.saved_at else 0.0, held.stopping
             self._adopted[number] = held
             places = tuple(
@@ -209,7 +222,7 @@ class SnapshotEngine:
             )
             resources.add_existing_job(places, job.group.need)
             adopted.append((job, places))
-        self.engine.adopt(adopted)
+        self.engine.adopt(adopted, self._now.timestamp() if self._history else None)
         return [job for job, _ in adopted]
 
     def settle_claims(self, now: float) -> ClaimDecisions:

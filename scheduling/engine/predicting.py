@@ -8,12 +8,29 @@ distance. `blending` adds the trees that the paper combines with it.
 
 from __future__ import annotations
 
+import math
+
 from mypy_extensions import mypyc_attr
 
 from scheduling.engine.job import EngineJob
 
 NEWEST_WEIGHT = 0.5
+DAY_S = 86_400.0
 SharedMean = list[float | None]  # a list of one number, shared by all jobs of a scope
+
+
+def updated_mean(mean: float | None, ran_s: float) -> float:
+    """The mean after one more run time. It forgets older ones."""
+    return ran_s if mean is None else mean + NEWEST_WEIGHT * (ran_s - mean)
+
+
+def bounded_prediction(mean: float | None, limit_s: float) -> float:
+    """A run time for the order of the queue: the mean of similar jobs, at most the limit. Without similar jobs the
+    limit, else a day.
+    """
+    if mean is None:
+        return limit_s if limit_s < math.inf else DAY_S
+    return min(mean, limit_s)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -36,15 +53,19 @@ class RollingPredictor(Predictor):
         self._wider: dict[tuple[int, int, int], tuple[SharedMean, ...]] = {}
 
     def predict(self, job: EngineJob) -> float:
+        mean = self.known_mean(job)
+        return 0.0 if mean is None else mean
+
+    def known_mean(self, job: EngineJob) -> float | None:
+        """The mean of the narrowest scope in which a job has ended; None if no job has ended."""
         for (mean,) in self._scope_means(job):
             if mean is not None:
                 return mean
-        return 0.0
+        return None
 
     def learn(self, job: EngineJob, ran_s: float) -> None:
         for scope in self._scope_means(job):
-            mean = scope[0]
-            scope[0] = ran_s if mean is None else mean + NEWEST_WEIGHT * (ran_s - mean)
+            scope[0] = updated_mean(scope[0], ran_s)
 
     def _scope_means(self, job: EngineJob) -> tuple[SharedMean, ...]:
         """The means from the narrowest scope to the widest; cached for jobs with the same user, name and size."""
@@ -52,3 +73,12 @@ class RollingPredictor(Predictor):
         if (means := self._wider.get(alike)) is None:
             means = self._wider[alike] = tuple(self._means.setdefault(alike[:first], [None]) for first in (3, 2, 1, 0))
         return means
+
+
+class BoundedPredictor(RollingPredictor):
+    """The predictions of a live cluster: the rolling estimate, at most the limit; without ended jobs the limit or a
+    day.
+    """
+
+    def predict(self, job: EngineJob) -> float:
+        return bounded_prediction(self.known_mean(job), job.expected_s)

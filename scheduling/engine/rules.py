@@ -12,6 +12,7 @@ from mypy_extensions import mypyc_attr
 
 from jobs.core.lifecycle import JobKind
 from scheduling.engine.engine import Engine
+from scheduling.engine.history import SchedulingHistory
 from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.settings import reject_unknown
 
@@ -49,6 +50,14 @@ class PolicyRules:
     def reserves(self) -> frozenset[JobKind]:
         """The kinds of jobs whose quotas stay free for their owners."""
         return frozenset()
+
+    @property
+    def needs_run_times(self) -> bool:
+        """Whether the order is meaningless without run times learned from ended jobs."""
+        return False
+
+    def load_history(self, history: SchedulingHistory, now: float) -> None:
+        """Start from this history instead of an empty one. Called before any job is added to the engine."""
 
     def turn(self, engine: Engine, now: float) -> None:
         """Walk the queue and start jobs; usually one of the functions in `turns`."""

@@ -1,10 +1,10 @@
 """Schedule: start the jobs that fit, and record why the others wait.
 
 Eligible rows     Waiting jobs, in the order of the cluster's policy.
-What a turn does  Jobs that fit become CONFIGURING: their GPUs are allocated and commands for the cluster are queued, up
-                  to a hundred jobs per transaction. The others get their wait reason. Jobs to preempt are asked for a
-                  checkpoint and then cancelled by commands; a later turn allocates the freed GPUs. Jobs whose
-                  dependency can never be met fail.
+What a turn does  New jobs get their predicted run time. Jobs that fit become CONFIGURING: their GPUs are allocated and
+                  commands for the cluster are queued, up to a hundred jobs per transaction. The others get their wait
+                  reason. Jobs to preempt are asked for a checkpoint and then cancelled by commands; a later turn
+                  allocates the freed GPUs. Jobs whose dependency can never be met fail.
 Failure story     Killed between two transactions: the remaining jobs wait for the next turn. Two schedulers at once:
                   each transaction checks the term of the lease, and a constraint prevents two allocations of one GPU.
                   After such a conflict the jobs of the transaction are started one by one, so only the conflicting
@@ -25,6 +25,7 @@ from jobs.actions.one_row import skip_row_on_error
 from jobs.actions.promise import JobPlacement, NodeGpus, allocate_jobs
 from jobs.core.lifecycle import State
 from jobs.models import Cluster, ClusterMode, HoldKind, Job
+from scheduling.actions.history import predict_new_jobs
 from scheduling.core.changed_wait_reasons import changed_wait_reasons
 from scheduling.engine.cluster import StartDecision, StopDecision, TurnDecisions
 from scheduling.engine.policies import LivePolicy
@@ -42,7 +43,7 @@ def schedule_once(cluster: Cluster, policy: LivePolicy, now: datetime, fence: Ca
     for job, why in snapshot.unsatisfiable_dependencies(cluster):
         with skip_row_on_error(job):
             job_actions.fail_unstartable_job(job, why, now=now, author=SCHEDULER)
-    picture = snapshot.take_snapshot(cluster, now)
+    picture = predict_new_jobs(cluster, snapshot.take_snapshot(cluster, now))
     if not picture.waiting:
         return 0
     decided = policy(picture)

@@ -1,4 +1,4 @@
-"""Models of scheduling: leases, estimates, campaigns, rules, pair tests, simulations and traces."""
+"""Models of scheduling: leases, estimates, history, campaigns, rules, pair tests, simulations and traces."""
 
 from .breaker import ClusterEndpoint, OpenCircuit
 from .estimate import LEAD_UNTIL, Estimate, EstimateError, EstimateLead, EstimateOutcome, Forecast
@@ -18,6 +18,7 @@ from .evaluation import (
     TrialKind,
 )
 from .evaluation_rule import EvaluationRule, ProcessedCheckpoint, RuleSelection
+from .history import AccountUsage, LearnedRunTime, RunTimeModel
 from .lease import Lease
 from .nodetest import NodeTest, PairTestJob
 from .simulation import UNFINISHED_STATES, WORKER_SILENCE_LIMIT, Simulation, SimulationState
@@ -29,6 +30,7 @@ __all__ = [
     "UNFINISHED_STATES",
     "UPLOAD_PREFIX",
     "WORKER_SILENCE_LIMIT",
+    "AccountUsage",
     "Campaign",
     "CampaignState",
     "ClusterEndpoint",
@@ -40,12 +42,14 @@ __all__ = [
     "EvaluationRule",
     "Forecast",
     "Framework",
+    "LearnedRunTime",
     "Lease",
     "NodeTest",
     "OpenCircuit",
     "PairTestJob",
     "ProcessedCheckpoint",
     "RuleSelection",
+    "RunTimeModel",
     "Shard",
     "ShardState",
     "Simulation",

@@ -44,6 +44,7 @@ class ClusterSettingsForm(forms.ModelForm):
         fields = (
             *("title", *CONNECTION_FIELDS, "checkpoint_root"),
             *("mode", "checkpoint_signal", "burn_in_minutes", "gpu_hour_price"),
+            "usage_half_life_hours",
         )
         labels = {
             "api_user": "API user",

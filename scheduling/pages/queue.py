@@ -142,7 +142,7 @@ def policy(request: HttpRequest, cluster: str) -> HttpResponse:
         try:
             if request.POST.get("confirm") == current.mark:
                 return _apply_policy(request, row, form, current)
-            policy_actions.check_choice(form.choice())
+            policy_actions.check_for_cluster(row, form.choice())
             changes = differences(current, form.choice())
             if request.POST.get("confirm"):
                 messages.warning(request, f"The policy of {row} was changed in the meantime. Review the changes again.")

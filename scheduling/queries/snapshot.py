@@ -1,4 +1,4 @@
-"""Builds the engine's ClusterSnapshot from the database. Reads only, with nine short queries per cluster."""
+"""Builds the engine's ClusterSnapshot from the database. Reads only, with eleven short queries per cluster."""
 
 from __future__ import annotations
 
@@ -35,8 +35,11 @@ from scheduling.engine.cluster import (
     RunningJob,
     WaitingJob,
 )
+from scheduling.engine.history import SchedulingHistory
 from scheduling.engine.run_time_estimates import PastJob, RunTimeEstimates
 from scheduling.engine.windows import NodeWindow
+from scheduling.models.history import half_life_s
+from scheduling.queries import history
 
 PAST_JOBS_WINDOW = timedelta(days=30)
 MAX_PAST_JOBS = 5000
@@ -71,7 +74,8 @@ def take_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
             places[job_id][node_id] = gpus
     nodes = list(Node.objects.filter(cluster=cluster))
     windows = tuple(_windows(cluster, nodes, now))
-    waiting = tuple(_waiting(cluster, teams))
+    predicted_s: dict[int, float] = {}
+    waiting = tuple(_waiting(cluster, teams, predicted_s))
     return ClusterSnapshot(
         now=now,
         nodes=tuple(_node_view(node, held[node.pk]) for node in nodes if node.is_schedulable),
@@ -81,6 +85,12 @@ def take_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
         placement=cluster.placement,
         closed=tuple(_closed_node(node, held[node.pk]) for node in nodes if not node.is_schedulable),
         windows=windows,
+        history=SchedulingHistory(
+            half_life_s=half_life_s(cluster),
+            usage=history.account_usage(cluster, now),
+            attained=history.attained_service(cluster),
+            predicted_s=predicted_s,
+        ),
     )
 
 
@@ -232,15 +242,17 @@ KIND_BY_VALUE = {kind.value: kind for kind in JobKind}
 IDENTITY_COLUMNS = ("pk", "public_id", "name", "user_id", "team_id", "kind")
 
 
-def _waiting(cluster: Cluster, teams: Mapping[int, str]) -> Iterable[WaitingJob]:
-    """Yield the waiting jobs. They are read as plain tuples: with ten thousand jobs, creating model objects took most
-    of a turn."""
+def _waiting(cluster: Cluster, teams: Mapping[int, str], predicted_s: dict[int, float]) -> Iterable[WaitingJob]:
+    """Yield the waiting jobs, and add their predicted run times to `predicted_s`. They are read as plain tuples: with
+    ten thousand jobs, creating model objects took most of a turn."""
     rows = Job.objects.waiting().filter(cluster=cluster, foreign_id="").order_by()
     unmet = unmet_dependencies(cluster)
     needs: dict[tuple[Any, ...], ResourceRequest] = {}
-    for submitted, pk, name, title, user, team, kind, *columns in rows.values_list(
-        SUBMITTED_EPOCH, *IDENTITY_COLUMNS, *NEED_COLUMNS, *REQUEST_COLUMNS
+    for submitted, predicted, pk, name, title, user, team, kind, *columns in rows.values_list(
+        SUBMITTED_EPOCH, "predicted_s", *IDENTITY_COLUMNS, *NEED_COLUMNS, *REQUEST_COLUMNS
     ):
+        if predicted is not None:
+            predicted_s[pk] = predicted
         requested = tuple(columns[: len(NEED_COLUMNS)])
         need = needs.get(requested) or needs.setdefault(requested, _resource_need(*requested))
         priority, preemptible, time_limit, hold, reason, why, begin_at, array, array_limit = columns[

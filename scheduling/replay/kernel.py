@@ -114,14 +114,15 @@ def replay(
     sample: UsageCallback | None = None,
     on_progress: Callable[[int], None] | None = None,
     on_decision: Callable[[float], None] | None = None,
+    on_start: Callable[[EngineJob, float], None] | None = None,
 ) -> ReplayOutcome:
     """Run until all jobs have ended or no event can occur any more.
 
     `running` are jobs that the engine has adopted, numbered after those in `arrivals`. `on_progress` is called
     periodically with the number of submitted jobs; raising an exception in it aborts the replay. `on_decision` is
-    called with the time after each decision, for tests that check invariants.
+    called with the time after each decision, for tests that check invariants; `on_start` with each job that starts.
     """
-    run = _Replay(engine, arrivals, list(running), outage_model)
+    run = _Replay(engine, arrivals, list(running), outage_model, on_start)
     run.plan_known_events(outages)
     next_sample = -math.inf if sample else math.inf
     decisions = 0
@@ -147,9 +148,15 @@ class _Replay:
     """A replay in progress: the jobs still to be submitted, the events planned so far, and what has happened."""
 
     def __init__(
-        self, engine: Engine, arrivals: Arrivals, running: list[EngineJob], outage_model: OutageModel | None
+        self,
+        engine: Engine,
+        arrivals: Arrivals,
+        running: list[EngineJob],
+        outage_model: OutageModel | None,
+        on_start: Callable[[EngineJob, float], None] | None,
     ) -> None:
         self._engine = engine
+        self._on_start = on_start
         self._arrivals = arrivals
         self._submit_s = arrivals.submit_s
         self._count = len(arrivals.submit_s)
@@ -233,6 +240,8 @@ class _Replay:
             _record_stops(engine.stopped_jobs, self._outcome)
         if engine.started_jobs:
             for job in engine.started_jobs:
+                if self._on_start:
+                    self._on_start(job, now)
                 if job.runs == 1:
                     self._outcome.started[job.number] = now
                 self._agenda.plan(now + job.remaining_s, JOB_END, job, job.runs)

@@ -14,6 +14,7 @@ from jobs.core.lifecycle import JobKind
 from scheduling.engine.cluster import QuotaView
 from scheduling.engine.placements import PLACEMENTS
 from scheduling.engine.policies import (
+    LIVE_POLICIES,
     POLICY_RULES,
     InvalidPolicySettings,
     UnknownPolicy,
@@ -41,6 +42,24 @@ class InvalidReplaySetting(ValueError):
     def __init__(self, field: str, why: str) -> None:
         super().__init__(f"{field}: {why}")
         self.field, self.why = field, why
+
+
+def check_door(policies: Sequence[str], setting: ReplaySetting) -> None:
+    """Refuse what a live cluster does not have, or what would differ from it by chance."""
+    for name in policies:
+        if name not in LIVE_POLICIES:
+            raise InvalidReplaySetting("policy", f"{name} is not offered on live clusters: {', '.join(LIVE_POLICIES)}")
+    if setting.placement not in PLACEMENTS:
+        raise InvalidReplaySetting("placement", f"{setting.placement} is not offered on live clusters")
+    unsupported = {
+        "faults": setting.faults,
+        "vcs": setting.pools,
+        "noise": setting.noise != "none",
+        "checkpoint_s": setting.checkpoint_s,
+        "preemption_cost": setting.preemption_cost != "none",
+    }
+    if used := next((name for name, value in unsupported.items() if value), None):
+        raise InvalidReplaySetting(used, "cannot be combined with --door")
 
 
 def parse_policies(names: str | Sequence[str]) -> list[str]:

@@ -22,7 +22,9 @@ from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.placements import PLACEMENTS, PlacementContext
 from scheduling.engine.placements.gradient import Fragmentation
 from scheduling.engine.policies import rules_factory
+from scheduling.engine.predicting import BoundedPredictor
 from scheduling.engine.resources import NodeResources
+from scheduling.replay.as_live import StartRecord, start_record, teams, time_limits
 from scheduling.replay.kernel import Arrivals, Outage, replay
 from scheduling.replay.outages import CHECKPOINTING_KINDS, FaultRates, RandomOutages
 from scheduling.replay.run_time_errors import expected_run_times
@@ -56,6 +58,7 @@ class ReplaySetting:
     noise: str = "none"  # error of expected run times
     seed: int = 0  # seed of faults and noise
     load: int = 100  # percent: 200 submits the same jobs in half the time
+    as_live: bool = False  # with the knowledge of a live cluster, see `as_live`
 
     @property
     def gpus(self) -> int:
@@ -96,6 +99,7 @@ class PolicyRun:
     no_gpus: int = 0  # jobs without GPUs, where CPUs are not counted
     homeless: int = 0  # jobs of a virtual cluster that the table does not name
     prediction_error_s: float | None = None
+    starts: tuple[StartRecord, ...] = ()  # only with `as_live`
 
 
 JOB_COLUMNS = ("started_s", "ended_s", "held_s", "lost_s", "stall_s", "stops", "faults")
@@ -164,6 +168,7 @@ def _replay_pool(
     stalls, random_outages = _outage_model(trace_kept, setting)
     ahead = placement_context(trace_kept, setting)
     engine = replay_engine(policy, setting, nodes, ahead)
+    starts: list[StartRecord] = []
     sampler = _usage_sampler(engine, trace_kept, ahead)
     if setting.checkpoint_s:
         engine.preemption_costs.writes_checkpoints = jobs_with_checkpoints(trace_kept)
@@ -173,6 +178,7 @@ def _replay_pool(
         outage_model=random_outages,
         sample=sampler,
         on_progress=on_progress,
+        on_start=(lambda job, now: starts.append(start_record(job, now))) if setting.as_live else None,
     )
     return PolicyRun(
         policy=policy,
@@ -191,6 +197,7 @@ def _replay_pool(
         too_wide=int(wide.sum()),
         no_gpus=int(bare.sum()),
         prediction_error_s=engine.rules.mean_error_s(),
+        starts=tuple(starts),
     )
 
 
@@ -208,6 +215,8 @@ def replay_engine(policy: str, setting: ReplaySetting, nodes: int, ahead: Placem
         quota_usage=QuotaUsage(setting.quotas, reserves=rules.reserves) if setting.quotas else None,
         preemption_cost_s=cost,
         checkpoint_s=setting.checkpoint_s + stall_s,
+        keeps_reservations=not setting.as_live,
+        predictor=BoundedPredictor() if setting.as_live else None,
     )
 
 
@@ -242,6 +251,20 @@ def _cpu_memory_per_node(trace: Trace, setting: ReplaySetting) -> tuple[Ints64, 
     cpus = np.rint(np.nan_to_num(trace.cpus) / nodes).astype(np.int64) if setting.cpus_per_node else zeros
     memory_mb = np.rint(np.nan_to_num(trace.memory_mb)).astype(np.int64) if setting.memory_per_node_mb else zeros
     return cpus, memory_mb
+
+
+def job_resources(trace: Trace, row: int, setting: ReplaySetting) -> tuple[int, int, int, int]:
+    """Nodes, and GPUs, CPUs and memory on each of them, of a job whose gang has whole nodes."""
+    one = trace.rows(np.array([row]))
+    (cpus,), (memory_mb,) = _cpu_memory_per_node(one, setting)
+    need = gang_request(int(trace.gpus[row]), setting, int(cpus), int(memory_mb))
+    return need.nodes, need.gpus, need.cpus, need.memory_mb
+
+
+def replayable_rows(trace: Trace, setting: ReplaySetting) -> Trace:
+    """The jobs that one pool can run."""
+    excluded = _too_wide(trace, setting, setting.nodes) | ((trace.gpus == 0) & (not setting.cpus_per_node))
+    return trace.rows(np.flatnonzero(~excluded)) if excluded.any() else trace
 
 
 def _too_wide(trace: Trace, setting: ReplaySetting, nodes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
@@ -304,10 +327,11 @@ def helios_cost_s(job: EngineJob) -> float:
 def arrivals(trace: Trace, engine: Engine, setting: ReplaySetting, stalls: Floats | None = None) -> Arrivals:
     """The jobs of the trace as columns for `replay`."""
     takes = trace.runtime_s if stalls is None else trace.runtime_s + stalls
+    expected_s = time_limits(trace) if setting.as_live else expected_run_times(takes, setting.noise, setting.seed)
     return Arrivals(
         submit_s=trace.submit_s.tolist(),
         runtime_s=takes.tolist(),
-        expected_s=expected_run_times(takes, setting.noise, setting.seed).tolist(),
+        expected_s=expected_s.tolist(),
         groups=_job_request_groups(trace, engine, setting),
         users=trace.users.codes.tolist(),
         names=trace.names.codes.tolist(),
@@ -320,7 +344,8 @@ def _job_request_groups(trace: Trace, engine: Engine, setting: ReplaySetting) ->
     has_owners = rules.claims or engine.quota_usage is not None
     cpus, memory_mb = _cpu_memory_per_node(trace, setting)
     columns: list[Ints | Ints64] = [trace.gpus, cpus, memory_mb]
-    columns += [trace.users.codes] * rules.queues_by_account
+    accounts = teams(trace, by_pool=bool(setting.quotas)) if setting.as_live else trace.users
+    columns += [accounts.codes] * rules.queues_by_account
     columns += [trace.kinds.codes] * has_owners
     columns += [trace.pools.codes] * bool(setting.shares_one_pool or setting.quotas)
     guaranteed = {_pool_code(trace, name): name for name in setting.pools} if setting.shares_one_pool else {}
@@ -332,7 +357,7 @@ def _job_request_groups(trace: Trace, engine: Engine, setting: ReplaySetting) ->
             group = groups[number] = engine.request_group(
                 gang_request(int(trace.gpus[row]), setting, int(cpus[row]), int(memory_mb[row]), of_pool),
                 _owner(trace, row, setting, borrow=rules.claims) if has_owners else None,
-                account=int(trace.users.codes[row]) if rules.queues_by_account else 0,
+                account=int(accounts.codes[row]) if rules.queues_by_account else 0,
             )
         by_job.append(group)
     return by_job

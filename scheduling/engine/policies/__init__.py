@@ -1,9 +1,9 @@
 """All policies by the names that users type.
 
 `POLICY_RULES` has the rules for any engine; `LIVE_POLICIES` decide on snapshots of live clusters. The latter exclude
-`qssf`, which needs a history to predict from, and the policies that preempt by rank: on live clusters only `acme` stops
-jobs, and only preemptible ones. `configured_policy` is how a cluster gets its policy. `policy_rules` also imports a
-policy from outside, named `module:Class`, for replays on the command line.
+the policies that preempt by rank: on live clusters only `acme` stops jobs, and only preemptible ones.
+`configured_policy` is how a cluster gets its policy. `policy_rules` also imports a policy from outside, named
+`module:Class`, for replays on the command line.
 """
 
 from __future__ import annotations
@@ -45,7 +45,17 @@ ALL_POLICY_RULES = (
     ThemisRules,
     AcmeRules,
 )
-LIVE_POLICY_RULES = (FifoRules, FifoSkipRules, SjfRules, EasyRules, ConservativeRules, FairRules, DrfRules, AcmeRules)
+LIVE_POLICY_RULES = (
+    FifoRules,
+    FifoSkipRules,
+    SjfRules,
+    QssfRules,
+    EasyRules,
+    ConservativeRules,
+    FairRules,
+    DrfRules,
+    AcmeRules,
+)
 POLICY_RULES: dict[str, type[PolicyRules]] = {rules.name: rules for rules in ALL_POLICY_RULES}
 LIVE_POLICIES: dict[str, LivePolicy] = {rules.name: live_policy(rules) for rules in LIVE_POLICY_RULES}
 

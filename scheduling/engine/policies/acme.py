@@ -17,6 +17,7 @@ from collections.abc import Mapping
 
 from jobs.core.lifecycle import JobKind
 from scheduling.engine.engine import Engine
+from scheduling.engine.history import SchedulingHistory
 from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.policies.drf import DrfRules
 from scheduling.engine.policies.fair import FairRules
@@ -62,6 +63,13 @@ class AcmeRules(PolicyRules):
     @property
     def queues_by_account(self) -> bool:
         return self.order.queues_by_account
+
+    @property
+    def needs_run_times(self) -> bool:
+        return self.order.needs_run_times
+
+    def load_history(self, history: SchedulingHistory, now: float) -> None:
+        self.order.load_history(history, now)
 
     @property
     def reserves(self) -> frozenset[JobKind]:

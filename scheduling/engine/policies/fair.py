@@ -3,8 +3,10 @@
 Usage is GPU-seconds that halve every `half_life_s`, like PriorityDecayHalfLife (7 days). Slurm orders by 2^(-usage /
 shares), which falls as usage / shares grows, so the order is the same without the power. Differences: the share is the
 only factor (priority goes before it; age and size have no weight), accounts have no tree, and usage is exact at every
-decision, while Slurm recalculates it every five minutes. On a live cluster it starts from the running jobs unless more
-is known.
+decision, while Slurm recalculates it every five minutes.
+
+Accounts with the same usage may reach it by sums in different orders. So shares are compared with 30 binary digits: the
+order then does not depend on rounding errors, and a live cluster that sums in SQL decides as a replay does.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ import math
 from collections.abc import Mapping
 
 from scheduling.engine.engine import Engine
+from scheduling.engine.history import WEEK_S, SchedulingHistory
 from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.rules import PolicyRules
 from scheduling.engine.turns.sharing import sharing_turn
 
-WEEK_S = 7 * 86_400.0
+SPLITTER = float((1 << 23) + 1)  # keeps 53 - 23 = 30 binary digits of a number (Dekker 1971)
 
 
 class FairRules(PolicyRules):
@@ -34,11 +37,17 @@ class FairRules(PolicyRules):
     def queues_by_account(self) -> bool:
         return True
 
+    def load_history(self, history: SchedulingHistory, now: float) -> None:
+        self._decay = math.log(2) / history.half_life_s
+        self._used = {account: (used, 0, now) for account, used in history.usage.items()}
+
     def turn(self, engine: Engine, now: float) -> None:
         sharing_turn(engine, now)
 
     def share(self, group: RequestGroup, engine: Engine, now: float) -> float:
-        return self._usage_at(group.account, now) / self._weights.get(group.account, 1.0)
+        share = self._usage_at(group.account, now) / self._weights.get(group.account, 1.0)
+        widened = SPLITTER * share
+        return widened - (widened - share)
 
     def on_job_start(self, job: EngineJob, now: float) -> None:
         self._change_held_gpus(job.group.account, job.group.gpus, now)
@@ -57,5 +66,5 @@ class FairRules(PolicyRules):
     def _decayed_usage(self, now: float, use: float, gpus: int, then: float) -> float:
         if now == then:
             return use
-        factor = math.exp(-self._decay * (now - then))
-        return use * factor + gpus * (1 - factor) / self._decay
+        past = -self._decay * (now - then)
+        return use * math.exp(past) - gpus * math.expm1(past) / self._decay

@@ -1,7 +1,8 @@
 """Quasi-shortest service first (Helios, SC'21): the smallest predicted GPU time goes first. Strict, without preemption.
 
 The prediction is made once, at submission, by the paper's rolling estimate alone (`predicting` lists the differences).
-Another predictor can be passed, as in `qssf-ml`. The report contains the mean error of the predictions.
+Another predictor can be passed, as in `qssf-ml`. The report contains the mean error of the predictions. On a live
+cluster the prediction is stored with the job, and the rules predict nothing themselves.
 """
 
 from __future__ import annotations
@@ -28,10 +29,16 @@ class QssfRules(PolicyRules):
         self._error_s = 0.0  # sum over ended jobs of |predicted - ran|
         self._ended = 0
 
+    @property
+    def needs_run_times(self) -> bool:
+        return True
+
     def turn(self, engine: Engine, now: float) -> None:
         strict_turn(engine, now)
 
     def key(self, job: EngineJob, now: float) -> float:
+        if job.predicted_s >= 0.0:
+            return job.predicted_s * job.group.gpus
         predicted_s = self._predicted_s.get(job.number)
         if predicted_s is None:
             predicted_s = self._predicted_s[job.number] = self.predictor.predict(job)

@@ -1,7 +1,7 @@
 """Shortest job first, by expected run time. Strict, without preemption.
 
 In a replay the expected run time is the true one unless errors are configured; this is the bound against which Helios
-(SC'21) measures QSSF. On a live cluster it is the time limit.
+(SC'21) measures QSSF. On a live cluster it is the run time predicted from similar jobs, else the time limit.
 """
 
 from __future__ import annotations
@@ -22,4 +22,4 @@ class SjfRules(PolicyRules):
         strict_turn(engine, now)
 
     def key(self, job: EngineJob, now: float) -> float:
-        return job.expected_s
+        return job.predicted_s if job.predicted_s >= 0.0 else job.expected_s

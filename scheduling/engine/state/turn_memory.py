@@ -15,8 +15,7 @@ class ChangesSinceTurn:
 
     A job that waited at the end of the last turn can start only if its group is in `groups_with_arrivals`, or if
     something other than an arrival happened and the job needs at most `largest_opening` GPUs on a node. To record more
-    than happened (`record_any_change`) costs time and changes no decision, except under backfilling with one
-    reservation: `turns/easy` says which jobs it may overlook.
+    than happened (`record_any_change`) costs time and changes no decision.
     """
 
     __slots__ = ("_per_node", "blocked_job", "ends", "groups_with_arrivals", "largest_opening", "only_arrivals")

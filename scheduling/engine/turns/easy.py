@@ -89,13 +89,11 @@ def _backfill_turn(engine: Engine, arrived: list[QueueEntry], now: float) -> Non
     reservation: HeadReservation | None = engine.reservation.current
     stands = reservation is not None and not _arrived_before_head(arrived, reservation.job)
     if reservation and stands and engine.changes.only_arrivals:
-        # `no_backfill_under` of their groups is not reset here. So a short job that finds no place now may be
-        # overlooked when GPUs come free, until its group gets another job or the reservation changes
         nowhere: UnfitKeys = set()
-        enqueue_entries(
-            [entry for entry in arrived if not _try_backfill(engine, reservation, entry[3], now, nowhere)],
-            engine.waiting_groups,
-        )
+        left = [entry for entry in arrived if not _try_backfill(engine, reservation, entry[3], now, nowhere)]
+        for entry in left:  # it may be short enough, so its queue must be searched when GPUs come free
+            entry[3].group.no_backfill_under = None
+        enqueue_entries(left, engine.waiting_groups)
         return
     if arrived:
         enqueue_entries(arrived, engine.waiting_groups)

@@ -65,6 +65,28 @@ def naive_queue(history, gpus, *, key, skipping=False):
     return [(start[n], start[n] + jobs[n][1]) for n in range(len(jobs))]
 
 
+def naive_easy(history, gpus):
+    """EASY backfilling with one count of GPUs; the reservation is computed again at every event."""
+    jobs = list(zip(history.submit_s.tolist(), history.runtime_s.tolist(), history.gpus.tolist(), strict=True))
+    start, free, times = {}, gpus, sorted({job[0] for job in jobs})
+    while times:
+        now = times.pop(0)
+        free = gpus - sum(jobs[n][2] for n in start if start[n] + jobs[n][1] > now)
+        reserved, spare = None, 0
+        for number in [n for n in range(len(jobs)) if n not in start and jobs[n][0] <= now]:
+            _, runs, width = jobs[number]
+            if width > free and reserved is None:
+                ends = sorted((start[n] + jobs[n][1], jobs[n][2]) for n in start if start[n] + jobs[n][1] > now)
+                later = [(end, free + sum(more for at, more in ends if at <= end)) for end, _ in ends]
+                reserved, spare = next((end, have - width) for end, have in later if have >= width)
+            elif width <= free and (reserved is None or now + runs <= reserved or width <= spare):
+                spare -= width if reserved is not None and now + runs > reserved else 0
+                free -= width
+                start[number] = now
+                times = sorted({*times, now + runs} - {now})
+    return [(start[n], start[n] + jobs[n][1]) for n in range(len(jobs))]
+
+
 def naive_srtf(history, gpus):
     """Walk over all jobs in order of remaining time at every event; return the ends."""
     jobs = list(zip(history.submit_s.tolist(), history.runtime_s.tolist(), history.gpus.tolist(), strict=True))

@@ -27,6 +27,7 @@ from tests.scheduling.replay.replaying import (
     SMALL,
     examples,
     job_lists,
+    naive_easy,
     naive_queue,
     naive_srtf,
     outcome,
@@ -189,6 +190,21 @@ def test_short_job_passes_and_long_job_does_not():
     history = trace((0, 10, 8), (1, 5, 12), (2, 8, 4), (3, 9, 4))
 
     assert outcome(history, "easy", COUNT) == [(0, 10), (10, 15), (2, 10), (15, 24)]
+
+
+def test_short_job_that_arrives_while_no_gpus_are_free_passes_when_gpus_come_free():
+    # 4 GPUs come free at 20, too late for the fourth job. The last job arrives behind it while they are used again
+    history = trace((0, 100, 8), (0, 20, 4), (1, 10, 12), (2, 500, 4), (21, 9, 4), (22, 30, 4))
+
+    assert outcome(history, "easy", COUNT)[-1] == (30, 60)
+
+
+@given(jobs=job_lists)
+@examples(200)
+def test_backfilling_equals_a_naive_one_that_reserves_again_at_every_event(jobs):
+    history = trace(*((submit, runtime + 1, gpus) for submit, runtime, gpus in jobs))
+
+    assert outcome(history, "easy", COUNT) == naive_easy(history, 12)
 
 
 def test_long_job_passes_on_spare_gpus():

@@ -1,0 +1,173 @@
+"""All changes to what scheduling remembers: usage of teams, learned run times, and predictions.
+
+Each ended attempt and each ended job is marked in the statement or transaction that adds it, so none is added twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import connection, transaction
+from django.db.models import F, FloatField, Max, Sum
+from django.db.models.functions import Coalesce, Extract, Greatest
+
+from jobs.core.lifecycle import FINAL_STATES
+from jobs.models import Attempt, Cluster, Job
+from scheduling.core.run_time_scopes import learn_run_time, predicted_run_time, run_time_scopes
+from scheduling.engine.cluster import ClusterSnapshot, WaitingJob
+from scheduling.engine.history import SchedulingHistory
+from scheduling.models import AccountUsage, LearnedRunTime, RunTimeModel
+from scheduling.models.history import ATTEMPT_TIMES, DECAYED_ATTEMPT, decay_rate
+
+COUNT_BATCH = 5_000
+LEARN_BATCH = 1_000
+RECOUNTED_HALF_LIVES = 20  # older usage has decayed to a millionth
+ERROR_WINDOW = timedelta(days=30)
+
+COUNT_ATTEMPTS = f"""
+WITH batch AS (
+  SELECT a.id, j.team_id, {DECAYED_ATTEMPT} AS used
+  FROM jobs_attempt a JOIN jobs_job j ON j.id = a.job_id {ATTEMPT_TIMES}
+  WHERE NOT a.usage_counted AND a.ended_at <= %(now)s AND j.cluster_id = %(cluster)s
+  ORDER BY a.id LIMIT %(most)s FOR NO KEY UPDATE OF a
+), marked AS (
+  UPDATE jobs_attempt a SET usage_counted = true FROM batch b WHERE a.id = b.id RETURNING a.id
+), added AS (
+  INSERT INTO scheduling_accountusage AS u (cluster_id, team_id, gpu_seconds, half_life_hours, at)
+  SELECT %(cluster)s, team_id, sum(used), %(hours)s, %(now)s FROM batch GROUP BY team_id ORDER BY team_id
+  ON CONFLICT (cluster_id, team_id) DO UPDATE
+  SET gpu_seconds = u.gpu_seconds * exp(greatest(-600, -%(rate)s * extract(epoch FROM excluded.at - u.at)::float8))
+                    + excluded.gpu_seconds, at = excluded.at
+)
+SELECT count(*) FROM marked
+"""  # noqa: S608 - the parts are constants
+STORE_PREDICTIONS = """
+UPDATE jobs_job j SET predicted_s = v.s FROM unnest(%s::bigint[], %s::float8[]) v (id, s)
+WHERE j.id = v.id AND j.predicted_s IS NULL
+"""
+SELECT_ERROR = """
+SELECT count(*), percentile_cont(0.5) WITHIN GROUP (ORDER BY off), percentile_cont(0.9) WITHIN GROUP (ORDER BY off)
+FROM (
+  SELECT greatest(j.predicted_s / ran.s, ran.s / j.predicted_s) AS off FROM jobs_job j
+  CROSS JOIN LATERAL (SELECT greatest(1, extract(epoch FROM j.ended_at - j.started_at)::float8) AS s) ran
+  WHERE j.cluster_id = %s AND j.ended_at > %s AND j.started_at IS NOT NULL AND j.predicted_s > 0
+) judged
+"""
+
+
+# --- usage
+
+
+def count_ended_attempts(cluster: Cluster, now: datetime, most: int = COUNT_BATCH) -> int:
+    """Add ended attempts to the usage of their teams, and return their number. One statement: an attempt is marked
+    if and only if it is added."""
+    values = {
+        "cluster": cluster.pk,
+        "now": now,
+        "rate": decay_rate(cluster),
+        "hours": cluster.usage_half_life_hours,
+        "most": most,
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(COUNT_ATTEMPTS, values)
+        counted: int = cursor.fetchone()[0]
+    return counted
+
+
+@transaction.atomic
+def recount_after_new_half_life(cluster: Cluster, now: datetime) -> bool:
+    """Discard sums made with another half-life, so that the attempts that still exist are counted again."""
+    hours = cluster.usage_half_life_hours
+    if not AccountUsage.objects.filter(cluster=cluster).exclude(half_life_hours=hours).exists():
+        return False
+    AccountUsage.objects.filter(cluster=cluster).delete()
+    since = now - timedelta(hours=RECOUNTED_HALF_LIVES * hours)
+    Attempt.objects.filter(job__cluster=cluster, usage_counted=True, ended_at__gt=since).update(usage_counted=False)
+    return True
+
+
+# --- run times
+
+
+@transaction.atomic
+def learn_run_times(cluster: Cluster, now: datetime, most: int = LEARN_BATCH) -> int:
+    """Add ended jobs to the learned run times in the order of their ends, and return their number."""
+    RunTimeModel.objects.get_or_create(cluster=cluster, defaults={"updated_at": now})
+    model = RunTimeModel.objects.select_for_update().get(cluster=cluster)
+    ended = _jobs_to_learn(cluster, most)
+    if not ended:
+        return 0
+    means = learned_means(cluster, {scope for job in ended for scope in run_time_scopes(*job[1:4])})
+    for _, user, name, gpus, ran_s in ended:
+        learn_run_time(means, user, name, gpus, ran_s)
+    model.version, model.jobs, model.updated_at = model.version + 1, model.jobs + len(ended), now
+    model.save(update_fields=["version", "jobs", "updated_at"])
+    rows = [
+        LearnedRunTime(cluster=cluster, scope=scope, mean_s=mean, version=model.version)
+        for scope, mean in sorted(means.items())
+    ]
+    LearnedRunTime.objects.bulk_create(
+        rows, update_conflicts=True, unique_fields=["cluster", "scope"], update_fields=["mean_s", "version"]
+    )
+    Job.objects.filter(pk__in=[job[0] for job in ended]).update(run_time_learned=True)
+    return len(ended)
+
+
+def _jobs_to_learn(cluster: Cluster, most: int) -> list[tuple[int, str, str, int, float]]:
+    """Return id, user, name, GPUs and run time of jobs that have ended. Ends at the same time follow their starts."""
+    began = Coalesce("attempts__confirmed_at", "attempts__promised_at")
+    ran = Extract(Greatest(F("attempts__ended_at"), began) - began, "epoch", output_field=FloatField())
+    rows: Any = Job.objects.filter(
+        cluster=cluster, run_time_learned=False, started_at__isnull=False, ended_at__isnull=False, foreign_id=""
+    )
+    rows = rows.filter(state__in=FINAL_STATES).annotate(ran=Sum(ran), last=Max("attempts__id"))
+    columns = ("pk", "user_id", "name", "nodes", "gpus_per_node", "ran")
+    return [
+        (pk, str(user), name, nodes * gpus, ran_s or 0.0)
+        for pk, user, name, nodes, gpus, ran_s in rows.order_by("ended_at", "last").values_list(*columns)[:most]
+    ]
+
+
+def learned_means(cluster: Cluster, scopes: set[str]) -> dict[str, float]:
+    """Return the mean run times of these scopes, as far as they are known."""
+    rows = LearnedRunTime.objects.filter(cluster=cluster, scope__in=sorted(scopes))
+    return dict(rows.values_list("scope", "mean_s"))
+
+
+def measure_prediction_error(cluster: Cluster, now: datetime) -> None:
+    """Store by which factor the predictions of the last 30 days were wrong."""
+    with connection.cursor() as cursor:
+        cursor.execute(SELECT_ERROR, [cluster.pk, now - ERROR_WINDOW])
+        jobs, median, p90 = cursor.fetchone()
+    columns = {"measured_at": now, "measured_jobs": jobs, "median_ratio": median, "p90_ratio": p90}
+    RunTimeModel.objects.filter(cluster=cluster).update(**columns)
+
+
+# --- predictions
+
+
+def predict_new_jobs(cluster: Cluster, picture: ClusterSnapshot) -> ClusterSnapshot:
+    """Predict the run times of waiting jobs that have no prediction yet, and store them. A prediction never changes,
+    so a job does not move in the queue because another one ended."""
+    past = picture.history or SchedulingHistory()
+    new = [job for job in picture.waiting if job.id not in past.predicted_s]
+    if not new:
+        return picture
+    predicted = _predictions(cluster, new)
+    with connection.cursor() as cursor:
+        cursor.execute(STORE_PREDICTIONS, [list(predicted), list(predicted.values())])
+    return replace(picture, history=replace(past, predicted_s={**past.predicted_s, **predicted}))
+
+
+def _predictions(cluster: Cluster, jobs: Sequence[WaitingJob]) -> Mapping[int, float]:
+    alike = {job.id: (job.user, job.title, job.need.total_gpus) for job in jobs}
+    means = learned_means(cluster, {scope for key in set(alike.values()) for scope in run_time_scopes(*key)})
+    return {job.id: predicted_run_time(means, *alike[job.id], _limit_seconds(job)) for job in jobs}
+
+
+def _limit_seconds(job: WaitingJob) -> float:
+    return job.time_limit.total_seconds() if job.time_limit else math.inf

@@ -1,0 +1,28 @@
+"""What a scheduling decision may know about the past. Plain frozen values.
+
+A live cluster reads them from its rows (`scheduling.queries.history`); a replay keeps the same figures in its engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+WEEK_S: Final = 7 * 86_400.0
+UNKNOWN_S: Final = -1.0  # instead of a predicted run time
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulingHistory:
+    """Usage, attained service and learned run times of one cluster at the time of a snapshot.
+
+    usage        account -> GPU-seconds until now, including those of running jobs, halved every `half_life_s`
+    attained     waiting or running job -> GPU-seconds of its attempts that have ended
+    predicted_s  waiting job -> run time that was predicted when it was submitted
+    """
+
+    half_life_s: float = WEEK_S
+    usage: Mapping[str, float] = field(default_factory=dict)
+    attained: Mapping[int, float] = field(default_factory=dict)
+    predicted_s: Mapping[int, float] = field(default_factory=dict)

@@ -1,0 +1,58 @@
+"""Remember ended jobs: the usage of teams and the learned run times. This runs beside the scheduling turn.
+
+Eligible rows     Ended attempts that are not in the usage of their team yet, oldest first, and ended jobs that are not
+                  in the learned run times yet, in the order of their ends. Jobs that were submitted outside Acme count
+                  as usage only.
+What a turn does  Adds both, up to `MAX_BATCHES` batches each, and increments the version of the learned run times.
+                  Every `ERROR_INTERVAL` it compares the predictions of the last 30 days with the actual run times. If
+                  the half-life was changed, the usage is counted again from the attempts that still exist.
+Failure story     Killed at any time: each batch is one transaction, in which the rows are also marked, so nothing is
+                  added twice and the next turn continues. Late or not running: usage stays exact, because a snapshot
+                  adds the attempts that are not counted yet, at the cost of reading them; new jobs are predicted from
+                  older jobs. Two workers at once: the lease saves work, row locks keep the sums correct. After a change
+                  of the half-life, usage is approximate until the next turn, and attempts deleted by retention are
+                  missing. A job that ends twice, because it was requeued after its end, is learned once.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from jobs.models import Cluster, clock
+from scheduling.actions import history as history_actions
+from scheduling.models import Lease, RunTimeModel
+
+HISTORY_LEASE = timedelta(minutes=2)
+MAX_BATCHES = 20
+ERROR_INTERVAL = timedelta(minutes=5)
+
+
+def remember_with_lease(cluster_id: int, holder: str) -> int:
+    """Run one turn under a lease. Return 0 if another worker holds it."""
+    name = f"history:{cluster_id}"
+    lease = Lease.take(name, holder, HISTORY_LEASE)
+    if lease is None:
+        return 0
+    try:
+        return remember_ended_once(Cluster.objects.get(pk=cluster_id), clock.now())
+    finally:
+        Lease.release(name, lease.term)
+
+
+def remember_ended_once(cluster: Cluster, now: datetime, batches: int = MAX_BATCHES) -> int:
+    """Add ended attempts and jobs. Return how many were added."""
+    history_actions.recount_after_new_half_life(cluster, now)
+    added = 0
+    for add_batch in (history_actions.count_ended_attempts, history_actions.learn_run_times):
+        for _ in range(batches):
+            if not (count := add_batch(cluster, now)):
+                break
+            added += count
+    _measure_error_if_due(cluster, now)
+    return added
+
+
+def _measure_error_if_due(cluster: Cluster, now: datetime) -> None:
+    model = RunTimeModel.objects.get(cluster=cluster)
+    if model.measured_at is None or now - model.measured_at >= ERROR_INTERVAL:
+        history_actions.measure_prediction_error(cluster, now)

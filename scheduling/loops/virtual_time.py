@@ -1,0 +1,99 @@
+"""Drive a trace through the rows, the snapshot and the scheduling turn of a live cluster, in virtual time.
+
+Each event of the trace is followed by one turn, as in a replay: ends first, then submissions. Run times are learned
+before the turn. A preempted job stops at once, and another turn follows. Nothing is committed: the caller's transaction
+is rolled back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heappop, heappush
+
+from django.db import transaction
+
+from jobs.models import clock
+from jobs.traces.trace import Trace
+from scheduling.actions.virtual_cluster import StartedAttempt, VirtualCluster, virtual_datetime
+from scheduling.engine.policies import configured_policy, rules_factory
+from scheduling.loops.history import remember_ended_once
+from scheduling.loops.schedule import schedule_once
+from scheduling.replay.as_live import StartRecord
+from scheduling.replay.requests import InvalidReplaySetting
+from scheduling.replay.run import ReplaySetting
+
+
+def starts_on_virtual_cluster(trace: Trace, policy: str, setting: ReplaySetting) -> list[StartRecord]:
+    """Return the starts in order. The trace is one of `as_live.trace_as_live`, and fits the nodes. Writes nothing."""
+    borrows = rules_factory(policy, setting.policy_settings)().claims
+    with transaction.atomic():
+        drive = _Drive(trace, VirtualCluster(trace, policy, setting, borrows=borrows), policy, setting)
+        starts = list(drive.run())
+        transaction.set_rollback(True)
+    return starts
+
+
+class _Drive:
+    """A run in progress: the planned ends, and how long each job still runs."""
+
+    def __init__(self, trace: Trace, virtual: VirtualCluster, policy: str, setting: ReplaySetting) -> None:
+        self._virtual = virtual
+        self._policy = configured_policy(policy, setting.policy_settings)
+        self._submit_s: list[float] = trace.submit_s.tolist()
+        self._left_s: list[float] = trace.runtime_s.tolist()
+        self._next_row = 0
+        self._ends: list[tuple[float, int, int]] = []  # time, sequence, attempt
+        self._running: dict[int, tuple[int, float]] = {}  # attempt -> row of the trace, start
+        self._sequence = 0
+        self._real_now_s = clock.now().timestamp()
+
+    def run(self) -> Iterator[StartRecord]:
+        while self._ends or self._next_row < len(self._submit_s):
+            now = self._next_time()
+            if now >= self._real_now_s:
+                raise InvalidReplaySetting("door", "the trace takes too many years for a virtual cluster")
+            if self._end_jobs(now):
+                remember_ended_once(self._virtual.cluster, virtual_datetime(now))
+            self._submit_jobs(now)
+            yield from self._turns(now)
+
+    def _next_time(self) -> float:
+        times = [self._ends[0][0]] if self._ends else []
+        return min([*times, *self._submit_s[self._next_row : self._next_row + 1]])
+
+    def _end_jobs(self, now: float) -> bool:
+        before = len(self._running)
+        while self._ends and self._ends[0][0] == now:
+            _, _, attempt = heappop(self._ends)
+            if self._running.pop(attempt, None):
+                self._virtual.end(attempt, now)
+        return len(self._running) < before
+
+    def _submit_jobs(self, now: float) -> None:
+        first = self._next_row
+        while self._next_row < len(self._submit_s) and self._submit_s[self._next_row] == now:
+            self._next_row += 1
+        self._virtual.submit(range(first, self._next_row), now)
+
+    def _turns(self, now: float) -> Iterator[StartRecord]:
+        """One turn, and another one after each preemption."""
+        while True:
+            schedule_once(self._virtual.cluster, self._policy, virtual_datetime(now), _no_fence)
+            for started in self._virtual.confirm_starts(now):
+                self._plan_end(started, now)
+                yield StartRecord(started.row, now, started.nodes)
+            stopped = self._virtual.stop_preempted(now)
+            for attempt in stopped:
+                row, began = self._running.pop(attempt)
+                self._left_s[row] -= now - began
+            if not stopped:
+                return
+
+    def _plan_end(self, started: StartedAttempt, now: float) -> None:
+        self._sequence += 1
+        self._running[started.pk] = started.row, now
+        heappush(self._ends, (now + self._left_s[started.row], self._sequence, started.pk))
+
+
+def _no_fence() -> None:
+    """A virtual cluster has one scheduler and no lease."""

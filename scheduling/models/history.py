@@ -1,0 +1,93 @@
+"""What scheduling remembers of ended jobs: the usage of teams, and run times."""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+from django.db import models
+
+from jobs.models.cluster import Cluster
+
+HOUR_S = 3600.0
+
+# GPU-seconds of an attempt between `start` and `till`, halved since: the integral of exp(-rate * age). sinh keeps the
+# precision of short attempts, where 1 - exp(-x) would lose most digits. PostgreSQL raises an error for numbers that are
+# too large or too small for a float, so only 64 half-lives of an attempt count, and no exponent is below -600
+DECAYED_ATTEMPT = """
+j.nodes::float8 * j.gpus_per_node * 2 / %(rate)s * sinh(%(rate)s / 2 * s.ran)
+  * exp(greatest(-600, -%(rate)s * (extract(epoch FROM %(now)s - e.till)::float8 + s.ran / 2)))
+"""
+ATTEMPT_TIMES = """
+CROSS JOIN LATERAL (SELECT least(coalesce(a.ended_at, %(now)s), %(now)s) AS till) e
+CROSS JOIN LATERAL (
+  SELECT least(64 * ln(2) / %(rate)s, greatest(0, extract(epoch FROM e.till - a.promised_at)))::float8 AS ran
+) s
+"""
+
+
+def half_life_s(cluster: Cluster) -> float:
+    return cluster.usage_half_life_hours * HOUR_S
+
+
+def decay_rate(cluster: Cluster) -> float:
+    """Return the decay per second of the cluster's usage."""
+    return math.log(2) / half_life_s(cluster)
+
+
+class AccountUsage(models.Model):
+    """The GPU time that ended attempts of a team have used on a cluster, halved every half-life until `at`.
+
+    The sum outlives the attempts, so it is exact after retention has deleted them.
+    """
+
+    cluster = models.ForeignKey("jobs.Cluster", on_delete=models.CASCADE, related_name="account_usages")
+    team = models.ForeignKey("jobs.Team", on_delete=models.CASCADE, related_name="account_usages")
+    gpu_seconds = models.FloatField()
+    half_life_hours = models.PositiveIntegerField()
+    at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["cluster", "team"], name="one_usage_per_team")]
+
+    def __str__(self) -> str:
+        return f"{self.team_id} on {self.cluster_id}: {self.gpu_seconds:.0f} GPU-seconds"
+
+
+class RunTimeModelQuerySet(models.QuerySet["RunTimeModel"]):
+    def usable(self, cluster: Cluster) -> Self:
+        """Return the cluster's model if it was learned from at least one job."""
+        return self.filter(cluster=cluster, jobs__gt=0)
+
+
+class RunTimeModel(models.Model):
+    """The version of a cluster's learned run times, and the error of the predictions made with them."""
+
+    cluster = models.OneToOneField("jobs.Cluster", on_delete=models.CASCADE, related_name="run_time_model")
+    version = models.PositiveIntegerField(default=0)
+    jobs = models.PositiveIntegerField(default=0, help_text="Number of ended jobs that it was learned from.")
+    updated_at = models.DateTimeField()
+    measured_at = models.DateTimeField(null=True)
+    measured_jobs = models.PositiveIntegerField(default=0, help_text="Number of ended jobs that had a prediction.")
+    median_ratio = models.FloatField(null=True, help_text="Half of the predictions are wrong by at most this factor.")
+    p90_ratio = models.FloatField(null=True, help_text="Nine of ten predictions are wrong by at most this factor.")
+
+    objects = RunTimeModelQuerySet.as_manager()
+
+    def __str__(self) -> str:
+        return f"{self.cluster_id}: version {self.version}, {self.jobs} jobs"
+
+
+class LearnedRunTime(models.Model):
+    """The mean run time of the jobs of one scope: a user with a job name and size, and the wider scopes of these."""
+
+    cluster = models.ForeignKey("jobs.Cluster", on_delete=models.CASCADE, related_name="learned_run_times")
+    scope = models.CharField(max_length=1000, help_text="User id, job name and GPUs as JSON, or the first of these.")
+    mean_s = models.FloatField()
+    version = models.PositiveIntegerField(help_text="The version of the model that last changed it.")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["cluster", "scope"], name="one_run_time_per_scope")]
+
+    def __str__(self) -> str:
+        return f"{self.scope}: {self.mean_s:.0f} s"

@@ -1,0 +1,43 @@
+"""Reads what the scheduler may know about the past of a cluster, for its snapshot. Two short queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from django.db import connection
+from django.db.models import F, FloatField, Sum
+from django.db.models.functions import Extract, Greatest
+
+from jobs.core.lifecycle import FINAL_STATES
+from jobs.models import Attempt, Cluster
+from scheduling.models.history import ATTEMPT_TIMES, DECAYED_ATTEMPT, decay_rate
+
+# One statement sees one state of both tables, so an attempt that is counted meanwhile is neither lost nor doubled
+SELECT_USAGE = f"""
+SELECT t.name, sum(part.used) FROM (
+  SELECT u.team_id, u.gpu_seconds * exp(greatest(-600, -%(rate)s * extract(epoch FROM %(now)s - u.at)::float8)) AS used
+  FROM scheduling_accountusage u WHERE u.cluster_id = %(cluster)s
+  UNION ALL
+  SELECT j.team_id, {DECAYED_ATTEMPT}
+  FROM jobs_attempt a JOIN jobs_job j ON j.id = a.job_id {ATTEMPT_TIMES}
+  WHERE NOT a.usage_counted AND j.cluster_id = %(cluster)s
+) part JOIN jobs_team t ON t.id = part.team_id GROUP BY t.name
+"""  # noqa: S608 - the parts are constants
+
+
+def account_usage(cluster: Cluster, now: datetime) -> dict[str, float]:
+    """Return the decayed GPU-seconds by team name, exact at `now` and including running attempts. The cost grows with
+    the attempts that run or have ended since the last count, not with the history."""
+    values = {"cluster": cluster.pk, "now": now, "rate": decay_rate(cluster)}
+    with connection.cursor() as cursor:
+        cursor.execute(SELECT_USAGE, values)
+        return dict(cursor.fetchall())
+
+
+def attained_service(cluster: Cluster) -> Mapping[int, float]:
+    """Return the GPU-seconds of ended attempts by id of the waiting or running job."""
+    ran = Extract(Greatest("ended_at", "promised_at") - F("promised_at"), "epoch", output_field=FloatField())
+    rows = Attempt.objects.filter(job__cluster=cluster, ended_at__isnull=False).exclude(job__state__in=FINAL_STATES)
+    gpus = F("job__nodes") * F("job__gpus_per_node")
+    return dict(rows.order_by().values_list("job").annotate(served=Sum(ran * gpus, output_field=FloatField())))
