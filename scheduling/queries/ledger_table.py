@@ -68,7 +68,7 @@ def table(by: str, since: datetime, until: datetime, teams: Sequence[int] | None
             lost[cause] += part
     whole = sum(sums.values(), Counter())
     capacity = sum(ledger.capacity_us for ledger in ledgers)
-    runs = [run for ledger in ledgers for of_team in ledger.runs.values() for run in of_team]
+    runs = [run for ledger in ledgers for run in ledger.all_runs]
     exposure = reliability.held_gpu_us(whole) / US_PER_HOUR
     failures = sum((ledger.failures for ledger in ledgers), Counter())
     return LedgerTable(

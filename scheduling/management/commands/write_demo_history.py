@@ -12,6 +12,7 @@ from django.core.management.base import BaseCommand
 from jobs.models import Cluster, clock
 from scheduling.bundled import demo
 from scheduling.bundled.history import progress, write
+from scheduling.loops.ledger import update_ledger_metrics_once
 
 
 class Command(BaseCommand):
@@ -22,4 +23,5 @@ class Command(BaseCommand):
         cluster = Cluster.objects.get(name=demo.DEMO_CLUSTER)
         report = partial(progress.store_share, cluster)
         jobs = write.write_history(cluster, clock.now(), report, days=settings.DEMO_HISTORY_DAYS)
+        update_ledger_metrics_once(clock.now())  # or pages would show the figures of an empty day until the next turn
         self.stdout.write(f"The history of the demo has {jobs} new jobs.")
