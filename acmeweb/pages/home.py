@@ -28,6 +28,7 @@ from jobs.models import Job, clock
 from jobs.models.permissions import Caller
 from jobs.queries.cluster_summary import cluster_summaries
 from jobs.web.page import PageQuery, render_page
+from scheduling.pages.demo import history_context
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +94,7 @@ def home_page(request: HttpRequest) -> HttpResponse:
         "shared_at": cache(lambda: fragment_cache.cache_key("queue", "nodes")),
         "selects": False,
         "start_roles": start_roles(request),
+        "history": history_context,
         "queue": cache(lambda: _home_queue(caller)),
         "trainings": cache(lambda: running_trainings(caller.jobs(), now)),
         "campaigns": cache(lambda: running_campaigns(caller)),

@@ -176,15 +176,16 @@ def incident_figure(caller: Caller, now: datetime) -> KeyFigure:
     times = [now - number * DAY_STEP for number in reversed(range(DAY_STEP_COUNT))]
     viewer = "all" if failure_permissions.counted_team_ids(caller) is None else str(caller.user.pk)
     trend = _once_per_minute(f"incident-trend:{viewer}", now, lambda: unresolved_counts(rows, times))
-    value = sum(counts.values())
+    unacknowledged, acknowledged = (counts.get(state, 0) for state in (IncidentState.OPEN, IncidentState.ACKNOWLEDGED))
+    value = unacknowledged + acknowledged
     return KeyFigure(
         id="incidents",
-        label="Unresolved incidents",
-        about="Incidents of hardware, the network or a service that are open or acknowledged",
+        label="Incidents",
+        about="Unresolved incidents of hardware, the network or a service",
         term="Incident",
         url=f"{reverse('failures')}?state=unresolved&reach=platform",
         value=value,
-        detail=f"{counts.get(IncidentState.OPEN, 0)} unacknowledged",
+        detail=f"{unacknowledged} open, {acknowledged} acknowledged",
         change=change_text(value, trend[0]),
         line=sparkline.sparkline_points(trend, LEAST_COUNT),
     )

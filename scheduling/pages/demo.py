@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -15,14 +17,18 @@ from scheduling.bundled.history import progress, write
 @require_safe
 def history_progress(request: HttpRequest) -> HttpResponse:
     """A fragment that replaces itself until the history is written."""
+    response = render(request, "scheduling/_history_progress.html", {"history": history_context()})
+    patch_cache_control(response, private=True, no_cache=True)
+    return response
+
+
+def history_context() -> dict[str, Any]:
+    """Return how far the history is written, for the fragment."""
     share = progress.stored_share(DEMO_CLUSTER)
     awaits = share is None and settings.IS_DEMO and bool(settings.DEMO_HISTORY_DAYS) and write.can_have_history()
-    context = {
+    return {
         "days": settings.DEMO_HISTORY_DAYS,
         "percent": round(100 * (share or 0)),
         "is_running": awaits or (share is not None and share < 1),
         "is_new": share == 1,
     }
-    response = render(request, "scheduling/_history_progress.html", context)
-    patch_cache_control(response, private=True, no_cache=True)
-    return response

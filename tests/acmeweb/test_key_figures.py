@@ -154,7 +154,7 @@ def test_incidents_of_programs_and_resolved_ones_do_not_count(cluster):
 
     one = incident_figure(Caller(user=root), clock.now())
 
-    assert (one.value, one.detail) == (2, "1 unacknowledged")
+    assert (one.value, one.detail) == (2, "1 open, 1 acknowledged")
     assert one.change == "no change"  # two were unresolved yesterday, too
     assert incident_figure(Caller(user=make.user("eve")), clock.now()).value == 0
 
