@@ -205,3 +205,27 @@ def test_fragment_of_the_figures_runs_only_its_own_queries(cluster, ada):
 
     assert answer.startswith('<section id="key-figures"') and "<html" not in answer
     assert not [query for query in asked if "jobs_progress" in query["sql"]]
+
+
+def test_whole_page_takes_the_same_number_of_queries_for_many_rows(cluster, ada):
+    root = make.user("root", is_superuser=True)
+    ada.force_login(root)
+
+    def add(number):
+        name = f"{cluster.name}-{number % 4 + 1:03d}"
+        make.running(make.job(by="ada", cluster=cluster, kind="pretrain"), on=[name], gpus=(number,))
+        make.job(by="ada", cluster=cluster)
+        minute(cluster, clock.now() - number * HOUR)
+        incident(cluster, number)
+
+    add(0)
+    ada.get("/")
+    with CaptureQueriesContext(connection) as few:
+        ada.get("/")
+    for number in range(1, 8):
+        add(number)
+
+    with CaptureQueriesContext(connection) as many:
+        ada.get("/")
+
+    assert len(many) == len(few) == 30
