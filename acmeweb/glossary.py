@@ -33,6 +33,8 @@ Foreign job: A job on the cluster that was not submitted through this Acme. Acme
     it.
 Gang: All nodes of a job. They start together or not at all.
 Goodput: The share of GPU-hours that produced progress that was kept.
+GPU utilization: The share of time in which a GPU executed a kernel, as its exporter measures it. A busy GPU
+    need not be an efficient one.
 Hang: A running job that has stopped completing steps.
 Heartbeat: A report of a running job: step, loss, throughput.
 Hold: Keep a waiting job from starting until it is released.
@@ -52,6 +54,8 @@ Placement: The rule by which a job gets its nodes.
 Policy: The rule by which waiting jobs are ordered and started.
 Preempt: Stop a running job so that another job can start. The preempted job is requeued.
 Quota: GPUs that a team owns. Idle GPUs may be borrowed by preemptible jobs.
+Queue wait: The time from a job's submission to its start. The median is that of the jobs that started within
+    the last hour.
 Reason: Why a job waits or a node is closed, as a short code in Slurm's words. Fields named `why` hold a sentence.
 Remedy: What helps against a cause: restart, restart elsewhere, roll back, change the request, or nothing.
 Replay: A simulation of past or synthetic jobs under a policy (What if).

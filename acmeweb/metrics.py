@@ -33,7 +33,9 @@ from jobs.core.lifecycle import NodeState, State
 from jobs.models import Cluster, Job, LatestProgress, Node, ProgressSource, TokenScope, clock
 from jobs.models.permissions import Caller
 from jobs.queries.cluster_summary import cluster_summaries
+from jobs.queries.queue_waits import recent_queue_waits
 from scheduling.models import EstimateError, Forecast, RunTimeModel
+from scheduling.queries import ledger_figures
 
 UNFINISHED_STATES = [State.PENDING, State.RUNNING, State.SUSPENDED]
 DAY = timedelta(days=1)
@@ -149,15 +151,6 @@ def _gpus(now: datetime) -> Metric:
     return _gauge("slurm_gpus", "GPUs by state.", ("cluster", "state"), samples)
 
 
-# A job that started within the hour is running or ended within it, so two small indexes find all of them
-QUEUE_WAITS_SQL = """
-SELECT cluster_id, percentile_cont(%s) WITHIN GROUP (
-    ORDER BY extract(epoch FROM GREATEST(started_at - submitted_at, '0'))  -- some clusters report whole seconds
-)
-FROM jobs_job WHERE (state IN ('RUNNING', 'SUSPENDED') OR ended_at >= %s) AND started_at >= %s
-GROUP BY cluster_id ORDER BY cluster_id
-"""
-
 OLDEST_WAIT_SQL = """
 SELECT cluster_id, extract(epoch FROM %s - min(submitted_at))::float8 FROM jobs_job
 WHERE state = 'PENDING' GROUP BY cluster_id ORDER BY cluster_id
@@ -165,15 +158,12 @@ WHERE state = 'PENDING' GROUP BY cluster_id ORDER BY cluster_id
 
 
 def _queue_waits(names: Mapping[int, str], now: datetime) -> Iterator[Metric]:
-    since = now - timedelta(hours=1)
     with connection.cursor() as cursor:
-        cursor.execute(QUEUE_WAITS_SQL, [list(QUANTILES), since, since])
-        rows = cursor.fetchall()
         cursor.execute(OLDEST_WAIT_SQL, [now])
         oldest = cursor.fetchall()
     waits = [
         ((names[home], str(quantile)), seconds)
-        for home, percentiles in rows
+        for home, percentiles in recent_queue_waits(now, QUANTILES).by_cluster.items()
         for quantile, seconds in zip(QUANTILES, percentiles, strict=True)
     ]
     help = "Queue wait of the jobs that started within the last hour."
@@ -267,7 +257,7 @@ def _predictions() -> Iterator[Metric]:
 
 def _accounting(names: Iterable[str]) -> Iterator[Metric]:
     """Yield figures of the last day as a loop computed them some minutes ago; empty families without them."""
-    figures = metrics_store.read_figures("account", names)
+    figures = metrics_store.read_figures(ledger_figures.STORED_AS, names)
 
     def by_key(part: str) -> list[tuple[tuple[str, str], float]]:
         return [((name, key), value) for name, row in figures.items() for key, value in row[part].items()]

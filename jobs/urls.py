@@ -1,8 +1,7 @@
 from django.urls import path
 
-from jobs.pages import account, bulk_nodes, job_list, job_log, jobs, map, nodes, saved_views, settings
-from jobs.web.list_table import choose_columns
 from jobs.pages import account, bulk_nodes, job_list, job_log, jobs, map, nodes, saved_views, settings, submit
+from jobs.web.list_table import choose_columns
 
 urlpatterns = [
     path("jobs/", job_list.job_list_page, name="jobs"),

@@ -283,6 +283,15 @@
   };
   const TICKING = Object.keys(FORMS).map((form) => `time[data-${form}]`).join(",");
 
+  // A deadline that passes ends something on the server too: its fragment reloads once
+  const passed = new WeakSet();
+
+  function reloadPassed(element) {
+    if (passed.has(element)) return;
+    passed.add(element);
+    move(...(element.closest("[data-topics]")?.dataset.topics.split(/\s+/) ?? []));
+  }
+
   function tick() {
     if (document.hidden) return;
     const now = Math.floor(Date.now() / 1000 - skew);
@@ -291,6 +300,7 @@
         if (!(form in element.dataset)) continue;
         const text = written(Number(element.dataset[form]), now);
         if (element.textContent !== text) element.textContent = text;
+        if (form === "until" && Number(element.dataset.until) < now) reloadPassed(element);
       }
     }
   }

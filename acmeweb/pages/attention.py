@@ -62,20 +62,18 @@ class AttentionGroup:
 @dataclass(frozen=True, kw_only=True)
 class AttentionItems:
     rows: Sequence[AttentionRow]  # ranked
+    shows_all: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.rows)
 
     @property
     def groups(self) -> list[AttentionGroup]:
-        return _group_by_action(self.rows[:MAX_ROWS_SHOWN])
-
-    @property
-    def other_groups(self) -> list[AttentionGroup]:
-        return _group_by_action(self.rows[MAX_ROWS_SHOWN:])
+        return _group_by_action(self.rows if self.shows_all else self.rows[:MAX_ROWS_SHOWN])
 
     @property
     def other_count(self) -> int:
+        """How many rows are shown only on request."""
         return len(self.rows[MAX_ROWS_SHOWN:])
 
 
@@ -87,7 +85,7 @@ def _group_by_action(rows: Iterable[AttentionRow]) -> list[AttentionGroup]:
     return [AttentionGroup(action=action, rows=members) for action, members in groups.items()]
 
 
-def attention_items(caller: Caller, now: datetime) -> AttentionItems:
+def attention_items(caller: Caller, now: datetime, *, shows_all: bool = False) -> AttentionItems:
     """Collect what needs attention. Usually most lists are empty, so a cheap `exists` precedes the long queries."""
     visible = caller.jobs()
     rows = [
@@ -99,7 +97,7 @@ def attention_items(caller: Caller, now: datetime) -> AttentionItems:
         *_node_rows(),
         *_held_job_rows(visible),
     ]
-    return AttentionItems(rows=sorted(rows, key=lambda row: -row.gpus))
+    return AttentionItems(rows=sorted(rows, key=lambda row: -row.gpus), shows_all=shows_all)
 
 
 # --- clusters

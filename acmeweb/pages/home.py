@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -20,12 +21,13 @@ from django.views.decorators.http import require_safe
 from acmeweb.pages.attention import attention_items
 from acmeweb.pages.home_campaigns import running_campaigns
 from acmeweb.pages.home_trainings import running_trainings
+from acmeweb.pages.key_figures import incident_figure, shared_figures
 from acmeweb.pages.start import start_roles
 from acmeweb.updates import fragment_cache
 from jobs.models import Job, clock
 from jobs.models.permissions import Caller
 from jobs.queries.cluster_summary import cluster_summaries
-from jobs.web.page import render_page
+from jobs.web.page import PageQuery, render_page
 from scheduling.pages.demo import history_state
 
 log = logging.getLogger(__name__)
@@ -73,19 +75,23 @@ def _valkey_answers() -> bool:
 
 # --- Now
 
-MAX_QUEUE_ROWS = 30
-MAX_RECENT_JOBS = 10
+MAX_JOBS_SHOWN = 10  # of each list: pending, running, finished
 
 
 @require_safe
 def home_page(request: HttpRequest) -> HttpResponse:
-    """Show exceptions first, then the clusters, then the queue. Job names only if the viewer may see the job."""
-    now, caller = clock.now(), Caller(user=request.user)
+    """Show key figures and exceptions first, then the clusters, the trainings and the queue. Job names only if the
+    viewer may see the job."""
+    now, caller, query = clock.now(), Caller(user=request.user), PageQuery(request.GET)
+    shows_all = query.choice_value("attention", ("all",)) == "all"
+    clusters = cache(lambda: cluster_summaries(now))
     context = {
         "now": now,
         "demo_history": history_state,
-        "attention": cache(lambda: attention_items(caller, now)),
-        "clusters": cache(lambda: cluster_summaries(now)),
+        "key_figures": cache(lambda: shared_figures(clusters(), now)),
+        "incident_figure": cache(lambda: incident_figure(caller, now)),
+        "attention": cache(lambda: attention_items(caller, now, shows_all=shows_all)),
+        "clusters": clusters,
         "shared_at": cache(lambda: fragment_cache.cache_key("queue", "nodes")),
         "selects": False,
         "start_roles": start_roles(request),
@@ -94,7 +100,8 @@ def home_page(request: HttpRequest) -> HttpResponse:
         "campaigns": cache(lambda: running_campaigns(caller)),
     }
     fragments = {part: f"_{part}.html" for part in ("exceptions", "capacity", "queue", "trainings", "campaigns")}
-    return render_page(request, "home.html", context, fragments)
+    fragments["key-figures"] = "_key_figures.html"
+    return render_page(request, "home.html", context, fragments, query.wrong)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,32 +111,26 @@ class HomeQueue:
     finished: list[Job]
     is_cut: bool
 
-    @property
-    def row_count(self) -> int:
-        return len(self.waiting) + len(self.running)
-
 
 def _home_queue(caller: Caller) -> HomeQueue:
-    """Return pending and running jobs, half of the rows each; unused rows of one half go to the other. The ids are
-    selected list by list, then what the rows show in one query for all of them."""
-    visible, half = caller.jobs(), MAX_QUEUE_ROWS // 2
-    all_waiting = visible.waiting().in_queue_order().values_list("pk", flat=True)
+    """Return the first pending, the newest running and the last finished jobs. The ids are selected list by list, then
+    what the rows show in one query for all of them."""
+    visible = caller.jobs()
+    waiting = list(visible.waiting().in_queue_order().values_list("pk", flat=True)[: MAX_JOBS_SHOWN + 1])
     by_start = F("started_at").desc(nulls_first=True)
-    all_running = visible.live().order_by(by_start, "-pk").values_list("pk", flat=True)
-    # Fetch one row more than is shown, to know whether there are more
-    running = list(all_running[: half + 1])
-    waiting = list(all_waiting[: MAX_QUEUE_ROWS - min(half, len(running)) + 1])
-    if len(waiting) < half < len(running):
-        running = list(all_running[: MAX_QUEUE_ROWS - len(waiting) + 1])
-    shown = waiting[: MAX_QUEUE_ROWS - min(half, len(running))]
-    shown_running = running[: MAX_QUEUE_ROWS - len(shown)]
-    finished = list(visible.latest_ended().values_list("pk", flat=True)[:MAX_RECENT_JOBS])
-    rows = Job.objects.filter(pk__in=[*shown, *shown_running, *finished]).with_list_columns().in_bulk()
+    running = list(visible.live().order_by(by_start, "-pk").values_list("pk", flat=True)[: MAX_JOBS_SHOWN + 1])
+    finished = list(visible.latest_ended().values_list("pk", flat=True)[:MAX_JOBS_SHOWN])
+    shown = [*waiting[:MAX_JOBS_SHOWN], *running[:MAX_JOBS_SHOWN], *finished]
+    rows = Job.objects.filter(pk__in=shown).with_list_columns().in_bulk()
+
+    def listed(ids: Sequence[int]) -> list[Job]:
+        return [rows[pk] for pk in ids if pk in rows]  # a job may have been deleted since
+
     return HomeQueue(
-        waiting=[rows[pk] for pk in shown if pk in rows],  # a job may have been deleted since
-        running=[rows[pk] for pk in shown_running if pk in rows],
-        finished=[rows[pk] for pk in finished if pk in rows],
-        is_cut=len(waiting) + len(running) > MAX_QUEUE_ROWS,
+        waiting=listed(waiting),
+        running=listed(running),
+        finished=listed(finished),
+        is_cut=max(len(waiting), len(running)) > MAX_JOBS_SHOWN,
     )
 
 

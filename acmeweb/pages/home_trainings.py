@@ -14,7 +14,7 @@ from jobs.models import Attempt, Job, LatestProgress, ProgressSource
 from jobs.queries import loss_lines
 from scheduling.queries import ledger_facts
 
-MAX_TRAININGS_SHOWN = 12
+MAX_TRAININGS_SHOWN = 10
 MAX_TRAININGS_READ = 48  # the largest, reporting or not; jobs without progress are not shown as trainings
 
 
@@ -37,7 +37,7 @@ class HomeTraining:
     latest_progress: LatestProgress | None  # None if the program neither reports progress nor prints any
     line: str  # points of the loss sparkline
     saved_at: datetime | None
-    ettr: float | None
+    efficiency: ledger_facts.JobEfficiency | None
 
     @property
     def steps_total(self) -> int | None:
@@ -45,8 +45,19 @@ class HomeTraining:
         return latest.steps_total if latest and latest.step is not None else None
 
     @property
+    def progress_percent(self) -> int | None:
+        latest = self.latest_progress
+        if latest is None or latest.step is None or not latest.steps_total:
+            return None
+        return min(100, 100 * latest.step // latest.steps_total)
+
+    @property
+    def goodput_percent(self) -> str:
+        return _percent_text(self.efficiency.goodput if self.efficiency else None)
+
+    @property
     def ettr_percent(self) -> str:
-        return "" if self.ettr is None else f"{round(100 * self.ettr)} %"
+        return _percent_text(self.efficiency.ettr if self.efficiency else None)
 
     @property
     def at_risk_since(self) -> datetime | None:
@@ -83,6 +94,10 @@ class HomeTraining:
         )
 
 
+def _percent_text(ratio: float | None) -> str:
+    return "" if ratio is None else f"{round(100 * ratio)}%"
+
+
 def running_trainings(visible: Any, now: datetime) -> list[HomeTraining]:
     """Return the running trainings, largest first: those lose most in a failure."""
     jobs = list(visible.largest_trainings().values_list("pk", flat=True)[:MAX_TRAININGS_READ])
@@ -95,13 +110,16 @@ def running_trainings(visible: Any, now: datetime) -> list[HomeTraining]:
     if not shown:
         return []
     lines = loss_lines.loss_sparklines([attempt.pk for attempt in shown])
-    ettr = ledger_facts.job_ettr([attempt.job_id for attempt in shown], now)
+    efficiency = ledger_facts.job_efficiency([attempt.job_id for attempt in shown], now)
     saved = ledger_facts.newest_checkpoint_times([attempt.job_id for attempt in shown])
-    return [_home_training(attempt, lines, saved, ettr) for attempt in shown]
+    return [_home_training(attempt, lines, saved, efficiency) for attempt in shown]
 
 
 def _home_training(
-    attempt: Attempt, lines: Mapping[int, str], saved: Mapping[int, datetime], ettr: Mapping[int, float | None]
+    attempt: Attempt,
+    lines: Mapping[int, str],
+    saved: Mapping[int, datetime],
+    efficiency: Mapping[int, ledger_facts.JobEfficiency],
 ) -> HomeTraining:
     latest = getattr(attempt, "latest_progress", None)
     return HomeTraining(
@@ -109,7 +127,7 @@ def _home_training(
         latest_progress=latest,
         line=lines.get(attempt.pk, ""),
         saved_at=saved.get(attempt.job_id),
-        ettr=ettr.get(attempt.job_id) if _has_first_step(latest) else None,
+        efficiency=efficiency.get(attempt.job_id) if _has_first_step(latest) else None,
     )
 
 

@@ -92,3 +92,14 @@ def sum_capacity(loads: Iterable[NodeLoad]) -> Capacity:
         else:
             drained += gpus - in_use
     return Capacity(allocated=allocated, free=free, drained=drained, down=down)
+
+
+def total_capacity(capacities: Iterable[Capacity]) -> Capacity:
+    """Return the capacity of several clusters together."""
+    parts = list(capacities)
+    return Capacity(
+        allocated=sum(one.allocated for one in parts),
+        free=sum(one.free for one in parts),
+        drained=sum(one.drained for one in parts),
+        down=sum(one.down for one in parts),
+    )

@@ -55,8 +55,13 @@ def goodput(sums: Mapping[Bucket, int], whole: int) -> float | None:
 
 def ettr(sums: Mapping[Bucket, int], runs: Iterable[JobLifetime], start: int, end: int) -> float | None:
     """The ETTR of the runs that the sums belong to, within a window; None if they did not run in it."""
-    wall = sum(run.gpus * max(0, min(run.end, end) - max(run.start, start)) for run in runs)
+    wall = wall_gpu_us(runs, start, end)
     return sums.get(Bucket.PRODUCTIVE, 0) / wall if wall else None
+
+
+def wall_gpu_us(runs: Iterable[JobLifetime], start: int, end: int) -> int:
+    """GPU-microseconds of the runs within a window, with their waits between attempts."""
+    return sum(run.gpus * max(0, min(run.end, end) - max(run.start, start)) for run in runs)
 
 
 def gpu_us_by_cause(entries: Iterable[LedgerEntry], of: Collection[Bucket]) -> Counter[str]:

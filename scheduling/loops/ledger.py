@@ -1,8 +1,9 @@
-"""Ledger metrics: compute the last day of each cluster, for `/metrics`.
+"""Ledger metrics: compute the last day of each cluster, for `/metrics` and the home page.
 
 Eligible rows     All clusters.
-What a turn does  Computes the ledger of the last day (`ledger_facts.cluster_ledger`) and stores the figures for
-                  `/metrics`. The database is only read. This takes nine statements per cluster, too slow for a scrape.
+What a turn does  Computes the ledger of the last day and of the day before (`ledger_facts.cluster_ledger`) and stores
+                  the figures. The database is only read. This takes nine statements per ledger, too slow for a scrape
+                  or a page.
 Failure story     Figures that are not updated expire, which leaves a gap in the charts. Two concurrent runs write the
                   same figures. An error in one cluster is logged, and the other clusters are processed.
 """
@@ -20,9 +21,9 @@ from celery.exceptions import SoftTimeLimitExceeded
 
 from acmeweb.common import metrics_store
 from jobs.models import Cluster
-from scheduling.ledger import reliability
+from scheduling.ledger import last_day, reliability
 from scheduling.ledger.buckets import Bucket
-from scheduling.queries import ledger_facts
+from scheduling.queries import ledger_facts, ledger_figures
 from scheduling.queries.ledger_facts import ClusterLedger, JobRecovery
 
 log = logging.getLogger(__name__)
@@ -39,13 +40,14 @@ def update_ledger_metrics_once(now: datetime, store: StoreFunction = metrics_sto
     updated = 0
     for cluster in Cluster.objects.order_by("pk"):
         try:
-            ledger = ledger_facts.cluster_ledger(cluster, now - ACCOUNT_WINDOW, now)
+            ledger = ledger_facts.cluster_ledger(cluster, now - ACCOUNT_WINDOW, now, _day_hours(now))
+            figures = ledger_metrics(ledger, now) | day_trends(cluster, ledger, now)
         except SoftTimeLimitExceeded:
             raise
         except Exception:
             log.exception("the ledger of the last day of cluster %s could not be computed", cluster)
             continue
-        store("account", cluster.name, ledger_metrics(ledger, now), METRIC_TTL_S)
+        store(ledger_figures.STORED_AS, cluster.name, figures, METRIC_TTL_S)
         updated += 1
     return updated
 
@@ -55,11 +57,13 @@ def ledger_metrics(ledger: ClusterLedger, now: datetime) -> dict[str, Any]:
     sums: Counter[Bucket] = Counter()
     for entry in ledger.entries:
         sums[entry.bucket] += entry.gpu_us
-    runs = [run for of_team in ledger.runs.values() for run in of_team]
     ratios = {
         "goodput": reliability.goodput(sums, ledger.capacity_us),
         "ettr": reliability.ettr(
-            sums, runs, ledger_facts.unix_microseconds(now - ACCOUNT_WINDOW), ledger_facts.unix_microseconds(now)
+            sums,
+            ledger.all_runs,
+            ledger_facts.unix_microseconds(now - ACCOUNT_WINDOW),
+            ledger_facts.unix_microseconds(now),
         ),
     }
     return {
@@ -68,6 +72,24 @@ def ledger_metrics(ledger: ClusterLedger, now: datetime) -> dict[str, Any]:
         "gpu_hours": {str(bucket): part / ledger_facts.US_PER_HOUR for bucket, part in sums.items()},
         **_recovery_metrics(ledger.comebacks),
     }
+
+
+def day_trends(cluster: Cluster, ledger: ClusterLedger, now: datetime) -> dict[str, Any]:
+    """Return what goodput and ETTR of several clusters together are computed from: sums of the day, of each of its
+    hours and of the day before."""
+    middle, end = now - ACCOUNT_WINDOW, ledger_facts.unix_microseconds(now)
+    before = ledger_facts.cluster_ledger(cluster, middle - ACCOUNT_WINDOW, middle)
+    start, first = ledger_facts.unix_microseconds(middle), ledger_facts.unix_microseconds(middle - ACCOUNT_WINDOW)
+    return {
+        "day": last_day.period_sums(ledger.entries, ledger.all_runs, start, end),
+        "hours": last_day.window_sums(ledger.entries, ledger.all_runs, ledger.edges),
+        "day_before": last_day.period_sums(before.entries, before.all_runs, first, start),
+    }
+
+
+def _day_hours(now: datetime) -> list[int]:
+    start = ledger_facts.unix_microseconds(now - ACCOUNT_WINDOW)
+    return last_day.hour_edges(start, ledger_facts.unix_microseconds(now))
 
 
 def _recovery_metrics(comebacks: Sequence[JobRecovery]) -> dict[str, Any]:

@@ -12,6 +12,14 @@ from scheduling.bundled.demo import DEMO_CLUSTER
 from scheduling.bundled.history import progress, write
 
 
+@require_safe
+def history_progress(request: HttpRequest) -> HttpResponse:
+    """A fragment that replaces itself until the history is written."""
+    response = render(request, "scheduling/_history_progress.html", {"history": history_state()})
+    patch_cache_control(response, private=True, no_cache=True)
+    return response
+
+
 def history_state() -> dict[str, int | bool]:
     """Return whether the history is being written or was finished minutes ago, and how far it is."""
     share = progress.stored_share(DEMO_CLUSTER)
@@ -22,11 +30,3 @@ def history_state() -> dict[str, int | bool]:
         "is_running": awaits or (share is not None and share < 1),
         "is_new": share == 1,
     }
-
-
-@require_safe
-def history_progress(request: HttpRequest) -> HttpResponse:
-    """A fragment that replaces itself until the history is written."""
-    response = render(request, "scheduling/_history_progress.html", {"history": history_state()})
-    patch_cache_control(response, private=True, no_cache=True)
-    return response

@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,13 @@ from django.views.decorators.http import require_safe
 
 from failures.models import permissions as failure_permissions
 from jobs.core.parsing import InvalidField
-from jobs.models import clock
+from jobs.models import Cluster, clock
 from jobs.models.permissions import Caller
 from jobs.web.page import PageQuery, bad_request, render_page
 from scheduling.ledger import report_rows, waste
 from scheduling.ledger.buckets import Bucket
 from scheduling.ledger.report_rows import BUCKET_GROUPS, Period, ReportRow
-from scheduling.queries import gpu_usage, ledger_facts, ledger_table
+from scheduling.queries import gpu_usage, ledger_facts, ledger_figures, ledger_table
 from scheduling.queries.ledger_table import PeriodLedgers
 
 MAX_USERS_SHOWN = 100
@@ -121,18 +120,11 @@ def _report_context(request: HttpRequest, period: Period, ledgers: PeriodLedgers
 
 @require_safe
 def usage_bar_fragment(request: HttpRequest) -> HttpResponse:
-    """The usage bar of the overview page: the last 24 hours of all clusters. It is the same for all users, because it
-    contains no names."""
-    return render_page(
-        request, "reports/_bar.html", {"whole": _last_day_row(clock.now().replace(second=0, microsecond=0))}
-    )
-
-
-@lru_cache(maxsize=1)
-def _last_day_row(now: datetime) -> ReportRow:
-    """Return the totals of the last day. Cached: each process computes them at most once per minute."""
-    table = ledger_table.table("cluster", now - timedelta(days=1), now)
-    return report_rows.report_row("all", table.gpu_us, table.goodput)
+    """The usage bar of the overview page: the last 24 hours of all clusters, as a loop has computed them. It is the
+    same for all users, because it contains no names."""
+    day = ledger_figures.last_day(Cluster.objects.values_list("name", flat=True))
+    whole = report_rows.report_row("all", day.gpu_us, day.goodput.last_day) if day else None
+    return render_page(request, "reports/_bar.html", {"now": clock.now(), "day": day, "whole": whole})
 
 
 @require_safe

@@ -105,6 +105,10 @@ class ClusterLedger:
     models: Mapping[str, str]  # GPU model by node
     capacity_us: int
 
+    @property
+    def all_runs(self) -> list[JobLifetime]:
+        return [run for of_team in self.runs.values() for run in of_team]
+
 
 def cluster_ledger(cluster: Cluster, since: datetime, until: datetime, divisions: Sequence[int] = ()) -> ClusterLedger:
     """Return the ledger of a period. `divisions` are times at which it is divided into windows, such as midnights."""
@@ -210,17 +214,29 @@ def _first_step(attempt: AttemptRow, steps: Mapping[int, int]) -> int | None:
     return None if attempt.progress_source == ProgressSource.LATE else steps.get(attempt.pk)
 
 
-def job_ettr(jobs: Sequence[int], now: datetime) -> dict[int, float | None]:
-    """Return the ETTR of each job, from its first allocation to its end or now. An upper bound, like the ledger's."""
+@dataclass(frozen=True, kw_only=True)
+class JobEfficiency:
+    """Productive time of a job, as a fraction of the time in which it held GPUs (goodput) and of the time since its
+    first allocation (ETTR). Upper bounds, like the ledger's."""
+
+    goodput: float | None
+    ettr: float | None
+
+
+def job_efficiency(jobs: Sequence[int], now: datetime) -> dict[int, JobEfficiency]:
+    """Return the efficiency of each job up to its end or now."""
     attempts, end = attempts_by_job(jobs), unix_microseconds(now)
     live = {attempt.pk: attempt for tries in attempts.values() for attempt in tries}
     lives = _attempt_spells(attempts, live)
-    ratios: dict[int, float | None] = {}
+    ratios: dict[int, JobEfficiency] = {}
     for job, tries in attempts.items():
         over = max(attempt.ended or end for attempt in tries)
         wall = max(0, min(over, end) - tries[0].promised)
+        held = sum(max(0, min(attempt.ended or end, end) - attempt.promised) for attempt in tries)
         productive = sum(_productive_us(attempt, lives[attempt.pk], end) for attempt in tries)
-        ratios[job] = productive / wall if wall else None
+        ratios[job] = JobEfficiency(
+            goodput=productive / held if held else None, ettr=productive / wall if wall else None
+        )
     return ratios
 
 

@@ -109,7 +109,7 @@ def table_of(period: PeriodLedgers, by: str, teams: Sequence[int] | None = None)
         closed += reliability.gpu_us_by_cause(ledger.entries, reliability.CLOSED_BUCKETS)
     whole = sum(sums.values(), Counter())
     capacity = sum(ledger.capacity_us for ledger in period.ledgers)
-    runs = [run for ledger in period.ledgers for of_team in ledger.runs.values() for run in of_team]
+    runs = [run for ledger in period.ledgers for run in ledger.all_runs]
     exposure = reliability.held_gpu_us(whole) / US_PER_HOUR
     failures = sum((ledger.failures for ledger in period.ledgers), Counter())
     return LedgerTable(

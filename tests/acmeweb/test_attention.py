@@ -26,11 +26,12 @@ def items(user="ada"):
     return attention_items(Caller(user=make.user(user)), clock.now())
 
 
-def test_rows_beyond_the_first_five_are_collapsed():
-    found = AttentionItems(rows=[row("a", 9 - number, number) for number in range(MAX_ROWS_SHOWN + 2)])
+def test_rows_beyond_the_first_five_are_shown_on_request():
+    rows = [row("a", 9 - number, number) for number in range(MAX_ROWS_SHOWN + 2)]
+    few, all_of_them = AttentionItems(rows=rows), AttentionItems(rows=rows, shows_all=True)
 
-    assert [len(group.rows) for group in found.groups] == [MAX_ROWS_SHOWN]
-    assert found.other_count == sum(len(group.rows) for group in found.other_groups) == 2
+    assert [len(found.groups[0].rows) for found in (few, all_of_them)] == [MAX_ROWS_SHOWN, MAX_ROWS_SHOWN + 2]
+    assert few.other_count == all_of_them.other_count == 2
 
 
 def test_groups_come_in_the_order_of_their_largest_row():
@@ -93,7 +94,7 @@ def test_proposal_is_approved_in_place(tmp_path):
     address = f"/failures/{decision.incident_id}/decisions/{decision.pk}/approve/"
     answer = browser.post(address, {"from": "home"})
 
-    assert f'action="{address}"' in page and "answer within" in page
+    assert f'action="{address}"' in page and "approve within" in page
     assert answer.headers["Location"] == "/"
     assert Decision.objects.get().state != "proposed"
 

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
+import pytest
 from django.template import Context, Template
 
 from acmeweb.pages.attention import cluster_problem, incident_summary
@@ -11,6 +12,7 @@ from failures.models import Incident
 from failures.pages.recovery_settings import mode_badge
 from jobs.core.lifecycle import StatusBadge
 from jobs.models import Cluster, Job, LatestProgress, ProgressSource
+from scheduling.queries.ledger_facts import JobEfficiency
 
 NOON, HOUR = datetime(2026, 5, 1, 12, tzinfo=UTC), timedelta(hours=1)
 
@@ -21,7 +23,9 @@ def rendered(source, **context):
 
 def training(latest=None, **fields):
     job = Job(started_at=NOON)
-    return HomeTraining(**{"job": job, "latest_progress": latest, "line": "", "saved_at": None, "ettr": None} | fields)
+    return HomeTraining(
+        **{"job": job, "latest_progress": latest, "line": "", "saved_at": None, "efficiency": None} | fields
+    )
 
 
 def of_log(**fields):
@@ -46,8 +50,16 @@ def test_progress_from_the_log_names_its_source():
     assert training(LatestProgress(source=ProgressSource.REPORTS)).progress_note is None
 
 
-def test_ettr_is_a_percentage_or_missing():
-    assert (training(ettr=0.874).ettr_percent, training().ettr_percent) == ("87 %", "")
+def test_efficiency_is_a_percentage_or_missing():
+    efficient = training(efficiency=JobEfficiency(goodput=0.912, ettr=0.874))
+
+    assert (efficient.goodput_percent, efficient.ettr_percent) == ("91%", "87%")
+    assert (training().goodput_percent, training().ettr_percent) == ("", "")
+
+
+@pytest.mark.parametrize(("step", "total", "percent"), [(250, 1000, 25), (1200, 1000, 100), (5, None, None)])
+def test_progress_is_a_percentage_of_the_steps(step, total, percent):
+    assert training(of_log(step=step, steps_total=total)).progress_percent == percent
 
 
 def test_failing_cluster_and_silent_cluster_differ():

@@ -10,8 +10,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from acmeweb.pages.home_trainings import running_trainings
-from jobs.models import Attempt, Checkpoint, Cluster, Job, LatestProgress, Progress, TeamRole, clock
-from scheduling.pages import reports
+from jobs.models import Attempt, Checkpoint, Job, LatestProgress, Progress, TeamRole, clock
 from scheduling.queries import ledger_facts
 from tests import make
 
@@ -45,7 +44,7 @@ def test_a_training_shows_its_loss_as_a_line_and_its_share_of_useful_time():
     (one,) = seen()
 
     assert len(one.line.split()) == 5
-    assert one.ettr == pytest.approx(0.25, abs=0.01)  # its first step came an hour ago, it began four hours ago
+    assert one.efficiency.ettr == pytest.approx(0.25, abs=0.01)  # its first step came after three of four hours
 
 
 def test_training_without_reports_is_shown():
@@ -56,7 +55,7 @@ def test_training_without_reports_is_shown():
     (one,) = seen()
     text = client.get("/").content.decode()
 
-    assert one.latest_progress is None and one.line == "" and one.ettr is None
+    assert one.latest_progress is None and one.line == "" and one.efficiency is None
     assert "Running trainings" in text and "never</span>" in text
 
 
@@ -85,7 +84,18 @@ def test_lost_work_of_a_failed_attempt_reduces_ettr():
     Attempt.objects.create(job=one.job, number=2, key="again", promised_at=now - HOUR, confirmed_at=now - HOUR / 2)
 
     # two hours on the wall; the first try saved nothing, the second began to run half an hour ago
-    assert ledger_facts.job_ettr([one.job_id], now)[one.job_id] == pytest.approx(0.25, abs=0.01)
+    assert ledger_facts.job_efficiency([one.job_id], now)[one.job_id].ettr == pytest.approx(0.25, abs=0.01)
+
+
+def test_wait_between_two_attempts_reduces_ettr_but_not_goodput():
+    one, now = training(hours=4), clock.now()
+    Attempt.objects.filter(pk=one.pk).update(ended_at=now - 3 * HOUR, state="NODE_FAIL")
+    Attempt.objects.create(job=one.job, number=2, key="again", promised_at=now - HOUR, confirmed_at=now - HOUR)
+
+    efficiency = ledger_facts.job_efficiency([one.job_id], now)[one.job_id]
+
+    # of two hours in which it held GPUs one was lost; two more hours it waited
+    assert (efficiency.goodput, efficiency.ettr) == pytest.approx((0.5, 0.25), abs=0.01)
 
 
 def test_home_page_shows_trainings_with_a_constant_number_of_queries():
@@ -101,16 +111,3 @@ def test_home_page_shows_trainings_with_a_constant_number_of_queries():
         assert "second" in client.get("/").content.decode()
 
     assert len(more) == len(few)
-
-
-def test_ledger_bar_names_no_user_and_sums_to_the_capacity():
-    reports._last_day_row.cache_clear()
-    training(by="ben", name="secret")
-    Cluster.objects.update(created_at=clock.now() - 48 * HOUR)
-    client = Client()
-    client.force_login(make.user("ada"))
-
-    answer = client.get("/reports/bar/")
-
-    assert sum(part.share for part in answer.context["whole"].parts) == pytest.approx(100)
-    assert "secret" not in answer.content.decode() and "speech" not in answer.content.decode()

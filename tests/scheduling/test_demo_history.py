@@ -50,12 +50,22 @@ def written(rows_for_module):
     # The same time of every day, because the length of the history depends on it
     now = (clock.now() - timedelta(days=1)).replace(hour=12, minute=0, second=0, microsecond=0)
     logs = {}
+    _live_rows(cluster, now)
     jobs = write.write_history(cluster, now, reports.append, logs.update, days=DAYS)
     return cluster.pk, now, jobs, reports, logs
 
 
 def refuse(logs):
     raise AssertionError("nothing is stored")
+
+
+def _live_rows(cluster, now):
+    """What a demo on a slow machine has recorded before its history is written."""
+    usage = {"gpus": 128, "allocated": 0, "closed": 0, "running": 0, "waiting": 7, "requested": 7}
+    ClusterMinute.objects.create(cluster=cluster, at=now - timedelta(minutes=1), **usage)
+    times = {"first_symptom_at": now, "last_symptom_at": now}
+    incident = Incident.objects.create(cluster=cluster, scope="node", category="Infrastructure", **times)
+    incident.nodes.add(cluster.nodes.first())
 
 
 @pytest.fixture
@@ -137,6 +147,13 @@ def test_second_run_writes_nothing(cluster, written):
 
     assert write.write_history(cluster, clock.now(), lambda share: None, refuse, days=DAYS) == 0
     assert Job.objects.count() == jobs
+
+
+def test_rows_of_the_running_demo_are_kept(cluster, written):
+    _, now, *_ = written
+
+    assert ClusterMinute.objects.get(cluster=cluster, at=now - timedelta(minutes=1)).waiting == 7
+    assert Incident.objects.filter(pk__gt=write.RESERVED_KEYS[Incident], nodes__isnull=False).count() == 1
 
 
 def test_training_jobs_have_learned():

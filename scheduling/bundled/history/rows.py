@@ -287,10 +287,7 @@ class HistoryBuilder:
     def _link_nodes(self, through: Any, rows: list[Model], owner: Model, names: Iterable[str]) -> None:
         column = "diagnosis_id" if isinstance(owner, Diagnosis) else "incident_id"
         known = {node.name: node for node in self.place.nodes}
-        rows += [
-            through(pk=len(rows) + n, node=known[name], **{column: owner.pk})
-            for n, name in enumerate(sorted(set(names) & set(known)), start=1)
-        ]
+        rows += [through(node=known[name], **{column: owner.pk}) for name in sorted(set(names) & set(known))]
 
     def _shifted(self, value: Any) -> Any:
         """The value with all times moved from the epoch of the simulation to those of the history."""

@@ -16,7 +16,7 @@ from django.db import connection, models, transaction
 
 from failures.models import Decision, Diagnosis, Incident
 from jobs.core.lifecycle import JobKind
-from jobs.models import Attempt, Cluster, Event, Job, Node, Team, bulk_copy
+from jobs.models import Attempt, Cluster, ClusterMinute, Event, Job, Node, Team, bulk_copy
 from scheduling.bundled import demo
 from scheduling.bundled.demo import DEMO_TEAMS, quota_gpus
 from scheduling.bundled.history.logs import StoreLogs, store_history_logs
@@ -73,6 +73,7 @@ def write_history(
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK_KEY])
         if not can_have_history():  # another process was faster
             return 0
+        rows.minutes = _without_recorded(rows.minutes, cluster)
         _insert(rows)
         copy_samples(TelemetrySeries(history, place, builder.placed).blocks())
         Cluster.objects.filter(pk=cluster.pk).update(created_at=began)
@@ -105,6 +106,12 @@ def _users_by_kind() -> dict[JobKind, list[DemoUser]]:
         for name, team in DEMO_TEAMS.items()
         for kind in team.kinds
     }
+
+
+def _without_recorded(minutes: Sequence[ClusterMinute], cluster: Cluster) -> list[ClusterMinute]:
+    """Leave out what the demo has recorded since it started, which may be some minutes before the history ends."""
+    recorded = set(ClusterMinute.objects.filter(cluster=cluster).values_list("at", flat=True))
+    return [minute for minute in minutes if minute.at not in recorded]
 
 
 def _insert(rows: HistoryRows) -> None:

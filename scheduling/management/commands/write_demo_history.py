@@ -13,6 +13,7 @@ from jobs.models import Cluster, clock
 from scheduling.bundled import demo
 from scheduling.bundled.history import progress, write
 from scheduling.clusters import simulator
+from scheduling.loops.ledger import update_ledger_metrics_once
 
 
 class Command(BaseCommand):
@@ -25,4 +26,5 @@ class Command(BaseCommand):
         jobs = write.write_history(
             cluster, clock.now(), report, partial(simulator.store_logs, cluster), days=settings.DEMO_HISTORY_DAYS
         )
+        update_ledger_metrics_once(clock.now())  # or pages would show the figures of an empty day until the next turn
         self.stdout.write(f"The history of the demo has {jobs} new jobs.")

@@ -374,10 +374,10 @@ def test_first_step_in_a_log_ends_start_up_only_if_read_from_the_beginning(tmp_p
     old.path.write_text(f"{line(40)}\ncheckpoint saved at step 40\n")
     new.says(line(40), "checkpoint saved at step 40")
 
-    shares = ledger_facts.job_ettr([new.attempt.job_id, old.attempt.job_id], new.now + 2 * HOUR)
+    shares = ledger_facts.job_efficiency([new.attempt.job_id, old.attempt.job_id], new.now + 2 * HOUR)
 
-    assert shares[new.attempt.job_id] == pytest.approx(0.5, abs=0.01)
-    assert shares[old.attempt.job_id] == pytest.approx(1, abs=0.01)
+    assert shares[new.attempt.job_id].ettr == pytest.approx(0.5, abs=0.01)
+    assert shares[old.attempt.job_id].ettr == pytest.approx(1, abs=0.01)
     assert (old.latest_progress.source, old.latest_progress.step, old.latest_progress.saved_at) == ("late", 40, None)
     assert (new.latest_progress.source, new.latest_progress.saved_step) == ("log", 40)
 

@@ -27,8 +27,8 @@ def test_progress_is_shown_until_the_history_is_written(reader):
     done = reader.get("/demo/history/").text
 
     assert "<p>" not in without_history
-    assert "0 %" in new and "every 3s" in new
-    assert "42 %" in running and "every 3s" in running
+    assert "0%" in new and "every 3s" in new
+    assert "42%" in running and "every 3s" in running
     assert "are ready" in done and "every 3s" not in done
 
 
@@ -39,4 +39,12 @@ def test_only_a_demo_is_marked(reader, is_demo):
         page = reader.get("/")
 
     assert ("Demo data" in page.text) is is_demo
-    assert ("/demo/history/" in page.text) is is_demo
+    assert ('id="history"' in page.text) is is_demo
+
+
+@override_settings(IS_DEMO=True, DEMO_HISTORY_DAYS=30)
+def test_home_page_shows_the_progress_from_the_beginning(reader):
+    make.cluster()
+    write.reserve_keys()
+
+    assert '<section id="history" class="panel history"' in reader.get("/").text

@@ -6,8 +6,8 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("jobs", "0045_scheduling_history"),
-        ("scheduling", "0011_plain_names"),
+        ("jobs", "0047_scheduling_history"),
+        ("scheduling", "0012_campaign_names"),
     ]
 
     operations = [

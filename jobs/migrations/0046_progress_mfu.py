@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("jobs", "0044_attempt_by_cause"),
+        ("jobs", "0045_indexes_of_lists"),
     ]
 
     operations = [

@@ -7,7 +7,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("jobs", "0044_attempt_by_cause"),
+        ("jobs", "0046_progress_mfu"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
