@@ -91,7 +91,7 @@ def _allocation_figure(summaries: Sequence[ClusterSummary], usage: DayUsage) -> 
         unit="%",
         detail=f"{capacity.allocated:,} of {capacity.total:,}",
         change=change_text(capacity.used_percent, usage.allocated_percent[0], "%"),
-        line=sparkline.sparkline_points(usage.allocated_percent, LEAST_POINTS),
+        line=sparkline.sparkline_points(usage.allocated_percent, least_range=LEAST_POINTS),
     )
 
 
@@ -108,7 +108,7 @@ def _utilization_figure(usage: DayUsage) -> KeyFigure:
         unit="%",
         detail="mean of all GPUs" if value is not None else "no telemetry",
         change=change_text(value, usage.utilization[0], "%"),
-        line=sparkline.sparkline_points(usage.utilization, LEAST_POINTS),
+        line=sparkline.sparkline_points(usage.utilization, least_range=LEAST_POINTS),
     )
 
 
@@ -124,7 +124,7 @@ def _queue_figure(summaries: Sequence[ClusterSummary], usage: DayUsage, wait_s: 
         detail="no starts within an hour" if wait_s is None else "median wait",
         wait=None if wait_s is None else timedelta(seconds=wait_s),
         change=change_text(pending, usage.pending[0]),
-        line=sparkline.sparkline_points(usage.pending, LEAST_COUNT),
+        line=sparkline.sparkline_points(usage.pending, least_range=LEAST_COUNT),
     )
 
 
@@ -165,7 +165,7 @@ def _ratio_fields(trend: RatioTrend | None) -> dict[str, Any]:
     return {
         "value": value,
         "change": change_text(value, before, "%"),
-        "line": sparkline.sparkline_points(percent, LEAST_POINTS),
+        "line": sparkline.sparkline_points(percent, least_range=LEAST_POINTS),
     }
 
 
@@ -187,5 +187,5 @@ def incident_figure(caller: Caller, now: datetime) -> KeyFigure:
         value=value,
         detail=f"{unacknowledged} open, {acknowledged} acknowledged",
         change=change_text(value, trend[0]),
-        line=sparkline.sparkline_points(trend, LEAST_COUNT),
+        line=sparkline.sparkline_points(trend, least_range=LEAST_COUNT),
     )

@@ -145,7 +145,7 @@ def _waiting_job(spec: JobSpec, team: Team, user_id: int, now: datetime) -> Wait
         submitted_at=now,
         preemptible=spec.preemptible,
         time_limit=spec.time_limit,
-        hold=HoldKind.USER.value if spec.hold else "",
+        hold=str(HoldKind.USER) if spec.hold else "",
         why="It is submitted held. It starts after you release it." if spec.hold else "",
         begin_at=spec.begin_at,
         waits_for=_unfinished_dependencies(spec, team),

@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from argparse import RawDescriptionHelpFormatter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -134,7 +134,7 @@ class Command(BaseCommand):
         history: Trace,
         policies: Sequence[str],
         setting: ReplaySetting,
-        special: dict[str, dict[str, object]],
+        special: Mapping[str, Mapping[str, object]],
         options: dict[str, Any],
     ) -> None:
         requests.check_door(policies, setting)
