@@ -54,7 +54,8 @@ const drawing = (() => {
   // Options of uPlot that do not depend on the data; `time`: whether the x axis is time
   function plot(box, { title, height, time, key, size = 62 }) {
     const quiet = color(box, "quiet");
-    const axis = { stroke: quiet, grid: { stroke: quiet, width: 0.25 }, ticks: { stroke: quiet, width: 0.5 } };
+    const font = `11px ${getComputedStyle(box).fontFamily}`;
+    const axis = { stroke: quiet, font, grid: { stroke: quiet, width: 0.25 }, ticks: { stroke: quiet, width: 0.5 } };
     return {
       title, height,
       tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),

@@ -206,37 +206,43 @@
   // --- fragments: what a change moves slides to its new place, so that a reader does not lose the line
 
   const SLIDE_MS = 200;
-  const PARTS = "main > *, main [id]";
   const still = matchMedia("(prefers-reduced-motion: reduce)");
+  const narrow = matchMedia("(max-width: 719px)");  // where cells wrap within their row
+  const parts = () => `main > *, main [id]${narrow.matches ? ", main td, main li" : ""}`;
 
-  function visibleParts() {
-    const tops = new Map();
-    for (const part of document.querySelectorAll(PARTS)) {
-      const { top, bottom } = part.getBoundingClientRect();
-      if (bottom > 0 && top < window.innerHeight && bottom > top) tops.set(part, top);
+  function nearbyParts() {
+    const places = new Map();
+    for (const part of document.querySelectorAll(parts())) {
+      const place = part.getBoundingClientRect();
+      const isNear = place.bottom > -window.innerHeight && place.top < 2 * window.innerHeight;
+      if (isNear && place.height) places.set(part, place);
     }
-    return tops;
+    return places;
   }
 
-  function slideFrom(tops) {
-    const moves = new Map();  // all positions are read before the first one is changed
-    for (const [part, top] of tops) {
-      if (part.isConnected) moves.set(part, top - part.getBoundingClientRect().top);
+  function slideFrom(places) {
+    const moves = new Map();  // all places are read before the first one is changed
+    for (const [part, { left, top }] of places) {
+      if (!part.isConnected) continue;
+      const now = part.getBoundingClientRect();
+      moves.set(part, [left - now.left, top - now.top]);
     }
-    for (const [part, by] of moves) {
-      const rest = by - (moves.get(part.parentElement.closest(PARTS)) ?? 0);  // a part moves along with its parent
-      const frames = { transform: [`translateY(${rest}px)`, "none"] };
-      if (Math.abs(rest) >= 1) part.animate(frames, { duration: SLIDE_MS, easing: "ease-out" });
+    const selector = parts();
+    for (const [part, [x, y]] of moves) {
+      const [along, down] = moves.get(part.parentElement.closest(selector)) ?? [0, 0];  // it moves along with its parent
+      if (Math.abs(x - along) < 1 && Math.abs(y - down) < 1) continue;
+      const frames = { transform: [`translate(${x - along}px, ${y - down}px)`, "none"] };
+      part.animate(frames, { duration: SLIDE_MS, easing: "ease-out" });
     }
   }
 
   document.addEventListener("htmx:before:swap", () => {
     if (still.matches || document.hidden) return;
-    const tops = visibleParts();
+    const places = nearbyParts();
     // Its callback runs after the swap and before the next paint; the event `htmx:after:swap` comes later
     const observer = new MutationObserver(() => {
       observer.disconnect();
-      slideFrom(tops);
+      slideFrom(places);
     });
     observer.observe(document.getElementById("main"), { childList: true, subtree: true });
   });

@@ -8,7 +8,7 @@ import re
 # What differs in each response and changes nothing: the encoding of the CSRF token, and the texts of times, which
 # live.js continues by itself
 _CSRF_TOKEN = re.compile(rb'(name="csrfmiddlewaretoken" value=")[^"]*')
-_TICKING_TEXT = re.compile(rb"(<time [^>]* data-(?:ago|expected|since|started|until)=[^>]*>)[^<]*")
+_TICKING_TEXT = re.compile(rb"(<time(?: [^>]*)? data-(?:ago|expected|since|started|until)=[^>]*>)[^<]*")
 
 
 def fragment_etag(content: bytes) -> str:

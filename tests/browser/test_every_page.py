@@ -236,6 +236,7 @@ def test_every_page_fits_is_accessible_and_logs_no_errors(visit, site, scheme, w
             ada.page.locator(re.split(r"[ \[]", selector)[0]).scroll_into_view_if_needed()
             ada.page.wait_for_selector(selector)
         if SHOTS:
+            ada.page.evaluate("scrollTo(0, 0)")
             ada.page.screenshot(path=Path(SHOTS) / f"{name}-{scheme}-{width}.png", full_page=True)
         shifts = ada.page.evaluate(LAYOUT_SHIFTS)
         if sum(size for size, _ in shifts) >= MOST_SHIFT:

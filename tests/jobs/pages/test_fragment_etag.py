@@ -27,6 +27,11 @@ def test_tag_stays_the_same_while_a_time_ticks(form, hours):
     ("one", "other", "same"),
     [
         ('<input name="csrfmiddlewaretoken" value="abc">', '<input name="csrfmiddlewaretoken" value="xyz">', True),
+        (
+            '<time data-started="5" title="since">00:01</time>',
+            '<time data-started="5" title="since">00:02</time>',
+            True,
+        ),
         ("<td>RUNNING</td>", "<td>FAILED</td>", False),
         ('<time data-ago="5">1s ago</time> RUNNING', '<time data-ago="5">1s ago</time> FAILED', False),
         ('<time data-ago="5">1s ago</time>', '<time data-ago="6">1s ago</time>', False),
