@@ -22,7 +22,8 @@ from scheduling.slurmsim.values import ProcessExit
 from scheduling.slurmsim.workload import job_name
 
 START_S = 2.0  # from the allocation until the command starts
-MAX_LINES = 400  # of progress, for each log
+MAX_LINES = {JobKind.PRETRAIN: 400}  # of progress
+MAX_OTHER_LINES = 100
 ALMOST_S = 0.001
 PRETRAINING_BATCH_TOKENS, PRETRAINING_STEP_S = 1e6, (4.0, 16.0)  # the batch if a step then takes so long
 
@@ -89,6 +90,6 @@ class HistoryLogs:
             nodes=tuple(self.plan.node_names[node] for node in life.nodes),
             gpus_per_node=min(work.gpus, self.plan.gpus_per_node), began_at=self.began_s + life.promised + START_S,
             training=replace(run, first_step=step_of_program(run, life.base)) if run else None,
-            max_lines=MAX_LINES,
+            max_lines=MAX_LINES.get(work.kind, MAX_OTHER_LINES),
             checkpoint_steps=round(self.plan.checkpoint_s / run.step_s) if run else 0,
         )  # fmt: skip

@@ -95,7 +95,8 @@ def test_training_runs_have_plausible_figures(history):
     for run in runs:
         assert 0.25 < run.mfu < 0.55
         assert 0.1e6 < run.batch_tokens < 4e6
-        assert run.expected_loss(1) == pytest.approx(log(run.shape.vocabulary), rel=0.08)
+        assert run.expected_loss(0) == pytest.approx(log(run.shape.vocabulary))
+        assert run.last_step < 1000 or run.expected_loss(1) == pytest.approx(log(run.shape.vocabulary), rel=0.01)
         assert round(history.plan.checkpoint_s / run.step_s, 3) % 5 == 0
 
 
