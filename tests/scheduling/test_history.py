@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from math import log
+from random import Random
 
 import pytest
 
 from jobs.core.lifecycle import JobKind, State
+from scheduling.drill.campaign_shards import answered_shards, scored_shards
+from scheduling.drill.checkpoint_campaigns import samples_by_benchmark
 from scheduling.drill.history import HistorySettings, SiteHistory, simulate_history
 from scheduling.drill.history_figures import compare_failures, compare_jobs
 from scheduling.drill.job_logs import run_of_job, step_of_program
+from scheduling.slurmsim.scripts.training_runs import shape_of_name
 from scheduling.slurmsim.workload import job_name
 
 TEAMS = dict.fromkeys(JobKind, "other") | {JobKind.PRETRAIN: "pretraining", JobKind.EVALUATION: "evaluation"}
@@ -127,3 +132,39 @@ def test_log_of_a_run_reports_its_model_and_each_checkpoint(history):
     reported = {int(step) for step in re.findall(r"checkpoint saved at step (\d+)", text)}
     saved = {step_of_program(run, row.step) for row in job.saved if life.promised < row.at}
     assert len(saved - reported) <= 1 and len(text) < 100_000
+
+
+def lost_shards(history, chance):
+    """The shards of each campaign if so many of its trials had failed."""
+    for campaign in history.campaigns:
+        trials = [
+            replace(trial, lives=[*trial.lives[:-1], replace(trial.lives[-1], cause="os_error")])
+            if trial.lives and Random(trial.name).random() < chance
+            else trial
+            for trial in campaign.trials
+        ]
+        shape = shape_of_name(job_name(campaign.run.kind, campaign.run.name))
+        yield answered_shards(replace(campaign, trials=trials), shape)
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.3, 0.7])
+def test_each_sample_is_answered_once_even_if_trials_fail(history, chance):
+    answered = [shards for shards in lost_shards(history, chance) if shards]
+
+    assert answered
+    for shards in answered:
+        ranges = sorted((shard.range.dataset, shard.range.start, shard.range.samples) for shard in shards)
+        ends = {}
+        for dataset, start, samples in ranges:
+            assert start == ends.get(dataset, 0) and samples > 0
+            ends[dataset] = start + samples
+        assert ends == samples_by_benchmark()
+        assert all(shard.infer_s > 0 for shard in shards)
+
+
+def test_scores_of_a_shard_come_from_a_later_job(history):
+    for shards in filter(None, lost_shards(history, 0.3)):
+        scored = scored_shards(shards, 1)
+        assert len(scored) == len(shards)
+        assert all(one.trial.lives[-1].ended < one.scoring.lives[-1].promised for one in scored)
+        assert all(0 < one.scored_at_s < one.scoring.need_s for one in scored)
