@@ -155,7 +155,9 @@ def _trial_lines(script: PlannedLog, first: int, until_s: float) -> Iterator[str
 
 def _line_due_s(script: PlannedLog, index: int) -> float:
     start_up, gap = len(script.startup_lines), _startup_interval_s(script)
-    work = index * gap if index < start_up else start_up * gap + (index - start_up) * script.line_interval_s
+    # A line that reports many steps is written after them
+    first_s = start_up * gap + max(0.0, script.line_interval_s - MIN_LINE_INTERVAL_S)
+    work = index * gap if index < start_up else first_s + (index - start_up) * script.line_interval_s
     return script.play.slowed_time_s(work)
 
 
