@@ -207,6 +207,7 @@ def test_campaign_has_the_rows_that_the_coordinator_writes(written):
     campaigns = list(Campaign.objects.order_by("id"))
 
     assert campaigns
+    assert campaigns == sorted(campaigns, key=lambda campaign: campaign.created_at)
     for campaign in campaigns:
         assert campaign.created_at < campaign.started_at < campaign.ended_at
         assert not campaign.evaluations.exclude(state="COMPLETED").exists()
