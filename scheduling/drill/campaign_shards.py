@@ -85,7 +85,7 @@ def _take(queue: deque[SampleRange], wanted_s: float, rates: Mapping[str, float]
     taken: list[SampleRange] = []
     while queue:
         first = queue.popleft()
-        count = min(first.samples, int(min(wanted_s, LONGEST_SHARD_S) / rates[first.dataset]))
+        count = min(first.samples, int(max(0.0, min(wanted_s, LONGEST_SHARD_S)) / rates[first.dataset]))
         if first.losses and count:
             count = first.samples  # a shard keeps its samples when it is retried
         if not count:

@@ -22,9 +22,10 @@ from scheduling.slurmsim.values import ProcessExit
 from scheduling.slurmsim.workload import job_name
 
 START_S = 2.0  # from the allocation until the command starts
-MAX_LINES = 400  # of progress, for each log
+MAX_LINES = {JobKind.PRETRAIN: 400}  # of progress
+MAX_OTHER_LINES = 100
 ALMOST_S = 0.001
-PRETRAINING_STEP_S = 4.0  # for a batch of 0.5 to 2 million tokens on 64 to 128 GPUs
+PRETRAINING_BATCH_TOKENS, PRETRAINING_STEP_S = 1e6, (4.0, 16.0)  # the batch if a step then takes so long
 
 
 def run_of_job(work: DrillJob, plan: DrillPlan) -> TrainingRun | None:
@@ -34,8 +35,11 @@ def run_of_job(work: DrillJob, plan: DrillPlan) -> TrainingRun | None:
     name = job_name(work.kind, work.name)
     planned_s = max(work.planned_s, work.need_s)
     run = training_run(work.kind, name, work.gpus, planned_s=planned_s, environment={}, dice=work.name)
-    step_s = PRETRAINING_STEP_S if work.kind is JobKind.PRETRAIN else run.target_step_s
-    whole = with_whole_steps(replace(run, target_step_s=step_s), plan.checkpoint_s)
+    if work.kind is JobKind.PRETRAIN:
+        low, high = PRETRAINING_STEP_S
+        step_s = min(high, max(low, PRETRAINING_BATCH_TOKENS / (run.tokens_per_s_per_gpu * run.ranks)))
+        run = replace(run, target_step_s=step_s)
+    whole = with_whole_steps(run, plan.checkpoint_s)
     return replace(whole, last_step=max(1, round(planned_s / whole.step_s)))
 
 
@@ -86,6 +90,6 @@ class HistoryLogs:
             nodes=tuple(self.plan.node_names[node] for node in life.nodes),
             gpus_per_node=min(work.gpus, self.plan.gpus_per_node), began_at=self.began_s + life.promised + START_S,
             training=replace(run, first_step=step_of_program(run, life.base)) if run else None,
-            max_lines=MAX_LINES,
+            max_lines=MAX_LINES.get(work.kind, MAX_OTHER_LINES),
             checkpoint_steps=round(self.plan.checkpoint_s / run.step_s) if run else 0,
         )  # fmt: skip

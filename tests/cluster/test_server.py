@@ -552,6 +552,19 @@ def test_plan_decides_how_a_job_goes(cluster, http):
     backend.close()
 
 
+def test_logs_of_the_past_are_stored_below_the_log_root(cluster, http):
+    path = str(cluster.log_root / "past.log")
+
+    http.post("/logs", json={"logs": {path: "step 1\n"}}).raise_for_status()
+
+    assert Path(path).read_text() == "step 1\n"
+
+
+@pytest.mark.parametrize("logs", [{"/etc/past.log": "x"}, {"past.log": 3}, []])
+def test_logs_outside_the_log_root_are_refused(http, logs):
+    assert http.post("/logs", json={"logs": logs}).is_error
+
+
 @pytest.mark.parametrize(
     ("plans", "says"),
     [

@@ -8,8 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from jobs.actions import journal
@@ -131,16 +132,24 @@ class CampaignBuilder:
         job.time_limit = orders.trial_time_limit([])
 
     def add_rows(self, rows: HistoryRows, jobs: Mapping[str, Job]) -> None:
-        for outcome in self.outcomes:
-            self._set_checkpoint(outcome, jobs[outcome.source.run.name])
-            self._add_campaign(outcome, rows)
-            trials = {name: self._trial(rows, outcome, work, jobs[name]) for name, work in outcome.jobs.items()}
-            self._add_evaluations(outcome, rows)
-            self._add_shards(outcome, rows, trials)
-            self._add_instructions(outcome, rows, trials)
+        """Add the rows of all campaigns in the order of time, because campaigns are listed by their keys."""
+        steps = [(one.source.begins, partial(self._add_outcome, one, rows, jobs)) for one in self.outcomes]
         by_run = groupby(sorted(self.outcomes, key=_run_and_suite), key=_run_and_suite)
-        for _, outcomes in by_run:
-            self._add_overview(sorted(outcomes, key=lambda one: one.source.step), rows)
+        for _, group in by_run:
+            outcomes = sorted(group, key=lambda one: one.source.step)
+            begins = max(one.ends for one in outcomes) + OVERVIEW_DELAY_S
+            if len(outcomes) >= MIN_OVERVIEW_CHECKPOINTS and begins < self._history.plan.end_s:
+                steps.append((begins, partial(self._add_overview, outcomes, rows, begins)))
+        for _, add in sorted(steps, key=itemgetter(0)):
+            add()
+
+    def _add_outcome(self, outcome: CampaignOutcome, rows: HistoryRows, jobs: Mapping[str, Job]) -> None:
+        self._set_checkpoint(outcome, jobs[outcome.source.run.name])
+        self._add_campaign(outcome, rows)
+        trials = {name: self._trial(rows, outcome, work, jobs[name]) for name, work in outcome.jobs.items()}
+        self._add_evaluations(outcome, rows)
+        self._add_shards(outcome, rows, trials)
+        self._add_instructions(outcome, rows, trials)
 
     def _set_checkpoint(self, outcome: CampaignOutcome, run_row: Job) -> None:
         run = run_of_job(outcome.source.run, self._history.plan)
@@ -258,12 +267,9 @@ class CampaignBuilder:
             expected_s=expected_s or 0.0,
         )  # fmt: skip
 
-    def _add_overview(self, outcomes: Sequence[CampaignOutcome], rows: HistoryRows) -> None:
+    def _add_overview(self, outcomes: Sequence[CampaignOutcome], rows: HistoryRows, begins: float) -> None:
         """Add the campaign with which a user compares all checkpoints of a run. It reuses all results."""
         last = max(outcomes, key=lambda one: one.ends)
-        begins = last.ends + OVERVIEW_DELAY_S
-        if len(outcomes) < MIN_OVERVIEW_CHECKPOINTS or begins > self._history.plan.end_s:
-            return
         name = public_id(self._place.at(begins), FIRST_ID_NUMBER + len(rows.campaigns))
         checkpoints = [one.checkpoint for one in outcomes]
         campaign = self._campaign(rows, last, checkpoints, name, begins, begins + 2 * TURN_S)

@@ -32,8 +32,6 @@ from jobs.core.public_id import public_id
 from jobs.models import Allocation, Attempt, Job
 from scheduling.actions.campaigns import COORDINATOR
 from scheduling.bundled.history.campaigns import CampaignBuilder
-from scheduling.bundled.history.load import LoadSeries
-from scheduling.bundled.history.training import training_rows
 from scheduling.bundled.history.values import HistoryPlace, HistoryRows, PlacedAttempt
 from scheduling.drill.healing import AUTOMATIC_POLICY, HandledFailure
 from scheduling.drill.history import CANCELLED, SiteHistory
@@ -70,8 +68,6 @@ class HistoryBuilder:
         self.campaigns.add_rows(self.rows, self._job_by_name)
         self._add_failures()
         self._add_node_events()
-        self._add_load()
-        self._add_progress()
         self.rows.events.sort(key=lambda event: event.at)
         for number, event in enumerate(self.rows.events, start=1):
             event.pk = number
@@ -300,7 +296,7 @@ class HistoryBuilder:
             return replace(value, **{item.name: self._shifted(getattr(value, item.name)) for item in fields(value)})
         return value
 
-    # --- nodes and load
+    # --- nodes
 
     def _add_node_events(self) -> None:
         for node in self.place.nodes:
@@ -324,15 +320,6 @@ class HistoryBuilder:
             else:
                 continue
             self.rows.events.append(event)
-
-    def _add_load(self) -> None:
-        self.rows.minutes = list(LoadSeries(self.history, self.place, self.placed).minutes())
-
-    def _add_progress(self) -> None:
-        for rows in training_rows(self.placed, self.place, self.history.plan):
-            self.rows.progress += rows.progress
-            self.rows.latest_progress.append(rows.newest)
-            self.rows.checkpoints += rows.checkpoints
 
 
 def _symptom(failure: HandledFailure, placed: PlacedAttempt) -> FailureSymptom:

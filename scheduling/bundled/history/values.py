@@ -13,14 +13,10 @@ from jobs.core.lifecycle import JobKind
 from jobs.models import (
     Allocation,
     Attempt,
-    Checkpoint,
     Cluster,
-    ClusterMinute,
     Event,
     Job,
-    LatestProgress,
     Node,
-    Progress,
 )
 from scheduling.drill.jobs import AttemptLife, DrillJob
 from scheduling.models import Campaign, Evaluation, Shard, Trial
@@ -53,16 +49,12 @@ class HistoryRows:
     jobs: list[Job] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
     allocations: list[Allocation] = field(default_factory=list)
-    progress: list[Progress] = field(default_factory=list)
-    latest_progress: list[LatestProgress] = field(default_factory=list)
-    checkpoints: list[Checkpoint] = field(default_factory=list)
     incidents: list[Incident] = field(default_factory=list)
     diagnoses: list[Diagnosis] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     diagnosis_nodes: list[Model] = field(default_factory=list)
     incident_nodes: list[Model] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
-    minutes: list[ClusterMinute] = field(default_factory=list)
     campaigns: list[Campaign] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
+from itertools import islice
 
 from django.contrib.auth import get_user_model
 from django.db import connection, models, transaction
@@ -19,9 +20,11 @@ from jobs.core.lifecycle import JobKind
 from jobs.models import Attempt, Cluster, ClusterMinute, Event, Job, Node, Team, bulk_copy
 from scheduling.bundled import demo
 from scheduling.bundled.demo import DEMO_TEAMS, quota_gpus
+from scheduling.bundled.history.load import LoadSeries
 from scheduling.bundled.history.logs import StoreLogs, store_history_logs
 from scheduling.bundled.history.rows import HistoryBuilder
 from scheduling.bundled.history.telemetry import TelemetrySeries, copy_samples
+from scheduling.bundled.history.training import training_rows
 from scheduling.bundled.history.values import DemoUser, HistoryPlace, HistoryRows
 from scheduling.drill.history import HistorySettings, SiteHistory, simulate_history
 from scheduling.models import Campaign, Evaluation, Shard, Trial
@@ -32,6 +35,7 @@ RESERVED_KEYS: dict[type[models.Model], int] = {
     Campaign: 9_999, Evaluation: 99_999, Trial: 99_999, Shard: 99_999,
 }  # fmt: skip
 LOCK_KEY = 0x0E12
+TRAININGS_PER_INSERT = 200
 SIMULATION_SHARE, ROWS_SHARE = 0.6, 0.8  # of the whole time, when the simulation and when the rows are done
 
 
@@ -75,7 +79,7 @@ def write_history(
             return 0
         rows.minutes = _without_recorded(rows.minutes, cluster)
         _insert(rows)
-        copy_samples(TelemetrySeries(history, place, builder.placed).blocks())
+        _insert_series(builder)
         Cluster.objects.filter(pk=cluster.pk).update(created_at=began)
     report(1.0)
     return len(rows.jobs)
@@ -121,3 +125,15 @@ def _insert(rows: HistoryRows) -> None:
         if last is not None and len(new) > last:
             raise ValueError(f"the history has {len(new)} {table.name}, and {last} keys are reserved for them")
         bulk_copy.insert(new)
+
+
+def _insert_series(builder: HistoryBuilder) -> None:
+    """Insert the rows that no other row names, and which are most of all rows, a part at a time."""
+    history, place, placed = builder.history, builder.place, builder.placed
+    bulk_copy.insert(list(LoadSeries(history, place, placed).minutes()))
+    trainings = training_rows(placed, place, history.plan)
+    while batch := list(islice(trainings, TRAININGS_PER_INSERT)):
+        bulk_copy.insert([point for rows in batch for point in rows.progress])
+        bulk_copy.insert([rows.newest for rows in batch])
+        bulk_copy.insert([checkpoint for rows in batch for checkpoint in rows.checkpoints])
+    copy_samples(TelemetrySeries(history, place, placed).blocks())

@@ -84,6 +84,10 @@ class PlannedLog:
             return max(MIN_LINE_INTERVAL_S, self._known_duration_s / self.max_lines)
         return self.steps_per_line * self.training.step_s
 
+    @cached_property
+    def startup_lines(self) -> list[str]:
+        return _startup_lines(self)
+
     @property
     def _known_duration_s(self) -> float:
         return 0.0 if self.play.planned_s == inf else self.play.planned_s
@@ -150,18 +154,20 @@ def _trial_lines(script: PlannedLog, first: int, until_s: float) -> Iterator[str
 
 
 def _line_due_s(script: PlannedLog, index: int) -> float:
-    start_up, gap = len(_startup_lines(script)), _startup_interval_s(script)
-    work = index * gap if index < start_up else start_up * gap + (index - start_up) * script.line_interval_s
+    start_up, gap = len(script.startup_lines), _startup_interval_s(script)
+    # A line that reports many steps is written after them
+    first_s = start_up * gap + max(0.0, script.line_interval_s - MIN_LINE_INTERVAL_S)
+    work = index * gap if index < start_up else first_s + (index - start_up) * script.line_interval_s
     return script.play.slowed_time_s(work)
 
 
 def _startup_interval_s(script: PlannedLog) -> float:
     """The time between start-up lines; a very short job writes them faster, so that it still identifies itself."""
-    return min(MAX_STARTUP_INTERVAL_S, script.play.planned_s / (2 * len(_startup_lines(script))))
+    return min(MAX_STARTUP_INTERVAL_S, script.play.planned_s / (2 * len(script.startup_lines)))
 
 
 def _generated_lines(script: PlannedLog, first: int, until_s: float) -> Iterator[str]:
-    start_up = _startup_lines(script)
+    start_up = script.startup_lines
     index = first
     while (at := _line_due_s(script, index)) <= until_s and at < script.ends_s:
         text = start_up[index] if index < len(start_up) else _progress_line(script, index - len(start_up), at)
@@ -297,7 +303,7 @@ def _final_lines(script: PlannedLog) -> list[str]:
             nodes=script.nodes,
             gpus_per_node=script.gpus_per_node,
             rank=rank_at_fault(script),
-            step=script.step_after_line(max(_body_line_count(script) - len(_startup_lines(script)), 0)),
+            step=script.step_after_line(max(_body_line_count(script) - len(script.startup_lines), 0)),
             dice=play.dice,
         )
     )

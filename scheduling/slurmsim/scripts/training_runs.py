@@ -168,10 +168,10 @@ def training_run(
 
 
 def with_whole_steps(run: TrainingRun, interval_s: float) -> TrainingRun:
-    """The run, a little faster or slower, so that an interval takes a multiple of 10 steps. So checkpoints that are
+    """The run, a little faster or slower, so that an interval takes a multiple of 5 steps. So checkpoints that are
     saved by time have the round steps of checkpoints that are saved by steps."""
     wanted = interval_s / run.step_s
-    for steps in sorted(range(10, round(wanted) + 200, 10), key=lambda steps: abs(steps - wanted)):
+    for steps in sorted(range(5, round(wanted) + 100, 5), key=lambda steps: abs(steps - wanted)):
         changed = replace(run, mfu=run.mfu * run.step_s * steps / interval_s)
         if isclose(changed.step_s * steps, interval_s, rel_tol=1e-6):  # else its batch changed too
             return changed

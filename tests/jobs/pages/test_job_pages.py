@@ -13,7 +13,7 @@ from jobs.actions import jobs as job_actions
 from jobs.actions import nodes as node_actions
 from jobs.actions import submit as submit_actions
 from jobs.core.lifecycle import Flag, State
-from jobs.models import Cluster, ClusterCommand, Event, Job, Node, Sample, TeamRole, clock
+from jobs.models import Attempt, Cluster, ClusterCommand, Event, Job, Node, Sample, TeamRole, clock
 from jobs.models.event import MAX_STOP_TRIES
 from tests import make
 from tests.page_text import page_text
@@ -387,6 +387,14 @@ def test_the_page_polls_a_log_that_does_not_exist_yet(ada, tmp_path):
     one = make.running(submitted(by="ada"), log_path="later.log")
 
     assert "every 2s" in text(htmx(ada, f"/jobs/{one.job}/log/", "log"))
+
+
+def test_missing_log_of_an_ended_attempt_is_not_expected_any_more(ada, tmp_path):
+    make.cluster(log_root=str(tmp_path))
+    one = make.running(submitted(by="ada"), log_path="deleted.log")
+    Attempt.objects.filter(pk=one.pk).update(ended_at=clock.now(), state=State.FAILED)
+
+    assert "does not exist. The job wrote none, or it has been deleted." in text(ada.get(f"/jobs/{one.job}/log/"))
 
 
 def test_a_job_without_an_attempt_has_no_log_yet(ada):

@@ -1,0 +1,48 @@
+"""Compare the demo's history with the figures of the study:  python bench/demo_history.py [--days N] [--seed N]
+
+Simulates the history without a database and prints each figure beside the published one, with the standard error of
+the sample. The published figures are capped at the largest job that the demo's cluster accepts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+import django
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "acmeweb.settings")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--days", type=float, default=30.0)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    django.setup()
+    from scheduling.bundled.demo import DEMO_TEAMS, quota_gpus
+    from scheduling.drill.history import HistorySettings, SiteHistory, simulate_history
+    from scheduling.drill.history_figures import compare_failures, compare_jobs
+
+    settings = HistorySettings(
+        days=options.days, nodes=32, gpus_per_node=8, seed=options.seed,
+        teams={kind: name for name, team in DEMO_TEAMS.items() for kind in team.kinds},
+        quotas={name: quota_gpus(team, 256) for name, team in DEMO_TEAMS.items() if team.quota_share},
+    )  # fmt: skip
+    began, cpu = time.perf_counter(), time.process_time()
+    *_, history = simulate_history(settings)
+    assert isinstance(history, SiteHistory)
+    print(f"simulated in {time.perf_counter() - began:.0f} s ({time.process_time() - cpu:.0f} s of CPU time)")
+    print(f"{len(history.jobs)} jobs, {len(history.failures)} failures, {len(history.campaigns)} campaigns\n")
+    print(f"{'figure':24} {'of':14} {'history':>9} {'study':>9} {'error':>7} {'deviation':>9}")
+    for row in [*compare_jobs(history, settings.most_gpus), *compare_failures(history)]:
+        figures = f"{row.history:9.1f} {row.study:9.1f} {row.error:7.2f} {row.deviation:9.1f}"
+        print(f"{row.figure:24} {row.subject:14} {figures}")
+
+
+if __name__ == "__main__":
+    main()
