@@ -1,7 +1,7 @@
 """The page Characterization: the figures of the Acme study for a period of the own history, next to the published ones.
 
-Like the report, it counts the jobs of all teams without names. Causes of failures are those of the viewer's teams. Their
-MTTF needs the ledger, which takes seconds, so it comes with a fragment after the page.
+Like the report, it counts the jobs of all teams without names. Causes of failures are those of the viewer's teams.
+Their MTTF needs the ledger, which takes seconds, so it comes with a fragment after the page.
 """
 
 from __future__ import annotations
