@@ -17,7 +17,7 @@ PLOT_HEIGHT = 160.0
 LEGEND_ROW, LEGEND_COLUMNS = 16.0, 2
 LABEL_WIDTH, VALUE_WIDTH, RANGE_WIDTH, BAR_HEIGHT, BAR_GAP = 112.0, 44.0, 92.0, 9.0, 9.0
 MIN_BAR, MIN_MARKED_BAR = 1.5, 8.0
-MAX_LABEL = 20  # characters of a category beside its bars
+MAX_LABEL = 15  # characters of a category beside its bars
 TIME_TICKS = (
     *((1.0, "1 s"), (10.0, "10 s"), (60.0, "1 min"), (600.0, "10 min"), (3600.0, "1 h"), (36_000.0, "10 h")),
     *((172_800.0, "2 d"), (1_728_000.0, "20 d"), (8_640_000.0, "100 d")),

@@ -73,7 +73,7 @@ def test_bars_scale_to_the_largest_value_and_unknown_values_have_none():
     assert len(drawing.bars) == 3
     widths = [bar.width for bar in drawing.bars]
     assert widths[0] * 4 == pytest.approx(widths[1], abs=0.2) and drawing.bars[1].x + widths[1] == drawing.right
-    assert (len(drawing.labels[0].text), drawing.labels[0].full_text) == (20, "a" * 30)
+    assert (len(drawing.labels[0].text), drawing.labels[0].full_text) == (15, "a" * 30)
 
 
 def test_range_bar_spans_low_to_high_and_marks_the_value():
