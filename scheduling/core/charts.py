@@ -190,7 +190,7 @@ def _draw_lines(chart: LineChart) -> ChartDrawing:
         x_label=chart.x_label,
         y_label=chart.y_label,
         x_ticks=[Tick(at=across(x), label=label) for x, label in _x_ticks(low, high, chart.log_seconds)],
-        y_ticks=[Tick(at=down(y), label=format_number(y)) for y in _nice_steps(most)],
+        y_ticks=[Tick(at=down(y), label=_tick_text(y)) for y in _nice_steps(most)],
         curves=[
             DrawnCurve(
                 name=curve.name, style=curve.style, points=_polyline((across(x), down(y)) for x, y in curve.points)
@@ -200,6 +200,14 @@ def _draw_lines(chart: LineChart) -> ChartDrawing:
         legend=_legend([(curve.name, curve.style) for curve in chart.curves], bottom + BOTTOM + LEGEND_ROW / 2),
         is_empty=not xs,
     )
+
+
+def _tick_text(value: float) -> str:
+    """A number that fits beside the axis: 150k, 2M."""
+    for size, letter in ((1_000_000, "M"), (1000, "k")):
+        if value >= 10 * size or (size == 1_000_000 and value >= size):
+            return f"{value / size:g}{letter}"
+    return format_number(value)
 
 
 def _polyline(points: Iterable[Point]) -> str:

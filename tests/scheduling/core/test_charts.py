@@ -114,3 +114,9 @@ def test_durations_have_two_units(seconds, text):
 @pytest.mark.parametrize(("value", "text"), [(0, "0"), (1234.5, "1,234"), (12.345, "12.3"), (0.5, "0.5"), (7.0, "7")])
 def test_numbers_have_three_digits(value, text):
     assert format_number(value) == text
+
+
+def test_large_values_fit_beside_the_axis():
+    ticks = draw(lines([(0, 0), (1, 150_000)])).y_ticks
+
+    assert [tick.label for tick in ticks] == ["0", "50k", "100k", "150k"]
