@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -23,10 +24,10 @@ POLL_S = 1.0
 UNFINISHED_STATES = ("PENDING", "RUNNING")
 
 
-def _run_name(row: dict[str, Any]) -> str:
+def _run_name(row: Mapping[str, Any]) -> str:
     """The policy, and the load if it is not that of the trace."""
     load = row.get("load", 100)
-    return row["policy"] if load == 100 else f"{row['policy']} at {load}% load"
+    return str(row["policy"]) if load == 100 else f"{row['policy']} at {load}% load"
 
 
 SIMULATION_COLUMNS: list[table.TableColumn] = [

@@ -302,5 +302,6 @@ def test_page_is_refused_without_a_login(db):
 def test_number_of_queries_does_not_depend_on_the_jobs(history, django_assert_num_queries):
     ada = browser("ada")
     ada.get(URL)
-    with django_assert_num_queries(12):
+    # session, user, clock; roles; jobs (2), utilization (4), failures; clusters
+    with django_assert_num_queries(14):
         ada.get(URL)
