@@ -47,6 +47,7 @@ Maintenance: A planned window in which nodes must be empty.
 Manual override: A user's instruction that recovery must not act on a job or node. An undo creates one.
 MFU: Model FLOPs utilization: the share of the GPU's peak arithmetic that the model uses.
 MTTF: Mean time to failure. Reports give it in GPU-hours held per failure.
+MTTR: Mean time to restart: from the end of a failed attempt to the next start of its job.
 Node: One machine of a cluster.
 Outcome unknown: The flag of a job whose last attempt the cluster has forgotten without a trace of how it
     ended. A user decides.

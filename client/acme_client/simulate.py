@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -22,8 +23,15 @@ from acme_client.terminal import (
 POLL_S = 1.0
 UNFINISHED_STATES = ("PENDING", "RUNNING")
 
+
+def _run_name(row: Mapping[str, Any]) -> str:
+    """The policy, and the load if it is not that of the trace."""
+    load = row.get("load", 100)
+    return str(row["policy"]) if load == 100 else f"{row['policy']} at {load}% load"
+
+
 SIMULATION_COLUMNS: list[table.TableColumn] = [
-    ("POLICY", lambda row: row["policy"]),
+    ("POLICY", _run_name),
     ("JOBS", lambda row: row["jobs"]),
     ("JCT_MEAN", lambda row: table.format_duration(row["jct_s"]["mean"])),
     ("QUEUE_MEAN", lambda row: table.format_duration(row["queue_s"]["mean"])),

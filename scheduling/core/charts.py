@@ -17,7 +17,7 @@ PLOT_HEIGHT = 160.0
 LEGEND_ROW, LEGEND_COLUMNS = 16.0, 2
 LABEL_WIDTH, VALUE_WIDTH, RANGE_WIDTH, BAR_HEIGHT, BAR_GAP = 112.0, 44.0, 92.0, 9.0, 9.0
 MIN_BAR, MIN_MARKED_BAR = 1.5, 8.0
-MAX_LABEL = 20  # characters of a category beside its bars
+MAX_LABEL = 15  # characters of a category beside its bars
 TIME_TICKS = (
     *((1.0, "1 s"), (10.0, "10 s"), (60.0, "1 min"), (600.0, "10 min"), (3600.0, "1 h"), (36_000.0, "10 h")),
     *((172_800.0, "2 d"), (1_728_000.0, "20 d"), (8_640_000.0, "100 d")),
@@ -190,7 +190,7 @@ def _draw_lines(chart: LineChart) -> ChartDrawing:
         x_label=chart.x_label,
         y_label=chart.y_label,
         x_ticks=[Tick(at=across(x), label=label) for x, label in _x_ticks(low, high, chart.log_seconds)],
-        y_ticks=[Tick(at=down(y), label=format_number(y)) for y in _nice_steps(most)],
+        y_ticks=[Tick(at=down(y), label=_tick_text(y)) for y in _nice_steps(most)],
         curves=[
             DrawnCurve(
                 name=curve.name, style=curve.style, points=_polyline((across(x), down(y)) for x, y in curve.points)
@@ -200,6 +200,14 @@ def _draw_lines(chart: LineChart) -> ChartDrawing:
         legend=_legend([(curve.name, curve.style) for curve in chart.curves], bottom + BOTTOM + LEGEND_ROW / 2),
         is_empty=not xs,
     )
+
+
+def _tick_text(value: float) -> str:
+    """A number that fits beside the axis: 150k, 2M."""
+    for size, letter in ((1_000_000, "M"), (1000, "k")):
+        if value >= 10 * size or (size == 1_000_000 and value >= size):
+            return f"{value / size:g}{letter}"
+    return format_number(value)
 
 
 def _polyline(points: Iterable[Point]) -> str:

@@ -38,6 +38,13 @@ def test_policies_are_compared_line_by_line(acme, worker):
     assert worker == ["PENDING"]
 
 
+def test_rows_name_a_changed_load(acme, worker):
+    result = acme("simulate", "acme:kalos", "--jobs", 20, "--load", 150, "-o", "csv")
+
+    assert result.stdout.splitlines()[1].startswith("fifo at 150% load,20,")
+    assert Simulation.objects.get().params == {"jobs": 20, "load": 150}
+
+
 def test_existing_simulation_is_awaited_and_printed(acme, worker):
     id = acme("simulate", "acme:kalos", "--jobs", 20, "--no-wait").stdout.strip()
 

@@ -73,7 +73,7 @@ def test_bars_scale_to_the_largest_value_and_unknown_values_have_none():
     assert len(drawing.bars) == 3
     widths = [bar.width for bar in drawing.bars]
     assert widths[0] * 4 == pytest.approx(widths[1], abs=0.2) and drawing.bars[1].x + widths[1] == drawing.right
-    assert (len(drawing.labels[0].text), drawing.labels[0].full_text) == (20, "a" * 30)
+    assert (len(drawing.labels[0].text), drawing.labels[0].full_text) == (15, "a" * 30)
 
 
 def test_range_bar_spans_low_to_high_and_marks_the_value():
@@ -114,3 +114,9 @@ def test_durations_have_two_units(seconds, text):
 @pytest.mark.parametrize(("value", "text"), [(0, "0"), (1234.5, "1,234"), (12.345, "12.3"), (0.5, "0.5"), (7.0, "7")])
 def test_numbers_have_three_digits(value, text):
     assert format_number(value) == text
+
+
+def test_large_values_fit_beside_the_axis():
+    ticks = draw(lines([(0, 0), (1, 150_000)])).y_ticks
+
+    assert [tick.label for tick in ticks] == ["0", "50k", "100k", "150k"]

@@ -343,3 +343,12 @@ def test_drawn_trace_can_be_replayed_by_name():
     result = runs("acme:kalos", "--jobs", "300", "--policy", "fifo-skip")[0]
 
     assert result["jobs"] + sum(result["set_aside"].values()) == 300
+
+
+def test_load_is_a_percentage_that_labels_the_report(file):
+    faster = runs(file, "--policy", "fifo", "--nodes", "3", "--gpus-per-node", "4", "--load", "200")[0]
+
+    assert faster["load"] == 200
+    assert "load %" in simulate(file, "--nodes", "3", "--gpus-per-node", "4", "--load", "200")[0]
+    with pytest.raises(CommandError, match="load: must be at least 10"):
+        simulate(file, "--nodes", "3", "--load", "5")
