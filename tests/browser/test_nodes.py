@@ -91,7 +91,7 @@ def test_lists_are_sorted_and_their_columns_chosen_without_scripts(visit):
     make.cluster()
     ada = visit("ada", java_script_enabled=False)
     ada.open("/nodes/?state=idle")
-    names = ada.page.locator("#nodes .c-node a")
+    names = ada.page.locator("#nodes td.c-node a")
     expect(names.first).to_have_text("seren-001")
 
     ada.page.locator("#nodes").get_by_role("link", name="Node", exact=True).click()
