@@ -161,25 +161,26 @@ CSV_COLUMNS = (
 
 @require_safe
 def export_csv(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
-    """Stream all jobs that match the filters as CSV, in chunks that keep memory use constant."""
+    """Stream all jobs that match the filters as CSV, in the order of the list and in chunks of constant size."""
     address = PageQuery(request.GET)
     selection = job_filters.read_job_filters(address)
     if address.wrong:
         return bad_request(address.wrong)
     clusters = dict(Cluster.objects.values_list("pk", "name"))
-    pieces = _csv_chunks(job_filters.filtered_jobs(request.user, selection).with_list_columns(), clusters)
+    matches = job_filters.filtered_jobs(request.user, selection).with_list_columns()
+    pieces = _csv_chunks(matches, JobOrder(selection.sort), clusters)
     chunks = _read_in_threads(pieces) if is_asgi(request) else pieces
     response = StreamingHttpResponse(chunks, content_type="text/csv; charset=utf-8")
     response["Content-Disposition"] = 'attachment; filename="jobs.csv"'
     return response
 
 
-def _csv_chunks(jobs: QuerySet[Job], clusters: Mapping[int, str]) -> Iterator[str]:
+def _csv_chunks(jobs: QuerySet[Job], order: JobOrder, clusters: Mapping[int, str]) -> Iterator[str]:
     """CSV text in chunks. Each chunk is a query of its own, so a slow client keeps no cursor or transaction open."""
-    now, last = clock.now(), None
+    now, place = clock.now(), None
     yield _format_csv([CSV_COLUMNS])
-    while rows := list((jobs if last is None else jobs.filter(pk__lt=last)).order_by("-pk")[:CSV_CHUNK_ROWS]):
-        last = rows[-1].pk
+    while rows := order.rows_after(jobs, place, CSV_CHUNK_ROWS):
+        place = order.position(rows[-1])
         yield _format_csv([_csv_row(job, clusters.get(job.cluster_id, ""), now) for job in rows])
 
 

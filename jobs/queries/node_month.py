@@ -75,6 +75,10 @@ class DayTick:
     position: float  # percent
     label: str
 
+    @property
+    def height(self) -> int:
+        return 6 if self.label else 3
+
 
 @dataclass(frozen=True, kw_only=True)
 class NodeMonth:

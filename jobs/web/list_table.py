@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from django.conf import settings
@@ -92,11 +93,11 @@ class ListTable:
     chosen: frozenset[str]
     params: Mapping[str, str]
 
-    @property
+    @cached_property
     def shows(self) -> dict[str, bool]:
         return {column.name: column.is_fixed or column.name in self.chosen for column in self.spec.columns}
 
-    @property
+    @cached_property
     def hides(self) -> dict[str, bool]:
         """The opposite of `shows`: templates that are also used without a table show every column."""
         return {name: not shown for name, shown in self.shows.items()}

@@ -192,3 +192,62 @@ def test_unavailable_moment_is_reported(visit, past, server):
     page.click("#map-back")
 
     expect(page.locator("#map-words")).to_contain_text("could not be loaded")
+
+
+def test_card_of_a_gpu_follows_pointer_and_keyboard(visit, past):
+    ada = visit("ada", viewport={"width": 1440, "height": 900})
+    ada.open_live("/map/")
+    page = ada.page
+    shown(page)
+    card, canvas = page.locator("#map-card"), page.locator("#map-canvas")
+    expect(card).to_be_hidden()
+
+    canvas.focus()
+    page.keyboard.press("ArrowRight")
+    expect(card).to_contain_text("seren-001 GPU 0")
+    expect(card).to_contain_text("none in 30 days")
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    expect(card).to_contain_text("seren-001 GPU 3")
+    page.keyboard.press("Escape")
+    expect(card).to_be_hidden()
+
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + 20, box["y"] + 30)
+    expect(card).to_contain_text("Utilization")
+    inside = card.bounding_box()
+    assert inside["x"] >= 0 and inside["x"] + inside["width"] <= 1440
+    page.mouse.move(box["x"] + 20, box["y"] - 200)
+    expect(card).to_be_hidden()
+    assert ada.complaints == []
+
+
+def test_card_names_the_user_and_the_job_of_a_past_moment(visit, past):
+    ada = visit("ada")
+    at = interval_start(clock.now(), 300) - timedelta(hours=6)
+    ada.open_live(f"/map/?at={at:%Y-%m-%dT%H:%M:%SZ}")
+    shown(ada.page, int(at.timestamp()))
+
+    ada.page.locator("#map-canvas").focus()
+    ada.page.keyboard.press("ArrowRight")
+
+    expect(ada.page.locator("#map-card")).to_contain_text(f"pretrain-7b ({past.public_id})")
+    expect(ada.page.locator("#map-card")).to_contain_text("ada, pretraining")
+
+
+def test_events_are_reached_by_keyboard_and_show_the_map_of_their_time(visit, past):
+    ada = visit("ada")
+    ada.open_live("/map/")
+    page = ada.page
+    expect(page.locator("#map-events[data-count='1']")).to_have_count(1)  # the outage; the incident is not hers to see
+    outage = page.locator("#map-events button")
+
+    page.locator("#map-at").focus()
+    page.keyboard.press("Tab")
+    expect(outage).to_be_focused()
+    expect(page.locator("#map-words")).to_contain_text("node down: seren-003")
+    page.keyboard.press("Enter")
+
+    expect(page.locator("#map-moment")).not_to_have_text("now")
+    expect(page.locator("#map-canvas:not([data-at='now'])")).to_have_count(1)
+    assert ada.complaints == []

@@ -4,6 +4,7 @@ import pytest
 from django.contrib.auth.models import Permission
 from playwright.sync_api import expect
 
+from jobs.actions import journal
 from jobs.models import Node, TeamRole
 from tests import make
 from tests.browser.test_every_page import AXE, VIOLATIONS
@@ -70,3 +71,39 @@ def test_drain_preview_of_many_nodes_fits_a_phone(visit, olga, scheme):
 
     phone.page.wait_for_selector("text=would apply to 4 of 4 nodes")
     assert phone.page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_unreliable_nodes_are_one_click_from_the_home_page(olga):
+    node = Node.objects.select_related("cluster").get(name="seren-003")
+    for _ in range(5):
+        journal.node_event("node.state_changed", make.LOOP, node, from_state="UP", to_state="DOWN").save()
+    olga.open_live("/")
+
+    olga.page.get_by_role("link", name="Unreliable nodes").click()
+
+    expect(olga.page.locator("#nodes tbody tr")).to_have_count(1)
+    expect(olga.page.locator("#nodes tbody tr")).to_contain_text("seren-003")
+    expect(olga.page.locator("#nodes tbody tr")).to_contain_text("unreliable 5.0")
+    assert olga.complaints == []
+
+
+def test_lists_are_sorted_and_their_columns_chosen_without_scripts(visit):
+    make.cluster()
+    ada = visit("ada", java_script_enabled=False)
+    ada.open("/nodes/?state=idle")
+    names = ada.page.locator("#nodes td.c-node a")
+    expect(names.first).to_have_text("seren-001")
+
+    ada.page.locator("#nodes").get_by_role("link", name="Node", exact=True).click()
+    expect(names.first).to_have_text("seren-004")
+    expect(ada.page.locator("th[aria-sort=descending]")).to_contain_text("Node")
+
+    ada.page.locator("#columns-nodes summary").click()
+    ada.page.get_by_label("Rack").uncheck()
+    ada.page.get_by_label("CPUs").check()
+    ada.page.get_by_role("button", name="Apply").click()
+
+    expect(ada.page.locator("#nodes thead")).to_contain_text("CPUs")
+    expect(ada.page.locator("#nodes thead")).not_to_contain_text("Rack")
+    expect(names.first).to_have_text("seren-004")
+    assert "state=idle" in ada.page.url

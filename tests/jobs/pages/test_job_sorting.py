@@ -101,6 +101,14 @@ def test_the_pages_of_the_list_keep_its_order_and_filters():
     assert "sort=name" in second.context["newest"] and "state=waiting" in second.context["newest"]
 
 
+def test_the_csv_has_the_order_of_the_list():
+    make.jobs(*[{"name": name} for name in ("b", "c", "a")])
+
+    lines = b"".join(browser().get("/jobs/export.csv?sort=name").streaming_content).decode().splitlines()
+
+    assert [line.split(",")[1] for line in lines] == ["Name", "a", "b", "c"]
+
+
 @pytest.mark.parametrize(
     ("query", "sentence"),
     [
