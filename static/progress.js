@@ -2,7 +2,7 @@
 // cursor and zoom. The data is the API's; the runs and the events are read from the page around the charts.
 "use strict";
 function plotsOf(box) {
-  const HEIGHT = 250;
+  const HEIGHT = 290;
   const PAD = { at: 30, elapsed: 30, step: 1 };  // on both sides of a single point
   const TICK_SPACE = 40;
   const NEAR_PX = 8;  // from the pointer to a value or a marker

@@ -85,7 +85,7 @@ def evaluate(
         typer.echo(rules.create_rule(acme, {**target, **rule_options, "nodes": nodes, "checkpoint_gb": checkpoint_gb}))
         return
     if checkpoint:
-        request = {"checkpoints": checkpoint, "suite": suite, "name": name, "nodes": nodes}
+        request: dict[str, Any] = {"checkpoints": checkpoint, "suite": suite, "name": name, "nodes": nodes}
         request |= {"checkpoint_gb": checkpoint_gb, "cluster": cluster, "team": team, "rerun": rerun or None}
         request |= _deadline_fields(deadline)
         id = acme.post("campaigns/", {name: value for name, value in request.items() if value is not None})["id"]

@@ -153,7 +153,7 @@ def test_a_zoom_applies_to_all_charts_until_it_is_reset(visit, restarted):
 
 def test_two_runs_are_compared_on_the_same_charts(visit, restarted):
     other = make.job(by="ada", gpus_per_node=8, kind="pretrain", name="pretrain-7b")
-    report(make.running(other), range(90), clock.now() - timedelta(seconds=90))
+    report(make.running(other, on=("seren-002",)), range(90), clock.now() - timedelta(seconds=90))
     ada = visit("ada", viewport={"width": 390, "height": 844})
     ada.open(f"/jobs/{restarted}/?tab=metrics")
     expect(ada.page.locator("#plots[data-runs='1']")).to_be_visible()
