@@ -54,6 +54,7 @@ Preempt: Stop a running job so that another job can start. The preempted job is 
 Quota: GPUs that a team owns. Idle GPUs may be borrowed by preemptible jobs.
 Reason: Why a job waits or a node is closed, as a short code in Slurm's words. Fields named `why` hold a sentence.
 Remedy: What helps against a cause: restart, restart elsewhere, roll back, change the request, or nothing.
+Regression: A score that fell since the step before by more than the sampling error of its benchmark.
 Replay: A simulation of past or synthetic jobs under a policy (What if).
 Requeue: Put a job back into the queue. It keeps its place.
 Reservation: Nodes and a time that the scheduler keeps for the next job that does not fit yet.
