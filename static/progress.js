@@ -21,7 +21,7 @@ function plotsOf(box) {
   const SYMBOLS = { attempt: "▶", failure: "✗", incident: "◆", checkpoint: "" };
   const TONES = { attempt: "running", failure: "bad", incident: "warn", checkpoint: "good" };
   const options = { over: "step", distribution: "linear", smoothing: "0" };  // smoothing: weight of the earlier values
-  const grid = box.querySelector(".charts");
+  const grid = box.querySelector(".metric-charts");
   const reset = box.querySelector("[data-reset]");
   let runs = [];
   let checkpoints = [];
@@ -164,7 +164,7 @@ function plotsOf(box) {
     const found = grid.querySelector(`[data-metric="${metric}"]`);
     if (found) return found;
     const place = document.createElement("div");
-    place.className = "chart";
+    place.className = "metric-chart";
     place.dataset.metric = metric;
     grid.append(place);
     return place;
