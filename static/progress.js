@@ -64,10 +64,13 @@ function plotsOf(box) {
 
   function lineSeries(run, number, line) {
     const points = { show: line[0].length < 40 };
-    return { label: run.name, stroke: drawing.color(box, `run-${number + 1}`), width: 1.5, dash: DASHES[number], spanGaps: false, value: (_, value) => drawing.short(value ?? null), points };
+    const look = { stroke: drawing.color(box, `run-${number + 1}`), width: 1.5, dash: DASHES[number], points };
+    return { ...look, label: run.name, spanGaps: false, value: (_, value) => drawing.short(value ?? null) };
   }
 
-  const repeatedSeries = (number) => ({ stroke: drawing.color(box, `run-${number + 1}`), width: 1, dash: [2, 4], spanGaps: false, points: { show: false }, class: "repeated" });
+  const repeatedSeries = (number) => ({
+    stroke: drawing.color(box, `run-${number + 1}`), width: 1, dash: [2, 4], spanGaps: false, points: { show: false }, class: "repeated",
+  });
 
   const tables = (metric) => runs.map((run) => runData.lines(run, metric, over(), Number(options.smoothing)));
 
@@ -112,10 +115,13 @@ function plotsOf(box) {
 
   // --- markers
 
+  const checkpointText = ({ step, verdict }) => `Checkpoint of step ${step.toLocaleString("en")}${verdict ? `, ${verdict}` : ""}.`;
+
   function readMarks() {
     const rows = [...document.querySelectorAll("#chart-events [data-kind]")].map((row) => ({ ...row.dataset }));
-    const saved = checkpoints.map((one) => ({ kind: "checkpoint", at: one.saved_at, step: one.step, text: `Checkpoint of step ${one.step.toLocaleString("en")}${one.verdict ? `, ${one.verdict}` : ""}.` }));
-    return [...saved, ...rows].map((mark) => ({ ...mark, x: runData.eventPlace(runs[0], over(), mark) })).filter((mark) => mark.x !== null);
+    const saved = checkpoints.map((one) => ({ kind: "checkpoint", at: one.saved_at, step: one.step, text: checkpointText(one) }));
+    const placed = [...saved, ...rows].map((mark) => ({ ...mark, x: runData.eventPlace(runs[0], over(), mark) }));
+    return placed.filter((mark) => mark.x !== null);
   }
 
   // Checkpoints are dashed lines, or ticks on the axis if there are many; the other marks have a symbol at the top
@@ -182,8 +188,9 @@ function plotsOf(box) {
   }
 
   function describe(chart, metric) {
-    const words = runs.map((run) => [run, runData.summary(run, metric)]).filter(([, found]) => found);
-    chart.root.setAttribute("aria-label", `${METRICS[metric]} by ${AXES[over()]}. ${words.map(([run, [first, , , newest]]) => `${run.name}: from ${drawing.short(first)} to ${drawing.short(newest)}`).join(". ")}.`);
+    const found = runs.map((run) => [run.name, runData.summary(run, metric)]).filter(([, values]) => values);
+    const words = found.map(([name, [first, , , newest]]) => `${name}: from ${drawing.short(first)} to ${drawing.short(newest)}.`);
+    chart.root.setAttribute("aria-label", [`${METRICS[metric]} by ${AXES[over()]}.`, ...words].join(" "));
   }
 
   function draw(anew = true) {
