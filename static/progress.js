@@ -62,10 +62,19 @@ function plotsOf(box) {
     return null;
   }
 
+  // The value at the pointer in the lines of repeated steps, which follow the line of their run
+  function repeatedValue(chart, at) {
+    for (let lane = at + 1; chart.series[lane]?.class === "repeated"; lane += 1) {
+      const value = chart.data[lane][chart.cursor.idxs?.[lane]];
+      if (typeof value === "number") return value;
+    }
+    return null;
+  }
+
   function lineSeries(run, number, line) {
     const points = { show: line[0].length < 40 };
     const look = { stroke: drawing.color(box, `run-${number + 1}`), width: 1.5, dash: DASHES[number], points };
-    return { ...look, label: run.name, spanGaps: false, value: (_, value) => drawing.short(value ?? null) };
+    return { ...look, label: run.name, spanGaps: false, value: (chart, value, at) => drawing.short(value ?? repeatedValue(chart, at)) };
   }
 
   const repeatedSeries = (number) => ({
