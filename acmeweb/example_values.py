@@ -119,7 +119,6 @@ VALUES: dict[str, Any] = {
     "loss": 2.31,
     "learning_rate": 0.0003,
     "mfu": 0.41,
-    "tokens_per_s": 998400.0,
     "grad_norm": 0.82,
     "tokens": 50331648000,
     "step_time_s": 4.2,
@@ -132,10 +131,31 @@ VALUES: dict[str, Any] = {
     "verdict_why": "",
     "Checkpoint.attempt": 1,
     "Series.attempt": 1,
-    "AttemptMetrics.attempt": 1,
-    "AttemptMetrics.source": "",
-    "AttemptMetrics.cause": "",
-    "repeated_from_step": None,
+    "JobMetrics.attempts": [
+        {
+            "attempt": 1,
+            "state": "RUNNING",
+            "cause": "",
+            "started_at": "2026-01-31T12:00:00Z",
+            "ended_at": None,
+            "source": "",
+            "repeated_from_step": None,
+            "points": [
+                {
+                    "at": "2026-01-31T12:00:00Z",
+                    "step": 12000,
+                    "tokens": 50331648000,
+                    "sum_sq": 5.34,
+                    "loss": 2.31,
+                    "grad_norm": 0.82,
+                    "step_time_s": 4.2,
+                    "learning_rate": 0.0003,
+                    "mfu": 0.41,
+                    "tokens_per_s": 998400.0,
+                }
+            ],
+        }
+    ],
     "Series.source": "",
     "latest": {
         "at": "2026-01-31T12:00:00Z",

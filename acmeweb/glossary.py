@@ -59,6 +59,7 @@ Queue wait: The time from a job's submission to its start. The median is that of
     the last hour.
 Reason: Why a job waits or a node is closed, as a short code in Slurm's words. Fields named `why` hold a sentence.
 Remedy: What helps against a cause: restart, restart elsewhere, roll back, change the request, or nothing.
+Regression: A score that fell since the step before by more than the sampling error of its benchmark.
 Replay: A simulation of past or synthetic jobs under a policy (What if).
 Requeue: Put a job back into the queue. It keeps its place.
 Reservation: Nodes and a time that the scheduler keeps for the next job that does not fit yet.

@@ -2,7 +2,7 @@
 // cursor and zoom. The data is the API's; the runs and the events are read from the page around the charts.
 "use strict";
 function plotsOf(box) {
-  const HEIGHT = 250;
+  const HEIGHT = 290;
   const PAD = { at: 30, elapsed: 30, step: 1 };  // on both sides of a single point
   const TICK_SPACE = 40;
   const NEAR_PX = 8;  // from the pointer to a value or a marker
@@ -21,7 +21,7 @@ function plotsOf(box) {
   const SYMBOLS = { attempt: "▶", failure: "✗", incident: "◆", checkpoint: "" };
   const TONES = { attempt: "running", failure: "bad", incident: "warn", checkpoint: "good" };
   const options = { over: "step", distribution: "linear", smoothing: "0" };  // smoothing: weight of the earlier values
-  const grid = box.querySelector(".charts");
+  const grid = box.querySelector(".metric-charts");
   const reset = box.querySelector("[data-reset]");
   let runs = [];
   let checkpoints = [];
@@ -62,12 +62,24 @@ function plotsOf(box) {
     return null;
   }
 
-  function lineSeries(run, number, line) {
-    const points = { show: line[0].length < 40 };
-    return { label: run.name, stroke: drawing.color(box, `run-${number + 1}`), width: 1.5, dash: DASHES[number], spanGaps: false, value: (_, value) => drawing.short(value ?? null), points };
+  // The value at the pointer in the lines of repeated steps, which follow the line of their run
+  function repeatedValue(chart, at) {
+    for (let lane = at + 1; chart.series[lane]?.class === "repeated"; lane += 1) {
+      const value = chart.data[lane][chart.cursor.idxs?.[lane]];
+      if (typeof value === "number") return value;
+    }
+    return null;
   }
 
-  const repeatedSeries = (number) => ({ stroke: drawing.color(box, `run-${number + 1}`), width: 1, dash: [2, 4], spanGaps: false, points: { show: false }, class: "repeated" });
+  function lineSeries(run, number, line) {
+    const points = { show: line[0].length < 40 };
+    const look = { stroke: drawing.color(box, `run-${number + 1}`), width: 1.5, dash: DASHES[number], points };
+    return { ...look, label: run.name, spanGaps: false, value: (chart, value, at) => drawing.short(value ?? repeatedValue(chart, at)) };
+  }
+
+  const repeatedSeries = (number) => ({
+    stroke: drawing.color(box, `run-${number + 1}`), width: 1, dash: [2, 4], spanGaps: false, points: { show: false }, class: "repeated",
+  });
 
   const tables = (metric) => runs.map((run) => runData.lines(run, metric, over(), Number(options.smoothing)));
 
@@ -112,10 +124,13 @@ function plotsOf(box) {
 
   // --- markers
 
+  const checkpointText = ({ step, verdict }) => `Checkpoint of step ${step.toLocaleString("en")}${verdict ? `, ${verdict}` : ""}.`;
+
   function readMarks() {
     const rows = [...document.querySelectorAll("#chart-events [data-kind]")].map((row) => ({ ...row.dataset }));
-    const saved = checkpoints.map((one) => ({ kind: "checkpoint", at: one.saved_at, step: one.step, text: `Checkpoint of step ${one.step.toLocaleString("en")}${one.verdict ? `, ${one.verdict}` : ""}.` }));
-    return [...saved, ...rows].map((mark) => ({ ...mark, x: runData.eventPlace(runs[0], over(), mark) })).filter((mark) => mark.x !== null);
+    const saved = checkpoints.map((one) => ({ kind: "checkpoint", at: one.saved_at, step: one.step, text: checkpointText(one) }));
+    const placed = [...saved, ...rows].map((mark) => ({ ...mark, x: runData.eventPlace(runs[0], over(), mark) }));
+    return placed.filter((mark) => mark.x !== null);
   }
 
   // Checkpoints are dashed lines, or ticks on the axis if there are many; the other marks have a symbol at the top
@@ -164,7 +179,7 @@ function plotsOf(box) {
     const found = grid.querySelector(`[data-metric="${metric}"]`);
     if (found) return found;
     const place = document.createElement("div");
-    place.className = "chart";
+    place.className = "metric-chart";
     place.dataset.metric = metric;
     grid.append(place);
     return place;
@@ -182,8 +197,9 @@ function plotsOf(box) {
   }
 
   function describe(chart, metric) {
-    const words = runs.map((run) => [run, runData.summary(run, metric)]).filter(([, found]) => found);
-    chart.root.setAttribute("aria-label", `${METRICS[metric]} by ${AXES[over()]}. ${words.map(([run, [first, , , newest]]) => `${run.name}: from ${drawing.short(first)} to ${drawing.short(newest)}`).join(". ")}.`);
+    const found = runs.map((run) => [run.name, runData.summary(run, metric)]).filter(([, values]) => values);
+    const words = found.map(([name, [first, , , newest]]) => `${name}: from ${drawing.short(first)} to ${drawing.short(newest)}.`);
+    chart.root.setAttribute("aria-label", [`${METRICS[metric]} by ${AXES[over()]}.`, ...words].join(" "));
   }
 
   function draw(anew = true) {

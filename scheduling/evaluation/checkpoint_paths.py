@@ -38,12 +38,21 @@ def checkpoint_place(path: str) -> CheckpointPlace:
 def default_campaign_name(checkpoints: Sequence[str], suite: str) -> str:
     """The name of a campaign that was given none: its run, its steps and its suite."""
     places = [checkpoint_place(path) for path in checkpoints]
-    runs = list(dict.fromkeys(place.run for place in places))
-    run = places[0].run_name or "checkpoints" if len(runs) == 1 else f"{len(runs)} runs"
     steps = sorted({place.step for place in places if place.step is not None})
-    parts = [run, *([_steps_text(steps)] if steps and len(runs) == 1 else []), suite]
-    tail = strip_control_characters(", ".join(parts[1:]))
-    return f"{strip_control_characters(run)[: MAX_CAMPAIGN_NAME - len(tail) - 2]}, {tail}"
+    is_one_run = len({place.run for place in places}) == 1
+    tail = ", ".join([*([_steps_text(steps)] if steps and is_one_run else []), suite])
+    run = strip_control_characters(_run_text(checkpoints, places))
+    return f"{run[: MAX_CAMPAIGN_NAME - len(tail) - 2]}, {tail}"
+
+
+def _run_text(checkpoints: Sequence[str], places: Sequence[CheckpointPlace]) -> str:
+    runs = {place.run for place in places}
+    if len(runs) > 1:
+        return f"{len(runs)} runs"
+    # A finished model is known by its own name
+    if len(checkpoints) == 1 and places[0].step is None:
+        return checkpoints[0].rstrip("/").rpartition("/")[2] or "model"
+    return places[0].run_name or "checkpoints"
 
 
 def _steps_text(steps: Sequence[int]) -> str:

@@ -14,6 +14,7 @@ from jobs.actions.jobs import AttemptEnd
 from jobs.core.lifecycle import State
 from jobs.models import Attempt, Checkpoint, clock
 from tests import make
+from tests.scheduling.campaigns import campaign_make
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 SHOTS = os.environ.get("ACME_SHOTS", "")
@@ -153,7 +154,7 @@ def test_a_zoom_applies_to_all_charts_until_it_is_reset(visit, restarted):
 
 def test_two_runs_are_compared_on_the_same_charts(visit, restarted):
     other = make.job(by="ada", gpus_per_node=8, kind="pretrain", name="pretrain-7b")
-    report(make.running(other), range(90), clock.now() - timedelta(seconds=90))
+    report(make.running(other, on=("seren-002",)), range(90), clock.now() - timedelta(seconds=90))
     ada = visit("ada", viewport={"width": 390, "height": 844})
     ada.open(f"/jobs/{restarted}/?tab=metrics")
     expect(ada.page.locator("#plots[data-runs='1']")).to_be_visible()
@@ -172,4 +173,34 @@ def test_two_runs_are_compared_on_the_same_charts(visit, restarted):
 
     ada.page.get_by_role("link", name="Remove pretrain-7b").click()
     expect(ada.page.locator("#plots[data-runs='1']")).to_be_visible()
+    assert ada.complaints == []
+
+
+def test_scores_over_steps_fit_a_phone(visit, tmp_path):
+    cluster = make.cluster(log_root=str(tmp_path))
+    of = campaign_make.suite(
+        datasets=[{"name": name, "samples": 500} for name in ("mmlu", "gsm8k", "humaneval", "arc_challenge")]
+    )
+    for number in range(1, 9):
+        newest = campaign_make.campaign(cluster, f"/checkpoints/llama-7b/step-{number * 1000}", of=of)
+        for place, row in enumerate(newest.evaluations.order_by("id")):
+            score = 0.2 + 0.05 * number * (1 + place / 10) - (0.3 if (number, place) == (7, 1) else 0)
+            newest.evaluations.filter(pk=row.pk).update(state="COMPLETED", scores={"accuracy": score})
+    ada = visit("ada", viewport={"width": 390, "height": 844})
+    ada.open(f"/evaluations/{newest.public_id}/")
+
+    charts = ada.page.locator(".score-charts figure")
+    expect(charts).to_have_count(4)
+    expect(charts.first).to_contain_text("gsm8k")  # the one with a regression comes first
+    expect(charts.first).to_contain_text("▼ 1 regression")
+    assert charts.first.locator("polygon.drop").count() == 1
+    assert ada.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    ada.page.get_by_text("Scores as a table").click()
+    expect(ada.page.get_by_role("cell", name="▼ regression")).to_have_count(1)
+    if SHOTS:
+        ada.page.screenshot(path=Path(SHOTS) / "scores-390.png", full_page=True)
+        ada.page.set_viewport_size({"width": 1440, "height": 900})
+        ada.page.screenshot(path=Path(SHOTS) / "scores.png", full_page=True)
+        ada.page.emulate_media(color_scheme="dark")
+        ada.page.screenshot(path=Path(SHOTS) / "scores-dark.png", full_page=True)
     assert ada.complaints == []

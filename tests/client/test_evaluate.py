@@ -53,6 +53,12 @@ def test_checkpoints_are_evaluated_and_their_results_shown(acme, suite, ended):
     assert Campaign.objects.get().nodes == 2
 
 
+def test_a_campaign_is_named_on_the_command_line(acme, suite):
+    acme("evaluate", "/ckpt/a", "-s", "core", "--no-wait", "-A", "vision", "--name", "Release candidate")
+
+    assert Campaign.objects.get().name == "Release candidate"
+
+
 def test_without_waiting_only_the_id_is_printed_and_it_can_be_followed_later(acme, suite, ended):
     id = acme("evaluate", "/ckpt/a", "-s", "core", "--no-wait", "-A", "vision").stdout.strip()
 

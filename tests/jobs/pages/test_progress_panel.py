@@ -40,7 +40,7 @@ def test_the_panel_shows_the_newest_values(attempt):
 
     text = fragment(attempt)
 
-    for word in ("12,300", "2.3142", "1.25", "5,000,000,000", f"/api/v1/jobs/{attempt.job}/progress/"):
+    for word in ("12,300", "2.3142", "1.25", "5,000,000,000", f"/api/v1/jobs/{attempt.job}/metrics/"):
         assert word in text
     assert "gradient norm" not in text
 

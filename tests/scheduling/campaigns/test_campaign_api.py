@@ -69,6 +69,21 @@ def test_campaign_is_created_and_shows_its_progress(asked, ada):
     assert Job.objects.filter(kind="evaluation", user=ada.user).exists()
 
 
+def test_campaigns_have_names_and_are_found_by_them(asked, ada):
+    named = ada.post("campaigns/", WISH | {"name": "Release candidate"}).json()
+
+    assert (asked.json()["name"], named["name"]) == ("checkpoints, core v1", "Release candidate")
+    found = ada.get("campaigns/", {"name__contains": "candidate"}).json()["results"]
+    assert [one["id"] for one in found] == [named["id"]]
+
+
+@pytest.mark.parametrize("name", ["x" * 121, "a\nb", 7])
+def test_an_invalid_name_of_a_campaign_is_refused(asked, ada, name):
+    answer = ada.post("campaigns/", WISH | {"name": name})
+
+    assert answer.status_code == 400 and list(answer.json()) == ["name"]
+
+
 def test_inferred_samples_count_half_in_the_progress(asked, ada):
     name = asked.json()["id"]
     coordinate_campaigns_once(clock.now())

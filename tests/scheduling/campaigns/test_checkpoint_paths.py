@@ -36,8 +36,9 @@ def test_a_path_names_its_run_and_its_step(path, run, step):
         (["/c/run/step-1000"], "run, step 1,000, core v1"),
         (["/c/run/step-2000", "/c/run/step-1000"], "run, 2 checkpoints of steps 1,000 to 2,000, core v1"),
         (["/c/one/step-1", "/c/two/step-1"], "2 runs, core v1"),
-        (["/c/run/final"], "run, core v1"),
-        (["/model"], "checkpoints, core v1"),
+        (["/models/llama-7b"], "llama-7b, core v1"),
+        (["/models/llama-7b", "/models/llama-13b"], "models, core v1"),
+        (["/"], "model, core v1"),
         (["/c/ru\x07n/step-1"], "ru\ufffdn, step 1, core v1"),
     ],
 )
