@@ -45,6 +45,7 @@ from acme_client import top as live_view
 from acme_client.api import Acme, AcmeError, Refused
 from acme_client.terminal import (
     DryRunOption,
+    IdArgument,
     OutputFormat,
     OutputOption,
     ReasonOption,
@@ -267,7 +268,7 @@ def _parse_state(word: str) -> str:
 @app.command()
 def job(
     ctx: typer.Context,
-    id: str,
+    id: IdArgument,
     output: OutputOption = OutputFormat.TABLE,
     as_json: Annotated[
         bool, typer.Option("--json", help="All fields of the API, for programs; same as -o json.")
@@ -286,7 +287,7 @@ def job(
 @app.command()
 def logs(
     ctx: typer.Context,
-    id: str,
+    id: IdArgument,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the attempt ends.")] = False,
     lines: Annotated[
         int | None, typer.Option("--lines", "-n", min=0, max=100_000, help="Only the last N lines.")
@@ -328,7 +329,7 @@ def _print_log(raw: bytes) -> None:
 
 
 @app.command()
-def why(ctx: typer.Context, id: str, output: OutputOption = OutputFormat.TABLE) -> None:
+def why(ctx: typer.Context, id: IdArgument, output: OutputOption = OutputFormat.TABLE) -> None:
     """Show why a job waits, what would start it now, and when it is expected to start."""
     response = client_from_context(ctx).get(f"jobs/{quote(id, safe='')}/explain/")
     typer.echo(table.format_json(response) if output == OutputFormat.JSON else explanation.format_explanation(response))
@@ -476,12 +477,35 @@ def _resolve_node_id(acme: Acme, name: str) -> str:
     return str(ids[0])
 
 
+# Titles of the command list, in this order; commands without one are listed first
+COMMAND_GROUPS = {
+    "Jobs": ("submit", "jobs", "job", "why", "watch", "logs", "diagnose", "exec"),
+    "Change jobs": (*verbs.VERB_HELP, "priority"),
+    "Nodes and clusters": ("top", "nodes", "drain", "resume", "test", "cluster"),
+    "Evaluate and simulate": ("evaluate", "suite", "rules", "simulate"),
+}
+
+
+def _group_commands() -> None:
+    """Sort the commands by group, so that `acme --help` shows related commands together."""
+    names = [name for group in COMMAND_GROUPS.values() for name in group]
+    panels = {name: title for title, group in COMMAND_GROUPS.items() for name in group}
+
+    def name_of(command: Any) -> str:
+        return command.name or command.callback.__name__
+
+    for command in app.registered_commands:
+        command.rich_help_panel = panels.get(name_of(command))
+    app.registered_commands.sort(key=lambda command: names.index(name_of(command)) if name_of(command) in names else -1)
+
+
 watch.register(app)
 verbs.register(app)
 simulate.register(app)
 evaluate.register(app)
 rules.register(app)
 clusters.register(app)
+_group_commands()
 
 
 if __name__ == "__main__":

@@ -26,8 +26,7 @@ def preview_lines(preview: TableRow, now: datetime) -> Iterator[str]:
         yield f"  {rank}. {blocker['kind']}: {blocker['why']}"
         for holder in blocker["holders"]:
             yield f"     {format_holder(holder)}"
-    for quota in preview["quotas"]:
-        yield f"Team quota: {_quota_text(quota)}"
+    yield f"Team quota: {'; '.join(map(_quota_text, preview['quotas'])) or 'none'}"
     yield (
         f"Free now: {preview['free_gpus']} of {preview['matching_gpus']} GPUs on matching nodes;"
         f" {preview['fitting_nodes']} of {preview['matching_nodes']} nodes have room"

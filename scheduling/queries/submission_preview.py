@@ -1,8 +1,8 @@
 """What would happen to a job if it were submitted now: quota, free nodes, likely start, blockers and cost. Reads only.
 
 The job is added to the cached snapshot of its cluster, and the engine that decides on the cluster is asked about it.
-The work is bounded: one turn, and a few replays of at most `MAX_ESTIMATED_JOBS` jobs. Each process
-caches its last answers, because a user who types a command asks the same question again and again.
+The work is bounded: one turn, and a few replays of at most `MAX_ESTIMATED_JOBS` jobs. Each process caches its last
+answers, because a user who types a command asks the same question again and again.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _waiting_job(spec: JobSpec, team: Team, user_id: int, now: datetime) -> Wait
         submitted_at=now,
         preemptible=spec.preemptible,
         time_limit=spec.time_limit,
-        hold=HoldKind.USER.value if spec.hold else "",
+        hold=str(HoldKind.USER) if spec.hold else "",
         why="It is submitted held. It starts after you release it." if spec.hold else "",
         begin_at=spec.begin_at,
         waits_for=_unfinished_dependencies(spec, team),
