@@ -32,7 +32,6 @@ from acme_client import (
     job_details,
     keyboard,
     offline_diagnosis,
-    preview,
     rules,
     script,
     simulate,
@@ -143,7 +142,7 @@ def submit(
         print_message(f"Options without effect in Acme were ignored: {', '.join(dict.fromkeys(ignored))}.")
     acme = client_from_context(ctx)
     if client_options.dry_run:
-        typer.echo(preview.format_preview(acme.post("jobs/preview/", body), datetime.now(UTC)))
+        typer.echo(explanation.format_preview(acme.post("jobs/preview/", body), datetime.now(UTC)))
         return
     done = acme.post("jobs/", body)
     if client_options.parsable:
@@ -494,7 +493,7 @@ def _group_commands() -> None:
     def name_of(command: Any) -> str:
         return command.name or command.callback.__name__
 
-    for command in app.registered_commands:
+    for command in (*app.registered_commands, *app.registered_groups):
         command.rich_help_panel = panels.get(name_of(command))
     app.registered_commands.sort(key=lambda command: names.index(name_of(command)) if name_of(command) in names else -1)
 

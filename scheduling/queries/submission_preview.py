@@ -75,6 +75,15 @@ class SubmissionPreview:
         return not self.start.blockers and not self.warning
 
     @property
+    def start_text(self) -> str:
+        """What is known about the start; empty if there is an estimate that says more."""
+        if self.starts_now:
+            return "In the next scheduling turn"
+        if self.start.estimate:
+            return ""
+        return self.start.why_no_estimate or "Not known"
+
+    @property
     def most_gpu_hours(self) -> float | None:
         """GPU-hours of all tasks if each runs to the time limit; None without a limit."""
         return self._gpu_hours(self.spec.time_limit.total_seconds()) if self.spec.time_limit else None

@@ -511,7 +511,8 @@ def test_node_is_drained_and_tested(acme, ada):
 
 
 def test_every_group_of_the_help_names_existing_commands(acme):
-    registered = {command.name or command.callback.__name__ for command in cli.app.registered_commands}
+    commands = (*cli.app.registered_commands, *cli.app.registered_groups)
+    registered = {command.name or command.callback.__name__ for command in commands}
 
     grouped = [name for group in cli.COMMAND_GROUPS.values() for name in group]
     assert sorted(grouped) == sorted(registered - {"version", "login", "completion"})
