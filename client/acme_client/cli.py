@@ -493,7 +493,8 @@ def _group_commands() -> None:
     def name_of(command: Any) -> str:
         return command.name or command.callback.__name__
 
-    for command in (*app.registered_commands, *app.registered_groups):
+    commands: list[Any] = [*app.registered_commands, *app.registered_groups]
+    for command in commands:
         command.rich_help_panel = panels.get(name_of(command))
     app.registered_commands.sort(key=lambda command: names.index(name_of(command)) if name_of(command) in names else -1)
 
