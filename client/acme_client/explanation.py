@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from acme_client.job_details import relative_time
+from acme_client.job_details import relative_time, spoken_duration
 from acme_client.table import TableRow, clean_text, format_duration
 
 
@@ -94,7 +94,7 @@ def _start_lines(preview: TableRow, now: datetime) -> Iterator[str]:
         yield f"90% likely by: {relative_time(estimate['p90'], now)}"
         if error:
             yield (
-                f"  Half of {error['jobs']} such estimates were within {format_duration(error['median_s'])} of the"
+                f"  Half of {error['jobs']} such estimates were within {spoken_duration(error['median_s'])} of the"
                 f" actual start; {round(100 * error['within_p90'])}% of the jobs had started by the later time."
             )
     elif preview["why_no_estimate"]:
