@@ -13,11 +13,13 @@ from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
 from acmeweb import api_examples
+from jobs.api import urls as job_urls  # first: it registers the converters of all paths
 from jobs.models import TokenScope
 from jobs.rest.endpoint import ApiEndpoint, UnknownPathEndpoint, reject_unknown_params
 from jobs.rest.errors import to_api_exception
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import ResourceShape, object_field, text_field
+from scheduling.api import preview
 
 
 def answer_error(error: Exception, context: dict[str, Any]) -> Response | None:
@@ -74,7 +76,8 @@ def api_docs_page(request: HttpRequest) -> HttpResponse:
 
 
 urlpatterns = [
-    path("", include("jobs.api.urls")),
+    path("", include(preview)),  # before the jobs, because "preview" has the form of an id
+    path("", include(job_urls)),
     path("", include("failures.api.urls")),
     path("", include("scheduling.api.urls")),
     path("schema/", OpenApiSchema.as_view(), name="api-schema"),

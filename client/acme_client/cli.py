@@ -32,7 +32,6 @@ from acme_client import (
     job_details,
     keyboard,
     offline_diagnosis,
-    preview,
     rules,
     script,
     simulate,
@@ -45,6 +44,7 @@ from acme_client import top as live_view
 from acme_client.api import Acme, AcmeError, Refused
 from acme_client.terminal import (
     DryRunOption,
+    IdArgument,
     OutputFormat,
     OutputOption,
     ReasonOption,
@@ -142,7 +142,7 @@ def submit(
         print_message(f"Options without effect in Acme were ignored: {', '.join(dict.fromkeys(ignored))}.")
     acme = client_from_context(ctx)
     if client_options.dry_run:
-        typer.echo(preview.format_preview(acme.post("jobs/preview/", body), datetime.now(UTC)))
+        typer.echo(explanation.format_preview(acme.post("jobs/preview/", body), datetime.now(UTC)))
         return
     done = acme.post("jobs/", body)
     if client_options.parsable:
@@ -267,7 +267,7 @@ def _parse_state(word: str) -> str:
 @app.command()
 def job(
     ctx: typer.Context,
-    id: str,
+    id: IdArgument,
     output: OutputOption = OutputFormat.TABLE,
     as_json: Annotated[
         bool, typer.Option("--json", help="All fields of the API, for programs; same as -o json.")
@@ -286,7 +286,7 @@ def job(
 @app.command()
 def logs(
     ctx: typer.Context,
-    id: str,
+    id: IdArgument,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the attempt ends.")] = False,
     lines: Annotated[
         int | None, typer.Option("--lines", "-n", min=0, max=100_000, help="Only the last N lines.")
@@ -328,7 +328,7 @@ def _print_log(raw: bytes) -> None:
 
 
 @app.command()
-def why(ctx: typer.Context, id: str, output: OutputOption = OutputFormat.TABLE) -> None:
+def why(ctx: typer.Context, id: IdArgument, output: OutputOption = OutputFormat.TABLE) -> None:
     """Show why a job waits, what would start it now, and when it is expected to start."""
     response = client_from_context(ctx).get(f"jobs/{quote(id, safe='')}/explain/")
     typer.echo(table.format_json(response) if output == OutputFormat.JSON else explanation.format_explanation(response))
@@ -476,12 +476,36 @@ def _resolve_node_id(acme: Acme, name: str) -> str:
     return str(ids[0])
 
 
+# Titles of the command list, in this order; commands without one are listed first
+COMMAND_GROUPS = {
+    "Jobs": ("submit", "jobs", "job", "why", "watch", "logs", "diagnose", "exec"),
+    "Change jobs": (*verbs.VERB_HELP, "priority"),
+    "Nodes and clusters": ("top", "nodes", "drain", "resume", "test", "cluster"),
+    "Evaluate and simulate": ("evaluate", "suite", "rules", "simulate"),
+}
+
+
+def _group_commands() -> None:
+    """Sort the commands by group, so that `acme --help` shows related commands together."""
+    names = [name for group in COMMAND_GROUPS.values() for name in group]
+    panels = {name: title for title, group in COMMAND_GROUPS.items() for name in group}
+
+    def name_of(command: Any) -> str:
+        return command.name or command.callback.__name__
+
+    commands: list[Any] = [*app.registered_commands, *app.registered_groups]
+    for command in commands:
+        command.rich_help_panel = panels.get(name_of(command))
+    app.registered_commands.sort(key=lambda command: names.index(name_of(command)) if name_of(command) in names else -1)
+
+
 watch.register(app)
 verbs.register(app)
 simulate.register(app)
 evaluate.register(app)
 rules.register(app)
 clusters.register(app)
+_group_commands()
 
 
 if __name__ == "__main__":

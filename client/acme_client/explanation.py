@@ -1,10 +1,11 @@
-"""Formats why a job waits, as lines for a terminal."""
+"""Formats why a job waits, and what would happen to a job if it were submitted, as lines for a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
 
+from acme_client.job_details import relative_time, spoken_duration
 from acme_client.table import TableRow, clean_text, format_duration
 
 
@@ -20,7 +21,7 @@ def explanation_lines(explanation: TableRow) -> Iterator[str]:
     for rank, blocker in enumerate(explanation["blockers"], 1):
         yield f"  {rank}. {blocker['kind']}: {blocker['why']}"
         for holder in blocker["holders"]:
-            yield f"     {format_holder(holder)}"
+            yield f"     {_format_holder(holder)}"
     if explanation["smallest_change"]:
         yield "Would start now with"
         for change in (explanation["smallest_change"], *explanation["other_changes"]):
@@ -28,7 +29,7 @@ def explanation_lines(explanation: TableRow) -> Iterator[str]:
     yield from _estimate_lines(explanation)
 
 
-def format_holder(holder: TableRow) -> str:
+def _format_holder(holder: TableRow) -> str:
     gpus = f"{holder['gpus']:>5} GPU{'' if holder['gpus'] == 1 else 's'}"
     if holder["job"]:
         limit = f", limit {_format_time(holder['ends_at'])}" if holder["ends_at"] else ""
@@ -55,3 +56,64 @@ def _format_time(text: str) -> str:
 
 def format_explanation(explanation: TableRow) -> str:
     return "\n".join(clean_text(line) for line in explanation_lines(explanation))
+
+
+# --- the preview of a submission
+
+
+def format_preview(preview: TableRow, now: datetime) -> str:
+    return "\n".join(clean_text(line) for line in preview_lines(preview, now))
+
+
+def preview_lines(preview: TableRow, now: datetime) -> Iterator[str]:
+    """Yield the lines: when the job would start, why it would wait, then quota, free GPUs and cost."""
+    yield f"Dry run: nothing was submitted to {preview['cluster']}."
+    if preview["warning"]:
+        yield preview["warning"]
+    yield from _start_lines(preview, now)
+    if preview["blockers"]:
+        yield "Blocked by"
+    for rank, blocker in enumerate(preview["blockers"], 1):
+        yield f"  {rank}. {blocker['kind']}: {blocker['why']}"
+        for holder in blocker["holders"]:
+            yield f"     {_format_holder(holder)}"
+    yield f"Team quota: {'; '.join(map(_quota_text, preview['quotas'])) or 'none'}"
+    yield (
+        f"Free now: {preview['free_gpus']} of {preview['matching_gpus']} GPUs on matching nodes;"
+        f" {preview['fitting_nodes']} of {preview['matching_nodes']} nodes have room"
+    )
+    yield f"Cost: {_cost_text(preview)}"
+
+
+def _start_lines(preview: TableRow, now: datetime) -> Iterator[str]:
+    estimate, error = preview["estimate"], preview["past_error"]
+    if preview["starts_now"]:
+        yield "Likely start: in the next scheduling turn"
+    elif estimate:
+        yield f"Likely start: {relative_time(estimate['p50'], now)}"
+        yield f"90% likely by: {relative_time(estimate['p90'], now)}"
+        if error:
+            yield (
+                f"  Half of {error['jobs']} such estimates were within {spoken_duration(error['median_s'])} of the"
+                f" actual start; {round(100 * error['within_p90'])}% of the jobs had started by the later time."
+            )
+    elif preview["why_no_estimate"]:
+        yield preview["why_no_estimate"]
+
+
+def _quota_text(quota: TableRow) -> str:
+    kind = f" for {quota['kind']}" if quota["kind"] else ""
+    if quota["quota_gpus"] is None:
+        return f"none{kind}"
+    return f"{quota['left_gpus']} GPUs left{kind} ({quota['allocated_gpus']} of {quota['quota_gpus']} allocated)"
+
+
+def _cost_text(preview: TableRow) -> str:
+    if preview["most_gpu_hours"] is None:
+        text = "no upper limit, because the job has no time limit"
+    else:
+        text = f"at most {preview['most_gpu_hours']:,.1f} GPU-hours"
+        text += "" if preview["most_cost"] is None else f", {preview['most_cost']:,.2f} {preview['currency']}"
+    if preview["usual_gpu_hours"] is None:
+        return text
+    return f"{text}; 9 of 10 similar jobs used at most {preview['usual_gpu_hours']:,.1f}"

@@ -28,6 +28,7 @@ class OutputFormat(StrEnum):
 OutputOption = Annotated[OutputFormat, typer.Option("--output", "-o", help="Output format.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Stored in the event, with your name.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the job, such as 01k3v9q2m7t.")]
 IdsArgument = Annotated[
     list[str] | None, typer.Argument(help="Ids of jobs or arrays, or ranges of tasks such as ID_[0-7].")
 ]

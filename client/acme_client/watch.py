@@ -14,7 +14,7 @@ import typer
 
 from acme_client import job_details, table
 from acme_client.api import Acme, Refused
-from acme_client.terminal import client_from_context
+from acme_client.terminal import IdArgument, client_from_context
 
 POLL_S = 2.0
 FINAL_STATES = frozenset(table.STATE_CODES.values()) - {"PENDING", "RUNNING", "SUSPENDED"}
@@ -71,7 +71,7 @@ class JobWatcher:
         return True
 
 
-def watch(ctx: typer.Context, id: str) -> None:
+def watch(ctx: typer.Context, id: IdArgument) -> None:
     """Follow a job until it ends: state changes on standard error, its log on standard output.
 
     Exits with 0 if the job completed, otherwise with 1. Ctrl-C stops watching; the job continues.

@@ -13,7 +13,7 @@ from jobs.actions.submit import refuse_unknown_dependencies
 from jobs.api import shapes
 from jobs.core.lifecycle import JobKind
 from jobs.models import Cluster, TokenScope
-from jobs.rest.endpoint import ApiEndpoint, reject_unknown_params
+from jobs.rest.endpoint import ActionEndpoint
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
     ResourceShape,
@@ -78,7 +78,7 @@ class PreviewThrottle(PerUserThrottle):
         return min(PREVIEWS_PER_MINUTE, settings.ACME_API_PER_MINUTE)
 
 
-class PreviewJob(ApiEndpoint):
+class PreviewJob(ActionEndpoint):
     """Preview a submission."""
 
     tag = "Jobs"
@@ -92,8 +92,7 @@ class PreviewJob(ApiEndpoint):
         )
     }
 
-    def post(self, request: Any) -> Response:
-        reject_unknown_params(request)
+    def work(self) -> Response:
         team, target, spec = parse_submission(self.object(), {}, CallerTargets(self.caller))
         refuse_unknown_dependencies(spec, team)
         cluster = Cluster.objects.get(pk=target.pk)

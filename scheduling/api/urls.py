@@ -1,9 +1,8 @@
-from scheduling.api import campaigns, clusters, evaluation_rules, explain, ledger, preview, simulations, traces
+from scheduling.api import campaigns, clusters, evaluation_rules, explain, ledger, simulations, traces
 
 urlpatterns = [
     *clusters.urlpatterns,
     *explain.urlpatterns,
-    *preview.urlpatterns,
     *simulations.urlpatterns,
     *traces.urlpatterns,
     *ledger.urlpatterns,

@@ -1,8 +1,8 @@
 """What would happen to a job if it were submitted now: quota, free nodes, likely start, blockers and cost. Reads only.
 
 The job is added to the cached snapshot of its cluster, and the engine that decides on the cluster is asked about it.
-The work is bounded: one turn, and a few replays of at most `MAX_ESTIMATED_JOBS` jobs. Each process
-caches its last answers, because a user who types a command asks the same question again and again.
+The work is bounded: one turn, and a few replays of at most `MAX_ESTIMATED_JOBS` jobs. Each process caches its last
+answers, because a user who types a command asks the same question again and again.
 """
 
 from __future__ import annotations
@@ -73,6 +73,15 @@ class SubmissionPreview:
     @property
     def starts_now(self) -> bool:
         return not self.start.blockers and not self.warning
+
+    @property
+    def start_text(self) -> str:
+        """What is known about the start; empty if there is an estimate that says more."""
+        if self.starts_now:
+            return "In the next scheduling turn"
+        if self.start.estimate:
+            return ""
+        return self.start.why_no_estimate or "Not known"
 
     @property
     def most_gpu_hours(self) -> float | None:

@@ -11,7 +11,7 @@ import stat
 import acme_client
 import httpx
 import pytest
-from acme_client import Acme, Refused, config, job_details, script, submit_help, table
+from acme_client import Acme, Refused, cli, config, job_details, script, submit_help, table
 from acme_client.cli import run
 
 from jobs.actions import jobs as job_actions
@@ -53,6 +53,37 @@ def test_submit_prints_the_url_beside_the_output_of_sbatch(acme):
 
     array = acme("submit", "--wrap", "sleep 5", "-a", "0-2")
     assert array.stderr == f"http://localhost/jobs/?array={array.stdout.split()[-1]}\n"
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--test-only"])
+def test_a_dry_run_shows_start_and_cost_and_submits_nothing(acme, option):
+    result = acme("submit", option, "-N", "2", "--gpus-per-node", "8", "-t", "1:00:00", "--wrap", "train")
+
+    assert result.stdout.splitlines() == [
+        "Dry run: nothing was submitted to seren.",
+        "Likely start: in the next scheduling turn",
+        "Team quota: none",
+        "Free now: 32 of 32 GPUs on matching nodes; 4 of 4 nodes have room",
+        "Cost: at most 16.0 GPU-hours",
+    ]
+    assert not Job.objects.exists()
+
+
+def test_a_dry_run_names_what_blocks_the_job_and_the_estimated_start(acme, ada):
+    for number in range(1, 5):
+        make.running(make.job(ada, gpus_per_node=8, time_limit=3600), f"gpu{number:03d}", tuple(range(8)))
+
+    shown = acme("submit", "--dry-run", "--gpus-per-node", "8", "-t", "30", "--wrap", "train").stdout
+
+    assert "Blocked by\n  1. capacity: " in shown
+    assert "Likely start: " in shown and "90% likely by: " in shown
+
+
+def test_a_dry_run_reports_invalid_fields_like_a_submission(acme):
+    with pytest.raises(Refused) as refused:
+        acme("submit", "--dry-run", "-N", "99", "--wrap", "train")
+
+    assert "nodes" in refused.value.errors
 
 
 def test_submit_help_describes_each_option_once(acme):
@@ -477,3 +508,11 @@ def test_node_is_drained_and_tested(acme, ada):
     assert "seren/gpu003: Waiting for the cluster." in acme("test", "gpu003", "--no-wait").stdout
     with pytest.raises(Refused, match="is already being tested"):
         acme("test", "gpu003", "--no-wait")
+
+
+def test_every_group_of_the_help_names_existing_commands(acme):
+    commands = (*cli.app.registered_commands, *cli.app.registered_groups)
+    registered = {command.name or command.callback.__name__ for command in commands}
+
+    grouped = [name for group in cli.COMMAND_GROUPS.values() for name in group]
+    assert sorted(grouped) == sorted(registered - {"version", "login", "completion"})

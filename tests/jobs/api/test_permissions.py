@@ -52,6 +52,7 @@ NEXT_MONTH = (datetime.now(UTC) + timedelta(days=30)).isoformat()
 # What each POST and PATCH is sent when nothing but rights may stand in its way
 BODIES = {
     "jobs/": {"command": "x", "team": "speech"},
+    "jobs/preview/": {"command": "x", "team": "speech"},
     "jobs/bulk/": {"jobs": [{"command": "x", "team": "speech"}]},
     "jobs/actions/": {"action": "cancel", "filter": {"team": "speech"}},
     "jobs/<public_id:id>/cancel/": {},

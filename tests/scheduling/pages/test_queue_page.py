@@ -8,6 +8,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from jobs.actions import jobs as job_actions
 from jobs.actions import nodes as node_actions
 from jobs.core.lifecycle import JobKind, NodeFlag
 from jobs.models import Cluster, ClusterMode, Event, Node, Quota, Team, TeamRole, clock
@@ -83,6 +84,18 @@ def test_consecutive_jobs_of_other_teams_are_one_row_with_their_ranks():
 
     assert "2–3" in page
     assert "2 jobs of other teams" in page
+
+
+def test_each_waiting_job_shows_its_reason_in_words_with_slurms_term_beside_it():
+    waits = make.job(by="ada", gpus_per_node=8)
+    held = make.job(by="ada", gpus_per_node=8, hold=True)
+    job_actions.store_wait_reasons([(waits.pk, "AssocGrpGRES", "Its team is at its quota.")])
+
+    page = text(browser("ada").get("/queue/"))
+
+    assert "Its team is at its quota.</a> <span" in page and ">AssocGrpGRES</span>" in page
+    assert "Held by its owner." in page and ">JobHeldUser</span>" in page
+    assert held.public_id in page
 
 
 def test_held_jobs_are_listed_separately_with_the_reason():

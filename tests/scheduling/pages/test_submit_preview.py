@@ -7,6 +7,7 @@ from jobs.models import ClusterMode, Job, Quota, TeamRole, clock
 from scheduling.models import ClusterEndpoint, EstimateError, EstimateLead, OpenCircuit
 from scheduling.pages import submit_preview
 from tests import make
+from tests.jobs.api import api_make
 from tests.page_text import page_text
 
 pytestmark = pytest.mark.django_db
@@ -214,3 +215,54 @@ def test_the_number_of_queries_does_not_depend_on_the_queue(ada, seren, django_a
     # The snapshot, the past jobs and the engine's answer are cached
     with django_assert_num_queries(15):
         preview(ada, seren, command="python train.py --lr 3e-4", name="python")
+
+
+# the API
+
+
+@pytest.fixture
+def door(seren):
+    return api_make.Caller(make.user("ada"))
+
+
+def api_preview(door, status=200, **asked):
+    answer = door.post("jobs/preview/", {"team": "pretraining", "cluster": "seren", "command": "train", **asked})
+    assert answer.status_code == status, answer.content
+    return answer.json()
+
+
+def test_the_api_previews_without_creating_a_job(door, seren):
+    make.cluster(gpu_hour_price=2.0)
+    Quota.objects.create(cluster=seren, team=make.team("pretraining"), gpus=12)
+
+    said = api_preview(door, nodes=2, gpus_per_node=4, time_limit="1:00:00")
+
+    assert (said["starts_now"], said["free_gpus"], said["fitting_nodes"]) == (True, 32, 4)
+    assert (said["most_gpu_hours"], said["most_cost"]) == (8.0, 16.0)
+    assert said["quotas"] == [{"kind": None, "quota_gpus": 12, "allocated_gpus": 0, "left_gpus": 12}]
+    assert not Job.objects.exists()
+
+
+def test_the_api_says_why_the_job_would_wait_and_when_it_would_start(door, seren):
+    fill(seren, 4)
+
+    said = api_preview(door, gpus_per_node=8, time_limit="1:00:00")
+
+    assert said["blockers"][0]["kind"] == "capacity"
+    assert said["estimate"]["p50"] <= said["estimate"]["p90"]
+    assert "holder-1" not in str(said)
+
+
+def test_the_api_reports_the_errors_of_a_submission(door, seren):
+    assert set(api_preview(door, 400, nodes=0, time_limit="soon")) == {"nodes", "time_limit"}
+    assert set(api_preview(door, 400, dependencies="afterok:nope")) == {"dependencies"}
+    assert set(api_preview(door, 400, team="speech")) == {"team"}
+
+
+def test_previews_of_the_api_have_a_limit_of_their_own(door, seren):
+    submit_preview.counter.increment_many({f"api:preview:{make.user('ada').pk}": 60}, 60)
+
+    answer = door.post("jobs/preview/", {"command": "train"})
+
+    assert answer.status_code == 429 and "Retry-After" in answer.headers
+    assert door.get("jobs/").status_code == 200
