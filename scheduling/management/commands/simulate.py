@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from argparse import RawDescriptionHelpFormatter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,10 +127,12 @@ class Command(BaseCommand):
         history: Trace,
         policies: Sequence[str],
         setting: ReplaySetting,
-        special: dict[str, dict[str, object]],
+        special: Mapping[str, Mapping[str, object]],
         options: dict[str, Any],
     ) -> None:
         requests.check_door(policies, setting)
+        if options["plots"]:
+            raise InvalidReplaySetting("plots", "cannot be combined with --door")
         as_live = replace(setting, as_live=True)
         trace = replayable_rows(trace_as_live(history, setting.gpus_per_node), as_live)
         reports = []
