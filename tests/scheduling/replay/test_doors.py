@@ -4,14 +4,17 @@ import dataclasses
 import io
 import json
 
+import numpy as np
 import pytest
 from django.core.management import call_command
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from jobs.core.lifecycle import JobKind
 from jobs.models import Cluster, Job
 from jobs.traces.files import write_trace
 from jobs.traces.trace import trace_from_columns
+from scheduling.engine.cluster import QuotaView
 from scheduling.engine.policies import LIVE_POLICIES
 from scheduling.engine.policies.acme import ORDER_RULES
 from scheduling.loops.virtual_time import starts_on_virtual_cluster
@@ -60,6 +63,22 @@ def test_live_cluster_starts_the_same_jobs_on_the_same_nodes_as_a_replay(policy,
     assert live == replayed
     assert len(live) == len(jobs)
     assert starts_sha256(live) == starts_sha256(replayed)
+
+
+@pytest.mark.django_db
+def test_doors_agree_on_quotas_and_preempted_borrowers():
+    dice = np.random.default_rng(4)
+    columns = {name: dice.choice(list(words), 25).tolist() for name, words in (("users", "pqr"), ("pools", "abc"))}
+    columns["kinds"] = dice.choice(["pretrain", "evaluation", "debug"], 25).tolist()
+    times = {"submit_s": np.sort(dice.integers(0, 300, 25)), "runtime_s": dice.integers(1, 300, 25)}
+    trace = trace_from_columns("crowd", gpus=dice.choice([1, 2, 4, 8], 25), **times, **columns)
+    quotas = (QuotaView(team="a", kind=JobKind.PRETRAIN, gpus=4), QuotaView(team="b", kind=None, gpus=8))
+    setting = dataclasses.replace(SETTING, quotas=quotas, best_effort=("evaluation",))
+
+    live, replayed = both_doors(trace_as_live(trace, SETTING.gpus_per_node), "acme", setting)
+
+    assert live == replayed
+    assert len(live) > 25  # some borrowers were preempted and started again
 
 
 @pytest.mark.django_db
