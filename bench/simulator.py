@@ -31,6 +31,7 @@ from jobs.traces.files import read_trace
 from jobs.traces.trace import trace_from_columns
 from scheduling.compiled import engine_mode
 from scheduling.engine.cluster import ClusterSnapshot, NodeView, ResourceRequest, RunningJob, WaitingJob
+from scheduling.engine.history import SchedulingHistory
 from scheduling.engine.policies import LIVE_POLICIES
 from scheduling.replay import acme_trace, report
 from scheduling.replay.run import ReplaySetting, run_policy
@@ -167,7 +168,14 @@ def print_live_decisions():
                    time_limit=timedelta(hours=int(dice.integers(1, 99))), places={n % 1250: 4})
         for n in range(10_000, 12_000)
     ]  # fmt: skip
-    picture = ClusterSnapshot(now=now, nodes=tuple(nodes), waiting=tuple(waiting), running=tuple(running))
+    history = SchedulingHistory(
+        usage={f"t{n}": float(dice.integers(1, 10**8)) for n in range(20)},
+        attained={job.id: float(dice.integers(0, 10**6)) for job in (*waiting[:2_000], *running)},
+        predicted_s={job.id: float(dice.integers(60, 10**6)) for job in waiting},
+    )
+    picture = ClusterSnapshot(
+        now=now, nodes=tuple(nodes), waiting=tuple(waiting), running=tuple(running), history=history
+    )
     print("\nOne live decision, 1,250 nodes, 10,000 waiting, 2,000 running; goal 100 ms")
     for name, policy in LIVE_POLICIES.items():
         took, decided = best_cpu_time(lambda p=policy: p(picture))

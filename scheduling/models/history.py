@@ -67,6 +67,7 @@ class RunTimeModel(models.Model):
     version = models.PositiveIntegerField(default=0)
     jobs = models.PositiveIntegerField(default=0, help_text="Number of ended jobs that it was learned from.")
     updated_at = models.DateTimeField()
+    imported_until = models.DateTimeField(null=True, help_text="End of the newest imported job.")
     measured_at = models.DateTimeField(null=True)
     measured_jobs = models.PositiveIntegerField(default=0, help_text="Number of ended jobs that had a prediction.")
     median_ratio = models.FloatField(null=True, help_text="Half of the predictions are wrong by at most this factor.")

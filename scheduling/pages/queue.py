@@ -20,9 +20,11 @@ from jobs.models import Allocation, Cluster, Event, Node, Team, clock
 from jobs.web.page import PageQuery, render_page, requested_cluster
 from scheduling.actions import policies as policy_actions
 from scheduling.actions.policies import PolicyError
+from scheduling.core.ordering_figures import prediction_error_text
 from scheduling.core.policy_choice import PolicyChoice, differences, full_settings
 from scheduling.core.quotas import QuotaAccount, QuotaBarPart, accounts
 from scheduling.engine.policies import InvalidPolicySettings
+from scheduling.models import RunTimeModel
 from scheduling.pages import maintenance
 from scheduling.pages.policy_form import PolicyForm
 from scheduling.queries.queue_order import QueueState, queue_states, queue_view
@@ -49,6 +51,7 @@ def queue(request: HttpRequest) -> HttpResponse:
         "drains": cache(lambda: _drained_nodes(cluster)),
         "windows": cache(lambda: maintenance.maintenance_rows(cluster, now)),
         "choice": cache(lambda: _policy_summary(policy_actions.current_policy_choice(cluster))),
+        "predictions": cache(lambda: _prediction_error(cluster)),
         "changes": cache(lambda: list(_changes(cluster))),
         "may_operate": request.user.has_perm(OPERATE_PERMISSION),
     }
@@ -124,6 +127,11 @@ def _policy_summary(choice: PolicyChoice) -> dict[str, Any]:
         return {"lines": choice.setting_texts().items()}
     except InvalidPolicySettings as bad:
         return {"lines": (("policy", choice.policy), ("placement", choice.placement)), "warning": str(bad)}
+
+
+def _prediction_error(cluster: Cluster) -> str:
+    model = RunTimeModel.objects.filter(cluster=cluster).first() or RunTimeModel()
+    return prediction_error_text(model.measured_jobs, model.median_ratio, model.p90_ratio)
 
 
 def _changes(cluster: Cluster) -> Any:

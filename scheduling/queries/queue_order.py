@@ -15,6 +15,7 @@ from itertools import groupby, islice
 from typing import Any
 
 from jobs.models import Cluster, ClusterMode, Job, Team
+from scheduling.core.ordering_figures import OrderingFigures, order_name, ordering_figures
 from scheduling.core.quotas import QuotaUse, TeamKind, quota_uses
 from scheduling.engine.blockers import gate_blockers
 from scheduling.engine.cluster import ClusterSnapshot, WaitingJob
@@ -64,6 +65,7 @@ class QueueEntry:
     rank: int
     job: Job | None = None
     estimate: Estimate | None = None
+    figure: str = ""  # by which the policy orders the job
     jobs: int = 1
     gpus: int = 0
 
@@ -86,6 +88,8 @@ class QueueView:
     apart: Sequence[Job]
     apart_in_all: int
     warning: str
+    figure_label: str
+    figure_help: str
 
     @property
     def apart_text(self) -> str:
@@ -113,6 +117,12 @@ class QueueState:
     def gpus(self) -> int:
         """GPUs requested by the jobs in the queue."""
         return sum(self.waiting_jobs[pk].need.total_gpus for pk in self.order.line)
+
+    @cached_property
+    def figures(self) -> OrderingFigures:
+        """The figure by which the policy orders each job; none if Acme's order is not in effect."""
+        order = "" if self.order.warning else order_name(self._cluster.policy, self._cluster.policy_settings)
+        return ordering_figures(order, self.picture.waiting, self.picture.history)
 
     @cached_property
     def quota_uses(self) -> Mapping[TeamKind, QuotaUse]:
@@ -159,7 +169,14 @@ def queue_view(state: QueueState, user: Any) -> QueueView:
     rows = {job.pk: job for job in Job.objects.visible_to(user).waiting().filter(pk__in=ids).with_list_columns()}
     estimates = {estimate.job_id: estimate for estimate in Estimate.objects.filter(job__in=ids)}
     places = [
-        QueueEntry(rank=rank, job=rows.get(pk), estimate=estimates.get(pk), jobs=jobs, gpus=width)
+        QueueEntry(
+            rank=rank,
+            job=rows.get(pk),
+            estimate=estimates.get(pk),
+            figure=state.figures.texts.get(pk, ""),
+            jobs=jobs,
+            gpus=width,
+        )
         for pk, rank, jobs, width in shown
         if not pk or pk in rows  # a missing job was started or deleted since
     ]
@@ -172,6 +189,8 @@ def queue_view(state: QueueState, user: Any) -> QueueView:
         apart=[rows[pk] for pk in apart if pk in rows],
         apart_in_all=len(order.apart),
         warning=order.warning,
+        figure_label=state.figures.label,
+        figure_help=state.figures.help,
     )
 
 

@@ -19,7 +19,7 @@ from acmeweb.common.env import EnvReader, InvalidEnvSetting
 from failures.actions import incidents as incident_actions
 from jobs.models import Cluster, Node, TokenScope, clock
 from scheduling.actions import estimates as estimate_actions
-from scheduling.models import EstimateError, EstimateLead
+from scheduling.models import EstimateError, EstimateLead, RunTimeModel
 from tests import make as rows
 from tests.failures import make as failures
 from tests.jobs.api import api_make as make
@@ -138,6 +138,18 @@ def test_accuracy_of_start_estimates_is_exported(scrape):
         'acme_start_estimate_within_p90_ratio{cluster="seren",ahead="1h"} 0.75',
         'acme_start_estimates_evaluated{cluster="seren",ahead="1h"} 7',
         f'acme_start_estimates_computed_timestamp_seconds{{cluster="seren"}} {now.timestamp()!r}',
+    )
+
+
+def test_accuracy_of_run_time_predictions_is_exported(scrape):
+    seren = make.cluster()
+    RunTimeModel.objects.create(cluster=seren, jobs=70, updated_at=clock.now(), median_ratio=1.5, p90_ratio=4.0)
+
+    assert_exports(
+        scrape(),
+        'acme_run_time_prediction_median_ratio{cluster="seren"} 1.5',
+        'acme_run_time_prediction_p90_ratio{cluster="seren"} 4.0',
+        'acme_run_times_learned{cluster="seren"} 70.0',
     )
 
 

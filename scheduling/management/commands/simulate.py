@@ -138,6 +138,8 @@ class Command(BaseCommand):
         options: dict[str, Any],
     ) -> None:
         requests.check_door(policies, setting)
+        if options["plots"]:
+            raise InvalidReplaySetting("plots", "cannot be combined with --door")
         as_live = replace(setting, as_live=True)
         trace = replayable_rows(trace_as_live(history, setting.gpus_per_node), as_live)
         reports = []

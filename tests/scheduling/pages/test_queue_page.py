@@ -11,12 +11,13 @@ from django.test.utils import CaptureQueriesContext
 from jobs.actions import jobs as job_actions
 from jobs.actions import nodes as node_actions
 from jobs.core.lifecycle import JobKind, NodeFlag
-from jobs.models import Cluster, ClusterMode, Event, Node, Quota, Team, TeamRole, clock
+from jobs.models import Cluster, ClusterMode, Event, Job, Node, Quota, Team, TeamRole, clock
 from scheduling.actions import policies as policy_actions
 from scheduling.core.policy_choice import PolicyChoice, check_choice, differences
 from scheduling.core.quotas import accounts, quota_uses
 from scheduling.engine.cluster import ClusterSnapshot, QuotaView, ResourceRequest, RunningJob, WaitingJob
 from scheduling.engine.policies import InvalidPolicySettings
+from scheduling.models import RunTimeModel
 from scheduling.queries.queue_order import queue_order, queue_states, queue_view
 from tests import make
 from tests.page_text import page_text
@@ -325,7 +326,7 @@ def test_explicit_default_is_not_a_change():
 
 @pytest.mark.parametrize(
     "choice",
-    [("qssf", "pack", {}), ("acme", "nowhere", {}), ("fifo", "pack", {"order": "sjf"})],
+    [("tiresias", "pack", {}), ("acme", "nowhere", {}), ("fifo", "pack", {"order": "sjf"})],
 )
 def test_policies_that_cannot_drive_a_cluster_are_rejected(choice):
     policy, placement, settings = choice
@@ -341,3 +342,37 @@ def test_durations_are_formatted_and_small_changes_stay_visible():
 
     assert "1-00:00:00" in day.setting_texts().values()
     assert [(one.before, one.after) for one in differences(half, less)] == [("0.5", "0.4")]
+
+
+@pytest.mark.parametrize(
+    ("policy", "settings", "label", "figure"),
+    [
+        ("qssf", {}, "Predicted GPU time", "40 GPU-h"),
+        ("sjf", {}, "Predicted run time", "05:00:00"),
+        ("acme", {"order": "fair"}, "Team usage", "0 GPU-h"),
+        ("acme", {"order": "tiresias"}, "Attained service", "0 GPU-h"),
+    ],
+)
+def test_queue_shows_the_figure_that_orders_the_jobs(policy, settings, label, figure):
+    make.cluster(policy=policy, policy_settings=settings)
+    Job.objects.filter(pk=make.job(gpus_per_node=8).pk).update(predicted_s=5 * 3600)
+
+    page = text(browser("ada").get("/queue/"))
+
+    assert label in page and figure in page
+
+
+def test_queue_shows_no_figure_if_jobs_are_ordered_by_submission():
+    make.job(gpus_per_node=8)
+
+    line = queue_view(queue_states.of(Cluster.objects.get(), clock.now()), make.user("ada"))
+
+    assert (line.figure_label, line.places[0].figure) == ("", "")
+
+
+def test_queue_shows_the_measured_error_of_run_time_predictions():
+    assert "run time predictions? not measured yet" in text(browser("ada").get("/queue/"))
+    errors = {"measured_jobs": 1203, "median_ratio": 1.84, "p90_ratio": 6.0}
+    RunTimeModel.objects.create(cluster=Cluster.objects.get(), jobs=9000, updated_at=clock.now(), **errors)
+
+    assert "half within a factor of 1.84, 90% within 6 (1,203 jobs in 30 days)" in text(browser("ada").get("/queue/"))
