@@ -245,7 +245,7 @@ SELECT now() - (n * 30.0 / %(events)s) * interval '1 day', 'node.state_changed',
 INSERT_MINUTES = """
 INSERT INTO jobs_clusterminute (cluster_id, at, gpus, allocated, closed, utilization, running, waiting, requested)
 SELECT %(cluster)s, date_trunc('minute', now()) - n * interval '1 minute', 10000, 8000 + n %% 1000, 100, 55, 8000,
-  40000 + n %% 5000, 90000 FROM generate_series(1, 2880) AS n
+  40000 + n %% 5000, 90000 FROM generate_series(1, 2880) AS n ON CONFLICT DO NOTHING
 """
 
 
