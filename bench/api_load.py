@@ -287,13 +287,14 @@ def read_requests(bench: BenchInstance) -> dict[str, bytes]:
 
 def create_session(bench: BenchInstance) -> str:
     """Create the session of one of the users, as a login does."""
+    from django.conf import settings
     from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY, get_user_model
     from django.contrib.sessions.backends.db import SessionStore
 
     user = get_user_model().objects.get(username="bench0")
     store = SessionStore()
     store[SESSION_KEY], store[HASH_SESSION_KEY] = str(user.pk), user.get_session_auth_hash()
-    store[BACKEND_SESSION_KEY] = "django.contrib.auth.backends.ModelBackend"
+    store[BACKEND_SESSION_KEY] = settings.AUTHENTICATION_BACKENDS[0]
     store.save()
     bench.connection.close()
     return str(store.session_key)

@@ -237,9 +237,15 @@ FROM (SELECT id, promised_at, row_number() OVER (ORDER BY promised_at DESC) AS n
       WHERE ended_at IS NULL) AS a, generate_series(0, %(gpus)s - 1) AS gpu WHERE a.n <= %(busy)s
 """
 INSERT_NODE_EVENTS = """
-INSERT INTO jobs_event (at, what, cluster_id, node_id, by, request_id, from_state, to_state, why, detail)
+INSERT INTO jobs_event (at, type, cluster_id, node_id, by, request_id, from_state, to_state, why, detail)
 SELECT now() - (n * 30.0 / %(events)s) * interval '1 day', 'node.state_changed', %(cluster)s, node, 'sync', '', 'UP',
   'UP+DRAIN', '', '{}' FROM generate_series(%(events)s, 1, -1) AS n, unnest(%(nodes)s::bigint[]) AS node
+"""
+# Two days of the load by minute, for the trends on the home page
+INSERT_MINUTES = """
+INSERT INTO jobs_clusterminute (cluster_id, at, gpus, allocated, closed, utilization, running, waiting, requested)
+SELECT %(cluster)s, date_trunc('minute', now()) - n * interval '1 minute', 10000, 8000 + n %% 1000, 100, 55, 8000,
+  40000 + n %% 5000, 90000 FROM generate_series(1, 2880) AS n ON CONFLICT DO NOTHING
 """
 
 
@@ -271,7 +277,8 @@ def fill_cluster(bench: BenchInstance, finished: int) -> None:
         session.execute(INSERT_PAST_ALLOCATIONS, places)
         session.execute(INSERT_LIVE_ALLOCATIONS, places)
         session.execute(INSERT_NODE_EVENTS, {"events": EVENTS_PER_NODE, "cluster": home.pk, "nodes": nodes})
-        for table in ("jobs_allocation", "jobs_event", "jobs_node"):
+        session.execute(INSERT_MINUTES, {"cluster": home.pk})
+        for table in ("jobs_allocation", "jobs_event", "jobs_node", "jobs_clusterminute"):
             session.execute(f"VACUUM ANALYZE {table}")
     assert Cluster.objects.filter(name="history").exists()
     bench.connection.close()

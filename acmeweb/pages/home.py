@@ -99,8 +99,8 @@ def home_page(request: HttpRequest) -> HttpResponse:
         "trainings": cache(lambda: running_trainings(caller.jobs(), now)),
         "campaigns": cache(lambda: running_campaigns(caller)),
     }
-    fragments = {part: f"_{part}.html" for part in ("exceptions", "capacity", "queue", "trainings", "campaigns")}
-    fragments["key-figures"] = "_key_figures.html"
+    fragments = {part: f"_{part}.html" for part in ("exceptions", "queue", "trainings", "campaigns")}
+    fragments["key-figures"] = "_key_figures_and_capacity.html"
     return render_page(request, "home.html", context, fragments, query.wrong)
 
 

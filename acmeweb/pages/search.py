@@ -1,4 +1,5 @@
-"""Search over jobs, nodes, users, teams, clusters, incidents, pages, settings and actions that the user may use.
+"""Search over jobs, nodes, users, teams, clusters, incidents, campaigns, terms, and the pages, settings and actions
+that the user may use.
 
 A query matches if each of its words is part of the name. The name of a kind may be among the words: "incident 26".
 Each kind costs one short query, however long the history: ids use their index, names are searched among the newest
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 from django.contrib.auth import get_user_model
 from django.db.models import Case, Q, When
@@ -18,12 +20,14 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.http import require_safe
 
+from acmeweb.glossary import TERMS
 from acmeweb.pages.search_destinations import Destination, matching_destinations
 from failures.models import permissions as failure_permissions
 from failures.models.diagnosis import category_badge
 from jobs.models import Cluster, Job, Node, Team
 from jobs.models.permissions import Caller
 from jobs.web.page import render_page
+from scheduling.queries.campaigns import campaigns
 
 MAX_RESULTS_PER_KIND = 6
 MAX_JOBS_SEARCHED = 20_000
@@ -87,6 +91,8 @@ def search_results(request: HttpRequest, text: str) -> Iterator[SearchResult]:
         yield from _node_results(query)
         yield from _user_results(request, caller, query)
         yield from _team_and_cluster_results(request, query)
+        yield from _campaign_results(caller, query)
+        yield from _term_results(query)
     yield from (_destination_result(one) for one in destinations if not query.begins(one.title))
 
 
@@ -167,6 +173,28 @@ def _team_and_cluster_results(request: HttpRequest, query: SearchQuery) -> Itera
     for cluster in clusters[:MAX_RESULTS_PER_KIND]:
         url = f"{reverse('queue')}?{urlencode({'cluster': cluster.name})}"
         yield SearchResult(kind="cluster", title=cluster.name, detail=cluster.title, url=url)
+
+
+def _campaign_results(caller: Caller, query: SearchQuery) -> Iterable[SearchResult]:
+    matching = campaigns(caller).filter(query.condition("campaign", "public_id", "suite__name"))
+    rows = matching.select_related("suite", "team").defer("plan").order_by("-pk")
+    return [
+        SearchResult(
+            kind="campaign",
+            title=row.public_id,
+            detail=f"{row.get_state_display()}, {row.suite} in {row.team.name}",
+            url=reverse("campaign", args=[row.public_id]),
+        )
+        for row in rows[:MAX_RESULTS_PER_KIND]
+    ]
+
+
+def _term_results(query: SearchQuery) -> Iterable[SearchResult]:
+    words = query.words_for("term")
+    matching = (term for term in TERMS if all(word in term.name.lower() for word in words))
+    for term in islice(matching, MAX_RESULTS_PER_KIND):
+        url = f"{reverse('glossary')}#{term.anchor}"
+        yield SearchResult(kind="term", title=term.name, detail=term.definition, url=url)
 
 
 def _incident_results(caller: Caller, query: SearchQuery) -> Iterable[SearchResult]:

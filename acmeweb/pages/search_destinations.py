@@ -80,9 +80,9 @@ ACTIONS = (
 SEARCHABLE_PAGES = (
     Destination(
         title="Now",
-        detail="What needs attention, capacity, trainings, queue",
+        detail="Key figures, what needs attention, trainings, queue",
         route="home",
-        words="home exceptions dashboard",
+        words="home exceptions dashboard capacity",
     ),
     Destination(title="Map", detail="All GPUs by rack", route="map", words="racks temperature utilization"),
     Destination(title="Jobs", detail="All jobs of your teams", route="jobs", words="squeue list"),

@@ -41,13 +41,16 @@ def update_ledger_metrics_once(now: datetime, store: StoreFunction = metrics_sto
     for cluster in Cluster.objects.order_by("pk"):
         try:
             ledger = ledger_facts.cluster_ledger(cluster, now - ACCOUNT_WINDOW, now, _day_hours(now))
-            figures = ledger_metrics(ledger, now) | day_trends(cluster, ledger, now)
+            figures = ledger_metrics(ledger, now) | day_trends(ledger, now)
+            try:
+                figures["day_before"] = _day_before(cluster, now)
+            finally:  # the figures of the last day are useful without a comparison
+                store(ledger_figures.STORED_AS, cluster.name, figures, METRIC_TTL_S)
         except SoftTimeLimitExceeded:
             raise
         except Exception:
             log.exception("the ledger of the last day of cluster %s could not be computed", cluster)
             continue
-        store(ledger_figures.STORED_AS, cluster.name, figures, METRIC_TTL_S)
         updated += 1
     return updated
 
@@ -74,22 +77,27 @@ def ledger_metrics(ledger: ClusterLedger, now: datetime) -> dict[str, Any]:
     }
 
 
-def day_trends(cluster: Cluster, ledger: ClusterLedger, now: datetime) -> dict[str, Any]:
-    """Return what goodput and ETTR of several clusters together are computed from: sums of the day, of each of its
-    hours and of the day before."""
-    middle, end = now - ACCOUNT_WINDOW, ledger_facts.unix_microseconds(now)
-    before = ledger_facts.cluster_ledger(cluster, middle - ACCOUNT_WINDOW, middle)
-    start, first = ledger_facts.unix_microseconds(middle), ledger_facts.unix_microseconds(middle - ACCOUNT_WINDOW)
+def day_trends(ledger: ClusterLedger, now: datetime) -> dict[str, Any]:
+    """Return what goodput and ETTR of several clusters together are computed from: sums of the day and of each of its
+    hours. Those of the day before are added later."""
+    start, end = ledger_facts.unix_microseconds(now - ACCOUNT_WINDOW), ledger_facts.unix_microseconds(now)
     return {
         "day": last_day.period_sums(ledger.entries, ledger.all_runs, start, end),
         "hours": last_day.window_sums(ledger.entries, ledger.all_runs, ledger.edges),
-        "day_before": last_day.period_sums(before.entries, before.all_runs, first, start),
+        "day_before": last_day.HourSums(),
     }
 
 
 def _day_hours(now: datetime) -> list[int]:
     start = ledger_facts.unix_microseconds(now - ACCOUNT_WINDOW)
     return last_day.hour_edges(start, ledger_facts.unix_microseconds(now))
+
+
+def _day_before(cluster: Cluster, now: datetime) -> last_day.HourSums:
+    since, until = now - 2 * ACCOUNT_WINDOW, now - ACCOUNT_WINDOW
+    ledger = ledger_facts.cluster_ledger(cluster, since, until)
+    start, end = ledger_facts.unix_microseconds(since), ledger_facts.unix_microseconds(until)
+    return last_day.period_sums(ledger.entries, ledger.all_runs, start, end)
 
 
 def _recovery_metrics(comebacks: Sequence[JobRecovery]) -> dict[str, Any]:

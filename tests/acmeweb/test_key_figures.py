@@ -204,6 +204,7 @@ def test_fragment_of_the_figures_runs_only_its_own_queries(cluster, ada):
         answer = ada.get("/", headers=headers).content.decode()
 
     assert answer.startswith('<section id="key-figures"') and "<html" not in answer
+    assert 'id="capacity"' in answer and answer.count("hx-swap-oob") == 1
     assert not [query for query in asked if "jobs_progress" in query["sql"]]
 
 
@@ -228,4 +229,4 @@ def test_whole_page_takes_the_same_number_of_queries_for_many_rows(cluster, ada)
     with CaptureQueriesContext(connection) as many:
         ada.get("/")
 
-    assert len(many) == len(few) == 30
+    assert len(many) == len(few) == 33

@@ -12,6 +12,7 @@ from acmeweb.pages.search_destinations import ACTIONS, SEARCHABLE_PAGES
 from failures.models import Incident
 from jobs.models import Cluster, Node, TeamRole, clock
 from tests import make
+from tests.jobs.api import api_make
 
 pytestmark = pytest.mark.django_db
 
@@ -112,6 +113,22 @@ def test_the_newest_incidents_are_listed_for_the_word_alone():
     titles = [incident(subject="0vspk5")[0] for _ in range(8)]
 
     assert [name for kind, name in found("incident", "root") if kind == "incident"] == titles[:1:-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "title", "url"),
+    [("ettr", "ETTR", "/glossary/#ettr"), ("lemon", "Lemon node", "/glossary/#lemon-node")],
+)
+def test_terms_lead_to_their_definition(text, title, url):
+    assert ("term", title, url) in [(one.kind, one.title, one.url) for one in asked(text).context["results"]]
+
+
+def test_a_campaign_is_found_by_its_id_and_its_suite_by_members_of_its_team():
+    row = api_make.campaign(make.user("ada"), "/checkpoints/a")
+
+    for text in (row.public_id[:-2], f"campaign {row.suite.name}"):
+        assert ("campaign", row.public_id) in found(text)
+        assert ("campaign", row.public_id) not in found(text, "eve")
 
 
 def operate(name="ada"):

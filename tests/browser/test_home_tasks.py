@@ -110,6 +110,20 @@ def test_figures_attention_and_capacity_are_above_the_fold(visit, proposed):
     expect(ada.page.locator("#exceptions .aside")).to_have_text("Show fewer")
 
 
+def test_key_figures_and_capacity_change_together(visit):
+    cluster = rows.cluster()
+    ada = visit("ada")
+    ada.open_live("/")
+    expect(ada.page.locator("#figure-allocated")).to_contain_text("0 of 32")
+
+    rows.running(rows.job(by="ada", cluster=cluster, gpus_per_node=8))
+
+    expect(ada.page.locator("#figure-allocated")).to_contain_text("8 of 32")
+    expect(ada.page.locator("#capacity .figures dd").first).to_contain_text("8 / 32")
+    assert ada.page.locator("#capacity").count() == 1
+    assert ada.complaints == []
+
+
 def test_phone_shows_the_panels_in_one_column_in_their_order(visit, proposed):
     page = visit("ada", viewport={"width": 390, "height": 844}).page
 

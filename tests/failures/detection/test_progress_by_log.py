@@ -394,7 +394,7 @@ def test_home_page_and_job_page_show_progress_from_the_log(tmp_path):
     first = client.get("/").content.decode()
     panel = client.get(f"/jobs/{one.job}/", headers={"HX-Request": "true", "HX-Target": "section#progress"})
 
-    assert len(one.line.split()) == 6 and one.ettr is not None and one.at_risk_since == job.now - LOOK
+    assert len(one.line.split()) == 6 and one.efficiency.ettr is not None and one.at_risk_since == job.now - LOOK
     assert "of 5,000" in first and "from the log (unverified)" in first and "/ckpt/<b>" not in first
     text = panel.content.decode()
     assert "read from log of the job" in text and "step 60," in text.split("last in log (unverified)")[1]

@@ -82,12 +82,12 @@ def test_user_of_another_team_sees_no_incident_and_cannot_decide(proposed):
 
 
 def test_home_page_shows_proposals_to_users_who_can_see_the_job(proposed):
-    assert "answer within" in client("ada").get("/").content.decode()
-    assert "answer within" not in client("mallory").get("/").content.decode()
+    assert "approve within" in client("ada").get("/").content.decode()
+    assert "approve within" not in client("mallory").get("/").content.decode()
 
     decision_actions.approve(proposed, author=decision_actions.RECOVERY_AUTHOR, now=clock.now())
 
-    assert "answer within" not in client("ada").get("/").content.decode()
+    assert "approve within" not in client("ada").get("/").content.decode()
 
 
 def test_incident_list_filters_by_decisions_that_need_approval(proposed, tmp_path):

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from jobs.core.gpu_capacity import Capacity, NodeLoad, sum_capacity
+from jobs.core.gpu_capacity import Capacity, NodeLoad, sum_capacity, total_capacity
 
 
 def load(gpus=8, held=0, *, answers=True, is_schedulable=True):
@@ -21,6 +21,12 @@ def test_held_gpus_of_a_drained_node_are_allocated_and_the_others_drained():
 
 def test_all_gpus_of_an_unresponsive_node_are_down():
     assert sum_capacity([load(held=3, answers=False, is_schedulable=False)]) == Capacity(down=8)
+
+
+def test_several_clusters_have_their_capacity_together():
+    both = total_capacity([Capacity(allocated=8, free=8), Capacity(allocated=4, drained=2, down=2)])
+
+    assert (both, both.used_percent) == (Capacity(allocated=12, free=8, drained=2, down=2), 50)
 
 
 @pytest.mark.parametrize("held", [0, 5, 8, 11])

@@ -24,6 +24,13 @@ def test_missing_values_leave_a_gap():
     assert points([1, math.nan, None, 2]) == [(0, 20), (100, 0)]
 
 
+@pytest.mark.parametrize(("values", "heights"), [([90, 92], [11, 9]), ([5, 5], [10, 10]), ([0, 50], [20, 0])])
+def test_small_changes_look_small_beside_the_least_range(values, heights):
+    drawn = sparkline.sparkline_points(values, least_range=20).split()
+
+    assert [float(pair.split(",")[1]) for pair in drawn] == heights
+
+
 def test_constant_series_is_a_horizontal_line():
     assert {y for _, y in points([5, 5, 5])} == {20}
 

@@ -40,11 +40,3 @@ def test_only_a_demo_is_marked(reader, is_demo):
 
     assert ("Demo data" in page.text) is is_demo
     assert ('id="history"' in page.text) is is_demo
-
-
-@override_settings(IS_DEMO=True, DEMO_HISTORY_DAYS=30)
-def test_home_page_shows_the_progress_from_the_beginning(reader):
-    make.cluster()
-    write.reserve_keys()
-
-    assert '<section id="history" class="panel history"' in reader.get("/").text
