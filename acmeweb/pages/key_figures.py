@@ -19,9 +19,9 @@ from django.urls import reverse
 from failures.models import IncidentState
 from failures.models import permissions as failure_permissions
 from failures.queries.incident_trend import unresolved_counts
-from jobs.core import sparkline
+from jobs.core.charts import sparkline
+from jobs.core.charts.trends import change_text
 from jobs.core.gpu_capacity import total_capacity
-from jobs.core.trends import change_text
 from jobs.models.permissions import Caller
 from jobs.queries.cluster_minutes import DAY_STEP, DAY_STEP_COUNT, DayUsage, day_usage
 from jobs.queries.cluster_summary import ClusterSummary

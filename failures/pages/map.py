@@ -14,7 +14,7 @@ from django.views.decorators.http import require_safe
 from failures.models.permissions import caller_of_user
 from failures.queries.last_errors import last_errors
 from failures.queries.map_events import map_events
-from jobs.core.map_events import map_marks
+from jobs.core.charts.map_events import map_marks
 from jobs.models import Cluster, Node, clock
 from jobs.queries import map_rows
 from jobs.web.page import PageQuery, bad_request, datetime_reader_since

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from failures.models.permissions import visible_incidents
-from jobs.core.map_events import MapEvent
+from jobs.core.charts.map_events import MapEvent
 from jobs.models import Cluster, Event, Maintenance
 from jobs.models.permissions import Caller
 

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from failures.models import Anomaly, Diagnosis
 from failures.queries.node_history import is_xid_text
-from jobs.core.timeline import TimelineBar, TimelineEntry, timeline_bars
+from jobs.core.charts.timeline import TimelineBar, TimelineEntry, timeline_bars
 from jobs.models import Event, Node
 
 MAX_MARKS = 300  # of each kind, newest first

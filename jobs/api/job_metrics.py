@@ -15,8 +15,8 @@ from jobs.api.progress_series import (
     point_value_field,
     thinned_series,
 )
+from jobs.core.charts.training_series import TokenCount, repeated_from_steps, tokens_per_second
 from jobs.core.lifecycle import State
-from jobs.core.training_series import TokenCount, repeated_from_steps, tokens_per_second
 from jobs.models import Attempt, Job, ProgressSource, TokenScope
 from jobs.rest import query_params
 from jobs.rest.endpoint import ApiEndpoint, find_or_404, reject_unknown_params

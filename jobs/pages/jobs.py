@@ -28,7 +28,8 @@ from jobs.actions.job_verbs import (
 from jobs.actions.jobs import JobError
 from jobs.actions.journal import Author
 from jobs.actions.wake import request_turn
-from jobs.core import masking, timeline
+from jobs.core import masking
+from jobs.core.charts import timeline
 from jobs.core.display_text import safe_display_text, strip_control_characters
 from jobs.core.hostlist import compress
 from jobs.core.lifecycle import ForbiddenTransition, State

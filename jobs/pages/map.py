@@ -13,8 +13,8 @@ from django.utils.cache import patch_cache_control
 from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_safe
 
-from jobs.core import gpu_map
-from jobs.core.gpu_map import VisibleJob
+from jobs.core.charts import gpu_map
+from jobs.core.charts.gpu_map import VisibleJob
 from jobs.models import Allocation, Cluster, Job, clock
 from jobs.queries import map_rows
 from jobs.queries.map_rows import MapSnapshot

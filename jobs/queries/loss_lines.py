@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from django.db import connection
 
-from jobs.core import sparkline
 from jobs.core.attempt_end import TRAINING_KINDS
+from jobs.core.charts import sparkline
 from jobs.models import Attempt, Job
 
 POINTS_READ = 600

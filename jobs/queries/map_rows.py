@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from django.db import connection
 from django.db.models import QuerySet
 
-from jobs.core.gpu_map import GpuReadings, MapNode
+from jobs.core.charts.gpu_map import GpuReadings, MapNode
 from jobs.core.lifecycle import (
     NodeFlag,
     NodeState,

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from django.db import connection
 
-from jobs.core.sparkline import sparkline_points
+from jobs.core.charts.sparkline import sparkline_points
 from jobs.core.telemetry_math import interval_start
 from jobs.models import Resolution
 from jobs.queries.map_rows import MAX_READING_AGE

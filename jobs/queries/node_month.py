@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 from django.db import connection
 from django.db.models import Count, Max, Min, Q
 
-from jobs.core import node_timeline
-from jobs.core.node_timeline import NodeSpan, NodeUse
+from jobs.core.charts import node_timeline
+from jobs.core.charts.node_timeline import NodeSpan, NodeUse
+from jobs.core.charts.timeline import TimelineBar, TimelineEntry, timeline_bars
 from jobs.core.telemetry_math import interval_start
-from jobs.core.timeline import TimelineBar, TimelineEntry, timeline_bars
 from jobs.models import Allocation, Attempt, Event, Node, Resolution
 
 MONTH = timedelta(days=30)

@@ -18,8 +18,8 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 from jobs.core import slurm_notation
+from jobs.core.charts.timeline import TimelineBar
 from jobs.core.lifecycle import StateBadge, StatusBadge
-from jobs.core.timeline import TimelineBar
 from jobs.models import Job
 
 register = template.Library()

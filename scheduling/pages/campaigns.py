@@ -16,8 +16,8 @@ from rest_framework.exceptions import PermissionDenied
 
 from jobs.actions.journal import Author
 from jobs.actions.submissions import CallerTargets
+from jobs.core.charts.timeline import TimelineBar
 from jobs.core.parsing import InvalidField
-from jobs.core.timeline import TimelineBar
 from jobs.models import clock
 from jobs.models.permissions import Caller
 from jobs.web.page import render_page

@@ -16,7 +16,7 @@ from django.shortcuts import get_object_or_404, render
 from django.utils.cache import patch_cache_control
 from django.views.decorators.http import require_safe
 
-from jobs.core import sparkline
+from jobs.core.charts import sparkline
 from jobs.models import SAMPLE_RETENTION, Allocation, Attempt, Resolution, Sample, clock
 from jobs.models.permissions import Caller
 from scheduling.ledger import report_rows

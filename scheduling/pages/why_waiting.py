@@ -12,7 +12,7 @@ from django.utils.http import urlencode
 from django.views.decorators.http import require_safe
 
 from jobs.actions.job_verbs import is_replaceable
-from jobs.core import timeline
+from jobs.core.charts import timeline
 from jobs.core.command_options import conflicting_option
 from jobs.core.lifecycle import State
 from jobs.models import Job, Team, clock

@@ -7,7 +7,7 @@ that jobs which users submit meanwhile come after the history in every list.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
 from itertools import islice
@@ -77,7 +77,6 @@ def write_history(
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK_KEY])
         if not can_have_history():  # another process was faster
             return 0
-        rows.minutes = _without_recorded(rows.minutes, cluster)
         _insert(rows)
         _insert_series(builder)
         Cluster.objects.filter(pk=cluster.pk).update(created_at=began)
@@ -112,7 +111,7 @@ def _users_by_kind() -> dict[JobKind, list[DemoUser]]:
     }
 
 
-def _without_recorded(minutes: Sequence[ClusterMinute], cluster: Cluster) -> list[ClusterMinute]:
+def _without_recorded(minutes: Iterable[ClusterMinute], cluster: Cluster) -> list[ClusterMinute]:
     """Leave out what the demo has recorded since it started, which may be some minutes before the history ends."""
     recorded = set(ClusterMinute.objects.filter(cluster=cluster).values_list("at", flat=True))
     return [minute for minute in minutes if minute.at not in recorded]
@@ -130,7 +129,7 @@ def _insert(rows: HistoryRows) -> None:
 def _insert_series(builder: HistoryBuilder) -> None:
     """Insert the rows that no other row names, and which are most of all rows, a part at a time."""
     history, place, placed = builder.history, builder.place, builder.placed
-    bulk_copy.insert(list(LoadSeries(history, place, placed).minutes()))
+    bulk_copy.insert(_without_recorded(LoadSeries(history, place, placed).minutes(), place.cluster))
     trainings = training_rows(placed, place, history.plan)
     while batch := list(islice(trainings, TRAININGS_PER_INSERT)):
         bulk_copy.insert([point for rows in batch for point in rows.progress])

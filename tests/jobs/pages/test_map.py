@@ -6,8 +6,8 @@ import pytest
 from django.test import Client
 
 from jobs.actions import nodes as node_actions
-from jobs.core import gpu_map
-from jobs.core.gpu_map import FOREIGN_JOB, FREE_GPU, HIDDEN_JOB, GpuReadings, MapNode, VisibleJob
+from jobs.core.charts import gpu_map
+from jobs.core.charts.gpu_map import FOREIGN_JOB, FREE_GPU, HIDDEN_JOB, GpuReadings, MapNode, VisibleJob
 from jobs.models import Cluster, Node, Sample, TeamRole, clock
 from tests import make
 

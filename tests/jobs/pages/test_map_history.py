@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from jobs.actions import journal
 from jobs.actions.jobs import AttemptEnd, finish
-from jobs.core.gpu_map import FOREIGN_JOB, FREE_GPU, HIDDEN_JOB
+from jobs.core.charts.gpu_map import FOREIGN_JOB, FREE_GPU, HIDDEN_JOB
 from jobs.core.lifecycle import NodeFlag, NodeState, node_condition, parse_node_condition
 from jobs.models import Allocation, Attempt, Cluster, Job, Node, Resolution, Sample, TeamRole, clock
 from tests import make

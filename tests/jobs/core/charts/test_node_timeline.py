@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from jobs.core.node_timeline import NodeUse, line_segments, node_spans, packed_lanes, state_shares
+from jobs.core.charts.node_timeline import NodeUse, line_segments, node_spans, packed_lanes, state_shares
 
 BEGIN = datetime(2026, 11, 1, tzinfo=UTC)
 

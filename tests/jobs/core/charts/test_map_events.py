@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs.core.map_events import MapEvent, map_marks
+from jobs.core.charts.map_events import MapEvent, map_marks
 
 BEGIN = datetime(2026, 11, 1, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs.core.training_series import TokenCount, repeated_from_steps, tokens_per_second
+from jobs.core.charts.training_series import TokenCount, repeated_from_steps, tokens_per_second
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from jobs.core import sparkline
+from jobs.core.charts import sparkline
 
 
 def points(values):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.core.trends import change_text
+from jobs.core.charts.trends import change_text
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from jobs.core.timeline import MIN_WIDTH_PERCENT, TimelineEntry, timeline_bars
+from jobs.core.charts.timeline import MIN_WIDTH_PERCENT, TimelineEntry, timeline_bars
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

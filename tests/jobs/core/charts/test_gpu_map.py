@@ -2,7 +2,7 @@
 
 import math
 
-from jobs.core.gpu_map import (
+from jobs.core.charts.gpu_map import (
     FOREIGN_JOB,
     FREE_GPU,
     HIDDEN_JOB,
