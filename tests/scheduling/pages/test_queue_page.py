@@ -371,7 +371,7 @@ def test_queue_shows_no_figure_if_jobs_are_ordered_by_submission():
 
 
 def test_queue_shows_the_measured_error_of_run_time_predictions():
-    assert "run time predictions? not measured yet" in text(browser("ada").get("/queue/"))
+    assert "not measured yet: no job with a prediction has ended" in text(browser("ada").get("/queue/"))
     errors = {"measured_jobs": 1203, "median_ratio": 1.84, "p90_ratio": 6.0}
     RunTimeModel.objects.create(cluster=Cluster.objects.get(), jobs=9000, updated_at=clock.now(), **errors)
 

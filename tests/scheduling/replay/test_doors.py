@@ -66,19 +66,18 @@ def test_live_cluster_starts_the_same_jobs_on_the_same_nodes_as_a_replay(policy,
 
 
 @pytest.mark.django_db
-def test_doors_agree_on_quotas_and_preempted_borrowers():
+def test_doors_agree_on_quotas():
     dice = np.random.default_rng(4)
     columns = {name: dice.choice(list(words), 25).tolist() for name, words in (("users", "pqr"), ("pools", "abc"))}
     columns["kinds"] = dice.choice(["pretrain", "evaluation", "debug"], 25).tolist()
     times = {"submit_s": np.sort(dice.integers(0, 300, 25)), "runtime_s": dice.integers(1, 300, 25)}
     trace = trace_from_columns("crowd", gpus=dice.choice([1, 2, 4, 8], 25), **times, **columns)
     quotas = (QuotaView(team="a", kind=JobKind.PRETRAIN, gpus=4), QuotaView(team="b", kind=None, gpus=8))
-    setting = dataclasses.replace(SETTING, quotas=quotas, best_effort=("evaluation",))
+    setting = dataclasses.replace(SETTING, quotas=quotas)
 
     live, replayed = both_doors(trace_as_live(trace, SETTING.gpus_per_node), "acme", setting)
 
     assert live == replayed
-    assert len(live) > 25  # some borrowers were preempted and started again
 
 
 @pytest.mark.django_db
