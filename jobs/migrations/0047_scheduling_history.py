@@ -53,20 +53,4 @@ class Migration(migrations.Migration):
                 help_text="Whether predictions of later jobs include it.",
             ),
         ),
-        migrations.AddIndex(
-            model_name="attempt",
-            index=models.Index(
-                condition=models.Q(("usage_counted", False)), fields=["job"], name="attempt_not_counted"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="job",
-            index=models.Index(
-                condition=models.Q(
-                    ("ended_at__isnull", False), ("run_time_learned", False), ("started_at__isnull", False)
-                ),
-                fields=["cluster", "ended_at"],
-                name="job_run_time_not_learned",
-            ),
-        ),
     ]

@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("jobs", "0047_scheduling_history"),
+        ("jobs", "0048_scheduling_history_indexes"),
         ("scheduling", "0012_campaign_names"),
     ]
 
