@@ -14,7 +14,16 @@ NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 FRAGMENT = {"HX-Request": "true", "HX-Target": "section#queue"}
 
 
-@pytest.mark.parametrize(("form", "hours"), [(ago, -1), (ago, 5), (expected, 5), (since, -1), (time_until, 5)], ids=str)
+TIMES = {
+    "ago": (ago, -1),
+    "from now": (ago, 5),
+    "expected": (expected, 5),
+    "since": (since, -1),
+    "until": (time_until, 5),
+}
+
+
+@pytest.mark.parametrize(("form", "hours"), TIMES.values(), ids=TIMES)
 def test_tag_stays_the_same_while_a_time_ticks(form, hours):
     moment = NOW + timedelta(hours=hours)
     shown, later = (format_html("<p>{}</p>", form(moment, now)) for now in (NOW, NOW + timedelta(hours=1)))
