@@ -41,9 +41,9 @@ BUCKET_GROUPS = (
         buckets=(Bucket.START_UP, Bucket.CHECKPOINT_STALL),
     ),
     BucketGroup(
-        name="lost to failures",
+        name="lost",
         tone="bad",
-        says="work repeated after failures, recovery, hangs, slow periods",
+        says="work repeated after failures and preemption, recovery, hangs, slow periods",
         buckets=LOST_BUCKETS,
     ),
     BucketGroup(

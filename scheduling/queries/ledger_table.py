@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any
 
-from jobs.core.lifecycle import FINAL_STATES
+from jobs.core.lifecycle import FINAL_STATES, State
 from jobs.models import Cluster
 from scheduling.ledger import buckets, reliability, report_rows
 from scheduling.ledger.buckets import Bucket
@@ -31,6 +31,8 @@ def cause_label(cause: str) -> str:
     """Return the label of a cause of lost GPU-hours. Before a failure is diagnosed, only its state is known."""
     if not cause:
         return "unknown causes"
+    if cause == State.PREEMPTED:
+        return "preemption"
     return f"undiagnosed failures ({cause})" if cause in {str(state) for state in FINAL_STATES} else cause
 
 

@@ -86,7 +86,7 @@ def test_causes_of_lost_gpu_hours_add_up_to_their_column(now):
     table = ledger_table.table("cluster", now - 10 * HOUR, now)
 
     columns = {part.group.name: part.hours for part in report_rows.report_bar_parts(table.gpu_us)}
-    assert columns["lost to failures"] == sum(table.lost.values()) / ledger_facts.US_PER_HOUR == 48
+    assert columns["lost"] == sum(table.lost.values()) / ledger_facts.US_PER_HOUR == 48
     assert columns["closed"] == sum(table.closed.values()) / ledger_facts.US_PER_HOUR == 32
 
 

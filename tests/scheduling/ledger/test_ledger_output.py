@@ -66,6 +66,7 @@ def test_api_rejects_invalid_periods(home, query):
     [
         ("", "unknown causes"),
         ("FAILED", "undiagnosed failures (FAILED)"),
+        ("PREEMPTED", "preemption"),
         ("ECCError", "ECCError"),
     ],
 )

@@ -101,7 +101,7 @@ def test_bar_part_has_the_hours_and_the_place_of_its_buckets():
         ("overhead", 2, 50, 20),
         ("closed", 3, 70, 30),
     ]
-    assert (parts["lost to failures"].start, parts["lost to failures"].share) == (70, 0)
+    assert (parts["lost"].start, parts["lost"].share) == (70, 0)
 
 
 def test_row_has_its_hours_and_the_sum_of_its_costs():

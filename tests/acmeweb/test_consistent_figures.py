@@ -1,0 +1,221 @@
+"""No two pages show different values of the same figure, over the thirty days of the demo's history."""
+
+from __future__ import annotations
+
+import csv
+import io
+from datetime import timedelta
+
+import pytest
+from django.template.defaultfilters import floatformat
+from django.test import Client
+from django.urls import reverse
+from prometheus_client.parser import text_string_to_metric_families
+
+from failures.models import Diagnosis
+from jobs.core.charts.gpu_map import FREE_GPU
+from jobs.models import Event, TokenScope, clock
+from scheduling.bundled import demo
+from scheduling.bundled.history import write
+from scheduling.loops.ledger import update_ledger_metrics_once
+from scheduling.queries.ledger_table import GROUPINGS
+from tests import make
+from tests.jobs.api import api_make
+from tests.page_text import page_text
+
+pytestmark = pytest.mark.django_db
+DAYS = 30
+
+
+@pytest.fixture(scope="module", autouse=True)
+def history(rows_for_module):
+    """Thirty days of a small cluster, and some jobs that run and wait now."""
+    cluster = make.cluster(name=demo.DEMO_CLUSTER, nodes=4)
+    demo.create_teams_and_users()
+    write.reserve_keys()
+    write.write_history(cluster, clock.now(), lambda share: None, lambda logs: None, days=DAYS)
+    outage = {"node": cluster.nodes.first(), "cluster": cluster, "at": clock.now() - timedelta(days=3)}
+    Event.objects.create(type="node.state_changed", from_state="IDLE", to_state="DOWN", by="sync", **outage)
+    make.running(make.job(cluster=cluster, nodes=2, gpus_per_node=8), on=[f"{cluster.name}-00{n}" for n in (1, 2)])
+    make.job(cluster=cluster, nodes=4, gpus_per_node=8)
+    update_ledger_metrics_once(clock.now())
+    return cluster
+
+
+@pytest.fixture(scope="module")
+def admin(history):
+    return make.user("root", is_superuser=True, is_staff=True)
+
+
+@pytest.fixture
+def browser(admin):
+    client = Client()
+    client.force_login(admin)
+    return client
+
+
+@pytest.fixture
+def api(admin):
+    """A function that reads a resource of the API."""
+    headers = {"Authorization": f"Bearer {api_make.token(admin, TokenScope.READ)}"}
+
+    def read(path, **query):
+        response = Client().get(f"/api/v1/{path}", query, headers=headers)
+        assert response.status_code == 200, response.content
+        return response.json()
+
+    read.headers = headers
+    return read
+
+
+@pytest.fixture
+def metrics(admin):
+    headers = {"Authorization": f"Bearer {api_make.token(admin, TokenScope.READ)}"}
+    text = Client().get("/metrics", headers=headers).content.decode()
+    return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+
+
+def key_figures(browser):
+    return {one.id: one for one in browser.get(reverse("home")).context["key_figures"]()}
+
+
+def metric(metrics, name, **labels):
+    """The value of the series with these labels."""
+    (found,) = [one.value for one in metrics if one.name == name and one.labels == labels]
+    return found
+
+
+def report(browser, by="cluster", days=DAYS):
+    return browser.get(reverse("reports"), {"days": days, "by": by}).context
+
+
+def csv_rows(response):
+    return list(csv.DictReader(io.StringIO(response.getvalue().decode())))
+
+
+def api_ledger(api, by="cluster", days=DAYS):
+    until = clock.now()
+    return api("ledger/", **{"from": (until - timedelta(days=days)).isoformat(), "to": until.isoformat(), "by": by})
+
+
+# --- now: home, map, nodes, jobs, queue, API and metrics
+
+
+def test_gpus_by_use(browser, api, metrics, history):
+    (capacity,) = [one.capacity for one in browser.get(reverse("home")).context["clusters"]()]
+    holders = browser.get(reverse("map-data", args=[history.name])).json()["who"]
+    free = metric(metrics, "slurm_gpus", cluster=history.name, state="free")
+
+    assert key_figures(browser)["allocated"].detail == f"{capacity.allocated} of {capacity.total}" == "16 of 32"
+    assert len(holders) == capacity.total == metric(metrics, "slurm_gpus", cluster=history.name, state="total")
+    assert sum(holder != FREE_GPU for holder in holders) == capacity.allocated
+    assert metric(metrics, "slurm_gpus", cluster=history.name, state="allocated") == capacity.allocated
+    assert free == capacity.free == holders.count(FREE_GPU)
+    assert sum(node["gpus_allocated"] for node in api("nodes/")["results"]) == capacity.allocated
+    assert sum(row.held for row in browser.get(reverse("nodes")).context["rows"]) == capacity.allocated
+
+
+def test_pending_and_running_jobs(browser, api, metrics, history):
+    figures, (cluster,) = key_figures(browser), browser.get(reverse("home")).context["clusters"]()
+
+    for state, count in (("PENDING", figures["pending"].value), ("RUNNING", cluster.running)):
+        assert count == len(api("jobs/", state=state)["results"]) == 1
+        assert metric(metrics, "slurm_jobs", cluster=history.name, state=state.lower()) == count
+        assert len(csv_rows(browser.get(reverse("jobs-csv"), {"state": state}))) == count
+    assert cluster.waiting == figures["pending"].value
+
+
+def test_open_incidents(browser, api, metrics, history):
+    response = browser.get(reverse("home"))
+    figure = response.context["incident_figure"]()
+    incidents = api("incidents/", limit=200)["results"]
+    unresolved = [one for one in incidents if one["state"] in ("open", "acknowledged")]
+    platform = [one for one in unresolved if one["scope"] != "job"]
+
+    assert figure.value == len(platform)
+    states = ("open", "acknowledged")
+    exported = {state: metric(metrics, "acme_incidents", cluster=history.name, state=state) for state in states}
+    assert exported == {state: sum(one["state"] == state for one in unresolved) for state in states}
+
+
+# --- the last day: home, report, API and metrics
+
+
+def test_goodput_and_ettr_of_the_last_day(browser, api, metrics, history):
+    figures, table, ledger = key_figures(browser), report(browser, days=1)["table"], api_ledger(api, days=1)
+
+    for name in ("goodput", "ettr"):
+        exported = metric(metrics, f"acme_{name}_ratio", cluster=history.name)
+        assert exported == pytest.approx(getattr(table, name), abs=0.002) == pytest.approx(ledger[name], abs=0.002)
+        assert figures[name].value == round(100 * exported)
+
+
+# --- thirty days: report, failures, characterization, API, CSV
+
+
+def test_gpu_hours_by_every_grouping(browser, api):
+    whole, ledger = report(browser)["whole"], api_ledger(api, "kind")
+
+    assert ledger["capacity_gpu_hours"] == pytest.approx(whole.hours)
+    for part in whole.parts:
+        in_api = sum(ledger["gpu_hours"][bucket] for bucket in part.group.buckets)
+        assert in_api == pytest.approx(part.hours, rel=1e-3), part.group.name
+    for by in GROUPINGS:
+        table = csv_rows(browser.get(reverse("report-csv"), {"days": DAYS, "by": by}))
+        for part in whole.parts:
+            in_csv = sum(float(row[bucket]) for row in table for bucket in part.group.buckets)
+            assert in_csv == pytest.approx(part.hours, rel=1e-3), (by, part.group.name)
+
+
+def test_causes_of_lost_and_closed_gpu_hours_add_up_to_their_columns(browser, api):
+    context, ledger = report(browser), api_ledger(api)
+    columns = {part.group.name: part.hours for part in context["whole"].parts}
+
+    for name in ("lost", "closed"):
+        assert sum(hours for _, hours in context[name]) == pytest.approx(columns[name]) != 0
+        assert sum(row["gpu_hours"] for row in ledger[name]) == pytest.approx(columns[name], rel=1e-3)
+
+
+def test_number_of_failures_and_their_causes(browser, api):
+    since, until = clock.now() - timedelta(days=DAYS), clock.now()
+    period = {"from": since.isoformat(), "to": until.isoformat()}
+    table, statistics = report(browser)["table"], api("failures/statistics/", **period)
+    page = browser.get(reverse("failures")).context["figures"]().table
+    study = browser.get(reverse("characterization"), {"days": DAYS}).context["failures"]().plot
+    in_csv = Client().get("/api/v1/failures/statistics/", period | {"format": "csv"}, headers=api.headers)
+
+    assert table.mttf.failures == statistics["num"] == page.num
+    causes = {row["reason"]: row["num"] for row in statistics["rows"]}
+    assert {cause: mttf.failures for cause, mttf in table.mttf_by_cause.items()} == causes
+    assert {row["reason"]: int(row["num"]) for row in csv_rows(in_csv)} == causes
+    assert {row.reason: row.num for row in page.rows} == causes
+    shown = {row[0]: row[1:] for row in study.rows}
+    assert shown.keys() <= {*causes, "others"}
+
+
+def test_lemon_scores_of_nodes(browser):
+    rows = browser.get(reverse("nodes")).context["rows"]
+
+    assert any(row.lemon for row in rows)
+    for row in rows:
+        page = page_text(browser.get(reverse("node", args=[row.node.cluster.name, row.node.name])))
+        assert (f"lemon score {floatformat(row.lemon, 1)} of" in page) == (row.lemon > 0)
+
+
+# --- one job: its page, the lists, the API
+
+
+def test_a_failed_job_has_the_same_cause_and_times_everywhere(browser, api):
+    diagnosis = (
+        Diagnosis.objects.select_related("attempt__job").filter(attempt__job__state="FAILED").latest("failed_at")
+    )
+    job = diagnosis.attempt.job
+    resource, verdict = api(f"jobs/{job.public_id}/"), api(f"jobs/{job.public_id}/diagnosis/")
+    rows = csv_rows(browser.get(reverse("jobs-csv"), {"cause": diagnosis.root_cause}))
+    (row,) = [one for one in rows if one["JobID"] == job.public_id]
+    page = page_text(browser.get(reverse("job", args=[job.public_id])))
+
+    assert verdict["root_cause"] == row["Cause"] == diagnosis.root_cause
+    assert diagnosis.root_cause in page
+    assert resource["state"] == row["State"] == "FAILED"
+    assert len(api(f"jobs/{job.public_id}/attempts/")["results"]) == job.attempts.count()
