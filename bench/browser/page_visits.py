@@ -54,6 +54,7 @@ PAGES: dict[str, tuple[str, ...]] = {
     "evaluation-rules": ("/evaluations/rules/",),
     "campaign": ("/evaluations/", r"/evaluations/[0-9a-z]{11}/"),
     "reports": ("/reports/?by=team",),
+    "characterization": ("/reports/characterization/",),
     "account": ("/account/",),
     "teams": ("/settings/teams/",),
     "team": ("/settings/teams/", r"/settings/teams/of/[^/]+/"),

@@ -80,7 +80,9 @@ LEDGER_SHAPE = ResourceShape(
         ),
         "cost": number_field("Clusters with a price only, in the configured currency.", nullable=True),
         "rows": nested_list_field(LEDGER_ROW_SHAPE),
-        "lost": nested_list_field(LEDGER_LOSS_SHAPE, "GPU-hours lost to failures and preemption by cause, the largest first."),
+        "lost": nested_list_field(
+            LEDGER_LOSS_SHAPE, "GPU-hours lost to failures and preemption by cause, the largest first."
+        ),
         "closed": nested_list_field(
             LEDGER_CLOSED_SHAPE, "GPU-hours of nodes that were drained or down by reason, the largest first."
         ),

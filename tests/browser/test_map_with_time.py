@@ -14,12 +14,14 @@ from jobs.actions import journal
 from jobs.core.telemetry_math import interval_start
 from jobs.models import Node, Resolution, Sample, TeamRole, clock
 from tests import make
-from tests.browser.test_every_page import AXE, VIOLATIONS
+from tests.browser.test_every_page import ALWAYS, AXE, VIOLATIONS
 from tests.jobs.pages.test_map_history import ran
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 SHOTS = os.environ.get("ACME_SHOTS", "")
+# The marks of events lie where their times are, so they may touch; the list of events and the arrow keys reach each one
+SPACED = [rule for rule in ALWAYS if rule != "target-size"]
 BOXES = """() => ["#map .headline", "#map .when", "#map-at", "#map-moment", "#map-words", "#map-canvas"].map((one) => {
   const box = document.querySelector(one).getBoundingClientRect();
   return [one, box.left, box.top, box.width, box.height].join(" ");
@@ -176,7 +178,7 @@ def test_past_map_is_stable_and_accessible(visit, past, scheme, width):
     assert page.evaluate(BOXES) == before
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.add_script_tag(path=AXE)
-    assert page.evaluate(VIOLATIONS, None) == []
+    assert page.evaluate(VIOLATIONS, [None, SPACED]) == []
     if SHOTS:
         page.screenshot(path=Path(SHOTS) / f"map-then-{scheme}-{width}.png", full_page=True)
     assert ada.complaints == []

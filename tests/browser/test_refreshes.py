@@ -92,7 +92,7 @@ def test_a_burst_of_changes_costs_less_than_one_request_per_second(viewer):
     fetched, _ = viewer.take()
     assert len(fetched) <= seconds
     # No fragment is left out, and none is fetched twice within four seconds
-    assert {"exceptions", "capacity", "queue"} <= set(fetched)
+    assert {"exceptions", "key-figures", "queue"} <= set(fetched)
     assert max(fetched.count(one) for one in fetched) <= seconds / 4 + 1
 
 
@@ -127,7 +127,7 @@ def test_a_hidden_tab_fetches_nothing_and_reloads_when_it_is_shown(viewer):
     viewer.page.evaluate(HIDE, False)
     viewer.wait(CATCH_UP_MS)
 
-    assert {"exceptions", "capacity", "queue"} <= set(viewer.take()[0])
+    assert {"exceptions", "key-figures", "queue"} <= set(viewer.take()[0])
 
 
 def test_rows_that_a_new_job_moves_slide_without_a_layout_shift(visit):

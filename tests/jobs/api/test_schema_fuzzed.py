@@ -101,11 +101,13 @@ def test_responses_to_generated_requests_match_the_schema(path, method, mode, th
     )
     @given(case=operation.as_strategy(generation_mode=mode))
     def ask(case):
+        # Schemathesis does not decompress what a WSGI application answers
+        headers = {"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"}
         if mode is GenerationMode.POSITIVE:
             case.path_parameters = {**(case.path_parameters or {}), **known}
         try:
             with transaction.atomic():
-                case.call_and_validate(headers={"Authorization": f"Bearer {token}"}, checks=CHECKS)
+                case.call_and_validate(headers=headers, checks=CHECKS)
                 raise Undone
         except Undone:
             pass

@@ -104,7 +104,6 @@ def fragments():
     node = Node.objects.first()
     return [
         ("/", "exceptions"),
-        ("/", "capacity"),
         ("/", "queue"),
         ("/jobs/", "jobs"),
         (f"/jobs/{job}/", "job"),
@@ -210,7 +209,7 @@ def test_the_number_of_queries_of_the_home_page_does_not_depend_on_the_jobs(ada,
         submitted(by="ada", name=f"job-{number}")
     make.running(Job.objects.first())
 
-    with django_assert_num_queries(21):
+    with django_assert_num_queries(27):
         ada.get("/")
 
 

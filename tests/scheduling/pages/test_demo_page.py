@@ -3,10 +3,17 @@
 import pytest
 from django.test import override_settings
 
+from acmeweb.common import metrics_store
 from scheduling.bundled.history import progress, write
 from tests import make
 
 pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def no_share():
+    """Tests share Valkey."""
+    metrics_store.valkey.ask([("DEL", "acme:figures:history:seren")])
 
 
 @pytest.fixture

@@ -110,6 +110,17 @@ def test_group_of_hidden_jobs_shows_its_first_and_last_rank():
 
 
 def test_ineligible_jobs_of_other_teams_are_counted():
-    view = QueueView(at=NOON, places=(), waiting=0, gpus=0, more=0, apart=(), apart_in_all=2, warning="")
+    view = QueueView(
+        at=NOON,
+        places=(),
+        waiting=0,
+        gpus=0,
+        more=0,
+        apart=(),
+        apart_in_all=2,
+        warning="",
+        figure_label="",
+        figure_help="",
+    )
 
     assert view.apart_text == "2 held, not yet due, or waiting for other jobs; none in your teams"
