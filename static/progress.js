@@ -259,7 +259,7 @@ function plotsOf(box) {
 
   async function ask() {
     try {
-      const lines = [...document.querySelectorAll(".runs [data-url]")];
+      const lines = [...document.querySelectorAll(".compared-runs [data-url]")];
       const [found, ...answers] = await Promise.all([drawing.read(box.dataset.marks), ...lines.map(read)]);
       checkpoints = found.results ?? [];
       runs = answers;

@@ -108,7 +108,7 @@ def _kind_rows(runs: Sequence[RunSummary]) -> Iterator[ComparisonRow]:
 
 
 def _cluster_rows(runs: Sequence[RunSummary]) -> Iterator[ComparisonRow]:
-    yield comparison_row("utilisation", "%", [100 * run["utilisation"] for run in runs], least=False)
+    yield comparison_row("utilization", "%", [100 * run["utilisation"] for run in runs], least=False)
     yield comparison_row("fragmentation", "%", [_percent(run["fragmentation"]) for run in runs])
     yield comparison_row("makespan", "s", [run["makespan_s"] for run in runs])
     yield comparison_row("preemptions", "", [run["preemptions"] for run in runs])

@@ -52,7 +52,7 @@ def done(asked):
 
 def test_best_value_is_marked_and_bars_scale_to_the_largest():
     delay = comparison_row("mean", "s", [10.0, 40.0, None])
-    use = comparison_row("utilisation", "%", [50.0, 80.0], least=False)
+    use = comparison_row("utilization", "%", [50.0, 80.0], least=False)
 
     assert [(cell.words, cell.share, cell.best) for cell in delay.cells] == [
         ("00:00:10", 25.0, True),
@@ -174,7 +174,7 @@ def test_page_of_a_running_replay_refreshes_until_it_ends(asked):
 def test_result_compares_the_policies(done):
     page = text(browser("grace").get(f"/what-if/{done.public_id}/"))
 
-    for word in ("Queue delay", "Completion time", "utilisation", "preemptions", "Jain over users", "fifo", "easy"):
+    for word in ("Queue delay", "Completion time", "utilization", "preemptions", "Jain over users", "fifo", "easy"):
         assert word in page
     assert len(sections(done.result["runs"])[0].rows) > 4  # by kind too
 
