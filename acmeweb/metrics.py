@@ -244,13 +244,13 @@ def _predictions() -> Iterator[Metric]:
     """Yield the accuracy of the run time predictions, as measured by the loop that learns them."""
     models = list(RunTimeModel.objects.select_related("cluster"))
     rows = [((model.cluster.name,), model) for model in models if model.median_ratio is not None]
-    help = "Factor by which half of the run time predictions of the last 30 days were wrong at most."
+    help = "Half of the run time predictions of the last 30 days were wrong by at most this factor."
     yield _gauge(
         "acme_run_time_prediction_median_ratio", help, ("cluster",), [(to, row.median_ratio) for to, row in rows]
     )
-    help = "Factor by which nine of ten run time predictions of the last 30 days were wrong at most."
+    help = "Nine of ten run time predictions of the last 30 days were wrong by at most this factor."
     yield _gauge("acme_run_time_prediction_p90_ratio", help, ("cluster",), [(to, row.p90_ratio) for to, row in rows])
-    help = "Ended jobs whose run times were learned."
+    help = "Number of ended jobs from which run times were learned."
     learned = [((model.cluster.name,), model.jobs) for model in models]
     yield _gauge("acme_run_times_learned", help, ("cluster",), learned)
 

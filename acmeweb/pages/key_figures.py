@@ -121,7 +121,7 @@ def _queue_figure(summaries: Sequence[ClusterSummary], usage: DayUsage, wait_s: 
         term="Queue wait",
         url=reverse("queue"),
         value=pending,
-        detail="no starts within an hour" if wait_s is None else "median wait",
+        detail="no starts in the last hour" if wait_s is None else "median wait",
         wait=None if wait_s is None else timedelta(seconds=wait_s),
         change=change_text(pending, usage.pending[0]),
         line=sparkline.sparkline_points(usage.pending, least_range=LEAST_COUNT),

@@ -116,4 +116,4 @@ def _cost_text(preview: TableRow) -> str:
         text += "" if preview["most_cost"] is None else f", {preview['most_cost']:,.2f} {preview['currency']}"
     if preview["usual_gpu_hours"] is None:
         return text
-    return f"{text}; 9 of 10 similar jobs used at most {preview['usual_gpu_hours']:,.1f}"
+    return f"{text}; 9 of 10 similar jobs used at most {preview['usual_gpu_hours']:,.1f} GPU-hours"

@@ -26,7 +26,7 @@ class Migration(migrations.Migration):
                 blank=True,
                 db_default=168,
                 default=168,
-                help_text="Fair share counts GPU time that is this old half, as PriorityDecayHalfLife of Slurm.",
+                help_text="The age at which past GPU time counts half in fair share. Slurm calls it PriorityDecayHalfLife.",
                 validators=[
                     django.core.validators.MinValueValidator(1),
                     django.core.validators.MaxValueValidator(87600),

@@ -209,7 +209,7 @@ class Cluster(models.Model):
         default=168,
         db_default=168,
         validators=[MinValueValidator(1), MaxValueValidator(87_600)],
-        help_text="Fair share counts GPU time that is this old half, as PriorityDecayHalfLife of Slurm.",
+        help_text="The age at which past GPU time counts half in fair share. Slurm calls it PriorityDecayHalfLife.",
     )
     gpu_hour_price = models.FloatField(
         "price of a GPU-hour",

@@ -84,7 +84,7 @@ def refuse_missing_run_times(choice: PolicyChoice, cluster: str) -> None:
         field, order = ("order", str(choice.settings["order"])) if choice.is_acme else ("policy", choice.policy)
         raise InvalidPolicySettings(
             f"{field}: {order} orders jobs by run times learned from ended jobs, and no job has ended on {cluster} yet."
-            " Choose another one until jobs have ended."
+            " Choose another one, or import past jobs with manage.py import_history."
         )
 
 

@@ -195,7 +195,7 @@ def _ask_engine(
         )
     jobs = len(question.waiting) + len(question.running)
     if jobs > MAX_ESTIMATED_JOBS:
-        why = "The queue is too long for an estimate in advance. It appears about 30 s after the submission."
+        why = "The cluster has too many jobs for an estimate now. The page of the job shows one after about 30 s."
         return StartPreview(blockers=blockers, why_no_estimate=why)
     draws = max(MIN_DRAWS, min(MAX_DRAWS, MAX_REPLAYED_JOBS // jobs // 2 * 2))
     durations = _durations.of(cluster, question.now)

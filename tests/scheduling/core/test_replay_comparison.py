@@ -12,7 +12,7 @@ def run(**fields):
         "queue_s": TIMES,
         "jct_s": TIMES,
         "by_kind": {"debug": {"queue_s": {"mean": 5.0}}},
-        "utilisation": 0.5,
+        "utilization": 0.5,
         "fragmentation": 0.1,
         "makespan_s": 3600.0,
         "preemptions": 0,
@@ -59,8 +59,8 @@ def test_gpu_hours_that_round_to_zero_in_all_runs_are_left_out():
     assert ("GPU-hours", "lost work") in rows(run(), run(gpu_hours={"lost_work": 0.005}))
 
 
-def test_fractions_are_shown_in_percent_and_more_utilisation_is_better():
-    row = rows(run(), run(utilisation=0.75))["Cluster", "utilisation"]
+def test_fractions_are_shown_in_percent_and_more_utilization_is_better():
+    row = rows(run(), run(utilization=0.75))["Cluster", "utilization"]
 
     assert [(cell.words, cell.best) for cell in row.cells] == [("50.0%", False), ("75.0%", True)]
     assert [cell.share for cell in row.cells] == [pytest.approx(100 * 2 / 3), 100]

@@ -155,7 +155,7 @@ def test_a_long_queue_has_no_estimate_in_advance(ada, seren):
     fill(seren, 4)
     make.jobs(*[{"gpus_per_node": 8, "array": "0-999"}], by="ben")
 
-    assert "The queue is too long for an estimate in advance." in preview(ada, seren)
+    assert "The cluster has too many jobs for an estimate now." in preview(ada, seren)
 
 
 def test_hostile_text_is_escaped_in_the_commands(ada, seren):
