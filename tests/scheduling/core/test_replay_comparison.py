@@ -12,7 +12,7 @@ def run(**fields):
         "queue_s": TIMES,
         "jct_s": TIMES,
         "by_kind": {"debug": {"queue_s": {"mean": 5.0}}},
-        "utilization": 0.5,
+        "utilisation": 0.5,
         "fragmentation": 0.1,
         "makespan_s": 3600.0,
         "preemptions": 0,
@@ -60,7 +60,7 @@ def test_gpu_hours_that_round_to_zero_in_all_runs_are_left_out():
 
 
 def test_fractions_are_shown_in_percent_and_more_utilization_is_better():
-    row = rows(run(), run(utilization=0.75))["Cluster", "utilization"]
+    row = rows(run(), run(utilisation=0.75))["Cluster", "utilization"]
 
     assert [(cell.words, cell.best) for cell in row.cells] == [("50.0%", False), ("75.0%", True)]
     assert [cell.share for cell in row.cells] == [pytest.approx(100 * 2 / 3), 100]
