@@ -54,6 +54,8 @@ case "$acme_again" in
     -1 | 127) ;; # Bash has forgotten the child; the first answer was its exit code
     *) acme_code=$acme_again ;;
 esac
+# A later signal to the whole job must not end the programs that write the record
+trap '' {all_signals}
 umask 022
 if [ -n "$acme_record" ]; then
     echo "$acme_code $(date +%s)" >"$acme_record/exit.new" && mv -f -- "$acme_record/exit.new" "$acme_record/exit"
@@ -83,6 +85,7 @@ def batch_script(script: str, *, record: str, forward: Iterable[str] = ()) -> st
         record=shlex.quote(record),
         started_before=STARTED_BEFORE,
         signals=" ".join(name for name in SIGNALS if name not in forwarded),
+        all_signals=" ".join(SIGNALS),
         forwards="".join(_forward_trap(name) for name in forwarded),
         interpreter=_interpreter(script),
         end=_unused_line(body),
