@@ -160,6 +160,16 @@ def predict_new_jobs(cluster: Cluster, picture: ClusterSnapshot) -> ClusterSnaps
     predicted = _predictions(cluster, new)
     with connection.cursor() as cursor:
         cursor.execute(STORE_PREDICTIONS, [list(predicted), list(predicted.values())])
+    return _add_predictions(picture, predicted)
+
+
+def with_predictions(cluster: Cluster, picture: ClusterSnapshot, jobs: Sequence[WaitingJob]) -> ClusterSnapshot:
+    """Return the snapshot with predictions for these jobs, which need not exist. Stores nothing."""
+    return _add_predictions(picture, _predictions(cluster, jobs))
+
+
+def _add_predictions(picture: ClusterSnapshot, predicted: Mapping[int, float]) -> ClusterSnapshot:
+    past = picture.history or SchedulingHistory()
     return replace(picture, history=replace(past, predicted_s={**past.predicted_s, **predicted}))
 
 

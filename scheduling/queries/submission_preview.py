@@ -16,6 +16,7 @@ from django.db.models import Q
 
 from jobs.core.spec import JobSpec
 from jobs.models import Cluster, ClusterMode, HoldKind, Job, Team, clock
+from scheduling.actions.history import with_predictions
 from scheduling.clusters.circuit_breaker import is_open
 from scheduling.core.free_capacity import FreeCapacity, free_capacity
 from scheduling.core.quotas import QuotaAccount, accounts
@@ -110,8 +111,8 @@ def preview_submission(
     state = queue_states.of(cluster, now)
     job = _waiting_job(spec, team, user_id, state.picture.now)
     durations = _durations.of(cluster, now)
-    warning = _cluster_warning(cluster)
-    start = StartPreview() if cluster.mode == ClusterMode.OBSERVE else _start_preview(cluster, state.picture, job, sees)
+    refusal = _no_starts(cluster)
+    start = StartPreview() if refusal else _start_preview(cluster, state.picture, job, sees)
     bars = accounts(state.picture.quotas, state.quota_uses, (), lambda name: name == team.name)
     return SubmissionPreview(
         at=state.picture.now,
@@ -122,13 +123,24 @@ def preview_submission(
         start=start,
         past_error=past_error(cluster, start.estimate.p50, now) if start.estimate else None,
         usual_run_time_s=durations.usual_run_time_s(job),
-        warning=warning,
+        warning=refusal or _delay_warning(cluster),
     )
 
 
-def _cluster_warning(cluster: Cluster) -> str:
+def _no_starts(cluster: Cluster) -> str:
+    """Why Acme starts no job on the cluster; empty if it does."""
     if cluster.mode == ClusterMode.OBSERVE:
         return f"Acme only observes {cluster} and does not start jobs there."
+    if cluster.policy not in LIVE_POLICIES:
+        return f"The policy {cluster.policy} does not start jobs on clusters."
+    try:
+        rules_factory(cluster.policy, cluster.policy_settings)
+    except InvalidPolicySettings as error:
+        return f"No jobs are started, because the policy settings are invalid: {error}."
+    return ""
+
+
+def _delay_warning(cluster: Cluster) -> str:
     if is_open(cluster, ClusterEndpoint.CONTROL):
         return f"{cluster} does not respond in time. Acme sends the job when the cluster responds again."
     return ""
@@ -174,12 +186,7 @@ def _unfinished_dependencies(spec: JobSpec, team: Team) -> tuple[str, ...]:
 def _start_preview(
     cluster: Cluster, picture: ClusterSnapshot, job: WaitingJob, sees: Collection[str] | None
 ) -> StartPreview:
-    if cluster.policy not in LIVE_POLICIES:
-        return StartPreview(why_no_estimate=f"The policy {cluster.policy} does not start jobs on clusters.")
-    try:
-        rules = rules_factory(cluster.policy, cluster.policy_settings)
-    except InvalidPolicySettings as error:
-        return StartPreview(why_no_estimate=f"No jobs are started, because the policy settings are invalid: {error}.")
+    rules = rules_factory(cluster.policy, cluster.policy_settings)
     question = replace(picture, waiting=(*picture.waiting, job))
     key = (cluster.policy, str(cluster.policy_settings), job, None if sees is None else frozenset(sees))
     return _answers.of(cluster.pk, picture, key, lambda: _ask_engine(cluster, rules, question, job, sees))
@@ -188,6 +195,7 @@ def _start_preview(
 def _ask_engine(
     cluster: Cluster, rules: RulesFactory, question: ClusterSnapshot, job: WaitingJob, sees: Collection[str] | None
 ) -> StartPreview:
+    question = with_predictions(cluster, question, [job])
     blockers = wait_blockers(question, rules, job.id, lambda team: sees is None or team in sees)
     if has_gate(job, question.now):
         return StartPreview(

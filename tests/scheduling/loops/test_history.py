@@ -239,3 +239,17 @@ def test_policy_without_the_history_it_needs_is_refused(cluster, choice, field):
     remember_ended_once(cluster, clock.now())
 
     assert set_policy_choice(cluster, wanted, before=before, author=make.author(), why="test")
+
+
+def test_prediction_for_a_job_that_does_not_exist_yet_is_that_of_its_first_turn(cluster):
+    now = clock.now()
+    ran(now, since=9, hours=3, name="train", gpus_per_node=4)
+    remember_ended_once(cluster, now)
+    job = make.job(name="train", gpus_per_node=4)
+    picture = snapshot.take_snapshot(cluster, now)
+
+    previewed = history_actions.with_predictions(cluster, picture, picture.waiting)
+
+    assert Job.objects.get(pk=job.pk).predicted_s is None
+    assert previewed.history.predicted_s == {job.pk: 3 * 3600}
+    assert history_actions.predict_new_jobs(cluster, picture).history == previewed.history

@@ -53,6 +53,22 @@ def test_a_job_that_fits_starts_in_the_next_turn(ada, seren):
     assert not Job.objects.exists()
 
 
+@pytest.mark.parametrize(
+    ("fields_of_cluster", "why"),
+    [
+        ({"policy": "srtf"}, "The policy srtf does not start jobs on clusters."),
+        ({"policy": "acme", "policy_settings": {"order": "alphabet"}}, "because the policy settings are invalid"),
+    ],
+)
+def test_a_cluster_whose_policy_starts_no_jobs_is_not_said_to_start_one(ada, seren, fields_of_cluster, why):
+    make.cluster(**fields_of_cluster)
+
+    text = preview(ada, seren)
+
+    assert why in text
+    assert "In the next scheduling turn" not in text and "Nothing blocks it." not in text
+
+
 def test_a_full_cluster_shows_blockers_and_an_estimate_without_names_of_other_teams(ada, seren):
     fill(seren, 4)
     for lead in EstimateLead.values:
@@ -209,8 +225,8 @@ def test_the_number_of_queries_does_not_depend_on_the_queue(ada, seren, django_a
     fill(seren, 4)
     make.jobs(*[{"gpus_per_node": 8}] * 5, by="ben")
 
-    # session, user, teams, clusters, shape, snapshot and its version, circuit, past jobs
-    with django_assert_num_queries(27):
+    # session, user, teams, clusters, shape, snapshot and its version, circuit, past jobs, learned run times
+    with django_assert_num_queries(28):
         preview(ada, seren)
     # The snapshot, the past jobs and the engine's answer are cached
     with django_assert_num_queries(15):
