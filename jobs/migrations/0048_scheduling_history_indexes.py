@@ -26,7 +26,10 @@ class Migration(migrations.Migration):
             model_name="job",
             index=models.Index(
                 condition=models.Q(
-                    ("ended_at__isnull", False), ("run_time_learned", False), ("started_at__isnull", False)
+                    ("ended_at__isnull", False),
+                    ("foreign_id", ""),
+                    ("run_time_learned", False),
+                    ("started_at__isnull", False),
                 ),
                 fields=["cluster", "ended_at"],
                 name="job_run_time_not_learned",

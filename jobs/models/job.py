@@ -277,7 +277,9 @@ class Job(models.Model):
             models.Index(
                 fields=["cluster", "ended_at"],
                 name="job_run_time_not_learned",
-                condition=models.Q(run_time_learned=False, started_at__isnull=False, ended_at__isnull=False),
+                condition=models.Q(
+                    run_time_learned=False, started_at__isnull=False, ended_at__isnull=False, foreign_id=""
+                ),
             ),
         ]
         constraints = [

@@ -16,16 +16,15 @@ from django.db.models import F, FloatField, Max, Sum
 from django.db.models.functions import Coalesce, Extract, Greatest
 
 from jobs.core.lifecycle import FINAL_STATES
-from jobs.models import Attempt, Cluster, Job
+from jobs.models import Cluster, Job
 from scheduling.core.run_time_scopes import learn_run_time, predicted_run_time, run_time_scopes
 from scheduling.engine.cluster import ClusterSnapshot, WaitingJob
 from scheduling.engine.history import SchedulingHistory
-from scheduling.models import AccountUsage, LearnedRunTime, RunTimeModel
+from scheduling.models import LearnedRunTime, RunTimeModel
 from scheduling.models.history import ATTEMPT_TIMES, DECAYED_ATTEMPT, decay_rate
 
 COUNT_BATCH = 5_000
 LEARN_BATCH = 1_000
-RECOUNTED_HALF_LIVES = 20  # older usage has decayed to a millionth
 ERROR_WINDOW = timedelta(days=30)
 
 COUNT_ATTEMPTS = f"""
@@ -37,17 +36,21 @@ WITH batch AS (
 ), marked AS (
   UPDATE jobs_attempt a SET usage_counted = true FROM batch b WHERE a.id = b.id RETURNING a.id
 ), added AS (
-  INSERT INTO scheduling_accountusage AS u (cluster_id, team_id, gpu_seconds, half_life_hours, at)
-  SELECT %(cluster)s, team_id, sum(used), %(hours)s, %(now)s FROM batch GROUP BY team_id ORDER BY team_id
+  INSERT INTO scheduling_accountusage AS u (cluster_id, team_id, gpu_seconds, at)
+  SELECT %(cluster)s, team_id, sum(used), %(now)s FROM batch GROUP BY team_id ORDER BY team_id
   ON CONFLICT (cluster_id, team_id) DO UPDATE
   SET gpu_seconds = u.gpu_seconds * exp(greatest(-600, -%(rate)s * extract(epoch FROM excluded.at - u.at)::float8))
                     + excluded.gpu_seconds, at = excluded.at
 )
 SELECT count(*) FROM marked
 """  # noqa: S608 - the parts are constants
+# Locked in the order of ids, as bulk actions do. No lease is checked, because a stored prediction is never replaced
 STORE_PREDICTIONS = """
-UPDATE jobs_job j SET predicted_s = v.s FROM unnest(%s::bigint[], %s::float8[]) v (id, s)
-WHERE j.id = v.id AND j.predicted_s IS NULL
+WITH locked AS (
+  SELECT j.id, v.s FROM unnest(%s::bigint[], %s::float8[]) v (id, s) JOIN jobs_job j ON j.id = v.id
+  WHERE j.predicted_s IS NULL ORDER BY j.id FOR NO KEY UPDATE OF j
+)
+UPDATE jobs_job j SET predicted_s = locked.s FROM locked WHERE j.id = locked.id
 """
 SELECT_ERROR = """
 SELECT count(*), percentile_cont(0.5) WITHIN GROUP (ORDER BY off), percentile_cont(0.9) WITHIN GROUP (ORDER BY off)
@@ -65,29 +68,11 @@ FROM (
 def count_ended_attempts(cluster: Cluster, now: datetime, most: int = COUNT_BATCH) -> int:
     """Add ended attempts to the usage of their teams, and return their number. One statement: an attempt is marked
     if and only if it is added."""
-    values = {
-        "cluster": cluster.pk,
-        "now": now,
-        "rate": decay_rate(cluster),
-        "hours": cluster.usage_half_life_hours,
-        "most": most,
-    }
+    values = {"cluster": cluster.pk, "now": now, "rate": decay_rate(cluster), "most": most}
     with connection.cursor() as cursor:
         cursor.execute(COUNT_ATTEMPTS, values)
         counted: int = cursor.fetchone()[0]
     return counted
-
-
-@transaction.atomic
-def recount_after_new_half_life(cluster: Cluster, now: datetime) -> bool:
-    """Discard sums made with another half-life, so that the attempts that still exist are counted again."""
-    hours = cluster.usage_half_life_hours
-    if not AccountUsage.objects.filter(cluster=cluster).exclude(half_life_hours=hours).exists():
-        return False
-    AccountUsage.objects.filter(cluster=cluster).delete()
-    since = now - timedelta(hours=RECOUNTED_HALF_LIVES * hours)
-    Attempt.objects.filter(job__cluster=cluster, usage_counted=True, ended_at__gt=since).update(usage_counted=False)
-    return True
 
 
 # --- run times
@@ -119,16 +104,17 @@ def learn_run_times(cluster: Cluster, now: datetime, most: int = LEARN_BATCH) ->
 
 def _jobs_to_learn(cluster: Cluster, most: int) -> list[tuple[int, str, str, int, float]]:
     """Return id, user, name, GPUs and run time of jobs that have ended. Ends at the same time follow their starts."""
+    ended: Any = Job.objects.filter(cluster=cluster, run_time_learned=False, foreign_id="", state__in=FINAL_STATES)
+    ended = ended.filter(started_at__isnull=False, ended_at__isnull=False)
+    # Limited before the attempts are read: after an upgrade no job is learned yet
+    batch = list(ended.order_by("ended_at", "id").values_list("pk", flat=True)[:most])
     began = Coalesce("attempts__confirmed_at", "attempts__promised_at")
     ran = Extract(Greatest(F("attempts__ended_at"), began) - began, "epoch", output_field=FloatField())
-    rows: Any = Job.objects.filter(
-        cluster=cluster, run_time_learned=False, started_at__isnull=False, ended_at__isnull=False, foreign_id=""
-    )
-    rows = rows.filter(state__in=FINAL_STATES).annotate(ran=Sum(ran), last=Max("attempts__id"))
+    rows: Any = Job.objects.filter(pk__in=batch).annotate(ran=Sum(ran), last=Max("attempts__id"))
     columns = ("pk", "user_id", "name", "nodes", "gpus_per_node", "ran")
     return [
         (pk, str(user), name, nodes * gpus, ran_s or 0.0)
-        for pk, user, name, nodes, gpus, ran_s in rows.order_by("ended_at", "last").values_list(*columns)[:most]
+        for pk, user, name, nodes, gpus, ran_s in rows.order_by("ended_at", "last").values_list(*columns)
     ]
 
 

@@ -1,8 +1,7 @@
 """Adds the jobs of a trace to what scheduling remembers, so that a new installation starts with a memory.
 
 Only jobs that ended before the cluster was added count, because Acme has recorded the later ones itself, and only those
-that ended after the last import, so the same file can be imported twice without harm. A later change of the half-life
-counts usage again from attempts, and so without the imported jobs.
+that ended after the last import, so the same file can be imported twice without harm.
 """
 
 from __future__ import annotations
@@ -17,11 +16,13 @@ from typing import Any
 from django.contrib.auth import get_user_model
 from django.db import transaction
 
-from jobs.models import Cluster, Team
+from jobs.models import Cluster, Job, Team
 from jobs.traces.trace import Trace
 from scheduling.core.run_time_scopes import learn_run_time
 from scheduling.models import AccountUsage, LearnedRunTime, RunTimeModel
 from scheduling.models.history import decay_rate
+
+MAX_NAME_LENGTH = Job._meta.get_field("name").max_length
 
 
 class ImportRefused(Exception):
@@ -97,7 +98,7 @@ def _runs(trace: Trace, users: Mapping[str, int], teams: Mapping[str, int]) -> I
         yield PastRun(
             user=str(users.get(trace.users[row], "")),
             team=teams.get(trace.pools[row]),
-            name=trace.names[row],
+            name=trace.names[row][:MAX_NAME_LENGTH],
             gpus=int(trace.gpus[row]),
             ran_s=ran_s,
             ended=datetime.fromtimestamp(started_s + ran_s, UTC),
@@ -123,10 +124,8 @@ def _add_usage(cluster: Cluster, runs: list[PastRun], now: datetime) -> None:
         if run.team is not None:
             used[run.team] += run.decayed_gpu_seconds(rate, now)
     for team, gpu_seconds in sorted(used.items()):
-        row = AccountUsage.objects.select_for_update().filter(cluster=cluster, team=team).first()
-        if row is None:
-            row = AccountUsage(cluster=cluster, team_id=team, gpu_seconds=0.0, at=now)
-            row.half_life_hours = cluster.usage_half_life_hours
+        AccountUsage.objects.get_or_create(cluster=cluster, team_id=team, defaults={"gpu_seconds": 0.0, "at": now})
+        row = AccountUsage.objects.select_for_update().get(cluster=cluster, team=team)
         row.gpu_seconds = row.gpu_seconds * math.exp(-rate * (now - row.at).total_seconds()) + gpu_seconds
         row.at = now
         row.save()

@@ -4,14 +4,13 @@ Eligible rows     Ended attempts that are not in the usage of their team yet, ol
                   in the learned run times yet, in the order of their ends. Jobs that were submitted outside Acme count
                   as usage only.
 What a turn does  Adds both, up to `MAX_BATCHES` batches each, and increments the version of the learned run times.
-                  Every `ERROR_INTERVAL` it compares the predictions of the last 30 days with the actual run times. If
-                  the half-life was changed, the usage is counted again from the attempts that still exist.
+                  Every `ERROR_INTERVAL` it compares the predictions of the last 30 days with the actual run times.
 Failure story     Killed at any time: each batch is one transaction, in which the rows are also marked, so nothing is
                   added twice and the next turn continues. Late or not running: usage stays exact, because a snapshot
                   adds the attempts that are not counted yet, at the cost of reading them; new jobs are predicted from
-                  older jobs. Two workers at once: the lease saves work, row locks keep the sums correct. After a change
-                  of the half-life, usage is approximate until the next turn, and attempts deleted by retention are
-                  missing. A job that ends twice, because it was requeued after its end, is learned once.
+                  older jobs. Two workers at once: the lease saves work, row locks keep the sums correct. A job that
+                  ends twice, because it was requeued after its end, is learned once. After an upgrade no attempt is
+                  counted, and snapshots are slower until 100,000 of them per turn are.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ def remember_with_lease(cluster_id: int, holder: str) -> int:
 
 def remember_ended_once(cluster: Cluster, now: datetime, batches: int = MAX_BATCHES) -> int:
     """Add ended attempts and jobs. Return how many were added."""
-    history_actions.recount_after_new_half_life(cluster, now)
     added = 0
     for add_batch in (history_actions.count_ended_attempts, history_actions.learn_run_times):
         for _ in range(batches):

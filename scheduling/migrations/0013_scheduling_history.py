@@ -48,7 +48,6 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("gpu_seconds", models.FloatField()),
-                ("half_life_hours", models.PositiveIntegerField()),
                 ("at", models.DateTimeField()),
                 (
                     "cluster",

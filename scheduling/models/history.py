@@ -38,13 +38,13 @@ def decay_rate(cluster: Cluster) -> float:
 class AccountUsage(models.Model):
     """The GPU time that ended attempts of a team have used on a cluster, halved every half-life until `at`.
 
-    The sum outlives the attempts, so it is exact after retention has deleted them.
+    The sum outlives the attempts, so it is exact after retention has deleted them. After a change of the half-life,
+    past usage decays at the new rate from then on, as in Slurm.
     """
 
     cluster = models.ForeignKey("jobs.Cluster", on_delete=models.CASCADE, related_name="account_usages")
     team = models.ForeignKey("jobs.Team", on_delete=models.CASCADE, related_name="account_usages")
     gpu_seconds = models.FloatField()
-    half_life_hours = models.PositiveIntegerField()
     at = models.DateTimeField()
 
     class Meta:

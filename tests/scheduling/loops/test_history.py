@@ -96,15 +96,16 @@ def test_attempt_of_centuries_causes_no_arithmetic_error(cluster):
     assert history.account_usage(cluster, now) == pytest.approx(before)
 
 
-def test_new_half_life_counts_the_attempts_again(cluster):
+def test_past_usage_decays_at_a_new_half_life_from_then_on(cluster):
     now = clock.now()
     ran(now, since=49, hours=1, gpus_per_node=1)
     remember_ended_once(cluster, now)
+    before = history.account_usage(cluster, now)["pretraining"]
+
     cluster.usage_half_life_hours = 24
 
-    assert remember_ended_once(cluster, now) == 1
-
-    assert history.account_usage(cluster, now)["pretraining"] == pytest.approx(3600 / 4, rel=0.02)
+    assert history.account_usage(cluster, now)["pretraining"] == pytest.approx(before)
+    assert history.account_usage(cluster, now + 24 * HOUR)["pretraining"] == pytest.approx(before / 2)
 
 
 @pytest.mark.parametrize("policy", [("fair", {}), ("acme", {"order": "fair"})])
