@@ -75,8 +75,10 @@ class CompressionMiddleware(GZipMiddleware):
     """Compresses whole responses with gzip. Streams are sent as they are: a compressor would hold back lines of a log.
 
     Pages contain secrets and text of users, so the compressed size could reveal the secret (BREACH). Django encodes the
-    CSRF token differently in each response and varies the compressed size at random; a new API token is shown once.
+    CSRF token differently in each response and varies the compressed size at random; a new API token is shown once. A
+    view whose response has both a secret and text from the URL says `may_compress = False`.
     """
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-        return response if response.streaming else super().process_response(request, response)
+        may_compress = not response.streaming and getattr(response, "may_compress", True)
+        return super().process_response(request, response) if may_compress else response

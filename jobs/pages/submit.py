@@ -30,7 +30,10 @@ from jobs.web import job_forms
 def submit(request: HttpRequest) -> HttpResponse:
     if request.method != "POST":
         form = job_forms.SubmitForm(user=request.user, initial=_initial_values(request))
-        return render(request, "jobs/submit.html", form_context(request, form))
+        response = render(request, "jobs/submit.html", form_context(request, form))
+        # The environment of an earlier job beside text from the URL: their compressed size could reveal the environment
+        response.may_compress = "from" not in request.GET  # type: ignore[attr-defined]
+        return response
     form = job_forms.SubmitForm(request.POST, user=request.user)
     if form.is_valid() and (rows := _submit_form(request, form)):
         return redirect("job", rows[0].public_id)

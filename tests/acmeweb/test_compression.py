@@ -50,6 +50,16 @@ def test_page_is_compressed_and_its_csrf_token_differs_in_each_response(client):
     assert tokens[0] and not set(tokens[0]) & set(tokens[1])
 
 
+@pytest.mark.django_db
+def test_form_with_the_environment_of_an_earlier_job_is_not_compressed(client):
+    client.force_login(make.user("ada"))
+    job = make.job(by="ada", environment={"HF_TOKEN": "secret"})
+
+    answer = client.get(f"/jobs/new/?from={job}&comment=guess", headers={"Accept-Encoding": "gzip"})
+
+    assert "Content-Encoding" not in answer and b"guess" in answer.content
+
+
 @pytest.mark.parametrize(
     "path", [path for path in STATIC.glob("*.*") if path.suffix in MINIFIERS], ids=lambda path: path.name
 )
