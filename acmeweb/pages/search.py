@@ -176,13 +176,13 @@ def _team_and_cluster_results(request: HttpRequest, query: SearchQuery) -> Itera
 
 
 def _campaign_results(caller: Caller, query: SearchQuery) -> Iterable[SearchResult]:
-    matching = campaigns(caller).filter(query.condition("campaign", "public_id", "suite__name"))
+    matching = campaigns(caller).filter(query.condition("campaign", "name", "public_id", "suite__name"))
     rows = matching.select_related("suite", "team").defer("plan").order_by("-pk")
     return [
         SearchResult(
             kind="campaign",
-            title=row.public_id,
-            detail=f"{row.get_state_display()}, {row.suite} in {row.team.name}",
+            title=row.name,
+            detail=f"{row.public_id}, {row.get_state_display()}, {row.suite} in {row.team.name}",
             url=reverse("campaign", args=[row.public_id]),
         )
         for row in rows[:MAX_RESULTS_PER_KIND]

@@ -123,12 +123,12 @@ def test_terms_lead_to_their_definition(text, title, url):
     assert ("term", title, url) in [(one.kind, one.title, one.url) for one in asked(text).context["results"]]
 
 
-def test_a_campaign_is_found_by_its_id_and_its_suite_by_members_of_its_team():
+def test_a_campaign_is_found_by_its_name_id_and_suite_by_members_of_its_team():
     row = api_make.campaign(make.user("ada"), "/checkpoints/a")
 
-    for text in (row.public_id[:-2], f"campaign {row.suite.name}"):
-        assert ("campaign", row.public_id) in found(text)
-        assert ("campaign", row.public_id) not in found(text, "eve")
+    for text in (row.name, row.public_id[:-2], f"campaign {row.suite.name}"):
+        assert ("campaign", row.name) in found(text)
+        assert ("campaign", row.name) not in found(text, "eve")
 
 
 def operate(name="ada"):
