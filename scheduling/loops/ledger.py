@@ -84,7 +84,7 @@ def day_trends(ledger: ClusterLedger, now: datetime) -> dict[str, Any]:
     return {
         "day": last_day.period_sums(ledger.entries, ledger.all_runs, start, end),
         "hours": last_day.window_sums(ledger.entries, ledger.all_runs, ledger.edges),
-        "day_before": last_day.HourSums(),
+        "day_before": None,
     }
 
 

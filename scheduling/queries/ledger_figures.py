@@ -13,7 +13,7 @@ from typing import Any
 
 from acmeweb.common import metrics_store
 from scheduling.ledger.buckets import Bucket
-from scheduling.ledger.last_day import RatioTrend, total_sums
+from scheduling.ledger.last_day import HourSums, RatioTrend, total_sums
 from scheduling.queries.ledger_facts import US_PER_HOUR
 
 STORED_AS = "account"  # the name of these figures in the metrics store
@@ -36,7 +36,8 @@ def last_day(clusters: Iterable[str]) -> LastDay | None:
     if not figures:
         return None
     day = total_sums(one["day"] for one in figures)
-    before = total_sums(one["day_before"] for one in figures)
+    is_comparable = all(one["day_before"] for one in figures)  # zeros of one cluster would make yesterday look worse
+    before = total_sums(one["day_before"] for one in figures) if is_comparable else HourSums()
     hours = [total_sums(of_hour) for of_hour in zip(*(one["hours"] for one in figures), strict=False)]
     return LastDay(
         until=datetime.fromtimestamp(min(one["at"] for one in figures), UTC),
