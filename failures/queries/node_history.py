@@ -27,9 +27,9 @@ def history_by_node(cluster: Cluster, now: datetime) -> Mapping[int, list[NodeHi
     return _load_history(Q(cluster=cluster), Q(node__cluster=cluster), Q(cluster=cluster), now)
 
 
-def lemon_scores(now: datetime) -> dict[int, float]:
-    """The lemon score of each node with a history, by node id, for all clusters together."""
-    history = _load_history(Q(), Q(node__isnull=False), Q(), now)
+def lemon_scores(cluster: Cluster, now: datetime) -> dict[int, float]:
+    """The lemon score of each node with a history, by node id."""
+    history = history_by_node(cluster, now)
     return {node: lemon_score(entries, now.timestamp()) for node, entries in history.items()}
 
 

@@ -92,9 +92,7 @@ def job_list_page(request: HttpRequest) -> HttpResponse:
         "now": clock.now(),
         "rows": rows[:PAGE_SIZE],
         "table": table,
-        "older": urlencode(selection.params | {"before": order.cursor(rows[PAGE_SIZE - 1])})
-        if len(rows) > PAGE_SIZE
-        else "",
+        "older": _next_page(selection, order, rows),
         "newest": urlencode(selection.params) if before is not None else "",
         "is_first": before is None,
         "filters": selection.filters,

@@ -90,7 +90,7 @@ class NodeMonth:
     utilization: NodeLine
     temperature: NodeLine
     jobs: Sequence[NodeJob]
-    job_count: int
+    attempt_count: str
 
     @property
     def lanes(self) -> int:
@@ -121,7 +121,7 @@ def node_month(node: Node, visible: Iterable[int] | None, now: datetime) -> Node
         utilization=_line(utilization, UTILIZATION_SCALE),
         temperature=_line(temperature, TEMPERATURE_SCALE),
         jobs=_node_jobs(uses[:MAX_JOBS_DRAWN], visible, begin, now),
-        job_count=len(uses),
+        attempt_count=f"{len(uses):,}" if len(uses) < MAX_USES else f"newest {MAX_USES:,}",
     )
 
 
@@ -202,6 +202,7 @@ def _node_jobs(
     return [
         _node_job(known[attempt], use, lane, teams is None or known[attempt].job.team_id in teams, begin, end)
         for (attempt, use), lane in zip(uses, lanes, strict=True)
+        if attempt in known  # retention may have deleted it meanwhile
     ]
 
 
