@@ -75,16 +75,11 @@ def find_cluster_unknown_outcomes(cluster_id: int) -> int:
 
 def _find_outcomes_with_lease(cluster_id: int, *, again: bool) -> int:
     """Search for outcomes of a cluster's attempts. The lease only saves work: each write checks the attempt's state."""
-    name = f"outcomes:{cluster_id}"
-    if (lease := Lease.take(name, LEASE_HOLDER, OUTCOMES_LEASE)) is None:
-        return 0
-    try:
+    with Lease.held(f"outcomes:{cluster_id}", LEASE_HOLDER, OUTCOMES_LEASE) as lease:
         cluster = Cluster.objects.get(pk=cluster_id)
-        if circuit_breaker.is_open(cluster, ClusterEndpoint.CONTROL):
+        if not lease or circuit_breaker.is_open(cluster, ClusterEndpoint.CONTROL):
             return 0
         return outcomes.find_outcomes_once(cluster, connect(cluster), clock.now(), again=again)
-    finally:
-        Lease.release(name, lease.term)
 
 
 @shared_task(name="scheduling.estimates")
@@ -156,27 +151,22 @@ def sweep() -> int:
 @shared_task(name="scheduling.campaigns")
 def campaigns() -> int:
     """Coordinate all campaigns. The lease only saves work: each change checks the campaign's turn counter."""
-    if (
-        not campaign_loop.has_campaign_work()
-        or (lease := Lease.take("campaigns", LEASE_HOLDER, CAMPAIGNS_LEASE)) is None
-    ):
+    if not campaign_loop.has_campaign_work():
         return 0
-    try:
+    with Lease.held("campaigns", LEASE_HOLDER, CAMPAIGNS_LEASE) as lease:
+        if not lease:
+            return 0
         return advance_stagings_once(clock.now()) + campaign_loop.coordinate_campaigns_once(clock.now())
-    finally:
-        Lease.release("campaigns", lease.term)
 
 
 @shared_task(name="scheduling.evaluation_rules")
 def evaluation_rules() -> int:
     """Check the evaluation rules. A separate task, because listing a directory may take long."""
     now = clock.now()
-    if not rules.has_due_rules(now) or (lease := Lease.take("evaluation rules", LEASE_HOLDER, CAMPAIGNS_LEASE)) is None:
+    if not rules.has_due_rules(now):
         return 0
-    try:
-        return rules.check_rules_once(now)
-    finally:
-        Lease.release("evaluation rules", lease.term)
+    with Lease.held("evaluation rules", LEASE_HOLDER, CAMPAIGNS_LEASE) as lease:
+        return rules.check_rules_once(now) if lease else 0
 
 
 @shared_task(name="scheduling.simulations")

@@ -2,10 +2,7 @@ from django.contrib.postgres.operations import AddIndexConcurrently
 from django.db import migrations, models
 from django.db.models.expressions import CombinedExpression
 
-
-def drop_invalid(name: str) -> migrations.RunSQL:
-    """A build that was interrupted leaves an invalid index of that name."""
-    return migrations.RunSQL(f"DROP INDEX CONCURRENTLY IF EXISTS {name}", migrations.RunSQL.noop)
+from jobs.migrations._concurrent_indexes import drop_invalid
 
 
 class Migration(migrations.Migration):

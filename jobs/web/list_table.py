@@ -90,12 +90,12 @@ class ListTable:
 
     spec: TableSpec
     sort: str
-    chosen: frozenset[str]
+    shown_columns: frozenset[str]
     params: Mapping[str, str]
 
     @cached_property
     def shows(self) -> dict[str, bool]:
-        return {column.name: column.is_fixed or column.name in self.chosen for column in self.spec.columns}
+        return {column.name: column.is_fixed or column.name in self.shown_columns for column in self.spec.columns}
 
     @cached_property
     def hides(self) -> dict[str, bool]:
@@ -114,7 +114,7 @@ class ListTable:
     @property
     def choices(self) -> list[ColumnChoice]:
         return [
-            ColumnChoice(name=column.name, label=column.label, is_shown=column.name in self.chosen)
+            ColumnChoice(name=column.name, label=column.label, is_shown=column.name in self.shown_columns)
             for column in self.spec.choosable
         ]
 
@@ -144,14 +144,14 @@ class ListTable:
 def read_table(request: HttpRequest, address: PageQuery, spec: TableSpec, params: Mapping[str, str]) -> ListTable:
     """Read the order from the URL and the columns from the cookie."""
     sort = address.choice_value("sort", spec.sorts, spec.default_sort)
-    return ListTable(spec=spec, sort=sort, chosen=_chosen_columns(request, spec), params=params)
+    return ListTable(spec=spec, sort=sort, shown_columns=_columns_from_cookie(request, spec), params=params)
 
 
 def _cookie_name(request: HttpRequest, spec: TableSpec) -> str:
     return f"columns_{spec.name}_{request.user.pk}"
 
 
-def _chosen_columns(request: HttpRequest, spec: TableSpec) -> frozenset[str]:
+def _columns_from_cookie(request: HttpRequest, spec: TableSpec) -> frozenset[str]:
     """The names in the cookie that are columns. The default without a cookie, or if it names none."""
     names = set(request.COOKIES.get(_cookie_name(request, spec), "").split("."))
     return frozenset(names & {column.name for column in spec.choosable}) or spec.default_columns

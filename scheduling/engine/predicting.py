@@ -53,10 +53,10 @@ class RollingPredictor(Predictor):
         self._wider: dict[tuple[int, int, int], tuple[SharedMean, ...]] = {}
 
     def predict(self, job: EngineJob) -> float:
-        mean = self.known_mean(job)
+        mean = self.narrowest_mean(job)
         return 0.0 if mean is None else mean
 
-    def known_mean(self, job: EngineJob) -> float | None:
+    def narrowest_mean(self, job: EngineJob) -> float | None:
         """The mean of the narrowest scope in which a job has ended; None if no job has ended."""
         for (mean,) in self._scope_means(job):
             if mean is not None:
@@ -81,4 +81,4 @@ class BoundedPredictor(RollingPredictor):
     """
 
     def predict(self, job: EngineJob) -> float:
-        return bounded_prediction(self.known_mean(job), job.expected_s)
+        return bounded_prediction(self.narrowest_mean(job), job.expected_s)

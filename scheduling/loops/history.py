@@ -28,14 +28,8 @@ ERROR_INTERVAL = timedelta(minutes=5)
 
 def remember_with_lease(cluster_id: int, holder: str) -> int:
     """Run one turn under a lease. Return 0 if another worker holds it."""
-    name = f"history:{cluster_id}"
-    lease = Lease.take(name, holder, HISTORY_LEASE)
-    if lease is None:
-        return 0
-    try:
-        return remember_ended_once(Cluster.objects.get(pk=cluster_id), clock.now())
-    finally:
-        Lease.release(name, lease.term)
+    with Lease.held(f"history:{cluster_id}", holder, HISTORY_LEASE) as lease:
+        return remember_ended_once(Cluster.objects.get(pk=cluster_id), clock.now()) if lease else 0
 
 
 def remember_ended_once(cluster: Cluster, now: datetime, batches: int = MAX_BATCHES) -> int:

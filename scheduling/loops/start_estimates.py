@@ -33,14 +33,8 @@ MAX_ESTIMATE_AGE = timedelta(minutes=5)
 
 def estimate_with_lease(cluster_id: int, holder: str) -> int:
     """Run one turn under a lease. Return 0 if another worker holds it."""
-    name = f"estimate:{cluster_id}"
-    lease = Lease.take(name, holder, ESTIMATE_LEASE)
-    if lease is None:
-        return 0
-    try:
-        return estimate_starts_once(Cluster.objects.get(pk=cluster_id), clock.now())
-    finally:
-        Lease.release(name, lease.term)
+    with Lease.held(f"estimate:{cluster_id}", holder, ESTIMATE_LEASE) as lease:
+        return estimate_starts_once(Cluster.objects.get(pk=cluster_id), clock.now()) if lease else 0
 
 
 def estimate_starts_once(cluster: Cluster, now: datetime) -> int:
