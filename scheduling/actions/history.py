@@ -56,7 +56,11 @@ SELECT_ERROR = """
 SELECT count(*), percentile_cont(0.5) WITHIN GROUP (ORDER BY off), percentile_cont(0.9) WITHIN GROUP (ORDER BY off)
 FROM (
   SELECT greatest(j.predicted_s / ran.s, ran.s / j.predicted_s) AS off FROM jobs_job j
-  CROSS JOIN LATERAL (SELECT greatest(1, extract(epoch FROM j.ended_at - j.started_at)::float8) AS s) ran
+  CROSS JOIN LATERAL (
+    SELECT greatest(1, sum(extract(epoch FROM greatest(a.ended_at, b.began) - b.began))::float8) AS s
+    FROM jobs_attempt a CROSS JOIN LATERAL (SELECT coalesce(a.confirmed_at, a.promised_at) AS began) b
+    WHERE a.job_id = j.id
+  ) ran
   WHERE j.cluster_id = %s AND j.ended_at > %s AND j.started_at IS NOT NULL AND j.predicted_s > 0
 ) judged
 """

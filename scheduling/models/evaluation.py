@@ -100,7 +100,9 @@ class Campaign(models.Model):
     """Some checkpoints, evaluated with one suite."""
 
     public_id = models.CharField(max_length=16, unique=True)
-    name = models.CharField(max_length=120, help_text="Not unique. Default: the run, its steps and the suite.")
+    name = models.CharField(
+        max_length=120, db_default="", help_text="Not unique. Default: the run, its steps and the suite."
+    )
     cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="campaigns")
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="campaigns")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="campaigns")

@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     dependencies = [
         ("jobs", "0048_scheduling_history_indexes"),
-        ("scheduling", "0012_campaign_names"),
+        ("scheduling", "0013_names_of_existing_campaigns"),
     ]
 
     operations = [
