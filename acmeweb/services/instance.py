@@ -50,7 +50,8 @@ from acmeweb.services.prepare import ADMINISTRATOR, PASSWORD_AS_GENERATED
 from acmeweb.services.programs import InstanceConfig
 from acmeweb.services.supervisor import SupervisorClient, SupervisorUnavailable
 
-SERVER_TIMEOUT_S, READY_TIMEOUT_S, STOP_TIMEOUT_S = 30.0, 60.0, 30.0
+# Generous: a program that fails ends the wait at once, and a busy machine imports Django ten times as slowly
+SERVER_TIMEOUT_S, READY_TIMEOUT_S, STOP_TIMEOUT_S = 60.0, 240.0, 30.0
 REMINDER_INTERVAL_S = 60.0  # between messages that the database is still being prepared
 WILDCARD_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104
 
