@@ -445,32 +445,58 @@
   // --- events beside the time slider: one tab stop, arrow keys move, Enter shows the map of that moment
 
   const KINDS = { incident: ["▲", "bad", "incident"], outage: ["▼", "warn", "node down"], drain: ["■", "drain", "drain"], maintenance: ["▬", "quiet", "maintenance"] };
+  const WORST_FIRST = Object.keys(KINDS);
   const EVENTS_MS = 300000;
+  const BUTTON_PX = 24;      // events that are closer share a button, so that a finger hits the right one
+  const LISTED = 4;          // events that the text of a button names
   const bar = document.getElementById("map-events");
   let events = [];
 
   function placeEvents() {
-    const begin = Number(slider.min), end = Number(slider.max);
+    const begin = Number(slider.min), end = Number(slider.max), width = bar.clientWidth;
+    const share = (at) => Math.max(0, Math.min(1, (at - begin) / (end - begin)));
     const focused = bar.contains(document.activeElement) ? document.activeElement.dataset.at : null;
-    bar.replaceChildren(...events.filter(([at]) => at <= end).map(([at, until, kind, count, text]) => {
-      const [icon, tone, label] = KINDS[kind];
-      const button = document.createElement("button");
-      button.type = "button";
-      button.className = tone;
-      button.textContent = icon;
-      button.tabIndex = -1;
-      button.dataset.at = at;
-      button.title = `${count > 1 ? `${count} × ` : ""}${label}: ${text}, ${spelled(at)}${until ? ` to ${spelled(until)}` : ""}`;
-      button.setAttribute("aria-label", button.title);
-      button.style.left = `${100 * Math.max(0, Math.min(1, (at - begin) / (end - begin)))}%`;
-      if (until) button.style.width = `${Math.max(0.6, 100 * (until - at) / (end - begin))}%`;
-      return button;
-    }));
-    const last = bar.querySelector(`[data-at="${focused}"]`) ?? bar.lastElementChild;
+    const past = events.filter(([at]) => at <= end);
+    const spans = past.filter(([, until]) => until).map(([at, until, kind]) => {
+      const span = document.createElement("i");
+      span.className = KINDS[kind][1];
+      span.style.left = `${100 * share(at)}%`;
+      span.style.width = `${Math.max(0.3, 100 * (share(until) - share(at)))}%`;
+      return span;
+    });
+    const groups = [];
+    for (const event of past) {
+      const x = share(event[0]) * width;
+      if (groups.length && x - groups.at(-1).x < BUTTON_PX) groups.at(-1).events.push(event);
+      else groups.push({ x, events: [event] });
+    }
+    const buttons = groups.map((group) => eventButton(group.events, share(group.events[0][0])));
+    bar.replaceChildren(...spans, ...buttons);
+    const last = buttons.find((button) => button.dataset.at === focused) ?? buttons.at(-1);
     if (last) last.tabIndex = 0;
     if (focused && last) last.focus();
-    bar.dataset.count = bar.children.length;
+    bar.dataset.count = buttons.length;
   }
+
+  function eventButton(group, share) {
+    const worst = WORST_FIRST.find((kind) => group.some((event) => event[2] === kind));
+    const [icon, tone] = KINDS[worst];
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = tone;
+    button.textContent = group.length > 1 ? `${icon}${group.length}` : icon;
+    button.tabIndex = -1;
+    button.dataset.at = group[0][0];
+    button.dataset.all = group.map(([at]) => at).join(" ");
+    const more = group.length > LISTED ? `; and ${group.length - LISTED} more` : "";
+    button.title = group.slice(0, LISTED).map(eventText).join("; ") + more;
+    button.setAttribute("aria-label", button.title);
+    button.style.left = `${100 * share}%`;
+    return button;
+  }
+
+  const eventText = ([at, until, kind, count, text]) =>
+    `${count > 1 ? `${count} × ` : ""}${KINDS[kind][2]}: ${text}, ${spelled(at)}${until ? ` to ${spelled(until)}` : ""}`;
 
   async function askEvents() {
     try {
@@ -481,7 +507,7 @@
 
   const STEPS = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
   bar.addEventListener("keydown", (event) => {
-    const all = [...bar.children], from = all.indexOf(document.activeElement), by_ = STEPS[event.key];
+    const all = [...bar.querySelectorAll("button")], from = all.indexOf(document.activeElement), by_ = STEPS[event.key];
     if (from < 0 || !by_) return;
     event.preventDefault();
     const next = all[Math.max(0, Math.min(all.length - 1, from + by_))];
@@ -490,11 +516,13 @@
     next.focus();
   });
   bar.addEventListener("focusin", (event) => { words.textContent = event.target.title; });
-  // The first moment at which the map shows the effect of the event
+  // The first moment at which the map shows the effect of the event; again, and the next event of the button follows
+  const effectOf = (at) => Math.ceil((Number(at) + 1) / GRAIN_S) * GRAIN_S;
   bar.addEventListener("click", (event) => {
-    const at = event.target.closest("button")?.dataset.at;
-    if (at) { stop(); go(Math.ceil((Number(at) + 1) / GRAIN_S) * GRAIN_S); }
+    const all = event.target.closest("button")?.dataset.all.split(" ").map(effectOf);
+    if (all) { stop(); go(all.find((at) => moment !== null && moment >= all[0] && at > moment) ?? all[0]); }
   });
+  new ResizeObserver(placeEvents).observe(bar);
 
   function marks(begin, end) {
     const found = [];
