@@ -115,9 +115,10 @@ def run_time_plot(cells: Sequence[JobCell], study: Sequence[StudyFigures]) -> St
     )
 
 
-def queue_delay_plot(cells: Sequence[JobCell], study: Sequence[StudyFigures]) -> StudyPlot:
+def queue_wait_plot(cells: Sequence[JobCell], study: Sequence[StudyFigures]) -> StudyPlot:
     curves = [(OWN_NAME, distribution(cells, lambda cell: cell.waited)), *((one.name, one.waits) for one in study)]
-    return _time_plot("queueing-delay", "Queueing delay", curves, "From the submission to the first start.")
+    note = "From the submission to the first start. The study calls this the queueing delay."
+    return _time_plot("queue-wait", "Queue wait", curves, note)
 
 
 def _time_plot(key: str, title: str, curves: Sequence[tuple[str, Sequence[Point] | None]], note: str) -> StudyPlot:

@@ -23,7 +23,7 @@ def comparison_charts(
         return {}
     unit, unit_s = _time_unit(max((at for _, curves, _ in drawn for at in curves["usage"]["at_s"]), default=0.0))
     return {
-        "waits": _distribution_chart("Waiting time", "queue_s", drawn),
+        "waits": _distribution_chart("Queue wait", "queue_s", drawn),
         "completion": _distribution_chart("Completion time, from submission to end", "jct_s", drawn),
         "queue": LineChart(
             title="Queue length over time",

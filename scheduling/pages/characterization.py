@@ -33,7 +33,7 @@ from scheduling.queries import characterization as queries
 from scheduling.replay.acme_study import study_figures
 
 DEFAULT_DAYS = "30"
-JOB_PLOTS = ("run-time", "queueing-delay", "gpus", "gpu-time-by-kind", "gpu-time-by-state")
+JOB_PLOTS = ("run-time", "queue-wait", "gpus", "gpu-time-by-kind", "gpu-time-by-state")
 PLOTS = (*JOB_PLOTS, "utilization", "failures")
 
 
@@ -156,7 +156,7 @@ def _job_plots(counts: queries.JobCounts, kind: JobKind | None) -> dict[str, Stu
     published, all_kinds = study_figures(kind), study_figures(None)
     plots: list[Any] = [
         study.run_time_plot(of_kind, published),
-        study.queue_delay_plot(of_kind, published),
+        study.queue_wait_plot(of_kind, published),
         study.gpus_plot(counts.cells, all_kinds),
         study.kinds_plot(counts.cells, all_kinds),
         study.states_plot(counts.cells, all_kinds),

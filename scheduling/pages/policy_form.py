@@ -38,7 +38,7 @@ class PolicyForm(forms.Form):
         label="Maximum overtaking, seconds", help_text="Jobs submitted this much later never start first."
     )
     class_s = forms.FloatField(
-        label="Seconds per priority point", help_text="Waiting time that is worth one priority point."
+        label="Seconds per priority point", help_text="Queue wait that is worth one priority point."
     )
     reserve = forms.MultipleChoiceField(
         label="Reserved quota kinds",

@@ -66,7 +66,7 @@ def _plot_queue_delay(axes: Any, run: PolicyRun, style: dict[str, Any]) -> None:
     # A log axis has no zero, so waits below one second are drawn at one second
     axes.plot(np.maximum(1.0, np.percentile(delay, share)) if len(delay) else [1, 1], share[: len(share)], **style)
     axes.lines[-1].set_label(run.policy)
-    axes.set(xscale="log", xlabel="queueing delay, seconds (1 and less at the edge)", ylabel="jobs, %", ylim=(0, 101))
+    axes.set(xscale="log", xlabel="queue wait, seconds (1 and less at the edge)", ylabel="jobs, %", ylim=(0, 101))
 
 
 def _plot_utilization(axes: Any, run: PolicyRun, style: dict[str, Any]) -> None:

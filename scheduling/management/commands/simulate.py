@@ -103,7 +103,7 @@ class Command(BaseCommand):
         add("--jobs", type=int, help="acme: number of synthetic jobs")
         add("--seed", type=int, default=0, help="seed of the jobs, the faults and the noise")
         add("--json", metavar="FILE", help="write the report to FILE; with - only the report is written, to stdout")
-        add("--plots", metavar="DIR", help="write charts of queueing delays and utilization to DIR, as SVG and PNG")
+        add("--plots", metavar="DIR", help="write charts of queue waits and utilization to DIR, as SVG and PNG")
 
     def handle(self, *, trace: str, policy: str, **options: Any) -> None:
         try:

@@ -226,7 +226,7 @@ def test_page_compares_own_jobs_with_the_study(history):
 
     assert page.status_code == 200
     assert [panel.plot.key for panel in page.context["panels"]] == list(PLOTS[:-1])
-    for words in ("3 jobs</strong>", "Seren 2023", "Kalos 2023", "Queueing delay", "CC BY 4.0"):
+    for words in ("3 jobs</strong>", "Seren 2023", "Kalos 2023", "Queue wait", "CC BY 4.0"):
         assert words in text(page), words
     assert page.context["panels"][0].plot.rows[0][0] == "Your jobs"
 
@@ -244,7 +244,7 @@ def test_empty_period_is_shown_as_such(history):
     page = browser("ada").get(f"{URL}?month=2026-01")
 
     assert page.status_code == 200 and "0 jobs</strong>" in text(page)
-    assert "Your jobs" not in text(page).partition("Queueing delay")[0]
+    assert "Your jobs" not in text(page).partition("Queue wait")[0]
 
 
 @pytest.mark.parametrize("plot", PLOTS)
