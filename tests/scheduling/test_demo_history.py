@@ -33,6 +33,7 @@ from scheduling.bundled.history.training import training_rows
 from scheduling.bundled.history.values import HistoryPlace, PlacedAttempt
 from scheduling.drill.jobs import MIX_STEP_S, AttemptLife
 from scheduling.drill.values import DrillPlan
+from scheduling.evaluation.checkpoint_paths import default_campaign_name
 from scheduling.evaluation.job_output import parse_job_output
 from scheduling.models import Campaign, Evaluation, TrialKind
 from tests import make
@@ -226,6 +227,7 @@ def test_campaign_has_the_rows_that_the_coordinator_writes(written):
     assert campaigns
     assert campaigns == sorted(campaigns, key=lambda campaign: campaign.created_at)
     for campaign in campaigns:
+        assert campaign.name == default_campaign_name(campaign.checkpoints, str(campaign.suite))
         assert campaign.created_at < campaign.started_at < campaign.ended_at
         assert not campaign.evaluations.exclude(state="COMPLETED").exists()
         for trial in campaign.trials.select_related("job__cluster"):

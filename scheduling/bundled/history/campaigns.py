@@ -25,6 +25,7 @@ from scheduling.drill.history import SiteHistory
 from scheduling.drill.job_logs import run_of_job, step_of_program
 from scheduling.drill.jobs import DrillJob
 from scheduling.evaluation import job_output, orders
+from scheduling.evaluation.checkpoint_paths import default_campaign_name
 from scheduling.evaluation.orders import TrialPart
 from scheduling.models import (
     Campaign,
@@ -167,7 +168,8 @@ class CampaignBuilder:
         row = Campaign(
             pk=len(rows.campaigns) + 1, public_id=name, cluster=place.cluster, team_id=outcome.user.team_id,
             user_id=outcome.user.id, suite=outcome.suite, checkpoints=checkpoints, checkpoint_gb=outcome.gb,
-            state=CampaignState.COMPLETED, created_at=place.at(begins), started_at=place.at(begins + TURN_S),
+            name=default_campaign_name(checkpoints, str(outcome.suite)), state=CampaignState.COMPLETED,
+            created_at=place.at(begins), started_at=place.at(begins + TURN_S),
             ended_at=place.at(ends), turn=4 + len(outcome.shards),
         )  # fmt: skip
         rows.campaigns.append(row)
