@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from random import Random
 
 from jobs.core.lifecycle import JobKind
+from scheduling.drill.failure_odds import EVEN_ODDS
 from scheduling.drill.values import DrillFault, DrillPlan, JobFlaw
 from scheduling.slurmsim.failure_reasons import REASONS_BY_NAME, FailureFamily, draw_reason, draw_time_to_failure_s
 from scheduling.slurmsim.faults import FAULT_WEIGHTS, OUTAGE_RANGE_S, REPAIR_RANGE_S, FaultKind
@@ -43,7 +44,6 @@ FAILURE_SHARE = {
     JobKind.PRETRAIN: 0.35, JobKind.SFT: 0.20, JobKind.MLLM: 0.25,
     JobKind.EVALUATION: 0.07, JobKind.DEBUG: 0.40, JobKind.OTHER: 0.15,
 }  # fmt: skip
-EXCLUDED_REASONS = frozenset({"loss_nan"})  # not for jobs of the mix; only the gang simulates a bad loss
 LLAMA3_PER_NODE_DAY = 419 / 54 / 2048
 ACME_PER_NODE_DAY = 134 / 124e6 * 8 * 1440
 
@@ -93,14 +93,14 @@ def _draw_fault(number: int, at: float, scenario: Scenario, plan: DrillPlan) -> 
     )  # fmt: skip
 
 
-def draw_flaw(kind: JobKind, gpus: int, key: str, at_s: float = 0.0) -> JobFlaw | None:
+def draw_flaw(
+    kind: JobKind, gpus: int, key: str, at_s: float = 0.0, odds: Mapping[str, float] = EVEN_ODDS
+) -> JobFlaw | None:
     """The flaw for which a job of the mix fails by itself, or None. The reason is one for failures so late."""
     dice = Random(f"flaw:{key}")
     if dice.random() >= FAILURE_SHARE[kind]:
         return None
-    reason = draw_reason(dice, kind, gpus, at_s)
-    while reason.breaks or reason.name in EXCLUDED_REASONS:  # machine faults have their own rate
-        reason = draw_reason(dice, kind, gpus, at_s)
+    reason = draw_reason(dice, kind, gpus, at_s, odds)
     return JobFlaw(
         reason=reason.name, after_s=draw_time_to_failure_s(dice, reason), passes=reason.name in RESTARTABLE_REASONS
     )

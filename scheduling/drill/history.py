@@ -21,8 +21,9 @@ from jobs.traces.trace import Trace
 from scheduling.drill.agenda import EventQueue
 from scheduling.drill.checkpoint_campaigns import CampaignService, CheckpointCampaign, EvaluationArrivals
 from scheduling.drill.counts import DrillCounts
+from scheduling.drill.failure_odds import LikelyFailures, table_odds
 from scheduling.drill.fault_effects import FaultInjector
-from scheduling.drill.faults import BUG, SCENARIOS, Scenario, draw_faults, draw_flaw
+from scheduling.drill.faults import BUG, FAILURE_SHARE, SCENARIOS, Scenario, draw_faults, draw_flaw
 from scheduling.drill.healing import AcmeRecovery, HandledFailure
 from scheduling.drill.job_logs import HistoryLogs
 from scheduling.drill.jobs import MIX_STEP_S, DrillJob
@@ -159,7 +160,7 @@ def _schedule_arrivals(stage: DrillSimulation, settings: HistorySettings) -> Cam
     count = int(np.searchsorted(np.cumsum(requested_s[order]), wanted_s))
     rows = np.sort(order[:count]).tolist()
     arrivals = EvaluationArrivals(trace, rows)
-    submit = partial(_submit, stage, settings, trace)
+    submit = partial(_submit, stage, settings, trace, _failure_odds(settings, trace, rows))
 
     def arrive(row: int, now: float) -> None:
         if not arrivals.is_taken(row):
@@ -170,10 +171,20 @@ def _schedule_arrivals(stage: DrillSimulation, settings: HistorySettings) -> Cam
     return CampaignService(stage, arrivals, partial(submit, is_trial=True))
 
 
+def _failure_odds(settings: HistorySettings, trace: Trace, rows: Sequence[int]) -> Mapping[str, float]:
+    jobs = ((*_kind_and_gpus(settings, trace, row), float(trace.runtime_s[row])) for row in rows)
+    return table_odds([LikelyFailures(kind, gpus, at, FAILURE_SHARE[kind]) for kind, gpus, at in jobs])
+
+
+def _kind_and_gpus(settings: HistorySettings, trace: Trace, row: int) -> tuple[JobKind, int]:
+    return JobKind(trace.kinds.words[trace.kinds.codes[row]]), min(int(trace.gpus[row]), settings.most_gpus)
+
+
 def _submit(
-    stage: DrillSimulation, settings: HistorySettings, trace: Trace, row: int, now: float, *, is_trial: bool = False
-) -> DrillJob:
-    kind, gpus = JobKind(trace.kinds.words[trace.kinds.codes[row]]), min(int(trace.gpus[row]), settings.most_gpus)
+    stage: DrillSimulation, settings: HistorySettings, trace: Trace, odds: Mapping[str, float],
+    row: int, now: float, *, is_trial: bool = False,
+) -> DrillJob:  # fmt: skip
+    kind, gpus = _kind_and_gpus(settings, trace, row)
     per_node, name, takes_s = settings.gpus_per_node, f"{kind}-{row}", float(trace.runtime_s[row])
     need = (
         ResourceRequest(gpus=gpus, cpus=0)
@@ -182,7 +193,7 @@ def _submit(
     )
     may_give_way = kind is JobKind.EVALUATION and not is_trial
     gives_way = may_give_way and stage.dice("preemptible", name).random() < PREEMPTIBLE_SHARE
-    flaw = draw_flaw(kind, gpus, f"{settings.seed}:{name}", takes_s)
+    flaw = draw_flaw(kind, gpus, f"{settings.seed}:{name}", takes_s, odds)
     # Fail at the drawn run time, so that the run times keep their published distribution
     flaw = replace(flaw, after_s=takes_s * 0.99) if flaw else None
     owner = QuotaOwner(team=settings.teams[kind], kind=kind, preemptible=gives_way)

@@ -6,17 +6,18 @@ this limit. Errors are standard errors of the sample, from resampling the jobs o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from jobs.core.lifecycle import JobKind
-from scheduling.drill.history import CANCELLED, SITE, SiteHistory
+from scheduling.drill.failure_odds import DRAWN_REASONS, EVEN_ODDS
+from scheduling.drill.history import SITE, SiteHistory
 from scheduling.replay import acme_trace
 from scheduling.replay.acme_figures import PUBLISHED_CLUSTERS
-from scheduling.slurmsim.failure_reasons import FAILURE_TABLE, REASONS_BY_NAME, FailureFamily
+from scheduling.slurmsim.failure_reasons import REASONS_BY_NAME, FailureFamily
 
 POPULATION = 400_000  # jobs drawn from the published distribution
 RESAMPLES = 100
@@ -92,18 +93,14 @@ def _columns_of_study(most_gpus: int) -> JobColumns:
 
 def compare_failures(history: SiteHistory) -> Iterator[FigureComparison]:
     """Yield the share of each family of reasons in the failures of programs, in percent."""
-    causes = [str(life.cause) for job in history.jobs for life in job.lives if life.cause not in ("", CANCELLED)]
-    ours = [REASONS_BY_NAME[cause].family for cause in causes if cause in REASONS_BY_NAME]
-    total = sum(reason.count for reason in FAILURE_TABLE)
+    causes = [str(life.cause) for job in history.jobs for life in job.lives]
+    ours = [REASONS_BY_NAME[cause].family for cause in causes if EVEN_ODDS.get(cause)]
+    total = sum(reason.count for reason in DRAWN_REASONS)
     for family in FailureFamily:
-        share = _share(ours, family)
-        study = sum(reason.count for reason in FAILURE_TABLE if reason.family is family) / total
+        share = sum(one is family for one in ours) / max(len(ours), 1)
+        study = sum(reason.count for reason in DRAWN_REASONS if reason.family is family) / total
         error = (max(share * (1 - share), 1e-6) / max(len(ours), 1)) ** 0.5
         yield FigureComparison(
             figure="failures of programs, %", subject=family.value, history=100 * share, study=100 * study,
             error=100 * error,
         )  # fmt: skip
-
-
-def _share(families: Sequence[FailureFamily], wanted: FailureFamily) -> float:
-    return sum(family is wanted for family in families) / max(len(families), 1)

@@ -8,6 +8,7 @@ quoted. Reasons that the table lacks but operators meet (a NaN loss) have added 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -100,11 +101,20 @@ TRAINING_ONLY_REASONS = frozenset({"loss_nan", "dataloader_killed", "checkpoint_
 MULTI_GPU_REASONS = frozenset({"nvlink_error", "network_error", "nccl_timeout_error", "nccl_remote_error"})
 
 
-def draw_reason(dice: Random, kind: JobKind, gpus: int, at_s: float = 0.0) -> FailureReason:
-    """Draw a reason with the likelihoods of a job of this kind and size that fails so late."""
-    rows, weights = _rows_and_weights(kind in TRAINING_KINDS, gpus)
-    late = [weight * _may_fail_at(row, at_s) for row, weight in zip(rows, weights, strict=True)]
-    return dice.choices(rows, weights=late if any(late) else weights)[0]
+def draw_reason(
+    dice: Random, kind: JobKind, gpus: int, at_s: float = 0.0, odds: Mapping[str, float] | None = None
+) -> FailureReason:
+    """Draw a reason with the likelihoods of a job of this kind and size that fails so late, times its factor."""
+    weights = reason_weights(kind, gpus, at_s)
+    scaled = [weight * (odds or {}).get(name, 1.0) for name, weight in weights.items()]
+    return REASONS_BY_NAME[dice.choices(list(weights), weights=scaled)[0]]
+
+
+def reason_weights(kind: JobKind, gpus: int, at_s: float = 0.0) -> dict[str, float]:
+    """How likely each reason is for a job of this kind and size that fails so late, by name."""
+    weights = _weights_by_size(kind in TRAINING_KINDS, gpus)
+    late = {name: weight * _may_fail_at(REASONS_BY_NAME[name], at_s) for name, weight in weights.items()}
+    return late if any(late.values()) else dict(weights)
 
 
 def _may_fail_at(reason: FailureReason, at_s: float) -> bool:
@@ -113,13 +123,12 @@ def _may_fail_at(reason: FailureReason, at_s: float) -> bool:
 
 
 @cache
-def _rows_and_weights(training: bool, gpus: int) -> tuple[tuple[FailureReason, ...], tuple[float, ...]]:
-    rows = tuple(
-        row
+def _weights_by_size(training: bool, gpus: int) -> Mapping[str, float]:
+    return {
+        row.name: row.count * _size_similarity(row.gpus, max(gpus, 1))
         for row in FAILURE_TABLE
         if (training or row.name not in TRAINING_ONLY_REASONS) and (gpus > 1 or row.name not in MULTI_GPU_REASONS)
-    )
-    return rows, tuple(row.count * _size_similarity(row.gpus, max(gpus, 1)) for row in rows)
+    }
 
 
 def _size_similarity(median: float, gpus: int) -> float:
