@@ -14,7 +14,8 @@ from functools import cached_property
 from itertools import groupby, islice
 from typing import Any
 
-from jobs.models import Cluster, ClusterMode, Job, Team
+from jobs.models import Cluster, ClusterMode, Job
+from jobs.models.permissions import Caller
 from scheduling.core.ordering_figures import OrderingFigures, order_name, ordering_figures
 from scheduling.core.quotas import QuotaUse, TeamKind, quota_uses
 from scheduling.engine.blockers import gate_blockers
@@ -197,9 +198,8 @@ def queue_view(state: QueueState, user: Any) -> QueueView:
 def _team_visibility(user: Any) -> Callable[[str], bool]:
     """Return a function that says whether the user may see a team's jobs. Checking teams avoids a database query over
     all waiting jobs."""
-    if user.is_superuser:
-        return lambda team: True
-    return set(Team.objects.where(user).values_list("name", flat=True)).__contains__
+    teams = Caller(user=user).visible_team_names()
+    return (lambda team: True) if teams is None else teams.__contains__
 
 
 def _group_hidden_jobs(line: Iterable[WaitingJob], sees: Callable[[str], bool]) -> Iterator[tuple[int, int, int, int]]:

@@ -12,10 +12,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from django.conf import settings
 from django.db.models import Q
 
 from jobs.core.spec import JobSpec
 from jobs.models import Cluster, ClusterMode, HoldKind, Job, Team, clock
+from jobs.rest.throttle import PerUserThrottle
 from scheduling.actions.history import with_predictions
 from scheduling.clusters.circuit_breaker import is_open
 from scheduling.core.free_capacity import FreeCapacity, free_capacity
@@ -33,11 +35,21 @@ from scheduling.queries.wait_explanation import past_error
 from scheduling.replay.start_estimates import MAX_DRAWS, MIN_DRAWS, StartEstimate, start_estimates
 
 PREVIEW_JOB_ID = 2**62  # after all jobs with the same submission time
-PREVIEWS_PER_MINUTE = 60  # per user
+PREVIEWS_PER_MINUTE = 60
 MAX_ESTIMATED_JOBS = 1000
 MAX_REPLAYED_JOBS = 4000  # in all draws together
 MAX_DURATIONS_AGE_S = 60.0
 MAX_CACHED_ANSWERS = 64
+
+
+class PreviewThrottle(PerUserThrottle):
+    """Limits the previews of a user per minute, on pages and API together, because each asks the scheduling engine."""
+
+    name = "preview:"
+
+    @property
+    def most(self) -> int:
+        return min(PREVIEWS_PER_MINUTE, settings.ACME_API_PER_MINUTE)
 
 
 @dataclass(frozen=True, kw_only=True)
