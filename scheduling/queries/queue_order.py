@@ -36,6 +36,7 @@ class QueueOrder:
 
     line: tuple[int, ...]
     apart: tuple[int, ...]
+    starts: int = 0  # the first jobs of the line, which start in the next turn
     warning: str = ""
 
 
@@ -51,7 +52,7 @@ def queue_order(picture: ClusterSnapshot, policy: str, settings: dict[str, objec
         return QueueOrder(line=_priority_order(picture, ineligible), apart=apart, warning=warning)
     starts = tuple(start.job_id for start in decisions.starts)
     waits = tuple(wait.job_id for wait in decisions.waits if wait.job_id not in ineligible)
-    return QueueOrder(line=starts + waits, apart=apart)
+    return QueueOrder(line=starts + waits, apart=apart, starts=len(starts))
 
 
 def _priority_order(picture: ClusterSnapshot, excluded: set[int]) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ answers, because a user who types a command asks the same question again and aga
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -213,15 +213,25 @@ def _ask_engine(
         return StartPreview(
             blockers=blockers, why_no_estimate="No estimate, because the job does not wait for GPUs yet."
         )
-    jobs = len(question.waiting) + len(question.running)
-    if jobs > MAX_ESTIMATED_JOBS:
+    estimates = preview_estimates(cluster, question, rules)
+    if estimates is None:
         why = "The cluster has too many jobs for an estimate now. The page of the job shows one after about 30 s."
         return StartPreview(blockers=blockers, why_no_estimate=why)
-    draws = max(MIN_DRAWS, min(MAX_DRAWS, MAX_REPLAYED_JOBS // jobs // 2 * 2))
-    durations = _durations.of(cluster, question.now)
-    estimate = start_estimates(question, rules, durations=durations, draws=draws, seed=cluster.pk).get(job.id)
+    estimate = estimates.get(job.id)
     why = "" if estimate else "No estimate, because the job did not start in every simulation of the queue."
     return StartPreview(blockers=blockers, estimate=estimate, why_no_estimate=why)
+
+
+def preview_estimates(
+    cluster: Cluster, picture: ClusterSnapshot, rules: RulesFactory
+) -> Mapping[int, StartEstimate] | None:
+    """Estimate the starts of the waiting jobs while a user waits; None: too many jobs for that."""
+    jobs = len(picture.waiting) + len(picture.running)
+    if jobs > MAX_ESTIMATED_JOBS:
+        return None
+    draws = max(MIN_DRAWS, min(MAX_DRAWS, MAX_REPLAYED_JOBS // max(1, jobs) // 2 * 2))
+    durations = _durations.of(cluster, picture.now)
+    return start_estimates(picture, rules, durations=durations, draws=draws, seed=cluster.pk)
 
 
 class _AnswerCache:
