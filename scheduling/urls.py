@@ -9,6 +9,7 @@ from scheduling.pages import (
     faults,
     job_gpus,
     maintenance,
+    policy_change,
     queue,
     replay_results,
     replays,
@@ -19,7 +20,7 @@ from scheduling.pages import (
 
 urlpatterns = [
     path("queue/", queue.queue, name="queue"),
-    path("queue/<slug:cluster>/policy/", queue.policy, name="policy"),
+    path("queue/<slug:cluster>/policy/", policy_change.policy, name="policy"),
     path("queue/<slug:cluster>/maintenance/", maintenance.declare, name="maintenance-declare"),
     path("queue/<slug:cluster>/maintenance/<int:number>/", maintenance.maintenance, name="maintenance"),
     path("queue/<slug:cluster>/maintenance/<int:number>/end/", maintenance.move_end, name="maintenance-end"),

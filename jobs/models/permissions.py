@@ -73,6 +73,17 @@ class Caller:
             pk__in=[team for team, own_role in self.roles.items() if own_role.rank >= TeamRole(role).rank]
         )
 
+    def visible_team_ids(self) -> list[int] | None:
+        """Return the teams whose jobs the caller may see; None: all."""
+        return None if self.is_site_admin else sorted(self.roles)
+
+    def visible_team_names(self) -> set[str] | None:
+        """Return the names of the teams whose jobs the caller may see; None: all. Takes one query."""
+        if self.is_site_admin:
+            return None
+        bound = {"pk": self.bound_team_id} if self.bound_team_id else {}
+        return set(Team.objects.where(self.user).filter(**bound).values_list("name", flat=True))
+
     def jobs(self) -> QuerySet[Job]:
         """Return the visible jobs. Team ids are passed as numbers, not as a subquery, so that the planner chooses the
         right index."""

@@ -29,9 +29,9 @@ from jobs.models import (
     RepairStage,
     Resolution,
     Sample,
-    Team,
     clock,
 )
+from jobs.models.permissions import Caller
 from jobs.queries.node_month import node_month
 from jobs.web.page import MAX_EVENTS, posted_text, render_page
 
@@ -58,20 +58,13 @@ def node_page(request: HttpRequest, cluster: str, name: str) -> HttpResponse:
         "modes": _drain_choices(row),
         **_repair_texts(row),
         "may_test": lambda: row.drain_requested and row.cluster.mode == ClusterMode.DRIVE and not allocations(),
-        "month": cache(lambda: node_month(row, _visible_teams(request), now)),
+        "month": cache(lambda: node_month(row, Caller(user=request.user).visible_team_ids(), now)),
         "recent": cache(lambda: _recent_attempts(request, row)),
         "events": cache(lambda: list(Event.objects.filter(node=row).order_by("-id")[:MAX_EVENTS])),
         "may_operate": cache(lambda: request.user.has_perm("jobs.operate_cluster")),
     }
     fragments = {"node": "nodes/_node.html", "month": "nodes/_month.html", "node-log": "nodes/_node_log.html"}
     return render_page(request, "nodes/node.html", context, fragments)
-
-
-def _visible_teams(request: HttpRequest) -> list[int] | None:
-    """The teams whose jobs the user may see; None means all."""
-    if request.user.is_superuser:
-        return None
-    return list(Team.objects.where(request.user).values_list("pk", flat=True))
 
 
 def _repair_texts(row: Node) -> dict[str, Any]:

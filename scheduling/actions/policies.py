@@ -48,6 +48,11 @@ def check_for_cluster(cluster: Cluster, choice: PolicyChoice) -> PolicyChoice:
     return choice
 
 
+def checked_differences(cluster: Cluster, after: PolicyChoice) -> list[PolicyDifference]:
+    """Return what the choice would change on the cluster. Raises InvalidPolicySettings if it cannot be chosen."""
+    return differences(current_policy_choice(cluster), check_for_cluster(cluster, after))
+
+
 @transaction.atomic
 def set_policy_choice(
     cluster: Cluster, after: PolicyChoice, *, before: PolicyChoice, author: Author, why: str

@@ -134,8 +134,7 @@ class JobExplanationEndpoint(ApiEndpoint):
         reject_unknown_params(request)
         rows = self.caller.jobs().select_related("cluster").prefetch_related("dependencies__on")
         job = find_or_404(rows, "job", public_id=id)
-        teams = None if self.caller.is_site_admin else set(self.caller.teams().values_list("name", flat=True))
-        return Response(explanation_response(job, explain_job(job, teams)))
+        return Response(explanation_response(job, explain_job(job, self.caller.visible_team_names())))
 
 
 def explanation_response(job: Any, answer: WaitExplanation) -> dict[str, Any]:

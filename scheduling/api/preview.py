@@ -28,7 +28,7 @@ from jobs.rest.shapes import (
 )
 from jobs.rest.throttle import PerUserThrottle
 from scheduling.api.explain import BLOCKER_SHAPE, ESTIMATE_ERROR_SHAPE, START_ESTIMATE_SHAPE
-from scheduling.queries.submission_preview import PREVIEWS_PER_MINUTE, SubmissionPreview, preview_submission
+from scheduling.queries.submission_preview import PreviewThrottle, SubmissionPreview, preview_submission
 
 QUOTA_PREVIEW_SHAPE = ResourceShape(
     "QuotaPreview",
@@ -68,16 +68,6 @@ PREVIEW_SHAPE = ResourceShape(
 )
 
 
-class PreviewThrottle(PerUserThrottle):
-    """Previews ask the scheduling engine, so they have a lower limit of their own."""
-
-    name = "preview:"
-
-    @property
-    def most(self) -> int:
-        return min(PREVIEWS_PER_MINUTE, settings.ACME_API_PER_MINUTE)
-
-
 class PreviewJob(ActionEndpoint):
     """Preview a submission."""
 
@@ -96,7 +86,7 @@ class PreviewJob(ActionEndpoint):
         team, target, spec = parse_submission(self.object(), {}, CallerTargets(self.caller))
         refuse_unknown_dependencies(spec, team)
         cluster = Cluster.objects.get(pk=target.pk)
-        sees = None if self.caller.is_site_admin else set(self.caller.teams().values_list("name", flat=True))
+        sees = self.caller.visible_team_names()
         preview = preview_submission(spec, team=team, cluster=cluster, user_id=self.caller.user.pk, sees=sees)
         return Response({"cluster": cluster.name, "team": team.name, **preview_response(preview)})
 

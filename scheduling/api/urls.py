@@ -1,7 +1,8 @@
-from scheduling.api import campaigns, clusters, evaluation_rules, explain, ledger, simulations, traces
+from scheduling.api import campaigns, clusters, evaluation_rules, explain, ledger, policy_preview, simulations, traces
 
 urlpatterns = [
     *clusters.urlpatterns,
+    *policy_preview.urlpatterns,
     *explain.urlpatterns,
     *simulations.urlpatterns,
     *traces.urlpatterns,

@@ -1,4 +1,7 @@
-"""The queue page: waiting jobs in order, quotas, drained nodes, maintenance windows and the scheduling policy."""
+"""The queue page: waiting jobs in order, quotas, drained nodes, maintenance windows and the scheduling policy.
+
+`policy_change` is the page that changes the policy.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,21 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from django.contrib import messages
-from django.contrib.auth.decorators import permission_required
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_safe
+from django.views.decorators.http import require_safe
 
-from jobs.actions.journal import Author
 from jobs.core.lifecycle import JobKind, NodeFlag
 from jobs.models import Allocation, Cluster, Event, Node, Team, clock
 from jobs.web.page import PageQuery, render_page, requested_cluster
 from scheduling.actions import policies as policy_actions
-from scheduling.actions.policies import PolicyError
 from scheduling.core.ordering_figures import prediction_error_text
-from scheduling.core.policy_choice import PolicyChoice, differences, full_settings
+from scheduling.core.policy_choice import PolicyChoice, full_settings
 from scheduling.core.quotas import QuotaAccount, QuotaBarPart, accounts
 from scheduling.engine.policies import InvalidPolicySettings
 from scheduling.models import RunTimeModel
 from scheduling.pages import maintenance
-from scheduling.pages.policy_form import PolicyForm
 from scheduling.queries.queue_order import QueueState, queue_states, queue_view
 
 MAX_CHANGES_SHOWN = 20
@@ -136,36 +133,3 @@ def _prediction_error(cluster: Cluster) -> str:
 
 def _changes(cluster: Cluster) -> Any:
     return Event.objects.filter(cluster=cluster, type="policy.changed").order_by("-id")[:MAX_CHANGES_SHOWN]
-
-
-@require_http_methods(["GET", "HEAD", "POST"])
-@permission_required(OPERATE_PERMISSION, raise_exception=True)
-def policy(request: HttpRequest, cluster: str) -> HttpResponse:
-    """Show the changes to the policy, then apply them once the user has confirmed."""
-    row = get_object_or_404(Cluster, name=cluster)
-    current = policy_actions.current_policy_choice(row)
-    form = PolicyForm(request.POST or None, initial=PolicyForm.initial_values(current))
-    changes = None
-    if request.method == "POST" and form.is_valid():
-        try:
-            if request.POST.get("confirm") == current.mark:
-                return _apply_policy(request, row, form, current)
-            policy_actions.check_for_cluster(row, form.choice())
-            changes = differences(current, form.choice())
-            if request.POST.get("confirm"):
-                messages.warning(request, f"The policy of {row} was changed in the meantime. Review the changes again.")
-        except InvalidPolicySettings as error:
-            field, _, why = str(error).partition(": ")
-            form.add_error(field if field in form.fields else None, why or str(error))
-        except PolicyError as error:
-            messages.error(request, str(error))
-    context = {"now": clock.now(), "cluster": row, "form": form, "differences": changes, "mark": current.mark}
-    return render(request, "scheduling/policy.html", context, status=400 if form.errors else 200)
-
-
-def _apply_policy(request: HttpRequest, row: Cluster, form: PolicyForm, current: PolicyChoice) -> HttpResponse:
-    why = form.cleaned_data["why"]
-    changes = policy_actions.set_policy_choice(row, form.choice(), before=current, author=Author.of(request), why=why)
-    count = f"{len(changes)} setting{'' if len(changes) == 1 else 's'}"
-    messages.success(request, f"{count} of {row} changed. Takes effect in the next scheduling turn.")
-    return redirect(f"{reverse('queue')}?cluster={row.name}")

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 from django import forms
+from django.urls import reverse
+from django.utils.http import urlencode
 
 from jobs.actions.submissions import CallerTargets
 from jobs.core.lifecycle import JobKind
 from jobs.core.parsing import InvalidField, read_timestamp
 from jobs.models import TeamRole
 from jobs.web.form_fields import choices_of, time_input
-from scheduling.core.policy_choice import SETTING_LABELS
+from scheduling.core.policy_choice import SETTING_LABELS, PolicyChoice, full_settings
 from scheduling.core.policy_texts import POLICY_SUMMARIES, described_choices
 from scheduling.core.replay_comparison import MAX_COMPARED_RUNS
+from scheduling.engine.placements import PLACEMENTS
 from scheduling.engine.policies import POLICY_RULES
 from scheduling.engine.policies.acme import ORDER_RULES
-from scheduling.engine.settings import AcmeSettings
+from scheduling.engine.settings import MAX_SETTING_S, AcmeSettings
 from scheduling.models import UploadedTrace
 from scheduling.queries.replay_settings import MAX_HISTORY_DAYS, MAX_TRACE_JOBS
 from scheduling.queries.replays import BUILT_IN_TRACES, FIELDS_BY_TRACE_KIND, MAX_FILE_BYTES, trace_kind
@@ -28,6 +32,9 @@ from scheduling.replay.run import ReplaySetting
 
 FORM_LOADS = (50, 200)  # percent; the API allows more
 OTHER_ORDERS = [name for name in ORDER_RULES if name != AcmeSettings().order]
+# The default has no value of its own, and `cells` needs virtual clusters, for which the form has no field
+LINKED_PLACEMENTS = [name for name in PLACEMENTS if name not in (ReplaySetting.placement, "cells")]
+ACME_NUMBERS = ("aging_s", "class_s")
 
 
 class ReplayForm(forms.Form):
@@ -104,6 +111,12 @@ class ReplayForm(forms.Form):
         required=False,
         choices=[("", "easy"), ("conservative", "conservative")],
     )
+    aging_s = forms.FloatField(
+        label=f"acme: {SETTING_LABELS['aging_s']}, seconds", required=False, min_value=0, max_value=MAX_SETTING_S
+    )
+    class_s = forms.FloatField(
+        label=f"acme: {SETTING_LABELS['class_s']}, seconds", required=False, min_value=0, max_value=MAX_SETTING_S
+    )
     reserve = forms.MultipleChoiceField(
         label="acme: reserved quota kinds",
         choices=choices_of(kind.value for kind in JobKind),
@@ -152,8 +165,9 @@ class ReplayForm(forms.Form):
     def more(self) -> list[forms.BoundField]:
         return [field for field in self if field.name not in self.MAIN]
 
-    def more_is_wrong(self) -> bool:
-        return any(field.errors for field in self.more())
+    def more_is_open(self) -> bool:
+        """Whether one of the fields that are usually folded has an error, or a value from a link."""
+        return any(field.errors or field.name in self.initial for field in self.more() if field.name != "quota")
 
     def clean_until(self) -> datetime | None:
         """Apply the limits of the API to the time."""
@@ -191,6 +205,7 @@ class ReplayForm(forms.Form):
         kind = trace_kind(trace)
         others = {name for sort, names in FIELDS_BY_TRACE_KIND.items() if sort != kind for name in names}
         excluded = {"trace", "trace_file", "policies", "team", "order", "backfill", "reserve", "best_effort", *others}
+        excluded |= set(ACME_NUMBERS)
         params = {name: value for name, value in values.items() if name not in excluded}
         if params.get("load") == ReplaySetting.load:
             del params["load"]
@@ -202,9 +217,42 @@ class ReplayForm(forms.Form):
         """Return only the settings that differ from the defaults, so that the result page lists what was changed."""
         data, defaults = self.cleaned_data, AcmeSettings()
         settings = {name: data[name] for name in ("order", "backfill") if data[name]}
+        settings |= {name: data[name] for name in ACME_NUMBERS if data[name] not in (None, getattr(defaults, name))}
         if set(data["reserve"]) != defaults.reserve:
             settings["reserve"] = data["reserve"]
         params: dict[str, Any] = {"policy_settings": {"acme": settings}} if settings else {}
         if sorted(data["best_effort"]) != sorted(ReplaySetting.best_effort):
             params["best_effort"] = ",".join(data["best_effort"])
         return params
+
+
+# --- links to the form
+
+
+def replay_link(cluster: str, policies: Iterable[str], choice: PolicyChoice | None = None) -> str:
+    """Return the address of the form, filled in with the history of the cluster, these policies, and the placement and
+    the settings of the choice."""
+    values: dict[str, Any] = {"trace": "history", "cluster": cluster, "policies": list(dict.fromkeys(policies))}
+    if choice:
+        values |= _choice_values(choice)
+    return f"{reverse('replays')}?{urlencode(values, doseq=True)}"
+
+
+def _choice_values(choice: PolicyChoice) -> dict[str, Any]:
+    """Return the fields that differ from the defaults of the form. An empty list is one empty value in an address."""
+    values: dict[str, Any] = {"placement": choice.placement} if choice.placement in LINKED_PLACEMENTS else {}
+    if choice.is_acme:
+        chosen, defaults = asdict(full_settings(choice)), asdict(AcmeSettings())
+        changed = {name: value for name, value in chosen.items() if value != defaults[name]}
+        values |= {name: (sorted(value) or "") if name == "reserve" else value for name, value in changed.items()}
+    return values
+
+
+def linked_values(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the form that an address contains. They are shown, and checked when the form is sent."""
+    values: dict[str, Any] = {}
+    for name, field in ReplayForm.base_fields.items():
+        if name in params and name != "trace_file":
+            value = field.widget.value_from_datadict(params, {}, name)
+            values[name] = [part for part in value if part] if isinstance(value, list) else value
+    return values

@@ -26,7 +26,7 @@ from scheduling.actions import traces as trace_actions
 from scheduling.actions.simulations import SimulationStateConflict, TooManySimulations
 from scheduling.actions.traces import ParsedTrace
 from scheduling.models import Simulation
-from scheduling.pages.replay_form import ReplayForm
+from scheduling.pages.replay_form import ReplayForm, linked_values
 from scheduling.queries.replays import (
     TraceUploadThrottle,
     read_uploaded_trace,
@@ -40,8 +40,15 @@ PAGE_SIZE = 25
 DEFAULT_REPLAY_VALUES = {"policies": ["acme", "easy"], "load": 100, "jobs": 10_000, "days": 30}
 
 
+def _initial_values(request: HttpRequest, clusters: Iterable[Cluster]) -> dict[str, Any]:
+    """The defaults of the form, replaced by what the address contains."""
+    linked = linked_values(request.GET)
+    named = [cluster for cluster in clusters if cluster.name == linked.get("cluster")]
+    return _default_values(named or clusters) | linked
+
+
 def _default_values(clusters: Iterable[Cluster]) -> dict[str, Any]:
-    """The defaults of the form: the history of the first cluster that has one, with its present quotas."""
+    """The history of the first cluster that has one, with its present quotas."""
     for cluster in sorted(clusters, key=lambda cluster: cluster.name):
         if Job.objects.filter(cluster=cluster, ended_at__isnull=False).exists():
             quotas = cluster.quotas.select_related("team")
@@ -65,7 +72,7 @@ def replays(request: HttpRequest) -> HttpResponse:
         request.FILES or None,
         places=places,
         uploads=uploads,
-        initial=_default_values(places.clusters.values()),
+        initial=_initial_values(request, places.clusters.values()),
     )
     if request.method == "POST" and form.is_valid() and (simulation := _create_from_form(request, form, places)):
         return redirect("replay", simulation.public_id)

@@ -12,15 +12,14 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_POST
 
 from jobs.core.submit_commands import SbatchCommand, acme_command, curl_command, sbatch_command
-from jobs.models import Team, clock
+from jobs.models import clock
+from jobs.models.permissions import Caller
 from jobs.pages.submit import form_context
-from jobs.rest.throttle import counter, seconds_until_next_window
 from jobs.web.job_forms import SubmitForm, api_body, draft_form, link_to_form
 from jobs.web.page import render_page
 from scheduling.pages.why_waiting import BlockerText
-from scheduling.queries.submission_preview import PREVIEWS_PER_MINUTE, preview_submission
+from scheduling.queries.submission_preview import PreviewThrottle, preview_submission
 
-WINDOW_S = 60
 MAX_BLOCKERS_SHOWN = 2
 
 
@@ -35,14 +34,18 @@ def preview_page(request: HttpRequest) -> HttpResponse:
 
 
 def _preview_context(request: HttpRequest, form: SubmitForm, has_command: bool) -> dict[str, Any]:
-    if counter.count(f"preview:{request.user.pk}", WINDOW_S) > PREVIEWS_PER_MINUTE:
-        return {"pause_s": seconds_until_next_window(WINDOW_S)}
+    throttle = PreviewThrottle()
+    if not throttle.allow_request(request, None):
+        return {"pause_s": throttle.wait()}
     if not form.is_valid() or form.spec is None:
         return {"is_checked": True, "field_errors": _field_errors(form)}
-    teams = None if request.user.is_superuser else set(Team.objects.where(request.user).values_list("name", flat=True))
     values = form.cleaned_data
     preview = preview_submission(
-        form.spec, team=values["team"], cluster=values["cluster"], user_id=request.user.pk, sees=teams
+        form.spec,
+        team=values["team"],
+        cluster=values["cluster"],
+        user_id=request.user.pk,
+        sees=Caller(user=request.user).visible_team_names(),
     )
     return {
         "is_checked": True,

@@ -15,7 +15,8 @@ from jobs.actions.job_verbs import is_replaceable
 from jobs.core.charts import timeline
 from jobs.core.command_options import conflicting_option
 from jobs.core.lifecycle import State
-from jobs.models import Job, Team, clock
+from jobs.models import Job, clock
+from jobs.models.permissions import Caller
 from jobs.web.page import render_page
 from scheduling.engine.blockers import Blocker, BlockerKind, Holder
 from scheduling.engine.changes import SuggestedChange
@@ -25,8 +26,7 @@ from scheduling.queries.wait_explanation import WaitExplanation, explain_job
 @require_safe
 def wait_page(request: HttpRequest, public_id: str) -> HttpResponse:
     row = get_object_or_404(Job.objects.visible_to(request.user).select_related("cluster"), public_id=public_id)
-    teams = None if request.user.is_superuser else set(Team.objects.where(request.user).values_list("name", flat=True))
-    explanation = explain_job(row, teams)
+    explanation = explain_job(row, Caller(user=request.user).visible_team_names())
     context = {
         "now": clock.now(),
         "job": row,

@@ -14,7 +14,8 @@ from functools import cached_property
 from itertools import groupby, islice
 from typing import Any
 
-from jobs.models import Cluster, ClusterMode, Job, Team
+from jobs.models import Cluster, ClusterMode, Job
+from jobs.models.permissions import Caller
 from scheduling.core.ordering_figures import OrderingFigures, order_name, ordering_figures
 from scheduling.core.quotas import QuotaUse, TeamKind, quota_uses
 from scheduling.engine.blockers import gate_blockers
@@ -35,6 +36,7 @@ class QueueOrder:
 
     line: tuple[int, ...]
     apart: tuple[int, ...]
+    starts: int = 0  # the first jobs of the line, which start in the next turn
     warning: str = ""
 
 
@@ -50,7 +52,7 @@ def queue_order(picture: ClusterSnapshot, policy: str, settings: dict[str, objec
         return QueueOrder(line=_priority_order(picture, ineligible), apart=apart, warning=warning)
     starts = tuple(start.job_id for start in decisions.starts)
     waits = tuple(wait.job_id for wait in decisions.waits if wait.job_id not in ineligible)
-    return QueueOrder(line=starts + waits, apart=apart)
+    return QueueOrder(line=starts + waits, apart=apart, starts=len(starts))
 
 
 def _priority_order(picture: ClusterSnapshot, excluded: set[int]) -> tuple[int, ...]:
@@ -197,9 +199,8 @@ def queue_view(state: QueueState, user: Any) -> QueueView:
 def _team_visibility(user: Any) -> Callable[[str], bool]:
     """Return a function that says whether the user may see a team's jobs. Checking teams avoids a database query over
     all waiting jobs."""
-    if user.is_superuser:
-        return lambda team: True
-    return set(Team.objects.where(user).values_list("name", flat=True)).__contains__
+    teams = Caller(user=user).visible_team_names()
+    return (lambda team: True) if teams is None else teams.__contains__
 
 
 def _group_hidden_jobs(line: Iterable[WaitingJob], sees: Callable[[str], bool]) -> Iterator[tuple[int, int, int, int]]:

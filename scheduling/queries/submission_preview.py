@@ -8,14 +8,16 @@ answers, because a user who types a command asks the same question again and aga
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from django.conf import settings
 from django.db.models import Q
 
 from jobs.core.spec import JobSpec
 from jobs.models import Cluster, ClusterMode, HoldKind, Job, Team, clock
+from jobs.rest.throttle import PerUserThrottle
 from scheduling.actions.history import with_predictions
 from scheduling.clusters.circuit_breaker import is_open
 from scheduling.core.free_capacity import FreeCapacity, free_capacity
@@ -33,11 +35,21 @@ from scheduling.queries.wait_explanation import past_error
 from scheduling.replay.start_estimates import MAX_DRAWS, MIN_DRAWS, StartEstimate, start_estimates
 
 PREVIEW_JOB_ID = 2**62  # after all jobs with the same submission time
-PREVIEWS_PER_MINUTE = 60  # per user
+PREVIEWS_PER_MINUTE = 60
 MAX_ESTIMATED_JOBS = 1000
 MAX_REPLAYED_JOBS = 4000  # in all draws together
 MAX_DURATIONS_AGE_S = 60.0
 MAX_CACHED_ANSWERS = 64
+
+
+class PreviewThrottle(PerUserThrottle):
+    """Limits the previews of a user per minute, on pages and API together, because each asks the scheduling engine."""
+
+    name = "preview:"
+
+    @property
+    def most(self) -> int:
+        return min(PREVIEWS_PER_MINUTE, settings.ACME_API_PER_MINUTE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,15 +213,25 @@ def _ask_engine(
         return StartPreview(
             blockers=blockers, why_no_estimate="No estimate, because the job does not wait for GPUs yet."
         )
-    jobs = len(question.waiting) + len(question.running)
-    if jobs > MAX_ESTIMATED_JOBS:
+    estimates = preview_estimates(cluster, question, rules)
+    if estimates is None:
         why = "The cluster has too many jobs for an estimate now. The page of the job shows one after about 30 s."
         return StartPreview(blockers=blockers, why_no_estimate=why)
-    draws = max(MIN_DRAWS, min(MAX_DRAWS, MAX_REPLAYED_JOBS // jobs // 2 * 2))
-    durations = _durations.of(cluster, question.now)
-    estimate = start_estimates(question, rules, durations=durations, draws=draws, seed=cluster.pk).get(job.id)
+    estimate = estimates.get(job.id)
     why = "" if estimate else "No estimate, because the job did not start in every simulation of the queue."
     return StartPreview(blockers=blockers, estimate=estimate, why_no_estimate=why)
+
+
+def preview_estimates(
+    cluster: Cluster, picture: ClusterSnapshot, rules: RulesFactory
+) -> Mapping[int, StartEstimate] | None:
+    """Estimate the starts of the waiting jobs while a user waits; None: too many jobs for that."""
+    jobs = len(picture.waiting) + len(picture.running)
+    if jobs > MAX_ESTIMATED_JOBS:
+        return None
+    draws = max(MIN_DRAWS, min(MAX_DRAWS, MAX_REPLAYED_JOBS // max(1, jobs) // 2 * 2))
+    durations = _durations.of(cluster, picture.now)
+    return start_estimates(picture, rules, durations=durations, draws=draws, seed=cluster.pk)
 
 
 class _AnswerCache:

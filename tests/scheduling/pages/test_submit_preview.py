@@ -4,8 +4,9 @@ import pytest
 from django.test import Client
 
 from jobs.models import ClusterMode, Job, Quota, TeamRole, clock
+from jobs.rest.throttle import counter
 from scheduling.models import ClusterEndpoint, EstimateError, EstimateLead, OpenCircuit
-from scheduling.pages import submit_preview
+from scheduling.queries.submission_preview import PREVIEWS_PER_MINUTE
 from tests import make
 from tests.jobs.api import api_make
 from tests.page_text import page_text
@@ -207,10 +208,18 @@ def test_the_preview_works_without_scripts_and_keeps_the_fields(ada, seren):
 
 
 def test_previews_are_limited_per_user(ada, seren):
-    for _ in range(submit_preview.PREVIEWS_PER_MINUTE):
-        submit_preview.counter.count(f"preview:{make.user('ada').pk}", submit_preview.WINDOW_S)
+    counter.increment_many({f"api:preview:{make.user('ada').pk}": PREVIEWS_PER_MINUTE}, 60)
 
     assert "The next one is possible in" in preview(ada, seren)
+
+
+def test_previews_of_the_page_and_of_the_api_have_one_limit(ada, seren, door):
+    used = f"api:preview:{make.user('ada').pk}"
+
+    preview(ada, seren)
+    api_preview(door)
+
+    assert counter.look(used, 60) == 2
 
 
 def test_a_team_of_others_cannot_be_previewed(ada, seren):
@@ -276,7 +285,7 @@ def test_the_api_reports_the_errors_of_a_submission(door, seren):
 
 
 def test_previews_of_the_api_have_a_limit_of_their_own(door, seren):
-    submit_preview.counter.increment_many({f"api:preview:{make.user('ada').pk}": 60}, 60)
+    counter.increment_many({f"api:preview:{make.user('ada').pk}": PREVIEWS_PER_MINUTE}, 60)
 
     answer = door.post("jobs/preview/", {"command": "train"})
 

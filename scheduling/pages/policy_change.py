@@ -1,0 +1,168 @@
+"""The page that changes a cluster's scheduling policy: settings, their effect on today's queue, confirmation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods
+
+from jobs.actions.journal import Author
+from jobs.models import Cluster, clock
+from jobs.models.permissions import Caller
+from jobs.templatetags.acme import age
+from scheduling.actions import policies as policy_actions
+from scheduling.actions.policies import PolicyError
+from scheduling.core.policy_choice import PolicyChoice
+from scheduling.core.queue_changes import JobChange, QueueChanges
+from scheduling.engine.cluster import WaitingJob
+from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES, InvalidPolicySettings
+from scheduling.pages.policy_form import PolicyForm
+from scheduling.pages.replay_form import replay_link
+from scheduling.queries.policy_preview import PolicyPreview, preview_policy
+from scheduling.queries.submission_preview import PreviewThrottle
+
+MAX_JOBS_SHOWN = 25
+OPERATE_PERMISSION = "jobs.operate_cluster"
+REPLAY_ONLY_POLICIES = [name for name in POLICY_RULES if name not in LIVE_POLICIES]
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@permission_required(OPERATE_PERMISSION, raise_exception=True)
+def policy(request: HttpRequest, cluster: str) -> HttpResponse:
+    """Show the changes to the policy and what they do to the queue, then apply them once the user has confirmed."""
+    row = get_object_or_404(Cluster, name=cluster)
+    current = policy_actions.current_policy_choice(row)
+    form = PolicyForm(request.POST or None, initial=PolicyForm.initial_values(current))
+    context: dict[str, Any] = {}
+    if request.method == "POST" and form.is_valid():
+        try:
+            if request.POST.get("confirm") == current.mark:
+                return _apply_policy(request, row, form, current)
+            context = _preview_context(request, row, form.choice(), current)
+            if request.POST.get("confirm"):
+                messages.warning(request, f"The policy of {row} was changed in the meantime. Review the changes again.")
+        except InvalidPolicySettings as error:
+            field, _, why = str(error).partition(": ")
+            form.add_error(field if field in form.fields else None, why or str(error))
+        except PolicyError as error:
+            messages.error(request, str(error))
+    context |= {
+        "now": clock.now(),
+        "cluster": row,
+        "form": form,
+        "mark": current.mark,
+        "refusals": _refusals(form),
+        "replay_only": REPLAY_ONLY_POLICIES,
+        "replay_only_url": replay_link(row.name, [current.policy, *REPLAY_ONLY_POLICIES]),
+    }
+    return render(request, "scheduling/policy.html", context, status=400 if form.errors else 200)
+
+
+def _apply_policy(request: HttpRequest, row: Cluster, form: PolicyForm, current: PolicyChoice) -> HttpResponse:
+    why = form.cleaned_data["why"]
+    changes = policy_actions.set_policy_choice(row, form.choice(), before=current, author=Author.of(request), why=why)
+    count = f"{len(changes)} setting{'' if len(changes) == 1 else 's'}"
+    messages.success(request, f"{count} of {row} changed. Takes effect in the next scheduling turn.")
+    return redirect(f"{reverse('queue')}?cluster={row.name}")
+
+
+def _refusals(form: PolicyForm) -> list[str]:
+    """Why the chosen policy cannot be saved, for the place where its effect would be."""
+    policy_fields = [name for name in (*form.fields, "__all__") if name != "why"]
+    return [f"{form[name].label}: {why}" if name in form.fields else str(why)
+            for name in policy_fields for why in form.errors.get(name, ())]  # fmt: skip
+
+
+# --- the effect on the queue
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedJob:
+    """A row of the table. `job` is None if the user may not see the job."""
+
+    change: JobChange
+    job: WaitingJob | None
+    gpus: int
+
+    @property
+    def places_text(self) -> str:
+        moved = self.change.places_up
+        return f"▲ {moved}" if moved > 0 else f"▼ {-moved}" if moved else ""
+
+    @property
+    def shift_text(self) -> str:
+        shift = self.change.shift
+        if shift is None or self.change.start_trend == "same":
+            return ""
+        return f"{age(abs(shift))} {self.change.start_trend}"
+
+    @property
+    def trend(self) -> str:
+        return {"earlier": "better", "later": "worse"}.get(self.change.start_trend, "same")
+
+
+def _preview_context(
+    request: HttpRequest, row: Cluster, choice: PolicyChoice, current: PolicyChoice
+) -> Mapping[str, Any]:
+    throttle = PreviewThrottle()
+    context = {
+        "differences": policy_actions.checked_differences(row, choice),
+        "replay_url": replay_link(row.name, [choice.policy, current.policy], choice),
+    }
+    if not context["differences"]:
+        return context
+    if not throttle.allow_request(request, None):
+        return context | {"pause_s": throttle.wait()}
+    preview = preview_policy(row, choice)
+    rows = _changed_jobs(preview, Caller(user=request.user).visible_team_names())
+    return context | {
+        "preview": preview,
+        "facts": _facts(preview.queue),
+        "rows": rows[:MAX_JOBS_SHOWN],
+        "more": max(0, len(rows) - MAX_JOBS_SHOWN),
+    }
+
+
+def _changed_jobs(preview: PolicyPreview, teams: Collection[str] | None) -> list[ChangedJob]:
+    jobs = {job.id: job for job in preview.picture.waiting}
+    return [
+        ChangedJob(
+            change=change,
+            job=jobs[change.job_id] if teams is None or jobs[change.job_id].team in teams else None,
+            gpus=jobs[change.job_id].need.total_gpus,
+        )
+        for change in preview.queue.changed
+    ]
+
+
+def _facts(queue: QueueChanges) -> list[tuple[str, str]]:
+    """The summary as pairs of a name and a text."""
+    order = (
+        f"{queue.up:,} of {len(queue.jobs):,} jobs move up, {queue.down:,} move down,"
+        f" {queue.same_place:,} keep their place"
+    )
+    facts = [("order", order), ("start in the next turn", f"{queue.starts_before} → {queue.starts_after} jobs")]
+    if queue.has_estimates:
+        trends = queue.start_trends
+        facts.append(
+            (
+                "likely starts",
+                f"{trends['earlier']} earlier, {trends['later']} later, {trends['same']} within a minute of before",
+            )
+        )
+    if queue.median_wait_before is not None and queue.median_wait_after is not None:
+        waits = _wait_text(queue.median_wait_before), _wait_text(queue.median_wait_after)
+        facts.append(("median wait from now", " → ".join(waits)))
+    return facts
+
+
+def _wait_text(wait: timedelta) -> str:
+    return age(wait) if wait else "0s"
