@@ -81,7 +81,8 @@ class Engine:
         # Whether a reservation outlives its turn. A live cluster reserves again in every turn, which is slower
         self._keeps_reservations = keeps_reservations
         self._predictor = predictor  # predicts the run times of submitted jobs and learns those of ended jobs
-        self._requeues = requeues  # whether a stopped job waits again at once; on a live cluster this takes time
+        # Whether a stopped job waits again at once. On a live cluster it waits again after it has stopped
+        self._requeues = requeues
         self._traits = _RuleTraits(rules)
         self.groups: dict[object, RequestGroup] = {}  # by request, owner and account
         self._shapes: dict[ResourceRequest, int] = {}
@@ -299,6 +300,12 @@ class Engine:
         self.stopped_jobs.append(job)
         if self._requeues:
             self.submit(job, now)
+
+    def withdraw_start(self, job: EngineJob, now: float) -> None:
+        """Undo a start of this turn: the job waits again, as if it had never started."""
+        self._release_gpus(job, now)
+        job.runs -= 1
+        self.submit(job, now)
 
     def _release_gpus(self, job: EngineJob, now: float) -> None:
         """Release the resources of a job that stops or ends, and update every index."""

@@ -36,6 +36,7 @@ from scheduling.engine.job_queue import sort_entries
 from scheduling.engine.placements import PLACEMENTS, PlacementContext
 from scheduling.engine.resources import GpuPlacement, NodeResources
 from scheduling.engine.rules import PolicyRules
+from scheduling.engine.turns.settling import UnclaimedResources, settle_turn
 from scheduling.engine.windows import MaintenancePeriod, round_up_run_time, run_time_seconds
 
 LivePolicy = Callable[[ClusterSnapshot], TurnDecisions]
@@ -231,15 +232,15 @@ class SnapshotEngine:
         Victims whose stop was requested in an earlier turn are claimed again here. So the decision stays the same until
         they have stopped, and no other job is stopped in the meantime.
         """
-        started, stopped = self.engine.started_jobs, self.engine.stopped_jobs
-        # A borrower that was started and preempted within this turn has neither started nor stopped
-        started[:] = [job for job in started if job.places is not None]
-        stopped[:] = [job for job in stopped if job.number in self._adopted]
-        free = _UnclaimedResources(self._nodes)
-        delayed = [job for job in started if not free.take(job)] if stopped else []
-        if delayed:
-            delayed_set = set(delayed)
-            started[:] = [job for job in started if job not in delayed_set]
+        engine = self.engine
+        free = UnclaimedResources(
+            [len(node.free_gpus) for node in self._nodes],
+            [node.free_cpus for node in self._nodes],
+            [node.free_memory_mb for node in self._nodes],
+        )
+        turn = settle_turn(engine, free)
+        engine.started_jobs[:], engine.stopped_jobs[:] = turn.starts, turn.stops
+        stopped, delayed = turn.stops, turn.delayed
         stops = tuple(self._stop_decision(job, now) for job in stopped if not job.stopping)
         victims: dict[EngineJob | None, list[RunningJob]] = defaultdict(list)
         for job in stopped:
@@ -291,29 +292,6 @@ class ClaimDecisions:
 
     stops: tuple[StopDecision, ...]
     waits: dict[int, WaitDecision]  # by id of the waiting job
-
-
-class _UnclaimedResources:
-    """What is really free on the nodes, without GPUs that victims still hold."""
-
-    def __init__(self, nodes: Sequence[NodeView]) -> None:
-        self._gpus = [len(node.free_gpus) for node in nodes]
-        self._cpus = [node.free_cpus for node in nodes]
-        self._memory_mb = [node.free_memory_mb for node in nodes]
-
-    def take(self, job: EngineJob) -> bool:
-        """Take the resources of the job's placement; False if they are not all free."""
-        need, places = job.group.need, job.places
-        assert places is not None
-        cpus, memory_mb = need.cpus, need.memory_mb
-        for number, gpus in places:
-            if self._gpus[number] < gpus or self._cpus[number] < cpus or self._memory_mb[number] < memory_mb:
-                return False
-        for number, gpus in places:
-            self._gpus[number] -= gpus
-            self._cpus[number] -= cpus
-            self._memory_mb[number] -= memory_mb
-        return True
 
 
 def _limit_seconds(limit: timedelta | None) -> float:

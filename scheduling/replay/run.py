@@ -179,6 +179,7 @@ def _replay_pool(
         sample=sampler,
         on_progress=on_progress,
         on_start=(lambda job, now: starts.append(start_record(job, now))) if setting.as_live else None,
+        victims_stop_first=setting.as_live,
     )
     return PolicyRun(
         policy=policy,
@@ -214,7 +215,8 @@ def replay_engine(policy: str, setting: ReplaySetting, nodes: int, ahead: Placem
         placement=placement,
         quota_usage=QuotaUsage(setting.quotas, reserves=rules.reserves) if setting.quotas else None,
         preemption_cost_s=cost,
-        checkpoint_s=setting.checkpoint_s + stall_s,
+        checkpoint_s=None if setting.as_live else setting.checkpoint_s + stall_s,
+        requeues=not setting.as_live,
         keeps_reservations=not setting.as_live,
         predictor=BoundedPredictor() if setting.as_live else None,
     )
