@@ -190,6 +190,11 @@ class Job(models.Model):
         editable=False,
         help_text="Run time in seconds, predicted from similar jobs at its first scheduling turn.",
     )
+    trees_predicted_s = models.FloatField(
+        null=True,
+        editable=False,
+        help_text="The same, blended with the prediction of trees, if they had been trained by then.",
+    )
     run_time_learned = models.BooleanField(
         default=False, db_default=False, editable=False, help_text="Whether predictions of later jobs include it."
     )

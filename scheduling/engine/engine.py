@@ -70,7 +70,7 @@ class Engine:
         preemption_cost_s: Callable[[EngineJob], float] | None = None,
         checkpoint_s: float | None = 0.0,
         requeues: bool = True,
-        keeps_reservations: bool = True,
+        keeps_memory: bool = True,
         predictor: Predictor | None = None,
     ) -> None:
         self.resources = resources
@@ -78,8 +78,8 @@ class Engine:
         self.place = placement
         self.quota_usage = quota_usage
         self.preemption_costs = PreemptionCosts(preemption_cost_s, checkpoint_s)
-        # Whether a reservation outlives its turn. A live cluster reserves again in every turn, which is slower
-        self._keeps_reservations = keeps_reservations
+        # Whether queues and reservations outlive a turn. A live cluster fills and makes them in every turn: slower
+        self._keeps_memory = keeps_memory
         self._predictor = predictor  # predicts the run times of submitted jobs and learns those of ended jobs
         # Whether a stopped job waits again at once. On a live cluster it waits again after it has stopped
         self._requeues = requeues
@@ -231,8 +231,8 @@ class Engine:
         them.
         """
         self.borrowers.prices = None
-        if not self._keeps_reservations:
-            self.reservation.drop()
+        if not self._keeps_memory:
+            self._forget_last_turn()
         if self.maintenance.is_due(now):
             self._apply_maintenances(now)
         if self.waiting_groups or self.queue or len(self.arrivals) > 1:
@@ -242,6 +242,17 @@ class Engine:
             if self.arrivals and not self._start_single_arrival(now):
                 self._run_policy_turn(now)
         self.changes.clear()
+
+    def _forget_last_turn(self) -> None:
+        """Turn all waiting jobs into arrivals, as in an engine that was just built from a snapshot."""
+        self.reservation.drop()
+        self.arrivals += self.queue
+        for group in self.waiting_groups:
+            self.arrivals += group.queue
+            group.queue = OrderedJobQueue() if self._traits.plans else []
+        self.arrivals.sort()
+        self.queue, self.waiting_groups = [], {}
+        self.changes.record_any_change(self.resources)
 
     def _start_single_arrival(self, now: float) -> bool:
         """Start a job that arrived at empty queues: under every policy it starts if it fits. Whether it did."""

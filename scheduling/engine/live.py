@@ -19,7 +19,6 @@ from typing import Final
 from scheduling.engine.blockers import Blocker, BlockerKind, gate_blockers, has_gate, job_label
 from scheduling.engine.cluster import (
     ClusterSnapshot,
-    NodeView,
     ResourceRequest,
     RunningJob,
     StopDecision,
@@ -30,7 +29,6 @@ from scheduling.engine.cluster import (
 from scheduling.engine.engine import Engine
 from scheduling.engine.explain import WaitExplainer
 from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
-from scheduling.engine.history import UNKNOWN_S
 from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.job_queue import sort_entries
 from scheduling.engine.placements import PLACEMENTS, PlacementContext
@@ -90,6 +88,7 @@ class SnapshotEngine:
         self._nodes = (*snapshot.nodes, *snapshot.nodes_in_maintenance)
         self._adopted: dict[int, RunningJob] = {}
         self._history = snapshot.history
+        self._uses_trees = rules.uses_trees
         if snapshot.history:
             rules.load_history(snapshot.history, snapshot.now.timestamp())
         # Virtual clusters are teams with a quota. Only the placement `cells` needs to distinguish them
@@ -143,7 +142,7 @@ class SnapshotEngine:
         job = EngineJob(len(self.jobs), group, _timestamp(waiting.submitted_at), limit, limit, band=-waiting.priority)
         if history := self._history:
             job.attained = history.attained.get(waiting.id, 0.0)
-            job.predicted_s = min(history.predicted_s.get(waiting.id, UNKNOWN_S), limit)
+            job.predicted_s = min(history.prediction_s(waiting.id, trees=self._uses_trees), limit)
         return job
 
     def _request_number(self, need: ResourceRequest) -> int:

@@ -24,7 +24,7 @@ from scheduling.core.ordering_figures import prediction_error_text
 from scheduling.core.policy_choice import PolicyChoice, differences, full_settings
 from scheduling.core.quotas import QuotaAccount, QuotaBarPart, accounts
 from scheduling.engine.policies import InvalidPolicySettings
-from scheduling.models import RunTimeModel
+from scheduling.models import RunTimeModel, TrainedTrees
 from scheduling.pages import maintenance
 from scheduling.pages.policy_form import PolicyForm
 from scheduling.queries.queue_order import QueueState, queue_states, queue_view
@@ -51,7 +51,7 @@ def queue(request: HttpRequest) -> HttpResponse:
         "drains": cache(lambda: _drained_nodes(cluster)),
         "windows": cache(lambda: maintenance.maintenance_rows(cluster, now)),
         "choice": cache(lambda: _policy_summary(policy_actions.current_policy_choice(cluster))),
-        "predictions": cache(lambda: _prediction_error(cluster)),
+        "predictions": cache(lambda: _prediction_errors(cluster)),
         "changes": cache(lambda: list(_changes(cluster))),
         "may_operate": request.user.has_perm(OPERATE_PERMISSION),
     }
@@ -129,9 +129,16 @@ def _policy_summary(choice: PolicyChoice) -> dict[str, Any]:
         return {"lines": (("policy", choice.policy), ("placement", choice.placement)), "warning": str(bad)}
 
 
-def _prediction_error(cluster: Cluster) -> str:
+def _prediction_errors(cluster: Cluster) -> list[tuple[str, str]]:
+    """Label and text of the error of the rolling estimate, and of that of trees once they have been trained."""
     model = RunTimeModel.objects.filter(cluster=cluster).first() or RunTimeModel()
-    return prediction_error_text(model.measured_jobs, model.median_ratio, model.p90_ratio)
+    rolling = prediction_error_text(model.measured_jobs, model.median_ratio, model.p90_ratio)
+    trees = TrainedTrees.objects.filter(cluster=cluster).order_by("-version").defer("document").first()
+    if trees is None:
+        return [("run time predictions", rolling)]
+    error = prediction_error_text(model.trees_measured_jobs, model.trees_median_ratio, model.trees_p90_ratio)
+    trained = f"version {trees.version}, trained on {trees.training_jobs:,} jobs"
+    return [("run time predictions", rolling), ("predictions by trees", f"{error}; {trained}")]
 
 
 def _changes(cluster: Cluster) -> Any:

@@ -10,8 +10,8 @@ from django.db.models import F, FloatField, Sum
 from django.db.models.functions import Extract, Greatest
 
 from jobs.core.lifecycle import LIVE_STATES, State
-from jobs.models import Attempt, Cluster
-from scheduling.models.history import ATTEMPT_TIMES, DECAYED_ATTEMPT, decay_rate
+from jobs.models import Attempt, Cluster, Job
+from scheduling.models.history import ATTEMPT_TIMES, DECAYED_ATTEMPT, EndedJob, decay_rate, jobs_in_order_of_ends
 
 # One statement sees one state of both tables, so an attempt that is counted meanwhile is neither lost nor doubled
 SELECT_USAGE = f"""
@@ -33,6 +33,12 @@ def account_usage(cluster: Cluster, now: datetime) -> dict[str, float]:
     with connection.cursor() as cursor:
         cursor.execute(SELECT_USAGE, values)
         return dict(cursor.fetchall())
+
+
+def learned_jobs(cluster: Cluster, most: int) -> list[EndedJob]:
+    """Return the newest ended jobs from which run times were learned, in the order of their ends."""
+    rows = Job.objects.filter(cluster=cluster, run_time_learned=True, foreign_id="", ended_at__isnull=False)
+    return jobs_in_order_of_ends(rows.order_by("-ended_at").values("pk")[:most])
 
 
 def attained_service(cluster: Cluster) -> Mapping[int, float]:

@@ -87,7 +87,11 @@ class Arrivals:
     groups: list[RequestGroup]
     users: list[int]
     names: list[int]
+    similar: list[int]  # names that differ only in their numbers are equal
+    kinds: list[int]
     bands: list[int] | None = None  # lower goes first, regardless of the policy
+    predicted_s: list[float] | None = None
+    attained: list[float] | None = None  # GPU-seconds before they were submitted here
 
     def job(self, number: int) -> EngineJob:
         """The job in this row."""
@@ -99,9 +103,15 @@ class Arrivals:
             self.expected_s[number],
             self.users[number],
             self.names[number],
+            self.similar[number],
+            self.kinds[number],
         )
         if self.bands:
             job.band = self.bands[number]
+        if self.predicted_s:
+            job.predicted_s = self.predicted_s[number]
+        if self.attained:
+            job.attained = self.attained[number]
         return job
 
 
@@ -123,8 +133,8 @@ def replay(
     `running` are jobs that the engine has adopted, numbered after those in `arrivals`. `on_progress` is called
     periodically with the number of submitted jobs; raising an exception in it aborts the replay. `on_decision` is
     called with the time after each decision, for tests that check invariants; `on_start` with each job that starts.
-    With `victims_stop_first` a job gets the GPUs of victims in a second turn at the same time, as on a live cluster. The
-    engine must then not requeue stopped jobs.
+    With `victims_stop_first` a job gets the GPUs of victims in a second turn at the same time, as on a live cluster.
+    The engine must then not requeue stopped jobs.
     """
     run = _Replay(engine, arrivals, list(running), outage_model, on_start)
     run.plan_known_events(outages)

@@ -72,7 +72,7 @@ def test_doors_agree_on_borrowers_that_are_preempted_and_requeued(given_settings
     dice = np.random.default_rng(5)
     columns = {name: dice.choice(list(words), 40).tolist() for name, words in (("users", "pqr"), ("names", "xy"))}
     columns["kinds"] = dice.choice(["pretrain", "evaluation"], 40).tolist()
-    times = {"submit_s": np.sort(dice.integers(0, 300, 40)), "runtime_s": dice.integers(1, 100, 40)}
+    times = {"submit_s": np.sort(dice.integers(0, 120, 40)), "runtime_s": dice.integers(1, 60, 40)}
     trace = trace_from_columns("crowd", gpus=dice.choice([1, 2, 4, 8], 40), **times, **columns)
     setting = dataclasses.replace(SETTING, policy_settings=given_settings)
 
@@ -94,6 +94,23 @@ def test_preempted_borrower_keeps_its_place_in_the_queue_through_both_doors():
 
     assert [start.row for start in live] == [0, 2, 0, 1]
     assert live == replayed
+
+
+@pytest.mark.django_db
+def test_doors_agree_on_predictions_by_trees_that_are_trained_meanwhile():
+    dice = np.random.default_rng(6)
+    names = [f"{word}-{number}" for word, number in zip(dice.choice(["tune", "eval"], 36), range(36), strict=True)]
+    columns = {"names": names, "users": dice.choice(["p", "q"], 36).tolist()}
+    columns["kinds"] = dice.choice(["pretrain", "evaluation"], 36).tolist()
+    times = {"submit_s": np.sort(dice.integers(0, 200_000, 36)), "runtime_s": dice.integers(1, 40_000, 36)}
+    trace = trace_from_columns("weeks", gpus=dice.choice([1, 4, 8], 36), **times, **columns)
+    setting = dataclasses.replace(SETTING, min_training_jobs=20)
+
+    live, replayed = both_doors(trace_as_live(trace, SETTING.gpus_per_node), "qssf-ml", setting)
+    rolling = starts_on_virtual_cluster(trace_as_live(trace, SETTING.gpus_per_node), "qssf", setting)
+
+    assert live == replayed
+    assert live != rolling
 
 
 @pytest.mark.django_db
