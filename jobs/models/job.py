@@ -465,7 +465,7 @@ class Attempt(models.Model):
                 name="attempt_missing",
                 condition=models.Q(ended_at__isnull=True, missing_since__isnull=False),
             ),
-            models.Index(fields=["job"], name="attempt_not_counted", condition=models.Q(usage_counted=False)),
+            models.Index(fields=["ended_at"], name="attempt_end_not_counted", condition=models.Q(usage_counted=False)),
             # The diagnosis loop reads the failures of the last hour every second
             models.Index(
                 fields=["ended_at"], name="attempt_failed", condition=models.Q(state__in=sorted(FAILURE_STATES))

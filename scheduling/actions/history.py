@@ -29,7 +29,7 @@ WITH batch AS (
   SELECT a.id, j.team_id, {DECAYED_ATTEMPT} AS used
   FROM jobs_attempt a JOIN jobs_job j ON j.id = a.job_id {ATTEMPT_TIMES}
   WHERE NOT a.usage_counted AND a.ended_at <= %(now)s AND j.cluster_id = %(cluster)s
-  ORDER BY a.id LIMIT %(most)s FOR NO KEY UPDATE OF a
+  ORDER BY a.ended_at, a.id LIMIT %(most)s FOR NO KEY UPDATE OF a
 ), marked AS (
   UPDATE jobs_attempt a SET usage_counted = true FROM batch b WHERE a.id = b.id RETURNING a.id
 ), added AS (

@@ -72,6 +72,23 @@ def test_usage_is_exact_before_and_after_attempts_are_counted(cluster):
     )
 
 
+def test_usage_takes_a_bounded_number_of_attempts_that_are_not_counted_the_newest(cluster):
+    now = clock.now()
+    for since in (90, 50, 10):
+        ran(now, since=since, hours=1, gpus_per_node=1)
+    running = make.running(make.job(gpus_per_node=4))
+    Attempt.objects.filter(pk=running.pk).update(promised_at=now - HOUR)
+    exact = history.account_usage(cluster, now, most=3)["pretraining"]
+
+    bounded = history.account_usage(cluster, now, most=2)["pretraining"]
+    assert history_actions.count_ended_attempts(cluster, now, most=1) == 1
+
+    rate = math.log(2) / (168 * 3600)
+    oldest = (math.exp(-rate * 89 * 3600) - math.exp(-rate * 90 * 3600)) / rate
+    assert exact - bounded == pytest.approx(oldest)
+    assert history.account_usage(cluster, now, most=2)["pretraining"] == pytest.approx(exact)
+
+
 def test_attempt_is_counted_once(cluster):
     now = clock.now()
     ran(now, since=2, hours=1, gpus_per_node=8)
