@@ -111,7 +111,7 @@ def queue_trainings() -> None:
         train_trees.apply_async([cluster_id], expires=600)
 
 
-@shared_task(name="scheduling.train", soft_time_limit=540, time_limit=570)
+@shared_task(name="scheduling.train", soft_time_limit=540, time_limit=570, acks_late=False)
 def train_trees(cluster_id: int) -> bool:
     return train_with_lease(cluster_id, f"{LEASE_HOLDER}:{os.getpid()}")
 

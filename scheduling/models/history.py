@@ -8,12 +8,13 @@ from datetime import datetime
 from typing import Any, NamedTuple, Self
 
 from django.db import models
-from django.db.models import F, FloatField, Max, Sum
+from django.db.models import F, FloatField, Max, OuterRef, Subquery, Sum
 from django.db.models.functions import Coalesce, Extract, Greatest
 
 from jobs.models.cluster import Cluster
 from jobs.models.job import Job
 from scheduling.core.run_time_scopes import JobTraits
+from scheduling.models.run_time_trees import TrainedTrees
 
 HOUR_S = 3600.0
 
@@ -64,6 +65,14 @@ class RunTimeModelQuerySet(models.QuerySet["RunTimeModel"]):
     def usable(self, cluster: Cluster) -> Self:
         """Return the cluster's model if it was learned from at least one job."""
         return self.filter(cluster=cluster, jobs__gt=0)
+
+    def with_trees(self) -> Any:
+        """Add version and number of training jobs of the cluster's newest trees; None without any."""
+        newest = TrainedTrees.objects.filter(cluster=OuterRef("cluster")).order_by("-version")
+        return self.annotate(
+            trees_version=Subquery(newest.values("version")[:1]),
+            training_jobs=Subquery(newest.values("training_jobs")[:1]),
+        )
 
 
 class RunTimeModel(models.Model):

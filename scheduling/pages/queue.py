@@ -24,7 +24,7 @@ from scheduling.core.ordering_figures import prediction_error_text
 from scheduling.core.policy_choice import PolicyChoice, differences, full_settings
 from scheduling.core.quotas import QuotaAccount, QuotaBarPart, accounts
 from scheduling.engine.policies import InvalidPolicySettings
-from scheduling.models import RunTimeModel, TrainedTrees
+from scheduling.models import RunTimeModel
 from scheduling.pages import maintenance
 from scheduling.pages.policy_form import PolicyForm
 from scheduling.queries.queue_order import QueueState, queue_states, queue_view
@@ -131,13 +131,14 @@ def _policy_summary(choice: PolicyChoice) -> dict[str, Any]:
 
 def _prediction_errors(cluster: Cluster) -> list[tuple[str, str]]:
     """Label and text of the error of the rolling estimate, and of that of trees once they have been trained."""
-    model = RunTimeModel.objects.filter(cluster=cluster).first() or RunTimeModel()
+    model = RunTimeModel.objects.filter(cluster=cluster).with_trees().first()
+    if model is None:
+        return [("run time predictions", prediction_error_text(0, None, None))]
     rolling = prediction_error_text(model.measured_jobs, model.median_ratio, model.p90_ratio)
-    trees = TrainedTrees.objects.filter(cluster=cluster).order_by("-version").defer("document").first()
-    if trees is None:
+    if model.trees_version is None:
         return [("run time predictions", rolling)]
     error = prediction_error_text(model.trees_measured_jobs, model.trees_median_ratio, model.trees_p90_ratio)
-    trained = f"version {trees.version}, trained on {trees.training_jobs:,} jobs"
+    trained = f"version {model.trees_version}, trained on {model.training_jobs:,} jobs"
     return [("run time predictions", rolling), ("predictions by trees", f"{error}; {trained}")]
 
 
