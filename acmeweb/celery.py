@@ -28,6 +28,7 @@ app.conf.beat_schedule = {
     "turns": {"task": "scheduling.turns", "schedule": 1.0, "options": {"expires": 2}},
     "estimates": {"task": "scheduling.estimates", "schedule": 30.0, "options": {"expires": 30}},
     "histories": {"task": "scheduling.histories", "schedule": 10.0, "options": {"expires": 10}},
+    "trainings": {"task": "scheduling.trainings", "schedule": 600.0, "options": {"expires": 600}},
     "samples": {"task": "scheduling.samples", "schedule": 15.0, "options": {"expires": 15}},
     # Three runs per minute, of which the first writes: one late run must not leave a gap
     "minutes": {"task": "scheduling.minutes", "schedule": 20.0, "options": {"expires": 20}},

@@ -65,7 +65,7 @@ Requeue: Put a job back into the queue. It keeps its place.
 Reservation: Nodes and a time that the scheduler keeps for the next job that does not fit yet.
 Rollback: Resume from an earlier checkpoint, before the loss went wrong.
 Run time prediction: The mean run time of similar ended jobs: of the same user, job name and size, else of
-    wider groups. It orders the queue; reservations rely on time limits.
+    wider groups. Trees (LightGBM) make a second one. It orders the queue; reservations rely on time limits.
 Shard: The part of a dataset that one evaluation job works on.
 Snapshot: The state of a cluster from which one turn decides.
 Start estimate: When a waiting job is expected to start (P50 and P90), from a replay of the current state.

@@ -250,6 +250,13 @@ def _predictions() -> Iterator[Metric]:
     )
     help = "Nine of ten run time predictions of the last 30 days were wrong by at most this factor."
     yield _gauge("acme_run_time_prediction_p90_ratio", help, ("cluster",), [(to, row.p90_ratio) for to, row in rows])
+    rows = [((model.cluster.name,), model) for model in models if model.trees_median_ratio is not None]
+    help = "The same as acme_run_time_prediction_median_ratio, for predictions by trees."
+    medians = [(to, row.trees_median_ratio) for to, row in rows]
+    yield _gauge("acme_run_time_prediction_trees_median_ratio", help, ("cluster",), medians)
+    help = "The same as acme_run_time_prediction_p90_ratio, for predictions by trees."
+    p90s = [(to, row.trees_p90_ratio) for to, row in rows]
+    yield _gauge("acme_run_time_prediction_trees_p90_ratio", help, ("cluster",), p90s)
     help = "Number of ended jobs from which run times were learned."
     learned = [((model.cluster.name,), model.jobs) for model in models]
     yield _gauge("acme_run_times_learned", help, ("cluster",), learned)

@@ -47,6 +47,7 @@ WORKER_QUEUES = (
             "scheduling.simulations",
             "failures.slow_steps",
             "scheduling.sweep",
+            "scheduling.trainings",
             "failures.watch",
         ),
     ),
@@ -63,7 +64,7 @@ WORKER_QUEUES = (
         role="long",
         processes=2,
         niceness=10,
-        tasks=("failures.consult", "failures.learn", "scheduling.simulation"),
+        tasks=("failures.consult", "failures.learn", "scheduling.simulation", "scheduling.train"),
     ),
     WorkerQueue(name="mail", role="loops", processes=1, niceness=5, tasks=("failures.notify",)),
 )

@@ -21,7 +21,7 @@ from types import ModuleType
 from acmeweb.common.env import ROOT, EnvReader
 
 TURNS = (
-    *("strict", "skipping", "sharing", "easy", "preempting", "claiming"),
+    *("strict", "skipping", "sharing", "easy", "preempting", "claiming", "settling"),
     *("timeline", "exact_timeline", "gpu_only_timeline", "plan", "conservative"),
 )
 # Policies that need NumPy are not compiled; they inherit from one of these

@@ -25,6 +25,7 @@ from scheduling.loops.history import remember_with_lease
 from scheduling.loops.ledger import update_ledger_metrics_once
 from scheduling.loops.observe import outcomes
 from scheduling.loops.recovery import decide_and_recover_once
+from scheduling.loops.run_time_trees import train_with_lease
 from scheduling.loops.staging import advance_stagings_once
 from scheduling.loops.start_estimates import estimate_with_lease
 from scheduling.loops.sweep import request_overdue_turns
@@ -102,6 +103,17 @@ def queue_history_updates() -> None:
 @shared_task(name="scheduling.history")
 def update_history(cluster_id: int) -> int:
     return remember_with_lease(cluster_id, f"{LEASE_HOLDER}:{os.getpid()}")
+
+
+@shared_task(name="scheduling.trainings")
+def queue_trainings() -> None:
+    for cluster_id in Cluster.objects.values_list("pk", flat=True):
+        train_trees.apply_async([cluster_id], expires=600)
+
+
+@shared_task(name="scheduling.train", soft_time_limit=540, time_limit=570, acks_late=False)
+def train_trees(cluster_id: int) -> bool:
+    return train_with_lease(cluster_id, f"{LEASE_HOLDER}:{os.getpid()}")
 
 
 @shared_task(name="scheduling.samples")

@@ -32,8 +32,10 @@ def explanation_lines(explanation: TableRow) -> Iterator[str]:
 def _format_holder(holder: TableRow) -> str:
     gpus = f"{holder['gpus']:>5} GPU{'' if holder['gpus'] == 1 else 's'}"
     if holder["job"]:
+        # Older servers do not send the expected end
+        expected = f", expected to end {_format_time(end)}" if (end := holder.get("expected_end_at")) else ""
         limit = f", limit {_format_time(holder['ends_at'])}" if holder["ends_at"] else ""
-        return f"{gpus}  {holder['job']} {holder['title']} ({holder['team']}){limit}"
+        return f"{gpus}  {holder['job']} {holder['title']} ({holder['team']}){expected}{limit}"
     return f"{gpus}  {holder['jobs']} job{'' if holder['jobs'] == 1 else 's'} of {holder['team'] or 'other teams'}"
 
 

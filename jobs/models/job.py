@@ -190,6 +190,11 @@ class Job(models.Model):
         editable=False,
         help_text="Run time in seconds, predicted from similar jobs at its first scheduling turn.",
     )
+    trees_predicted_s = models.FloatField(
+        null=True,
+        editable=False,
+        help_text="The same, blended with the prediction of trees, if they had been trained by then.",
+    )
     run_time_learned = models.BooleanField(
         default=False, db_default=False, editable=False, help_text="Whether predictions of later jobs include it."
     )
@@ -460,7 +465,7 @@ class Attempt(models.Model):
                 name="attempt_missing",
                 condition=models.Q(ended_at__isnull=True, missing_since__isnull=False),
             ),
-            models.Index(fields=["job"], name="attempt_not_counted", condition=models.Q(usage_counted=False)),
+            models.Index(fields=["ended_at"], name="attempt_end_not_counted", condition=models.Q(usage_counted=False)),
             # The diagnosis loop reads the failures of the last hour every second
             models.Index(
                 fields=["ended_at"], name="attempt_failed", condition=models.Q(state__in=sorted(FAILURE_STATES))

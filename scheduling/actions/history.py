@@ -5,23 +5,20 @@ Each ended attempt and each ended job is marked in the statement or transaction 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connection, transaction
-from django.db.models import F, FloatField, Max, Sum
-from django.db.models.functions import Coalesce, Extract, Greatest
 
 from jobs.core.lifecycle import FINAL_STATES
 from jobs.models import Cluster, Job
-from scheduling.core.run_time_scopes import learn_run_time, predicted_run_time, run_time_scopes
-from scheduling.engine.cluster import ClusterSnapshot, WaitingJob
+from scheduling.core.run_time_scopes import learn_run_time, run_time_scopes
+from scheduling.engine.cluster import ClusterSnapshot
 from scheduling.engine.history import SchedulingHistory
-from scheduling.models import LearnedRunTime, RunTimeModel
-from scheduling.models.history import ATTEMPT_TIMES, DECAYED_ATTEMPT, decay_rate
+from scheduling.models import LearnedRunTime, RunTimeModel, TrainedTrees
+from scheduling.models.history import ATTEMPT_TIMES, DECAYED_ATTEMPT, EndedJob, decay_rate, jobs_in_order_of_ends
+from scheduling.models.predictions import add_predictions, predict_run_times
+from scheduling.models.run_time_trees import KEPT_VERSIONS
 
 COUNT_BATCH = 5_000
 LEARN_BATCH = 1_000
@@ -32,7 +29,7 @@ WITH batch AS (
   SELECT a.id, j.team_id, {DECAYED_ATTEMPT} AS used
   FROM jobs_attempt a JOIN jobs_job j ON j.id = a.job_id {ATTEMPT_TIMES}
   WHERE NOT a.usage_counted AND a.ended_at <= %(now)s AND j.cluster_id = %(cluster)s
-  ORDER BY a.id LIMIT %(most)s FOR NO KEY UPDATE OF a
+  ORDER BY a.ended_at, a.id LIMIT %(most)s FOR NO KEY UPDATE OF a
 ), marked AS (
   UPDATE jobs_attempt a SET usage_counted = true FROM batch b WHERE a.id = b.id RETURNING a.id
 ), added AS (
@@ -47,21 +44,22 @@ SELECT count(*) FROM marked
 # Locked in the order of ids, as bulk actions do. No lease is checked, because a stored prediction is never replaced
 STORE_PREDICTIONS = """
 WITH locked AS (
-  SELECT j.id, v.s FROM unnest(%s::bigint[], %s::float8[]) v (id, s) JOIN jobs_job j ON j.id = v.id
+  SELECT j.id, v.s, v.trees_s FROM unnest(%s::bigint[], %s::float8[], %s::float8[]) v (id, s, trees_s)
+  JOIN jobs_job j ON j.id = v.id
   WHERE j.predicted_s IS NULL ORDER BY j.id FOR NO KEY UPDATE OF j
 )
-UPDATE jobs_job j SET predicted_s = locked.s FROM locked WHERE j.id = locked.id
+UPDATE jobs_job j SET predicted_s = locked.s, trees_predicted_s = locked.trees_s FROM locked WHERE j.id = locked.id
 """
 SELECT_ERROR = """
 SELECT count(*), percentile_cont(0.5) WITHIN GROUP (ORDER BY off), percentile_cont(0.9) WITHIN GROUP (ORDER BY off)
 FROM (
-  SELECT greatest(j.predicted_s / ran.s, ran.s / j.predicted_s) AS off FROM jobs_job j
+  SELECT greatest(j.{predicted} / ran.s, ran.s / j.{predicted}) AS off FROM jobs_job j
   CROSS JOIN LATERAL (
     SELECT greatest(1, sum(extract(epoch FROM greatest(a.ended_at, b.began) - b.began))::float8) AS s
     FROM jobs_attempt a CROSS JOIN LATERAL (SELECT coalesce(a.confirmed_at, a.promised_at) AS began) b
     WHERE a.job_id = j.id
   ) ran
-  WHERE j.cluster_id = %s AND j.ended_at > %s AND j.started_at IS NOT NULL AND j.predicted_s > 0
+  WHERE j.cluster_id = %s AND j.ended_at > %s AND j.started_at IS NOT NULL AND j.{predicted} > 0
 ) judged
 """
 
@@ -90,9 +88,9 @@ def learn_run_times(cluster: Cluster, now: datetime, most: int = LEARN_BATCH) ->
     ended = _jobs_to_learn(cluster, most)
     if not ended:
         return 0
-    means = learned_means(cluster, {scope for job in ended for scope in run_time_scopes(*job[1:4])})
-    for _, user, name, gpus, ran_s in ended:
-        learn_run_time(means, user, name, gpus, ran_s)
+    means = LearnedRunTime.objects.means(cluster, (scope for job in ended for scope in run_time_scopes(job.traits)))
+    for job in ended:
+        learn_run_time(means, job.traits, job.ran_s)
     model.version, model.jobs, model.updated_at = model.version + 1, model.jobs + len(ended), now
     model.save(update_fields=["version", "jobs", "updated_at"])
     rows = [
@@ -102,39 +100,43 @@ def learn_run_times(cluster: Cluster, now: datetime, most: int = LEARN_BATCH) ->
     LearnedRunTime.objects.bulk_create(
         rows, update_conflicts=True, unique_fields=["cluster", "scope"], update_fields=["mean_s", "version"]
     )
-    Job.objects.filter(pk__in=[job[0] for job in ended]).update(run_time_learned=True)
+    Job.objects.filter(pk__in=[job.pk for job in ended]).update(run_time_learned=True)
     return len(ended)
 
 
-def _jobs_to_learn(cluster: Cluster, most: int) -> list[tuple[int, str, str, int, float]]:
-    """Return id, user, name, GPUs and run time of jobs that have ended. Ends at the same time follow their starts."""
+def _jobs_to_learn(cluster: Cluster, most: int) -> list[EndedJob]:
+    """Return jobs that have ended, in the order of their ends."""
     ended: Any = Job.objects.filter(cluster=cluster, run_time_learned=False, foreign_id="", state__in=FINAL_STATES)
     ended = ended.filter(started_at__isnull=False, ended_at__isnull=False)
     # Limited before the attempts are read: after an upgrade no job is learned yet
-    batch = list(ended.order_by("ended_at", "id").values_list("pk", flat=True)[:most])
-    began = Coalesce("attempts__confirmed_at", "attempts__promised_at")
-    ran = Extract(Greatest(F("attempts__ended_at"), began) - began, "epoch", output_field=FloatField())
-    rows: Any = Job.objects.filter(pk__in=batch).annotate(ran=Sum(ran), last=Max("attempts__id"))
-    columns = ("pk", "user_id", "name", "nodes", "gpus_per_node", "ran")
-    return [
-        (pk, str(user), name, nodes * gpus, ran_s or 0.0)
-        for pk, user, name, nodes, gpus, ran_s in rows.order_by("ended_at", "last").values_list(*columns)
-    ]
-
-
-def learned_means(cluster: Cluster, scopes: set[str]) -> dict[str, float]:
-    """Return the mean run times of these scopes, as far as they are known."""
-    rows = LearnedRunTime.objects.filter(cluster=cluster, scope__in=sorted(scopes))
-    return dict(rows.values_list("scope", "mean_s"))
+    return jobs_in_order_of_ends(list(ended.order_by("ended_at", "id").values_list("pk", flat=True)[:most]))
 
 
 def measure_prediction_error(cluster: Cluster, now: datetime) -> None:
-    """Store by which factor the predictions of the last 30 days were wrong."""
+    """Store by which factor the predictions of the last 30 days were wrong, for the rolling estimate and for trees."""
+    rolling = _prediction_error(cluster, now, "predicted_s")
+    trees = _prediction_error(cluster, now, "trees_predicted_s")
+    columns = dict(zip(("measured_jobs", "median_ratio", "p90_ratio"), rolling, strict=True))
+    columns |= dict(zip(("trees_measured_jobs", "trees_median_ratio", "trees_p90_ratio"), trees, strict=True))
+    RunTimeModel.objects.filter(cluster=cluster).update(measured_at=now, **columns)
+
+
+def _prediction_error(cluster: Cluster, now: datetime, column: str) -> tuple[int, float | None, float | None]:
+    """Return the number of ended jobs with a prediction, and the median and P90 of its factors."""
     with connection.cursor() as cursor:
-        cursor.execute(SELECT_ERROR, [cluster.pk, now - ERROR_WINDOW])
+        cursor.execute(SELECT_ERROR.format(predicted=column), [cluster.pk, now - ERROR_WINDOW])
         jobs, median, p90 = cursor.fetchone()
-    columns = {"measured_at": now, "measured_jobs": jobs, "median_ratio": median, "p90_ratio": p90}
-    RunTimeModel.objects.filter(cluster=cluster).update(**columns)
+    return jobs, median, p90
+
+
+@transaction.atomic
+def store_trees(trees: TrainedTrees) -> bool:
+    """Add a version of trees and delete the oldest ones. Return False if another worker has added this version."""
+    TrainedTrees.objects.bulk_create([trees], ignore_conflicts=True)
+    if not TrainedTrees.objects.filter(cluster=trees.cluster, version=trees.version, trained_at=trees.trained_at):
+        return False
+    TrainedTrees.objects.filter(cluster=trees.cluster, version__lte=trees.version - KEPT_VERSIONS).delete()
+    return True
 
 
 # --- predictions
@@ -147,27 +149,8 @@ def predict_new_jobs(cluster: Cluster, picture: ClusterSnapshot) -> ClusterSnaps
     new = [job for job in picture.waiting if job.id not in past.predicted_s]
     if not new:
         return picture
-    predicted = _predictions(cluster, new)
+    predictions = predict_run_times(cluster, new)
+    columns = zip(*((job, *predicted) for job, predicted in predictions.items()), strict=True)
     with connection.cursor() as cursor:
-        cursor.execute(STORE_PREDICTIONS, [list(predicted), list(predicted.values())])
-    return _add_predictions(picture, predicted)
-
-
-def with_predictions(cluster: Cluster, picture: ClusterSnapshot, jobs: Sequence[WaitingJob]) -> ClusterSnapshot:
-    """Return the snapshot with predictions for these jobs, which need not exist. Stores nothing."""
-    return _add_predictions(picture, _predictions(cluster, jobs))
-
-
-def _add_predictions(picture: ClusterSnapshot, predicted: Mapping[int, float]) -> ClusterSnapshot:
-    past = picture.history or SchedulingHistory()
-    return replace(picture, history=replace(past, predicted_s={**past.predicted_s, **predicted}))
-
-
-def _predictions(cluster: Cluster, jobs: Sequence[WaitingJob]) -> Mapping[int, float]:
-    alike = {job.id: (job.user, job.title, job.need.total_gpus) for job in jobs}
-    means = learned_means(cluster, {scope for key in set(alike.values()) for scope in run_time_scopes(*key)})
-    return {job.id: predicted_run_time(means, *alike[job.id], _limit_seconds(job)) for job in jobs}
-
-
-def _limit_seconds(job: WaitingJob) -> float:
-    return job.time_limit.total_seconds() if job.time_limit else math.inf
+        cursor.execute(STORE_PREDICTIONS, [list(column) for column in columns])
+    return add_predictions(picture, predictions)

@@ -16,9 +16,10 @@ from typing import Any
 from django.contrib.auth import get_user_model
 from django.db import transaction
 
+from jobs.core.lifecycle import JobKind
 from jobs.models import Cluster, Job, Team
 from jobs.traces.trace import Trace
-from scheduling.core.run_time_scopes import learn_run_time
+from scheduling.core.run_time_scopes import JobTraits, learn_run_time
 from scheduling.models import AccountUsage, LearnedRunTime, RunTimeModel
 from scheduling.models.history import decay_rate
 
@@ -41,18 +42,16 @@ class ImportedHistory:
 
 @dataclass(frozen=True, kw_only=True)
 class PastRun:
-    """A job of the trace. `user` is empty and `team` is None if they are unknown here."""
+    """A job of the trace. The user of its traits is empty and `team` is None if they are unknown here."""
 
-    user: str
+    traits: JobTraits
     team: int | None
-    name: str
-    gpus: int
     ran_s: float
     ended: datetime
 
     def decayed_gpu_seconds(self, rate: float, now: datetime) -> float:
         age_s = (now - self.ended).total_seconds()
-        return self.gpus / rate * math.exp(-rate * age_s) * -math.expm1(-rate * self.ran_s)
+        return self.traits.gpus / rate * math.exp(-rate * age_s) * -math.expm1(-rate * self.ran_s)
 
 
 @transaction.atomic
@@ -72,7 +71,7 @@ def import_history(cluster: Cluster, trace: Trace, now: datetime) -> ImportedHis
     return ImportedHistory(
         jobs=len(runs),
         skipped=len(trace) - len(runs),
-        unknown_users=sum(not run.user for run in runs),
+        unknown_users=sum(not run.traits.user for run in runs),
         unknown_teams=sum(run.team is None for run in runs),
     )
 
@@ -96,23 +95,30 @@ def _runs(trace: Trace, users: Mapping[str, int], teams: Mapping[str, int]) -> I
         started_s = trace.began_s + float(trace.submit_s[row]) + (waited_s if math.isfinite(waited_s) else 0.0)
         ran_s = float(trace.runtime_s[row])
         yield PastRun(
-            user=str(users.get(trace.users[row], "")),
+            traits=_job_traits(trace, row, users),
             team=teams.get(trace.pools[row]),
-            name=trace.names[row][:MAX_NAME_LENGTH],
-            gpus=int(trace.gpus[row]),
             ran_s=ran_s,
             ended=datetime.fromtimestamp(started_s + ran_s, UTC),
         )
 
 
+def _job_traits(trace: Trace, row: int, users: Mapping[str, int]) -> JobTraits:
+    kind = trace.kinds[row]
+    return JobTraits(
+        str(users.get(trace.users[row], "")),
+        trace.names[row][:MAX_NAME_LENGTH],
+        int(trace.gpus[row]),
+        kind if kind in list(JobKind) else JobKind.OTHER,
+    )
+
+
 def _add_run_times(model: RunTimeModel, runs: list[PastRun]) -> None:
     means: dict[str, float] = {}
     for run in runs:
-        learn_run_time(means, run.user, run.name, run.gpus, run.ran_s)
+        learn_run_time(means, run.traits, run.ran_s)
     rows = [
         LearnedRunTime(cluster_id=model.cluster_id, scope=scope, mean_s=mean, version=model.version + 1)
         for scope, mean in sorted(means.items())
-        if not scope.startswith('[""')  # of an unknown user
     ]
     LearnedRunTime.objects.bulk_create(rows, ignore_conflicts=True, batch_size=5_000)
 

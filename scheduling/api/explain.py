@@ -37,6 +37,7 @@ HOLDER_SHAPE = ResourceShape(
         "jobs": integer_field(low=1),
         "gpus": integer_field(low=0),
         "ends_at": datetime_field("When the time limit ends.", nullable=True),
+        "expected_end_at": datetime_field("When the job ends according to its predicted run time.", nullable=True),
     },
 )
 BLOCKER_SHAPE = ResourceShape(

@@ -8,18 +8,20 @@ from datetime import timedelta
 
 from jobs.core.slurm_notation import format_duration
 from scheduling.engine.cluster import WaitingJob
-from scheduling.engine.history import SchedulingHistory
+from scheduling.engine.history import UNKNOWN_S, SchedulingHistory
 
 HOUR_S = 3600.0
 FIGURE_LABELS = {
     "fair": "Team usage",
     "qssf": "Predicted GPU time",
+    "qssf-ml": "Predicted GPU time",
     "sjf": "Predicted run time",
     "tiresias": "Attained service",
 }
 FIGURE_HELP = {
     "fair": "GPU time that the team has used, halved every half-life. The team with the least goes first.",
     "qssf": "Run time predicted from similar ended jobs, times GPUs. The smallest goes first.",
+    "qssf-ml": "Run time predicted by trees over ended jobs, times GPUs. The smallest goes first.",
     "sjf": "Run time predicted from similar ended jobs. The shortest goes first.",
     "tiresias": "GPU time of the job's earlier attempts. The job with the least goes first.",
 }
@@ -53,10 +55,10 @@ def _figure(order: str, job: WaitingJob, history: SchedulingHistory) -> str:
         return _gpu_time(history.usage.get(job.team, 0.0))
     if order == "tiresias":
         return _gpu_time(history.attained.get(job.id, 0.0))
-    predicted_s = history.predicted_s.get(job.id)
-    if predicted_s is None:
+    predicted_s = history.prediction_s(job.id, trees=order == "qssf-ml")
+    if predicted_s == UNKNOWN_S:
         return "not predicted yet"
-    if order == "qssf":
+    if order in ("qssf", "qssf-ml"):
         return _gpu_time(predicted_s * job.need.total_gpus)
     return format_duration(timedelta(seconds=round(predicted_s)))
 

@@ -15,7 +15,7 @@ from jobs.core.slurm_notation import format_duration
 from scheduling.engine.placements import PLACEMENTS
 from scheduling.engine.policies import LIVE_POLICIES, rules_factory
 from scheduling.engine.policies.acme import ORDER_RULES
-from scheduling.engine.settings import AcmeSettings, InvalidPolicySettings, parse_acme_settings
+from scheduling.engine.settings import AcmeSettings, InvalidPolicySettings, MissingLibrary, parse_acme_settings
 
 SETTING_LABELS = {
     "order": "order within a class",
@@ -74,7 +74,11 @@ def check_choice(choice: PolicyChoice) -> PolicyChoice:
         raise InvalidPolicySettings(f"policy: {choice.policy!r} is not one of {', '.join(LIVE_POLICIES)}")
     if choice.placement not in PLACEMENTS:
         raise InvalidPolicySettings(f"placement: {choice.placement!r} is not one of {', '.join(PLACEMENTS)}")
-    rules_factory(choice.policy, choice.settings)
+    rules = rules_factory(choice.policy, choice.settings)()
+    try:
+        rules.check_libraries()
+    except MissingLibrary as missing:
+        raise InvalidPolicySettings(f"policy: {missing}") from missing
     return choice
 
 

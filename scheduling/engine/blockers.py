@@ -43,6 +43,7 @@ class Holder:
     title: str = ""
     team: str = ""  # empty: other teams
     ends_at: datetime | None = None  # when it reaches its time limit
+    expected_end_at: datetime | None = None  # according to its predicted run time
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,7 +70,7 @@ class Engine:
         preemption_cost_s: Callable[[EngineJob], float] | None = None,
         checkpoint_s: float | None = 0.0,
         requeues: bool = True,
-        keeps_reservations: bool = True,
+        keeps_memory: bool = True,
         predictor: Predictor | None = None,
     ) -> None:
         self.resources = resources
@@ -78,10 +78,11 @@ class Engine:
         self.place = placement
         self.quota_usage = quota_usage
         self.preemption_costs = PreemptionCosts(preemption_cost_s, checkpoint_s)
-        # Whether a reservation outlives its turn. A live cluster reserves again in every turn, which is slower
-        self._keeps_reservations = keeps_reservations
+        # Whether queues and reservations outlive a turn. A live cluster fills and makes them in every turn: slower
+        self._keeps_memory = keeps_memory
         self._predictor = predictor  # predicts the run times of submitted jobs and learns those of ended jobs
-        self._requeues = requeues  # whether a stopped job waits again at once; on a live cluster this takes time
+        # Whether a stopped job waits again at once. On a live cluster it waits again after it has stopped
+        self._requeues = requeues
         self._traits = _RuleTraits(rules)
         self.groups: dict[object, RequestGroup] = {}  # by request, owner and account
         self._shapes: dict[ResourceRequest, int] = {}
@@ -230,8 +231,8 @@ class Engine:
         them.
         """
         self.borrowers.prices = None
-        if not self._keeps_reservations:
-            self.reservation.drop()
+        if not self._keeps_memory:
+            self._forget_last_turn()
         if self.maintenance.is_due(now):
             self._apply_maintenances(now)
         if self.waiting_groups or self.queue or len(self.arrivals) > 1:
@@ -241,6 +242,17 @@ class Engine:
             if self.arrivals and not self._start_single_arrival(now):
                 self._run_policy_turn(now)
         self.changes.clear()
+
+    def _forget_last_turn(self) -> None:
+        """Turn all waiting jobs into arrivals, as in an engine that was just built from a snapshot."""
+        self.reservation.drop()
+        self.arrivals += self.queue
+        for group in self.waiting_groups:
+            self.arrivals += group.queue
+            group.queue = OrderedJobQueue() if self._traits.plans else []
+        self.arrivals.sort()
+        self.queue, self.waiting_groups = [], {}
+        self.changes.record_any_change(self.resources)
 
     def _start_single_arrival(self, now: float) -> bool:
         """Start a job that arrived at empty queues: under every policy it starts if it fits. Whether it did."""
@@ -299,6 +311,12 @@ class Engine:
         self.stopped_jobs.append(job)
         if self._requeues:
             self.submit(job, now)
+
+    def withdraw_start(self, job: EngineJob, now: float) -> None:
+        """Undo a start of this turn: the job waits again, as if it had never started."""
+        self._release_gpus(job, now)
+        job.runs -= 1
+        self.submit(job, now)
 
     def _release_gpus(self, job: EngineJob, now: float) -> None:
         """Release the resources of a job that stops or ends, and update every index."""

@@ -19,10 +19,17 @@ class SchedulingHistory:
 
     usage        account -> GPU-seconds until now, including those of running jobs, halved every `half_life_s`
     attained     waiting or running job -> GPU-seconds of its attempts that have ended
-    predicted_s  waiting job -> run time that was predicted when it was submitted
+    predicted_s  waiting or running job -> run time that was predicted at its first turn from similar jobs
+    trees_s      the same, blended with trees, if they had been trained by then
     """
 
     half_life_s: float = WEEK_S
     usage: Mapping[str, float] = field(default_factory=dict)
     attained: Mapping[int, float] = field(default_factory=dict)
     predicted_s: Mapping[int, float] = field(default_factory=dict)
+    trees_s: Mapping[int, float] = field(default_factory=dict)
+
+    def prediction_s(self, job_id: int, *, trees: bool = False) -> float:
+        """The predicted run time; `UNKNOWN_S` without one. `trees`: the one of trees if there is one."""
+        rolling_s = self.predicted_s.get(job_id, UNKNOWN_S)
+        return self.trees_s.get(job_id, rolling_s) if trees else rolling_s

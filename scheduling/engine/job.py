@@ -55,6 +55,7 @@ class EngineJob:
         "expected_s",
         "group",
         "key",
+        "kind",
         "level",
         "name",
         "number",
@@ -65,6 +66,7 @@ class EngineJob:
         "remaining_s",
         "runs",
         "saved",
+        "similar",
         "since",
         "stopping",
         "submitted",
@@ -81,6 +83,8 @@ class EngineJob:
         expected_s: float,
         user: int = 0,
         name: int = 0,
+        similar: int = 0,
+        kind: int = 0,
         band: int = 0,
     ) -> None:
         self.number = number  # the order of submission, which breaks ties
@@ -91,6 +95,8 @@ class EngineJob:
         self.predicted_s = UNKNOWN_S  # the run time learned from similar jobs, for the order of the queue only
         self.user = user
         self.name = name
+        self.similar = similar  # equal for names that differ only in their numbers
+        self.kind = kind
         self.band = self.submitted_band = band  # lower goes first, regardless of the policy's order
         self.key = 0.0
         self.level = 0

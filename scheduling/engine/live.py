@@ -19,7 +19,6 @@ from typing import Final
 from scheduling.engine.blockers import Blocker, BlockerKind, gate_blockers, has_gate, job_label
 from scheduling.engine.cluster import (
     ClusterSnapshot,
-    NodeView,
     ResourceRequest,
     RunningJob,
     StopDecision,
@@ -30,12 +29,12 @@ from scheduling.engine.cluster import (
 from scheduling.engine.engine import Engine
 from scheduling.engine.explain import WaitExplainer
 from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
-from scheduling.engine.history import UNKNOWN_S
 from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.job_queue import sort_entries
 from scheduling.engine.placements import PLACEMENTS, PlacementContext
 from scheduling.engine.resources import GpuPlacement, NodeResources
 from scheduling.engine.rules import PolicyRules
+from scheduling.engine.turns.settling import UnclaimedResources, settle_turn
 from scheduling.engine.windows import MaintenancePeriod, round_up_run_time, run_time_seconds
 
 LivePolicy = Callable[[ClusterSnapshot], TurnDecisions]
@@ -89,6 +88,7 @@ class SnapshotEngine:
         self._nodes = (*snapshot.nodes, *snapshot.nodes_in_maintenance)
         self._adopted: dict[int, RunningJob] = {}
         self._history = snapshot.history
+        self._uses_trees = rules.uses_trees
         if snapshot.history:
             rules.load_history(snapshot.history, snapshot.now.timestamp())
         # Virtual clusters are teams with a quota. Only the placement `cells` needs to distinguish them
@@ -142,7 +142,7 @@ class SnapshotEngine:
         job = EngineJob(len(self.jobs), group, _timestamp(waiting.submitted_at), limit, limit, band=-waiting.priority)
         if history := self._history:
             job.attained = history.attained.get(waiting.id, 0.0)
-            job.predicted_s = min(history.predicted_s.get(waiting.id, UNKNOWN_S), limit)
+            job.predicted_s = min(history.prediction_s(waiting.id, trees=self._uses_trees), limit)
         return job
 
     def _request_number(self, need: ResourceRequest) -> int:
@@ -231,15 +231,15 @@ class SnapshotEngine:
         Victims whose stop was requested in an earlier turn are claimed again here. So the decision stays the same until
         they have stopped, and no other job is stopped in the meantime.
         """
-        started, stopped = self.engine.started_jobs, self.engine.stopped_jobs
-        # A borrower that was started and preempted within this turn has neither started nor stopped
-        started[:] = [job for job in started if job.places is not None]
-        stopped[:] = [job for job in stopped if job.number in self._adopted]
-        free = _UnclaimedResources(self._nodes)
-        delayed = [job for job in started if not free.take(job)] if stopped else []
-        if delayed:
-            delayed_set = set(delayed)
-            started[:] = [job for job in started if job not in delayed_set]
+        engine = self.engine
+        free = UnclaimedResources(
+            [len(node.free_gpus) for node in self._nodes],
+            [node.free_cpus for node in self._nodes],
+            [node.free_memory_mb for node in self._nodes],
+        )
+        turn = settle_turn(engine, free)
+        engine.started_jobs[:], engine.stopped_jobs[:] = turn.starts, turn.stops
+        stopped, delayed = turn.stops, turn.delayed
         stops = tuple(self._stop_decision(job, now) for job in stopped if not job.stopping)
         victims: dict[EngineJob | None, list[RunningJob]] = defaultdict(list)
         for job in stopped:
@@ -291,29 +291,6 @@ class ClaimDecisions:
 
     stops: tuple[StopDecision, ...]
     waits: dict[int, WaitDecision]  # by id of the waiting job
-
-
-class _UnclaimedResources:
-    """What is really free on the nodes, without GPUs that victims still hold."""
-
-    def __init__(self, nodes: Sequence[NodeView]) -> None:
-        self._gpus = [len(node.free_gpus) for node in nodes]
-        self._cpus = [node.free_cpus for node in nodes]
-        self._memory_mb = [node.free_memory_mb for node in nodes]
-
-    def take(self, job: EngineJob) -> bool:
-        """Take the resources of the job's placement; False if they are not all free."""
-        need, places = job.group.need, job.places
-        assert places is not None
-        cpus, memory_mb = need.cpus, need.memory_mb
-        for number, gpus in places:
-            if self._gpus[number] < gpus or self._cpus[number] < cpus or self._memory_mb[number] < memory_mb:
-                return False
-        for number, gpus in places:
-            self._gpus[number] -= gpus
-            self._cpus[number] -= cpus
-            self._memory_mb[number] -= memory_mb
-        return True
 
 
 def _limit_seconds(limit: timedelta | None) -> float:

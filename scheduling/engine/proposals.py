@@ -34,6 +34,7 @@ from scheduling.engine.gpu_accounts import QuotaOwner
 from scheduling.engine.live import SnapshotEngine, engine_after_turn
 from scheduling.engine.resources import GpuPlacement
 from scheduling.engine.rules import PolicyRules
+from scheduling.engine.run_time_estimates import expected_end
 
 MAX_SINGLE_ENDS = 3
 
@@ -245,7 +246,7 @@ class ChangeProposals:
             label = job_label(job.name, job.team, self._sees)
             yield self._end_change([job], f"{label} ({format_count(job.gpus, 'GPU')}{self._time_left_text(job)}) ended")
         if not any_alone and (earliest := self._earliest_ends(by_end)):
-            last = self._time_left_text(earliest[-1]).replace(", at", ", the last at")
+            last = self._time_left_text(earliest[-1]).replace(", ", ", the last ", 1)
             yield self._end_change(earliest, f"the {len(earliest)} jobs that end first had ended{last}")
 
     def _end_change(self, jobs: list[RunningJob], phrase: str) -> SuggestedChange:
@@ -254,16 +255,20 @@ class ChangeProposals:
         return make_change("end", ChangeActor.TIME, cost, phrase, without_running_jobs(jobs))
 
     def _seconds_left(self, job: RunningJob) -> float:
-        if not job.time_limit or not job.started_at:
-            return math.inf
-        return max(0.0, (job.started_at + job.time_limit - self._snapshot.now).total_seconds())
+        """Until its expected end; without a prediction until its limit."""
+        limit = job.started_at + job.time_limit if job.time_limit and job.started_at else None
+        end = expected_end(self._snapshot, job) or limit
+        return max(0.0, (end - self._snapshot.now).total_seconds()) if end else math.inf
 
     def _time_left_text(self, job: RunningJob) -> str:
         seconds = self._seconds_left(job)
-        return ", no limit" if seconds == math.inf else f", at its limit in {approximate_duration(seconds)}"
+        if seconds == math.inf:
+            return ", no limit"
+        how = "at its limit" if expected_end(self._snapshot, job) is None else "expected to end"
+        return f", {how} in {approximate_duration(seconds)}"
 
     def _earliest_ends(self, by_end: list[RunningJob]) -> list[RunningJob]:
-        """The fewest jobs, in order of their time limits, whose end would let this job start. Found by bisection."""
+        """The fewest jobs, in order of their expected ends, whose end would let this job start. Found by bisection."""
         low, high = 2, len([job for job in by_end if self._seconds_left(job) < math.inf])
         if high < low or not self._would_start_after(by_end[:high]):
             return []

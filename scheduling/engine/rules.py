@@ -26,6 +26,7 @@ class PolicyRules:
     plans         the engine tracks expected ends, because jobs get reservations
     claims        owners preempt borrowers, which get notice in advance (`turns/claiming`); requires `plans`
     depth         the maximum number of reservations at once, if every job gets one
+    uses_trees    the order uses run times predicted by trees, where there are any
     """
 
     name: ClassVar[str]
@@ -34,12 +35,17 @@ class PolicyRules:
     plans: ClassVar[bool] = False
     claims: ClassVar[bool] = False
     depth: ClassVar[int] = 1_000
+    uses_trees: ClassVar[bool] = False
 
     @classmethod
     def of(cls, settings: Mapping[str, object]) -> PolicyRules:
         """The rules with the settings of an operator. Most policies have no settings."""
         reject_unknown(settings)
         return cls()
+
+    @classmethod
+    def check_libraries(cls) -> None:
+        """Raise `MissingLibrary` if the policy needs a library that is not installed."""
 
     @property
     def queues_by_account(self) -> bool:

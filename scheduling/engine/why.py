@@ -19,6 +19,7 @@ from scheduling.engine.explain import WaitExplainer
 from scheduling.engine.live import SnapshotEngine, engine_after_turn
 from scheduling.engine.resources import members
 from scheduling.engine.rules import PolicyRules
+from scheduling.engine.run_time_estimates import expected_end
 
 MAX_NAMED_HOLDERS = 5
 
@@ -153,7 +154,15 @@ class _BlockerDetails:
         gpus = job.gpus if isinstance(job, RunningJob) else job.need.total_gpus
         if not self._sees(job.team):
             return Holder(gpus=gpus)
-        ends_at = None
-        if isinstance(job, RunningJob) and job.started_at and job.time_limit:
-            ends_at = job.started_at + job.time_limit
-        return Holder(gpus=gpus, job=job.name, title=job.title, team=job.team, ends_at=ends_at)
+        ends_at = expected_end_at = None
+        if isinstance(job, RunningJob):
+            ends_at = job.started_at + job.time_limit if job.started_at and job.time_limit else None
+            expected_end_at = expected_end(self._snapshot, job)
+        return Holder(
+            gpus=gpus,
+            job=job.name,
+            title=job.title,
+            team=job.team,
+            ends_at=ends_at,
+            expected_end_at=expected_end_at,
+        )

@@ -7,10 +7,11 @@ What a turn does  Adds both, up to `MAX_BATCHES` batches each, and increments th
                   Every `ERROR_INTERVAL` it compares the predictions of the last 30 days with the actual run times.
 Failure story     Killed at any time: each batch is one transaction, in which the rows are also marked, so nothing is
                   added twice and the next turn continues. Late or not running: usage stays exact, because a snapshot
-                  adds the attempts that are not counted yet, at the cost of reading them; new jobs are predicted from
-                  older jobs. Two workers at once: the lease saves work, row locks keep the sums correct. A job that
-                  ends twice, because it was requeued after its end, is learned once. After an upgrade no attempt is
-                  counted, and snapshots are slower until 100,000 of them per turn are.
+                  adds the attempts that are not counted yet, up to the newest 5,000; new jobs are predicted from older
+                  jobs. Two workers at once: the lease saves work, row locks keep the sums correct. A job that ends
+                  twice, because it was requeued after its end, is learned once. After an upgrade no attempt is
+                  counted. One turn counts up to 100,000 of a cluster, the oldest first, and until all are counted,
+                  usage misses those between the counted ones and the newest 5,000.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from scheduling.actions import estimates as estimate_actions
 from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings, rules_factory
 from scheduling.engine.run_time_estimates import RunTimeEstimates
 from scheduling.models import Forecast, Lease
+from scheduling.models.predictions import with_predictions
 from scheduling.queries import snapshot
 from scheduling.replay.start_estimates import start_estimates
 from scheduling.replay.timed_runs import without_gc
@@ -52,7 +53,7 @@ def estimate_starts_once(cluster: Cluster, now: datetime) -> int:
     if last and last.seen == seen and now - last.made_at < MAX_ESTIMATE_AGE:
         return 0
     began = time.perf_counter()
-    picture = snapshot.take_snapshot(cluster, now)
+    picture = with_predictions(cluster, snapshot.take_snapshot(cluster, now))
     durations = RunTimeEstimates(snapshot.past_jobs(cluster, now))
     with without_gc():
         estimates = start_estimates(picture, rules, durations=durations, seed=cluster.pk)

@@ -1,8 +1,8 @@
 """Drive a trace through the rows, the snapshot and the scheduling turn of a live cluster, in virtual time.
 
-Each event of the trace is followed by one turn, as in a replay: ends first, then submissions. Run times are learned
-before the turn. A preempted job stops at once, and another turn follows. Nothing is committed: the caller's transaction
-is rolled back.
+Each event of the trace is followed by one turn, as in a replay: ends first, then submissions. Run times are learned and
+trees are trained before the turn. A preempted job stops at once, and another turn follows. Nothing is committed: the
+caller's transaction is rolled back.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from django.db import transaction
 from jobs.models import clock
 from jobs.traces.trace import Trace
 from scheduling.actions.virtual_cluster import StartedAttempt, VirtualCluster, virtual_datetime
-from scheduling.engine.policies import configured_policy, rules_factory
+from scheduling.engine.policies import configured_policy, policy_rules, rules_factory
 from scheduling.loops.history import remember_ended_once
+from scheduling.loops.run_time_trees import train_trees_once
 from scheduling.loops.schedule import schedule_once
 from scheduling.replay.as_live import StartRecord
 from scheduling.replay.requests import InvalidReplaySetting
@@ -39,6 +40,8 @@ class _Drive:
     def __init__(self, trace: Trace, virtual: VirtualCluster, policy: str, setting: ReplaySetting) -> None:
         self._virtual = virtual
         self._policy = configured_policy(policy, setting.policy_settings)
+        self._trains = policy_rules(policy).uses_trees
+        self._min_training_jobs = setting.min_training_jobs
         self._submit_s: list[float] = trace.submit_s.tolist()
         self._left_s: list[float] = trace.runtime_s.tolist()
         self._next_row = 0
@@ -54,7 +57,8 @@ class _Drive:
                 raise InvalidReplaySetting("door", "the trace takes too many years for a virtual cluster")
             if self._end_jobs(now):
                 remember_ended_once(self._virtual.cluster, virtual_datetime(now))
-            self._submit_jobs(now)
+            if self._submit_jobs(now) and self._trains:
+                train_trees_once(self._virtual.cluster, virtual_datetime(now), self._min_training_jobs)
             yield from self._turns(now)
 
     def _next_time(self) -> float:
@@ -69,11 +73,12 @@ class _Drive:
                 self._virtual.end(attempt, now)
         return len(self._running) < before
 
-    def _submit_jobs(self, now: float) -> None:
+    def _submit_jobs(self, now: float) -> bool:
         first = self._next_row
         while self._next_row < len(self._submit_s) and self._submit_s[self._next_row] == now:
             self._next_row += 1
         self._virtual.submit(range(first, self._next_row), now)
+        return first < self._next_row
 
     def _turns(self, now: float) -> Iterator[StartRecord]:
         """One turn, and another one after each preemption."""

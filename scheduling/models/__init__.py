@@ -21,6 +21,7 @@ from .evaluation_rule import EvaluationRule, ProcessedCheckpoint, RuleSelection
 from .history import AccountUsage, LearnedRunTime, RunTimeModel
 from .lease import Lease
 from .nodetest import NodeTest, PairTestJob
+from .run_time_trees import TrainedTrees
 from .simulation import UNFINISHED_STATES, WORKER_SILENCE_LIMIT, Simulation, SimulationState
 from .trace import UPLOAD_PREFIX, UploadedTrace
 
@@ -58,6 +59,7 @@ __all__ = [
     "StagingState",
     "Suite",
     "SuiteDataset",
+    "TrainedTrees",
     "Trial",
     "TrialKind",
     "UploadedTrace",

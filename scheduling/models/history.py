@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Self
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, NamedTuple, Self
 
 from django.db import models
+from django.db.models import F, FloatField, Max, OuterRef, Subquery, Sum
+from django.db.models.functions import Coalesce, Extract, Greatest
 
 from jobs.models.cluster import Cluster
+from jobs.models.job import Job
+from scheduling.core.run_time_scopes import JobTraits
+from scheduling.models.run_time_trees import TrainedTrees
 
 HOUR_S = 3600.0
 
@@ -59,6 +66,14 @@ class RunTimeModelQuerySet(models.QuerySet["RunTimeModel"]):
         """Return the cluster's model if it was learned from at least one job."""
         return self.filter(cluster=cluster, jobs__gt=0)
 
+    def with_trees(self) -> Any:
+        """Add version and number of training jobs of the cluster's newest trees; None without any."""
+        newest = TrainedTrees.objects.filter(cluster=OuterRef("cluster")).order_by("-version")
+        return self.annotate(
+            trees_version=Subquery(newest.values("version")[:1]),
+            training_jobs=Subquery(newest.values("training_jobs")[:1]),
+        )
+
 
 class RunTimeModel(models.Model):
     """The version of a cluster's learned run times, and the error of the predictions made with them."""
@@ -72,6 +87,11 @@ class RunTimeModel(models.Model):
     measured_jobs = models.PositiveIntegerField(default=0, help_text="Number of ended jobs that had a prediction.")
     median_ratio = models.FloatField(null=True, help_text="Half of the predictions are wrong by at most this factor.")
     p90_ratio = models.FloatField(null=True, help_text="Nine of ten predictions are wrong by at most this factor.")
+    trees_measured_jobs = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="Number of ended jobs that had a prediction by trees."
+    )
+    trees_median_ratio = models.FloatField(null=True, help_text="The same as median_ratio, for trees.")
+    trees_p90_ratio = models.FloatField(null=True, help_text="The same as p90_ratio, for trees.")
 
     objects = RunTimeModelQuerySet.as_manager()
 
@@ -79,16 +99,48 @@ class RunTimeModel(models.Model):
         return f"{self.cluster_id}: version {self.version}, {self.jobs} jobs"
 
 
+class LearnedRunTimeQuerySet(models.QuerySet["LearnedRunTime"]):
+    def means(self, cluster: Cluster, scopes: Iterable[str]) -> dict[str, float]:
+        """Return the mean run times of these scopes, as far as they are known."""
+        return dict(self.filter(cluster=cluster, scope__in=sorted(set(scopes))).values_list("scope", "mean_s"))
+
+
 class LearnedRunTime(models.Model):
     """The mean run time of the jobs of one scope: a user with a job name and size, and the wider scopes of these."""
 
     cluster = models.ForeignKey("jobs.Cluster", on_delete=models.CASCADE, related_name="learned_run_times")
-    scope = models.CharField(max_length=1000, help_text="User id, job name and GPUs as JSON, or the first of these.")
+    scope = models.CharField(max_length=1000, help_text="User id, job name and GPUs as JSON, or a wider scope.")
     mean_s = models.FloatField()
     version = models.PositiveIntegerField(help_text="The version of the model that last changed it.")
+
+    objects = LearnedRunTimeQuerySet.as_manager()
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["cluster", "scope"], name="one_run_time_per_scope")]
 
     def __str__(self) -> str:
         return f"{self.scope}: {self.mean_s:.0f} s"
+
+
+class EndedJob(NamedTuple):
+    """A job that has ended, with the run time of all its attempts together."""
+
+    pk: int
+    traits: JobTraits
+    submitted_at: datetime
+    ended_at: datetime
+    ran_s: float
+
+
+def jobs_in_order_of_ends(pks: Any) -> list[EndedJob]:
+    """Return these ended jobs. Ends at the same time follow their starts."""
+    began = Coalesce("attempts__confirmed_at", "attempts__promised_at")
+    ran = Extract(Greatest(F("attempts__ended_at"), began) - began, "epoch", output_field=FloatField())
+    rows: Any = Job.objects.filter(pk__in=pks).annotate(ran=Sum(ran), last=Max("attempts__id"))
+    columns = ("pk", "user_id", "name", "nodes", "gpus_per_node", "kind", "submitted_at", "ended_at", "ran")
+    return [
+        EndedJob(pk, JobTraits(str(user), name, nodes * gpus, kind), submitted, ended, ran_s or 0.0)
+        for pk, user, name, nodes, gpus, kind, submitted, ended, ran_s in rows.order_by("ended_at", "last").values_list(
+            *columns
+        )
+    ]

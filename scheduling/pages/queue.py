@@ -48,7 +48,7 @@ def queue(request: HttpRequest) -> HttpResponse:
         "drains": cache(lambda: _drained_nodes(cluster)),
         "windows": cache(lambda: maintenance.maintenance_rows(cluster, now)),
         "choice": cache(lambda: _policy_summary(policy_actions.current_policy_choice(cluster))),
-        "predictions": cache(lambda: _prediction_error(cluster)),
+        "predictions": cache(lambda: _prediction_errors(cluster)),
         "changes": cache(lambda: list(_changes(cluster))),
         "may_operate": request.user.has_perm(OPERATE_PERMISSION),
     }
@@ -126,9 +126,17 @@ def _policy_summary(choice: PolicyChoice) -> dict[str, Any]:
         return {"lines": (("policy", choice.policy), ("placement", choice.placement)), "warning": str(bad)}
 
 
-def _prediction_error(cluster: Cluster) -> str:
-    model = RunTimeModel.objects.filter(cluster=cluster).first() or RunTimeModel()
-    return prediction_error_text(model.measured_jobs, model.median_ratio, model.p90_ratio)
+def _prediction_errors(cluster: Cluster) -> list[tuple[str, str]]:
+    """Label and text of the error of the rolling estimate, and of that of trees once they have been trained."""
+    model = RunTimeModel.objects.filter(cluster=cluster).with_trees().first()
+    if model is None:
+        return [("run time predictions", prediction_error_text(0, None, None))]
+    rolling = prediction_error_text(model.measured_jobs, model.median_ratio, model.p90_ratio)
+    if model.trees_version is None:
+        return [("run time predictions", rolling)]
+    error = prediction_error_text(model.trees_measured_jobs, model.trees_median_ratio, model.trees_p90_ratio)
+    trained = f"version {model.trees_version}, trained on {model.training_jobs:,} jobs"
+    return [("run time predictions", rolling), ("predictions by trees", f"{error}; {trained}")]
 
 
 def _changes(cluster: Cluster) -> Any:

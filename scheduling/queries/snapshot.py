@@ -65,6 +65,19 @@ class AttemptUsage:
     hangs: bool
 
 
+@dataclass(kw_only=True)
+class StoredPredictions:
+    """Predicted run times by job id."""
+
+    rolling_s: dict[int, float] = field(default_factory=dict)
+    trees_s: dict[int, float] = field(default_factory=dict)
+
+    def add(self, job: int, rolling_s: float, trees_s: float | None) -> None:
+        self.rolling_s[job] = rolling_s
+        if trees_s is not None:
+            self.trees_s[job] = trees_s
+
+
 def take_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
     held, live = usage_by_node(cluster)
     teams = dict(Team.objects.values_list("pk", "name"))
@@ -74,13 +87,13 @@ def take_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
             places[job_id][node_id] = gpus
     nodes = list(Node.objects.filter(cluster=cluster))
     windows = tuple(_windows(cluster, nodes, now))
-    predicted_s: dict[int, float] = {}
-    waiting = tuple(_waiting(cluster, teams, predicted_s))
+    predictions = StoredPredictions()
+    waiting = tuple(_waiting(cluster, teams, predictions))
     return ClusterSnapshot(
         now=now,
         nodes=tuple(_node_view(node, held[node.pk]) for node in nodes if node.is_schedulable),
         waiting=_with_expected_durations(cluster, waiting, now) if windows else waiting,
-        running=tuple(_running(cluster, teams, places, live)),
+        running=tuple(_running(cluster, teams, places, live, predictions)),
         quotas=tuple(_quotas(cluster)),
         placement=cluster.placement,
         closed=tuple(_closed_node(node, held[node.pk]) for node in nodes if not node.is_schedulable),
@@ -89,7 +102,8 @@ def take_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
             half_life_s=half_life_s(cluster),
             usage=history.account_usage(cluster, now),
             attained=history.attained_service(cluster),
-            predicted_s=predicted_s,
+            predicted_s=predictions.rolling_s,
+            trees_s=predictions.trees_s,
         ),
     )
 
@@ -239,20 +253,21 @@ SUBMITTED_EPOCH = Func(
     "submitted_at", template="EXTRACT(EPOCH FROM %(expressions)s)::float8", output_field=FloatField()
 )
 KIND_BY_VALUE = {kind.value: kind for kind in JobKind}
+PREDICTION_COLUMNS = ("predicted_s", "trees_predicted_s")
 IDENTITY_COLUMNS = ("pk", "public_id", "name", "user_id", "team_id", "kind")
 
 
-def _waiting(cluster: Cluster, teams: Mapping[int, str], predicted_s: dict[int, float]) -> Iterable[WaitingJob]:
-    """Yield the waiting jobs, and add their predicted run times to `predicted_s`. They are read as plain tuples: with
+def _waiting(cluster: Cluster, teams: Mapping[int, str], predictions: StoredPredictions) -> Iterable[WaitingJob]:
+    """Yield the waiting jobs, and add their predicted run times to `predictions`. They are read as plain tuples: with
     ten thousand jobs, creating model objects took most of a turn."""
     rows = Job.objects.waiting().filter(cluster=cluster, foreign_id="").order_by()
     unmet = unmet_dependencies(cluster)
     needs: dict[tuple[Any, ...], ResourceRequest] = {}
-    for submitted, predicted, pk, name, title, user, team, kind, *columns in rows.values_list(
-        SUBMITTED_EPOCH, "predicted_s", *IDENTITY_COLUMNS, *NEED_COLUMNS, *REQUEST_COLUMNS
+    for submitted, predicted, by_trees, pk, name, title, user, team, kind, *columns in rows.values_list(
+        SUBMITTED_EPOCH, *PREDICTION_COLUMNS, *IDENTITY_COLUMNS, *NEED_COLUMNS, *REQUEST_COLUMNS
     ):
         if predicted is not None:
-            predicted_s[pk] = predicted
+            predictions.add(pk, predicted, by_trees)
         requested = tuple(columns[: len(NEED_COLUMNS)])
         need = needs.get(requested) or needs.setdefault(requested, _resource_need(*requested))
         priority, preemptible, time_limit, hold, reason, why, begin_at, array, array_limit = columns[
@@ -319,13 +334,16 @@ def _running(
     teams: Mapping[int, str],
     places: Mapping[int, Mapping[int, int]],
     live: Mapping[int, AttemptUsage],
+    predictions: StoredPredictions,
 ) -> Iterable[RunningJob]:
-    """Yield the running jobs. A job whose cancellation hangs is not marked as stopping: its GPUs may never become free,
-    so no other job may count on them."""
+    """Yield the running jobs, and add their predicted run times to `predictions`. A job whose cancellation hangs is not
+    marked as stopping: its GPUs may never become free, so no other job may count on them."""
     rows = Job.objects.filter(cluster=cluster, state__in=LIVE_STATES).order_by()
-    for pk, name, title, user, team, kind, *columns in rows.values_list(
-        *IDENTITY_COLUMNS, "nodes", "gpus_per_node", *RUNNING_COLUMNS
+    for predicted, by_trees, pk, name, title, user, team, kind, *columns in rows.values_list(
+        *PREDICTION_COLUMNS, *IDENTITY_COLUMNS, "nodes", "gpus_per_node", *RUNNING_COLUMNS
     ):
+        if predicted is not None:
+            predictions.add(pk, predicted, by_trees)
         nodes, gpus, priority, preemptible, started_at, time_limit, array, cpus, memory_mb = columns
         attempt = live.get(pk)
         hangs = bool(attempt and attempt.hangs)

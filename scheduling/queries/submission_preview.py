@@ -18,7 +18,6 @@ from django.db.models import Q
 from jobs.core.spec import JobSpec
 from jobs.models import Cluster, ClusterMode, HoldKind, Job, Team, clock
 from jobs.rest.throttle import PerUserThrottle
-from scheduling.actions.history import with_predictions
 from scheduling.clusters.circuit_breaker import is_open
 from scheduling.core.free_capacity import FreeCapacity, free_capacity
 from scheduling.core.quotas import QuotaAccount, accounts
@@ -29,6 +28,7 @@ from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings, rul
 from scheduling.engine.run_time_estimates import RunTimeEstimates
 from scheduling.engine.why import wait_blockers
 from scheduling.models import ClusterEndpoint, EstimateError
+from scheduling.models.predictions import with_predictions
 from scheduling.queries import snapshot
 from scheduling.queries.queue_order import queue_states
 from scheduling.queries.wait_explanation import past_error
@@ -207,7 +207,7 @@ def _start_preview(
 def _ask_engine(
     cluster: Cluster, rules: RulesFactory, question: ClusterSnapshot, job: WaitingJob, sees: Collection[str] | None
 ) -> StartPreview:
-    question = with_predictions(cluster, question, [job])
+    question = with_predictions(cluster, question)
     blockers = wait_blockers(question, rules, job.id, lambda team: sees is None or team in sees)
     if has_gate(job, question.now):
         return StartPreview(

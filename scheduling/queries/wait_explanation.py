@@ -20,6 +20,7 @@ from scheduling.engine.cluster import ClusterSnapshot
 from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings, rules_factory
 from scheduling.engine.why import explain_wait
 from scheduling.models import Estimate, EstimateError, EstimateLead, Forecast
+from scheduling.models.predictions import with_predictions
 from scheduling.queries import snapshot
 
 MAX_SNAPSHOT_AGE_S = 10.0
@@ -113,7 +114,7 @@ class SnapshotCache:
             cached = self._snapshots.get(cluster.pk)
         if cached and cached[0] == version and time.monotonic() - cached[1] < MAX_SNAPSHOT_AGE_S:
             return cached[2]
-        picture = snapshot.take_snapshot(cluster, now)
+        picture = with_predictions(cluster, snapshot.take_snapshot(cluster, now))
         with self._lock:
             self._snapshots[cluster.pk] = version, time.monotonic(), picture
         return picture

@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 from scheduling.engine.engine import Engine
 from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.rules import PolicyRules
+from scheduling.engine.turns.settling import UnclaimedResources, settle_replayed_turn
 
 JOB_END: Final = 0
 NODE_DOWN: Final = 1
@@ -86,7 +87,11 @@ class Arrivals:
     groups: list[RequestGroup]
     users: list[int]
     names: list[int]
+    similar: list[int]  # names that differ only in their numbers are equal
+    kinds: list[int]
     bands: list[int] | None = None  # lower goes first, regardless of the policy
+    predicted_s: list[float] | None = None
+    attained: list[float] | None = None  # GPU-seconds before they were submitted here
 
     def job(self, number: int) -> EngineJob:
         """The job in this row."""
@@ -98,9 +103,15 @@ class Arrivals:
             self.expected_s[number],
             self.users[number],
             self.names[number],
+            self.similar[number],
+            self.kinds[number],
         )
         if self.bands:
             job.band = self.bands[number]
+        if self.predicted_s:
+            job.predicted_s = self.predicted_s[number]
+        if self.attained:
+            job.attained = self.attained[number]
         return job
 
 
@@ -115,12 +126,15 @@ def replay(
     on_progress: Callable[[int], None] | None = None,
     on_decision: Callable[[float], None] | None = None,
     on_start: Callable[[EngineJob, float], None] | None = None,
+    victims_stop_first: bool = False,
 ) -> ReplayOutcome:
     """Run until all jobs have ended or no event can occur any more.
 
     `running` are jobs that the engine has adopted, numbered after those in `arrivals`. `on_progress` is called
     periodically with the number of submitted jobs; raising an exception in it aborts the replay. `on_decision` is
     called with the time after each decision, for tests that check invariants; `on_start` with each job that starts.
+    With `victims_stop_first` a job gets the GPUs of victims in a second turn at the same time, as on a live cluster.
+    The engine must then not requeue stopped jobs.
     """
     run = _Replay(engine, arrivals, list(running), outage_model, on_start)
     run.plan_known_events(outages)
@@ -132,8 +146,8 @@ def replay(
             next_sample = sample(next_sample, now, run.jobs_present)
         run.process_planned_events(now)
         run.submit_arrivals(now)
-        engine.decide(now)
-        run.record_decisions(now)
+        while run.decide(now, victims_stop_first=victims_stop_first):
+            pass
         decisions += 1
         if run.only_outages_remain:
             break
@@ -233,7 +247,21 @@ class _Replay:
             self.jobs_present += 1
             self._next_submit_s = self._submit_s[self.submitted] if self.submitted < self._count else math.inf
 
-    def record_decisions(self, now: float) -> None:
+    def decide(self, now: float, *, victims_stop_first: bool) -> bool:
+        """Run one turn and record its decisions. Whether another turn must follow at this time."""
+        engine = self._engine
+        if not victims_stop_first:
+            engine.decide(now)
+            self._record_decisions(now)
+            return False
+        before = engine.resources
+        free = UnclaimedResources(before.free, before.cpus, before.memory_mb)
+        engine.decide(now)
+        goes_on = bool(engine.stopped_jobs) and settle_replayed_turn(engine, free, now)
+        self._record_decisions(now)
+        return goes_on
+
+    def _record_decisions(self, now: float) -> None:
         """Record which jobs the engine has stopped and started, and plan the ends of those that started."""
         engine = self._engine
         if engine.stopped_jobs:

@@ -51,9 +51,6 @@ def check_door(policies: Sequence[str], setting: ReplaySetting) -> None:
             raise InvalidReplaySetting("policy", f"{name} is not offered on live clusters: {', '.join(LIVE_POLICIES)}")
     if setting.placement not in PLACEMENTS:
         raise InvalidReplaySetting("placement", f"{setting.placement} is not offered on live clusters")
-    if setting.best_effort and any(policy_rules(name).claims for name in policies):
-        # A replay starts a preempted job again within the turn that stops it, a live cluster in a later turn
-        raise InvalidReplaySetting("best_effort", "must be empty with --door, because doors differ after a preemption")
     unsupported = {
         "faults": setting.faults,
         "vcs": setting.pools,

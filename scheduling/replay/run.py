@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from jobs.core.lifecycle import JobKind
-from jobs.traces.trace import Floats, Ints, Trace
+from jobs.traces.trace import EncodedColumn, Floats, Ints, Trace
+from scheduling.engine.blending import MIN_TRAINING_JOBS, BlendedPredictor
 from scheduling.engine.cluster import NodeView, QuotaView, ResourceRequest
 from scheduling.engine.engine import Engine
 from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
@@ -22,8 +23,9 @@ from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.placements import PLACEMENTS, PlacementContext
 from scheduling.engine.placements.gradient import Fragmentation
 from scheduling.engine.policies import rules_factory
-from scheduling.engine.predicting import BoundedPredictor
+from scheduling.engine.predicting import BoundedPredictor, RollingPredictor, name_without_numbers
 from scheduling.engine.resources import NodeResources
+from scheduling.engine.rules import PolicyRules
 from scheduling.replay.as_live import StartRecord, start_record, teams, time_limits
 from scheduling.replay.kernel import Arrivals, Outage, replay
 from scheduling.replay.outages import CHECKPOINTING_KINDS, FaultRates, RandomOutages
@@ -59,6 +61,7 @@ class ReplaySetting:
     seed: int = 0  # seed of faults and noise
     load: int = 100  # percent: 200 submits the same jobs in half the time
     as_live: bool = False  # with the knowledge of a live cluster, see `as_live`
+    min_training_jobs: int = MIN_TRAINING_JOBS  # ended jobs needed before trees are trained
 
     @property
     def gpus(self) -> int:
@@ -179,6 +182,7 @@ def _replay_pool(
         sample=sampler,
         on_progress=on_progress,
         on_start=(lambda job, now: starts.append(start_record(job, now))) if setting.as_live else None,
+        victims_stop_first=setting.as_live,
     )
     return PolicyRun(
         policy=policy,
@@ -214,10 +218,17 @@ def replay_engine(policy: str, setting: ReplaySetting, nodes: int, ahead: Placem
         placement=placement,
         quota_usage=QuotaUsage(setting.quotas, reserves=rules.reserves) if setting.quotas else None,
         preemption_cost_s=cost,
-        checkpoint_s=setting.checkpoint_s + stall_s,
-        keeps_reservations=not setting.as_live,
-        predictor=BoundedPredictor() if setting.as_live else None,
+        checkpoint_s=None if setting.as_live else setting.checkpoint_s + stall_s,
+        requeues=not setting.as_live,
+        keeps_memory=not setting.as_live,
+        predictor=_live_predictor(rules, setting) if setting.as_live else None,
     )
+
+
+def _live_predictor(rules: PolicyRules, setting: ReplaySetting) -> BoundedPredictor:
+    if rules.uses_trees:
+        return BoundedPredictor(BlendedPredictor(daily=True, min_jobs=setting.min_training_jobs))
+    return BoundedPredictor(RollingPredictor())
 
 
 def placement_context(trace: Trace, setting: ReplaySetting) -> PlacementContext:
@@ -335,7 +346,17 @@ def arrivals(trace: Trace, engine: Engine, setting: ReplaySetting, stalls: Float
         groups=_job_request_groups(trace, engine, setting),
         users=trace.users.codes.tolist(),
         names=trace.names.codes.tolist(),
+        similar=_same_text_codes(trace.names, name_without_numbers),
+        kinds=_same_text_codes(trace.kinds, _kind_or_other),
     )
+
+
+def _same_text_codes(column: EncodedColumn, text: Callable[[str], str]) -> list[int]:
+    """A number per row, equal for rows of which `text` makes the same."""
+    numbers: dict[str, int] = {}
+    by_code = np.array([numbers.setdefault(text(word), len(numbers)) for word in column.words], dtype=np.int64)
+    codes: list[int] = by_code[column.codes].tolist()
+    return codes
 
 
 def _job_request_groups(trace: Trace, engine: Engine, setting: ReplaySetting) -> list[RequestGroup]:

@@ -36,6 +36,7 @@ from scheduling.engine.cluster import (
     WaitingJob,
 )
 from scheduling.engine.gpu_accounts import QuotaOwner
+from scheduling.engine.history import SchedulingHistory
 from scheduling.engine.job import RequestGroup
 from scheduling.engine.live import SnapshotEngine
 from scheduling.engine.rules import PolicyRules
@@ -139,9 +140,20 @@ class _ForwardReplay:
         self._group_of = [numbers[job.group] for job, _ in snapshot_engine.jobs]
         self._expected = [job.expected_s for job, _ in snapshot_engine.jobs]
         self._bands = [job.band for job, _ in snapshot_engine.jobs]
+        self._predicted_s = [job.predicted_s for job, _ in snapshot_engine.jobs]
+        self._attained = [job.attained for job, _ in snapshot_engine.jobs]
+        known = snapshot.history or SchedulingHistory()
+        trees = snapshot_engine.engine.rules.uses_trees
         past = [max(0.0, self._now - (job.started_at or snapshot.now).timestamp()) for job in self._running]
-        self._runtimes = _table([durations.waiting(job) for job in self.waiting])
-        self._left = _table([durations.running(job, ran_s) for job, ran_s in zip(self._running, past, strict=True)])
+        self._runtimes = _table(
+            [durations.waiting(job, known.prediction_s(job.id, trees=trees)) for job in self.waiting]
+        )
+        self._left = _table(
+            [
+                durations.running(job, ran_s, known.prediction_s(job.id, trees=trees))
+                for job, ran_s in zip(self._running, past, strict=True)
+            ]
+        )
         self._grid = self._grid_step(sum(node.gpus for node in snapshot.nodes)) if self.jobs > limits.jobs else 0
 
     def _group_number(self, waiting_job: WaitingJob) -> int:
@@ -177,7 +189,11 @@ class _ForwardReplay:
             groups=[groups[number] for number in self._group_of],
             users=[0] * count,
             names=[0] * count,
+            similar=[0] * count,
+            kinds=[0] * count,
             bands=self._bands,
+            predicted_s=self._predicted_s,
+            attained=self._attained,
         )
         return replay(state.engine, arrivals, running=running).started[:count]
 

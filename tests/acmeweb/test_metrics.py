@@ -144,9 +144,12 @@ def test_accuracy_of_start_estimates_is_exported(scrape):
 def test_accuracy_of_run_time_predictions_is_exported(scrape):
     seren = make.cluster()
     RunTimeModel.objects.create(cluster=seren, jobs=70, updated_at=clock.now(), median_ratio=1.5, p90_ratio=4.0)
+    RunTimeModel.objects.update(trees_median_ratio=1.25, trees_p90_ratio=3.0)
 
     assert_exports(
         scrape(),
+        'acme_run_time_prediction_trees_median_ratio{cluster="seren"} 1.25',
+        'acme_run_time_prediction_trees_p90_ratio{cluster="seren"} 3.0',
         'acme_run_time_prediction_median_ratio{cluster="seren"} 1.5',
         'acme_run_time_prediction_p90_ratio{cluster="seren"} 4.0',
         'acme_run_times_learned{cluster="seren"} 70.0',

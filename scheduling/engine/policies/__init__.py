@@ -50,6 +50,7 @@ LIVE_POLICY_RULES = (
     FifoSkipRules,
     SjfRules,
     QssfRules,
+    QssfMlRules,
     EasyRules,
     ConservativeRules,
     FairRules,

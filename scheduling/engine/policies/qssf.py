@@ -24,10 +24,20 @@ class QssfRules(PolicyRules):
     single_queue = True
 
     def __init__(self, predictor: Predictor | None = None) -> None:
-        self.predictor = predictor or RollingPredictor()
+        self._predictor = predictor
         self._predicted_s: dict[int, float] = {}  # predictions of jobs that have not ended
         self._error_s = 0.0  # sum over ended jobs of |predicted - ran|
         self._ended = 0
+
+    @property
+    def predictor(self) -> Predictor:
+        """Predicts the jobs that have no prediction yet; created when it is needed first."""
+        if self._predictor is None:
+            self._predictor = self.new_predictor()
+        return self._predictor
+
+    def new_predictor(self) -> Predictor:
+        return RollingPredictor()
 
     @property
     def needs_run_times(self) -> bool:
@@ -45,6 +55,8 @@ class QssfRules(PolicyRules):
         return predicted_s * job.group.gpus
 
     def on_job_end(self, job: EngineJob, now: float) -> None:
+        if job.predicted_s >= 0.0:
+            return
         ran_s = job.attained / max(1, job.group.gpus) + now - job.since
         predicted_s = self._predicted_s.pop(job.number, None)
         if predicted_s is not None:

@@ -112,7 +112,9 @@ class ClaimPrices:
     """
 
     def __init__(self, engine: Engine, borrowers: Iterable[EngineJob], now: float) -> None:
-        self.loss = {borrower: _loss(engine, borrower, now) for borrower in borrowers}
+        # Equal losses: in the order of their starts, whether the engine has just adopted the jobs or started them
+        in_order = sorted(borrowers, key=lambda borrower: (borrower.began, borrower.number))
+        self.loss = {borrower: _loss(engine, borrower, now) for borrower in in_order}
         self.size = len(engine.borrowers.jobs)
         self._on_node: dict[int, list[EngineJob]] = defaultdict(list)
         self._stalls: dict[tuple[int, int, int], _OfferHeap] = {}  # by share: GPUs, CPUs, memory on one node

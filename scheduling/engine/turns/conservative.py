@@ -51,6 +51,9 @@ def _start_at_once(engine: Engine, arrived: list[QueueEntry], now: float) -> lis
         if (places := claim_placement(engine, job, job.group.eligible_nodes, now)) is None:
             return arrived[at:]
         engine.begin(job, places, now)
+        if engine.arrivals:  # its victims, which go before jobs behind them
+            engine.arrivals += arrived[at + 1 :]
+            return []
     return []
 
 
@@ -67,7 +70,7 @@ def _plan_turn(engine: Engine, arrived: list[QueueEntry], now: float) -> bool:
     went_to_plan = True
     for job, places in plan.start(now):
         went_to_plan &= _start_planned(engine, job, places, now)
-    if engine.rules.claims:
+    if engine.rules.claims and not engine.arrivals:  # victims get their place among the borrowers first
         _start_borrowers(engine, now)
     if not plan.starts or not went_to_plan:
         engine.reservation.drop()
@@ -75,13 +78,15 @@ def _plan_turn(engine: Engine, arrived: list[QueueEntry], now: float) -> bool:
 
 
 def _start_borrowers(engine: Engine, now: float) -> None:
-    """Start borrowers that fit now, in order."""
+    """Start borrowers that fit now, in order, until one preempts another."""
     for _, _, _, job in _entries_in_order([group for group in engine.waiting_groups if group.borrows]):
         group = job.group
         if not engine.is_over_quota(group):
             places = claim_placement(engine, job, group.eligible_nodes, now)
             if places is not None:
                 _start_and_dequeue(engine, job, places, now)
+                if engine.arrivals:
+                    return
 
 
 def _plan_still_holds(engine: Engine, plan: ReservationPlan, arrived: list[QueueEntry], now: float) -> bool:

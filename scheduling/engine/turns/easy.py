@@ -7,6 +7,9 @@ expected to end before the reserved start, or if it uses other nodes or only spa
 The reservation is kept until its job starts, a job ends early, or a node is closed or opened; a new reservation for the
 same job is never later. While it is kept, time only reduces what may pass: if nothing was freed, only new arrivals are
 tried, and a queue without a job that is short enough (`RequestGroup.no_backfill_under`) is not searched again.
+
+A preemption ends the walk along the queue. The victim gets its place in the queue back before the next walk, so no job
+behind it starts on its GPUs as if it did not wait.
 """
 
 from __future__ import annotations
@@ -69,7 +72,7 @@ class HeadReservation:
 
 
 def easy_turn(engine: Engine, now: float) -> None:
-    """Start jobs in order and backfill; repeat after preemptions, because victims may fit elsewhere."""
+    """Start jobs in order and backfill; repeat after preemptions, because victims wait again and may fit elsewhere."""
     while True:
         arrived, engine.arrivals = engine.arrivals, []
         _backfill_turn(engine, arrived, now)
@@ -89,8 +92,7 @@ def _backfill_turn(engine: Engine, arrived: list[QueueEntry], now: float) -> Non
     reservation: HeadReservation | None = engine.reservation.current
     stands = reservation is not None and not _arrived_before_head(arrived, reservation.job)
     if reservation and stands and engine.changes.only_arrivals:
-        nowhere: UnfitKeys = set()
-        left = [entry for entry in arrived if not _try_backfill(engine, reservation, entry[3], now, nowhere)]
+        left = _backfill_arrivals(engine, reservation, arrived, now)
         for entry in left:  # it may be short enough, so its queue must be searched when GPUs come free
             entry[3].group.no_backfill_under = None
         enqueue_entries(left, engine.waiting_groups)
@@ -112,6 +114,21 @@ def _backfill_turn(engine: Engine, arrived: list[QueueEntry], now: float) -> Non
     for entry in arrived:
         entry[3].group.no_backfill_under = None
     _backfill_jobs(engine, reservation, now, opened)
+
+
+def _backfill_arrivals(
+    engine: Engine, reservation: HeadReservation, arrived: list[QueueEntry], now: float
+) -> list[QueueEntry]:
+    """Start the arrived jobs that may pass. Return the others."""
+    nowhere: UnfitKeys = set()
+    left = []
+    for at, entry in enumerate(arrived):
+        if not _try_backfill(engine, reservation, entry[3], now, nowhere):
+            left.append(entry)
+        elif engine.arrivals:  # its victims
+            engine.arrivals += arrived[at + 1 :]
+            break
+    return left
 
 
 def _head_still_waits(engine: Engine, first: EngineJob, now: float) -> bool:
@@ -143,6 +160,9 @@ def _start_at_once(engine: Engine, arrived: list[QueueEntry], now: float) -> lis
         if (places := _job_placement(engine, job, group.eligible_nodes, now)) is None:
             return arrived[at:]
         engine.begin(job, places, now)
+        if engine.arrivals:  # its victims
+            engine.arrivals += arrived[at + 1 :]
+            return []
     return []
 
 
@@ -153,7 +173,7 @@ def _job_placement(engine: Engine, job: EngineJob, among: NodeSet, now: float) -
 
 
 def _start_heads(engine: Engine, now: float) -> EngineJob | None:
-    """Start the first job in order as long as it fits. Return the first one that does not."""
+    """Start the first job in order as long as it fits. Return the first one that does not; None after a preemption."""
     groups = (
         [group for group in engine.waiting_groups if not engine.is_over_quota(group)]
         if engine.quota_usage
@@ -177,6 +197,8 @@ def _start_heads(engine: Engine, now: float) -> EngineJob | None:
         else:
             engine.begin(job, places, now)
             _dequeue_job(engine, job)
+            if engine.arrivals:  # its victims
+                return None
             if group.queue:
                 heapreplace(heads, _head_entry(engine, group, now))
             else:
@@ -250,6 +272,8 @@ def _backfill_jobs(engine: Engine, reservation: HeadReservation, now: float, ope
         started = _try_backfill(engine, reservation, job, now, nowhere)
         if started:
             _dequeue_job(engine, job)
+            if engine.arrivals:  # its victims
+                break
         following = walk.next() if started or walk.may_continue(job) else None
         if following:
             heapreplace(heads, (*following, walk))

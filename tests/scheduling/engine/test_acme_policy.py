@@ -344,6 +344,17 @@ def test_evaluation_borrows_and_continues_after_the_owner_ends():
     assert done.stops.tolist() == [1, 0]
 
 
+@pytest.mark.parametrize("backfill", ["easy", "conservative"])
+def test_jobs_behind_a_preempted_borrower_do_not_pass_it(backfill):
+    """The first waiting borrower is as wide as the victim, so it would fit as soon as the owner has started."""
+    setting = dataclasses.replace(SMALL, policy_settings={"backfill": backfill})
+
+    done = run_policy(mixed((0, 90, 11, "evaluation"), (1, 90, 11, "evaluation"), (10, 20, 4, "sft")), "acme", setting)
+
+    assert done.stops.tolist() == [1, 0, 0]
+    assert done.ended_s.tolist() == [30 + 80, 110 + 90, 30]
+
+
 def test_stopped_job_repeats_work_since_its_last_checkpoint():
     kinds = ("sft", "evaluation")
     setting = dataclasses.replace(COUNT, checkpoint_s=40.0, preemption_cost="helios", best_effort=kinds)

@@ -10,6 +10,7 @@ from jobs.core.lifecycle import JobKind
 from scheduling.engine.changes import ChangeActor
 from scheduling.engine.cluster import ClosedNode, ClusterSnapshot, QuotaView, ResourceRequest
 from scheduling.engine.counterfactual import job_starts, smallest_changes
+from scheduling.engine.history import SchedulingHistory
 from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES
 from tests.make import NOON
 from tests.scheduling.engine.test_engine import held, hours, node, waiting
@@ -80,6 +81,17 @@ def test_end_of_one_job_is_suggested():
 
     assert suggestions[0].phrase == "r8 (4 GPUs, at its limit in about 6 min) ended"
     assert suggestions[0].who == ChangeActor.TIME
+
+
+def test_end_of_a_job_is_expected_by_its_prediction_and_not_by_its_limit():
+    long = held(8, 1, 4, name="long", started_at=NOON - hours(1), time_limit=hours(5))
+    short = held(9, 2, 4, name="short", started_at=NOON, time_limit=hours(50))
+    history = SchedulingHistory(predicted_s={8: 40 * 3600.0, 9: 1800.0})
+
+    nodes = [node(1, free=4), node(2, free=4)]
+    suggestions = changes(nodes, waiting(1, gpus=8), running=(long, short), history=history)
+
+    assert suggestions[0].phrase == "short (4 GPUs, expected to end in about 30 min) ended"
 
 
 def test_job_of_another_team_is_not_named():

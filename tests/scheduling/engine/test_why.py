@@ -4,6 +4,7 @@ import pytest
 
 from scheduling.engine.blockers import BlockerKind
 from scheduling.engine.cluster import ClusterSnapshot, QuotaView, ResourceRequest
+from scheduling.engine.history import SchedulingHistory
 from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES
 from scheduling.engine.why import explain_wait
 from tests.make import NOON
@@ -26,6 +27,17 @@ def test_too_few_free_gpus_is_a_capacity_blocker():
 
     assert (blocker.kind, blocker.reason, blocker.gpus, blocker.nodes) == (BlockerKind.CAPACITY, "Resources", 6, 1)
     assert [(one.job, one.gpus, one.ends_at) for one in blocker.holders] == [("r9", 6, NOON + hours(3))]
+
+
+def test_holder_has_its_expected_end_beside_its_limit():
+    running = (held(9, 1, 6, started_at=NOON - hours(1), time_limit=hours(30)),)
+    history = SchedulingHistory(predicted_s={9: 3 * 3600.0})
+
+    blocker = why([node(1, free=2)], waiting(1, gpus=8), running=running, history=history).blockers[0]
+
+    (holder,) = blocker.holders
+    assert holder.ends_at == NOON + hours(29)
+    assert NOON + hours(1) < holder.expected_end_at < NOON + hours(4)
 
 
 def test_scattered_gpus_are_a_topology_blocker():

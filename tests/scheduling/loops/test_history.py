@@ -16,6 +16,7 @@ from scheduling.engine.policies import InvalidPolicySettings, configured_policy
 from scheduling.loops.history import remember_ended_once
 from scheduling.loops.schedule import schedule_once
 from scheduling.models import AccountUsage, LearnedRunTime, RunTimeModel
+from scheduling.models.predictions import with_predictions
 from scheduling.queries import history, snapshot
 from tests import make
 
@@ -69,6 +70,23 @@ def test_usage_is_exact_before_and_after_attempts_are_counted(cluster):
     assert history.account_usage(cluster, now + 168 * HOUR)["pretraining"] == pytest.approx(
         expected / 2 + 4 / rate / 2, rel=1e-9
     )
+
+
+def test_usage_takes_a_bounded_number_of_attempts_that_are_not_counted_the_newest(cluster):
+    now = clock.now()
+    for since in (90, 50, 10):
+        ran(now, since=since, hours=1, gpus_per_node=1)
+    running = make.running(make.job(gpus_per_node=4))
+    Attempt.objects.filter(pk=running.pk).update(promised_at=now - HOUR)
+    exact = history.account_usage(cluster, now, most=3)["pretraining"]
+
+    bounded = history.account_usage(cluster, now, most=2)["pretraining"]
+    assert history_actions.count_ended_attempts(cluster, now, most=1) == 1
+
+    rate = math.log(2) / (168 * 3600)
+    oldest = (math.exp(-rate * 89 * 3600) - math.exp(-rate * 90 * 3600)) / rate
+    assert exact - bounded == pytest.approx(oldest)
+    assert history.account_usage(cluster, now, most=2)["pretraining"] == pytest.approx(exact)
 
 
 def test_attempt_is_counted_once(cluster):
@@ -175,6 +193,21 @@ def test_learned_run_time_forgets_older_jobs_and_narrow_scopes_come_first(cluste
     assert dict(Job.objects.waiting().values_list("pk", "predicted_s")) == predicted
 
 
+def test_jobs_with_similar_names_and_of_the_same_kind_predict_new_ones(cluster):
+    now = clock.now()
+    for since, hours, name, kind in ((50, 8, "tune-7b-run17", "sft"), (40, 2, "check", "debug"), (30, 4, "x", "sft")):
+        ran(now, since=since, hours=hours, gpus_per_node=1, name=name, kind=kind)
+    remember_ended_once(cluster, now)
+    similar = make.job(gpus_per_node=8, name="Tune-13b-run9", kind="evaluation")
+    same_kind, other_user = make.job(name="new", kind="debug"), make.job(by="ben", name="new", kind="sft")
+
+    picture = history_actions.predict_new_jobs(cluster, snapshot.take_snapshot(cluster, now))
+
+    predicted = picture.history.predicted_s
+    hours = [predicted[job.pk] / 3600 for job in (similar, same_kind, other_user)]
+    assert hours == pytest.approx([8, 2, (8 + 4) / 2])
+
+
 def test_prediction_of_a_waiting_job_never_changes(cluster):
     now = clock.now()
     ran(now, since=10, hours=8, gpus_per_node=1, name="train")
@@ -249,7 +282,7 @@ def test_prediction_for_a_job_that_does_not_exist_yet_is_that_of_its_first_turn(
     job = make.job(name="train", gpus_per_node=4)
     picture = snapshot.take_snapshot(cluster, now)
 
-    previewed = history_actions.with_predictions(cluster, picture, picture.waiting)
+    previewed = with_predictions(cluster, picture)
 
     assert Job.objects.get(pk=job.pk).predicted_s is None
     assert previewed.history.predicted_s == {job.pk: 3 * 3600}

@@ -17,7 +17,7 @@ from scheduling.core.policy_choice import PolicyChoice, check_choice, difference
 from scheduling.core.quotas import accounts, quota_uses
 from scheduling.engine.cluster import ClusterSnapshot, QuotaView, ResourceRequest, RunningJob, WaitingJob
 from scheduling.engine.policies import InvalidPolicySettings
-from scheduling.models import RunTimeModel
+from scheduling.models import RunTimeModel, TrainedTrees
 from scheduling.queries.queue_order import queue_order, queue_states, queue_view
 from tests import make
 from tests.page_text import page_text
@@ -373,6 +373,21 @@ def test_queue_shows_no_figure_if_jobs_are_ordered_by_submission():
 def test_queue_shows_the_measured_error_of_run_time_predictions():
     assert "not measured yet: no job with a prediction has ended" in text(browser("ada").get("/queue/"))
     errors = {"measured_jobs": 1203, "median_ratio": 1.84, "p90_ratio": 6.0}
+    errors |= {"trees_measured_jobs": 900, "trees_median_ratio": 1.5, "trees_p90_ratio": 4.0}
     RunTimeModel.objects.create(cluster=Cluster.objects.get(), jobs=9000, updated_at=clock.now(), **errors)
 
-    assert "half within a factor of 1.84, 90% within 6 (1,203 jobs in 30 days)" in text(browser("ada").get("/queue/"))
+    shown = text(browser("ada").get("/queue/"))
+    assert "half within a factor of 1.84, 90% within 6 (1,203 jobs in 30 days)" in shown
+    assert "predictions by trees" not in shown
+
+
+def test_queue_shows_the_error_of_trees_beside_that_of_the_rolling_estimate():
+    cluster, now = Cluster.objects.get(), clock.now()
+    errors = {"trees_measured_jobs": 900, "trees_median_ratio": 1.5, "trees_p90_ratio": 4.0}
+    RunTimeModel.objects.create(cluster=cluster, jobs=9000, updated_at=now, **errors)
+    trees = {"learned_jobs": 9000, "training_jobs": 8000, "trained_at": now, "first_end": now, "last_end": now}
+    TrainedTrees.objects.create(cluster=cluster, version=7, document=b"", **trees)
+
+    shown = text(browser("ada").get("/queue/"))
+
+    assert "half within a factor of 1.5, 90% within 4 (900 jobs in 30 days); version 7, trained on 8,000 jobs" in shown

@@ -1,11 +1,15 @@
 """The preview beside the submit form: what it says, what it costs, and what it must not reveal or change."""
 
+import json
+from datetime import timedelta
+
 import pytest
 from django.test import Client
+from django.utils.dateparse import parse_datetime
 
-from jobs.models import ClusterMode, Job, Quota, TeamRole, clock
+from jobs.models import Cluster, ClusterMode, Job, Quota, TeamRole, clock
 from jobs.rest.throttle import counter
-from scheduling.models import ClusterEndpoint, EstimateError, EstimateLead, OpenCircuit
+from scheduling.models import ClusterEndpoint, EstimateError, EstimateLead, LearnedRunTime, OpenCircuit
 from scheduling.queries.submission_preview import PREVIEWS_PER_MINUTE
 from tests import make
 from tests.jobs.api import api_make
@@ -235,7 +239,7 @@ def test_the_number_of_queries_does_not_depend_on_the_queue(ada, seren, django_a
     make.jobs(*[{"gpus_per_node": 8}] * 5, by="ben")
 
     # session, user, teams, clusters, shape, snapshot and its version, circuit, past jobs, learned run times
-    with django_assert_num_queries(28):
+    with django_assert_num_queries(29):
         preview(ada, seren)
     # The snapshot, the past jobs and the engine's answer are cached
     with django_assert_num_queries(15):
@@ -291,3 +295,21 @@ def test_previews_of_the_api_have_a_limit_of_their_own(door, seren):
 
     assert answer.status_code == 429 and "Retry-After" in answer.headers
     assert door.get("jobs/").status_code == 200
+
+
+def test_start_of_the_previewed_job_follows_its_prediction_under_sjf(door, seren):
+    Cluster.objects.update(policy="sjf")
+    user = make.user("ada").pk
+    LearnedRunTime.objects.bulk_create(
+        LearnedRunTime(cluster=seren, scope=json.dumps([str(user), name]), mean_s=seconds, version=1)
+        for name, seconds in (("short", 60.0), ("waiting", 20_000.0), ("long", 30_000.0))
+    )
+    fill(seren, 4)
+    make.job(by="ada", name="waiting", nodes=4, gpus_per_node=8, time_limit="12:00:00")
+
+    asked = {"nodes": 4, "gpus_per_node": 8, "time_limit": "12:00:00"}
+    short, long = (
+        parse_datetime(api_preview(door, name=name, **asked)["estimate"]["p50"]) for name in ("short", "long")
+    )
+
+    assert long - short > timedelta(hours=1)

@@ -21,13 +21,13 @@ from scheduling.loops.virtual_time import starts_on_virtual_cluster
 from scheduling.replay.as_live import starts_sha256, trace_as_live
 from scheduling.replay.run import ReplaySetting, replayable_rows, run_policy
 
-SETTING = ReplaySetting(nodes=3, gpus_per_node=4, nodes_per_leaf=2, as_live=True, best_effort=())
+SETTING = ReplaySetting(nodes=3, gpus_per_node=4, nodes_per_leaf=2, as_live=True, best_effort=("evaluation",))
 POLICIES = [
     *((policy, {}) for policy in LIVE_POLICIES),
     *(("acme", {"order": order}) for order in ORDER_RULES),
     ("acme", {"backfill": "conservative"}),
 ]
-# submission, run time, limit, GPUs, user, name; few values, so that ties are common
+# submission, run time, limit, GPUs, user, name, kind; few values, so that ties are common. Evaluations borrow
 JOBS = st.lists(
     st.tuples(
         st.integers(0, 40),
@@ -36,6 +36,7 @@ JOBS = st.lists(
         st.sampled_from([1, 2, 2, 4, 8, 12]),
         st.sampled_from("ab"),
         st.sampled_from("xy"),
+        st.sampled_from(["pretrain", "evaluation"]),
     ),
     min_size=4,
     max_size=10,
@@ -43,7 +44,7 @@ JOBS = st.lists(
 
 
 def drawn_trace(jobs):
-    names = ("submit_s", "runtime_s", "limit_s", "gpus", "users", "names")
+    names = ("submit_s", "runtime_s", "limit_s", "gpus", "users", "names", "kinds")
     columns = dict(zip(names, zip(*jobs, strict=True), strict=True))
     return trace_as_live(trace_from_columns("drawn", **columns), SETTING.gpus_per_node)
 
@@ -61,8 +62,55 @@ def test_live_cluster_starts_the_same_jobs_on_the_same_nodes_as_a_replay(policy,
     live, replayed = both_doors(drawn_trace(jobs), policy, dataclasses.replace(SETTING, policy_settings=given_settings))
 
     assert live == replayed
-    assert len(live) == len(jobs)
+    assert {start.row for start in live} == set(range(len(jobs)))
     assert starts_sha256(live) == starts_sha256(replayed)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("given_settings", [{}, {"backfill": "conservative"}, {"order": "fair"}])
+def test_doors_agree_on_borrowers_that_are_preempted_and_requeued(given_settings):
+    dice = np.random.default_rng(5)
+    columns = {name: dice.choice(list(words), 40).tolist() for name, words in (("users", "pqr"), ("names", "xy"))}
+    columns["kinds"] = dice.choice(["pretrain", "evaluation"], 40).tolist()
+    times = {"submit_s": np.sort(dice.integers(0, 120, 40)), "runtime_s": dice.integers(1, 60, 40)}
+    trace = trace_from_columns("crowd", gpus=dice.choice([1, 2, 4, 8], 40), **times, **columns)
+    setting = dataclasses.replace(SETTING, policy_settings=given_settings)
+
+    live, replayed = both_doors(trace_as_live(trace, SETTING.gpus_per_node), "acme", setting)
+
+    assert live == replayed
+    assert len(live) > len(trace)
+
+
+@pytest.mark.django_db
+def test_preempted_borrower_keeps_its_place_in_the_queue_through_both_doors():
+    jobs = [
+        (0, 7, 20, 12, "a", "x", "evaluation"),
+        (1, 5, float("nan"), 4, "b", "x", "evaluation"),
+        (2, 8, 20, 1, "a", "x", "pretrain"),
+    ]
+
+    live, replayed = both_doors(drawn_trace(jobs), "acme", SETTING)
+
+    assert [start.row for start in live] == [0, 2, 0, 1]
+    assert live == replayed
+
+
+@pytest.mark.django_db
+def test_doors_agree_on_predictions_by_trees_that_are_trained_meanwhile():
+    dice = np.random.default_rng(6)
+    names = [f"{word}-{number}" for word, number in zip(dice.choice(["tune", "eval"], 36), range(36), strict=True)]
+    columns = {"names": names, "users": dice.choice(["p", "q"], 36).tolist()}
+    columns["kinds"] = dice.choice(["pretrain", "evaluation"], 36).tolist()
+    times = {"submit_s": np.sort(dice.integers(0, 200_000, 36)), "runtime_s": dice.integers(1, 40_000, 36)}
+    trace = trace_from_columns("weeks", gpus=dice.choice([1, 4, 8], 36), **times, **columns)
+    setting = dataclasses.replace(SETTING, min_training_jobs=20)
+
+    live, replayed = both_doors(trace_as_live(trace, SETTING.gpus_per_node), "qssf-ml", setting)
+    rolling = starts_on_virtual_cluster(trace_as_live(trace, SETTING.gpus_per_node), "qssf", setting)
+
+    assert live == replayed
+    assert live != rolling
 
 
 @pytest.mark.django_db

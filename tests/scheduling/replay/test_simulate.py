@@ -262,7 +262,6 @@ def test_invalid_quota_is_rejected_with_its_line(teams, quota_file, row, sentenc
         (["{file}", "--nodes", "3", "--policy", "json:none"], "policy: json:none is not a subclass of PolicyRules"),
         (["{file}", "--nodes", "3", "--door", "live", "--policy", "srtf"], "policy: srtf is not offered on live"),
         (["{file}", "--nodes", "3", "--door", "replay", "--faults", "rates"], "faults: cannot be combined with --door"),
-        (["{file}", "--nodes", "3", "--door", "live", "--policy", "acme"], "best_effort: must be empty with --door"),
         (["{file}", "--nodes", "3", "--door", "live", "--placement", "count"], "placement: count is not offered"),
         (["/nowhere", "--nodes", "3"], "cannot be read"),
         (["acme:mars"], "not one of acme:seren, acme:kalos"),

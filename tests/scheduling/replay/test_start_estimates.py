@@ -1,13 +1,17 @@
 """Start estimates: replaying the current state forward."""
 
+import math
 from datetime import timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jobs.core.lifecycle import JobKind
 from scheduling.engine.cluster import ClusterSnapshot, QuotaView, ResourceRequest, RunningJob
+from scheduling.engine.history import UNKNOWN_S, SchedulingHistory
 from scheduling.engine.policies import POLICY_RULES
-from scheduling.engine.run_time_estimates import PastJob, RunTimeEstimates
+from scheduling.engine.run_time_estimates import PastJob, RunTimeEstimates, expected_remaining_s
 from scheduling.replay import start_estimates as forecast
 from scheduling.replay.start_estimates import ExactReplayLimits, only_gpus_are_short, start_estimates
 from tests.make import NOON
@@ -32,6 +36,18 @@ def test_running_job_releases_its_gpus_at_its_limit():
     result = estimates([node(1, free=4)], waiting(1, gpus=8), running=(held(9, 1, 4, time_limit=hours(3)),))
 
     assert result[1] == (hours(3), hours(3))
+
+
+@pytest.mark.parametrize("policy", ["sjf", "qssf", "qssf-ml"])
+def test_estimates_follow_the_order_of_predicted_run_times(policy):
+    jobs = [waiting(n, gpus=8, time_limit=hours(9)) for n in (1, 2)]
+    history = SchedulingHistory(predicted_s={1: 8 * 3600.0, 2: 3600.0, 9: 3600.0})
+    running = (held(9, 1, 8, started_at=NOON, time_limit=hours(9)),)
+
+    result = estimates([node(1, free=0)], *jobs, policy=policy, running=running, history=history)
+
+    assert hours(0.5) < result[2][0] < hours(2)
+    assert result[2][0] + hours(0.5) < result[1][0]
 
 
 def test_p90_is_not_before_the_median():
@@ -222,3 +238,41 @@ def test_job_longer_than_all_similar_ones_uses_its_limit():
     job = held(9, 1, 8, user="ada", title="train", time_limit=hours(1))
 
     assert RunTimeEstimates(past(10, 10, 10), parts=(1.0,)).running(job, 1800.0)[0] == 1800
+
+
+# expected remaining time
+
+
+@pytest.mark.parametrize(
+    ("predicted_s", "ran_s", "limit_s", "expected_s"),
+    [
+        (3600, 0, math.inf, 3600),
+        (3600, 0, 1800, 1800),  # a limit that is shorter than the prediction
+        (UNKNOWN_S, 0, 10_000, 3500),
+        (UNKNOWN_S, 0, math.inf, 86_400),
+        (3600, 1, 7200, 3599),
+        (3600, 7200, 7200, 0),
+        (3600, 9000, 7200, 0),  # past its limit, which is not enforced yet
+        (0, 0, math.inf, 1),
+    ],
+)
+def test_expected_remaining_time(predicted_s, ran_s, limit_s, expected_s):
+    assert expected_remaining_s(predicted_s, ran_s, limit_s) == pytest.approx(expected_s, abs=0.01)
+
+
+def test_job_that_has_outrun_its_prediction_is_expected_to_go_on_for_longer():
+    left = [expected_remaining_s(3600, ran_s) for ran_s in (3600, 7200, 36_000, 1e12)]
+
+    assert left == sorted(left)
+    assert 1800 < left[0] < 7200
+    assert expected_remaining_s(3600, 7200, 7260) == 60
+
+
+@given(predicted_s=st.floats(-1, 1e9), ran_s=st.floats(0, 1e9), limit_s=st.one_of(st.just(math.inf), st.floats(1, 1e9)))
+def test_expected_end_is_never_past_the_limit_and_never_earlier_for_a_job_that_ran_longer(predicted_s, ran_s, limit_s):
+    left_s = expected_remaining_s(predicted_s, ran_s, limit_s)
+    longer_s = expected_remaining_s(predicted_s, 1.5 * ran_s + 1, limit_s)
+
+    assert 0 <= left_s < math.inf
+    assert left_s == 0 or ran_s + left_s <= limit_s * (1 + 1e-9)
+    assert ran_s + left_s <= (1.5 * ran_s + 1 + longer_s) * (1 + 1e-9)

@@ -1,0 +1,68 @@
+"""Train the trees that predict run times, for the policy qssf-ml. This runs beside the scheduling turn.
+
+Eligible rows     Clusters on which `MIN_TRAINING_JOBS` jobs have ended, if the number of ended jobs has doubled since
+                  the newest version, or if that is a day old and a job has ended since. Needs LightGBM.
+What a turn does  Trains on the newest `MAX_TRAINING_JOBS` ended jobs that Acme has recorded, with one thread: seconds
+                  and some hundred MB. Adds the result as the next version and deletes all but the newest versions.
+Failure story     Killed at any time before the insert: nothing has changed, and the next turn trains again. The insert
+                  and the deletes are one transaction, and predictions use the newest version that can be loaded, so a
+                  usable version is never missing. Two workers at once: the lease saves work; versions are unique, so
+                  one of them stores nothing. Late or not running: predictions come from an older version, or from the
+                  rolling estimate. No transaction is open during the training.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from jobs.models import Cluster, clock
+from scheduling.actions import history as history_actions
+from scheduling.engine.blending import MAX_TRAINING_JOBS, MIN_TRAINING_JOBS, RunTimeTrees, training_is_due
+from scheduling.engine.policies.qssf_ml import QssfMlRules
+from scheduling.engine.settings import MissingLibrary
+from scheduling.models import Lease, RunTimeModel, TrainedTrees
+from scheduling.models.predictions import job_features
+from scheduling.queries import history
+
+TRAINING_LEASE = timedelta(minutes=10)
+
+
+def train_with_lease(cluster_id: int, holder: str) -> bool:
+    """Run one turn under a lease. Return False if another worker holds it."""
+    with Lease.held(f"trees:{cluster_id}", holder, TRAINING_LEASE) as lease:
+        return bool(lease) and train_trees_once(Cluster.objects.get(pk=cluster_id), clock.now())
+
+
+def train_trees_once(cluster: Cluster, now: datetime, min_jobs: int = MIN_TRAINING_JOBS) -> bool:
+    """Return whether a version was added."""
+    newest = TrainedTrees.objects.filter(cluster=cluster).defer("document").order_by("-version").first()
+    ended = RunTimeModel.objects.filter(cluster=cluster).values_list("jobs", flat=True).first() or 0
+    age_s = (now - newest.trained_at).total_seconds() if newest else 0.0
+    if not training_is_due(ended, newest.learned_jobs if newest else 0, min_jobs, age_s) or not _has_lightgbm():
+        return False
+    jobs = history.learned_jobs(cluster, MAX_TRAINING_JOBS)
+    if len(jobs) < min_jobs:
+        return False  # most of them were imported, or have been deleted
+    features = [job_features(job.traits, job.submitted_at.timestamp()) for job in jobs]
+    trees = RunTimeTrees.train(features, [job.ran_s for job in jobs])
+    version = (newest.version if newest else 0) + 1
+    return history_actions.store_trees(
+        TrainedTrees(
+            cluster=cluster,
+            version=version,
+            trained_at=now,
+            learned_jobs=ended,
+            training_jobs=len(jobs),
+            first_end=jobs[0].ended_at,
+            last_end=jobs[-1].ended_at,
+            document=trees.dumps(),
+        )
+    )
+
+
+def _has_lightgbm() -> bool:
+    try:
+        QssfMlRules.check_libraries()
+    except MissingLibrary:
+        return False
+    return True
