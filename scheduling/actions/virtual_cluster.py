@@ -12,17 +12,32 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.contrib.auth import get_user_model
+from django.db import connection
 
 from jobs.actions import jobs as job_actions
 from jobs.actions.journal import Author
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import JobKind, NodeState, State
-from jobs.models import Allocation, Attempt, Cluster, ClusterMode, HoldKind, Job, Node, Quota, Team
+from jobs.models import (
+    Allocation,
+    Attempt,
+    Cluster,
+    ClusterCommand,
+    ClusterCommandKind,
+    ClusterMode,
+    HoldKind,
+    Job,
+    Node,
+    Quota,
+    Team,
+)
 from jobs.traces.trace import EncodedColumn, Trace
 from scheduling.replay.as_live import teams, time_limits
 from scheduling.replay.run import ReplaySetting, job_resources, replay_nodes
 
 AUTHOR = Author(by="virtual cluster")
+FIRST_ANALYZE = 100  # jobs
+GROWING_TABLES = tuple(model._meta.db_table for model in (Job, Attempt, Allocation, ClusterCommand))
 
 
 def virtual_datetime(at_s: float) -> datetime:
@@ -59,7 +74,9 @@ class VirtualCluster:
         self._teams = _teams(accounts := teams(trace, by_pool=bool(setting.quotas)))
         self._team_codes = accounts.codes.tolist()
         self._users = _users(trace.users)
+        self._limits_s: list[float] = time_limits(trace).tolist()
         self._job_rows: dict[int, int] = {}  # by job id
+        self._analyze_at = FIRST_ANALYZE
         by_name = dict(zip(accounts.words, self._teams, strict=True))
         Quota.objects.bulk_create(
             Quota(cluster=self.cluster, team=by_name[quota.team], kind=quota.kind or "", gpus=quota.gpus)
@@ -71,11 +88,20 @@ class VirtualCluster:
         """Create the waiting jobs of these rows of the trace."""
         jobs = Job.objects.bulk_create([self._job(row, at_s) for row in rows])
         self._job_rows |= {job.pk: row for job, row in zip(jobs, rows, strict=True)}
+        if len(self._job_rows) >= self._analyze_at:
+            self._analyze_tables()
+
+    def _analyze_tables(self) -> None:
+        """Update the planner's statistics each time the jobs have doubled. Autovacuum does not see these rows, and with
+        the statistics of empty tables every query reads whole tables."""
+        self._analyze_at = 2 * len(self._job_rows)
+        with connection.cursor() as cursor:
+            cursor.execute(f"ANALYZE {', '.join(GROWING_TABLES)}")
 
     def _job(self, row: int, at_s: float) -> Job:
         trace, kind = self._trace, self._trace.kinds[row]
         nodes, gpus, cpus, memory_mb = job_resources(trace, row, self._setting)
-        limit_s = float(time_limits(trace)[row])
+        limit_s = self._limits_s[row]
         return Job(
             public_id=f"virtual-{row}",
             cluster=self.cluster,
@@ -94,7 +120,8 @@ class VirtualCluster:
         )
 
     def confirm_starts(self, at_s: float) -> list[StartedAttempt]:
-        """Confirm the attempts that the last turn has allocated, in the order of their allocation."""
+        """Confirm the attempts that the last turn has allocated, in the order of their allocation, and the commands
+        that would have started them."""
         now = virtual_datetime(at_s)
         rows = list(Attempt.objects.filter(job__cluster=self.cluster, confirmed_at=None, ended_at=None).order_by("pk"))
         attempts = [attempt.pk for attempt in rows]
@@ -103,6 +130,7 @@ class VirtualCluster:
             places[attempt].add(self._node_numbers[node])
         Attempt.objects.filter(pk__in=attempts).update(promised_at=now, confirmed_at=now, seen_running_at=now)
         Allocation.objects.filter(attempt__in=attempts).update(held_at=now)
+        ClusterCommand.objects.filter(attempt__in=attempts, kind=ClusterCommandKind.SUBMIT).update(done_at=now)
         Job.objects.filter(pk__in=[attempt.job_id for attempt in rows]).update(started_at=now, flags=[])
         return [
             StartedAttempt(pk=one.pk, row=self._job_rows[one.job_id], nodes=tuple(sorted(places[one.pk])))
