@@ -40,7 +40,8 @@ CLUSTER_SIZES = {300: (500, 480), 1_250: (10_000, 2_000), 12_500: (50_000, 20_00
 DEFAULT_SIZES = (300, 1_250)
 GOAL_TURN_S = {300: 1.0, 1_250: 1.0, 12_500: 5.0}
 GOAL_MEMORY_MB = {300: 500, 1_250: 500, 12_500: 1_000}
-GOAL_DECISION_S, GOAL_STARTS, TEAMS = 0.1, 50, 20
+GOAL_DECISION_S, GOAL_STARTS = 0.1, 50
+TEAMS, SUBMIT_BATCH = 20, 10_000
 BURST_JOBS, SBATCH_JOBS, TURN_COUNT = 400, 40, 5
 
 
@@ -184,14 +185,10 @@ def make_full_cluster(nodes: int, waiting: int, running: int) -> tuple[Any, Any]
     )  # fmt: skip
     make_running_jobs(cluster, slurm, list(Node.objects.filter(cluster=cluster).order_by("id")), running)
     sizes = ((1, 8), (1, 1), (2, 8), (1, 4), (8, 8), (1, 2))
-    make.jobs(
-        *[
-            {"nodes": n, "gpus_per_node": g, "time_limit": 3600 + i % 7}
-            for i in range(waiting)
-            for n, g in [sizes[i % 6]]
-        ],
-        cluster=cluster,
-    )
+    for first in range(0, waiting, SUBMIT_BATCH):
+        rows = range(first, min(first + SUBMIT_BATCH, waiting))
+        asked = [(sizes[row % 6], 3600 + row % 7) for row in rows]
+        make.jobs(*[{"nodes": n, "gpus_per_node": g, "time_limit": limit} for (n, g), limit in asked], cluster=cluster)
     give_memory(cluster)
     return cluster, slurm
 
@@ -229,7 +226,9 @@ def make_running_jobs(cluster: Any, slurm: Any, nodes: list[Any], count: int) ->
     places = [(node, range(8)) for node in nodes[: len(nodes) - halves // 2]]
     places += [(node, half) for node in nodes[len(nodes) - halves // 2 :] for half in (range(4), range(4, 8))]
     since = clock.now() - timedelta(hours=1)
-    jobs = make.jobs(*[{"gpus_per_node": len(gpus)} for _, gpus in places], cluster=cluster)
+    sizes = [{"gpus_per_node": len(gpus)} for _, gpus in places]
+    batches = (sizes[first : first + SUBMIT_BATCH] for first in range(0, len(sizes), SUBMIT_BATCH))
+    jobs = [job for batch in batches for job in make.jobs(*batch, cluster=cluster)]
     Job.objects.filter(pk__in=[job.pk for job in jobs]).update(state=State.RUNNING, started_at=since)
     attempts = Attempt.objects.bulk_create(
         [

@@ -253,6 +253,14 @@ def test_snapshot_needs_the_same_number_of_queries_for_many_jobs(cluster, django
         snapshot.take_snapshot(cluster, now)
 
 
+def test_turn_without_waiting_jobs_takes_one_query(cluster, django_assert_num_queries):
+    make.attempt()
+    now = clock.now()
+
+    with django_assert_num_queries(1):
+        assert schedule_once(cluster, LIVE_POLICIES["fifo"], now, lambda: None) == 0
+
+
 def test_unchanged_wait_reason_is_not_written(cluster):
     make.jobs(*[{"nodes": 4, "gpus_per_node": 8} for _ in range(5)])
     schedule(cluster)
