@@ -6,6 +6,7 @@ The database's clock cannot be set, so times that it fills in are replaced by th
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -59,8 +60,10 @@ class VirtualCluster:
     def __init__(self, trace: Trace, policy: str, setting: ReplaySetting, *, borrows: bool) -> None:
         """`borrows`: whether jobs of the best-effort kinds are preemptible."""
         self._trace, self._borrows, self._setting = trace, borrows, setting
+        # Unique names: with equal ones, a second run would wait for the transaction of the first
+        self._name = f"virtual-{secrets.token_hex(3)}"
         self.cluster = Cluster.objects.create(
-            name="virtual-cluster",
+            name=self._name,
             address="http://127.0.0.1:1",
             mode=ClusterMode.DRIVE,
             policy=policy,
@@ -71,9 +74,9 @@ class VirtualCluster:
         # Names are sorted as texts, so the numbers get leading zeros
         nodes = [_node(self.cluster, number, view) for number, view in enumerate(views)]
         self._node_numbers = {node.pk: number for number, node in enumerate(Node.objects.bulk_create(nodes))}
-        self._teams = _teams(accounts := teams(trace, by_pool=bool(setting.quotas)))
+        self._teams = _teams(accounts := teams(trace, by_pool=bool(setting.quotas)), self._name)
         self._team_codes = accounts.codes.tolist()
-        self._users = _users(trace.users)
+        self._users = _users(trace.users, self._name)
         self._limits_s: list[float] = time_limits(trace).tolist()
         self._job_rows: dict[int, int] = {}  # by job id
         self._analyze_at = FIRST_ANALYZE
@@ -103,7 +106,7 @@ class VirtualCluster:
         nodes, gpus, cpus, memory_mb = job_resources(trace, row, self._setting)
         limit_s = self._limits_s[row]
         return Job(
-            public_id=f"virtual-{row}",
+            public_id=f"{self._name}-{row}",
             cluster=self.cluster,
             team=self._teams[self._team_codes[row]],
             user_id=self._users[int(trace.users.codes[row])],
@@ -165,13 +168,13 @@ def _node(cluster: Cluster, number: int, view: Any) -> Node:
     )
 
 
-def _teams(accounts: EncodedColumn) -> list[Team]:
-    names = [Team(name=f"virtual-team-{code}") for code in range(len(accounts.words))]
+def _teams(accounts: EncodedColumn, prefix: str) -> list[Team]:
+    names = [Team(name=f"{prefix}-team-{code}") for code in range(len(accounts.words))]
     return Team.objects.bulk_create(names)
 
 
-def _users(users: EncodedColumn) -> list[int]:
+def _users(users: EncodedColumn, prefix: str) -> list[int]:
     people = get_user_model().objects
     # Not `create_user`: hashing a password takes a quarter of a second, and nobody logs in
-    rows = people.bulk_create([people.model(username=f"virtual-user-{code}") for code in range(len(users.words))])
+    rows = people.bulk_create([people.model(username=f"{prefix}-user-{code}") for code in range(len(users.words))])
     return [row.pk for row in rows]
