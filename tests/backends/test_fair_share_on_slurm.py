@@ -1,8 +1,9 @@
 """Fair share of a real Slurm with accounting: for the same ended jobs and half-life, ours differs by less than 1 %.
 
-Slurm decays usage every few minutes, and half of it is gone after an hour at the earliest (our shortest half-life). So
-the controller is stopped between two rounds of jobs, and its record of the last decay is set back: when it starts, it
-decays as after an outage of that length. The jobs that it knows then lie that much further in the past.
+Slurm decays usage every five minutes, and a half-life takes hours. So the controller is stopped between two rounds of
+jobs, and its record of the last decay is set back: when it starts, it decays as after an outage of that length. The
+jobs that it knows then lie that much further in the past. The half-life is long, because Slurm does not decay exactly
+between two calculations.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ PROGRAMS = ("slurmdbd", "sacctmgr", "sacct", "sshare", "mariadbd", "mariadb-inst
 PACKAGES = "apt packages slurmdbd, mariadb-server-core and mariadb-client-core"
 SHARES = {"vision": 20, "language": 50, "speech": 29, "root": 1}  # Slurm itself adds the last one
 TEAMS = ("vision", "language", "speech")
-HALF_LIFE = timedelta(hours=1)
+HALF_LIFE_HOURS = 24
 BILLED_PER_GPU = 1000  # usage is reported in whole units, which would be too coarse for jobs of a few seconds
 # account, GPUs, seconds; and how long the controller is down afterwards. Without decay, vision would come last
 ROUNDS = (
-    ((("vision", 8, 6), ("vision", 8, 5), ("language", 6, 5), ("speech", 1, 4)), timedelta(hours=2)),
-    ((("vision", 1, 4), ("language", 2, 5), ("speech", 8, 6)), timedelta(minutes=40)),
+    ((("vision", 8, 6), ("vision", 8, 5), ("language", 6, 5), ("speech", 1, 4)), timedelta(hours=72)),
+    ((("vision", 1, 4), ("language", 2, 5), ("speech", 8, 6)), timedelta(hours=16)),
 )
 TOLERANCE = 0.01
 
@@ -147,7 +148,7 @@ class AccountingSlurm(RealSlurm):
             "AccountingStorageEnforce": "limits",  # without it, Slurm counts usage only every few minutes
             "PriorityType": "priority/multifactor",
             "PriorityFlags": "NO_FAIR_TREE",
-            "PriorityDecayHalfLife": f"{HALF_LIFE}",
+            "PriorityDecayHalfLife": f"{HALF_LIFE_HOURS}:00:00",
             "PriorityWeightFairshare": 1000,
         }
 
@@ -201,7 +202,7 @@ def usage(recorded, tmp_path, db) -> dict[str, float]:
     """Our usage of the same jobs, imported with the command that operators use."""
     for account in TEAMS:
         make.team(account)
-    cluster = make.cluster(nodes=0, usage_half_life_hours=int(HALF_LIFE / timedelta(hours=1)))
+    cluster = make.cluster(nodes=0, usage_half_life_hours=HALF_LIFE_HOURS)
     (tmp_path / "sacct.txt").write_text(recorded.sacct)
     call_command("import_history", str(tmp_path / "sacct.txt"), cluster=cluster.name, stdout=io.StringIO())
     return account_usage(cluster, recorded.at)
@@ -249,7 +250,7 @@ def order_of_starts(usage: dict[str, float], now: datetime) -> list[str]:
             WaitingJob(id=pk, name=str(pk), team=team, need=ResourceRequest(nodes=1, gpus=1), **same)
             for pk, team in accounts.items()
         ),
-        history=SchedulingHistory(half_life_s=HALF_LIFE.total_seconds(), usage=usage),
+        history=SchedulingHistory(half_life_s=HALF_LIFE_HOURS * 3600.0, usage=usage),
     )
     decided = live_policy(lambda: FairRules(weights=SHARES))(snapshot)
     return [accounts[start.job_id] for start in decided.starts]
