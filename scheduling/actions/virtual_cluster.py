@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.contrib.auth import get_user_model
-from django.db import connection
 
 from jobs.actions import jobs as job_actions
 from jobs.actions.journal import Author
@@ -37,8 +36,6 @@ from scheduling.replay.as_live import teams, time_limits
 from scheduling.replay.run import ReplaySetting, job_resources, replay_nodes
 
 AUTHOR = Author(by="virtual cluster")
-FIRST_ANALYZE = 100  # jobs
-GROWING_TABLES = tuple(model._meta.db_table for model in (Job, Attempt, Allocation, ClusterCommand))
 
 
 def virtual_datetime(at_s: float) -> datetime:
@@ -79,7 +76,6 @@ class VirtualCluster:
         self._users = _users(trace.users, self._name)
         self._limits_s: list[float] = time_limits(trace).tolist()
         self._job_rows: dict[int, int] = {}  # by job id
-        self._analyze_at = FIRST_ANALYZE
         by_name = dict(zip(accounts.words, self._teams, strict=True))
         Quota.objects.bulk_create(
             Quota(cluster=self.cluster, team=by_name[quota.team], kind=quota.kind or "", gpus=quota.gpus)
@@ -91,15 +87,6 @@ class VirtualCluster:
         """Create the waiting jobs of these rows of the trace."""
         jobs = Job.objects.bulk_create([self._job(row, at_s) for row in rows])
         self._job_rows |= {job.pk: row for job, row in zip(jobs, rows, strict=True)}
-        if len(self._job_rows) >= self._analyze_at:
-            self._analyze_tables()
-
-    def _analyze_tables(self) -> None:
-        """Update the planner's statistics each time the jobs have doubled. Autovacuum does not see these rows, and with
-        the statistics of empty tables every query reads whole tables."""
-        self._analyze_at = 2 * len(self._job_rows)
-        with connection.cursor() as cursor:
-            cursor.execute(f"ANALYZE {', '.join(GROWING_TABLES)}")
 
     def _job(self, row: int, at_s: float) -> Job:
         trace, kind = self._trace, self._trace.kinds[row]
