@@ -1,13 +1,16 @@
 """One live turn with its database, and how many jobs it starts per second.
 
-    python bench/loops.py                three parts, about two minutes on an idle machine
-    python bench/loops.py turn           load, decide, apply, explain at two sizes; also: starts, profile
+    python bench/loops.py                       two parts at two sizes, about two minutes on an idle machine
+    python bench/loops.py turn                  load, decide, apply, explain; also: starts, profile
+    python bench/loops.py turn --nodes 12500    at one of the sizes 300, 1250 and 12500; the last takes minutes
 
 `turn` measures a complete turn of a full cluster, where no job can start. The cluster is a list in memory, PostgreSQL a
 real server with durable writes. The first turn reads the whole cluster, later turns write little; in the busy turns
-another job became first in the queue, so the reason of every pending job changes. `starts` runs turns against the
-simulated cluster's server until a whole burst is accepted. If Slurm is installed, a real slurmctld on the same host
-takes a burst through the same adapter, and sbatch one job after another.
+another job became first in the queue, so the reason of every pending job changes. The cluster has a memory: every
+waiting job has a predicted run time, and the teams have usage. Each live policy decides on the last snapshot.
+
+`starts` runs turns against the simulated cluster's server until a whole burst is accepted. If Slurm is installed, a
+real slurmctld on the same host takes a burst through the same adapter, and sbatch one job after another.
 Prints a table to stderr and JSON to stdout.
 """
 
@@ -31,27 +34,39 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-CLUSTER_SIZES = {"300 nodes, 500 waiting": (300, 500, 480), "1,250 nodes, 10,000 waiting": (1_250, 10_000, 2_000)}
-GOAL_TURN_S, GOAL_MEMORY_MB, GOAL_STARTS = 1.0, 500, 50
+from scheduling.compiled import engine_mode
+
+CLUSTER_SIZES = {300: (500, 480), 1_250: (10_000, 2_000), 12_500: (50_000, 20_000)}  # nodes -> waiting, running
+DEFAULT_SIZES = (300, 1_250)
+GOAL_TURN_S = {300: 1.0, 1_250: 1.0, 12_500: 5.0}
+GOAL_MEMORY_MB = {300: 500, 1_250: 500, 12_500: 1_000}
+GOAL_DECISION_S, GOAL_STARTS = 0.1, 50
+TEAMS, SUBMIT_BATCH = 20, 10_000
 BURST_JOBS, SBATCH_JOBS, TURN_COUNT = 400, 40, 5
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["turn", "starts"])
-    parts = parser.parse_args().parts
+    parser.add_argument("--nodes", type=int, choices=CLUSTER_SIZES, nargs="+", default=DEFAULT_SIZES)
+    options = parser.parse_args()
+    parts = options.parts
     figures: dict[str, Any] = {
-        "machine": {"cores": os.cpu_count(), "load_before": os.getloadavg()[0], "python": platform.python_version()}
+        "machine": {
+            "cores": os.cpu_count(),
+            "load_before": os.getloadavg()[0],
+            "python": platform.python_version(),
+            "engine": engine_mode(),
+        }
     }
     with ExitStack() as stack:
         start_database(stack)
         if {"turn", "profile"} & set(parts):
             figures["turn"] = {
-                name: measure_turn(*size, profile="profile" in parts) for name, size in CLUSTER_SIZES.items()
+                nodes: measure_turn(nodes, *CLUSTER_SIZES[nodes], profile="profile" in parts) for nodes in options.nodes
             }
         if "starts" in parts:
             figures["starts"] = measure_starts()
-    figures["peak_memory_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     print(figures_table(figures), file=sys.stderr)
     print(json.dumps(figures, indent=1))
 
@@ -101,8 +116,11 @@ def measure_turn(nodes: int, waiting: int, running: int, *, profile: bool) -> di
         with cProfile.Profile() as spent:
             time_one_turn()
         pstats.Stats(spent, stream=sys.stderr).sort_stats("cumulative").print_stats(35)
-    picture, load_s = time_call(lambda: snapshot.take_snapshot(cluster, clock.now()))
-    _, decide_s = time_call(lambda: LIVE_POLICIES["fifo"](picture))
+    _, load_s = time_call(lambda: snapshot.take_snapshot(cluster, clock.now()))
+    picture, load_cpu_s = time_cpu(lambda: snapshot.take_snapshot(cluster, clock.now()))
+    decisions = {
+        name: min(time_cpu(lambda p=policy: p(picture))[1] for _ in range(3)) for name, policy in LIVE_POLICIES.items()
+    }
     return {
         "first_s": first,
         "median_s": statistics.median(later),
@@ -110,7 +128,10 @@ def measure_turn(nodes: int, waiting: int, running: int, *, profile: bool) -> di
         "busy_s": statistics.median(busy),
         "cpu_s": statistics.median(cpu),  # only ours, without PostgreSQL; not affected by a busy machine
         "load_s": load_s,
-        "decide_s": decide_s,
+        "load_cpu_s": load_cpu_s,
+        "decide_cpu_s": decisions,
+        "peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "load_average": os.getloadavg()[0],
     }
 
 
@@ -125,6 +146,11 @@ def change_queue_head(cluster: Any, number: int) -> None:
 def time_call(work: Any) -> tuple[Any, float]:
     began = time.perf_counter()
     return work(), time.perf_counter() - began
+
+
+def time_cpu(work: Any) -> tuple[Any, float]:
+    began = time.process_time()
+    return work(), time.process_time() - began
 
 
 def clear_database() -> None:
@@ -159,15 +185,34 @@ def make_full_cluster(nodes: int, waiting: int, running: int) -> tuple[Any, Any]
     )  # fmt: skip
     make_running_jobs(cluster, slurm, list(Node.objects.filter(cluster=cluster).order_by("id")), running)
     sizes = ((1, 8), (1, 1), (2, 8), (1, 4), (8, 8), (1, 2))
-    make.jobs(
-        *[
-            {"nodes": n, "gpus_per_node": g, "time_limit": 3600 + i % 7}
-            for i in range(waiting)
-            for n, g in [sizes[i % 6]]
-        ],
-        cluster=cluster,
-    )
+    for first in range(0, waiting, SUBMIT_BATCH):
+        rows = range(first, min(first + SUBMIT_BATCH, waiting))
+        asked = [(sizes[row % 6], 3600 + row % 7) for row in rows]
+        make.jobs(*[{"nodes": n, "gpus_per_node": g, "time_limit": limit} for (n, g), limit in asked], cluster=cluster)
+    give_memory(cluster)
     return cluster, slurm
+
+
+def give_memory(cluster: Any) -> None:
+    """Spread the jobs over teams, and give the teams usage and the waiting jobs predictions."""
+    from django.db import connection
+
+    from scheduling.models import AccountUsage
+    from tests import make
+
+    teams = [make.team(f"team-{number}") for number in range(TEAMS)]
+    AccountUsage.objects.bulk_create(
+        [
+            AccountUsage(cluster=cluster, team=team, gpu_seconds=1e6 * (number + 1), at=cluster.created_at)
+            for number, team in enumerate(teams)
+        ]
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE jobs_job SET team_id = (%s::bigint[])[1 + id %% %s], predicted_s = 60 + id %% 9999"
+            " WHERE cluster_id = %s",
+            [[team.pk for team in teams], TEAMS, cluster.pk],
+        )
 
 
 def make_running_jobs(cluster: Any, slurm: Any, nodes: list[Any], count: int) -> None:
@@ -181,7 +226,9 @@ def make_running_jobs(cluster: Any, slurm: Any, nodes: list[Any], count: int) ->
     places = [(node, range(8)) for node in nodes[: len(nodes) - halves // 2]]
     places += [(node, half) for node in nodes[len(nodes) - halves // 2 :] for half in (range(4), range(4, 8))]
     since = clock.now() - timedelta(hours=1)
-    jobs = make.jobs(*[{"gpus_per_node": len(gpus)} for _, gpus in places], cluster=cluster)
+    sizes = [{"gpus_per_node": len(gpus)} for _, gpus in places]
+    batches = (sizes[first : first + SUBMIT_BATCH] for first in range(0, len(sizes), SUBMIT_BATCH))
+    jobs = [job for batch in batches for job in make.jobs(*batch, cluster=cluster)]
     Job.objects.filter(pk__in=[job.pk for job in jobs]).update(state=State.RUNNING, started_at=since)
     attempts = Attempt.objects.bulk_create(
         [
@@ -260,17 +307,34 @@ def measure_sbatch(slurm: Any) -> dict[str, float]:
 
 
 def figures_table(figures: dict[str, Any]) -> str:
-    lines = [f"load average before: {figures['machine']['load_before']:.1f} on {figures['machine']['cores']} cores"]
-    for name, took in figures.get("turn", {}).items():
-        shown = " ".join(f"{what.removesuffix('_s')} {seconds:.2f}" for what, seconds in took.items())
-        lines.append(f"{name:32} seconds: {shown}; goal {GOAL_TURN_S:.0f} for median and busy")
+    machine = figures["machine"]
+    lines = [
+        f"load average before: {machine['load_before']:.1f} on {machine['cores']} cores; {machine['engine']} engine"
+    ]
+    for nodes, took in figures.get("turn", {}).items():
+        lines += turn_lines(nodes, took)
     for name, took in figures.get("starts", {}).items():
         text = took if isinstance(took, str) else f"{took['per_second']:.0f} jobs/s ({took['jobs']} jobs)"
         if "cpu_ms_each" in took:
             text += f", {took['cpu_ms_each']:.0f} ms of our CPU each"
         lines.append(f"{name:32} {text}; goal {GOAL_STARTS}")
-    lines.append(f"peak memory {figures['peak_memory_mb']} MB; goal {GOAL_MEMORY_MB}")
     return "\n".join(lines)
+
+
+def turn_lines(nodes: int, took: dict[str, Any]) -> list[str]:
+    waiting, running = CLUSTER_SIZES[nodes]
+    seconds = {
+        name.removesuffix("_s"): one for name, one in took.items() if name.endswith("_s") and name[:6] != "decide"
+    }
+    decisions = took["decide_cpu_s"]
+    slowest = max(decisions, key=decisions.__getitem__)
+    return [
+        f"{nodes:,} nodes, {waiting:,} waiting, {running:,} running; load average {took['load_average']:.1f}",
+        f"  seconds: {' '.join(f'{name} {one:.2f}' for name, one in seconds.items())}; goal {GOAL_TURN_S[nodes]:.0f}",
+        f"  CPU ms per decision: {' '.join(f'{name} {1000 * one:.0f}' for name, one in decisions.items())};"
+        f" slowest {slowest}; goal {1000 * GOAL_DECISION_S:.0f} at 1,250 nodes",
+        f"  peak memory {took['peak_memory_mb']} MB, with the cluster in memory; goal {GOAL_MEMORY_MB[nodes]}",
+    ]
 
 
 if __name__ == "__main__":

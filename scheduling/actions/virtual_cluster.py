@@ -6,6 +6,7 @@ The database's clock cannot be set, so times that it fills in are replaced by th
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,7 +18,19 @@ from jobs.actions import jobs as job_actions
 from jobs.actions.journal import Author
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import JobKind, NodeState, State
-from jobs.models import Allocation, Attempt, Cluster, ClusterMode, HoldKind, Job, Node, Quota, Team
+from jobs.models import (
+    Allocation,
+    Attempt,
+    Cluster,
+    ClusterCommand,
+    ClusterCommandKind,
+    ClusterMode,
+    HoldKind,
+    Job,
+    Node,
+    Quota,
+    Team,
+)
 from jobs.traces.trace import EncodedColumn, Trace
 from scheduling.replay.as_live import teams, time_limits
 from scheduling.replay.run import ReplaySetting, job_resources, replay_nodes
@@ -44,8 +57,10 @@ class VirtualCluster:
     def __init__(self, trace: Trace, policy: str, setting: ReplaySetting, *, borrows: bool) -> None:
         """`borrows`: whether jobs of the best-effort kinds are preemptible."""
         self._trace, self._borrows, self._setting = trace, borrows, setting
+        # Unique names: with equal ones, a second run would wait for the transaction of the first
+        self._name = f"virtual-{secrets.token_hex(3)}"
         self.cluster = Cluster.objects.create(
-            name="virtual-cluster",
+            name=self._name,
             address="http://127.0.0.1:1",
             mode=ClusterMode.DRIVE,
             policy=policy,
@@ -56,9 +71,10 @@ class VirtualCluster:
         # Names are sorted as texts, so the numbers get leading zeros
         nodes = [_node(self.cluster, number, view) for number, view in enumerate(views)]
         self._node_numbers = {node.pk: number for number, node in enumerate(Node.objects.bulk_create(nodes))}
-        self._teams = _teams(accounts := teams(trace, by_pool=bool(setting.quotas)))
+        self._teams = _teams(accounts := teams(trace, by_pool=bool(setting.quotas)), self._name)
         self._team_codes = accounts.codes.tolist()
-        self._users = _users(trace.users)
+        self._users = _users(trace.users, self._name)
+        self._limits_s: list[float] = time_limits(trace).tolist()
         self._job_rows: dict[int, int] = {}  # by job id
         by_name = dict(zip(accounts.words, self._teams, strict=True))
         Quota.objects.bulk_create(
@@ -75,9 +91,9 @@ class VirtualCluster:
     def _job(self, row: int, at_s: float) -> Job:
         trace, kind = self._trace, self._trace.kinds[row]
         nodes, gpus, cpus, memory_mb = job_resources(trace, row, self._setting)
-        limit_s = float(time_limits(trace)[row])
+        limit_s = self._limits_s[row]
         return Job(
-            public_id=f"virtual-{row}",
+            public_id=f"{self._name}-{row}",
             cluster=self.cluster,
             team=self._teams[self._team_codes[row]],
             user_id=self._users[int(trace.users.codes[row])],
@@ -94,7 +110,8 @@ class VirtualCluster:
         )
 
     def confirm_starts(self, at_s: float) -> list[StartedAttempt]:
-        """Confirm the attempts that the last turn has allocated, in the order of their allocation."""
+        """Confirm the attempts that the last turn has allocated, in the order of their allocation, and the commands
+        that would have started them."""
         now = virtual_datetime(at_s)
         rows = list(Attempt.objects.filter(job__cluster=self.cluster, confirmed_at=None, ended_at=None).order_by("pk"))
         attempts = [attempt.pk for attempt in rows]
@@ -103,6 +120,7 @@ class VirtualCluster:
             places[attempt].add(self._node_numbers[node])
         Attempt.objects.filter(pk__in=attempts).update(promised_at=now, confirmed_at=now, seen_running_at=now)
         Allocation.objects.filter(attempt__in=attempts).update(held_at=now)
+        ClusterCommand.objects.filter(attempt__in=attempts, kind=ClusterCommandKind.SUBMIT).update(done_at=now)
         Job.objects.filter(pk__in=[attempt.job_id for attempt in rows]).update(started_at=now, flags=[])
         return [
             StartedAttempt(pk=one.pk, row=self._job_rows[one.job_id], nodes=tuple(sorted(places[one.pk])))
@@ -137,13 +155,13 @@ def _node(cluster: Cluster, number: int, view: Any) -> Node:
     )
 
 
-def _teams(accounts: EncodedColumn) -> list[Team]:
-    names = [Team(name=f"virtual-team-{code}") for code in range(len(accounts.words))]
+def _teams(accounts: EncodedColumn, prefix: str) -> list[Team]:
+    names = [Team(name=f"{prefix}-team-{code}") for code in range(len(accounts.words))]
     return Team.objects.bulk_create(names)
 
 
-def _users(users: EncodedColumn) -> list[int]:
+def _users(users: EncodedColumn, prefix: str) -> list[int]:
     people = get_user_model().objects
     # Not `create_user`: hashing a password takes a quarter of a second, and nobody logs in
-    rows = people.bulk_create([people.model(username=f"virtual-user-{code}") for code in range(len(users.words))])
+    rows = people.bulk_create([people.model(username=f"{prefix}-user-{code}") for code in range(len(users.words))])
     return [row.pk for row in rows]

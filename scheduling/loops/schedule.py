@@ -38,7 +38,7 @@ STARTS_PER_TRANSACTION = 100  # locks its jobs and nodes for tens of millisecond
 
 def schedule_once(cluster: Cluster, policy: LivePolicy, now: datetime, fence: Callable[[], None]) -> int:
     """Start jobs, preempt jobs, and record wait reasons. Return how many starts and preemptions were queued."""
-    if cluster.mode == ClusterMode.OBSERVE:
+    if cluster.mode == ClusterMode.OBSERVE or not Job.objects.waiting().filter(cluster=cluster).exists():
         return 0
     for job, why in snapshot.unsatisfiable_dependencies(cluster):
         with skip_row_on_error(job):

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from jobs.models import Cluster, ClusterMode, clock
-from scheduling.actions.history import with_predictions
 from scheduling.actions.policies import checked_differences, current_policy_choice
 from scheduling.core.policy_choice import PolicyChoice, PolicyDifference
 from scheduling.core.queue_changes import QueueChanges, QueuePlan, compare_plans
 from scheduling.engine.cluster import ClusterSnapshot
 from scheduling.engine.policies import rules_factory
+from scheduling.models.predictions import with_predictions
 from scheduling.queries.queue_order import QueueOrder, queue_order
 from scheduling.queries.submission_preview import MAX_ESTIMATED_JOBS, preview_estimates
 from scheduling.queries.wait_explanation import snapshot_cache
@@ -41,7 +41,7 @@ def preview_policy(cluster: Cluster, choice: PolicyChoice) -> PolicyPreview:
     """Compare the choice with the current one. Raises InvalidPolicySettings if the cluster cannot use the choice."""
     current = current_policy_choice(cluster)
     changed = checked_differences(cluster, choice)
-    picture = _with_all_predictions(cluster, snapshot_cache.of(cluster, clock.now()))
+    picture = with_predictions(cluster, snapshot_cache.of(cluster, clock.now()))
     before, after = _order(picture, current), _order(picture, choice)
     jobs = len(picture.waiting) + len(picture.running)
     plans = [_plan(cluster, picture, *pair) for pair in ((before, current), (after, choice))]
@@ -56,13 +56,6 @@ def preview_policy(cluster: Cluster, choice: PolicyChoice) -> PolicyPreview:
         warning=before.warning or _not_in_effect(cluster),
         why_no_estimates=_why_no_estimates(jobs, before),
     )
-
-
-def _with_all_predictions(cluster: Cluster, picture: ClusterSnapshot) -> ClusterSnapshot:
-    """Add the predictions that the loop has not stored yet; on observed clusters it stores none."""
-    known = picture.history.predicted_s if picture.history else {}
-    missing = [job for job in picture.waiting if job.id not in known]
-    return with_predictions(cluster, picture, missing) if missing else picture
 
 
 def _order(picture: ClusterSnapshot, choice: PolicyChoice) -> QueueOrder:

@@ -1,4 +1,4 @@
-"""Builds the engine's ClusterSnapshot from the database. Reads only, with eleven short queries per cluster."""
+"""Builds the engine's ClusterSnapshot from the database. Reads only, with twelve short queries per cluster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, Exists, FloatField, Func, Max, OuterRef, Sum
+from django.db.models import Count, FloatField, Func, Max, Sum
 
 from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, USABLE_NODE_STATES, JobKind, State
 from jobs.models import (
@@ -304,16 +304,14 @@ def _resource_need(
 
 
 def _attempt_usages(cluster: Cluster) -> dict[int, AttemptUsage]:
-    hanging = ClusterCommand.objects.hanging().filter(attempt=OuterRef("pk"))
-    rows = (
-        Attempt.objects.filter(job__cluster=cluster, ended_at__isnull=True).order_by().annotate(hangs=Exists(hanging))
-    )
+    hanging = set(ClusterCommand.objects.hanging().filter(cluster=cluster).order_by().values_list("attempt", flat=True))
+    rows = Attempt.objects.filter(job__cluster=cluster, ended_at__isnull=True).order_by()
     return {
         pk: AttemptUsage(
-            job_id=job, cpus=cpus, memory_mb=memory_mb, saved_at=saved_at, stop_state=stop_state, hangs=hangs
+            job_id=job, cpus=cpus, memory_mb=memory_mb, saved_at=saved_at, stop_state=stop_state, hangs=pk in hanging
         )
-        for pk, job, cpus, memory_mb, saved_at, stop_state, hangs in rows.values_list(
-            "pk", "job", "job__cpus_per_node", "job__memory_per_node_mb", "saved_at", "stop_state", "hangs"
+        for pk, job, cpus, memory_mb, saved_at, stop_state in rows.values_list(
+            "pk", "job", "job__cpus_per_node", "job__memory_per_node_mb", "saved_at", "stop_state"
         )
     }
 

@@ -249,8 +249,16 @@ def test_advise_mode_records_what_acme_would_do(cluster):
 def test_snapshot_needs_the_same_number_of_queries_for_many_jobs(cluster, django_assert_num_queries):
     make.jobs(*[{"gpus_per_node": 1, "dependencies": []} for _ in range(30)])
     now = clock.now()
-    with django_assert_num_queries(11):
+    with django_assert_num_queries(12):
         snapshot.take_snapshot(cluster, now)
+
+
+def test_turn_without_waiting_jobs_takes_one_query(cluster, django_assert_num_queries):
+    make.attempt()
+    now = clock.now()
+
+    with django_assert_num_queries(1):
+        assert schedule_once(cluster, LIVE_POLICIES["fifo"], now, lambda: None) == 0
 
 
 def test_unchanged_wait_reason_is_not_written(cluster):

@@ -14,6 +14,7 @@ from jobs.core.lifecycle import JobKind
 from jobs.models import Cluster, Job
 from jobs.traces.files import write_trace
 from jobs.traces.trace import trace_from_columns
+from scheduling.actions.virtual_cluster import VirtualCluster
 from scheduling.engine.cluster import QuotaView
 from scheduling.engine.policies import LIVE_POLICIES
 from scheduling.engine.policies.acme import ORDER_RULES
@@ -149,3 +150,14 @@ def test_both_doors_report_the_same_hash_and_leave_no_rows(tmp_path):
         ("easy", "live", 4),
     ]
     assert (Cluster.objects.count(), Job.objects.count()) == (0, 0)
+
+
+@pytest.mark.django_db
+def test_two_virtual_clusters_share_no_names_so_none_waits_for_the_other():
+    trace = drawn_trace([(0, 1, float("nan"), 1, "a", "x")])
+
+    first, second = (VirtualCluster(trace, "fifo", SETTING, borrows=False) for _ in range(2))
+    for virtual in (first, second):
+        virtual.submit([0], float(trace.submit_s[0]))
+
+    assert Job.objects.values("public_id", "team", "user", "cluster").distinct().count() == 2
