@@ -234,6 +234,9 @@ class Engine:
             self.reservation.drop()
         if self.maintenance.is_due(now):
             self._apply_maintenances(now)
+        if self.borrowers.end_protections(now):
+            self.changes.record_any_change(self.resources)
+            self.reservation.drop()
         if self.waiting_groups or self.queue or len(self.arrivals) > 1:
             self._run_policy_turn(now)
         else:

@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Final
 
+from jobs.core.preemption_contract import Preemptability
 from scheduling.engine.blockers import Blocker, BlockerKind, gate_blockers, has_gate, job_label
 from scheduling.engine.cluster import (
     ClusterSnapshot,
@@ -63,7 +64,9 @@ def turn_decisions(snapshot: ClusterSnapshot, rules: PolicyRules) -> TurnDecisio
     waits = explainer.waits()
     if claims.waits:
         waits = [claims.waits.get(wait.job_id, wait) for wait in waits]
-    return TurnDecisions(starts=tuple(explainer.starts()), stops=claims.stops, waits=(*state.gated, *waits))
+    return TurnDecisions(
+        starts=tuple(explainer.starts()), stops=claims.stops, asks=claims.asks, waits=(*state.gated, *waits)
+    )
 
 
 def engine_after_turn(snapshot: ClusterSnapshot, rules: PolicyRules) -> SnapshotEngine:
@@ -216,6 +219,7 @@ class SnapshotEngine:
             if self._history:
                 job.attained = self._history.attained.get(held.id, 0.0)
             job.saved, job.stopping = _timestamp(held.saved_at) if held.saved_at else 0.0, held.stopping
+            _set_contract(job, held)
             self._adopted[number] = held
             places = tuple(
                 (at[node], self._limit_to_missing(at[node], gpus)) for node, gpus in held.places.items() if node in at
@@ -240,22 +244,29 @@ class SnapshotEngine:
         if delayed:
             delayed_set = set(delayed)
             started[:] = [job for job in started if job not in delayed_set]
-        stops = tuple(self._stop_decision(job, now) for job in stopped if not job.stopping)
+        new = [job for job in stopped if not job.stopping]
+        stops = tuple(self._stop_decision(job, now) for job in new if not job.saves_first)
+        asks = tuple(self._ask_decision(job) for job in new if job.saves_first and job.asked == math.inf)
         victims: dict[EngineJob | None, list[RunningJob]] = defaultdict(list)
         for job in stopped:
             victims[job.preempted_by].append(self._adopted[job.number])
         cache: dict[tuple[str, int, int], Blocker] = {}
         decisions = {self.jobs[job.number][1].id: self._claim_wait(job, victims.get(job, ()), cache) for job in delayed}
-        return ClaimDecisions(stops=stops, waits=decisions)
+        return ClaimDecisions(stops=stops, asks=asks, waits=decisions)
 
     def _stop_decision(self, job: EngineJob, now: float) -> StopDecision:
         """Stop a borrower, with a sentence that names the claiming job only to its own team."""
         assert job.preempted_by is not None
-        claimant = self.jobs[job.preempted_by.number][1]
         lost = timedelta(seconds=round(self.engine.preemption_costs.unsaved_work_s(job, now)))
-        held = self._adopted[job.number]
-        claimant_label = job_label(claimant.name, claimant.team, lambda team: team == held.team)
-        why = f"It is preempted by {claimant_label}; the last {lost} of its work are not saved."
+        held, claimant = self._adopted[job.number], self.jobs[job.preempted_by.number][1]
+        why = f"It is preempted by {_claimant_label(claimant, held)}; the last {lost} of its work are not saved."
+        return StopDecision(job_id=held.id, for_job=claimant.id, why=why)
+
+    def _ask_decision(self, job: EngineJob) -> StopDecision:
+        """Ask a borrower for a checkpoint, after which it is preempted if it still has to be."""
+        assert job.preempted_by is not None
+        held, claimant = self._adopted[job.number], self.jobs[job.preempted_by.number][1]
+        why = f"After its next checkpoint, it is preempted by {_claimant_label(claimant, held)}."
         return StopDecision(job_id=held.id, for_job=claimant.id, why=why)
 
     def _claim_wait(
@@ -264,13 +275,29 @@ class SnapshotEngine:
         """The wait decision of a job whose GPUs victims still hold. `cache` shares equal blockers between jobs."""
         waiting = self.jobs[job.number][1]
         have = "has" if len(victims) == 1 else "have"
-        why = f"Starts when {_victim_names(victims, waiting.team)} {have} been preempted."
+        saves = any(victim.standing.may == Preemptability.AFTER_CHECKPOINT for victim in victims)
+        saved = " saved a checkpoint and" if saves else ""
+        why = f"Starts when {_victim_names(victims, waiting.team)} {have}{saved} been preempted."
         key = why, job.group.gpus, len(victims)
         if (blocker := cache.get(key)) is None:
             blocker = cache[key] = Blocker(
                 kind=BlockerKind.CAPACITY, reason="Resources", why=why, gpus=job.group.gpus, jobs=len(victims)
             )
         return WaitDecision(waiting.id, "Resources", why, (blocker,))
+
+
+def _set_contract(job: EngineJob, held: RunningJob) -> None:
+    """Copy what the job's contract permits now."""
+    standing = held.standing
+    if standing.may == Preemptability.PROTECTED:
+        job.protected_until = _timestamp(standing.until) if standing.until else math.inf
+    job.saves_first = standing.may == Preemptability.AFTER_CHECKPOINT
+    job.asked = _timestamp(held.asked_at) if held.asked_at and job.saves_first else math.inf
+
+
+def _claimant_label(claimant: WaitingJob, victim: RunningJob) -> str:
+    """The claiming job, named only to its own team."""
+    return job_label(claimant.name, claimant.team, lambda team: team == victim.team)
 
 
 def _victim_names(victims: Sequence[RunningJob], team: str) -> str:
@@ -287,9 +314,10 @@ def _victim_names(victims: Sequence[RunningJob], team: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimDecisions:
-    """The victims to stop, and the wait decisions of the jobs that claim their GPUs."""
+    """The victims to stop or to ask for a checkpoint, and the wait decisions of the jobs that claim their GPUs."""
 
     stops: tuple[StopDecision, ...]
+    asks: tuple[StopDecision, ...] = ()
     waits: dict[int, WaitDecision]  # by id of the waiting job
 
 

@@ -180,7 +180,8 @@ class _Replay:
                 self._node_failures.plan_outage(self._outage_model.outage(node, begin))
         for job in self._running_at_start:
             self._agenda.plan(job.began + job.remaining_s, JOB_END, job, job.runs)
-        for end in self._engine.maintenance.end_times():  # the engine ends them itself, but needs an event then
+        # The engine ends maintenances and protections itself, but needs an event then
+        for end in (*self._engine.maintenance.end_times(), *self._engine.borrowers.protection_ends()):
             self._agenda.plan(end, NODE_REOPENING, None, 0)
 
     @property
