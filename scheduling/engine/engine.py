@@ -70,6 +70,7 @@ class Engine:
         preemption_cost_s: Callable[[EngineJob], float] | None = None,
         checkpoint_s: float | None = 0.0,
         requeues: bool = True,
+        claims_by_rank: bool = False,
         keeps_reservations: bool = True,
         predictor: Predictor | None = None,
     ) -> None:
@@ -81,7 +82,10 @@ class Engine:
         # Whether a reservation outlives its turn. A live cluster reserves again in every turn, which is slower
         self._keeps_reservations = keeps_reservations
         self._predictor = predictor  # predicts the run times of submitted jobs and learns those of ended jobs
-        self._requeues = requeues  # whether a stopped job waits again at once; on a live cluster this takes time
+        # Whether rules that preempt by rank do it as on a live cluster (`turns/rank_claims`)
+        self.claims_by_rank = claims_by_rank
+        self.claiming_jobs: list[EngineJob] = []  # waiting jobs for which others stop; emptied like `stopped_jobs`
+        self.requeues = requeues  # whether a stopped job waits again at once; on a live cluster this takes time
         self._traits = _RuleTraits(rules)
         self.groups: dict[object, RequestGroup] = {}  # by request, owner and account
         self._shapes: dict[ResourceRequest, int] = {}
@@ -145,13 +149,17 @@ class Engine:
                 new[group] = None
         self.arrivals.clear()
 
-    def adopt(self, jobs: Sequence[tuple[EngineJob, GpuPlacement]], counted_until: float | None = None) -> None:
+    def adopt(
+        self, jobs: Sequence[tuple[EngineJob, GpuPlacement]], now: float, *, counted_until: float | None = None
+    ) -> None:
         """Add jobs that already run. The resources they hold must not be free in `resources`. Their usage before
         `counted_until` is already known to the rules.
         """
         for job, places in jobs:
             began = job.submitted
             job.places, job.since, job.began, job.runs = places, began, began, 1
+            if self._traits.ranks:
+                self.rules.restore_rank(job, now)
             if self._traits.queues_by_account:
                 self.rules.on_job_start(job, began if counted_until is None else counted_until)
             if self._traits.claims:
@@ -300,7 +308,7 @@ class Engine:
             job.remaining_s += cost_s(job)
         self._release_gpus(job, now)
         self.stopped_jobs.append(job)
-        if self._requeues:
+        if self.requeues:
             self.submit(job, now)
 
     def _release_gpus(self, job: EngineJob, now: float) -> None:

@@ -116,6 +116,10 @@ class EngineJob:
     def gpus(self) -> int:
         return self.group.gpus
 
+    def may_stop(self, now: float) -> bool:
+        """Whether it agreed to be preempted, and its contract permits it now."""
+        return self.stopping or (self.group.borrows and self.protected_until <= now)
+
     @property
     def is_reclaimable(self) -> bool:
         """Whether owners may count its GPUs as free."""

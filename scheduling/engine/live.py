@@ -36,7 +36,7 @@ from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.job_queue import sort_entries
 from scheduling.engine.placements import PLACEMENTS, PlacementContext
 from scheduling.engine.resources import GpuPlacement, NodeResources
-from scheduling.engine.rules import PolicyRules
+from scheduling.engine.rules import PolicyRules, whole_second
 from scheduling.engine.windows import MaintenancePeriod, round_up_run_time, run_time_seconds
 
 LivePolicy = Callable[[ClusterSnapshot], TurnDecisions]
@@ -73,7 +73,7 @@ def engine_after_turn(snapshot: ClusterSnapshot, rules: PolicyRules) -> Snapshot
     """The engine after one turn on the snapshot."""
     now = snapshot.now.timestamp()
     state = SnapshotEngine(snapshot, rules, requeues=False)
-    if rules.plans or rules.queues_by_account or snapshot.placement == "cells":
+    if rules.plans or rules.preempts or rules.queues_by_account or snapshot.placement == "cells":
         state.adopt(snapshot.running)
     state.submit(now)
     state.engine.decide(now)
@@ -109,6 +109,7 @@ class SnapshotEngine:
             quota_usage=quota_usage,
             checkpoint_s=None,
             requeues=requeues,
+            claims_by_rank=True,
         )
         if snapshot.windows:
             numbers = {node.id: number for number, node in enumerate(self._nodes)}
@@ -146,6 +147,7 @@ class SnapshotEngine:
         if history := self._history:
             job.attained = history.attained.get(waiting.id, 0.0)
             job.predicted_s = min(history.predicted_s.get(waiting.id, UNKNOWN_S), limit)
+            self.engine.rules.restore(job)
         return job
 
     def _request_number(self, need: ResourceRequest) -> int:
@@ -218,6 +220,8 @@ class SnapshotEngine:
             job = EngineJob(number, self._running_group(held), began, limit, limit, band=-held.priority)
             if self._history:
                 job.attained = self._history.attained.get(held.id, 0.0)
+                job.predicted_s = min(self._history.predicted_s.get(held.id, UNKNOWN_S), limit)
+                self.engine.rules.restore(job)
             job.saved, job.stopping = _timestamp(held.saved_at) if held.saved_at else 0.0, held.stopping
             _set_contract(job, held)
             self._adopted[number] = held
@@ -226,7 +230,8 @@ class SnapshotEngine:
             )
             resources.add_existing_job(places, job.group.need)
             adopted.append((job, places))
-        self.engine.adopt(adopted, self._now.timestamp() if self._history else None)
+        now = self._now.timestamp()
+        self.engine.adopt(adopted, now, counted_until=now if self._history else None)
         return [job for job, _ in adopted]
 
     def settle_claims(self, now: float) -> ClaimDecisions:
@@ -244,6 +249,7 @@ class SnapshotEngine:
         if delayed:
             delayed_set = set(delayed)
             started[:] = [job for job in started if job not in delayed_set]
+        delayed += self.engine.claiming_jobs
         new = [job for job in stopped if not job.stopping]
         stops = tuple(self._stop_decision(job, now) for job in new if not job.saves_first)
         asks = tuple(self._ask_decision(job) for job in new if job.saves_first and job.asked == math.inf)
@@ -284,6 +290,14 @@ class SnapshotEngine:
                 kind=BlockerKind.CAPACITY, reason="Resources", why=why, gpus=job.group.gpus, jobs=len(victims)
             )
         return WaitDecision(waiting.id, "Resources", why, (blocker,))
+
+
+def next_rank_change(snapshot: ClusterSnapshot, rules: PolicyRules) -> float | None:
+    """When the rank of a running job changes next by itself, in whole seconds; None if none does."""
+    state = SnapshotEngine(snapshot, rules)
+    running = state.adopt(snapshot.running)
+    changes = [at for job in running if (at := rules.next_rank_change(job, job.since)) is not None]
+    return whole_second(min(changes)) if changes else None
 
 
 def _set_contract(job: EngineJob, held: RunningJob) -> None:

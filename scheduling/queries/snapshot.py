@@ -83,7 +83,7 @@ def take_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
         now=now,
         nodes=tuple(_node_view(node, held[node.pk]) for node in nodes if node.is_schedulable),
         waiting=_with_expected_durations(cluster, waiting, now) if windows else waiting,
-        running=tuple(_running(cluster, teams, places, live, now)),
+        running=tuple(_running(cluster, teams, places, live, now, predicted_s)),
         quotas=tuple(_quotas(cluster)),
         placement=cluster.placement,
         closed=tuple(_closed_node(node, held[node.pk]) for node in nodes if not node.is_schedulable),
@@ -315,6 +315,7 @@ def _attempt_usages(cluster: Cluster) -> dict[int, AttemptUsage]:
 
 
 RUNNING_COLUMNS = (
+    "predicted_s",
     "priority",
     "preemptible",
     "started_at",
@@ -342,15 +343,18 @@ def _running(
     places: Mapping[int, Mapping[int, int]],
     live: Mapping[int, AttemptUsage],
     now: datetime,
+    predicted_s: dict[int, float],
 ) -> Iterable[RunningJob]:
-    """Yield the running jobs. A job whose cancellation hangs is not marked as stopping: its GPUs may never become free,
-    so no other job may count on them."""
+    """Yield the running jobs, and add their predicted run times to `predicted_s`. A job whose cancellation hangs is not
+    marked as stopping: its GPUs may never become free, so no other job may count on them."""
     rows = Job.objects.filter(cluster=cluster, state__in=LIVE_STATES).order_by()
     found = list(rows.values_list(*IDENTITY_COLUMNS, "nodes", "gpus_per_node", *RUNNING_COLUMNS))
     # The last column is the daily maximum, which few jobs have
     preempted_at = _preemption_times(cluster, now) if any(row[-1] is not None for row in found) else {}
     for pk, name, title, user, team, kind, *columns in found:
-        nodes, gpus, priority, preemptible, started_at, time_limit, array, cpus, memory_mb, *terms = columns
+        nodes, gpus, predicted, priority, preemptible, started_at, time_limit, array, cpus, memory_mb, *terms = columns
+        if predicted is not None:
+            predicted_s[pk] = predicted
         attempt = live.get(pk)
         facts = _preemption_facts(attempt, preempted_at.get(pk, ()))
         hangs = bool(attempt and attempt.hangs)

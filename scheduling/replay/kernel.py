@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from scheduling.engine.engine import Engine
 from scheduling.engine.job import EngineJob, RequestGroup
-from scheduling.engine.rules import PolicyRules
+from scheduling.engine.rules import PolicyRules, whole_second
 
 JOB_END: Final = 0
 NODE_DOWN: Final = 1
@@ -133,7 +133,8 @@ def replay(
         run.process_planned_events(now)
         run.submit_arrivals(now)
         engine.decide(now)
-        run.record_decisions(now)
+        while run.record_decisions(now):
+            engine.decide(now)  # the jobs for which others stopped start now
         decisions += 1
         if run.only_outages_remain:
             break
@@ -223,6 +224,8 @@ class _Replay:
 
     def _plan_rank_change(self, job: EngineJob, now: float) -> None:
         at = self._engine.rules.next_rank_change(job, now)
+        if at is not None and self._engine.claims_by_rank:
+            at = whole_second(at)
         if at is not None and at < now + job.remaining_s:
             self._agenda.plan(at, RANK_CHANGE, job, job.runs)
 
@@ -234,9 +237,13 @@ class _Replay:
             self.jobs_present += 1
             self._next_submit_s = self._submit_s[self.submitted] if self.submitted < self._count else math.inf
 
-    def record_decisions(self, now: float) -> None:
-        """Record which jobs the engine has stopped and started, and plan the ends of those that started."""
+    def record_decisions(self, now: float) -> bool:
+        """Record which jobs the engine has stopped and started, and plan the ends of those that started. Return whether
+        jobs wait for GPUs that others have just released.
+        """
         engine = self._engine
+        claimed = bool(engine.claiming_jobs)
+        engine.claiming_jobs.clear()
         if engine.stopped_jobs:
             _record_stops(engine.stopped_jobs, self._outcome)
         if engine.started_jobs:
@@ -249,6 +256,7 @@ class _Replay:
                 if self._ranks_change:
                     self._plan_rank_change(job, now)
             engine.started_jobs.clear()
+        return claimed
 
     @property
     def only_outages_remain(self) -> bool:
