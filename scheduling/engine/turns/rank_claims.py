@@ -6,9 +6,9 @@ not fit on free GPUs may stop running jobs behind it in rank, but only jobs that
 may_stop`), and only if it fits on their nodes afterwards. Of these, those that lose the least work since their last
 checkpoint stop, and none that is not needed.
 
-The claiming job keeps its place for the rest of the turn and starts in a later one, when the others have stopped. That
-is how a live cluster works, and a replay decides again at the same moment (`replay.kernel`). This ends: a stopped job
-may only stop jobs behind itself.
+A job that needs GPUs of stopped jobs keeps its place for the rest of the turn and starts in a later one, when they have
+stopped. That is how a live cluster works, and a replay decides again at the same moment (`replay.kernel`). This ends: a
+stopped job may only stop jobs behind itself.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from heapq import heapify, heappop, heappush
 
+from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.engine import Engine
 from scheduling.engine.job import EngineJob, QueueEntry, RequestGroup
 from scheduling.engine.resources import GpuPlacement, NodeResources
@@ -29,25 +30,40 @@ def claim_by_rank(engine: Engine, now: float) -> None:
     heads = [_ranked_group(engine, group, now) for group in engine.waiting_groups]
     heapify(heads)
     claims: list[tuple[QueueEntry, GpuPlacement]] = []
+    unclaimed: NodeResources | None = None  # what is free without this turn's stops; set at the first of them
     while heads:
         band, rank, _, group = heappop(heads)
         if engine.is_over_quota(group):
             continue
         places = engine.place(engine.resources, group.need, group.eligible_nodes)
-        if places is not None:
-            job: EngineJob = heappop(group.queue)[3]
-            engine.begin(job, places, now)
-        else:
+        if places is None:
+            before = unclaimed or engine.resources.copy()
             places = _stop_jobs_behind(engine, group, band, rank, now)
             if places is None:
                 continue
-            claims.append((heappop(group.queue), places))
+            unclaimed = before
+        entry: QueueEntry = heappop(group.queue)
+        if unclaimed is None or _take(unclaimed, group.need, places):
+            engine.begin(entry[3], places, now)
+        else:
+            claims.append((entry, places))
             _hold(engine, group, places, -1)
         if group.queue:
             heappush(heads, _ranked_group(engine, group, now))
     for group in list(engine.waiting_groups):
         engine.tidy(group)
     _return_claims(engine, claims)
+
+
+def _take(resources: NodeResources, need: ResourceRequest, places: GpuPlacement) -> bool:
+    """Take the resources of a placement; False if they are not all free."""
+    if any(
+        resources.free[node] < gpus or resources.cpus[node] < need.cpus or resources.memory_mb[node] < need.memory_mb
+        for node, gpus in places
+    ):
+        return False
+    resources.take(places, need)
+    return True
 
 
 def _ranked_group(engine: Engine, group: RequestGroup, now: float) -> RankedGroup:
