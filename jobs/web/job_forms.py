@@ -74,7 +74,9 @@ class SubmitForm(forms.Form):
         "Priority", 0, help_text="Higher values start first. Values above 0 need the role operator."
     )
     requeue_limit = number_input("Requeue limit", 3, help_text="Maximum number of restarts after platform failures.")
-    preemptible = forms.BooleanField(label="Preemptible", required=False, help_text="Other jobs may preempt this job.")
+    preemptible = forms.BooleanField(
+        label="Preemptible", required=False, help_text="Other jobs may preempt this job, within its contract."
+    )
     preempt_exempt_time = text_input(
         "Protected for", placeholder="30:00", help_text="Not preempted for this long after each start."
     )
