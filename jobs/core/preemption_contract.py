@@ -9,7 +9,7 @@ A contract covers preemption only. Drains, time limits, recovery and users may s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -168,7 +168,8 @@ class ContractLimits:
             return self.min_exempt
         if not self.max_exempt:
             raise InvalidField("preempt_exempt_time", f"is not offered by {cluster}")
-        return _between("preempt_exempt_time", asked, self.min_exempt, self.max_exempt, cluster, duration_text)
+        _refuse_outside("preempt_exempt_time", asked, self.min_exempt, self.max_exempt, cluster, duration_text)
+        return asked
 
     def _at_checkpoint(self, asked: bool | None, cluster: str) -> bool:
         if asked and self.checkpoint_clause == CheckpointClause.REFUSED:
@@ -182,7 +183,8 @@ class ContractLimits:
             return self.max_per_day
         if self.min_per_day is None:
             raise InvalidField("preemptions_per_day", f"is not offered by {cluster}")
-        return _between("preemptions_per_day", asked, self.min_per_day, self.max_per_day, cluster, str)
+        _refuse_outside("preemptions_per_day", asked, self.min_per_day, self.max_per_day, cluster, str)
+        return asked
 
 
 NO_CONTRACTS = ContractLimits()
@@ -220,9 +222,8 @@ def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
 
 
-def _between(name: str, asked: Any, low: Any, high: Any, cluster: str, text: Any) -> Any:
+def _refuse_outside(name: str, asked: Any, low: Any, high: Any, cluster: str, text: Callable[[Any], str]) -> None:
     if asked < low:
         raise InvalidField(name, f"{text(asked)} is less than {text(low)}, the minimum of {cluster}")
     if high is not None and asked > high:
         raise InvalidField(name, f"{text(asked)} is more than {text(high)}, the maximum of {cluster}")
-    return asked

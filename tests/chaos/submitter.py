@@ -165,8 +165,9 @@ def borrower(dice: Random, number: int) -> Request:
         "command": "#!/bin/sh\ntrue\n",
         "kind": "evaluation",
         "environment": {"SIM_DURATION_S": f"{dice.uniform(4, 12):.1f}", "SIM_END": "COMPLETED"},
-        "nodes": 1,
-        "gpus_per_node": dice.choice(WIDTHS),
+        # Wide, so that borrowers fill the cluster and owners need their GPUs
+        "nodes": dice.choice((4, 12, 24)),
+        "gpus_per_node": 8,
         "time_limit": 600,
         "team": "platform",
         "preemptible": True,
