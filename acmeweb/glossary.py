@@ -54,6 +54,8 @@ Outcome unknown: The flag of a job whose last attempt the cluster has forgotten 
 Placement: The rule by which a job gets its nodes.
 Policy: The rule by which waiting jobs are ordered and started.
 Preempt: Stop a running job so that another job can start. The preempted job is requeued.
+Preemption contract: What a preemptible job is promised: a protected time after each start, preemption only right
+    after a checkpoint, a daily maximum.
 Quota: GPUs that a team owns. Idle GPUs may be borrowed by preemptible jobs.
 Queue wait: The time from a job's submission to its start. The median is that of the jobs that started within
     the last hour.

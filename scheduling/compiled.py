@@ -21,12 +21,12 @@ from types import ModuleType
 from acmeweb.common.env import ROOT, EnvReader
 
 TURNS = (
-    *("strict", "skipping", "sharing", "easy", "preempting", "claiming", "settling"),
+    *("strict", "skipping", "sharing", "easy", "preempting", "claiming", "rank_claims", "settling"),
     *("timeline", "exact_timeline", "gpu_only_timeline", "plan", "conservative"),
 )
 # Policies that need NumPy are not compiled; they inherit from one of these
 POLICIES = (
-    *("fifo", "sjf", "srtf", "qssf", "tiresias", "themis"),
+    *("fifo", "sjf", "srtf", "qssf", "srtf_predicted", "tiresias", "themis"),
     *("easy", "conservative", "fair", "drf", "acme"),
 )
 STATE = ("running_jobs", "borrowers", "maintenance", "preemption_costs", "turn_memory")

@@ -84,6 +84,7 @@ def preview_lines(preview: TableRow, now: datetime) -> Iterator[str]:
         f"Free now: {preview['free_gpus']} of {preview['matching_gpus']} GPUs on matching nodes;"
         f" {preview['fitting_nodes']} of {preview['matching_nodes']} nodes have room"
     )
+    yield f"Preemption: {preview['preemption']}"
     yield f"Cost: {_cost_text(preview)}"
 
 

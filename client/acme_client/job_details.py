@@ -91,7 +91,7 @@ def _request_pairs(job: TableRow) -> Pairs:
         ("Time limit", "unlimited" if job["time_limit"] is None else format_duration(job["time_limit"])),
         ("Priority", str(job["priority"])),
         ("Requeues", f"{job['requeues']} of {job['requeue_limit']}"),
-        ("Preemptible", "yes" if job["preemptible"] else ""),
+        ("Preemption", job["preemption"] if job["preemptible"] else ""),
         ("Held by", job["hold"]),
         ("Depends on", ", ".join(job["dependencies"])),
         ("Array", f"{job['array_id']}, task {job['array_index']}" if job["array_id"] else ""),

@@ -297,13 +297,16 @@ OPTIONS: dict[str, OptionSetter] = {
     "--gpu-model": _text_setter("gpu_model"),
     "--nic-type": _text_setter("nic_type"),
     "--preemptible": _constant_setter("preemptible", True),
+    "--preempt-exempt-time": _text_setter("preempt_exempt_time"),
+    "--preempt-at-checkpoint": _constant_setter("preempt_at_checkpoint", True),
+    "--preemptions-per-day": _number_setter("preemptions_per_day"),
     "--label": _set_label,
     "--env": _set_variable,
     "--checkpoint-dir": _text_setter("checkpoint_dir"),
     "--checkpoint-interval": _text_setter("checkpoint_interval"),
     "--signal": _text_setter("checkpoint_signal"),
 }
-SWITCHES = frozenset({"--hold", "--requeue", "--no-requeue", "--preemptible", "--exclusive"})
+SWITCHES = frozenset({"--hold", "--requeue", "--no-requeue", "--preemptible", "--preempt-at-checkpoint", "--exclusive"})
 IGNORED_OPTIONS = frozenset(
     {
         *("--partition", "--qos", "--output", "--error", "--input", "--ntasks", "--constraint", "--nodelist"),

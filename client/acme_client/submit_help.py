@@ -50,7 +50,12 @@ OPTION_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("--dependency LIST", "afterok:ID, afterany:ID or afternotok:ID, separated by commas."),
         ("--hold", "Submit held. Release it with acme release."),
         ("--priority N", "Jobs with a higher number start first."),
+    ),
+    "Preemption": (
         ("--preemptible", "May be stopped for other jobs, and may borrow unused quota."),
+        ("--preempt-exempt-time TIME", "Not preempted for this long after each start: 30 (minutes)."),
+        ("--preempt-at-checkpoint", "Preempted only right after a checkpoint."),
+        ("--preemptions-per-day N", "Preempted at most N times within 24 hours."),
     ),
     "Failures and checkpoints": (
         ("--requeue", "Requeue up to 3 times after failures of the platform."),

@@ -25,6 +25,7 @@ from jobs.actions.promise import NodeGpus as NodeGpus
 from jobs.actions.promise import allocate_job as allocate_job
 from jobs.actions.stop import JobError as JobError
 from jobs.actions.stop import JobStateChanged, publish_job_change, refuse_foreign, request_stop, state_changed_error
+from jobs.actions.stop import ask_for_checkpoint as ask_for_checkpoint
 from jobs.actions.stop import preempt as preempt
 from jobs.actions.stop import requeue as requeue
 from jobs.actions.submit import WAITING_FOR_FIRST_TURN

@@ -1,5 +1,9 @@
 """Actions that stop a running job. They record the state that the job is to become; a queued command tells the cluster.
 
+A preemption is refused unless the contract of the job permits it at that moment (`jobs.core.preemption_contract`). A
+job that is preempted only at checkpoints is asked for one first (`ask_for_checkpoint`), and is stopped at once when it
+has reported one. If that stop is not sent in time, `withdraw_late_preemptions` revokes it.
+
 A preempted or evicted job can save a checkpoint first: one command sends the signal, and a second one stops the job
 when the grace period is over, or as soon as a checkpoint is on remote storage. Until then the stop can be revoked.
 Stops by users have no grace period, and the scheduler never overrides them.
@@ -11,11 +15,13 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from django.db import transaction
+from django.db.models import F
 
 from acmeweb.common import live
 from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.core.lifecycle import Flag, State
+from jobs.core.preemption_contract import CHECKPOINT_TOLERANCE, Preemptability
 from jobs.core.slurm_notation import CheckpointSignal, parse_signal
 from jobs.models import Attempt, Cluster, ClusterCommand, ClusterCommandKind, ClusterMode, Job, Node, clock
 
@@ -37,7 +43,11 @@ def requeue(job: Job, *, author: Author, why: str = "") -> None:
 @transaction.atomic
 def preempt(job: Job, *, author: Author, why: str, for_job: str = "") -> None:
     """Stop the job in favor of `for_job`, after a checkpoint if it saves any. Fails if the job is already being
-    stopped."""
+    stopped, or if its contract does not permit a preemption now."""
+    attempt = _lock_live_attempt(job, "preempt")
+    standing = job.preemption_contract.standing(attempt.preemption_facts(), clock.now())
+    if standing.may != Preemptability.NOW:
+        raise JobStateChanged(f"{job} is not preempted: {standing.why}")
     detail = {"for": for_job} if for_job else {}
     request_stop(
         job,
@@ -45,9 +55,28 @@ def preempt(job: Job, *, author: Author, why: str, for_job: str = "") -> None:
         "preempt",
         author=author,
         why=why,
-        checkpoint_signal=job_checkpoint_signal(job),
+        # A job that is preempted at checkpoints has just saved one
+        checkpoint_signal=None if job.preempt_at_checkpoint else job_checkpoint_signal(job),
         detail=detail,
     )
+
+
+@transaction.atomic
+def ask_for_checkpoint(job: Job, *, author: Author, why: str, for_job: str = "") -> None:
+    """Ask a job that is preempted only at checkpoints for one. It keeps running, and a later turn preempts it when it
+    has saved. Without a signal, its next regular checkpoint is awaited. Fails if the request is open already."""
+    attempt = _lock_live_attempt(job, "preempt")
+    _check_may_stop(job, attempt, "preempt")
+    facts, now = attempt.preemption_facts(), clock.now()
+    standing = job.preemption_contract.standing(facts, now)
+    if standing.may != Preemptability.AFTER_CHECKPOINT or facts.has_open_request:
+        raise JobStateChanged(f"{job} is not asked for a checkpoint: {standing.why}")
+    Attempt.objects.filter(pk=attempt.pk).update(checkpoint_asked_at=now)
+    if signal := job_checkpoint_signal(job):
+        _queue_signal(attempt, job.cluster_id, signal, node=None)
+    detail = {"for": for_job} if for_job else {}
+    journal.job_event("job.checkpoint_requested", author, job, attempt=attempt, why=why, detail=detail).save()
+    publish_job_change(job)
 
 
 @transaction.atomic
@@ -114,10 +143,7 @@ def request_stop(
     detail: Mapping[str, object] | None = None,
 ) -> None:
     """Record the requested end of the live attempt and queue the commands that carry it out."""
-    # Lock order everywhere: the attempt first, then the job
-    attempt = Attempt.objects.select_for_update().filter(job=job, ended_at__isnull=True).first()
-    if attempt is None:
-        raise state_changed_error(job, f"{verb} needs a {'waiting or ' if verb == 'cancel' else ''}running job")
+    attempt = _lock_live_attempt(job, verb)
     _check_may_stop(job, attempt, verb)
     Attempt.objects.filter(pk=attempt.pk).update(stop_state=target, stop_reason=why)
     # Use the present flags, not those that the caller has read: the cluster may have confirmed the start meanwhile
@@ -132,6 +158,15 @@ def request_stop(
     ).save()
     job.refresh_from_db()
     publish_job_change(job)
+
+
+def _lock_live_attempt(job: Job, verb: str) -> Attempt:
+    """Return the live attempt. Lock order everywhere: the attempt first, then the job."""
+    attempt = Attempt.objects.select_for_update().filter(job=job, ended_at__isnull=True).first()
+    if attempt is None:
+        raise state_changed_error(job, f"{verb} needs a {'waiting or ' if verb == 'cancel' else ''}running job")
+    attempt.job = job
+    return attempt
 
 
 def _check_may_stop(job: Job, attempt: Attempt, verb: str) -> None:
@@ -175,9 +210,7 @@ def _queue_stop_commands(
             ClusterCommand.objects.filter(pk=open_cancel.pk).update(due_at=min(open_cancel.due_at, now), node=None)
         return None
     if checkpoint_signal:
-        ClusterCommand.objects.create(
-            **common, kind=ClusterCommandKind.SIGNAL, reason=checkpoint_signal.text, node=node
-        )
+        _queue_signal(attempt, cluster_id, checkpoint_signal, node)
     due_at = now + checkpoint_signal.grace if checkpoint_signal else now
     # created_at is the present time, not the start of the transaction: only checkpoints after the request count
     ClusterCommand.objects.create(
@@ -186,22 +219,56 @@ def _queue_stop_commands(
     return checkpoint_signal.grace if checkpoint_signal else None
 
 
+def _queue_signal(attempt: Attempt, cluster_id: int, signal: CheckpointSignal, node: Node | None) -> None:
+    """Queue the signal; an open one is used again."""
+    is_new = {"cluster_id": cluster_id, "reason": signal.text}
+    ClusterCommand.objects.update_or_create(
+        attempt=attempt,
+        kind=ClusterCommandKind.SIGNAL,
+        done_at=None,
+        defaults={"node": node},
+        create_defaults=is_new | {"node": node},
+    )
+
+
 @transaction.atomic
 def cancel_evictions(node: Node, *, author: Author, why: str, now: datetime) -> int:
     """Revoke evictions from this node that have not been sent to the cluster yet. Return their number."""
     commands = ClusterCommand.objects.open().filter(node=node, kind=ClusterCommandKind.CANCEL, tries=0, due_at__gt=now)
     revoked = 0
     for command in commands.select_related("attempt__job").select_for_update(of=("self",)).order_by("id"):
-        ClusterCommand.objects.open().filter(
-            attempt=command.attempt, kind__in=(ClusterCommandKind.CANCEL, ClusterCommandKind.SIGNAL)
-        ).delete()
-        Attempt.objects.filter(pk=command.attempt_id).update(stop_state="", stop_reason="")
-        job = Job.objects.select_for_update().get(pk=command.attempt.job_id)
-        Job.objects.filter(pk=job.pk).update(flags=[flag for flag in job.flags if flag != Flag.SIGNALING])
-        journal.job_event("job.evict_cancelled", author, job, attempt=command.attempt, node=node, why=why).save()
-        publish_job_change(job)
+        _revoke_stop(command, "job.evict_cancelled", author=author, why=why, node=node)
         revoked += 1
     return revoked
+
+
+@transaction.atomic
+def withdraw_late_preemptions(cluster: Cluster, now: datetime, *, author: Author) -> int:
+    """Revoke preemptions at checkpoints that could not be sent while the checkpoint was new. A later turn asks for
+    another one. A stop that may have reached the cluster stays. Return their number."""
+    unsent = ClusterCommand.objects.open().filter(
+        cluster=cluster, kind=ClusterCommandKind.CANCEL, tries=F("tries_without_effect"), is_being_sent=False
+    )
+    late = unsent.filter(attempt__stop_state=State.PREEMPTED, attempt__job__preempt_at_checkpoint=True).exclude(
+        attempt__saved_at__gte=now - CHECKPOINT_TOLERANCE
+    )
+    commands = list(late.select_related("attempt__job").select_for_update(of=("self",)).order_by("id"))
+    for command in commands:
+        why = "The stop could not be sent right after the checkpoint."
+        _revoke_stop(command, "job.preempt_cancelled", author=author, why=why)
+    return len(commands)
+
+
+def _revoke_stop(command: ClusterCommand, event: str, *, author: Author, why: str, node: Node | None = None) -> None:
+    """Delete the commands of a stop that was not sent, so that the job keeps running."""
+    ClusterCommand.objects.open().filter(
+        attempt=command.attempt, kind__in=(ClusterCommandKind.CANCEL, ClusterCommandKind.SIGNAL)
+    ).delete()
+    Attempt.objects.filter(pk=command.attempt_id).update(stop_state="", stop_reason="")
+    job = Job.objects.select_for_update().get(pk=command.attempt.job_id)
+    Job.objects.filter(pk=job.pk).update(flags=[flag for flag in job.flags if flag != Flag.SIGNALING])
+    journal.job_event(event, author, job, attempt=command.attempt, node=node, why=why).save()
+    publish_job_change(job)
 
 
 def end_grace_after_checkpoint(cluster: Cluster, now: datetime) -> int:

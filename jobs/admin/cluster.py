@@ -80,6 +80,16 @@ class ClusterAdmin(EventsLinkMixin, ProtectedHistoryMixin, AcmeAdmin):
         ),
         ("Jobs and nodes", {"fields": ("checkpoint_signal", "test_command")}),
         (
+            "Protection from preemption",
+            {
+                "fields": (
+                    ("min_exempt_minutes", "max_exempt_minutes"),
+                    "checkpoint_clause",
+                    ("min_preemptions_per_day", "max_preemptions_per_day"),
+                )
+            },
+        ),
+        (
             "Status",
             {
                 "fields": (

@@ -84,7 +84,7 @@ class JobAdmin(AdminActionsMixin, RecordAdmin):
         ),
         (
             "Scheduling",
-            {"fields": (("priority", "preemptible", "hold"), ("begin_at", "requeue_count"))},
+            {"fields": (("priority", "preemptible", "hold"), "preemption_text", ("begin_at", "requeue_count"))},
         ),
         (
             "Command",

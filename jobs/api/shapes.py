@@ -7,6 +7,7 @@ from typing import Any
 from jobs.actions import job_verbs
 from jobs.core.lifecycle import STATE_CODES, JobKind, NodeState, State, state_title
 from jobs.core.masking import mask_secrets, mask_text
+from jobs.core.preemption_contract import CONTRACT_FIELDS, MAX_EXEMPT_MINUTES, CheckpointClause
 from jobs.core.spec import MAX_PRIORITY
 from jobs.models import Attempt, ClusterMode, DrainMode, HoldKind, Job, RepairStage, TeamRole, TokenScope
 from jobs.models.cluster import CONNECTION_FIELDS, DRIVE_EXPLANATION, SubmitIdentity
@@ -80,7 +81,17 @@ JOB = ResourceShape(
         "why": text_field("The reason as a sentence."),
         "hold": text_field("Who holds the job; empty: not held.", choices=HoldKind.values),
         "priority": integer_field(),
-        "preemptible": boolean_field(),
+        "preemptible": boolean_field("Whether other jobs may preempt it."),
+        "preempt_exempt_time": seconds_field("Protection from preemption after each start, in seconds."),
+        "preempt_at_checkpoint": boolean_field("Whether it is preempted only right after a checkpoint."),
+        "preemptions_per_day": integer_field(
+            "How often it may be preempted within 24 hours; null: no limit.", nullable=True
+        ),
+        "preemption": text_field(
+            "When the job can be preempted, as a sentence.",
+            get=attribute_path("preemption_text"),
+            needs=("preemptible", *CONTRACT_FIELDS),
+        ),
         "nodes": integer_field(),
         "gpus_per_node": integer_field(),
         "gpus": integer_field("Total GPUs on all nodes.", needs=("nodes", "gpus_per_node")),
@@ -301,6 +312,40 @@ def _connection_field(name: str, says: str) -> ShapeField:
     )
 
 
+def _contract_limit_fields(*, required: bool) -> dict[str, ShapeField]:
+    """What jobs may ask for as protection from preemption."""
+    return {
+        "min_exempt_minutes": integer_field(
+            "How long each preemptible job is protected after a start.",
+            low=0,
+            high=MAX_EXEMPT_MINUTES,
+            required=required,
+        ),
+        "max_exempt_minutes": integer_field(
+            "The longest protection that jobs may ask for; 0: none.", low=0, high=MAX_EXEMPT_MINUTES, required=required
+        ),
+        "checkpoint_clause": text_field(
+            "Whether jobs may state that they are preempted only right after a checkpoint.",
+            choices=[clause.value for clause in CheckpointClause],
+            required=required,
+        ),
+        "min_preemptions_per_day": integer_field(
+            "The smallest daily maximum that jobs may ask for; null: they cannot.",
+            low=0,
+            high=1000,
+            nullable=True,
+            required=required,
+        ),
+        "max_preemptions_per_day": integer_field(
+            "How often a job may be preempted within 24 hours at most; null: no limit.",
+            low=0,
+            high=1000,
+            nullable=True,
+            required=required,
+        ),
+    }
+
+
 CLUSTER_DETAIL = ResourceShape(
     "ClusterDetail",
     {
@@ -326,6 +371,7 @@ CLUSTER_DETAIL = ResourceShape(
         ),
         "burn_in_minutes": integer_field("How long a repaired node is tested before it accepts jobs.", low=0),
         "usage_half_life_hours": integer_field("Fair share counts GPU time that is this old half.", low=1),
+        **_contract_limit_fields(required=True),
         "is_bundled": boolean_field("Started by Acme, which also manages its connection settings."),
     },
 )
@@ -359,6 +405,7 @@ CLUSTER_CHANGES = {
     "gpu_hour_price": number_field(
         "In the server's currency; null: costs are not shown.", nullable=True, required=False
     ),
+    **_contract_limit_fields(required=False),
     "reason": text_field("Stored with the event.", required=False),
 }
 CLUSTER_CHANGE = ResourceShape("ClusterChange", CLUSTER_CHANGES, example={"mode": "advise"})
@@ -480,7 +527,17 @@ JOB_REQUEST = ResourceShape(
         "nic_type": text_field(required=False),
         "time_limit": ShapeField(schema=DURATION, required=False),
         "priority": integer_field(low=-MAX_PRIORITY, high=MAX_PRIORITY, required=False),
-        "preemptible": boolean_field(required=False),
+        "preemptible": boolean_field("Whether other jobs may preempt it.", required=False),
+        "preempt_exempt_time": ShapeField(schema=DURATION, required=False),
+        "preempt_at_checkpoint": boolean_field(
+            "Preempt the job only right after a checkpoint. The cluster must offer it.", required=False
+        ),
+        "preemptions_per_day": integer_field(
+            "Preempt the job at most this often within 24 hours. The cluster must offer it.",
+            low=0,
+            high=1000,
+            required=False,
+        ),
         "requeue_limit": integer_field(low=0, high=1000, required=False),
         "begin_at": datetime_field("Earliest start, with a time zone.", required=False),
         "hold": boolean_field(required=False),

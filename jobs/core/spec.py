@@ -18,6 +18,7 @@ from typing import Any
 from jobs.core import parsing, slurm_notation
 from jobs.core.lifecycle import JobKind
 from jobs.core.parsing import InvalidField as InvalidField
+from jobs.core.preemption_contract import CONTRACT_FIELDS, NO_CONTRACTS, ContractLimits, PreemptionContract
 
 MAX_COMMAND_BYTES = 64 * 1024
 MAX_ENVIRONMENT_BYTES = 64 * 1024
@@ -50,11 +51,12 @@ class NodeShape:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterShape:
-    """The hardware of a cluster and whether it runs container images, independent of its load."""
+    """What a cluster offers to jobs, independent of its load: hardware, container images, terms of preemption."""
 
     name: str
     nodes: tuple[NodeShape, ...] = ()
     runs_images: bool = False
+    contract_limits: ContractLimits = NO_CONTRACTS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +87,9 @@ class JobSpec:
     time_limit: timedelta | None = None
     priority: int = 0
     preemptible: bool = False
+    preempt_exempt_time: timedelta = timedelta(0)
+    preempt_at_checkpoint: bool = False
+    preemptions_per_day: int | None = None
     requeue_limit: int = 3
     begin_at: datetime | None = None
     hold: bool = False
@@ -97,6 +102,14 @@ class JobSpec:
     labels: Mapping[str, str] = field(default_factory=dict)
     comment: str = ""
     key: str = ""  # name by which other jobs of the request refer to it
+
+    @property
+    def preemption_contract(self) -> PreemptionContract:
+        return PreemptionContract(
+            exempt_time=self.preempt_exempt_time,
+            at_checkpoint=self.preempt_at_checkpoint,
+            per_day=self.preemptions_per_day,
+        )
 
 
 def parse(request: Mapping[str, Any], shape: ClusterShape) -> JobSpec:
@@ -113,6 +126,9 @@ def parse(request: Mapping[str, Any], shape: ClusterShape) -> JobSpec:
     values.setdefault("name", _default_name(values["command"]))
     # One CPU would starve the data loading of a GPU job, so the default is its share of the node
     values.setdefault("cpus_per_node", _default_cpus(values.get("gpus_per_node", 0), shape))
+    stated = {name: values.pop(name) for name in CONTRACT_FIELDS if name in values}
+    preemptible = values.get("preemptible", False)
+    values |= shape.contract_limits.columns(stated, cluster=shape.name, preemptible=preemptible)
     job = JobSpec(**values)
     check_fits_cluster(job, shape)
     return job
@@ -265,6 +281,10 @@ def _parse_dependency(name: str, word: str) -> list[DependencySpec]:
     return [DependencySpec(after=after, on=reference) for reference in ids]
 
 
+def _read_exempt_time(name: str, value: Any) -> timedelta:
+    return parsing.read_duration(name, value) or parsing.raise_invalid_field(name, "is unlimited; state a duration")
+
+
 def _read_environment(name: str, value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping):
         parsing.raise_invalid_field(name, f"is {parsing.json_type_name(value)}, not an object of names and strings")
@@ -305,6 +325,9 @@ JOB_FIELD_READERS: dict[str, Callable[[str, Any], Any]] = {
     "time_limit": parsing.read_duration,
     "priority": parsing.integer_reader(-MAX_PRIORITY, MAX_PRIORITY),
     "preemptible": parsing.read_bool,
+    "preempt_exempt_time": _read_exempt_time,
+    "preempt_at_checkpoint": parsing.read_bool,
+    "preemptions_per_day": parsing.integer_reader(0, 1000),
     "requeue_limit": parsing.integer_reader(0, 1000),
     "begin_at": parsing.read_timestamp,
     "hold": parsing.read_bool,

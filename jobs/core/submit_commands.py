@@ -44,9 +44,11 @@ ACME_OPTIONS: dict[str, str] = SHARED_OPTIONS | {
     "begin_at": "--begin",
     "checkpoint_dir": "--checkpoint-dir",
     "checkpoint_interval": "--checkpoint-interval",
+    "preempt_exempt_time": "--preempt-exempt-time",
+    "preemptions_per_day": "--preemptions-per-day",
 }
 ACME_PAIRS = {"environment": "--env", "labels": "--label"}
-SWITCHES = {"preemptible": "--preemptible", "hold": "--hold"}
+SWITCHES = {"preemptible": "--preemptible", "preempt_at_checkpoint": "--preempt-at-checkpoint", "hold": "--hold"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +115,9 @@ LOST_IN_SBATCH: dict[str, Callable[[JobSpec], bool]] = {
     "GPU model": lambda spec: bool(spec.gpu_model) and not spec.gpus_per_node,
     "NIC type": lambda spec: bool(spec.nic_type),
     "preemptible": lambda spec: spec.preemptible,
+    "protection after a start": lambda spec: bool(spec.preempt_exempt_time),
+    "preemption only at checkpoints": lambda spec: spec.preempt_at_checkpoint,
+    "preemptions per day": lambda spec: spec.preemptions_per_day is not None,
     "priority below 0": lambda spec: spec.priority < 0,
     "requeue limit": lambda spec: spec.requeue_limit not in (0, DEFAULT_REQUEUE_LIMIT),
     "environment with commas": lambda spec: not _is_exportable(spec),

@@ -25,6 +25,7 @@ from jobs.core.lifecycle import (
     node_condition,
 )
 from jobs.core.log_source import LogSource
+from jobs.core.preemption_contract import MAX_EXEMPT_MINUTES, CheckpointClause, ContractLimits, limit_errors
 from jobs.core.slurm_notation import BadNotation, parse_signal
 from jobs.core.spec import ClusterShape, NodeShape
 from jobs.logs import allowed_paths
@@ -141,6 +142,13 @@ def _paths_overlap(path: str, other: str) -> bool:
     return os.path.commonpath([path, other]) in (path, other)
 
 
+# What a cluster offers to jobs besides its nodes
+OFFER_COLUMNS = (
+    *("runs_images", "min_exempt_minutes", "max_exempt_minutes", "checkpoint_clause"),
+    *("min_preemptions_per_day", "max_preemptions_per_day"),
+)
+
+
 class Cluster(models.Model):
     name = models.CharField(max_length=40, unique=True, validators=[SLUG])
     title = models.CharField(max_length=120, blank=True)
@@ -210,6 +218,46 @@ class Cluster(models.Model):
         db_default=168,
         validators=[MinValueValidator(1), MaxValueValidator(87_600)],
         help_text="The age at which past GPU time counts half in fair share. Slurm calls it PriorityDecayHalfLife.",
+    )
+    # What jobs may ask for. The defaults offer nothing
+    min_exempt_minutes = models.PositiveIntegerField(
+        "least protection after a start (minutes)",
+        blank=True,
+        default=0,
+        db_default=0,
+        validators=[MaxValueValidator(MAX_EXEMPT_MINUTES)],
+        help_text="How long each preemptible job is protected from preemption after a start, even if it asks for less.",
+    )
+    max_exempt_minutes = models.PositiveIntegerField(
+        "most protection after a start (minutes)",
+        blank=True,
+        default=0,
+        db_default=0,
+        validators=[MaxValueValidator(MAX_EXEMPT_MINUTES)],
+        help_text="The longest protection that a preemptible job may ask for. 0: none. Owners of quota wait that long.",
+    )
+    checkpoint_clause = models.CharField(
+        "preemption only at checkpoints",
+        max_length=8,
+        blank=True,
+        choices=[(clause.value, clause.value) for clause in CheckpointClause],
+        default=CheckpointClause.REFUSED.value,
+        db_default=CheckpointClause.REFUSED.value,
+        help_text="Whether jobs may state that they are preempted only right after a checkpoint. required: all are.",
+    )
+    min_preemptions_per_day = models.PositiveSmallIntegerField(
+        "least preemptions per day",
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(1000)],
+        help_text="The smallest daily maximum that a job may ask for. Leave empty if jobs may not ask for one.",
+    )
+    max_preemptions_per_day = models.PositiveSmallIntegerField(
+        "most preemptions per day",
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(1000)],
+        help_text="How often a job may be preempted within 24 hours at most. Leave empty for no limit.",
     )
     gpu_hour_price = models.FloatField(
         "price of a GPU-hour",
@@ -290,7 +338,21 @@ class Cluster(models.Model):
             " testing it, or use another token file."
         )
 
+    @property
+    def contract_limits(self) -> ContractLimits:
+        """What jobs may ask for as protection from preemption."""
+        return ContractLimits(
+            min_exempt=timedelta(minutes=self.min_exempt_minutes),
+            max_exempt=timedelta(minutes=self.max_exempt_minutes),
+            checkpoint_clause=CheckpointClause(self.checkpoint_clause),
+            min_per_day=self.min_preemptions_per_day,
+            max_per_day=self.max_preemptions_per_day,
+        )
+
     def clean(self) -> None:
+        limits = self.min_exempt_minutes, self.max_exempt_minutes
+        if errors := limit_errors(*limits, self.min_preemptions_per_day, self.max_preemptions_per_day):
+            raise ValidationError(errors)
         # The paths of the bundled cluster are set by Acme and lie inside ACME_VAR, where user paths may not
         if not self.is_bundled:
             _check_paths(self)
@@ -361,7 +423,14 @@ class NodeQuerySet(models.QuerySet["Node"]):
         makes = ("gpus", "cpus", "memory_mb", "gpu_model", "nic_type")
         rows = self.filter(cluster=cluster).values(*makes).annotate(count=models.Count("pk")).order_by(*makes)
         nodes = tuple(NodeShape(**row) for row in rows)
-        return ClusterShape(name=cluster.name, nodes=nodes, runs_images=cluster.runs_images)
+        if missing := cluster.get_deferred_fields().intersection(OFFER_COLUMNS):
+            cluster.refresh_from_db(fields=list(missing))
+        return ClusterShape(
+            name=cluster.name,
+            nodes=nodes,
+            runs_images=cluster.runs_images,
+            contract_limits=cluster.contract_limits,
+        )
 
     def not_usable(self) -> Self:
         """Return nodes that do not accept new jobs, whatever the reason."""

@@ -17,6 +17,7 @@ from jobs.core import lifecycle
 from jobs.core.attempt_end import TRAINING_KINDS
 from jobs.core.lifecycle import FAILURE_STATES, FINAL_STATES, JOB_STATES, LIVE_STATES, Flag, JobKind, State
 from jobs.core.log_source import LogSource
+from jobs.core.preemption_contract import PreemptionContract, PreemptionFacts, contract_text
 from jobs.core.public_id import MAX_BACKEND_ID_LENGTH
 from jobs.core.spec import MAX_IMAGE_LENGTH
 from jobs.models.cluster import Cluster, Node
@@ -151,6 +152,18 @@ class Job(models.Model):
     # queueing
     priority = models.IntegerField(default=0)
     preemptible = models.BooleanField(default=False)
+    preempt_exempt_time = models.DurationField(
+        default=timedelta(0),
+        db_default=timedelta(0),
+        help_text="How long the job is protected from preemption after each start.",
+    )
+    preempt_at_checkpoint = models.BooleanField(
+        default=False, db_default=False, help_text="Whether it is preempted only right after a checkpoint."
+    )
+    # Not a positive field: its check would read the whole table in the migration
+    preemptions_per_day = models.SmallIntegerField(
+        null=True, blank=True, help_text="How often it may be preempted within 24 hours. Empty: no limit."
+    )
     requeue_limit = models.PositiveSmallIntegerField(default=3)
     requeues = models.PositiveSmallIntegerField(default=0, editable=False)
     begin_at = models.DateTimeField(null=True, blank=True)
@@ -328,6 +341,19 @@ class Job(models.Model):
         return self.foreign_user or self.user.get_username()
 
     @property
+    def preemption_contract(self) -> PreemptionContract:
+        return PreemptionContract(
+            exempt_time=self.preempt_exempt_time,
+            at_checkpoint=self.preempt_at_checkpoint,
+            per_day=self.preemptions_per_day,
+        )
+
+    @property
+    def preemption_text(self) -> str:
+        """When the job can be preempted, as a sentence."""
+        return contract_text(self.preemption_contract, preemptible=self.preemptible)
+
+    @property
     def is_live(self) -> bool:
         return self.state in LIVE_STATES
 
@@ -390,6 +416,11 @@ class AttemptQuerySet(models.QuerySet["Attempt"]):
         """Return attempts whose log can be read."""
         return self.exclude(log_path="").exclude(job__cluster__log_root="")
 
+    def preempted(self) -> Self:
+        """Return ended attempts that were preempted. A job that completed before the stop arrived was not."""
+        ended = self.filter(stop_state=State.PREEMPTED, ended_at__isnull=False)
+        return ended.exclude(state=State.COMPLETED)
+
     def at(self, moment: datetime) -> Self:
         """Return attempts that were live at this time, whether they have ended since or not. Each half has its own
         index."""
@@ -429,6 +460,8 @@ class Attempt(models.Model):
     # The newest checkpoint of this attempt on remote storage
     saved_at = models.DateTimeField(null=True)
     saved_step = models.PositiveBigIntegerField(null=True)
+    # When a preemption last asked it for a checkpoint, for jobs that are preempted only at checkpoints
+    checkpoint_asked_at = models.DateTimeField(null=True, editable=False)
     # The state that a user or a loop requested with a stop. The cluster's report decides the final state
     stop_state = models.CharField(max_length=14, blank=True, choices=JOB_STATE_CHOICES)
     stop_reason = models.TextField(blank=True)
@@ -477,6 +510,16 @@ class Attempt(models.Model):
 
     def __str__(self) -> str:
         return self.key
+
+    def preemption_facts(self) -> PreemptionFacts:
+        """Return what the job's contract depends on. One query, if the contract limits preemptions per day."""
+        earlier = Attempt.objects.filter(job=self.job_id).preempted().values_list("ended_at", flat=True)
+        return PreemptionFacts(
+            started_at=self.seen_running_at,
+            saved_at=self.saved_at,
+            asked_at=self.checkpoint_asked_at,
+            preempted_at=() if self.job.preemptions_per_day is None else tuple(earlier),
+        )
 
     @property
     def log_source(self) -> LogSource:

@@ -82,12 +82,21 @@ def job_context(request: HttpRequest, row: Job, tab: str, compared: Sequence[Job
         "backend_id": attempts[-1].backend_id if attempts else "",
         "lacks_outcome": has_unknown_outcome(row) and bool(verbs),
         "saving": cache(lambda: checkpoint_advice.job_checkpoint_advice(row, attempts, now)),
+        "preemption_standing": cache(lambda: _preemption_standing(row, attempts, now)),
         "environment": _cleaned_values(masking.mask_secrets(row.environment)),
         "command": safe_display_text(row.command),
         "comment": safe_display_text(row.comment),
         "labels": cache(lambda: _cleaned_values(masking.mask_secrets(row.labels))),
         **_job_texts(row),
     }
+
+
+def _preemption_standing(row: Job, attempts: Sequence[Attempt], now: datetime) -> str:
+    """Whether the contract of a running job permits a preemption now; empty without terms."""
+    contract = row.preemption_contract
+    if not (row.is_live and row.preemptible and attempts) or contract.is_default:
+        return ""
+    return contract.standing(attempts[-1].preemption_facts(), now).why
 
 
 def _job_texts(row: Job) -> dict[str, str]:

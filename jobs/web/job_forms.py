@@ -15,17 +15,19 @@ from django.http import QueryDict
 from jobs.actions.submit import refuse_unknown_dependencies
 from jobs.core import masking, slurm_notation, spec
 from jobs.core.lifecycle import JobKind
+from jobs.core.preemption_contract import CONTRACT_FIELDS
 from jobs.core.spec import InvalidField, JobSpec, refuse_priority
 from jobs.core.submit_commands import without_defaults
 from jobs.models import Cluster, Job, Node, Team, TeamRole
 
-NUMBER_FIELDS = ("nodes", "gpus_per_node", "cpus_per_node", "priority", "requeue_limit")
-FLAG_FIELDS = ("preemptible", "hold")
+NUMBER_FIELDS = ("nodes", "gpus_per_node", "cpus_per_node", "priority", "requeue_limit", "preemptions_per_day")
+FLAG_FIELDS = ("preemptible", "preempt_at_checkpoint", "hold")
 PAIRS_FIELDS = ("environment", "labels")
 # All other fields are text that is passed to the parser unchanged.
 TEXT_FIELDS = (
     *("name", "command", "kind", "workdir", "memory_per_node", "gpu_model", "nic_type", "time_limit", "begin_at"),
     *("image", "array", "dependencies", "checkpoint_dir", "checkpoint_interval", "checkpoint_signal", "comment"),
+    "preempt_exempt_time",
 )
 
 
@@ -72,7 +74,16 @@ class SubmitForm(forms.Form):
         "Priority", 0, help_text="Higher values start first. Values above 0 need the role operator."
     )
     requeue_limit = number_input("Requeue limit", 3, help_text="Maximum number of restarts after platform failures.")
-    preemptible = forms.BooleanField(label="Preemptible", required=False, help_text="Other jobs may preempt this job.")
+    preemptible = forms.BooleanField(
+        label="Preemptible", required=False, help_text="Other jobs may preempt this job, within its contract."
+    )
+    preempt_exempt_time = text_input(
+        "Protected for", placeholder="30:00", help_text="Not preempted for this long after each start."
+    )
+    preempt_at_checkpoint = forms.BooleanField(
+        label="Only at checkpoints", required=False, help_text="Preempted only right after a checkpoint."
+    )
+    preemptions_per_day = number_input("Preemptions per day", help_text="At most. Leave empty for the cluster default.")
     hold = forms.BooleanField(label="Hold", required=False, help_text="The job does not start until you release it.")
     begin_at = text_input("Not before", placeholder="2026-01-31T08:00:00Z")
     array = text_input("Array", placeholder="0-99%10", help_text="One job per index. %10 runs at most ten at once.")
@@ -86,7 +97,8 @@ class SubmitForm(forms.Form):
     BASIC = ("team", "cluster", "name", "kind", "command", "nodes", "gpus_per_node", "time_limit")
     GROUPS = (
         ("Resources", ("cpus_per_node", "memory_per_node", "gpu_model", "nic_type")),
-        ("Scheduling", ("priority", "requeue_limit", "begin_at", "dependencies", "array", "preemptible", "hold")),
+        ("Scheduling", ("priority", "requeue_limit", "begin_at", "dependencies", "array", "hold")),
+        ("Preemption", ("preemptible", *CONTRACT_FIELDS)),
         ("Working directory and environment", ("image", "workdir", "environment")),
         ("Checkpoints and labels", ("checkpoint_dir", "checkpoint_interval", "checkpoint_signal", "labels", "comment")),
     )
@@ -250,7 +262,18 @@ def resubmit_values(job: Job, *, secrets: bool) -> dict[str, Any]:
         "checkpoint_interval": slurm_notation.format_duration(job.checkpoint_interval)
         if job.checkpoint_interval
         else "",
+        **_contract_values(job),
         **{name: getattr(job, name) for name in ("name", "kind", "nodes", "gpus_per_node", "cpus_per_node")},
         **{name: getattr(job, name) for name in ("gpu_model", "nic_type", "workdir", "priority", "requeue_limit")},
         **{name: getattr(job, name) for name in ("image", "preemptible", "checkpoint_dir", "checkpoint_signal")},
+    }
+
+
+def _contract_values(job: Job) -> dict[str, Any]:
+    """The contract of the job as form values; empty for terms that promise nothing."""
+    exempt, per_day = job.preempt_exempt_time, job.preemptions_per_day
+    return {
+        "preempt_exempt_time": slurm_notation.format_duration(exempt) if exempt else "",
+        "preempt_at_checkpoint": job.preempt_at_checkpoint,
+        "preemptions_per_day": "" if per_day is None else per_day,
     }

@@ -54,8 +54,11 @@ class StartedAttempt:
 class VirtualCluster:
     """A cluster with the nodes of the setting and no jobs."""
 
-    def __init__(self, trace: Trace, policy: str, setting: ReplaySetting, *, borrows: bool) -> None:
-        """`borrows`: whether jobs of the best-effort kinds are preemptible."""
+    def __init__(
+        self, trace: Trace, policy: str, setting: ReplaySetting, *, borrows: bool, all_agree: bool = False
+    ) -> None:
+        """`borrows`: whether jobs of the best-effort kinds are preemptible; `all_agree`: whether all jobs are."""
+        self._all_agree = all_agree
         self._trace, self._borrows, self._setting = trace, borrows, setting
         # Unique names: with equal ones, a second run would wait for the transaction of the first
         self._name = f"virtual-{secrets.token_hex(3)}"
@@ -105,7 +108,7 @@ class VirtualCluster:
             cpus_per_node=cpus,
             memory_per_node_mb=memory_mb,
             time_limit=timedelta(seconds=limit_s) if limit_s < float("inf") else None,
-            preemptible=self._borrows and kind in self._setting.best_effort,
+            preemptible=self._all_agree or (self._borrows and kind in self._setting.best_effort),
             submitted_at=virtual_datetime(at_s),
         )
 

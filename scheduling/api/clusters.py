@@ -14,6 +14,7 @@ from jobs.api import shapes
 from jobs.api.clusters import CONNECTION_PERMISSIONS, ReadCluster, ReadClusters, visible_cluster
 from jobs.api.jobs import MAX_REASON_LENGTH
 from jobs.core import parsing
+from jobs.core.preemption_contract import MAX_EXEMPT_MINUTES, CheckpointClause
 from jobs.models import Cluster, ClusterMode, TokenScope, clock
 from jobs.models.cluster import SubmitIdentity
 from jobs.rest import etags
@@ -40,6 +41,7 @@ def _read_price(name: str, value: Any) -> float:
     return float(value)
 
 
+NULLABLE_COLUMNS = ("gpu_hour_price", "min_preemptions_per_day", "max_preemptions_per_day")
 CONNECTION_READERS: dict[str, parsing.FieldReader] = {
     "address": parsing.nonempty_reader(parsing.text_reader(300)),
     "api_user": parsing.text_reader(64),
@@ -58,16 +60,20 @@ CLUSTER_READERS: dict[str, parsing.FieldReader] = {
     "burn_in_minutes": parsing.integer_reader(0, 10_080),
     "usage_half_life_hours": parsing.integer_reader(1, 87_600),
     "gpu_hour_price": _read_price,
+    "min_exempt_minutes": parsing.integer_reader(0, MAX_EXEMPT_MINUTES),
+    "max_exempt_minutes": parsing.integer_reader(0, MAX_EXEMPT_MINUTES),
+    "checkpoint_clause": parsing.choice_reader(list(CheckpointClause)),
+    "min_preemptions_per_day": parsing.integer_reader(0, 1000),
+    "max_preemptions_per_day": parsing.integer_reader(0, 1000),
     "reason": parsing.text_reader(MAX_REASON_LENGTH, lines=True),
 }
 
 
 def _request_columns(endpoint: Any, table: Mapping[str, parsing.FieldReader], what: str) -> dict[str, Any]:
-    """Return the columns in the request body. Null means "not given", except that a null price removes the price."""
+    """Return the columns in the request body. Null means "not given", except where a column may be null."""
     columns = endpoint.body(table, what)
-    if "gpu_hour_price" in endpoint.object() and "gpu_hour_price" not in columns:
-        columns["gpu_hour_price"] = None
-    return columns
+    nulls = [name for name in NULLABLE_COLUMNS if name in endpoint.object() and name not in columns]
+    return columns | dict.fromkeys(nulls)
 
 
 def _raise_api_errors(act: Callable[[], Any]) -> Any:

@@ -7,8 +7,16 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from jobs.core.preemption_contract import CheckpointClause
 from jobs.models import Cluster, ClusterMode
 from jobs.models.cluster import SubmitIdentity
+
+# What jobs may ask for, so that the form's fields can be tried
+CONTRACTS = {
+    "max_exempt_minutes": 60,
+    "checkpoint_clause": CheckpointClause.OPTIONAL,
+    "min_preemptions_per_day": 1,
+}
 
 
 class SeedCommand(BaseCommand):
@@ -34,7 +42,7 @@ class SeedCommand(BaseCommand):
             "product": "",  # read again, because a new version may report another one
             "submit_as": SubmitIdentity.USER_HEADER,
         }
-        first = {"title": title, "mode": ClusterMode.DRIVE}  # no other program submits jobs here
+        first = {"title": title, "mode": ClusterMode.DRIVE, **CONTRACTS}  # no other program submits jobs here
         rows = Cluster.objects
         if other := rows.filter(is_bundled=True).exclude(name=name).first():
             raise CommandError(

@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from jobs.core.slurm_notation import format_duration
 from scheduling.engine.placements import PLACEMENTS
-from scheduling.engine.policies import LIVE_POLICIES, rules_factory
+from scheduling.engine.policies import LIVE_POLICIES, live_rules_factory
 from scheduling.engine.policies.acme import ORDER_RULES
 from scheduling.engine.settings import AcmeSettings, InvalidPolicySettings, MissingLibrary, parse_acme_settings
 
@@ -74,7 +74,7 @@ def check_choice(choice: PolicyChoice) -> PolicyChoice:
         raise InvalidPolicySettings(f"policy: {choice.policy!r} is not one of {', '.join(LIVE_POLICIES)}")
     if choice.placement not in PLACEMENTS:
         raise InvalidPolicySettings(f"placement: {choice.placement!r} is not one of {', '.join(PLACEMENTS)}")
-    rules = rules_factory(choice.policy, choice.settings)()
+    rules = live_rules_factory(choice.policy, choice.settings)()
     try:
         rules.check_libraries()
     except MissingLibrary as missing:
@@ -84,7 +84,7 @@ def check_choice(choice: PolicyChoice) -> PolicyChoice:
 
 def refuse_missing_run_times(choice: PolicyChoice, cluster: str) -> None:
     """Raise `InvalidPolicySettings` if the choice orders jobs by learned run times, for a cluster without any."""
-    if rules_factory(choice.policy, choice.settings)().needs_run_times:
+    if live_rules_factory(choice.policy, choice.settings)().needs_run_times:
         field, order = ("order", str(choice.settings["order"])) if choice.is_acme else ("policy", choice.policy)
         raise InvalidPolicySettings(
             f"{field}: {order} orders jobs by run times learned from ended jobs, and no job has ended on {cluster} yet."

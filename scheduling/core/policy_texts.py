@@ -17,8 +17,9 @@ POLICY_SUMMARIES = {
     "qssf-ml": "the smallest GPU time first, predicted by trees over ended jobs",
     "sjf": "the shortest expected run time first",
     "srtf": "the shortest true remaining time first; preempts; a lower bound",
+    "srtf-predicted": "the shortest predicted remaining time first; preempts preemptible jobs",
     "themis": "the job that sharing has slowed down most first; preempts",
-    "tiresias": "the job with the fewest GPU-seconds so far first; preempts",
+    "tiresias": "the job with the fewest GPU-seconds so far first; preempts preemptible jobs",
 }
 PLACEMENT_SUMMARIES = {
     "consolidate": "as few nodes and leaf switches as possible",

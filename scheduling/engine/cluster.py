@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from jobs.core.lifecycle import JobKind
+from jobs.core.preemption_contract import ANY_TIME, Standing
 from scheduling.engine.blockers import Blocker
 from scheduling.engine.history import SchedulingHistory
 from scheduling.engine.windows import NodeWindow
@@ -115,6 +116,8 @@ class RunningJob:
     memory_mb: int = 0
     saved_at: datetime | None = None  # its newest checkpoint in remote storage; a stop loses later work
     stopping: bool = False  # its stop is requested already, so its GPUs come free soon
+    standing: Standing = ANY_TIME  # whether its contract permits a preemption now
+    asked_at: datetime | None = None  # when it was asked for a checkpoint that it has not saved yet
     user: str = ""
     title: str = ""
 
@@ -209,4 +212,5 @@ class TurnDecisions:
 
     starts: tuple[StartDecision, ...] = ()
     stops: tuple[StopDecision, ...] = ()
+    asks: tuple[StopDecision, ...] = ()  # jobs to preempt after their next checkpoint: ask for it
     waits: tuple[WaitDecision, ...] = field(default=())

@@ -71,6 +71,7 @@ class Engine:
         checkpoint_s: float | None = 0.0,
         requeues: bool = True,
         keeps_memory: bool = True,
+        claims_by_rank: bool = False,
         predictor: Predictor | None = None,
     ) -> None:
         self.resources = resources
@@ -81,6 +82,9 @@ class Engine:
         # Whether queues and reservations outlive a turn. A live cluster fills and makes them in every turn: slower
         self._keeps_memory = keeps_memory
         self._predictor = predictor  # predicts the run times of submitted jobs and learns those of ended jobs
+        # Whether rules that preempt by rank do it as on a live cluster (`turns/rank_claims`)
+        self.claims_by_rank = claims_by_rank
+        self.claims: list[tuple[EngineJob, GpuPlacement]] = []  # places of waiting jobs for which others stop
         # Whether a stopped job waits again at once. On a live cluster it waits again after it has stopped
         self._requeues = requeues
         self._traits = _RuleTraits(rules)
@@ -146,13 +150,17 @@ class Engine:
                 new[group] = None
         self.arrivals.clear()
 
-    def adopt(self, jobs: Sequence[tuple[EngineJob, GpuPlacement]], counted_until: float | None = None) -> None:
+    def adopt(
+        self, jobs: Sequence[tuple[EngineJob, GpuPlacement]], now: float, *, counted_until: float | None = None
+    ) -> None:
         """Add jobs that already run. The resources they hold must not be free in `resources`. Their usage before
         `counted_until` is already known to the rules.
         """
         for job, places in jobs:
             began = job.submitted
             job.places, job.since, job.began, job.runs = places, began, began, 1
+            if self._traits.ranks:
+                self.rules.restore_rank(job, now)
             if self._traits.queues_by_account:
                 self.rules.on_job_start(job, began if counted_until is None else counted_until)
             if self._traits.claims:
@@ -235,6 +243,9 @@ class Engine:
             self._forget_last_turn()
         if self.maintenance.is_due(now):
             self._apply_maintenances(now)
+        if self.borrowers.end_protections(now):
+            self.changes.record_any_change(self.resources)
+            self.reservation.drop()
         if self.waiting_groups or self.queue or len(self.arrivals) > 1:
             self._run_policy_turn(now)
         else:
@@ -311,6 +322,18 @@ class Engine:
         self.stopped_jobs.append(job)
         if self._requeues:
             self.submit(job, now)
+
+    def return_claims(self) -> None:
+        """Give back what waiting jobs hold that start once others have stopped. An engine of one turn need not."""
+        for job, places in self.claims:
+            self.hold_claim(job.group, places, 1)
+        self.claims.clear()
+
+    def hold_claim(self, group: RequestGroup, places: GpuPlacement, sign: int) -> None:
+        """Take the place of a job that is to start in a later turn (-1), or give it back (1)."""
+        self.resources.move(places, group.need, sign)
+        if self.quota_usage:
+            self.quota_usage.add(group.owner, group.gpus, -sign)
 
     def withdraw_start(self, job: EngineJob, now: float) -> None:
         """Undo a start of this turn: the job waits again, as if it had never started."""

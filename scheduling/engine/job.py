@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from scheduling.engine.cluster import ResourceRequest
@@ -49,6 +50,7 @@ class EngineJob:
     """A job in the engine, waiting or running."""
 
     __slots__ = (
+        "asked",
         "attained",
         "band",
         "began",
@@ -62,10 +64,12 @@ class EngineJob:
         "places",
         "predicted_s",
         "preempted_by",
+        "protected_until",
         "ran_s",
         "remaining_s",
         "runs",
         "saved",
+        "saves_first",
         "similar",
         "since",
         "stopping",
@@ -109,12 +113,20 @@ class EngineJob:
         self.saved = 0.0  # when its last checkpoint was written, if known
         self.stopping = False  # a stop is requested already, so its GPUs come free without a claim
         self.preempted_by: EngineJob | None = None
+        # Its contract, for borrowers. 0: not protected; infinite: the end of the protection is not known
+        self.protected_until = 0.0
+        self.saves_first = False  # it may be stopped only after its next checkpoint
+        self.asked = math.inf  # when it was asked for that checkpoint
 
     @property
     def gpus(self) -> int:
         return self.group.gpus
 
+    def may_stop(self, now: float) -> bool:
+        """Whether it agreed to be preempted, and its contract permits it now."""
+        return self.stopping or (self.group.borrows and self.protected_until <= now)
+
     @property
     def is_reclaimable(self) -> bool:
         """Whether owners may count its GPUs as free."""
-        return self.group.borrows or self.stopping
+        return self.stopping or (self.group.borrows and not self.protected_until)

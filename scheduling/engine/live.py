@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Final
 
+from jobs.core.preemption_contract import Preemptability
 from scheduling.engine.blockers import Blocker, BlockerKind, gate_blockers, has_gate, job_label
 from scheduling.engine.cluster import (
     ClusterSnapshot,
@@ -33,7 +34,7 @@ from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.job_queue import sort_entries
 from scheduling.engine.placements import PLACEMENTS, PlacementContext
 from scheduling.engine.resources import GpuPlacement, NodeResources
-from scheduling.engine.rules import PolicyRules
+from scheduling.engine.rules import PolicyRules, whole_second
 from scheduling.engine.turns.settling import UnclaimedResources, settle_turn
 from scheduling.engine.windows import MaintenancePeriod, round_up_run_time, run_time_seconds
 
@@ -62,14 +63,16 @@ def turn_decisions(snapshot: ClusterSnapshot, rules: PolicyRules) -> TurnDecisio
     waits = explainer.waits()
     if claims.waits:
         waits = [claims.waits.get(wait.job_id, wait) for wait in waits]
-    return TurnDecisions(starts=tuple(explainer.starts()), stops=claims.stops, waits=(*state.gated, *waits))
+    return TurnDecisions(
+        starts=tuple(explainer.starts()), stops=claims.stops, asks=claims.asks, waits=(*state.gated, *waits)
+    )
 
 
 def engine_after_turn(snapshot: ClusterSnapshot, rules: PolicyRules) -> SnapshotEngine:
     """The engine after one turn on the snapshot."""
     now = snapshot.now.timestamp()
     state = SnapshotEngine(snapshot, rules, requeues=False)
-    if rules.plans or rules.queues_by_account or snapshot.placement == "cells":
+    if rules.plans or rules.preempts or rules.queues_by_account or snapshot.placement == "cells":
         state.adopt(snapshot.running)
     state.submit(now)
     state.engine.decide(now)
@@ -106,6 +109,7 @@ class SnapshotEngine:
             quota_usage=quota_usage,
             checkpoint_s=None,
             requeues=requeues,
+            claims_by_rank=True,
         )
         if snapshot.windows:
             numbers = {node.id: number for number, node in enumerate(self._nodes)}
@@ -143,6 +147,7 @@ class SnapshotEngine:
         if history := self._history:
             job.attained = history.attained.get(waiting.id, 0.0)
             job.predicted_s = min(history.prediction_s(waiting.id, trees=self._uses_trees), limit)
+            self.engine.rules.restore(job)
         return job
 
     def _request_number(self, need: ResourceRequest) -> int:
@@ -215,14 +220,18 @@ class SnapshotEngine:
             job = EngineJob(number, self._running_group(held), began, limit, limit, band=-held.priority)
             if self._history:
                 job.attained = self._history.attained.get(held.id, 0.0)
+                job.predicted_s = min(self._history.prediction_s(held.id, trees=self._uses_trees), limit)
+                self.engine.rules.restore(job)
             job.saved, job.stopping = _timestamp(held.saved_at) if held.saved_at else 0.0, held.stopping
+            _set_contract(job, held)
             self._adopted[number] = held
             places = tuple(
                 (at[node], self._limit_to_missing(at[node], gpus)) for node, gpus in held.places.items() if node in at
             )
             resources.add_existing_job(places, job.group.need)
             adopted.append((job, places))
-        self.engine.adopt(adopted, self._now.timestamp() if self._history else None)
+        now = self._now.timestamp()
+        self.engine.adopt(adopted, now, counted_until=now if self._history else None)
         return [job for job, _ in adopted]
 
     def settle_claims(self, now: float) -> ClaimDecisions:
@@ -239,23 +248,30 @@ class SnapshotEngine:
         )
         turn = settle_turn(engine, free)
         engine.started_jobs[:], engine.stopped_jobs[:] = turn.starts, turn.stops
-        stopped, delayed = turn.stops, turn.delayed
-        stops = tuple(self._stop_decision(job, now) for job in stopped if not job.stopping)
+        stopped, delayed = turn.stops, [*turn.delayed, *(job for job, _ in engine.claims)]
+        new = [job for job in stopped if not job.stopping]
+        stops = tuple(self._stop_decision(job, now) for job in new if not job.saves_first)
+        asks = tuple(self._ask_decision(job) for job in new if job.saves_first and job.asked == math.inf)
         victims: dict[EngineJob | None, list[RunningJob]] = defaultdict(list)
         for job in stopped:
             victims[job.preempted_by].append(self._adopted[job.number])
         cache: dict[tuple[str, int, int], Blocker] = {}
         decisions = {self.jobs[job.number][1].id: self._claim_wait(job, victims.get(job, ()), cache) for job in delayed}
-        return ClaimDecisions(stops=stops, waits=decisions)
+        return ClaimDecisions(stops=stops, asks=asks, waits=decisions)
 
     def _stop_decision(self, job: EngineJob, now: float) -> StopDecision:
         """Stop a borrower, with a sentence that names the claiming job only to its own team."""
         assert job.preempted_by is not None
-        claimant = self.jobs[job.preempted_by.number][1]
         lost = timedelta(seconds=round(self.engine.preemption_costs.unsaved_work_s(job, now)))
-        held = self._adopted[job.number]
-        claimant_label = job_label(claimant.name, claimant.team, lambda team: team == held.team)
-        why = f"It is preempted by {claimant_label}; the last {lost} of its work are not saved."
+        held, claimant = self._adopted[job.number], self.jobs[job.preempted_by.number][1]
+        why = f"It is preempted by {_claimant_label(claimant, held)}; the last {lost} of its work are not saved."
+        return StopDecision(job_id=held.id, for_job=claimant.id, why=why)
+
+    def _ask_decision(self, job: EngineJob) -> StopDecision:
+        """Ask a borrower for a checkpoint, after which it is preempted if it still has to be."""
+        assert job.preempted_by is not None
+        held, claimant = self._adopted[job.number], self.jobs[job.preempted_by.number][1]
+        why = f"After its next checkpoint, it is preempted by {_claimant_label(claimant, held)}."
         return StopDecision(job_id=held.id, for_job=claimant.id, why=why)
 
     def _claim_wait(
@@ -264,13 +280,37 @@ class SnapshotEngine:
         """The wait decision of a job whose GPUs victims still hold. `cache` shares equal blockers between jobs."""
         waiting = self.jobs[job.number][1]
         have = "has" if len(victims) == 1 else "have"
-        why = f"Starts when {_victim_names(victims, waiting.team)} {have} been preempted."
+        saves = any(victim.standing.may == Preemptability.AFTER_CHECKPOINT for victim in victims)
+        saved = " saved a checkpoint and" if saves else ""
+        why = f"Starts when {_victim_names(victims, waiting.team)} {have}{saved} been preempted."
         key = why, job.group.gpus, len(victims)
         if (blocker := cache.get(key)) is None:
             blocker = cache[key] = Blocker(
                 kind=BlockerKind.CAPACITY, reason="Resources", why=why, gpus=job.group.gpus, jobs=len(victims)
             )
         return WaitDecision(waiting.id, "Resources", why, (blocker,))
+
+
+def next_rank_change(snapshot: ClusterSnapshot, rules: PolicyRules) -> float | None:
+    """When the rank of a running job changes next by itself, in whole seconds; None if none does."""
+    state = SnapshotEngine(snapshot, rules)
+    running = state.adopt(snapshot.running)
+    changes = [at for job in running if (at := rules.next_rank_change(job, job.since)) is not None]
+    return whole_second(min(changes)) if changes else None
+
+
+def _set_contract(job: EngineJob, held: RunningJob) -> None:
+    """Copy what the job's contract permits now."""
+    standing = held.standing
+    if standing.may == Preemptability.PROTECTED:
+        job.protected_until = _timestamp(standing.until) if standing.until else math.inf
+    job.saves_first = standing.may == Preemptability.AFTER_CHECKPOINT
+    job.asked = _timestamp(held.asked_at) if held.asked_at and job.saves_first else math.inf
+
+
+def _claimant_label(claimant: WaitingJob, victim: RunningJob) -> str:
+    """The claiming job, named only to its own team."""
+    return job_label(claimant.name, claimant.team, lambda team: team == victim.team)
 
 
 def _victim_names(victims: Sequence[RunningJob], team: str) -> str:
@@ -287,9 +327,10 @@ def _victim_names(victims: Sequence[RunningJob], team: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimDecisions:
-    """The victims to stop, and the wait decisions of the jobs that claim their GPUs."""
+    """The victims to stop or to ask for a checkpoint, and the wait decisions of the jobs that claim their GPUs."""
 
     stops: tuple[StopDecision, ...]
+    asks: tuple[StopDecision, ...] = ()
     waits: dict[int, WaitDecision]  # by id of the waiting job
 
 

@@ -5,6 +5,7 @@ If the engine is compiled, these rules are compiled too. Policies in plain Pytho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -17,12 +18,17 @@ from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.settings import reject_unknown
 
 
+def whole_second(at: float) -> float:
+    """The first whole second at or after this time, when the turn of a live cluster notices it."""
+    return float(math.ceil(round(at, 3)))
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PolicyRules:
     """A queue order, a way to walk the queue, and what is learned from ended jobs. One instance serves one engine.
 
     single_queue  all jobs wait in one queue, because the first job that does not fit blocks all behind it
-    preempts      running jobs are ranked too, and may have to stop
+    preempts      running jobs are ranked too, and may have to stop; on live clusters only those that agreed to it
     plans         the engine tracks expected ends, because jobs get reservations
     claims        owners preempt borrowers, which get notice in advance (`turns/claiming`); requires `plans`
     depth         the maximum number of reservations at once, if every job gets one
@@ -62,6 +68,9 @@ class PolicyRules:
         """Whether the order is meaningless without run times learned from ended jobs."""
         return False
 
+    def refuse_live(self) -> None:
+        """Raise `InvalidPolicySettings` if these settings need what a live cluster does not record."""
+
     def load_history(self, history: SchedulingHistory, now: float) -> None:
         """Start from this history instead of an empty one. Called before any job is added to the engine."""
 
@@ -93,6 +102,18 @@ class PolicyRules:
 
     def on_rank_change(self, job: EngineJob, now: float) -> None:
         """Called at the time that `next_rank_change` returned."""
+
+    def restore(self, job: EngineJob) -> None:
+        """Set what the rules keep in a job from its `attained` service, for a job that was queued or ran before."""
+
+    def restore_rank(self, job: EngineJob, now: float) -> None:
+        """Set the `key` of a job that has run since `began`: its rank then, changed at `next_rank_change`."""
+        job.key = self.rank(job, job.began)
+        while (at := self.next_rank_change(job, job.since)) is not None and (at := whole_second(at)) <= now:
+            job.attained += job.group.gpus * (at - job.since)
+            job.since = at
+            self.on_rank_change(job, at)
+            job.key = self.rank(job, at)
 
     def share(self, group: RequestGroup, engine: Engine, now: float) -> float:
         """What the account of these jobs has used or holds; the smallest goes first. It may only grow during a turn."""

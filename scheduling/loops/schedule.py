@@ -4,11 +4,18 @@ Eligible rows     Waiting jobs, in the order of the cluster's policy.
 What a turn does  New jobs get their predicted run time. Jobs that fit become CONFIGURING: their GPUs are allocated and
                   commands for the cluster are queued, up to a hundred jobs per transaction. The others get their wait
                   reason. Jobs to preempt are asked for a checkpoint and then cancelled by commands; a later turn
-                  allocates the freed GPUs. Jobs whose dependency can never be met fail.
+                  allocates the freed GPUs. A job that is preempted only at checkpoints is asked for one and stopped by
+                  a later turn, when it has saved. Jobs whose dependency can never be met fail.
 Failure story     Killed between two transactions: the remaining jobs wait for the next turn. Two schedulers at once:
                   each transaction checks the term of the lease, and a constraint prevents two allocations of one GPU.
                   After such a conflict the jobs of the transaction are started one by one, so only the conflicting
-                  one is skipped.
+                  one is skipped. Contracts (`jobs.core.preemption_contract`): each preemption reads the contract's
+                  facts again under the lock, so a snapshot that is old stops nobody it may not stop. Killed between a
+                  request for a checkpoint and the preemption: the request is in the attempt's row, and any later turn
+                  that finds the checkpoint new preempts the job. Run twice: an open request is not repeated. Late: a
+                  checkpoint that is too old by then is not used, the job is asked for another one; a stop that was
+                  recorded but not sent in time is withdrawn (`stop.withdraw_late_preemptions`). The job that needed
+                  the GPUs was cancelled meanwhile: the checkpoint was saved for nothing, and nobody is stopped.
 """
 
 from __future__ import annotations
@@ -53,9 +60,10 @@ def schedule_once(cluster: Cluster, policy: LivePolicy, now: datetime, fence: Ca
         return _advise(decided)
     names = {node.id: node.name for node in picture.nodes}
     promised = 0
-    for stop in decided.stops:
-        with skip_row_on_error(f"job {stop.job_id}"):
-            promised += _preempt(stop, fence)
+    for decisions, act in ((decided.stops, job_actions.preempt), (decided.asks, job_actions.ask_for_checkpoint)):
+        for stop in decisions:
+            with skip_row_on_error(f"job {stop.job_id}"):
+                promised += _act_on_victim(stop, act, fence)
     for group in _start_batches(decided.starts):
         promised += _allocate_starts(cluster, group, names, fence)
     return promised
@@ -77,15 +85,16 @@ def _advise(decided: TurnDecisions) -> int:
     return 0
 
 
-def _preempt(stop: StopDecision, fence: Callable[[], None]) -> bool:
-    """Preempt the job, unless the job that needs its GPUs no longer waits: user actions take precedence."""
+def _act_on_victim(stop: StopDecision, act: Callable[..., None], fence: Callable[[], None]) -> bool:
+    """Preempt the job or ask it for a checkpoint, unless the job that needs its GPUs no longer waits: user actions
+    take precedence."""
     with transaction.atomic():
         fence()
         waits = Job.objects.filter(pk=stop.for_job, state=State.PENDING, hold=HoldKind.NONE).first()
         if stop.for_job and waits is None:
             return False
         victim = Job.objects.select_related("cluster").get(pk=stop.job_id)
-        job_actions.preempt(victim, author=SCHEDULER, why=stop.why, for_job=waits.public_id if waits else "")
+        act(victim, author=SCHEDULER, why=stop.why, for_job=waits.public_id if waits else "")
     return True
 
 

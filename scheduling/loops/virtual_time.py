@@ -1,12 +1,13 @@
 """Drive a trace through the rows, the snapshot and the scheduling turn of a live cluster, in virtual time.
 
-Each event of the trace is followed by one turn, as in a replay: ends first, then submissions. Run times are learned and
-trees are trained before the turn. A preempted job stops at once, and another turn follows. Nothing is committed: the
-caller's transaction is rolled back.
+Each event of the trace is followed by one turn, as in a replay: ends first, then submissions. So is each change of
+rank. Run times are learned and trees are trained before the turn. A preempted job stops at once, and another turn
+follows. Nothing is committed: the caller's transaction is rolled back.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
@@ -15,10 +16,12 @@ from django.db import transaction
 from jobs.models import clock
 from jobs.traces.trace import Trace
 from scheduling.actions.virtual_cluster import StartedAttempt, VirtualCluster, virtual_datetime
+from scheduling.engine.live import next_rank_change
 from scheduling.engine.policies import configured_policy, policy_rules, rules_factory
 from scheduling.loops.history import remember_ended_once
 from scheduling.loops.run_time_trees import train_trees_once
 from scheduling.loops.schedule import schedule_once
+from scheduling.queries import snapshot
 from scheduling.replay.as_live import StartRecord
 from scheduling.replay.requests import InvalidReplaySetting
 from scheduling.replay.run import ReplaySetting
@@ -26,9 +29,10 @@ from scheduling.replay.run import ReplaySetting
 
 def starts_on_virtual_cluster(trace: Trace, policy: str, setting: ReplaySetting) -> list[StartRecord]:
     """Return the starts in order. The trace is one of `as_live.trace_as_live`, and fits the nodes. Writes nothing."""
-    borrows = rules_factory(policy, setting.policy_settings)().claims
+    rules = rules_factory(policy, setting.policy_settings)()
     with transaction.atomic():
-        drive = _Drive(trace, VirtualCluster(trace, policy, setting, borrows=borrows), policy, setting)
+        virtual = VirtualCluster(trace, policy, setting, borrows=rules.claims, all_agree=rules.preempts)
+        drive = _Drive(trace, virtual, policy, setting)
         starts = list(drive.run())
         transaction.set_rollback(True)
     return starts
@@ -42,6 +46,8 @@ class _Drive:
         self._policy = configured_policy(policy, setting.policy_settings)
         self._trains = policy_rules(policy).uses_trees
         self._min_training_jobs = setting.min_training_jobs
+        self._rules = rules_factory(policy, setting.policy_settings)
+        self._rank_change_s = math.inf
         self._submit_s: list[float] = trace.submit_s.tolist()
         self._left_s: list[float] = trace.runtime_s.tolist()
         self._next_row = 0
@@ -60,10 +66,19 @@ class _Drive:
             if self._submit_jobs(now) and self._trains:
                 train_trees_once(self._virtual.cluster, virtual_datetime(now), self._min_training_jobs)
             yield from self._turns(now)
+            self._rank_change_s = self._next_rank_change(now)
 
     def _next_time(self) -> float:
         times = [self._ends[0][0]] if self._ends else []
-        return min([*times, *self._submit_s[self._next_row : self._next_row + 1]])
+        return min([self._rank_change_s, *times, *self._submit_s[self._next_row : self._next_row + 1]])
+
+    def _next_rank_change(self, now: float) -> float:
+        """When the rank of a running job changes by itself. A live cluster notices it because turns never pause."""
+        rules = self._rules()
+        if not rules.preempts:
+            return math.inf
+        at = next_rank_change(snapshot.take_snapshot(self._virtual.cluster, virtual_datetime(now)), rules)
+        return math.inf if at is None else at
 
     def _end_jobs(self, now: float) -> bool:
         before = len(self._running)

@@ -26,6 +26,7 @@ from scheduling.clusters import circuit_breaker, connection_test
 from scheduling.clusters.connection_test import ConnectionSettings, ConnectionTestStep
 
 MAX_CHANGES_SHOWN = 20
+NULLABLE_COLUMNS = ("gpu_hour_price", "min_preemptions_per_day", "max_preemptions_per_day")
 OPERATE_PERMISSION, ADD_PERMISSION, CHANGE_PERMISSION = (
     "jobs.operate_cluster",
     "jobs.add_cluster",
@@ -45,6 +46,8 @@ class ClusterSettingsForm(forms.ModelForm):
             *("title", *CONNECTION_FIELDS, "checkpoint_root"),
             *("mode", "checkpoint_signal", "burn_in_minutes", "gpu_hour_price"),
             "usage_half_life_hours",
+            *("min_exempt_minutes", "max_exempt_minutes", "checkpoint_clause"),
+            *("min_preemptions_per_day", "max_preemptions_per_day"),
         )
         labels = {
             "api_user": "API user",
@@ -97,8 +100,8 @@ class ClusterSettingsForm(forms.ModelForm):
     def columns(self) -> dict[str, Any]:
         """Return the columns to save."""
         values = {name: self.cleaned_data[name] for name in self.Meta.fields if name in self.cleaned_data}
-        # An empty number keeps the current value, except that an empty price removes the price
-        return {name: value for name, value in values.items() if value is not None or name == "gpu_hour_price"}
+        # An empty number keeps the current value, unless empty is a value of its own: no price, no limit
+        return {name: value for name, value in values.items() if value is not None or name in NULLABLE_COLUMNS}
 
     def refuse(self, error: ClusterError) -> None:
         if isinstance(error, InvalidClusterFields):

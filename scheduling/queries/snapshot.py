@@ -1,4 +1,4 @@
-"""Builds the engine's ClusterSnapshot from the database. Reads only, with twelve short queries per cluster."""
+"""Builds the engine's ClusterSnapshot from the database. Reads only, with about a dozen short queries per cluster."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from django.db.models import Count, FloatField, Func, Max, Sum
 
 from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, USABLE_NODE_STATES, JobKind, State
+from jobs.core.preemption_contract import ANY_TIME, CONTRACT_FIELDS, DAY, PreemptionContract, PreemptionFacts
 from jobs.models import (
     Allocation,
     Attempt,
@@ -60,7 +61,9 @@ class AttemptUsage:
     job_id: int
     cpus: int
     memory_mb: int
+    seen_running_at: datetime | None
     saved_at: datetime | None
+    asked_at: datetime | None
     stop_state: str
     hangs: bool
 
@@ -93,7 +96,7 @@ def take_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
         now=now,
         nodes=tuple(_node_view(node, held[node.pk]) for node in nodes if node.is_schedulable),
         waiting=_with_expected_durations(cluster, waiting, now) if windows else waiting,
-        running=tuple(_running(cluster, teams, places, live, predictions)),
+        running=tuple(_running(cluster, teams, places, live, now, predictions)),
         quotas=tuple(_quotas(cluster)),
         placement=cluster.placement,
         closed=tuple(_closed_node(node, held[node.pk]) for node in nodes if not node.is_schedulable),
@@ -308,10 +311,18 @@ def _attempt_usages(cluster: Cluster) -> dict[int, AttemptUsage]:
     rows = Attempt.objects.filter(job__cluster=cluster, ended_at__isnull=True).order_by()
     return {
         pk: AttemptUsage(
-            job_id=job, cpus=cpus, memory_mb=memory_mb, saved_at=saved_at, stop_state=stop_state, hangs=pk in hanging
+            job_id=job,
+            cpus=cpus,
+            memory_mb=memory_mb,
+            seen_running_at=began,
+            saved_at=saved_at,
+            asked_at=asked_at,
+            stop_state=stop_state,
+            hangs=pk in hanging,
         )
-        for pk, job, cpus, memory_mb, saved_at, stop_state in rows.values_list(
-            "pk", "job", "job__cpus_per_node", "job__memory_per_node_mb", "saved_at", "stop_state"
+        for pk, job, cpus, memory_mb, began, saved_at, asked_at, stop_state in rows.values_list(
+            *("pk", "job", "job__cpus_per_node", "job__memory_per_node_mb"),
+            *("seen_running_at", "saved_at", "checkpoint_asked_at", "stop_state"),
         )
     }
 
@@ -324,7 +335,18 @@ RUNNING_COLUMNS = (
     "array_id",
     "cpus_per_node",
     "memory_per_node_mb",
+    *CONTRACT_FIELDS,
 )
+
+
+def _preemption_times(cluster: Cluster, now: datetime) -> dict[int, tuple[datetime, ...]]:
+    """Return when each live job with a daily maximum was preempted within the last day."""
+    times: dict[int, list[datetime]] = defaultdict(list)
+    live = Attempt.objects.filter(job__cluster=cluster, job__state__in=LIVE_STATES)
+    limited = live.filter(job__preemptions_per_day__isnull=False).preempted().filter(ended_at__gt=now - DAY)
+    for job, ended_at in limited.order_by().values_list("job", "ended_at"):
+        times[job].append(ended_at)
+    return {job: tuple(ends) for job, ends in times.items()}
 
 
 def _running(
@@ -332,18 +354,22 @@ def _running(
     teams: Mapping[int, str],
     places: Mapping[int, Mapping[int, int]],
     live: Mapping[int, AttemptUsage],
+    now: datetime,
     predictions: StoredPredictions,
 ) -> Iterable[RunningJob]:
     """Yield the running jobs, and add their predicted run times to `predictions`. A job whose cancellation hangs is not
     marked as stopping: its GPUs may never become free, so no other job may count on them."""
     rows = Job.objects.filter(cluster=cluster, state__in=LIVE_STATES).order_by()
-    for predicted, by_trees, pk, name, title, user, team, kind, *columns in rows.values_list(
-        *PREDICTION_COLUMNS, *IDENTITY_COLUMNS, "nodes", "gpus_per_node", *RUNNING_COLUMNS
-    ):
+    columns = (*PREDICTION_COLUMNS, *IDENTITY_COLUMNS, "nodes", "gpus_per_node", *RUNNING_COLUMNS)
+    found = list(rows.values_list(*columns))
+    # The last column is the daily maximum, which few jobs have
+    preempted_at = _preemption_times(cluster, now) if any(row[-1] is not None for row in found) else {}
+    for predicted, by_trees, pk, name, title, user, team, kind, *rest in found:
         if predicted is not None:
             predictions.add(pk, predicted, by_trees)
-        nodes, gpus, priority, preemptible, started_at, time_limit, array, cpus, memory_mb = columns
+        nodes, gpus, priority, preemptible, started_at, time_limit, array, cpus, memory_mb, *terms = rest
         attempt = live.get(pk)
+        facts = _preemption_facts(attempt, preempted_at.get(pk, ()))
         hangs = bool(attempt and attempt.hangs)
         yield RunningJob(
             id=pk,
@@ -361,9 +387,26 @@ def _running(
             memory_mb=memory_mb,
             saved_at=attempt.saved_at if attempt else None,
             stopping=bool(attempt and attempt.stop_state and not hangs),
+            standing=_contract(*terms).standing(facts, now) if preemptible else ANY_TIME,
+            asked_at=facts.asked_at if facts.has_open_request else None,
             user=str(user),
             title=title,
         )
+
+
+def _contract(exempt_time: timedelta, at_checkpoint: bool, per_day: int | None) -> PreemptionContract:
+    return PreemptionContract(exempt_time=exempt_time, at_checkpoint=at_checkpoint, per_day=per_day)
+
+
+def _preemption_facts(attempt: AttemptUsage | None, preempted_at: tuple[datetime, ...]) -> PreemptionFacts:
+    if attempt is None:
+        return PreemptionFacts(preempted_at=preempted_at)
+    return PreemptionFacts(
+        started_at=attempt.seen_running_at,
+        saved_at=attempt.saved_at,
+        asked_at=attempt.asked_at,
+        preempted_at=preempted_at,
+    )
 
 
 def _quotas(cluster: Cluster) -> Iterable[QuotaView]:

@@ -15,6 +15,7 @@ from datetime import datetime
 from django.conf import settings
 from django.db.models import Q
 
+from jobs.core.preemption_contract import contract_text
 from jobs.core.spec import JobSpec
 from jobs.models import Cluster, ClusterMode, HoldKind, Job, Team, clock
 from jobs.rest.throttle import PerUserThrottle
@@ -95,6 +96,13 @@ class SubmissionPreview:
         if self.start.estimate:
             return ""
         return self.start.why_no_estimate or "Not known"
+
+    @property
+    def preemption_text(self) -> str:
+        """When the job could be preempted, and what its contract depends on."""
+        contract = self.spec.preemption_contract
+        sentences = contract_text(contract, preemptible=self.spec.preemptible), contract.note()
+        return " ".join(filter(None, sentences))
 
     @property
     def most_gpu_hours(self) -> float | None:

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from scheduling.engine.engine import Engine
 from scheduling.engine.job import EngineJob, RequestGroup
-from scheduling.engine.rules import PolicyRules
+from scheduling.engine.rules import PolicyRules, whole_second
 from scheduling.engine.turns.settling import UnclaimedResources, settle_replayed_turn
 
 JOB_END: Final = 0
@@ -194,7 +194,8 @@ class _Replay:
                 self._node_failures.plan_outage(self._outage_model.outage(node, begin))
         for job in self._running_at_start:
             self._agenda.plan(job.began + job.remaining_s, JOB_END, job, job.runs)
-        for end in self._engine.maintenance.end_times():  # the engine ends them itself, but needs an event then
+        # The engine ends maintenances and protections itself, but needs an event then
+        for end in (*self._engine.maintenance.end_times(), *self._engine.borrowers.protection_ends()):
             self._agenda.plan(end, NODE_REOPENING, None, 0)
 
     @property
@@ -236,6 +237,8 @@ class _Replay:
 
     def _plan_rank_change(self, job: EngineJob, now: float) -> None:
         at = self._engine.rules.next_rank_change(job, now)
+        if at is not None and self._engine.claims_by_rank:
+            at = whole_second(at)
         if at is not None and at < now + job.remaining_s:
             self._agenda.plan(at, RANK_CHANGE, job, job.runs)
 

@@ -220,6 +220,7 @@ def replay_engine(policy: str, setting: ReplaySetting, nodes: int, ahead: Placem
         preemption_cost_s=cost,
         checkpoint_s=None if setting.as_live else setting.checkpoint_s + stall_s,
         requeues=not setting.as_live,
+        claims_by_rank=setting.as_live,
         keeps_memory=not setting.as_live,
         predictor=_live_predictor(rules, setting) if setting.as_live else None,
     )
@@ -362,7 +363,8 @@ def _same_text_codes(column: EncodedColumn, text: Callable[[str], str]) -> list[
 def _job_request_groups(trace: Trace, engine: Engine, setting: ReplaySetting) -> list[RequestGroup]:
     """The request group of each job; looked up once per distinct request."""
     rules = engine.rules
-    has_owners = rules.claims or engine.quota_usage is not None
+    all_agree = setting.as_live and rules.preempts  # a live cluster preempts by rank only jobs that agreed to it
+    has_owners = rules.claims or all_agree or engine.quota_usage is not None
     cpus, memory_mb = _cpu_memory_per_node(trace, setting)
     columns: list[Ints | Ints64] = [trace.gpus, cpus, memory_mb]
     accounts = teams(trace, by_pool=bool(setting.quotas)) if setting.as_live else trace.users
@@ -377,7 +379,7 @@ def _job_request_groups(trace: Trace, engine: Engine, setting: ReplaySetting) ->
             of_pool = guaranteed.get(int(trace.pools.codes[row]), "")
             group = groups[number] = engine.request_group(
                 gang_request(int(trace.gpus[row]), setting, int(cpus[row]), int(memory_mb[row]), of_pool),
-                _owner(trace, row, setting, borrow=rules.claims) if has_owners else None,
+                _owner(trace, row, setting, borrow=rules.claims, all_agree=all_agree) if has_owners else None,
                 account=int(accounts.codes[row]) if rules.queues_by_account else 0,
             )
         by_job.append(group)
@@ -397,10 +399,11 @@ def _row_numbers(columns: list[Ints | Ints64]) -> Ints64:
     return numbers
 
 
-def _owner(trace: Trace, row: int, setting: ReplaySetting, *, borrow: bool) -> QuotaOwner | None:
-    """The quota owner of a job; None if no quota distinguishes it from others."""
+def _owner(trace: Trace, row: int, setting: ReplaySetting, *, borrow: bool, all_agree: bool) -> QuotaOwner | None:
+    """The quota owner of a job; None if no quota distinguishes it from others. A trace does not say which jobs agreed
+    to be preempted, so with `all_agree` all did."""
     word = trace.kinds[row]
-    if borrow and word in setting.best_effort:
+    if all_agree or (borrow and word in setting.best_effort):
         return QuotaOwner(team="", kind=JobKind.OTHER, preemptible=True)
     return QuotaOwner(team=trace.pools[row], kind=_kind_or_other(word)) if setting.quotas else None
 

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, TRANSITIONS, State
+from jobs.core.preemption_contract import CHECKPOINT_TOLERANCE
 from tests.chaos.effects import Effect
 
 Gpu = tuple[str, int]
@@ -87,6 +88,28 @@ class Holding:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Preemption:
+    """A recorded preemption that was not withdrawn, the terms of its job, and what was recorded before.
+
+    A transaction may be frozen between its begin and its writes, so an Event may be earlier than the change it tells.
+    `decided_at` is the time of the Event, `queued_at` that of the command, which is read from the clock after the
+    decision. Each clause is judged with the one that favors the installation.
+    """
+
+    job: str
+    attempt: str
+    decided_at: datetime
+    queued_at: datetime
+    preemptible: bool = True
+    exempt: timedelta = timedelta(0)
+    at_checkpoint: bool = False
+    per_day: int | None = None
+    started_at: datetime | None = None  # Event of the start
+    saved_at: Sequence[datetime] = ()  # Events of checkpoints of this attempt on remote storage
+    earlier: Sequence[datetime] = ()  # ends of earlier attempts that were preempted
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evidence:
     accepted: Mapping[str, str] = field(default_factory=dict)  # id -> name of every job whose submission was confirmed
     withdrawn: Collection[str] = ()  # jobs that a user cancelled
@@ -99,6 +122,7 @@ class Evidence:
     holdings: Sequence[Holding] = ()
     node_events: Sequence[NodeEvent] = ()
     steps: Sequence[RecoveryStep] = ()
+    preemptions: Sequence[Preemption] = ()
 
 
 def violations(evidence: Evidence) -> list[str]:
@@ -117,6 +141,7 @@ def violations(evidence: Evidence) -> list[str]:
         *carried_out_twice(evidence.steps, evidence.events),
         *cordoned_twice(evidence.node_events),
         *restarted_alive(evidence.events),
+        *preempted_outside_contract(evidence.preemptions),
     ]
 
 
@@ -349,3 +374,23 @@ def unsteady(before: Set[str] | str, after: Set[str] | str) -> Iterator[str]:
     """(15) Another turn changes nothing."""
     if before != after:
         yield "another turn changed jobs that had ended"
+
+
+def preempted_outside_contract(preemptions: Iterable[Preemption]) -> Iterator[str]:
+    """(16) No job is preempted outside its contract: computed from its terms and times, not by the engine's rule."""
+    for preemption in preemptions:
+        yield from (f"{preemption.attempt} was preempted {breach}" for breach in _breaches(preemption))
+
+
+def _breaches(preemption: Preemption) -> Iterator[str]:
+    decided, queued = preemption.decided_at, preemption.queued_at
+    if not preemption.preemptible:
+        yield "although its job is not preemptible"
+    if preemption.exempt and (preemption.started_at is None or queued < preemption.started_at + preemption.exempt):
+        yield f"within {preemption.exempt.total_seconds():.0f} s of its start"
+    recent = [at for at in preemption.earlier if at > queued - timedelta(days=1)]
+    if preemption.per_day is not None and len(recent) >= preemption.per_day:
+        yield f"although it had been preempted {len(recent)} times within a day, of {preemption.per_day} allowed"
+    late = CHECKPOINT_TOLERANCE + MAX_SNAPSHOT_AGE
+    if preemption.at_checkpoint and not any(at <= queued and decided - at <= late for at in preemption.saved_at):
+        yield "without a new checkpoint"

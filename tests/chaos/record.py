@@ -11,7 +11,17 @@ import psycopg
 from jobs.core.lifecycle import FINAL_STATES
 from tests.acceptance.instance import Instance
 from tests.chaos.effects import FILE_NAME, Effect, read_effects
-from tests.chaos.judge import EndedAttempt, Evidence, Gpu, Holding, JobEvent, JobRow, NodeEvent, RecoveryStep
+from tests.chaos.judge import (
+    EndedAttempt,
+    Evidence,
+    Gpu,
+    Holding,
+    JobEvent,
+    JobRow,
+    NodeEvent,
+    Preemption,
+    RecoveryStep,
+)
 
 # The transaction of a row is its xmin; changes of one transaction became visible at once
 EVENTS = """
@@ -45,6 +55,18 @@ SELECT j.public_id, a.key, n.name, h.gpu, e.at, coalesce(h.released_at, clock_ti
 FROM jobs_allocation h JOIN jobs_node n ON n.id = h.node_id JOIN jobs_attempt a ON a.id = h.attempt_id
 JOIN jobs_job j ON j.id = a.job_id AND j.name LIKE 'storm-%' AND j.foreign_id = ''
 JOIN jobs_event e ON e.attempt_id = a.id AND e.type = 'job.started' WHERE h.gpu IS NOT NULL
+"""
+# The newest preemption of each attempt. A withdrawn one has no command any more
+PREEMPTIONS = """
+SELECT DISTINCT ON (a.id) j.public_id, a.key, e.at, d.created_at, j.preemptible, j.preempt_exempt_time,
+    j.preempt_at_checkpoint, j.preemptions_per_day,
+    (SELECT min(s.at) FROM jobs_event s WHERE s.attempt_id = a.id AND s.type = 'job.started'),
+    ARRAY(SELECT c.at FROM jobs_event c WHERE c.attempt_id = a.id AND c.type = 'checkpoint.durable'),
+    ARRAY(SELECT p.ended_at FROM jobs_attempt p WHERE p.job_id = j.id AND p.number < a.number
+        AND p.stop_state = 'PREEMPTED' AND p.state <> 'COMPLETED' AND p.ended_at IS NOT NULL)
+FROM jobs_event e JOIN jobs_attempt a ON a.id = e.attempt_id JOIN jobs_job j ON j.id = a.job_id
+JOIN jobs_clustercommand d ON d.attempt_id = a.id AND d.kind = 'cancel'
+WHERE e.type = 'job.preempt_requested' ORDER BY a.id, e.id DESC
 """
 # Everything that a turn may write about ended jobs. Wait reasons may change and are left out. Other loops write
 # diagnoses after the end; their effects on jobs are included.
@@ -84,6 +106,10 @@ class Record:
         """The number of recovery decisions by state, as text."""
         rows = self.instance.sql("SELECT state, count(*) FROM failures_decision GROUP BY state ORDER BY state")
         return ",".join(f"{state}:{count}" for state, count in rows.fetchall()) or "none"
+
+    def preemptions(self) -> int:
+        """The number of preemptions that were not withdrawn."""
+        return len(self.instance.sql(PREEMPTIONS).fetchall())
 
     def term(self) -> int:
         return self.instance.sql("SELECT max(term) FROM scheduling_lease WHERE name LIKE 'cluster:%'").fetchone()[0]
@@ -135,6 +161,7 @@ class Record:
                     EndedAttempt(key=key, state=state, stop_requested=requested)
                     for key, state, requested in session.execute(ENDED_ATTEMPTS)
                 ],
+                preemptions=[_preemption(row) for row in session.execute(PREEMPTIONS)],
                 holdings=[
                     Holding(job=job, attempt=attempt, gpu=(node, gpu), since=since, until=until)
                     for job, attempt, node, gpu, since, until in session.execute(HOLDINGS)
@@ -154,6 +181,23 @@ def _job_event(row: tuple) -> JobEvent:
         target=target if what in ("job.submitted", "job.state_changed") else "",
         gpus=None if gpus is None else frozenset(_flat(gpus)),
         at=at,
+    )
+
+
+def _preemption(row: tuple) -> Preemption:
+    job, attempt, decided_at, queued_at, preemptible, exempt, at_checkpoint, per_day, started_at, saved, earlier = row
+    return Preemption(
+        job=job,
+        attempt=attempt,
+        decided_at=decided_at,
+        queued_at=queued_at,
+        preemptible=preemptible,
+        exempt=exempt,
+        at_checkpoint=at_checkpoint,
+        per_day=per_day,
+        started_at=started_at,
+        saved_at=saved,
+        earlier=earlier,
     )
 
 

@@ -4,6 +4,7 @@
     python -m tests.chaos.storm --list-faults
 
 Some of the jobs are training jobs that fail once: they report heartbeats and checkpoints, and automatic recovery is on.
+Others are preemptible and state terms: a protected time, a daily maximum, or preemption only at checkpoints.
 The cluster forgets ended jobs after five seconds; whether it has accounting is drawn per run. Acme connects to it
 through a proxy that damages responses.
 
@@ -254,7 +255,7 @@ class Storm:
         return (
             f"chaos seed={self.settings.seed} jobs={jobs} neighbor_jobs={theirs} commands={commands}"
             f" accounting={int(self.settings.accounting)} {counts} resolved={self.people.resolved}"
-            f" decisions={self.record.decisions()} violations={len(violations)}"
+            f" decisions={self.record.decisions()} preemptions={self.record.preemptions()} violations={len(violations)}"
         )
 
     def not_drawn(self) -> Iterator[tuple[str, str]]:

@@ -21,6 +21,7 @@ ENDS = ("COMPLETED", "COMPLETED", "COMPLETED", "FAILED:1", "OUT_OF_MEMORY")
 TRAINING_FAILS = ("cuda_error", "ecc_error", "dataloader_killed", "checkpoint_corrupt", "value_error")
 # GPUs per node of multi-node and training jobs: whole nodes, and parts of shared nodes
 WIDTHS = (2, 4, 8)
+BORROWERS = 0.15  # share of preemptible jobs
 # Shorter and longer than the error of a cluster's clock
 TIME_LIMITS_S = (120, 600)
 
@@ -152,10 +153,34 @@ def training(dice: Random, number: int) -> Request:
     }
 
 
+def borrower(dice: Random, number: int) -> Request:
+    """A preemptible job that is long enough to be preempted, with terms. It reports checkpoints as training jobs do."""
+    terms: Request = {
+        "preempt_exempt_time": dice.randint(1, 6),
+        "preempt_at_checkpoint": dice.random() < 0.3,
+        "preemptions_per_day": dice.randint(1, 3),
+    }
+    return {
+        "name": f"storm-{number}-borrower-train",
+        "command": "#!/bin/sh\ntrue\n",
+        "kind": "evaluation",
+        "environment": {"SIM_DURATION_S": f"{dice.uniform(4, 12):.1f}", "SIM_END": "COMPLETED"},
+        # Wide, so that borrowers fill the cluster and owners need their GPUs
+        "nodes": dice.choice((4, 12, 24)),
+        "gpus_per_node": 8,
+        "time_limit": 600,
+        "team": "platform",
+        "preemptible": True,
+        **{name: value for name, value in terms.items() if dice.random() < 0.7},
+    }
+
+
 def mixed(trainings: float) -> Drawing:
-    """Draws short jobs and this share of training jobs."""
+    """Draws short jobs, borrowers, and this share of training jobs."""
 
     def draw(dice: Random, number: int) -> Request:
+        if dice.random() < BORROWERS:
+            return borrower(dice, number)
         return training(dice, number) if trainings and dice.random() < trainings else short_job(dice, number)
 
     return draw

@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos import judge
 from tests.chaos.effects import Effect
-from tests.chaos.judge import EndedAttempt, Evidence, Holding, JobEvent, JobRow, NodeEvent, RecoveryStep
+from tests.chaos.judge import EndedAttempt, Evidence, Holding, JobEvent, JobRow, NodeEvent, Preemption, RecoveryStep
 
 FIRST, SECOND = ("n1", 0), ("n1", 1)
 
@@ -179,3 +179,40 @@ def test_allocation_of_a_gpu_used_by_the_other_installation_is_a_violation():
     assert (
         list(judge.promised_while_held([promise(100)], [holding], [ended])) == []
     )  # ended before; its owner learned it later
+
+
+STARTED = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+def seconds(number):
+    return timedelta(seconds=number)
+
+
+@pytest.mark.parametrize(
+    ("facts", "breach"),
+    [
+        ({}, ""),
+        ({"preemptible": False}, "although its job is not preemptible"),
+        ({"exempt": seconds(100)}, ""),
+        ({"exempt": seconds(101)}, "within 101 s of its start"),
+        ({"exempt": seconds(1), "started_at": None}, "within 1 s of its start"),
+        ({"per_day": 2, "earlier": [STARTED - seconds(60)]}, ""),
+        ({"per_day": 1, "earlier": [STARTED - timedelta(hours=25)]}, ""),
+        (
+            {"per_day": 1, "earlier": [STARTED - seconds(60)]},
+            "although it had been preempted 1 times within a day, of 1 allowed",
+        ),
+        ({"per_day": 0}, "although it had been preempted 0 times within a day, of 0 allowed"),
+        ({"at_checkpoint": True, "saved_at": [STARTED + seconds(40)]}, ""),
+        ({"at_checkpoint": True}, "without a new checkpoint"),
+        ({"at_checkpoint": True, "saved_at": [STARTED - seconds(1)]}, "without a new checkpoint"),
+        ({"at_checkpoint": True, "saved_at": [STARTED + seconds(101)]}, "without a new checkpoint"),
+    ],
+)
+def test_preemption_outside_its_contract_is_a_violation(facts, breach):
+    at = STARTED + seconds(100)
+    common = {"job": "a", "attempt": "a.1", "decided_at": at, "queued_at": at, "started_at": STARTED}
+
+    found = judge.violations(Evidence(preemptions=[Preemption(**(common | facts))]))
+
+    assert found == ([f"a.1 was preempted {breach}"] if breach else [])

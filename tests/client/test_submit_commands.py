@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import subprocess
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from acme_client import script
 from acme_client.cli import _split_client_options, _submit_body
 
 from jobs.core import spec, submit_commands
+from jobs.core.preemption_contract import CheckpointClause, ContractLimits
 from jobs.core.spec import ClusterShape, JobSpec, NodeShape
 
 SHAPE = ClusterShape(
     name="seren",
     nodes=(NodeShape(count=16, gpus=8, cpus=128, memory_mb=1024 * 1024, gpu_model="h100", nic_type="ib"),),
     runs_images=True,
+    contract_limits=ContractLimits(
+        max_exempt=timedelta(hours=1), checkpoint_clause=CheckpointClause.OPTIONAL, min_per_day=1
+    ),
 )
 HOSTILE = "echo $(rm -rf /) `id` 'a' \"b\" \\ !x; # é\n#SBATCH --mem=1G\nEOF\n\ttrain \\\n  --lr 3e-4 | tee $HOME/log"
 
@@ -53,6 +57,9 @@ REQUESTS = {
         "priority": -5,
         "requeue_limit": 7,
         "preemptible": True,
+        "preempt_exempt_time": "30:00",
+        "preempt_at_checkpoint": True,
+        "preemptions_per_day": 2,
         "nic_type": "ib",
         "gpu_model": "h100",
         "environment": {"LIST": "a,b,c"},
@@ -127,6 +134,9 @@ LABEL_FIELDS = {
     "GPU model": "gpu_model",
     "NIC type": "nic_type",
     "preemptible": "preemptible",
+    "protection after a start": "preempt_exempt_time",
+    "preemption only at checkpoints": "preempt_at_checkpoint",
+    "preemptions per day": "preemptions_per_day",
     "priority below 0": "priority",
     "requeue limit": "requeue_limit",
     "environment with commas": "environment",

@@ -1,7 +1,8 @@
 """All policies by the names that users type.
 
 `POLICY_RULES` has the rules for any engine; `LIVE_POLICIES` decide on snapshots of live clusters. The latter exclude
-the policies that preempt by rank: on live clusters only `acme` stops jobs, and only preemptible ones.
+the policies that need what only a replay knows: true run times, or the service of all ended jobs. On live clusters only
+preemptible jobs are stopped, within their contracts.
 `configured_policy` is how a cluster gets its policy. `policy_rules` also imports a policy from outside, named
 `module:Class`, for replays on the command line.
 """
@@ -24,6 +25,7 @@ from scheduling.engine.policies.qssf import QssfRules
 from scheduling.engine.policies.qssf_ml import QssfMlRules
 from scheduling.engine.policies.sjf import SjfRules
 from scheduling.engine.policies.srtf import SrtfRules
+from scheduling.engine.policies.srtf_predicted import SrtfPredictedRules
 from scheduling.engine.policies.themis import ThemisRules
 from scheduling.engine.policies.tiresias import TiresiasRules
 from scheduling.engine.rules import PolicyRules
@@ -34,6 +36,7 @@ ALL_POLICY_RULES = (
     FifoSkipRules,
     SjfRules,
     SrtfRules,
+    SrtfPredictedRules,
     QssfRules,
     QssfMlRules,
     TiresiasRules,
@@ -49,8 +52,10 @@ LIVE_POLICY_RULES = (
     FifoRules,
     FifoSkipRules,
     SjfRules,
+    SrtfPredictedRules,
     QssfRules,
     QssfMlRules,
+    TiresiasRules,
     EasyRules,
     ConservativeRules,
     FairRules,
@@ -67,6 +72,7 @@ __all__ = [
     "LivePolicy",
     "UnknownPolicy",
     "configured_policy",
+    "live_rules_factory",
     "policy_rules",
     "rules_factory",
 ]
@@ -101,6 +107,13 @@ def rules_factory(name: str, settings: Mapping[str, object]) -> Callable[[], Pol
     return partial(rules.of, settings)
 
 
+def live_rules_factory(name: str, settings: Mapping[str, object]) -> Callable[[], PolicyRules]:
+    """As `rules_factory`, for live clusters. Raises also if a setting is only for replays."""
+    rules = rules_factory(name, settings)
+    rules().refuse_live()
+    return rules
+
+
 def configured_policy(name: str, settings: Mapping[str, object]) -> LivePolicy:
     """The policy of a live cluster with the settings of an operator."""
-    return live_policy(rules_factory(name, settings)) if settings else LIVE_POLICIES[name]
+    return live_policy(live_rules_factory(name, settings)) if settings else LIVE_POLICIES[name]

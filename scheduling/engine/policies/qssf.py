@@ -47,12 +47,16 @@ class QssfRules(PolicyRules):
         strict_turn(engine, now)
 
     def key(self, job: EngineJob, now: float) -> float:
+        return self.predicted_run_time_s(job) * job.group.gpus
+
+    def predicted_run_time_s(self, job: EngineJob) -> float:
+        """The prediction that is stored with the job, else the one of these rules, which is made once."""
         if job.predicted_s >= 0.0:
-            return job.predicted_s * job.group.gpus
+            return job.predicted_s
         predicted_s = self._predicted_s.get(job.number)
         if predicted_s is None:
             predicted_s = self._predicted_s[job.number] = self.predictor.predict(job)
-        return predicted_s * job.group.gpus
+        return predicted_s
 
     def on_job_end(self, job: EngineJob, now: float) -> None:
         if job.predicted_s >= 0.0:

@@ -11,6 +11,7 @@ the job stopped last first.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 
@@ -19,7 +20,7 @@ from mypy_extensions import mypyc_attr
 from scheduling.engine.engine import Engine
 from scheduling.engine.job import EngineJob
 from scheduling.engine.rules import PolicyRules
-from scheduling.engine.settings import positive_number, reject_unknown
+from scheduling.engine.settings import InvalidPolicySettings, positive_number, reject_unknown
 from scheduling.engine.turns.preempting import preempting_turn
 
 THRESHOLDS = (3250.0, 7200.0)  # GPU-seconds: three queues, the defaults of the authors' simulator
@@ -42,6 +43,13 @@ class TiresiasRules(PolicyRules):
     def of(cls, settings: Mapping[str, object]) -> PolicyRules:
         reject_unknown(settings, "promote")
         return cls(promote=positive_number(settings, "promote")) if settings else cls()
+
+    def refuse_live(self) -> None:
+        if self._promote:
+            raise InvalidPolicySettings("promote: is only available in replays")
+
+    def restore(self, job: EngineJob) -> None:
+        job.level = bisect_right(self.thresholds, job.attained)
 
     def turn(self, engine: Engine, now: float) -> None:
         while self._starving and self._starving[0][0] <= now:

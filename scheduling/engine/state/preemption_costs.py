@@ -19,9 +19,10 @@ class PreemptionCosts:
         self.writes_checkpoints: Sequence[bool] | None = None  # by job number; None: all jobs do
 
     def unsaved_work_s(self, job: EngineJob, now: float) -> float:
-        """Seconds of work that are lost if the job stops now."""
+        """Seconds of work that are lost if the job stops now. Work since a request for a checkpoint is not counted,
+        because the job is saving."""
         if self.checkpoint_s is None:
-            return now - max(job.began, job.saved)
+            return max(0.0, min(now, job.asked) - max(job.began, job.saved))
         if not self.checkpoint_s:
             return 0.0
         ran = now - job.began

@@ -44,9 +44,11 @@ class RunningJobs:
             insort(self.by_end, (job.since + job.expected_s, job.number, job))
 
     def extend(self, jobs: Iterable[EngineJob]) -> None:
-        """Add jobs that started earlier. Not for rules that rank running jobs."""
+        """Add jobs that started earlier. Their ranks are in `key`."""
         for job in jobs:
             self._by_number[job.number] = job
+            if self._ranks:
+                self.add_rank(job)
             if self._plans:
                 self.by_end.append((job.since + job.expected_s, job.number, job))
         self.by_end.sort()

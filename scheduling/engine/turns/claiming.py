@@ -69,7 +69,7 @@ def _victims(engine: Engine, job: EngineJob, among: NodeSet, prices: ClaimPrices
             resources.give(victim.places or (), victim.group.need)
     elif alone:
         return chosen
-    return _required_victims(engine, job.group, among, resources, sorted(chosen, key=loss.__getitem__, reverse=True))
+    return required_victims(engine, job.group, among, resources, sorted(chosen, key=loss.__getitem__, reverse=True))
 
 
 def claimable_jobs(engine: Engine, job: EngineJob) -> Iterable[EngineJob]:
@@ -96,7 +96,7 @@ def _without_borrowers(engine: Engine, job: EngineJob) -> NodeResources:
     return resources
 
 
-def _loss(engine: Engine, job: EngineJob, now: float) -> PreemptionPrice:
+def preemption_loss(engine: Engine, job: EngineJob, now: float) -> PreemptionPrice:
     """The price of stopping the job now."""
     if job.stopping:
         return NO_COST
@@ -114,7 +114,7 @@ class ClaimPrices:
     def __init__(self, engine: Engine, borrowers: Iterable[EngineJob], now: float) -> None:
         # Equal losses: in the order of their starts, whether the engine has just adopted the jobs or started them
         in_order = sorted(borrowers, key=lambda borrower: (borrower.began, borrower.number))
-        self.loss = {borrower: _loss(engine, borrower, now) for borrower in in_order}
+        self.loss = {borrower: preemption_loss(engine, borrower, now) for borrower in in_order}
         self.size = len(engine.borrowers.jobs)
         self._on_node: dict[int, list[EngineJob]] = defaultdict(list)
         self._stalls: dict[tuple[int, int, int], _OfferHeap] = {}  # by share: GPUs, CPUs, memory on one node
@@ -282,7 +282,7 @@ def _gpus_on_node(job: EngineJob, node: int) -> int:
     return 0
 
 
-def _required_victims(
+def required_victims(
     engine: Engine, group: RequestGroup, among: NodeSet, resources: NodeResources, dearest_first: list[EngineJob]
 ) -> list[EngineJob]:
     """The victims that cannot be spared. `resources` has the resources after all of them stopped."""

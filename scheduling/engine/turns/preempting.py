@@ -7,7 +7,8 @@ of each queue is tried, because the others have the same request and a lower pla
 in which no waiting job fits at its place is the state that the walk would produce.
 
 GPUs are counted here, as in HeliosArtifact and Tiresias. Then victims stop and the chosen jobs are placed. A gang that
-finds no place among scattered free GPUs keeps waiting and is tried again at the next event.
+finds no place among scattered free GPUs keeps waiting and is tried again at the next event. Live clusters use
+`rank_claims` instead.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ from heapq import heapify, heappop, heappush
 
 from scheduling.engine.engine import Engine
 from scheduling.engine.job import EngineJob, QueueEntry, RequestGroup
+from scheduling.engine.turns.rank_claims import claim_by_rank
 
 RankHead = tuple[int, float, int, RequestGroup, EngineJob | None]  # the job is set only if it runs and may have to stop
 
 
 def preempting_turn(engine: Engine, now: float) -> None:
     """Choose starts and victims by GPU count, stop the victims, then place the chosen jobs."""
+    if engine.claims_by_rank:
+        claim_by_rank(engine, now)
+        return
     changes = engine.changes
     only_new = changes.only_arrivals and not changes.blocked_job
     groups = changes.groups_with_arrivals if only_new else engine.waiting_groups

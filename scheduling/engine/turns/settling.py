@@ -67,6 +67,7 @@ def settle_replayed_turn(engine: Engine, free: UnclaimedResources, now: float) -
     stopped, so that another turn follows. The engine must not requeue stopped jobs itself.
     """
     turn = settle_turn(engine, free)
+    engine.return_claims()
     for job in turn.delayed:
         engine.withdraw_start(job, now)
     for job in turn.restored:

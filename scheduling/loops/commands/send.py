@@ -4,6 +4,7 @@ Eligible rows     Open commands that are due, the oldest first. A claim moves th
                   claims them.
 What a turn does  Submits jobs (many at once), then signals, requests stacks, cancels, drains, resumes and tests. A job
                   that has saved its requested checkpoint is cancelled without waiting for the end of its grace time.
+                  A preemption at a checkpoint that is too old by now is withdrawn instead of sent.
                   Records each outcome, or the time of the next try.
 Failure story     A try is counted before it is made. Killed between sending a command and recording the outcome: the
                   next claim sees a second try, and looks up the result of the first one before it submits again. A
@@ -23,6 +24,7 @@ from jobs.actions import stop
 from jobs.actions.journal import SCHEDULER
 from jobs.actions.nodes import NodeTestResult
 from jobs.actions.one_row import skip_row_on_error
+from jobs.core.preemption_contract import CHECKPOINT_ANSWER_TIME
 from jobs.core.slurm_notation import parse_signal
 from jobs.models import Cluster, ClusterCommand, ClusterCommandKind, ClusterMode
 from scheduling.backends.base import Backend, ClusterUnreachable, OutcomeUnknown, RequestRejected
@@ -42,6 +44,7 @@ def send_commands_once(cluster: Cluster, backend: Backend, now: datetime, looked
         return 0
     settled = 0
     stop.end_grace_after_checkpoint(cluster, now)
+    stop.withdraw_late_preemptions(cluster, now, author=SCHEDULER)
     for _ in range(MAX_CLAIMS_PER_TURN):
         if not (commands := claim(cluster, now)):
             break
@@ -61,7 +64,7 @@ def _send_isolated(command: ClusterCommand, backend: Backend, now: datetime) -> 
     except OutcomeUnknown as doubt:
         postpone_command(command, now, f"in doubt: {doubt}")
     except ClusterUnreachable as error:
-        postpone_command(command, now, str(error))
+        postpone_command(command, now, str(error), sent_nothing=True)
         raise  # the other commands would fail too
     return False
 
@@ -107,11 +110,14 @@ def _cancel(command: ClusterCommand, backend: Backend, now: datetime) -> bool:
 
 
 def _signal(command: ClusterCommand, backend: Backend, now: datetime) -> bool:
-    """Request a checkpoint. Repeating it is harmless; if it is too late, the job is stopped without a checkpoint."""
+    """Request a checkpoint. Repeating it is harmless; if it is too late, the job is stopped without a checkpoint, or
+    goes on if it was only asked for one."""
     attempt, ask = command.attempt, parse_signal(command.reason)
-    if attempt.ended_at or not attempt.stop_state:
+    if attempt.ended_at or not (attempt.stop_state or attempt.checkpoint_asked_at):
         return settle_command(command, now, "no longer needed")
-    if not ClusterCommand.objects.open().filter(attempt=attempt, kind=ClusterCommandKind.CANCEL, tries=0).exists():
+    unsent_stops = ClusterCommand.objects.open().filter(attempt=attempt, kind=ClusterCommandKind.CANCEL, tries=0)
+    is_old = now - command.created_at > CHECKPOINT_ANSWER_TIME
+    if not unsent_stops.exists() if attempt.stop_state else is_old:
         return settle_command(command, now, "too late")
     backend.signal(attempt.backend_id, ask.signal, shell=ask.shell)
     return settle_command(command, now, "signalled")

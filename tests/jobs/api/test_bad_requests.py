@@ -34,6 +34,9 @@ FIELDS = {
     "time_limit": ["x", "", "1-2-3", "-5", 0, -1, True, [], {}, HUGE, 1e300, "0", "99999999", "1:2:3:4"],
     "priority": ["x", "1", 1.5, True, [], {}, HUGE, -HUGE, 1_000_001],
     "preemptible": ["true", 0, 1, [], {}],
+    "preempt_exempt_time": ["x", "", 0, -1, True, [], {}, "UNLIMITED", "30:00"],
+    "preempt_at_checkpoint": ["true", 1, [], {}, True],
+    "preemptions_per_day": [*NOT_NUMBERS, -1, 1001, 2],
     "requeue_limit": [*NOT_NUMBERS, 1001],
     "begin_at": [*NOT_TEXT, "", "tomorrow", "2026-01-01", "2026-01-01T00:00:00", "2026-13-01T00:00:00Z", "now+1hour"],
     "hold": ["yes", 0, 1, [], {}],
@@ -132,7 +135,7 @@ def refused(ada, job, unwritten):
         assert field in said or any(name.startswith(f"{field}.") for name in said), said
         sentences = [one for value in said.values() for one in (value if isinstance(value, list) else [value])]
         assert sentences
-        assert all(isinstance(one, str) and 6 < len(one) < 600 and "Traceback" not in one for one in sentences), said
+        assert all(isinstance(one, str) and 6 < len(one) < 700 and "Traceback" not in one for one in sentences), said
         assert answer.headers["X-Request-ID"]
         return said
 

@@ -48,7 +48,9 @@ def plan(holders, placement):
     for node, left in enumerate(free):
         room.give(((node, left),), ResourceRequest(gpus=left, cpus=0))
     for number, (node, need, takes_s) in enumerate(running, 1000):
-        engine.adopt([(EngineJob(number, engine.request_group(need), 0.0, takes_s, takes_s), ((node, need.gpus),))])
+        engine.adopt(
+            [(EngineJob(number, engine.request_group(need), 0.0, takes_s, takes_s), ((node, need.gpus),))], 0.0
+        )
     return engine, ReservationPlan(engine, 0.0)
 
 

@@ -16,7 +16,7 @@ from jobs.traces.files import write_trace
 from jobs.traces.trace import trace_from_columns
 from scheduling.actions.virtual_cluster import VirtualCluster
 from scheduling.engine.cluster import QuotaView
-from scheduling.engine.policies import LIVE_POLICIES
+from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES
 from scheduling.engine.policies.acme import ORDER_RULES
 from scheduling.loops.virtual_time import starts_on_virtual_cluster
 from scheduling.replay.as_live import starts_sha256, trace_as_live
@@ -65,6 +65,30 @@ def test_live_cluster_starts_the_same_jobs_on_the_same_nodes_as_a_replay(policy,
     assert live == replayed
     assert {start.row for start in live} == set(range(len(jobs)))
     assert starts_sha256(live) == starts_sha256(replayed)
+
+
+RANKING_POLICIES = [policy for policy in LIVE_POLICIES if POLICY_RULES[policy].preempts]
+
+
+def crowded_trace(seed, jobs=25):
+    """Long jobs that arrive while others run, so that ranks change and jobs are preempted."""
+    dice = np.random.default_rng(seed)
+    columns = {name: dice.choice(list("abc"), jobs).tolist() for name in ("users", "names")}
+    times = {"submit_s": np.sort(dice.integers(0, 4000, jobs)), "runtime_s": dice.integers(1, 3000, jobs)}
+    limits = dice.choice([float("nan"), 5000.0], jobs)
+    gpus = dice.choice([1, 2, 3, 4, 8, 12], jobs)
+    return trace_as_live(trace_from_columns("crowd", gpus=gpus, limit_s=limits, **times, **columns), 4)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("policy", RANKING_POLICIES)
+def test_doors_agree_on_jobs_that_are_preempted_by_rank(policy):
+    trace = crowded_trace(2)
+
+    live, replayed = both_doors(trace, policy, SETTING)
+
+    assert live == replayed
+    assert len(live) > len(trace) + 5
 
 
 @pytest.mark.django_db
