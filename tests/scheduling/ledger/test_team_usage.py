@@ -43,7 +43,7 @@ def now(db):
     Cluster.objects.filter(pk=seren.pk).update(created_at=now - 1000 * HOUR)
     held("ada", 4, 30, 60, "seren-001", "pretrain", now)
     held("ben", 8, 10, 100, "seren-002", "sft", now)
-    held("ada", 2, 5, 5, "seren-001", "debug", now)
+    held("ada", 2, 5, 5, "seren-004", "debug", now)
     Quota.objects.create(team=make.team("pretraining"), cluster=seren, gpus=16)
     return now
 
