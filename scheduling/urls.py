@@ -15,6 +15,7 @@ from scheduling.pages import (
     replays,
     reports,
     submit_preview,
+    team_usage,
     why_waiting,
 )
 
@@ -46,6 +47,8 @@ urlpatterns = [
     path("settings/clusters/of/<slug:name>/", clusters.cluster, name="cluster"),
     path("reports/", reports.reports, name="reports"),
     path("reports/characterization/", characterization.characterization, name="characterization"),
+    path("reports/teams/", team_usage.usage_page, name="team-usage"),
+    path("reports/teams/usage.csv", team_usage.usage_csv, name="team-usage-csv"),
     path("reports/bar/", reports.usage_bar_fragment, name="ledger-bar"),
     path("reports/gpu-hours.csv", reports.report_csv, name="report-csv"),
     path("reports/export/", reports.export, name="report-export"),

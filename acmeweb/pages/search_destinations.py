@@ -112,6 +112,12 @@ SEARCHABLE_PAGES = (
         words="ledger goodput ettr waste idle cost export csv",
     ),
     Destination(
+        title="Team usage",
+        detail="GPU-hours per day, quota and fair share of your teams",
+        route="team-usage",
+        words="report decayed usage half-life borrowed share kind csv",
+    ),
+    Destination(
         title="Characterization",
         detail="Run times, waits, sizes, utilization and failures next to Seren and Kalos",
         route="characterization",

@@ -55,6 +55,7 @@ PAGES: dict[str, tuple[str, ...]] = {
     "campaign": ("/evaluations/", r"/evaluations/[0-9a-z]{11}/"),
     "reports": ("/reports/?by=team",),
     "characterization": ("/reports/characterization/",),
+    "team-usage": ("/reports/teams/",),
     "account": ("/account/",),
     "teams": ("/settings/teams/",),
     "team": ("/settings/teams/", r"/settings/teams/of/[^/]+/"),

@@ -18,6 +18,7 @@ LEGEND_ROW, LEGEND_COLUMNS = 16.0, 2
 LABEL_WIDTH, VALUE_WIDTH, RANGE_WIDTH, BAR_HEIGHT, BAR_GAP = 112.0, 44.0, 92.0, 9.0, 9.0
 MIN_BAR, MIN_MARKED_BAR = 1.5, 8.0
 MAX_LABEL = 15  # characters of a category beside its bars
+MAX_X_LABELS = 7
 TIME_TICKS = (
     *((1.0, "1 s"), (10.0, "10 s"), (60.0, "1 min"), (600.0, "10 min"), (3600.0, "1 h"), (36_000.0, "10 h")),
     *((172_800.0, "2 d"), (1_728_000.0, "20 d"), (8_640_000.0, "100 d")),
@@ -46,6 +47,7 @@ class LineChart:
     curves: Sequence[Curve]
     log_seconds: bool = False
     y_most: float | None = None  # None: the largest value
+    x_labels: Sequence[tuple[float, str]] = ()  # instead of round numbers, as many as fit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +72,18 @@ class BarChart:
     log: bool = False  # for values that span orders of magnitude, at least 1
 
 
-Chart = LineChart | BarChart
+@dataclass(frozen=True, kw_only=True)
+class ColumnChart:
+    """Stacked columns over time, with a line of one value per column. As many of the `labels` are drawn as fit."""
+
+    title: str
+    y_label: str
+    labels: Sequence[str]
+    series: Sequence[BarSeries]
+    line: Curve | None = None  # x of a point is the number of its column
+
+
+Chart = LineChart | BarChart | ColumnChart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +109,18 @@ class DrawnBar:
     text: str
     text_x: float
     mark: float | None  # x of the value within its range
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnColumn:
+    """A part of a stacked column."""
+
+    style: int
+    x: float
+    y: float
+    width: float
+    height: float
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +159,7 @@ class ChartDrawing:
     y_ticks: Sequence[Tick] = ()
     curves: Sequence[DrawnCurve] = ()
     bars: Sequence[DrawnBar] = ()
+    columns: Sequence[DrawnColumn] = ()
     labels: Sequence[DrawnLabel] = ()
     width: float = CHART_WIDTH
     top: float = TOP
@@ -142,6 +168,8 @@ class ChartDrawing:
 
 def draw(chart: Chart) -> ChartDrawing:
     """The geometry of a chart."""
+    if isinstance(chart, ColumnChart):
+        return _draw_columns(chart)
     return _draw_lines(chart) if isinstance(chart, LineChart) else _draw_bars(chart)
 
 
@@ -151,6 +179,12 @@ def csv_rows(chart: Chart) -> Iterator[Sequence[Cell]]:
         yield ("series", chart.x_label, chart.y_label)
         for curve in chart.curves:
             yield from ((curve.name, f"{x:g}", f"{y:g}") for x, y in curve.points)
+        return
+    if isinstance(chart, ColumnChart):
+        yield ("series", "column", chart.y_label)
+        for series in chart.series:
+            pairs = zip(chart.labels, series.values, strict=True)
+            yield from ((series.name, label, _csv_number(value)) for label, value in pairs)
         return
     has_range = any(series.low for series in chart.series)
     yield ("series", "category", chart.unit, *(("low", "high") if has_range else ()))
@@ -189,7 +223,10 @@ def _draw_lines(chart: LineChart) -> ChartDrawing:
         bottom=bottom,
         x_label=chart.x_label,
         y_label=chart.y_label,
-        x_ticks=[Tick(at=across(x), label=label) for x, label in _x_ticks(low, high, chart.log_seconds)],
+        x_ticks=[
+            Tick(at=across(x), label=label)
+            for x, label in (_thinned(chart.x_labels) or _x_ticks(low, high, chart.log_seconds))
+        ],
         y_ticks=[Tick(at=down(y), label=_tick_text(y)) for y in _nice_steps(most)],
         curves=[
             DrawnCurve(
@@ -246,6 +283,70 @@ def _round_up(most: float) -> float:
     steps = _nice_steps(most)
     step = steps[1] - steps[0] if len(steps) > 1 else most
     return math.ceil(most / step - 1e-9) * step
+
+
+# --- columns
+
+
+def _draw_columns(chart: ColumnChart) -> ChartDrawing:
+    sums = [sum(series.values[row] or 0.0 for series in chart.series) for row in range(len(chart.labels))]
+    line = chart.line.points if chart.line else ()
+    most = _round_up(max([*sums, *(y for _, y in line)], default=1.0))
+    bottom, step = TOP + PLOT_HEIGHT, (CHART_WIDTH - LEFT - RIGHT) / max(1, len(chart.labels))
+    entries = [(series.name, series.style) for series in chart.series]
+    entries += [(chart.line.name, chart.line.style)] if chart.line else []
+
+    def down(y: float) -> float:
+        return round(bottom - y / most * PLOT_HEIGHT, 1)
+
+    return ChartDrawing(
+        title=chart.title,
+        height=bottom + BOTTOM + _legend_height(len(entries)),
+        left=LEFT,
+        right=CHART_WIDTH - RIGHT,
+        bottom=bottom,
+        y_label=chart.y_label,
+        x_ticks=[
+            Tick(at=round(LEFT + (row + 0.5) * step, 1), label=label)
+            for row, label in _thinned(list(enumerate(chart.labels)))
+        ],
+        y_ticks=[Tick(at=down(y), label=_tick_text(y)) for y in _nice_steps(most)],
+        columns=list(_stacked(chart, step, down)),
+        curves=[DrawnCurve(name=chart.line.name, style=chart.line.style, points=_steps(line, step, down))]
+        if chart.line
+        else [],
+        legend=_legend(entries, bottom + BOTTOM + LEGEND_ROW / 2),
+        is_empty=not any(sums),
+    )
+
+
+def _stacked(chart: ColumnChart, step: float, down: Callable[[float], float]) -> Iterator[DrawnColumn]:
+    for row, label in enumerate(chart.labels):
+        height = 0.0
+        for series in chart.series:
+            value = series.values[row] or 0.0
+            low, high = down(height), down(height + value)
+            height += value
+            if value:
+                yield DrawnColumn(
+                    style=series.style,
+                    x=round(LEFT + (row + 0.15) * step, 1),
+                    y=high,
+                    width=round(0.7 * step, 1),
+                    height=round(low - high, 1),
+                    text=f"{label}, {series.name}: {format_number(value)}",
+                )
+
+
+def _steps(points: Sequence[Point], step: float, down: Callable[[float], float]) -> str:
+    """The line as one horizontal part per column."""
+    corners = [(LEFT + (x + side) * step, down(y)) for x, y in points for side in (0, 1)]
+    return _polyline((round(x, 1), y) for x, y in corners)
+
+
+def _thinned(labels: Sequence[tuple[float, str]]) -> Sequence[tuple[float, str]]:
+    """Every second, third … label, so that the texts do not touch."""
+    return labels[:: max(1, math.ceil(len(labels) / MAX_X_LABELS))]
 
 
 # --- bars

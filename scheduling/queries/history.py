@@ -1,8 +1,9 @@
-"""Reads what the scheduler may know about the past of a cluster, for its snapshot. Two short queries."""
+"""Reads what the scheduler may know about the past of a cluster, and the usage of past windows. Short queries."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from django.db import connection
@@ -32,6 +33,40 @@ SELECT t.name, sum(part.used) FROM (
   WHERE j.cluster_id = %(cluster)s
 ) part JOIN jobs_team t ON t.id = part.team_id GROUP BY t.name
 """  # noqa: S608 - the parts are constants
+
+
+# Each attempt is joined with the windows that it overlaps only
+SELECT_USED_PER_WINDOW = """
+WITH windows AS (SELECT %(edges)s::timestamptz[] AS edges)
+SELECT t.name, n, sum(
+  j.nodes::float8 * j.gpus_per_node * 2 / %(rate)s * sinh(%(rate)s / 2 * s.ran)
+    * exp(greatest(-600, -%(rate)s * (extract(epoch FROM w.edges[n + 1] - e.till)::float8 + s.ran / 2)))
+)
+FROM windows w
+CROSS JOIN jobs_job j JOIN jobs_attempt a ON a.job_id = j.id JOIN jobs_team t ON t.id = j.team_id
+CROSS JOIN LATERAL generate_series(
+  greatest(1, width_bucket(a.promised_at, w.edges)),
+  least(array_length(w.edges, 1) - 1, width_bucket(coalesce(a.ended_at, %(now)s), w.edges))
+) n
+CROSS JOIN LATERAL (SELECT least(coalesce(a.ended_at, %(now)s), w.edges[n + 1]) AS till) e
+CROSS JOIN LATERAL (
+  SELECT least(64 * ln(2) / %(rate)s,
+    greatest(0, extract(epoch FROM e.till - greatest(a.promised_at, w.edges[n]))))::float8 AS ran
+) s
+WHERE j.cluster_id = %(cluster)s AND (j.ended_at >= w.edges[1] OR j.ended_at IS NULL) GROUP BY t.name, n
+"""
+
+
+def used_per_window(cluster: Cluster, edges: Sequence[datetime], now: datetime) -> dict[str, list[float]]:
+    """Return the GPU-seconds of each window between the edges, decayed to its end, by team name. The definition is that
+    of `account_usage`; the cost grows with the attempts since the first edge."""
+    values = {"cluster": cluster.pk, "edges": list(edges), "now": now, "rate": decay_rate(cluster)}
+    used: dict[str, list[float]] = defaultdict(lambda: [0.0] * (len(edges) - 1))
+    with connection.cursor() as cursor:
+        cursor.execute(SELECT_USED_PER_WINDOW, values)
+        for team, window, gpu_s in cursor.fetchall():
+            used[team][window - 1] = gpu_s
+    return dict(used)
 
 
 def account_usage(cluster: Cluster, now: datetime, most: int = MAX_UNCOUNTED) -> dict[str, float]:

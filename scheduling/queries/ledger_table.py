@@ -143,6 +143,17 @@ def _sums_by_name(ledger: ClusterLedger, by: str, teams: Sequence[int] | None) -
     return sums
 
 
+def held_us_by_day(ledger: ClusterLedger, team: int) -> dict[str, Counter[str]]:
+    """Return the allocated GPU time of a team by day (UTC) and kind of job."""
+    days = [f"{datetime.fromtimestamp(edge // 1_000_000, UTC):%F}" for edge in ledger.edges]
+    sums: dict[str, Counter[str]] = defaultdict(Counter)
+    for entry in ledger.entries:
+        owner = ledger.whose.get(entry.attempt) if entry.attempt is not None else None
+        if owner and owner.team == team:
+            sums[days[entry.window]][owner.kind] += entry.gpu_us
+    return sums
+
+
 def _owner_name(owner: AttemptOwner | None, by: str, teams: Sequence[int] | None) -> str:
     if owner is None or (teams is not None and owner.team not in teams):
         return ""

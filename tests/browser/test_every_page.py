@@ -204,6 +204,7 @@ def pages(job) -> dict[str, str]:
         "campaign": f"/evaluations/{Campaign.objects.get().public_id}/",
         "reports": "/reports/?by=team",
         "characterization": "/reports/characterization/",
+        "team-usage": "/reports/teams/",
         "account": "/account/",
         "teams": "/settings/teams/",
         "team": "/settings/teams/of/pretraining/",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduling.core.charts import BarChart, BarSeries, Curve, LineChart, csv_rows, draw
+from scheduling.core.charts import BarChart, BarSeries, ColumnChart, Curve, LineChart, csv_rows, draw
 from scheduling.core.number_texts import duration_text, format_number
 
 
@@ -120,3 +120,44 @@ def test_large_values_fit_beside_the_axis():
     ticks = draw(lines([(0, 0), (1, 150_000)])).y_ticks
 
     assert [tick.label for tick in ticks] == ["0", "50k", "100k", "150k"]
+
+
+def columns(*values, line=None, count=3):
+    return ColumnChart(
+        title="T",
+        y_label="y",
+        labels=[f"day {number}" for number in range(count)],
+        series=[BarSeries(name=f"s{number}", values=part, style=number) for number, part in enumerate(values, 1)],
+        line=line,
+    )
+
+
+def test_parts_of_a_column_are_stacked_without_gaps():
+    drawing = draw(columns([1.0, 0.0, 2.0], [3.0, 4.0, None]))
+
+    stack = [part for part in drawing.columns if part.x == drawing.columns[0].x]
+    assert [part.style for part in stack] == [1, 2]
+    assert stack[0].y + stack[0].height == drawing.bottom
+    assert stack[1].y + stack[1].height == pytest.approx(stack[0].y)
+    assert stack[1].y == drawing.top  # four of four
+    assert len(drawing.columns) == 4  # nothing is drawn for no value
+
+
+def test_line_above_the_columns_is_inside_the_plot():
+    drawing = draw(columns([1.0, 1.0, 1.0], line=Curve(name="quota", style=0, points=[(0, 9), (1, 9), (2, 3)])))
+
+    heights = [y for _, y in corners(drawing.curves[0].points)]
+    assert drawing.top <= min(heights) and max(heights) <= drawing.bottom
+    assert [entry.name for entry in drawing.legend] == ["s1", "quota"]
+
+
+def test_labels_of_many_columns_are_thinned():
+    assert len(draw(columns([1.0] * 31, count=31)).x_ticks) <= 7
+
+
+def test_columns_as_csv_have_one_row_per_value():
+    assert list(csv_rows(columns([1.0, None, 2.5])))[1:] == [
+        ("s1", "day 0", "1"),
+        ("s1", "day 1", ""),
+        ("s1", "day 2", "2.5"),
+    ]
