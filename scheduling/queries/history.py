@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 
 from django.db import connection
-from django.db.models import F, FloatField, Sum
-from django.db.models.functions import Extract, Greatest
 
 from jobs.core.lifecycle import LIVE_STATES, State
-from jobs.models import Attempt, Cluster
+from jobs.models import Cluster
 from scheduling.models.history import ATTEMPT_TIMES, DECAYED_ATTEMPT, decay_rate
 
 # One statement sees one state of both tables, so an attempt that is counted meanwhile is neither lost nor doubled
@@ -25,6 +22,17 @@ SELECT t.name, sum(part.used) FROM (
 ) part JOIN jobs_team t ON t.id = part.team_id GROUP BY t.name
 """  # noqa: S608 - the parts are constants
 
+# From the jobs to their attempts: a join of both may start at the ended attempts, which are the whole history. Named
+# states can use an index; "not final" would read all jobs of the cluster
+SELECT_ATTAINED = """
+SELECT j.id, served.s FROM jobs_job j CROSS JOIN LATERAL (
+  SELECT (sum(extract(epoch FROM greatest(a.ended_at, a.promised_at) - a.promised_at))
+          * j.nodes * j.gpus_per_node)::float8 AS s
+  FROM jobs_attempt a WHERE a.job_id = j.id AND a.ended_at IS NOT NULL
+) served
+WHERE j.cluster_id = %(cluster)s AND j.state = ANY(%(states)s) AND served.s IS NOT NULL
+"""
+
 
 def account_usage(cluster: Cluster, now: datetime) -> dict[str, float]:
     """Return the decayed GPU-seconds by team name, exact at `now` and including running attempts. The cost grows with
@@ -35,11 +43,9 @@ def account_usage(cluster: Cluster, now: datetime) -> dict[str, float]:
         return dict(cursor.fetchall())
 
 
-def attained_service(cluster: Cluster) -> Mapping[int, float]:
-    """Return the GPU-seconds of ended attempts by id of the waiting or running job."""
-    ran = Extract(Greatest("ended_at", "promised_at") - F("promised_at"), "epoch", output_field=FloatField())
-    # Named states can use an index; "not final" would read all jobs of the cluster
-    unfinished = sorted({State.PENDING, *LIVE_STATES})
-    rows = Attempt.objects.filter(job__cluster=cluster, job__state__in=unfinished, ended_at__isnull=False)
-    gpus = F("job__nodes") * F("job__gpus_per_node")
-    return dict(rows.order_by().values_list("job").annotate(served=Sum(ran * gpus, output_field=FloatField())))
+def attained_service(cluster: Cluster) -> dict[int, float]:
+    """Return the GPU-seconds of ended attempts by id of the waiting or running job. The cost grows with these jobs."""
+    values = {"cluster": cluster.pk, "states": sorted({State.PENDING, *LIVE_STATES})}
+    with connection.cursor() as cursor:
+        cursor.execute(SELECT_ATTAINED, values)
+        return dict(cursor.fetchall())
