@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from django.db import connection
-from django.db.models import F, FloatField, Sum
-from django.db.models.functions import Extract, Greatest
 
 from jobs.core.lifecycle import LIVE_STATES, State
-from jobs.models import Attempt, Cluster, Job
+from jobs.models import Cluster, Job
 from scheduling.models.history import ATTEMPT_TIMES, DECAYED_ATTEMPT, EndedJob, decay_rate, jobs_in_order_of_ends
 
 MAX_UNCOUNTED = 5_000  # ended attempts of all clusters that a snapshot adds; normally a few have ended since the count
@@ -34,6 +32,16 @@ SELECT t.name, sum(part.used) FROM (
 ) part JOIN jobs_team t ON t.id = part.team_id GROUP BY t.name
 """  # noqa: S608 - the parts are constants
 
+# From the jobs to their attempts: a join of both may start at the ended attempts, which are the whole history. Named
+# states can use an index; "not final" would read all jobs of the cluster
+SELECT_ATTAINED = """
+SELECT j.id, served.s FROM jobs_job j CROSS JOIN LATERAL (
+  SELECT (sum(extract(epoch FROM greatest(a.ended_at, a.promised_at) - a.promised_at))
+          * j.nodes * j.gpus_per_node)::float8 AS s
+  FROM jobs_attempt a WHERE a.job_id = j.id AND a.ended_at IS NOT NULL
+) served
+WHERE j.cluster_id = %(cluster)s AND j.state = ANY(%(states)s) AND served.s IS NOT NULL
+"""
 
 # Each attempt is joined with the windows that it overlaps only
 SELECT_USED_PER_WINDOW = """
@@ -88,11 +96,9 @@ def learned_jobs(cluster: Cluster, most: int) -> list[EndedJob]:
     return jobs_in_order_of_ends(rows.order_by("-ended_at").values("pk")[:most])
 
 
-def attained_service(cluster: Cluster) -> Mapping[int, float]:
-    """Return the GPU-seconds of ended attempts by id of the waiting or running job."""
-    ran = Extract(Greatest("ended_at", "promised_at") - F("promised_at"), "epoch", output_field=FloatField())
-    # Named states can use an index; "not final" would read all jobs of the cluster
-    unfinished = sorted({State.PENDING, *LIVE_STATES})
-    rows = Attempt.objects.filter(job__cluster=cluster, job__state__in=unfinished, ended_at__isnull=False)
-    gpus = F("job__nodes") * F("job__gpus_per_node")
-    return dict(rows.order_by().values_list("job").annotate(served=Sum(ran * gpus, output_field=FloatField())))
+def attained_service(cluster: Cluster) -> dict[int, float]:
+    """Return the GPU-seconds of ended attempts by id of the waiting or running job. The cost grows with these jobs."""
+    values = {"cluster": cluster.pk, "states": sorted({State.PENDING, *LIVE_STATES})}
+    with connection.cursor() as cursor:
+        cursor.execute(SELECT_ATTAINED, values)
+        return dict(cursor.fetchall())
