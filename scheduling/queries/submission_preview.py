@@ -25,7 +25,7 @@ from scheduling.core.quotas import QuotaAccount, accounts
 from scheduling.engine.blockers import Blocker, has_gate
 from scheduling.engine.cluster import ClusterSnapshot, ResourceRequest, WaitingJob
 from scheduling.engine.counterfactual import RulesFactory
-from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings, rules_factory
+from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings, live_rules_factory, rules_factory
 from scheduling.engine.run_time_estimates import RunTimeEstimates
 from scheduling.engine.why import wait_blockers
 from scheduling.models import ClusterEndpoint, EstimateError
@@ -154,7 +154,7 @@ def _no_starts(cluster: Cluster) -> str:
     if cluster.policy not in LIVE_POLICIES:
         return f"The policy {cluster.policy} does not start jobs on clusters."
     try:
-        rules_factory(cluster.policy, cluster.policy_settings)
+        live_rules_factory(cluster.policy, cluster.policy_settings)
     except InvalidPolicySettings as error:
         return f"No jobs are started, because the policy settings are invalid: {error}."
     return ""

@@ -18,6 +18,7 @@ from scheduling.engine.policies import (
     POLICY_RULES,
     InvalidPolicySettings,
     UnknownPolicy,
+    live_rules_factory,
     policy_rules,
     rules_factory,
 )
@@ -44,8 +45,16 @@ class InvalidReplaySetting(ValueError):
         self.field, self.why = field, why
 
 
-def check_door(policies: Sequence[str], setting: ReplaySetting) -> None:
-    """Refuse what a live cluster does not have, or what would differ from it by chance."""
+def check_door(
+    policies: Sequence[str], setting: ReplaySetting, special: Mapping[str, Mapping[str, object]] | None = None
+) -> None:
+    """Refuse what a live cluster does not have, or what would differ from it by chance. `special` are the settings of
+    policies."""
+    for name, settings in (special or {}).items():
+        try:
+            live_rules_factory(name, settings)
+        except InvalidPolicySettings as bad:
+            raise InvalidReplaySetting("policy_settings", f"{name}: {bad}") from None
     for name in policies:
         if name not in LIVE_POLICIES:
             raise InvalidReplaySetting("policy", f"{name} is not offered on live clusters: {', '.join(LIVE_POLICIES)}")

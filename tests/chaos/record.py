@@ -32,6 +32,7 @@ JOBS = """
 SELECT j.public_id, j.state, count(a.id), count(a.id) FILTER (WHERE a.ended_at IS NULL)
 FROM jobs_job j LEFT JOIN jobs_attempt a ON a.job_id = j.id WHERE j.foreign_id = '' GROUP BY j.id
 """
+UNFINISHED = "SELECT count(*) FROM jobs_job WHERE name LIKE 'storm-%%' AND foreign_id = '' AND NOT state = ANY(%s)"
 FINALS = "SELECT public_id, state FROM jobs_job WHERE state = ANY(%s) AND foreign_id = ''"
 NODE_EVENTS = """
 SELECT e.id, n.name, e.type, e.by FROM jobs_event e JOIN jobs_node n ON n.id = e.node_id
@@ -93,6 +94,10 @@ class Record:
         with suppress(psycopg.Error, OSError):
             return dict(self.instance.sql(FINALS, [sorted(FINAL_STATES)]).fetchall())
         return {}
+
+    def unfinished_rows(self) -> int:
+        """The number of jobs in the database that have not ended."""
+        return self.instance.sql(UNFINISHED, [sorted(FINAL_STATES)]).fetchone()[0]
 
     def unfinished(self, jobs: set[str]) -> set[str]:
         return jobs - set(self.finals())

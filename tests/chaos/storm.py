@@ -223,7 +223,9 @@ class Storm:
 
     def _is_over(self, still_turns: int) -> bool:
         with suppress(psycopg.Error, OSError):
-            if not self.record.unfinished(set(self.submitter.accepted)) and not self.neighbor.unfinished():
+            # Also jobs whose submission was not confirmed when the storm ended
+            waits = self.record.unfinished(set(self.submitter.accepted)) or self.record.unfinished_rows()
+            if not waits and not self.neighbor.unfinished():
                 return True
             self.people.decide()
             if self.neighbor.people:

@@ -21,7 +21,7 @@ ENDS = ("COMPLETED", "COMPLETED", "COMPLETED", "FAILED:1", "OUT_OF_MEMORY")
 TRAINING_FAILS = ("cuda_error", "ecc_error", "dataloader_killed", "checkpoint_corrupt", "value_error")
 # GPUs per node of multi-node and training jobs: whole nodes, and parts of shared nodes
 WIDTHS = (2, 4, 8)
-BORROWERS = 0.15  # share of preemptible jobs
+BORROWERS = 0.25  # share of preemptible jobs
 # Shorter and longer than the error of a cluster's clock
 TIME_LIMITS_S = (120, 600)
 
@@ -164,7 +164,7 @@ def borrower(dice: Random, number: int) -> Request:
         "name": f"storm-{number}-borrower-train",
         "command": "#!/bin/sh\ntrue\n",
         "kind": "evaluation",
-        "environment": {"SIM_DURATION_S": f"{dice.uniform(4, 12):.1f}", "SIM_END": "COMPLETED"},
+        "environment": {"SIM_DURATION_S": f"{dice.uniform(8, 20):.1f}", "SIM_END": "COMPLETED"},
         # Wide, so that borrowers fill the cluster and owners need their GPUs
         "nodes": dice.choice((4, 12, 24)),
         "gpus_per_node": 8,

@@ -137,7 +137,7 @@ class Command(BaseCommand):
         special: Mapping[str, Mapping[str, object]],
         options: dict[str, Any],
     ) -> None:
-        requests.check_door(policies, setting)
+        requests.check_door(policies, setting, special)
         if options["plots"]:
             raise InvalidReplaySetting("plots", "cannot be combined with --door")
         as_live = replace(setting, as_live=True)

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -185,3 +185,22 @@ def test_two_virtual_clusters_share_no_names_so_none_waits_for_the_other():
         virtual.submit([0], float(trace.submit_s[0]))
 
     assert Job.objects.values("public_id", "team", "user", "cluster").distinct().count() == 2
+
+
+def test_setting_that_a_live_cluster_cannot_have_is_refused(tmp_path):
+    path = tmp_path / "week.csv"
+    with path.open("w") as out:
+        write_trace(trace_from_columns("week", submit_s=[0], runtime_s=[1], gpus=[1]), out)
+    words = (
+        "--policy",
+        "tiresias",
+        "--nodes",
+        "2",
+        "--door",
+        "replay",
+        "--policy-settings",
+        '{"tiresias": {"promote": 8}}',
+    )
+
+    with pytest.raises(CommandError, match="policy_settings: tiresias: promote: is only available in replays"):
+        call_command("simulate", str(path), *words)
