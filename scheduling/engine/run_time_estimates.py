@@ -54,9 +54,21 @@ def expected_end(snapshot: ClusterSnapshot, job: RunningJob) -> datetime | None:
     predicted_s = snapshot.history.prediction_s(job.id, trees=True) if snapshot.history else UNKNOWN_S
     if predicted_s < 0.0 or not job.started_at:
         return None
-    limit_s = job.time_limit.total_seconds() if job.time_limit else math.inf
-    ran_s = max(0.0, (snapshot.now - job.started_at).total_seconds())
-    return snapshot.now + timedelta(seconds=min(expected_remaining_s(predicted_s, ran_s, limit_s), MAX_REMAINING_S))
+    earlier_s = snapshot.history.attained.get(job.id, 0.0) / max(1, job.gpus) if snapshot.history else 0.0
+    return predicted_end(
+        predicted_s, now=snapshot.now, started_at=job.started_at, limit=job.time_limit, earlier_s=earlier_s
+    )
+
+
+def predicted_end(
+    predicted_s: float, *, now: datetime, started_at: datetime, limit: timedelta | None, earlier_s: float = 0.0
+) -> datetime:
+    """When a job is expected to end that began at `started_at`, after attempts that ran for `earlier_s` together. A
+    prediction is for all attempts, the limit for each.
+    """
+    limit_s = earlier_s + limit.total_seconds() if limit else math.inf
+    ran_s = earlier_s + max(0.0, (now - started_at).total_seconds())
+    return now + timedelta(seconds=min(expected_remaining_s(predicted_s, ran_s, limit_s), MAX_REMAINING_S))
 
 
 def _remaining_times(predicted_s: float, ran_s: float, limit_s: float, levels: Sequence[float]) -> list[float]:

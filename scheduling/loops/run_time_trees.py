@@ -13,6 +13,7 @@ Failure story     Killed at any time before the insert: nothing has changed, and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from jobs.models import Cluster, clock
@@ -21,6 +22,7 @@ from scheduling.engine.blending import MAX_TRAINING_JOBS, MIN_TRAINING_JOBS, Run
 from scheduling.engine.policies.qssf_ml import QssfMlRules
 from scheduling.engine.settings import MissingLibrary
 from scheduling.models import Lease, RunTimeModel, TrainedTrees
+from scheduling.models.history import EndedJob
 from scheduling.models.predictions import job_features
 from scheduling.queries import history
 
@@ -37,15 +39,12 @@ def train_trees_once(cluster: Cluster, now: datetime, min_jobs: int = MIN_TRAINI
     """Return whether a version was added."""
     newest = TrainedTrees.objects.filter(cluster=cluster).defer("document").order_by("-version").first()
     ended = RunTimeModel.objects.filter(cluster=cluster).values_list("jobs", flat=True).first() or 0
-    age_s = (now - newest.trained_at).total_seconds() if newest else 0.0
-    if not training_is_due(ended, newest.learned_jobs if newest else 0, min_jobs, age_s) or not _has_lightgbm():
+    if not _is_due(newest, ended, min_jobs, now) or not _has_lightgbm():
         return False
     jobs = history.learned_jobs(cluster, MAX_TRAINING_JOBS)
     if len(jobs) < min_jobs:
         return False  # most of them were imported, or have been deleted
-    features = [job_features(job.traits, job.submitted_at.timestamp()) for job in jobs]
-    trees = RunTimeTrees.train(features, [job.ran_s for job in jobs])
-    version = (newest.version if newest else 0) + 1
+    version = newest.version + 1 if newest else 1
     return history_actions.store_trees(
         TrainedTrees(
             cluster=cluster,
@@ -55,9 +54,20 @@ def train_trees_once(cluster: Cluster, now: datetime, min_jobs: int = MIN_TRAINI
             training_jobs=len(jobs),
             first_end=jobs[0].ended_at,
             last_end=jobs[-1].ended_at,
-            document=trees.dumps(),
+            document=_train(jobs).dumps(),
         )
     )
+
+
+def _is_due(newest: TrainedTrees | None, ended: int, min_jobs: int, now: datetime) -> bool:
+    if newest is None:
+        return training_is_due(ended, 0, min_jobs)
+    return training_is_due(ended, newest.learned_jobs, min_jobs, (now - newest.trained_at).total_seconds())
+
+
+def _train(jobs: Sequence[EndedJob]) -> RunTimeTrees:
+    features = [job_features(job.traits, job.submitted_at.timestamp()) for job in jobs]
+    return RunTimeTrees.train(features, [job.ran_s for job in jobs])
 
 
 def _has_lightgbm() -> bool:

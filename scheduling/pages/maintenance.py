@@ -19,9 +19,11 @@ from jobs.actions import maintenance as maintenance_actions
 from jobs.actions.drain_impact import AffectedJob, MaintenanceImpact
 from jobs.actions.journal import Author
 from jobs.actions.maintenance import MaintenanceError
+from jobs.core.slurm_notation import format_count
 from jobs.models import Cluster, Event, Job, Maintenance, clock
 from jobs.web.page import MAX_EVENTS, posted_text
 from scheduling.engine.blockers import capitalize_first
+from scheduling.engine.run_time_estimates import predicted_end
 from scheduling.pages.maintenance_forms import MaintenanceEndForm, MaintenanceForm
 
 OPERATE_PERMISSION = "jobs.operate_cluster"
@@ -46,18 +48,34 @@ def maintenance_rows(cluster: Cluster, now: datetime) -> list[MaintenanceRow]:
 
 @dataclass(frozen=True, kw_only=True)
 class VisibleImpact:
-    """The impact of a maintenance window for one user: `hidden` counts the affected jobs they may not see."""
+    """The impact of a maintenance window for one user: `hidden` counts the affected jobs they may not see.
+
+    `running` has each visible job with its expected end, which is None without a predicted run time.
+    """
 
     ahead: MaintenanceImpact
-    running: list[AffectedJob]
+    running: list[tuple[AffectedJob, datetime | None]]
     hidden: int
+    expected_text: str
 
 
-def _visible_impact(request: HttpRequest, ahead: MaintenanceImpact) -> VisibleImpact:
+def _visible_impact(request: HttpRequest, ahead: MaintenanceImpact, start: datetime, now: datetime) -> VisibleImpact:
+    ends = {affected.job.pk: _expected_end(affected, now) for affected in ahead.running}
+    early = sum(end is not None and end <= start for end in ends.values())
     ids = [affected.job.pk for affected in ahead.running]
     visible = set(Job.objects.visible_to(request.user).filter(pk__in=ids).values_list("pk", flat=True))
-    running = [affected for affected in ahead.running if affected.job.pk in visible]
-    return VisibleImpact(ahead=ahead, running=running, hidden=len(ids) - len(running))
+    running = [(affected, ends[affected.job.pk]) for affected in ahead.running if affected.job.pk in visible]
+    expected = f"By predicted run times, {early} of {format_count(len(ids), 'running job')} will have ended by then."
+    return VisibleImpact(
+        ahead=ahead, running=running, hidden=len(ids) - len(running), expected_text=expected if early else ""
+    )
+
+
+def _expected_end(affected: AffectedJob, now: datetime) -> datetime | None:
+    job, started_at = affected.job, affected.started_at
+    if job.predicted_s is None or started_at is None:
+        return None
+    return predicted_end(job.trees_predicted_s or job.predicted_s, now=now, started_at=started_at, limit=job.time_limit)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -70,9 +88,9 @@ def declare(request: HttpRequest, cluster: str) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         mark = _form_fingerprint(form)
         try:
-            impact = _visible_impact(
-                request, maintenance_actions.preview_maintenance(row, form.maintenance_request(now), now)
-            )
+            asked = form.maintenance_request(now)
+            ahead = maintenance_actions.preview_maintenance(row, asked, now)
+            impact = _visible_impact(request, ahead, asked.start_at, now)
             if request.POST.get("confirm") == mark:
                 window = maintenance_actions.schedule_maintenance(
                     row, form.maintenance_request(now), author=Author.of(request), now=now
@@ -100,7 +118,7 @@ def maintenance(request: HttpRequest, cluster: str, number: int) -> HttpResponse
         "phase": window.phase(now),
         "is_pending": window.is_pending(now),
         "end_label": "End now" if window.is_in_progress(now) else "Cancel maintenance",
-        "impact": cache(lambda: _visible_impact(request, _window_impact(window, now))),
+        "impact": cache(lambda: _visible_impact(request, _window_impact(window, now), window.start_at, now)),
         "nodes": cache(lambda: list(window.affected_nodes().order_by("name")[:200])),
         "events": cache(lambda: list(_events(window))),
         "form": MaintenanceEndForm(initial={"end_at": window.end_at}),

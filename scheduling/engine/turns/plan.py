@@ -101,7 +101,11 @@ class ReservationPlan:
                 first = timeline.next_start(first, narrow, request, min_nodes, eligible)
             else:
                 beside = timeline.nodes_fitting_throughout(first, last, beside_request, 0, eligible)[0] if rest else 0
-                if places := self._find_placement(timeline.resources_at(first), need, rest, among, beside):
+                resources, without_victims = timeline.resources_at(first), 0
+                if first == 0 and self._engine.borrowers.jobs and not job.group.borrows:
+                    without_victims = self._engine.resources.fitting_nodes(need, among)
+                places = without_victims and self._find_placement(resources, need, rest, without_victims, beside)
+                if places or (places := self._find_placement(resources, need, rest, among, beside)):
                     share = PlannedShare(places, need)
                     self._reserve_share(first, last, until, share)
                     self.starts[job] = begins, share

@@ -87,6 +87,21 @@ def test_borrower_started_and_preempted_in_one_turn_waits(backfill):
     assert [(wait.job_id, wait.reason) for wait in decisions.waits] == [(1, "Resources")]
 
 
+@pytest.mark.parametrize("backfill", ["easy", "conservative"])
+def test_owner_behind_a_blocked_one_starts_on_free_nodes_before_it_preempts(backfill):
+    nodes = [node(1, free=7), node(2), node(3, free=0), node(4, free=0)]
+    running = [runs(8, {1: 1}), runs(9, {3: 8, 4: 8}, preemptible=False, time_limit=hours(9))]
+    blocked, short = waiting(1, nodes=4, gpus=8), waiting(2, gpus=4, time_limit=hours(1))
+
+    decisions = decide(nodes, blocked, short, running=running, settings={"backfill": backfill}, placement="spread")
+    whole = decide(
+        nodes, blocked, waiting(2, gpus=8, time_limit=hours(1)), running=running, settings={"backfill": backfill}
+    )
+
+    assert (started(decisions), stopped(decisions)) == ([2], [])
+    assert (started(whole), stopped(whole)) == ([2], [])
+
+
 def test_stopping_victim_is_not_replaced_and_its_gpus_stay_claimed():
     nodes, others = [node(1, free=0), node(2, free=0)], runs(8, {2: 8})
     leaving = runs(9, {1: 8}, stopping=True)

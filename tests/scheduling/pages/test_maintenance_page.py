@@ -8,7 +8,7 @@ from django.test import Client
 
 from jobs.actions import maintenance as maintenance_actions
 from jobs.actions.maintenance import MaintenanceRequest
-from jobs.models import Event, Maintenance, Node, clock
+from jobs.models import Event, Job, Maintenance, Node, clock
 from scheduling.loops.maintenance import apply_maintenances_once
 from tests import make
 
@@ -50,6 +50,18 @@ def declared(**fields):
     return maintenance_actions.schedule_maintenance(
         cluster, MaintenanceRequest(**whole), author=make.author("olga"), now=now
     )
+
+
+def test_preview_says_how_many_jobs_are_expected_to_end_before_the_maintenance():
+    for name, predicted_s in (("short", 1800.0), ("endless", 400_000.0)):
+        job = make.job(name=name, gpus_per_node=4, time_limit=24 * 3600)
+        make.running(job, on=["seren-001" if name == "short" else "seren-002"])
+        Job.objects.filter(pk=job.pk).update(predicted_s=predicted_s)
+
+    page = text(operator("ada").post(FORM, asked(nodes="seren-[001-002]")))
+
+    assert "By predicted run times, 1 of 2 running jobs will have ended by then." in page
+    assert page.count("expected to end") == 2
 
 
 def test_maintenance_is_previewed_before_it_is_scheduled():
