@@ -44,6 +44,7 @@ app.conf.beat_schedule = {
     "notices": {"task": "failures.notify", "schedule": 5.0, "options": {"expires": 5}},
     "late diagnoses": {"task": "failures.sweep", "schedule": 300.0, "options": {"expires": 300}},
     "accounts": {"task": "scheduling.accounts", "schedule": 300.0, "options": {"expires": 300}},
+    "ledger periods": {"task": "scheduling.ledger_periods", "schedule": 60.0, "options": {"expires": 60}},
     "simulations": {"task": "scheduling.simulations", "schedule": 5.0, "options": {"expires": 5}},
     "lessons": {"task": "failures.learn", "schedule": 60.0, "options": {"expires": 60}},
     "consultations": {"task": "failures.consult", "schedule": 15.0, "options": {"expires": 15}},

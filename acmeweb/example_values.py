@@ -474,6 +474,8 @@ VALUES: dict[str, Any] = {
     "capacity_gpu_hours": 6144.0,
     "Ledger.cost": 12288.0,
     "Ledger.jobs": 318,
+    "outdated_s": 0.0,
+    "left_out_s": 0.0,
     "goodput": 0.81,
     "ettr": 0.93,
     "productive": 4976.6,

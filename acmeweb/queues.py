@@ -36,6 +36,7 @@ WORKER_QUEUES = (
             "failures.node_health",
             "scheduling.histories",
             "scheduling.history",
+            "scheduling.ledger_periods",
             "scheduling.minutes",
             "scheduling.outcomes",
             "scheduling.unknown_outcomes",

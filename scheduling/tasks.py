@@ -23,6 +23,7 @@ from scheduling.loops import simulations
 from scheduling.loops.cluster_minutes import delete_old_minutes, record_minutes_once
 from scheduling.loops.history import remember_with_lease
 from scheduling.loops.ledger import update_ledger_metrics_once
+from scheduling.loops.ledger_periods import store_periods_with_lease
 from scheduling.loops.observe import outcomes
 from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.loops.run_time_trees import train_with_lease
@@ -142,6 +143,11 @@ def recover() -> int:
 @shared_task(name="scheduling.accounts")
 def update_ledger_metrics() -> int:
     return update_ledger_metrics_once(clock.now())
+
+
+@shared_task(name="scheduling.ledger_periods")
+def store_ledger_periods() -> int:
+    return store_periods_with_lease(clock.now(), f"{LEASE_HOLDER}:{os.getpid()}")
 
 
 @shared_task(name="scheduling.follow")

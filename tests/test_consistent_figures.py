@@ -18,6 +18,7 @@ from jobs.models import Event, TokenScope, clock
 from scheduling.bundled import demo
 from scheduling.bundled.history import write
 from scheduling.loops.ledger import update_ledger_metrics_once
+from scheduling.loops.ledger_periods import store_periods_once
 from scheduling.queries.ledger_table import GROUPINGS
 from tests import make
 from tests.jobs.api import api_make
@@ -38,6 +39,7 @@ def history(rows_for_module):
     Event.objects.create(type="node.state_changed", from_state="IDLE", to_state="DOWN", by="sync", **outage)
     make.running(make.job(cluster=cluster, nodes=2, gpus_per_node=8), on=[f"{cluster.name}-00{n}" for n in (1, 2)])
     make.job(cluster=cluster, nodes=4, gpus_per_node=8)
+    store_periods_once(clock.now())
     update_ledger_metrics_once(clock.now())
     return cluster
 

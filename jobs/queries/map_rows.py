@@ -38,12 +38,12 @@ WHERE n.cluster_id = %s AND e.from_state LIKE 'UNKNOWN%%'
 # The newest events of each node before a time. Each half is one lookup in its own index, whatever the history's size
 LAST_NODE_EVENTS_SQL = """
 SELECT n.id, e.type, e.to_state, e.why, e.by FROM jobs_node n CROSS JOIN LATERAL (
-  (SELECT type, to_state, why, by FROM jobs_event WHERE node_id = n.id AND type = 'node.state_changed'
+  (SELECT id, at, type, to_state, why, by FROM jobs_event WHERE node_id = n.id AND type = 'node.state_changed'
    AND at < %(at)s ORDER BY at DESC, id DESC LIMIT 1)
   UNION ALL
-  (SELECT type, to_state, why, by FROM jobs_event WHERE node_id = n.id AND type IN ('node.drained', 'node.resumed')
-   AND at < %(at)s ORDER BY at DESC, id DESC LIMIT 1)
-) AS e WHERE n.cluster_id = %(cluster)s
+  (SELECT id, at, type, to_state, why, by FROM jobs_event
+   WHERE node_id = n.id AND type IN ('node.drained', 'node.resumed') AND at < %(at)s ORDER BY at DESC, id DESC LIMIT 1)
+) AS e WHERE n.cluster_id = %(cluster)s ORDER BY e.at, e.id
 """
 MAX_MAP_HISTORY = timedelta(days=30)  # range of the map; 5-minute telemetry is kept one day longer
 MAX_READING_AGE = timedelta(minutes=1)  # older readings are not current; four samples arrive in this time
@@ -177,7 +177,7 @@ NodeEventRow = tuple[int, str, str, str, str]  # node, type, new state, why, aut
 
 
 def last_node_events(cluster: Cluster, at: datetime) -> list[NodeEventRow]:
-    """Return the last change and the last requested drain or resume of each node before this time."""
+    """Return the last change and the last requested drain or resume of each node before this time, oldest first."""
     with connection.cursor() as cursor:
         cursor.execute(LAST_NODE_EVENTS_SQL, {"at": at, "cluster": cluster.pk})
         return cursor.fetchall()

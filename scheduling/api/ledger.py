@@ -79,6 +79,13 @@ LEDGER_SHAPE = ResourceShape(
             nullable=True,
         ),
         "cost": number_field("Clusters with a price only, in the configured currency.", nullable=True),
+        "outdated_s": number_field(
+            "Seconds of the period whose figures are about to change, because rows changed. Usually 0."
+        ),
+        "left_out_s": number_field(
+            "Seconds of the period that are not computed yet and not included, as in the minutes after an upgrade of a"
+            " large installation. Usually 0."
+        ),
         "rows": nested_list_field(LEDGER_ROW_SHAPE),
         "lost": nested_list_field(
             LEDGER_LOSS_SHAPE, "GPU-hours lost to failures and preemption by cause, the largest first."

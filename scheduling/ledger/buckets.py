@@ -166,7 +166,7 @@ def ledger_entries(data: LedgerInput, edges: Sequence[int]) -> Iterator[LedgerEn
         yield from _node_entries(node, data.lives, timelines, smallest_waiting[node.model], edges)
 
 
-def _windows(edges: Sequence[int], start: int, end: int) -> Iterator[tuple[int, int, int]]:
+def windows_within(edges: Sequence[int], start: int, end: int) -> Iterator[tuple[int, int, int]]:
     """The windows that overlap a period, as (number, start, end), cut to it."""
     number = max(0, bisect_right(edges, start) - 1)
     while number < len(edges) - 1 and edges[number] < end:
@@ -238,7 +238,7 @@ def _node_entries(
             free[low] += gpus
             free[high] -= gpus
             continue
-        for window, since, until in _windows(edges, low, high):
+        for window, since, until in windows_within(edges, low, high):
             if isinstance(layer, BucketInterval):
                 sums[window, layer.bucket, None, layer.cause] += (until - since) * gpus
                 continue
@@ -356,7 +356,7 @@ def _add_free_time(
         gpus += changes[low]
         if not gpus:
             continue
-        for window, since, until in _windows(edges, low, high):
+        for window, since, until in windows_within(edges, low, high):
             if smallest_waiting is None:
                 sums[window, Bucket.FREE, None, ""] += (until - since) * gpus
                 continue

@@ -11,11 +11,10 @@ mttf     exposure / failures. The interval is the exact one of a Poisson count (
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from scheduling.ledger.buckets import HELD_BUCKETS, Bucket, LedgerEntry
+from scheduling.ledger.buckets import HELD_BUCKETS, Bucket
 
 LOST_BUCKETS = (Bucket.LOST_WORK, Bucket.RECOVERY, Bucket.HUNG, Bucket.SLOW)
 CLOSED_BUCKETS = (Bucket.DRAINED, Bucket.DOWN)
@@ -62,15 +61,6 @@ def ettr(sums: Mapping[Bucket, int], runs: Iterable[JobLifetime], start: int, en
 def wall_gpu_us(runs: Iterable[JobLifetime], start: int, end: int) -> int:
     """GPU-microseconds of the runs within a window, with their waits between attempts."""
     return sum(run.gpus * max(0, min(run.end, end) - max(run.start, start)) for run in runs)
-
-
-def gpu_us_by_cause(entries: Iterable[LedgerEntry], of: Collection[Bucket]) -> Counter[str]:
-    """GPU-microseconds of these buckets by cause. An empty cause is a failure without a diagnosis yet."""
-    sums: Counter[str] = Counter()
-    for entry in entries:
-        if entry.bucket in of:
-            sums[entry.cause] += entry.gpu_us
-    return sums
 
 
 def mttf(failures: int, exposure: float, confidence: float = 0.9) -> Mttf:

@@ -1,9 +1,10 @@
-"""Ledger metrics: compute the last day of each cluster, for `/metrics` and the home page.
+"""Ledger metrics: the figures of the last day of each cluster, for `/metrics` and the home page.
 
 Eligible rows     All clusters.
-What a turn does  Computes the ledger of the last day and of the day before (`ledger_facts.cluster_ledger`) and stores
-                  the figures. The database is only read. This takes nine statements per ledger, too slow for a scrape
-                  or a page.
+What a turn does  Reads the ledger of the last day and of the day before, which are stored by the hour
+                  (`scheduling.loops.ledger_periods`), computes the rest from rows, and stores the figures. The
+                  database is only read. If an installation is too large to compute what is not stored yet, as after an
+                  upgrade, a later turn stores the figures.
 Failure story     Figures that are not updated expire, which leaves a gap in the charts. Two concurrent runs write the
                   same figures. An error in one cluster is logged, and the other clusters are processed.
 """
@@ -22,14 +23,15 @@ from celery.exceptions import SoftTimeLimitExceeded
 from acmeweb.common import metrics_store
 from jobs.models import Cluster
 from scheduling.ledger import last_day, reliability
-from scheduling.ledger.buckets import Bucket
-from scheduling.queries import ledger_facts, ledger_figures
-from scheduling.queries.ledger_facts import ClusterLedger, JobRecovery
+from scheduling.ledger.parts import US_PER_HOUR, JobRecovery, totals_by_step
+from scheduling.queries import ledger_figures
+from scheduling.queries.ledger_periods import ClusterLedger, cluster_ledger
 
 log = logging.getLogger(__name__)
 
 ACCOUNT_WINDOW = timedelta(days=1)
 METRIC_TTL_S = 1800
+MAX_JOBS_READ = 200_000
 
 
 StoreFunction = Callable[[str, str, Mapping[str, Any], int], None]
@@ -40,67 +42,58 @@ def update_ledger_metrics_once(now: datetime, store: StoreFunction = metrics_sto
     updated = 0
     for cluster in Cluster.objects.order_by("pk"):
         try:
-            ledger = ledger_facts.cluster_ledger(cluster, now - ACCOUNT_WINDOW, now, _day_hours(now))
-            figures = ledger_metrics(ledger, now) | day_trends(ledger, now)
-            try:
-                figures["day_before"] = _day_before(cluster, now)
-            finally:  # the figures of the last day are useful without a comparison
-                store(ledger_figures.STORED_AS, cluster.name, figures, METRIC_TTL_S)
+            updated += _update_metrics(cluster, now, store)
         except SoftTimeLimitExceeded:
             raise
         except Exception:
             log.exception("the ledger of the last day of cluster %s could not be computed", cluster)
-            continue
-        updated += 1
     return updated
+
+
+def _update_metrics(cluster: Cluster, now: datetime, store: StoreFunction) -> bool:
+    ledger = hourly_ledger(cluster, now)
+    if ledger.left_out:
+        return False
+    figures = ledger_metrics(ledger, now) | day_trends(ledger)
+    try:
+        before = hourly_ledger(cluster, now - ACCOUNT_WINDOW)
+        figures["day_before"] = None if before.left_out else last_day.part_sums(before.total)
+    finally:  # the figures of the last day are useful without a comparison
+        store(ledger_figures.STORED_AS, cluster.name, figures, METRIC_TTL_S)
+    return True
+
+
+def hourly_ledger(cluster: Cluster, until: datetime) -> ClusterLedger:
+    """Return the ledger of a day by clock hours. The first and the last one are parts of an hour."""
+    return cluster_ledger(cluster, until - ACCOUNT_WINDOW, until, longest_us=US_PER_HOUR, max_jobs=MAX_JOBS_READ)
 
 
 def ledger_metrics(ledger: ClusterLedger, now: datetime) -> dict[str, Any]:
     """Return the figures of a ledger. Undefined ratios are omitted."""
-    sums: Counter[Bucket] = Counter()
-    for entry in ledger.entries:
-        sums[entry.bucket] += entry.gpu_us
+    total = ledger.total
     ratios = {
-        "goodput": reliability.goodput(sums, ledger.capacity_us),
-        "ettr": reliability.ettr(
-            sums,
-            ledger.all_runs,
-            ledger_facts.unix_microseconds(now - ACCOUNT_WINDOW),
-            ledger_facts.unix_microseconds(now),
-        ),
+        "goodput": reliability.goodput(total.bucket_us, total.capacity_us),
+        "ettr": reliability.goodput(total.bucket_us, total.wall_us),
     }
     return {
         "at": now.timestamp(),
         "ratios": {name: ratio for name, ratio in ratios.items() if ratio is not None},
-        "gpu_hours": {str(bucket): part / ledger_facts.US_PER_HOUR for bucket, part in sums.items()},
-        **_recovery_metrics(ledger.comebacks),
+        "gpu_hours": {str(bucket): part / US_PER_HOUR for bucket, part in total.bucket_us.items()},
+        **_recovery_metrics(total.recoveries),
     }
 
 
-def day_trends(ledger: ClusterLedger, now: datetime) -> dict[str, Any]:
+def day_trends(ledger: ClusterLedger) -> dict[str, Any]:
     """Return what goodput and ETTR of several clusters together are computed from: sums of the day and of each of its
     hours. Those of the day before are added later."""
-    start, end = ledger_facts.unix_microseconds(now - ACCOUNT_WINDOW), ledger_facts.unix_microseconds(now)
     return {
-        "day": last_day.period_sums(ledger.entries, ledger.all_runs, start, end),
-        "hours": last_day.window_sums(ledger.entries, ledger.all_runs, ledger.edges),
+        "day": last_day.part_sums(ledger.total),
+        "hours": [last_day.part_sums(hour) for hour in totals_by_step(ledger.parts, US_PER_HOUR).values()],
         "day_before": None,
     }
 
 
-def _day_hours(now: datetime) -> list[int]:
-    start = ledger_facts.unix_microseconds(now - ACCOUNT_WINDOW)
-    return last_day.hour_edges(start, ledger_facts.unix_microseconds(now))
-
-
-def _day_before(cluster: Cluster, now: datetime) -> last_day.HourSums:
-    since, until = now - 2 * ACCOUNT_WINDOW, now - ACCOUNT_WINDOW
-    ledger = ledger_facts.cluster_ledger(cluster, since, until)
-    start, end = ledger_facts.unix_microseconds(since), ledger_facts.unix_microseconds(until)
-    return last_day.period_sums(ledger.entries, ledger.all_runs, start, end)
-
-
-def _recovery_metrics(comebacks: Sequence[JobRecovery]) -> dict[str, Any]:
-    causes = Counter(recovery.cause for recovery in comebacks)
-    took = [recovery.took.total_seconds() for recovery in comebacks]
+def _recovery_metrics(recoveries: Sequence[JobRecovery]) -> dict[str, Any]:
+    causes = Counter(recovery.cause for recovery in recoveries)
+    took = [recovery.took_us / 1_000_000 for recovery in recoveries]
     return {"recoveries": dict(causes), "recovery_s": median(took) if took else None}

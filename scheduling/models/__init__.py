@@ -1,4 +1,4 @@
-"""Models of scheduling: leases, estimates, history, campaigns, rules, pair tests, simulations and traces."""
+"""Models of scheduling: leases, estimates, history, ledger, campaigns, rules, pair tests, simulations and traces."""
 
 from .breaker import ClusterEndpoint, OpenCircuit
 from .estimate import LEAD_UNTIL, Estimate, EstimateError, EstimateLead, EstimateOutcome, Forecast
@@ -20,6 +20,7 @@ from .evaluation import (
 from .evaluation_rule import EvaluationRule, ProcessedCheckpoint, RuleSelection
 from .history import AccountUsage, LearnedRunTime, RunTimeModel
 from .lease import Lease
+from .ledger import LedgerChange, LedgerPeriod, PeriodLength
 from .nodetest import NodeTest, PairTestJob
 from .run_time_trees import TrainedTrees
 from .simulation import UNFINISHED_STATES, WORKER_SILENCE_LIMIT, Simulation, SimulationState
@@ -45,9 +46,12 @@ __all__ = [
     "Framework",
     "LearnedRunTime",
     "Lease",
+    "LedgerChange",
+    "LedgerPeriod",
     "NodeTest",
     "OpenCircuit",
     "PairTestJob",
+    "PeriodLength",
     "ProcessedCheckpoint",
     "RuleSelection",
     "RunTimeModel",

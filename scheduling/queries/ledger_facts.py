@@ -1,9 +1,12 @@
 """Reads the facts of a period for the ledger. Writes nothing.
 
 Takes twelve short statements per cluster. The number of rows read grows with the jobs that ended since the period
-began (so old periods cost more), with their attempts x nodes, and with the Events of the nodes. Nothing is guessed: a
-node has today's capacity since its cluster was added; an attempt without reports is productive from its confirmed
-start; stalls by checkpoints are those that trainers report; slow steps are those found by
+began (so old periods cost more), with their attempts x nodes, and with the Events of the nodes. `ledger_periods` stores
+the result for finished hours and days. Rows that change its figures for past hours are recorded by triggers: a new fact
+that is read here needs a trigger (migration 0016) and a change in `tests/scheduling/ledger/random_history.py`.
+
+Nothing is guessed: a node has today's capacity since its cluster was added; an attempt without reports is productive
+from its confirmed start; stalls by checkpoints are those that trainers report; slow steps are those found by
 `failures.loops.slow_steps`, so jobs that report no steps count as productive.
 """
 
@@ -33,6 +36,7 @@ from jobs.core.lifecycle import (
     State,
 )
 from jobs.models import (
+    Attempt,
     Checkpoint,
     CheckpointVerdict,
     Cluster,
@@ -41,17 +45,18 @@ from jobs.models import (
     Node,
     ProgressSource,
 )
+from jobs.models.job import ATTEMPT_SPAN
 from jobs.queries.map_rows import NODE_EVENTS, last_node_events, node_first_seen
-from scheduling.ledger import attempt_intervals, buckets
+from scheduling.ledger import attempt_intervals, buckets, parts
 from scheduling.ledger.buckets import (
     Bucket,
     BucketInterval,
     GpuAllocation,
-    LedgerEntry,
     LedgerInput,
     NodeHistory,
     WaitInterval,
 )
+from scheduling.ledger.parts import JobRecovery, LedgerMoments, LedgerPart
 from scheduling.ledger.reliability import JobLifetime
 from scheduling.queries import ledger_rows
 from scheduling.queries.ledger_rows import AttemptRow, JobRow, Microseconds, any_of, attempts_by_job
@@ -74,45 +79,13 @@ def unix_microseconds(moment: datetime) -> int:
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttemptOwner:
-    team: int
-    team_name: str
-    kind: str
-    cluster: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobRecovery:
-    """A failed job that was started again."""
-
-    cause: str
-    took: timedelta  # from the failure to the next allocation
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClusterLedger:
-    """The ledger of one cluster for a period: the entries, and the owners of the attempts."""
-
-    cluster: str
-    edges: Sequence[int]  # of the windows of the entries
-    entries: Sequence[LedgerEntry]
-    whose: Mapping[int, AttemptOwner]
-    runs: Mapping[int, Sequence[JobLifetime]]  # by team
-    failures: Counter[str]  # by cause
-    comebacks: Sequence[JobRecovery]
-    broken: Counter[str]  # number of hardware failures by node
-    models: Mapping[str, str]  # GPU model by node
-    capacity_us: int
-
-    @property
-    def all_runs(self) -> list[JobLifetime]:
-        return [run for of_team in self.runs.values() for run in of_team]
-
-
-def cluster_ledger(cluster: Cluster, since: datetime, until: datetime, divisions: Sequence[int] = ()) -> ClusterLedger:
-    """Return the ledger of a period. `divisions` are times at which it is divided into windows, such as midnights."""
+def cluster_parts(
+    cluster: Cluster, since: datetime, until: datetime, divisions: Sequence[int] = ()
+) -> list[LedgerPart]:
+    """Return the ledger of a period, computed from all its rows. `divisions` are times at which it is divided into
+    parts, such as midnights."""
     start, end = unix_microseconds(since), unix_microseconds(until)
+    edges = (start, *(moment for moment in divisions if start < moment < end), end)
     jobs = {job.pk: job for job in ledger_rows.jobs_in_period(cluster, since, until)}
     attempts = attempts_by_job(list(jobs))
     live = {
@@ -126,48 +99,42 @@ def cluster_ledger(cluster: Cluster, since: datetime, until: datetime, divisions
         lives=_attempt_spells(attempts, live),
         waits=[wait for job in jobs.values() for wait in _waits(job, attempts.get(job.pk, ()), end)],
     )
-    edges = (start, *(moment for moment in divisions if start < moment < end), end)
-    return ClusterLedger(
-        cluster=cluster.name,
-        edges=edges,
-        entries=list(buckets.ledger_entries(facts, edges)),
-        whose={pk: _attempt_owner(jobs[one.job], cluster) for pk, one in live.items()},
-        runs=_runs(jobs.values(), attempts, end),
-        failures=Counter(one.cause for one in live.values() if one.ended and one.state in FAILURE_STATES),
-        comebacks=[back for tries in attempts.values() for back in _job_recoveries(tries, start, end)],
-        broken=_machine_failures(list(live), since, until),
-        models={machine.name: machine.model for machine in facts.machines},
-        capacity_us=buckets.capacity_us(facts.machines, start, end),
+    moments = LedgerMoments(
+        failures=[(one.ended, one.cause) for one in live.values() if one.ended and one.state in FAILURE_STATES],
+        broken=_machine_failures(cluster, since, until),
+        recoveries=[back for tries in attempts.values() for back in _job_recoveries(tries)],
     )
+    owners = {pk: (jobs[one.job].team, jobs[one.job].kind) for pk, one in live.items()}
+    entries = buckets.ledger_entries(facts, edges)
+    return parts.parts_by_window(edges, entries, owners, _runs(jobs.values(), attempts, end), moments, facts.machines)
 
 
-def _machine_failures(attempts: Sequence[int], since: datetime, until: datetime) -> Counter[str]:
-    """Return the number of hardware failures by node. Jobs that failed in the same incident count as one failure."""
-    named = Diagnosis.objects.filter(attempt__in=any_of(attempts), root_cause__in=NODE_CAUSES, nodes__isnull=False)
-    rows = named.filter(failed_at__gte=since, failed_at__lt=until).values_list("nodes__name", "incident", "attempt")
-    return Counter(node for node, _ in {(node, incident or -attempt) for node, incident, attempt in rows})
+def failures_after(cluster: Cluster, until: datetime) -> Counter[str]:
+    """Return the attempts that were live at this time and have failed since, by cause."""
+    over = Attempt.objects.alias(span=ATTEMPT_SPAN).filter(ended_at__gt=until, promised_at__lt=until)
+    failed = over.filter(span__contains=until, state__in=FAILURE_STATES, job__cluster=cluster)
+    return Counter(failed.order_by().values_list("cause", flat=True))
 
 
-def _attempt_owner(job: JobRow, cluster: Cluster) -> AttemptOwner:
-    return AttemptOwner(team=job.team, team_name=job.team_name, kind=job.kind, cluster=cluster.name)
+def _machine_failures(cluster: Cluster, since: datetime, until: datetime) -> list[tuple[int, tuple[str, int]]]:
+    """Return the hardware failures with their nodes and incidents. Jobs that failed in the same incident count as one
+    failure."""
+    named = Diagnosis.objects.filter(cluster=cluster, root_cause__in=NODE_CAUSES, nodes__isnull=False)
+    rows: Any = named.filter(failed_at__gte=since, failed_at__lt=until).order_by()
+    rows = rows.values_list(Microseconds("failed_at"), "nodes__name", "incident", "attempt")
+    return [(at, (node, incident or -attempt)) for at, node, incident, attempt in rows]
 
 
-def _runs(
-    jobs: Iterable[JobRow], attempts: Mapping[int, Sequence[AttemptRow]], end: int
-) -> dict[int, list[JobLifetime]]:
-    runs: dict[int, list[JobLifetime]] = defaultdict(list)
+def _runs(jobs: Iterable[JobRow], attempts: Mapping[int, Sequence[AttemptRow]], end: int) -> Iterable[JobLifetime]:
     for job in jobs:
         if tries := attempts.get(job.pk):
-            lifetime = JobLifetime(job=job.pk, gpus=job.gpus, start=tries[0].promised, end=job.ended or end)
-            runs[job.team].append(lifetime)
-    return runs
+            yield JobLifetime(job=job.pk, gpus=job.gpus, start=tries[0].promised, end=job.ended or end)
 
 
-def _job_recoveries(tries: Sequence[AttemptRow], start: int, end: int) -> Iterable[JobRecovery]:
+def _job_recoveries(tries: Sequence[AttemptRow]) -> Iterable[tuple[int, JobRecovery]]:
     for before, after in pairwise(tries):
-        if before.ended and before.state in FAILURE_STATES and start <= after.promised < end:
-            took = timedelta(microseconds=after.promised - before.ended)
-            yield JobRecovery(cause=before.cause or before.state, took=took)
+        if before.ended and before.state in FAILURE_STATES:
+            yield after.promised, JobRecovery(before.cause or before.state, after.promised - before.ended)
 
 
 # --- allocations
@@ -369,7 +336,7 @@ def _node_events(
     cluster: Cluster, nodes: Sequence[Node], since: datetime, until: datetime
 ) -> dict[int, list[NodeEvent]]:
     rows: Any = Event.objects.filter(node__in=[node.pk for node in nodes], type__in=NODE_EVENTS)
-    rows = rows.filter(at__gte=since, at__lt=until).order_by("id")
+    rows = rows.filter(at__gte=since, at__lt=until).order_by("at", "id")
     found: list[Any] = [(since, *one) for one in last_node_events(cluster, since)]
     found += rows.values_list("at", "node", "type", "to_state", "why", "by")
     by_people = {(node, why) for _, node, _, _, why, by in found if by not in (RECOVERY_AUTHOR_NAME, SYNC.by)}

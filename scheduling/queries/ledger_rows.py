@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.contrib.postgres.aggregates import ArrayAgg
-from django.db.models import BigIntegerField, Expression, F, Func, Max, Q
+from django.db.models import BigIntegerField, Expression, F, Func, Max, Q, QuerySet
 from django.db.models.expressions import RawSQL
 
 from jobs.core.lifecycle import FINAL_STATES
@@ -39,7 +39,6 @@ class JobRow(NamedTuple):
 
     pk: int
     team: int
-    team_name: str
     kind: str
     nodes: int
     gpus_per_node: int
@@ -85,13 +84,22 @@ class AllocationRow(NamedTuple):
 
 def jobs_in_period(cluster: Cluster, since: datetime, until: datetime) -> list[JobRow]:
     """Return the jobs that were submitted before the end of the period and did not end before it began."""
-    ended = Q(ended_at__gte=since) | (Q(ended_at=None) & ~Q(state__in=FINAL_STATES))
-    rows: Any = Job.objects.filter(ended, cluster=cluster, submitted_at__lt=until).values_list(
-        *("pk", "team", "team__name", "kind", "nodes", "gpus_per_node", "gpu_model"),
+    rows: Any = _jobs_in_period(cluster, since, until).values_list(
+        *("pk", "team", "kind", "nodes", "gpus_per_node", "gpu_model"),
         *("state", "hold", "flags", "reason"),
         *(Microseconds("submitted_at"), Microseconds("begin_at"), Microseconds("ended_at")),
     )
     return [JobRow._make(row) for row in rows]
+
+
+def count_jobs(cluster: Cluster, since: datetime, until: datetime, at_most: int) -> int:
+    """Return the number of jobs in the period, counted up to this number."""
+    return _jobs_in_period(cluster, since, until).values("pk")[:at_most].count()
+
+
+def _jobs_in_period(cluster: Cluster, since: datetime, until: datetime) -> QuerySet[Job]:
+    ended = Q(ended_at__gte=since) | (Q(ended_at=None) & ~Q(state__in=FINAL_STATES))
+    return Job.objects.filter(ended, cluster=cluster, submitted_at__lt=until).order_by()
 
 
 def attempts_by_job(jobs: Sequence[int]) -> dict[int, list[AttemptRow]]:

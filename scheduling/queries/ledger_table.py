@@ -5,26 +5,19 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from operator import attrgetter
+from datetime import datetime, timedelta
 from typing import Any
 
 from jobs.core.lifecycle import FINAL_STATES, State
-from jobs.models import Cluster
-from scheduling.ledger import buckets, reliability, report_rows
+from jobs.models import Cluster, Node, Team
+from scheduling.ledger import buckets, parts, reliability, report_rows
 from scheduling.ledger.buckets import Bucket
 from scheduling.ledger.reliability import Mttf
-from scheduling.queries.ledger_facts import (
-    US_PER_HOUR,
-    AttemptOwner,
-    ClusterLedger,
-    cluster_ledger,
-    unix_microseconds,
-)
+from scheduling.queries.ledger_facts import US_PER_HOUR, failures_after
+from scheduling.queries.ledger_periods import ClusterLedger, cluster_ledger, moment
 
 GROUPINGS = ("day", "team", "kind", "cluster")
 MAX_NODES_LISTED = 50
-WINDOW, ATTEMPT = attrgetter("window"), attrgetter("attempt")
 
 
 def cause_label(cause: str) -> str:
@@ -63,6 +56,8 @@ class LedgerTable:
     mttf_by_cause: Mapping[str, Mttf]
     mttf_by_model: Mapping[str, Mttf]
     mttf_by_node: Mapping[str, Mttf]  # nodes with failures only, the least reliable first
+    outdated: timedelta  # how much of the period is about to change, in the cluster with the most
+    left_out: timedelta  # how much of the period is not computed yet, in the cluster with the most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +68,14 @@ class PeriodLedgers:
     until: datetime
     ledgers: Sequence[ClusterLedger]
     prices: Mapping[str, float | None]
+    teams: Mapping[int, str]
+    models: Mapping[tuple[str, str], str]  # GPU model by cluster and node
+    later_failures: Counter[str]  # by cause, of attempts that were live at the end of the period
+
+
+def _longest(spans_by_cluster: Iterable[Iterable[tuple[int, int]]]) -> timedelta:
+    lengths = (sum(end - start for start, end in spans) for spans in spans_by_cluster)
+    return timedelta(microseconds=max(lengths, default=0))
 
 
 def table(
@@ -84,80 +87,77 @@ def table(
 
 
 def period_ledgers(since: datetime, until: datetime, cluster: Cluster | None = None) -> PeriodLedgers:
-    """Return the ledgers of all clusters, or of one, for a period, with a window per day. The expensive part of a
-    table."""
+    """Return the ledgers of all clusters, or of one, for a period. The expensive part of a table: it reads the stored
+    hours and days, and computes what is not stored (`ledger_periods`)."""
     clusters = [cluster] if cluster else list(Cluster.objects.order_by("name"))
-    midnights = utc_midnights(since, until)
+    nodes = Node.objects.filter(cluster__in=clusters).values_list("cluster__name", "name", "gpu_model")
     return PeriodLedgers(
         since=since,
         until=until,
-        ledgers=[cluster_ledger(cluster, since, until, midnights) for cluster in clusters],
+        ledgers=[cluster_ledger(cluster, since, until) for cluster in clusters],
         prices={cluster.name: cluster.gpu_hour_price for cluster in clusters},
+        teams=dict(Team.objects.values_list("pk", "name")),
+        models={(of, name): model for of, name, model in nodes},
+        later_failures=sum((failures_after(cluster, until) for cluster in clusters), Counter()),
     )
 
 
 def table_of(period: PeriodLedgers, by: str, teams: Sequence[int] | None = None) -> LedgerTable:
     sums: dict[str, Counter[Bucket]] = defaultdict(Counter)
     costs: dict[str, dict[Bucket, float]] = defaultdict(lambda: defaultdict(float))
-    lost: Counter[str] = Counter()
-    closed: Counter[str] = Counter()
     for ledger in period.ledgers:
         price = period.prices[ledger.cluster]
-        for name, gpu_us in _sums_by_name(ledger, by, teams).items():
-            sums[name] += gpu_us
+        for name, gpu_us in _sums_by_name(ledger, by, _visible_names(period, teams)).items():
+            sums[name].update(gpu_us)
             for bucket, cost in bucket_costs(gpu_us, price).items():
                 costs[name][bucket] += cost
-        lost += reliability.gpu_us_by_cause(ledger.entries, reliability.LOST_BUCKETS)
-        closed += reliability.gpu_us_by_cause(ledger.entries, reliability.CLOSED_BUCKETS)
-    whole = sum(sums.values(), Counter())
-    capacity = sum(ledger.capacity_us for ledger in period.ledgers)
-    runs = [run for ledger in period.ledgers for run in ledger.all_runs]
+    total = parts.total_of(ledger.total for ledger in period.ledgers)
+    whole = total.bucket_us
     exposure = reliability.held_gpu_us(whole) / US_PER_HOUR
-    failures = sum((ledger.failures for ledger in period.ledgers), Counter())
+    failures = total.failures + period.later_failures
     return LedgerTable(
         rows=[_ledger_row(by, name, sums[name], costs[name]) for name in sorted(sums)],
         gpu_us=whole,
         costs=_total_costs(costs.values()),
-        capacity_us=capacity,
-        goodput=reliability.goodput(whole, capacity),
-        ettr=reliability.ettr(whole, runs, unix_microseconds(period.since), unix_microseconds(period.until)),
-        lost=dict(lost.most_common()),
-        closed=dict(closed.most_common()),
+        capacity_us=total.capacity_us,
+        goodput=reliability.goodput(whole, total.capacity_us),
+        ettr=reliability.goodput(whole, total.wall_us),
+        lost=total.by_cause(reliability.LOST_BUCKETS),
+        closed=total.by_cause(reliability.CLOSED_BUCKETS),
         mttf=reliability.mttf(failures.total(), exposure),
         mttf_by_cause={cause: reliability.mttf(count, exposure) for cause, count in failures.most_common()},
-        **_mttf_by_machine(period.ledgers),
+        **_mttf_by_machine(period),
+        outdated=_longest(ledger.outdated for ledger in period.ledgers),
+        left_out=_longest(ledger.left_out for ledger in period.ledgers),
     )
 
 
-def _sums_by_name(ledger: ClusterLedger, by: str, teams: Sequence[int] | None) -> dict[str, Counter[Bucket]]:
-    """Return the sums of one cluster by the name of their row. Entries are summed by their key before keys get names,
-    because there are a hundred times as many entries as keys."""
+def _visible_names(period: PeriodLedgers, teams: Sequence[int] | None) -> Mapping[int, str]:
+    return {team: name for team, name in period.teams.items() if teams is None or team in teams}
+
+
+def _sums_by_name(ledger: ClusterLedger, by: str, teams: Mapping[int, str]) -> dict[str, Counter[Bucket]]:
+    """Return the sums of one cluster by the name of their row."""
     if by == "cluster":
-        return {ledger.cluster: buckets.sum_by_key(ledger.entries, lambda _: None).get(None, Counter())}
+        return {ledger.cluster: ledger.total.bucket_us}
     if by == "day":
-        days = [f"{datetime.fromtimestamp(edge // 1_000_000, UTC):%F}" for edge in ledger.edges]
-        return {days[window]: part for window, part in buckets.sum_by_key(ledger.entries, WINDOW).items()}
+        days = parts.totals_by_step(ledger.parts, parts.US_PER_DAY)
+        return {f"{moment(day):%F}": total.bucket_us for day, total in days.items()}
     sums: dict[str, Counter[Bucket]] = defaultdict(Counter)
-    for attempt, part in buckets.sum_by_key(ledger.entries, ATTEMPT).items():
-        sums[_owner_name(ledger.whose.get(attempt) if attempt is not None else None, by, teams)] += part
+    for key, gpu_us in ledger.total.gpu_us.items():
+        name = teams.get(key.team, "") if key.team is not None else ""
+        sums[name if by == "team" or not name else key.kind][key.bucket] += gpu_us
     return sums
 
 
 def held_us_by_day(ledger: ClusterLedger, team: int) -> dict[str, Counter[str]]:
     """Return the allocated GPU time of a team by day (UTC) and kind of job."""
-    days = [f"{datetime.fromtimestamp(edge // 1_000_000, UTC):%F}" for edge in ledger.edges]
     sums: dict[str, Counter[str]] = defaultdict(Counter)
-    for entry in ledger.entries:
-        owner = ledger.whose.get(entry.attempt) if entry.attempt is not None else None
-        if owner and owner.team == team:
-            sums[days[entry.window]][owner.kind] += entry.gpu_us
+    for day, total in parts.totals_by_step(ledger.parts, parts.US_PER_DAY).items():
+        for key, gpu_us in total.gpu_us.items():
+            if key.team == team:
+                sums[f"{moment(day):%F}"][key.kind] += gpu_us
     return sums
-
-
-def _owner_name(owner: AttemptOwner | None, by: str, teams: Sequence[int] | None) -> str:
-    if owner is None or (teams is not None and owner.team not in teams):
-        return ""
-    return owner.team_name if by == "team" else owner.kind
 
 
 def bucket_costs(gpu_us: Mapping[Bucket, int], price: float | None) -> dict[Bucket, float]:
@@ -173,19 +173,16 @@ def _total_costs(rows: Iterable[Mapping[Bucket, float]]) -> dict[Bucket, float]:
     return costs
 
 
-def _mttf_by_machine(ledgers: Iterable[ClusterLedger]) -> dict[str, Mapping[str, Mttf]]:
+def _mttf_by_machine(period: PeriodLedgers) -> dict[str, Mapping[str, Mttf]]:
     """Return the MTTF by model and by node, from hardware failures and allocated hours."""
     held: Counter[tuple[str, str]] = Counter()
     broken: Counter[tuple[str, str]] = Counter()
-    for ledger in ledgers:
-        by_node: Counter[str] = Counter()
-        for entry in ledger.entries:
-            if entry.attempt is not None:
-                by_node[entry.node] += entry.gpu_us
-        for node, gpu_us in by_node.items():
-            held[ledger.models.get(node, ""), f"{ledger.cluster}/{node}"] += gpu_us
-        for node, count in ledger.broken.items():
-            broken[ledger.models.get(node, ""), f"{ledger.cluster}/{node}"] += count
+    for ledger in period.ledgers:
+        total = ledger.total
+        for node, gpu_us in total.held_us.items():
+            held[period.models.get((ledger.cluster, node), ""), f"{ledger.cluster}/{node}"] += gpu_us
+        for node, _ in total.broken:
+            broken[period.models.get((ledger.cluster, node), ""), f"{ledger.cluster}/{node}"] += 1
     by_model = {model: (_model_total(broken, model), _model_total(held, model)) for model in {key[0] for key in held}}
     worst = sorted(broken, key=lambda key: (held[key] / broken[key], key))[:MAX_NODES_LISTED]
     return {
@@ -206,13 +203,6 @@ def _ledger_row(by: str, name: str, sums: Counter[Bucket], costs: Mapping[Bucket
     return LedgerRow(name=name, gpu_us=sums, goodput=reliability.goodput(sums, whole), costs=costs)
 
 
-def utc_midnights(since: datetime, until: datetime) -> list[int]:
-    """Return the midnights (UTC) from the day of `since` to the day of `until`."""
-    first = since.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    days = range((until - first).days + 1)
-    return [unix_microseconds(first + timedelta(days=day)) for day in days]
-
-
 def ledger_document(ledger: LedgerTable, by: str, since: datetime, until: datetime) -> dict[str, Any]:
     """Return the table as the API and the command output it, in GPU-hours."""
     return {
@@ -225,6 +215,8 @@ def ledger_document(ledger: LedgerTable, by: str, since: datetime, until: dateti
         "goodput": ledger.goodput,
         "ettr": ledger.ettr,
         "cost": report_rows.total_cost(ledger.costs),
+        "outdated_s": ledger.outdated.total_seconds(),
+        "left_out_s": ledger.left_out.total_seconds(),
         "rows": [_row_document(row) for row in ledger.rows],
         "lost": [{"cause": cause, "gpu_hours": part / US_PER_HOUR} for cause, part in ledger.lost.items()],
         "closed": [{"reason": reason, "gpu_hours": part / US_PER_HOUR} for reason, part in ledger.closed.items()],

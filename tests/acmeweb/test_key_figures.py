@@ -18,6 +18,7 @@ from jobs.models import Cluster, ClusterMinute, Node, TeamRole, clock
 from jobs.models.permissions import Caller
 from jobs.queries.cluster_summary import cluster_summaries
 from scheduling.loops.ledger import update_ledger_metrics_once
+from scheduling.queries import ledger_figures
 from tests import make
 from tests.scheduling.ledger.test_ledger_facts import ran
 
@@ -45,6 +46,25 @@ def ada(cluster):
 def figures(now=None):
     now = now or clock.now()
     return {one.id: one for one in shared_figures(cluster_summaries(now), now)}
+
+
+def store_last_day(name, **changes):
+    sums = {"day": [6, 10, 8], "day_before": [5, 10, 8], "hours": [[6, 10, 8]], "gpu_hours": {"productive": 6}}
+    metrics_store.store_figures("account", name, {"at": clock.now().timestamp(), **sums, **changes}, 60)
+
+
+def test_yesterday_is_compared_only_if_every_cluster_has_its_figures(cluster):
+    other = f"{cluster.name}-2"
+    store_last_day(cluster.name)
+    store_last_day(other, day_before=None)
+
+    day = ledger_figures.last_day([cluster.name, other])
+    assert (day.goodput.last_day, day.goodput.day_before, day.ettr.day_before) == (0.6, None, None)
+
+    store_last_day(other)
+
+    day = ledger_figures.last_day([cluster.name, other])
+    assert (day.goodput.day_before, day.ettr.day_before) == (0.5, 0.625)
 
 
 def minute(cluster, at, **fields):

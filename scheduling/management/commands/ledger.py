@@ -15,6 +15,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils.dateparse import parse_date, parse_datetime
 
 from jobs.models import clock
+from scheduling.core.number_texts import duration_text
 from scheduling.ledger.buckets import Bucket
 from scheduling.queries import ledger_table
 
@@ -83,6 +84,7 @@ def _lines(document: dict[str, Any]) -> list[str]:
         "Goodput and ETTR are upper bounds: checkpoint stalls and slowdowns that no trainer reported, and idle "
         "GPUs of jobs, count as productive."
     )
+    lines += _incompleteness_lines(document)
     mean = document["mttf"]
     lines.append(
         f"{mean['failures']} failures; GPU-hours per failure: {_number_text(mean['mean'])}"
@@ -102,6 +104,15 @@ def _lines(document: dict[str, Any]) -> list[str]:
             for row in document["closed"]
         ),
     ]
+
+
+def _incompleteness_lines(document: dict[str, Any]) -> list[str]:
+    lines = []
+    if document["left_out_s"]:
+        lines.append(f"Not included, because not computed yet: {duration_text(document['left_out_s'])} of this period.")
+    if document["outdated_s"]:
+        lines.append(f"About to change, because rows changed: {duration_text(document['outdated_s'])} of this period.")
+    return lines
 
 
 def _mttf_text(name: str, row: dict[str, Any]) -> str:

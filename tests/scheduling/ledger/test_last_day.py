@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.ledger.buckets import Bucket, LedgerEntry
-from scheduling.ledger.last_day import US_PER_HOUR, HourSums, hour_edges, period_sums, total_sums, window_sums
+from scheduling.ledger.buckets import Bucket, LedgerEntry, NodeHistory
+from scheduling.ledger.last_day import HourSums, part_sums, total_sums
+from scheduling.ledger.parts import US_PER_HOUR, LedgerMoments, clock_edges, parts_by_window, total_of
 from scheduling.ledger.reliability import JobLifetime
 
 DAY = 24 * US_PER_HOUR
@@ -18,20 +19,21 @@ ENTRIES = [
     *(LedgerEntry(hour, 8 * US_PER_HOUR, Bucket.FREE, "a") for hour in range(3, 24)),
 ]
 RUNS = [JobLifetime(job=1, gpus=8, start=US_PER_HOUR, end=3 * US_PER_HOUR)]
+MACHINES = [NodeHistory(name="a", capacity=[(0, 8)])]
+HOURS = parts_by_window(clock_edges(0, DAY, US_PER_HOUR), ENTRIES, {1: (7, "sft")}, RUNS, LedgerMoments(), MACHINES)
 
 
 def test_hours_have_their_own_ratios():
-    hours = window_sums(ENTRIES, RUNS, hour_edges(0, DAY))
+    hours = [part_sums(part) for part in HOURS]
 
     assert [one.goodput for one in hours[:4]] == [0, 0.5, 1, 0]
     assert [one.ettr for one in hours[:4]] == [None, 0.5, 1, None]
 
 
 def test_hours_add_up_to_the_day():
-    hours = window_sums(ENTRIES, RUNS, hour_edges(0, DAY))
-    day = period_sums(ENTRIES, RUNS, 0, DAY)
+    day = part_sums(total_of(HOURS))
 
-    assert total_sums(hours) == pytest.approx(day)
+    assert total_sums(part_sums(part) for part in HOURS) == pytest.approx(day)
     assert (day.capacity, day.goodput, day.ettr) == pytest.approx((24 * 8, 12 / 192, 0.75))
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from jobs.core.lifecycle import State
 from jobs.models import Attempt, Cluster, Job
-from scheduling.loops.ledger import ACCOUNT_WINDOW, ledger_metrics, update_ledger_metrics_once
-from scheduling.queries import ledger_facts
+from scheduling.loops.ledger import hourly_ledger, ledger_metrics, update_ledger_metrics_once
 from tests import make
 from tests.scheduling.ledger.test_ledger_facts import HOUR, now, ran
 from tests.statements import failing_statement
@@ -17,9 +16,7 @@ __all__ = ["now"]
 
 
 def of_seren(now):
-    return ledger_metrics(
-        ledger_facts.cluster_ledger(Cluster.objects.get(name="seren"), now - ACCOUNT_WINDOW, now), now
-    )
+    return ledger_metrics(hourly_ledger(Cluster.objects.get(name="seren"), now), now)
 
 
 def came_back(now, *, died, again, cause="ECCError"):

@@ -5,13 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduling.ledger.buckets import Bucket, LedgerEntry
+from scheduling.ledger.parts import LedgerMoments, parts_by_window
 from scheduling.ledger.reliability import (
     CLOSED_BUCKETS,
     LOST_BUCKETS,
     JobLifetime,
     ettr,
     goodput,
-    gpu_us_by_cause,
     held_gpu_us,
     mttf,
     poisson_cdf,
@@ -35,6 +35,11 @@ def test_ettr_counts_only_the_part_of_a_run_in_the_window():
     assert ettr({}, [], 0, 200) is None
 
 
+def _gpu_us_by_cause(entries, of):
+    (part,) = parts_by_window((0, 1), entries, {}, [], LedgerMoments(), [])
+    return part.by_cause(of)
+
+
 def test_cost_of_failures_is_grouped_by_cause():
     estimate = [
         LedgerEntry(0, 80, Bucket.LOST_WORK, "n1", 1, "ECCError"),
@@ -42,7 +47,7 @@ def test_cost_of_failures_is_grouped_by_cause():
         LedgerEntry(0, 696, Bucket.PRODUCTIVE, "n1", 2),
     ]
 
-    assert gpu_us_by_cause(estimate, LOST_BUCKETS) == {"ECCError": 96}
+    assert _gpu_us_by_cause(estimate, LOST_BUCKETS) == {"ECCError": 96}
 
 
 # The limits of a Poisson mean from published tables of Garwood's interval
@@ -98,8 +103,8 @@ def test_ettr_adds_the_gpu_time_of_all_runs():
 def test_time_lost_to_failures_excludes_time_that_no_failure_cost():
     entries = [LedgerEntry(0, 20, bucket, "n1", 1, "Hang") for bucket in [*Bucket, Bucket.HUNG]]
 
-    assert gpu_us_by_cause(entries, LOST_BUCKETS) == {"Hang": 20 + 20 + 40 + 20}
-    assert gpu_us_by_cause(entries, CLOSED_BUCKETS) == {"Hang": 20 + 20}
+    assert _gpu_us_by_cause(entries, LOST_BUCKETS) == {"Hang": 20 + 20 + 40 + 20}
+    assert _gpu_us_by_cause(entries, CLOSED_BUCKETS) == {"Hang": 20 + 20}
 
 
 @pytest.mark.parametrize(
