@@ -59,7 +59,7 @@ def create_periods(cluster: Cluster, since: datetime, now: datetime) -> None:
     _create_missing(cluster, PeriodLength.DAY, first_day, today)
 
 
-def _create_missing(cluster: Cluster, length: PeriodLength, first: datetime, end: datetime) -> None:
+def _create_missing(cluster: Cluster, length: int, first: datetime, end: datetime) -> None:
     step, rows = timedelta(seconds=length), LedgerPeriod.objects.filter(cluster=cluster, length_s=length)
     known = set(rows.filter(start__gte=first).values_list("start", flat=True))
     starts = (first + number * step for number in range((end - first) // step))

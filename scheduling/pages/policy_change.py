@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -111,9 +111,9 @@ class ChangedJob:
 
 def _preview_context(
     request: HttpRequest, row: Cluster, choice: PolicyChoice, current: PolicyChoice
-) -> Mapping[str, Any]:
+) -> dict[str, Any]:
     throttle = PreviewThrottle()
-    context = {
+    context: dict[str, Any] = {
         "differences": policy_actions.checked_differences(row, choice),
         "replay_url": replay_link(row.name, [choice.policy, current.policy], choice),
     }

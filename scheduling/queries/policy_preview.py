@@ -44,14 +44,14 @@ def preview_policy(cluster: Cluster, choice: PolicyChoice) -> PolicyPreview:
     picture = with_predictions(cluster, snapshot_cache.of(cluster, clock.now()))
     before, after = _order(picture, current), _order(picture, choice)
     jobs = len(picture.waiting) + len(picture.running)
-    plans = [_plan(cluster, picture, *pair) for pair in ((before, current), (after, choice))]
+    plan_before, plan_after = _plan(cluster, picture, before, current), _plan(cluster, picture, after, choice)
     return PolicyPreview(
         at=picture.now,
         cluster=cluster,
         choice=choice,
         differences=changed,
         picture=picture,
-        queue=compare_plans(*plans, picture.now),
+        queue=compare_plans(plan_before, plan_after, picture.now),
         apart=len(after.apart),
         warning=before.warning or _not_in_effect(cluster),
         why_no_estimates=_why_no_estimates(jobs, before),
