@@ -30,11 +30,12 @@ from .controllers.namespaces import NamespaceController
 from .controllers.node_lifecycle import NodeLifecycle
 from .controllers.scheduler import Scheduler
 from .kubelets.executions import Executions
+from .kubelets.gangs import main_container
 from .kubelets.kubelets import Kubelets
 from .kubelets.runtimes import PodRuntimes
 from .objects import ObjectKey
 from .store import ObjectStore
-from .values import ClusterChanges, ClusterSnapshot, ClusterTiming, Machine
+from .values import ClusterChanges, ClusterSnapshot, ClusterTiming, Machine, PodRuntime
 
 FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 FIRST_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
@@ -59,6 +60,7 @@ class KubernetesCluster:
         secret: bytes = b"",
         tokens: Mapping[str, User] | None = None,
     ) -> None:
+        """`begin` must be called once before anything else."""
         self._now, self._timing = now, timing or ClusterTiming()
         self._model = faults or FaultModel(seed=seed)
         self._clock, self._clock_changed = snapshot.clock, False
@@ -69,11 +71,21 @@ class KubernetesCluster:
         self.authorizer = Authorizer(self.store)
         self._rest = RestApi(self.store, self.writer, self.authenticator, self.authorizer)
         self._registry = FaultRegistry(snapshot.faults, self._model)
-        self._executions = Executions(snapshot.executions, executor, self._registry, self._model, plan_of, now)
-        self._start(snapshot, now)
+        self._executions = Executions(snapshot.executions, executor, self._registry, self._model, plan_of)
+        self._build_controllers(snapshot, now)
 
-    def _start(self, snapshot: ClusterSnapshot, now: float) -> None:
-        pods = PodIndex()
+    def begin(self, now: float) -> None:
+        """Create what every cluster has, and continue with what ran before a restart."""
+        self._replay()
+        self._create_first_objects(now)
+        self._events.restore(now)
+        self.kubelets.start(now)
+        self._executions.adopt_all(now)
+        self._schedule_faults(now)
+        self.agenda.schedule(now + self._timing.compact_s, COMPACTION, "")
+
+    def _build_controllers(self, snapshot: ClusterSnapshot, now: float) -> None:
+        pods = self._pods = PodIndex()
         self.store.listen(pods.observe)
         self._events = EventRecorder(self.store, self.writer, self.agenda, self._timing.event_ttl_s)
         plane = ControlPlane(
@@ -97,17 +109,11 @@ class KubernetesCluster:
             self.kubelets,
             BudgetController(plane),
         )
-        self._replay(pods)
-        self._create_first_objects(now)
-        self._events.restore(now)
-        self.kubelets.start(now)
-        self._schedule_faults(now)
-        self.agenda.schedule(now + self._timing.compact_s, COMPACTION, "")
 
-    def _replay(self, pods: PodIndex) -> None:
+    def _replay(self) -> None:
         """Show the stored objects to the index and to the controllers."""
         for change in self.store.replay():
-            pods.observe(change)
+            self._pods.observe(change)
             for controller in self._controllers:
                 controller.observe(change)
 
@@ -134,6 +140,13 @@ class KubernetesCluster:
 
     def user_of(self, token: str, now: float) -> User | None:
         return self.authenticator.user(token, now)
+
+    def execution_pods(self, number: int) -> list[tuple[PodRuntime, str]]:
+        """The pods of an execution in order of rank, each with the name of its main container."""
+        execution = self._executions.get(number)
+        found = [self.kubelets.runtimes.of_uid(uid) for uid in execution.pods] if execution is not None else []
+        pods = [(one, self.store.get(one.key)) for one in found if one is not None]
+        return [(one, str(main_container(pod)["name"])) for one, pod in pods if pod is not None]
 
     # Machines and faults
 

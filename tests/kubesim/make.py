@@ -74,6 +74,7 @@ def client(**more: Any) -> Client:
     timing = ClusterTiming(**more.pop("timing", {}))
     executor = more.pop("executor", None) or SimulatedExecutor()
     cluster = KubernetesCluster(more.pop("snapshot", snapshot()), executor, NOW, timing=timing, **more)
+    cluster.begin(NOW)
     return Client(cluster).after(0)
 
 

@@ -48,7 +48,7 @@ def strategic_merge(found: JsonObject, patch: Any) -> JsonObject:
 
 def _merge_object(found: Any, patch: JsonObject) -> JsonObject:
     if patch.get(DIRECTIVE) == "replace":
-        return _without_directives(patch)
+        return dict(_without_directives(patch))
     merged = dict(found) if isinstance(found, dict) else {}
     if isinstance(retained := patch.get(RETAIN), list):
         merged = {name: value for name, value in merged.items() if name in retained}

@@ -246,7 +246,7 @@ def _is_deleted_at_once(key: ObjectKey, marked: JsonObject) -> bool:
         return False
     if key.resource == NAMESPACES:
         return not value_at(marked, "spec", "finalizers")
-    return marked["metadata"]["deletionGracePeriodSeconds"] == 0
+    return bool(marked["metadata"]["deletionGracePeriodSeconds"] == 0)
 
 
 def parse_delete_options(body: Any, query: Mapping[str, str]) -> DeleteOptions:

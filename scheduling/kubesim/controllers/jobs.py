@@ -194,13 +194,13 @@ class JobController(Controller):
         due = seconds_of(started) + seconds
         if due > now:
             self.schedule(due, key)
-        return due <= now
+        return bool(due <= now)
 
     def _is_complete(self, job: JsonObject, pods: _JobPods) -> bool:
         succeeded, wanted = int(value_at(job, "status", "succeeded", default=0)), job["spec"].get("completions")
         if wanted is None:  # a work queue: one success and no pod left
             return succeeded > 0 and not pods.active and not pods.terminating
-        return succeeded >= wanted
+        return succeeded >= int(wanted)
 
     def _finish(self, key: ObjectKey, pods: _JobPods, kind: str, reason: str, message: str, now: float) -> None:
         """Set the final condition at once and stop what still runs."""

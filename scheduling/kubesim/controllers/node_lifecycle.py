@@ -184,7 +184,7 @@ def _leaves_at(pod: JsonObject, taint: JsonObject, now: float) -> float | None:
     if not limits:
         return None
     added = taint.get("timeAdded")
-    return (seconds_of(added) if added else now) + max(min(limits), 0)
+    return (seconds_of(added) if added else now) + max(float(min(limits)), 0.0)
 
 
 def _wanted_taints(node: JsonObject) -> list[tuple[str, str]]:

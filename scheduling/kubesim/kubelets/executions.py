@@ -41,14 +41,18 @@ class Executions:
         registry: FaultRegistry,
         model: FaultModel,
         plan_of: Callable[[str], Mapping[str, str]],
-        now: float,
     ) -> None:
         self._executor, self._registry, self._model, self._plan_of = executor, registry, model, plan_of
         self._active = {one.id: one for one in executions}
         self._changed: dict[int, None] = {}
         self.lost_machines: list[str] = []  # machines that went down with a program
+
+    def adopt_all(self, now: float) -> None:
+        """Continue after a restart. Those that were being stopped get their signal again."""
         for one in self._active.values():
-            executor.adopt(one.job, now)
+            self._executor.adopt(one.job, now)
+            if len(one.stopping) == len(one.pods):
+                self._executor.signal(one.job, TERM, now)
 
     def get(self, number: int) -> Execution | None:
         return self._active.get(number)
