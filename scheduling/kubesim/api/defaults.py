@@ -30,7 +30,9 @@ def default_pod(pod: JsonObject) -> JsonObject:
     spec.setdefault("enableServiceLinks", True)
     spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
     spec.setdefault("priority", 0)
-    spec["tolerations"] = _default_tolerations(spec.get("tolerations") or [])
+    tolerations = spec.get("tolerations") or []
+    if isinstance(tolerations, list) and all(isinstance(one, dict) for one in tolerations):
+        spec["tolerations"] = _default_tolerations(tolerations)
     return pod
 
 

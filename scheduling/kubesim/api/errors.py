@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +48,7 @@ def required(field: str, detail: str = "") -> FieldError:
 
 
 def invalid_value(field: str, value: Any, detail: str) -> FieldError:
-    shown = f'"{value}"' if isinstance(value, str) else _shown_value(value)
+    shown = "{}" if isinstance(value, dict) else json.dumps(value, default=str)
     return FieldError(field, "FieldValueInvalid", f"Invalid value: {shown:.300}: {detail}")
 
 
@@ -60,10 +61,6 @@ def not_supported(field: str, value: Any, allowed: Sequence[str]) -> FieldError:
 
 def forbidden_field(field: str, detail: str) -> FieldError:
     return FieldError(field, "FieldValueForbidden", f"Forbidden: {detail}")
-
-
-def _shown_value(value: Any) -> str:
-    return {True: "true", False: "false", None: "null"}.get(value, str(value)) if not isinstance(value, dict) else "{}"
 
 
 def invalid(kind: str, group: str, name: str, errors: Sequence[FieldError]) -> ApiError:
