@@ -35,7 +35,7 @@ from .kubelets.kubelets import Kubelets
 from .kubelets.runtimes import PodRuntimes
 from .objects import ObjectKey
 from .store import ObjectStore
-from .values import ClusterChanges, ClusterSnapshot, ClusterTiming, Machine, PodRuntime
+from .values import ClusterChanges, ClusterSnapshot, ClusterTiming, Execution, Machine, PodRuntime
 
 FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 FIRST_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
@@ -140,6 +140,11 @@ class KubernetesCluster:
 
     def user_of(self, token: str, now: float) -> User | None:
         return self.authenticator.user(token, now)
+
+    @property
+    def executions(self) -> Iterable[Execution]:
+        """The programs that run."""
+        return self._executions.active
 
     def execution_pods(self, number: int) -> list[tuple[PodRuntime, str]]:
         """The pods of an execution in order of rank, each with the name of its main container."""
