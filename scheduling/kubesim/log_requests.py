@@ -39,10 +39,15 @@ def _time(text: str) -> float:
         raise bad_request(f"sinceTime: {text:.60} is not a time as in 2026-01-31T08:00:00Z") from None
 
 
-def find_log(cluster: KubernetesCluster, request: ApiRequest, root: Path) -> Path:
-    """The file of a container's log. Raises ApiError if the container has none, or its kubelet does not answer."""
+def find_log(cluster: KubernetesCluster, request: ApiRequest, root: Path) -> Path | None:
+    """The file of a container's log; None if the pod has no node.
+
+    Raises ApiError if the container has not started, or its kubelet does not answer.
+    """
     pod = find_object(cluster.store, request.key).object
     container = _container(pod, request.query.get("container", ""))
+    if not pod["spec"].get("nodeName"):
+        return None
     runtime = cluster.kubelets.runtimes.get(request.key)
     if runtime is None or not runtime.started_at:
         raise _waiting(pod, container, runtime)
@@ -69,8 +74,6 @@ def _container(pod: JsonObject, name: str) -> str:
 
 def _waiting(pod: JsonObject, container: str, runtime: PodRuntime | None) -> ApiError:
     name = pod["metadata"]["name"]
-    if not pod["spec"].get("nodeName"):
-        return bad_request(f"pod {name} does not have a host assigned")
     reason = "trying and failing to pull image" if runtime and runtime.pull_failures else "ContainerCreating"
     return bad_request(f'container "{container}" in pod "{name}" is waiting to start: {reason}')
 

@@ -23,6 +23,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from secrets import token_hex
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -41,11 +42,11 @@ from scheduling.slurmsim.server import lock_state_directory, open_listening_sock
 from scheduling.slurmsim.values import build_nodes
 from scheduling.slurmsim.wire import fault_body
 
-from . import http
+from . import http, pki
 from .api import discovery
 from .api.authorization import ADMIN, MASTERS, access_of
 from .api.errors import bad_request, forbidden, unauthorized
-from .api.requests import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, ApiRequest, User, parse_request
+from .api.requests import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, ApiRequest, User, is_unknown_group, parse_request
 from .api.tables import wanted_form
 from .cluster import KubernetesCluster
 from .fault_requests import parse_fault_request, parse_machine_request
@@ -174,6 +175,8 @@ class KubernetesServer:
 
     async def resource(self, request: Request) -> Response:
         user = self._user(request)
+        if is_unknown_group(request.url.path):
+            return PlainTextResponse("404 page not found\n", 404)
         parts = [part for part in request.url.path.split("/") if part]
         if (document := self._discovery_of(parts)) is not None:
             return document
@@ -208,6 +211,8 @@ class KubernetesServer:
         self.cluster.authorizer.check(asked.user, access_of(asked))
         options = log_options(asked, time.time())
         path = find_log(self.cluster, asked, self._options.log_root / "pods")
+        if path is None:
+            return Response(status_code=204)
         reader = LogReader(path, options)
         if not options.follow:
             self._pod_logs.write(time.time())
@@ -370,12 +375,19 @@ def main(arguments: list[str]) -> None:
     lock_state_directory(options.state)
     listening = open_listening_socket(options.bind, options.port)
     app = KubernetesServer(options).app()
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
+    certificate: dict[str, Any] = {}
+    if options.tls:
+        files = pki.create_server_certificate(options.state / "pki", options.bind)
+        certificate = {"ssl_certfile": files[0], "ssl_keyfile": files[1]}
+    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1, **certificate)
     server = uvicorn.Server(config)
     # uvicorn stops cleanly, then raises the signal again. This handler makes the exit code 0, also for an early TERM
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, server.handle_exit)
-    print(f"listening on http://{options.bind}:{listening.getsockname()[1]}", flush=True)
+    address = f"{'https' if options.tls else 'http'}://{options.bind}:{listening.getsockname()[1]}"
+    if options.tls:
+        pki.write_kubeconfig(options.state, address, options.token)
+    print(f"listening on {address}", flush=True)
     server.run(sockets=[listening])
     logging.shutdown()
     sys.stdout.flush()

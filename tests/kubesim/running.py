@@ -99,6 +99,6 @@ class KubernetesProcess:
 
 
 def kubectl() -> str | None:
-    """The real kubectl: that of a Kubernetes on this host, or the one on the path."""
-    home = Path(os.environ.get("K8S_HOME", "/var/tmp/acme-k8s")) / "bin" / "kubectl"
-    return str(home) if home.exists() else shutil.which("kubectl")
+    """The real kubectl: the one on the path, or that of a Kubernetes on this host."""
+    home = os.environ.get("K8S_HOME")
+    return shutil.which("kubectl") or (shutil.which("kubectl", path=f"{home}/bin") if home else None)

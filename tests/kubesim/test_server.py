@@ -70,7 +70,7 @@ def test_every_group_of_the_discovery_lists_its_resources(cluster):
 @pytest.mark.parametrize(
     ("method", "path", "content", "headers", "status"),
     [
-        ("GET", "/apis/none/v1", b"", {}, 404),
+        ("GET", "/apis/batch/v9", b"", {}, 404),
         ("GET", "/api/v1/nothing", b"", {}, 404),
         ("GET", f"{PODS}/nothing", b"", {}, 404),
         ("POST", PODS, b"{", {"Content-Type": "application/json"}, 400),
@@ -292,13 +292,19 @@ def test_followed_log_ends_with_the_container(cluster):
     assert cluster.client.get(f"{PODS}/short/log").status_code == 404
 
 
-def test_log_of_a_pod_that_waits_is_refused_with_the_reason(cluster):
-    cluster.call("POST", PODS, pod("waits", gpus=9))
+def test_log_of_a_pod_that_has_not_started_is_refused_with_the_reason(cluster):
+    cluster.call("POST", PODS, pod("unplaced", gpus=9))
+    cluster.call("POST", PODS, pod("unpulled", node="kalos-002", image="registry.invalid/x"))
+    reason = "trying and failing to pull image"
 
-    response = cluster.client.get(f"{PODS}/waits/log")
+    assert cluster.client.get(f"{PODS}/unplaced/log").status_code == 204
+    until(lambda: reason in cluster.client.get(f"{PODS}/unpulled/log").json()["message"])
+    for name in ("unplaced", "unpulled"):
+        remove(cluster, name)
 
-    assert (response.status_code, response.json()["message"]) == (400, "pod waits does not have a host assigned")
-    remove(cluster, "waits")
+
+def test_unknown_group_is_not_found(cluster):
+    assert cluster.client.get("/apis/none.example/v1/things").status_code == 404
 
 
 def test_log_of_a_silent_kubelet_is_an_error(cluster, training):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from scheduling.kubesim.objects import JsonObject, value_at
 
@@ -68,11 +69,18 @@ def _pull_policy(image: str) -> str:
 
 
 def _default_requests(resources: JsonObject) -> JsonObject:
-    """Requests default to the limits."""
-    limits = resources.get("limits")
-    if not isinstance(limits, dict):
-        return resources
-    return {**resources, "requests": {**limits, **(resources.get("requests") or {})}}
+    """Requests default to the limits. Quantities are texts, also if a client wrote numbers."""
+    texts = {name: _quantity_texts(value) for name, value in resources.items()}
+    limits, requests = texts.get("limits"), texts.get("requests") or {}
+    if not isinstance(limits, dict) or not isinstance(requests, dict):
+        return texts
+    return {**texts, "requests": {**limits, **requests}}
+
+
+def _quantity_texts(amounts: Any) -> Any:
+    if not isinstance(amounts, dict):
+        return amounts
+    return {name: str(value) if isinstance(value, int | float) else value for name, value in amounts.items()}
 
 
 def _default_tolerations(tolerations: list[JsonObject]) -> list[JsonObject]:

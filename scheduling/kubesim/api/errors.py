@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduling.kubesim.objects import JsonObject
+
+WRONG_TYPE = "FieldValueTypeInvalid"
 
 
 class ApiError(Exception):
@@ -25,7 +27,7 @@ class ApiError(Exception):
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
+            **({"reason": self.reason} if self.reason else {}),
             **details,
             "code": self.code,
         }
@@ -52,6 +54,11 @@ def invalid_value(field: str, value: Any, detail: str) -> FieldError:
     return FieldError(field, "FieldValueInvalid", f"Invalid value: {shown:.300}: {detail}")
 
 
+def wrong_type(field: str, value: Any, detail: str) -> FieldError:
+    """A value that cannot be decoded. The API server refuses such a body before it checks any field."""
+    return replace(invalid_value(field, value, detail), reason=WRONG_TYPE)
+
+
 def not_supported(field: str, value: Any, allowed: Sequence[str]) -> FieldError:
     choices = ", ".join(f'"{one}"' for one in allowed)
     return FieldError(
@@ -65,6 +72,8 @@ def forbidden_field(field: str, detail: str) -> FieldError:
 
 def invalid(kind: str, group: str, name: str, errors: Sequence[FieldError]) -> ApiError:
     texts = [f"{error.field}: {error.message}" for error in errors]
+    if undecodable := [text for text, error in zip(texts, errors, strict=True) if error.reason == WRONG_TYPE]:
+        return bad_request(f"{kind} cannot be handled as a {kind}: {undecodable[0]}")
     listed = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     qualified = f"{kind}.{group}" if group else kind
     details = {"name": name, "group": group, "kind": kind, "causes": [error.cause() for error in errors]}

@@ -9,7 +9,7 @@ from typing import Any
 from scheduling.kubesim.objects import JsonObject, ObjectKey
 
 from .errors import ApiError, bad_request, method_not_allowed, path_not_found
-from .resources import ResourceType, find_resource
+from .resources import RESOURCES, ResourceType, find_resource
 
 JSON_PATCH, MERGE_PATCH = "application/json-patch+json", "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
@@ -73,6 +73,12 @@ def parse_request(method: str, path: str, query: Mapping[str, str]) -> ApiReques
     return ApiRequest(
         verb=verb, resource=resource, namespace=namespace, name=name, subresource=subresource, query=dict(query)
     )
+
+
+def is_unknown_group(path: str) -> bool:
+    """Whether no API has this path. Such paths are answered without a Status."""
+    parts = path.split("/")
+    return parts[1:2] == ["apis"] and len(parts) > 2 and parts[2] not in {one.group for one in RESOURCES}
 
 
 def _group_and_version(parts: list[str]) -> tuple[str, str, list[str]]:

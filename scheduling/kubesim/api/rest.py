@@ -89,7 +89,7 @@ class RestApi:
         if request.resource.namespaced and namespace != request.namespace:
             raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
         if value_at(new, "metadata", "resourceVersion"):
-            raise bad_request("resourceVersion should not be set on objects to be created")
+            raise ApiError(500, "", "resourceVersion should not be set on objects to be created")
         created = self._writer.create(request.resource, request.namespace, new, now, dry_run=request.is_dry_run)
         return Answer(status=201, body=with_kind(request.resource, created), warnings=warnings)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from scheduling.kubesim.objects import JsonObject, value_at
 
-from .errors import FieldError, forbidden_field, invalid_value, not_supported, required
+from .errors import FieldError, forbidden_field, invalid_value, not_supported, required, wrong_type
 from .quantities import parse_quantity
 from .selectors import LABEL_KEY, LABEL_VALUE
 
@@ -59,7 +59,7 @@ def _metadata_errors(resource: str, metadata: JsonObject) -> Errors:
     yield from _owner_errors(metadata.get("ownerReferences"))
     finalizers = metadata.get("finalizers") or []
     if not isinstance(finalizers, list) or not all(isinstance(one, str) for one in finalizers):
-        yield invalid_value("metadata.finalizers", finalizers, "must be a list of names")
+        yield wrong_type("metadata.finalizers", finalizers, "must be a list of names")
 
 
 def _name_errors(resource: str, metadata: JsonObject) -> Errors:
@@ -80,7 +80,7 @@ def _string_map_errors(field: str, values: Any) -> Errors:
     if values is not None and not (
         isinstance(values, dict) and all(isinstance(value, str) for value in values.values())
     ):
-        yield invalid_value(field, values, "must be a map of strings")
+        yield wrong_type(field, values, "must be a map of strings")
 
 
 def _label_errors(field: str, labels: Any) -> Errors:
@@ -98,7 +98,7 @@ def _owner_errors(owners: Any) -> Errors:
     if owners is None:
         return
     if not isinstance(owners, list) or not all(isinstance(one, dict) for one in owners):
-        yield invalid_value("metadata.ownerReferences", owners, "must be a list of references")
+        yield wrong_type("metadata.ownerReferences", owners, "must be a list of references")
         return
     for place, owner in enumerate(owners):
         for name in ("apiVersion", "kind", "name", "uid"):
@@ -129,10 +129,10 @@ def pod_spec_errors(spec: JsonObject, path: str) -> Errors:
         yield from _object_list_errors(f"{path}.{name}", spec.get(name))
     for name in ("affinity", "securityContext"):
         if not isinstance(spec.get(name) or {}, dict):
-            yield invalid_value(f"{path}.{name}", spec[name], "must be an object")
+            yield wrong_type(f"{path}.{name}", spec[name], "must be an object")
     for name in ("nodeName", "schedulerName", "serviceAccountName", "priorityClassName", "hostname", "subdomain"):
         if not isinstance(spec.get(name) or "", str):
-            yield invalid_value(f"{path}.{name}", spec[name], "must be a string")
+            yield wrong_type(f"{path}.{name}", spec[name], "must be a string")
 
 
 def _containers_errors(spec: JsonObject, path: str) -> Errors:
@@ -144,7 +144,7 @@ def _containers_errors(spec: JsonObject, path: str) -> Errors:
         for place, container in enumerate(spec.get(kind) or []):
             where = f"{path}.{kind}[{place}]"
             if not isinstance(container, dict):
-                yield invalid_value(where, container, "must be an object")
+                yield wrong_type(where, container, "must be an object")
                 continue
             yield from _container_errors(container, where)
             if (name := str(container.get("name"))) in names:
@@ -164,7 +164,7 @@ def _container_errors(container: JsonObject, where: str) -> Errors:
         yield not_supported(f"{where}.imagePullPolicy", container.get("imagePullPolicy"), PULL_POLICIES)
     for field in ("command", "args"):
         if not all(isinstance(word, str) for word in container.get(field) or ()):
-            yield invalid_value(f"{where}.{field}", container[field], "must be a list of strings")
+            yield wrong_type(f"{where}.{field}", container[field], "must be a list of strings")
     for field in ("env", "volumeMounts", "ports", "envFrom"):
         yield from _object_list_errors(f"{where}.{field}", container.get(field))
     yield from _environment_errors(container, where)
@@ -176,17 +176,17 @@ def _environment_errors(container: JsonObject, where: str) -> Errors:
         if not isinstance(variable, dict) or not isinstance(variable.get("name"), str) or not variable["name"]:
             yield required(f"{where}.env[{place}].name")
         elif not isinstance(variable.get("value") or "", str):
-            yield invalid_value(f"{where}.env[{place}].value", variable["value"], "must be a string")
+            yield wrong_type(f"{where}.env[{place}].value", variable["value"], "must be a string")
 
 
 def _resources_errors(resources: Any, where: str) -> Errors:
     if not isinstance(resources, dict):
-        yield invalid_value(where, resources, "must be an object")
+        yield wrong_type(where, resources, "must be an object")
         return
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     for kind, amounts in (("limits", limits), ("requests", requests)):
         if not isinstance(amounts, dict):
-            yield invalid_value(f"{where}.{kind}", amounts, "must be a map of quantities")
+            yield wrong_type(f"{where}.{kind}", amounts, "must be a map of quantities")
             return
         for name, value in amounts.items():
             yield from _quantity_errors(f"{where}.{kind}[{name}]", name, value)
@@ -197,7 +197,7 @@ def _quantity_errors(field: str, name: str, value: Any) -> Errors:
     try:
         amount = parse_quantity(value)
     except ValueError:
-        yield invalid_value(field, value, QUANTITY_RULE)
+        yield wrong_type(field, value, QUANTITY_RULE)
         return
     if amount < 0:
         yield invalid_value(field, value, "must be greater than or equal to 0")
@@ -212,7 +212,7 @@ def _limit_errors(limits: JsonObject, requests: JsonObject, where: str) -> Error
         except ValueError:
             continue  # reported already
         if is_extended(name) and name not in limits:
-            yield required(f"{where}.limits[{name}]", "Limit must be set for non overcommitable resources")
+            yield required(f"{where}.limits", "Limit must be set for non overcommitable resources")
         elif is_extended(name) and amount != limit:
             yield invalid_value(f"{where}.requests", str(value), f"must be equal to {name} limit of {limits[name]}")
         elif amount > limit:
@@ -228,7 +228,7 @@ def is_extended(name: str) -> bool:
 
 def _object_list_errors(field: str, values: Any) -> Errors:
     if values is not None and not (isinstance(values, list) and all(isinstance(one, dict) for one in values)):
-        yield invalid_value(field, values, "must be a list of objects")
+        yield wrong_type(field, values, "must be a list of objects")
 
 
 def _int_errors(found: JsonObject, path: str, name: str, least: int) -> Errors:
@@ -236,7 +236,7 @@ def _int_errors(found: JsonObject, path: str, name: str, least: int) -> Errors:
     if value is None:
         return
     if not isinstance(value, int) or isinstance(value, bool):
-        yield invalid_value(f"{path}.{name}", value, "must be an integer")
+        yield wrong_type(f"{path}.{name}", value, "must be an integer")
     elif value < least or value > MAX_INT32:
         rule = "must be greater than or equal to 0" if least == 0 else f"must be between {least} and {MAX_INT32},"
         yield invalid_value(f"{path}.{name}", value, rule if least == 0 else f"{rule} inclusive")
@@ -255,7 +255,7 @@ def job_errors(job: JsonObject) -> Errors:
     elif spec["completionMode"] == "Indexed" and spec.get("completions") is None:
         yield required("spec.completions", "when completion mode is Indexed")
     if not isinstance(spec.get("suspend"), bool):
-        yield invalid_value("spec.suspend", spec.get("suspend"), "must be a boolean")
+        yield wrong_type("spec.suspend", spec.get("suspend"), "must be a boolean")
     template = spec["template"]
     yield from _string_map_errors("spec.template.metadata.labels", value_at(template, "metadata", "labels"))
     yield from pod_spec_errors(template["spec"], "spec.template.spec")
@@ -273,7 +273,7 @@ def budget_errors(budget: JsonObject) -> Errors:
         if value is not None and not _is_count_or_percentage(value):
             yield invalid_value(f"spec.{name}", value, "must be a non-negative integer or a percentage")
     if not isinstance(spec.get("selector") or {}, dict):
-        yield invalid_value("spec.selector", spec["selector"], "must be an object")
+        yield wrong_type("spec.selector", spec["selector"], "must be an object")
 
 
 def _is_count_or_percentage(value: Any) -> bool:
@@ -284,10 +284,10 @@ def _is_count_or_percentage(value: Any) -> bool:
 
 def node_errors(node: JsonObject) -> Errors:
     taints = value_at(node, "spec", "taints", default=[])
-    yield from _object_list_errors("spec.taints", taints)
+    yield from _object_list_errors("metadata.taints", taints)
     for place, taint in enumerate(taints if isinstance(taints, list) else []):
         if isinstance(taint, dict) and taint.get("effect") not in TAINT_EFFECTS:
-            yield not_supported(f"spec.taints[{place}].effect", taint.get("effect"), TAINT_EFFECTS)
+            yield not_supported(f"metadata.taints[{place}].effect", taint.get("effect"), TAINT_EFFECTS)
 
 
 def service_errors(service: JsonObject) -> Errors:

@@ -302,8 +302,9 @@ class Kubelets(Controller):
     def _run_container(self, pod: JsonObject, runtime: PodRuntime, now: float) -> None:
         running = replace(runtime, step=PodStep.RUNNING, started_at=now, next_at=0.0, execution=0)
         self.runtimes.set(running)
-        for reason, message in (("Created", "Created container"), ("Started", "Started container")):
-            self._event(pod, NORMAL, reason, f"{message} {pod['spec']['containers'][0]['name']}", runtime.node, now)
+        self._event(pod, NORMAL, "Pulled", f'Successfully pulled image "{_image(pod)}"', runtime.node, now)
+        for reason in ("Created", "Started"):
+            self._event(pod, NORMAL, reason, f"{reason} container {_container(pod)}", runtime.node, now)
         self._begin_if_complete(pod, now)
 
     def _begin_if_complete(self, pod: JsonObject, now: float) -> None:
