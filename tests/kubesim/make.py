@@ -83,7 +83,7 @@ def container(gpus: int = 8, seconds: float = 100.0, end: str = "COMPLETED", **m
     return {
         "name": "main",
         "image": "registry.example/train:1",
-        "resources": {"limits": {"nvidia.com/gpu": gpus}} if gpus else {},
+        "resources": {"limits": {"nvidia.com/gpu": str(gpus)}} if gpus else {},
         "env": [{"name": name, "value": value} for name, value in environment.items()],
         **more,
     }

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -76,7 +77,8 @@ class KubernetesProcess:
     def client(self) -> httpx.Client:
         """Requests of the administrator."""
         if self._client is None:
-            verify: Any = str(self.state / "pki" / "ca.crt") if self.address.startswith("https") else True
+            authority = self.state / "pki" / "ca.crt"
+            verify = ssl.create_default_context(cafile=str(authority)) if authority.exists() else True
             headers = {"Authorization": f"Bearer {self.token}"}
             self._client = httpx.Client(base_url=self.address, headers=headers, timeout=PATIENCE_S, verify=verify)
         return self._client
