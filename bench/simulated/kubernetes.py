@@ -1,6 +1,6 @@
 """How fast the simulated Kubernetes cluster answers at the size of a datacenter.
 
-    python bench/kubesim.py [--nodes 1250] [--pods 10000]
+    python bench/simulated/kubernetes.py [--nodes 1250] [--pods 10000]
 
 One server process, requests over HTTP on loopback. Prints the ratio to each goal, the machine and the input.
 """
@@ -17,7 +17,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.kubesim.make import pod
 from tests.kubesim.running import KubernetesProcess
