@@ -6,20 +6,35 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
-from .controller import ClusterController
-from .store import StateStore
-from .values import StateChanges
-
 log = logging.getLogger("acme.cluster")
 
+Changes = TypeVar("Changes")
+SourceChanges = TypeVar("SourceChanges", covariant=True)
+StoreChanges = TypeVar("StoreChanges", contravariant=True)
 
-class CommitQueue:
+
+class ChangeSource(Protocol[SourceChanges]):
+    """The state in memory. Its changes are true in a boolean context if there are any."""
+
+    def take_changes(self) -> SourceChanges: ...
+
+
+class ChangeStore(Protocol[StoreChanges]):
+    def write(self, changes: StoreChanges) -> None:
+        """Write the changes; they are on disk on return."""
+        ...
+
+
+class CommitQueue(Generic[Changes]):
     """Batches the writes of many requests; each waits until its own changes are on disk."""
 
-    def __init__(self, controller: ClusterController, store: StateStore, drop: Callable[[StateChanges], None]) -> None:
+    def __init__(
+        self, controller: ChangeSource[Changes], store: ChangeStore[Changes], drop: Callable[[Changes], None]
+    ) -> None:
         self._controller, self._store, self._drop = controller, store, drop
         self._asked = self._done = 0
         self._turn = asyncio.Lock()
@@ -36,7 +51,7 @@ class CommitQueue:
                 await self._write_to_store(changes)
             self._done = last_covered
 
-    async def _write_to_store(self, changes: StateChanges) -> None:
+    async def _write_to_store(self, changes: Changes) -> None:
         try:
             await run_in_threadpool(self._store.write, changes)
         except Exception:

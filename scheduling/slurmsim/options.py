@@ -73,20 +73,20 @@ def parse_options(arguments: list[str]) -> ServerOptions:
         gpus_per_node=values.gpus_per_node,
         gpu_model=values.gpu_model,
         seed=values.seed,
-        speed=_positive_number("--speed", values.speed),
-        trial_speed=_positive_number("--trial-speed", values.trial_speed),
+        speed=positive_number("--speed", values.speed),
+        trial_speed=positive_number("--trial-speed", values.trial_speed),
         faults=values.faults,
         configure_s=values.configure_s,
         min_job_age_s=_whole_seconds("--min-job-age", values.min_job_age, 1, 86_400),
         accounting=not values.no_accounting,
-        token=_read_token_file(values.token_file),
+        token=read_token_file(values.token_file),
         execute=values.execute,
         accounts=_job_accounts(state, values.job_uids) if values.execute else None,
         log_root=(values.log_root or state / "logs").absolute(),
     )
 
 
-def _positive_number(name: str, value: float) -> float:
+def positive_number(name: str, value: float) -> float:
     if not value > 0:
         raise InvalidOption(f"{name}: {value} is not greater than 0")
     return value
@@ -98,7 +98,7 @@ def _whole_seconds(name: str, text: str, low: int, high: int) -> int:
     return int(text)
 
 
-def _read_token_file(path: Path | None) -> str:
+def read_token_file(path: Path | None) -> str:
     """The token in the file. An empty file is an error, because it would disable authentication."""
     if path is None:
         return ""

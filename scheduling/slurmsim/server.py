@@ -482,7 +482,7 @@ def _with_current_hardware(stored: SimulatorSnapshot, fresh: SimulatorSnapshot) 
 # Starting
 
 
-def _lock_state_directory(state: Path) -> int:
+def lock_state_directory(state: Path) -> int:
     """Lock the state directory, so that a second server on the same state does not start."""
     lock = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -492,7 +492,7 @@ def _lock_state_directory(state: Path) -> int:
     return lock
 
 
-def _open_listening_socket(bind: str, port: int) -> socket.socket:
+def open_listening_socket(bind: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in bind else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -512,8 +512,8 @@ def main(arguments: list[str]) -> None:
     with suppress(PermissionError):  # another user's directory keeps its mode
         options.state.chmod(0o750)
     options.log_root.mkdir(parents=True, exist_ok=True)
-    _lock_state_directory(options.state)
-    listening = _open_listening_socket(options.bind, options.port)
+    lock_state_directory(options.state)
+    listening = open_listening_socket(options.bind, options.port)
     app = ClusterServer(options).app()
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=3)
     server = uvicorn.Server(config)

@@ -150,7 +150,7 @@ def _trial_lines(script: PlannedLog, first: int, until_s: float) -> Iterator[str
     body = [text for at, text in script.play.lines if script.play.slowed_time_s(at) < script.ends_s]
     yield from (text for at, text in script.play.lines[first : len(body)] if script.play.slowed_time_s(at) <= until_s)
     if until_s >= script.play.duration_s and script.play.state != State.COMPLETED:
-        yield from _final_lines(script)[max(first - len(body), 0) :]
+        yield from final_lines(script)[max(first - len(body), 0) :]
 
 
 def _line_due_s(script: PlannedLog, index: int) -> float:
@@ -174,11 +174,11 @@ def _generated_lines(script: PlannedLog, first: int, until_s: float) -> Iterator
         yield f"[{_timestamp(script, at)}] {text}"
         index += 1
     if until_s >= script.play.duration_s:
-        ending = _final_lines(script)
-        yield from ending[max(index - _body_line_count(script), 0) :]
+        ending = final_lines(script)
+        yield from ending[max(index - body_line_count(script), 0) :]
 
 
-def _body_line_count(script: PlannedLog) -> int:
+def body_line_count(script: PlannedLog) -> int:
     """The number of lines before the final ones. Line times increase with the index, so a binary search finds it."""
     low, high = 0, 1
     while _line_due_s(script, high) < script.ends_s:
@@ -291,7 +291,7 @@ def _evaluation_line(script: PlannedLog, number: int) -> str:
     return f"{dataset}: {done * 128}/1280 samples generated"
 
 
-def _final_lines(script: PlannedLog) -> list[str]:
+def final_lines(script: PlannedLog) -> list[str]:
     play = script.play
     if play.state == State.COMPLETED:
         return [f"[{_timestamp(script, play.duration_s)}] all done"]
@@ -303,7 +303,7 @@ def _final_lines(script: PlannedLog) -> list[str]:
             nodes=script.nodes,
             gpus_per_node=script.gpus_per_node,
             rank=rank_at_fault(script),
-            step=script.step_after_line(max(_body_line_count(script) - len(script.startup_lines), 0)),
+            step=script.step_after_line(max(body_line_count(script) - len(script.startup_lines), 0)),
             dice=play.dice,
         )
     )

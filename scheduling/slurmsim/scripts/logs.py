@@ -117,13 +117,13 @@ class JobLogWriter:
             return
         text = "".join(f"{line}\n" for line in lines)
         try:
-            with _open_log_descriptor(self._root, entry.path, APPEND_FLAGS) as fd:
+            with log_descriptor(self._root, entry.path, APPEND_FLAGS) as fd:
                 os.write(fd, text.encode())
         except (InvalidLogPath, OSError) as error:
             log.warning("job %s: cannot write %d log lines: %s", entry.script.job_id, len(lines), error)
 
     def _count_whole_lines(self, path: str) -> int:
-        with _open_log_descriptor(self._root, path, APPEND_FLAGS & ~os.O_WRONLY | os.O_RDWR) as fd:
+        with log_descriptor(self._root, path, APPEND_FLAGS & ~os.O_WRONLY | os.O_RDWR) as fd:
             content = os.pread(fd, os.fstat(fd).st_size, 0)
             end = content.rfind(b"\n") + 1
             if end != len(content):
@@ -132,7 +132,7 @@ class JobLogWriter:
 
 
 @contextmanager
-def _open_log_descriptor(root: Path, path: str, flags: int) -> Iterator[int]:
+def log_descriptor(root: Path, path: str, flags: int) -> Iterator[int]:
     fd = open_log(root, path, flags)
     try:
         yield fd
@@ -143,7 +143,7 @@ def _open_log_descriptor(root: Path, path: str, flags: int) -> Iterator[int]:
 def write_whole_logs(root: Path, logs: Mapping[str, str]) -> None:
     """Write or replace logs. Raises InvalidLogPath."""
     for path, text in logs.items():
-        with _open_log_descriptor(root, path, TRUNCATE_FLAGS) as fd:
+        with log_descriptor(root, path, TRUNCATE_FLAGS) as fd:
             os.write(fd, text.encode())
 
 
@@ -172,9 +172,7 @@ class KernelLogWriter:
     def _write_log(self, node: SlurmNode, lines: Sequence[str]) -> None:
         text = "".join(f"{line}\n" for line in lines)
         try:
-            with _open_log_descriptor(
-                self._root, str(self._root / "kernel" / f"{node.name}.log"), TRUNCATE_FLAGS
-            ) as fd:
+            with log_descriptor(self._root, str(self._root / "kernel" / f"{node.name}.log"), TRUNCATE_FLAGS) as fd:
                 os.write(fd, text.encode())
         except (InvalidLogPath, OSError) as error:
             log.warning("node %s: cannot write its kernel log: %s", node.name, error)

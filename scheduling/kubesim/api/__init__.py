@@ -1,0 +1,1 @@
+"""The rules of the Kubernetes API: resources, objects, requests and answers. Pure."""

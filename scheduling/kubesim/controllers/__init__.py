@@ -1,0 +1,1 @@
+"""The controllers of a simulated Kubernetes cluster. Pure."""

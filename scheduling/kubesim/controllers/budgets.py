@@ -1,0 +1,87 @@
+"""Keeps the status of pod disruption budgets: healthy pods, needed pods, and evictions that are allowed. Pure."""
+
+from __future__ import annotations
+
+from scheduling.kubesim.api.eviction import budget_counts, selects
+from scheduling.kubesim.api.resources import BUDGETS, BY_KIND, PODS
+from scheduling.kubesim.api.writing import FINAL_PHASES
+from scheduling.kubesim.objects import (
+    JsonObject,
+    ObjectKey,
+    controller_of,
+    is_being_deleted,
+    name_of,
+    uid_of,
+    value_at,
+    with_condition,
+)
+from scheduling.kubesim.store import ObjectChange
+
+from .base import Controller
+
+
+class BudgetController(Controller):
+    name = "disruption"
+
+    def observe(self, change: ObjectChange) -> None:
+        if change.key.resource == BUDGETS:
+            self.enqueue(change.key)
+        elif change.key.resource == PODS:
+            for found in self.plane.store.objects(BUDGETS, change.key.namespace):
+                if selects(found.object, change.stored.object):
+                    self.enqueue(ObjectKey(BUDGETS, change.key.namespace, name_of(found.object)))
+
+    def reconcile(self, key: ObjectKey, now: float) -> None:
+        budget = self.plane.store.get(key)
+        if budget is None:
+            return
+        pods = [
+            found.object
+            for found in self.plane.store.objects(PODS, key.namespace)
+            if selects(budget, found.object) and value_at(found.object, "status", "phase") not in FINAL_PHASES
+        ]
+        counts = budget_counts(budget, pods, self._expected(pods))
+        gone = {name_of(pod) for pod in pods if is_being_deleted(pod)}
+        present = {name_of(pod) for pod in pods} - gone
+        disrupted = {
+            name: at for name, at in value_at(budget, "status", "disruptedPods", default={}).items() if name in present
+        }
+        allowed = max(counts.allowed - len(disrupted), 0)
+        self.plane.writer.patch_status(
+            key,
+            {
+                "currentHealthy": counts.healthy,
+                "desiredHealthy": counts.desired,
+                "expectedPods": counts.expected,
+                "disruptionsAllowed": allowed,
+                "disruptedPods": disrupted or None,
+                "observedGeneration": budget["metadata"].get("generation", 1),
+                "conditions": self._conditions(budget, allowed, now),
+            },
+        )
+
+    def _conditions(self, budget: JsonObject, allowed: int, now: float) -> list[JsonObject]:
+        reason = "SufficientPods" if allowed else "InsufficientPods"
+        known = value_at(budget, "status", "conditions", default=[])
+        return with_condition(
+            known, "DisruptionAllowed", "True" if allowed else "False", now, reason=reason, message=""
+        )
+
+    def _expected(self, pods: list[JsonObject]) -> int:
+        """What the owners of the pods want to run; pods without an owner count themselves."""
+        owners: dict[str, int] = {}
+        alone = 0
+        for pod in pods:
+            owner = controller_of(pod)
+            if owner is None:
+                alone += 1
+            else:
+                owners[str(owner.get("uid"))] = max(self._scale(owner, pod), owners.get(str(owner.get("uid")), 0))
+        return alone + sum(owners.values())
+
+    def _scale(self, owner: JsonObject, pod: JsonObject) -> int:
+        resource = BY_KIND.get((str(owner.get("apiVersion")), str(owner.get("kind"))))
+        if resource is None:
+            return 1
+        found = self.plane.store.get(ObjectKey(resource.id, str(pod["metadata"]["namespace"]), str(owner.get("name"))))
+        return int(value_at(found, "spec", "parallelism", default=1)) if found and uid_of(found) else 1

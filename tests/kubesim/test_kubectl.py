@@ -1,0 +1,193 @@
+"""The real kubectl reads and drives the simulated cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.patience import PATIENCE_S, until
+
+from .make import job, pod
+from .running import KubernetesProcess, kubectl
+
+PROGRAM = kubectl()
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="kubectl is not installed")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with KubernetesProcess(tmp_path_factory.mktemp("kalos"), "--nodes", "4", "--tls") as process:
+        yield process
+
+
+@pytest.fixture
+def run(cluster, tmp_path):
+    def run(*words: str, text: str | None = None, fails: bool = False, quiet: bool = True) -> str:
+        environment = {**os.environ, "KUBECONFIG": str(cluster.state / "kubeconfig"), "HOME": str(tmp_path)}
+        command = [str(PROGRAM), *words]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, env=environment, timeout=PATIENCE_S)
+        assert (done.returncode != 0) is fails, f"{words}: {done.stdout}{done.stderr}"
+        return done.stdout + ("" if quiet and not fails else done.stderr)
+
+    yield run
+    run(
+        "delete", "jobs,pods,pdb,configmaps", "-l", "!keep", "--all-namespaces=false", "--wait=true", "--grace-period=1"
+    )
+    for name in ("kalos-001", "kalos-002", "kalos-003", "kalos-004"):
+        run("uncordon", name)
+
+
+def applied(run, *objects: dict[str, Any]) -> str:
+    return run("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
+
+
+def test_version_names_a_simulated_server(run):
+    assert "v1.33.4-simulated" in run("version")
+
+
+def test_resources_are_discovered(run):
+    names = run("api-resources", "-o", "name").split()
+
+    assert {"pods", "jobs.batch", "nodes", "poddisruptionbudgets.policy", "leases.coordination.k8s.io"} <= set(names)
+
+
+def test_nodes_are_listed_and_described(run):
+    assert [line.split()[:2] for line in run("get", "nodes", "--no-headers").splitlines()] == [
+        [f"kalos-00{number}", "Ready"] for number in range(1, 5)
+    ]
+    described = run("describe", "node", "kalos-001")
+    assert "nvidia.com/gpu:     8" in described and "KubeletReady" in described
+
+
+def test_pod_is_applied_followed_and_deleted(run):
+    assert "pod/train created" in applied(run, pod(node="kalos-001", seconds=3))
+    assert "pod/train unchanged" in applied(run, pod(node="kalos-001", seconds=3))
+    labeled = pod(node="kalos-001", seconds=3, metadata={"labels": {"team": "nlp"}})
+    assert "pod/train configured" in applied(run, labeled)
+
+    run("wait", "--for=jsonpath={.status.phase}=Running", "pod/train", "--timeout=60s")
+    assert run("logs", "-f", "train").rstrip().endswith("all done")
+    run("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/train", "--timeout=60s")
+    assert run("get", "pods", "-l", "team=nlp", "--no-headers").split()[:3] == ["train", "0/1", "Completed"]
+    assert "Started container main" in run("describe", "pod", "train")
+    assert "Started container main" in run("get", "events", "--field-selector", "involvedObject.name=train")
+    assert 'pod "train" deleted' in run("delete", "pod", "train")
+    assert "NotFound" in run("get", "pod", "train", fails=True)
+
+
+def test_misspelled_field_is_refused(run):
+    wrong = {**pod(), "spec": {**pod()["spec"], "nodName": "x"}}
+
+    answer = run("create", "-f", "-", text=json.dumps(wrong), fails=True)
+
+    assert 'unknown field "spec.nodName"' in answer
+
+
+def test_invalid_object_is_refused_with_the_field(run):
+    answer = run("create", "-f", "-", text=json.dumps(pod(restartPolicy="Sometimes")), fails=True)
+
+    assert 'spec.restartPolicy: Unsupported value: "Sometimes"' in answer
+
+
+def test_job_is_suspended_resumed_and_waited_for(run):
+    applied(run, job(completions=2, parallelism=2, completionMode="Indexed", gpus=1, seconds=1, suspend=True))
+    assert run("get", "jobs", "--no-headers").split()[:3] == ["sweep", "Suspended", "0/2"]
+
+    run("patch", "job", "sweep", "--type=merge", "-p", '{"spec":{"suspend":false}}')
+    run("wait", "--for=condition=complete", "job/sweep", "--timeout=60s")
+
+    assert run("get", "jobs", "--no-headers").split()[:3] == ["sweep", "Complete", "2/2"]
+    assert "2 Succeeded" in run("describe", "job", "sweep")
+    run("delete", "job", "sweep")
+    until(lambda: run("get", "pods", "-o", "name") == "")
+
+
+def test_cordon_and_drain_respect_a_budget(run):
+    labels = {"labels": {"app": "web"}}
+    pods = [pod(f"web-{number}", node="kalos-002", gpus=1, seconds=600, metadata=labels) for number in range(2)]
+    budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "web"},
+              "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": "web"}}}}  # fmt: skip
+    applied(run, *pods, budget)
+    run("wait", "--for=condition=Ready", "pod", "-l", "app=web", "--timeout=60s")
+
+    blocked = run("drain", "kalos-002", "--force", "--timeout=3s", fails=True)
+    assert "Cannot evict pod as it would violate the pod's disruption budget" in blocked
+    assert run("get", "node", "kalos-002", "--no-headers").split()[1] == "Ready,SchedulingDisabled"
+    run("delete", "pdb", "web")
+
+    assert "node/kalos-002 drained" in run("drain", "kalos-002", "--force", "--timeout=60s")
+    assert run("get", "pods", "-o", "name") == ""
+
+
+def test_labels_taints_and_annotations_are_edited(run):
+    run("label", "node", "kalos-003", "team=nlp")
+    run("taint", "node", "kalos-003", "broken=yes:NoSchedule")
+    run("annotate", "node", "kalos-003", "why=test")
+    assert "broken=yes:NoSchedule" in run("describe", "node", "kalos-003")
+
+    run("taint", "node", "kalos-003", "broken-")
+    run("label", "node", "kalos-003", "team-")
+
+    assert "broken" not in run("describe", "node", "kalos-003")
+
+
+def test_configmap_is_edited_with_a_json_patch(run):
+    applied(run, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "1"}})
+
+    run("patch", "configmap", "settings", "--type=json", "-p", '[{"op":"replace","path":"/data/a","value":"2"}]')
+
+    assert run("get", "configmap", "settings", "-o", "jsonpath={.data.a}") == "2"
+
+
+def test_service_account_may_do_what_its_role_says(run, cluster):
+    group = "rbac.authorization.k8s.io"
+    rule = {"apiGroups": [""], "resources": ["pods", "pods/log"], "verbs": ["get", "list", "watch"]}
+    applied(
+        run,
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "reader"}},
+        {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": {"name": "reader"}, "rules": [rule]},
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": "reader"},
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": "reader"},
+            "subjects": [{"kind": "ServiceAccount", "name": "reader", "namespace": "default"}],
+        },
+    )
+    path = "/api/v1/namespaces/default/serviceaccounts/reader/token"
+    token = cluster.call("POST", path, {"spec": {}})["status"]["token"]
+    server = ("--kubeconfig", "/dev/null", "--server", cluster.address, "--certificate-authority")
+    as_reader = (*server, str(cluster.state / "pki" / "ca.crt"), "--token", token)
+
+    assert "No resources found" in run("get", "pods", *as_reader, quiet=False)
+    assert "Forbidden" in run("get", "nodes", *as_reader, fails=True)
+    assert "Forbidden" in run("delete", "pod", "any", *as_reader, fails=True)
+
+
+def test_watch_prints_what_happens(run, cluster):
+    command = [str(PROGRAM), "--kubeconfig", str(cluster.state / "kubeconfig"), "get", "pods", "-w", "--no-headers"]
+    applied(run, pod("first", node="kalos-001", seconds=600))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as watching:
+        try:
+            assert watching.stdout is not None
+            assert watching.stdout.readline().split()[0] == "first"  # the list is printed, so the watch begins
+            applied(run, pod("seen", node="kalos-002", seconds=1))
+            states = list(states_until_the_end(watching.stdout, "seen"))
+        finally:
+            watching.terminate()
+
+    assert list(dict.fromkeys(states)) == ["Pending", "ContainerCreating", "Running", "Completed"]
+
+
+def states_until_the_end(lines: Iterable[str], name: str) -> Iterator[str]:
+    for line in lines:
+        words = line.split()
+        if words[0] == name:
+            yield words[2]
+            if words[2] == "Completed":
+                return
