@@ -116,6 +116,21 @@ def test_page_shows_that_it_is_stale_and_catches_up(visit, server):
     assert is_marked(ada.page)
 
 
+def test_login_form_leads_to_the_home_page(visit, server):
+    ada = visit("ada")
+    ada.page.context.clear_cookies()
+    ada.open("/")
+    expect(ada.page).to_have_url(server.url + "/login/?next=/")
+
+    ada.page.fill("[name=username]", "ada")
+    ada.page.fill("[name=password]", make.PASSWORD)
+    ada.page.click("button.primary")
+
+    ada.page.wait_for_url(server.url + "/")
+    expect(ada.page.locator("#queue")).to_be_visible()
+    assert ada.complaints == []
+
+
 def test_page_reports_an_ended_session(visit):
     ada = visit("ada")
     ada.open_live("/")
