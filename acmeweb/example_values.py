@@ -296,6 +296,7 @@ VALUES: dict[str, Any] = {
     "user_token_directory": "",
     "metrics_address": "http://dcgm.example.org:9400",
     "log_root": "/shared/logs",
+    "workload_owners": {},
     "checkpoint_root": "/checkpoints",
     "burn_in_minutes": 60,
     "min_exempt_minutes": 0,

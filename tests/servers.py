@@ -33,6 +33,7 @@ WITHOUT_TORCH = os.environ.get("WITHOUT_TORCH", "") not in ("", "0")
 # Nobody needs the data of a test run after a crash
 UNSAFE_SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum": "off"}
 NO_TORCH = "torch is not installed"
+NO_KUBERNETES = "there is no Kubernetes control plane on this host"  # no package index has one
 SCHEMA_PASSWORD = "schema-password"
 running = ExitStack()
 
@@ -183,7 +184,7 @@ def _until(answers: Callable[[], bool], log: Path, limit_s: float = PATIENCE_S) 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if REQUIRE_ALL and report.skipped and not hasattr(report, "wasxfail"):
+    if REQUIRE_ALL and report.skipped and not hasattr(report, "wasxfail") and NO_KUBERNETES not in str(report.longrepr):
         _fail(report)
     return report
 

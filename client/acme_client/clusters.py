@@ -46,10 +46,12 @@ class SubmitAsChoice(StrEnum):
     USER_TOKENS = "user_tokens"
 
 
+ADDRESS_HELP = "http://host:6820, unix:///run/slurmrestd.sock, or kubernetes:///path of a kubeconfig on the server."
+
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The cluster.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the server's response as JSON.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation of mode drive.")]
-AddressOption = Annotated[str | None, typer.Option("--address", help="http://host:6820 or unix:///run/slurmrestd.sock")]
+AddressOption = Annotated[str | None, typer.Option("--address", help=ADDRESS_HELP)]
 UserOption = Annotated[str | None, typer.Option("--user", help="User name, sent as X-SLURM-USER-NAME.")]
 TokenOption = Annotated[
     str | None, typer.Option("--token-file", help="Path on the server to a file with the JWT, not the JWT itself.")
@@ -115,7 +117,7 @@ def show(ctx: typer.Context, name: NameArgument, as_json: JsonOption = False) ->
 def add(
     ctx: typer.Context,
     name: NameArgument,
-    address: Annotated[str, typer.Option("--address", help="http://host:6820 or unix:///run/slurmrestd.sock")],
+    address: Annotated[str, typer.Option("--address", help=ADDRESS_HELP)],
     token_file: TokenOption = None,
     user: UserOption = None,
     submit_as: SubmitAsOption = None,

@@ -305,6 +305,16 @@ SUBMIT_AS_HELP = (
 )
 
 
+WORKLOAD_OWNERS_HELP = (
+    'Kubernetes: where the user and the team of a workload are read, such as {"user_from": ["label:user"], "team_from":'
+    ' ["label:team", "namespace"], "rename": {"ns-nlp": "nlp"}}. Empty: both are the namespace.'
+)
+ADDRESS_FORMS = (
+    "Slurm: http://host:6820 or unix:///run/slurmrestd.sock. Kubernetes: kubernetes:///path of a kubeconfig file, or"
+    " kubernetes://in-cluster."
+)
+
+
 def _connection_field(name: str, says: str) -> ShapeField:
     """A connection setting; null for callers without a cluster permission (see `clusters.visible_cluster`)."""
     return text_field(
@@ -351,7 +361,7 @@ CLUSTER_DETAIL = ResourceShape(
     {
         **CLUSTER.fields,
         "address": _connection_field(
-            "address", "Address of slurmrestd. Null, like the other connection settings, without a cluster permission."
+            "address", f"{ADDRESS_FORMS} Null, like the other connection settings, without a cluster permission."
         ),
         "api_user": _connection_field("api_user", "User name sent as X-SLURM-USER-NAME."),
         "token_file": _connection_field(
@@ -363,6 +373,12 @@ CLUSTER_DETAIL = ResourceShape(
         ),
         "metrics_address": _connection_field("metrics_address", "Address of GPU telemetry in DCGM exporter format."),
         "log_root": _connection_field("log_root", "Shared directory for job logs."),
+        "workload_owners": object_field(
+            WORKLOAD_OWNERS_HELP,
+            nullable=True,
+            get=lambda row: row.workload_owners if row.shows_connection else None,
+            needs=("workload_owners",),
+        ),
         "checkpoint_root": _connection_field(
             "checkpoint_root", "Shared directory that contains the checkpoints of jobs."
         ),
@@ -378,8 +394,8 @@ CLUSTER_DETAIL = ResourceShape(
 CLUSTER_CHANGES = {
     "title": text_field(required=False),
     "address": text_field(
-        "http://host:6820 or unix:///run/slurmrestd.sock. To change the address you must also send token_file, because"
-        " the token is then sent to the new address.",
+        f"{ADDRESS_FORMS} To change the address of a cluster with a token you must also send token_file, because the"
+        " token is then sent to the new address.",
         required=False,
     ),
     "api_user": text_field("User name sent as X-SLURM-USER-NAME.", required=False),
@@ -393,6 +409,7 @@ CLUSTER_CHANGES = {
     ),
     "metrics_address": text_field("Address of GPU telemetry in DCGM exporter format.", required=False),
     "log_root": text_field("Shared directory for job logs, as mounted on the server.", required=False),
+    "workload_owners": object_field(WORKLOAD_OWNERS_HELP, required=False),
     "checkpoint_root": text_field("Shared directory that contains the checkpoints of jobs.", required=False),
     "mode": text_field(MODE_HELP, choices=ClusterMode.values, required=False),
     "checkpoint_signal": text_field("[B:]USR1[@seconds], as for sbatch --signal; empty: none.", required=False),
@@ -414,7 +431,7 @@ NEW_CLUSTER = ResourceShape(
     {
         **CLUSTER_CHANGES,
         "name": text_field("Lowercase letters, digits and dashes; at most 40 characters."),
-        "address": text_field("http://host:6820 or unix:///run/slurmrestd.sock."),
+        "address": text_field(ADDRESS_FORMS),
         "mode": text_field(f"Default: observe. {MODE_HELP}", choices=ClusterMode.values, required=False),
     },
     example={"name": "seren", "address": "http://127.0.0.1:6820", "mode": "observe"},

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAX_TOKEN_BYTES = 16 << 10
+MAX_SECRET_BYTES = 1 << 20  # a kubeconfig with the certificates of several clusters
 SYSTEM_DIRECTORIES = (
     *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/root", "/run", "/sbin", "/sys", "/usr"),
     "/var/lib",
@@ -44,17 +45,25 @@ class AllowedPaths:
 
     def read_token(self, path: str) -> str:
         """Return the token in a file beneath an allowed directory. No link is followed after the check."""
+        return _read_token_text(self._open_secret(path))
+
+    def read_secret(self, path: str) -> str:
+        """Return the text of a file beneath an allowed directory: a kubeconfig, a certificate or a key."""
+        text = _read_ascii(self._open_secret(path), MAX_SECRET_BYTES, "")
+        if not text.strip():
+            raise PathNotAllowed("is empty")
+        return text
+
+    def _open_secret(self, path: str) -> int:
         directory, parts = self._locate_token(path)
         try:
             descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             for part in parts[:-1]:
                 descriptor = _open_child(descriptor, part, os.O_DIRECTORY)
-            descriptor = _open_child(
-                descriptor, parts[-1], os.O_NONBLOCK
-            )  # without O_NONBLOCK, opening a FIFO would wait for its writer
+            # without O_NONBLOCK, opening a FIFO would wait for its writer
+            return _open_child(descriptor, parts[-1], os.O_NONBLOCK)
         except OSError as error:
             raise _unreadable_error(error) from None
-        return _read_token_text(descriptor)
 
     def check_token_directory(self, path: str) -> None:
         """Check a directory with one token file per user: an allowed directory, or a directory beneath one."""
@@ -166,21 +175,7 @@ def _open_child(parent: int, name: str, flags: int) -> int:
 
 def _read_token_text(descriptor: int) -> str:
     """Return the token in an open file and close the descriptor."""
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise PathNotAllowed("is not a regular file")
-        # One byte more than allowed, to detect larger files
-        raw = os.read(descriptor, MAX_TOKEN_BYTES + 1)
-    except OSError as error:
-        raise _unreadable_error(error) from None
-    finally:
-        os.close(descriptor)
-    if len(raw) > MAX_TOKEN_BYTES:
-        raise PathNotAllowed(f"is larger than {MAX_TOKEN_BYTES >> 10} KiB; it must contain only the token")
-    try:
-        text = raw.decode("ascii").strip()
-    except UnicodeDecodeError:
-        raise PathNotAllowed("is not a text file; it must contain only the token") from None
+    text = _read_ascii(descriptor, MAX_TOKEN_BYTES, "; it must contain only the token").strip()
     if not text:
         raise PathNotAllowed("is empty; write a token to it with: scontrol token username=… lifespan=…")
     if not text.isprintable() or " " in text:
@@ -188,6 +183,25 @@ def _read_token_text(descriptor: int) -> str:
             "contains more than one word; it must contain only the token, without the prefix SLURM_JWT="
         )
     return text
+
+
+def _read_ascii(descriptor: int, largest: int, advice: str) -> str:
+    """Return the text of an open file and close the descriptor."""
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise PathNotAllowed("is not a regular file")
+        # One byte more than allowed, to detect larger files
+        raw = os.read(descriptor, largest + 1)
+    except OSError as error:
+        raise _unreadable_error(error) from None
+    finally:
+        os.close(descriptor)
+    if len(raw) > largest:
+        raise PathNotAllowed(f"is larger than {largest >> 10} KiB{advice}")
+    try:
+        return raw.decode("ascii")
+    except UnicodeDecodeError:
+        raise PathNotAllowed(f"is not a text file{advice}") from None
 
 
 def _unreadable_error(error: Exception) -> PathNotAllowed:

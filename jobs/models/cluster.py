@@ -33,6 +33,7 @@ from jobs.logs.allowed_paths import PathNotAllowed
 from jobs.models.people import SLUG
 
 SILENT_AFTER = timedelta(seconds=30)  # turns run every second, so 30 s without a response is not a short delay
+KUBERNETES_SCHEME = "kubernetes://"  # of addresses of Kubernetes clusters, which Acme only observes
 SIMULATED_SUFFIX = "-simulated"  # of the version that a simulated cluster reports
 
 
@@ -53,7 +54,9 @@ def validate_cluster_address(text: str) -> None:
     scheme, separator, place = text.partition("://")
     is_valid = _is_web_address(text) if scheme in ("http", "https") else bool(separator and place)
     if not is_valid or (scheme == "unix" and not place.startswith("/")):
-        raise ValidationError("address must begin with http://, https:// or unix:///, for example http://host:6820.")
+        raise ValidationError(
+            "address must begin with http://, https://, unix:/// or kubernetes://, for example http://host:6820."
+        )
 
 
 def validate_metrics_address(text: str) -> None:
@@ -128,7 +131,7 @@ class ClusterQuerySet(models.QuerySet["Cluster"]):
 
 CONNECTION_FIELDS = (
     *("address", "api_user", "token_file", "submit_as", "user_token_directory"),
-    *("metrics_address", "log_root"),
+    *("metrics_address", "log_root", "workload_owners"),
 )
 TOKEN_FIELDS = ("token_file", "user_token_directory")
 
@@ -155,7 +158,9 @@ class Cluster(models.Model):
     address = models.CharField(
         max_length=300,
         validators=[validate_cluster_address],
-        help_text="Address of slurmrestd: http://host:6820 or unix:///run/slurmrestd.sock.",
+        help_text="Slurm: the address of slurmrestd, http://host:6820 or unix:///run/slurmrestd.sock. Kubernetes: the"
+        " path of a kubeconfig file beneath a directory of ACME_TOKEN_DIRS, kubernetes:///path (?context=NAME chooses"
+        " a context), or kubernetes://in-cluster.",
     )
     api_user = models.CharField(max_length=64, blank=True, help_text="Sent as X-SLURM-USER-NAME.")
     token_file = models.CharField(
@@ -176,6 +181,15 @@ class Cluster(models.Model):
         blank=True,
         help_text="For user_tokens: a directory beneath ACME_TOKEN_DIRS with one file per user, named after the Acme"
         " user. The token in the file determines the user on the cluster.",
+    )
+    workload_owners = models.JSONField(
+        default=dict,
+        db_default={},
+        blank=True,
+        validators=[validate_object],
+        help_text="Kubernetes: where the user and the team of a workload are read, for example"
+        ' {"user_from": ["label:user"], "team_from": ["label:team", "namespace"], "rename": {"ns-nlp": "nlp"}}.'
+        " Empty: both are the namespace.",
     )
     metrics_address = models.CharField(
         max_length=300,
@@ -312,7 +326,7 @@ class Cluster(models.Model):
     @property
     def shares_one_user(self) -> bool:
         """Return whether all jobs run as the same user, so that users are not isolated from each other."""
-        return self.submit_as == SubmitIdentity.SERVICE
+        return self.submit_as == SubmitIdentity.SERVICE and not self.is_kubernetes
 
     @property
     def is_simulated(self) -> bool:
@@ -349,10 +363,16 @@ class Cluster(models.Model):
             max_per_day=self.max_preemptions_per_day,
         )
 
+    @property
+    def is_kubernetes(self) -> bool:
+        return self.address.startswith(KUBERNETES_SCHEME)
+
     def clean(self) -> None:
         limits = self.min_exempt_minutes, self.max_exempt_minutes
         if errors := limit_errors(*limits, self.min_preemptions_per_day, self.max_preemptions_per_day):
             raise ValidationError(errors)
+        if self.is_kubernetes and self.mode != ClusterMode.OBSERVE:
+            raise ValidationError({"mode": "Kubernetes clusters can only be observed."})
         # The paths of the bundled cluster are set by Acme and lie inside ACME_VAR, where user paths may not
         if not self.is_bundled:
             _check_paths(self)

@@ -15,9 +15,10 @@ from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.actions.wake import request_turn
 from jobs.models import Cluster
-from jobs.models.cluster import CONNECTION_FIELDS, TOKEN_FIELDS, token_paths
+from jobs.models.cluster import CONNECTION_FIELDS, TOKEN_FIELDS, SubmitIdentity, token_paths
 from jobs.rest.throttle import PerUserThrottle
-from scheduling.backends.opening import check_address
+from scheduling.backends.kubernetes.ownership import parse_owner_mapping
+from scheduling.backends.opening import check_address, cluster_kind, has_backend
 from scheduling.clusters import circuit_breaker, connection_test
 from scheduling.clusters.connection_test import ConnectionSettings, ConnectionTestStep
 
@@ -94,6 +95,8 @@ def validate_connection(columns: Mapping[str, Any]) -> None:
         row.clean()
     except ValidationError as error:
         raise InvalidClusterFields(error.message_dict) from None
+    if has_backend(row.address):
+        _validate_kind(row)
     refuse_token_for_other_address(row.address, token_paths(columns))
 
 
@@ -127,10 +130,25 @@ def _validate_cluster(row: Cluster) -> None:
         row.full_clean(validate_unique=False, validate_constraints=False)
     except ValidationError as error:
         raise InvalidClusterFields(error.message_dict) from None
+    _validate_kind(row)
+
+
+def _validate_kind(row: Cluster) -> None:
+    """Check what depends on the kind of cluster, which follows from the address."""
     try:
         check_address(row.address)
     except ValueError as error:
         raise InvalidClusterFields({"address": [str(error)]}) from None
+    kind = cluster_kind(row.address)
+    refusals = {name: f"Not used for {kind.name}." for name in kind.unused_settings if getattr(row, name)}
+    if kind.observed_only and row.submit_as != SubmitIdentity.SERVICE:
+        refusals["submit_as"] = f"Not used for {kind.name}."
+    try:
+        parse_owner_mapping(row.workload_owners)
+    except ValueError as error:
+        refusals["workload_owners"] = str(error)
+    if refusals:
+        raise InvalidClusterFields({name: [text] for name, text in refusals.items()})
 
 
 def _announce_change(row: Cluster) -> None:

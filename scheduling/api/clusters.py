@@ -50,6 +50,7 @@ CONNECTION_READERS: dict[str, parsing.FieldReader] = {
     "user_token_directory": parsing.text_reader(300),
     "metrics_address": parsing.text_reader(300),
     "log_root": parsing.text_reader(300),
+    "workload_owners": parsing.read_object,
 }
 CLUSTER_READERS: dict[str, parsing.FieldReader] = {
     **CONNECTION_READERS,

@@ -102,6 +102,7 @@ class BackendJob:
     held: bool = False  # pending because an operator of the cluster holds it, or until a condition or time set there
     nodes: tuple[str, ...] = ()
     gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # node name -> GPU indices, while known
+    gpu_counts: Mapping[str, int] = field(default_factory=dict)  # node name -> GPUs held, where the indices are unknown
     submitted_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None

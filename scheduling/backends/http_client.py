@@ -8,6 +8,7 @@ several requests may share one deadline. Only name resolution is not covered: th
 from __future__ import annotations
 
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
@@ -44,9 +45,20 @@ class RequestDeadline:
 
 
 class HttpClient:
-    """Keeps connections to one address. Raises httpx.HTTPError if there is no complete response."""
+    """Keeps connections to one address. Raises httpx.HTTPError if there is no complete response.
 
-    def __init__(self, address: str, headers: Mapping[str, str], *, largest: int = MAX_RESPONSE_BYTES) -> None:
+    `server_name` is the name expected in the server's certificate, if it differs from the address.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        headers: Mapping[str, str],
+        *,
+        largest: int = MAX_RESPONSE_BYTES,
+        ssl_context: ssl.SSLContext | None = None,
+        server_name: str = "",
+    ) -> None:
         base, socket_path = (
             ("http://slurm", address.removeprefix("unix://")) if address.startswith("unix://") else (address, None)
         )
@@ -54,7 +66,7 @@ class HttpClient:
         self._client = httpx.Client(
             base_url=base,
             headers={**NO_CACHE_HEADERS, "Accept-Encoding": "identity", **headers},
-            transport=DeadlineTransport(socket_path),
+            transport=DeadlineTransport(socket_path, ssl_context, server_name),
             trust_env=False,
         )
 
@@ -77,6 +89,12 @@ class HttpClient:
             content = b"".join(self._limit_size(response.iter_raw()))
         return httpx.Response(response.status_code, content=content, request=response.request)
 
+    def open_stream(self, path: str, deadline: RequestDeadline, headers: Mapping[str, str]) -> httpx.Response:
+        """Send a GET request and return the response before its body. The caller reads it with `iter_raw`, closes it,
+        and limits its size. The deadline covers the body too."""
+        request = self._client.build_request("GET", path, headers=headers, extensions={"deadline": deadline.at})
+        return self._client.send(request, stream=True)
+
     def close(self) -> None:
         self._client.close()
 
@@ -92,8 +110,10 @@ class HttpClient:
 class DeadlineTransport(httpx.BaseTransport):
     """httpx over a connection pool whose timeouts are points in time: the "deadline" extension of each request."""
 
-    def __init__(self, socket_path: str | None) -> None:
+    def __init__(self, socket_path: str | None, ssl_context: ssl.SSLContext | None, server_name: str) -> None:
+        self._extensions = {"sni_hostname": server_name} if server_name else {}
         self._pool = httpcore.ConnectionPool(
+            ssl_context=ssl_context,
             uds=socket_path,
             network_backend=_DeadlineNetwork(),
             max_connections=MAX_CONNECTIONS,
@@ -109,15 +129,17 @@ class DeadlineTransport(httpx.BaseTransport):
             port=request.url.port,
             target=request.url.raw_path,
         )
+        timeouts = {"connect": at, "read": at, "write": at, "pool": max(at - time.monotonic(), 0)}
         outgoing = httpcore.Request(
             method=request.method,
             url=url,
             headers=request.headers.raw,
             content=request.stream,
-            extensions={"timeout": {"connect": at, "read": at, "write": at, "pool": max(at - time.monotonic(), 0)}},
+            extensions={"timeout": timeouts, **self._extensions},
         )
         answer = _translate_errors(lambda: self._pool.handle_request(outgoing))
-        return httpx.Response(answer.status, headers=answer.headers, stream=_ResponseStream(answer))
+        stream, extensions = _ResponseStream(answer), {"network_stream": answer.extensions["network_stream"]}
+        return httpx.Response(answer.status, headers=answer.headers, stream=stream, extensions=extensions)
 
     def close(self) -> None:
         self._pool.close()

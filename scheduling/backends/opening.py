@@ -1,21 +1,91 @@
-"""Opens the backend for an address. The only place that knows the kinds of backends.
+"""Opens the backend for an address. The only place that knows the kinds of clusters.
 
-A simulated, a local and a real cluster of one kind differ only by address, so the address is enough.
+A simulated, a local and a real cluster of one kind differ only by address, so the address is enough. What the kinds
+have in common with each other is in `Backend`; what a user can configure for one of them is in `ClusterKind`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from .base import Backend
+from .kubernetes.access import EXAMPLE, ReadFile, load_connection, parse_address
+from .kubernetes.advice import MANIFEST_COMMAND
+from .kubernetes.backend import KubernetesBackend
+from .kubernetes.ownership import parse_owner_mapping
 from .senders import IdentityProvider
 from .slurm import SlurmBackend
 
-# The beginning of an address → the backend for it
-BACKENDS: dict[str, Callable[..., Backend]] = {
-    "http://": SlurmBackend,
-    "https://": SlurmBackend,
-    "unix:///": SlurmBackend,
+
+def _refuse_file(path: str) -> str:
+    raise ValueError("cannot be read: no files are allowed here")
+
+
+def _open_slurm(address: str, **options: Any) -> Backend:
+    del options["read_file"], options["workload_owners"]
+    return SlurmBackend(address, **options)
+
+
+def _open_kubernetes(address: str, **options: Any) -> Backend:
+    owners = parse_owner_mapping(options["workload_owners"])
+    return KubernetesBackend(address, read_file=options["read_file"], owners=owners, timeout_s=options["timeout_s"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterKind:
+    """What the clusters behind addresses of one form have in common, before one is called."""
+
+    name: str
+    open: Callable[..., Backend]
+    check_address: Callable[[str], object]  # raises ValueError with one sentence
+    server_address: Callable[[str, ReadFile], str]  # the server that is called; raises ClusterUnreachable
+    unused_settings: frozenset[str]  # columns of a cluster's row that mean nothing here
+    observed_only: bool = False  # Acme cannot start or change anything there
+    # What an operator should do if …
+    bad_address_advice: str
+    no_listener_advice: str
+    forbidden_nodes_advice: str
+    no_nodes_advice: str
+    no_gpus_advice: str
+
+
+def _kubernetes_server(address: str, read_file: ReadFile) -> str:
+    return load_connection(parse_address(address), read_file).server
+
+
+SLURM = ClusterKind(
+    name="Slurm",
+    open=_open_slurm,
+    check_address=lambda address: None,
+    server_address=lambda address, read_file: address,
+    unused_settings=frozenset({"workload_owners"}),
+    bad_address_advice="Use the address of slurmrestd: http://host:6820.",
+    no_listener_advice="Start slurmrestd on this port (for example -a 0.0.0.0:6820), or correct the port.",
+    forbidden_nodes_advice="Check that this user may list the nodes.",
+    no_nodes_advice="Add nodes to slurm.conf.",
+    no_gpus_advice="Add GresTypes=gpu and the Gres=gpu:… of the nodes to slurm.conf.",
+)
+KUBERNETES = ClusterKind(
+    name="Kubernetes",
+    open=_open_kubernetes,
+    check_address=parse_address,
+    server_address=_kubernetes_server,
+    unused_settings=frozenset({"api_user", "token_file", "user_token_directory"}),
+    observed_only=True,
+    bad_address_advice=f"Use the path of a kubeconfig file: {EXAMPLE}.",
+    no_listener_advice="Start the API server, or correct the server in the kubeconfig.",
+    forbidden_nodes_advice=f"Grant Acme read access: {MANIFEST_COMMAND}",
+    no_nodes_advice="Join nodes to the cluster.",
+    no_gpus_advice="Install the device plugin of the GPUs: it adds nvidia.com/gpu, for example, to the nodes.",
+)
+# The beginning of an address → the kind of cluster
+KINDS: dict[str, ClusterKind] = {
+    "http://": SLURM,
+    "https://": SLURM,
+    "unix:///": SLURM,
+    "kubernetes://": KUBERNETES,
 }
 
 
@@ -27,23 +97,42 @@ def open_backend(
     timeout_s: float = 10.0,
     api: str = "",
     senders: IdentityProvider | None = None,
+    read_file: ReadFile = _refuse_file,
+    workload_owners: Mapping[str, Any] | None = None,
 ) -> Backend:
-    """The backend for this address. Raises ValueError, with a sentence, if there is none."""
+    """The backend for this address. Raises ValueError, with a sentence, if there is none.
+
+    `read_file` returns the text of a file that the address names, or raises ValueError with what is wrong with it.
+    """
     check_address(address)
-    scheme = next(scheme for scheme in BACKENDS if address.startswith(scheme))
-    return BACKENDS[scheme](address, user=user, token=token, timeout_s=timeout_s, api=api, senders=senders)
+    return cluster_kind(address).open(
+        address,
+        user=user,
+        token=token,
+        timeout_s=timeout_s,
+        api=api,
+        senders=senders,
+        read_file=read_file,
+        workload_owners=workload_owners or {},
+    )
 
 
 def has_backend(address: str) -> bool:
-    return address.startswith(tuple(BACKENDS))
+    return address.startswith(tuple(KINDS))
+
+
+def cluster_kind(address: str) -> ClusterKind:
+    """The kind of cluster at an address for which there is a backend."""
+    return next(kind for scheme, kind in KINDS.items() if address.startswith(scheme))
 
 
 def check_address(address: str) -> None:
-    """Raise ValueError, with one sentence, if there is no backend for this kind of address."""
+    """Raise ValueError, with one sentence, if there is no backend for this address."""
     if not has_backend(address):
         raise ValueError(f"address must begin with {schemes_text()}, for example http://host:6820.")
+    cluster_kind(address).check_address(address)
 
 
 def schemes_text() -> str:
-    *others, last = BACKENDS
+    *others, last = KINDS
     return f"{', '.join(others)} or {last}"

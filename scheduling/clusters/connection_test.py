@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from jobs.logs.allowed_paths import AllowedPaths, PathNotAllowed, load_allowed_p
 from jobs.logs.storage import StorageUnresponsive
 from jobs.models.cluster import SubmitIdentity
 from scheduling.backends.base import Backend, BackendError, BackendNode, ClusterUnreachable, RequestRejected
-from scheduling.backends.opening import has_backend, open_backend, schemes_text
+from scheduling.backends.opening import SLURM, ClusterKind, check_address, cluster_kind, has_backend, open_backend
 from scheduling.backends.senders import UserTokenIdentities, token_expiry, token_user
 from scheduling.backends.telemetry import ExporterPage, read_exporter
 
@@ -47,6 +47,7 @@ class ConnectionSettings:
     user_token_directory: str = ""
     metrics_address: str = ""
     log_root: str = ""
+    workload_owners: Mapping[str, Any] = field(default_factory=dict)
     is_bundled: bool = False
 
     @property
@@ -85,22 +86,33 @@ def run_test_steps(
 ) -> list[ConnectionTestStep]:
     """Run all steps. Each waits at most `timeout_s` for a response."""
     allowed = allowed or load_allowed_paths()
-    steps = [_run_step("Address", lambda: _check_address(settings.address, allowed, resolve, timeout_s))]
-    steps.append(_run_step("Token", lambda: _check_token_expiry(_read_token(settings, allowed), now)))
+    kind = cluster_kind(settings.address) if has_backend(settings.address) else SLURM
+    steps = [_run_step("Address", lambda: _check_address(settings.address, kind, allowed, resolve, timeout_s))]
+    if "token_file" not in kind.unused_settings:
+        steps.append(_run_step("Token", lambda: _check_token_expiry(_read_token(settings, allowed), now)))
     nodes: list[BackendNode] = []
     if all(step.ok is not False for step in steps):
         token = _read_token(settings, allowed)
-        steps += _slurm_steps(settings, token, nodes, open_, timeout_s)
+        options = {
+            "read_file": allowed.read_secret,
+            "workload_owners": settings.workload_owners,
+            "timeout_s": timeout_s,
+        }
+        open_kind = partial(open_, **options)
+        steps += _cluster_steps(settings, kind, token, nodes, open_kind)
         is_connected = steps[-1].ok is not None
-        users = partial(_check_submit_as, settings, token, allowed, now, partial(open_, timeout_s=timeout_s))
-        steps.append(
-            _run_step("Users", users) if is_connected else ConnectionTestStep(name="Users", ok=None, message="Skipped.")
-        )
+        users = partial(_check_submit_as, settings, token, allowed, now, open_kind)
+        if not kind.observed_only:
+            steps.append(_run_step("Users", users) if is_connected else _skipped("Users"))
     else:
-        steps += [ConnectionTestStep(name=name, ok=None, message="Skipped.") for name in ("Slurm", "Nodes", "Users")]
+        steps += [_skipped(name) for name in (kind.name, "Nodes", *(() if kind.observed_only else ("Users",)))]
     steps.append(_run_step("Telemetry", lambda: _telemetry(settings.metrics_address, nodes, read_, resolve)))
     steps.append(_run_step("Job logs", lambda: _logs(settings, allowed)))
     return steps
+
+
+def _skipped(name: str) -> ConnectionTestStep:
+    return ConnectionTestStep(name=name, ok=None, message="Skipped.")
 
 
 def all_steps_passed(steps: Sequence[ConnectionTestStep]) -> bool:
@@ -128,21 +140,26 @@ def _run_step(
 # --- address
 
 
-def _check_address(address: str, allowed: AllowedPaths, resolve: Resolve, timeout_s: float) -> tuple[bool, str]:
-    if address.startswith("unix://"):
-        return _check_unix_socket(address.removeprefix("unix://"), allowed, timeout_s)
+def _check_address(
+    address: str, kind: ClusterKind, allowed: AllowedPaths, resolve: Resolve, timeout_s: float
+) -> tuple[bool, str]:
     try:
-        parts = urlsplit(address)
+        check_address(address)
+        server = kind.server_address(address, allowed.read_secret)
+    except ValueError as error:
+        raise ConnectionTestFailure(f"The {error}", kind.bad_address_advice) from None
+    except ClusterUnreachable as error:
+        raise ConnectionTestFailure(f"{error}.", "Correct this file on the server that runs Acme.") from None
+    if server.startswith("unix://"):
+        return _check_unix_socket(server.removeprefix("unix://"), allowed, timeout_s)
+    try:
+        parts = urlsplit(server)
         port = parts.port or (80 if parts.scheme == "http" else 443)
     except ValueError:
-        raise ConnectionTestFailure(
-            "The address is invalid.", "Use http://host:6820 or unix:///run/slurmrestd.sock."
-        ) from None
-    if not parts.hostname or not has_backend(address):
-        raise ConnectionTestFailure(
-            f"The address must start with {schemes_text()}.", "Use the address of slurmrestd: http://host:6820."
-        )
-    return _check_tcp(parts.hostname, port, resolve, timeout_s)
+        raise ConnectionTestFailure("The address is invalid.", kind.bad_address_advice) from None
+    if not parts.hostname:
+        raise ConnectionTestFailure("The address has no host name.", kind.bad_address_advice)
+    return _check_tcp(parts.hostname, port, kind, resolve, timeout_s)
 
 
 def _check_unix_socket(path: str, allowed: AllowedPaths, timeout_s: float) -> tuple[bool, str]:
@@ -171,7 +188,7 @@ def _check_unix_socket(path: str, allowed: AllowedPaths, timeout_s: float) -> tu
     return True, "The socket accepts connections."
 
 
-def _check_tcp(host: str, port: int, resolve: Resolve, timeout_s: float) -> tuple[bool, str]:
+def _check_tcp(host: str, port: int, kind: ClusterKind, resolve: Resolve, timeout_s: float) -> tuple[bool, str]:
     try:
         addresses = sorted(set(resolve(host, port)))
     except (OSError, UnicodeError):
@@ -184,7 +201,7 @@ def _check_tcp(host: str, port: int, resolve: Resolve, timeout_s: float) -> tupl
     except ConnectionRefusedError:
         raise ConnectionTestFailure(
             f"{host} is reachable, but no process listens on port {port}.",
-            "Start slurmrestd on this port (for example -a 0.0.0.0:6820), or correct the port.",
+            kind.no_listener_advice,
         ) from None
     except TimeoutError:
         raise ConnectionTestFailure(
@@ -231,27 +248,25 @@ def _check_token_expiry(token: str, now: datetime) -> tuple[bool | None, str]:
     return True, f"The token expires at {ends:%Y-%m-%d %H:%M} UTC." if ends else "The token is readable."
 
 
-# --- Slurm
+# --- cluster
 
 
-def _slurm_steps(
-    settings: ConnectionSettings, token: str, nodes: list[BackendNode], open_: OpenBackend, timeout_s: float
+def _cluster_steps(
+    settings: ConnectionSettings, kind: ClusterKind, token: str, nodes: list[BackendNode], open_: OpenBackend
 ) -> Iterator[ConnectionTestStep]:
     try:
-        backend = open_(settings.address, user=settings.api_user, token=token, timeout_s=timeout_s)
-    except ValueError as error:
-        yield ConnectionTestStep(
-            name="Slurm", ok=False, message=str(error), advice="Use the address of slurmrestd: http://host:6820."
-        )
-        yield ConnectionTestStep(name="Nodes", ok=None, message="Skipped.")
+        backend = open_(settings.address, user=settings.api_user, token=token)
+    except (ValueError, ClusterUnreachable) as error:
+        yield ConnectionTestStep(name=kind.name, ok=False, message=str(error), advice=kind.bad_address_advice)
+        yield _skipped("Nodes")
         return
     with closing(backend):
-        hello = _run_step("Slurm", lambda: _check_ping(backend))
+        hello = _run_step(kind.name, lambda: _check_ping(backend))
         yield hello
         if hello.ok:
-            yield _run_step("Nodes", lambda: _check_nodes(backend, nodes))
+            yield _run_step("Nodes", lambda: _check_nodes(backend, kind, nodes))
         else:
-            yield ConnectionTestStep(name="Nodes", ok=None, message="Skipped.")
+            yield _skipped("Nodes")
 
 
 def _check_ping(backend: Backend) -> tuple[bool, str]:
@@ -262,20 +277,18 @@ def _check_ping(backend: Backend) -> tuple[bool, str]:
     return True, f"Connected to {hello.product}, API {hello.api}."
 
 
-def _check_nodes(backend: Backend, nodes: list[BackendNode]) -> tuple[bool, str]:
+def _check_nodes(backend: Backend, kind: ClusterKind, nodes: list[BackendNode]) -> tuple[bool, str]:
     try:
         nodes += backend.nodes()
+        jobs = backend.jobs() if kind.observed_only else ()
     except BackendError as error:
-        raise ConnectionTestFailure(str(error), "Check that this user may list the nodes.") from None
+        raise ConnectionTestFailure(str(error), kind.forbidden_nodes_advice) from None
     if not nodes:
-        raise ConnectionTestFailure("The cluster has no nodes.", "Add nodes to slurm.conf.")
+        raise ConnectionTestFailure("The cluster has no nodes.", kind.no_nodes_advice)
     gpus = sum(node.gpus for node in nodes)
     if not gpus:
-        raise ConnectionTestFailure(
-            f"{len(nodes)} nodes, none of them with GPUs.",
-            "Add GresTypes=gpu and the Gres=gpu:… of the nodes to slurm.conf.",
-        )
-    return True, f"{len(nodes)} nodes with {gpus} GPUs."
+        raise ConnectionTestFailure(f"{len(nodes)} nodes, none of them with GPUs.", kind.no_gpus_advice)
+    return True, f"{len(nodes)} nodes with {gpus} GPUs{f', {len(jobs)} jobs' if jobs else ''}."
 
 
 # --- user of the jobs
@@ -377,7 +390,8 @@ def _telemetry(
     if unknown:
         names = ", ".join(unknown[:MAX_NAMED_HOSTS])
         raise ConnectionTestFailure(
-            f"The page contains hosts that are not nodes of the cluster: {names}.", "Host names must match slurm.conf."
+            f"The page contains hosts that are not nodes of the cluster: {names}.",
+            "Host names must match the names of the nodes.",
         )
     return True, f"{len(page.gpus)} GPUs on {len(hosts)} nodes report telemetry."
 

@@ -1,9 +1,11 @@
-"""Backends of clusters, with one connection per process, address and identity."""
+"""Backends of clusters, with one connection per process and cluster."""
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from datetime import UTC, datetime
+from typing import Any
 
 from jobs.logs import allowed_paths
 from jobs.logs.allowed_paths import PathNotAllowed
@@ -13,31 +15,40 @@ from scheduling.backends.base import Backend, ClusterUnreachable
 from scheduling.backends.opening import open_backend
 from scheduling.backends.senders import IdentityProvider, ServiceTokenIdentities, UserTokenIdentities, token_user
 
-_open_connections: dict[tuple[str, ...], Backend] = {}
+_open_connections: dict[int, tuple[tuple[str, ...], Backend]] = {}
 
 
 def ping(cluster: Cluster, timeout_s: float) -> None:
     """Ping the cluster over a separate connection with this timeout. Raises BackendError."""
-    try:
-        backend = open_backend(cluster.address, user=cluster.api_user, token=_token(cluster), timeout_s=timeout_s)
-    except ValueError as error:
-        raise ClusterUnreachable(str(error)) from None
-    with closing(backend):
+    with closing(_open(cluster, _token(cluster), timeout_s=timeout_s)) as backend:
         backend.ping()
 
 
 def connect(cluster: Cluster) -> Backend:
-    """Return the cluster's connection. The token file is read each time, so a rotated token opens a new connection."""
-    address, user, token = cluster.address, cluster.api_user, _token(cluster)
-    key = (address, user, token, cluster.submit_as, cluster.user_token_directory)
-    if key not in _open_connections:
-        try:
-            _open_connections[key] = open_backend(
-                address, user=user, token=token, senders=_submit_senders(cluster, token)
-            )
-        except ValueError as error:
-            raise ClusterUnreachable(str(error)) from None
-    return _open_connections[key]
+    """Return the cluster's connection. The token file is read each time, so a rotated token opens a new connection.
+
+    A connection whose settings have changed is closed: it may watch the cluster.
+    """
+    token = _token(cluster)
+    owners = json.dumps(cluster.workload_owners, sort_keys=True)
+    key = (cluster.address, cluster.api_user, token, cluster.submit_as, cluster.user_token_directory, owners)
+    known = _open_connections.get(cluster.pk)
+    if known is not None and known[0] == key:
+        return known[1]
+    backend = _open(cluster, token, senders=_submit_senders(cluster, token))
+    _open_connections[cluster.pk] = (key, backend)
+    if known is not None:
+        known[1].close()
+    return backend
+
+
+def _open(cluster: Cluster, token: str, **options: Any) -> Backend:
+    read_file = allowed_paths.load_allowed_paths().read_secret
+    connection = {"user": cluster.api_user, "token": token, "workload_owners": cluster.workload_owners}
+    try:
+        return open_backend(cluster.address, read_file=read_file, **connection, **options)
+    except ValueError as error:
+        raise ClusterUnreachable(str(error)) from None
 
 
 def _submit_senders(cluster: Cluster, token: str) -> IdentityProvider | None:

@@ -9,7 +9,7 @@ between our decision and its submission. Waiting for exactly these nodes may tak
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -191,6 +191,15 @@ def node_fields(node: BackendNode) -> dict[str, object]:
         "memory_mb": node.memory_mb,
         **topology(node.features),
     }
+
+
+def indices_of_counts(counts: Sequence[int], held: Collection[int], gpus: int) -> list[int]:
+    """GPU indices for jobs of which the cluster only reports how many GPUs they hold on a node.
+
+    The last ones that no other job holds: which ones they really are, only the cluster knows.
+    """
+    free = [index for index in reversed(range(gpus)) if index not in held]
+    return sorted(free[: sum(counts)])
 
 
 ABSENT_NODE: dict[str, object] = {"state": NodeState.UNKNOWN, "flags": [NodeFlag.NOT_RESPONDING]}

@@ -55,6 +55,7 @@ class ClusterSettingsForm(forms.ModelForm):
             "user_token_directory": "User token directory",
             "metrics_address": "Telemetry address",
             "log_root": "Job log directory",
+            "workload_owners": "Users and teams of workloads",
             "checkpoint_root": "Checkpoint directory",
         }
 
@@ -80,6 +81,12 @@ class ClusterSettingsForm(forms.ModelForm):
     def clean_submit_as(self) -> str:
         """Keep the current value if the field was not submitted."""
         return self.cleaned_data["submit_as"] or (self.row.submit_as if self.row else str(SubmitIdentity.SERVICE))
+
+    def clean_workload_owners(self) -> dict[str, Any]:
+        """Keep the current value if the field was not submitted."""
+        if "workload_owners" not in self.data:
+            return self.row.workload_owners if self.row else {}
+        return self.cleaned_data["workload_owners"] or {}
 
     def require_confirmations(self) -> None:
         """Add an error for each missing confirmation. Connection tests do not need any."""

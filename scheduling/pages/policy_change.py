@@ -109,9 +109,7 @@ class ChangedJob:
         return {"earlier": "better", "later": "worse"}.get(self.change.start_trend, "same")
 
 
-def _preview_context(
-    request: HttpRequest, row: Cluster, choice: PolicyChoice, current: PolicyChoice
-) -> dict[str, Any]:
+def _preview_context(request: HttpRequest, row: Cluster, choice: PolicyChoice, current: PolicyChoice) -> dict[str, Any]:
     throttle = PreviewThrottle()
     context: dict[str, Any] = {
         "differences": policy_actions.checked_differences(row, choice),

@@ -37,7 +37,7 @@ from jobs.models import (
     Installation,
     Node,
 )
-from scheduling.backends.base import Backend, BackendJob, ClusterListing
+from scheduling.backends.base import Backend, BackendJob, BackendNode, ClusterListing
 from scheduling.core import observations
 from scheduling.loops.observe.attempt_changes import ATTEMPT_FACT_COLUMNS, apply_observations, facts, settle_reappeared
 from scheduling.loops.observe.foreign_jobs import sync_foreign_jobs_once
@@ -57,7 +57,7 @@ def sync_cluster_once(cluster: Cluster, backend: Backend, now: datetime) -> int:
     installation = Installation.current_id()
     by_name, live = _jobs_by_key(jobs, installation), _load_live_attempts(cluster)
     record_unreadable_rows(cluster, [*nodes.unreadable, *jobs.unreadable])
-    sync_nodes(cluster, nodes, _foreign_gpus(jobs, live, installation), now)
+    sync_nodes(cluster, nodes, _foreign_gpus(nodes, jobs, live, installation), now)
     moved = _sync_attempts(cluster, backend, jobs, by_name, live, now)
     unmatched = {name: seen for name, seen in by_name.items() if name not in live and not is_node_test(name)}
     others = _settle_unknown_keys(cluster, backend, unmatched, now)
@@ -118,17 +118,26 @@ def _jobs_by_key(jobs: Iterable[BackendJob], installation: str) -> dict[str, lis
 
 
 def _foreign_gpus(
-    jobs: ClusterListing[BackendJob], live: Mapping[str, SyncedAttempt], installation: str
+    nodes: Iterable[BackendNode],
+    jobs: ClusterListing[BackendJob],
+    live: Mapping[str, SyncedAttempt],
+    installation: str,
 ) -> dict[str, list[int]]:
     """Return the GPUs, by node, of jobs without an allocation in our database. Jobs in unreadable rows count with their
     last known GPUs."""
     held: dict[str, list[int]] = defaultdict(list)
+    counts: dict[str, list[int]] = defaultdict(list)
     for job in [*jobs, *(row.last_seen for row in jobs.unreadable if row.last_seen)]:
         name = _attempt_key(job, installation)
         ours = is_node_test(name) or (name in live and live[name].has_gpus)
         if not ours and job.state not in FINAL_STATES:
             for node, gpus in job.gpus.items():
                 held[node].extend(gpus)
+            for node, count in job.gpu_counts.items():
+                counts[node].append(count)
+    sizes = {node.name: node.gpus for node in nodes}
+    for node, numbers in counts.items():
+        held[node] += observations.indices_of_counts(numbers, held[node], sizes.get(node, 0))
     return held
 
 

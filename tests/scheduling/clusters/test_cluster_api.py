@@ -63,7 +63,7 @@ def test_existing_cluster_name_is_a_conflict(rita):
         ({"address": ""}, "address", "is empty"),
         ({"address": None}, "address", "is required"),
         ({"address": "http://a\nb"}, "address", "control character"),
-        ({"address": "ftp://x"}, "address", "address must begin with http://, https:// or unix:///"),
+        ({"address": "ftp://x"}, "address", "address must begin with http://, https://, unix:/// or kubernetes://"),
         ({"address": "slurm:6820"}, "address", "address must begin with"),
         ({"address": "unix://run/slurm.sock"}, "address", "address must begin with"),
         ({"address": "http://:6820"}, "address", "address must begin with"),

@@ -207,7 +207,7 @@ def test_unusable_address_is_explained_on_the_form():
     page = browser("add_cluster").post("/settings/clusters/add/", form(name="kalos", address="ftp://x"))
 
     assert page.status_code == 422 and not Cluster.objects.exists()
-    assert "address must begin with http://, https:// or unix:///" in page_text(page)
+    assert "address must begin with http://, https://, unix:/// or kubernetes://" in page_text(page)
 
 
 def test_page_shows_failing_turns_of_a_reachable_cluster():

@@ -1,0 +1,1 @@
+"""Kubernetes: reads nodes, pods and their owners through the API server. Acme only observes such clusters."""

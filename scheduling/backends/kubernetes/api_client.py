@@ -1,0 +1,132 @@
+"""Requests to an API server: single objects, lists in pages, and watches.
+
+httpx over JSON, because Acme needs five kinds of requests, and one deadline for each as for Slurm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx
+
+from ..base import ClusterUnreachable
+from ..http_client import HttpClient, RequestDeadline
+from .access import KubernetesAddress, ReadFile, load_connection
+from .fields import mappings_at, text_at
+from .watch_stream import WatchStream
+
+PAGE_SIZE = 500  # as kubectl
+WATCH_S = 280  # the server ends the watch then, before anything in between does
+WATCH_GRACE_S = 20
+
+
+class ApiRefusal(ClusterUnreachable):
+    """The API server answered with an error."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ApiClient:
+    """One API server, with the credentials that its files contain now."""
+
+    def __init__(self, address: KubernetesAddress, read_file: ReadFile, timeout_s: float) -> None:
+        self._address, self._read_file, self._timeout_s = address, read_file, timeout_s
+        self._connection = load_connection(address, read_file)
+        self._client = self._new_client()
+        self.generation = 0  # increases when the connection changes, which ends all watches
+
+    @property
+    def server(self) -> str:
+        return self._connection.server
+
+    def new_deadline(self) -> RequestDeadline:
+        return RequestDeadline(self._timeout_s)
+
+    def refresh_credentials(self) -> None:
+        """Read the files again. Anything but a new token needs new connections."""
+        fresh, before = load_connection(self._address, self._read_file), self._connection
+        self._connection = fresh
+        if fresh.with_token("") != before.with_token(""):
+            self._client.close()
+            self._client = self._new_client()
+            self.generation += 1
+
+    def get(self, path: str, deadline: RequestDeadline, **query: str | int) -> Mapping[str, Any]:
+        """Raises ClusterUnreachable, or ApiRefusal if the API server answered with an error."""
+        try:
+            response = self._request(_with_query(path, query), deadline)
+        except httpx.HTTPError as error:
+            raise ClusterUnreachable(f"{self.server}: {self._error_text(error)}") from error
+        answer = _json_object(response)
+        if response.is_success and answer is not None:
+            return answer
+        raise self._refusal(response.status_code, answer)
+
+    def _request(self, target: str, deadline: RequestDeadline) -> httpx.Response:
+        """Send the request again if the server closed a kept connection at the moment it was used. Reads may repeat."""
+        try:
+            return self._client.request("GET", target, deadline, headers=self._headers)
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+            return self._client.request("GET", target, deadline, headers=self._headers)
+
+    def list_page(self, path: str, deadline: RequestDeadline, after: str) -> tuple[list[Mapping[str, Any]], str, str]:
+        """One page of a collection: its items, the token of the next page (empty: this is the last), its version."""
+        query: dict[str, str | int] = {"limit": PAGE_SIZE, **({"continue": after} if after else {})}
+        page = self.get(path, deadline, **query)
+        version = text_at(page, "metadata", "resourceVersion")
+        if not version:
+            raise ClusterUnreachable(f"{self.server}: the list {path} has no resourceVersion")
+        return mappings_at(page, "items"), text_at(page, "metadata", "continue", largest=10_000), version
+
+    def current_version(self, deadline: RequestDeadline) -> str:
+        """The version of the cluster's state now, from its storage. Also shows that Acme may read."""
+        return text_at(self.get("/api/v1/nodes", deadline, limit=1), "metadata", "resourceVersion")
+
+    def watch(self, path: str, resource_version: str) -> WatchStream:
+        """Watch a collection from this version on, with bookmarks."""
+        query: dict[str, str | int] = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": WATCH_S}
+        target = _with_query(path, {**query, "resourceVersion": resource_version})
+        return WatchStream(self._client, target, self._headers, RequestDeadline(WATCH_S + WATCH_GRACE_S))
+
+    def refused_watch(self, stream: WatchStream) -> ApiRefusal | ClusterUnreachable:
+        """The error of a watch that did not begin."""
+        if stream.status is not None:
+            return ApiRefusal(f"{self.server}: the watch was answered with HTTP {stream.status}", stream.status)
+        return ClusterUnreachable(f"{self.server}: {stream.error or f'no response within {self._timeout_s:g} s'}")
+
+    def close(self) -> None:
+        self._client.close()
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return {"Accept": "application/json", **self._connection.headers}
+
+    def _new_client(self) -> HttpClient:
+        secure = self._connection.server.startswith("https://")
+        context = self._connection.ssl_context() if secure else None
+        return HttpClient(self._connection.server, {}, ssl_context=context, server_name=self._connection.server_name)
+
+    def _error_text(self, error: httpx.HTTPError) -> str:
+        if isinstance(error, httpx.TimeoutException):
+            return f"no complete response within {self._timeout_s:g} s"
+        return str(error) or type(error).__name__
+
+    def _refusal(self, status: int, answer: Mapping[str, Any] | None) -> ApiRefusal:
+        message = text_at(answer, "message") or "the response is not JSON"
+        return ApiRefusal(f"{self.server}: HTTP {status}: {message}", status)
+
+
+def _with_query(path: str, query: Mapping[str, str | int]) -> str:
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+def _json_object(response: httpx.Response) -> Mapping[str, Any] | None:
+    try:
+        answer = response.json()
+    except (ValueError, RecursionError):
+        return None
+    return answer if isinstance(answer, Mapping) else None

@@ -1,0 +1,131 @@
+"""The objects of one resource as reduced values, kept current by the events of a watch. Pure.
+
+Level-triggered: the cache is what the last list or event says, and an event that arrives twice changes nothing. Objects
+that vanished are kept for a while with the time at which they did, because their ends may be read only from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Generic, TypeVar
+
+from ..base import UnreadableRow
+from .fields import MalformedObject, count_at, mapping_at, text_at
+
+T = TypeVar("T")
+Reduce = Callable[[Mapping[str, Any]], T]
+
+KEEP_VANISHED = timedelta(hours=1)
+MAX_VANISHED = 20_000
+GONE = 410  # the status code and the code of an error event: the resource version is no longer known
+
+
+class ResourceVersionExpired(Exception):
+    """The API server has forgotten the changes since the cache's version: everything must be listed again."""
+
+
+class WatchFailed(Exception):
+    """The watch reported an error or something that is not an event."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReducedObject(Generic[T]):
+    """What is kept of one object: its value, or why it cannot be read."""
+
+    uid: str
+    value: T | None = None
+    unreadable: UnreadableRow | None = None
+
+
+class ObjectCache(Generic[T]):
+    """`changes` increases whenever a value may have changed; most events are heartbeats and change none that is kept.
+    `row_kind` is "node" or "job".
+
+    A malformed pod or owner may belong to any job, so its row has no name: no absence means anything then.
+    """
+
+    def __init__(self, reduce: Reduce[T], row_kind: str, *, keep_vanished: bool = False) -> None:
+        self._reduce, self._row_kind, self._keep_vanished = reduce, row_kind, keep_vanished
+        self.objects: dict[str, T] = {}
+        self.vanished: dict[str, T] = {}
+        self._unreadable: dict[str, UnreadableRow] = {}
+        self.resource_version = ""
+        self.changes = 0
+
+    @property
+    def unreadable(self) -> tuple[UnreadableRow, ...]:
+        return tuple(self._unreadable.values())
+
+    def reduce(self, item: Mapping[str, Any]) -> ReducedObject[T]:
+        """The value of one object, or the row that says why it cannot be read."""
+        uid = text_at(item, "metadata", "uid")
+        try:
+            return ReducedObject(uid=uid, value=self._reduce(item))
+        except MalformedObject as error:
+            name = text_at(item, "metadata", "name", largest=253)
+            return ReducedObject(uid=uid or name, unreadable=self._unreadable_row(name, str(error)))
+
+    def replace_all(self, listed: Iterable[ReducedObject[T]], resource_version: str, now: datetime) -> None:
+        """Take over a complete list."""
+        before, self.objects, self._unreadable = self.objects, {}, {}
+        for reduced in listed:
+            self._store(reduced)
+        for uid, known in before.items():
+            if uid not in self.objects and uid not in self._unreadable:
+                self._bury(uid, known, now)
+        self._forget_vanished(now)
+        self.resource_version = resource_version
+        self.changes += 1
+
+    def apply(self, event: object, now: datetime) -> None:
+        """Apply one event of a watch. Raises ResourceVersionExpired or WatchFailed, and then changes nothing."""
+        kind, item = text_at(event, "type"), mapping_at(event, "object")
+        if kind == "ERROR":
+            if count_at(item, "code") == GONE:
+                raise ResourceVersionExpired
+            raise WatchFailed(text_at(item, "message") or "the watch reported an error without a message")
+        version = text_at(item, "metadata", "resourceVersion")
+        if kind not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK") or not version:
+            raise WatchFailed(f"the watch sent an event of type {kind[:20]!r} with resourceVersion {version[:20]!r}")
+        if kind != "BOOKMARK":
+            self._apply_change(kind, item, now)
+        self.resource_version = version
+
+    def _apply_change(self, kind: str, item: Mapping[str, Any], now: datetime) -> None:
+        reduced = self.reduce(item)
+        self._store(reduced)
+        if kind == "DELETED":
+            self._unreadable.pop(reduced.uid, None)
+            if (known := self.objects.pop(reduced.uid, None)) is not None:
+                self._bury(reduced.uid, known, now)
+            self._forget_vanished(now)
+            self.changes += 1
+
+    def _store(self, reduced: ReducedObject[T]) -> None:
+        self.changes += reduced.value is None or reduced.value != self.objects.get(reduced.uid)
+        if reduced.value is None:
+            self.objects.pop(reduced.uid, None)
+            self._unreadable[reduced.uid] = reduced.unreadable or self._unreadable_row("", "is empty")
+        else:
+            self.objects[reduced.uid] = reduced.value
+            self._unreadable.pop(reduced.uid, None)
+            self.vanished.pop(reduced.uid, None)
+
+    def _unreadable_row(self, name: str, sentence: str) -> UnreadableRow:
+        if self._row_kind == "node":
+            return UnreadableRow(kind="node", name=name, sentence=sentence)
+        return UnreadableRow(kind="job", sentence=f"{name or 'an object without a name'}: {sentence}")
+
+    def _bury(self, uid: str, known: T, now: datetime) -> None:
+        if self._keep_vanished:
+            self.vanished[uid] = replace(known, gone_at=now)  # type: ignore[type-var]
+
+    def _forget_vanished(self, now: datetime) -> None:
+        """Forget what vanished long ago (the first in the dict), and the oldest if there are too many."""
+        for uid, known in list(self.vanished.items()):
+            recent = now - known.gone_at < KEEP_VANISHED  # type: ignore[attr-defined]
+            if recent and len(self.vanished) <= MAX_VANISHED:
+                return
+            del self.vanished[uid]

@@ -1,0 +1,98 @@
+"""One collection of objects, followed: listed once in pages, then watched.
+
+Failure story: every step leaves a state from which the next look continues. A list that does not end within a look's
+deadline goes on with its next page. A watch that ended or was cut begins again at the last complete event. If the API
+server has forgotten that version, or says something that is not an event, everything is listed again; until then the
+old objects stay, so what vanished meanwhile is noticed.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Generic, TypeVar
+
+from ..base import ClusterUnreachable
+from ..http_client import RequestDeadline
+from .api_client import ApiClient, ApiRefusal
+from .cache import GONE, ObjectCache, ReducedObject, ResourceVersionExpired, WatchFailed
+from .watch_stream import WatchStream
+
+T = TypeVar("T")
+
+MAX_RESTARTS = 3  # within one look
+
+
+class FollowedCollection(Generic[T]):
+    def __init__(self, api: ApiClient, path: str, cache: ObjectCache[T]) -> None:
+        self._api, self._path, self.cache = api, path, cache
+        self._listed: list[ReducedObject[T]] = []
+        self._next_page = ""
+        self._is_listed = False
+        self._stream: WatchStream | None = None
+        self._stream_generation = 0
+
+    def catch_up(self, deadline: RequestDeadline, now: datetime) -> None:
+        """Bring the cache up to what the API server has sent. Raises ClusterUnreachable."""
+        for _ in range(MAX_RESTARTS):
+            try:
+                self._take_events(now)
+                if not self._is_listed:
+                    self._list(deadline, now)
+                self._keep_watching(deadline)
+                return
+            except (ResourceVersionExpired, WatchFailed):
+                self.list_again()
+        raise ClusterUnreachable(f"{self._api.server}: {self._path} cannot be followed; it is listed again next time")
+
+    def list_again(self) -> None:
+        """Forget the version, not the objects."""
+        self.stop()
+        self._is_listed, self._listed, self._next_page = False, [], ""
+
+    def stop(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+        self._stream = None
+
+    def _list(self, deadline: RequestDeadline, now: datetime) -> None:
+        while True:
+            try:
+                items, self._next_page, version = self._api.list_page(self._path, deadline, self._next_page)
+            except ApiRefusal as error:
+                if error.status == GONE and self._next_page:
+                    raise ResourceVersionExpired from None
+                raise
+            self._listed += map(self.cache.reduce, items)
+            if not self._next_page:
+                break
+        self.cache.replace_all(self._listed, version, now)
+        self._is_listed, self._listed = True, []
+
+    def _take_events(self, now: datetime) -> None:
+        if self._stream is None:
+            return
+        ended = self._stream.ended  # read before the lines: no line is added after it is set
+        for line in self._stream.take_lines():
+            try:
+                event = json.loads(line)
+            except (ValueError, RecursionError):
+                raise WatchFailed("the watch sent a line that is not JSON") from None
+            self.cache.apply(event, now)
+        if ended or self._stream_generation != self._api.generation:
+            self.stop()
+
+    def _keep_watching(self, deadline: RequestDeadline) -> None:
+        if self._stream is not None:
+            return
+        self._stream, self._stream_generation = (
+            self._api.watch(self._path, self.cache.resource_version),
+            self._api.generation,
+        )
+        stream = self._stream
+        if stream.wait_for_status(deadline) and stream.status == 200:
+            return
+        self.stop()
+        if stream.status == GONE:
+            raise ResourceVersionExpired
+        raise self._api.refused_watch(stream)

@@ -1,0 +1,219 @@
+"""One job for each top-level owner of pods that hold or request GPUs. Pure.
+
+The top-level owner is found by following the controllers: pod → Job → JobSet → TrainJob. A CronJob is not a job, each
+of its Jobs is. An owner of a kind that Acme does not list is known by the reference alone: its job ends when its pods
+have ended. GPU indices are not known, only how many GPUs each node gives.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from jobs.core.lifecycle import Flag, State
+
+from ..base import BackendJob
+from .ownership import Owner
+from .pods import OwnerReference, Pod, PodEnd
+from .resources import MAX_GPUS, limited_cpus
+from .workloads import Workload
+
+MAX_OWNERS = 10  # on the way from a pod to its top-level owner; references are untrusted and may form a circle
+NOT_A_JOB = frozenset({"CronJob", "Node"})  # owners whose objects are jobs of their own; a node owns its static pods
+NOBODY = Owner(user="", team="", key="", installation="")
+# Causes that say more about a failed job than its own "BackoffLimitExceeded" does
+CAUSES = frozenset({State.OUT_OF_MEMORY, State.NODE_FAIL, State.PREEMPTED, State.BOOT_FAIL, State.TIMEOUT})
+
+
+@dataclass(slots=True)
+class WorkloadGroup:
+    """A top-level owner with everything that it owns, directly or not."""
+
+    top: OwnerReference
+    workloads: list[Workload] = field(default_factory=list)
+    pods: list[Pod] = field(default_factory=list)
+
+    @property
+    def gpus_per_pod(self) -> int:
+        return max([part.gpus_per_pod for part in self.workloads] + [pod.gpus for pod in self.pods], default=0)
+
+
+def workload_groups(pods: Iterable[Pod], workloads: Mapping[str, Workload]) -> dict[str, WorkloadGroup]:
+    """The groups that hold or request GPUs, by the uid of the top-level owner."""
+    tops: dict[str, OwnerReference] = {}
+    groups: dict[str, WorkloadGroup] = {}
+    for workload in workloads.values():
+        top = _top_of_workload(workload, workloads, tops)
+        groups.setdefault(top.uid, WorkloadGroup(top)).workloads.append(workload)
+    for pod in pods:
+        top = _top_of_pod(pod, workloads, tops)
+        groups.setdefault(top.uid, WorkloadGroup(top)).pods.append(pod)
+    return {uid: group for uid, group in groups.items() if group.gpus_per_pod}
+
+
+def _top_of_pod(pod: Pod, workloads: Mapping[str, Workload], tops: dict[str, OwnerReference]) -> OwnerReference:
+    controller = pod.controller
+    if controller is None or controller.kind in NOT_A_JOB:
+        return OwnerReference(uid=pod.uid, kind="Pod", name=pod.name)
+    owner = workloads.get(controller.uid)
+    return _top_of_workload(owner, workloads, tops) if owner else controller
+
+
+def _top_of_workload(
+    workload: Workload, workloads: Mapping[str, Workload], tops: dict[str, OwnerReference]
+) -> OwnerReference:
+    if (known := tops.get(workload.uid)) is None:
+        known = tops[workload.uid] = _follow_controllers(workload, workloads)
+    return known
+
+
+def _follow_controllers(workload: Workload, workloads: Mapping[str, Workload]) -> OwnerReference:
+    top = OwnerReference(uid=workload.uid, kind=workload.kind, name=workload.name)
+    for _ in range(MAX_OWNERS):
+        controller = workload.controller
+        if controller is None or controller.kind in NOT_A_JOB:
+            break
+        top = controller
+        if (next_owner := workloads.get(controller.uid)) is None:
+            break
+        workload = next_owner
+    return top
+
+
+def group_job(
+    group: WorkloadGroup, workloads: Mapping[str, Workload], waits: Mapping[str, str], lost_nodes: frozenset[str]
+) -> BackendJob:
+    """The group as one job. `waits` says by uid why Kueue does not admit an object; `lost_nodes` do not respond."""
+    top, live = workloads.get(group.top.uid), [pod for pod in group.pods if not _has_ended(pod)]
+    end = _group_end(group, top, live, lost_nodes)
+    placed = [pod for pod in live if pod.node] if end is None else [pod for pod in group.pods if pod.node]
+    state, flags = _state(end, live, placed)
+    counts = _gpus_by_node(placed) if end is None else {}
+    owner = _owner(group, top)
+    return BackendJob(
+        backend_id=group.top.uid,
+        key=owner.key,
+        installation=owner.installation,
+        name=_name(group, top),
+        user=owner.user,
+        account=owner.team,
+        state=state,
+        flags=flags,
+        reason=end.reason if end else _wait_reason(group, live, waits) if state == State.PENDING else "",
+        held=state == State.PENDING and any(part.suspended for part in group.workloads),
+        nodes=tuple(sorted({pod.node for pod in placed})),
+        gpu_counts=counts,
+        gpus_per_node=max(counts.values(), default=group.gpus_per_pod),
+        submitted_at=_earliest([*([top.created_at] if top else []), *(pod.created_at for pod in group.pods)]),
+        started_at=_earliest(pod.started_at for pod in group.pods if pod.node),
+        ended_at=end.at if end else None,
+        exit_code=end.exit_code if end else None,
+        signal=end.signal if end else None,
+        cpus=limited_cpus(sum(pod.cpus for pod in placed)),
+        memory_per_node_mb=max((pod.memory_mb for pod in placed), default=0),
+        time_limit=top.time_limit if top else None,
+    )
+
+
+def _has_ended(pod: Pod) -> bool:
+    return pod.end is not None or pod.gone_at is not None
+
+
+def _state(end: PodEnd | None, live: Sequence[Pod], placed: Sequence[Pod]) -> tuple[State, frozenset[str]]:
+    if end:
+        return end.state, frozenset({Flag.COMPLETING} if any(pod.node for pod in live) else ())
+    if not placed:
+        return State.PENDING, frozenset()
+    return State.RUNNING, frozenset() if any(pod.running for pod in placed) else frozenset({Flag.CONFIGURING})
+
+
+def _gpus_by_node(placed: Iterable[Pod]) -> dict[str, int]:
+    counts: dict[str, int] = defaultdict(int)
+    for pod in placed:
+        if pod.gpus:
+            counts[pod.node] = min(counts[pod.node] + pod.gpus, MAX_GPUS)
+    return dict(counts)
+
+
+def _owner(group: WorkloadGroup, top: Workload | None) -> Owner:
+    """Whose job it is: as its top-level owner says, or what it owns if that says nothing."""
+    parts = [*([top.owner] if top else []), *(part.owner for part in group.workloads), *(p.owner for p in group.pods)]
+    return next((owner for owner in parts if owner.user or owner.team or owner.key), NOBODY)
+
+
+def _name(group: WorkloadGroup, top: Workload | None) -> str:
+    """`research/pytorchjob/llama-7b`, as kubectl takes it: -n research pytorchjob/llama-7b."""
+    member = top or next(iter(group.workloads), None) or next(iter(group.pods), None)
+    return f"{member.namespace if member else ''}/{group.top.kind.lower()}/{group.top.name}"
+
+
+def _earliest(times: Iterable[datetime | None]) -> datetime | None:
+    return min((at for at in times if at), default=None)
+
+
+def _wait_reason(group: WorkloadGroup, live: Sequence[Pod], waits: Mapping[str, str]) -> str:
+    uids = [group.top.uid, *(part.uid for part in group.workloads), *(pod.uid for pod in live)]
+    if quota := next((waits[uid] for uid in uids if uid in waits), ""):
+        return quota
+    if any(part.suspended for part in group.workloads):
+        return "suspended"
+    return next((pod.waits for pod in live if pod.waits), "")
+
+
+# --- how a group ended
+
+
+def _group_end(
+    group: WorkloadGroup, top: Workload | None, live: Sequence[Pod], lost_nodes: frozenset[str]
+) -> PodEnd | None:
+    if top:
+        if top.end and top.end.state == State.FAILED:
+            return _with_cause(top.end, group.pods, lost_nodes)
+        if top.end or top.gone_at is None:
+            return top.end
+        return _with_cause(PodEnd(state=State.CANCELLED, at=top.gone_at, reason="deleted"), (), lost_nodes)
+    if live or any(part.gone_at is None and part.end is None for part in group.workloads):
+        return None
+    return _end_of_pods(group, lost_nodes)
+
+
+def _with_cause(end: PodEnd, pods: Iterable[Pod], lost_nodes: frozenset[str]) -> PodEnd:
+    """The end of a failed job with what its pods say about the cause."""
+    failed = [pod for pod in pods if _has_ended(pod) and pod_end(pod, lost_nodes).state not in _NO_CAUSE]
+    if not failed:
+        return end
+    first = min(failed, key=lambda pod: _order(pod_end(pod, lost_nodes)))
+    cause = pod_end(first, lost_nodes)
+    state = cause.state if cause.state in CAUSES and end.state == State.FAILED else end.state
+    reason = "; ".join(text for text in (end.reason, f"{first.name}: {cause.reason}" if cause.reason else "") if text)
+    return PodEnd(state=state, at=end.at, exit_code=cause.exit_code, signal=cause.signal, reason=reason)
+
+
+_NO_CAUSE = frozenset({State.COMPLETED, State.CANCELLED})
+
+
+def _order(end: PodEnd) -> tuple[bool, float]:
+    """The first failure is the cause; one that explains itself goes before one that only has an exit code."""
+    return (end.state not in CAUSES, end.at.timestamp() if end.at else float("inf"))
+
+
+def _end_of_pods(group: WorkloadGroup, lost_nodes: frozenset[str]) -> PodEnd:
+    """The end of a bare pod, or of an owner that is only known by reference: the first failure, or that of the last."""
+    ends = [pod_end(pod, lost_nodes) for pod in group.pods] or [part.end for part in group.workloads if part.end]
+    last = max((end.at for end in ends if end.at), default=None)
+    failures = sorted((end for end in ends if end.state != State.COMPLETED), key=_order)
+    if not failures:
+        return PodEnd(state=State.COMPLETED if ends else State.CANCELLED, at=last, exit_code=0 if ends else None)
+    first = failures[0]
+    return PodEnd(state=first.state, at=last, exit_code=first.exit_code, signal=first.signal, reason=first.reason)
+
+
+def pod_end(pod: Pod, lost_nodes: frozenset[str]) -> PodEnd:
+    """How a pod ended that has ended or was deleted."""
+    if pod.end:
+        return pod.end
+    if pod.node in lost_nodes:
+        return PodEnd(state=State.NODE_FAIL, at=pod.gone_at, reason=f"deleted after node {pod.node} was lost")
+    return PodEnd(state=State.CANCELLED, at=pod.gone_at, reason="deleted")

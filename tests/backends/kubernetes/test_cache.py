@@ -1,0 +1,122 @@
+"""Applying lists and events."""
+
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import pytest
+
+from scheduling.backends.kubernetes.cache import KEEP_VANISHED, ObjectCache, ResourceVersionExpired, WatchFailed
+from scheduling.backends.kubernetes.ownership import OwnerMapping
+from scheduling.backends.kubernetes.pods import read_pod
+from tests.backends.kubernetes.objects import pod
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def cache():
+    return ObjectCache(partial(read_pod, owners=OwnerMapping()), "job", keep_vanished=True)
+
+
+def list_all(cache, *items, version="5", now=NOW):
+    cache.replace_all([cache.reduce(item) for item in items], version, now)
+
+
+def event(kind, item):
+    return {"type": kind, "object": item}
+
+
+def names(objects):
+    return sorted(seen.name for seen in objects.values())
+
+
+def test_events_change_the_listed_objects(cache):
+    list_all(cache, pod("a"), pod("b"))
+
+    cache.apply(event("ADDED", pod("c")), NOW)
+    cache.apply(event("MODIFIED", pod("a", on="n1")), NOW)
+    cache.apply(event("DELETED", pod("b")), NOW)
+
+    assert names(cache.objects) == ["a", "c"]
+    assert cache.objects["uid-a"].node == "n1"
+    assert (names(cache.vanished), cache.vanished["uid-b"].gone_at) == (["b"], NOW)
+
+
+def test_event_that_comes_twice_changes_nothing(cache):
+    list_all(cache, pod("a"))
+    gone = event("DELETED", pod("a"))
+
+    cache.apply(gone, NOW)
+    cache.apply(gone, NOW + timedelta(minutes=1))
+
+    assert (names(cache.objects), names(cache.vanished)) == ([], ["a"])
+
+
+def test_bookmark_moves_the_version_and_changes_nothing(cache):
+    list_all(cache, pod("a"))
+    before = cache.changes
+
+    cache.apply(event("BOOKMARK", {"metadata": {"resourceVersion": "900"}}), NOW)
+
+    assert (cache.resource_version, cache.changes, names(cache.objects)) == ("900", before, ["a"])
+
+
+def test_new_list_notices_what_vanished_meanwhile(cache):
+    list_all(cache, pod("a"), pod("b"))
+
+    list_all(cache, pod("b"), version="50")
+
+    assert (names(cache.objects), names(cache.vanished), cache.resource_version) == (["b"], ["a"], "50")
+
+
+def test_object_with_the_same_name_is_another_object(cache):
+    list_all(cache, pod("a"))
+
+    cache.apply(event("DELETED", pod("a")), NOW)
+    cache.apply(event("ADDED", pod("a", uid="uid-again")), NOW)
+
+    assert (list(cache.objects), list(cache.vanished)) == (["uid-again"], ["uid-a"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"type": "ERROR", "object": {"code": 410, "message": "too old resource version"}}, ResourceVersionExpired),
+        ({"type": "ERROR", "object": {"code": 500, "message": "etcd"}}, WatchFailed),
+        ({"type": "ERROR"}, WatchFailed),
+        ({"type": "ADDED", "object": {"metadata": {}}}, WatchFailed),
+        ({"type": "PARTY", "object": pod()}, WatchFailed),
+        ([], WatchFailed),
+        (None, WatchFailed),
+    ],
+    ids=["expired", "failed", "empty", "no version", "unknown", "list", "null"],
+)
+def test_error_event_changes_nothing(cache, wrong, error):
+    list_all(cache, pod("a"))
+
+    with pytest.raises(error):
+        cache.apply(wrong, NOW)
+
+    assert (cache.resource_version, names(cache.objects)) == ("5", ["a"])
+
+
+def test_object_that_becomes_unreadable_is_neither_there_nor_gone(cache):
+    list_all(cache, pod("a"))
+
+    cache.apply(event("MODIFIED", pod("a", namespace="")), NOW)
+
+    assert (cache.objects, cache.vanished) == ({}, {})
+    (row,) = cache.unreadable
+    assert (row.kind, row.sentence) == ("job", "a: metadata.namespace is missing")
+    assert row.may_match("any id", "")
+    cache.apply(event("MODIFIED", pod("a")), NOW)
+    assert (names(cache.objects), cache.unreadable) == (["a"], ())
+
+
+def test_vanished_objects_are_forgotten_after_a_while(cache):
+    list_all(cache, pod("a"), pod("b"))
+    cache.apply(event("DELETED", pod("a")), NOW)
+
+    cache.apply(event("DELETED", pod("b")), NOW + KEEP_VANISHED)
+
+    assert names(cache.vanished) == ["b"]

@@ -1,0 +1,138 @@
+"""Adding and testing Kubernetes clusters."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+import yaml
+
+from jobs.actions.journal import Author
+from jobs.logs.allowed_paths import AllowedPaths
+from jobs.models import Cluster
+from scheduling.actions import clusters as cluster_actions
+from scheduling.actions.clusters import InvalidClusterFields
+from scheduling.clusters import connection_test, connections
+from scheduling.clusters.connection_test import ConnectionSettings
+from tests.backends.kubernetes.objects import pod
+from tests.backends.kubernetes.scripted_api import serving, status
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+AUTHOR = Author(by="test")
+
+
+@pytest.fixture
+def api():
+    with serving() as (api, server):
+        api.server = server
+        yield api
+
+
+@pytest.fixture
+def folder(tmp_path, settings):
+    (tmp_path / "tokens").mkdir()
+    settings.ACME_TOKEN_DIRS = [str(tmp_path / "tokens")]
+    return tmp_path / "tokens"
+
+
+def write_kubeconfig(folder, server, user=None):
+    config = {
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": user or {"token": "t"}}],
+    }
+    path = folder / "kalos.kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    return f"kubernetes://{path}"
+
+
+def steps(folder, address, **more):
+    allowed = AllowedPaths(var="/no-installation", token_dirs=(str(folder),))
+    found = connection_test.run_test_steps(ConnectionSettings(address=address, **more), NOW, allowed=allowed)
+    return {step.name: step for step in found}
+
+
+def test_working_cluster_passes_every_step(api, folder):
+    api.objects["/api/v1/pods"] = [pod("a", on="n1")]
+
+    found = steps(folder, write_kubeconfig(folder, api.server))
+
+    assert list(found) == ["Address", "Kubernetes", "Nodes", "Telemetry", "Job logs"]
+    assert all(step.ok is not False for step in found.values())
+    assert found["Kubernetes"].message == "Connected to kubernetes v1.99.0, API v1."
+    assert found["Nodes"].message == "1 nodes with 8 GPUs, 1 jobs."
+
+
+@pytest.mark.parametrize(
+    ("user", "said"),
+    [
+        ({"exec": {"command": "aws"}}, "exec plugins are not supported"),
+        ({"tokenFile": "/etc/hostname"}, "not beneath a directory for tokens"),
+        ({"tokenFile": "missing"}, "cannot be read"),
+    ],
+    ids=["exec", "file elsewhere", "missing file"],
+)
+def test_unusable_kubeconfig_is_explained(api, folder, user, said):
+    found = steps(folder, write_kubeconfig(folder, api.server, user))
+
+    assert found["Address"].ok is False and said in found["Address"].message
+    assert found["Kubernetes"].ok is None
+
+
+def test_metadata_service_is_refused(folder):
+    found = steps(folder, write_kubeconfig(folder, "http://169.254.169.254"))
+
+    assert "metadata service" in found["Address"].message
+
+
+def test_missing_permission_is_explained_with_the_manifest(api, folder):
+    api.scripts["/api/v1/pods"] = [lambda query: status(403, "pods is forbidden")]
+
+    found = steps(folder, write_kubeconfig(folder, api.server))
+
+    assert (found["Kubernetes"].ok, found["Nodes"].ok) == (True, False)
+    assert "HTTP 403: pods is forbidden" in found["Nodes"].message
+    assert "kubernetes_manifest" in found["Nodes"].advice
+
+
+@pytest.mark.django_db
+def test_cluster_is_added_and_connected(api, folder):
+    api.objects["/api/v1/pods"] = [pod("a", on="n1", labels={"team": "nlp"})]
+    columns = {"address": write_kubeconfig(folder, api.server), "workload_owners": {"team_from": ["label:team"]}}
+
+    row = cluster_actions.add("kalos", columns, author=AUTHOR)
+
+    first = connections.connect(row)
+    assert [job.account for job in first.jobs()] == ["nlp"]
+    assert connections.connect(row) is first
+    row.workload_owners = {}
+    second = connections.connect(row)
+    assert [job.account for job in second.jobs()] == ["research"]
+    second.close()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("columns", "field", "said"),
+    [
+        ({"mode": "drive"}, "mode", "can only be observed"),
+        ({"mode": "advise"}, "mode", "can only be observed"),
+        ({"api_user": "acme"}, "api_user", "Not used for Kubernetes"),
+        ({"workload_owners": {"team_from": ["team"]}}, "workload_owners", "team_from must be a list"),
+        ({"address": "kubernetes://host/path"}, "address", "PATH of a kubeconfig file"),
+        (
+            {"address": "http://host", "workload_owners": {"rename": {"a": "b"}}},
+            "workload_owners",
+            "Not used for Slurm",
+        ),
+    ],
+    ids=["drive", "advise", "user", "mapping", "address", "Slurm"],
+)
+def test_settings_that_mean_nothing_are_refused(columns, field, said):
+    with pytest.raises(InvalidClusterFields) as refused:
+        cluster_actions.add("kalos", {"address": "kubernetes:///k", **columns}, author=AUTHOR)
+
+    assert said in refused.value.errors[field][0]
+    assert not Cluster.objects.exists()
