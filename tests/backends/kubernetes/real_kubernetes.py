@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -45,6 +46,7 @@ def started_or_skipped() -> Iterator[RealKubernetes]:
         yield RealKubernetes(home / "cluster")
     finally:
         _run(str(found / "k8s_down.sh"), "-d", str(home / "cluster"))
+        shutil.rmtree(home, ignore_errors=True)
 
 
 def _run(*words: str, text: str | None = None) -> str:
