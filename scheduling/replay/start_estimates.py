@@ -175,7 +175,8 @@ class _ForwardReplay:
 
     def once(self, dice: _MirroredRandom) -> Sequence[float]:
         """Start times of the waiting jobs in one draw; nan for jobs that do not start."""
-        state = SnapshotEngine(self._empty, self._rules())
+        rules = self._rules()
+        state = SnapshotEngine(self._empty, rules, requeues=not rules.preempts)
         remaining = self._draw_run_times(self._left, dice)
         running = state.adopt(self._empty.running, len(self.waiting))
         for job, more in zip(running, remaining, strict=True):
@@ -195,7 +196,8 @@ class _ForwardReplay:
             predicted_s=self._predicted_s,
             attained=self._attained,
         )
-        return replay(state.engine, arrivals, running=running).started[:count]
+        outcome = replay(state.engine, arrivals, running=running, victims_stop_first=rules.preempts)
+        return outcome.started[:count]
 
     def _draw_run_times(self, table: RunTimeTable, dice: _MirroredRandom) -> list[float]:
         drawn = table[np.arange(len(table)), (dice(len(table)) * QUANTILE_COUNT).astype(np.int64)]

@@ -19,6 +19,7 @@ import yaml
 
 from acmeweb.common.env import ROOT
 from tests.patience import PATIENCE_S
+from tests.servers import NO_KUBERNETES
 
 PROGRAMS = (ROOT / "../shared/bin", ROOT / "../../shared/bin")
 DEFAULT_HOME = "/var/tmp/acme-k8s"
@@ -36,7 +37,7 @@ def started_or_skipped(home: Path) -> Iterator[httpx.Client]:
     """Requests of the administrator to a real cluster of two nodes."""
     found = programs()
     if found is None:
-        pytest.skip("there is no Kubernetes control plane on this host (K8S_HOME, k8s_up.sh)")
+        pytest.skip(f"{NO_KUBERNETES} (K8S_HOME, k8s_up.sh)")
     try:
         _run(str(found / "k8s_up.sh"), "-n", str(NODES), "-g", str(GPUS), "-G", "60", "-d", str(home / "real"))
         with _client(home) as client:

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from tests.patience import PATIENCE_S, until
+from tests.servers import NO_KUBERNETES
 
 from .make import job, pod
 from .running import KubernetesProcess, kubectl
 
 PROGRAM = kubectl()
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="kubectl is not installed")
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason=f"{NO_KUBERNETES}: kubectl is missing")
 
 
 @pytest.fixture(scope="module")

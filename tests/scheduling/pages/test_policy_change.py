@@ -124,10 +124,10 @@ def test_policy_without_its_data_is_refused_where_the_effect_would_be(olga, queu
 
 
 def test_policy_of_replays_is_refused_with_a_link_to_what_if(olga, queue):
-    page = page_text(olga.post("/queue/seren/policy/", FORM | {"policy": "tiresias"}))
+    page = page_text(olga.post("/queue/seren/policy/", FORM | {"policy": "gittins"}))
 
-    assert "This policy cannot be chosen" in page and "tiresias is not one of the available choices" in page
-    assert "policies=tiresias" in page
+    assert "This policy cannot be chosen" in page and "gittins is not one of the available choices" in page
+    assert "policies=gittins" in page
 
 
 def test_missing_reason_is_no_reason_against_the_policy(olga, queue):

@@ -148,7 +148,7 @@ def test_number_of_queries_does_not_grow_with_the_queue(django_assert_max_num_qu
     make.jobs(*[{"name": f"a{number}"} for number in range(30)], gpus_per_node=8)
     ada = browser("ada")
 
-    with django_assert_max_num_queries(30):
+    with django_assert_max_num_queries(31):
         ada.get("/queue/")
 
     def queries_of_another_look():
@@ -326,7 +326,7 @@ def test_explicit_default_is_not_a_change():
 
 @pytest.mark.parametrize(
     "choice",
-    [("tiresias", "pack", {}), ("acme", "nowhere", {}), ("fifo", "pack", {"order": "sjf"})],
+    [("gittins", "pack", {}), ("acme", "nowhere", {}), ("fifo", "pack", {"order": "sjf"})],
 )
 def test_policies_that_cannot_drive_a_cluster_are_rejected(choice):
     policy, placement, settings = choice

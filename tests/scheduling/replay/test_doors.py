@@ -178,7 +178,7 @@ def test_both_doors_report_the_same_hash_and_leave_no_rows(tmp_path):
 
 @pytest.mark.django_db
 def test_two_virtual_clusters_share_no_names_so_none_waits_for_the_other():
-    trace = drawn_trace([(0, 1, float("nan"), 1, "a", "x")])
+    trace = drawn_trace([(0, 1, float("nan"), 1, "a", "x", "sft")])
 
     first, second = (VirtualCluster(trace, "fifo", SETTING, borrows=False) for _ in range(2))
     for virtual in (first, second):
