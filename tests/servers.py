@@ -43,7 +43,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     """A wrapper runs before every plain hook, so before pytest-django touches the settings."""
     os.environ["ACME_TESTING"] = "1"
     os.environ.setdefault("SECRET_KEY", "only-for-tests-" + "x" * 40)
-    if "PYTEST_XDIST_WORKER" not in os.environ:
+    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+        use_valkey_database(worker)
+    else:
         with compiled_tests(workers=bool(getattr(early_config.known_args_namespace, "numprocesses", None))):
             start(running)
     try:
@@ -51,6 +53,13 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     except BaseException:
         running.close()
         raise
+
+
+def use_valkey_database(worker: str) -> None:
+    """Give a worker a database of its own in Valkey, because rows of different workers have the same numbers."""
+    url, slash, number = os.environ["VALKEY_URL"].rpartition("/")
+    if number == "0":
+        os.environ["VALKEY_URL"] = f"{url}{slash}{1 + int(worker.removeprefix('gw')) % 15}"
 
 
 def pytest_configure() -> None:
