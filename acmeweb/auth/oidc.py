@@ -174,9 +174,8 @@ def finish_sign_in(request: HttpRequest) -> HttpResponse:
         return _redirect_to_login(request, why)
     login(request, user, backend=settings.AUTHENTICATION_BACKENDS[0])
     request.session[ID_TOKEN_SESSION_KEY] = raw
-    target = entry["next"]
-    safe = url_has_allowed_host_and_scheme(target, {request.get_host()}, require_https=request.is_secure())
-    return redirect(target if safe else settings.LOGIN_REDIRECT_URL)
+    safe = url_has_allowed_host_and_scheme(entry["next"], {request.get_host()}, require_https=request.is_secure())
+    return redirect(entry["next"] if safe else settings.LOGIN_REDIRECT_URL)
 
 
 def _take_pending_login(request: HttpRequest) -> dict[str, Any]:

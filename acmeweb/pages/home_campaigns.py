@@ -36,14 +36,11 @@ class RunningCampaign:
 
 def running_campaigns(caller: Caller) -> list[RunningCampaign]:
     """Return the running campaigns, newest first, as on the page of all campaigns."""
-    rows = (
-        campaign_queries.campaigns(caller)
-        .filter(state__in=OPEN_CAMPAIGN_STATES)
-        .select_related("team", "suite", "cluster")
-    )
+    rows = campaign_queries.campaigns(caller).filter(state__in=OPEN_CAMPAIGN_STATES)
     if not rows.exists():
         return []
-    rows_shown = list(rows.order_by("-pk").defer("plan")[:MAX_CAMPAIGNS_SHOWN])
+    newest = rows.select_related("team", "suite", "cluster").defer("plan").order_by("-pk")
+    rows_shown = list(newest[:MAX_CAMPAIGNS_SHOWN])
     progress_by_id = campaign_queries.campaign_progress(rows_shown)
     progresses = [progress_by_id.get(row.pk, CampaignProgress()) for row in rows_shown]
     return [

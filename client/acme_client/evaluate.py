@@ -145,8 +145,7 @@ def _campaign_summary(campaign: dict[str, Any]) -> str:
     if campaign["started_at"] and campaign["ended_at"]:
         took = datetime.fromisoformat(campaign["ended_at"]) - datetime.fromisoformat(campaign["started_at"])
         words.append(f"{table.format_duration(took.total_seconds())} and {campaign['gpu_hours']:.2f} GPU-hours")
-    if campaign["plan"]:
-        plan = campaign["plan"]
+    if plan := campaign["plan"]:
         words.append(
             f"planned {table.format_duration(plan['makespan_s'])},"
             f" lower bound {table.format_duration(plan['lower_bound_s'])}"

@@ -129,10 +129,8 @@ def _print_simulation(simulation: dict[str, Any], output: OutputFormat) -> None:
             output,
         )
     if not simulation["result"]:
-        print_message(
-            f"{simulation['id']} is {simulation['state']}"
-            + (f": {simulation['error']}" if simulation["error"] else ".")
-        )
+        error = f": {simulation['error']}" if simulation["error"] else "."
+        print_message(f"{simulation['id']} is {simulation['state']}{error}")
         raise typer.Exit(1)
 
 

@@ -37,6 +37,8 @@ MAX_TEXT_BYTES = 8 << 20
 MAX_TOTAL_TEXT_BYTES = 64 << 20
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# Files whose text is read, as is that of index files
+TEXT_FILES = (MEGATRON_TRACKER, DEEPSPEED_LATEST, TRAINER_STATE, SAVE_ORDER_FILE)
 
 
 class CheckpointListingError(Exception):
@@ -165,9 +167,7 @@ def _add_file(walk: DirectoryWalk, here: int, leaf: str, name: str) -> None:
         sound = is_complete_file(leaf, status.st_size, lambda offset, length: os.pread(fd, length, offset))
         at = datetime.fromtimestamp(status.st_mtime, UTC)
         walk.files.append(ListedFile(path=name, size=status.st_size, at=at, sound=sound))
-        if leaf in (MEGATRON_TRACKER, DEEPSPEED_LATEST, TRAINER_STATE, SAVE_ORDER_FILE) or leaf.endswith(
-            INDEX_SUFFIXES
-        ):
+        if leaf in TEXT_FILES or leaf.endswith(INDEX_SUFFIXES):
             _read_text(walk, fd, name, status.st_size)
     finally:
         os.close(fd)

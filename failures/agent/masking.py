@@ -54,9 +54,8 @@ def mask_bundle(bundle: str, hosts: frozenset[str] = frozenset()) -> MaskedBundl
         sent.append(safe)
         if match := re.match(r"@(\d+)\b", row):
             numbers.add(int(match[1]))
-    return MaskedBundle(
-        text="\n".join(sent), numbers=frozenset(numbers), stand_ins={new: old for old, new in names.items()}
-    )
+    stand_ins = {new: old for old, new in names.items()}
+    return MaskedBundle(text="\n".join(sent), numbers=frozenset(numbers), stand_ins=stand_ins)
 
 
 def _replace_names(row: str, names: dict[str, str], hosts: frozenset[str]) -> str:

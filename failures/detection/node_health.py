@@ -85,9 +85,8 @@ def _observations(reading: NodeTelemetryWindow, now: float) -> Iterator[tuple[Se
 
 
 def _hardware_faults(reading: NodeTelemetryWindow) -> Iterator[tuple[Severity, str]]:
-    for code in dict.fromkeys(reading.xids):
-        if code:
-            yield _xid_observation(code)
+    for code in dict.fromkeys(filter(None, reading.xids)):
+        yield _xid_observation(code)
     if reading.remap_failed:
         yield Severity.BAD, "A row of GPU memory could not be remapped."
     if reading.ecc_uncorrected:

@@ -135,18 +135,20 @@ def classify_xid(code: int, words: str) -> tuple[str, LineRole, int]:
     """(label, role, specificity) of an Xid code and the text after it."""
     if (before := PREVIOUS_XID.search(words)) and int(before[1]) != code:
         return classify_xid(int(before[1]), "")[0], LineRole.CASCADE, 46
-    label = (
-        "GPUFallenOffBus"
-        if code == 79
-        else "NVLinkError"
-        if code in NVLINK_XIDS or NVLINK_WORDS.search(words)
-        else "XidOther"
-    )
-    if label == "XidOther" and code in ECC_XIDS and MEMORY_ERROR_WORDS.search(words):
-        label = "ECCError"
+    label = _xid_label(code, words)
     if code in CONSEQUENCE_XIDS:
         return label, LineRole.CASCADE, 45
     return label, LineRole.INITIATING, _xid_specificity(code, words)
+
+
+def _xid_label(code: int, words: str) -> str:
+    if code == 79:
+        return "GPUFallenOffBus"
+    if code in NVLINK_XIDS or NVLINK_WORDS.search(words):
+        return "NVLinkError"
+    if code in ECC_XIDS and MEMORY_ERROR_WORDS.search(words):
+        return "ECCError"
+    return "XidOther"
 
 
 def xid_traits(code: int) -> tuple[SignatureTrait, ...]:

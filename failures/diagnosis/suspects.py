@@ -76,9 +76,8 @@ def suspect_gpus(root: LogFinding | None, reading: LogReading) -> tuple[SuspectG
         if event.label == root.label or event.kind == "Xid":
             pci, host = event.pci, event.line.host
             why = f"{event.kind} {event.code} on line {event.line.number}"
-            suspects.setdefault(
-                (host, pci), SuspectGpu(host=host, pci=pci, rank=ranks.get((short_pci(pci), host)), why=why)
-            )
+            rank = ranks.get((short_pci(pci), host))
+            suspects.setdefault((host, pci), SuspectGpu(host=host, pci=pci, rank=rank, why=why))
     if not suspects:
         suspects = _suspect_gpu_of_rank(root, reading)
     return tuple(gpu for gpu in list(suspects.values())[:MAX_SUSPECTS] if gpu.pci or gpu.rank is not None)

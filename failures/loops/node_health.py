@@ -189,11 +189,7 @@ def _last_anomaly_end_times(cluster: Cluster) -> dict[int, datetime]:
 
 
 def build_reading(
-    name: str,
-    rows: Sequence[Sample],
-    since: datetime | None = None,
-    held: Sequence[int] = (),
-    holds_ecc: bool = False,
+    name: str, rows: Sequence[Sample], since: datetime | None = None, held: Sequence[int] = (), holds_ecc: bool = False
 ) -> NodeTelemetryWindow:
     """The telemetry window of a node from its samples.
 

@@ -58,11 +58,8 @@ def _request_notices(now: datetime) -> None:
     """Requests messages for changed incidents. Two queries per channel, one per changed incident."""
     digests: dict[tuple[int, int | None], str] = {}
     for channel in Channel.objects.filter(is_enabled=True):
-        known = dict(
-            channel.notices.filter(incident__last_symptom_at__gte=now - INCIDENT_WINDOW).values_list(
-                "incident", "wanted"
-            )
-        )
+        recent = channel.notices.filter(incident__last_symptom_at__gte=now - INCIDENT_WINDOW)
+        known = dict(recent.values_list("incident", "wanted"))
         for incident in _channel_incidents(channel, now):
             for_whom = incident.pk, channel.team_id
             if for_whom not in digests:
@@ -123,9 +120,8 @@ def build_message(incident: Incident, team_id: int | None) -> IncidentMessage:
 def _send_notice(row: Notice, now: datetime, send: SendFunction) -> bool:
     """Send one message. Errors are logged and the message is retried, so that other receivers are not affected."""
     try:
-        message = build_message(
-            _with_message_relations(Incident.objects.all()).get(pk=row.incident_id), row.channel.team_id
-        )
+        incident = _with_message_relations(Incident.objects.all()).get(pk=row.incident_id)
+        message = build_message(incident, row.channel.team_id)
         send(row, message)
     except SoftTimeLimitExceeded:
         raise

@@ -85,9 +85,8 @@ def recovery_modes(request: HttpRequest) -> HttpResponse:
 
 
 def _render_modes(request: HttpRequest, caller: Caller, form: RecoveryModeForm) -> HttpResponse:
-    rows = list(
-        RecoveryMode.objects.select_related("team", "cluster").order_by("team__name", "cluster__name", "action")
-    )
+    modes = RecoveryMode.objects.select_related("team", "cluster")
+    rows = list(modes.order_by("team__name", "cluster__name", "action"))
     events = Event.objects.filter(type="recovery.mode_changed").order_by("-id")
     context = {
         "now": clock.now(),

@@ -210,10 +210,8 @@ def _rank_files_defect(group: CheckpointFiles) -> str:
     if missing := _missing_rank(int(match[1]) for rank in ranks if (match := RANK_PATTERN.match(rank))):
         return missing
     expected = set().union(*ranks.values())
-    incomplete = [
-        rank for rank, leaves in sorted(ranks.items()) if leaves != expected and not _has_model_weights(leaves)
-    ]
-    return f"{incomplete[0]} lacks files that other ranks have" if incomplete else ""
+    other = (rank for rank in sorted(ranks) if ranks[rank] != expected and not _has_model_weights(ranks[rank]))
+    return f"{incomplete} lacks files that other ranks have" if (incomplete := next(other, "")) else ""
 
 
 def _has_model_weights(leaves: set[str]) -> bool:

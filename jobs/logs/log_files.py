@@ -36,11 +36,7 @@ class LogReadResult:
 
 
 def read_log_pieces(
-    root: str,
-    path: str,
-    pieces: Sequence[tuple[int, int]],
-    file: tuple[int, int] | None,
-    allowed: AllowedPaths,
+    root: str, path: str, pieces: Sequence[tuple[int, int]], file: tuple[int, int] | None, allowed: AllowedPaths
 ) -> LogReadResult:
     """Read pieces, given as (bytes, offset), of a log. With `file`, only if the path still names that file."""
     fd = open_beneath(root, path, allowed)

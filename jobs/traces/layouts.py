@@ -33,6 +33,7 @@ class TraceLayout:
     name: str
     marks: frozenset[str]  # a header that contains all of these has this layout
     words: Mapping[str, str] = field(default_factory=dict)
+    better_words: Mapping[str, str] = field(default_factory=dict)  # columns that replace those, where they are present
     numbers: Mapping[str, tuple[str, CellParser]] = field(default_factory=dict)
     finish: Callable[[Columns], Columns] = dict
     separator: str = ","
@@ -130,6 +131,7 @@ LAYOUTS = (
         name="sacct",
         marks=frozenset({"JobID", "Submit", "State"}),
         words={"ids": "JobID", "users": "User", "pools": "Partition", "names": "JobName", "states": "State"},
+        better_words={"pools": "Account"},
         numbers={
             "submit_s": ("Submit", parse_time),
             "start": ("Start", parse_time),

@@ -116,7 +116,8 @@ class TableReader:
     def __init__(self, layout: TraceLayout, header: Sequence[str], source: str) -> None:
         self._layout, self._source, self._width = layout, source, len(header)
         at = {name: index for index, name in enumerate(header)}
-        self._words = {ours: at[theirs] for ours, theirs in layout.words.items() if theirs in at}
+        words = (*layout.words.items(), *layout.better_words.items())
+        self._words = {ours: at[theirs] for ours, theirs in words if theirs in at}
         self._numbers: dict[str, tuple[int, CellParser]] = {
             ours: (at[theirs], parse) for ours, (theirs, parse) in layout.numbers.items() if theirs in at
         }

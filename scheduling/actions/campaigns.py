@@ -190,9 +190,8 @@ def retry(campaign: Campaign, *, author: Author, now: datetime) -> int:
     shards.filter(infer_s__isnull=False).update(state=ShardState.INFERRED, **fresh)
     again = failed.update(state=CampaignState.RUNNING, why="", ended_at=None)
     Campaign.objects.filter(pk=row.pk).update(started_at=now)  # earlier failed copies no longer count
-    _set_campaign_state(
-        row, CampaignState.RUNNING, author=author, now=now, why=f"Retrying {format_count(again, 'failed evaluation')}."
-    )
+    why = f"Retrying {format_count(again, 'failed evaluation')}."
+    _set_campaign_state(row, CampaignState.RUNNING, author=author, now=now, why=why)
     return again
 
 
@@ -289,13 +288,10 @@ def record_trial_output(campaign: Campaign, trial: Trial, parts: Iterable[PartRe
     _advance_turn(campaign, *OPEN_CAMPAIGN_STATES)
     news = 0
     shards = {shard.pk: shard for shard in Shard.objects.filter(trial=trial)}
+    record = _record_inference if trial.kind == TrialKind.INFER else _record_scoring
     for part in parts:
         if shard := shards.get(part.part):
-            news += (
-                _record_inference(shard, trial, part)
-                if trial.kind == TrialKind.INFER
-                else _record_scoring(shard, trial, part)
-            )
+            news += record(shard, trial, part)
     Trial.objects.filter(pk=trial.pk).update(log_read_at=now)
     if news:
         live.publish_on_commit(campaign_topic(campaign))

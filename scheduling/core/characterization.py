@@ -253,11 +253,7 @@ def _shares(
 
 
 def _share_plot(
-    key: str,
-    title: str,
-    categories: Sequence[str],
-    series: Sequence[tuple[str, Sequence[float | None]]],
-    note: str,
+    key: str, title: str, categories: Sequence[str], series: Sequence[tuple[str, Sequence[float | None]]], note: str
 ) -> StudyPlot:
     chart = BarChart(
         title=title,

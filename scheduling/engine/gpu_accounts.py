@@ -48,10 +48,7 @@ class QuotaUsage:
     """
 
     def __init__(
-        self,
-        quotas: Iterable[QuotaView] = (),
-        running: Iterable[RunningJob] = (),
-        reserves: Container[JobKind] = (),
+        self, quotas: Iterable[QuotaView] = (), running: Iterable[RunningJob] = (), reserves: Container[JobKind] = ()
     ) -> None:
         self._limits = {(quota.team, quota.kind): quota.gpus for quota in quotas}
         self._reserved = [key for key in self._limits if key[1] in reserves]

@@ -159,10 +159,5 @@ class _BlockerDetails:
             ends_at = job.started_at + job.time_limit if job.started_at and job.time_limit else None
             expected_end_at = expected_end(self._snapshot, job)
         return Holder(
-            gpus=gpus,
-            job=job.name,
-            title=job.title,
-            team=job.team,
-            ends_at=ends_at,
-            expected_end_at=expected_end_at,
+            gpus=gpus, job=job.name, title=job.title, team=job.team, ends_at=ends_at, expected_end_at=expected_end_at
         )

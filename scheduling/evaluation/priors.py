@@ -92,9 +92,8 @@ def guess(dataset: DatasetDescription, checkpoint_gb: float) -> SliceCost:
         cost = phases().cost(table[dataset.name], dataset.samples)
         plain = SliceCost(prepare=0.0, infer=cost.gpu_s * size, score=cost.score)
     else:
-        plain = SliceCost(
-            prepare=0.0, infer=dataset.samples * DEFAULT_SAMPLE_S * size, score=dataset.samples * DEFAULT_SCORE_S
-        )
+        infer_s, score_s = dataset.samples * DEFAULT_SAMPLE_S * size, dataset.samples * DEFAULT_SCORE_S
+        plain = SliceCost(prepare=0.0, infer=infer_s, score=score_s)
     return SliceCost(
         prepare=0.0,
         infer=plain.infer if dataset.infer_s is None else dataset.infer_s,

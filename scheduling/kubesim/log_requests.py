@@ -19,10 +19,8 @@ def log_options(request: ApiRequest, now: float) -> LogOptions:
     query = request.query
     seconds, since = int_query(query, "sinceSeconds"), query.get("sinceTime", "")
     if seconds is not None and since:
-        problem = invalid_value(
-            "sinceSeconds", seconds, "at most one of `sinceTime` or `sinceSeconds` may be specified"
-        )
-        raise invalid("PodLogOptions", "", "", [problem])
+        why = "at most one of `sinceTime` or `sinceSeconds` may be specified"
+        raise invalid("PodLogOptions", "", "", [invalid_value("sinceSeconds", seconds, why)])
     return LogOptions(
         follow=query.get("follow") in TRUE_TEXTS,
         timestamps=query.get("timestamps") in TRUE_TEXTS,

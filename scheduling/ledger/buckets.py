@@ -346,10 +346,7 @@ def _merge_equal_parts(parts: Iterable[tuple[int, int, BucketInterval]]) -> list
 
 
 def _add_free_time(
-    sums: Counter[EntryKey],
-    changes: Mapping[int, int],
-    smallest_waiting: IntervalTimeline | None,
-    edges: Sequence[int],
+    sums: Counter[EntryKey], changes: Mapping[int, int], smallest_waiting: IntervalTimeline | None, edges: Sequence[int]
 ) -> None:
     gpus = 0
     for low, high in pairwise(sorted(changes)):

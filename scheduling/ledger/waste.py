@@ -72,9 +72,7 @@ def waste_per_user(uses: Iterable[JobGpuUse]) -> list[UserGpuWaste]:
 
 
 def _user_waste(user: str, uses: Sequence[JobGpuUse]) -> UserGpuWaste:
-    worst = sorted((use for use in uses if use.idle_h > 0), key=lambda use: (-use.idle_h, use.public_id))[
-        :MAX_WORST_JOBS
-    ]
+    wasteful = sorted((use for use in uses if use.idle_h > 0), key=lambda use: (-use.idle_h, use.public_id))
     measured, idle = sum(use.measured_h for use in uses), sum(use.idle_h for use in uses)
     matters = idle >= MIN_IDLE_H and idle >= MIN_IDLE_SHARE * measured
     return UserGpuWaste(
@@ -84,8 +82,8 @@ def _user_waste(user: str, uses: Sequence[JobGpuUse]) -> UserGpuWaste:
         held_h=sum(use.held_h for use in uses),
         measured_h=measured,
         idle_h=idle,
-        worst=worst,
-        advice=advice(worst[0]) if matters else "",
+        worst=wasteful[:MAX_WORST_JOBS],
+        advice=advice(wasteful[0]) if matters else "",
     )
 
 

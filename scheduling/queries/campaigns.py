@@ -202,9 +202,8 @@ def result_matrix(campaign: Campaign, most: int = 100) -> tuple[list[str], list[
     shown = campaign.checkpoints[:most]
     rows = Evaluation.objects.filter(campaign=campaign, checkpoint__in=shown)
     cells: dict[str, dict[int, ResultCell]] = defaultdict(dict)
-    for checkpoint, dataset, state, scores, why, reused in rows.values_list(
-        "checkpoint", "dataset_id", "state", "scores", "why", "reused_id"
-    ):
+    columns = ("checkpoint", "dataset_id", "state", "scores", "why", "reused_id")
+    for checkpoint, dataset, state, scores, why, reused in rows.values_list(*columns):
         metric, value = headline_score(scores)
         cells[checkpoint][dataset] = ResultCell(state=state, value=value, metric=metric, why=why, reused=bool(reused))
     datasets = list(campaign.suite.datasets.values_list("pk", "name", "samples"))

@@ -104,14 +104,11 @@ def _jobs_in_period(cluster: Cluster, since: datetime, until: datetime) -> Query
 
 def attempts_by_job(jobs: Sequence[int]) -> dict[int, list[AttemptRow]]:
     """Return the attempts of these jobs, the first attempt of each job first."""
-    rows: Any = (
-        Attempt.objects.filter(job__in=any_of(jobs))
-        .order_by("job", "number")
-        .values_list(
-            *("pk", "job", "state", "cause"),
-            *(Microseconds("promised_at"), Microseconds("confirmed_at"), Microseconds("ended_at")),
-            *("latest_progress__source", Microseconds("latest_progress__at")),
-        )
+    attempts = Attempt.objects.filter(job__in=any_of(jobs)).order_by("job", "number")
+    rows: Any = attempts.values_list(
+        *("pk", "job", "state", "cause"),
+        *(Microseconds("promised_at"), Microseconds("confirmed_at"), Microseconds("ended_at")),
+        *("latest_progress__source", Microseconds("latest_progress__at")),
     )
     by_job: dict[int, list[AttemptRow]] = defaultdict(list)
     for row in rows:

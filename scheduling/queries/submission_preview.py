@@ -218,9 +218,8 @@ def _ask_engine(
     question = with_predictions(cluster, question)
     blockers = wait_blockers(question, rules, job.id, lambda team: sees is None or team in sees)
     if has_gate(job, question.now):
-        return StartPreview(
-            blockers=blockers, why_no_estimate="No estimate, because the job does not wait for GPUs yet."
-        )
+        why = "No estimate, because the job does not wait for GPUs yet."
+        return StartPreview(blockers=blockers, why_no_estimate=why)
     estimates = preview_estimates(cluster, question, rules)
     if estimates is None:
         why = "The cluster has too many jobs for an estimate now. The page of the job shows one after about 30 s."

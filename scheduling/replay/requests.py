@@ -245,9 +245,8 @@ def check_policy_settings(by_policy: object, names: Sequence[str]) -> dict[str, 
         )
     for name, settings in by_policy.items():
         if name not in names:
-            raise InvalidReplaySetting(
-                "policy_settings", f"{str(name)[:40]} is not one of the replayed policies: {', '.join(names)}"
-            )
+            why = f"{str(name)[:40]} is not one of the replayed policies: {', '.join(names)}"
+            raise InvalidReplaySetting("policy_settings", why)
         try:
             rules_factory(name, settings)
         except InvalidPolicySettings as bad:

@@ -158,12 +158,9 @@ class ClusterController:
         """Accept a job, or raise SlurmError if it can never run. It starts with the next `advance_to`."""
         self._check_satisfiable(request)
         job = SlurmJob(
-            id=self._clock.next_id,
-            request=request,
-            submitted_at=now,
-            submit_offset_s=self.clock_offset_s,
-            reason=_initial_reason(request),
-        )
+            id=self._clock.next_id, request=request, submitted_at=now,
+            submit_offset_s=self.clock_offset_s, reason=_initial_reason(request),
+        )  # fmt: skip
         self._set_state(replace(self._clock, next_id=job.id + 1))
         self._set_job(job, now)
         self._waiting[job.id] = None

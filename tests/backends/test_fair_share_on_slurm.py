@@ -57,13 +57,13 @@ class AccountingSlurm(RealSlurm):
     def run_jobs(self, jobs: tuple[tuple[str, int, int], ...]) -> None:
         """Run these jobs at the same time, and wait until accounting knows their ends."""
         for account, gpus, seconds in jobs:
-            words = (f"--account={account}", f"--partition={account}", f"--gres=gpu:{gpus}", "--output=/dev/null")
+            words = (f"--account={account}", f"--gres=gpu:{gpus}", "--output=/dev/null")
             self._run_command(["sbatch", *words, f"--wrap=sleep {seconds}"])
         until(lambda: not self._run_command(["squeue", "--noheader"]), what="ends of jobs")
         until(lambda: all(row["End"].isdigit() for row in self.ended_jobs()), what="accounting")
 
     def ended_jobs(self) -> list[dict[str, str]]:
-        columns = "JobID,User,Partition,JobName,State,Submit,Start,End,Elapsed,AllocTRES,ReqTRES,NNodes,NCPUS"
+        columns = "JobID,User,Account,Partition,JobName,State,Submit,Start,End,Elapsed,AllocTRES,ReqTRES,NNodes,NCPUS"
         return self._table("sacct", "--allusers", "--allocations", "--starttime=now-1days", f"--format={columns}")
 
     def shares(self) -> dict[str, dict[str, str]]:
@@ -153,9 +153,7 @@ class AccountingSlurm(RealSlurm):
         }
 
     def _hardware(self) -> str:
-        billed = f"TRESBillingWeights=CPU=0,GRES/gpu={BILLED_PER_GPU}"
-        partitions = [f"PartitionName={account} Nodes=ALL State=UP {billed}\n" for account in TEAMS]
-        return super()._hardware() + "".join(partitions)
+        return super()._hardware().rstrip("\n") + f" TRESBillingWeights=CPU=0,GRES/gpu={BILLED_PER_GPU}\n"
 
     def _environment(self) -> dict[str, str]:
         return {**super()._environment(), "SLURM_TIME_FORMAT": "%s", "TZ": "UTC"}

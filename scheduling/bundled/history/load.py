@@ -94,8 +94,7 @@ class LoadSeries:
             before = shut[closure.node] > 0
             shut[closure.node] += 1 if closure.closes else -1
             if before != (shut[closure.node] > 0):
-                change = self.plan.gpus_per_node * (-1 if before else 1)
-                self._add(closed, closure.at, math.inf, change)
+                self._add(closed, closure.at, math.inf, self.plan.gpus_per_node * (-1 if before else 1))
         return waiting, requested, closed
 
     def _series(self) -> Any:

@@ -105,15 +105,8 @@ def _conditions(node: JsonObject, now: float) -> list[JsonObject]:
         conditions = with_condition(
             conditions, kind, "False", now, reason=reason, message=message, lastHeartbeatTime=heartbeat
         )
-    return with_condition(
-        conditions,
-        "Ready",
-        "True",
-        now,
-        reason="KubeletReady",
-        message="kubelet is posting ready status",
-        lastHeartbeatTime=heartbeat,
-    )
+    ready = {"reason": "KubeletReady", "message": "kubelet is posting ready status", "lastHeartbeatTime": heartbeat}
+    return with_condition(conditions, "Ready", "True", now, **ready)
 
 
 def _node_info(hardware: SlurmNode) -> JsonObject:

@@ -118,10 +118,7 @@ def _jobs_by_key(jobs: Iterable[BackendJob], installation: str) -> dict[str, lis
 
 
 def _foreign_gpus(
-    nodes: Iterable[BackendNode],
-    jobs: ClusterListing[BackendJob],
-    live: Mapping[str, SyncedAttempt],
-    installation: str,
+    nodes: Iterable[BackendNode], jobs: ClusterListing[BackendJob], live: Mapping[str, SyncedAttempt], installation: str
 ) -> dict[str, list[int]]:
     """Return the GPUs, by node, of jobs without an allocation in our database. Jobs in unreadable rows count with their
     last known GPUs."""

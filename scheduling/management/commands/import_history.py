@@ -3,7 +3,8 @@
 manage.py import_history sacct.txt --cluster seren
 manage.py import_history trace.csv.gz --cluster seren
 
-Users and teams are matched by name. The time limits, states and nodes of the jobs are not used.
+Users and teams are matched by name. In a table of sacct the team is the account, or the partition if there is no column
+Account. The time limits, states and nodes of the jobs are not used.
 """
 
 from __future__ import annotations

@@ -104,6 +104,18 @@ def test_sacct_counts_jobs_without_their_steps(tres):
     assert (trace.limit_s[0], trace.memory_mb[0]) == (86400, 500 * 1024)
 
 
+@pytest.mark.parametrize(("column", "team"), [("Account", "nlp"), ("Comment", "gpu")])
+def test_team_of_a_slurm_job_is_its_account_if_the_table_has_it(column, team):
+    trace = read_text_trace(
+        [
+            f"JobID|User|Partition|{column}|State|Submit|Start|End|AllocTRES",
+            "7|ada|gpu|nlp|COMPLETED|2024-01-01T00:00:00|2024-01-01T00:00:10|2024-01-01T00:01:00|gres/gpu=1",
+        ]
+    )
+
+    assert trace.pools[0] == team
+
+
 def test_sacct_job_that_did_not_run_is_a_bad_row():
     trace = read_text_trace(lines(SACCT.format(tres="")))
 
