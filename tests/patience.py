@@ -13,7 +13,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PATIENCE_S = 300.0
+PATIENCE_S = 150.0
 
 
 def until(look: Callable[[], T | None], within_s: float = PATIENCE_S, what: str = "") -> T:

@@ -20,6 +20,7 @@ from acmeweb.services.directories import InstanceDirectories
 from acmeweb.services.supervisor import SupervisorClient, SupervisorUnavailable
 from tests.patience import PATIENCE_S, until
 
+START_S = 2 * PATIENCE_S  # a program that fails ends the wait earlier
 READY = re.compile(
     r"Acme is ready: (http://127\.0\.0\.1:\d+/)  user admin  (password: as you set it|password \w{20})  "
     r"\(Ctrl-C stops everything\)\n"
@@ -73,7 +74,7 @@ class Instance:
 
     def ready(self):
         """Wait for the ready line; return its password part."""
-        until(lambda: self._lines() or self.process.poll() is not None, what="it said nothing")
+        until(lambda: self._lines() or self.process.poll() is not None, START_S, what="it said nothing")
         match = READY.fullmatch("".join(self._lines()))
         assert match, self.said()
         return match[2]

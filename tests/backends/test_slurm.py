@@ -280,7 +280,7 @@ def test_address_without_a_backend_is_rejected_with_one_sentence(address):
         open_backend(address)
 
     assert str(refused.value) == (
-        "address must begin with http://, https:// or unix:///, for example http://host:6820."
+        "address must begin with http://, https://, unix:/// or kubernetes://, for example http://host:6820."
     )
 
 

@@ -38,7 +38,7 @@ from jobs.models import (
 )
 from scheduling.ledger.buckets import Bucket
 from scheduling.loops.recovery import decide_and_recover_once
-from scheduling.queries import ledger_facts
+from scheduling.queries import ledger_periods
 from tests import make as rows
 from tests.failures import make
 from tests.statements import failing_statement
@@ -227,13 +227,13 @@ def test_ledger_counts_slow_time_as_slow_and_not_as_productive(tmp_path):
     Job.objects.update(submitted_at=began)
     Cluster.objects.update(created_at=began)
 
-    found = ledger_facts.cluster_ledger(attempt.job.cluster, now - 10 * MINUTE, now)
-    slow = sum(piece.gpu_us for piece in found.entries if piece.bucket == Bucket.SLOW)
+    found = ledger_periods.cluster_ledger(attempt.job.cluster, now - 10 * MINUTE, now).total
+    slow = found.bucket_us[Bucket.SLOW]
 
     anomaly = Anomaly.objects.get()
     spell = (anomaly.seen_at - anomaly.since).total_seconds()
     assert slow / 1e6 == pytest.approx(24 * spell / 2, rel=0.01)
-    assert {piece.cause for piece in found.entries if piece.bucket == Bucket.SLOW} == {"SlowNode"}
+    assert {key.cause for key in found.gpu_us if key.bucket == Bucket.SLOW} == {"SlowNode"}
 
 
 def unpacked(now, lengths):

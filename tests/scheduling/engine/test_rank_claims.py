@@ -133,7 +133,7 @@ def test_only_jobs_that_agreed_are_preempted_and_only_if_it_helps(policy, layout
     assert {victims[job].standing.may for job in asked(decisions)} <= {Preemptability.AFTER_CHECKPOINT}
     if stopped(decisions):
         saving = [job for job in running if job.preemptible and job.asked_at]
-        assert fits(nodes, need, [*victims.values(), *saving])
+        assert fits(nodes, need, list({**victims, **{job.id: job for job in saving}}.values()))
         assert not started(decisions)
 
 

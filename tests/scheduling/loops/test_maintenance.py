@@ -15,7 +15,7 @@ from scheduling.ledger.buckets import Bucket
 from scheduling.loops.drains import evict_from_drained_nodes_once
 from scheduling.loops.maintenance import apply_maintenances_once
 from scheduling.loops.schedule import schedule_once
-from scheduling.queries import ledger_facts, snapshot
+from scheduling.queries import ledger_periods, snapshot
 from tests import make
 from tests.statements import failing_statement
 
@@ -315,7 +315,7 @@ def test_the_ledger_counts_its_nodes_as_drained_even_when_they_are_switched_off(
         node, author=make.LOOP, now=now, state=NodeState.DOWN, flags=[NodeFlag.NOT_RESPONDING.value], seen_at=now
     )
 
-    found = ledger_facts.cluster_ledger(cluster, clock.now() - timedelta(seconds=1), clock.now() + HOUR)
+    found = ledger_periods.cluster_ledger(cluster, clock.now() - timedelta(seconds=1), clock.now() + HOUR).total
 
-    mine = [one for one in found.entries if one.node == "seren-001" and one.bucket in (Bucket.DRAINED, Bucket.DOWN)]
-    assert {(one.bucket, one.cause) for one in mine} == {(Bucket.DRAINED, "maintenance: cooling")}
+    closed = {(key.bucket, key.cause) for key in found.gpu_us if key.bucket in (Bucket.DRAINED, Bucket.DOWN)}
+    assert closed == {(Bucket.DRAINED, "maintenance: cooling")}
