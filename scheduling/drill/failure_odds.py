@@ -36,7 +36,7 @@ def table_odds(jobs: Sequence[LikelyFailures]) -> Mapping[str, float]:
     """The factors with which these jobs fail for each reason in the proportions of the table, by iterative scaling."""
     if not jobs:
         return EVEN_ODDS
-    weights = np.array([_drawn_weights(job) for job in jobs])
+    weights = np.array([_weights_of_drawn_reasons(job) for job in jobs])
     expected = np.array([job.expected for job in jobs])
     wanted = np.array([reason.count for reason in DRAWN_REASONS], dtype=float)
     wanted *= expected.sum() / wanted.sum()
@@ -49,6 +49,6 @@ def table_odds(jobs: Sequence[LikelyFailures]) -> Mapping[str, float]:
     return {**EVEN_ODDS, **dict(zip((reason.name for reason in DRAWN_REASONS), odds.tolist(), strict=True))}
 
 
-def _drawn_weights(job: LikelyFailures) -> list[float]:
+def _weights_of_drawn_reasons(job: LikelyFailures) -> list[float]:
     by_name = reason_weights(job.kind, job.gpus, job.at_s)
     return [by_name.get(reason.name, 0.0) for reason in DRAWN_REASONS]

@@ -47,7 +47,7 @@ from .api import discovery
 from .api.authorization import ADMIN, MASTERS, access_of
 from .api.errors import bad_request, forbidden, unauthorized
 from .api.requests import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, ApiRequest, User, is_unknown_group, parse_request
-from .api.tables import wanted_form
+from .api.tables import requested_form
 from .cluster import KubernetesCluster
 from .fault_requests import parse_fault_request, parse_machine_request
 from .log_requests import find_log, log_options
@@ -209,7 +209,7 @@ class KubernetesServer:
     async def _watch(self, asked: ApiRequest, accept: str) -> Response:
         self.cluster.authorizer.check(asked.user, access_of(asked))
         await self._commit()
-        watch = Watch(self.cluster.store, asked, wanted_form(accept), self._signal, time.time)
+        watch = Watch(self.cluster.store, asked, requested_form(accept), self._signal, time.time)
         return StreamingResponse(watch.lines(), media_type="application/json")
 
     async def _log(self, asked: ApiRequest) -> Response:

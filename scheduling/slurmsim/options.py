@@ -1,4 +1,4 @@
-"""The options of a cluster server, and messages for invalid ones."""
+"""The options of a simulated cluster's server, and messages for invalid ones. Both simulators share most of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .execution.accounts import DEFAULT_UIDS, AccountProvider, SharedAccount, TeamAccounts
 
@@ -15,11 +16,13 @@ class InvalidOption(SystemExit):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptions:
+class SimulatorOptions:
+    """What the simulators of Slurm and Kubernetes have in common."""
+
     state: Path
     port: int
+    name: str
     bind: str = "127.0.0.1"
-    name: str = "seren"
     nodes: int = 32
     gpus_per_node: int = 8
     gpu_model: str = "a100"
@@ -27,63 +30,75 @@ class ServerOptions:
     speed: float = 60.0
     trial_speed: float = 1.0
     faults: float = 0.0
+    token: str = ""
+    log_root: Path = Path()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions(SimulatorOptions):
+    name: str = "seren"
     configure_s: float = 1.0
     min_job_age_s: int = 300
     accounting: bool = True
-    token: str = ""
     execute: bool = False
-    log_root: Path = Path()
     accounts: AccountProvider | None = None  # the users that jobs run as; None for simulated jobs
 
 
 def parse_options(arguments: list[str]) -> ServerOptions:
     parser = argparse.ArgumentParser(prog="python -m scheduling.slurmsim.server", description="Run a cluster server.")
-    parser.add_argument("--state", type=Path, required=True, help="directory for the persistent state")
-    parser.add_argument("--port", type=int, required=True, help="port; 0 selects a free one and prints it")
-    parser.add_argument("--bind", default="127.0.0.1")
-    parser.add_argument("--name", default="seren", help="name of the cluster and prefix of its nodes")
-    parser.add_argument("--nodes", type=int, default=32)
-    parser.add_argument("--gpus-per-node", type=int, default=8)
-    parser.add_argument("--gpu-model", default="a100")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--speed", type=float, default=60.0, help="divides the durations that the cluster draws")
-    parser.add_argument("--trial-speed", type=float, default=1.0, help="divides the durations of campaign jobs")
-    parser.add_argument("--faults", type=float, default=0.0, help="faults per node and day, before --speed")
+    add_simulator_options(parser, ServerOptions.name)
     parser.add_argument("--configure-s", type=float, default=1.0, help="seconds from allocation to start")
     parser.add_argument("--min-job-age", default="300", help="seconds after which an ended job is forgotten")
     parser.add_argument("--no-accounting", action="store_true", help="respond to /slurmdb with 404")
-    parser.add_argument("--token-file", type=Path, help="file with the token that requests need; required by --execute")
-    parser.add_argument("--execute", action="store_true", help="run jobs on this machine")
+    parser.add_argument("--execute", action="store_true", help="run jobs on this machine; needs --token-file")
     parser.add_argument(
         "--job-uids",
         default=f"{DEFAULT_UIDS[0]}-{DEFAULT_UIDS[-1]}",
         help="FIRST-LAST: unused user ids; each team gets one if root runs the server",
     )
-    parser.add_argument("--log-root", type=Path, help="directory below which jobs may write (default: STATE/logs)")
     values = parser.parse_args(arguments)
     if values.execute and values.token_file is None:
         raise InvalidOption("--execute: everyone who can reach the port could run commands here; add --token-file")
-    state = values.state.absolute()
+    common = simulator_values(values)
     return ServerOptions(
-        state=state,
-        port=values.port,
-        bind=values.bind,
-        name=values.name,
-        nodes=values.nodes,
-        gpus_per_node=values.gpus_per_node,
-        gpu_model=values.gpu_model,
-        seed=values.seed,
-        speed=positive_number("--speed", values.speed),
-        trial_speed=positive_number("--trial-speed", values.trial_speed),
-        faults=values.faults,
+        **common,
         configure_s=values.configure_s,
         min_job_age_s=_whole_seconds("--min-job-age", values.min_job_age, 1, 86_400),
         accounting=not values.no_accounting,
-        token=read_token_file(values.token_file),
         execute=values.execute,
-        accounts=_job_accounts(state, values.job_uids) if values.execute else None,
-        log_root=(values.log_root or state / "logs").absolute(),
+        accounts=_job_accounts(common["state"], values.job_uids) if values.execute else None,
     )
+
+
+def add_simulator_options(parser: argparse.ArgumentParser, name: str) -> None:
+    add = parser.add_argument
+    add("--state", type=Path, required=True, help="directory for the persistent state")
+    add("--port", type=int, required=True, help="port; 0 selects a free one and prints it")
+    add("--bind", default="127.0.0.1")
+    add("--name", default=name, help="name of the cluster and prefix of its nodes")
+    add("--nodes", type=int, default=32)
+    add("--gpus-per-node", type=int, default=8)
+    add("--gpu-model", default="a100")
+    add("--seed", type=int, default=0)
+    add("--speed", type=float, default=60.0, help="divides the durations that the cluster draws")
+    add("--trial-speed", type=float, default=1.0, help="divides the durations of campaign jobs")
+    add("--faults", type=float, default=0.0, help="faults per node and day, before --speed")
+    add("--token-file", type=Path, help="file with the token that requests need; without it, none")
+    add("--log-root", type=Path, help="directory of the logs of jobs (default: STATE/logs)")
+
+
+def simulator_values(values: argparse.Namespace) -> dict[str, Any]:
+    """The checked values of the common options, for `SimulatorOptions`."""
+    state = values.state.absolute()
+    as_given = ("port", "bind", "name", "nodes", "gpus_per_node", "gpu_model", "seed", "faults")
+    return {
+        **{name: getattr(values, name) for name in as_given},
+        "state": state,
+        "speed": positive_number("--speed", values.speed),
+        "trial_speed": positive_number("--trial-speed", values.trial_speed),
+        "token": read_token_file(values.token_file),
+        "log_root": (values.log_root or state / "logs").absolute(),
+    }
 
 
 def positive_number(name: str, value: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -14,9 +15,9 @@ from tests.patience import PATIENCE_S, until
 from tests.servers import NO_KUBERNETES
 
 from .make import job, pod
-from .running import KubernetesProcess, kubectl
+from .running import KubernetesProcess
 
-PROGRAM = kubectl()
+PROGRAM = shutil.which("kubectl")
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason=f"{NO_KUBERNETES}: kubectl is missing")
 
 

@@ -46,7 +46,7 @@ class Desync:
 
     @property
     def sentence(self) -> str:
-        few, many = _named(self.few), _named(self.many)
+        few, many = _ranks_text(self.few), _ranks_text(self.many)
         few = few[0].upper() + few[1:]
         if self.is_lag:
             return f"{few} stood at {_operation(self.few)} while {many} waited at {_operation(self.many)}."
@@ -74,7 +74,7 @@ def find_desync(positions: Iterable[CollectivePosition]) -> Desync | None:
     return None
 
 
-def _named(positions: Collection[CollectivePosition]) -> str:
+def _ranks_text(positions: Collection[CollectivePosition]) -> str:
     ranks = sorted(position.rank for position in positions)
     if len(ranks) == 1:
         return f"rank {ranks[0]}"

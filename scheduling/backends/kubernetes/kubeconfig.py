@@ -69,9 +69,9 @@ def parse_kubeconfig(text: str, context: str = "") -> ClusterAccess:
     name = context or config.get("current-context")
     if not isinstance(name, str) or not name:
         raise BadKubeconfig("has no current-context; add ?context=NAME to the address")
-    chosen = _named(config, "contexts", "context", name)
-    cluster = _named(config, "clusters", "cluster", chosen.get("cluster"))
-    user = _named(config, "users", "user", chosen["user"]) if chosen.get("user") else NOTHING
+    chosen = _entry_by_name(config, "contexts", "context", name)
+    cluster = _entry_by_name(config, "clusters", "cluster", chosen.get("cluster"))
+    user = _entry_by_name(config, "users", "user", chosen["user"]) if chosen.get("user") else NOTHING
     _refuse(cluster, REFUSED_IN_CLUSTER)
     _refuse(user, REFUSED_IN_USER)
     return ClusterAccess(
@@ -103,7 +103,7 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
         return super().compose_node(parent, index)
 
 
-def _named(config: Mapping[str, Any], section: str, part: str, name: object) -> Mapping[str, Any]:
+def _entry_by_name(config: Mapping[str, Any], section: str, part: str, name: object) -> Mapping[str, Any]:
     entries = mappings_at(config, section)[:MAX_ENTRIES]
     for entry in entries:
         if isinstance(name, str) and entry.get("name") == name:

@@ -99,13 +99,13 @@ def _end(item: Mapping[str, Any]) -> PodEnd | None:
     for condition in mappings_at(item, "status", "conditions"):
         if condition.get("status") == "True":
             if condition.get("type") in SUCCEEDED_CONDITIONS:
-                return PodEnd(state=State.COMPLETED, at=_ended_at(item, condition))
+                return PodEnd(state=State.COMPLETED, at=_end_time(item, condition))
             if condition.get("type") == FAILED_CONDITION:
-                return _failed_end(condition, _ended_at(item, condition))
+                return _failed_end(condition, _end_time(item, condition))
     return _end_of_phase(item)
 
 
-def _ended_at(item: Mapping[str, Any], condition: Mapping[str, Any]) -> datetime | None:
+def _end_time(item: Mapping[str, Any], condition: Mapping[str, Any]) -> datetime | None:
     return time_at(item, "status", "completionTime") or time_at(condition, "lastTransitionTime")
 
 

@@ -79,21 +79,21 @@ def without_unknown_fields(resource: str, new: JsonObject) -> tuple[JsonObject, 
     if fields is None:
         return new, []
     unknown: list[str] = []
-    return _known(new, fields, "", unknown), unknown
+    return _known_value(new, fields, "", unknown), unknown
 
 
-def _known(value: Any, fields: Fields, path: str, unknown: list[str]) -> Any:
+def _known_value(value: Any, fields: Fields, path: str, unknown: list[str]) -> Any:
     if isinstance(value, list):
-        return [_known(one, fields, f"{path}[{place}]", unknown) for place, one in enumerate(value)]
+        return [_known_value(one, fields, f"{path}[{place}]", unknown) for place, one in enumerate(value)]
     if not isinstance(value, dict):
         return value
-    return dict(_known_pairs(value, fields, path, unknown))
+    return dict(_known_items(value, fields, path, unknown))
 
 
-def _known_pairs(value: JsonObject, fields: Fields, path: str, unknown: list[str]) -> Iterator[tuple[str, Any]]:
+def _known_items(value: JsonObject, fields: Fields, path: str, unknown: list[str]) -> Iterator[tuple[str, Any]]:
     for name, one in value.items():
         below = f"{path}.{name}" if path else name
         if name not in fields:
             unknown.append(f'unknown field "{below:.200}"')
         else:
-            yield name, one if fields[name] is None else _known(one, fields[name], below, unknown)
+            yield name, one if fields[name] is None else _known_value(one, fields[name], below, unknown)

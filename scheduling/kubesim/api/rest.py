@@ -17,7 +17,7 @@ from .reading import find_object, list_page, list_text, object_text, with_kind
 from .requests import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Answer, ApiRequest, check_body
 from .resources import BY_ID, PODS, ResourceType
 from .strategic_merge import strategic_merge
-from .tables import PARTIAL, TABLE, partial_list, partial_object, table_body, wanted_form
+from .tables import PARTIAL, TABLE, partial_list, partial_object, requested_form, table_body
 from .writing import DeleteOptions, ObjectWriter, parse_delete_options
 
 PATCHES: Mapping[str, Callable[[JsonObject, Any], Any]] = {
@@ -60,7 +60,7 @@ class RestApi:
     # Reading
 
     def _list(self, request: ApiRequest, now: float, accept: str) -> Answer:
-        page, form = list_page(self._store, request), wanted_form(accept)
+        page, form = list_page(self._store, request), requested_form(accept)
         objects = (found.object for found in page.objects)
         if form == TABLE:
             include = request.query.get("includeObject", "")
@@ -70,7 +70,7 @@ class RestApi:
         return Answer(text=list_text(request.resource, page))
 
     def _get(self, request: ApiRequest, now: float, accept: str) -> Answer:
-        found, form = find_object(self._store, request.key), wanted_form(accept)
+        found, form = find_object(self._store, request.key), requested_form(accept)
         if form == TABLE:
             metadata = {"resourceVersion": found.object["metadata"]["resourceVersion"]}
             include = request.query.get("includeObject", "")
@@ -84,7 +84,7 @@ class RestApi:
     def _create(self, request: ApiRequest, now: float) -> Answer:
         if review := REVIEWS.get(request.resource.id):
             return Answer(status=201, body=review(self._authorizer, request, check_body(request)))
-        new, warnings = _known_body(request)
+        new, warnings = _body_without_unknown_fields(request)
         namespace = value_at(new, "metadata", "namespace", default=request.namespace)
         if request.resource.namespaced and namespace != request.namespace:
             raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
@@ -145,7 +145,7 @@ class RestApi:
     # Changing
 
     def _update(self, request: ApiRequest, now: float) -> Answer:
-        new, warnings = _known_body(request)
+        new, warnings = _body_without_unknown_fields(request)
         return self._store_new_state(request, new, now, warnings)
 
     def _patch(self, request: ApiRequest, now: float) -> Answer:
@@ -157,7 +157,7 @@ class RestApi:
         if not isinstance(patched, dict):
             raise bad_request("a patch must be an object")
         checked = ApiRequest(**{**vars(request), "body": patched})
-        new, warnings = _known_body(checked)
+        new, warnings = _body_without_unknown_fields(checked)
         return self._store_new_state(request, new, now, warnings)
 
     def _store_new_state(self, request: ApiRequest, new: JsonObject, now: float, warnings: tuple[str, ...]) -> Answer:
@@ -207,7 +207,7 @@ def _deletion_body(resource: ResourceType, found: JsonObject, gone: bool) -> Jso
     return success(resource.plural, resource.group, _name(found), found["metadata"]["uid"])
 
 
-def _known_body(request: ApiRequest) -> tuple[JsonObject, tuple[str, ...]]:
+def _body_without_unknown_fields(request: ApiRequest) -> tuple[JsonObject, tuple[str, ...]]:
     """The body without unknown fields, and warnings about them. Raises ApiError if the client wants an error."""
     body, unknown = without_unknown_fields(request.resource.id, check_body(request))
     level = request.query.get("fieldValidation", "Warn")

@@ -24,7 +24,7 @@ class Column:
     type: str = "string"
 
 
-def wanted_form(accept: str) -> str:
+def requested_form(accept: str) -> str:
     """Table, PartialObjectMetadata or nothing: the first form of the header that the server has."""
     for choice in accept.split(","):
         form = re.search(r";\s*as=(\w+)", choice)

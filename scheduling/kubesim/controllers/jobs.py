@@ -238,7 +238,7 @@ class JobController(Controller):
     def _run(self, key: ObjectKey, job: JsonObject, pods: _JobPods, now: float) -> None:
         """Bring the number of pods to what the Job wants."""
         self._note_start(key, job, now)
-        surplus = len(pods.active) - self._wanted(job)
+        surplus = len(pods.active) - self._wanted_pod_count(job)
         if surplus > 0:
             self._delete_pods(pods.active[-surplus:], now)
         elif surplus < 0 and (retry_at := self._retry_at(job, now)) > now:
@@ -257,7 +257,7 @@ class JobController(Controller):
         if (seconds := job["spec"].get("activeDeadlineSeconds")) is not None:
             self.schedule(now + seconds, key)
 
-    def _wanted(self, job: JsonObject) -> int:
+    def _wanted_pod_count(self, job: JsonObject) -> int:
         """How many pods should run now."""
         spec = job["spec"]
         succeeded = int(value_at(job, "status", "succeeded", default=0))

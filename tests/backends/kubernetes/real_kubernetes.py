@@ -1,58 +1,33 @@
-"""A real Kubernetes on this host for tests: a control plane and four nodes whose containers are timers.
-
-The programs that start it are not part of this repository. Tests are skipped where they are missing.
-"""
+"""A real Kubernetes on this host for tests of the backend: four nodes whose containers are timers."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
-from acmeweb.common.env import ROOT
-from tests.servers import NO_KUBERNETES
+from tests import real_kubernetes
+from tests.real_kubernetes import run_program
 
-PROGRAMS = (ROOT / "../shared/bin", ROOT / "../../shared/bin")  # the latter for a work tree beside the repository
-DEFAULT_HOME = "/var/tmp/acme-k8s"
 NODES, GPUS = 4, 8
 GRACE_S, TOLERATION_S = 20, 5  # until a silent node is NotReady, and until its pods are evicted; for a busy machine
-START_TIMEOUT_S = 240
-
-
-def programs() -> Path | None:
-    """The directory of the programs that start a cluster, if they and what they start are there."""
-    built = (Path(os.environ.get("K8S_HOME", DEFAULT_HOME)) / "bin" / ".built").exists()
-    return next((path for path in PROGRAMS if built and (path / "k8s_up.sh").exists()), None)
 
 
 @contextmanager
 def started_or_skipped() -> Iterator[RealKubernetes]:
-    found = programs()
-    if found is None:
-        pytest.skip(f"{NO_KUBERNETES} (K8S_HOME, k8s_up.sh)")
     home = Path(tempfile.mkdtemp(prefix="acme-kubernetes-"))
-    size = ["-n", str(NODES), "-g", str(GPUS), "-G", str(GRACE_S), "-t", str(TOLERATION_S)]
+    options = ("-n", str(NODES), "-g", str(GPUS), "-G", str(GRACE_S), "-t", str(TOLERATION_S))
     try:
-        _run(str(found / "k8s_up.sh"), *size, "-d", str(home / "cluster"))
-        yield RealKubernetes(home / "cluster")
+        with real_kubernetes.started_or_skipped(home / "cluster", *options):
+            yield RealKubernetes(home / "cluster")
     finally:
-        _run(str(found / "k8s_down.sh"), "-d", str(home / "cluster"))
         shutil.rmtree(home, ignore_errors=True)
-
-
-def _run(*words: str, text: str | None = None) -> str:
-    done = subprocess.run(words, input=text, capture_output=True, text=True, timeout=START_TIMEOUT_S)
-    assert done.returncode == 0, f"{words}: {done.stdout[-500:]}{done.stderr[-500:]}"
-    return done.stdout
 
 
 class RealKubernetes:
@@ -61,7 +36,7 @@ class RealKubernetes:
         self.nodes = tuple(f"node{i}" for i in range(1, NODES + 1))
 
     def kubectl(self, *words: str, text: str | None = None) -> str:
-        return _run("kubectl", "--kubeconfig", str(self.kubeconfig), *words, text=text)
+        return run_program("kubectl", "--kubeconfig", str(self.kubeconfig), *words, text=text)
 
     def create(self, *objects: Mapping[str, Any]) -> None:
         self.kubectl("create", "--validate=false", "-f", "-", text=yaml.safe_dump_all(objects))
@@ -73,7 +48,7 @@ class RealKubernetes:
         return int((self.home / "run" / f"{name}.pid").read_text())
 
     def restart_node(self, name: str) -> None:
-        _run("sh", str(self.home / "run" / f"{name}.sh"))
+        run_program("sh", str(self.home / "run" / f"{name}.sh"))
 
 
 def pod_spec(gpus: int, node: str = "") -> dict[str, Any]:
