@@ -204,7 +204,7 @@ def limit_errors(
 
 def contract_text(contract: PreemptionContract, *, preemptible: bool) -> str:
     """The contract of a job, or that it is not preemptible."""
-    return contract.text() if preemptible else "Is not preempted."
+    return contract.text() if preemptible else "It is not preempted."
 
 
 def duration_text(duration: timedelta) -> str:

@@ -39,7 +39,7 @@ class Migration(migrations.Migration):
                 default=0,
                 help_text="The longest protection that a preemptible job may ask for. 0: none. Owners of quota wait that long.",
                 validators=[django.core.validators.MaxValueValidator(10080)],
-                verbose_name="most protection after a start (minutes)",
+                verbose_name="maximum protection after a start (minutes)",
             ),
         ),
         migrations.AddField(
@@ -50,7 +50,7 @@ class Migration(migrations.Migration):
                 help_text="How often a job may be preempted within 24 hours at most. Leave empty for no limit.",
                 null=True,
                 validators=[django.core.validators.MaxValueValidator(1000)],
-                verbose_name="most preemptions per day",
+                verbose_name="highest limit of preemptions per day",
             ),
         ),
         migrations.AddField(
@@ -62,7 +62,7 @@ class Migration(migrations.Migration):
                 default=0,
                 help_text="How long each preemptible job is protected from preemption after a start, even if it asks for less.",
                 validators=[django.core.validators.MaxValueValidator(10080)],
-                verbose_name="least protection after a start (minutes)",
+                verbose_name="minimum protection after a start (minutes)",
             ),
         ),
         migrations.AddField(
@@ -73,7 +73,7 @@ class Migration(migrations.Migration):
                 help_text="The smallest daily maximum that a job may ask for. Leave empty if jobs may not ask for one.",
                 null=True,
                 validators=[django.core.validators.MaxValueValidator(1000)],
-                verbose_name="least preemptions per day",
+                verbose_name="lowest limit of preemptions per day",
             ),
         ),
         migrations.AddField(

@@ -235,7 +235,7 @@ class Cluster(models.Model):
     )
     # What jobs may ask for. The defaults offer nothing
     min_exempt_minutes = models.PositiveIntegerField(
-        "least protection after a start (minutes)",
+        "minimum protection after a start (minutes)",
         blank=True,
         default=0,
         db_default=0,
@@ -243,7 +243,7 @@ class Cluster(models.Model):
         help_text="How long each preemptible job is protected from preemption after a start, even if it asks for less.",
     )
     max_exempt_minutes = models.PositiveIntegerField(
-        "most protection after a start (minutes)",
+        "maximum protection after a start (minutes)",
         blank=True,
         default=0,
         db_default=0,
@@ -260,14 +260,14 @@ class Cluster(models.Model):
         help_text="Whether jobs may state that they are preempted only right after a checkpoint. required: all are.",
     )
     min_preemptions_per_day = models.PositiveSmallIntegerField(
-        "least preemptions per day",
+        "lowest limit of preemptions per day",
         null=True,
         blank=True,
         validators=[MaxValueValidator(1000)],
         help_text="The smallest daily maximum that a job may ask for. Leave empty if jobs may not ask for one.",
     )
     max_preemptions_per_day = models.PositiveSmallIntegerField(
-        "most preemptions per day",
+        "highest limit of preemptions per day",
         null=True,
         blank=True,
         validators=[MaxValueValidator(1000)],

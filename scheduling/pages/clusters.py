@@ -49,6 +49,7 @@ class ClusterSettingsForm(forms.ModelForm):
             *("min_exempt_minutes", "max_exempt_minutes", "checkpoint_clause"),
             *("min_preemptions_per_day", "max_preemptions_per_day"),
         )
+        widgets = {"workload_owners": forms.Textarea(attrs={"rows": 3})}
         labels = {
             "api_user": "API user",
             "submit_as": "Jobs run as",

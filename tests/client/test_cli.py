@@ -64,7 +64,7 @@ def test_a_dry_run_shows_start_and_cost_and_submits_nothing(acme, option):
         "Likely start: in the next scheduling turn",
         "Team quota: none",
         "Free now: 32 of 32 GPUs on matching nodes; 4 of 4 nodes have room",
-        "Preemption: Is not preempted.",
+        "Preemption: It is not preempted.",
         "Cost: at most 16.0 GPU-hours",
     ]
     assert not Job.objects.exists()
