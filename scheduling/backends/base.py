@@ -14,7 +14,8 @@ What a backend must do:
 - Translate: states and flags are those of `jobs.core.lifecycle`, whatever the cluster calls them. A rejection that
   concerns only the nodes is `PlacementRejected`; a job that waits there on purpose is `held`. No other code reads the
   cluster's reasons, messages or error numbers.
-- Refuse a job with an image unless `traits.supports_images` is true, and then run it in that image.
+- Refuse a job with an image or mounts unless `traits.supports_images` is true, and then run it with them.
+- Copy the output of jobs to `stdout` through `new_log_lines`, if the cluster does not write it there (`traits`).
 - Say whether a failed command may have been carried out: see the exceptions below.
 """
 
@@ -59,6 +60,10 @@ class PlacementRejected(RequestRejected):
     """The rejection concerns the requested nodes in their present state; the same job may run on other nodes."""
 
 
+class EvictionRefused(RequestRejected):
+    """The cluster's rules about disruptions forbid an eviction now; it may be allowed later."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SubmitRequest:
     """One attempt as it is submitted to a cluster: on exactly these nodes, with this many GPUs on each."""
@@ -80,6 +85,9 @@ class SubmitRequest:
     record: str = ""  # directory in which the attempt writes its record (`attempt_record`); empty: no record
     shell_signals: tuple[str, ...] = ()  # may be sent to the batch shell alone, which passes them to the script
     image: str = ""  # reference of a container image; RequestRejected if the cluster cannot run it
+    mounts: tuple[str, ...] = ()  # names of volumes that the cluster's settings offer
+    # Sent before a stop that the cluster decides itself, in the form NAME@SECONDS; empty: the job has no such signal
+    checkpoint_signal: str = ""
     installation: str = ""  # the installation that submits it; stored in the comment next to the key
 
 
@@ -170,8 +178,22 @@ class ClusterListing(list[T]):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LogUpdate:
+    """New output of a job. `positions` says how far each part of the job has been read; it is opaque outside the
+    backend, and is passed to the next call.
+    """
+
+    lines: Sequence[str]  # without line ends; with the rank in front, like `srun --label`, if the job has several
+    positions: Mapping[str, str]
+    is_complete: bool = False  # the job has ended and all its output has been read
+
+
+@dataclass(frozen=True, kw_only=True)
 class BackendTraits:
     """What all clusters of one kind have in common. Reading it costs no request."""
+
+    # Whether jobs write their output to `SubmitRequest.stdout` themselves. If not, Acme copies it there.
+    writes_logs: bool
 
     # Whether jobs may run in a container image. Users cannot submit jobs with an image to other clusters.
     supports_images: bool
@@ -246,6 +268,22 @@ class Backend(Protocol):
 
     def signal(self, backend_id: str, name: str, *, shell: bool) -> None:
         """Signal a running job's batch shell only, or all its processes except the shell."""
+        ...
+
+    def evict(self, backend_id: str) -> None:
+        """Cancel a job that is to run again elsewhere. Raises EvictionRefused while the cluster's own rules about
+        disruptions forbid it.
+        """
+        ...
+
+    def advance_jobs(self) -> None:
+        """Take the next steps of jobs that need more than their submission, such as placing the pods of a gang that is
+        complete now. The cluster's own objects say what to do, so any process may call it at any time, and repeat it.
+        """
+        ...
+
+    def new_log_lines(self, backend_id: str, positions: Mapping[str, str]) -> LogUpdate:
+        """The output of a job since `positions`, which are empty at first. Only if not `traits.writes_logs`."""
         ...
 
     def drain(self, node: str, reason: str) -> None: ...

@@ -26,6 +26,7 @@ from .base import (
     BackendTraits,
     ClusterListing,
     ClusterUnreachable,
+    LogUpdate,
     OutcomeUnknown,
     PingReply,
     PlacementRejected,
@@ -61,6 +62,7 @@ NOT_SENT_ERRORS = (
 
 SLURM_TRAITS = BackendTraits(
     supports_images=False,
+    writes_logs=True,
     rank_launcher=RANK_LAUNCHER,
     state_in_log=state_in_log,
     connection_advice=connection_advice,
@@ -289,6 +291,16 @@ class SlurmBackend:
         query = urlencode({"signal": name, **flags})
         path = f"{api_dialect.api}/job/{quote(backend_id, safe='')}?{query}"
         self._send_command("DELETE", path, deadline, forgiven=dialect.JOB_GONE_ERRORS)
+
+    def evict(self, backend_id: str) -> None:
+        """Slurm has no rules about disruptions."""
+        self.cancel(backend_id)
+
+    def advance_jobs(self) -> None:
+        """Nothing to do: Slurm starts a job on all its nodes at once."""
+
+    def new_log_lines(self, backend_id: str, positions: Mapping[str, str]) -> LogUpdate:
+        raise RequestRejected("jobs on Slurm write their logs themselves")
 
     def drain(self, node: str, reason: str) -> None:
         self._update_node(node, dialect.drain_body(reason))

@@ -28,6 +28,8 @@ from tests.patience import PATIENCE_S, until
 expect.set_options(timeout=PATIENCE_S * 1000)
 
 ROOT = Path(__file__).resolve().parents[2]
+# Resolves when the frame after the next one is drawn
+NEXT_FRAME = "new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
 
 
 def database_url() -> str:
@@ -137,7 +139,9 @@ class Visitor:
         self.open("/")
 
     def open(self, path: str) -> None:
+        """Open a page, and wait for its first frame: Chromium drops keys that are pressed before it."""
         self.page.goto(self.server.url + path)
+        self.page.evaluate(NEXT_FRAME)
 
     def open_live(self, path: str) -> None:
         """Open a page, and wait until its websocket is connected."""

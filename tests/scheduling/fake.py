@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -13,7 +13,9 @@ from scheduling.backends.base import (
     BackendJob,
     BackendNode,
     ClusterListing,
+    LogUpdate,
     PingReply,
+    RequestRejected,
     SubmitRequest,
     UnreadableRow,
 )
@@ -155,6 +157,15 @@ class FakeCluster:
     def signal(self, backend_id: str, name: str, *, shell: bool) -> None:
         self.before("signal")
         self.signaled.append((backend_id, f"B:{name}" if shell else name))
+
+    def evict(self, backend_id: str) -> None:
+        self.cancel(backend_id)
+
+    def advance_jobs(self) -> None:
+        self.before("advance_jobs")
+
+    def new_log_lines(self, backend_id: str, positions: Mapping[str, str]) -> LogUpdate:
+        raise RequestRejected("jobs write their logs themselves")
 
     def drain(self, node: str, reason: str) -> None:
         self.before("drain")

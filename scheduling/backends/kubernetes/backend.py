@@ -24,6 +24,7 @@ from ..base import (
     BackendTraits,
     ClusterListing,
     ClusterUnreachable,
+    LogUpdate,
     PingReply,
     RequestRejected,
     SubmitRequest,
@@ -64,6 +65,7 @@ def _no_state_in_log(tail: str) -> State | None:
 KUBERNETES_TRAITS = BackendTraits(
     supports_images=False,  # of jobs that Acme submits, which it does not do here
     rank_launcher="",
+    writes_logs=False,
     state_in_log=_no_state_in_log,
     connection_advice=connection_advice,
 )
@@ -144,6 +146,15 @@ class KubernetesBackend:
         raise RequestRejected(OBSERVED_ONLY)
 
     def signal(self, backend_id: str, name: str, *, shell: bool) -> None:
+        raise RequestRejected(OBSERVED_ONLY)
+
+    def evict(self, backend_id: str) -> None:
+        raise RequestRejected(OBSERVED_ONLY)
+
+    def advance_jobs(self) -> None:
+        """Nothing to do: Acme submits no jobs here."""
+
+    def new_log_lines(self, backend_id: str, positions: Mapping[str, str]) -> LogUpdate:
         raise RequestRejected(OBSERVED_ONLY)
 
     def drain(self, node: str, reason: str) -> None:
