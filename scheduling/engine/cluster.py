@@ -41,11 +41,12 @@ class NodeView:
 @dataclass(frozen=True, kw_only=True)
 class ResourceRequest:
     """What a job needs on each of `nodes` nodes. `rest` GPUs are needed on one more node, which the job does
-    not fill.
+    not fill. `gpu_milli` thousandths of one GPU are needed instead of whole GPUs, and always on a single node.
     """
 
     nodes: int = 1
     gpus: int = 0
+    gpu_milli: int = 0
     rest: int = 0
     cpus: int = 1
     memory_mb: int = 0

@@ -1,10 +1,12 @@
 """Placements: functions that choose nodes for a request, or return None if it does not fit. They take nothing.
 
-`consolidate`  puts a share on the fullest node that fits. A gang is placed as close together as possible, and its
+`consolidate`  puts a job on the fullest node that fits. A gang is placed as close together as possible, and its
                remainder (`ResourceRequest.rest`) on the emptiest node that fits, near the others. This is the rule of
                HeliosArtifact, with topology.
 `pack`         does the same, but may spread a job that fits on no single node over the fewest nodes that hold it.
-`spread`       puts a share on the emptiest node.
+`spread`       puts a job on the emptiest node.
+
+A share of a GPU goes to the GPU with the least left (`consolidate`, `pack`), or the most (`spread`).
 
 "Close together" means one leaf switch, else one pod, else one type of network card. Between InfiniBand and RoCE, NCCL
 falls back to sockets, so Holmes (ICPP'24) keeps data-parallel groups within one type; a gang crosses types only if no
@@ -23,9 +25,11 @@ NodeChooser = Callable[[NodeResources, NodeSet, ResourceRequest, int], list[int]
 
 
 def consolidate(resources: NodeResources, need: ResourceRequest, among: NodeSet = ALL_NODES) -> GpuPlacement | None:
-    """Place a single share on the fullest node that fits, a gang as close together as possible."""
+    """Place a job of one node on the fullest node that fits, a gang as close together as possible."""
     if need.gang:
         return place_gang(resources, need, among)
+    if need.gpu_milli:
+        return _place_share(resources, need, among, min)
     gpus = need.gpus
     levels = resources.levels >> gpus
     if not levels:
@@ -43,9 +47,11 @@ def consolidate(resources: NodeResources, need: ResourceRequest, among: NodeSet 
 
 
 def spread(resources: NodeResources, need: ResourceRequest, among: NodeSet = ALL_NODES) -> GpuPlacement | None:
-    """Place a single share on the emptiest node that fits, a gang as close together as possible."""
+    """Place a job of one node on the emptiest node that fits, a gang as close together as possible."""
     if need.gang:
         return place_gang(resources, need, among)
+    if need.gpu_milli:
+        return _place_share(resources, need, among, max)
     for free in range(resources.most, need.gpus - 1, -1):
         if (node := resources.first_fitting_node(need, resources.by_free[free] & among)) is not None:
             return ((node, need.gpus),)
@@ -57,7 +63,7 @@ def pack(resources: NodeResources, need: ResourceRequest, among: NodeSet = ALL_N
     one node.
     """
     whole = consolidate(resources, need, among)
-    if whole or need.total_gpus > resources.free_gpus:
+    if whole or need.gpu_milli or need.total_gpus > resources.free_gpus:
         return whole
     missing, places = need.total_gpus, []
     for free in range(resources.most, 0, -1):
@@ -74,8 +80,24 @@ def pack(resources: NodeResources, need: ResourceRequest, among: NodeSet = ALL_N
     return None
 
 
-# The result of these depends only on the nodes that fit a share. If no CPUs or memory are requested, they read only the
-# node sets of `NodeResources`
+def _place_share(
+    resources: NodeResources, need: ResourceRequest, among: NodeSet, best: Callable[..., tuple[int, int, int, int]]
+) -> GpuPlacement | None:
+    """`best` is min or max, by what is left on the GPU and then by the free GPUs of the node."""
+    nodes = members(resources.fitting_nodes(need, among))
+    found = [
+        (left, resources.free[number], number, position)
+        for number in nodes
+        for left, position in resources.shared_places(number, need.gpu_milli)
+    ]
+    if not found:
+        return None
+    _, _, number, position = best(found)
+    return ((number, position),)
+
+
+# The result of these depends only on the nodes that fit a part of the request. If no CPUs or memory are requested, they
+# read only the node sets of `NodeResources`
 PER_NODE_PLACEMENTS: tuple[PlacementFunction, ...] = (consolidate, spread)
 
 

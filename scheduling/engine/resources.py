@@ -3,6 +3,9 @@
 A set of nodes is an integer, bit n for node n. `by_free[g]` is the set of usable nodes with exactly g free GPUs, and
 `levels` has bit g set if that set is not empty, so two shifts find the fullest node that still fits. The caller selects
 the GPU indices at the end, because all GPUs of a node are equal to a policy.
+
+A GPU is shared while jobs hold thousandths of it (`ResourceRequest.gpu_milli`). Then it is not free for whole-GPU jobs,
+and `shared` has what is left of it.
 """
 
 from __future__ import annotations
@@ -14,12 +17,14 @@ from typing import Any, Final
 from scheduling.engine.cluster import NodeView, ResourceRequest
 
 NodeSet = int  # a set of nodes
-GpuPlacement = tuple[tuple[int, int], ...]  # (node, GPUs on it)
+# (node, GPUs on it); for a share (node, position of the shared GPU in `NodeResources.shared`)
+GpuPlacement = tuple[tuple[int, int], ...]
 NodeGroups = dict[tuple[str, ...], NodeSet]
 ALL_NODES: NodeSet = -1
 BITS_OF_BYTE: Final = [[bit for bit in range(8) if byte >> bit & 1] for byte in range(256)]
 LEAF_KEY = attrgetter("pod", "leaf", "nic_type")
 MAX_CACHED_SHAPES = 16
+WHOLE_GPU: Final = 1000  # thousandths
 
 
 class NodeResources:
@@ -52,6 +57,9 @@ class NodeResources:
         self._jobs_of: dict[str, list[int]] = {}  # virtual cluster -> its number of jobs per node
         # (CPUs, memory) per node -> nodes that have both free; cached for the first `MAX_CACHED_SHAPES` shapes
         self._ample: dict[tuple[int, int], NodeSet] = {}
+        # Node -> free thousandths of each of its shared GPUs. One that is wholly free again counts as a free GPU, and
+        # the next share that needs a GPU takes its position
+        self.shared: dict[int, list[int]] = {}
         self.unsettled: Sequence[Any] = ()  # jobs started in this turn but not yet reported, so they may still be moved
 
     def _index_free_nodes(self) -> None:
@@ -90,6 +98,7 @@ class NodeResources:
         other.free, other.cpus, other.memory_mb = list(self.free), list(self.cpus), list(self.memory_mb)
         other.by_free = list(self.by_free)
         other._ample = dict(self._ample)
+        other.shared = {number: list(left) for number, left in self.shared.items()}
         other.unsettled = ()
         other.bound = dict(self.bound)
         other._jobs_of = {pool: list(jobs) for pool, jobs in self._jobs_of.items()}
@@ -171,6 +180,25 @@ class NodeResources:
                         self._ample[shape] = nodes ^ 1 << number
         if need.pool:
             self.count_cluster_jobs(places, need.pool, -sign)
+        if need.gpu_milli:
+            self._move_share(places[0], sign * need.gpu_milli)
+        else:
+            self._move_gpus(places, sign)
+
+    def _move_share(self, place: tuple[int, int], thousandths: int) -> None:
+        """Take (negative) or release thousandths of one shared GPU."""
+        number, position = place
+        left = self.shared.setdefault(number, [])
+        if position == len(left):
+            left.append(WHOLE_GPU)
+        before = left[position]
+        left[position] = after = before + thousandths
+        if before == WHOLE_GPU:
+            self._move_gpus(((number, 1),), -1)
+        elif after == WHOLE_GPU:
+            self._move_gpus(((number, 1),), 1)
+
+    def _move_gpus(self, places: GpuPlacement, sign: int) -> None:
         by_free, free_of, usable = self.by_free, self.free, self.usable
         for number, gpus in places:
             bit = 1 << number
@@ -232,11 +260,29 @@ class NodeResources:
         return (nodes & -nodes).bit_length() - 1 if nodes else None
 
     def fitting_nodes(self, need: ResourceRequest, among: NodeSet = ALL_NODES) -> NodeSet:
-        """The nodes on which one share of the request fits now."""
-        fitting = 0
-        for more in members(self.levels >> need.gpus):
-            fitting |= self.by_free[need.gpus + more]
+        """The nodes on which one part of the request fits now."""
+        fitting, gpus = 0, need.gpus
+        if need.gpu_milli:
+            fitting, gpus = self._nodes_with_shared_gpu(need.gpu_milli), 1
+        for more in members(self.levels >> gpus):
+            fitting |= self.by_free[gpus + more]
         return self.with_cpu_memory(need, fitting & among)
+
+    def _nodes_with_shared_gpu(self, thousandths: int) -> NodeSet:
+        """The usable nodes with a shared GPU that has this much left."""
+        nodes = 0
+        for number, left in self.shared.items():
+            if any(thousandths <= free < WHOLE_GPU for free in left):
+                nodes |= 1 << number
+        return nodes & self.usable
+
+    def shared_places(self, number: int, thousandths: int) -> list[tuple[int, int]]:
+        """Where on this node a share fits: (left on the GPU, its position), one for each amount that is left."""
+        left = self.shared.get(number, [])
+        found = {free: position for position, free in enumerate(left) if thousandths <= free < WHOLE_GPU}
+        if self.free[number]:
+            found[WHOLE_GPU] = left.index(WHOLE_GPU) if WHOLE_GPU in left else len(left)
+        return sorted(found.items())
 
     def free_gpus_among(self, among: NodeSet) -> int:
         return sum(free * (nodes & among).bit_count() for free, nodes in enumerate(self.by_free))

@@ -229,10 +229,10 @@ def test_plain_quotas_meet_scattered_nodes_where_cells_do_not():
 def test_fragmentation_is_what_typical_jobs_cannot_use():
     usual = Fragmentation({ResourceRequest(gpus=8): 1, ResourceRequest(gpus=1): 1, ResourceRequest(gpus=2, cpus=8): 2})
 
-    assert usual.of(8, 64, 0) == 0
-    assert usual.of(4, 64, 0) == pytest.approx(4 * 0.25)  # unusable for requests of 8 GPUs
-    assert usual.of(4, 7, 0) == pytest.approx(4 * 0.75)  # unusable for requests of 8 CPUs as well
-    assert usual.of(0, 0, 0) == 0
+    assert usual.of((8, (), 64, 0)) == 0
+    assert usual.of((4, (), 64, 0)) == pytest.approx(4 * 0.25)  # unusable for requests of 8 GPUs
+    assert usual.of((4, (), 7, 0)) == pytest.approx(4 * 0.75)  # unusable for requests of 8 CPUs as well
+    assert usual.of((0, (), 0, 0)) == 0
 
 
 @given(room=rooms, need=narrow, usual=st.dictionaries(narrow, st.integers(1, 9), max_size=5))

@@ -1,0 +1,1 @@
+"""One module per published system: reads the authors' artefact, runs our engine, and returns the figures of both."""
