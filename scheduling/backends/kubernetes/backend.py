@@ -32,7 +32,8 @@ from ..base import (
 from ..http_client import RequestDeadline
 from .access import ReadFile, parse_address
 from .advice import connection_advice
-from .api_client import ApiClient, ApiRefusal
+from .api_client import ApiClient
+from .api_errors import ApiRefusal
 from .cache import ObjectCache
 from .collection import FollowedCollection
 from .discovery import (
@@ -222,7 +223,7 @@ class KubernetesBackend:
                 self._quota_waits[resource] = FollowedCollection(self._api, resource.path, cache)
 
     def _new_workloads(self, resource: ServedResource) -> FollowedCollection[Workload]:
-        reduce = partial(read_workload, kind=resource.kind, owners=self._owners)
+        reduce = partial(read_workload, kind=resource.kind, collection=resource.path, owners=self._owners)
         cache: ObjectCache[Workload] = ObjectCache(reduce, "job", keep_vanished=True)
         return FollowedCollection(self._api, resource.path, cache)
 

@@ -9,23 +9,30 @@ old objects stay, so what vanished meanwhile is noticed.
 from __future__ import annotations
 
 import json
+import threading
 from datetime import datetime
 from typing import Generic, TypeVar
 
 from ..base import ClusterUnreachable
 from ..http_client import RequestDeadline
-from .api_client import ApiClient, ApiRefusal
+from .api_client import ApiClient
+from .api_errors import ApiRefusal
 from .cache import GONE, ObjectCache, ReducedObject, ResourceVersionExpired, WatchFailed
 from .watch_stream import WatchStream
 
 T = TypeVar("T")
 
 MAX_RESTARTS = 3  # within one look
+MAX_EVENT_DELAY_S = 1.0  # of the events of our own commands
 
 
 class FollowedCollection(Generic[T]):
-    def __init__(self, api: ApiClient, path: str, cache: ObjectCache[T]) -> None:
-        self._api, self._path, self.cache = api, path, cache
+    """`selector` limits it to the objects with a label."""
+
+    def __init__(self, api: ApiClient, path: str, cache: ObjectCache[T], selector: str = "") -> None:
+        self._api, self.path, self._selector, self.cache = api, path, selector, cache
+        self._expected_version, self._expected_gone = 0, set[str]()
+        self._expectations = threading.Lock()
         self._listed: list[ReducedObject[T]] = []
         self._next_page = ""
         self._is_listed = False
@@ -40,10 +47,19 @@ class FollowedCollection(Generic[T]):
                 if not self._is_listed:
                     self._list(deadline, now)
                 self._keep_watching(deadline)
+                self._await_expected(deadline, now)
                 return
             except (ResourceVersionExpired, WatchFailed):
                 self.list_again()
-        raise ClusterUnreachable(f"{self._api.server}: {self._path} cannot be followed; it is listed again next time")
+        raise ClusterUnreachable(f"{self._api.server}: {self.path} cannot be followed; it is listed again next time")
+
+    def expect(self, *, version: str = "", gone: str = "") -> None:
+        """The next look must show this version, and not this uid. May be called by any thread."""
+        with self._expectations:
+            if version.isdigit():
+                self._expected_version = max(self._expected_version, int(version))
+            if gone:
+                self._expected_gone.add(gone)
 
     def list_again(self) -> None:
         """Forget the version, not the objects."""
@@ -55,10 +71,31 @@ class FollowedCollection(Generic[T]):
             self._stream.close()
         self._stream = None
 
+    def _await_expected(self, deadline: RequestDeadline, now: datetime) -> None:
+        """Take events until they contain our own commands; list again if they do not come."""
+        with self._expectations:
+            version, gone = self._expected_version, set(self._expected_gone)
+        limit = RequestDeadline(min(MAX_EVENT_DELAY_S, deadline.remaining_s))
+        while not self._shows(version, gone):
+            if self._stream is None or not self._stream.wait_for_lines(limit.remaining_s):
+                raise ResourceVersionExpired
+            self._take_events(now)
+        self._keep_watching(deadline)
+        with self._expectations:
+            self._expected_gone -= gone
+
+    def _shows(self, version: int, gone: set[str]) -> bool:
+        """A list after the command shows everything, whatever its version."""
+        known = self.cache.resource_version
+        is_new = not known.isdigit() or int(known) >= version
+        return is_new and not any(uid in self.cache.objects for uid in gone)
+
     def _list(self, deadline: RequestDeadline, now: datetime) -> None:
         while True:
             try:
-                items, self._next_page, version = self._api.list_page(self._path, deadline, self._next_page)
+                items, self._next_page, version = self._api.list_page(
+                    self.path, deadline, self._next_page, self._selector
+                )
             except ApiRefusal as error:
                 if error.status == GONE and self._next_page:
                     raise ResourceVersionExpired from None
@@ -86,7 +123,7 @@ class FollowedCollection(Generic[T]):
         if self._stream is not None:
             return
         self._stream, self._stream_generation = (
-            self._api.watch(self._path, self.cache.resource_version),
+            self._api.watch(self.path, self.cache.resource_version, self._selector),
             self._api.generation,
         )
         stream = self._stream
