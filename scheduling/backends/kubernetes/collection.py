@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from datetime import datetime
 from typing import Generic, TypeVar
 
@@ -31,7 +32,8 @@ class FollowedCollection(Generic[T]):
 
     def __init__(self, api: ApiClient, path: str, cache: ObjectCache[T], selector: str = "") -> None:
         self._api, self.path, self._selector, self.cache = api, path, selector, cache
-        self._expected_version, self._expected_gone = 0, set[str]()
+        self._expected: dict[str, Callable[[T | None], bool]] = {}  # by uid
+        self._expected_version = 0
         self._expectations = threading.Lock()
         self._listed: list[ReducedObject[T]] = []
         self._next_page = ""
@@ -53,13 +55,15 @@ class FollowedCollection(Generic[T]):
                 self.list_again()
         raise ClusterUnreachable(f"{self._api.server}: {self.path} cannot be followed; it is listed again next time")
 
-    def expect(self, *, version: str = "", gone: str = "") -> None:
-        """The next look must show this version, and not this uid. May be called by any thread."""
+    def expect_version(self, version: str) -> None:
+        """The next look must include this version of one of the objects. May be called by any thread."""
         with self._expectations:
-            if version.isdigit():
-                self._expected_version = max(self._expected_version, int(version))
-            if gone:
-                self._expected_gone.add(gone)
+            self._expected_version = max(self._expected_version, int(version) if version.isdigit() else 0)
+
+    def expect(self, uid: str, is_so: Callable[[T | None], bool]) -> None:
+        """The next look must show this object so; None if it is gone. May be called by any thread."""
+        with self._expectations:
+            self._expected[uid] = is_so
 
     def list_again(self) -> None:
         """Forget the version, not the objects."""
@@ -72,25 +76,25 @@ class FollowedCollection(Generic[T]):
         self._stream = None
 
     def _await_expected(self, deadline: RequestDeadline, now: datetime) -> None:
-        """Take events until they contain our own commands; list again if they do not come."""
-        with self._expectations:
-            version, gone = self._expected_version, set(self._expected_gone)
+        """Take events until they show our own commands. Raises ResourceVersionExpired if they do not come."""
         limit = RequestDeadline(min(MAX_EVENT_DELAY_S, deadline.remaining_s))
-        while not self._shows(version, gone):
+        while not self._shows_expected():
             if self._stream is None or not self._stream.wait_for_lines(limit.remaining_s):
                 raise ResourceVersionExpired
             self._take_events(now)
         self._keep_watching(deadline)
-        with self._expectations:
-            self._expected_gone -= gone
 
-    def _shows(self, version: int, gone: set[str]) -> bool:
-        """A list after the command shows everything, whatever its version."""
+    def _shows_expected(self) -> bool:
         known = self.cache.resource_version
-        is_new = not known.isdigit() or int(known) >= version
-        return is_new and not any(uid in self.cache.objects for uid in gone)
+        with self._expectations:
+            for uid, is_so in list(self._expected.items()):
+                if is_so(self.cache.objects.get(uid)):
+                    del self._expected[uid]
+            return not self._expected and (not known.isdigit() or int(known) >= self._expected_version)
 
     def _list(self, deadline: RequestDeadline, now: datetime) -> None:
+        with self._expectations:
+            shown = set(self._expected)  # by the list, which begins after those commands
         while True:
             try:
                 items, self._next_page, version = self._api.list_page(
@@ -105,6 +109,9 @@ class FollowedCollection(Generic[T]):
                 break
         self.cache.replace_all(self._listed, version, now)
         self._is_listed, self._listed = True, []
+        with self._expectations:
+            for uid in shown:
+                self._expected.pop(uid, None)
 
     def _take_events(self, now: datetime) -> None:
         if self._stream is None:

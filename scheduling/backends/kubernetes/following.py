@@ -6,6 +6,7 @@ have brought since the last look.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -75,12 +76,20 @@ class ClusterFollower:
     def follow_all(self, deadline: RequestDeadline) -> None:
         self.follow_nodes_and_pods(deadline)
         for own in self.config_maps.values():
-            own.catch_up(deadline, self._now())
+            self._follow_config_maps(own, deadline)
         if self._monotonic() >= self._discover_at:
             self._discover(deadline)
             self._discover_at = self._monotonic() + DISCOVER_EVERY_S
         self._follow_allowed(self._workloads, deadline)
         self._follow_allowed(self._quota_waits, deadline)
+
+    def _follow_config_maps(self, own: FollowedCollection[Workload], deadline: RequestDeadline) -> None:
+        """Where Acme only observes, it may not list them, and has none. Attempts that were seen are never dropped."""
+        try:
+            own.catch_up(deadline, self._now())
+        except ApiRefusal as error:
+            if error.status not in (NOT_FOUND, FORBIDDEN) or own.cache.resource_version:
+                raise
 
     def collections(self) -> Iterable[FollowedCollection[Any]]:
         yield self.nodes
@@ -88,6 +97,10 @@ class ClusterFollower:
         yield from self.config_maps.values()
         yield from self._workloads.values()
         yield from self._quota_waits.values()
+
+    def changes(self) -> tuple[int, ...]:
+        """Different whenever something that is followed may have changed."""
+        return tuple(collection.cache.changes for collection in self.collections())
 
     def workload_collections(self) -> list[FollowedCollection[Workload]]:
         return [*self.config_maps.values(), *self._workloads.values()]
@@ -105,11 +118,17 @@ class ClusterFollower:
         waits = [wait for collection in self._quota_waits.values() for wait in collection.cache.objects.values()]
         return {uid: wait.reason for wait in waits if wait.reason for uid in wait.for_uids}
 
-    def expect(self, path: str, *, version: str = "", gone: str = "") -> None:
-        """The next look at the collection with this path must show a version, and not show a uid."""
+    def expect_version(self, path: str, version: str) -> None:
+        """The next look at this collection, or at the namespace's part of one, must include this version."""
+        whole = re.sub("/namespaces/[^/]+", "", path)
         for collection in self.collections():
-            if collection.path == path:
-                collection.expect(version=version, gone=gone)
+            if collection.path in (path, whole):
+                collection.expect_version(version)
+
+    def lost_nodes(self) -> frozenset[str]:
+        """Nodes of pods that do not respond or were deleted."""
+        usable = {report.name for report in self.nodes.cache.objects.values() if report.usable}
+        return frozenset({pod.node for pod in self.all_pods() if pod.node} - usable)
 
     def stop(self) -> None:
         for collection in self.collections():

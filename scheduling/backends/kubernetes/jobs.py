@@ -41,7 +41,7 @@ class WorkloadGroup:
 
     @property
     def is_ours(self) -> bool:
-        return any(part.owner.key for part in (*self.workloads, *self.pods))
+        return any(part.owner.key for part in self.workloads) or any(pod.owner.key for pod in self.pods)
 
     @property
     def attempt(self) -> OwnAttempt | None:
@@ -196,7 +196,11 @@ def _group_end(
         if top.end or top.gone_at is None:
             return top.end
         return PodEnd(state=State.CANCELLED, at=top.gone_at, reason="deleted")
-    if live or (group.is_ours and group.top.kind != "Pod") or any(part.gone_at is None and part.end is None for part in group.workloads):
+    if (
+        live
+        or (group.is_ours and group.top.kind != "Pod")
+        or any(part.gone_at is None and part.end is None for part in group.workloads)
+    ):
         return None  # pods of ours whose owner is not known yet say nothing about the end of the attempt
     return _end_of_pods(group, lost_nodes)
 

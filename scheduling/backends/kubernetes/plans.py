@@ -24,8 +24,9 @@ from jobs.core.lifecycle import FINAL_STATES, State
 
 from .ends import PodEnd
 from .fields import count_at, mapping_at, text_at, time_at
+from .pod_objects import ADMITTED_ANNOTATION, NODES_ANNOTATION
 
-NODES_ANNOTATION, ADMITTED_ANNOTATION, ENDED_ANNOTATION = "acme/nodes", "acme/admitted", "acme/ended"
+ENDED_ANNOTATION = "acme/ended"
 MAX_PODS = 10_000
 
 

@@ -75,6 +75,12 @@ class PodTemplate:
     def namespace_mode(self, name: str) -> NamespaceMode:
         return NamespaceMode.OURS if name == self.namespace else self.namespaces.get(name, NamespaceMode.OBSERVED)
 
+    @property
+    def own_namespaces(self) -> list[str]:
+        """Where Acme submits, and where it did before its settings were changed."""
+        ours = [name for name, mode in self.namespaces.items() if mode == NamespaceMode.OURS]
+        return list(dict.fromkeys([self.namespace, *ours]))
+
     def offers_image(self, image: str) -> bool:
         return bool(image) and is_image_offered(image, self.image, self.allowed_images)
 

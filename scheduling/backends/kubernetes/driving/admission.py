@@ -15,6 +15,7 @@ other people count, so what does not fit waits here, with a sentence, instead of
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -70,9 +71,10 @@ class DeleteOwner(Step):
 
 
 class FreeCapacity:
-    """What pods may still request on each node."""
+    """What pods may still request on each node. Several threads may reserve it."""
 
     def __init__(self, nodes: Iterable[NodeReport], pods: Iterable[Pod]) -> None:
+        self._lock = threading.Lock()
         self._nodes = {node.name: node for node in nodes}
         self._gpus: dict[str, int] = defaultdict(int)
         self._cpus: dict[str, float] = defaultdict(float)
@@ -82,9 +84,19 @@ class FreeCapacity:
                 self.take(pod, pod.node)
 
     def take(self, pod: Pod, node: str) -> None:
-        self._gpus[node] += pod.gpus
-        self._cpus[node] += pod.cpus
-        self._memory_mb[node] += pod.memory_mb
+        self._take(node, pod.gpus, pod.cpus, pod.memory_mb)
+
+    def _take(self, node: str, gpus: int, cpus: float, memory_mb: int) -> None:
+        self._gpus[node] += gpus
+        self._cpus[node] += cpus
+        self._memory_mb[node] += memory_mb
+
+    def reserve(self, node: str, *, gpus: int, cpus: float, memory_mb: int) -> str:
+        """Take this capacity for a pod that is about to be created, unless there is an obstacle, which is returned."""
+        with self._lock:
+            if not (text := self.obstacle(node, gpus=gpus, cpus=cpus, memory_mb=memory_mb)):
+                self._take(node, gpus, cpus, memory_mb)
+            return text
 
     def obstacle(self, node: str, *, gpus: int, cpus: float, memory_mb: int) -> str:
         """Why a pod cannot start on this node now; empty if it can."""
@@ -174,5 +186,3 @@ def obstacles(attempts: Iterable[OwnAttempt], free: FreeCapacity) -> Iterator[tu
     for attempt in attempts:
         if not attempt.plan.admitted and not attempt.is_over and (text := obstacle(attempt, free)):
             yield attempt.owner.uid, text
-
-
