@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from scheduling.kubesim.objects import JsonObject, ObjectKey, is_being_deleted, timestamp, value_at
+from scheduling.kubesim.objects import JsonObject, ObjectKey, timestamp, value_at
 from scheduling.kubesim.store import ObjectStore
 
 from .authorization import DEFAULT_TOKEN_S, MAX_TOKEN_S, MIN_TOKEN_S, Access, Authenticator, Authorizer
-from .errors import ApiError, bad_request, conflict, method_not_allowed, success, unsupported_media_type
+from .binding import check_binding, placed_pod
+from .errors import ApiError, bad_request, method_not_allowed, success, unsupported_media_type
 from .eviction import check_eviction
 from .known_fields import without_unknown_fields
 from .patches import json_patch, merge_patch
@@ -96,25 +97,17 @@ class RestApi:
     def _create_subresource(self, request: ApiRequest, now: float) -> Answer:
         body = check_body(request)
         if request.subresource == "binding":
-            return self._bind(request, body)
+            return self._bind(request, body, now)
         if request.subresource == "eviction":
             return self._evict(request, body, now)
         return self._issue_token(request, body, now)
 
-    def _bind(self, request: ApiRequest, body: JsonObject) -> Answer:
+    def _bind(self, request: ApiRequest, body: JsonObject, now: float) -> Answer:
         """Place a pod on a node, as schedulers do."""
-        pod, node = find_object(self._store, request.key).object, value_at(body, "target", "name", default="")
-        if not isinstance(node, str) or not node:
-            raise bad_request("target.name: the name of a node is required")
-        if is_being_deleted(pod):
-            raise conflict(PODS, request.name, f"pod {request.name} is being deleted, cannot be assigned to a host")
-        if pod["spec"].get("nodeName"):
-            why = f"pod {request.name} is already assigned to node {pod['spec']['nodeName']!r}"
-            raise conflict(PODS, request.name, why.replace("'", '"'))
-        if pod["spec"].get("schedulingGates"):
-            raise conflict(PODS, request.name, f"pod {request.name} has non-empty .spec.schedulingGates")
+        pod = find_object(self._store, request.key).object
+        check_binding(request.name, pod, body)
         if not request.is_dry_run:
-            self._writer.put(request.key, {**pod, "spec": {**pod["spec"], "nodeName": node}})
+            self._writer.put(request.key, placed_pod(pod, body, now))
         return Answer(status=201, body={"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})
 
     def _evict(self, request: ApiRequest, body: JsonObject, now: float) -> Answer:

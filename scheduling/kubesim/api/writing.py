@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from scheduling.kubesim.objects import JsonObject, ObjectKey, deep_copy, timestamp, value_at
+from scheduling.kubesim.objects import JsonObject, ObjectKey, deep_copy, timestamp, value_at, with_condition
 from scheduling.kubesim.store import ObjectStore
 
 from .defaults import quality_of_service, with_defaults
@@ -28,6 +28,7 @@ SERVER_METADATA = (
     "resourceVersion", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields",
 )  # fmt: skip
 DEFAULT_GRACE_S = 30
+GATED_MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,7 @@ class ObjectWriter:
         if self._store.get(key) is not None:
             raise already_exists(resource.id, name)
         if resource.id == PODS:
-            created = self._admit_pod(created)
+            created = self._admit_pod(created, now)
         return created if dry_run else self._store.put(key, created)
 
     def _new_object(self, resource: ResourceType, namespace: str, new: JsonObject, now: float) -> JsonObject:
@@ -104,9 +105,12 @@ class ObjectWriter:
             why = f"unable to create new content in namespace {namespace} because it is being terminated"
             raise forbidden(resource.id, name, why)
 
-    def _admit_pod(self, pod: JsonObject) -> JsonObject:
-        pod["status"] = {"phase": "Pending", "qosClass": quality_of_service(pod)}
+    def _admit_pod(self, pod: JsonObject, now: float) -> JsonObject:
         spec = pod["spec"]
+        pod["status"] = {"phase": "Pending", "qosClass": quality_of_service(pod)}
+        if spec.get("schedulingGates"):
+            gated = with_condition([], "PodScheduled", "False", now, reason="SchedulingGated", message=GATED_MESSAGE)
+            pod["status"]["conditions"] = gated
         account = ObjectKey("serviceaccounts", pod["metadata"]["namespace"], spec["serviceAccountName"])
         if self._store.get(account) is None:
             why = (
