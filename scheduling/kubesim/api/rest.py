@@ -17,6 +17,7 @@ from .patches import json_patch, merge_patch
 from .reading import find_object, list_page, list_text, object_text, with_kind
 from .requests import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Answer, ApiRequest, check_body
 from .resources import BY_ID, PODS, ResourceType
+from .served import STANDARD, ServedApi
 from .strategic_merge import strategic_merge
 from .tables import PARTIAL, TABLE, partial_list, partial_object, requested_form, table_body
 from .writing import DeleteOptions, ObjectWriter, parse_delete_options
@@ -32,9 +33,14 @@ class RestApi:
     """One method per verb. Time is an argument; every change is in the store when a method returns."""
 
     def __init__(
-        self, store: ObjectStore, writer: ObjectWriter, authenticator: Authenticator, authorizer: Authorizer
+        self,
+        store: ObjectStore,
+        writer: ObjectWriter,
+        authenticator: Authenticator,
+        authorizer: Authorizer,
+        api: ServedApi = STANDARD,
     ) -> None:
-        self._store, self._writer = store, writer
+        self._store, self._writer, self._api = store, writer, api
         self._authenticator, self._authorizer = authenticator, authorizer
 
     def answer(self, request: ApiRequest, now: float, accept: str = "") -> Answer:
@@ -85,7 +91,7 @@ class RestApi:
     def _create(self, request: ApiRequest, now: float) -> Answer:
         if review := REVIEWS.get(request.resource.id):
             return Answer(status=201, body=review(self._authorizer, request, check_body(request)))
-        new, warnings = _body_without_unknown_fields(request)
+        new, warnings = _known_body(request, self._api)
         namespace = value_at(new, "metadata", "namespace", default=request.namespace)
         if request.resource.namespaced and namespace != request.namespace:
             raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
@@ -138,7 +144,7 @@ class RestApi:
     # Changing
 
     def _update(self, request: ApiRequest, now: float) -> Answer:
-        new, warnings = _body_without_unknown_fields(request)
+        new, warnings = _known_body(request, self._api)
         return self._store_new_state(request, new, now, warnings)
 
     def _patch(self, request: ApiRequest, now: float) -> Answer:
@@ -150,7 +156,7 @@ class RestApi:
         if not isinstance(patched, dict):
             raise bad_request("a patch must be an object")
         checked = ApiRequest(**{**vars(request), "body": patched})
-        new, warnings = _body_without_unknown_fields(checked)
+        new, warnings = _known_body(checked, self._api)
         return self._store_new_state(request, new, now, warnings)
 
     def _store_new_state(self, request: ApiRequest, new: JsonObject, now: float, warnings: tuple[str, ...]) -> Answer:
@@ -200,10 +206,12 @@ def _deletion_body(resource: ResourceType, found: JsonObject, gone: bool) -> Jso
     return success(resource.plural, resource.group, _name(found), found["metadata"]["uid"])
 
 
-def _body_without_unknown_fields(request: ApiRequest) -> tuple[JsonObject, tuple[str, ...]]:
+def _known_body(request: ApiRequest, api: ServedApi) -> tuple[JsonObject, tuple[str, ...]]:
     """The body without unknown fields, and warnings about them. Raises ApiError if the client wants an error."""
     body, unknown = without_unknown_fields(request.resource.id, check_body(request))
     level = request.query.get("fieldValidation", "Warn")
+    if api.is_old:
+        return body, ()  # it knows no validation of fields
     if unknown and level == "Strict":
         kind = request.resource
         raise bad_request(

@@ -16,7 +16,8 @@ from scheduling.kubesim.store import ObjectStore
 
 from .defaults import quality_of_service, with_defaults
 from .errors import ApiError, already_exists, bad_request, conflict, forbidden, invalid, not_found
-from .resources import BY_ID, NAMESPACES, PODS, PRIORITY_CLASSES, ResourceType
+from .resources import NAMESPACES, PODS, PRIORITY_CLASSES, ResourceType
+from .served import STANDARD, ServedApi
 from .update_rules import update_errors, with_fixed_fields
 from .validation import object_errors
 
@@ -41,8 +42,8 @@ class DeleteOptions:
 
 
 class ObjectWriter:
-    def __init__(self, store: ObjectStore, *, seed: int = 0) -> None:
-        self._store, self._seed = store, seed
+    def __init__(self, store: ObjectStore, *, seed: int = 0, api: ServedApi = STANDARD) -> None:
+        self._store, self._seed, self._api = store, seed, api
 
     # Create
 
@@ -86,7 +87,7 @@ class ObjectWriter:
         if resource.generations:
             metadata["generation"] = 1
         created["metadata"] = metadata
-        return with_defaults(resource.id, created)
+        return with_defaults(resource.id, created, self._api)
 
     def _next_uid(self) -> str:
         """A UUID that depends only on the seed and the version."""
@@ -144,7 +145,7 @@ class ObjectWriter:
         new = deep_copy({name: value for name, value in new.items() if name not in ("kind", "apiVersion")})
         new = with_fixed_fields(old, new, status_only=status_only, has_status=resource.has_status)
         if not status_only:
-            new = with_defaults(resource.id, new)
+            new = with_defaults(resource.id, new, self._api)
             errors = object_errors(resource.id, new) or update_errors(resource.id, old, new)
             if errors:
                 raise invalid(resource.kind, resource.group, key.name, errors)
@@ -283,7 +284,3 @@ def _parse_grace(value: Any) -> int:
 def _suffix(uid: str) -> str:
     digest = blake2b(uid.encode(), digest_size=5).digest()
     return "".join(SUFFIX_LETTERS[byte % len(SUFFIX_LETTERS)] for byte in digest)
-
-
-def resource_of(key: ObjectKey) -> ResourceType:
-    return BY_ID[key.resource]

@@ -126,7 +126,7 @@ class JobController(Controller):
         return verdict
 
     def _count_success(self, job: JsonObject, status: JsonObject, pod: JsonObject) -> None:
-        if job["spec"]["completionMode"] != "Indexed":
+        if job["spec"].get("completionMode") != "Indexed":
             status["succeeded"] = status.get("succeeded", 0) + 1
             return
         done = parse_indexes(status.get("completedIndexes", ""))
@@ -218,16 +218,19 @@ class JobController(Controller):
         assert job is not None
         self._delete_pods(pods.active, now)
         conditions = value_at(job, "status", "conditions", default=[])
-        early = {"Complete": "SuccessCriteriaMet", "Failed": "FailureTarget"}[kind]
         left = self._pods_of(job)
-        is_over = not left.active and not left.terminating
-        for name in (early, kind) if is_over else (early,):
+        is_over = self.plane.api.is_old or not (left.active or left.terminating)
+        for name in self._final_conditions(kind, is_over):
             conditions = with_condition(
                 conditions, name, "True", now, reason=reason, message=message, lastProbeTime=timestamp(now)
             )
         self.plane.writer.patch_status(key, {"conditions": conditions})
         if is_over:
             self._report_end(key, kind, reason, message, now)
+
+    def _final_conditions(self, kind: str, is_over: bool) -> list[str]:
+        early = [] if self.plane.api.is_old else [{"Complete": "SuccessCriteriaMet", "Failed": "FailureTarget"}[kind]]
+        return [*early, kind] if is_over else early
 
     def _report_end(self, key: ObjectKey, kind: str, reason: str, message: str, now: float) -> None:
         done = {"completionTime": timestamp(now)} if kind == "Complete" else {}
@@ -288,7 +291,7 @@ class JobController(Controller):
         if job["spec"].get("podReplacementPolicy") == "Failed":
             count -= len(pods.terminating)
         indexes: Sequence[int | None] = [None] * max(count, 0)
-        if job["spec"]["completionMode"] == "Indexed":
+        if job["spec"].get("completionMode") == "Indexed":
             busy = {int(annotations_of(pod).get(INDEX, "0")) for pod in (*pods.active, *pods.terminating)}
             indexes = [*missing_indexes(job, busy)][: max(count, 0)]
         for index in indexes:

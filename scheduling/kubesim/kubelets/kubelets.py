@@ -105,8 +105,8 @@ class Kubelets(Controller):
         key = ObjectKey(NODES, "", name)
         found = self.plane.store.get(key)
         if machine is not None and machine.reports and found is not None:
-            broken = len(unhealthy_gpus(name, self._registry.faults, now))
-            self.plane.writer.patch_status(key, node_status(found, machine, broken, now))
+            broken, version = len(unhealthy_gpus(name, self._registry.faults, now)), self.plane.api.git_version
+            self.plane.writer.patch_status(key, node_status(found, machine, broken, now, version))
 
     def _register(self, machine: Machine, now: float) -> None:
         key = ObjectKey(NODES, "", machine.node.name)
