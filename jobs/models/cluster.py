@@ -14,6 +14,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models.functions import Now
 
+from jobs.core.container_offers import container_offers
 from jobs.core.lifecycle import (
     CLOSED_NODE_FLAGS,
     USABLE_NODE_STATES,
@@ -131,7 +132,7 @@ class ClusterQuerySet(models.QuerySet["Cluster"]):
 
 CONNECTION_FIELDS = (
     *("address", "api_user", "token_file", "submit_as", "user_token_directory"),
-    *("metrics_address", "log_root", "workload_owners"),
+    *("metrics_address", "log_root", "workload_owners", "pod_template"),
 )
 TOKEN_FIELDS = ("token_file", "user_token_directory")
 
@@ -147,7 +148,7 @@ def _paths_overlap(path: str, other: str) -> bool:
 
 # What a cluster offers to jobs besides its nodes
 OFFER_COLUMNS = (
-    *("runs_images", "min_exempt_minutes", "max_exempt_minutes", "checkpoint_clause"),
+    *("runs_images", "pod_template", "min_exempt_minutes", "max_exempt_minutes", "checkpoint_clause"),
     *("min_preemptions_per_day", "max_preemptions_per_day"),
 )
 
@@ -190,6 +191,16 @@ class Cluster(models.Model):
         help_text="Kubernetes: where the user and the team of a workload are read, for example"
         ' {"user_from": ["label:user"], "team_from": ["label:team", "namespace"], "rename": {"ns-nlp": "nlp"}}.'
         " Empty: both are the namespace.",
+    )
+    pod_template = models.JSONField(
+        default=dict,
+        db_default={},
+        blank=True,
+        validators=[validate_object],
+        help_text="Kubernetes: the namespace, image, volumes and resources of the pods of jobs, for example"
+        ' {"image": "registry.example/train:1", "allowed_images": ["registry.example/train/*"], "volumes": {"datasets":'
+        ' {"claim": "datasets", "mount_path": "/data", "read_only": true}}, "shared_memory": "64Gi"}. All settings are'
+        " described in docs/kubernetes.md. Empty: no image is allowed, so no job starts.",
     )
     metrics_address = models.CharField(
         max_length=300,
@@ -449,6 +460,7 @@ class NodeQuerySet(models.QuerySet["Node"]):
             name=cluster.name,
             nodes=nodes,
             runs_images=cluster.runs_images,
+            container_offers=container_offers(cluster.pod_template),
             contract_limits=cluster.contract_limits,
         )
 

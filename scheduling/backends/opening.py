@@ -15,8 +15,11 @@ from .kubernetes.access import EXAMPLE, ReadFile, load_connection, parse_address
 from .kubernetes.advice import MANIFEST_COMMAND
 from .kubernetes.backend import KubernetesBackend
 from .kubernetes.ownership import parse_owner_mapping
+from .kubernetes.pod_template import parse_pod_template
 from .senders import IdentityProvider
 from .slurm import SlurmBackend
+
+KUBERNETES_SETTINGS = ("workload_owners", "pod_template")  # columns of a cluster's row
 
 
 def _refuse_file(path: str) -> str:
@@ -24,13 +27,16 @@ def _refuse_file(path: str) -> str:
 
 
 def _open_slurm(address: str, **options: Any) -> Backend:
-    del options["read_file"], options["workload_owners"]
+    for name in ("read_file", *KUBERNETES_SETTINGS):
+        del options[name]
     return SlurmBackend(address, **options)
 
 
 def _open_kubernetes(address: str, **options: Any) -> Backend:
     owners = parse_owner_mapping(options["workload_owners"])
-    return KubernetesBackend(address, read_file=options["read_file"], owners=owners, timeout_s=options["timeout_s"])
+    template = parse_pod_template(options["pod_template"])
+    basics = {name: options[name] for name in ("read_file", "timeout_s")}
+    return KubernetesBackend(address, owners=owners, template=template, **basics)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +66,7 @@ SLURM = ClusterKind(
     open=_open_slurm,
     check_address=lambda address: None,
     server_address=lambda address, read_file: address,
-    unused_settings=frozenset({"workload_owners"}),
+    unused_settings=frozenset(KUBERNETES_SETTINGS),
     bad_address_advice="Use the address of slurmrestd: http://host:6820.",
     no_listener_advice="Start slurmrestd on this port (for example -a 0.0.0.0:6820), or correct the port.",
     forbidden_nodes_advice="Check that this user may list the nodes.",
@@ -99,6 +105,7 @@ def open_backend(
     senders: IdentityProvider | None = None,
     read_file: ReadFile = _refuse_file,
     workload_owners: Mapping[str, Any] | None = None,
+    pod_template: Mapping[str, Any] | None = None,
 ) -> Backend:
     """The backend for this address. Raises ValueError, with a sentence, if there is none.
 
@@ -114,6 +121,7 @@ def open_backend(
         senders=senders,
         read_file=read_file,
         workload_owners=workload_owners or {},
+        pod_template=pod_template or {},
     )
 
 

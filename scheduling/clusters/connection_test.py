@@ -48,6 +48,7 @@ class ConnectionSettings:
     metrics_address: str = ""
     log_root: str = ""
     workload_owners: Mapping[str, Any] = field(default_factory=dict)
+    pod_template: Mapping[str, Any] = field(default_factory=dict)
     is_bundled: bool = False
 
     @property
@@ -96,6 +97,7 @@ def run_test_steps(
         options = {
             "read_file": allowed.read_secret,
             "workload_owners": settings.workload_owners,
+            "pod_template": settings.pod_template,
             "timeout_s": timeout_s,
         }
         open_kind = partial(open_, **options)

@@ -30,8 +30,8 @@ def connect(cluster: Cluster) -> Backend:
     A connection whose settings have changed is closed: it may watch the cluster.
     """
     token = _token(cluster)
-    owners = json.dumps(cluster.workload_owners, sort_keys=True)
-    key = (cluster.address, cluster.api_user, token, cluster.submit_as, cluster.user_token_directory, owners)
+    settings = json.dumps([cluster.workload_owners, cluster.pod_template], sort_keys=True)
+    key = (cluster.address, cluster.api_user, token, cluster.submit_as, cluster.user_token_directory, settings)
     known = _open_connections.get(cluster.pk)
     if known is not None and known[0] == key:
         return known[1]
@@ -44,7 +44,8 @@ def connect(cluster: Cluster) -> Backend:
 
 def _open(cluster: Cluster, token: str, **options: Any) -> Backend:
     read_file = allowed_paths.load_allowed_paths().read_secret
-    connection = {"user": cluster.api_user, "token": token, "workload_owners": cluster.workload_owners}
+    settings = {name: getattr(cluster, name) for name in ("workload_owners", "pod_template")}
+    connection = {"user": cluster.api_user, "token": token, **settings}
     try:
         return open_backend(cluster.address, read_file=read_file, **connection, **options)
     except ValueError as error:

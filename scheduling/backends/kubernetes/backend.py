@@ -47,6 +47,7 @@ from .discovery import (
 from .jobs import group_job, workload_groups
 from .nodes import NodeReport, backend_node, read_node
 from .ownership import OwnerMapping
+from .pod_template import PodTemplate
 from .pods import Pod, read_pod
 from .workloads import QuotaWait, Workload, read_quota_wait, read_workload
 
@@ -82,11 +83,13 @@ class KubernetesBackend:
         *,
         read_file: ReadFile,
         owners: OwnerMapping | None = None,
+        template: PodTemplate | None = None,
         timeout_s: float = 10.0,
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._owners, self._monotonic, self._now = owners or OwnerMapping(), monotonic, now
+        self._template = template or PodTemplate()
         self._api = ApiClient(parse_address(address), read_file, timeout_s)
         self._lock = threading.Lock()
         self._nodes = FollowedCollection(self._api, "/api/v1/nodes", ObjectCache(read_node, "node"))
