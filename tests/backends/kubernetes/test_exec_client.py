@@ -6,7 +6,7 @@ import json
 import socket
 import ssl
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from urllib.parse import parse_qsl, urlsplit
 
@@ -18,7 +18,7 @@ from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown, Request
 from scheduling.backends.http_client import RequestDeadline
 from scheduling.backends.kubernetes.access import Connection
 from scheduling.backends.kubernetes.api_client import ApiRefusal
-from scheduling.backends.kubernetes.exec_client import MAX_OUTPUT_BYTES, ContainerPlace, ExecClient
+from scheduling.backends.kubernetes.containers.exec_client import MAX_OUTPUT_BYTES, ContainerPlace, ExecClient
 from scheduling.kubesim import pki
 from tests.patience import PATIENCE_S
 
@@ -45,10 +45,8 @@ def serving(handler, **options):
         requests.append(request)
 
     def handle(websocket):
-        try:
+        with suppress(ConnectionClosed):
             handler(websocket)
-        except ConnectionClosed:
-            pass
 
     options = {"subprotocols": ["v4.channel.k8s.io"], "process_request": process_request, **options}
     with serve(handle, "127.0.0.1", 0, compression=None, close_timeout=1, **options) as server:

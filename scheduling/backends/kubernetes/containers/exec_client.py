@@ -20,11 +20,11 @@ from websockets.exceptions import InvalidHandshake, InvalidMessage, InvalidStatu
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from ..base import ClusterUnreachable, OutcomeUnknown, RequestTimedOut
-from ..http_client import RequestDeadline
-from .access import Connection
-from .api_client import ApiRefusal
-from .fields import mapping_at, mappings_at, text_at
+from ...base import ClusterUnreachable, OutcomeUnknown, RequestTimedOut
+from ...http_client import RequestDeadline
+from ..access import Connection
+from ..api_client import ApiRefusal
+from ..fields import mapping_at, mappings_at, text_at
 
 PROTOCOL = Subprotocol("v4.channel.k8s.io")
 STDOUT, STDERR, STATUS = 1, 2, 3
