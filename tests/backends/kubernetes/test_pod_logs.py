@@ -19,7 +19,7 @@ from scheduling.backends.kubernetes.containers.pod_logs import (
     PodLogReader,
     ReadLimits,
 )
-from scheduling.backends.kubernetes.pods import PodEnd
+from scheduling.backends.kubernetes.ends import PodEnd
 from tests.backends.kubernetes.kubelet_logs import NOON, LogApi, at, event
 from tests.backends.kubernetes.scripted_api import serving, status
 
@@ -39,7 +39,9 @@ class Follower:
             KubernetesAddress(kubeconfig="k"), lambda path: KUBECONFIG.format(server=server), timeout_s=20
         )
         self.client = client
-        self.reader = PodLogReader(client, now=lambda: self.now, monotonic=lambda: self.clock, limits=ReadLimits(**limits))
+        self.reader = PodLogReader(
+            client, now=lambda: self.now, monotonic=lambda: self.clock, limits=ReadLimits(**limits)
+        )
         self.positions: dict[str, str] = {}
         self.lines: list[str] = []
         self.complete = False

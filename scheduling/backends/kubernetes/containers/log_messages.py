@@ -13,8 +13,8 @@ from typing import Any
 
 from jobs.core.lifecycle import FINAL_STATES, State
 
+from ..ends import PodEnd
 from ..fields import mapping_at, text_at
-from ..pods import PodEnd
 
 LAST_LINE = re.compile(r"acme: end of the log of [0-9]{1,6} pods?: ([A-Z_]{1,20})")
 MAX_EVENT_LENGTH = 1000

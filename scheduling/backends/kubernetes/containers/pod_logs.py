@@ -21,9 +21,10 @@ from jobs.core.lifecycle import State
 
 from ...base import ClusterUnreachable, LogUpdate
 from ...http_client import RequestDeadline
-from ..api_client import ApiClient, ApiRefusal
+from ..api_client import ApiClient
+from ..api_errors import ApiRefusal
+from ..ends import PodEnd
 from ..fields import mappings_at, text_at
-from ..pods import PodEnd
 from . import log_messages
 from .log_lines import BEGINNING, LogLine, ReadPosition, find_new_lines, merge_by_time, parse_lines
 
@@ -275,7 +276,9 @@ class PodLogReader:
         selector = f"involvedObject.uid={uid},type=Warning"
         path = f"/api/v1/namespaces/{quote(namespace, safe='')}/events"
         try:
-            found = self._api.get(path, RequestDeadline(self._limits.timeout_s), fieldSelector=selector, limit=MAX_EVENTS)
+            found = self._api.get(
+                path, RequestDeadline(self._limits.timeout_s), fieldSelector=selector, limit=MAX_EVENTS
+            )
         except ClusterUnreachable as error:
             return [f"acme: the Events of {name} cannot be read: {error}"]
         events = sorted(mappings_at(found, "items")[:MAX_EVENTS], key=lambda event: text_at(event, "lastTimestamp"))

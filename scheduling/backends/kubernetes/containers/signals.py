@@ -19,7 +19,8 @@ from urllib.parse import quote
 
 from ...base import BackendError, ClusterUnreachable, RequestRejected
 from ...http_client import RequestDeadline
-from ..api_client import ApiClient, ApiRefusal
+from ..api_client import ApiClient
+from ..api_errors import ApiRefusal
 from ..fields import mapping_at, mappings_at, text_at
 from ..pod_script import PROCESS_VARIABLE
 from .exec_client import ContainerPlace, ExecClient
