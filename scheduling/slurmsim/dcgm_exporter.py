@@ -286,7 +286,7 @@ def _simulated_sample(node: SlurmNode, gpu: int, load: GpuLoad, health: GpuHealt
         node=node.name,
         gpu=gpu,
         model=f"NVIDIA {model.upper()}",
-        uuid=_gpu_uuid(seed, node.name, gpu),
+        uuid=gpu_uuid(seed, node.name, gpu),
         pci_bus_id=f"00000000:{pci_bus_of_gpu(gpu).upper()}:00.0",
         util_percent=round(100 * util),
         memory_used_mib=round(load.memory * total),
@@ -318,6 +318,6 @@ def _noise_value(seed: int, node: str, gpu: int, tick: int) -> float:
     return int.from_bytes(digest) / 2**31 - 1
 
 
-def _gpu_uuid(seed: int, node: str, gpu: int) -> str:
+def gpu_uuid(seed: int, node: str, gpu: int) -> str:
     text = blake2b(f"{seed}:{node}:{gpu}:uuid".encode(), digest_size=16).hexdigest()
     return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
