@@ -70,11 +70,16 @@ class ApiClient:
         raise self._refusal(response.status_code, answer)
 
     def read_start(self, path: str, deadline: RequestDeadline, largest: int, **query: str | int) -> bytes:
-        """The first bytes of a response that is not JSON, at most `largest`. Raises as `get` does."""
+        """The first bytes of a response that is not JSON, at most `largest`. Raises as `get` does.
+
+        With follow=true, what the response has until the deadline.
+        """
         target = _with_query(path, query)
         try:
             with closing(self._open_stream(target, deadline)) as response:
-                content = _first_bytes(response.iter_raw(), largest if response.is_success else MAX_ERROR_BYTES)
+                is_followed = response.is_success and "follow" in query
+                limit = largest if response.is_success else MAX_ERROR_BYTES
+                content = _first_bytes(response.iter_raw(), limit, ends_late=is_followed)
         except httpx.HTTPError as error:
             raise ClusterUnreachable(f"{self.server}: {self._error_text(error)}") from error
         if response.is_success:
@@ -183,12 +188,16 @@ def _with_query(path: str, query: Mapping[str, str | int]) -> str:
     return f"{path}?{urlencode(query)}" if query else path
 
 
-def _first_bytes(chunks: Iterable[bytes], largest: int) -> bytes:
+def _first_bytes(chunks: Iterable[bytes], largest: int, *, ends_late: bool) -> bytes:
     content = bytearray()
-    for chunk in chunks:
-        content += chunk
-        if len(content) >= largest:
-            break
+    try:
+        for chunk in chunks:
+            content += chunk
+            if len(content) >= largest:
+                break
+    except httpx.ReadTimeout:
+        if not ends_late:
+            raise
     return bytes(content[:largest])
 
 

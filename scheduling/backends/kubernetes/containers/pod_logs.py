@@ -1,7 +1,8 @@
 """Reads the new lines of all pods of a job, and adds how they ended.
 
 Each pod has a position of its own. The lines are merged by time; if one response was cut off at its limit, lines of
-other pods that are newer are left for the next call. A pod whose kubelet does not answer costs the others nothing: it
+other pods that are newer are left for the next call. The log of a pod that is being deleted is followed, because it
+cannot be read any more when the pod has ended. A pod whose kubelet does not answer costs the others nothing: it
 is tried again after a pause that grows to a minute. Its end is reported at once, and its lines follow if they can be
 read within `GIVE_UP_AFTER` of its end.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -22,19 +23,18 @@ from jobs.core.lifecycle import State
 from ...base import ClusterUnreachable, LogUpdate
 from ...http_client import RequestDeadline
 from ..api_client import ApiClient
-from ..api_errors import ApiRefusal
+from ..api_errors import NOT_FOUND, ApiRefusal
 from ..ends import PodEnd
 from ..fields import mappings_at, text_at
 from . import log_messages
 from .log_lines import BEGINNING, LogLine, ReadPosition, find_new_lines, merge_by_time, parse_lines
 
-PARALLEL_READS = 16
+PARALLEL_READS = 32
 GIVE_UP_AFTER = timedelta(minutes=5)
 FIRST_PAUSE_S, MAX_PAUSE_S = 2.0, 60.0
 MAX_WAIT_REASONS = 8
 MAX_EVENTS = 20  # of one object
 MAX_EXPLAINED_PODS = 16  # whose Events are read; of a gang, the first failures are the causes
-NOT_FOUND, FORBIDDEN = 404, 403
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,7 @@ class ReadLimits:
     least_new_bytes: int = 64 << 10
     window_bytes: int = 64 << 20  # lines of one second; kubelets rotate their files at 10 MiB
     timeout_s: float = 4.0  # of one request
+    follow_s: float = 2.0  # how long a log is followed whose pod is about to be deleted
 
     def per_pod(self, pods: int) -> int:
         return max(self.least_new_bytes, min(self.new_bytes, self.call_bytes // max(pods, 1)))
@@ -64,6 +65,7 @@ class LoggedPod:
     container: str
     has_started: bool  # a container runs or has run
     is_gone: bool = False  # its object was deleted
+    is_ending: bool = False  # its object is deleted as soon as its containers have ended
     waits: str = ""
     end: PodEnd | None = None  # also that of a pod whose node is lost, if the job has ended
 
@@ -82,8 +84,8 @@ class LoggedJob:
 class PodProgress:
     """What has been written about one pod. Stored as one text per pod."""
 
+    namespace: str
     name: str
-    rank: int
     position: ReadPosition = BEGINNING
     waits: tuple[str, ...] = ()  # reasons that were written
     has_end: bool = False  # its end was written
@@ -91,7 +93,7 @@ class PodProgress:
 
     def to_text(self) -> str:
         return json.dumps(
-            [self.name, self.rank, self.position.to_json(), self.waits, self.has_end, self.is_done],
+            [self.namespace, self.name, self.position.to_json(), self.waits, self.has_end, self.is_done],
             separators=(",", ":"),
         )
 
@@ -99,10 +101,10 @@ class PodProgress:
     def from_text(cls, text: str) -> PodProgress | None:
         try:
             match json.loads(text):
-                case [str(name), int(rank), position, [*waits], bool(has_end), bool(is_done)]:
+                case [str(namespace), str(name), position, [*waits], bool(has_end), bool(is_done)]:
                     return cls(
+                        namespace=namespace,
                         name=name,
-                        rank=rank,
                         position=ReadPosition.from_json(position),
                         waits=tuple(map(str, waits)),
                         has_end=has_end,
@@ -147,19 +149,26 @@ class PodLogReader:
 
     def read(self, job: LoggedJob, positions: Mapping[str, str]) -> LogUpdate:
         """The new lines of a job. A pod whose log cannot be read now has none."""
-        progress = {uid: known for uid, text in positions.items() if (known := PodProgress.from_text(text))}
+        progress = _parse_positions(positions)
         pods = {pod.uid: pod for pod in job.pods}
         for pod in job.pods:
-            progress.setdefault(pod.uid, PodProgress(name=pod.name, rank=pod.rank))
+            progress.setdefault(pod.uid, PodProgress(namespace=pod.namespace, name=pod.name))
         readings = self._read_all(job, progress)
         lines, unfinished = _take_lines(readings, pods, progress, with_rank=len(progress) > 1)
         lines += self._messages(job, {uid: one for uid, one in readings.items() if uid not in unfinished}, progress)
-        lines += [line for uid in sorted(progress.keys() - pods.keys()) for line in _forgotten_lines(uid, progress)]
+        if job.state is not None:
+            lines += self._lines_of_forgotten(progress.keys() - pods.keys(), progress)
         is_complete = job.state is not None and all(one.is_done for one in progress.values())
         if is_complete and job.state:
             lines += [*self._owner_events(job), log_messages.last_line(len(progress), job.state)]
-        texts = {uid: one.to_text() for uid, one in progress.items()}
-        return LogUpdate(lines=lines, positions=texts, is_complete=is_complete)
+        return LogUpdate(lines=lines, positions=_texts(progress), is_complete=is_complete)
+
+    def read_forgotten(self, positions: Mapping[str, str]) -> LogUpdate:
+        """What is left to write about a job that the cluster does not know any more."""
+        progress = _parse_positions(positions)
+        lines = self._lines_of_forgotten(progress, progress)
+        is_complete = bool(progress) and all(one.is_done for one in progress.values())
+        return LogUpdate(lines=lines, positions=_texts(progress), is_complete=is_complete)
 
     def close(self) -> None:
         if self._executor is not None:
@@ -226,15 +235,18 @@ class PodLogReader:
             limit *= 4
 
     def _request(self, pod: LoggedPod, position: ReadPosition, limit: int) -> bytes:
-        since = {"sinceTime": position.since_time} if position.since_time else {}
+        options = {"sinceTime": position.since_time} if position.since_time else {}
+        seconds = self._limits.timeout_s
+        if pod.is_ending:
+            options, seconds = {**options, "follow": "true"}, self._limits.follow_s
         return self._api.read_start(
-            f"{_pod_path(pod)}/log",
-            RequestDeadline(self._limits.timeout_s),
+            f"{_pod_path(pod.namespace, pod.name)}/log",
+            RequestDeadline(seconds),
             limit,
             container=pod.container,
             timestamps="true",
             limitBytes=limit,
-            **since,
+            **options,
         )
 
     # What Acme writes
@@ -266,6 +278,26 @@ class PodLogReader:
             lines.append(log_messages.incomplete_line(pod.name, reading.error))
         progress[pod.uid] = replace(known, has_end=True, is_done=is_done)
         return lines
+
+    def _lines_of_forgotten(self, uids: Iterable[str], progress: dict[str, PodProgress]) -> list[str]:
+        """About pods that were known earlier, and whose deletion nobody saw."""
+        lines = []
+        for uid in sorted(uids):
+            known = progress[uid]
+            if not known.is_done and self._is_deleted(uid, known):
+                progress[uid] = replace(known, has_end=True, is_done=True)
+                lines.append(log_messages.incomplete_line(known.name, "the pod was deleted"))
+        return lines
+
+    def _is_deleted(self, uid: str, known: PodProgress) -> bool:
+        """Whether it is certainly gone. What is followed may be behind what another process saw."""
+        try:
+            found = self._api.get(_pod_path(known.namespace, known.name), RequestDeadline(self._limits.timeout_s))
+        except ApiRefusal as refusal:
+            return refusal.status == NOT_FOUND
+        except ClusterUnreachable:
+            return False
+        return text_at(found, "metadata", "uid") != uid
 
     def _owner_events(self, job: LoggedJob) -> list[str]:
         if job.state == State.COMPLETED or any(pod.uid == job.uid for pod in job.pods):
@@ -325,13 +357,12 @@ def _waiting_lines(pod: LoggedPod, progress: dict[str, PodProgress]) -> list[str
     return [log_messages.waiting_line(pod.name, pod.waits)]
 
 
-def _forgotten_lines(uid: str, progress: dict[str, PodProgress]) -> list[str]:
-    """A pod that was known earlier, and whose deletion nobody saw."""
-    known = progress[uid]
-    if known.is_done:
-        return []
-    progress[uid] = replace(known, has_end=True, is_done=True)
-    return [log_messages.incomplete_line(known.name, "the pod was deleted")]
+def _parse_positions(positions: Mapping[str, str]) -> dict[str, PodProgress]:
+    return {uid: known for uid, text in positions.items() if (known := PodProgress.from_text(text))}
+
+
+def _texts(progress: Mapping[str, PodProgress]) -> dict[str, str]:
+    return {uid: one.to_text() for uid, one in progress.items()}
 
 
 def _failure_order(pod: LoggedPod) -> tuple[bool, bool, float]:
@@ -347,5 +378,5 @@ def _next_second(raw: bytes, position: ReadPosition) -> ReadPosition:
     return ReadPosition(second=(begun[-1].second if begun else position.second) + 1, count=1)
 
 
-def _pod_path(pod: LoggedPod) -> str:
-    return f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}"
+def _pod_path(namespace: str, name: str) -> str:
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"

@@ -20,14 +20,13 @@ from urllib.parse import quote
 from ...base import BackendError, ClusterUnreachable, RequestRejected
 from ...http_client import RequestDeadline
 from ..api_client import ApiClient
-from ..api_errors import ApiRefusal
+from ..api_errors import NOT_FOUND, ApiRefusal
 from ..fields import mapping_at, mappings_at, text_at
 from ..pod_script import PROCESS_VARIABLE
 from .exec_client import ContainerPlace, ExecClient
 
 SIGNAL_NAME = re.compile(r"[A-Z][A-Z0-9+-]{1,11}")
 PARALLEL_COMMANDS = 32
-NOT_FOUND = 404
 SERVER_ERRORS = 500
 ENDED_PHASES = frozenset({"Succeeded", "Failed"})
 
@@ -41,9 +40,9 @@ for file in $(grep -ls -- "$2" /proc/[0-9]*/environ); do
 done
 exit 0
 """
-# $3 is the name of the file with the process id. A number that belongs to another process by now gets no signal.
+# $3 is part of the name of the file with the pid. A pid that belongs to another process by now gets no signal.
 SIGNAL_SCRIPT = """\
-read -r pid <"${TMPDIR:-/tmp}/$3" 2>/dev/null || exit 0
+read -r pid 2>/dev/null <"${TMPDIR:-/tmp}/acme-$3.pid" || exit 0
 tr '\\0' '\\n' <"/proc/$pid/environ" 2>/dev/null | grep -qxF -- "$2" || exit 0
 kill -s "$1" "$pid" 2>/dev/null
 exit 0
@@ -75,7 +74,7 @@ def signal_pods(
 
 def _command(key: str, rank: int, name: str, *, shell: bool) -> Sequence[str]:
     script = SIGNAL_SCRIPT if shell else SIGNAL_ALL
-    return ("sh", "-c", script, "acme", name, f"{PROCESS_VARIABLE}={key}", f"acme-{key}-{rank}.pid")
+    return ("sh", "-c", script, "acme", name, f"{PROCESS_VARIABLE}={key}", f"{key}-{rank}")
 
 
 def _signal_pod(
