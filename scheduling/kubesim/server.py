@@ -58,6 +58,7 @@ from .log_requests import find_log, log_options
 from .options import ServerOptions, parse_options
 from .persistence import ClusterDatabase
 from .pod_logs import LoggedPod, LogOptions, LogReader, PodLogWriter
+from .telemetry import telemetry_page
 from .values import ClusterChanges, ClusterSnapshot, Machine, PodRuntime
 from .watching import VersionSignal, Watch
 
@@ -75,7 +76,7 @@ class KubernetesServer:
     def __init__(self, options: ServerOptions) -> None:
         self._options = options
         self._database = ClusterDatabase(options.state / "cluster.sqlite3")
-        seed = int(self._database.setting_or_default("seed", str(options.seed)))
+        seed = self._seed = int(self._database.setting_or_default("seed", str(options.seed)))
         secret = self._database.setting_or_default("token-secret", token_hex(32))
         self._effects = EffectsFile(options.state)
         self._pod_logs = PodLogWriter(options.log_root / "pods", self._logged_pods)
@@ -87,6 +88,7 @@ class KubernetesServer:
             stage=self._pod_logs,
             effects=self._effects,
         )
+        self._run_of_job = executor.run_of_job
         now = time.time()
         self._known_pods: dict[str, PodRuntime] = {}
         self.cluster = KubernetesCluster(
@@ -131,6 +133,7 @@ class KubernetesServer:
         ]
         executions = ExecSessions(self.cluster, self._commands, self._user, self._exec_request, self._commit)
         routes += [WebSocketRoute("/api/v1/namespaces/{namespace}/pods/{name}/exec", executions.serve)]
+        routes += [Route(path, http.guard_handler(self.metrics)) for path in ("/metrics", "/metrics/{node}")]
         routes += [Route(path, healthz) for path in ("/healthz", "/livez", "/readyz")]
         return Starlette(routes=routes, lifespan=self._lifespan)
 
@@ -320,6 +323,12 @@ class KubernetesServer:
         node = self.cluster.machine(request.path_params["name"]).node
         lines = kernel_log.kernel_log_lines(node, self.cluster.faults, now=time.time())
         return PlainTextResponse("".join(f"{line}\n" for line in lines))
+
+    async def metrics(self, request: Request) -> Response:
+        """The telemetry of all nodes, or of one, as a DCGM exporter gives it; like exporters, without a token."""
+        node = request.path_params.get("node", "")
+        page = telemetry_page(self.cluster, self._run_of_job, seed=self._seed, now=time.time(), node=node)
+        return PlainTextResponse(page)
 
     # Background work
 
