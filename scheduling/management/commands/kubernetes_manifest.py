@@ -32,8 +32,8 @@ class Command(BaseCommand):
         parser.add_argument(
             "--namespace",
             action="append",
-            help=f"observe: of Acme's service account (default: {DRIVER_NAMESPACE}); drive: where Acme runs jobs, and may"
-            f" be repeated (default: {PodTemplate.namespace})",
+            help=f"observe: of Acme's service account (default: {DRIVER_NAMESPACE}); drive: where Acme runs jobs"
+            f" (default: {PodTemplate.namespace}; may be repeated)",
         )
 
     def handle(self, *, mode: str, namespace: list[str] | None, **_: Any) -> None:
