@@ -23,9 +23,9 @@ from ..base import (
     PingReply,
     SubmitRequest,
 )
-from .access import ReadFile, parse_address
-from .advice import connection_advice
 from .api_client import ApiClient
+from .connection.access import ReadFile, parse_address
+from .connection.advice import connection_advice
 from .containers.attempt_containers import AttemptContainers
 from .containers.log_messages import state_in_log
 from .discovery import server_version

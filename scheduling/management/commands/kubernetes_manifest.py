@@ -13,7 +13,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from jobs.models import ClusterMode
-from scheduling.backends.kubernetes.manifests import DRIVER_NAMESPACE, drive_manifest, observe_manifest
+from scheduling.backends.kubernetes.connection.manifests import DRIVER_NAMESPACE, drive_manifest, observe_manifest
 from scheduling.backends.kubernetes.pod_template import PodTemplate
 
 NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
