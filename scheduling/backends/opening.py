@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from .base import Backend
-from .kubernetes.access import EXAMPLE, ReadFile, load_connection, parse_address
-from .kubernetes.advice import MANIFEST_COMMAND
 from .kubernetes.backend import KubernetesBackend
+from .kubernetes.connection.access import EXAMPLE, ReadFile, load_connection, parse_address
+from .kubernetes.connection.advice import MANIFEST_COMMAND
 from .kubernetes.ownership import parse_owner_mapping
+from .kubernetes.pod_template import parse_pod_template
 from .senders import IdentityProvider
 from .slurm import SlurmBackend
+
+KUBERNETES_SETTINGS = ("workload_owners", "pod_template")  # columns of a cluster's row
 
 
 def _refuse_file(path: str) -> str:
@@ -24,13 +27,20 @@ def _refuse_file(path: str) -> str:
 
 
 def _open_slurm(address: str, **options: Any) -> Backend:
-    del options["read_file"], options["workload_owners"]
+    for name in ("read_file", "installation", *KUBERNETES_SETTINGS):
+        del options[name]
     return SlurmBackend(address, **options)
 
 
 def _open_kubernetes(address: str, **options: Any) -> Backend:
-    owners = parse_owner_mapping(options["workload_owners"])
-    return KubernetesBackend(address, read_file=options["read_file"], owners=owners, timeout_s=options["timeout_s"])
+    return KubernetesBackend(
+        address,
+        read_file=options["read_file"],
+        owners=parse_owner_mapping(options["workload_owners"]),
+        template=parse_pod_template(options["pod_template"]),
+        installation=options["installation"],
+        timeout_s=options["timeout_s"],
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +52,7 @@ class ClusterKind:
     check_address: Callable[[str], object]  # raises ValueError with one sentence
     server_address: Callable[[str, ReadFile], str]  # the server that is called; raises ClusterUnreachable
     unused_settings: frozenset[str]  # columns of a cluster's row that mean nothing here
-    observed_only: bool = False  # Acme cannot start or change anything there
+    runs_as_service: bool = False  # all jobs run as the service's user, and `submit_as` means nothing
     # What an operator should do if …
     bad_address_advice: str
     no_listener_advice: str
@@ -60,7 +70,7 @@ SLURM = ClusterKind(
     open=_open_slurm,
     check_address=lambda address: None,
     server_address=lambda address, read_file: address,
-    unused_settings=frozenset({"workload_owners"}),
+    unused_settings=frozenset(KUBERNETES_SETTINGS),
     bad_address_advice="Use the address of slurmrestd: http://host:6820.",
     no_listener_advice="Start slurmrestd on this port (for example -a 0.0.0.0:6820), or correct the port.",
     forbidden_nodes_advice="Check that this user may list the nodes.",
@@ -73,7 +83,7 @@ KUBERNETES = ClusterKind(
     check_address=parse_address,
     server_address=_kubernetes_server,
     unused_settings=frozenset({"api_user", "token_file", "user_token_directory"}),
-    observed_only=True,
+    runs_as_service=True,
     bad_address_advice=f"Use the path of a kubeconfig file: {EXAMPLE}.",
     no_listener_advice="Start the API server, or correct the server in the kubeconfig.",
     forbidden_nodes_advice=f"Grant Acme read access: {MANIFEST_COMMAND}",
@@ -99,10 +109,13 @@ def open_backend(
     senders: IdentityProvider | None = None,
     read_file: ReadFile = _refuse_file,
     workload_owners: Mapping[str, Any] | None = None,
+    pod_template: Mapping[str, Any] | None = None,
+    installation: str = "",
 ) -> Backend:
     """The backend for this address. Raises ValueError, with a sentence, if there is none.
 
     `read_file` returns the text of a file that the address names, or raises ValueError with what is wrong with it.
+    `installation`: the one whose jobs are advanced; empty: those of all.
     """
     check_address(address)
     return cluster_kind(address).open(
@@ -114,6 +127,8 @@ def open_backend(
         senders=senders,
         read_file=read_file,
         workload_owners=workload_owners or {},
+        pod_template=pod_template or {},
+        installation=installation,
     )
 
 
