@@ -126,7 +126,7 @@ def test_cluster_is_added_and_connected(api, folder):
         ({"mode": "advise"}, "mode", "can only be observed"),
         ({"api_user": "acme"}, "api_user", "Not used for Kubernetes"),
         ({"workload_owners": {"team_from": ["team"]}}, "workload_owners", "team_from must be a list"),
-        ({"pod_template": {"privileged": True}}, "pod_template", "privileged is not a setting"),
+        ({"pod_template": {"privileged": True}}, "pod_template", "'privileged' is not a setting"),
         ({"pod_template": {"grace_s": 0}}, "pod_template", "grace_s must be a whole number"),
         ({"address": "http://host", "pod_template": {"image": "a"}}, "pod_template", "Not used for Slurm"),
         ({"address": "kubernetes://host/path"}, "address", "PATH of a kubeconfig file"),
@@ -162,7 +162,7 @@ def test_pod_template_is_shown_in_lines_and_changed_on_the_settings_page(client,
 
     assert shown["pod_template"].value() == '{\n  "image": "train:1"\n}'
     refused = client.post(settings_page, {**fields, "pod_template": '{"image": "train:1", "privileged": true}'})
-    assert "privileged is not a setting; use namespace" in refused.context["form"].errors["pod_template"][0]
+    assert "'privileged' is not a setting; use namespace" in refused.context["form"].errors["pod_template"][0]
     client.post(settings_page, {**fields, "pod_template": '{"image": "train:2"}'})
     assert Cluster.objects.get().pod_template == {"image": "train:2"}
     client.post(settings_page, {**fields, "title": "Kalos"})
