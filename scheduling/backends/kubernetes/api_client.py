@@ -16,8 +16,8 @@ import httpx
 
 from ..base import ClusterUnreachable, OutcomeUnknown, RequestTimedOut
 from ..http_client import NOT_SENT_ERRORS, HttpClient, RequestDeadline
-from .access import Connection, KubernetesAddress, ReadFile, load_connection
 from .api_errors import ApiRefusal, command_error
+from .connection.access import Connection, KubernetesAddress, ReadFile, load_connection
 from .fields import mappings_at, text_at
 from .watch_stream import WatchStream
 

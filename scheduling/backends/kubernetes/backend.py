@@ -23,9 +23,9 @@ from ..base import (
     PingReply,
     SubmitRequest,
 )
-from .access import ReadFile, parse_address
-from .advice import connection_advice
 from .api_client import ApiClient
+from .connection.access import ReadFile, parse_address
+from .connection.advice import connection_advice
 from .containers.attempt_containers import AttemptContainers
 from .containers.log_messages import state_in_log
 from .discovery import server_version
@@ -36,9 +36,16 @@ from .nodes import backend_node
 from .ownership import OwnerMapping
 from .pod_template import PodTemplate
 
+# Each pod runs the script, so each is a rank already
+RANK_LAUNCHER = """\
+if [ -n "$NODE_RANK" ] && [ "$NNODES" = "$ranks" ]; then
+  program | RANK="$NODE_RANK" WORLD_SIZE="$ranks" python3 - "$@"
+  exit $?
+fi
+"""
 KUBERNETES_TRAITS = BackendTraits(
     supports_images=True,
-    rank_launcher="",
+    rank_launcher=RANK_LAUNCHER,
     writes_logs=False,
     state_in_log=state_in_log,
     connection_advice=connection_advice,

@@ -16,8 +16,8 @@ from websockets.sync.server import serve
 
 from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown, RequestTimedOut
 from scheduling.backends.http_client import RequestDeadline
-from scheduling.backends.kubernetes.access import Connection
 from scheduling.backends.kubernetes.api_errors import ApiRefusal
+from scheduling.backends.kubernetes.connection.access import Connection
 from scheduling.backends.kubernetes.containers.exec_client import MAX_OUTPUT_BYTES, ContainerPlace, ExecClient
 from scheduling.kubesim import pki
 from tests.patience import PATIENCE_S

@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from jobs.core.lifecycle import State
-from scheduling.backends.kubernetes.access import KubernetesAddress
 from scheduling.backends.kubernetes.api_client import ApiClient
+from scheduling.backends.kubernetes.connection.access import KubernetesAddress
 from scheduling.backends.kubernetes.containers.log_messages import state_in_log
 from scheduling.backends.kubernetes.containers.pod_logs import (
     GIVE_UP_AFTER,

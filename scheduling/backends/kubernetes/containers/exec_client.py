@@ -22,8 +22,8 @@ from websockets.typing import Subprotocol
 
 from ...base import ClusterUnreachable, OutcomeUnknown, RequestTimedOut
 from ...http_client import RequestDeadline
-from ..access import Connection
 from ..api_errors import ApiRefusal
+from ..connection.access import Connection
 from ..fields import mapping_at, mappings_at, text_at
 
 PROTOCOL = Subprotocol("v4.channel.k8s.io")
