@@ -21,6 +21,7 @@ from .values import ClusterTiming
 class ServerOptions(SimulatorOptions):
     name: str = "kalos"
     tls: bool = False
+    execute: bool = False
     api: ServedApi = STANDARD
     timing: ClusterTiming = field(default_factory=ClusterTiming)
 
@@ -33,8 +34,14 @@ def parse_options(arguments: list[str]) -> ServerOptions:
         node_check_s=positive_number("--node-check-s", values.node_check_s),
         container_start_s=positive_number("--container-start-s", values.container_start_s),
     )
+    if values.execute and values.token_file is None:
+        raise InvalidOption("--execute: everyone who can reach the port could run commands here; add --token-file")
     return ServerOptions(
-        **simulator_values(values), tls=values.tls, timing=timing, api=ServedApi(values.kubernetes, values.job_sets)
+        **simulator_values(values),
+        tls=values.tls,
+        execute=values.execute,
+        timing=timing,
+        api=ServedApi(values.kubernetes, values.job_sets),
     )
 
 
@@ -47,6 +54,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tls", action="store_true", help="serve HTTPS with a certificate of the cluster's own CA")
     parser.add_argument(
         "--kubernetes", choices=VERSIONS, default=STANDARD.version, help="version whose API the cluster shows"
+    )
+    parser.add_argument(
+        "--execute", action="store_true", help="run the commands of pods on this machine; needs --token-file"
     )
     parser.add_argument("--job-sets", action="store_true", help="serve JobSets, as where their CRD is installed")
     parser.add_argument("--lease-s", type=float, default=default.lease_s, help="between renewals of a node's lease")

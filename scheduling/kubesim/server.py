@@ -22,7 +22,6 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from secrets import token_hex
 from typing import Any
 
@@ -34,13 +33,12 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from scheduling.slurmsim.commits import CommitQueue
-from scheduling.slurmsim.dcgm_exporter import gpu_uuid
 from scheduling.slurmsim.effects import EffectsFile
 from scheduling.slurmsim.faults import FaultModel
 from scheduling.slurmsim.request_bodies import parse_job_plans
 from scheduling.slurmsim.scripts import kernel_log
 from scheduling.slurmsim.scripts.logs import KernelLogWriter
-from scheduling.slurmsim.scripts.play import InvalidSimHint, SimulatedExecutor, check_hints
+from scheduling.slurmsim.scripts.play import InvalidSimHint, check_hints
 from scheduling.slurmsim.server import lock_state_directory, open_listening_socket
 from scheduling.slurmsim.values import build_nodes
 from scheduling.slurmsim.wire import fault_body
@@ -52,12 +50,13 @@ from .api.errors import bad_request, forbidden, unauthorized
 from .api.requests import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, ApiRequest, User, is_unknown_group, parse_request
 from .api.tables import requested_form
 from .cluster import KubernetesCluster
-from .exec_sessions import ExecSessions, SimulatedCommands
+from .exec_sessions import ExecSessions
 from .fault_requests import parse_fault_request, parse_machine_request
 from .log_requests import find_log, log_options
 from .options import ServerOptions, parse_options
 from .persistence import ClusterDatabase
-from .pod_logs import LoggedPod, LogOptions, LogReader, PodLogWriter
+from .pod_logs import LoggedPod, LogOptions, LogReader
+from .programs import Programs, process_programs, simulated_programs
 from .telemetry import telemetry_page
 from .values import ClusterChanges, ClusterSnapshot, Machine, PodRuntime
 from .watching import VersionSignal, Watch
@@ -79,21 +78,13 @@ class KubernetesServer:
         seed = self._seed = int(self._database.setting_or_default("seed", str(options.seed)))
         secret = self._database.setting_or_default("token-secret", token_hex(32))
         self._effects = EffectsFile(options.state)
-        self._pod_logs = PodLogWriter(options.log_root / "pods", self._logged_pods)
         self._kernel_logs = KernelLogWriter(options.log_root)
-        executor = SimulatedExecutor(
-            seed=seed,
-            speed=options.speed,
-            trial_speed=options.trial_speed,
-            stage=self._pod_logs,
-            effects=self._effects,
-        )
-        self._run_of_job = executor.run_of_job
+        programs = self._programs()
         now = time.time()
         self._known_pods: dict[str, PodRuntime] = {}
         self.cluster = KubernetesCluster(
             self._load_or_create_snapshot(now),
-            executor,
+            programs.executor,
             now,
             seed=seed,
             faults=FaultModel(per_node_day=options.faults, seed=seed, speed=options.speed),
@@ -102,13 +93,23 @@ class KubernetesServer:
             secret=secret.encode(),
             tokens={options.token: ADMIN} if options.token else {},
             api=options.api,
+            describe=programs.describe,
+            gang_of=programs.gang_of,
         )
         self.cluster.begin(now)
         self._database.reserve_versions(self.cluster.store.version)
         self.cluster.advance_to(now)  # process what was due while the server was down
-        self._commands = SimulatedCommands(self.cluster, partial(gpu_uuid, seed))
+        self._commands = programs.commands(self.cluster)
         self._commits = CommitQueue(self.cluster, self._database, self._drop_deleted_pods)
         self._signal = VersionSignal(0)
+
+    def _programs(self) -> Programs:
+        """What runs in pods: simulated programs, or processes of this machine."""
+        options = self._options
+        build = process_programs if options.execute else simulated_programs
+        programs = build(options, self._seed, self._effects, self._logged_pods)
+        self._pod_logs, self._run_of_job = programs.logs, programs.run_of_job
+        return programs
 
     def app(self) -> Starlette:
         paths: list[tuple[str, list[str], http.Handler]] = [

@@ -407,6 +407,7 @@ def test_second_server_on_the_same_state_does_not_start(cluster):
         (["--speed", "0"], "--speed: 0.0 is not greater than 0"),
         (["--lease-s", "-1"], "--lease-s: -1.0 is not greater than 0"),
         (["--token-file", "/nonexistent"], "--token-file: /nonexistent cannot be read"),
+        (["--execute"], "--execute: everyone who can reach the port could run commands here"),
     ],
     ids=str,
 )
