@@ -39,7 +39,7 @@ class Programs:
     executor: JobExecutor
     describe: ProgramDescription
     gang_of: Callable[[JsonObject], Gang]
-    commands: Callable[[KubernetesCluster], ContainerCommands]
+    commands: Callable[[KubernetesCluster, Callable[[], float]], ContainerCommands]
     logs: PodLogs
     run_of_job: Callable[[SlurmJob], SimulatedRun]  # for telemetry
 
@@ -51,7 +51,7 @@ def simulated_programs(options: ServerOptions, seed: int, effects: EffectRecorde
         executor=executor,
         describe=execution_job,
         gang_of=gang_of,
-        commands=lambda cluster: SimulatedCommands(cluster, partial(gpu_uuid, seed)),
+        commands=lambda cluster, clock: SimulatedCommands(cluster, partial(gpu_uuid, seed), clock),
         logs=logs,
         run_of_job=executor.run_of_job,
     )
@@ -65,7 +65,7 @@ def process_programs(options: ServerOptions, seed: int, effects: EffectRecorder,
         executor=PodProcesses(options.state, logs, effects),
         describe=PodPrograms(options.state).describe,
         gang_of=gang_of_one,
-        commands=lambda cluster: ProcessCommands(cluster, options.state),
+        commands=lambda cluster, clock: ProcessCommands(cluster, options.state),
         logs=logs,
         run_of_job=SimulatedExecutor(seed=seed, speed=options.speed).run_of_job,
     )

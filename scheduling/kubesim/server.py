@@ -7,8 +7,24 @@ watch, is sent only after what it shows is on disk; changes of concurrent reques
 --token-file, requests need the token of the administrator or that of a service account, and roles decide what it may do
 (RBAC).
 
-Beside the API there are, for administrators only: `/faults`, `/plans` and `/kernel/NODE` as in the simulation of Slurm,
-`/machines/NODE` (stop a kubelet, power off, repair) and `/compact` (forget the history, as etcd does).
+Beside the API there are, for administrators only:
+
+| request | what happens |
+|---|---|
+| `POST /plans`, `GET /kernel/NODE` | as in the simulation of Slurm |
+| `GET /faults` | the true faults |
+| `POST /faults {"kind": "ecc", "node": NODE, "gpu": 2}` | a fault of a node or of the storage |
+| `POST /faults {"kind": "hang", "pod": "NAMESPACE/NAME"}` | a fault of the program of a pod |
+| `POST /machines/NODE {"action": "stop-kubelet"}`, `start-kubelet` | a kubelet is silent; its containers go on |
+| `POST /machines/NODE {"action": "power-off"}`, `repair` | a machine goes down with all its containers, and boots |
+| `POST /compact` | the history is forgotten, as by etcd: watches end with 410 |
+| `DELETE /watches` | the connections of all watches break in the middle of an object |
+
+Other faults are ordinary requests (somebody deletes a node or a pod, cordons or evicts) or signals: after kill -9 a
+server with the same state directory continues where it was. `--clock-offset-s` makes the cluster's clock differ from
+that of its clients. `/metrics` and `/metrics/NODE` are the pages of DCGM exporters; like those, they need no token.
+
+With --execute, the commands of pods run as processes of this machine (processes.py).
 """
 
 from __future__ import annotations
@@ -59,7 +75,7 @@ from .pod_logs import LoggedPod, LogOptions, LogReader
 from .programs import Programs, process_programs, simulated_programs
 from .telemetry import telemetry_page
 from .values import ClusterChanges, ClusterSnapshot, Machine, PodRuntime
-from .watching import VersionSignal, Watch
+from .watching import VersionSignal, Watch, WatchCut
 
 log = logging.getLogger("acme.cluster")
 
@@ -80,7 +96,7 @@ class KubernetesServer:
         self._effects = EffectsFile(options.state)
         self._kernel_logs = KernelLogWriter(options.log_root)
         programs = self._programs()
-        now = time.time()
+        now = self._time()
         self._known_pods: dict[str, PodRuntime] = {}
         self.cluster = KubernetesCluster(
             self._load_or_create_snapshot(now),
@@ -99,9 +115,13 @@ class KubernetesServer:
         self.cluster.begin(now)
         self._database.reserve_versions(self.cluster.store.version)
         self.cluster.advance_to(now)  # process what was due while the server was down
-        self._commands = programs.commands(self.cluster)
+        self._commands = programs.commands(self.cluster, self._time)
         self._commits = CommitQueue(self.cluster, self._database, self._drop_deleted_pods)
         self._signal = VersionSignal(0)
+
+    def _time(self) -> float:
+        """The wall clock of the cluster, which may differ from that of its clients."""
+        return time.time() + self._options.clock_offset_s
 
     def _programs(self) -> Programs:
         """What runs in pods: simulated programs, or processes of this machine."""
@@ -124,6 +144,7 @@ class KubernetesServer:
             ("/plans", ["POST"], self.plan_jobs),
             ("/machines/{name}", ["POST"], self.change_machine),
             ("/compact", ["POST"], self.compact),
+            ("/watches", ["DELETE"], self.cut_watches),
             ("/kernel/{name}", ["GET"], self.kernel_log),
         ]
         methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -144,7 +165,7 @@ class KubernetesServer:
         """The user of a request. Without --token-file, everybody is the administrator."""
         if not self._options.token:
             return ADMIN
-        user = self.cluster.user_of(http.bearer_token(request.headers), time.time())
+        user = self.cluster.user_of(http.bearer_token(request.headers), self._time())
         if user is None:
             raise unauthorized()
         return user
@@ -221,7 +242,7 @@ class KubernetesServer:
         if asked.subresource == "log":
             return await self._log(asked)
         try:
-            answer = self.cluster.answer(asked, time.time(), accept)
+            answer = self.cluster.answer(asked, self._time(), accept)
         finally:
             await self._commit()
         return http.answer_response(answer)
@@ -237,18 +258,18 @@ class KubernetesServer:
     async def _watch(self, asked: ApiRequest, accept: str) -> Response:
         self.cluster.authorizer.check(asked.user, access_of(asked))
         await self._commit()
-        watch = Watch(self.cluster.store, asked, requested_form(accept), self._signal, time.time)
+        watch = Watch(self.cluster.store, asked, requested_form(accept), self._signal, self._time)
         return StreamingResponse(watch.lines(), media_type="application/json")
 
     async def _log(self, asked: ApiRequest) -> Response:
         self.cluster.authorizer.check(asked.user, access_of(asked))
-        options = log_options(asked, time.time())
+        options = log_options(asked, self._time())
         path = find_log(self.cluster, asked, self._options.log_root / "pods")
         if path is None:
             return Response(status_code=204)
         reader = LogReader(path, options)
         if not options.follow:
-            self._pod_logs.write(time.time())
+            self._pod_logs.write(self._time())
             return PlainTextResponse(reader.read())
         return StreamingResponse(self._followed(reader, asked, options), media_type="text/plain")
 
@@ -278,7 +299,7 @@ class KubernetesServer:
 
     async def inject_fault(self, request: Request) -> Response:
         self._require_administrator(request)
-        wanted, now = parse_fault_request(await http.read_json_body(request)), time.time()
+        wanted, now = parse_fault_request(await http.read_json_body(request)), self._time()
         if wanted.pod:
             fault = self.cluster.inject_pod_fault(wanted.kind, wanted.namespace, wanted.pod, now)
         else:
@@ -301,7 +322,7 @@ class KubernetesServer:
     async def change_machine(self, request: Request) -> Response:
         """Stop or start a kubelet, power a machine off, or repair it."""
         self._require_administrator(request)
-        name, now = request.path_params["name"], time.time()
+        name, now = request.path_params["name"], self._time()
         action = parse_machine_request(await http.read_json_body(request))
         match action:
             case "repair":
@@ -318,17 +339,22 @@ class KubernetesServer:
         self.cluster.store.compact()
         return http.json_response({"version": self.cluster.store.version})
 
+    async def cut_watches(self, request: Request) -> Response:
+        """Break the connections of all watches in the middle of an object."""
+        self._require_administrator(request)
+        return http.json_response({"watches": self._signal.cut()})
+
     async def kernel_log(self, request: Request) -> Response:
         """The output of `journalctl -k` on the node."""
         self._require_administrator(request)
         node = self.cluster.machine(request.path_params["name"]).node
-        lines = kernel_log.kernel_log_lines(node, self.cluster.faults, now=time.time())
+        lines = kernel_log.kernel_log_lines(node, self.cluster.faults, now=self._time())
         return PlainTextResponse("".join(f"{line}\n" for line in lines))
 
     async def metrics(self, request: Request) -> Response:
         """The telemetry of all nodes, or of one, as a DCGM exporter gives it; like exporters, without a token."""
         node = request.path_params.get("node", "")
-        page = telemetry_page(self.cluster, self._run_of_job, seed=self._seed, now=time.time(), node=node)
+        page = telemetry_page(self.cluster, self._run_of_job, seed=self._seed, now=self._time(), node=node)
         return PlainTextResponse(page)
 
     # Background work
@@ -337,7 +363,7 @@ class KubernetesServer:
         """Advance the cluster's time. Changes that were reported are written before anything follows from them."""
         while True:
             await self._commit()
-            now = time.time()
+            now = self._time()
             self.cluster.advance_to(now)
             self._pod_logs.write(now)
             nodes = [machine.node for machine in self.cluster.machines]
@@ -396,6 +422,11 @@ def _initial_machines(options: ServerOptions, now: float) -> Iterator[Machine]:
         yield Machine(node=node)
 
 
+def _is_no_cut(record: logging.LogRecord) -> bool:
+    """Watches that are cut on request are no errors of the server."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], WatchCut)
+
+
 def _stop_on_clock_error(life: asyncio.Task[None]) -> None:
     """Stop the server if the clock task failed: a cluster whose time does not advance must not respond."""
     if not life.cancelled() and (error := life.exception()):
@@ -418,6 +449,7 @@ def main(arguments: list[str]) -> None:
     if options.tls:
         files = pki.create_server_certificate(options.state / "pki", options.bind)
         certificate = {"ssl_certfile": files[0], "ssl_keyfile": files[1]}
+    logging.getLogger("uvicorn.error").addFilter(_is_no_cut)
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1, **certificate)
     server = uvicorn.Server(config)
     # uvicorn stops cleanly, then raises the signal again. This handler makes the exit code 0, also for an early TERM
