@@ -31,11 +31,11 @@ from .controllers.jobs import JobController
 from .controllers.namespaces import NamespaceController
 from .controllers.node_lifecycle import NodeLifecycle
 from .controllers.scheduler import Scheduler
-from .kubelets.executions import Executions
-from .kubelets.gangs import main_container
+from .kubelets.executions import Executions, ProgramDescription
+from .kubelets.gangs import Gang, execution_job, gang_of, main_container
 from .kubelets.kubelets import Kubelets
 from .kubelets.runtimes import PodRuntimes
-from .objects import ObjectKey
+from .objects import JsonObject, ObjectKey
 from .store import ObjectStore
 from .values import ClusterChanges, ClusterSnapshot, ClusterTiming, Execution, Machine, PodRuntime
 
@@ -62,6 +62,8 @@ class KubernetesCluster:
         secret: bytes = b"",
         tokens: Mapping[str, User] | None = None,
         api: ServedApi = STANDARD,
+        describe: ProgramDescription = execution_job,
+        gang_of: Callable[[JsonObject], Gang] = gang_of,
     ) -> None:
         """`begin` must be called once before anything else."""
         self._now, self._timing, self.api = now, timing or ClusterTiming(), api
@@ -74,8 +76,8 @@ class KubernetesCluster:
         self.authorizer = Authorizer(self.store)
         self._rest = RestApi(self.store, self.writer, self.authenticator, self.authorizer, api)
         self._registry = FaultRegistry(snapshot.faults, self._model)
-        self._executions = Executions(snapshot.executions, executor, self._registry, self._model, plan_of)
-        self._build_controllers(snapshot, now)
+        self._executions = Executions(snapshot.executions, executor, self._registry, self._model, plan_of, describe)
+        self._build_controllers(snapshot, now, gang_of)
 
     def begin(self, now: float) -> None:
         """Create what every cluster has, and continue with what ran before a restart."""
@@ -87,7 +89,7 @@ class KubernetesCluster:
         self._schedule_faults(now)
         self.agenda.schedule(now + self._timing.compact_s, COMPACTION, "")
 
-    def _build_controllers(self, snapshot: ClusterSnapshot, now: float) -> None:
+    def _build_controllers(self, snapshot: ClusterSnapshot, now: float, gang_of: Callable[[JsonObject], Gang]) -> None:
         pods = self._pods = PodIndex()
         self.store.listen(pods.observe)
         self._events = EventRecorder(self.store, self.writer, self.agenda, self._timing.event_ttl_s)
@@ -100,7 +102,7 @@ class KubernetesCluster:
             timing=self._timing,
             api=self.api,
         )
-        runtimes = PodRuntimes(snapshot.pods, self.store.get)
+        runtimes = PodRuntimes(snapshot.pods, self.store.get, gang_of)
         self.kubelets = Kubelets(
             plane, snapshot.machines, runtimes, self._executions, self._registry, self._clock.next_execution
         )

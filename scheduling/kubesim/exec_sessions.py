@@ -6,7 +6,6 @@ goes away before loses only the answer; the signals that the command sent stay s
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol
@@ -37,13 +36,15 @@ class ContainerCommands(Protocol):
 class SimulatedCommands:
     """Commands in containers without processes; signals reach the simulated program."""
 
-    def __init__(self, cluster: KubernetesCluster, uuid_of: Callable[[str, int], str]) -> None:
-        self._cluster, self._uuid_of = cluster, uuid_of
+    def __init__(
+        self, cluster: KubernetesCluster, uuid_of: Callable[[str, int], str], clock: Callable[[], float]
+    ) -> None:
+        self._cluster, self._uuid_of, self._clock = cluster, uuid_of, clock
 
     async def run(self, runtime: PodRuntime, asked: ExecRequest) -> CommandResult:
         result = run_command(asked.command, self._view(runtime))
         for number, target in result.signals:
-            self._cluster.signal_pod(runtime, number, target, time.time())
+            self._cluster.signal_pod(runtime, number, target, self._clock())
         return result
 
     def _view(self, runtime: PodRuntime) -> ContainerView:

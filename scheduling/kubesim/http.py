@@ -63,11 +63,11 @@ def guard_handler(handler: Handler) -> Handler:
 
 
 async def read_json_body(request: Request, allowed: tuple[str, ...] = ("application/json",)) -> Any:
-    """The body; None if there is none. Raises ApiError."""
+    """The body; None if there is none. A body of no type is JSON, except that of a patch. Raises ApiError."""
     content = await _read_body(request)
     if not content:
         return None
-    if media_type(request.headers) not in allowed:
+    if (media_type(request.headers) or "application/json") not in allowed:
         raise unsupported_media_type(allowed)
     try:
         return json.loads(content)

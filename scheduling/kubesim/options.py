@@ -16,11 +16,15 @@ from scheduling.slurmsim.options import (
 from .api.served import STANDARD, VERSIONS, ServedApi
 from .values import ClusterTiming
 
+MAX_CLOCK_OFFSET_S = 86_400.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions(SimulatorOptions):
     name: str = "kalos"
     tls: bool = False
+    execute: bool = False
+    clock_offset_s: float = 0.0
     api: ServedApi = STANDARD
     timing: ClusterTiming = field(default_factory=ClusterTiming)
 
@@ -33,9 +37,22 @@ def parse_options(arguments: list[str]) -> ServerOptions:
         node_check_s=positive_number("--node-check-s", values.node_check_s),
         container_start_s=positive_number("--container-start-s", values.container_start_s),
     )
+    if values.execute and values.token_file is None:
+        raise InvalidOption("--execute: everyone who can reach the port could run commands here; add --token-file")
     return ServerOptions(
-        **simulator_values(values), tls=values.tls, timing=timing, api=ServedApi(values.kubernetes, values.job_sets)
+        **simulator_values(values),
+        tls=values.tls,
+        execute=values.execute,
+        clock_offset_s=_clock_offset(values.clock_offset_s),
+        timing=timing,
+        api=ServedApi(values.kubernetes, values.job_sets),
     )
+
+
+def _clock_offset(seconds: float) -> float:
+    if not abs(seconds) <= MAX_CLOCK_OFFSET_S:
+        raise InvalidOption(f"--clock-offset-s: {seconds} is not between -86400 and 86400")
+    return seconds
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -47,6 +64,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tls", action="store_true", help="serve HTTPS with a certificate of the cluster's own CA")
     parser.add_argument(
         "--kubernetes", choices=VERSIONS, default=STANDARD.version, help="version whose API the cluster shows"
+    )
+    parser.add_argument(
+        "--execute", action="store_true", help="run the commands of pods on this machine; needs --token-file"
+    )
+    parser.add_argument(
+        "--clock-offset-s",
+        type=float,
+        default=0.0,
+        help="seconds that the cluster's clock is ahead; keep it at restarts",
     )
     parser.add_argument("--job-sets", action="store_true", help="serve JobSets, as where their CRD is installed")
     parser.add_argument("--lease-s", type=float, default=default.lease_s, help="between renewals of a node's lease")

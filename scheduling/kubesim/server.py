@@ -7,8 +7,24 @@ watch, is sent only after what it shows is on disk; changes of concurrent reques
 --token-file, requests need the token of the administrator or that of a service account, and roles decide what it may do
 (RBAC).
 
-Beside the API there are, for administrators only: `/faults`, `/plans` and `/kernel/NODE` as in the simulation of Slurm,
-`/machines/NODE` (stop a kubelet, power off, repair) and `/compact` (forget the history, as etcd does).
+Beside the API there are, for administrators only:
+
+| request | what happens |
+|---|---|
+| `POST /plans`, `GET /kernel/NODE` | as in the simulation of Slurm |
+| `GET /faults` | the true faults |
+| `POST /faults {"kind": "ecc", "node": NODE, "gpu": 2}` | a fault of a node or of the storage |
+| `POST /faults {"kind": "hang", "pod": "NAMESPACE/NAME"}` | a fault of the program of a pod |
+| `POST /machines/NODE {"action": "stop-kubelet"}`, `start-kubelet` | a kubelet is silent; its containers go on |
+| `POST /machines/NODE {"action": "power-off"}`, `repair` | a machine goes down with all its containers, and boots |
+| `POST /compact` | the history is forgotten, as by etcd: watches end with 410 |
+| `DELETE /watches` | the connections of all watches break in the middle of an object |
+
+Other faults are ordinary requests (somebody deletes a node or a pod, cordons or evicts) or signals: after kill -9 a
+server with the same state directory continues where it was. `--clock-offset-s` makes the cluster's clock differ from
+that of its clients. `/metrics` and `/metrics/NODE` are the pages of DCGM exporters; like those, they need no token.
+
+With --execute, the commands of pods run as processes of this machine (processes.py).
 """
 
 from __future__ import annotations
@@ -22,7 +38,6 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from secrets import token_hex
 from typing import Any
 
@@ -34,13 +49,12 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from scheduling.slurmsim.commits import CommitQueue
-from scheduling.slurmsim.dcgm_exporter import gpu_uuid
 from scheduling.slurmsim.effects import EffectsFile
 from scheduling.slurmsim.faults import FaultModel
 from scheduling.slurmsim.request_bodies import parse_job_plans
 from scheduling.slurmsim.scripts import kernel_log
 from scheduling.slurmsim.scripts.logs import KernelLogWriter
-from scheduling.slurmsim.scripts.play import InvalidSimHint, SimulatedExecutor, check_hints
+from scheduling.slurmsim.scripts.play import InvalidSimHint, check_hints
 from scheduling.slurmsim.server import lock_state_directory, open_listening_socket
 from scheduling.slurmsim.values import build_nodes
 from scheduling.slurmsim.wire import fault_body
@@ -52,15 +66,16 @@ from .api.errors import bad_request, forbidden, unauthorized
 from .api.requests import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, ApiRequest, User, is_unknown_group, parse_request
 from .api.tables import requested_form
 from .cluster import KubernetesCluster
-from .exec_sessions import ExecSessions, SimulatedCommands
+from .exec_sessions import ExecSessions
 from .fault_requests import parse_fault_request, parse_machine_request
 from .log_requests import find_log, log_options
 from .options import ServerOptions, parse_options
 from .persistence import ClusterDatabase
-from .pod_logs import LoggedPod, LogOptions, LogReader, PodLogWriter
+from .pod_logs import LoggedPod, LogOptions, LogReader
+from .programs import Programs, process_programs, simulated_programs
 from .telemetry import telemetry_page
 from .values import ClusterChanges, ClusterSnapshot, Machine, PodRuntime
-from .watching import VersionSignal, Watch
+from .watching import VersionSignal, Watch, WatchCut
 
 log = logging.getLogger("acme.cluster")
 
@@ -79,21 +94,13 @@ class KubernetesServer:
         seed = self._seed = int(self._database.setting_or_default("seed", str(options.seed)))
         secret = self._database.setting_or_default("token-secret", token_hex(32))
         self._effects = EffectsFile(options.state)
-        self._pod_logs = PodLogWriter(options.log_root / "pods", self._logged_pods)
         self._kernel_logs = KernelLogWriter(options.log_root)
-        executor = SimulatedExecutor(
-            seed=seed,
-            speed=options.speed,
-            trial_speed=options.trial_speed,
-            stage=self._pod_logs,
-            effects=self._effects,
-        )
-        self._run_of_job = executor.run_of_job
-        now = time.time()
+        programs = self._programs()
+        now = self._time()
         self._known_pods: dict[str, PodRuntime] = {}
         self.cluster = KubernetesCluster(
             self._load_or_create_snapshot(now),
-            executor,
+            programs.executor,
             now,
             seed=seed,
             faults=FaultModel(per_node_day=options.faults, seed=seed, speed=options.speed),
@@ -102,13 +109,27 @@ class KubernetesServer:
             secret=secret.encode(),
             tokens={options.token: ADMIN} if options.token else {},
             api=options.api,
+            describe=programs.describe,
+            gang_of=programs.gang_of,
         )
         self.cluster.begin(now)
         self._database.reserve_versions(self.cluster.store.version)
         self.cluster.advance_to(now)  # process what was due while the server was down
-        self._commands = SimulatedCommands(self.cluster, partial(gpu_uuid, seed))
+        self._commands = programs.commands(self.cluster, self._time)
         self._commits = CommitQueue(self.cluster, self._database, self._drop_deleted_pods)
         self._signal = VersionSignal(0)
+
+    def _time(self) -> float:
+        """The wall clock of the cluster, which may differ from that of its clients."""
+        return time.time() + self._options.clock_offset_s
+
+    def _programs(self) -> Programs:
+        """What runs in pods: simulated programs, or processes of this machine."""
+        options = self._options
+        build = process_programs if options.execute else simulated_programs
+        programs = build(options, self._seed, self._effects, self._logged_pods)
+        self._pod_logs, self._run_of_job = programs.logs, programs.run_of_job
+        return programs
 
     def app(self) -> Starlette:
         paths: list[tuple[str, list[str], http.Handler]] = [
@@ -123,6 +144,7 @@ class KubernetesServer:
             ("/plans", ["POST"], self.plan_jobs),
             ("/machines/{name}", ["POST"], self.change_machine),
             ("/compact", ["POST"], self.compact),
+            ("/watches", ["DELETE"], self.cut_watches),
             ("/kernel/{name}", ["GET"], self.kernel_log),
         ]
         methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -143,7 +165,7 @@ class KubernetesServer:
         """The user of a request. Without --token-file, everybody is the administrator."""
         if not self._options.token:
             return ADMIN
-        user = self.cluster.user_of(http.bearer_token(request.headers), time.time())
+        user = self.cluster.user_of(http.bearer_token(request.headers), self._time())
         if user is None:
             raise unauthorized()
         return user
@@ -151,7 +173,9 @@ class KubernetesServer:
     def _exec_request(self, websocket: WebSocket) -> ApiRequest:
         """The request of a WebSocket. Those of web pages are refused. Raises ApiError."""
         user = self._user(websocket)
-        if "Origin" in websocket.headers:
+        origin = websocket.headers.get("Origin", "").partition("://")[2]
+        # Some clients name the server itself. Without a token, a page whose name was bound to this address could, too
+        if "Origin" in websocket.headers and not (self._options.token and origin == websocket.headers.get("Host")):
             raise forbidden("pods", "", "requests from browsers are not accepted")
         asked = parse_request("GET", websocket.url.path, dict(websocket.query_params), self._options.api)
         return replace(asked, user=user)
@@ -220,7 +244,7 @@ class KubernetesServer:
         if asked.subresource == "log":
             return await self._log(asked)
         try:
-            answer = self.cluster.answer(asked, time.time(), accept)
+            answer = self.cluster.answer(asked, self._time(), accept)
         finally:
             await self._commit()
         return http.answer_response(answer)
@@ -236,18 +260,18 @@ class KubernetesServer:
     async def _watch(self, asked: ApiRequest, accept: str) -> Response:
         self.cluster.authorizer.check(asked.user, access_of(asked))
         await self._commit()
-        watch = Watch(self.cluster.store, asked, requested_form(accept), self._signal, time.time)
+        watch = Watch(self.cluster.store, asked, requested_form(accept), self._signal, self._time)
         return StreamingResponse(watch.lines(), media_type="application/json")
 
     async def _log(self, asked: ApiRequest) -> Response:
         self.cluster.authorizer.check(asked.user, access_of(asked))
-        options = log_options(asked, time.time())
+        options = log_options(asked, self._time())
         path = find_log(self.cluster, asked, self._options.log_root / "pods")
         if path is None:
             return Response(status_code=204)
         reader = LogReader(path, options)
         if not options.follow:
-            self._pod_logs.write(time.time())
+            self._pod_logs.write(self._time())
             return PlainTextResponse(reader.read())
         return StreamingResponse(self._followed(reader, asked, options), media_type="text/plain")
 
@@ -277,7 +301,7 @@ class KubernetesServer:
 
     async def inject_fault(self, request: Request) -> Response:
         self._require_administrator(request)
-        wanted, now = parse_fault_request(await http.read_json_body(request)), time.time()
+        wanted, now = parse_fault_request(await http.read_json_body(request)), self._time()
         if wanted.pod:
             fault = self.cluster.inject_pod_fault(wanted.kind, wanted.namespace, wanted.pod, now)
         else:
@@ -300,7 +324,7 @@ class KubernetesServer:
     async def change_machine(self, request: Request) -> Response:
         """Stop or start a kubelet, power a machine off, or repair it."""
         self._require_administrator(request)
-        name, now = request.path_params["name"], time.time()
+        name, now = request.path_params["name"], self._time()
         action = parse_machine_request(await http.read_json_body(request))
         match action:
             case "repair":
@@ -317,17 +341,22 @@ class KubernetesServer:
         self.cluster.store.compact()
         return http.json_response({"version": self.cluster.store.version})
 
+    async def cut_watches(self, request: Request) -> Response:
+        """Break the connections of all watches in the middle of an object."""
+        self._require_administrator(request)
+        return http.json_response({"watches": self._signal.cut()})
+
     async def kernel_log(self, request: Request) -> Response:
         """The output of `journalctl -k` on the node."""
         self._require_administrator(request)
         node = self.cluster.machine(request.path_params["name"]).node
-        lines = kernel_log.kernel_log_lines(node, self.cluster.faults, now=time.time())
+        lines = kernel_log.kernel_log_lines(node, self.cluster.faults, now=self._time())
         return PlainTextResponse("".join(f"{line}\n" for line in lines))
 
     async def metrics(self, request: Request) -> Response:
         """The telemetry of all nodes, or of one, as a DCGM exporter gives it; like exporters, without a token."""
         node = request.path_params.get("node", "")
-        page = telemetry_page(self.cluster, self._run_of_job, seed=self._seed, now=time.time(), node=node)
+        page = telemetry_page(self.cluster, self._run_of_job, seed=self._seed, now=self._time(), node=node)
         return PlainTextResponse(page)
 
     # Background work
@@ -336,7 +365,7 @@ class KubernetesServer:
         """Advance the cluster's time. Changes that were reported are written before anything follows from them."""
         while True:
             await self._commit()
-            now = time.time()
+            now = self._time()
             self.cluster.advance_to(now)
             self._pod_logs.write(now)
             nodes = [machine.node for machine in self.cluster.machines]
@@ -395,6 +424,11 @@ def _initial_machines(options: ServerOptions, now: float) -> Iterator[Machine]:
         yield Machine(node=node)
 
 
+def _is_no_cut(record: logging.LogRecord) -> bool:
+    """Watches that are cut on request are no errors of the server."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], WatchCut)
+
+
 def _stop_on_clock_error(life: asyncio.Task[None]) -> None:
     """Stop the server if the clock task failed: a cluster whose time does not advance must not respond."""
     if not life.cancelled() and (error := life.exception()):
@@ -417,6 +451,7 @@ def main(arguments: list[str]) -> None:
     if options.tls:
         files = pki.create_server_certificate(options.state / "pki", options.bind)
         certificate = {"ssl_certfile": files[0], "ssl_keyfile": files[1]}
+    logging.getLogger("uvicorn.error").addFilter(_is_no_cut)
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1, **certificate)
     server = uvicorn.Server(config)
     # uvicorn stops cleanly, then raises the signal again. This handler makes the exit code 0, also for an early TERM

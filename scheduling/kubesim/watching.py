@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 
 from .api.errors import ApiError, expired
 from .api.reading import object_text, with_kind
@@ -20,17 +21,31 @@ MAX_TIMEOUT_S = 86_400.0
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
+class WatchCut(Exception):
+    """Somebody asked for the connections of all watches to break; the server does not end them in order."""
+
+
 class VersionSignal:
     """The version up to which changes are on disk, and a way to wait for the next one."""
 
     def __init__(self, version: int) -> None:
         self.version = version
+        self.cuts = 0  # how often all watches were cut
+        self.watches = 0  # that are open
         self._waiting: set[asyncio.Future[None]] = set()
 
     def publish(self, version: int) -> None:
-        if version <= self.version:
-            return
-        self.version = version
+        if version > self.version:
+            self.version = version
+            self._wake()
+
+    def cut(self) -> int:
+        """Break all watches in the middle of an object; returns how many there are."""
+        self.cuts += 1
+        self._wake()
+        return self.watches
+
+    def _wake(self) -> None:
         waiting, self._waiting = self._waiting, set()
         for future in waiting:
             if not future.done():
@@ -63,13 +78,24 @@ class Watch:
             raise ApiError(504, "Timeout", f"Timeout: Too large resource version: {self._version}")
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """The events until the watch times out or its version has expired."""
+        """The events until the watch times out, its version has expired, or it is cut."""
+        self._signal.watches += 1
+        try:
+            async for batch in self._batches(self._signal.cuts):
+                yield batch
+        finally:
+            self._signal.watches -= 1
+
+    async def _batches(self, cuts: int) -> AsyncIterator[bytes]:
         until = self._clock() + self._timeout_s
         bookmark_at = self._clock() + BOOKMARK_S
         if not self._version or self._request.query.get("sendInitialEvents") in TRUE_TEXTS:
             for line in self._initial_lines():
                 yield line
         while (now := self._clock()) < until:
+            if self._signal.cuts > cuts:
+                yield self._half_event()
+                raise WatchCut
             try:
                 batch = b"".join(self._new_lines())
             except VersionExpired as error:
@@ -80,7 +106,7 @@ class Watch:
             if self._bookmarks and now >= bookmark_at:
                 bookmark_at = now + BOOKMARK_S
                 yield self._bookmark()
-            if self._signal.version <= self._version:
+            if self._signal.version <= self._version and self._signal.cuts == cuts:
                 await self._signal.wait(min(until, bookmark_at) - now)
         if self._bookmarks:
             yield self._bookmark()
@@ -129,6 +155,13 @@ class Watch:
         if self._form == PARTIAL:
             return _line(kind, json.dumps(partial_object(stored.object)).encode())
         return _line(kind, object_text(self._request.resource, stored.text))
+
+    def _half_event(self) -> bytes:
+        """The first half of the next event, or of a bookmark if nothing has changed."""
+        with suppress(VersionExpired):
+            for line in self._new_lines():
+                return line[: len(line) // 2]
+        return self._bookmark()[:40]
 
     def _bookmark(self, more: JsonObject | None = None) -> bytes:
         metadata = {"resourceVersion": str(self._version), "creationTimestamp": None, **(more or {})}

@@ -37,16 +37,15 @@ def training(cluster):
     return f"{PODS}/train"
 
 
-def run(cluster, path, *words, protocols=("v4.channel.k8s.io",), token=None, **query):
+def run(cluster, path, *words, protocols=("v4.channel.k8s.io",), token=None, origin=None, **query):
     """The subprotocol and the messages of one command, by channel."""
     options = {"stdout": "1", "stderr": "1", **query}
     address = f"{cluster.address.replace('http', 'ws')}{path}/exec?{urlencode(options)}&" + urlencode(
         [("command", word) for word in words]
     )
     headers = {"Authorization": f"Bearer {token or cluster.token}"}
-    with connect(
-        address, subprotocols=protocols or None, additional_headers=headers, open_timeout=PATIENCE_S
-    ) as stream:
+    options = {"subprotocols": protocols or None, "additional_headers": headers, "origin": origin}
+    with connect(address, open_timeout=PATIENCE_S, **options) as stream:
         found: dict[int, bytes] = {}
         for message in stream:
             found[message[0]] = found.get(message[0], b"") + message[1:]
@@ -95,6 +94,11 @@ def test_command_that_cannot_run_is_refused_before_the_upgrade(cluster, training
     assert "negotiate protocol" in refusal(cluster, training, "true", protocols=("v9.example",))[1]
     plain = cluster.client.get(f"{training}/exec", params={"command": "true"})
     assert (plain.status_code, plain.json()["message"]) == (400, "Upgrade request required")
+
+
+def test_web_pages_of_other_servers_may_not_run_commands(cluster, training):
+    assert refusal(cluster, training, "true", origin="http://evil.example")[0] == 403
+    assert STATUS in run(cluster, training, "true", origin=cluster.address)[1]
 
 
 def test_role_without_exec_may_not_run_commands(cluster, training):

@@ -67,9 +67,9 @@ def test_nodes_are_listed_and_described(run):
 
 
 def test_pod_is_applied_followed_and_deleted(run):
-    assert "pod/train created" in applied(run, pod(node="kalos-001", seconds=3))
-    assert "pod/train unchanged" in applied(run, pod(node="kalos-001", seconds=3))
-    labeled = pod(node="kalos-001", seconds=3, metadata={"labels": {"team": "nlp"}})
+    assert "pod/train created" in applied(run, pod(node="kalos-001", seconds=10))
+    assert "pod/train unchanged" in applied(run, pod(node="kalos-001", seconds=10))
+    labeled = pod(node="kalos-001", seconds=10, metadata={"labels": {"team": "nlp"}})
     assert "pod/train configured" in applied(run, labeled)
 
     run("wait", "--for=jsonpath={.status.phase}=Running", "pod/train", "--timeout=60s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -10,6 +11,7 @@ from itertools import islice
 import httpx
 import pytest
 
+from scheduling.kubesim.objects import seconds_of
 from scheduling.kubesim.options import InvalidOption, parse_options
 from tests.patience import until
 
@@ -407,6 +409,8 @@ def test_second_server_on_the_same_state_does_not_start(cluster):
         (["--speed", "0"], "--speed: 0.0 is not greater than 0"),
         (["--lease-s", "-1"], "--lease-s: -1.0 is not greater than 0"),
         (["--token-file", "/nonexistent"], "--token-file: /nonexistent cannot be read"),
+        (["--clock-offset-s", "1e9"], "--clock-offset-s: 1000000000.0 is not between"),
+        (["--execute"], "--execute: everyone who can reach the port could run commands here"),
     ],
     ids=str,
 )
@@ -436,3 +440,34 @@ def test_old_cluster_with_job_sets_shows_both_in_its_discovery(tmp_path):
     assert (version["minor"], version["gitVersion"]) == ("20", "v1.20.2-simulated")
     assert {"policy/v1beta1", "jobset.x-k8s.io/v1alpha2"} <= groups and "policy/v1" not in groups
     assert [one["name"] for one in sets] == ["jobsets", "jobsets/status"]
+
+
+def test_cut_watch_breaks_in_the_middle_of_an_object(cluster):
+    version = cluster.call("GET", PODS)["metadata"]["resourceVersion"]
+    query = {"watch": "1", "resourceVersion": version}
+    received = b""
+    with cluster.client.stream("GET", PODS, params=query) as response, pytest.raises(httpx.RemoteProtocolError):
+        until(lambda: cluster.call("DELETE", "/watches")["watches"])
+        for part in response.iter_raw():
+            received += part
+
+    assert received.startswith(b'{"type":"BOOKMARK","object":{') and not received.endswith(b"}\n")
+    again = list(cluster.watch(PODS, resourceVersion=version, timeoutSeconds="1", allowWatchBookmarks="true"))
+    assert [one["type"] for one in again][-1] == "BOOKMARK"
+
+
+def test_clock_of_the_cluster_may_differ(tmp_path):
+    with KubernetesProcess(tmp_path / "ahead", "--nodes", "1", "--clock-offset-s", "3600") as process:
+        process.call("POST", PODS, pod(seconds=1))
+        until(lambda: process.call("GET", f"{PODS}/train")["status"]["phase"] == "Succeeded")
+        made = process.call("GET", f"{PODS}/train")["metadata"]["creationTimestamp"]
+
+    assert 3500 < seconds_of(made) - time.time() <= 3600
+
+
+def test_protobuf_is_refused_so_that_clients_send_json(cluster):
+    headers = {"Content-Type": "application/vnd.kubernetes.protobuf"}
+
+    answer = cluster.client.post(PODS, content=b"k8s\x00", headers=headers)
+
+    assert (answer.status_code, answer.json()["reason"]) == (415, "UnsupportedMediaType")

@@ -22,6 +22,7 @@ MAIN_PID = 7  # of the program that the wrapper in the container has started
 NOT_FOUND, WRONG_USE = 127, 2
 # A name, a number, or the variable that holds either: kill -s USR1 …, kill -10 …, kill -s "$1" …
 KILL = re.compile(r"\bkill\s+-(?:s\s+)?[\"']?(\$\{?\w+\}?|[A-Z][A-Z0-9]+|\d+)")
+EVERY_PROCESS = re.compile(r"/proc/[^\s/]*\*")
 SEPARATORS = re.compile(r"\n|;|&&|\|\|")
 REDIRECTION = re.compile(r"\s*[012]?>+\s*\S+")
 
@@ -61,7 +62,8 @@ def _run_script(script: str, arguments: Sequence[str], view: ContainerView) -> C
     for name, value in re.findall(r"^\s*(\w+)=[\"']?([\w./-]*)[\"']?\s*$", script, re.MULTILINE):
         values.setdefault(name, value)
     if found := KILL.findall(script):
-        return _signals(found, script, values)
+        target = SignalTarget.SHELL if _reads_one_pid(script, arguments) else SignalTarget.ALL
+        return _signals(found, values, target)
     result = CommandResult()
     for line in filter(None, map(str.strip, SEPARATORS.split(script))):
         one = _run_words(_split(REDIRECTION.sub("", _expanded(line, values))), view)
@@ -69,9 +71,12 @@ def _run_script(script: str, arguments: Sequence[str], view: ContainerView) -> C
     return result
 
 
-def _signals(found: Sequence[str], script: str, values: Mapping[str, str]) -> CommandResult:
-    """The signals that a script sends: to the shell whose pid a file contains, otherwise to all processes."""
-    target = SignalTarget.ALL if "/proc/[0-9]*" in script or ".pid" not in script else SignalTarget.SHELL
+def _reads_one_pid(script: str, arguments: Sequence[str]) -> bool:
+    """Whether a script signals the process whose pid a file contains, and not all that it finds in /proc."""
+    return ".pid" in " ".join((script, *arguments)) and not EVERY_PROCESS.search(script)
+
+
+def _signals(found: Sequence[str], values: Mapping[str, str], target: SignalTarget) -> CommandResult:
     numbers = [signal_number(_expanded(name, values)) for name in found]
     sent = dict.fromkeys(number for number in numbers if number)  # 0 only asks whether a process exists
     if not sent and None in numbers:

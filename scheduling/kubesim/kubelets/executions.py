@@ -15,12 +15,13 @@ from scheduling.kubesim.values import ContainerEnd, Execution, PodRuntime
 from scheduling.slurmsim.fault_registry import FaultRegistry
 from scheduling.slurmsim.faults import ClusterFault, FaultImpact, FaultKind, FaultModel
 from scheduling.slurmsim.scripts.play import TERM_GRACE_S
-from scheduling.slurmsim.values import KILL, TERM, JobEnd, JobExecutor, ProcessExit, SignalTarget
+from scheduling.slurmsim.values import KILL, TERM, JobEnd, JobExecutor, ProcessExit, SignalTarget, SlurmJob
 
-from .gangs import attempt_key, execution_job
+from .gangs import attempt_key
 
 PEER_LOSS_S = 3.0  # until the other ranks notice that one is gone
 LOST_CODE = 137
+ProgramDescription = Callable[[int, Sequence[tuple[JsonObject, PodRuntime]], Mapping[str, str], float], SlurmJob]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +42,10 @@ class Executions:
         registry: FaultRegistry,
         model: FaultModel,
         plan_of: Callable[[str], Mapping[str, str]],
+        describe: ProgramDescription,
     ) -> None:
         self._executor, self._registry, self._model, self._plan_of = executor, registry, model, plan_of
+        self._describe = describe
         self._active = {one.id: one for one in executions}
         self._changed: dict[int, None] = {}
         self.lost_machines: list[str] = []  # machines that went down with a program
@@ -52,7 +55,7 @@ class Executions:
         for one in self._active.values():
             self._executor.adopt(one.job, now)
             if len(one.stopping) == len(one.pods):
-                self._executor.signal(one.job, TERM, now)
+                self._executor.signal(one.job, TERM, now, SignalTarget.SHELL)
 
     def get(self, number: int) -> Execution | None:
         return self._active.get(number)
@@ -68,7 +71,7 @@ class Executions:
     def begin(self, number: int, pods: Sequence[tuple[JsonObject, PodRuntime]], now: float) -> Execution:
         """Start the program of these pods, in order of rank."""
         plan = self._plan_of(attempt_key(pods[0][0]).rpartition(".")[0].rpartition(":")[2])
-        job = execution_job(number, pods, plan, now)
+        job = self._describe(number, pods, plan, now)
         job = replace(job, state=State.RUNNING, blows=self._registry.impacts_at_start(job, now))
         execution = self._set(Execution(job=job, pods=tuple(runtime.uid for _, runtime in pods)))
         self._executor.start(job, now)
@@ -84,7 +87,9 @@ class Executions:
         if len(stopping) < len(execution.pods):
             self._lose_pod(execution, uid, now)
             return False
-        self._executor.signal(execution.job, signal, now)
+        # TERM reaches the main process of a container only; KILL ends all of them
+        target = SignalTarget.SHELL if signal == TERM else SignalTarget.ALL
+        self._executor.signal(execution.job, signal, now, target)
         return signal == TERM
 
     def signal_pod(self, number: int, uid: str, signal: int, target: SignalTarget, now: float) -> None:
@@ -166,6 +171,8 @@ def exit_of(state: State, status: ProcessExit) -> tuple[int, str]:
     """The exit code and reason of a container, as its runtime reports them."""
     if state == State.OUT_OF_MEMORY:
         return 137, "OOMKilled"
+    if state == State.NODE_FAIL:
+        return LOST_CODE, "ContainerStatusUnknown"
     code = 128 + status.signal if status.signal else status.code
     return code, "Error" if code else "Completed"
 

@@ -16,10 +16,10 @@ from scheduling.slurmsim.values import SlurmJob, SlurmJobRequest
 
 # Variables with the number of nodes of a distributed program, as launchers define them
 NODE_COUNT_VARIABLES = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES", "PET_NNODES", "NNODES")
-INDEX = "batch.kubernetes.io/job-completion-index"
 KEY_NAMES = ("acme/attempt", "acme/key", "acme.attempt", "acme-attempt")  # where a client names its attempt
 INSTALLATION = "acme/installation"
 MAX_GANG = 10_000
+KEYED_FIELD = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
 REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][\w.-]*)\)")
 
 
@@ -27,6 +27,11 @@ REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][\w.-]*)\)")
 class Gang:
     key: str
     size: int
+
+
+def gang_of_one(pod: JsonObject) -> Gang:
+    """Every pod for itself: real processes find each other, or do not."""
+    return Gang(key=str(pod["metadata"]["uid"]), size=1)
 
 
 def gang_of(pod: JsonObject) -> Gang:
@@ -66,14 +71,22 @@ def main_container(pod: JsonObject) -> JsonObject:
 
 
 def environment_of(pod: JsonObject) -> dict[str, str]:
-    """The variables of the main container that have plain values, and those that Jobs add."""
-    variables = main_container(pod).get("env") or []
-    plain: dict[str, str] = {}
-    for one in variables:
-        if "valueFrom" not in one:
-            plain[str(one["name"])] = expand_references(str(one.get("value") or ""), plain)
-    index = annotations_of(pod).get(INDEX)
-    return plain if index is None else {**plain, "JOB_COMPLETION_INDEX": index}
+    """The variables of the main container, as its kubelet sets them: plain values, and fields of the pod."""
+    found: dict[str, str] = {}
+    for one in main_container(pod).get("env") or []:
+        path = value_at(one, "valueFrom", "fieldRef", "fieldPath")
+        if path is not None:
+            found[str(one["name"])] = field_text(pod, str(path))
+        elif "valueFrom" not in one:
+            found[str(one["name"])] = expand_references(str(one.get("value") or ""), found)
+    return found
+
+
+def field_text(pod: JsonObject, path: str) -> str:
+    """The field of a pod that a container may refer to, such as `spec.nodeName` or `metadata.labels['team']`."""
+    if keyed := KEYED_FIELD.fullmatch(path):
+        return str(value_at(pod, "metadata", keyed[1], keyed[2], default=""))
+    return str(value_at(pod, *path.split("."), default=""))
 
 
 def expand_references(text: str, variables: Mapping[str, str]) -> str:
@@ -105,6 +118,7 @@ def execution_job(
         environment=environment,
         node_count=len(pods),
         gpus_per_node=max(map(len, gpus.values()), default=0),
+        cpus_per_node=0,  # a container shares the CPUs of its machine
     )
     return SlurmJob(
         id=number,

@@ -33,7 +33,7 @@ from scheduling.slurmsim.fault_registry import FaultRegistry
 from scheduling.slurmsim.values import KILL, TERM
 
 from .executions import LOST_CODE, Executions, PodEnd, killed_end
-from .gangs import gang_of, rank_of
+from .gangs import rank_of
 from .node_status import new_node, node_ip, node_status, unhealthy_gpus
 from .pod_status import REJECTED_PREFIX, pod_phase, pod_status
 from .runtimes import PodRuntimes
@@ -311,7 +311,7 @@ class Kubelets(Controller):
 
     def _begin_if_complete(self, pod: JsonObject, now: float) -> None:
         """Begin the program if the containers of all pods of its gang run."""
-        gang = gang_of(pod)
+        gang = self.runtimes.gang_of(pod)
         waiting = self.runtimes.waiting_in(gang.key)
         if len(waiting) < gang.size:
             return

@@ -9,14 +9,19 @@ from scheduling.kubesim.api.quantities import requests_of
 from scheduling.kubesim.objects import JsonObject, ObjectKey
 from scheduling.kubesim.values import PodRuntime, PodStep
 
-from .gangs import gang_of
+from .gangs import Gang
 
 NOTHING = Decimal(0)
 
 
 class PodRuntimes:
-    def __init__(self, runtimes: Iterable[PodRuntime], pod_of: Callable[[ObjectKey], JsonObject | None]) -> None:
-        self._pod_of = pod_of
+    def __init__(
+        self,
+        runtimes: Iterable[PodRuntime],
+        pod_of: Callable[[ObjectKey], JsonObject | None],
+        gang_of: Callable[[JsonObject], Gang],
+    ) -> None:
+        self._pod_of, self.gang_of = pod_of, gang_of
         self._of_key: dict[ObjectKey, PodRuntime] = {}
         self._key_of_uid: dict[str, ObjectKey] = {}
         self._on_node: dict[str, dict[ObjectKey, None]] = {}
@@ -77,7 +82,7 @@ class PodRuntimes:
         self._key_of_uid[runtime.uid] = runtime.key
         self._on_node.setdefault(runtime.node, {})[runtime.key] = None
         if (pod := self._pod_of(runtime.key)) is not None:
-            self._gang_of[runtime.uid] = gang = gang_of(pod).key
+            self._gang_of[runtime.uid] = gang = self.gang_of(pod).key
             self._in_gang.setdefault(gang, {})[runtime.key] = None
 
     def _use(self, runtime: PodRuntime) -> None:

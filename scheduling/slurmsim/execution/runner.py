@@ -23,7 +23,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ from .attempt_records import ALREADY_STARTED_MESSAGE, AttemptRecords, record_pat
 
 SHIM_PATH = Path(stepd.__file__)
 DESCRIPTOR_PATTERN = re.compile(r"/(?:dev|proc/self)/fd/[0-9]+")
+JobEnvironment = Callable[[SlurmJob, UnixAccount], Mapping[str, str]]
 log = logging.getLogger(__name__)
 
 
@@ -60,7 +61,9 @@ class ProcessExecutor:
         log_root: Path,
         accounts: AccountProvider | None = None,
         effects: EffectRecorder | None = None,
+        environment_of: JobEnvironment | None = None,
     ) -> None:
+        self._environment_of = environment_of or _job_environment
         self._state, self._log_root, self._accounts = state, log_root, accounts or SharedAccount()
         self._effects, self._records = effects or NullEffectRecorder(), AttemptRecords(log_root)
         self._running: dict[int, SlurmJob] = {}
@@ -168,7 +171,7 @@ class ProcessExecutor:
                 "interpreter": _interpreter_command(job.request.script),
                 "user": account.name,
                 "ids": account.ids,
-                "environment": _job_environment(job, account),
+                "environment": self._environment_of(job, account),
                 "workdir": job.request.workdir,
                 "cpus": self._free_cpus(job.request.cpus_per_node),
             }
