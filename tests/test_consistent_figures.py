@@ -31,10 +31,10 @@ DAYS = 30
 @pytest.fixture(scope="module", autouse=True)
 def history(rows_for_module):
     """Thirty days of a small cluster, and some jobs that run and wait now."""
-    cluster = make.cluster(name=demo.DEMO_CLUSTER, nodes=4)
+    cluster = make.cluster(name="seren", nodes=4)
     demo.create_teams_and_users()
     write.reserve_keys()
-    write.write_history(cluster, clock.now(), lambda share: None, lambda logs: None, days=DAYS)
+    write.write_history({cluster: lambda logs: None}, clock.now(), lambda share: None, days=DAYS)
     outage = {"node": cluster.nodes.first(), "cluster": cluster, "at": clock.now() - timedelta(days=3)}
     Event.objects.create(type="node.state_changed", from_state="IDLE", to_state="DOWN", by="sync", **outage)
     make.running(make.job(cluster=cluster, nodes=2, gpus_per_node=8), on=[f"{cluster.name}-00{n}" for n in (1, 2)])

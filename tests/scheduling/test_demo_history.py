@@ -44,7 +44,7 @@ DAYS = 2
 
 @pytest.fixture(scope="module", autouse=True)
 def written(rows_for_module):
-    cluster = make.cluster(name=demo.DEMO_CLUSTER, nodes=16, log_root="/logs")
+    cluster = make.cluster(name="seren", nodes=16, log_root="/logs")
     demo.create_teams_and_users()
     write.reserve_keys()
     reports = []
@@ -52,7 +52,7 @@ def written(rows_for_module):
     now = (clock.now() - timedelta(days=1)).replace(hour=12, minute=0, second=0, microsecond=0)
     logs = {}
     _live_rows(cluster, now)
-    jobs = write.write_history(cluster, now, reports.append, logs.update, days=DAYS)
+    jobs = write.write_history({cluster: logs.update}, now, reports.append, days=DAYS)
     return cluster.pk, now, jobs, reports, logs
 
 
@@ -146,7 +146,7 @@ def test_jobs_that_users_submit_come_after_the_history(cluster):
 def test_second_run_writes_nothing(cluster, written):
     jobs = Job.objects.count()
 
-    assert write.write_history(cluster, clock.now(), lambda share: None, refuse, days=DAYS) == 0
+    assert write.write_history({cluster: refuse}, clock.now(), lambda share: None, days=DAYS) == 0
     assert Job.objects.count() == jobs
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 from jobs.core.attempt_end import TRAINING_KINDS
 from jobs.core.lifecycle import State
@@ -60,3 +61,10 @@ def _log_text(builder: HistoryBuilder, placed: PlacedAttempt) -> str:
         return known
     text = builder.history.logs.end_log(placed.work, placed.life, placed.ended, State(placed.row.state))
     return builder.with_name_of_row(text, placed)
+
+
+def write_log_files(logs: Mapping[str, str]) -> None:
+    """Write logs to the directory in which Acme keeps copies of logs."""
+    for path, text in logs.items():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(text)
