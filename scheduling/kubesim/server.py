@@ -95,6 +95,7 @@ class KubernetesServer:
             plan_of=self._database.job_plan,
             secret=secret.encode(),
             tokens={options.token: ADMIN} if options.token else {},
+            api=options.api,
         )
         self.cluster.begin(now)
         self._database.reserve_versions(self.cluster.store.version)
@@ -143,11 +144,13 @@ class KubernetesServer:
     # Discovery
 
     async def version(self, request: Request) -> Response:
-        return http.json_response(discovery.version_body())
+        return http.json_response(discovery.version_body(self._options.api))
 
     async def discovery(self, request: Request) -> Response:
         self._user(request)
-        body = discovery.core_versions_body() if request.url.path == "/api" else discovery.groups_body()
+        body = (
+            discovery.core_versions_body() if request.url.path == "/api" else discovery.groups_body(self._options.api)
+        )
         return http.json_response(body)
 
     async def openapi(self, request: Request) -> Response:
@@ -157,35 +160,36 @@ class KubernetesServer:
             # schemas, so kubectl checks nothing
             return Response(b"", media_type=OPENAPI_PROTOBUF)
         if request.url.path == "/openapi/v2":
-            return http.json_response(discovery.openapi_v2_body())
+            return http.json_response(discovery.openapi_v2_body(self._options.api))
         parts = request.path_params.get("path", "").split("/")
         if parts == [""]:
-            return http.json_response(discovery.openapi_index_body())
+            return http.json_response(discovery.openapi_index_body(self._options.api))
         if parts[0] == "api":
-            return http.found(discovery.openapi_body("", parts[-1]))
-        return http.found(discovery.openapi_body(parts[1] if len(parts) == 3 else "", parts[-1]))
+            return http.found(discovery.openapi_body(self._options.api, "", parts[-1]))
+        return http.found(discovery.openapi_body(self._options.api, parts[1] if len(parts) == 3 else "", parts[-1]))
 
     def _discovery_of(self, parts: list[str]) -> Response | None:
         """The document of a group or version; None if the path names a resource."""
         match parts:
             case ["api", version]:
-                return http.found(discovery.resources_body("", version))
+                return http.found(discovery.resources_body(self._options.api, "", version))
             case ["apis", group]:
-                return http.found(discovery.group_body(group))
+                return http.found(discovery.group_body(self._options.api, group))
             case ["apis", group, version]:
-                return http.found(discovery.resources_body(group, version))
+                return http.found(discovery.resources_body(self._options.api, group, version))
         return None
 
     # Resources
 
     async def resource(self, request: Request) -> Response:
         user = self._user(request)
-        if is_unknown_group(request.url.path):
+        if is_unknown_group(request.url.path, self._options.api):
             return PlainTextResponse("404 page not found\n", 404)
         parts = [part for part in request.url.path.split("/") if part]
         if (document := self._discovery_of(parts)) is not None:
             return document
-        asked = replace(parse_request(request.method, request.url.path, dict(request.query_params)), user=user)
+        query = dict(request.query_params)
+        asked = replace(parse_request(request.method, request.url.path, query, self._options.api), user=user)
         asked = await self._with_body(asked, request)
         accept = request.headers.get("Accept", "")
         if asked.verb == "watch":
