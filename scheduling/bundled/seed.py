@@ -41,7 +41,7 @@ class SeedCommand(BaseCommand):
             "api_user": settings.OWN_CLUSTER_USER,
             "submit_as": SubmitIdentity.USER_HEADER,
         }
-        return self.upsert_cluster(name, title, connection, ClusterMode.DRIVE.value)
+        return self.upsert_cluster(name, title, connection, str(ClusterMode.DRIVE))
 
     def upsert_cluster(self, name: str, title: str, connection: dict[str, Any], mode: str) -> Cluster:
         """Create or update the row. The connection is updated at each start, because the port may change."""

@@ -24,7 +24,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from acmeweb.common.env import ROOT
 from jobs.models import Cluster, ClusterMode, Job, clock
-from scheduling.bundled import demo
+from scheduling.bundled import demo, kalos
 from scheduling.bundled.history import write
 from scheduling.clusters.simulator import SimulatorError
 from scheduling.models import Campaign
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 NODES_CHECK_S = 0.5
 OBSERVED_CHECK_S = 10.0
+WORKLOADS_CHECK_S = 300.0
 MAX_NODES_WAIT_S = 60.0
 
 
@@ -97,9 +98,11 @@ class SiteUsers:
         self.target: WorkloadSettings | None = None
         self._size, self._load, self._dice = {"speed": speed, "longest_s": longest_s}, load, dice
         self._gaps: Iterator[float] = iter(())
-        self._next_checkpoint = clock.now()
+        self._next_checkpoint = self._next_workloads = clock.now()
 
     def act(self) -> float:
+        if self.cluster.is_kubernetes and clock.now() >= self._next_workloads:
+            self._create_other_workloads()
         if self.target is None:
             return self._begin()
         if not self._is_driven:
@@ -128,6 +131,13 @@ class SiteUsers:
             for job in demo.initial_jobs(self._dice, target):
                 self._submit(job)
         return next(self._gaps)
+
+    def _create_other_workloads(self) -> None:
+        try:
+            kalos.create_other_workloads(self.cluster, clock.now())
+            self._next_workloads = clock.now() + timedelta(seconds=WORKLOADS_CHECK_S)
+        except SimulatorError as error:
+            log.warning("The workloads of other teams are incomplete. %s", error)
 
     def _submit(self, job: SampledJob) -> None:
         try:

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.core.management.base import CommandParser
 
 from jobs.models import Cluster, ClusterMode
-from scheduling.bundled import demo
+from scheduling.bundled import demo, kalos
 from scheduling.bundled.history import write
 from scheduling.bundled.seed import SeedCommand
 from scheduling.bundled.sites import DEMO_SITES
@@ -36,6 +36,6 @@ class Command(SeedCommand):
         if "seren" in settings.DEMO_CLUSTERS:
             rows.append(self.upsert_slurm("seren", DEMO_SITES["seren"].title, options))
         if "kalos" in settings.DEMO_CLUSTERS and options["kubeconfig"]:
-            connection = {"address": f"kubernetes://{options['kubeconfig']}"}
-            rows.append(self.upsert_cluster("kalos", DEMO_SITES["kalos"].title, connection, ClusterMode.OBSERVE.value))
+            connection = {"address": f"kubernetes://{options['kubeconfig']}", "workload_owners": kalos.WORKLOAD_OWNERS}
+            rows.append(self.upsert_cluster("kalos", DEMO_SITES["kalos"].title, connection, str(ClusterMode.OBSERVE)))
         return rows
