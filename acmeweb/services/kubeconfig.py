@@ -6,8 +6,6 @@ python -m acmeweb.services.kubeconfig NAME SERVER TOKEN_FILE     prints one, for
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 
 def kubeconfig_text(name: str, server: str, token: str) -> str:
@@ -20,8 +18,3 @@ def kubeconfig_text(name: str, server: str, token: str) -> str:
         "current-context": name,
     }
     return json.dumps(config, indent=1) + "\n"
-
-
-if __name__ == "__main__":
-    _, name, server, token_file = sys.argv
-    print(kubeconfig_text(name, server, Path(token_file).read_text().strip()), end="")

@@ -43,14 +43,14 @@ DEMO_TEAMS = {
 TEAM_OF_KIND = {kind: name for name, team in DEMO_TEAMS.items() for kind in team.kinds}
 DEMO_SITES = {
     "seren": DemoSite(
-        title="Demo datacenter (simulated Slurm)",
+        title="Slurm, simulated",
         profiles=SEREN_PROFILES,
         quota_shares={"pretraining": 0.65, "alignment": 0.15, "multimodal": 0.15, "evaluation": 0.20},
         most_gpus_share=0.5,
         seed=1,
     ),
     "kalos": DemoSite(
-        title="Demo datacenter (simulated Kubernetes)",
+        title="Kubernetes, simulated",
         profiles=KALOS_PROFILES,
         quota_shares={"pretraining": 0.85, "evaluation": 0.15},
         most_gpus_share=1024 / (302 * 8),  # the largest job of the study

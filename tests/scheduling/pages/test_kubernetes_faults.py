@@ -86,7 +86,7 @@ def test_attempt_without_pods_is_reported(cluster):
     job = make.job(cluster=cluster, nodes=1, gpus_per_node=8)
     make.running(job, on=["kalos-001"])
 
-    with pytest.raises(SimulatorError, match="No pod of .+ runs."):
+    with pytest.raises(SimulatorError, match=r"No pod of .+ runs\."):
         simulator.inject_job_fault(cluster, "hang", job.attempts.get())
 
 
