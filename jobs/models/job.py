@@ -129,6 +129,13 @@ class Job(models.Model):
         db_default="",
         help_text="Reference of the container image that the job runs in. Empty: none.",
     )
+    mounts = ArrayField(
+        models.CharField(max_length=63),
+        default=list,
+        db_default=[],
+        blank=True,
+        help_text="Names of volumes that the cluster offers to jobs.",
+    )
     workdir = models.CharField(max_length=500, blank=True)
     environment = models.JSONField(default=dict, blank=True)
 

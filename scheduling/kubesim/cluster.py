@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from scheduling.slurmsim.fault_registry import FaultRegistry
 from scheduling.slurmsim.faults import ClusterFault, FaultKind, FaultModel
-from scheduling.slurmsim.values import JobExecutor, SlurmNode
+from scheduling.slurmsim.values import JobExecutor, SignalTarget, SlurmNode
 
 from .agenda import Agenda
 from .api.authorization import Authenticator, Authorizer, access_of
@@ -157,6 +157,11 @@ class KubernetesCluster:
         found = [self.kubelets.runtimes.of_uid(uid) for uid in execution.pods] if execution is not None else []
         pods = [(one, self.store.get(one.key)) for one in found if one is not None]
         return [(one, str(main_container(pod)["name"])) for one, pod in pods if pod is not None]
+
+    def signal_pod(self, runtime: PodRuntime, signal: int, target: SignalTarget, now: float) -> None:
+        """Send a signal to the program in a pod."""
+        self._now = max(self._now, now)
+        self._executions.signal_pod(runtime.execution, runtime.uid, signal, target, now)
 
     # Machines and faults
 

@@ -1,4 +1,4 @@
-"""The contract of all backends: one suite for simulated clusters, for this machine, and for a real Slurm and Kubernetes.
+"""The contract of all backends: one suite for simulated clusters, this machine, and a real Slurm and Kubernetes.
 
 A subclass provides the fixture `site`. Each job is described twice, by a script for clusters that run it and by hints
 for clusters that simulate it, so that no test depends on the kind of cluster.

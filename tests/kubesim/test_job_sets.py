@@ -79,10 +79,9 @@ def test_job_set_ends_with_its_job(api, end, kind):
 
 def test_job_set_that_may_restart_creates_all_its_pods_again(api):
     api.call("POST", SETS, job_set(seconds=10, end="FAILED:1", max_restarts=1))
-    placed(api, 20)
-    first = api.job(JOB)["metadata"]["uid"]
+    first = placed(api, 5).job(JOB)["metadata"]["uid"]
 
-    again = placed(api, 5)
+    again = placed(api.after(30), 5)
 
     made = api.job(JOB)["metadata"]
     assert (status(again)["restarts"], status(again).get("terminalState")) == (1, None)

@@ -21,7 +21,7 @@ from functools import cached_property
 
 from jobs.core.lifecycle import State
 
-from .ends import PodEnd, failure_order, pod_end, with_cause
+from .ends import CAUSES, PodEnd, failure_order, pod_end, with_cause
 from .plans import AttemptPlan
 from .pods import Pod
 from .workloads import Workload
@@ -115,17 +115,19 @@ def attempt_end(attempt: OwnAttempt, lost_nodes: Collection[str], late: Collecti
     if plan.ended:
         return plan.ended
     if owner.end:
-        return _job_end(owner.end, attempt.pods, lost_nodes)
+        return _job_end(attempt, owner.end, lost_nodes)
     end = _end_of_members(attempt, lost_nodes, late)
     if owner.gone_at and end is None:
         return PodEnd(state=State.CANCELLED, at=owner.gone_at, reason="deleted")
     return end
 
 
-def _job_end(end: PodEnd, pods: Iterable[Pod], lost_nodes: Collection[str]) -> PodEnd:
+def _job_end(attempt: OwnAttempt, end: PodEnd, lost_nodes: Collection[str]) -> PodEnd:
+    """A JobSet does not say why its Job failed, and a Job may not say why its pod did."""
     if end.state == State.COMPLETED:
         return replace(end, exit_code=0)
-    return with_cause(end, pods, lost_nodes)
+    causes = [part.end for part in attempt.parts if part.end and part.end.state in CAUSES]
+    return with_cause(replace(causes[0], at=end.at) if causes else end, attempt.pods, lost_nodes)
 
 
 def _end_of_members(attempt: OwnAttempt, lost_nodes: Collection[str], late: Collection[str]) -> PodEnd | None:

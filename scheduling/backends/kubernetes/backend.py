@@ -43,9 +43,16 @@ def _no_state_in_log(tail: str) -> State | None:
     return None
 
 
+# Each pod runs the script, so each is a rank already
+RANK_LAUNCHER = """\
+if [ -n "$NODE_RANK" ] && [ "$NNODES" = "$ranks" ]; then
+  program | RANK="$NODE_RANK" WORLD_SIZE="$ranks" python3 - "$@"
+  exit $?
+fi
+"""
 KUBERNETES_TRAITS = BackendTraits(
     supports_images=True,
-    rank_launcher="",
+    rank_launcher=RANK_LAUNCHER,
     writes_logs=False,
     state_in_log=_no_state_in_log,
     connection_advice=connection_advice,

@@ -104,9 +104,10 @@ def group_job(
     """
     top, live = workloads.get(group.top.uid), [pod for pod in group.pods if pod.is_live]
     end = _group_end(group, top, live, lost_nodes, late)
-    placed = [pod for pod in live if pod.node] if end is None else [pod for pod in group.pods if pod.node]
+    keeps_nodes = group.is_ours or end is not None  # Acme's attempts hold all their nodes until they end
+    placed = [pod for pod in (group.pods if keeps_nodes else live) if pod.node]
     state, flags = _state(group, end, placed, lost_nodes)
-    counts = _gpus_by_node(placed) if end is None else {}
+    counts = _gpus_by_node(pod for pod in live if pod.node) if end is None else {}
     owner = _owner(group, top)
     return BackendJob(
         backend_id=group.top.uid,
@@ -142,7 +143,9 @@ def _state(
     if not placed:
         return State.PENDING, frozenset()
     run = all if group.is_ours else any  # a gang of ours has started when all its pods have
-    return State.RUNNING, frozenset() if run(pod.running for pod in placed) else frozenset({Flag.CONFIGURING})
+    return State.RUNNING, frozenset() if run(pod.running or not pod.is_live for pod in placed) else frozenset(
+        {Flag.CONFIGURING}
+    )
 
 
 def _gpus_by_node(placed: Iterable[Pod]) -> dict[str, int]:

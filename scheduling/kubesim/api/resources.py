@@ -53,6 +53,7 @@ class ResourceType:
 POD_SUBRESOURCES = (
     STATUS,
     Subresource(name="log", kind="Pod", verbs=("get",)),
+    Subresource(name="exec", kind="PodExecOptions", verbs=("create", "get")),
     Subresource(name="binding", kind="Binding", verbs=("create",)),
     Subresource(name="eviction", kind="Eviction", verbs=("create",), group="policy", version="v1"),
 )

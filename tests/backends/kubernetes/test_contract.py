@@ -93,18 +93,21 @@ SHAPES = {"indexed-jobs": (), "job-sets": ("--job-sets",), "plain-pods": ("--kub
 @pytest.fixture(scope="module", params=SHAPES.values(), ids=SHAPES)
 def simulated(request, tmp_path_factory):
     state = tmp_path_factory.mktemp("kalos")
-    with KubernetesProcess(state / "state", "--nodes", "4", *request.param) as cluster:
-        with closing(open_kubernetes(prepare(cluster), template={**TEMPLATE, **LEAVE_SILENT_NODES})) as backend:
-            site = Site(
-                backend=backend,
-                nodes=tuple(f"kalos-00{number}" for number in range(1, 5)),
-                output=state,
-                gpus_per_node=8,
-                gpu_model=backend.nodes()[0].gpu_model,
-                submit_elsewhere=lambda: foreign_pod(cluster),
-                hazards=SimulatedHazards(cluster),
-            )
-            yield with_a_limited_job(site)
+    template = {**TEMPLATE, **LEAVE_SILENT_NODES}
+    with (
+        KubernetesProcess(state / "state", "--nodes", "4", *request.param) as cluster,
+        closing(open_kubernetes(prepare(cluster), template=template)) as backend,
+    ):
+        site = Site(
+            backend=backend,
+            nodes=tuple(f"kalos-00{number}" for number in range(1, 5)),
+            output=state,
+            gpus_per_node=8,
+            gpu_model=backend.nodes()[0].gpu_model,
+            submit_elsewhere=lambda: foreign_pod(cluster),
+            hazards=SimulatedHazards(cluster),
+        )
+        yield with_a_limited_job(site)
 
 
 @pytest.fixture(scope="module")
