@@ -23,6 +23,7 @@ from jobs.core import spec
 from jobs.core.lifecycle import JobKind
 from jobs.models import Allocation, Cluster, Job, Membership, Node, Quota, Team, TeamRole
 from scheduling.actions import campaigns as campaign_actions
+from scheduling.bundled import kalos
 from scheduling.bundled.sites import DEMO_SITES, DEMO_TEAMS, TEAM_OF_KIND, quota_gpus
 from scheduling.clusters import simulator
 from scheduling.drill.checkpoint_campaigns import BENCHMARKS, samples_by_benchmark
@@ -153,7 +154,7 @@ def submit(cluster: Cluster, job: SampledJob, dice: Random, now: datetime) -> Jo
     """Submit a job, and tell the cluster how it goes before a scheduling turn can see it. Raises SimulatorError."""
     name = TEAM_OF_KIND[job.kind]
     person = get_user_model().objects.get(username=dice.choice(DEMO_TEAMS[name].people))
-    request = _job_request(job, dice)
+    request = _job_request(job, dice) | (kalos.container_request(job.kind) if cluster.is_kubernetes else {})
     jobs = job_actions.submit(
         [spec.parse(request, Node.objects.shape(cluster))],
         cluster=cluster,

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
+from jobs.core.lifecycle import JobKind
 from jobs.models import Cluster
 from scheduling.clusters import simulator
 
@@ -31,6 +32,13 @@ WORKLOAD_OWNERS: dict[str, Any] = {"user_from": ["label:user"], "team_from": ["l
 TRAINING_EVERY = timedelta(hours=1)
 TRAINING_NODES, TRAINING_S = 2, 3000.0
 SERVICE_GPUS = 2
+
+
+def container_request(kind: JobKind) -> dict[str, Any]:
+    """The image and the mounts of a job, as its user requests them."""
+    if kind is JobKind.EVALUATION:
+        return {"image": "registry.example/llm/evaluate:1.9", "mounts": ["evaluations"]}
+    return {"mounts": ["datasets"]}
 
 
 def create_other_workloads(cluster: Cluster, now: datetime) -> None:

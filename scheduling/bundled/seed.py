@@ -41,13 +41,16 @@ class SeedCommand(BaseCommand):
             "api_user": settings.OWN_CLUSTER_USER,
             "submit_as": SubmitIdentity.USER_HEADER,
         }
-        return self.upsert_cluster(name, title, connection, str(ClusterMode.DRIVE))
+        return self.upsert_cluster(name, title, connection)
 
-    def upsert_cluster(self, name: str, title: str, connection: dict[str, Any], mode: str) -> Cluster:
+    def upsert_cluster(
+        self, name: str, title: str, connection: dict[str, Any], settings_at_first: dict[str, Any] | None = None
+    ) -> Cluster:
         """Create or update the row. The connection is updated at each start, because the port may change."""
         # The product is read again, because a new version may report another one
         connection = {**connection, "is_bundled": True, "product": ""}
-        first = {"title": title, "mode": mode, **CONTRACTS}
+        # No other program decides about these nodes, so Acme may
+        first = {"title": title, "mode": ClusterMode.DRIVE, **CONTRACTS, **(settings_at_first or {})}
         row, _ = Cluster.objects.update_or_create(
             name=name, defaults=connection, create_defaults={**connection, **first}
         )

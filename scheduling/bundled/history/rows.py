@@ -31,6 +31,7 @@ from jobs.core.lifecycle import JobKind, State
 from jobs.core.public_id import public_id
 from jobs.models import Allocation, Attempt, Job
 from scheduling.actions.campaigns import COORDINATOR
+from scheduling.bundled import kalos
 from scheduling.bundled.history.campaigns import CampaignBuilder
 from scheduling.bundled.history.keys import HistoryKeys
 from scheduling.bundled.history.values import HistoryPlace, HistoryRows, PlacedAttempt
@@ -97,6 +98,9 @@ class HistoryBuilder:
             started_at=min(end.at, self.place.at(last.promised + START_S)), exit_code=end.exit_code,
             requeues=min(3, len(work.lives) - 1),
         )  # fmt: skip
+        if self.place.cluster.is_kubernetes:
+            container = kalos.container_request(work.kind)
+            row.image, row.mounts = container.get("image", ""), container["mounts"]
         if work.saves:
             row.checkpoint_dir = f"/checkpoints/{name}-{row.public_id}"
             row.checkpoint_interval = timedelta(seconds=self.history.plan.checkpoint_s)

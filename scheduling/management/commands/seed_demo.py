@@ -7,7 +7,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import CommandParser
 
-from jobs.models import Cluster, ClusterMode
+from jobs.models import Cluster
 from scheduling.bundled import demo, kalos
 from scheduling.bundled.history import write
 from scheduling.bundled.seed import SeedCommand
@@ -36,6 +36,7 @@ class Command(SeedCommand):
         if "seren" in settings.DEMO_CLUSTERS:
             rows.append(self.upsert_slurm("seren", DEMO_SITES["seren"].title, options))
         if "kalos" in settings.DEMO_CLUSTERS and options["kubeconfig"]:
-            connection = {"address": f"kubernetes://{options['kubeconfig']}", "workload_owners": kalos.WORKLOAD_OWNERS}
-            rows.append(self.upsert_cluster("kalos", DEMO_SITES["kalos"].title, connection, str(ClusterMode.OBSERVE)))
+            connection = {"address": f"kubernetes://{options['kubeconfig']}"}
+            settings_at_first = {"workload_owners": kalos.WORKLOAD_OWNERS, "pod_template": kalos.POD_TEMPLATE}
+            rows.append(self.upsert_cluster("kalos", DEMO_SITES["kalos"].title, connection, settings_at_first))
         return rows
