@@ -208,7 +208,12 @@ class Cluster(models.Model):
         validators=[validate_metrics_address],
         help_text="Address of a DCGM exporter that provides GPU telemetry.",
     )
-    log_root = models.CharField(max_length=300, blank=True, help_text="Shared directory that job logs are written to.")
+    log_root = models.CharField(
+        max_length=300,
+        blank=True,
+        help_text="Shared directory that job logs are written to. Kubernetes: Acme copies them there; empty: to its own"
+        " directory.",
+    )
     checkpoint_root = models.CharField(
         max_length=300,
         blank=True,
@@ -345,16 +350,28 @@ class Cluster(models.Model):
         return self.product.endswith(SIMULATED_SUFFIX)
 
     @property
+    def copies_logs(self) -> bool:
+        """Return whether Acme copies the output of jobs, because the cluster does not write it to files."""
+        return self.is_kubernetes
+
+    @property
+    def log_directory(self) -> str:
+        """Return the directory of the job logs, or an empty string if they are not stored."""
+        if self.log_root or not self.copies_logs:
+            return self.log_root
+        return str(allowed_paths.pod_log_directory() / self.name)
+
+    @property
     def has_logs(self) -> bool:
-        return bool(self.log_root)
+        return bool(self.log_directory)
 
     def log_source(self, path: str) -> LogSource:
         """Return where a log of this cluster is read."""
-        return LogSource(self.log_root, path)
+        return LogSource(self.log_directory, path)
 
     def new_log_path(self, name: str) -> str:
-        """Return where the cluster should write a new log. Empty if its logs are not stored."""
-        return f"{self.log_root}/{name}.log" if self.has_logs else ""
+        """Return where the cluster, or Acme, should write a new log. Empty if its logs are not stored."""
+        return f"{self.log_directory}/{name}.log" if self.has_logs else ""
 
     @property
     def token_address_warning(self) -> str:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .base import Backend
-from .kubernetes.access import EXAMPLE, ReadFile, load_connection, parse_address
-from .kubernetes.advice import MANIFEST_COMMAND
 from .kubernetes.backend import KubernetesBackend
+from .kubernetes.connection.access import EXAMPLE, ReadFile, load_connection, parse_address
+from .kubernetes.connection.advice import MANIFEST_COMMAND
 from .kubernetes.ownership import parse_owner_mapping
 from .kubernetes.pod_template import parse_pod_template
 from .senders import IdentityProvider

@@ -13,7 +13,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from jobs.models import ClusterMode
-from scheduling.backends.kubernetes.manifests import DRIVER_NAMESPACE, drive_manifest, observe_manifest
+from scheduling.backends.kubernetes.connection.manifests import DRIVER_NAMESPACE, drive_manifest, observe_manifest
 from scheduling.backends.kubernetes.pod_template import PodTemplate
 
 NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -32,8 +32,8 @@ class Command(BaseCommand):
         parser.add_argument(
             "--namespace",
             action="append",
-            help=f"observe: of Acme's service account (default: {DRIVER_NAMESPACE}); drive: where Acme runs jobs, and may"
-            f" be repeated (default: {PodTemplate.namespace})",
+            help=f"observe: of Acme's service account (default: {DRIVER_NAMESPACE}); drive: where Acme runs jobs"
+            f" (default: {PodTemplate.namespace}; may be repeated)",
         )
 
     def handle(self, *, mode: str, namespace: list[str] | None, **_: Any) -> None:

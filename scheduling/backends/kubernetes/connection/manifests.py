@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from .discovery import QUOTA_GROUP, QUOTA_KIND, WORKLOAD_KINDS
+from ..discovery import QUOTA_GROUP, QUOTA_KIND, WORKLOAD_KINDS
 
 OBSERVER, DRIVER = "acme-observer", "acme-driver"
 DRIVER_NAMESPACE = "acme"  # of the service account; jobs in their own namespaces cannot mount its token
