@@ -108,6 +108,7 @@ VALKEY_URL = _valkey._replace(scheme=_valkey.scheme.replace("valkey", "redis")).
 # The cluster that `make up` starts: the simulated one, or this machine.
 OWN_CLUSTER_URL = env.text("SIMULATED_CLUSTER_URL", "http://127.0.0.1:6820")
 OWN_CLUSTER_TOKEN_FILE = env.text("OWN_CLUSTER_TOKEN_FILE")
+OWN_KUBERNETES_URL = env.text("SIMULATED_KUBERNETES_URL")
 OWN_KUBECONFIG = env.text("OWN_KUBECONFIG")  # of the demo's Kubernetes cluster; empty: there is none
 OWN_CLUSTER_USER = "acme"  # sent with the token as X-SLURM-USER-NAME
 # Directories that the settings of clusters may name (jobs/logs/allowed_paths.py)

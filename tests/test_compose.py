@@ -12,7 +12,7 @@ from django.core.management import get_commands
 from django.utils.module_loading import import_string
 
 from acmeweb.common.env import ROOT
-from scheduling.backends.kubernetes.kubeconfig import parse_kubeconfig
+from scheduling.backends.kubernetes.connection.kubeconfig import parse_kubeconfig
 from tests.patience import PATIENCE_S
 
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())

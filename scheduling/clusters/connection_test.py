@@ -30,7 +30,7 @@ from jobs.logs.allowed_paths import (
 from jobs.logs.storage import StorageUnresponsive
 from jobs.models.cluster import SubmitIdentity
 from scheduling.backends.base import Backend, BackendError, BackendNode, ClusterUnreachable, RequestRejected
-from scheduling.backends.kubernetes.access import ReadFile
+from scheduling.backends.kubernetes.connection.access import ReadFile
 from scheduling.backends.opening import SLURM, ClusterKind, check_address, cluster_kind, has_backend, open_backend
 from scheduling.backends.senders import UserTokenIdentities, token_expiry, token_user
 from scheduling.backends.telemetry import ExporterPage, read_exporter

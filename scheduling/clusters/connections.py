@@ -12,7 +12,7 @@ from jobs.logs.allowed_paths import PathNotAllowed
 from jobs.models import Cluster, Installation
 from jobs.models.cluster import SubmitIdentity
 from scheduling.backends.base import Backend, ClusterUnreachable
-from scheduling.backends.kubernetes.access import ReadFile
+from scheduling.backends.kubernetes.connection.access import ReadFile
 from scheduling.backends.opening import open_backend
 from scheduling.backends.senders import IdentityProvider, ServiceTokenIdentities, UserTokenIdentities, token_user
 

@@ -16,9 +16,9 @@ from jobs.logs.allowed_paths import PathNotAllowed
 from jobs.models import Attempt, Cluster
 from scheduling.backends.base import BackendError
 from scheduling.backends.http_client import HttpClient, RequestDeadline
-from scheduling.backends.kubernetes.access import parse_address
 from scheduling.backends.kubernetes.api_client import ApiClient
 from scheduling.backends.kubernetes.api_errors import CommandRefused
+from scheduling.backends.kubernetes.connection.access import parse_address
 from scheduling.backends.kubernetes.fields import mappings_at, text_at
 from scheduling.backends.kubernetes.ownership import KEY_LABEL
 from scheduling.backends.senders import SlurmIdentity
