@@ -38,6 +38,7 @@ from scheduling.engine.resources import NodeResources
 from scheduling.replay import acme_trace
 from scheduling.slurmsim.faults import FaultKind
 
+KUBERNETES_SITES = frozenset({"kalos"})
 CHECK_INTERVAL_S = 60.0
 START_S = 8.0
 # Of the jobs that end at their drawn run time, these shares are cancelled by their users. The study reports that
@@ -71,7 +72,8 @@ class HistorySettings:
 
     @property
     def most_gpus(self) -> int:
-        return int(self.gpus * self.most_gpus_share) // self.gpus_per_node * self.gpus_per_node
+        whole_nodes = int(self.gpus * self.most_gpus_share) // self.gpus_per_node * self.gpus_per_node
+        return max(self.gpus_per_node, whole_nodes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +100,7 @@ def simulate_history(settings: HistorySettings) -> Iterator[float | SiteHistory]
     stage = DrillSimulation(plan, _engine(settings, plan), agenda, DrillCounts())
     recovery = AcmeRecovery(stage)
     stage.answer = recovery
-    logs = HistoryLogs(plan=plan, began_s=settings.began.timestamp())
+    logs = HistoryLogs(plan=plan, began_s=settings.began.timestamp(), are_pods=settings.site in KUBERNETES_SITES)
     stage.log_of_failure = logs.failure_log
     faults = FaultInjector(stage)
     drawn_faults = draw_faults(_without_step_faults(SCENARIOS["dense"]), plan)

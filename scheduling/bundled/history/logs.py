@@ -58,7 +58,7 @@ def _log_text(builder: HistoryBuilder, placed: PlacedAttempt) -> str:
     if (known := builder.failure_logs.get(placed.row.key)) is not None:
         return known
     if placed.row.state == State.COMPLETED and (known := builder.campaigns.logs.get(placed.work.name)) is not None:
-        return known
+        return known + ("acme: end of the log of 1 pod: COMPLETED\n" if builder.place.cluster.is_kubernetes else "")
     text = builder.history.logs.end_log(placed.work, placed.life, placed.ended, State(placed.row.state))
     return builder.with_name_of_row(text, placed)
 
