@@ -125,6 +125,7 @@ class SiteUsers:
         if target is None:
             return NODES_CHECK_S
         self.target = target
+        self.cluster.refresh_from_db()  # it has reported by now whether it runs containers
         demo.set_quotas(self.cluster, target.gpus)
         self._gaps = workload.interarrival_times_s(self._dice, target, self._load)
         if self._is_driven and demo.is_mostly_idle(self.cluster, target):
