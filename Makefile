@@ -54,13 +54,21 @@ map: setup
 lock: setup
 	@UPGRADE='$(UPGRADE)' sh acmeweb/services/lock.sh
 
+# How the containers reach the simulated Kubernetes cluster; JSON is YAML
+KUBECONFIG_FORMAT = {"kind": "Config", "current-context": "kalos", \
+    "clusters": [{"name": "kalos", "cluster": {"server": "http://kalos:6443"}}], \
+    "users": [{"name": "acme", "user": {"token": "%s"}}], \
+    "contexts": [{"name": "kalos", "context": {"cluster": "kalos", "user": "acme"}}]}
+
 # For docker compose. The directory is closed; the files must be readable by the users of the containers.
 secrets:
 	@test -d secrets || mkdir -m 700 secrets
-	@for name in secret_key database_password valkey_password cluster_token admin_password; do \
+	@for name in secret_key database_password valkey_password cluster_token kalos_token admin_password; do \
 	    test -s secrets/$$name || od -An -N24 -tx1 /dev/urandom | tr -d ' \n' >secrets/$$name; \
 	    chmod 644 secrets/$$name; \
 	done
+	@printf '$(KUBECONFIG_FORMAT)' "$$(cat secrets/kalos_token)" >secrets/kalos_kubeconfig
+	@chmod 644 secrets/kalos_kubeconfig
 
 # Removes everything that can be rebuilt. The data in var/ stays.
 clean:

@@ -108,6 +108,8 @@ VALKEY_URL = _valkey._replace(scheme=_valkey.scheme.replace("valkey", "redis")).
 # The cluster that `make up` starts: the simulated one, or this machine.
 OWN_CLUSTER_URL = env.text("SIMULATED_CLUSTER_URL", "http://127.0.0.1:6820")
 OWN_CLUSTER_TOKEN_FILE = env.text("OWN_CLUSTER_TOKEN_FILE")
+OWN_KUBERNETES_URL = env.text("SIMULATED_KUBERNETES_URL")
+OWN_KUBECONFIG = env.text("OWN_KUBECONFIG")  # of the demo's Kubernetes cluster; empty: there is none
 OWN_CLUSTER_USER = "acme"  # sent with the token as X-SLURM-USER-NAME
 # Directories that the settings of clusters may name (jobs/logs/allowed_paths.py)
 ACME_TOKEN_DIRS = env.directories("ACME_TOKEN_DIRS", f"{VAR.absolute() / 'tokens'},/etc/acme/tokens")
@@ -184,6 +186,7 @@ ACME_MAIL_FROM = env.text("ACME_MAIL_FROM", "acme@localhost")
 ACME_WEBHOOK_NETWORKS = tuple(map(ipaddress.ip_network, env.networks("ACME_WEBHOOK_NETWORKS")))
 # `make up` always sets DEMO for its programs; an Acme that is started in another way is no demo
 IS_DEMO = env.flag("DEMO", False)
+DEMO_CLUSTERS = environment.demo_clusters(env)
 DEMO_HISTORY_DAYS = env.number("DEMO_HISTORY_DAYS", 30, 0, 31)
 DEMO_SPEED = env.number("DEMO_SPEED", 4, 1, 60)
 # Longest life of a new token, in days; 0: no limit

@@ -1,4 +1,4 @@
-"""Compare the demo's history with the figures of the study:  python bench/demo_history.py [--days N] [--seed N]
+"""Compare the demo's history with the figures of the study:  python bench/demo_history.py [--cluster NAME] [--days N]
 
 Simulates the history without a database and prints each figure beside the published one, with the standard error of
 the sample. The published figures are capped at the largest job that the demo's cluster accepts.
@@ -17,22 +17,22 @@ import django
 sys.path.insert(0, str(Path(__file__).parent.parent))
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "acmeweb.settings")
 
+NODES = {"seren": 32, "kalos": 34}  # of the demo
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--days", type=float, default=30.0)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cluster", choices=["seren", "kalos"], default="seren")
+    parser.add_argument("--seed", type=int)
     options = parser.parse_args()
     django.setup()
-    from scheduling.bundled.demo import DEMO_TEAMS, quota_gpus
-    from scheduling.drill.history import HistorySettings, SiteHistory, simulate_history
+    from scheduling.bundled.sites import history_settings
+    from scheduling.drill.history import SiteHistory, simulate_history
     from scheduling.drill.history_figures import compare_failures, compare_jobs
 
-    settings = HistorySettings(
-        days=options.days, nodes=32, gpus_per_node=8, seed=options.seed,
-        teams={kind: name for name, team in DEMO_TEAMS.items() for kind in team.kinds},
-        quotas={name: quota_gpus(team, 256) for name, team in DEMO_TEAMS.items() if team.quota_share},
-    )  # fmt: skip
+    nodes = NODES[options.cluster]
+    settings = history_settings(options.cluster, days=options.days, nodes=nodes, gpus_per_node=8, seed=options.seed)
     began, cpu = time.perf_counter(), time.process_time()
     *_, history = simulate_history(settings)
     assert isinstance(history, SiteHistory)

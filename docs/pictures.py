@@ -57,7 +57,7 @@ def main() -> None:
     if CHROMIUM is None:
         raise SystemExit("Chromium is not installed")
     options.into.mkdir(parents=True, exist_ok=True)
-    with running(DEMO="1") as (instance, password):
+    with running(DEMO="1", DEMO_CLUSTERS="seren,kalos") as (instance, password):
         time.sleep(60 * options.after)
         take_screenshots(f"http://127.0.0.1:{instance.port}", password, options.into)
     for name in sorted(README_PICTURES):

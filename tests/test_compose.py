@@ -12,6 +12,7 @@ from django.core.management import get_commands
 from django.utils.module_loading import import_string
 
 from acmeweb.common.env import ROOT
+from scheduling.backends.kubernetes.connection.kubeconfig import parse_kubeconfig
 from tests.patience import PATIENCE_S
 
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -41,7 +42,7 @@ def test_long_running_services_have_health_checks(name):
     assert SERVICES[name]["healthcheck"]["test"]
 
 
-@pytest.mark.parametrize("name", sorted(set(OURS) - {"migrate", "cluster"}))
+@pytest.mark.parametrize("name", sorted(set(OURS) - {"migrate", "cluster", "kalos"}))
 def test_services_with_a_database_wait_for_the_schema(name):
     assert OURS[name]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}
 
@@ -74,7 +75,18 @@ def test_cluster_and_worker_share_the_token_file():
 def test_make_secrets_creates_every_secret():
     made = re.search("for name in (.*); do", (ROOT / "Makefile").read_text())[1].split()
 
-    assert set(made) == set(COMPOSE["secrets"])
+    assert {*made, "kalos_kubeconfig"} == set(COMPOSE["secrets"])
+
+
+def test_make_secrets_writes_a_kubeconfig_for_the_kubernetes_cluster(tmp_path):
+    subprocess.run(
+        ["make", "-f", ROOT / "Makefile", "secrets"], cwd=tmp_path, check=True, capture_output=True, timeout=PATIENCE_S
+    )
+
+    access = parse_kubeconfig((tmp_path / "secrets/kalos_kubeconfig").read_text())
+    port = next(word for word in SERVICES["kalos"]["command"] if word.startswith("--port=")).removeprefix("--port=")
+    assert access.server == f"http://kalos:{port}"
+    assert access.token.value == (tmp_path / "secrets/kalos_token").read_text()
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))

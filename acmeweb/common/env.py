@@ -276,5 +276,18 @@ def cluster_min_job_age_s(env: EnvReader) -> int:
     return int(value)
 
 
+DEMO_CLUSTERS = ("seren", "kalos")
+
+
+def demo_clusters(env: EnvReader) -> tuple[str, ...]:
+    """The clusters of the demo: seren speaks the API of Slurm, kalos that of Kubernetes."""
+    name, default = "DEMO_CLUSTERS", ",".join(DEMO_CLUSTERS)
+    value = env.text(name, default)
+    chosen = {word.strip() for word in value.split(",") if word.strip()}
+    if not chosen or not chosen <= set(DEMO_CLUSTERS):
+        raise InvalidEnvSetting(name, value, f"is not one of {', '.join(DEMO_CLUSTERS)} or both, comma-separated")
+    return tuple(one for one in DEMO_CLUSTERS if one in chosen)
+
+
 def load() -> EnvReader:
     return EnvReader(os.environ, read_file(Path(os.environ.get("ACME_VAR", ROOT / "var")) / "run" / "env"))

@@ -24,7 +24,7 @@ from acmeweb.pages.home_trainings import running_trainings
 from acmeweb.pages.key_figures import incident_figure, shared_figures
 from acmeweb.pages.start import start_roles
 from acmeweb.updates import fragment_cache
-from jobs.models import Job, clock
+from jobs.models import Cluster, Job, clock
 from jobs.models.permissions import Caller
 from jobs.queries.cluster_summary import cluster_summaries
 from jobs.web.page import PageQuery, render_page
@@ -92,6 +92,7 @@ def home_page(request: HttpRequest) -> HttpResponse:
         "incident_figure": cache(lambda: incident_figure(caller, now)),
         "attention": cache(lambda: attention_items(caller, now, shows_all=shows_all)),
         "clusters": clusters,
+        "has_many_clusters": cache(lambda: Cluster.objects.count() > 1),
         "shared_at": cache(lambda: fragment_cache.cache_key("queue", "nodes")),
         "selects": False,
         "start_roles": start_roles(request),

@@ -29,6 +29,16 @@ class InstanceDirectories:
         return self.secrets / "cluster"
 
     @property
+    def kubernetes_token(self) -> Path:
+        """The administrator's token of the demo's Kubernetes cluster; its server and the kubeconfig contain it."""
+        return self.secrets / "kubernetes"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """How the workers reach the demo's Kubernetes cluster."""
+        return self.secrets / "kalos.kubeconfig"
+
+    @property
     def postgres(self) -> Path:
         return self.var / "postgres"
 
@@ -62,6 +72,11 @@ class InstanceDirectories:
     @property
     def cluster_logs(self) -> Path:
         return self.cluster / "logs"
+
+    @property
+    def kubernetes(self) -> Path:
+        """The state of the demo's Kubernetes cluster, and the logs of its containers."""
+        return self.var / "kubernetes"
 
     @property
     def env(self) -> Path:

@@ -27,6 +27,7 @@ from acmeweb.common.env import (
     EnvReader,
     InvalidEnvSetting,
     cluster_min_job_age_s,
+    demo_clusters,
     read_file,
     web_processes,
     with_password,
@@ -45,6 +46,7 @@ from acmeweb.services import (
     valkey,
 )
 from acmeweb.services.directories import InstanceDirectories
+from acmeweb.services.kubeconfig import kubeconfig_text
 from acmeweb.services.preflight import CannotStart
 from acmeweb.services.prepare import ADMINISTRATOR, PASSWORD_AS_GENERATED
 from acmeweb.services.programs import InstanceConfig
@@ -190,6 +192,8 @@ def _configure_instance(
     # Shorter than the others, because users type it
     secrets["admin-password"] = secret_files.read_or_create(dirs.secrets / "admin-password", 20)
     secret_files.read_or_create(dirs.cluster_token)
+    demo = env.flag("DEMO", True)
+    clusters = demo_clusters(env) if demo else ()
     last = EnvReader(read_file(dirs.env))
     database = env.url(("DATABASE_URL",), ("postgresql", "postgres"))
     broker = env.url(("VALKEY_URL", "REDIS_URL"), ("redis", "rediss", "valkey", "unix"))
@@ -197,10 +201,11 @@ def _configure_instance(
         dirs=dirs,
         bind=bind,
         port=port,
-        demo=env.flag("DEMO", True),
+        demo=demo,
         postgres_port=0 if database else ports.pick(_last_port(last, "DATABASE_URL")),
         valkey_port=0 if broker else ports.pick(_last_port(last, "VALKEY_URL")),
-        cluster_port=ports.pick(_last_port(last, "SIMULATED_CLUSTER_URL")),
+        cluster_port=ports.pick(_last_port(last, "SIMULATED_CLUSTER_URL")) if "seren" in clusters or not demo else 0,
+        kubernetes_port=ports.pick(_last_port(last, "SIMULATED_KUBERNETES_URL")) if "kalos" in clusters else 0,
         cluster_min_job_age_s=cluster_min_job_age_s(env),
         cluster_accounting=env.flag("ACME_CLUSTER_ACCOUNTING", True),
         web=web_processes(env),
@@ -218,6 +223,8 @@ def _configure_instance(
         "OWN_CLUSTER_TOKEN_FILE": str(dirs.cluster_token),
         "ACME_URL": env.text("ACME_URL") or _base_url(bind, port),  # where jobs report their progress to
     }
+    if config.kubernetes_port:
+        addresses |= _kubernetes_addresses(dirs, config.kubernetes_port)
     secret_files.write_env(dirs.env, addresses)
     return RunningInstance(
         config=config,
@@ -226,6 +233,13 @@ def _configure_instance(
         signals=signals,
         startup_log=StartupLog(dirs.log / "up.log"),
     )
+
+
+def _kubernetes_addresses(dirs: InstanceDirectories, port: int) -> dict[str, str]:
+    """Write the kubeconfig of the demo's Kubernetes cluster; return where it is."""
+    server, token = f"http://127.0.0.1:{port}", secret_files.read_or_create(dirs.kubernetes_token)
+    secret_files.write(dirs.kubeconfig, kubeconfig_text("kalos", server, token))
+    return {"SIMULATED_KUBERNETES_URL": server, "OWN_KUBECONFIG": str(dirs.kubeconfig)}
 
 
 def _last_port(last: EnvReader, name: str) -> int | None:

@@ -32,6 +32,11 @@ def assign_files_to_users(place: InstanceDirectories, users: ServiceUsers, *, ru
         change_owner(directory, users.acme)
     _share_with_acme(place.secrets, 0o750, users)
     _share_with_acme(place.cluster_token, 0o640, users)
+    if place.kubeconfig.exists():
+        for path in (place.kubernetes_token, place.kubeconfig):
+            _share_with_acme(path, 0o640, users)
+        place.kubernetes.mkdir(mode=0o750, exist_ok=True)
+        change_owner(place.kubernetes, users.acme)
     place.cluster.mkdir(mode=0o750, exist_ok=True)
     change_owner(place.cluster, ROOT_USER if runs_jobs else users.acme, group=users.acme)
     if runs_jobs:

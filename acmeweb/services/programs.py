@@ -22,6 +22,9 @@ from acmeweb.services.users import ServiceUsers
 
 PYTHON = sys.executable
 CELERY = (PYTHON, "-m", "celery", "-A", "acmeweb.celery:app")
+# Ten times the rate that large training runs report, so that the demo has failures within the hour
+DEMO_FAULTS = "0.05"  # per node and day
+KALOS_NODES = "34"  # 302 in the study, where Seren has 286 and the demo 32
 SOURCE_PATHS = (ROOT, Path(sys.prefix), Path(PYTHON))  # what Acme's own programs must be able to read
 
 
@@ -61,7 +64,7 @@ class SupervisedProgram:
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceConfig:
-    """What the table depends on. A port of 0 means that an external server is used."""
+    """What the table depends on. A port of 0 means that this instance does not run the server."""
 
     dirs: InstanceDirectories
     bind: str
@@ -70,6 +73,7 @@ class InstanceConfig:
     postgres_port: int
     valkey_port: int
     cluster_port: int
+    kubernetes_port: int = 0  # 0: no simulated Kubernetes cluster
     cluster_min_job_age_s: int = 300
     cluster_accounting: bool = True
     web: int = 1  # processes on the one port
@@ -78,11 +82,14 @@ class InstanceConfig:
 
 def program_table(config: InstanceConfig) -> list[SupervisedProgram]:
     rows = [
-        _cluster_program(config),
         _workers_program(config),
         _beat_program(config),
         *(_web_program(config, number) for number in range(1, config.web + 1)),
     ]
+    if config.cluster_port:
+        rows.append(_cluster_program(config))
+    if config.kubernetes_port:
+        rows.append(_kubernetes_program(config))
     if config.postgres_port:
         rows.append(_postgres_program(config))
     if config.valkey_port:
@@ -128,11 +135,17 @@ def _cluster_program(config: InstanceConfig) -> SupervisedProgram:
     # Open requests get 3 s, jobs that ignore TERM 5 s, then their end is recorded
     row: dict[str, Any] = {"name": "cluster", "orphaned": "TERM", "patience_s": 14, "module": module}
     if config.demo:
-        # Ten times the rate that large training runs report, so that the demo has failures within the hour
-        return _acme_program(config, words=[*words, "--faults", "0.05"], **row)
+        return _acme_program(config, words=[*words, "--faults", DEMO_FAULTS], **row)
     # It starts and stops jobs as other users, so it stays root if we are root
     users = ["--job-uids", config.users.jobs] if config.users.are_separate else []
     return SupervisedProgram(words=[*words, "--execute", *users], **row)
+
+
+def _kubernetes_program(config: InstanceConfig) -> SupervisedProgram:
+    module, dirs = "scheduling.kubesim.server", config.dirs
+    words = [PYTHON, "-m", module, "--state", str(dirs.kubernetes), "--port", str(config.kubernetes_port)]
+    words += ["--token-file", str(dirs.kubernetes_token), "--nodes", KALOS_NODES, "--faults", DEMO_FAULTS]
+    return _acme_program(config, name="kubernetes", words=words, orphaned="TERM", patience_s=14, module=module)
 
 
 def _workers_program(config: InstanceConfig) -> SupervisedProgram:

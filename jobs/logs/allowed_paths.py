@@ -152,11 +152,19 @@ def pod_log_directory() -> Path:
 def read_program_token(path: str) -> str:
     """Return the token of the cluster that `make up` starts. The program chose its path, so the file may be
     anywhere."""
+    return _read_token_text(_open_program_file(path))
+
+
+def read_program_secret(path: str) -> str:
+    """Return the kubeconfig of the cluster that `make up` starts, wherever it is."""
+    return _read_ascii(_open_program_file(path), MAX_SECRET_BYTES, "")
+
+
+def _open_program_file(path: str) -> int:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         raise _unreadable_error(error) from None
-    return _read_token_text(descriptor)
 
 
 def _real_path(path: str) -> str:

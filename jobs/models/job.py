@@ -37,8 +37,8 @@ class HoldKind(models.TextChoices):
 TOTAL_GPUS = models.F("nodes") * models.F("gpus_per_node")
 # The columns of a job table. Loading all forty columns would double the cost of a page
 LIST_COLUMNS = (
-    *("public_id", "name", "kind", "cluster", "team__name", "user__username", "foreign_id", "foreign_user", "array_id"),
-    *("nodes", "gpus_per_node", "preemptible", "priority", "state", "flags", "reason", "why"),
+    *("public_id", "name", "kind", "cluster__name", "team__name", "user__username", "foreign_id", "foreign_user"),
+    *("array_id", "nodes", "gpus_per_node", "preemptible", "priority", "state", "flags", "reason", "why"),
     *("submitted_at", "started_at", "ended_at", "exit_code", "signal"),
 )
 
@@ -98,7 +98,8 @@ class JobQuerySet(models.QuerySet["Job"]):
             models.Subquery(newest.values("nodelist")[:1]), models.Value(""), output_field=models.TextField()
         )
         cause = Coalesce(models.Subquery(newest.values("cause")[:1]), models.Value(""))
-        return self.select_related("user", "team").annotate(nodelist=place, cause=cause).only(*LIST_COLUMNS)
+        related = self.select_related("user", "team", "cluster")
+        return related.annotate(nodelist=place, cause=cause).only(*LIST_COLUMNS)
 
     def with_cause(self, cause: str) -> Self:
         """Return jobs of which an attempt failed with this root cause."""

@@ -51,6 +51,7 @@ JOB_TABLE = TableSpec(
         TableColumn(name="name", label="Name", css="c-name", sortable=True, is_fixed=True),
         TableColumn(name="user", label="User", css="c-user"),
         TableColumn(name="team", label="Team", css="c-team"),
+        TableColumn(name="cluster", label="Cluster", css="c-team", is_default=False),
         TableColumn(name="kind", label="Kind", css="c-kind"),
         TableColumn(name="state", label="ST", css="c-st", is_fixed=True),
         TableColumn(name="time", label="Time", css="c-time num"),

@@ -22,7 +22,7 @@ def inject_job_fault(job: Job, kind: str, *, author: Author) -> None:
     attempt = job.attempts.order_by("-number").first()
     if attempt is None or not attempt.backend_id:
         raise SimulatorError(f"The job {job.public_id} does not run.")
-    simulator.inject_job_fault(job.cluster, kind, attempt.backend_id)
+    simulator.inject_job_fault(job.cluster, kind, attempt)
     why, detail = _why(kind), {"kind": kind}
     journal.job_event("job.fault_injected", author, job, attempt=attempt, why=why, detail=detail).save()
 

@@ -6,10 +6,11 @@ The requests of the jobs are those of real users. How a job will go is told to t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from random import Random
 
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.db import transaction
 
@@ -22,6 +23,8 @@ from jobs.core import spec
 from jobs.core.lifecycle import JobKind
 from jobs.models import Allocation, Cluster, Job, Membership, Node, Quota, Team, TeamRole
 from scheduling.actions import campaigns as campaign_actions
+from scheduling.bundled import kalos
+from scheduling.bundled.sites import DEMO_SITES, DEMO_TEAMS, TEAM_OF_KIND, quota_gpus
 from scheduling.clusters import simulator
 from scheduling.drill.checkpoint_campaigns import BENCHMARKS, samples_by_benchmark
 from scheduling.evaluation import campaign_requests
@@ -29,31 +32,8 @@ from scheduling.models import Campaign, Suite
 from scheduling.slurmsim import workload
 from scheduling.slurmsim.workload import SampledJob, WorkloadSettings
 
-DEMO_CLUSTER = "seren"
 MAX_WAITING_JOBS = 150  # no more jobs are submitted while this many wait
-MAX_JOB_SHARE = 0.5  # of the cluster's GPUs
 IDLE_CLUSTER_SHARE = 0.2
-
-
-@dataclass(frozen=True, kw_only=True)
-class DemoTeam:
-    title: str
-    people: tuple[str, ...]
-    kinds: tuple[JobKind, ...]
-    quota_share: float | None  # of the cluster's GPUs
-
-
-DEMO_TEAMS = {
-    "pretraining": DemoTeam(
-        title="Pretraining", people=("ada", "grace"), kinds=(JobKind.PRETRAIN, JobKind.DEBUG), quota_share=0.65
-    ),
-    "alignment": DemoTeam(title="Alignment", people=("edsger", "barbara"), kinds=(JobKind.SFT,), quota_share=0.15),
-    "multimodal": DemoTeam(title="Multimodal", people=("fei", "yann"), kinds=(JobKind.MLLM,), quota_share=0.15),
-    "evaluation": DemoTeam(
-        title="Evaluation", people=("donald", "radia"), kinds=(JobKind.EVALUATION,), quota_share=0.20
-    ),
-    "platform": DemoTeam(title="Platform", people=("linus", "margaret"), kinds=(JobKind.OTHER,), quota_share=None),
-}
 
 
 @transaction.atomic
@@ -74,21 +54,20 @@ def enable_automatic_recovery(cluster: Cluster) -> None:
     recovery_actions.set_recovery_mode("act", author=Author(by="demo"), cluster_id=cluster.pk)
 
 
+def clusters() -> list[Cluster]:
+    return list(Cluster.objects.filter(name__in=settings.DEMO_CLUSTERS, is_bundled=True).order_by("-name"))
+
+
+def clusters_with_nodes() -> list[Cluster]:
+    """The clusters that have reported their nodes."""
+    return [cluster for cluster in clusters() if cluster.nodes.filter(gpus__gt=0).exists()]
+
+
 def set_quotas(cluster: Cluster, gpus: int) -> None:
     """Create the quotas of the teams. Call it once the number of GPUs is known."""
-    for name, team in DEMO_TEAMS.items():
-        if team.quota_share:
-            Quota.objects.get_or_create(
-                team=Team.objects.get(name=name),
-                cluster=cluster,
-                kind="",
-                defaults={"gpus": quota_gpus(team, gpus)},
-            )
-
-
-def quota_gpus(team: DemoTeam, gpus: int) -> int:
-    """The quota of a team on a cluster with so many GPUs, in whole nodes."""
-    return max(8, int(gpus * (team.quota_share or 0)) // 8 * 8)
+    for name, quota in quota_gpus(DEMO_SITES[cluster.name], gpus).items():
+        team = Team.objects.get(name=name)
+        Quota.objects.get_or_create(team=team, cluster=cluster, kind="", defaults={"gpus": quota})
 
 
 def workload_target(cluster: Cluster, *, speed: float, longest_s: float) -> WorkloadSettings | None:
@@ -96,9 +75,11 @@ def workload_target(cluster: Cluster, *, speed: float, longest_s: float) -> Work
     counts = list(Node.objects.filter(cluster=cluster, gpus__gt=0).values_list("gpus", flat=True))
     if not counts:
         return None
-    node, gpus = max(counts), sum(counts)
-    widest = max(node, int(gpus * MAX_JOB_SHARE) // node * node)
-    return WorkloadSettings(gpus=gpus, gpus_per_node=node, most_gpus=widest, speed=speed, longest_s=longest_s)
+    site, node, gpus = DEMO_SITES[cluster.name], max(counts), sum(counts)
+    widest = max(node, int(gpus * site.most_gpus_share) // node * node)
+    return WorkloadSettings(
+        gpus=gpus, gpus_per_node=node, most_gpus=widest, speed=speed, longest_s=longest_s, profiles=site.profiles
+    )
 
 
 def is_mostly_idle(cluster: Cluster, place: WorkloadSettings) -> bool:
@@ -171,9 +152,9 @@ def _evaluation_author() -> Author:
 @transaction.atomic
 def submit(cluster: Cluster, job: SampledJob, dice: Random, now: datetime) -> Job:
     """Submit a job, and tell the cluster how it goes before a scheduling turn can see it. Raises SimulatorError."""
-    name, team = next((name, team) for name, team in DEMO_TEAMS.items() if job.kind in team.kinds)
-    person = get_user_model().objects.get(username=dice.choice(team.people))
-    request = _job_request(job, dice)
+    name = TEAM_OF_KIND[job.kind]
+    person = get_user_model().objects.get(username=dice.choice(DEMO_TEAMS[name].people))
+    request = _job_request(job, dice) | (kalos.container_request(job.kind) if cluster.is_kubernetes else {})
     jobs = job_actions.submit(
         [spec.parse(request, Node.objects.shape(cluster))],
         cluster=cluster,

@@ -1,7 +1,8 @@
-"""Base of the commands that register the bundled cluster of `make up`: simulated, or this machine."""
+"""Base of the commands that register the bundled clusters of `make up`: the simulated ones, or this machine."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from django.conf import settings
@@ -30,23 +31,35 @@ class SeedCommand(BaseCommand):
             "--token-file", default=settings.OWN_CLUSTER_TOKEN_FILE, help="file with the token for slurmrestd"
         )
 
-    def upsert_cluster(self, name: str, title: str, options: dict[str, Any]) -> tuple[Cluster, bool]:
-        """Create or update the cluster's row. The connection is updated at each start, because the port may change."""
+    def upsert_slurm(self, name: str, title: str, options: dict[str, Any]) -> Cluster:
+        """Create or update the row of a cluster with slurmrestd."""
         connection = {
             "address": options["address"],
             "metrics_address": f"{options['address']}/metrics",
             "log_root": options["log_root"],
             "token_file": options["token_file"],
             "api_user": settings.OWN_CLUSTER_USER,
-            "is_bundled": True,
-            "product": "",  # read again, because a new version may report another one
             "submit_as": SubmitIdentity.USER_HEADER,
         }
-        first = {"title": title, "mode": ClusterMode.DRIVE, **CONTRACTS}  # no other program submits jobs here
-        rows = Cluster.objects
-        if other := rows.filter(is_bundled=True).exclude(name=name).first():
+        return self.upsert_cluster(name, title, connection)
+
+    def upsert_cluster(
+        self, name: str, title: str, connection: dict[str, Any], settings_at_first: dict[str, Any] | None = None
+    ) -> Cluster:
+        """Create or update the row. The connection is updated at each start, because the port may change."""
+        # The product is read again, because a new version may report another one
+        connection = {**connection, "is_bundled": True, "product": ""}
+        # No other program decides about these nodes, so Acme may
+        first = {"title": title, "mode": ClusterMode.DRIVE, **CONTRACTS, **(settings_at_first or {})}
+        row, _ = Cluster.objects.update_or_create(
+            name=name, defaults=connection, create_defaults={**connection, **first}
+        )
+        return row
+
+    def refuse_other_clusters(self, names: Collection[str]) -> None:
+        """A directory belongs to the demo or to this machine, because the clusters keep their state there."""
+        if other := Cluster.objects.filter(is_bundled=True).exclude(name__in=names).first():
             raise CommandError(
-                f"This Acme already runs the cluster {other.name} and cannot run {name} too. "
+                f"This Acme already runs the cluster {other.name} and cannot run {' and '.join(names)} too. "
                 "Use another directory: ACME_VAR=DIRECTORY make up"
             )
-        return rows.update_or_create(name=name, defaults=connection, create_defaults={**connection, **first})

@@ -20,10 +20,17 @@ from urllib.parse import urlsplit
 from acmeweb.common import outbound_http
 from acmeweb.common.outbound_http import Resolve
 from jobs.logs import log_files, storage
-from jobs.logs.allowed_paths import AllowedPaths, PathNotAllowed, load_allowed_paths, read_program_token
+from jobs.logs.allowed_paths import (
+    AllowedPaths,
+    PathNotAllowed,
+    load_allowed_paths,
+    read_program_secret,
+    read_program_token,
+)
 from jobs.logs.storage import StorageUnresponsive
 from jobs.models.cluster import SubmitIdentity
 from scheduling.backends.base import Backend, BackendError, BackendNode, ClusterUnreachable, RequestRejected
+from scheduling.backends.kubernetes.connection.access import ReadFile
 from scheduling.backends.opening import SLURM, ClusterKind, check_address, cluster_kind, has_backend, open_backend
 from scheduling.backends.senders import UserTokenIdentities, token_expiry, token_user
 from scheduling.backends.telemetry import ExporterPage, read_exporter
@@ -88,14 +95,14 @@ def run_test_steps(
     """Run all steps. Each waits at most `timeout_s` for a response."""
     allowed = allowed or load_allowed_paths()
     kind = cluster_kind(settings.address) if has_backend(settings.address) else SLURM
-    steps = [_run_step("Address", lambda: _check_address(settings.address, kind, allowed, resolve, timeout_s))]
+    steps = [_run_step("Address", lambda: _check_address(settings, kind, allowed, resolve, timeout_s))]
     if "token_file" not in kind.unused_settings:
         steps.append(_run_step("Token", lambda: _check_token_expiry(_read_token(settings, allowed), now)))
     nodes: list[BackendNode] = []
     if all(step.ok is not False for step in steps):
         token = _read_token(settings, allowed)
         options = {
-            "read_file": allowed.read_secret,
+            "read_file": _secret_reader(settings, allowed),
             "workload_owners": settings.workload_owners,
             "pod_template": settings.pod_template,
             "timeout_s": timeout_s,
@@ -143,11 +150,11 @@ def _run_step(
 
 
 def _check_address(
-    address: str, kind: ClusterKind, allowed: AllowedPaths, resolve: Resolve, timeout_s: float
+    settings: ConnectionSettings, kind: ClusterKind, allowed: AllowedPaths, resolve: Resolve, timeout_s: float
 ) -> tuple[bool, str]:
     try:
-        check_address(address)
-        server = kind.server_address(address, allowed.read_secret)
+        check_address(settings.address)
+        server = kind.server_address(settings.address, _secret_reader(settings, allowed))
     except ValueError as error:
         raise ConnectionTestFailure(f"The {error}", kind.bad_address_advice) from None
     except ClusterUnreachable as error:
@@ -223,6 +230,10 @@ def _refuse_metadata_service(host: str, addresses: Sequence[str]) -> None:
         raise ConnectionTestFailure(
             f"{host} is the metadata service of this machine.", "Use the host on which slurmrestd runs."
         )
+
+
+def _secret_reader(settings: ConnectionSettings, allowed: AllowedPaths) -> ReadFile:
+    return read_program_secret if settings.is_bundled else allowed.read_secret
 
 
 # --- token

@@ -12,6 +12,7 @@ from jobs.logs.allowed_paths import PathNotAllowed
 from jobs.models import Cluster, Installation
 from jobs.models.cluster import SubmitIdentity
 from scheduling.backends.base import Backend, ClusterUnreachable
+from scheduling.backends.kubernetes.connection.access import ReadFile
 from scheduling.backends.opening import open_backend
 from scheduling.backends.senders import IdentityProvider, ServiceTokenIdentities, UserTokenIdentities, token_user
 
@@ -44,11 +45,10 @@ def connect(cluster: Cluster) -> Backend:
 
 
 def _open(cluster: Cluster, token: str, **options: Any) -> Backend:
-    read_file = allowed_paths.load_allowed_paths().read_secret
     settings = {name: getattr(cluster, name) for name in ("workload_owners", "pod_template")}
     connection = {"user": cluster.api_user, "token": token, **settings}
     try:
-        return open_backend(cluster.address, read_file=read_file, **connection, **options)
+        return open_backend(cluster.address, read_file=secret_reader(cluster), **connection, **options)
     except ValueError as error:
         raise ClusterUnreachable(str(error)) from None
 
@@ -61,6 +61,14 @@ def _submit_senders(cluster: Cluster, token: str) -> IdentityProvider | None:
         read = allowed_paths.load_allowed_paths().read_token
         return UserTokenIdentities(service_user=user, directory=cluster.user_token_directory, read=read, now=_utc_now)
     return None
+
+
+def secret_reader(cluster: Cluster) -> ReadFile:
+    """Return the function that reads the kubeconfig of a cluster. Only that of the bundled cluster may lie outside
+    ACME_TOKEN_DIRS."""
+    if cluster.is_bundled:
+        return allowed_paths.read_program_secret
+    return allowed_paths.load_allowed_paths().read_secret
 
 
 def _utc_now() -> datetime:

@@ -1,7 +1,8 @@
 """Simulates weeks of a datacenter, from which the demo makes its history: jobs, failures, decisions, repairs. Pure.
 
-Jobs arrive as in the cluster Seren of the Acme study, the engine places them under the policy acme, and faults occur at
-the rate of the `dense` scenario. Acme's own diagnosis, recovery and node tests handle what fails. Times are virtual.
+Jobs arrive as in Seren or Kalos, the clusters of the Acme study, the engine places them under the policy acme, and
+faults occur at the rate of the `dense` scenario. Acme's own diagnosis, recovery and node tests handle what fails. Times
+are virtual.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from scheduling.engine.resources import NodeResources
 from scheduling.replay import acme_trace
 from scheduling.slurmsim.faults import FaultKind
 
-SITE = "seren"
+KUBERNETES_SITES = frozenset({"kalos"})
 CHECK_INTERVAL_S = 60.0
 START_S = 8.0
 # Of the jobs that end at their drawn run time, these shares are cancelled by their users. The study reports that
@@ -53,6 +54,7 @@ FAULTS_WITHOUT_STEPS = frozenset({BUG, str(FaultKind.LOSS), str(FaultKind.SLOW)}
 
 @dataclass(frozen=True, kw_only=True)
 class HistorySettings:
+    site: str = "seren"  # of the study
     days: float
     nodes: int
     gpus_per_node: int
@@ -70,7 +72,8 @@ class HistorySettings:
 
     @property
     def most_gpus(self) -> int:
-        return int(self.gpus * self.most_gpus_share) // self.gpus_per_node * self.gpus_per_node
+        whole_nodes = int(self.gpus * self.most_gpus_share) // self.gpus_per_node * self.gpus_per_node
+        return max(self.gpus_per_node, whole_nodes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,13 +94,13 @@ def simulate_history(settings: HistorySettings) -> Iterator[float | SiteHistory]
     """Yield the share of the time that is simulated so far, once per day, and finally the history."""
     plan = DrillPlan(
         hours=settings.days * 24, seed=settings.seed, nodes=settings.nodes, gpus_per_node=settings.gpus_per_node,
-        first_node=settings.first_node, gang_nodes=0, spares=0, start_s=START_S,
+        site=settings.site, first_node=settings.first_node, gang_nodes=0, spares=0, start_s=START_S,
     )  # fmt: skip
     agenda = EventQueue()
     stage = DrillSimulation(plan, _engine(settings, plan), agenda, DrillCounts())
     recovery = AcmeRecovery(stage)
     stage.answer = recovery
-    logs = HistoryLogs(plan=plan, began_s=settings.began.timestamp())
+    logs = HistoryLogs(plan=plan, began_s=settings.began.timestamp(), are_pods=settings.site in KUBERNETES_SITES)
     stage.log_of_failure = logs.failure_log
     faults = FaultInjector(stage)
     drawn_faults = draw_faults(_without_step_faults(SCENARIOS["dense"]), plan)
@@ -151,9 +154,10 @@ def _schedule_checks(stage: DrillSimulation) -> None:
 
 
 def _schedule_arrivals(stage: DrillSimulation, settings: HistorySettings) -> CampaignService:
-    """Schedule as many jobs of Seren, picked at random, as request the wanted share of the GPU time."""
-    site = acme_trace.PUBLISHED_CLUSTERS[SITE]
-    trace = acme_trace.draw_trace(site, SITE, jobs=round(site.jobs / site.days * settings.days), seed=settings.seed)
+    """Schedule as many jobs of the site, picked at random, as request the wanted share of the GPU time."""
+    site = acme_trace.PUBLISHED_CLUSTERS[settings.site]
+    jobs = round(site.jobs / site.days * settings.days)
+    trace = acme_trace.draw_trace(site, settings.site, jobs=jobs, seed=settings.seed)
     requested_s = trace.gpus.clip(max=settings.most_gpus) * trace.runtime_s
     wanted_s = settings.load * settings.gpus * stage.plan.end_s
     order = np.random.default_rng(settings.seed).permutation(len(trace))

@@ -6,7 +6,7 @@ this limit. Errors are standard errors of the sample, from resampling the jobs o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,14 +14,13 @@ import numpy as np
 
 from jobs.core.lifecycle import JobKind
 from scheduling.drill.failure_odds import DRAWN_REASONS, EVEN_ODDS
-from scheduling.drill.history import SITE, SiteHistory
+from scheduling.drill.history import SiteHistory
 from scheduling.replay import acme_trace
 from scheduling.replay.acme_figures import PUBLISHED_CLUSTERS
 from scheduling.slurmsim.failure_reasons import REASONS_BY_NAME, FailureFamily
 
 POPULATION = 400_000  # jobs drawn from the published distribution
 RESAMPLES = 100
-KINDS = tuple(PUBLISHED_CLUSTERS[SITE].work)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +39,7 @@ class FigureComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class JobColumns:
-    kinds: Any  # index in KINDS
+    kinds: Any  # index among the kinds of the site
     gpus: Any
     seconds: Any
 
@@ -62,28 +61,31 @@ def _gpu_time_share(jobs: JobColumns, kind: int) -> float:
 
 def compare_jobs(history: SiteHistory, most_gpus: int) -> Iterator[FigureComparison]:
     """Yield job shares, shares of the requested GPU time, and median run times of each kind."""
-    ours, study = _columns_of_history(history), _columns_of_study(most_gpus)
+    site = history.plan.site
+    kinds = list(PUBLISHED_CLUSTERS[site].work)
+    ours, study = _columns_of_history(history, kinds), _columns_of_study(site, most_gpus)
     dice = np.random.default_rng(1)
     resampled = [ours.take(dice.integers(len(ours.kinds), size=len(ours.kinds))) for _ in range(RESAMPLES)]
     for name, figure in FIGURES.items():
-        for number, kind in enumerate(KINDS):
+        for number, kind in enumerate(kinds):
             error = float(np.nanstd([figure(jobs, number) for jobs in resampled]))
             yield FigureComparison(
                 figure=name, subject=kind.value, history=figure(ours, number), study=figure(study, number), error=error
             )
 
 
-def _columns_of_history(history: SiteHistory) -> JobColumns:
+def _columns_of_history(history: SiteHistory, kinds: Sequence[JobKind]) -> JobColumns:
     return JobColumns(
-        kinds=np.array([KINDS.index(job.kind) for job in history.jobs]),
+        kinds=np.array([kinds.index(job.kind) for job in history.jobs]),
         gpus=np.array([job.gpus for job in history.jobs], dtype=float),
         seconds=np.array([job.need_s for job in history.jobs]),
     )
 
 
-def _columns_of_study(most_gpus: int) -> JobColumns:
-    trace = acme_trace.draw_trace(PUBLISHED_CLUSTERS[SITE], SITE, jobs=POPULATION, seed=7)
-    number_of = {word: KINDS.index(JobKind(word)) for word in trace.kinds.words}
+def _columns_of_study(site: str, most_gpus: int) -> JobColumns:
+    published = PUBLISHED_CLUSTERS[site]
+    trace = acme_trace.draw_trace(published, site, jobs=POPULATION, seed=7)
+    number_of = {word: list(published.work).index(JobKind(word)) for word in trace.kinds.words}
     return JobColumns(
         kinds=np.array([number_of[word] for word in trace.kinds.words])[trace.kinds.codes],
         gpus=trace.gpus.clip(max=most_gpus).astype(float),

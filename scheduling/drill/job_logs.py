@@ -5,6 +5,7 @@ The log of a failure is also what the diagnosis read, so its evidence is found a
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -14,6 +15,7 @@ from scheduling.drill import symptoms
 from scheduling.drill.jobs import MIX_STEP_S, AttemptLife, DrillJob
 from scheduling.drill.simulation import DrillSimulation
 from scheduling.drill.values import DrillPlan
+from scheduling.slurmsim.faults import FaultKind
 from scheduling.slurmsim.scripts.failure_output import FailureContext
 from scheduling.slurmsim.scripts.job_output import PlannedLog, lines_until
 from scheduling.slurmsim.scripts.play import SimulatedRun
@@ -25,6 +27,7 @@ START_S = 2.0  # from the allocation until the command starts
 MAX_LINES = {JobKind.PRETRAIN: 400}  # of progress
 MAX_OTHER_LINES = 100
 ALMOST_S = 0.001
+SLURM_LINES = ("srun:", "slurmstepd:")
 PRETRAINING_BATCH_TOKENS, PRETRAINING_STEP_S = 1e6, (4.0, 16.0)  # the batch if a step then takes so long
 
 
@@ -54,6 +57,7 @@ class HistoryLogs:
 
     plan: DrillPlan
     began_s: float
+    are_pods: bool = False  # jobs are pods of Kubernetes, and Acme copied their logs
 
     def failure_log(self, stage: DrillSimulation, work: DrillJob, now: float, kind: str, rank: int) -> str:
         life = work.current_attempt
@@ -65,16 +69,25 @@ class HistoryLogs:
             job=life.number, reason="", exit_code=1, nodes=script.nodes, gpus_per_node=script.gpus_per_node, rank=rank,
             step=step_of_program(run, work.step) if run else work.step, dice=script.play.dice,
         )  # fmt: skip
-        return "".join(f"{line}\n" for line in [*body, *symptoms.failure_tail(kind, scene)])
+        lines = [*body, *symptoms.failure_tail(kind, scene)]
+        if self.are_pods:
+            why = "NodeLost" if kind == FaultKind.DEATH else "Error, exit code 1"
+            state = State.NODE_FAIL if kind == FaultKind.DEATH else State.FAILED
+            lines = [*_without_slurm(lines), *_end_lines(work, scene.nodes, why, state)]
+        return "".join(f"{line}\n" for line in lines)
 
     def end_log(self, work: DrillJob, life: AttemptLife, ended: float, state: State) -> str:
         """The log of an attempt that did not fail."""
         script = self.planned_log(work, life, ended)
-        if state == State.COMPLETED:
-            lines = lines_until(script, 0, inf)
+        until_s = inf if state == State.COMPLETED else script.play.duration_s - ALMOST_S
+        if self.are_pods:
+            why = "succeeded" if state == State.COMPLETED else "Error, exit code 143"
+            lines = [*_without_slurm(lines_until(script, 0, until_s)), *_end_lines(work, script.nodes, why, state)]
+        elif state == State.COMPLETED:
+            lines = lines_until(script, 0, until_s)
         else:
             stopped = f"slurmstepd: error: *** JOB {life.number} ON {script.nodes[0]} CANCELLED ***"
-            lines = [*lines_until(script, 0, script.play.duration_s - ALMOST_S), stopped]
+            lines = [*lines_until(script, 0, until_s), stopped]
         return "".join(f"{line}\n" for line in lines)
 
     def planned_log(self, work: DrillJob, life: AttemptLife, until: float) -> PlannedLog:
@@ -93,3 +106,16 @@ class HistoryLogs:
             max_lines=MAX_LINES.get(work.kind, MAX_OTHER_LINES),
             checkpoint_steps=round(self.plan.checkpoint_s / run.step_s) if run else 0,
         )  # fmt: skip
+
+
+def _without_slurm(lines: Iterable[str]) -> list[str]:
+    return [line for line in lines if not line.startswith(SLURM_LINES)]
+
+
+def _end_lines(work: DrillJob, nodes: Sequence[str], why: str, state: State) -> list[str]:
+    """What Acme adds to the end of a log that it has copied. The first pod is at fault; more are not named."""
+    count = f"{len(nodes)} {'pod' if len(nodes) == 1 else 'pods'}"
+    return [
+        f"acme: pod acme-{work.name}-0 on node {nodes[0]} ended: {why}",
+        f"acme: end of the log of {count}: {state.value}",
+    ]

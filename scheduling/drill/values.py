@@ -29,6 +29,7 @@ class DrillPlan:
     seed: int = 1
     nodes: int = 302  # Kalos in the Acme study
     gpus_per_node: int = 8
+    site: str = "seren"  # prefix of the names of the nodes
     first_node: int = 0  # in the names of the nodes
     gang_nodes: int = 256  # 2,048 GPUs: its 123B job
     step_s: float = 10.0  # 4 million tokens of a 123B model on this many A100 at half their peak
@@ -51,7 +52,7 @@ class DrillPlan:
 
     @property
     def node_names(self) -> tuple[str, ...]:
-        return tuple(f"seren-{number:03}" for number in range(self.first_node, self.first_node + self.nodes))
+        return tuple(f"{self.site}-{number:03}" for number in range(self.first_node, self.first_node + self.nodes))
 
 
 @dataclass(frozen=True, kw_only=True)

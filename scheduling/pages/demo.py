@@ -8,7 +8,6 @@ from django.shortcuts import render
 from django.utils.cache import patch_cache_control
 from django.views.decorators.http import require_safe
 
-from scheduling.bundled.demo import DEMO_CLUSTER
 from scheduling.bundled.history import progress, write
 
 
@@ -22,7 +21,7 @@ def history_progress(request: HttpRequest) -> HttpResponse:
 
 def history_state() -> dict[str, int | bool]:
     """Return whether the history is being written or was finished minutes ago, and how far it is."""
-    share = progress.stored_share(DEMO_CLUSTER)
+    share = progress.stored_share()
     awaits = share is None and settings.IS_DEMO and bool(settings.DEMO_HISTORY_DAYS) and write.can_have_history()
     return {
         "days": settings.DEMO_HISTORY_DAYS,

@@ -83,7 +83,7 @@ class SubmitCommands:
 
     curl: str
     acme: str
-    sbatch: SbatchCommand
+    sbatch: SbatchCommand | None  # of Slurm clusters
 
 
 def _submit_commands(request: HttpRequest, form: SubmitForm) -> SubmitCommands:
@@ -92,5 +92,5 @@ def _submit_commands(request: HttpRequest, form: SubmitForm) -> SubmitCommands:
     return SubmitCommands(
         curl=curl_command(body, request.build_absolute_uri("/").rstrip("/")),
         acme=acme_command(body),
-        sbatch=sbatch_command(body, form.spec),
+        sbatch=None if form.cleaned_data["cluster"].is_kubernetes else sbatch_command(body, form.spec),
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
@@ -46,7 +47,7 @@ class SimulatorDatabase:
     """What the databases of all simulated clusters have in common: settings, plans of jobs, and faults."""
 
     def __init__(self, path: Path, tables: str) -> None:
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, factory=SharedConnection)
         self._db.execute("pragma journal_mode = wal")
         self._db.execute("pragma synchronous = full")
         self._db.executescript(SHARED_TABLES + tables)
@@ -152,17 +153,33 @@ def _without_script(job: SlurmJob) -> SlurmJob:
     return replace(job, request=replace(job.request, script="", environment={}))
 
 
+class SharedConnection(sqlite3.Connection):
+    """A connection that several threads use. It has one transaction at a time, so they take turns."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.turn = threading.Lock()
+
+
 class WriteTransaction:
     """Starts a transaction, which sqlite3's `with connection` does not do, and commits or rolls it back."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: SharedConnection) -> None:
         self._db = db
 
     def __enter__(self) -> None:
-        self._db.execute("begin immediate")
+        self._db.turn.acquire()
+        try:
+            self._db.execute("begin immediate")
+        except sqlite3.Error:
+            self._db.turn.release()
+            raise
 
     def __exit__(self, kind: object, *rest: object) -> None:
-        self._db.execute("rollback" if kind else "commit")
+        try:
+            self._db.execute("rollback" if kind else "commit")
+        finally:
+            self._db.turn.release()
 
 
 def to_json(value: object) -> str:

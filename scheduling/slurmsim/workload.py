@@ -1,6 +1,6 @@
 """Draws jobs from the distributions of the Acme trace, as the users of a datacenter would submit them. Pure and seeded.
 
-The shares, sizes and durations by kind are those of the cluster Seren, tabulated from the AcmeTrace dataset (CC-BY-4.0;
+The shares, sizes and durations by kind are those of the clusters Seren and Kalos, from AcmeTrace (CC-BY-4.0;
 "Characterization of Large Language Model Development in the Datacenter", NSDI'24). `speed` compresses time: at 60 an
 hour of the trace takes a minute, for durations, limits and arrivals alike, so that all times are consistent.
 """
@@ -8,8 +8,8 @@ hour of the trace takes a minute, for durations, limits and arrivals alike, so t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
 
@@ -79,6 +79,35 @@ SEREN_PROFILES: dict[JobKind, WorkloadProfile] = {
     ),
 }
 
+KALOS_PROFILES: dict[JobKind, WorkloadProfile] = {
+    JobKind.EVALUATION: replace(
+        SEREN_PROFILES[JobKind.EVALUATION],
+        share=92.8,
+        durations_s=(8, 22.2, 38.9, 111.0, 324.0, 1388.0, 2490.0, 6253.0),
+        gpus=(1, 1, 1, 1, 1),
+        fails=0.067,
+    ),
+    JobKind.PRETRAIN: replace(
+        SEREN_PROFILES[JobKind.PRETRAIN],
+        share=3.2,
+        durations_s=(16, 65.7, 245.0, 707.0, 6283.0, 43161.0, 92588.0, 280332.0),
+        gpus=(96, 256, 512, 512, 1024),
+        command="torchrun pretrain.py --config {name}.yaml",  # PET_… variables contain the rest
+    ),
+    JobKind.DEBUG: replace(
+        SEREN_PROFILES[JobKind.DEBUG],
+        share=2.7,
+        durations_s=(8, 36.3, 119.0, 327.0, 602.0, 1128.0, 1706.0, 3991.0),
+        gpus=(1, 32, 128, 512, 1024),
+    ),
+    JobKind.OTHER: replace(
+        SEREN_PROFILES[JobKind.OTHER],
+        share=1.3,
+        durations_s=(8, 21.8, 46.0, 293.0, 1010.0, 32768.0, 112981.0, 588493.0),
+        gpus=(1, 2, 8, 32, 64),
+    ),
+}
+
 FAILURE_ENDS = (("FAILED:1", 0.62), ("FAILED:134", 0.18), ("OUT_OF_MEMORY", 0.12), ("FAILED:137", 0.08))
 MIN_DURATION_S = 2.0
 
@@ -111,15 +140,16 @@ class WorkloadSettings:
     most_gpus: int  # limit for one job
     speed: float = 60.0
     longest_s: float = math.inf  # limit of durations, after compression
+    profiles: Mapping[JobKind, WorkloadProfile] = field(default_factory=lambda: SEREN_PROFILES)
 
 
 def sample_job(dice: Random, place: WorkloadSettings) -> SampledJob:
-    kind = dice.choices(list(SEREN_PROFILES), weights=[work.share for work in SEREN_PROFILES.values()])[0]
+    kind = dice.choices(list(place.profiles), weights=[work.share for work in place.profiles.values()])[0]
     return sample_job_of_kind(kind, dice, place)
 
 
 def sample_job_of_kind(kind: JobKind, dice: Random, place: WorkloadSettings) -> SampledJob:
-    work = SEREN_PROFILES[kind]
+    work = place.profiles[kind]
     name = dice.choice(work.names)
     nodes, per_node = nodes_and_gpus(_sample_gpus(work.gpus, dice), place.gpus_per_node, place.most_gpus)
     duration = min(place.longest_s, max(MIN_DURATION_S, _sample_duration(work.durations_s, dice) / place.speed))

@@ -50,7 +50,7 @@ class Instance:
         self.place, self.port, self.process = InstanceDirectories(var), ports.pick(), None
         inherited = {name: value for name, value in os.environ.items() if name not in OURS}
         # The history of the demo takes a minute of two cores, which only its own test needs. Many jobs end in a test
-        demo = {"DEMO_HISTORY_DAYS": "0", "DEMO_SPEED": "20"}
+        demo = {"DEMO_CLUSTERS": "seren", "DEMO_HISTORY_DAYS": "0", "DEMO_SPEED": "20"}
         self.environment = {**inherited, **demo, "ACME_VAR": str(var), "ACME_PORT": str(self.port)}
         self.out = var.parent / "up.out"
 

@@ -6,6 +6,7 @@ import re
 from datetime import timedelta
 from itertools import accumulate, pairwise
 from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 from django.db.models import Count, F, Q, Sum
@@ -44,7 +45,8 @@ DAYS = 2
 
 @pytest.fixture(scope="module", autouse=True)
 def written(rows_for_module):
-    cluster = make.cluster(name=demo.DEMO_CLUSTER, nodes=16, log_root="/logs")
+    cluster = make.cluster(name="seren", nodes=16, log_root="/logs")
+    kalos = make.cluster(name="kalos", nodes=8, log_root="", address="kubernetes:///etc/acme/tokens/kalos")
     demo.create_teams_and_users()
     write.reserve_keys()
     reports = []
@@ -52,7 +54,7 @@ def written(rows_for_module):
     now = (clock.now() - timedelta(days=1)).replace(hour=12, minute=0, second=0, microsecond=0)
     logs = {}
     _live_rows(cluster, now)
-    jobs = write.write_history(cluster, now, reports.append, logs.update, days=DAYS)
+    jobs = write.write_history({cluster: logs.update, kalos: logs.update}, now, reports.append, days=DAYS)
     return cluster.pk, now, jobs, reports, logs
 
 
@@ -125,11 +127,48 @@ def test_minutes_and_samples_agree_with_the_allocations(cluster, written):
     _, now, *_ = written
     earlier = ClusterMinute.objects.filter(cluster=cluster, at__lt=now - timedelta(hours=1))
     minute = earlier.order_by("-allocated").first()
-    held = Allocation.objects.filter(held_at__lte=minute.at, released_at__gt=minute.at).count()
+    held = cluster_allocations(cluster).filter(held_at__lte=minute.at, released_at__gt=minute.at).count()
 
     assert minute.allocated == held > 0
     assert minute.utilization <= 100 * minute.allocated / minute.gpus
     assert Sample.objects.filter(node__cluster=cluster).exists()
+
+
+def cluster_allocations(cluster):
+    return Allocation.objects.filter(node__cluster=cluster)
+
+
+@pytest.mark.parametrize(
+    ("model", "column"),
+    [(Job, "submitted_at"), (Attempt, "promised_at"), (Incident, "opened_at"), (Campaign, "created_at")],
+)
+def test_rows_of_both_clusters_are_in_the_order_of_time(model, column):
+    rows = model.objects.filter(pk__lt=write.RESERVED_KEYS[model]).order_by("pk").values_list(column, flat=True)
+
+    assert list(rows) == sorted(rows)
+
+
+def test_rows_refer_to_rows_of_their_own_cluster():
+    assert Job.objects.filter(cluster__name="kalos").exists()
+    assert not Attempt.objects.filter(allocations__isnull=False).exclude(
+        job__cluster=F("allocations__node__cluster")
+    )  # fmt: skip
+    assert not Diagnosis.objects.exclude(cluster=F("attempt__job__cluster")).exists()
+    assert not Diagnosis.objects.exclude(cluster=F("incident__cluster")).exists()
+    assert not Decision.objects.exclude(cluster=F("diagnosis__cluster")).exists()
+    assert not Incident.objects.filter(nodes__isnull=False).exclude(cluster=F("nodes__cluster")).exists()
+    assert not Event.objects.filter(attempt__isnull=False).exclude(job=F("attempt__job")).exists()
+
+
+def test_jobs_of_the_kubernetes_cluster_look_like_jobs_of_kubernetes(written):
+    jobs = Job.objects.filter(cluster__name="kalos")
+    logs = {path: text for path, text in written[-1].items() if "/kalos/" in path}
+
+    assert set(jobs.values_list("kind", flat=True)) <= {"evaluation", "pretrain", "debug", "other"}
+    assert all(UUID(one) for one in Attempt.objects.filter(job__in=jobs).values_list("backend_id", flat=True))
+    assert not jobs.filter(Q(mounts=[]) | Q(command__contains="SLURM")).exclude(labels__has_key="campaign").exists()
+    assert logs and not any(re.search("^(srun|slurmstepd):", text, re.MULTILINE) for text in logs.values())
+    assert all(re.search(r"acme: end of the log of \d+ pods?: [A-Z_]+\n\Z", text) for text in logs.values())
 
 
 def test_events_are_in_the_order_of_time():
@@ -146,7 +185,7 @@ def test_jobs_that_users_submit_come_after_the_history(cluster):
 def test_second_run_writes_nothing(cluster, written):
     jobs = Job.objects.count()
 
-    assert write.write_history(cluster, clock.now(), lambda share: None, refuse, days=DAYS) == 0
+    assert write.write_history({cluster: refuse}, clock.now(), lambda share: None, days=DAYS) == 0
     assert Job.objects.count() == jobs
 
 

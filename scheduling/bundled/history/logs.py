@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 from jobs.core.attempt_end import TRAINING_KINDS
 from jobs.core.lifecycle import State
@@ -57,6 +58,13 @@ def _log_text(builder: HistoryBuilder, placed: PlacedAttempt) -> str:
     if (known := builder.failure_logs.get(placed.row.key)) is not None:
         return known
     if placed.row.state == State.COMPLETED and (known := builder.campaigns.logs.get(placed.work.name)) is not None:
-        return known
+        return known + ("acme: end of the log of 1 pod: COMPLETED\n" if builder.place.cluster.is_kubernetes else "")
     text = builder.history.logs.end_log(placed.work, placed.life, placed.ended, State(placed.row.state))
     return builder.with_name_of_row(text, placed)
+
+
+def write_log_files(logs: Mapping[str, str]) -> None:
+    """Write logs to the directory in which Acme keeps copies of logs."""
+    for path, text in logs.items():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(text)

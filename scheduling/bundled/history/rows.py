@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
-from itertools import count
 from random import Random
 from typing import Any
+from uuid import NAMESPACE_URL, uuid5
 
 from django.db.models import Model
 
@@ -31,7 +31,9 @@ from jobs.core.lifecycle import JobKind, State
 from jobs.core.public_id import public_id
 from jobs.models import Allocation, Attempt, Job
 from scheduling.actions.campaigns import COORDINATOR
+from scheduling.bundled import kalos
 from scheduling.bundled.history.campaigns import CampaignBuilder
+from scheduling.bundled.history.keys import HistoryKeys
 from scheduling.bundled.history.values import HistoryPlace, HistoryRows, PlacedAttempt
 from scheduling.drill.healing import AUTOMATIC_POLICY, HandledFailure
 from scheduling.drill.history import CANCELLED, SiteHistory
@@ -39,7 +41,7 @@ from scheduling.drill.jobs import MIX_STEP_S, AttemptLife, DrillJob
 from scheduling.drill.values import DRILL_EPOCH
 from scheduling.models import Suite
 from scheduling.slurmsim.faults import FaultKind
-from scheduling.slurmsim.workload import SEREN_PROFILES, job_name
+from scheduling.slurmsim.workload import job_name
 
 ACCEPT_S, START_S, SEEN_S = 0.4, 2.0, 3.0  # after the decision: the cluster accepts, starts, and reports an attempt
 DIAGNOSIS_S, DECISION_S = 2.0, 4.0  # after the end
@@ -50,8 +52,12 @@ RECOVERY, DIAGNOSIS = Author(by="recovery"), Author(by="diagnosis")
 
 
 class HistoryBuilder:
-    def __init__(self, history: SiteHistory, place: HistoryPlace, suites: Mapping[int, Suite]) -> None:
-        self.history, self.place, self.rows = history, place, HistoryRows()
+    """The rows of one cluster. Several builders may add to the same rows, one after the other."""
+
+    def __init__(
+        self, history: SiteHistory, place: HistoryPlace, suites: Mapping[int, Suite], rows: HistoryRows
+    ) -> None:
+        self.history, self.place, self.rows = history, place, rows
         self.campaigns = CampaignBuilder(history, place, suites)
         works = [*(work for work in history.jobs if work.lives), *self.campaigns.scoring_jobs]
         self.works = sorted(works, key=lambda work: work.submitted)
@@ -59,24 +65,22 @@ class HistoryBuilder:
         self.shift = place.began - DRILL_EPOCH
         self.placed: list[PlacedAttempt] = []
         self.failure_logs: dict[str, str] = {}  # by the key of the attempt
+        self._jobs: dict[str, Job] = {}  # by their names in the simulation
         self._failed: dict[str, list[PlacedAttempt]] = defaultdict(list)
 
-    def build(self) -> HistoryRows:
-        for number, work in enumerate(self.works, start=1):
-            self.rows.jobs.append(self._job(number, work))
-        self._add_attempts()
-        self.campaigns.add_rows(self.rows, self._job_by_name)
+    def add_rows(self, keys: HistoryKeys) -> None:
+        for work in self.works:
+            self._jobs[work.name] = self._job(keys.jobs[work.name], work)
+        self.rows.jobs += self._jobs.values()
+        self._add_attempts(keys.attempts)
+        self.campaigns.add_rows(self.rows, self._jobs)
         self._add_failures()
         self._add_node_events()
-        self.rows.events.sort(key=lambda event: event.at)
-        for number, event in enumerate(self.rows.events, start=1):
-            event.pk = number
-        return self.rows
 
     # --- jobs and attempts
 
     def _job(self, number: int, work: DrillJob) -> Job:
-        dice, profile = Random(f"job:{work.name}"), SEREN_PROFILES[work.kind]
+        dice, profile = Random(f"job:{work.name}"), self.place.site.profiles[work.kind]
         name, user = job_name(work.kind, work.name), dice.choice(list(self.place.users[work.kind]))
         user = self.campaigns.user_of_trial(work) or user
         nodes = len(work.lives[0].places)
@@ -94,6 +98,9 @@ class HistoryBuilder:
             started_at=min(end.at, self.place.at(last.promised + START_S)), exit_code=end.exit_code,
             requeues=min(3, len(work.lives) - 1),
         )  # fmt: skip
+        if self.place.cluster.is_kubernetes:
+            container = kalos.container_request(work.kind)
+            row.image, row.mounts = container.get("image", ""), container["mounts"]
         if work.saves:
             row.checkpoint_dir = f"/checkpoints/{name}-{row.public_id}"
             row.checkpoint_interval = timedelta(seconds=self.history.plan.checkpoint_s)
@@ -119,16 +126,14 @@ class HistoryBuilder:
             return AttemptEnd(state=State.PREEMPTED, at=at, reason="A job of the owner of the quota needs the GPUs.")
         return AttemptEnd(state=State.FAILED, at=at, reason="Stopped by recovery, because it made no progress.")
 
-    def _add_attempts(self) -> None:
+    def _add_attempts(self, keys: Mapping[tuple[str, int], int]) -> None:
         starts = [
             (life.promised, number, work, life)
             for work in self.works
             for number, life in enumerate(work.lives, start=1)
         ]
-        jobs = self._job_by_name
         free = [list(range(self.history.plan.gpus_per_node)) for _ in self.place.nodes]
         held: list[PlacedAttempt] = []
-        keys = count(1)
         for _, number, work, life in sorted(starts, key=lambda row: row[0]):
             # The engine counts GPUs per node; the indices are chosen here, lowest first
             for over in [one for one in held if one.ended <= life.promised]:
@@ -138,17 +143,14 @@ class HistoryBuilder:
             gpus = [(node, gpu) for node, wanted in life.places if work.gpus for gpu in sorted(free[node])[:wanted]]
             for node, gpu in gpus:
                 free[node].remove(gpu)
-            placed = self._add_attempt(next(keys), number, work, life, gpus, jobs[work.name])
+            placed = self._add_attempt(keys[work.name, number], number, work, life, gpus)
             held.append(placed)
             self.placed.append(placed)
 
-    @cached_property
-    def _job_by_name(self) -> dict[str, Job]:
-        return dict(zip((work.name for work in self.works), self.rows.jobs, strict=True))
-
     def _add_attempt(
-        self, key: int, number: int, work: DrillJob, life: AttemptLife, gpus: Sequence[tuple[int, int]], job: Job
+        self, key: int, number: int, work: DrillJob, life: AttemptLife, gpus: Sequence[tuple[int, int]]
     ) -> PlacedAttempt:
+        job = self._jobs[work.name]
         end, promised_at = self._end_of(work, life), self.place.at(life.promised)
         nodelist = compress(self.place.nodes[node].name for node in life.nodes)
         accepted_at, confirmed_at, seen_at = (
@@ -156,7 +158,7 @@ class HistoryBuilder:
         )
         row = Attempt(
             pk=key, job=job, number=number, key=f"{job.public_id}.{number}", state=end.state,
-            backend_id=str(life.number),
+            backend_id=self._backend_id(job, number, life),
             nodelist=nodelist, promised_at=promised_at, accepted_at=accepted_at, confirmed_at=confirmed_at,
             seen_running_at=seen_at, ended_at=end.at, exit_code=end.exit_code, reason=end.reason,
             log_path=self.place.cluster.new_log_path(f"{job.public_id}-{number}"),
@@ -180,13 +182,18 @@ class HistoryBuilder:
             self._failed[work.name].append(placed)
         return placed
 
+    def _backend_id(self, job: Job, number: int, life: AttemptLife) -> str:
+        """The job number of Slurm, or the uid of an object of Kubernetes."""
+        if self.place.cluster.is_kubernetes:
+            return str(uuid5(NAMESPACE_URL, f"{job.public_id}.{number}"))
+        return str(life.number)
+
     def _event(self, type: str, at: float, author: Author, job: Job, **values: Any) -> None:
         self.rows.events.append(journal.job_event(type, author, job, at=self.place.at(at), **values))
 
     # --- failures
 
     def _add_failures(self) -> None:
-        numbers = count(1)
         by_incident: dict[str, list[Diagnosis]] = defaultdict(list)
         waiting = {name: list(rows) for name, rows in self._failed.items()}
         symptoms: dict[str, FailureSymptom] = {}
@@ -195,7 +202,7 @@ class HistoryBuilder:
                 continue
             placed = waiting[failure.attempt.job].pop(0)
             placed.row.cause = failure.cause.label
-            row = self._diagnosis(next(numbers), failure, placed)
+            row = self._diagnosis(len(self.rows.diagnoses) + 1, failure, placed)
             self.rows.diagnoses.append(row)
             by_incident[failure.facts.incident].append(row)
             symptoms.setdefault(failure.facts.incident, _symptom(failure, placed))
@@ -204,7 +211,7 @@ class HistoryBuilder:
             self._link_nodes(Diagnosis.nodes.through, self.rows.diagnosis_nodes, row, failure.cause.suspects)
         incidents = {str(incident.id): incident for incident in self.history.incidents}
         in_order = sorted(by_incident, key=lambda key: incidents[key].first_at)
-        for number, key in enumerate(in_order, start=1):
+        for number, key in enumerate(in_order, start=len(self.rows.incidents) + 1):
             self._add_incident(number, incidents[key], symptoms[key], by_incident[key])
 
     def _diagnosis(self, number: int, failure: HandledFailure, placed: PlacedAttempt) -> Diagnosis:
@@ -281,9 +288,9 @@ class HistoryBuilder:
         return {decision.diagnosis_id: decision for decision in self.rows.decisions}
 
     def _link_nodes(self, through: Any, rows: list[Model], owner: Model, names: Iterable[str]) -> None:
-        column = "diagnosis_id" if isinstance(owner, Diagnosis) else "incident_id"
+        column = "diagnosis" if isinstance(owner, Diagnosis) else "incident"
         known = {node.name: node for node in self.place.nodes}
-        rows += [through(node=known[name], **{column: owner.pk}) for name in sorted(set(names) & set(known))]
+        rows += [through(node=known[name], **{column: owner}) for name in sorted(set(names) & set(known))]
 
     def _shifted(self, value: Any) -> Any:
         """The value with all times moved from the epoch of the simulation to those of the history."""

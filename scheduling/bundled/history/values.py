@@ -18,6 +18,7 @@ from jobs.models import (
     Job,
     Node,
 )
+from scheduling.bundled.sites import DEMO_SITES, DemoSite
 from scheduling.drill.jobs import AttemptLife, DrillJob
 from scheduling.models import Campaign, Evaluation, Shard, Trial
 
@@ -37,6 +38,10 @@ class HistoryPlace:
     nodes: Sequence[Node]
     users: Mapping[JobKind, Sequence[DemoUser]]
     began: datetime
+
+    @property
+    def site(self) -> DemoSite:
+        return DEMO_SITES[self.cluster.name]
 
     def at(self, seconds: float) -> datetime:
         return self.began + timedelta(seconds=seconds)

@@ -7,10 +7,11 @@ that jobs which users submit meanwhile come after the history in every list.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
 from itertools import islice
+from operator import attrgetter
 
 from django.contrib.auth import get_user_model
 from django.db import connection, models, transaction
@@ -19,13 +20,14 @@ from failures.models import Decision, Diagnosis, Incident
 from jobs.core.lifecycle import JobKind
 from jobs.models import Attempt, Cluster, ClusterMinute, Event, Job, Node, Team, bulk_copy
 from scheduling.bundled import demo
-from scheduling.bundled.demo import DEMO_TEAMS, quota_gpus
+from scheduling.bundled.history.keys import keys_by_time, number_by_time, refresh_references
 from scheduling.bundled.history.load import LoadSeries
 from scheduling.bundled.history.logs import StoreLogs, store_history_logs
 from scheduling.bundled.history.rows import HistoryBuilder
 from scheduling.bundled.history.telemetry import TelemetrySeries, copy_samples
 from scheduling.bundled.history.training import training_rows
 from scheduling.bundled.history.values import DemoUser, HistoryPlace, HistoryRows
+from scheduling.bundled.sites import DEMO_TEAMS, history_settings
 from scheduling.drill.history import HistorySettings, SiteHistory, simulate_history
 from scheduling.models import Campaign, Evaluation, Shard, Trial
 
@@ -58,19 +60,20 @@ def _keys_are_reserved() -> bool:
 
 
 def write_history(
-    cluster: Cluster, now: datetime, report: Callable[[float], None], store: StoreLogs, *, days: int, seed: int = 1
+    stores: Mapping[Cluster, StoreLogs], now: datetime, report: Callable[[float], None], *, days: int
 ) -> int:
-    """Simulate and write the history that ends now. Returns the number of jobs, 0 if it is there already."""
+    """Simulate and write the history of these clusters, which ends now. Logs are stored with the cluster's function.
+    Returns the number of jobs, 0 if the history is there already."""
     if not can_have_history():
         return 0
     began = now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=days)
-    nodes = list(Node.objects.filter(cluster=cluster, gpus__gt=0).order_by("name"))
-    place = HistoryPlace(cluster=cluster, nodes=nodes, users=_users_by_kind(), began=began)
-    settings = _settings(nodes, began, (now - began) / timedelta(days=1), seed)
-    history = _simulate(settings, report)
-    builder = HistoryBuilder(history, place, demo.benchmark_suites(began))
-    rows = builder.build()
-    store_history_logs(builder, store)
+    histories = list(_simulated(list(stores), began, (now - began) / timedelta(days=1), report))
+    rows, suites = HistoryRows(), demo.benchmark_suites(began)
+    builders = [HistoryBuilder(history, place, suites, rows) for place, history in histories]
+    for builder, keys in zip(builders, keys_by_time([builder.works for builder in builders]), strict=True):
+        builder.add_rows(keys)
+        store_history_logs(builder, stores[builder.place.cluster])
+    _number_rows(rows)
     report(ROWS_SHARE)
     with transaction.atomic():
         with connection.cursor() as cursor:
@@ -78,27 +81,49 @@ def write_history(
         if not can_have_history():  # another process was faster
             return 0
         _insert(rows)
-        _insert_series(builder)
-        Cluster.objects.filter(pk=cluster.pk).update(created_at=began)
+        for builder in builders:
+            _insert_series(builder)
+        Cluster.objects.filter(pk__in=[cluster.pk for cluster in stores]).update(created_at=began)
     report(1.0)
     return len(rows.jobs)
 
 
-def _settings(nodes: Sequence[Node], began: datetime, days: float, seed: int) -> HistorySettings:
-    gpus = sum(node.gpus for node in nodes)
-    return HistorySettings(
-        began=began, days=days, nodes=len(nodes), gpus_per_node=max(node.gpus for node in nodes), seed=seed,
-        teams={kind: name for name, team in DEMO_TEAMS.items() for kind in team.kinds},
-        quotas={name: quota_gpus(team, gpus) for name, team in DEMO_TEAMS.items() if team.quota_share},
-    )  # fmt: skip
+def _simulated(
+    clusters: Sequence[Cluster], began: datetime, days: float, report: Callable[[float], None]
+) -> Iterator[tuple[HistoryPlace, SiteHistory]]:
+    """Simulate one cluster after the other."""
+    users, share = _users_by_kind(), SIMULATION_SHARE / len(clusters)
+    for number, cluster in enumerate(clusters):
+        nodes = list(Node.objects.filter(cluster=cluster, gpus__gt=0).order_by("name"))
+        size = {"nodes": len(nodes), "gpus_per_node": max(node.gpus for node in nodes)}
+        place = HistoryPlace(cluster=cluster, nodes=nodes, users=users, began=began)
+        settings = history_settings(cluster.name, began=began, days=days, **size)
+        yield place, _simulate(settings, report, number * share, share)
 
 
-def _simulate(settings: HistorySettings, report: Callable[[float], None]) -> SiteHistory:
+def _simulate(settings: HistorySettings, report: Callable[[float], None], base: float, share: float) -> SiteHistory:
     for result in simulate_history(settings):
         if isinstance(result, SiteHistory):
             return result
-        report(result * SIMULATION_SHARE)
+        report(base + result * share)
     raise AssertionError("a simulation ends with its history")
+
+
+def _number_rows(rows: HistoryRows) -> None:
+    """Number the rows of all clusters in the order of time, as if they had been written then."""
+    rows.jobs.sort(key=attrgetter("pk"))
+    rows.attempts.sort(key=attrgetter("pk"))
+    for table, column in (
+        (rows.diagnoses, "judged_at"), (rows.decisions, "at"), (rows.incidents, "opened_at"),
+        (rows.campaigns, "created_at"), (rows.events, "at"),
+    ):  # fmt: skip
+        number_by_time(table, column)
+    refresh_references(rows.diagnoses, ["incident"])
+    refresh_references(rows.decisions, ["incident", "diagnosis"])
+    refresh_references(rows.incidents, ["lead"])
+    refresh_references(rows.diagnosis_nodes, ["diagnosis"])
+    refresh_references(rows.incident_nodes, ["incident"])
+    refresh_references([*rows.evaluations, *rows.trials], ["campaign"])
 
 
 def _users_by_kind() -> dict[JobKind, list[DemoUser]]:

@@ -11,9 +11,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
@@ -21,8 +23,8 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
 from acmeweb.common.env import ROOT
-from jobs.models import Cluster, Job, clock
-from scheduling.bundled import demo
+from jobs.models import Cluster, ClusterMode, Job, clock
+from scheduling.bundled import demo, kalos
 from scheduling.bundled.history import write
 from scheduling.clusters.simulator import SimulatorError
 from scheduling.models import Campaign
@@ -30,6 +32,11 @@ from scheduling.slurmsim import workload
 from scheduling.slurmsim.workload import SampledJob, WorkloadSettings
 
 log = logging.getLogger(__name__)
+
+NODES_CHECK_S = 0.5
+OBSERVED_CHECK_S = 10.0
+WORKLOADS_CHECK_S = 300.0
+MAX_NODES_WAIT_S = 60.0
 
 
 class Command(BaseCommand):
@@ -52,39 +59,92 @@ class Command(BaseCommand):
         stopped = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stopped.set())
-        cluster = Cluster.objects.get(name=demo.DEMO_CLUSTER)
-        while not (target := demo.workload_target(cluster, speed=speed, longest_s=longest / speed)):
-            if stopped.wait(0.5):
-                return
-        demo.set_quotas(cluster, target.gpus)
-        # The seed depends on the jobs so far, so that a restart does not repeat the same jobs
-        dice = Random(f"{seed}:{Job.objects.order_by('-id').values_list('id', flat=True).first()}")
-        with _history_process():
-            _submit_until(stopped, cluster, target, dice, load)
+        sites = [
+            SiteUsers(cluster, speed=speed, longest_s=longest / speed, load=load, dice=_new_dice(seed, cluster))
+            for cluster in demo.clusters()
+        ]
+        with ExitStack() as stack:
+            _run_sites(stopped, sites, lambda: stack.enter_context(_history_process()))
 
 
-def _submit_until(
-    stopped: threading.Event, cluster: Cluster, target: WorkloadSettings, dice: Random, load: float
-) -> None:
-    if demo.is_mostly_idle(cluster, target):
-        for job in demo.initial_jobs(dice, target):
-            _submit(cluster, job, dice)
-    next_checkpoint = clock.now()
-    for gap in workload.interarrival_times_s(dice, target, load):
-        if stopped.wait(gap):
+def _new_dice(seed: int, cluster: Cluster) -> Random:
+    """The seed depends on the jobs so far, so that a restart does not repeat the same jobs."""
+    newest = Job.objects.filter(cluster=cluster).order_by("-id").values_list("id", flat=True).first()
+    return Random(f"{seed}:{cluster}:{newest}")
+
+
+def _run_sites(stopped: threading.Event, sites: Sequence[SiteUsers], start_history: Callable[[], object]) -> None:
+    """Let the users of each cluster act when it is their time. The history begins when all clusters have nodes, or
+    after a minute without one of them."""
+    began, has_begun = time.monotonic(), False
+    agenda = [(0.0, number) for number in range(len(sites))]
+    while agenda:
+        at_s, number = heappop(agenda)
+        if stopped.wait(max(0.0, began + at_s - time.monotonic())):
             return
-        if clock.now() >= next_checkpoint and not Campaign.objects.unfinished().exists():
-            demo.evaluate(cluster, clock.now())
-            next_checkpoint = clock.now() + timedelta(seconds=demo.CHECKPOINT_EVERY_S)
-        if Job.objects.waiting().filter(cluster=cluster).count() < demo.MAX_WAITING_JOBS:
-            _submit(cluster, workload.sample_job(dice, target), dice)
+        heappush(agenda, (max(at_s, time.monotonic() - began) + sites[number].act(), number))
+        known = [site for site in sites if site.target]
+        is_late = time.monotonic() - began > MAX_NODES_WAIT_S
+        if not has_begun and known and (is_late or len(known) == len(sites)):
+            start_history()
+            has_begun = True
 
 
-def _submit(cluster: Cluster, job: SampledJob, dice: Random) -> None:
-    try:
-        demo.submit(cluster, job, dice, clock.now())
-    except SimulatorError as error:
-        log.warning("No job was submitted. %s", error)
+class SiteUsers:
+    """The users of one cluster. `act` does what is due and returns the seconds until the next time."""
+
+    def __init__(self, cluster: Cluster, *, speed: float, longest_s: float, load: float, dice: Random) -> None:
+        self.cluster = cluster
+        self.target: WorkloadSettings | None = None
+        self._size, self._load, self._dice = {"speed": speed, "longest_s": longest_s}, load, dice
+        self._gaps: Iterator[float] = iter(())
+        self._next_checkpoint = self._next_workloads = clock.now()
+
+    def act(self) -> float:
+        if self.cluster.is_kubernetes and clock.now() >= self._next_workloads:
+            self._create_other_workloads()
+        if self.target is None:
+            return self._begin()
+        if not self._is_driven:
+            return OBSERVED_CHECK_S
+        if clock.now() >= self._next_checkpoint and not Campaign.objects.unfinished().exists():
+            demo.evaluate(self.cluster, clock.now())
+            self._next_checkpoint = clock.now() + timedelta(seconds=demo.CHECKPOINT_EVERY_S)
+        if Job.objects.waiting().filter(cluster=self.cluster).count() < demo.MAX_WAITING_JOBS:
+            self._submit(workload.sample_job(self._dice, self.target))
+        return next(self._gaps)
+
+    @property
+    def _is_driven(self) -> bool:
+        """Whether jobs can be submitted: operators may change the mode at any time."""
+        return Cluster.objects.filter(pk=self.cluster.pk, mode=ClusterMode.DRIVE).exists()
+
+    def _begin(self) -> float:
+        """Submit the first jobs once the cluster has reported its nodes."""
+        target = demo.workload_target(self.cluster, **self._size)
+        if target is None:
+            return NODES_CHECK_S
+        self.target = target
+        self.cluster.refresh_from_db()  # it has reported by now whether it runs containers
+        demo.set_quotas(self.cluster, target.gpus)
+        self._gaps = workload.interarrival_times_s(self._dice, target, self._load)
+        if self._is_driven and demo.is_mostly_idle(self.cluster, target):
+            for job in demo.initial_jobs(self._dice, target):
+                self._submit(job)
+        return next(self._gaps)
+
+    def _create_other_workloads(self) -> None:
+        try:
+            kalos.create_other_workloads(self.cluster, clock.now())
+            self._next_workloads = clock.now() + timedelta(seconds=WORKLOADS_CHECK_S)
+        except SimulatorError as error:
+            log.warning("The workloads of other teams are incomplete. %s", error)
+
+    def _submit(self, job: SampledJob) -> None:
+        try:
+            demo.submit(self.cluster, job, self._dice, clock.now())
+        except SimulatorError as error:
+            log.warning("No job was submitted. %s", error)
 
 
 @contextmanager

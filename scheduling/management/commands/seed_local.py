@@ -14,7 +14,9 @@ class Command(SeedCommand):
     help = __doc__
 
     def handle(self, **options: Any) -> None:
-        self.upsert_cluster(local_name(socket.gethostname()), "This machine", options)
+        name = local_name(socket.gethostname())
+        self.refuse_other_clusters([name])
+        self.upsert_slurm(name, "This machine", options)
         Team.objects.get_or_create(name="default", defaults={"title": "Everybody"})
 
 

@@ -12,6 +12,7 @@ from django.core.management.base import BaseCommand
 from jobs.models import Cluster, clock
 from scheduling.bundled import demo
 from scheduling.bundled.history import progress, write
+from scheduling.bundled.history.logs import StoreLogs, write_log_files
 from scheduling.clusters import simulator
 from scheduling.loops.ledger import update_ledger_metrics_once
 
@@ -21,10 +22,12 @@ class Command(BaseCommand):
 
     def handle(self, **_: Any) -> None:
         os.nice(10)  # pages and scheduling turns are more urgent
-        cluster = Cluster.objects.get(name=demo.DEMO_CLUSTER)
-        report = partial(progress.store_share, cluster)
-        jobs = write.write_history(
-            cluster, clock.now(), report, partial(simulator.store_logs, cluster), days=settings.DEMO_HISTORY_DAYS
-        )
+        stores = {cluster: _log_store(cluster) for cluster in demo.clusters_with_nodes()}
+        jobs = write.write_history(stores, clock.now(), progress.store_share, days=settings.DEMO_HISTORY_DAYS)
         update_ledger_metrics_once(clock.now())  # or pages would show the figures of an empty day until the next turn
         self.stdout.write(f"The history of the demo has {jobs} new jobs.")
+
+
+def _log_store(cluster: Cluster) -> StoreLogs:
+    """The simulated Slurm cluster writes the logs of its jobs. Acme itself writes those of Kubernetes clusters."""
+    return write_log_files if cluster.is_kubernetes else partial(simulator.store_logs, cluster)

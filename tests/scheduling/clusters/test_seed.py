@@ -38,3 +38,19 @@ def test_installation_keeps_its_bundled_cluster(first, second):
         call_command(second, address="http://127.0.0.1:1", token_file="/token")
 
     assert Cluster.objects.count() == 1
+
+
+def test_demo_has_a_second_cluster_if_its_kubeconfig_is_known():
+    call_command("seed_demo", address="http://127.0.0.1:1", token_file="/token", kubeconfig="/old/kubeconfig")
+    call_command("seed_demo", address="http://127.0.0.1:1", token_file="/token", kubeconfig="/var/kubeconfig")
+
+    addresses = dict(Cluster.objects.filter(is_bundled=True).values_list("name", "address"))
+    assert addresses == {"seren": "http://127.0.0.1:1", "kalos": "kubernetes:///var/kubeconfig"}
+
+
+def test_demo_runs_the_chosen_clusters_only(settings):
+    settings.DEMO_CLUSTERS = ("kalos",)
+
+    call_command("seed_demo", kubeconfig="/var/kubeconfig")
+
+    assert Cluster.objects.get().name == "kalos"

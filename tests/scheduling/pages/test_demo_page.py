@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def no_history(db):
     """Forget what other tests have left: the stored share, and reserved keys, which no rollback returns."""
-    metrics_store.valkey.ask([("DEL", "acme:figures:history:seren")])
+    metrics_store.valkey.ask([("DEL", "acme:figures:history:demo")])
     with connection.cursor() as cursor:
         cursor.execute("SELECT setval('jobs_job_id_seq', 1)")
 
@@ -27,13 +27,13 @@ def reader(client):
 
 @override_settings(IS_DEMO=True, DEMO_HISTORY_DAYS=30)
 def test_progress_is_shown_until_the_history_is_written(reader):
-    cluster = make.cluster()
+    make.cluster()
     without_history = reader.get("/demo/history/").text
     write.reserve_keys()
     new = reader.get("/demo/history/").text
-    progress.store_share(cluster, 0.42)
+    progress.store_share(0.42)
     running = reader.get("/demo/history/").text
-    progress.store_share(cluster, 1.0)
+    progress.store_share(1.0)
     done = reader.get("/demo/history/").text
 
     assert "<p>" not in without_history
