@@ -123,6 +123,7 @@ class Evidence:
     node_events: Sequence[NodeEvent] = ()
     steps: Sequence[RecoveryStep] = ()
     preemptions: Sequence[Preemption] = ()
+    stopped_by_others: Collection[str] = ()  # attempts that somebody else stopped on their cluster
 
 
 def violations(evidence: Evidence) -> list[str]:
@@ -134,7 +135,7 @@ def violations(evidence: Evidence) -> list[str]:
         *success_without_effect(states, evidence.accepted, evidence.effects),
         *success_not_recorded(states, _recorded(evidence), evidence.withdrawn),
         *timed_out(states, evidence.accepted),
-        *cancelled_by_nobody(evidence.ended_attempts),
+        *cancelled_by_nobody(evidence.ended_attempts, evidence.stopped_by_others),
         *held_twice(evidence.events),
         *moved_after_the_end(evidence.final_once, evidence.rows, evidence.events),
         *unexplained(evidence.rows, evidence.events),
@@ -239,10 +240,11 @@ def timed_out(states: Mapping[str, str], accepted: Iterable[str]) -> Iterator[st
     yield from (f"{job} is TIMEOUT, long before its time limit" for job in accepted if states.get(job) == State.TIMEOUT)
 
 
-def cancelled_by_nobody(attempts: Iterable[EndedAttempt]) -> Iterator[str]:
-    """(7) An attempt is cancelled only by its own installation."""
+def cancelled_by_nobody(attempts: Iterable[EndedAttempt], stopped_by_others: Collection[str] = ()) -> Iterator[str]:
+    """(7) An attempt is cancelled only by its own installation, or by somebody else on the cluster."""
     for attempt in attempts:
-        if attempt.state == State.CANCELLED and not attempt.stop_requested:
+        requested = attempt.stop_requested or attempt.key in stopped_by_others
+        if attempt.state == State.CANCELLED and not requested:
             yield f"attempt {attempt.key} was cancelled without a request"
 
 

@@ -76,6 +76,7 @@ def test_cancelled_attempt_without_a_request_is_a_violation():
     assert list(judge.cancelled_by_nobody([attempt("CANCELLED", False)])) == [
         "attempt a.1 was cancelled without a request"
     ]
+    assert list(judge.cancelled_by_nobody([attempt("CANCELLED", False)], {"a.1"})) == []
 
 
 def test_gpu_with_two_holders_is_a_violation():
