@@ -22,6 +22,14 @@ NO_CACHE_HEADERS = {"Cache-Control": "no-cache"}  # makes caches in between ask 
 MAX_CONNECTIONS = 100
 MAX_IDLE_CONNECTIONS = 20
 KEEPALIVE_EXPIRY_S = 5.0
+# The request was certainly not sent
+NOT_SENT_ERRORS = (
+    httpx.ConnectError,
+    httpx.ConnectTimeout,
+    httpx.PoolTimeout,
+    httpx.LocalProtocolError,
+    httpx.UnsupportedProtocol,
+)
 
 
 class ResponseTooLarge(httpx.TransportError):

@@ -15,6 +15,7 @@ from .kubernetes.access import EXAMPLE, ReadFile, load_connection, parse_address
 from .kubernetes.advice import MANIFEST_COMMAND
 from .kubernetes.backend import KubernetesBackend
 from .kubernetes.ownership import parse_owner_mapping
+from .kubernetes.pod_template import parse_pod_template
 from .senders import IdentityProvider
 from .slurm import SlurmBackend
 
@@ -24,13 +25,20 @@ def _refuse_file(path: str) -> str:
 
 
 def _open_slurm(address: str, **options: Any) -> Backend:
-    del options["read_file"], options["workload_owners"]
+    for name in ("read_file", "workload_owners", "pod_template", "installation"):
+        del options[name]
     return SlurmBackend(address, **options)
 
 
 def _open_kubernetes(address: str, **options: Any) -> Backend:
-    owners = parse_owner_mapping(options["workload_owners"])
-    return KubernetesBackend(address, read_file=options["read_file"], owners=owners, timeout_s=options["timeout_s"])
+    return KubernetesBackend(
+        address,
+        read_file=options["read_file"],
+        owners=parse_owner_mapping(options["workload_owners"]),
+        template=parse_pod_template(options["pod_template"]),
+        installation=options["installation"],
+        timeout_s=options["timeout_s"],
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,10 +107,13 @@ def open_backend(
     senders: IdentityProvider | None = None,
     read_file: ReadFile = _refuse_file,
     workload_owners: Mapping[str, Any] | None = None,
+    pod_template: Mapping[str, Any] | None = None,
+    installation: str = "",
 ) -> Backend:
     """The backend for this address. Raises ValueError, with a sentence, if there is none.
 
     `read_file` returns the text of a file that the address names, or raises ValueError with what is wrong with it.
+    `installation`: the one whose jobs are advanced; empty: those of all.
     """
     check_address(address)
     return cluster_kind(address).open(
@@ -114,6 +125,8 @@ def open_backend(
         senders=senders,
         read_file=read_file,
         workload_owners=workload_owners or {},
+        pod_template=pod_template or {},
+        installation=installation,
     )
 
 

@@ -38,7 +38,7 @@ from .base import (
 from .batch_script import RANK_LAUNCHER
 from .dialect import DIALECTS, Dialect, ErrorEntry, MalformedResponse
 from .freshness import FreshnessChecker, StaleListing
-from .http_client import HttpClient, RequestDeadline
+from .http_client import NOT_SENT_ERRORS, HttpClient, RequestDeadline
 from .seen import MAX_SINGLE_JOB_REQUESTS, ListingCache
 from .senders import IdentityProvider, SlurmIdentity
 from .slurm_advice import connection_advice
@@ -51,13 +51,6 @@ ACCOUNTING_RETRY_S = 300.0  # wait before checking again whether a cluster has a
 
 # Rejections that say nothing about the request itself: an expired token or a rate limit must not fail a job.
 AUTH_AND_RATE_STATUSES = frozenset({401, 403, 407, 429})
-NOT_SENT_ERRORS = (
-    httpx.ConnectError,
-    httpx.ConnectTimeout,
-    httpx.PoolTimeout,
-    httpx.LocalProtocolError,
-    httpx.UnsupportedProtocol,
-)
 
 
 SLURM_TRAITS = BackendTraits(

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from scheduling.slurmsim.fault_registry import FaultRegistry
 from scheduling.slurmsim.faults import ClusterFault, FaultKind, FaultModel
-from scheduling.slurmsim.values import JobExecutor, SlurmNode
+from scheduling.slurmsim.values import JobExecutor, SignalTarget, SlurmNode
 
 from .agenda import Agenda
 from .api.authorization import Authenticator, Authorizer, access_of
@@ -19,12 +19,14 @@ from .api.errors import ApiError, bad_request
 from .api.requests import Answer, ApiRequest, User
 from .api.resources import BY_ID, LEASES, NAMESPACES, PRIORITY_CLASSES
 from .api.rest import RestApi
+from .api.served import STANDARD, ServedApi
 from .api.writing import ObjectWriter
 from .controllers.base import Controller, ControlPlane
 from .controllers.budgets import BudgetController
 from .controllers.event_recorder import EventRecorder
 from .controllers.garbage_collection import GarbageCollector
 from .controllers.indexes import PodIndex
+from .controllers.job_sets import JobSetController
 from .controllers.jobs import JobController
 from .controllers.namespaces import NamespaceController
 from .controllers.node_lifecycle import NodeLifecycle
@@ -59,17 +61,18 @@ class KubernetesCluster:
         plan_of: Callable[[str], Mapping[str, str]] = _no_plan,
         secret: bytes = b"",
         tokens: Mapping[str, User] | None = None,
+        api: ServedApi = STANDARD,
     ) -> None:
         """`begin` must be called once before anything else."""
-        self._now, self._timing = now, timing or ClusterTiming()
+        self._now, self._timing, self.api = now, timing or ClusterTiming(), api
         self._model = faults or FaultModel(seed=seed)
         self._clock, self._clock_changed = snapshot.clock, False
         self.agenda = Agenda()
         self.store = ObjectStore(snapshot.objects, version=snapshot.version, volatile=frozenset({LEASES}))
-        self.writer = ObjectWriter(self.store, seed=seed)
+        self.writer = ObjectWriter(self.store, seed=seed, api=api)
         self.authenticator = Authenticator(self.store, secret, tokens or {})
         self.authorizer = Authorizer(self.store)
-        self._rest = RestApi(self.store, self.writer, self.authenticator, self.authorizer)
+        self._rest = RestApi(self.store, self.writer, self.authenticator, self.authorizer, api)
         self._registry = FaultRegistry(snapshot.faults, self._model)
         self._executions = Executions(snapshot.executions, executor, self._registry, self._model, plan_of)
         self._build_controllers(snapshot, now)
@@ -95,6 +98,7 @@ class KubernetesCluster:
             events=self._events,
             pods=pods,
             timing=self._timing,
+            api=self.api,
         )
         runtimes = PodRuntimes(snapshot.pods, self.store.get)
         self.kubelets = Kubelets(
@@ -103,6 +107,7 @@ class KubernetesCluster:
         self._controllers: tuple[Controller, ...] = (
             NamespaceController(plane),
             JobController(plane),
+            JobSetController(plane),
             GarbageCollector(plane),
             Scheduler(plane),
             NodeLifecycle(plane, now),
@@ -152,6 +157,11 @@ class KubernetesCluster:
         found = [self.kubelets.runtimes.of_uid(uid) for uid in execution.pods] if execution is not None else []
         pods = [(one, self.store.get(one.key)) for one in found if one is not None]
         return [(one, str(main_container(pod)["name"])) for one, pod in pods if pod is not None]
+
+    def signal_pod(self, runtime: PodRuntime, signal: int, target: SignalTarget, now: float) -> None:
+        """Send a signal to the program in a pod."""
+        self._now = max(self._now, now)
+        self._executions.signal_pod(runtime.execution, runtime.uid, signal, target, now)
 
     # Machines and faults
 

@@ -43,7 +43,7 @@ def find_log(cluster: KubernetesCluster, request: ApiRequest, root: Path) -> Pat
     Raises ApiError if the container has not started, or its kubelet does not answer.
     """
     pod = find_object(cluster.store, request.key).object
-    container = _container(pod, request.query.get("container", ""))
+    container = container_of(pod, request.query.get("container", ""))
     if not pod["spec"].get("nodeName"):
         return None
     runtime = cluster.kubelets.runtimes.get(request.key)
@@ -59,7 +59,8 @@ def find_log(cluster: KubernetesCluster, request: ApiRequest, root: Path) -> Pat
     return log_path(root, runtime.uid, runtime.namespace, runtime.name, container, restarts)
 
 
-def _container(pod: JsonObject, name: str) -> str:
+def container_of(pod: JsonObject, name: str) -> str:
+    """The container that a request means. Raises ApiError."""
     names = [str(one["name"]) for one in pod["spec"]["containers"]]
     if not name and len(names) > 1:
         raise bad_request(

@@ -13,6 +13,7 @@ from scheduling.slurmsim.options import (
     simulator_values,
 )
 
+from .api.served import STANDARD, VERSIONS, ServedApi
 from .values import ClusterTiming
 
 
@@ -20,6 +21,7 @@ from .values import ClusterTiming
 class ServerOptions(SimulatorOptions):
     name: str = "kalos"
     tls: bool = False
+    api: ServedApi = STANDARD
     timing: ClusterTiming = field(default_factory=ClusterTiming)
 
 
@@ -31,7 +33,9 @@ def parse_options(arguments: list[str]) -> ServerOptions:
         node_check_s=positive_number("--node-check-s", values.node_check_s),
         container_start_s=positive_number("--container-start-s", values.container_start_s),
     )
-    return ServerOptions(**simulator_values(values), tls=values.tls, timing=timing)
+    return ServerOptions(
+        **simulator_values(values), tls=values.tls, timing=timing, api=ServedApi(values.kubernetes, values.job_sets)
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -41,6 +45,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_simulator_options(parser, ServerOptions.name)
     parser.add_argument("--tls", action="store_true", help="serve HTTPS with a certificate of the cluster's own CA")
+    parser.add_argument(
+        "--kubernetes", choices=VERSIONS, default=STANDARD.version, help="version whose API the cluster shows"
+    )
+    parser.add_argument("--job-sets", action="store_true", help="serve JobSets, as where their CRD is installed")
     parser.add_argument("--lease-s", type=float, default=default.lease_s, help="between renewals of a node's lease")
     parser.add_argument("--node-grace-s", type=float, default=default.node_grace_s, help="until a node is NotReady")
     parser.add_argument("--node-check-s", type=float, default=default.node_check_s, help="between checks of the leases")

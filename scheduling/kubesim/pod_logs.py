@@ -85,11 +85,12 @@ class PodLogWriter:
             logs.script = plan_log(job, play)
             self._schedule(job.id, logs)
 
-    def dump(self, job_id: int, now: float) -> None:
-        if logs := self._open.get(job_id):
+    def dump(self, job: SlurmJob, now: float) -> None:
+        if logs := self._open.get(job.id):
             stacks = list(stack_output.stack_lines(logs.script))
-            for place, path in enumerate(logs.paths):
-                self._append(path, _timed(lines_of_place(stacks, logs.script, place), now))
+            for place, pod in enumerate(logs.pods):
+                if pod.runtime.node in job.nodes:
+                    self._append(logs.paths[place], _timed(lines_of_place(stacks, logs.script, place), now))
 
     def close(self, job_id: int, until: float, last_words: str = "") -> None:
         """Write what is due. `last_words` are those of Slurm's tools, which no container prints."""

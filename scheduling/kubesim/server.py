@@ -22,6 +22,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from secrets import token_hex
 from typing import Any
 
@@ -29,9 +30,11 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket
 
 from scheduling.slurmsim.commits import CommitQueue
+from scheduling.slurmsim.dcgm_exporter import gpu_uuid
 from scheduling.slurmsim.effects import EffectsFile
 from scheduling.slurmsim.faults import FaultModel
 from scheduling.slurmsim.request_bodies import parse_job_plans
@@ -49,11 +52,13 @@ from .api.errors import bad_request, forbidden, unauthorized
 from .api.requests import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, ApiRequest, User, is_unknown_group, parse_request
 from .api.tables import requested_form
 from .cluster import KubernetesCluster
+from .exec_sessions import ExecSessions, SimulatedCommands
 from .fault_requests import parse_fault_request, parse_machine_request
 from .log_requests import find_log, log_options
 from .options import ServerOptions, parse_options
 from .persistence import ClusterDatabase
 from .pod_logs import LoggedPod, LogOptions, LogReader, PodLogWriter
+from .telemetry import telemetry_page
 from .values import ClusterChanges, ClusterSnapshot, Machine, PodRuntime
 from .watching import VersionSignal, Watch
 
@@ -71,7 +76,7 @@ class KubernetesServer:
     def __init__(self, options: ServerOptions) -> None:
         self._options = options
         self._database = ClusterDatabase(options.state / "cluster.sqlite3")
-        seed = int(self._database.setting_or_default("seed", str(options.seed)))
+        seed = self._seed = int(self._database.setting_or_default("seed", str(options.seed)))
         secret = self._database.setting_or_default("token-secret", token_hex(32))
         self._effects = EffectsFile(options.state)
         self._pod_logs = PodLogWriter(options.log_root / "pods", self._logged_pods)
@@ -83,6 +88,7 @@ class KubernetesServer:
             stage=self._pod_logs,
             effects=self._effects,
         )
+        self._run_of_job = executor.run_of_job
         now = time.time()
         self._known_pods: dict[str, PodRuntime] = {}
         self.cluster = KubernetesCluster(
@@ -95,10 +101,12 @@ class KubernetesServer:
             plan_of=self._database.job_plan,
             secret=secret.encode(),
             tokens={options.token: ADMIN} if options.token else {},
+            api=options.api,
         )
         self.cluster.begin(now)
         self._database.reserve_versions(self.cluster.store.version)
         self.cluster.advance_to(now)  # process what was due while the server was down
+        self._commands = SimulatedCommands(self.cluster, partial(gpu_uuid, seed))
         self._commits = CommitQueue(self.cluster, self._database, self._drop_deleted_pods)
         self._signal = VersionSignal(0)
 
@@ -120,13 +128,18 @@ class KubernetesServer:
         methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
         for root in ("/api", "/apis"):
             paths.append((f"{root}/{{path:path}}", methods, self.resource))
-        routes = [Route(path, http.guard_handler(handler), methods=allowed) for path, allowed, handler in paths]
+        routes: list[BaseRoute] = [
+            Route(path, http.guard_handler(handler), methods=allowed) for path, allowed, handler in paths
+        ]
+        executions = ExecSessions(self.cluster, self._commands, self._user, self._exec_request, self._commit)
+        routes += [WebSocketRoute("/api/v1/namespaces/{namespace}/pods/{name}/exec", executions.serve)]
+        routes += [Route(path, http.guard_handler(self.metrics)) for path in ("/metrics", "/metrics/{node}")]
         routes += [Route(path, healthz) for path in ("/healthz", "/livez", "/readyz")]
         return Starlette(routes=routes, lifespan=self._lifespan)
 
     # Who asks
 
-    def _user(self, request: Request) -> User:
+    def _user(self, request: Request | WebSocket) -> User:
         """The user of a request. Without --token-file, everybody is the administrator."""
         if not self._options.token:
             return ADMIN
@@ -134,6 +147,14 @@ class KubernetesServer:
         if user is None:
             raise unauthorized()
         return user
+
+    def _exec_request(self, websocket: WebSocket) -> ApiRequest:
+        """The request of a WebSocket. Those of web pages are refused. Raises ApiError."""
+        user = self._user(websocket)
+        if "Origin" in websocket.headers:
+            raise forbidden("pods", "", "requests from browsers are not accepted")
+        asked = parse_request("GET", websocket.url.path, dict(websocket.query_params), self._options.api)
+        return replace(asked, user=user)
 
     def _require_administrator(self, request: Request) -> None:
         user = self._user(request)
@@ -143,11 +164,13 @@ class KubernetesServer:
     # Discovery
 
     async def version(self, request: Request) -> Response:
-        return http.json_response(discovery.version_body())
+        return http.json_response(discovery.version_body(self._options.api))
 
     async def discovery(self, request: Request) -> Response:
         self._user(request)
-        body = discovery.core_versions_body() if request.url.path == "/api" else discovery.groups_body()
+        body = (
+            discovery.core_versions_body() if request.url.path == "/api" else discovery.groups_body(self._options.api)
+        )
         return http.json_response(body)
 
     async def openapi(self, request: Request) -> Response:
@@ -157,39 +180,43 @@ class KubernetesServer:
             # schemas, so kubectl checks nothing
             return Response(b"", media_type=OPENAPI_PROTOBUF)
         if request.url.path == "/openapi/v2":
-            return http.json_response(discovery.openapi_v2_body())
+            return http.json_response(discovery.openapi_v2_body(self._options.api))
         parts = request.path_params.get("path", "").split("/")
         if parts == [""]:
-            return http.json_response(discovery.openapi_index_body())
+            return http.json_response(discovery.openapi_index_body(self._options.api))
         if parts[0] == "api":
-            return http.found(discovery.openapi_body("", parts[-1]))
-        return http.found(discovery.openapi_body(parts[1] if len(parts) == 3 else "", parts[-1]))
+            return http.found(discovery.openapi_body(self._options.api, "", parts[-1]))
+        return http.found(discovery.openapi_body(self._options.api, parts[1] if len(parts) == 3 else "", parts[-1]))
 
     def _discovery_of(self, parts: list[str]) -> Response | None:
         """The document of a group or version; None if the path names a resource."""
         match parts:
             case ["api", version]:
-                return http.found(discovery.resources_body("", version))
+                return http.found(discovery.resources_body(self._options.api, "", version))
             case ["apis", group]:
-                return http.found(discovery.group_body(group))
+                return http.found(discovery.group_body(self._options.api, group))
             case ["apis", group, version]:
-                return http.found(discovery.resources_body(group, version))
+                return http.found(discovery.resources_body(self._options.api, group, version))
         return None
 
     # Resources
 
     async def resource(self, request: Request) -> Response:
         user = self._user(request)
-        if is_unknown_group(request.url.path):
+        if is_unknown_group(request.url.path, self._options.api):
             return PlainTextResponse("404 page not found\n", 404)
         parts = [part for part in request.url.path.split("/") if part]
         if (document := self._discovery_of(parts)) is not None:
             return document
-        asked = replace(parse_request(request.method, request.url.path, dict(request.query_params)), user=user)
+        query = dict(request.query_params)
+        asked = replace(parse_request(request.method, request.url.path, query, self._options.api), user=user)
         asked = await self._with_body(asked, request)
         accept = request.headers.get("Accept", "")
         if asked.verb == "watch":
             return await self._watch(asked, accept)
+        if asked.subresource == "exec":
+            self.cluster.authorizer.check(asked.user, access_of(asked))
+            raise bad_request("Upgrade request required")  # SPDY, the protocol of kubectl before 1.31, is not served
         if asked.subresource == "log":
             return await self._log(asked)
         try:
@@ -296,6 +323,12 @@ class KubernetesServer:
         node = self.cluster.machine(request.path_params["name"]).node
         lines = kernel_log.kernel_log_lines(node, self.cluster.faults, now=time.time())
         return PlainTextResponse("".join(f"{line}\n" for line in lines))
+
+    async def metrics(self, request: Request) -> Response:
+        """The telemetry of all nodes, or of one, as a DCGM exporter gives it; like exporters, without a token."""
+        node = request.path_params.get("node", "")
+        page = telemetry_page(self.cluster, self._run_of_job, seed=self._seed, now=time.time(), node=node)
+        return PlainTextResponse(page)
 
     # Background work
 

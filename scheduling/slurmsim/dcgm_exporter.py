@@ -6,14 +6,14 @@ page. The page is not written by prometheus_client, which appends `_total` to th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import pi, sin
+from typing import Protocol
 
 from jobs.core.lifecycle import JobKind
 
-from .controller import ClusterController
 from .faults import XID_OF_FAULT, ClusterFault, FaultKind
 from .scripts.kernel_log import pci_bus_of_gpu
 from .scripts.play import SimulatedRun
@@ -24,6 +24,18 @@ SM_CLOCK_MHZ = {"a100": 1410, "h100": 1980, "h200": 1980, "a800": 1410}
 IDLE_CLOCK_MHZ, HOT_CLOCK_MHZ = 210, 765
 MEMORY_MIB = {"a100": 81_920, "h100": 81_559, "h200": 143_771, "a800": 81_920}
 FULL_POWER_W = {"a100": 400.0, "h100": 700.0, "h200": 700.0}
+
+
+class MachineRoom(Protocol):
+    """The machines of a simulated cluster, their faults, and the programs on them."""
+
+    @property
+    def nodes(self) -> Mapping[str, SlurmNode]: ...
+
+    @property
+    def faults(self) -> Sequence[ClusterFault]: ...
+
+    def jobs_on(self, node: str) -> Iterable[SlurmJob]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +62,7 @@ class GpuSample:
     rows_pending: int | None = None
     remap_failed: int | None = None
     event_reasons: int | None = None  # bits with the reasons for its clock frequency
+    labels: Mapping[str, str] = field(default_factory=dict)  # of the pod that holds it
 
     @property
     def memory_free_mib(self) -> float | None:
@@ -134,7 +147,7 @@ def _port_lines(ports: Sequence[NicPort]) -> Iterator[str]:
         yield f'{NIC_METRIC}{{device="{port.device}",port="1",hostname="{_escape_label(port.node)}"}} {port.state}\n'
 
 
-def nic_ports(controller: ClusterController, *, now: float) -> Iterator[NicPort]:
+def nic_ports(controller: MachineRoom, *, now: float) -> Iterator[NicPort]:
     """The ports of every node that is up. After a fabric fault, the node's first port is down for a while."""
     broken = {
         fault.node
@@ -167,6 +180,7 @@ def _label_text(sample: GpuSample) -> str:
         ("device", f"nvidia{sample.gpu}"),
         ("modelName", sample.model),
         ("hostname", sample.node),
+        *sample.labels.items(),
     )
     return ",".join(f'{name}="{_escape_label(value)}"' for name, value in pairs)
 
@@ -207,7 +221,7 @@ HEALTHY = GpuHealth()
 
 
 def simulated_samples(
-    controller: ClusterController, play: Callable[[SlurmJob], SimulatedRun], *, seed: int, now: float
+    controller: MachineRoom, play: Callable[[SlurmJob], SimulatedRun], *, seed: int, now: float
 ) -> Iterator[GpuSample]:
     """All GPUs with telemetry: a down node has no exporter, and a GPU that fell off the bus has no readings."""
     tick = int(now // SAMPLE_INTERVAL_S)
@@ -286,7 +300,7 @@ def _simulated_sample(node: SlurmNode, gpu: int, load: GpuLoad, health: GpuHealt
         node=node.name,
         gpu=gpu,
         model=f"NVIDIA {model.upper()}",
-        uuid=_gpu_uuid(seed, node.name, gpu),
+        uuid=gpu_uuid(seed, node.name, gpu),
         pci_bus_id=f"00000000:{pci_bus_of_gpu(gpu).upper()}:00.0",
         util_percent=round(100 * util),
         memory_used_mib=round(load.memory * total),
@@ -318,6 +332,6 @@ def _noise_value(seed: int, node: str, gpu: int, tick: int) -> float:
     return int.from_bytes(digest) / 2**31 - 1
 
 
-def _gpu_uuid(seed: int, node: str, gpu: int) -> str:
+def gpu_uuid(seed: int, node: str, gpu: int) -> str:
     text = blake2b(f"{seed}:{node}:{gpu}:uuid".encode(), digest_size=16).hexdigest()
     return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

@@ -1,4 +1,4 @@
-"""The contract of all backends: one suite for the simulated cluster, for this machine, and for a real Slurm.
+"""The contract of all backends: one suite for simulated clusters, this machine, and a real Slurm and Kubernetes.
 
 A subclass provides the fixture `site`. Each job is described twice, by a script for clusters that run it and by hints
 for clusters that simulate it, so that no test depends on the kind of cluster.
@@ -92,6 +92,7 @@ class Site:
         self, what: SubmitRequest, is_so: Callable[[BackendJob], bool], within_s: float = PATIENCE_S
     ) -> BackendJob:
         def look() -> BackendJob | None:
+            self.backend.advance_jobs()  # as each turn does
             seen = self.backend.find(what.key)
             return seen if seen is not None and is_so(seen) else None
 
@@ -99,6 +100,11 @@ class Site:
 
     def until_final(self, what: SubmitRequest) -> BackendJob:
         return self.until(what, lambda seen: seen.state in FINAL_STATES and not seen.flags)
+
+
+def held_gpus(seen: BackendJob) -> dict[str, int]:
+    """The number of GPUs on each node; some clusters do not say which ones."""
+    return dict(seen.gpu_counts) or {node: len(indices) for node, indices in seen.gpus.items()}
 
 
 def is_running(seen: BackendJob) -> bool:
@@ -132,7 +138,7 @@ class BackendContract:
         running = site.until(request, is_running)
         assert (running.backend_id, running.nodes) == (backend_id, request.nodes)
         assert 0 < len(backend_id) <= MAX_BACKEND_ID_LENGTH
-        assert [len(indices) for indices in running.gpus.values()] == [request.gpus_per_node] * bool(site.gpus_per_node)
+        assert list(held_gpus(running).values()) == [request.gpus_per_node] * bool(site.gpus_per_node)
         site.backend.cancel(backend_id)
         site.until_final(request)
 
@@ -157,13 +163,13 @@ class BackendContract:
         record = read_record(*lines)
         assert record.started and record.exit_code == 3
 
-    def test_job_with_an_image_is_refused_unless_images_are_supported(self, site: Site):
+    def test_job_with_an_image_that_the_cluster_does_not_offer_is_refused(self, site: Site):
         request = site.work(image="registry.example/no-such-image:1")
 
-        if not site.backend.traits.supports_images:
-            with pytest.raises(RequestRejected, match="image"):
-                site.backend.submit(request)
-            assert site.backend.find(request.key) is None
+        with pytest.raises(RequestRejected, match="image"):
+            site.backend.submit(request)
+
+        assert site.backend.find(request.key) is None
 
     def test_failed_job_reports_its_exit_code(self, site: Site):
         request = site.work(exit_code=3)
@@ -180,7 +186,7 @@ class BackendContract:
 
         running = site.until(request, is_running)
         assert set(running.nodes) == set(request.nodes)
-        assert {node: len(indices) for node, indices in running.gpus.items()} == dict.fromkeys(request.nodes, 2)
+        assert held_gpus(running) == dict.fromkeys(request.nodes, 2)
         site.backend.cancel(backend_id)
         site.until_final(request)
 
@@ -284,7 +290,8 @@ class BackendContract:
         site.backend.submit(request)
 
         site.until_final(request)
-        assert Path(request.stdout).is_file()
+        if site.backend.traits.writes_logs:
+            assert Path(request.stdout).is_file()
 
     def test_job_without_a_log_path_runs(self, site: Site):
         request = site.work(stdout="")

@@ -30,7 +30,7 @@ class Client:
 
     def call(self, method: str, path: str, body: Any = None, *, patch_type: str = "", accept: str = "", **query: str):
         """The body of the answer. Raises ApiError."""
-        request = parse_request(method, path, query)
+        request = parse_request(method, path, query, self.cluster.api)
         request = ApiRequest(**{**vars(request), "body": body, "patch_type": patch_type, "user": self.user})
         answer = self.cluster.answer(request, self.now, accept)
         return answer.body if answer.body is not None else json_of(answer.text)

@@ -122,8 +122,21 @@ def test_failure_policy_decides_what_a_failure_means(rule, reason, failed):
 def test_deadline_stops_a_job_and_its_pods():
     api = create(client(), activeDeadlineSeconds=30).after(35)
 
-    assert final(api) == ("Failed", "DeadlineExceeded")
-    assert api.after(5).pods() == []
+    assert (final(api.after(5)), api.pods()) == (("Failed", "DeadlineExceeded"), [])
+
+
+def test_job_has_failed_only_when_its_last_pod_is_gone():
+    """The pod of a silent node is not gone, so a client must not wait for the final condition alone."""
+    api = create(client(), completions=2, parallelism=2, backoffLimit=0, activeDeadlineSeconds=30).after(5)
+    node = api.pods()[0]["spec"]["nodeName"]
+    api.cluster.set_kubelet(node, False, api.now)
+
+    api.after(60)
+
+    assert (condition_of(api.job(), "FailureTarget")["reason"], final(api)) == ("DeadlineExceeded", ("", ""))
+    assert (status(api)["terminating"], len(api.pods())) == (1, 1)
+    api.cluster.set_kubelet(node, True, api.now)
+    assert final(api.after(5)) == ("Failed", "DeadlineExceeded")
 
 
 def test_finished_job_is_deleted_after_its_time_to_live():

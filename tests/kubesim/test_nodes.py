@@ -128,7 +128,7 @@ def test_gpu_that_falls_off_is_not_allocatable_and_fails_its_program():
     api.after(10)
     assert (api.pod()["status"]["phase"], api.pod("other")["status"]["phase"]) == ("Failed", "Running")
     api.create_pod("large", node=A, gpus=6)
-    assert api.after(1).pod("large")["status"]["reason"] == "OutOfnvidia.com/gpu"
+    assert api.after(1).pod("large")["status"]["reason"] == "UnexpectedAdmissionError"
 
     api.cluster.repair(A, api.now)
     assert node(api)["status"]["allocatable"]["nvidia.com/gpu"] == "8"

@@ -59,15 +59,27 @@ def test_failed_container_shows_its_exit_code_and_reason(end, code, reason):
     assert (state["exitCode"], state["reason"]) == (code, reason)
 
 
-def test_pod_that_names_a_full_node_is_rejected():
+@pytest.mark.parametrize(
+    ("wanted", "reason", "message"),
+    [
+        ({"gpus": 3}, "UnexpectedAdmissionError", "Requested: 3, Available: 2, which is unexpected"),
+        ({"gpus": 9}, "OutOfnvidia.com/gpu", "requested: 9, used: 6, capacity: 8"),
+        ({"gpus": 1, "cpu": "1000"}, "OutOfcpu", "requested: 1000000"),
+    ],
+    ids=["devices held", "too few devices", "too few cores"],
+)
+def test_pod_that_does_not_fit_on_its_node_is_rejected(wanted, reason, message):
     api = client()
     api.create_pod("first", node=A, gpus=6)
-    api.create_pod("second", node=A, gpus=3)
+    body = pod("second", node=A, gpus=wanted["gpus"])
+    if cpu := wanted.get("cpu"):
+        body["spec"]["containers"][0]["resources"]["requests"] = {"cpu": cpu}
+    api.call("POST", PODS, body)
 
-    rejected = api.after(1).pod("second")
+    rejected = api.after(1).pod("second")["status"]
 
-    assert (rejected["status"]["phase"], rejected["status"]["reason"]) == ("Failed", "OutOfnvidia.com/gpu")
-    assert "requested: 3, used: 6, capacity: 8" in rejected["status"]["message"]
+    assert (rejected["phase"], rejected["reason"], "containerStatuses" in rejected) == ("Failed", reason, False)
+    assert message in rejected["message"]
     assert api.pod("first")["status"]["phase"] == "Running"
 
 
@@ -154,8 +166,99 @@ def test_pod_of_another_scheduler_waits_for_its_binding():
 
     api.call("POST", f"{PODS}/train/binding", {"target": {"kind": "Node", "name": B}})
 
-    assert api.after(2).pod()["status"]["phase"] == "Running"
+    placed = condition_of(api.pod(), "PodScheduled")
+    assert placed["status"] == "True" and api.after(2).pod()["status"]["phase"] == "Running"
     assert api.refusal("POST", f"{PODS}/train/binding", {"target": {"name": A}}).code == 409
+
+
+def test_gated_pod_of_another_scheduler_says_so_and_keeps_its_gates_apart():
+    api = client()
+    gates = [{"name": "acme/gang"}, {"name": "acme/staging"}]
+    created = api.create_pod(schedulerName="acme", schedulingGates=gates)
+    assert condition_of(created, "PodScheduled")["reason"] == "SchedulingGated"
+
+    api.call("PATCH", f"{PODS}/train", {"spec": {"schedulingGates": gates[:1]}}, patch_type=MERGE_PATCH)
+    refused = api.refusal("PATCH", f"{PODS}/train", {"spec": {"schedulingGates": gates}}, patch_type=MERGE_PATCH)
+
+    assert "found new scheduling gate 'acme/staging'" in refused.message
+    assert api.refusal("POST", f"{PODS}/train/binding", {"target": {"name": A}}).code == 409
+    api.call("PATCH", f"{PODS}/train", {"spec": {"schedulingGates": None}}, patch_type=MERGE_PATCH)
+    assert "nodeName" not in api.after(60).pod()["spec"]
+    api.call("POST", f"{PODS}/train/binding", {"target": {"name": A}})
+    assert api.after(2).pod()["status"]["phase"] == "Running"
+
+
+def test_pod_cannot_name_a_node_while_it_has_gates():
+    refused = client().refusal("POST", PODS, pod(node=A, schedulingGates=[{"name": "acme/gang"}]))
+
+    assert "cannot be set until all schedulingGates have been cleared" in refused.message
+
+
+def term(*values) -> dict:
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": list(values)}]}]
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+
+@pytest.mark.parametrize(
+    ("change", "allowed"),
+    [
+        ({"nodeSelector": {"rack": "r1", "leaf": "l1"}}, True),
+        ({"nodeSelector": {"rack": "r2"}}, False),
+        ({"nodeSelector": {"rack": None}}, False),
+        ({"affinity": term("a")}, True),
+        ({"affinity": term("b")}, False),
+        ({"affinity": None}, False),
+    ],
+    ids=["selector added", "selector changed", "selector removed", "same term", "other term", "term removed"],
+)
+def test_placement_of_a_gated_pod_may_become_tighter_only(change, allowed):
+    api = client()
+    gated = {"schedulingGates": [{"name": "acme/gang"}], "nodeSelector": {"rack": "r1"}, "affinity": term("a")}
+    api.create_pod(schedulerName="acme", **gated)
+
+    if allowed:
+        api.call("PATCH", f"{PODS}/train", {"spec": change}, patch_type=MERGE_PATCH)
+    else:
+        assert api.refusal("PATCH", f"{PODS}/train", {"spec": change}, patch_type=MERGE_PATCH).code == 422
+
+
+@pytest.mark.parametrize(
+    ("binding", "code"),
+    [
+        ({"target": {"kind": "Pod", "name": A}}, 422),
+        ({"target": {}}, 400),
+        ({"metadata": {"uid": "another"}, "target": {"name": A}}, 409),
+    ],
+    ids=["to a pod", "to nothing", "of another pod"],
+)
+def test_wrong_binding_is_refused(binding, code):
+    api = client()
+    api.create_pod(schedulerName="acme")
+
+    assert api.refusal("POST", f"{PODS}/train/binding", binding).code == code
+    assert "nodeName" not in api.pod()["spec"]
+
+
+def test_binding_adds_its_annotations_and_as_a_dry_run_changes_nothing():
+    api = client()
+    api.create_pod(schedulerName="acme")
+    binding = {"metadata": {"annotations": {"acme/rank": "3"}}, "target": {"kind": "Node", "name": A}}
+
+    api.call("POST", f"{PODS}/train/binding", binding, dryRun="All")
+    assert "nodeName" not in api.pod()["spec"]
+    api.call("POST", f"{PODS}/train/binding", binding)
+
+    assert (api.pod()["spec"]["nodeName"], api.pod()["metadata"]["annotations"]) == (A, {"acme/rank": "3"})
+
+
+def test_pod_that_is_being_deleted_cannot_be_placed():
+    api = client()
+    api.create_pod(schedulerName="acme", metadata={"finalizers": ["example/wait"]})
+    api.call("DELETE", f"{PODS}/train")
+
+    refused = api.refusal("POST", f"{PODS}/train/binding", {"target": {"name": A}})
+
+    assert (refused.code, "is being deleted" in refused.message) == (409, True)
 
 
 def test_image_that_cannot_be_pulled_is_tried_again():

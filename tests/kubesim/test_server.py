@@ -425,3 +425,14 @@ def test_port_that_is_used_is_explained(cluster, tmp_path):
 
 def test_health_needs_no_token(cluster):
     assert httpx.get(f"{cluster.address}/readyz").text == "ok"
+
+
+def test_old_cluster_with_job_sets_shows_both_in_its_discovery(tmp_path):
+    with KubernetesProcess(tmp_path / "old", "--nodes", "1", "--kubernetes", "1.20", "--job-sets") as process:
+        groups = {one["preferredVersion"]["groupVersion"] for one in process.call("GET", "/apis")["groups"]}
+        version = process.call("GET", "/version")
+        sets = process.call("GET", "/apis/jobset.x-k8s.io/v1alpha2")["resources"]
+
+    assert (version["minor"], version["gitVersion"]) == ("20", "v1.20.2-simulated")
+    assert {"policy/v1beta1", "jobset.x-k8s.io/v1alpha2"} <= groups and "policy/v1" not in groups
+    assert [one["name"] for one in sets] == ["jobsets", "jobsets/status"]

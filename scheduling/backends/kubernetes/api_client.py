@@ -1,6 +1,8 @@
-"""Requests to an API server: single objects, lists in pages, and watches.
+"""Requests to an API server: single objects, lists in pages, watches, and commands.
 
-httpx over JSON, because Acme needs five kinds of requests, and one deadline for each as for Slurm.
+httpx over JSON, because Acme needs few kinds of requests, and one deadline for each as for Slurm. Several threads may
+send requests at once, each over a connection of its own. A command is never repeated here: its error says whether it
+may have been carried out.
 """
 
 from __future__ import annotations
@@ -11,23 +13,17 @@ from urllib.parse import urlencode
 
 import httpx
 
-from ..base import ClusterUnreachable
-from ..http_client import HttpClient, RequestDeadline
+from ..base import ClusterUnreachable, OutcomeUnknown, RequestTimedOut
+from ..http_client import NOT_SENT_ERRORS, HttpClient, RequestDeadline
 from .access import KubernetesAddress, ReadFile, load_connection
+from .api_errors import ApiRefusal, command_error
 from .fields import mappings_at, text_at
 from .watch_stream import WatchStream
 
 PAGE_SIZE = 500  # as kubectl
 WATCH_S = 280  # the server ends the watch then, before anything in between does
 WATCH_GRACE_S = 20
-
-
-class ApiRefusal(ClusterUnreachable):
-    """The API server answered with an error."""
-
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.status = status
+JSON, MERGE_PATCH, JSON_PATCH = (f"application/{name}json" for name in ("", "merge-patch+", "json-patch+"))
 
 
 class ApiClient:
@@ -73,9 +69,41 @@ class ApiClient:
         except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
             return self._client.request("GET", target, deadline, headers=self._headers)
 
-    def list_page(self, path: str, deadline: RequestDeadline, after: str) -> tuple[list[Mapping[str, Any]], str, str]:
+    def command(
+        self,
+        method: str,
+        path: str,
+        deadline: RequestDeadline,
+        body: object = None,
+        content_type: str = JSON,
+        **query: str,
+    ) -> Mapping[str, Any]:
+        """Send a command once. Raises ClusterUnreachable, OutcomeUnknown, or CommandRefused with the status."""
+        headers = {**self._headers, "Content-Type": content_type}
+        try:
+            response = self._client.request(method, _with_query(path, query), deadline, body, headers)
+        except NOT_SENT_ERRORS as error:
+            raise ClusterUnreachable(f"{self.server}: {self._error_text(error)}") from error
+        except httpx.TimeoutException as error:
+            raise RequestTimedOut(f"{self.server}: {self._error_text(error)} after the request was sent") from error
+        except httpx.HTTPError as error:
+            raise OutcomeUnknown(f"{self.server}: {self._error_text(error)} after the request was sent") from error
+        answer = _json_object(response)
+        if not response.is_success:
+            raise command_error(self.server, response.status_code, answer)
+        if answer is None:
+            raise OutcomeUnknown(f"{self.server} accepted a command, but its response is not JSON")
+        return answer
+
+    def list_page(
+        self, path: str, deadline: RequestDeadline, after: str, selector: str = ""
+    ) -> tuple[list[Mapping[str, Any]], str, str]:
         """One page of a collection: its items, the token of the next page (empty: this is the last), its version."""
-        query: dict[str, str | int] = {"limit": PAGE_SIZE, **({"continue": after} if after else {})}
+        query: dict[str, str | int] = {
+            "limit": PAGE_SIZE,
+            **_selected(selector),
+            **({"continue": after} if after else {}),
+        }
         page = self.get(path, deadline, **query)
         version = text_at(page, "metadata", "resourceVersion")
         if not version:
@@ -86,9 +114,10 @@ class ApiClient:
         """The version of the cluster's state now, from its storage. Also shows that Acme may read."""
         return text_at(self.get("/api/v1/nodes", deadline, limit=1), "metadata", "resourceVersion")
 
-    def watch(self, path: str, resource_version: str) -> WatchStream:
+    def watch(self, path: str, resource_version: str, selector: str = "") -> WatchStream:
         """Watch a collection from this version on, with bookmarks."""
         query: dict[str, str | int] = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": WATCH_S}
+        query |= _selected(selector)
         target = _with_query(path, {**query, "resourceVersion": resource_version})
         return WatchStream(self._client, target, self._headers, RequestDeadline(WATCH_S + WATCH_GRACE_S))
 
@@ -118,6 +147,10 @@ class ApiClient:
     def _refusal(self, status: int, answer: Mapping[str, Any] | None) -> ApiRefusal:
         message = text_at(answer, "message") or "the response is not JSON"
         return ApiRefusal(f"{self.server}: HTTP {status}: {message}", status)
+
+
+def _selected(selector: str) -> dict[str, str]:
+    return {"labelSelector": selector} if selector else {}
 
 
 def _with_query(path: str, query: Mapping[str, str | int]) -> str:

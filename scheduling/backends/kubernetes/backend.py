@@ -1,7 +1,6 @@
 """Kubernetes as a backend: nodes, and one job for each top-level owner of pods that hold or request GPUs.
 
-Acme only observes these clusters: everything that would change one is rejected. A look makes one small request, which
-shows that the API server and its storage respond, and applies what the watches have brought since the last look.
+Reading is `following`, writing is `driving`. Only attempts that this installation submitted are changed, and nodes.
 """
 
 from __future__ import annotations
@@ -9,10 +8,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any, TypeVar
 
 from jobs.core.lifecycle import State
 
@@ -29,32 +26,16 @@ from ..base import (
     RequestRejected,
     SubmitRequest,
 )
-from ..http_client import RequestDeadline
 from .access import ReadFile, parse_address
 from .advice import connection_advice
-from .api_client import ApiClient, ApiRefusal
-from .cache import ObjectCache
-from .collection import FollowedCollection
-from .discovery import (
-    QUOTA_GROUP,
-    QUOTA_KIND,
-    WORKLOAD_KINDS,
-    ServedResource,
-    served_group_versions,
-    served_resources,
-    server_version,
-)
+from .api_client import ApiClient
+from .discovery import server_version
+from .driving.driver import AttemptDriver
+from .following import ClusterFollower
 from .jobs import group_job, workload_groups
-from .nodes import NodeReport, backend_node, read_node
+from .nodes import backend_node
 from .ownership import OwnerMapping
-from .pods import Pod, read_pod
-from .workloads import QuotaWait, Workload, read_quota_wait, read_workload
-
-T = TypeVar("T")
-
-DISCOVER_EVERY_S = 300.0  # operators of the cluster may install further kinds of workloads
-NOT_SERVED, FORBIDDEN = 404, 403
-OBSERVED_ONLY = "Acme only observes Kubernetes clusters and changes nothing on them"
+from .pod_template import PodTemplate
 
 
 def _no_state_in_log(tail: str) -> State | None:
@@ -63,7 +44,7 @@ def _no_state_in_log(tail: str) -> State | None:
 
 
 KUBERNETES_TRAITS = BackendTraits(
-    supports_images=False,  # of jobs that Acme submits, which it does not do here
+    supports_images=True,
     rank_launcher="",
     writes_logs=False,
     state_in_log=_no_state_in_log,
@@ -82,19 +63,24 @@ class KubernetesBackend:
         *,
         read_file: ReadFile,
         owners: OwnerMapping | None = None,
+        template: PodTemplate | None = None,
+        installation: str = "",
         timeout_s: float = 10.0,
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._owners, self._monotonic, self._now = owners or OwnerMapping(), monotonic, now
+        template = template or PodTemplate()
         self._api = ApiClient(parse_address(address), read_file, timeout_s)
         self._lock = threading.Lock()
-        self._nodes = FollowedCollection(self._api, "/api/v1/nodes", ObjectCache(read_node, "node"))
-        pods: ObjectCache[Pod] = ObjectCache(partial(read_pod, owners=self._owners), "job", keep_vanished=True)
-        self._pods = FollowedCollection(self._api, "/api/v1/pods", pods)
-        self._workloads: dict[ServedResource, FollowedCollection[Workload]] = {}
-        self._quota_waits: dict[ServedResource, FollowedCollection[QuotaWait]] = {}
-        self._discover_at = monotonic()
+        namespaces = template.own_namespaces
+        self._cluster = ClusterFollower(self._api, owners or OwnerMapping(), namespaces, monotonic, now)
+        self._driver = AttemptDriver(
+            *(self._api, self._cluster, self._lock),
+            template=template,
+            installation=installation,
+            monotonic=monotonic,
+            now=now,
+        )
         self._node_listing: tuple[object, ClusterListing[BackendNode]] | None = None
         self._job_listing: tuple[object, ClusterListing[BackendJob]] | None = None
 
@@ -108,19 +94,22 @@ class KubernetesBackend:
 
     def nodes(self) -> ClusterListing[BackendNode]:
         with self._lock:
-            self._follow([self._nodes, self._pods])
-            state = (self._nodes.cache.changes, self._pods.cache.changes)
+            self._cluster.follow_nodes_and_pods(self._api.new_deadline())
+            state = (self._cluster.nodes.cache.changes, self._cluster.pods.cache.changes)
             if self._node_listing is None or self._node_listing[0] != state:
                 self._node_listing = (state, self._new_node_listing())
             return self._node_listing[1]
 
     def jobs(self) -> ClusterListing[BackendJob]:
         with self._lock:
-            self._follow([self._nodes, self._pods])
-            self._follow_workloads(self._api.new_deadline())
-            state = tuple(collection.cache.changes for collection in self._all_collections())
+            deadline = self._api.new_deadline()
+            self._cluster.follow_all(deadline)
+            attempts = self._driver.attempts()
+            late = self._driver.late_uids(attempts, deadline)
+            reasons = {**self._cluster.quota_reasons(), **self._driver.wait_reasons(attempts)}
+            state = (self._cluster.changes(), late, reasons)
             if self._job_listing is None or self._job_listing[0] != state:
-                self._job_listing = (state, self._new_job_listing())
+                self._job_listing = (state, self._new_job_listing(reasons, late))
             return self._job_listing[1]
 
     def find(self, key: str) -> BackendJob | None:
@@ -137,135 +126,56 @@ class KubernetesBackend:
         raise AccountingUnavailable("Kubernetes keeps no record of deleted objects")
 
     def submit(self, request: SubmitRequest) -> str:
-        raise RequestRejected(OBSERVED_ONLY)
+        (answer,) = self._driver.submit_all([request])
+        if isinstance(answer, BackendError):
+            raise answer
+        return answer
 
     def submit_all(self, requests: Sequence[SubmitRequest]) -> Sequence[str | BackendError]:
-        return [RequestRejected(OBSERVED_ONLY) for _ in requests]
+        return self._driver.submit_all(requests)
 
     def cancel(self, backend_id: str) -> None:
-        raise RequestRejected(OBSERVED_ONLY)
+        self._driver.cancel(backend_id)
 
     def signal(self, backend_id: str, name: str, *, shell: bool) -> None:
-        raise RequestRejected(OBSERVED_ONLY)
+        raise RequestRejected("signals are not implemented for Kubernetes")
 
     def evict(self, backend_id: str) -> None:
-        raise RequestRejected(OBSERVED_ONLY)
+        self._driver.evict(backend_id)
 
     def advance_jobs(self) -> None:
-        """Nothing to do: Acme submits no jobs here."""
+        self._driver.advance()
 
     def new_log_lines(self, backend_id: str, positions: Mapping[str, str]) -> LogUpdate:
-        raise RequestRejected(OBSERVED_ONLY)
+        raise RequestRejected("logs are not implemented for Kubernetes")
 
     def drain(self, node: str, reason: str) -> None:
-        raise RequestRejected(OBSERVED_ONLY)
+        self._driver.drain(node, reason)
 
     def resume(self, node: str) -> None:
-        raise RequestRejected(OBSERVED_ONLY)
+        self._driver.resume(node)
 
     def close(self) -> None:
-        for collection in self._all_collections():
-            collection.stop()
+        self._cluster.stop()
+        self._driver.close()
         self._api.close()
-
-    # Following the cluster
-
-    def _all_collections(self) -> Iterable[FollowedCollection[Any]]:
-        yield self._nodes
-        yield self._pods
-        yield from self._workloads.values()
-        yield from self._quota_waits.values()
-
-    def _follow(self, collections: Iterable[FollowedCollection[Any]]) -> None:
-        deadline = self._api.new_deadline()
-        self._api.refresh_credentials()
-        self._check_version(self._api.current_version(deadline))
-        for collection in collections:
-            collection.catch_up(deadline, self._now())
-
-    def _check_version(self, current: str) -> None:
-        """List everything again if the storage is older than what was read: it was restored from a backup."""
-        for collection in self._all_collections():
-            known = collection.cache.resource_version
-            if known.isdigit() and current.isdigit() and int(current) < int(known):
-                collection.list_again()
-
-    def _follow_workloads(self, deadline: RequestDeadline) -> None:
-        if self._monotonic() >= self._discover_at:
-            self._discover(deadline)
-            self._discover_at = self._monotonic() + DISCOVER_EVERY_S
-        self._follow_allowed(self._workloads, deadline)
-        self._follow_allowed(self._quota_waits, deadline)
-
-    def _follow_allowed(
-        self, collections: dict[ServedResource, FollowedCollection[T]], deadline: RequestDeadline
-    ) -> None:
-        """Pods name their owners, so a kind that Acme may not list, or that was removed, costs details only."""
-        for resource, collection in list(collections.items()):
-            try:
-                collection.catch_up(deadline, self._now())
-            except ApiRefusal as error:
-                if error.status not in (NOT_SERVED, FORBIDDEN):
-                    raise
-                collection.stop()
-                del collections[resource]
-
-    def _discover(self, deadline: RequestDeadline) -> None:
-        groups = served_group_versions(self._api.get("/apis", deadline))
-        for group, kinds in WORKLOAD_KINDS.items():
-            for resource in self._served(group, kinds, groups.get(group, []), deadline):
-                if resource not in self._workloads:
-                    self._workloads[resource] = self._new_workloads(resource)
-        for resource in self._served(QUOTA_GROUP, (QUOTA_KIND,), groups.get(QUOTA_GROUP, []), deadline):
-            if resource not in self._quota_waits:
-                cache: ObjectCache[QuotaWait] = ObjectCache(read_quota_wait, "job")
-                self._quota_waits[resource] = FollowedCollection(self._api, resource.path, cache)
-
-    def _new_workloads(self, resource: ServedResource) -> FollowedCollection[Workload]:
-        reduce = partial(read_workload, kind=resource.kind, owners=self._owners)
-        cache: ObjectCache[Workload] = ObjectCache(reduce, "job", keep_vanished=True)
-        return FollowedCollection(self._api, resource.path, cache)
-
-    def _served(
-        self, group: str, kinds: Sequence[str], versions: Sequence[str], deadline: RequestDeadline
-    ) -> Iterable[ServedResource]:
-        """Each kind once, in the first version that serves it."""
-        found: dict[str, ServedResource] = {}
-        for version in versions:
-            missing = set(kinds) - set(found)
-            if not missing:
-                break
-            answer = self._api.get(f"/apis/{group}/{version}", deadline)
-            found |= {resource.kind: resource for resource in served_resources(group, version, answer, missing)}
-        return found.values()
 
     # Listings from the caches
 
     def _new_node_listing(self) -> ClusterListing[BackendNode]:
         held: dict[str, int] = defaultdict(int)
-        for pod in self._pods.cache.objects.values():
+        for pod in self._cluster.pods.cache.objects.values():
             if pod.holds_gpus:
                 held[pod.node] += pod.gpus
-        reports = self._nodes.cache.objects.values()
-        nodes = [backend_node(report, held[report.name], held[report.name] > 0) for report in reports]
-        return ClusterListing(nodes, self._nodes.cache.unreadable)
+        nodes = self._cluster.nodes.cache
+        reports = nodes.objects.values()
+        return ClusterListing(
+            [backend_node(report, held[report.name], held[report.name] > 0) for report in reports], nodes.unreadable
+        )
 
-    def _new_job_listing(self) -> ClusterListing[BackendJob]:
-        caches = [collection.cache for collection in self._workloads.values()]
-        workloads = {uid: part for cache in caches for uid, part in (cache.objects | cache.vanished).items()}
-        pods = [*self._pods.cache.objects.values(), *self._pods.cache.vanished.values()]
-        waits = self._quota_reasons()
-        lost = _lost_nodes(self._nodes.cache.objects.values(), pods)
-        groups = workload_groups(pods, workloads).values()
-        unreadable = [*self._pods.cache.unreadable, *(row for cache in caches for row in cache.unreadable)]
-        return ClusterListing((group_job(group, workloads, waits, lost) for group in groups), unreadable)
-
-    def _quota_reasons(self) -> Mapping[str, str]:
-        waits = [wait for collection in self._quota_waits.values() for wait in collection.cache.objects.values()]
-        return {uid: wait.reason for wait in waits if wait.reason for uid in wait.for_uids}
-
-
-def _lost_nodes(reports: Iterable[NodeReport], pods: Iterable[Pod]) -> frozenset[str]:
-    """Nodes of pods that do not respond or were deleted."""
-    usable = {report.name for report in reports if report.usable}
-    return frozenset({pod.node for pod in pods if pod.node} - usable)
+    def _new_job_listing(self, reasons: Mapping[str, str], late: frozenset[str]) -> ClusterListing[BackendJob]:
+        workloads, lost = self._cluster.workloads(), self._cluster.lost_nodes()
+        groups = workload_groups(self._cluster.all_pods(), workloads).values()
+        parts = [collection.cache.unreadable for collection in self._cluster.workload_collections()]
+        unreadable = [*self._cluster.pods.cache.unreadable, *(row for rows in parts for row in rows)]
+        return ClusterListing((group_job(group, workloads, reasons, lost, late) for group in groups), unreadable)

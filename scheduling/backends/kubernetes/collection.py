@@ -9,23 +9,32 @@ old objects stay, so what vanished meanwhile is noticed.
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable
 from datetime import datetime
 from typing import Generic, TypeVar
 
 from ..base import ClusterUnreachable
 from ..http_client import RequestDeadline
-from .api_client import ApiClient, ApiRefusal
+from .api_client import ApiClient
+from .api_errors import ApiRefusal
 from .cache import GONE, ObjectCache, ReducedObject, ResourceVersionExpired, WatchFailed
 from .watch_stream import WatchStream
 
 T = TypeVar("T")
 
 MAX_RESTARTS = 3  # within one look
+MAX_EVENT_DELAY_S = 1.0  # of the events of our own commands
 
 
 class FollowedCollection(Generic[T]):
-    def __init__(self, api: ApiClient, path: str, cache: ObjectCache[T]) -> None:
-        self._api, self._path, self.cache = api, path, cache
+    """`selector` limits it to the objects with a label."""
+
+    def __init__(self, api: ApiClient, path: str, cache: ObjectCache[T], selector: str = "") -> None:
+        self._api, self.path, self._selector, self.cache = api, path, selector, cache
+        self._expected: dict[str, Callable[[T | None], bool]] = {}  # by uid
+        self._expected_version = 0
+        self._expectations = threading.Lock()
         self._listed: list[ReducedObject[T]] = []
         self._next_page = ""
         self._is_listed = False
@@ -40,10 +49,21 @@ class FollowedCollection(Generic[T]):
                 if not self._is_listed:
                     self._list(deadline, now)
                 self._keep_watching(deadline)
+                self._await_expected(deadline, now)
                 return
             except (ResourceVersionExpired, WatchFailed):
                 self.list_again()
-        raise ClusterUnreachable(f"{self._api.server}: {self._path} cannot be followed; it is listed again next time")
+        raise ClusterUnreachable(f"{self._api.server}: {self.path} cannot be followed; it is listed again next time")
+
+    def expect_version(self, version: str) -> None:
+        """The next look must include this version of one of the objects. May be called by any thread."""
+        with self._expectations:
+            self._expected_version = max(self._expected_version, int(version) if version.isdigit() else 0)
+
+    def expect(self, uid: str, is_so: Callable[[T | None], bool]) -> None:
+        """The next look must show this object so; None if it is gone. May be called by any thread."""
+        with self._expectations:
+            self._expected[uid] = is_so
 
     def list_again(self) -> None:
         """Forget the version, not the objects."""
@@ -55,10 +75,31 @@ class FollowedCollection(Generic[T]):
             self._stream.close()
         self._stream = None
 
+    def _await_expected(self, deadline: RequestDeadline, now: datetime) -> None:
+        """Take events until they show our own commands. Raises ResourceVersionExpired if they do not come."""
+        limit = RequestDeadline(min(MAX_EVENT_DELAY_S, deadline.remaining_s))
+        while not self._shows_expected():
+            if self._stream is None or not self._stream.wait_for_lines(limit.remaining_s):
+                raise ResourceVersionExpired
+            self._take_events(now)
+        self._keep_watching(deadline)
+
+    def _shows_expected(self) -> bool:
+        known = self.cache.resource_version
+        with self._expectations:
+            for uid, is_so in list(self._expected.items()):
+                if is_so(self.cache.objects.get(uid)):
+                    del self._expected[uid]
+            return not self._expected and (not known.isdigit() or int(known) >= self._expected_version)
+
     def _list(self, deadline: RequestDeadline, now: datetime) -> None:
+        with self._expectations:
+            shown = set(self._expected)  # by the list, which begins after those commands
         while True:
             try:
-                items, self._next_page, version = self._api.list_page(self._path, deadline, self._next_page)
+                items, self._next_page, version = self._api.list_page(
+                    self.path, deadline, self._next_page, self._selector
+                )
             except ApiRefusal as error:
                 if error.status == GONE and self._next_page:
                     raise ResourceVersionExpired from None
@@ -68,6 +109,9 @@ class FollowedCollection(Generic[T]):
                 break
         self.cache.replace_all(self._listed, version, now)
         self._is_listed, self._listed = True, []
+        with self._expectations:
+            for uid in shown:
+                self._expected.pop(uid, None)
 
     def _take_events(self, now: datetime) -> None:
         if self._stream is None:
@@ -86,7 +130,7 @@ class FollowedCollection(Generic[T]):
         if self._stream is not None:
             return
         self._stream, self._stream_generation = (
-            self._api.watch(self._path, self.cache.resource_version),
+            self._api.watch(self.path, self.cache.resource_version, self._selector),
             self._api.generation,
         )
         stream = self._stream

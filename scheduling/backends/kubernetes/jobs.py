@@ -15,16 +15,16 @@ from datetime import datetime
 from jobs.core.lifecycle import Flag, State
 
 from ..base import BackendJob
+from .attempts import OwnAttempt, attempt_end, own_attempt, running_pods
+from .ends import PodEnd, failure_order, pod_end, with_cause
 from .ownership import Owner
-from .pods import OwnerReference, Pod, PodEnd
+from .pods import OwnerReference, Pod
 from .resources import MAX_GPUS, limited_cpus
 from .workloads import Workload
 
 MAX_OWNERS = 10  # on the way from a pod to its top-level owner; references are untrusted and may form a circle
 NOT_A_JOB = frozenset({"CronJob", "Node"})  # owners whose objects are jobs of their own; a node owns its static pods
 NOBODY = Owner(user="", team="", key="", installation="")
-# Causes that say more about a failed job than its own "BackoffLimitExceeded" does
-CAUSES = frozenset({State.OUT_OF_MEMORY, State.NODE_FAIL, State.PREEMPTED, State.BOOT_FAIL, State.TIMEOUT})
 
 
 @dataclass(slots=True)
@@ -39,9 +39,17 @@ class WorkloadGroup:
     def gpus_per_pod(self) -> int:
         return max([part.gpus_per_pod for part in self.workloads] + [pod.gpus for pod in self.pods], default=0)
 
+    @property
+    def is_ours(self) -> bool:
+        return any(part.owner.key for part in self.workloads) or any(pod.owner.key for pod in self.pods)
+
+    @property
+    def attempt(self) -> OwnAttempt | None:
+        return own_attempt(self.workloads, self.pods, self.top.uid)
+
 
 def workload_groups(pods: Iterable[Pod], workloads: Mapping[str, Workload]) -> dict[str, WorkloadGroup]:
-    """The groups that hold or request GPUs, by the uid of the top-level owner."""
+    """The groups that hold or request GPUs, or that Acme submitted, by the uid of the top-level owner."""
     tops: dict[str, OwnerReference] = {}
     groups: dict[str, WorkloadGroup] = {}
     for workload in workloads.values():
@@ -50,7 +58,7 @@ def workload_groups(pods: Iterable[Pod], workloads: Mapping[str, Workload]) -> d
     for pod in pods:
         top = _top_of_pod(pod, workloads, tops)
         groups.setdefault(top.uid, WorkloadGroup(top)).pods.append(pod)
-    return {uid: group for uid, group in groups.items() if group.gpus_per_pod}
+    return {uid: group for uid, group in groups.items() if group.gpus_per_pod or group.is_ours}
 
 
 def _top_of_pod(pod: Pod, workloads: Mapping[str, Workload], tops: dict[str, OwnerReference]) -> OwnerReference:
@@ -83,14 +91,23 @@ def _follow_controllers(workload: Workload, workloads: Mapping[str, Workload]) -
 
 
 def group_job(
-    group: WorkloadGroup, workloads: Mapping[str, Workload], waits: Mapping[str, str], lost_nodes: frozenset[str]
+    group: WorkloadGroup,
+    workloads: Mapping[str, Workload],
+    waits: Mapping[str, str],
+    lost_nodes: frozenset[str],
+    late: frozenset[str] = frozenset(),
 ) -> BackendJob:
-    """The group as one job. `waits` says by uid why Kueue does not admit an object; `lost_nodes` do not respond."""
-    top, live = workloads.get(group.top.uid), [pod for pod in group.pods if not _has_ended(pod)]
-    end = _group_end(group, top, live, lost_nodes)
-    placed = [pod for pod in live if pod.node] if end is None else [pod for pod in group.pods if pod.node]
-    state, flags = _state(end, live, placed)
-    counts = _gpus_by_node(placed) if end is None else {}
+    """The group as one job.
+
+    `waits` says by uid why an object waits; `lost_nodes` do not respond; `late` are uids of pods that exist, although
+    they were not seen yet.
+    """
+    top, live = workloads.get(group.top.uid), [pod for pod in group.pods if pod.is_live]
+    end = _group_end(group, top, live, lost_nodes, late)
+    keeps_nodes = group.is_ours or end is not None  # Acme's attempts hold all their nodes until they end
+    placed = [pod for pod in (group.pods if keeps_nodes else live) if pod.node]
+    state, flags = _state(group, end, placed, lost_nodes)
+    counts = _gpus_by_node(pod for pod in live if pod.node) if end is None else {}
     owner = _owner(group, top)
     return BackendJob(
         backend_id=group.top.uid,
@@ -117,16 +134,18 @@ def group_job(
     )
 
 
-def _has_ended(pod: Pod) -> bool:
-    return pod.end is not None or pod.gone_at is not None
-
-
-def _state(end: PodEnd | None, live: Sequence[Pod], placed: Sequence[Pod]) -> tuple[State, frozenset[str]]:
+def _state(
+    group: WorkloadGroup, end: PodEnd | None, placed: Sequence[Pod], lost_nodes: frozenset[str]
+) -> tuple[State, frozenset[str]]:
     if end:
-        return end.state, frozenset({Flag.COMPLETING} if any(pod.node for pod in live) else ())
+        unknown = lost_nodes if group.is_ours else frozenset()
+        return end.state, frozenset({Flag.COMPLETING} if running_pods(group.pods, unknown) else ())
     if not placed:
         return State.PENDING, frozenset()
-    return State.RUNNING, frozenset() if any(pod.running for pod in placed) else frozenset({Flag.CONFIGURING})
+    run = all if group.is_ours else any  # a gang of ours has started when all its pods have
+    return State.RUNNING, frozenset() if run(pod.running or not pod.is_live for pod in placed) else frozenset(
+        {Flag.CONFIGURING}
+    )
 
 
 def _gpus_by_node(placed: Iterable[Pod]) -> dict[str, int]:
@@ -166,54 +185,35 @@ def _wait_reason(group: WorkloadGroup, live: Sequence[Pod], waits: Mapping[str, 
 
 
 def _group_end(
-    group: WorkloadGroup, top: Workload | None, live: Sequence[Pod], lost_nodes: frozenset[str]
+    group: WorkloadGroup,
+    top: Workload | None,
+    live: Sequence[Pod],
+    lost_nodes: frozenset[str],
+    late: frozenset[str],
 ) -> PodEnd | None:
+    if attempt := group.attempt:
+        return attempt_end(attempt, lost_nodes, late)
     if top:
         if top.end and top.end.state == State.FAILED:
-            return _with_cause(top.end, group.pods, lost_nodes)
+            return with_cause(top.end, group.pods, lost_nodes)
         if top.end or top.gone_at is None:
             return top.end
-        return _with_cause(PodEnd(state=State.CANCELLED, at=top.gone_at, reason="deleted"), (), lost_nodes)
-    if live or any(part.gone_at is None and part.end is None for part in group.workloads):
-        return None
+        return PodEnd(state=State.CANCELLED, at=top.gone_at, reason="deleted")
+    if (
+        live
+        or (group.is_ours and group.top.kind != "Pod")
+        or any(part.gone_at is None and part.end is None for part in group.workloads)
+    ):
+        return None  # pods of ours whose owner is not known yet say nothing about the end of the attempt
     return _end_of_pods(group, lost_nodes)
-
-
-def _with_cause(end: PodEnd, pods: Iterable[Pod], lost_nodes: frozenset[str]) -> PodEnd:
-    """The end of a failed job with what its pods say about the cause."""
-    failed = [pod for pod in pods if _has_ended(pod) and pod_end(pod, lost_nodes).state not in _NO_CAUSE]
-    if not failed:
-        return end
-    first = min(failed, key=lambda pod: _order(pod_end(pod, lost_nodes)))
-    cause = pod_end(first, lost_nodes)
-    state = cause.state if cause.state in CAUSES and end.state == State.FAILED else end.state
-    reason = "; ".join(text for text in (end.reason, f"{first.name}: {cause.reason}" if cause.reason else "") if text)
-    return PodEnd(state=state, at=end.at, exit_code=cause.exit_code, signal=cause.signal, reason=reason)
-
-
-_NO_CAUSE = frozenset({State.COMPLETED, State.CANCELLED})
-
-
-def _order(end: PodEnd) -> tuple[bool, float]:
-    """The first failure is the cause; one that explains itself goes before one that only has an exit code."""
-    return (end.state not in CAUSES, end.at.timestamp() if end.at else float("inf"))
 
 
 def _end_of_pods(group: WorkloadGroup, lost_nodes: frozenset[str]) -> PodEnd:
     """The end of a bare pod, or of an owner that is only known by reference: the first failure, or that of the last."""
     ends = [pod_end(pod, lost_nodes) for pod in group.pods] or [part.end for part in group.workloads if part.end]
     last = max((end.at for end in ends if end.at), default=None)
-    failures = sorted((end for end in ends if end.state != State.COMPLETED), key=_order)
+    failures = sorted((end for end in ends if end.state != State.COMPLETED), key=failure_order)
     if not failures:
         return PodEnd(state=State.COMPLETED if ends else State.CANCELLED, at=last, exit_code=0 if ends else None)
     first = failures[0]
     return PodEnd(state=first.state, at=last, exit_code=first.exit_code, signal=first.signal, reason=first.reason)
-
-
-def pod_end(pod: Pod, lost_nodes: frozenset[str]) -> PodEnd:
-    """How a pod ended that has ended or was deleted."""
-    if pod.end:
-        return pod.end
-    if pod.node in lost_nodes:
-        return PodEnd(state=State.NODE_FAIL, at=pod.gone_at, reason=f"deleted after node {pod.node} was lost")
-    return PodEnd(state=State.CANCELLED, at=pod.gone_at, reason="deleted")

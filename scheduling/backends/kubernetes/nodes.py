@@ -5,7 +5,7 @@
 | Ready is True | IDLE, MIXED or ALLOCATED, by the GPUs that pods hold |
 | Ready is False | DOWN, with the kubelet's message |
 | Ready is Unknown, or missing | DOWN and NOT_RESPONDING: the kubelet is silent |
-| cordoned | DRAIN |
+| cordoned | DRAIN, with the reason that Acme gave, if it was Acme |
 | another condition is True | FAIL, with the condition's message: pressure, or a finding of node-problem-detector |
 | a taint that evicts pods and explains nothing of the above | DRAIN, with the taint's key |
 
@@ -28,6 +28,7 @@ MAX_NODE_NAME_LENGTH = 64  # characters, as in the database column
 MAX_GPU_MODEL_LENGTH = 40  # characters, as in the database column
 MAX_REASON_LENGTH = 1000
 READY = "Ready"
+DRAIN_ANNOTATION = "acme/drain-reason"
 HEALTHY_WHEN_TRUE = frozenset({READY, "EtcdIsVoter"})  # the latter is K3s'
 OWN_TAINTS = "node.kubernetes.io/"  # set by Kubernetes for conditions and cordons, which are read themselves
 PRODUCT_LABELS = (
@@ -140,7 +141,18 @@ def _condition_text(condition: Mapping[str, Any]) -> str:
 
 
 def _cordon(item: Mapping[str, Any]) -> list[str]:
-    return ["cordoned"] if mapping_at(item, "spec").get("unschedulable") is True else []
+    if mapping_at(item, "spec").get("unschedulable") is not True:
+        return []
+    return [text_at(item, "metadata", "annotations", DRAIN_ANNOTATION) or "cordoned"]
+
+
+def cordon_patch(reason: str) -> dict[str, Any]:
+    """What `kubectl cordon` does, with a reason that tells our cordons from those of others."""
+    return {"metadata": {"annotations": {DRAIN_ANNOTATION: reason}}, "spec": {"unschedulable": True}}
+
+
+def uncordon_patch() -> dict[str, Any]:
+    return {"metadata": {"annotations": {DRAIN_ANNOTATION: None}}, "spec": {"unschedulable": None}}
 
 
 def _evicting_taints(item: Mapping[str, Any]) -> Iterable[str]:

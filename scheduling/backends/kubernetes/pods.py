@@ -21,8 +21,10 @@ from typing import Any
 
 from jobs.core.lifecycle import State
 
-from .fields import count_at, mapping_at, mappings_at, require_text, text_at, time_at
+from .ends import PodEnd
+from .fields import count_at, mapping_at, mappings_at, require_text, text_at, texts_at, time_at
 from .ownership import Owner, OwnerMapping
+from .plans import AttemptPlan, read_plan
 from .resources import PodResources
 
 # Reasons of a pod's status, of its condition DisruptionTarget, and of its containers
@@ -35,6 +37,8 @@ STATE_OF_REASON = {
     **dict.fromkeys(("UnexpectedAdmissionError", "NodeAffinity", "NodeSelectorMismatching"), State.BOOT_FAIL),
 }
 OUT_OF_RESOURCE = "OutOf"  # `OutOfcpu`, `OutOfnvidia.com/gpu`: the kubelet had less than the scheduler believed
+INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"  # set by Jobs, and by Acme on pods without a Job
+MAX_INDEX_DIGITS = 6
 MAX_SIGNAL = 127  # a number that the database stores; real ones are at most 64
 NO_REASON = frozenset({"", "Completed", "Error"})  # these add nothing to the exit code
 STARTING = frozenset({"ContainerCreating", "PodInitializing"})
@@ -47,15 +51,6 @@ class OwnerReference:
     uid: str
     kind: str
     name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodEnd:
-    state: State
-    at: datetime | None
-    exit_code: int | None = None
-    signal: int | None = None
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,22 +69,31 @@ class Pod:
     running: bool  # a container has started
     waits: str  # why it is not scheduled, or why its containers do not start
     end: PodEnd | None
+    index: int | None = None  # within its Job or its gang
+    is_gated: bool = False  # scheduling gates keep every scheduler away from it
+    is_deleting: bool = False  # its deletion was requested; its containers may still run
+    plan: AttemptPlan | None = None  # of an attempt that is this pod alone
     gone_at: datetime | None = None  # its object was deleted
 
     @property
+    def is_live(self) -> bool:
+        return self.end is None and self.gone_at is None
+
+    @property
     def holds_gpus(self) -> bool:
-        return bool(self.node and self.gpus) and self.end is None and self.gone_at is None
+        return bool(self.node and self.gpus) and self.is_live
 
 
 def read_pod(item: Mapping[str, Any], owners: OwnerMapping) -> Pod:
     """Raises MalformedObject."""
     spec, resources = mapping_at(item, "spec"), PodResources(mapping_at(item, "spec"))
+    owner, controller = owners.owner(item), read_controller(item)
     return Pod(
         uid=require_text(item, "metadata", "uid"),
         namespace=require_text(item, "metadata", "namespace"),
         name=require_text(item, "metadata", "name"),
-        controller=read_controller(item),
-        owner=owners.owner(item),
+        controller=controller,
+        owner=owner,
         node=text_at(spec, "nodeName"),
         gpus=resources.gpus,
         cpus=resources.cpus,
@@ -104,7 +108,16 @@ def read_pod(item: Mapping[str, Any], owners: OwnerMapping) -> Pod:
         ),
         waits=_wait_reason(item),
         end=_pod_end(item),
+        index=_index(item),
+        is_gated=bool(mappings_at(spec, "schedulingGates")),
+        is_deleting=bool(text_at(item, "metadata", "deletionTimestamp")),
+        plan=read_plan(item) if owner.key and controller is None else None,
     )
+
+
+def _index(item: Mapping[str, Any]) -> int | None:
+    text = texts_at(item, "metadata", "annotations").get(INDEX_ANNOTATION, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_INDEX_DIGITS else None
 
 
 def read_controller(item: Mapping[str, Any]) -> OwnerReference | None:

@@ -31,6 +31,7 @@ class WatchStream:
         self._waiting = 0
         self._lock = threading.Lock()
         self._answered, self._closed = threading.Event(), False
+        self._arrived = threading.Event()
         self._response: httpx.Response | None = None
         self.status: int | None = None  # of the response, once there is one
         self.error = ""  # why it ended; empty while it runs and after the server ended it
@@ -42,8 +43,14 @@ class WatchStream:
         """Wait for the response to begin. False if it did not until the deadline."""
         return self._answered.wait(max(deadline.remaining_s, 0))
 
+    def wait_for_lines(self, seconds: float) -> bool:
+        """Wait until there are lines to take, or the watch has ended. False if neither happened in time."""
+        return self._arrived.wait(max(seconds, 0))
+
     def take_lines(self) -> list[bytes]:
         with self._lock:
+            if not self.ended:
+                self._arrived.clear()
             lines, self._waiting = list(self._lines), 0
             self._lines.clear()
         return lines
@@ -68,7 +75,9 @@ class WatchStream:
         except (httpx.HTTPError, OSError, ValueError, RuntimeError) as error:  # also of a connection closed meanwhile
             self.error = str(error) or type(error).__name__
         finally:
-            self.ended = True
+            with self._lock:
+                self.ended = True
+                self._arrived.set()
             self._answered.set()
 
     def _collect(self, response: httpx.Response) -> None:
@@ -83,6 +92,8 @@ class WatchStream:
         with self._lock:
             self._lines.extend(line for line in lines if line)
             self._waiting += sum(map(len, lines))
+            if self._lines:
+                self._arrived.set()
             return self._waiting <= MAX_WAITING_BYTES and not self._closed
 
 

@@ -13,9 +13,11 @@ from typing import Any
 
 from jobs.core.lifecycle import State
 
+from .ends import PodEnd
 from .fields import count_at, mapping_at, mappings_at, require_text, text_at, time_at
 from .ownership import Owner, OwnerMapping
-from .pods import OwnerReference, PodEnd, read_controller
+from .plans import AttemptPlan, read_plan
+from .pods import OwnerReference, read_controller
 from .resources import PodResources
 
 MAX_DEPTH = 8  # of a pod template in a spec: that of a RayJob is at the fifth level
@@ -47,6 +49,8 @@ class Workload:
     started_at: datetime | None
     time_limit: timedelta | None
     end: PodEnd | None
+    collection: str = ""  # the path of all objects of its kind
+    plan: AttemptPlan | None = None  # of an attempt that Acme submitted
     gone_at: datetime | None = None  # its object was deleted
 
 
@@ -59,16 +63,18 @@ class QuotaWait:
     reason: str
 
 
-def read_workload(item: Mapping[str, Any], kind: str, owners: OwnerMapping) -> Workload:
+def read_workload(item: Mapping[str, Any], kind: str, collection: str, owners: OwnerMapping) -> Workload:
     """Raises MalformedObject. `kind` is the one that was listed: items of a list do not always name theirs."""
-    spec = mapping_at(item, "spec")
+    spec, owner = mapping_at(item, "spec"), owners.owner(item)
     return Workload(
         uid=require_text(item, "metadata", "uid"),
         kind=kind,
         namespace=require_text(item, "metadata", "namespace"),
         name=require_text(item, "metadata", "name"),
         controller=read_controller(item),
-        owner=owners.owner(item),
+        owner=owner,
+        collection=collection,
+        plan=read_plan(item) if owner.key else None,
         gpus_per_pod=max((PodResources(template).gpus for template in pod_templates(spec)), default=0),
         suspended=spec.get("suspend") is True or mapping_at(spec, "runPolicy").get("suspend") is True,
         created_at=time_at(item, "metadata", "creationTimestamp"),

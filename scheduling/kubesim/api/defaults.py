@@ -8,15 +8,21 @@ from typing import Any
 
 from scheduling.kubesim.objects import JsonObject, value_at
 
+from .job_sets import default_job_set
+from .old_version import as_in_old_version
+from .resources import JOB_SETS
+from .served import STANDARD, ServedApi
+
 DEFAULT_TOLERATION_S = 300
 UNREACHABLE, NOT_READY = "node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"
 CONTROLLER_UID, JOB_NAME = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
 OLD_CONTROLLER_UID, OLD_JOB_NAME = "controller-uid", "job-name"
 
 
-def with_defaults(resource: str, new: JsonObject) -> JsonObject:
+def with_defaults(resource: str, new: JsonObject, api: ServedApi = STANDARD) -> JsonObject:
     """The object with the defaults of its resource. `new` may be changed."""
-    return DEFAULTS.get(resource, _unchanged)(new)
+    filled = DEFAULTS.get(resource, _unchanged)(new)
+    return as_in_old_version(resource, filled) if api.is_old else filled
 
 
 def _unchanged(new: JsonObject) -> JsonObject:
@@ -199,6 +205,7 @@ def default_node(node: JsonObject) -> JsonObject:
 DEFAULTS: Mapping[str, Callable[[JsonObject], JsonObject]] = {
     "pods": default_pod,
     "jobs.batch": default_job,
+    JOB_SETS: lambda found: default_job_set(found, default_job),
     "services": default_service,
     "namespaces": default_namespace,
     "secrets": default_secret,

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from scheduling.kubesim.objects import JsonObject
 
-from .resources import RESOURCES, ApiGroup, ResourceType, groups
+from .resources import ResourceType
+from .served import ApiGroup, ServedApi
 
-GIT_VERSION = "v1.33.4-simulated"
 PATCH_TYPES = (
     "application/json-patch+json",
     "application/merge-patch+json",
@@ -16,11 +16,11 @@ PATCH_TYPES = (
 )
 
 
-def version_body() -> JsonObject:
+def version_body(api: ServedApi) -> JsonObject:
     return {
         "major": "1",
-        "minor": "33",
-        "gitVersion": GIT_VERSION,
+        "minor": api.version.partition(".")[2],
+        "gitVersion": api.git_version,
         "gitCommit": "",
         "gitTreeState": "clean",
         "buildDate": "1970-01-01T00:00:00Z",
@@ -34,12 +34,12 @@ def core_versions_body() -> JsonObject:
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
 
 
-def groups_body() -> JsonObject:
-    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(group) for group in groups()]}
+def groups_body(api: ServedApi) -> JsonObject:
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(group) for group in api.groups()]}
 
 
-def group_body(name: str) -> JsonObject | None:
-    found = next((group for group in groups() if group.name == name), None)
+def group_body(api: ServedApi, name: str) -> JsonObject | None:
+    found = next((group for group in api.groups() if group.name == name), None)
     return None if found is None else {"kind": "APIGroup", "apiVersion": "v1", **_group(found)}
 
 
@@ -48,9 +48,9 @@ def _group(group: ApiGroup) -> JsonObject:
     return {"name": group.name, "versions": [version], "preferredVersion": version}
 
 
-def resources_body(group: str, version: str) -> JsonObject | None:
+def resources_body(api: ServedApi, group: str, version: str) -> JsonObject | None:
     """The resources of a group and version; None if there are none."""
-    found = [one for one in RESOURCES if (one.group, one.version) == (group, version)]
+    found = [one for one in api.resources if (one.group, one.version) == (group, version)]
     rows = [row for resource in found for row in _resource_rows(resource)]
     name = f"{group}/{version}" if group else version
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": name, "resources": rows} if found else None
@@ -79,20 +79,20 @@ def _resource_rows(resource: ResourceType) -> Iterator[JsonObject]:
 # OpenAPI: kubectl asks whether the server validates fields itself, and needs no schemas then
 
 
-def openapi_index_body() -> JsonObject:
-    names = ["api/v1", *(f"apis/{group.name}/{group.version}" for group in groups())]
-    return {"paths": {name: {"serverRelativeURL": f"/openapi/v3/{name}?hash={GIT_VERSION}"} for name in names}}
+def openapi_index_body(api: ServedApi) -> JsonObject:
+    names = ["api/v1", *(f"apis/{group.name}/{group.version}" for group in api.groups())]
+    return {"paths": {name: {"serverRelativeURL": f"/openapi/v3/{name}?hash={api.git_version}"} for name in names}}
 
 
-def openapi_body(group: str, version: str) -> JsonObject | None:
+def openapi_body(api: ServedApi, group: str, version: str) -> JsonObject | None:
     """The paths of a group and version with the query parameters of a patch."""
-    found = [one for one in RESOURCES if (one.group, one.version) == (group, version)]
+    found = [one for one in api.resources if (one.group, one.version) == (group, version)]
     if not found:
         return None
     paths = {_object_path(resource): _path_item(resource) for resource in found if "patch" in resource.verbs}
     return {
         "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": GIT_VERSION},
+        "info": {"title": "Kubernetes", "version": api.git_version},
         "paths": paths,
         "components": {"schemas": {}},
     }
@@ -116,14 +116,14 @@ def _query_parameter(name: str) -> JsonObject:
     return {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
 
 
-def openapi_v2_body() -> JsonObject:
+def openapi_v2_body(api: ServedApi) -> JsonObject:
     """The same as one Swagger document, for older clients."""
     paths = {}
-    for resource in RESOURCES:
+    for resource in api.resources:
         if "patch" in resource.verbs:
             item = _path_item(resource)["patch"]
             del item["requestBody"]
             item["parameters"] = [{"name": "fieldValidation", "in": "query", "type": "string", "uniqueItems": True}]
             paths[_object_path(resource)] = {"patch": item}
-    info = {"title": "Kubernetes", "version": GIT_VERSION}
+    info = {"title": "Kubernetes", "version": api.git_version}
     return {"swagger": "2.0", "info": info, "paths": paths, "definitions": {}}

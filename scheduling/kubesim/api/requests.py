@@ -9,7 +9,8 @@ from typing import Any
 from scheduling.kubesim.objects import JsonObject, ObjectKey
 
 from .errors import ApiError, bad_request, method_not_allowed, path_not_found
-from .resources import RESOURCES, ResourceType, find_resource
+from .resources import ResourceType
+from .served import STANDARD, ServedApi
 
 JSON_PATCH, MERGE_PATCH = "application/json-patch+json", "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
@@ -54,12 +55,12 @@ class Answer:
     warnings: tuple[str, ...] = ()
 
 
-def parse_request(method: str, path: str, query: Mapping[str, str]) -> ApiRequest:
+def parse_request(method: str, path: str, query: Mapping[str, str], api: ServedApi = STANDARD) -> ApiRequest:
     """The request for one resource below /api or /apis, without body and user. Raises ApiError."""
     parts = [part for part in path.split("/") if part]
     group, version, rest = _group_and_version(parts)
     namespace, rest = _namespace(rest)
-    resource = find_resource(group, version, rest[0]) if rest and len(rest) <= 3 else None
+    resource = api.find(group, version, rest[0]) if rest and len(rest) <= 3 else None
     if resource is None or (bool(namespace) and not resource.namespaced):
         raise path_not_found()
     name, subresource = [*rest[1:], "", ""][:2]
@@ -75,10 +76,10 @@ def parse_request(method: str, path: str, query: Mapping[str, str]) -> ApiReques
     )
 
 
-def is_unknown_group(path: str) -> bool:
+def is_unknown_group(path: str, api: ServedApi) -> bool:
     """Whether no API has this path. Such paths are answered without a Status."""
     parts = path.split("/")
-    return parts[1:2] == ["apis"] and len(parts) > 2 and parts[2] not in {one.group for one in RESOURCES}
+    return parts[1:2] == ["apis"] and len(parts) > 2 and parts[2] not in api.group_names
 
 
 def _group_and_version(parts: list[str]) -> tuple[str, str, list[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 READ = ("get", "list", "watch")
 WRITE = ("create", "delete", "deletecollection", "patch", "update")
@@ -53,6 +53,7 @@ class ResourceType:
 POD_SUBRESOURCES = (
     STATUS,
     Subresource(name="log", kind="Pod", verbs=("get",)),
+    Subresource(name="exec", kind="PodExecOptions", verbs=("create", "get")),
     Subresource(name="binding", kind="Binding", verbs=("create",)),
     Subresource(name="eviction", kind="Eviction", verbs=("create",), group="policy", version="v1"),
 )
@@ -136,31 +137,16 @@ RESOURCES: tuple[ResourceType, ...] = (
     ),
 )
 
+# Served only if the options of the cluster say so, as on a cluster where the CRD of JobSet is installed
+JOB_SET = ResourceType(
+    plural="jobsets",
+    kind="JobSet",
+    group="jobset.x-k8s.io",
+    version="v1alpha2",
+    subresources=(STATUS,),
+    generations=True,
+)
 NODES, PODS, JOBS, EVENTS, NAMESPACES = "nodes", "pods", "jobs.batch", "events", "namespaces"
 LEASES, BUDGETS, SERVICE_ACCOUNTS = "leases.coordination.k8s.io", "poddisruptionbudgets.policy", "serviceaccounts"
-PRIORITY_CLASSES = "priorityclasses.scheduling.k8s.io"
-BY_ID = {resource.id: resource for resource in RESOURCES}
-BY_KIND = {(resource.api_version, resource.kind): resource for resource in RESOURCES}
-
-
-def find_resource(group: str, version: str, plural: str) -> ResourceType | None:
-    resource = BY_ID.get(f"{plural}.{group}" if group else plural)
-    return resource if resource is not None and resource.version == version else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ApiGroup:
-    """A group with the resources of its only version."""
-
-    name: str
-    version: str
-    resources: tuple[ResourceType, ...] = field(default=())
-
-
-def groups() -> tuple[ApiGroup, ...]:
-    """All groups except the core group, ordered by name."""
-    names = sorted({(resource.group, resource.version) for resource in RESOURCES if resource.group})
-    return tuple(
-        ApiGroup(name=name, version=version, resources=tuple(one for one in RESOURCES if one.group == name))
-        for name, version in names
-    )
+PRIORITY_CLASSES, SERVICES, JOB_SETS = "priorityclasses.scheduling.k8s.io", "services", "jobsets.jobset.x-k8s.io"
+BY_ID = {resource.id: resource for resource in (*RESOURCES, JOB_SET)}

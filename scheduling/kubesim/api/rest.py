@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from scheduling.kubesim.objects import JsonObject, ObjectKey, is_being_deleted, timestamp, value_at
+from scheduling.kubesim.objects import JsonObject, ObjectKey, timestamp, value_at
 from scheduling.kubesim.store import ObjectStore
 
 from .authorization import DEFAULT_TOKEN_S, MAX_TOKEN_S, MIN_TOKEN_S, Access, Authenticator, Authorizer
-from .errors import ApiError, bad_request, conflict, method_not_allowed, success, unsupported_media_type
+from .binding import check_binding, placed_pod
+from .errors import ApiError, bad_request, method_not_allowed, success, unsupported_media_type
 from .eviction import check_eviction
 from .known_fields import without_unknown_fields
 from .patches import json_patch, merge_patch
 from .reading import find_object, list_page, list_text, object_text, with_kind
 from .requests import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Answer, ApiRequest, check_body
 from .resources import BY_ID, PODS, ResourceType
+from .served import STANDARD, ServedApi
 from .strategic_merge import strategic_merge
 from .tables import PARTIAL, TABLE, partial_list, partial_object, requested_form, table_body
 from .writing import DeleteOptions, ObjectWriter, parse_delete_options
@@ -31,9 +33,14 @@ class RestApi:
     """One method per verb. Time is an argument; every change is in the store when a method returns."""
 
     def __init__(
-        self, store: ObjectStore, writer: ObjectWriter, authenticator: Authenticator, authorizer: Authorizer
+        self,
+        store: ObjectStore,
+        writer: ObjectWriter,
+        authenticator: Authenticator,
+        authorizer: Authorizer,
+        api: ServedApi = STANDARD,
     ) -> None:
-        self._store, self._writer = store, writer
+        self._store, self._writer, self._api = store, writer, api
         self._authenticator, self._authorizer = authenticator, authorizer
 
     def answer(self, request: ApiRequest, now: float, accept: str = "") -> Answer:
@@ -84,7 +91,7 @@ class RestApi:
     def _create(self, request: ApiRequest, now: float) -> Answer:
         if review := REVIEWS.get(request.resource.id):
             return Answer(status=201, body=review(self._authorizer, request, check_body(request)))
-        new, warnings = _body_without_unknown_fields(request)
+        new, warnings = _known_body(request, self._api)
         namespace = value_at(new, "metadata", "namespace", default=request.namespace)
         if request.resource.namespaced and namespace != request.namespace:
             raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
@@ -96,25 +103,17 @@ class RestApi:
     def _create_subresource(self, request: ApiRequest, now: float) -> Answer:
         body = check_body(request)
         if request.subresource == "binding":
-            return self._bind(request, body)
+            return self._bind(request, body, now)
         if request.subresource == "eviction":
             return self._evict(request, body, now)
         return self._issue_token(request, body, now)
 
-    def _bind(self, request: ApiRequest, body: JsonObject) -> Answer:
+    def _bind(self, request: ApiRequest, body: JsonObject, now: float) -> Answer:
         """Place a pod on a node, as schedulers do."""
-        pod, node = find_object(self._store, request.key).object, value_at(body, "target", "name", default="")
-        if not isinstance(node, str) or not node:
-            raise bad_request("target.name: the name of a node is required")
-        if is_being_deleted(pod):
-            raise conflict(PODS, request.name, f"pod {request.name} is being deleted, cannot be assigned to a host")
-        if pod["spec"].get("nodeName"):
-            why = f"pod {request.name} is already assigned to node {pod['spec']['nodeName']!r}"
-            raise conflict(PODS, request.name, why.replace("'", '"'))
-        if pod["spec"].get("schedulingGates"):
-            raise conflict(PODS, request.name, f"pod {request.name} has non-empty .spec.schedulingGates")
+        pod = find_object(self._store, request.key).object
+        check_binding(request.name, pod, body)
         if not request.is_dry_run:
-            self._writer.put(request.key, {**pod, "spec": {**pod["spec"], "nodeName": node}})
+            self._writer.put(request.key, placed_pod(pod, body, now))
         return Answer(status=201, body={"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})
 
     def _evict(self, request: ApiRequest, body: JsonObject, now: float) -> Answer:
@@ -145,7 +144,7 @@ class RestApi:
     # Changing
 
     def _update(self, request: ApiRequest, now: float) -> Answer:
-        new, warnings = _body_without_unknown_fields(request)
+        new, warnings = _known_body(request, self._api)
         return self._store_new_state(request, new, now, warnings)
 
     def _patch(self, request: ApiRequest, now: float) -> Answer:
@@ -157,7 +156,7 @@ class RestApi:
         if not isinstance(patched, dict):
             raise bad_request("a patch must be an object")
         checked = ApiRequest(**{**vars(request), "body": patched})
-        new, warnings = _body_without_unknown_fields(checked)
+        new, warnings = _known_body(checked, self._api)
         return self._store_new_state(request, new, now, warnings)
 
     def _store_new_state(self, request: ApiRequest, new: JsonObject, now: float, warnings: tuple[str, ...]) -> Answer:
@@ -207,10 +206,12 @@ def _deletion_body(resource: ResourceType, found: JsonObject, gone: bool) -> Jso
     return success(resource.plural, resource.group, _name(found), found["metadata"]["uid"])
 
 
-def _body_without_unknown_fields(request: ApiRequest) -> tuple[JsonObject, tuple[str, ...]]:
+def _known_body(request: ApiRequest, api: ServedApi) -> tuple[JsonObject, tuple[str, ...]]:
     """The body without unknown fields, and warnings about them. Raises ApiError if the client wants an error."""
     body, unknown = without_unknown_fields(request.resource.id, check_body(request))
     level = request.query.get("fieldValidation", "Warn")
+    if api.is_old:
+        return body, ()  # it knows no validation of fields
     if unknown and level == "Strict":
         kind = request.resource
         raise bad_request(

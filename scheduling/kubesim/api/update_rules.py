@@ -55,12 +55,12 @@ def _pod_errors(old: JsonObject, new: JsonObject) -> Errors:
     before, after = deep_copy(old["spec"]), deep_copy(new["spec"])
     gates = [gate["name"] for gate in before.pop("schedulingGates", None) or []]
     kept = [gate.get("name") for gate in after.pop("schedulingGates", None) or []]
-    if not set(kept) <= set(gates):
-        yield forbidden_field("spec.schedulingGates", "only deletion is allowed, but found new scheduling gate")
+    for name in kept:
+        if name not in gates:
+            text = f"only deletion is allowed, but found new scheduling gate '{name!s:.80}'"
+            yield forbidden_field("spec.schedulingGates", text)
     if gates:  # a gated pod has not been scheduled, so its constraints may become tighter
-        for name in ("nodeSelector", "affinity"):
-            before.pop(name, None)
-            after.pop(name, None)
+        yield from _tighter_placement_errors(before, after)
     yield from _toleration_errors(before.pop("tolerations", []), after.pop("tolerations", []))
     for spec in (before, after):
         spec.pop("activeDeadlineSeconds", None)
@@ -68,6 +68,40 @@ def _pod_errors(old: JsonObject, new: JsonObject) -> Errors:
             container.pop("image", None)
     if before != after:
         yield forbidden_field("spec", POD_UPDATE_RULE)
+
+
+def _tighter_placement_errors(before: JsonObject, after: JsonObject) -> Errors:
+    """Take the placement of a gated pod out of both specs: it may become tighter, never wider."""
+    old, new = before.pop("nodeSelector", None) or {}, after.pop("nodeSelector", None) or {}
+    if not old.items() <= new.items():
+        yield invalid_value(
+            "spec.nodeSelector", new, "only additions are allowed to spec.nodeSelector (no mutations or deletions)"
+        )
+    old, new = before.pop("affinity", None) or {}, after.pop("affinity", None) or {}
+    if _without_node_affinity(old) != _without_node_affinity(new):
+        yield forbidden_field("spec", POD_UPDATE_RULE)
+    old_terms, new_terms = _node_terms(old), _node_terms(new)
+    if old_terms and not _are_tighter(old_terms, new_terms):
+        field = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+        yield invalid_value(field, new_terms, "only additions are allowed to non-empty nodeSelectorTerms")
+
+
+def _without_node_affinity(affinity: JsonObject) -> JsonObject:
+    return {name: value for name, value in affinity.items() if name != "nodeAffinity" and value}
+
+
+def _node_terms(affinity: JsonObject) -> list[JsonObject]:
+    path = ("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+    return value_at(affinity, *path, default=[])  # type: ignore[no-any-return]
+
+
+def _are_tighter(old: list[JsonObject], new: list[JsonObject]) -> bool:
+    """Terms are alternatives, so there may be no further one; within each, requirements may be added."""
+    return len(old) == len(new) and all(
+        all(one in (after.get(name) or []) for one in before.get(name) or [])
+        for before, after in zip(old, new, strict=True)
+        for name in ("matchExpressions", "matchFields")
+    )
 
 
 def _toleration_errors(before: list[JsonObject], after: list[JsonObject]) -> Errors:

@@ -13,7 +13,9 @@ from typing import Any
 from scheduling.kubesim.objects import JsonObject, value_at
 
 from .errors import FieldError, forbidden_field, invalid_value, not_supported, required, wrong_type
+from .job_sets import job_set_errors
 from .quantities import parse_quantity
+from .resources import JOB_SETS
 from .selectors import LABEL_KEY, LABEL_VALUE
 
 Errors = Iterator[FieldError]
@@ -250,11 +252,12 @@ def job_errors(job: JsonObject) -> Errors:
     for name in ("parallelism", "completions", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished"):
         yield from _int_errors(spec, "spec", name, 0)
     modes = ("NonIndexed", "Indexed")
-    if spec.get("completionMode") not in modes:
-        yield not_supported("spec.completionMode", spec.get("completionMode"), modes)
-    elif spec["completionMode"] == "Indexed" and spec.get("completions") is None:
+    mode = spec.get("completionMode", "NonIndexed")
+    if mode not in modes:
+        yield not_supported("spec.completionMode", mode, modes)
+    elif mode == "Indexed" and spec.get("completions") is None:
         yield required("spec.completions", "when completion mode is Indexed")
-    if not isinstance(spec.get("suspend"), bool):
+    if not isinstance(spec.get("suspend", False), bool):
         yield wrong_type("spec.suspend", spec.get("suspend"), "must be a boolean")
     template = spec["template"]
     yield from _string_map_errors("spec.template.metadata.labels", value_at(template, "metadata", "labels"))
@@ -306,6 +309,7 @@ def data_errors(new: JsonObject) -> Errors:
 CHECKS: Mapping[str, Callable[[JsonObject], Errors]] = {
     "pods": pod_errors,
     "jobs.batch": job_errors,
+    JOB_SETS: lambda found: job_set_errors(found, job_errors),
     "nodes": node_errors,
     "services": service_errors,
     "poddisruptionbudgets.policy": budget_errors,

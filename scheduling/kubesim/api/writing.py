@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from scheduling.kubesim.objects import JsonObject, ObjectKey, deep_copy, timestamp, value_at
+from scheduling.kubesim.objects import JsonObject, ObjectKey, deep_copy, timestamp, value_at, with_condition
 from scheduling.kubesim.store import ObjectStore
 
 from .defaults import quality_of_service, with_defaults
 from .errors import ApiError, already_exists, bad_request, conflict, forbidden, invalid, not_found
-from .resources import BY_ID, NAMESPACES, PODS, PRIORITY_CLASSES, ResourceType
+from .resources import NAMESPACES, PODS, PRIORITY_CLASSES, ResourceType
+from .served import STANDARD, ServedApi
 from .update_rules import update_errors, with_fixed_fields
 from .validation import object_errors
 
@@ -28,6 +29,7 @@ SERVER_METADATA = (
     "resourceVersion", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields",
 )  # fmt: skip
 DEFAULT_GRACE_S = 30
+GATED_MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +42,8 @@ class DeleteOptions:
 
 
 class ObjectWriter:
-    def __init__(self, store: ObjectStore, *, seed: int = 0) -> None:
-        self._store, self._seed = store, seed
+    def __init__(self, store: ObjectStore, *, seed: int = 0, api: ServedApi = STANDARD) -> None:
+        self._store, self._seed, self._api = store, seed, api
 
     # Create
 
@@ -58,7 +60,7 @@ class ObjectWriter:
         if self._store.get(key) is not None:
             raise already_exists(resource.id, name)
         if resource.id == PODS:
-            created = self._admit_pod(created)
+            created = self._admit_pod(created, now)
         return created if dry_run else self._store.put(key, created)
 
     def _new_object(self, resource: ResourceType, namespace: str, new: JsonObject, now: float) -> JsonObject:
@@ -85,7 +87,7 @@ class ObjectWriter:
         if resource.generations:
             metadata["generation"] = 1
         created["metadata"] = metadata
-        return with_defaults(resource.id, created)
+        return with_defaults(resource.id, created, self._api)
 
     def _next_uid(self) -> str:
         """A UUID that depends only on the seed and the version."""
@@ -104,9 +106,12 @@ class ObjectWriter:
             why = f"unable to create new content in namespace {namespace} because it is being terminated"
             raise forbidden(resource.id, name, why)
 
-    def _admit_pod(self, pod: JsonObject) -> JsonObject:
-        pod["status"] = {"phase": "Pending", "qosClass": quality_of_service(pod)}
+    def _admit_pod(self, pod: JsonObject, now: float) -> JsonObject:
         spec = pod["spec"]
+        pod["status"] = {"phase": "Pending", "qosClass": quality_of_service(pod)}
+        if spec.get("schedulingGates"):
+            gated = with_condition([], "PodScheduled", "False", now, reason="SchedulingGated", message=GATED_MESSAGE)
+            pod["status"]["conditions"] = gated
         account = ObjectKey("serviceaccounts", pod["metadata"]["namespace"], spec["serviceAccountName"])
         if self._store.get(account) is None:
             why = (
@@ -140,7 +145,7 @@ class ObjectWriter:
         new = deep_copy({name: value for name, value in new.items() if name not in ("kind", "apiVersion")})
         new = with_fixed_fields(old, new, status_only=status_only, has_status=resource.has_status)
         if not status_only:
-            new = with_defaults(resource.id, new)
+            new = with_defaults(resource.id, new, self._api)
             errors = object_errors(resource.id, new) or update_errors(resource.id, old, new)
             if errors:
                 raise invalid(resource.kind, resource.group, key.name, errors)
@@ -279,7 +284,3 @@ def _parse_grace(value: Any) -> int:
 def _suffix(uid: str) -> str:
     digest = blake2b(uid.encode(), digest_size=5).digest()
     return "".join(SUFFIX_LETTERS[byte % len(SUFFIX_LETTERS)] for byte in digest)
-
-
-def resource_of(key: ObjectKey) -> ResourceType:
-    return BY_ID[key.resource]

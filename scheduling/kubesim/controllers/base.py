@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scheduling.kubesim.agenda import Agenda
+from scheduling.kubesim.api.served import ServedApi
 from scheduling.kubesim.api.writing import ObjectWriter
 from scheduling.kubesim.objects import ObjectKey
 from scheduling.kubesim.store import ObjectChange, ObjectStore
@@ -28,6 +29,7 @@ class ControlPlane:
     events: EventRecorder
     pods: PodIndex
     timing: ClusterTiming
+    api: ServedApi
 
 
 class Controller:

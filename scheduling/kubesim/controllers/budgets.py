@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scheduling.kubesim.api.eviction import budget_counts, selects
-from scheduling.kubesim.api.resources import BUDGETS, BY_KIND, PODS
+from scheduling.kubesim.api.resources import BUDGETS, PODS
 from scheduling.kubesim.api.writing import FINAL_PHASES
 from scheduling.kubesim.objects import (
     JsonObject,
@@ -80,7 +80,7 @@ class BudgetController(Controller):
         return alone + sum(owners.values())
 
     def _scale(self, owner: JsonObject, pod: JsonObject) -> int:
-        resource = BY_KIND.get((str(owner.get("apiVersion")), str(owner.get("kind"))))
+        resource = self.plane.api.of_kind(owner.get("apiVersion"), owner.get("kind"))
         if resource is None:
             return 1
         found = self.plane.store.get(ObjectKey(resource.id, str(pod["metadata"]["namespace"]), str(owner.get("name"))))

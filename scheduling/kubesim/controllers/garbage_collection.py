@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scheduling.kubesim.api.resources import BY_KIND
+from scheduling.kubesim.api.served import ServedApi
 from scheduling.kubesim.api.writing import FOREGROUND, ORPHAN, DeleteOptions
 from scheduling.kubesim.objects import JsonObject, ObjectKey, finalizers_of, is_being_deleted, uid_of, value_at
 from scheduling.kubesim.store import ChangeKind, ObjectChange
@@ -44,7 +44,7 @@ class GarbageCollector(Controller):
     def _enqueue_waiting_owner(self, change: ObjectChange) -> None:
         previous = (change.previous or change.stored).object
         for reference in owner_references(previous):
-            if key := owner_key(reference, change.key.namespace):
+            if key := owner_key(self.plane.api, reference, change.key.namespace):
                 self.enqueue(key)
 
     def reconcile(self, key: ObjectKey, now: float) -> None:
@@ -66,7 +66,7 @@ class GarbageCollector(Controller):
 
     def _exists(self, reference: JsonObject, namespace: str) -> bool:
         """Whether the owner exists. Owners of a kind that the cluster does not have are left alone."""
-        if (key := owner_key(reference, namespace)) is None:
+        if (key := owner_key(self.plane.api, reference, namespace)) is None:
             return True
         owner = self.plane.store.get(key)
         return owner is not None and uid_of(owner) == reference.get("uid")
@@ -112,9 +112,9 @@ def owner_references(found: JsonObject) -> list[JsonObject]:
     return value_at(found, "metadata", "ownerReferences", default=[])  # type: ignore[no-any-return]
 
 
-def owner_key(reference: JsonObject, namespace: str) -> ObjectKey | None:
+def owner_key(api: ServedApi, reference: JsonObject, namespace: str) -> ObjectKey | None:
     """The key of an owner; None if the cluster does not have its kind."""
-    resource = BY_KIND.get((str(reference.get("apiVersion")), str(reference.get("kind"))))
+    resource = api.of_kind(reference.get("apiVersion"), reference.get("kind"))
     if resource is None:
         return None
     return ObjectKey(resource.id, namespace if resource.namespaced else "", str(reference.get("name")))

@@ -126,7 +126,7 @@ class JobController(Controller):
         return verdict
 
     def _count_success(self, job: JsonObject, status: JsonObject, pod: JsonObject) -> None:
-        if job["spec"]["completionMode"] != "Indexed":
+        if job["spec"].get("completionMode") != "Indexed":
             status["succeeded"] = status.get("succeeded", 0) + 1
             return
         done = parse_indexes(status.get("completedIndexes", ""))
@@ -172,7 +172,9 @@ class JobController(Controller):
         """Finish, suspend or run the Job."""
         spec, status = job["spec"], job.get("status", {})
         failed = int(status.get("failed", 0)) + sum(map(_restarts, pods.active))
-        if verdict is not None and verdict.action == "FailJob":
+        if target := self._target(job):
+            self._finish(key, pods, *target, now)
+        elif verdict is not None and verdict.action == "FailJob":
             self._finish(key, pods, "Failed", "PodFailurePolicy", verdict.message, now)
         elif failed > spec["backoffLimit"]:
             text = "Job has reached the specified backoff limit"
@@ -186,6 +188,14 @@ class JobController(Controller):
             self._suspend(key, job, pods, now)
         else:
             self._run(key, job, pods, now)
+
+    def _target(self, job: JsonObject) -> tuple[str, str, str] | None:
+        """The end that was decided while pods still ran: its condition, reason and message."""
+        for early, kind in (("SuccessCriteriaMet", "Complete"), ("FailureTarget", "Failed")):
+            found = condition_of(job, early) or {}
+            if found.get("status") == "True":
+                return kind, found["reason"], found["message"]
+        return None
 
     def _is_past_deadline(self, key: ObjectKey, job: JsonObject, now: float) -> bool:
         seconds, started = job["spec"].get("activeDeadlineSeconds"), value_at(job, "status", "startTime")
@@ -203,19 +213,30 @@ class JobController(Controller):
         return succeeded >= int(wanted)
 
     def _finish(self, key: ObjectKey, pods: _JobPods, kind: str, reason: str, message: str, now: float) -> None:
-        """Set the final condition at once and stop what still runs."""
+        """Stop what still runs. The final condition comes when no pod is left, so that of a silent node comes late."""
         job = self.plane.store.get(key)
         assert job is not None
         self._delete_pods(pods.active, now)
         conditions = value_at(job, "status", "conditions", default=[])
-        early = "SuccessCriteriaMet" if kind == "Complete" else "FailureTarget"
-        for name in (early, kind):
+        left = self._pods_of(job)
+        is_over = self.plane.api.is_old or not (left.active or left.terminating)
+        for name in self._final_conditions(kind, is_over):
             conditions = with_condition(
                 conditions, name, "True", now, reason=reason, message=message, lastProbeTime=timestamp(now)
             )
+        self.plane.writer.patch_status(key, {"conditions": conditions})
+        if is_over:
+            self._report_end(key, kind, reason, message, now)
+
+    def _final_conditions(self, kind: str, is_over: bool) -> list[str]:
+        early = [] if self.plane.api.is_old else [{"Complete": "SuccessCriteriaMet", "Failed": "FailureTarget"}[kind]]
+        return [*early, kind] if is_over else early
+
+    def _report_end(self, key: ObjectKey, kind: str, reason: str, message: str, now: float) -> None:
         done = {"completionTime": timestamp(now)} if kind == "Complete" else {}
-        status = {"conditions": conditions, "active": None, "ready": 0, "terminating": 0, **done}
-        self.plane.writer.patch_status(key, status)
+        self.plane.writer.patch_status(key, {"active": None, "ready": 0, "terminating": 0, **done})
+        job = self.plane.store.get(key)
+        assert job is not None
         text = "Job completed" if kind == "Complete" else message
         event = (NORMAL, "Completed") if kind == "Complete" else (WARNING, reason)
         self.plane.events.record(key, job, event[0], event[1], text, SOURCE, now)
@@ -270,7 +291,7 @@ class JobController(Controller):
         if job["spec"].get("podReplacementPolicy") == "Failed":
             count -= len(pods.terminating)
         indexes: Sequence[int | None] = [None] * max(count, 0)
-        if job["spec"]["completionMode"] == "Indexed":
+        if job["spec"].get("completionMode") == "Indexed":
             busy = {int(annotations_of(pod).get(INDEX, "0")) for pod in (*pods.active, *pods.terminating)}
             indexes = [*missing_indexes(job, busy)][: max(count, 0)]
         for index in indexes:

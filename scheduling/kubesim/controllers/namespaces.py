@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduling.kubesim.api.resources import BY_ID, NAMESPACES, RESOURCES, SERVICE_ACCOUNTS
+from scheduling.kubesim.api.resources import BY_ID, NAMESPACES, SERVICE_ACCOUNTS
 from scheduling.kubesim.api.writing import DeleteOptions
 from scheduling.kubesim.objects import ObjectKey, is_being_deleted, name_of
 from scheduling.kubesim.store import ObjectChange
@@ -38,7 +38,7 @@ class NamespaceController(Controller):
     def _empty(self, key: ObjectKey, now: float) -> None:
         """Delete what the namespace contains; the namespace goes last, when nothing is left."""
         left = 0
-        for resource in RESOURCES:
+        for resource in self.plane.api.resources:
             if not resource.namespaced:
                 continue
             for found in self.plane.store.objects(resource.id, key.name):

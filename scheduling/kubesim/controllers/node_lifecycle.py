@@ -139,33 +139,26 @@ class NodeLifecycle(Controller):
             self.schedule(due, key)
 
     def _evict(self, key: ObjectKey, pod: JsonObject, now: float) -> None:
-        conditions = with_condition(
-            value_at(pod, "status", "conditions", default=[]),
-            "DisruptionTarget",
-            "True",
-            now,
-            reason="DeletionByTaintManager",
-            message="Taint manager: deleting due to NoExecute taint",
-        )
-        self.plane.writer.patch_status(key, {"conditions": conditions})
+        text = "Taint manager: deleting due to NoExecute taint"
+        self.plane.writer.patch_status(key, self._disruption(pod, "DeletionByTaintManager", text, now))
         self.plane.writer.delete(key, now, DeleteOptions())
         text = f"Marking for deletion Pod {key.namespace}/{key.name}"
         self.plane.events.record(key, pod, NORMAL, "TaintManagerEviction", text, "taint-eviction-controller", now)
+
+    def _disruption(self, pod: JsonObject, reason: str, message: str, now: float) -> JsonObject:
+        """The part of a status that says why the control plane deletes a pod; old versions do not say it."""
+        known = value_at(pod, "status", "conditions", default=[])
+        if self.plane.api.is_old:
+            return {"conditions": known}
+        return {"conditions": with_condition(known, "DisruptionTarget", "True", now, reason=reason, message=message)}
 
     def _remove_orphan(self, key: ObjectKey, pod: JsonObject, now: float) -> None:
         """A node that has not registered yet may still come; one that had run the pod will not."""
         if value_at(pod, "status", "startTime") is None and not is_being_deleted(pod):
             return
         if value_at(pod, "status", "phase") not in FINAL_PHASES:
-            conditions = with_condition(
-                value_at(pod, "status", "conditions", default=[]),
-                "DisruptionTarget",
-                "True",
-                now,
-                reason="DeletionByPodGC",
-                message="PodGC: node no longer exists",
-            )
-            self.plane.writer.patch_status(key, {"phase": "Failed", "conditions": conditions})
+            disruption = self._disruption(pod, "DeletionByPodGC", "PodGC: node no longer exists", now)
+            self.plane.writer.patch_status(key, {"phase": "Failed", **disruption})
         if self.plane.store.get(key) is not None:
             self.plane.writer.delete(key, now, DeleteOptions(grace_s=0))
 

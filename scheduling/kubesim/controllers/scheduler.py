@@ -85,8 +85,7 @@ class Scheduler(Controller):
         if pod is None or not _needs_node(pod):
             return
         if pod["spec"].get("schedulingGates"):
-            self._explain(key, pod, "SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates", now)
-            return
+            return  # the API server explains gates when it stores the pod
         node, why = self._find_node(pod)
         if node:
             self._bind(key, pod, node, now)

@@ -15,7 +15,7 @@ from scheduling.kubesim.values import ContainerEnd, Execution, PodRuntime
 from scheduling.slurmsim.fault_registry import FaultRegistry
 from scheduling.slurmsim.faults import ClusterFault, FaultImpact, FaultKind, FaultModel
 from scheduling.slurmsim.scripts.play import TERM_GRACE_S
-from scheduling.slurmsim.values import KILL, TERM, JobEnd, JobExecutor, ProcessExit
+from scheduling.slurmsim.values import KILL, TERM, JobEnd, JobExecutor, ProcessExit, SignalTarget
 
 from .gangs import attempt_key, execution_job
 
@@ -86,6 +86,14 @@ class Executions:
             return False
         self._executor.signal(execution.job, signal, now)
         return signal == TERM
+
+    def signal_pod(self, number: int, uid: str, signal: int, target: SignalTarget, now: float) -> None:
+        """Send a signal to the processes of one pod, as somebody does in its container."""
+        execution = self._active.get(number)
+        if execution is None or uid not in execution.pods:
+            return
+        node = execution.job.nodes[execution.pods.index(uid)]
+        self._executor.signal(replace(execution.job, nodes=(node,)), signal, now, target)
 
     def lose_machine(self, name: str, now: float) -> list[str]:
         """Stop everything on a machine at once; returns the pods that are gone with it."""

@@ -6,6 +6,7 @@ of all of them run, and it ends for all of them. Every other pod runs alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,9 @@ from scheduling.slurmsim.values import SlurmJob, SlurmJobRequest
 NODE_COUNT_VARIABLES = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES", "PET_NNODES", "NNODES")
 INDEX = "batch.kubernetes.io/job-completion-index"
 KEY_NAMES = ("acme/attempt", "acme/key", "acme.attempt", "acme-attempt")  # where a client names its attempt
+INSTALLATION = "acme/installation"
 MAX_GANG = 10_000
+REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][\w.-]*)\)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +51,11 @@ def node_count(environment: Mapping[str, str]) -> int:
 
 
 def attempt_key(pod: JsonObject) -> str:
-    """The client's key of an attempt, from an annotation or a label."""
+    """The client's key of an attempt, from an annotation or a label: `INSTALLATION:JOB.NUMBER`, as on Slurm."""
     found = {**labels_of(pod), **annotations_of(pod)}
-    return next((found[name] for name in KEY_NAMES if found.get(name)), "")
+    key = next((found[name] for name in KEY_NAMES if found.get(name)), "")
+    installation = found.get(INSTALLATION, "")
+    return f"{installation}:{key}" if key and installation and ":" not in key else key
 
 
 def main_container(pod: JsonObject) -> JsonObject:
@@ -63,14 +68,26 @@ def main_container(pod: JsonObject) -> JsonObject:
 def environment_of(pod: JsonObject) -> dict[str, str]:
     """The variables of the main container that have plain values, and those that Jobs add."""
     variables = main_container(pod).get("env") or []
-    plain = {str(one["name"]): str(one.get("value") or "") for one in variables if "valueFrom" not in one}
+    plain: dict[str, str] = {}
+    for one in variables:
+        if "valueFrom" not in one:
+            plain[str(one["name"])] = expand_references(str(one.get("value") or ""), plain)
     index = annotations_of(pod).get(INDEX)
     return plain if index is None else {**plain, "JOB_COMPLETION_INDEX": index}
 
 
+def expand_references(text: str, variables: Mapping[str, str]) -> str:
+    """The text with `$(NAME)` replaced by the variable if there is one, and `$$` by `$`, as kubelets do."""
+    return REFERENCE.sub(lambda found: _expanded(found, variables), text)
+
+
+def _expanded(found: re.Match[str], variables: Mapping[str, str]) -> str:
+    return "$" if found[0] == "$$" else variables.get(found[1], found[0])
+
+
 def rank_of(pod: JsonObject) -> tuple[int, str]:
     """The order of the pods of a gang: their completion index, then their name."""
-    index = annotations_of(pod).get(INDEX, "")
+    index = environment_of(pod).get("JOB_COMPLETION_INDEX", "")
     return (int(index) if index.isdigit() else 0, str(pod["metadata"]["name"]))
 
 

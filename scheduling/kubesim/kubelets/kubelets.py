@@ -105,8 +105,8 @@ class Kubelets(Controller):
         key = ObjectKey(NODES, "", name)
         found = self.plane.store.get(key)
         if machine is not None and machine.reports and found is not None:
-            broken = len(unhealthy_gpus(name, self._registry.faults, now))
-            self.plane.writer.patch_status(key, node_status(found, machine, broken, now))
+            broken, version = len(unhealthy_gpus(name, self._registry.faults, now)), self.plane.api.git_version
+            self.plane.writer.patch_status(key, node_status(found, machine, broken, now, version))
 
     def _register(self, machine: Machine, now: float) -> None:
         key = ObjectKey(NODES, "", machine.node.name)
@@ -246,6 +246,8 @@ class Kubelets(Controller):
         capacity = amounts_of(value_at(node, "status", "allocatable", default={}))
         for name, amount in requests_of(pod).items():
             taken, most = used.get(name, Decimal(0)), capacity.get(name, Decimal(0))
+            if name == GPU_RESOURCE and amount <= most and (free := len(self._free_gpus(machine, now))) < amount:
+                return "UnexpectedAdmissionError", _device_message(name, int(amount), free)
             if amount + taken > most:
                 text = f"requested: {_shown(name, amount)}, used: {_shown(name, taken)}, capacity: {_shown(name, most)}"
                 return f"OutOf{name}", f"{REJECTED_PREFIX}Node didn't have enough resource: {name}, {text}"
@@ -426,6 +428,14 @@ def _image(pod: JsonObject) -> str:
 
 def _cannot_be_pulled(image: str) -> bool:
     return image.partition("/")[0].partition(":")[0].endswith(UNPULLABLE_SUFFIX)
+
+
+def _device_message(name: str, requested: int, free: int) -> str:
+    """What the kubelet's device manager says when other pods hold the devices."""
+    return (
+        f"{REJECTED_PREFIX}Allocate failed due to requested number of devices unavailable for {name}."
+        f" Requested: {requested}, Available: {free}, which is unexpected"
+    )
 
 
 def _gpu_count(pod: JsonObject) -> int:

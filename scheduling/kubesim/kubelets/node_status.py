@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import blake2b
 
-from scheduling.kubesim.api.discovery import GIT_VERSION
 from scheduling.kubesim.objects import JsonObject, timestamp, value_at, with_condition
 from scheduling.kubesim.values import GPU_RESOURCE, Machine
 from scheduling.slurmsim.faults import XID_OF_FAULT, ClusterFault
@@ -66,7 +65,7 @@ def unhealthy_gpus(name: str, faults: Iterable[ClusterFault], now: float) -> fro
     )
 
 
-def node_status(node: JsonObject, machine: Machine, broken: int, now: float) -> JsonObject:
+def node_status(node: JsonObject, machine: Machine, broken: int, now: float, version: str) -> JsonObject:
     """All fields of the status that a kubelet writes."""
     hardware = machine.node
     capacity = {
@@ -89,7 +88,7 @@ def node_status(node: JsonObject, machine: Machine, broken: int, now: float) -> 
             {"type": "Hostname", "address": hardware.name},
         ],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
-        "nodeInfo": _node_info(hardware),
+        "nodeInfo": _node_info(hardware, version),
     }
 
 
@@ -109,7 +108,7 @@ def _conditions(node: JsonObject, now: float) -> list[JsonObject]:
     return with_condition(conditions, "Ready", "True", now, **ready)
 
 
-def _node_info(hardware: SlurmNode) -> JsonObject:
+def _node_info(hardware: SlurmNode, version: str) -> JsonObject:
     digest = blake2b(hardware.name.encode(), digest_size=16).hexdigest()
     boot = blake2b(f"{hardware.name}:{hardware.boot_at}".encode(), digest_size=16).hexdigest()
     return {
@@ -119,7 +118,7 @@ def _node_info(hardware: SlurmNode) -> JsonObject:
         "kernelVersion": "5.15.0-105-generic",
         "osImage": "Ubuntu 22.04.4 LTS",
         "containerRuntimeVersion": "containerd://1.7.27",
-        "kubeletVersion": GIT_VERSION,
+        "kubeletVersion": version,
         "kubeProxyVersion": "",
         "operatingSystem": "linux",
         "architecture": "amd64",

@@ -78,8 +78,8 @@ class JobLogWriter:
         if entry := self._open.get(job.id):
             entry.script = plan_log(job, play)
 
-    def dump(self, job_id: int, now: float) -> None:
-        if entry := self._open.get(job_id):
+    def dump(self, job: SlurmJob, now: float) -> None:
+        if entry := self._open.get(job.id):
             self._append_lines(entry, list(stack_output.stack_lines(entry.script)))
 
     def close(self, job_id: int, until: float, last_words: str = "") -> None:

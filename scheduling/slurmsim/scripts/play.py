@@ -248,8 +248,8 @@ class JobOutputSink(Protocol):
         """Continue with another course; lines already written stay."""
         ...
 
-    def dump(self, job_id: int, now: float) -> None:
-        """Write the stacks of its ranks."""
+    def dump(self, job: SlurmJob, now: float) -> None:
+        """Write the stacks of the ranks on the nodes of `job`, which are those that the signal reached."""
         ...
 
     def close(self, job_id: int, until: float, last_words: str = "") -> None: ...
@@ -271,7 +271,7 @@ class NullOutputSink:
     def replace_run(self, job: SlurmJob, play: SimulatedRun) -> None:
         return
 
-    def dump(self, job_id: int, now: float) -> None:
+    def dump(self, job: SlurmJob, now: float) -> None:
         return
 
     def close(self, job_id: int, until: float, last_words: str = "") -> None:
@@ -337,7 +337,7 @@ class SimulatedExecutor:
         stops on USR1. Other signals have no effect.
         """
         if number == _stack_signal(job) and now - job.began_at >= self.run_of_job(job).silent_s:
-            self._stage.dump(job.id, now)
+            self._stage.dump(job, now)
             return
         planned_end = self._due.get(job.id)
         if number == SIGUSR1 and planned_end is not None and (ends_s := self._preempted_end_s(job, now)) is not None:

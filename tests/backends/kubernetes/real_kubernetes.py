@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +16,7 @@ from typing import Any
 import yaml
 
 from tests import real_kubernetes
+from tests.patience import until
 from tests.real_kubernetes import run_program
 
 NODES, GPUS = 4, 8
@@ -25,7 +29,9 @@ def started_or_skipped() -> Iterator[RealKubernetes]:
     options = ("-n", str(NODES), "-g", str(GPUS), "-G", str(GRACE_S), "-t", str(TOLERATION_S))
     try:
         with real_kubernetes.started_or_skipped(home / "cluster", *options):
-            yield RealKubernetes(home / "cluster")
+            cluster = RealKubernetes(home / "cluster")
+            yield cluster
+        cluster.reap()
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
@@ -34,6 +40,9 @@ class RealKubernetes:
     def __init__(self, home: Path) -> None:
         self.home, self.kubeconfig = home, home / "kubeconfig"
         self.nodes = tuple(f"node{i}" for i in range(1, NODES + 1))
+        self._api_server_pid = home / "run" / "kube-apiserver.pid"
+        self._api_server: list[str] = []
+        self._started: list[subprocess.Popen[bytes]] = []
 
     def kubectl(self, *words: str, text: str | None = None) -> str:
         return run_program("kubectl", "--kubeconfig", str(self.kubeconfig), *words, text=text)
@@ -47,8 +56,37 @@ class RealKubernetes:
     def node_pid(self, name: str) -> int:
         return int((self.home / "run" / f"{name}.pid").read_text())
 
+    def kill_api_server(self) -> None:
+        pid = int(self._api_server_pid.read_text())
+        self._api_server = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")[:-1]
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not Path(f"/proc/{pid}").exists() or _is_zombie(pid), what="the API server is gone")
+
+    def start_api_server(self) -> None:
+        with (self.home / "log" / "kube-apiserver-again.log").open("a") as log:
+            started = subprocess.Popen(self._api_server, stdout=log, stderr=log, start_new_session=True)
+        self._api_server_pid.write_text(str(started.pid))
+        self._started.append(started)
+        until(self._answers, what="the API server is back")
+
+    def _answers(self) -> bool:
+        words = ("kubectl", "--kubeconfig", str(self.kubeconfig), "get", "--raw", "/readyz")
+        return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+    def reap(self) -> None:
+        """Wait for the API servers that this process started, after the cluster was stopped."""
+        for started in self._started:
+            started.wait(timeout=60)
+
     def restart_node(self, name: str) -> None:
         run_program("sh", str(self.home / "run" / f"{name}.sh"))
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
 
 
 def pod_spec(gpus: int, node: str = "") -> dict[str, Any]:

@@ -29,7 +29,9 @@ OWNERS = OwnerMapping()
 def listed(*items, gone=(), waits=None, lost=()):
     """The jobs by name. `gone` are names of objects that were deleted."""
     pods = [read_pod(item, OWNERS) for item in items if item["kind"] == "Pod"]
-    parts = [read_workload(item, item["kind"], OWNERS) for item in items if item["kind"] != "Pod"]
+    parts = [
+        read_workload(item, item["kind"], "/apis/group/v1/kinds", OWNERS) for item in items if item["kind"] != "Pod"
+    ]
     pods = [replace(part, gone_at=LATER) if part.name in gone else part for part in pods]
     parts = [replace(part, gone_at=LATER) if part.name in gone else part for part in parts]
     workloads = {part.uid: part for part in parts}

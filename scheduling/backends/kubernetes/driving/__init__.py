@@ -1,0 +1,1 @@
+"""Running jobs on a Kubernetes cluster: probing its API, submitting, placing, ending and evicting attempts."""

@@ -1,0 +1,148 @@
+"""Carries out the steps of attempts that `admission` decided. Everything may be repeated, by any process.
+
+Failure story: a step that was cut off is decided again from what the API server then shows. Two processes at once: the
+first one to write an annotation wins, because the patch tests that it is still empty; the other one's step is refused
+and decided again. Binding a pod twice is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from functools import partial
+from urllib.parse import quote
+
+from ...base import BackendError, RequestRejected
+from ..api_client import JSON_PATCH, MERGE_PATCH, ApiClient
+from ..api_errors import CONFLICT, NOT_FOUND, CommandRefused
+from ..attempts import OwnAttempt
+from ..ends import PodEnd
+from ..fields import text_at
+from ..following import PODS, ClusterFollower
+from ..plans import ENDED_ANNOTATION, end_annotation, texts_annotation
+from ..pod_objects import ADMITTED_ANNOTATION
+from ..pods import Pod
+from .admission import SINGLE_POD, Admit, CreatePods, DeleteOwner, DeletePods, Place, RecordEnd, Step
+from .parallel import ParallelCommands
+from .submission import create_once, delete_object, dependents
+
+KIND_WITH_DEADLINE = "Job"
+OVERDUE_S = 1  # the deadline of a Job that was ended: it fails, and its controller creates no more pods
+
+
+Call = Callable[[], None]
+
+
+class StepRunner:
+    def __init__(self, api: ApiClient, cluster: ClusterFollower, commands: ParallelCommands) -> None:
+        self._api, self._cluster, self._commands = api, cluster, commands
+        self.refusals: dict[str, str] = {}  # by the uid of the owner: what the cluster said to its last step
+
+    def run(self, steps: Sequence[Step], now: datetime) -> None:
+        """Make the steps: first what concerns each owner, then what concerns its pods.
+
+        Raises the first error that would concern all other commands too.
+        """
+        uids = [step.attempt.owner.uid for step in steps]
+        begun = self._commands.run(partial(self._begin, step, now) for step in steps)
+        rest = [
+            (uid, call)
+            for uid, calls in zip(uids, begun, strict=True)
+            if not isinstance(calls, BackendError)
+            for call in calls
+        ]
+        done = self._commands.run(call for _, call in rest)
+        outcomes = [
+            *zip(uids, begun, strict=True),
+            *((uid, result) for (uid, _), result in zip(rest, done, strict=True)),
+        ]
+        errors = [(uid, outcome) for uid, outcome in outcomes if isinstance(outcome, BackendError)]
+        self._note_refusals(uids, errors)
+        for _, error in errors:
+            if not isinstance(error, RequestRejected):
+                raise error
+
+    def _note_refusals(self, uids: Iterable[str], errors: Iterable[tuple[str, BackendError]]) -> None:
+        for uid in uids:
+            self.refusals.pop(uid, None)
+        self.refusals.update({uid: str(error) for uid, error in errors if isinstance(error, RequestRejected)})
+
+    def _begin(self, step: Step, now: datetime) -> list[Call]:
+        """Make the part of a step that must be done before its pods are touched. Return the rest."""
+        match step:
+            case CreatePods(attempt=attempt):
+                owner = self._api.get(owner_path(attempt), self._api.new_deadline())
+                return [partial(create_once, self._api, self._cluster, new) for new in dependents(owner)]
+            case Place(attempt=attempt, placements=placements):
+                if isinstance(step, Admit) and attempt.owner.kind != SINGLE_POD:
+                    self._write_plan(attempt, ADMITTED_ANNOTATION, texts_annotation([pod.uid for pod, _ in placements]))
+                return [partial(self._place, pod, node) for pod, node in placements]
+            case RecordEnd(attempt=attempt, end=end):
+                return self._record_end(attempt, end, now)
+            case DeletePods(pods=pods):
+                return [partial(self._delete_pod, pod) for pod in pods]
+            case DeleteOwner(attempt=attempt):
+                self._delete_owner(attempt)
+        return []
+
+    def _record_end(self, attempt: OwnAttempt, end: PodEnd, now: datetime) -> list[Call]:
+        """Record how the attempt ended. A Job that is suspended has no pods yet, and its deadline does not count."""
+        if attempt.owner.suspended:
+            self._delete_owner(attempt)
+            return []
+        self._write_plan(attempt, ENDED_ANNOTATION, end_annotation(end, now))
+        for job in attempt.parts:
+            if job.kind == KIND_WITH_DEADLINE and job.end is None and job.gone_at is None:
+                path = object_path(job.collection, job.namespace, job.name)
+                self._patch(job.collection, path, {"spec": {"activeDeadlineSeconds": OVERDUE_S}})
+        return [partial(self._delete_pod, pod) for pod in attempt.live_pods if not pod.is_deleting]
+
+    def _write_plan(self, attempt: OwnAttempt, annotation: str, text: str) -> None:
+        """Write an annotation that is still empty. Raises CommandRefused if another process was faster."""
+        pointer = f"/metadata/annotations/{annotation.replace('/', '~1')}"
+        operations = [
+            {"op": "test", "path": "/metadata/uid", "value": attempt.owner.uid},
+            {"op": "test", "path": pointer, "value": ""},
+            {"op": "replace", "path": pointer, "value": text},
+        ]
+        self._patch(attempt.owner.collection, owner_path(attempt), operations, JSON_PATCH)
+
+    def _patch(self, collection: str, path: str, body: object, content_type: str = MERGE_PATCH) -> None:
+        answer = self._api.command("PATCH", path, self._api.new_deadline(), body, content_type)
+        self._cluster.expect_version(collection, text_at(answer, "metadata", "resourceVersion"))
+
+    def _place(self, pod: Pod, node: str) -> None:
+        path = object_path(PODS, pod.namespace, pod.name)
+        if pod.is_gated:
+            self._patch(PODS, path, {"metadata": {"uid": pod.uid}, "spec": {"schedulingGates": None}})
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        metadata = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+        try:
+            self._api.command("POST", f"{path}/binding", self._api.new_deadline(), binding)
+        except CommandRefused as error:
+            if error.status not in (CONFLICT, NOT_FOUND):  # placed by another process, or deleted
+                raise
+        self._cluster.pods.expect(pod.uid, lambda found: found is None or bool(found.node))
+
+    def _delete_pod(self, pod: Pod) -> None:
+        """With the grace period of the pod. Its object remains until its containers have ended."""
+        delete_object(self._api, object_path(PODS, pod.namespace, pod.name), pod.uid)
+        self._cluster.pods.expect(pod.uid, lambda found: found is None or found.is_deleting or not found.is_live)
+
+    def _delete_owner(self, attempt: OwnAttempt) -> None:
+        delete_object(self._api, owner_path(attempt), attempt.owner.uid)
+        for collection in self._cluster.workload_collections():
+            if collection.path == attempt.owner.collection:
+                collection.expect(attempt.owner.uid, lambda found: found is None)
+
+
+def owner_path(attempt: OwnAttempt) -> str:
+    return object_path(attempt.owner.collection, attempt.owner.namespace, attempt.owner.name)
+
+
+def object_path(collection: str, namespace: str, name: str) -> str:
+    """`/api/v1/pods`, or the same within a namespace → `/api/v1/namespaces/research/pods/NAME`"""
+    base, _, plural = collection.rpartition("/")
+    within = base if "/namespaces/" in base else f"{base}/namespaces/{quote(namespace, safe='')}"
+    return f"{within}/{plural}/{quote(name, safe='')}"

@@ -1,0 +1,223 @@
+"""Everything that Acme changes on a Kubernetes cluster: attempts of its own, and cordons of nodes.
+
+Decisions are made from what the caches show, under the lock of the backend; commands are sent without it, so that a
+slow command does not delay a look.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from urllib.parse import quote
+
+from jobs.core.lifecycle import State
+
+from ...base import BackendError, RequestRejected, SubmitRequest
+from ...http_client import RequestDeadline
+from ..api_client import MERGE_PATCH, ApiClient
+from ..attempts import OwnAttempt, attempt_end, running_pods
+from ..ends import PodEnd
+from ..fields import mappings_at, text_at
+from ..following import DISCOVER_EVERY_S, NODES, ClusterFollower
+from ..jobs import workload_groups
+from ..nodes import cordon_patch, uncordon_patch
+from ..ownership import KEY_LABEL
+from ..pod_objects import ApiFeatures
+from ..pod_template import NamespaceMode, PodTemplate
+from .admission import DeletePods, FreeCapacity, RecordEnd, Step, next_steps, obstacles
+from .advancing import StepRunner
+from .eviction import evict_pods
+from .parallel import ParallelCommands
+from .probes import eviction_version, probe_features
+from .submission import CreatedOwner, Submitter
+
+MAX_PASSES = 3  # create pods, admit them, and once more for what appeared meanwhile
+WAIT_FOR_PODS_S, LOOK_EVERY_S = 1.0, 0.05  # for controllers to create the pods of new gangs
+
+
+class AttemptDriver:
+    """`installation`: attempts of other installations are left alone; empty: there are no others."""
+
+    def __init__(
+        self,
+        api: ApiClient,
+        cluster: ClusterFollower,
+        lock: threading.Lock,
+        *,
+        template: PodTemplate,
+        installation: str,
+        monotonic: Callable[[], float],
+        now: Callable[[], datetime],
+    ) -> None:
+        self._api, self._cluster, self._lock = api, cluster, lock
+        self._template, self._installation = template, installation
+        self._monotonic, self._now = monotonic, now
+        self._commands = ParallelCommands()
+        self._submitter = Submitter(api, cluster, template, self._commands)
+        self._runner = StepRunner(api, cluster, self._commands)
+        self._deleted_uids: set[str] = set()  # of admitted pods: looked up, and not there
+        self._features: tuple[ApiFeatures, float] | None = None
+
+    # Operations
+
+    def submit_all(self, requests: Sequence[SubmitRequest]) -> list[str | BackendError]:
+        if not requests:
+            return []
+        try:
+            with self._lock:
+                deadline = self._api.new_deadline()
+                self._cluster.follow_all(deadline)
+                nodes, free = self._cluster.nodes.cache.objects, self._free_capacity()
+                features = self._probed_features(deadline)
+        except BackendError as error:
+            return [error for _ in requests]
+        created = self._submitter.submit_all(requests, features, {node.name: node for node in nodes.values()}, free)
+        with suppress(BackendError):  # the jobs were submitted; the next turn does the rest, and reports its error
+            self._wait_for_pods({owner.uid for owner in created if isinstance(owner, CreatedOwner)})
+        return [owner.uid if isinstance(owner, CreatedOwner) else owner for owner in created]
+
+    def advance(self) -> None:
+        """Make the next steps of all attempts until nothing is left to do now."""
+        for _ in range(MAX_PASSES):
+            with self._lock:
+                steps = self._next_steps()
+            if not steps:
+                return
+            self._runner.run(steps, self._now())
+
+    def cancel(self, backend_id: str) -> None:
+        self._end_attempt(backend_id, State.CANCELLED)
+
+    def evict(self, backend_id: str) -> None:
+        if (attempt := self._attempt(backend_id)) and not attempt.is_over:
+            with self._lock:
+                running = [pod for pod in running_pods(attempt.pods, self._lost_nodes()) if not pod.is_deleting]
+                version = eviction_version(self._api, self._api.new_deadline()) if running else ""
+            if running:
+                evict_pods(self._api, running, version)
+        self._end_attempt(backend_id, State.PREEMPTED)
+
+    def drain(self, node: str, reason: str) -> None:
+        self._patch_node(node, cordon_patch(reason))
+
+    def resume(self, node: str) -> None:
+        self._patch_node(node, uncordon_patch())
+
+    def close(self) -> None:
+        self._commands.close()
+
+    # What the listing of jobs needs
+
+    def attempts(self) -> list[OwnAttempt]:
+        """The attempts of this installation in namespaces that are ours."""
+        workloads = {uid: part for uid, part in self._cluster.workloads().items() if part.owner.key}
+        pods = [pod for pod in self._cluster.all_pods() if pod.owner.key]
+        found = (group.attempt for group in workload_groups(pods, workloads).values())
+        return [attempt for attempt in found if attempt and self._is_ours(attempt)]
+
+    def wait_reasons(self, attempts: Sequence[OwnAttempt]) -> dict[str, str]:
+        """By the uid of the owner: why an attempt is not placed."""
+        return {**dict(obstacles(attempts, self._free_capacity())), **self._runner.refusals}
+
+    def late_uids(self, attempts: Sequence[OwnAttempt], deadline: RequestDeadline) -> frozenset[str]:
+        """The admitted pods that exist, although no event about them has arrived.
+
+        The events of pods and of owners come over different connections, so a missing pod is looked up before its
+        attempt counts as ended.
+        """
+        late: set[str] = set()
+        for attempt in attempts:
+            unseen = set(attempt.unseen_uids()) - self._deleted_uids
+            if unseen:
+                found = self._listed_uids(attempt, deadline)
+                late |= unseen & found
+                self._deleted_uids |= unseen - found
+        return frozenset(late)
+
+    def _listed_uids(self, attempt: OwnAttempt, deadline: RequestDeadline) -> set[str]:
+        path = f"/api/v1/namespaces/{quote(attempt.owner.namespace, safe='')}/pods"
+        answer = self._api.get(path, deadline, labelSelector=f"{KEY_LABEL}={attempt.owner.owner.key}")
+        return {text_at(item, "metadata", "uid") for item in mappings_at(answer, "items")}
+
+    # Looks, under the lock
+
+    def _next_steps(self) -> list[Step]:
+        deadline = self._api.new_deadline()
+        self._cluster.follow_all(deadline)
+        attempts = self.attempts()
+        if not attempts:
+            return []
+        late = self.late_uids(attempts, deadline)
+        return next_steps(attempts, self._free_capacity(), self._lost_nodes(), late, self._now())
+
+    def _free_capacity(self) -> FreeCapacity:
+        return FreeCapacity(self._cluster.nodes.cache.objects.values(), self._cluster.pods.cache.objects.values())
+
+    def _lost_nodes(self) -> frozenset[str]:
+        return self._cluster.lost_nodes()
+
+    def _is_ours(self, attempt: OwnAttempt) -> bool:
+        owner = attempt.owner
+        is_here = self._installation in ("", owner.owner.installation)
+        return is_here and self._template.namespace_mode(owner.namespace) == NamespaceMode.OURS
+
+    def _probed_features(self, deadline: RequestDeadline) -> ApiFeatures:
+        if self._features is None or self._monotonic() >= self._features[1]:
+            features = probe_features(self._api, self._template.namespace, self._cluster.groups, deadline)
+            self._features = (features, self._monotonic() + DISCOVER_EVERY_S)
+        return self._features[0]
+
+    # Single attempts
+
+    def _attempt(self, backend_id: str) -> OwnAttempt | None:
+        """The attempt with this id; None if there is none any more. Raises RequestRejected if it is not ours."""
+        with self._lock:
+            self._cluster.follow_all(self._api.new_deadline())
+            for attempt in self.attempts():
+                if attempt.owner.uid == backend_id:
+                    return None if attempt.owner.gone_at else attempt
+            self._refuse_foreign(backend_id)
+        return None
+
+    def _refuse_foreign(self, backend_id: str) -> None:
+        found = self._cluster.workloads().get(backend_id) or self._cluster.pods.cache.objects.get(backend_id)
+        if found is None or found.gone_at:
+            return
+        mode = self._template.namespace_mode(found.namespace)
+        why = "it was not submitted by this installation" if mode == NamespaceMode.OURS else f"its mode is {mode}"
+        raise RequestRejected(f"Acme does not change {found.name} in namespace {found.namespace}: {why}")
+
+    def _end_attempt(self, backend_id: str, state: State) -> None:
+        """Record the end, which deletes the pods with their grace period. An attempt that has ended is left alone."""
+        attempt = self._attempt(backend_id)
+        if attempt is None:
+            return
+        now = self._now()
+        with self._lock:
+            end = attempt_end(attempt, self._lost_nodes()) or PodEnd(state=state, at=now)
+        running = [pod for pod in attempt.live_pods if not pod.is_deleting]
+        if not attempt.is_over:
+            self._runner.run([RecordEnd(attempt=attempt, end=end)], now)
+        elif running:
+            self._runner.run([DeletePods(attempt=attempt, pods=running)], now)
+
+    def _wait_for_pods(self, uids: set[str]) -> None:
+        """Advance until no new attempt waits for its pods, for at most a second."""
+        give_up_at = self._monotonic() + WAIT_FOR_PODS_S
+        while True:
+            self.advance()
+            with self._lock:
+                new = [attempt for attempt in self.attempts() if attempt.owner.uid in uids]
+            if all(attempt.is_over or None not in attempt.members for attempt in new):
+                return
+            if self._monotonic() >= give_up_at:
+                return
+            time.sleep(LOOK_EVERY_S)
+
+    def _patch_node(self, node: str, patch: object) -> None:
+        path = f"{NODES}/{quote(node, safe='')}"
+        answer = self._api.command("PATCH", path, self._api.new_deadline(), patch, MERGE_PATCH)
+        self._cluster.expect_version(NODES, text_at(answer, "metadata", "resourceVersion"))

@@ -1,0 +1,184 @@
+"""What Acme follows of a cluster: nodes, pods, all kinds of owners that the cluster serves, and its own ConfigMaps.
+
+A look makes one small request, which shows that the API server and its storage respond, and applies what the watches
+have brought since the last look.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, TypeVar
+
+from ..http_client import RequestDeadline
+from .api_client import ApiClient
+from .api_errors import FORBIDDEN, NOT_FOUND, ApiRefusal
+from .cache import ObjectCache
+from .collection import FollowedCollection
+from .discovery import (
+    QUOTA_GROUP,
+    QUOTA_KIND,
+    WORKLOAD_KINDS,
+    ServedResource,
+    served_group_versions,
+    served_resources,
+)
+from .nodes import NodeReport, read_node
+from .ownership import KEY_LABEL, OwnerMapping
+from .pods import Pod, read_pod
+from .workloads import QuotaWait, Workload, read_quota_wait, read_workload
+
+T = TypeVar("T")
+
+DISCOVER_EVERY_S = 300.0  # operators of the cluster may install further kinds of workloads
+NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
+
+
+def config_maps_path(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/configmaps"
+
+
+class ClusterFollower:
+    """Not for several threads at once. `own_namespaces` are those in which Acme runs attempts."""
+
+    def __init__(
+        self,
+        api: ApiClient,
+        owners: OwnerMapping,
+        own_namespaces: Iterable[str],
+        monotonic: Callable[[], float],
+        now: Callable[[], datetime],
+    ) -> None:
+        self._api, self._owners, self._monotonic, self._now = api, owners, monotonic, now
+        self.nodes: FollowedCollection[NodeReport] = FollowedCollection(api, NODES, ObjectCache(read_node, "node"))
+        pods: ObjectCache[Pod] = ObjectCache(partial(read_pod, owners=owners), "job", keep_vanished=True)
+        self.pods = FollowedCollection(api, PODS, pods)
+        self.config_maps = {config_maps_path(name): self._new_config_maps(name) for name in own_namespaces}
+        self._workloads: dict[ServedResource, FollowedCollection[Workload]] = {}
+        self._quota_waits: dict[ServedResource, FollowedCollection[QuotaWait]] = {}
+        self._discover_at = monotonic()
+        self.groups: Mapping[str, Sequence[str]] = {}  # API group → versions, as discovered
+
+    def _new_config_maps(self, namespace: str) -> FollowedCollection[Workload]:
+        path = config_maps_path(namespace)
+        reduce = partial(read_workload, kind="ConfigMap", collection=path, owners=self._owners)
+        cache: ObjectCache[Workload] = ObjectCache(reduce, "job", keep_vanished=True)
+        return FollowedCollection(self._api, path, cache, selector=KEY_LABEL)
+
+    def follow_nodes_and_pods(self, deadline: RequestDeadline) -> None:
+        self._api.refresh_credentials()
+        self._check_version(self._api.current_version(deadline))
+        for collection in (self.nodes, self.pods):
+            collection.catch_up(deadline, self._now())
+
+    def follow_all(self, deadline: RequestDeadline) -> None:
+        self.follow_nodes_and_pods(deadline)
+        for own in self.config_maps.values():
+            self._follow_config_maps(own, deadline)
+        if self._monotonic() >= self._discover_at:
+            self._discover(deadline)
+            self._discover_at = self._monotonic() + DISCOVER_EVERY_S
+        self._follow_allowed(self._workloads, deadline)
+        self._follow_allowed(self._quota_waits, deadline)
+
+    def _follow_config_maps(self, own: FollowedCollection[Workload], deadline: RequestDeadline) -> None:
+        """Where Acme only observes, it may not list them, and has none. Attempts that were seen are never dropped."""
+        try:
+            own.catch_up(deadline, self._now())
+        except ApiRefusal as error:
+            if error.status not in (NOT_FOUND, FORBIDDEN) or own.cache.resource_version:
+                raise
+
+    def collections(self) -> Iterable[FollowedCollection[Any]]:
+        yield self.nodes
+        yield self.pods
+        yield from self.config_maps.values()
+        yield from self._workloads.values()
+        yield from self._quota_waits.values()
+
+    def changes(self) -> tuple[int, ...]:
+        """Different whenever something that is followed may have changed."""
+        return tuple(collection.cache.changes for collection in self.collections())
+
+    def workload_collections(self) -> list[FollowedCollection[Workload]]:
+        return [*self.config_maps.values(), *self._workloads.values()]
+
+    def workloads(self) -> dict[str, Workload]:
+        """By uid, with those that vanished recently."""
+        caches = [collection.cache for collection in self.workload_collections()]
+        return {uid: part for cache in caches for uid, part in (cache.objects | cache.vanished).items()}
+
+    def all_pods(self) -> list[Pod]:
+        """With those that vanished recently."""
+        return [*self.pods.cache.objects.values(), *self.pods.cache.vanished.values()]
+
+    def quota_reasons(self) -> dict[str, str]:
+        waits = [wait for collection in self._quota_waits.values() for wait in collection.cache.objects.values()]
+        return {uid: wait.reason for wait in waits if wait.reason for uid in wait.for_uids}
+
+    def expect_version(self, path: str, version: str) -> None:
+        """The next look at this collection, or at the namespace's part of one, must include this version."""
+        whole = re.sub("/namespaces/[^/]+", "", path)
+        for collection in self.collections():
+            if collection.path in (path, whole):
+                collection.expect_version(version)
+
+    def lost_nodes(self) -> frozenset[str]:
+        """Nodes of pods that do not respond or were deleted."""
+        usable = {report.name for report in self.nodes.cache.objects.values() if report.usable}
+        return frozenset({pod.node for pod in self.all_pods() if pod.node} - usable)
+
+    def stop(self) -> None:
+        for collection in self.collections():
+            collection.stop()
+
+    def _check_version(self, current: str) -> None:
+        """List everything again if the storage is older than what was read: it was restored from a backup."""
+        for collection in self.collections():
+            known = collection.cache.resource_version
+            if known.isdigit() and current.isdigit() and int(current) < int(known):
+                collection.list_again()
+
+    def _follow_allowed(
+        self, collections: dict[ServedResource, FollowedCollection[T]], deadline: RequestDeadline
+    ) -> None:
+        """Pods name their owners, so a kind that Acme may not list, or that was removed, costs details only."""
+        for resource, collection in list(collections.items()):
+            try:
+                collection.catch_up(deadline, self._now())
+            except ApiRefusal as error:
+                if error.status not in (NOT_FOUND, FORBIDDEN):
+                    raise
+                collection.stop()
+                del collections[resource]
+
+    def _discover(self, deadline: RequestDeadline) -> None:
+        groups = self.groups = served_group_versions(self._api.get("/apis", deadline))
+        for group, kinds in WORKLOAD_KINDS.items():
+            for resource in self._served(group, kinds, groups.get(group, []), deadline):
+                if resource not in self._workloads:
+                    self._workloads[resource] = self._new_workloads(resource)
+        for resource in self._served(QUOTA_GROUP, (QUOTA_KIND,), groups.get(QUOTA_GROUP, []), deadline):
+            if resource not in self._quota_waits:
+                cache: ObjectCache[QuotaWait] = ObjectCache(read_quota_wait, "job")
+                self._quota_waits[resource] = FollowedCollection(self._api, resource.path, cache)
+
+    def _new_workloads(self, resource: ServedResource) -> FollowedCollection[Workload]:
+        reduce = partial(read_workload, kind=resource.kind, collection=resource.path, owners=self._owners)
+        cache: ObjectCache[Workload] = ObjectCache(reduce, "job", keep_vanished=True)
+        return FollowedCollection(self._api, resource.path, cache)
+
+    def _served(
+        self, group: str, kinds: Sequence[str], versions: Sequence[str], deadline: RequestDeadline
+    ) -> Iterable[ServedResource]:
+        """Each kind once, in the first version that serves it."""
+        found: dict[str, ServedResource] = {}
+        for version in versions:
+            missing = set(kinds) - set(found)
+            if not missing:
+                break
+            answer = self._api.get(f"/apis/{group}/{version}", deadline)
+            found |= {resource.kind: resource for resource in served_resources(group, version, answer, missing)}
+        return found.values()

@@ -1,0 +1,152 @@
+"""The backend contract on simulated Kubernetes clusters, with each shape of an attempt, and on a real control plane."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from tests.backends.contract import BackendContract, Site
+from tests.backends.kubernetes.objects import template as pod_spec
+from tests.backends.kubernetes.real_kubernetes import RealKubernetes, pod, started_or_skipped
+from tests.backends.kubernetes.simulated_kubernetes import NAMESPACE, TEMPLATE, open_kubernetes, prepare
+from tests.kubesim.running import KubernetesProcess
+
+SILENT_S = 2  # until the pods of a silent node are evicted
+LEAVE_SILENT_NODES = {
+    "tolerations": [
+        {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": SILENT_S}
+        for key in ("unreachable", "not-ready")
+    ]
+}
+
+
+class SimulatedHazards:
+    def __init__(self, cluster: KubernetesProcess) -> None:
+        self.cluster = cluster
+
+    def kill_node(self, name: str) -> None:
+        self._act(name, "power-off")
+
+    def revive_node(self, name: str) -> None:
+        self._act(name, "repair")
+
+    def restart_controller(self) -> None:
+        self.cut()
+        self.mend()
+
+    def cut(self) -> None:
+        self.cluster.kill()
+
+    def mend(self) -> None:
+        self.cluster.start()
+
+    def _act(self, name: str, action: str) -> None:
+        self.cluster.call("POST", f"/machines/{name}", {"action": action})
+
+
+class RealHazards:
+    def __init__(self, cluster: RealKubernetes) -> None:
+        self.cluster = cluster
+
+    def kill_node(self, name: str) -> None:
+        os.kill(self.cluster.node_pid(name), signal.SIGKILL)
+
+    def revive_node(self, name: str) -> None:
+        self.cluster.restart_node(name)
+
+    def restart_controller(self) -> None:
+        self.cut()
+        self.mend()
+
+    def cut(self) -> None:
+        self.cluster.kill_api_server()
+
+    def mend(self) -> None:
+        self.cluster.start_api_server()
+
+
+def with_a_limited_job(site: Site) -> Site:
+    limited = site.work(seconds=600, nodes=(site.nodes[2],), time_limit=timedelta(minutes=1))
+    site.backend.submit(limited)
+    return replace(site, limited=limited)
+
+
+def foreign_pod(cluster: KubernetesProcess) -> str:
+    name = f"someone-elses-{time.monotonic_ns()}"
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": _named_image(pod_spec(1))}
+    return cluster.call("POST", "/api/v1/namespaces/default/pods", body)["metadata"]["uid"]
+
+
+def _named_image(spec: dict) -> dict:
+    return {**spec, "containers": [{**container, "image": "example/train:1"} for container in spec["containers"]]}
+
+
+SHAPES = {"indexed-jobs": (), "job-sets": ("--job-sets",), "plain-pods": ("--kubernetes", "1.20")}
+
+
+@pytest.fixture(scope="module", params=SHAPES.values(), ids=SHAPES)
+def simulated(request, tmp_path_factory):
+    state = tmp_path_factory.mktemp("kalos")
+    template = {**TEMPLATE, **LEAVE_SILENT_NODES}
+    with (
+        KubernetesProcess(state / "state", "--nodes", "4", *request.param) as cluster,
+        closing(open_kubernetes(prepare(cluster), template=template)) as backend,
+    ):
+        site = Site(
+            backend=backend,
+            nodes=tuple(f"kalos-00{number}" for number in range(1, 5)),
+            output=state,
+            gpus_per_node=8,
+            gpu_model=backend.nodes()[0].gpu_model,
+            submit_elsewhere=lambda: foreign_pod(cluster),
+            hazards=SimulatedHazards(cluster),
+        )
+        yield with_a_limited_job(site)
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    with started_or_skipped() as cluster:
+        cluster.kubectl("create", "namespace", NAMESPACE)
+        template = {**TEMPLATE, **LEAVE_SILENT_NODES, "annotations": {"k8s-lab/run": "true"}}
+        with closing(open_kubernetes(cluster.kubeconfig, template=template)) as backend:
+            site = Site(
+                backend=backend,
+                nodes=cluster.nodes,
+                output=tmp_path_factory.mktemp("real"),
+                gpus_per_node=8,
+                gpu_model=backend.nodes()[0].gpu_model,
+                submit_elsewhere=lambda: submit_pod(cluster),
+                hazards=RealHazards(cluster),
+            )
+            yield with_a_limited_job(site)
+
+
+def submit_pod(cluster: RealKubernetes) -> str:
+    name = f"someone-elses-{time.monotonic_ns()}"
+    cluster.create(pod(name, gpus=1))
+    return cluster.get("pod", name)["metadata"]["uid"]
+
+
+class KubernetesContract(BackendContract):
+    test_attempt_writes_its_record = None  # the status of the pods is the record
+
+
+class TestSimulatedKubernetes(KubernetesContract):
+    @pytest.fixture
+    def site(self, simulated):
+        return simulated
+
+
+@pytest.mark.kubernetes
+@pytest.mark.timeout(600)
+class TestRealKubernetes(KubernetesContract):
+    @pytest.fixture
+    def site(self, real):
+        return real

@@ -1,0 +1,75 @@
+"""GPU telemetry with the labels of pods, so that a reader knows which GPUs a pod holds."""
+
+from __future__ import annotations
+
+import re
+
+from scheduling.backends import telemetry
+from scheduling.kubesim.telemetry import telemetry_page
+from scheduling.slurmsim.faults import FaultKind
+from scheduling.slurmsim.scripts.play import SimulatedExecutor
+from tests.patience import until
+
+from .make import client, pod
+from .running import KubernetesProcess
+
+A, B = "kalos-001", "kalos-002"
+PODS = "/api/v1/namespaces/default/pods"
+LABELS = re.compile(
+    r'DCGM_FI_DEV_GPU_UTIL\{gpu="(\d+)".*hostname="([^"]+)"(?:,container="(.*)",namespace="(.*)",pod="(.*)")?\}'
+)
+
+
+def page(api, node: str = "") -> str:
+    return telemetry_page(api.cluster, SimulatedExecutor().run_of_job, seed=1, now=api.now, node=node)
+
+
+def holders(text: str) -> dict[tuple[str, int], tuple]:
+    return {(found[2], int(found[1])): found.groups()[2:] for found in LABELS.finditer(text)}
+
+
+def test_gpus_have_the_labels_of_the_pod_that_holds_them():
+    api = client()
+    api.create_pod("first", node=A, gpus=2, seconds=1000)
+    api.create_pod("second", node=A, gpus=1, seconds=10)
+
+    found = holders(page(api.after(5)))
+    later = holders(page(api.after(60)))
+
+    assert len(found) == 32
+    assert [found[A, gpu] for gpu in range(4)] == [
+        ("main", "default", "first"),
+        ("main", "default", "first"),
+        ("main", "default", "second"),
+        (None, None, None),
+    ]
+    assert (later[A, 0][2], later[A, 2][2]) == ("first", None)
+
+
+def test_load_and_faults_are_those_of_the_machine_room():
+    api = client()
+    api.create_pod(node=A, gpus=1, seconds=1000)
+    api.after(30).cluster.inject_fault(FaultKind.ECC, api.now, node=B, gpu=3)
+
+    read = telemetry.parse(page(api))
+
+    assert read.by_place[A, 0].util_percent > 80 and read.by_place[A, 1].util_percent < 5
+    assert (read.by_place[B, 3].last_xid, read.by_place[B, 2].last_xid, read.unreadable_lines) == (48, 0, 0)
+
+
+def test_machine_that_is_down_has_no_exporter():
+    api = client()
+    api.cluster.power_off(A, api.now)
+
+    assert {node for node, _ in holders(page(api))} == {B, "kalos-003", "kalos-004"}
+    assert A not in page(api, A)
+    assert {node for node, _ in holders(page(api, B))} == {B}
+
+
+def test_server_gives_the_page_of_all_nodes_or_of_one(tmp_path):
+    with KubernetesProcess(tmp_path / "kalos", "--nodes", "2") as process:
+        process.call("POST", PODS, pod(node=A, gpus=1, seconds=600))
+        until(lambda: 'pod="train"' in process.client.get("/metrics").text)
+
+        assert len(holders(process.client.get(f"/metrics/{B}").text)) == 8
+        assert process.client.get("/metrics/none").status_code == 404
