@@ -74,6 +74,7 @@ class Proxy:
         self.random = Random(f"proxy:{seed}")
         self.trickle_pause_s = trickle_pause_s
         self.stale_s = STALE_S  # minimum age of a stale response
+        self.delay_s = DELAY_S  # of a late response
         self.damaged = 0  # damaged responses since the start
         self._fault: Fault | None = None
         self._cut_watches = self._hold_watches = False
@@ -269,7 +270,7 @@ async def delayed(proxy: Proxy, request: Message, reader: asyncio.StreamReader, 
     """Answer some seconds later, as an overloaded server does."""
     answer = await proxy.forward(request)
     proxy.damaged += 1
-    await asyncio.sleep(proxy.random.uniform(*DELAY_S))
+    await asyncio.sleep(proxy.random.uniform(*proxy.delay_s))
     return await proxy.pass_on(answer, writer)
 
 
