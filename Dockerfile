@@ -17,7 +17,7 @@ FROM python:3.13-slim
 ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 ACME_VAR=/var/lib/acme
 # The directories exist with their owner, so that a named volume mounted there begins with that owner.
 RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin acme \
-    && install -d -o acme -g acme /var/lib/acme /var/lib/acme/cluster
+    && install -d -o acme -g acme /var/lib/acme /var/lib/acme/cluster /var/lib/acme/pod-logs
 COPY --from=build /venv /venv
 WORKDIR /app
 COPY manage.py pyproject.toml ./

@@ -34,6 +34,7 @@ app.conf.beat_schedule = {
     "minutes": {"task": "scheduling.minutes", "schedule": 20.0, "options": {"expires": 20}},
     "diagnoses": {"task": "failures.diagnose", "schedule": 1.0, "options": {"expires": 2}},
     "followed logs": {"task": "scheduling.follow", "schedule": 5.0, "options": {"expires": 5}},
+    "pod logs": {"task": "scheduling.pod_logs", "schedule": 2.0, "options": {"expires": 2}},
     "outcomes": {"task": "scheduling.outcomes", "schedule": 2.0, "options": {"expires": 2}},
     "unknown outcomes": {"task": "scheduling.unknown_outcomes", "schedule": 60.0, "options": {"expires": 60}},
     "recoveries": {"task": "scheduling.recover", "schedule": 1.0, "options": {"expires": 2}},

@@ -42,6 +42,7 @@ WORKER_QUEUES = (
             "scheduling.unknown_outcomes",
             "scheduling.unknown_outcomes_of",
             "scheduling.outcomes_of",
+            "scheduling.pod_logs",
             "scheduling.recover",
             "scheduling.sample",
             "scheduling.samples",
@@ -59,6 +60,8 @@ WORKER_QUEUES = (
         niceness=5,
         tasks=("failures.diagnose", "scheduling.follow", "failures.sweep"),
     ),
+    # A cluster whose logs hang blocks one process
+    WorkerQueue(name="logs", role="loops", processes=2, niceness=5, tasks=("scheduling.pod_logs_of",)),
     # Takes minutes, and no other work depends on it
     WorkerQueue(
         name="long",

@@ -112,6 +112,7 @@ OWN_CLUSTER_USER = "acme"  # sent with the token as X-SLURM-USER-NAME
 # Directories that the settings of clusters may name (jobs/logs/allowed_paths.py)
 ACME_TOKEN_DIRS = env.directories("ACME_TOKEN_DIRS", f"{VAR.absolute() / 'tokens'},/etc/acme/tokens")
 ACME_LOG_DIRS = env.directories("ACME_LOG_DIRS")
+ACME_POD_LOG_DAYS = env.number("ACME_POD_LOG_DAYS", 90, 1, 3650)  # how long copied logs in ACME_VAR stay
 
 CHANNEL_LAYERS = {
     "default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": {"hosts": [VALKEY_URL]}}

@@ -19,7 +19,7 @@ from scheduling.clusters import circuit_breaker
 from scheduling.clusters.connections import connect
 from scheduling.loops import campaigns as campaign_loop
 from scheduling.loops import evaluation_rules as rules
-from scheduling.loops import simulations
+from scheduling.loops import pod_logs, simulations
 from scheduling.loops.cluster_minutes import delete_old_minutes, record_minutes_once
 from scheduling.loops.history import remember_with_lease
 from scheduling.loops.ledger import update_ledger_metrics_once
@@ -38,6 +38,9 @@ log = logging.getLogger(__name__)
 
 CAMPAIGNS_LEASE = timedelta(minutes=2)
 OUTCOMES_LEASE = timedelta(minutes=1)
+POD_LOGS_LEASE = timedelta(minutes=1)
+
+log_memories: dict[int, pod_logs.CopyMemory] = {}  # of this process, by cluster
 
 LEASE_HOLDER = f"{socket.gethostname()}:{uuid.uuid4().hex[:8]}"
 
@@ -82,6 +85,23 @@ def _find_outcomes_with_lease(cluster_id: int, *, again: bool) -> int:
         if not lease or circuit_breaker.is_open(cluster, ClusterEndpoint.CONTROL):
             return 0
         return outcomes.find_outcomes_once(cluster, connect(cluster), clock.now(), again=again)
+
+
+@shared_task(name="scheduling.pod_logs")
+def queue_log_copies() -> None:
+    for cluster_id in pod_logs.clusters_with_pending_logs():
+        copy_cluster_logs.apply_async([cluster_id], expires=4)
+
+
+@shared_task(name="scheduling.pod_logs_of")
+def copy_cluster_logs(cluster_id: int) -> int:
+    """Copy the logs of a cluster's jobs. The lease only saves work: a second writer of a log is refused."""
+    with Lease.held(f"pod logs:{cluster_id}", LEASE_HOLDER, POD_LOGS_LEASE) as lease:
+        cluster = Cluster.objects.get(pk=cluster_id)
+        if not lease or circuit_breaker.is_open(cluster, ClusterEndpoint.CONTROL):
+            return 0
+        memory = log_memories.setdefault(cluster_id, pod_logs.CopyMemory())
+        return pod_logs.copy_logs_once(cluster, connect(cluster), clock.now(), memory)
 
 
 @shared_task(name="scheduling.estimates")
@@ -163,6 +183,7 @@ def sweep() -> int:
     request_overdue_turns(clock.now())
     delete_old_minutes(clock.now())
     delete_expired_web_state(clock.now())
+    pod_logs.delete_old_logs_once(clock.now())
     return roll_up_and_expire_once(clock.now())
 
 

@@ -55,6 +55,11 @@ class InstanceDirectories:
         return self.var / "cluster"
 
     @property
+    def pod_logs(self) -> Path:
+        """Logs that Acme copies from clusters without a log directory of their own."""
+        return self.var / "pod-logs"
+
+    @property
     def cluster_logs(self) -> Path:
         return self.cluster / "logs"
 

@@ -28,7 +28,7 @@ def change_owner(path: Path, user: str, *, group: str = "") -> None:
 def assign_files_to_users(place: InstanceDirectories, users: ServiceUsers, *, runs_jobs: bool) -> None:
     """Assign each program's files to the user it runs as, also files that an earlier version created as another."""
     change_owner(place.valkey, users.valkey)
-    for directory in (place.work, place.static):
+    for directory in (place.work, place.static, place.pod_logs):
         change_owner(directory, users.acme)
     _share_with_acme(place.secrets, 0o750, users)
     _share_with_acme(place.cluster_token, 0o640, users)

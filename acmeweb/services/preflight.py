@@ -62,6 +62,7 @@ def make_directories(dirs: InstanceDirectories) -> None:
             dirs.valkey,
             dirs.work,
             dirs.static,
+            dirs.pod_logs,
         ):
             directory.mkdir(parents=True, exist_ok=True)
         dirs.secrets.mkdir(mode=0o700, exist_ok=True)
@@ -69,7 +70,8 @@ def make_directories(dirs: InstanceDirectories) -> None:
         # Servers that run as other users pass through here; secrets are protected further down.
         for directory in (dirs.var, dirs.run):
             directory.chmod(0o755)
-        dirs.log.chmod(0o750)
+        for directory in (dirs.log, dirs.pod_logs):
+            directory.chmod(0o750)
     except OSError as error:
         message = f"{error.filename} cannot be created ({error.strerror}). Choose another directory with ACME_VAR."
         raise CannotStart(message) from None

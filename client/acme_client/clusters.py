@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -69,6 +71,10 @@ MetricsOption = Annotated[
     str | None, typer.Option("--metrics", help="URL of GPU telemetry, such as http://host:9400/metrics.")
 ]
 LogRootOption = Annotated[str | None, typer.Option("--log-root", help="Directory of job logs, as the server sees it.")]
+PodTemplateOption = Annotated[
+    str | None,
+    typer.Option("--pod-template", metavar="FILE", help="JSON file with the settings of pods on Kubernetes."),
+]
 CheckpointRootOption = Annotated[
     str | None, typer.Option("--checkpoint-root", help="Directory of checkpoints, as the server sees it.")
 ]
@@ -88,6 +94,7 @@ FIELD_OF_PARAMETER = {
     "user_tokens": "user_token_directory",
     "metrics": "metrics_address",
     "log_root": "log_root",
+    "pod_template": "pod_template",
     "checkpoint_root": "checkpoint_root",
     "title": "title",
     "price": "gpu_hour_price",
@@ -124,6 +131,7 @@ def add(
     user_tokens: UserTokensOption = None,
     metrics: MetricsOption = None,
     log_root: LogRootOption = None,
+    pod_template: PodTemplateOption = None,
     checkpoint_root: CheckpointRootOption = None,
     title: TitleOption = None,
     price: PriceOption = None,
@@ -150,6 +158,7 @@ def change_cluster(
     user_tokens: UserTokensOption = None,
     metrics: MetricsOption = None,
     log_root: LogRootOption = None,
+    pod_template: PodTemplateOption = None,
     checkpoint_root: CheckpointRootOption = None,
     title: TitleOption = None,
     price: PriceOption = None,
@@ -179,6 +188,7 @@ def test(
     user_tokens: UserTokensOption = None,
     metrics: MetricsOption = None,
     log_root: LogRootOption = None,
+    pod_template: PodTemplateOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Test the connection of a saved cluster, or of one that is not saved. Exit code 1 if a step fails."""
@@ -207,7 +217,18 @@ def _cluster_path(name: str) -> str:
 def _request_body(ctx: typer.Context) -> dict[str, Any]:
     """Return the fields of the options that were given. An empty text clears a field; a reason is never empty."""
     given = {name: value for name, value in ctx.params.items() if value is not None and (value or name != "reason")}
+    if "pod_template" in given:
+        given["pod_template"] = _read_json(given["pod_template"]) if given["pod_template"] else {}
     return {field: given[name] for name, field in FIELD_OF_PARAMETER.items() if name in given}
+
+
+def _read_json(file: str) -> Any:
+    try:
+        return json.loads(Path(file).read_text())
+    except OSError as error:
+        exit_with_usage_error(f"{file} cannot be read: {error.strerror}.")
+    except ValueError as error:
+        exit_with_usage_error(f"{file} is not JSON: {error}.")
 
 
 def _confirm_drive_mode(mode: ModeChoice | None, yes: bool) -> None:

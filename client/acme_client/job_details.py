@@ -98,6 +98,7 @@ def _request_pairs(job: TableRow) -> Pairs:
         ("Labels", _assignments(job["labels"])),
         ("Comment", job["comment"]),
         ("Image", job["image"]),
+        ("Mounts", ", ".join(job["mounts"])),
         ("Directory", job["workdir"]),
         ("Checkpoints", job["checkpoint_dir"]),
         ("Environment", _assignments(job["environment"])),

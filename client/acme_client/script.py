@@ -242,6 +242,10 @@ def _set_label(submit: SubmitOptions, name: str, value: str) -> None:
     submit.fields.setdefault("labels", {})[key] = content
 
 
+def _add_mounts(submit: SubmitOptions, name: str, value: str) -> None:
+    submit.fields.setdefault("mounts", []).extend(word.strip() for word in value.split(",") if word.strip())
+
+
 def _set_variable(submit: SubmitOptions, name: str, value: str) -> None:
     key, sign, content = value.partition("=")
     if not sign:
@@ -294,6 +298,7 @@ OPTIONS: dict[str, OptionSetter] = {
     "--kind": _text_setter("kind"),
     "--image": _text_setter("image"),
     "--container-image": _text_setter("image"),  # of sbatch with Pyxis
+    "--mount": _add_mounts,
     "--gpu-model": _text_setter("gpu_model"),
     "--nic-type": _text_setter("nic_type"),
     "--preemptible": _constant_setter("preemptible", True),

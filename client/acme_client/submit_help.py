@@ -22,6 +22,7 @@ OPTION_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("--kind KIND", "pretrain, sft, mllm, evaluation, debug or other. Policies use it."),
         ("--image IMAGE", "Container image, on clusters that run images."),
         ("--container-image IMAGE", "The same, as in sbatch with Pyxis."),
+        ("--mount NAME", "Volume that the cluster offers to containers. Can be repeated."),
         ("--chdir PATH", "Working directory, absolute."),
         ("--export NAME[=VALUE],…", "Environment variables. NAME alone takes its value from here."),
         ("--env NAME=VALUE", "One environment variable; the value may contain commas. Can be repeated."),

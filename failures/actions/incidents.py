@@ -33,6 +33,7 @@ from jobs.models import Attempt, Job, Node
 
 DIAGNOSIS_AUTHOR = Author(by="diagnosis")
 LEASE = timedelta(seconds=90)  # longer than the time limit of a task, so that no two workers process one row
+LOG_COPY_WAIT = timedelta(seconds=30)
 MAX_NEW_DIAGNOSES = 500
 CLAIM_RELATIONS = ("attempt__job__cluster", "attempt__log_read_state")
 MAX_RESOLVED_PER_TURN = 200
@@ -52,9 +53,13 @@ class FailureStateConflict(Exception):
 
 
 def add_missing_diagnoses(since: datetime, now: datetime) -> int:
-    """Add a row for each attempt that failed since then and has none. Returns how many. Safe to run concurrently."""
+    """Add a row for each attempt that failed since then and has none. Returns how many. Safe to run concurrently.
+
+    An attempt whose log is still being copied waits, for a while: the reason is in its last lines.
+    """
     failed = (
         Attempt.objects.filter(ended_at__gte=since, state__in=sorted(FAILURE_STATES), stop_state="", diagnosis=None)
+        .exclude(log_pending=True, ended_at__gt=now - LOG_COPY_WAIT)
         .order_by("ended_at")
         .values_list("pk", "job__cluster_id", "ended_at")[:MAX_NEW_DIAGNOSES]
     )

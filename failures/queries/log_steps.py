@@ -39,8 +39,8 @@ def attempts_to_read(now: datetime) -> list[Attempt]:
 
 
 def ended_attempts_to_close() -> list[Attempt]:
-    """Ended attempts whose log was read for steps while they ran: the rest of it is read once."""
-    rows = Attempt.objects.filter(ended_at__isnull=False, log_read_state__cadence__isnull=False)
+    """Ended attempts whose log was read for steps while they ran: the rest of it is read once, when it is complete."""
+    rows = Attempt.objects.filter(ended_at__isnull=False, log_read_state__cadence__isnull=False, log_pending=False)
     related = rows.select_related("job__cluster", "log_read_state", "latest_progress").defer("job__command")
     return list(related.order_by("log_read_state__steps_looked_at", "pk")[:MAX_LOGS])
 

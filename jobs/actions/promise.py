@@ -78,7 +78,11 @@ def allocate_job(
 
 @transaction.atomic
 def allocate_jobs(
-    placements: Sequence[JobPlacement], *, author: Author, new_log_path: NewLogPath = no_log_path
+    placements: Sequence[JobPlacement],
+    *,
+    author: Author,
+    new_log_path: NewLogPath = no_log_path,
+    copies_logs: bool = False,
 ) -> AllocationResult:
     """Allocate the jobs that still can start, and report the others. Raises IntegrityError if another attempt holds one
     of the GPUs."""
@@ -88,7 +92,7 @@ def allocate_jobs(
     chosen = [plan for plan in placements if plan.job_id not in skipped]
     if not chosen:
         return AllocationResult(skip_reasons=skipped)
-    attempts = _create_attempts(chosen, jobs, new_log_path)
+    attempts = _create_attempts(chosen, jobs, new_log_path, copies_logs=copies_logs)
     Allocation.objects.bulk_create(
         [
             Allocation(attempt=attempt, node_id=place.node_id, gpu=gpu)
@@ -132,7 +136,9 @@ def _skip_reason(placement: JobPlacement, job: Job, usable: set[int]) -> str:
     return "" if placement.nodes <= usable else f"a node planned for {job} was closed meanwhile"
 
 
-def _create_attempts(chosen: Sequence[JobPlacement], jobs: dict[int, Job], new_log_path: NewLogPath) -> list[Attempt]:
+def _create_attempts(
+    chosen: Sequence[JobPlacement], jobs: dict[int, Job], new_log_path: NewLogPath, *, copies_logs: bool
+) -> list[Attempt]:
     before = Attempt.objects.filter(job__in=[placement.job_id for placement in chosen]).order_by().values_list("job")
     earlier = dict(before.annotate(Max("number")))  # not the count: a restored database may lack an earlier attempt
     rows = []
@@ -147,6 +153,7 @@ def _create_attempts(chosen: Sequence[JobPlacement], jobs: dict[int, Job], new_l
                 key=f"{job.public_id}.{number}",
                 nodelist=compress(place.name for place in placement.places),
                 log_path=new_log_path(f"{job.public_id}-{number}"),
+                log_pending=copies_logs,
             )
         )
     return Attempt.objects.bulk_create(rows)

@@ -43,6 +43,7 @@ def restore(job: Job, lost: LostAttempt, *, author: Author) -> Attempt:
         backend_id=lost.backend_id,
         nodelist=compress(lost.nodes),
         log_path=job.cluster.new_log_path(f"{job.public_id}-{lost.number}"),
+        log_pending=job.cluster.copies_logs,
         promised_at=lost.started_at,
         stop_state=State.PENDING if lost.cancelled else "",
     )

@@ -90,7 +90,7 @@ class JobAdmin(AdminActionsMixin, RecordAdmin):
             "Command",
             {
                 "fields": (
-                    *("command_block", "image", "workdir", "variables"),
+                    *("command_block", "image", "mounts", "workdir", "variables"),
                     ("checkpoint_dir", "checkpoint_interval", "checkpoint_signal"),
                     "label_pairs",
                 )

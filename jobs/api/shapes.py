@@ -123,7 +123,8 @@ JOB = ResourceShape(
             "Secrets are masked.", get=lambda job: mask_text(job.comment), needs=("comment",), in_lists=False
         ),
         "command": text_field(get=lambda job: mask_text(job.command), needs=("command",), in_lists=False),
-        "image": text_field("Container image that the job runs in; empty: none.", in_lists=False),
+        "image": text_field("Container image that the job runs in; empty: the cluster's, or none.", in_lists=False),
+        "mounts": text_list_field("Names of the volumes that the job mounts.", in_lists=False),
         "workdir": text_field(in_lists=False),
         "environment": text_map_field(
             "Secrets are masked, recognized by the variable's name or by the format of its value.",
@@ -309,6 +310,10 @@ WORKLOAD_OWNERS_HELP = (
     'Kubernetes: where the user and the team of a workload are read, such as {"user_from": ["label:user"], "team_from":'
     ' ["label:team", "namespace"], "rename": {"ns-nlp": "nlp"}}. Empty: both are the namespace.'
 )
+POD_TEMPLATE_HELP = (
+    "Kubernetes: namespace, image, allowed images, volumes and resources of the pods of jobs, as described in"
+    ' docs/kubernetes.md, such as {"image": "registry.example/train:1", "shared_memory": "64Gi"}.'
+)
 ADDRESS_FORMS = (
     "Slurm: http://host:6820 or unix:///run/slurmrestd.sock. Kubernetes: kubernetes:///path of a kubeconfig file, or"
     " kubernetes://in-cluster."
@@ -379,6 +384,12 @@ CLUSTER_DETAIL = ResourceShape(
             get=lambda row: row.workload_owners if row.shows_connection else None,
             needs=("workload_owners",),
         ),
+        "pod_template": object_field(
+            POD_TEMPLATE_HELP,
+            nullable=True,
+            get=lambda row: row.pod_template if row.shows_connection else None,
+            needs=("pod_template",),
+        ),
         "checkpoint_root": _connection_field(
             "checkpoint_root", "Shared directory that contains the checkpoints of jobs."
         ),
@@ -410,6 +421,7 @@ CLUSTER_CHANGES = {
     "metrics_address": text_field("Address of GPU telemetry in DCGM exporter format.", required=False),
     "log_root": text_field("Shared directory for job logs, as mounted on the server.", required=False),
     "workload_owners": object_field(WORKLOAD_OWNERS_HELP, required=False),
+    "pod_template": object_field(POD_TEMPLATE_HELP, required=False),
     "checkpoint_root": text_field("Shared directory that contains the checkpoints of jobs.", required=False),
     "mode": text_field(MODE_HELP, choices=ClusterMode.values, required=False),
     "checkpoint_signal": text_field("[B:]USR1[@seconds], as for sbatch --signal; empty: none.", required=False),
@@ -528,6 +540,12 @@ JOB_REQUEST = ResourceShape(
         "kind": text_field(choices=JobKind, required=False),
         "image": text_field(
             "Reference of a container image, at most 500 characters. Only for clusters that run container images.",
+            required=False,
+        ),
+        "mounts": one_of_field(
+            {"type": "array", "items": {"type": "string"}},
+            {"type": "string"},
+            says="Names of volumes that the cluster offers, at most 20; as text, separated by commas.",
             required=False,
         ),
         "workdir": text_field("Absolute path.", required=False),

@@ -16,6 +16,7 @@ from itertools import dropwhile
 from typing import Any
 
 from jobs.core import parsing, slurm_notation
+from jobs.core.container_offers import MAX_MOUNTS, MOUNT_NAME, NO_OFFERS, ContainerOffers
 from jobs.core.lifecycle import JobKind
 from jobs.core.parsing import InvalidField as InvalidField
 from jobs.core.preemption_contract import CONTRACT_FIELDS, NO_CONTRACTS, ContractLimits, PreemptionContract
@@ -56,6 +57,7 @@ class ClusterShape:
     name: str
     nodes: tuple[NodeShape, ...] = ()
     runs_images: bool = False
+    container_offers: ContainerOffers = NO_OFFERS  # if it runs images
     contract_limits: ContractLimits = NO_CONTRACTS
 
 
@@ -75,6 +77,7 @@ class JobSpec:
     command: str
     kind: JobKind = JobKind.OTHER
     image: str = ""
+    mounts: tuple[str, ...] = ()
     workdir: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     nodes: int = 1
@@ -155,8 +158,7 @@ def check_fits_cluster(job: JobSpec, shape: ClusterShape) -> None:
     candidates = list(shape.nodes)
     if not candidates:
         raise InvalidField("cluster", f"{shape.name} has reported no nodes yet")
-    if job.image and not shape.runs_images:
-        raise InvalidField("image", f"{shape.name} cannot run container images")
+    _check_container(job, shape)
     for name, test, why in FIT_RULES:
         fitting = [node for node in candidates if test(job, node)]
         if not fitting:
@@ -165,6 +167,23 @@ def check_fits_cluster(job: JobSpec, shape: ClusterShape) -> None:
     available = sum(node.count for node in candidates)
     if job.nodes > available:
         raise InvalidField("nodes", f"{job.nodes} is more than the {available} matching nodes of {shape.name}")
+
+
+def _check_container(job: JobSpec, shape: ClusterShape) -> None:
+    """Check that the cluster offers the image and the mounts of the job."""
+    if shape.runs_images:
+        errors = {
+            "image": shape.container_offers.image_error(job.image, shape.name),
+            "mounts": shape.container_offers.mounts_error(job.mounts, shape.name),
+        }
+    else:
+        errors = {
+            "image": f"{shape.name} cannot run container images" if job.image else "",
+            "mounts": f"{shape.name} runs jobs without containers, so it has no mounts" if job.mounts else "",
+        }
+    for name, error in errors.items():
+        if error:
+            raise InvalidField(name, error)
 
 
 def _too_many_gpus_text(job: JobSpec, shape: ClusterShape) -> str:
@@ -245,6 +264,18 @@ def _read_image(name: str, value: Any) -> str:
     return image
 
 
+def _read_mounts(name: str, value: Any) -> tuple[str, ...]:
+    """Read names as text, separated by commas, or as a list."""
+    words = [word.strip() for word in value.split(",") if word.strip()] if isinstance(value, str) else value
+    if not isinstance(words, list):
+        parsing.raise_invalid_field(name, f"is {parsing.json_type_name(value)}, not a list of names")
+    if len(words) > MAX_MOUNTS:
+        parsing.raise_invalid_field(name, f"has {len(words)} names, more than the {MAX_MOUNTS} allowed")
+    if wrong := [word for word in words if not isinstance(word, str) or not MOUNT_NAME.fullmatch(word)]:
+        parsing.raise_invalid_field(name, f"{parsing.short_repr(wrong[0])} is not a valid name of a mount")
+    return tuple(dict.fromkeys(words))
+
+
 def _read_array(name: str, value: Any) -> tuple[tuple[int, ...], int | None]:
     try:
         indices, limit = slurm_notation.parse_array(parsing.text_reader(2000)(name, value), MAX_ARRAY_TASKS)
@@ -314,6 +345,7 @@ JOB_FIELD_READERS: dict[str, Callable[[str, Any], Any]] = {
     "command": parsing.nonempty_reader(parsing.text_reader(MAX_COMMAND_BYTES, lines=True)),
     "kind": _read_kind,
     "image": _read_image,
+    "mounts": _read_mounts,
     "workdir": parsing.read_absolute_path,
     "environment": _read_environment,
     "nodes": parsing.integer_reader(1, 100_000),

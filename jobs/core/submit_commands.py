@@ -39,6 +39,7 @@ ACME_OPTIONS: dict[str, str] = SHARED_OPTIONS | {
     "gpu_model": "--gpu-model",
     "nic_type": "--nic-type",
     "image": "--image",
+    "mounts": "--mount",
     "priority": "--priority",
     "requeue_limit": "--requeue-limit",
     "begin_at": "--begin",
@@ -123,6 +124,7 @@ LOST_IN_SBATCH: dict[str, Callable[[JobSpec], bool]] = {
     "environment with commas": lambda spec: not _is_exportable(spec),
     "checkpoint directory": lambda spec: bool(spec.checkpoint_dir),
     "checkpoint interval": lambda spec: spec.checkpoint_interval is not None,
+    "mounts": lambda spec: bool(spec.mounts),
     "labels": lambda spec: bool(spec.labels),
 }
 

@@ -37,7 +37,10 @@ class AllowedPaths:
     var: str
     token_dirs: tuple[str, ...]
     log_dirs: tuple[str, ...] = ()
-    bundled_logs: str = ""  # logs of the cluster that `make up` starts; beneath `var`, so users cannot enter this path
+    # Beneath `var`, so users cannot enter these paths: logs of the cluster that `make up` starts, and the directory in
+    # which each cluster has one for the logs that Acme copies
+    bundled_logs: str = ""
+    pod_logs: str = ""
 
     def check_token_path(self, path: str) -> None:
         """Check the location only: the file may be written later."""
@@ -79,9 +82,17 @@ class AllowedPaths:
     def check_open_directory(self, descriptor: int) -> None:
         """Check a directory by its descriptor, so that it cannot be replaced between this check and its use."""
         real = os.readlink(f"/proc/self/fd/{descriptor}")
-        # The log directory of the bundled cluster lies in ACME_VAR, so it needs an exception
-        if not self.bundled_logs or real != os.path.realpath(self.bundled_logs):
+        # Acme's own log directories lie in ACME_VAR, so they need an exception
+        if not self._is_own_directory(real):
             self._check_shared(real)
+
+    def holds_pod_logs(self, path: str) -> bool:
+        """Whether the path is the directory of a cluster whose logs Acme copies to ACME_VAR."""
+        return bool(self.pod_logs) and os.path.dirname(path) == self.pod_logs
+
+    def _is_own_directory(self, real: str) -> bool:
+        is_bundled = bool(self.bundled_logs) and real == os.path.realpath(self.bundled_logs)
+        return is_bundled or (bool(self.pod_logs) and os.path.dirname(real) == os.path.realpath(self.pod_logs))
 
     def check_socket(self, path: str) -> None:
         if _is_beneath(_real_path(path), os.path.realpath(self.var)):
@@ -127,7 +138,15 @@ def load_allowed_paths() -> AllowedPaths:
         token_dirs=tuple(settings.ACME_TOKEN_DIRS),
         log_dirs=tuple(settings.ACME_LOG_DIRS),
         bundled_logs=str(settings.VAR / "cluster" / "logs"),
+        pod_logs=str(pod_log_directory()),
     )
+
+
+def pod_log_directory() -> Path:
+    """The directory of the logs that Acme copies for clusters without a log directory of their own."""
+    from django.conf import settings
+
+    return Path(settings.VAR).absolute() / "pod-logs"
 
 
 def read_program_token(path: str) -> str:

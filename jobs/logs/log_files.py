@@ -90,6 +90,20 @@ def _check_unchanged(status: os.stat_result, file: tuple[int, int] | None) -> No
 
 def open_beneath(root: str, path: str, allowed: AllowedPaths) -> int:
     """Open a regular file beneath root. `path` is absolute and beneath root, or relative to root."""
+    descriptor, name = open_directory_of(root, path, allowed)
+    try:
+        # Before opening, because opening a device or FIFO may block or have side effects
+        check_regular(_stat_child(descriptor, name))
+        descriptor = _open_child_of(descriptor, name, os.O_NONBLOCK)
+        check_regular(os.fstat(descriptor))  # the file may have been replaced since the check above
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_directory_of(root: str, path: str, allowed: AllowedPaths) -> tuple[int, str]:
+    """Open the directory of a file beneath root. Return its descriptor and the name of the file in it."""
     parts = _path_components(root, path)
     try:
         descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -99,14 +113,10 @@ def open_beneath(root: str, path: str, allowed: AllowedPaths) -> int:
         _refuse_forbidden(root, descriptor, allowed)
         for part in parts[:-1]:
             descriptor = _open_child_of(descriptor, part, os.O_DIRECTORY)
-        # Before opening, because opening a device or FIFO may block or have side effects
-        _check_regular(_stat_child(descriptor, parts[-1]))
-        descriptor = _open_child_of(descriptor, parts[-1], os.O_NONBLOCK)
-        _check_regular(os.fstat(descriptor))  # the file may have been replaced since the check above
     except BaseException:
         os.close(descriptor)
         raise
-    return descriptor
+    return descriptor, parts[-1]
 
 
 def _refuse_forbidden(root: str, descriptor: int, allowed: AllowedPaths) -> None:
@@ -118,7 +128,7 @@ def _refuse_forbidden(root: str, descriptor: int, allowed: AllowedPaths) -> None
         ) from None
 
 
-def _check_regular(status: os.stat_result) -> None:
+def check_regular(status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISLNK(status.st_mode):
         raise LogReadError("The log is not a regular file and is not read.")
 

@@ -63,20 +63,32 @@ class ReaderProcess:
         )
         assert self._process.stdin and self._process.stdout
         self._to, self._from = self._process.stdin, self._process.stdout
-        with suppress(OSError):
-            fcntl.fcntl(self._from, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        os.set_blocking(self._from.fileno(), False)
+        for pipe in (self._to, self._from):
+            with suppress(OSError):
+                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+            os.set_blocking(pipe.fileno(), False)
 
     def ask(self, function: Callable[..., Any], arguments: tuple[Any, ...], deadline_s: float) -> tuple[bool, Any]:
         """Run the function in the reader. Raises TimeoutError or ReaderExited."""
         until = time.monotonic() + deadline_s
-        try:
-            # Requests are small enough to fit into the pipe, so this write does not block
-            os.write(self._to.fileno(), pack((function.__module__, function.__name__, arguments)))
-        except BrokenPipeError:
-            raise ReaderExited from None
+        self._send_bytes(pack((function.__module__, function.__name__, arguments)), until)
         length = int.from_bytes(self._receive_bytes(LENGTH_BYTES, until))
         return pickle.loads(self._receive_bytes(length, until))  # type: ignore[no-any-return] # noqa: S301
+
+    def _send_bytes(self, raw: bytes, until: float) -> None:
+        """Most requests fit into the pipe. One that does not is written while the reader reads it."""
+        view, poll = memoryview(raw), select.poll()
+        poll.register(self._to, select.POLLOUT)
+        while view:
+            remaining_s = until - time.monotonic()
+            if remaining_s <= 0 or not poll.poll(remaining_s * 1000):
+                raise TimeoutError
+            try:
+                view = view[os.write(self._to.fileno(), view) :]
+            except BrokenPipeError:
+                raise ReaderExited from None
+            except BlockingIOError:
+                continue
 
     def _receive_bytes(self, count: int, until: float) -> bytes:
         raw, poll = bytearray(), select.poll()  # select() does not support descriptors above 1023

@@ -14,6 +14,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models.functions import Now
 
+from jobs.core.container_offers import container_offers
 from jobs.core.lifecycle import (
     CLOSED_NODE_FLAGS,
     USABLE_NODE_STATES,
@@ -33,7 +34,7 @@ from jobs.logs.allowed_paths import PathNotAllowed
 from jobs.models.people import SLUG
 
 SILENT_AFTER = timedelta(seconds=30)  # turns run every second, so 30 s without a response is not a short delay
-KUBERNETES_SCHEME = "kubernetes://"  # of addresses of Kubernetes clusters, which Acme only observes
+KUBERNETES_SCHEME = "kubernetes://"  # of addresses of Kubernetes clusters
 SIMULATED_SUFFIX = "-simulated"  # of the version that a simulated cluster reports
 
 
@@ -131,7 +132,7 @@ class ClusterQuerySet(models.QuerySet["Cluster"]):
 
 CONNECTION_FIELDS = (
     *("address", "api_user", "token_file", "submit_as", "user_token_directory"),
-    *("metrics_address", "log_root", "workload_owners"),
+    *("metrics_address", "log_root", "workload_owners", "pod_template"),
 )
 TOKEN_FIELDS = ("token_file", "user_token_directory")
 
@@ -147,7 +148,7 @@ def _paths_overlap(path: str, other: str) -> bool:
 
 # What a cluster offers to jobs besides its nodes
 OFFER_COLUMNS = (
-    *("runs_images", "min_exempt_minutes", "max_exempt_minutes", "checkpoint_clause"),
+    *("runs_images", "pod_template", "min_exempt_minutes", "max_exempt_minutes", "checkpoint_clause"),
     *("min_preemptions_per_day", "max_preemptions_per_day"),
 )
 
@@ -191,13 +192,28 @@ class Cluster(models.Model):
         ' {"user_from": ["label:user"], "team_from": ["label:team", "namespace"], "rename": {"ns-nlp": "nlp"}}.'
         " Empty: both are the namespace.",
     )
+    pod_template = models.JSONField(
+        default=dict,
+        db_default={},
+        blank=True,
+        validators=[validate_object],
+        help_text="Kubernetes: the namespace, image, volumes and resources of the pods of jobs, for example"
+        ' {"image": "registry.example/train:1", "allowed_images": ["registry.example/train/*"], "volumes": {"datasets":'
+        ' {"claim": "datasets", "mount_path": "/data", "read_only": true}}, "shared_memory": "64Gi"}. All settings are'
+        " described in docs/kubernetes.md. Empty: no image is allowed, so no job starts.",
+    )
     metrics_address = models.CharField(
         max_length=300,
         blank=True,
         validators=[validate_metrics_address],
         help_text="Address of a DCGM exporter that provides GPU telemetry.",
     )
-    log_root = models.CharField(max_length=300, blank=True, help_text="Shared directory that job logs are written to.")
+    log_root = models.CharField(
+        max_length=300,
+        blank=True,
+        help_text="Shared directory that job logs are written to. Kubernetes: Acme copies them there; empty: to its own"
+        " directory.",
+    )
     checkpoint_root = models.CharField(
         max_length=300,
         blank=True,
@@ -334,16 +350,28 @@ class Cluster(models.Model):
         return self.product.endswith(SIMULATED_SUFFIX)
 
     @property
+    def copies_logs(self) -> bool:
+        """Return whether Acme copies the output of jobs, because the cluster does not write it to files."""
+        return self.is_kubernetes
+
+    @property
+    def log_directory(self) -> str:
+        """Return the directory of the job logs, or an empty string if they are not stored."""
+        if self.log_root or not self.copies_logs:
+            return self.log_root
+        return str(allowed_paths.pod_log_directory() / self.name)
+
+    @property
     def has_logs(self) -> bool:
-        return bool(self.log_root)
+        return bool(self.log_directory)
 
     def log_source(self, path: str) -> LogSource:
         """Return where a log of this cluster is read."""
-        return LogSource(self.log_root, path)
+        return LogSource(self.log_directory, path)
 
     def new_log_path(self, name: str) -> str:
-        """Return where the cluster should write a new log. Empty if its logs are not stored."""
-        return f"{self.log_root}/{name}.log" if self.has_logs else ""
+        """Return where the cluster, or Acme, should write a new log. Empty if its logs are not stored."""
+        return f"{self.log_directory}/{name}.log" if self.has_logs else ""
 
     @property
     def token_address_warning(self) -> str:
@@ -371,8 +399,6 @@ class Cluster(models.Model):
         limits = self.min_exempt_minutes, self.max_exempt_minutes
         if errors := limit_errors(*limits, self.min_preemptions_per_day, self.max_preemptions_per_day):
             raise ValidationError(errors)
-        if self.is_kubernetes and self.mode != ClusterMode.OBSERVE:
-            raise ValidationError({"mode": "Kubernetes clusters can only be observed."})
         # The paths of the bundled cluster are set by Acme and lie inside ACME_VAR, where user paths may not
         if not self.is_bundled:
             _check_paths(self)
@@ -449,6 +475,7 @@ class NodeQuerySet(models.QuerySet["Node"]):
             name=cluster.name,
             nodes=nodes,
             runs_images=cluster.runs_images,
+            container_offers=container_offers(cluster.pod_template),
             contract_limits=cluster.contract_limits,
         )
 

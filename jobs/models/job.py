@@ -20,7 +20,7 @@ from jobs.core.log_source import LogSource
 from jobs.core.preemption_contract import PreemptionContract, PreemptionFacts, contract_text
 from jobs.core.public_id import MAX_BACKEND_ID_LENGTH
 from jobs.core.spec import MAX_IMAGE_LENGTH
-from jobs.models.cluster import Cluster, Node
+from jobs.models.cluster import KUBERNETES_SCHEME, Cluster, Node
 from jobs.models.people import Team, TeamRole
 
 JOB_STATE_CHOICES = [(state.value, state.value) for state in JOB_STATES]
@@ -128,6 +128,13 @@ class Job(models.Model):
         default="",
         db_default="",
         help_text="Reference of the container image that the job runs in. Empty: none.",
+    )
+    mounts = ArrayField(
+        models.CharField(max_length=63),
+        default=list,
+        db_default=[],
+        blank=True,
+        help_text="Names of volumes that the cluster offers to jobs.",
     )
     workdir = models.CharField(max_length=500, blank=True)
     environment = models.JSONField(default=dict, blank=True)
@@ -414,7 +421,12 @@ class AttemptQuerySet(models.QuerySet["Attempt"]):
 
     def with_log(self) -> Self:
         """Return attempts whose log can be read."""
-        return self.exclude(log_path="").exclude(job__cluster__log_root="")
+        has_none = models.Q(job__cluster__log_root="") & ~models.Q(job__cluster__address__startswith=KUBERNETES_SCHEME)
+        return self.exclude(log_path="").exclude(has_none)
+
+    def with_pending_log(self) -> Self:
+        """Return attempts of which Acme still copies the output."""
+        return self.filter(log_pending=True)
 
     def preempted(self) -> Self:
         """Return ended attempts that were preempted. A job that completed before the stop arrived was not."""
@@ -476,6 +488,10 @@ class Attempt(models.Model):
         default=False, db_default=False, editable=False, help_text="Whether the usage of its team contains it."
     )
 
+    log_pending = models.BooleanField(
+        default=False, db_default=False, editable=False, help_text="Whether Acme still has to copy output to its log."
+    )
+
     objects = AttemptQuerySet.as_manager()
 
     class Meta:
@@ -499,6 +515,7 @@ class Attempt(models.Model):
                 condition=models.Q(ended_at__isnull=True, missing_since__isnull=False),
             ),
             models.Index(fields=["ended_at"], name="attempt_end_not_counted", condition=models.Q(usage_counted=False)),
+            models.Index(fields=["id"], name="attempt_log_pending", condition=models.Q(log_pending=True)),
             # The diagnosis loop reads the failures of the last hour every second
             models.Index(
                 fields=["ended_at"], name="attempt_failed", condition=models.Q(state__in=sorted(FAILURE_STATES))

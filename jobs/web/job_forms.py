@@ -26,8 +26,8 @@ PAIRS_FIELDS = ("environment", "labels")
 # All other fields are text that is passed to the parser unchanged.
 TEXT_FIELDS = (
     *("name", "command", "kind", "workdir", "memory_per_node", "gpu_model", "nic_type", "time_limit", "begin_at"),
-    *("image", "array", "dependencies", "checkpoint_dir", "checkpoint_interval", "checkpoint_signal", "comment"),
-    "preempt_exempt_time",
+    *("image", "mounts", "array", "dependencies", "checkpoint_dir", "checkpoint_interval", "checkpoint_signal"),
+    *("comment", "preempt_exempt_time"),
 )
 
 
@@ -65,8 +65,11 @@ class SubmitForm(forms.Form):
     nic_type = text_input("NIC type", help_text="Leave empty for any type.")
     image = text_input(
         "Container image",
-        help_text="Only for clusters that run container images. Leave empty to run without a container.",
+        help_text="Only for clusters that run container images. Leave empty for the image of the cluster, if any.",
         spellcheck="false",
+    )
+    mounts = text_input(
+        "Mounts", placeholder="datasets, scratch", help_text="Names of volumes that the cluster offers to containers."
     )
     workdir = text_input("Working directory", placeholder="/home/me/run")
     environment = text_input("Environment", rows=4, spellcheck="false", help_text="NAME=value, one per line.")
@@ -99,7 +102,7 @@ class SubmitForm(forms.Form):
         ("Resources", ("cpus_per_node", "memory_per_node", "gpu_model", "nic_type")),
         ("Scheduling", ("priority", "requeue_limit", "begin_at", "dependencies", "array", "hold")),
         ("Preemption", ("preemptible", *CONTRACT_FIELDS)),
-        ("Working directory and environment", ("image", "workdir", "environment")),
+        ("Working directory and environment", ("image", "mounts", "workdir", "environment")),
         ("Checkpoints and labels", ("checkpoint_dir", "checkpoint_interval", "checkpoint_signal", "labels", "comment")),
     )
 
@@ -262,6 +265,7 @@ def resubmit_values(job: Job, *, secrets: bool) -> dict[str, Any]:
         "checkpoint_interval": slurm_notation.format_duration(job.checkpoint_interval)
         if job.checkpoint_interval
         else "",
+        "mounts": ",".join(job.mounts),
         **_contract_values(job),
         **{name: getattr(job, name) for name in ("name", "kind", "nodes", "gpus_per_node", "cpus_per_node")},
         **{name: getattr(job, name) for name in ("gpu_model", "nic_type", "workdir", "priority", "requeue_limit")},

@@ -18,6 +18,7 @@ from jobs.models import Cluster
 from jobs.models.cluster import CONNECTION_FIELDS, TOKEN_FIELDS, SubmitIdentity, token_paths
 from jobs.rest.throttle import PerUserThrottle
 from scheduling.backends.kubernetes.ownership import parse_owner_mapping
+from scheduling.backends.kubernetes.pod_template import parse_pod_template
 from scheduling.backends.opening import check_address, cluster_kind, has_backend
 from scheduling.clusters import circuit_breaker, connection_test
 from scheduling.clusters.connection_test import ConnectionSettings, ConnectionTestStep
@@ -141,12 +142,13 @@ def _validate_kind(row: Cluster) -> None:
         raise InvalidClusterFields({"address": [str(error)]}) from None
     kind = cluster_kind(row.address)
     refusals = {name: f"Not used for {kind.name}." for name in kind.unused_settings if getattr(row, name)}
-    if kind.observed_only and row.submit_as != SubmitIdentity.SERVICE:
+    if kind.runs_as_service and row.submit_as != SubmitIdentity.SERVICE:
         refusals["submit_as"] = f"Not used for {kind.name}."
-    try:
-        parse_owner_mapping(row.workload_owners)
-    except ValueError as error:
-        refusals["workload_owners"] = str(error)
+    for name, parse in (("workload_owners", parse_owner_mapping), ("pod_template", parse_pod_template)):
+        try:
+            parse(getattr(row, name))
+        except ValueError as error:
+            refusals[name] = str(error)
     if refusals:
         raise InvalidClusterFields({name: [text] for name, text in refusals.items()})
 

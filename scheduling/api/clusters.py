@@ -51,6 +51,7 @@ CONNECTION_READERS: dict[str, parsing.FieldReader] = {
     "metrics_address": parsing.text_reader(300),
     "log_root": parsing.text_reader(300),
     "workload_owners": parsing.read_object,
+    "pod_template": parsing.read_object,
 }
 CLUSTER_READERS: dict[str, parsing.FieldReader] = {
     **CONNECTION_READERS,

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from .base import Backend
-from .kubernetes.access import EXAMPLE, ReadFile, load_connection, parse_address
-from .kubernetes.advice import MANIFEST_COMMAND
 from .kubernetes.backend import KubernetesBackend
+from .kubernetes.connection.access import EXAMPLE, ReadFile, load_connection, parse_address
+from .kubernetes.connection.advice import MANIFEST_COMMAND
 from .kubernetes.ownership import parse_owner_mapping
 from .kubernetes.pod_template import parse_pod_template
 from .senders import IdentityProvider
 from .slurm import SlurmBackend
+
+KUBERNETES_SETTINGS = ("workload_owners", "pod_template")  # columns of a cluster's row
 
 
 def _refuse_file(path: str) -> str:
@@ -25,7 +27,7 @@ def _refuse_file(path: str) -> str:
 
 
 def _open_slurm(address: str, **options: Any) -> Backend:
-    for name in ("read_file", "workload_owners", "pod_template", "installation"):
+    for name in ("read_file", "installation", *KUBERNETES_SETTINGS):
         del options[name]
     return SlurmBackend(address, **options)
 
@@ -50,7 +52,7 @@ class ClusterKind:
     check_address: Callable[[str], object]  # raises ValueError with one sentence
     server_address: Callable[[str, ReadFile], str]  # the server that is called; raises ClusterUnreachable
     unused_settings: frozenset[str]  # columns of a cluster's row that mean nothing here
-    observed_only: bool = False  # Acme cannot start or change anything there
+    runs_as_service: bool = False  # all jobs run as the service's user, and `submit_as` means nothing
     # What an operator should do if …
     bad_address_advice: str
     no_listener_advice: str
@@ -68,7 +70,7 @@ SLURM = ClusterKind(
     open=_open_slurm,
     check_address=lambda address: None,
     server_address=lambda address, read_file: address,
-    unused_settings=frozenset({"workload_owners"}),
+    unused_settings=frozenset(KUBERNETES_SETTINGS),
     bad_address_advice="Use the address of slurmrestd: http://host:6820.",
     no_listener_advice="Start slurmrestd on this port (for example -a 0.0.0.0:6820), or correct the port.",
     forbidden_nodes_advice="Check that this user may list the nodes.",
@@ -81,7 +83,7 @@ KUBERNETES = ClusterKind(
     check_address=parse_address,
     server_address=_kubernetes_server,
     unused_settings=frozenset({"api_user", "token_file", "user_token_directory"}),
-    observed_only=True,
+    runs_as_service=True,
     bad_address_advice=f"Use the path of a kubeconfig file: {EXAMPLE}.",
     no_listener_advice="Start the API server, or correct the server in the kubeconfig.",
     forbidden_nodes_advice=f"Grant Acme read access: {MANIFEST_COMMAND}",

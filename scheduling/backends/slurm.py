@@ -200,8 +200,8 @@ class SlurmBackend:
         )
 
     def submit(self, request: SubmitRequest) -> str:
-        if request.image:
-            raise RequestRejected("this cluster cannot run container images; submit the job without an image")
+        if request.image or request.mounts:
+            raise RequestRejected("this cluster cannot run container images; submit the job without image and mounts")
         sender = self._senders.of(request.user) if self._senders and request.user else None
         headers = sender.headers if sender else {}
         deadline = self._new_deadline()

@@ -92,8 +92,8 @@ def reset_circuits(cluster: Cluster) -> None:
 def record_log_storage_state(silence: Callable[[str], str | None] = storage.unresponsive_reason) -> None:
     """Record which log storage does not respond to this process, for the cluster pages. The backoff itself is per
     process."""
-    for cluster in Cluster.objects.exclude(log_root=""):
-        why = silence(cluster.log_root)
+    for cluster in Cluster.objects.all():
+        why = silence(cluster.log_directory) if cluster.has_logs else None
         if why:
             record_timeout(cluster, ClusterEndpoint.LOGS, why)
         elif why is not None:
@@ -113,7 +113,7 @@ def _endpoint_address(cluster: Cluster, endpoint: ClusterEndpoint) -> str:
         case ClusterEndpoint.TELEMETRY:
             return cluster.metrics_address
         case ClusterEndpoint.LOGS:
-            return cluster.log_root
+            return cluster.log_directory
 
 
 class CircuitGuardedBackend:

@@ -48,6 +48,7 @@ class ConnectionSettings:
     metrics_address: str = ""
     log_root: str = ""
     workload_owners: Mapping[str, Any] = field(default_factory=dict)
+    pod_template: Mapping[str, Any] = field(default_factory=dict)
     is_bundled: bool = False
 
     @property
@@ -96,16 +97,17 @@ def run_test_steps(
         options = {
             "read_file": allowed.read_secret,
             "workload_owners": settings.workload_owners,
+            "pod_template": settings.pod_template,
             "timeout_s": timeout_s,
         }
         open_kind = partial(open_, **options)
         steps += _cluster_steps(settings, kind, token, nodes, open_kind)
         is_connected = steps[-1].ok is not None
         users = partial(_check_submit_as, settings, token, allowed, now, open_kind)
-        if not kind.observed_only:
+        if not kind.runs_as_service:
             steps.append(_run_step("Users", users) if is_connected else _skipped("Users"))
     else:
-        steps += [_skipped(name) for name in (kind.name, "Nodes", *(() if kind.observed_only else ("Users",)))]
+        steps += [_skipped(name) for name in (kind.name, "Nodes", *(() if kind.runs_as_service else ("Users",)))]
     steps.append(_run_step("Telemetry", lambda: _telemetry(settings.metrics_address, nodes, read_, resolve)))
     steps.append(_run_step("Job logs", lambda: _logs(settings, allowed)))
     return steps
@@ -280,7 +282,7 @@ def _check_ping(backend: Backend) -> tuple[bool, str]:
 def _check_nodes(backend: Backend, kind: ClusterKind, nodes: list[BackendNode]) -> tuple[bool, str]:
     try:
         nodes += backend.nodes()
-        jobs = backend.jobs() if kind.observed_only else ()
+        jobs = backend.jobs() if kind.runs_as_service else ()
     except BackendError as error:
         raise ConnectionTestFailure(str(error), kind.forbidden_nodes_advice) from None
     if not nodes:

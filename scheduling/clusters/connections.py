@@ -9,7 +9,7 @@ from typing import Any
 
 from jobs.logs import allowed_paths
 from jobs.logs.allowed_paths import PathNotAllowed
-from jobs.models import Cluster
+from jobs.models import Cluster, Installation
 from jobs.models.cluster import SubmitIdentity
 from scheduling.backends.base import Backend, ClusterUnreachable
 from scheduling.backends.opening import open_backend
@@ -30,12 +30,13 @@ def connect(cluster: Cluster) -> Backend:
     A connection whose settings have changed is closed: it may watch the cluster.
     """
     token = _token(cluster)
-    owners = json.dumps(cluster.workload_owners, sort_keys=True)
-    key = (cluster.address, cluster.api_user, token, cluster.submit_as, cluster.user_token_directory, owners)
+    settings = json.dumps([cluster.workload_owners, cluster.pod_template], sort_keys=True)
+    key = (cluster.address, cluster.api_user, token, cluster.submit_as, cluster.user_token_directory, settings)
     known = _open_connections.get(cluster.pk)
     if known is not None and known[0] == key:
         return known[1]
-    backend = _open(cluster, token, senders=_submit_senders(cluster, token))
+    senders, installation = _submit_senders(cluster, token), Installation.current_id()
+    backend = _open(cluster, token, senders=senders, installation=installation)
     _open_connections[cluster.pk] = (key, backend)
     if known is not None:
         known[1].close()
@@ -44,7 +45,8 @@ def connect(cluster: Cluster) -> Backend:
 
 def _open(cluster: Cluster, token: str, **options: Any) -> Backend:
     read_file = allowed_paths.load_allowed_paths().read_secret
-    connection = {"user": cluster.api_user, "token": token, "workload_owners": cluster.workload_owners}
+    settings = {name: getattr(cluster, name) for name in ("workload_owners", "pod_template")}
+    connection = {"user": cluster.api_user, "token": token, **settings}
     try:
         return open_backend(cluster.address, read_file=read_file, **connection, **options)
     except ValueError as error:

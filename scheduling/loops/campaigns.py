@@ -187,6 +187,8 @@ def read_job_output(job: Job, nonce: str, most: int) -> JobOutput:
     attempt = Attempt.objects.filter(job=job).order_by("-number").first()
     if attempt is None:
         return JobOutput()
+    if attempt.log_pending and attempt.ended_at:
+        raise StorageUnresponsive(f"The end of the log of {attempt} is still being copied.")
     try:
         tail = job_log.tail(job.cluster.log_source(attempt.log_path), most)
     except StorageUnresponsive:

@@ -113,7 +113,8 @@ def _allocate_starts(
     try:
         with transaction.atomic():
             fence()
-            promised = allocate_jobs(placements, author=SCHEDULER, new_log_path=cluster.new_log_path)
+            logs = {"new_log_path": cluster.new_log_path, "copies_logs": cluster.copies_logs}
+            promised = allocate_jobs(placements, author=SCHEDULER, **logs)
     except DatabaseError as error:
         if len(starts) > 1:
             return sum(_allocate_starts(cluster, [start], names, fence) for start in starts)

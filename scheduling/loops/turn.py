@@ -3,7 +3,8 @@
 Eligible rows     Clusters whose lease is free. Any worker may run any turn, started by beat or by a turn request.
 What a turn does  `apply_maintenances_once` drains and resumes the nodes of maintenance windows.
                   `send_commands_once` sends due commands.
-                  `sync_cluster_once` applies the cluster's report.
+                  `sync_cluster_once` applies the cluster's report; then and at the end of the turn, jobs that need
+                  more than their submission make their next steps on the cluster (`Backend.advance_jobs`).
                   `advance_pair_tests_once` makes the next step of pair tests.
                   `evict_from_drained_nodes_once` evicts jobs from drained nodes.
                   `enforce_time_limits_once` ends jobs that exceed their time limit.
@@ -36,7 +37,7 @@ from django.db.models.functions import Coalesce, Now
 
 from acmeweb.common import live, metrics_store
 from jobs.core.turn_errors import EndsTurn
-from jobs.models import Cluster, clock
+from jobs.models import Cluster, ClusterMode, clock
 from scheduling.backends.base import Backend, BackendError
 from scheduling.clusters import circuit_breaker, connections
 from scheduling.clusters.circuit_breaker import LATE_FAILURE_S, PROBE_TIMEOUT_S, Admission, CircuitGuardedBackend
@@ -172,6 +173,7 @@ def _run_turn_steps(cluster: Cluster, policy: LivePolicy, backend: Backend, leas
     looked_at = clock.now()
     sync_cluster_once(cluster, backend, looked_at)
     lease.renew()
+    _advance_jobs(cluster, backend)
     advance_pair_tests_once(cluster, backend, clock.now())
     stopped = evict_from_drained_nodes_once(cluster, clock.now()) + enforce_time_limits_once(cluster, clock.now())
     with metrics_store.measure_duration("schedule_cycle", cluster.name):
@@ -179,6 +181,12 @@ def _run_turn_steps(cluster: Cluster, policy: LivePolicy, backend: Backend, leas
     if stopped + started:
         lease.renew()
         send_commands_once(cluster, backend, clock.now(), looked_at)
+        _advance_jobs(cluster, backend)
+
+
+def _advance_jobs(cluster: Cluster, backend: Backend) -> None:
+    if cluster.mode == ClusterMode.DRIVE:
+        backend.advance_jobs()
 
 
 def _update_circuit(cluster: Cluster, guarded: CircuitGuardedBackend | None) -> None:

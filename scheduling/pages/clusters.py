@@ -49,7 +49,10 @@ class ClusterSettingsForm(forms.ModelForm):
             *("min_exempt_minutes", "max_exempt_minutes", "checkpoint_clause"),
             *("min_preemptions_per_day", "max_preemptions_per_day"),
         )
-        widgets = {"workload_owners": forms.Textarea(attrs={"rows": 3})}
+        widgets = {
+            "workload_owners": forms.Textarea(attrs={"rows": 3}),
+            "pod_template": forms.Textarea(attrs={"rows": 8, "spellcheck": "false"}),
+        }
         labels = {
             "api_user": "API user",
             "submit_as": "Jobs run as",
@@ -57,6 +60,7 @@ class ClusterSettingsForm(forms.ModelForm):
             "metrics_address": "Telemetry address",
             "log_root": "Job log directory",
             "workload_owners": "Users and teams of workloads",
+            "pod_template": "Pods of jobs",
             "checkpoint_root": "Checkpoint directory",
         }
 
@@ -84,10 +88,16 @@ class ClusterSettingsForm(forms.ModelForm):
         return self.cleaned_data["submit_as"] or (self.row.submit_as if self.row else str(SubmitIdentity.SERVICE))
 
     def clean_workload_owners(self) -> dict[str, Any]:
-        """Keep the current value if the field was not submitted."""
-        if "workload_owners" not in self.data:
-            return self.row.workload_owners if self.row else {}
-        return self.cleaned_data["workload_owners"] or {}
+        return self._submitted_object("workload_owners")
+
+    def clean_pod_template(self) -> dict[str, Any]:
+        return self._submitted_object("pod_template")
+
+    def _submitted_object(self, name: str) -> dict[str, Any]:
+        """The submitted value; the current one if the field was not submitted."""
+        if name not in self.data:
+            return getattr(self.row, name) if self.row else {}
+        return self.cleaned_data[name] or {}
 
     def require_confirmations(self) -> None:
         """Add an error for each missing confirmation. Connection tests do not need any."""

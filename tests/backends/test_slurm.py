@@ -218,12 +218,13 @@ def test_token_is_sent_in_its_header():
     assert (headers["x-slurm-user-name"], headers["x-slurm-user-token"]) == ("ada", "s3cret")
 
 
-def test_job_with_a_container_image_is_refused_and_not_sent():
+@pytest.mark.parametrize("wish", [{"image": "torch:24.01"}, {"mounts": ("data",)}], ids=["image", "mounts"])
+def test_job_with_a_container_image_or_mounts_is_refused_and_not_sent(wish):
     with (
         talking({"POST /job/submit": (200, {"job_id": 7})}) as (backend, requests),
         pytest.raises(RequestRejected, match="cannot run container images"),
     ):
-        backend.submit(submission(image="nvcr.io/nvidia/pytorch:24.01-py3"))
+        backend.submit(submission(**wish))
 
     assert not [path for verb, path, *_ in requests if verb == "POST"]
 

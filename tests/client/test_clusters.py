@@ -86,3 +86,28 @@ def test_sentences_of_several_fields_are_joined_without_doubled_punctuation():
     errors = {"token_file": ["It is not there."], "log_root": ["It is a link."]}
 
     assert format_error_body(errors) == "token_file: It is not there; log_root: It is a link."
+
+
+def test_pod_template_is_read_from_a_file_and_checked(cluster, tmp_path):
+    file = tmp_path / "pods.json"
+    file.write_text('{"image": "train:1", "shared_memory": "many"}')
+    kalos = ("add", "kalos", "--address", "kubernetes:///k", "--pod-template", str(file))
+
+    assert "pod_template: shared_memory must be a size" in cluster(*kalos).stderr
+    file.write_text('{"image": "train:1", "shared_memory": "64Gi"}')
+    assert cluster(*kalos).exit_code == 0
+    assert Cluster.objects.get(name="kalos").pod_template == {"image": "train:1", "shared_memory": "64Gi"}
+    assert cluster("set", "kalos", "--pod-template", "").stdout == "kalos: changed pod_template.\n"
+    assert Cluster.objects.get(name="kalos").pod_template == {}
+
+
+@pytest.mark.parametrize(("text", "said"), [("{", "is not JSON"), (None, "cannot be read")], ids=["text", "missing"])
+def test_unreadable_pod_template_is_explained(cluster, tmp_path, text, said):
+    file = tmp_path / "pods.json"
+    if text:
+        file.write_text(text)
+
+    result = cluster("set", "seren", "--pod-template", str(file))
+
+    assert result.exit_code == 2
+    assert said in result.stderr

@@ -48,6 +48,7 @@ def fields(options=(), text="#!/bin/sh\nsrun train\n", arguments=(), environment
         ("--label run=7 --label by=ada", {"labels": {"run": "7", "by": "ada"}}),
         ("--kind pretrain --preemptible", {"kind": "pretrain", "preemptible": True}),
         ("--priority -5", {"priority": -5}),
+        ("--mount data --mount=scratch,home", {"mounts": ["data", "scratch", "home"]}),
         ("--image nvcr.io/nvidia/pytorch:24.01-py3", {"image": "nvcr.io/nvidia/pytorch:24.01-py3"}),
         # As in sbatch, # begins a comment unless it is escaped
         (r"--container-image=nvcr.io\#nvidia/pytorch:24.01-py3", {"image": "nvcr.io#nvidia/pytorch:24.01-py3"}),

@@ -11,6 +11,7 @@ from acme_client import script
 from acme_client.cli import _split_client_options, _submit_body
 
 from jobs.core import spec, submit_commands
+from jobs.core.container_offers import ContainerOffers
 from jobs.core.preemption_contract import CheckpointClause, ContractLimits
 from jobs.core.spec import ClusterShape, JobSpec, NodeShape
 
@@ -18,6 +19,7 @@ SHAPE = ClusterShape(
     name="seren",
     nodes=(NodeShape(count=16, gpus=8, cpus=128, memory_mb=1024 * 1024, gpu_model="h100", nic_type="ib"),),
     runs_images=True,
+    container_offers=ContainerOffers(default_image="a:1", image_patterns=("nvcr.io/*",), mounts=("data", "scratch")),
     contract_limits=ContractLimits(
         max_exempt=timedelta(hours=1), checkpoint_clause=CheckpointClause.OPTIONAL, min_per_day=1
     ),
@@ -64,6 +66,7 @@ REQUESTS = {
         "gpu_model": "h100",
         "environment": {"LIST": "a,b,c"},
         "labels": {"run": "7=x", "by": "ada"},
+        "mounts": "data, scratch",
         "checkpoint_dir": "/ckpt/run",
         "checkpoint_interval": "30:00",
     },
@@ -142,6 +145,7 @@ LABEL_FIELDS = {
     "environment with commas": "environment",
     "checkpoint directory": "checkpoint_dir",
     "checkpoint interval": "checkpoint_interval",
+    "mounts": "mounts",
     "labels": "labels",
 }
 

@@ -1,1 +1,1 @@
-"""Kubernetes: reads nodes, pods and their owners through the API server. Acme only observes such clusters."""
+"""Kubernetes: reads nodes, pods and their owners through the API server, and runs attempts as pods."""

@@ -7,7 +7,8 @@ may have been carried out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import closing
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,14 +16,15 @@ import httpx
 
 from ..base import ClusterUnreachable, OutcomeUnknown, RequestTimedOut
 from ..http_client import NOT_SENT_ERRORS, HttpClient, RequestDeadline
-from .access import KubernetesAddress, ReadFile, load_connection
 from .api_errors import ApiRefusal, command_error
+from .connection.access import Connection, KubernetesAddress, ReadFile, load_connection
 from .fields import mappings_at, text_at
 from .watch_stream import WatchStream
 
 PAGE_SIZE = 500  # as kubectl
 WATCH_S = 280  # the server ends the watch then, before anything in between does
 WATCH_GRACE_S = 20
+MAX_ERROR_BYTES = 64 << 10
 JSON, MERGE_PATCH, JSON_PATCH = (f"application/{name}json" for name in ("", "merge-patch+", "json-patch+"))
 
 
@@ -38,6 +40,11 @@ class ApiClient:
     @property
     def server(self) -> str:
         return self._connection.server
+
+    @property
+    def connection(self) -> Connection:
+        """The server and the credentials as they were last read."""
+        return self._connection
 
     def new_deadline(self) -> RequestDeadline:
         return RequestDeadline(self._timeout_s)
@@ -62,12 +69,36 @@ class ApiClient:
             return answer
         raise self._refusal(response.status_code, answer)
 
+    def read_start(self, path: str, deadline: RequestDeadline, largest: int, **query: str | int) -> bytes:
+        """The first bytes of a response that is not JSON, at most `largest`. Raises as `get` does.
+
+        With follow=true, what the response has until the deadline.
+        """
+        target = _with_query(path, query)
+        try:
+            with closing(self._open_stream(target, deadline)) as response:
+                is_followed = response.is_success and "follow" in query
+                limit = largest if response.is_success else MAX_ERROR_BYTES
+                content = _first_bytes(response.iter_raw(), limit, ends_late=is_followed)
+        except httpx.HTTPError as error:
+            raise ClusterUnreachable(f"{self.server}: {self._error_text(error)}") from error
+        if response.is_success:
+            return content
+        raise self._refusal(response.status_code, _json_object(httpx.Response(200, content=content)))
+
     def _request(self, target: str, deadline: RequestDeadline) -> httpx.Response:
         """Send the request again if the server closed a kept connection at the moment it was used. Reads may repeat."""
         try:
             return self._client.request("GET", target, deadline, headers=self._headers)
         except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
             return self._client.request("GET", target, deadline, headers=self._headers)
+
+    def _open_stream(self, target: str, deadline: RequestDeadline) -> httpx.Response:
+        headers = {**self._headers, "Accept": "*/*"}
+        try:
+            return self._client.open_stream(target, deadline, headers)
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+            return self._client.open_stream(target, deadline, headers)
 
     def command(
         self,
@@ -155,6 +186,19 @@ def _selected(selector: str) -> dict[str, str]:
 
 def _with_query(path: str, query: Mapping[str, str | int]) -> str:
     return f"{path}?{urlencode(query)}" if query else path
+
+
+def _first_bytes(chunks: Iterable[bytes], largest: int, *, ends_late: bool) -> bytes:
+    content = bytearray()
+    try:
+        for chunk in chunks:
+            content += chunk
+            if len(content) >= largest:
+                break
+    except httpx.ReadTimeout:
+        if not ends_late:
+            raise
+    return bytes(content[:largest])
 
 
 def _json_object(response: httpx.Response) -> Mapping[str, Any] | None:

@@ -11,8 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from jobs.core.lifecycle import State
-
 from ..base import (
     AccountingUnavailable,
     BackendError,
@@ -23,12 +21,13 @@ from ..base import (
     ClusterUnreachable,
     LogUpdate,
     PingReply,
-    RequestRejected,
     SubmitRequest,
 )
-from .access import ReadFile, parse_address
-from .advice import connection_advice
 from .api_client import ApiClient
+from .connection.access import ReadFile, parse_address
+from .connection.advice import connection_advice
+from .containers.attempt_containers import AttemptContainers
+from .containers.log_messages import state_in_log
 from .discovery import server_version
 from .driving.driver import AttemptDriver
 from .following import ClusterFollower
@@ -37,17 +36,18 @@ from .nodes import backend_node
 from .ownership import OwnerMapping
 from .pod_template import PodTemplate
 
-
-def _no_state_in_log(tail: str) -> State | None:
-    """Kubernetes writes nothing to the log of a pod."""
-    return None
-
-
+# Each pod runs the script, so each is a rank already
+RANK_LAUNCHER = """\
+if [ -n "$NODE_RANK" ] && [ "$NNODES" = "$ranks" ]; then
+  program | RANK="$NODE_RANK" WORLD_SIZE="$ranks" python3 - "$@"
+  exit $?
+fi
+"""
 KUBERNETES_TRAITS = BackendTraits(
     supports_images=True,
-    rank_launcher="",
+    rank_launcher=RANK_LAUNCHER,
     writes_logs=False,
-    state_in_log=_no_state_in_log,
+    state_in_log=state_in_log,
     connection_advice=connection_advice,
 )
 
@@ -80,6 +80,9 @@ class KubernetesBackend:
             installation=installation,
             monotonic=monotonic,
             now=now,
+        )
+        self._containers = AttemptContainers(
+            *(self._api, self._cluster, self._driver, self._lock), monotonic=monotonic, now=now
         )
         self._node_listing: tuple[object, ClusterListing[BackendNode]] | None = None
         self._job_listing: tuple[object, ClusterListing[BackendJob]] | None = None
@@ -138,7 +141,7 @@ class KubernetesBackend:
         self._driver.cancel(backend_id)
 
     def signal(self, backend_id: str, name: str, *, shell: bool) -> None:
-        raise RequestRejected("signals are not implemented for Kubernetes")
+        self._containers.signal(backend_id, name, shell=shell)
 
     def evict(self, backend_id: str) -> None:
         self._driver.evict(backend_id)
@@ -147,7 +150,7 @@ class KubernetesBackend:
         self._driver.advance()
 
     def new_log_lines(self, backend_id: str, positions: Mapping[str, str]) -> LogUpdate:
-        raise RequestRejected("logs are not implemented for Kubernetes")
+        return self._containers.new_log_lines(backend_id, positions)
 
     def drain(self, node: str, reason: str) -> None:
         self._driver.drain(node, reason)
@@ -157,6 +160,7 @@ class KubernetesBackend:
 
     def close(self) -> None:
         self._cluster.stop()
+        self._containers.close()
         self._driver.close()
         self._api.close()
 

@@ -119,7 +119,7 @@ def _check_offers(request: SubmitRequest, template: PodTemplate) -> None:
     image = request.image or template.image
     if not image:
         raise RequestRejected("The job names no container image, and the cluster's pod template has no default image.")
-    if not template.offers_image(image):
+    if not template.offers.has_image(image):
         raise RequestRejected(f"The cluster's pod template does not allow the image {image}.")
     if unknown := [mount for mount in request.mounts if mount not in template.volumes]:
         raise RequestRejected(f"The cluster's pod template has no volume {unknown[0]}.")

@@ -14,7 +14,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
 
-from jobs.core.container_offers import is_image_offered
+from jobs.core.container_offers import MOUNT_NAME, ContainerOffers
 
 from .fields import QUANTITY, parse_quantity
 from .resources import is_gpu
@@ -23,7 +23,7 @@ MAX_ENTRIES = 100
 MAX_NAMESPACES = 1000
 MAX_ID = 2**31 - 1
 MAX_GRACE_S = 86_400
-LABEL_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)  # namespaces, volumes
+NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?", re.ASCII)
@@ -81,12 +81,10 @@ class PodTemplate:
         ours = [name for name, mode in self.namespaces.items() if mode == NamespaceMode.OURS]
         return list(dict.fromkeys([self.namespace, *ours]))
 
-    def offers_image(self, image: str) -> bool:
-        return bool(image) and is_image_offered(image, self.image, self.allowed_images)
-
     @property
-    def offered_mounts(self) -> list[str]:
-        return [volume.name for volume in self.volumes.values() if not volume.always]
+    def offers(self) -> ContainerOffers:
+        mounts = tuple(volume.name for volume in self.volumes.values() if not volume.always)
+        return ContainerOffers(default_image=self.image, image_patterns=self.allowed_images, mounts=mounts)
 
     def gpu_resource_of(self, model: str) -> str:
         """The resource of this model: by its name, otherwise by the longest pattern that matches. Empty if none."""
@@ -297,7 +295,7 @@ def _read_volume(name: str, value: object) -> dict[str, Any]:
 
 
 def _read_volumes(name: str, value: object) -> dict[str, Volume]:
-    volumes = _object_reader(LABEL_NAME, _read_volume)(name, value)
+    volumes = _object_reader(MOUNT_NAME, _read_volume)(name, value)
     if own := next((volume for volume in volumes if volume.startswith(f"{OWN_PREFIX}-")), ""):
         raise ValueError(f"{name}.{own}: names with acme- are used by Acme itself.")
     return {volume: Volume(name=volume, **settings) for volume, settings in volumes.items()}
@@ -311,8 +309,8 @@ _read_optional_name = _pattern_reader(
 )
 
 READERS: dict[str, Reader] = {
-    "namespace": _pattern_reader(LABEL_NAME, "a name of lowercase letters, digits and hyphens"),
-    "namespaces": _object_reader(LABEL_NAME, _read_namespace_mode, MAX_NAMESPACES),
+    "namespace": _pattern_reader(NAMESPACE, "a name of lowercase letters, digits and hyphens"),
+    "namespaces": _object_reader(NAMESPACE, _read_namespace_mode, MAX_NAMESPACES),
     "image": _read_image,
     "allowed_images": _list_reader(_pattern_reader(IMAGE, "a pattern such as registry.example/train/*")),
     "volumes": _read_volumes,

@@ -71,7 +71,7 @@ def _run_script(script: str, arguments: Sequence[str], view: ContainerView) -> C
 
 def _signals(found: Sequence[str], script: str, values: Mapping[str, str]) -> CommandResult:
     """The signals that a script sends: to the shell whose pid a file contains, otherwise to all processes."""
-    target = SignalTarget.ALL if "environ" in script or ".pid" not in script else SignalTarget.SHELL
+    target = SignalTarget.ALL if "/proc/[0-9]*" in script or ".pid" not in script else SignalTarget.SHELL
     numbers = [signal_number(_expanded(name, values)) for name in found]
     sent = dict.fromkeys(number for number in numbers if number)  # 0 only asks whether a process exists
     if not sent and None in numbers:

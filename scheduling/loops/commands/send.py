@@ -4,6 +4,8 @@ Eligible rows     Open commands that are due, the oldest first. A claim moves th
                   claims them.
 What a turn does  Submits jobs (many at once), then signals, requests stacks, cancels, drains, resumes and tests. A job
                   that has saved its requested checkpoint is cancelled without waiting for the end of its grace time.
+                  An attempt whose job runs again elsewhere is evicted; while the cluster refuses that, it is asked
+                  again every 30 s.
                   A preemption at a checkpoint that is too old by now is withdrawn instead of sent.
                   Records each outcome, or the time of the next try.
 Failure story     A try is counted before it is made. Killed between sending a command and recording the outcome: the
@@ -24,10 +26,11 @@ from jobs.actions import stop
 from jobs.actions.journal import SCHEDULER
 from jobs.actions.nodes import NodeTestResult
 from jobs.actions.one_row import skip_row_on_error
+from jobs.core.lifecycle import State
 from jobs.core.preemption_contract import CHECKPOINT_ANSWER_TIME
 from jobs.core.slurm_notation import parse_signal
-from jobs.models import Cluster, ClusterCommand, ClusterCommandKind, ClusterMode
-from scheduling.backends.base import Backend, ClusterUnreachable, OutcomeUnknown, RequestRejected
+from jobs.models import Attempt, Cluster, ClusterCommand, ClusterCommandKind, ClusterMode
+from scheduling.backends.base import Backend, ClusterUnreachable, EvictionRefused, OutcomeUnknown, RequestRejected
 from scheduling.loops import node_tests
 from scheduling.loops.commands.claims import claim, postpone_command, settle_command
 from scheduling.loops.commands.submit import submit_attempts
@@ -35,6 +38,7 @@ from scheduling.loops.commands.submit import submit_attempts
 MAX_CLAIMS_PER_TURN = 8  # leaves time for the other steps of the turn
 NODE_TEST_RETRY_INTERVAL = timedelta(seconds=2)
 CANCEL_RETRY_INTERVAL = timedelta(seconds=30)
+ENDS_JOB = (State.CANCELLED, State.TIMEOUT)  # stops after which the job does not run again
 MAX_STACK_REQUEST_AGE = timedelta(seconds=30)
 
 
@@ -102,11 +106,22 @@ def _cancel(command: ClusterCommand, backend: Backend, now: datetime) -> bool:
     if attempt.ended_at:
         return settle_command(command, now, "ended")
     if attempt.backend_id:
-        backend.cancel(attempt.backend_id)
-        postpone_command(command, now, "signalled", CANCEL_RETRY_INTERVAL)
+        postpone_command(command, now, _stop(attempt, backend), CANCEL_RETRY_INTERVAL)
     else:
         postpone_command(command, now, "waiting for the response to its submission", timedelta(seconds=1))
     return False
+
+
+def _stop(attempt: Attempt, backend: Backend) -> str:
+    """Cancel the attempt, or evict it if its job runs again later. Return what happened."""
+    if attempt.stop_state in ENDS_JOB:
+        backend.cancel(attempt.backend_id)
+        return "signalled"
+    try:
+        backend.evict(attempt.backend_id)
+    except EvictionRefused as refusal:
+        return f"not evicted: {refusal}"
+    return "signalled"
 
 
 def _signal(command: ClusterCommand, backend: Backend, now: datetime) -> bool:

@@ -21,7 +21,7 @@ from jobs.actions import progress, stack_requests, stop
 from jobs.actions.journal import SCHEDULER, SYNC
 from jobs.actions.one_row import skip_row_on_error
 from jobs.core.resume_environment import CHECKPOINT_TEMPLATE_VARIABLE, resume_variables
-from jobs.models import Allocation, Attempt, ClusterCommand, Installation
+from jobs.models import Allocation, Attempt, ClusterCommand, Installation, Job
 from scheduling.backends.attempt_record import RECORD_VARIABLE, record_directory
 from scheduling.backends.base import (
     Backend,
@@ -179,8 +179,16 @@ def _submission(attempt: Attempt, nodes: Mapping[str, str], installation: str) -
         record=record,
         shell_signals=_signals_for_the_shell(attempt),
         image=job.image,
+        mounts=tuple(job.mounts),
+        checkpoint_signal=_checkpoint_signal(job),
         installation=installation,
     )
+
+
+def _checkpoint_signal(job: Job) -> str:
+    """Return the signal before a stop that the cluster decides itself, such as an eviction by its operators."""
+    asked = stop.job_checkpoint_signal(job) if job.checkpoint_dir or job.checkpoint_signal else None
+    return f"{asked.signal}@{int(asked.grace.total_seconds())}" if asked else ""
 
 
 def _signals_for_the_shell(attempt: Attempt) -> tuple[str, ...]:

@@ -184,10 +184,10 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving() -> Iterator[tuple[ScriptedApi, str]]:
-    api = ScriptedApi()
+def serving(api: ScriptedApi | None = None) -> Iterator[tuple[ScriptedApi, str]]:
+    api = api or ScriptedApi()
     server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"api": api}))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield api, f"http://127.0.0.1:{server.server_port}"

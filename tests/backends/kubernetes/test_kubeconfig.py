@@ -5,7 +5,7 @@ import base64
 import pytest
 import yaml
 
-from scheduling.backends.kubernetes.kubeconfig import BadKubeconfig, Secret, parse_kubeconfig
+from scheduling.backends.kubernetes.connection.kubeconfig import BadKubeconfig, Secret, parse_kubeconfig
 
 
 def config(user=None, cluster=None, **more):

@@ -43,7 +43,7 @@ def test_all_settings_are_read():
 
     assert template.volumes["home"].source == {"nfs": {"server": "nfs.example", "path": "/home"}}
     assert template.volumes["any-size"].source == {"emptyDir": {}}
-    assert sorted(template.offered_mounts) == ["any-size", "datasets", "scratch", "settings", "tmp", "tokens"]
+    assert sorted(template.offers.mounts) == ["any-size", "datasets", "scratch", "settings", "tmp", "tokens"]
     assert {name: getattr(template, name) for name in ("shared_memory", "grace_s", "run_as_user", "host_network")} == {
         name: FULL[name] for name in ("shared_memory", "grace_s", "run_as_user", "host_network")
     }
@@ -73,7 +73,7 @@ def test_namespace_of_jobs_needs_no_entry():
     ids=range(5),
 )
 def test_jobs_may_name_the_default_image_and_what_a_pattern_matches(image, is_offered):
-    assert parse_pod_template(FULL).offers_image(image) is is_offered
+    assert parse_pod_template(FULL).offers.has_image(image) is is_offered
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from django.core.management import call_command
 
 from jobs.core.lifecycle import Flag, NodeFlag, NodeState, State
 from scheduling.backends.base import ClusterUnreachable, RequestRejected
-from scheduling.backends.kubernetes.manifests import OBSERVER
+from scheduling.backends.kubernetes.connection.manifests import OBSERVER
 from scheduling.backends.opening import open_backend
 from tests.backends.kubernetes.real_kubernetes import job, pod, started_or_skipped
 from tests.patience import until
@@ -35,7 +35,7 @@ def read_file(path: str) -> str:
 
 @pytest.fixture(scope="session")
 def backend(kubernetes):
-    with closing(open_backend(f"kubernetes://{kubernetes.kubeconfig}", read_file=read_file)) as backend:
+    with closing(open_backend(f"kubernetes://{kubernetes.connection.kubeconfig}", read_file=read_file)) as backend:
         yield backend
 
 
@@ -184,7 +184,7 @@ def test_silent_kubelet_takes_its_node_down_and_it_comes_back(backend, kubernete
 
 def test_frozen_api_server_is_unreachable_within_the_deadline_and_nothing_is_lost(kubernetes):
     pid = int((kubernetes.home / "run" / "kube-apiserver.pid").read_text())
-    address = f"kubernetes://{kubernetes.kubeconfig}"
+    address = f"kubernetes://{kubernetes.connection.kubeconfig}"
     with closing(open_backend(address, read_file=read_file, timeout_s=2)) as backend:
         before = {found.backend_id for found in backend.jobs()}
         os.kill(pid, signal.SIGSTOP)

@@ -68,11 +68,15 @@ def test_a_job_with_an_image_is_refused_on_a_cluster_that_cannot_run_it(ada):
 
 
 def test_a_job_with_an_image_is_submitted_to_a_cluster_that_runs_images(ada):
-    Cluster.objects.update(runs_images=True)
+    volumes = {"data": {"claim": "data", "mount_path": "/data"}}
+    Cluster.objects.update(runs_images=True, pod_template={"allowed_images": ["nvcr.io/*"], "volumes": volumes})
 
-    answer = ada.post("jobs/", {**TRAIN, "image": "nvcr.io/nvidia/pytorch:24.01-py3"})
+    answer = ada.post("jobs/", {**TRAIN, "image": "nvcr.io/nvidia/pytorch:24.01-py3", "mounts": ["data"]})
 
-    assert ada.get(answer.headers["Location"]).json()["image"] == "nvcr.io/nvidia/pytorch:24.01-py3"
+    shown = ada.get(answer.headers["Location"]).json()
+    assert (shown["image"], shown["mounts"]) == ("nvcr.io/nvidia/pytorch:24.01-py3", ["data"])
+    refused = ada.post("jobs/", {**TRAIN, "image": "other:1"})
+    assert refused.json() == {"image": ["other:1 is not allowed on seren; it offers nvcr.io/*"]}
 
 
 def test_an_array_becomes_one_job_per_task(ada):

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.core import spec
+from jobs.core.container_offers import NO_OFFERS, ContainerOffers, container_offers
 from jobs.core.lifecycle import JobKind
 from jobs.core.spec import ClusterShape, DependencySpec, InvalidField, NodeShape
 
@@ -61,11 +62,57 @@ def test_every_field_is_copied_to_the_spec():
     assert job.hold and job.preemptible
 
 
+KALOS = replace(
+    SEREN,
+    runs_images=True,
+    container_offers=ContainerOffers(default_image="a:1", image_patterns=("*",), mounts=("data", "scratch")),
+)
+
+
 @pytest.mark.parametrize("image", ["nvcr.io#nvidia/pytorch:24.01-py3", "/images/torch.sqsh", "x" * 500, ""])
 def test_image_is_accepted_by_a_cluster_that_runs_images(image):
-    kubernetes = replace(SEREN, runs_images=True)
+    assert spec.parse({"command": "x", "image": image}, KALOS).image == image
 
-    assert spec.parse({"command": "x", "image": image}, kubernetes).image == image
+
+def test_mounts_are_a_list_or_text_and_each_counts_once():
+    for mounts in (["data", "scratch", "data"], "data, scratch,data,"):
+        assert spec.parse({"command": "x", "mounts": mounts}, KALOS).mounts == ("data", "scratch")
+
+
+@pytest.mark.parametrize(
+    ("fields", "offers", "field", "why"),
+    [
+        ({"image": "b:1"}, {"default_image": "a:1"}, "image", "b:1 is not allowed on kalos; it offers a:1"),
+        ({"image": "b:1"}, {}, "image", "b:1 is not allowed on kalos; its operators have not allowed any"),
+        ({}, {"image_patterns": ("a/*",)}, "image", "is required on kalos; it offers a/*"),
+        ({"mounts": ["x"]}, {"default_image": "a", "mounts": ("d", "c")}, "mounts", "has no mount x; it offers c, d"),
+        ({"mounts": ["x"]}, {"default_image": "a"}, "mounts", "kalos has no mount x; it offers no mounts"),
+    ],
+    ids=["image", "no images", "no image", "mount", "no mounts"],
+)
+def test_what_the_cluster_does_not_offer_is_refused(fields, offers, field, why):
+    kalos = replace(SEREN, name="kalos", runs_images=True, container_offers=ContainerOffers(**offers))
+
+    with pytest.raises(InvalidField) as error:
+        spec.parse({"command": "x", **fields}, kalos)
+
+    assert error.value.field == field
+    assert why in error.value.why
+
+
+@pytest.mark.parametrize(
+    "template",
+    [{"image": 7}, {"allowed_images": "*"}, {"allowed_images": [7]}, {"volumes": []}, {"volumes": {"a": None}}],
+    ids=["image", "text", "number", "list", "null"],
+)
+def test_malformed_template_offers_nothing(template):
+    assert container_offers(template) == NO_OFFERS
+
+
+def test_volumes_that_are_always_mounted_are_not_offered_by_name():
+    volumes = {"home": {"claim": "home", "mount_path": "/home", "always": True}, "data": {"claim": "data"}}
+
+    assert container_offers({"volumes": volumes}).mounts == ("data",)
 
 
 def test_job_gets_its_share_of_cpus_by_default():
@@ -106,6 +153,11 @@ def test_null_means_the_same_as_a_missing_field():
         ({"image": "a\nb"}, "image", "contains a control character"),
         ({"image": "x" * 501}, "image", "has 501 bytes, more than the 500 allowed"),
         ({"image": "nvcr.io#nvidia/pytorch:24.01-py3"}, "image", "seren cannot run container images"),
+        ({"mounts": "data"}, "mounts", "seren runs jobs without containers"),
+        ({"mounts": 7}, "mounts", "is a number, not a list of names"),
+        ({"mounts": ["a", 7]}, "mounts", "7 is not a valid name of a mount"),
+        ({"mounts": "../etc"}, "mounts", "'../etc' is not a valid name of a mount"),
+        ({"mounts": [f"m{number}" for number in range(21)]}, "mounts", "has 21 names, more than the 20 allowed"),
         ({"kind": "nonsense"}, "kind", "'nonsense' is not one of pretrain"),
         ({"nodes": True}, "nodes", "is true or false, not a whole number"),
         ({"nodes": 1.5}, "nodes", "is a number, not a whole number"),

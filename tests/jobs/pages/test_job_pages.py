@@ -19,6 +19,10 @@ from tests import make
 from tests.page_text import page_text
 
 pytestmark = pytest.mark.django_db
+POD_TEMPLATE = {
+    "allowed_images": ["nvcr.io/*"],
+    "volumes": {name: {"claim": name, "mount_path": f"/{name}"} for name in ("data", "scratch")},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -339,11 +343,21 @@ def test_job_names_are_escaped(ada):
         assert "<script>alert" not in text(ada.get(url))
 
 
-def test_the_job_page_shows_the_container_image(ada):
-    make.cluster(runs_images=True)
-    job = submitted(by="ada", image="nvcr.io/nvidia/pytorch:24.01-py3")
+def test_the_job_page_shows_the_container_image_and_the_mounts(ada):
+    make.cluster(runs_images=True, pod_template=POD_TEMPLATE)
+    job = submitted(by="ada", image="nvcr.io/nvidia/pytorch:24.01-py3", mounts=["data", "scratch"])
 
-    assert "nvcr.io/nvidia/pytorch:24.01-py3" in text(ada.get(f"/jobs/{job}/"))
+    page = text(ada.get(f"/jobs/{job}/"))
+    assert "nvcr.io/nvidia/pytorch:24.01-py3" in page
+    assert "data, scratch" in page
+
+
+def test_mount_that_the_cluster_does_not_offer_is_named_at_its_field(ada):
+    make.cluster(runs_images=True, pod_template=POD_TEMPLATE)
+
+    page = ada.post("/jobs/new/", asked(image="nvcr.io/a", mounts="data, home"))
+
+    assert page.context["form"].errors == {"mounts": ["seren has no mount home; it offers data, scratch"]}
 
 
 def test_the_number_of_queries_of_a_job_page_does_not_depend_on_attempts(ada, django_assert_num_queries):
@@ -599,10 +613,11 @@ def test_the_submit_page_tells_users_without_a_team_what_they_need(client):
 
 
 def test_edit_and_resubmit_submits_the_same_job_again(ada):
-    make.cluster(runs_images=True)
+    make.cluster(runs_images=True, pod_template=POD_TEMPLATE)
     job = submitted(
         by="ada",
         image="nvcr.io/nvidia/pytorch:24.01-py3",
+        mounts="data,scratch",
         nodes=2,
         cpus_per_node=64,
         memory_per_node="512G",

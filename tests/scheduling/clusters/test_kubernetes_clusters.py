@@ -110,17 +110,21 @@ def test_cluster_is_added_and_connected(api, folder):
     row.workload_owners = {}
     second = connections.connect(row)
     assert [job.account for job in second.jobs()] == ["research"]
-    second.close()
+    row.pod_template = {"image": "train:1"}
+    third = connections.connect(row)
+    assert third is not second
+    third.close()
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("columns", "field", "said"),
     [
-        ({"mode": "drive"}, "mode", "can only be observed"),
-        ({"mode": "advise"}, "mode", "can only be observed"),
         ({"api_user": "acme"}, "api_user", "Not used for Kubernetes"),
         ({"workload_owners": {"team_from": ["team"]}}, "workload_owners", "team_from must be a list"),
+        ({"pod_template": {"privileged": True}}, "pod_template", "privileged is not a setting"),
+        ({"pod_template": {"grace_s": 0}}, "pod_template", "grace_s must be a whole number"),
+        ({"address": "http://host", "pod_template": {"image": "a"}}, "pod_template", "Not used for Slurm"),
         ({"address": "kubernetes://host/path"}, "address", "PATH of a kubeconfig file"),
         (
             {"address": "http://host", "workload_owners": {"rename": {"a": "b"}}},
@@ -128,7 +132,7 @@ def test_cluster_is_added_and_connected(api, folder):
             "Not used for Slurm",
         ),
     ],
-    ids=["drive", "advise", "user", "mapping", "address", "Slurm"],
+    ids=["user", "mapping", "privileged", "grace", "Slurm template", "address", "Slurm"],
 )
 def test_settings_that_mean_nothing_are_refused(columns, field, said):
     with pytest.raises(InvalidClusterFields) as refused:

@@ -92,7 +92,7 @@ class AttemptDriver:
         self._end_attempt(backend_id, State.CANCELLED)
 
     def evict(self, backend_id: str) -> None:
-        if (attempt := self._attempt(backend_id)) and not attempt.is_over:
+        if (attempt := self.attempt(backend_id)) and not attempt.is_over:
             with self._lock:
                 running = [pod for pod in running_pods(attempt.pods, self._lost_nodes()) if not pod.is_deleting]
                 version = eviction_version(self._api, self._api.new_deadline()) if running else ""
@@ -172,7 +172,7 @@ class AttemptDriver:
 
     # Single attempts
 
-    def _attempt(self, backend_id: str) -> OwnAttempt | None:
+    def attempt(self, backend_id: str) -> OwnAttempt | None:
         """The attempt with this id; None if there is none any more. Raises RequestRejected if it is not ours."""
         with self._lock:
             self._cluster.follow_all(self._api.new_deadline())
@@ -192,7 +192,7 @@ class AttemptDriver:
 
     def _end_attempt(self, backend_id: str, state: State) -> None:
         """Record the end, which deletes the pods with their grace period. An attempt that has ended is left alone."""
-        attempt = self._attempt(backend_id)
+        attempt = self.attempt(backend_id)
         if attempt is None:
             return
         now = self._now()

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from .fields import NOTHING, mapping_at, mappings_at
+from ..fields import NOTHING, mapping_at, mappings_at
 
 MAX_ENTRIES = 1000
 REFUSED_IN_USER = {

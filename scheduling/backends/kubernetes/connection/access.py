@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from ..base import ClusterUnreachable
+from ...base import ClusterUnreachable
 from .kubeconfig import BadKubeconfig, ClusterAccess, Secret, parse_kubeconfig
 
 SCHEME = "kubernetes://"

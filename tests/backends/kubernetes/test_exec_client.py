@@ -1,0 +1,228 @@
+"""Commands in containers against a server that answers as a test scripts it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import threading
+from contextlib import contextmanager, suppress
+from http import HTTPStatus
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.server import serve
+
+from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown, RequestTimedOut
+from scheduling.backends.http_client import RequestDeadline
+from scheduling.backends.kubernetes.api_errors import ApiRefusal
+from scheduling.backends.kubernetes.connection.access import Connection
+from scheduling.backends.kubernetes.containers.exec_client import MAX_OUTPUT_BYTES, ContainerPlace, ExecClient
+from scheduling.kubesim import pki
+from tests.patience import PATIENCE_S
+
+PLACE = ContainerPlace(namespace="jobs", pod="acme-a-0", container="main")
+SUCCESS = b'\x03{"status":"Success"}'
+
+
+def failure(code="3", reason="NonZeroExitCode"):
+    causes = [{"reason": "ExitCode", "message": code}]
+    return b"\x03" + json.dumps({"status": "Failure", "reason": reason, "details": {"causes": causes}}).encode()
+
+
+def connection(server, **changes):
+    empty = {"server_name": "", "ca": "", "token": "secret", "certificate": "", "key": ""}
+    return Connection(server=server, **{**empty, **changes})
+
+
+@contextmanager
+def serving(handler, **options):
+    """A server on a free port. Yields its port and the requests that it got."""
+    requests = []
+
+    def process_request(websocket, request):
+        requests.append(request)
+
+    def handle(websocket):
+        with suppress(ConnectionClosed):
+            handler(websocket)
+
+    options = {"subprotocols": ["v4.channel.k8s.io"], "process_request": process_request, **options}
+    with serve(handle, "127.0.0.1", 0, compression=None, close_timeout=1, **options) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.socket.getsockname()[1], requests
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def run(handler, *command, timeout_s=PATIENCE_S, **options):
+    with serving(handler, **options) as (port, _):
+        client = ExecClient(connection(f"http://127.0.0.1:{port}"))
+        return client.run(PLACE, command or ("true",), RequestDeadline(timeout_s))
+
+
+def sends(*messages):
+    def handler(websocket):
+        for message in messages:
+            websocket.send(message)
+
+    return handler
+
+
+def until_gone(websocket):
+    for _ in websocket:
+        pass
+
+
+def test_output_and_success_are_returned():
+    done = run(sends(b"\x01", b"\x02", b"\x01one\n", b"\x02two\n", b"\x01three\n", SUCCESS))
+
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "one\nthree\n", "two\n")
+
+
+def test_exit_code_of_a_failed_command_is_returned():
+    assert run(sends(failure("126"))).exit_code == 126
+
+
+def test_request_names_container_command_and_credentials():
+    with serving(sends(SUCCESS)) as (port, requests):
+        client = ExecClient(connection(f"http://127.0.0.1:{port}/clusters/c1"))
+        client.run(PLACE, ("sh", "-c", "a & b?"), RequestDeadline(PATIENCE_S))
+
+    parts = urlsplit(requests[0].path)
+    assert parts.path == "/clusters/c1/api/v1/namespaces/jobs/pods/acme-a-0/exec"
+    assert [value for name, value in parse_qsl(parts.query) if name == "command"] == ["sh", "-c", "a & b?"]
+    assert ("container", "main") in parse_qsl(parts.query)
+    assert requests[0].headers["Authorization"] == "Bearer secret"
+
+
+def test_output_is_bounded_and_its_rest_dropped():
+    done = run(sends(*[b"\x01" + b"x" * 50_000] * 4, SUCCESS))
+
+    assert len(done.stdout) == MAX_OUTPUT_BYTES
+
+
+def test_command_that_never_stops_printing_is_given_up():
+    def handler(websocket):
+        while True:
+            websocket.send(b"\x01" + b"x" * 500_000)
+
+    with pytest.raises(OutcomeUnknown, match="printed more than 8 MiB"):
+        run(handler)
+
+
+def test_command_without_an_end_costs_no_more_than_the_deadline():
+    with pytest.raises(RequestTimedOut, match=r"did not end within 0\.3 s"):
+        run(until_gone, timeout_s=0.3)
+
+
+def test_trickle_of_output_does_not_extend_the_deadline():
+    stopped = threading.Event()
+
+    def handler(websocket):
+        try:
+            while not stopped.wait(0.02):
+                websocket.send(b"\x01.")
+        finally:
+            stopped.set()
+
+    with pytest.raises(RequestTimedOut):
+        run(handler, timeout_s=0.3)
+
+
+@pytest.mark.parametrize(
+    ("messages", "why"),
+    [
+        pytest.param([b"\x01" + b"x" * (2 << 20)], "lost", id="giant frame"),
+        pytest.param([], "lost", id="closed without a status"),
+        pytest.param(["text"], "another protocol", id="text"),
+        pytest.param([b"\x03nothing"], "did not end normally", id="status is not JSON"),
+        pytest.param([b"\x03" + b"[" * 60_000], "did not end normally", id="status is nested deeply"),
+        pytest.param([failure(code="-1")], "did not end normally", id="exit code is no number"),
+        pytest.param([failure(reason="InternalError")], "did not end normally", id="the runtime failed"),
+    ],
+)
+def test_outcome_is_unknown_after_a_malformed_answer(messages, why):
+    with pytest.raises(OutcomeUnknown, match=why):
+        run(sends(*messages))
+
+
+def test_empty_and_unknown_channels_are_ignored():
+    assert run(sends(b"", b"\x09?", b"\x03", SUCCESS)).exit_code == 0
+
+
+def test_refusal_has_the_message_of_the_api_server():
+    def refuse(websocket, request):
+        return websocket.respond(HTTPStatus.FORBIDDEN, json.dumps({"message": "pods/exec is forbidden"}))
+
+    with pytest.raises(ApiRefusal, match="HTTP 403: pods/exec is forbidden") as caught:
+        run(until_gone, process_request=refuse)
+
+    assert caught.value.status == 403
+
+
+def test_redirect_is_not_followed():
+    def redirect(websocket, request):
+        response = websocket.respond(HTTPStatus.FOUND, "elsewhere")
+        response.headers["Location"] = "ws://127.0.0.1:1/"
+        return response
+
+    with pytest.raises(ClusterUnreachable):
+        run(until_gone, process_request=redirect)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"SSH-2.0-server\r\n", b"HTTP/1.1 101 Switching\r\n\r\n", b"\xff" * 70_000],
+    ids=["nothing", "ssh", "no handshake", "noise"],
+)
+def test_other_programs_are_not_taken_for_an_api_server(answer):
+    with answering(answer) as port, pytest.raises(ClusterUnreachable):
+        ExecClient(connection(f"http://127.0.0.1:{port}")).run(PLACE, ("true",), RequestDeadline(PATIENCE_S))
+
+
+def test_silent_server_is_unreachable_at_the_deadline():
+    with socket.create_server(("127.0.0.1", 0)) as listening, pytest.raises(ClusterUnreachable, match="within"):
+        port = listening.getsockname()[1]
+        ExecClient(connection(f"http://127.0.0.1:{port}")).run(PLACE, ("true",), RequestDeadline(0.3))
+
+
+@contextmanager
+def answering(raw):
+    """A server that answers each connection with these bytes."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def answer():
+        peer, _ = listening.accept()
+        with peer:
+            peer.recv(65_536)
+            peer.sendall(raw)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        yield listening.getsockname()[1]
+    finally:
+        thread.join()
+        listening.close()
+
+
+def test_certificate_is_checked_for_the_server_name(tmp_path):
+    certificate, key = pki.create_server_certificate(tmp_path, "127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    ca = (tmp_path / "ca.crt").read_text()
+
+    with serving(sends(SUCCESS), ssl=context) as (port, _):
+        server = f"https://127.0.0.1:{port}"
+        good = ExecClient(connection(server, ca=ca)).run(PLACE, ("true",), RequestDeadline(PATIENCE_S))
+        with pytest.raises(ClusterUnreachable, match="certificate verify failed"):
+            ExecClient(connection(server, ca=ca, server_name="other.example")).run(
+                PLACE, ("true",), RequestDeadline(PATIENCE_S)
+            )
+
+    assert good.exit_code == 0
