@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.backends.kubernetes.manifests import observe_manifest
+from scheduling.backends.kubernetes.connection.manifests import observe_manifest
 from tests.chaos.clusters.kubernetes import KubernetesCluster, left_pods, stopped_workloads
 from tests.chaos.effects import Effect
 from tests.patience import until

@@ -29,6 +29,7 @@ from tests.patience import until
 
 NAMESPACE, TENANTS = "acme-jobs", "tenants"
 TOKEN_S = 86_400
+GRACE_S = 5  # of the pods of jobs
 WORKLOAD_PAUSE_S = 3.0
 MOST_WORKLOADS = 6  # at the same time
 ENDED_PHASES = ("Succeeded", "Failed")
@@ -67,6 +68,7 @@ class KubernetesCluster(StormCluster):
             "name": self.name,
             "address": f"kubernetes://{config}",
             "mode": "drive",
+            "pod_template": {"image": "registry.example/train:1", "grace_s": GRACE_S},
             "max_exempt_minutes": 60,
             "checkpoint_clause": "optional",
             "min_preemptions_per_day": 1,
