@@ -2,7 +2,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("jobs", "0052_workload_owners")]
+    dependencies = [("jobs", "0053_pod_template")]
 
     operations = [
         migrations.AddField(
