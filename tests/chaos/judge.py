@@ -147,11 +147,12 @@ def violations(evidence: Evidence) -> list[str]:
 
 
 def _recorded(evidence: Evidence) -> list[Effect]:
-    """Effects of attempts in the database.
+    """Effects of attempts in the database that nobody else stopped.
 
-    A failover may lose an attempt together with its end, and its job may then have ended in another way.
+    A failover may lose an attempt together with its end, and its job may then have ended in another way. An attempt
+    that somebody else deletes while it ends may leave no trace of its success.
     """
-    known = {attempt.key for attempt in evidence.ended_attempts}
+    known = {attempt.key for attempt in evidence.ended_attempts} - set(evidence.stopped_by_others)
     return [effect for effect in evidence.effects if effect.attempt in known]
 
 

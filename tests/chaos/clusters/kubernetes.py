@@ -146,10 +146,14 @@ class KubernetesCluster(StormCluster):
 
     def change_machine(self, node: str, action: str) -> bool:
         self._note_pods_on(node)
+        return self._set_machine(node, action)
+
+    def _set_machine(self, node: str, action: str) -> bool:
         return self._call("POST", f"/machines/{node}", {"action": action}) is not None
 
-    def start_kubelet(self, node: str) -> None:
-        until(lambda: self.change_machine(node, "start-kubelet"), what=f"the kubelet of {node} does not start")
+    def repair(self, node: str) -> None:
+        """Start the machine and its kubelet, which registers the node if there is none."""
+        until(lambda: self._set_machine(node, "repair"), what=f"the kubelet of {node} does not start")
 
     def _note_pods_on(self, node: str) -> None:
         answer = self._call("GET", "/api/v1/pods", fieldSelector=f"spec.nodeName={node}")

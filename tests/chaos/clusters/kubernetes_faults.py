@@ -47,20 +47,22 @@ def silence_kubelet(site: Site, cluster: KubernetesCluster, dice: Random) -> boo
     node = dice.choice(nodes)
     silenced = cluster.change_machine(node, "stop-kubelet")
     site.over.wait(dice.uniform(*SILENT_S))
-    cluster.start_kubelet(node)
+    cluster.repair(node)
     return silenced
 
 
 def delete_node(site: Site, cluster: KubernetesCluster, dice: Random) -> bool:
-    """Delete a node as an operator does who removes it. Later its kubelet is restarted and registers it again."""
+    """Delete a node while its kubelet runs, or after its machine was lost. Later it is registered again."""
     nodes = cluster.nodes()
     if not nodes:
         return False
     node = dice.choice(nodes)
-    cluster.change_machine(node, "stop-kubelet")
+    lost = dice.random() < 0.5 and cluster.change_machine(node, "power-off")
     deleted = cluster.delete_node(node)
     site.over.wait(dice.uniform(*GONE_S))
-    cluster.start_kubelet(node)
+    if not lost:
+        cluster.change_machine(node, "stop-kubelet")
+    cluster.repair(node)
     return deleted
 
 
@@ -111,7 +113,7 @@ FAULTS = (
     ),
     Fault(
         name="node",
-        sentence="a node is deleted while pods run on it, and registered again later",
+        sentence="a node is deleted while pods run on it, with or without its machine, and registered again later",
         strike=on(KubernetesCluster, delete_node),
         lasting=True,
         times=2,
