@@ -83,7 +83,7 @@ def test_success_of_an_attempt_that_somebody_else_stopped_need_not_be_recorded()
     key = "0vqrm34vg06.1"
     evidence = Evidence(
         rows=[JobRow(job="0vqrm34vg06", state="CANCELLED", attempts=1)],
-        events=story("0vqrm34vg06")[:2] + [moved("RUNNING", "CANCELLED", job="0vqrm34vg06", id=3)],
+        events=[*story("0vqrm34vg06")[:2], moved("RUNNING", "CANCELLED", job="0vqrm34vg06", id=3)],
         effects=[Effect(event="start", job_id=1, key=key), Effect(event="end", job_id=1, key=key, exit_code=0)],
         ended_attempts=[EndedAttempt(key=key, state="CANCELLED", stop_requested=False)],
     )
