@@ -10,122 +10,40 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-import httpx
 import psycopg
 import redis
 from celery import Celery
 from psycopg.conninfo import conninfo_to_dict
 
 from acmeweb.common.env import read_file
-from acmeweb.services import parent_guard, postgres
+from acmeweb.services import postgres
 from acmeweb.services.supervisor import SupervisorUnavailable
 from tests.acceptance.instance import Instance
 from tests.chaos import proxy as answers
-from tests.chaos.disks import Disk
-from tests.chaos.proxy import Proxy
-from tests.chaos.record import Record
+from tests.chaos.clusters import kubernetes_faults, slurm_faults
+from tests.chaos.clusters.base import StormCluster
+from tests.chaos.clusters.slurm import SlurmCluster
+from tests.chaos.site import TURNS_QUEUE, WORKERS, Fault, Site, Strike, lasting_strike, on, with_descendants
 from tests.patience import until
 
-TURNS_QUEUE = "turns"
-WORKERS = "workers"
+Kinds = Sequence[type[StormCluster]]
+
 LEASE_S = 33.0  # longer than a loop's lease
 LOST_S = 10.0  # seconds of commits lost in a failover
-CLOCK_OFFSET_S = 300
 LEASE_HOLDER = """
 SELECT holder, term FROM scheduling_lease WHERE name LIKE 'cluster:%' AND expires_at > clock_timestamp()
-"""
-RUNNING_LOGS = """
-SELECT log_path FROM jobs_attempt WHERE ended_at IS NULL AND confirmed_at IS NOT NULL AND log_path <> ''
-ORDER BY id DESC LIMIT 5
 """
 CUT_SESSIONS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
 """
 IN_THE_MIDDLE = " AND (state <> 'idle' OR query ILIKE 'COMMIT%')"
-
-
-@dataclass(kw_only=True)
-class Site:
-    """The targets of faults."""
-
-    instance: Instance
-    record: Record
-    proxy: Proxy
-    second: Second
-    over: threading.Event
-    min_job_age_s: float
-    disks: Mapping[str, Disk]
-    failed_over: Callable[[float], None]  # called with the start of the backup while the database is stopped
-    spared: Counter[str] = field(default_factory=Counter)  # programs that must not be killed now
-    workers: threading.Lock = field(default_factory=threading.Lock)  # held while workers are frozen
-
-    def pids(self, program: str) -> list[int]:
-        """Pids of all programs with this prefix (`web` includes `web-2`); for workers also of their child processes."""
-        program_pids = [pid for name, pid in self.instance.pids().items() if name.startswith(program)]
-        return _with_descendants(program_pids) if program == WORKERS else program_pids
-
-    @contextmanager
-    def sparing(self, *programs: str) -> Iterator[None]:
-        self.spared.update(programs)
-        try:
-            yield
-        finally:
-            self.spared.subtract(programs)
-
-
-Strike = Callable[[Site, Random], bool]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fault:
-    name: str
-    sentence: str
-    strike: Strike
-    lasting: bool = False
-    times: int = 1  # of a lasting fault, in a storm of eight minutes
-    quick: bool = True  # also used in short storms
-    disk: str = ""  # the disk that must be fillable
-
-
-class Second:
-    """A second worker on the same instance; it is restarted when it was killed."""
-
-    def __init__(self, instance: Instance) -> None:
-        self.instance = instance
-        self.process = self._start()
-
-    def revive(self) -> None:
-        """Restart the worker if it has ended, as the process runner does for the others."""
-        if self.process.poll() is not None:
-            self.process = self._start()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        place = self.instance.place
-        words = [sys.executable, "-m", "acmeweb.services.workers", "--queues", TURNS_QUEUE]
-        with (place.log / "second.log").open("ab") as out:
-            return subprocess.Popen(
-                parent_guard.guarded_command(words, stop="KILL", parent=os.getpid(), hold=place.alive),
-                cwd=Path(__file__).parents[2],
-                env=self.instance.surroundings(),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-            )
 
 
 # Instant faults
@@ -173,7 +91,7 @@ def duplicate(site: Site, dice: Random) -> bool:
     broker = read_file(site.instance.place.env)["VALKEY_URL"]
     options = {"max_retries": 0, "socket_connect_timeout": 2}
     with Celery("storm", broker=broker, broker_transport_options=options, set_as_current=False) as app:
-        cluster, name = site.record.cluster(), f"storm-{dice.random()}"
+        cluster, name = dice.choice(site.record.clusters() or [1]), f"storm-{dice.random()}"
         try:
             for _ in range(3):
                 app.send_task("scheduling.turn", [cluster], task_id=name, retry=False, queue=TURNS_QUEUE)
@@ -225,7 +143,7 @@ def _stop_lease_holder(site: Site) -> int:
 def freeze_workers(site: Site, dice: Random) -> bool:
     """Freeze all workers for longer than the cluster remembers ended jobs."""
     with site.workers, site.sparing(WORKERS):
-        stopped = _with_descendants([*site.pids(WORKERS), site.second.process.pid])
+        stopped = with_descendants([*site.pids(WORKERS), site.second.process.pid])
         _signal_all(stopped, signal.SIGSTOP)
         try:
             site.over.wait(site.min_job_age_s + dice.uniform(3, 7))
@@ -234,55 +152,20 @@ def freeze_workers(site: Site, dice: Random) -> bool:
     return len(stopped) > 1
 
 
-def _with_descendants(pids: Sequence[int]) -> list[int]:
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(stat.parent.name))
-    all_pids = list(pids)
-    for pid in all_pids:  # the list grows during the iteration
-        all_pids += children.get(pid, [])
-    return all_pids
-
-
 def _signal_all(pids: Sequence[int], number: signal.Signals) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
-# Faults of the cluster's responses
+# Clusters
 
 
-def damaged(fault: answers.Fault, seconds: tuple[float, float]) -> Strike:
-    def strike(site: Site, dice: Random) -> bool:
-        before = site.proxy.damaged
-        with site.proxy.active(fault):
-            site.over.wait(dice.uniform(*seconds))
-        return site.proxy.damaged > before
-
-    return strike
+def kill_cluster(site: Site, cluster: StormCluster, dice: Random) -> bool:
+    return cluster.kill(dice)
 
 
-def wrong_clock(site: Site, dice: Random) -> bool:
-    if not _set_clock(site, dice.choice((CLOCK_OFFSET_S, -CLOCK_OFFSET_S))):
-        return False
-    site.over.wait(dice.uniform(10, 15))
-    until(lambda: _set_clock(site, 0), what="the cluster does not reset its clock")
-    return True
-
-
-def _set_clock(site: Site, offset_s: int) -> bool:
-    token = {"X-SLURM-USER-TOKEN": site.instance.place.cluster_token.read_text().strip()}
-    with suppress(httpx.HTTPError):
-        address = f"{site.instance.cluster_url()}/clock"
-        answer = httpx.post(address, json={"offset_s": offset_s}, headers=token, timeout=5, trust_env=False)
-        return answer.is_success
-    return False
-
-
-# Full disks and blocking logs
+# Full disks
 
 
 def full_disk(name: str, seconds: tuple[float, float]) -> Strike:
@@ -292,31 +175,6 @@ def full_disk(name: str, seconds: tuple[float, float]) -> Strike:
         return True
 
     return strike
-
-
-def blocking_logs(site: Site, dice: Random) -> bool:
-    """Replace logs that are being written by pipes without a writer."""
-    replaced = []
-    with suppress(psycopg.Error):
-        running = [Path(path) for (path,) in site.instance.sql(RUNNING_LOGS).fetchall()]
-        replaced = [path for path in running if _replace_by_pipe(path)]
-    site.over.wait(dice.uniform(6, 10))
-    for path in replaced:
-        with suppress(FileNotFoundError):
-            _aside(path).rename(path)
-    return bool(replaced)
-
-
-def _replace_by_pipe(path: Path) -> bool:
-    with suppress(FileNotFoundError, FileExistsError):
-        path.rename(_aside(path))
-        os.mkfifo(path, 0o644)
-        return True
-    return False
-
-
-def _aside(path: Path) -> Path:
-    return path.with_name(f"{path.name}.aside")
 
 
 # The database
@@ -360,7 +218,7 @@ def failover(site: Site, dice: Random) -> bool:
             shutil.rmtree(data)
             backup.rename(data)
             site.failed_over(began)
-        until(lambda: site.record.cluster(), what="the database does not come back")
+        until(lambda: site.record.clusters(), what="the database does not come back")
     return True
 
 
@@ -406,17 +264,24 @@ def _base_backup(instance: Instance) -> Path | None:
 
 
 def _damaged_answers(name: str, sentence: str, answer: answers.Fault, seconds: tuple[float, float]) -> Fault:
-    return Fault(name=name, sentence=sentence, strike=damaged(answer, seconds), lasting=True, times=2)
+    strike = lasting_strike(StormCluster, lambda _, cluster, __: cluster.proxy.active(answer), seconds)
+    return Fault(name=name, sentence=sentence, strike=strike, lasting=True, times=2)
 
 
-def _full_disk_fault(disk: str, sentence: str, seconds: tuple[float, float], times: int = 1) -> Fault:
+def _full_disk_fault(
+    disk: str,
+    sentence: str,
+    seconds: tuple[float, float],
+    times: int = 1,
+    kind: type[StormCluster] = StormCluster,
+) -> Fault:
     return Fault(
         name=f"full_{disk}", sentence=sentence, strike=full_disk(disk, seconds), lasting=True, times=times,
-        quick=False, disk=disk,
+        quick=False, disk=disk, kind=kind,
     )  # fmt: skip
 
 
-EVERY = (
+GENERAL = (
     Fault(
         name="worker",
         sentence="kill -9 of a worker, of a process that it forked, or of the parent of all workers",
@@ -425,7 +290,7 @@ EVERY = (
     Fault(name="second", sentence="kill -9 of a second worker that takes turns as well", strike=kill_second),
     Fault(name="beat", sentence="kill -9 of beat", strike=kill("beat")),
     Fault(name="web", sentence="kill -9 of a web process", strike=kill("web")),
-    Fault(name="cluster", sentence="kill -9 of the cluster's server", strike=kill("cluster")),
+    Fault(name="cluster", sentence="kill -9 of a cluster's server", strike=on(StormCluster, kill_cluster)),
     Fault(name="valkey", sentence="kill -9 of Valkey", strike=kill("valkey")),
     Fault(name="postgres", sentence="kill -9 of PostgreSQL", strike=kill("postgres")),
     Fault(name="flush", sentence="Valkey loses everything it holds", strike=flush),
@@ -445,24 +310,13 @@ EVERY = (
         lasting=True,
         times=2,
     ),
-    _damaged_answers("truncated", "responses of the cluster are cut off", answers.truncated, (5, 8)),
-    _damaged_answers(
-        "unreadable",
-        "one row among valid ones has an unknown state, a malformed list of nodes, or no name",
-        answers.unreadable_row,
-        (6, 10),
-    ),
-    _damaged_answers("stale", "the cluster repeats responses that are some seconds old", answers.stale, (6, 10)),
-    _damaged_answers("trickling", "responses of the cluster arrive at one byte per second", answers.trickling, (8, 14)),
-    _damaged_answers("unanswered", "the cluster accepts connections and never responds", answers.unanswered, (6, 12)),
-    Fault(
-        name="clock",
-        sentence="the cluster's clock is five minutes ahead or behind",
-        strike=wrong_clock,
-        lasting=True,
-        times=2,
-    ),
-    _full_disk_fault("logs", "the disk of the job logs is full", (5, 8), times=2),
+    _damaged_answers("truncated", "responses of a cluster are cut off", answers.truncated, (5, 8)),
+    _damaged_answers("stale", "a cluster repeats responses that are some seconds old", answers.stale, (6, 10)),
+    _damaged_answers("trickling", "responses of a cluster arrive at one byte per second", answers.trickling, (8, 14)),
+    _damaged_answers("delayed", "responses of a cluster arrive some seconds late", answers.delayed, (6, 12)),
+    _damaged_answers("lost", "commands are carried out and their responses are lost", answers.lost_writes, (4, 8)),
+    _damaged_answers("unanswered", "a cluster accepts connections and never responds", answers.unanswered, (6, 12)),
+    _full_disk_fault("logs", "the disk of the job logs is full", (5, 8), times=2, kind=SlurmCluster),
     _full_disk_fault("postgres", "the disk of PostgreSQL is full", (4, 6)),
     _full_disk_fault("valkey", "the disk of Valkey is full", (5, 8)),
     Fault(
@@ -479,23 +333,17 @@ EVERY = (
         lasting=True,
         quick=False,
     ),
-    Fault(
-        name="pipes",
-        sentence="logs of running jobs become pipes that block readers",
-        strike=blocking_logs,
-        lasting=True,
-        times=2,
-    ),
 )
+EVERY = (*GENERAL, *slurm_faults.FAULTS, *kubernetes_faults.FAULTS)
 NEIGHBOR = "neighbor", "a second installation drives the same cluster and submits jobs of its own"
 
 
-def instant() -> list[Fault]:
-    return [fault for fault in EVERY if not fault.lasting]
+def instant(kinds: Kinds) -> list[Fault]:
+    return [fault for fault in EVERY if not fault.lasting and fault.hits(kinds)]
 
 
-def lasting(*, quick: bool) -> list[Fault]:
-    return [fault for fault in EVERY if fault.lasting and (fault.quick or not quick)]
+def lasting(kinds: Kinds, *, quick: bool) -> list[Fault]:
+    return [fault for fault in EVERY if fault.lasting and fault.hits(kinds) and (fault.quick or not quick)]
 
 
 def plan(faults: Sequence[Fault], dice: Random) -> Iterator[Fault]:

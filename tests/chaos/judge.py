@@ -123,6 +123,7 @@ class Evidence:
     node_events: Sequence[NodeEvent] = ()
     steps: Sequence[RecoveryStep] = ()
     preemptions: Sequence[Preemption] = ()
+    stopped_by_others: Collection[str] = ()  # attempts that somebody else stopped on their cluster
 
 
 def violations(evidence: Evidence) -> list[str]:
@@ -134,7 +135,7 @@ def violations(evidence: Evidence) -> list[str]:
         *success_without_effect(states, evidence.accepted, evidence.effects),
         *success_not_recorded(states, _recorded(evidence), evidence.withdrawn),
         *timed_out(states, evidence.accepted),
-        *cancelled_by_nobody(evidence.ended_attempts),
+        *cancelled_by_nobody(evidence.ended_attempts, evidence.stopped_by_others),
         *held_twice(evidence.events),
         *moved_after_the_end(evidence.final_once, evidence.rows, evidence.events),
         *unexplained(evidence.rows, evidence.events),
@@ -146,11 +147,12 @@ def violations(evidence: Evidence) -> list[str]:
 
 
 def _recorded(evidence: Evidence) -> list[Effect]:
-    """Effects of attempts in the database.
+    """Effects of attempts in the database that nobody else stopped.
 
-    A failover may lose an attempt together with its end, and its job may then have ended in another way.
+    A failover may lose an attempt together with its end, and its job may then have ended in another way. An attempt
+    that somebody else deletes while it ends may leave no trace of its success.
     """
-    known = {attempt.key for attempt in evidence.ended_attempts}
+    known = {attempt.key for attempt in evidence.ended_attempts} - set(evidence.stopped_by_others)
     return [effect for effect in evidence.effects if effect.attempt in known]
 
 
@@ -239,10 +241,11 @@ def timed_out(states: Mapping[str, str], accepted: Iterable[str]) -> Iterator[st
     yield from (f"{job} is TIMEOUT, long before its time limit" for job in accepted if states.get(job) == State.TIMEOUT)
 
 
-def cancelled_by_nobody(attempts: Iterable[EndedAttempt]) -> Iterator[str]:
-    """(7) An attempt is cancelled only by its own installation."""
+def cancelled_by_nobody(attempts: Iterable[EndedAttempt], stopped_by_others: Collection[str] = ()) -> Iterator[str]:
+    """(7) An attempt is cancelled only by its own installation, or by somebody else on the cluster."""
     for attempt in attempts:
-        if attempt.state == State.CANCELLED and not attempt.stop_requested:
+        requested = attempt.stop_requested or attempt.key in stopped_by_others
+        if attempt.state == State.CANCELLED and not requested:
             yield f"attempt {attempt.key} was cancelled without a request"
 
 

@@ -1,6 +1,6 @@
-"""A second installation of Acme that uses the same cluster.
+"""A second installation of Acme that uses the same clusters.
 
-It has its own database, workers and web server, and connects to the cluster directly. Both installations submit jobs;
+It has its own database, workers and web server, and connects to the clusters directly. Both installations submit jobs;
 neither may cancel jobs of the other, nor allocate GPUs on which a job of the other runs.
 """
 
@@ -10,11 +10,13 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
 from tests.acceptance.instance import Instance
 from tests.chaos import judge
+from tests.chaos.clusters.base import StormCluster, all_effects
 from tests.chaos.people import Caller, People
 from tests.chaos.record import Record
 from tests.chaos.submitter import Submitter, neighbor
@@ -35,8 +37,8 @@ def clear(caller: Caller, instance: Instance, over: threading.Event) -> None:
 
 
 class Neighbor:
-    def __init__(self, first: Instance, var: Path, seed: int) -> None:
-        self.first, self.seed = first, seed
+    def __init__(self, clusters: Sequence[StormCluster], var: Path, seed: int) -> None:
+        self.clusters, self.seed = clusters, seed
         self.instance = Instance(var)
         self.record = Record(self.instance)
         self.submitter: Submitter | None = None
@@ -44,27 +46,29 @@ class Neighbor:
 
     def run_until(self, over: threading.Event) -> None:
         """Start, join the cluster, and submit jobs until the storm is over."""
-        self.instance.start(ACME_WEB_PROCESSES="1").ready()
+        access = self.instance.place.var.parent.parent / "access"
+        self.instance.start(ACME_WEB_PROCESSES="1", ACME_TOKEN_DIRS=str(access)).ready()
         caller = Caller(self.instance)
         clear(caller, self.instance, over)
         until(lambda: over.is_set() or not self.instance.sql(UNENDED).fetchone(), what="jobs of the demo do not end")
-        self._join_cluster()
+        for cluster in self.clusters:
+            cluster.join(self.instance, caller, over, direct=True)
         self.submitter = Submitter(
-            caller, self.record, draw=neighbor, seed=self.seed, most_unfinished=MOST_UNFINISHED, batch=BATCH
+            caller,
+            self.record,
+            clusters=[cluster.name for cluster in self.clusters],
+            draw=neighbor,
+            seed=f"{self.seed}",
+            most_unfinished=MOST_UNFINISHED,
+            batch=BATCH,
         )
-        self.people = People(caller, self.record, Record(self.first), Random(f"neighbors:{self.seed}"), recovery=False)
+        effects, dice = partial(all_effects, self.clusters), Random(f"neighbors:{self.seed}")
+        self.people = People(caller, self.record, effects, dice, recovery=False)
         watching = threading.Thread(target=self.submitter.watch_until, args=(over,))
         deciding = threading.Thread(target=self.people.decide_until, args=(over,))
         watching.start(), deciding.start()
         self.submitter.submit_until(over, most=2_500)
         watching.join(), deciding.join()
-
-    def _join_cluster(self) -> None:
-        place = self.first.place
-        words = ["--address", self.first.cluster_url(), "--token-file", str(place.cluster_token)]
-        words += ["--log-root", str(place.var / "cluster" / "logs")]
-        self.instance.command("seed_demo", *words)
-        self.instance.halt("cluster")
 
     @property
     def took_part(self) -> bool:
@@ -78,10 +82,14 @@ class Neighbor:
         if self.submitter is None:
             return []
         theirs = self.record.evidence(
-            self.submitter.accepted, self.submitter.final_once, self.submitter.withdrawn, effects=()
+            self.submitter.accepted, self.submitter.final_once, self.submitter.withdrawn, list
         )
         own = {row.job for row in theirs.rows}
-        theirs = replace(theirs, effects=[effect for effect in ours.effects if effect.job in own])
+        theirs = replace(
+            theirs,
+            effects=[effect for effect in ours.effects if effect.job in own],
+            stopped_by_others=ours.stopped_by_others,
+        )
         sentences = [*judge.violations(theirs), *judge.promised_while_held(theirs.events, ours.holdings, ours.effects)]
         sentences += judge.promised_while_held(ours.events, theirs.holdings, ours.effects)
         return [f"second installation: {sentence}" for sentence in sentences]

@@ -1,14 +1,14 @@
 """The users of an instance during a storm: API clients, training programs that report progress, and an operator.
 
 The operator decides on proposed recoveries, resumes nodes, releases held jobs, and records the outcome of jobs with
-unknown outcome. For the last the operator reads the cluster's file of effects, as one would read a job's output.
+unknown outcome. For the last the operator reads the clusters' files of effects, as one would read a job's output.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from random import Random
 
@@ -69,10 +69,18 @@ class Caller:
 
 
 class People:
-    """`record` is that of their instance; `cluster` is the one whose file of effects they read."""
+    """`record` is that of their instance; `effects` reads the files of effects."""
 
-    def __init__(self, caller: Caller, record: Record, cluster: Record, dice: Random, *, recovery: bool) -> None:
-        self.caller, self.record, self.cluster, self.dice = caller, record, cluster, dice
+    def __init__(
+        self,
+        caller: Caller,
+        record: Record,
+        effects: Callable[[], Sequence[Effect]],
+        dice: Random,
+        *,
+        recovery: bool,
+    ) -> None:
+        self.caller, self.record, self.effects, self.dice = caller, record, effects, dice
         self.recovery = recovery  # whether they also decide on proposed recoveries
         self.resolved = 0  # number of jobs with unknown outcome that were resolved
         self._secret = ""
@@ -90,7 +98,7 @@ class People:
 
     def _resolve_outcomes(self) -> None:
         unknown = [job for (job,) in self.record.instance.sql(OUTCOME_UNKNOWN).fetchall()]
-        effects = self.cluster.effects() if unknown else []
+        effects = self.effects() if unknown else []
         for job in unknown:
             if verb := true_outcome(job, effects, self.dice):
                 answer = self.caller.post(f"jobs/{job}/{verb}/", {"reason": "chaos"})

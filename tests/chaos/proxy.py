@@ -2,7 +2,8 @@
 
 Acme's cluster row has the proxy's address; the judge and the harness use the cluster directly. Each request is
 forwarded over a new connection, and each response is read completely before any byte of it is passed on, so that a
-fault can cut, change, delay or replace it.
+fault can cut, change, delay or replace it. Watches of Kubernetes do not end, so their events are passed on one by one;
+`watches` has their own faults. Connections that switch to another protocol are passed on as they are.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ import json
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 HISTORY_S = 20.0  # how long responses are kept for the fault "stale"
 STALE_S = 4.0
 TRICKLE_PAUSE_S = 1.0
+DELAY_S = (1.0, 6.0)
+HOLD_S = 0.1
 MOST_HEADER_BYTES = 64 * 1024
 # Headers of a single connection, which the proxy sets itself
 HOP_BY_HOP = frozenset({"connection", "keep-alive", "content-length", "transfer-encoding"})
@@ -42,9 +46,15 @@ class Message:
         return self.first_line.partition(" ")[0]
 
     @property
-    def path(self) -> str:
-        """The path of a request, without the query."""
-        return self.first_line.split(" ")[1].partition("?")[0]
+    def target(self) -> str:
+        """The path and the query of a request."""
+        return self.first_line.split(" ")[1]
+
+    @property
+    def watches(self) -> bool:
+        """Whether this is the request of a watch, whose response does not end."""
+        query = parse_qs(urlsplit(self.target).query)
+        return self.method == "GET" and query.get("watch", [""])[0] in ("1", "true")
 
     def encoded(self, connection: str) -> bytes:
         header_lines = [f"{key}: {value}" for key, value in self.headers if key.lower() not in HOP_BY_HOP]
@@ -64,8 +74,11 @@ class Proxy:
         self.random = Random(f"proxy:{seed}")
         self.trickle_pause_s = trickle_pause_s
         self.stale_s = STALE_S  # minimum age of a stale response
+        self.delay_s = DELAY_S  # of a late response
         self.damaged = 0  # damaged responses since the start
         self._fault: Fault | None = None
+        self._cut_watches = self._hold_watches = False
+        self._watching: set[asyncio.Task[Any]] = set()  # connections on which a watch runs
         self._history: dict[str, deque[tuple[float, Message]]] = defaultdict(deque)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
@@ -81,6 +94,25 @@ class Proxy:
         finally:
             self._fault = None
 
+    @contextmanager
+    def cut_watches(self) -> Iterator[None]:
+        """Cut each watch in the middle of its next event. The client may watch again at once."""
+        self._cut_watches = True
+        try:
+            yield
+        finally:
+            self._cut_watches = False
+
+    @contextmanager
+    def held_watches(self) -> Iterator[None]:
+        """End all watches, and let new ones wait until the block ends."""
+        self._hold_watches = True
+        self._call(self._cancel(self._watching))
+        try:
+            yield
+        finally:
+            self._hold_watches = False
+
     def close(self) -> None:
         self._call(self._shut_down())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -92,10 +124,13 @@ class Proxy:
 
     async def _shut_down(self) -> None:
         self._server.close()
-        open_connections = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in open_connections:
+        await self._cancel(task for task in asyncio.all_tasks() if task is not asyncio.current_task())
+
+    async def _cancel(self, connections: Iterable[asyncio.Task[Any]]) -> None:
+        tasks = list(connections)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*open_connections, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -108,9 +143,46 @@ class Proxy:
 
     async def _answer(self, request: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Respond to one request; returns whether the connection can be used again."""
+        if request.header("upgrade"):
+            return await self._tunnel(request, reader, writer)
+        if request.watches:
+            return await self._watch(request, writer)
         if fault := self._fault:
             return await fault(self, request, reader, writer)
         return await self.pass_on(await self.forward(request), writer)
+
+    async def _watch(self, request: Message, writer: asyncio.StreamWriter) -> bool:
+        """Pass on the events of a watch until it ends or is cut."""
+        while self._hold_watches:
+            await asyncio.sleep(HOLD_S)
+        task = asyncio.current_task()
+        assert task is not None
+        self._watching.add(task)
+        try:
+            async with self._connected(request) as upstream:
+                head = await upstream.readuntil(b"\r\n\r\n")
+                writer.write(head)
+                while data := await upstream.read(MOST_HEADER_BYTES):
+                    if self._cut_watches:
+                        self.damaged += 1
+                        data = data[: len(data) // 2]
+                    writer.write(data)
+                    await writer.drain()
+                    if self._cut_watches:
+                        break
+        finally:
+            self._watching.discard(task)
+        return False
+
+    async def _tunnel(self, request: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Pass on both directions of a connection that switches to another protocol."""
+        upstream, to_upstream = await asyncio.open_connection(*self._upstream, limit=MOST_HEADER_BYTES)
+        try:
+            to_upstream.write(_for_upstream(request, self._upstream).encoded("Upgrade"))
+            await asyncio.gather(_copy(upstream, writer), _copy(reader, to_upstream))
+        finally:
+            to_upstream.close()
+        return False
 
     async def pass_on(self, answer: Message, writer: asyncio.StreamWriter) -> bool:
         writer.write(answer.encoded("keep-alive"))
@@ -119,22 +191,28 @@ class Proxy:
 
     async def forward(self, request: Message) -> Message:
         """The cluster's response; EOFError if the connection ends before it is complete."""
+        async with self._connected(request) as upstream:
+            answer = await read_message(upstream)
+        if answer is None:
+            raise EOFError("the cluster closed the connection without a response")
+        self._remember(request, answer)
+        return answer
+
+    @asynccontextmanager
+    async def _connected(self, request: Message) -> AsyncIterator[asyncio.StreamReader]:
+        """A connection to the cluster over which the request was sent."""
         reader, writer = await asyncio.open_connection(*self._upstream, limit=MOST_HEADER_BYTES)
         try:
             writer.write(_for_upstream(request, self._upstream).encoded("close"))
             await writer.drain()
-            answer = await read_message(reader)
-            if answer is None:
-                raise EOFError("the cluster closed the connection without a response")
-            self._remember(request, answer)
-            return answer
+            yield reader
         finally:
             writer.close()
 
     def _remember(self, request: Message, answer: Message) -> None:
         if request.method != "GET":
             return
-        answers, now = self._history[request.path], time.monotonic()
+        answers, now = self._history[request.target], time.monotonic()
         answers.append((now, answer))
         while answers[0][0] < now - HISTORY_S:
             answers.popleft()
@@ -142,7 +220,7 @@ class Proxy:
     def older_answer(self, request: Message) -> Message | None:
         """The newest recorded response to the same request that is at least `stale_s` old."""
         limit = time.monotonic() - self.stale_s
-        return next((answer for at, answer in reversed(self._history[request.path]) if at < limit), None)
+        return next((answer for at, answer in reversed(self._history[request.target]) if at < limit), None)
 
 
 async def read_message(reader: asyncio.StreamReader) -> Message | None:
@@ -178,7 +256,33 @@ def _for_upstream(request: Message, upstream: tuple[str, int]) -> Message:
     return replace(request, headers=(("Host", f"{upstream[0]}:{upstream[1]}"), *headers))
 
 
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(MOST_HEADER_BYTES):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
 # Faults
+
+
+async def delayed(proxy: Proxy, request: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    """Answer some seconds later, as an overloaded server does."""
+    answer = await proxy.forward(request)
+    proxy.damaged += 1
+    await asyncio.sleep(proxy.random.uniform(*proxy.delay_s))
+    return await proxy.pass_on(answer, writer)
+
+
+async def lost_writes(
+    proxy: Proxy, request: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> bool:
+    """Carry out what would change the cluster, and close the connection without a response."""
+    answer = await proxy.forward(request)
+    if request.method == "GET":
+        return await proxy.pass_on(answer, writer)
+    proxy.damaged += 1
+    return False
 
 
 async def truncated(proxy: Proxy, request: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:

@@ -1,8 +1,8 @@
-"""Reads the data of a running instance for the judge: rows, Events, and the cluster's file of effects."""
+"""Reads the data of a running instance for the judge: rows and Events."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ import psycopg
 
 from jobs.core.lifecycle import FINAL_STATES
 from tests.acceptance.instance import Instance
-from tests.chaos.effects import FILE_NAME, Effect, read_effects
+from tests.chaos.effects import Effect
 from tests.chaos.judge import (
     EndedAttempt,
     Evidence,
@@ -102,10 +102,11 @@ class Record:
     def unfinished(self, jobs: set[str]) -> set[str]:
         return jobs - set(self.finals())
 
-    def cluster(self) -> int:
+    def clusters(self) -> list[int]:
+        """The ids of all clusters; empty if the database is down."""
         with suppress(psycopg.Error, OSError):
-            return self.instance.sql("SELECT id FROM jobs_cluster").fetchone()[0]
-        return 1
+            return [number for (number,) in self.instance.sql("SELECT id FROM jobs_cluster ORDER BY id").fetchall()]
+        return []
 
     def decisions(self) -> str:
         """The number of recovery decisions by state, as text."""
@@ -117,30 +118,26 @@ class Record:
         return len(self.instance.sql(PREEMPTIONS).fetchall())
 
     def term(self) -> int:
-        return self.instance.sql("SELECT max(term) FROM scheduling_lease WHERE name LIKE 'cluster:%'").fetchone()[0]
+        """A number that increases once all clusters have had another turn."""
+        return self.instance.sql("SELECT min(term) FROM scheduling_lease WHERE name LIKE 'cluster:%'").fetchone()[0]
 
     def digest(self) -> str:
         return self.instance.sql(DIGEST).fetchone()[0] or ""
-
-    def effects(self) -> list[Effect]:
-        """Effects written by this instance's bundled cluster."""
-        return read_effects(self.instance.place.var / "cluster" / FILE_NAME)
 
     def evidence(
         self,
         accepted: Mapping[str, str],
         final_once: Mapping[str, str],
-        withdrawn: Collection[str] = (),
-        effects: Sequence[Effect] | None = None,
+        withdrawn: Collection[str],
+        effects: Callable[[], Sequence[Effect]],
     ) -> Evidence:
-        """Evidence for the judge; by default with the effects of the bundled cluster.
+        """Evidence for the judge.
 
         Effects are read after the rows, so that a command that ends meanwhile may be missing in the rows but not in the
         effects.
         """
         rows = self._at_one_moment()
-        effects = self.effects() if effects is None else effects
-        return replace(rows, accepted=accepted, final_once=final_once, withdrawn=withdrawn, effects=effects)
+        return replace(rows, accepted=accepted, final_once=final_once, withdrawn=withdrawn, effects=effects())
 
     def _at_one_moment(self) -> Evidence:
         """Read all rows in one snapshot, because jobs may change meanwhile."""

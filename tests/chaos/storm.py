@@ -1,15 +1,17 @@
-"""The storm: a running instance, thousands of short jobs, and a fault every few seconds.
+"""The storm: a running instance with one or two clusters, thousands of short jobs, and a fault every few seconds.
 
     make chaos [SEED=N] [ARGS="--minutes 10"]
     python -m tests.chaos.storm --list-faults
 
 Some of the jobs are training jobs that fail once: they report heartbeats and checkpoints, and automatic recovery is on.
 Others are preemptible and state terms: a protected time, a daily maximum, or preemption only at checkpoints.
-The cluster forgets ended jobs after five seconds; whether it has accounting is drawn per run. Acme connects to it
-through a proxy that damages responses.
+
+Drawn per run: the kinds of clusters (Slurm, Kubernetes, or one of each), the policy, and whether the Slurm cluster has
+accounting. It forgets ended jobs after five seconds. Acme connects to each cluster through a proxy that damages
+responses.
 
 After the storm no faults are injected until the jobs have ended. Then the judge compares the database with the
-cluster's own file about the commands that it ran.
+clusters' own files about the commands that they ran.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -32,17 +35,22 @@ import psycopg
 
 from tests.acceptance.instance import Instance
 from tests.chaos import faults, judge
+from tests.chaos.clusters.base import StormCluster, all_effects
+from tests.chaos.clusters.kubernetes import KubernetesCluster
+from tests.chaos.clusters.slurm import SlurmCluster
 from tests.chaos.disks import Disk, NoMount, make_mounts_private
-from tests.chaos.faults import Fault, Second, Site
+from tests.chaos.effects import Effect
 from tests.chaos.neighbor import Neighbor, clear
 from tests.chaos.people import Caller, People
-from tests.chaos.proxy import Proxy
 from tests.chaos.record import Record
-from tests.chaos.submitter import Submitter, mixed
+from tests.chaos.site import WORKERS, Fault, Second, Site
+from tests.chaos.submitter import Submitter, borrower, mixed
 from tests.patience import until
 
 MIN_JOB_AGE_S = 5
 MOST_UNFINISHED = 300  # a higher limit only makes the wait after the storm longer
+# They take longer than other jobs, so that without a limit of their own they would soon be all that is unfinished
+MOST_BORROWERS, BORROWER_BATCH = 18, 3
 TRAININGS = 0.15
 STORMY = 0.8  # share of the time after the start; the rest is for jobs that have not ended when the storm is over
 PAUSE_S = (1.5, 4.0)  # between instant faults
@@ -51,6 +59,9 @@ LASTING_PAUSE_S = (1.0, 3.0)  # between lasting faults
 STILL_TURNS = 120
 LONGEST_REST_S = 1200.0
 MOST_PRINTED = 50  # all violations are written to a file next to the instance
+KINDS: dict[str, type[StormCluster]] = {"slurm": SlurmCluster, "kubernetes": KubernetesCluster}
+DRAWN_KINDS = (("slurm",), ("kubernetes",), ("slurm", "kubernetes"))
+DRAWN_POLICIES = ("acme", "acme", "tiresias", "srtf-predicted")  # those that preempt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,21 +76,35 @@ class Settings:
     trainings: float = TRAININGS  # share of training jobs, about which recovery decides
     quick: bool = False  # only short faults
     only: frozenset[str] = frozenset()  # if not empty, only these faults
+    only_kinds: tuple[str, ...] = ()  # if not empty, these kinds of clusters instead of drawn ones
 
     @property
     def accounting(self) -> bool:
         return Random(f"accounting:{self.seed}").random() < 0.5
+
+    @property
+    def policy(self) -> str:
+        return Random(f"policy:{self.seed}").choice(DRAWN_POLICIES)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of clusters; jobs are submitted to one cluster of each."""
+        return self.only_kinds or Random(f"kinds:{self.seed}").choice(DRAWN_KINDS)
+
+    @property
+    def classes(self) -> list[type[StormCluster]]:
+        return [KINDS[kind] for kind in self.kinds]
 
     def draws(self, fault: str) -> bool:
         return not self.only or fault in self.only
 
     @property
     def instant(self) -> list[Fault]:
-        return [fault for fault in faults.instant() if self.draws(fault.name)]
+        return [fault for fault in faults.instant(self.classes) if self.draws(fault.name)]
 
     @property
     def lasting(self) -> list[Fault]:
-        return [fault for fault in faults.lasting(quick=self.quick) if self.draws(fault.name)]
+        return [fault for fault in faults.lasting(self.classes, quick=self.quick) if self.draws(fault.name)]
 
     @property
     def neighbor(self) -> bool:
@@ -97,6 +122,7 @@ class Settings:
 class Storm:
     instance: Instance
     settings: Settings
+    clusters: Sequence[StormCluster]
     disks: dict[str, Disk] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     no_mounts: str = ""  # why no disk can be filled; empty if disks can be
@@ -107,28 +133,52 @@ class Storm:
         seed, self.record = self.settings.seed, Record(self.instance)
         self.caller = Caller(self.instance)
         self.people = People(
-            self.caller, self.record, self.record, Random(f"people:{seed}"), recovery=bool(self.settings.trainings)
+            self.caller, self.record, self.effects, Random(f"people:{seed}"), recovery=bool(self.settings.trainings)
         )
-        self.submitter = Submitter(
-            self.caller,
-            self.record,
-            draw=mixed(self.settings.trainings),
-            seed=seed,
-            most_unfinished=self.settings.most_unfinished,
+        names = [cluster.name for cluster in self.clusters]
+        jobs, borrowers = mixed(self.settings.trainings), borrower
+        self.submitters = (
+            Submitter(
+                self.caller,
+                self.record,
+                clusters=names,
+                draw=jobs,
+                seed=f"{seed}",
+                most_unfinished=self.settings.most_unfinished,
+            ),
+            Submitter(
+                self.caller,
+                self.record,
+                clusters=names,
+                draw=borrowers,
+                seed=f"{seed}-borrowers",
+                most_unfinished=MOST_BORROWERS,
+                batch=BORROWER_BATCH,
+            ),
         )
-        self.neighbor = Neighbor(self.instance, _directory(self.instance, "neighbor") / "var", seed)
-        self.proxy = Proxy(self.instance.cluster_url(), seed=seed)
+        self.neighbor = Neighbor(self.clusters, _directory(self.instance, "neighbor") / "var", seed)
         self.site = Site(
             instance=self.instance,
             record=self.record,
-            proxy=self.proxy,
+            clusters=self.clusters,
             second=Second(self.instance),
             over=self.over,
             min_job_age_s=MIN_JOB_AGE_S,
             disks=self.disks,
-            failed_over=self.submitter.failed_over,
+            failed_over=self._failed_over,
         )
         self._still = ("", 0)  # the last digest, and the turn in which it changed
+
+    def effects(self) -> list[Effect]:
+        return all_effects(self.clusters)
+
+    def _failed_over(self, backup_began_at: float) -> None:
+        for submitter in self.submitters:
+            submitter.failed_over(backup_began_at)
+
+    @property
+    def accepted(self) -> dict[str, str]:
+        return {job: name for submitter in self.submitters for job, name in submitter.accepted.items()}
 
     def blow(self, seconds: float) -> None:
         """Run the storm until the time is up or a thread fails unexpectedly."""
@@ -147,14 +197,15 @@ class Storm:
 
     def _tasks(self) -> Sequence[Callable[[], None]]:
         tasks = [
-            lambda: self.submitter.submit_until(self.over, self.settings.jobs),
-            lambda: self.submitter.watch_until(self.over),
             lambda: self.people.decide_until(self.over),
+            lambda: self.people.train_until(self.over),
             self._strike_instantly,
             self._strike_lastingly,
         ]
-        if self.settings.trainings:
-            tasks.append(lambda: self.people.train_until(self.over))
+        for submitter in self.submitters:
+            tasks.append(partial(submitter.submit_until, self.over, self.settings.jobs))
+            tasks.append(partial(submitter.watch_until, self.over))
+        tasks += [partial(cluster.act_until, self.over) for cluster in self.clusters]
         if self.settings.neighbor:
             tasks.append(lambda: self.neighbor.run_until(self.over))
         return tasks
@@ -173,7 +224,9 @@ class Storm:
         Power cuts are not tested.
         """
         clear(self.caller, self.instance, self.over)
-        self.instance.command("seed_demo", "--address", self.proxy.address)
+        for cluster in self.clusters:
+            cluster.join(self.instance, self.caller, self.over, direct=False)
+        self.instance.sql("UPDATE jobs_cluster SET policy = %s", [self.settings.policy])
         if self.settings.trainings:
             modes = self.caller.ask("recovery/modes/", {"mode": "act"}, key="act", over=self.over)
             assert modes and modes[1].is_success, "cannot set recovery to act"
@@ -184,7 +237,7 @@ class Storm:
 
     def _limit_disks(self) -> None:
         place = self.instance.place
-        self.disks["logs"] = Disk(place.var / "cluster" / "logs")
+        self.disks["logs"] = Disk(place.cluster_logs)
         for name, directory in (("postgres", place.postgres), ("valkey", place.valkey)):
             with self.instance.without(name):
                 self.disks[name] = Disk(directory)
@@ -194,7 +247,7 @@ class Storm:
     def _strike_instantly(self) -> None:
         dice, drawn = Random(f"instant:{self.settings.seed}"), self.settings.instant
         while not self.over.wait(dice.uniform(*PAUSE_S)):
-            if not self.site.spared[faults.WORKERS]:
+            if not self.site.spared[WORKERS]:
                 self.site.second.revive()
             if drawn:
                 self._strike(dice.choice(drawn), dice)
@@ -224,7 +277,7 @@ class Storm:
     def _is_over(self, still_turns: int) -> bool:
         with suppress(psycopg.Error, OSError):
             # Also jobs whose submission was not confirmed when the storm ended
-            waits = self.record.unfinished(set(self.submitter.accepted)) or self.record.unfinished_rows()
+            waits = self.record.unfinished(set(self.accepted)) or self.record.unfinished_rows()
             if not waits and not self.neighbor.unfinished():
                 return True
             self.people.decide()
@@ -238,9 +291,13 @@ class Storm:
         return False
 
     def verdict(self) -> list[str]:
-        submitter = self.submitter
-        ours = self.record.evidence(submitter.accepted, submitter.final_once, submitter.withdrawn)
-        return [*judge.violations(ours), *self.neighbor.violations(ours), *self._unsteady()]
+        final_once = {job: state for one in self.submitters for job, state in one.final_once.items()}
+        withdrawn = {job for one in self.submitters for job in one.withdrawn}
+        ours = self.record.evidence(self.accepted, final_once, withdrawn, self.effects)
+        stopped = {attempt for cluster in self.clusters for attempt in cluster.stopped_by_others}
+        ours = replace(ours, stopped_by_others=stopped)
+        own = [sentence for cluster in self.clusters for sentence in cluster.violations()]
+        return [*judge.violations(ours), *self.neighbor.violations(ours), *own, *self._unsteady()]
 
     def _unsteady(self) -> list[str]:
         before, term = self.record.digest(), self.record.term()
@@ -251,13 +308,15 @@ class Storm:
         self.counts[faults.NEIGHBOR[0]] = int(self.neighbor.took_part)
         drawn = [*(fault.name for fault in faults.EVERY), faults.NEIGHBOR[0]]
         counts = " ".join(f"{name}={self.counts[name]}" for name in drawn)
-        jobs = len(self.submitter.accepted)
+        jobs = len(self.accepted)
         theirs = len(self.neighbor.submitter.accepted) if self.neighbor.submitter else 0
-        commands = sum(effect.starts for effect in self.record.effects())
+        commands = sum(effect.starts for effect in self.effects())
+        settings = self.settings
         return (
-            f"chaos seed={self.settings.seed} jobs={jobs} neighbor_jobs={theirs} commands={commands}"
-            f" accounting={int(self.settings.accounting)} {counts} resolved={self.people.resolved}"
-            f" decisions={self.record.decisions()} preemptions={self.record.preemptions()} violations={len(violations)}"
+            f"chaos seed={settings.seed} clusters={'+'.join(settings.kinds)} policy={settings.policy}"
+            f" jobs={jobs} neighbor_jobs={theirs} commands={commands} accounting={int(settings.accounting)} {counts}"
+            f" resolved={self.people.resolved} decisions={self.record.decisions()}"
+            f" preemptions={self.record.preemptions()} violations={len(violations)}"
         )
 
     def not_drawn(self) -> Iterator[tuple[str, str]]:
@@ -269,7 +328,6 @@ class Storm:
     def close(self) -> None:
         self.over.set()
         self.site.second.kill()
-        self.proxy.close()
         self.neighbor.end()
 
 
@@ -293,11 +351,15 @@ def chaos(var: Path, settings: Settings) -> tuple[str, list[str]]:
     """Run one storm from start to stop; returns its summary line and its violations."""
     began = time.monotonic()
     no_mounts = "" if settings.quick else _without_mounts()
-    instance = Instance(var).start(**settings.environment)
+    access = var.parent / "access"
+    access.mkdir(mode=0o755, exist_ok=True)
+    instance = Instance(var).start(**settings.environment, ACME_TOKEN_DIRS=str(access))
     disks: dict[str, Disk] = {}
+    clusters: list[StormCluster] = []
     try:
         instance.ready()
-        storm = Storm(instance=instance, settings=settings, disks=disks, no_mounts=no_mounts)
+        clusters += [kind.start(instance, settings.seed, access) for kind in settings.classes]
+        storm = Storm(instance=instance, settings=settings, clusters=clusters, disks=disks, no_mounts=no_mounts)
         try:
             storm.blow(max(settings.storm_s, STORMY * (settings.whole_s - (time.monotonic() - began))))
             storm.settle()
@@ -310,6 +372,8 @@ def chaos(var: Path, settings: Settings) -> tuple[str, list[str]]:
         return line, broken
     finally:
         instance.end()
+        for cluster in clusters:
+            cluster.close()
         for disk in disks.values():
             disk.release()
 
@@ -327,6 +391,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=5_000, help="maximum number of submitted jobs")
     parser.add_argument("--unfinished", type=int, default=MOST_UNFINISHED, help="maximum number of unfinished jobs")
     parser.add_argument("--only", default="", help="inject only these faults: names, comma separated")
+    parser.add_argument("--kinds", default="", help=f"kinds of clusters instead of drawn ones: {', '.join(KINDS)}")
     parser.add_argument("--list-faults", action="store_true", help="print the faults and exit")
     options = parser.parse_args()
     if options.list_faults:
@@ -335,6 +400,9 @@ def main() -> int:
     only = frozenset(options.only.split(",") if options.only else ())
     if unknown := only - {*(fault.name for fault in faults.EVERY), faults.NEIGHBOR[0]}:
         parser.error(f"--only: unknown fault {', '.join(sorted(unknown))}; see --list-faults")
+    only_kinds = tuple(options.kinds.split(",") if options.kinds else ())
+    if unknown := set(only_kinds) - set(KINDS):
+        parser.error(f"--kinds: {', '.join(sorted(unknown))} is not one of {', '.join(KINDS)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # ends everything that was started
     home = Path(tempfile.mkdtemp(prefix="acme-chaos-"))
     home.chmod(0o755)
@@ -346,6 +414,7 @@ def main() -> int:
         jobs=options.jobs,
         most_unfinished=options.unfinished,
         only=only,
+        only_kinds=only_kinds,
     )
     try:
         line, broken = chaos(home / "var", settings)

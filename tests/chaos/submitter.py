@@ -21,7 +21,6 @@ ENDS = ("COMPLETED", "COMPLETED", "COMPLETED", "FAILED:1", "OUT_OF_MEMORY")
 TRAINING_FAILS = ("cuda_error", "ecc_error", "dataloader_killed", "checkpoint_corrupt", "value_error")
 # GPUs per node of multi-node and training jobs: whole nodes, and parts of shared nodes
 WIDTHS = (2, 4, 8)
-BORROWERS = 0.25  # share of preemptible jobs
 # Shorter and longer than the error of a cluster's clock
 TIME_LIMITS_S = (120, 600)
 
@@ -41,9 +40,17 @@ class Batch:
 
 class Submitter:
     def __init__(
-        self, caller: Caller, record: Record, *, draw: Drawing, seed: int, most_unfinished: int, batch: int = BATCH
+        self,
+        caller: Caller,
+        record: Record,
+        *,
+        clusters: Sequence[str],
+        draw: Drawing,
+        seed: str,
+        most_unfinished: int,
+        batch: int = BATCH,
     ) -> None:
-        self.caller, self.record, self.draw, self.seed = caller, record, draw, seed
+        self.caller, self.record, self.clusters, self.draw, self.seed = caller, record, clusters, draw, seed
         self.most_unfinished, self.batch_size = most_unfinished, batch
         self.withdrawn: set[str] = set()
         self._batches: list[Batch] = []
@@ -74,9 +81,12 @@ class Submitter:
             elif self._is_enough(most):
                 over.wait(0.2)
             else:
-                jobs = [self.draw(dice, number + i) for i in range(self.batch_size)]
+                jobs = [self._request(dice, number + i) for i in range(self.batch_size)]
                 number += self.batch_size
                 self._send(Batch(key=f"{self.seed}-{number}", jobs=jobs), dice, over)
+
+    def _request(self, dice: Random, number: int) -> Request:
+        return self.draw(dice, number) | {"cluster": dice.choice(self.clusters)}
 
     def _is_enough(self, most: int) -> bool:
         accepted = self.accepted
@@ -164,9 +174,9 @@ def borrower(dice: Random, number: int) -> Request:
         "name": f"storm-{number}-borrower-train",
         "command": "#!/bin/sh\ntrue\n",
         "kind": "evaluation",
-        "environment": {"SIM_DURATION_S": f"{dice.uniform(8, 20):.1f}", "SIM_END": "COMPLETED"},
+        "environment": {"SIM_DURATION_S": f"{dice.uniform(6, 15):.1f}", "SIM_END": "COMPLETED"},
         # Wide, so that borrowers fill the cluster and owners need their GPUs
-        "nodes": dice.choice((4, 12, 24)),
+        "nodes": dice.choice((2, 4, 8)),
         "gpus_per_node": 8,
         "time_limit": 600,
         "team": "platform",
@@ -176,11 +186,9 @@ def borrower(dice: Random, number: int) -> Request:
 
 
 def mixed(trainings: float) -> Drawing:
-    """Draws short jobs, borrowers, and this share of training jobs."""
+    """Draws short jobs and this share of training jobs."""
 
     def draw(dice: Random, number: int) -> Request:
-        if dice.random() < BORROWERS:
-            return borrower(dice, number)
         return training(dice, number) if trainings and dice.random() < trainings else short_job(dice, number)
 
     return draw

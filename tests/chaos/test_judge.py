@@ -76,6 +76,20 @@ def test_cancelled_attempt_without_a_request_is_a_violation():
     assert list(judge.cancelled_by_nobody([attempt("CANCELLED", False)])) == [
         "attempt a.1 was cancelled without a request"
     ]
+    assert list(judge.cancelled_by_nobody([attempt("CANCELLED", False)], {"a.1"})) == []
+
+
+def test_success_of_an_attempt_that_somebody_else_stopped_need_not_be_recorded():
+    key = "0vqrm34vg06.1"
+    evidence = Evidence(
+        rows=[JobRow(job="0vqrm34vg06", state="CANCELLED", attempts=1)],
+        events=[*story("0vqrm34vg06")[:2], moved("RUNNING", "CANCELLED", job="0vqrm34vg06", id=3)],
+        effects=[Effect(event="start", job_id=1, key=key), Effect(event="end", job_id=1, key=key, exit_code=0)],
+        ended_attempts=[EndedAttempt(key=key, state="CANCELLED", stop_requested=False)],
+    )
+
+    assert len(judge.violations(evidence)) == 2
+    assert judge.violations(replace(evidence, stopped_by_others={key})) == []
 
 
 def test_gpu_with_two_holders_is_a_violation():

@@ -46,7 +46,7 @@ def record():
 
 
 def submitter(api, record):
-    return Submitter(api, record, draw=request, seed=7, most_unfinished=100, batch=2)
+    return Submitter(api, record, clusters=["seren"], draw=request, seed="7", most_unfinished=100, batch=2)
 
 
 def test_confirmed_requests_are_accepted_under_their_names(record):
