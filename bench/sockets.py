@@ -282,7 +282,8 @@ def fill_cluster(bench: BenchInstance, finished: int) -> None:
         for table in ("jobs_allocation", "jobs_event", "jobs_node", "jobs_clusterminute"):
             session.execute(f"VACUUM ANALYZE {table}")
     assert Cluster.objects.filter(name="history").exists()
-    store_past_results()
+    with bench.instance.without("workers"):  # the loops would diagnose the same failures
+        store_past_results()
     bench.connection.close()
 
 
