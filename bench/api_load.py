@@ -1,7 +1,7 @@
 """The REST API under load: submissions, reads over a long history, heartbeats.
 
     python bench/api_load.py             everything; about four minutes on an idle machine with two cores
-    python bench/api_load.py submit      only submissions; also: reads, heartbeats
+    python bench/api_load.py submit      only submissions; also: reads, heartbeats, triggers
     python bench/api_load.py reads --history 1000000
 
 It starts its own instance like `make up`, with a separate directory and port. The jobs go to a cluster without a
@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ READ_COUNT = 100
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=["submit", "reads", "heartbeats"])
+    parser.add_argument("parts", nargs="*", default=["submit", "triggers", "reads", "heartbeats"])
     parser.add_argument("--history", type=int, default=1_000_000, help="Finished jobs of the large history.")
     options = parser.parse_args()
     with running(DEMO="0") as (instance, _):
@@ -64,6 +65,8 @@ def measure_parts(bench: BenchInstance, options: argparse.Namespace) -> dict[str
     }
     if "submit" in options.parts:
         figures["submit"] = measure_submissions(bench)
+    if "triggers" in options.parts:
+        figures["triggers"] = measure_triggers(bench)
     if "heartbeats" in options.parts:
         figures["heartbeats"] = measure_heartbeats(bench)
     if "reads" in options.parts:
@@ -244,6 +247,111 @@ def _elapsed_s(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
+# --- the triggers of the ledger
+
+TRIGGER_JOBS, TRIGGER_ROUNDS = 1000, 4
+START_ATTEMPTS = """
+INSERT INTO jobs_attempt (job_id, number, key, backend_id, state, nodelist, promised_at, confirmed_at, cause,
+    stop_state, stop_reason, log_path, reason)
+SELECT id, 1, public_id || '.1', '', 'RUNNING', '', submitted_at, submitted_at, '', '', '', '', '' FROM jobs_job
+WHERE id = %s RETURNING id
+"""
+INSERT_ALLOCATION = """
+INSERT INTO jobs_allocation (attempt_id, node_id, held_at) SELECT a.id, n.id, a.promised_at
+FROM jobs_attempt a, (SELECT min(id) AS id FROM jobs_node) n WHERE a.id = %s
+"""
+END_STATEMENTS = (
+    "UPDATE jobs_allocation SET released_at = now() WHERE attempt_id = %(attempt)s",
+    "UPDATE jobs_attempt SET ended_at = now(), state = %(state)s, exit_code = 0 WHERE id = %(attempt)s",
+    "UPDATE jobs_job SET ended_at = now(), state = %(state)s, exit_code = 0 WHERE id = %(job)s",
+)
+
+
+def measure_triggers(bench: BenchInstance) -> dict[str, Any]:
+    """Measure the CPU time of PostgreSQL for a submitted, a started and an ended job, with the ledger's triggers and
+    without them, in turns. Jobs that end have run for three hours, so an end changes figures that are stored."""
+    load.run_load(bench.home, iter([build_request("POST", "/api/v1/jobs/", bench.tokens[0],
+                  json.dumps(JOB_REQUEST).encode())]), connections=1, count=1, check=_check_created)  # fmt: skip
+    rows = sample_rows(bench)
+    spent: dict[str, dict[str, float]] = {}
+    with psycopg.connect(bench.url(), autocommit=True) as session:
+        for number in range(2 * TRIGGER_ROUNDS):
+            is_on = number % 2 == 0
+            _switch_triggers(session, is_on=is_on)
+            for step, cpu_s in _cpu_of_job_steps(session, rows, number).items():
+                side = spent.setdefault(step, {"with": 0.0, "without": 0.0})
+                side["with" if is_on else "without"] += cpu_s
+        _switch_triggers(session, is_on=True)
+        changes = session.execute("SELECT count(*) FROM scheduling_ledgerchange").fetchone()
+    per_job = 1e6 / (TRIGGER_JOBS * TRIGGER_ROUNDS)
+    assert changes is not None
+    return {
+        f"{step}_us": {side: round(cpu_s * per_job) for side, cpu_s in sides.items()}
+        | {"ratio": round(sides["with"] / sides["without"], 2)}
+        for step, sides in spent.items()
+    } | {"recorded_changes": changes[0]}
+
+
+def _switch_triggers(session: psycopg.Connection, *, is_on: bool) -> None:
+    found = session.execute(
+        "SELECT tgrelid::regclass::text, tgname FROM pg_trigger WHERE tgname ~ '^scheduling_ledger'"
+    )
+    for table, name in found.fetchall():
+        session.execute(f"ALTER TABLE {table} {'ENABLE' if is_on else 'DISABLE'} TRIGGER {name}")
+
+
+def _cpu_of_job_steps(session: psycopg.Connection, rows: SampleRows, number: int) -> dict[str, float]:
+    """Submit, start and end jobs, each step in a transaction. Return the CPU seconds of the session by step."""
+    submitted = _submit_jobs(session, rows, number)
+    spent = {"submitted": submitted[1]}
+    spent["started"], attempts = _session_cpu_s(session, lambda: [_start_job(session, job) for job in submitted[0]])
+    halves = {"completed": slice(0, TRIGGER_JOBS // 2), "failed": slice(TRIGGER_JOBS // 2, None)}
+    for name, half in halves.items():
+        pairs = list(zip(submitted[0][half], attempts[half], strict=True))
+        state = name.upper()
+        cpu_s, _ = _session_cpu_s(session, lambda pairs=pairs, state=state: _end_jobs(session, pairs, state))
+        spent[name] = 2 * cpu_s
+    return spent
+
+
+def _submit_jobs(session: psycopg.Connection, rows: SampleRows, number: int) -> tuple[list[int], float]:
+    names, _ = rows["jobs_job"]
+    text = f"INSERT INTO jobs_job ({', '.join(names)}) VALUES ({', '.join(['%s'] * len(names))}) RETURNING id"
+    earlier = datetime.now(UTC) - timedelta(hours=3)
+    values = [_row_values(rows["jobs_job"], public_id=f"t{number}.{n}", submitted_at=earlier)
+              for n in range(TRIGGER_JOBS)]  # fmt: skip
+    cpu_s, jobs = _session_cpu_s(session, lambda: [_returned_id(session, text, one) for one in values])
+    return jobs, cpu_s
+
+
+def _start_job(session: psycopg.Connection, job: int) -> int:
+    with session.transaction():
+        attempt = _returned_id(session, START_ATTEMPTS, [job])
+        session.execute(INSERT_ALLOCATION, [attempt])
+        session.execute("UPDATE jobs_job SET state = 'RUNNING', started_at = submitted_at WHERE id = %s", [job])
+    return attempt
+
+
+def _end_jobs(session: psycopg.Connection, pairs: list[tuple[int, int]], state: str) -> None:
+    for job, attempt in pairs:
+        with session.transaction():
+            for text in END_STATEMENTS:
+                session.execute(text, {"job": job, "attempt": attempt, "state": state})
+
+
+def _returned_id(session: psycopg.Connection, text: str, values: list[Any]) -> int:
+    row = session.execute(text, values).fetchone()
+    assert row
+    return int(row[0])
+
+
+def _session_cpu_s(session: psycopg.Connection, work: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the CPU time of the session's backend, and the result of the work."""
+    before = _process_cpu_s(session.info.backend_pid)
+    result = work()
+    return _process_cpu_s(session.info.backend_pid) - before, result
+
+
 # --- reads
 
 
@@ -320,13 +428,13 @@ WITH made AS (
         gpus_per_node, cpus_per_node, memory_per_node_mb, gpu_model, nic_type, time_limit, priority, preemptible,
         requeue_limit, requeues, hold, array_id, checkpoint_dir, checkpoint_signal, foreign_id, foreign_user, labels,
         comment, state, flags, reason, why, resume,
-        submitted_at, started_at, ended_at, exit_code)
+        submitted_at, started_at, ended_at, exit_code, run_time_learned)
     SELECT 'h' || n, %(cluster)s, %(team)s, (%(people)s::int[])[1 + n %% cardinality(%(people)s::int[])],
         'train-' || n %% 977, 'other', 'python train.py', '', '{}', 1, 8, 1, 0, '', '', NULL, 0, false, 3, 0, '', '',
         '', '', '', '', '{}', '', s.state, '{}', '', '', '{}', now() - (%(last)s - n) * interval '1 second',
         CASE WHEN s.state <> 'PENDING' THEN now() - (%(last)s - n) * interval '1 second' END,
         CASE WHEN NOT s.live THEN now() - (%(last)s - n) * interval '1 second' + interval '1 hour' END,
-        CASE WHEN NOT s.live THEN 0 END
+        CASE WHEN NOT s.live THEN 0 END, NOT s.live
     FROM generate_series(%(first)s::bigint, %(last)s::bigint) AS n, LATERAL (
         SELECT n > %(last)s - %(live)s AS live, CASE
             WHEN n > %(last)s - %(live)s THEN CASE WHEN n %% 10 = 0 THEN 'RUNNING' ELSE 'PENDING' END
@@ -334,15 +442,16 @@ WITH made AS (
             ELSE 'COMPLETED' END AS state) AS s
     RETURNING id, public_id, state, ended_at, started_at)
 INSERT INTO jobs_attempt (job_id, number, key, backend_id, state, nodelist, promised_at, confirmed_at, ended_at, cause,
-    stop_state, stop_reason, log_path, reason, exit_code)
+    stop_state, stop_reason, log_path, reason, exit_code, usage_counted)
 SELECT id, 1, public_id || '.1', '', CASE WHEN ended_at IS NULL THEN 'RUNNING' ELSE state END, 'gpu001', started_at,
-    started_at, ended_at, '', '', '', '', '', CASE WHEN ended_at IS NOT NULL THEN 0 END
+    started_at, ended_at, '', '', '', '', '', CASE WHEN ended_at IS NOT NULL THEN 0 END, ended_at IS NOT NULL
 FROM made WHERE started_at IS NOT NULL
 """
 
 
 def fill_history(bench: BenchInstance, finished: int, live: int) -> None:
-    """Create finished jobs, and pending or running ones, on a cluster that is only observed."""
+    """Create finished jobs, and pending or running ones, on a cluster that is only observed. The finished ones count as
+    learned and as used, so the loops do not process a million of them while something else is measured."""
     from tests.jobs.api import api_make
 
     history = api_make.cluster("history", nodes=0)

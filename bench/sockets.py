@@ -251,7 +251,8 @@ SELECT %(cluster)s, date_trunc('minute', now()) - n * interval '1 minute', 10000
 
 def fill_cluster(bench: BenchInstance, finished: int) -> None:
     """Create a cluster of ten thousand GPUs, and its jobs of the last 28 hours: ten start per second and take an hour.
-    So 36,000 are alive at a time; every fourth has a GPU, which makes 9,000 of the 10,000."""
+    So 36,000 are alive at a time; every fourth has a GPU, which makes 9,000 of the 10,000. What the loops store of past
+    hours is stored too: an installation that has run for a month has no backlog of a million jobs."""
     from jobs.models import Cluster, Node
     from tests.jobs.api import api_make
 
@@ -281,7 +282,29 @@ def fill_cluster(bench: BenchInstance, finished: int) -> None:
         for table in ("jobs_allocation", "jobs_event", "jobs_node", "jobs_clusterminute"):
             session.execute(f"VACUUM ANALYZE {table}")
     assert Cluster.objects.filter(name="history").exists()
+    with bench.instance.without("workers"):  # the loops would diagnose the same failures
+        store_past_results()
     bench.connection.close()
+
+
+def store_past_results() -> None:
+    """Store the diagnoses of the failed attempts and the ledger of the past hours, as the loops would have done."""
+    from failures.models import Diagnosis
+    from jobs.core.lifecycle import FAILURE_STATES
+    from jobs.models import Attempt, clock
+    from scheduling.loops.ledger_periods import store_periods_once
+
+    now = clock.now()
+    failed = Attempt.objects.filter(state__in=FAILURE_STATES, diagnosis=None)
+    Diagnosis.objects.bulk_create(
+        (
+            Diagnosis(attempt_id=pk, cluster_id=cluster, failed_at=at, judged_at=at, bundle_stored_at=at)
+            for pk, cluster, at in failed.values_list("pk", "job__cluster", "ended_at")
+        ),
+        batch_size=5000,
+        ignore_conflicts=True,
+    )
+    store_periods_once(now, budget_s=3600)
 
 
 def create_samples(bench: BenchInstance, nodes: list[int], at: datetime, resolution: int) -> None:

@@ -44,7 +44,7 @@
       if (box) pick(box, !box.checked);
     },
     n: () => document.querySelector(".pager a[rel=next]")?.click(),
-    p: () => document.querySelector(".pager a:not([rel])")?.click(),
+    p: () => document.querySelector(".pager a:not([rel=next])")?.click(),
     "/": () => document.querySelector(".filters input[name=q]")?.focus(),
     Escape: () => chosen.clear(),
   };

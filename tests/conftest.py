@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from pytest_django import DjangoDbBlocker
@@ -19,14 +19,37 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let every worker begin with its share of the tests that start whole instances, so that none comes last."""
+    """Spread the tests that start whole instances over each worker's share of the run, so that none comes last and the
+    other workers compute while one of them waits for its instance."""
     long = [item for item in items if item.get_closest_marker("chaos")]
+    long.sort(key=_timeout_s, reverse=True)
     others = [item for item in items if not item.get_closest_marker("chaos")]
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     shares = [
-        long[n::workers] + others[n * len(others) // workers : (n + 1) * len(others) // workers] for n in range(workers)
+        spread_out(long[n::workers], others[n * len(others) // workers : (n + 1) * len(others) // workers], n / workers)
+        for n in range(workers)
     ]
     items[:] = [item for share in shares for item in share]
+
+
+def _timeout_s(item: pytest.Item) -> float:
+    marker = item.get_closest_marker("timeout")
+    return float(marker.args[0]) if marker else 0.0
+
+
+LONG_TESTS_END = 0.6  # of a worker's tests; the remaining ones fill the gaps at the end of the run
+
+
+def spread_out(long: Sequence[pytest.Item], others: Sequence[pytest.Item], phase: float) -> list[pytest.Item]:
+    """The tests of one worker: the long ones in their order, at equal distances. The phase (0 to 1) moves them within
+    the distance, so that workers do not start their instances at the same time."""
+    distance = LONG_TESTS_END * len(others) / max(len(long), 1)
+    found, taken = list[pytest.Item](), 0
+    for number, item in enumerate(long):
+        until = int((number + phase) * distance)
+        found += [*others[taken:until], item]
+        taken = until
+    return [*found, *others[taken:]]
 
 
 def pytest_collection_finish() -> None:

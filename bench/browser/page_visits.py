@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from playwright.sync_api import BrowserContext, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.acceptance.instance import running
+from tests.acceptance.instance import Instance, running
 from tests.browser.chromium import CHROMIUM, FLAGS
 
 HISTORY_DAYS = "2"
@@ -72,11 +73,12 @@ PAGES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """A running instance, and who signs in."""
+    """A running instance, and who signs in. `paths` are those of pages whose rows were created for the measurement."""
 
     url: str
     user: str
     password: str
+    paths: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def add_options(cls, parser: Any) -> None:
@@ -92,7 +94,15 @@ class Site:
             yield cls(url=options.url.rstrip("/"), user=options.user, password=password)
             return
         with running(DEMO="1", DEMO_HISTORY_DAYS=HISTORY_DAYS, DEMO_SPEED="4") as (instance, password):
-            yield cls(url=f"http://127.0.0.1:{instance.port}", user=options.user, password=password)
+            paths = _create_rows(instance)
+            yield cls(url=f"http://127.0.0.1:{instance.port}", user=options.user, password=password, paths=paths)
+
+
+def _create_rows(instance: Instance) -> dict[str, str]:
+    """Create the rows that some pages need; return the paths of these pages."""
+    said = instance.command("shell", "-v", "0", "-c", "from bench.browser.page_rows import main; main()")
+    paths: dict[str, str] = json.loads(said)
+    return paths
 
 
 @contextmanager
@@ -121,7 +131,7 @@ def paths_of(context: BrowserContext, site: Site, names: list[str]) -> dict[str,
     unknown = set(names) - set(PAGES)
     if unknown:
         raise SystemExit(f"Unknown pages: {', '.join(sorted(unknown))}. Known are: {', '.join(PAGES)}.")
-    found = {name: _path_of(context, site, PAGES[name]) for name in names or PAGES}
+    found = {name: site.paths.get(name) or _path_of(context, site, PAGES[name]) for name in names or PAGES}
     return {name: path for name, path in found.items() if path}
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -14,11 +15,13 @@ from failures.detection.node_health import LEMON_THRESHOLD
 from failures.queries import node_history
 from jobs.core.lifecycle import NodeState
 from jobs.models import Allocation, Cluster, Node, clock
-from jobs.queries.node_load import NodeLoad, node_loads
+from jobs.queries.node_load import NodeLoad, node_loads, utilization_lines
 from jobs.web.list_table import TableColumn, TableSpec, largest_first, read_table
-from jobs.web.page import PageQuery, read_cluster_name, render_page
+from jobs.web.page import PageQuery, digits_reader, read_cluster_name, render_page
 
 NO_LOAD = NodeLoad()
+NODES_PER_PAGE = 100
+MAX_PAGE_DIGITS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +32,7 @@ class NodeRow:
     held: int  # GPUs
     load: NodeLoad
     lemon: float
+    line: str = ""  # points of the sparkline of the last 24 hours; only of rows that are shown
 
     @property
     def is_unreliable(self) -> bool:
@@ -101,9 +105,12 @@ def node_list_page(request: HttpRequest) -> HttpResponse:
     table = read_table(request, address, NODE_TABLE, params)
     clusters = list(Cluster.objects.all())
     rows = _node_rows(cluster, clusters, now)
+    found = sorted_rows(filter(NODE_FILTERS[state], rows), table.sort)
+    page = node_page(found, address.read("page", digits_reader(MAX_PAGE_DIGITS), 1), params | table.sort_param)
     context = {
         "now": now,
-        "rows": sorted_rows(filter(NODE_FILTERS[state], rows), table.sort),
+        "rows": _with_lines(page.rows, now) if table.shows["utilization"] else page.rows,
+        "page": page,
         "table": table,
         "filters": [_filter_link(name, rows, state, params | table.sort_param) for name in NODE_FILTERS],
         "wanted": params.get("state", ""),
@@ -116,14 +123,52 @@ def node_list_page(request: HttpRequest) -> HttpResponse:
     return render_page(request, "nodes/nodes.html", context, {"nodes": "nodes/_nodes.html"}, address.wrong)
 
 
+@dataclass(frozen=True, kw_only=True)
+class NodePage:
+    """The rows of one page, and the URLs of its neighbors, which are empty if there are none."""
+
+    rows: Sequence[NodeRow]
+    first: int  # number of the first row, counted from 1
+    count: int  # rows on all pages
+    previous: str
+    following: str
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.rows) - 1
+
+
+def node_page(rows: Sequence[NodeRow], number: int, params: Mapping[str, str]) -> NodePage:
+    """The page of this number, counted from 1. The last page if there are fewer, as after nodes were removed."""
+    last = max(1, -(-len(rows) // NODES_PER_PAGE))
+    number = min(max(number, 1), last)
+    start = (number - 1) * NODES_PER_PAGE
+
+    def page_url(other: int) -> str:
+        query = params if other == 1 else {**params, "page": str(other)}
+        return "?" + urlencode(query) if 1 <= other <= last else ""
+
+    return NodePage(
+        rows=rows[start : start + NODES_PER_PAGE],
+        first=start + 1,
+        count=len(rows),
+        previous=page_url(number - 1),
+        following=page_url(number + 1),
+    )
+
+
+def _with_lines(rows: Sequence[NodeRow], now: datetime) -> list[NodeRow]:
+    lines = utilization_lines([row.node.pk for row in rows], now)
+    return [replace(row, line=lines.get(row.node.pk, "")) for row in rows]
+
+
 def _node_rows(cluster: str, clusters: Iterable[Cluster], now: Any) -> list[NodeRow]:
     """The nodes of the cluster, or of all clusters, by name. Three queries per cluster for the lemon scores."""
     held, loads = Allocation.objects.held_per_node(), node_loads(now)
+    shown = {one.pk: one for one in clusters if cluster in ("", one.name)}
     lemons: dict[int, float] = {}
-    for one in clusters:
-        if cluster in ("", one.name):
-            lemons |= node_history.lemon_scores(one, now)
-    nodes = Node.objects.select_related("cluster").order_by("cluster__name", "name")
+    for one in shown.values():
+        lemons |= node_history.lemon_scores(one, now)
     return [
         NodeRow(
             node=node,
@@ -131,8 +176,15 @@ def _node_rows(cluster: str, clusters: Iterable[Cluster], now: Any) -> list[Node
             load=loads.get(node.pk, NO_LOAD),
             lemon=lemons.get(node.pk, 0.0),
         )
-        for node in (nodes.filter(cluster__name=cluster) if cluster else nodes)
+        for node in _nodes_of(shown)
     ]
+
+
+def _nodes_of(clusters: Mapping[int, Cluster]) -> Iterator[Node]:
+    """The nodes by cluster and name. They share their cluster: joined, it would be created for each of thousands."""
+    for node in Node.objects.filter(cluster__in=clusters).order_by("cluster__name", "name"):
+        node.cluster = clusters[node.cluster_id]
+        yield node
 
 
 def sorted_rows(rows: Iterable[NodeRow], sort: str) -> list[NodeRow]:

@@ -1,13 +1,13 @@
-"""Utilization and temperature of all nodes: now, and over the last 24 hours.
+"""Utilization and temperature of nodes: now, and over the last 24 hours.
 
-Two statements, whatever the number of nodes. PostgreSQL computes the means over the GPUs, because reading the arrays of
-a thousand nodes takes longer than the statements.
+One statement each, whatever the number of nodes. PostgreSQL computes the means over the GPUs, because reading the
+arrays of a thousand nodes takes longer than the statements.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -27,7 +27,7 @@ FROM jobs_sample WHERE resolution = %s AND at > %s AND at <= %s ORDER BY node_id
 """
 HOURLY_UTILIZATION_SQL = """
 SELECT node_id, array_agg(extract(epoch FROM at)::bigint), array_agg((SELECT avg(value) FROM unnest(gpu_util) AS value))
-FROM jobs_sample WHERE resolution = %s AND at >= %s AND at < %s GROUP BY node_id
+FROM jobs_sample WHERE node_id = ANY(%s) AND resolution = %s AND at >= %s AND at < %s GROUP BY node_id
 """
 
 
@@ -37,34 +37,28 @@ class NodeLoad:
 
     utilization: float | None = None  # percent, the mean of its GPUs
     temperature: float | None = None  # of its hottest GPU
-    line: str = ""  # points of the sparkline of the last 24 hours
 
 
 def node_loads(now: datetime) -> dict[int, NodeLoad]:
-    """The load of each node with telemetry, by node key."""
-    newest, lines = _newest_readings(now), _utilization_lines(now)
-    return {node: _node_load(newest.get(node, (None, None)), lines.get(node, "")) for node in {*newest, *lines}}
-
-
-def _node_load(reading: tuple[float | None, float | None], line: str) -> NodeLoad:
-    return NodeLoad(utilization=_finite(reading[0]), temperature=_finite(reading[1]), line=line)
+    """The newest reading of each node with telemetry, by node key."""
+    with connection.cursor() as cursor:
+        cursor.execute(NEWEST_READINGS_SQL, [Resolution.RAW, now - MAX_READING_AGE, now])
+        return {
+            node: NodeLoad(utilization=_finite(utilization), temperature=_finite(temperature))
+            for node, utilization, temperature in cursor.fetchall()
+        }
 
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _newest_readings(now: datetime) -> dict[int, tuple[float | None, float | None]]:
-    with connection.cursor() as cursor:
-        cursor.execute(NEWEST_READINGS_SQL, [Resolution.RAW, now - MAX_READING_AGE, now])
-        return {node: (utilization, temperature) for node, utilization, temperature in cursor.fetchall()}
-
-
-def _utilization_lines(now: datetime) -> dict[int, str]:
+def utilization_lines(nodes: Iterable[int], now: datetime) -> dict[int, str]:
+    """The points of the sparklines of these nodes over the last 24 hours, by node key."""
     end = interval_start(now, Resolution.HOUR)
     begin = end - timedelta(hours=DAY_HOURS)
     with connection.cursor() as cursor:
-        cursor.execute(HOURLY_UTILIZATION_SQL, [Resolution.HOUR, begin, end])
+        cursor.execute(HOURLY_UTILIZATION_SQL, [list(nodes), Resolution.HOUR, begin, end])
         return {node: _day_line(begin, hours, means) for node, hours, means in cursor.fetchall()}
 
 

@@ -104,7 +104,26 @@ LEDGER_SHAPE = ResourceShape(
 )
 
 
-class LedgerEndpoint(ApiEndpoint):
+class PeriodEndpoint(ApiEndpoint):
+    """An endpoint with the parameters `from` and `to`, which are at most 31 days apart."""
+
+    def period(self, default: timedelta) -> tuple[datetime, datetime]:
+        """Return the requested period, which ends now at the latest."""
+        until = min(self._time_param("to") or clock.now(), clock.now())
+        since = self._time_param("from") or until - default
+        if since >= until:
+            raise InvalidRequestField("from", "is not before to")
+        if until - since > MAX_LEDGER_PERIOD:
+            raise InvalidRequestField("from", "is more than 31 days before to; request one month at a time")
+        return since, until
+
+    def _time_param(self, name: str) -> datetime | None:
+        value = single_query_value(self.request, name)
+        moment: datetime | None = None if value is None else query_params.read_datetime(name, value)
+        return moment
+
+
+class LedgerEndpoint(PeriodEndpoint):
     """The GPU-hours of a period by use."""
 
     tag = "Clusters and teams"
@@ -125,19 +144,9 @@ class LedgerEndpoint(ApiEndpoint):
         reject_unknown_params(request, "from", "to", "by")
         value = single_query_value(request, "by")
         by = ledger_table.GROUPINGS[0] if value is None else parsing.choice_reader(ledger_table.GROUPINGS)("by", value)
-        until = min(self._time_param("to") or clock.now(), clock.now())
-        since = self._time_param("from") or until - DEFAULT_LEDGER_PERIOD
-        if since >= until:
-            raise InvalidRequestField("from", "is not before to")
-        if until - since > MAX_LEDGER_PERIOD:
-            raise InvalidRequestField("from", "is more than 31 days before to; request one month at a time")
+        since, until = self.period(DEFAULT_LEDGER_PERIOD)
         table = ledger_table.table(by, since, until, failure_permissions.counted_team_ids(self.caller))
         return Response(ledger_table.ledger_document(table, by, since, until))
-
-    def _time_param(self, name: str) -> datetime | None:
-        value = single_query_value(self.request, name)
-        moment: datetime | None = None if value is None else query_params.read_datetime(name, value)
-        return moment
 
 
 urlpatterns = [path("ledger/", LedgerEndpoint.as_view())]

@@ -1,4 +1,14 @@
-from scheduling.api import campaigns, clusters, evaluation_rules, explain, ledger, policy_preview, simulations, traces
+from scheduling.api import (
+    campaigns,
+    clusters,
+    evaluation_rules,
+    explain,
+    ledger,
+    policy_preview,
+    simulations,
+    team_usage,
+    traces,
+)
 
 urlpatterns = [
     *clusters.urlpatterns,
@@ -7,6 +17,7 @@ urlpatterns = [
     *simulations.urlpatterns,
     *traces.urlpatterns,
     *ledger.urlpatterns,
+    *team_usage.urlpatterns,
     *campaigns.urlpatterns,
     *evaluation_rules.urlpatterns,
 ]

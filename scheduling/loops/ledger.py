@@ -3,8 +3,8 @@
 Eligible rows     All clusters.
 What a turn does  Reads the ledger of the last day and of the day before, which are stored by the hour
                   (`scheduling.loops.ledger_periods`), computes the rest from rows, and stores the figures. The
-                  database is only read. If an installation is too large to compute what is not stored yet, as after an
-                  upgrade, a later turn stores the figures.
+                  database is only read. If more is not stored yet than a page would compute, as after an upgrade, a
+                  later turn stores the figures: the other loop computes the same hours at that time.
 Failure story     Figures that are not updated expire, which leaves a gap in the charts. Two concurrent runs write the
                   same figures. An error in one cluster is logged, and the other clusters are processed.
 """
@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 
 ACCOUNT_WINDOW = timedelta(days=1)
 METRIC_TTL_S = 1800
-MAX_JOBS_READ = 200_000
 
 
 StoreFunction = Callable[[str, str, Mapping[str, Any], int], None]
@@ -65,7 +64,7 @@ def _update_metrics(cluster: Cluster, now: datetime, store: StoreFunction) -> bo
 
 def hourly_ledger(cluster: Cluster, until: datetime) -> ClusterLedger:
     """Return the ledger of a day by clock hours. The first and the last one are parts of an hour."""
-    return cluster_ledger(cluster, until - ACCOUNT_WINDOW, until, longest_us=US_PER_HOUR, max_jobs=MAX_JOBS_READ)
+    return cluster_ledger(cluster, until - ACCOUNT_WINDOW, until, longest_us=US_PER_HOUR)
 
 
 def ledger_metrics(ledger: ClusterLedger, now: datetime) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Reads the facts of a period for the ledger. Writes nothing.
 
-Takes twelve short statements per cluster. The number of rows read grows with the jobs that ended since the period
+Takes fifteen short statements per cluster. The number of rows read grows with the jobs that ended since the period
 began (so old periods cost more), with their attempts x nodes, and with the Events of the nodes. `ledger_periods` stores
 the result for finished hours and days. Rows that change its figures for past hours are recorded by triggers: a new fact
 that is read here needs a trigger (migration 0016) and a change in `tests/scheduling/ledger/random_history.py`.
@@ -97,7 +97,13 @@ def cluster_parts(
     facts = LedgerInput(
         machines=_machines(cluster, _holdings(list(live), end), since, until),
         lives=_attempt_spells(attempts, live),
-        waits=[wait for job in jobs.values() for wait in _waits(job, attempts.get(job.pk, ()), end)],
+        waits=[
+            *(wait for job in jobs.values() for wait in _waits(job, attempts.get(job.pk, ()), end)),
+            *(
+                WaitInterval(wait.since, end, wait.gpus_per_node, wait.gpu_model)
+                for wait in ledger_rows.open_waits(cluster, until, NOT_ELIGIBLE_REASONS)
+            ),
+        ],
     )
     moments = LedgerMoments(
         failures=[(one.ended, one.cause) for one in live.values() if one.ended and one.state in FAILURE_STATES],

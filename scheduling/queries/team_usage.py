@@ -86,13 +86,18 @@ def _quotas(cluster: Cluster) -> dict[str, int]:
     return kinds | whole
 
 
+def team_quota(cluster: Cluster, team: str) -> int | None:
+    """The quota of a team in GPUs; None if it has none."""
+    return _quotas(cluster).get(team)
+
+
 def team_usage(cluster: Cluster, team: Team, since: datetime, until: datetime, now: datetime) -> TeamUsage:
     """The usage of a team in a period. `until` must not be after `now`."""
     edges = _day_edges(since, until)
     ledger = ledger_table.period_ledgers(since, until, cluster).ledgers[0]
     held = ledger_table.held_us_by_day(ledger, team.pk)
     own, fair = _decayed_usage(cluster, team.name, edges, now)
-    quota = _quotas(cluster).get(team.name)
+    quota = team_quota(cluster, team.name)
     days = [
         UsageDay(
             start=start,

@@ -97,11 +97,11 @@ def test_a_node_shows_its_mean_utilization_its_hottest_gpu_and_a_line_of_a_day(a
         at = hour - timedelta(hours=ago)
         sample("seren-001", [busy], [60.0], at=at, resolution=Resolution.HOUR)
 
-    load = ada.get("/nodes/").context["rows"][0].load
+    row = ada.get("/nodes/").context["rows"][0]
 
-    assert (load.utilization, load.temperature) == (70.0, 72.0)
+    assert (row.load.utilization, row.load.temperature) == (70.0, 72.0)
     # On a scale from 0 to 100 percent, the hour before last at 22 of 23 steps
-    assert load.line == "0.0,20.0 95.7,0.0 100.0,10.0"
+    assert row.line == "0.0,20.0 95.7,0.0 100.0,10.0"
 
 
 @pytest.mark.parametrize(
@@ -126,6 +126,34 @@ def test_nodes_without_a_value_are_last_and_equal_ones_stay_in_order(ada, sort, 
 
     assert node_names(answer) == found
     assert answer.content.decode().count("aria-sort") == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "found", "previous", "following"),
+    [
+        ("1", (1, 100), "", "?state=idle&sort=-node&page=2"),
+        ("2", (101, 200), "?state=idle&sort=-node", "?state=idle&sort=-node&page=3"),
+        ("3", (201, 204), "?state=idle&sort=-node&page=2", ""),
+        ("9999", (201, 204), "?state=idle&sort=-node&page=2", ""),
+        ("0", (1, 100), "", "?state=idle&sort=-node&page=2"),
+    ],
+)
+def test_page_of_the_node_list_links_to_its_neighbors(ada, number, found, previous, following):
+    make.cluster("kalos", nodes=200)
+
+    page = ada.get(f"/nodes/?state=idle&sort=-node&page={number}").context["page"]
+
+    assert (page.first, page.last) == found and page.count == 204
+    assert (page.previous, page.following) == (previous, following)
+
+
+def test_node_list_has_every_node_on_exactly_one_page(ada):
+    make.cluster("kalos", nodes=200)
+
+    names = [row.node.name for page in (1, 2, 3) for row in ada.get(f"/nodes/?page={page}").context["rows"]]
+
+    assert names == list(Node.objects.order_by("cluster__name", "name").values_list("name", flat=True))
+    assert ada.get("/nodes/?page=two").status_code == 400
 
 
 def test_filters_keep_the_order_and_the_chosen_columns_are_shown(ada):

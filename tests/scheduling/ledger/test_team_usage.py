@@ -169,3 +169,46 @@ def test_number_of_queries_does_not_grow_with_the_jobs(now, django_assert_max_nu
 
     with django_assert_max_num_queries(len(few)):
         client.get("/reports/teams/")
+
+
+def answer(query="", user="ada", team="pretraining"):
+    client = Client()
+    client.force_login(make.user(user))
+    return client.get(f"/api/v1/teams/{team}/usage/{query}")
+
+
+def test_api_has_the_figures_of_the_page(now):
+    until = f"{now:%Y-%m-%dT%H:%M:%S.%fZ}"
+    found = answer(f"?cluster=seren&to={until}").json()
+
+    page = usage(now)
+    assert found["gpu_hours"] == pytest.approx(page.total)
+    assert (found["team"], found["cluster"], found["quota_gpus"]) == ("pretraining", "seren", 16)
+    assert found["half_life_hours"] == 48
+    for day, expected in zip(found["days"], page.days, strict=True):
+        assert day["gpu_hours"] == pytest.approx(dict(expected.gpu_hours))
+        assert day["quota_gpu_hours"] == pytest.approx(expected.quota_gpu_hours)
+        assert day["decayed_usage_gpu_hours"] == pytest.approx(expected.usage)
+        assert day["fair_share_gpu_hours"] == pytest.approx(expected.fair_share)
+
+
+def test_api_shows_own_teams_only(now):
+    assert answer(team="speech").status_code == 404
+    assert answer(team="speech", user="ben").json()["quota_gpus"] is None
+
+
+def test_cluster_may_be_omitted_only_if_there_is_one(now):
+    assert answer().json()["cluster"] == "seren"
+
+    make.cluster("kalos", nodes=1)
+
+    assert "cluster" in answer().json()
+    assert answer().status_code == 400
+
+
+@pytest.mark.parametrize("query", ["?cluster=nowhere", "?from=2020-01-01T00:00:00Z", "?days=7", "?to=yesterday"])
+def test_invalid_request_names_its_field(now, query):
+    response = answer(query)
+
+    assert response.status_code == 400
+    assert list(response.json()) == [query[1:].partition("=")[0]]
