@@ -45,13 +45,33 @@ def test_attempt_is_submitted_on_exactly_its_nodes(cluster, slurm):
     assert Attempt.objects.get().backend_id == "1"
 
 
-def test_image_of_a_job_is_passed_to_the_cluster(cluster, slurm):
+def test_image_and_mounts_of_a_job_are_passed_to_the_cluster(cluster, slurm):
     attempt = make.attempt()
-    Job.objects.filter(pk=attempt.job.pk).update(image="nvcr.io/nvidia/pytorch:24.01-py3")
+    Job.objects.filter(pk=attempt.job.pk).update(image="nvcr.io/nvidia/pytorch:24.01-py3", mounts=["data", "home"])
 
     deliver(cluster, slurm)
 
     assert slurm.sent[0].image == "nvcr.io/nvidia/pytorch:24.01-py3"
+    assert slurm.sent[0].mounts == ("data", "home")
+
+
+@pytest.mark.parametrize(
+    ("asked", "signal"),
+    [
+        ({}, ""),
+        ({"checkpoint_interval": "30:00"}, ""),
+        ({"checkpoint_dir": "/ckpt"}, "USR1@60"),
+        ({"checkpoint_signal": "B:USR2@90"}, "USR2@90"),
+        ({"checkpoint_signal": "USR2@0", "checkpoint_dir": "/ckpt"}, ""),
+    ],
+    ids=["none", "interval", "directory", "own", "no time"],
+)
+def test_checkpoint_signal_is_passed_for_jobs_that_save_checkpoints(cluster, slurm, asked, signal):
+    make.attempt(make.job(**asked))
+
+    deliver(cluster, slurm)
+
+    assert slurm.sent[0].checkpoint_signal == signal
 
 
 def test_job_gets_its_identity_and_progress_token_in_its_environment(cluster, slurm, settings):
