@@ -37,7 +37,7 @@ def read_file(path: str) -> str:
 
 @pytest.fixture(scope="session")
 def backend(kubernetes):
-    with closing(open_backend(f"kubernetes://{kubernetes.connection.kubeconfig}", read_file=read_file)) as backend:
+    with closing(open_backend(f"kubernetes://{kubernetes.kubeconfig}", read_file=read_file)) as backend:
         yield backend
 
 
@@ -186,7 +186,7 @@ def test_silent_kubelet_takes_its_node_down_and_it_comes_back(backend, kubernete
 
 def test_frozen_api_server_is_unreachable_within_the_deadline_and_nothing_is_lost(kubernetes):
     pid = int((kubernetes.home / "run" / "kube-apiserver.pid").read_text())
-    address = f"kubernetes://{kubernetes.connection.kubeconfig}"
+    address = f"kubernetes://{kubernetes.kubeconfig}"
     with closing(open_backend(address, read_file=read_file, timeout_s=2)) as backend:
         before = {found.backend_id for found in backend.jobs()}
         os.kill(pid, signal.SIGSTOP)
