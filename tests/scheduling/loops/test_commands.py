@@ -7,11 +7,17 @@ import pytest
 
 from jobs.actions import jobs as job_actions
 from jobs.actions import nodes as node_actions
-from jobs.actions import progress
+from jobs.actions import progress, stop
 from jobs.core import attempt_end
 from jobs.core.lifecycle import State
 from jobs.models import Allocation, Attempt, ClusterCommand, Job, Node, clock
-from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown, PlacementRejected, RequestRejected
+from scheduling.backends.base import (
+    ClusterUnreachable,
+    EvictionRefused,
+    OutcomeUnknown,
+    PlacementRejected,
+    RequestRejected,
+)
 from scheduling.loops.commands.claims import COMMAND_CLAIM_TIME, COMMANDS_PER_CLAIM
 from scheduling.loops.commands.send import CANCEL_RETRY_INTERVAL, send_commands_once
 from tests import make
@@ -330,6 +336,36 @@ def test_cancel_is_repeated_until_the_attempt_has_ended(cluster, slurm):
     )
     deliver(cluster, slurm, later=CANCEL_RETRY_INTERVAL * 3)
     assert command("cancel").outcome == "ended"
+
+
+REFUSAL = EvictionRefused("the budget keep needs 2 healthy pods")
+
+
+def test_refused_eviction_stays_open_with_its_reason_and_is_repeated(cluster, slurm):
+    attempt = make.running()
+    ClusterCommand.objects.all().delete()
+    stop.requeue(attempt.job, author=make.author())
+    slurm.before = failing(REFUSAL, "evict")
+
+    deliver(cluster, slurm)
+
+    assert (command("cancel").done_at, command("cancel").outcome) == (None, f"not evicted: {REFUSAL}")
+    slurm.before = lambda verb: None
+    deliver(cluster, slurm)
+    assert slurm.cancelled == []
+    deliver(cluster, slurm, later=CANCEL_RETRY_INTERVAL + timedelta(seconds=1))
+    assert slurm.cancelled == [attempt.backend_id]
+
+
+def test_cancelled_job_is_not_evicted(cluster, slurm):
+    attempt = make.running()
+    ClusterCommand.objects.all().delete()
+    job_actions.cancel(attempt.job, author=make.author())
+    slurm.before = failing(REFUSAL, "evict")
+
+    deliver(cluster, slurm)
+
+    assert slurm.cancelled == [attempt.backend_id]
 
 
 # nodes
