@@ -4,9 +4,9 @@ Beside LOG lies LOG.position: the size of the log, and how far each part of its 
 atomically after the log was written. So what lies beyond the recorded size was written by a copy that was killed, and
 is cut off before anything is added. Runs in the reader process of `storage`; standard library only.
 
-A lock on the log keeps a second worker out, and the position that a worker began with must still be there. Nothing waits
-for the disk, because that would take longer than everything else. If the server lost power, the log may be shorter than
-recorded, or the position empty: then the log goes on at its end, and a line says so.
+A lock on the log keeps a second worker out, and the position that a worker began with must still be there. Nothing
+waits for the disk, because that would take longer than everything else. If the server lost power, the log may be
+shorter than recorded, or the position empty: then the log goes on at its end, and a line says so.
 """
 
 from __future__ import annotations

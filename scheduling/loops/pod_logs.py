@@ -28,7 +28,7 @@ from itertools import accumulate
 
 from django.conf import settings
 
-from jobs.actions.copied_logs import mark_logs_complete
+from jobs.actions.outcomes import mark_logs_complete
 from jobs.core.log_source import LogSource
 from jobs.logs import allowed_paths, copied_log, storage
 from jobs.logs.copied_log import CopyPosition, LogPositionChanged

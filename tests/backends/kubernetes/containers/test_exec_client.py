@@ -17,7 +17,7 @@ from scheduling.backends.http_client import RequestDeadline
 from scheduling.backends.kubernetes.api_errors import ApiRefusal
 from scheduling.backends.kubernetes.containers.exec_client import MAX_OUTPUT_BYTES, ContainerPlace, ExecClient
 from scheduling.kubesim import pki
-from tests.backends.kubernetes.exec_server import SUCCESS, connection, failure, serving
+from tests.backends.kubernetes.containers.exec_server import SUCCESS, connection, failure, serving
 from tests.patience import PATIENCE_S
 
 PLACE = ContainerPlace(namespace="jobs", pod="acme-a-0", container="main")

@@ -19,7 +19,7 @@ from scheduling.backends.kubernetes.connection.access import KubernetesAddress
 from scheduling.backends.kubernetes.containers.exec_client import ContainerPlace
 from scheduling.backends.kubernetes.containers.signals import SIGNAL_ALL, SIGNAL_SCRIPT, SignaledPod, signal_pods
 from scheduling.backends.kubernetes.pod_script import PROCESS_VARIABLE
-from tests.backends.kubernetes.exec_server import SUCCESS, failure, serving
+from tests.backends.kubernetes.containers.exec_server import SUCCESS, failure, serving
 from tests.patience import PATIENCE_S
 
 RUNNING, FAILED = ({"status": {"phase": phase}} for phase in ("Running", "Failed"))
