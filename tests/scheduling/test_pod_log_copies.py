@@ -326,9 +326,10 @@ def test_rejection_concerns_one_log(cluster, kalos, copy):
 # --- who reads it
 
 
-def test_log_page_and_follower_read_the_copy(cluster, kalos, copy):
+@pytest.mark.parametrize("rank", ["", "0: "])
+def test_log_page_and_follower_read_the_copy(cluster, kalos, copy, rank):
     attempt = printing(cluster, kind="pretrain")
-    kalos.print(attempt, *(f"iteration {step}/100 | loss 2.{step} | step time 1.0 s" for step in range(10, 15)))
+    kalos.print(attempt, *(f"{rank}iteration {step}/100 | loss 2.{step} | step time 1.0 s" for step in range(10, 15)))
 
     copy()
 
