@@ -15,6 +15,7 @@ from failures.loops.stacks import stacks_once
 from jobs.actions.retention import delete_expired_web_state
 from jobs.models import Cluster, clock
 from scheduling.backends import telemetry
+from scheduling.backends.base import BackendError
 from scheduling.clusters import circuit_breaker
 from scheduling.clusters.connections import connect
 from scheduling.loops import campaigns as campaign_loop
@@ -101,7 +102,11 @@ def copy_cluster_logs(cluster_id: int) -> int:
         if not lease or circuit_breaker.is_open(cluster, ClusterEndpoint.CONTROL):
             return 0
         memory = log_memories.setdefault(cluster_id, pod_logs.CopyMemory())
-        return pod_logs.copy_logs_once(cluster, connect(cluster), clock.now(), memory)
+        try:
+            return pod_logs.copy_logs_once(cluster, connect(cluster), clock.now(), memory)
+        except BackendError as error:  # turns report it on the cluster's page
+            log.info("the logs of cluster %s cannot be copied now: %s", cluster, error)
+            return 0
 
 
 @shared_task(name="scheduling.estimates")

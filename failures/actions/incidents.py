@@ -33,7 +33,7 @@ from jobs.models import Attempt, Job, Node
 
 DIAGNOSIS_AUTHOR = Author(by="diagnosis")
 LEASE = timedelta(seconds=90)  # longer than the time limit of a task, so that no two workers process one row
-LOG_COPY_WAIT = timedelta(seconds=30)
+LOG_COPY_WAIT = timedelta(seconds=10)
 MAX_NEW_DIAGNOSES = 500
 CLAIM_RELATIONS = ("attempt__job__cluster", "attempt__log_read_state")
 MAX_RESOLVED_PER_TURN = 200

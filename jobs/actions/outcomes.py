@@ -6,6 +6,7 @@ flag OUTCOME_UNKNOWN, held, without GPUs. Its attempt is closed as UNKNOWN.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -132,3 +133,10 @@ def _return_job_to_queue(job: Job, why: str, *, spends: bool) -> None:
     fields = {"hold": HoldKind.NONE, "flags": [Flag.REQUEUED], "reason": "None", "why": why}
     Job.objects.filter(pk=job.pk).update(**fields, requeues=job.requeues + spends)
     job.refresh_from_db()
+
+
+def mark_logs_complete(attempt_ids: Collection[int]) -> int:
+    """Record that all output of these attempts was copied to their logs. Return how many were not marked before."""
+    if not attempt_ids:
+        return 0
+    return Attempt.objects.with_pending_log().filter(pk__in=attempt_ids).update(log_pending=False)

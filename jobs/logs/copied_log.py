@@ -4,8 +4,9 @@ Beside LOG lies LOG.position: the size of the log, and how far each part of its 
 atomically after the log was written. So what lies beyond the recorded size was written by a copy that was killed, and
 is cut off before anything is added. Runs in the reader process of `storage`; standard library only.
 
-A lock on the log keeps a second worker out, and the position that a worker began with must still be there. Text and
-position are on the disk before `append` returns.
+A lock on the log keeps a second worker out, and the position that a worker began with must still be there. Nothing
+waits for the disk, because that would take longer than everything else. If the server lost power, the log may be
+shorter than recorded, or the position empty: then the log goes on at its end, and a line says so.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ SUFFIX = ".position"
 MAX_POSITION_BYTES = 4 << 20  # a gang of 10,000 pods
 DIRECTORY_MODE, FILE_MODE = 0o750, 0o640
 CREATE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+UNKNOWN_SIZE = 2**62  # recorded in a position that cannot be read
+CONTINUED = b"acme: the log goes on after a failure of its storage; lines may be missing or repeated\n"
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -43,7 +46,7 @@ class CopyPosition:
 
 
 def read_position(root: str, path: str, allowed: AllowedPaths) -> CopyPosition:
-    """Return how far the log was copied; nothing if there is no position, or none that can be read."""
+    """Return how far the log was copied; nothing if there is no position."""
     try:
         descriptor = open_beneath(root, f"{path}{SUFFIX}", allowed)
     except LogNotCreated:
@@ -61,7 +64,7 @@ def _parse_position(raw: bytes) -> CopyPosition:
                 return CopyPosition(size=size, parts=parts)
     except (ValueError, RecursionError):
         pass
-    return CopyPosition()
+    return CopyPosition(size=UNKNOWN_SIZE)
 
 
 def append(
@@ -107,6 +110,7 @@ def _locked_log(directory: int, name: str) -> Iterator[int]:
 def _write_log(log: int, recorded: int, text: bytes) -> int:
     """Cut off what is not recorded, and add the text. Return the new size."""
     begin = min(recorded, os.fstat(log).st_size)
+    text = CONTINUED + text if begin < recorded else text
     os.ftruncate(log, begin)
     try:
         _write_all(log, text, begin)
@@ -122,7 +126,6 @@ def _write_all(descriptor: int, content: bytes, at: int) -> None:
     while view:
         written = os.pwrite(descriptor, view, at)
         view, at = view[written:], at + written
-    os.fdatasync(descriptor)
 
 
 def _write_position(directory: int, name: str, position: CopyPosition) -> None:

@@ -176,6 +176,6 @@ def _log_read_error(error: OSError) -> LogReadError:
     return LogReadError(f"The log cannot be read ({why}).")
 
 
-def directory_access(root: str) -> tuple[bool, bool]:
-    """Return whether a log root is a directory, and whether Acme may list and enter it."""
-    return os.path.isdir(root), os.access(root, os.R_OK | os.X_OK)
+def directory_access(root: str, writes: bool) -> tuple[bool, bool]:
+    """Return whether a log root is a directory, and whether Acme may list and enter it, and create files in it."""
+    return os.path.isdir(root), os.access(root, os.R_OK | os.X_OK | (os.W_OK if writes else 0))

@@ -28,7 +28,7 @@ from jobs.logs.allowed_paths import (
     read_program_token,
 )
 from jobs.logs.storage import StorageUnresponsive
-from jobs.models.cluster import SubmitIdentity
+from jobs.models.cluster import KUBERNETES_SCHEME, SubmitIdentity
 from scheduling.backends.base import Backend, BackendError, BackendNode, ClusterUnreachable, RequestRejected
 from scheduling.backends.kubernetes.connection.access import ReadFile
 from scheduling.backends.opening import SLURM, ClusterKind, check_address, cluster_kind, has_backend, open_backend
@@ -419,7 +419,9 @@ def _resolve_url(url: str, resolve: Resolve) -> Sequence[str]:
 
 
 def _logs(settings: ConnectionSettings, allowed: AllowedPaths) -> tuple[bool | None, str]:
-    path = settings.log_root
+    path, copies_logs = settings.log_root, settings.address.startswith(KUBERNETES_SCHEME)
+    if not path and copies_logs:
+        return None, "Not configured. Acme copies the output of its jobs to its own directory."
     if not path:
         return None, "Not configured. Logs are not shown, and failures are diagnosed without them."
     try:
@@ -428,7 +430,7 @@ def _logs(settings: ConnectionSettings, allowed: AllowedPaths) -> tuple[bool | N
     except PathNotAllowed as error:
         raise _path_failure(path, error) from None
     try:
-        is_directory, is_readable = storage.call(path, log_files.directory_access, path)
+        is_directory, is_usable = storage.call(path, log_files.directory_access, path, copies_logs)
     except StorageUnresponsive as error:
         raise ConnectionTestFailure(
             str(error), "Check the file server of this mount, and dmesg on this machine."
@@ -437,8 +439,9 @@ def _logs(settings: ConnectionSettings, allowed: AllowedPaths) -> tuple[bool | N
         raise ConnectionTestFailure(
             f"{path} is not a directory on this machine.", "Mount the file system that jobs write to."
         )
-    if not is_readable:
+    if not is_usable:
+        verb, access = ("write to", "write") if copies_logs else ("read", "read")
         raise ConnectionTestFailure(
-            f"Acme has no permission to read {path}.", f"Give uid {os.getuid()} on this machine read access."
+            f"Acme has no permission to {verb} {path}.", f"Give uid {os.getuid()} on this machine {access} access."
         )
-    return True, "The directory is readable."
+    return True, f"The directory is {'writable' if copies_logs else 'readable'}."

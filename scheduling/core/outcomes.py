@@ -37,7 +37,7 @@ class MissingAttempt:
     confirmed: bool  # the cluster has reported it as running
     promised_at: datetime
     missing_since: datetime
-    has_log: bool  # Acme writes its log, so there should be a record
+    has_log: bool  # the job itself writes a log, and a record beside it
 
 
 @dataclass(frozen=True, kw_only=True)

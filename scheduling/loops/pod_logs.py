@@ -1,8 +1,8 @@
 """Pod logs: copy the output of jobs on clusters that do not write it to files.
 
-Eligible rows     Attempts with `log_pending` on clusters that Acme drives: running ones, and ended ones until their log
-                  is complete. Ended ones come first, then those that were read longest ago. A log that had new lines is
-                  read again after `LIVE_INTERVAL_S`, one without after up to `QUIET_INTERVAL_S`.
+Eligible rows     Attempts with `log_pending`, which Acme submitted to such a cluster: running ones, and ended ones
+                  until their log is complete. Ended ones come first, then those that were read longest ago. A log that
+                  had new lines is read again after `LIVE_INTERVAL_S`, one without after up to `QUIET_INTERVAL_S`.
 What a turn does  Reads what is new of each log through the backend, over several connections, and appends it to the log
                   file with its position (`jobs.logs.copied_log`). A complete log loses its mark `log_pending`, for
                   which diagnosis waits. A turn ends when its time budget is used up. Logs in Acme's own directory are
@@ -28,12 +28,12 @@ from itertools import accumulate
 
 from django.conf import settings
 
-from jobs.actions.copied_logs import mark_logs_complete
+from jobs.actions.outcomes import mark_logs_complete
 from jobs.core.log_source import LogSource
 from jobs.logs import allowed_paths, copied_log, storage
 from jobs.logs.copied_log import CopyPosition, LogPositionChanged
 from jobs.logs.job_log import LogReadError
-from jobs.models import Attempt, Cluster, ClusterMode
+from jobs.models import Attempt, Cluster
 from scheduling.backends.base import Backend, BackendError, LogUpdate, RequestRejected
 
 log = logging.getLogger(__name__)
@@ -86,8 +86,7 @@ class CopyMemory:
 
 
 def clusters_with_pending_logs() -> list[int]:
-    pending = Attempt.objects.with_pending_log().filter(job__cluster__mode=ClusterMode.DRIVE)
-    return sorted(set(pending.order_by().values_list("job__cluster", flat=True)))
+    return sorted(set(Attempt.objects.with_pending_log().order_by().values_list("job__cluster", flat=True)))
 
 
 def copy_logs_once(

@@ -132,7 +132,7 @@ def _missing_attempt_facts(attempt: Attempt, missing_since: datetime) -> Missing
         confirmed=attempt.confirmed_at is not None,
         promised_at=attempt.promised_at,
         missing_since=missing_since,
-        has_log=bool(attempt.log_path),
+        has_log=bool(attempt.log_path) and not attempt.job.cluster.copies_logs,
     )
 
 

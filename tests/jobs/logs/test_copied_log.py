@@ -67,13 +67,14 @@ def test_what_was_written_without_its_position_is_cut_off(root, allowed):
     assert content(root) == "one\ntwo\nthree\n"
 
 
-def test_truncated_log_goes_on_at_its_end(root, allowed):
+def test_log_that_is_shorter_than_recorded_goes_on_at_its_end_and_says_so(root, allowed):
     first = add(root, allowed, NOTHING, "one\ntwo\n", pod="1")
     os.truncate(f"{root}/a.log", 4)
 
     after = add(root, allowed, first, "three\n", pod="2")
 
-    assert (content(root), after.size) == ("one\nthree\n", 10)
+    remark = copied_log.CONTINUED.decode()
+    assert (content(root), after.size) == (f"one\n{remark}three\n", len(remark) + 10)
 
 
 def test_writer_with_an_old_position_is_refused(root, allowed):
@@ -122,10 +123,15 @@ except copied_log.LogStorageFull as error:
 
 
 @pytest.mark.parametrize("raw", ["", "{", "[]", '{"size":-1,"parts":{}}', '{"size":1,"parts":{"a":1}}', "[" * 90_000])
-def test_position_that_cannot_be_read_is_the_start(root, allowed, raw):
+def test_log_without_a_readable_position_is_kept_and_goes_on_at_its_end(root, allowed, raw):
+    add(root, allowed, NOTHING, "one\n", pod="1")
     (Path(root) / "a.log.position").write_text(raw)
 
-    assert copied_log.read_position(root, f"{root}/a.log", allowed) == NOTHING
+    before = copied_log.read_position(root, f"{root}/a.log", allowed)
+    after = add(root, allowed, before, "one\ntwo\n", pod="2")
+
+    assert before.parts == {} and content(root) == f"one\n{copied_log.CONTINUED.decode()}one\ntwo\n"
+    assert copied_log.read_position(root, f"{root}/a.log", allowed) == after
 
 
 @pytest.mark.parametrize("name", ["a.log", "a.log.position", "a.log.position.new"])

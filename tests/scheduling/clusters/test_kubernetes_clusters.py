@@ -67,6 +67,15 @@ def test_working_cluster_passes_every_step(api, folder):
     assert found["Nodes"].message == "1 nodes with 8 GPUs, 1 jobs."
 
 
+def test_logs_are_copied_with_and_without_a_directory(api, folder, tmp_path_factory):
+    address, root = write_kubeconfig(folder, api.server), str(tmp_path_factory.mktemp("logs"))
+
+    without, with_one = (steps(folder, address, log_root=path)["Job logs"] for path in ("", root))
+
+    assert (without.ok, "copies the output of its jobs to its own directory" in without.message) == (None, True)
+    assert (with_one.ok, with_one.message) == (True, "The directory is writable.")
+
+
 @pytest.mark.parametrize(
     ("user", "said"),
     [

@@ -6,57 +6,21 @@ import json
 import socket
 import ssl
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http import HTTPStatus
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-from websockets.exceptions import ConnectionClosed
-from websockets.sync.server import serve
 
 from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown, RequestTimedOut
 from scheduling.backends.http_client import RequestDeadline
 from scheduling.backends.kubernetes.api_errors import ApiRefusal
-from scheduling.backends.kubernetes.connection.access import Connection
 from scheduling.backends.kubernetes.containers.exec_client import MAX_OUTPUT_BYTES, ContainerPlace, ExecClient
 from scheduling.kubesim import pki
+from tests.backends.kubernetes.containers.exec_server import SUCCESS, connection, failure, serving
 from tests.patience import PATIENCE_S
 
 PLACE = ContainerPlace(namespace="jobs", pod="acme-a-0", container="main")
-SUCCESS = b'\x03{"status":"Success"}'
-
-
-def failure(code="3", reason="NonZeroExitCode"):
-    causes = [{"reason": "ExitCode", "message": code}]
-    return b"\x03" + json.dumps({"status": "Failure", "reason": reason, "details": {"causes": causes}}).encode()
-
-
-def connection(server, **changes):
-    empty = {"server_name": "", "ca": "", "token": "secret", "certificate": "", "key": ""}
-    return Connection(server=server, **{**empty, **changes})
-
-
-@contextmanager
-def serving(handler, **options):
-    """A server on a free port. Yields its port and the requests that it got."""
-    requests = []
-
-    def process_request(websocket, request):
-        requests.append(request)
-
-    def handle(websocket):
-        with suppress(ConnectionClosed):
-            handler(websocket)
-
-    options = {"subprotocols": ["v4.channel.k8s.io"], "process_request": process_request, **options}
-    with serve(handle, "127.0.0.1", 0, compression=None, close_timeout=1, **options) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server.socket.getsockname()[1], requests
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def run(handler, *command, timeout_s=PATIENCE_S, **options):
@@ -160,7 +124,7 @@ def test_refusal_has_the_message_of_the_api_server():
         return websocket.respond(HTTPStatus.FORBIDDEN, json.dumps({"message": "pods/exec is forbidden"}))
 
     with pytest.raises(ApiRefusal, match="HTTP 403: pods/exec is forbidden") as caught:
-        run(until_gone, process_request=refuse)
+        run(until_gone, answer=refuse)
 
     assert caught.value.status == 403
 
@@ -172,7 +136,7 @@ def test_redirect_is_not_followed():
         return response
 
     with pytest.raises(ClusterUnreachable):
-        run(until_gone, process_request=redirect)
+        run(until_gone, answer=redirect)
 
 
 @pytest.mark.parametrize(

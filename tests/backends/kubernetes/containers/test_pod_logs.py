@@ -20,7 +20,7 @@ from scheduling.backends.kubernetes.containers.pod_logs import (
     ReadLimits,
 )
 from scheduling.backends.kubernetes.ends import PodEnd
-from tests.backends.kubernetes.kubelet_logs import NOON, LogApi, at, event
+from tests.backends.kubernetes.containers.kubelet_logs import NOON, LogApi, at, event
 from tests.backends.kubernetes.scripted_api import serving, status
 
 KUBECONFIG = """

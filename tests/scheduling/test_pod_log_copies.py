@@ -15,14 +15,17 @@ from failures.models import Diagnosis
 from jobs.actions import jobs as job_actions
 from jobs.actions.jobs import AttemptEnd
 from jobs.core.lifecycle import State
+from jobs.core.log_source import LogSource
 from jobs.logs import allowed_paths, copied_log, job_log
 from jobs.models import Attempt, Cluster, clock
 from scheduling.backends.base import ClusterUnreachable, LogUpdate, RequestRejected
 from scheduling.backends.kubernetes.backend import KUBERNETES_TRAITS
+from scheduling.loops.observe.outcomes import find_outcomes_once
 from scheduling.loops.pod_logs import (
     GIVE_UP_AFTER,
     RETRY_S,
     CopyMemory,
+    PendingLog,
     clusters_with_pending_logs,
     copy_logs_once,
     delete_old_logs_once,
@@ -116,24 +119,33 @@ def test_new_attempt_on_kubernetes_has_a_log_that_acme_writes(cluster):
     assert cluster.new_log_path("a") == f"{allowed_paths.pod_log_directory()}/kalos/a.log"
 
 
-def test_only_driven_clusters_with_pending_logs_are_copied(cluster):
+def test_only_clusters_with_pending_logs_are_read(cluster):
     assert clusters_with_pending_logs() == []
+
     printing(cluster)
+
     assert clusters_with_pending_logs() == [cluster.pk]
 
-    Cluster.objects.update(mode="observe")
 
-    assert clusters_with_pending_logs() == []
-
-
-def test_logs_of_ended_attempts_are_read_first_and_complete_ones_not_at_all(cluster, kalos, copy):
+def test_complete_logs_are_not_read(cluster, kalos, copy):
     running, ended, complete = (printing(cluster, gpu) for gpu in range(3))
     end(ended)
     Attempt.objects.filter(pk=complete.pk).update(log_pending=False)
 
     assert copy() == 2
     assert sorted(kalos.asked) == sorted([running.backend_id, ended.backend_id])
-    assert kalos.asked[0] == ended.backend_id
+
+
+def test_logs_of_ended_attempts_come_first_then_those_that_are_due_longest(passing):
+    memory = CopyMemory(passing)
+    source = LogSource("/logs", "/logs/a.log")
+    ends = [None, None, make.NOON, None]
+    logs = [PendingLog(attempt_id=n, key="k", backend_id="b", source=source, ended_at=at) for n, at in enumerate(ends)]
+    memory.due(logs)
+    for number, due_at in enumerate((-1.0, -2.0, 0.0, 60.0)):
+        memory.paces[number].due_at = due_at
+
+    assert [one.attempt_id for one in memory.due(logs)] == [2, 1, 0]
 
 
 def test_attempt_that_was_never_submitted_has_nothing_to_copy(cluster, kalos, copy):
@@ -314,9 +326,10 @@ def test_rejection_concerns_one_log(cluster, kalos, copy):
 # --- who reads it
 
 
-def test_log_page_and_follower_read_the_copy(cluster, kalos, copy):
+@pytest.mark.parametrize("rank", ["", "0: "])
+def test_log_page_and_follower_read_the_copy(cluster, kalos, copy, rank):
     attempt = printing(cluster, kind="pretrain")
-    kalos.print(attempt, *(f"iteration {step}/100 | loss 2.{step} | step time 1.0 s" for step in range(10, 15)))
+    kalos.print(attempt, *(f"{rank}iteration {step}/100 | loss 2.{step} | step time 1.0 s" for step in range(10, 15)))
 
     copy()
 
@@ -350,6 +363,29 @@ def test_diagnosis_does_not_wait_for_ever(cluster, kalos, copy):
     diagnose_once(clock.now())
 
     assert Diagnosis.objects.filter(attempt=attempt).exists()
+
+
+def test_missing_log_does_not_prove_that_a_forgotten_attempt_never_started(cluster, kalos):
+    """Acme writes the log, and had perhaps not begun."""
+    attempt = printing(cluster)
+    Attempt.objects.filter(pk=attempt.pk).update(confirmed_at=None, missing_since=clock.now() - timedelta(hours=1))
+
+    find_outcomes_once(cluster, kalos, clock.now())
+
+    attempt.refresh_from_db()
+    assert attempt.state == State.UNKNOWN and attempt.job.attempts.count() == 1
+
+
+def test_forgotten_attempt_has_the_end_that_its_log_shows(cluster, kalos, copy):
+    attempt = printing(cluster)
+    kalos.print(attempt, "done", "acme: end of the log of 1 pod: COMPLETED")
+    copy()
+    Attempt.objects.filter(pk=attempt.pk).update(missing_since=clock.now() - timedelta(hours=1))
+
+    find_outcomes_once(cluster, kalos, clock.now())
+
+    attempt.refresh_from_db()
+    assert (attempt.state, attempt.job.state) == (State.COMPLETED, State.COMPLETED)
 
 
 # --- where it lies
