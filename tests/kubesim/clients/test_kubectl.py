@@ -14,8 +14,8 @@ import pytest
 from tests.patience import PATIENCE_S, until
 from tests.servers import NO_KUBERNETES
 
-from .make import job, pod
-from .running import KubernetesProcess
+from ..make import job, pod
+from ..running import KubernetesProcess
 
 PROGRAM = shutil.which("kubectl")
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason=f"{NO_KUBERNETES}: kubectl is missing")
