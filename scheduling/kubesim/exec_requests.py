@@ -1,4 +1,4 @@
-"""Commands in containers: which one a request means, and how its result is told. Pure.
+"""Commands in containers: which one a request means, and how its result is told.
 
 As the API server does, refusals before the command runs are answers of HTTP; afterwards the last message of the stream
 has the exit status.

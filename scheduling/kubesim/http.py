@@ -11,6 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from scheduling.slurmsim.wire import InvalidRequest
 
+from .api import protobuf
 from .api.errors import ApiError, bad_request, path_not_found, unsupported_media_type
 from .api.requests import Answer
 
@@ -67,7 +68,10 @@ async def read_json_body(request: Request, allowed: tuple[str, ...] = ("applicat
     content = await _read_body(request)
     if not content:
         return None
-    if (media_type(request.headers) or "application/json") not in allowed:
+    kind = media_type(request.headers) or "application/json"
+    if kind == protobuf.MEDIA_TYPE and "application/json" in allowed:
+        return protobuf.read_object(content)
+    if kind not in allowed:
         raise unsupported_media_type(allowed)
     try:
         return json.loads(content)

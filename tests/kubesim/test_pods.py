@@ -320,6 +320,26 @@ def test_deleted_pod_ends_gracefully_and_releases_its_gpus():
     assert api.after(2).pod("next")["status"]["phase"] == "Running"
 
 
+@pytest.mark.parametrize(
+    ("hook", "gone_after"),
+    [
+        ({"sleep": {"seconds": 20}}, 21),
+        ({"exec": {"command": ["sh", "-c", "sleep 5"]}}, 6),
+        ({"sleep": {"seconds": 90}}, 31),
+    ],
+    ids=["sleep", "command", "longer than the grace period"],
+)
+def test_hook_before_the_stop_delays_it_within_the_grace_period(hook, gone_after):
+    api = client()
+    body = pod(node=A, seconds=1000)
+    body["spec"]["containers"][0]["lifecycle"] = {"preStop": hook}
+    api.call("POST", PODS, body)
+    api.after(5).call("DELETE", f"{PODS}/train")
+
+    assert container_state(api.after(gone_after - 2).pod()).keys() == {"running"}
+    assert api.after(2).pod() is None
+
+
 def test_pod_without_a_node_is_deleted_at_once():
     api = client()
     api.create_pod(gpus=9)

@@ -463,11 +463,3 @@ def test_clock_of_the_cluster_may_differ(tmp_path):
         made = process.call("GET", f"{PODS}/train")["metadata"]["creationTimestamp"]
 
     assert 3500 < seconds_of(made) - time.time() <= 3600
-
-
-def test_protobuf_is_refused_so_that_clients_send_json(cluster):
-    headers = {"Content-Type": "application/vnd.kubernetes.protobuf"}
-
-    answer = cluster.client.post(PODS, content=b"k8s\x00", headers=headers)
-
-    assert (answer.status_code, answer.json()["reason"]) == (415, "UnsupportedMediaType")

@@ -19,6 +19,7 @@ NODE_COUNT_VARIABLES = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES", "PET_NNODES", "NN
 KEY_NAMES = ("acme/attempt", "acme/key", "acme.attempt", "acme-attempt")  # where a client names its attempt
 INSTALLATION = "acme/installation"
 MAX_GANG = 10_000
+SLEEP = re.compile(r"\bsleep (\d{1,9})\b")
 KEYED_FIELD = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
 REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][\w.-]*)\)")
 
@@ -68,6 +69,15 @@ def main_container(pod: JsonObject) -> JsonObject:
     containers: list[JsonObject] = pod["spec"]["containers"]
     with_gpus = (one for one in containers if value_at(one, "resources", "limits", GPU_RESOURCE))
     return next(with_gpus, containers[0])
+
+
+def pre_stop_s(pod: JsonObject) -> float:
+    """How long the hook before TERM takes: `sleep`, the only one that a simulated container can have."""
+    hook = value_at(main_container(pod), "lifecycle", "preStop", default={})
+    words = value_at(hook, "exec", "command", default=[])
+    found = SLEEP.search(" ".join(map(str, words))) if isinstance(words, list) else None
+    seconds = value_at(hook, "sleep", "seconds", default=float(found[1]) if found else 0)
+    return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else 0.0
 
 
 def environment_of(pod: JsonObject) -> dict[str, str]:

@@ -33,7 +33,7 @@ from scheduling.slurmsim.fault_registry import FaultRegistry
 from scheduling.slurmsim.values import KILL, TERM
 
 from .executions import LOST_CODE, Executions, PodEnd, killed_end
-from .gangs import rank_of
+from .gangs import pre_stop_s, rank_of
 from .node_status import new_node, node_ip, node_status, unhealthy_gpus
 from .pod_status import REJECTED_PREFIX, pod_phase, pod_status
 from .runtimes import PodRuntimes
@@ -354,13 +354,16 @@ class Kubelets(Controller):
         self.enqueue(runtime.key)
 
     def _terminate(self, pod: JsonObject, runtime: PodRuntime, now: float) -> None:
-        """Stop a pod that is being deleted: TERM, KILL after its grace period, and then its removal."""
+        """Stop a pod that is being deleted: its preStop hook, TERM, KILL after its grace period, then its removal."""
         if not runtime.holds_resources:
             self._remove(pod, now)
             return
         grace_s = pod["metadata"].get("deletionGracePeriodSeconds", 0)
         kill_at = seconds_of(pod["metadata"]["deletionTimestamp"])
-        if runtime.step == PodStep.RUNNING and not runtime.next_at and grace_s:
+        term_at = min(kill_at - grace_s + pre_stop_s(pod), kill_at)
+        if runtime.step == PodStep.RUNNING and not runtime.next_at and now < term_at:
+            self.schedule(term_at, runtime.key)
+        elif runtime.step == PodStep.RUNNING and not runtime.next_at and grace_s:
             self._event(pod, NORMAL, "Killing", f"Stopping container {_container(pod)}", runtime.node, now)
             self._stop(runtime, TERM, now)
             self.schedule(max(kill_at, now), runtime.key)

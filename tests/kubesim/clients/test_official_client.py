@@ -15,7 +15,7 @@ import pytest
 
 from tests.patience import PATIENCE_S
 
-from .running import KubernetesProcess
+from ..running import KubernetesProcess
 
 VARIABLE = "KUBERNETES_CLIENT_PYTHON"
 PYTHON = os.environ.get(VARIABLE, "")

@@ -14,8 +14,8 @@ import pytest
 from tests.patience import PATIENCE_S, until
 from tests.servers import NO_KUBERNETES
 
-from .make import job, pod
-from .running import KubernetesProcess
+from ..make import job, pod
+from ..running import KubernetesProcess
 
 PROGRAM = shutil.which("kubectl")
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason=f"{NO_KUBERNETES}: kubectl is missing")
@@ -124,6 +124,46 @@ def test_cordon_and_drain_respect_a_budget(run):
 
     assert "node/kalos-002 drained" in run("drain", "kalos-002", "--force", "--timeout=60s")
     assert run("get", "pods", "-o", "name") == ""
+
+
+def test_objects_that_kubectl_sends_in_protobuf_are_created(run):
+    run("create", "configmap", "made", "--from-literal=a=1")
+    run("create", "job", "made", "--image=registry.example/x:1", "--", "sleep", "600")
+    run("create", "pdb", "made", "--selector=job-name=made", "--min-available=50%")
+    run("create", "role", "made", "--verb=get,list", "--resource=pods")
+    run("create", "rolebinding", "made", "--role=made", "--serviceaccount=default:default")
+
+    assert run("auth", "can-i", "delete", "nodes").strip() == "yes"
+    assert run("get", "configmap", "made", "-o", "jsonpath={.data.a}") == "1"
+    assert run("get", "pdb", "made", "-o", "jsonpath={.spec.minAvailable}") == "50%"
+    run("wait", "--for=condition=Ready", "pod", "-l", "job-name=made", "--timeout=60s")
+    assert run("get", "pods", "-l", "job-name=made", "-o", "jsonpath={.items[0].spec.containers[0].command}") == (
+        '["sleep","600"]'
+    )
+    run("delete", "role,rolebinding", "made")
+
+
+def test_command_runs_in_a_container(run):
+    applied(run, pod("beside", node="kalos-001", gpus=2, seconds=600))
+    run("wait", "--for=condition=Ready", "pod/beside", "--timeout=60s")
+
+    assert run("exec", "beside", "--", "hostname") == "beside\n"
+    assert run("exec", "beside", "--", "nvidia-smi", "-L").count("GPU ") == 2
+    assert "exit code 1" in run("exec", "beside", "--", "false", fails=True)
+
+
+def test_gang_is_gated_and_placed_with_kubectl(run):
+    gates = {"schedulerName": "acme", "schedulingGates": [{"name": "acme/gang"}]}
+    applied(run, pod("gated", seconds=600, **gates))
+    assert run("get", "pod", "gated", "--no-headers").split()[2] == "SchedulingGated"
+
+    run("patch", "pod", "gated", "--type=merge", "-p", '{"spec":{"schedulingGates":null}}')
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "gated"},
+               "target": {"kind": "Node", "name": "kalos-003"}}  # fmt: skip
+    run("create", "--raw", "/api/v1/namespaces/default/pods/gated/binding", "-f", "-", text=json.dumps(binding))
+
+    run("wait", "--for=condition=Ready", "pod/gated", "--timeout=60s")
+    assert run("get", "pod", "gated", "-o", "jsonpath={.spec.nodeName}") == "kalos-003"
 
 
 def test_labels_taints_and_annotations_are_edited(run):

@@ -1,0 +1,1 @@
+"""Clients that others have written read and drive the simulated cluster."""
