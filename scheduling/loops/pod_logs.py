@@ -115,10 +115,17 @@ def _pending_logs(cluster: Cluster) -> Iterable[PendingLog]:
 class LogCopier:
     """Copies the logs of one turn. Its threads use no database."""
 
-    def __init__(self, backend: Backend, now: datetime, memory: CopyMemory, largest: int | None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        now: datetime,
+        memory: CopyMemory,
+        largest: int | None,
+        budget_s: float = TIME_BUDGET_S,
+    ) -> None:
         self._backend, self._now, self._memory, self._largest = backend, now, memory, largest
         self._allowed = allowed_paths.load_allowed_paths()
-        self._end_at = memory.monotonic() + TIME_BUDGET_S
+        self._end_at = memory.monotonic() + budget_s
         self._lock = threading.Lock()
         self.count = 0
         self.error: BackendError | None = None  # that of a cluster that cannot be reached

@@ -19,12 +19,11 @@ ROWS: tuple[Signature, ...] = (
         "acme: end of the log of 4 pods: NODE_FAIL",
         specificity=99,
     ),
-    cause(
-        "pod-evicted-for-disk",
+    cause(  # its own limit; a node that is full evicts whoever is there
+        "pod-evicted-for-its-disk",
         "DiskFull",
         97,
         (
-            r"low on resource: (?:ephemeral-storage|nodefs|imagefs|inodes)\b",
             r"exceeds the total limit of containers|exceeded its local ephemeral storage limit",
             r"[Uu]sage of EmptyDir volume .{1,260}exceeds the limit",
         ),

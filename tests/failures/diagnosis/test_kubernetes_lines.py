@@ -24,8 +24,8 @@ LINES = (
         EVENT.format("Evicted", "The node was low on resource: memory. Threshold quantity: 100Mi, available: 80Mi."),
     ),
     (
-        "evicted for disk",
-        "DiskFull",
+        "evicted from a full node",
+        "Preempted/TimeLimit",
         EVENT.format("Evicted", "The node was low on resource: ephemeral-storage. Container job was using 90Gi."),
     ),
     (

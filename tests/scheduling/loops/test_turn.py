@@ -43,9 +43,9 @@ def test_job_runs_from_submission_to_its_end(cluster, slurm):
 
 @pytest.mark.parametrize(("mode", "advances"), [("drive", 2), ("advise", 0), ("observe", 0)])
 def test_jobs_advance_after_the_sync_and_after_the_submissions_of_a_driven_cluster(cluster, slurm, mode, advances):
-    Cluster.objects.update(mode=mode)
     make.job(gpus_per_node=8)
-    calls = []
+    Cluster.objects.update(mode=mode)
+    calls: list[str] = []
     slurm.before = calls.append
 
     run_turns(cluster.pk, "me", lambda _: slurm)
