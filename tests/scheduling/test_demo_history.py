@@ -66,6 +66,8 @@ def _live_rows(cluster, now):
     """What a demo on a slow machine has recorded before its history is written."""
     usage = {"gpus": 128, "allocated": 0, "closed": 0, "running": 0, "waiting": 7, "requested": 7}
     ClusterMinute.objects.create(cluster=cluster, at=now - timedelta(minutes=1), **usage)
+    node = cluster.nodes.order_by("name").first()
+    Sample.objects.create(node=node, resolution=Resolution.FIVE_MINUTES, at=now - timedelta(minutes=5), gpu_util=[7.0])
     times = {"first_symptom_at": now, "last_symptom_at": now}
     incident = Incident.objects.create(cluster=cluster, scope="node", category="Infrastructure", **times)
     incident.nodes.add(cluster.nodes.first())
@@ -193,6 +195,10 @@ def test_rows_of_the_running_demo_are_kept(cluster, written):
     _, now, *_ = written
 
     assert ClusterMinute.objects.get(cluster=cluster, at=now - timedelta(minutes=1)).waiting == 7
+    sample = Sample.objects.get(
+        node=cluster.nodes.order_by("name").first(), resolution=Resolution.FIVE_MINUTES, at=now - timedelta(minutes=5)
+    )
+    assert sample.gpu_util == [7.0]
     assert Incident.objects.filter(pk__gt=write.RESERVED_KEYS[Incident], nodes__isnull=False).count() == 1
 
 
