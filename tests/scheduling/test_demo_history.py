@@ -246,11 +246,12 @@ def test_checkpoints_limit_what_a_failure_loses():
 
 def test_log_of_each_failure_is_what_its_diagnosis_read(written):
     logs = written[-1]
-    diagnoses = Diagnosis.objects.exclude(bundle=None).select_related("attempt__job")
+    diagnoses = Diagnosis.objects.exclude(bundle=None).select_related("attempt__job__cluster")
 
     for row in diagnoses:
         assert logs[row.attempt.log_path] == row.bundle_text
-        assert f"job {row.attempt.backend_id} ({row.attempt.job.name}): " in row.bundle_text
+        number = r"\d+" if row.attempt.job.cluster.is_kubernetes else row.attempt.backend_id
+        assert re.search(rf"job {number} \({re.escape(row.attempt.job.name)}\): ", row.bundle_text)
         for line in row.evidence:
             assert line["text"] in row.bundle_text
 
