@@ -15,6 +15,7 @@ from acmeweb.common.env import (
     cluster_min_job_age_s,
     database_role,
     database_settings,
+    demo_clusters,
     with_password,
     with_timeouts,
 )
@@ -161,6 +162,17 @@ def test_invalid_job_age_names_the_variable(value):
         InvalidEnvSetting, match=r"ACME_CLUSTER_MIN_JOB_AGE=.* is not a whole number of seconds from 1 to"
     ):
         cluster_min_job_age_s(EnvReader({"ACME_CLUSTER_MIN_JOB_AGE": value}))
+
+
+def test_demo_has_both_clusters_unless_one_is_chosen():
+    assert demo_clusters(EnvReader({})) == ("seren", "kalos")
+    assert demo_clusters(EnvReader({"DEMO_CLUSTERS": " kalos ,"})) == ("kalos",)
+
+
+@pytest.mark.parametrize("value", ["saturn", "seren,saturn", ","])
+def test_unknown_demo_clusters_name_the_variable(value):
+    with pytest.raises(SystemExit, match="DEMO_CLUSTERS"):
+        demo_clusters(EnvReader({"DEMO_CLUSTERS": value}))
 
 
 def test_the_job_age_is_that_of_slurm_unless_it_is_set():

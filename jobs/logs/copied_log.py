@@ -47,6 +47,7 @@ class CopyPosition:
 
 def read_position(root: str, path: str, allowed: AllowedPaths) -> CopyPosition:
     """Return how far the log was copied; nothing if there is no position."""
+    _make_own_directory(root, allowed)
     try:
         descriptor = open_beneath(root, f"{path}{SUFFIX}", allowed)
     except LogNotCreated:
@@ -71,8 +72,7 @@ def append(
     root: str, path: str, before: CopyPosition, text: bytes, parts: Mapping[str, str], allowed: AllowedPaths
 ) -> CopyPosition:
     """Add text to the log and record the new position. Raises LogPositionChanged unless `before` is the position."""
-    if allowed.holds_pod_logs(root):
-        os.makedirs(root, DIRECTORY_MODE, exist_ok=True)
+    _make_own_directory(root, allowed)
     directory, name = open_directory_of(root, path, allowed)
     try:
         with _locked_log(directory, name) as log:
@@ -87,6 +87,12 @@ def append(
     finally:
         os.close(directory)
     return after
+
+
+def _make_own_directory(root: str, allowed: AllowedPaths) -> None:
+    """A cluster's directory in ACME_VAR is made when its first log is copied."""
+    if allowed.holds_pod_logs(root):
+        os.makedirs(root, DIRECTORY_MODE, exist_ok=True)
 
 
 @contextmanager

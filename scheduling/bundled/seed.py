@@ -43,14 +43,12 @@ class SeedCommand(BaseCommand):
         }
         return self.upsert_cluster(name, title, connection)
 
-    def upsert_cluster(
-        self, name: str, title: str, connection: dict[str, Any], settings_at_first: dict[str, Any] | None = None
-    ) -> Cluster:
+    def upsert_cluster(self, name: str, title: str, connection: dict[str, Any]) -> Cluster:
         """Create or update the row. The connection is updated at each start, because the port may change."""
         # The product is read again, because a new version may report another one
         connection = {**connection, "is_bundled": True, "product": ""}
         # No other program decides about these nodes, so Acme may
-        first = {"title": title, "mode": ClusterMode.DRIVE, **CONTRACTS, **(settings_at_first or {})}
+        first = {"title": title, "mode": ClusterMode.DRIVE, **CONTRACTS}
         row, _ = Cluster.objects.update_or_create(
             name=name, defaults=connection, create_defaults={**connection, **first}
         )

@@ -66,6 +66,8 @@ def _live_rows(cluster, now):
     """What a demo on a slow machine has recorded before its history is written."""
     usage = {"gpus": 128, "allocated": 0, "closed": 0, "running": 0, "waiting": 7, "requested": 7}
     ClusterMinute.objects.create(cluster=cluster, at=now - timedelta(minutes=1), **usage)
+    node = cluster.nodes.order_by("name").first()
+    Sample.objects.create(node=node, resolution=Resolution.FIVE_MINUTES, at=now - timedelta(minutes=5), gpu_util=[7.0])
     times = {"first_symptom_at": now, "last_symptom_at": now}
     incident = Incident.objects.create(cluster=cluster, scope="node", category="Infrastructure", **times)
     incident.nodes.add(cluster.nodes.first())
@@ -193,6 +195,10 @@ def test_rows_of_the_running_demo_are_kept(cluster, written):
     _, now, *_ = written
 
     assert ClusterMinute.objects.get(cluster=cluster, at=now - timedelta(minutes=1)).waiting == 7
+    sample = Sample.objects.get(
+        node=cluster.nodes.order_by("name").first(), resolution=Resolution.FIVE_MINUTES, at=now - timedelta(minutes=5)
+    )
+    assert sample.gpu_util == [7.0]
     assert Incident.objects.filter(pk__gt=write.RESERVED_KEYS[Incident], nodes__isnull=False).count() == 1
 
 
@@ -240,11 +246,12 @@ def test_checkpoints_limit_what_a_failure_loses():
 
 def test_log_of_each_failure_is_what_its_diagnosis_read(written):
     logs = written[-1]
-    diagnoses = Diagnosis.objects.exclude(bundle=None).select_related("attempt__job")
+    diagnoses = Diagnosis.objects.exclude(bundle=None).select_related("attempt__job__cluster")
 
     for row in diagnoses:
         assert logs[row.attempt.log_path] == row.bundle_text
-        assert f"job {row.attempt.backend_id} ({row.attempt.job.name}): " in row.bundle_text
+        number = r"\d+" if row.attempt.job.cluster.is_kubernetes else row.attempt.backend_id
+        assert re.search(rf"job {number} \({re.escape(row.attempt.job.name)}\): ", row.bundle_text)
         for line in row.evidence:
             assert line["text"] in row.bundle_text
 

@@ -12,6 +12,7 @@ from acmeweb.services import parent_guard, ports, supervisor
 from acmeweb.services.directories import InstanceDirectories
 from acmeweb.services.preflight import make_directories
 from acmeweb.services.programs import InstanceConfig, SupervisedProgram, program_table
+from scheduling.kubesim.options import parse_options
 from scheduling.slurmsim.server import SHUTDOWN_TIMEOUT_S
 from tests.patience import until
 
@@ -46,6 +47,16 @@ def test_servers_start_before_the_other_programs(wish):
     assert groups["postgres"]["postgres"].autostart and groups["valkey"]["valkey"].autostart
     assert not any(program.autostart for program in groups["acme"].values())
     assert set(ALWAYS) <= set(groups["acme"])
+
+
+def test_clusters_of_the_demo_have_their_own_programs(wish):
+    both = read(dataclasses.replace(wish, kubernetes_port=21004))["acme"]
+    kalos = read(dataclasses.replace(wish, kubernetes_port=21004, cluster_port=0))["acme"]
+
+    assert {"cluster", "kubernetes"} <= set(both)
+    assert "kubernetes" in kalos and "cluster" not in kalos
+    words = shlex.split(both["kubernetes"].command)
+    parse_options(words[words.index("scheduling.kubesim.server") + 1 :])  # no option is unknown
 
 
 def test_paths_with_odd_characters_survive(wish):

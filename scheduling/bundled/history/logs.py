@@ -64,7 +64,10 @@ def _log_text(builder: HistoryBuilder, placed: PlacedAttempt) -> str:
 
 
 def write_log_files(logs: Mapping[str, str]) -> None:
-    """Write logs to the directory in which Acme keeps copies of logs."""
-    for path, text in logs.items():
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(text)
+    """Write logs to the directory in which Acme keeps copies of logs. Raises SimulatorError."""
+    try:
+        for path, text in logs.items():
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_text(text)
+    except OSError as error:
+        raise SimulatorError(f"They cannot be written ({error.strerror}).") from None

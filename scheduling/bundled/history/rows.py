@@ -74,6 +74,7 @@ class HistoryBuilder:
         self.rows.jobs += self._jobs.values()
         self._add_attempts(keys.attempts)
         self.campaigns.add_rows(self.rows, self._jobs)
+        self._extend_time_limits()
         self._add_failures()
         self._add_node_events()
 
@@ -108,6 +109,13 @@ class HistoryBuilder:
         by = COORDINATOR if self.campaigns.user_of_trial(work) else user.name
         self._event("job.submitted", work.submitted, Author(by=by, user_id=user.id), row, to_state=State.PENDING)
         return row
+
+    def _extend_time_limits(self) -> None:
+        """The simulation knows no time limits: a job that a fault made longer had requested a longer one."""
+        for job in self._jobs.values():
+            ran = job.ended_at - job.started_at
+            if ran > job.time_limit:
+                job.time_limit = timedelta(minutes=math.ceil(ran / timedelta(minutes=1)))
 
     def _end_of(self, work: DrillJob, life: AttemptLife) -> AttemptEnd:
         """How an attempt ended. One that still runs is ended with the history."""

@@ -44,9 +44,12 @@ def copy_samples(blocks: Iterable[str]) -> None:
 class TelemetrySeries:
     """The telemetry of all nodes. `blocks` yields the rows of one node and one resolution at a time."""
 
-    def __init__(self, history: SiteHistory, place: HistoryPlace, placed: Sequence[PlacedAttempt]) -> None:
+    def __init__(
+        self, history: SiteHistory, place: HistoryPlace, placed: Sequence[PlacedAttempt], until_s: float = math.inf
+    ) -> None:
+        """`until_s`: since when the demo has recorded telemetry itself."""
         self._history, self._plan, self._place = history, history.plan, place
-        self._length = int(history.plan.end_s // FINE_S)
+        self._length = int(min(history.plan.end_s, until_s) // FINE_S)
         self._by_node: dict[int, list[tuple[PlacedAttempt, list[int]]]] = defaultdict(list)
         for attempt in placed:
             gpus: dict[int, list[int]] = defaultdict(list)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
 from itertools import islice
+from math import inf
 from operator import attrgetter
 
 from django.contrib.auth import get_user_model
@@ -18,7 +19,7 @@ from django.db import connection, models, transaction
 
 from failures.models import Decision, Diagnosis, Incident
 from jobs.core.lifecycle import JobKind
-from jobs.models import Attempt, Cluster, ClusterMinute, Event, Job, Node, Team, bulk_copy
+from jobs.models import Attempt, Cluster, ClusterMinute, Event, Job, Node, Sample, Team, bulk_copy
 from scheduling.bundled import demo
 from scheduling.bundled.history.keys import keys_by_time, number_by_time, refresh_references
 from scheduling.bundled.history.load import LoadSeries
@@ -160,4 +161,10 @@ def _insert_series(builder: HistoryBuilder) -> None:
         bulk_copy.insert([point for rows in batch for point in rows.progress])
         bulk_copy.insert([rows.newest for rows in batch])
         bulk_copy.insert([checkpoint for rows in batch for checkpoint in rows.checkpoints])
-    copy_samples(TelemetrySeries(history, place, placed).blocks())
+    copy_samples(TelemetrySeries(history, place, placed, _first_sample_s(place)).blocks())
+
+
+def _first_sample_s(place: HistoryPlace) -> float:
+    """When the demo recorded the first telemetry itself, which may be minutes before the history ends."""
+    first = Sample.objects.filter(node__cluster=place.cluster).aggregate(at=models.Min("at"))["at"]
+    return inf if first is None else (first - place.began).total_seconds()

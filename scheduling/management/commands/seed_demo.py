@@ -37,7 +37,11 @@ class Command(SeedCommand):
             rows.append(self.upsert_slurm("seren", DEMO_SITES["seren"].title, options))
         if "kalos" in settings.DEMO_CLUSTERS and options["kubeconfig"]:
             telemetry = f"{settings.OWN_KUBERNETES_URL}/metrics" if settings.OWN_KUBERNETES_URL else ""
-            connection = {"address": f"kubernetes://{options['kubeconfig']}", "metrics_address": telemetry}
-            settings_at_first = {"workload_owners": kalos.WORKLOAD_OWNERS, "pod_template": kalos.POD_TEMPLATE}
-            rows.append(self.upsert_cluster("kalos", DEMO_SITES["kalos"].title, connection, settings_at_first))
+            connection = {
+                "address": f"kubernetes://{options['kubeconfig']}",
+                "metrics_address": telemetry,
+                "workload_owners": kalos.WORKLOAD_OWNERS,
+                "pod_template": kalos.POD_TEMPLATE,
+            }
+            rows.append(self.upsert_cluster("kalos", DEMO_SITES["kalos"].title, connection))
         return rows

@@ -230,3 +230,14 @@ def test_position_is_json_that_operators_can_read(root, allowed):
     add(root, allowed, NOTHING, "one\n", pod="1")
 
     assert json.loads((Path(root) / "a.log.position").read_text()) == {"size": 4, "parts": {"pod": "1"}}
+
+
+def test_directory_of_a_cluster_is_made_with_its_first_log(tmp_path):
+    allowed = AllowedPaths(var=str(tmp_path), token_dirs=(), pod_logs=str(tmp_path / "pod-logs"))
+    root = str(tmp_path / "pod-logs" / "kalos")
+
+    before = copied_log.read_position(root, f"{root}/a.log", allowed)
+    copied_log.append(root, f"{root}/a.log", before, b"step 1\n", {"pod": "1"}, allowed)
+
+    assert before == NOTHING
+    assert (tmp_path / "pod-logs" / "kalos" / "a.log").read_bytes() == b"step 1\n"
