@@ -17,7 +17,7 @@ Burn-in: The time in which a repaired node runs only tests before it accepts job
 Campaign: An evaluation of checkpoints with the datasets of a suite.
 Checkpoint: A saved state of a training from which it can resume.
 Circuit breaker: Calls a cluster less often while it does not answer in time.
-Cluster: A set of nodes under one Slurm controller, or a simulated one.
+Cluster: A set of nodes under one Slurm controller or Kubernetes API server, real or simulated.
 Cluster command: A submit, cancel, signal, drain or resume that Acme has decided and sends to a cluster.
     Stored until it has an effect.
 Control mode: How much Acme does on a cluster. Observe: it only reads. Advise: it also shows what it would do.
@@ -46,12 +46,14 @@ Lemon node: A node on which jobs fail more often than elsewhere.
 Maintenance: A planned window in which nodes must be empty.
 Manual override: A user's instruction that recovery must not act on a job or node. An undo creates one.
 MFU: Model FLOPs utilization: the share of the GPU's peak arithmetic that the model uses.
+Mount: A volume that a cluster offers to the containers of jobs by name.
 MTTF: Mean time to failure. Reports give it in GPU-hours held per failure.
 MTTR: Mean time to restart: from the end of a failed attempt to the next start of its job.
 Node: One machine of a cluster.
 Outcome unknown: The flag of a job whose last attempt the cluster has forgotten without a trace of how it
     ended. A user decides.
 Placement: The rule by which a job gets its nodes.
+Pod template: What operators of a Kubernetes cluster decide about the pods of jobs: images, volumes, resources.
 Policy: The rule by which waiting jobs are ordered and started.
 Preempt: Stop a running job so that another job can start. The preempted job is requeued.
 Preemption contract: What a preemptible job is promised: a protected time after each start, preemption only right

@@ -108,6 +108,8 @@ def open_directory_of(root: str, path: str, allowed: AllowedPaths) -> tuple[int,
     try:
         descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and allowed.holds_pod_logs(root):
+            raise _log_read_error(error) from None  # it is created with the first log
         raise LogReadError(f"The log directory of this cluster cannot be read ({error.strerror}).") from None
     try:
         _refuse_forbidden(root, descriptor, allowed)

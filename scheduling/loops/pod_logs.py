@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -34,7 +34,7 @@ from jobs.logs import allowed_paths, copied_log, storage
 from jobs.logs.copied_log import CopyPosition, LogPositionChanged
 from jobs.logs.job_log import LogReadError
 from jobs.models import Attempt, Cluster, ClusterMode
-from scheduling.backends.base import Backend, BackendError, LogUpdate
+from scheduling.backends.base import Backend, BackendError, LogUpdate, RequestRejected
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,7 @@ RETRY_S = 30.0
 GIVE_UP_AFTER = timedelta(minutes=10)
 MAX_LOG_BYTES = 1 << 30  # in Acme's own directory
 OWN_LINES = ("acme: ", "Warning  ")  # how those begin that the backend adds
+FULL_LOG = "full"  # among the positions of a log that is too long
 MAX_ENDING_LINES = 200  # at the end of a log that is too long
 DELETED_PER_TURN = 5_000
 DELETE_DEADLINE_S = 20.0
@@ -114,10 +115,17 @@ def _pending_logs(cluster: Cluster) -> Iterable[PendingLog]:
 class LogCopier:
     """Copies the logs of one turn. Its threads use no database."""
 
-    def __init__(self, backend: Backend, now: datetime, memory: CopyMemory, largest: int | None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        now: datetime,
+        memory: CopyMemory,
+        largest: int | None,
+        budget_s: float = TIME_BUDGET_S,
+    ) -> None:
         self._backend, self._now, self._memory, self._largest = backend, now, memory, largest
         self._allowed = allowed_paths.load_allowed_paths()
-        self._end_at = memory.monotonic() + TIME_BUDGET_S
+        self._end_at = memory.monotonic() + budget_s
         self._lock = threading.Lock()
         self.count = 0
         self.error: BackendError | None = None  # that of a cluster that cannot be reached
@@ -134,14 +142,14 @@ class LogCopier:
         pace = self._memory.paces[one.attempt_id]
         try:
             return self._copy(one, pace)
-        except BackendError as error:
-            self.error = error
         except LogPositionChanged as error:
             log.info("the log of %s is read again: %s", one.key, error)
-            self._retry(pace)
-        except LogReadError as error:
+            pace.position = None
+        except (RequestRejected, LogReadError) as error:
             log.warning("the log of %s could not be copied; retrying in %g s: %s", one.key, RETRY_S, error)
             self._retry(pace)
+        except BackendError as error:
+            self.error = error
         except Exception:
             log.exception("the log of %s could not be copied; retrying in %g s", one.key, RETRY_S)
             self._retry(pace)
@@ -175,23 +183,25 @@ class LogCopier:
         )
 
     def _append(self, source: LogSource, before: CopyPosition, update: LogUpdate) -> CopyPosition:
-        if not update.lines and update.positions == before.parts:
+        lines, mark = self._lines_that_fit(before, update)
+        parts = {**update.positions, **mark}
+        if not lines and parts == before.parts:
             return before
-        text = "".join(f"{line}\n" for line in self._lines_that_fit(before.size, update)).encode()
-        arguments = (source.root, source.path, before, text, dict(update.positions), self._allowed)
+        text = "".join(f"{line}\n" for line in lines).encode()
+        arguments = (source.root, source.path, before, text, parts, self._allowed)
         return storage.call(source.root, copied_log.append, *arguments)
 
-    def _lines_that_fit(self, size: int, update: LogUpdate) -> Sequence[str]:
-        """The lines up to the largest size of a log, and then only how the job ended."""
-        lines = update.lines
-        if self._largest is None or size + sum(map(len, lines)) < self._largest:
-            return lines
-        sizes = accumulate(len(line) + 1 for line in lines)
-        count = sum(size + end <= self._largest for end in sizes)
-        mark = f"acme: the log is longer than {self._largest >> 20} MiB; further output is not copied"
+    def _lines_that_fit(self, before: CopyPosition, update: LogUpdate) -> tuple[Sequence[str], Mapping[str, str]]:
+        """The lines up to the largest size of a log, and then only how the job ended; the mark of a full log."""
+        lines, is_full = update.lines, FULL_LOG in before.parts
+        largest = 0 if is_full else self._largest
+        if largest is None or before.size + sum(len(line) + 1 for line in lines) <= largest:
+            return lines, {}
+        count = sum(before.size + end <= largest for end in accumulate(len(line) + 1 for line in lines))
+        remark = [] if is_full else [f"acme: the log is longer than {largest >> 20} MiB; further output is not copied"]
         ending = lines[count:][-MAX_ENDING_LINES:] if update.is_complete else ()
-        marks = [mark] if size < self._largest else []
-        return [*lines[:count], *marks, *(line for line in ending if line.startswith(OWN_LINES))]
+        own = (line for line in ending if line.startswith(OWN_LINES))
+        return [*lines[:count], *remark, *own], {FULL_LOG: "true"}
 
     def _set_pace(self, one: PendingLog, pace: CopyPace, *, has_lines: bool) -> None:
         if one.ended_at is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -32,6 +33,13 @@ OPERATE_PERMISSION, ADD_PERMISSION, CHANGE_PERMISSION = (
     "jobs.add_cluster",
     "jobs.change_cluster",
 )
+
+
+class IndentedJson(json.JSONEncoder):
+    """Shows an object in lines that people can edit."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options | {"indent": 2})
 
 
 class ClusterSettingsForm(forms.ModelForm):
@@ -69,6 +77,7 @@ class ClusterSettingsForm(forms.ModelForm):
         super().__init__(*args, instance=copy(row) if row else None, **kwargs)
         self.row = row
         self.fields["submit_as"].required = False
+        self.fields["pod_template"].encoder = IndentedJson
         for name in CONNECTION_FIELDS if row and row.is_bundled else ():
             self.fields[name].disabled = True
             self.fields[name].help_text = "Set by Acme at each start."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from acme_client.api import format_error_body
+from acme_client.api import Refused, format_error_body
 
 from jobs.models import Cluster
 from tests.jobs.api import api_make as make
@@ -93,7 +93,8 @@ def test_pod_template_is_read_from_a_file_and_checked(cluster, tmp_path):
     file.write_text('{"image": "train:1", "shared_memory": "many"}')
     kalos = ("add", "kalos", "--address", "kubernetes:///k", "--pod-template", str(file))
 
-    assert "pod_template: shared_memory must be a size" in cluster(*kalos).stderr
+    with pytest.raises(Refused, match="pod_template: shared_memory must be a size"):
+        cluster(*kalos)
     file.write_text('{"image": "train:1", "shared_memory": "64Gi"}')
     assert cluster(*kalos).exit_code == 0
     assert Cluster.objects.get(name="kalos").pod_template == {"image": "train:1", "shared_memory": "64Gi"}

@@ -159,6 +159,7 @@ class FakeCluster:
         self.signaled.append((backend_id, f"B:{name}" if shell else name))
 
     def evict(self, backend_id: str) -> None:
+        self.before("evict")
         self.cancel(backend_id)
 
     def advance_jobs(self) -> None:

@@ -11,6 +11,7 @@ from . import (
     hardware,
     harmless,
     hints,
+    kubernetes,
     memory,
     network,
     scheduler,
@@ -18,7 +19,7 @@ from . import (
 )
 
 SIGNATURES: tuple[Signature, ...] = (
-    *hardware.ROWS, *accelerators.ROWS, *network.ROWS, *scheduler.ROWS, *memory.ROWS, *storage.ROWS, *framework.ROWS,
-    *exceptions.ROWS, *hints.ROWS,
+    *hardware.ROWS, *accelerators.ROWS, *network.ROWS, *scheduler.ROWS, *kubernetes.ROWS, *memory.ROWS, *storage.ROWS,
+    *framework.ROWS, *exceptions.ROWS, *hints.ROWS,
     *endings.ROWS, *harmless.ROWS,
 )  # fmt: skip

@@ -98,7 +98,7 @@ def parse_pod_template(settings: object) -> PodTemplate:
     if not isinstance(settings, Mapping):
         raise ValueError('must be an object, for example {"image": "registry.example/train:1"}.')
     if unknown := sorted(set(map(str, settings)) - set(READERS)):
-        raise ValueError(f"{unknown[0][:40]} is not a setting; use {', '.join(READERS)}.")
+        raise ValueError(f"{unknown[0][:40]!r} is not a setting; use {', '.join(READERS)}.")
     template = PodTemplate(**{name: READERS[name](name, value) for name, value in settings.items()})
     _check_together(template)
     return template
@@ -169,7 +169,7 @@ def _object_reader(key: re.Pattern[str], read_value: Reader, most: int = MAX_ENT
         if not isinstance(value, Mapping) or len(value) > most:
             raise ValueError(f"{name} must be an object of at most {most} entries.")
         if wrong := next((entry for entry in value if not isinstance(entry, str) or not key.fullmatch(entry)), None):
-            raise ValueError(f"{name}: {str(wrong)[:40]} is not a valid name.")
+            raise ValueError(f"{name}: {str(wrong)[:40]!r} is not a valid name.")
         return {entry: read_value(f"{name}.{entry}", part) for entry, part in value.items()}
 
     return read
@@ -197,7 +197,7 @@ def _read_gpu_resource(name: str, value: object) -> dict[str, str]:
     """One resource for all models, or one by pattern of models."""
     resources: dict[str, Any] = _read_gpu_resources(name, value) if isinstance(value, Mapping) else {"*": value}
     if wrong := next((one for one in resources.values() if not isinstance(one, str) or not is_gpu(one)), None):
-        raise ValueError(f"{name} must name resources of GPUs such as nvidia.com/gpu; {str(wrong)[:60]} is none.")
+        raise ValueError(f"{name} must name resources of GPUs such as nvidia.com/gpu; {str(wrong)[:60]!r} is none.")
     return resources
 
 
@@ -283,7 +283,7 @@ def _read_volume(name: str, value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f'{name} must be an object, for example {{"claim": "datasets", "mount_path": "/data"}}.')
     if unknown := sorted(set(map(str, value)) - set(SOURCES) - set(VOLUME_READERS)):
-        raise ValueError(f"{name}.{unknown[0][:40]} is not a setting of a volume.")
+        raise ValueError(f"{name}: {unknown[0][:40]!r} is not a setting of a volume.")
     sources = [source for source in SOURCES if source in value]
     if len(sources) != 1:
         raise ValueError(f"{name} must have exactly one of {', '.join(SOURCES)}.")

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from jobs.core.lifecycle import State
-from scheduling.backends.base import AccountingUnavailable, ClusterUnreachable, RequestRejected
+from scheduling.backends.base import AccountingUnavailable, ClusterUnreachable
 from scheduling.backends.opening import open_backend
 from tests.backends.kubernetes.objects import node, pod, workload
 from tests.backends.kubernetes.scripted_api import serving, status, until_watched
@@ -224,8 +224,13 @@ def test_job_is_found_by_its_key(api, backend):
     assert backend.find("k2") is None
 
 
-def test_observed_cluster_has_no_accounting_and_takes_no_jobs(backend):
+def test_cluster_has_no_accounting(backend):
     with pytest.raises(AccountingUnavailable):
         backend.accounting_jobs("uid")
-    (answer,) = backend.submit_all([None])
-    assert isinstance(answer, RequestRejected)
+
+
+def test_config_maps_that_may_not_be_listed_do_not_hide_the_jobs_of_others(api, backend):
+    api.objects[PODS] = [pod("a", on="n1")]
+
+    assert [job.name for job in backend.jobs()] == ["research/pod/a"]
+    assert any(path.endswith("/configmaps") for path, _ in api.requests)

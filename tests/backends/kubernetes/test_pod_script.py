@@ -205,20 +205,20 @@ def test_signals_of_a_stop_reach_no_process_of_another_pod(start, tmp_path):
 def test_key_that_begins_like_another_key_is_another_job(tmp_path):
     """Attempt 1 and attempt 12 of a job differ in the last digit only."""
     environment = {**os.environ, "TMPDIR": str(tmp_path), "SLURM_JOB_NODELIST": "localhost"}
-    jobs = {}
+    pods = {}
     for number in (1, 12):
         script = pod_script(request(f"exec python3 saves.py a{number}", key=f"k{os.getpid()}.{number}"))
         (tmp_path / "saves.py").write_text(SAVES)
-        jobs[number] = subprocess.Popen(["/bin/bash", "-c", script], env=environment, cwd=tmp_path)
-    for number in jobs:
+        pods[number] = subprocess.Popen(["/bin/bash", "-c", script], env=environment, cwd=tmp_path)
+    for number in pods:
         until((tmp_path / f"a{number}.ready").exists, what=f"attempt {number} did not start")
 
-    jobs[1].terminate()
-    jobs[1].wait(timeout=PATIENCE_S)
+    pods[1].terminate()
+    pods[1].wait(timeout=PATIENCE_S)
 
-    assert jobs[12].poll() is None
-    jobs[12].terminate()
-    assert jobs[12].wait(timeout=PATIENCE_S) == 128 + signal.SIGTERM
+    assert pods[12].poll() is None
+    pods[12].terminate()
+    assert pods[12].wait(timeout=PATIENCE_S) == 128 + signal.SIGTERM
 
 
 def test_pod_ends_after_all_its_processes(start, tmp_path):

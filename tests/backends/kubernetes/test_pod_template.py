@@ -1,8 +1,11 @@
 """The pod template of a cluster is read strictly: each mistake gets one sentence that names the setting."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from scheduling.backends.kubernetes.pod_template import PodTemplate, mounted_volumes, parse_pod_template
+from jobs.core.container_offers import container_offers
+from scheduling.backends.kubernetes.pod_template import READERS, PodTemplate, mounted_volumes, parse_pod_template
 
 FULL = {
     "namespace": "jobs",
@@ -102,12 +105,12 @@ DATA = {"claim": "d", "mount_path": "/data"}
     ("settings", "sentence"),
     [
         ([], "must be an object"),
-        ({"privileged": True}, "privileged is not a setting"),
+        ({"privileged": True}, "'privileged' is not a setting"),
         ({"namespace": "Jobs"}, "namespace must be"),
         ({"namespaces": {"a": "mine"}}, "namespaces.a must be ours, theirs, observed."),
         ({"namespaces": {"a": []}}, "namespaces.a must be"),
         ({"namespaces": {"acme-jobs": "theirs"}}, 'namespaces.acme-jobs must be "ours"'),
-        ({"namespaces": {"a b": "ours"}}, "namespaces: a b is not a valid name."),
+        ({"namespaces": {"a b": "ours"}}, "namespaces: 'a b' is not a valid name."),
         ({"image": "a b"}, "image must be"),
         ({"image": None}, "image must be"),
         ({"allowed_images": "*"}, "allowed_images must be a list"),
@@ -119,11 +122,11 @@ DATA = {"claim": "d", "mount_path": "/data"}
         ({"volumes": {"data": {**DATA, "mount_path": "/proc/x"}}}, "volumes.data.mount_path: /proc/x belongs to"),
         ({"volumes": {"data": {**DATA, "sub_path": "../x"}}}, "volumes.data.sub_path must be a relative path"),
         ({"volumes": {"data": {**DATA, "always": "yes"}}}, "volumes.data.always must be true or false."),
-        ({"volumes": {"data": {**DATA, "devices": True}}}, "volumes.data.devices is not a setting of a volume."),
+        ({"volumes": {"data": {**DATA, "devices": True}}}, "volumes.data: 'devices' is not a setting of a volume."),
         ({"volumes": {"data": {"nfs": {"server": "s"}, "mount_path": "/d"}}}, "volumes.data.nfs must be an object"),
         ({"volumes": {"data": {"empty_dir": False, "mount_path": "/d"}}}, "volumes.data.empty_dir must be true or"),
         ({"volumes": {"acme-shm": DATA}}, "volumes.acme-shm: names with acme-"),
-        ({"volumes": {"x" * 64: DATA}}, "volumes: xxx"),
+        ({"volumes": {"x" * 64: DATA}}, "volumes: 'xxx"),
         ({"volumes": {"a": {**DATA, "always": True}, "b": {**DATA, "always": True}}}, "volumes: /data is the"),
         ({"shared_memory": "many"}, "shared_memory must be a size"),
         ({"shared_memory": "1Gi", "volumes": {"a": {"claim": "d", "mount_path": "/dev/shm"}}}, "volumes.a.mount_path"),
@@ -147,3 +150,24 @@ def test_mistake_is_named_in_one_sentence(settings, sentence):
         parse_pod_template(settings)
 
     assert str(error.value).startswith(sentence)
+
+
+NAMES = st.sampled_from(["a", "claim", "mount_path", "nfs", "server", "empty_dir", "key", "acme/x"]) | st.text(
+    max_size=4
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(READERS)), VALUES, max_size=4))
+def test_any_setting_gives_a_template_or_one_sentence(settings):
+    container_offers(settings)
+    try:
+        template = parse_pod_template(settings)
+    except ValueError as error:
+        assert str(error).endswith(".") and str(error).count("\n") == 0
+    else:
+        assert template.offers == container_offers(settings)

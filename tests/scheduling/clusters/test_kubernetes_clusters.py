@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 import yaml
+from django.contrib.auth.models import Permission
 
 from jobs.actions.journal import Author
 from jobs.logs.allowed_paths import AllowedPaths
@@ -14,6 +15,7 @@ from scheduling.actions import clusters as cluster_actions
 from scheduling.actions.clusters import InvalidClusterFields
 from scheduling.clusters import connection_test, connections
 from scheduling.clusters.connection_test import ConnectionSettings
+from tests import make
 from tests.backends.kubernetes.objects import pod
 from tests.backends.kubernetes.scripted_api import serving, status
 
@@ -122,7 +124,7 @@ def test_cluster_is_added_and_connected(api, folder):
     [
         ({"api_user": "acme"}, "api_user", "Not used for Kubernetes"),
         ({"workload_owners": {"team_from": ["team"]}}, "workload_owners", "team_from must be a list"),
-        ({"pod_template": {"privileged": True}}, "pod_template", "privileged is not a setting"),
+        ({"pod_template": {"privileged": True}}, "pod_template", "'privileged' is not a setting"),
         ({"pod_template": {"grace_s": 0}}, "pod_template", "grace_s must be a whole number"),
         ({"address": "http://host", "pod_template": {"image": "a"}}, "pod_template", "Not used for Slurm"),
         ({"address": "kubernetes://host/path"}, "address", "PATH of a kubeconfig file"),
@@ -140,3 +142,36 @@ def test_settings_that_mean_nothing_are_refused(columns, field, said):
 
     assert said in refused.value.errors[field][0]
     assert not Cluster.objects.exists()
+
+
+@pytest.fixture
+def settings_page(client):
+    person = make.user("olga")
+    person.user_permissions.add(Permission.objects.get(codename="change_cluster"))
+    client.force_login(person)
+    make.cluster("kalos", address="kubernetes:///k", mode="observe", pod_template={"image": "train:1"})
+    return "/settings/clusters/of/kalos/"
+
+
+@pytest.mark.django_db
+def test_pod_template_is_shown_in_lines_and_changed_on_the_settings_page(client, settings_page):
+    shown = client.get(settings_page).context["form"]
+    fields = {"title": "", "address": "kubernetes:///k", "mode": "observe", "checkpoint_signal": ""}
+
+    assert shown["pod_template"].value() == '{\n  "image": "train:1"\n}'
+    refused = client.post(settings_page, {**fields, "pod_template": '{"image": "train:1", "privileged": true}'})
+    assert "'privileged' is not a setting; use namespace" in refused.context["form"].errors["pod_template"][0]
+    client.post(settings_page, {**fields, "pod_template": '{"image": "train:2"}'})
+    assert Cluster.objects.get().pod_template == {"image": "train:2"}
+    client.post(settings_page, {**fields, "title": "Kalos"})
+    assert Cluster.objects.get().pod_template == {"image": "train:2"}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("text", ["{", "[1]", '"text"'], ids=["syntax", "list", "text"])
+def test_pod_template_that_is_no_object_is_refused(client, settings_page, text):
+    page = client.post(settings_page, {"address": "kubernetes:///k", "mode": "observe", "pod_template": text})
+
+    assert page.status_code == 422
+    assert "pod_template" in page.context["form"].errors
+    assert Cluster.objects.get().pod_template == {"image": "train:1"}

@@ -7,11 +7,17 @@ import pytest
 
 from jobs.actions import jobs as job_actions
 from jobs.actions import nodes as node_actions
-from jobs.actions import progress
+from jobs.actions import progress, stop
 from jobs.core import attempt_end
 from jobs.core.lifecycle import State
 from jobs.models import Allocation, Attempt, ClusterCommand, Job, Node, clock
-from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown, PlacementRejected, RequestRejected
+from scheduling.backends.base import (
+    ClusterUnreachable,
+    EvictionRefused,
+    OutcomeUnknown,
+    PlacementRejected,
+    RequestRejected,
+)
 from scheduling.loops.commands.claims import COMMAND_CLAIM_TIME, COMMANDS_PER_CLAIM
 from scheduling.loops.commands.send import CANCEL_RETRY_INTERVAL, send_commands_once
 from tests import make
@@ -39,13 +45,33 @@ def test_attempt_is_submitted_on_exactly_its_nodes(cluster, slurm):
     assert Attempt.objects.get().backend_id == "1"
 
 
-def test_image_of_a_job_is_passed_to_the_cluster(cluster, slurm):
+def test_image_and_mounts_of_a_job_are_passed_to_the_cluster(cluster, slurm):
     attempt = make.attempt()
-    Job.objects.filter(pk=attempt.job.pk).update(image="nvcr.io/nvidia/pytorch:24.01-py3")
+    Job.objects.filter(pk=attempt.job.pk).update(image="nvcr.io/nvidia/pytorch:24.01-py3", mounts=["data", "home"])
 
     deliver(cluster, slurm)
 
     assert slurm.sent[0].image == "nvcr.io/nvidia/pytorch:24.01-py3"
+    assert slurm.sent[0].mounts == ("data", "home")
+
+
+@pytest.mark.parametrize(
+    ("asked", "signal"),
+    [
+        ({}, ""),
+        ({"checkpoint_interval": "30:00"}, ""),
+        ({"checkpoint_dir": "/ckpt"}, "USR1@60"),
+        ({"checkpoint_signal": "B:USR2@90"}, "USR2@90"),
+        ({"checkpoint_signal": "USR2@0", "checkpoint_dir": "/ckpt"}, ""),
+    ],
+    ids=["none", "interval", "directory", "own", "no time"],
+)
+def test_checkpoint_signal_is_passed_for_jobs_that_save_checkpoints(cluster, slurm, asked, signal):
+    make.attempt(make.job(**asked))
+
+    deliver(cluster, slurm)
+
+    assert slurm.sent[0].checkpoint_signal == signal
 
 
 def test_job_gets_its_identity_and_progress_token_in_its_environment(cluster, slurm, settings):
@@ -310,6 +336,36 @@ def test_cancel_is_repeated_until_the_attempt_has_ended(cluster, slurm):
     )
     deliver(cluster, slurm, later=CANCEL_RETRY_INTERVAL * 3)
     assert command("cancel").outcome == "ended"
+
+
+REFUSAL = EvictionRefused("the budget keep needs 2 healthy pods")
+
+
+def test_refused_eviction_stays_open_with_its_reason_and_is_repeated(cluster, slurm):
+    attempt = make.running()
+    ClusterCommand.objects.all().delete()
+    stop.requeue(attempt.job, author=make.author())
+    slurm.before = failing(REFUSAL, "evict")
+
+    deliver(cluster, slurm)
+
+    assert (command("cancel").done_at, command("cancel").outcome) == (None, f"not evicted: {REFUSAL}")
+    slurm.before = lambda verb: None
+    deliver(cluster, slurm)
+    assert slurm.cancelled == []
+    deliver(cluster, slurm, later=CANCEL_RETRY_INTERVAL + timedelta(seconds=1))
+    assert slurm.cancelled == [attempt.backend_id]
+
+
+def test_cancelled_job_is_not_evicted(cluster, slurm):
+    attempt = make.running()
+    ClusterCommand.objects.all().delete()
+    job_actions.cancel(attempt.job, author=make.author())
+    slurm.before = failing(REFUSAL, "evict")
+
+    deliver(cluster, slurm)
+
+    assert slurm.cancelled == [attempt.backend_id]
 
 
 # nodes

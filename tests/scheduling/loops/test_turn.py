@@ -41,6 +41,20 @@ def test_job_runs_from_submission_to_its_end(cluster, slurm):
     assert Job.objects.get().state == State.COMPLETED
 
 
+@pytest.mark.parametrize(("mode", "advances"), [("drive", 2), ("advise", 0), ("observe", 0)])
+def test_jobs_advance_after_the_sync_and_after_the_submissions_of_a_driven_cluster(cluster, slurm, mode, advances):
+    make.job(gpus_per_node=8)
+    Cluster.objects.update(mode=mode)
+    calls: list[str] = []
+    slurm.before = calls.append
+
+    run_turns(cluster.pk, "me", lambda _: slurm)
+
+    assert calls.count("advance_jobs") == advances
+    if advances:
+        assert calls.index("jobs") < calls.index("advance_jobs") < calls.index("submit") and calls[-1] == "advance_jobs"
+
+
 def test_worker_without_the_lease_does_nothing(cluster, slurm):
     make.job()
     Lease.take(f"cluster:{cluster.pk}", "another", TURN_LEASE)

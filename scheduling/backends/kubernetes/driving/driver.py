@@ -89,16 +89,19 @@ class AttemptDriver:
             self._runner.run(steps, self._now())
 
     def cancel(self, backend_id: str) -> None:
-        self._end_attempt(backend_id, State.CANCELLED)
+        if attempt := self.attempt(backend_id):
+            self._end_attempt(attempt, State.CANCELLED)
 
     def evict(self, backend_id: str) -> None:
-        if (attempt := self.attempt(backend_id)) and not attempt.is_over:
-            with self._lock:
-                running = [pod for pod in running_pods(attempt.pods, self._lost_nodes()) if not pod.is_deleting]
-                version = eviction_version(self._api, self._api.new_deadline()) if running else ""
-            if running:
-                evict_pods(self._api, running, version)
-        self._end_attempt(backend_id, State.PREEMPTED)
+        attempt = self.attempt(backend_id)
+        if attempt is None:
+            return
+        with self._lock:
+            running = [pod for pod in running_pods(attempt.pods, self._cluster.lost_nodes()) if not pod.is_deleting]
+            version = eviction_version(self._api, self._api.new_deadline()) if running else ""
+        if running and not attempt.is_over:
+            evict_pods(self._api, running, version)
+        self._end_attempt(attempt, State.PREEMPTED)
 
     def drain(self, node: str, reason: str) -> None:
         self._patch_node(node, cordon_patch(reason))
@@ -151,13 +154,10 @@ class AttemptDriver:
         if not attempts:
             return []
         late = self.late_uids(attempts, deadline)
-        return next_steps(attempts, self._free_capacity(), self._lost_nodes(), late, self._now())
+        return next_steps(attempts, self._free_capacity(), self._cluster.lost_nodes(), late, self._now())
 
     def _free_capacity(self) -> FreeCapacity:
         return FreeCapacity(self._cluster.nodes.cache.objects.values(), self._cluster.pods.cache.objects.values())
-
-    def _lost_nodes(self) -> frozenset[str]:
-        return self._cluster.lost_nodes()
 
     def _is_ours(self, attempt: OwnAttempt) -> bool:
         owner = attempt.owner
@@ -190,16 +190,12 @@ class AttemptDriver:
         why = "it was not submitted by this installation" if mode == NamespaceMode.OURS else f"its mode is {mode}"
         raise RequestRejected(f"Acme does not change {found.name} in namespace {found.namespace}: {why}")
 
-    def _end_attempt(self, backend_id: str, state: State) -> None:
-        """Record the end, which deletes the pods with their grace period. An attempt that has ended is left alone."""
-        attempt = self.attempt(backend_id)
-        if attempt is None:
-            return
-        now = self._now()
-        with self._lock:
-            end = attempt_end(attempt, self._lost_nodes()) or PodEnd(state=state, at=now)
-        running = [pod for pod in attempt.live_pods if not pod.is_deleting]
+    def _end_attempt(self, attempt: OwnAttempt, state: State) -> None:
+        """Record the end, which deletes the pods with their grace period. Where there is one, delete what it left."""
+        now, running = self._now(), [pod for pod in attempt.live_pods if not pod.is_deleting]
         if not attempt.is_over:
+            with self._lock:
+                end = attempt_end(attempt, self._cluster.lost_nodes()) or PodEnd(state=state, at=now)
             self._runner.run([RecordEnd(attempt=attempt, end=end)], now)
         elif running:
             self._runner.run([DeletePods(attempt=attempt, pods=running)], now)

@@ -1,0 +1,1 @@
+"""Tests of what Acme does to the attempts that it runs on Kubernetes."""
