@@ -14,10 +14,12 @@ import yaml
 from django.core.management import call_command
 
 from jobs.core.lifecycle import Flag, NodeFlag, NodeState, State
-from scheduling.backends.base import ClusterUnreachable, RequestRejected
-from scheduling.backends.kubernetes.connection.manifests import OBSERVER
+from scheduling.backends.base import ClusterUnreachable
+from scheduling.backends.kubernetes.connection.manifests import DRIVER, OBSERVER
 from scheduling.backends.opening import open_backend
+from tests.backends.kubernetes.driving.test_driving import gang, has_ended, running, until_seen
 from tests.backends.kubernetes.real_kubernetes import job, pod, started_or_skipped
+from tests.backends.kubernetes.simulated_kubernetes import open_kubernetes
 from tests.patience import until
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]
@@ -206,34 +208,31 @@ def _answers(backend):
     return True
 
 
-def test_nothing_is_changed_on_an_observed_cluster(backend):
-    for refused in (
-        lambda: backend.cancel("any"),
-        lambda: backend.drain("node1", "test"),
-        lambda: backend.resume("node1"),
-        lambda: backend.signal("any", "USR1", shell=False),
-    ):
-        with pytest.raises(RequestRejected, match="only observes"):
-            refused()
-
-
 # --- permissions
 
 
-@pytest.fixture(scope="session")
-def observer(kubernetes, tmp_path_factory):
-    """A kubeconfig with the token that the manifest of mode observe creates."""
-    folder = tmp_path_factory.mktemp("observer")
+def account_kubeconfig(kubernetes, folder, mode, account):
+    """A kubeconfig with the token that the manifest of a mode creates."""
     with (folder / "manifest.yaml").open("w") as manifest:
-        call_command("kubernetes_manifest", "--mode", "observe", stdout=manifest)
+        call_command("kubernetes_manifest", "--mode", mode, stdout=manifest)
     kubernetes.kubectl("apply", "-f", str(folder / "manifest.yaml"))
 
     def secret():
-        return kubernetes.get("secret", OBSERVER, "-n", "acme").get("data", {})
+        return kubernetes.get("secret", account, "-n", "acme").get("data", {})
 
     until(lambda: "token" in secret(), what="the token is there")
     server = (kubernetes.home / "run" / "url").read_text().strip()
     return write_kubeconfig(folder, server, secret())
+
+
+@pytest.fixture(scope="session")
+def observer(kubernetes, tmp_path_factory):
+    return account_kubeconfig(kubernetes, tmp_path_factory.mktemp("observer"), "observe", OBSERVER)
+
+
+@pytest.fixture(scope="session")
+def driver(kubernetes, tmp_path_factory):
+    return account_kubeconfig(kubernetes, tmp_path_factory.mktemp("driver"), "drive", DRIVER)
 
 
 def write_kubeconfig(folder, server, data):
@@ -255,15 +254,46 @@ def test_observer_reads_what_it_needs(observer, backend, kubernetes):
         assert observing.jobs().unreadable == ()
 
 
-@pytest.mark.parametrize("verb", ["create", "update", "patch", "delete", "deletecollection"])
-def test_observer_can_write_nothing(observer, kubernetes, verb):
+WRITES = ["create", "update", "patch", "delete", "deletecollection"]
+
+
+def writable(kubernetes, verb):
     resources = kubernetes.kubectl("api-resources", "--verbs", verb, "-o", "name").split()
+    assert len(resources) > 10
     questions = {*resources, "pods/exec", "pods/eviction", "pods/binding", "nodes/status"}
     # Everybody may ask what they may do; that creates no object
-    questions -= {f"selfsubject{kind}reviews.authorization.k8s.io" for kind in ("access", "rules")}
+    return sorted(questions - {f"selfsubject{kind}reviews.authorization.k8s.io" for kind in ("access", "rules")})
 
-    assert len(resources) > 10
-    assert allowed(kubernetes, verb, sorted(questions)) == []
+
+@pytest.mark.parametrize("verb", WRITES)
+def test_observer_can_write_nothing(observer, kubernetes, verb):
+    assert allowed(kubernetes, verb, writable(kubernetes, verb)) == []
+
+
+@pytest.mark.parametrize("verb", WRITES)
+def test_driver_writes_only_in_its_namespace_and_cordons_nodes(driver, kubernetes, verb):
+    owned = ["configmaps", "jobs.batch", "pods"]
+    only_created = ["pods/binding", "pods/eviction", "pods/exec", "services"]
+    expected = {"create": sorted([*owned, *only_created]), "patch": [*owned[:2], "nodes", "pods"], "delete": owned}
+    questions = writable(kubernetes, verb)
+
+    assert allowed(kubernetes, verb, questions, DRIVER) == (["nodes"] if verb == "patch" else [])
+    assert allowed(kubernetes, verb, questions, DRIVER, "acme-jobs") == expected.get(verb, [])
+
+
+def test_driver_reads_no_secrets(driver, kubernetes):
+    assert allowed(kubernetes, "get", ["secrets", "nodes"], DRIVER, "acme-jobs") == ["nodes"]
+
+
+def test_driver_runs_a_gang_with_its_own_token(driver, kubernetes):
+    with closing(open_kubernetes(driver)) as backend:
+        request = gang(nodes=("node1", "node2"), environment={})
+
+        backend_id = running(backend, request)
+
+        assert set(backend.find(request.key).nodes) == set(request.nodes)
+        backend.cancel(backend_id)
+        assert until_seen(backend, request, has_ended).state == State.CANCELLED
 
 
 @pytest.mark.parametrize("resource", ["secrets", "configmaps", "pods/log"])
@@ -271,16 +301,16 @@ def test_observer_cannot_read_secrets_or_logs(observer, kubernetes, resource):
     assert allowed(kubernetes, "get", [resource, "nodes"]) == ["nodes"]
 
 
-def allowed(kubernetes, verb, resources):
-    """The resources on which the API server allows this verb to the observer."""
+def allowed(kubernetes, verb, resources, account=OBSERVER, namespace="default"):
+    """The resources on which the API server allows this verb to the account."""
     reviews = [
         {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",
             "spec": {
-                "user": f"system:serviceaccount:acme:{OBSERVER}",
+                "user": f"system:serviceaccount:acme:{account}",
                 "groups": ["system:serviceaccounts", "system:serviceaccounts:acme", "system:authenticated"],
-                "resourceAttributes": attributes(verb, resource),
+                "resourceAttributes": attributes(verb, resource, namespace),
             },
         }
         for resource in resources
@@ -292,10 +322,10 @@ def allowed(kubernetes, verb, resources):
     return [name for name, item in zip(resources, items, strict=True) if item["status"]["allowed"]]
 
 
-def attributes(verb, resource):
+def attributes(verb, resource, namespace):
     whole, _, subresource = resource.partition("/")
     name, _, group = whole.partition(".")
-    return {"verb": verb, "resource": name, "group": group, "subresource": subresource, "namespace": "default"}
+    return {"verb": verb, "resource": name, "group": group, "subresource": subresource, "namespace": namespace}
 
 
 def test_rotated_token_is_used_at_once(observer, tmp_path, kubernetes):
